@@ -23,16 +23,23 @@ def windows(profile: Profile) -> list[Check]:
     if record is None:
         return []
     lengths = np.asarray(bare.lengths(record), np.int64)
-    two = profile.trace.joined_ns is not None
+    two, pauses = profile.trace.joined_ns is not None, _pauses(record)
+    if not two and len(pauses) > 1:
+        if profile.trace.window is not None:
+            return []
+        said = "of the two windows, the cold start and steady steps, only one is here: nsys wrote one report, or one was not exported"
+        return [Check("windows", "warn", said, "run it again; what nsys said stands in NAME.run.json")]
+    if not pauses:
+        return [Check("windows", "ok", "recorded: everything; the program ended before enough of its steps were alike")]
     parts = "the cold start and steady steps" if two else "the cold start with the steps that follow it"
     said = f"recorded: {parts}; nothing else was, and the clock of this report stands still meanwhile"
     if len(lengths):
         clock = record["unrecorded_steps"].get("clock")
         which = "after" if not two else "between"
         said += f". {units.several(len(lengths), 'step')} {which} them ran without the profiler and were timed by the {clock}'s clock"
-    pauses = record.get("window_pauses_ns")
-    if isinstance(pauses, list) and pauses and all(isinstance(ns, int) and ns >= 0 for ns in pauses):
-        said += f". Each window's end stopped the program: {' and '.join(map(units.duration, pauses))}"
+    said += f". Each window's end stopped the program: {' and '.join(map(units.duration, pauses))}"
+    if two:
+        said += ". What ran after the last window is slower for seconds and counts for nothing here"
     return [Check("windows", "ok", said), *_missed(profile, lengths)]
 
 
@@ -41,6 +48,12 @@ def _record(profile: Profile) -> Mapping[str, Any] | None:
     pid = ids.pid_of(profile.steps.process)
     probes = (p for p in profile.trace.capture.probe if p.get("pid") == pid)
     return next((p for p in probes if isinstance(p.get("window_pauses_ns"), list)), None)
+
+
+def _pauses(record: Mapping[str, Any]) -> list[int]:
+    """Return how long the end of each window stopped the program (ns)."""
+    noted = record["window_pauses_ns"]
+    return noted if all(isinstance(ns, int) and ns >= 0 for ns in noted) else []
 
 
 def _missed(profile: Profile, lengths: np.ndarray[Any, np.dtype[np.int64]]) -> list[Check]:

@@ -188,7 +188,9 @@ def capture_of(
     epoch = [
         e for (e,) in query(connection, tables, "TARGET_INFO_SESSION_START_TIME", "utcEpochNs") if isinstance(e, int)
     ]
-    exit_code = run.get("exit_code")
+    exit_code = (
+        None if run.get("stopped") is True else run.get("exit_code")
+    )  # --then stop ended it when all was recorded
     return Capture(
         files=(path.name,),
         nsys_version=decoding.text_of(meta.get("EXPORT_PRODUCT_VERSION")),

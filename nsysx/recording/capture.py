@@ -103,12 +103,13 @@ def run(command: Sequence[str], options: Options) -> Result:
     return result
 
 
-def _announce(command: Sequence[str], options: Options, nsys: Nsys, outputs: Outputs) -> None:
-    """Say in one line what is about to run, and warn of what will be missing."""
+def _announce(command: Sequence[str], options: Options, nsys: Nsys, outputs: Outputs, why_all: str) -> None:
+    """Say in one line what is about to run, with why it is recorded as a whole, and warn of what will be missing."""
     page = " and reports" if options.report else ""
     command_line = shlex.join(command)
     shown = command_line if len(command_line) <= 60 else command_line[:57] + "..."
-    say(f"nsys {nsys.version} records{page}: {shown} -> {outputs.stem}.*")
+    whole = f" (everything: {why_all})" if why_all else ""
+    say(f"nsys {nsys.version} records{page}: {shown} -> {outputs.stem}.*{whole}")
     if options.probe and (how := keeps_probe_out(command)):
         say(f"warning: {how} keeps the probe out of Python: the report will have no steps and no modules")
     for place in {outputs.report.parent.absolute(), Path(tempfile.gettempdir())}:
@@ -129,10 +130,10 @@ def _run_in(folder: Path, command: Sequence[str], options: Options, nsys: Nsys, 
     users = users_environment()
     given = users | probe_environment(options, users, probe_dir, own_lines=own_lines)
     options, why_all = two_windows.decided(command, options, nsys, given)
-    if why_all:
-        say(f"recording everything, not two windows: {why_all}")
     environment = users | probe_environment(options, users, probe_dir, own_lines=own_lines)
-    _announce(command, options, nsys, result.outputs)
+    _announce(command, options, nsys, result.outputs, why_all)
+    if options.then and options.steps is None:
+        say("warning: without a window, --then stop has nothing to wait for: the command runs to its end")
     with Inbox() as inbox:
         recording = Recorder(folder, command, options, nsys, inbox, environment).run()
         if not recording.started:
@@ -198,8 +199,9 @@ def _set_exit_code(recording: Recording, result: Result) -> None:
         result.notes.append("how the command ended is not known: nsys was killed together with what it had started")
         return
     own_failure = 128 + recording.interrupted if recording.interrupted else EXIT_RUN_FAILED
-    result.exit_code = recording.code or (own_failure if result.problems else 0)
-    result.ended_by = recording.ended_by or (recording.interrupted if not recording.code else 0)
+    code, ended_by = (0, 0) if recording.stopped else (recording.code, recording.ended_by)
+    result.exit_code = code or (own_failure if result.problems else 0)
+    result.ended_by = ended_by or (recording.interrupted if not code else 0)
     if result.problems:
         result.notes.append(f"the command itself ended with {recording.code}")
 

@@ -45,10 +45,19 @@ class Options:
         str | None,
         Option(
             "Capture only steps A to B-1, or (auto) 24 steps once they repeat, or (manual) what the program itself puts in "
-            "`with nsysx.capture():`; or (windows) the cold start and, after some steps that are timed without the profiler, "
-            "24 steady ones; or (all) the whole run. Default: all.",
+            "`with nsysx.capture():`, or (all) the whole run. Default (windows): the cold start and, after up to 3 s of steps that "
+            "are timed without the profiler, 24 steady ones; all where that is not possible.",
             "A:B|auto|manual|windows|all",
             variable="NSYSX_STEPS",
+        ),
+    ] = None
+    then: Annotated[
+        str | None,
+        Option(
+            "End CMD once the last window of steps is recorded, as Ctrl-C does: for a training of hours.",
+            "stop",
+            words=("stop",),
+            variable="NSYSX_THEN",
         ),
     ] = None
     lines: Annotated[bool, Option("Record the Python line of each wait and copy.", variable="NSYSX_LINES")] = False
@@ -257,11 +266,15 @@ def check_options(options: Options) -> None:
     """Raise NsysxError if an option is invalid or two options exclude each other."""
     for one in declared(Options):
         value = getattr(options, one.field)
-        if one.option.words and value not in one.option.words:
+        if one.option.words and value is not None and value not in one.option.words:
             what, known = f"{one.names[-1]} {value}", ", ".join(one.option.words)
             raise NsysxError(f"{what}: expected {known}", slug="bad-option", exit_code=EXIT_USAGE)
     if options.steps is not None:
         check_steps(options.steps)
+    if options.then is not None and (options.steps in ("all", "manual") or options.per_rank or not options.probe):
+        other = "--no-probe" if not options.probe else "--per-rank" if options.per_rank else f"--steps {options.steps}"
+        hint = "The probe of one job tells when the last window of steps has closed"
+        raise NsysxError(f"--then does not go with {other}", slug="then-steps", hint=hint, exit_code=EXIT_USAGE)
     if options.only is not None:
         try:
             re.compile(options.only)

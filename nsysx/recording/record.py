@@ -26,6 +26,7 @@ from nsysx.recording.options import Options
 from nsysx.recording.stand_in_link import StandIn
 from nsysx.recording.talk import StatusLine, say
 from nsysx.recording.target import DirectChild, StandInChild, Target
+from nsysx.recording.then_stop import Stopper
 
 #: nsys needs half a second to start the stand-in, several seconds from a cold network drive. It gets this long while it works.
 START_S = 60.0
@@ -52,6 +53,7 @@ class Recording:
     trouble: str = ""
     metrics_refused: str = ""  # why there are no GPU metrics although they were asked for
     interrupted: int = 0  # the signal with which the user ended the wait for nsys
+    stopped: bool = False  # it ended because its last window was recorded, as --then stop asks
 
 
 class Recorder:
@@ -178,8 +180,11 @@ class Recorder:
     def _attend(self, target: Target, profile: NsysProcess, stand_in: StandIn) -> bool:
         """Wait for the command's end and pass signals on to it; return whether nsys ended first."""
         nsys_left, follower = False, Follower(target, self.inbox)
+        stopper = Stopper(Path(self.environment["NSYSX_PROBE_DIR"])) if self.options.then else None
         while target.poll() is None:
             follower.step()
+            if stopper is not None:
+                stopper.look(target)
             list(stand_in.listen())
             while stand_in.signals:  # sent by nsys itself (--duration), unless a scheduler sent it to every process
                 number = stand_in.signals.pop()
@@ -188,6 +193,7 @@ class Recorder:
             if not nsys_left and profile.process.poll() is not None and target.poll() is None:
                 nsys_left = True
                 say("warning: nsys has ended; the command goes on without being recorded")
+        self.recording.stopped = stopper is not None and stopper.ended(target.status or 0)
         return nsys_left
 
     def _wait_for_report(self, profile: NsysProcess) -> None:

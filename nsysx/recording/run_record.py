@@ -52,6 +52,7 @@ def run_record(
         "tool": {"version": __version__},
         "command": [_text(word) for word in command],
         "exit_code": recording.code,
+        **({"stopped": True} if recording.stopped else {}),
         "target_started": recording.started,
         "wall_ns": recording.end_ns - recording.start_ns,
         "started_utc": started.isoformat(timespec="milliseconds"),

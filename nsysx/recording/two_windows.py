@@ -42,10 +42,10 @@ def decided(
     """Return the options with ``steps`` None if everything is recorded, and why that is so although two windows were wanted."""
     if options.steps == "all":
         return replace(options, steps=None), ""
-    if options.steps != WINDOWS:
+    if options.steps not in (None, WINDOWS):
         return options, ""
     why = obstacle(command, options, nsys, environment)
-    return (replace(options, steps=None), why) if why else (options, "")
+    return replace(options, steps=None if why else WINDOWS), why
 
 
 def obstacle(command: Sequence[str], options: Options, nsys: Nsys, environment: Mapping[str, str]) -> str:
@@ -66,7 +66,7 @@ def obstacle(command: Sequence[str], options: Options, nsys: Nsys, environment: 
         return f"{used} goes with one window only"
     words = list(command)
     if not re.fullmatch(r"python[\d.]*", Path(words[0]).name):
-        return f"{Path(words[0]).name} is not a Python that can be asked"
+        return f"{Path(words[0]).name} is not Python"
     if words[1:2] == ["-m"] and words[2:3] and words[2] in LAUNCHERS:
         return "there are several processes"
     return "" if _can_send(words[0], environment) else "its Python does not start the probe"

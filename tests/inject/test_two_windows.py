@@ -134,6 +134,41 @@ def test_the_mean_is_measured_for_three_seconds_unless_it_is_known_before(monkey
         assert real is not None and set(real["lengths_ns"]) == {10_000_000, 10_000_000 + jitter}
 
 
+class Event:
+    """An event of a device whose clock is the host's: each step takes 20 us, and every hundredth 1 ms longer."""
+
+    now, made = 0, 0
+
+    def __init__(self) -> None:
+        self.at, Event.made = Event.now, Event.made + 1
+
+    def query(self) -> bool:
+        return True
+
+    def elapsed_time(self, later: Event) -> float:
+        return (later.at - self.at) / 1e6
+
+
+def test_an_event_costs_little_of_a_short_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Events begin blocks of steps of 20 us; the mean is theirs, and what follows a step and is none stays out of it."""
+    monkeypatch.setattr(time, "perf_counter_ns", lambda: Event.now)
+    monkeypatch.setattr(clock, "event_here", lambda _: Event())
+    monkeypatch.setattr(Event, "now", 0)
+    monkeypatch.setattr(Event, "made", 0)
+    told = clock.StepClock(torch)
+    told.start_bare(0)
+    for index in range(60_000):
+        told.begin(index, event=True)
+        Event.now += 20_000 + 1_000_000 * (index % 100 == 99)
+        if index % 1_000 == 999:  # an evaluation
+            told.stop()
+            Event.now += 50_000_000
+    real = told.bare(None)
+    assert real is not None and real["clock"] == "gpu" and real["count"] > 3_000
+    assert abs(sum(real["lengths_ns"]) / real["count"] - 30_000) < 1_500
+    assert Event.made < 13_000  # 10 steps a block once their length is known
+
+
 LIBRARY = """
 #include <stdint.h>
 #include <stdio.h>

@@ -126,6 +126,7 @@ def test_the_step_is_the_mean_of_those_between(tmp_path: Path) -> None:
     assert known.gpu_busy_ns + known.gpu_idle_ns == pytest.approx(known.step_ns, rel=0.01)
     said = next(check.detail for check in summary.quality if check.check == "windows")
     assert "2.70 s and 3.00 s" in said and "40 steps between them" in said
+    assert "What ran after the last window is slower" in said
 
 
 def test_a_program_that_ended_in_the_first_window_is_a_report_like_any_other(tmp_path: Path) -> None:
@@ -134,6 +135,23 @@ def test_a_program_that_ended_in_the_first_window_is_a_report_like_any_other(tmp
     given = gather(path, Options())
     assert given.trace.joined_ns is None and given.steps.cpu.height == 9
     assert "capture-window" not in given.ranges.ranges["label"].cast(str).to_list()
+
+
+@pytest.mark.parametrize(
+    ("pauses", "status", "said"),
+    [
+        ([], "ok", "recorded: everything; the program ended before"),
+        ([2_700 * MS], "ok", "recorded: the cold start with the steps that follow it"),
+        ([2_700 * MS, 3_000 * MS], "warn", "only one is here: nsys wrote one report"),
+    ],
+)
+def test_what_a_run_with_one_report_has_recorded(tmp_path: Path, pauses: list[int], status: str, said: str) -> None:
+    path = part(0, 9, at=3 * MS, load_ns=40 * MS).write(tmp_path / "r.sqlite")
+    (tmp_path / "r.run.json").write_text(
+        json.dumps({"files": {}, "probe": [{"pid": 100, "window_pauses_ns": pauses, "steps": {}}]})
+    )
+    [check] = [check for check in summarize([path]).quality if check.check == "windows"]
+    assert check.status == status and said in check.detail
 
 
 def test_a_cold_start_that_was_not_copied_along_is_said_to_be_missing(tmp_path: Path) -> None:

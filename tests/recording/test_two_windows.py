@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -13,10 +14,13 @@ from typing import Any
 
 import pytest
 
+from nsysx.errors import NsysxError
+from nsysx.inject.nsysx_probe import capture_range
 from nsysx.pipeline import summarize
-from nsysx.recording import commands, environment, two_windows
+from nsysx.recording import commands, environment, then_stop, two_windows
 from nsysx.recording.find_nsys import Nsys
-from nsysx.recording.options import Options, Outputs
+from nsysx.recording.inbox import ReceivedSignal
+from nsysx.recording.options import Options, Outputs, check_options
 from tests.recording.test_run_e2e import nsys, profile  # noqa: F401 - fixtures
 
 HELP = "\t--nvtx-capture=\n\t-o, --output=\n 'none', 'stop', 'repeat[:N]' or 'repeat-shutdown:N'.\n"
@@ -50,7 +54,7 @@ def test_nsys_is_told_of_the_range_and_the_program_of_both_windows() -> None:
         (["python", "x.py"], WANTED, CAN, {"WORLD_SIZE": "2"}, "there are several processes"),
         (["python", "-m", "torch.distributed.run", "x.py"], WANTED, CAN, {}, "there are several processes"),
         (["python", "x.py"], replace(WANTED, clocks=True), CAN, {}, "--clocks goes with one window only"),
-        (["torchrun", "x.py"], WANTED, CAN, {}, "torchrun is not a Python that can be asked"),
+        (["torchrun", "x.py"], WANTED, CAN, {}, "torchrun is not Python"),
         (["/nowhere/python", "x.py"], WANTED, CAN, {}, "its Python does not start the probe"),
     ],
 )
@@ -97,11 +101,27 @@ open("ends.txt", "w").write(" ".join(map(str, ends)))
 """
 
 
+ENDLESS = (
+    PROGRAM.split("for i in")[0]
+    + """
+try:
+    while True:
+        optimizer.zero_grad()
+        net(torch.randn(4, 8)).square().mean().backward()
+        optimizer.step()
+        time.sleep(0.01)
+except KeyboardInterrupt:
+    print("saved", flush=True)
+    raise
+"""
+)
+
+
 def test_a_run_with_two_windows_tells_the_bare_step(profile: Any, tmp_path: Path) -> None:  # noqa: F811
     (tmp_path / "train.py").write_text(PROGRAM)
     command = [sys.executable, "train.py"]
     bare = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    run = profile(*command, options=("--no-report", "--steps", "windows"))
+    run = profile(*command)
     assert (run.code, run.out, run.err) == (bare.returncode, bare.stdout, bare.stderr)
     assert run.facts["files"]["cold"] == "r.cold.sqlite" and (tmp_path / "r.cold.nsys-rep").exists()
     [probe] = run.facts["probe"]
@@ -119,3 +139,42 @@ def test_a_run_with_two_windows_tells_the_bare_step(profile: Any, tmp_path: Path
     check = next(check for check in trace.quality if check.check == "windows")
     assert f"{len(told)} steps between them ran without the profiler" in check.detail
     assert json.loads((tmp_path / "r.run.json").read_text())["options"]["steps"] == "windows"
+
+
+def test_then_stop_ends_the_command_after_its_last_window(profile: Any, tmp_path: Path) -> None:  # noqa: F811
+    (tmp_path / "train.py").write_text(ENDLESS)
+    run = profile(sys.executable, "train.py", options=("--no-report", "--then", "stop"))
+    assert (run.code, run.out) == (0, "saved\n")  # its own handler of Ctrl-C ran, and its signal is no failure
+    assert run.facts["stopped"] is True and run.facts["exit_code"] == 128 + signal.SIGINT
+    assert len(run.facts["probe"][0]["window_pauses_ns"]) == 2 and run.facts["files"]["cold"] == "r.cold.sqlite"
+
+
+class Patient:
+    """A command that ignores Ctrl-C."""
+
+    def __init__(self) -> None:
+        self.got: list[int] = []
+
+    def receive(self, received: ReceivedSignal) -> None:
+        self.got.append(received.number)
+
+
+def test_a_command_that_ignores_ctrl_c_gets_sigterm_after_a_while(tmp_path: Path, monkeypatch: Any) -> None:
+    now = [0.0]
+    monkeypatch.setattr(then_stop.time, "monotonic", lambda: now[0])
+    patient, stopper = Patient(), then_stop.Stopper(tmp_path)
+    seen = []
+    for at in (0, 1, 2, 29, 31.5, 90):
+        now[0] = at
+        if at == 1:
+            (tmp_path / capture_range.CLOSED).touch()
+        stopper.look(patient)  # type: ignore[arg-type]
+        seen.append(list(patient.got))
+    assert seen == [[], [2], [2], [2], [2, 15], [2, 15]]
+    assert stopper.ended(-15) and stopper.ended(130) and not stopper.ended(1)
+
+
+@pytest.mark.parametrize("options", [replace(WANTED, steps="all"), replace(WANTED, per_rank=True)])
+def test_then_stop_needs_a_window_of_one_program(options: Options) -> None:
+    with pytest.raises(NsysxError, match="--then does not go with"):
+        check_options(replace(options, then="stop"))

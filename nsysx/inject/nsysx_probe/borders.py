@@ -192,4 +192,4 @@ class Borders:
             self.status.write()
             return
         self.out.disarm()  # nothing is left to do: the rest of the program runs without the probe
-        self.status.finish()
+        self.status.closed()

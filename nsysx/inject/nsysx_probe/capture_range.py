@@ -19,6 +19,8 @@ if False:  # importing typing takes milliseconds
 TEXT, DOMAIN = "capture-window", "nsysx"
 #: Says that a run has two windows.
 MODE = "windows"
+#: The file beside the probe's own that says that the last window of steps has closed.
+CLOSED = "windows-closed"
 
 #: Numbers of NVTX 3: the tables of callbacks and of the version; the sizes of the tables of functions by module, as a client has
 #: them; the module with domains, and the functions that are used of it.

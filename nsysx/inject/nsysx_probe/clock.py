@@ -25,6 +25,8 @@ BLOCKS = 5
 _SMALLEST_BLOCK = 2
 #: An event begins each of so many steps before the window.
 MOST_EVENTS = 65
+#: Between two windows events begin blocks of steps that take about so long (ns): 2 us would be 10 % of a step of 20 us.
+_BLOCK_NS = 200_000
 #: Bare steps between two windows do not count before so many of them and this time: the pause at the first window's end lets the
 #: device run dry.
 _SETTLING, _SETTLING_NS = 2, 500_000_000
@@ -66,11 +68,12 @@ class StepClock:
         self._bare_from: int | None = None  # the first bare step between two windows that counts
         self._bare_ns = self._counted_ns = 0  # when the first window closed, and when the first step that counts began
         self._counted, self._look_at = 0, _ENOUGH
+        self._block = 1  # the steps between two events
 
     def begin(self, index: int, *, recorded: bool = False, marked: bool = False, event: bool = False) -> None:
         """Note that step ``index`` begins now; ``event``: a capture window comes soon, so the device's time is wanted, too."""
         now = time.perf_counter_ns()
-        if event:
+        if event and index % self._block == 0:
             self._record_event(index)
         before, self._open = self._open, (index, now, marked, recorded)
         if before is not None and before[0] != index:
@@ -100,13 +103,19 @@ class StepClock:
             self._events.clear()
 
     def _by_device(self) -> dict[int, int]:
-        """Return number -> length (ns) of each step whose first event and whose successor's event the device has reached."""
-        lengths = {}
+        """Return number -> length (ns) of each step whose block's first event and whose successor's the device has reached.
+
+        In a block of several steps each has their mean. A block in which a step has no length of its own, because something else
+        followed it, is left out.
+        """
+        lengths, block = {}, self._block
+        known = {p.number for p in self.periods}
         with contextlib.suppress(Exception):
             reached = [(number, event) for number, event in self._events if event.query()]
             for (number, first), (after, last) in zip(reached, reached[1:]):  # noqa: B905, RUF007 - Python 3.9
-                if after == number + 1:
-                    lengths[number] = int(first.elapsed_time(last) * 1e6)
+                steps = range(number, after)
+                if after == number + block and known.issuperset(steps):
+                    lengths.update(dict.fromkeys(steps, int(first.elapsed_time(last) * 1e6) // block))
         return lengths
 
     def _lengths(self, steps: list[Period], least: int) -> tuple[list[int], str]:
@@ -148,12 +157,17 @@ class StepClock:
         self.periods.clear()
         self._events.clear()
         self._open, self._bare_from, self._bare_ns = None, index, time.perf_counter_ns()
+        self._block = 1
 
     def _settle(self, index: int, now: int) -> None:
         """Count from step ``index`` on if the device has long enough run as it does without a pause."""
         assert self._bare_from is not None
         if index >= self._bare_from + _SETTLING and now - self._bare_ns >= _SETTLING_NS:
+            usual = statistics.median(p.ns for p in self.periods) if self.periods else _BLOCK_NS
             self._bare_from, self._counted_ns, self._counted = index, now, 0
+            if usual < _BLOCK_NS:
+                self._events.clear()  # those of single steps
+                self._block = round(_BLOCK_NS / max(usual, 1))
 
     def known(self) -> bool:
         """Return whether bare steps were measured long enough, or their mean is known well enough."""

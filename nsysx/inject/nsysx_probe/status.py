@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from . import capture_range
 from .backward import BackwardMarks
 from .interrupts import of_program
 from .names import Naming
@@ -115,6 +116,16 @@ class Status:
         """Write the final counts."""
         self.ended = True
         self.write()
+
+    def closed(self) -> None:
+        """Write the final counts, because the last window has closed; if ``nsysx run`` waits for that, make the file that tells it."""
+        self.finish()
+        folder = self.out.environ.get("NSYSX_PROBE_DIR")
+        if folder and self.out.environ.get("NSYSX_THEN") == "stop":
+            try:
+                (Path(folder) / capture_range.CLOSED).touch()
+            except OSError as error:
+                self.out.wrong("NSYSX_THEN", error)
 
     def write(self) -> None:
         """Write the probe file, completely or not at all, if NSYSX_PROBE_DIR names a folder."""
