@@ -12,6 +12,8 @@ from nsysx.render.answer import Worded, part_words
 
 #: Most changes that were tried for which a text has a line.
 MOST_TRIED = 3
+#: The longest answer in Markdown: what a ticket shows without scrolling.
+MOST_MARKDOWN_LINES = 25
 
 
 def change(said: Worded) -> str:
@@ -45,7 +47,18 @@ def worth_text(said: Worded) -> str:
 
 
 def markdown_lines(said: Worded, escape: Any) -> Iterator[str]:
-    """Yield the lines of the answer; ``escape`` makes a text inert in Markdown."""
+    """Yield at most ``MOST_MARKDOWN_LINES``, the answer before what else was found; ``escape`` makes a text inert in Markdown."""
+    answer = list(_markdown_answer(said, escape))
+    yield from answer
+    others = said.also[: max(0, MOST_MARKDOWN_LINES - len(answer) - 2)]
+    if others:
+        yield ""
+        yield "Also found (savings overlap, do not add):"
+        for line in others:
+            yield f"- {line.code} {escape(line.text)}" + (f": {worth}" if (worth := also_worth(line)) else "")
+
+
+def _markdown_answer(said: Worded, escape: Any) -> Iterator[str]:
     yield f"**{escape(said.sentence)}**"
     yield ""
     yield f"{escape(' · '.join(said.facts))}"
@@ -68,11 +81,6 @@ def markdown_lines(said: Worded, escape: Any) -> Iterator[str]:
         yield "|---|---:|---|"
         for bar in said.bars[:4]:
             yield f"| {escape(bar.label)} | {units.duration(bar.total_ns)} | {escape(parts_text(bar))} |"
-    if said.also:
-        yield ""
-        yield "Also found (savings overlap, do not add):"
-        for line in said.also:
-            yield f"- {line.code} {escape(line.text)}" + (f": {worth}" if (worth := also_worth(line)) else "")
 
 
 # ---------------------------------------------------------------- terminal
