@@ -12,13 +12,13 @@ from nsysx import units
 from nsysx.catalogue import Call
 from nsysx.events.profile import Profile
 from nsysx.frames import lookup
-from nsysx.judging import probe_checks, sample_checks, tracing, window_checks
+from nsysx.judging import probe_checks, sample_checks, tracing, unprofiled_checks, window_checks
 from nsysx.judging.limits import MIGRATIONS
 from nsysx.judging.other_work import shared_gpu
 from nsysx.judging.probe_checks import LOST_RANGES
 from nsysx.model import Check, Doubt, Table, in_order
 from nsysx.reading.trace import REVERSED, LeftOut, Trace
-from nsysx.replay.engine import Withheld, replay_of, unprofiled_of
+from nsysx.replay.engine import Withheld, replay_of
 
 #: Names of checks that other rooms ask for, and those that mean missing events if they are not ok.
 GPU_WORK = "gpu work"
@@ -301,31 +301,6 @@ def _replayed(profile: Profile) -> list[Check]:
     ]
 
 
-#: How the step without a profiler is known, in words.
-_SOURCES = {
-    "in_process": "measured in the same process, before the capture window",
-    "second_run": "measured in a second run, without the profiler",
-    "modelled": "modeled from the cost of tracing on this machine (nsysx calibrate)",
-    "assumed": "assumed from the cost of tracing on another machine",
-}
-#: A step whose bounds are further apart than this share of it is only roughly known.
-_WIDE = 0.2
-
-
-def _unprofiled(profile: Profile) -> list[Check]:
-    known = unprofiled_of(profile)
-    better = "nsysx run --calibrate -- CMD measures it, nsysx calibrate narrows it for every run on the machine"
-    if isinstance(known, Withheld):
-        return [Check("unprofiled", "missing", f"the step without a profiler is not known: {known.reason}", better)]
-    which = "a step" if known.steps == profile.scope.steps else f"one of the {known.steps} replayed steps"
-    detail = (
-        f"{which} takes {units.duration(known.step_ns)} without a profiler ({units.duration(known.low_ns)} to "
-        f"{units.duration(known.high_ns)}), {units.duration(known.recorded_ns)} as recorded: {_SOURCES[known.source]}"
-    )
-    wide = known.high_ns - known.low_ns > _WIDE * known.step_ns
-    return [Check("unprofiled", "warn" if wide else "ok", detail, better if wide else "")]
-
-
 #: How nsys names an instance of a divided card: "NVIDIA A30 MIG 2g.12gb".
 _INSTANCE = re.compile(r"\bMIG (\d{1,2}g\.[\w.]{1,12})")
 
@@ -379,7 +354,7 @@ def _of_profile(profile: Profile) -> list[Check]:
         *_steps(profile),
         *window_checks.windows(profile),
         *_replayed(profile),
-        *_unprofiled(profile),
+        *unprofiled_checks.unprofiled(profile),
     ]
     code = profile.trace.capture.exit_code
     if code:

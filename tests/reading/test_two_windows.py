@@ -127,6 +127,8 @@ def test_the_step_is_the_mean_of_those_between(tmp_path: Path) -> None:
     said = next(check.detail for check in summary.quality if check.check == "windows")
     assert "2.70 s and 3.00 s" in said and "40 steps between them" in said
     assert "What ran after the last window is slower" in said
+    said = next(check.detail for check in summary.quality if check.check == "unprofiled")
+    assert said.startswith("a step on average takes 1.50 ms") and "in the 40 steps before the last window" in said
 
 
 def test_a_program_that_ended_in_the_first_window_is_a_report_like_any_other(tmp_path: Path) -> None:

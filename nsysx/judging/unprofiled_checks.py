@@ -1,0 +1,46 @@
+"""How well the step without the profiler is known, and from where."""
+
+from __future__ import annotations
+
+from nsysx import ids, units
+from nsysx.events import bare
+from nsysx.events.profile import Profile
+from nsysx.model import Check
+from nsysx.replay.engine import Withheld, unprofiled_of
+
+#: How the step without a profiler is known, in words.
+_SOURCES = {
+    "in_process": "measured in the same process, before the capture window",
+    "second_run": "measured in a second run, without the profiler",
+    "modelled": "modeled from the cost of tracing on this machine (nsysx calibrate)",
+    "assumed": "assumed from the cost of tracing on another machine",
+}
+#: A step whose bounds are further apart than this share of it is only roughly known.
+_WIDE = 0.2
+
+
+def unprofiled(profile: Profile) -> list[Check]:
+    """Return how long a step takes without the profiler, with its bounds, and what would tell it more closely."""
+    known = unprofiled_of(profile)
+    better = "nsysx run --calibrate -- CMD measures it, nsysx calibrate narrows it for every run on the machine"
+    if isinstance(known, Withheld):
+        return [Check("unprofiled", "missing", f"the step without a profiler is not known: {known.reason}", better)]
+    which = "a step" if known.steps == profile.scope.steps else f"one of the {known.steps} replayed steps"
+    source = _SOURCES[known.source]
+    if known.source == "in_process" and _between_windows(profile):
+        which, better = "a step on average", ""  # it spreads because the program's own steps do
+        source = (
+            f"measured in the same process, in the {units.several(known.measured_steps, 'step')} before the last window"
+        )
+    detail = (
+        f"{which} takes {units.duration(known.step_ns)} without a profiler ({units.duration(known.low_ns)} to "
+        f"{units.duration(known.high_ns)}), {units.duration(known.recorded_ns)} as recorded: {source}"
+    )
+    wide = known.high_ns - known.low_ns > _WIDE * known.step_ns
+    return [Check("unprofiled", "warn" if wide else "ok", detail, better if wide else "")]
+
+
+def _between_windows(profile: Profile) -> bool:
+    """Return whether the probe of the shown process timed bare steps behind its first window."""
+    pid = ids.pid_of(profile.steps.process)
+    return any(bare.lengths(p) for p in profile.trace.capture.probe if p.get("pid") == pid)
