@@ -15,6 +15,8 @@ from nsysx.replay import costs
 
 #: A step is long if it takes so many times as long as their median.
 _LONG = 1.5
+#: Quarters of so many bare steps are compared, and differ from this share of the mean on.
+_QUARTER, _DRIFT = 4, 0.02
 
 
 def windows(profile: Profile) -> list[Check]:
@@ -37,6 +39,7 @@ def windows(profile: Profile) -> list[Check]:
         clock = record["unrecorded_steps"].get("clock")
         which = "after" if not two else "between"
         said += f". {units.several(len(lengths), 'step')} {which} them ran without the profiler and were timed by the {clock}'s clock"
+        said += _drift(lengths)
     said += f". Each window's end stopped the program: {' and '.join(map(units.duration, pauses))}"
     if two:
         said += ". What ran after the last window is slower for seconds and counts for nothing here"
@@ -54,6 +57,17 @@ def _pauses(record: Mapping[str, Any]) -> list[int]:
     """Return how long the end of each window stopped the program (ns)."""
     noted = record["window_pauses_ns"]
     return noted if all(isinstance(ns, int) and ns >= 0 for ns in noted) else []
+
+
+def _drift(lengths: np.ndarray[Any, np.dtype[np.int64]]) -> str:
+    """Return how the bare steps changed from their first quarter to their last one, "" where they did not."""
+    part = len(lengths) // 4
+    if part < _QUARTER:
+        return ""
+    first, last, mean = (float(some.mean()) for some in (lengths[:part], lengths[-part:], lengths))
+    if abs(last - first) <= _DRIFT * mean:
+        return ""
+    return f", {units.duration(round(first))} in the mean of their first quarter and {units.duration(round(last))} in that of the last"
 
 
 def _missed(profile: Profile, lengths: np.ndarray[Any, np.dtype[np.int64]]) -> list[Check]:

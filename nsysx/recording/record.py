@@ -16,11 +16,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from nsysx.recording import two_windows
 from nsysx.recording.commands import must_descend, profile_command, stand_in_words
 from nsysx.recording.environment import of_command
 from nsysx.recording.find_nsys import Nsys
 from nsysx.recording.follow import Follower, stop
 from nsysx.recording.inbox import ENDING, STOPPING, Inbox, ReceivedSignal
+from nsysx.recording.news import News
 from nsysx.recording.nsys_process import NsysProcess
 from nsysx.recording.options import Options
 from nsysx.recording.stand_in_link import StandIn
@@ -180,9 +182,13 @@ class Recorder:
     def _attend(self, target: Target, profile: NsysProcess, stand_in: StandIn) -> bool:
         """Wait for the command's end and pass signals on to it; return whether nsys ended first."""
         nsys_left, follower = False, Follower(target, self.inbox)
-        stopper = Stopper(Path(self.environment["NSYSX_PROBE_DIR"])) if self.options.then else None
+        probe_dir = Path(self.environment.get("NSYSX_PROBE_DIR", ""))
+        stopper = Stopper(probe_dir) if self.options.then else None
+        news = News(probe_dir) if self.options.steps == two_windows.WINDOWS else None
         while target.poll() is None:
             follower.step()
+            if news is not None:
+                news.look()
             if stopper is not None:
                 stopper.look(target)
             list(stand_in.listen())

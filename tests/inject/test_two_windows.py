@@ -103,6 +103,60 @@ def test_the_first_window_closes_although_steps_are_never_alike(
         lab.close()
 
 
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+@pytest.mark.parametrize("at", [3, 30, 47, 85])
+def test_a_program_that_fails_in_any_phase_keeps_what_was_measured(
+    switched: list[str], monkeypatch: pytest.MonkeyPatch, at: int, error: type[BaseException]
+) -> None:
+    """It fails in the cold start, in the bare steps, in the second window or after it."""
+    monkeypatch.setattr(clock, "_ENOUGH", 16)
+    lab = Lab(NSYSX_STEPS="windows", NSYSX_MARKS="few")
+    try:
+        net = Net()
+        opt = torch.optim.SGD(net.parameters(), lr=0.001)
+        train(net, at, opt)
+
+        def fails(*_: object) -> None:
+            raise error("the program's own")
+
+        handle = net.register_forward_hook(fails)
+        with pytest.raises(error, match="the program's own"):
+            train(net, 1, opt)
+        handle.remove()
+        lab.probe.exit()
+        record = lab.probe.status.record()
+        assert switched == ["open", "close", "open", "close"][: {3: 1, 30: 2, 47: 3, 85: 4}[at]]
+        assert (record["unrecorded_steps"] is not None) == (at > 3)
+        assert not record["errors"] and len(record["window_pauses_ns"]) == switched.count("close")
+    finally:
+        lab.close()
+
+
+def test_ctrl_c_in_the_pause_at_a_windows_end_is_the_programs(
+    switched: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That is where it comes most, since nsys stops the program for seconds; the window has closed all the same, and no other opens."""
+
+    def end(_: object) -> None:
+        switched.append("close")
+        if len(switched) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(capture_range, "_calls", [lambda: switched.append("open") or 1, end])
+    lab = Lab(NSYSX_STEPS="windows", NSYSX_MARKS="few")
+    try:
+        net = Net()
+        opt = torch.optim.SGD(net.parameters(), lr=0.001)
+        with pytest.raises(KeyboardInterrupt):
+            train(net, 40, opt)
+        train(net, 90, opt)
+        lab.probe.exit()
+        record = lab.probe.status.record()
+        assert switched == ["open", "close"] and len(record["window_pauses_ns"]) == 1 and not record["errors"]
+    finally:
+        lab.close()
+
+
 def test_without_a_step_everything_is_recorded(switched: list[str]) -> None:
     lab = Lab(NSYSX_STEPS="windows")
     try:

@@ -113,6 +113,8 @@ def test_averages_are_of_the_second_window_if_it_is_whole(tmp_path: Path, steady
 def test_steps_that_grow_only_while_they_are_recorded_do_not_grow(tmp_path: Path, bare_grow: bool) -> None:
     path = written(tmp_path, steady=24, growth_ns=20 * US, bare_growth_ns=20 * US * bare_grow)
     course = gather(path, Options()).steps.trend
+    said = next(check.detail for check in summarize([path]).quality if check.check == "windows")
+    assert ("in the mean of their first quarter" in said) == bare_grow
     assert course.kind == ("growing" if bare_grow else "uneven" if (course.spread or 0) > SPREAD else "level")
     assert ("keep growing" in course.note) == bare_grow
 

@@ -17,7 +17,7 @@ import pytest
 from nsysx.errors import NsysxError
 from nsysx.inject.nsysx_probe import capture_range
 from nsysx.pipeline import summarize
-from nsysx.recording import commands, environment, then_stop, two_windows
+from nsysx.recording import commands, environment, news, then_stop, two_windows
 from nsysx.recording.find_nsys import Nsys
 from nsysx.recording.inbox import ReceivedSignal
 from nsysx.recording.options import Options, Outputs, check_options
@@ -147,6 +147,21 @@ def test_then_stop_ends_the_command_after_its_last_window(profile: Any, tmp_path
     assert (run.code, run.out) == (0, "saved\n")  # its own handler of Ctrl-C ran, and its signal is no failure
     assert run.facts["stopped"] is True and run.facts["exit_code"] == 128 + signal.SIGINT
     assert len(run.facts["probe"][0]["window_pauses_ns"]) == 2 and run.facts["files"]["cold"] == "r.cold.sqlite"
+
+
+def test_a_terminal_is_told_when_a_window_has_closed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    told, silent = news.News(tmp_path, shown=True), news.News(tmp_path, shown=False)
+    (tmp_path / "probe-7.json").write_text("no JSON")
+    for number, pauses in enumerate((None, [], [1], [1], [1, 2], [1, 2])):
+        (tmp_path / "probe-9.json").write_text(json.dumps({"window_pauses_ns": pauses}))
+        os.utime(tmp_path / "probe-9.json", ns=(number, number))
+        told.look()
+        silent.look()
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split(";")[0] for line in lines] == [
+        "nsysx: the cold start is recorded",
+        "nsysx: 24 steps are recorded",
+    ]
 
 
 class Patient:

@@ -45,10 +45,13 @@ if __name__ == "__main__":
     main()
 """
 SPAWN = """
+import sys
 import torch.multiprocessing as mp
 from train import *
-def work(rank): main(4 + rank)
-if __name__ == "__main__": mp.spawn(work, nprocs=2)
+def work(rank, first):
+    if rank: first.wait()  # or their lines come in an order of their own each time
+    main(4 + rank); sys.stdout.flush(); first.set()
+if __name__ == "__main__": mp.spawn(work, (mp.get_context("spawn").Event(),), nprocs=2)
 """
 RANK = """
 from lab import *
@@ -193,7 +196,7 @@ def _endings() -> list[Case]:
 
 def _talk() -> list[Case]:
     return [
-        _way("binary output", program=MAIN + "sys.stdout.flush(); sys.stdout.buffer.write(bytes(range(256))); sys.stderr.buffer.write(bytes(range(256)))\n"),
+        _way("binary output", program=MAIN + "sys.stdout.flush(); sys.stdout.buffer.write(bytes(range(256))); sys.stderr.buffer.write(bytes(range(256)) + b'\\n')\n"),
         _way("large output", program=MAIN + "for i in range(20000): print(i, 'x' * 80)\n"),
         _way("large error output", program=MAIN + "for i in range(20000): print(i, 'x' * 80, file=sys.stderr)\n"),
         _way("terminal", program=MAIN + "import os; print(sys.stdout.isatty(), sys.stdin.isatty(), os.get_terminal_size())\n", terminal=True),

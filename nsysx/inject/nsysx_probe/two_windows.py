@@ -74,9 +74,11 @@ class TwoWindows(Window):
     def close(self, torch: Any) -> bool:
         """Close the open window and return whether it was the first, after which the probe goes on."""
         begin = time.perf_counter_ns()
-        capture_range.end()
-        self.pauses_ns.append(time.perf_counter_ns() - begin)
         was_cold, self.cold = self.cold, False
+        try:
+            capture_range.end()
+        finally:  # Ctrl-C comes in these seconds more often than elsewhere
+            self.pauses_ns.append(time.perf_counter_ns() - begin)
         return was_cold
 
     def unrecorded(self) -> dict[str, Any] | None:
