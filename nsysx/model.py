@@ -257,11 +257,10 @@ class Unprofiled:
 class Finding:
     """The answer of one rule: found, clear, or cannot tell.
 
-    ``bound``: the saving is an upper bound. ``error_ns`` is the error bar of a saving. ``paste`` is code that makes the change,
-    ``condition`` what must hold for it. ``because``: the end of the detail, on what a wrong reading is made of.
+    ``bound``: the saving is an upper bound, ``most_ns`` the same with the error of the replay in it. ``error_ns`` is the error bar
+    of a saving. ``paste`` makes the change, ``condition`` must hold for it. ``because``: the end of the detail, on a wrong reading.
     ``title_as_recorded``, ``cost_as_recorded``: their times are of the steps as recorded; all others are of the shown step.
-    ``conditions`` are what the change needs, tested; ``unblocked_ns`` is what it saves together with what mends the violated ones.
-    ``scope`` is what the cost covers, ``saving_scope`` the steps that were replayed for the saving.
+    ``conditions``: what it needs, tested, ``unblocked_ns`` its saving once that is mended. ``saving_scope``: the replayed steps.
     """
 
     code: str
@@ -286,6 +285,7 @@ class Finding:
     cost_as_recorded: bool = False
     conditions: tuple[Condition, ...] = ()
     unblocked_ns: int | None = None
+    most_ns: int | None = None
 
     def of(self, table: TableOf[R]) -> Sequence[R]:
         """Return the evidence with the columns that mypy knows, empty if it is the evidence of another rule."""
@@ -321,10 +321,10 @@ class Summary:
         """Return the rows of a table whose columns mypy knows, empty if it was not recorded."""
         return cast(Sequence[R], self.rows(table.key))
 
-    def recorded(self, table: TableOf[R]) -> Sequence[R] | None:
-        """Return the rows of a table whose columns mypy knows, None if it was not recorded."""
-        known = self.tables.get(table.key)
-        return cast(Sequence[R] | None, known.rows if known else None)
+    def recorded(self, key: str) -> Sequence[Row] | None:
+        """Return the rows of a table, None if it was not recorded."""
+        table = self.tables.get(key)
+        return table.rows if table else None
 
     def scope_of(self, row: Row) -> Scope:
         """Return the scope of a row that has its own: its ``process`` and its ``steps``."""

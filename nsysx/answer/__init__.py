@@ -16,10 +16,10 @@ from nsysx.model import Summary
 def decide(summary: Summary) -> Answer:
     """Return the answer of a Summary, all of whose other parts are final."""
     chosen = choice.first(summary)
-    then = choice.after(summary, chosen)
+    then, do = choice.after(summary, chosen), choice.to_do(summary, chosen)
     return Answer(
         limit=summary.verdict.code,
-        do=choice.to_do(summary, chosen),
+        do=do,
         now_ns=step_time.step_ns(summary),
         then_ns=then.ns,
         then_low_ns=then.low_ns,
@@ -31,7 +31,7 @@ def decide(summary: Summary) -> Answer:
         worth=choice.worth(summary, chosen, then),
         certainty=certainty.of(summary, chosen),
         picture=bars.pictured(summary, chosen),
-        also=others.also(summary, chosen),
+        also=others.also(summary, chosen, do),
         alarms=tuple(c.detail for c in summary.quality if c.status == "warn" and c.doubt in ("numbers", "everything")),
         ask_next=others.ask_next(summary, chosen),
     )

@@ -114,11 +114,7 @@ def _size(summary: Summary, chosen: Finding) -> Sure:
     about, real = "How much", summary.unprofiled
     how = sentence(chosen.confidence).replace("Give or take ", "Off by up to ")
     if is_bound(summary, chosen):
-        how = (
-            f"An upper bound, {how[:1].lower()}{how[1:]}"
-            if how.startswith("Off by")
-            else f"An upper bound. {how}".strip()
-        )
+        how = f"An upper bound. {how}".strip()
     if real is None:
         return Sure(
             about, "unknown", f"The step is as long as the profiler made it. {how}".strip(), "nsysx run --calibrate"

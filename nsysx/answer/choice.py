@@ -44,7 +44,7 @@ def first(summary: Summary) -> Finding | None:
     unsaid = next((f for f in ranked if _of_the_cause_alone(summary, f, step)), None)
     if unsaid is not None:
         return unsaid
-    worth = [f for f in ranked if (saving_ns(summary, f) or 0) >= NOTABLE * step]
+    worth = [f for f in ranked if (_likely_ns(summary, f) or 0) >= NOTABLE * step]
     if not worth:
         return None
     return _best(summary, worth, step)
@@ -60,7 +60,7 @@ def _best(summary: Summary, worth: Sequence[Finding], step: int) -> Finding:
 
     A line to paste whose saving is known goes before a bound, unless that promises far more.
     """
-    saves = {id(f): saving_ns(summary, f) or 0 for f in worth}
+    saves = {id(f): _likely_ns(summary, f) or 0 for f in worth}
     best = max(worth, key=lambda f: saves[id(f)])
     least = saves[id(best)] - (best.error_ns or 0)
     alike = [f for f in worth if f is best or saves[id(f)] >= least]
@@ -120,7 +120,20 @@ def _advisable(finding: Finding) -> bool:
 
 
 def saving_ns(summary: Summary, finding: Finding) -> int | None:
-    """Return what a finding saves of the shown step (ns), together with what has to be mended first."""
+    """Return the most that a finding saves of the shown step (ns), together with what has to be mended or comes first."""
+    saving = step_time.most_ns(summary, finding)
+    if _violated(finding) and finding.unblocked_ns is not None:
+        saving = finding.unblocked_ns
+    if saving is None:
+        return None
+    # Waits are no part of what a change for the launches saves.
+    before = [f for f in _lines_before(summary, finding) if about(f) != about(finding)]
+    saving += sum(step_time.saving_ns(summary, f) or 0 for f in before)
+    return min(saving, step_time.step_ns(summary) or saving)
+
+
+def _likely_ns(summary: Summary, finding: Finding) -> int | None:
+    """Return what a finding saves by the replay alone, together with what has to be mended first (ns)."""
     if not _violated(finding) or finding.unblocked_ns is None:
         return step_time.saving_ns(summary, finding)
     return min(finding.unblocked_ns, step_time.step_ns(summary) or finding.unblocked_ns)
@@ -144,7 +157,22 @@ def to_do(summary: Summary, chosen: Finding | None) -> tuple[Action, ...]:
     if where.get("module"):
         where["module"] = called(summary, str(where["module"]))
     violated = _violated(chosen)
-    mended = (Action(f"{c.mend}: {c.detail}", chosen.code, place, conditions=(c,)) for c in violated)
+    lines = (
+        Action(
+            _COMMAND.sub("", f.fix),
+            f.code,
+            place_of(summary, f),
+            f.paste,
+            f.where,
+            f.condition,
+            f.conditions,
+            step_time.saving_ns(summary, f),
+        )
+        for f in _lines_before(summary, chosen)
+    )
+    mended = (
+        Action(f"{c.mend}: {c.detail}", chosen.code, place, conditions=(c,), saving_ns=c.saving_ns) for c in violated
+    )
     change = Action(
         chosen.fix or chosen.title,
         chosen.code,
@@ -153,9 +181,36 @@ def to_do(summary: Summary, chosen: Finding | None) -> tuple[Action, ...]:
         where,
         " ".join(filter(None, (chosen.condition, _spread_evenly(summary, chosen)))),
         tuple(c for c in chosen.conditions if c not in violated),
-        None if violated else step_time.saving_ns(summary, chosen),
+        None if violated else step_time.most_ns(summary, chosen),
     )
-    return (*mended, change)
+    return (*lines, *mended, change)
+
+
+#: A command that a remedy ends with, of no use as a step of several.
+_COMMAND = re.compile(r"[;:] nsysx [^;]*")
+#: Most changes that come before one for the whole program.
+_MOST_BEFORE = 2
+#: Phases of a model: a wait in them is told as the condition that it violates.
+_MODEL = ("forward", "backward")
+
+
+def _lines_before(summary: Summary, chosen: Finding) -> list[Finding]:
+    """Return the exact changes to make before a bound for the whole program, largest saving first.
+
+    They are lines to paste that remove a part of what the bound may remove, and waits, which would end a CUDA graph.
+    """
+    step, rule = step_time.step_ns(summary), rule_of(chosen.code)
+    if step is None or not rule.whole or not chosen.bound or rule.about != Limit.LAUNCH:
+        return []
+
+    def exact(f: Finding) -> bool:
+        saving = step_time.saving_ns(summary, f) or 0
+        if f is chosen or f.bound or _violated(f) or saving < NOTABLE * step:
+            return False
+        wait = about(f) == Limit.SYNC and saving > (f.error_ns or 0) and f.where.get("phase") not in _MODEL
+        return wait or (about(f) == rule.about and bool(f.paste))
+
+    return [f for f in by_saving(summary) if exact(f)][:_MOST_BEFORE]
 
 
 #: What to do where a check says that so much was not recorded, by what it makes doubtful.
@@ -220,11 +275,11 @@ def after(summary: Summary, chosen: Finding | None) -> After:
     saving = None if chosen is None else saving_ns(summary, chosen)
     if now is None or chosen is None or saving is None:
         return After()
-    error, bound = chosen.error_ns, is_bound(summary, chosen)
-    if error is None and not bound:
+    if is_bound(summary, chosen):
+        return After(now - saving, now - saving, now)
+    if (error := chosen.error_ns) is None:
         return After(now - saving)
-    least = 0 if bound else max(0, saving - (error or 0))
-    return After(now - saving, now - min(now, saving + (error or 0)), now - least)
+    return After(now - saving, now - min(now, saving + error), now - max(0, saving - error))
 
 
 def worth(summary: Summary, chosen: Finding | None, then: After) -> str:

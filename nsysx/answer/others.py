@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from nsysx.advice import Also
+from nsysx.advice import Action, Also
 from nsysx.analyses import gpu_ledger, waits
 from nsysx.answer import step_time
 from nsysx.answer.bars import folded_path
@@ -20,12 +21,13 @@ _MOST_ALSO, _MOST_OF_A_RULE = 5, 2
 _TITLE = 440
 
 
-def also(summary: Summary, chosen: Finding | None) -> tuple[Also, ...]:
-    """Return the other findings worth a line; one rule in repeated blocks is one line."""
+def also(summary: Summary, chosen: Finding | None, do: Sequence[Action]) -> tuple[Also, ...]:
+    """Return the findings worth a line besides what is to be done; one rule in repeated blocks is one line."""
+    told = {action.finding for action in do}
     step, lines = step_time.step_ns(summary), dict[str, Also]()
     same = rule_of(chosen.code).same_time if chosen else ()
     for f in by_saving(summary):
-        if f is chosen or f.code in same or about(f) == "capture":
+        if place_of(summary, f) in told or f.code in same or about(f) == "capture":
             continue
         saving = step_time.saving_ns(summary, f)
         if step is not None and saving is None and (f.cost_ns_per_step or 0) < _MUCH * step:

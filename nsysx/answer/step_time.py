@@ -66,6 +66,14 @@ def saving_ns(summary: Summary, finding: Finding) -> int | None:
     return saving if saving is None or step is None else min(saving, step)
 
 
+def most_ns(summary: Summary, finding: Finding) -> int | None:
+    """Return the most that a finding can save of the shown step (ns): of a bound, the error of the replay included."""
+    saving, step = saving_ns(summary, finding), step_ns(summary)
+    if saving is None or not finding.bound or finding.most_ns is None:
+        return saving
+    return finding.most_ns if step is None else min(finding.most_ns, step)
+
+
 def as_recorded(summary: Summary) -> bool:
     """Return whether the shown step is as recorded: because nothing else is known, or because ranks are compared."""
     return summary.unprofiled is None or rank_waited_for(summary) is not None

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, NamedTuple, cast
 
-import numpy as np
 import polars as pl
 
 from nsysx import units
@@ -19,15 +18,19 @@ from nsysx.events.profile import Profile
 from nsysx.findings._names import called, near
 from nsysx.findings._rule import Rule as Rule
 from nsysx.findings._rule import Worth as Worth
+from nsysx.frames import lookup
 from nsysx.judging import waiting
 from nsysx.judging.limits import Limits, limits_of
 from nsysx.judging.program import Program, program_of
 from nsysx.model import Finding, Row, Scope, Table
+from nsysx.replay.edits import shortened
 from nsysx.replay.engine import Edit, Replay, Withheld, idle_of, replayed_scope
 from nsysx.rows import R, TableOf
 
 #: Below this share of the step nothing is worth a change.
 NOTABLE = 0.01
+#: The same GPU work takes this much less time in another run (share of it).
+_REPEATS = 0.02
 SITE = ("module", "phase", "file", "line")
 
 
@@ -168,11 +171,11 @@ class Case:
 
     def is_call(self, call: pl.Series) -> pl.Series:
         """Return whether these are calls of ``calls``."""
-        return _among(self.calls["call"], call)
+        return lookup.among(self.calls["call"], call)
 
     def is_op(self, op: pl.Series) -> pl.Series:
         """Return whether these are ops of ``ops``."""
-        return _among(self.ops["op"], op)
+        return lookup.among(self.ops["op"], op)
 
     @cached_property
     def idle(self) -> pl.DataFrame:
@@ -251,7 +254,8 @@ class Case:
     def worth(self, *edits: Edit, cause: Sequence[Part] = (), bound: bool = False) -> Worth:
         """Return what a change saves by the replay, scaled to the step that the verdict speaks of.
 
-        ``cause``: the parts of the verdict that cap the saving; ``bound``: the saving is an upper bound.
+        ``cause``: the parts of the verdict that cap the saving; ``bound``: the saving is an upper bound. Its ``most_ns`` has
+        the error of the replay in it: what is told as the best must not be beaten.
         """
         if not isinstance(self.replay, Replay):
             return Worth(None, f"no replay: {self.replay.reason}" if self.replay else "no replay")
@@ -260,14 +264,20 @@ class Case:
         if not any(map(self._reaches, edits)):
             return Worth(None, "not replayed: it lies outside the steps that the replay covers", covered=False)
         outcome = self.replay.saving(*edits)
-        saving = max(0, round(outcome.saving_ns * self._of_shown))
-        if cause and self.rows(gpu_ledger.KEY):
-            saving = min(saving, self.taken_by(cause))
+        cap = self.taken_by(cause) if cause and self.rows(gpu_ledger.KEY) else self.step_ns
+        saving = min(max(0, round(outcome.saving_ns * self._of_shown)), max(cap, 0))
         bar = round(outcome.bar_ns * self._of_shown)
-        sure = f"give or take {units.duration(bar)}"
+        gone = shortened(edits)
+        works = (
+            self.step_ns
+            if gone is None
+            else self.per_step(int(self.timed_ops(self.ops["op"].is_in(gone), "op")["ns"].sum()))
+        )
+        most = max(saving, min(saving + bar, round(cap + _REPEATS * (self.step_ns - cap)), works)) if bound else None
+        sure = f"{'the replay is off by up to' if bound else 'give or take'} {units.duration(bar)}"
         if saving < bar:
             sure += ", so perhaps nothing"
-        return Worth(saving, sure, outcome.moves_to, outcome.next_limit, bound, bar)
+        return Worth(saving, sure, outcome.moves_to, outcome.next_limit, bound, bar, most_ns=most)
 
     def _reaches(self, edit: Edit) -> bool:
         """Return whether the replay covers any call or op that an edit names; an edit that names none applies to all."""
@@ -298,14 +308,15 @@ class Case:
         because: str = "",
         title_as_recorded: bool = False,
         unblocked: Worth | None = None,
+        mended: Worth | None = None,
         at: Iterable[int] = (),
     ) -> Finding:
         """Return a finding; ``cost_ns`` is the GPU time lost per step, dropped when there are no steps.
 
         Code to paste uses PyTorch: a program without it gets none.
         ``because`` is appended to the detail, for a clock reading; ``title_as_recorded``: the title gives times as recorded.
-        ``unblocked``: its worth together with what mends its violated needs. ``at`` are the calls that it is about: a place
-        outside of all modules, and without a line, is named after what lies beside them.
+        ``mended``: what mending its violated needs is worth, ``unblocked``: its worth together with that. ``at`` are the calls that
+        it is about: a place outside of all modules, and without a line, is named after what lies beside them.
         """
         if cost_ns is not None:
             cost_ns = self.lost(cost_ns, worth, as_recorded=rule.cost_as_recorded)
@@ -334,13 +345,16 @@ class Case:
             because=because,
             title_as_recorded=title_as_recorded,
             cost_as_recorded=rule.cost_as_recorded,
-            conditions=tuple(self._tested(need) for need in said.needs),
-            unblocked_ns=None if unblocked is None else unblocked.saving_ns,
+            conditions=tuple(self._tested(need, mended) for need in said.needs),
+            unblocked_ns=None if unblocked is None else unblocked.most_ns or unblocked.saving_ns,
+            most_ns=worth.most_ns,
         )
 
-    def _tested(self, need: Need) -> Condition:
+    def _tested(self, need: Need, mended: Worth | None) -> Condition:
         state, detail = need.test(self)
-        return Condition(need.name, state, detail, need.mend if state == "violated" else "")
+        if state != "violated" or not need.mend:
+            return Condition(need.name, state, detail)
+        return Condition(need.name, state, detail, need.mend, mended.saving_ns if mended else None)
 
     def lost(self, cost_ns: int, worth: Worth, *, as_recorded: bool = False) -> int:
         """Return the time lost per step (ns): at least what a change saves, at most the whole step, as recorded or without tracing."""
@@ -380,10 +394,3 @@ def calls_of(frame: pl.DataFrame) -> frozenset[int]:
 def ops_of(frame: pl.DataFrame) -> frozenset[int]:
     """Return the GPU ops of a frame, as edits want them."""
     return frozenset(frame["op"].to_list())
-
-
-def _among(numbers: pl.Series, asked: pl.Series) -> pl.Series:
-    """Return which of ``asked`` are among the sorted ``numbers``; null is not."""
-    known, at = numbers.to_numpy(), asked.fill_null(-1).to_numpy()
-    place = np.searchsorted(known, at)
-    return pl.Series(np.append(known, -2)[place] == at, dtype=pl.Boolean)

@@ -40,8 +40,8 @@ def _phases_known(profile: Profile) -> bool:
 
 def _inside(case: Case, calls: pl.DataFrame, one: str, several: str) -> tuple[State, str]:
     """Return whether the model makes such calls in half of the steps or more, and where it makes most."""
-    if not calls.height:
-        return "holds", f"no {one} in the steady steps"
+    if 2 * calls.height < case.steps:
+        return "holds", f"no {one} in half of the steady steps"
     if not case.profile.once(_phases_known):
         return "unknown", f"{case.often(calls.height, one, several)}; whether inside the model is not recorded"
     inside = _of_model(case, calls)
@@ -115,7 +115,36 @@ def _repeats(case: Case) -> tuple[State, str]:
     return "violated", f"steps make {units.count(int(values[0]))} to {units.count(int(values[-1]))} launches"
 
 
+def _unlike_steps(profile: Profile) -> tuple[int, int] | None:
+    """Return how many steady steps launch kernels with grids that fewer than half of the steps launch, and of how many steps.
+
+    None where fewer than two steps have launches whose grids are recorded.
+    """
+    ops, steps = profile.steady_ops, profile.steps.cpu
+    launched = ops.select("name", "grid", "call").filter(ops["grid"].is_not_null() & ops["call"].is_not_null())
+    begin = steps.filter((steps["process"] == profile.process) & steps["steady"])["start_ns"].sort().to_numpy()
+    if not launched.height or len(begin) < 2:
+        return None
+    at = profile.attributed.api_calls["start_ns"].gather(launched["call"]).to_numpy()
+    kinds = launched.select("name", "grid", step=np.searchsorted(begin, at, side="right")).unique()
+    often = kinds.select(pl.len().over("name", "grid")).to_series()
+    return kinds.filter(2 * often < len(begin))["step"].n_unique(), len(begin)
+
+
+def _same_shapes(case: Case) -> tuple[State, str]:
+    """Return whether half of the steps or more launch their kernels with the same grids, as inputs of one shape do."""
+    seen = case.profile.once(_unlike_steps)
+    if seen is None:
+        return "unknown", "fewer than two steady steps whose grids are recorded"
+    unlike, steps = seen
+    if 2 * unlike <= steps:
+        return "holds", f"{steps - unlike} of {steps} steps launch the same kernels with the same grids"
+    return "violated", f"shapes change: {unlike} of {steps} steps launch grids of their own"
+
+
 def _no_recompilation(case: Case) -> tuple[State, str]:
+    if not case.program.compiled:
+        return "holds", "the program compiles nothing yet"
     table = case.tables.get(compilations.KEY)
     if table is None or table.rows is None:
         return "unknown", "compilations were not recorded"
@@ -129,6 +158,8 @@ def _no_recompilation(case: Case) -> tuple[State, str]:
 def _one_thread(case: Case) -> tuple[State, str]:
     """Return whether one thread drives the model's forward; autograd has a thread of its own, which a graph takes."""
     if not case.profile.once(_phases_known):
+        if case.calls.filter(case.calls["kind"].is_in(Call.LAUNCHES))["thread"].n_unique() <= _WITH_AUTOGRAD:
+            return "holds", "no more threads launch than the program's and that of autograd"
         return "unknown", "the phases of a step are not recorded"
     threads = case.profile.once(_forward_threads)
     return (
@@ -145,10 +176,13 @@ NO_WAIT = Need(
 )
 NO_MEMORY_CALL = Need("nothing allocates or frees device memory inside the model", _no_memory_call)
 REPEATS = Need("each step makes the same launches", _repeats)
+SAME_SHAPES = Need("each step has inputs of the same shapes", _same_shapes)
 NO_RECOMPILATION = Need("nothing is compiled again in steady steps", _no_recompilation)
 ONE_THREAD = Need("one thread drives the model", _one_thread)
+#: The program's thread, and that of autograd.
+_WITH_AUTOGRAD = 2
 #: What a CUDA graph of the model needs.
-GRAPH = (NO_WAIT, NO_MEMORY_CALL, REPEATS, NO_RECOMPILATION, ONE_THREAD)
+GRAPH = (NO_WAIT, NO_MEMORY_CALL, REPEATS, SAME_SHAPES, NO_RECOMPILATION, ONE_THREAD)
 
 
 def _not_fused(case: Case) -> tuple[State, str]:

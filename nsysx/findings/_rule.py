@@ -37,6 +37,7 @@ class Worth(NamedTuple):
     """What a change saves: ns per step (None when no claim can be made), how sure that is, and where a wait moves.
 
     ``bound``: the saving is an upper bound. ``error_ns``: its error bar. ``covered``: the replay covers what is changed.
+    ``most_ns``: of a bound, the most that is left open, the error of the replay included; None where that is the saving.
     """
 
     saving_ns: int | None
@@ -46,3 +47,4 @@ class Worth(NamedTuple):
     bound: bool = False
     error_ns: int | None = None
     covered: bool = True
+    most_ns: int | None = None

@@ -34,6 +34,7 @@ from nsysx.catalogue import Call, Limit, Part
 from nsysx.findings import _needs
 from nsysx.findings._case import SITE, Case, Fix, Rule, Worth, calls_of
 from nsysx.findings._names import networks_called
+from nsysx.findings.nsx112_fusion import fusible_ns
 from nsysx.findings.nsx126_round_trips import rounds
 from nsysx.frames import lookup
 from nsysx.model import Finding, Row
@@ -44,10 +45,16 @@ RULE = Rule(
 )
 _FOUND = 0.05
 _COMPILE = 'model = torch.compile(model, mode="reduce-overhead")'
+_FUSE, _FUSE_ALL_SHAPES = "model = torch.compile(model)", "model = torch.compile(model, dynamic=True)"
+#: A model that is called several times a step overwrites its last output.
+_SEVERAL = 2
+_MARK = "torch.compiler.cudagraph_mark_step_begin()  # before each call of the model"
+_KEPT = "The model is called {count:.0f} times a step: clone what is kept of an output until after the next call."
 _COMPILED = 'torch.compile(..., mode="reduce-overhead")  # where it is compiled'
 _FIXED_SHAPES = (
     "Shapes must stay the same from step to step, and nothing in the step may read a value back (.item(), x[mask])."
 )
+_BREAKS = "A graph break (print, .item(), a branch on data) splits what can be fused."
 _IN_A_GRAPH = "Shapes must stay the same, and nothing in the graph may wait, allocate or read a value back."
 
 
@@ -101,15 +108,16 @@ def check(case: Case) -> list[Finding]:
     # Rounds whose answers are read one by one are no launches that a graph could take together.
     trips = case.profile.once(rounds)
     graph = Graph() if trips is None else Graph(calls_of(case.replayed) - frozenset(trips.calls.tolist()))
-    worth = case.worth(graph, cause=RULE.cause, bound=True)
+    worth = _fused(case, case.worth(graph, cause=RULE.cause, bound=True))
     detail = (
         f"For {units.duration(cost)} {case.per} ({case.share(cost)}) the GPU waits for {case.program.host} and for launches: "
         f"{launches / case.steps:.0f} a step{each}."
     )
-    blockers, unblocked = _blockers(case), None
+    blockers, unblocked, mended = _blockers(case), None, None
     inside = calls_of(_needs.waits_inside(case))
     if inside and worth.saving_ns is not None:
-        unblocked = case.worth(graph, RemoveWaits(inside), cause=(*RULE.cause, Part.SYNC), bound=True)
+        mended = case.worth(RemoveWaits(inside))
+        unblocked = _fused(case, case.worth(graph, RemoveWaits(inside), cause=(*RULE.cause, Part.SYNC), bound=True))
     if worth.saving_ns is not None:
         detail += f" A CUDA graph for all launches between two waits saves at most {units.duration(worth.saving_ns)}."
         if blockers:
@@ -135,9 +143,27 @@ def check(case: Case) -> list[Finding]:
             fix=_fix(case),
             evidence=blockers,
             unblocked=unblocked,
+            mended=mended,
             where=where,
         )
     ]
+
+
+def _fused(case: Case, worth: Worth) -> Worth:
+    """Return a graph's worth where a compiler also fuses kernels: at best all that it can fuse goes, and that is not replayed."""
+    if worth.most_ns is None or not _compiles(case):
+        return worth
+    fusible = min(fusible_ns(case), max(0, case.step_ns - worth.most_ns))
+    if not case.notable(fusible):
+        return worth
+    more = f"; kernels that a compiler can fuse take {units.duration(fusible)} of it"
+    return worth._replace(most_ns=worth.most_ns + fusible, confidence=f"{worth.confidence}{more}")
+
+
+def _compiles(case: Case) -> bool:
+    """Return whether the advice is to compile the model."""
+    program = case.program
+    return program.torch and not program.graphs and not program.compiled
 
 
 def _place(case: Case) -> dict[str, str]:
@@ -173,18 +199,63 @@ def _fix(case: Case) -> Fix:
             needs=(_needs.REPEATS,),
         )
     if program.graphs:
-        fix = Fix(
+        return Fix(
             "Put more of the step into the CUDA graphs that the program already replays", "", _IN_A_GRAPH, _needs.GRAPH
         )
-    elif program.compiled:
+    if program.compiled:
         text = "torch.compile(..., mode='reduce-overhead') puts what is already compiled into CUDA graphs"
-        fix = Fix(text, _COMPILED, _FIXED_SHAPES, _needs.GRAPH)
-    else:
-        text = "torch.compile(model, mode='reduce-overhead'), or capture the step in a CUDA graph"
-        fix = Fix(text, _COMPILE, _FIXED_SHAPES, _needs.GRAPH)
-    if program.optimizer in ("loop", "foreach") and program.optimizer_class in (None, *_needs.FUSABLE):
-        fix = fix._replace(text=f"{fix.text}; fused=True for the optimizer")
-        if program.optimizer_class is not None:
-            code = f"optimizer = torch.optim.{program.optimizer_class}(model.parameters(), fused=True)"
-            fix = fix._replace(paste=f"{fix.paste}\n{code}".lstrip())
-    return fix
+        return Fix(text, _COMPILED, _FIXED_SHAPES, _needs.GRAPH)
+    if obstacle := _no_graph(case):
+        return obstacle
+    text = "torch.compile(model, mode='reduce-overhead'), or capture the step in a CUDA graph"
+    fix, count = Fix(text, f"{_COMPILE}{_which(case)}", _FIXED_SHAPES, _needs.GRAPH), _calls_of_network(case)
+    if program.optimizer == "foreach" and program.optimizer_class in _needs.FUSABLE:
+        code = f"optimizer = torch.optim.{program.optimizer_class}(model.parameters(), fused=True)"
+        fix = fix._replace(text=f"{text}; fused=True for the optimizer", paste=f"{fix.paste}\n{code}")
+    if count < _SEVERAL:
+        return fix
+    return fix._replace(paste=f"{fix.paste}\n{_MARK}", condition=f"{fix.condition} {_KEPT.format(count=count)}")
+
+
+def _no_graph(case: Case) -> Fix | None:
+    """Return what to do where a CUDA graph of the model is ruled out, or cannot be judged; None where it is not."""
+    tested = [(need, *need.test(case)) for need in _needs.GRAPH]
+    if any(need is _needs.NO_MEMORY_CALL and state == "violated" for need, state, _ in tested):
+        return None  # calls that allocate are what to remove: no graph is advised before that
+    shapes = next((seen for need, state, seen in tested if need is _needs.SAME_SHAPES and state == "violated"), None)
+    if shapes:
+        return Fix(
+            "torch.compile(model, dynamic=True), which does not compile again for each shape; with inputs padded to few lengths, "
+            f"mode='reduce-overhead': {shapes}",
+            f"{_FUSE_ALL_SHAPES}{_which(case)}",
+            _BREAKS,
+        )
+    for state, said in (("violated", "no CUDA graph, because"), ("unknown", "a CUDA graph only if")):
+        for need, is_, seen in tested:
+            if is_ == state and not (state == "violated" and need.mend):
+                because = seen if state == "violated" else f"{need.name}: {seen}"
+                return Fix(
+                    f"torch.compile(model), for fewer kernels; {said} {because}", f"{_FUSE}{_which(case)}", _BREAKS
+                )
+    return None
+
+
+def _which(case: Case) -> str:
+    """Return a comment that says what ``model`` stands for: the program's networks, by their classes."""
+    asked = networks_called(case.profile)
+    each = "each of: " * (len(case.program.networks) > 1)
+    return f"  # {each or 'your '}{asked}" if asked else "  # your network"
+
+
+def _calls_of_network(case: Case) -> float:
+    """Return how often a step calls the network that it calls most, by the probe's ranges; 0 where they were not recorded."""
+    if not case.profile.trace.capture.probe:
+        return 0.0
+    first, last = (
+        case.profile.steps.cpu.filter("steady")["start_ns"].min(),
+        case.profile.steps.cpu.filter("steady")["end_ns"].max(),
+    )
+    ranges = case.profile.ranges.ranges
+    name = pl.col("name").cast(pl.String)
+    called = ranges.filter(pl.col("own") & (name == "forward") & pl.col("start_ns").is_between(first, last))
+    return max(called.group_by("cls").len()["len"].to_list(), default=0) / case.steps

@@ -31,14 +31,14 @@ import polars as pl
 
 from nsysx import units
 from nsysx.analyses import copy_sites
-from nsysx.catalogue import Limit, Part
+from nsysx.catalogue import Call, Limit, Part
 from nsysx.findings._case import SITE, Case, Fix, Rule, calls_of, ops_of
 from nsysx.findings._needs import PAGEABLE
 from nsysx.frames import lookup
 from nsysx.model import Finding, Row
 from nsysx.reading import schema
 from nsysx.replay.edits import pinned_rate
-from nsysx.replay.engine import OverlapCopies, RemoveWaits
+from nsysx.replay.engine import Edit, OverlapCopies, RemoveHost, RemoveOps, RemoveWaits
 
 RULE = Rule("NSX105", "exposed-copy", "Pageable or unoverlapped copies", cause=(Part.COPY,), about=Limit.COPY)
 _ON_A_STREAM = (
@@ -77,6 +77,7 @@ _OBSTACLES = {
     "same_stream": "copies and kernels share a stream",
     "nothing_beside": "no kernel is queued to run meanwhile",
 }
+_SELECT = "Select or reduce on the GPU"
 _WAYS = {"HtoD": "to the GPU", "DtoH": "to the host"}
 _SITES = 4
 #: More than this in each step is no result that somebody reads: it should be selected or reduced on the GPU.
@@ -115,7 +116,11 @@ def check(case: Case) -> list[Finding]:
         # A copy that blocks the CPU costs the lead over the GPU that the host loses in it, too.
         cause = (*RULE.cause, *_HOST) if case.notable(held) or not case.notable(exposed) else RULE.cause
         rate = limit or (pinned_rate(case.profile) if row["direction"] == "HtoD" else math.inf)
-        edits = OverlapCopies(ops_of(at_site), rate), RemoveWaits(calls_of(syncs))
+        fix = _fix(case, row, each_step=2 * _in_steps(case, at_site) >= case.steps)
+        edits: tuple[Edit, ...] = (OverlapCopies(ops_of(at_site), rate), RemoveWaits(calls_of(syncs)))
+        if fix is _MAKE or fix.text.startswith(_SELECT):
+            # No copy is left, nor what the CPU does to make the data, or with all that it gets.
+            edits = (RemoveOps(ops_of(at_site)), edits[1], RemoveHost(_beside(case, at_site, made=fix is _MAKE)))
         worth = case.worth(*edits, cause=cause, bound=True)
         way = _WAYS[row["direction"]]
         obstacle = _OBSTACLES.get(row["obstacle"], row["obstacle"])
@@ -132,10 +137,20 @@ def check(case: Case) -> list[Finding]:
         gpu = f"take {units.duration(exposed)} of GPU time" if case.notable(exposed) else "take hardly any GPU time"
         cpu = f" and block the CPU for {units.duration(held)}" if case.notable(held) else ""
         title = f"Copies {way}{case.in_module(row)} {gpu}{cpu}"
-        fix = _fix(case, row, each_step=2 * _in_steps(case, at_site) >= case.steps)
         made = calls_of(at_site)
         findings.append(case.found(RULE, title, detail, worth=worth, cost_ns=exposed, fix=fix, where=row, at=made))
     return findings or case.clear(RULE, "exposed copies take less than 1 % of the step at every place")
+
+
+def _beside(case: Case, copies: pl.DataFrame, *, made: bool) -> frozenset[int]:
+    """Return the calls before which the CPU makes what these copies move, or works with what they brought: the next call's."""
+    at = copies["call"].drop_nulls().to_numpy()
+    api = case.profile.attributed.api_calls
+    if made:  # what PyTorch asks before a copy (cudaStreamIsCapturing) comes behind the code that made its data
+        asks = lookup.at(api["kind"], at - 1).eq(Call.OTHER).fill_null(value=False).to_numpy()
+        return frozenset([*at.tolist(), *(at[asks] - 1).tolist()])
+    sync = lookup.at(api["kind"], at + 1).is_in(Call.WAITS).fill_null(value=False).to_numpy()
+    return frozenset([*(at + 1).tolist(), *(at[sync] + 2).tolist()])
 
 
 def _in_steps(case: Case, copies: pl.DataFrame) -> int:
@@ -156,7 +171,7 @@ def _fix(case: Case, row: Row, *, each_step: bool) -> Fix:
         if each_step and not case.stepless and row["bytes"] >= _MUCH_BYTES * case.steps:
             size = units.size(row["bytes"] / case.steps)
             return Fix(
-                f"Select or reduce on the GPU (topk, argmax, sum) and copy only the result: {size} go to the host in each step; "
+                f"{_SELECT} (topk, argmax, sum) and copy only the result: {size} go to the host in each step; "
                 "what is needed whole, to pinned memory with non_blocking=True"
             )
         return Fix("Copy to pinned memory with non_blocking=True and read the result a step later")

@@ -33,8 +33,10 @@ from nsysx.catalogue import Limit, Part
 from nsysx.events.attribute import IN_STEP
 from nsysx.events.layers import PATHLESS
 from nsysx.events.nvtx_ranges import Flags
+from nsysx.events.profile import Profile
 from nsysx.findings._case import Case, Fix, Rule, Worth, ops_of
 from nsysx.findings._names import networks_called
+from nsysx.findings._needs import SAME_SHAPES
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64
 from nsysx.model import Finding
@@ -65,12 +67,13 @@ _NO_NETWORK = ("optimizer", "zero_grad", "clip", "data", "h2d")
 _FOUND = 0.10
 
 
-def _chains(case: Case, in_module: Flags) -> pl.DataFrame:
+def _chains(profile: Profile) -> pl.DataFrame:
     """Return the kernels that can be fused: runs of neighbors on one stream, of a network's modules, that can share data.
 
     Columns: op, ns, module, phase (null outside of any), run (number of the chain), longest (of its chain).
     """
-    ops = case.ops  # sorted by start
+    ops = profile.steady_ops  # sorted by start
+    in_module = _in_module(ops)
     rows = np.flatnonzero((ops["op_kind"] != "graph").to_numpy())
     rows = rows[np.lexsort([ops[c].to_numpy()[rows] for c in ("stream", "device")])]
     family = lookup.coded(ops["family"], {name: i for i, name in enumerate(_FUSIBLE)})[rows]
@@ -135,16 +138,9 @@ def _belongs(module: str | None, phase: str | None) -> bool:
     return module not in (phase, PATHLESS.format(phase)) and phase not in _NO_NETWORK
 
 
-def _shapes_repeat(case: Case) -> bool:
-    """Return whether half of the steps or more launch as many blocks of threads in all, as inputs of one shape make them."""
-    launched = case.ops.filter(case.ops["grid"].is_not_null() & case.ops["call"].is_not_null())
-    at = case.profile.attributed.api_calls["start_ns"].gather(launched["call"]).to_numpy()
-    steps = case.profile.steps.cpu
-    begin = steps.filter((steps["process"] == case.process) & steps["steady"])["start_ns"].sort().to_numpy()
-    step = np.searchsorted(begin, at, side="right")
-    blocks = np.prod(kernel_shapes.unpacked(launched["grid"], GRID), axis=0, dtype=np.float64)
-    sums = np.bincount(step, blocks, len(begin) + 1)[1:]
-    return bool(2 * np.unique(sums, return_counts=True)[1].max(initial=1) >= len(begin))
+def fusible_ns(case: Case) -> int:
+    """Return what all kernels of such chains take per step (ns): no compiler saves more of the GPU's work."""
+    return case.per_step(int(case.profile.once(_chains)["ns"].sum()))
 
 
 def check(case: Case) -> list[Finding]:
@@ -155,10 +151,9 @@ def check(case: Case) -> list[Finding]:
         return case.cannot_tell(RULE, missing)
     if case.program.compiled:
         return case.clear(RULE, "the program is already compiled")
-    in_module = _in_module(case.ops)
-    if case.ops.height and not in_module.any():
+    if case.ops.height and not _in_module(case.ops).any():
         return case.cannot_tell(RULE, "which kernels share data is unknown: no module is marked", "nsysx run -- CMD")
-    chains = _chains(case, in_module)
+    chains = case.profile.once(_chains)
     extra = chains.filter(~pl.col("longest"))
     cost = case.per_step(int(extra["ns"].sum()))
     worth = case.worth(RemoveOps(ops_of(extra)), cause=RULE.cause, bound=True) if extra.height else Worth(0, "")
@@ -196,7 +191,7 @@ def check(case: Case) -> list[Finding]:
     # A whole network is compiled at once; the evidence says where most of it is.
     asked = networks_called(case.profile)
     where = {"module": asked} if asked else {k: v for k, v in evidence[0].items() if k in ("module", "phase") and v}
-    compiled = _COMPILE if _shapes_repeat(case) else _DYNAMIC
+    compiled = _DYNAMIC if SAME_SHAPES.test(case)[0] == "violated" else _COMPILE
     fix = compiled if case.program.torch else Fix("Fuse these kernels into one per chain")
     sure = Worth(bound, "an estimate: each chain takes as long as its longest kernel")
     return [case.found(RULE, title, detail, worth=sure, cost_ns=cost, fix=fix, where=where, evidence=evidence)]

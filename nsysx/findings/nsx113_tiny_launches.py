@@ -112,8 +112,11 @@ def _fix(case: Case, phase: str | None) -> Fix:
     """Return how this part can make fewer launches: nothing that it already does, and no CUDA graph where something forbids one."""
     program = case.program
     if phase == "optimizer" and program.optimizer in ("loop", "foreach"):
-        code = f"optimizer = torch.optim.{program.optimizer_class}(model.parameters(), fused=True)"
-        return _FUSED._replace(paste=code) if program.optimizer_class in FUSABLE else _FUSED
+        if program.optimizer_class not in (None, *FUSABLE):
+            return _FUSED
+        known = "" if program.optimizer_class else "  # or the class that the program uses: it is not recorded"
+        code = f"optimizer = torch.optim.{program.optimizer_class or FUSABLE[0]}(model.parameters(), fused=True){known}"
+        return _FUSED._replace(paste=code)
     ways = ["One batched or fused operation instead of a loop"]
     if program.torch and not program.compiled:
         ways.append("torch.compile of this part")

@@ -5,7 +5,10 @@ What it means
     a few launches, the CPU waits for the result, and only then come the next ones. No launch can be made ahead, so each round
     costs its launches, its copy and its wakeup, however fast the kernels are. A graph makes a round shorter, fewer rounds are
     what helps: one round for many inputs makes as many launches as for one.
-    The saving is for all rounds but one, an upper bound: what depends on the answer before it cannot be asked at once.
+    The saving is for all rounds but one, their kernels included, an upper bound: what depends on the answer before it cannot be
+    asked at once, and one large kernel may take longer than one of many small ones.
+    The same inside a module: an expert layer that asks for each expert which rows are its own (nonzero) does in sixteen rounds,
+    forward and backward, what one sort and one batched product do at once.
 
 In the trace
     A copy to the host after every few launches, many times a step, with the same launches between two copies.
@@ -15,10 +18,13 @@ Bad
         action = policy(obs.to("cuda")).argmax(-1).cpu()
     for boxes, scores in images:              # 16 rounds a step
         kept.append(boxes[nms(boxes, scores, 0.5)].cpu())
+    for expert in experts:                    # 16 rounds in each layer
+        rows = (chosen == expert.number).nonzero()
 
 Good
     actions = policy(torch.stack(observations).to("cuda")).argmax(-1).cpu()    # 64 environments in each round
     kept = batched_nms(boxes.view(-1, 4), scores.view(-1), image, 0.5).cpu()   # one round
+    y = torch.bmm(x[chosen.argsort()].view(experts, -1, dim), weight)          # all experts in one product
 
 Harmless when
     The GPU has other work queued meanwhile.
@@ -37,10 +43,12 @@ from nsysx.events.attribute import IN_STEP
 from nsysx.events.nvtx_ranges import Flags
 from nsysx.events.profile import Profile
 from nsysx.findings._case import Case, Fix, Rule
-from nsysx.findings._names import networks_called
+from nsysx.findings._names import called, networks_called
+from nsysx.frames import lookup
 from nsysx.frames.intervals import I64
 from nsysx.frames.lookup import matching
 from nsysx.judging import waiting
+from nsysx.judging.gpu_work import folded
 from nsysx.model import Finding
 
 RULE = Rule(
@@ -132,15 +140,109 @@ def check(case: Case) -> list[Finding]:
         return case.cannot_tell(RULE, case.missing("gpu_ledger") or "the steady steps hold no GPU work")
     if missing := case.missing("waits"):
         return case.cannot_tell(RULE, missing)
+    inside = _in_modules(case)
+    return [*inside, *_outside(case)] or case.clear(RULE, _CLEAR)
+
+
+class _Loop(NamedTuple):
+    """A loop in a module: the modules that have one like it, how often a step goes round in each, and what it waits for."""
+
+    modules: tuple[str, ...]
+    name: str
+    each: float
+    asks: str
+    calls: tuple[int, ...]
+
+
+def _loops(case: Case) -> list[_Loop]:
+    """Return the modules whose forward waits for the GPU four times a step or more, those of one class and path as one."""
+    api = case.profile.attributed.api_calls
+    waited = case.profile.once(waiting.waits).calls.select("call", "asks", "index")
+    waited = waited.with_columns(
+        lookup.at(api[c], waited["call"].to_numpy()).cast(pl.String) for c in ("module", "phase")
+    )
+    without = list(case.profile.attributed.without_path)
+    module = pl.col("module")
+    inside = waited.filter(
+        (pl.col("phase") == "forward")
+        & (pl.col("asks") != waiting.NOTHING)
+        & module.is_not_null()
+        & ~module.is_in(without)
+    )
+    each = inside.group_by("module").agg(
+        pl.len(), pl.col("index").n_unique().alias("steps"), pl.col("asks").mode().sort().first(), pl.col("call")
+    )
+    often = each.filter((pl.col("len") >= _ROUNDS * case.steps) & (2 * pl.col("steps") >= case.steps))
+    often = often.with_columns(module.map_elements(folded, pl.String).alias("name")).sort("module")
+    return [
+        _Loop(
+            tuple(rows["module"]), called(case.profile, str(name)), int(rows["len"].sum()) / case.steps / rows.height,
+            str(rows["asks"][0]), tuple(rows["call"].explode().to_list()),
+        )
+        for (name,), rows in often.group_by("name", maintain_order=True)
+    ]  # fmt: skip
+
+
+def _in_modules(case: Case) -> list[Finding]:
+    """Return a finding for modules that wait again and again in one forward, where that is 15 % of the step or more."""
+    findings = []
+    for loop in _loops(case):
+        of = pl.col("module").cast(pl.String).is_in(loop.modules)
+        works = case.per_step(int(case.timed_ops(case.ops["op_kind"] == "kernel", "module").filter(of)["ns"].sum()))
+        ops = lookup.at(case.profile.attributed.gpu_ops["module"], case.idle["op"].fill_null(-1).to_numpy())
+        idle = case.per_step(float(case.idle.filter(ops.cast(pl.String).is_in(loop.modules))["real_ns"].sum()))
+        idle = min(idle, case.taken_by(RULE.cause))
+        if not case.notable(idle, _FOUND):
+            continue
+        count, sized = f"{loop.each:.0f}", loop.asks == waiting.SIZE
+        what = "for a size (nonzero, x[mask])" if sized else "for a value"
+        title = f"{loop.name} waits {count} times in each forward {what}: the GPU idles {units.duration(idle)}"
+        detail = (
+            f"Each round makes a few launches and cannot begin before the one before it is done; the backward repeats them. The modules' "
+            f"kernels take {units.duration(works)} {case.per}, the GPU idles between them for {units.duration(idle)}."
+        )
+        worth = case.bound((works + idle) * (1 - 1 / loop.each), "all rounds but one go, their kernels included")
+        # Fewer, longer kernels also let the host get ahead, wherever the GPU idles for it.
+        ahead = works * (1 - 1 / loop.each) + case.taken_by(RULE.cause)
+        worth = worth._replace(most_ns=case.bound(ahead, "").saving_ns)
+        fix = _BATCH_EXPERTS if sized else _BATCH_VALUES
+        where = {"module": folded(loop.modules[0]), "phase": "forward"}
+        text = fix.text.format(name=loop.name, count=count)
+        findings.append(
+            case.found(
+                RULE, title, detail, worth=worth, cost_ns=idle, where=where, fix=fix._replace(text=text), at=loop.calls
+            )
+        )
+    return findings
+
+
+#: What a loop in a module becomes: of sizes it gathers groups of rows.
+_BATCH_EXPERTS = Fix(
+    "Do all {count} rounds of {name} at once: sort the rows by group (argsort) and use one batched product, instead of asking the GPU "
+    "for the size of each group",
+    "order = expert.argsort()                        # the rows of one group lie side by side\n"
+    "groups = x[order].view(experts, -1, x.shape[1]) # as many rows for each: pad, or drop what is over\n"
+    "y = torch.bmm(groups, weight)                   # one product for all groups",
+    "Groups of one size: choose a capacity, pad smaller groups and mask the rest.",
+)
+_BATCH_VALUES = Fix(
+    "Do all {count} rounds of {name} on the GPU: keep what decides in tensors (torch.where, masks, torch.cond) instead of reading it "
+    "back in each round",
+    condition="What the host decides from the values must be expressible on the GPU.",
+)
+
+
+def _outside(case: Case) -> list[Finding]:
+    """Return a finding for round trips outside of the model's modules, where they are 15 % of the step or more."""
     seen = case.profile.once(rounds)
     if seen is None:
-        return case.clear(RULE, _CLEAR)
+        return []
     at = np.searchsorted(seen.start_ns, case.idle["start_ns"].to_numpy(), side="right") - 1
     inside = (at >= 0) & (case.idle["start_ns"].to_numpy() < seen.end_ns[np.maximum(at, 0)])
     idle = case.per_step(float(case.idle["real_ns"].to_numpy()[inside].sum()))
     cost = min(idle, case.taken_by(RULE.cause))
     if not case.notable(cost, _FOUND):
-        return case.clear(RULE, f"the GPU idles {case.share(cost)} of the step in round trips, less than 15 %")
+        return []
     count = seen.reads / case.steps
     often, asked = f"{count:.0f} times {case.per}", networks_called(case.profile)
     what = f"{asked} is called" if seen.network else "the same few kernels are launched"
@@ -150,7 +252,9 @@ def check(case: Case) -> list[Finding]:
         f"{' and copies its input to the GPU' if seen.uploads else ''}; the CPU waits for its result before it begins the next. In "
         f"these rounds the GPU idles for {case.share(cost)} of the step."
     )
-    worth = case.bound(cost * (1 - 1 / count), "all rounds but one go")
+    made = case.timed_ops(case.ops["call"].is_in(seen.calls.tolist()).fill_null(value=False), "op")
+    works = case.per_step(int(made["ns"].sum()))
+    worth = case.bound((cost + works) * (1 - 1 / count), "all rounds but one go, their kernels included")
     where = {"module": asked, "phase": "evaluation"} if seen.network and asked else {}
     return [
         case.found(

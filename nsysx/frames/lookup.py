@@ -180,3 +180,10 @@ def totals(index: npt.NDArray[np.integer[Any]], values: I64, size: int) -> I64:
     sums = np.zeros(size, np.int64)
     np.add.at(sums, index, values)
     return sums
+
+
+def among(numbers: pl.Series, asked: pl.Series) -> pl.Series:
+    """Return which of ``asked`` are among the sorted ``numbers``; null is not."""
+    known, at = numbers.to_numpy(), asked.fill_null(-1).to_numpy()
+    place = np.searchsorted(known, at)
+    return pl.Series(np.append(known, -2)[place] == at, dtype=pl.Boolean)

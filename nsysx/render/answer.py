@@ -6,12 +6,12 @@ Nothing is decided here. The texts are safe to show; times are ns of one step: t
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from nsysx import units
-from nsysx.advice import Also, Answer, Bar, Part, Sure, Tried
+from nsysx.advice import Action, Also, Answer, Bar, Part, Sure, Tried
 from nsysx.analyses.helpers.step_record import rows_of
 from nsysx.answer import step_time
 from nsysx.events import coverage
@@ -248,6 +248,19 @@ def tried(summary: Summary, code: str, texts: Texts) -> tuple[str, ...]:
     return tuple(texts(said(one), 300) for one in sorted(known, key=order))
 
 
+def _sequence(do: Sequence[Action]) -> str:
+    """Return what to do as one text: several changes are numbered, each but the last, whose worth is that of all, with its own."""
+    if len(do) == 1:
+        return do[0].text
+    worth = ["" if a.saving_ns is None else f" ({saves(a.saving_ns)})" for a in do[:-1]]
+    return " ".join(f"({i}) {a.text}{w}." for i, (a, w) in enumerate(zip(do, (*worth, ""), strict=True), 1))
+
+
+def saves(ns: int) -> str:
+    """Return what one change of several saves by itself, in words."""
+    return f"saves {units.duration(ns)} a step" if ns else "by itself saves nothing"
+
+
 def build(summary: Summary, *, redact: bool = True, typed: str = "", command: str = "") -> Worded:
     """Return the answer in words. ``redact`` hides what names a person or a machine.
 
@@ -256,8 +269,6 @@ def build(summary: Summary, *, redact: bool = True, typed: str = "", command: st
     texts, said = _texts(redact), summary.answer
     first, sentence = said.do[-1], texts(summary.verdict.sentence, 400)
     head = _head(sentence)
-    done = [a.text for a in said.do]
-    steps = done if len(done) == 1 else [f"{i}. {text}." for i, text in enumerate(done, 1)]
     return Worded(
         facts=_facts(summary, texts, said.now_ns, said.recorded_ns),
         sentence=sentence,
@@ -265,8 +276,8 @@ def build(summary: Summary, *, redact: bool = True, typed: str = "", command: st
         rest=sentence[len(head) :].strip(),
         alarms=tuple(texts(detail, 200) for detail in said.alarms),
         code=first.code,
-        do=texts(" ".join(steps), 400),
-        paste=first.paste,
+        do=texts(_sequence(said.do), 500),
+        paste="\n".join(a.paste for a in said.do if a.paste),
         condition=texts(first.condition, 300),
         where=place(first.where, texts),
         now_ns=said.now_ns,

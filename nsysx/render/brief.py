@@ -189,7 +189,7 @@ def _saving(finding: Finding, summary: Summary, now: int | None) -> Json | None:
     if saving is None or now is None:
         return None
     error = finding.error_ns or 0
-    high = min(now, saving + error)
+    high = (step_time.most_ns(summary, finding) or saving) if finding.bound else min(now, saving + error)
     low = 0 if finding.bound else max(0, saving - error)
     return {"value": saving, "unit": "ns per step", "low": low, "high": high, "bound": finding.bound}
 

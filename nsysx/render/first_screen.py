@@ -130,9 +130,10 @@ def _items(
         finding = findings[place]
         shown = finding_view.finding_of(finding, summary, texts, 84)
         saving = step_time.saving_ns(summary, finding)
-        if place in lines and said.now_ns is not None and then is not None:
+        last = place == summary.answer.do[-1].finding
+        if last and said.now_ns is not None and then is not None:
             saving = said.now_ns - then
-        bound = said.bound if place in lines else finding.bound
+        bound = said.bound if last else finding.bound
         items.append(
             Item(
                 number=number,

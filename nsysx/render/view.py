@@ -74,15 +74,15 @@ class View:
 
 def _label(summary: Summary) -> str:
     """Return the name of the verdict; a program that times itself has one of its own."""
-    code = summary.answer.do[0].code
+    code = summary.answer.do[-1].code
     if summary.steps.source == "capture" and code and rule_of(code).reading:
         return "own timing"
     return VERDICTS.get(summary.verdict.code, clean(summary.verdict.code, 30))
 
 
 def _first(summary: Summary) -> Finding | None:
-    """Return the finding of the first change to make, None where the advice is about the capture itself."""
-    place = summary.answer.do[0].finding
+    """Return the finding that the answer is about, None where the advice is about the capture itself."""
+    place = summary.answer.do[-1].finding
     return None if place is None or summary.findings is None else summary.findings[place]
 
 

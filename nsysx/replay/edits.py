@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
@@ -167,6 +167,16 @@ def apply(chain: Chain, edit: Edit, profile: Profile) -> None:
             _pin(chain, ops, bandwidth, profile)
         case RemoveExposedComm():
             _remove_comm(chain, profile)
+
+
+def shortened(edits: Sequence[Edit]) -> frozenset[int] | None:
+    """Return the GPU ops that these edits make shorter, None where one of them changes anything else."""
+    ops: set[int] = set()
+    for edit in edits:
+        if not isinstance(edit, RemoveOps | ScaleOps):
+            return None
+        ops |= edit.ops
+    return frozenset(ops)
 
 
 def _scaled(factor: float, op: Op) -> Op:

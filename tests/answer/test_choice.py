@@ -55,6 +55,38 @@ def test_round_trips_lead_where_a_graph_saves_no_more_for_sure(error_ms: float, 
     assert led(Limit.LAUNCH, finding("NSX102", 5, bound=True, error_ms=error_ms), trips) == first
 
 
+def sequence(*findings: Finding, step_ms: float = 20) -> tuple[list[str], float | None]:
+    """Return the codes of what is to be done, in order, and the step after that (ms)."""
+    summary: Summary = factory.summary()
+    verdict = replace(summary.verdict, code=Limit.LAUNCH.value, step_ns=round(step_ms * MS), parts={}, late_rank=None)
+    summary = replace(summary, verdict=verdict, findings=findings, quality=(), replay={"trusted": True})
+    first = choice.first(summary)
+    then = choice.after(summary, first).ns
+    return [a.code for a in choice.to_do(summary, first)], None if then is None else then / MS
+
+
+def test_an_exact_line_that_is_part_of_a_bound_comes_before_it() -> None:
+    """The optimizer's launches are among those that a graph would take: the worth is that of the graph."""
+    graph, optimizer = finding("NSX102", 15, bound=True), finding("NSX113", 2)
+    assert sequence(graph, optimizer) == (["NSX113", "NSX102"], 5)
+    assert sequence(graph, replace(optimizer, bound=True)) == (["NSX102"], 5)
+    assert sequence(graph, replace(optimizer, paste="")) == (["NSX102"], 5)
+
+
+@pytest.mark.parametrize(("ms", "error_ms", "told"), [(0.3, 0.2, True), (0.3, 0.4, False), (0.19, 0, False)])
+def test_waits_come_before_a_graph_and_add_to_it(ms: float, error_ms: float, told: bool) -> None:
+    """They would end it: from a hundredth of the step on, where that is not perhaps nothing."""
+    graph, wait = finding("NSX102", 15, bound=True), finding("NSX101", ms, error_ms=error_ms, paste="")
+    codes, then = sequence(graph, wait)
+    assert (codes == ["NSX101", "NSX102"]) == told
+    assert then == pytest.approx(5 - ms * told)
+
+
+def test_at_best_has_the_error_of_the_replay_in_it() -> None:
+    graph = replace(finding("NSX102", 15, bound=True, error_ms=1), most_ns=16 * MS)
+    assert sequence(graph) == (["NSX102"], 4)
+
+
 @pytest.mark.parametrize(("ms", "first"), [(0.19, ""), (0.21, "NSX101")])
 def test_less_than_a_hundredth_of_the_step_is_no_advice(ms: float, first: str) -> None:
     assert led(Limit.SYNC, finding("NSX101", ms)) == first

@@ -40,6 +40,38 @@ def test_what_breaks_a_graph_is_listed(tmp_path: Path) -> None:
     assert all(row["calls"] == pytest.approx(1, abs=0.2) for row in finding.evidence)
 
 
+@pytest.mark.parametrize(("unlike", "state"), [(0, "holds"), (1, "holds"), (2, "violated")])
+def test_inputs_of_other_shapes_rule_a_graph_out(tmp_path: Path, unlike: int, state: str) -> None:
+    """The same launches with other grids in two of three steps: another shape is padded or compiled as dynamic."""
+
+    def body(program: Program, number: int) -> None:
+        with program.range("forward"), program.range("net:Net"):
+            for _ in range(30):
+                program.launch(2, blocks=100 + number if number % 3 < unlike else 7)
+                program.host(14)
+
+    summary = Program().steps(body, 13).summary(tmp_path)
+    (finding,) = [f for f in summary.findings or () if f.code == "NSX102"]
+    assert ("dynamic=True" in finding.paste) == (state == "violated")
+    assert ("reduce-overhead" in finding.paste) == (state == "holds")
+    states = {c.name: c.state for c in finding.conditions}
+    assert states.get("each step has inputs of the same shapes", "violated") == state
+
+
+def test_what_cannot_be_judged_is_no_condition_that_holds(tmp_path: Path) -> None:
+    """Without phases, nothing says whether a wait in each step is inside the model: no graph is pasted."""
+
+    def body(program: Program, number: int) -> None:
+        for _ in range(40):
+            program.launch(2, "at::native::layer_norm_backward")
+            program.host(14)
+        program.copy(2, "DtoH", bytes=4)
+
+    finding = Program().steps(body, 12).finding(tmp_path, "NSX102")
+    assert finding.verdict == "found"
+    assert "reduce-overhead" not in finding.paste and "only if" in finding.fix
+
+
 def test_the_module_that_launches_too_much_is_named(tmp_path: Path) -> None:
     finding = Program().steps(tiny).finding(tmp_path, "NSX113")
     assert finding.verdict == "found"

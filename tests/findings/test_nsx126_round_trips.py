@@ -106,6 +106,42 @@ def test_rounds_behind_work_that_keeps_the_gpu_busy_cost_nothing(tmp_path: Path)
     assert finding.verdict == "clear"
 
 
+def experts(folder: Path, count: int, *, layers: int = 2) -> Summary:
+    """Return the Summary of layers that ask so many times a forward which rows are an expert's, and of their backward."""
+
+    def body(program: Program, number: int) -> None:
+        with program.range("forward"):
+            for layer in range(layers):
+                with program.range(f"moe.{layer}:MoE"):
+                    for _ in range(count):
+                        program.launch(6)
+                        program.copy(2, "DtoH", bytes=8)
+                        program.host(40)
+                        program.launch(10)
+        with program.range("backward"):
+            program.launch(100)
+
+    return Program().steps(body, 12).summary(folder)
+
+
+def test_a_module_that_waits_for_each_expert_leads(tmp_path: Path) -> None:
+    """At best all rounds but one go with their kernels, and no idle time of the host's is left: never less than that."""
+    summary = experts(tmp_path, 8)
+    (finding,) = [f for f in summary.findings or () if f.code == "NSX126"]
+    assert finding.verdict == "found" and finding.bound
+    assert finding.where == {"module": "moe.*", "phase": "forward"}
+    assert finding.title.startswith("moe.* waits 8 times in each forward")
+    assert summary.answer.do[-1].code == "NSX126"
+    works_ns = 2 * 8 * 16_000
+    assert (finding.most_ns or 0) >= (finding.saving_ns_per_step or 0) >= works_ns * 7 / 8
+    assert summary.answer.then_ns is not None and summary.answer.then_ns <= 100_000 + works_ns
+
+
+@pytest.mark.parametrize(("count", "found"), [(3, "clear"), (4, "found")])
+def test_a_module_goes_round_from_four_waits_on(tmp_path: Path, count: int, found: str) -> None:
+    assert verdict(experts(tmp_path, count, layers=4)) == found
+
+
 def test_without_rounds_it_is_clear_and_without_steps_it_cannot_be_told(tmp_path: Path) -> None:
     assert Program().steps(healthy).finding(tmp_path, "NSX126").verdict == "clear"
     for program in (stepless(healthy), empty()):
