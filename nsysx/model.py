@@ -173,15 +173,14 @@ class Steps:
     whole capture, so none of their figures may be divided by a number of steps. ``trend`` is the course of the steady steps:
     kind, change, spread, every, excess_ns, note (words to quote, empty for level steps). ``between`` has one row for each
     stretch after step ``index`` that is not a step, such as an evaluation: index, gpu_ns, gpu_busy_ns, cpu_ns, evaluation. Means
-    are over the steady steps and are the figures shown, because the parts of a step add up to its mean; medians show how even
-    the steps are.
+    are over the steady steps and are shown, because the parts of a step add up to its mean; medians show how even the steps are.
 
     ``levels`` has one row for each level of their lengths, the usual one first: median_ns, count (steps), every (k for each k-th
     step, null if not regular), mean_ns, low_ns, high_ns. ``coverage`` says how the time from the first to the last CUDA call or
     GPU work of the process (wall_ns) divides on its busiest device, without one on the CPU: steady_ns, share (of wall_ns in
     steady steps), loop_ns (first to last step), loop_share (of loop_ns), and rest, a row for everything else: what, ns; steady_ns
-    and the rest sum to wall_ns. It is null where there are no steps, as ``rule`` says. ``parts``: a step is so many of what
-    ``rule`` marks, and what comes before.
+    and the rest sum to wall_ns. It is null without steps. ``parts``: a step is so many of what ``rule`` marks, and what comes before.
+    ``all_steady``, if ``steady`` is not all of them: steps, mean_ns, median_ns, low_ns, high_ns of all; so are trend and coverage.
     """
 
     source: str
@@ -200,6 +199,7 @@ class Steps:
     levels: tuple[Row, ...] = ()
     coverage: Row | None = None
     parts: int = 1
+    all_steady: Row | None = None
 
 
 @dataclass(frozen=True, slots=True)

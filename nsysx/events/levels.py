@@ -57,14 +57,17 @@ def _every(places: I64, numbers: I64) -> int | None:
     return k
 
 
-def levels(lengths: I64, numbers: I64) -> tuple[Level, ...]:
-    """Return the levels of step lengths (ns) in order of the steps, the one with the most steps first; () without steps."""
+def levels(lengths: I64, numbers: I64, *, in_a_row: bool = True) -> tuple[Level, ...]:
+    """Return the levels of step lengths (ns) in order of the steps, the one with the most steps first; () without steps.
+
+    If they do not lie ``in_a_row``, it is not said how often a level comes.
+    """
     of = level_of(lengths)
     of_lengths = []
     for level in np.unique(of).tolist():
         places = np.flatnonzero(of == level)
         ns = lengths[places]
-        every = _every(places, numbers) if len(places) < len(lengths) else 1
+        every = 1 if len(places) == len(lengths) else _every(places, numbers) if in_a_row else None
         of_lengths.append(
             Level(int(np.median(ns)), len(places), every, round(ns.sum() / len(ns)), int(ns.min()), int(ns.max()))
         )

@@ -6,7 +6,8 @@ optimizer ranges, the repeated kernel sequence, the whole capture as one step.
 CPU step = its range on the thread that drives it. GPU step i runs from the first GPU op launched in step i to the first
 launched in step i + 1, or to where something else begins that is not a step: an evaluation, a checkpoint, logging (``tiles``).
 
-*Steady* steps exclude warm-up and follow one another without anything between: the longest such stretch. Averages are over it.
+*Steady* steps exclude warm-up and one-time costs. Averages are over one stretch of them that follow one another without anything
+between; how long steps are, and how far that varies, is told of all of them.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from nsysx.events.levels import Level
 from nsysx.events.nvtx_ranges import Flags, Ranges
 from nsysx.events.steady import in_last_window, told, worked
 from nsysx.events.step_sources import MARKS, find_steps, whole_capture
-from nsysx.events.tiles import FEW_STEPS, Tiles, gpu_tiles, longest_run, without_evaluation
+from nsysx.events.tiles import FEW_STEPS, Run, Tiles, gpu_tiles, representative, runs, without_evaluation
 from nsysx.events.trend import Trend, trend
 from nsysx.frames.intervals import I64
 from nsysx.model import Row
@@ -41,7 +42,7 @@ class StepTable:
     columns as in ``tiles.Tiles``. ``windows``: the steady part per (process, device) on the device timeline; ``cpu_windows`` the same per
     process on the CPU. ``process`` is the one whose steps are shown; ``trend`` is the course of its steady steps, ``levels`` are
     those of their lengths. ``parts``: of how many proposed steps each of its steps is made (``periods``). ``coverage``: how its
-    recorded time divides.
+    recorded time divides. ``runs``: all stretches of steady steps in order, of which ``steady`` is one; trend and levels are of all.
     """
 
     source: str
@@ -58,6 +59,7 @@ class StepTable:
     levels: tuple[Level, ...] = ()
     parts: int = 1
     coverage: Coverage | None = None
+    runs: tuple[Run, ...] = ()
 
 
 def parse_window(text: str) -> tuple[int, int] | None:
@@ -102,18 +104,18 @@ def find(
     shown_steps, tiled, rest = (f.filter(shown) for f in (cpu, tiles.gpu, tiles.between))
     joined = _before(shown_steps, joined_ns)
     whole = steps == "all" or source == "capture"
-    steady, once = _chosen(steps, shown_steps.height), np.zeros(shown_steps.height, np.bool_)
-    if steady is None and shown_steps.height and source != "capture":
-        begin, end, once = in_last_window(shown_steps, tiled, attributed, ranges.pauses, told(probes, process), joined)
-        steady = _whole_periods(*longest_run((begin, end), rest, once, joined), shown_steps, tiled)
-    elif steady is None and shown_steps.height:
-        steady = (0, shown_steps.height - 1)
+    steady, once = _chosen(steps, shown_steps.height, source), np.zeros(shown_steps.height, np.bool_)
+    stretches = [steady or (0, -1)]
+    if steady is None and shown_steps.height:
+        judged = in_last_window(shown_steps, tiled, attributed, ranges.pauses, told(probes, process), joined)
+        steady, stretches, once = _steady(shown_steps, tiled, rest, judged, joined)
     first, last = steady or (0, -1)
-    in_steady = (pl.col("index") >= first) & (pl.col("index") <= last)
-    cpu = cpu.with_columns(in_steady.alias("steady"), (pl.col("index") < first).alias("warmup"))
+    in_steady = pl.col("index").is_between(first, last)
+    cpu = cpu.with_columns(in_steady.alias("steady"), _cold(stretches[0][0], first, once).alias("warmup"))
     windows, cpu_windows = _windows(cpu, tiles.gpu.filter(in_steady), attributed, whole=whole)
     shown_steps = cpu.filter(shown)
-    of_lengths = level_room.levels(*_lengths(shown_steps.filter("steady"), tiled))
+    lengths, numbers = _lengths(shown_steps.filter(_in(stretches)), tiled)
+    of_lengths = level_room.levels(lengths, numbers, in_a_row=len(stretches) == 1)
     return StepTable(
         source,
         rule,
@@ -125,10 +127,11 @@ def find(
         process,
         steady,
         whole,
-        _course(_lengths(shown_steps.filter("steady"), tiled)[0], of_lengths, probes, process),
+        _course(trend(lengths, in_a_row=len(stretches) == 1), of_lengths, probes, process),
         of_lengths if source != "capture" else (),
         parts.get(process, 1),
-        _covered(shown_steps, tiled, rest, once, attributed, joined) if source != "capture" else None,
+        _covered(_wherever(shown_steps, stretches, once), tiled, rest, once, attributed, joined, source),
+        tuple(stretches),
     )
 
 
@@ -166,9 +169,41 @@ def _windows(
     return windows.sort("process", "device"), cpu_windows.sort("process")
 
 
-def _course(lengths: I64, of_lengths: tuple[Level, ...], probes: Sequence[Row], process: int) -> Trend:
+def _steady(
+    cpu: pl.DataFrame, tiled: pl.DataFrame, rest: pl.DataFrame, judged: tuple[int, int, Flags], joined: int | None
+) -> tuple[Run, list[Run], Flags]:
+    """Return the stretch of steady steps that averages are taken over, all of them, and which steps paid a one-time cost.
+
+    ``judged`` is what ``in_last_window`` returns.
+    """
+    begin, end, once = judged
+    stretches = runs((begin, end), rest, once, joined)
+    longest = representative(stretches, _lengths(cpu, tiled)[0])
+    steady = _whole_periods(*longest, cpu, tiled)
+    return steady, [steady if run == longest else run for run in stretches], once
+
+
+def _in(stretches: Sequence[Run]) -> pl.Expr:
+    """Return whether a step is in one of the stretches."""
+    return pl.any_horizontal(pl.col("index").is_between(*run) for run in stretches)
+
+
+def _cold(steady_from: int, first: int, once: Flags) -> pl.Expr:
+    """Return whether a step is warm-up: before all steady steps, or with a one-time cost before those that averages are taken over."""
+    return (pl.col("index") < steady_from) | pl.col("index").is_in(np.flatnonzero(once[:first]))
+
+
+def _wherever(cpu: pl.DataFrame, stretches: Sequence[Run], once: Flags) -> pl.DataFrame:
+    """Return the steps with ``steady`` where they are steady wherever they lie, whether or not it is seen where they end."""
+    if len(stretches) == 1:
+        return cpu
+    inside = pl.col("index").is_between(stretches[0][0], stretches[-1][1])
+    return cpu.with_columns((inside & ~pl.Series(once)).alias("steady"))
+
+
+def _course(recorded: Trend, of_lengths: tuple[Level, ...], probes: Sequence[Row], process: int) -> Trend:
     """Return the course of the steady steps; where they have several levels, its words are those."""
-    course = bare.course(trend(lengths), probes, process)
+    course = bare.course(recorded, probes, process)
     said = level_room.note(of_lengths)
     if not said:
         return course
@@ -203,6 +238,7 @@ def _covered(
     once: Flags,
     attributed: Attributed,
     joined: int | None,
+    source: str,
 ) -> Coverage | None:
     """Return how the recorded time of the shown process divides, whose steps ``cpu`` holds; None without steps.
 
@@ -211,7 +247,7 @@ def _covered(
     """
     all_of_it = whole_capture(attributed).filter(pl.col("process").is_in(cpu["process"].unique().to_list()))
     spans = all_of_it.select("start_ns", "end_ns").rows()
-    if not spans or not cpu.height:
+    if not spans or not cpu.height or source == "capture":
         return None
     length = tiles.group_by("device").agg((pl.col("end_ns") - pl.col("start_ns")).sum().alias("ns"))
     shown = length.filter(pl.col("ns") > 0).sort("ns", "device", descending=[True, False])["device"].to_list()[:1]
@@ -246,11 +282,11 @@ def _busiest(cpu: pl.DataFrame, ops: pl.DataFrame) -> int:
     return int(ranked["process"][0]) if ranked.height else 0
 
 
-def _chosen(steps: str | None, count: int) -> tuple[int, int] | None:
-    """Return the first and last step that ``--steps`` names. Errors: NsysxError, exit codes 2 and 4."""
+def _chosen(steps: str | None, count: int, source: str) -> Run | None:
+    """Return the first and last step that ``--steps`` names, or all if they are the whole capture. Errors: exit codes 2 and 4."""
     window = parse_window(steps) if steps else None
     if window is None:
-        return None
+        return (0, count - 1) if count and source == "capture" else None
     steady = (window[0], min(window[1], count) - 1)
     if steady[0] > steady[1]:
         what = f"--steps {steps}: the report holds steps 0 to {count - 1}"

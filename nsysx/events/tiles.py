@@ -198,29 +198,46 @@ def gpu_tiles(
 _SPARED = 4
 
 
-def longest_run(
-    steady: tuple[int, int], between: pl.DataFrame, once: Flags, joined: int | None = None
-) -> tuple[int, int]:
-    """Return the longest stretch of steady steps between which nothing else runs, the last of several.
+#: A stretch of this share of the longest one's steps may represent all steady steps; means that differ by less than the second
+#: share are equally good.
+_LEAST_RUN, _AS_GOOD = 0.5, 0.01
 
-    Averages are taken over one window: it must hold steps alone, and none that paid a one-time cost (``once``). The step before
-    something else is left out, like the last of all, where there are enough others: no step behind it shows where it would have
-    ended. ``joined``: the last step of the first of two windows.
+#: First and last step.
+Run = tuple[int, int]
+
+
+def runs(steady: Run, between: pl.DataFrame, once: Flags, joined: int | None = None) -> list[Run]:
+    """Return the stretches of steady steps between which nothing else runs, in order; ``steady`` is the first and last of all.
+
+    None holds a step that paid a one-time cost (``once``). The step before something else is left out, like the last of all, where
+    there are enough others: no step behind it shows where it would have ended. ``joined``: the last step of the first of two windows.
     """
     first, last = steady
     cuts = {i for i in (*between["index"].to_list(), joined) if i is not None and first <= i < last}
-    runs, begin = [], first
+    stretches, begin = [], first
     for step in range(first, last + 1):
         if once[step]:
-            runs.append((begin, step - 1))
+            stretches.append((begin, step - 1))
             begin = step + 1
         elif step in cuts:
-            runs.append((begin, step - 1 if step - begin + 1 >= _SPARED else step))
+            stretches.append((begin, step - 1 if step - begin + 1 >= _SPARED else step))
             begin = step + 1
-    runs.append((begin, last))
-    best = max(runs, key=lambda run: (run[1] - run[0], run[0]))
-    if once.any() and best[1] - best[0] + 1 < FEW_STEPS:
-        return longest_run(
-            steady, between, np.zeros(len(once), np.bool_), joined
-        )  # too few: a one-time cost is the smaller fault
-    return best
+    stretches.append((begin, last))
+    most = max(b - a + 1 for a, b in stretches)
+    if once.any() and most < FEW_STEPS:  # too few: a one-time cost is the smaller fault
+        return runs(steady, between, np.zeros(len(once), np.bool_), joined)
+    return [(a, b) for a, b in stretches if a <= b]
+
+
+def representative(stretches: list[Run], lengths: I64) -> Run:
+    """Return the stretch that averages are taken over: they need one window that holds steps alone.
+
+    It has at least half as many steps as the longest, and a mean as close to that of all steady steps as any of them has; of several,
+    the longest, and of these the last. ``lengths`` has one value for each step of the process (ns).
+    """
+    most = max(b - a + 1 for a, b in stretches)
+    long = [run for run in stretches if run[1] - run[0] + 1 >= _LEAST_RUN * most]
+    every = float(np.concatenate([lengths[a : b + 1] for a, b in stretches]).mean())
+    off = [abs(float(lengths[a : b + 1].mean()) - every) for a, b in long]
+    near = [run for run, ns in zip(long, off, strict=True) if ns <= min(off) + _AS_GOOD * every]
+    return max(near, key=lambda run: (run[1] - run[0], run[0]))

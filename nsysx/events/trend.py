@@ -102,8 +102,11 @@ def period(values: I64, least: float) -> Period | None:
 _MOST = 500
 
 
-def trend(lengths: I64) -> Trend:
-    """Return the course of step lengths (ns), in order. A factor on all of them changes neither kind nor shares."""
+def trend(lengths: I64, *, in_a_row: bool = True) -> Trend:
+    """Return the course of step lengths (ns), in order. A factor on all of them changes neither kind nor shares.
+
+    Steps that do not lie ``in_a_row`` show no period.
+    """
     values = lengths[:: max(1, -(-len(lengths) // _MOST))]
     middle = float(np.median(values)) if len(values) else 0.0
     if len(values) < _FEWEST or middle <= 0:
@@ -119,7 +122,7 @@ def trend(lengths: I64) -> Trend:
         kind: Literal["growing", "falling"] = "growing" if change > 0 else "falling"
         note = f"The steps are not steady, they keep {kind}: from {units.duration(first)} to {units.duration(last)}."
         return Trend(kind, share, spread, note=note)
-    if len(values) == len(lengths) and (rhythm := period(values, _CHANGE * middle)):
+    if in_a_row and len(values) == len(lengths) and (rhythm := period(values, _CHANGE * middle)):
         note = f"Every {ordinal(rhythm.every)} step takes {units.duration(rhythm.excess_ns)} longer than the others."
         return Trend("periodic", share, spread, rhythm.every, rhythm.excess_ns, note)
     if spread > SPREAD:

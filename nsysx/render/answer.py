@@ -18,6 +18,7 @@ from nsysx.events import coverage
 from nsysx.events.layers import bare
 from nsysx.model import Summary
 from nsysx.ranks import comparison
+from nsysx.render.facts import steady_count
 from nsysx.render.safe_text import clean, file_name, scrub, shorten_kernel
 from nsysx.trying.wording import measured
 
@@ -114,11 +115,10 @@ def _facts(summary: Summary, texts: Texts, now: int | None, profiled: int | None
     if ranks > len(gpus):  # one report a rank: the capture is the first one's
         said.append(f"{ranks} ranks")
     said += [f"{gpus.count(k)} x {k}" if gpus.count(k) > 1 else k for k in kinds[:2]] or ["no GPU recorded"]
-    first, last = summary.steps.steady or (0, -1)
     if now is None:
         said.append("no steps found")
         return tuple(texts(s, 80) for s in said)
-    said.append(f"{last - first + 1} steady of {summary.steps.count} steps{_spread(summary)}")
+    said.append(f"{steady_count(summary.steps)} steady of {summary.steps.count} steps{_spread(summary)}")
     said += _step_words(summary, units.duration(now), units.duration(profiled))
     said += _covered(summary)
     return tuple(texts(s, 160) for s in said)
@@ -134,32 +134,46 @@ def _covered(summary: Summary) -> list[str]:
     covered = summary.steps.coverage
     if covered is None:
         return []
-    most = {coverage.ONCE: _once_again_ns(summary)}  # before the steady steps it is start-up
     parts = {r["what"]: r["ns"] for r in covered["rest"] if r["what"] not in _UNTOLD}
-    rest = sorted(((min(ns, most.get(what, ns)), what) for what, ns in parts.items()), reverse=True)
+    if coverage.ONCE in parts:  # before the steady steps it is start-up
+        parts[coverage.ONCE] = max(0, parts[coverage.ONCE] - _start_up_ns(summary))
+    rest = sorted(((ns, what) for what, ns in parts.items()), reverse=True)
     loop = covered["steady_ns"] + sum(ns for ns, _ in rest)
     named = ", ".join(f"{what} {units.share(ns, loop)}" for ns, what in rest if ns >= _NAMED * loop)
     return [f"steady steps cover {units.share(covered['steady_ns'], loop)} of the loop ({named})"] if named else []
 
 
-def _once_again_ns(summary: Summary) -> int:
-    """Return how long the steps among the steady ones take that are not steady (ns)."""
-    first, last = summary.steps.steady or (0, -1)
-    rows = (r for r in rows_of(summary.steps) if first <= r["index"] <= last)
-    return sum(r["cpu_ns"] for r in rows if not r.get("steady", True))
+def _start_up_ns(summary: Summary) -> int:
+    """Return how long the steps before the first steady one take (ns)."""
+    lengths = []
+    for row in rows_of(summary.steps):
+        if not row.get("warmup"):
+            break
+        lengths.append(max(row.get("cpu_ns") or 0, row.get("gpu_ns") or 0))
+    return sum(lengths)
 
 
 #: Steady steps whose longest is this many times their shortest are not told by their mean alone.
 _UNEQUAL = 1.5
+#: A mean of all steady steps that differs by this share from that of the steps in a row is told.
+_OTHER = 0.01
 
 
 def _spread(summary: Summary) -> str:
-    """Return the shortest and the longest steady step as recorded, "" where they are about the same."""
-    steady = [ns for r in rows_of(summary.steps) if r.get("steady") and (ns := r.get("gpu_ns") or r.get("cpu_ns"))]
-    if not steady or max(steady) < _UNEQUAL * min(steady):
-        return ""
+    """Return the shortest and the longest steady step as recorded, "" where they are about the same.
+
+    Where the figures cover some of the steady steps only, it says which, and the mean of all where that is another.
+    """
     recorded = " as recorded" * (step_time.recorded_ns(summary) != step_time.step_ns(summary))
-    return f", {units.duration(min(steady))} to {units.duration(max(steady))}{recorded}"
+    every, covered = summary.steps.all_steady, step_time.recorded_ns(summary)
+    steady = [ns for r in rows_of(summary.steps) if r.get("steady") and (ns := r.get("gpu_ns") or r.get("cpu_ns"))]
+    ends = (every["low_ns"], every["high_ns"]) if every else (min(steady, default=0), max(steady, default=0))
+    said = f", {units.duration(ends[0])} to {units.duration(ends[1])}{recorded}" * (ends[1] >= _UNEQUAL * ends[0] > 0)
+    if every is None or not covered:
+        return said
+    mean = every["mean_ns"]
+    other = f"; all take {units.duration(mean)} on average{recorded}" * (abs(mean - covered) > _OTHER * covered)
+    return f"{said} (the figures are of {len(steady)} in a row{other})"
 
 
 def _step_words(summary: Summary, now: str, recorded: str) -> list[str]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from nsysx import units
 from nsysx.analyses import gpu_ledger
-from nsysx.model import Summary
+from nsysx.model import Steps, Summary
 from nsysx.render.grids import Texts
 from nsysx.render.labels import label
 from nsysx.render.ledgers import Ledger, process_words
@@ -24,6 +24,12 @@ class Fact:
     note: str = ""
 
 
+def steady_count(steps: Steps) -> int:
+    """Return how many steps are steady, wherever they lie."""
+    first, last = steps.steady or (0, -1)
+    return int(steps.all_steady["steps"]) if steps.all_steady else last - first + 1
+
+
 def steps_line(summary: Summary) -> str:
     """Return one line about the steps: how many there are, and which rule found them."""
     steps = summary.steps
@@ -34,6 +40,8 @@ def steps_line(summary: Summary) -> str:
         text += (
             f", {units.count(steps.steady[1] - steps.steady[0] + 1)} steady ({steps.steady[0]} to {steps.steady[1]})"
         )
+        if steps.all_steady:
+            text += f" in a row, {steps.all_steady['steps']} in all"
     rule = clean(steps.rule or steps.source, 200).rstrip(".")
     if steps.source == "capture":
         return f"No steps: {rule}."
@@ -77,7 +85,7 @@ def shown_facts(summary: Summary, ledgers: Sequence[Ledger]) -> tuple[Fact, ...]
         )
         facts.append(Fact("GPU busy", text, "whole capture" if steps.whole else "steady steps"))
     if stepped and steps.count and steps.steady:
-        facts.append(Fact("Steady steps", f"{steps.steady[1] - steps.steady[0] + 1} of {steps.count}"))
+        facts.append(Fact("Steady steps", f"{steady_count(steps)} of {steps.count}"))
     for key, text in (("kernels", "Kernels"), ("api_calls", "CUDA calls")):
         if totals.get(key) is not None:
             facts.append(Fact(text, units.count(totals[key]), "whole capture"))

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from nsysx.events.steps import StepTable
+from nsysx.events.tiles import representative
 from tests.builder import Report, Thread
 from tests.events.test_steps import PERIOD, US, own_step, read, work
 
@@ -201,3 +203,31 @@ def test_an_evaluation_that_waits_for_the_steps_before_it_is_as_long_as_its_work
     found = read(report, tmp_path).coverage
     assert found is not None and sum(found.parts.values()) == found.wall_ns
     assert found.parts["evaluation between steps"] == pytest.approx(3 * MS, rel=0.1)
+
+
+def test_steady_steps_count_wherever_they_lie(tmp_path: Path) -> None:
+    """An evaluation every five steps: averages need steps in a row, but how many are steady and how long they are needs none."""
+    table = read(rollouts(5, 5, 6), tmp_path)
+    assert table.runs == ((0, 3), (5, 8), (10, 13), (15, 18), (20, 23))
+    assert table.steady == (20, 23)
+    assert [(level.count, level.every) for level in table.levels] == [(20, 1)]
+    assert table.trend.kind == "level"
+    assert not table.cpu["warmup"].any()
+    assert table.coverage is not None
+    assert not {"warm-up steps", "other steps"} & set(table.coverage.parts)
+    assert table.coverage.steady_ns == 24 * PERIOD - 4 * 10 * US  # an evaluation begins with its first launch
+    assert sum(table.coverage.parts.values()) == table.coverage.wall_ns
+
+
+def test_a_step_with_a_one_time_cost_is_warm_up_only_where_no_steady_one_came_before(tmp_path: Path) -> None:
+    table = read(training(24, {7: 1580}, "cuModuleLoadData"), tmp_path)
+    assert table.runs == ((0, 6), (8, 22))
+    assert table.cpu.filter("warmup")["index"].to_list() == [7]  # its cost is one of start-up, and no other step's
+    assert table.levels[0].count == 22
+
+
+def test_the_stretch_that_averages_are_taken_over_is_like_all_steady_steps() -> None:
+    lengths = np.array([10, 10, 10, 10, 0, 14, 14, 14, 14, 0, 11, 11, 11, 0, 20, 20], np.int64)
+    assert representative([(0, 3), (5, 8), (10, 12)], lengths) == (10, 12)  # 11 of 11.7
+    assert representative([(0, 3), (5, 8), (14, 15)], lengths) == (5, 8)
+    assert representative([(0, 3), (5, 8), (14, 14)], lengths * 0 + 10) == (5, 8)  # equally good: the longest, the last

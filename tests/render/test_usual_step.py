@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from nsysx.model import Summary
-from nsysx.render import answer, answer_text, brief, first_screen, terminal_answer
+from nsysx.pipeline import summarize
+from nsysx.render import answer, answer_text, brief, facts, first_screen, terminal_answer
+from tests.builder import Report
 from tests.render import factory
 
 
@@ -53,8 +56,45 @@ def test_what_a_loop_does_beside_its_steady_steps_is_named(elsewhere_ns: int, to
         {"what": "before the first step", "ns": 9000},
     ]
     covered = {"wall_ns": 14000, "steady_ns": 990 - elsewhere_ns, "rest": rest}
-    summary = replace(summary, steps=replace(summary.steps, coverage=covered))
+    cold = {**summary.steps.rows[0], "warmup": True, "cpu_ns": 8000}  # it paid the one-time cost
+    summary = replace(summary, steps=replace(summary.steps, coverage=covered, rows=(cold, *summary.steps.rows[1:])))
     said = [fact for fact in answer.build(summary).facts if fact.startswith("steady steps cover")]
     assert said == (["steady steps cover 90 % of the loop (evaluation between steps 10 %)"] if told else [])
     kept = json.loads(brief.of(summary))["step"]["coverage"]["rest_ns"]
     assert sum(kept.values()) == sum(row["ns"] for row in rest)
+
+
+def test_one_time_costs_among_steady_steps_are_named() -> None:
+    summary = factory.summary()
+    covered = {"wall_ns": 1000, "steady_ns": 750, "rest": [{"what": "steps with a one-time cost", "ns": 250}]}
+    rows = tuple({**row, "warmup": False} for row in summary.steps.rows)
+    summary = replace(summary, steps=replace(summary.steps, coverage=covered, rows=rows))
+    said = "steady steps cover 75 % of the loop (steps with a one-time cost 25 %)"
+    assert said in answer.build(summary).facts
+
+
+def test_figures_of_some_of_the_steady_steps_say_so(tmp_path: Path) -> None:
+    """An evaluation every five steps; those of the third stretch take half as long again."""
+    report, t = Report(), 0
+    main = report.process(1).thread(1, "python")
+    for i in range(25):
+        if i and i % 5 == 0:
+            main.add_range("evaluation", t, t + 4_900_000, domain="nsysx")
+            main.launch(t + 20_000, 5_000, kernel="policy", gpu_start=t + 30_000, gpu_dur=4_000_000)
+            t += 5_000_000
+        ns = 1_000_000 * (3 if 10 <= i < 14 else 2)
+        main.launch(t + 20_000, 5_000, kernel="gemm", gpu_start=t + 30_000, gpu_dur=ns - 100_000)
+        main.add_range(f"step {i}", t, t + ns - 50_000, domain="nsysx")
+        t += ns
+    summary = summarize([report.write(tmp_path / "r.sqlite")])
+    assert summary.steps.all_steady == {
+        "steps": 20,
+        "mean_ns": 2_200_000,
+        "median_ns": 2_000_000,
+        "low_ns": 2_000_000,
+        "high_ns": 3_000_000,
+    }
+    told = next(fact for fact in answer.build(summary).facts if "steady of" in fact)
+    assert told.startswith("20 steady of 25 steps, 2.00 ms to 3.00 ms")
+    assert "(the figures are of 4 in a row; all take 2.20 ms on average" in told
+    assert "20 in all" in facts.steps_line(summary)

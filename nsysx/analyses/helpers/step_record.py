@@ -148,6 +148,21 @@ def _coverage(profile: Profile) -> Row | None:
     }
 
 
+def _all_steady(profile: Profile, rows: Sequence[Row]) -> Row | None:
+    """Return what all steady steps take, wherever they lie; None where they follow one another. See ``model.Steps``."""
+    if len(profile.steps.runs) < 2:
+        return None
+    steady = [r for r in rows if any(first <= r["index"] <= last for first, last in profile.steps.runs)]
+    ns = [r["gpu_ns"] if r["gpu_ns"] is not None else r["cpu_ns"] for r in steady]
+    return {
+        "steps": len(ns),
+        "mean_ns": round(sum(ns) / len(ns)),
+        "median_ns": int(np.median(ns)),
+        "low_ns": min(ns),
+        "high_ns": max(ns),
+    }
+
+
 def steps(profile: Profile) -> Steps:
     """Return the steps of the shown process, times in ns; mean and median are of the steady ones."""
     rows = _step_rows(profile)
@@ -171,4 +186,5 @@ def steps(profile: Profile) -> Steps:
         levels=tuple(asdict(level) for level in profile.steps.levels),
         coverage=_coverage(profile),
         parts=profile.steps.parts,
+        all_steady=_all_steady(profile, rows),
     )
