@@ -321,10 +321,10 @@ class Summary:
         """Return the rows of a table whose columns mypy knows, empty if it was not recorded."""
         return cast(Sequence[R], self.rows(table.key))
 
-    def recorded(self, key: str) -> Sequence[Row] | None:
-        """Return the rows of a table, None if it was not recorded."""
-        table = self.tables.get(key)
-        return table.rows if table else None
+    def recorded(self, table: TableOf[R]) -> Sequence[R] | None:
+        """Return the rows of a table whose columns mypy knows, None if it was not recorded."""
+        known = self.tables.get(table.key)
+        return cast(Sequence[R] | None, known.rows if known else None)
 
     def scope_of(self, row: Row) -> Scope:
         """Return the scope of a row that has its own: its ``process`` and its ``steps``."""

@@ -74,3 +74,9 @@ def test_no_line_where_nobody_looks(monkeypatch, term):
     with progress.Progress():
         time.sleep(0.1)
     assert stream.getvalue() == ""
+
+
+def test_without_a_stderr_there_is_no_line(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", None)
+    with progress.Progress() as said:
+        said("reading the report")

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from nsysx.analyses import first_calls, memory
 from nsysx.analyses import waits as wait_table
 from nsysx.catalogue import Activity, Call
 from nsysx.comparing import statistics
@@ -126,7 +127,7 @@ def _time(capture: Captured, name: str) -> Measured:
             return None
         return real.step_ns / 1e6, max(abs(end - real.step_ns) for end in (real.low_ns, real.high_ns)) / 1e6
     if name == "first_calls":
-        rows = capture.summary.recorded("first_calls")
+        rows = capture.summary.recorded(first_calls.ROWS)
         return None if rows is None else (sum(r.get("one_time_ns") or 0 for r in rows) / 1e6, 0.0)
     part, key = _OF_PARTS.get(name, ("", ""))
     series = capture.series(part).get(key) if part else None
@@ -144,7 +145,7 @@ def _busy(capture: Captured, _: str) -> Measured:
 
 
 def _peak(capture: Captured, _: str) -> Measured:
-    rows = capture.summary.recorded("memory")
+    rows = capture.summary.recorded(memory.ROWS)
     return None if rows is None else (float(max((r.get("peak_bytes") or 0 for r in rows), default=0)), 0.0)
 
 
@@ -235,7 +236,7 @@ def _matches(allowed: Mapping[str, Any], wait: Mapping[str, Any]) -> bool:
 
 def lint(capture: Captured, allowed: Sequence[Mapping[str, Any]]) -> list[Result]:
     """Return one line per wait site: kept if no more often than allowed per step, broken if more often or new."""
-    waits = capture.summary.recorded("waits")
+    waits = capture.summary.recorded(wait_table.ROWS)
     if waits is None:
         return [Result("waits", "not_measured", None, None, 0.0, "per step", "waits: not in the Summary")]
     left = [float(a.get("count", 1)) for a in allowed]

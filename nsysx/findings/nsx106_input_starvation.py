@@ -60,9 +60,10 @@ def _busiest_line(case: Case) -> str:
 
 def _place(case: Case) -> Row:
     """Return the loader, and the line that takes most of its time where its stacks were sampled."""
-    busy = max((r for r in case.rows("loader_lines") if r["share"] is not None), key=lambda r: r["time_ns"], default={})
+    sampled = [r for r in case.of(loader_lines.ROWS) if r["share"] is not None]
+    busy = max(sampled, key=lambda r: r["time_ns"], default=None)
     loader = {"module": "DataLoader"} if case.program.loader else {}
-    return {**loader, "phase": "data", "file": busy.get("file"), "line": busy.get("line")}
+    return {**loader, "phase": "data", "file": busy and busy["file"], "line": busy and busy["line"]}
 
 
 def check(case: Case) -> list[Finding]:

@@ -67,7 +67,7 @@ def mean_error(rows: F64, length: int) -> tuple[F64, float]:
     means = (sums[:, length:] - sums[:, :-length]) / length
     spread = ((means - rows.mean(axis=1, keepdims=True)) ** 2).mean(axis=1)
     blocks = n / length
-    return np.sqrt(spread / blocks * blocks / (blocks - 1)), blocks - 1
+    return np.sqrt(spread / (blocks - 1)), blocks - 1
 
 
 def satterthwaite(a: tuple[float, float], b: tuple[float, float]) -> tuple[float, float]:

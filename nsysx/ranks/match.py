@@ -59,7 +59,7 @@ def _shift(a: I64, b: I64) -> int:
     low, high = min(0, len(b) - len(a)), max(0, len(b) - len(a))
     tried = range(low, high + 1)
     if len(tried) > 256:  # more than that many missing: let time say where to look
-        near = int(np.searchsorted(b, a[0])) if len(b) else 0
+        near = int(np.searchsorted(b, a[0]) - np.searchsorted(a, b[0])) if len(a) and len(b) else 0
         tried = range(max(low, near - 128), min(high, near + 128) + 1)
     for shift in tried:
         i, j = max(0, -shift), max(0, shift)

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field, replace
 
 from nsysx import units
 from nsysx.analyses import modules
+from nsysx.analyses.modules import ModuleRow
 from nsysx.answer.bars import NO_MODULE, each, folded_path
-from nsysx.model import Row, Summary
+from nsysx.model import Summary
 from nsysx.render.first_screen import Box, LaneBoxes
 from nsysx.render.safe_text import clean, scrub
 
@@ -26,24 +27,24 @@ class _Node:
     """Modules drawn as one box: repeated ones, with all their children."""
 
     name: str
-    rows: list[Row] = field(default_factory=list)
+    rows: list[ModuleRow] = field(default_factory=list)
     own_ns: float = 0.0
     all_ns: float = 0.0
     below: list[_Node] = field(default_factory=list)
 
 
-def _children(rows: Iterable[Row]) -> dict[str | None, list[Row]]:
+def _children(rows: Iterable[ModuleRow]) -> dict[str | None, list[ModuleRow]]:
     """Return the rows by their caller; a row whose caller is not in the table is at the top."""
     rows = list(rows)
     known = {r["path"] for r in rows}
-    called: dict[str | None, list[Row]] = {}
+    called: dict[str | None, list[ModuleRow]] = {}
     for row in rows:
         above = row.get("parent")
         called.setdefault(above if above in known and above != row["path"] else None, []).append(row)
     return called
 
 
-def _nodes(rows: list[Row], called: dict[str | None, list[Row]], level: int) -> list[_Node]:
+def _nodes(rows: list[ModuleRow], called: dict[str | None, list[ModuleRow]], level: int) -> list[_Node]:
     """Return the modules of one level, repeated ones of one class together, largest first."""
     nodes: dict[tuple[str, str], _Node] = {}
     for row in rows:
@@ -76,7 +77,7 @@ def build(summary: Summary, *, redact: bool = True) -> tuple[LaneBoxes, ...]:
 
     ``redact`` hides what names a person or machine.
     """
-    called = _children(summary.rows(modules.KEY))
+    called = _children(summary.of(modules.ROWS))
     roots = _nodes(called.get(None, []), called, 0)
     whole = sum(n.all_ns for n in roots)
     if whole <= 0 or len(summary.of(modules.ROWS)) < 2:

@@ -6,15 +6,17 @@ from collections.abc import Sequence
 from typing import Any
 
 from nsysx import units
+from nsysx.analyses import kernel_spread
+from nsysx.analyses.kernel_spread import SpreadRow
 from nsysx.catalogue import Paint
-from nsysx.model import Row, Summary
+from nsysx.model import Summary
 from nsysx.pictures import Strip
 from nsysx.render.charts.canvas import Figure, Picture, new_figure, settings, svg
 from nsysx.render.charts.colours import INK, KIND_COLOURS, NEUTRAL
 from nsysx.render.labels import number
 from nsysx.render.safe_text import clean, shorten_kernel
 
-TABLE = "kernel_spread"
+TABLE = kernel_spread.KEY
 
 #: Height of a row and margin at the sides (CSS pixels). Names stand above their dots, so that a phone shows both.
 _ROW, _SIDE = 46, 26
@@ -30,7 +32,7 @@ def _axis_end(ratios: Sequence[float]) -> float:
 
 def figure(summary: Summary) -> Figure | None:
     """Return the picture of single execution times, with the table's medians and verdicts."""
-    rows = {(r["name"], r.get("grid") or "", r.get("block") or ""): r for r in summary.rows(TABLE)}
+    rows = {(r["name"], r.get("grid") or "", r.get("block") or ""): r for r in summary.of(kernel_spread.ROWS)}
     drawn = [(s, rows[s.name, s.grid, s.block]) for s in summary.strips if (s.name, s.grid, s.block) in rows]
     if not drawn:
         return None
@@ -45,11 +47,11 @@ def figure(summary: Summary) -> Figure | None:
     return Figure(strips([s for s, _ in drawn], [row for _, row in drawn]), caption, caption)
 
 
-def _verdict(row: Row) -> str:
-    return str(row["verdict"]).replace("_", " ")
+def _verdict(row: SpreadRow) -> str:
+    return row["verdict"].replace("_", " ")
 
 
-def strips(entries: Sequence[Strip], rows: Sequence[Row], width: int = 660) -> Picture:
+def strips(entries: Sequence[Strip], rows: Sequence[SpreadRow], width: int = 660) -> Picture:
     """Return the times of each kernel as dots in order of time from top to bottom, over the median of its row; the first ringed.
 
     The verdicts of the rows stand above them. A dot outside the axis is drawn at its edge as an arrow head.

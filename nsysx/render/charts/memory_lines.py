@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from nsysx import units
+from nsysx.analyses import memory as table
 from nsysx.model import Summary
 from nsysx.render.charts.canvas import Figure, Picture, legend_above, new_figure, settings, svg, time_scale
 from nsysx.render.charts.colours import KIND_COLOURS, NEUTRAL
 from nsysx.render.safe_text import clean
 
-TABLE = "memory"
+TABLE = table.KEY
 
 #: Kinds of memory, in colours that no kind of work has on the same picture.
 _MEMORY_COLOURS = {"device": "#0072B2", "pinned": "#D55E00", "managed": "#CC79A7"}
@@ -39,14 +40,14 @@ class MemoryLine:
 
 def figure(summary: Summary) -> Figure | None:
     """Return the picture of memory over time."""
-    rows = summary.rows(TABLE)
+    rows = summary.of(table.ROWS)
     if len(rows) < 2:
         return None
     places = {(r["process"], r["device"]) for r in rows}
     points: dict[tuple[int | None, str], list[tuple[float, float]]] = {}
     for row in rows:
         device = row["device"] if len(places) > 1 else None
-        points.setdefault((device, str(row["kind"])), []).append((row["time_ns"], row["peak_bytes"]))
+        points.setdefault((device, row["kind"]), []).append((row["time_ns"], row["peak_bytes"]))
     lines = [MemoryLine(device, kind, tuple(at)) for (device, kind), at in points.items()]
     lines = sorted(lines, key=lambda line: -line.peak_bytes)[:6]
     peaks = ", ".join(f"{line.name} peaks at {units.size(line.peak_bytes)}" for line in lines)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from nsysx.catalogue import Paint
 from nsysx.model import Row, Summary
+from nsysx.ranks import comparison
+from nsysx.ranks.comparison import RankRow
 from nsysx.render.charts.canvas import (
     Figure,
     Picture,
@@ -21,27 +23,31 @@ from nsysx.render.charts.canvas import (
 from nsysx.render.charts.colours import INK, KIND_COLOURS, NEUTRAL, PAPER
 from nsysx.render.safe_text import clean
 
-TABLE = "ranks"
+TABLE = comparison.KEY
 
 
 class Drawn(NamedTuple):
-    """A part of a rank's step: its label, the column with its ns ("" for the rest of the communication), and how it is painted."""
+    """A part of a rank's step: its label, its ns over the row's steps, and how it is painted."""
 
     label: str
-    column: str
+    ns: Callable[[RankRow], int]
     colour: str
     hatch: str = ""
 
 
+def _matched_ns(row: RankRow) -> int:
+    return (row["exposed_transfer_ns"] or 0) + (row["exposed_wait_ns"] or 0)
+
+
 #: The parts of a rank's step, in the order of drawing; they sum to it.
 RANK_PARTS = (
-    Drawn("compute", "compute_ns", KIND_COLOURS[Paint.COMPUTE]),
-    Drawn("exposed transfer", "exposed_transfer_ns", KIND_COLOURS[Paint.COMM]),
-    Drawn("waiting for another rank", "exposed_wait_ns", KIND_COLOURS[Paint.COMM], "////"),
-    Drawn("communication on no other rank", "", "#9fd3ef"),
-    Drawn("copy", "copy_ns", KIND_COLOURS[Paint.COPY]),
-    Drawn("memset", "memset_ns", KIND_COLOURS[Paint.MEMSET]),
-    Drawn("idle", "idle_ns", "#ececec"),
+    Drawn("compute", lambda r: r["compute_ns"], KIND_COLOURS[Paint.COMPUTE]),
+    Drawn("exposed transfer", lambda r: r["exposed_transfer_ns"] or 0, KIND_COLOURS[Paint.COMM]),
+    Drawn("waiting for another rank", lambda r: r["exposed_wait_ns"] or 0, KIND_COLOURS[Paint.COMM], "////"),
+    Drawn("communication on no other rank", lambda r: r["comm_ns"] - _matched_ns(r), "#9fd3ef"),
+    Drawn("copy", lambda r: r["copy_ns"], KIND_COLOURS[Paint.COPY]),
+    Drawn("memset", lambda r: r["memset_ns"], KIND_COLOURS[Paint.MEMSET]),
+    Drawn("idle", lambda r: r["idle_ns"], "#ececec"),
 )
 #: Most ranks drawn as bars; more are drawn as a heat map.
 _RANK_BARS = 32
@@ -51,13 +57,9 @@ _ROW, _MAP_ROW = 24, 26
 def figure(summary: Summary) -> Figure | None:
     """Return the picture of the ranks, per step."""
     rows = []
-    for r in summary.rows(TABLE):
-        scope = summary.scope_of(r)
-        known = (r.get("exposed_transfer_ns") or 0) + (r.get("exposed_wait_ns") or 0)
-        parts = {p.label: (r.get(p.column) or 0) if p.column else r["comm_ns"] - known for p in RANK_PARTS}
-        rows.append(
-            {"rank": r["rank"], "straggler": r.get("straggler"), **{k: scope.per_step(v) for k, v in parts.items()}}
-        )
+    for r in summary.of(comparison.ROWS):
+        parts = {p.label: summary.scope_of(r).per_step(p.ns(r)) for p in RANK_PARTS}
+        rows.append({"rank": r["rank"], "straggler": r["straggler"], **parts})
     if len(rows) < 2:
         return None
     last = next((r for r in rows if r["straggler"]), None)

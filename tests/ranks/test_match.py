@@ -1,0 +1,32 @@
+"""Which collectives of two ranks are the same, and what of a rank's communication nothing hides."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from nsysx.catalogue import Activity
+from nsysx.events import ledger
+from nsysx.frames.intervals import StepFunction
+from nsysx.ranks.collect import _exposed
+from nsysx.ranks.match import _pairs
+
+LONG = np.cumsum(np.random.default_rng(0).integers(50, 150, 2_000)).astype(np.int64)
+
+
+@pytest.mark.parametrize("first", [0, 1, 700, 1_899, 1_900])
+@pytest.mark.parametrize("clock", [-10, 0, 10])
+def test_a_capture_that_holds_few_of_many_collectives_is_found_among_them(first: int, clock: int) -> None:
+    """Whatever many are missing before and after it; clocks differ by less than collectives are apart."""
+    short = LONG[first : first + 100] + clock
+    a, b = _pairs(short, LONG)
+    assert (a.tolist(), b.tolist()) == (list(range(100)), list(range(first, first + 100)))
+    b, a = _pairs(LONG, short)
+    assert (a.tolist(), b.tolist()) == (list(range(100)), list(range(first, first + 100)))
+
+
+def test_communication_is_exposed_where_no_compute_runs() -> None:
+    comm, compute = (1 << ledger.CLASSES.index(name) for name in (Activity.COMM, Activity.COMPUTE))
+    labels = np.array([compute, comm, comm | compute, comm, 0, comm], np.int64)
+    start, end = _exposed(StepFunction(np.arange(0, 70, 10), labels))
+    assert (start.tolist(), end.tolist()) == ([10, 30, 50], [20, 40, 60])
