@@ -73,10 +73,11 @@ def _percent(value: float, digits: int = 1) -> str:
     return f"{value:.{digits}f}"
 
 
-def _share(difference: float, before: float, low: int | None, high: int | None, sign: int) -> str:
+def _share(difference: float, before: float, low: int | None, high: int | None) -> str:
     """Return "25.7 %, 25.3 to 26.1": the difference and its interval in percent of before, positive in its direction."""
     if not before:
         return "-"
+    sign = 1 if difference > 0 else -1
     text = f"{_percent(100 * sign * difference / before)} %"
     if low is None or high is None:
         return text
@@ -147,12 +148,11 @@ def sentence(answer: _Answer, work: Difference | None, *, single: bool) -> str:
     """
     before, after, low, high = answer.before_ns, answer.after_ns, answer.low_ns, answer.high_ns
     difference = after - before
-    sign = 1 if difference > 0 else -1
     scale, unit = _unit(difference)
     way = "slower" if difference > 0 else "faster"
     each = "" if answer.whole else " a step"
     amount = f"{_number(difference, scale)} {unit}{each} {way}"
-    share = _share(difference, before, low, high, sign)
+    share = _share(difference, before, low, high)
     only = " The interval covers only steps: one capture a side." if single else ""
     if work is not None and answer.verdict in ("faster", "slower"):
         return _by_work(answer, work) + only
@@ -182,10 +182,9 @@ def sentence(answer: _Answer, work: Difference | None, *, single: bool) -> str:
 def _by_work(answer: _Answer, work: Difference) -> str:
     """Return the answer if GPU work decides."""
     difference = round(work.difference_ns)
-    sign = 1 if difference > 0 else -1
     scale, unit = _unit(difference)
     low, high = (None if v is None else round(v) for v in (work.low_ns, work.high_ns))
-    share = _share(difference, round(work.before_ns), low, high, sign)
+    share = _share(difference, round(work.before_ns), low, high)
     parts = [p for p in answer.parts if p.kind != "idle" or p.name in GPU_CAUSES]
     because = _because([p for p in parts if p.name != Activity.COMM and p.kind != "rest"], difference)
     step = answer.after_ns - answer.before_ns
@@ -201,12 +200,11 @@ def _by_work(answer: _Answer, work: Difference) -> str:
 def real_words(before: int, after: int, low: int, high: int, verdict: str) -> str:
     """Return a sentence on the steps without the profiler."""
     difference = after - before
-    sign = 1 if difference > 0 else -1
     scale, unit = _unit(difference)
     steps = f"{units.duration(before)} before, {units.duration(after)} after"
     if verdict == "same":
         return f"Without the profiler they are the same: {steps}."
     way = "slower" if difference > 0 else "faster"
     doubt = ", which is not sure" if verdict == "cannot_tell" else ""
-    share = _share(difference, before, low, high, sign)
+    share = _share(difference, before, low, high)
     return f"Without the profiler: {_number(difference, scale)} {unit} a step {way} ({share}){doubt}; {steps}."

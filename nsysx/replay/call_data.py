@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -135,13 +136,13 @@ def _loading(profile: Profile, window: Window) -> dict[int, int]:
     ).sort("start_ns")
     starts = calls["start_ns"].to_numpy()
     ids = calls["call"].to_numpy()
-    result: dict[int, int] = {}
+    result: Counter[int] = Counter()
     for begin, finish in spans.select("start_ns", "end_ns").iter_rows():
         at, b = max(begin, window.start_ns), min(finish, window.end_ns)
         i = int(np.searchsorted(starts, at, side="left"))
         # A fetch that makes API calls itself (pinning) is split at them, and each part counts for the next call.
         while at < b:
             upto, key = (min(int(starts[i]), b), int(ids[i])) if i < len(starts) else (b, -1)
-            result[key] = result.get(key, 0) + upto - at
+            result[key] += upto - at
             at, i = upto, i + 1
     return result

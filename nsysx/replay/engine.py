@@ -18,6 +18,7 @@ need the value for which a removed wait waited, and that host code takes the sam
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
@@ -191,10 +192,10 @@ class Replay:
 
     def gpu_work_ns(self) -> int:
         """Return the GPU work of a step (ns), that of the busiest stream, because streams may overlap."""
-        streams: dict[int, int] = {}
+        streams: Counter[int] = Counter()
         for item in self._chain.items:
             for op in item.ops:
-                streams[op.stream] = streams.get(op.stream, 0) + op.duration
+                streams[op.stream] += op.duration
         return max(streams.values(), default=0) // self.steps
 
     def covered(self, calls: pl.DataFrame) -> pl.Series:
