@@ -84,6 +84,7 @@ class Tried:
     ``verdict``: faster, slower, same, cannot_tell, fails or does_not_apply; of the last two the times are None and ``reason`` says
     why, ``place`` where (file:line). ``low_ns`` to ``high_ns`` is the interval of ``then_ns``. ``codes`` are those of the findings
     that advise the change. ``other_results``: it alters the results more than it should, or computes something else on purpose.
+    ``does`` is the change as a phrase, ``paste`` the lines that make it, ``beware`` what else it alters.
     """
 
     change: str
@@ -96,6 +97,9 @@ class Tried:
     other_results: bool
     reason: str
     place: str
+    does: str = ""
+    paste: str = ""
+    beware: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,13 +9,24 @@ from __future__ import annotations
 from dataclasses import replace
 
 from nsysx.advice import Answer
-from nsysx.answer import bars, certainty, choice, others, step_time
-from nsysx.model import Summary
+from nsysx.answer import bars, certainty, choice, measured, others, step_time
+from nsysx.model import Finding, Summary
 
 
 def decide(summary: Summary) -> Answer:
     """Return the answer of a Summary, all of whose other parts are final."""
-    chosen = choice.first(summary)
+    chosen, now = choice.first(summary), step_time.step_ns(summary)
+    predicted = None if chosen is None else choice.saving_ns(summary, chosen)
+    won = measured.winner(summary, chosen, predicted, now)
+    if won is None:
+        return _predicted(summary, chosen)
+    chosen = measured.adviser(summary, won, chosen)
+    place = None if chosen is None else choice.place_of(summary, chosen)
+    return measured.told(_predicted(summary, chosen), won, chosen, place)
+
+
+def _predicted(summary: Summary, chosen: Finding | None) -> Answer:
+    """Return the answer whose first advice is that of a finding, as the capture alone has it."""
     then, do = choice.after(summary, chosen), choice.to_do(summary, chosen)
     return Answer(
         limit=summary.verdict.code,

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from nsysx import units
 from nsysx.advice import Action, Condition
-from nsysx.answer import step_time
+from nsysx.answer import measured, step_time
 from nsysx.answer.bars import called
 from nsysx.catalogue import Late, Limit, Part
 from nsysx.findings import rule_of
@@ -29,12 +29,12 @@ def by_saving(summary: Summary) -> list[Finding]:
 def first(summary: Summary) -> Finding | None:
     """Return the finding for the first card: the one that saves most, or one about the verdict's cause that saves as much.
 
-    None that the capture says cannot be made, and none at all where too little was recorded. Without steps there are no savings: a
-    finding about how the program times itself comes first, then one about the cause.
+    None that the capture says cannot be made or that was tried in vain, and none at all where too little was recorded. Without
+    steps there are no savings: a finding about how the program times itself comes first, then one about the cause.
     """
     if nothing_to_claim(summary):
         return None
-    ranked, step = [f for f in by_saving(summary) if _advisable(f)], step_time.step_ns(summary)
+    ranked, step = [f for f in by_saving(summary) if _advisable(summary, f)], step_time.step_ns(summary)
     if step is None:
         return _without_steps(summary, ranked)
     if step_time.rank_waited_for(summary) is not None:
@@ -113,8 +113,13 @@ def _violated(finding: Finding) -> list[Condition]:
     return [c for c in finding.conditions if c.state == "violated"]
 
 
-def _advisable(finding: Finding) -> bool:
-    """Return whether a change can be made: nothing that it needs is violated, or the program can mend that first."""
+def _advisable(summary: Summary, finding: Finding) -> bool:
+    """Return whether a change can be made, as far as is known: nothing that it needs is violated, or the program can mend that first.
+
+    A change that was tried on this program and did not make it faster is none.
+    """
+    if measured.refuted(summary, finding):
+        return False
     violated = _violated(finding)
     return not violated or (finding.unblocked_ns is not None and all(c.mend for c in violated))
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from nsysx.advice import Action, Also
 from nsysx.analyses import gpu_ledger, waits
-from nsysx.answer import step_time
+from nsysx.answer import measured, step_time
 from nsysx.answer.bars import folded_path
 from nsysx.answer.choice import NOTABLE, about, by_saving, place_of
 from nsysx.findings import rule_of
@@ -27,7 +27,7 @@ def also(summary: Summary, chosen: Finding | None, do: Sequence[Action]) -> tupl
     step, lines = step_time.step_ns(summary), dict[str, Also]()
     same = rule_of(chosen.code).same_time if chosen else ()
     for f in by_saving(summary):
-        if place_of(summary, f) in told or f.code in same or about(f) == "capture":
+        if place_of(summary, f) in told or f.code in same or about(f) == "capture" or measured.refuted(summary, f):
             continue
         saving = step_time.saving_ns(summary, f)
         if step is not None and saving is None and (f.cost_ns_per_step or 0) < _MUCH * step:
