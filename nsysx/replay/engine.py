@@ -45,6 +45,7 @@ from nsysx.replay.edits import (
     apply,
 )
 from nsysx.replay.simulate import Run, run
+from nsysx.replay.unprofiled import VALIDATED_ERROR
 from nsysx.replay.window import Window, Withheld, choose
 
 __all__ = [
@@ -73,8 +74,6 @@ __all__ = [
     "unprofiled_of",
 ]
 
-#: Median error of the predictions over twelve before/after pairs, most of them GPU-bound. No error bar is smaller.
-VALIDATED_ERROR = 0.01
 #: If the unchanged replay is off by more than this, the model does not describe the program and makes no claims.
 TRUSTED_ERROR = 0.05
 

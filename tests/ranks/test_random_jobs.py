@@ -14,11 +14,13 @@ from hypothesis import strategies as st
 from nsysx import pipeline
 from nsysx.pipeline import summarize
 from nsysx.ranks import comparison
+from nsysx.replay import costs, unprofiled
 from tests.builder import Report
 from tests.examples import examples
 from tests.ranks.test_comparison import ALL_REDUCE
 from tests.ranks.test_straggler import SEND
 from tests.replay.machine import CALL, PAUSE, US, Action, Machine
+from tests.samples import RECORDED_COSTS
 
 _COMPUTE, _NETWORK = 7, 20
 #: What all ranks do together.
@@ -161,6 +163,19 @@ def test_more_micro_batches_come_first_in_a_pipeline(tmp_path: Path, first_us: i
     assert not any(row["straggler"] for row in summary.rows("ranks"))
     assert "more micro-batches" in summary.answer.do[0].text
     assert summary.answer.bound
+
+
+def test_a_replay_that_is_off_widens_the_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a pipeline whose unchanged replay was 3 % off, another process took 3.4 % more than the recorded step."""
+    monkeypatch.setattr(costs, "ASSUMED", RECORDED_COSTS)
+    paths = [Job([stage(0, 4, 300, norm=False)] * 2).run(_RECORDED).report.write(tmp_path / "pipeline.sqlite")]
+    near = summarize(paths).unprofiled
+    monkeypatch.setattr(unprofiled.Model, "error", 0.03)
+    far = summarize(paths).unprofiled
+    assert near is not None and far is not None
+    assert far.step_ns == near.step_ns
+    assert far.high_ns >= 1.05 * far.step_ns - 1 > near.high_ns
+    assert far.low_ns <= min(near.low_ns, 0.96 * far.step_ns + 1)
 
 
 def test_a_rank_alone_keeps_the_collective_that_nothing_hides(tmp_path: Path) -> None:
