@@ -43,30 +43,61 @@ def _parts(start: I64, end: I64, behind: I64, launched: I64) -> int | None:
     return int(count[0])
 
 
-def grouped(cpu: pl.DataFrame, between: pl.DataFrame, ops: pl.DataFrame) -> tuple[pl.DataFrame, dict[int, int]]:
+def grouped(
+    cpu: pl.DataFrame, between: pl.DataFrame, ops: pl.DataFrame, joined_ns: int | None = None
+) -> tuple[pl.DataFrame, dict[int, int]]:
     """Return the steps of each process, with those of several parts as one, and process -> how many parts where that is so.
 
     ``cpu``: process, index, number, thread, start_ns, end_ns, cut. A step of several parts begins with what lies before them, has
     the number of the first, and is cut if it has too few. Before the first step it is as much work as before the others; parts
-    before which there is less are no step.
+    before which there is less are no step. ``joined_ns``: where the second of two windows begins; no step lies across.
     """
     made, parts = [], {}
     launches = ops.select(
         "process", "call_start_ns", works=pl.Series(lookup.matching(ops["op_kind"], "^(kernel|graph)$"))
     )
+    second = pl.col("start_ns") >= (joined_ns or 0)
     for (process,), steps in cpu.group_by("process", maintain_order=True):
-        behind = between.filter(pl.col("process") == process)["index"].unique().sort().to_numpy()
-        start, end = steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy()
-        behind = behind[behind < len(start) - 1]
+        behind = between.filter(pl.col("process") == process)["index"].unique()
         launching = launches.filter((pl.col("process") == process) & pl.col("call_start_ns").is_not_null()).sort(
             "call_start_ns"
         )
-        called = launching["call_start_ns"].to_numpy()
-        size = _parts(start, end, behind, called[launching["works"].to_numpy()]) if len(behind) else None
-        made.append(steps)
-        if size is None:
+        halves = [(steps, launching)]
+        if joined_ns is not None:
+            late = pl.col("call_start_ns") >= joined_ns
+            halves = [(steps.filter(~second), launching.filter(~late)), (steps.filter(second), launching.filter(late))]
+        windows = [_Window(of, behind, launched) for of, launched in halves if of.height]
+        sizes = {size for window in windows if (size := window.size()) is not None}
+        if len(sizes) != 1:
+            made.append(steps)
             continue
-        parts[int(str(process))] = size
+        parts[int(str(process))] = size = sizes.pop()
+        whole = pl.concat([window.in_parts(size) for window in windows])
+        made.append(whole.with_columns(pl.int_range(pl.len(), dtype=pl.Int64).alias("index")))
+    return pl.concat(made) if made else cpu, parts
+
+
+class _Window:
+    """The proposed steps of one process in one window, with what runs between them and what is launched."""
+
+    def __init__(self, steps: pl.DataFrame, behind: pl.Series, launching: pl.DataFrame) -> None:
+        self.steps = steps
+        self.start, self.end = steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy()
+        first = int(steps["index"][0])
+        rows = behind.sort().to_numpy() - first
+        self.behind = rows[(rows >= 0) & (rows < steps.height - 1)]
+        self.called = launching["call_start_ns"].to_numpy()
+        self.works = self.called[launching["works"].to_numpy()]
+
+    def size(self) -> int | None:
+        """Return of how many proposed steps a step is made, None if they are steps themselves."""
+        return _parts(self.start, self.end, self.behind, self.works) if len(self.behind) else None
+
+    def in_parts(self, size: int) -> pl.DataFrame:
+        """Return the steps of ``size`` parts each; none if it is not seen where one begins."""
+        start, end, behind, called = self.start, self.end, self.behind, self.called
+        if not len(behind):
+            return self.steps.clear()
         first = np.arange(0 if behind[0] + 1 == size else behind[0] + 1, len(start), size)
         last = np.minimum(first + size, len(start)) - 1
         begin = end[np.maximum(first - 1, 0)]
@@ -74,15 +105,8 @@ def grouped(cpu: pl.DataFrame, between: pl.DataFrame, ops: pl.DataFrame) -> tupl
         at = int(np.searchsorted(called, start[first[0]])) - int(np.median(before))
         alone = first[0] == 0 and at >= 0
         begin[0] = called[at] if alone else begin[0]
-        whole = slice(0 if alone or first[0] > 0 else 1, None)
-        made[-1] = (
-            steps[first]
-            .with_columns(
-                pl.Series("start_ns", begin),
-                pl.Series("end_ns", end[last]),
-                pl.Series("index", np.arange(len(first))),
-                pl.Series("cut", (last - first + 1 < size) | steps["cut"].to_numpy()[last]),
-            )[whole]
-            .with_columns(pl.int_range(pl.len(), dtype=pl.Int64).alias("index"))
-        )
-    return pl.concat(made) if made else cpu, parts
+        return self.steps[first].with_columns(
+            pl.Series("start_ns", begin),
+            pl.Series("end_ns", end[last]),
+            pl.Series("cut", (last - first + 1 < size) | self.steps["cut"].to_numpy()[last]),
+        )[slice(0 if alone or first[0] > 0 else 1, None)]

@@ -149,7 +149,7 @@ def _tiled(
         cpu = without_evaluation(cpu, attributed.phase_spans, ops)
     few = 0 if source == "capture" else FEW_STEPS
     tiles = gpu_tiles(cpu, ops, closed=closed, few=few, joined_ns=joined_ns)
-    cpu, parts = periods.grouped(cpu, tiles.between, ops)
+    cpu, parts = periods.grouped(cpu, tiles.between, ops, joined_ns)
     if parts:
         tiles = gpu_tiles(cpu, ops, closed=closed, few=few, joined_ns=joined_ns)
     return cpu, tiles, parts

@@ -6,6 +6,7 @@ import json
 import shutil
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 from nsysx.errors import NsysxError
@@ -15,6 +16,8 @@ from nsysx.pipeline import Options, gather, summarize
 from nsysx.reading import inputs
 from nsysx.reading.load import load
 from tests.builder import Report
+from tests.events.test_steps import PERIOD
+from tests.events.test_unsteady import rollouts
 
 US, MS = 1_000, 1_000_000
 #: A step: a load in the very first one, two launches with their kernels.
@@ -107,6 +110,20 @@ def test_averages_are_of_the_second_window_if_it_is_whole(tmp_path: Path, steady
     numbers = steps.cpu.filter("steady")["number"].to_list()
     assert set(shown) <= set(numbers)
     assert all(n >= 100 for n in numbers) == (steady == 24)  # 40 steps before are more, but another window
+
+
+@pytest.mark.parametrize("skip", [0, 1])
+def test_steps_of_several_parts_are_found_in_each_window(tmp_path: Path, skip: int) -> None:
+    """Four optimizer steps with the rollout before them; a window may open behind a rollout."""
+    rollouts(12, 4, 6).write(tmp_path / "r.cold.sqlite")
+    path = rollouts(10, 4, 6, skip=skip).write(tmp_path / "r.sqlite")
+    (tmp_path / "r.run.json").write_text(json.dumps({"files": {"cold": "r.cold.sqlite"}}))
+    given = gather(path, Options())
+    steps, joined = given.steps, given.trace.joined_ns
+    assert joined is not None and (steps.parts, steps.cpu.height) == (4, 22 - skip)
+    assert not steps.cpu.filter((pl.col("start_ns") < joined) & (pl.col("end_ns") > joined)).height
+    assert (steps.gpu["end_ns"] - steps.gpu["start_ns"]).max() <= 10 * PERIOD
+    assert steps.cpu.filter("steady")["start_ns"].min() > joined
 
 
 @pytest.mark.parametrize("bare_grow", [False, True])
