@@ -10,7 +10,7 @@ from typing import NamedTuple
 from nsysx import findings
 from nsysx.advice import Bar, Part, Picture
 from nsysx.analyses import alloc_flushes, data_loader, kernel_families, modules
-from nsysx.analyses.helpers.module_names import by_class, is_number
+from nsysx.analyses.helpers.module_names import spoken
 from nsysx.analyses.helpers.step_record import rows_of
 from nsysx.answer import clock_bars, step_time
 from nsysx.catalogue import Limit, Paint
@@ -57,11 +57,11 @@ def folded_label(pattern: str, rows: Iterable[Row]) -> str:
 
 
 def called(summary: Summary, module: str) -> str:
-    """Return a module as people write it: one that is only a number, "*" for several, by its class: "4 x MoE", "MoE (0)"."""
-    if not is_number(module):
-        return module
-    rows = [r for r in summary.of(modules.ROWS) if module in (r["path"], folded_path(str(r["path"] or "")))]
-    return by_class(module, [r["cls"] for r in rows]) if rows else module
+    """Return a module as people write it, see ``module_names.spoken``."""
+    return spoken(
+        module,
+        lambda pattern: [r["cls"] for r in summary.of(modules.ROWS) if re.fullmatch(pattern, str(r["path"] or ""))],
+    )
 
 
 def each(summary: Summary, row: Row | None = None) -> Callable[[float], float]:

@@ -94,7 +94,7 @@ def _cause(summary: Summary, chosen: Finding | None) -> Sure:
     uneven = long > _UNEVEN * short
     level, said = "likely" if warned or uneven else "certain", f"{name} {spread} in all {len(shares)} steps"
     if uneven:
-        said += f", which last {units.duration(short)} to {units.duration(long)} and may not be the same work"
+        said += ", whose lengths and perhaps work differ"
     if step_time.in_recorded_time(summary) and (real := summary.unprofiled) is not None:
         least, most = real.gpu_busy_ns / max(real.high_ns, 1), min(real.gpu_busy_ns / max(real.low_ns, 1), 1.0)
         # Shares of recorded steps are not those of the shown one: of one fact, a reader gets one number.
@@ -114,7 +114,7 @@ def _size(summary: Summary, chosen: Finding) -> Sure:
     about, real = "How much", summary.unprofiled
     how = sentence(chosen.confidence).replace("Give or take ", "Off by up to ")
     if is_bound(summary, chosen):
-        how = f"An upper bound. {how}".strip()
+        how = f"The saving is an upper bound. {how}".strip()
     if real is None:
         return Sure(
             about, "unknown", f"The step is as long as the profiler made it. {how}".strip(), "nsysx run --calibrate"

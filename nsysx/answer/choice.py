@@ -251,14 +251,22 @@ def _without_a_finding(summary: Summary) -> str:
     return "Nothing that was looked for saves 1 % of the step. What is left is the GPU work itself."
 
 
-def _spread_evenly(summary: Summary, chosen: Finding) -> str:
-    """Return how long the step is when all ranks compute the same amount, "" where a rank is late for another reason."""
+def _evenly_ns(summary: Summary, chosen: Finding) -> int | None:
+    """Return the step (ns) when all ranks compute the same amount, None where no rank is late for computing more."""
     rows = [(r, wait) for r in summary.of(comparison.ROWS) if (wait := r.get("exposed_wait_ns")) is not None]
     late = step_time.rank_waited_for(summary)
     if about(chosen) != "late rank" or late is None or late.get("late_cause") != Late.COMPUTE or not rows:
-        return ""
+        return None
     computing_ns = [summary.scope_of(r).per_step(r["window_ns"] - wait) for r, wait in rows]
-    return f"The same work spread evenly takes about {units.duration(sum(computing_ns) / len(computing_ns))} a step; the rest must go."
+    return round(sum(computing_ns) / len(computing_ns))
+
+
+def _spread_evenly(summary: Summary, chosen: Finding) -> str:
+    """Return what the step takes if a rank's extra work is spread, and if it goes, "" where a rank is late for another reason."""
+    even, now, saving = _evenly_ns(summary, chosen), step_time.step_ns(summary), saving_ns(summary, chosen)
+    if even is None or now is None or saving is None or not now - saving < even < now:
+        return ""
+    return f"Spread evenly, the work takes about {units.duration(even)} a step; without the extra work, {units.duration(now - saving)}."
 
 
 def is_bound(summary: Summary, chosen: Finding | None) -> bool:

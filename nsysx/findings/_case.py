@@ -202,10 +202,14 @@ class Case:
         """Return the rows of a table whose columns mypy knows, none when it was not recorded."""
         return cast(Sequence[R], self.rows(table.key))
 
-    def in_module(self, row: Row) -> str:
-        """Return " in MODULE" for a place, "" where the module is unknown or the place lies outside every module."""
+    def module(self, row: Row) -> str:
+        """Return what the module of a place is called, "" where it is unknown or the place lies outside every module."""
         module = str(row.get("module") or "")
-        return f" in {called(self.profile, module)}" if module and module != IN_STEP else ""
+        return called(self.profile, module) if module != IN_STEP else ""
+
+    def in_module(self, row: Row) -> str:
+        """Return " in MODULE" for a place, "" without one."""
+        return f" in {module}" if (module := self.module(row)) else ""
 
     def missing(self, key: str) -> str | None:
         """Return why the capture does not hold a table, None when it does."""

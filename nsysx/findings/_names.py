@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import numpy as np
 import polars as pl
 
-from nsysx.analyses.helpers.module_names import by_class, is_number
+from nsysx.analyses.helpers.module_names import spoken
 from nsysx.catalogue import Call
 from nsysx.events.attribute import IN_STEP
 from nsysx.events.layers import bare
@@ -22,12 +22,13 @@ from nsysx.model import Row
 
 
 def called(profile: Profile, module: str) -> str:
-    """Return a module as people write it: one that is only a number, "*" for several, by its class: "4 x MoE", "MoE (0)"."""
-    if not is_number(module):
-        return module
-    tree = profile.attributed.modules.select(pl.col("module").cast(pl.String), "cls").drop_nulls()
-    rows = tree.filter(tree["module"].str.contains("^[0-9]+$" if module == "*" else f"^{module}$"))
-    return by_class(module, rows["cls"].to_list())
+    """Return a module as people write it, see ``module_names.spoken``."""
+
+    def classes(pattern: str) -> list[str]:
+        tree = profile.attributed.modules.select(pl.col("module").cast(pl.String), "cls").drop_nulls()
+        return list(tree["cls"].filter(tree["module"].str.contains(f"^{pattern}$")))
+
+    return spoken(module, classes)
 
 
 #: Networks that are named; the others are counted.

@@ -50,9 +50,10 @@ def _inside(case: Case, calls: pl.DataFrame, one: str, several: str) -> tuple[St
     at = list(_PLACE)
     places = inside.select(pl.col(at).cast(pl.String)).with_columns(pl.col("module").map_elements(folded, pl.String))
     module, phase, name, _ = places.group_by(at).len().sort("len", *at, descending=[True, False, False, False]).row(0)
+    often = case.often(inside.height, one, several)
     return (
         "violated",
-        f"{case.often(inside.height, one, several)}, most in {called(case.profile, module)}.{phase} ({name})",
+        f"{often}, {'' if often.startswith('1 ') else 'most '}in {called(case.profile, module)}.{phase} ({name})",
     )
 
 

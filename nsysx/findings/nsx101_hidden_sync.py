@@ -40,12 +40,12 @@ RULE = Rule("NSX101", "hidden-sync", "Hidden host synchronization", cause=(Part.
 _KEEP = Fix(
     "Keep the value on the GPU, or ask for it rarely: nsysx explain NSX101",
     "running += loss.detach()  # .item() once in 100 steps",
-    "The value may be late.",
+    "You see the value some steps later.",
 )
 
 
 _SELECT = Fix(
-    "Use a form of fixed shape: torch.where, masked_fill, weights of 0, or topk with a fixed count; nonzero() and x[mask] ask the "
+    "Use an operation of fixed shape: torch.where, masked_fill, weights of 0, or topk with a fixed count; nonzero() and x[mask] ask the "
     "GPU for a size",
     "out = torch.where(mask, x, 0)  # in place of x[mask]",
 )

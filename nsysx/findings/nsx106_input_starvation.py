@@ -38,7 +38,7 @@ RULE = Rule(
     picture="loader",
 )
 _WORKERS = Fix(
-    "More workers: DataLoader(num_workers=8, pin_memory=True, persistent_workers=True), or cheaper samples",
+    "Use more workers: DataLoader(num_workers=8, pin_memory=True, persistent_workers=True), or cheaper samples",
     "loader = DataLoader(data, num_workers=8,\n    pin_memory=True, persistent_workers=True)",
     "The machine must have that many idle cores, and the storage must keep up.",
     (LOADER,),

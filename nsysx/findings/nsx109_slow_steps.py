@@ -32,6 +32,7 @@ import polars as pl
 
 from nsysx import units
 from nsysx.catalogue import CAUSES, WORKING, Activity
+from nsysx.catalogue import Cause as IdleCause
 from nsysx.events import clocks, ledger, pauses, trend
 from nsysx.findings import _pauses as _pauses_of
 from nsysx.findings._case import Case, Fix, Rule, Worth
@@ -56,6 +57,8 @@ _SAVE = Fix(
 )
 #: Slow steps whose numbers are given.
 _LISTED = 8
+#: Slow steps that the title names; a cause that explains less of the difference than this says how much.
+_NAMED_STEPS, _MOST_OF = 2, 0.9
 
 
 def _components(case: Case, tiles: pl.DataFrame) -> pl.DataFrame:
@@ -231,6 +234,12 @@ def check(case: Case) -> list[Finding]:
     return [_found(case, tiles, table, slow, cost)]
 
 
+def _explained(cause: _Cause | None, reason: str, excess: float, longer: float) -> str:
+    """Return why steps are longer by ``longer``: the cause, else what grows most, by ``excess`` (ns); how much of it, unless nearly all."""
+    reason, explained = (cause.name, cause.ns) if cause else (reason, excess)
+    return reason if explained >= _MOST_OF * longer else f"{reason}, {units.share(explained, longer)} of the difference"
+
+
 def _found(case: Case, tiles: pl.DataFrame, table: pl.DataFrame, slow: Mask, cost: int) -> Finding:
     """Return the finding about these slow steps: what they have more of, and the cause of that where it is known."""
     ns = table["ns"].to_numpy()
@@ -243,21 +252,25 @@ def _found(case: Case, tiles: pl.DataFrame, table: pl.DataFrame, slow: Mask, cos
     ranked = sorted(more.items(), key=lambda item: (-item[1], item[0]))
     worst, excess = ranked[0]
     label = worst.removesuffix("_ns").replace("_", " ")
+    if worst.startswith("idle: "):
+        label = f"GPU idle, {IdleCause.named(worst.removeprefix('idle: ')).label}"
     longer = float(late["ns"].cast(pl.Float64).sum()) / late.height - median
     known = (*_pauses(case, tiles, slow), *_clock(case, tiles, table, slow), *_copied_out(case, tiles, slow))
     causes = [c for c in known if c.ns >= _NAMED * longer]
     cause = next((c for c in sorted(causes, key=lambda c: -c.ns) if c.ns >= _MOSTLY * longer), None)
-    reason, explained = (cause.name, cause.ns) if cause else (label, excess)
-    every = _every(case, ns, late.height)
-    several = late.height > 1
+    every, several = _every(case, ns, late.height), late.height > 1
     more_steps = f" and {late.height - _LISTED} more" if late.height > _LISTED else ""
     takes = f"Step{'s' * several} {', '.join(map(str, late['index'].head(_LISTED).to_list()))}{more_steps} take{'s' * (not several)}"
-    title = (
-        f"{late.height} of {len(ns)} steady steps are slow{every}: {reason} explains "
-        f"{units.share(min(explained, longer), longer)}"
-    )
+    lasts = f"{units.duration(float(late['ns'].to_numpy().mean()))}{' on average' * several}"
+    which = f"{late.height} of {len(ns)} steps take"
+    if every:
+        which = f"E{every[3:]} step takes"
+    elif late.height <= _NAMED_STEPS:
+        which = takes.replace(",", " and")
+    reason = label if worst.startswith("idle") else f"more {label}"
+    title = f"{which} {lasts.removesuffix(' on average')}: {_explained(cause, reason, excess, longer)}"
     detail = (
-        f"{takes} {units.duration(float(late['ns'].to_numpy().mean()))}{' on average' * several}, the median step "
+        f"{takes} {lasts}, the median step "
         f"{units.duration(median)}. Of the difference, {units.duration(min(excess, longer))} is {label}."
     )
     detail = " ".join((detail, *(c.detail for c in causes)))
@@ -272,7 +285,7 @@ def _found(case: Case, tiles: pl.DataFrame, table: pl.DataFrame, slow: Mask, cos
     listened = pauses.listened(case.profile.ranges.notes, case.process)
     collects = "" if listened else "garbage collection, "
     fix = f"Look at what else these steps do: checkpoints, logging, validation, {collects}larger shapes"
-    sure = _worth(case, cause, longer, late.height / len(ns))
+    sure = _worth(case, cause, longer, late.height / len(ns), float(ns.mean()))
     return case.found(
         RULE,
         title,
@@ -282,15 +295,17 @@ def _found(case: Case, tiles: pl.DataFrame, table: pl.DataFrame, slow: Mask, cos
         fix=cause.fix if cause else fix,
         evidence=evidence,
         at=cause.calls if cause else (),
+        title_as_recorded=True,
     )
 
 
-def _worth(case: Case, cause: _Cause | None, longer: float, share: float) -> Worth:
+def _worth(case: Case, cause: _Cause | None, longer: float, share: float, mean: float) -> Worth:
     """Return what the mean step saves if slow steps, a ``share`` of all, had the usual length as far as the cause explains it.
 
-    ``longer``: how much longer they are (ns).
+    ``longer``: how much longer they are than the median step, ``mean``: the mean step (ns), both as recorded. Where the shown step is
+    shorter than that, so is the difference: without its cause, no mean step is shorter than the usual one.
     """
     if cause is None or cause.saving_ns is None:
         return Worth(None, "from step lengths, not replayed")
-    saving = min(round(min(cause.saving_ns, longer) * share), case.step_ns)
+    saving = round(min(cause.saving_ns, longer * min(1.0, case.step_ns / mean)) * share)
     return Worth(saving, "from step lengths: slow steps without it, the others as they are", bound=cause.bound)

@@ -60,8 +60,8 @@ _TOGETHER = (
 )
 #: A stage with nothing to do waits for its neighbor: no rank is late.
 _PIPELINE = (
-    "Waiting in send and receive is the bubble of a pipeline: more micro-batches, an interleaved schedule, or stages that take "
-    "equally long"
+    "Use more micro-batches, an interleaved schedule, or stages that take equally long: waiting in send and receive is the bubble "
+    "of a pipeline"
 )
 
 
@@ -154,12 +154,14 @@ def of_ranks(finding: Finding, table: Table, shown: int | None = None) -> Findin
         return replace(finding, detail=detail, fix=_EARLIER.text, paste=_EARLIER.paste, condition=_EARLIER.condition)
     late = next((r for r in table.rows if r["straggler"]), None)
     if late is not None:
-        fix = f"Rank {late['rank']} comes last: see NSX111 for its cause; no link or bucket size shortens the waiting"
+        fix = (
+            f"Make rank {late['rank']} faster (NSX111): it comes last, and no link or bucket size shortens the waiting"
+        )
     elif row["bubble_ns"] is not None:
-        fix = "The stages of a pipeline wait for each other: more micro-batches, or an interleaved schedule"
+        fix = "Use more micro-batches, or an interleaved schedule: the stages of the pipeline wait for each other"
     else:
         fix = (
-            "The ranks arrive at different times and none is always last: give every rank as much work in each step (batches of "
-            "like length), or use fewer collectives"
+            "Give every rank as much work in each step (batches of like length), or use fewer collectives: the ranks arrive at "
+            "different times and none is always last"
         )
     return replace(finding, detail=detail, fix=fix)

@@ -63,7 +63,7 @@ def of_ranks(table: Table | None) -> Finding:
     why = list((late["late_because"] or {}).items())
     return _answer(
         "found",
-        f"Rank {late['rank']} is late: its peers wait {units.duration(late['late_ns'])} per step",
+        f"Rank {late['rank']} takes {units.duration(late['late_ns'])} per step longer than its peers, which wait for it",
         detail,
         cost_ns=late["late_ns"],
         saving_ns=late["price_ns"],
@@ -77,12 +77,12 @@ def of_ranks(table: Table | None) -> Finding:
 #: What to do about a straggler.
 _FIXES: dict[Late, Fix] = {
     Late.INPUT: Fix(
-        "Its data loading is slow: give it the same workers, prefetch and storage as the other ranks, and samples no longer "
-        "than theirs (NSX106)"
+        "Give it the same workers, prefetch and storage as the other ranks, and samples no longer than theirs: its data loading "
+        "is slow (NSX106)"
     ),
     Late.HOST: Fix(
-        "Look at its host: other processes on its cores, cores far from its GPU, garbage collection, logging or saving on "
-        "this rank only"
+        "Find what slows the CPU of this rank: other processes on its cores, cores far from its GPU, garbage collection, logging "
+        "or saving on this rank only"
     ),
     Late.PROFILER: Fix("Capture again with less tracing: the profiler itself holds this rank up"),
     Late.COMPUTE: Fix(
@@ -90,9 +90,7 @@ _FIXES: dict[Late, Fix] = {
         "sampler = DistributedSampler(data, shuffle=True)  # batches of equal length on every rank",
         "It must be the work that differs between ranks: batch size, sequence lengths, an uneven shard.",
     ),
-    Late.CLOCKS: Fix(
-        "Look at clocks, power and temperature of its GPU: nvidia-smi -q -d CLOCK,PERFORMANCE,TEMPERATURE"
-    ),
+    Late.CLOCKS: Fix("Check clocks, power and temperature of its GPU: nvidia-smi -q -d CLOCK,PERFORMANCE,TEMPERATURE"),
     Late.UNKNOWN: Fix("Capture more steps of all ranks"),
 }
 

@@ -45,13 +45,13 @@ from nsysx.replay.engine import RemoveOps
 
 RULE = Rule("NSX112", "fusion", "Fusion candidates", cause=(Part.WORK,), about=Limit.GPU, whole=True)
 _COMPILE = Fix(
-    "torch.compile(model)",
+    "Fuse them with torch.compile(model)",
     "model = torch.compile(model)",
     "A graph break (print, .item(), a branch on data) splits what can be fused.",
 )
 _DYNAMIC = Fix(
-    "Shapes change from step to step: pad or bucket the inputs to few lengths, and torch.compile(model, dynamic=True), which does not "
-    "compile again for each",
+    "Pad or bucket the inputs to few lengths, and torch.compile(model, dynamic=True), which does not compile again for each: shapes "
+    "change from step to step",
     "model = torch.compile(model, dynamic=True)",
     "A graph break (print, .item(), a branch on data) splits what can be fused.",
 )
@@ -180,8 +180,7 @@ def check(case: Case) -> list[Finding]:
         for r in rows.head(6).to_dicts()
     ]
     count = chains["run"].n_unique() / case.steps
-    fusible = "torch.compile can fuse" if case.program.torch else "can be fused"
-    title = f"Kernels that {fusible} spend about {units.duration(bound)} moving data again"
+    title = f"Unfused kernels: about {units.duration(bound)} {case.per} of avoidable memory traffic"
     detail = (
         f"{chains.height / case.steps:.0f} elementwise, normalization and reduction kernels {case.per}, in {count:.0f} chains, take "
         f"{units.duration(case.per_step(int(chains['ns'].sum())))}. If each chain took as long as its longest kernel, the step "

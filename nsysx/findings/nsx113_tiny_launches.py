@@ -42,7 +42,7 @@ RULE = Rule(
     about=Limit.LAUNCH,
 )
 _FUSED = Fix(
-    "fused=True for the optimizer: all parameters in a few kernels",
+    "Use fused=True for the optimizer: all parameters in a few kernels",
     condition="The parameters must be floating-point tensors on the GPU.",
     needs=(NOT_FUSED,),
 )
@@ -117,7 +117,7 @@ def _fix(case: Case, phase: str | None) -> Fix:
         known = "" if program.optimizer_class else "  # or the class that the program uses: it is not recorded"
         code = f"optimizer = torch.optim.{program.optimizer_class or FUSABLE[0]}(model.parameters(), fused=True){known}"
         return _FUSED._replace(paste=code)
-    ways = ["One batched or fused operation instead of a loop"]
+    ways = ["Use one batched or fused operation instead of a loop"]
     if program.torch and not program.compiled:
         ways.append("torch.compile of this part")
     needs: tuple[Need, ...] = GRAPH if program.torch else (REPEATS,)

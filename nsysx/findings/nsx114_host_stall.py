@@ -173,10 +173,15 @@ def _what_ran(case: Case, ops: pl.Series) -> str:
 
 def _move_it(case: Case, row: Row) -> Fix:
     """Return the advice for a pause whose kind is not known."""
-    text = f"Move what {case.program.host} does in this pause before work{case.in_module(row)} out of the loop"
+    before = _before_what(case, row)
     if case.program.python and known_lines(case.profile) is None:
-        text += "; nsysx run --python records what it is"
-    return Fix(text)
+        return Fix(f"See which line holds the CPU up {before}: nsysx run --python; then move it out of the loop")
+    return Fix(f"Move what {case.program.host} does {before} out of the loop")
+
+
+def _before_what(case: Case, row: Row) -> str:
+    """Return before what the thread pauses."""
+    return f"before {module}" if (module := case.module(row)) else "between launches"
 
 
 def _making(case: Case, ops: pl.Series, row: Row) -> Fix | None:
@@ -237,16 +242,18 @@ def check(case: Case) -> list[Finding]:
         cost = case.lost(cost, worth)
         known = [k for k in _pauses.KINDS if row[k.key] >= _NAMED * row["gaps_ns"]]
         mostly = next((k for k in known if row[k.key] >= _MOSTLY * row["gaps_ns"]), None)
-        title = f"The launching thread pauses before work{case.in_module(row)}: the GPU idles {units.duration(cost)} {case.per}"
+        title = f"GPU idle {units.duration(cost)} {case.per} {_before_what(case, row)}"
         # The verdict counts idle time after a wait toward the wait: without it the thread would have been ahead.
         after = cost - case.taken_by(_ALONE)
         if case.notable(after):
             title += ", some of it after a wait"
         making = _making(case, ops, row)
-        if making and not mostly:
-            title += " (it makes data on the CPU, then copies it)"
         if mostly:
-            title += f" ({mostly.name})"
+            title += f": {mostly.name}"
+        elif making:
+            title += ": the CPU makes data, then copies it"
+        elif case.program.python and known_lines(case.profile) is None:
+            title += "; CPU cause not recorded"
         detail = (
             f"In {units.several(row['stalls'], 'gap')} in {case.steps} steps (longest: {units.duration(row['longest_ns'])} as recorded) "
             f"the launching thread makes no CUDA call and the GPU idles. {_said(case, row, known, ops)}"

@@ -34,7 +34,7 @@ from nsysx.replay.engine import RemoveOps
 
 RULE = Rule("NSX118", "unfused-attention", "Attention that is not fused", cause=(Part.WORK,), about=Limit.GPU)
 _FIX = Fix(
-    "F.scaled_dot_product_attention; in transformers attn_implementation='sdpa'",
+    "Use F.scaled_dot_product_attention; in transformers attn_implementation='sdpa'",
     "y = F.scaled_dot_product_attention(q, k, v, is_causal=True)",
     "Nothing else may need the scores.",
 )

@@ -53,7 +53,7 @@ def check(case: Case) -> list[Finding]:
     ways = ["larger batches", "one batched operation instead of a loop"]
     if case.program.torch and not case.program.compiled:
         ways.insert(0, "torch.compile, which fuses them")
-    fix = f"Fewer, larger kernels: {', '.join(ways)}"
+    fix = f"Launch fewer, larger kernels: {', '.join(ways)}"
     title = f"The GPU pauses {units.duration(cost)} {case.per} between short kernels"
     worth = case.bound(cost, "all pauses between kernels")
     return [

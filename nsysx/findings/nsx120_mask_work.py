@@ -46,12 +46,12 @@ RULE = Rule(
 MaskKernel = TypedDict("MaskKernel", {"kernel": str, "from": str, "count": float, "total_ns": int})
 EVIDENCE: TableOf[MaskKernel] = TableOf(RULE.code)
 _FIXED_SHAPE = Fix(
-    "Use a form with a fixed shape: torch.where, masked_fill, weights of 0; or compute the indices once, if they stay the same",
+    "Use an operation of fixed shape: torch.where, masked_fill, weights of 0; or compute the indices once, if they stay the same",
     "loss = F.cross_entropy(logits, target, ignore_index=IGNORE)\n# or: loss = (per_pixel * keep).sum() / keep.sum()",
     "The masked values must be cheap enough to compute and throw away.",
 )
 _OF_LOSS = _FIXED_SHAPE._replace(
-    text="Use a form with a fixed shape: ignore_index, torch.where, masked_fill, weights of 0"
+    text="Use an operation of fixed shape: ignore_index, torch.where, masked_fill, weights of 0"
 )
 _FAMILY = "sort, scan and gather"
 #: Kernels of other families that only these operations launch.

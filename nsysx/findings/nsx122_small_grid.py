@@ -110,6 +110,6 @@ def _found(case: Case, rows: pl.DataFrame, cost: int, worth: Worth) -> Finding:
     ]
     if case.program.torch and not case.program.compiled:
         ways.insert(0, "torch.compile of that part, which splits reductions over the device")
-    fix = f"More blocks: {', '.join(ways[:-1])}, or {ways[-1]}"
+    fix = f"Give these kernels more blocks: {', '.join(ways[:-1])}, or {ways[-1]}"
     where = {"module": worst["module"]}
     return case.found(RULE, title, detail, worth=worth, cost_ns=cost, where=where, fix=fix, evidence=evidence)

@@ -47,7 +47,7 @@ _PLACE = ["file", "line", "function"]
 _FIXES = (
     (r"^torch/utils/data/", "Let DataLoader workers do it: num_workers=8, persistent_workers=True"),
     (r"^torch/optim/(?!.*:_fused)", "Give the optimizer fused=True, or capture the step in a CUDA graph"),
-    (r"^torch/", "Fewer, larger operations: torch.compile(model), or capture the step in a CUDA graph"),
+    (r"^torch/", "Use fewer, larger operations: torch.compile(model), or capture the step in a CUDA graph"),
 )
 _FIX = "Move it out of the loop, into another process, or onto the GPU"
 

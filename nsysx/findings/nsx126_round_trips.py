@@ -274,8 +274,8 @@ def _fix(seen: Rounds, count: str, asked: str) -> Fix:
     """Return how to make fewer rounds: more inputs in each where a network answers, else all in one."""
     if seen.network:
         return Fix(
-            f"Fewer, larger rounds: {asked or 'the network'} is called {count} times a step, each time for an input from the CPU, and read "
-            "back. Give each call more inputs (more environments or requests at once), or run a network this small on the CPU",
+            f"Make fewer, larger rounds: {asked or 'the network'} is called {count} times a step, each time for an input from the CPU, and "
+            "read back. Give each call more inputs (more environments or requests at once), or run a network this small on the CPU",
             condition="What is asked at once must not depend on the answer before it.",
         )
     return Fix(

@@ -40,8 +40,11 @@ _UNKNOWN = ("other",)
 
 @cache
 def folded(name: str) -> str:
-    """Return a name with its numbers folded: blocks.3.mlp and blocks.4.mlp become blocks.*.mlp, token_7 becomes token_*."""
-    return re.sub(r"\d+", "*", re.sub(r"(?<=[A-Za-z])\d+(?=[A-Za-z])", "#", name)).replace("#", "*")
+    """Return a name with its numbers folded: blocks.3.mlp and blocks.4.mlp become blocks.*.mlp, token_7 becomes token_*.
+
+    A digit within a word is part of it: Conv1d.
+    """
+    return re.sub(r"(?<![A-Za-z])\d+|\d+(?![A-Za-z\d])", "*", name)
 
 
 def _work(profile: Profile, process: int, device: int) -> pl.DataFrame:

@@ -79,7 +79,7 @@ def _course(profile: Profile, limits: Limits) -> str:
     misled = course.kind in ("growing", "falling") or levels.note(profile.steps.levels)
     if limits.whole or not misled:
         return ""
-    return course.note if limits.recorded_ns is None else f"{course.note.removesuffix('.')}, as recorded."
+    return f"{course.note.removesuffix('.')}, as recorded." if limits.unprofiled else course.note
 
 
 def _judged(profile: Profile, limits: Limits) -> tuple[Limit, str, tuple[str, ...]]:

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 
 from nsysx import units
 from nsysx.answer import step_time
+from nsysx.answer.bars import called
 from nsysx.answer.choice import NOTABLE
+from nsysx.events.layers import bare
 from nsysx.model import Column, Finding, Row, Summary, Table
 from nsysx.render.grids import Grid, Texts, grid
 from nsysx.render.safe_text import clean, file_name
@@ -30,14 +32,14 @@ class FindingView:
     notable: bool = False
 
 
-def _where(where: Row, texts: Texts) -> str:
-    """Return a place in the program as text."""
+def _where(where: Row, summary: Summary, texts: Texts) -> str:
+    """Return a place in the program as text; a phase that is the whole place stands once."""
     parts = []
-    if where.get("module"):
-        name = str(where["module"])
-        parts.append("repeated blocks" if name == "*" else f"module {texts(name, 120)}")
-    if where.get("phase"):
-        parts.append(texts(where["phase"], 40))
+    module, phase = (str(where.get(k) or "") for k in ("module", "phase"))
+    if module:
+        parts.append(texts(called(summary, module), 120))
+    if phase and phase != bare(module):
+        parts.append(texts(phase, 40))
     if where.get("near"):
         parts.append(texts(where["near"], 120))
     if where.get("file"):
@@ -83,7 +85,7 @@ def finding_of(finding: Finding, summary: Summary, texts: Texts, width: int) -> 
         verdict=finding.verdict,
         title=step_time.title(summary, finding, title) if finding.verdict == "found" else title,
         detail=texts(finding.detail, 2000),
-        where=_where(finding.where, texts),
+        where=_where(finding.where, summary, texts),
         cost=cost,
         cost_time="as recorded" if step_time.in_recorded_time(summary) and finding.cost_as_recorded else "",
         saving="" if not saving else ("at most " if finding.bound else "") + units.duration(saving),

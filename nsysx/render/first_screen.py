@@ -122,6 +122,10 @@ def _items(
     lines = dict.fromkeys(a.finding for a in summary.answer.do if a.finding is not None)
     titles = {a.finding: a.text for a in said.also}
     chosen = [*lines, *(a.finding for a in summary.answer.also if a.finding not in lines)]
+    done: dict[int, list[str]] = {}
+    for action in summary.answer.do:
+        if action.finding is not None:
+            done.setdefault(action.finding, []).append(_what(texts(action.text, 400)))
     step, then = step_time.step_ns(summary), said.then_ns
     marks = live_timeline.marks(windows(summary), [findings[n] for n in chosen])
     marked = {mark[0] for of_window in marks for mark in of_window}
@@ -138,7 +142,7 @@ def _items(
             Item(
                 number=number,
                 code=shown.code,
-                what=_what(said.do if place in lines and len(lines) == 1 == len(summary.answer.do) else shown.fix),
+                what=", then ".join(done.get(place) or [_what(shown.fix)]),
                 title=titles.get(place, shown.title),
                 worth="" if not saving or not step else f"{'up to ' * bound}{units.duration(saving)}",
                 share=min(1.0, saving / step) if saving and step else 0.0,

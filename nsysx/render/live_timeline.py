@@ -72,7 +72,7 @@ def _inside(place: Place, finding: Finding) -> bool:
     if not module:
         outside = not finding.where.get("near") or place.module in ("", IN_STEP)
         return outside and phase in ("", place.phase)
-    pattern = "[^.]*".join(map(re.escape, module.split("*")))
+    pattern = r"\d+".join(map(re.escape, module.split("*")))
     named = re.fullmatch(pattern, bare(place.module)) is not None
     return (named and phase in ("", place.phase)) or (module == phase == place.phase)
 

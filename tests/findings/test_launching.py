@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from nsysx.analyses.helpers import module_names
+from nsysx.judging.gpu_work import folded
 from nsysx.model import Finding
 from tests.findings import Program, empty, healthy, stepless
 
@@ -109,7 +111,7 @@ def test_a_graph_of_one_part_needs_what_a_graph_of_the_model_needs(tmp_path: Pat
     summary = Program().steps(body).summary(tmp_path)
     (part,) = [f for f in summary.findings or () if f.code == "NSX113"]
     (whole,) = [f for f in summary.findings or () if f.code == "NSX102"]
-    assert "One batched or fused operation" in part.fix
+    assert "one batched or fused operation" in part.fix
     assert any(c.state == "violated" for c in whole.conditions) == waits
     assert ("CUDA graph of it" in part.fix) == (not waits)
     assert part.conditions == (() if waits else whole.conditions)
@@ -152,7 +154,7 @@ def test_a_pause_before_an_upload_makes_its_data(tmp_path: Path, size: int, made
 
     finding = Program().steps(body).finding(tmp_path, "NSX114")
     assert finding.verdict == "found"
-    assert ("it makes data on the CPU" in finding.title) == made
+    assert ("the CPU makes data" in finding.title) == made
     assert finding.fix.startswith("Make this data on the GPU") == made
 
 
@@ -214,7 +216,7 @@ def test_inputs_of_ever_new_length_are_not_compiled_for_each(
 
     finding = Program().steps(body, 12).finding(tmp_path, "NSX112")
     assert ("dynamic=True" in finding.paste) == dynamic
-    assert ("pad or bucket" in finding.fix) == dynamic
+    assert ("Pad or bucket" in finding.fix) == dynamic
 
 
 def fusible(tmp_path: Path, outer: str, inner: str, *kernels: tuple[str, int]) -> Finding:
@@ -355,6 +357,35 @@ def test_a_short_forward_that_launches_limit_is_batched(
     )
 
 
+@pytest.mark.parametrize(
+    ("module", "classes", "said"),
+    [
+        ("0", ["MoE"], "MoE (0)"),
+        ("*", ["MoE"] * 4, "4 x MoE"),
+        ("r.*.*", ["MoE"] * 4, "4 x MoE"),
+        ("0.1", ["Conv2d"], "Conv2d (0.1)"),
+        ("layer*.*.conv*", ["Conv2d", "Identity"], "2 modules (layer*.*.conv*)"),
+        ("*.*", ["Conv2d", "ReLU"], "2 modules"),
+        ("blocks.*.qkv", ["Linear"] * 4, "blocks.*.qkv"),
+        ("(optimizer)", [], "the optimizer"),
+        ("(clip)", [], "gradient clipping"),
+        ("(step, outside modules)", [], "code outside modules"),
+        ("Linear#*", [], "Linear"),
+    ],
+)
+def test_modules_are_called_as_people_write_them(module: str, classes: list[str | None], said: str) -> None:
+    assert module_names.spoken(module, lambda pattern: classes) == said
+
+
+def test_a_digit_within_a_word_is_part_of_it() -> None:
+    assert [folded(name) for name in ("Conv1d", "layer1.0.bn2", "token_12", "h.10.mlp")] == [
+        "Conv1d",
+        "layer*.*.bn*",
+        "token_*",
+        "h.*.mlp",
+    ]
+
+
 def test_a_module_that_is_only_a_number_is_called_by_its_class(tmp_path: Path) -> None:
     def of(*paths: str) -> str:
         def body(program: Program, number: int) -> None:
@@ -366,5 +397,5 @@ def test_a_module_that_is_only_a_number_is_called_by_its_class(tmp_path: Path) -
 
         return Program().steps(body).findings(tmp_path, "NSX114")[0].title
 
-    assert "before work in MoE (0):" in of("0:MoE")
-    assert "before work in blocks.0:" in of("blocks.0:MoE")
+    assert "before MoE (0);" in of("0:MoE")
+    assert "before blocks.0;" in of("blocks.0:MoE")

@@ -49,7 +49,7 @@ def test_the_late_rank_is_named(tmp_path: Path) -> None:
     path = one_report(tmp_path / "r.sqlite", [300_000, 300_000, 500_000])
     (finding,) = (f for f in summarize([path]).findings or () if f.code == "NSX111")
     assert finding.verdict == "found"
-    assert finding.title.startswith("Rank 2 is late")
+    assert finding.title.startswith("Rank 2 takes 200 us per step longer than its peers")
     assert finding.cost_ns_per_step == pytest.approx(200_000, rel=0.01)
     assert finding.evidence[0] == {"part": "compute", "more than others_ns": 200_000}
 
@@ -66,7 +66,7 @@ def test_waiting_is_told_from_transfer(tmp_path: Path) -> None:
     path = one_report(tmp_path / "r.sqlite", [300_000, 300_000, 500_000])
     (finding,) = (f for f in summarize([path]).findings or () if f.code == "NSX110")
     assert finding.detail.endswith("Of that, 200 us is waiting for another rank and 50.0 us is transfer.")
-    assert finding.fix.startswith("Rank 2 comes last: ")
+    assert finding.fix.startswith("Make rank 2 faster")
     assert "NSX111" in finding.fix
     path = one_report(tmp_path / "even.sqlite", [300_000, 300_000])
     (finding,) = (f for f in summarize([path]).findings or () if f.code == "NSX110")
@@ -84,4 +84,4 @@ def test_a_rank_with_more_steady_steps_than_it_shares_is_told_so(tmp_path: Path)
     assert said.detail == (
         "It is so. In the steps that are steady on all ranks, 200 us is waiting for another rank and 50.0 us is transfer."
     )
-    assert said.fix.startswith("Rank 1 comes last: ")
+    assert said.fix.startswith("Make rank 1 faster")

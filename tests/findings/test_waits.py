@@ -191,7 +191,7 @@ def test_waits_of_ddp_for_its_own_statistics_are_not_the_programs(tmp_path: Path
 @pytest.mark.parametrize(
     ("size", "after", "api", "said"),
     [
-        (8, "DeviceSelectSweepKernel<int>", "cudaStreamSynchronize_v3020", "Use a form of fixed shape"),
+        (8, "DeviceSelectSweepKernel<int>", "cudaStreamSynchronize_v3020", "Use an operation of fixed shape"),
         (
             16,
             "DeviceSelectSweepKernel<int>",

@@ -3,25 +3,49 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from nsysx import units
+from nsysx.events.attribute import IN_STEP, outside_in
 
-_NUMBER = re.compile(r"\d+|\*")
+_NUMBERS = re.compile(r"(\d+|\*)(\.(\d+|\*))*")
+#: What the column module says of work in no module, and how people say it.
+_OUTSIDE = {
+    IN_STEP: "code outside modules",
+    outside_in("optimizer"): "the optimizer",
+    outside_in("backward"): "the backward pass",
+    outside_in("forward"): "the forward pass",
+    outside_in("clip"): "gradient clipping",
+    outside_in("data"): "data loading",
+    outside_in("evaluation"): "the evaluation",
+}
 
 
-def is_number(module: str) -> bool:
-    """Return whether a module's path is only a number, or "*" for several such: then it is called by its class."""
-    return _NUMBER.fullmatch(module) is not None
+def spoken(module: str, classes: Callable[[str], Collection[str | None]]) -> str:
+    """Return a module as people write it: "4 x MoE" for "*" or "r.*.*", "MoE (0)" for "0", "the optimizer" for "(optimizer)".
+
+    ``classes`` returns the class of each module whose whole path a regular expression matches. Other paths stay; "#1", which
+    tells networks of one class apart, goes.
+    """
+    if module in _OUTSIDE:
+        return _OUTSIDE[module]
+    known = _of_class(module) and classes(r"\d+".join(map(re.escape, module.split("*"))))
+    return by_class(module, known) if known else re.sub(r"#[\d*]+", "", module)
+
+
+def _of_class(module: str) -> bool:
+    """Return whether a path has nothing but numbers, or a number in several places: then it is called by its class."""
+    return _NUMBERS.fullmatch(module) is not None or module.count("*") > 1
 
 
 def by_class(module: str, classes: Collection[str | None]) -> str:
-    """Return what a module that is only a number is called, from the class of each module that it stands for.
+    """Return what modules are called whose path says nothing, from the class of each: "4 x MoE", "MoE (0)".
 
-    "4 x MoE", "MoE (0)"; without one class for all "4 modules" or "module 0".
+    Without one class for all "4 modules", "4 modules (r.*.*)" or "module 0".
     """
     alike = set(classes)
     name = alike.pop() if len(alike) == 1 else None
     if not name:
-        return units.several(len(classes), "module") if len(classes) > 1 else f"module {module}"
+        told = "" if _NUMBERS.fullmatch(module) else f" ({module})"
+        return f"{units.several(len(classes), 'module')}{told}" if len(classes) > 1 else f"module {module}"
     return f"{len(classes)} x {name}" if len(classes) > 1 else f"{name} ({module})"
