@@ -40,7 +40,8 @@ def said_twice(summary: Summary) -> list[str]:
         f"the step is {v} ns in {k}, {now}" for k, vs in steps.items() for v in vs if not near(v, now, said.sentence)
     ]
     if said.then_ns is not None and screen.todo:
-        bad += [] if units.duration(now - said.then_ns) in screen.todo[0].worth else ["the list saves something else"]
+        last = next(i for i in screen.todo if i.code == said.code)  # what is done before it has a saving of its own
+        bad += [] if units.duration(now - said.then_ns) in last.worth else ["the list saves something else"]
         factor = re.search(r"([\d.]+)x", said.factor)
         if factor and abs(float(factor[1]) - now / said.then_ns) > 0.06 * now / said.then_ns:
             bad.append(f"{said.factor} is not {now} to {said.then_ns}")
