@@ -50,7 +50,7 @@ class TableSpec:
     ``depth``: 0 is shown everywhere, 1 is left out of the terminal if there are steps, 2 is left out unless asked for, and the
     page folds its rows. ``rows``: the most rows worth showing. ``keep``: if not all rows fit, those with the largest value in
     this column stay, in their order. ``tree``: rows are modules, shown below their callers. ``ledger``: drawn as bars of
-    parts, not as a grid. ``unseen``: only for programs. ``terms``: the column whose values the glossary explains.
+    parts, not as a grid. ``unseen``: only for programs. ``terms``: the columns whose values the glossary explains.
     """
 
     covers: Literal["steady", "shown device", "replayed", "whole", "rows"] = "whole"
@@ -67,7 +67,7 @@ class TableSpec:
     tree: bool = False
     ledger: bool = False
     unseen: bool = False
-    terms: str = ""
+    terms: tuple[str, ...] = ()
     matters: tuple[str, ...] = ()
 
 

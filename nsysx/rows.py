@@ -21,6 +21,7 @@ class Column:
     ``dtype`` is a polars type name, ``unit`` is "ns", "bytes", "" ... ``sums`` says whether its values are sums that are shown
     per step: over the "scope" of the table, over the steps of its "row" (column ``steps``), or "" for neither, such as a
     maximum, a mean, or the number of a thread. ``label`` is its head for people where its name without the unit will not do.
+    ``codes``: its values are words of nsysx such as "queue_full", shown as "queue full"; names from the program stay as they are.
     """
 
     name: str
@@ -29,6 +30,7 @@ class Column:
     meaning: str
     sums: Literal["", "scope", "row"] = ""
     label: str = ""
+    codes: bool = False
 
 
 class Of(NamedTuple):
@@ -38,6 +40,7 @@ class Of(NamedTuple):
     unit: str = ""
     sums: Literal["", "scope", "row"] = ""
     label: str = ""
+    codes: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +60,8 @@ def columns_of(row: Any) -> tuple[Column, ...]:
         kind, *said = get_args(hint) or (hint,)
         if not said or not isinstance(said[0], Of):
             raise TypeError(f"{name}: a column without its meaning")
-        made.append(Column(name, _dtype(kind), said[0].unit, said[0].meaning, said[0].sums, said[0].label))
+        of = said[0]
+        made.append(Column(name, _dtype(kind), of.unit, of.meaning, of.sums, of.label, of.codes))
     return tuple(made)
 
 

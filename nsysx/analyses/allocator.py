@@ -21,7 +21,7 @@ class AllocationRow(TypedDict):
     """The allocation and free calls of one place."""
 
     api: Annotated[str, Of("API function", label="call")]
-    kind: Annotated[str, Of("alloc, free, host_alloc")]
+    kind: Annotated[str, Of("alloc, free, host_alloc", codes=True)]
     module: Annotated[str | None, Of("innermost module at the call")]
     phase: Annotated[str | None, Of("phase at the call")]
     thread_role: Annotated[
@@ -77,6 +77,7 @@ SHOWN = TableSpec(
         "kind",
     ),
     bar="total_ns",
+    terms=("api",),
 )
 
 #: Advice for which a rule has code to paste.

@@ -19,7 +19,7 @@ class ApiBillRow(TypedDict):
     """One API function, with and without one-time costs."""
 
     name: Annotated[str, Of("API function")]
-    kind: Annotated[str, Of("launch, copy, sync, alloc, ...")]
+    kind: Annotated[str, Of("launch, copy, sync, alloc, ...", codes=True)]
     calls: Annotated[int, Of("calls in the whole capture")]
     self_ns: Annotated[int, Of("its own time: waiting + profiler + one_time + repeated", "ns")]
     waiting_ns: Annotated[int, Of("waiting for GPU work, its own copy and a full launch queue included", "ns")]
@@ -60,6 +60,7 @@ SHOWN = TableSpec(
     ),
     bar="self_ns",
     depth=1,
+    terms=("name",),
 )
 
 

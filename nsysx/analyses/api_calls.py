@@ -21,7 +21,7 @@ class ApiRow(TypedDict):
     """One API function."""
 
     name: Annotated[str, Of("API function")]
-    kind: Annotated[str, Of("launch, copy, sync, alloc, ...")]
+    kind: Annotated[str, Of("launch, copy, sync, alloc, ...", codes=True)]
     calls: Annotated[int, Of("how often it was called")]
     total_ns: Annotated[int, Of("duration on the CPU, summed; wall clock, not CPU time", "ns")]
     self_ns: Annotated[int, Of("duration without nested calls", "ns")]
@@ -62,7 +62,7 @@ SHOWN = TableSpec(
         "kind",
     ),
     bar="self_ns",
-    terms="name",
+    terms=("name",),
 )
 
 

@@ -56,7 +56,8 @@ class CopySiteRow(TypedDict):
         int | None, Of("duration of the API calls; null if graphs launched all of them", "ns", sums="scope")
     ]
     obstacle: Annotated[
-        str | None, Of("why it is not hidden: pageable, sync_after, same_stream, nothing_beside; null when it is")
+        str | None,
+        Of("why it is not hidden: pageable, sync_after, same_stream, nothing_beside; null when it is", codes=True),
     ]
 
 

@@ -37,7 +37,9 @@ class BatchRow(TypedDict):
     pin_thread_ns: Annotated[
         int | None, Of("time in CUDA API calls of the pin memory thread meanwhile; null without one", "ns")
     ]
-    verdict: Annotated[str, Of("starved (the device idled for a tenth of the wait or more), hidden, or no_wait")]
+    verdict: Annotated[
+        str, Of("starved (the device idled for a tenth of the wait or more), hidden, or no_wait", codes=True)
+    ]
 
 
 COLUMNS = columns_of(BatchRow)

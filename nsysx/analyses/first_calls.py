@@ -58,7 +58,7 @@ SHOWN = TableSpec(
     bar="one_time_ns",
     hide=("api",),
     rows=20,
-    terms="name",
+    terms=("name", "api"),
 )
 _WHOLE = "nsysx report without --time-range"
 #: Most rows listed one by one; the others share one row, so that the sum is the whole bill.

@@ -48,7 +48,11 @@ class FlopsRow(TypedDict):
     step_ns: Annotated[int | None, Of("mean step, without the profiler if that is known; only for the step", "ns")]
     step_from: Annotated[
         str | None,
-        Of("where step_ns comes from: recorded, in_process, second_run, modelled or assumed", label="step time from"),
+        Of(
+            "where step_ns comes from: recorded, in_process, second_run, modelled or assumed",
+            label="step time from",
+            codes=True,
+        ),
     ]
     mfu: Annotated[
         float | None,

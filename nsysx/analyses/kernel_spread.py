@@ -56,7 +56,7 @@ class SpreadRow(TypedDict):
     p10_ns: Annotated[float | None, Of("a tenth took at most this", "ns")]
     p90_ns: Annotated[float | None, Of("nine tenths took at most this", "ns")]
     spread: Annotated[float | None, Of("(p90 - p10) / median, without the first execution")]
-    verdict: Annotated[str, Of("steady, first_call, concurrent, cold_l2, data, clock, cannot_tell")]
+    verdict: Annotated[str, Of("steady, first_call, concurrent, cold_l2, data, clock, cannot_tell", codes=True)]
     detail: Annotated[str, Of("the numbers behind the verdict")]
 
 

@@ -71,7 +71,9 @@ class LaunchRow(TypedDict):
         ),
     ]
     idle_share: Annotated[float | None, Of("both over the steady time of the shown device, 0 to 1")]
-    verdict: Annotated[str, Of("free (behind a busy GPU), critical (the GPU waits for them), queue_full, cannot_tell")]
+    verdict: Annotated[
+        str, Of("free (behind a busy GPU), critical (the GPU waits for them), queue_full, cannot_tell", codes=True)
+    ]
 
 
 COLUMNS = columns_of(LaunchRow)
@@ -102,6 +104,7 @@ SHOWN = TableSpec(
     ),
     hide=("launches_per_step",),
     depth=1,
+    terms=("name",),
 )
 
 

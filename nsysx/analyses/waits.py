@@ -84,7 +84,7 @@ SHOWN = TableSpec(
         "phase",
     ),
     bar="total_ns",
-    terms="api",
+    terms=("api",),
 )
 
 

@@ -70,8 +70,8 @@ class Texts:
         return text, "" if text == full else full
 
 
-def _describe(value: Any, column: Column, texts: Texts, scope: Scope | None = None) -> Cell:
-    """Return the cell of one value; integers are sums over ``scope``, and are shown per step."""
+def _describe(value: Any, column: Column, texts: Texts, scope: Scope | None = None, *, term: bool = False) -> Cell:
+    """Return the cell of one value; integers are sums over ``scope``, and are shown per step. ``term``: the glossary has it."""
     if value is None or value == "":
         return Cell("-", None)
     if isinstance(value, bool):
@@ -90,13 +90,8 @@ def _describe(value: Any, column: Column, texts: Texts, scope: Scope | None = No
         if scope is not None and scope.steps and column.dtype.startswith(("Int", "UInt")):
             value = scope.per_step(value)
         return Cell(number(value, column.name, column.unit), float(value))
-    text, full = texts.cell(worded(value, column.name) if isinstance(value, str) else value, column.name)
-    return Cell(
-        text,
-        (full or text).lower(),
-        full,
-        glossary.key(str(value)[:100]) or "" if column.name in ("name", "api") else "",
-    )
+    text, full = texts.cell(worded(value, column) if isinstance(value, str) else value, column.name)
+    return Cell(text, (full or text).lower(), full, (glossary.key(str(value)[:100]) or "") if term else "")
 
 
 def _tree(rows: Sequence[Row], top: int) -> list[Row]:
@@ -192,7 +187,7 @@ def grid(table: Table, *, top: int, redact: bool, width: int) -> Grid:
         value = row.get(column.name)
         if value in (None, "") and column is columns[0]:
             return Cell(spec.unknown)
-        made = _describe(value, column, texts, _scope_of(row, column, table))
+        made = _describe(value, column, texts, _scope_of(row, column, table), term=column.name in spec.terms)
         if value is not None and row.get(f"{column.name.removesuffix('_ns')}_from") == "composed":
             made = replace(made, text=f"≈ {made.text}")
         if column.name == "file" and value and row.get("line"):

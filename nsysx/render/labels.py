@@ -16,10 +16,6 @@ VERDICTS = {limit.value: limit.label for limit in Limit}
 
 CAUSES = {cause.value: (cause.colour, cause.label) for cause in Cause}
 
-#: Columns whose text is the program's own and is shown unchanged.
-_NAMES = frozenset(
-    {"name", "path", "parent", "cls", "module", "phase", "api", "file", "function", "kernel", "removed", "moves_to"}
-)
 #: An identifier such as "queue_full", and phrases in a column's meaning that only readers of the code understand.
 _CODE = re.compile(r"[a-z0-9]+(?:_[a-z0-9]+)+")
 _FOR_CODE = re.compile(r"[;,] null likewise|[;,] see [a-z]+_from\b")
@@ -44,11 +40,11 @@ def label_of(column: Column) -> str:
     return clean(column.label, 40) or label(column.name)
 
 
-def worded(value: str, name: str) -> str:
-    """Return the text of a cell: identifiers become words ("queue full"), names from the program stay as they are."""
-    if name == "family":
+def worded(value: str, column: Column) -> str:
+    """Return the text of a cell: codes become words ("queue full"), names from the program stay as they are."""
+    if column.name == "family":
         return WORDS.get(value, value)
-    return _spaced(value) if name not in _NAMES and _CODE.fullmatch(value) else value
+    return _spaced(value) if column.codes and _CODE.fullmatch(value) else value
 
 
 def _spaced(identifier: str) -> str:

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nsysx.answer.bars import folded_label, folded_path
+from nsysx.events.attribute import GRADES
 from nsysx.model import Column, Row
-
-#: Grades of attribution from strongest to weakest; a folded row has the weakest of its members.
-_GRADES = ("thread", "seq", "sequence", "time", "none")
 
 
 def _key(row: Row) -> tuple[str, str, str]:
@@ -54,5 +52,6 @@ def _sum(rows: Sequence[Row], name: str) -> int | None:
 
 
 def _weakest(rows: Sequence[Row]) -> str | None:
+    """Return the weakest grade of attribution among the rows."""
     grades = [str(row["grade"]) for row in rows if row.get("grade") is not None]
-    return max(grades, key=lambda g: _GRADES.index(g) if g in _GRADES else len(_GRADES), default=None)
+    return max(grades, key=lambda g: GRADES.index(g) if g in GRADES else len(GRADES), default=None)

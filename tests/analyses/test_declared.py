@@ -13,7 +13,7 @@ from nsysx.analyses import modules
 from nsysx.events.profile import NotRecorded
 from nsysx.model import Column, Scope, Table, TableSpec
 from nsysx.ranks import comparison
-from nsysx.render import dictionary, grids
+from nsysx.render import dictionary, glossary, grids
 from tests import reports
 from tests.reports import gather
 
@@ -128,3 +128,19 @@ def test_the_depth_of_nested_modules_is_found_once_each() -> None:
 
 def test_depths_of_circles_and_unknown_parents_end() -> None:
     assert modules._depths({"a": "b", "b": "a", "c": "gone", "d": "c"}) == {"b": 0, "a": 1, "c": 1, "d": 2}
+
+
+def test_codes_are_shown_as_words_and_names_of_the_program_as_they_are() -> None:
+    columns = (Column("report", "String", "", "a file"), Column("verdict", "String", "", "a code", codes=True))
+    table = Table("t", "", columns, ({"report": "masked_slow", "verdict": "queue_full"},))
+    ((report, verdict),) = grids.grid(table, top=1, redact=True, width=80).rows or ()
+    assert (report.text, verdict.text) == ("masked_slow", "queue full")
+
+
+def test_the_glossary_is_asked_only_for_the_columns_that_say_so() -> None:
+    columns = (Column("api", "String", "", "a call"), Column("name", "String", "", "a name"))
+    row = {"api": "cudaLaunchKernel", "name": "cudaLaunchKernel"}
+    shown = grids.grid(Table("t", "", columns, (row,), shown=TableSpec(terms=("api",))), top=1, redact=True, width=80)
+    ((api, name),) = shown.rows or ()
+    assert (api.term, name.term) == (glossary.key("cudaLaunchKernel"), "")
+    assert api.term
