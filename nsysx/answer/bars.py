@@ -280,7 +280,7 @@ def pictured(summary: Summary, first: Finding | None) -> Picture:
     if late is not None:
         return Picture("ranks", "One step, rank by rank", _rank_bars(summary, late))
     asked: str = findings.rule_of(first.code).picture if first else ""
-    if summary.steps.source == "capture" and (picture := clock_bars.pictured(summary, asked)):
+    if summary.steps.source == "capture" and (picture := clock_bars.pictured(summary, first, asked)):
         return picture
     step = step_bar(summary)
     if step is None:

@@ -7,19 +7,25 @@ from typing import NamedTuple
 from nsysx.advice import Bar, Part, Picture
 from nsysx.analyses import event_windows, events, stopwatch
 from nsysx.catalogue import Paint
-from nsysx.model import Summary
+from nsysx.findings.nsx115_wrong_timing import BOTH_SIDES, EVIDENCE, KERNEL_ITSELF
+from nsysx.model import Finding, Summary
 
 #: cuda.Event windows in a picture, and how many times the median a reading may be before it is left out.
 _MOST_WINDOWS, _FAR = 6, 20
 
 
-def _reading_bars(summary: Summary) -> tuple[Bar, ...]:
-    """Return the true time of the kernel that the program times itself, and what each way of timing reads."""
+def _reading_bars(summary: Summary, first: Finding | None) -> tuple[Bar, ...]:
+    """Return the true time of the kernel that the program times itself, and what each way of timing reads.
+
+    It is the kernel that the finding ``first`` is about, where it is about one.
+    """
     rows = [r for r in summary.of(stopwatch.ROWS) if r.get("both_ns") is not None or r.get("after_ns") is not None]
     custom = [r for r in rows if r.get("custom")] or rows
     if not custom:
         return ()
-    row = custom[0]
+    said = {r["way"]: r["reads_ns"] for r in first.of(EVIDENCE)} if first is not None else {}
+    of_finding = (r for r in rows if (r["kernel_ns"], r["both_ns"]) == (said.get(KERNEL_ITSELF), said.get(BOTH_SIDES)))
+    row = next(of_finding, custom[0])
     ways = (
         ("the kernel itself", row["kernel_ns"], Paint.COMPUTE),
         ("synchronize before and after", row["both_ns"], Paint.LAUNCH),
@@ -99,13 +105,16 @@ def _reading_ns(window: event_windows.WindowRow) -> int:
     return window["reading_ns"]
 
 
-def pictured(summary: Summary, asked: str) -> Picture | None:
-    """Return the picture of what the clocks of a program without steps read, None where none was asked for or recorded."""
+def pictured(summary: Summary, first: Finding | None, asked: str) -> Picture | None:
+    """Return the picture of what the clocks of a program without steps read, None where none was asked for or recorded.
+
+    ``first`` is the finding that asks for it.
+    """
     if asked == "windows" and (places := _turn_bars(summary)):
         return Picture("windows", "What the median window between two cuda.Events reads, place by place", places)
     if asked == "windows" and (windows := _window_bars(summary)):
         left = "" if windows.first else ", without the first, which pays what is paid once"
         return Picture("windows", f"What the first windows between two cuda.Events read{left}", windows.bars)
-    if asked in ("windows", "readings") and (readings := _reading_bars(summary)):
+    if asked in ("windows", "readings") and (readings := _reading_bars(summary, first)):
         return Picture("readings", "What each way of timing reads", readings)
     return None

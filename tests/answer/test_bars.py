@@ -6,9 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from nsysx.analyses import stopwatch
 from nsysx.answer import bars, clock_bars
 from nsysx.model import Summary
 from tests.render import factory
+from tests.samples import Samples
 
 
 @pytest.mark.parametrize(
@@ -31,3 +33,15 @@ def test_without_work_in_the_shown_step_recorded_work_is_told_as_recorded() -> N
     summary: Summary = factory.summary()
     assert summary.verdict.parts and bars._to_shown(summary) > 0
     assert bars._to_shown(replace(summary, verdict=replace(summary.verdict, parts={}))) == 1.0
+
+
+def test_bars_of_readings_are_of_the_kernel_that_the_finding_is_about(recorded: Samples) -> None:
+    """A program may time several kernels: here one of 2 ms stands first in the table."""
+    summary = recorded.summary("custom_add")
+    finding = next(f for f in summary.findings or () if f.code == "NSX115")
+    assert finding.verdict == "found"
+    table = summary.tables[stopwatch.KEY]
+    assert table.rows
+    other = {**table.rows[0], "kernel_ns": 2_000_000.0, "both_ns": None}
+    several = replace(summary, tables={**summary.tables, stopwatch.KEY: replace(table, rows=(other, *table.rows))})
+    assert clock_bars.pictured(several, finding, "readings") == clock_bars.pictured(summary, finding, "readings")
