@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import base64
+import html
+import json
 import os
+import re
 import shutil
 import time
 from collections.abc import Iterator
@@ -337,6 +340,28 @@ def test_a_finding_leads_to_its_time_and_its_mark_to_the_finding(browser, pages)
     canvas.send_keys("0")
     canvas.send_keys(str(number))
     assert window(browser) == shown
+
+
+def test_flags_at_the_edge_stand_side_by_side(browser, tmp_path):
+    """Six findings in the last hundredth of the step: the page opens, and each flag has a place of its own."""
+    full = factory.summary()
+    page = html_page.render(full)
+    live = re.search(r'data-live="([^"]*)"', page)
+    assert live
+    data = json.loads(html.unescape(live[1]))
+    ns = data["ns"]
+    marks = [[number, ns - ns // 100 - number * 1000, ns - number * 1000] for number in range(1, 7)]
+    crowded = tmp_path / "crowded.html"
+    data["marks"] = marks
+    crowded.write_text(page.replace(live[1], html.escape(json.dumps(data)), 1), encoding="utf-8")
+    browser.set_page_load_timeout(60)
+    visit(browser, crowded)
+    canvas = browser.find_element("css selector", "#timeline canvas")
+    for number in range(1, 7):
+        canvas.send_keys("0")
+        canvas.send_keys(str(number))
+        start, end = window(browser)
+        assert start <= marks[number - 1][1] < marks[number - 1][2] <= end
 
 
 def test_the_still_timeline_stands_on_paper_and_without_scripts(browser, pages):

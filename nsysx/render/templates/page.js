@@ -169,28 +169,29 @@ document.querySelectorAll("figure[data-live]").forEach(function (figure) {
       });
       g.restore();
     });
-    var taken = [];
-    data.marks.forEach(function (mark) {
-      var a = left + (mark[1] - from) * scale, b = left + (mark[2] - from) * scale;
-      if (b < left || a > wide) return;
-      a = Math.max(a, left);
-      b = Math.min(Math.max(b, a + 2), wide);
+    var seen = data.marks.filter(function (mark) { return left + (mark[2] - from) * scale >= left && left + (mark[1] - from) * scale <= wide; });
+    /* The flags stand side by side: pushed to the right from the first on, then back from the edge. */
+    var taken = seen.map(function (mark) {
+      var a = Math.max(left + (mark[1] - from) * scale, left), b = Math.min(Math.max(left + (mark[2] - from) * scale, a + 2), wide);
+      return { mark: mark, a: a, b: b, at: Math.max((a + b) / 2, left + 8) };
+    }).sort(function (one, other) { return one.at - other.at; });
+    for (var n = 1; n < taken.length; n++) taken[n].at = Math.max(taken[n].at, taken[n - 1].at + 15);
+    for (var m = taken.length - 1, edge = wide - 8; m >= 0; m--, edge -= 15) taken[m].at = edge = Math.min(taken[m].at, edge);
+    taken.forEach(function (flag) {
       g.fillStyle = style.getPropertyValue("--accent");
-      g.fillRect(a, FLAG - 4, b - a, 3);
-      g.fillRect(a, FLAG - 4, 1, high - AXIS - FLAG + 4);
-      var at = Math.min(Math.max((a + b) / 2, left + 8), wide - 8);
-      while (taken.some(function (other) { return Math.abs(other - at) < 15; })) at += at > wide - 40 ? -15 : 15;
-      taken.push(at);
-      mark[3] = at;
+      g.fillRect(flag.a, FLAG - 4, flag.b - flag.a, 3);
+      g.fillRect(flag.a, FLAG - 4, 1, high - AXIS - FLAG + 4);
+      flag.mark[3] = flag.at;
       g.beginPath();
-      g.arc(at, 8, 7, 0, 7);
+      g.arc(flag.at, 8, 7, 0, 7);
       g.fill();
       g.fillStyle = style.getPropertyValue("--bg");
       g.font = "bold 11px system-ui, sans-serif";
       g.textAlign = "center";
-      g.fillText(String(mark[0]), at, 8.5);
+      g.fillText(String(flag.mark[0]), flag.at, 8.5);
       g.textAlign = "left";
     });
+    taken = taken.map(function (flag) { return flag.at; });
     data.lines.forEach(function (line) {
       var x = left + (line[0] - from) * scale;
       if (x < left + 1 || x > wide) return;
