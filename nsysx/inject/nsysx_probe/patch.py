@@ -31,8 +31,6 @@ finally:
 
 #: The local variable of the patched code that holds what the template calls, and what stands for it until it is compiled.
 _HOLDER, _STAND_IN = "_nsysx", "what the probe calls"
-#: The local variable of what was called last.
-_CALLED = "_nsysx_f"
 _COMPILING = "_nsysx_compiling"
 
 _FUTURES = 0
@@ -48,8 +46,7 @@ class _Names:
     """What a template calls, as attributes. It is a constant of the patched code, so nothing shows in the function's module."""
 
     def __init__(self, names: dict[str, Any]) -> None:
-        for name, value in names.items():  # one by one: Python reads them faster than those of a dict that was filled
-            setattr(self, name.removeprefix("_nsysx_"), value)
+        vars(self).update((name.removeprefix("_nsysx_"), value) for name, value in names.items())
 
     def __reduce__(self) -> Any:
         """Pickle (cloudpickle, for other processes) as something whose every call does nothing."""
@@ -63,13 +60,6 @@ class _Hide(ast.NodeTransformer):
 
     def __init__(self, names: dict[str, Any]) -> None:
         self.names = names
-
-    def visit_Call(self, node: ast.Call) -> ast.AST:
-        """Python 3.11 takes ``x.f()`` for a method, which is slow where ``f`` is an attribute of ``x`` itself."""
-        self.generic_visit(node)
-        if isinstance(node.func, ast.Attribute) and getattr(node.func.value, "id", "") == _HOLDER:
-            node.func = ast.NamedExpr(ast.Name(_CALLED, ast.Store()), node.func)
-        return node
 
     def visit_Name(self, node: ast.Name) -> ast.AST:
         if node.id in self.names:
