@@ -197,7 +197,10 @@ def _add_capture(result: Result, base: Path, terminal: bool) -> None:
     with contextlib.closing(sqlite3.connect(f"file:{sqlite}?mode=ro", uri=True)) as database:
         if database.execute("SELECT 1 FROM sqlite_master WHERE name = 'NVTX_EVENTS'").fetchone():
             domain = "SELECT DISTINCT domainId FROM NVTX_EVENTS WHERE eventType = 75 AND text = 'nsysx'"
-            query = f"SELECT count(*) FROM NVTX_EVENTS WHERE eventType IN (34, 59, 60) AND domainId IN ({domain})"
+            # The range that opens a capture window is none of the program's.
+            text = "coalesce(text, (SELECT value FROM StringIds WHERE id = textId), '')"
+            which = f"eventType IN (34, 59, 60) AND domainId IN ({domain}) AND {text} <> 'capture-window'"
+            query = f"SELECT count(*) FROM NVTX_EVENTS WHERE {which}"
             result.captured = int(database.execute(query).fetchone()[0])
         else:
             result.captured = 0
