@@ -8,8 +8,8 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
+import warnings
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from nsysx.recording.inbox import STOPPING, Inherited, ReceivedSignal
@@ -52,7 +52,7 @@ class DirectChild:
         while self.status is None:
             try:
                 pid, status = os.waitpid(self.pid, os.WNOHANG | os.WUNTRACED | os.WCONTINUED)
-            except ChildProcessError:  # it ended while SIGCHLD was ignored
+            except ChildProcessError:  # something else in this process has taken its status
                 self.lost, self.status, self.end_ns = True, 0, time.time_ns()
                 break
             if pid == 0:
@@ -79,29 +79,55 @@ class DirectChild:
 
 
 def _spawn(command: Sequence[str], environment: Mapping[bytes, bytes], inherited: Inherited) -> int:
-    # Python ignores these two signals, and an ignored signal stays ignored across exec.
-    default, mask = [signal.SIGPIPE, signal.SIGXFSZ], inherited.blocked
-    words = list(command)
-    with _ignoring({signal.SIGCHLD} & inherited.ignored):
-        try:
-            return os.posix_spawnp(words[0], words, environment, setsigmask=mask, setsigdef=default)
-        except OSError as error:
-            if error.errno != errno.ENOEXEC:
-                raise
-            # A script without "#!" in its first line: every shell runs it with sh.
-            words = ["/bin/sh", shutil.which(words[0]) or words[0], *words[1:]]
-            return os.posix_spawn(words[0], words, environment, setsigmask=mask, setsigdef=default)
-
-
-@contextlib.contextmanager
-def _ignoring(numbers: AbstractSet[int]) -> Iterator[None]:
-    """Ignore these signals meanwhile; a process that is started inherits that."""
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
+    """Start the command and return its process id. Raises OSError."""
+    words, start = list(command), _forked if signal.SIGCHLD in inherited.ignored else _spawned
     try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        return start(words, environment, inherited)
+    except OSError as error:
+        if error.errno != errno.ENOEXEC:
+            raise
+        # A script without "#!" in its first line: every shell runs it with sh.
+        words = ["/bin/sh", shutil.which(words[0]) or words[0], *words[1:]]
+        return start(words, environment, inherited)
+
+
+#: Python ignores these two signals, and an ignored signal stays ignored across exec.
+_NOT_IGNORED = (signal.SIGPIPE, signal.SIGXFSZ)
+
+
+def _spawned(words: list[str], environment: Mapping[bytes, bytes], inherited: Inherited) -> int:
+    return os.posix_spawnp(words[0], words, environment, setsigmask=inherited.blocked, setsigdef=_NOT_IGNORED)
+
+
+def _forked(words: list[str], environment: Mapping[bytes, bytes], inherited: Inherited) -> int:
+    """Start a command that ignores SIGCHLD, which posix_spawn can only give it by inheritance.
+
+    This process itself must not ignore it, not even for a moment: the status of a child that ends then is lost.
+    """
+    reads, writes = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter(
+            "ignore", DeprecationWarning
+        )  # of threads (--clocks): the child only sets signals and execs
+        pid = os.fork()
+    if pid == 0:
+        try:
+            signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+            for number in {signal.SIGINT, *_NOT_IGNORED} - inherited.ignored:
+                signal.signal(number, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_SETMASK, inherited.blocked)
+            os.execvpe(words[0], words, environment)
+        except OSError as error:
+            os.write(writes, b"%d" % (error.errno or 0))
+        finally:
+            os._exit(127)
+    os.close(writes)
+    with os.fdopen(reads, "rb") as file:  # ends when the child has become the command
+        refused = file.read()
+    if refused:
+        os.waitpid(pid, 0)
+        raise OSError(int(refused), os.strerror(int(refused)))
+    return pid
 
 
 class StandInChild:

@@ -110,6 +110,43 @@ def test_ignored_and_blocked_signals(
     assert results(tmp_path) == CAPTURED
 
 
+#: Starts commands while SIGCHLD is ignored, slowly: whatever sets a signal in nsysx itself waits, so that the command ends first.
+SLOW = """
+import os, signal, sys, time
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+from nsysx.recording.inbox import Inbox
+from nsysx.recording.target import DirectChild
+
+me, set_signal = os.getpid(), signal.signal
+def late(number, handler):
+    time.sleep(0.3 if os.getpid() == me else 0)
+    return set_signal(number, handler)
+
+environment = {os.fsencode(name): os.fsencode(value) for name, value in os.environ.items()}
+with Inbox() as inbox:
+    signal.signal = late
+    for command in (["grep", "^SigIgn", "/proc/self/status"], ["sh", "-c", "exit 7"], ["sh", "-c", "kill -9 $$"], ["./plain"]):
+        target = DirectChild(command, environment, inbox.inherited)
+        while target.poll() is None:
+            inbox.wait(0.05)
+        print(target.status, target.lost, flush=True)
+    try:
+        DirectChild(["./missing"], environment, inbox.inherited)
+    except OSError as error:
+        print(type(error).__name__, flush=True)
+    signal.signal = set_signal
+"""
+
+
+def test_the_end_of_a_command_that_ignores_its_children_is_known_however_soon_it_comes(tmp_path: Path) -> None:
+    """A child that ends while this process ignores SIGCHLD leaves no status: `grep` ended within the moment of its start."""
+    (tmp_path / "plain").write_text("exit 9")  # without "#!"
+    (tmp_path / "plain").chmod(0o755)
+    seen = output([sys.executable, "-c", SLOW], tmp_path).splitlines()
+    assert signals(seen[0])["SigIgn"] == {signal.SIGCHLD}
+    assert seen[1:] == ["0 False", "7 False", "-9 False", "9 False", "FileNotFoundError"]
+
+
 COUNTS = """
 import os, signal, sys, time
 for number in map(int, sys.argv[1:]):
