@@ -1,4 +1,4 @@
-"""A session: the unchanged program first, then for each change pairs of runs in the order B A A B, until the interval decides."""
+"""A session: the unchanged program first, then for each change pairs of runs in the order A B B A, until the interval decides."""
 
 from __future__ import annotations
 
@@ -39,6 +39,7 @@ class _Tried:
     changes: tuple[Change, ...]
     trial: Trial
     pairs: list[tuple[Run, Run]] = field(default_factory=list)
+    unchanged_first: bool = False
     done: bool = False
 
 
@@ -56,6 +57,7 @@ class Session:
         self.deadline = time.monotonic() + options.budget_s
         self.plan = Plan(_WARM, options.steps or _SCOUT_STEPS, 0.0 if options.steps else _SCOUT_S)
         self.unchanged: list[Run] = []
+        self.fresh: Run | None = None  # an unchanged run that has just ended and is in no pair
         self.start_s = 0.0
         self.cuda, self.optimizers = False, list[str]()
         self.tried = [_Tried(c, _trial(c, advised)) for c in candidates]
@@ -99,6 +101,7 @@ class Session:
             hint = f"At {again.where}" if again.where else "See that a second start finds everything as the first did"
             raise _no_steps(f"the program ran once, but not again: {why}", hint)
         self._add_unchanged(again)
+        self.fresh = again
 
     def _require_steps(self, run: Run) -> None:
         if run.outcome == "failed":
@@ -218,10 +221,15 @@ class Session:
         return "no optimizer was seen" if "optimizer" in needs and not self.optimizers else ""
 
     def _pair(self, tried: _Tried) -> None:
-        """Run one pair: B A, then A B, and so on, so that a drift favors neither side."""
-        changed_first = len(tried.pairs) % 2 == 0
-        if not changed_first:
-            before = self._run_unchanged()
+        """Run one pair: A B, then B A, and so on, so that a drift favors neither side.
+
+        Without an unchanged run that has just ended, the change is first: one that fails costs one run.
+        """
+        fresh, self.fresh = self.fresh, None
+        if not tried.pairs:
+            tried.unchanged_first = fresh is not None
+        if (len(tried.pairs) % 2 == 0) == tried.unchanged_first:
+            before = fresh or self._run_unchanged()
             if (changed := self._run_changed(tried)) is not None:
                 tried.pairs.append((before, changed))
         elif (changed := self._run_changed(tried)) is not None:

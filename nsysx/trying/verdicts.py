@@ -39,7 +39,9 @@ def scatter(steps: Sequence[float]) -> float:
 def gain(pairs: Sequence[tuple[float, float]], unchanged: Sequence[float]) -> Gain:
     """Return the gain from pairs (unchanged, changed) of steps: the median of their ratios, with Student's interval of the logs.
 
-    The error is at least that which the scatter of all ``unchanged`` runs gives: three pairs may agree by chance.
+    The error is at least that which the scatter of all ``unchanged`` runs gives: three pairs may agree by chance. Degrees of
+    freedom are those of the pairs, and those of the unchanged runs as far as their scatter explains that of the pairs: if changed
+    runs scatter more, it does not.
     """
     logs = [math.log(b / a) for a, b in pairs]
     n = len(logs)
@@ -48,8 +50,9 @@ def gain(pairs: Sequence[tuple[float, float]], unchanged: Sequence[float]) -> Ga
         return Gain(ratio, 0.0, float("inf"), "cannot_tell")
     error, df = statistics.stdev(logs) / math.sqrt(n), float(n - 1)
     floor = scatter(unchanged) * math.sqrt(2 / n)
-    if floor > error:
-        error, df = floor, df + len(unchanged) - 1
+    if math.isfinite(floor):
+        explained = 1.0 if floor >= error else (floor / error) ** 2
+        error, df = max(error, floor), df + explained * (len(unchanged) - 1)
     middle = statistics.median(logs)
     doubt = Doubt(error, df, 0.0)
     half = doubt.half(LEVEL)

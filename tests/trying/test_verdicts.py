@@ -47,6 +47,15 @@ def test_three_pairs_that_agree_by_chance_are_not_believed() -> None:
     assert verdicts.gain(pairs, [100.0, 112.0, 95.0, 108.0]).verdict == "cannot_tell"
 
 
+def test_what_unchanged_runs_scatter_counts_unless_changed_ones_scatter_more() -> None:
+    """Three pairs alone are worth 2 degrees of freedom: an interval 7 errors wide on each side."""
+    unchanged = [100.0, 104.0, 99.0, 102.0]
+    alike = verdicts.gain([(100.0, 84.0), (104.0, 80.0), (99.0, 82.0)], unchanged)
+    assert alike.verdict == "faster" and alike.high / alike.ratio < 1.2
+    wild = verdicts.gain([(100.0, 90.0), (104.0, 60.0), (99.0, 75.0)], unchanged)
+    assert wild.verdict == "cannot_tell"
+
+
 def test_a_drift_is_no_scatter() -> None:
     assert verdicts.scatter([100 * 1.01**n for n in range(10)]) < 0.01
     assert verdicts.scatter([100, 110] * 5) > 0.05
@@ -140,8 +149,11 @@ def scripted(
 def test_pairs_are_run_in_turn_so_that_a_drift_favors_no_side() -> None:
     session, order = scripted(lambda _made: 1e6)
     result = session.measure()
-    assert order[:2] == ["A", "A"] and "".join(order[2:]) == "BAABBA"
-    assert result.trials[0].verdict == "same" and result.baseline.runs == 4
+    assert "".join(order) == "A" + "AB" + "BA" + "AB", "the run that confirms the first one is the first pair's"
+    assert result.trials[0].verdict == "same" and result.baseline.runs == 3
+    session, order = scripted(lambda _made: 1e6, ("nothing", "gc-freeze"))
+    session.measure()
+    assert "".join(order) == "AABBAAB" + "BA" + "AB" + "BA", "no unchanged run is there: the change is first"
 
 
 def test_what_is_measured_is_kept_when_the_unchanged_program_fails_later() -> None:

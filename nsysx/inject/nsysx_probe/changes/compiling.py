@@ -37,11 +37,11 @@ def _with(**options: Any) -> Callable[[Any, Watch], None]:
 
         def look() -> None:
             counters = getattr(sys.modules.get("torch._dynamo.utils"), "counters", {})
-            if watch.count and not counters.get("stats", {}).get("unique_graphs"):
-                watch.count, watch.why_not = 0, "torch.compile found nothing to compile"
+            nothing = watch.count and not counters.get("stats", {}).get("unique_graphs")
             breaks = sum(counters.get("graph_break", {}).values())
             skips = counters.get("inductor", {}).get("cudagraph_skips", 0)
-            notes = [f"{breaks} graph break{'s' if breaks > 1 else ''}"] if breaks else []
+            notes = ["torch.compile compiled nothing"] if nothing else []
+            notes += [f"{breaks} graph break{'s' if breaks > 1 else ''}"] if breaks else []
             notes += [f"CUDA graphs left out {skips} times"] if skips else []
             watch.note = ", ".join(notes)
 
