@@ -510,3 +510,18 @@ def test_tables_are_said_to_be_written_in_one_line(sqlite: Path, tmp_path: Path)
     done = nsysx("report", sqlite, "--csv", "d", cwd=tmp_path)
     made = len(list((tmp_path / "d").iterdir()))
     assert done.stderr == f"nsysx: wrote d ({made} tables)\n"
+
+
+@pytest.mark.parametrize(
+    ("terminal", "kind", "links"), [(True, "xterm", True), (True, "dumb", False), (False, "xterm", False)]
+)
+def test_a_file_that_was_written_is_a_link_only_where_a_terminal_shows_links(
+    terminal: bool, kind: str, links: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
+    monkeypatch.setenv("TERM", kind)
+    talk.wrote(Path("a page.html"), " (2 tables)")
+    name = (
+        f"\x1b]8;;{Path('a page.html').resolve().as_uri()}\x1b\\a page.html\x1b]8;;\x1b\\" if links else "a page.html"
+    )
+    assert capsys.readouterr().err == f"nsysx: wrote {name} (2 tables)\n"

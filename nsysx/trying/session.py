@@ -136,13 +136,16 @@ class Session:
     def _add_unchanged(self, run: Run) -> None:
         self.unchanged.append(run)
         steps = [r.step_ns for r in self.unchanged]
-        pairs = list(itertools.pairwise(self.unchanged))
-        weights = [d for a, b in pairs if (d := weights_difference(a.record, b.record)) is not None]
-        losses = [d for a, b in pairs if (d := loss_difference(a.record, b.record)) is not None]
         self.result.baseline = Baseline(
             statistics.median(steps), min(steps), max(steps), len(steps), self.plan.steps, self.plan.warm,
-            run.record["clock"], _peak(self.unchanged), max(weights, default=None), max(losses, default=None),
+            run.record["clock"], _peak(self.unchanged), self._noise(weights_difference), self._noise(loss_difference),
         )  # fmt: skip
+
+    def _noise(self, difference: Callable[[Mapping[str, Any], Mapping[str, Any]], float | None]) -> float | None:
+        """Return the largest difference between two unchanged runs, one after the other, whichever of them is not finite."""
+        records = [r.record for r in self.unchanged]
+        pairs = [*itertools.pairwise(records), *itertools.pairwise(records[::-1])]
+        return max((d for pair in pairs if (d := difference(*pair)) is not None), default=None)
 
     # ---- runs -------------------------------------------------------------------------------------------------------
 
@@ -295,7 +298,8 @@ class Session:
         trial.other_results = computes_other(
             trial.alters, trial.weights_difference, self.result.baseline.weights_difference
         )
-        if broken([*weights, *losses]):
+        unchanged = [self.result.baseline.weights_difference, self.result.baseline.loss_difference]
+        if broken([*weights, *losses]) and not broken(unchanged):
             trial.verdict, trial.reason = "fails", "a loss or a parameter is no longer finite"
 
 

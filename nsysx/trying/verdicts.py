@@ -63,7 +63,7 @@ def weights_difference(a: Mapping[str, Any], b: Mapping[str, Any]) -> float | No
     """Return the largest relative difference between parameters of two runs after the same steps; None if unknown.
 
     That of one parameter is the larger of the differences of its norm and its projection, divided by its norm. It is infinite
-    if a number is not finite in ``b`` only.
+    if a number is not finite in ``b`` only, and not known if one is not finite in ``a``.
     """
     one, other = a.get("weights"), b.get("weights")
     if not one or not other or not one["norms"] or len(one["norms"]) != len(other["norms"]) or a["steps"] != b["steps"]:
@@ -72,8 +72,10 @@ def weights_difference(a: Mapping[str, Any], b: Mapping[str, Any]) -> float | No
     for norm, norm_b, wave, wave_b in zip(
         one["norms"], other["norms"], one["projections"], other["projections"], strict=True
     ):
+        if not math.isfinite(norm):
+            return None
         if not math.isfinite(norm_b):
-            return float("inf") if math.isfinite(norm) else None
+            return float("inf")
         scale = max(norm, norm_b)
         if scale:
             largest = max(largest, abs(norm - norm_b) / scale, abs(wave - wave_b) / scale)
@@ -81,12 +83,17 @@ def weights_difference(a: Mapping[str, Any], b: Mapping[str, Any]) -> float | No
 
 
 def loss_difference(a: Mapping[str, Any], b: Mapping[str, Any]) -> float | None:
-    """Return the relative difference of the losses of the last step, None if unknown; infinite if only ``b`` is not finite."""
+    """Return the relative difference of the losses of the last step.
+
+    None if unknown or not finite in ``a``; infinite if not finite in ``b`` only.
+    """
     one, other = ((r.get("losses") or {}).get("last") or [] for r in (a, b))
     if not one or len(one) != len(other) or a["steps"] != b["steps"]:
         return None
+    if not all(map(math.isfinite, one)):
+        return None
     if not all(map(math.isfinite, other)):
-        return float("inf") if all(map(math.isfinite, one)) else None
+        return float("inf")
     scale = max(max(map(abs, one)), max(map(abs, other)))
     return max(abs(x - y) for x, y in zip(one, other, strict=True)) / scale if scale else 0.0
 

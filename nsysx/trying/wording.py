@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from nsysx.advice import Tried
 from nsysx.inject.nsysx_probe.changes import Change
 from nsysx.trying.result import Baseline, Result, Trial
@@ -119,4 +121,4 @@ def _start(trial: Trial) -> str:
 
 
 def _tiny(number: float) -> str:
-    return f"{number:.0e}" if number else "0"
+    return "no finite amount" if math.isinf(number) else f"{number:.0e}" if number else "0"

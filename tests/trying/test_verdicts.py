@@ -75,6 +75,14 @@ def test_weights_of_equal_norm_differ_in_their_projection() -> None:
     assert verdicts.broken([verdicts.loss_difference(one, {**one, "losses": {"last": [float("nan")]}})])
 
 
+def test_what_is_not_finite_without_the_change_can_be_compared_with_nothing() -> None:
+    one, lost = record([2.0, 1.0], [0.5, 0.1]), record([2.0, float("nan")], [0.5, float("nan")])
+    lost["losses"] = {"last": [float("inf")]}
+    for difference in (verdicts.weights_difference, verdicts.loss_difference):
+        assert difference(one, lost) == math.inf
+        assert difference(lost, one) is None and difference(lost, lost) is None
+
+
 def test_a_change_of_speed_that_alters_weights_does_not_win() -> None:
     assert verdicts.computes_other("speed", 0.01, 0.0)
     assert not verdicts.computes_other("speed", 0.01, 0.005), "unchanged runs differ as much"
@@ -170,6 +178,25 @@ def test_what_is_measured_is_kept_when_the_unchanged_program_fails_later() -> No
     session.runner.run = fails_late  # type: ignore[method-assign]
     result = session.measure()
     assert "address already in use" in result.stopped and result.trials[0].pairs >= 1
+
+
+@pytest.mark.parametrize(
+    "lost_run", [2, 4]
+)  # the first and the second unchanged one: run 1 only looks how long a step is
+def test_a_change_is_not_blamed_for_losses_that_are_not_finite_without_it(lost_run: int) -> None:
+    """One unchanged run has such a loss, and so has each changed run after it."""
+    session, order = scripted(lambda _made: 1e6)
+    run = session.runner.run
+
+    def unsteady(made: Any, plan: Any, limits: Any) -> Run:
+        done = run(made, plan, limits)
+        lost = len(order) == lost_run or (made and len(order) > lost_run)
+        done.record["losses"] = {"last": [math.nan if lost else 1.0]}  # type: ignore[index]
+        return done
+
+    session.runner.run = unsteady  # type: ignore[method-assign]
+    result = session.measure()
+    assert result.baseline.loss_difference == math.inf and result.trials[0].verdict == "same"
 
 
 def test_all_that_won_is_tried_at_once_and_only_the_best_of_changes_that_exclude_each_other() -> None:
