@@ -68,13 +68,17 @@ class Certainty:
 
 @dataclass(frozen=True, slots=True)
 class Also:
-    """Another finding in one line; ``saving_ns`` is None where no saving is known. Savings overlap: do not add them."""
+    """Another finding in one line; ``saving_ns`` is None where no saving is known.
+
+    ``overlaps``: the codes of findings named before it whose savings cannot be added to its own, see ``Finding.overlaps``.
+    """
 
     code: str
     finding: int
     text: str
     saving_ns: int | None
     bound: bool
+    overlaps: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,11 +29,6 @@ def _scoped(record: Any) -> dict[str, Any]:
     return {k: v.to_json() if isinstance(v, Scope) else v for k, v in values.items()}
 
 
-def _finding(finding: Finding) -> dict[str, Any]:
-    """Return a finding as JSON values."""
-    return _scoped(finding) | {"conditions": [asdict(c) for c in finding.conditions]}
-
-
 @dataclass(frozen=True, slots=True)
 class TableSpec:
     """How a table is shown, declared with the analysis that makes it; nothing else needs to know the table.
@@ -261,6 +256,8 @@ class Finding:
     of a saving. ``paste`` makes the change, ``condition`` must hold for it. ``because``: the end of the detail, on a wrong reading.
     ``title_as_recorded``, ``cost_as_recorded``: their times are of the steps as recorded; all others are of the shown step.
     ``conditions``: what it needs, tested, ``unblocked_ns`` its saving once that is mended. ``saving_scope``: the replayed steps.
+    ``own_ns_per_step``: what of its cost counts here alone, so that findings never sum above the step. ``overlaps``: places, in the
+    Summary, of findings about the same time, or that together save more than both are about.
     """
 
     code: str
@@ -286,6 +283,8 @@ class Finding:
     conditions: tuple[Condition, ...] = ()
     unblocked_ns: int | None = None
     most_ns: int | None = None
+    own_ns_per_step: int | None = None
+    overlaps: tuple[int, ...] = ()
 
     def of(self, table: TableOf[R]) -> Sequence[R]:
         """Return the evidence with the columns that mypy knows, empty if it is the evidence of another rule."""
@@ -337,6 +336,7 @@ class Summary:
         """Return the Summary as plain JSON values, keys as in the contract."""
         # Not asdict: it would copy thousands of rows value by value.
         tables = self.tables.items()
+        findings = [_scoped(f) | {"conditions": [asdict(c) for c in f.conditions]} for f in self.findings or ()]
         return {
             "schema": SCHEMA,
             "tool": {"version": self.version},
@@ -350,7 +350,7 @@ class Summary:
             "replay": None if self.replay is None else dict(self.replay),
             "unprofiled": None if self.unprofiled is None else asdict(self.unprofiled),
             "tried": [asdict(t) for t in self.tried],
-            "findings": None if self.findings is None else [_finding(f) for f in self.findings],
+            "findings": None if self.findings is None else findings,
             "scopes": {key: t.scope.to_json() for key, t in tables if t.scope},
         }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from nsysx.advice import Action, Also
@@ -43,7 +44,14 @@ def also(summary: Summary, chosen: Finding | None, do: Sequence[Action]) -> tupl
     for line in sorted(lines.values(), key=lambda a: -(a.saving_ns or 0)):
         if sum(other.code == line.code for other in chosen_lines) < _MOST_OF_A_RULE:
             chosen_lines.append(line)
-    return tuple(chosen_lines[:_MOST_ALSO])
+    named = [*(a.finding for a in do if a.finding is not None), *(line.finding for line in chosen_lines[:_MOST_ALSO])]
+    return tuple(replace(a, overlaps=before(summary, named, a.finding)) for a in chosen_lines[:_MOST_ALSO])
+
+
+def before(summary: Summary, named: Sequence[int], place: int) -> tuple[str, ...]:
+    """Return the codes of the findings named before the one at a place that it overlaps with."""
+    findings, earlier = summary.findings or (), named[: named.index(place)]
+    return tuple(dict.fromkeys(findings[n].code for n in earlier if n in findings[place].overlaps and n != place))
 
 
 def _without_numbers(text: str) -> str:

@@ -1,7 +1,8 @@
 """Findings: one file per rule, collected by walking the package. Each has RULE, ``check``, and a manual as its docstring.
 
 ``check(case)`` returns a list of Finding: one or more "found", else one "clear" or "cannot_tell". What a change is worth
-comes from the replay wherever there is one; the length of a wait proves nothing. Savings overlap and must never be added.
+comes from the replay wherever there is one; the length of a wait proves nothing. The time of the steps is given to findings once
+(``_once``): what they cost can be added (``own_ns_per_step``), what they save cannot (``overlaps``).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from types import ModuleType
 from typing import cast
 
 from nsysx.events.profile import NotRecorded, Profile
+from nsysx.findings import _once
 from nsysx.findings._case import Case, Rule
 from nsysx.model import Finding, Table, Verdict
 from nsysx.replay.engine import Replay, Withheld
@@ -58,7 +60,21 @@ def judge(
     ``ranks`` compares all ranks of the job; ``shown_rank`` is the number of the one whose tables these are, None if unknown.
     """
     case = Case(profile, tables, replay, ranks, shown_rank)
-    return tuple(sorted((f for rule in rules() for f in _said(rule, case)), key=rank))
+    return _given(case, sorted((f for rule in rules() for f in _said(rule, case)), key=rank))
+
+
+def _given(case: Case, ranked: list[Finding]) -> tuple[Finding, ...]:
+    """Return the findings with the time of the steps given to each once, and with the others that are about the same time."""
+    claims = case.claims.of(ranked)
+    if not claims or case.stepless:
+        return tuple(ranked)
+    given = _once.give(
+        _once.pieces(case.idle, case.ops, case.device), [claim for _, claim in claims], case.step_ns, case.steps
+    )
+    for (place, _), part in zip(claims, given, strict=True):
+        overlaps = tuple(sorted(claims[other][0] for other in part.overlaps))
+        ranked[place] = replace(ranked[place], own_ns_per_step=part.own_ns, overlaps=overlaps)
+    return tuple(ranked)
 
 
 def _said(rule: ModuleType, case: Case) -> list[Finding]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal, NamedTuple, cast
 
@@ -16,6 +16,9 @@ from nsysx.catalogue import Limit, Part
 from nsysx.events.attribute import IN_STEP
 from nsysx.events.profile import Profile
 from nsysx.findings._names import called, near
+from nsysx.findings._once import Claims, Takes, of_parts
+from nsysx.findings._once import calls_of as calls_of
+from nsysx.findings._once import ops_of as ops_of
 from nsysx.findings._rule import Rule as Rule
 from nsysx.findings._rule import Worth as Worth
 from nsysx.frames import lookup
@@ -62,7 +65,7 @@ class Case:
     """Frames here hold the steady steps of the shown process alone, so that sums over ``steps`` are per step.
 
     ``ranks`` is the table that compares all ranks of the job, None where there is none; ``shown_rank`` is the number of the one that is
-    shown, None if one report holds them all.
+    shown, None if one report holds them all. ``claims`` are those of the findings so far on the time of the steps.
     """
 
     profile: Profile
@@ -70,6 +73,7 @@ class Case:
     replay: Replay | Withheld | None
     ranks: Table | None = None
     shown_rank: int | None = None
+    claims: Claims = field(default_factory=Claims)
 
     @property
     def process(self) -> int:
@@ -314,13 +318,15 @@ class Case:
         unblocked: Worth | None = None,
         mended: Worth | None = None,
         at: Iterable[int] = (),
+        takes: Takes | None = None,
     ) -> Finding:
         """Return a finding; ``cost_ns`` is the GPU time lost per step, dropped when there are no steps.
 
         Code to paste uses PyTorch: a program without it gets none.
         ``because`` is appended to the detail, for a clock reading; ``title_as_recorded``: the title gives times as recorded.
         ``mended``: what mending its violated needs is worth, ``unblocked``: its worth together with that. ``at`` are the calls that
-        it is about: a place outside of all modules, and without a line, is named after what lies beside them.
+        it is about: a place outside of all modules, and without a line, is named after what lies beside them. ``takes``: the time
+        that it is about, the idle time of its rule's parts if that is not given.
         """
         if cost_ns is not None:
             cost_ns = self.lost(cost_ns, worth, as_recorded=rule.cost_as_recorded)
@@ -328,7 +334,7 @@ class Case:
         place = {k: v for k, v in (where or {}).items() if k in (*SITE, "near") and v is not None and v != IN_STEP}
         if not any(place.get(k) for k in ("module", "file", "near")) and (beside := near(self.profile, at)):
             place["near"] = beside
-        return Finding(
+        finding = Finding(
             rule.code,
             rule.slug,
             "found",
@@ -353,6 +359,9 @@ class Case:
             unblocked_ns=None if unblocked is None else unblocked.most_ns or unblocked.saving_ns,
             most_ns=worth.most_ns,
         )
+        if finding.cost_ns_per_step is not None and self.device is not None and (takes or rule.cause):
+            self.claims.add(finding, takes or Takes(idle=of_parts(self.idle, rule.cause)), rule.direct)
+        return finding
 
     def _tested(self, need: Need, mended: Worth | None) -> Condition:
         state, detail = need.test(self)
@@ -388,13 +397,3 @@ class Case:
 
 #: For findings about something other than the step's time: a wrong reading, a one-time cost.
 NO_SAVING = Worth(None, "not a cost of the step")
-
-
-def calls_of(frame: pl.DataFrame) -> frozenset[int]:
-    """Return the calls of a frame, as edits want them."""
-    return frozenset(frame["call"].drop_nulls().to_list())
-
-
-def ops_of(frame: pl.DataFrame) -> frozenset[int]:
-    """Return the GPU ops of a frame, as edits want them."""
-    return frozenset(frame["op"].to_list())

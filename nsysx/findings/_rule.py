@@ -18,6 +18,9 @@ class Rule(NamedTuple):
     the whole program or the loader, whatever place costs most. ``picture``: the picture it asks for, see ``answer.bars``.
     ``leads``: of findings that cannot be told apart by what they save, it comes first: it names a cause, they a remedy for many.
     ``reading``: it is about what the program's own clocks read. ``same_time``: rules that report the same time, once is enough.
+
+    ``direct``: how direct its evidence is of where the time goes. Of two findings about the same time the more direct one counts
+    it: 3 a cause that was recorded (loader, allocator, checkpoint, rounds), 2 calls, kernels or lines, 1 what is left of a part.
     """
 
     code: str
@@ -31,6 +34,7 @@ class Rule(NamedTuple):
     leads: bool = False
     reading: bool = False
     same_time: tuple[str, ...] = ()
+    direct: int = 2
 
 
 class Worth(NamedTuple):

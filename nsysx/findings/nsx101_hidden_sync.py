@@ -32,6 +32,7 @@ from __future__ import annotations
 from nsysx import units
 from nsysx.catalogue import Limit, Part
 from nsysx.findings._case import Case, Fix, Rule, Worth
+from nsysx.findings._once import Takes, began_in
 from nsysx.judging import waiting
 from nsysx.model import Finding, Row
 from nsysx.replay.engine import RemoveWaits
@@ -158,5 +159,14 @@ def _finding(case: Case, row: Row, calls: frozenset[int], worth: Worth) -> Findi
     if harmless:
         title = f"A wait of {units.duration(wait)} in {row['api']}{case.in_module(row)} costs next to nothing"
     return case.found(
-        RULE, title, detail, worth=worth, cost_ns=idle, where=row, fix=fix, title_as_recorded=harmless, at=calls
+        RULE,
+        title,
+        detail,
+        worth=worth,
+        cost_ns=idle,
+        where=row,
+        fix=fix,
+        title_as_recorded=harmless,
+        at=calls,
+        takes=Takes(idle=began_in(case.idle, calls)),
     )

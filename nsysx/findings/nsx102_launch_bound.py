@@ -41,7 +41,13 @@ from nsysx.model import Finding, Row
 from nsysx.replay.engine import Graph, RemoveWaits
 
 RULE = Rule(
-    "NSX102", "launch-bound", "Bound by launches", cause=(Part.HOST, Part.LAUNCH), about=Limit.LAUNCH, whole=True
+    "NSX102",
+    "launch-bound",
+    "Bound by launches",
+    cause=(Part.HOST, Part.LAUNCH),
+    about=Limit.LAUNCH,
+    whole=True,
+    direct=1,
 )
 _FOUND = 0.05
 _COMPILE = 'model = torch.compile(model, mode="reduce-overhead")'

@@ -33,7 +33,15 @@ from nsysx.findings._case import Case, Fix, Rule, calls_of
 from nsysx.model import Finding
 from nsysx.replay.engine import RemoveCalls
 
-RULE = Rule("NSX104", "allocator-thrash", "Allocator thrash", cause=(Part.ALLOC,), about=Limit.ALLOC, picture="flushes")
+RULE = Rule(
+    "NSX104",
+    "allocator-thrash",
+    "Allocator thrash",
+    cause=(Part.ALLOC,),
+    about=Limit.ALLOC,
+    picture="flushes",
+    direct=3,
+)
 _SEGMENTS = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True python train.py"
 
 

@@ -34,6 +34,7 @@ from nsysx.analyses import copy_sites
 from nsysx.catalogue import Call, Limit, Part
 from nsysx.findings._case import SITE, Case, Fix, Rule, calls_of, ops_of
 from nsysx.findings._needs import PAGEABLE
+from nsysx.findings._once import Takes, began_in
 from nsysx.frames import lookup
 from nsysx.model import Finding, Row
 from nsysx.reading import schema
@@ -138,7 +139,10 @@ def check(case: Case) -> list[Finding]:
         cpu = f" and block the CPU for {units.duration(held)}" if case.notable(held) else ""
         title = f"Copies {way}{case.in_module(row)} {gpu}{cpu}"
         made = calls_of(at_site)
-        findings.append(case.found(RULE, title, detail, worth=worth, cost_ns=exposed, fix=fix, where=row, at=made))
+        takes = Takes(ops_of(at_site), began_in(case.idle, made | calls_of(syncs)))
+        findings.append(
+            case.found(RULE, title, detail, worth=worth, cost_ns=exposed, fix=fix, where=row, at=made, takes=takes)
+        )
     return findings or case.clear(RULE, "exposed copies take less than 1 % of the step at every place")
 
 

@@ -36,6 +36,7 @@ RULE = Rule(
     about=Limit.INPUT,
     whole=True,
     picture="loader",
+    direct=3,
 )
 _WORKERS = Fix(
     "Use more workers: DataLoader(num_workers=8, pin_memory=True, persistent_workers=True), or cheaper samples",

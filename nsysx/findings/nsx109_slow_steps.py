@@ -35,14 +35,15 @@ from nsysx.catalogue import CAUSES, WORKING, Activity
 from nsysx.catalogue import Cause as IdleCause
 from nsysx.events import clocks, ledger, pauses, trend
 from nsysx.findings import _pauses as _pauses_of
-from nsysx.findings._case import Case, Fix, Rule, Worth
+from nsysx.findings._case import Case, Fix, Rule, Worth, ops_of
+from nsysx.findings._once import Takes
 from nsysx.frames.intervals import I64
 from nsysx.model import Finding
 
 Shares = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 
-RULE = Rule("NSX109", "slow-steps", "Slow steps", cost_as_recorded=True)
+RULE = Rule("NSX109", "slow-steps", "Slow steps", cost_as_recorded=True, direct=3)
 _SLOWER, _LEAST_STEPS = 0.2, 4
 #: Shares of the difference: a cause is mentioned from the first on, and named in the title from the second on.
 _NAMED, _MOSTLY = 0.1, 0.5
@@ -296,7 +297,19 @@ def _found(case: Case, tiles: pl.DataFrame, table: pl.DataFrame, slow: Mask, cos
         evidence=evidence,
         at=cause.calls if cause else (),
         title_as_recorded=True,
+        takes=_of_steps(case, tiles, slow),
     )
+
+
+def _of_steps(case: Case, tiles: pl.DataFrame, chosen: Mask) -> Takes:
+    """Return all that lies in these steps: what they cost beyond the usual step is a share of each piece."""
+    begin = tiles["start_ns"].to_numpy()
+
+    def inside(frame: pl.DataFrame) -> Mask:
+        step = np.searchsorted(begin, frame["start_ns"].to_numpy(), side="right") - 1
+        return np.asarray((step >= 0) & chosen[step], np.bool_)
+
+    return Takes(ops_of(case.ops.filter(pl.Series(inside(case.ops), dtype=pl.Boolean))), inside(case.idle))
 
 
 def _worth(case: Case, cause: _Cause | None, longer: float, share: float, mean: float) -> Worth:

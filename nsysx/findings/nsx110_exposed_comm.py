@@ -29,8 +29,9 @@ import polars as pl
 from nsysx import units
 from nsysx.analyses import gpu_ledger
 from nsysx.catalogue import Activity, Limit, Part
-from nsysx.findings._case import Case, Fix, Rule
+from nsysx.findings._case import Case, Fix, Rule, ops_of
 from nsysx.findings._names import mostly
+from nsysx.findings._once import Takes
 from nsysx.model import Finding, Table
 from nsysx.reading import nccl_notes
 from nsysx.replay.edits import slowed_by_communication
@@ -91,7 +92,7 @@ def check(case: Case) -> list[Finding]:
             else "no communication kernel ran"
         )
         return case.clear(RULE, said)
-    comm = case.timed_ops(case.ops["cls"] == Activity.COMM.value, "name", "module")
+    comm = case.timed_ops(case.ops["cls"] == Activity.COMM.value, "op", "name", "module")
     kernels = comm.group_by(pl.col("name").cast(pl.String))
     longest = kernels.agg(pl.len().alias("count"), pl.col("ns").sum()).sort("ns", "name", descending=[True, False])
     evidence = [
@@ -121,8 +122,11 @@ def check(case: Case) -> list[Finding]:
         where=mostly(case.profile, comm),
         evidence=evidence,
         title_as_recorded=True,
+        takes=Takes(ops_of(comm)),
     )
-    return [exposed if case.ranks is None else of_ranks(exposed, case.ranks, case.shown_rank)]
+    if case.ranks is None:
+        return [exposed]
+    return [case.claims.instead(exposed, of_ranks(exposed, case.ranks, case.shown_rank))]
 
 
 def _slowed_ns(case: Case) -> float:

@@ -37,13 +37,14 @@ from nsysx.events.profile import Profile
 from nsysx.findings._case import Case, Fix, Rule, Worth, ops_of
 from nsysx.findings._names import networks_called
 from nsysx.findings._needs import SAME_SHAPES
+from nsysx.findings._once import Takes
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64
 from nsysx.model import Finding
 from nsysx.reading.schema import BLOCK, GRID
 from nsysx.replay.engine import RemoveOps
 
-RULE = Rule("NSX112", "fusion", "Fusion candidates", cause=(Part.WORK,), about=Limit.GPU, whole=True)
+RULE = Rule("NSX112", "fusion", "Fusion candidates", cause=(Part.WORK,), about=Limit.GPU, whole=True, direct=1)
 _COMPILE = Fix(
     "Fuse them with torch.compile(model)",
     "model = torch.compile(model)",
@@ -193,4 +194,7 @@ def check(case: Case) -> list[Finding]:
     compiled = _DYNAMIC if SAME_SHAPES.test(case)[0] == "violated" else _COMPILE
     fix = compiled if case.program.torch else Fix("Fuse these kernels into one per chain")
     sure = Worth(bound, "an estimate: each chain takes as long as its longest kernel")
-    return [case.found(RULE, title, detail, worth=sure, cost_ns=cost, fix=fix, where=where, evidence=evidence)]
+    takes = Takes(ops_of(extra))
+    return [
+        case.found(RULE, title, detail, worth=sure, cost_ns=cost, fix=fix, where=where, evidence=evidence, takes=takes)
+    ]

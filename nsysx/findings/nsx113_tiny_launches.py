@@ -22,16 +22,19 @@ Harmless when
 
 from __future__ import annotations
 
+import numpy as np
 import polars as pl
 
 from nsysx import units
 from nsysx.catalogue import Limit, Part
+from nsysx.events.nvtx_ranges import Flags
 from nsysx.findings._case import Case, Fix, Need, Rule, calls_of
 from nsysx.findings._names import called
 from nsysx.findings._needs import FUSABLE, GRAPH, NOT_FUSED, REPEATS
+from nsysx.findings._once import Takes
 from nsysx.frames import lookup
 from nsysx.judging.gpu_work import folded
-from nsysx.model import Finding
+from nsysx.model import Finding, Row
 from nsysx.replay.engine import Fuse, Graph
 
 RULE = Rule(
@@ -104,8 +107,18 @@ def check(case: Case) -> list[Finding]:
             "the step before them."
         )
         where = {"module": row["part"], "phase": row["phase"]}
-        findings.append(case.found(RULE, title, detail, worth=worth, cost_ns=cost, where=where, fix=fix))
+        takes = Takes(idle=_before_part(case, row))
+        findings.append(case.found(RULE, title, detail, worth=worth, cost_ns=cost, where=where, fix=fix, takes=takes))
     return findings or case.clear(RULE, _CLEAR)
+
+
+def _before_part(case: Case, row: Row) -> Flags:
+    """Return which pieces of idle time lie before the work of a part (part, phase)."""
+    ended, ops = case.idle["op"].fill_null(-1).to_numpy(), case.profile.attributed.gpu_ops
+    part = lookup.changed(lookup.at(ops["module"], ended), folded).cast(pl.String)
+    phase = lookup.at(ops["phase"], ended).cast(pl.String).fill_null("")
+    same = (part == row["part"]).fill_null(value=False) & (phase == (row["phase"] or ""))
+    return np.asarray(same.to_numpy(), np.bool_)
 
 
 def _fix(case: Case, phase: str | None) -> Fix:

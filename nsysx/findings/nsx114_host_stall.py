@@ -34,6 +34,7 @@ from nsysx.events.nvtx_ranges import Flags
 from nsysx.events.os_calls import os_idle
 from nsysx.findings import _pauses
 from nsysx.findings._case import SITE, Case, Fix, Rule
+from nsysx.findings._once import Takes
 from nsysx.findings.nsx109_slow_steps import MANY_TIMES, SAVED_BYTES
 from nsysx.frames import lookup
 from nsysx.model import Finding, Row
@@ -56,6 +57,9 @@ _NAMED, _MOSTLY = 0.1, 0.5
 _STANDS_OUT = 0.3
 #: A pause before a pageable copy of this many bytes to the device made that data.
 _MADE_BYTES = 64 << 10
+_AFTER_A_WAIT = (
+    " {} of it also counts as time after a synchronize: the pause would be harmless if the thread ran ahead of the GPU."
+)
 
 
 def _stalls(case: Case) -> pl.DataFrame:
@@ -206,6 +210,26 @@ def _made() -> pl.Expr:
     return (copy & (pl.col("bytes") >= _MADE_BYTES)).fill_null(False)
 
 
+def _before_ops(case: Case, ops: pl.Series) -> Takes:
+    """Return the idle time for host code before these ops."""
+    before = (case.idle["cause"] == Cause.HOST_CODE.number) & case.idle["op"].is_in(ops.implode()).fill_null(
+        value=False
+    )
+    return Takes(idle=before.to_numpy())
+
+
+def _placed(case: Case) -> pl.DataFrame:
+    """Return the stalls of launches of the shown process, with the place of each launch, and made_ns: before a copy of much data."""
+    stalls = _stalls(case)
+    ended = case.profile.attributed.gpu_ops.select("call", made=_made())[stalls["op"]]
+    stalls = stalls.with_columns(ended["call"], pl.when(ended["made"]).then("ns").otherwise(0).alias("made_ns"))
+    calls = case.profile.attributed.api_calls
+    # The call that ends the last gap already belongs to the step after the steady ones.
+    launched = lookup.at(calls["process"], stalls["call"].fill_null(-1).to_numpy()) == case.process
+    stalls = case.with_lines(stalls.filter(launched.fill_null(False)))
+    return stalls.with_columns(calls[c].gather(stalls["call"]).cast(pl.String) for c in ("module", "phase"))
+
+
 def check(case: Case) -> list[Finding]:
     """Return a finding per place before which these stalls sum to 1 % of the step or more."""
     if case.stepless:
@@ -214,14 +238,7 @@ def check(case: Case) -> list[Finding]:
         return case.cannot_tell(RULE, case.missing("gpu_ledger") or "the steady steps hold no GPU work")
     if missing := case.missing("launches"):
         return case.cannot_tell(RULE, missing)
-    stalls = _stalls(case)
-    ended = case.profile.attributed.gpu_ops.select("call", made=_made())[stalls["op"]]
-    stalls = stalls.with_columns(ended["call"], pl.when(ended["made"]).then("ns").otherwise(0).alias("made_ns"))
-    calls = case.profile.attributed.api_calls
-    # The call that ends the last gap already belongs to the step after the steady ones.
-    launched = lookup.at(calls["process"], stalls["call"].fill_null(-1).to_numpy()) == case.process
-    stalls = case.with_lines(stalls.filter(launched.fill_null(False)))
-    stalls = stalls.with_columns(calls[c].gather(stalls["call"]).cast(pl.String) for c in ("module", "phase"))
+    stalls = _placed(case)
     rows = stalls.group_by(*SITE).agg(
         pl.len().alias("stalls"),
         pl.col("real_ns").sum(),
@@ -259,10 +276,10 @@ def check(case: Case) -> list[Finding]:
             f"the launching thread makes no CUDA call and the GPU idles. {_said(case, row, known, ops)}"
         )
         if case.notable(after):
-            detail += (
-                f" {units.duration(after)} of it also counts as time after a synchronize: the pause would be harmless if the thread "
-                "ran ahead of the GPU."
-            )
+            detail += _AFTER_A_WAIT.format(units.duration(after))
         fix = mostly.fix if mostly else making or _move_it(case, row)
-        findings.append(case.found(RULE, title, detail, worth=worth, cost_ns=cost, where=row, fix=fix, at=before))
+        takes = _before_ops(case, ops)
+        findings.append(
+            case.found(RULE, title, detail, worth=worth, cost_ns=cost, where=row, fix=fix, at=before, takes=takes)
+        )
     return findings or case.clear(RULE, "no long pause between launches lets the GPU idle for 1 % of the step")

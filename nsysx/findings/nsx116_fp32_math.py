@@ -33,6 +33,7 @@ from nsysx.catalogue import Limit, Part
 from nsysx.events import kernel_math
 from nsysx.findings._case import Case, Fix, Rule, Worth, ops_of
 from nsysx.findings._names import mostly
+from nsysx.findings._once import Takes
 from nsysx.frames import lookup
 from nsysx.model import Finding
 from nsysx.replay.engine import ScaleOps
@@ -95,7 +96,19 @@ def check(case: Case) -> list[Finding]:
     formats = "FP16" if old else "TF32 and BF16"
     title = f"{operation} in FP32 take {units.duration(taken)}; the GPU has tensor cores for {formats}"
     where = mostly(case.profile, fp32_kernels)
-    return [case.found(RULE, title, detail, worth=worth, cost_ns=taken, fix=fix, where=where, evidence=evidence)]
+    return [
+        case.found(
+            RULE,
+            title,
+            detail,
+            worth=worth,
+            cost_ns=taken,
+            fix=fix,
+            where=where,
+            evidence=evidence,
+            takes=Takes(ops_of(fp32_kernels)),
+        )
+    ]
 
 
 def _fix(case: Case, old: bool, tensor: bool, operation: str) -> Fix:

@@ -27,6 +27,7 @@ from nsysx import units
 from nsysx.catalogue import Limit, Part
 from nsysx.findings._case import Case, Fix, Rule, ops_of
 from nsysx.findings._names import mostly
+from nsysx.findings._once import Takes
 from nsysx.frames import lookup
 from nsysx.model import Finding
 from nsysx.replay.engine import RemoveOps
@@ -64,5 +65,14 @@ def check(case: Case) -> list[Finding]:
         fix = Fix("Keep tensors in NHWC, the layout that the convolutions use")
     title = f"Conversions between memory layouts take {units.duration(cost)}"
     return [
-        case.found(RULE, title, detail, worth=worth, cost_ns=cost, fix=fix, where=mostly(case.profile, conversions))
+        case.found(
+            RULE,
+            title,
+            detail,
+            worth=worth,
+            cost_ns=cost,
+            fix=fix,
+            where=mostly(case.profile, conversions),
+            takes=Takes(ops_of(conversions)),
+        )
     ]

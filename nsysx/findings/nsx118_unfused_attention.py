@@ -28,6 +28,7 @@ import polars as pl
 from nsysx import units
 from nsysx.catalogue import Limit, Part
 from nsysx.findings._case import Case, Fix, Rule, ops_of
+from nsysx.findings._once import Takes
 from nsysx.frames import lookup
 from nsysx.model import Finding
 from nsysx.replay.engine import RemoveOps
@@ -67,7 +68,7 @@ def check(case: Case) -> list[Finding]:
     )
     fix = _FIX if case.program.torch else _FIX_ANYWHERE
     title = f"Attention is not fused: scores go through memory for {units.duration(taken)}"
-    return [case.found(RULE, title, detail, worth=worth, cost_ns=taken, fix=fix)]
+    return [case.found(RULE, title, detail, worth=worth, cost_ns=taken, fix=fix, takes=Takes(ops_of(kernels)))]
 
 
 def _between(case: Case) -> tuple[pl.DataFrame, int]:

@@ -27,7 +27,7 @@ from nsysx.findings._case import Case, Rule
 from nsysx.findings._names import mostly
 from nsysx.model import Finding
 
-RULE = Rule("NSX119", "short-kernels", "Pauses between short kernels", cause=(Part.PAUSE,), about=Limit.GPU)
+RULE = Rule("NSX119", "short-kernels", "Pauses between short kernels", cause=(Part.PAUSE,), about=Limit.GPU, direct=1)
 #: Least share of the step that is reported; a normal step has 2 to 3 % of such pauses.
 _FOUND = 0.05
 

@@ -34,6 +34,7 @@ import polars as pl
 from nsysx import units
 from nsysx.catalogue import Limit, Part
 from nsysx.findings._case import Case, Fix, Rule, Worth, ops_of
+from nsysx.findings._once import Takes
 from nsysx.frames import lookup
 from nsysx.model import Finding, Row
 from nsysx.replay.engine import RemoveOps
@@ -147,4 +148,7 @@ def _of_module(case: Case, mask_kernels: pl.DataFrame, row: Row) -> Finding | No
         title = f"Masking and the work on what it selects take {units.duration(whole_ns)}{case.in_module(row)}"
         cost = whole_ns
     fix = _OF_LOSS if loss else _FIXED_SHAPE
-    return case.found(RULE, title, detail, worth=worth, cost_ns=cost, where=row, fix=fix, evidence=evidence)
+    takes = Takes(ops_of(whole if all_of_it else work))
+    return case.found(
+        RULE, title, detail, worth=worth, cost_ns=cost, where=row, fix=fix, evidence=evidence, takes=takes
+    )

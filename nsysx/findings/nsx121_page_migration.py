@@ -30,7 +30,9 @@ from nsysx.findings._case import Case, Rule
 from nsysx.judging.limits import MIGRATIONS, limits_of
 from nsysx.model import Finding
 
-RULE = Rule("NSX121", "page-migration", "Page migrations of unified memory", cause=(Part.MIGRATION,), about=Limit.COPY)
+RULE = Rule(
+    "NSX121", "page-migration", "Page migrations of unified memory", cause=(Part.MIGRATION,), about=Limit.COPY, direct=3
+)
 
 
 def check(case: Case) -> list[Finding]:

@@ -30,6 +30,7 @@ from nsysx.analyses.helpers import kernel_shapes
 from nsysx.catalogue import Activity, Limit, Part
 from nsysx.events import beside
 from nsysx.findings._case import Case, Rule, Worth, ops_of
+from nsysx.findings._once import Takes
 from nsysx.model import Finding
 from nsysx.replay.engine import ScaleOps
 
@@ -112,4 +113,14 @@ def _found(case: Case, rows: pl.DataFrame, cost: int, worth: Worth) -> Finding:
         ways.insert(0, "torch.compile of that part, which splits reductions over the device")
     fix = f"Give these kernels more blocks: {', '.join(ways[:-1])}, or {ways[-1]}"
     where = {"module": worst["module"]}
-    return case.found(RULE, title, detail, worth=worth, cost_ns=cost, where=where, fix=fix, evidence=evidence)
+    return case.found(
+        RULE,
+        title,
+        detail,
+        worth=worth,
+        cost_ns=cost,
+        where=where,
+        fix=fix,
+        evidence=evidence,
+        takes=Takes(frozenset(rows["op"].explode().to_list())),
+    )

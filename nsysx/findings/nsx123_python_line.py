@@ -23,6 +23,8 @@ from __future__ import annotations
 
 import re
 
+import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from nsysx import units
@@ -31,6 +33,7 @@ from nsysx.events import stacks
 from nsysx.events.host_lines import interval, known_lines
 from nsysx.events.host_pieces import CAUSES
 from nsysx.findings._case import Case, Rule
+from nsysx.findings._once import Takes
 from nsysx.model import Finding
 
 RULE = Rule(
@@ -101,7 +104,19 @@ def _finding(case: Case, seen: pl.DataFrame, samples: int) -> Finding | None:
     before = f" before work{case.in_module(where)}" if case.in_module(where) else ""
     title = f"{place} runs{before} while the GPU idles: {units.duration(cost)} {case.per}"
     fix = next((text for pattern, text in _FIXES if re.search(pattern, framework or "")), _FIX)
-    return case.found(RULE, title, detail, worth=worth, cost_ns=cost, where=where, fix=fix)
+    takes = Takes(idle=_share_of_gaps(case, seen))
+    return case.found(RULE, title, detail, worth=worth, cost_ns=cost, where=where, fix=fix, takes=takes)
+
+
+def _share_of_gaps(case: Case, seen: pl.DataFrame) -> npt.NDArray[np.float64]:
+    """Return which share of each piece of idle time the samples of a line stand for."""
+    host = pl.when(pl.col("cause") == CAUSES["idle_ns"]).then("real_ns").otherwise(0)
+    gaps = case.idle.select("op", host_ns=host).with_columns(whole=pl.col("host_ns").sum().over("op"))
+    of_line = gaps.join(
+        seen.group_by("op").agg(pl.col("real_ns").sum().alias("line")), on="op", how="left", maintain_order="left"
+    )
+    share = pl.when(pl.col("host_ns") > 0).then((pl.col("line") / pl.col("whole")).clip(0.0, 1.0)).otherwise(0.0)
+    return of_line.select(share.fill_null(0.0)).to_series().to_numpy()
 
 
 def check(case: Case) -> list[Finding]:

@@ -20,13 +20,16 @@ Harmless when
 
 from __future__ import annotations
 
+import numpy as np
+
 from nsysx import units
 from nsysx.catalogue import Limit
 from nsysx.findings._case import Case, Fix, Rule
+from nsysx.findings._once import Takes
 from nsysx.judging.other_work import other_gpus
 from nsysx.model import Finding
 
-RULE = Rule("NSX125", "gpus-take-turns", "GPUs that take turns", about=Limit.SYNC)
+RULE = Rule("NSX125", "gpus-take-turns", "GPUs that take turns", about=Limit.SYNC, direct=1)
 
 #: GPUs that share the work of a step idle now and then while another works; for this share of the step they take turns.
 _MUCH = 0.1
@@ -58,4 +61,8 @@ def check(case: Case) -> list[Finding]:
     )
     title = f"The GPUs take turns: for {units.duration(cost)} {case.per} GPU {case.device} idles while {others}"
     worth = case.bound(cost, "all GPUs work at the same time, and nothing else holds them up")
-    return [case.found(RULE, title, detail, worth=worth, cost_ns=cost, fix=_FIX)]
+    return [
+        case.found(
+            RULE, title, detail, worth=worth, cost_ns=cost, fix=_FIX, takes=Takes(idle=np.ones(case.idle.height))
+        )
+    ]

@@ -44,6 +44,7 @@ from nsysx.events.nvtx_ranges import Flags
 from nsysx.events.profile import Profile
 from nsysx.findings._case import Case, Fix, Rule
 from nsysx.findings._names import called, networks_called
+from nsysx.findings._once import Takes
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64
 from nsysx.frames.lookup import matching
@@ -58,6 +59,7 @@ RULE = Rule(
     cause=(Part.HOST, Part.LAUNCH, Part.SYNC),
     about=Limit.LAUNCH,
     leads=True,
+    direct=3,
 )
 #: Fewest alike rounds a step, fewest launches of one, and how far their number may be from the usual one (share).
 _ROUNDS, _LAUNCHES, _ALIKE = 4, 2, 0.25
@@ -190,7 +192,8 @@ def _in_modules(case: Case) -> list[Finding]:
         of = pl.col("module").cast(pl.String).is_in(loop.modules)
         works = case.per_step(int(case.timed_ops(case.ops["op_kind"] == "kernel", "module").filter(of)["ns"].sum()))
         ops = lookup.at(case.profile.attributed.gpu_ops["module"], case.idle["op"].fill_null(-1).to_numpy())
-        idle = case.per_step(float(case.idle.filter(ops.cast(pl.String).is_in(loop.modules))["real_ns"].sum()))
+        before = ops.cast(pl.String).is_in(loop.modules).fill_null(value=False)
+        idle = case.per_step(float(case.idle.filter(before)["real_ns"].sum()))
         idle = min(idle, case.taken_by(RULE.cause))
         if not case.notable(idle, _FOUND):
             continue
@@ -210,7 +213,15 @@ def _in_modules(case: Case) -> list[Finding]:
         text = fix.text.format(name=loop.name, count=count)
         findings.append(
             case.found(
-                RULE, title, detail, worth=worth, cost_ns=idle, where=where, fix=fix._replace(text=text), at=loop.calls
+                RULE,
+                title,
+                detail,
+                worth=worth,
+                cost_ns=idle,
+                where=where,
+                fix=fix._replace(text=text),
+                at=loop.calls,
+                takes=Takes(idle=before.to_numpy()),
             )
         )
     return findings
@@ -266,6 +277,7 @@ def _outside(case: Case) -> list[Finding]:
             where=where,
             fix=_fix(seen, f"{count:.0f}", asked),
             at=seen.calls.tolist(),
+            takes=Takes(idle=inside),
         )
     ]
 

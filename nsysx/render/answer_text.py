@@ -31,8 +31,11 @@ def parts_text(bar: Bar) -> str:
 
 
 def also_worth(line: Also) -> str:
-    """Return what another finding is worth: "up to 1.2 ms", "" where it saves no step time."""
-    return "" if line.saving_ns is None else f"{'up to ' if line.bound else ''}{units.duration(line.saving_ns)}"
+    """Return what another finding is worth: "up to 1.2 ms, overlaps with NSX102", "" where it saves no step time."""
+    if line.saving_ns is None:
+        return ""
+    also = f", overlaps with {' and '.join(line.overlaps)}" if line.overlaps else ""
+    return f"{'up to ' if line.bound else ''}{units.duration(line.saving_ns)}{also}"
 
 
 def worth_text(said: Worded) -> str:
@@ -53,7 +56,7 @@ def markdown_lines(said: Worded, escape: Any) -> Iterator[str]:
     others = said.also[: max(0, MOST_MARKDOWN_LINES - len(answer) - 2)]
     if others:
         yield ""
-        yield "Also found (savings overlap, do not add):"
+        yield "Also found (do not add savings that overlap):"
         for line in others:
             yield f"- {line.code} {escape(line.text)}" + (f": {worth}" if (worth := also_worth(line)) else "")
 

@@ -169,6 +169,7 @@ def _id(finding: Finding, seen: dict[str, int]) -> str:
 
 def _finding(finding: Finding, summary: Summary, said: Worded, seen: dict[str, int]) -> Json:
     saving, cost = _saving(finding, summary, said.now_ns), finding.cost_ns_per_step
+    findings = summary.findings or ()
     scope = finding.scope or summary.steps.scope
     return {
         "id": _id(finding, seen),
@@ -178,6 +179,7 @@ def _finding(finding: Finding, summary: Summary, said: Worded, seen: dict[str, i
         "over": scope.label if scope else "",
         "saving": saving,
         "cost": None if cost is None else {"value": cost, "unit": "ns per step"},
+        "overlaps": " ".join(dict.fromkeys(findings[n].code for n in finding.overlaps)),
         "do": _text(finding.fix, 300),
         "check": f"nsysx compare {said.facts[0]} AFTER.sqlite",
         "stop_if": _stop(finding, saving, said.now_ns),

@@ -30,6 +30,8 @@ class FindingView:
     fix: str
     evidence: Grid | None
     notable: bool = False
+    overlaps: str = ""
+    counted: str = ""
 
 
 def _where(where: Row, summary: Summary, texts: Texts) -> str:
@@ -92,8 +94,25 @@ def finding_of(finding: Finding, summary: Summary, texts: Texts, width: int) -> 
         confidence=texts(finding.confidence, 200),
         fix=texts(finding.fix, 2000),
         evidence=evidence,
+        overlaps=" and ".join(_codes(finding, summary)),
+        counted=_counted(finding, summary),
         notable=(saving or 0) >= NOTABLE * (step_time.step_ns(summary) or 0) and bool(saving),
     )
+
+
+def _codes(finding: Finding, summary: Summary) -> tuple[str, ...]:
+    """Return the codes of the findings that one overlaps with."""
+    return tuple(dict.fromkeys(summary.findings[n].code for n in finding.overlaps)) if summary.findings else ()
+
+
+def _counted(finding: Finding, summary: Summary) -> str:
+    """Return how much of a cost counts with the finding, where others that it overlaps with count the rest: each time counts once."""
+    cost, counted = finding.cost_ns_per_step, finding.own_ns_per_step
+    codes, step = _codes(finding, summary), step_time.step_ns(summary)
+    if cost is None or counted is None or not codes or not step or cost - counted < NOTABLE * step:
+        return ""
+    counts = f"{units.duration(counted)} of it count here" if counted >= NOTABLE * step else "none of it counts here"
+    return f"{counts}, the rest with what it overlaps with ({', '.join(codes)})"
 
 
 def findings_of(summary: Summary, texts: Texts, width: int) -> tuple[FindingView, ...] | None:

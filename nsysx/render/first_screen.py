@@ -56,7 +56,8 @@ class LaneBoxes:
 class Item:
     """One line of the list of what to do: what, where, what it is worth (``share`` of the step); unfolded the rest.
 
-    ``marked``: the timeline shows where it is, under ``number``. ``states`` are its conditions: state, name, what was seen.
+    ``overlaps``: the numbers of lines above that it overlaps with. ``marked``: the timeline shows where it is, under ``number``.
+    ``states`` are its conditions: state, name, what was seen.
     """
 
     number: int
@@ -72,6 +73,7 @@ class Item:
     condition: str
     states: tuple[tuple[str, str, str], ...]
     marked: bool
+    overlaps: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +155,7 @@ def _items(
                 condition=texts(finding.condition, 300),
                 states=tuple((c.state, texts(c.name, 120), texts(c.detail, 200)) for c in finding.conditions),
                 marked=number in marked,
+                overlaps=" and ".join(str(1 + n) for n, p in enumerate(chosen[: number - 1]) if p in finding.overlaps),
             )
         )
     return tuple(items), marks

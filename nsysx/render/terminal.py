@@ -168,9 +168,10 @@ def _findings(out: _Out, findings: Iterable[FindingView]) -> None:
     shown = [f for f in findings if f.verdict == "found"]
     if not shown:
         return
-    out.head("Findings", "savings overlap and must not be added")
+    out.head("Findings", "do not add savings that overlap")
     for f in shown:
         worth = f", saves {f.saving} per step" if f.saving else ""
+        worth += f" (overlaps with {f.overlaps})" if f.saving and f.overlaps else ""
         out.line(f"{f.code}  {f.title}{worth}")
         for text in (f.where, f.fix if f.notable else ""):
             if text:

@@ -1,0 +1,170 @@
+"""The time of the steps, given to findings once: each nanosecond counts with the finding that has the most direct evidence of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from nsysx.catalogue import Cause, Part
+from nsysx.model import Finding
+
+#: Findings that share less than this part of the step do not overlap.
+_SHARED = 0.01
+
+Shares = npt.NDArray[np.float64]
+
+
+class Takes(NamedTuple):
+    """What a finding is about, of the time of the shown device in the steady steps.
+
+    ``ops`` are GPU ops; ``idle`` says of each row of ``Case.idle`` which share of it (0 to 1), None for none of it.
+    """
+
+    ops: frozenset[int] = frozenset()
+    idle: npt.NDArray[np.float64] | npt.NDArray[np.bool_] | None = None
+
+
+class Claim(NamedTuple):
+    """A finding's claim: what it takes, and how direct its evidence is (``Rule.direct``)."""
+
+    finding: Finding
+    takes: Takes
+    direct: int
+
+    @property
+    def cost_ns(self) -> int:
+        """What the finding costs per step (ns)."""
+        return self.finding.cost_ns_per_step or 0
+
+    @property
+    def saving_ns(self) -> int:
+        """What its change saves per step (ns)."""
+        return self.finding.saving_ns_per_step or 0
+
+
+class Claims:
+    """The claims of the findings of one report, in the order in which the findings were made."""
+
+    def __init__(self) -> None:
+        self._claims: list[Claim] = []
+
+    def add(self, finding: Finding, takes: Takes, direct: int) -> None:
+        """Note what a finding takes."""
+        self._claims.append(Claim(finding, takes, direct))
+
+    def instead(self, old: Finding, new: Finding) -> Finding:
+        """Return a finding that takes the place of another one, and its claim."""
+        self._claims = [c._replace(finding=new) if c.finding is old else c for c in self._claims]
+        return new
+
+    def of(self, findings: Sequence[Finding]) -> list[tuple[int, Claim]]:
+        """Return the claims of these findings, each with the finding's place among them."""
+        places = {id(finding): place for place, finding in enumerate(findings)}
+        return [(places[id(c.finding)], c) for c in self._claims if id(c.finding) in places]
+
+
+class Given(NamedTuple):
+    """What a claim was given: the time per step (ns) that counts with it alone, and the other claims that are about the same."""
+
+    own_ns: int
+    overlaps: tuple[int, ...]
+
+
+class Pieces(NamedTuple):
+    """The time of the steps in pieces: idle time first (rows of ``Case.idle``), then the GPU ops. ``ns`` sum to the steps.
+
+    ``idle`` is how many are idle time, ``part`` the number of each piece's ``Part`` (-1: GPU work), ``op`` the op (-1: idle).
+    """
+
+    ns: Shares
+    idle: int
+    part: npt.NDArray[np.int64]
+    op: npt.NDArray[np.int64]
+
+    def of(self, takes: Takes) -> Shares:
+        """Return which share of each piece something takes."""
+        share = np.zeros(len(self.ns))
+        if takes.idle is not None:
+            share[: self.idle] = takes.idle
+        if takes.ops:
+            share[self.idle :] = np.isin(self.op[self.idle :], list(takes.ops))
+        return share
+
+
+_PARTS = {part: number for number, part in enumerate(Part)}
+_PART_OF_CAUSE = np.array([_PARTS[cause.part] for cause in Cause])
+
+
+def pieces(idle: pl.DataFrame, ops: pl.DataFrame, device: int | None) -> Pieces:
+    """Return the time of the steps in pieces, of the idle time (``Case.idle``) and the GPU ops (``Case.ops``) of a device.
+
+    Where ops run at the same time, the time is that of the one that began first.
+    """
+    ops = (
+        ops.select("op", "start_ns", "end_ns")
+        .filter((ops["device"] == device).fill_null(value=False))
+        .sort("start_ns", "op")
+    )
+    start, end, reach = ops["start_ns"], ops["end_ns"], ops["end_ns"].cum_max().shift(1)
+    begin = pl.select(pl.max_horizontal(start, reach.fill_null(0))).to_series()
+    alone = (end - begin).clip(0).to_numpy()
+    return Pieces(
+        np.concatenate((idle["real_ns"].to_numpy(), alone)).astype(np.float64),
+        idle.height,
+        np.concatenate((_PART_OF_CAUSE[idle["cause"].to_numpy()], np.full(ops.height, -1))),
+        np.concatenate((np.full(idle.height, -1), ops["op"].to_numpy())),
+    )
+
+
+def of_parts(idle: pl.DataFrame, parts: Iterable[Part]) -> npt.NDArray[np.bool_]:
+    """Return which idle pieces belong to these parts of the verdict."""
+    return np.isin(_PART_OF_CAUSE[idle["cause"].to_numpy()], [_PARTS[p] for p in parts])
+
+
+def began_in(idle: pl.DataFrame, calls: frozenset[int]) -> npt.NDArray[np.bool_]:
+    """Return which idle pieces began in these calls."""
+    return np.asarray(idle["began_in"].is_in(list(calls)).fill_null(value=False).to_numpy(), np.bool_)
+
+
+def give(time: Pieces, claims: Sequence[Claim], step_ns: int, steps: int) -> tuple[Given, ...]:
+    """Give each piece of ``steps`` steps of ``step_ns`` to one claim, or none: what they are given never sums above the step.
+
+    The most direct evidence comes first, and of equally direct the claim on least time: the more particular one. A claim on more
+    than its cost is one on that share of its time. Two claims overlap where they want the same time, or where together they
+    save more than all the time that they are about.
+    """
+    scale = step_ns / max(float(time.ns.sum()), 1.0)
+    wanted = []
+    for claim in claims:
+        share = time.of(claim.takes)
+        whole = float(share @ time.ns) * scale
+        wanted.append(share * min(1.0, claim.cost_ns / whole) if whole else share)
+    about = [float(share @ time.ns) * scale for share in wanted]
+    left, counted = np.ones(len(time.ns)), [0] * len(claims)
+    for i in sorted(range(len(claims)), key=lambda i: (-claims[i].direct, about[i], claims[i].finding.code, i)):
+        got = np.minimum(wanted[i], left)
+        left -= got
+        counted[i] = int(float(got @ time.ns) * scale)
+
+    def overlap(i: int, j: int) -> bool:
+        shared = float(np.minimum(wanted[i], wanted[j]) @ time.ns) * scale
+        both = about[i] + about[j] - shared
+        saved = claims[i].saving_ns + claims[j].saving_ns
+        return min(shared, about[i], about[j]) >= _SHARED * step_ns or saved > both + _SHARED * step_ns
+
+    every = range(len(claims))
+    return tuple(Given(counted[i], tuple(j for j in every if j != i and overlap(i, j))) for i in every)
+
+
+def calls_of(frame: pl.DataFrame) -> frozenset[int]:
+    """Return the calls of a frame, as edits want them."""
+    return frozenset(frame["call"].drop_nulls().to_list())
+
+
+def ops_of(frame: pl.DataFrame) -> frozenset[int]:
+    """Return the GPU ops of a frame, as edits want them."""
+    return frozenset(frame["op"].to_list())
