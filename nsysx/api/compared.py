@@ -12,7 +12,7 @@ import polars as pl
 
 from nsysx.api.files import File, framed
 from nsysx.comparing import comparison, inputs
-from nsysx.comparing.comparison import Comparison
+from nsysx.comparing.answer import Comparison
 
 
 @dataclass(frozen=True)

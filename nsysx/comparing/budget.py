@@ -85,7 +85,7 @@ Measured = tuple[float, float] | None
 
 def _count(capture: Captured, name: str) -> Measured:
     kinds = _KINDS.get(name)
-    if kinds is None or "api" not in capture.parts:
+    if kinds is None or not capture.series("api"):
         return None
     counted = [s for s in capture.series("api").values() if s.cls in kinds and s.count is not None]
     return float(sum(_usual(s) for s in counted)), 0.0

@@ -175,7 +175,7 @@ def _work(before: Side, after: Side) -> list[Line]:
     """Return whether the kernels are the same, and if so, whether nearly all of them run faster or slower."""
     a, b = _per_step(before, "kernel"), _per_step(after, "kernel")
     if not a or not b:
-        return [Line("kernels", "unknown", "kernels: a Summary from an older version does not hold them per step.")]
+        return [Line("kernels", "unknown", "kernels: one side runs none in its steady steps.")]
     both = a.keys() & b.keys()
     whole = sum(ns for _, ns in a.values()) + sum(ns for _, ns in b.values())
     shared = sum(a[k][1] + b[k][1] for k in both) / whole if whole else 1.0

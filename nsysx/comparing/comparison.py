@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import NamedTuple
 
 from nsysx.catalogue import Activity
 from nsysx.comparing import comparability, differences, statistics
+from nsysx.comparing.answer import Comparison, Part, Real
 from nsysx.comparing.differences import Difference
 from nsysx.comparing.side import Side, as_fine, renamed
-from nsysx.comparing.wording import Part, real_words, sentence
+from nsysx.comparing.wording import real_words, sentence
 from nsysx.frames.statistics import PROCESS_DRIFT
-
-SCHEMA = "nsysx.compare/1"
 
 #: A step is GPU-bound, and follows its GPU work, if the device waits for the host or other ranks for at most this share of it.
 _GPU_BOUND = 0.1
@@ -51,85 +49,6 @@ TABLES = (
 )
 
 
-@dataclass(frozen=True)
-class Real:
-    """The step without the profiler on both sides; ``low_ns`` and ``high_ns`` bound the difference."""
-
-    before_ns: int
-    after_ns: int
-    difference_ns: int
-    low_ns: int
-    high_ns: int
-    verdict: str
-    sources: tuple[str, str]
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """The answer. Times per step; differences are after minus before. ``basis`` is what the interval covers.
-
-    ``decided_by`` is "step", or "gpu_work" if the host's noise hides the step's difference and GPU work limits both sides.
-
-    ``detectable_ns`` is the smallest change that could have been seen, None without an interval. ``whole``: no steps were
-    found, and every capture counts as one.
-    """
-
-    verdict: str
-    difference_ns: int
-    low_ns: int | None
-    high_ns: int | None
-    before_ns: int
-    after_ns: int
-    drift_ns: int
-    detectable_ns: int | None
-    margin: float
-    basis: str
-    sentence: str
-    parts: tuple[Part, ...]
-    parts_by: str
-    comparability: tuple[comparability.Line, ...]
-    tables: Mapping[str, Sequence[Difference]]
-    real: Real | None
-    gpu_work: Difference
-    decided_by: str
-    notes: tuple[str, ...]
-    steps: Mapping[str, Sequence[Sequence[int]]]
-    names: tuple[tuple[str, ...], tuple[str, ...]]
-    whole: bool = False
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the comparison as plain JSON values, keys as in the contract `nsysx.compare/1`."""
-        return {
-            "schema": SCHEMA,
-            "verdict": self.verdict,
-            "difference_ns": self.difference_ns,
-            "low_ns": self.low_ns,
-            "high_ns": self.high_ns,
-            "before_ns": self.before_ns,
-            "after_ns": self.after_ns,
-            "drift_ns": self.drift_ns,
-            "detectable_ns": self.detectable_ns,
-            "margin": self.margin,
-            "whole_captures": self.whole,
-            "basis": self.basis,
-            "sentence": self.sentence,
-            "parts_by": self.parts_by,
-            "parts": [asdict(p) for p in self.parts],
-            "comparability": [asdict(line) for line in self.comparability],
-            "decided_by": self.decided_by,
-            "gpu_work": {**asdict(self.gpu_work), "difference_ns": self.gpu_work.difference_ns},
-            "unprofiled": None if self.real is None else asdict(self.real),
-            "notes": list(self.notes),
-            "before": list(self.names[0]),
-            "after": list(self.names[1]),
-            "steps": {k: [list(x) for x in v] for k, v in self.steps.items()},
-            **{
-                key: [{**asdict(r), "difference_ns": r.difference_ns} for r in rows]
-                for key, rows in self.tables.items()
-            },
-        }
-
-
 def _rows(before: Side, after: Side, noise: Side | None, part: str, step: float, drift: float) -> list[Difference]:
     return differences.table(before, after, noise, part, step_ns=step, drift=drift)
 
@@ -148,13 +67,9 @@ def _attributed(side: Side) -> float:
 def _compute(before: Side, after: Side, noise: Side | None, step: float) -> tuple[str, list[tuple[str, Difference]]]:
     """Return what compute time is split by, and its rows: by module if they account for most of it, else by family."""
     gpu = statistics.GPU_DRIFT
-    both = before.has("module_compute") and after.has("module_compute")
-    if both and min(_attributed(before), _attributed(after)) >= _ATTRIBUTED:
+    if min(_attributed(before), _attributed(after)) >= _ATTRIBUTED:
         return "module", [("module", r) for r in _rows(before, after, noise, "module_compute", step, gpu)]
-    if before.has("family_compute") and after.has("family_compute"):
-        return "family", [("family", r) for r in _rows(before, after, noise, "family_compute", step, gpu)]
-    ledger = _rows(before, after, noise, "ledger", step, gpu)
-    return "ledger", [(Activity.COMPUTE.value, r) for r in ledger if r.name == Activity.COMPUTE]
+    return "family", [("family", r) for r in _rows(before, after, noise, "family_compute", step, gpu)]
 
 
 def _parts(before: Side, after: Side, noise: Side | None, step: float, total: int) -> tuple[str, tuple[Part, ...]]:
@@ -163,7 +78,7 @@ def _parts(before: Side, after: Side, noise: Side | None, step: float, total: in
     ledger = _rows(before, after, noise, "ledger", step, statistics.GPU_DRIFT)
     ranked += [("ledger", r) for r in ledger if r.name in (Activity.COMM, Activity.COPY, Activity.MEMSET)]
     idle = _rows(before, after, noise, "idle", step, PROCESS_DRIFT)
-    ranked += [("idle", r) for r in idle] if idle else [("ledger", r) for r in ledger if r.name == Activity.IDLE]
+    ranked += [("idle", r) for r in idle]
     ranked = [(kind, r) for kind, r in ranked if r.before_ns or r.after_ns]
     ranked.sort(key=lambda e: -abs(e[1].difference_ns))
     named, smaller = ranked[:_MOST_PARTS], ranked[_MOST_PARTS:]
@@ -201,10 +116,8 @@ def _per_step(side: Side, part: str, name: str) -> float:
     return sum(s.mean_ns for c in side.captures if (s := c.series(part).get(name)) is not None) / len(side.captures)
 
 
-def _host_time(side: Side) -> float | None:
-    """Return how long the host works per step, without waits (ns); None if a Summary does not say."""
-    if not side.has("wait") or any("cpu" not in c.series("step") for c in side.captures):
-        return None
+def _host_time(side: Side) -> float:
+    """Return how long the host works per step, without waits (ns)."""
     waits = sum(s.mean_ns for c in side.captures for s in c.series("wait").values()) / len(side.captures)
     return max(0.0, _per_step(side, "step", "cpu") - waits)
 
@@ -215,8 +128,7 @@ def _drift(before: Side, after: Side, step: float) -> float:
     A host that is a third slower shows only when the device waits for it, so drift is at most all such waiting.
     """
     waiting = max(_per_step(before, "work", "rest"), _per_step(after, "work", "rest"))
-    hosts = [h for h in (_host_time(before), _host_time(after)) if h is not None]
-    host = PROCESS_DRIFT * max(hosts) if hosts else waiting
+    host = PROCESS_DRIFT * max(_host_time(before), _host_time(after))
     return min(waiting, host) + statistics.GPU_DRIFT * step
 
 
@@ -333,5 +245,4 @@ def compare(before: Side, after: Side, noise: Side | None = None, *, margin: flo
     words = sentence(answer, work if by_work else None, single=not differences.measured_between(before, after, noise))
     if real is not None:
         words += " " + real_words(real.before_ns, real.after_ns, real.low_ns, real.high_ns, real.verdict)
-    object.__setattr__(answer, "sentence", words)
-    return answer
+    return replace(answer, sentence=words)

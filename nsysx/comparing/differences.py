@@ -124,8 +124,6 @@ def table(
     ``drift`` is the share by which processes may differ if that was not measured; ``now``: the new names of renamed rows;
     ``step_ns``: the step, of which a difference has to be ROW_FLOOR to count.
     """
-    if not before.has(part) or not after.has(part):
-        return []
     keys = list(dict.fromkeys(k for s in (before, after) for c in s.captures for k in c.series(part)))
     if not keys:
         return []

@@ -1,4 +1,4 @@
-"""One side of a comparison: each capture of it by blocks of steps, from Summaries. Those of older versions say less."""
+"""One side of a comparison: each capture of it by blocks of steps, from Summaries."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-from nsysx.analyses import gpu_ledger, modules, step_parts
-from nsysx.analyses.helpers.step_record import StepRow, gpu_parts, rows_of
+from nsysx.analyses import modules, step_parts
+from nsysx.analyses.helpers.step_record import StepRow, rows_of
 from nsysx.catalogue import Activity, Cause, Trait
 from nsysx.comparing import names
 from nsysx.errors import EXIT_EMPTY, EXIT_INPUT, NsysxError
@@ -61,8 +61,8 @@ class Captured:
     whole: bool = False
 
     def series(self, part: str) -> Mapping[str | None, Series]:
-        """Return the series of a part, empty if the Summary does not hold it."""
-        return self.parts.get(part, {})
+        """Return the series of a part."""
+        return self.parts[part]
 
 
 @dataclass(frozen=True)
@@ -72,10 +72,6 @@ class Side:
     name: str
     captures: tuple[Captured, ...]
     notes: tuple[str, ...] = field(default=())
-
-    def has(self, part: str) -> bool:
-        """Return whether every capture has this part."""
-        return all(part in c.parts for c in self.captures)
 
 
 def _steady(summary: Summary) -> list[StepRow]:
@@ -97,37 +93,6 @@ def _blocks(summary: Summary) -> dict[str, dict[str | None, Series]]:
     return by_part
 
 
-def _older(summary: Summary, rows: Sequence[StepRow]) -> dict[str, dict[str | None, Series]]:
-    """Return the parts of a Summary without `step_parts`: the ledger of each step, and sums of the others."""
-    ones = np.ones(len(rows), np.int64)
-    whole = np.array([len(rows)], np.int64)
-    by_part: dict[str, dict[str | None, Series]] = {
-        "step": {"gpu": Series(np.array([r["gpu_ns"] for r in rows], np.int64), None, ones)}
-    }
-    parts = [gpu_parts(r) for r in rows]
-    if all(p[a.column] is not None for p in parts for a in Activity):
-        ledger = {a: Series(np.array([p[a.column] for p in parts], np.int64), None, ones) for a in Activity}
-        by_part["ledger"] = {activity.value: series for activity, series in ledger.items()}
-
-    def sums(part: str, key: str, name: str, ns: str, count: str, cls: str = "") -> None:
-        for row in summary.rows(key):
-            if row.get(ns) is None:
-                continue
-            many = None if row.get(count) is None else np.array([row[count]], np.int64)
-            label = None if row.get(name) is None else str(row[name])
-            series = Series(np.array([row[ns]], np.int64), many, whole, row.get(cls))
-            by_part.setdefault(part, {})[label] = series
-
-    sums("module", "modules", "path", "self_gpu_ns", "kernels", "cls")
-    sums("family", "kernel_families", "family", "total_ns", "count")
-    sums("phase", "phases", "name", "cpu_ns", "")
-    # Sums over several processes are not per step of one.
-    if len({r.get("process") for r in summary.of(gpu_ledger.ROWS)}) > 1:
-        for part in ("module", "family", "phase"):
-            by_part.pop(part, None)
-    return by_part
-
-
 #: Work that no host delays, as a collective is that waits for the hosts of all ranks.
 _HOST_FREE = (Activity.COMPUTE, Activity.COPY, Activity.MEMSET)
 #: Causes of idle time that end when the GPU itself is ready: the host is not to blame.
@@ -140,9 +105,9 @@ def _work(parts: Mapping[str, Mapping[str | None, Series]]) -> dict[str | None, 
     Together they are the step. Work is compute, copies, memsets and the gaps between queued kernels; communication belongs to
     the rest, because a collective waits for the hosts of all ranks.
     """
-    step, ledger = parts["step"]["gpu"], parts.get("ledger", {})
+    step, ledger = parts["step"]["gpu"], parts["ledger"]
     chosen = [s for k, s in ledger.items() if k in _HOST_FREE]
-    chosen += [s for k, s in parts.get("idle", {}).items() if k in GPU_CAUSES and len(s.ns) == len(step.ns)]
+    chosen += [s for k, s in parts["idle"].items() if k in GPU_CAUSES and len(s.ns) == len(step.ns)]
     work = sum((s.ns for s in chosen), np.zeros(len(step.ns), np.int64))
     return {"gpu_work": Series(work, None, step.steps), "rest": Series(step.ns - work, None, step.steps)}
 
@@ -153,17 +118,12 @@ def captured(summary: Summary, label: str, *, spans: bool = False) -> Captured:
     Raises NsysxError, exit code 3 if its tables are damaged, 4 if nothing was measured.
     """
     try:
-        rows = _steady(summary)
-        whole = summary.steps.whole
-        alone = spans and whole and bool(summary.of(step_parts.ROWS))
-        if (whole and not alone) or not rows:
+        rows, parts, whole = _steady(summary), _blocks(summary), summary.steps.whole
+        if not rows or not parts or (whole and not spans):
             hint = "Name the steps: nsysx run -- CMD does, or nsysx report FILE --step-range REGEX --json F"
             message = f"{label}: has no steady steps with GPU work, so nothing can be said per step"
             raise NsysxError(message, slug="no-steps", hint=hint, exit_code=EXIT_EMPTY)
-        parts = _blocks(summary) if summary.of(step_parts.ROWS) else _older(summary, rows)
         steps = tuple(int(ns) for r in rows if (ns := r["gpu_ns"]) is not None)
-        if "gpu" not in parts.get("step", {}):
-            parts = _older(summary, rows)
         parts["work"] = _work(parts)
         return Captured(label, summary, parts, steps, len(steps), whole=whole)
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:

@@ -3,54 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
 
 from nsysx import units
-from nsysx.catalogue import Activity, Cause
+from nsysx.catalogue import Activity
+from nsysx.comparing.answer import Comparison, Part
 from nsysx.comparing.differences import Difference
 from nsysx.comparing.side import GPU_CAUSES
 
-#: Names in a sentence: causes of idle time, and parts of the GPU's ledger.
-_NOUNS = {
-    **{cause.value: cause.noun for cause in Cause},
-    **{activity.value: activity.noun for activity in Activity},
-}
 #: Most parts that a sentence names, and the share of the difference that one needs to be worth naming.
 _NAMED, _WORTH = 3, 0.02
 #: Causes of idle time that make up less than this share of the difference are named together.
 _OWN_CAUSE = 0.1
-
-
-@dataclass(frozen=True)
-class Part:
-    """A part of the difference: compute of a module or family, a part of the ledger, or idle time of a cause."""
-
-    kind: str
-    name: str | None
-    difference_ns: int
-    before_ns: int
-    after_ns: int
-    low_ns: int | None
-    high_ns: int | None
-    verdict: str
-    status: str
-
-    @property
-    def words(self) -> str:
-        """The name of the part in a sentence."""
-        return part_words(self.kind, self.name)
-
-
-def part_words(kind: str, name: str | None) -> str:
-    """Return the name of a part in a sentence."""
-    if kind == "module":
-        return f"{name} kernels" if name is not None else "kernels of no known module"
-    if kind == "family":
-        return f"{name or 'other'} kernels"
-    if kind == "rest":
-        return str(name)
-    return _NOUNS.get(str(name), str(name).replace("_", " "))
 
 
 def _unit(ns: float) -> tuple[float, str]:
@@ -116,32 +79,7 @@ def _because(parts: Sequence[Part], total: int) -> str:
     return text
 
 
-class _Answer(Protocol):
-    """The fields of `Comparison` that a sentence needs."""
-
-    @property
-    def verdict(self) -> str: ...
-    @property
-    def before_ns(self) -> int: ...
-    @property
-    def after_ns(self) -> int: ...
-    @property
-    def low_ns(self) -> int | None: ...
-    @property
-    def high_ns(self) -> int | None: ...
-    @property
-    def drift_ns(self) -> int: ...
-    @property
-    def detectable_ns(self) -> int | None: ...
-    @property
-    def margin(self) -> float: ...
-    @property
-    def parts(self) -> Sequence[Part]: ...
-    @property
-    def whole(self) -> bool: ...
-
-
-def sentence(answer: _Answer, work: Difference | None, *, single: bool) -> str:
+def sentence(answer: Comparison, work: Difference | None, *, single: bool) -> str:
     """Return the answer in words: how much, how sure, and where it comes from.
 
     ``work`` is the difference of GPU work if that decided; ``single``: each side is one capture, and the noise is unknown.
@@ -172,14 +110,14 @@ def sentence(answer: _Answer, work: Difference | None, *, single: bool) -> str:
             f"{way}{because}. Whether both did the same work is unknown."
         )
     if low is None:
-        return f"Cannot tell: {both}, but with so few steps or an older Summary no interval can be given."
+        return f"Cannot tell: {both}, but with so few steps no interval can be given."
     if answer.drift_ns and single and (low > 0 or (high is not None and high < 0)):
         why = f"processes of one program may differ by {units.duration(answer.drift_ns)}"
         return f"Cannot tell: {amount} ({share}), but {why} a step: capture each side several times.{seen}"
     return f"Cannot tell: {amount} ({share}).{seen}"
 
 
-def _by_work(answer: _Answer, work: Difference) -> str:
+def _by_work(answer: Comparison, work: Difference) -> str:
     """Return the answer if GPU work decides."""
     difference = round(work.difference_ns)
     scale, unit = _unit(difference)

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.text import Text
 
-from nsysx.comparing.comparison import TABLES, Comparison
+from nsysx.comparing.answer import Comparison
+from nsysx.comparing.comparison import TABLES
 from nsysx.render import compare_view as view
 from nsysx.render.markdown import escape
 from nsysx.render.safe_text import clean, shorten

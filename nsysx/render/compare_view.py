@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nsysx import units
-from nsysx.comparing.comparison import TABLES, Comparison
+from nsysx.comparing.answer import Comparison, Part, part_words
+from nsysx.comparing.comparison import TABLES
 from nsysx.comparing.differences import Difference
-from nsysx.comparing.wording import Part, part_words
 from nsysx.render.safe_text import clean, scrub, shorten, shorten_kernel
 
 TITLES = {table.key: table.title for table in TABLES}
