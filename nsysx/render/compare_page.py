@@ -8,7 +8,7 @@ from importlib.resources import files
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from nsysx.comparing.comparison import Comparison
+from nsysx.comparing.answer import Comparison
 from nsysx.render import compare_charts, compare_text
 from nsysx.render import compare_view as view
 from nsysx.render.safe_text import clean, file_name
@@ -43,7 +43,9 @@ def render(answer: Comparison, *, redact: bool = True, top: int = 60) -> str:
         warnings=view.warnings(answer),
         notes=[clean(n, 400) for n in answer.notes],
         basis=view.basis(answer),
+        colours=compare_charts.COLOURS,
         bars=compare_charts.bars(answer),
+        legend=compare_charts.legend(answer),
         waterfall=compare_charts.waterfall(answer),
         steps=compare_charts.steps(answer),
         whole=answer.whole,

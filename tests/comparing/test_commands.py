@@ -116,7 +116,9 @@ def test_the_page_runs_nothing_of_others(capsys, monkeypatch, tmp_path: Path) ->
     assert "\u202e" not in text
     assert "default-src 'none'" in text
     assert text.count("<script") == 1
-    assert text.count("<svg") == 3
+    drawn = re.findall(r'<div class="falls".*?</div>\n</div>', text, re.DOTALL)
+    assert [d.count('class="fall"') for d in drawn][::2] == [2, 2], "both steps, and the steps of both"
+    assert drawn[2].count("<i ") == 2 * 11
     assert not re.search(r"(?:src|href)=.?https?:", text)
 
 
