@@ -19,7 +19,7 @@ class Option:
     """What a command line needs to know of an option besides its type and default.
 
     ``metavar``: its value in the help, by command if they differ. ``names``: how it is typed, if not by the name of its field;
-    ``--no-NAME`` turns off what is on by default. ``words``: the values that it takes. ``least``: its smallest number.
+    ``--no-NAME`` turns off what is on by default. ``words``: the values that it takes. ``least``, ``most``: the range of a number.
     ``variable``: the environment variable that tells the probe. ``advanced``: it stands under a heading of its own in the help.
     ``commands``: those that have it, if its class serves several. ``typed_only``: no file of options may set it, because it says
     what is overwritten, which program runs, where results go or who gets the reports.
@@ -30,6 +30,7 @@ class Option:
     names: tuple[str, ...] = ()
     words: tuple[str, ...] = ()
     least: int | None = None
+    most: int | None = None
     variable: str = ""
     advanced: bool = False
     commands: tuple[str, ...] = ()

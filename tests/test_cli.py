@@ -119,7 +119,6 @@ def test_no_words_is_help_and_a_usage_error() -> None:
         ["report"],
         ["report", "--top", "0", "x.sqlite"],
         ["report", "--json", "-", "--markdown", "-", "x.sqlite"],
-        ["export", "x.sqlite", "--to-nsys", "x.nsys-rep"],
     ],
 )
 def test_usage_errors_are_one_line(words: list[str]) -> None:

@@ -18,7 +18,7 @@ from nsysx.cli import declared as cli
 from nsysx.cli import process
 from nsysx.cli.app import app
 from nsysx.comparing import inputs
-from nsysx.option import Declared, Option, declared, options_of
+from nsysx.option import Declared, Option, declared
 from nsysx.reading import inputs as named_inputs
 from nsysx.recording import capture
 from nsysx.recording.environment import probe_environment
@@ -88,17 +88,15 @@ class OneMore(Options):
 
 
 def test_an_added_option_touches_its_declaration_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    got: dict[str, Any] = {}
+    got: list[tuple[list[str], OneMore]] = []
     app = typer.Typer(rich_markup_mode=None)
 
-    def others(command: Annotated[list[str], typer.Argument(metavar="CMD")]) -> None: ...
+    def work(command: Annotated[list[str], typer.Argument(metavar="CMD")], *, options: OneMore) -> None:
+        got.append((command, options))
 
-    def work(command: list[str], **given: Any) -> None:
-        got["options"] = options_of(OneMore, given)
-
-    app.command(cls=cli.Grouped)(cli.with_options(work, others, OneMore))
+    app.command(cls=cli.Grouped)(cli.with_options(work))
     app(["--zork", "3", "true"], standalone_mode=False)
-    assert got["options"] == OneMore(zork=3)
+    assert got == [(["true"], OneMore(zork=3))]
     helps = typer.main.get_command(app).get_help(typer.Context(typer.main.get_command(app)))
     assert "--zork" in helps.partition(f"{cli.ADVANCED}:")[2]
     assert "How much to zork." in helps

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from nsysx.cli.declared import TYPED_ONLY, with_options
+from nsysx.cli.declared import with_options
 from nsysx.cli.options import files_of
 from nsysx.cli.talk import deliver
 from nsysx.errors import EXIT_USAGE, NsysxError
-from nsysx.option import options_of
+from nsysx.option import Option
 from nsysx.selection import Handling, Selection
 
 #: Shown below the help: what is typed after the command, and what it does.
@@ -22,30 +23,39 @@ EXAMPLES = (
 )
 
 
-def _check(
-    file: Path,
+@dataclass(frozen=True)
+class Wanted:
+    """What the report is held against, and what is written about it: the name of a file, "-" for stdout, or None."""
+
+    budget: Annotated[Path | None, Option("The limits, as TOML.", "F")] = None
+    baseline: Annotated[Path | None, Option("Summary that relative limits refer to.", "F")] = None
+    init: Annotated[bool, Option("Print a budget that this report meets.")] = False
+    json: Annotated[str | None, Option("Write the result as JSON.", "F|-", typed_only=True)] = None
+    markdown: Annotated[str | None, Option("Write Markdown.", "F|-", typed_only=True)] = None
+    junit: Annotated[str | None, Option("Write JUnit XML.", "F|-", typed_only=True)] = None
+    github: Annotated[bool, Option("Print annotations for a GitHub workflow.")] = False
+
+
+@with_options
+def check(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A report (.sqlite) or a Summary (.json).")],
     *,
-    budget: Path | None,
-    baseline: Path | None,
-    init: bool,
-    json: str | None,
-    markdown: str | None,
-    junit: str | None,
-    github: bool,
-    **given: Any,
+    wanted: Wanted,
+    selection: Selection,
+    handling: Handling,
 ) -> None:
     """Check a report against a budget. Exit code: 0 kept, 1 broken, 5 inconclusive, 4 nothing measured."""
     from nsysx.outputs import check_output
 
-    selection, force = options_of(Selection, given), options_of(Handling, given).force
-    if (budget is not None) + init != 1:
+    if (wanted.budget is not None) + wanted.init != 1:
         message = "check wants either --budget or --init"
         raise NsysxError(message, slug="check-what", hint="Begin with: nsysx check FILE --init", exit_code=EXIT_USAGE)
-    if (json, markdown, junit).count("-") + github > 1:
+    written = (wanted.json, wanted.markdown, wanted.junit)
+    if written.count("-") + wanted.github > 1:
         message = "only one of --json -, --markdown -, --junit - and --github can write to stdout"
         raise NsysxError(message, slug="two-results", exit_code=EXIT_USAGE)
-    for path in files_of((json, markdown, junit)):
-        check_output(path, force=force)
+    for path in files_of(written):
+        check_output(path, force=handling.force)
     from nsysx.ranks import parallel_reading
 
     parallel_reading.limit_threads()
@@ -54,38 +64,17 @@ def _check(
     from nsysx.render import check_text, json_text
 
     capture = inputs.measured(file, selection)
-    if init:
+    if wanted.budget is None:
         typer.echo(room.init(capture), nl=False)
         return
-    assert budget is not None
-    base = None if baseline is None else inputs.measured(baseline)
-    verdict = room.check(capture, inputs.read_budget(budget), base)
-    for target, text in (
-        (json, json_text.text_of(verdict.to_json())),
-        (markdown, check_text.markdown(verdict)),
-        (junit, check_text.junit(verdict)),
-    ):
+    base = None if wanted.baseline is None else inputs.measured(wanted.baseline)
+    verdict = room.check(capture, inputs.read_budget(wanted.budget), base)
+    texts = json_text.text_of(verdict.to_json()), check_text.markdown(verdict), check_text.junit(verdict)
+    for target, text in zip(written, texts, strict=True):
         if target is not None:
-            deliver(target, text, force=force)
-    if github:
+            deliver(target, text, force=handling.force)
+    if wanted.github:
         sys.stdout.write(check_text.github(verdict))
-    elif "-" not in (json, markdown, junit):
+    elif "-" not in written:
         typer.echo(check_text.terminal(verdict))
     raise typer.Exit(verdict.exit_code)
-
-
-def _command(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A report (.sqlite) or a Summary (.json).")],
-    *,
-    budget: Annotated[Path | None, typer.Option(metavar="F", help="The limits, as TOML.")] = None,
-    baseline: Annotated[Path | None, typer.Option(metavar="F", help="Summary that relative limits refer to.")] = None,
-    init: Annotated[bool, typer.Option("--init", help="Print a budget that this report meets.")] = False,
-    json: Annotated[str | None, typer.Option(metavar="F|-", help="Write the result as JSON."), TYPED_ONLY] = None,
-    markdown: Annotated[str | None, typer.Option(metavar="F|-", help="Write Markdown."), TYPED_ONLY] = None,
-    junit: Annotated[str | None, typer.Option(metavar="F|-", help="Write JUnit XML."), TYPED_ONLY] = None,
-    github: Annotated[bool, typer.Option("--github", help="Print annotations for a GitHub workflow.")] = False,
-) -> None:
-    """Hold what the command line has besides the shared options."""
-
-
-check = with_options(_check, _command, Selection, Handling)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperCommand
 
-from nsysx.cli.declared import TYPED_ONLY, with_options
-from nsysx.cli.options import Html, Markdown, files_of
+from nsysx.cli.declared import with_options
+from nsysx.cli.options import files_of
 from nsysx.cli.talk import answering, console, deliver, wrote
 from nsysx.errors import EXIT_USAGE, NsysxError
-from nsysx.option import options_of
+from nsysx.option import Option
 from nsysx.selection import Handling, Selection
 
 #: Shown below the help: what is typed after the command, and what it does.
@@ -22,7 +24,7 @@ EXAMPLES = (
 )
 
 if TYPE_CHECKING:
-    from nsysx.comparing.comparison import Comparison
+    from nsysx.comparing.answer import Comparison
 
 
 class SeveralFiles(TyperCommand):
@@ -46,41 +48,35 @@ class SeveralFiles(TyperCommand):
 Files = Annotated[
     list[Path] | None, typer.Argument(metavar="BEFORE AFTER", help="Reports (.sqlite) or Summaries (.json).")
 ]
-Before = Annotated[
-    list[Path] | None, typer.Option(metavar="FILE...", help="Captures before the change; ranks count as one.")
-]
-After = Annotated[list[Path] | None, typer.Option(metavar="FILE...", help="Captures after the change.")]
-Noise = Annotated[
-    list[Path] | None,
-    typer.Option(metavar="FILE...", help="Captures of one unchanged program, to measure how much captures differ."),
-]
-Json = Annotated[str | None, typer.Option(metavar="F|-", help="Write the comparison as JSON."), TYPED_ONLY]
-Margin = Annotated[float, typer.Option(min=0, max=100, metavar="PERCENT", help="Smallest change that counts.")]
 
 
-def _compare(
-    *,
-    files: list[Path] | None,
-    before: list[Path] | None,
-    after: list[Path] | None,
-    noise: list[Path] | None,
-    html: Path | None,
-    json: str | None,
-    markdown: str | None,
-    margin: float,
-    **given: Any,
-) -> None:
+@dataclass(frozen=True)
+class Wanted:
+    """The captures of each side, if they are not arguments, and what is written about them."""
+
+    before: Annotated[Sequence[Path], Option("Captures before the change; ranks count as one.", "FILE...")] = ()
+    after: Annotated[Sequence[Path], Option("Captures after the change.", "FILE...")] = ()
+    noise: Annotated[
+        Sequence[Path], Option("Captures of one unchanged program, to measure how much captures differ.", "FILE...")
+    ] = ()
+    html: Annotated[Path | None, Option("Write the page to F.", "F", typed_only=True)] = None
+    json: Annotated[str | None, Option("Write the comparison as JSON.", "F|-", typed_only=True)] = None
+    markdown: Annotated[str | None, Option("Write Markdown for a ticket.", "F|-", typed_only=True)] = None
+    margin: Annotated[float, Option("Smallest change that counts.", "PERCENT", least=0, most=100)] = 1.0
+
+
+@with_options
+def compare(files: Files = None, *, wanted: Wanted, selection: Selection, handling: Handling) -> None:
     """Say whether AFTER is faster than BEFORE, by how much, how sure that is, and what made the difference."""
     from nsysx.outputs import check_output
     from nsysx.progress import Progress
 
-    selection, handling = options_of(Selection, given), options_of(Handling, given)
-    named = _sides(files, before, after, noise)
-    if json == markdown == "-":
+    named = _sides(files, wanted)
+    if wanted.json == wanted.markdown == "-":
         raise NsysxError(
             "--json - and --markdown - cannot both write to stdout", slug="two-results", exit_code=EXIT_USAGE
         )
-    targets = files_of((html, json, markdown))
+    targets = files_of((wanted.html, wanted.json, wanted.markdown))
     for path in targets:
         check_output(path, force=handling.force)
     from nsysx.ranks import parallel_reading
@@ -90,58 +86,38 @@ def _compare(
 
     with Progress() as progress:
         sides = inputs.sides(named, selection, progress=progress, workers=handling.jobs)
-        answer = comparison.compare(*sides, margin=margin / 100)
-    _write(answer, html, json, markdown, handling)
+        answer = comparison.compare(*sides, margin=wanted.margin / 100)
+    _write(answer, wanted, handling)
     for path in targets:
         wrote(path)
 
 
-def _command(
-    *,
-    files: Files = None,
-    before: Before = None,
-    after: After = None,
-    noise: Noise = None,
-    html: Html = None,
-    json: Json = None,
-    markdown: Markdown = None,
-    margin: Margin = 1.0,
-) -> None:
-    """Hold what the command line has besides the shared options."""
-
-
-compare = with_options(_compare, _command, Selection, Handling)
-
-
-def _sides(files: Files, before: Before, after: After, noise: Noise) -> list[tuple[str, list[Path]]]:
+def _sides(files: list[Path] | None, wanted: Wanted) -> list[tuple[str, list[Path]]]:
     """Return the captures of each side by its name. Raises NsysxError, exit code 2, unless there are two sides."""
-    if not files:
-        files_before, files_after = before, after
-    elif before or after or len(files) != 2:
-        files_before = files_after = None
-    else:
-        files_before, files_after = files[:1], files[1:]
-    if not files_before or not files_after:
+    before, after = list(wanted.before), list(wanted.after)
+    if files:
+        before, after = ([], []) if before or after or len(files) != 2 else (files[:1], files[1:])
+    if not before or not after:
         hint = "nsysx compare BEFORE AFTER, or --before A B --after C D"
         raise NsysxError("compare wants two sides", slug="two-sides", hint=hint, exit_code=EXIT_USAGE)
-    return [("before", files_before), ("after", files_after), *([("noise", noise)] if noise else [])]
+    return [("before", before), ("after", after), *([("noise", list(wanted.noise))] if wanted.noise else [])]
 
 
-def _write(answer: Comparison, html: Html, json: Json, markdown: Markdown, handling: Handling) -> None:
+def _write(answer: Comparison, wanted: Wanted, handling: Handling) -> None:
     """Write the comparison to every target asked for, or to the terminal if there is none."""
-    if html is not None:
+    if wanted.html is not None:
         from nsysx.outputs import write_text
         from nsysx.render import compare_page
 
-        write_text(html, compare_page.render(answer, redact=handling.redact), force=handling.force)
-    if json is not None:
+        write_text(wanted.html, compare_page.render(answer, redact=handling.redact), force=handling.force)
+    if wanted.json is not None:
         from nsysx.render import json_text
 
-        deliver(json, json_text.text_of(answer.to_json()), force=handling.force)
+        deliver(wanted.json, json_text.text_of(answer.to_json()), force=handling.force)
     from nsysx.render import compare_text
 
-    if markdown is not None:
-        deliver(markdown, compare_text.markdown(answer, top=handling.top), force=handling.force)
-    elif html is None and json is None:
+    if wanted.markdown is not None:
+        deliver(wanted.markdown, compare_text.markdown(answer, top=handling.top), force=handling.force)
+    elif wanted.html is None and wanted.json is None:
         with answering():
             compare_text.terminal(answer, console())

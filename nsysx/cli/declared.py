@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Annotated, Any, NamedTuple, get_type_hints
+from dataclasses import is_dataclass
+from types import GenericAlias
+from typing import Annotated, Any, NamedTuple, get_args, get_type_hints
 
 import typer
 from typer.core import TyperCommand
 
-from nsysx.option import Declared, declared
+from nsysx.option import Declared, declared, options_of
 
 #: The heading of advanced options in the help.
 ADVANCED = "Advanced options"
@@ -30,30 +32,33 @@ def typed_only(command: Callable[..., None]) -> set[str]:
 
 def _parameter(one: Declared, command: str) -> inspect.Parameter:
     option = one.option
-    kind, default = (list[str] | None, None) if isinstance(one.default, tuple) else (one.kind, one.default)
+    kind, default = one.kind, one.default
+    if isinstance(default, tuple):  # it may be typed several times
+        kind, default = GenericAlias(list, get_args(kind)[0]) | None, None
     info = typer.Option(
-        *one.names, metavar=option.shown_for(command), help=option.help, min=option.least,
+        *one.names, metavar=option.shown_for(command), help=option.help, min=option.least, max=option.most,
         rich_help_panel=ADVANCED if option.advanced else None,
     )  # fmt: skip
     typed = Annotated[kind, info, TYPED_ONLY] if option.typed_only else Annotated[kind, info]
-    return inspect.Parameter(
-        one.parameter,
-        inspect.Parameter.KEYWORD_ONLY,
-        default=False if one.flag else default,
-        annotation=typed,
-    )
+    default = False if one.flag else default
+    return inspect.Parameter(one.parameter, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=typed)
 
 
-def with_options(work: Callable[..., None], others: Callable[..., None], *holders: type) -> Callable[..., None]:
-    """Return ``work`` as a command whose parameters are those of ``others`` and the options declared in ``holders`` for it."""
-    hints = get_type_hints(others, include_extras=True)
-    before = [p.replace(annotation=hints[p.name]) for p in inspect.signature(others).parameters.values()]
-    name = work.__name__.strip("_")
-    its = [one for holder in holders for one in declared(holder) if name in (one.option.commands or (name,))]
-    parameters = sorted([*before, *(_parameter(one, name) for one in its)], key=lambda p: p.kind)
+def with_options(work: Callable[..., None]) -> Callable[..., None]:
+    """Return ``work`` as a command: a parameter whose type declares options stands for those of them that the command has."""
+    name, hints = work.__name__.strip("_"), get_type_hints(work, include_extras=True)
+    holders = {parameter: hint for parameter, hint in hints.items() if isinstance(hint, type) and is_dataclass(hint)}
+    plain: dict[str, inspect.Parameter] = {}
+    options: list[inspect.Parameter] = []
+    for parameter in inspect.signature(work).parameters.values():
+        if (holder := holders.get(parameter.name)) is None:
+            plain[parameter.name] = parameter.replace(annotation=hints[parameter.name])
+        else:
+            options += [_parameter(one, name) for one in declared(holder) if name in (one.option.commands or (name,))]
+    parameters = sorted([*plain.values(), *options], key=lambda p: p.kind)
 
     def command(**given: Any) -> None:
-        work(**given)
+        work(**{p: given[p] for p in plain}, **{p: options_of(holder, given) for p, holder in holders.items()})
 
     command.__name__, command.__doc__ = name, work.__doc__
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]

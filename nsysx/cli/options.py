@@ -8,8 +8,6 @@ from typing import Annotated
 
 import typer
 
-from nsysx.cli.declared import TYPED_ONLY
-
 Reports = Annotated[
     list[Path],
     typer.Argument(
@@ -17,8 +15,6 @@ Reports = Annotated[
         help="Exports (.sqlite, packed too), .nsys-rep, or a folder; several are ranks of one job.",
     ),
 ]
-Html = Annotated[Path | None, typer.Option(metavar="F", help="Write the page to F."), TYPED_ONLY]
-Markdown = Annotated[str | None, typer.Option(metavar="F|-", help="Write Markdown for a ticket."), TYPED_ONLY]
 
 
 def files_of(targets: Iterable[str | Path | None]) -> list[Path]:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from nsysx import outputs
-from nsysx.cli.declared import TYPED_ONLY, with_options
-from nsysx.cli.options import Html, Markdown, Reports, files_of
+from nsysx.cli.declared import with_options
+from nsysx.cli.options import Reports, files_of
 from nsysx.cli.talk import answering, console, emit, wrote
 from nsysx.errors import EXIT_USAGE, NsysxError
-from nsysx.option import options_of
+from nsysx.option import Option
 from nsysx.selection import Handling, Selection
 
 #: Shown below the help: what is typed after the command, and what it does.
@@ -37,16 +38,6 @@ def _print_schema(wanted: bool) -> None:
         raise typer.Exit
 
 
-Json = Annotated[str | None, typer.Option(metavar="F|-", help="Write the Summary as JSON."), TYPED_ONLY]
-Csv = Annotated[str | None, typer.Option(metavar="DIR", help="Write every table as DIR/TABLE.csv."), TYPED_ONLY]
-Cluster = Annotated[
-    str | None, typer.Option(metavar="local|ADDRESS", help="Read the reports on a dask cluster."), TYPED_ONLY
-]
-Brief = Annotated[
-    str | None, typer.Option(metavar="F|-", help="Write the answer for programs: a few kB of JSON."), TYPED_ONLY
-]
-Full = Annotated[bool, typer.Option("--full", help="Print all tables, not only the answer.")]
-Section = Annotated[list[str] | None, typer.Option(metavar="NAME", help="Print only this section (repeatable).")]
 JsonSchema = Annotated[
     bool,
     typer.Option("--json-schema", callback=_print_schema, is_eager=True, help="Print the JSON Schema of the Summary."),
@@ -54,14 +45,21 @@ JsonSchema = Annotated[
 
 
 @dataclass(frozen=True)
-class _Wanted:
-    """The outputs asked for: the name of a file, "-" for stdout, or None."""
+class Wanted:
+    """What is written and printed: the name of a file, "-" for stdout, or None."""
 
-    html: Path | None
-    json: str | None
-    markdown: str | None
-    brief: str | None
-    csv: str | None
+    html: Annotated[Path | None, Option("Write the page to F.", "F", typed_only=True)] = None
+    json: Annotated[str | None, Option("Write the Summary as JSON.", "F|-", typed_only=True)] = None
+    markdown: Annotated[str | None, Option("Write Markdown for a ticket.", "F|-", typed_only=True)] = None
+    csv: Annotated[str | None, Option("Write every table as DIR/TABLE.csv.", "DIR", typed_only=True)] = None
+    brief: Annotated[str | None, Option("Write the answer for programs: a few kB of JSON.", "F|-", typed_only=True)] = (
+        None
+    )
+    cluster: Annotated[str | None, Option("Read the reports on a dask cluster.", "local|ADDRESS", typed_only=True)] = (
+        None
+    )
+    full: Annotated[bool, Option("Print all tables, not only the answer.")] = False
+    section: Annotated[tuple[str, ...], Option("Print only this section (repeatable).", "NAME")] = ()
 
     def require_possible(self, *, force: bool) -> list[Path]:
         """Return the files and the folder to write. Raises NsysxError unless all of them can be written."""
@@ -100,25 +98,13 @@ class _Wanted:
         return texts
 
 
-def _report(
-    files: list[Path],
-    *,
-    html: Path | None,
-    json: str | None,
-    markdown: str | None,
-    csv: str | None,
-    brief: str | None,
-    cluster: str | None,
-    full: bool,
-    section: list[str] | None,
-    json_schema: bool,
-    **given: Any,
+@with_options
+def report(
+    files: Reports, *, wanted: Wanted, json_schema: JsonSchema = False, selection: Selection, handling: Handling
 ) -> None:
     """Say where the step time went: in the terminal, or as a page, JSON, Markdown or CSV."""
     from nsysx.progress import Progress
 
-    selection, handling = options_of(Selection, given), options_of(Handling, given)
-    wanted = _Wanted(html, json, markdown, brief, csv)
     targets = wanted.require_possible(force=handling.force)
     from nsysx.ranks import parallel_reading
 
@@ -132,9 +118,9 @@ def _report(
         summary = pipeline.summarize(
             reports,
             selection,
-            timelines=html is not None,
+            timelines=wanted.html is not None,
             workers=handling.jobs,
-            cluster=cluster,
+            cluster=wanted.cluster,
             progress=progress,
         )
         progress("writing")
@@ -142,30 +128,11 @@ def _report(
         written = _write(summary, texts, wanted, force=handling.force)
     if "-" in texts:
         emit(texts["-"])
-    elif full or section:
-        _tables(summary, handling.top, section)
+    elif wanted.full or wanted.section:
+        _tables(summary, handling.top, wanted.section)
     else:
         _answer(summary, files)
-    _say_written(written, csv)
-
-
-def _command(
-    files: Reports,
-    *,
-    html: Html = None,
-    json: Json = None,
-    markdown: Markdown = None,
-    csv: Csv = None,
-    brief: Brief = None,
-    cluster: Cluster = None,
-    full: Full = False,
-    section: Section = None,
-    json_schema: JsonSchema = False,
-) -> None:
-    """Hold what the command line has besides the shared options."""
-
-
-report = with_options(_report, _command, Selection, Handling)
+    _say_written(written, wanted.csv)
 
 
 def _say_written(written: list[Path], csv: str | None) -> None:
@@ -178,7 +145,7 @@ def _say_written(written: list[Path], csv: str | None) -> None:
         wrote(Path(csv), f" ({len(tables)} tables)")
 
 
-def _write(summary: Summary, texts: dict[str, str], wanted: _Wanted, *, force: bool) -> list[Path]:
+def _write(summary: Summary, texts: dict[str, str], wanted: Wanted, *, force: bool) -> list[Path]:
     """Write the texts that go to files, and the tables as CSV; return the files."""
     written = {Path(name): text for name, text in texts.items() if name != "-"}
     if wanted.csv is not None:
@@ -220,8 +187,8 @@ def _recorded(report: Path) -> str:
     return clean(shlex.join(map(str, words)), 300) if isinstance(words, list) else ""
 
 
-def _tables(summary: Summary, top: int, section: list[str] | None) -> None:
+def _tables(summary: Summary, top: int, section: Sequence[str]) -> None:
     from nsysx.render import terminal
 
     with answering():
-        terminal.render(summary, console(), top=top, sections=section)
+        terminal.render(summary, console(), top=top, sections=section or None)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import shlex
 import signal
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from nsysx.cli.declared import with_options
 from nsysx.cli.dying import EndedBy
 from nsysx.errors import NsysxError
-from nsysx.option import options_of
 from nsysx.recording.options import Options
 
 #: Shown below the help: what is typed after the command, and what it does.
@@ -27,11 +26,18 @@ if TYPE_CHECKING:
     from nsysx.recording.capture import Result
 
 
-def _run(command: list[str], *, dry_run: bool = False, **given: Any) -> None:
+@with_options
+def run(
+    command: Annotated[list[str], typer.Argument(metavar="CMD", help="The command to profile, as it is.")],
+    *,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check the setup and print the commands; run nothing.")
+    ] = False,
+    options: Options,
+) -> None:
     """Profile CMD with Nsight Systems, unedited, and report. The exit code is CMD's."""
     from nsysx.recording import capture
 
-    options = options_of(Options, given)
     if dry_run:
         typer.echo(capture.dry_run(command, options))
         return
@@ -41,19 +47,6 @@ def _run(command: list[str], *, dry_run: bool = False, **given: Any) -> None:
     if result.ended_by:
         raise EndedBy(result.ended_by)
     raise typer.Exit(result.exit_code)
-
-
-def _command(
-    command: Annotated[list[str], typer.Argument(metavar="CMD", help="The command to profile, as it is.")],
-    *,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check the setup and print the commands; run nothing.")
-    ] = False,
-) -> None:
-    """Hold what the command line has besides the options of `Options`."""
-
-
-run = with_options(_run, _command, Options)
 
 
 def _report_run(result: Result) -> bool:

@@ -12,7 +12,6 @@ import typer
 from nsysx.cli.declared import Grouped, with_options
 from nsysx.cli.talk import emit, harmless, talk, wrote
 from nsysx.errors import EXIT_EMPTY, EXIT_USAGE, NsysxError
-from nsysx.option import options_of
 from nsysx.trying.options import Options
 
 #: Shown below the help: what is typed after the command, and what it does.
@@ -57,7 +56,21 @@ def _split(words: list[str], after: list[str] | None) -> tuple[Path | None, list
     return (Path(before[0]) if before else None), command
 
 
-def _try(context: typer.Context, words: list[str] | None, *, listed: bool = False, **given: Any) -> None:
+@with_options
+def try_(
+    context: typer.Context,
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[REPORT] -- CMD",
+            help="A report of CMD, whose advice is tried, and the command.",
+            show_default=False,
+        ),
+    ] = None,
+    *,
+    listed: Annotated[bool, typer.Option("--list", help="List the changes; run nothing.")] = False,
+    options: Options,
+) -> None:
     """Run CMD unchanged and with changes made in it, in turn, and say what each change gains. CMD's files stay unedited."""
     from nsysx.inject.nsysx_probe import changes
     from nsysx.trying import choice, wording
@@ -66,7 +79,6 @@ def _try(context: typer.Context, words: list[str] | None, *, listed: bool = Fals
     if listed:
         emit(wording.listing(list(known.values())))
         return
-    options = options_of(Options, given)
     _ = options.budget_s  # a wrong one is said before anything runs
     report, command = _split(words or [], context.meta.get("nsysx.command"))
     candidates = choice.named(options.change, known)
@@ -187,22 +199,3 @@ class _ended_by_signals:  # noqa: N801 - used as a function
 
         for number, handler in self._before.items():
             signal.signal(number, handler)
-
-
-def _command(
-    context: typer.Context,
-    words: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[REPORT] -- CMD",
-            help="A report of CMD, whose advice is tried, and the command.",
-            show_default=False,
-        ),
-    ] = None,
-    *,
-    listed: Annotated[bool, typer.Option("--list", help="List the changes; run nothing.")] = False,
-) -> None:
-    """Hold what the command line has besides the options of `Options`."""
-
-
-try_ = with_options(_try, _command, Options)

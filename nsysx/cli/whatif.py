@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
 from nsysx.cli.declared import with_options
 from nsysx.cli.options import Reports
 from nsysx.cli.talk import emit, harmless
-from nsysx.option import options_of
 from nsysx.replay.changes import Changes
 from nsysx.selection import Selection
 
@@ -20,7 +16,8 @@ EXAMPLES = (
 )
 
 
-def _whatif(files: list[Path], **given: Any) -> None:
+@with_options
+def whatif(files: Reports, *, changes: Changes, selection: Selection) -> None:
     """Say how long the step would take with something changed; without an option, list what can be changed."""
     from nsysx.ranks import parallel_reading
 
@@ -29,13 +26,5 @@ def _whatif(files: list[Path], **given: Any) -> None:
     from nsysx.reading import inputs
     from nsysx.replay import whatif as room
 
-    options = pipeline.Options.of(options_of(Selection, given))
-    profile = pipeline.gather_job(inputs.reports(files), options).profile
-    emit("\n".join(harmless(line) for line in room.lines(profile, options_of(Changes, given))))
-
-
-def _command(files: Reports) -> None:
-    """Hold what the command line has besides the declared options."""
-
-
-whatif = with_options(_whatif, _command, Changes, Selection)
+    profile = pipeline.gather_job(inputs.reports(files), pipeline.Options.of(selection)).profile
+    emit("\n".join(harmless(line) for line in room.lines(profile, changes)))
