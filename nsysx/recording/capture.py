@@ -59,7 +59,7 @@ from nsysx.recording.options import (
 from nsysx.recording.ranks import launches, rank_of, rank_outputs, run_ranks
 from nsysx.recording.record import Recorder, Recording
 from nsysx.recording.reports import keep, last_words, write_run
-from nsysx.recording.run_record import note_html, probe_off, read_probe, run_record, window_missed
+from nsysx.recording.run_record import driver_version, note_html, probe_off, read_probe, run_record, window_missed
 from nsysx.recording.talk import say
 
 __all__ = ["Options", "Outputs", "Result", "dry_run", "find_nsys", "note_html", "run", "say"]
@@ -131,6 +131,7 @@ def _run_in(folder: Path, command: Sequence[str], options: Options, nsys: Nsys, 
     given = users | probe_environment(options, users, probe_dir, own_lines=own_lines)
     options, why_all = two_windows.decided(command, options, nsys, given)
     environment = users | probe_environment(options, users, probe_dir, own_lines=own_lines)
+    environment |= two_windows.detaching(options, nsys, users, driver_version())
     _announce(command, options, nsys, result.outputs, why_all)
     if options.then and options.steps is None:
         say("warning: without a window, --then stop has nothing to wait for: the command runs to its end")
@@ -220,6 +221,7 @@ def dry_run(command: Sequence[str], options: Options) -> str:
     given = users | probe_environment(options, users, folder, own_lines=own_lines)
     options, _ = two_windows.decided(command, options, nsys, given)
     environment = probe_environment(options, users, folder, own_lines=own_lines)
+    environment |= two_windows.detaching(options, nsys, users, driver_version())
     stem = outputs.stem.absolute()
     lines = [f"mkdir -p {shlex.quote(str(folder))}"]
     lines += [f"export {name}={shlex.quote(value)}" for name, value in environment.items()]

@@ -157,7 +157,8 @@ def importer_fault(nsys: Path) -> str:
     return ""
 
 
-def _version_key(version: str) -> tuple[int, ...]:
+def version_key(version: str) -> tuple[int, ...]:
+    """Return the numbers of a version such as ``2025.3.1``, to compare it with others."""
     return tuple(int(part) for part in version.split("."))
 
 
@@ -190,7 +191,7 @@ def find_nsys(explicit: Path | None = None, places: Sequence[str] = NSYS_PLACES)
     if not usable:
         what = faults[0] if faults else "nsys is neither on PATH nor in NVIDIA's folders"
         raise failed(what, "nsys-missing", GET_NSYS)
-    newest = max(usable, key=lambda path: _version_key(versions[path]))
+    newest = max(usable, key=lambda path: version_key(versions[path]))
     return _with_help(newest, versions[newest])
 
 

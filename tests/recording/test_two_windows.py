@@ -44,6 +44,42 @@ def test_nsys_is_told_of_the_range_and_the_program_of_both_windows() -> None:
     assert environment.is_declared("NSYS_NVTX_PROFILER_REGISTER_ONLY")
 
 
+OURS = "CuptiSubscribeOnStart=true;CuptiFinalizeOnStop=true"
+
+
+@pytest.mark.parametrize(
+    ("options", "version", "users", "driver", "told"),
+    [
+        (WANTED, "2025.3.1", {}, "580.65.06", OURS),
+        (WANTED, "2024.5.1.113", {}, "525.60.13", OURS),
+        (
+            WANTED,
+            "2025.3.1",
+            {"NSYS_CONFIG_DIRECTIVES": "AppLaunchTimeoutSec=240"},
+            "580.65",
+            f"AppLaunchTimeoutSec=240;{OURS}",
+        ),
+        (
+            WANTED,
+            "2025.3.1",
+            {"NSYS_CONFIG_DIRECTIVES": "CuptiFinalizeOnStop=false;"},
+            "580.65",
+            "CuptiFinalizeOnStop=false;CuptiSubscribeOnStart=true",
+        ),
+        (WANTED, "2023.4.4.54", {}, "580.65.06", None),  # its CUPTI crashes where graphs are replayed
+        (WANTED, "2025.3.1", {}, "470.82.01", None),  # nsys loads the CUPTI of CUDA 11
+        (WANTED, "2025.3.1", {}, None, None),
+        (Options(steps="4:8"), "2025.3.1", {}, "580.65.06", None),  # cudaProfilerStart is seen by CUPTI alone
+    ],
+)
+def test_cupti_leaves_the_program_between_windows_where_that_is_safe(
+    options: Options, version: str, users: dict[str, str], driver: str | None, told: str | None
+) -> None:
+    found = two_windows.detaching(options, replace(CAN, version=version), users, driver)
+    assert found == ({} if told is None else {"NSYS_CONFIG_DIRECTIVES": told})
+    assert environment.is_declared("NSYS_CONFIG_DIRECTIVES")
+
+
 @pytest.mark.parametrize(
     ("command", "options", "nsys", "more", "why"),
     [
