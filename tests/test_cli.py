@@ -35,7 +35,7 @@ def nsysx(*words: object, **options: object) -> subprocess.CompletedProcess[str]
         env=environment,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         **options,  # type: ignore[call-overload]
     )
 
@@ -189,7 +189,7 @@ def test_a_reader_that_goes_away(sqlite: Path) -> None:
         text=True,
     )
     os.close(writer)
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=600)
     assert (process.returncode, said) == (-13, "")  # as cat ends
 
 
@@ -352,7 +352,7 @@ def shell(words: str, folder: Path) -> subprocess.CompletedProcess[str]:
     """Run ``nsysx`` with the redirections of a shell."""
     line = f"{shlex.quote(sys.executable)} -m nsysx {words}"
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.run(["sh", "-c", line], cwd=folder, env=env, capture_output=True, text=True, timeout=120)
+    return subprocess.run(["sh", "-c", line], cwd=folder, env=env, capture_output=True, text=True, timeout=600)
 
 
 @pytest.mark.parametrize(
@@ -385,7 +385,7 @@ def test_ctrl_c_is_said(sqlite: Path, tmp_path: Path) -> None:
         f"sys.argv[1:] = ['report', {str(sqlite)!r}]\ncli.program()\n"
     )
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=600)
     assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "nsysx: interrupted\n")
 
 

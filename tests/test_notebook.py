@@ -19,7 +19,7 @@ def test_the_notebook_runs() -> None:
     notebook = nbformat.read(SAMPLES / "notebook.ipynb", 4)
     assert not any(c.get("outputs") for c in notebook.cells), "outputs are not kept: they would hold who ran it"
     here = {"metadata": {"path": str(SAMPLES)}}
-    nbclient.NotebookClient(notebook, timeout=120, kernel_name="python3", resources=here).execute()
+    nbclient.NotebookClient(notebook, timeout=600, kernel_name="python3", resources=here).execute()
     answer, modules, gone, waits, better = (c for c in notebook.cells if c.cell_type == "code")
     assert "MaskedLoss" in answer.outputs[0]["data"]["text/html"]
     assert "MaskedLoss" in text(modules)

@@ -454,7 +454,7 @@ def test_two_runs_agree_to_the_byte(tmp_path: Path) -> None:
             env=environment,
             capture_output=True,
             check=True,
-            timeout=120,
+            timeout=600,
         )
         texts.append(done.stdout)
     assert texts[0] == texts[1]

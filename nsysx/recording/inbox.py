@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from nsysx.recording.activity import stat_of
+
 WITNESS = Path(__file__).parent / "witness.py"
 
 #: Signals that end a command without a handler. While no command runs, they end whatever nsysx waits for.
@@ -28,8 +30,9 @@ _IGNORED_BY_PYTHON = frozenset((signal.SIGPIPE, signal.SIGXFSZ))
 
 #: Sent by the kernel, which means by a terminal to the whole group (asm-generic/siginfo.h).
 _SI_KERNEL = 0x80
-#: A scheduler signals the processes of a job one after another, and the witness may be the last.
-_WITNESS_S = 0.1
+#: A scheduler signals the processes of a job one after another, and the witness may be the last. On a busy machine it may have to
+#: wait for a processor before it can tell; a witness that sleeps has got nothing.
+_WITNESS_S, _BUSY_WITNESS_S = 0.1, 10.0
 #: A signal that the witness got longer ago than this is not the one that has just arrived here.
 _FRESH_NS = 1_000_000_000
 
@@ -108,9 +111,13 @@ class Inbox:
         witnessed = self._witnessed(number)
         return ReceivedSignal(number, witnessed or info.si_code == _SI_KERNEL, info.si_code == _SI_KERNEL)
 
+    def _witness_works(self) -> bool:
+        stat = stat_of(self._witness.pid) if self._witness is not None else None
+        return stat is not None and stat[0] in "RD"  # R: also one that waits for a processor
+
     def _witnessed(self, number: int) -> bool:
         """Return whether the witness has just got this signal, too."""
-        until = time.monotonic() + _WITNESS_S
+        began = time.monotonic()
         stream = self._witness.stdout if self._witness is not None else None
         while True:
             fresh = time.monotonic_ns() - _FRESH_NS
@@ -119,7 +126,11 @@ class Inbox:
                 if seen[0] == number:
                     self._seen.remove(seen)
                     return True
-            if stream is None or not select.select([stream], [], [], max(0.0, until - time.monotonic()))[0]:
+            if stream is None:
+                return False
+            if not select.select([stream], [], [], _WITNESS_S)[0]:
+                if self._witness_works() and time.monotonic() - began < _BUSY_WITNESS_S:
+                    continue
                 return False
             data = os.read(stream.fileno(), 65536)
             if not data:  # the witness has ended

@@ -7,11 +7,10 @@ import secrets
 import select
 import socket
 import struct
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
-#: Time limit for the stand-in's answers, which normally come at once.
-_ANSWER_S = 10.0
+#: Limit for the stand-in's answers, which normally come at once. Most are counted in looks, because this process may stand still.
+_ANSWER_S, _LOOK_S, _LOOKS = 10.0, 0.1, 600
 
 
 class StandIn:
@@ -47,12 +46,9 @@ class StandIn:
             return False
         link.setblocking(False)
         self._link, self.open, self.pid = link, True, pid
-        until = time.monotonic() + _ANSWER_S
-        while self.open and b"\n" not in self._read and time.monotonic() < until:
-            self._hear(0.1)
+        self._hear_until(lambda: b"\n" in self._read)
         size, _, self._read = self._read.partition(b"\n")
-        while self.open and len(self._read) < int(size or 0) and time.monotonic() < until:
-            self._hear(0.1)
+        self._hear_until(lambda: len(self._read) >= int(size or 0))
         raw, self._read = self._read[: int(size or 0)], self._read[int(size or 0) :]
         pairs = (entry.split(b"=", 1) for entry in raw.split(b"\0") if b"=" in entry[1:])
         self.environment = {name: value for name, value in pairs if name}
@@ -70,6 +66,12 @@ class StandIn:
             data = b""
         self.open = bool(data)
         self._read += data
+
+    def _hear_until(self, complete: Callable[[], bool]) -> None:
+        for _ in range(_LOOKS):
+            if complete() or not self.open:
+                break
+            self._hear(_LOOK_S)
 
     def _tell(self, data: bytes, streams: Sequence[int] = ()) -> None:
         if self._link is None:
@@ -114,13 +116,14 @@ class StandIn:
 
     def pid_of_command(self) -> int:
         """Return the process id of the command that the stand-in was told to start. Raises OSError if it did not start."""
-        until = time.monotonic() + _ANSWER_S
-        while self.open and time.monotonic() < until:
-            for words in self.listen(0.1):
+        for _ in range(_LOOKS):
+            for words in self.listen(_LOOK_S):
                 if words[:1] == ["pid"]:
                     return int(words[1])
                 if words[:1] == ["failed"]:
                     raise OSError(int(words[1]), os.strerror(int(words[1])))
+            if not self.open:
+                break
         raise OSError(0, "nsys ended meanwhile")
 
     def command_status(self) -> int | None:

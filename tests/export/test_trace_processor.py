@@ -25,7 +25,7 @@ def asked(trace: Path, sql: str) -> list[tuple[str, ...]]:
     query = trace.with_suffix(".sql")
     query.write_text(sql)
     words = [BINARY, "-q", str(query), str(trace)]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     return [tuple(row) for row in csv.reader(io.StringIO(done.stdout))][1:]
 

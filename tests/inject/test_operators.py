@@ -95,7 +95,7 @@ def extension(tmp_path_factory: pytest.TempPathFactory) -> Path:
     words += [f"-I{path}" for path in includes] + [f"-L{root / 'lib'}", "-ltorch_cpu", "-lc10"]
     if not torch.compiled_with_cxx11_abi():
         words.append("-D_GLIBCXX_USE_CXX11_ABI=0")
-    subprocess.run(words, cwd=folder, check=True, timeout=120)
+    subprocess.run(words, cwd=folder, check=True, timeout=600)
     (folder / "program.py").write_text(PROGRAM)
     return folder
 
@@ -109,7 +109,7 @@ def run(folder: Path, scratch: Path, **extra: str) -> tuple[str, list[str], dict
         "NSYSX_PROBE_DIR": str(scratch),
     } | extra
     words = [sys.executable, str(folder / "program.py")]
-    done = subprocess.run(words, env=environ, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(words, env=environ, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     probe = next(iter(scratch.glob("probe-*.json")))
     return done.stdout, (scratch / "tape").read_text().splitlines(), json.loads(probe.read_text())

@@ -129,8 +129,8 @@ def profile(nsys: str, folder: Path, command: list[str], stop_after: str = "", *
             pid = int((folder / stop_after).read_text())
             wait_for_sleep(pid)
             os.kill(pid, signal.SIGTERM)
-        out, err = process.communicate(timeout=150)
-        exported = subprocess.run(export, capture_output=True, text=True, timeout=150)
+        out, err = process.communicate(timeout=600)
+        exported = subprocess.run(export, capture_output=True, text=True, timeout=600)
         if exported.returncode == 0:
             break
         said = "\n".join((f"nsys profile ended with {process.returncode}", out, err, exported.stdout, exported.stderr))
@@ -406,7 +406,7 @@ def compare(folder: Path, command: list[str], **extra: str) -> tuple[subprocess.
     probed = environment(folder, NSYSX_FORCE="1", **extra)
     bare = {**probed, "PYTHONPATH": extra.get("PYTHONPATH", str(folder)), "NSYSX_FORCE": ""}
     results = [
-        subprocess.run(command, cwd=folder, env=env, text=True, capture_output=True, timeout=150)
+        subprocess.run(command, cwd=folder, env=env, text=True, capture_output=True, timeout=600)
         for env in (bare, probed)
     ]
     first, second = results

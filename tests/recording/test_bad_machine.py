@@ -22,7 +22,7 @@ __all__ = ["fake", "here", "nsys"]  # the fixtures
 
 
 def done(words: list[str], folder: Path | None, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(words, cwd=folder, env=ENVIRONMENT | environment, capture_output=True, text=True, timeout=120)
+    return subprocess.run(words, cwd=folder, env=ENVIRONMENT | environment, capture_output=True, text=True, timeout=600)
 
 
 # --- the temporary folder ---------------------------------------------------------------------------------------------

@@ -69,7 +69,7 @@ def profile(nsys: str, tmp_path: Path) -> Any:
         environment = ENVIRONMENT | (env or {})
         if env and "PYTHONPATH" in env:
             environment["PYTHONPATH"] += f":{ROOT}"
-        done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=180, **more)
+        done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600, **more)
         print(done.stderr)  # what it said, where a test fails
         return Run(done, tmp_path)
 
@@ -194,7 +194,7 @@ def test_a_reader_that_goes_away(nsys: str, tmp_path: Path) -> None:
     assert process.stdout is not None
     assert process.stdout.read(2) == b"y\n"
     process.stdout.close()
-    assert process.wait(60) == -signal.SIGPIPE
+    assert process.wait(600) == -signal.SIGPIPE
     assert results(tmp_path) == CAPTURED
 
 
@@ -302,7 +302,8 @@ try:
         time.sleep(0.05)
 except KeyboardInterrupt:
     print("caught", flush=True)
-    time.sleep(0.5)
+    for _ in range(WAITS):
+        time.sleep(0.05)
     print("saved", flush=True)
     raise
 """
@@ -331,7 +332,7 @@ class Terminal:
             os.execve(words[0], words, ENVIRONMENT)
         self.seen = ""
 
-    def read(self, until: str = "", seconds: float = 60) -> str:
+    def read(self, until: str = "", seconds: float = 600) -> str:
         """Read up to ``until``, or to the end."""
         end = time.monotonic() + seconds
         while not until or until not in self.seen:
@@ -388,7 +389,7 @@ def left_over(folder: Path) -> list[str]:
 
 @pytest.mark.parametrize("times", [1, 2])
 def test_ctrl_c_in_a_terminal(nsys: str, tmp_path: Path, times: int) -> None:
-    terminal = in_terminal(nsys, tmp_path, CATCHES)
+    terminal = in_terminal(nsys, tmp_path, CATCHES.replace("WAITS", "10" if times == 1 else "12000"))
     assert "up True True True" in terminal.read("up True True True")
     terminal.type(b"\x03")
     terminal.read("caught")
@@ -458,8 +459,7 @@ def handler(number, frame):
 for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
     signal.signal(number, handler)
 print("up", flush=True)
-end = time.monotonic() + 2.5
-while time.monotonic() < end:
+while not os.path.exists("stop"):
     time.sleep(0.05)
 sys.exit(9)
 """
@@ -472,7 +472,9 @@ def test_a_signal_comes_once_whoever_else_gets_it(nsys: str, tmp_path: Path, to_
     terminal.read("up")
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
         (os.killpg if to_all else os.kill)(terminal.pid, number)
-        time.sleep(0.3)
+        terminal.read(f"got{int(number)} ")
+        time.sleep(0.3)  # for a second one, if there is any
+    (tmp_path / "stop").touch()
     assert terminal.end() == 9, terminal.seen
     got = [word for word in terminal.seen.split() if word.startswith("got")]
     assert got == [f"got{int(n)}" for n in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)]
@@ -505,7 +507,7 @@ def test_an_ignored_signal_stays_ignored(nsys: str, tmp_path: Path) -> None:
     assert process.stdout is not None
     assert process.stdout.readline() == "up\n"
     process.send_signal(signal.SIGHUP)
-    assert process.communicate(timeout=60)[0] == "end\n"
+    assert process.communicate(timeout=600)[0] == "end\n"
     assert process.returncode == 0
     assert results(tmp_path) == CAPTURED
 
@@ -559,6 +561,6 @@ def test_what_nsys_did_not_import_is_imported(nsys: str, tmp_path: Path) -> None
         "-o",
         "r",
     ]
-    done = subprocess.run([*words, "true"], cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, timeout=180)
+    done = subprocess.run([*words, "true"], cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, timeout=600)
     assert (done.returncode, (places / "failed").exists()) == (0, True), done.stderr
     assert results(tmp_path) == CAPTURED

@@ -18,7 +18,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "PS1": "$ ", "TERM": "dumb"}
 #: What does not come by then does not come at all: the machine may be slow and busy.
-PATIENCE_S = 120.0
+PATIENCE_S = 600.0
 
 
 @pytest.fixture(scope="session")

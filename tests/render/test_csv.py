@@ -80,7 +80,7 @@ def nsysx(*words, cwd) -> subprocess.CompletedProcess[str]:
         cwd=cwd,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
     )
 
 
