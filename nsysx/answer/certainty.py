@@ -12,6 +12,7 @@ from nsysx.answer import step_time
 from nsysx.answer.choice import is_bound, nothing_to_claim, sentence
 from nsysx.catalogue import Limit
 from nsysx.findings import rule_of
+from nsysx.judging.unprofiled_checks import surer
 from nsysx.model import Finding, Summary
 from nsysx.ranks import comparison
 
@@ -20,12 +21,12 @@ _CLOSE = 0.03
 #: Letters of a check's detail that a reason quotes.
 _QUOTED = 150
 
-#: How the step without the profiler is known: how sure that makes it, in words, and the command that would make it surer.
-_SOURCES: Mapping[str, tuple[Level, str, str]] = {
-    "in_process": ("likely", "The step without the profiler was measured in the same process", ""),
-    "second_run": ("likely", "The step without the profiler was measured in a second run", ""),
-    "modelled": ("likely", "The profiler's overhead is estimated", "nsysx run --calibrate"),
-    "assumed": ("unknown", "The profiler's overhead is from a table, not from this machine", "nsysx run --calibrate"),
+#: How the step without the profiler is known: how sure that makes it, in words, and whether another run would measure it.
+_SOURCES: Mapping[str, tuple[Level, str, bool]] = {
+    "in_process": ("likely", "The step without the profiler was measured in the same process", False),
+    "second_run": ("likely", "The step without the profiler was measured in a second run", False),
+    "modelled": ("likely", "The profiler's overhead is estimated", True),
+    "assumed": ("unknown", "The profiler's overhead is from a table, not from this machine", True),
 }
 #: By cause: the name of the share of a step in which it shows, and the columns of a step that add up to it.
 _SHARES: Mapping[str, tuple[str, tuple[str, ...]]] = {
@@ -116,14 +117,14 @@ def _size(summary: Summary, chosen: Finding) -> Sure:
     if is_bound(summary, chosen):
         how = f"The saving is an upper bound. {how}".strip()
     if real is None:
-        return Sure(
-            about, "unknown", f"The step is as long as the profiler made it. {how}".strip(), "nsysx run --calibrate"
-        )
+        made = f"The step is as long as the profiler made it. {how}".strip()
+        return Sure(about, "unknown", made, surer(summary.capture))
     if not step_time.in_recorded_time(summary):
         slower = real.measured_steps and real.high_ns > (1 + _CLOSE) * real.step_ns
         longer = f"Without the profiler steps took up to {units.duration(real.high_ns)}: the host was slower then."
         return Sure(about, "likely", f"{how} {longer if slower else 'Tracing hardly changes this step.'}".strip())
-    level, reason, command = _SOURCES[real.source]
+    level, reason, measurable = _SOURCES[real.source]
+    command = surer(summary.capture) if measurable else ""
     if real.high_ns - real.low_ns <= 2 * _CLOSE * real.step_ns:
         return Sure(about, "likely", f"{how} {reason}.".strip())
     if summary.verdict.estimated:  # the first line has its bounds

@@ -5,7 +5,7 @@ from __future__ import annotations
 from nsysx import ids, units
 from nsysx.events import bare
 from nsysx.events.profile import Profile
-from nsysx.model import Check
+from nsysx.model import Capture, Check
 from nsysx.replay.engine import Withheld, unprofiled_of
 
 #: How the step without a profiler is known, in words.
@@ -19,10 +19,22 @@ _SOURCES = {
 _WIDE = 0.2
 
 
+def surer(capture: Capture) -> str:
+    """Return the command that measures the step of this program without the profiler, where a report has only an estimate.
+
+    A plain run times steps between its two windows; with several processes it records everything, but each rank times the steps
+    before a window that is given. A run that had two windows and no time between them was too short, and would be again.
+    """
+    if any(isinstance(p.get("window_pauses_ns"), list) for p in capture.probe):
+        return "nsysx run --calibrate"
+    several = len({gpu.process for gpu in capture.gpus}) > 1 or any(p.get("rank") is not None for p in capture.probe)
+    return "nsysx run --steps 40:64" if several else "nsysx run"
+
+
 def unprofiled(profile: Profile) -> list[Check]:
     """Return how long a step takes without the profiler, with its bounds, and what would tell it more closely."""
     known = unprofiled_of(profile)
-    better = "nsysx run --calibrate -- CMD measures it, nsysx calibrate narrows it for every run on the machine"
+    better = f"{surer(profile.trace.capture)} -- CMD measures it, nsysx calibrate narrows it for every run on the machine"
     if isinstance(known, Withheld):
         return [Check("unprofiled", "missing", f"the step without a profiler is not known: {known.reason}", better)]
     which = "a step" if known.steps == profile.scope.steps else f"one of the {known.steps} replayed steps"

@@ -30,9 +30,26 @@ def known(low_ms: float, high_ms: float) -> Summary:
 def test_a_step_known_within_3_percent_raises_no_doubt(low_ms: float, high_ms: float, level: str) -> None:
     (_, size) = certainty.of(known(low_ms, high_ms), CHOSEN).parts
     assert (size.about, size.level) == ("How much", level)
-    assert (size.command == "nsysx run --calibrate") == (level == "unknown")
+    assert size.command == ("nsysx run" if level == "unknown" else "")
 
 
 def test_a_wide_step_is_told_with_its_bounds() -> None:
     (_, size) = certainty.of(known(5, 30), CHOSEN).parts
     assert "5.00 ms to 30.00 ms a step." in size.reason
+
+
+@pytest.mark.parametrize(
+    ("gpus", "probe", "command"),
+    [
+        (1, (), "nsysx run"),
+        (1, ({"rank": None, "window_pauses_ns": None},), "nsysx run"),
+        (1, ({"rank": None, "window_pauses_ns": [3]},), "nsysx run --calibrate"),  # a plain run was too short
+        (2, (), "nsysx run --steps 40:64"),
+        (1, ({"rank": "1", "window_pauses_ns": None},), "nsysx run --steps 40:64"),
+    ],
+)
+def test_what_would_measure_the_step(gpus: int, probe: tuple[dict[str, object], ...], command: str) -> None:
+    capture = factory.summary().capture
+    several = tuple(replace(capture.gpus[0], process=number) for number in range(gpus))
+    summary = replace(known(5, 30), capture=replace(capture, gpus=several, probe=probe))
+    assert certainty.of(summary, CHOSEN).parts[1].command == command
