@@ -10,6 +10,7 @@ import polars as pl
 from nsysx import ids, units
 from nsysx.events.profile import Profile
 from nsysx.inject.nsysx_probe import ranges as vocabulary
+from nsysx.judging import window_checks
 from nsysx.model import Check, Row
 
 #: The name of a check.
@@ -47,6 +48,12 @@ def probe_ranges(profile: Profile) -> list[Check]:
                 "nsysx run -- CMD",
             )
         ]
+    return _against_count(profile, recorded)
+
+
+def _against_count(profile: Profile, recorded: int) -> list[Check]:
+    """Hold the number of ranges that arrived against what the probe of each process counted."""
+    trace = profile.trace
     # The probe's own notes travel as marks too; they are not ranges of the program.
     pushed = sum(
         sum(_whole(n) for kind, n in p["ranges"].items() if kind not in ("info", *vocabulary.PAUSES))
@@ -54,6 +61,11 @@ def probe_ranges(profile: Profile) -> list[Check]:
         if isinstance(p.get("ranges"), dict)
     )
     off = [str(p.get("reason") or "no reason given") for p in trace.capture.probe if p.get("backend") == "off"]
+    if window_checks.limit(trace.run):
+        detail = (
+            f"the report holds {units.several(recorded, 'range')}; what the probe pushed after the limit is not in it"
+        )
+        return [Check("probe ranges", "ok", detail)]
     if pushed and not recorded:
         detail = f"the probe pushed {units.several(pushed, 'range')} and none is in the report: this nsys cannot record this nvtx"
         fix = "pip install 'nvtx<0.2.12', or a newer nsys; `nsysx doctor` tests it"

@@ -34,7 +34,9 @@ def surer(capture: Capture) -> str:
 def unprofiled(profile: Profile) -> list[Check]:
     """Return how long a step takes without the profiler, with its bounds, and what would tell it more closely."""
     known = unprofiled_of(profile)
-    better = f"{surer(profile.trace.capture)} -- CMD measures it, nsysx calibrate narrows it for every run on the machine"
+    better = (
+        f"{surer(profile.trace.capture)} -- CMD measures it, nsysx calibrate narrows it for every run on the machine"
+    )
     if isinstance(known, Withheld):
         return [Check("unprofiled", "missing", f"the step without a profiler is not known: {known.reason}", better)]
     which = "a step" if known.steps == profile.scope.steps else f"one of the {known.steps} replayed steps"

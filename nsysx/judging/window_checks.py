@@ -19,8 +19,27 @@ _LONG = 1.5
 _QUARTER, _DRIFT = 4, 0.02
 
 
+def limit(run: Mapping[str, Any]) -> list[Check]:
+    """Return what `nsysx run` did not record because ``--limit`` was reached; [] if it was not."""
+    noted = run.get("limit")
+    reached = noted.get("reached") if isinstance(noted, dict) else None
+    ended = [one for one in reached if isinstance(one, dict)] if isinstance(reached, list) else []
+    if not ended:
+        return []
+    first = ended[0]
+    after = f" after {first['after_s']:g} s" if isinstance(first.get("after_s"), (int, float)) else ""
+    why = "about as many events as it allows" if first.get("by") == "events" else "its time"
+    said = f"the limit of the recording was reached{after} ({why}): nothing more was recorded"
+    said += " until steps repeated" if first.get("window") else ", and the program went on"
+    return [Check("limit", "warn", said, "--limit 600 records more, --steps all everything")]
+
+
 def windows(profile: Profile) -> list[Check]:
     """Return what to know about the parts of the capture; [] for a run with one window."""
+    return limit(profile.trace.run) + _parts(profile)
+
+
+def _parts(profile: Profile) -> list[Check]:
     record = _record(profile)
     if record is None:
         return []
@@ -32,6 +51,8 @@ def windows(profile: Profile) -> list[Check]:
         said = "of the two windows, the cold start and steady steps, only one is here: nsys wrote one report, or one was not exported"
         return [Check("windows", "warn", said, "run it again; what nsys said stands in NAME.run.json")]
     if not pauses:
+        if limit(profile.trace.run):
+            return []
         return [Check("windows", "ok", "recorded: everything; the program ended before enough of its steps were alike")]
     parts = "the cold start and steady steps" if two else "the cold start with the steps that follow it"
     said = f"recorded: {parts}; nothing else was, and the clock of this report stands still meanwhile"
@@ -40,7 +61,8 @@ def windows(profile: Profile) -> list[Check]:
         which = "after" if not two else "between"
         said += f". {units.several(len(lengths), 'step')} {which} them ran without the profiler and were timed by the {clock}'s clock"
         said += _drift(lengths)
-    said += f". Each window's end stopped the program: {' and '.join(map(units.duration, pauses))}"
+    if stopped := [ns for ns in pauses if ns]:
+        said += f". Each window's end stopped the program: {' and '.join(map(units.duration, stopped))}"
     if two:
         said += ". What ran after the last window is slower for seconds and counts for nothing here"
     return [Check("windows", "ok", said), *_missed(profile, lengths)]

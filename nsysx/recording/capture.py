@@ -34,6 +34,7 @@ from typing import Any
 
 from nsysx.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, EXIT_RUN_FAILED, EXIT_USAGE, NsysxError
 from nsysx.outputs import check_output
+from nsysx.recording import limit as limits
 from nsysx.recording import two_windows
 from nsysx.recording.commands import (
     check_nsys,
@@ -129,14 +130,15 @@ def _run_in(folder: Path, command: Sequence[str], options: Options, nsys: Nsys, 
         result.notes.append("--gpu-metrics: this nsys does not sample the GPU's counters")
     users = users_environment()
     given = users | probe_environment(options, users, probe_dir, own_lines=own_lines)
+    limit = limits.of(options.limit, options.steps, options.nsys_args)
     options, why_all = two_windows.decided(command, options, nsys, given)
     environment = users | probe_environment(options, users, probe_dir, own_lines=own_lines)
     environment |= two_windows.detaching(options, nsys, users, driver_version())
     _announce(command, options, nsys, result.outputs, why_all)
-    if options.then and options.steps is None:
-        say("warning: without a window, --then stop has nothing to wait for: the command runs to its end")
+    if options.then and options.steps is None and limit is None:
+        say("warning: without a window and a limit, --then stop has nothing to wait for: the command runs to its end")
     with Inbox() as inbox:
-        recording = Recorder(folder, command, options, nsys, inbox, environment).run()
+        recording = Recorder(folder, command, options, nsys, inbox, environment, limit).run()
         if not recording.started:
             if not (recording.interrupted or recording.cannot_execute or options.nsys_args):
                 _run_unrecorded(command, recording, inbox, result)
@@ -151,6 +153,8 @@ def _run_in(folder: Path, command: Sequence[str], options: Options, nsys: Nsys, 
             record["probe_off"] = probe_off(probes, command, options)
             if record["probe_off"] and options.probe:
                 result.notes.append("no ranges from the probe: {reason}; {fix}".format(**record["probe_off"]))
+            if limit is not None:
+                record["limit"] = {**limit._asdict(), "reached": recording.reached}
             if recording.clocks and recording.clocks["error"]:
                 result.notes.append(f"--clocks: no GPU clocks were sampled: {recording.clocks['error']}")
             if missed := window_missed(probes):

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from nsysx.option import declared
-from nsysx.recording import two_windows
+from nsysx.recording import limit, two_windows
 from nsysx.recording.options import Options, failed
 
 INJECT = Path(__file__).parents[1] / "inject"
@@ -101,6 +101,8 @@ def probe_environment(
     values |= {"NSYSX_STEPS": None if options.steps == "manual" else options.steps, "NSYSX_LINES": own_lines}
     if options.steps == two_windows.WINDOWS:
         added |= two_windows.ENVIRONMENT
+        if limit.of(options.limit, options.steps, options.nsys_args):
+            added["NSYSX_LIMIT"] = "1"
     told = {name: value for name, value in values.items() if value is not None and value is not False}
     return added | {name: "1" if value is True else str(value) for name, value in told.items()}
 

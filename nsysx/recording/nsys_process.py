@@ -10,6 +10,7 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import IO
 
 from nsysx.recording.activity import stat_of
 from nsysx.recording.find_nsys import a_working_folder
@@ -31,7 +32,8 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _QUIET_LOOKS, _KILL_S = 3, 5.0
 
 
-def _words_of(pid: int) -> list[bytes]:
+def words_of(pid: int) -> list[bytes]:
+    """Return the command line of a process, [] if it is gone."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
@@ -45,16 +47,9 @@ class NsysProcess:
         self, words: Sequence[str], log: Path, inbox: Inbox, environment: Mapping[str, str] | None = None
     ) -> None:
         self.words, self.log = list(words), log
+        self._inbox, self._environment = inbox, environment
         with log.open("wb") as sink, inbox.starting():
-            self.process = subprocess.Popen(
-                self.words,
-                stdin=subprocess.DEVNULL,
-                stdout=sink,
-                stderr=sink,
-                env=None if environment is None else dict(environment),
-                start_new_session=True,
-                cwd=a_working_folder(),
-            )
+            self.process = self._started(self.words, sink)
         self.not_ours: set[int] = set()
         # nsys 2022 puts the command's name between "profile-" and the process id.
         self._name = re.compile(rb"--session-name=profile-(.*-)?%d" % self.process.pid, re.DOTALL)
@@ -63,6 +58,22 @@ class NsysProcess:
         self._active = time.monotonic()
         self._looked = self._costed = self._active - _LOOK_S
         self._alive = True
+
+    def _started(self, words: Sequence[str], sink: IO[bytes] | int) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            words,
+            stdin=subprocess.DEVNULL,
+            stdout=sink,
+            stderr=sink,
+            env=None if self._environment is None else dict(self._environment),
+            start_new_session=True,
+            cwd=a_working_folder(),
+        )
+
+    def helper(self, words: Sequence[str]) -> subprocess.Popen[bytes]:
+        """Start another nsys that finds the session of this one. Raises OSError."""
+        with self._inbox.starting():
+            return self._started(words, subprocess.DEVNULL)
 
     def output(self) -> str:
         """Return what it has printed so far; "" if the folder of the results has been deleted."""
@@ -82,7 +93,7 @@ class NsysProcess:
             if (stat := stat_of(int(place.name))) and stat[0] != "Z"
         }
         pid_of_nsys = self.process.pid
-        pids = [pid for pid in stats if pid == pid_of_nsys or self._belongs(_words_of(pid))]
+        pids = [pid for pid in stats if pid == pid_of_nsys or self._belongs(words_of(pid))]
         if leftovers:
             in_session = [pid for pid, stat in stats.items() if int(stat[3]) == pid_of_nsys]
             pids += [pid for pid in in_session if pid not in pids]

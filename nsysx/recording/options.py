@@ -13,6 +13,7 @@ from typing import Annotated, NamedTuple
 
 from nsysx.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, EXIT_RUN_FAILED, EXIT_USAGE, NsysxError
 from nsysx.option import Option, declared
+from nsysx.recording import limit
 
 ENDINGS = (".nsys-rep", ".sqlite", ".html", ".run.json")
 
@@ -49,6 +50,14 @@ class Options:
             "are timed without the profiler, 24 steady ones; all where that is not possible.",
             "A:B|auto|manual|windows|all",
             variable="NSYSX_STEPS",
+        ),
+    ] = None
+    limit: Annotated[
+        str | None,
+        Option(
+            "Record at most S seconds or about EVENTS events of what has no steps, or (none) without a limit. CMD goes on. "
+            "Default: 120:5000000, with --steps all none.",
+            "S[:EVENTS]",
         ),
     ] = None
     then: Annotated[
@@ -262,6 +271,18 @@ def check_steps(steps: str) -> str:
     return steps
 
 
+def check_limit(options: Options) -> None:
+    """Raise NsysxError if ``--limit`` cannot be read, or another option says when the recording ends."""
+    try:
+        limit.parsed(options.limit or "")
+    except ValueError:
+        what, hint = f"--limit {options.limit}: expected S, S:EVENTS or none", "For example --limit 60"
+        raise NsysxError(what, slug="bad-limit", hint=hint, exit_code=EXIT_USAGE) from None
+    if options.steps not in (None, "windows", "all"):
+        what = f"--limit does not go with --steps {options.steps}"
+        raise NsysxError(what, slug="limit-steps", hint="That window ends by itself", exit_code=EXIT_USAGE)
+
+
 def check_options(options: Options) -> None:
     """Raise NsysxError if an option is invalid or two options exclude each other."""
     for one in declared(Options):
@@ -271,6 +292,8 @@ def check_options(options: Options) -> None:
             raise NsysxError(f"{what}: expected {known}", slug="bad-option", exit_code=EXIT_USAGE)
     if options.steps is not None:
         check_steps(options.steps)
+    if options.limit is not None:
+        check_limit(options)
     if options.then is not None and (options.steps in ("all", "manual") or options.per_rank or not options.probe):
         other = "--no-probe" if not options.probe else "--per-rank" if options.per_rank else f"--steps {options.steps}"
         hint = "The probe of one job tells when the last window of steps has closed"

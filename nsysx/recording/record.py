@@ -22,6 +22,8 @@ from nsysx.recording.environment import of_command
 from nsysx.recording.find_nsys import Nsys
 from nsysx.recording.follow import Follower, stop
 from nsysx.recording.inbox import ENDING, STOPPING, Inbox, ReceivedSignal
+from nsysx.recording.limit import Limit
+from nsysx.recording.limiter import Limiter
 from nsysx.recording.news import News
 from nsysx.recording.nsys_process import NsysProcess
 from nsysx.recording.options import Options
@@ -55,6 +57,7 @@ class Recording:
     trouble: str = ""
     metrics_refused: str = ""  # why there are no GPU metrics although they were asked for
     interrupted: int = 0  # the signal with which the user ended the wait for nsys
+    reached: list[dict[str, Any]] = field(default_factory=list)  # what ended at the limit: after_s, by, window
     stopped: bool = False  # it ended because its last window was recorded, as --then stop asks
 
 
@@ -69,9 +72,10 @@ class Recorder:
         nsys: Nsys,
         inbox: Inbox,
         environment: Mapping[str, str],
+        limit: Limit | None = None,
     ) -> None:
         self.folder, self.command, self.options, self.nsys, self.inbox = folder, command, options, nsys, inbox
-        self.environment = environment
+        self.environment, self.limit = environment, limit
         self._for_nsys = dict(environment) if _temporary_folder_has_space() else {**environment, "TMPDIR": str(folder)}
         self.recording = Recording()
         self._early: list[ReceivedSignal] = []
@@ -184,21 +188,28 @@ class Recorder:
         nsys_left, follower = False, Follower(target, self.inbox)
         probe_dir = Path(self.environment.get("NSYSX_PROBE_DIR", ""))
         stopper = Stopper(probe_dir) if self.options.then else None
-        news = News(probe_dir) if self.options.steps == two_windows.WINDOWS else None
+        windows = self.options.steps == two_windows.WINDOWS
+        news = News(probe_dir) if windows else None
+        limiter = Limiter(self.limit, probe_dir, self.nsys, windows=windows) if self.limit else None
         while target.poll() is None:
             follower.step()
             if news is not None:
                 news.look()
+            if limiter is not None and not nsys_left:
+                limiter.look(profile)
             if stopper is not None:
-                stopper.look(target)
+                stopper.look(target, all_recorded=limiter is not None and limiter.stopped)
             list(stand_in.listen())
             while stand_in.signals:  # sent by nsys itself (--duration), unless a scheduler sent it to every process
                 number = stand_in.signals.pop()
                 if number not in self.inbox.received:
                     target.receive(ReceivedSignal(number, by_all=False, from_terminal=False))
-            if not nsys_left and profile.process.poll() is not None and target.poll() is None:
+            stopped = limiter is not None and limiter.stopped
+            if not (nsys_left or stopped) and profile.process.poll() is not None and target.poll() is None:
                 nsys_left = True
                 say("warning: nsys has ended; the command goes on without being recorded")
+        if limiter is not None:
+            self.recording.reached = limiter.end()
         self.recording.stopped = stopper is not None and stopper.ended(target.status or 0)
         return nsys_left
 

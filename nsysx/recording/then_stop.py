@@ -24,15 +24,15 @@ class Stopper:
         self._since = 0.0
         self.sent: list[int] = []
 
-    def look(self, target: Target) -> None:
-        """Send the next signal if it is time for it."""
-        if len(self.sent) == len(_SIGNALS) or not self._sign.exists():
+    def look(self, target: Target, *, all_recorded: bool = False) -> None:
+        """Send the next signal if it is time for it; ``all_recorded``: the recording has ended at its limit."""
+        if len(self.sent) == len(_SIGNALS) or not (all_recorded or self._sign.exists()):
             return
         now = time.monotonic()
         if self.sent and now - self._since < _GRACE_S:
             return
         if not self.sent:
-            say("the last window is recorded; ending the command, as --then stop asks")
+            say("everything is recorded that was asked for; ending the command, as --then stop asks")
         self._since = now
         self.sent.append(_SIGNALS[len(self.sent)])
         target.receive(ReceivedSignal(self.sent[-1], by_all=False, from_terminal=False))

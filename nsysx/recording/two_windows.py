@@ -17,6 +17,7 @@ from pathlib import Path
 
 from nsysx.inject.nsysx_probe import capture_range
 from nsysx.recording.find_nsys import Nsys, version_key
+from nsysx.recording.limit import OF_CAPTURE
 from nsysx.recording.options import LAUNCHERS, Options, keeps_probe_out
 
 #: What ``--steps`` says for two windows.
@@ -37,7 +38,6 @@ _CHECK = "import sys, ctypes, sitecustomize, nsysx_probe.capture_range; raise Sy
 _CHECK_S = 20.0
 #: Environment variables with which a launcher says how many processes a job has.
 _SIZES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS")
-_OF_CAPTURE = re.compile(r"-c|--capture-range|-d|--duration|-p|--nvtx-capture|-y|--delay|-x|--stop-on-exit")
 
 
 def profile_words() -> list[str]:
@@ -81,7 +81,7 @@ def obstacle(command: Sequence[str], options: Options, nsys: Nsys, environment: 
         return f"{how} keeps the probe out"
     if not (nsys.profile_has("--nvtx-capture") and "repeat" in nsys.profile_help):
         return f"nsys {nsys.version} cannot record two windows"
-    if any(_OF_CAPTURE.match(word) for word in options.nsys_args):
+    if any(OF_CAPTURE.match(word) for word in options.nsys_args):
         return "--nsys-arg says when to record"
     if options.per_rank or any(environment.get(name, "1") not in ("", "0", "1") for name in _SIZES):
         return "there are several processes"

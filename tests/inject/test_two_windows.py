@@ -293,3 +293,62 @@ def test_a_library_that_takes_no_ranges_is_no_failure_of_the_program(tmp_path: P
     environment |= {"NSYSX_STEPS": "windows", "NVTX_INJECTION64_PATH": ctypes.__file__}
     done = subprocess.run([sys.executable, "-c", "print('runs')"], env=environment, capture_output=True, text=True)
     assert (done.stdout, done.stderr, done.returncode) == ("runs\n", "", 0)
+
+
+@pytest.fixture
+def limited(switched: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Return the folder of the files about the limit; the first window is open, and is watched."""
+    monkeypatch.setattr(capture_range, "_limited", [str(tmp_path)])
+    monkeypatch.setattr(capture_range, "_LOOK_S", 0.001)
+    capture_range._open.clear()
+    switched.clear()
+    capture_range.begin()
+    return tmp_path
+
+
+def until_closed() -> None:
+    for _ in range(5_000):
+        if not capture_range._open:
+            return
+        time.sleep(0.002)
+    raise AssertionError("the window is still open")
+
+
+def test_a_window_without_steps_is_closed_beside_the_program_and_the_second_one_still_comes(
+    switched: list[str], limited: Path
+) -> None:
+    assert (limited / capture_range.OPEN).exists()
+    lab = Lab(NSYSX_STEPS="windows", NSYSX_MARKS="few")
+    try:
+        (limited / capture_range.CUT).touch()
+        until_closed()
+        with capture_range._ending:
+            assert switched == ["open", "close"] and not (limited / capture_range.OPEN).exists()
+        (limited / capture_range.CUT).unlink()
+        train(Net(), 120)
+        assert switched == ["open", "close", "open", "close"]
+        record = lab.probe.status.record()
+        assert record["window_pauses_ns"][0] == 0 < record["window_pauses_ns"][1] and not record["errors"]
+        assert record["unrecorded_steps"]["count"] >= clock._ENOUGH
+    finally:
+        lab.close()
+
+
+def test_windows_with_steps_close_with_one_at_the_limit(switched: list[str], limited: Path) -> None:
+    lab = Lab(NSYSX_STEPS="windows", NSYSX_MARKS="few")
+    try:
+        net = Net()
+        opt = torch.optim.SGD(net.parameters(), lr=0.001)
+        train(net, 2, opt)
+        assert (limited / capture_range.STEPPED).exists()
+        (limited / capture_range.LIMIT).touch()
+        train(net, 4, opt)
+        assert (
+            recorded(lab)[0] == list(range(two_windows._LEAST_STEPS + 1))
+            and not (limited / capture_range.STEPPED).exists()
+        )
+        train(net, 90, opt)
+        assert switched == ["open", "close", "open", "close"]
+        assert len(recorded(lab)[1]) == two_windows._WHOLE
+    finally:
+        lab.close()

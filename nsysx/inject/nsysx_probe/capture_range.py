@@ -10,7 +10,9 @@ which asks for tables of pointers to functions and sets them. Standard library o
 
 from __future__ import annotations
 
+import _thread
 import os
+import time
 
 if False:  # importing typing takes milliseconds
     from typing import Any
@@ -19,8 +21,12 @@ if False:  # importing typing takes milliseconds
 TEXT, DOMAIN = "capture-window", "nsysx"
 #: Says that a run has two windows.
 MODE = "windows"
-#: The file beside the probe's own that says that the last window of steps has closed.
-CLOSED = "windows-closed"
+#: Files beside the probe's own. The probe makes them: the last window of steps has closed; a window is open; a step has ended in it.
+CLOSED, OPEN, STEPPED = "windows-closed", "window-open", "window-has-steps"
+#: ``nsysx run`` makes these: the open window has reached the limit and is to close with a step, or at once.
+LIMIT, CUT = "window-limit", "window-cut"
+#: How often a thread looks for the last of them while a window is open (s): a program without steps calls nothing of the probe's.
+_LOOK_S = 0.25
 
 #: Numbers of NVTX 3: the tables of callbacks and of the version; the sizes of the tables of functions by module, as a client has
 #: them; the module with domains, and the functions that are used of it.
@@ -34,6 +40,8 @@ _calls: list[Any] = []  # functions without arguments that begin and end the ran
 _claimed: list[bool] = []  # not empty: this process opens the windows
 _kept: list[Any] = []  # what the profiler's library holds pointers to
 _open: list[Any] = []  # the id of the open range
+_limited: list[str] = []  # where the files about the limit are; empty without a limit
+_ending = _thread.allocate_lock()
 
 
 def claim() -> bool:
@@ -127,12 +135,60 @@ def begin() -> None:
     """Open a window; nsys needs 0.2 s for it."""
     if not _open:
         _open.append(_calls[0]())
+        if _limited:
+            _sign(OPEN, made=True)
+            _thread.start_new_thread(_watch, (_open[0],))
 
 
-def end() -> None:
-    """Close the window; nsys needs 3 s for it."""
-    if _open:
-        _calls[1](_open.pop())
+def end() -> bool:
+    """Close the window and return whether one was open; nsys needs 3 s for it, also if another thread closes it."""
+    with _ending:
+        if not _open:
+            return False
+        try:
+            _calls[1](_open.pop())
+        finally:
+            if _limited:
+                _sign(STEPPED, made=False)
+                _sign(OPEN, made=False)
+        return True
+
+
+def _sign(name: str, *, made: bool) -> None:
+    """Make or remove one of the files; a folder that takes none is no failure of the program."""
+    try:
+        if made:
+            os.close(os.open(f"{_limited[0]}/{name}", os.O_CREAT | os.O_WRONLY))
+        else:
+            os.unlink(f"{_limited[0]}/{name}")  # noqa: PTH108 - importing pathlib takes milliseconds
+    except OSError:
+        pass
+
+
+def _watch(window: Any) -> None:
+    """Close the window, in a thread of its own, if ``nsysx run`` asks for it."""
+    try:
+        while _open == [window]:
+            time.sleep(_LOOK_S)
+            if os.path.exists(f"{_limited[0]}/{CUT}"):  # noqa: PTH110
+                end()
+                return
+    except Exception:  # the interpreter is going
+        pass
+
+
+def step_ended(first: bool) -> bool:
+    """Note the ``first`` step that has ended in the open window, and return whether the window has reached the limit."""
+    if not _limited:
+        return False
+    if first:
+        _sign(STEPPED, made=True)
+    return os.path.exists(f"{_limited[0]}/{LIMIT}")  # noqa: PTH110
+
+
+def closed() -> bool:
+    """Return whether the window was closed at the limit, while the program was in the middle of something."""
+    return bool(_limited) and not _open
 
 
 def ours() -> bool:
@@ -145,6 +201,8 @@ def start() -> None:
     library = os.environ.get("NVTX_INJECTION64_PATH", "")
     if os.environ.get("NSYSX_STEPS") == MODE and library and claim():
         _claimed.append(True)
+        if os.environ.get("NSYSX_LIMIT"):
+            _limited.append(os.environ["NSYSX_PROBE_DIR"])
         try:
             prepare(library)
             begin()

@@ -25,6 +25,8 @@ _ALIKE = 10
 _AS_LONG = 2.0
 #: If steps are never alike, it closes after so many of them, or after this time from the first one's end on and so many more.
 _MOST_STEPS, _MOST_NS, _LEAST_STEPS = 64, 30_000_000_000, 3
+#: A second window that reaches the limit closes once it has so many steps: with them the report takes its averages from it.
+_WHOLE = 8
 
 
 class TwoWindows(Window):
@@ -35,7 +37,10 @@ class TwoWindows(Window):
         self.wanted = self.cold = self.two = True
         self._lengths: deque[int] = deque(maxlen=_ALIKE)
         self._ended_ns = self._since_ns = 0
-        self.pauses_ns: list[int] = []  # for how long each window's end stopped the program
+        self._in_window = 0  # steps that have ended in the open window
+        self.pauses_ns: list[
+            int
+        ] = []  # for how long each window's end stopped the program: 0 if it closed beside it, at the limit
 
     def opens(self, index: int) -> bool:
         """Return whether the second window opens with step ``index``."""
@@ -52,8 +57,10 @@ class TwoWindows(Window):
 
     def closes(self, index: int, *, marked: bool = False) -> bool:
         """Return whether the open window closes with step ``index``."""
+        over = capture_range.step_ended(first=not self._in_window)
+        self._in_window += 1
         if not self.cold:
-            return super().closes(index)
+            return super().closes(index) or capture_range.closed() or (over and self._in_window >= _WHOLE)
         now, before = time.perf_counter_ns(), self._ended_ns
         self._ended_ns = now
         if not before:
@@ -64,20 +71,22 @@ class TwoWindows(Window):
             self._alike = 0
         usual = statistics.median(self._lengths)
         steady = self._alike >= _ALIKE and max(self._lengths) <= _AS_LONG * usual
-        return steady or index >= _MOST_STEPS or (index >= _LEAST_STEPS and now - self._since_ns > _MOST_NS)
+        return steady or index >= _MOST_STEPS or (index >= _LEAST_STEPS and (over or now - self._since_ns > _MOST_NS))
 
     def open(self, torch: Any) -> None:
         """Open the second window."""
+        self._in_window = 0
         capture_range.begin()
 
     def close(self, torch: Any) -> bool:
         """Close the open window and return whether it was the first, after which the probe goes on."""
         begin = time.perf_counter_ns()
         was_cold, self.cold = self.cold, False
+        was_open = True
         try:
-            capture_range.end()
+            was_open = capture_range.end()
         finally:  # Ctrl-C comes in these seconds more often than elsewhere
-            self.pauses_ns.append(time.perf_counter_ns() - begin)
+            self.pauses_ns.append(time.perf_counter_ns() - begin if was_open else 0)
         return was_cold
 
     def unrecorded(self) -> dict[str, Any] | None:

@@ -1,0 +1,155 @@
+"""``--limit``: ends a recording that nothing else ends, so that an hour of a program without steps is no report of an hour.
+
+A run with two windows closes its own at the border of a step. Here they are asked to, because only the program itself can end the
+range that nsys listens for and open another one later: first at the next border; without a step, or if none comes for as long
+again, at once, in a thread of the probe. Where that fails too (a program that has replaced itself by another), and where
+everything is recorded, ``nsys stop`` ends the recording; the program goes on either way.
+
+nsys does not tell how many events it has. Its agent writes what it gets to one file, whose size tells about how many they are:
+43 bytes for a range of NVTX (nsys 2023.4). What a process still holds back is not in it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+from nsysx.inject.nsysx_probe.capture_range import CUT, LIMIT, OPEN, STEPPED
+from nsysx.recording.find_nsys import Nsys
+from nsysx.recording.limit import Limit
+from nsysx.recording.nsys_process import NsysProcess, words_of
+from nsysx.recording.talk import say
+
+#: What nsys's agent writes for one event.
+_BYTES_PER_EVENT = 43
+#: How often nsys's file is measured, and how long the probe has to close a window that is to close at once.
+_LOOK_S, _PATIENCE_S = 1.0, 10.0
+#: Without steps for so many times the limit, a window that has some closes as one that has none.
+_MOST = 2.0
+
+
+class Limiter:
+    """Is asked again and again by who waits for the command. ``reached`` says what it has ended, in order."""
+
+    def __init__(self, limit: Limit, probe_dir: Path, nsys: Nsys, *, windows: bool) -> None:
+        self._limit, self._folder, self._nsys, self._windows = limit, probe_dir, nsys, windows
+        self._since: float | None = None if windows else time.monotonic()
+        self._asked = self._cut = 0.0
+        self._looked = 0.0
+        self._collects: Path | None = None
+        self._stop: subprocess.Popen[bytes] | None = None
+        self.reached: list[dict[str, Any]] = []
+
+    def look(self, profile: NsysProcess) -> None:
+        """End the recording if it is time for it."""
+        if self._stop is not None or (self._windows and not self._window_is_open()):
+            return
+        now = time.monotonic()
+        if not self._asked and not self._reaches(profile, now):
+            return
+        if not self._windows:
+            self._stop_nsys(profile)
+            return
+        if not self._cut and (not self._has_steps() or now - self._asked > self._patience()):
+            self._cut = now
+            self._sign(CUT)
+        if self._cut and now - self._cut > _PATIENCE_S:
+            self._stop_nsys(profile)
+
+    def _reaches(self, profile: NsysProcess, now: float) -> bool:
+        """Return whether the limit is reached; if so, say it, and ask an open window to close."""
+        spent = now - (self._since or 0.0)
+        by = "time" if spent >= self._limit.seconds else "events" if self._too_many(profile, now) else ""
+        if by:
+            self._asked = now
+            self.reached.append({"after_s": round(spent, 1), "by": by, "window": self._windows})
+            self._say(by)
+            if self._windows:
+                self._sign(LIMIT)
+        return bool(by)
+
+    def _has_steps(self) -> bool:
+        return (self._folder / STEPPED).exists()
+
+    def _patience(self) -> float:
+        """Return how long a window with steps may wait for the end of one (s)."""
+        return (_MOST - 1) * max(self._limit.seconds, _PATIENCE_S)
+
+    def _window_is_open(self) -> bool:
+        """Note when the window opened; once it has closed, forget it."""
+        if (self._folder / OPEN).exists():
+            self._since = self._since if self._since is not None else time.monotonic()
+            return True
+        if self._since is not None:
+            self._since, self._asked, self._cut = None, 0.0, 0.0
+            for name in (LIMIT, CUT):
+                (self._folder / name).unlink(missing_ok=True)
+        return False
+
+    def _sign(self, name: str) -> None:
+        with contextlib.suppress(OSError):
+            (self._folder / name).touch()
+
+    def _say(self, by: str) -> None:
+        what = (
+            f"the limit of {self._limit.seconds:g} s" if by == "time" else f"the limit of {self._limit.events:,} events"
+        )
+        if not self._windows:
+            then = "nothing more is recorded (--limit none records everything)"
+        elif self._has_steps():
+            then = "this recording ends with a step"
+        else:
+            then = "nothing more is recorded until steps repeat"
+        say(f"{what} is reached: {then}; the command goes on")
+
+    def _too_many(self, profile: NsysProcess, now: float) -> bool:
+        """Return whether nsys has about as many events as it may have."""
+        if now - self._looked < _LOOK_S:
+            return False
+        self._looked = now
+        try:
+            size = self._collects.stat().st_size if self._collects else 0
+        except OSError:
+            self._collects, size = None, 0
+        if self._collects is None:
+            self._collects = collected_by(profile)
+        return size > self._limit.events * _BYTES_PER_EVENT
+
+    def _stop_nsys(self, profile: NsysProcess) -> None:
+        """Tell nsys to stop; what it has becomes a report while the command goes on."""
+        session = session_of(profile) or f"profile-{profile.process.pid}"
+        with contextlib.suppress(OSError):
+            self._stop = profile.helper([str(self._nsys.path), "stop", f"--session={session}"])
+
+    @property
+    def stopped(self) -> bool:
+        """Return whether nsys records nothing any more, and will not."""
+        return self._stop is not None
+
+    def end(self) -> list[dict[str, Any]]:
+        """Return what has ended at the limit, in order: after_s, by (time or events), window; the command has ended."""
+        if self._stop is not None and self._stop.poll() is None:
+            self._stop.kill()
+            self._stop.wait()
+        return self.reached
+
+
+def collected_by(profile: NsysProcess) -> Path | None:
+    """Return the file that nsys's agent writes what it gets to, None if there is none now."""
+    for pid in profile.members():
+        with contextlib.suppress(OSError):
+            for link in Path(f"/proc/{pid}/fd").iterdir():
+                with contextlib.suppress(OSError):
+                    if (target := link.readlink()).suffix == ".qdstrm":
+                        return target
+    return None
+
+
+def session_of(profile: NsysProcess) -> str:
+    """Return the name of nsys's session, "" if its agent does not show it."""
+    names = (w for pid in profile.members() for w in words_of(pid) if w.startswith(b"--session-name="))
+    return os.fsdecode(next(names, b"").partition(b"=")[2])
