@@ -160,7 +160,7 @@ def test_the_probe_sends_them_between_steps() -> None:
     assert len(full) == len(spans) == 3
     for one, ns in zip(full, spans, strict=True):
         assert 0.5 * ns < one["ns"] <= ns
-        assert 0 < one["ago_ns"] < 10**9
+        assert 0 < one["ago_ns"] < 60 * 10**9
         assert one["thread"] == threading.get_native_id()
     # None is sent inside of a step's work.
     depth = 0

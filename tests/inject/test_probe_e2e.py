@@ -353,7 +353,7 @@ if __name__ == "__main__":
             os._exit(0)
         os.wait()
         import time
-        for _ in range(600):
+        for _ in range(6000):
             if os.path.exists("daemon"):
                 break
             time.sleep(0.1)

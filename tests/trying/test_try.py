@@ -171,7 +171,7 @@ def test_an_interrupt_ends_the_run_and_prints_what_is_known(tmp_path: Path) -> N
         [*words, *PYTHON], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env={**os.environ, "PYTHONPATH": str(Path.cwd())},
     )  # fmt: skip
-    until = time.monotonic() + 300
+    until = time.monotonic() + 600
     while time.monotonic() < until and len(readable(tmp_path / "runs").splitlines()) < 3:
         time.sleep(0.1)
     session.send_signal(signal.SIGINT)
