@@ -115,19 +115,20 @@ class NsysProcess:
         if unseen >= _LOOK_S:
             self._looked = time.monotonic()
             self._active += max(unseen - _STOOD_STILL_S, 0.0)
+            # Asked before the look, which may not show what nsys starts meanwhile and leaves behind.
+            orphans = self.process.poll() is not None
             stats = {pid: stat for pid in self.members() if (stat := stat_of(pid)) is not None}
             cost = {pid: int(stat[11]) + int(stat[12]) for pid, stat in stats.items()}  # ticks in user and system mode
             # D: waiting for a disk; R: running or waiting for a processor. An idle process is seen so now and then, too.
             self._looks.append(any(stat[0] in "DR" for stat in stats.values()))
             since, changed = self._looked - self._costed, cost.keys() != self._cost.keys()
-            orphans = self.process.poll() is not None
             if changed or not orphans or since >= _WORKS_OVER_S:
                 used = sum(ticks - self._cost.get(pid, 0) for pid, ticks in cost.items()) / _TICKS_PER_S
                 busy = sum(self._looks) > max(len(self._looks) / 2, 2) if orphans else any(self._looks)
                 if changed or busy or used > (_WORKS * since if orphans else 0):
                     self._active = self._looked
                 self._cost, self._costed, self._looks = cost, self._looked, []
-            self._alive = bool(cost)
+            self._alive = bool(cost) or not orphans
         return self._alive or self.process.poll() is None
 
     def wakes(self) -> None:

@@ -889,7 +889,9 @@ while nsys.exists():  # until nsysx knows that it has ended
 def test_a_witness_that_waits_for_a_processor_is_waited_for(works: bool) -> None:
     """A signal that went to the whole group must not reach the command twice because the machine is busy."""
     told = f"print({int(signal.SIGTERM)}, time.monotonic_ns(), flush=True)"
-    spin = "while time.process_time() < 0.4: pass"  # far longer than a witness that sleeps is waited for
+    spin = (
+        "end = time.monotonic() + 0.4\nwhile time.monotonic() < end: pass"  # one that sleeps is not waited for so long
+    )
     inbox = Inbox()
     code = f"import time\n{spin if works else 'time.sleep(600)'}\n{told}\ntime.sleep(600)"
     with subprocess.Popen([sys.executable, "-S", "-c", code], stdout=subprocess.PIPE) as witness:
@@ -909,6 +911,23 @@ def test_a_stand_in_is_heard_although_this_process_stood_still(monkeypatch: pyte
         there.sendall(b"pid 12\nend 3\n")
         assert (stand_in.pid_of_command(), stand_in.command_status()) == (12, 3)
         stand_in.close()
+
+
+def test_what_nsys_started_just_before_it_died_is_looked_for_once_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reading /proc takes a while on a busy machine, and shows what was there when it began."""
+    monkeypatch.setattr(nsys_process, "_LOOK_S", 0.0)
+    with Inbox() as inbox:
+        process = nsys_process.NsysProcess(["sleep", "600"], tmp_path / "log", inbox)
+
+    def dies_meanwhile() -> list[int]:
+        process.process.kill()
+        process.process.wait()
+        return []
+
+    monkeypatch.setattr(process, "members", dies_meanwhile)
+    assert [process.look(), process.look()] == [True, False]
 
 
 def test_time_in_which_nobody_looked_is_no_idleness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
