@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Annotated, TypedDict
 
 import numpy as np
@@ -85,10 +86,21 @@ def _functions(profile: Profile) -> pl.DataFrame:
             pl.col("self_ns").sum(),
         )
     )
-    # Calls are sorted by (thread, start): the first of each thread is among these.
-    first = calls.select("thread", "name", "start_ns", ns.alias("first_ns")).unique(["thread", "name"], keep="first")
+    first = calls.select("thread", "name", "start_ns", ns.alias("first_ns"))[_firsts(calls)]
     first = first.sort("start_ns", "thread").unique("name", keep="first", maintain_order=True)
     return sums.collect(engine="streaming").join(first.select("name", "first_ns"), on="name", how="left")
+
+
+def _firsts(calls: pl.DataFrame) -> I64:
+    """Return the row of the first call of each function on each thread; calls are sorted by (thread, start)."""
+    names, name = lookup.distinct(calls["name"])
+    changes = (np.flatnonzero(np.diff(calls["thread"].to_numpy())) + 1).tolist()
+    rows = [np.empty(0, np.int64)]
+    for a, b in itertools.pairwise([0, *changes, len(name)]):
+        first = np.full(len(names), -1)
+        first[name[a:b][::-1]] = np.arange(a, b)[::-1]  # the last one that is written stays
+        rows.append(first[first >= 0])
+    return np.concatenate(rows)
 
 
 def _medians(calls: pl.DataFrame) -> pl.DataFrame:

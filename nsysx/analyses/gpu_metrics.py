@@ -9,7 +9,7 @@ import polars as pl
 from nsysx.analyses.helpers import gpu_counters
 from nsysx.events import gpu_samples
 from nsysx.events.profile import Profile
-from nsysx.frames import declared
+from nsysx.frames import declared, lookup
 from nsysx.model import TableSpec
 from nsysx.rows import Of, TableOf, columns_of
 
@@ -83,7 +83,7 @@ def table(profile: Profile) -> pl.DataFrame:
     samples = profile.once(gpu_counters.samples)
     ops = profile.steady_ops
     if profile.device is not None:
-        ops = ops.filter(ops["device"] == profile.device)
+        ops = lookup.having(ops, device=profile.device)
     ops = ops.filter(ops["op_kind"] == "kernel").select(
         "op", "name", "family", "module", "phase", ns=pl.col("end_ns") - pl.col("start_ns")
     )

@@ -13,10 +13,11 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from nsysx.analyses import api_calls
 from nsysx.catalogue import Activity
 from nsysx.events import ledger
 from nsysx.events.profile import NotRecorded, Profile
-from nsysx.frames import declared
+from nsysx.frames import declared, lookup
 from nsysx.frames.intervals import I64
 from nsysx.frames.lookup import distinct, totals
 from nsysx.model import TableSpec
@@ -184,18 +185,17 @@ def _device_parts(profile: Profile, blocks: _Blocks, classes: dict[str | None, s
 
 def _sums(profile: Profile, blocks: _Blocks, classes: dict[str | None, str | None]) -> Iterator[_Row]:
     """Yield the plain sums: GPU ops and API calls by the step that launched them."""
-    of_process = pl.col("process") == blocks.process
-    needed = "start_ns", "end_ns", "call_start_ns", "op_kind", "name", "module", "family"
-    ops = profile.steady_ops.lazy().filter(of_process).select(needed).collect()
+    needed = "process", "start_ns", "end_ns", "call_start_ns", "op_kind", "name", "module", "family"
+    ops = lookup.having(profile.steady_ops.select(needed), process=blocks.process)
     ops, step = blocks.in_steps(ops, "call_start_ns")
     ns = (ops["end_ns"] - ops["start_ns"]).to_numpy()
     yield from _grouped(blocks, "module", ops["module"], step, ns, classes)
     yield from _grouped(blocks, "family", ops["family"], step, ns)
     kernel = (ops["op_kind"] == "kernel").to_numpy()
     yield from _grouped(blocks, "kernel", ops["name"].filter(kernel), step[kernel], ns[kernel])
-    calls = profile.steady_calls.lazy().filter(of_process).select("start_ns", "name", "kind", "self_ns").collect()
-    calls, step = blocks.in_steps(calls, "start_ns")
-    kinds = dict(calls.select("name", "kind").unique().cast(pl.String).iter_rows())
+    calls = profile.steady_calls.select("process", "start_ns", "name", "self_ns")
+    calls, step = blocks.in_steps(lookup.having(calls, process=blocks.process), "start_ns")
+    kinds = dict(api_calls.functions(profile).select("name", "kind").cast(pl.String).iter_rows())
     yield from _grouped(blocks, "api", calls["name"], step, calls["self_ns"].to_numpy(), kinds)
 
 

@@ -309,7 +309,7 @@ def _steps(line: _Line, level: _Level) -> pl.DataFrame:
 def from_kernels(ops: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
     """Return the steps of each process whose GPU work repeats; kernels, graphs and copies count, in the order of launches."""
     wanted = ("op", "call", "call_start_ns", "call_end_ns", "start_ns", "end_ns", "thread", "op_kind", "name", "grid")
-    known = ops.filter(pl.col("call").is_not_null()).select("process", "bytes", *wanted)
+    known = ops.select("process", "bytes", *wanted).filter(pl.col("call").is_not_null())
     parts: Sequence[pl.DataFrame] = []
     for (process,), part in known.group_by("process", maintain_order=True):
         if part.height < _FEWEST:

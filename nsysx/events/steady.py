@@ -30,7 +30,7 @@ _WINDOW = 8
 def _full(cpu: pl.DataFrame, ops: pl.DataFrame) -> Flags:
     """Return for each step of one process whether it launches at least half as much GPU work as the median step."""
     starts, last_end = cpu["start_ns"].to_numpy(), int(cpu["end_ns"].to_numpy()[-1])
-    of_process = ops.select("process", "call_start_ns").filter(pl.col("process") == cpu["process"][0])
+    of_process = lookup.having(ops, process=cpu["process"][0])
     called = of_process["call_start_ns"].drop_nulls().to_numpy()
     at = np.searchsorted(starts, called, side="right") - 1
     counts = np.bincount(at[(at >= 0) & (called < last_end)], minlength=cpu.height)

@@ -13,6 +13,7 @@ from nsysx.errors import EXIT_EMPTY, EXIT_USAGE, NsysxError
 from nsysx.events.attribute import Attributed
 from nsysx.events.kernel_sequence import STEP, from_kernels
 from nsysx.events.nvtx_ranges import Ranges
+from nsysx.frames import lookup
 from nsysx.frames.intervals import I64
 
 #: The rule whose last step nothing closes.
@@ -188,7 +189,7 @@ def find_steps(ranges: Ranges, attributed: Attributed, step_range: str | None) -
     narrow: Found | None = None
     # A process has its own steps, whatever runs beside it.
     for process in _processes([steps for *_, steps in made]):
-        own_ops = attributed.gpu_ops.filter(attributed.gpu_ops["process"] == process)
+        own_ops = lookup.having(attributed.gpu_ops, process=process)
         for source, rule, least, steps in made:
             of_process = steps.filter(pl.col("process") == process)
             if of_process.height < least:

@@ -52,7 +52,8 @@ def near(profile: Profile, calls: Iterable[int]) -> str:
     if not len(at):
         return ""
     api = profile.attributed.api_calls
-    known = (api["module"].is_not_null() & (api["module"].cast(pl.String) != IN_STEP)).to_numpy()
+    known = lookup.coded(api["module"], {IN_STEP: 0}) < 0
+    known &= api["module"].is_not_null().to_numpy()
     before, behind = _beside(known, api["thread"].to_numpy(), at)
     parts = [
         f"{word} {part}" for word, rows in (("after", before), ("before", behind)) if (part := _part(profile, rows))

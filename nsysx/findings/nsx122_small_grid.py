@@ -57,7 +57,9 @@ def check(case: Case) -> list[Finding]:
         & (pl.col("median_ns") >= _LONG_NS)
         & (pl.col("cls") == Activity.COMPUTE.value)
     )
-    ops = kernel_shapes.with_card(case.profile, case.ops.filter(case.ops["op_kind"] == "kernel")).join(
+    wanted = ("op", "process", "device", "name", "grid", "block", "module", "start_ns", "end_ns")
+    kernels = case.ops.select(wanted).filter(case.ops["op_kind"] == "kernel")
+    ops = kernel_shapes.with_card(case.profile, kernels).join(
         small.select(*kernel_shapes.SHAPE, "blocks", "sm_count"), on=kernel_shapes.SHAPE, how="inner", nulls_equal=True
     )
     ops = ops.filter(pl.Series(beside.alone(ops, case.profile.attributed.gpu_ops) >= _ALONE, dtype=pl.Boolean))

@@ -27,9 +27,10 @@ def _coding(column: pl.Series) -> tuple[list[str | None], I64, npt.NDArray[np.ui
         return [None], np.zeros(1, np.int64), np.zeros(len(column), np.uint32)
     code = (physical.fill_null(most + 1) if column.null_count() else physical).to_numpy()
     rows = np.full(most + 2, -1)
+    numbers = np.arange(min(len(code), _BLOCK))
     for first in range(0, len(code), _BLOCK):
         block = code[first : first + _BLOCK]
-        rows[block] = np.arange(first, first + len(block))  # any row of each name
+        rows[block] = numbers[: len(block)] + first  # any row of each name
     used = np.flatnonzero(rows[:-1] >= 0)
     place = np.zeros(most + 2, np.int64)
     place[used] = np.arange(1, len(used) + 1)
@@ -153,6 +154,12 @@ def parted(frame: pl.DataFrame, *keys: str) -> dict[tuple[int, ...], pl.DataFram
         return {tuple(int(frame[k].item(0)) for k in keys): frame}
     parts = frame.partition_by(*keys, maintain_order=True, as_dict=True)
     return {tuple(map(int, key)): part for key, part in parts.items() if None not in key}
+
+
+def having(frame: pl.DataFrame, **values: int) -> pl.DataFrame:
+    """Return the rows that have these values in these integer columns; the frame itself if all have them, so that nothing is copied."""
+    other = [c for c, v in values.items() if frame[c].null_count() or frame[c].min() != v or frame[c].max() != v]
+    return frame.filter(pl.col(c) == values[c] for c in other) if other else frame
 
 
 def numbered(keys: I64) -> tuple[I64, I64]:

@@ -201,7 +201,7 @@ def _settled(profile: Profile, text: str) -> str:
     if said[1].upper() == "NVTX":
         complete = any(c.check == "probe ranges" and c.status == "ok" for c in probe_checks.probe_ranges(profile))
         return "it holds every range that the probe pushed" if complete and profile.trace.capture.probe else ""
-    launches = profile.steady_calls.filter(profile.steady_calls["kind"].is_in(Call.LAUNCHES))["call"]
+    launches = profile.steady_calls["call"].filter(profile.steady_calls["kind"].is_in(Call.LAUNCHES))
     complete = bool(launches.len()) and bool(launches.is_in(profile.steady_ops["call"].drop_nulls().implode()).all())
     return "it holds the work of every launch in the steady steps" if complete else ""
 

@@ -56,9 +56,8 @@ def _work(profile: Profile, process: int, device: int) -> pl.DataFrame:
 
 def _on(profile: Profile, process: int, device: int, *columns: str) -> pl.DataFrame:
     """Return these columns and ns of the GPU ops of the steady steps on one device."""
-    ops = profile.steady_ops
-    needed = ops.select(*columns, ns=pl.col("end_ns") - pl.col("start_ns"))
-    return needed.filter((ops["process"] == process) & (ops["device"] == device))
+    ops = lookup.having(profile.steady_ops, process=process, device=device)
+    return ops.select(*columns, ns=pl.col("end_ns") - pl.col("start_ns"))
 
 
 def kernels(profile: Profile, process: int, device: int) -> tuple[int, float | None]:

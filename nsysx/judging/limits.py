@@ -14,7 +14,7 @@ from nsysx.analyses.helpers import one_time_cost
 from nsysx.catalogue import Call, Cause, Limit, Part
 from nsysx.events.profile import Profile
 from nsysx.frames.intervals import I64, StepFunction, coverage
-from nsysx.frames.lookup import at
+from nsysx.frames.lookup import at, having
 from nsysx.judging import waiting
 from nsysx.model import Scope, Unprofiled
 from nsysx.replay.engine import (
@@ -214,8 +214,7 @@ def _window(profile: Profile, process: int, device: int) -> tuple[int, int]:
 
 def _migrating(profile: Profile, process: int, device: int) -> int:
     """Return how long only pages of unified memory move, with no kernel beside them (ns)."""
-    ops = profile.attributed.gpu_ops
-    ops = ops.filter((ops["process"] == process) & (ops["device"] == device))
+    ops = having(profile.attributed.gpu_ops, process=process, device=device)
     moves = ops["copy_kind"].is_in(list(MIGRATIONS)).fill_null(False)
     if not moves.any():
         return 0

@@ -341,7 +341,8 @@ def _site(profile: Profile) -> str:
 def _calls(profile: Profile, *kinds: str) -> str:
     """Name the two functions of these kinds that take most time."""
     calls = profile.steady_calls
-    of_kind = calls.filter(calls["kind"].is_in(kinds) & (calls["process"] == profile.steps.process))
+    shown = calls["kind"].is_in(kinds) & (calls["process"] == profile.steps.process)
+    of_kind = calls.select("name", "start_ns", "end_ns").filter(shown)
     ns = (pl.col("end_ns") - pl.col("start_ns")).sum().alias("ns")
     names = (
         of_kind.group_by(pl.col("name").cast(pl.String)).agg(ns).sort("ns", "name", descending=[True, False])["name"]

@@ -129,12 +129,16 @@ def _collectives(
     """Return (series, belongs, start_ns, end_ns, message_bytes) of the communication of a device."""
     streams = {s: i for i, s in enumerate(ops["stream"].unique(maintain_order=True))}
     series: dict[Series, int] = {}
+    known: dict[tuple[int, str, nccl_notes.Message], int] = {}  # a program sends the same few messages again and again
     belongs, sizes = [], []
     messages = nccl_notes.messages(profile.trace, ops, members)
-    for stream, name, message in zip(ops["stream"], ops["name"].cast(pl.String), messages, strict=True):
-        key = Series(streams[stream], message.communicator, nccl_notes.kind_of(name), message.kind, message.pair)
-        belongs.append(series.setdefault(key, len(series)))
-        sizes.append(-1 if message.bytes is None else message.bytes)
+    for row in zip(ops["stream"].to_list(), ops["name"].cast(pl.String).to_list(), messages, strict=True):
+        if row not in known:
+            stream, name, message = row
+            key = Series(streams[stream], message.communicator, nccl_notes.kind_of(name), message.kind, message.pair)
+            known[row] = series.setdefault(key, len(series))
+        belongs.append(known[row])
+        sizes.append(-1 if row[2].bytes is None else row[2].bytes)
     numbers = np.array(belongs, np.int64), np.array(sizes, np.int64)
     return tuple(series), numbers[0], ops["start_ns"].to_numpy(), ops["end_ns"].to_numpy(), numbers[1]
 

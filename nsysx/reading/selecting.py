@@ -78,7 +78,10 @@ def packed(source: schema.Source, present: set[str]) -> str:
         if value == "NULL":
             terms.append(str(place.null << place.shift))
             continue
-        most = max(1, (1 << place.column.bits) - 1 - (2 if place.column.kind == "name" else 0))
+        if place.column.kind == "flag":  # a comparison, which can only be 0, 1 or null
+            terms.append(f"COALESCE({value}, 0) * {1 << place.shift}")
+            continue
+        most = (1 << place.column.bits) - 1 - (2 if place.column.kind == "name" else 0)
         fitting = f"WHEN {value} BETWEEN 0 AND {most} THEN {value}"
         terms.append(
             f"(CASE {fitting} WHEN {value} IS NULL THEN {place.null} ELSE {place.unfit} END) * {1 << place.shift}"

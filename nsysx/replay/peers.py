@@ -60,7 +60,7 @@ def waiting(profile: Profile, start_ns: int, end_ns: int) -> Waiting:
         waited = _waited(in_window, ops.filter(pl.col("process") != profile.process))
         if len(waited) > _TOGETHER * len(whole):
             return Waiting(waited, whole, by_peers=True)
-    return unknown(profile)
+    return profile.once(unknown)
 
 
 def unknown(profile: Profile) -> Waiting:
@@ -103,7 +103,7 @@ def _counterparts(collectives: pl.DataFrame, other: pl.DataFrame) -> I64:
 
 def communication(profile: Profile) -> list[int]:
     """Return the communication ops of the shown process."""
-    return list(unknown(profile).whole_ns)
+    return list(profile.once(unknown).whole_ns)
 
 
 def others(profile: Profile, most: int = _MOST_PEERS) -> Iterator[Profile]:

@@ -9,6 +9,7 @@ import polars as pl
 
 from nsysx import units
 from nsysx.events.profile import Profile
+from nsysx.frames import lookup
 from nsysx.frames.intervals import I64
 
 #: At most this many GPU ops are replayed; if there are more, a run of consecutive steady steps represents all.
@@ -138,7 +139,7 @@ def _driving(profile: Profile, device: int, start: int, end: int) -> tuple[pl.Da
     of_process = pl.col("process") == profile.steps.process
     calls = profile.attributed.api_calls.select(_CALL)
     calls = calls.filter(of_process & (pl.col("start_ns") >= start) & (pl.col("start_ns") < end))
-    ops = profile.attributed.gpu_ops.select(_OP).filter(of_process & (pl.col("device") == device))
+    ops = lookup.having(profile.attributed.gpu_ops.select(_OP), process=profile.steps.process, device=device)
     driving = ops.join(calls.select("call"), on="call", how="semi")["thread"].unique().to_list()
     if not driving:
         return Withheld("the GPU work of the steady steps was launched outside the trace")

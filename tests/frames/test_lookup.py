@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import polars as pl
 
 from nsysx.frames import lookup
 
@@ -12,3 +13,13 @@ def test_totals_are_exact_where_floats_are_not() -> None:
     sums = lookup.totals(np.array([0, 2, 0, 2]), np.array([large, 1, 2, large], np.int64), 4)
     assert sums.tolist() == [large + 2, 0, large + 1, 0]
     assert sums.dtype == np.int64
+
+
+def test_rows_with_a_value_are_those_of_a_filter_and_no_copy_where_all_have_it() -> None:
+    frame = pl.DataFrame(
+        {"process": [7, 7, 7], "device": [0, 1, None]}, schema={"process": pl.Int64, "device": pl.Int64}
+    )
+    assert lookup.having(frame, process=7) is frame
+    assert lookup.having(frame, process=7, device=1).rows() == [(7, 1)]
+    assert lookup.having(frame, process=8).height == 0
+    assert lookup.having(frame.clear(), process=7).height == 0

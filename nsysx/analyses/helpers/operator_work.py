@@ -69,7 +69,7 @@ def _work(profile: Profile) -> pl.DataFrame:
     """Return the GPU ops of the steady steps on the shown device with their operator (``row``, -1 for none) and what they are."""
     ops = profile.steady_ops
     if profile.device is not None:
-        ops = ops.filter(ops["device"] == profile.device)
+        ops = lookup.having(ops, device=profile.device)
     names, families = ops["name"], ops["family"].cast(pl.String)
     multiplies = families.is_in(kernel_math.PRODUCTS).fill_null(False)
     return ops.select(
