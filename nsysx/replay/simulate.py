@@ -8,7 +8,6 @@ as long as the stretch launches no more ops than the queue holds. In short stret
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -107,13 +106,15 @@ class Machine:
     def _op_rows(self) -> dict[int, list[tuple[int, int, int, int, int, int]]]:
         """First op -> (stream, latency, pause, offset, duration, joint) of each op of the item, for items that run one by one."""
         cols = self.cols
-        spans = [
-            (row[-2], row[-1]) for part in self.plan if isinstance(part, list) for row in part if row[-2] < row[-1]
-        ]
-        ops = np.fromiter((op for a, b in spans for op in range(a, b)), np.int64)
         of = (cols.op_stream, cols.op_latency, cols.op_pause, cols.op_offset, cols.op_duration, self.joint)
-        rows = zip(*(column[ops].tolist() for column in of), strict=True)
-        return {a: list(itertools.islice(rows, b - a)) for a, b in spans}
+        of_item: dict[int, list[tuple[int, int, int, int, int, int]]] = {}
+        for part in self.plan:
+            spans = [(row[-2], row[-1]) for row in part if row[-2] < row[-1]] if isinstance(part, list) else []
+            if spans:  # in order and without a hole, as items that only take time launch nothing
+                first, last = spans[0][0], spans[-1][1]
+                rows = list(zip(*(column[first:last].tolist() for column in of), strict=True))
+                of_item |= {a: rows[a - first : b - first] for a, b in spans}
+        return of_item
 
     def play(self) -> Generator[tuple[int, int], int, None]:
         """Run one round, item by item: yield (collective, when this rank arrives), and be sent when it ends."""
