@@ -82,6 +82,8 @@ SHOWN = TableSpec(
 
 #: Advice for which a rule has code to paste.
 FLUSHED = "the cache is flushed: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, fixed shapes, or less memory"
+#: Nobody's module does this.
+PINNED = "pad batches to few sizes: the loader's pin thread allocates once for each size that is new to it"
 NEW_SIZES = "new sizes each step: pad to a few fixed shapes, or expandable_segments:True"
 
 
@@ -126,7 +128,7 @@ def table(profile: Profile) -> pl.DataFrame:
         .when(pl.lit(not known))
         .then(None)
         .when((pl.col("kind") == Call.HOST_ALLOC) & (pl.col("thread_role") == PIN).fill_null(False))
-        .then(pl.lit("the loader's pin thread: it pays once for each size of a batch that is new to it"))
+        .then(pl.lit(PINNED))
         .when(pl.col("kind") == Call.HOST_ALLOC)
         .then(pl.lit("reuse pinned buffers: pin once, copy into them"))
         .when(pl.col("kind") == Call.FREE)

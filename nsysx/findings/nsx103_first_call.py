@@ -31,6 +31,7 @@ from nsysx import units
 from nsysx.analyses import first_calls
 from nsysx.analyses.helpers import one_time_cost
 from nsysx.catalogue import Limit
+from nsysx.events.thread_roles import elsewhere
 from nsysx.findings._case import NO_SAVING, Case, Rule
 from nsysx.model import Finding
 
@@ -77,7 +78,9 @@ def check(case: Case) -> list[Finding]:
                 RULE, title, detail, worth=NO_SAVING, cost_ns=None, fix=fix, evidence=evidence, title_as_recorded=True
             )
         ]
-    costs = costs.filter(case.is_call(costs["call"]))
+    # What another thread pays, such as a loader's that pins memory, is no part of a step.
+    aside = elsewhere(costs["thread"], case.profile.attributed.roles).is_not_null()
+    costs = costs.filter(case.is_call(costs["call"]) & ~aside)
     inside = case.per_step(int(costs["one_time_ns"].sum()))
     clock = _clock(case)
     said = f"{units.duration(bill)} of CPU time in this run is one-time cost"

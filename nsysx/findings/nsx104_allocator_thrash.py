@@ -23,12 +23,14 @@ Harmless when
 
 from __future__ import annotations
 
+import numpy as np
 import polars as pl
 
 from nsysx import units
 from nsysx.analyses import allocator
 from nsysx.analyses.helpers import allocator_retries
 from nsysx.catalogue import Call, Limit, Part
+from nsysx.events.thread_roles import LOADER, PIN
 from nsysx.findings._case import Case, Fix, Rule, calls_of
 from nsysx.model import Finding
 from nsysx.replay.engine import RemoveCalls
@@ -43,6 +45,16 @@ RULE = Rule(
     direct=3,
 )
 _SEGMENTS = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True python train.py"
+
+#: Where calls are made that belong to no module, by what their thread is for.
+_THREADS = {PIN: "on the loader's pin thread", LOADER: "on a loader's worker thread"}
+
+
+def _in_steps(case: Case, calls: pl.DataFrame) -> int:
+    """Return in how many steady steps these calls begin."""
+    steps = case.profile.steps.cpu
+    begin = steps.filter((steps["process"] == case.process) & steps["steady"])["start_ns"].sort().to_numpy()
+    return len(np.unique(np.searchsorted(begin, calls["start_ns"].to_numpy(), side="right")))
 
 
 def check(case: Case) -> list[Finding]:
@@ -87,8 +99,14 @@ def check(case: Case) -> list[Finding]:
     fix = Fix(advice[:1].upper() + advice[1:])
     if advice in (allocator.FLUSHED, allocator.NEW_SIZES):
         fix = fix._replace(paste=_SEGMENTS, condition="No torch.cuda.empty_cache() in the loop.")
+    seen = _in_steps(case, calls)
     title = f"Memory calls take {units.duration(taken)} of CPU time in each step"
+    if 2 * seen < case.steps:
+        whole = units.duration(int(calls["ns"].sum()))
+        title = f"Memory calls take {whole} of CPU time in {seen} of {case.steps} steps"
     where = {k: rows[0][k] for k in ("module", "phase", "file", "line")} if rows else {}
+    if rows and rows[0]["thread_role"]:
+        where = {"near": _THREADS.get(rows[0]["thread_role"], f"on the {rows[0]['thread_role']} thread")}
     return [
         case.found(
             RULE, title, detail, worth=worth, cost_ns=cost, fix=fix, where=where, evidence=evidence, at=calls_of(calls)

@@ -53,6 +53,31 @@ _AHEAD = Fix(
     _ON_A_STREAM,
     _UNTIL_THEN,
 )
+_SOONER = Fix(
+    "Launch the copy of the next batch before the kernels of this one: it has pinned memory and a stream of its own already, but no "
+    "kernel is queued to run beside it",
+    _ON_A_STREAM,
+    _UNTIL_THEN,
+)
+#: Copies to pinned memory that nothing waits for: what is left is the stream on which they are, and when they begin.
+_OUT_ON_A_STREAM = Fix(
+    "Give these copies a stream of their own, so that kernels run beside them: their memory is pinned and nothing waits for them already",
+    "copy_stream.wait_stream(torch.cuda.current_stream())\n"
+    "with torch.cuda.stream(copy_stream):\n"
+    "    host.copy_(result, non_blocking=True)\n"
+    "result.record_stream(copy_stream)",
+    "Synchronize with the copy stream before you read what was copied.",
+)
+_OUT_BESIDE = Fix(
+    "Launch the next kernels before these copies end: their memory is pinned and they have a stream of their own already, but no kernel is "
+    "queued to run beside them"
+)
+_READ_LATER = Fix(
+    "Wait for these copies a step later: record an event after each and synchronize on it when the value is needed; their memory is pinned "
+    "already",
+    "host.copy_(result, non_blocking=True); copied = torch.cuda.Event(); copied.record()\ncopied.synchronize()  # a step later",
+    "Keep the pinned tensor until then.",
+)
 _PIN = Fix(
     "Pin the memory (pin_memory=True), and copy the next batch with non_blocking=True on a separate stream",
     f"loader = DataLoader(data, pin_memory=True, ...)\n{_ON_A_STREAM}",
@@ -165,11 +190,19 @@ def _in_steps(case: Case, copies: pl.DataFrame) -> int:
     return len(np.unique(np.searchsorted(start, at, side="right")))
 
 
+def _out_of_pinned(case: Case, row: Row) -> Fix:
+    """Return how to hide copies to pinned memory: by what still exposes them."""
+    fix = {"sync_after": _READ_LATER, "nothing_beside": _OUT_BESIDE}.get(row["obstacle"], _OUT_ON_A_STREAM)
+    return fix if case.program.torch else Fix(fix.text)
+
+
 def _fix(case: Case, row: Row, *, each_step: bool) -> Fix:
     """Return how to hide these copies: nothing that is done already, and no word of a batch where none is copied."""
     program = case.program
     pinned = row["obstacle"] != "pageable"
     if row["direction"] == "DtoH":
+        if pinned and row["dst_kind"] == "pinned":
+            return _out_of_pinned(case, row)
         if not program.torch:
             return Fix("Copy to pinned memory (cudaHostAlloc) on a separate stream, and read the result later")
         if each_step and not case.stepless and row["bytes"] >= _MUCH_BYTES * case.steps:
@@ -195,4 +228,5 @@ def _fix(case: Case, row: Row, *, each_step: bool) -> Fix:
     if case.stepless:
         how = f"{pin}copy it with non_blocking=True on a separate stream, before the work that needs it"
         return Fix(how[:1].upper() + how[1:])
-    return _AHEAD if pinned else _PIN if case.program.loader else _MAKE
+    ahead = _SOONER if row["obstacle"] == "nothing_beside" else _AHEAD
+    return ahead if pinned else _PIN if case.program.loader else _MAKE

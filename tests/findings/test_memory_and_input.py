@@ -187,3 +187,75 @@ def test_what_a_step_copies_whole_to_the_host_is_reduced_first(
     finding = Program().steps(body, 12).finding(tmp_path, "NSX105")
     assert finding.verdict == "found"
     assert finding.fix.startswith("Select or reduce on the GPU") == reduce
+
+
+@pytest.mark.parametrize(
+    ("stream", "waits", "advice"),
+    [(7, False, "a stream of their own"), (7, True, "a step later"), (9, False, "Launch the next kernels before")],
+)
+def test_what_is_pinned_and_asynchronous_already_is_not_advised(
+    tmp_path: Path, stream: int, waits: bool, advice: str
+) -> None:
+    """A result of 4 MB that goes to pinned memory in each step: what still exposes it decides the advice."""
+
+    def body(program: Program, number: int) -> None:
+        program.launch(500)
+        program.sync()
+        program.copy(800, "DtoH", bytes=4 << 20, pageable=False, stream=stream)
+        if waits:
+            program.sync()
+        else:
+            program.host(900)
+            program.launch(500)
+
+    (finding,) = (f for f in Program().steps(body, 12).findings(tmp_path, "NSX105") if f.verdict == "found")
+    assert advice in finding.fix
+    assert "o pinned memory with non_blocking" not in finding.fix and "Select or reduce" not in finding.fix
+
+
+def test_an_upload_on_a_stream_of_its_own_is_to_begin_sooner(tmp_path: Path) -> None:
+    def body(program: Program, number: int) -> None:
+        program.copy(2000, bytes=20 << 20, pageable=False, stream=9)
+        program.host(2000)
+        healthy(program, number)
+        program.sync()
+
+    (finding,) = (f for f in Program().steps(body).findings(tmp_path, "NSX105") if f.verdict == "found")
+    assert finding.fix.startswith("Launch the copy of the next batch before")
+
+
+def pinning(often: dict[int, int]) -> Program:
+    """A program whose loader's pin thread allocates, for so many us in these steps, while backward runs."""
+    program = Program()
+    pin = program.process.thread(103, "pt_data_pin")
+
+    def body(program: Program, number: int) -> None:
+        if number in often:
+            pin.call("cudaHostAlloc_v3020", program.t + 200_000, often[number] * 1_000)
+        with program.range("forward"), program.range("net:Net"):
+            for _ in range(20):
+                program.launch(200)
+        with program.range("backward"):
+            for _ in range(20):
+                program.launch(200)
+        program.sync()
+
+    return program.steps(body, 12)
+
+
+def test_what_the_pin_thread_pays_once_is_its_own_and_no_module_is_to_blame(tmp_path: Path) -> None:
+    """841 ms of host memory are pinned once, in steps of 8 ms that the GPU limits: 76 ms a step are no figure of such a step."""
+    summary = pinning({6: 841_000}).summary(tmp_path)
+    (memory,) = (f for f in summary.findings or () if f.code == "NSX104")
+    assert memory.where == {"near": "on the loader's pin thread"}
+    assert memory.title == "Memory calls take 841.0 ms of CPU time in 1 of 11 steps"
+    assert "loader's pin thread allocates once" in memory.fix and "module" not in memory.fix
+    (first,) = (f for f in summary.findings or () if f.code == "NSX103")
+    assert first.verdict == "clear"
+    assert "841.0 ms of CPU time in this run is one-time cost" in first.detail
+
+
+def test_what_the_pin_thread_pays_in_each_step_is_told_per_step(tmp_path: Path) -> None:
+    memory = pinning(dict.fromkeys(range(12), 300)).finding(tmp_path, "NSX104")
+    assert memory.title == "Memory calls take 300 us of CPU time in each step"
+    assert memory.where == {"near": "on the loader's pin thread"}

@@ -146,3 +146,21 @@ def test_without_rounds_it_is_clear_and_without_steps_it_cannot_be_told(tmp_path
     assert Program().steps(healthy).finding(tmp_path, "NSX126").verdict == "clear"
     for program in (stepless(healthy), empty()):
         assert program.finding(tmp_path, "NSX126").verdict == "cannot_tell"
+
+
+@pytest.mark.parametrize(("pageable", "found"), [(True, "found"), (False, "clear")])
+def test_a_copy_to_pinned_memory_that_nobody_waits_for_ends_no_round(
+    tmp_path: Path, pageable: bool, found: str
+) -> None:
+    """Chunks of a pipeline that go out one after the other, the next one on its way: only what is read back holds the CPU."""
+
+    def body(program: Program, number: int) -> None:
+        for _ in range(8):
+            for _ in range(6):
+                program.launch(2)
+                program.host(14)
+            program.copy(2, "DtoH", bytes=128, pageable=pageable)
+            program.host(20)
+        update(program)
+
+    assert verdict(Program().steps(body, 12).summary(tmp_path)) == found
