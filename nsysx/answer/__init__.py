@@ -45,6 +45,7 @@ def _predicted(summary: Summary, chosen: Finding | None) -> Answer:
         also=others.also(summary, chosen, do),
         alarms=tuple(c.detail for c in summary.quality if c.status == "warn" and c.doubt in ("numbers", "everything")),
         ask_next=others.ask_next(summary, chosen),
+        replayed_ns=choice.replayed_ns(summary, chosen, then),
     )
 
 

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from nsysx import units
 from nsysx.advice import Certainty, Level, Sure
 from nsysx.answer import step_time
+from nsysx.answer.choice import about as about_of
 from nsysx.answer.choice import is_bound, nothing_to_claim, sentence
 from nsysx.catalogue import Limit
 from nsysx.findings import rule_of
 from nsysx.judging.unprofiled_checks import surer
-from nsysx.model import Finding, Summary
+from nsysx.model import Finding, Row, Summary
 from nsysx.ranks import comparison
 
 #: A step without the profiler that is known this closely raises no doubt, wherever it comes from (share of the step).
@@ -91,9 +92,19 @@ def _cause(summary: Summary, chosen: Finding | None) -> Sure:
     if summary.verdict.code == Limit.COMM and len(summary.of(comparison.ROWS)) < 2:
         alone = f"{name} {spread} in all {len(shares)} steps. Whether links are slow or a rank is late, this report alone cannot tell."
         return Sure(about, "likely", alone, "nsysx report RANK0.sqlite RANK1.sqlite ...")
+    if chosen is not None and about_of(chosen) == "slow steps":
+        kind = f"{len(shares)} steps are of two kinds: {chosen.title[:1].lower()}{chosen.title[1:]}"
+        return Sure(about, "likely" if warned else "certain", f"{kind}.{more}")
+    return _of_all_steps(summary, steady, spread, more)
+
+
+def _of_all_steps(summary: Summary, steady: Sequence[Row], spread: str, more: str) -> Sure:
+    """Return how sure the cause is where it shows in every step, with ``spread`` of it; ``more`` is what the checks warn of."""
+    about, count, warned = "What limits it", len(steady), bool(more)
+    name, columns = _SHARES.get(summary.verdict.code, _IDLE)
     short, long = np.quantile([r["gpu_ns"] for r in steady], (0.1, 0.9)).tolist()
     uneven = long > _UNEVEN * short
-    level, said = "likely" if warned or uneven else "certain", f"{name} {spread} in all {len(shares)} steps"
+    level, said = "likely" if warned or uneven else "certain", f"{name} {spread} in all {count} steps"
     if uneven:
         said += ", whose lengths and perhaps work differ"
     if step_time.in_recorded_time(summary) and (real := summary.unprofiled) is not None:
@@ -101,10 +112,17 @@ def _cause(summary: Summary, chosen: Finding | None) -> Sure:
         # Shares of recorded steps are not those of the shown one: of one fact, a reader gets one number.
         idle = f"{units.share(1 - most, 1)} to {units.share(1 - least, 1)} without the profiler"
         if (name, columns) == _IDLE and not uneven:
-            said = f"GPU idle in all {len(shares)} steps, {idle}"
+            said = f"GPU idle in all {count} steps, {idle}"
         else:
             said += f", as recorded; GPU idle {idle}"
-        level = "unknown" if most >= _ALL_BUSY else "likely" if most >= _MOSTLY_BUSY else level
+        if (name, columns) == _IDLE:
+            level = "unknown" if most >= _ALL_BUSY else "likely" if most >= _MOSTLY_BUSY else level
+            said += ": perhaps it does not idle at all" if most >= _ALL_BUSY else ""
+        elif summary.verdict.code == Limit.COMM:  # a rank that is traced arrives later, and its peers wait for it
+            level = "likely"
+            said += "; tracing may make ranks wait longer"
+        elif summary.verdict.code == Limit.GPU and least < _MOSTLY_BUSY:
+            level = "likely"
     elif step_time.recorded_ns(summary) != step_time.step_ns(summary):
         said += ", as recorded"
     return Sure(about, level, f"{said}.{more}")
@@ -115,7 +133,7 @@ def _size(summary: Summary, chosen: Finding) -> Sure:
     about, real = "How much", summary.unprofiled
     how = sentence(chosen.confidence).replace("Give or take ", "Off by up to ")
     if is_bound(summary, chosen):
-        how = f"The saving is an upper bound. {how}".strip()
+        how = f"An upper bound{f': {chosen.confidence}' if chosen.confidence else ''}."
     if real is None:
         made = f"The step is as long as the profiler made it. {how}".strip()
         return Sure(about, "unknown", made, surer(summary.capture))
@@ -127,8 +145,9 @@ def _size(summary: Summary, chosen: Finding) -> Sure:
     command = surer(summary.capture) if measurable else ""
     if real.high_ns - real.low_ns <= 2 * _CLOSE * real.step_ns:
         return Sure(about, "likely", f"{how} {reason}.".strip())
-    if summary.verdict.estimated:  # the first line has its bounds
-        return Sure(about, level, f"{reason}. {how}".strip(), command)
+    if is_bound(summary, chosen) and level == "likely":
+        # More than the step's own spread, what lies beyond the bound is not known.
+        return Sure(about, level, f"{how} {reason}.", command)
     low, high = step_time.bounds_ns(summary) or (real.low_ns, real.high_ns)
     span = f"{units.duration(low)} to {units.duration(high)} a step."
     return Sure(about, level, f"{reason}: {span} {how}".strip(), command)

@@ -129,12 +129,26 @@ def saving_ns(summary: Summary, finding: Finding) -> int | None:
     saving = step_time.most_ns(summary, finding)
     if _violated(finding) and finding.unblocked_ns is not None:
         saving = finding.unblocked_ns
+    return _with_lines_before(summary, finding, saving)
+
+
+def _with_lines_before(summary: Summary, finding: Finding, saving: int | None) -> int | None:
+    """Return a saving with that of the exact changes that come before (ns)."""
     if saving is None:
         return None
     # Waits are no part of what a change for the launches saves.
     before = [f for f in _lines_before(summary, finding) if about(f) != about(finding)]
     saving += sum(step_time.saving_ns(summary, f) or 0 for f in before)
     return min(saving, step_time.step_ns(summary) or saving)
+
+
+def replayed_ns(summary: Summary, chosen: Finding | None, then: After) -> int | None:
+    """Return the step (ns) that the replay gives with a change whose saving is only bounded; None where that is the bound itself."""
+    now = step_time.step_ns(summary)
+    if chosen is None or now is None or then.ns is None or not chosen.bound or _violated(chosen):
+        return None
+    saving = _with_lines_before(summary, chosen, step_time.saving_ns(summary, chosen))
+    return None if saving is None or now - saving <= (1 + _EXACT) * then.ns else now - saving
 
 
 def _likely_ns(summary: Summary, finding: Finding) -> int | None:

@@ -84,6 +84,7 @@ def told(answer: Answer, won: Tried, adviser: Finding | None, place: int | None)
         then_low_ns=low,
         then_high_ns=high,
         bound=False,
+        replayed_ns=None,
         worth=f"saves {units.duration(now - then)}",
         certainty=Certainty("certain", reason, (*cause, Sure("How much", "certain", reason))),
     )

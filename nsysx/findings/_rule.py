@@ -13,7 +13,7 @@ class Rule(NamedTuple):
     ``cost_as_recorded``: its cost is measured in the steps as recorded, not in the step without the profiler.
     ``cause``: the parts of the verdict that its cause takes, together the most it can save; empty where it takes no part.
 
-    How the answer shows it. ``about``: the verdict code whose cause it is about, or "late rank" (a verdict that names one),
+    How the answer shows it. ``about``: the verdict code whose cause it is about, or "late rank" (a verdict that names one), "slow steps",
     "timing" (what a program without steps measures) or "capture" (nothing to change in the program). ``whole``: its advice is for
     the whole program or the loader, whatever place costs most. ``picture``: the picture it asks for, see ``answer.bars``.
     ``leads``: of findings that cannot be told apart by what they save, it comes first: it names a cause, they a remedy for many.
@@ -28,7 +28,7 @@ class Rule(NamedTuple):
     title: str
     cost_as_recorded: bool = False
     cause: tuple[Part, ...] = ()
-    about: Limit | Literal["", "late rank", "timing", "capture"] = ""
+    about: Limit | Literal["", "late rank", "slow steps", "timing", "capture"] = ""
     whole: bool = False
     picture: Literal["", "loader", "flushes", "masks", "windows", "readings"] = ""
     leads: bool = False

@@ -43,7 +43,7 @@ from nsysx.model import Finding
 Shares = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 
-RULE = Rule("NSX109", "slow-steps", "Slow steps", cost_as_recorded=True, direct=3)
+RULE = Rule("NSX109", "slow-steps", "Slow steps", cost_as_recorded=True, about="slow steps", direct=3)
 _SLOWER, _LEAST_STEPS = 0.2, 4
 #: Shares of the difference: a cause is mentioned from the first on, and named in the title from the second on.
 _NAMED, _MOSTLY = 0.1, 0.5

@@ -32,8 +32,9 @@ class Worded:
     ``now_ns`` is the step, ``then_ns`` the step after the change (None: not known), ``bound``: that is the least that it can be.
     ``on_average``: steps have so different lengths that none is as long as their mean, which ``now_ns`` is.
     ``real``: times are without the profiler, or the profiler hardly changes them; ``profiled_ns`` is the step as recorded.
-    ``factor`` is the worth as a factor, "" where it is not known; ``level`` and ``why`` are how sure the answer is, in one word and
-    one reason, ``sure`` its two halves in full. ``head`` and ``rest`` are the sentence: its one idea, and what else it says.
+    ``factor`` is the worth as a factor, "" where it is not known, ``replayed`` a sentence on what is not bounded but
+    replayed of it; ``level`` and ``why`` are how sure the answer is, in one word and one reason, ``sure`` its two halves in full.
+    ``head`` and ``rest`` are the sentence: its one idea, and what else it says.
     ``tried`` are sentences on what was measured of changes, those that carry out ``do`` first.
     """
 
@@ -55,6 +56,7 @@ class Worded:
     profiled_ns: int | None
     worth: str
     factor: str
+    replayed: str
     tried: tuple[str, ...]
     level: str
     why: str
@@ -244,6 +246,15 @@ def factor(said: Answer) -> str:
     return f"{_times(now / then)} faster ({_times(now / high)[:-1]} to {_times(now / low)[:-1]})"
 
 
+def _replayed(said: Answer) -> str:
+    """Return what the replay alone gives, where the step after the change is a bound beyond that; "" elsewhere."""
+    now, alone = said.now_ns, said.replayed_ns
+    if not now or not alone:
+        return ""
+    times = f" ({_times(now / alone)})" if alone < now else ""
+    return f"Replayed: {units.duration(alone)}{times}; beyond that lie its error and what a compiler may fuse."
+
+
 #: What is known of a change that was tried, from what matters most.
 _VERDICTS = ("faster", "slower", "fails", "same", "cannot_tell", "does_not_apply")
 
@@ -302,6 +313,7 @@ def build(summary: Summary, *, redact: bool = True, typed: str = "", command: st
         profiled_ns=said.recorded_ns,
         worth=texts(said.worth, 300),
         factor=factor(said),
+        replayed=_replayed(said),
         level=said.certainty.level,
         why=first_sentence(texts(said.certainty.reason, 600)),
         tried=tried(summary, first.code, texts),

@@ -43,7 +43,8 @@ def worth_text(said: Worded) -> str:
     arrow = change(said)
     if not arrow:
         return said.worth
-    return f"{said.factor}{': ' * bool(said.factor)}{arrow}{', as recorded' * (not said.real)}"
+    more = f". {said.replayed.removesuffix('.')}" if said.replayed else ""
+    return f"{said.factor}{': ' * bool(said.factor)}{arrow}{', as recorded' * (not said.real)}{more}"
 
 
 # ---------------------------------------------------------------- Markdown

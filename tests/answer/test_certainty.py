@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from nsysx.answer import certainty
+from nsysx.catalogue import Limit
 from nsysx.model import Finding, Summary, Unprofiled
 from tests.render import factory
 
@@ -53,3 +54,57 @@ def test_what_would_measure_the_step(gpus: int, probe: tuple[dict[str, object], 
     several = tuple(replace(capture.gpus[0], process=number) for number in range(gpus))
     summary = replace(known(5, 30), capture=replace(capture, gpus=several, probe=probe))
     assert certainty.of(summary, CHOSEN).parts[1].command == command
+
+
+def test_what_a_bound_leaves_open_is_its_one_reason_and_not_the_spread_of_the_step() -> None:
+    bound = replace(CHOSEN, bound=True, confidence="the replay is off by up to 1.05 ms")
+    measured = known(8, 12)
+    assert measured.unprofiled is not None
+    measured = replace(measured, unprofiled=replace(measured.unprofiled, source="in_process"))
+    (_, size) = certainty.of(measured, bound).parts
+    assert size.reason.startswith("An upper bound: the replay is off by up to 1.05 ms.")
+    assert size.level == "likely"
+    (_, exact) = certainty.of(measured, CHOSEN).parts
+    assert exact.reason.startswith(
+        "The step without the profiler was measured in the same process: 8.00 ms to 12.00 ms"
+    )
+
+
+def limited(code: Limit, busy: float) -> Summary:
+    """Return a Summary limited by this, whose GPU is busy for this share of the step without the profiler."""
+    summary = known(9.9, 10.1)
+    assert summary.unprofiled is not None
+    real = replace(summary.unprofiled, gpu_busy=busy, gpu_busy_ns=round(busy * 10 * MS))
+    rows = tuple({**r, "steady": True, "gpu_ns": 20 * MS, "gpu_comm_ns": 12 * MS} for r in summary.steps.rows)
+    steps = replace(summary.steps, rows=rows * 4)
+    tables = {k: t for k, t in summary.tables.items() if k != "ranks"}
+    tables["ranks"] = factory.ranks(2, 5)
+    verdict = replace(summary.verdict, code=code)
+    return replace(summary, verdict=verdict, unprofiled=real, steps=steps, quality=(), tables=tables)
+
+
+@pytest.mark.parametrize(
+    ("code", "busy", "level"),
+    [
+        (Limit.LAUNCH, 0.5, "certain"),
+        (Limit.LAUNCH, 0.8, "likely"),
+        (Limit.LAUNCH, 0.97, "unknown"),
+        (Limit.COMM, 0.97, "likely"),
+        (Limit.COPY, 0.97, "certain"),
+        (Limit.GPU, 0.97, "certain"),
+        (Limit.GPU, 0.5, "likely"),
+    ],
+)
+def test_a_gpu_that_may_never_idle_is_a_doubt_only_about_causes_of_idle_time(
+    code: Limit, busy: float, level: str
+) -> None:
+    cause = certainty.of(limited(code, busy), None).parts[0]
+    assert cause.level == level, cause.reason
+    assert ("perhaps it does not idle at all" in cause.reason) == (level == "unknown")
+
+
+def test_steps_of_two_kinds_are_the_reason_where_the_change_is_about_them() -> None:
+    slow = Finding("NSX109", "slow-steps", "found", "Every 10th step takes 304 ms: a checkpoint", "")
+    cause = certainty.of(limited(Limit.LAUNCH, 0.97), slow).parts[0]
+    assert cause.level == "certain"
+    assert cause.reason.endswith("steps are of two kinds: every 10th step takes 304 ms: a checkpoint.")

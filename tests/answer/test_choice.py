@@ -90,3 +90,21 @@ def test_at_best_has_the_error_of_the_replay_in_it() -> None:
 @pytest.mark.parametrize(("ms", "first"), [(0.19, ""), (0.21, "NSX101")])
 def test_less_than_a_hundredth_of_the_step_is_no_advice(ms: float, first: str) -> None:
     assert led(Limit.SYNC, finding("NSX101", ms)) == first
+
+
+def replayed(chosen: Finding) -> int | None:
+    """Return the step that the replay alone gives after a change, of one of 20 ms."""
+    summary: Summary = factory.summary()
+    verdict = replace(summary.verdict, code=Limit.LAUNCH.value, step_ns=20 * MS, parts={}, late_rank=None)
+    summary = replace(summary, verdict=verdict, findings=(chosen,), quality=(), replay={"trusted": True})
+    return choice.replayed_ns(summary, chosen, choice.after(summary, chosen))
+
+
+def test_what_a_bound_promises_beyond_the_replay_is_told_apart() -> None:
+    """20 ms: 15 go by the replay, and perhaps 18, with its error and what a compiler may fuse."""
+    bound = replace(finding("NSX102", 15, bound=True), most_ns=18 * MS)
+    assert replayed(bound) == 5 * MS
+    assert replayed(replace(bound, bound=False)) is None
+    assert replayed(replace(bound, most_ns=None)) is None
+    assert replayed(replace(bound, most_ns=round(15.6 * MS))) is None
+    assert replayed(replace(bound, most_ns=round(15.7 * MS))) == 5 * MS
