@@ -104,7 +104,8 @@ def _of_all_steps(summary: Summary, steady: Sequence[Row], spread: str, more: st
     name, columns = _SHARES.get(summary.verdict.code, _IDLE)
     short, long = np.quantile([r["gpu_ns"] for r in steady], (0.1, 0.9)).tolist()
     uneven = long > _UNEVEN * short
-    level, said = "likely" if warned or uneven else "certain", f"{name} {spread} in all {count} steps"
+    level: Level = "likely" if warned or uneven else "certain"
+    said = f"{name} {spread} in all {count} steps"
     if uneven:
         said += ", whose lengths and perhaps work differ"
     if step_time.in_recorded_time(summary) and (real := summary.unprofiled) is not None:
