@@ -6,11 +6,14 @@ import json
 
 import polars as pl
 import pytest
+
+from nsysx.events import flops
+
+pytest.importorskip("torch")
+
 import torch
 import torch.nn.functional as F
 from torch.utils import flop_counter
-
-from nsysx.events import flops
 
 
 def counted(run: object) -> int:
