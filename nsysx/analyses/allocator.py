@@ -6,7 +6,7 @@ from typing import Annotated, TypedDict
 
 import polars as pl
 
-from nsysx.analyses.helpers import allocator_retries
+from nsysx.analyses.helpers import allocator_retries, columns
 from nsysx.catalogue import Call
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.events.thread_roles import PIN, elsewhere
@@ -24,14 +24,9 @@ class AllocationRow(TypedDict):
     kind: Annotated[str, Of("alloc, free, host_alloc", codes=True)]
     module: Annotated[str | None, Of("innermost module at the call")]
     phase: Annotated[str | None, Of("phase at the call")]
-    thread_role: Annotated[
-        str | None, Of("what the calling thread is for; null if it is the main thread or one of autograd's")
-    ]
-    file: Annotated[
-        str | None,
-        Of("Python file of the first frame of the user's own code, null when not recorded", label="Python line"),
-    ]
-    line: Annotated[int | None, Of("its line, null when not recorded")]
+    thread_role: columns.ThreadRole
+    file: columns.File
+    line: columns.Line
     calls: Annotated[int, Of("calls in the steady steps", sums="scope")]
     steps: Annotated[int | None, Of("steady steps in which it was called; null without steps")]
     total_ns: Annotated[int, Of("duration, summed", "ns", sums="scope")]

@@ -6,10 +6,10 @@ from typing import Annotated, TypedDict
 
 import polars as pl
 
+from nsysx.analyses.helpers import columns
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.frames import lookup
 from nsysx.model import TableSpec
-from nsysx.reading import schema
 from nsysx.rows import Of, TableOf, columns_of
 
 KEY = "copies"
@@ -19,13 +19,13 @@ TITLE = "Copies"
 class CopyRow(TypedDict):
     """One direction and pair of memories."""
 
-    direction: Annotated[str, Of("HtoD, DtoH, DtoD, ...")]
-    src_kind: Annotated[str, Of("memory of the source: pageable, pinned, device, ...", label="from memory")]
-    dst_kind: Annotated[str, Of("memory of the destination", label="to memory")]
+    direction: columns.Direction
+    src_kind: columns.FromMemory
+    dst_kind: columns.ToMemory
     count: Annotated[int, Of("copies")]
     bytes: Annotated[int, Of("bytes copied", "bytes")]
     total_ns: Annotated[int, Of("time on the device, summed", "ns")]
-    bandwidth_bytes_per_s: Annotated[float | None, Of("bytes over time on the device; null without time", "bytes/s")]
+    bandwidth_bytes_per_s: columns.BytesPerS
     api_ns: Annotated[int | None, Of("duration of the API calls; null if graphs launched all of them", "ns")]
 
 
@@ -54,10 +54,7 @@ def table(profile: Profile) -> pl.DataFrame:
     copies = copies.with_columns(launched.alias("gpu_ops"))
     ns = pl.col("end_ns") - pl.col("start_ns")
     sole = pl.col("gpu_ops") == 1
-    memory = [
-        pl.col(c).replace_strict(schema.MEMORY_KINDS, default="unknown", return_dtype=pl.String).fill_null("unknown")
-        for c in ("src_kind", "dst_kind")
-    ]
+    memory = [columns.memory(c) for c in ("src_kind", "dst_kind")]
     grouped = copies.group_by(pl.col("name").cast(pl.String).alias("direction"), *memory).agg(
         pl.len().cast(pl.Int64).alias("count"),
         pl.col("bytes").sum(),

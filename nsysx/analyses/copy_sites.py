@@ -7,6 +7,7 @@ from typing import Annotated, TypedDict
 import numpy as np
 import polars as pl
 
+from nsysx.analyses.helpers import columns
 from nsysx.analyses.helpers.host_stopwatch import gpu_calls
 from nsysx.catalogue import Activity
 from nsysx.events.ledger import CLASSES
@@ -15,7 +16,6 @@ from nsysx.events.thread_roles import elsewhere
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64
 from nsysx.model import TableSpec
-from nsysx.reading import schema
 from nsysx.rows import Of, TableOf, columns_of
 
 KEY = "copy_sites"
@@ -25,26 +25,21 @@ TITLE = "Copies by place"
 class CopySiteRow(TypedDict):
     """The copies of one place and kind of memory."""
 
-    direction: Annotated[str, Of("HtoD, DtoH, DtoD, ...")]
-    src_kind: Annotated[str, Of("memory of the source: pageable, pinned, device, ...", label="from memory")]
-    dst_kind: Annotated[str, Of("memory of the destination", label="to memory")]
+    direction: columns.Direction
+    src_kind: columns.FromMemory
+    dst_kind: columns.ToMemory
     module: Annotated[str | None, Of("innermost module at the call")]
     phase: Annotated[str | None, Of("phase at the call")]
-    thread_role: Annotated[
-        str | None, Of("what the calling thread is for; null if it is the main thread or one of autograd's")
-    ]
-    file: Annotated[
-        str | None,
-        Of("Python file of the first frame of the user's own code, null when not recorded", label="Python line"),
-    ]
-    line: Annotated[int | None, Of("its line, null when not recorded")]
+    thread_role: columns.ThreadRole
+    file: columns.File
+    line: columns.Line
     count: Annotated[int, Of("copies in the steady steps", sums="scope")]
     bytes: Annotated[int, Of("bytes copied", "bytes", sums="scope")]
     largest_bytes: Annotated[int, Of("largest copy", "bytes")]
     total_ns: Annotated[int, Of("time on the device: hidden + exposed", "ns", sums="scope")]
     hidden_ns: Annotated[int, Of("part of it while a kernel ran on the same device: costs nothing", "ns", sums="scope")]
     exposed_ns: Annotated[int, Of("part of it while no kernel ran", "ns", sums="scope")]
-    bandwidth_bytes_per_s: Annotated[float | None, Of("bytes over time on the device; null without time", "bytes/s")]
+    bandwidth_bytes_per_s: columns.BytesPerS
     limit_bytes_per_s: Annotated[
         float | None, Of("what is possible, see limit_from; null when not known", "bytes/s", label="possible")
     ]
@@ -144,7 +139,7 @@ def _limits(profile: Profile) -> dict[tuple[str, str, str], tuple[float, str]]:
     ns = pl.col("end_ns") - pl.col("start_ns")
     seen = profile.ops.select("name", "bytes", "src_kind", "dst_kind", "start_ns", "end_ns")
     seen = seen.filter(profile.ops["op_kind"] == "memcpy").filter(pl.col("bytes") >= _LARGE_BYTES, ns > 0)
-    seen = seen.with_columns(_memory("src_kind"), _memory("dst_kind"), pl.col("name").cast(pl.String))
+    seen = seen.with_columns(columns.memory("src_kind"), columns.memory("dst_kind"), pl.col("name").cast(pl.String))
     pinned = seen.filter((pl.col("src_kind") == "pinned") | (pl.col("dst_kind") == "pinned"))
     rates = {
         d: float(r)
@@ -159,11 +154,6 @@ def _limits(profile: Profile) -> dict[tuple[str, str, str], tuple[float, str]]:
         elif direction in rates:
             fastest[direction, source, target] = (rates[direction], "fastest pinned copy in this report")
     return fastest
-
-
-def _memory(column: str) -> pl.Expr:
-    kind = pl.col(column).replace_strict(schema.MEMORY_KINDS, default="unknown", return_dtype=pl.String)
-    return kind.fill_null("unknown").alias(column)
 
 
 def table(profile: Profile) -> pl.DataFrame:
@@ -181,8 +171,8 @@ def table(profile: Profile) -> pl.DataFrame:
     ns = pl.col("end_ns") - pl.col("start_ns")
     copies = copies.with_columns(
         pl.Series("_synced", sync_end >= copies["end_ns"].to_numpy()),
-        _memory("src_kind"),
-        _memory("dst_kind"),
+        columns.memory("src_kind"),
+        columns.memory("dst_kind"),
         ns.alias("_ns"),
     )
     sole = pl.col("gpu_ops") == 1

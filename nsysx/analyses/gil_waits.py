@@ -6,6 +6,7 @@ from typing import Annotated, TypedDict
 
 import polars as pl
 
+from nsysx.analyses.helpers import columns
 from nsysx.events.gil import gil_idle, lines_of
 from nsysx.events.host_lines import known_lines
 from nsysx.events.host_pieces import CAUSES
@@ -36,18 +37,8 @@ class GilRow(TypedDict):
     line: Annotated[int, Of("its line")]
     function: Annotated[str, Of("its function")]
     framework: Annotated[str, Of("framework function that ran below it, as file:function", label="inside")]
-    idle_ns: Annotated[
-        int,
-        Of(
-            "idle time of the shown device that the ledger calls host code; over all rows it sums to the ledger's",
-            "ns",
-            sums="scope",
-            label="GPU idle",
-        ),
-    ]
-    loader_idle_ns: Annotated[
-        int, Of("the same for what the ledger calls data loader", "ns", sums="scope", label="GPU idle for data")
-    ]
+    idle_ns: columns.HostIdleNs
+    loader_idle_ns: columns.LoaderIdleNs
 
 
 COLUMNS = columns_of(GilRow)

@@ -6,6 +6,7 @@ from typing import Annotated, TypedDict
 
 import polars as pl
 
+from nsysx.analyses.helpers import columns
 from nsysx.analyses.helpers.kernel_shapes import shapes
 from nsysx.catalogue import Limit
 from nsysx.events.profile import Profile
@@ -90,17 +91,10 @@ _ROWS = 60
 def table(profile: Profile) -> pl.DataFrame:
     """Return one row per kernel and launch shape of the steady steps, longest total first. Raises NotRecorded."""
     rows = profile.once(shapes)
-    whole = int(rows["total_ns"].sum())
-    share = pl.col("total_ns") / whole if whole else pl.lit(None, dtype=pl.Float64)
     rows = rows.with_columns(
-        share.alias("share"),
+        columns.share(rows["total_ns"]).alias("share"),
         pl.col("name", "family").cast(pl.String),
         pl.col("grid_text").alias("grid"),
         pl.col("block_text").alias("block"),
     ).select(c.name for c in COLUMNS)
-    unlisted = rows.slice(_ROWS)
-    if not unlisted.height:
-        return rows
-    sums = {c: int(unlisted[c].sum()) for c in ("count", "total_ns")}
-    other = {"name": f"({unlisted.height} other kernels and shapes)", "share": float(unlisted["share"].sum()), **sums}
-    return pl.concat([rows.head(_ROWS), pl.DataFrame([other], schema=rows.schema)])
+    return columns.with_rest(rows, _ROWS, "other kernels and shapes", "share", "count", "total_ns")

@@ -7,6 +7,7 @@ from typing import Annotated, TypedDict
 import numpy as np
 import polars as pl
 
+from nsysx.analyses.helpers import columns
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.frames import lookup
 from nsysx.model import TableSpec
@@ -93,7 +94,7 @@ def table(profile: Profile) -> pl.DataFrame:
             for c, f in (("self_ns", "api_self_ns"), ("queue_ns", "queue_ns"))
         ),
     )
-    whole = grouped["total_ns"].sum()
-    share = pl.col("total_ns") / whole if whole else pl.lit(None, dtype=pl.Float64)
-    grouped = grouped.with_columns(share.alias("share"), pl.col("name", "family").cast(pl.String))
+    grouped = grouped.with_columns(
+        columns.share(grouped["total_ns"]).alias("share"), pl.col("name", "family").cast(pl.String)
+    )
     return grouped.sort("total_ns", "name", descending=[True, False])

@@ -7,10 +7,10 @@ from typing import Annotated, TypedDict
 import numpy as np
 import polars as pl
 
+from nsysx.analyses.helpers import columns
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.frames import declared
 from nsysx.model import TableSpec
-from nsysx.reading import schema
 from nsysx.rows import Of, TableOf, columns_of
 
 KEY = "memory"
@@ -67,8 +67,8 @@ def table(profile: Profile) -> pl.DataFrame:
     rows = profile.trace.memory_usage.drop_nulls("bytes").sort("time_ns", "address", "freed")
     size = pl.col("bytes").abs()
     freed = pl.col("freed") != 0
-    kind = pl.col("memory_kind").replace_strict(schema.MEMORY_KINDS, default="unknown", return_dtype=pl.String)
-    rows = rows.with_columns(kind.fill_null("unknown").alias("kind"), size.alias("_size"), freed.alias("_freed"))
+    kind = columns.memory("memory_kind")
+    rows = rows.with_columns(kind.alias("kind"), size.alias("_size"), freed.alias("_freed"))
     rows = rows.with_columns(pl.when("_freed").then(-pl.col("_size")).otherwise(pl.col("_size")).alias("_change"))
     parts = []
     for (process, device, of), part in rows.group_by("process", "device", "kind", maintain_order=True):

@@ -6,7 +6,7 @@ from typing import Annotated, TypedDict
 
 import polars as pl
 
-from nsysx.analyses.helpers import operator_work
+from nsysx.analyses.helpers import columns, operator_work
 from nsysx.events.profile import Profile
 from nsysx.frames import declared
 from nsysx.model import TableSpec
@@ -112,9 +112,5 @@ def table(profile: Profile) -> pl.DataFrame:
     largest = pl.max_horizontal("gpu_ns", pl.col("wait_ns") + pl.col("allocation_ns"))
     rows = rows.sort(largest, "name", "shapes", "module", "phase", descending=[True, *[False] * 4], nulls_last=True)
     rows = rows.with_columns(shapes=_short(rows["shapes"])).select(*declared.schema(COLUMNS))
-    unlisted = rows.slice(_ROWS)
-    if not unlisted.height:
-        return rows
     sums = ("calls", "kernels", "gpu_ns", "waits", "wait_ns", "allocations", "allocation_ns")
-    other = {"name": f"({unlisted.height} other operators and shapes)", **{c: int(unlisted[c].sum()) for c in sums}}
-    return pl.concat([rows.head(_ROWS), pl.DataFrame([other], schema=rows.schema)])
+    return columns.with_rest(rows, _ROWS, "other operators and shapes", *sums)

@@ -6,6 +6,7 @@ from typing import Annotated, TypedDict
 
 import polars as pl
 
+from nsysx.analyses.helpers import columns
 from nsysx.events.host_pieces import CAUSES
 from nsysx.events.os_calls import KINDS, os_idle
 from nsysx.events.profile import NotRecorded, Profile
@@ -28,18 +29,8 @@ class OsWaitRow(TypedDict):
     module: Annotated[str, Of("module whose work came next, in parentheses what lies outside modules", label="before")]
     phase: Annotated[str | None, Of("phase of the work that came next")]
     calls: Annotated[int, Of("calls during idle time in the steady steps; 0 outside of calls", sums="scope")]
-    idle_ns: Annotated[
-        int,
-        Of(
-            "idle time of the shown device that the ledger calls host code; over all rows it sums to the ledger's",
-            "ns",
-            sums="scope",
-            label="GPU idle",
-        ),
-    ]
-    loader_idle_ns: Annotated[
-        int, Of("the same for what the ledger calls data loader", "ns", sums="scope", label="GPU idle for data")
-    ]
+    idle_ns: columns.HostIdleNs
+    loader_idle_ns: columns.LoaderIdleNs
 
 
 COLUMNS = columns_of(OsWaitRow)

@@ -6,6 +6,7 @@ from typing import Annotated, TypedDict
 
 import polars as pl
 
+from nsysx.analyses.helpers import columns
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.model import TableSpec
 from nsysx.replay.engine import RemoveWaits, Replay, replay_of
@@ -37,14 +38,9 @@ class WaitRow(TypedDict):
     ]
     module: Annotated[str | None, Of("innermost module at the call, in parentheses what lies outside modules")]
     phase: Annotated[str | None, Of("phase at the call")]
-    thread_role: Annotated[
-        str | None, Of("what the calling thread is for; null if it is the main thread or one of autograd's")
-    ]
-    file: Annotated[
-        str | None,
-        Of("Python file of the first frame of the user's own code, null when not recorded", label="Python line"),
-    ]
-    line: Annotated[int | None, Of("its line, null when not recorded")]
+    thread_role: columns.ThreadRole
+    file: columns.File
+    line: columns.Line
     function: Annotated[str | None, Of("its function, null when not recorded")]
     saving_ns: Annotated[
         int | None,
