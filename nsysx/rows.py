@@ -50,6 +50,11 @@ class TableOf(Generic[R]):
     key: str
 
 
+def names(text: str) -> tuple[str, ...]:
+    """Return the names in a text: a list of columns as one reads it."""
+    return tuple(text.split())
+
+
 _DTYPES: Mapping[Any, str] = {int: "Int64", float: "Float64", str: "String", bool: "Boolean", list[int]: "List(Int64)"}
 
 

@@ -9,7 +9,7 @@ import polars as pl
 from nsysx.analyses.helpers import allocator_retries
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.model import TableSpec
-from nsysx.rows import Of, TableOf, columns_of
+from nsysx.rows import Of, TableOf, columns_of, names
 
 KEY = "alloc_flushes"
 TITLE = "Flushes of the memory cache"
@@ -40,18 +40,7 @@ SHOWN = TableSpec(
         "Each time PyTorch returned its cached memory to the driver because it found no room: frees, then a new allocation, "
         "and the GPU runs dry."
     ),
-    first=(
-        "start_ns",
-        "step",
-        "duration_ns",
-        "idle_caused_ns",
-        "frees",
-        "freed_bytes",
-        "retry_bytes",
-        "module",
-        "phase",
-        "steady",
-    ),
+    first=names("start_ns step duration_ns idle_caused_ns frees freed_bytes retry_bytes module phase steady"),
     depth=1,
 )
 

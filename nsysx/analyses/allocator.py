@@ -11,7 +11,7 @@ from nsysx.catalogue import Call
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.events.thread_roles import PIN, elsewhere
 from nsysx.model import TableSpec
-from nsysx.rows import Of, TableOf, columns_of
+from nsysx.rows import Of, TableOf, columns_of, names
 
 KEY = "allocator"
 TITLE = "Memory calls"
@@ -57,20 +57,7 @@ SHOWN = TableSpec(
     matters=("NSX104",),
     group="waiting",
     intro=("Allocation and free calls. PyTorch caches memory, so a steady step should make none."),
-    first=(
-        "api",
-        "module",
-        "file",
-        "total_ns",
-        "idle_caused_ns",
-        "calls",
-        "bytes",
-        "advice",
-        "in_flushes",
-        "steps",
-        "phase",
-        "kind",
-    ),
+    first=names("api module file total_ns idle_caused_ns calls bytes advice in_flushes steps phase kind"),
     bar="total_ns",
     terms=("api",),
 )

@@ -9,7 +9,7 @@ import polars as pl
 from nsysx.analyses.helpers import columns, one_time_cost
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.model import TableSpec
-from nsysx.rows import Of, TableOf, columns_of
+from nsysx.rows import Of, TableOf, columns_of, names
 
 KEY = "api_bill"
 TITLE = "CUDA API time, once and every time"
@@ -46,18 +46,7 @@ SHOWN = TableSpec(
         "All time in CUDA calls, split into waiting for the GPU, the profiler itself, what is paid once, and what is paid "
         "every time. Only the last can be cut from a steady step."
     ),
-    first=(
-        "name",
-        "self_ns",
-        "waiting_ns",
-        "one_time_ns",
-        "repeated_ns",
-        "profiler_ns",
-        "calls",
-        "repeated_share",
-        "share",
-        "kind",
-    ),
+    first=names("name self_ns waiting_ns one_time_ns repeated_ns profiler_ns calls repeated_share share kind"),
     bar="self_ns",
     depth=1,
     terms=("name",),

@@ -12,7 +12,7 @@ from nsysx.events.profile import NotRecorded, Profile
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64
 from nsysx.model import TableSpec
-from nsysx.rows import Of, TableOf, columns_of
+from nsysx.rows import Of, TableOf, columns_of, names
 
 KEY = "api_calls"
 TITLE = "CUDA API calls"
@@ -50,18 +50,7 @@ SHOWN = TableSpec(
         "CUDA calls made by the CPU. Self time leaves out nested calls. A blocking call splits into backlog (waiting for work "
         "launched earlier), its own GPU work, and host cost."
     ),
-    first=(
-        "name",
-        "self_ns",
-        "total_ns",
-        "calls",
-        "first_ns",
-        "steady_median_ns",
-        "backlog_ns",
-        "own_op_ns",
-        "host_ns",
-        "kind",
-    ),
+    first=names("name self_ns total_ns calls first_ns steady_median_ns backlog_ns own_op_ns host_ns kind"),
     bar="self_ns",
     terms=("name",),
 )

@@ -16,7 +16,7 @@ from nsysx.events.thread_roles import elsewhere
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64
 from nsysx.model import TableSpec
-from nsysx.rows import Of, TableOf, columns_of
+from nsysx.rows import Of, TableOf, columns_of, names
 
 KEY = "copy_sites"
 TITLE = "Copies by place"
@@ -67,20 +67,9 @@ SHOWN = TableSpec(
         "Copies by the place that asks for them. Hidden time overlaps kernels and costs nothing; the obstacle says what exposes "
         "the remainder."
     ),
-    first=(
-        "direction",
-        "module",
-        "file",
-        "exposed_ns",
-        "hidden_ns",
-        "obstacle",
-        "count",
-        "bytes",
-        "bandwidth_bytes_per_s",
-        "limit_bytes_per_s",
-        "src_kind",
-        "dst_kind",
-        "phase",
+    first=names(
+        "direction module file exposed_ns hidden_ns obstacle count bytes bandwidth_bytes_per_s "
+        "limit_bytes_per_s src_kind dst_kind phase"
     ),
     bar="exposed_ns",
     depth=2,

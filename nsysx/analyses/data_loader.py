@@ -12,7 +12,7 @@ from nsysx.events.ledger import windows_function
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.frames.intervals import I64, StepFunction, coverage
 from nsysx.model import TableSpec
-from nsysx.rows import Of, TableOf, columns_of
+from nsysx.rows import Of, TableOf, columns_of, names
 
 KEY = "data_loader"
 TITLE = "Data loader"
@@ -49,17 +49,7 @@ SHOWN = TableSpec(
     place=190,
     group="where",
     intro=("Each step's wait for its batch. Waiting costs nothing while the GPU works on what was launched earlier."),
-    first=(
-        "index",
-        "gpu_idle_ns",
-        "wait_ns",
-        "gpu_hidden_ns",
-        "step_ns",
-        "api_ns",
-        "pin_thread_ns",
-        "verdict",
-        "steady",
-    ),
+    first=names("index gpu_idle_ns wait_ns gpu_hidden_ns step_ns api_ns pin_thread_ns verdict steady"),
     bar="gpu_idle_ns",
     depth=2,
 )

@@ -10,7 +10,7 @@ from nsysx.analyses import events
 from nsysx.analyses.helpers import event_pairs
 from nsysx.events.profile import Profile
 from nsysx.model import TableSpec
-from nsysx.rows import Of, TableOf, columns_of
+from nsysx.rows import Of, TableOf, columns_of, names
 
 KEY = "event_windows"
 TITLE = "CUDA event windows, one by one"
@@ -56,17 +56,7 @@ SHOWN = TableSpec(
     place=230,
     matters=("NSX107", "NSX115"),
     intro=("The same windows one by one, in order of time."),
-    first=(
-        "start_ns",
-        "site",
-        "reading_ns",
-        "kernel_ns",
-        "copy_ns",
-        "memset_ns",
-        "launch_wait_ns",
-        "other_streams_ns",
-        "idle_ns",
-    ),
+    first=names("start_ns site reading_ns kernel_ns copy_ns memset_ns launch_wait_ns other_streams_ns idle_ns"),
     depth=2,
 )
 

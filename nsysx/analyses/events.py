@@ -10,7 +10,7 @@ from nsysx.analyses.helpers import event_pairs, event_rounds
 from nsysx.analyses.helpers.event_pairs import PARTS
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.model import TableSpec
-from nsysx.rows import Of, TableOf, columns_of
+from nsysx.rows import Of, TableOf, columns_of, names
 
 KEY = "events"
 TITLE = "CUDA event windows"
@@ -51,21 +51,9 @@ SHOWN = TableSpec(
     place=220,
     matters=("NSX107", "NSX115"),
     intro=("Windows between pairs of torch.cuda.Event records, and what was in them: only the kernel part is work."),
-    first=(
-        "site",
-        "turn",
-        "module",
-        "verdict",
-        "median_ns",
-        "kernel_median_ns",
-        "first_ns",
-        "min_ns",
-        "max_ns",
-        "windows",
-        "kernels_each",
-        "launch_wait_ns",
-        "idle_ns",
-        "copy_ns",
+    first=names(
+        "site turn module verdict median_ns kernel_median_ns first_ns min_ns max_ns windows kernels_each "
+        "launch_wait_ns idle_ns copy_ns"
     ),
     hide=("loop",),
     depth=1,

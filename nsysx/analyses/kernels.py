@@ -11,7 +11,7 @@ from nsysx.analyses.helpers import columns
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.frames import lookup
 from nsysx.model import TableSpec
-from nsysx.rows import Of, TableOf, columns_of
+from nsysx.rows import Of, TableOf, columns_of, names
 
 KEY = "kernels"
 TITLE = "Kernels"
@@ -51,17 +51,7 @@ SHOWN = TableSpec(
         "Functions that ran on the GPU. Queue is how long they waited after their launch, summed: long queues are normal on a "
         "busy GPU."
     ),
-    first=(
-        "name",
-        "total_ns",
-        "share",
-        "count",
-        "mean_ns",
-        "median_ns",
-        "max_ns",
-        "queue_ns",
-        "api_self_ns",
-    ),
+    first=names("name total_ns share count mean_ns median_ns max_ns queue_ns api_self_ns"),
     bar="total_ns",
     hide=("min_ns", "std_ns"),
 )

@@ -14,7 +14,7 @@ from nsysx.events.profile import NotRecorded, Profile
 from nsysx.frames import declared
 from nsysx.frames.lookup import at, distinct, totals
 from nsysx.model import TableSpec
-from nsysx.rows import Of, TableOf, columns_of
+from nsysx.rows import Of, TableOf, columns_of, names
 
 KEY = "launches"
 TITLE = "Launches"
@@ -86,21 +86,9 @@ SHOWN = TableSpec(
         "What launching costs. A launch costs GPU time only if the GPU idles for it; one that blocks on a full queue means that "
         "the GPU is behind, not the CPU."
     ),
-    first=(
-        "name",
-        "verdict",
-        "launches",
-        "gpu_ops",
-        "median_ns",
-        "p90_ns",
-        "total_ns",
-        "usual_ns",
-        "queue_full_ns",
-        "slow_ns",
-        "idle_launch_ns",
-        "idle_host_ns",
-        "idle_share",
-        "pending_median",
+    first=names(
+        "name verdict launches gpu_ops median_ns p90_ns total_ns usual_ns queue_full_ns slow_ns idle_launch_ns "
+        "idle_host_ns idle_share pending_median"
     ),
     hide=("launches_per_step",),
     depth=1,

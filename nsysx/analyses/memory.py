@@ -11,7 +11,7 @@ from nsysx.analyses.helpers import columns
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.frames import declared
 from nsysx.model import TableSpec
-from nsysx.rows import Of, TableOf, columns_of
+from nsysx.rows import Of, TableOf, columns_of, names
 
 KEY = "memory"
 TITLE = "Memory over time"
@@ -41,17 +41,7 @@ SHOWN = TableSpec(
     place=180,
     group="waiting",
     intro=("Memory handed out by the driver since the capture began, PyTorch's cache included."),
-    first=(
-        "time_ns",
-        "kind",
-        "bytes",
-        "peak_bytes",
-        "allocations",
-        "frees",
-        "allocated_bytes",
-        "freed_bytes",
-        "device",
-    ),
+    first=names("time_ns kind bytes peak_bytes allocations frees allocated_bytes freed_bytes device"),
     hide=("process",),
     depth=2,
 )

@@ -40,7 +40,7 @@ from nsysx.events.profile import NotRecorded, Profile
 from nsysx.frames import declared, lookup
 from nsysx.frames.intervals import I64
 from nsysx.model import TableSpec
-from nsysx.rows import Of, TableOf, columns_of
+from nsysx.rows import Of, TableOf, columns_of, names
 
 KEY = "module_stopwatch"
 TITLE = "Stopwatch: modules"
@@ -87,16 +87,7 @@ SHOWN = TableSpec(
     intro=(
         "The same for whole modules, forward only: what four ways of timing read, and the GPU time that is the work."
     ),
-    first=(
-        "name",
-        "work_ns",
-        "range_ns",
-        "api_ns",
-        "alone_ns",
-        *READ,
-        "kernels_each",
-        "calls",
-    ),
+    first=(*names("name work_ns range_ns api_ns alone_ns"), *READ, *names("kernels_each calls")),
     hide=HIDDEN,
     depth=1,
 )

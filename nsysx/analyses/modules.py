@@ -15,7 +15,7 @@ from nsysx.frames import declared
 from nsysx.frames.intervals import I64
 from nsysx.frames.lookup import at, distinct, totals
 from nsysx.model import TableSpec
-from nsysx.rows import Of, TableOf, columns_of
+from nsysx.rows import Of, TableOf, columns_of, names
 
 KEY = "modules"
 TITLE = "Modules"
@@ -82,18 +82,7 @@ SHOWN = TableSpec(
         "GPU time by module of the model. Forward and backward of a parent include its children; self time does not, and adds "
         "up to all GPU work."
     ),
-    first=(
-        "path",
-        "forward_gpu_ns",
-        "backward_gpu_ns",
-        "self_gpu_ns",
-        "launch_ns",
-        "wait_ns",
-        "idle_blamed_ns",
-        "calls",
-        "grade",
-        "cls",
-    ),
+    first=names("path forward_gpu_ns backward_gpu_ns self_gpu_ns launch_ns wait_ns idle_blamed_ns calls grade cls"),
     bar="self_gpu_ns",
     unknown="(not attributed)",
     hide=("parent", "depth", "copy_ns", "queue_ns", "sync_ns"),

@@ -43,7 +43,7 @@ from nsysx.events.profile import NotRecorded, Profile
 from nsysx.frames import declared
 from nsysx.frames.intervals import I64
 from nsysx.model import TableSpec
-from nsysx.rows import Of, TableOf, columns_of
+from nsysx.rows import Of, TableOf, columns_of, names
 
 KEY = "stopwatch"
 TITLE = "Stopwatch: four ways of timing"
@@ -124,17 +124,9 @@ SHOWN = TableSpec(
         "column is the work. A value with ≈ is the sum of its parts; the others were measured in this capture."
     ),
     first=(
-        "name",
-        "kernel_ns",
-        "api_ns",
-        "host_ns",
-        "latency_ns",
-        "queue_ns",
+        *names("name kernel_ns api_ns host_ns latency_ns queue_ns"),
         *READ,
-        "sync_return_ns",
-        "calls",
-        "module",
-        "custom",
+        *names("sync_return_ns calls module custom"),
     ),
     hide=HIDDEN,
     depth=1,

@@ -10,7 +10,7 @@ from nsysx.analyses.helpers import columns
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.model import TableSpec
 from nsysx.replay.engine import RemoveWaits, Replay, replay_of
-from nsysx.rows import Of, TableOf, columns_of
+from nsysx.rows import Of, TableOf, columns_of, names
 
 KEY = "waits"
 TITLE = "Waits"
@@ -66,19 +66,7 @@ SHOWN = TableSpec(
         "Places where the CPU stood still for the GPU. A long wait is only a symptom: while the GPU is busy it costs nothing. "
         "What counts is the GPU idle time that a wait causes, and its saving. Total = backlog + own work + host cost."
     ),
-    first=(
-        "api",
-        "module",
-        "total_ns",
-        "idle_caused_ns",
-        "saving_ns",
-        "calls",
-        "file",
-        "backlog_ns",
-        "own_op_ns",
-        "host_ns",
-        "phase",
-    ),
+    first=names("api module total_ns idle_caused_ns saving_ns calls file backlog_ns own_op_ns host_ns phase"),
     bar="total_ns",
     terms=("api",),
 )

@@ -17,7 +17,7 @@ from nsysx.ranks.collect import LEDGER, Rank, number
 from nsysx.ranks.costs import Costs
 from nsysx.ranks.match import align, common
 from nsysx.ranks.rank_checks import job_size
-from nsysx.rows import Of, TableOf, columns_of
+from nsysx.rows import Of, TableOf, columns_of, names
 
 KEY = "ranks"
 TITLE = "Ranks"
@@ -178,21 +178,9 @@ SHOWN = TableSpec(
         "The ranks of the job side by side. In a collective all wait for the rank that comes last: make that one faster, and "
         "the others follow."
     ),
-    first=(
-        "rank",
-        "window_ns",
-        "straggler",
-        "compute_ns",
-        "exposed_wait_ns",
-        "exposed_transfer_ns",
-        "idle_ns",
-        "delay_ns",
-        "last_share",
-        "late_because",
-        "bytes",
-        "bus_bytes_per_s",
-        "gpu",
-        "steps",
+    first=names(
+        "rank window_ns straggler compute_ns exposed_wait_ns exposed_transfer_ns idle_ns delay_ns last_share "
+        "late_because bytes bus_bytes_per_s gpu steps"
     ),
     hide=("process", "step_ns", "idle_causes", "clock_correction_ns", "by_collective"),
     keep="delay_ns",
