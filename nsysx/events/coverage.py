@@ -36,10 +36,6 @@ class Coverage:
         """Time in steady steps."""
         return self.parts.get(STEADY, 0)
 
-    def of_loop(self) -> dict[str, int]:
-        """Return ``parts`` without what lies before the first and after the last step; they sum to ``loop_ns``."""
-        return {name: ns for name, ns in self.parts.items() if name not in (BEFORE, BEHIND)}
-
 
 def coverage(
     steps: pl.DataFrame, between: pl.DataFrame, once: Flags, span: tuple[int, int], joined: int | None = None

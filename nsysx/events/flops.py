@@ -6,7 +6,7 @@ do. Additions of a bias, and everything that is not a product, count nothing. A 
 attention counts in full, as it does there. Sizes are hostile text.
 
 ======================================  =====================================================================
-``mm`` (m, k) x (k, n)                  2 m k n; ``addmm``, ``linear`` alike
+``mm`` (m, k) x (k, n)                  2 m k n; ``addmm`` alike
 ``bmm`` (b, m, k) x (b, k, n)           2 b m k n; ``baddbmm`` alike
 convolution, result (b, o, ...)         2 b o r (c / groups) f: r places of the result, f of the filter
 transposed convolution                  the same, with the places of its input
@@ -55,13 +55,6 @@ def _products(first: int) -> Callable[[list[Shape]], int | None]:
         return _product(sizes[first], sizes[first + 1]) if len(sizes) >= first + 2 else None
 
     return formula
-
-
-def _linear(sizes: list[Shape]) -> int | None:
-    """Return the operations of (..., k) x (n, k)."""
-    if len(sizes) < 2 or len(sizes[1]) != 2 or not sizes[0] or sizes[0][-1] != sizes[1][1]:
-        return None
-    return 2 * math.prod(sizes[0]) * sizes[1][0]
 
 
 def _vector(sizes: list[Shape]) -> int | None:

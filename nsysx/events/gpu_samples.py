@@ -14,8 +14,6 @@ from nsysx.frames import declared, derived
 from nsysx.frames.intervals import I64
 from nsysx.reading.trace import Trace
 
-#: The columns of a sample, shares from 0 to 1 of what the device can do.
-SHARES = ("sm_active", "tensor_active", "dram_read", "dram_write")
 #: With fewer samples a mean is not given: at 20 kHz these are 0.5 ms of a kernel, at 10 kHz 1 ms.
 LEAST = 10
 #: A kernel that takes this share of the memory bandwidth and more gains by moving fewer bytes and by nothing else: what is left

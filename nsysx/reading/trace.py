@@ -95,11 +95,6 @@ class Trace:
     gpu_metrics: pl.DataFrame | None = None
     joined_ns: int | None = None
 
-    @property
-    def unplaced_rows(self) -> int:
-        """Return how many rows were left out because they have no place or an impossible time."""
-        return sum(n.rows for n in self.left_out if n.effect == "left out" and n.reason != REVERSED)
-
     def without(self, *frames: str) -> Trace:
         """Return the trace without the rows of these frames, to free memory after other frames were made from them."""
         kept = {name: frame.clear() if name in frames else frame for name, frame in self.frames.items()}

@@ -29,7 +29,6 @@ class View:
     """Everything that is shown, as text, in order."""
 
     title: str
-    verdict_code: str
     verdict_label: str
     sentence: str
     evidence: tuple[str, ...]
@@ -156,7 +155,6 @@ def build(
     return View(
         title=", ".join(texts(facts.base_name(f), 80) for f in summary.capture.files[:3])
         + (" …" if len(summary.capture.files) > 3 else ""),
-        verdict_code=clean(summary.verdict.code, 30),
         verdict_label=_label(summary),
         sentence=texts(summary.verdict.sentence, 1000),
         evidence=_evidence(summary, texts),

@@ -393,7 +393,7 @@ def test_rows_without_a_possible_place_are_counted_and_left_out(tmp_path: Path) 
     for start, end in ((INT64[0], 0), (0, INT64[1]), (INT64[1] - 5, INT64[1]), (0, 1 << 56)):
         process.kernel("bad", start, end - start)
     trace = load(report.write(tmp_path / "b.sqlite"))
-    assert trace.unplaced_rows == 4
+    assert sum(n.rows for n in trace.left_out) == 4
     assert trace.kernel.equals(before.kernel)
     summary = pipeline.summarize([tmp_path / "b.sqlite"])
     (check,) = [c for c in summary.quality if c.check == "bad rows"]
@@ -414,7 +414,7 @@ def test_times_before_the_session_are_times(tmp_path: Path) -> None:
     report = Report()
     report.process(1).thread(1).launch(-1000, 10, gpu_start=-500, gpu_dur=100)
     trace = load(report.write(tmp_path / "a.sqlite"))
-    assert trace.unplaced_rows == 0
+    assert not trace.left_out
     assert trace.kernel["start_ns"].to_list() == [-500]
 
 
@@ -469,7 +469,7 @@ def test_both_readers_give_the_same_frames(good: Path, monkeypatch: pytest.Monke
     for name, frame in fast.frames.items():
         assert frame.equals(slow.frames[name]), name
         assert frame.schema == slow.frames[name].schema, name
-    assert (fast.recorded, fast.capture, fast.unplaced_rows) == (slow.recorded, slow.capture, slow.unplaced_rows)
+    assert (fast.recorded, fast.capture, fast.left_out) == (slow.recorded, slow.capture, slow.left_out)
     assert fast.python_lines is not None
     assert slow.python_lines is not None
     assert fast.python_lines.equals(slow.python_lines)

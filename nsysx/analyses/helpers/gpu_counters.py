@@ -10,14 +10,8 @@ from nsysx.events import gpu_samples
 from nsysx.events.profile import NotRecorded, Profile
 
 _FIX = "nsysx run --gpu-metrics -- CMD"
-#: Column -> the column of the samples whose mean it is.
-MEANS = {
-    "sm_active": "sm_active",
-    "tensor_active": "tensor_active",
-    "dram": "dram",
-    "dram_read": "dram_read",
-    "dram_write": "dram_write",
-}
+#: The columns of the samples whose means are given.
+MEANS = ("sm_active", "tensor_active", "dram", "dram_read", "dram_write")
 
 
 def samples(profile: Profile) -> pl.DataFrame:
@@ -47,7 +41,7 @@ def _why_not(profile: Profile) -> str:
 def means(frame: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
     """Return samples, the means of MEANS (0 to 1) and clock_mhz by these columns; null for fewer samples than ``LEAST``."""
     enough = pl.len() >= gpu_samples.LEAST
-    columns = {c: pl.col(s).cast(pl.Float64).mean() for c, s in MEANS.items()}
+    columns = {c: pl.col(c).cast(pl.Float64).mean() for c in MEANS}
     columns["clock_mhz"] = pl.col("clock_hz").mean() / 1e6
     return frame.group_by(by).agg(
         pl.len().cast(pl.Int64).alias("samples"), *(pl.when(enough).then(e).alias(c) for c, e in columns.items())

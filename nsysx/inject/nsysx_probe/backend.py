@@ -8,7 +8,6 @@ process: it keeps up to 1,024 ranges of each thread there, and a process that is
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from typing import Any
@@ -40,11 +39,6 @@ class Backend:
         self.end = end
         self.numbered = numbered or (lambda text, number: prepare(f"{text} {number}"))
         self.flush = flush or (lambda: None)
-
-
-def attached() -> bool:
-    """Return whether a profiler loads itself into this process through NVTX."""
-    return bool(os.environ.get("NVTX_INJECTION64_PATH") or os.environ.get("NVTX_INJECTION32_PATH"))
 
 
 def _domain(name: str) -> tuple[str, Any]:
