@@ -53,7 +53,9 @@ def _parts(profile: Profile) -> list[Check]:
     if not pauses:
         if limit(profile.trace.run):
             return []
-        return [Check("windows", "ok", "recorded: everything; the program ended before enough of its steps were alike")]
+        why = "replaced itself by another one (exec), which cannot end the window" if _replaced(profile) else ""
+        said = f"recorded: everything; the program {why or 'ended before enough of its steps were alike'}"
+        return [Check("windows", "ok", said)]
     parts = "the cold start and steady steps" if two else "the cold start with the steps that follow it"
     said = f"recorded: {parts}; nothing else was, and the clock of this report stands still meanwhile"
     if len(lengths):
@@ -63,6 +65,8 @@ def _parts(profile: Profile) -> list[Check]:
         said += _drift(lengths)
     if stopped := [ns for ns in pauses if ns]:
         said += f". Each window's end stopped the program: {' and '.join(map(units.duration, stopped))}"
+    if _replaced(profile):
+        said += ". Then the program replaced itself by another one (exec), of which nothing was recorded"
     if two:
         said += ". What ran after the last window is slower for seconds and counts for nothing here"
     return [Check("windows", "ok", said), *_missed(profile, lengths)]
@@ -73,6 +77,12 @@ def _record(profile: Profile) -> Mapping[str, Any] | None:
     pid = ids.pid_of(profile.steps.process)
     probes = (p for p in profile.trace.capture.probe if p.get("pid") == pid)
     return next((p for p in probes if isinstance(p.get("window_pauses_ns"), list)), None)
+
+
+def _replaced(profile: Profile) -> bool:
+    """Return whether the shown process replaced the program that opened the first window by another one."""
+    pid = ids.pid_of(profile.steps.process)
+    return any(p.get("pid") == pid and p.get("replaced") is True for p in profile.trace.capture.probe)
 
 
 def _pauses(record: Mapping[str, Any]) -> list[int]:

@@ -55,6 +55,10 @@ def keep(folder: Path, recording: Recording, options: Options, nsys: Nsys, inbox
         result.sqlite = _export(nsys, folder, options, inbox, result, (result.report, result.outputs.sqlite))
         if cold is not None and result.sqlite is not None:
             result.cold = _export(nsys, folder, options, inbox, result, result.outputs.cold)
+        elif cold is not None:  # what is left is the cold start
+            left = (result.outputs.cold[0], result.outputs.sqlite)
+            result.sqlite = _export(nsys, folder, options, inbox, result, left)
+            result.notes += [f"{left[1].name} is the export of {left[0].name}"] if result.sqlite else []
 
 
 def _publish(made: Path, target: Path, options: Options, result: Result) -> None:

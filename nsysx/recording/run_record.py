@@ -82,14 +82,22 @@ def run_record(
 
 
 def read_probe(probe_dir: Path) -> list[dict[str, Any]]:
-    """Return what the probe of each process wrote about itself, sorted by process id as text; damaged files are left out."""
+    """Return what the probe of each process wrote about itself, sorted by process id as text; damaged files are left out.
+
+    Two have one process id if a program has replaced itself by another (exec): that of the one with more ranges comes first.
+    """
     records = []
     for path in probe_dir.glob("probe-*.json"):
         with contextlib.suppress(OSError, ValueError):
             record = json.loads(path.read_text(encoding="utf-8"))
             if isinstance(record, dict):
                 records.append(record)
-    return sorted(records, key=lambda record: str(record.get("pid", "")))
+    return sorted(records, key=lambda record: (str(record.get("pid", "")), -_pushed(record)))
+
+
+def _pushed(record: Mapping[str, Any]) -> int:
+    pushed = record.get("ranges_pushed")
+    return pushed if isinstance(pushed, int) else 0
 
 
 #: What helps if the probe lacks a package.

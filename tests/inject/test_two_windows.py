@@ -7,13 +7,14 @@ import ctypes
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
-from nsysx_probe import capture_range, clock, two_windows
+from nsysx_probe import backend, bootstrap, capture_range, clock, output, two_windows
 
 from tests.inject.test_marking import train
 from tests.inject.test_probe import Lab, Net
@@ -273,10 +274,12 @@ def test_the_range_is_sent_as_nvtx_is_before_the_program_begins(tmp_path: Path) 
     assert (tmp_path / "seen").read_text().splitlines() == [start, "end nsysx 7", start]
 
 
-def test_where_the_library_refuses_the_range_is_sent_once_torch_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_the_library_refuses_the_range_is_sent_once_torch_is_there(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(capture_range, "_calls", [])
     monkeypatch.setattr(capture_range, "_open", [])
-    monkeypatch.setattr(capture_range, "_claimed", [True])
+    monkeypatch.setattr(capture_range, "_claimed", [str(tmp_path / "windows")])
     lab = Lab(NSYSX_STEPS="windows")
     lab.close()
     assert not capture_range.ours()  # this backend is none of NVTX
@@ -352,3 +355,118 @@ def test_windows_with_steps_close_with_one_at_the_limit(switched: list[str], lim
         assert len(recorded(lab)[1]) == two_windows._WHOLE
     finally:
         lab.close()
+
+
+def test_two_optimizers_in_two_threads(switched: list[str]) -> None:
+    lab = Lab(NSYSX_STEPS="windows", NSYSX_MARKS="few")
+    try:
+        failures: list[BaseException] = []
+
+        def work() -> None:
+            try:
+                net = Net()
+                train(net, 100, torch.optim.SGD(net.parameters(), lr=0.001))
+            except BaseException as error:
+                failures.append(error)
+
+        threads = [threading.Thread(target=work) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        record = lab.probe.status.record()
+        assert not failures and not record["errors"]
+        assert switched in (["open", "close"], ["open", "close", "open"], ["open", "close", "open", "close"])
+        assert len(record["window_pauses_ns"]) == switched.count("close")
+    finally:
+        lab.close()
+
+
+def test_a_fork_between_the_windows_takes_no_part_in_them(switched: list[str], tmp_path: Path) -> None:
+    lab = Lab(NSYSX_STEPS="windows", NSYSX_MARKS="few", NSYSX_PROBE_DIR=str(tmp_path))
+    try:
+        net = Net()
+        opt = torch.optim.SGD(net.parameters(), lr=0.001)
+        train(net, 25, opt)
+        assert switched == ["open", "close"]
+        child = os.fork()
+        if not child:
+            status = 1
+            try:
+                lab.probe.forked()
+                lab.probe.exit()
+                status = int(switched != ["open", "close"])
+            finally:
+                os._exit(status)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        train(net, 100, opt)
+        assert switched == ["open", "close", "open", "close"]
+        lab.probe.status.finish()
+        assert [path.name for path in tmp_path.glob("probe-*.json")] == [f"probe-{os.getpid()}.json"]
+    finally:
+        lab.close()
+
+
+@pytest.mark.parametrize(("step_ns", "cold", "bare"), [(40_000_000_000, 4, 5), (20_000, 11, 70_000)])
+def test_steps_of_40_s_and_of_20_us_have_both_windows(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, step_ns: int, cold: int, bare: int
+) -> None:
+    """With the real times: nothing cuts long steps, and short ones are measured for a second all the same."""
+    now, seen = [0], [""][:0]
+    monkeypatch.setattr(time, "perf_counter_ns", lambda: now[0])
+    monkeypatch.setattr(capture_range, "_calls", [lambda: seen.append("open") or 1, lambda _: seen.append("close")])
+    monkeypatch.setattr(capture_range, "_open", [])
+    capture_range.begin()
+    told = clock.StepClock(torch)
+    window = two_windows.TwoWindows(output.Output(backend.nowhere("off"), {}, lambda: None), told)
+    closed, index, recording = [0][:0], 0, True
+    while len(closed) < 2:
+        assert index < 200_000
+        if not recording and window.opens(index):
+            window.open(torch)
+            window.opened = recording = True
+        told.begin(index, recorded=recording)
+        now[0] += step_ns
+        window.step_ended(1)
+        if recording and window.closes(index):
+            recording = False
+            closed.append(index)
+            if window.close(torch):
+                told.start_bare(index + 1)
+        index += 1
+    real = window.unrecorded()
+    assert real is not None and set(real["lengths_ns"]) == {step_ns} and seen == ["open", "close"] * 2
+    assert closed[0] + 1 <= cold + 1 and window.first is not None and window.first - closed[0] - 1 <= bare + 10_000
+    assert closed[1] - window.first + 1 == two_windows.AUTO_STEPS and real["count"] >= 3
+
+
+def test_a_program_in_the_place_of_the_one_that_opened_the_window_opens_none(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It has the same process id: the range is still the other program's, and once that had ended it nothing is recorded."""
+    monkeypatch.setenv("NSYSX_PROBE_DIR", str(tmp_path))
+    for name in ("_claimed", "_replaced"):
+        monkeypatch.setattr(capture_range, name, [])
+    monkeypatch.setattr(capture_range, "_calls", [lambda: 1, lambda _: None])
+    monkeypatch.setattr(capture_range, "_open", [1])
+    assert capture_range.claim() and not capture_range.replaced()
+    assert not capture_range.claim() and capture_range.replaced() and not capture_range.unrecorded()
+    capture_range.end()
+    assert not capture_range.claim() and capture_range.unrecorded()
+    (tmp_path / "windows").write_text(
+        "1 closed"
+    )  # another process is a child, which is recorded where the first one opens windows
+    assert not capture_range.claim() and not capture_range.replaced()
+
+
+def test_the_file_of_a_program_that_was_replaced_stays(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    own = tmp_path / f"probe-{os.getpid()}.json"
+    for text, name in (
+        (None, own.name),
+        ('"backend": "off"', own.name),
+        ('"backend": "nvtx"', f"{own.stem}-exec.json"),
+    ):
+        monkeypatch.setattr(bootstrap, "_files", {})
+        if text is not None:
+            own.write_text(text)
+        assert Path(bootstrap.record_file(str(tmp_path))).name == name

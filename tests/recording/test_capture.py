@@ -62,6 +62,8 @@ if words == ["--version"]:
     print("NVIDIA Nsight Systems version {version}-123v0")
 elif words[1:] == ["--help"] or words[0] == "status":
     print("--cuda-graph-trace=  --quiet=  --gpu-metrics-devices=  --gpu-metrics-frequency=")
+    if mode.startswith("two-"):
+        print("--nvtx-capture=  repeat[:N]")
 elif words[0] == "export":
     if mode == "no-export" or (mode == "flaky-export" and (here / "calls").read_text().count("export") == 1):
         print("Importer error")
@@ -69,6 +71,9 @@ elif words[0] == "export":
     if mode == "hanging-export" and (here / "calls").read_text().count("export") == 1:
         import time
         time.sleep(600)
+    if mode == "two-no-export" and words[-1].endswith("r.nsys-rep"):
+        print("Importer error")
+        sys.exit(1)
     import sqlite3
     base = sqlite3.connect(value("--output"))
     base.execute("CREATE TABLE StringIds (id)")
@@ -116,7 +121,13 @@ elif words[0] == "profile":
         raw.write_text("collected")
         print(f"Generating '{{raw}}'")
         sys.exit(code)
-    if mode != "no-report":
+    if mode.startswith("two-"):  # a full disk leaves an empty first report, or none at all
+        texts = {{"two-no-second": ["report"], "two-full": ["", "report"], "two-no-export": ["cold", "steady"]}}.get(mode, [])
+        for number, text in enumerate(texts, 1):
+            pathlib.Path(value("--output") + f".{{number}}.nsys-rep").write_text(text)
+        if not texts:
+            print("No space left on device", file=sys.stderr)
+    elif mode != "no-report":
         report = value("--output").replace("%%", "%") + ".nsys-rep"
         pathlib.Path(report).write_text("report")
         print("Generated:\\n    " + report, flush=True)

@@ -17,10 +17,11 @@ import pytest
 from nsysx.errors import NsysxError
 from nsysx.inject.nsysx_probe import capture_range
 from nsysx.pipeline import summarize
-from nsysx.recording import commands, environment, news, then_stop, two_windows
+from nsysx.recording import capture, commands, environment, news, then_stop, two_windows
 from nsysx.recording.find_nsys import Nsys
 from nsysx.recording.inbox import ReceivedSignal
 from nsysx.recording.options import Options, Outputs, check_options
+from tests.recording.test_capture import FakeNsys
 from tests.recording.test_run_e2e import nsys, profile  # noqa: F401 - fixtures
 
 HELP = "\t--nvtx-capture=\n\t-o, --output=\n 'none', 'stop', 'repeat[:N]' or 'repeat-shutdown:N'.\n"
@@ -229,3 +230,57 @@ def test_a_command_that_ignores_ctrl_c_gets_sigterm_after_a_while(tmp_path: Path
 def test_then_stop_needs_a_window_of_one_program(options: Options) -> None:
     with pytest.raises(NsysxError, match="--then does not go with"):
         check_options(replace(options, then="stop"))
+
+
+@pytest.mark.parametrize(
+    ("mode", "written", "said"),
+    [
+        ("two-no-second", {"r.nsys-rep", "r.sqlite"}, ""),
+        ("two-full", {"r.nsys-rep", "r.sqlite"}, ""),
+        ("two-no-export", {"r.nsys-rep", "r.cold.nsys-rep", "r.sqlite"}, "r.nsys-rep: export failed"),
+        ("two-nothing", set(), "nsys wrote no report"),
+    ],
+)
+def test_what_nsys_leaves_of_two_windows_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, written: set[str], said: str
+) -> None:
+    """It drops the second report, finds the disk full at the first window's end or altogether, or cannot export the second one."""
+    monkeypatch.chdir(tmp_path)
+    fake = FakeNsys(tmp_path / "fake").does(mode)
+    command = [sys.executable, "-c", "print('own'); raise SystemExit(5)"]
+    result = capture.run(command, Options(nsys=fake.path, output=Path("r"), report=False))
+    facts = json.loads((tmp_path / "r.run.json").read_text())
+    assert result.exit_code == 5 and facts["exit_code"] == 5 and facts["options"]["steps"] == "windows"
+    assert {path.name for path in result.written} == written | {"r.run.json"}
+    assert facts["files"]["sqlite"] == ("r.sqlite" if written else None) and "cold" not in facts["files"]
+    assert said in " ".join(problem.message for problem in result.problems) and bool(result.problems) == bool(said)
+
+
+EXEC = """
+import os, sys, torch
+torch.set_num_threads(1)
+net = torch.nn.Linear(8, 8)
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+for i in range(int(sys.argv[1])):
+    net(torch.randn(4, 8)).square().mean().backward()
+    optimizer.step()
+if len(sys.argv) > 2:
+    sys.stdout.flush()
+    os.execv(sys.executable, [sys.executable, sys.argv[0], *sys.argv[2:]])
+print("done")
+raise SystemExit(6)
+"""
+
+
+def test_a_program_that_replaces_itself_between_the_windows(profile: Any, tmp_path: Path) -> None:  # noqa: F811
+    """What it was keeps its record, and the page says what became of it."""
+    (tmp_path / "x.py").write_text(EXEC)
+    run = profile(sys.executable, "x.py", "40", "20")
+    assert (run.code, run.out, run.err) == (6, "done\n", "")
+    before, after = sorted(run.facts["probe"], key=lambda p: p["replaced"])
+    assert before["pid"] == after["pid"] and (before["replaced"], after["replaced"]) == (False, True)
+    assert after["window_pauses_ns"] is None and len(before["window_pauses_ns"]) == 1
+    assert not after["ranges_pushed"]
+    summary = summarize([tmp_path / "r.sqlite"])
+    (check,) = [check for check in summary.quality if check.check == "windows"]
+    assert "replaced itself by another one (exec), of which nothing was recorded" in check.detail

@@ -14,7 +14,22 @@ if False:  # importing typing takes milliseconds, and only readers and type chec
     from typing import Any
 
 _PID = os.getpid()
+_files: dict[tuple[str, int], str] = {}  # the probe file by its folder and the process, once it is known
 _run: list[str] = []  # the folders whose sitecustomize has been run
+
+
+def record_file(folder: str) -> str:
+    """Return the probe file of this process. A program that it has replaced (exec) keeps its own, if it had a probe."""
+    known = (folder, os.getpid())
+    if known not in _files:
+        place = f"{folder}/probe-{os.getpid()}.json"
+        try:
+            with open(place, encoding="utf-8") as file:  # noqa: PTH123
+                armed = '"backend": "off"' not in file.read()
+        except OSError:
+            armed = False
+        _files[known] = f"{folder}/probe-{os.getpid()}-exec.json" if armed else place
+    return _files[known]
 
 
 def note(reason: str, lacks: str = "") -> None:
@@ -30,7 +45,7 @@ def note(reason: str, lacks: str = "") -> None:
         '"ranges_pushed": 0, "pair_cost_ns": null, "errors": []}\n'
     )
     try:
-        with open(f"{folder}/probe-{os.getpid()}.json", "w", encoding="utf-8") as file:  # noqa: PTH123
+        with open(record_file(folder), "w", encoding="utf-8") as file:  # noqa: PTH123
             file.write(text)
     except OSError:
         pass

@@ -37,23 +37,56 @@ _RANGE_START, _RANGE_END, _REGISTER, _CREATE = 2, 3, 10, 12
 _VERSION, _REGISTERED = 3, 3
 
 _calls: list[Any] = []  # functions without arguments that begin and end the range
-_claimed: list[bool] = []  # not empty: this process opens the windows
+_claimed: list[str] = []  # the file that says that this process opens the windows; empty in others
+_replaced: list[
+    bool
+] = []  # whether the window was closed by the program that this one has replaced; empty if there was none
 _kept: list[Any] = []  # what the profiler's library holds pointers to
 _open: list[Any] = []  # the id of the open range
 _limited: list[str] = []  # where the files about the limit are; empty without a limit
 _ending = _thread.allocate_lock()
 
 
+def _write(place: str, text: bytes, how: int) -> None:
+    """Write to a file and close it at once: a program may close every file that it does not know."""
+    file = os.open(place, os.O_CREAT | os.O_WRONLY | how)
+    try:
+        os.write(file, text)
+    finally:
+        os.close(file)
+
+
 def claim() -> bool:
-    """Return whether this process is the one that opens windows: the first that asks."""
+    """Return whether this process is the one that opens windows: the first that asks.
+
+    A program that has replaced itself by another one (exec) has the process id of the first, but not its range, which nothing else
+    can end: the other one opens no window.
+    """
     folder = os.environ.get("NSYSX_PROBE_DIR")
     if not folder:
         return False
+    place, pid = f"{folder}/windows", str(os.getpid()).encode()
     try:
-        os.close(os.open(f"{folder}/windows", os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+        _write(place, pid, os.O_EXCL)
+        _claimed.append(place)
+        return True
+    except FileExistsError:
+        with open(place, "rb") as known:  # noqa: PTH123
+            owner, _, closed = known.read().partition(b" ")
+        _replaced[:] = [bool(closed)] if owner == pid else []
     except OSError:
-        return False
-    return True
+        pass
+    return False
+
+
+def replaced() -> bool:
+    """Return whether this program has replaced the one that opened the first window."""
+    return bool(_replaced)
+
+
+def unrecorded() -> bool:
+    """Return whether nothing of this program is recorded: the one that it has replaced had closed its window."""
+    return _replaced == [True]
 
 
 def _client() -> tuple[Any, Any]:
@@ -146,6 +179,11 @@ def end() -> bool:
         if not _open:
             return False
         try:
+            if _claimed:
+                _write(_claimed[0], b" closed", os.O_APPEND)
+        except OSError:  # a full disk
+            pass
+        try:
             _calls[1](_open.pop())
         finally:
             if _limited:
@@ -200,7 +238,6 @@ def start() -> None:
     """Open the first window if this run has two, and this process is the one that opens them."""
     library = os.environ.get("NVTX_INJECTION64_PATH", "")
     if os.environ.get("NSYSX_STEPS") == MODE and library and claim():
-        _claimed.append(True)
         if os.environ.get("NSYSX_LIMIT"):
             _limited.append(os.environ["NSYSX_PROBE_DIR"])
         try:

@@ -39,7 +39,7 @@ def make(torch: Any, out: Output) -> Parts:
         if out.environ.get("NSYSX_TRIAL"):
             timing = Trial(torch, out.environ)
     marking = Marking(out.choice("NSYSX_MARKS", ("few", "all", "off")))
-    out.recording = (window.cold or not window.wanted) and not timed
+    out.recording = (window.cold or not window.wanted) and not timed and not capture_range.unrecorded()
     return Parts(window, marking, clock, Pauses(out), timing, Operators(torch, out, _operators(out, timed)))
 
 

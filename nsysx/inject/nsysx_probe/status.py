@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from . import capture_range
+from . import bootstrap, capture_range
 from .backward import BackwardMarks
 from .interrupts import of_program
 from .names import Naming
@@ -83,6 +83,7 @@ class Status:
         parts, window = self.parts, self.parts.window
         return {
             "pid": self.pid,
+            "replaced": capture_range.replaced(),
             "ppid": os.getppid(),
             "python": ".".join(map(str, sys.version_info[:3])),
             "torch": str(getattr(self.torch, "__version__", "")),
@@ -133,7 +134,7 @@ class Status:
         if not folder:
             return
         try:
-            path = Path(folder) / f"probe-{self.pid}.json"
+            path = Path(bootstrap.record_file(folder))
             scratch = path.with_suffix(".tmp")
             record = self.record()
             if self.parts.timing is not None and self.parts.timing.ended:
