@@ -67,7 +67,7 @@ def test_an_nsys_that_hangs_is_refused_within_seconds(tmp_path: Path) -> None:
     began = time.monotonic()
     with pytest.raises(NsysxError, match="it hangs"):
         find_nsys(hangs)
-    assert IDLE_S <= time.monotonic() - began < IDLE_S + 20, "a busy machine may add to it"
+    assert IDLE_S <= time.monotonic() - began < IDLE_S + 120, "a busy machine may add to it"
 
 
 def test_a_helper_that_works_is_waited_for() -> None:
