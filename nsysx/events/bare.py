@@ -1,4 +1,4 @@
-"""Steps that ran without the profiler between two windows of recording, as the probe of their process timed them."""
+"""Steps that ran without the profiler between two windows of recording and after them, as the probe of their process timed them."""
 
 from __future__ import annotations
 
@@ -20,8 +20,23 @@ _ENOUGH = 24
 
 def lengths(record: Mapping[str, Any]) -> list[int]:
     """Return the lengths (ns) of the bare steps between two windows that the probe of a process has noted, [] without any."""
+    return _noted(record, "lengths_ns")
+
+
+def after(record: Mapping[str, Any]) -> list[int]:
+    """Return the lengths (ns) of the bare steps after the second window, [] without any."""
+    return _noted(record, "after_ns")
+
+
+def detached(record: Mapping[str, Any]) -> bool:
+    """Return whether nothing of nsys was in the program's CUDA calls between the windows, so that launches took as long as without."""
     noted = record.get("unrecorded_steps")
-    given = noted.get("lengths_ns") if isinstance(noted, dict) else None
+    return isinstance(noted, dict) and noted.get("detached") is True
+
+
+def _noted(record: Mapping[str, Any], name: str) -> list[int]:
+    noted = record.get("unrecorded_steps")
+    given = noted.get(name) if isinstance(noted, dict) else None
     known = given if isinstance(given, list) else []
     sane = all(isinstance(ns, int) and not isinstance(ns, bool) and 0 < ns < _LONGEST_NS for ns in known)
     return known if sane else []

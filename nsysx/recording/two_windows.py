@@ -28,7 +28,7 @@ ENVIRONMENT = {"NSYS_NVTX_PROFILER_REGISTER_ONLY": "0"}
 #: an H100 (nsys 2025.3, CUDA 13, 1,000 launches a step, two processes each) 9.5 and 11.6 ms where it was 9.5 and 11.7. Without
 #: them 8.9 and 10.9 became 12.5 and 14.1, to the program's end. The pause at a window's end is 0.9 s for 3.1.
 DIRECTIVES = "NSYS_CONFIG_DIRECTIVES"
-_DETACHING = ("CuptiSubscribeOnStart=true", "CuptiFinalizeOnStop=true")
+_DETACHING = ("CuptiSubscribeOnStart=true", capture_range.DETACHED)
 #: The first nsys with the CUPTI of CUDA 12.6, and the first driver for which nsys loads a CUPTI that new: older ones crash where
 #: CUDA graphs are replayed when CUPTI comes back (pytorch/pytorch#146604).
 _CAN_DETACH, _DRIVER_OF_CUDA_12 = (2024, 5), 525

@@ -75,6 +75,36 @@ def test_the_cold_start_and_then_steady_steps_with_bare_ones_between(switched: l
         lab.close()
 
 
+@pytest.mark.parametrize("more", [0, 8, 90])
+def test_bare_steps_are_timed_once_more_where_nsys_leaves_the_program(
+    switched: list[str], monkeypatch: pytest.MonkeyPatch, more: int
+) -> None:
+    """The program ends with the second window, eight steps after it, or when these steps are known."""
+    directives = f"CuptiSubscribeOnStart=true;{capture_range.DETACHED}"
+    lab = Lab(NSYSX_STEPS="windows", NSYSX_MARKS="few", NSYS_CONFIG_DIRECTIVES=directives)
+    try:
+        net = Net()
+        opt = torch.optim.SGD(net.parameters(), lr=0.001)
+        while len(switched) < 4:
+            train(net, 1, opt)
+        before, rested = lab.probe.status.record(), set()
+        for _ in range(more):
+            train(net, 1, opt)
+            rested |= {lab.probe.resting.on}
+        lab.probe.exit()
+        record = lab.probe.status.record()
+        real, was = record["unrecorded_steps"], before["unrecorded_steps"]
+        assert real["detached"] and not was["after_ns"] and real["lengths_ns"] == was["lengths_ns"]
+        least, most = {0: (0, 0), 8: (4, 8), 90: (clock._ENOUGH, clock._ENOUGH + 4)}[more]
+        assert least <= len(real["after_ns"]) <= most
+        assert (True in rested) == (more > 0) and installed(lab) == set()
+        for name in ("marks_cost_ns_per_step", "marked_steps", "capture_steps", "window_pauses_ns"):
+            assert record[name] == before[name], name
+        assert len(recorded(lab)) == 2 and len(switched) == 4 and not record["errors"]
+    finally:
+        lab.close()
+
+
 @pytest.mark.parametrize(("steps", "seen", "known"), [(6, ["open"], False), (48, ["open", "close"], True)])
 def test_a_program_that_ends_early_keeps_what_it_has(
     switched: list[str], monkeypatch: pytest.MonkeyPatch, steps: int, seen: list[str], known: bool

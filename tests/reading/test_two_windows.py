@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import polars as pl
@@ -52,18 +53,50 @@ def part(
     return report
 
 
-def written(folder: Path, *, cold: int = 8, steady: int = 12, growth_ns: int = 0, bare_growth_ns: int = 0) -> Path:
+def written(
+    folder: Path,
+    *,
+    cold: int = 8,
+    steady: int = 12,
+    growth_ns: int = 0,
+    bare_growth_ns: int = 0,
+    after_ns: Sequence[int] = (),
+    detached: bool = True,
+) -> Path:
     part(0, cold, at=3 * MS, load_ns=40 * MS).write(folder / "r.cold.sqlite")
     path = part(100, steady, at=900 * MS, extra_domain=True, growth_ns=growth_ns).write(folder / "r.sqlite")
     bare = {
         "lengths_ns": [1_500 * US + i * bare_growth_ns for i in range(40)],
         "clock": "gpu",
         "where": "between the windows",
+        "after_ns": list(after_ns),
+        "detached": detached,
     }
     probe = {"pid": 100, "unrecorded_steps": bare, "window_pauses_ns": [2_700 * MS, 3_000 * MS], "steps": {}}
     record = {"schema": "nsysx.run/1", "probe": [probe], "files": {"cold": "r.cold.sqlite"}}
     (folder / "r.run.json").write_text(json.dumps(record))
     return path
+
+
+@pytest.mark.traced
+def test_steps_after_the_windows_count_and_the_bounds_hold_both_parts(tmp_path: Path) -> None:
+    """40 steps of 1.5 ms between the windows and 20 of 1.8 ms after them: 1.6 ms a step, and no part's mean is out of bounds."""
+    summary = summarize([written(tmp_path, after_ns=[1_800 * US] * 20)])
+    step = summary.unprofiled
+    assert step is not None and (step.source, step.step_ns, step.measured_steps) == ("in_process", 1_600 * US, 60)
+    assert step.low_ns is not None and step.low_ns <= 1_500 * US
+    assert step.high_ns is not None and step.high_ns >= 1_800 * US
+    said = next(c.detail for c in summary.quality if c.check == "windows")
+    assert "So did the 20 steps after them: 1.80 ms in the mean" in said and "stays in the program" not in said
+
+
+@pytest.mark.traced
+def test_where_nsys_stayed_in_the_calls_the_step_may_be_shorter(tmp_path: Path) -> None:
+    summary = summarize([written(tmp_path, detached=False)])
+    step = summary.unprofiled
+    assert step is not None and (step.step_ns, step.low_ns) == (1_500 * US, round(0.7 * 1_500 * US))
+    said = next(c.detail for c in summary.quality if c.check == "windows")
+    assert "may be up to 30 % shorter" in said
 
 
 def test_every_row_of_both_reports_is_there_once(tmp_path: Path) -> None:
@@ -146,7 +179,7 @@ def test_the_step_is_the_mean_of_those_between(tmp_path: Path) -> None:
     assert known.gpu_busy_ns + known.gpu_idle_ns == pytest.approx(known.step_ns, rel=0.01)
     said = next(check.detail for check in summary.quality if check.check == "windows")
     assert "2.70 s and 3.00 s" in said and "40 steps between them" in said
-    assert "What ran after the last window is slower" in said
+    assert "after them" not in said and "stays in the program" not in said
     said = next(check.detail for check in summary.quality if check.check == "unprofiled")
     assert said.startswith("a step on average takes 1.50 ms") and "in the 40 steps before the last window" in said
 

@@ -126,6 +126,8 @@ class Borders:
             self.clock.stop()
         if not self.out.recording:
             self.window.step_ended(self.out.shape)
+            if self.window.over:
+                self._leave()
             return
         self.out.flush(last=not border)
         index, marked = self.steps.index, self.marking.on and self.marking.wanted == "few"
@@ -191,5 +193,9 @@ class Borders:
             self.clock.start_bare(self.steps.index + 1)
             self.status.write()
             return
-        self.out.disarm()  # nothing is left to do: the rest of the program runs without the probe
+        self._leave()
+
+    def _leave(self) -> None:
+        """Nothing is left to do: the rest of the program runs without the probe."""
+        self.out.disarm()
         self.status.closed()

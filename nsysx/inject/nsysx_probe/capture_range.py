@@ -19,6 +19,8 @@ if False:  # importing typing takes milliseconds
 
 #: What nsys waits for: ``--nvtx-capture=TEXT@DOMAIN``. No other range of the domain has this text.
 TEXT, DOMAIN = "capture-window", "nsysx"
+#: The setting of nsys with which nothing of it stays in the program's calls after a window.
+DETACHED = "CuptiFinalizeOnStop=true"
 #: Says that a run has two windows.
 MODE = "windows"
 #: Files beside the probe's own. The probe makes them: the last window of steps has closed; a window is open; a step has ended in it.

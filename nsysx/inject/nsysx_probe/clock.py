@@ -65,8 +65,8 @@ class StepClock:
         self.periods: deque[Period] = deque(maxlen=_MOST)
         self._open: tuple[int, int, bool, bool] | None = None
         self._events: deque[tuple[int, Any]] = deque(maxlen=_MOST)
-        self._bare_from: int | None = None  # the first bare step between two windows that counts
-        self._bare_ns = self._counted_ns = 0  # when the first window closed, and when the first step that counts began
+        self._bare_from: int | None = None  # the first bare step after a window that counts
+        self._bare_ns = self._counted_ns = 0  # when that window closed, and when the first step that counts began
         self._counted, self._look_at = 0, _ENOUGH
         self._block = 1  # the steps between two events
 
@@ -150,14 +150,15 @@ class StepClock:
             "where": "before the window",
         }
 
-    # ---- bare steps between two windows -----------------------------------------------------------------------------
+    # ---- bare steps between two windows, and after them ---------------------------------------------------------------
 
     def start_bare(self, index: int) -> None:
-        """The first window has closed, and step ``index`` follows: forget the steps before it."""
+        """A window has closed, and step ``index`` follows: forget the steps before it."""
         self.periods.clear()
         self._events.clear()
         self._open, self._bare_from, self._bare_ns = None, index, time.perf_counter_ns()
-        self._block = 1
+        self._counted_ns = self._counted = 0
+        self._block, self._look_at = 1, _ENOUGH
 
     def _settle(self, index: int, now: int) -> None:
         """Count from step ``index`` on if the device has long enough run as it does without a pause."""

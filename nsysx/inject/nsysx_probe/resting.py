@@ -46,11 +46,6 @@ class Resting:
         self._depth = 0  # open calls of optimizers: a scaler's step holds that of its optimizer
         self._interrupted = False  # the open step may contain an evaluation
 
-    def _ends_with(self, index: int) -> bool:
-        """Return whether step ``index`` is followed in full again, or the next one, because the window comes."""
-        self.window.due(index, _AHEAD)
-        return self.window.first is not None and index >= self.window.first - _AHEAD
-
     def arm(self, patcher: Patcher) -> None:
         """Note whose functions get their own code back."""
         self._patcher = patcher
@@ -104,7 +99,7 @@ class Resting:
             if dropped:
                 self.clock.stop()
             self.clock.begin(following, event=self.window.near(following))
-            if self._ends_with(following) or dropped or steps.pending:
+            if self.window.comes(following, _AHEAD) or dropped or steps.pending:
                 self.wake()
         except BaseException as error:
             self.out.fail("resting", error)
@@ -121,8 +116,8 @@ class Resting:
             index, before = steps.index, self._last
             if self.window.cold:
                 return
-            if self._ends_with(index + 1):
-                self.possible = False
+            if self.window.comes(index + 1, _AHEAD):
+                self.possible = self.window.two
                 return
             self._last = index
             self._alike = self._alike + 1 if index == before + 1 and self._settled() else 0

@@ -99,7 +99,7 @@ class Status:
             "backward": self.backward.wanted,
             "marks": parts.marking.wanted,
             "marked_steps": parts.marking.steps,
-            "marks_cost_ns_per_step": parts.clock.marks_cost(),
+            "marks_cost_ns_per_step": window.marks_cost(),
             "unrecorded_steps": window.unrecorded(),
             "steps": self._steps(),
             "modules": len(self.naming.names),

@@ -1,8 +1,11 @@
 """The two windows of a run that is asked for no steps in particular (``NSYSX_STEPS=windows``), and the bare steps between them.
 
 The first holds the cold start: it opens with Python (``capture_range``) and closes when warm-up is over and enough steps were
-alike. Then steps run without the profiler, and the clock times them. The second holds steps like those. Steps after the
-second window are no measure yet: they may lie hours later.
+alike. Then steps run without the profiler, and the clock times them. The second holds steps like those. After it bare steps are
+timed once more, because a host's speed drifts, and then the probe leaves.
+
+That holds where nsys takes CUPTI out of the program at a window's end (``recording.two_windows.detaching``). Where CUPTI stays, steps
+are up to a third longer from the first window on: those between the windows are noted as such, those after them not at all.
 """
 
 from __future__ import annotations
@@ -35,6 +38,10 @@ class TwoWindows(Window):
     def __init__(self, out: Output, clock: StepClock) -> None:
         super().__init__(out, clock)
         self.wanted = self.cold = self.two = True
+        self.after = False  # the second window has closed, and bare steps are timed once more
+        self._detached = capture_range.DETACHED in out.environ.get("NSYS_CONFIG_DIRECTIVES", "")
+        self._between: dict[str, Any] | None = None
+        self._marks_cost: dict[str, Any] | None = None
         self._lengths: deque[int] = deque(maxlen=_ALIKE)
         self._ended_ns = self._since_ns = 0
         self._in_window = 0  # steps that have ended in the open window
@@ -44,16 +51,26 @@ class TwoWindows(Window):
 
     def opens(self, index: int) -> bool:
         """Return whether the second window opens with step ``index``."""
-        if self.cold or self.opened:
+        if self.cold or (self.opened and not self.after):
             return False
-        self.due(index)
-        return self.first is not None and index >= self.first
+        return self.comes(index, 0) and not self.after
 
-    def due(self, index: int, ahead: int = 0) -> None:
-        """If the bare steps are known well enough, choose the steps of the second window: from ``ahead`` after ``index`` on."""
+    def comes(self, index: int, ahead: int) -> bool:
+        """Return whether step ``index`` is followed in full: bare steps are known well enough, or a window is open.
+
+        That chooses the steps of the second window, from ``ahead`` after ``index`` on, or ends the probe's work.
+        """
+        if self.after:
+            self.over = self.over or self.clock.known()
+            return self.over
         if self.first is None and not self.cold and self.clock.known():
             self.first = index + ahead
             self.last = self.first + AUTO_STEPS - 1
+        return super().comes(index, ahead)
+
+    def near(self, index: int) -> bool:
+        """Return whether the device's times of steps are wanted: they are between the windows and after them."""
+        return self.after or super().near(index)
 
     def closes(self, index: int, *, marked: bool = False) -> bool:
         """Return whether the open window closes with step ``index``."""
@@ -79,7 +96,9 @@ class TwoWindows(Window):
         capture_range.begin()
 
     def close(self, torch: Any) -> bool:
-        """Close the open window and return whether it was the first, after which the probe goes on."""
+        """Close the open window and return whether the probe goes on to time bare steps."""
+        if not self.cold:
+            self._between, self._marks_cost = self.unrecorded(), self.clock.marks_cost()
         begin = time.perf_counter_ns()
         was_cold, self.cold = self.cold, False
         was_open = True
@@ -87,11 +106,25 @@ class TwoWindows(Window):
             was_open = capture_range.end()
         finally:  # Ctrl-C comes in these seconds more often than elsewhere
             self.pauses_ns.append(time.perf_counter_ns() - begin if was_open else 0)
-        return was_cold
+        self.after = not was_cold and self._detached and self.out.environ.get("NSYSX_THEN") != "stop"
+        return was_cold or self.after
 
     def unrecorded(self) -> dict[str, Any] | None:
-        """Return the bare steps between the windows, as `StepClock.bare` does."""
-        return None if self.cold else self.clock.bare(self.first if self.opened else None)
+        """Return the bare steps between the windows, as `StepClock.bare` does, with ``after_ns``, those after them, in order.
+
+        ``detached``: nothing of nsys was in the calls of these steps.
+        """
+        if self.cold or (self.after and self._between is None):
+            return None
+        if self._between is None:
+            bare = self.clock.bare(self.first if self.opened else None)
+            return None if bare is None else {**bare, "after_ns": [], "detached": self._detached}
+        again = self.clock.bare(None) if self.after else None
+        return {**self._between, "after_ns": again["lengths_ns"]} if again else self._between
+
+    def marks_cost(self) -> dict[str, Any] | None:
+        """Return `StepClock.marks_cost` of the last window."""
+        return self._marks_cost if self.after else super().marks_cost()
 
     def never_opened(self, steps: int, rule: str) -> str | None:
         """Return None: the first window opens without a step."""

@@ -23,10 +23,10 @@ AUTO_STEPS = 24
 class Window:
     """``first`` and ``last`` are the steps A and B-1, None until they are known; without a window ``wanted`` is False.
 
-    ``two`` and ``cold`` belong to a run with two windows (``two_windows``).
+    ``two``, ``cold`` and ``over`` belong to a run with two windows (``two_windows``).
     """
 
-    two = cold = False
+    two = cold = over = False
     pauses_ns: list[int] | None = None
 
     def __init__(self, out: Output, clock: StepClock) -> None:
@@ -71,8 +71,9 @@ class Window:
         self._alike = self._alike + 1 if shape == self._shape else 0
         self._shape = shape
 
-    def due(self, index: int, ahead: int = 0) -> None:
-        """Do nothing: only a run with two windows chooses the second one by what it has measured."""
+    def comes(self, index: int, ahead: int) -> bool:
+        """Return whether the probe has to follow step ``index`` in full, because the window is open or at most ``ahead`` steps away."""
+        return self.first is not None and index >= self.first - ahead
 
     def closes(self, index: int, *, marked: bool = False) -> bool:
         """Return whether the capture ends with step ``index``, whose modules were ``marked``."""
@@ -103,6 +104,10 @@ class Window:
     def unrecorded(self) -> dict[str, Any] | None:
         """Return the steps before the window, as `StepClock.unrecorded` does."""
         return self.clock.unrecorded(self.first) if self.opened else None
+
+    def marks_cost(self) -> dict[str, Any] | None:
+        """Return `StepClock.marks_cost`."""
+        return self.clock.marks_cost()
 
     def profiler(self, torch: Any, call: str) -> None:
         """Call cudaProfilerStart or cudaProfilerStop, for which nsys listens; if that is not possible, note why."""
