@@ -45,7 +45,7 @@ ROWS: TableOf[ApiRow] = TableOf(KEY)
 SHOWN = TableSpec(
     covers="whole",
     place=120,
-    matters=("NSX101", "NSX104"),
+    matters=("NSX103",),
     intro=(
         "CUDA calls made by the CPU. Self time leaves out nested calls. A blocking call splits into backlog (waiting for work "
         "launched earlier), its own GPU work, and host cost."

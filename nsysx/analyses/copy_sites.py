@@ -61,7 +61,7 @@ ROWS: TableOf[CopySiteRow] = TableOf(KEY)
 SHOWN = TableSpec(
     covers="steady",
     place=150,
-    matters=("NSX101", "NSX105"),
+    matters=("NSX105",),
     group="waiting",
     intro=(
         "Copies by the place that asks for them. Hidden time overlaps kernels and costs nothing; the obstacle says what exposes "

@@ -270,6 +270,10 @@ def _without_kernels(limits: Limits) -> str:
     return f"No kernel was recorded. The GPU only copies and sets memory here, for {moved}."
 
 
+#: How the line of evidence begins that gives the parts of a step, which a picture of them says, too.
+EACH_STEP = "Each step: "
+
+
 def _evidence(profile: Profile, limits: Limits) -> tuple[str, ...]:
     """Return the window, how it divides, and what lies outside it."""
     busy = units.share(sum(limits.parts[p] for p in _GPU_PARTS), limits.window_ns)
@@ -279,7 +283,7 @@ def _evidence(profile: Profile, limits: Limits) -> tuple[str, ...]:
     if limits.recorded_ns is not None:
         lines[0] += f", without the profiler; as recorded: {units.duration(limits.recorded_ns)}"
     if divided := _divided(limits, Part):
-        lines.append(f"{'By part' if limits.whole else 'Each step'}: {divided}")
+        lines.append(f"{'By part: ' if limits.whole else EACH_STEP}{divided}")
     course = profile.steps.trend.note
     if course and not _course(profile, limits):
         lines.append(course)

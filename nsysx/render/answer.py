@@ -225,9 +225,15 @@ def first_sentence(text: str) -> str:
     return _END.split(text)[0].rstrip(".")
 
 
+#: A second sentence that goes on with the idea of the first: for what the GPU waits the rest of the time, unless that is two things.
+_SAME_IDEA = re.compile(r"(The rest|For)\b(?!.*, and for)")
+
+
 def _head(text: str) -> str:
-    """Return the sentence where it fits a headline, else its first one."""
-    return text if len(text) <= _HEADLINE else _END.split(text)[0]
+    """Return the one idea of a sentence: its first half, and the second where it goes on with it and both fit a headline."""
+    first, *rest = _END.split(text, maxsplit=1)
+    whole = not rest or (len(text) <= _HEADLINE and _SAME_IDEA.match(rest[0]) is not None)
+    return text if whole else first
 
 
 def _times(factor: float) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nsysx import units
@@ -13,12 +14,14 @@ from nsysx.pictures import Timeline
 from nsysx.render import answer as answers
 from nsysx.render import finding_view, live_timeline
 from nsysx.render.answer import Worded, part_words
-from nsysx.render.grids import Texts
+from nsysx.render.grids import Grid, Texts
 
 #: In CSS pixels: the widest bar on a 1280-pixel screen without and with labels on its left, the width of a letter, and a margin.
 _WIDE, _WIDE_LABELLED, _LETTER, _MARGIN = 1120, 940, 6.6, 18
 #: Letters of a change in one line of the list.
 _WHAT = 110
+#: Letters of the only change that the card shows whole.
+_CARD = 150
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +59,9 @@ class LaneBoxes:
 class Item:
     """One line of the list of what to do: what, where, what it is worth (``share`` of the step); unfolded the rest.
 
-    ``overlaps``: the numbers of lines above that it overlaps with. ``marked``: the timeline shows where it is, under ``number``.
-    ``states`` are its conditions: state, name, what was seen.
+    ``how`` is what ``what`` leaves out; ``size`` says what is lost, and how far the saving can be off. ``overlaps``: the numbers of
+    lines above that it overlaps with. ``marked``: the timeline shows where it is, under ``number``. ``states`` are its conditions:
+    state, name, what was seen.
     """
 
     number: int
@@ -74,13 +78,20 @@ class Item:
     states: tuple[tuple[str, str, str], ...]
     marked: bool
     overlaps: str
+    size: str
+    evidence: Grid | None
 
 
 @dataclass(frozen=True, slots=True)
 class Screen:
-    """Everything on the first screen."""
+    """Everything on the first screen. ``do`` is each change in one clause, with what it saves by itself where several are made.
+
+    ``places`` are the findings of the list in ``Summary.findings``.
+    """
 
     answer: Worded
+    do: tuple[str, ...]
+    places: frozenset[int]
     now: str
     then: str
     share: float | None
@@ -105,10 +116,26 @@ def _drawn(bar: Bar, longest: float, several: bool) -> Drawn:
     return Drawn(bar.label, units.duration(bar.total_ns), 100 * scale, tuple(boxes), tuple(legend))
 
 
-def _what(text: str) -> str:
-    """Return the first clause of an advice, cut between words."""
+def first_clause(text: str) -> str:
+    """Return the first clause of an advice, cut between words where it is long."""
     first = re.split(r"; |: |\. ", text, maxsplit=1)[0]
     return first if len(first) <= _WHAT else f"{first[:_WHAT].rpartition(' ')[0]} …"
+
+
+def _how(text: str, what: str) -> str:
+    """Return what an advice says beyond its first clause."""
+    rest = text.removeprefix(what)
+    return rest.lstrip(";:. ") if rest != text else text
+
+
+def _do(summary: Summary, texts: Texts) -> tuple[str, ...]:
+    """Return the card of what to do: a change that is short enough whole, else its first clause, which the list goes on from."""
+    do = summary.answer.do
+    whole = [texts(a.text, 500) for a in do]
+    if len(do) == 1 and (do[0].finding is None or len(whole[0]) <= _CARD):
+        return (whole[0],)
+    saved = ["" if a.saving_ns is None or a is do[-1] else f" ({answers.saves(a.saving_ns)})" for a in do]
+    return tuple(f"{first_clause(text)}{saves}" for text, saves in zip(whole, saved, strict=True))
 
 
 def windows(summary: Summary) -> tuple[Timeline, ...]:
@@ -116,18 +143,22 @@ def windows(summary: Summary) -> tuple[Timeline, ...]:
     return summary.timelines[: 2 if step_time.on_average(summary) else 1]
 
 
+def listed(summary: Summary) -> tuple[int, ...]:
+    """Return the findings of the list of what to do (places in ``Summary.findings``): those of the answer first."""
+    first = dict.fromkeys(a.finding for a in summary.answer.do if a.finding is not None)
+    return (*first, *(a.finding for a in summary.answer.also if a.finding not in first))
+
+
 def _items(
-    summary: Summary, said: Worded, redact: bool
+    summary: Summary, said: Worded, chosen: Sequence[int], redact: bool
 ) -> tuple[tuple[Item, ...], tuple[tuple[live_timeline.Mark, ...], ...]]:
     """Return the list of what to do, the first change first, and where each of its lines is in the timelines."""
     texts, findings = Texts(redact, 84), summary.findings or ()
-    lines = dict.fromkeys(a.finding for a in summary.answer.do if a.finding is not None)
     titles = {a.finding: a.text for a in said.also}
-    chosen = [*lines, *(a.finding for a in summary.answer.also if a.finding not in lines)]
     done: dict[int, list[str]] = {}
     for action in summary.answer.do:
         if action.finding is not None:
-            done.setdefault(action.finding, []).append(_what(texts(action.text, 400)))
+            done.setdefault(action.finding, []).append(texts(action.text, 500))
     step, then = step_time.step_ns(summary), said.then_ns
     marks = live_timeline.marks(windows(summary), [findings[n] for n in chosen])
     marked = {mark[0] for of_window in marks for mark in of_window}
@@ -140,35 +171,54 @@ def _items(
         if last and said.now_ns is not None and then is not None:
             saving = said.now_ns - then
         bound = said.bound if last else finding.bound
+        how = done.get(place) or [shown.fix]
         items.append(
             Item(
                 number=number,
                 code=shown.code,
-                what=", then ".join(done.get(place) or [_what(shown.fix)]),
+                what=", then ".join(map(first_clause, how)),
                 title=titles.get(place, shown.title),
                 worth="" if not saving or not step else f"{'up to ' * bound}{units.duration(saving)}",
                 share=min(1.0, saving / step) if saving and step else 0.0,
                 where=shown.where,
                 why=shown.detail,
-                how=shown.fix,
+                how=" ".join(filter(None, (_how(text, first_clause(text)) for text in how))),
                 paste=finding.paste,
                 condition=texts(finding.condition, 300),
                 states=tuple((c.state, texts(c.name, 120), texts(c.detail, 200)) for c in finding.conditions),
                 marked=number in marked,
                 overlaps=" and ".join(str(1 + n) for n, p in enumerate(chosen[: number - 1]) if p in finding.overlaps),
+                size=_size(shown),
+                evidence=shown.evidence,
             )
         )
     return tuple(items), marks
+
+
+def _size(shown: finding_view.FindingView) -> str:
+    """Return what a finding costs, and how far its saving can be off."""
+    said = " ".join(filter(None, (shown.cost, "a step", shown.cost_time)))
+    cost = f"Costs {said}{f': {shown.counted}' if shown.counted else ''}" if shown.cost else ""
+    sure = (
+        f"saves {shown.saving} ({shown.confidence.replace('give or take', '±')})"
+        if shown.saving and shown.confidence
+        else ""
+    )
+    said = "; ".join(filter(None, (cost, sure)))
+    return f"{said[:1].upper()}{said[1:]}." if said else ""
 
 
 def build(summary: Summary, *, redact: bool = True) -> Screen:
     """Return the first screen of a Summary."""
     said = answers.build(summary, redact=redact)
     longest = max((b.total_ns for b in said.bars), default=1) or 1
-    todo, marks = _items(summary, said, redact)
+    places = listed(summary)
+    todo, marks = _items(summary, said, places, redact)
     share = said.then_ns / said.now_ns if said.then_ns is not None and said.now_ns else None
     return Screen(
         answer=said,
+        do=_do(summary, Texts(redact, 84)),
+        places=frozenset(places),
         now=units.duration(said.now_ns) if said.now_ns is not None else "",
         then=units.duration(said.then_ns) if said.then_ns is not None else "",
         share=share,

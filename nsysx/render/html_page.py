@@ -13,9 +13,11 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from nsysx import units
 from nsysx.answer import step_time
+from nsysx.judging.verdict import EACH_STEP
 from nsysx.model import Summary
 from nsysx.pictures import Counters, Queue, Timeline
 from nsysx.render import (
+    beyond,
     charts,
     first_screen,
     glossary,
@@ -151,7 +153,7 @@ _LINES = (
     ("kernel-tables", "Which kernel"),
     ("waiting", "Waits, copies, memory"),
     ("rank-tables", "Ranks"),
-    ("all-findings", "All findings"),
+    ("all-findings", "Other findings"),
     ("experts", "For experts"),
     ("trust", "How far to trust this"),
 )
@@ -166,8 +168,8 @@ def _inside(key: str, shown: view.View, grids: tuple[Grid, ...], timelines: int,
     if key == "timelines":
         return "the slowest steady step" if stepped else "a closer look"
     if key == "all-findings":
-        count = sum(f.verdict == "found" for f in shown.findings or ())
-        return f"{count} found; {len(shown.findings or ()) - count} more were looked for"
+        count, clear = sum(len(g.rows or ()) for g in grids), sum(f.verdict == "clear" for f in shown.findings or ())
+        return f"{count} more found, worth less; {clear} looked for and not found"
     if key == "trust":
         good = sum(c.status == "ok" for c in shown.quality)
         return f"{good} of {len(shown.quality)} checks passed; how it was recorded"
@@ -175,20 +177,25 @@ def _inside(key: str, shown: view.View, grids: tuple[Grid, ...], timelines: int,
     return ", ".join(rows) + (f" and {len(grids) - 4} more" if len(grids) > 4 else "")
 
 
+#: The finding about what a program pays once: where no step is told apart, it may be what the reader looks for.
+_FIRST_CALLS = "NSX103"
+
+
 def _matters(summary: Summary, key: str) -> bool:
-    """Return whether a table says something of a steady step, by what limits it and what was found; without steps all do."""
+    """Return whether a table says something of the step, by what limits it and what is to be done; without steps first calls do."""
     asked = summary.tables[key].shown.matters
-    if not asked or summary.steps.source == "capture":
-        return True
-    return not {summary.verdict.code, *(f.code for f in summary.findings or () if f.verdict == "found")}.isdisjoint(
-        asked
-    )
+    of = {summary.verdict.code, *((summary.findings or ())[place].code for place in first_screen.listed(summary))}
+    if summary.steps.source == "capture":
+        of.add(_FIRST_CALLS)
+    return not asked or not of.isdisjoint(asked)
 
 
-def _groups(summary: Summary, shown: view.View, timelines: int) -> tuple[Group, ...]:
+def _groups(summary: Summary, shown: view.View, timelines: int, redact: bool) -> tuple[Group, ...]:
     """Return the closed lines that are not empty."""
     groups, stepped = [], summary.steps.source != "capture"
     told = [g for g in shown.grids if g.rows and _matters(summary, g.key)]
+    if (others := beyond.table(summary, first_screen.listed(summary), redact=redact)) is not None:
+        told.append(replace(others, group="all-findings"))
     for key, title in _LINES:
         grids = tuple(g for g in told if g.group == key)
         drawn = {
@@ -203,8 +210,10 @@ def _groups(summary: Summary, shown: view.View, timelines: int) -> tuple[Group, 
     return tuple(groups)
 
 
-#: Rows of a table that are seen at once; the others open with a button.
-ROWS = 10
+#: Rows of a table and of evidence, ledgers, and checks that passed that are seen at once; the others open with a button.
+ROWS, EVIDENCE, LEDGERS, PASSED = 10, 3, 2, 2
+#: Columns of a table, the most important first; CSV and JSON have all.
+COLUMNS = 9
 
 #: Ticket systems take no larger attachment, and no reader wants one (bytes).
 MAX_BYTES = 8_000_000
@@ -257,7 +266,8 @@ def _render(summary: Summary, redact: bool, top: int, *, whole: bool = True) -> 
     drawn = _timeline_figures(summary, redact) if whole else []
     screen = first_screen.build(summary, redact=redact)
     windows = _windows(summary, redact) if drawn else ()
-    groups = _groups(summary, shown, len(drawn) - len(windows)) if whole else ()
+    groups = _groups(summary, shown, len(drawn) - len(windows), redact) if whole else ()
+    waterfall = step_waterfall.build(summary) if whole else ()
     seen = [row for group in groups for g in group.grids for row in (g.rows or ())[:ROWS]]
     page = environment.get_template("page.html.j2").render(
         v=shown,
@@ -265,13 +275,19 @@ def _render(summary: Summary, redact: bool, top: int, *, whole: bool = True) -> 
         windows=windows,
         legend=live_timeline.legend(first_screen.windows(summary)) if drawn else (),
         groups=groups,
+        absent=beyond.absent(shown),
         most_rows=ROWS,
+        most_columns=COLUMNS,
+        most_evidence=EVIDENCE,
+        most_ledgers=LEDGERS,
+        most_checks=PASSED + sum(c.status != "ok" for c in shown.quality),
         style=(_TEMPLATES / "page.css").read_text(encoding="utf-8"),
         script=script,
         script_hash=_sha256(script),
         ledger_figure=_ledger_figure(shown) if whole else None,
         steps_figure=_steps_figure(shown, summary.steps.count) if whole else None,
-        waterfall=step_waterfall.build(summary) if whole else (),
+        waterfall=waterfall,
+        evidence=[line for line in shown.evidence if not (waterfall and line.startswith(EACH_STEP))],
         modules=module_icicle.build(summary, redact=redact) if whole else (),
         longest=max((entry.window_ns for entry in shown.ledgers), default=0) or 1,
         timelines=drawn,

@@ -10,7 +10,7 @@ import pytest
 from nsysx.render import html_page
 from tests.render import factory
 from tests.render.test_browser import CHROMIUM, DRIVER, REQUIRED, browser, js, visit
-from tests.samples import DISTINCT, NAMES, Samples
+from tests.samples import DISTINCT, KINDS, NAMES, Samples
 
 __all__ = ["browser"]  # the fixture
 
@@ -69,3 +69,25 @@ def test_the_whole_page_is_few_screens(browser: object, recorded: Samples, tmp_p
         for width in FIRST:
             visit(browser, path, width=width)
             assert js(browser, "return document.documentElement.scrollHeight") <= WHOLE * SCREEN, (path.name, width)
+
+
+#: Most of a screen of 1280x900 that the first screen fills, and most words to read when everything is unfolded.
+MOST_OF_A_SCREEN, MOST_UNFOLDED = 1.1, 4000
+#: Where the closed lines begin; then, with all of them open, how many words are seen.
+_UNFOLDED = """
+const top = document.querySelector(".more").getBoundingClientRect().top + scrollY;
+document.querySelectorAll("details").forEach(d => d.open = true);
+return [top / 900, document.body.innerText.trim().split(/\\s+/).length];
+"""
+
+
+@pytest.mark.skipif(not (CHROMIUM and DRIVER) and not REQUIRED, reason="needs chromium and chromedriver")
+def test_a_page_is_read_to_its_end(browser: object, recorded: Samples) -> None:
+    """One of each kind of program: the answer, the timeline and the list fit a screen, and all there is fits a coffee."""
+    long = {}
+    for name in KINDS:
+        visit(browser, recorded.page(name))
+        screens, words = js(browser, _UNFOLDED)
+        if screens > MOST_OF_A_SCREEN or words > MOST_UNFOLDED:
+            long[name] = (round(screens, 2), words)
+    assert not long, "screens of 900 px above the closed lines, and words when all is unfolded"

@@ -1,8 +1,41 @@
 "use strict";
 /* Only comfort: sorting, a filter box, and opened details on paper. The page says everything without it. */
-var ROWS = 10;
+/* What is beyond the first few of a table or list (class "rest") opens with a button behind it. */
+function foldable(box, count, what, place) {
+  var more = document.createElement("button");
+  function fold(yes) {
+    box.classList.toggle("folded", yes);
+    more.textContent = yes ? count + " more" + what : "Less";
+    more.setAttribute("aria-expanded", String(!yes));
+  }
+  more.type = "button";
+  more.className = "rows";
+  more.addEventListener("click", function () { fold(!box.classList.contains("folded")); });
+  place(more);
+  box.addEventListener("unfold", function () { fold(false); });
+  fold(true);
+  return fold;
+}
+/* Opens all that an element is hidden in. */
+function expose(target) {
+  for (var at = target; at; at = at.parentElement) {
+    if (at.tagName === "DETAILS") at.open = true;
+    if (at.classList.contains("rest")) at.parentElement.dispatchEvent(new Event("unfold"));
+  }
+}
+/* The list of what to do shows as many lines as fit the first screen, two at least; it is called when all above is drawn. */
+function fit(list) {
+  var items = list.querySelectorAll(".item"), last = items.length - 1, limit = 1.07 * window.innerHeight, top = window.scrollY;
+  if (last < 2 || window.matchMedia("print").matches || items[last].getBoundingClientRect().bottom + top <= limit) return;
+  for (var n = last; n > 1 && (n === last || items[n].getBoundingClientRect().bottom + top > limit - 40); n--) items[n].classList.add("rest");
+  foldable(list, last - n, "", function (more) { list.append(more); });
+}
+document.querySelectorAll("[data-most]").forEach(function (box) {
+  var count = Array.prototype.filter.call(box.children, function (one) { return one.classList.contains("rest"); }).length;
+  if (count) foldable(box, count, "", function (more) { if (box.tagName === "DL" || box.tagName === "UL") box.after(more); else box.append(more); });
+});
 document.querySelectorAll("table.sortable").forEach(function (table) {
-  var body = table.tBodies[0], heads = table.tHead.rows[0].cells;
+  var body = table.tBodies[0], heads = table.tHead.rows[0].cells, rest = body.querySelectorAll(".rest").length;
   Array.prototype.forEach.call(heads, function (head, column) {
     var button = document.createElement("button");
     button.type = "button";
@@ -21,23 +54,14 @@ document.querySelectorAll("table.sortable").forEach(function (table) {
       Array.prototype.forEach.call(heads, function (other) { other.removeAttribute("aria-sort"); });
       head.setAttribute("aria-sort", down ? "descending" : "ascending");
       rows.forEach(function (entry, place) {
-        entry[0].classList.toggle("rest", place >= ROWS);
+        entry[0].classList.toggle("rest", place >= body.rows.length - rest);
         body.appendChild(entry[0]);
       });
     });
   });
-  if (body.rows.length <= ROWS) return;
-  var more = document.createElement("button"), rest = body.rows.length - ROWS;
-  function fold(yes) {
-    table.classList.toggle("folded", yes);
-    more.textContent = yes ? rest + " more row" + (rest > 1 ? "s" : "") : "Only the first " + ROWS + " rows";
-    more.setAttribute("aria-expanded", String(!yes));
-  }
-  more.type = "button";
-  more.className = "rows";
-  more.addEventListener("click", function () { fold(!table.classList.contains("folded")); });
-  table.parentNode.insertAdjacentElement("afterend", more);
-  fold(true);
+  if (!rest) return;
+  var fold = foldable(table, rest, " row" + (rest > 1 ? "s" : ""), function (more) { table.parentNode.after(more); });
+  if (body.rows.length <= 10) return;
   var box = document.createElement("input"), wrap = document.createElement("label"), said = document.createElement("span");
   box.type = "search";
   said.className = "sr";
@@ -59,8 +83,7 @@ document.querySelectorAll("table.sortable").forEach(function (table) {
 (function () {
   function reveal() {
     var target = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));
-    for (var at = target; at; at = at.parentElement) if (at.tagName === "DETAILS") at.open = true;
-    if (target) target.scrollIntoView();
+    if (target) { expose(target); target.scrollIntoView(); }
   }
   window.addEventListener("hashchange", reveal);
   reveal();
@@ -78,7 +101,7 @@ document.querySelectorAll("figure[data-live]").forEach(function (figure) {
   var source = figure.getAttribute("data-live");
   if (!source) return;
   var box = document.createElement("div"), open = document.createElement("button"), data = null, canvas, said, from, to;
-  var ROW = 24, AXIS = 22, FLAG = 18, first = figure.hasAttribute("data-first"), flags = 0;
+  var ROW = 21, AXIS = 22, FLAG = 18, first = figure.hasAttribute("data-first"), flags = 0;
   box.className = "live";
   figure.appendChild(box);
   function add(name, act) {
@@ -268,7 +291,7 @@ document.querySelectorAll("figure[data-live]").forEach(function (figure) {
     canvas.addEventListener("click", function (event) {
       if (event.clientY - canvas.getBoundingClientRect().top > flags) return;
       var at = event.clientX - canvas.getBoundingClientRect().left;
-      data.marks.forEach(function (one) { if (Math.abs(one[3] - at) < 8) { show(one); var item = document.getElementById("do-" + one[0]); if (item) item.open = true; } });
+      data.marks.forEach(function (one) { if (Math.abs(one[3] - at) < 8) { show(one); expose(document.getElementById("do-" + one[0])); } });
     });
     canvas.addEventListener("pointerdown", function (event) { held = [event.clientX, from, to]; canvas.setPointerCapture(event.pointerId); });
     canvas.addEventListener("pointerup", function () { held = null; });
@@ -324,3 +347,4 @@ document.querySelectorAll("figure[data-live]").forEach(function (figure) {
   window.addEventListener("resize", function () { if (data) draw(); });
   window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", function () { if (data) draw(); });
 });
+document.querySelectorAll(".todo").forEach(fit);
