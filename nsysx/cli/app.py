@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any
@@ -12,7 +12,6 @@ import typer
 from nsysx import __version__
 from nsysx.cli import calibrate, check, compare, config, doctor, explain, export, report, run, try_, whatif
 from nsysx.cli.declared import Grouped, typed_only
-from nsysx.cli.examples import below
 from nsysx.cli.talk import harmless, talk
 from nsysx.errors import EXIT_USAGE
 
@@ -30,11 +29,26 @@ app = typer.Typer(
 _TYPED_ONLY: dict[str, set[str]] = {}
 
 
+#: Columns of an 80-column terminal that are left beside the indentation.
+_WIDTH = 76
+
+
+def _below(command: str, examples: Sequence[tuple[str, str]]) -> str:
+    """Return the examples of a command for its help, each with a comment beside it or on the next line, behind ``# ``."""
+    shown = [(f"  nsysx {command} {words}".rstrip(), f"  # {comment}") for words, comment in examples]
+    longest = max((len(line) for line, comment in shown if len(line) + len(comment) <= _WIDTH), default=0)
+    lines = ["\b", "Examples:"]  # \b keeps the lines apart
+    for line, comment in shown:
+        fits = len(line) + len(comment) <= _WIDTH
+        lines += [f"{line:<{min(longest, _WIDTH - len(comment))}}{comment}"] if fits else [line, f"    {comment}"]
+    return "\n".join(lines)
+
+
 def _add(room: ModuleType, command: Callable[..., None], short: str, **more: Any) -> None:
     """Add a command of a file. ``short`` is its line in the list of commands, 64 characters at most."""
     name = command.__name__
     _TYPED_ONLY[name] = typed_only(command)
-    app.command(short_help=short, epilog=below(name, room.EXAMPLES), **more)(command)
+    app.command(short_help=short, epilog=_below(name, room.EXAMPLES), **more)(command)
 
 
 _add(

@@ -142,6 +142,8 @@ def real_words(before: int, after: int, low: int, high: int, verdict: str) -> st
     steps = f"{units.duration(before)} before, {units.duration(after)} after"
     if verdict == "same":
         return f"Without the profiler they are the same: {steps}."
+    if not difference:
+        return f"Without the profiler no difference shows: {steps}."
     way = "slower" if difference > 0 else "faster"
     doubt = ", which is not sure" if verdict == "cannot_tell" else ""
     share = _share(difference, before, low, high)

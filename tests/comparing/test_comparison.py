@@ -267,3 +267,4 @@ def test_words_of_one_nanosecond() -> None:
     for difference, way in ((1, "slower"), (-1, "faster")):
         said = real_words(1_000, 1_000 + difference, difference, difference, way)
         assert f"1.00 ns a step {way} (0.1 %, 0.1 to 0.1)" in said
+    assert "no difference shows" in real_words(1_000, 1_000, -9, 9, "cannot_tell")
