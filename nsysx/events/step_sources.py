@@ -66,6 +66,8 @@ def _with_first_call(steps: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
 
 def _from_marks(marks: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
     """Return steps between marks; the last one runs to the end of the last call of the process."""
+    if not marks.height:
+        return pl.DataFrame(schema=STEP)
     last = calls.group_by("process").agg(pl.col("end_ns").max().alias("last_ns"))
     return (
         marks.sort("process", "start_ns")
@@ -85,7 +87,7 @@ def _turns(spans: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
     """Keep one of several optimizers that share a name and take turns: how often they launch repeats after each turn."""
     kept = []
     for (process,), of_process in spans.group_by("process", maintain_order=True):
-        launches = calls.filter((pl.col("process") == process) & (pl.col("kind") == Call.LAUNCH))["start_ns"]
+        launches = calls["start_ns"].filter((calls["process"] == process) & (calls["kind"] == Call.LAUNCH))
         called = launches.sort().to_numpy()
         counts = np.diff(np.searchsorted(called, of_process["end_ns"].to_numpy()))
         every = next(
@@ -119,18 +121,14 @@ def _from_optimizer(ranges: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
 
 def whole_capture(attributed: Attributed) -> pl.DataFrame:
     """Return one step per process: everything that it did."""
-    calls, ops = attributed.api_calls, attributed.gpu_ops
-    rows = pl.concat(
-        [
-            calls.select("process", "thread", "start_ns", "end_ns"),
-            ops.select("process", pl.lit(None, dtype=pl.Int64).alias("thread"), "start_ns", "end_ns"),
-        ]
-    )
+    calls = attributed.api_calls
+    span = pl.col("start_ns").min(), pl.col("end_ns").max()
+    spans = pl.concat([frame.group_by("process").agg(span) for frame in (calls, attributed.gpu_ops)])
     busiest = calls.group_by("process", "thread").len().sort("len", "thread", descending=[True, False])
     main = busiest.unique("process", keep="first", maintain_order=True).select("process", "thread")
     return (
-        rows.group_by("process")
-        .agg(pl.col("start_ns").min(), pl.col("end_ns").max())
+        spans.group_by("process")
+        .agg(span)
         .join(main, on="process", how="left")
         .with_columns(pl.lit(0, dtype=pl.Int64).alias("number"))
         .sort("process")

@@ -159,7 +159,7 @@ def _no_recompilation(case: Case) -> tuple[State, str]:
 def _one_thread(case: Case) -> tuple[State, str]:
     """Return whether one thread drives the model's forward; autograd has a thread of its own, which a graph takes."""
     if not case.profile.once(_phases_known):
-        if case.calls.filter(case.calls["kind"].is_in(Call.LAUNCHES))["thread"].n_unique() <= _WITH_AUTOGRAD:
+        if case.calls["thread"].filter(case.calls["kind"].is_in(Call.LAUNCHES)).n_unique() <= _WITH_AUTOGRAD:
             return "holds", "no more threads launch than the program's and that of autograd"
         return "unknown", "the phases of a step are not recorded"
     threads = case.profile.once(_forward_threads)

@@ -91,8 +91,10 @@ def _of_a_checkpoint(case: Case, gaps: pl.DataFrame) -> Flags:
     """
     steps = case.profile.steps.cpu
     begin = steps.filter((steps["process"] == case.process) & steps["steady"])["start_ns"].sort().to_numpy()
-    ops = case.ops.select("op", "call", "op_kind", "name", "bytes", "end_ns")
-    ops = lookup.ordered(ops.filter((case.ops["device"] == case.device).fill_null(False)), "end_ns", ["op"])
+    ops = case.ops.select("op", "call", "op_kind", "name", "bytes", "end_ns", "device")
+    if case.device is None:
+        return np.zeros(gaps.height, np.bool_)
+    ops = lookup.having(ops, device=case.device)
     out = (ops["op_kind"] == "memcpy") & (ops["name"] == "DtoH")
     calls = case.profile.attributed.api_calls["start_ns"]
     at = calls.gather(ops["call"].fill_null(0)).to_numpy()  # of the step in which it is launched
@@ -101,6 +103,9 @@ def _of_a_checkpoint(case: Case, gaps: pl.DataFrame) -> Flags:
     np.add.at(moved, step, np.where(out.fill_null(False).to_numpy(), ops["bytes"].fill_null(0).to_numpy(), 0))
     saves = moved >= max(SAVED_BYTES, MANY_TIMES * float(np.median(moved[1:])) if len(begin) else 0)
     saved = ops.filter(out.fill_null(False) & pl.Series(saves[step], dtype=pl.Boolean))
+    if not saved.height:
+        return np.zeros(gaps.height, np.bool_)
+    ops = lookup.ordered(ops, "end_ns", ["op"])
     last = np.searchsorted(ops["end_ns"].to_numpy(), gaps["start_ns"].to_numpy(), side="right") - 1
     behind = np.isin(ops["op"].to_numpy()[np.maximum(last, 0)], saved["op"].to_numpy()) & (last >= 0)
     return np.asarray(behind | np.isin(gaps["op"].to_numpy(), saved["op"].to_numpy()), np.bool_)
