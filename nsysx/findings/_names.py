@@ -55,9 +55,10 @@ def near(profile: Profile, calls: Iterable[int]) -> str:
     known = lookup.coded(api["module"], {IN_STEP: 0}) < 0
     known &= api["module"].is_not_null().to_numpy()
     before, behind = _beside(known, api["thread"].to_numpy(), at)
-    parts = [
-        f"{word} {part}" for word, rows in (("after", before), ("before", behind)) if (part := _part(profile, rows))
-    ]
+    earlier, later = (_part(profile, rows) for rows in (before, behind))
+    if earlier and earlier == later:
+        return f"between calls of {earlier}"
+    parts = [f"{word} {part}" for word, part in (("after", earlier), ("before", later)) if part]
     return ", ".join(parts) or _kernel_before(profile, at)
 
 

@@ -38,7 +38,7 @@ from nsysx.findings import _pauses as _pauses_of
 from nsysx.findings._case import Case, Fix, Rule, Worth, ops_of
 from nsysx.findings._once import Takes
 from nsysx.frames.intervals import I64
-from nsysx.model import Finding
+from nsysx.model import Finding, Row
 
 Shares = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
@@ -56,6 +56,8 @@ _SAVE = Fix(
     "Copy to pinned memory without waiting and write from a thread: torch.distributed.checkpoint.async_save, or clones of the "
     "state dict that a thread saves; read other large results rarely"
 )
+#: Files of PyTorch itself: the function that it calls in place of the program's.
+_OF_TORCH = r"(^|/)torch/|^external_utils\.py$"
 #: Slow steps whose numbers are given.
 _LISTED = 8
 #: Slow steps that the title names; a cause that explains less of the difference than this says how much.
@@ -81,7 +83,7 @@ class _Cause(NamedTuple):
     """Something that slow steps have more of than the others: its name, ns a step, a sentence about it, what to change.
 
     ``saving_ns``: what of ``ns`` a change takes away, without tracing; None where that is not known. ``bound``: at most that.
-    ``calls`` are those that it is about, where there are any.
+    ``calls`` are those that it is about, where there are any, ``where`` a line of the program.
     """
 
     name: str
@@ -91,6 +93,7 @@ class _Cause(NamedTuple):
     saving_ns: float | None = None
     bound: bool = False
     calls: tuple[int, ...] = ()
+    where: Row | None = None
 
 
 def _more(values: I64, slow: Mask) -> float:
@@ -119,8 +122,24 @@ def _pauses(case: Case, tiles: pl.DataFrame, slow: Mask) -> list[_Cause]:
         detail = (
             f"For {units.duration(more)} of it the GPU idles during {_pauses_of.told(kind, pauses)} in these steps."
         )
-        causes.append(_Cause(kind.name, more, detail, kind.fix, saved))
+        causes.append(_Cause(kind.name, more, detail, kind.fix, saved, where=_line_of(pauses)))
     return causes
+
+
+def _line_of(pauses: pl.DataFrame) -> Row | None:
+    """Return the line of the program that most of these pauses are about; None for lines of PyTorch's own, which wrap a function."""
+    own = pauses.filter(pl.col("file").is_not_null() & ~pl.col("file").str.contains(_OF_TORCH))
+    lines = own.group_by("file", "line").len().sort("len", "file", "line", descending=[True, False, False])
+    return lines.row(0, named=True) if lines.height else None
+
+
+def _ends_of_gaps(case: Case, tiles: pl.DataFrame, slow: Mask) -> tuple[int, ...]:
+    """Return the calls that end the longest gaps of the slow steps, at least half as long as the longest of all."""
+    idle, begin = case.idle, tiles["start_ns"].to_numpy()
+    step = np.searchsorted(begin, idle["start_ns"].to_numpy(), side="right") - 1
+    gaps = idle.filter(pl.Series((step >= 0) & slow[step], dtype=pl.Boolean) & idle["op"].is_not_null())
+    longest = gaps.group_by("op").agg(pl.col("ns").sum()).filter(2 * pl.col("ns") >= pl.col("ns").max())
+    return tuple(case.profile.attributed.gpu_ops["call"].gather(longest["op"]).drop_nulls().sort().to_list())
 
 
 def _real_share(case: Case) -> Shares:
@@ -295,7 +314,8 @@ def _found(case: Case, tiles: pl.DataFrame, table: pl.DataFrame, slow: Mask, cos
         cost_ns=cost,
         fix=cause.fix if cause else fix,
         evidence=evidence,
-        at=cause.calls if cause else (),
+        where=cause.where if cause else None,
+        at=(cause.calls if cause else ()) or _ends_of_gaps(case, tiles, slow),
         title_as_recorded=True,
         takes=_of_steps(case, tiles, slow),
     )

@@ -196,6 +196,34 @@ def test_a_recompilation_is_named_with_its_reason(tmp_path: Path) -> None:
     assert "len(x) == 4" in finding.detail
 
 
+@pytest.mark.parametrize(
+    ("file", "where"),
+    [
+        ("model.py", {"file": "model.py", "line": 12}),
+        ("/env/lib/torch/_dynamo/external_utils.py", {"near": "between calls of net.forward"}),
+    ],
+)
+def test_a_recompilation_has_a_place(tmp_path: Path, file: str, where: dict[str, object]) -> None:
+    """The line of the function that was compiled; where that is PyTorch's own wrapper, the part of the program that waited for it."""
+    stop = paused("compile", 9_000, id="0/1", function="forward", file=file, line=12, reason="0/0: len(x) == 4")
+    finding = Program().steps(every(4, stop), 14).finding(tmp_path, "NSX109")
+    assert "recompilation" in finding.title
+    assert finding.where == where
+
+
+def test_a_pause_that_nothing_explains_is_between_two_parts_of_the_program(tmp_path: Path) -> None:
+    def body(program: Program, number: int) -> None:
+        healthy(program, number)
+        if number == 6:
+            program.sync()
+            program.host(9_000)
+        with program.range("optimizer AdamW"):
+            program.launch(50)
+
+    finding = Program().steps(body, 12).finding(tmp_path, "NSX109")
+    assert finding.where == {"near": "after net.forward, before AdamW.step"}
+
+
 def test_a_recompilation_that_does_not_come_back_is_in_no_steady_step(tmp_path: Path) -> None:
     stop = paused("compile", 9_000, id="0/1", function="forward", reason="0/0: len(x) == 4")
     finding = Program().steps(every(9, stop), 12).finding(tmp_path, "NSX109")
