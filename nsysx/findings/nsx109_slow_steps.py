@@ -128,8 +128,8 @@ def _pauses(case: Case, tiles: pl.DataFrame, slow: Mask) -> list[_Cause]:
 
 def _line_of(pauses: pl.DataFrame) -> Row | None:
     """Return the line of the program that most of these pauses are about; None for lines of PyTorch's own, which wrap a function."""
-    own = pauses.filter(pl.col("file").is_not_null() & ~pl.col("file").str.contains(_OF_TORCH))
-    lines = own.group_by("file", "line").len().sort("len", "file", "line", descending=[True, False, False])
+    elsewhere = pauses.filter(pl.col("file").is_not_null() & ~pl.col("file").str.contains(_OF_TORCH))
+    lines = elsewhere.group_by("file", "line").len().sort("len", "file", "line", descending=[True, False, False])
     return lines.row(0, named=True) if lines.height else None
 
 
