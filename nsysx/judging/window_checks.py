@@ -62,7 +62,7 @@ def _parts(profile: Profile) -> list[Check]:
         clock = record["unrecorded_steps"].get("clock")
         which = "after" if not two else "between"
         said += f". {units.several(len(lengths), 'step')} {which} them ran without the profiler and were timed by the {clock}'s clock"
-        said += _drift(lengths)
+        said += _drift(lengths) + _by_rank(profile)
     if again := bare.after(record):
         said += f". So did the {units.several(len(again), 'step')} after them: {units.duration(round(float(np.mean(again))))} in the mean"
     if stopped := [ns for ns in pauses if ns]:
@@ -103,6 +103,16 @@ def _drift(lengths: np.ndarray[Any, np.dtype[np.int64]]) -> str:
     if abs(last - first) <= _DRIFT * mean:
         return ""
     return f", {units.duration(round(first))} in the mean of their first quarter and {units.duration(round(last))} in that of the last"
+
+
+def _by_rank(profile: Profile) -> str:
+    """Return the mean length of a bare step on each rank, over the last steps that all have, "" for a single process."""
+    ranks = {str(p["rank"]): known for p in profile.trace.capture.probe if p.get("rank") and (known := bare.lengths(p))}
+    if len(ranks) < 2:
+        return ""
+    common = min(map(len, ranks.values()))
+    means = {rank: units.duration(round(sum(known[-common:]) / common)) for rank, known in ranks.items()}
+    return f", the same steps by rank: {', '.join(f'{rank} {mean}' for rank, mean in sorted(means.items()))}"
 
 
 def _missed(profile: Profile, lengths: np.ndarray[Any, np.dtype[np.int64]]) -> list[Check]:

@@ -133,7 +133,7 @@ def _run_in(folder: Path, command: Sequence[str], options: Options, nsys: Nsys, 
     limit = limits.of(options.limit, options.steps, options.nsys_args)
     options, why_all = two_windows.decided(command, options, nsys, given)
     environment = users | probe_environment(options, users, probe_dir, own_lines=own_lines)
-    environment |= two_windows.detaching(options, nsys, users, driver_version())
+    environment |= two_windows.detaching(options, nsys, users, driver_version()) | two_windows.of_job(command, options)
     _announce(command, options, nsys, result.outputs, why_all)
     if options.then and options.steps is None and limit is None:
         say("warning: without a window and a limit, --then stop has nothing to wait for: the command runs to its end")
@@ -225,7 +225,7 @@ def dry_run(command: Sequence[str], options: Options) -> str:
     given = users | probe_environment(options, users, folder, own_lines=own_lines)
     options, _ = two_windows.decided(command, options, nsys, given)
     environment = probe_environment(options, users, folder, own_lines=own_lines)
-    environment |= two_windows.detaching(options, nsys, users, driver_version())
+    environment |= two_windows.detaching(options, nsys, users, driver_version()) | two_windows.of_job(command, options)
     stem = outputs.stem.absolute()
     lines = [f"mkdir -p {shlex.quote(str(folder))}"]
     lines += [f"export {name}={shlex.quote(value)}" for name, value in environment.items()]

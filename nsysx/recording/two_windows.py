@@ -10,6 +10,7 @@ So nsys is told to take CUPTI out of the process at a window's end and to bring 
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -36,6 +37,7 @@ _CAN_DETACH, _DRIVER_OF_CUDA_12 = (2024, 5), 525
 #: Whether the Python that runs the command finds the probe, and what it needs to send the range.
 _CHECK = "import sys, ctypes, sitecustomize, nsysx_probe.capture_range; raise SystemExit(sys.version_info < (3, 9))"
 _CHECK_S = 20.0
+_SEVERAL = "there are several processes"
 #: Environment variables with which a launcher says how many processes a job has.
 _SIZES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS")
 
@@ -73,6 +75,21 @@ def decided(
     return replace(options, steps=None if why else WINDOWS), why
 
 
+def torchrun_of(command: Sequence[str]) -> str:
+    """Return the Python that torchrun runs with, "" if the command is not torchrun."""
+    words = list(command)
+    if words[1:2] == ["-m"] and words[2:3] and words[2] in ("torch.distributed.run", "torch.distributed.launch"):
+        return words[0]
+    launcher = shutil.which(words[0]) if Path(words[0]).name == "torchrun" else None
+    beside = Path(launcher).with_name("python") if launcher else None
+    return str(beside) if beside is not None and beside.is_file() else ""
+
+
+def of_job(command: Sequence[str], options: Options) -> dict[str, str]:
+    """Return the variable that tells the ranks of a job that they have two windows, {} for a program of one process."""
+    return {"NSYSX_JOB": "1"} if options.steps == WINDOWS and torchrun_of(command) else {}
+
+
 def obstacle(command: Sequence[str], options: Options, nsys: Nsys, environment: Mapping[str, str]) -> str:
     """Return why this run cannot have two windows, "" if it can. ``environment`` is that of the command, with the probe's."""
     if not options.probe:
@@ -83,17 +100,22 @@ def obstacle(command: Sequence[str], options: Options, nsys: Nsys, environment: 
         return f"nsys {nsys.version} cannot record two windows"
     if any(OF_CAPTURE.match(word) for word in options.nsys_args):
         return "--nsys-arg says when to record"
+    of_job = options.steps == WINDOWS and torchrun_of(command)
     if options.per_rank or any(environment.get(name, "1") not in ("", "0", "1") for name in _SIZES):
-        return "there are several processes"
+        return _SEVERAL
     of_one = ("clocks", "calibrate", "gpu_metrics", "memory", "python", "gil", "lines")
     other = {"--" + name.replace("_", "-"): getattr(options, name) for name in of_one}
     if used := next((name for name, on in other.items() if on), ""):
         return f"{used} goes with one window only"
     words = list(command)
+    if of_job:
+        return "" if _can_send(of_job, environment) else "its Python does not start the probe"
+    if torchrun_of(command):
+        return f"{_SEVERAL}; --steps windows times each rank's steps without the profiler"
     if not re.fullmatch(r"python[\d.]*", Path(words[0]).name):
         return f"{Path(words[0]).name} is not Python"
     if words[1:2] == ["-m"] and words[2:3] and words[2] in LAUNCHERS:
-        return "there are several processes"
+        return _SEVERAL
     return "" if _can_send(words[0], environment) else "its Python does not start the probe"
 
 

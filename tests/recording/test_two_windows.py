@@ -27,6 +27,7 @@ from tests.recording.test_run_e2e import nsys, profile  # noqa: F401 - fixtures
 HELP = "\t--nvtx-capture=\n\t-o, --output=\n 'none', 'stop', 'repeat[:N]' or 'repeat-shutdown:N'.\n"
 CAN = Nsys(Path("/n/nsys"), "2025.3.1", HELP, "")
 WANTED = Options(steps="windows")
+SEVERAL = "there are several processes; --steps windows times each rank's steps without the profiler"
 
 
 def given(options: Options = WANTED) -> dict[str, str]:
@@ -89,9 +90,10 @@ def test_cupti_leaves_the_program_between_windows_where_that_is_safe(
         (["python", "x.py"], WANTED, replace(CAN, profile_help="-o"), {}, "nsys 2025.3.1 cannot record two windows"),
         (["python", "x.py"], replace(WANTED, nsys_args=("--duration=3",)), CAN, {}, "--nsys-arg says when to record"),
         (["python", "x.py"], WANTED, CAN, {"WORLD_SIZE": "2"}, "there are several processes"),
-        (["python", "-m", "torch.distributed.run", "x.py"], WANTED, CAN, {}, "there are several processes"),
+        (["python", "-m", "torch.distributed.run", "x.py"], Options(), CAN, {}, SEVERAL),
+        (["python", "-m", "accelerate", "x.py"], WANTED, CAN, {}, "there are several processes"),
         (["python", "x.py"], replace(WANTED, clocks=True), CAN, {}, "--clocks goes with one window only"),
-        (["torchrun", "x.py"], WANTED, CAN, {}, "torchrun is not Python"),
+        (["/nowhere/torchrun", "x.py"], WANTED, CAN, {}, "torchrun is not Python"),
         (["/nowhere/python", "x.py"], WANTED, CAN, {}, "its Python does not start the probe"),
     ],
 )
@@ -108,6 +110,9 @@ def test_where_the_range_might_not_come_everything_is_recorded(
 
 def test_a_python_is_asked_and_two_windows_are_had() -> None:
     assert two_windows.decided([sys.executable, "x.py"], WANTED, CAN, given()) == (WANTED, "")
+    job = [sys.executable, "-m", "torch.distributed.run", "x.py"]  # only where they are asked for
+    assert two_windows.decided(job, WANTED, CAN, given()) == (WANTED, "")
+    assert two_windows.of_job(job, WANTED) and not two_windows.of_job([sys.executable, "x.py"], WANTED)
     assert two_windows.decided(["python", "x.py"], Options(steps="all"), CAN, given()) == (Options(), "")
     assert two_windows.decided(["python", "x.py"], Options(steps="3:4"), CAN, given())[0].steps == "3:4"
 
@@ -284,3 +289,46 @@ def test_a_program_that_replaces_itself_between_the_windows(profile: Any, tmp_pa
     summary = summarize([tmp_path / "r.sqlite"])
     (check,) = [check for check in summary.quality if check.check == "windows"]
     assert "replaced itself by another one (exec), of which nothing was recorded" in check.detail
+
+
+JOB = """
+import os, time, torch
+import torch.distributed as dist
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 8))
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+ends = []
+for i in range(100):
+    time.sleep(0.03)
+    optimizer.zero_grad()
+    net(torch.randn(4, 8)).square().mean().backward()
+    optimizer.step()
+    ends.append(time.perf_counter())
+open(f"ends{dist.get_rank()}.txt", "w").write(" ".join(map(str, ends)))
+dist.destroy_process_group()
+"""
+
+
+def test_ranks_pause_together_and_each_times_its_own_steps(profile: Any, tmp_path: Path) -> None:  # noqa: F811
+    (tmp_path / "job.py").write_text(JOB)
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "job.py")
+    run = profile(sys.executable, *torchrun, options=("--no-report", "--steps", "windows"))
+    assert run.code == 0 and run.facts["files"]["cold"] == "r.cold.sqlite"
+    ranks = sorted((p for p in run.facts["probe"] if p["rank"] is not None), key=lambda p: p["rank"])
+    first, end = ranks[0]["capture_steps"]
+    assert ranks[1]["capture_steps"] == [first, end] and not ranks[0]["errors"] + ranks[1]["errors"]
+    assert [bool(p["window_pauses_ns"][0]) for p in ranks] == [True, False]  # one of them opens and closes for both
+    longest = []
+    for p in ranks:
+        ends = [float(word) for word in (tmp_path / f"ends{p['rank']}.txt").read_text().split()]
+        own = [(after - before) * 1e9 for before, after in pairwise(ends)]  # of steps 1, 2, ...
+        told = p["unrecorded_steps"]["lengths_ns"]
+        same = own[first - 2 - len(told) : first - 2]
+        assert len(told) >= 8 and abs(sum(told) - sum(same)) < 0.1 * sum(same)
+        longest.append(own.index(max(own[: first - 1])))
+    assert longest[0] == longest[1]
+    trace = summarize([tmp_path / "r.sqlite"])
+    (check,) = [check for check in trace.quality if check.check == "windows"]
+    assert "the same steps by rank: 0 " in check.detail
+    assert next(check for check in trace.quality if check.check == "probe ranges").status == "ok"

@@ -236,10 +236,20 @@ def ours() -> bool:
     return bool(_calls)
 
 
+def of_rank() -> bool:
+    """Return whether this process is a rank of a job with two windows."""
+    return bool(os.environ.get("NSYSX_JOB") and os.environ.get("LOCAL_RANK")) and os.environ.get("NSYSX_STEPS") == MODE
+
+
+def _may_open() -> bool:
+    """Return whether this process may open windows: any in a program of one process, of a job the first rank of the node."""
+    return not os.environ.get("NSYSX_JOB") or os.environ.get("LOCAL_RANK") == "0"
+
+
 def start() -> None:
     """Open the first window if this run has two, and this process is the one that opens them."""
     library = os.environ.get("NVTX_INJECTION64_PATH", "")
-    if os.environ.get("NSYSX_STEPS") == MODE and library and claim():
+    if os.environ.get("NSYSX_STEPS") == MODE and library and _may_open() and claim():
         if os.environ.get("NSYSX_LIMIT"):
             _limited.append(os.environ["NSYSX_PROBE_DIR"])
         try:

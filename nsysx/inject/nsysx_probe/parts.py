@@ -12,7 +12,7 @@ from .output import Output
 from .pauses import Pauses
 from .timing import Timing
 from .trial import Trial
-from .two_windows import TwoWindows
+from .two_windows import TwoWindows, WindowsOfRank
 from .window import Window
 
 
@@ -31,7 +31,11 @@ def make(torch: Any, out: Output) -> Parts:
     """Make the parts as the environment asks for them."""
     clock, timing = StepClock(torch), None
     capture_range.fall_back(out.backend)
-    window: Window = TwoWindows(out, clock) if capture_range.ours() else Window(out, clock)
+    window: Window = Window(out, clock)
+    if capture_range.of_rank():
+        window = WindowsOfRank(out, clock)
+    elif capture_range.ours():
+        window = TwoWindows(out, clock)
     timed = out.environ.get("NSYSX_TIMING") == "1"
     if timed:
         first, last = window.first, window.last

@@ -23,7 +23,8 @@ operators on and off; ``pauses`` records garbage collections and compilations; `
 
 Environment: NSYSX_PROBE_DIR (the folder of probe-<pid>.json), NSYSX_MARKS=few|all|off (in which steps modules are marked),
 NSYSX_DEPTH=N (modules at most N path parts deep), NSYSX_ONLY=REGEX (modules whose path matches), NSYSX_BACKWARD=marks|ops|off,
-NSYSX_STEPS=A:B|auto (only these steps are captured, all others run without ranges), NSYSX_LINES=1 (a mark with the Python
+NSYSX_STEPS=A:B|auto|windows (only these steps are captured, all others run without ranges), NSYSX_LIMIT=1 (windows close when
+``nsysx run`` asks for it), NSYSX_JOB=1 (ranks have the same windows), NSYSX_LINES=1 (a mark with the Python
 line of each wait), NSYSX_OPS=1 (operators with their shapes, where modules are marked), NSYSX_PAUSES=0 (collections and
 compilations are not recorded), NSYSX_TIMING=1 (no ranges at all, only the length of each step),
 NSYSX_TRIAL (the same for ``nsysx try``: see trial).

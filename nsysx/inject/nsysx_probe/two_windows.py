@@ -30,6 +30,8 @@ _AS_LONG = 2.0
 _MOST_STEPS, _MOST_NS, _LEAST_STEPS = 64, 30_000_000_000, 3
 #: A second window that reaches the limit closes once it has so many steps: with them the report takes its averages from it.
 _WHOLE = 8
+#: Ranks of a job close and open by the number of the step, which all have in common: so many steps, and so many bare ones after them.
+_RANKS_COLD, _RANKS_BARE = 24, 48
 
 
 class TwoWindows(Window):
@@ -134,3 +136,29 @@ class TwoWindows(Window):
         """Compare a step's shape with the one before, as long as the first window is open."""
         if self.cold:
             super().step_ended(shape)
+
+
+class WindowsOfRank(TwoWindows):
+    """The two windows of one rank of a job: the same steps on every rank, so that none waits for another more than once for each.
+
+    What nsys records is decided for all processes of a node at once, so only one of them has the range (``capture_range.ours``). The
+    others stop and begin with their ranges at the same steps, and each times its own bare steps.
+    """
+
+    def comes(self, index: int, ahead: int) -> bool:
+        """Return whether step ``index`` is followed in full; the steps of the second window are known from the beginning."""
+        if self.first is None and not self.cold:
+            self.first = _RANKS_COLD + _RANKS_BARE
+            self.last = self.first + AUTO_STEPS - 1
+        return super().comes(index, ahead)
+
+    def closes(self, index: int, *, marked: bool = False) -> bool:
+        """Return whether the open window closes with step ``index``."""
+        capture_range.step_ended(first=not self._in_window)
+        self._in_window += 1
+        return index >= _RANKS_COLD - 1 if self.cold else Window.closes(self, index)
+
+    def open(self, torch: Any) -> None:
+        """Open the second window if this rank does."""
+        if capture_range.ours():
+            super().open(torch)
