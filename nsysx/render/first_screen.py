@@ -128,7 +128,7 @@ def _how(text: str, what: str) -> str:
     return rest.lstrip(";:. ") if rest != text else text
 
 
-def _do(summary: Summary, texts: Texts) -> tuple[str, ...]:
+def changes(summary: Summary, texts: Texts) -> tuple[str, ...]:
     """Return the card of what to do: a change that is short enough whole, else its first clause, which the list goes on from."""
     do = summary.answer.do
     whole = [texts(a.text, 500) for a in do]
@@ -217,7 +217,7 @@ def build(summary: Summary, *, redact: bool = True) -> Screen:
     share = said.then_ns / said.now_ns if said.then_ns is not None and said.now_ns else None
     return Screen(
         answer=said,
-        do=_do(summary, Texts(redact, 84)),
+        do=changes(summary, Texts(redact, 84)),
         places=frozenset(places),
         now=units.duration(said.now_ns) if said.now_ns is not None else "",
         then=units.duration(said.then_ns) if said.then_ns is not None else "",

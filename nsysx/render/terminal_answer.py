@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from rich.console import Console
 from rich.text import Text
@@ -13,8 +14,10 @@ from nsysx.advice import Bar
 from nsysx.catalogue import Paint
 from nsysx.model import Summary
 from nsysx.render import answer as answers
+from nsysx.render import first_screen
 from nsysx.render.answer import Worded, part_words
 from nsysx.render.answer_text import MOST_TRIED, also_worth, worth_text, wrapped
+from nsysx.render.grids import Texts
 
 #: Characters for the parts of a bar, busy and idle, with and without Unicode: one for one meaning in all bars of a picture.
 _BUSY, _IDLE = "█▓▒▚▞▙▛", "░·╱╌┊:"
@@ -31,7 +34,7 @@ _MOST_NAMED = 4
 _WIDEST = 100
 _MOST_LINES, _MOST_LINES_OF_CODE = 25, 5
 #: Numbers of bars, other findings and lines of code to show, from most to fewest: the first that fit are taken.
-_LEFT = ((6, 5, 5), (6, 3, 5), (3, 3, 5), (2, 3, 4), (2, 2, 3), (1, 2, 3), (1, 1, 3), (1, 1, 2))
+_LEFT = ((6, 5, 5), (6, 3, 5), (3, 3, 5), (2, 3, 4), (2, 2, 3), (1, 2, 3), (1, 1, 3), (1, 0, 3))
 
 
 def _signs(bars: Sequence[Bar], plain: bool) -> dict[tuple[str, bool], str]:
@@ -83,9 +86,30 @@ def _colored(line: str, bars: Sequence[Bar], plain: bool) -> Text:
 
 
 def _code(paste: str, width: int) -> list[str]:
-    """Return the first lines of code to paste; a comment is dropped where it has no room, a line never is."""
+    """Return the first lines of code to paste; where one has no room its comment is dropped, then it goes on inside its brackets."""
     rows = [row for row in paste.splitlines() if row.strip()][:_MOST_LINES_OF_CODE]
-    return [row if len(row) <= width else row.partition("  #")[0].rstrip() for row in rows]
+    return [part for row in rows for part in _broken(row, width)]
+
+
+def _broken(row: str, width: int) -> list[str]:
+    """Return one line of code as lines of at most ``width`` where brackets let Python go on: pasted, it is the same."""
+    if len(row) > width:
+        row = re.sub(r"(?<=\S)(?:\s{2,}#.*|\s+#[^'\"]*)$", "", row)
+    places = [m.end() for m in re.finditer(r", |\(", row[:width]) if _depth(row[: m.end()]) > 0]
+    if len(row) <= width or not places:
+        return [row]
+    rest = row[places[-1] :].lstrip()
+    indent = " " * (len(row) - len(row.lstrip()) + 4)
+    return [
+        row[: places[-1]].rstrip(),
+        *(_broken(indent + rest, width) if len(rest) < len(row) - 8 else [indent + rest]),
+    ]
+
+
+def _depth(code: str) -> int:
+    """Return how many brackets are open at the end of a piece of code, with what is quoted left out."""
+    bare = re.sub(r"'[^']*'|\"[^\"]*\"", "", code)
+    return sum(bare.count(c) for c in "([{") - sum(bare.count(c) for c in ")]}")
 
 
 def lines(
@@ -94,10 +118,13 @@ def lines(
     """Return (text, style) of each line: at most 25 where that is possible by leaving out what matters least."""
     said = answers.build(summary, redact=False, typed=typed, command=command)
     width = max(40, min(width, _WIDEST))
-    for bars, also, code in _LEFT:
-        out = _lines(said, width, plain, bars, also, code)
-        if len(out) <= _MOST_LINES:
-            break
+    short = first_screen.changes(summary, Texts(False, 84))
+    numbered = short[0] if len(short) == 1 else " ".join(f"({i}) {text}." for i, text in enumerate(short, 1))
+    for worded in (said, replace(said, do=numbered)):  # the page says what the first clause of a change leaves out
+        for bars, also, code in _LEFT:
+            out = _lines(worded, width, plain, bars, also, code)
+            if len(out) <= _MOST_LINES:
+                return out
     return out
 
 
@@ -128,7 +155,8 @@ def _lines(said: Worded, width: int, plain: bool, bars: int, also: int, code: in
         ]
         head = ""
     if left := len(said.also) - also:
-        out += [(f"       and {left} more in the page and in --full", "")] if left > 0 else []
+        more = f"and {left} more" if also else f"{left} found,"
+        out += [(f"{head:<7}{more} in the page and in --full", "")] if left > 0 else []
     out += [(f"NEXT   {said.next}", "dim")] if said.next else []
     return out
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import io
 import itertools
 import json
@@ -16,7 +17,7 @@ from rich.console import Console
 
 from nsysx.errors import EXIT_USAGE, NsysxError
 from nsysx.model import SCHEMA, Summary
-from nsysx.render import json_text, markdown, terminal
+from nsysx.render import json_text, markdown, terminal, terminal_answer
 from tests.render import factory
 
 
@@ -245,3 +246,18 @@ def test_figures_over_the_whole_capture_are_never_divided_by_steps(full):
         "400 us per step", ""
     )
     assert re.search(r"^cudaStreamSynchronize +blocks.1.loss +380\.0 ms +60\.00 ms", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "kept = torchvision.ops.batched_nms(boxes.view(-1, 4), scores.view(-1), image_of_box, 0.5)",
+        "groups = x[order].view(experts, -1, x.shape[1]) # as many rows for each: pad, or drop what is over the capacity",
+        'optimizer = torch.optim.AdamW(model.parameters(), lr=base_rate, fused=True)  # say "fused" and not "foreach"',
+    ],
+)
+def test_code_to_paste_fits_the_terminal_and_is_still_the_same_code(code: str) -> None:
+    shown = terminal_answer._code(code, 60)
+    assert max(map(len, shown)) <= 60
+    assert ast.dump(ast.parse("\n".join(shown))) == ast.dump(ast.parse(code))
+    assert terminal_answer._code(code, 200) == [code], "nothing is broken or dropped where there is room"
