@@ -258,7 +258,7 @@ def _replayed(said: Answer) -> str:
     if not now or not alone:
         return ""
     times = f" ({_times(now / alone)})" if alone < now else ""
-    return f"Replayed: {units.duration(alone)}{times}; the rest is the error of the replay and what it cannot know."
+    return f"Replayed: {units.duration(alone)}{times}; the rest is open."
 
 
 #: What is known of a change that was tried, from what matters most.

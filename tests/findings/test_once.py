@@ -80,7 +80,7 @@ def test_a_pause_counts_with_the_finding_about_it_and_not_with_the_one_about_all
     assert set(also.overlaps) <= {"NSX102", "NSX114", "NSX113"}
     assert also.overlaps
     page = html_page.render(summary)
-    assert "(overlaps with 1" in page
+    assert "(overlaps 1" in page
     assert "count here, the rest with what it overlaps with" in page or "none of it counts here" in page
 
 
