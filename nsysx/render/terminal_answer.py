@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -146,7 +147,7 @@ def _lines(said: Worded, width: int, plain: bool, bars: int, also: int, code: in
         out += [(row, "green" if ": faster" in line else "") for row in wrapped(line, width, head)]
         head = ""
     sure = f"{said.level}: {said.why}"
-    out.append((f"SURE   {sure if len(sure) <= width - 7 else f'{sure[: width - 10].rstrip()}...'}", ""))
+    out.append((f"SURE   {textwrap.shorten(sure, width - 7, placeholder='...')}", ""))
     head = "ALSO"
     for entry in said.also[:also]:
         worth = also_worth(entry)
