@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,10 +11,12 @@ import numpy as np
 
 from nsysx import ids
 from nsysx.events.trend import SPREAD, Trend, trend
-from nsysx.model import Row
+from nsysx.model import Capture, Row
 
 #: No step is longer than an hour (ns); a larger value in a file is rejected.
 _LONGEST_NS = 3_600e9
+#: What nsys says when CUPTI has left the program at a window's end.
+CUPTI_LEFT = "CUPTI was finalized"
 #: From so many steps on, their course is that of the program.
 _ENOUGH = 24
 
@@ -23,15 +26,19 @@ def lengths(record: Mapping[str, Any]) -> list[int]:
     return _noted(record, "lengths_ns")
 
 
-def after(record: Mapping[str, Any]) -> list[int]:
-    """Return the lengths (ns) of the bare steps after the second window, [] without any."""
-    return _noted(record, "after_ns")
+def after(record: Mapping[str, Any], capture: Capture) -> list[int]:
+    """Return the lengths (ns) of the bare steps after the second window, [] without any, or if nsys was in their calls."""
+    return _noted(record, "after_ns") if detached(record, capture) else []
 
 
-def detached(record: Mapping[str, Any]) -> bool:
-    """Return whether nothing of nsys was in the program's CUDA calls between the windows, so that launches took as long as without."""
+def detached(record: Mapping[str, Any], capture: Capture) -> bool:
+    """Return whether nothing of nsys was in the program's CUDA calls between the windows, so that launches took as long as without.
+
+    nsys was asked to leave them, and says that it did.
+    """
     noted = record.get("unrecorded_steps")
-    return isinstance(noted, dict) and noted.get("detached") is True
+    asked = isinstance(noted, dict) and noted.get("detached") is True
+    return asked and any(re.search(CUPTI_LEFT, d["text"], re.IGNORECASE) for d in capture.diagnostics)
 
 
 def _noted(record: Mapping[str, Any], name: str) -> list[int]:

@@ -63,13 +63,13 @@ def _parts(profile: Profile) -> list[Check]:
         which = "after" if not two else "between"
         said += f". {units.several(len(lengths), 'step')} {which} them ran without the profiler and were timed by the {clock}'s clock"
         said += _drift(lengths) + _by_rank(profile)
-    if again := bare.after(record):
+    if again := bare.after(record, profile.trace.capture):
         said += f". So did the {units.several(len(again), 'step')} after them: {units.duration(round(float(np.mean(again))))} in the mean"
     if stopped := [ns for ns in pauses if ns]:
         said += f". Each window's end stopped the program: {' and '.join(map(units.duration, stopped))}"
     if _replaced(profile):
         said += ". Then the program replaced itself by another one (exec), of which nothing was recorded"
-    if len(lengths) and not bare.detached(record) and profile.attributed.gpu_ops.height:
+    if len(lengths) and not bare.detached(record, profile.trace.capture) and profile.attributed.gpu_ops.height:
         said += ". This nsys stays in the program's CUDA calls once it recorded: without it, steps that wait for launches may be up to"
         said += " 30 % shorter, which the bounds of the step hold. nsys 2024.5 with driver 525, or newer, leaves them"
     return [Check("windows", "ok", said), *_missed(profile, lengths)]

@@ -22,8 +22,10 @@ _DIAGNOSTIC = re.compile(
     r"|legacy \(software|dropped|lost|overflow",
     re.IGNORECASE,
 )
-#: How CUDA was traced, and that the trace is incomplete: nsys reports both as mere information.
-_MODE = re.compile(r"legacy \(software|Hardware tracing used|CUPTI events might be missing", re.IGNORECASE)
+#: How CUDA was traced, that the trace is incomplete, and that CUPTI left the program: nsys reports them as mere information.
+_MODE = re.compile(
+    r"legacy \(software|Hardware tracing used|CUPTI events might be missing|CUPTI was finalized", re.IGNORECASE
+)
 
 
 #: Capture options that may be shown: none of them can hold a path, a name or a secret.

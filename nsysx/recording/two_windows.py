@@ -27,7 +27,7 @@ WINDOWS = capture_range.MODE
 ENVIRONMENT = {"NSYS_NVTX_PROFILER_REGISTER_ONLY": "0"}
 #: Settings of nsys that it reads from this variable, and those with which a step is as short after a window as before the first: on
 #: an H100 (nsys 2025.3, CUDA 13, 1,000 launches a step, two processes each) 9.5 and 11.6 ms where it was 9.5 and 11.7. Without
-#: them 8.9 and 10.9 became 12.5 and 14.1, to the program's end. The pause at a window's end is 0.9 s for 3.1.
+#: them 8.9 and 10.9 became 12.5 and 14.1, to the program's end. nsys says so in a report: "The CUPTI was finalized".
 DIRECTIVES = "NSYS_CONFIG_DIRECTIVES"
 _DETACHING = ("CuptiSubscribeOnStart=true", capture_range.DETACHED)
 #: The first nsys with the CUPTI of CUDA 12.6, and the first driver for which nsys loads a CUPTI that new: older ones crash where

@@ -18,6 +18,7 @@ from nsysx.catalogue import Call, Cause
 from nsysx.events import bare
 from nsysx.events.profile import Profile
 from nsysx.frames.statistics import bootstrap_bounds
+from nsysx.model import Capture
 
 Source = Literal["in_process", "second_run", "modelled", "assumed"]
 
@@ -169,20 +170,20 @@ def measured(profile: Profile, numbers: Collection[int]) -> Measured | None:
     second run says nothing of what lies between.
     """
     run, parts = profile.trace.run, profile.steps.parts
-    known = _in_process(run, profile.steps.process)
+    known = _in_process(run, profile.trace.capture, profile.steps.process)
     if known is None:
         return _second_run(run, numbers) if parts == 1 else None
     return replace(known, step_ns=known.step_ns * parts, low_ns=known.low_ns * parts, high_ns=known.high_ns * parts)
 
 
-def _in_process(run: Mapping[str, Any], process: int) -> Measured | None:
+def _in_process(run: Mapping[str, Any], capture: Capture, process: int) -> Measured | None:
     for record in run.get("probe") or ():
         unrecorded = record.get("unrecorded_steps") if isinstance(record, dict) else None
         if not isinstance(unrecorded, dict) or record.get("pid") not in (None, ids.pid_of(process)):
             continue
         step, low, high, count = (unrecorded.get(k) for k in ("median_ns", "low_ns", "high_ns", "count"))
         if between := bare.lengths(record):
-            return _beside_windows(between, bare.after(record), detached=bare.detached(record))
+            return _beside_windows(between, bare.after(record, capture), detached=bare.detached(record, capture))
         if _number(step) and _number(low) and _number(high) and _number(count) and step > 0 and count > 0:
             return Measured("in_process", round(step), round(min(low, step)), round(max(high, step)), int(count))
     return None

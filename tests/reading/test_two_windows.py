@@ -62,8 +62,12 @@ def written(
     bare_growth_ns: int = 0,
     after_ns: Sequence[int] = (),
     detached: bool = True,
+    left: bool = True,
 ) -> Path:
-    part(0, cold, at=3 * MS, load_ns=40 * MS).write(folder / "r.cold.sqlite")
+    start = part(0, cold, at=3 * MS, load_ns=40 * MS)
+    if left:
+        start.diagnostic("The CUPTI was finalized to allow another client to subscribe.", severity=1)
+    start.write(folder / "r.cold.sqlite")
     path = part(100, steady, at=900 * MS, extra_domain=True, growth_ns=growth_ns).write(folder / "r.sqlite")
     bare = {
         "lengths_ns": [1_500 * US + i * bare_growth_ns for i in range(40)],
@@ -91,8 +95,10 @@ def test_steps_after_the_windows_count_and_the_bounds_hold_both_parts(tmp_path: 
 
 
 @pytest.mark.traced
-def test_where_nsys_stayed_in_the_calls_the_step_may_be_shorter(tmp_path: Path) -> None:
-    summary = summarize([written(tmp_path, detached=False)])
+@pytest.mark.parametrize(("detached", "left"), [(False, True), (True, False)])
+def test_where_nsys_stayed_in_the_calls_the_step_may_be_shorter(tmp_path: Path, detached: bool, left: bool) -> None:
+    """It was not asked to leave them, or it does not say that it did: what was timed after the windows is slower still."""
+    summary = summarize([written(tmp_path, after_ns=[1_800 * US] * 20, detached=detached, left=left)])
     step = summary.unprofiled
     assert step is not None and (step.step_ns, step.low_ns) == (1_500 * US, round(0.7 * 1_500 * US))
     said = next(c.detail for c in summary.quality if c.check == "windows")
