@@ -27,6 +27,7 @@ from nsysx.recording import (
     doctor,
     environment,
     find_nsys,
+    inbox,
     install_nsys,
     nsys_process,
     options,
@@ -897,18 +898,22 @@ while nsys.exists():  # until nsysx knows that it has ended
 
 
 @pytest.mark.parametrize("works", [True, False])
-def test_a_witness_that_waits_for_a_processor_is_waited_for(works: bool) -> None:
+def test_a_witness_that_waits_for_a_processor_is_waited_for(works: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """A signal that went to the whole group must not reach the command twice because the machine is busy."""
-    told = f"print({int(signal.SIGTERM)}, time.monotonic_ns(), flush=True)"
-    spin = (
-        "end = time.monotonic() + 0.4\nwhile time.monotonic() < end: pass"  # one that sleeps is not waited for so long
-    )
-    inbox = Inbox()
-    code = f"import time\n{spin if works else 'time.sleep(600)'}\n{told}\ntime.sleep(600)"
-    with subprocess.Popen([sys.executable, "-S", "-c", code], stdout=subprocess.PIPE) as witness:
-        inbox._witness = witness
-        assert inbox._witnessed(signal.SIGTERM) == works
-        witness.kill()
+    reads, writes = os.pipe()
+    asked = itertools.count(1)
+
+    def state(_pid: int) -> list[str]:
+        if works and next(asked) == 3:  # the witness gets its processor only now
+            os.write(writes, b"%d %d\n" % (signal.SIGTERM, time.monotonic_ns()))
+        return ["R" if works else "S"]
+
+    monkeypatch.setattr(inbox, "stat_of", state)
+    box = Inbox()
+    with os.fdopen(reads, "rb") as stream:
+        monkeypatch.setattr(box, "_witness", SimpleNamespace(pid=1, stdout=stream))
+        assert box._witnessed(signal.SIGTERM) == works
+    os.close(writes)
 
 
 def test_a_stand_in_is_heard_although_this_process_stood_still(monkeypatch: pytest.MonkeyPatch) -> None:
