@@ -24,6 +24,18 @@ def _alters(alters: str, beware: str) -> str:
     return f" ({beware or said})" if beware or said else ""
 
 
+def _no_winner(result: Result) -> str:
+    """Return what to say where no change is known to help: that is not the same as knowing that none does."""
+    if not any(t.pairs for t in result.trials):
+        return "No change could be measured."
+    undecided = any(t.pairs and t.verdict == "cannot_tell" for t in result.trials)
+    return (
+        "No change is known to make the step faster: a longer --budget may tell."
+        if undecided
+        else "No change made the step faster."
+    )
+
+
 def text(result: Result) -> str:
     """Return the whole result for a terminal."""
     lines = [_unchanged(result.baseline)]
@@ -35,8 +47,7 @@ def text(result: Result) -> str:
         lines.append("together: " + sentence(result.together, result.baseline))
     winners = result.winners()
     if not winners:
-        tried = any(t.pairs for t in result.trials)
-        return "\n".join([*lines, "", "No change made the step faster." if tried else "No change could be measured."])
+        return "\n".join([*lines, "", _no_winner(result)])
     lines += ["", "Paste:"]
     for trial in winners:
         lines += [f"  {line}" for line in trial.paste.splitlines()]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -217,6 +218,19 @@ def test_all_that_won_is_tried_at_once_and_only_the_best_of_changes_that_exclude
     told = text(result)
     assert "together: compile-reduce-overhead,gc-freeze: faster" in told and "Gains do not add up" not in told
     assert [t.change for t in tried.of_json(result.to_json())][-1] == "compile-reduce-overhead,gc-freeze"
+
+
+def test_runs_that_do_not_decide_are_not_told_as_no_gain() -> None:
+    """One pair of runs, 80 % less: nobody knows that, and nobody knows that the change does not help."""
+    session, _ = scripted(lambda made: 2e5 if made else 1e6, ("compile",))
+    result = session.measure()
+    trial = result.trials[0]
+    result.trials[0] = replace(trial, verdict="cannot_tell")
+    assert "No change is known to make the step faster" in text(result)
+    result.trials[0] = replace(trial, verdict="slower")
+    assert "No change made the step faster." in text(result)
+    result.trials[0] = replace(trial, verdict="cannot_tell", pairs=0)
+    assert "No change could be measured." in text(result)
 
 
 def test_a_bound_says_that_it_is_one_and_never_wins() -> None:
