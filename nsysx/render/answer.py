@@ -14,6 +14,7 @@ from nsysx import units
 from nsysx.advice import Action, Also, Answer, Bar, Part, Sure, Tried
 from nsysx.analyses.helpers.step_record import rows_of
 from nsysx.answer import step_time
+from nsysx.answer.choice import NOTABLE
 from nsysx.events import coverage
 from nsysx.events.layers import bare
 from nsysx.model import Summary
@@ -279,17 +280,27 @@ def tried(summary: Summary, code: str, texts: Texts) -> tuple[str, ...]:
     return tuple(texts(said(one), 300) for one in sorted(known, key=order))
 
 
-def _sequence(do: Sequence[Action]) -> str:
-    """Return what to do as one text: several changes are numbered, each but the last, whose worth is that of all, with its own."""
+def _sequence(do: Sequence[Action], now_ns: int | None) -> str:
+    """Return what to do as one text: several changes are numbered, each but the last with why it comes first."""
     if len(do) == 1:
         return do[0].text
-    worth = ["" if a.saving_ns is None else f" ({saves(a.saving_ns)})" for a in do[:-1]]
-    return " ".join(f"({i}) {a.text}{w}." for i, (a, w) in enumerate(zip(do, (*worth, ""), strict=True), 1))
+    changes = zip(do, reasons(do, now_ns), strict=True)
+    return " ".join(f"({i}) {action.text}{reason}." for i, (action, reason) in enumerate(changes, 1))
 
 
-def saves(ns: int) -> str:
-    """Return what one change of several saves by itself, in words."""
-    return f"saves {units.duration(ns)} a step" if ns else "by itself saves nothing"
+def reasons(do: Sequence[Action], now_ns: int | None) -> list[str]:
+    """Return why each change comes before the last: what it saves by itself; where that is little, that the last needs it.
+
+    "" for the last, whose worth is that of all. ``now_ns`` is the step (ns).
+    """
+
+    def reason(action: Action) -> str:
+        saving = action.saving_ns
+        if saving is None or saving < NOTABLE * (now_ns or 0) or not saving:
+            return f", needed for ({len(do)})"
+        return f" (saves {units.duration(saving)} a step)"
+
+    return [*map(reason, do[:-1]), ""]
 
 
 def build(summary: Summary, *, redact: bool = True, typed: str = "", command: str = "") -> Worded:
@@ -307,7 +318,7 @@ def build(summary: Summary, *, redact: bool = True, typed: str = "", command: st
         rest=sentence[len(head) :].strip(),
         alarms=tuple(texts(detail, 200) for detail in said.alarms),
         code=first.code,
-        do=texts(_sequence(said.do), 500),
+        do=texts(_sequence(said.do, said.now_ns), 500),
         paste="\n".join(a.paste for a in said.do if a.paste),
         condition=texts(first.condition, 300),
         where=place(first.where, texts),

@@ -84,7 +84,7 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Screen:
-    """Everything on the first screen. ``do`` is each change in one clause, with what it saves by itself where several are made.
+    """Everything on the first screen. ``do`` is each change in one clause, with why it comes first where several are made.
 
     ``places`` are the findings of the list in ``Summary.findings``.
     """
@@ -134,8 +134,8 @@ def changes(summary: Summary, texts: Texts) -> tuple[str, ...]:
     whole = [texts(a.text, 500) for a in do]
     if len(do) == 1 and (do[0].finding is None or len(whole[0]) <= _CARD):
         return (whole[0],)
-    saved = ["" if a.saving_ns is None or a is do[-1] else f" ({answers.saves(a.saving_ns)})" for a in do]
-    return tuple(f"{first_clause(text)}{saves}" for text, saves in zip(whole, saved, strict=True))
+    why = answers.reasons(do, summary.answer.now_ns)
+    return tuple(f"{first_clause(text)}{reason}" for text, reason in zip(whole, why, strict=True))
 
 
 def windows(summary: Summary) -> tuple[Timeline, ...]:

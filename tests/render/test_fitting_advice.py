@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from nsysx import units
+from nsysx.advice import Action
 from nsysx.model import Summary
 from nsysx.pipeline import summarize
-from nsysx.render import answer, html_page
+from nsysx.render import answer, first_screen, html_page
 from nsysx.render.markdown import escape
 from tests.builder import Report
+from tests.render import factory
 from tests.samples import Samples
 
 US = 1_000
@@ -77,3 +80,25 @@ def test_names_stay_readable_in_markdown(text: str, shown: str) -> None:
 def test_one_of_a_kind_is_said_so() -> None:
     assert [units.several(n, "row") for n in (0, 1, 2_500)] == ["0 rows", "1 row", "2,500 rows"]
     assert units.several(1, "launch", "launches") == "1 launch"
+
+
+@pytest.mark.parametrize(
+    ("saving_ns", "reason"),
+    [
+        (2_000 * US, " (saves 2.00 ms a step)"),
+        (200 * US, " (saves 200 us a step)"),
+        (199 * US, ", needed for (2)"),
+        (0, ", needed for (2)"),
+        (None, ", needed for (2)"),
+    ],
+)
+def test_a_change_before_another_says_what_it_saves_or_that_it_is_needed(saving_ns: int | None, reason: str) -> None:
+    """Of a step of 20 ms; the worth of the last change is that of all, and stands elsewhere."""
+    summary: Summary = factory.summary()
+    do = (Action("Take the waits out", saving_ns=saving_ns), Action("Compile the model", saving_ns=9_000 * US))
+    summary = replace(summary, answer=replace(summary.answer, do=do, now_ns=20_000 * US))
+    assert answer.build(summary).do == f"(1) Take the waits out{reason}. (2) Compile the model."
+    assert first_screen.changes(summary, lambda text, _: str(text)) == (
+        f"Take the waits out{reason}",
+        "Compile the model",
+    )
