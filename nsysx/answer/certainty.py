@@ -90,10 +90,10 @@ def _cause(summary: Summary, chosen: Finding | None) -> Sure:
             about, "likely", f"{name} {spread}, in only {len(shares)} steady step{'s' * (len(shares) > 1)}.{more}"
         )
     if summary.verdict.code == Limit.COMM and len(summary.of(comparison.ROWS)) < 2:
-        alone = f"{name} {spread} in all {len(shares)} steps. Whether links are slow or a rank is late, this report alone cannot tell."
+        alone = f"{name} {spread} in all {len(shares)} steps. One report cannot tell slow links from a late rank."
         return Sure(about, "likely", alone, "nsysx report RANK0.sqlite RANK1.sqlite ...")
     if chosen is not None and about_of(chosen) == "slow steps":
-        kind = f"{len(shares)} steps are of two kinds: {chosen.title[:1].lower()}{chosen.title[1:]}"
+        kind = f"Of {len(shares)} steps, {chosen.title[:1].lower()}{chosen.title[1:]}"
         return Sure(about, "likely" if warned else "certain", f"{kind}.{more}")
     return _of_all_steps(summary, steady, spread, more)
 
@@ -118,7 +118,7 @@ def _of_all_steps(summary: Summary, steady: Sequence[Row], spread: str, more: st
             said += f", as recorded; GPU idle {idle}"
         if (name, columns) == _IDLE:
             level = "unknown" if most >= _ALL_BUSY else "likely" if most >= _MOSTLY_BUSY else level
-            said += ": perhaps it does not idle at all" if most >= _ALL_BUSY else ""
+            said += ": it may not idle at all" if most >= _ALL_BUSY else ""
         elif summary.verdict.code == Limit.COMM:  # a rank that is traced arrives later, and its peers wait for it
             level = "likely"
             said += "; tracing may make ranks wait longer"

@@ -259,9 +259,9 @@ def _without_a_finding(summary: Summary) -> str:
         how = "nsysx run -- CMD" + ("" if summary.verdict.host == "Python" else ", or NVTX ranges and --step-range")
         return f"Mark the steps, so that start-up and steady work are told apart: {how}"
     if summary.verdict.code == Limit.UNKNOWN:
-        return "Record again what the sentence above misses: what limits the step is not known."
+        return "Record again: what limits the step is not known without what the sentence above misses."
     if summary.replay is None or not summary.replay.get("trusted", True):
-        return "What a change would save cannot be said: no replay of the steady steps can be trusted."
+        return "Saving unknown: no replay comes near the recorded steps, so no change can be priced."
     return "Nothing that was looked for saves 1 % of the step. What is left is the GPU work itself."
 
 
@@ -324,9 +324,9 @@ def worth(summary: Summary, chosen: Finding | None, then: After) -> str:
 def _without_a_change(summary: Summary) -> str:
     """Return the remark on the worth where no change is advised."""
     if step_time.ledger_row(summary) is None:
-        return "Nothing can be said before the GPU's work is in the report."
+        return "Not known: the GPU's work is not in the report."
     if nothing_to_claim(summary):
-        return "Nothing can be said before the kernels are in the report."
+        return "Not known: the kernels are not in the report."
     return "The parts below say where the time is."
 
 

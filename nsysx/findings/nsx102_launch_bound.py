@@ -67,16 +67,14 @@ _IN_A_GRAPH = "Shapes must stay the same, and nothing in the graph may wait, all
 #: A forward-only step as short as this pays for guards and copied inputs as much as a graph of it saves.
 _SHORT_NS = 3_000_000
 _BATCH = Fix(
-    "Batch what comes in: one forward for several inputs makes as many launches as for one, while the GPU has room",
+    "Batch incoming inputs: one forward makes as many launches for several of them as for one",
     "",
     "Inputs of one batch need one shape (pad them), and each waits until its batch is full or a short time is over.",
 )
-_BATCHED = Worth(
-    None, "not said: what a batch gains depends on how many inputs wait, and the step then serves them all"
-)
+_BATCHED = Worth(None, "not known: it depends on how many inputs are waiting, all of which one step then serves")
 _GRAPH_OF_A_CALL = (
-    "A CUDA graph (torch.cuda.graph, mode='reduce-overhead') is to be tried, not expected to help: each call of a compiled model pays "
-    "for guards and a copy of its inputs."
+    "A CUDA graph (torch.cuda.graph, mode='reduce-overhead') may not help, so measure it: each call of a compiled model pays for "
+    "guards and a copy of its inputs."
 )
 
 

@@ -85,8 +85,8 @@ _PIN = Fix(
     (PAGEABLE,),
 )
 _MAKE = Fix(
-    "Make this data on the GPU (torch.randint, randperm and indexing take device='cuda'); what must come from the CPU, pinned "
-    "(tensor.pin_memory(), DataLoader(pin_memory=True)) and with non_blocking=True",
+    "Create this data on the GPU (torch.randint, randperm and indexing take device='cuda'); pin what must come from the CPU "
+    "(tensor.pin_memory(), DataLoader(pin_memory=True)) and copy it with non_blocking=True",
     "",
     "Keep a pinned tensor until its copy is done.",
     (PAGEABLE,),
@@ -160,9 +160,10 @@ def check(case: Case) -> list[Finding]:
         if row["bandwidth_bytes_per_s"]:
             detail += f" They reach {units.bandwidth(row['bandwidth_bytes_per_s'])}"
             detail += f" of {units.bandwidth(limit)} ({row['limit_from']})." if limit else "."
-        gpu = f"take {units.duration(exposed)} of GPU time" if case.notable(exposed) else "take hardly any GPU time"
-        cpu = f" and block the CPU for {units.duration(held)}" if case.notable(held) else ""
-        title = f"Copies {way}{case.in_module(row)} {gpu}{cpu}"
+        gpu = f"take {units.duration(exposed)} of GPU time" if case.notable(exposed) else ""
+        cpu = f"block the CPU for {units.duration(held)}" if case.notable(held) else ""
+        said = " and ".join(filter(None, (gpu, cpu))) or "take hardly any GPU time"
+        title = f"Copies {way}{case.in_module(row)} {said}"
         made = calls_of(at_site)
         takes = Takes(ops_of(at_site), began_in(case.idle, made | calls_of(syncs)))
         findings.append(
@@ -209,7 +210,7 @@ def _fix(case: Case, row: Row, *, each_step: bool) -> Fix:
             size = units.size(row["bytes"] / case.steps)
             return Fix(
                 f"{_SELECT} (topk, argmax, sum) and copy only the result: {size} go to the host in each step; "
-                "what is needed whole, to pinned memory with non_blocking=True"
+                "copy what you need whole to pinned memory with non_blocking=True"
             )
         return Fix("Copy to pinned memory with non_blocking=True and read the result a step later")
     if not program.torch:

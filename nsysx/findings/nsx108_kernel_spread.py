@@ -34,7 +34,7 @@ RULE = Rule("NSX108", "kernel-spread", "Cold-cache or clock spread", about="timi
 _CAUSES = {
     "cold_l2": (
         "a cold L2 cache",
-        "Compare with the cache as training finds it: overwrite it between repeats",
+        "Overwrite the L2 cache between repeats, so that it is as cold as in training",
     ),
     "clock": (
         "changing clocks",

@@ -55,8 +55,8 @@ def of_ranks(table: Table | None) -> Finding:
     detail = (
         f"Its own time exceeds the median of its peers by {units.duration(late['late_ns'])} per step "
         f"({units.duration(late['late_low_ns'])} to {units.duration(late['late_high_ns'])}), mostly {cause.label}. "
-        f"Mending it removes {units.share(late['price_share'], 1)} of what unequal ranks cost; its delay alone accounts for "
-        f"{units.share(late['alone_share'], 1)}."
+        f"If this rank were like its peers, {units.share(late['price_share'], 1)} of what unequal ranks cost would be gone; if it were "
+        f"the only late one, {units.share(late['alone_share'], 1)} would remain."
     )
     if late["late_drift_ns"]:
         detail += f" Two healthy processes may differ by {units.duration(late['late_drift_ns'])} anyway."

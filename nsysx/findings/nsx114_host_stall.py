@@ -201,11 +201,11 @@ def _making(case: Case, ops: pl.Series, row: Row) -> Fix | None:
     size = units.size(int(chosen.filter(_made())["bytes"].sum()) / case.steps)
     if not case.program.torch:
         return Fix(
-            f"Make this data on the GPU, or in another thread: {size} {case.per} are made on the CPU while the GPU idles"
+            f"Create this data on the GPU, or in another thread: {size} {case.per} are created on the CPU while the GPU idles"
         )
     return Fix(
-        f"Make this data on the GPU (torch.randint, randperm and indexing take device='cuda'), or in DataLoader workers with "
-        f"pin_memory=True: {size} {case.per} are made on the CPU and copied from pageable memory"
+        f"Create this data on the GPU (torch.randint, randperm and indexing take device='cuda'), or in DataLoader workers with "
+        f"pin_memory=True: {size} {case.per} are created on the CPU and copied from pageable memory"
     )
 
 

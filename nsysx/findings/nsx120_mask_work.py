@@ -131,7 +131,7 @@ def _of_module(case: Case, mask_kernels: pl.DataFrame, row: Row) -> Finding | No
     if all_of_it:
         detail += (
             f" of the {units.duration(whole_ns)} that {row['module']} runs on the GPU; the rest works on what they select, "
-            "which fixed shapes do not need either. The saving counts all of it: an upper bound."
+            "and fixed shapes do without that, too. The saving counts all of it: an upper bound."
         )
     else:
         detail += ", an upper bound for what fixed shapes save."

@@ -288,10 +288,10 @@ def _fix(seen: Rounds, count: str, asked: str) -> Fix:
         return Fix(
             f"Make fewer, larger rounds: {asked or 'the network'} is called {count} times a step, each time for an input from the CPU, and "
             "read back. Give each call more inputs (more environments or requests at once), or run a network this small on the CPU",
-            condition="What is asked at once must not depend on the answer before it.",
+            condition="No input of a round may depend on the answer to another one of it.",
         )
     return Fix(
-        f"Handle all {count} in one round: the same {seen.launches} launches are made for each, and each is read back. Use operations "
+        f"Handle all {count} in one round: now each takes the same {seen.launches} launches and a read back. Use operations "
         "on the whole batch (a mask over all, torchvision.ops.batched_nms) and one .cpu() at the end",
         "kept = torchvision.ops.batched_nms(boxes.view(-1, 4), scores.view(-1), image_of_box, 0.5)\nresult = kept.cpu()",
     )

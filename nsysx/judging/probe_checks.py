@@ -79,7 +79,12 @@ def _against_count(profile: Profile, recorded: int) -> list[Check]:
         return [Check("probe ranges", "ok", detail)]
     if not pushed and not off:
         return [
-            Check("probe ranges", "warn", "the probe was on but saw no module, optimizer or data loader", doubt="cause")
+            Check(
+                "probe ranges",
+                "warn",
+                "the probe saw no module, optimizer or data loader, so work has no names of them",
+                doubt="cause",
+            )
         ]
     if not pushed:
         return [Check("probe ranges", "missing", f"the probe was off: {off[0]}", "nsysx doctor")]

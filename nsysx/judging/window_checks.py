@@ -48,7 +48,7 @@ def _parts(profile: Profile) -> list[Check]:
     if not two and len(pauses) > 1:
         if profile.trace.window is not None:
             return []
-        said = "of the two windows, the cold start and steady steps, only one is here: nsys wrote one report, or one was not exported"
+        said = "one of the two windows (cold start, steady steps) is missing: nsys wrote only one report, or one was not exported"
         return [Check("windows", "warn", said, "run it again; what nsys said stands in NAME.run.json")]
     if not pauses:
         if limit(profile.trace.run):
@@ -57,7 +57,7 @@ def _parts(profile: Profile) -> list[Check]:
         said = f"recorded: everything; the program {why or 'ended before enough of its steps were alike'}"
         return [Check("windows", "ok", said)]
     parts = "the cold start and steady steps" if two else "the cold start with the steps that follow it"
-    said = f"recorded: {parts}; nothing else was, and the clock of this report stands still meanwhile"
+    said = f"recorded: {parts}; the clock of this report skips everything else"
     if len(lengths):
         clock = record["unrecorded_steps"].get("clock")
         which = "after" if not two else "between"
@@ -70,8 +70,8 @@ def _parts(profile: Profile) -> list[Check]:
     if _replaced(profile):
         said += ". Then the program replaced itself by another one (exec), of which nothing was recorded"
     if len(lengths) and not bare.detached(record, profile.trace.capture) and profile.attributed.gpu_ops.height:
-        said += ". This nsys stays in the program's CUDA calls once it recorded: without it, steps that wait for launches may be up to"
-        said += " 30 % shorter, which the bounds of the step hold. nsys 2024.5 with driver 525, or newer, leaves them"
+        said += ". This nsys stays in the program's CUDA calls after a window: without it, steps that wait for launches may be up to"
+        said += " 30 % shorter, and the bounds of the step allow for that. nsys 2024.5 with driver 525, or newer, leaves the calls"
     return [Check("windows", "ok", said), *_missed(profile, lengths)]
 
 

@@ -100,11 +100,11 @@ def test_a_gpu_that_may_never_idle_is_a_doubt_only_about_causes_of_idle_time(
 ) -> None:
     cause = certainty.of(limited(code, busy), None).parts[0]
     assert cause.level == level, cause.reason
-    assert ("perhaps it does not idle at all" in cause.reason) == (level == "unknown")
+    assert ("it may not idle at all" in cause.reason) == (level == "unknown")
 
 
 def test_steps_of_two_kinds_are_the_reason_where_the_change_is_about_them() -> None:
     slow = Finding("NSX109", "slow-steps", "found", "Every 10th step takes 304 ms: a checkpoint", "")
     cause = certainty.of(limited(Limit.LAUNCH, 0.97), slow).parts[0]
     assert cause.level == "certain"
-    assert cause.reason.endswith("steps are of two kinds: every 10th step takes 304 ms: a checkpoint.")
+    assert cause.reason.endswith("steps, every 10th step takes 304 ms: a checkpoint.")

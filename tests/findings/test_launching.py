@@ -155,7 +155,7 @@ def test_a_pause_before_an_upload_makes_its_data(tmp_path: Path, size: int, made
     finding = Program().steps(body).finding(tmp_path, "NSX114")
     assert finding.verdict == "found"
     assert ("the CPU makes data" in finding.title) == made
-    assert finding.fix.startswith("Make this data on the GPU") == made
+    assert finding.fix.startswith("Create this data on the GPU") == made
 
 
 @pytest.mark.parametrize(("every", "told"), [(4, False), (1, True)])
@@ -349,9 +349,9 @@ def test_a_short_forward_that_launches_limit_is_batched(
 
     summary = Program().steps(body, 12).summary(tmp_path)
     finding = next(f for f in summary.findings or () if f.code == "NSX102")
-    assert finding.fix.startswith("Batch what comes in") == batch
+    assert finding.fix.startswith("Batch incoming inputs") == batch
     assert (finding.saving_ns_per_step is None) == batch
-    assert (summary.answer.do[0].text.startswith("Batch what comes in"), summary.answer.then_ns is None) == (
+    assert (summary.answer.do[0].text.startswith("Batch incoming inputs"), summary.answer.then_ns is None) == (
         batch,
         batch,
     )

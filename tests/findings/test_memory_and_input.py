@@ -69,7 +69,7 @@ def test_a_pageable_upload_is_exposed(tmp_path: Path) -> None:
     assert finding.saving_ns_per_step == pytest.approx(2_000_000, rel=0.05)
     assert "pageable" in finding.detail
     assert (
-        finding.fix.startswith("Make this data on the GPU") and "pin_memory=True" in finding.fix
+        finding.fix.startswith("Create this data on the GPU") and "pin_memory=True" in finding.fix
     )  # no loader was seen
 
 

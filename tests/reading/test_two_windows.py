@@ -203,7 +203,11 @@ def test_a_program_that_ended_in_the_first_window_is_a_report_like_any_other(tmp
     [
         ([], "ok", "recorded: everything; the program ended before"),
         ([2_700 * MS], "ok", "recorded: the cold start with the steps that follow it"),
-        ([2_700 * MS, 3_000 * MS], "warn", "only one is here: nsys wrote one report"),
+        (
+            [2_700 * MS, 3_000 * MS],
+            "warn",
+            "one of the two windows (cold start, steady steps) is missing: nsys wrote only one report",
+        ),
     ],
 )
 def test_what_a_run_with_one_report_has_recorded(tmp_path: Path, pauses: list[int], status: str, said: str) -> None:

@@ -141,7 +141,7 @@ def test_many_steps_stay_few_shapes(full):
     bars = tuple(StepBar(i, 69e6 + i, 69e6, i > 5, {"compute": 60e6, "idle": 9e6 + i}) for i in range(5000))
     picture = charts.steps(bars, True)
     assert len(picture.data) < 250_000
-    assert any("neighbours" in text for text in texts(picture))
+    assert any("neighbors" in text for text in texts(picture))
 
 
 def test_one_long_warm_up_step_is_cut_and_labelled(full):

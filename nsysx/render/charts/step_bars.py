@@ -58,7 +58,7 @@ def steps(bars: Sequence[StepBar], on_gpu: bool, width: int = 1120, height: int 
             _draw_cpu_steps(axes, stack)
         axes.set_ylim(0, limit / divisor * 1.04)
         axes.set_xlim(x[0] - stack.wide * 0.7, max(x[-1], x[0] + 9) + stack.wide * 0.7)  # two steps are not two walls
-        axes.set_xlabel("step" if size == 1 else f"step (mean of {size} neighbours)", fontsize=8.5, color=NEUTRAL)
+        axes.set_xlabel("step" if size == 1 else f"step (mean of {size} neighbors)", fontsize=8.5, color=NEUTRAL)
         axes.set_ylabel(unit, fontsize=8.5, color=NEUTRAL)
         axes.xaxis.get_major_locator().set_params(integer=True)
         axes.tick_params(labelsize=8, labelcolor=NEUTRAL)
