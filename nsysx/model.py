@@ -35,17 +35,16 @@ class TableSpec:
 
     ``covers`` says what its sums cover: the "steady" events, those of the "shown device", the "replayed" steps, the "whole"
     capture, or for each of its "rows" something else (column ``steps``). ``place`` orders tables, lowest first.
-
     ``intro`` is its caption, ``first`` names columns in order of importance, ``bar`` the column with bars, ``unknown`` the text
     for a null in the first column, ``hide`` columns that only serve programs.
 
-    ``group`` is the closed line of the page in which it stands, in the order of ``place``. ``matters`` are the findings and the
-    limits of a step (codes) for which the page has it at all; where it is empty, or the capture has no steps, it always does.
+    ``group`` is the closed line of the page in which it stands, in the order of ``place``. ``matters`` are the findings and limits
+    (codes) for which the page has it; if empty, it always does. ``stepless``: so does the page of a capture without steps.
 
-    ``depth``: 0 is shown everywhere, 1 is left out of the terminal if there are steps, 2 is left out unless asked for, and the
-    page folds its rows. ``rows``: the most rows worth showing. ``keep``: if not all rows fit, those with the largest value in
-    this column stay, in their order. ``tree``: rows are modules, shown below their callers. ``ledger``: drawn as bars of
-    parts, not as a grid. ``unseen``: only for programs. ``terms``: the columns whose values the glossary explains.
+    ``depth``: 0 is shown everywhere, 1 is left out of the terminal if there are steps, 2 is left out unless asked for, and the page
+    folds its rows. ``rows``: the most worth showing. ``keep``: if not all rows fit, those with the largest value in this column stay.
+    ``tree``: rows are modules, shown below their callers. ``ledger``: drawn as bars of parts, not as a grid. ``unseen``: only for
+    programs. ``terms``: the columns whose values the glossary explains.
     """
 
     covers: Literal["steady", "shown device", "replayed", "whole", "rows"] = "whole"
@@ -64,6 +63,7 @@ class TableSpec:
     unseen: bool = False
     terms: tuple[str, ...] = ()
     matters: tuple[str, ...] = ()
+    stepless: bool = False
 
 
 @dataclass(frozen=True, slots=True)

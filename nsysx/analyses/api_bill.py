@@ -42,6 +42,7 @@ SHOWN = TableSpec(
     covers="whole",
     place=110,
     matters=("NSX103",),
+    stepless=True,
     intro=(
         "All time in CUDA calls, split into waiting for the GPU, the profiler itself, what is paid once, and what is paid "
         "every time. Only the last can be cut from a steady step."

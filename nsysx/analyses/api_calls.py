@@ -46,6 +46,7 @@ SHOWN = TableSpec(
     covers="whole",
     place=120,
     matters=("NSX103",),
+    stepless=True,
     intro=(
         "CUDA calls made by the CPU. Self time leaves out nested calls. A blocking call splits into backlog (waiting for work "
         "launched earlier), its own GPU work, and host cost."

@@ -50,6 +50,7 @@ SHOWN = TableSpec(
     covers="whole",
     place=100,
     matters=("NSX103",),
+    stepless=True,
     intro=(
         "One-time costs: the first call of an API function, kernel or library loads code and fills caches. Cutting them "
         "shortens the start, not the steady step."

@@ -66,6 +66,7 @@ SHOWN = TableSpec(
     covers="whole",
     place=90,
     matters=("NSX108",),
+    stepless=True,
     group="kernel-tables",
     intro=(
         "Whether a kernel always takes the same time and, if not, why: first call, cold L2 cache, other work beside it, other "

@@ -177,21 +177,13 @@ def _inside(key: str, shown: view.View, grids: tuple[Grid, ...], timelines: int,
     return ", ".join(rows) + (f" and {len(grids) - 4} more" if len(grids) > 4 else "")
 
 
-#: The findings about what a program pays once, and about kernels that take other times each time: where no step is told apart, as
-#: in a benchmark, they may be what the reader looks for.
-_OF_BENCHMARKS = ("NSX103", "NSX108")
-
-
 def _matters(summary: Summary, key: str) -> bool:
-    """Return whether a table says something of the step, by what limits it and what is to be done.
-
-    Without steps first calls and the spread of kernels do.
-    """
-    asked = summary.tables[key].shown.matters
+    """Return whether a table says something of the step, by what limits it and what is to be done; or of a program without steps."""
+    shown = summary.tables[key].shown
+    if not shown.matters or (shown.stepless and summary.steps.source == "capture"):
+        return True
     of = {summary.verdict.code, *((summary.findings or ())[place].code for place in first_screen.listed(summary))}
-    if summary.steps.source == "capture":
-        of.update(_OF_BENCHMARKS)
-    return not asked or not of.isdisjoint(asked)
+    return not of.isdisjoint(shown.matters)
 
 
 def _groups(summary: Summary, shown: view.View, timelines: int, redact: bool) -> tuple[Group, ...]:
