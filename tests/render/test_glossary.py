@@ -104,6 +104,7 @@ def test_calls_that_reports_hold_and_the_words_of_the_advice_are_explained():
     advice = (
         "torch.compile", "cuda.Event", "torch.cuda.Event", "reduce-overhead", "fused=True", "pin_memory", "non_blocking=True",
         "torch.set_float32_matmul_precision", "num_workers", "empty_cache", "expandable_segments", "no_sync", "torch.save",
+        "torch.cuda.synchronize",
     )  # fmt: skip
     for name in (*strangers, *advice):
         assert glossary.lookup(name), name
