@@ -101,6 +101,14 @@ def test_straggler_of_one_report(tmp_path: Path) -> None:
     assert said.startswith("rank 2 is 200 us per step behind its peers in GPU work")
 
 
+def test_one_rank_of_reports_that_hold_several(tmp_path: Path) -> None:
+    """Which rank is shown changes nothing about the ranks: the others of its report count as those of other reports."""
+    paths = [one_report(tmp_path / f"node{n}.sqlite", [300_000, 300_000 + n]) for n in range(2)]
+    everyone = table(*paths)
+    assert [r["rank"] for r in everyone] == [0, 1, 2, 3]
+    assert all(table(*paths, rank=rank) == everyone for rank in range(4))
+
+
 def test_waiting_behind_compute_is_not_exposed(tmp_path: Path) -> None:
     path = one_report(tmp_path / "job.sqlite", [300_000, 500_000], hidden=40_000)
     fast, slow = table(path)
