@@ -80,6 +80,7 @@ class Timeline:
     """The picture of one window: CPU threads above, GPU streams below.
 
     ``marks`` are instants with a name, ns from the start of the window; ``places`` say where what a finding names is.
+    ``note`` says what of the job is not in the picture, "" if nothing is missing.
     """
 
     title: str
@@ -91,6 +92,7 @@ class Timeline:
     counters: tuple[Counters, ...] = ()
     marks: tuple[tuple[int, str], ...] = ()
     places: tuple[Place, ...] = ()
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)

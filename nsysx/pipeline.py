@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from decimal import Decimal
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
@@ -21,7 +22,17 @@ from nsysx.events import steps as steps_room
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.judging import capture_checks, rank_verdict, verdict
 from nsysx.model import Check, Finding, Row, Scope, Summary, Table, Unprofiled, Verdict, in_order
-from nsysx.ranks import collect, comparison, one_job, other_reports, own_time, parallel_reading, rank_checks
+from nsysx.pictures import Lane
+from nsysx.ranks import (
+    collect,
+    comparison,
+    one_job,
+    other_lanes,
+    other_reports,
+    own_time,
+    parallel_reading,
+    rank_checks,
+)
 from nsysx.reading import load, opening
 from nsysx.replay.engine import Withheld, replay_of, replayed_scope, unprofiled_of
 from nsysx.selection import Selection
@@ -153,7 +164,7 @@ class Job:
     """The profile of the report to show, completed by the reports of the other ranks, and a record of every rank.
 
     ``files`` are the names of several reports and ``report`` the place of the shown one among them; ``shown`` is the number of the
-    rank to show, None if there is only one report.
+    rank to show, None if there is only one report. ``beside`` are the lanes of the other ranks, where pictures are drawn.
     """
 
     profile: Profile
@@ -161,6 +172,7 @@ class Job:
     files: tuple[str, ...] = ()
     report: int = 0
     shown: int | None = None
+    beside: other_lanes.Beside = field(default_factory=other_lanes.Beside)
 
 
 def gather_job(
@@ -185,14 +197,41 @@ def gather_job(
             )
         wanted = ranks[numbers.index(options.rank)]
         given = gather(files[wanted.report], replace(options, rank=None, process=wanted.process))
-        return Job(other_reports.learn(given, ranks, wanted.report), ranks, names, wanted.report, options.rank)
+        given = other_reports.learn(given, ranks, wanted.report)
+        beside = _beside(given, ranks, wanted.report, files, read) if options.timelines else other_lanes.Beside()
+        return Job(given, ranks, names, wanted.report, options.rank, beside)
     first: list[Profile] = []
     others = read(work, files[1:], meanwhile=lambda: first.append(gather(files[0], options)))
     given = first[0]
     ranks = _one_job([own_time.with_replays(collect.records(given), given), *others])
     shown = next((n for n, r in enumerate(ranks) if not r.report), 0)
     number = collect.number(ranks, shown) if ranks else 0
-    return Job(other_reports.learn(given, ranks, 0), ranks, names, shown=number)
+    given = other_reports.learn(given, ranks, 0)
+    beside = _beside(given, ranks, 0, files, read) if options.timelines else other_lanes.Beside()
+    return Job(given, ranks, names, shown=number, beside=beside)
+
+
+def _beside(
+    given: Profile, ranks: Sequence[collect.Rank], report: int, files: Sequence[Path], read: Callable[..., list[Any]]
+) -> other_lanes.Beside:
+    """Return the lanes of the ranks that ``given``, of this report, does not hold: their reports are read once more."""
+    plan = other_lanes.plan(given, ranks, report)
+    paths = {files[n].resolve(): n for n in sorted({rank.report for rank in plan.wanted})}
+    lanes: dict[tuple[int, other_lanes.Stretch], tuple[Lane, ...]] = {}
+    for of_report in read(partial(_lanes, plan, paths), list(paths)) if paths else ():
+        lanes |= of_report
+    return other_lanes.Beside(plan, lanes)
+
+
+def _lanes(plan: other_lanes.Plan, places: Mapping[Path, int], path: Path) -> other_lanes.Lanes:
+    """Return the lanes of the ranks of one report, of which only the windows are read."""
+    report = places[path.resolve()]
+    shifts = [rank.offset_ns for rank in plan.wanted if rank.report == report]
+    trace = load.load(path, window=(plan.span.start_ns - max(shifts), plan.span.end_ns - min(shifts)))
+    files = trace.run.get("files")
+    if isinstance(files, dict) and files.get("cold"):
+        trace = load.load(path)  # the clock of the joined capture is not that of its parts
+    return other_lanes.lanes(plan, report, correlate.correlate(trace).gpu_ops)
 
 
 def _records(options: Options, path: Path) -> tuple[collect.Rank, ...]:
@@ -312,7 +351,8 @@ def summary_of(job: Job, options: Options) -> Summary:
         tables[module.KEY] = _table(module, given)
     say("looking for what can be changed")
     ranks = comparison.table(job.ranks)
-    drawn = timelines.timelines(given) if options.timelines else ()
+    alone = timelines.timelines(given) if options.timelines else ()
+    drawn = tuple(other_lanes.added(picture, job.beside) for picture in alone)
     judged = findings.judge(given, tables, replay_of(given), ranks, job.shown)
     capture = replace(given.trace.capture, files=job.files) if job.files else given.trace.capture
     return answer.answered(

@@ -128,7 +128,9 @@ def _timeline_figures(summary: Summary, redact: bool) -> list[Figure]:
         words = _lane_words(entry)
         ahead = " ".join(_queue_words(q, len(entry.queues) > 1) for q in entry.queues)
         ahead += "".join(f" {_counter_words(c)}" for c in entry.counters)
-        caption = f"{title}, a window of {units.duration(window)}{': ' if words else ''}{words}. {ahead}".strip()
+        caption = (
+            f"{title}, a window of {units.duration(window)}{': ' if words else ''}{words}. {ahead} {entry.note}".strip()
+        )
         lanes = sum(lane.role in ("phases", "api") for lane in entry.lanes)
         alt = f"Timeline with {lanes} CPU lanes above {len(entry.lanes) - lanes} of GPUs. {caption}"
         figures.append(Figure(charts.timeline(entry, redact=redact, span_ns=common), alt, caption))
@@ -270,6 +272,7 @@ def _render(summary: Summary, redact: bool, top: int, *, whole: bool = True) -> 
         screen=screen,
         windows=windows,
         legend=live_timeline.legend(first_screen.windows(summary)) if drawn else (),
+        missing=summary.timelines[0].note if drawn else "",
         groups=groups,
         absent=beyond.absent(shown),
         most_rows=ROWS,

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import polars as pl
 
 from nsysx import ids
 from nsysx.analyses.helpers import picture_places
+from nsysx.catalogue import Activity
 from nsysx.events import gpu_samples
 from nsysx.events.profile import Profile
 from nsysx.frames.intervals import I64
@@ -34,11 +36,11 @@ _OPS = ("process", "device", "stream", "start_ns", "end_ns", "cls", "name", "cal
 _CLOSE = 10
 
 
-def _merge(spans: list[Span], width: int) -> tuple[tuple[Span, ...], int]:
-    """Merge neighbors of one kind that are closer than a pixel; return the spans and how many vanished."""
-    if len(spans) <= _SPANS:
+def _merge(spans: list[Span], width: int, most: int = _SPANS) -> tuple[tuple[Span, ...], int]:
+    """Merge neighbors of one kind that are closer than a pixel, of ``most``; return the spans and how many vanished."""
+    if len(spans) <= most:
         return tuple(spans), 0
-    pixel = max(width // _SPANS, 1)
+    pixel = max(width // most, 1)
     merged: list[Span] = []
     for span in spans:
         last = merged[-1] if merged else None
@@ -218,18 +220,44 @@ class _Lanes:
             self._add("stream", f"GPU {device} stream {stream}", self._ops(ops.filter(here)))
 
     def _ops(self, ops: pl.DataFrame) -> list[Span]:
-        text = (pl.col("cls").cast(pl.String), pl.col("name").cast(pl.String))
-        rows = ops.select("start_ns", "end_ns", *text, "call_start_ns", "thread").iter_rows()
-        return [
-            Span(
-                *self._within(a, b),
-                cls,
-                name[:_LABEL],
-                None if called is None else called - self.start,
-                None if thread is None else self._api_lane.get(thread),
-            )
-            for a, b, cls, name, called, thread in rows
-        ]
+        return _op_spans(ops, self.start, self.end, self._api_lane)
+
+
+def _op_spans(ops: pl.DataFrame, start: int, end: int, api_lane: Mapping[int, int]) -> list[Span]:
+    """Return GPU operations as boxes of [start, end); ``api_lane`` is the lane of the calls of each thread."""
+    text = (pl.col("cls").cast(pl.String), pl.col("name").cast(pl.String))
+    rows = ops.select("start_ns", "end_ns", *text, "call_start_ns", "thread").iter_rows()
+    return [
+        Span(
+            max(a, start) - start,
+            min(b, end) - start,
+            cls,
+            name[:_LABEL],
+            None if called is None else called - start,
+            None if thread is None else api_lane.get(thread),
+        )
+        for a, b, cls, name, called, thread in rows
+    ]
+
+
+def lanes_of_rank(ops: pl.DataFrame, start: int, end: int, *, device: int, streams: int, most: int) -> tuple[Lane, ...]:
+    """Return the busiest ``streams`` of a device in [start, end), of about ``most`` boxes each; one empty lane without work.
+
+    That with most compute comes first, so that equal ranks show equal streams. ``ops`` are the GPU operations of one process.
+    """
+    ops = ops.select(_OPS).filter(
+        (pl.col("device") == device) & (pl.col("end_ns") > start) & (pl.col("start_ns") < end)
+    )
+    ns = pl.col("end_ns") - pl.col("start_ns")
+    computes = ns.filter(pl.col("cls") == Activity.COMPUTE.value).sum()
+    busy = ops.group_by("stream").agg(computes.alias("compute_ns"), ns.sum().alias("ns"))
+    order = busy.sort("compute_ns", "ns", "stream", descending=[True, True, False])
+    busiest = order.head(streams)["stream"].to_list()
+    if not busiest:
+        return (Lane("stream", f"GPU {device}", ()),)
+    of_stream = {s: ops.filter(pl.col("stream") == s).sort("start_ns") for s in busiest}
+    spans = {s: _merge(_op_spans(rows, start, end, {}), end - start, most)[0] for s, rows in of_stream.items()}
+    return tuple(Lane("stream", f"GPU {device} stream {s}", spans[s]) for s in busiest)
 
 
 def draw(
@@ -247,7 +275,22 @@ def draw(
     return Timeline(title, start, end, tuple(picture.lanes), picture.merged, queues, counters, inside, places)
 
 
+class Window(NamedTuple):
+    """What is drawn: a title, the stretch [start_ns, end_ns), and instants in it with a name."""
+
+    title: str
+    start_ns: int
+    end_ns: int
+    marks: tuple[tuple[int, str], ...] = ()
+
+
 def timelines(profile: Profile) -> tuple[Timeline, ...]:
+    """Return the pictures of the windows of ``windows``."""
+    process = profile.steps.process
+    return tuple(draw(profile, process, w.start_ns, w.end_ns, w.title, w.marks) for w in windows(profile))
+
+
+def windows(profile: Profile) -> tuple[Window, ...]:
     """Return the typical steady step and the slowest one (the whole capture where there are no steps)."""
     steps = profile.steps
     tiles = steps.gpu.filter((pl.col("process") == steps.process) & (pl.col("end_ns") > pl.col("start_ns")))
@@ -256,12 +299,12 @@ def timelines(profile: Profile) -> tuple[Timeline, ...]:
         if not window.height:
             return ()
         start, end = window.select("start_ns", "end_ns").row(0)
-        whole = draw(profile, steps.process, start, end, "The whole capture")
+        whole = Window("The whole capture", start, end)
         closer = _closer(profile, steps.process)
         # Single operations show only where the window is much shorter than the capture.
         if closer is None or closer[1] - closer[0] > (end - start) / 4:
             return (whole,)
-        return whole, draw(profile, steps.process, *closer, "A closer look, where the GPU works most")
+        return whole, Window("A closer look, where the GPU works most", *closer)
     busiest = (
         tiles.group_by("device")
         .agg((pl.col("end_ns") - pl.col("start_ns")).sum().alias("ns"))
@@ -278,7 +321,7 @@ def timelines(profile: Profile) -> tuple[Timeline, ...]:
         # Begin with the CPU step, so that its launches are seen before the kernels that they start; a CPU far ahead is cut.
         begin = max(min(cpu.get(index, start), start), start - (end - start))
         marks = ((start, f"step {index} on the GPU"),)
-        result.append(draw(profile, steps.process, begin, end, f"{title} (step {index})", marks))
+        result.append(Window(f"{title} (step {index})", begin, end, marks))
     return tuple(result[:1] if len(rows) == 1 else result)
 
 

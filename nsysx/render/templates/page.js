@@ -101,7 +101,7 @@ document.querySelectorAll("figure[data-live]").forEach(function (figure) {
   var source = figure.getAttribute("data-live");
   if (!source) return;
   var box = document.createElement("div"), open = document.createElement("button"), data = null, canvas, said, from, to;
-  var ROW = 21, AXIS = 22, FLAG = 18, first = figure.hasAttribute("data-first"), flags = 0;
+  var AXIS = 22, FLAG = 18, row = 21, first = figure.hasAttribute("data-first"), flags = 0;
   box.className = "live";
   figure.appendChild(box);
   function add(name, act) {
@@ -130,6 +130,7 @@ document.querySelectorAll("figure[data-live]").forEach(function (figure) {
       }
     });
     flags = data.marks.length || first ? FLAG : 0;
+    row = Math.max(12, Math.min(21, 174 / data.lanes.length));  /* with many ranks the lanes get lower, not the list below */
     from = 0;
     to = data.ns;
   }
@@ -138,7 +139,7 @@ document.querySelectorAll("figure[data-live]").forEach(function (figure) {
     return 0.299 * c[0] + 0.587 * c[1] + 0.114 * c[2] < 120;
   }
   function draw() {
-    var wide = canvas.clientWidth, high = flags + ROW * data.lanes.length + AXIS, sharp = window.devicePixelRatio || 1;
+    var wide = canvas.clientWidth, high = Math.round(flags + row * data.lanes.length + AXIS), sharp = window.devicePixelRatio || 1;
     if (!wide) return;
     canvas.width = wide * sharp;
     canvas.height = high * sharp;
@@ -149,8 +150,8 @@ document.querySelectorAll("figure[data-live]").forEach(function (figure) {
     g.clearRect(0, 0, wide, high);
     g.textBaseline = "middle";
     data.lanes.forEach(function (lane, n) {
-      var top = flags + n * ROW + 2, tall = ROW - 4;
-      g.font = "12px system-ui, sans-serif";
+      var gap = row < 15 ? 1 : 2, top = flags + n * row + gap, tall = row - 2 * gap;
+      g.font = Math.min(12, row - 3) + "px system-ui, sans-serif";
       g.fillStyle = style.getPropertyValue("--card");
       g.fillRect(left, top, wide - left, tall);
       g.fillStyle = ink;
@@ -261,7 +262,7 @@ document.querySelectorAll("figure[data-live]").forEach(function (figure) {
     return from + (event.clientX - edge.left - left) / (edge.width - left) * (to - from);
   }
   function tell(event) {
-    var lane = data.lanes[Math.floor((event.clientY - canvas.getBoundingClientRect().top - flags) / ROW)], at = time(event), found = null;
+    var lane = data.lanes[Math.floor((event.clientY - canvas.getBoundingClientRect().top - flags) / row)], at = time(event), found = null;
     var near = (to - from) / canvas.clientWidth;
     if (lane && at >= from) lane.boxes.forEach(function (one) { if (one.start - near <= at && at <= one.end + near) found = one; });
     said.textContent = found ? found.text + ": " + duration(found.end - found.start) + (found.fill < 1 ? ", " + Math.round(100 * found.fill) + " % of it filled" : "") + ", begins at " + duration(found.start) : "";

@@ -1,0 +1,111 @@
+"""The other ranks' lanes beside those of the shown rank: known here to the nanosecond, because the reports are built."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from nsysx.pictures import Lane, Timeline
+from nsysx.pipeline import summarize
+from nsysx.render import html_page, live_timeline
+from tests.builder import Report
+from tests.ranks.test_comparison import ALL_REDUCE, EPOCH, PERIOD, reports, steps
+
+COMPUTE = [300_000, 500_000]
+
+
+def drawn(paths: Sequence[Path], **options: int) -> Timeline:
+    return summarize(paths, timelines=True, **options).timelines[0]
+
+
+def lanes(picture: Timeline, rank: int) -> dict[str, Lane]:
+    """Return the streams of a rank by their name without it."""
+    start = f"rank {rank}: "
+    streams = [lane for lane in picture.lanes if lane.role == "stream" and lane.label.startswith(start)]
+    return {lane.label.removeprefix(start): lane for lane in streams}
+
+
+def boxes(lane: Lane) -> list[tuple[int, int, str]]:
+    return [(span.start_ns, span.end_ns, span.label) for span in lane.spans]
+
+
+@pytest.mark.parametrize("wrong", [0, 3_000_000, -40_000])
+@pytest.mark.parametrize("shown", [0, 1])
+def test_all_ranks_are_lanes_on_one_clock(tmp_path: Path, wrong: int, shown: int) -> None:
+    """Whatever the clocks of the hosts say, and whichever rank is shown: all-reduces end together, and compute begins together."""
+    picture = drawn(reports(tmp_path, COMPUTE, starts=[0, 700_000], clocks=[0, wrong]), rank=shown)
+    of = [lanes(picture, 0), lanes(picture, 1)]
+    assert [sorted(streams) for streams in of] == [["GPU 0 stream 20", "GPU 0 stream 7"]] * 2
+    reduced = [[(end, name) for _, end, name in boxes(streams["GPU 0 stream 20"])] for streams in of]
+    assert reduced[0] == reduced[1] != []
+    assert {name for _, name in reduced[0]} == {ALL_REDUCE}
+    computed = [[b for b in boxes(streams["GPU 0 stream 7"]) if b[0] > 0] for streams in of]
+    assert [start for start, *_ in computed[0]] == [start for start, *_ in computed[1]] != []
+    window = picture.end_ns - picture.start_ns
+    for took, whole in zip(COMPUTE, computed, strict=True):
+        assert {end - start for start, end, _ in whole if end < window} <= {took}
+    assert picture.note == ""
+
+
+def test_a_rank_on_no_known_clock_is_named_not_drawn(tmp_path: Path) -> None:
+    """Without a collective in common and without the start of its session, nobody knows when a rank did what."""
+    paths = []
+    for i in range(2):
+        report = Report(utc_epoch_ns=None if i else EPOCH)
+        thread = report.process(100).thread(100, "python3")
+        for n in range(6):
+            thread.add_range(f"step {n}", n * PERIOD, (n + 1) * PERIOD - 100, domain="nsysx")
+            thread.launch(n * PERIOD + 1_000, kernel="gemm", gpu_start=n * PERIOD + 10_000, gpu_dur=COMPUTE[i])
+        paths.append(report.write(tmp_path / f"rank{i}.sqlite"))
+    picture = drawn(paths)
+    assert not lanes(picture, 1)
+    assert picture.note == "Rank 1: not drawn, because no collective says when they ran."
+
+
+def test_a_rank_without_work_in_the_window_has_an_empty_lane(tmp_path: Path) -> None:
+    """Its session began after the step that is drawn was over."""
+    paths = []
+    for i in range(2):
+        report = Report(utc_epoch_ns=EPOCH)
+        steps(report.process(100), 300_000, 300_000, first=8 * i)
+        paths.append(report.write(tmp_path / f"rank{i}.sqlite"))
+    picture = drawn(paths)
+    assert picture.end_ns < 9 * PERIOD
+    assert {name: lane.spans for name, lane in lanes(picture, 1).items()} == {"GPU 0": ()}
+
+
+def test_of_many_ranks_as_many_as_there_is_room_for(tmp_path: Path) -> None:
+    """The late one is among them, the rest is named, and the page stays small."""
+    compute = [300_000] * 12 + [500_000]
+    paths = reports(tmp_path, compute, starts=[1_000 * i for i in range(13)], clocks=[0] * 13)
+    summary = summarize(paths, timelines=True, workers=1)
+    picture = summary.timelines[0]
+    assert [bool(lanes(picture, rank)) for rank in range(13)] == [True] * 7 + [False] * 5 + [True]
+    assert all(list(lanes(picture, rank)) == ["GPU 0 stream 7"] for rank in (*range(1, 7), 12)), "that of the compute"
+    assert picture.note == "Ranks 7 to 11: not drawn."
+    page = html_page.render(summary)
+    assert picture.note in page
+    assert len(page.encode()) < live_timeline.MOST_BYTES
+
+
+def test_without_pictures_no_report_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = reports(tmp_path, COMPUTE, starts=[0, 0], clocks=[0, 0])
+    monkeypatch.setattr("nsysx.ranks.other_lanes.plan", lambda *given: pytest.fail("no picture is drawn"))
+    assert summarize(paths).rows("ranks")
+
+
+def test_the_other_ranks_of_a_report_are_drawn_beside_one_of_it(tmp_path: Path) -> None:
+    """Two reports, of two ranks each: of the shown rank's report only that rank is read, and the other one is a lane, too."""
+    paths = []
+    for node in range(2):
+        report = Report()
+        for i in range(2):
+            steps(report.process(100 + i), 300_000 - node, 300_000, device=i)
+            report.gpu(i, pids=[(100 + i, i)])
+        paths.append(report.write(tmp_path / f"node{node}.sqlite"))
+    picture = drawn(paths, rank=3)
+    assert [sorted(lanes(picture, rank)) for rank in range(4)] == [
+        [f"GPU {rank % 2} stream 20", f"GPU {rank % 2} stream 7"] for rank in range(4)
+    ]
