@@ -45,12 +45,12 @@ class Wanted:
 class Plan:
     """What may be drawn of other ranks in each of ``windows``; ``more`` are too many, and the clock of ``apart`` is unknown.
 
-    ``own`` is the number of the shown rank, None if its report holds several, whose lanes are told apart by their device.
+    ``shown_rank`` is the number of the shown rank, None if its report holds several, whose lanes are told apart by their device.
     """
 
     windows: tuple[Stretch, ...] = ()
     wanted: tuple[Wanted, ...] = ()
-    own: int | None = None
+    shown_rank: int | None = None
     more: tuple[int, ...] = ()
     apart: tuple[int, ...] = ()
 
@@ -76,16 +76,16 @@ def plan(profile: Profile, ranks: Sequence[collect.Rank], report: int) -> Plan:
     """Return what is drawn beside ``profile``, of the report with this number: ranks that it does not hold, on a known clock."""
     windows = tuple(Stretch(w.start_ns, w.end_ns) for w in timelines.windows(profile))
     here = {process for process, _ in profile.ledgers.activity}
-    own = [n for n, r in enumerate(ranks) if r.report == report and r.process in here]
-    others = [n for n in range(len(ranks)) if n not in own]
-    if not windows or not own or not others:
+    held = [n for n, r in enumerate(ranks) if r.report == report and r.process in here]
+    others = [n for n in range(len(ranks)) if n not in held]
+    if not windows or not held or not others:
         return Plan()
     aligned = align(ranks)
     known = _on_one_clock(aligned, report)
     placed = [n for n in others if ranks[n].report in known]
     if len(placed) > _LEAST and (late := _late(aligned)) is not None:
         placed.sort(key=lambda n: n != late)  # the one that the others wait for is drawn before any other
-    zero = aligned.offset[own[0]]
+    zero = aligned.offset[held[0]]
     numbers = [collect.number(ranks, n) for n in range(len(ranks))]
     return Plan(
         windows,
@@ -93,7 +93,7 @@ def plan(profile: Profile, ranks: Sequence[collect.Rank], report: int) -> Plan:
             Wanted(ranks[n].report, numbers[n], ranks[n].process, ranks[n].device, aligned.offset[n] - zero)
             for n in placed[:_RANKS]
         ),
-        numbers[own[0]] if len(own) == 1 else None,
+        numbers[held[0]] if len(held) == 1 else None,
         tuple(numbers[n] for n in placed[_RANKS:]),
         tuple(numbers[n] for n in others if n not in placed),
     )
@@ -163,12 +163,12 @@ def added(picture: Timeline, beside: Beside) -> Timeline:
         for rank in drawn
         for lane in beside.lanes[rank.number, window][:streams]
     ]
-    own = [
+    labeled = [
         lane
-        if planned.own is None or lane.role not in ("stream", "idle")
-        else replace(lane, label=f"rank {planned.own}: {lane.label}")
+        if planned.shown_rank is None or lane.role not in ("stream", "idle")
+        else replace(lane, label=f"rank {planned.shown_rank}: {lane.label}")
         for lane in picture.lanes
     ]
     more = _named([*(rank.number for rank in left), *planned.more], "not drawn")
     apart = _named(planned.apart, "not drawn, because no collective says when they ran")
-    return replace(picture, lanes=(*own, *others), note=" ".join(filter(None, (more, apart))))
+    return replace(picture, lanes=(*labeled, *others), note=" ".join(filter(None, (more, apart))))

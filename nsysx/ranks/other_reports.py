@@ -38,12 +38,12 @@ def learn(profile: Profile, ranks: Sequence[Rank], report: int) -> Profile:
         return profile
     working = _working(aligned)
     # Of a report of several ranks only the chosen one may have been read: the rest of them are others, too.
-    own = [r.report == report and (r.process, r.device) in profile.ledgers.activity for r in ranks]
-    others = {(r.report, r.process): n for n, r in enumerate(ranks) if not own[n] and len(r.start_ns)}
+    in_profile = [r.report == report and (r.process, r.device) in profile.ledgers.activity for r in ranks]
+    others = {(r.report, r.process): n for n, r in enumerate(ranks) if not in_profile[n] and len(r.start_ns)}
     known = all(ranks[n].by_communication for n in others.values())
     alone = tuple(_alone(ranks[n], working[n]) for n in others.values()) if known else None
     waiting: dict[int, int] = {}
-    for rank, worked, here in zip(ranks, working, own, strict=True):
+    for rank, worked, here in zip(ranks, working, in_profile, strict=True):
         if here:
             waited = rank.end_ns - rank.start_ns - worked
             waiting |= dict(zip(ops_of(profile, rank), waited.tolist(), strict=True))
