@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -12,11 +11,10 @@ import numpy as np
 from nsysx import ids
 from nsysx.events.trend import SPREAD, Trend, trend
 from nsysx.model import Capture, Row
+from nsysx.reading.capture_facts import CUPTI_LEFT
 
 #: No step is longer than an hour (ns); a larger value in a file is rejected.
 _LONGEST_NS = 3_600e9
-#: What nsys says when CUPTI has left the program at a window's end.
-CUPTI_LEFT = "CUPTI was finalized"
 #: From so many steps on, their course is that of the program.
 _ENOUGH = 24
 
@@ -38,7 +36,7 @@ def detached(record: Mapping[str, Any], capture: Capture) -> bool:
     """
     noted = record.get("unrecorded_steps")
     asked = isinstance(noted, dict) and noted.get("detached") is True
-    return asked and any(re.search(CUPTI_LEFT, d["text"], re.IGNORECASE) for d in capture.diagnostics)
+    return asked and any(CUPTI_LEFT.search(d["text"]) for d in capture.diagnostics)
 
 
 def _noted(record: Mapping[str, Any], name: str) -> list[int]:

@@ -5,15 +5,14 @@ from __future__ import annotations
 import re
 
 from nsysx import units
-from nsysx.events import bare
 from nsysx.model import Check
+from nsysx.reading.capture_facts import CUPTI_LEFT
 from nsysx.reading.trace import Trace
 
 _HARDWARE = re.compile(r"hardware tracing used", re.IGNORECASE)
 _SOFTWARE = re.compile(r"legacy \(software", re.IGNORECASE)
 _INCOMPLETE = re.compile(r"incomplete CUPTI events dropped:\s*(\d{1,18})\b", re.IGNORECASE)
 _NEWER_DRIVER = re.compile(r"driver version \(([\d.]{1,12})\) is not supported by this build", re.IGNORECASE)
-_LEFT = re.compile(bare.CUPTI_LEFT, re.IGNORECASE)
 _CUT = re.compile(r"CUPTI events might be missing", re.IGNORECASE)
 
 #: Hardware tracing learns the times of kernels when the program ends, so a capture that ends earlier loses them.
@@ -27,7 +26,7 @@ _SILENT = "stop other tools that use CUPTI (torch.profiler, ncu, DCGM), and let 
 
 def is_told(text: str) -> bool:
     """Return whether the checks in this file already cover a message from nsys."""
-    return any(pattern.search(text) for pattern in (_HARDWARE, _SOFTWARE, _INCOMPLETE, _LEFT))
+    return any(pattern.search(text) for pattern in (_HARDWARE, _SOFTWARE, _INCOMPLETE, CUPTI_LEFT))
 
 
 def is_lost(text: str) -> bool:

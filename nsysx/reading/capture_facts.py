@@ -22,9 +22,11 @@ _DIAGNOSTIC = re.compile(
     r"|legacy \(software|dropped|lost|overflow",
     re.IGNORECASE,
 )
+#: What nsys says when CUPTI has left the program at a window's end.
+CUPTI_LEFT = re.compile("CUPTI was finalized", re.IGNORECASE)
 #: How CUDA was traced, that the trace is incomplete, and that CUPTI left the program: nsys reports them as mere information.
 _MODE = re.compile(
-    r"legacy \(software|Hardware tracing used|CUPTI events might be missing|CUPTI was finalized", re.IGNORECASE
+    rf"legacy \(software|Hardware tracing used|CUPTI events might be missing|{CUPTI_LEFT.pattern}", re.IGNORECASE
 )
 
 

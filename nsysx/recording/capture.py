@@ -123,17 +123,13 @@ def _run_in(folder: Path, command: Sequence[str], options: Options, nsys: Nsys, 
     """Do the whole run in a private folder and put the outcome into ``result``."""
     probe_dir = folder / "probe"
     probe_dir.mkdir()
-    own_lines = options.lines and not native_lines(nsys)
-    if own_lines:
+    if options.lines and not native_lines(nsys):
         result.notes.append("this nsys cannot record Python lines here; the probe does it where torch allows it")
     if options.gpu_metrics and not gpu_metrics_words(nsys):
         result.notes.append("--gpu-metrics: this nsys does not sample the GPU's counters")
-    users = users_environment()
-    given = users | probe_environment(options, users, probe_dir, own_lines=own_lines)
     limit = limits.of(options.limit, options.steps, options.nsys_args)
-    options, why_all = two_windows.decided(command, options, nsys, given)
-    environment = users | probe_environment(options, users, probe_dir, own_lines=own_lines)
-    environment |= two_windows.detaching(options, nsys, users, driver_version()) | two_windows.of_job(command, options)
+    options, added, why_all = _decided(command, options, nsys, probe_dir)
+    environment = users_environment() | added
     _announce(command, options, nsys, result.outputs, why_all)
     if options.then and options.steps is None and limit is None:
         say("warning: without a window and a limit, --then stop has nothing to wait for: the command runs to its end")
@@ -165,6 +161,20 @@ def _run_in(folder: Path, command: Sequence[str], options: Options, nsys: Nsys, 
         except (OSError, NsysxError) as error:
             result.problems.append(failed(f"results are not complete: {error}", "results-incomplete"))
     _set_exit_code(recording, result)
+
+
+def _decided(
+    command: Sequence[str], options: Options, nsys: Nsys, probe_dir: Path
+) -> tuple[Options, dict[str, str], str]:
+    """Return the options as they are carried out, the variables that the command gets beside the user's, and why there are no two
+    windows although they were wanted ("" if there are).
+    """
+    users, own_lines = users_environment(), options.lines and not native_lines(nsys)
+    given = users | probe_environment(options, users, probe_dir, own_lines=own_lines)
+    options, why = two_windows.decided(command, options, nsys, given)
+    added = probe_environment(options, users, probe_dir, own_lines=own_lines)
+    added |= two_windows.detaching(options, nsys, users, driver_version()) | two_windows.of_job(command, options)
+    return options, added, why
 
 
 def _run_unrecorded(command: Sequence[str], recording: Recording, inbox: Inbox, result: Result) -> None:
@@ -221,11 +231,7 @@ def dry_run(command: Sequence[str], options: Options) -> str:
         raise NsysxError(what, slug="dry-run", exit_code=EXIT_USAGE)
     nsys, outputs = _prepare(command, options)
     folder = outputs.report.parent.absolute() / f".nsysx-{outputs.stem.name}"
-    users, own_lines = users_environment(), options.lines and not native_lines(nsys)
-    given = users | probe_environment(options, users, folder, own_lines=own_lines)
-    options, _ = two_windows.decided(command, options, nsys, given)
-    environment = probe_environment(options, users, folder, own_lines=own_lines)
-    environment |= two_windows.detaching(options, nsys, users, driver_version()) | two_windows.of_job(command, options)
+    options, environment, _ = _decided(command, options, nsys, folder)
     stem = outputs.stem.absolute()
     lines = [f"mkdir -p {shlex.quote(str(folder))}"]
     lines += [f"export {name}={shlex.quote(value)}" for name, value in environment.items()]

@@ -6,6 +6,8 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from nsysx.inject.nsysx_probe.capture_range import MODE
+
 #: Options of nsys that say when it records.
 OF_CAPTURE = re.compile(r"-c|--capture-range|-d|--duration|-p|--nvtx-capture|-y|--delay|-x|--stop-on-exit")
 
@@ -38,5 +40,5 @@ def of(given: str | None, steps: str | None, nsys_args: Sequence[str]) -> Limit 
     """Return the limit of a run, None for one without. Without ``--limit`` only what nobody has asked for as a whole has one."""
     if given is not None:
         return parsed(given)
-    asked = steps not in (None, "windows") or any(OF_CAPTURE.match(word) for word in nsys_args)
+    asked = steps not in (None, MODE) or any(OF_CAPTURE.match(word) for word in nsys_args)
     return None if asked else DEFAULT

@@ -100,7 +100,6 @@ def obstacle(command: Sequence[str], options: Options, nsys: Nsys, environment: 
         return f"nsys {nsys.version} cannot record two windows"
     if any(OF_CAPTURE.match(word) for word in options.nsys_args):
         return "--nsys-arg says when to record"
-    of_job = options.steps == WINDOWS and torchrun_of(command)
     if options.per_rank or any(environment.get(name, "1") not in ("", "0", "1") for name in _SIZES):
         return _SEVERAL
     of_one = ("clocks", "calibrate", "gpu_metrics", "memory", "python", "gil", "lines")
@@ -108,9 +107,9 @@ def obstacle(command: Sequence[str], options: Options, nsys: Nsys, environment: 
     if used := next((name for name, on in other.items() if on), ""):
         return f"{used} goes with one window only"
     words = list(command)
-    if of_job:
-        return "" if _can_send(of_job, environment) else "its Python does not start the probe"
-    if torchrun_of(command):
+    if torchrun := torchrun_of(command):
+        if options.steps == WINDOWS:
+            return "" if _can_send(torchrun, environment) else "its Python does not start the probe"
         return f"{_SEVERAL}; --steps windows times each rank's steps without the profiler"
     if not re.fullmatch(r"python[\d.]*", Path(words[0]).name):
         return f"{Path(words[0]).name} is not Python"

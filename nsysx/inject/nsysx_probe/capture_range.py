@@ -40,9 +40,8 @@ _VERSION, _REGISTERED = 3, 3
 
 _calls: list[Any] = []  # functions without arguments that begin and end the range
 _claimed: list[str] = []  # the file that says that this process opens the windows; empty in others
-_replaced: list[
-    bool
-] = []  # whether the window was closed by the program that this one has replaced; empty if there was none
+# Whether the window was closed by the program that this one has replaced; empty if there was none.
+_replaced: list[bool] = []
 _kept: list[Any] = []  # what the profiler's library holds pointers to
 _open: list[Any] = []  # the id of the open range
 _limited: list[str] = []  # where the files about the limit are; empty without a limit

@@ -47,9 +47,8 @@ class TwoWindows(Window):
         self._lengths: deque[int] = deque(maxlen=_ALIKE)
         self._ended_ns = self._since_ns = 0
         self._in_window = 0  # steps that have ended in the open window
-        self.pauses_ns: list[
-            int
-        ] = []  # for how long each window's end stopped the program: 0 if it closed beside it, at the limit
+        # For how long each window's end stopped the program: 0 if it closed beside it, at the limit.
+        self.pauses_ns: list[int] = []
 
     def opens(self, index: int) -> bool:
         """Return whether the second window opens with step ``index``."""
