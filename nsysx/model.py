@@ -322,15 +322,15 @@ class Summary:
 
     def recorded(self, table: TableOf[R]) -> Sequence[R] | None:
         """Return the rows of a table whose columns mypy knows, None if it was not recorded."""
-        known = self.tables.get(table.key)
-        return cast(Sequence[R] | None, known.rows if known else None)
+        found = self.tables.get(table.key)
+        return cast(Sequence[R] | None, found.rows if found else None)
 
     def scope_of(self, row: Row) -> Scope:
         """Return the scope of a row that has its own: its ``process`` and its ``steps``."""
         shown, process = self.steps.scope or Scope("capture", ()), row.get("process")
         steps = (row["steps"] or 0) if "steps" in row else shown.steps
-        of = shown.of if bool(steps) == bool(shown.steps) else "steady" if steps else "capture"
-        return Scope(of, () if process is None else (process,), steps=steps)
+        covered = shown.of if bool(steps) == bool(shown.steps) else "steady" if steps else "capture"
+        return Scope(covered, () if process is None else (process,), steps=steps)
 
     def to_json(self) -> dict[str, Any]:
         """Return the Summary as plain JSON values, keys as in the contract."""

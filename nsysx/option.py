@@ -77,7 +77,7 @@ class Declared(NamedTuple):
         long = "--" + self.parameter.replace("_", "-")
         if self.flag:
             return [long]
-        return [word for one in (value if isinstance(value, tuple) else (value,)) for word in (long, str(one))]
+        return [word for item in (value if isinstance(value, tuple) else (value,)) for word in (long, str(item))]
 
 
 def declared(holder: type) -> Iterator[Declared]:
@@ -92,10 +92,10 @@ def declared(holder: type) -> Iterator[Declared]:
 def options_of(holder: type[_Holder], given: Mapping[str, Any]) -> _Holder:
     """Return the options from what was given for each parameter, by a command line or a call; the others have their default."""
     values: dict[str, Any] = {}
-    for one in declared(holder):
-        if one.parameter in given:
-            value = given[one.parameter]
-            if isinstance(one.default, tuple):
+    for option in declared(holder):
+        if option.parameter in given:
+            value = given[option.parameter]
+            if isinstance(option.default, tuple):
                 value = (value,) if isinstance(value, str) else tuple(value or ())
-            values[one.field] = not value if one.off else value
+            values[option.field] = not value if option.off else value
     return holder(**values)

@@ -80,8 +80,8 @@ def _replay(given: Profile) -> Row | None:
 
 def _unprofiled(given: Profile) -> Unprofiled | None:
     """Return the step without a profiler, None if it is unknown (a check says why)."""
-    known = unprofiled_of(given)
-    return None if isinstance(known, Withheld) else known
+    estimate = unprofiled_of(given)
+    return None if isinstance(estimate, Withheld) else estimate
 
 
 def _only(trace: load.Trace, process: int) -> load.Trace:
@@ -101,11 +101,11 @@ def _choose(trace: load.Trace, device: int | None, rank: int | None) -> load.Tra
         trace = _only(trace, working[rank])
     if device is not None:
         if device not in {g.device for g in trace.capture.gpus}:
-            known = ", ".join(sorted({str(g.device) for g in trace.capture.gpus})) or "none"
+            devices = ", ".join(sorted({str(g.device) for g in trace.capture.gpus})) or "none"
             raise NsysxError(
                 f"--device {device}: no such device in the report",
                 slug="device-range",
-                hint=f"It holds: {known}",
+                hint=f"It holds: {devices}",
                 exit_code=EXIT_EMPTY,
             )
         # Drop processes that never use it, but keep all devices of the others: waits and the replay need all queued work.
@@ -189,7 +189,7 @@ def gather_job(
     names = tuple(p.name for p in files)
     if options.rank is not None:
         ranks = _one_job(read(work, files))
-        numbers = [collect.number(ranks, place) for place in range(len(ranks))]
+        numbers = [collect.number(ranks, index) for index in range(len(ranks))]
         if options.rank not in numbers:
             listed = f"{len(numbers)} ranks, {min(numbers)} to {max(numbers)}" if numbers else "no ranks"
             raise NsysxError(
@@ -267,14 +267,14 @@ def _quality(job: Job, tables: dict[str, Table], ranks: Table) -> tuple[Check, .
 def _verdict(job: Job, tables: dict[str, Table], ranks: Table, judged: Sequence[Finding]) -> Verdict:
     """Return what limits the step, with the rank that the others wait for."""
     given = job.profile
-    said = replace(
+    result = replace(
         verdict.judge(given, tables[gpu_ledger.KEY].of(gpu_ledger.ROWS)), scope=_scope("shown device", given)
     )
     if given.steps.source == "capture":
-        said = findings.of_experiment(said, judged)
-    said = rank_verdict.of_ranks(said, ranks, job.shown)
+        result = findings.of_experiment(result, judged)
+    result = rank_verdict.of_ranks(result, ranks, job.shown)
     late = comparison.sentence(ranks.rows or ())
-    return replace(said, evidence=(*said.evidence, late)) if late else said
+    return replace(result, evidence=(*result.evidence, late)) if late else result
 
 
 def _seconds(text: str) -> load.Window:

@@ -49,8 +49,8 @@ def _reader(hint: Any) -> _Read:
     """Return the function that reads a value of a type."""
     origin, inner = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
-        of = _reader(next(t for t in inner if t is not type(None)))
-        return lambda value, where: None if value is None else of(value, where)
+        read = _reader(next(t for t in inner if t is not type(None)))
+        return lambda value, where: None if value is None else read(value, where)
     if origin is tuple:
         parts = _reader(inner[0])
         length = None if inner[-1] is Ellipsis else len(inner)

@@ -62,11 +62,11 @@ def columns_of(row: Any) -> tuple[Column, ...]:
     """Return the columns of a TypedDict, in order. Raises KeyError for a type that no column has, TypeError without an ``Of``."""
     made = []
     for name, hint in get_type_hints(row, include_extras=True).items():
-        kind, *said = get_args(hint) or (hint,)
-        if not said or not isinstance(said[0], Of):
+        kind, *declared = get_args(hint) or (hint,)
+        if not declared or not isinstance(declared[0], Of):
             raise TypeError(f"{name}: a column without its meaning")
-        of = said[0]
-        made.append(Column(name, _dtype(kind), of.unit, of.meaning, of.sums, of.label, of.codes))
+        column = declared[0]
+        made.append(Column(name, _dtype(kind), column.unit, column.meaning, column.sums, column.label, column.codes))
     return tuple(made)
 
 

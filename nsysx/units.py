@@ -52,6 +52,6 @@ def count(number: float | None) -> str:
     return "-" if number is None else f"{number:,.0f}"
 
 
-def several(number: float, one: str, many: str = "") -> str:
-    """Return a number with what it counts: "1 range", "2,500 ranges"; ``many`` is the plural if it is not ``one`` + s."""
-    return f"{count(number)} {one if number == 1 else many or f'{one}s'}"
+def several(number: float, singular: str, many: str = "") -> str:
+    """Return a number with what it counts: "1 range", "2,500 ranges"; ``many`` is the plural if it is not ``singular`` + s."""
+    return f"{count(number)} {singular if number == 1 else many or f'{singular}s'}"

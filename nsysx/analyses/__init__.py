@@ -53,7 +53,7 @@ def load() -> tuple[Analysis, ...]:
         wrong += [] if callable(getattr(module, "table", None)) else ["table"]
         if wrong or info.name != module.KEY:
             raise TypeError(f"{info.name}: not an analysis, see nsysx.analyses.Analysis: {', '.join(wrong) or 'KEY'}")
-        if said := problems(module.KEY, module.COLUMNS, module.SHOWN):
-            raise TypeError("; ".join(said))
+        if faults := problems(module.KEY, module.COLUMNS, module.SHOWN):
+            raise TypeError("; ".join(faults))
         tables.append(cast(Analysis, module))
     return tuple(sorted(tables, key=lambda m: (m.SHOWN.place, m.KEY)))

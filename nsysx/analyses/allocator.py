@@ -89,12 +89,12 @@ def table(profile: Profile) -> pl.DataFrame:
     calls = calls.sort("start_ns").join_asof(
         steps, left_on="start_ns", right_on="_step_ns", by="process", check_sortedness=False
     )
-    known = profile.steps.source != "capture"
+    has_steps = profile.steps.source != "capture"
     recorded = profile.recorded("memory_usage")
     text = [pl.col(c).cast(pl.String) for c in ("kind", "module", "phase")]
     rows = calls.group_by(pl.col("name").cast(pl.String).alias("api"), *text, "thread_role", "file", "line").agg(
         pl.len().cast(pl.Int64).alias("calls"),
-        (pl.col("index").n_unique().cast(pl.Int64) if known else pl.lit(None, dtype=pl.Int64)).alias("steps"),
+        (pl.col("index").n_unique().cast(pl.Int64) if has_steps else pl.lit(None, dtype=pl.Int64)).alias("steps"),
         (pl.col("end_ns") - pl.col("start_ns")).sum().alias("total_ns"),
         (pl.col("bytes").sum() if recorded else pl.lit(None, dtype=pl.Int64)).alias("bytes"),
         pl.col("_flush").sum().cast(pl.Int64).alias("in_flushes"),
@@ -107,7 +107,7 @@ def table(profile: Profile) -> pl.DataFrame:
     advice = (
         pl.when(pl.col("in_flushes") > 0)
         .then(pl.lit(FLUSHED))
-        .when(pl.lit(not known))
+        .when(pl.lit(not has_steps))
         .then(None)
         .when((pl.col("kind") == Call.HOST_ALLOC) & (pl.col("thread_role") == PIN).fill_null(False))
         .then(pl.lit(PINNED))

@@ -101,8 +101,8 @@ def _with_overlap(profile: Profile, copies: pl.DataFrame) -> pl.DataFrame:
     """Add hidden_ns and same_stream (whether kernels run on the copy's stream in the steady steps)."""
     hidden = np.zeros(copies.height, np.int64)
     kernels = (1 << CLASSES.index(Activity.COMPUTE)) | (1 << CLASSES.index(Activity.COMM))
-    place = copies.select("process", "device").with_row_index("row")
-    for (process, device), part in place.group_by("process", "device"):
+    devices = copies.select("process", "device").with_row_index("row")
+    for (process, device), part in devices.group_by("process", "device"):
         rows = part["row"].to_numpy()
         activity = profile.ledgers.activity[int(process), int(device)]
         start, end = (copies[c].to_numpy()[rows] for c in ("start_ns", "end_ns"))

@@ -96,11 +96,11 @@ def _calling(profile: Profile) -> Iterator[tuple[int, int, int]]:
     calls = profile.attributed.api_calls
     windows = {p: (s, e) for p, s, e in profile.steps.cpu_windows.select("process", "start_ns", "end_ns").iter_rows()}
     # Calls are sorted by (thread, start).
-    thread, at = calls["thread"].to_numpy(), calls["start_ns"].to_numpy()
+    thread, start_ns = calls["thread"].to_numpy(), calls["start_ns"].to_numpy()
     for key in profile.ledgers.threads:
         low, high = np.searchsorted(thread, [key, key + 1]).tolist()
         start, end = windows.get(ids.process_of(key), (0, 0))
-        first, last = np.searchsorted(at[low:high], [start, end]).tolist()
+        first, last = np.searchsorted(start_ns[low:high], [start, end]).tolist()
         if last > first:
             yield key, start, end
 
@@ -110,7 +110,7 @@ def table(profile: Profile) -> pl.DataFrame:
     if not profile.recorded("runtime"):
         raise NotRecorded("no CUDA API call was recorded", "-t cuda")
     names = dict(profile.trace.thread_name.select("thread", pl.col("name").cast(pl.String)).iter_rows())
-    parts = {kind: place for place, part in enumerate(_PARTS) for kind in part.kinds}
+    parts = {kind: number for number, part in enumerate(_PARTS) for kind in part.kinds}
     # The last place is where label -1 leads: outside CUDA.
     part_of_call = np.append(lookup.coded(profile.attributed.api_calls["kind"], parts), _OUTSIDE).astype(np.int8)
     spans = {t: part for (t,), part in profile.attributed.phase_spans.group_by("thread", maintain_order=True)}

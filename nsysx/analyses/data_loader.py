@@ -89,7 +89,7 @@ def table(profile: Profile) -> pl.DataFrame:
     if not loads.height:
         raise NotRecorded("the capture has no data loading range: the program takes its batches without a DataLoader")
     process = profile.steps.process
-    working = [f for (of, _), f in profile.ledgers.activity.items() if of == process and len(f.labels)]
+    working = [f for (owner, _), f in profile.ledgers.activity.items() if owner == process and len(f.labels)]
     pins = _pin_threads(profile, process)
     # On the device, idling for a batch falls before the first work of its step, so the gap is looked up during the wait.
     idle_pieces = profile.ledgers.idle_of(process, profile.device).filter(pl.col("cause") == Cause.DATA_LOADER.number)

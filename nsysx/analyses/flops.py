@@ -96,19 +96,19 @@ _SCHEMA = declared.schema(COLUMNS)
 
 def _sums(done: pl.DataFrame, by: list[str]) -> pl.DataFrame:
     """Return sums of the executions grouped by some columns, with the least time their operations could take."""
-    known = pl.col("flops").is_not_null() & pl.col("name").is_not_null() & pl.col("why_not").is_null()
+    counted = pl.col("flops").is_not_null() & pl.col("name").is_not_null() & pl.col("why_not").is_null()
     flops, ideal = pl.col("flops").fill_null(0), pl.col("ideal_ns")
     again = pl.col("recompute")
     grouped = done.group_by(by, maintain_order=True).agg(
-        pl.when(known.any()).then(flops.sum()).alias("flops"),
-        pl.when(known.any()).then(flops.filter(again).sum()).alias("again_flops"),
+        pl.when(counted.any()).then(flops.sum()).alias("flops"),
+        pl.when(counted.any()).then(flops.filter(again).sum()).alias("again_flops"),
         pl.col("gpu_ns").sum(),
-        pl.col("gpu_ns").filter(known).sum().alias("product_ns"),
+        pl.col("gpu_ns").filter(counted).sum().alias("product_ns"),
         pl.col("product_ns").sum().alias("_multiply"),
-        pl.col("product_ns").filter(known).sum().alias("_counted"),
-        ideal.filter(known).sum().alias("_ideal"),
-        ideal.filter(known & ~again).sum().alias("_once"),
-        (known & ideal.is_null() & (flops > 0)).any().alias("_unknown"),
+        pl.col("product_ns").filter(counted).sum().alias("_counted"),
+        ideal.filter(counted).sum().alias("_ideal"),
+        ideal.filter(counted & ~again).sum().alias("_once"),
+        (counted & ideal.is_null() & (flops > 0)).any().alias("_unknown"),
     )
     time = pl.col("product_ns")
     return grouped.with_columns(
@@ -122,9 +122,9 @@ def _step_time(profile: Profile) -> tuple[int | None, str | None]:
     """Return how long a step takes (ns), without a profiler if that is known, and where the figure comes from."""
     if not profile.scope.steps:
         return None, None
-    known = unprofiled_of(profile)
-    if not isinstance(known, Withheld):
-        return known.step_ns, known.source
+    unprofiled = unprofiled_of(profile)
+    if not isinstance(unprofiled, Withheld):
+        return unprofiled.step_ns, unprofiled.source
     start, end = profile.window
     return round(profile.scope.per_step(end - start)), "recorded"
 

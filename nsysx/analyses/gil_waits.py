@@ -61,11 +61,13 @@ def table(profile: Profile) -> pl.DataFrame:
         raise NotRecorded("who held Python's lock (GIL) was not recorded", "nsysx run --gil --python")
     parts = profile.once(gil_idle)
     middle = ((parts["start_ns"] + parts["end_ns"]) // 2).to_numpy()
-    place = pl.Series("place", lines_of(profile, parts["holder"].fill_null(-1).to_numpy(), middle), dtype=pl.Int64)
+    holder_line = pl.Series(
+        "place", lines_of(profile, parts["holder"].fill_null(-1).to_numpy(), middle), dtype=pl.Int64
+    )
     lines = known_lines(profile)
     places = lines.places.places if lines else pl.DataFrame(schema=declared.schema(COLUMNS, *_PLACE))
     names = profile.trace.thread_name.select(pl.col("thread").alias("holder"), pl.col("name").cast(pl.String))
-    rows = parts.with_columns(place).join(names.unique("holder"), on="holder", how="left", maintain_order="left")
+    rows = parts.with_columns(holder_line).join(names.unique("holder"), on="holder", how="left", maintain_order="left")
     rows = rows.join(
         places.with_row_index("place").with_columns(pl.col("place").cast(pl.Int64)),
         on="place",

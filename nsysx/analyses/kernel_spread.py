@@ -121,9 +121,9 @@ class _Features:
         # Per op in that order: the last end before it, and the start after it.
         self.reach, self.next = np.full((2, len(self.order)), _LONG_AGO)
         for _, rows in places:
-            at = self.position[rows]
-            self.reach[at[1:]] = np.maximum.accumulate(self.end[rows])[:-1]
-            self.next[at] = np.append(self.start[rows][1:], -_LONG_AGO)
+            position = self.position[rows]
+            self.reach[position[1:]] = np.maximum.accumulate(self.end[rows])[:-1]
+            self.next[position] = np.append(self.start[rows][1:], -_LONG_AGO)
         cards = {(g.process, g.device): g for g in profile.trace.capture.gpus}
         shown = [cards.get(p) for p, _ in places]
         rates = [(c.memory_bandwidth or 0) / 1e9 if c else 0.0 for c in shown]
@@ -132,9 +132,9 @@ class _Features:
         high = self.duration[self.order] * np.repeat(rates, np.diff(self.borders))
         low = np.where(ops["family"].is_in(_MOVES_DATA).to_numpy()[self.order], high / 2, 0)
         others = np.flatnonzero((ops["op_kind"] != "kernel").to_numpy())
-        known = ops["bytes"].gather(others).fill_null(0).to_numpy().astype(np.float64)
+        moved = ops["bytes"].gather(others).fill_null(0).to_numpy().astype(np.float64)
         both_sides = (ops["copy_kind"].gather(others) == 8).fill_null(False).to_numpy()
-        low[self.position[others]] = high[self.position[others]] = np.where(both_sides, 2 * known, known)
+        low[self.position[others]] = high[self.position[others]] = np.where(both_sides, 2 * moved, moved)
         self.low, self.high = (np.concatenate(([0.0], np.cumsum(x))) for x in (low, high))
 
     def place(self, rows: I64) -> I64:
@@ -143,16 +143,16 @@ class _Features:
 
     def cache(self, before: I64, after: I64) -> tuple[Mask, Mask]:
         """Return (cold, warm): the state of the cache before each execution of a kernel, given the execution before it."""
-        place, begin, end = self.place(after), self.position[before], self.position[after]
+        device, begin, end = self.place(after), self.position[before], self.position[after]
         # The kernel's own data of last time is still there, as far as it fits.
         low, high = self.low[end] - self.low[begin + 1], self.high[end] - self.high[begin + 1]
-        l2 = np.where(place == self.place(before), self.l2[place], 0)
+        l2 = np.where(device == self.place(before), self.l2[device], 0)
         return (l2 > 0) & (low >= l2), (l2 > 0) & (high <= l2 / 2)
 
     def overlapped(self, rows: I64) -> Mask:
         """Return whether another op of the device ran at the same time."""
-        at = self.position[rows]
-        beside: Mask = (self.reach[at] > self.start[rows]) | (self.next[at] < self.end[rows])
+        position = self.position[rows]
+        beside: Mask = (self.reach[position] > self.start[rows]) | (self.next[position] < self.end[rows])
         return beside
 
 
@@ -168,8 +168,8 @@ class _Common:
         medians[usual["shape"].to_numpy()] = np.where(
             usual["len"].to_numpy() >= 2 * _LEAST, usual["ns"].to_numpy(), np.nan
         )
-        known = np.isfinite(medians[shape[rows]])
-        rows = rows[known]
+        finite = np.isfinite(medians[shape[rows]])
+        rows = rows[finite]
         self.slow = np.log(features.duration[rows] / medians[shape[rows]])
         self.slot = np.full(len(shape), -1, np.int64)
         self.slot[rows] = np.arange(len(rows))
@@ -230,18 +230,18 @@ def _two(duration: F64, slow: Mask, fast: Mask, words: tuple[str, str]) -> tuple
 
 def _clock(sampled: F64, every: F64, common: F64, range_log: float) -> tuple[float, float, str] | None:
     """Return (explained, p, detail) for the clock as the reason, None if nothing points to it."""
-    known = np.isfinite(sampled)
-    if known.sum() >= 20 and len(np.unique(sampled[known])) > 1:
-        rho, p = spearman(every[known], -sampled[known])
-        detail = f"SM clock {sampled[known].min():.0f} to {sampled[known].max():.0f} MHz, rank correlation {rho:.2f}"
+    finite = np.isfinite(sampled)
+    if finite.sum() >= 20 and len(np.unique(sampled[finite])) > 1:
+        rho, p = spearman(every[finite], -sampled[finite])
+        detail = f"SM clock {sampled[finite].min():.0f} to {sampled[finite].max():.0f} MHz, rank correlation {rho:.2f}"
         return (rho * rho, p, detail) if rho > 0 else None
-    known = np.isfinite(common)
-    if known.sum() < 20:
+    finite = np.isfinite(common)
+    if finite.sum() < 20:
         return None
-    rho, p = spearman(every[known], common[known])
+    rho, p = spearman(every[finite], common[finite])
     if rho <= 0:
         return None
-    low, high = np.quantile(common[known], [0.1, 0.9])
+    low, high = np.quantile(common[finite], [0.1, 0.9])
     if float(high - low) < 0.5 * range_log:
         return None
     return rho * rho, p, f"rank correlation {rho:.2f} with the other kernels of the time"

@@ -102,8 +102,8 @@ def _idle(profile: Profile) -> pl.DataFrame:
     op, cause, ns = (profile.shown_idle()[c].to_numpy() for c in ("op", "cause", "ns"))
     rows = np.flatnonzero(((cause == _LAUNCH) | (cause == _HOST)) & (op >= 0))
     cause, ns, by = cause[rows], ns[rows], call[op[rows]]
-    names, of = distinct(at(profile.attributed.api_calls["name"], by))
-    launch, host = (totals(of, np.where(cause == c, ns, 0), len(names)) for c in (_LAUNCH, _HOST))
+    names, group = distinct(at(profile.attributed.api_calls["name"], by))
+    launch, host = (totals(group, np.where(cause == c, ns, 0), len(names)) for c in (_LAUNCH, _HOST))
     schema = declared.schema(COLUMNS, "name", "idle_launch_ns", "idle_host_ns")
     return pl.DataFrame([names, launch, host], schema=schema)
 

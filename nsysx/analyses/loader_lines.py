@@ -105,8 +105,8 @@ def table(profile: Profile) -> pl.DataFrame:
             "no sample of Python's stack is in a DataLoader; workers that are forked are not seen by nsys"
         )
     places = stacks.places(profile.trace.stacks)
-    place = pl.Series("place", places.place[samples["stack"].to_numpy()], dtype=pl.UInt32)
-    rows = samples.with_columns(place).join(
+    line = pl.Series("place", places.place[samples["stack"].to_numpy()], dtype=pl.UInt32)
+    rows = samples.with_columns(line).join(
         places.places.with_row_index("place"), on="place", how="left", maintain_order="left"
     )
     rows = rows.group_by(*_PLACE, "part").agg(

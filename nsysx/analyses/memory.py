@@ -61,7 +61,7 @@ def table(profile: Profile) -> pl.DataFrame:
     rows = rows.with_columns(kind.alias("kind"), size.alias("_size"), freed.alias("_freed"))
     rows = rows.with_columns(pl.when("_freed").then(-pl.col("_size")).otherwise(pl.col("_size")).alias("_change"))
     parts = []
-    for (process, device, of), part in rows.group_by("process", "device", "kind", maintain_order=True):
+    for (process, device, memory_kind), part in rows.group_by("process", "device", "kind", maintain_order=True):
         time = part["time_ns"].to_numpy()
         first, last = int(time[0]), int(time[-1])
         width = max(1, -(-(last - first + 1) // _POINTS))
@@ -81,7 +81,7 @@ def table(profile: Profile) -> pl.DataFrame:
             .with_columns(
                 pl.lit(process, dtype=pl.Int64).alias("process"),
                 pl.lit(device, dtype=pl.Int64).alias("device"),
-                pl.lit(of).alias("kind"),
+                pl.lit(memory_kind).alias("kind"),
                 (pl.col("_stretch") * width + first).alias("time_ns"),
             )
         )

@@ -123,8 +123,8 @@ class _Work:
 
     def inside(self, thread: int, start: I64, end: I64) -> tuple[I64, I64]:
         """Return the stretch [first, last) of work launched on the thread in each range."""
-        of, begun = self._calls
-        first, last = (int(i) for i in np.searchsorted(of, [thread, thread + 1]))
+        threads, begun = self._calls
+        first, last = (int(i) for i in np.searchsorted(threads, [thread, thread + 1]))
         a, b = (int(i) for i in np.searchsorted(self.call, [first, last]))
         called = begun[self.call[a:b]]
         return np.searchsorted(called, start, side="left") + a, np.searchsorted(called, end, side="left") + a

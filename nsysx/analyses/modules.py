@@ -105,8 +105,8 @@ _SUMS = (*_BUSY[:-1], "kernels", "copy_ns", "queue_ns", *GRADES)
 
 def _add(by_module: dict[str | None, dict[str, int]], module: pl.Series, **parts: I64) -> None:
     """Add the sum of each part per module."""
-    names, of = distinct(module)
-    sums = {part: totals(of, values, len(names)).tolist() for part, values in parts.items()}
+    names, group = distinct(module)
+    sums = {part: totals(group, values, len(names)).tolist() for part, values in parts.items()}
     for i, name in enumerate(names):
         row = by_module.setdefault(name, dict.fromkeys(_SUMS, 0))
         for part, values in sums.items():
@@ -187,12 +187,14 @@ def _depths(parents: dict[str | None, str | None]) -> dict[str | None, int]:
     for module in parents:
         path: list[str | None] = []
         on_path: set[str | None] = set()
-        at: str | None = module
-        while at is not None and at in parents and at not in depth and at not in on_path:
-            path.append(at)
-            on_path.add(at)
-            at = parents[at]
-        start = depth[at] + 1 if at in depth else 1 if at is not None and at not in on_path else 0
+        ancestor: str | None = module
+        while ancestor is not None and ancestor in parents and ancestor not in depth and ancestor not in on_path:
+            path.append(ancestor)
+            on_path.add(ancestor)
+            ancestor = parents[ancestor]
+        start = (
+            depth[ancestor] + 1 if ancestor in depth else 1 if ancestor is not None and ancestor not in on_path else 0
+        )
         for below, passed in enumerate(reversed(path)):
             depth[passed] = start + below
     return depth
@@ -233,7 +235,7 @@ def table(profile: Profile) -> pl.DataFrame:
         if first is None and not any(row[busy] for busy in _BUSY):
             continue
         group = 0 if first is not None else 1 if module is not None else 2
-        place = {
+        position = {
             "path": module,
             "cls": cls,
             "parent": parent,
@@ -242,6 +244,6 @@ def table(profile: Profile) -> pl.DataFrame:
             "calls": row["calls"] if module in tree or module in calls else None,
             "grade": _grade(module, row),
         }
-        lines.append(((group, first or 0, -row["self_gpu_ns"], module or ""), {**row, **place}))
+        lines.append(((group, first or 0, -row["self_gpu_ns"], module or ""), {**row, **position}))
     lines.sort(key=lambda entry: entry[0])
     return pl.DataFrame([row for _, row in lines], schema=declared.schema(COLUMNS))

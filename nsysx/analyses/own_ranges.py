@@ -103,11 +103,11 @@ def _innermost(profile: Profile, layer: Layer) -> I64:
     drivers = profile.steps.cpu.filter(pl.col("process") == profile.process)["thread"].drop_nulls().unique()
     for (thread,), part in calls.group_by("thread"):
         t = part["start_ns"].to_numpy()
-        at = layer.at(int(thread), t).astype(np.int64)
+        inner = layer.at(int(thread), t).astype(np.int64)
         if len(drivers) == 1:
             backward = (part["phase"].cast(pl.String) == "backward").fill_null(False).to_numpy()
-            at = np.where((at < 0) & backward, layer.at(int(drivers.item()), t), at)
-        row[part["call"].to_numpy()] = at
+            inner = np.where((inner < 0) & backward, layer.at(int(drivers.item()), t), inner)
+        row[part["call"].to_numpy()] = inner
     return row
 
 

@@ -154,14 +154,14 @@ def _cpu(profile: Profile) -> dict[str | None, int]:
             spans["start_ns"].to_numpy(), spans["end_ns"].to_numpy(), np.arange(spans.height, dtype=np.int64)
         )
         names = spans["phase"].to_numpy()
-        known = 0
+        inside_ns = 0
         for name in spans["phase"].unique().to_list():
             in_phase = (function.labels >= 0) & (names[np.maximum(function.labels, 0)] == name)
             ns = int(function.within(in_phase, start, end).sum())
             ns_of[name] = ns_of.get(name, 0) + ns
-            known += ns
+            inside_ns += ns
         outside = None if inside else BETWEEN
-        ns_of[outside] = ns_of.get(outside, 0) + int((end - start).sum()) - known
+        ns_of[outside] = ns_of.get(outside, 0) + int((end - start).sum()) - inside_ns
     return ns_of
 
 

@@ -91,9 +91,9 @@ class _Blocks:
         """Return values per step as sums per block."""
         return [int(v) for v in totals(self.of, np.asarray(per_step, np.int64), self.size)]
 
-    def in_steps(self, rows: pl.DataFrame, at: str) -> tuple[pl.DataFrame, I32]:
-        """Return the rows whose instant ``at`` lies in the CPU range of a step, and the step of each; null lies in none."""
-        t = rows[at].fill_null(-1).to_numpy()
+    def in_steps(self, rows: pl.DataFrame, column: str) -> tuple[pl.DataFrame, I32]:
+        """Return the rows whose instant in ``column`` lies in the CPU range of a step, and the step of each; null lies in none."""
+        t = rows[column].fill_null(-1).to_numpy()
         step = np.searchsorted(self.start, t, side="right").astype(np.int32) - np.int32(1)
         inside = (step >= 0) & (t < self.end[step])
         return (rows, step) if inside.all() else (rows.filter(inside), step[inside])
@@ -120,8 +120,8 @@ def _grouped(
     counted: bool = True,
 ) -> Iterator[_Row]:
     """Yield one row per name, longest first, and one for all beyond MOST_NAMES. ``step``: the step of each row, never -1."""
-    names, of = distinct(column)
-    cell = of * blocks.size
+    names, group = distinct(column)
+    cell = group * blocks.size
     cell += blocks.of[step]
     size = len(names) * blocks.size
     table = totals(cell, ns, size).reshape(-1, blocks.size)
@@ -160,13 +160,13 @@ def _exclusive(blocks: _Blocks, ops: pl.DataFrame) -> tuple[I64, I64, I64]:
 def _device_parts(profile: Profile, blocks: _Blocks, classes: dict[str | None, str | None]) -> Iterator[_Row]:
     """Yield the exact parts of the steps on the device timeline."""
     assert blocks.device is not None
-    place = (blocks.process, blocks.device)
-    parts = ledger.gpu_parts(profile.ledgers.activity[place], blocks.gpu_start, blocks.gpu_end)
+    device = (blocks.process, blocks.device)
+    parts = ledger.gpu_parts(profile.ledgers.activity[device], blocks.gpu_start, blocks.gpu_end)
     ones = blocks.sums(np.ones(blocks.steps, np.int64))
     yield "step", "gpu", None, None, ones, blocks.sums(blocks.gpu_end - blocks.gpu_start)
     for activity in Activity:
         yield "ledger", activity.value, None, None, None, blocks.sums(parts[activity.column])
-    for cause, ns in ledger.idle_parts(profile.ledgers.idle_of(*place), blocks.gpu_start, blocks.gpu_end).items():
+    for cause, ns in ledger.idle_parts(profile.ledgers.idle_of(*device), blocks.gpu_start, blocks.gpu_end).items():
         yield "idle", cause, None, None, None, blocks.sums(ns)
     inside = (
         (pl.col("process") == blocks.process)
@@ -211,7 +211,7 @@ def _phases(profile: Profile, blocks: _Blocks) -> Iterator[_Row]:
     )
     threads = profile.steps.cpu.filter(pl.col("process") == blocks.process)["thread"].unique().to_list()
     spans = profile.attributed.phase_spans.filter(pl.col("thread").is_in(threads)).sort("start_ns")
-    names, of = distinct(spans["phase"].cast(pl.Categorical))
+    names, phase = distinct(spans["phase"].cast(pl.Categorical))
     left = blocks.end - blocks.start
     begin, end = spans["start_ns"].to_numpy(), spans["end_ns"].to_numpy()
     first = np.searchsorted(blocks.end, begin, side="right")
@@ -220,7 +220,7 @@ def _phases(profile: Profile, blocks: _Blocks) -> Iterator[_Row]:
     step = first[piece] + np.arange(len(piece)) - np.repeat(np.cumsum(touched) - touched, touched)
     ns = np.minimum(end[piece], blocks.end[step]) - np.maximum(begin[piece], blocks.start[step])
     for i, name in enumerate(names):
-        of_phase = totals(step[of[piece] == i], ns[of[piece] == i], blocks.steps)
+        of_phase = totals(step[phase[piece] == i], ns[phase[piece] == i], blocks.steps)
         if of_phase.any():
             left = left - of_phase
             yield "phase", name, None, None, None, blocks.sums(of_phase)

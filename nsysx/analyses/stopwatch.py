@@ -154,20 +154,22 @@ class _Around(NamedTuple):
 def _around(calls: GpuCalls, row: I64, begin: I64, end: I64, alone: Mask) -> _Around:
     api_start, api_end = calls.start(row), calls.end(row)
     previous, following = calls.previous(row), calls.following(row)
-    known = previous >= 0
-    clock = np.where(known, calls.end(previous), api_start)
+    has_previous = previous >= 0
+    clock = np.where(has_previous, calls.end(previous), api_start)
     before, after, returned = calls.synced(previous, following, end)
     waited = after & (calls.start(following) < end)
     host, late = api_start - clock, np.maximum(begin - api_end, 0)
     back, whole = returned - end, returned - clock
-    return _Around(host, api_end - api_start, late, end - begin, back, whole, known, before, after, waited, alone)
+    return _Around(
+        host, api_end - api_start, late, end - begin, back, whole, has_previous, before, after, waited, alone
+    )
 
 
 def _line(around: _Around, members: I64, usual_return: float | None) -> dict[str, object]:
     """Return the row of one kernel. ``usual_return`` stands in if no synchronize follows this kernel."""
     host_ns, api_ns, late = around.host[members], around.api[members], around.late[members]
-    known, before, after, alone = (a[members] for a in (around.known, around.before, around.after, around.alone))
-    host, api = median(host_ns, known), median(api_ns)
+    has_previous, before, after, alone = (a[members] for a in (around.known, around.before, around.after, around.alone))
+    host, api = median(host_ns, has_previous), median(api_ns)
     latency, queue = median(late, alone), median(late, ~alone)
     kernel = median(around.kernel[members])
     sync_return = median(around.back[members[around.waited[members]]])
@@ -175,8 +177,8 @@ def _line(around: _Around, members: I64, usual_return: float | None) -> dict[str
     measured = {
         "both": median(around.whole[members[before & after]]),
         "before": median(host_ns + api_ns, before),
-        "after": median(around.whole[members[known & ~before & after]]),
-        "none": median(host_ns + api_ns, known & ~before),
+        "after": median(around.whole[members[has_previous & ~before & after]]),
+        "none": median(host_ns + api_ns, has_previous & ~before),
     }
     composed = {
         "both": total(host, api, latency, kernel, back),
@@ -222,8 +224,10 @@ def table(profile: Profile) -> pl.DataFrame:
     around = _around(calls, calls.row[call[rows]].astype(np.int64), start, end, alone[op])
     usual_return = median(around.back[around.waited])
     module = ops["module"].gather(rows)
-    known = module.drop_nulls().unique()
-    modules = dict(zip(known.to_physical().to_list(), known.cast(pl.String).to_list(), strict=True))
+    modules_with_calls = module.drop_nulls().unique()
+    modules = dict(
+        zip(modules_with_calls.to_physical().to_list(), modules_with_calls.cast(pl.String).to_list(), strict=True)
+    )
     code = module.to_physical().cast(pl.Int64).fill_null(-1).to_numpy()
     lines = []
     for line, rows_of in zip(order.select("name", "custom", "calls").to_dicts(), order["launch"], strict=True):

@@ -66,6 +66,6 @@ def _checked(
         if key in typed_only[command]:
             raise wrong(f"[{command}] {key}: only the command line may set this", "Take it out of the file")
         if key not in commands[command]:
-            known = ", ".join(sorted(commands[command] - typed_only[command])).replace("_", "-")
-            raise wrong(f"[{command}] {key}: no such option", f"There are: {known}")
+            names = ", ".join(sorted(commands[command] - typed_only[command])).replace("_", "-")
+            raise wrong(f"[{command}] {key}: no such option", f"There are: {names}")
     return named

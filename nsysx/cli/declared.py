@@ -30,18 +30,18 @@ def typed_only(command: Callable[..., None]) -> set[str]:
     return {name for name, hint in hints.items() if TYPED_ONLY in getattr(hint, "__metadata__", ())}
 
 
-def _parameter(one: Declared, command: str) -> inspect.Parameter:
-    option = one.option
-    kind, default = one.kind, one.default
+def _parameter(option_of: Declared, command: str) -> inspect.Parameter:
+    option = option_of.option
+    kind, default = option_of.kind, option_of.default
     if isinstance(default, tuple):  # it may be typed several times
         kind, default = GenericAlias(list, get_args(kind)[0]) | None, None
     info = typer.Option(
-        *one.names, metavar=option.shown_for(command), help=option.help, min=option.least, max=option.most,
+        *option_of.names, metavar=option.shown_for(command), help=option.help, min=option.least, max=option.most,
         rich_help_panel=ADVANCED if option.advanced else None,
     )  # fmt: skip
     typed = Annotated[kind, info, TYPED_ONLY] if option.typed_only else Annotated[kind, info]
-    default = False if one.flag else default
-    return inspect.Parameter(one.parameter, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=typed)
+    default = False if option_of.flag else default
+    return inspect.Parameter(option_of.parameter, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=typed)
 
 
 def with_options(work: Callable[..., None]) -> Callable[..., None]:
@@ -54,7 +54,9 @@ def with_options(work: Callable[..., None]) -> Callable[..., None]:
         if (holder := holders.get(parameter.name)) is None:
             plain[parameter.name] = parameter.replace(annotation=hints[parameter.name])
         else:
-            options += [_parameter(one, name) for one in declared(holder) if name in (one.option.commands or (name,))]
+            options += [
+                _parameter(option, name) for option in declared(holder) if name in (option.option.commands or (name,))
+            ]
     parameters = sorted([*plain.values(), *options], key=lambda p: p.kind)
 
     def command(**given: Any) -> None:

@@ -71,10 +71,10 @@ def _said(error: NsysxError) -> int:
     return error.exit_code
 
 
-def _meant(said: str) -> str:
+def _meant(message: str) -> str:
     """Return what somebody meant who forgot the name of the command, "" if that is not clear."""
     first = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
-    if said != f"No such command '{first}'":
+    if message != f"No such command '{first}'":
         return ""
     if (Path(first).exists() and not os.access(first, os.X_OK)) or ".sqlite" in first or first.endswith(".nsys-rep"):
         return f"Did you mean: nsysx report {harmless(shlex.join(sys.argv[1:]))}"
@@ -111,8 +111,8 @@ def exit_code_of_command() -> int:
         if explain is not None:
             context = getattr(error, "ctx", None)
             command = context.command_path if context else "nsysx"
-            said = harmless(str(explain()).rstrip("."))
-            talk(f"nsysx: error: {said}. {_meant(said) or f'Try {command} --help'}")
+            message = harmless(str(explain()).rstrip("."))
+            talk(f"nsysx: error: {message}. {_meant(message) or f'Try {command} --help'}")
             return EXIT_USAGE
         if isinstance(error, OSError) and is_of_stdout(error):
             return _said(stdout_fails(error))

@@ -75,8 +75,8 @@ def _report_run(result: Result) -> bool:
     except ModuleNotFoundError as error:
         result.notes.append(f"no report here, {error.name} is not installed: run nsysx report where it is")
     except NsysxError as error:
-        known = any(note.casefold() in error.hint.casefold() for note in result.notes)
-        result.notes.append(f"no page: {error.message if known else error}")
+        noted = any(note.casefold() in error.hint.casefold() for note in result.notes)
+        result.notes.append(f"no page: {error.message if noted else error}")
         return False
     except KeyboardInterrupt:
         result.notes.append("the page was interrupted; nsysx report makes it")

@@ -75,19 +75,19 @@ def try_(
     from nsysx.inject.nsysx_probe import changes
     from nsysx.trying import choice, wording
 
-    known = changes.known()
+    every_change = changes.known()
     if listed:
-        emit(wording.listing(list(known.values())))
+        emit(wording.listing(list(every_change.values())))
         return
     _ = options.budget_s  # a wrong one is said before anything runs
     report, command = _split(words or [], context.meta.get("nsysx.command"))
-    candidates = choice.named(options.change, known)
+    candidates = choice.named(options.change, every_change)
     report = report or _found(command)
     outputs = _outputs(options, report)
     summary = None if report is None else _advice(report, timelines=options.html is not None)
     codes = [] if summary is None else choice.codes(summary.answer)
     if not candidates:
-        candidates = _candidates(codes, known, options)
+        candidates = _candidates(codes, every_change, options)
     if not candidates:
         raise NsysxError("the report advises no change that can be tried", slug="try-nothing", exit_code=EXIT_EMPTY)
     _ask(options)
@@ -97,12 +97,12 @@ def try_(
         raise KeyboardInterrupt
 
 
-def _candidates(codes: list[str], known: Any, options: Options) -> list[tuple[Any, ...]]:
+def _candidates(codes: list[str], every_change: Any, options: Options) -> list[tuple[Any, ...]]:
     from nsysx.trying import choice
 
     if codes:
-        return choice.advised(codes, known, bounds=options.bounds)
-    return choice.every(known, bounds=options.bounds)
+        return choice.advised(codes, every_change, bounds=options.bounds)
+    return choice.every(every_change, bounds=options.bounds)
 
 
 def _found(command: list[str]) -> Path | None:

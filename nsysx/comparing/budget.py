@@ -206,19 +206,19 @@ def _limit(section: str, name: str, wanted: object, baseline: Captured | None) -
 
 
 def _held(section: str, name: str, measured: Measured, limit: float | None) -> Result:
-    of = _SECTIONS[section]
-    full = section if of.single else f"{section}.{name}"
+    kind = _SECTIONS[section]
+    full = section if kind.single else f"{section}.{name}"
     if measured is None or limit is None:
         detail = f"{full}: not in the {'baseline' if measured is not None else 'Summary'}"
-        return Result(full, "not_measured", None, limit, 0.0, of.unit, detail)
+        return Result(full, "not_measured", None, limit, 0.0, kind.unit, detail)
     value, noise = measured
-    over = limit - value if of.least else value - limit
+    over = limit - value if kind.least else value - limit
     # Counts are exact; a rounding error is no breach.
     status: Status = "kept" if over <= 1e-6 * max(1.0, abs(limit)) else "broken" if over > noise else "inconclusive"
-    words = f"{full}: {value:.6g} {of.unit}, budget {limit:.6g}"
+    words = f"{full}: {value:.6g} {kind.unit}, budget {limit:.6g}"
     if status == "inconclusive":
         words += f"; over by less than the noise of {noise:.3g}: capture again, or several times"
-    return Result(full, status, value, limit, noise, of.unit, words)
+    return Result(full, status, value, limit, noise, kind.unit, words)
 
 
 def _matches(allowed: Mapping[str, Any], wait: Mapping[str, Any]) -> bool:
@@ -243,9 +243,9 @@ def lint(capture: Captured, allowed: Sequence[Mapping[str, Any]]) -> list[Result
     problems = []
     for wait in waits:
         per_step = wait["calls"] / capture.steps
-        place = f"{wait['api']}" + (f" in {wait['module']}" if wait.get("module") else "")
-        place += f" ({wait['phase']})" if wait.get("phase") else ""
-        place += f" at {wait['file']}:{wait['line']}" if wait.get("file") else ""
+        wait_place = f"{wait['api']}" + (f" in {wait['module']}" if wait.get("module") else "")
+        wait_place += f" ({wait['phase']})" if wait.get("phase") else ""
+        wait_place += f" at {wait['file']}:{wait['line']}" if wait.get("file") else ""
         excess, met = per_step, False
         for i, a in enumerate(allowed):
             if excess > 0 and _matches(a, wait):
@@ -254,12 +254,12 @@ def lint(capture: Captured, allowed: Sequence[Mapping[str, Any]]) -> list[Result
                 excess -= taken
                 met |= float(a.get("count", 1)) >= 1
         status: Status = "broken" if excess > (_SELDOM if met else 1e-6) else "kept"
-        words = f"{place}: {per_step:.4g} a step" + (
+        words = f"{wait_place}: {per_step:.4g} a step" + (
             f", {excess:.4g} of them not allowed" if status == "broken" else ""
         )
         problems.append(
             Result(
-                f"wait {place}",
+                f"wait {wait_place}",
                 status,
                 per_step,
                 per_step - excess,
@@ -273,10 +273,10 @@ def lint(capture: Captured, allowed: Sequence[Mapping[str, Any]]) -> list[Result
     return problems
 
 
-def _unknown(shown: str, name: str, known: Sequence[str]) -> NsysxError:
+def _unknown(shown: str, name: str, names: Sequence[str]) -> NsysxError:
     """Return the error for a name that no budget has, with the one that was probably meant."""
-    close = difflib.get_close_matches(name, known, n=1)
-    hint = f"Did you mean {close[0]}?" if close else f"Known: {', '.join(known)}"
+    close = difflib.get_close_matches(name, names, n=1)
+    hint = f"Did you mean {close[0]}?" if close else f"Known: {', '.join(names)}"
     return NsysxError(f"budget: {shown} is unknown", slug="bad-budget", hint=hint, exit_code=EXIT_USAGE)
 
 
@@ -298,8 +298,8 @@ def _sections(budget: Mapping[str, Any]) -> None:
 def check(capture: Captured, budget: Mapping[str, Any], baseline: Captured | None = None) -> Verdict:
     """Return whether a capture keeps a budget. Raises NsysxError, exit code 2, if the budget is not a valid one."""
     _sections(budget)
-    if said := doubtful(capture):
-        lost = Result("capture", "not_measured", None, None, 0.0, "", f"the capture is partial: {said}")
+    if doubt := doubtful(capture):
+        lost = Result("capture", "not_measured", None, None, 0.0, "", f"the capture is partial: {doubt}")
         return Verdict(capture.label, (lost,), EXIT_EMPTY)
     results = []
     for section in [s for s in _SECTIONS if s in budget]:

@@ -37,12 +37,12 @@ class Line:
 
 def _one(side: Side, get: Callable[[Summary], Any]) -> str | None:
     """Return the value that the captures of a side have, joined if they differ, None if none has it."""
-    said = []
+    values = []
     for c in side.captures:
         value = get(c.summary)
-        if value is not None and value != "" and str(value) not in said:
-            said.append(str(value))
-    return ", ".join(said) or None
+        if value is not None and value != "" and str(value) not in values:
+            values.append(str(value))
+    return ", ".join(values) or None
 
 
 def _gpus(summary: Summary) -> str | None:
@@ -99,19 +99,19 @@ _COMPARED: tuple[tuple[str, Callable[[Summary], Any], str], ...] = (
 
 def lines(before: Side, after: Side) -> list[Line]:
     """Return one line per check, differences first."""
-    said = []
+    found = []
     for check, get, meaning in _COMPARED:
         a, b = _one(before, get), _one(after, get)
         if a is None or b is None:
-            said.append(
+            found.append(
                 Line(check, "unknown", f"{check}: not in {'both Summaries' if a is b else 'one Summary'}.", a, b)
             )
         elif a != b:
-            one, other = _changed_options(before, after) if get is _options else (a, b)
-            said.append(Line(check, "differs", f"{meaning} Before: {one}; after: {other}.", a, b))
+            old, other = _changed_options(before, after) if get is _options else (a, b)
+            found.append(Line(check, "differs", f"{meaning} Before: {old}; after: {other}.", a, b))
         else:
-            said.append(Line(check, "same", f"{check}: {a}" if len(a) < 100 else f"{check}: the same", a, b))
-    said += [
+            found.append(Line(check, "same", f"{check}: {a}" if len(a) < 100 else f"{check}: the same", a, b))
+    found += [
         _count(before, after),
         *_unnamed_steps(before, after),
         *_work(before, after),
@@ -119,13 +119,13 @@ def lines(before: Side, after: Side) -> list[Line]:
         *_partial(before, after),
     ]
     order = {"differs": 0, "unknown": 1, "same": 2}
-    return sorted(said, key=lambda x: order[x.status])
+    return sorted(found, key=lambda x: order[x.status])
 
 
 def _changed_options(before: Side, after: Side) -> tuple[str, str]:
     """Return the first few options of each side that the other side does not have."""
-    one, other = ({o for c in side.captures for o in _kept_options(c.summary)} for side in (before, after))
-    return ", ".join(sorted(one - other)[:4]) or "-", ", ".join(sorted(other - one)[:4]) or "-"
+    old, other = ({o for c in side.captures for o in _kept_options(c.summary)} for side in (before, after))
+    return ", ".join(sorted(old - other)[:4]) or "-", ", ".join(sorted(other - old)[:4]) or "-"
 
 
 def _count(before: Side, after: Side) -> Line:
@@ -181,15 +181,15 @@ def _work(before: Side, after: Side) -> list[Line]:
     shared = sum(a[k][1] + b[k][1] for k in both) / whole if whole else 1.0
     words = f"{len(both)} kernels on both sides take {units.share(shared, 1)} of kernel time"
     if shared < _SAME_KERNELS:
-        said = [Line("kernels", "differs", f"Only {words}: is it the same program?", str(len(a)), str(len(b)))]
+        found = [Line("kernels", "differs", f"Only {words}: is it the same program?", str(len(a)), str(len(b)))]
     else:
-        said = [Line("kernels", "same", f"kernels: {words}", str(len(a)), str(len(b)))]
+        found = [Line("kernels", "same", f"kernels: {words}", str(len(a)), str(len(b)))]
     # A collective waits for the other ranks: its time says nothing about the clock.
     equal = [k for k in both if abs(a[k][0] - b[k][0]) < 1e-9 and a[k][1] and family(k) != COMMUNICATION]
     ratios = np.array([b[k][1] / a[k][1] for k in equal])
     weight = np.array([a[k][1] for k in equal])
     if len(equal) < 5 or weight.sum() < 0.3 * whole / 2:
-        return said
+        return found
     # By number and by time: a clock changes all kernels, long and short.
     low, middle, high = np.quantile(ratios, (0.2, 0.5, 0.8))
     order = np.argsort(ratios)
@@ -200,17 +200,17 @@ def _work(before: Side, after: Side) -> list[Line]:
             f"Nearly all kernels that run equally often on both sides take {units.share(abs(middle - 1), 1)} "
             f"{'longer' if middle > 1 else 'less'}: other clocks, other shapes (batch, length) or another precision."
         )
-        said.append(Line("speed of kernels", "differs", detail))
-    return said
+        found.append(Line("speed of kernels", "differs", detail))
+    return found
 
 
 def _clocks(before: Side, after: Side) -> list[Line]:
     """Return whether the GPUs ran at the same clock, if `nsysx run --clocks` noted it on both sides."""
     sides = [[c.summary.capture.sm_clock_mhz for c in s.captures] for s in (before, after)]
-    known = [[mhz for mhz in side if mhz] for side in sides]
-    if not all(known):
+    clocks = [[mhz for mhz in side if mhz] for side in sides]
+    if not all(clocks):
         return []
-    a, b = (float(np.mean(side)) for side in known)
+    a, b = (float(np.mean(side)) for side in clocks)
     words = f"median SM clock {a:.0f} MHz before, {b:.0f} after"
     if abs(a - b) > _CLOCKS * max(a, b):
         detail = f"The GPU ran at another clock: {words}. Everything computed takes longer at the lower one."
@@ -221,10 +221,10 @@ def _clocks(before: Side, after: Side) -> list[Line]:
 def _partial(before: Side, after: Side) -> list[Line]:
     """Return one line per capture that is doubtful in itself."""
     every = [c for side in (before, after) for c in side.captures]
-    return [Line("capture", "differs", f"{c.label}: {said}") for c in every if (said := doubtful(c))]
+    return [Line("capture", "differs", f"{c.label}: {doubt}") for c in every if (doubt := doubtful(c))]
 
 
 def doubtful(capture: Captured) -> str | None:
     """Return the warnings of a Summary that mean missing events; None if there are none."""
-    said = [c.detail for c in capture.summary.quality if c.check in EVENTS_MISSING and c.status != "ok"]
-    return "; ".join(said) or None
+    missing = [c.detail for c in capture.summary.quality if c.check in EVENTS_MISSING and c.status != "ok"]
+    return "; ".join(missing) or None

@@ -59,8 +59,8 @@ def _attributed(side: Side) -> float:
     for c in side.captures:
         series = c.series("module_compute")
         whole = sum(int(s.ns.sum()) for s in series.values())
-        known = sum(int(s.ns.sum()) for k, s in series.items() if k is not None and s.cls is not None)
-        shares.append(known / whole if whole else 0.0)
+        attributed_ns = sum(int(s.ns.sum()) for k, s in series.items() if k is not None and s.cls is not None)
+        shares.append(attributed_ns / whole if whole else 0.0)
     return min(shares, default=0.0)
 
 
@@ -140,8 +140,8 @@ def _work(before: Side, after: Side, noise: Side | None, margin: float) -> tuple
     doubt = statistics.Doubt(doubt.error, doubt.df, row.drift_ns)
     half = doubt.half(statistics.LEVEL)
     verdict = statistics.judge(row.difference_ns, doubt, margin * row.before_ns)
-    known = half != float("inf")
-    low, high = (row.difference_ns - half, row.difference_ns + half) if known else (None, None)
+    bounded = half != float("inf")
+    low, high = (row.difference_ns - half, row.difference_ns + half) if bounded else (None, None)
     bound = all(_per_step(s, "work", "rest") <= _GPU_BOUND * _per_step(s, "step", "gpu") for s in (before, after))
     return replace(row, verdict=verdict, low_ns=low, high_ns=high), bound
 
@@ -204,7 +204,7 @@ def compare(before: Side, after: Side, noise: Side | None = None, *, margin: flo
     step = next(r for r in gpu if r.name == "gpu")
     old, new = round(step.before_ns), round(step.after_ns)
     verdict, half, drift, work, by_work = _judged(before, after, noise, old, new, margin)
-    known = half != float("inf")
+    bounded = half != float("inf")
     real = _real(before, after, margin)
     notes = [*before.notes, *after.notes]
     if folded:
@@ -217,7 +217,7 @@ def compare(before: Side, after: Side, noise: Side | None = None, *, margin: flo
     tables = {
         t.key: differences.table(before, after, noise, t.part, step_ns=old, drift=t.drift, now=now) for t in TABLES
     }
-    low, high = (round(new - old - half), round(new - old + half)) if known else (None, None)
+    low, high = (round(new - old - half), round(new - old + half)) if bounded else (None, None)
     answer = Comparison(
         verdict=verdict,
         difference_ns=new - old,
@@ -226,7 +226,7 @@ def compare(before: Side, after: Side, noise: Side | None = None, *, margin: flo
         before_ns=old,
         after_ns=new,
         drift_ns=round(drift),
-        detectable_ns=round(half + drift) if known else None,
+        detectable_ns=round(half + drift) if bounded else None,
         margin=margin,
         basis=_basis(before, after, noise),
         sentence="",

@@ -97,8 +97,8 @@ def measured_between(before: Side, after: Side, noise: Side | None) -> bool:
 
 def _count(side: Side, part: str, key: str | None) -> float | None:
     counts = [s.mean_count for c in side.captures if (s := c.series(part).get(key)) is not None]
-    known = [c for c in counts if c is not None]
-    return sum(known) / len(side.captures) if known else None
+    recorded = [c for c in counts if c is not None]
+    return sum(recorded) / len(side.captures) if recorded else None
 
 
 def _cls(before: Side, after: Side, part: str, key: str | None) -> str | None:
@@ -138,7 +138,7 @@ def table(
         allowed = unknown * max(old, new)
         doubt = statistics.Doubt(sure[i].error, sure[i].df, allowed)
         half = doubt.half(statistics.ROW_LEVEL)
-        known = bool(np.isfinite(half))
+        bounded = bool(np.isfinite(half))
         margin = max(statistics.MARGIN * old, floor)
         verdict = statistics.judge(new - old, doubt, margin, statistics.ROW_LEVEL)
         if verdict in ("faster", "slower") and abs(new - old) < floor:
@@ -154,8 +154,8 @@ def table(
                 cls=_cls(before, after, part, key),
                 before_ns=old,
                 after_ns=new,
-                low_ns=new - old - half if known else None,
-                high_ns=new - old + half if known else None,
+                low_ns=new - old - half if bounded else None,
+                high_ns=new - old + half if bounded else None,
                 drift_ns=allowed,
                 before_count=_count(before, part, key),
                 after_count=_count(after, part, key),

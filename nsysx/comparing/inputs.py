@@ -99,8 +99,8 @@ def sides(
     """Return the sides, each from its name and files. Raises as ``captures``."""
     every = [path for _, files in named for path in files]
     read = captures(every, selection, progress=progress, workers=workers)
-    groups, at = [], 0
+    groups, position = [], 0
     for name, files in named:
-        groups.append(side(name, read[at : at + len(files)]))
-        at += len(files)
+        groups.append(side(name, read[position : position + len(files)]))
+        position += len(files)
     return groups

@@ -149,8 +149,8 @@ def _one_job(group: Sequence[Captured]) -> bool:
     windows = [_window(c) for c in group]
     if None in ranks or len(set(ranks)) != len(group) or None in windows:
         return False
-    known = [w for w in windows if w is not None]
-    return max(a for a, _ in known) < min(b for _, b in known)
+    recorded = [w for w in windows if w is not None]
+    return max(a for a, _ in recorded) < min(b for _, b in recorded)
 
 
 def _together(group: Sequence[Captured]) -> Captured:
@@ -204,16 +204,16 @@ def as_fine(sides: Sequence[Side]) -> tuple[list[Side], list[str]]:
 
     If the probe thinned its backward marks, or had none, a module's backward counts toward its parent.
     """
-    known: dict[str, list[bool]] = {}
+    has_backward: dict[str, list[bool]] = {}
     parent: dict[str, str] = {}
     for c in (c for s in sides for c in s.captures):
         for row in c.summary.of(modules.ROWS):
             path, above = row.get("path"), row.get("parent")
             if path and row.get("cls"):
-                known.setdefault(path, []).append(bool(row.get("backward_gpu_ns")))
+                has_backward.setdefault(path, []).append(bool(row.get("backward_gpu_ns")))
                 if above:
                     parent[path] = above
-    folded = {p for p, seen in known.items() if any(seen) and not all(seen) and p in parent}
+    folded = {p for p, seen in has_backward.items() if any(seen) and not all(seen) and p in parent}
     if not folded:
         return list(sides), []
 
@@ -237,20 +237,20 @@ def as_fine(sides: Sequence[Side]) -> tuple[list[Side], list[str]]:
     return result, sorted(folded)
 
 
-def renamed(one: Side, other: Side) -> tuple[Side, dict[str, str]]:
-    """Return ``one`` with its modules named as in ``other`` if they are the same, and name in ``other`` -> name in ``one``."""
-    have = names.modules_of([dict(c.series("module") or c.series("module_compute")) for c in one.captures])
+def renamed(mine: Side, other: Side) -> tuple[Side, dict[str, str]]:
+    """Return ``mine`` with its modules named as in ``other`` if they are the same, and name in ``other`` -> name in ``mine``."""
+    have = names.modules_of([dict(c.series("module") or c.series("module_compute")) for c in mine.captures])
     want = names.modules_of([dict(c.series("module") or c.series("module_compute")) for c in other.captures])
     new = names.align(have, want)
     captures = []
-    for c in one.captures:
+    for c in mine.captures:
         parts = dict(c.parts)
         for part in ("module", "module_compute"):
             if part in parts:
                 parts[part] = _merged({k: new.get(k or "", k) if k else k for k in parts[part]}, parts[part])
         captures.append(replace(c, parts=parts))
     changed = {to: old for old, to in new.items() if old != to and names.plain(old) != names.plain(to)}
-    return Side(one.name, tuple(captures), one.notes), changed
+    return Side(mine.name, tuple(captures), mine.notes), changed
 
 
 def _merged(to: Mapping[str | None, str | None], series: Mapping[str | None, Series]) -> dict[str | None, Series]:

@@ -102,8 +102,8 @@ THREADS = (
 
 
 def _words(codes: dict[int, str], column: str) -> pl.Expr:
-    known = pl.col(column).replace_strict(codes, default="unknown", return_dtype=pl.String)
-    return pl.when(pl.col(column).is_not_null()).then(known)
+    words = pl.col(column).replace_strict(codes, default="unknown", return_dtype=pl.String)
+    return pl.when(pl.col(column).is_not_null()).then(words)
 
 
 def _unpacked(column: str, fields: tuple[tuple[str, int], ...], names: tuple[str, ...]) -> list[pl.Expr]:
@@ -114,15 +114,15 @@ def _unpacked(column: str, fields: tuple[tuple[str, int], ...], names: tuple[str
     return unpacked
 
 
-def step_of(given: Profile, process: pl.Series, at: pl.Series) -> pl.Series:
+def step_of(given: Profile, process: pl.Series, instant: pl.Series) -> pl.Series:
     """Return the index of the step in which each instant of a process lies on the CPU, null for none."""
-    keys, times = process.fill_null(-1).to_numpy(), at.fill_null(np.iinfo(np.int64).max).to_numpy()
+    keys, times = process.fill_null(-1).to_numpy(), instant.fill_null(np.iinfo(np.int64).max).to_numpy()
     numbers = np.full(len(times), -1, np.int64)
     for (key,), steps in given.steps.cpu.sort("start_ns").group_by("process", maintain_order=True):
         start, end, index = (steps[c].to_numpy() for c in ("start_ns", "end_ns", "index"))
-        place = np.searchsorted(start, times, side="right") - 1
-        inside = (keys == key) & (place >= 0) & (times < end[np.maximum(place, 0)])
-        numbers[inside] = index[place[inside]]
+        row = np.searchsorted(start, times, side="right") - 1
+        inside = (keys == key) & (row >= 0) & (times < end[np.maximum(row, 0)])
+        numbers[inside] = index[row[inside]]
     numbered: pl.Series = pl.Series("step", numbers).replace(-1, None)
     return numbered
 

@@ -14,13 +14,13 @@ def _nests(start: I64, end: I64) -> bool:
         return True
     # As brackets: at each depth, every interval must end before the next one of that depth begins.
     count = len(start)
-    place = np.arange(count)
+    number = np.arange(count)
     lasting = end > start
     time = np.concatenate((start, end))
     kind = np.concatenate((np.ones(count, np.int64), np.where(lasting, 0, 1)))
-    order = np.concatenate((2 * place, np.where(lasting, -place, 2 * place + 1)))
+    order = np.concatenate((2 * number, np.where(lasting, -number, 2 * number + 1)))
     sign = np.concatenate((np.ones(count, np.int64), np.full(count, -1)))
-    who = np.concatenate((place, place))
+    who = np.concatenate((number, number))
     sequence = np.lexsort((order, kind, time))
     depth = np.cumsum(sign[sequence]) - (sign[sequence] > 0)
     by_depth = np.argsort(depth, kind="stable")

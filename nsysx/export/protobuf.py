@@ -82,21 +82,21 @@ def constant(parts: Parts) -> bytes:
 def encode(parts: Parts, columns: Mapping[str, I64], rows: npt.NDArray[np.intp]) -> Bytes:
     """Return the packets of some rows of ``columns``, a line of bytes each. Negative numbers need ten bytes."""
     out = np.empty((len(rows), size(parts)), np.uint8)
-    at = 0
+    position = 0
     for part in parts:
         if isinstance(part, bytes):
-            out[:, at : at + len(part)] = np.frombuffer(part, np.uint8)
-            at += len(part)
+            out[:, position : position + len(part)] = np.frombuffer(part, np.uint8)
+            position += len(part)
             continue
         values = np.ascontiguousarray(columns[part.name][rows])
         if part.kind == "fixed64":
-            out[:, at : at + 8] = values.astype("<i8").view(np.uint8).reshape(-1, 8)
+            out[:, position : position + 8] = values.astype("<i8").view(np.uint8).reshape(-1, 8)
         else:
             bits = values.view(np.uint64)
-            for place in range(part.width):
-                group = (bits >> np.uint64(_GROUP_BITS * place)).astype(np.uint8) & 0x7F
-                out[:, at + place] = group | 0x80 if place + 1 < part.width else group
-        at += part.width
+            for group_index in range(part.width):
+                group = (bits >> np.uint64(_GROUP_BITS * group_index)).astype(np.uint8) & 0x7F
+                out[:, position + group_index] = group | 0x80 if group_index + 1 < part.width else group
+        position += part.width
     return out
 
 

@@ -19,22 +19,22 @@ def write(
     job = pipeline.gather_job([file], options)
     given = job.profile
     contents: dict[Path, outputs.Content] = {}
-    said = []
+    lines = []
     if perfetto is not None:
         say("making the trace")
         trace = perfetto_trace.trace(given, redact=redact)
         contents[perfetto] = trace.write
         counts = f"{trace.slices:,} slices, {trace.kernels:,} of them kernels, {trace.flows:,} arrows from call to work"
-        said.append(f"wrote {perfetto}: {counts}. Open it at ui.perfetto.dev")
+        lines.append(f"wrote {perfetto}: {counts}. Open it at ui.perfetto.dev")
     if to is not None:
         summary = pipeline.summary_of(job, options)
         say("making the frames")
         parts = parquet.files(given, summary, to, json_text.render(summary))
         contents |= parts
-        said.append(f"wrote {to}: {len(parts)} files, described in {to / parquet.README}")
+        lines.append(f"wrote {to}: {len(parts)} files, described in {to / parquet.README}")
     say("writing")
     with ExitStack() as stack:
         if to is not None:
             stack.enter_context(outputs.folder_for(to))
         outputs.write_files(contents, force=force)
-    return said
+    return lines

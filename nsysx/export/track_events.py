@@ -144,10 +144,10 @@ class Builder:
     def process(self, key: int) -> int:
         """Return the track of a process."""
         if key not in self.processes:
-            known = {p["process"]: p.get("name") or "" for p in self.given.trace.capture.processes}
-            name = str(known.get(key, ""))
-            said = pb.text(6, self.names.shown(name)) if name else ()
-            more = pb.message(3, (*pb.number(1, ids.pid_of(key)), *said))
+            names = {p["process"]: p.get("name") or "" for p in self.given.trace.capture.processes}
+            name = str(names.get(key, ""))
+            name_part = pb.text(6, self.names.shown(name)) if name else ()
+            more = pb.message(3, (*pb.number(1, ids.pid_of(key)), *name_part))
             self.processes[key] = self.tracks.add(name or "process", 0, pb.constant(more))
         return self.processes[key]
 
@@ -182,21 +182,21 @@ class Builder:
             return
         self.slices += count
         order = np.lexsort((-slices.end, slices.start, slices.track))
-        place = np.empty(count, np.int64)
-        place[order] = self._order + 2 * np.arange(count)
+        position = np.empty(count, np.int64)
+        position[order] = self._order + 2 * np.arange(count)
         self._order += 2 * count
         lasting = slices.end > slices.start
         for arg in slices.args:
             self.args.setdefault(arg, len(self.args) + 1)
         columns = {"track": slices.track, "name": slices.name, "category": slices.category, **slices.args}
-        self._begins(slices, {**columns, "time": slices.start}, place)
+        self._begins(slices, {**columns, "time": slices.start}, position)
         # A slice with a duration ends before others begin at that instant, the inner one first; one without, right after its begin.
-        ends = (np.where(lasting, 0, 1), np.where(lasting, -place, place + 1))
+        ends = (np.where(lasting, 0, 1), np.where(lasting, -position, position + 1))
         self.events.append(_Events(_END_PACKET, {"track": slices.track, "time": slices.end}, ends))
 
-    def _begins(self, slices: Slices, columns: dict[str, I64], place: I64) -> None:
+    def _begins(self, slices: Slices, columns: dict[str, I64], position: I64) -> None:
         """Add the packets in which slices begin: one layout for each choice of arguments and number of flows."""
-        count = len(place)
+        count = len(position)
         key = np.zeros(count, np.int64)
         for bit, values in enumerate(slices.args.values()):
             key |= (values != 0).astype(np.int64) << bit
@@ -214,7 +214,7 @@ class Builder:
             for i in range(flows):
                 used_columns[f"flow{i}"] = ordered[first[rows] + i, 1]
             layout = _begin(args, slices.numbers, self.args, flows, slices.ends_flow)
-            self.events.append(_Events(layout, used_columns, (np.ones(len(rows), np.int64), place[rows])))
+            self.events.append(_Events(layout, used_columns, (np.ones(len(rows), np.int64), position[rows])))
 
     def count(self, track: int, time: I64, value: I64) -> None:
         """Add the values of a counter, sorted by time; of several at one instant the last stands."""
@@ -252,8 +252,8 @@ class Builder:
         starts = np.cumsum([0, *lengths])
         for e, a, b in zip(self.events, starts[:-1], starts[1:], strict=True):
             e.columns["time"] = time[a:b]
-        for at in range(0, len(order), _CHUNK):
-            chosen = order[at : at + _CHUNK]
+        for first in range(0, len(order), _CHUNK):
+            chosen = order[first : first + _CHUNK]
             blocks = []
             for number in np.unique(block[chosen]).tolist():
                 places_here = np.flatnonzero(block[chosen] == number)

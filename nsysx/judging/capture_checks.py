@@ -161,9 +161,11 @@ def _left_out(trace: Trace) -> list[Check]:
     if bad := [n for n in trace.left_out if n.reason == REVERSED]:
         detail = f"{_counted(bad)} left out because they end before they begin: {_by_table(bad, reasons=False)}"
         checks.append(Check(_BAD_TIMES, "warn", detail, "export the report again", doubt="numbers"))
-    for effect, (check, status, said, fix) in _EFFECTS.items():
+    for effect, (check, status, effect_words, fix) in _EFFECTS.items():
         if notes := [n for n in trace.left_out if n.effect == effect and n.reason != REVERSED]:
-            checks.append(Check(check, status, f"{_counted(notes)} {said}: {_by_table(notes, reasons=True)}", fix))
+            checks.append(
+                Check(check, status, f"{_counted(notes)} {effect_words}: {_by_table(notes, reasons=True)}", fix)
+            )
     return checks
 
 
@@ -195,10 +197,10 @@ def _settled(profile: Profile, text: str) -> str:
 
     The probe counts the ranges that it pushes; each launch of a steady step has its work on the device.
     """
-    said = _MIGHT.match(text)
-    if said is None:
+    match = _MIGHT.match(text)
+    if match is None:
         return ""
-    if said[1].upper() == "NVTX":
+    if match[1].upper() == "NVTX":
         complete = any(c.check == "probe ranges" and c.status == "ok" for c in probe_checks.probe_ranges(profile))
         return "it holds every range that the probe pushed" if complete and profile.trace.capture.probe else ""
     launches = profile.steady_calls["call"].filter(profile.steady_calls["kind"].is_in(Call.LAUNCHES))
@@ -214,15 +216,15 @@ def _rows(profile: Profile) -> list[Check]:
         detail = f"only {start} s to {end} s of the session were read, with the GPU work launched then"
         checks.append(Check("time range", "ok", detail))
     checks += _left_out(trace)
-    said = [d["text"] for d in trace.capture.diagnostics if not tracing.is_told(d["text"])]
-    said = [text for text in said if not _of_others(profile, text)]
-    settled = {text: why for text in said if (why := _settled(profile, text))}
+    messages = [d["text"] for d in trace.capture.diagnostics if not tracing.is_told(d["text"])]
+    messages = [text for text in messages if not _of_others(profile, text)]
+    settled = {text: why for text in messages if (why := _settled(profile, text))}
     if settled:
         whys = " and ".join(dict.fromkeys(settled.values()))
         checks.append(
             Check("nsys warnings", "ok", f"nsys says: {next(iter(settled))} But the report is complete: {whys}")
         )
-    if lost := [text for text in said if text not in settled]:
+    if lost := [text for text in messages if text not in settled]:
         more = f" (and {len(lost) - 1} more)" if len(lost) > 1 else ""
         checks.append(
             Check(
@@ -252,9 +254,9 @@ def _attribution(profile: Profile) -> list[Check]:
     ns = pl.col("end_ns") - pl.col("start_ns")
     whole, *parts = ops.select(ns.sum(), *(ns.filter(pl.col("grade") == g).sum().alias(g) for g in _GRADES)).row(0)
     by_grade = dict(zip(_GRADES, parts, strict=True))
-    said = ", ".join(f"{units.share(ns, whole)} {_GRADES[g]}" for g, ns in by_grade.items() if ns)
+    grades = ", ".join(f"{units.share(ns, whole)} {_GRADES[g]}" for g, ns in by_grade.items() if ns)
     weak = by_grade["none"] > 0.01 * whole
-    detail = f"GPU time tied to the code that launched it: {said}"
+    detail = f"GPU time tied to the code that launched it: {grades}"
     if not weak:
         return [Check("attribution", "ok", detail)]
     short = f"{units.share(by_grade['none'], whole)} of the GPU time is not matched to code."
@@ -282,13 +284,13 @@ def _replayed(profile: Profile) -> list[Check]:
                 "profile a script with steps: nsysx run -- CMD",
             )
         ]
-    said = f"the unchanged replay takes {units.duration(replay.unchanged_ns)}, the recording {units.duration(replay.recorded_ns)}"
+    lengths = f"the unchanged replay takes {units.duration(replay.unchanged_ns)}, the recording {units.duration(replay.recorded_ns)}"
     if not replay.trusted:
         return [
             Check(
                 "replay",
                 "warn",
-                f"{said}: off by {units.share(replay.error, 1)}, so no savings are given",
+                f"{lengths}: off by {units.share(replay.error, 1)}, so no savings are given",
                 doubt="cause",
             )
         ]
@@ -296,7 +298,7 @@ def _replayed(profile: Profile) -> list[Check]:
         Check(
             "replay",
             "ok",
-            f"{said} ({units.share(replay.error, 1)} off); over 22 measured changes, savings were off by a median 3.8 % of the step",
+            f"{lengths} ({units.share(replay.error, 1)} off); over 22 measured changes, savings were off by a median 3.8 % of the step",
         )
     ]
 

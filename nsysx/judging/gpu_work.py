@@ -79,15 +79,15 @@ def most(profile: Profile, process: int, device: int) -> str:
     no_path = {folded(name) for name in profile.attributed.without_path}
     modules = [(m, ns) for m, ns in sums if m not in no_path and re.search("[A-Za-z]", m)]
     if modules and modules[0][1] >= _FIRST * whole:
-        shares, said = [], []
+        shares, names = [], []
         for name, ns in modules[:2]:
             if ns >= _MODULE * whole:
                 of_module = work.filter(pl.col("module") == name)
                 count, kind = of_module["path"].n_unique(), _kind(of_module)
                 more = [f"{count} modules"] * (count > 1) + [f"mostly {kind}"] * bool(kind)
-                said.append(f"{name[:80]}" + (f" ({', '.join(more)})" if more else ""))
+                names.append(f"{name[:80]}" + (f" ({', '.join(more)})" if more else ""))
                 shares.append(units.share(ns, whole))
-        return _sentence(shares, said)
+        return _sentence(shares, names)
     kinds = [(WORDS.get(f, f), t) for f, t in _sums(work, "family") if f not in _UNKNOWN and t >= _KIND * whole][:3]
     if kinds:
         return _sentence([units.share(t, whole) for _, t in kinds], [f for f, _ in kinds])
@@ -100,8 +100,8 @@ def most(profile: Profile, process: int, device: int) -> str:
 
 def _sentence(shares: list[str], work: list[str]) -> str:
     """Return "54 % of its work is matrix products, 20 % is norms and 11 % is reductions."."""
-    of = [" of its work", *[""] * len(shares)]
-    *others, last = (f"{share}{whole} is {name}" for share, whole, name in zip(shares, of, work, strict=False))
+    wholes = [" of its work", *[""] * len(shares)]
+    *others, last = (f"{share}{whole} is {name}" for share, whole, name in zip(shares, wholes, work, strict=False))
     return f"{', '.join(others)} and {last}." if others else f"{last}."
 
 

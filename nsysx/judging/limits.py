@@ -91,10 +91,13 @@ class Limits:
 def limits_of(profile: Profile, rows: Sequence[GpuRow]) -> Limits:
     """Return the limits of the busiest device of the shown process, without a profiler if that is known."""
     recorded = recorded_limits(profile, rows)
-    known = unprofiled_of(profile)
-    if isinstance(known, Withheld) or (known.process, known.device) != (recorded.process, recorded.device):
+    unprofiled = unprofiled_of(profile)
+    if isinstance(unprofiled, Withheld) or (unprofiled.process, unprofiled.device) != (
+        recorded.process,
+        recorded.device,
+    ):
         return recorded
-    return _with_waits(profile, _unprofiled(profile, recorded, known))
+    return _with_waits(profile, _unprofiled(profile, recorded, unprofiled))
 
 
 def _with_waits(profile: Profile, limits: Limits) -> Limits:
@@ -117,28 +120,28 @@ def _with_waits(profile: Profile, limits: Limits) -> Limits:
     return replace(limits, parts=limits.parts | moved)
 
 
-def _unprofiled(profile: Profile, recorded: Limits, known: Unprofiled) -> Limits:
+def _unprofiled(profile: Profile, recorded: Limits, unprofiled: Unprofiled) -> Limits:
     """Return the limits without tracing, which stretches what the host does: its code, launches and what follows a wait.
 
     The GPU's work, and anything else it waits for, stays as recorded; but communication is capped at what the untraced replay
     gives, because ranks then wait less for each other. The remainder of the real step is divided between host code and launches
     as in that replay; waits keep the share that they have as recorded.
     """
-    real, with_it = steady_lengths(profile, known, recorded.steps)
+    real, with_it = steady_lengths(profile, unprofiled, recorded.steps)
     window, steps = real * recorded.steps, recorded.steps
     much = recorded.window_ns > (1 + SAME) * window
     of_the_host = (Part.HOST, Part.LAUNCH, Part.SYNC)
     stay = {p: ns for p, ns in recorded.parts.items() if p not in (*of_the_host, Part.PROFILER)}
-    stay[Part.COMM] = min(stay[Part.COMM], known.exposed_comm_ns * steps)
+    stay[Part.COMM] = min(stay[Part.COMM], unprofiled.exposed_comm_ns * steps)
     of_host = window - sum(stay.values())
     if recorded.parts[Part.MIGRATION] and (of_host < 0 or not much):
         return recorded  # pages that move by themselves are not part of the replay
     if of_host < 0 or not much:
-        return _shrunk(profile, recorded, known, much)
+        return _shrunk(profile, recorded, unprofiled, much)
     host = sum(recorded.parts[p] for p in of_the_host)
     sync = of_host * recorded.parts[Part.SYNC] // host if host else 0
     causes = dict.fromkeys((Part.HOST, Part.LAUNCH), 0)
-    for cause, ns in known.idle_causes.items():
+    for cause, ns in unprofiled.idle_causes.items():
         if (part := Cause.named(cause).part) in causes:
             causes[part] += ns
     launch = (of_host - sync) * causes[Part.LAUNCH] // max(sum(causes.values()), 1)
@@ -152,32 +155,32 @@ def _unprofiled(profile: Profile, recorded: Limits, known: Unprofiled) -> Limits
         window_ns=window,
         parts=parts,
         recorded_ns=with_it * steps,
-        estimated=_estimated(known),
+        estimated=_estimated(unprofiled),
         unprofiled=True,
     )
 
 
-def _estimated(known: Unprofiled) -> bool:
-    return known.source in ("modelled", "assumed")
+def _estimated(unprofiled: Unprofiled) -> bool:
+    return unprofiled.source in ("modelled", "assumed")
 
 
-def _shrunk(profile: Profile, recorded: Limits, known: Unprofiled, much: bool) -> Limits:
+def _shrunk(profile: Profile, recorded: Limits, unprofiled: Unprofiled, much: bool) -> Limits:
     """Return the limits of the step without a profiler, each idle gap as long as it is in the untraced replay.
 
     ``much``: tracing changes the step enough to mention.
     """
-    real, with_it = steady_lengths(profile, known, recorded.steps)
+    real, with_it = steady_lengths(profile, unprofiled, recorded.steps)
     window = real * recorded.steps
-    busy = round(window * known.gpu_busy)
-    of = (profile, recorded.process, recorded.device)
+    busy = round(window * unprofiled.gpu_busy)
+    device = (profile, recorded.process, recorded.device)
     worked = _to_sum({p: recorded.parts[p] for p in (Part.WORK, Part.COMM, Part.COPY)}, busy)
-    idle = _to_sum({Part.LAUNCH: 0} | idle_parts(*of, real=True) | {Part.PROFILER: 0}, window - busy)
+    idle = _to_sum({Part.LAUNCH: 0} | idle_parts(*device, real=True) | {Part.PROFILER: 0}, window - busy)
     return replace(
         recorded,
         window_ns=window,
         parts={p: worked.get(p, 0) + idle.get(p, 0) for p in Part},
         recorded_ns=with_it * recorded.steps if much else None,
-        estimated=much and _estimated(known),
+        estimated=much and _estimated(unprofiled),
         unprofiled=True,
     )
 

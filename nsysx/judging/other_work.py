@@ -30,7 +30,7 @@ def _of(profile: Profile, places: Sequence[tuple[int, int]]) -> OtherWork:
     start, end = profile.window
     if profile.device is None or not places or end <= start:
         return OtherWork(0, 0)
-    others = [profile.ledgers.activity[place] for place in places]
+    others = [profile.ledgers.activity[key] for key in places]
     work = coverage([(f.times[:-1][f.labels > 0], f.times[1:][f.labels > 0]) for f in others])
     shown = profile.ledgers.activity[profile.process, profile.device]
     times, (working, labels) = overlay([work, shown], start, end)
@@ -56,9 +56,11 @@ def shared_gpu(profile: Profile) -> list[Check]:
     if profile.device is None or (shown := limits.get((profile.process, profile.device))) is None or shown.gpu is None:
         return []
     others = [
-        place
-        for place in profile.ledgers.activity
-        if place[0] != profile.process and (known := limits.get(place)) is not None and known.gpu == shown.gpu
+        device
+        for device in profile.ledgers.activity
+        if device[0] != profile.process
+        and (its_limits := limits.get(device)) is not None
+        and its_limits.gpu == shown.gpu
     ]
     work, whole = _of(profile, others), profile.window[1] - profile.window[0]
     if not work.busy_ns or work.busy_ns < _NOTABLE * whole:

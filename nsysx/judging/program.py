@@ -81,12 +81,12 @@ def _read(profile: Profile) -> Program:
         or any(_TORCH_THREAD.search(t) for t in threads)
         or any(label.startswith("aten::") for label in labels)
     )
-    said = bool(_PYTHON.search(executable)) or any(_PYTHON.search(t) for t in threads)
+    by_name = bool(_PYTHON.search(executable)) or any(_PYTHON.search(t) for t in threads)
     phases = set(ops["phase"].unique().cast(pl.String).drop_nulls().to_list())
     calls = profile.attributed.api_calls
     return Program(
         # If the program's name is unknown, PyTorch implies Python; a program with another name may use PyTorch from C++.
-        python=probe or trace.python_lines is not None or said or (torch and not executable),
+        python=probe or trace.python_lines is not None or by_name or (torch and not executable),
         torch=torch,
         compiled=launched(_COMPILED) or any(_COMPILED_RANGE.search(label) for label in labels),
         graphs=bool(((calls["kind"] == Call.GRAPH_LAUNCH) & (calls["process"] == process)).any()),

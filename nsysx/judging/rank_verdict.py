@@ -42,8 +42,8 @@ def _waits(row: Row) -> int:
 
 
 def _sentence(late: Row, waiting: Row, shown_row: Row, verdict: Verdict) -> str:
-    of = Scope("steady", (waiting["process"],), steps=waiting["steps"] or 0)
-    part, whole = pair(of.per_step(_waits(waiting)), of.per_step(waiting["window_ns"]))
+    scope = Scope("steady", (waiting["process"],), steps=waiting["steps"] or 0)
+    part, whole = pair(scope.per_step(_waits(waiting)), scope.per_step(waiting["window_ns"]))
     recorded = " recorded" if verdict.recorded_ns else ""
     cause, behind = late["late_cause"], late["late_ns"] or 0
     extra = (late["late_because"] or {}).get(Late.COMPUTE, behind) if cause == Late.COMPUTE else behind

@@ -33,24 +33,22 @@ def surer(capture: Capture) -> str:
 
 def unprofiled(profile: Profile) -> list[Check]:
     """Return how long a step takes without the profiler, with its bounds, and what would tell it more closely."""
-    known = unprofiled_of(profile)
+    estimate = unprofiled_of(profile)
     better = (
         f"{surer(profile.trace.capture)} -- CMD measures it, nsysx calibrate narrows it for every run on the machine"
     )
-    if isinstance(known, Withheld):
-        return [Check("unprofiled", "missing", f"the step without a profiler is not known: {known.reason}", better)]
-    which = "a step" if known.steps == profile.scope.steps else f"one of the {known.steps} replayed steps"
-    source = _SOURCES[known.source]
-    if known.source == "in_process" and _between_windows(profile):
+    if isinstance(estimate, Withheld):
+        return [Check("unprofiled", "missing", f"the step without a profiler is not known: {estimate.reason}", better)]
+    which = "a step" if estimate.steps == profile.scope.steps else f"one of the {estimate.steps} replayed steps"
+    source = _SOURCES[estimate.source]
+    if estimate.source == "in_process" and _between_windows(profile):
         which, better = "a step on average", ""  # it spreads because the program's own steps do
-        source = (
-            f"measured in the same process, in the {units.several(known.measured_steps, 'step')} before the last window"
-        )
+        source = f"measured in the same process, in the {units.several(estimate.measured_steps, 'step')} before the last window"
     detail = (
-        f"{which} takes {units.duration(known.step_ns)} without a profiler ({units.duration(known.low_ns)} to "
-        f"{units.duration(known.high_ns)}), {units.duration(known.recorded_ns)} as recorded: {source}"
+        f"{which} takes {units.duration(estimate.step_ns)} without a profiler ({units.duration(estimate.low_ns)} to "
+        f"{units.duration(estimate.high_ns)}), {units.duration(estimate.recorded_ns)} as recorded: {source}"
     )
-    wide = known.high_ns - known.low_ns > _WIDE * known.step_ns
+    wide = estimate.high_ns - estimate.low_ns > _WIDE * estimate.step_ns
     return [Check("unprofiled", "warn" if wide else "ok", detail, better if wide else "")]
 
 

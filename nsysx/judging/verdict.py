@@ -180,12 +180,12 @@ def _causes(profile: Profile, limits: Limits, code: Limit) -> str:
     busy = sum(parts[p] for p in _GPU_PARTS)
     if lost[code] >= 0.9 * (limits.real_ns - busy) and code not in _ALONE:  # nearly all of the rest
         return f"The rest{'' if limits.whole else ' of the step'} it {_clause(profile, limits, code)}."
-    said = f"For {short(limits.per_step(lost[code]))} it {_clause(profile, limits, code)}"
+    sentence = f"For {short(limits.per_step(lost[code]))} it {_clause(profile, limits, code)}"
     others = {c: ns for c, ns in lost.items() if c != code and ns >= LIMITS * limits.real_ns}
     if others:
         second = max(others, key=lambda c: (others[c], c))
-        said += f", and for {short(limits.per_step(lost[second]))} it {_clause(profile, limits, second)}"
-    return f"{said}."
+        sentence += f", and for {short(limits.per_step(lost[second]))} it {_clause(profile, limits, second)}"
+    return f"{sentence}."
 
 
 def _clause(profile: Profile, limits: Limits, code: Limit) -> str:
@@ -240,8 +240,8 @@ def _busy(profile: Profile, limits: Limits) -> str:
 def _divided(limits: Limits, among: Iterable[Part]) -> str:
     """Return the parts of a step that are worth a word, longest first, in words."""
     parts = sorted(((limits.parts[p], p) for p in among), reverse=True)
-    said = [f"{p.label} {short(limits.per_step(ns))}" for ns, p in parts if ns >= _WORD * limits.real_ns and ns]
-    return ", ".join(said)
+    words = [f"{p.label} {short(limits.per_step(ns))}" for ns, p in parts if ns >= _WORD * limits.real_ns and ns]
+    return ", ".join(words)
 
 
 def _profiled(limits: Limits) -> str:

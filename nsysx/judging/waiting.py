@@ -56,10 +56,10 @@ def _next_is_selection(profile: Profile, rows: npt.NDArray[np.int64]) -> npt.NDA
     thread = calls["thread"].to_numpy()
     open_, sized = np.ones(len(rows), np.bool_), np.zeros(len(rows), np.bool_)
     for ahead in range(1, _NEXT_CALLS + 1):  # calls are numbered by thread and time
-        at = np.minimum(rows + ahead, calls.height - 1)
-        open_ &= (rows + ahead < calls.height) & (thread[at] == thread[rows])
-        sized |= open_ & launches[at] & selects[at]
-        open_ &= ~launches[at]
+        next_row = np.minimum(rows + ahead, calls.height - 1)
+        open_ &= (rows + ahead < calls.height) & (thread[next_row] == thread[rows])
+        sized |= open_ & launches[next_row] & selects[next_row]
+        open_ &= ~launches[next_row]
     return sized
 
 
@@ -87,8 +87,8 @@ def _as_one(calls: pl.DataFrame) -> pl.DataFrame:
     """Return the calls with all ``torch.cuda.synchronize()`` as one place: without one of them the wait moves to the next."""
     whole = pl.col("api").str.contains("DeviceSynchronize|CtxSynchronize") & (pl.col("asks") == NOTHING)
     several = calls.filter(whole).select("module", "phase").n_unique() > 1
-    place = (pl.when(~whole).then(pl.col(c)).alias(c) for c in ("module", "phase"))
-    return calls.with_columns(place) if several else calls
+    whole_columns = (pl.when(~whole).then(pl.col(c)).alias(c) for c in ("module", "phase"))
+    return calls.with_columns(whole_columns) if several else calls
 
 
 def waits(profile: Profile) -> Waits:
@@ -125,15 +125,15 @@ def waits(profile: Profile) -> Waits:
     return Waits(calls, places.sort("ns", *PLACE, descending=by, nulls_last=True).filter(long).head(_MOST))
 
 
-def at(calls: pl.DataFrame, place: dict[str, object]) -> frozenset[int]:
+def at(calls: pl.DataFrame, where: dict[str, object]) -> frozenset[int]:
     """Return the calls of one of the places."""
-    return frozenset(calls.filter(lookup.same_values(place, PLACE))["call"].drop_nulls().to_list())
+    return frozenset(calls.filter(lookup.same_values(where, PLACE))["call"].drop_nulls().to_list())
 
 
 def dearest_ns(profile: Profile) -> int:
     """Return the most that a replayed step saves when the calls of one place no longer wait (ns)."""
-    replay, known = replay_of(profile), profile.once(waits)
+    replay, every_wait = replay_of(profile), profile.once(waits)
     if not isinstance(replay, Replay) or not replay.trusted:
         return 0
-    gone = (at(known.calls, place) for place in known.places.to_dicts())
+    gone = (at(every_wait.calls, where) for where in every_wait.places.to_dicts())
     return max((replay.saving(RemoveWaits(calls)).saving_ns for calls in gone if replay.replayed(calls)), default=0)

@@ -23,15 +23,15 @@ def limit(run: Mapping[str, Any]) -> list[Check]:
     """Return what `nsysx run` did not record because ``--limit`` was reached; [] if it was not."""
     noted = run.get("limit")
     reached = noted.get("reached") if isinstance(noted, dict) else None
-    ended = [one for one in reached if isinstance(one, dict)] if isinstance(reached, list) else []
+    ended = [entry for entry in reached if isinstance(entry, dict)] if isinstance(reached, list) else []
     if not ended:
         return []
     first = ended[0]
     after = f" after {first['after_s']:g} s" if isinstance(first.get("after_s"), (int, float)) else ""
     why = "about as many events as it allows" if first.get("by") == "events" else "its time"
-    said = f"the limit of the recording was reached{after} ({why}): nothing more was recorded"
-    said += " until steps repeated" if first.get("window") else ", and the program went on"
-    return [Check("limit", "warn", said, "--limit 600 records more, --steps all everything")]
+    sentence = f"the limit of the recording was reached{after} ({why}): nothing more was recorded"
+    sentence += " until steps repeated" if first.get("window") else ", and the program went on"
+    return [Check("limit", "warn", sentence, "--limit 600 records more, --steps all everything")]
 
 
 def windows(profile: Profile) -> list[Check]:
@@ -48,31 +48,32 @@ def _parts(profile: Profile) -> list[Check]:
     if not two and len(pauses) > 1:
         if profile.trace.window is not None:
             return []
-        said = "one of the two windows (cold start, steady steps) is missing: nsys wrote only one report, or one was not exported"
-        return [Check("windows", "warn", said, "run it again; what nsys said stands in NAME.run.json")]
+        sentence = "one of the two windows (cold start, steady steps) is missing: nsys wrote only one report, or one was not exported"
+        return [Check("windows", "warn", sentence, "run it again; what nsys said stands in NAME.run.json")]
     if not pauses:
         if limit(profile.trace.run):
             return []
         why = "replaced itself by another one (exec), which cannot end the window" if _replaced(profile) else ""
-        said = f"recorded: everything; the program {why or 'ended before enough of its steps were alike'}"
-        return [Check("windows", "ok", said)]
+        sentence = f"recorded: everything; the program {why or 'ended before enough of its steps were alike'}"
+        return [Check("windows", "ok", sentence)]
     parts = "the cold start and steady steps" if two else "the cold start with the steps that follow it"
-    said = f"recorded: {parts}; the clock of this report skips everything else"
+    sentence = f"recorded: {parts}; the clock of this report skips everything else"
     if len(lengths):
         clock = record["unrecorded_steps"].get("clock")
         which = "after" if not two else "between"
-        said += f". {units.several(len(lengths), 'step')} {which} them ran without the profiler and were timed by the {clock}'s clock"
-        said += _drift(lengths) + _by_rank(profile)
+        sentence += f". {units.several(len(lengths), 'step')} {which} them ran without the profiler and were timed by the {clock}'s clock"
+        sentence += _drift(lengths) + _by_rank(profile)
     if again := bare.after(record, profile.trace.capture):
-        said += f". So did the {units.several(len(again), 'step')} after them: {units.duration(round(float(np.mean(again))))} in the mean"
+        mean = units.duration(round(float(np.mean(again))))
+        sentence += f". So did the {units.several(len(again), 'step')} after them: {mean} in the mean"
     if stopped := [ns for ns in pauses if ns]:
-        said += f". Each window's end stopped the program: {' and '.join(map(units.duration, stopped))}"
+        sentence += f". Each window's end stopped the program: {' and '.join(map(units.duration, stopped))}"
     if _replaced(profile):
-        said += ". Then the program replaced itself by another one (exec), of which nothing was recorded"
+        sentence += ". Then the program replaced itself by another one (exec), of which nothing was recorded"
     if len(lengths) and not bare.detached(record, profile.trace.capture) and profile.attributed.gpu_ops.height:
-        said += ". This nsys stays in the program's CUDA calls after a window: without it, steps that wait for launches may be up to"
-        said += " 30 % shorter, and the bounds of the step allow for that. nsys 2024.5 with driver 525, or newer, leaves the calls"
-    return [Check("windows", "ok", said), *_missed(profile, lengths)]
+        sentence += ". This nsys stays in the program's CUDA calls after a window: without it, steps that wait for launches may be up to"
+        sentence += " 30 % shorter, and the bounds of the step allow for that. nsys 2024.5 with driver 525, or newer, leaves the calls"
+    return [Check("windows", "ok", sentence), *_missed(profile, lengths)]
 
 
 def _record(profile: Profile) -> Mapping[str, Any] | None:
@@ -107,11 +108,13 @@ def _drift(lengths: np.ndarray[Any, np.dtype[np.int64]]) -> str:
 
 def _by_rank(profile: Profile) -> str:
     """Return the mean length of a bare step on each rank, over the last steps that all have, "" for a single process."""
-    ranks = {str(p["rank"]): known for p in profile.trace.capture.probe if p.get("rank") and (known := bare.lengths(p))}
+    ranks = {
+        str(p["rank"]): lengths for p in profile.trace.capture.probe if p.get("rank") and (lengths := bare.lengths(p))
+    }
     if len(ranks) < 2:
         return ""
     common = min(map(len, ranks.values()))
-    means = {rank: units.duration(round(sum(known[-common:]) / common)) for rank, known in ranks.items()}
+    means = {rank: units.duration(round(sum(lengths[-common:]) / common)) for rank, lengths in ranks.items()}
     return f", the same steps by rank: {', '.join(f'{rank} {mean}' for rank, mean in sorted(means.items()))}"
 
 
@@ -126,8 +129,8 @@ def _missed(profile: Profile, lengths: np.ndarray[Any, np.dtype[np.int64]]) -> l
     if not len(long) or (len(recorded) and (recorded > _LONG * np.median(recorded)).any()):
         return []
     more = units.duration(round(float(long.mean()) - usual))
-    said = (
+    sentence = (
         f"{len(long)} of {len(lengths)} steps without the profiler took {more} longer than the others, and no recorded step did: "
         "the step counts that work, and nothing here shows what it is"
     )
-    return [Check("missed work", "warn", said, "capture such a step: --steps A:B")]
+    return [Check("missed work", "warn", sentence, "capture such a step: --steps A:B")]

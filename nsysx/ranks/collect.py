@@ -129,15 +129,15 @@ def _collectives(
     """Return (series, belongs, start_ns, end_ns, message_bytes) of the communication of a device."""
     streams = {s: i for i, s in enumerate(ops["stream"].unique(maintain_order=True))}
     series: dict[Series, int] = {}
-    known: dict[tuple[int, str, nccl_notes.Message], int] = {}  # a program sends the same few messages again and again
+    groups: dict[tuple[int, str, nccl_notes.Message], int] = {}  # a program sends the same few messages again and again
     belongs, sizes = [], []
     messages = nccl_notes.messages(profile.trace, ops, members)
     for row in zip(ops["stream"].to_list(), ops["name"].cast(pl.String).to_list(), messages, strict=True):
-        if row not in known:
+        if row not in groups:
             stream, name, message = row
             key = Series(streams[stream], message.communicator, nccl_notes.kind_of(name), message.kind, message.pair)
-            known[row] = series.setdefault(key, len(series))
-        belongs.append(known[row])
+            groups[row] = series.setdefault(key, len(series))
+        belongs.append(groups[row])
         sizes.append(-1 if row[2].bytes is None else row[2].bytes)
     numbers = np.array(belongs, np.int64), np.array(sizes, np.int64)
     return tuple(series), numbers[0], ops["start_ns"].to_numpy(), ops["end_ns"].to_numpy(), numbers[1]
@@ -192,10 +192,10 @@ def processes(trace: Trace) -> dict[int, int]:
     """Return number -> process of a report, only those with GPU work, numbered as by ``numbered``."""
     working = sorted({g.process for g in trace.capture.gpus}) or [p["process"] for p in trace.capture.processes]
     members = nccl_notes.members(trace)
-    known = {_number(trace, p, members.get(p, {})): p for p in working}
-    if None in known or len(known) < len(working):
+    numbers = {_number(trace, p, members.get(p, {})): p for p in working}
+    if None in numbers or len(numbers) < len(working):
         return dict(enumerate(working))
-    return {n: known[n] for n in sorted(n for n in known if n is not None)}
+    return {n: numbers[n] for n in sorted(n for n in numbers if n is not None)}
 
 
 @dataclass(frozen=True)
@@ -231,10 +231,10 @@ def records(profile: Profile) -> tuple[Rank, ...]:
     work = _Work.of(profile)
     result = []
     for process, device, start, end in windows:
-        place = process, device
-        figures, tiles = _ledger(profile, work.steps.get(place, profile.steps.gpu.clear()), place, (start, end))
+        key = process, device
+        figures, tiles = _ledger(profile, work.steps.get(key, profile.steps.gpu.clear()), key, (start, end))
         members = communicators.get(process, {})
-        communication = work.communication.get(place, work.no_communication)
+        communication = work.communication.get(key, work.no_communication)
         series, belongs, start_ns, end_ns, message_bytes = _collectives(profile, communication, members)
         # A process that drives several devices is one NCCL rank per device, and none of them has the process's number.
         only = devices[process] == 1
@@ -260,7 +260,7 @@ def records(profile: Profile) -> tuple[Rank, ...]:
                 end_ns=end_ns,
                 message_bytes=message_bytes,
                 exposed=_exposed(profile.ledgers.activity[process, device].clip(start, end)),
-                kernels=_kernels(work.kernels[place], start, end) if place in work.kernels else {},
+                kernels=_kernels(work.kernels[key], start, end) if key in work.kernels else {},
                 span=span,
                 command=command_key(profile.trace.run.get("command")),
             )
@@ -276,7 +276,7 @@ def _noted(trace: Trace) -> str:
 
 
 def _ledger(
-    profile: Profile, steps: pl.DataFrame, place: tuple[int, int], window: tuple[int, int]
+    profile: Profile, steps: pl.DataFrame, key: tuple[int, int], window: tuple[int, int]
 ) -> tuple[dict[str, Any], Tiles | None]:
     """Return the fields of a Rank over a device's steady steps, and their tiles; without any, over the window, and None."""
     steady = profile.steps.steady if not profile.steps.whole else None
@@ -285,8 +285,8 @@ def _ledger(
         begin, finish = steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy()
     else:
         begin, finish = np.array([window[0]]), np.array([window[1]])
-    parts = ledger.gpu_parts(profile.ledgers.activity[place], begin, finish)
-    causes = ledger.idle_parts(profile.ledgers.idle_of(*place), begin, finish)
+    parts = ledger.gpu_parts(profile.ledgers.activity[key], begin, finish)
+    causes = ledger.idle_parts(profile.ledgers.idle_of(*key), begin, finish)
     tiles = Tiles(begin, finish, {k: parts[k] for k in LEDGER}, causes)
     figures = tiles.figures()
     if steady:
@@ -323,7 +323,7 @@ def numbered(ranks: Sequence[Rank]) -> list[Rank]:
     return [replace(r, number=None) for r in ranks]
 
 
-def number(ranks: Sequence[Rank], place: int) -> int:
-    """Return the number of the rank at ``place``: its own, else its place."""
-    known = ranks[place].number
-    return place if known is None else known
+def number(ranks: Sequence[Rank], index: int) -> int:
+    """Return the number of the rank at ``index``: its own, else its index."""
+    announced = ranks[index].number
+    return index if announced is None else announced

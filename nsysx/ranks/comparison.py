@@ -250,9 +250,9 @@ def _by_collective(rank: Rank, cost: Costs, communicators: Mapping[tuple[str, tu
 def table(ranks: Sequence[Rank]) -> Table:
     """Return one row per rank, in order. With one rank there is nothing to compare: no rows, and the reason."""
     if len(ranks) < 2:
-        of = f" of {job_size(ranks)}" if job_size(ranks) > 1 else ""
+        of_job = f" of {job_size(ranks)}" if job_size(ranks) > 1 else ""
         return Table(
-            KEY, TITLE, COLUMNS, None, f"the report holds one rank{of}; give the reports of all ranks", shown=SHOWN
+            KEY, TITLE, COLUMNS, None, f"the report holds one rank{of_job}; give the reports of all ranks", shown=SHOWN
         )
     aligned = align(ranks)
     ranks = aligned.ranks = common(aligned)

@@ -88,12 +88,12 @@ def _tally(tally: Tally, rank: Rank, key: Key, inside: Bools, message: I64, tran
     tally.usual_ns += int(_usual(transfer, message)[inside].sum())
     tally.wait_ns += int(waited[inside].sum())
     size = rank.members[key.communicator].size if key.communicator in rank.members else None
-    known = inside & (message >= 0)
-    tally.sized += int(known.sum())
-    tally.bytes += int(message[known].sum())
-    if (carried := nccl_notes.bus_bytes(key.kind, size, int(message[known].sum()))) is not None:
+    sized = inside & (message >= 0)
+    tally.sized += int(sized.sum())
+    tally.bytes += int(message[sized].sum())
+    if (carried := nccl_notes.bus_bytes(key.kind, size, int(message[sized].sum()))) is not None:
         tally.bus_bytes += carried
-        tally.bus_ns += int(transfer[known].sum())
+        tally.bus_ns += int(transfer[sized].sum())
 
 
 def costs_of(aligned: Aligned) -> list[Costs]:

@@ -102,8 +102,8 @@ def align(ranks: Sequence[Rank]) -> Aligned:
     Session starts align the clocks of the reports roughly; then the median difference between the ends of matched collectives,
     which end together, is subtracted. The ranks of one report share its clock.
     """
-    known = [r.utc_epoch_ns for r in ranks if r.utc_epoch_ns is not None]
-    offset = [0 if r.utc_epoch_ns is None else r.utc_epoch_ns - known[0] for r in ranks]
+    epochs = [r.utc_epoch_ns for r in ranks if r.utc_epoch_ns is not None]
+    offset = [0 if r.utc_epoch_ns is None else r.utc_epoch_ns - epochs[0] for r in ranks]
     aligned = Aligned(ranks, offset, [None] * len(ranks))
     # If one rank's export lacks NCCL's notes, all ranks are matched by stream.
     named = all(any(s.communicator for s in r.series) for r in ranks if r.series)

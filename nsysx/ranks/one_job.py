@@ -32,12 +32,12 @@ def _joined(a: Sequence[Rank], b: Sequence[Rank]) -> bool:
 
 def _apart(a: Sequence[Rank], b: Sequence[Rank]) -> bool:
     """Return whether two sessions cannot be one job, because one began after the other was over."""
-    one, other = _span(a), _span(b)
-    if one is None or other is None or _joined(a, b):
+    first, other = _span(a), _span(b)
+    if first is None or other is None or _joined(a, b):
         return False
     if None not in (a[0].host, b[0].host) and a[0].host != b[0].host:
         return False  # clocks of two machines may be wrong by anything
-    return max(one[0], other[0]) >= min(one[1], other[1])
+    return max(first[0], other[0]) >= min(first[1], other[1])
 
 
 def _refuse(message: str, slug: str) -> NsysxError:

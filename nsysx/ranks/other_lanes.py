@@ -81,8 +81,8 @@ def plan(profile: Profile, ranks: Sequence[collect.Rank], report: int) -> Plan:
     if not windows or not held or not others:
         return Plan()
     aligned = align(ranks)
-    known = _on_one_clock(aligned, report)
-    placed = [n for n in others if ranks[n].report in known]
+    comparable = _on_one_clock(aligned, report)
+    placed = [n for n in others if ranks[n].report in comparable]
     if len(placed) > _LEAST and (late := _late(aligned)) is not None:
         placed.sort(key=lambda n: n != late)  # the one that the others wait for is drawn before any other
     zero = aligned.offset[held[0]]
@@ -116,8 +116,8 @@ def _named(numbers: Sequence[int], what: str) -> str:
             runs[-1].append(n)
         else:
             runs.append([n])
-    said = [str(run[0]) if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in runs]
-    shown = ", ".join(said[:4]) + (" and others" if len(said) > 4 else "")
+    names = [str(run[0]) if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in runs]
+    shown = ", ".join(names[:4]) + (" and others" if len(names) > 4 else "")
     return f"Rank{'s' * (len(numbers) > 1)} {shown}: {what}."
 
 
@@ -126,12 +126,12 @@ def _on_one_clock(aligned: Aligned, report: int) -> set[int]:
     ranks = aligned.ranks
     groups = [{ranks[r].report for r in group} for _, group in aligned.groups]
     shown = next(r for r in ranks if r.report == report)
-    known = {report}
+    reports = {report}
     if shown.host is not None and shown.utc_epoch_ns is not None:
-        known |= {r.report for r in ranks if r.host == shown.host and r.utc_epoch_ns is not None}
-    while more := set().union(*(g for g in groups if g & known)) - known:
-        known |= more
-    return known
+        reports |= {r.report for r in ranks if r.host == shown.host and r.utc_epoch_ns is not None}
+    while more := set().union(*(g for g in groups if g & reports)) - reports:
+        reports |= more
+    return reports
 
 
 def lanes(planned: Plan, report: int, ops: pl.DataFrame) -> Lanes:

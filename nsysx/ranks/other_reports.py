@@ -40,8 +40,8 @@ def learn(profile: Profile, ranks: Sequence[Rank], report: int) -> Profile:
     # Of a report of several ranks only the chosen one may have been read: the rest of them are others, too.
     in_profile = [r.report == report and (r.process, r.device) in profile.ledgers.activity for r in ranks]
     others = {(r.report, r.process): n for n, r in enumerate(ranks) if not in_profile[n] and len(r.start_ns)}
-    known = all(ranks[n].by_communication for n in others.values())
-    alone = tuple(_alone(ranks[n], working[n]) for n in others.values()) if known else None
+    by_communication = all(ranks[n].by_communication for n in others.values())
+    alone = tuple(_alone(ranks[n], working[n]) for n in others.values()) if by_communication else None
     waiting: dict[int, int] = {}
     for rank, worked, here in zip(ranks, working, in_profile, strict=True):
         if here:
@@ -74,8 +74,8 @@ def _alone(rank: Rank, working: I64) -> Modelled:
     length = int((rank.end_ns - rank.start_ns)[inside].sum())
     part = int(working[inside].sum()) / length if length else 1.0
     parts, steps = zip(*rank.by_communication, strict=True)
-    known = np.array([(step.step_ns, step.low_ns, step.high_ns) for step in steps], np.float64)
-    step, low, high = (float(np.interp(part, parts, of)) for of in known.T)
+    per_step = np.array([(step.step_ns, step.low_ns, step.high_ns) for step in steps], np.float64)
+    step, low, high = (float(np.interp(part, parts, values)) for values in per_step.T)
     lengths = _replayed(rank.played, working)
     if lengths is None or not step:
         return Modelled(round(step), round(low), round(high), steps[0].by_step)

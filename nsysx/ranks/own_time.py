@@ -35,11 +35,11 @@ def with_replays(ranks: Sequence[Rank], profile: Profile) -> tuple[Rank, ...]:
     made = []
     shown = {each.process: each for each in (profile, *peers.others(profile, _MOST_RANKS))}
     for rank in ranks:
-        known = played(shown[rank.process]) if rank.process in shown and len(rank.start_ns) else None
-        if known is not None and known.device == rank.device:
+        played_rank = played(shown[rank.process]) if rank.process in shown and len(rank.start_ns) else None
+        if played_rank is not None and played_rank.device == rank.device:
             row = {op: i for i, op in enumerate(ops_of(profile, rank))}
-            rows = np.array([row.get(op, -1) for op in known.op.tolist()], np.int64)
-            rank = replace(rank, played=replace(known, op=rows))
+            rows = np.array([row.get(op, -1) for op in played_rank.op.tolist()], np.int64)
+            rank = replace(rank, played=replace(played_rank, op=rows))
         made.append(rank)
     return tuple(made)
 
@@ -79,13 +79,13 @@ def own_times(aligned: Aligned, group: Sequence[int]) -> OwnTimes | None:
     replays = [aligned.ranks[r].played for r in group]
     if len(group) > _MOST_RANKS or any(p is None for p in replays):
         return None
-    known = [p for p in replays if p is not None]
-    numbers = sorted(set[int].intersection(*(set(p.numbers) for p in known)))
+    played_ranks = [p for p in replays if p is not None]
+    numbers = sorted(set[int].intersection(*(set(p.numbers) for p in played_ranks)))
     if len(numbers) < _FEWEST_STEPS or numbers[-1] - numbers[0] != len(numbers) - 1:
         return None
     number, transfer, shared = _collectives(aligned, group)
     members = {
-        what: [_member(p, getattr(p, what), number[r], numbers) for r, p in zip(group, known, strict=True)]
+        what: [_member(p, getattr(p, what), number[r], numbers) for r, p in zip(group, played_ranks, strict=True)]
         for what in ("bare", "recorded")
     }
     if not _whole(members["bare"], shared):
@@ -93,8 +93,8 @@ def own_times(aligned: Aligned, group: Sequence[int]) -> OwnTimes | None:
     alone = [member.alone(transfer) for member in members["bare"]]
     lengths_alone = [lengths[0] for member in alone if (lengths := step_lengths([member], transfer)) is not None]
     step, recorded = _job_step(members["bare"], transfer), _job_step(members["recorded"], transfer)
-    truth = float(np.mean([p.recorded_ns for p in known]))
-    if step is None or recorded is None or len(lengths_alone) < len(known):
+    truth = float(np.mean([p.recorded_ns for p in played_ranks]))
+    if step is None or recorded is None or len(lengths_alone) < len(played_ranks):
         return None
     cols, count = [member.cols for member in alone], len(numbers)
     return OwnTimes(
@@ -124,7 +124,9 @@ def _collectives(aligned: Aligned, group: Sequence[int]) -> tuple[dict[int, I64]
     shared: set[int] = set()
     for _, together in aligned.groups:
         here = [r for r in together if r in number]
-        length = np.stack([aligned.ranks[r].end_ns[of] - aligned.ranks[r].start_ns[of] for r, of in together.items()])
+        length = np.stack(
+            [aligned.ranks[r].end_ns[rows] - aligned.ranks[r].start_ns[rows] for r, rows in together.items()]
+        )
         numbers = range(len(transfer), len(transfer) + length.shape[1])
         for r in here:
             number[r][together[r]] = numbers
@@ -133,14 +135,18 @@ def _collectives(aligned: Aligned, group: Sequence[int]) -> tuple[dict[int, I64]
     return number, transfer, frozenset(shared)
 
 
-def _member(known: Played, cols: Columns, number: I64, numbers: Sequence[int]) -> Member:
+def _member(played_rank: Played, cols: Columns, number: I64, numbers: Sequence[int]) -> Member:
     """Return a rank of the joint replay over these steps."""
-    joint = np.where(known.op >= 0, number[np.maximum(known.op, 0)], -1) if len(number) else np.full(len(known.op), -1)
-    return known.over(numbers, cols, joint)
+    joint = (
+        np.where(played_rank.op >= 0, number[np.maximum(played_rank.op, 0)], -1)
+        if len(number)
+        else np.full(len(played_rank.op), -1)
+    )
+    return played_rank.over(numbers, cols, joint)
 
 
 def _whole(members: Sequence[Member], shared: frozenset[int]) -> bool:
     """Return whether the replayed steps of all ranks hold the same ones of the collectives that they share."""
     sets = [shared.intersection(member.joint.tolist()) for member in members]
     everywhere = frozenset[int].intersection(*sets)
-    return bool(everywhere) and all(len(everywhere) >= _TOGETHER * len(of) for of in sets)
+    return bool(everywhere) and all(len(everywhere) >= _TOGETHER * len(numbers) for numbers in sets)

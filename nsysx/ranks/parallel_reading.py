@@ -173,12 +173,12 @@ def _on_cluster(
             # Not pure: otherwise the scheduler may return the result for an older file of the same name.
             futures = client.map(work, absolute, pure=False)
             here()
-            at = {f.key: i for i, f in enumerate(futures)}
+            position = {f.key: i for i, f in enumerate(futures)}
             results: dict[int, T] = {}
             try:
                 for future in distributed.as_completed(futures):
-                    path = paths[at[future.key]]
-                    results[at[future.key]] = future.result()
+                    path = paths[position[future.key]]
+                    results[position[future.key]] = future.result()
                     done(len(results), path)
                     future.release()
             except distributed.KilledWorker:

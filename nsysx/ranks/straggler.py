@@ -105,11 +105,11 @@ def _median_of_others(values: F64) -> F64:
     if len(values) < 2:
         return np.zeros(len(values))
     order = np.argsort(values, kind="stable")
-    ordered, place = values[order], np.empty(len(values), np.int64)
-    place[order] = np.arange(len(values))
+    ordered, position = values[order], np.empty(len(values), np.int64)
+    position[order] = np.arange(len(values))
 
     def without(k: int) -> F64:
-        result: F64 = np.where(k < place, ordered[k], ordered[k + 1])
+        result: F64 = np.where(k < position, ordered[k], ordered[k + 1])
         return result
 
     count = len(values) - 1
@@ -174,8 +174,8 @@ def _slower(rank: Rank, others: Sequence[Rank]) -> float:
     if len(ratios) < 3 or sum(weight) < 0.5 * sum(ns for _, ns in rank.kernels.values()):
         return 0.0
     order = np.argsort(ratios)
-    place = np.cumsum(np.array(weight)[order]) / sum(weight)
-    low, middle = (np.array(ratios)[order][min(int(np.searchsorted(place, q)), len(order) - 1)] for q in (0.2, 0.5))
+    share = np.cumsum(np.array(weight)[order]) / sum(weight)
+    low, middle = (np.array(ratios)[order][min(int(np.searchsorted(share, q)), len(order) - 1)] for q in (0.2, 0.5))
     return float(middle - 1) if low > 1 + _CLOCKS and middle < 1 + _MOST_CLOCKS else 0.0
 
 
@@ -198,8 +198,8 @@ class _Excess:
 def _replayed(times: OwnTimes, r: int) -> _Excess:
     """Return the excess of a rank by the replay of all: host code drifts by a share of what the peers take for theirs."""
     more = {}
-    for cause, of in ((Late.HOST, times.code), (Late.INPUT, times.loading), (Late.COMPUTE, times.work)):
-        more[cause] = float(of[r] - np.median(np.delete(of, r)))
+    for cause, figures in ((Late.HOST, times.code), (Late.INPUT, times.loading), (Late.COMPUTE, times.work)):
+        more[cause] = float(figures[r] - np.median(np.delete(figures, r)))
     drift = min(max(more[Late.HOST], 0.0), PROCESS_DRIFT * float(np.median(np.delete(times.code, r))))
     cause = max(more, key=lambda c: more[c]) if max(more.values()) > 0 else Late.UNKNOWN
     return _Excess(times.step, drift, cause, round(times.price_ns(r)), times.error)

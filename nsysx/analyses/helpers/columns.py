@@ -43,10 +43,10 @@ def memory(column: str) -> pl.Expr:
     return kind.fill_null("unknown").alias(column)
 
 
-def share(of: pl.Series) -> pl.Expr:
+def share(values: pl.Series) -> pl.Expr:
     """Return each value of a column as a part of its sum, 0 to 1; null if that is 0."""
-    whole = of.sum()
-    return pl.col(of.name) / whole if whole else pl.lit(None, dtype=pl.Float64)
+    whole = values.sum()
+    return pl.col(values.name) / whole if whole else pl.lit(None, dtype=pl.Float64)
 
 
 def with_rest(rows: pl.DataFrame, most: int, what: str, *sums: str) -> pl.DataFrame:

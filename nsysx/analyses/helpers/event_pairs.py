@@ -181,9 +181,11 @@ def _device_times(profile: Profile, records: pl.DataFrame, asked: pl.DataFrame) 
     process, context, stream = (records[c].to_numpy() for c in ("process", "context", "stream"))
     start = records["start_ns"].to_numpy()
     done, later = np.full(n, -_FAR, np.int64), np.full(n, _FAR, np.int64)
-    for of, within, on in records.select("process", "context", "stream").unique().iter_rows():
-        ops = _of_stream(profile.attributed.gpu_ops, of, within, on).drop_nulls("call_start_ns").sort("call_start_ns")
-        on_stream = np.flatnonzero((process == of) & (context == within) & (stream == on))
+    for owner, within, on in records.select("process", "context", "stream").unique().iter_rows():
+        ops = (
+            _of_stream(profile.attributed.gpu_ops, owner, within, on).drop_nulls("call_start_ns").sort("call_start_ns")
+        )
+        on_stream = np.flatnonzero((process == owner) & (context == within) & (stream == on))
         i = np.searchsorted(ops["call_start_ns"].to_numpy(), start[on_stream], side="left")
         done[on_stream] = np.append(-_FAR, np.maximum.accumulate(ops["end_ns"].to_numpy()))[i]
         later[on_stream] = np.append(np.minimum.accumulate(ops["start_ns"].to_numpy()[::-1])[::-1], _FAR)[i]
@@ -194,18 +196,18 @@ def _device_times(profile: Profile, records: pl.DataFrame, asked: pl.DataFrame) 
     floor: dict[tuple[int, int, int], int] = {}
     reached: dict[tuple[int, int], int] = {}
     earliest, estimate = [0] * n, [0] * n
-    place = records.select("process", "context", "stream", "event", "start_ns", "end_ns").rows()
+    recorded = records.select("process", "context", "stream", "event", "start_ns", "end_ns").rows()
     done_, later_ = done.tolist(), later.tolist()
     for _, kind, row in sorted(steps):
         if kind:
-            _, of, within, on, event = told[row]
-            floor[of, within, on] = max(floor.get((of, within, on), -_FAR), reached.get((of, event), -_FAR))
+            _, owner, within, on, event = told[row]
+            floor[owner, within, on] = max(floor.get((owner, within, on), -_FAR), reached.get((owner, event), -_FAR))
             continue
-        of, within, on, event, begin, finish = place[row]
-        before = max(done_[row], floor.get((of, within, on), -_FAR))
+        owner, within, on, event, begin, finish = recorded[row]
+        before = max(done_[row], floor.get((owner, within, on), -_FAR))
         earliest[row] = max(before, begin)
         estimate[row] = max(earliest[row], min(max(before, finish), later_[row]))
-        reached[of, event] = estimate[row]
+        reached[owner, event] = estimate[row]
     likely = np.array(estimate, np.int64)
     return likely, np.array(earliest, np.int64), np.maximum(later, likely)
 
@@ -286,12 +288,12 @@ def _inside(profile: Profile, records: pl.DataFrame, reached: I64, pairs: tuple[
     """
     first, start, end = pairs
     sums = {name: np.zeros(len(first), np.int64) for name in ("kernels", "gpu_ops", *PARTS)}
-    place = records.select("process", "device", "context", "stream")
-    of_pair = place[first.tolist()]
-    for (process, device, context, stream), rows in of_pair.with_row_index("i").group_by(place.columns):
+    streams = records.select("process", "device", "context", "stream")
+    of_pair = streams[first.tolist()]
+    for (process, device, context, stream), rows in of_pair.with_row_index("i").group_by(streams.columns):
         i = rows["i"].to_numpy()
         ops = _of_stream(profile.attributed.gpu_ops, process, context, stream).filter(pl.col("device") == device)
-        there = (place["process"] == process) & (place["context"] == context) & (place["stream"] == stream)
+        there = (streams["process"] == process) & (streams["context"] == context) & (streams["stream"] == stream)
         on_stream = _stream_function(ops, records.filter(there), reached[there.to_numpy()])
         nothing = StepFunction(np.empty(0, np.int64), np.empty(0, np.int64))
         activity = profile.ledgers.activity.get((int(process), int(device)), nothing)

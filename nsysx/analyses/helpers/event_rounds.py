@@ -34,11 +34,11 @@ def placed(pairs: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
         before = _before(part, ops.filter(on_stream))
         inside = part.select("module", "phase", "kernels", "gpu_ops").rows()
         turns = _period([(*row, int(bits)) for row, bits in zip(inside, before, strict=True)])
-        at = np.arange(part.height)
-        like = np.where((at < turns) & (turns > 1), at + turns, at)
+        position = np.arange(part.height)
+        like = np.where((position < turns) & (turns > 1), position + turns, position)
         groups.append(
             part.with_columns(
-                turn=pl.Series(at % turns, dtype=pl.Int64),
+                turn=pl.Series(position % turns, dtype=pl.Int64),
                 turns=pl.lit(turns, pl.Int64),
                 loop=pl.lit(len(groups), pl.Int64),
                 like_kernels=part["kernels"].gather(like),
@@ -62,6 +62,6 @@ def _before(part: pl.DataFrame, ops: pl.DataFrame) -> I64:
 def _period(signs: Sequence[tuple[object, ...]]) -> int:
     """Return after how many windows the same ones recur, 1 if all are alike or in no order; the first may differ."""
     for turns in range(1, min(_MOST_PLACES, len(signs) // _ROUNDS) + 1):
-        if all(one == two for one, two in zip(signs[turns:-turns], signs[2 * turns :], strict=True)):
+        if all(sign == next_sign for sign, next_sign in zip(signs[turns:-turns], signs[2 * turns :], strict=True)):
             return turns
     return 1

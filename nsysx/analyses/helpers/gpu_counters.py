@@ -20,7 +20,7 @@ def samples(profile: Profile) -> pl.DataFrame:
     if trace.gpu_metrics is None:
         raise NotRecorded(_why_not(profile), _FIX)
     sampled = gpu_samples.of_ops(trace, profile.attributed.gpu_ops)
-    numbers = {limits.gpu for place, limits in trace.limits.items() if place[0] == profile.process}
+    numbers = {limits.gpu for device, limits in trace.limits.items() if device[0] == profile.process}
     if not numbers - {None}:
         raise NotRecorded(
             "the report does not say which GPU the process used, so no sample can be given to its kernels"

@@ -44,8 +44,8 @@ def median(values: I64, chosen: Mask | None = None) -> float | None:
 
 def total(*parts: float | None) -> float | None:
     """Return the sum, None if a part is unknown."""
-    known = [p for p in parts if p is not None]
-    return sum(known) if len(known) == len(parts) else None
+    recorded = [p for p in parts if p is not None]
+    return sum(recorded) if len(recorded) == len(parts) else None
 
 
 class Backlog:

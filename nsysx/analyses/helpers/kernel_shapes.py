@@ -26,28 +26,28 @@ def cards(profile: Profile) -> dict[tuple[int, int], int]:
     """Return (process, device) -> the number of its kind; devices with equal limits are of one kind."""
     kinds: dict[DeviceLimits, int] = {}
     card_of = {}
-    for place in sorted(profile.ledgers.activity):
-        limits = profile.trace.limits.get(place, DeviceLimits())
+    for device in sorted(profile.ledgers.activity):
+        limits = profile.trace.limits.get(device, DeviceLimits())
         # Equal devices are interchangeable.
         same = DeviceLimits(**{n: getattr(limits, n) for n in DeviceLimits.__dataclass_fields__ if n != "gpu"})
-        card_of[place] = kinds.setdefault(same, len(kinds))
+        card_of[device] = kinds.setdefault(same, len(kinds))
     return card_of
 
 
 def with_card(profile: Profile, ops: pl.DataFrame) -> pl.DataFrame:
     """Add ``card``, see ``cards``, to GPU ops."""
-    known = [
+    cards_of = [
         pl.when((pl.col("process") == p) & (pl.col("device") == d)).then(pl.lit(card, pl.Int64))
         for (p, d), card in cards(profile).items()
     ]
-    return ops.with_columns(pl.coalesce(*known, pl.lit(None, pl.Int64)).alias("card"))
+    return ops.with_columns(pl.coalesce(*cards_of, pl.lit(None, pl.Int64)).alias("card"))
 
 
 def _limits(profile: Profile, card: int) -> tuple[DeviceLimits, str]:
     """Return the limits of a kind of device, and its name."""
-    place = next(p for p, c in cards(profile).items() if c == card)
+    device = next(p for p, c in cards(profile).items() if c == card)
     names = {(g.process, g.device): g.name for g in profile.trace.capture.gpus}
-    return profile.trace.limits.get(place, DeviceLimits()), names.get(place, "")
+    return profile.trace.limits.get(device, DeviceLimits()), names.get(device, "")
 
 
 def unpacked(packed: pl.Series, fields: tuple[tuple[str, int], ...]) -> list[I64]:
@@ -60,17 +60,17 @@ def _described(profile: Profile, rows: pl.DataFrame, card: int) -> pl.DataFrame:
     """Add what the launch implies to the shapes of one kind of device; null if the report lacks the limits for it."""
     limits, name = _limits(profile, card)
     tensor = kernel_math.has_tensor_cores(name, limits.compute)
-    known = rows.select("grid", "block").with_row_index("row").drop_nulls()
-    at = known["row"].cast(pl.Int64).to_numpy()
+    shaped = rows.select("grid", "block").with_row_index("row").drop_nulls()
+    row = shaped["row"].cast(pl.Int64).to_numpy()
     columns: dict[str, pl.Series] = {}
 
     def put(column: str, values: np.ndarray, kind: pl.DataType) -> None:
         whole = np.full(rows.height, None, object)
-        whole[at] = values
+        whole[row] = values
         columns[column] = pl.Series(column, whole.tolist(), dtype=kind)
 
-    gx, gy, gz = unpacked(known["grid"], schema.GRID)
-    bx, by, bz, registers, shared = unpacked(known["block"], schema.BLOCK)
+    gx, gy, gz = unpacked(shaped["grid"], schema.GRID)
+    bx, by, bz, registers, shared = unpacked(shaped["block"], schema.BLOCK)
     blocks, threads = gx * gy * gz, bx * by * bz
     put("blocks", blocks, pl.Int64())
     put("threads", threads, pl.Int64())
@@ -79,8 +79,8 @@ def _described(profile: Profile, rows: pl.DataFrame, card: int) -> pl.DataFrame:
     put("grid_text", np.array([f"{x}x{y}x{z}" for x, y, z in zip(gx, gy, gz, strict=True)], object), pl.String())
     put("block_text", np.array([f"{x}x{y}x{z}" for x, y, z in zip(bx, by, bz, strict=True)], object), pl.String())
     frame = rows.with_columns(columns.values())
-    measured = not limits.missing and bool(len(at))
-    nothing = np.full(len(at), None, object)
+    measured = not limits.missing and bool(len(row))
+    nothing = np.full(len(row), None, object)
     figures = dict.fromkeys(("waves", "tail_share", "occupancy", "occupancy_limit"), nothing)
     if measured:
         assert limits.sm_count and limits.warps_per_sm
@@ -108,9 +108,9 @@ def _described(profile: Profile, rows: pl.DataFrame, card: int) -> pl.DataFrame:
     )
 
 
-def _or_none(values: np.ndarray, known: np.ndarray) -> np.ndarray:
+def _or_none(values: np.ndarray, valid: np.ndarray) -> np.ndarray:
     result = np.full(len(values), None, object)
-    result[known] = values[known]
+    result[valid] = values[valid]
     return result
 
 

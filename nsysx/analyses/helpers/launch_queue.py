@@ -29,18 +29,18 @@ def _borders(profile: Profile) -> dict[int, tuple[I64, I64]]:
     # Clock conversion may end an op before its call; it still was not pending before its call.
     ended = np.maximum(ended, begun)
     borders = {}
-    for of in launched["process"].drop_nulls().unique().to_list():
-        of_process = process == of
+    for key in launched["process"].drop_nulls().unique().to_list():
+        of_process = process == key
         # Nearly sorted already: a stable sort only merges runs.
-        borders[int(of)] = (np.sort(begun[of_process], kind="stable"), np.sort(ended[of_process], kind="stable"))
+        borders[int(key)] = (np.sort(begun[of_process], kind="stable"), np.sort(ended[of_process], kind="stable"))
     return borders
 
 
 def pending(profile: Profile, process: I64, time: I64) -> I64:
     """Return how many GPU ops of the process were launched before each instant and had not ended then."""
     count = np.zeros(len(time), np.int64)
-    for of, (begun, ended) in profile.once(_borders).items():
-        of_process = np.flatnonzero(process == of)
+    for key, (begun, ended) in profile.once(_borders).items():
+        of_process = np.flatnonzero(process == key)
         t = time[of_process]
         count[of_process] = np.searchsorted(begun, t, side="left") - np.searchsorted(ended, t, side="right")
     return np.maximum(count, 0)
@@ -56,22 +56,22 @@ def overhead_inside(trace: Trace, calls: pl.DataFrame, types: tuple[int, ...]) -
     ids = calls["correlation_id"].fill_null(0).to_numpy()
     named = np.flatnonzero(np.isin(ids, rows["correlation_id"].to_numpy()))
     # For several calls under one id, the outer one stands for the launch.
-    place = (
+    following = (
         calls.select(*key, pl.col("start_ns").alias("a"), pl.col("end_ns").alias("b"))[named]
         .with_columns(pl.Series("row", named, dtype=pl.Int64))
         .sort("a", "b", descending=[False, True])
         .unique(key, keep="first", maintain_order=True)
         .with_columns((pl.col("b") - pl.col("a") + 1).cum_sum().alias("next"))
     )
-    joined = rows.select(*key, "start_ns", "end_ns").join(place, on=key, how="inner")
+    joined = rows.select(*key, "start_ns", "end_ns").join(following, on=key, how="inner")
     # One union for all calls: on a line where they follow each other, with a gap in between.
     shift = pl.col("next") - 1 - pl.col("b")
     start, end = union(
         joined.select(pl.max_horizontal("start_ns", "a") + shift).to_series().to_numpy(),
         joined.select(pl.min_horizontal("end_ns", "b") + shift).to_series().to_numpy(),
     )
-    of = np.searchsorted(place["next"].to_numpy(), start, side="right")
-    return totals(place["row"].to_numpy()[of], end - start, calls.height)
+    next_call = np.searchsorted(following["next"].to_numpy(), start, side="right")
+    return totals(following["row"].to_numpy()[next_call], end - start, calls.height)
 
 
 def queue_full(profile: Profile, calls: pl.DataFrame) -> I64:

@@ -29,8 +29,8 @@ def spoken(module: str, classes: Callable[[str], Collection[str | None]]) -> str
     """
     if module in _OUTSIDE:
         return _OUTSIDE[module]
-    known = _of_class(module) and classes(r"\d+".join(map(re.escape, module.split("*"))))
-    return by_class(module, known) if known else re.sub(r"#[\d*]+", "", module)
+    classes_of = _of_class(module) and classes(r"\d+".join(map(re.escape, module.split("*"))))
+    return by_class(module, classes_of) if classes_of else re.sub(r"#[\d*]+", "", module)
 
 
 def _of_class(module: str) -> bool:

@@ -65,10 +65,10 @@ def costs(profile: Profile) -> pl.DataFrame:
 def _profiler(profile: Profile, calls: pl.DataFrame) -> tuple[I64, I64]:
     """Return the calls in which the profiler itself was busy, and for how long (ns, possibly 0)."""
     overheads = [(np.empty(0, np.int64), np.empty(0, np.int64))]
-    for (of,), part in profile.trace.overhead.drop_nulls("thread").group_by("thread"):
+    for (thread,), part in profile.trace.overhead.drop_nulls("thread").group_by("thread"):
         # Calls are sorted by (thread, start). Those that overlap a busy stretch lie between the first that reaches beyond
         # its begin and the first that starts after its end: few, and the others need no look.
-        low, high = np.searchsorted(calls["thread"].to_numpy(), [of, of + 1]).tolist()
+        low, high = np.searchsorted(calls["thread"].to_numpy(), [thread, thread + 1]).tolist()
         start, end = (calls[c].to_numpy()[low:high] for c in ("start_ns", "end_ns"))
         recorded = coverage([(part["start_ns"].to_numpy(), part["end_ns"].to_numpy())])
         busy = recorded.labels > 0
@@ -81,23 +81,23 @@ def _profiler(profile: Profile, calls: pl.DataFrame) -> tuple[I64, I64]:
     return calls_, ns
 
 
-def _recurring(profile: Profile, calls: pl.DataFrame, of: I64, functions: pl.DataFrame) -> npt.NDArray[np.bool_]:
+def _recurring(profile: Profile, calls: pl.DataFrame, function: I64, functions: pl.DataFrame) -> npt.NDArray[np.bool_]:
     """Return which functions are called regularly in the steady steps of their process, not just once by chance."""
     inside = np.flatnonzero(calls_in(calls, profile.steps.cpu_windows))
-    made = np.bincount(of[inside], minlength=functions.height)
+    made = np.bincount(function[inside], minlength=functions.height)
     steps = dict(profile.steps.cpu.filter("steady").group_by("process").len().iter_rows())
     least = np.array([max(1.0, _RECURS * steps.get(p, 0)) for p in functions["process"].to_list()])
     return np.asarray(made >= least)
 
 
-def _filling(profile: Profile, calls: pl.DataFrame, of: I64, functions: pl.DataFrame) -> I64:
+def _filling(profile: Profile, calls: pl.DataFrame, function: I64, functions: pl.DataFrame) -> I64:
     """Return the calls that fill caches: allocations and creations before the first steady step, of functions unused in it."""
     if profile.steps.source == "capture" or profile.trace.window is not None:
         return np.empty(0, np.int64)
     makes = functions["kind"].is_in([Call.ALLOC, Call.HOST_ALLOC]) | functions["name"].str.contains(_CREATES)
     wanted = makes.to_numpy(writable=True)
-    wanted &= ~_recurring(profile, calls, of, functions)
-    rows = np.flatnonzero(wanted[of])
+    wanted &= ~_recurring(profile, calls, function, functions)
+    rows = np.flatnonzero(wanted[function])
     process, start = (calls[c].to_numpy()[rows] for c in ("process", "start_ns"))
     early = np.zeros(len(rows), np.bool_)
     begin = profile.steps.cpu.filter("steady").group_by("process").agg(pl.col("start_ns").min())
@@ -108,17 +108,17 @@ def _filling(profile: Profile, calls: pl.DataFrame, of: I64, functions: pl.DataF
 
 def _functions(calls: pl.DataFrame) -> tuple[I64, pl.DataFrame]:
     """Return the (process, API function) of each call as a row of the second: process, name, kind."""
-    names, of = distinct(calls["name"])
+    names, function = distinct(calls["name"])
     process = calls["process"].to_numpy()
     # Calls are sorted by thread, so a process is a few runs of rows.
     heads = np.flatnonzero(np.diff(process, prepend=process[:1] - 1))
-    known, which = np.unique(process[heads], return_inverse=True)
-    if len(known) > 1:
-        of = of + len(names) * np.repeat(which, np.diff(heads, append=len(process)))
-    numbers, of = numbered(of)
+    processes, which = np.unique(process[heads], return_inverse=True)
+    if len(processes) > 1:
+        function = function + len(names) * np.repeat(which, np.diff(heads, append=len(process)))
+    numbers, function = numbered(function)
     some = np.zeros(len(numbers), np.int64)
-    some[of] = np.arange(len(of))
-    return of, calls.select("process", "name", "kind")[some].with_columns(pl.col("name", "kind").cast(pl.String))
+    some[function] = np.arange(len(function))
+    return function, calls.select("process", "name", "kind")[some].with_columns(pl.col("name", "kind").cast(pl.String))
 
 
 def _launched(profile: Profile) -> tuple[I64, pl.Series]:
@@ -149,13 +149,13 @@ def _later(group: I64, first: I64, cost: I64) -> pl.DataFrame:
     return pl.DataFrame({"group": group, "later": cost}).group_by("group").agg(pl.col("later").median())
 
 
-def _firsts(of: I64, kernel: I64, kernels: int, start: I64, cost: I64) -> tuple[I64, pl.DataFrame]:
+def _firsts(function: I64, kernel: I64, kernels: int, start: I64, cost: I64) -> tuple[I64, pl.DataFrame]:
     """Return the (process, API function, kernel) of each call, and the first call of each in order of time.
 
     Columns: group, function, kernel, call, calls (of the group), cost_ns, later (median of the later calls, null for none),
     above_ns (what it costs above what it is compared with), only (whether it is the only call of its function).
     """
-    keys, group = numbered(of * kernels + kernel)
+    keys, group = numbered(function * kernels + kernel)
     first = _first(group, start, len(keys))
     firsts = pl.DataFrame(
         {
@@ -174,12 +174,14 @@ def _firsts(of: I64, kernel: I64, kernels: int, start: I64, cost: I64) -> tuple[
         pl.col("cost_ns").slice(1).min().alias("cheapest"),
     )
     # A kernel that ran only once is compared with the later launches of other kernels.
-    mixed = np.zeros(int(of.max(initial=-1)) + 1, np.bool_)
+    mixed = np.zeros(int(function.max(initial=-1)) + 1, np.bool_)
     mixed[functions.filter(pl.col("single") & (pl.col("all") > pl.col("groups")))["function"].to_numpy()] = True
-    rows = np.flatnonzero(mixed[of]) if mixed.any() else np.empty(0, np.int64)
+    rows = np.flatnonzero(mixed[function]) if mixed.any() else np.empty(0, np.int64)
     rows = rows[first[group[rows]] != rows]
     others = (
-        pl.DataFrame({"function": of[rows], "other": cost[rows]}).group_by("function").agg(pl.col("other").median())
+        pl.DataFrame({"function": function[rows], "other": cost[rows]})
+        .group_by("function")
+        .agg(pl.col("other").median())
     )
     for more, key in ((_later(group, first, cost), "group"), (functions, "function"), (others, "function")):
         firsts = firsts.join(more, on=key, how="left", maintain_order="left")
@@ -211,7 +213,7 @@ def _bills(group: I64, firsts: pl.DataFrame, functions: pl.DataFrame, cost: I64)
 
 def _split(profile: Profile) -> Split:
     calls, waits = profile.attributed.api_calls, profile.ledgers.waits
-    of, functions = _functions(calls)
+    function, functions = _functions(calls)
     kernel, kernels = _launched(profile)
     self_ns = calls["self_ns"].to_numpy()
     cost = self_ns.copy()
@@ -222,21 +224,21 @@ def _split(profile: Profile) -> Split:
     busy, profiler = _profiler(profile, calls)
     profiler = np.minimum(profiler, cost[busy])
     cost[busy] -= profiler
-    group, firsts = _firsts(of, kernel, len(kernels), calls["start_ns"].to_numpy(), cost)
+    group, firsts = _firsts(function, kernel, len(kernels), calls["start_ns"].to_numpy(), cost)
     bill, bills = _bills(group, firsts, functions, cost)
 
     # Few calls have a one-time cost, so only those are handled.
     loads = functions["name"].str.contains(LOADS).to_numpy()
-    filling = _filling(profile, calls, of, functions)
+    filling = _filling(profile, calls, function, functions)
     inside = overhead_inside(profile.trace, calls, schema.OVERHEAD_ONE_TIME)
     first = firsts["call"].to_numpy()
-    rows = merged([np.flatnonzero(loads[of]), filling, np.flatnonzero(inside), np.sort(first)])
-    in_full = loads[of[rows]]
+    rows = merged([np.flatnonzero(loads[function]), filling, np.flatnonzero(inside), np.sort(first)])
+    in_full = loads[function[rows]]
     in_full[np.searchsorted(rows, filling)] = True
     rule, only = np.zeros(len(rows), np.int64), np.zeros(len(rows), np.bool_)
-    place = np.searchsorted(rows, first)
+    first_row = np.searchsorted(rows, first)
     if profile.trace.window is None:  # else the first that is seen is not the first that was
-        rule[place], only[place] = firsts["above_ns"].to_numpy(), firsts["only"].to_numpy()
+        rule[first_row], only[first_row] = firsts["above_ns"].to_numpy(), firsts["only"].to_numpy()
     measured = np.minimum(inside[rows], cost[rows])
     one_time = np.where(in_full, cost[rows], np.maximum(rule, measured))
     why = np.select([in_full, (measured > 0) & (measured >= rule), only], [0, 1, 2], default=3)
@@ -251,12 +253,12 @@ def _split(profile: Profile) -> Split:
     )
     size = functions.height
     parts = {
-        "calls": np.bincount(of, minlength=size),
-        "self_ns": totals(of, self_ns, size),
-        "profiler_ns": totals(of[busy], profiler, size),
-        "one_time_ns": totals(of[rows], one_time, size),
+        "calls": np.bincount(function, minlength=size),
+        "self_ns": totals(function, self_ns, size),
+        "profiler_ns": totals(function[busy], profiler, size),
+        "one_time_ns": totals(function[rows], one_time, size),
     }
-    repeated = totals(of, cost, size) - parts["one_time_ns"]
+    repeated = totals(function, cost, size) - parts["one_time_ns"]
     waiting = parts["self_ns"] - parts["profiler_ns"] - parts["one_time_ns"] - repeated
     functions = functions.with_columns(
         *(pl.Series(k, v) for k, v in parts.items()),

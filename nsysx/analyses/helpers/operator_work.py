@@ -50,9 +50,9 @@ def of(profile: Profile) -> Operators:
 def _why_not(profile: Profile) -> str:
     """Return why there are no operators, with the probe's reason."""
     for told in profile.trace.capture.probe:
-        said = told.get("operators")
-        if isinstance(said, dict):
-            reason = said.get("why_not")
+        status = told.get("operators")
+        if isinstance(status, dict):
+            reason = status.get("why_not")
             return f"no operator was recorded: {str(reason)[:200] if reason else 'no step of the program was marked'}"
     return "operators were not recorded"
 

@@ -68,18 +68,18 @@ def _overlapping(frame: pl.DataFrame, process: int, start: int, end: int) -> pl.
     return frame.filter(overlaps).sort("start_ns")
 
 
-def queued(ops: pl.DataFrame, at: I64) -> I64:
+def queued(ops: pl.DataFrame, time: I64) -> I64:
     """Return the GPU time (ns) of ``ops`` that is launched but not yet run at each instant, summed over streams."""
     ops = ops.filter(pl.col("call_start_ns").is_not_null())
-    if not ops.height or not len(at):
-        return np.zeros(len(at), np.int64)
-    base = int(at.min())
+    if not ops.height or not len(time):
+        return np.zeros(len(time), np.int64)
+    base = int(time.min())
     launch = ops["call_start_ns"].to_numpy() - base
     # Clock conversion may put an op before its call; it was not done before it was asked for.
     start = np.maximum(ops["start_ns"].to_numpy() - base, launch)
     end = np.maximum(ops["end_ns"].to_numpy() - base, start)
     live = end > 0  # what is done before the first instant is queued at none
-    launch, start, end, t = launch[live], start[live], end[live], at - base
+    launch, start, end, t = launch[live], start[live], end[live], time - base
     order = np.argsort(launch, kind="stable")
     asked = np.concatenate([[0], np.cumsum((end - start)[order])])[np.searchsorted(launch[order], t, side="left")]
     start, end = np.sort(start), np.sort(end)
@@ -94,7 +94,7 @@ def _queues(profile: Profile, process: int, start: int, end: int) -> tuple[Queue
     ops = profile.attributed.gpu_ops.select("process", "device", "start_ns", "end_ns", "call_start_ns")
     # Ops launched after the window or done before it are never in the queue.
     seen = ops.filter((ops["call_start_ns"] < end) & ((ops["end_ns"] > start) | (ops["call_start_ns"] >= start)))
-    at = np.linspace(start, end, _INSTANTS).astype(np.int64)
+    instants = np.linspace(start, end, _INSTANTS).astype(np.int64)
     queues = []
     for device in ops["device"].filter(ops["process"] == process).unique(maintain_order=True):
         on_device = seen.filter((seen["process"] == process) & (seen["device"] == device))
@@ -102,10 +102,12 @@ def _queues(profile: Profile, process: int, start: int, end: int) -> tuple[Queue
         moments = launches.unique().sort().to_numpy()
         if not len(moments):
             continue
-        values = queued(on_device, np.concatenate([at, moments]))
-        dry = int((values[len(at) :] < _DRY_NS).sum())
+        values = queued(on_device, np.concatenate([instants, moments]))
+        dry = int((values[len(instants) :] < _DRY_NS).sum())
         queues.append(
-            Queue(device, tuple((at - start).tolist()), tuple(values[: len(at)].tolist()), len(moments), dry),
+            Queue(
+                device, tuple((instants - start).tolist()), tuple(values[: len(instants)].tolist()), len(moments), dry
+            ),
         )
         if len(queues) == _MOST_QUEUES:
             break
@@ -124,11 +126,11 @@ def _counters(profile: Profile, process: int, start: int, end: int) -> tuple[Cou
         if rows is None or not rows.height:
             continue
         wide = max((end - start) // _INSTANTS, 1)
-        place = ((pl.col("time_ns") - start) // wide).alias("place")
-        means = rows.group_by(place).agg(pl.col(*_COUNTERS).cast(pl.Float64).mean()).sort("place")
+        slot = ((pl.col("time_ns") - start) // wide).alias("place")
+        means = rows.group_by(slot).agg(pl.col(*_COUNTERS).cast(pl.Float64).mean()).sort("place")
         shares = {name: tuple(means[c].to_list()) for c, name in _COUNTERS.items() if means[c].count()}
-        at = tuple((means["place"].cast(pl.Int64) * wide + wide // 2).to_list())
-        counters.append(Counters(f"GPU {device}: counters", at, shares))
+        middles = tuple((means["place"].cast(pl.Int64) * wide + wide // 2).to_list())
+        counters.append(Counters(f"GPU {device}: counters", middles, shares))
     return tuple(c for c in counters if c.shares)
 
 
@@ -269,7 +271,7 @@ def draw(
     picture.add_streams()
     places = picture.add_idle()
     picture.add_other_processes()
-    inside = tuple((at - start, name) for at, name in marks if start <= at < end)
+    inside = tuple((instant - start, name) for instant, name in marks if start <= instant < end)
     queues = _queues(profile, process, start, end)
     counters = _counters(profile, process, start, end)
     return Timeline(title, start, end, tuple(picture.lanes), picture.merged, queues, counters, inside, places)
