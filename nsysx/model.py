@@ -322,8 +322,8 @@ class Summary:
 
     def recorded(self, table: TableOf[R]) -> Sequence[R] | None:
         """Return the rows of a table whose columns mypy knows, None if it was not recorded."""
-        found = self.tables.get(table.key)
-        return cast(Sequence[R] | None, found.rows if found else None)
+        held = self.tables.get(table.key)
+        return cast(Sequence[R] | None, held.rows if held else None)
 
     def scope_of(self, row: Row) -> Scope:
         """Return the scope of a row that has its own: its ``process`` and its ``steps``."""

@@ -287,23 +287,34 @@ def test_what_takes_a_text_apart_is_seen() -> None:
     assert not list(parsed(ast.parse(good)))
 
 
-#: Names that could hold anything.
+#: Names that could hold anything, and words that say where or how much, not what.
 SAY_NOTHING = {"found", "mine", "own"}
+SAY_LITTLE = {"one", "of", "said", "known", "at", "place"}
+#: Rooms in which such words still stand.
+NOT_YET = {"answer", "events", "findings", "frames", "inject", "reading", "recording", "render", "replay", "trying"}
 
 
 def names_bound(tree: ast.AST) -> Iterator[tuple[str, int]]:
     """Yield each local, parameter and module variable with its line; attributes and methods are not among them."""
+    fields = {
+        id(line.target)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+        for line in node.body
+        if isinstance(line, ast.AnnAssign)
+    }
     for node in ast.walk(tree):
         if isinstance(node, ast.arg):
             yield node.arg, node.lineno
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and id(node) not in fields:
             yield node.id, node.lineno
 
 
 @pytest.mark.parametrize("path", FILES, ids=ids)
 def test_every_variable_says_what_it_holds(path: Path) -> None:
     bound = names_bound(ast.parse(path.read_text(encoding="utf-8")))
-    assert not [f"{path.name}:{line} {name}" for name, line in bound if name in SAY_NOTHING]
+    no_names = SAY_NOTHING if ids(path).split("/")[0] in NOT_YET else SAY_NOTHING | SAY_LITTLE
+    assert not [f"{path.name}:{line} {name}" for name, line in bound if name in no_names]
 
 
 def test_a_variable_that_says_nothing_is_seen() -> None:

@@ -99,19 +99,19 @@ _COMPARED: tuple[tuple[str, Callable[[Summary], Any], str], ...] = (
 
 def lines(before: Side, after: Side) -> list[Line]:
     """Return one line per check, differences first."""
-    found = []
+    rows = []
     for check, get, meaning in _COMPARED:
         a, b = _one(before, get), _one(after, get)
         if a is None or b is None:
-            found.append(
+            rows.append(
                 Line(check, "unknown", f"{check}: not in {'both Summaries' if a is b else 'one Summary'}.", a, b)
             )
         elif a != b:
             old, other = _changed_options(before, after) if get is _options else (a, b)
-            found.append(Line(check, "differs", f"{meaning} Before: {old}; after: {other}.", a, b))
+            rows.append(Line(check, "differs", f"{meaning} Before: {old}; after: {other}.", a, b))
         else:
-            found.append(Line(check, "same", f"{check}: {a}" if len(a) < 100 else f"{check}: the same", a, b))
-    found += [
+            rows.append(Line(check, "same", f"{check}: {a}" if len(a) < 100 else f"{check}: the same", a, b))
+    rows += [
         _count(before, after),
         *_unnamed_steps(before, after),
         *_work(before, after),
@@ -119,7 +119,7 @@ def lines(before: Side, after: Side) -> list[Line]:
         *_partial(before, after),
     ]
     order = {"differs": 0, "unknown": 1, "same": 2}
-    return sorted(found, key=lambda x: order[x.status])
+    return sorted(rows, key=lambda x: order[x.status])
 
 
 def _changed_options(before: Side, after: Side) -> tuple[str, str]:
@@ -181,15 +181,15 @@ def _work(before: Side, after: Side) -> list[Line]:
     shared = sum(a[k][1] + b[k][1] for k in both) / whole if whole else 1.0
     words = f"{len(both)} kernels on both sides take {units.share(shared, 1)} of kernel time"
     if shared < _SAME_KERNELS:
-        found = [Line("kernels", "differs", f"Only {words}: is it the same program?", str(len(a)), str(len(b)))]
+        rows = [Line("kernels", "differs", f"Only {words}: is it the same program?", str(len(a)), str(len(b)))]
     else:
-        found = [Line("kernels", "same", f"kernels: {words}", str(len(a)), str(len(b)))]
+        rows = [Line("kernels", "same", f"kernels: {words}", str(len(a)), str(len(b)))]
     # A collective waits for the other ranks: its time says nothing about the clock.
     equal = [k for k in both if abs(a[k][0] - b[k][0]) < 1e-9 and a[k][1] and family(k) != COMMUNICATION]
     ratios = np.array([b[k][1] / a[k][1] for k in equal])
     weight = np.array([a[k][1] for k in equal])
     if len(equal) < 5 or weight.sum() < 0.3 * whole / 2:
-        return found
+        return rows
     # By number and by time: a clock changes all kernels, long and short.
     low, middle, high = np.quantile(ratios, (0.2, 0.5, 0.8))
     order = np.argsort(ratios)
@@ -200,8 +200,8 @@ def _work(before: Side, after: Side) -> list[Line]:
             f"Nearly all kernels that run equally often on both sides take {units.share(abs(middle - 1), 1)} "
             f"{'longer' if middle > 1 else 'less'}: other clocks, other shapes (batch, length) or another precision."
         )
-        found.append(Line("speed of kernels", "differs", detail))
-    return found
+        rows.append(Line("speed of kernels", "differs", detail))
+    return rows
 
 
 def _clocks(before: Side, after: Side) -> list[Line]:

@@ -237,20 +237,20 @@ def as_fine(sides: Sequence[Side]) -> tuple[list[Side], list[str]]:
     return result, sorted(folded)
 
 
-def renamed(mine: Side, other: Side) -> tuple[Side, dict[str, str]]:
-    """Return ``mine`` with its modules named as in ``other`` if they are the same, and name in ``other`` -> name in ``mine``."""
-    have = names.modules_of([dict(c.series("module") or c.series("module_compute")) for c in mine.captures])
+def renamed(chosen: Side, other: Side) -> tuple[Side, dict[str, str]]:
+    """Return ``chosen`` with its modules named as in ``other`` if they are the same, and name in ``other`` -> name in ``chosen``."""
+    have = names.modules_of([dict(c.series("module") or c.series("module_compute")) for c in chosen.captures])
     want = names.modules_of([dict(c.series("module") or c.series("module_compute")) for c in other.captures])
     new = names.align(have, want)
     captures = []
-    for c in mine.captures:
+    for c in chosen.captures:
         parts = dict(c.parts)
         for part in ("module", "module_compute"):
             if part in parts:
                 parts[part] = _merged({k: new.get(k or "", k) if k else k for k in parts[part]}, parts[part])
         captures.append(replace(c, parts=parts))
     changed = {to: old for old, to in new.items() if old != to and names.plain(old) != names.plain(to)}
-    return Side(mine.name, tuple(captures), mine.notes), changed
+    return Side(chosen.name, tuple(captures), chosen.notes), changed
 
 
 def _merged(to: Mapping[str | None, str | None], series: Mapping[str | None, Series]) -> dict[str | None, Series]:

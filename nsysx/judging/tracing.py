@@ -59,12 +59,12 @@ def checks(trace: Trace) -> list[Check]:
     """Return how CUDA was traced, if nsys says so, and what was dropped."""
     texts = [d["text"] for d in trace.capture.diagnostics]
     hardware, software = (any(map(mode.search, texts)) for mode in (_HARDWARE, _SOFTWARE))
-    found = []
+    results = []
     if hardware or software:
         how = "by both" if hardware and software else "by the hardware of the GPU" if hardware else "by software"
-        found.append(Check("cuda tracing", "ok", f"nsys says that CUDA was traced {how}"))
+        results.append(Check("cuda tracing", "ok", f"nsys says that CUDA was traced {how}"))
     if count := dropped(trace):
         why = ": hardware tracing delivers them only when the program ends" if hardware else ""
         detail = f"nsys dropped {units.count(count)} GPU events whose times it never got{why}"
-        found.append(Check("dropped GPU events", "warn", detail, REMEDY, doubt="numbers"))
-    return found
+        results.append(Check("dropped GPU events", "warn", detail, REMEDY, doubt="numbers"))
+    return results

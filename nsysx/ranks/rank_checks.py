@@ -63,37 +63,37 @@ def checks(ranks: Sequence[Rank], rows: Sequence[Row]) -> list[Check]:
     """Return the checks on how well the ranks fit together."""
     if len(ranks) < 2:
         return []
-    found = []
+    results = []
     without = [r["rank"] for r in rows if not r["collectives"]]
     if len(without) == len(rows):
         detail = "no collective is matched over ranks: transfer, waiting and the straggler are unknown"
         fix = "" if any(len(r.start_ns) for r in ranks) else "the steady steps hold no NCCL kernel"
-        found.append(Check("collectives", "missing", detail, fix))
+        results.append(Check("collectives", "missing", detail, fix))
     elif without:
-        found.append(Check("collectives", "warn", f"rank {_listed(without)} shares no collective with another rank"))
+        results.append(Check("collectives", "warn", f"rank {_listed(without)} shares no collective with another rank"))
     else:
-        found.append(Check("collectives", "ok", f"matched over {len(rows)} ranks"))
-    found += _messages_checks(ranks) + _presence_checks(ranks)
+        results.append(Check("collectives", "ok", f"matched over {len(rows)} ranks"))
+    results += _messages_checks(ranks) + _presence_checks(ranks)
     held = {len(r.start_ns) for r in ranks}
     if len(held) > 1:
         detail = (
             f"the ranks hold {min(held)} to {max(held)} collectives: captures of different length, or ranks that differ"
         )
-        found.append(Check("rank lengths", "warn", detail, "capture the same steps on every rank: --steps A:B"))
+        results.append(Check("rank lengths", "warn", detail, "capture the same steps on every rank: --steps A:B"))
     counts, alone = {r["steps"] for r in rows}, {r.steps for r in ranks}  # steps compared, and steps of each rank alone
     if len(counts) > 1:
-        found.append(Check("rank steps", "warn", f"the ranks hold {min(counts)} to {max(counts)} steady steps"))
+        results.append(Check("rank steps", "warn", f"the ranks hold {min(counts)} to {max(counts)} steady steps"))
     elif counts != alone:
         detail = (
             f"compared over the {min(counts)} steps that are steady on all ranks; alone, ranks have up to {max(alone)}"
         )
-        found.append(Check("rank steps", "ok", detail))
+        results.append(Check("rank steps", "ok", detail))
     far = max((abs(r["clock_correction_ns"] or 0) for r in rows), default=0)
     if any(r.utc_epoch_ns is None for r in ranks) and len({r.report for r in ranks}) > 1:
-        found.append(
+        results.append(
             Check("rank clocks", "warn", "a report does not say when its session began: it is aligned by collectives")
         )
     elif far > _CLOCKS_NS:
         detail = f"clocks of the ranks differ by up to {far / 1e6:.1f} ms (other hosts, or drift); they are aligned by collectives"
-        found.append(Check("rank clocks", "warn", detail))
-    return found
+        results.append(Check("rank clocks", "warn", detail))
+    return results

@@ -98,16 +98,16 @@ def flushes(profile: Profile) -> pl.DataFrame:
     rows = rows.join(idle, on="call", how="left", maintain_order="left")
     freed = pl.col("role") == "free"
 
-    def known(of: pl.Expr) -> pl.Expr:
-        return pl.when(pl.col("bytes").filter(of).is_not_null().any()).then(pl.col("bytes").filter(of).sum())
+    def bytes_where(calls: pl.Expr) -> pl.Expr:
+        return pl.when(pl.col("bytes").filter(calls).is_not_null().any()).then(pl.col("bytes").filter(calls).sum())
 
     return rows.group_by("flush", maintain_order=True).agg(
         pl.col("process").first(),
         pl.col("start_ns").min(),
         pl.col("end_ns").max(),
         freed.sum().cast(pl.Int64).alias("frees"),
-        known(freed).alias("freed_bytes"),
-        known(~freed).alias("retry_bytes"),
+        bytes_where(freed).alias("freed_bytes"),
+        bytes_where(~freed).alias("retry_bytes"),
         pl.col("idle_caused_ns").fill_null(0).sum(),
         pl.col("call").last(),
         pl.col("module").last().cast(pl.String),
