@@ -95,18 +95,18 @@ def _once(keys: I64) -> dict[int, int]:
 def _ascending(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
     """Return the longest part of ``pairs``, which ascend on the first side, that ascends on the second too."""
     ends: list[int] = []  # smallest last element of an ascending part of each length
-    at: list[int] = []
+    row_of: list[int] = []
     before = [-1] * len(pairs)
     for i, (_, value) in enumerate(pairs):
-        place = bisect_left(ends, value)
-        before[i] = at[place - 1] if place else -1
-        if place == len(ends):
+        length = bisect_left(ends, value)
+        before[i] = row_of[length - 1] if length else -1
+        if length == len(ends):
             ends.append(value)
-            at.append(i)
+            row_of.append(i)
         else:
-            ends[place], at[place] = value, i
+            ends[length], row_of[length] = value, i
     kept = []
-    i = at[-1] if at else -1
+    i = row_of[-1] if row_of else -1
     while i >= 0:
         kept.append(pairs[i])
         i = before[i]

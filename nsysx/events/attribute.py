@@ -130,8 +130,8 @@ class _Finder:
             if thread not in self.modules.threads:
                 continue
             module = self.modules.at(thread, start[of_thread])
-            known = module >= 0
-            by_process.setdefault(ids.process_of(thread), []).append((number[of_thread][known], module[known]))
+            in_module = module >= 0
+            by_process.setdefault(ids.process_of(thread), []).append((number[of_thread][in_module], module[in_module]))
         result = {}
         for process, parts in by_process.items():
             numbers, row = (np.concatenate([p[i] for p in parts]) for i in range(2))
@@ -204,9 +204,9 @@ class _Finder:
         open_ = np.flatnonzero((module < 0) & (op >= 0))
         if len(open_) and ids.process_of(thread) in self.seq_module:
             numbers = self.ops.rows["number"].to_numpy()[op[open_]]
-            known, row = self.seq_module[ids.process_of(thread)]
-            place = np.minimum(np.searchsorted(known, numbers), len(known) - 1)
-            module_rows[open_] = np.where(known[place] == numbers, row[place], -1)
+            numbered, row = self.seq_module[ids.process_of(thread)]
+            nearest = np.minimum(np.searchsorted(numbered, numbers), len(numbered) - 1)
+            module_rows[open_] = np.where(numbered[nearest] == numbers, row[nearest], -1)
         return module_rows
 
     def tree(self) -> pl.DataFrame:
@@ -291,9 +291,11 @@ def between_calls(ranges: Ranges, attributed: Attributed, thread: I64, t: I64) -
     if ranges.repeats is None or not calls.height:
         return exact
     # Calls are sorted by thread, then by start: the place of (thread, t) among them is that of the thread and t in it.
-    of, start = calls["thread"].to_numpy(), calls["start_ns"].to_numpy()
-    first, last = np.searchsorted(of, thread, side="left"), np.searchsorted(of, thread, side="right")
-    places = [a + np.searchsorted(start[a:b], at, side="right") for a, b, at in zip(first, last, t, strict=True)]
+    threads, start = calls["thread"].to_numpy(), calls["start_ns"].to_numpy()
+    first, last = np.searchsorted(threads, thread, side="left"), np.searchsorted(threads, thread, side="right")
+    places = [
+        a + np.searchsorted(start[a:b], instants, side="right") for a, b, instants in zip(first, last, t, strict=True)
+    ]
     after = np.array(places, np.int64)
     before = after - 1
     inside = (before >= first) & (after < last)
@@ -317,11 +319,11 @@ def attribute(trace: Trace, correlated: Correlated, ranges: Ranges) -> Attribute
     ops = correlated.gpu_ops.with_columns(lookup.at(calls[f], row).alias(f) for f in fields)
     if ops["graph_node"].is_not_null().any() and trace.graph_node.height:
         origin = capture_calls(trace, calls).sort("thread", "time_ns")
-        at = finder.find(origin["thread"].to_numpy(), origin["time_ns"].to_numpy())
+        found_at = finder.find(origin["thread"].to_numpy(), origin["time_ns"].to_numpy())
         captured = pl.concat(
             [
                 origin.select("process", "graph_node"),
-                at.select(pl.col(f).alias(f"_{f}") for f in fields),
+                found_at.select(pl.col(f).alias(f"_{f}") for f in fields),
             ],
             how="horizontal",
         )

@@ -42,9 +42,9 @@ def detached(record: Mapping[str, Any], capture: Capture) -> bool:
 def _noted(record: Mapping[str, Any], name: str) -> list[int]:
     noted = record.get("unrecorded_steps")
     given = noted.get(name) if isinstance(noted, dict) else None
-    known = given if isinstance(given, list) else []
-    sane = all(isinstance(ns, int) and not isinstance(ns, bool) and 0 < ns < _LONGEST_NS for ns in known)
-    return known if sane else []
+    lengths_ns = given if isinstance(given, list) else []
+    sane = all(isinstance(ns, int) and not isinstance(ns, bool) and 0 < ns < _LONGEST_NS for ns in lengths_ns)
+    return lengths_ns if sane else []
 
 
 def course(recorded: Trend, probes: Sequence[Row], process: int) -> Trend:
@@ -55,8 +55,8 @@ def course(recorded: Trend, probes: Sequence[Row], process: int) -> Trend:
     """
     if recorded.kind not in ("growing", "falling"):
         return recorded
-    known = next((lengths(p) for p in probes if p.get("pid") == ids.pid_of(process)), [])
-    if len(known) < _ENOUGH or trend(np.asarray(known, np.int64)).kind == recorded.kind:
+    bare_ns = next((lengths(p) for p in probes if p.get("pid") == ids.pid_of(process)), [])
+    if len(bare_ns) < _ENOUGH or trend(np.asarray(bare_ns, np.int64)).kind == recorded.kind:
         return recorded
     uneven = recorded.spread is not None and recorded.spread > SPREAD
     return replace(recorded, kind="uneven" if uneven else "level", note="")

@@ -38,8 +38,8 @@ def at(samples: tuple[I64, npt.NDArray[np.float64]] | None, times: I64) -> npt.N
     if samples is not None:
         when, clock = samples
         row = np.searchsorted(when, times, side="right") - 1
-        known = (row >= 0) & (times <= when[-1] + _HOLDS_NS)
-        mhz[known] = clock[row[known]]
+        held = (row >= 0) & (times <= when[-1] + _HOLDS_NS)
+        mhz[held] = clock[row[held]]
     return mhz
 
 

@@ -206,9 +206,9 @@ def _gpu_rows(trace: Trace) -> pl.DataFrame:
 
 def _compact(ids: I64, asked: I64) -> tuple[I64, I64]:
     """Return ids and asked ids renumbered from 0 without holes, -1 for an asked id that is not among ``ids``."""
-    known = merged([np.sort(ids)])
-    place = np.minimum(np.searchsorted(known, asked), len(known) - 1)
-    return np.searchsorted(known, ids), np.where(known[place] == asked, place, -1)
+    sorted_ids = merged([np.sort(ids)])
+    nearest = np.minimum(np.searchsorted(sorted_ids, asked), len(sorted_ids) - 1)
+    return np.searchsorted(sorted_ids, ids), np.where(sorted_ids[nearest] == asked, nearest, -1)
 
 
 def _launching(calls: pl.DataFrame, ops: pl.DataFrame) -> I64:
@@ -221,11 +221,11 @@ def _launching(calls: pl.DataFrame, ops: pl.DataFrame) -> I64:
     asked_process, asked_id = ops["process"].fill_null(-1).to_numpy(), ops["correlation_id"].fill_null(0).to_numpy()
     of_process, every_id = calls["process"].to_numpy(), calls["correlation_id"].to_numpy()
     for process in ops["process"].drop_nulls().unique().to_list():
-        known = (of_process == process) & (every_id != 0)
-        if not known.any():
+        with_id = (of_process == process) & (every_id != 0)
+        if not with_id.any():
             continue
-        whole = bool(known.all())
-        call = np.arange(calls.height, dtype=np.int32) if whole else np.flatnonzero(known)
+        whole = bool(with_id.all())
+        call = np.arange(calls.height, dtype=np.int32) if whole else np.flatnonzero(with_id)
         ids = every_id if whole else every_id[call]
         rows = np.flatnonzero((asked_process == process) & (asked_id != 0))
         asked = asked_id[rows]
@@ -260,10 +260,10 @@ def _last_begun(ids: I64, start: I64, end: I64, call: I64, asked: I64, began: I6
     )
     outer = end > latest
     outer[np.flatnonzero(np.diff(number, prepend=-1))] = True
-    known = pl.DataFrame({"id": ids[outer], "at": start[outer], "call": call[outer].astype(np.int64)}).sort("at")
+    begins = pl.DataFrame({"id": ids[outer], "at": start[outer], "call": call[outer].astype(np.int64)}).sort("at")
     wanted = pl.DataFrame({"row": np.arange(len(asked)), "id": asked, "at": began}).sort("at")
-    begun = wanted.join_asof(known, on="at", by="id", strategy="backward", check_sortedness=False).sort("row")
-    first = known.group_by("id", maintain_order=True).agg(pl.col("call").first().alias("first"))
+    begun = wanted.join_asof(begins, on="at", by="id", strategy="backward", check_sortedness=False).sort("row")
+    first = begins.group_by("id", maintain_order=True).agg(pl.col("call").first().alias("first"))
     chosen = begun.join(first, on="id", how="left", maintain_order="left")
     result: I64 = chosen.select(pl.coalesce("call", "first"))["call"].to_numpy()
     return result

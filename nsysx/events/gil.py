@@ -41,10 +41,10 @@ def gil_idle(profile: Profile) -> pl.DataFrame:
     return pl.concat([cut.select(rest.columns), rest])
 
 
-def lines_of(profile: Profile, thread: I64, at: I64) -> I64:
+def lines_of(profile: Profile, thread: I64, instants: I64) -> I64:
     """Return the place (row of ``Lines.places.places``) of the sample of each thread that is nearest, -1 where none is near."""
     lines = known_lines(profile)
-    places = np.full(len(at), -1)
+    places = np.full(len(instants), -1)
     if lines is None:
         return places
     for who in np.unique(thread).tolist():
@@ -53,9 +53,11 @@ def lines_of(profile: Profile, thread: I64, at: I64) -> I64:
         time = stacks["time_ns"].to_numpy()
         if not len(time):
             continue
-        behind = np.clip(np.searchsorted(time, at[of_thread]), 0, len(time) - 1)
+        behind = np.clip(np.searchsorted(time, instants[of_thread]), 0, len(time) - 1)
         before = np.maximum(behind - 1, 0)
-        nearest = np.where(np.abs(time[before] - at[of_thread]) <= np.abs(time[behind] - at[of_thread]), before, behind)
-        near = np.abs(time[nearest] - at[of_thread]) <= _NEAR_PERIODS * lines.period_ns
+        nearest = np.where(
+            np.abs(time[before] - instants[of_thread]) <= np.abs(time[behind] - instants[of_thread]), before, behind
+        )
+        near = np.abs(time[nearest] - instants[of_thread]) <= _NEAR_PERIODS * lines.period_ns
         places[of_thread[near]] = lines.places.place[stacks["stack"].to_numpy()[nearest[near]]]
     return places

@@ -25,9 +25,9 @@ MEMORY_BOUND = 0.85
 def _gpus(trace: Trace) -> dict[int, list[tuple[int, int]]]:
     """Return gpu -> the (process, device) under which it is used."""
     places: dict[int, list[tuple[int, int]]] = {}
-    for place, limits in trace.limits.items():
+    for device, limits in trace.limits.items():
         if limits.gpu is not None:
-            places.setdefault(limits.gpu & 0xFF, []).append(place)
+            places.setdefault(limits.gpu & 0xFF, []).append(device)
     return places
 
 
@@ -47,10 +47,10 @@ def _alone_at(start: I64, end: I64, times: I64, margin: int) -> I64:
     count = np.cumsum(np.concatenate([np.ones(len(start), np.int64), -np.ones(len(end), np.int64)])[order])
     # The sum of the rows that run is the row itself where one runs.
     which = np.cumsum(np.concatenate([row, -row])[order])
-    at = np.searchsorted(borders, times - margin, side="right") - 1
+    piece = np.searchsorted(borders, times - margin, side="right") - 1
     until = np.searchsorted(borders, times + margin, side="left") - 1
-    good = (at >= 0) & (at == until) & (count[at] == 1)
-    return np.where(good, which[at], -1)
+    good = (piece >= 0) & (piece == until) & (count[piece] == 1)
+    return np.where(good, which[piece], -1)
 
 
 def of_ops(trace: Trace, ops: pl.DataFrame) -> pl.DataFrame:

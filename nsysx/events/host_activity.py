@@ -110,29 +110,29 @@ class Host:
             taken[chosen] = np.minimum(calls.start[first[handed]], gaps.called[chosen])
         return control, taken
 
-    def began_in(self, thread: I64, at: I64) -> tuple[I64, I64]:
+    def began_in(self, thread: I64, time: I64) -> tuple[I64, I64]:
         """Return the call in which a thread was when the device ran dry, -1 for none, and until when its idle time is owed to it.
 
         A synchronize that returned up to the error of the clocks before still counts. A call that had not been made would have
         let the thread go on earlier by the length of the call: what idles longer than that has another reason.
         """
-        begun, until = np.full(len(at), -1, np.int64), at.copy()
+        begun, until = np.full(len(time), -1, np.int64), time.copy()
         for t in np.unique(thread[thread >= 0]).tolist():
             if t not in self.threads:
                 continue
             of_thread = np.flatnonzero(thread == t)
-            call = self.threads[t].at(at[of_thread]).astype(np.int64)
+            call = self.threads[t].at(time[of_thread]).astype(np.int64)
             calls = self.calls[t]
-            last = np.searchsorted(calls.start, at[of_thread], side="right") - 1
+            last = np.searchsorted(calls.start, time[of_thread], side="right") - 1
             row, end = calls.row[np.maximum(last, 0)], calls.end[np.maximum(last, 0)]
-            just = (call < 0) & (last >= 0) & (end > at[of_thread] - CLOCK_ERROR_NS)
+            just = (call < 0) & (last >= 0) & (end > time[of_thread] - CLOCK_ERROR_NS)
             just &= self.cause_of_call[row] == Cause.SYNC.number
             call = np.where(just, row, call)
             outer = self.outer[np.maximum(call, 0)]
             blocks = np.isin(self.cause_of_call[outer], _BLOCKING)
             begun[of_thread] = np.where(call < 0, -1, np.where(blocks, outer, call))
-        known = begun >= 0
-        until[known] += self.length[begun[known]]
+        has_begun = begun >= 0
+        until[has_begun] += self.length[begun[has_begun]]
         return begun, until
 
     def split(self, thread: int | None, start: I64, end: I64, label: I64, cause: int) -> Iterator[Pieces]:

@@ -139,8 +139,8 @@ def _split(sampled: _Sampled, spoken: Spoken, groups: int) -> tuple[pl.DataFrame
     who, stack, time, window, weight = (
         np.concatenate([f[i] for f in parts]) if parts else np.empty(0, np.int64) for i in range(5)
     )
-    place = np.searchsorted(np.array(threads, np.int64), spoken.speaker)
-    stratum = np.where(spoken.speaker < 0, -1, spoken.group * max(len(threads), 1) + place)
+    thread_number = np.searchsorted(np.array(threads, np.int64), spoken.speaker)
+    stratum = np.where(spoken.speaker < 0, -1, spoken.group * max(len(threads), 1) + thread_number)
     size = groups * max(len(threads), 1)
     length = spoken.end - spoken.start
     spoke = stratum >= 0
@@ -217,9 +217,9 @@ def _of_idle(profile: Profile, sampled: _Sampled, lead: int | None) -> tuple[pl.
     groups = (max(CAUSES.values()) + 1) * len(names)
     start, end, thread = (pieces[c].to_numpy() for c in ("start_ns", "end_ns", "thread"))
     parts = []
-    for of in np.unique(thread).tolist():
-        of_thread = thread == of
-        parts.append(_speakers(sampled, of, lead, start[of_thread], end[of_thread], group[of_thread]))
+    for idle_thread in np.unique(thread).tolist():
+        of_thread = thread == idle_thread
+        parts.append(_speakers(sampled, idle_thread, lead, start[of_thread], end[of_thread], group[of_thread]))
     samples, rest = _split(sampled, _spoken(parts), groups)
     piece = np.searchsorted(start, samples["time_ns"].to_numpy(), side="right") - 1
     samples = samples.with_columns(
@@ -266,9 +266,9 @@ def _of_host(profile: Profile, sampled: _Sampled, thread: int) -> tuple[pl.DataF
 
 def _counted(samples: pl.DataFrame, places: stacks_room.Places, name: str) -> pl.DataFrame:
     """Return KEY and ``name`` (ns), samples, low and high of one kind of time."""
-    place = places.place[samples["stack"].to_numpy()]
+    place_number = places.place[samples["stack"].to_numpy()]
     rows = (
-        samples.with_columns(place=pl.Series(place, dtype=pl.Int64))
+        samples.with_columns(place=pl.Series(place_number, dtype=pl.Int64))
         .group_by(*KEY, "stratum", "all", "squares", "whole", maintain_order=True)
         .agg(pl.len().cast(pl.Int64).alias("samples"), pl.col("weight").sum())
         .sort("stratum", "samples", *KEY, descending=[False, True] + [False] * len(KEY), nulls_last=True)

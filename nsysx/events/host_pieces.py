@@ -46,8 +46,8 @@ def _labelled(start: I64, end: I64) -> StepFunction:
     if not len(row):
         return StepFunction(np.empty(0, np.int64), np.empty(0, np.int64))
     times = merged([begin, np.sort(finish)])
-    at = np.searchsorted(begin, times[:-1], side="right") - 1
-    return StepFunction(times, np.where(times[:-1] < finish[at], row[at], -1))
+    piece = np.searchsorted(begin, times[:-1], side="right") - 1
+    return StepFunction(times, np.where(times[:-1] < finish[piece], row[piece], -1))
 
 
 def split(pieces: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
@@ -63,12 +63,12 @@ def split(pieces: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
         of_thread, of_spans = np.flatnonzero(thread == who), np.flatnonzero(of_span == who)
         open_ = _labelled(*(spans[c].to_numpy()[of_spans] for c in ("start_ns", "end_ns")))
         times = merged([start[of_thread], end[of_thread], open_.borders_in(start[of_thread], end[of_thread])])
-        at = np.searchsorted(start[of_thread], times[:-1], side="right") - 1
-        inside = (at >= 0) & (times[:-1] < end[of_thread][at])
+        piece = np.searchsorted(start[of_thread], times[:-1], side="right") - 1
+        inside = (piece >= 0) & (times[:-1] < end[of_thread][piece])
         span = open_.at(times[:-1][inside]).astype(np.int64)
         parts.append(
             (
-                of_thread[at[inside]],
+                of_thread[piece[inside]],
                 times[:-1][inside],
                 times[1:][inside],
                 np.where(span < 0, -1, np.append(of_spans, -1)[span]),

@@ -113,10 +113,10 @@ def _waited_for(gaps: Gaps, device: int, work: pl.DataFrame) -> tuple[I64, I64]:
         return np.full(len(gaps.g0), -1), np.full(len(gaps.g0), -1)
     ends, devices, streams = (work[c].to_numpy() for c in ("end_ns", "device", "stream"))
     last = np.searchsorted(ends, gaps.g1, side="right") - 1
-    known = (last >= 0) & (ends[np.maximum(last, 0)] >= gaps.g0)
+    adjoining = (last >= 0) & (ends[np.maximum(last, 0)] >= gaps.g0)
     last = np.maximum(last, 0)
-    known &= (devices[last] != device) | (streams[last] != gaps.stream)
-    return np.where(known, devices[last], -1), np.where(known, streams[last], -1)
+    adjoining &= (devices[last] != device) | (streams[last] != gaps.stream)
+    return np.where(adjoining, devices[last], -1), np.where(adjoining, streams[last], -1)
 
 
 def _blame(gaps: Gaps, host: Host, process: int, device: int, work: pl.DataFrame) -> pl.DataFrame:
@@ -178,9 +178,9 @@ def _blame(gaps: Gaps, host: Host, process: int, device: int, work: pl.DataFrame
     )
 
 
-def _cut(s: I64, e: I64, label: I64, why: I64, at: I64) -> Pieces:
-    """Return pieces in order of time, cut where ``at`` of their gap lies inside."""
-    border = at[label]
+def _cut(s: I64, e: I64, label: I64, why: I64, borders: I64) -> Pieces:
+    """Return pieces in order of time, cut where the border of their gap lies inside."""
+    border = borders[label]
     inside = (s < border) & (border < e)
     begin = np.concatenate((s, border[inside]))
     end = np.concatenate((np.where(inside, border, e), e[inside]))

@@ -185,8 +185,8 @@ def _repeats(line: _Line, level: _Level) -> bool:
     pairs = np.flatnonzero(begin[1:] == end[:-1])
     shares = []
     for i in pairs[:: max(1, len(pairs) // _COMPARED)].tolist():
-        one, other = (np.bincount(line.kind[begin[j] : end[j]], minlength=len(line.names)) for j in (i, i + 1))
-        shares.append(np.minimum(one, other).sum() / max(1, np.maximum(one, other).sum()))
+        counts, other = (np.bincount(line.kind[begin[j] : end[j]], minlength=len(line.names)) for j in (i, i + 1))
+        shares.append(np.minimum(counts, other).sum() / max(1, np.maximum(counts, other).sum()))
     if not shares or float(np.median(shares)) < _SAME_WORK:
         return False
     work = line.work[end] - line.work[begin]
@@ -309,9 +309,9 @@ def _steps(line: _Line, level: _Level) -> pl.DataFrame:
 def from_kernels(ops: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
     """Return the steps of each process whose GPU work repeats; kernels, graphs and copies count, in the order of launches."""
     wanted = ("op", "call", "call_start_ns", "call_end_ns", "start_ns", "end_ns", "thread", "op_kind", "name", "grid")
-    known = ops.select("process", "bytes", *wanted).filter(pl.col("call").is_not_null())
+    launched = ops.select("process", "bytes", *wanted).filter(pl.col("call").is_not_null())
     parts: Sequence[pl.DataFrame] = []
-    for (process,), part in known.group_by("process", maintain_order=True):
+    for (process,), part in launched.group_by("process", maintain_order=True):
         if part.height < _FEWEST:
             continue
         line = _line(int(str(process)), part, calls)

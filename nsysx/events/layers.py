@@ -62,10 +62,10 @@ def backward_ranges(ranges: Ranges) -> pl.DataFrame:
     following = np.append(start[1:], last)
     following[np.append(thread[1:] != thread[:-1], True)] = last
     end = start.copy()
-    for of in np.unique(process).tolist():
-        of_phase = phases.filter(pl.col("process") == of)
+    for key in np.unique(process).tolist():
+        of_phase = phases.filter(pl.col("process") == key)
         i = np.searchsorted(of_phase["start_ns"].to_numpy(), start, side="right") - 1
-        in_phase = (process == of) & (i >= 0)
+        in_phase = (process == key) & (i >= 0)
         end[in_phase] = np.minimum(of_phase["end_ns"].to_numpy()[i[in_phase]], following[in_phase])
         # A mark outside every backward phase is nobody's backward.
         end[in_phase & (end < start)] = start[in_phase & (end < start)]
@@ -142,15 +142,15 @@ class _Paths:
         free = np.flatnonzero(out < 0)
         if len(free):
             part = pl.DataFrame({"above": above[free], "code": code[free]})
-            known = part.unique(maintain_order=True)
-            known = known.with_columns(pl.Series("path", self._add(known), dtype=pl.Int64))
-            out[free] = part.join(known, on=["above", "code"], how="left", maintain_order="left")["path"].to_numpy()
+            new = part.unique(maintain_order=True)
+            new = new.with_columns(pl.Series("path", self._add(new), dtype=pl.Int64))
+            out[free] = part.join(new, on=["above", "code"], how="left", maintain_order="left")["path"].to_numpy()
         return out
 
-    def _add(self, known: pl.DataFrame) -> list[int]:
+    def _add(self, new: pl.DataFrame) -> list[int]:
         """Make the paths of rows of above and code, and return their numbers."""
         numbers, last = [], []
-        for above, code in known.iter_rows():
+        for above, code in new.iter_rows():
             word = self.words[code]
             path = word if above < 0 or word is None else f"{self.paths[above]} / {word}"
             number = len(self.paths)
@@ -167,9 +167,9 @@ class _Paths:
 
 def _merged(words: list[str | None], index: I64) -> tuple[pl.Series, I64]:
     """Return the distinct words, and the index that was into ``words`` as one into them."""
-    place: dict[str | None, int] = {}
-    row = np.array([place.setdefault(word, len(place)) for word in words], np.int64)
-    return pl.Series("key", list(place), dtype=pl.String), row[index]
+    number_of: dict[str | None, int] = {}
+    row = np.array([number_of.setdefault(word, len(number_of)) for word in words], np.int64)
+    return pl.Series("key", list(number_of), dtype=pl.String), row[index]
 
 
 #: The ranges of modules that the probe marked.

@@ -62,10 +62,10 @@ def levels(lengths: I64, numbers: I64, *, in_a_row: bool = True) -> tuple[Level,
 
     If they do not lie ``in_a_row``, it is not said how often a level comes.
     """
-    of = level_of(lengths)
+    level_numbers = level_of(lengths)
     of_lengths = []
-    for level in np.unique(of).tolist():
-        places = np.flatnonzero(of == level)
+    for level in np.unique(level_numbers).tolist():
+        places = np.flatnonzero(level_numbers == level)
         ns = lengths[places]
         every = 1 if len(places) == len(lengths) else _every(places, numbers) if in_a_row else None
         of_lengths.append(

@@ -22,8 +22,8 @@ class Marks:
 
     def at(self, t: I64) -> Flags:
         """Return whether marks were on at each instant."""
-        place = np.searchsorted(self.times, t, side="right") - 1
-        state: Flags = np.where(place >= 0, self.on[np.maximum(place, 0)], ~self.on[0])
+        last = np.searchsorted(self.times, t, side="right") - 1
+        state: Flags = np.where(last >= 0, self.on[np.maximum(last, 0)], ~self.on[0])
         return state
 
     def throughout(self, start: I64, end: I64) -> Flags:
@@ -38,10 +38,10 @@ def switches(notes: pl.DataFrame) -> dict[int, Marks]:
     switches: dict[int, list[tuple[int, bool]]] = defaultdict(list)
     for process, time, text in notes.sort("start_ns").select("process", "start_ns", "name").iter_rows():
         try:
-            said = json.loads(text)
+            note = json.loads(text)
         except (TypeError, ValueError, RecursionError):
             continue
-        on = said.get("marks") if isinstance(said, dict) else None
+        on = note.get("marks") if isinstance(note, dict) else None
         if isinstance(on, bool):
             switches[process].append((time, on))
     marks = {}

@@ -143,8 +143,10 @@ def _gil(trace: Trace) -> pl.DataFrame | None:
     rows = rows.join(domains.select("process", "domain").unique(), on=["process", "domain"], how="semi")
     text = rows["text"].cast(pl.String)
     rows = rows.with_columns(text.str.starts_with("Holding").alias("holds"))
-    known = text.str.contains("^(Holding|Waiting)").fill_null(False)
-    return rows.filter(known).select("process", "thread", "start_ns", "end_ns", "holds").drop_nulls().sort("start_ns")
+    about_lock = text.str.contains("^(Holding|Waiting)").fill_null(False)
+    return (
+        rows.filter(about_lock).select("process", "thread", "start_ns", "end_ns", "holds").drop_nulls().sort("start_ns")
+    )
 
 
 def read(trace: Trace) -> Ranges:
@@ -160,7 +162,7 @@ def read(trace: Trace) -> Ranges:
     # What a text means is found once per text, for those that the probe wrote and for a stranger's.
     occurring, which = lookup.numbered(2 * label + by_probe)
     meanings = [meaning(labels[i // 2], bool(i % 2)) for i in occurring.tolist()]
-    said = _said(rows, ("info",), meanings, which, by_probe & is_mark)
+    with_meaning = _said(rows, ("info",), meanings, which, by_probe & is_mark)
     paused = _said(rows, pauses.KINDS, meanings, which, by_probe & is_mark)
     wanted &= np.array([m[0] not in _TOLD for m in meanings], np.bool_)[which]
     ends = [trace.frames[f]["end_ns"].max() for f in ("runtime", "kernel", "memcpy", "nvtx")]
@@ -193,7 +195,7 @@ def read(trace: Trace) -> Ranges:
     ).filter(wanted & (end >= start))
     frame = lookup.ordered(frame, "start_ns", ["end_ns", "label"], group="thread", descending=[True, False])
     marks, ranges = (frame.filter("_mark"), frame.filter(~pl.col("_mark"))) if is_mark.any() else (frame.clear(), frame)
-    notes = said.select("process", "start_ns", "name")
+    notes = with_meaning.select("process", "start_ns", "name")
     return Ranges(
         ranges.drop("_mark").with_row_index("range"), marks.drop("_mark"), notes, pauses.decode(paused), gil=_gil(trace)
     )
@@ -209,8 +211,8 @@ def _numbers(by_text: I64, rows: pl.DataFrame, steps: Flags, run: Mapping[str, A
     uncounted = steps & (numbers < 0)
     if not uncounted.any():
         return numbers
-    place = pl.col("start_ns").rank("ordinal").over("process").cast(pl.Int64) - 1
-    counted = rows.filter(uncounted).select("process", place.alias("place"))
+    order = pl.col("start_ns").rank("ordinal").over("process").cast(pl.Int64) - 1
+    counted = rows.filter(uncounted).select("process", order.alias("place"))
     firsts = {p.get("pid"): (p.get("capture_steps") or [0])[0] for p in run.get("probe") or []}
     first = counted["process"].map_elements(lambda process: firsts.get(ids.pid_of(process), 0), return_dtype=pl.Int64)
     numbers[uncounted] = (counted["place"] + first).to_numpy()

@@ -72,9 +72,9 @@ def find(trace: Trace, ranges: Ranges, attributed: Attributed) -> Operators:
     call, op = (np.where(row >= 0, owner[row], -1) for row in (inner, op))
     used = np.unique(np.concatenate((call, op)))
     used = used[used >= 0]
-    place = np.full(layer.rows.height + 1, -1, np.int64)
-    place[used] = np.arange(len(used))
-    return Operators(_described(layer, used, outermost, compiled), place[call], place[op])
+    new_row = np.full(layer.rows.height + 1, -1, np.int64)
+    new_row[used] = np.arange(len(used))
+    return Operators(_described(layer, used, outermost, compiled), new_row[call], new_row[op])
 
 
 def _repeated(ranges: Ranges, layer: Layer) -> Flags:
@@ -83,8 +83,8 @@ def _repeated(ranges: Ranges, layer: Layer) -> Flags:
     if not flags["repeated"].any():
         return np.zeros(layer.rows.height + 1, np.bool_)
     keys = ["thread", "start_ns", "end_ns", "label"]
-    known = flags.group_by(keys).agg(pl.col("repeated").any())
-    repeated = layer.rows.select(keys).join(known, on=keys, how="left", maintain_order="left")["repeated"]
+    repeats = flags.group_by(keys).agg(pl.col("repeated").any())
+    repeated = layer.rows.select(keys).join(repeats, on=keys, how="left", maintain_order="left")["repeated"]
     return np.append(repeated.fill_null(False).to_numpy(), False)
 
 
@@ -199,13 +199,13 @@ def _by_sizes(described: pl.DataFrame, forward: Flags, backward: Flags, results:
         }
     )
     # A backward is given the gradient of the result first, then input and weight.
-    known = pl.concat(
+    shapes = pl.concat(
         [
             key.filter(pl.Series(forward)).select("x", "w", "out"),
             key.filter(pl.Series(backward)).select(x="w", w="third", out="x"),
         ]
     ).drop_nulls()
-    single = known.group_by("x", "w").agg(pl.col("out").n_unique().alias("n"), pl.col("out").first().alias("only"))
+    single = shapes.group_by("x", "w").agg(pl.col("out").n_unique().alias("n"), pl.col("out").first().alias("only"))
     single = single.filter(pl.col("n") == 1)
     only = key.join(single, on=["x", "w"], how="left", maintain_order="left")["only"]
     return results.to_frame().select(
@@ -224,12 +224,12 @@ def _taken(layer: Layer, wanted: pl.DataFrame) -> pl.DataFrame:
     numbered = pl.DataFrame({"process": rows["process"], "own": number, "above": lookup.at(number, layer.parents())})
     # (process, id): an operator that is wanted, (process, as): the number that its result may have.
     level = wanted.unique().with_columns(pl.col("id").alias("as"))
-    known = [level]
+    chosen = [level]
     for _ in range(_DEEPEST):
         level = level.join(numbered, left_on=["process", "as"], right_on=["process", "own"], how="inner")
         level = level.select("process", "id", pl.col("above").alias("as")).drop_nulls()
-        known.append(level)
-    names = pl.concat(known).unique(maintain_order=True)
+        chosen.append(level)
+    names = pl.concat(chosen).unique(maintain_order=True)
     made = text.str.extract_all(r"\(\d+,-?\d+\)").alias("made")
     given = pl.DataFrame({"row": np.arange(rows.height), "process": rows["process"], "made": made})
     given = given.with_columns(place=pl.int_ranges(pl.col("made").list.len())).explode("made", "place").drop_nulls()

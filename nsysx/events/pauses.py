@@ -32,33 +32,33 @@ def _text(value: Any) -> str | None:
 def _pause(process: int | None, thread: int | None, time: int, kind: str, text: str) -> dict[str, Any] | None:
     """Return one pause, None for a mark that says nothing sensible."""
     try:
-        said = json.loads(text)
+        note = json.loads(text)
     except (TypeError, ValueError, RecursionError):
         return None
-    if not isinstance(said, dict):
+    if not isinstance(note, dict):
         return None
-    ago, ns = _whole(said.get("ago_ns")), _whole(said.get("ns"))
+    ago, ns = _whole(note.get("ago_ns")), _whole(note.get("ns"))
     if ago is None or ns is None:
         return None
-    low_bits = _whole(said.get("thread"), _THREAD_BITS)
+    low_bits = _whole(note.get("thread"), _THREAD_BITS)
     if thread is not None and low_bits:
         thread = (thread & ~_THREAD_BITS) | low_bits
-    backward = said.get("backward")
+    backward = note.get("backward")
     return {
         "process": process,
         "thread": thread,
         "start_ns": time - ago - ns,
         "end_ns": time - ago,
         "kind": kind,
-        "generation": _whole(said.get("generation")),
-        "collected": _whole(said.get("collected")),
-        "id": _text(said.get("id")),
-        "function": _text(said.get("function")),
-        "file": _text(said.get("file")),
-        "line": _whole(said.get("line")),
+        "generation": _whole(note.get("generation")),
+        "collected": _whole(note.get("collected")),
+        "id": _text(note.get("id")),
+        "function": _text(note.get("function")),
+        "file": _text(note.get("file")),
+        "line": _whole(note.get("line")),
         "backward": backward if isinstance(backward, bool) else None,
-        "reason": _text(said.get("reason")),
-        "failed": _text(said.get("failed")),
+        "reason": _text(note.get("reason")),
+        "failed": _text(note.get("failed")),
     }
 
 
@@ -73,10 +73,10 @@ def listened(notes: pl.DataFrame, process: int) -> bool:
     """Say whether the probe of this process told that it notes pauses."""
     for text in notes.filter(pl.col("process") == process)["name"].to_list():
         try:
-            said = json.loads(text)
+            note = json.loads(text)
         except (TypeError, ValueError, RecursionError):
             continue
-        if isinstance(said, dict) and said.get("pauses") is True:
+        if isinstance(note, dict) and note.get("pauses") is True:
             return True
     return False
 

@@ -66,7 +66,7 @@ def grouped(
         if joined_ns is not None:
             late = pl.col("call_start_ns") >= joined_ns
             halves = [(steps.filter(~second), launching.filter(~late)), (steps.filter(second), launching.filter(late))]
-        windows = [_Window(of, behind, launched) for of, launched in halves if of.height]
+        windows = [_Window(within, behind, launched) for within, launched in halves if within.height]
         sizes = {size for window in windows if (size := window.size()) is not None}
         if len(sizes) != 1:
             made.append(steps)
@@ -102,9 +102,9 @@ class _Window:
         last = np.minimum(first + size, len(start)) - 1
         begin = end[np.maximum(first - 1, 0)]
         before = np.searchsorted(called, start[behind + 1]) - np.searchsorted(called, end[behind])
-        at = int(np.searchsorted(called, start[first[0]])) - int(np.median(before))
-        alone = first[0] == 0 and at >= 0
-        begin[0] = called[at] if alone else begin[0]
+        first_call = int(np.searchsorted(called, start[first[0]])) - int(np.median(before))
+        alone = first[0] == 0 and first_call >= 0
+        begin[0] = called[first_call] if alone else begin[0]
         return self.steps[first].with_columns(
             pl.Series("start_ns", begin),
             pl.Series("end_ns", end[last]),

@@ -212,7 +212,7 @@ def _wait_sites(profile: Profile) -> pl.DataFrame:
     calls = calls.join(profile.lines(), on="call", how="left", maintain_order="left").with_columns(
         pl.col("name").cast(pl.String).alias("api"), pl.col("module").cast(pl.String), pl.col("phase").cast(pl.String)
     )
-    place = pl.when(pl.col("file").is_not_null()).then(
+    line_text = pl.when(pl.col("file").is_not_null()).then(
         pl.format("at {}:{}", pl.col("file").str.split("/").list.last(), pl.col("line"))
     )
     inside = pl.when(pl.col("module").is_not_null()).then(pl.format("in {}", "module"))
@@ -221,7 +221,7 @@ def _wait_sites(profile: Profile) -> pl.DataFrame:
     phase = pl.when(pl.col("phase").is_not_null() & ~named).then(pl.format("({})", "phase"))
     of_thread = pl.when(pl.col("thread_role").is_not_null()).then(pl.format("on a {} thread", "thread_role"))
     return calls.with_columns(
-        pl.concat_str("api", place, inside, phase, of_thread, separator=" ", ignore_nulls=True).alias("site")
+        pl.concat_str("api", line_text, inside, phase, of_thread, separator=" ", ignore_nulls=True).alias("site")
     )
 
 
@@ -243,10 +243,10 @@ def _rows(frame: pl.DataFrame, inside: Mask) -> pl.DataFrame:
 
 def calls_in(calls: pl.DataFrame, windows: pl.DataFrame) -> Mask:
     """Return which calls start in the CPU window of their process."""
-    process, at = calls["process"].fill_null(-1).to_numpy(), calls["start_ns"].to_numpy()
-    inside = np.zeros(len(at), np.bool_)
+    process, start_ns = calls["process"].fill_null(-1).to_numpy(), calls["start_ns"].to_numpy()
+    inside = np.zeros(len(start_ns), np.bool_)
     for key, start, end in windows.select("process", "start_ns", "end_ns").iter_rows():
-        inside |= (process == key) & (at >= start) & (at < end)
+        inside |= (process == key) & (start_ns >= start) & (start_ns < end)
     return inside
 
 
@@ -254,16 +254,18 @@ def _ops_in(ops: pl.DataFrame, cpu_windows: pl.DataFrame, windows: pl.DataFrame)
     """Return which GPU ops were launched in the CPU window of their process, or without a call began in that of their device."""
     never = np.iinfo(np.int64).max
     process = ops["process"].fill_null(-1).to_numpy()
-    at, begin = ops["call_start_ns"].fill_null(never).to_numpy(), ops["start_ns"].to_numpy()
-    inside = np.zeros(len(at), np.bool_)
+    called, begin = ops["call_start_ns"].fill_null(never).to_numpy(), ops["start_ns"].to_numpy()
+    inside = np.zeros(len(called), np.bool_)
     for key, start, end in cpu_windows.select("process", "start_ns", "end_ns").iter_rows():
-        inside |= (process == key) & (at >= start) & (at < end)
-    alone = np.flatnonzero(at == never)
+        inside |= (process == key) & (called >= start) & (called < end)
+    alone = np.flatnonzero(called == never)
     if len(alone):
         # Such as the migrations of unified memory: nobody launches them, and the device is busy with them all the same.
         device = ops["device"].to_numpy()[alone]
-        for key, of, start, end in windows.select("process", "device", "start_ns", "end_ns").iter_rows():
-            inside[alone] |= (process[alone] == key) & (device == of) & (begin[alone] >= start) & (begin[alone] < end)
+        for key, key_device, start, end in windows.select("process", "device", "start_ns", "end_ns").iter_rows():
+            inside[alone] |= (
+                (process[alone] == key) & (device == key_device) & (begin[alone] >= start) & (begin[alone] < end)
+            )
     return inside
 
 
@@ -271,11 +273,11 @@ def _scopes(trace: Trace, attributed: Attributed, steps: StepTable, *, chosen: b
     """Return what the whole and the steady events cover."""
     everyone = {p for f in (attributed.api_calls, attributed.gpu_ops) for p in f["process"].drop_nulls().unique()}
     first, last = steps.steady if chosen and steps.steady else (None, None)
-    of: Literal["part", "capture"] = "capture" if trace.window is None else "part"
-    whole = Scope("chosen" if chosen else of, tuple(sorted(everyone | {steps.process})), first=first, last=last)
+    covered: Literal["part", "capture"] = "capture" if trace.window is None else "part"
+    whole = Scope("chosen" if chosen else covered, tuple(sorted(everyone | {steps.process})), first=first, last=last)
     devices = tuple(steps.windows.filter(pl.col("process") == steps.process)["device"].sort().to_list())
     if steps.whole or steps.steady is None:
-        return whole, Scope(of, (steps.process,), devices)
+        return whole, Scope(covered, (steps.process,), devices)
     first, last = steps.steady
     return whole, Scope("chosen" if chosen else "steady", (steps.process,), devices, first, last, last - first + 1)
 

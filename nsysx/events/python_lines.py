@@ -28,8 +28,8 @@ def _own_frame(frames: list[str]) -> str:
 
 def _place(frame: str | None) -> tuple[str, int | None, str]:
     """Return (file, line, function) of ``file:line function``; a file's name may hold spaces, a function's cannot."""
-    place, _, function = (frame or "").rpartition(" ")
-    file, _, line = place.rpartition(":")
+    path, _, function = (frame or "").rpartition(" ")
+    file, _, line = path.rpartition(":")
     return file, int(line) if re.fullmatch("[0-9]{1,9}", line) else None, function
 
 
@@ -42,9 +42,9 @@ def python_lines(trace: Trace, ranges: Ranges, calls: pl.DataFrame) -> pl.DataFr
     """
     native, probe = _native_frames(trace, calls), _probe_frames(ranges, calls)
     rows = pl.concat([native, probe.join(native, on="call", how="anti", maintain_order="left")])
-    frames, of = lookup.distinct(rows["frame"])
-    place = pl.DataFrame([_place(f) for f in frames], schema=_PLACE, orient="row")
-    return pl.concat([rows.select("call"), place[of]], how="horizontal")
+    frames, which = lookup.distinct(rows["frame"])
+    places = pl.DataFrame([_place(f) for f in frames], schema=_PLACE, orient="row")
+    return pl.concat([rows.select("call"), places[which]], how="horizontal")
 
 
 _PLACE = declared.schema(derived.LINES, "file", "line", "function")
@@ -55,8 +55,8 @@ _FRAMES = {"call": pl.Int64, "frame": pl.Categorical}
 def _on_threads(calls: pl.DataFrame, marks: pl.DataFrame, time: str) -> Iterator[tuple[int, int, pl.DataFrame]]:
     """Return the stretch of calls of each thread that has marks, and its marks in order of time."""
     thread = calls["thread"].to_numpy()
-    for (of,), part in marks.sort("thread", time).group_by("thread", maintain_order=True):
-        low, high = np.searchsorted(thread, [of, of + 1]).tolist()
+    for (thread_key,), part in marks.sort("thread", time).group_by("thread", maintain_order=True):
+        low, high = np.searchsorted(thread, [thread_key, thread_key + 1]).tolist()
         yield low, high, part
 
 
@@ -69,7 +69,7 @@ def _native_frames(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
     texts, stack = lookup.distinct(marks["frames"].list.join("\0").cast(pl.Categorical))
     marks = marks.select("thread", "time_ns", pl.Series("stack", stack))
     of_text = pl.Series([_own_frame(s.split("\0")) if s else None for s in texts], dtype=pl.Categorical)
-    known = np.zeros(calls.height, np.int64)
+    stack_of = np.zeros(calls.height, np.int64)
     thread, start, end = (calls[c].to_numpy() for c in ("thread", "start_ns", "end_ns"))
     for low, high, part in _on_threads(calls, marks, "time_ns"):
         time = part["time_ns"].to_numpy()
@@ -77,15 +77,15 @@ def _native_frames(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
         last = np.searchsorted(start[low:high], time + _LINE_EARLY_NS, side="right")
         mark = np.repeat(np.arange(len(time) + 1), np.diff(last, prepend=0, append=high - low))
         inside = np.append(time, np.iinfo(np.int64).max)[mark] <= end[low:high]
-        known[low:high][inside] = part["stack"].to_numpy()[mark[inside]]
-    known[of_text.is_null().to_numpy()[known]] = 0
+        stack_of[low:high][inside] = part["stack"].to_numpy()[mark[inside]]
+    stack_of[of_text.is_null().to_numpy()[stack_of]] = 0
     # Of a copy that torch waits for in the same breath (item, nonzero, a mask) only the wait carries a backtrace.
     copy = np.flatnonzero((calls["kind"] == Call.COPY).to_numpy()[:-1])
     breath = (thread[copy] == thread[copy + 1]) & (start[copy + 1] - end[copy] <= _SAME_BREATH_NS)
-    copy = copy[breath & (known[copy] == 0)]
-    known[copy] = known[copy + 1]
-    call = np.flatnonzero(known)
-    return pl.DataFrame({"call": call, "frame": of_text.gather(known[call])}, schema=_FRAMES)
+    copy = copy[breath & (stack_of[copy] == 0)]
+    stack_of[copy] = stack_of[copy + 1]
+    call = np.flatnonzero(stack_of)
+    return pl.DataFrame({"call": call, "frame": of_text.gather(stack_of[call])}, schema=_FRAMES)
 
 
 def _probe_frames(ranges: Ranges, calls: pl.DataFrame) -> pl.DataFrame:
@@ -103,8 +103,8 @@ def _probe_frames(ranges: Ranges, calls: pl.DataFrame) -> pl.DataFrame:
         first_wait = np.full(part.height, never)
         np.minimum.at(first_wait, mark[sync[call]], np.where(mark >= 0, start[call], never)[sync[call]])
         last = first_wait[mark]
-        said = (mark >= 0) & (start[call] <= last) & (last < never)
+        noted = (mark >= 0) & (start[call] <= last) & (last < never)
         parts.append(
-            pl.DataFrame({"call": call[said], "frame": part["name"].gather(mark[said])}, schema_overrides=_FRAMES)
+            pl.DataFrame({"call": call[noted], "frame": part["name"].gather(mark[noted])}, schema_overrides=_FRAMES)
         )
     return pl.concat(parts)

@@ -82,22 +82,24 @@ def _tokens(correlated: Correlated, ranges: Ranges, processes: list[int]) -> dic
     phases = ranges.ranges.filter((pl.col("kind") == "phase") & pl.col("own") & pl.col("process").is_in(processes))
     names, code = lookup.distinct(phases["name"])
     number = 2 * np.array([PHASES.index(n) if n in PHASES else -1 for n in names], np.int64)[code]
-    of, began, ended = (phases[c].to_numpy() for c in ("thread", "start_ns", "end_ns"))
+    phase_thread, began, ended = (phases[c].to_numpy() for c in ("thread", "start_ns", "end_ns"))
     backward = number == 2 * PHASES.index("backward")
     by_thread = {}
-    for one in np.unique(np.concatenate((thread[rows], of))).tolist():
-        of_thread, phases_here = thread[rows] == one, of == one
+    for thread_key in np.unique(np.concatenate((thread[rows], phase_thread))).tolist():
+        of_thread, phases_here = thread[rows] == thread_key, phase_thread == thread_key
         has_phases = bool(phases_here.any())
         if not has_phases:  # what it does for a backward lies in that
-            phases_here = backward & (of >> 24 == one >> 24)
-        at = np.concatenate((start[rows[of_thread]], began[phases_here], ended[phases_here]))
+            phases_here = backward & (phase_thread >> 24 == thread_key >> 24)
+        times = np.concatenate((start[rows[of_thread]], began[phases_here], ended[phases_here]))
         until = np.concatenate((end[rows[of_thread]], began[phases_here], ended[phases_here]))
         keys = np.concatenate((key[of_thread], number[phases_here], number[phases_here] + 1))
         plain = np.concatenate((name[of_thread], number[phases_here], number[phases_here] + 1))
-        order = np.lexsort((until, at))
+        order = np.lexsort((until, times))
         call = np.concatenate((rows[of_thread], np.full(2 * int(phases_here.sum()), -1, np.int64)))[order]
         counted = np.concatenate(([0], np.cumsum(call >= 0)))
-        by_thread[one] = _Tokens(at[order], until[order], keys[order], plain[order], call, counted, has_phases)
+        by_thread[thread_key] = _Tokens(
+            times[order], until[order], keys[order], plain[order], call, counted, has_phases
+        )
     return by_thread
 
 
@@ -110,12 +112,12 @@ class _Copies:
     end: list[I64] = field(default_factory=list)
     thread: list[I64] = field(default_factory=list)
 
-    def frame(self, of: pl.DataFrame) -> pl.DataFrame:
+    def frame(self, rows: pl.DataFrame) -> pl.DataFrame:
         """Return the copied rows of ``of``."""
         if not self.row:
-            return of.clear()
+            return rows.clear()
         row, start, end, thread = (np.concatenate(parts) for parts in (self.row, self.start, self.end, self.thread))
-        return of[row].with_columns(
+        return rows[row].with_columns(
             pl.Series("start_ns", start),
             pl.Series("end_ns", np.maximum(end, start)),
             pl.Series("thread", thread),
@@ -154,32 +156,36 @@ class _Repeater:
         rows = np.flatnonzero(((frame["kind"] == kind) & (frame["own"] ^ (kind == "op"))).to_numpy())
         thread, start, end = (frame[c].to_numpy()[rows] for c in ("thread", "start_ns", "end_ns"))
         by_thread = {}
-        for one in self.tokens:
-            in_order = np.flatnonzero(thread == one)
+        for thread_key in self.tokens:
+            in_order = np.flatnonzero(thread == thread_key)
             in_order = in_order[np.argsort(start[in_order], kind="stable")]
-            by_thread[one] = (rows[in_order], start[in_order], end[in_order])
+            by_thread[thread_key] = (rows[in_order], start[in_order], end[in_order])
         return by_thread
 
     def run(self) -> int:
         """Copy ranges into every step without marks; return how many steps repeat a marked one whole."""
-        cuts = {thread: [(step, of.cut(*step)) for step in self.templates] for thread, of in self.tokens.items()}
+        cuts = {
+            thread: [(step, tokens.cut(*step)) for step in self.templates] for thread, tokens in self.tokens.items()
+        }
         exact = 0
         for step in self.others:
             whole = True
             used: set[int] = set()
-            for thread, of in self.tokens.items():
-                cut = of.cut(*step)
-                if not of.works(cut):
+            for thread, tokens in self.tokens.items():
+                cut = tokens.cut(*step)
+                if not tokens.works(cut):
                     continue
                 match = self._template(thread, step, cut, cuts, used)
                 if match is None:
-                    self._settle(of, cut, np.empty(0, np.int64), np.empty(0, np.int64))
+                    self._settle(tokens, cut, np.empty(0, np.int64), np.empty(0, np.int64))
                     whole = False
                     continue
                 source, template, of_template, (ours, theirs) = match
                 used.add(source)
-                self._settle(of, cut, cut.start + ours, theirs)
-                self._copy((source, thread), step, template, self.tokens[source], of_template, of, cut, (ours, theirs))
+                self._settle(tokens, cut, cut.start + ours, theirs)
+                self._copy(
+                    (source, thread), step, template, self.tokens[source], of_template, tokens, cut, (ours, theirs)
+                )
                 whole &= len(ours) == cut.stop - cut.start == of_template.stop - of_template.start
             exact += whole
         return exact
@@ -193,10 +199,10 @@ class _Repeater:
         used: set[int],
     ) -> tuple[int, tuple[int, int], slice, Pairs] | None:
         """Return the thread, step and tokens that ``cut`` repeats best, and the tokens that correspond, from the cut on."""
-        of = self.tokens[thread]
-        ours = of.key[cut]
+        tokens = self.tokens[thread]
+        ours = tokens.key[cut]
         source = thread
-        if not any(of.works(c) for _, c in cuts[thread]):  # a thread of this step alone: another one did its work then
+        if not any(tokens.works(c) for _, c in cuts[thread]):  # only of this step: another thread did its work then
             idle = (t for t, other in self.tokens.items() if t not in used and not other.works(other.cut(*step)))
             worker = next((t for t in idle if any(self.tokens[t].works(c) for _, c in cuts[t])), None)
             if worker is None:
@@ -215,22 +221,22 @@ class _Repeater:
             if word in seen:
                 continue
             seen.add(word)
-            pairs = self._pairs(of, cut, theirs, c)
+            pairs = self._pairs(tokens, cut, theirs, c)
             if best is None or len(pairs[0]) > len(best[2][0]):
                 best = template, c, pairs
             if len(seen) >= _CANDIDATES:
                 break
         return None if best is None else (source, *best)
 
-    def _pairs(self, of: _Tokens, cut: slice, theirs: _Tokens, c: slice) -> Pairs:
+    def _pairs(self, these: _Tokens, cut: slice, theirs: _Tokens, c: slice) -> Pairs:
         """Return which tokens correspond: by all of the key, then, in between, by API and kernel alone."""
-        ask = (0, of.key[cut].tobytes(), theirs.key[c].tobytes())
+        ask = (0, these.key[cut].tobytes(), theirs.key[c].tobytes())
         if ask not in self._known:
-            ours, others = align(of.key[cut], theirs.key[c])
+            ours, others = align(these.key[cut], theirs.key[c])
             parts_a, parts_b = [ours], [others]
             edges_a = [-1, *ours.tolist(), cut.stop - cut.start]
             edges_b = [-1, *others.tolist(), c.stop - c.start]
-            plain_a, plain_b = of.name[cut], theirs.name[c]
+            plain_a, plain_b = these.name[cut], theirs.name[c]
             for (a0, a1), (b0, b1) in zip(itertools.pairwise(edges_a), itertools.pairwise(edges_b), strict=True):
                 if a1 - a0 > 1 and b1 - b0 > 1:
                     more_a, more_b = align(plain_a[a0 + 1 : a1], plain_b[b0 + 1 : b1])
@@ -239,11 +245,11 @@ class _Repeater:
             self._known[ask] = np.sort(np.concatenate(parts_a)), np.sort(np.concatenate(parts_b))
         return self._known[ask]
 
-    def _settle(self, of: _Tokens, cut: slice, matched: I64, theirs: I64) -> None:
+    def _settle(self, tokens: _Tokens, cut: slice, matched: I64, theirs: I64) -> None:
         """Say of each call of the cut whether it corresponds to one of the marked step."""
         state = np.full(cut.stop - cut.start, UNMATCHED, np.int8)
         state[matched - cut.start] = REPEATED
-        call = of.call[cut]
+        call = tokens.call[cut]
         self.states[call[call >= 0]] = state[call >= 0]
 
     def _copy(
@@ -253,7 +259,7 @@ class _Repeater:
         template: tuple[int, int],
         source: _Tokens,
         of_template: slice,
-        of: _Tokens,
+        tokens: _Tokens,
         cut: slice,
         pairs: Pairs,
     ) -> None:
@@ -263,7 +269,7 @@ class _Repeater:
             np.concatenate(([edge[0]], np.stack((t.start[rows], t.end[rows]), axis=1).ravel(), [edge[1]]))
             for t, rows, edge in (
                 (source, of_template.start + theirs, template),
-                (of, cut.start + ours, step),
+                (tokens, cut.start + ours, step),
             )
         )
         old, new = np.maximum.accumulate(old), np.maximum.accumulate(new)
@@ -290,22 +296,22 @@ def _between(
     """Fill in the calls that are not tokens: as the tokens around them are. Return which calls lie in steps without marks."""
     process, thread, start = (calls[c].to_numpy() for c in ("process", "thread", "start_ns"))
     free = np.zeros(calls.height, np.bool_)
-    for key, of in marks.items():
+    for key, process_marks in marks.items():
         of_process = np.flatnonzero(process == key)
         steps_here = steps.filter(pl.col("process") == key).sort("start_ns")
         begin, end = steps_here["start_ns"].to_numpy(), steps_here["end_ns"].to_numpy()
-        at = np.searchsorted(begin, start[of_process], side="right") - 1
-        inside = (at >= 0) & (start[of_process] < end[np.maximum(at, 0)]) & ~of.at(start[of_process])
+        last = np.searchsorted(begin, start[of_process], side="right") - 1
+        inside = (last >= 0) & (start[of_process] < end[np.maximum(last, 0)]) & ~process_marks.at(start[of_process])
         free[of_process[inside]] = True
-    known = states != MARKED
-    states[known & ~free] = MARKED  # a stretch of marks inside of a step
-    known &= free
+    unmarked = states != MARKED
+    states[unmarked & ~free] = MARKED  # a stretch of marks inside of a step
+    unmarked &= free
     rows = np.arange(len(states))
-    before = np.maximum.accumulate(np.where(known, rows, -1)) if len(rows) else rows
-    after = np.minimum.accumulate(np.where(known, rows, len(rows))[::-1])[::-1] if len(rows) else rows
+    before = np.maximum.accumulate(np.where(unmarked, rows, -1)) if len(rows) else rows
+    after = np.minimum.accumulate(np.where(unmarked, rows, len(rows))[::-1])[::-1] if len(rows) else rows
     for side, there in ((before, before >= 0), (after, after < len(rows))):
         other = np.where(there, side, 0)
-        near = free & ~known & there & (thread[other] == thread)
+        near = free & ~unmarked & there & (thread[other] == thread)
         states[near] = np.maximum(states[near], states[other[near]])
     states[free & (states == MARKED)] = UNMATCHED  # a thread that no marked step knows
     return free
@@ -331,11 +337,11 @@ def repeat(ranges: Ranges, correlated: Correlated) -> Ranges:
     tokens = _tokens(correlated, ranges, list(marks))
     marked = others = exact = 0
     copied_ranges, copied_marks = [ranges.ranges], [ranges.marks]
-    for process, of in marks.items():
+    for process, process_marks in marks.items():
         threads = {thread: t for thread, t in tokens.items() if thread >> 24 == process}
         for rows in stretches:
             here = rows.filter(pl.col("process") == process).sort("start_ns")
-            worker = _Repeater(of, here, threads, ranges, states)
+            worker = _Repeater(process_marks, here, threads, ranges, states)
             repeated = worker.run()
             if rows is steps:
                 exact += repeated

@@ -84,12 +84,12 @@ def places(stacks: pl.DataFrame) -> Places:
     """Return the places of all stacks; ``stacks`` as in ``frames.declared.STACKS``, sorted by stack and depth."""
     number = stacks["stack"].to_numpy()
     count = int(number[-1]) + 1 if len(number) else 0
-    known = np.zeros(count, np.bool_)
+    resolved = np.zeros(count, np.bool_)
     names, file = lookup.distinct(stacks["file"])
     functions, function = lookup.distinct(stacks["function"])
     if not len(number):
         none = pl.DataFrame(schema=_PLACE)
-        return Places(np.empty(0, np.int64), none, known, known)
+        return Places(np.empty(0, np.int64), none, resolved, resolved)
     of_file = [n or UNKNOWN for n in names]
     probe = np.array([bool(_PROBE.search(_slashes(n))) for n in of_file])[file]
     library = np.array([is_library(n) for n in of_file])[file]
@@ -97,8 +97,8 @@ def places(stacks: pl.DataFrame) -> Places:
     engine = np.array([bool(_BACKWARD.search(_slashes(n))) for n in of_file])[file]
     heads = np.flatnonzero(np.diff(number, prepend=-1))
     rows = len(number)
-    at = number[heads]
-    known[at] = True
+    number_of = number[heads]
+    resolved[number_of] = True
     outer = _first(~library & ~probe, heads, rows)
     inner = _first(library & ~probe & ~wrapper, heads, rows)
     some = _first(library & ~probe, heads, rows)
@@ -107,7 +107,7 @@ def places(stacks: pl.DataFrame) -> Places:
     outer = np.where(outer < rows, outer, np.where(inner < rows, inner, heads))
     waits = np.zeros(count, np.bool_)
     innermost = np.minimum(_first(~probe, heads, rows), rows - 1)
-    waits[at] = engine[innermost]
+    waits[number_of] = engine[innermost]
     key = pl.DataFrame(
         {
             "function": lookup.named([f or UNKNOWN for f in functions], function[outer]),
@@ -123,15 +123,15 @@ def places(stacks: pl.DataFrame) -> Places:
         None if f < 0 else f"{short(of_file[f])}:{functions[g] or UNKNOWN}"
         for f, g in distinct.select("_file", "_function").iter_rows()
     ]
-    place = np.full(count, -1)
-    place[at] = of_stack.cast(pl.Int64).to_numpy()
+    place_of = np.full(count, -1)
+    place_of[number_of] = of_stack.cast(pl.Int64).to_numpy()
     described = distinct.select(
         pl.col("function").cast(pl.String),
         pl.col("file").cast(pl.String),
         "line",
         pl.Series("framework", framework, dtype=pl.String),
     )
-    return Places(place, described, waits, known)
+    return Places(place_of, described, waits, resolved)
 
 
 _PLACE = declared.schema(derived.PLACES)

@@ -32,8 +32,8 @@ def _full(cpu: pl.DataFrame, ops: pl.DataFrame) -> Flags:
     starts, last_end = cpu["start_ns"].to_numpy(), int(cpu["end_ns"].to_numpy()[-1])
     of_process = lookup.having(ops, process=cpu["process"][0])
     called = of_process["call_start_ns"].drop_nulls().to_numpy()
-    at = np.searchsorted(starts, called, side="right") - 1
-    counts = np.bincount(at[(at >= 0) & (called < last_end)], minlength=cpu.height)
+    step_of = np.searchsorted(starts, called, side="right") - 1
+    counts = np.bincount(step_of[(step_of >= 0) & (called < last_end)], minlength=cpu.height)
     return np.asarray(counts >= np.median(counts) / 2)
 
 
@@ -78,9 +78,9 @@ def _first_calls(cpu: pl.DataFrame, attributed: Attributed, last: int) -> Times:
     once = lookup.matching(calls["kind"], "^(load|alloc|host_alloc)$")
     loads = calls.select("process", "start_ns", "self_ns").filter(once).filter(pl.col("process") == cpu["process"][0])
     loads = loads.sort("start_ns")
-    at = np.searchsorted(cpu["start_ns"].to_numpy(), loads["start_ns"].to_numpy(), side="right") - 1
+    step_of = np.searchsorted(cpu["start_ns"].to_numpy(), loads["start_ns"].to_numpy(), side="right") - 1
     first_calls = np.zeros(n)
-    np.add.at(first_calls, at[at >= 0], loads["self_ns"].to_numpy()[at >= 0])
+    np.add.at(first_calls, step_of[step_of >= 0], loads["self_ns"].to_numpy()[step_of >= 0])
     # What every step pays is not a first call: an allocator that keeps missing is part of the steady step.
     usual = float(np.median(first_calls[n // 2 : last + 1])) if last >= n // 2 else 0.0
     return first_calls - usual

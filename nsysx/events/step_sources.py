@@ -269,13 +269,13 @@ def _covers(steps: pl.DataFrame, ops: pl.DataFrame) -> bool:
     The last of four or more does not count: a range that nothing closed swallows whatever comes after the training loop.
     """
     computes = pl.any_horizontal(pl.col("op_kind") == kind for kind in _COMPUTES).alias("computes")
-    known = ops.select("process", "call_start_ns", "start_ns", "end_ns", computes).drop_nulls("call_start_ns")
-    computing = known.filter("computes")
-    known = computing if computing.height else known
-    whole = known.select((pl.col("end_ns") - pl.col("start_ns")).sum()).item() or 0
+    launched = ops.select("process", "call_start_ns", "start_ns", "end_ns", computes).drop_nulls("call_start_ns")
+    computing = launched.filter("computes")
+    launched = computing if computing.height else launched
+    whole = launched.select((pl.col("end_ns") - pl.col("start_ns")).sum()).item() or 0
     inside = 0
     for (process,), of_process in steps.group_by("process"):
-        part = known.filter(pl.col("process") == process)
+        part = launched.filter(pl.col("process") == process)
         start, end = of_process["start_ns"].sort().to_numpy(), of_process["end_ns"].sort().to_numpy()
         if len(start) >= 4:
             start, end = start[:-1], end[:-1]

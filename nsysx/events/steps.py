@@ -204,12 +204,12 @@ def _wherever(cpu: pl.DataFrame, stretches: Sequence[Run], once: Flags) -> pl.Da
 def _course(recorded: Trend, of_lengths: tuple[Level, ...], probes: Sequence[Row], process: int) -> Trend:
     """Return the course of the steady steps; where they have several levels, its words are those."""
     course = bare.course(recorded, probes, process)
-    said = level_room.note(of_lengths)
-    if not said:
+    note = level_room.note(of_lengths)
+    if not note:
         return course
     if course.kind in ("growing", "falling"):
-        said = f"{course.note} {said}"
-    return replace(course, kind="uneven" if course.kind in ("level", "unknown") else course.kind, note=said)
+        note = f"{course.note} {note}"
+    return replace(course, kind="uneven" if course.kind in ("level", "unknown") else course.kind, note=note)
 
 
 def _whole_periods(first: int, last: int, cpu: pl.DataFrame, tiles: pl.DataFrame) -> tuple[int, int]:
@@ -227,8 +227,8 @@ def _before(cpu: pl.DataFrame, joined_ns: int | None) -> int | None:
 
 def _between_windows(joined_ns: int | None) -> pl.Expr:
     """Return whether what follows a step is nothing of the program: one window was closed and another opened."""
-    at = joined_ns or 0
-    return (pl.col("cpu_start_ns") < at) & (pl.col("cpu_end_ns") >= at)
+    border_ns = joined_ns or 0
+    return (pl.col("cpu_start_ns") < border_ns) & (pl.col("cpu_end_ns") >= border_ns)
 
 
 def _covered(

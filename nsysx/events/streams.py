@@ -64,13 +64,13 @@ _Place = tuple[int, int | None, int]
 
 def _work(ops: pl.DataFrame, window: tuple[int, int] | None) -> Iterator[tuple[_Place, tuple[I64, I64]]]:
     """Yield each stream with the launches of its ops, sorted, and the last end of what was launched up to each."""
-    place = ["process", "context", "stream"]
+    keys = ["process", "context", "stream"]
     # Work that was launched outside the trace was launched at the latest when it started.
     latest = pl.col("start_ns") if window is None else pl.min_horizontal("start_ns", pl.lit(window[0]))
     launch = ops.select(pl.coalesce("call_start_ns", latest).alias("ns"))["ns"].to_numpy()
     end = ops["end_ns"].to_numpy()
-    rows = ops.select(*place, pl.int_range(pl.len(), dtype=pl.Int64).alias("row"))
-    for (process, context, stream), part in rows.group_by(place, maintain_order=True):
+    rows = ops.select(*keys, pl.int_range(pl.len(), dtype=pl.Int64).alias("row"))
+    for (process, context, stream), part in rows.group_by(keys, maintain_order=True):
         row = part["row"].to_numpy()
         row = row[np.argsort(launch[row], kind="stable")]
         yield (process, context, stream), (launch[row], np.maximum.accumulate(end[row]))
@@ -87,12 +87,12 @@ def _blocking(trace: Trace, places: set[_Place]) -> dict[_Place, list[_Place]]:
     """
     made = {(pid, context, stream): how for pid, context, stream, how in trace.cuda_stream.iter_rows()}
     waits_for: dict[_Place, list[_Place]] = {}
-    for place in places:
-        process, context, stream = place
+    for stream_key in places:
+        process, context, stream = stream_key
         in_context = {s: how for (pid, c, s), how in made.items() if pid == process & 0xFFFFFF and c == context}
         blocking = [s for s, how in in_context.items() if how == _BLOCKING and s != stream]
         if blocking and in_context.get(stream, _DEFAULT) == _DEFAULT:
-            waits_for[place] = [(process, context, s) for s in blocking]
+            waits_for[stream_key] = [(process, context, s) for s in blocking]
     return waits_for
 
 
@@ -100,7 +100,7 @@ class Streams:
     """The last end of what a stream holds: its own work, and through event waits the work of other streams."""
 
     def __init__(self, trace: Trace, calls: pl.DataFrame, ops: pl.DataFrame) -> None:
-        place = ["process", "context", "stream"]
+        columns = ["process", "context", "stream"]
         edges = trace.sync.join(
             calls.filter(lookup.matching(calls["name"], "StreamWaitEvent")).select(
                 "process", "correlation_id", pl.col("start_ns").alias("at_ns")
@@ -110,14 +110,14 @@ class Streams:
         ).with_columns(pl.col("at_ns").alias("start_ns"))
         edges = records(trace, calls, edges).drop_nulls("rec_ns").sort("at_ns")
         self.work = dict(_work(ops, trace.window))
-        places = {*self.work, *edges.select(place).iter_rows(), *trace.event.select(place).unique().iter_rows()}
+        places = {*self.work, *edges.select(columns).iter_rows(), *trace.event.select(columns).unique().iter_rows()}
         self._blocking = _blocking(trace, places)
         self.edges: dict[_Place, tuple[I64, I64]] = {}
         if not edges.height:
             return
         source = list(edges.select("process", "rec_context", "rec_stream").iter_rows())
         recorded = edges["rec_ns"].to_numpy()
-        groups = edges.with_row_index("_row").group_by(place, maintain_order=True).agg("_row", "at_ns")
+        groups = edges.with_row_index("_row").group_by(columns, maintain_order=True).agg("_row", "at_ns")
         rows = {tuple(key): (np.array(r), np.array(t)) for *key, r, t in groups.iter_rows()}
         by_source: dict[_Place, list[int]] = {}
         for i, key in enumerate(source):
@@ -126,7 +126,7 @@ class Streams:
         # reached in as many rounds as the longest chain of waits that matters.
         held = np.full(edges.height, NEVER, np.int64)
         while True:
-            self.edges = {key: (at, np.maximum.accumulate(held[r])) for key, (r, at) in rows.items()}
+            self.edges = {key: (times, np.maximum.accumulate(held[r])) for key, (r, times) in rows.items()}
             new = held.copy()
             for key, members in by_source.items():
                 new[members] = self.last_end(key, recorded[members])
@@ -141,10 +141,10 @@ class Streams:
     def last_end(self, key: _Place, before: I64) -> I64:
         """Return the latest end of what stream ``key`` holds that was launched before each instant, NEVER for nothing."""
         result = np.full(len(before), NEVER, np.int64)
-        for place in (key, *self._blocking.get(key, ())):
+        for stream_key in (key, *self._blocking.get(key, ())):
             for held in (self.work, self.edges):
-                if place in held:
-                    order, reach = held[place]
+                if stream_key in held:
+                    order, reach = held[stream_key]
                     i = np.searchsorted(order, before, side="left") - 1
                     result = np.maximum(result, np.where(i >= 0, reach[np.maximum(i, 0)], NEVER))
         return result

@@ -49,7 +49,7 @@ def roles(calls: pl.DataFrame, names: pl.DataFrame, ranges: Ranges) -> dict[int,
     one, it is the one whose number is the process's, else the one that opens the ranges of phases and steps, else the one with
     the most calls.
     """
-    known = dict(names.select("thread", pl.col("name").cast(pl.String)).iter_rows())
+    name_of = dict(names.select("thread", pl.col("name").cast(pl.String)).iter_rows())
     thread, start = calls["thread"].to_numpy(), calls["start_ns"].to_numpy()
     launches = lookup.matching(calls["kind"], "^(launch|graph_launch)$")
     places = np.flatnonzero(np.diff(thread, prepend=-1))
@@ -57,7 +57,7 @@ def roles(calls: pl.DataFrame, names: pl.DataFrame, ranges: Ranges) -> dict[int,
     first = dict(zip(thread[places].tolist(), places.tolist(), strict=True))
     driving = ranges.ranges.filter(pl.col("kind").is_in(["phase", "step", "module"]))["thread"].unique().to_list()
     backward = _backwards(ranges)
-    by_name = {t: _named(known.get(t)) for t in counts}
+    by_name = {t: _named(name_of.get(t)) for t in counts}
     has_autograd = {ids.process_of(t) for t, role in by_name.items() if role == AUTOGRAD}
     made = {}
     for process in sorted({ids.process_of(t) for t in counts}):
@@ -74,11 +74,11 @@ def roles(calls: pl.DataFrame, names: pl.DataFrame, ranges: Ranges) -> dict[int,
     return made
 
 
-def elsewhere(threads: pl.Series, known: Mapping[int, str]) -> pl.Series:
+def elsewhere(threads: pl.Series, by_thread: Mapping[int, str]) -> pl.Series:
     """Return what each thread is for; null for the main thread and autograd's, for which a module's name says enough."""
-    told = {thread: role for thread, role in known.items() if role not in (MAIN, AUTOGRAD)}
-    said: pl.Series = threads.replace_strict(told, default=None, return_dtype=pl.String).alias("thread_role")
-    return said
+    told = {thread: role for thread, role in by_thread.items() if role not in (MAIN, AUTOGRAD)}
+    roles_there: pl.Series = threads.replace_strict(told, default=None, return_dtype=pl.String)
+    return roles_there.alias("thread_role")
 
 
 def _is_first(thread: int) -> bool:
@@ -99,7 +99,7 @@ def _by_work(start: I64, launches: np.ndarray, backward: tuple[I64, I64] | None)
     """Return that a thread is autograd's if nearly all its launches fall into backwards; None for any other."""
     if backward is None or not launches.any():
         return None
-    at = start[launches]
-    place = np.searchsorted(backward[0], at, side="right") - 1
-    inside = (place >= 0) & (backward[1][np.maximum(place, 0)] > at)
+    launch_ns = start[launches]
+    last = np.searchsorted(backward[0], launch_ns, side="right") - 1
+    inside = (last >= 0) & (backward[1][np.maximum(last, 0)] > launch_ns)
     return AUTOGRAD if inside.mean() >= _HELPS else None

@@ -51,12 +51,12 @@ def without_evaluation(cpu: pl.DataFrame, phases: pl.DataFrame, ops: pl.DataFram
     if not spans.height:
         return cpu
     start, end, process = (cpu[c].to_numpy().copy() for c in ("start_ns", "end_ns", "process"))
-    for (of,), part in spans.group_by("process", maintain_order=True):
+    for (key,), part in spans.group_by("process", maintain_order=True):
         other = ops.filter(
-            (pl.col("process") == of) & (pl.col("phase").cast(pl.String) != "evaluation").fill_null(True)
+            (pl.col("process") == key) & (pl.col("phase").cast(pl.String) != "evaluation").fill_null(True)
         )
         called = other["call_start_ns"].drop_nulls().sort().to_numpy()
-        of_process = np.flatnonzero(process == of)
+        of_process = np.flatnonzero(process == key)
         begins, ends = part["start_ns"].to_numpy(), part["end_ns"].to_numpy()
         touched = _touched(start[of_process], end[of_process], begins, ends)
         for row in of_process[touched].tolist() if 2 * touched.sum() < len(of_process) else ():
@@ -172,10 +172,10 @@ def gpu_tiles(
         if tiled is None:
             continue
         begin, finish, followed, named = tiled
-        place = {"process": np.full(len(start), process), "device": np.full(len(start), device)}
+        device_columns = {"process": np.full(len(start), process), "device": np.full(len(start), device)}
         frame = pl.DataFrame(
             {
-                **place,
+                **device_columns,
                 "index": steps["index"].to_numpy(),
                 "start_ns": begin,
                 "end_ns": finish,

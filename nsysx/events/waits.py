@@ -114,10 +114,10 @@ def _allocations_that_waited(rows: pl.DataFrame, d: I64) -> Flags:
     free = pl.Series(d <= start) & rows["kind"].cast(pl.String).is_in(Call.ALLOCATOR)
     alone = rows.filter(free).select("process", "name", (pl.col("end_ns") - pl.col("start_ns")).alias("ns"))
     usual = alone.group_by("process", "name").agg(pl.col("ns").median().alias("usual"), pl.len().alias("calls"))
-    known = rows.select("process", "name").join(
+    joined = rows.select("process", "name").join(
         usual.filter(pl.col("calls") >= _USUAL_OF), on=["process", "name"], how="left", maintain_order="left"
     )
-    longer = end - start - known["usual"].fill_null(float("nan")).to_numpy()
+    longer = end - start - joined["usual"].fill_null(float("nan")).to_numpy()
     waited: Flags = np.where(np.isnan(longer), end - d <= _DRAIN_NS, longer > (d - start) / 2)
     return waited
 

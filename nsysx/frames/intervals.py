@@ -77,14 +77,14 @@ class StepFunction:
         """Return label -> its time in each window [start, end) (ns); over all labels this is the defined part of the window."""
         if not len(self.labels):
             return {}
-        place, into = self._placed(np.concatenate((start, end)))
+        piece, into = self._placed(np.concatenate((start, end)))
         lasting = np.diff(self.times)
         by_label = {}
         for label in np.unique(self.labels).tolist():
             has_label = self.labels == label
             before = np.concatenate(([0], np.cumsum(np.where(has_label, lasting, 0))))
-            at = before[place] + np.where(has_label[place], into, 0)
-            by_label[label] = at[len(start) :] - at[: len(start)]
+            total = before[piece] + np.where(has_label[piece], into, 0)
+            by_label[label] = total[len(start) :] - total[: len(start)]
         return by_label
 
     def borders_in(self, start: I64, end: I64) -> I64:

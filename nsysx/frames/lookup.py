@@ -32,9 +32,9 @@ def _coding(column: pl.Series) -> tuple[list[str | None], I64, npt.NDArray[np.ui
         block = code[first : first + _BLOCK]
         rows[block] = numbers[: len(block)] + first  # any row of each name
     used = np.flatnonzero(rows[:-1] >= 0)
-    place = np.zeros(most + 2, np.int64)
-    place[used] = np.arange(1, len(used) + 1)
-    return [None, *column.gather(rows[used]).cast(pl.String).to_list()], place, code
+    dense = np.zeros(most + 2, np.int64)
+    dense[used] = np.arange(1, len(used) + 1)
+    return [None, *column.gather(rows[used]).cast(pl.String).to_list()], dense, code
 
 
 def distinct(column: pl.Series) -> tuple[list[str | None], I64]:
@@ -42,34 +42,34 @@ def distinct(column: pl.Series) -> tuple[list[str | None], I64]:
 
     polars numbers names in the order in which threads meet them, which differs from run to run and must not show in results.
     """
-    names, place, code = _coding(column)
+    names, dense, code = _coding(column)
     order = sorted(range(1, len(names)), key=lambda i: names[i] or "")
     place_of = np.zeros(len(names), np.int64)
     place_of[order] = np.arange(1, len(names))
-    return [None, *(names[i] for i in order)], place_of[place][code]
+    return [None, *(names[i] for i in order)], place_of[dense][code]
 
 
 def changed(column: pl.Series, change: Callable[[str], str | None]) -> pl.Series:
     """Return a categorical column with ``change`` applied to each distinct name once; null stays null."""
-    names, place, code = _coding(column)
+    names, dense, code = _coding(column)
     words = pl.Series([None if n is None else change(n) for n in names], dtype=pl.String).cast(pl.Categorical)
-    changed: pl.Series = words.gather(pl.Series(place.astype(np.uint32)[code]))
+    changed: pl.Series = words.gather(pl.Series(dense.astype(np.uint32)[code]))
     return changed
 
 
 def coded(column: pl.Series, values: Mapping[str, int], default: int = -1) -> I64:
     """Return each row's number in ``values`` by its name in a categorical column; ``default`` for other names and for null."""
-    names, place, code = _coding(column)
-    numbers: I64 = np.array([default if n is None else values.get(n, default) for n in names], np.int64)[place][code]
+    names, dense, code = _coding(column)
+    numbers: I64 = np.array([default if n is None else values.get(n, default) for n in names], np.int64)[dense][code]
     return numbers
 
 
 def matching(column: pl.Series, pattern: str) -> npt.NDArray[np.bool_]:
     """Return whether each row of a categorical column contains a match of the regular expression; null never matches."""
-    names, place, code = _coding(column)
+    names, dense, code = _coding(column)
     compiled = re.compile(pattern)
     hits: npt.NDArray[np.bool_] = np.array([n is not None and bool(compiled.search(n)) for n in names], np.bool_)
-    return hits[place][code]
+    return hits[dense][code]
 
 
 def named(names: Sequence[str | None], index: Labels) -> pl.Series:
@@ -166,8 +166,8 @@ def numbered(keys: I64) -> tuple[I64, I64]:
     """Return the sorted distinct values of non-negative numbers, and each row's index into them."""
     size = int(keys.max(initial=0)) + 1
     if size > _TABLE + len(keys):
-        values, place = np.unique(keys, return_inverse=True)
-        return values, place
+        values, index = np.unique(keys, return_inverse=True)
+        return values, index
     seen = np.zeros(size, np.bool_)
     seen[keys] = True
     return np.flatnonzero(seen), (np.cumsum(seen) - 1)[keys]
@@ -191,6 +191,6 @@ def totals(index: npt.NDArray[np.integer[Any]], values: I64, size: int) -> I64:
 
 def among(numbers: pl.Series, asked: pl.Series) -> pl.Series:
     """Return which of ``asked`` are among the sorted ``numbers``; null is not."""
-    known, at = numbers.to_numpy(), asked.fill_null(-1).to_numpy()
-    place = np.searchsorted(known, at)
-    return pl.Series(np.append(known, -2)[place] == at, dtype=pl.Boolean)
+    present, wanted = numbers.to_numpy(), asked.fill_null(-1).to_numpy()
+    nearest = np.searchsorted(present, wanted)
+    return pl.Series(np.append(present, -2)[nearest] == wanted, dtype=pl.Boolean)

@@ -76,8 +76,8 @@ def tables_of(folder: Path) -> list[Path]:
         files = sorted(f for f in folder.iterdir() if f.suffix in _ENDINGS and _NAME.fullmatch(f.stem))
     except OSError:
         return []
-    known = {s.table for s in schema.SOURCES.values()} | {"StringIds"}
-    return files if any(f.stem in known for f in files) else []
+    tables = {s.table for s in schema.SOURCES.values()} | {"StringIds"}
+    return files if any(f.stem in tables for f in files) else []
 
 
 def as_sqlite(folder: Path, target: Path) -> Path:

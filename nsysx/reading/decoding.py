@@ -25,12 +25,12 @@ _ASKED = 10_000
 _NONE, _UNFIT = -1, -2
 
 
-def _ids(frame: pl.DataFrame, place: Place) -> I64:
-    """Return the string ids that the packed column holds at ``place``, with _NONE and _UNFIT where there is no usable id."""
-    ids: I64 = (frame[PACKED].to_numpy() >> place.shift) & ((1 << place.column.bits) - 1)
-    special = ids >= place.unfit
+def _ids(frame: pl.DataFrame, packed: Place) -> I64:
+    """Return the string ids that the packed column holds at ``packed``, with _NONE and _UNFIT where there is no usable id."""
+    ids: I64 = (frame[PACKED].to_numpy() >> packed.shift) & ((1 << packed.column.bits) - 1)
+    special = ids >= packed.unfit
     if special.any():
-        ids[special] = np.where(ids[special] == place.null, _NONE, _UNFIT)
+        ids[special] = np.where(ids[special] == packed.null, _NONE, _UNFIT)
     return ids
 
 
@@ -45,12 +45,12 @@ def _distinct(ids: I64) -> I64:
 
 
 def _names(ids: I64, strings: Mapping[int, str | None]) -> pl.Series:
-    known = _distinct(ids)
-    words = [strings.get(i) for i in known.tolist()]
-    if len(known) and known[-1] > _DENSE * (len(ids) + 1):
-        return lookup.named(words, np.where(ids >= 0, np.searchsorted(known, ids), -1))
-    code = np.full(int(known[-1]) + 3 if len(known) else 2, -1)
-    code[known] = np.arange(len(known))
+    distinct_ids = _distinct(ids)
+    words = [strings.get(i) for i in distinct_ids.tolist()]
+    if len(distinct_ids) and distinct_ids[-1] > _DENSE * (len(ids) + 1):
+        return lookup.named(words, np.where(ids >= 0, np.searchsorted(distinct_ids, ids), -1))
+    code = np.full(int(distinct_ids[-1]) + 3 if len(distinct_ids) else 2, -1)
+    code[distinct_ids] = np.arange(len(distinct_ids))
     return lookup.named(words, code[ids])
 
 
@@ -58,10 +58,10 @@ def names_wanted(frames: Mapping[str, pl.DataFrame]) -> I64:
     """Return the distinct string ids that the tables use, sorted."""
     return merged(
         [
-            _distinct(_ids(frame, place))
+            _distinct(_ids(frame, packed))
             for name, frame in frames.items()
-            for place in selecting.packing(schema.SOURCES[name])
-            if place.column.kind == "name"
+            for packed in selecting.packing(schema.SOURCES[name])
+            if packed.column.kind == "name"
         ]
     )
 
@@ -91,9 +91,9 @@ def _words(values: pl.Series) -> pl.Series:
     text = [b.decode("utf-8", "replace") or None for b in distinct.to_list()]
     if len(text) == 1:
         return lookup.named(text, np.zeros(len(values), np.int32))
-    known = pl.DataFrame({"key": distinct, "value": pl.Series(text, dtype=pl.String).cast(pl.Categorical)})
+    words = pl.DataFrame({"key": distinct, "value": pl.Series(text, dtype=pl.String).cast(pl.Categorical)})
     # The join gets only the key column, so the rest of a long table is not copied.
-    return values.to_frame("key").join(known, on="key", how="left", maintain_order="left").to_series(1)
+    return values.to_frame("key").join(words, on="key", how="left", maintain_order="left").to_series(1)
 
 
 def unpacked(
@@ -101,7 +101,7 @@ def unpacked(
 ) -> tuple[pl.DataFrame, list[LeftOut]]:
     """Return the columns as ``schema`` declares them, and a count of the rows whose name is not in the report."""
     result: dict[str, pl.Series] = {}
-    places = {place.column: place for place in selecting.packing(source)}
+    places = {packed.column: packed for packed in selecting.packing(source)}
     named: dict[str, list[Place]] = {}
     for column in source.columns:
         if not column.bits:
@@ -118,13 +118,15 @@ def unpacked(
         if column.name in result:
             values = result[column.name].zip_with(result[column.name].is_not_null(), values)
         result[column.name] = values
-    return pl.DataFrame(result), [n for name, at in named.items() for n in _unnamed(frame, source, result[name], at)]
+    return pl.DataFrame(result), [
+        n for name, places_of in named.items() for n in _unnamed(frame, source, result[name], places_of)
+    ]
 
 
-def _unnamed(frame: pl.DataFrame, source: schema.Source, names: pl.Series, at: list[Place]) -> list[LeftOut]:
+def _unnamed(frame: pl.DataFrame, source: schema.Source, names: pl.Series, places: list[Place]) -> list[LeftOut]:
     """Count the rows that have the id of a name but no name."""
     if not names.null_count():
         return []
-    has_id = np.any([_ids(frame, place) != _NONE for place in at], axis=0)
+    has_id = np.any([_ids(frame, packed) != _NONE for packed in places], axis=0)
     rows = int(np.count_nonzero(names.is_null().to_numpy() & has_id))
     return [LeftOut(source.table, "the id of a name that is not in the report", rows, "kept")] if rows else []

@@ -33,10 +33,10 @@ def limits_of(
             continue
         sm, warps, blocks, registers, per_block, shared, clock, bandwidth = map(_limit, card[3:11])
         major, minor = card[11:13]
-        known = _limit(major) is not None and isinstance(minor, int) and 0 <= minor < 100
+        valid = _limit(major) is not None and isinstance(minor, int) and 0 <= minor < 100
         limits[process, device] = DeviceLimits(
             card[0] if isinstance(card[0], int) else None,
-            (major, minor) if known else None,
+            (major, minor) if valid else None,
             sm, warps, blocks, registers, per_block, shared, clock, bandwidth,
         )  # fmt: skip
     return limits

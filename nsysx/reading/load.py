@@ -92,11 +92,11 @@ def _tables(path: Path, connection: sqlite3.Connection) -> _Tables:
     if not tables:
         what = "holds no tables: the export did not finish"
         raise opening.fail(path, what, "Export the report again", "input-empty")
-    known = tables.keys() & {s.table for s in schema.SOURCES.values()}
-    if not known and "StringIds" not in tables:
+    read_tables = tables.keys() & {s.table for s in schema.SOURCES.values()}
+    if not read_tables and "StringIds" not in tables:
         what = "is a database, but not an export of nsys"
         raise opening.fail(path, what, "Give the file that nsys export wrote", "input-foreign")
-    empty = {t for t in known if connection.execute(f"SELECT 1 FROM {t} LIMIT 1").fetchone() is None}
+    empty = {t for t in read_tables if connection.execute(f"SELECT 1 FROM {t} LIMIT 1").fetchone() is None}
     return {t: columns for t, columns in tables.items() if t not in empty}
 
 

@@ -118,7 +118,7 @@ def _units(rows: pl.DataFrame) -> list[_Unit]:
     return [u for u in units if u.calls]
 
 
-def _message(calls: Sequence[_Call], kernel: str, known: Mapping[str, Member], *, alone: bool) -> Message:
+def _message(calls: Sequence[_Call], kernel: str, known_members: Mapping[str, Member], *, alone: bool) -> Message:
     """Return what ``kernel``, launched by these calls, does; ``alone``: the calls launched no other kernel."""
     communicators = {c for _, c, _, _ in calls}
     communicator = next(iter(communicators)) if len(communicators) == 1 else None
@@ -133,7 +133,7 @@ def _message(calls: Sequence[_Call], kernel: str, known: Mapping[str, Member], *
         kind = SEND_RECEIVE
         total = sum(b or 0 for o, _, b, _ in calls if o == "ncclSend") or sum(sizes)
         peers = {p for *_, p in calls}
-        own_rank = known[communicator].rank if communicator in known else None
+        own_rank = known_members[communicator].rank if communicator in known_members else None
         if len(peers) == 1 and None not in peers and own_rank is not None:
             pair = tuple(sorted((own_rank, peers.pop() or 0)))
     elif len(operations) == 1:
@@ -158,10 +158,10 @@ def messages(trace: Trace, ops: pl.DataFrame, communicators: Mapping[str, Member
         of_thread = np.flatnonzero(thread == number)
         start = np.array([u.start_ns for u in units], np.int64)
         end = np.array([u.end_ns for u in units], np.int64)
-        at: I64 = np.searchsorted(start, called[of_thread], side="right") - 1
-        inside = (at >= 0) & (called[of_thread] <= end[np.clip(at, 0, None)])
-        launched = np.bincount(at[inside], minlength=len(units))
-        for i, unit in zip(of_thread[inside].tolist(), at[inside].tolist(), strict=True):
+        range_row: I64 = np.searchsorted(start, called[of_thread], side="right") - 1
+        inside = (range_row >= 0) & (called[of_thread] <= end[np.clip(range_row, 0, None)])
+        launched = np.bincount(range_row[inside], minlength=len(units))
+        for i, unit in zip(of_thread[inside].tolist(), range_row[inside].tolist(), strict=True):
             calls, alone = units[unit].calls, bool(launched[unit] == 1)
             key = (names[i], alone, *calls)
             if key not in seen:

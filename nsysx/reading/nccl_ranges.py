@@ -35,7 +35,7 @@ def nccl(connection: sqlite3.Connection, tables: dict[str, set[str]], domains: p
         f" WHERE eventType = {schema.NVTX_PUSH_POP} AND domainId IN ({listed})"
     )
     names = tuple(schema.NCCL_PAYLOAD.items())
-    known: dict[Any, tuple[Any, ...]] = {}
+    groups: dict[Any, tuple[Any, ...]] = {}
     out = []
     for thread, start, end, domain, operation, text_of_payload in rows:
         if not all(isinstance(v, int) and abs(v) < placing.LAST_NS for v in (start, end)) or not isinstance(
@@ -44,9 +44,9 @@ def nccl(connection: sqlite3.Connection, tables: dict[str, set[str]], domains: p
             continue
         if (ids.process_of(thread), domain) not in places:
             continue
-        if text_of_payload not in known:
-            known[text_of_payload] = _payload(text_of_payload, names)
-        out.append((thread, start, end, str(operation), *known[text_of_payload]))
+        if text_of_payload not in groups:
+            groups[text_of_payload] = _payload(text_of_payload, names)
+        out.append((thread, start, end, str(operation), *groups[text_of_payload]))
     types = declared.schema(
         derived.NCCL_RANGES, "thread", "start_ns", "end_ns", "operation", *(name for name, _ in names)
     )

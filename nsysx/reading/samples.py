@@ -70,8 +70,8 @@ class _Stacks:
     def codes(self, texts: pl.Series) -> pl.Series:
         """Return the number of each text's stack; a text without a stack gets a negative code of _REASONS."""
         distinct = texts.unique(maintain_order=True)
-        known = pl.DataFrame({"text": distinct, "stack": pl.Series([self._of(t) for t in distinct], dtype=pl.Int64)})
-        return texts.to_frame("text").join(known, on="text", how="left", maintain_order="left")["stack"]
+        coded = pl.DataFrame({"text": distinct, "stack": pl.Series([self._of(t) for t in distinct], dtype=pl.Int64)})
+        return texts.to_frame("text").join(coded, on="text", how="left", maintain_order="left")["stack"]
 
     def _of(self, text: bytes) -> int:
         # Keeping the texts themselves would take about as much memory as the report.
@@ -196,8 +196,8 @@ def _named(
     """Return the frames of all stacks with the columns of STACKS, and the stacks with a function or file that has no name."""
     lengths = np.array([len(s) for s in stacks], np.int64)
     values = np.array([frame for stack in stacks for frame in stack], np.int64).reshape(-1, 3)
-    wanted, place = np.unique(values[:, :2], return_inverse=True)
-    place = place.reshape(-1, 2)
+    wanted, name_row = np.unique(values[:, :2], return_inverse=True)
+    name_row = name_row.reshape(-1, 2)
     strings: dict[int, str | None] = {}
     if {"id", "value"} <= tables.get("StringIds", set()):
         strings, _ = decoding.strings_of(database, wanted[wanted >= 0])
@@ -205,14 +205,14 @@ def _named(
     names = [None if name is None else html.unescape(name) for name in texts]
     number = np.repeat(np.arange(len(stacks)), lengths)
     first = np.repeat(np.cumsum(lengths) - lengths, lengths)
-    missing = np.array([name is None for name in names], np.bool_)[place].any(axis=1)
+    missing = np.array([name is None for name in names], np.bool_)[name_row].any(axis=1)
     line = pl.Series(values[:, 2])
     frames = pl.DataFrame(
         {
             "stack": number,
             "depth": np.arange(len(number)) - first,
-            "function": lookup.named(names, place[:, 0]),
-            "file": lookup.named(names, place[:, 1]),
+            "function": lookup.named(names, name_row[:, 0]),
+            "file": lookup.named(names, name_row[:, 1]),
             "line": line.set(line < 0, None) if len(line) else line,
         },
         schema=STACKS,

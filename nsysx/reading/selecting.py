@@ -73,25 +73,25 @@ def selected(source: schema.Source, present: set[str]) -> tuple[str, dict[str, p
 def packed(source: schema.Source, present: set[str]) -> str:
     """Return the SQL expression of the packed integer, "" if no column of the table has ``bits``."""
     terms = []
-    for place in packing(source):
-        value = value_of(place.column, present)
+    for packed_column in packing(source):
+        value = value_of(packed_column.column, present)
         if value == "NULL":
-            terms.append(str(place.null << place.shift))
+            terms.append(str(packed_column.null << packed_column.shift))
             continue
-        if place.column.kind == "flag":  # a comparison, which can only be 0, 1 or null
-            terms.append(f"COALESCE({value}, 0) * {1 << place.shift}")
+        if packed_column.column.kind == "flag":  # a comparison, which can only be 0, 1 or null
+            terms.append(f"COALESCE({value}, 0) * {1 << packed_column.shift}")
             continue
-        most = (1 << place.column.bits) - 1 - (2 if place.column.kind == "name" else 0)
+        most = (1 << packed_column.column.bits) - 1 - (2 if packed_column.column.kind == "name" else 0)
         fitting = f"WHEN {value} BETWEEN 0 AND {most} THEN {value}"
         terms.append(
-            f"(CASE {fitting} WHEN {value} IS NULL THEN {place.null} ELSE {place.unfit} END) * {1 << place.shift}"
+            f"(CASE {fitting} WHEN {value} IS NULL THEN {packed_column.null} ELSE {packed_column.unfit} END) * {1 << packed_column.shift}"
         )
     return " + ".join(terms)
 
 
 def nothing_fits(source: schema.Source) -> int:
     """Return the packed integer of a row in which no value fits."""
-    return sum(place.unfit << place.shift for place in packing(source))
+    return sum(packed_column.unfit << packed_column.shift for packed_column in packing(source))
 
 
 @dataclass(frozen=True)

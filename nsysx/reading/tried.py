@@ -40,10 +40,10 @@ def report_of(command: Sequence[str], folder: Path) -> Path | None:
     return max(reports, key=lambda f: f.stat().st_mtime_ns, default=None)
 
 
-def _same(one: Sequence[object], other: Sequence[str]) -> bool:
+def _same(words_now: Sequence[object], other: Sequence[str]) -> bool:
     """Return whether two commands are the same, however their program was found."""
-    programs = {Path(str(words[0])).name for words in (one, other) if words}
-    return len(programs) == 1 and list(one[1:]) == list(other[1:])
+    programs = {Path(str(words[0])).name for words in (words_now, other) if words}
+    return len(programs) == 1 and list(words_now[1:]) == list(other[1:])
 
 
 def of_json(content: object) -> tuple[Tried, ...]:
@@ -60,7 +60,7 @@ def of_json(content: object) -> tuple[Tried, ...]:
 
 def _tried(trial: Mapping[str, Any], now: object) -> Tried:
     measured = trial.get("ratio") is not None
-    times = {"now_ns": now, **{f"{key}_ns": trial.get(f"{of}_ns") for key, of in _TIMES}}
+    times = {"now_ns": now, **{f"{key}_ns": trial.get(f"{source}_ns") for key, source in _TIMES}}
     whole = {
         k: round(v) if measured and isinstance(v, int | float) and abs(v) < float("inf") else None
         for k, v in times.items()

@@ -53,8 +53,8 @@ def without_cold(trace: Trace) -> Trace:
 
 def joined(cold: Trace, steady: Trace) -> Trace:
     """Return both as one capture, with the facts of the run from ``steady``."""
-    at = _last(cold) + _APART_NS
-    shift = at - _first(steady)
+    begin_ns = _last(cold) + _APART_NS
+    shift = begin_ns - _first(steady)
     ids = 1 + max((_most(frame, "correlation_id") for frame in cold.frames.values()), default=0)
     frames = {name: pl.concat([frame, _moved(steady.frames[name], shift, ids)]) for name, frame in cold.frames.items()}
     frames |= {name: frames[name].unique(maintain_order=True) for name in _SAME}
@@ -69,7 +69,7 @@ def joined(cold: Trace, steady: Trace) -> Trace:
         nccl=pl.concat(nccl) if nccl else None,
         left_out=_all_left_out(cold, steady),
         limits={**steady.limits, **cold.limits},
-        joined_ns=at,
+        joined_ns=begin_ns,
     )
 
 
@@ -107,8 +107,8 @@ def _moved(frame: pl.DataFrame, shift: int, ids: int) -> pl.DataFrame:
         noted = pl.col(_DEVICE_TIME)
         changed.append(pl.when(noted != 0).then(noted + shift).otherwise(noted).alias(_DEVICE_TIME))
     if "correlation_id" in frame.columns:
-        known = pl.col("correlation_id")
-        changed.append(pl.when(known > 0).then(known + ids).otherwise(known).alias("correlation_id"))
+        correlation = pl.col("correlation_id")
+        changed.append(pl.when(correlation > 0).then(correlation + ids).otherwise(correlation).alias("correlation_id"))
     if "domain" in frame.columns:
         changed.append(_renumbered("domain"))
     return frame.with_columns(changed)
@@ -119,15 +119,15 @@ def _capture(cold: Capture, steady: Capture) -> Capture:
     both = [*cold.gpus, *steady.gpus]
     named: dict[tuple[int, int], Gpu] = {}
     for gpu in both:
-        known = named.get((gpu.process, gpu.device))
-        if known is None or known.name == UNKNOWN_GPU:
+        gpu_before = named.get((gpu.process, gpu.device))
+        if gpu_before is None or gpu_before.name == UNKNOWN_GPU:
             named[gpu.process, gpu.device] = gpu
     processes = {row["process"]: row for row in (*steady.processes, *cold.processes)}
     more = [note for note in steady.diagnostics if note not in cold.diagnostics]
     identity = repr((cold.content_id, steady.content_id))
     return replace(
         steady,
-        gpus=tuple(named[place] for place in sorted(named)),
+        gpus=tuple(named[key] for key in sorted(named)),
         processes=tuple(processes[process] for process in sorted(processes)),
         duration_ns=sum(d for d in durations if d is not None) if None not in durations else None,
         diagnostics=(*cold.diagnostics, *more),

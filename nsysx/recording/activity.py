@@ -23,7 +23,7 @@ class Activity(NamedTuple):
 
 def activity_of_session(session: int) -> Activity:
     """Return what the processes of a session do now."""
-    stats = [(int(place.name), stat_of(int(place.name))) for place in Path("/proc").glob("[0-9]*")]
+    stats = [(int(entry.name), stat_of(int(entry.name))) for entry in Path("/proc").glob("[0-9]*")]
     members = [(pid, stat) for pid, stat in stats if stat is not None and int(stat[3]) == session]
     ticks = tuple((pid, int(stat[11]) + int(stat[12])) for pid, stat in members)
     return Activity(any(stat[0] in "DR" for _, stat in members), ticks)

@@ -113,10 +113,10 @@ def _announce(command: Sequence[str], options: Options, nsys: Nsys, outputs: Out
     say(f"nsys {nsys.version} records{page}: {shown} -> {outputs.stem}.*{whole}")
     if options.probe and (how := keeps_probe_out(command)):
         say(f"warning: {how} keeps the probe out of Python: the report will have no steps and no modules")
-    for place in {outputs.report.parent.absolute(), Path(tempfile.gettempdir())}:
+    for folder in {outputs.report.parent.absolute(), Path(tempfile.gettempdir())}:
         with contextlib.suppress(OSError):
-            if (free := shutil.disk_usage(place).free) < LOW_DISK_BYTES:
-                say(f"warning: only {free >> 20} MiB free for {place}; a report may need more")
+            if (free := shutil.disk_usage(folder).free) < LOW_DISK_BYTES:
+                say(f"warning: only {free >> 20} MiB free for {folder}; a report may need more")
 
 
 def _run_in(folder: Path, command: Sequence[str], options: Options, nsys: Nsys, result: Result) -> None:

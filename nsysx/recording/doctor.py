@@ -85,11 +85,11 @@ def _perf(paranoid: Path = Path("/proc/sys/kernel/perf_event_paranoid")) -> Chec
 
 
 def _disk() -> Iterator[Check]:
-    for what, place in (
+    for what, folder in (
         ("disk space here", Path.cwd()),
         ("disk space for temporary files", Path(tempfile.gettempdir())),
     ):
-        free = shutil.disk_usage(place).free
+        free = shutil.disk_usage(folder).free
         low = free < LOW_DISK_BYTES
         fix = "A minute of training easily takes 100 MB; free some space or use another folder" if low else ""
         yield Check(what, "warn" if low else "ok", f"{free / (1 << 30):.1f} GiB free", fix)

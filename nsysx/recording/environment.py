@@ -60,8 +60,8 @@ def of_command(command: Sequence[str], users: Mapping[str, str], of_nsys: Mappin
     for name, value in of_nsys.items():
         if name in _LISTS:
             before = environment.get(name)
-            known = re.split(_LISTS[name], before or b"")
-            added = [entry for entry in re.split(_LISTS[name], value) if entry and entry not in known]
+            earlier = re.split(_LISTS[name], before or b"")
+            added = [entry for entry in re.split(_LISTS[name], value) if entry and entry not in earlier]
             if name == b"LD_LIBRARY_PATH":
                 added = [entry for entry in added if own_folder and (entry + b"/").startswith(own_folder + b"/")]
             if added:
@@ -96,7 +96,9 @@ def probe_environment(
         "PYTHONPATH": f"{inject}{os.pathsep}{before}" if before else str(inject),
         "NSYSX_PROBE_DIR": str(probe_dir),
     }
-    values = {one.option.variable: getattr(options, one.field) for one in declared(Options) if one.option.variable}
+    values = {
+        option.option.variable: getattr(options, option.field) for option in declared(Options) if option.option.variable
+    }
     # Without a window the program opens its own; nsys may record the lines itself.
     values |= {"NSYSX_STEPS": None if options.steps == "manual" else options.steps, "NSYSX_LINES": own_lines}
     if options.steps == two_windows.WINDOWS:

@@ -171,8 +171,10 @@ def find_nsys(explicit: Path | None = None, places: Sequence[str] = NSYS_PLACES)
     faults: list[str] = []
 
     def works(path: Path) -> str:
-        version, said = asked_version(path)
-        fault = importer_fault(path) if version else f"does not run as nsys{said}" if path.exists() else "no such file"
+        version, answer = asked_version(path)
+        fault = (
+            importer_fault(path) if version else f"does not run as nsys{answer}" if path.exists() else "no such file"
+        )
         if fault:
             faults.append(f"{path}: {fault}")
         return "" if fault else version

@@ -88,9 +88,9 @@ class NsysProcess:
         With ``leftovers`` also those that lost their parent when nsys died: they do nothing for the report.
         """
         stats = {
-            int(place.name): stat
-            for place in Path("/proc").glob("[0-9]*")
-            if (stat := stat_of(int(place.name))) and stat[0] != "Z"
+            int(entry.name): stat
+            for entry in Path("/proc").glob("[0-9]*")
+            if (stat := stat_of(int(entry.name))) and stat[0] != "Z"
         }
         pid_of_nsys = self.process.pid
         pids = [pid for pid in stats if pid == pid_of_nsys or self._belongs(words_of(pid))]

@@ -285,11 +285,11 @@ def check_limit(options: Options) -> None:
 
 def check_options(options: Options) -> None:
     """Raise NsysxError if an option is invalid or two options exclude each other."""
-    for one in declared(Options):
-        value = getattr(options, one.field)
-        if one.option.words and value is not None and value not in one.option.words:
-            what, known = f"{one.names[-1]} {value}", ", ".join(one.option.words)
-            raise NsysxError(f"{what}: expected {known}", slug="bad-option", exit_code=EXIT_USAGE)
+    for option in declared(Options):
+        value = getattr(options, option.field)
+        if option.option.words and value is not None and value not in option.option.words:
+            what, choices = f"{option.names[-1]} {value}", ", ".join(option.option.words)
+            raise NsysxError(f"{what}: expected {choices}", slug="bad-option", exit_code=EXIT_USAGE)
     if options.steps is not None:
         check_steps(options.steps)
     if options.limit is not None:
@@ -374,11 +374,11 @@ def keeps_probe_out(command: Sequence[str]) -> Barrier | None:
     """Return what in ``command`` keeps PYTHONPATH or sitecustomize from Python, or None if nothing visible does."""
     words = list(command)
     if Path(words[0]).name == "env":
-        for place, word in enumerate(words[1:], 1):
+        for index, word in enumerate(words[1:], 1):
             if word in ("-i", "-", "--ignore-environment"):
                 return Barrier("env", word)
             if not word.startswith("-") and "=" not in word:
-                return keeps_probe_out(words[place:])
+                return keeps_probe_out(words[index:])
         return None
     if not re.fullmatch(r"python[\d.]*", Path(words[0]).name):
         return None

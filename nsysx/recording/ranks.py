@@ -72,7 +72,10 @@ def _script_text(script: str) -> str:
 def option_words(options: Options) -> list[str]:
     """Return the command-line words for these options, without ``-o``."""
     return [
-        word for one in declared(Options) if one.field != "output" for word in one.typed(getattr(options, one.field))
+        word
+        for option in declared(Options)
+        if option.field != "output"
+        for word in option.typed(getattr(options, option.field))
     ]
 
 
@@ -106,8 +109,8 @@ def run_ranks(command: Sequence[str], options: Options) -> Result:
         for path in Outputs.named(stale).all():
             path.unlink(missing_ok=True)
     result = Result(EXIT_RUN_FAILED, outputs)
-    with tempfile.TemporaryDirectory(prefix=".nsysx-", dir=outputs.report.parent, ignore_cleanup_errors=True) as place:
-        python = _python_of_ranks(Path(place).absolute(), command, options, outputs)
+    with tempfile.TemporaryDirectory(prefix=".nsysx-", dir=outputs.report.parent, ignore_cleanup_errors=True) as folder:
+        python = _python_of_ranks(Path(folder).absolute(), command, options, outputs)
         environment = users_environment() | {"PYTHON_EXEC": str(python)}
         with Inbox() as inbox:
             target = run_alone(command, environment, inbox)

@@ -240,9 +240,9 @@ class Recorder:
 
 def _temporary_folder_has_space() -> bool:
     """Return whether nsys can work in the temporary folder; if not, it gets the folder beside the results."""
-    place = os.environ.get("TMPDIR") or "/tmp"
+    folder = os.environ.get("TMPDIR") or "/tmp"
     try:
-        return shutil.disk_usage(place).free > _LEAST_TEMPORARY_BYTES and os.access(place, os.W_OK | os.X_OK)
+        return shutil.disk_usage(folder).free > _LEAST_TEMPORARY_BYTES and os.access(folder, os.W_OK | os.X_OK)
     except OSError:
         return False
 

@@ -60,7 +60,9 @@ class Link:
             for level, kind, fds in extra:
                 if level == SOL_SOCKET and kind == SCM_RIGHTS:
                     usable = len(fds) - len(fds) % 4
-                    self.streams += [int.from_bytes(fds[at : at + 4], sys.byteorder) for at in range(0, usable, 4)]
+                    self.streams += [
+                        int.from_bytes(fds[start : start + 4], sys.byteorder) for start in range(0, usable, 4)
+                    ]
             self.open = bool(data)
             self._read += data
         return b""

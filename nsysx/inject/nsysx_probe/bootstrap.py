@@ -20,16 +20,16 @@ _run: list[str] = []  # the folders whose sitecustomize has been run
 
 def record_file(folder: str) -> str:
     """Return the probe file of this process. A program that it has replaced (exec) keeps its own, if it had a probe."""
-    known = (folder, os.getpid())
-    if known not in _files:
-        place = f"{folder}/probe-{os.getpid()}.json"
+    key = (folder, os.getpid())
+    if key not in _files:
+        path = f"{folder}/probe-{os.getpid()}.json"
         try:
-            with open(place, encoding="utf-8") as file:  # noqa: PTH123
+            with open(path, encoding="utf-8") as file:  # noqa: PTH123
                 armed = '"backend": "off"' not in file.read()
         except OSError:
             armed = False
-        _files[known] = f"{folder}/probe-{os.getpid()}-exec.json" if armed else place
-    return _files[known]
+        _files[key] = f"{folder}/probe-{os.getpid()}-exec.json" if armed else path
+    return _files[key]
 
 
 def note(reason: str, lacks: str = "") -> None:

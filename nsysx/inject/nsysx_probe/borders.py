@@ -33,13 +33,13 @@ class Borders:
 
     def made_optimizer(self, optimizer: Any) -> None:
         """Remember an optimizer for as long as it lives."""
-        key, known = id(optimizer), self._optimizers
+        key, optimizers = id(optimizer), self._optimizers
 
         def gone(ref: weakref.ref[Any]) -> None:
-            if known.get(key) is ref:
-                del known[key]
+            if optimizers.get(key) is ref:
+                del optimizers[key]
 
-        known[key] = weakref.ref(optimizer, gone)
+        optimizers[key] = weakref.ref(optimizer, gone)
 
     def optimizers(self) -> list[weakref.ref[Any]]:
         """Return weak references to all optimizers that live."""

@@ -96,8 +96,8 @@ class ModuleCalls:
         self.backward = True
         self.inside: list[int] = []  # not empty: a network runs without marks
         self.counting = False  # calls inside networks are counted even without marks
-        known = vars(torch.nn.modules.loss).values()
-        self.losses = {c for c in known if isinstance(c, type)}  # and those that were called inside networks
+        members = vars(torch.nn.modules.loss).values()
+        self.losses = {c for c in members if isinstance(c, type)}  # and those that were called inside networks
         self._seen = itertools.count()
         self._patches: dict[str, patch.Patch] = {}
 

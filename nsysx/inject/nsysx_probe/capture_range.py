@@ -48,9 +48,9 @@ _limited: list[str] = []  # where the files about the limit are; empty without a
 _ending = _thread.allocate_lock()
 
 
-def _write(place: str, text: bytes, how: int) -> None:
+def _write(path: str, text: bytes, how: int) -> None:
     """Write to a file and close it at once: a program may close every file that it does not know."""
-    file = os.open(place, os.O_CREAT | os.O_WRONLY | how)
+    file = os.open(path, os.O_CREAT | os.O_WRONLY | how)
     try:
         os.write(file, text)
     finally:
@@ -66,14 +66,14 @@ def claim() -> bool:
     folder = os.environ.get("NSYSX_PROBE_DIR")
     if not folder:
         return False
-    place, pid = f"{folder}/windows", str(os.getpid()).encode()
+    path, pid = f"{folder}/windows", str(os.getpid()).encode()
     try:
-        _write(place, pid, os.O_EXCL)
-        _claimed.append(place)
+        _write(path, pid, os.O_EXCL)
+        _claimed.append(path)
         return True
     except FileExistsError:
-        with open(place, "rb") as known:  # noqa: PTH123
-            owner, _, closed = known.read().partition(b" ")
+        with open(path, "rb") as file:  # noqa: PTH123
+            owner, _, closed = file.read().partition(b" ")
         _replaced[:] = [bool(closed)] if owner == pid else []
     except OSError:
         pass

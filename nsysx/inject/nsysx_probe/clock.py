@@ -109,12 +109,12 @@ class StepClock:
         followed it, is left out.
         """
         lengths, block = {}, self._block
-        known = {p.number for p in self.periods}
+        numbers = {p.number for p in self.periods}
         with contextlib.suppress(Exception):
             reached = [(number, event) for number, event in self._events if event.query()]
             for (number, first), (after, last) in zip(reached, reached[1:]):  # noqa: B905, RUF007 - Python 3.9
                 steps = range(number, after)
-                if after == number + block and known.issuperset(steps):
+                if after == number + block and numbers.issuperset(steps):
                     lengths.update(dict.fromkeys(steps, int(first.elapsed_time(last) * 1e6) // block))
         return lengths
 

@@ -28,10 +28,10 @@ def mark_lines(torch: Any, out: Output, active: Callable[[], bool]) -> None:
             inner = frame
             while frame is not None:
                 file = frame.f_code.co_filename
-                known = foreign.get(file)
-                if known is None:
-                    known = foreign[file] = not file.startswith(libraries)
-                if known:
+                is_foreign = foreign.get(file)
+                if is_foreign is None:
+                    is_foreign = foreign[file] = not file.startswith(libraries)
+                if is_foreign:
                     break
                 frame = frame.f_back  # type: ignore[assignment]
             frame = frame or inner

@@ -113,12 +113,12 @@ class Marking:
 
     def call_begins(self, network: Hashable) -> int:
         """Turn marks on or off for a call of a network outside of every step; return its number among that network's calls."""
-        known = self._of_calls.get(network)
-        if known is None:
+        learned = self._of_calls.get(network)
+        if learned is None:
             if len(self._of_calls) >= _MOST_SHAPES:
                 self._of_calls.clear()
-            known = self._of_calls[network] = Learner(self._references), [-1]
-        learner, number = known
+            learned = self._of_calls[network] = Learner(self._references), [-1]
+        learner, number = learned
         number[0] += 1
         self._call = network
         if self.wanted == "few":
@@ -127,10 +127,10 @@ class Marking:
 
     def call_ended(self, shape: Shape) -> None:
         """Learn from the call that `call_begins` saw begin, once it has ended."""
-        known = self._of_calls.get(self._call)
+        learned = self._of_calls.get(self._call)
         self._call = None
-        if known is not None and self.wanted == "few":
-            learner, (number,) = known
+        if learned is not None and self.wanted == "few":
+            learner, (number,) = learned
             (learner.learn if self.on else learner.meet)(number, shape)
 
     def pause(self) -> None:

@@ -87,12 +87,12 @@ class Output:
             self.errors.append(f"{name} is not a regular expression: {error}")
             return None
 
-    def choice(self, name: str, of: tuple[str, ...]) -> str:
-        """Return the word in an environment variable if it is in ``of``, else the first of them; note an unknown word."""
+    def choice(self, name: str, choices: tuple[str, ...]) -> str:
+        """Return the word in an environment variable if it is in ``choices``, else the first of them; note an unknown word."""
         text = self.environ.get(name, "")
-        if text and text not in of:
-            self.errors.append(f"{name}={text[:40]!r} is not one of {', '.join(of)}")
-        return text if text in of else of[0]
+        if text and text not in choices:
+            self.errors.append(f"{name}={text[:40]!r} is not one of {', '.join(choices)}")
+        return text if text in choices else choices[0]
 
     # ---- failure ----------------------------------------------------------------------------------------------------
 
@@ -160,13 +160,13 @@ class Output:
 
     def phase(self, name: str, detail: str = "") -> Phase:
         """Return a phase with its prepared text. It is made once."""
-        known = self._phases.get((name, detail))
-        if known is None:
+        cached = self._phases.get((name, detail))
+        if cached is None:
             mixed = hash((name, detail)) | 1 if name in _SHAPE else 0
-            known = Phase(name, self.text(ranges.phase(name, detail)), mixed)
+            cached = Phase(name, self.text(ranges.phase(name, detail)), mixed)
             if len(self._phases) < _MOST_PHASES:
-                self._phases[name, detail] = known
-        return known
+                self._phases[name, detail] = cached
+        return cached
 
     def open_phase(self, name: str, detail: str = "") -> int:
         """Open a phase on this thread and return the level that ``close`` needs."""

@@ -134,9 +134,9 @@ class Calls:
         while first > 0 and calls[first - 1] == calls[first - 1 + length]:
             first -= 1
         word = calls[first : first + length]
-        at = word.index(self._anchor) if self._anchor in word else 0
+        anchor = word.index(self._anchor) if self._anchor in word else 0
         parts: list[set[object]] = []
-        for network in word[at:] + word[:at]:
+        for network in word[anchor:] + word[:anchor]:
             if network == self._anchor or not parts:
                 parts.append(set())
             parts[-1].add(network)

@@ -102,16 +102,16 @@ class Phases:
 
     def _version(self, module: Any) -> int | None:
         """Return how often the first parameter of a network was changed in place, None if it has none."""
-        known = self._first.get(id(module))
-        if known is None or known[0]() is not module:
+        first = self._first.get(id(module))
+        if first is None or first[0]() is not module:
             weights = next(_parameters(module, 1), None)
             if len(self._first) > _MOST_ROOTS:
                 self._first.clear()
-            known = self._first[id(module)] = (
+            first = self._first[id(module)] = (
                 weakref.ref(module),
                 weights if weights is None else weakref.ref(weights),
             )
-        weights = known[1]() if known[1] is not None else None
+        weights = first[1]() if first[1] is not None else None
         if weights is None:
             return None
         try:
@@ -355,12 +355,12 @@ def _parameters(module: Any, most: int) -> Iterator[Any]:
     """Yield up to ``most`` parameters of a network. Its own methods are not asked: they may be the user's."""
     waiting, seen = [module], set()
     while waiting and most > 0:
-        one = waiting.pop()
-        if id(one) in seen:
+        item = waiting.pop()
+        if id(item) in seen:
             continue
-        seen.add(id(one))
-        for parameter in list(held(one).get("_parameters", {}).values()):
+        seen.add(id(item))
+        for parameter in list(held(item).get("_parameters", {}).values()):
             if parameter is not None and most > 0:
                 most -= 1
                 yield parameter
-        waiting += [m for m in reversed(list(held(one).get("_modules", {}).values())) if m is not None]
+        waiting += [m for m in reversed(list(held(item).get("_modules", {}).values())) if m is not None]

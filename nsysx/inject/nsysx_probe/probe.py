@@ -233,13 +233,13 @@ class Probe:
         """Follow callers that use the engine without ``torch.autograd`` (Megatron); all others get the engine itself."""
         variable = self.torch.autograd.Variable
         engine = variable._execution_engine
-        known = self.torch.autograd.graph._engine_run_backward.__name__
+        runner = self.torch.autograd.graph._engine_run_backward.__name__
         enter, leave = self.phases.enter_backward, self.phases.leave_backward
 
         class Engine(type(engine)):  # type: ignore[misc]
             @property
             def run_backward(self) -> Any:
-                if sys._getframe(1).f_code.co_name == known:
+                if sys._getframe(1).f_code.co_name == runner:
                     return engine.run_backward
 
                 def run_backward(*args: Any, **kwargs: Any) -> Any:

@@ -130,8 +130,8 @@ class Resting:
         """Return whether the open step was one optimizer's one step, and followed the step before without a gap."""
         steps = self.steps
         plain = steps.done == 1 and not steps.user and not steps.held and not steps.pending
-        one = len(steps.keys) == 1 and steps.closed_by == "border" and steps.rule.startswith("optimizer/")
-        return plain and one and not self.phases.has_graphs
+        single_border = len(steps.keys) == 1 and steps.closed_by == "border" and steps.rule.startswith("optimizer/")
+        return plain and single_border and not self.phases.has_graphs
 
     def _rest(self) -> None:
         patcher = self._patcher

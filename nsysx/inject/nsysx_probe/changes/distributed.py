@@ -28,9 +28,9 @@ def _with(argument: str, value: Any) -> Callable[[Any, Watch], None]:
 
 
 def _change(name: str, argument: str, value: Any, alters: str, beware: str) -> Change:
-    said = f"{argument}={value}"
+    text = f"{argument}={value}"
     return Change(
-        name, f"{said} for DistributedDataParallel", f"{said},  # one more argument of DistributedDataParallel",
+        name, f"{text} for DistributedDataParallel", f"{text},  # one more argument of DistributedDataParallel",
         _with(argument, value), findings=("NSX110",), alters=alters, beware=beware, group=name,
     )  # fmt: skip
 

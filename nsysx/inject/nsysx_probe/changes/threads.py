@@ -93,11 +93,11 @@ def cpus_of(text: str) -> set[int]:
     return cpus
 
 
-def _change(name: str, number: Callable[[], int], said: str) -> Change:
+def _change(name: str, number: Callable[[], int], words: str) -> Change:
     arm, value = _threads(number)
     variables = {_BEFORE: lambda _: os.environ.get("OMP_NUM_THREADS", ""), "OMP_NUM_THREADS": value}
     return Change(
-        name, f"{said} on the CPU", f"OMP_NUM_THREADS={value('')} python ...  # {said}", arm, findings=("NSX114",),
+        name, f"{words} on the CPU", f"OMP_NUM_THREADS={value('')} python ...  # {words}", arm, findings=("NSX114",),
         alters="numerics", group="threads", environment=variables,
         beware="sums on the CPU round in another order",
     )  # fmt: skip
