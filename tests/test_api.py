@@ -148,8 +148,10 @@ def test_without_a_replay_that_can_be_trusted_the_loader_is_still_answered(
     monkeypatch.setattr("nsysx.replay.engine.TRUSTED_ERROR", -1.0)
     s = nsysx.report(report)
     monkeypatch.setattr(Replay, "loading_ns", lambda _: loading)
+    monkeypatch.setattr(replay_of(s._profile), "error", 0.5)
     answer = s.whatif(free_loader=True)
     assert answer.saving_ns == loading == answer.now_ns - answer.step_ns
+    assert answer.error_ns == round(answer.now_ns / 2), "the bar is the part of the step by which the replay is off"
 
     def inexact(profile: Profile) -> Replay:
         replay = replay_of(profile)

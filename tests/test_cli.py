@@ -238,6 +238,15 @@ def test_a_run_that_recorded_nothing_proposes_no_report(tmp_path: Path, capsys: 
     assert "next:" not in said
 
 
+def test_a_run_names_what_it_wrote_as_a_shell_takes_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    result = Result(0, Outputs.named(tmp_path / "r"), tmp_path / "r.sqlite")
+    result.written += [Path("r.sqlite"), Path("a b.json")]
+    run._say_result(result, told=True)
+    wrote, then, _ = capsys.readouterr().err.splitlines()
+    assert wrote == "nsysx: wrote r.sqlite  'a b.json'"
+    assert then == f"nsysx: next: nsysx report {tmp_path / 'r.sqlite'}"
+
+
 def test_json_alone_on_stdout(sqlite: Path) -> None:
     done = nsysx("report", sqlite, "--json", "-")
     assert json.loads(done.stdout)["totals"]["kernels"] == 2

@@ -38,8 +38,8 @@ def also(summary: Summary, chosen: Finding | None, do: Sequence[Action]) -> tupl
         title = folded_path(f.title[:_TITLE])
         text = step_time.title(summary, f, f"Repeated blocks{title[1:]}" if title.startswith("*:") else title)
         key = f"{f.code} {_without_numbers(text)}"
-        if key not in lines or (lines[key].saving_ns or 0) < (saving or 0):
-            lines[key] = Also(f.code, place_of(summary, f), text, saving if step is not None else None, f.bound)
+        # The first of several blocks saves most of them.
+        lines.setdefault(key, Also(f.code, place_of(summary, f), text, saving if step is not None else None, f.bound))
     chosen_lines: list[Also] = []
     for line in sorted(lines.values(), key=lambda a: -(a.saving_ns or 0)):
         if sum(other.code == line.code for other in chosen_lines) < _MOST_OF_A_RULE:

@@ -217,8 +217,8 @@ class Builder:
             self.events.append(_Events(layout, used_columns, (np.ones(len(rows), np.int64), position[rows])))
 
     def count(self, track: int, time: I64, value: I64) -> None:
-        """Add the values of a counter, sorted by time; of several at one instant the last stands."""
-        last = np.append(time[1:] != time[:-1], True) if len(time) else np.empty(0, np.bool_)
+        """Add the values of a counter, one or more, sorted by time; of several at one instant the last stands."""
+        last = np.append(time[1:] != time[:-1], True)
         time, value = time[last], value[last]
         tracks, places = np.full(len(time), track, np.int64), np.arange(len(time), dtype=np.int64)
         columns = {"track": tracks, "value": value, "time": time}

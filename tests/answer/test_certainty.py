@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from nsysx.answer import certainty
+from nsysx.answer import certainty, step_time
 from nsysx.catalogue import Limit
 from nsysx.model import Finding, Summary, Unprofiled
 from tests.render import factory
@@ -108,3 +108,19 @@ def test_steps_of_two_kinds_are_the_reason_where_the_change_is_about_them() -> N
     cause = certainty.of(limited(Limit.LAUNCH, 0.97), slow).parts[0]
     assert cause.level == "certain"
     assert cause.reason.endswith("steps, every 10th step takes 304 ms: a checkpoint.")
+
+
+@pytest.mark.parametrize(("count", "words"), [(1, "in only 1 steady step."), (2, "in only 2 steady steps.")])
+def test_few_steps_are_counted(count: int, words: str) -> None:
+    summary = limited(Limit.LAUNCH, 0.5)
+    summary = replace(summary, steps=replace(summary.steps, rows=summary.steps.rows[:count]))
+    (cause, _) = certainty.of(summary, CHOSEN).parts
+    assert cause.level == "likely" and words in cause.reason
+
+
+@pytest.mark.parametrize("without", [{"whole": True}, {"source": "capture"}])
+def test_without_steps_there_is_no_step_to_speak_of(without: dict[str, object]) -> None:
+    summary = known(9.9, 10.1)
+    assert step_time.step_ns(summary) == 10 * MS and step_time.recorded_ns(summary) == 20 * MS
+    summary = replace(summary, steps=replace(summary.steps, **without))
+    assert step_time.step_ns(summary) is None and step_time.recorded_ns(summary) is None

@@ -87,6 +87,9 @@ def test_times_know_their_noise(tmp_path: Path) -> None:
     assert budget.check(one, {"modules_ms": {"c": 5.1}, "families_ms": {"no such": 0}}).exit_code == 0
     assert budget.check(one, {"gpu_busy_min": 0.5}).exit_code == 0
     assert budget.check(one, {"gpu_busy_min": 1.1}).exit_code == 1
+    [module] = budget.check(one, {"modules_ms": {"c": 5.1}}).results
+    assert module.value == pytest.approx(5, rel=0.001)
+    assert 0 < module.noise < 0.5, "in milliseconds, as the limit"
 
 
 def test_limits_relative_to_a_baseline(tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from nsysx.comparing import comparison, differences, inputs, names, side
-from nsysx.comparing.answer import Comparison
-from nsysx.comparing.wording import real_words
+from nsysx.comparing.answer import Comparison, Part
+from nsysx.comparing.wording import _idle_together, real_words
 from nsysx.errors import NsysxError
 from nsysx.model import Capture, Steps, Summary, Unprofiled, Verdict
 from nsysx.render.compare_text import markdown
@@ -204,6 +204,11 @@ def test_one_kernel_or_a_collective_is_no_other_clock(tmp_path: Path) -> None:
     assert speeds(b=9 * MS) == []
     (said,) = speeds(**{n: round(ns * 1.39) for n, ns in fast.items()})
     assert "take 39" in said and "longer" in said
+    # Equal kernels that take less than 0.3 of the time tell nothing about a clock.
+    for collective, lines in ((16, 0), (12, 1)):
+        fast["ncclDevKernel_AllReduce"] = collective * MS
+        slower = {n: round(1.39 * MS) for n in names[1:]}
+        assert len(speeds(**slower)) == lines, f"{6 / (6 + collective):.2f} of the time"
 
 
 def test_whole_numbers_sum() -> None:
@@ -268,3 +273,19 @@ def test_words_of_one_nanosecond() -> None:
         said = real_words(1_000, 1_000 + difference, difference, difference, way)
         assert f"1.00 ns a step {way} (0.1 %, 0.1 to 0.1)" in said
     assert "no difference shows" in real_words(1_000, 1_000, -9, 9, "cannot_tell")
+
+
+def test_small_causes_of_idle_time_are_told_as_one() -> None:
+    def part(kind: str, name: str, difference: int) -> Part:
+        return Part(kind, name, difference, MS, MS + difference, None, None, "cannot_tell", "both")
+
+    large, small = part("ledger", "compute", 900 * US), part("module", "a", 20 * US)
+    parts = [large, part("idle", "sync", 40 * US), part("idle", "alloc", 30 * US), small]
+    merged = _idle_together(parts, MS)
+    assert [(p.kind, p.difference_ns) for p in merged] == [
+        ("ledger", 900 * US),
+        ("ledger", 70 * US),
+        ("module", 20 * US),
+    ]
+    assert sum(p.before_ns for p in merged) == 4 * MS and sum(p.after_ns for p in merged) == 4 * MS + 990 * US
+    assert _idle_together(parts[:2], MS) == parts[:2], "a single one keeps its name"

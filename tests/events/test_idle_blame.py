@@ -131,3 +131,14 @@ def test_usual_latency_is_the_median_of_many(tmp_path: Path, count: int) -> None
     found = causes(built(report, tmp_path)[0])
     assert found["launch_latency"] == count * (60 * US if count >= 20 else 20 * US)
     assert found.get("dependency", 0) == (0 if count >= 20 else count * 40 * US)
+
+
+def test_the_pauses_inside_a_graph_are_no_launch_latency(tmp_path: Path) -> None:
+    """Its launch was over when its first node began: however soon the second follows the call, it waited for something else."""
+    report = Report()
+    report.process(100).thread(100).graph_launch(0, 5 * US, nodes=[("a", 6 * US, 2 * US), ("b", 60 * US, 2 * US)])
+    assert causes(built(report, tmp_path)[0]) == {
+        "launch_latency": 6 * US,
+        "kernel_gap": 5 * US,
+        "dependency": 47 * US,
+    }
