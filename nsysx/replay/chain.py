@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -30,6 +30,8 @@ _DEEP = 900
 _USUAL_PAUSE_NS = 1_000
 #: A copy that begins this soon after its stream is free may have waited for it (ns).
 _SOON_NS = 3_000
+#: Later than any time.
+_END_OF_TIME_NS = 1 << 62
 #: Plain calls of one kind with less host code than this before them (ns) join the item before, since no edit concerns them.
 _MERGED_NS = 20_000
 
@@ -129,22 +131,20 @@ def chain(profile: Profile, window: Window, added: Added) -> Chain:
     ops = _ops_of_calls(window)
     items: list[Item] = []
     borders: list[int] = []
-    reach = window.start_ns
-    calls = window.calls.select("call", pl.col("kind").cast(pl.String), "start_ns", "end_ns")
-    costs = zip(calls.iter_rows(), added.before.tolist(), added.inside.tolist(), strict=False)
-    for (call, kind, a, b), before_ns, inside_ns in costs:
-        launched = ops.get(call, [])
-        if a < reach and b <= reach and not launched and items:
-            last = items[-1]  # nested in the call before, whose time already contains it and what tracing added to it
+    starts = [*window.starts, _END_OF_TIME_NS]
+    columns, reach = _own_time(window)
+    costs = (added.before.tolist(), added.inside.tolist())
+    for call, kind, a, b, gap, cost, nested, before_ns, inside_ns in zip(*columns, *costs, strict=False):
+        launched = ops.get(call, _NONE)
+        if nested and not launched and items:
+            last = items[-1]  # the call before, whose time already contains it and what tracing added to it
             items[-1] = last._replace(added_inside=last.added_inside + before_ns + inside_ns)
             continue
-        gap, cost = max(a - reach, 0), b - max(a, reach) if b > reach else 0
-        reach = max(reach, b)
         loading = min(data.loading.get(call, 0), gap)
         item = Item(PLAIN, call, kind, gap, loading, cost, added_before=before_ns, added_inside=inside_ns)
         item = _classified(item, launched, (a, b), data, queues)
-        begins = len(borders) < len(window.starts) and a >= window.starts[len(borders)]
-        while len(borders) < len(window.starts) and a >= window.starts[len(borders)]:
+        begins = a >= starts[len(borders)]
+        while a >= starts[len(borders)]:
             borders.append(len(items))
         if items and not begins and _mergeable(items[-1], item):
             items[-1] = _merged(items[-1], item)
@@ -155,6 +155,20 @@ def chain(profile: Profile, window: Window, added: Added) -> Chain:
     items.append(Item(PLAIN, -1, "", after, min(data.loading.get(-1, 0), after), 0, added_before=added.after))
     limit = int(np.median(queues.stalled)) if queues.stalled else 0
     return Chain(items, len(queues.numbers), limit, frozenset(borders), _closing(profile, window))
+
+
+def _own_time(window: Window) -> tuple[tuple[list[Any], ...], int]:
+    """Return the calls as columns, and when the last of them ends (ns).
+
+    The columns are call, kind, start, end, the host code before it, its cost (times in ns), and whether it lies within calls before.
+    """
+    calls = window.calls.select("call", pl.col("kind").cast(pl.String), "start_ns", "end_ns")
+    a, b = calls["start_ns"].to_numpy(), calls["end_ns"].to_numpy()
+    ends = np.maximum.accumulate(np.append(window.start_ns, b))
+    reach = ends[:-1]
+    cost, nested = np.maximum(b - np.maximum(a, reach), 0), (a < reach) & (b <= reach)
+    host = np.maximum(a - reach, 0)
+    return (*(c.to_list() for c in calls.iter_columns()), host.tolist(), cost.tolist(), nested.tolist()), int(ends[-1])
 
 
 def _queues(profile: Profile, window: Window) -> _Queues:
@@ -205,16 +219,14 @@ def _mergeable(last: Item, item: Item) -> bool:
 
 
 def _merged(last: Item, item: Item) -> Item:
-    return last._replace(
-        gap=last.gap + item.gap,
-        cost=last.cost + item.cost,
-        added_before=last.added_before + item.added_before,
-        added_inside=last.added_inside + item.added_inside,
-    )
+    before, inside = last.added_before + item.added_before, last.added_inside + item.added_inside
+    gap, cost = last.gap + item.gap, last.cost + item.cost
+    return Item(PLAIN, last.call, last.api, gap, 0, cost, added_before=before, added_inside=inside)
 
 
 #: Op, stream, start, end of a GPU op.
 _Ran = tuple[int, int, int, int]
+_NONE: list[_Ran] = []
 
 
 def _ops_of_calls(window: Window) -> dict[int, list[_Ran]]:
@@ -246,8 +258,12 @@ def _classified(item: Item, launched: list[_Ran], when: tuple[int, int], data: C
         target = queues.number(target) if target >= 0 else target
         return item._replace(kind=SYNC, waits=True, cost=cost, target=target, site=data.sites.get(item.call, -1))
     if launched:
-        item = _launching(item, launched, when, blocking, data, queues)
-        return item._replace(ops=_queued(item.call, launched, when[0], data, queues))
+        kind, cost, waits, tail = _launching(item, launched, when, blocking, data, queues)
+        made = _queued(item.call, launched, when[0], data, queues)
+        _, call, api, gap, loading, *_, before, inside = item
+        return Item(
+            kind, call, api, gap, loading, cost, waits, tail, ops=made, added_before=before, added_inside=inside
+        )
     # A free waits for the device whenever work is queued, even if the synchronize before it left nothing to wait for.
     if blocking is not None and (blocking[0] or (item.api == Call.FREE and not queues.pending(when[1]))):
         return item._replace(kind=SYNC, waits=True, cost=min(item.cost, blocking[1]))
@@ -270,15 +286,15 @@ def _launching(
     blocking: tuple[int, int] | None,
     data: CallData,
     queues: _Queues,
-) -> Item:
-    """Return the item of a call with GPU work: a launch, or a copy that may wait for itself or for earlier work."""
+) -> tuple[int, int, bool, int]:
+    """Return kind, cost, waits and tail of a call with GPU work: a launch, or a copy that may wait for itself or earlier work."""
     a, b = when
     if blocking is None or item.api != Call.COPY:
         depth = queues.depth(a)
         if depth >= _DEEP and item.cost > 3 * max(data.usual_cost, 1):
             queues.stalled.append(depth)
-            return item._replace(kind=LAUNCH, cost=data.usual_cost)
-        return item._replace(kind=LAUNCH)
+            return LAUNCH, data.usual_cost, False, NOT_AWAITED
+        return LAUNCH, item.cost, False, NOT_AWAITED
     backlog, host = blocking
     began, ended = launched[0][2], max(o[3] for o in launched)
     # A call that lasts for most of its copy moves the data itself.
@@ -286,11 +302,8 @@ def _launching(
         # It may also wait for an event that its stream waits for; then its own stream had nothing queued.
         free = queues.free.get(launched[0][1], queues.start_ns)
         held = (backlog or free > a) and not _staged(item.call, began - a, began - free, data)
-        cost = min(item.cost, data.usual_cost) if held else max(min(began, b) - a, 0)
-        return item._replace(kind=COPY, waits=True, tail=b - ended, cost=cost)
-    if backlog:
-        return item._replace(kind=COPY, waits=True, cost=min(item.cost, host))
-    return item._replace(kind=COPY)
+        return COPY, min(item.cost, data.usual_cost) if held else max(min(began, b) - a, 0), True, b - ended
+    return (COPY, min(item.cost, host), True, NOT_AWAITED) if backlog else (COPY, item.cost, False, NOT_AWAITED)
 
 
 def _staged(call: int, latency: int, pause: int, data: CallData) -> bool:

@@ -127,7 +127,8 @@ class WithoutTracing:
         self.recorded = columns(chain)
         ops = [op.op for item in chain.items for op in item.ops]
         self._waiting, self._collectives = (
-            np.array([(known or {}).get(op, 0) for op in ops], np.float64) for known in (waiting, collectives)
+            np.array([known.get(op, 0) for op in ops], np.float64) if known else np.zeros(len(ops))
+            for known in (waiting, collectives)
         )
         self.waits = bool(self._waiting.any() or self._collectives.any())
         self._before = np.array([item.added_before for item in chain.items], np.float64)

@@ -75,3 +75,18 @@ def test_what_is_taken_out_of_columns_is_taken_out_of_the_chain(seed: int) -> No
     assert simulate.run(bare) == simulate.run(relieved.columns(scale, host))
     assert all(0 <= less.cost <= had.cost for less, had in zip(bare.items, made.items, strict=True))
     assert all(had.loading <= less.gap <= had.gap for less, had in zip(bare.items, made.items, strict=True))
+
+
+def test_a_round_that_only_repeats_is_not_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    work = [Item(LAUNCH, i, "launch", 10, 0, 5, ops=(Op(i, i % 2, 3, 1, -1, 40),)) for i in range(6)]
+    waiting = Chain([*work, Item(SYNC, 6, "sync", 5, 0, 2, waits=True)], 2)
+    running_on = Chain(work, 2, limit=4)  # the queue is not yet full when the first round ends
+    rounds = list[simulate.Machine]()
+    for made, played in ((waiting, 2), (running_on, 3)):
+        rounds.clear()
+        play = simulate.Machine.play
+        monkeypatch.setattr(simulate.Machine, "play", lambda self, play=play: (rounds.append(self), play(self))[1])
+        result = simulate.run(made)
+        monkeypatch.setattr(simulate.Machine, "play", play)
+        assert len(rounds) == played
+        assert result == simulate.traced(columns(made))[0]
