@@ -290,8 +290,16 @@ def test_what_takes_a_text_apart_is_seen() -> None:
 #: Names that could hold anything, and words that say where or how much, not what.
 SAY_NOTHING = {"found", "mine", "own"}
 SAY_LITTLE = {"one", "of", "said", "known", "at", "place"}
-#: Rooms in which such words still name variables.
-NOT_YET = {"answer", "findings", "inject", "render", "replay", "trying"}
+#: Files in which such words still name variables.
+NOT_YET = {
+    "answer/__init__.py", "answer/bars.py", "answer/choice.py", "answer/measured.py",
+    "findings/_case.py", "findings/_names.py", "findings/nsx102_launch_bound.py", "findings/nsx107_inflated_event.py",
+    "findings/nsx109_slow_steps.py", "findings/nsx110_exposed_comm.py", "findings/nsx126_round_trips.py",
+    "inject/nsysx_probe/changes/attention.py",
+    "render/answer.py", "render/answer_text.py", "render/first_screen.py", "render/terminal_answer.py",
+    "replay/chain.py", "replay/columns.py", "replay/costs.py", "replay/simulate.py", "replay/unprofiled.py",
+    "trying/session.py", "trying/verdicts.py",
+}  # fmt: skip
 
 
 def names_bound(tree: ast.AST) -> Iterator[tuple[str, int]]:
@@ -313,7 +321,7 @@ def names_bound(tree: ast.AST) -> Iterator[tuple[str, int]]:
 @pytest.mark.parametrize("path", FILES, ids=ids)
 def test_every_variable_says_what_it_holds(path: Path) -> None:
     bound = names_bound(ast.parse(path.read_text(encoding="utf-8")))
-    no_names = SAY_NOTHING if ids(path).split("/")[0] in NOT_YET else SAY_NOTHING | SAY_LITTLE
+    no_names = SAY_NOTHING if ids(path) in NOT_YET else SAY_NOTHING | SAY_LITTLE
     assert not [f"{path.name}:{line} {name}" for name, line in bound if name in no_names]
 
 

@@ -76,8 +76,8 @@ def _cause(summary: Summary, chosen: Finding | None) -> Sure:
         beyond = (late.get("late_low_ns") or 0) > (late.get("late_drift_ns") or 0)
         level: Level = "certain" if beyond and not warned else "likely"
         longer = f"takes {units.duration(late.get('late_low_ns') or 0)} a step or more longer than its peers"
-        said = f"Without waiting, rank {late['rank']} {longer}, and comes last in {share} of the collectives."
-        return Sure(about, level, f"{said}{more}")
+        reason = f"Without waiting, rank {late['rank']} {longer}, and comes last in {share} of the collectives."
+        return Sure(about, level, f"{reason}{more}")
     name, columns = _SHARES.get(summary.verdict.code, _IDLE)
     steady = [r for r in summary.steps.rows if r.get("steady") and r.get("gpu_ns")]
     shares = [sum(r.get(c) or 0 for c in columns) / r["gpu_ns"] for r in steady]
@@ -105,28 +105,28 @@ def _of_all_steps(summary: Summary, steady: Sequence[Row], spread: str, more: st
     short, long = np.quantile([r["gpu_ns"] for r in steady], (0.1, 0.9)).tolist()
     uneven = long > _UNEVEN * short
     level: Level = "likely" if warned or uneven else "certain"
-    said = f"{name} {spread} in all {count} steps"
+    reason = f"{name} {spread} in all {count} steps"
     if uneven:
-        said += ", whose lengths and perhaps work differ"
+        reason += ", whose lengths and perhaps work differ"
     if step_time.in_recorded_time(summary) and (real := summary.unprofiled) is not None:
         least, most = real.gpu_busy_ns / max(real.high_ns, 1), min(real.gpu_busy_ns / max(real.low_ns, 1), 1.0)
         # Shares of recorded steps are not those of the shown one: of one fact, a reader gets one number.
         idle = f"{units.share(1 - most, 1)} to {units.share(1 - least, 1)} without the profiler"
         if (name, columns) == _IDLE and not uneven:
-            said = f"GPU idle in all {count} steps, {idle}"
+            reason = f"GPU idle in all {count} steps, {idle}"
         else:
-            said += f", as recorded; GPU idle {idle}"
+            reason += f", as recorded; GPU idle {idle}"
         if (name, columns) == _IDLE:
             level = "unknown" if most >= _ALL_BUSY else "likely" if most >= _MOSTLY_BUSY else level
-            said += ": it may not idle at all" if most >= _ALL_BUSY else ""
+            reason += ": it may not idle at all" if most >= _ALL_BUSY else ""
         elif summary.verdict.code == Limit.COMM:  # a rank that is traced arrives later, and its peers wait for it
             level = "likely"
-            said += "; tracing may make ranks wait longer"
+            reason += "; tracing may make ranks wait longer"
         elif summary.verdict.code == Limit.GPU and least < _MOSTLY_BUSY:
             level = "likely"
     elif step_time.recorded_ns(summary) != step_time.step_ns(summary):
-        said += ", as recorded"
-    return Sure(about, level, f"{said}.{more}")
+        reason += ", as recorded"
+    return Sure(about, level, f"{reason}.{more}")
 
 
 def _size(summary: Summary, chosen: Finding) -> Sure:

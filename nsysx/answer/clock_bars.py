@@ -23,8 +23,10 @@ def _reading_bars(summary: Summary, first: Finding | None) -> tuple[Bar, ...]:
     custom = [r for r in rows if r.get("custom")] or rows
     if not custom:
         return ()
-    said = {r["way"]: r["reads_ns"] for r in first.of(EVIDENCE)} if first is not None else {}
-    of_finding = (r for r in rows if (r["kernel_ns"], r["both_ns"]) == (said.get(KERNEL_ITSELF), said.get(BOTH_SIDES)))
+    readings = {r["way"]: r["reads_ns"] for r in first.of(EVIDENCE)} if first is not None else {}
+    of_finding = (
+        r for r in rows if (r["kernel_ns"], r["both_ns"]) == (readings.get(KERNEL_ITSELF), readings.get(BOTH_SIDES))
+    )
     row = next(of_finding, custom[0])
     ways = (
         ("the kernel itself", row["kernel_ns"], Paint.COMPUTE),
@@ -92,12 +94,14 @@ def _turn_bars(summary: Summary) -> tuple[Bar, ...]:
     """
     places = sorted((r for r in summary.of(events.ROWS) if r.get("turns")), key=lambda r: r["site"])
     bars = []
-    for place in places[:_MOST_WINDOWS]:
-        windows = sorted((w for w in summary.of(event_windows.ROWS) if w["site"] == place["site"]), key=_reading_ns)
+    for window_row in places[:_MOST_WINDOWS]:
+        windows = sorted(
+            (w for w in summary.of(event_windows.ROWS) if w["site"] == window_row["site"]), key=_reading_ns
+        )
         if windows:
             two = _Window.of(windows[(len(windows) - 1) // 2]), _Window.of(windows[len(windows) // 2])
             middle = _Window(*(sum(ns) / 2 for ns in zip(*two, strict=True)))
-            bars.append(_window_bar(f"place {place['turn']} of {place['turns']}", middle))
+            bars.append(_window_bar(f"place {window_row['turn']} of {window_row['turns']}", middle))
     return tuple(bars)
 
 

@@ -48,10 +48,10 @@ def also(summary: Summary, chosen: Finding | None, do: Sequence[Action]) -> tupl
     return tuple(replace(a, overlaps=before(summary, named, a.finding)) for a in chosen_lines[:_MOST_ALSO])
 
 
-def before(summary: Summary, named: Sequence[int], place: int) -> tuple[str, ...]:
+def before(summary: Summary, named: Sequence[int], shown: int) -> tuple[str, ...]:
     """Return the codes of the findings named before the one at a place that it overlaps with."""
-    findings, earlier = summary.findings or (), named[: named.index(place)]
-    return tuple(dict.fromkeys(findings[n].code for n in earlier if n in findings[place].overlaps and n != place))
+    findings, earlier = summary.findings or (), named[: named.index(shown)]
+    return tuple(dict.fromkeys(findings[n].code for n in earlier if n in findings[shown].overlaps and n != shown))
 
 
 def _without_numbers(text: str) -> str:
@@ -72,12 +72,12 @@ def _host_code_unseen(summary: Summary) -> bool:
 
 def ask_next(summary: Summary, chosen: Finding | None) -> tuple[str, ...]:
     """Return the commands to run next; REPORT stands for the reports."""
-    said = [f"nsysx explain {chosen.code}"] if chosen else []
+    commands = [f"nsysx explain {chosen.code}"] if chosen else []
     if summary.replay is not None:
-        said.append("nsysx whatif REPORT")
+        commands.append("nsysx whatif REPORT")
     if _host_code_unseen(summary):
-        said.append("nsysx run --python -- CMD")
-    return (*said, "nsysx report REPORT --full", "nsysx report REPORT --html page.html")
+        commands.append("nsysx run --python -- CMD")
+    return (*commands, "nsysx report REPORT --full", "nsysx report REPORT --html page.html")
 
 
 class LongestWait(NamedTuple):

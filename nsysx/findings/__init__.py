@@ -71,9 +71,9 @@ def _given(case: Case, ranked: list[Finding]) -> tuple[Finding, ...]:
     given = _once.give(
         _once.pieces(case.idle, case.ops, case.device), [claim for _, claim in claims], case.step_ns, case.steps
     )
-    for (place, _), part in zip(claims, given, strict=True):
+    for (index, _), part in zip(claims, given, strict=True):
         overlaps = tuple(sorted(claims[other][0] for other in part.overlaps))
-        ranked[place] = replace(ranked[place], own_ns_per_step=part.own_ns, overlaps=overlaps)
+        ranked[index] = replace(ranked[index], own_ns_per_step=part.own_ns, overlaps=overlaps)
     return tuple(ranked)
 
 

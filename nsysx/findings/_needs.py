@@ -38,19 +38,23 @@ def _phases_known(profile: Profile) -> bool:
     return bool((lookup.coded(profile.steady_calls["phase"], dict.fromkeys(_MODEL, 1)) == 1).any())
 
 
-def _inside(case: Case, calls: pl.DataFrame, one: str, several: str) -> tuple[State, str]:
+def _inside(case: Case, calls: pl.DataFrame, singular: str, several: str) -> tuple[State, str]:
     """Return whether the model makes such calls in half of the steps or more, and where it makes most."""
     if 2 * calls.height < case.steps:
-        return "holds", f"no {one} in half of the steady steps"
+        return "holds", f"no {singular} in half of the steady steps"
     if not case.profile.once(_phases_known):
-        return "unknown", f"{case.often(calls.height, one, several)}; whether inside the model is not recorded"
+        return "unknown", f"{case.often(calls.height, singular, several)}; whether inside the model is not recorded"
     inside = _of_model(case, calls)
     if 2 * inside.height < case.steps:
-        return "holds", f"no {one} inside the model in half of the steps"
-    at = list(_PLACE)
-    places = inside.select(pl.col(at).cast(pl.String)).with_columns(pl.col("module").map_elements(folded, pl.String))
-    module, phase, name, _ = places.group_by(at).len().sort("len", *at, descending=[True, False, False, False]).row(0)
-    often = case.often(inside.height, one, several)
+        return "holds", f"no {singular} inside the model in half of the steps"
+    columns = list(_PLACE)
+    places = inside.select(pl.col(columns).cast(pl.String)).with_columns(
+        pl.col("module").map_elements(folded, pl.String)
+    )
+    module, phase, name, _ = (
+        places.group_by(columns).len().sort("len", *columns, descending=[True, False, False, False]).row(0)
+    )
+    often = case.often(inside.height, singular, several)
     return (
         "violated",
         f"{often}, {'' if often.startswith('1 ') else 'most '}in {called(case.profile, module)}.{phase} ({name})",
@@ -91,8 +95,8 @@ def _launches_of_steps(profile: Profile) -> I64:
     steps = profile.steps.cpu
     windows = steps.filter((steps["process"] == profile.process) & steps["steady"]).sort("start_ns")
     starts, ends = windows["start_ns"].to_numpy(), windows["end_ns"].to_numpy()
-    at = np.sort(_of_kinds(profile, Call.LAUNCHES, "start_ns")["start_ns"].to_numpy(), kind="stable")
-    counts = np.searchsorted(at, ends) - np.searchsorted(at, starts)
+    launch_ns = np.sort(_of_kinds(profile, Call.LAUNCHES, "start_ns")["start_ns"].to_numpy(), kind="stable")
+    counts = np.searchsorted(launch_ns, ends) - np.searchsorted(launch_ns, starts)
     return np.asarray(counts[counts > 0], np.int64)
 
 
@@ -126,8 +130,8 @@ def _unlike_steps(profile: Profile) -> tuple[int, int] | None:
     begin = steps.filter((steps["process"] == profile.process) & steps["steady"])["start_ns"].sort().to_numpy()
     if not launched.height or len(begin) < 2:
         return None
-    at = profile.attributed.api_calls["start_ns"].gather(launched["call"]).to_numpy()
-    kinds = launched.select("name", "grid", step=np.searchsorted(begin, at, side="right")).unique()
+    launch_ns = profile.attributed.api_calls["start_ns"].gather(launched["call"]).to_numpy()
+    kinds = launched.select("name", "grid", step=np.searchsorted(begin, launch_ns, side="right")).unique()
     often = kinds.select(pl.len().over("name", "grid")).to_series()
     return kinds.filter(2 * often < len(begin))["step"].n_unique(), len(begin)
 

@@ -63,7 +63,7 @@ class Claims:
 
     def of(self, findings: Sequence[Finding]) -> list[tuple[int, Claim]]:
         """Return the claims of these findings, each with the finding's place among them."""
-        places = {id(finding): place for place, finding in enumerate(findings)}
+        places = {id(finding): index for index, finding in enumerate(findings)}
         return [(places[id(c.finding)], c) for c in self._claims if id(c.finding) in places]
 
 

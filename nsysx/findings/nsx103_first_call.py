@@ -83,12 +83,12 @@ def check(case: Case) -> list[Finding]:
     costs = costs.filter(case.is_call(costs["call"]) & ~aside)
     inside = case.per_step(int(costs["one_time_ns"].sum()))
     clock = _clock(case)
-    said = f"{units.duration(bill)} of CPU time in this run is one-time cost"
+    sentence = f"{units.duration(bill)} of CPU time in this run is one-time cost"
     if clock is not None:
-        said += f"; a clock over the first {clock[0]} steps would read {units.duration(clock[1])} per step"
-        said += f", the steady step is {units.duration(case.recorded_ns)}"
+        sentence += f"; a clock over the first {clock[0]} steps would read {units.duration(clock[1])} per step"
+        sentence += f", the steady step is {units.duration(case.recorded_ns)}"
     if not case.notable(inside, _IN_WINDOW):
-        return case.clear(RULE, f"{said}; the steady steps hold {'next to none' if inside else 'none'} of it")
+        return case.clear(RULE, f"{sentence}; the steady steps hold {'next to none' if inside else 'none'} of it")
     title = f"Steady steps hold one-time costs, {units.duration(inside)} {case.per}"
     worst = costs.sort("one_time_ns", "call", descending=[True, False]).head(6)
     evidence = [
@@ -97,6 +97,13 @@ def check(case: Case) -> list[Finding]:
     ]
     return [
         case.found(
-            RULE, title, f"{said}.", worth=NO_SAVING, cost_ns=inside, fix=fix, evidence=evidence, title_as_recorded=True
+            RULE,
+            title,
+            f"{sentence}.",
+            worth=NO_SAVING,
+            cost_ns=inside,
+            fix=fix,
+            evidence=evidence,
+            title_as_recorded=True,
         )
     ]

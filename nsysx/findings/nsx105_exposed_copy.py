@@ -162,8 +162,8 @@ def check(case: Case) -> list[Finding]:
             detail += f" of {units.bandwidth(limit)} ({row['limit_from']})." if limit else "."
         gpu = f"take {units.duration(exposed)} of GPU time" if case.notable(exposed) else ""
         cpu = f"block the CPU for {units.duration(held)}" if case.notable(held) else ""
-        said = " and ".join(filter(None, (gpu, cpu))) or "take hardly any GPU time"
-        title = f"Copies {way}{case.in_module(row)} {said}"
+        costs = " and ".join(filter(None, (gpu, cpu))) or "take hardly any GPU time"
+        title = f"Copies {way}{case.in_module(row)} {costs}"
         made = calls_of(at_site)
         takes = Takes(ops_of(at_site), began_in(case.idle, made | calls_of(syncs)))
         findings.append(
@@ -174,21 +174,21 @@ def check(case: Case) -> list[Finding]:
 
 def _beside(case: Case, copies: pl.DataFrame, *, made: bool) -> frozenset[int]:
     """Return the calls before which the CPU makes what these copies move, or works with what they brought: the next call's."""
-    at = copies["call"].drop_nulls().to_numpy()
+    calls = copies["call"].drop_nulls().to_numpy()
     api = case.profile.attributed.api_calls
     if made:  # what PyTorch asks before a copy (cudaStreamIsCapturing) comes behind the code that made its data
-        asks = lookup.at(api["kind"], at - 1).eq(Call.OTHER).fill_null(value=False).to_numpy()
-        return frozenset([*at.tolist(), *(at[asks] - 1).tolist()])
-    sync = lookup.at(api["kind"], at + 1).is_in(Call.WAITS).fill_null(value=False).to_numpy()
-    return frozenset([*(at + 1).tolist(), *(at[sync] + 2).tolist()])
+        asks = lookup.at(api["kind"], calls - 1).eq(Call.OTHER).fill_null(value=False).to_numpy()
+        return frozenset([*calls.tolist(), *(calls[asks] - 1).tolist()])
+    sync = lookup.at(api["kind"], calls + 1).is_in(Call.WAITS).fill_null(value=False).to_numpy()
+    return frozenset([*(calls + 1).tolist(), *(calls[sync] + 2).tolist()])
 
 
 def _in_steps(case: Case, copies: pl.DataFrame) -> int:
     """Return in how many steady steps these copies are made."""
     steps = case.profile.steps.cpu
     start = steps.filter((steps["process"] == case.process) & steps["steady"])["start_ns"].sort().to_numpy()
-    at = case.calls.filter(case.calls["call"].is_in(copies["call"].drop_nulls().implode()))["start_ns"].to_numpy()
-    return len(np.unique(np.searchsorted(start, at, side="right")))
+    call_ns = case.calls.filter(case.calls["call"].is_in(copies["call"].drop_nulls().implode()))["start_ns"].to_numpy()
+    return len(np.unique(np.searchsorted(start, call_ns, side="right")))
 
 
 def _out_of_pinned(case: Case, row: Row) -> Fix:

@@ -53,10 +53,8 @@ def _busiest_line(case: Case) -> str:
         return ""
     row = max(busy, key=lambda r: r["time_ns"])
     inside = f", in {row['framework']}" if row["framework"] else ""
-    place = stacks.spoken(row["file"], row["line"], row["function"])
-    return (
-        f" The loader spends {units.share(row['share'], 1)} of its time at {place}{inside} ({row['samples']} samples)."
-    )
+    line_text = stacks.spoken(row["file"], row["line"], row["function"])
+    return f" The loader spends {units.share(row['share'], 1)} of its time at {line_text}{inside} ({row['samples']} samples)."
 
 
 def _place(case: Case) -> Row:

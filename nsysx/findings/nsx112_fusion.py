@@ -79,9 +79,9 @@ def _chains(profile: Profile) -> pl.DataFrame:
     rows = rows[np.lexsort([ops[c].to_numpy()[rows] for c in ("stream", "device")])]
     family = lookup.coded(ops["family"], {name: i for i, name in enumerate(_FUSIBLE)})[rows]
     fusible = (family >= 0) & in_module[rows]
-    place = [ops[c].to_numpy()[rows] for c in ("device", "stream")]
-    place.append(ops["phase"].to_physical().cast(pl.Int64).fill_null(-1).to_numpy()[rows])
-    new = np.logical_or.reduce([np.diff(p, prepend=-2) != 0 for p in (*place, fusible.astype(np.int8))])
+    keys = [ops[c].to_numpy()[rows] for c in ("device", "stream")]
+    keys.append(ops["phase"].to_physical().cast(pl.Int64).fill_null(-1).to_numpy()[rows])
+    new = np.logical_or.reduce([np.diff(p, prepend=-2) != 0 for p in (*keys, fusible.astype(np.int8))])
     # It writes numbers of its own and reads nothing that the kernel before it wrote.
     new |= family == _FUSIBLE.index("random")
     new |= _other_size(ops.select("name", "grid", "block")[rows])
@@ -107,15 +107,15 @@ def _other_size(ops: pl.DataFrame) -> Flags:
     4 says nothing. Others, such as those that concatenate, choose their grid by the GPU.
     """
     by_size = lookup.matching(ops["name"], "elementwise_kernel")
-    known = np.flatnonzero(by_size & (ops["grid"].is_not_null() & ops["block"].is_not_null()).to_numpy())
+    shaped = np.flatnonzero(by_size & (ops["grid"].is_not_null() & ops["block"].is_not_null()).to_numpy())
     sides: list[I64] = []
     for column, fields in (("grid", GRID), ("block", BLOCK)):
-        sides += kernel_shapes.unpacked(ops[column].gather(known), fields)[:3]
-    threads = np.ones(len(known))
+        sides += kernel_shapes.unpacked(ops[column].gather(shaped), fields)[:3]
+    threads = np.ones(len(shaped))
     for side in sides:
         threads *= np.maximum(side, 1)
     sized = np.full(ops.height, np.nan)
-    sized[known] = threads
+    sized[shaped] = threads
     other = np.zeros(ops.height, np.bool_)
     ratio = sized[1:] / sized[:-1]
     other[1:] = (ratio > _SAME_SIZE) | (ratio < 1 / _SAME_SIZE)  # of an unknown size neither is true

@@ -127,8 +127,10 @@ def _fix(case: Case, phase: str | None) -> Fix:
     if phase == "optimizer" and program.optimizer in ("loop", "foreach"):
         if program.optimizer_class not in (None, *FUSABLE):
             return _FUSED
-        known = "" if program.optimizer_class else "  # or the class that the program uses: it is not recorded"
-        code = f"optimizer = torch.optim.{program.optimizer_class or FUSABLE[0]}(model.parameters(), fused=True){known}"
+        comment = "" if program.optimizer_class else "  # or the class that the program uses: it is not recorded"
+        code = (
+            f"optimizer = torch.optim.{program.optimizer_class or FUSABLE[0]}(model.parameters(), fused=True){comment}"
+        )
         return _FUSED._replace(paste=code)
     ways = ["Use one batched or fused operation instead of a loop"]
     if program.torch and not program.compiled:

@@ -97,8 +97,8 @@ def _of_a_checkpoint(case: Case, gaps: pl.DataFrame) -> Flags:
     ops = lookup.having(ops, device=case.device)
     out = (ops["op_kind"] == "memcpy") & (ops["name"] == "DtoH")
     calls = case.profile.attributed.api_calls["start_ns"]
-    at = calls.gather(ops["call"].fill_null(0)).to_numpy()  # of the step in which it is launched
-    step = np.searchsorted(begin, at, side="right")
+    called_ns = calls.gather(ops["call"].fill_null(0)).to_numpy()  # of the step in which it is launched
+    step = np.searchsorted(begin, called_ns, side="right")
     moved = np.zeros(len(begin) + 1, np.int64)
     np.add.at(moved, step, np.where(out.fill_null(False).to_numpy(), ops["bytes"].fill_null(0).to_numpy(), 0))
     saves = moved >= max(SAVED_BYTES, MANY_TIMES * float(np.median(moved[1:])) if len(begin) else 0)
@@ -129,9 +129,9 @@ def _before(case: Case, launches: list[int]) -> tuple[frozenset[int], frozenset[
     return frozenset(calls_before), frozenset(small_calls.filter(case.is_call(small_calls)))
 
 
-def _said(case: Case, row: Row, known: list[_pauses.Kind], ops: pl.Series) -> str:
+def _said(case: Case, row: Row, kinds: list[_pauses.Kind], ops: pl.Series) -> str:
     """Return in words what the thread is known to do in these gaps, which end with ``ops``."""
-    parts = [f"{units.share(row[k.key], row['gaps_ns'])} of that is {k.name}" for k in known]
+    parts = [f"{units.share(row[k.key], row['gaps_ns'])} of that is {k.name}" for k in kinds]
     parts += _os_call(case, ops)
     noted = f"{', and '.join(parts)}." if parts else ""
     if noted and known_lines(case.profile) is None:
@@ -165,12 +165,12 @@ def _what_ran(case: Case, ops: pl.Series) -> str:
     seen = lines.seen.filter(pl.col("op").is_in(ops.to_list()))
     if not seen.height:
         return f"No sample of Python's stack lies in these gaps: {suspects}."
-    place = lines.places.places.with_row_index("place").with_columns(pl.col("place").cast(pl.Int64))
+    places = lines.places.places.with_row_index("place").with_columns(pl.col("place").cast(pl.Int64))
     most = (
         seen.group_by("place")
         .len()
         .sort("len", "place", descending=[True, False])
-        .join(place, on="place")
+        .join(places, on="place")
         .row(0, named=True)
     )
     name = stacks.spoken(most["file"], most["line"], most["function"])
@@ -262,8 +262,8 @@ def check(case: Case) -> list[Finding]:
         worth = case.worth(RemoveHost(before), RemoveCalls(small), cause=RULE.cause)
         ops = stalls.filter(lookup.same_values(row, SITE))["op"]
         cost = case.lost(cost, worth)
-        known = [k for k in _pauses.KINDS if row[k.key] >= _NAMED * row["gaps_ns"]]
-        mostly = next((k for k in known if row[k.key] >= _MOSTLY * row["gaps_ns"]), None)
+        named = [k for k in _pauses.KINDS if row[k.key] >= _NAMED * row["gaps_ns"]]
+        mostly = next((k for k in named if row[k.key] >= _MOSTLY * row["gaps_ns"]), None)
         title = f"GPU idle {units.duration(cost)} {case.per} {_before_what(case, row)}"
         # The verdict counts idle time after a wait toward the wait: without it the thread would have been ahead.
         after = cost - case.taken_by(_ALONE)
@@ -278,7 +278,7 @@ def check(case: Case) -> list[Finding]:
             title += "; CPU cause not recorded"
         detail = (
             f"In {units.several(row['stalls'], 'gap')} in {case.steps} steps (longest: {units.duration(row['longest_ns'])} as recorded) "
-            f"the launching thread makes no CUDA call and the GPU idles. {_said(case, row, known, ops)}"
+            f"the launching thread makes no CUDA call and the GPU idles. {_said(case, row, named, ops)}"
         )
         if case.notable(after):
             detail += _AFTER_A_WAIT.format(units.duration(after))

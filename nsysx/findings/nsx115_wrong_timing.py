@@ -109,8 +109,8 @@ def check(case: Case) -> list[Finding]:
         name = re.sub(r"^void |[<(].*", "", row["name"])[:40]
         title = f"Clocks around {name} read {units.duration(min(reads.values()))} to "
         title += f"{units.duration(max(reads.values()))}, the kernel takes {units.duration(kernel)}"
-        said = ", ".join(f"with {_WAYS[w]} {units.duration(ns)}" for w, ns in reads.items())
-        detail = f"A CPU clock around this operation reads {said}."
+        readings = ", ".join(f"with {_WAYS[w]} {units.duration(ns)}" for w, ns in reads.items())
+        detail = f"A CPU clock around this operation reads {readings}."
         because = ""
         parts = (row["host_ns"], row["api_ns"], kernel, row["sync_return_ns"])
         alone = row["both_ns"] if row["both_ns"] is not None else sum(p or 0 for p in parts)

@@ -65,8 +65,8 @@ def check(case: Case) -> list[Finding]:
         return case.cannot_tell(RULE, missing)
     trace = case.profile.trace
     cards = {(g.process, g.device): g.name for g in trace.capture.gpus if g.process == case.process and g.name}
-    computes = {place: limits.compute for place, limits in trace.limits.items()}
-    if any(not kernel_math.has_tensor_cores(name, computes.get(place)) for place, name in cards.items()):
+    computes = {device: limits.compute for device, limits in trace.limits.items()}
+    if any(not kernel_math.has_tensor_cores(name, computes.get(device)) for device, name in cards.items()):
         return case.clear(RULE, "this GPU has no tensor cores")
     kernels = case.kernels
     tensor = kernel_math.on_tensor_cores(kernels["name"])

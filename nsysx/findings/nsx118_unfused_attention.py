@@ -83,13 +83,13 @@ def _between(case: Case) -> tuple[pl.DataFrame, int]:
     rows, stream = rows[by_stream], stream[by_stream]
     product = lookup.coded(case.ops["family"], {"gemm": 0})[rows] == 0
     softmax = (softmax & ~lookup.matching(case.ops["name"], _OF_LOSS))[rows]
-    row, at = np.flatnonzero(product), np.flatnonzero(softmax)
-    place = np.searchsorted(row, at)
-    inner = (place > 0) & (place < len(row))
+    row, softmax_rows = np.flatnonzero(product), np.flatnonzero(softmax)
+    next_product = np.searchsorted(row, softmax_rows)
+    inner = (next_product > 0) & (next_product < len(row))
     if not inner.any():
         return ops.clear(), 0
-    place = np.unique(place[inner])
-    first, last = row[place - 1] + 1, row[place]
+    next_product = np.unique(next_product[inner])
+    first, last = row[next_product - 1] + 1, row[next_product]
     near = (last - first <= _BETWEEN) & (stream[first - 1] == stream[last])
     first, last = first[near], last[near]
     border = np.zeros(len(rows) + 1, np.int64)

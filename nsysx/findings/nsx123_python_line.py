@@ -89,7 +89,7 @@ def _finding(case: Case, seen: pl.DataFrame, samples: int) -> Finding | None:
     file, line, function = seen.select(_PLACE).row(0)
     (module, _), (phase, _), (framework, part) = (_most(seen, c) for c in ("module", "phase", "framework"))
     where = {"module": module, "phase": phase, "file": file, "line": line}
-    place = stacks.spoken(file, line, function)
+    line_text = stacks.spoken(file, line, function)
     worth = case.bound(cost, "the time the GPU idles while this line runs")
     n = len(seen)
     # As sure as the line's share of all samples.
@@ -102,7 +102,7 @@ def _finding(case: Case, seen: pl.DataFrame, samples: int) -> Finding | None:
     if framework is not None:
         detail += f" {units.share(part, 1)} of its time is spent in {framework}."
     before = f" before work{case.in_module(where)}" if case.in_module(where) else ""
-    title = f"{place} runs{before} while the GPU idles: {units.duration(cost)} {case.per}"
+    title = f"{line_text} runs{before} while the GPU idles: {units.duration(cost)} {case.per}"
     fix = next((text for pattern, text in _FIXES if re.search(pattern, framework or "")), _FIX)
     takes = Takes(idle=_share_of_gaps(case, seen))
     return case.found(RULE, title, detail, worth=worth, cost_ns=cost, where=where, fix=fix, takes=takes)

@@ -40,17 +40,17 @@ def check(case: Case) -> list[Finding]:
     if missing := case.missing("gpu_metrics"):
         return case.cannot_tell(RULE, missing)
     shapes = case.profile.once(kernel_shapes.shapes)
-    known = shapes.drop_nulls("dram")
-    if not known.height:
+    measured = shapes.drop_nulls("dram")
+    if not measured.height:
         return case.cannot_tell(RULE, "no kernel ran alone for ten samples of the memory bandwidth")
-    bound = known.filter(pl.col("limit") == kernel_shapes.DRAM)
+    bound = measured.filter(pl.col("limit") == kernel_shapes.DRAM)
     taken = case.per_step(int(bound["total_ns"].sum()))
     if not case.notable(taken, _FOUND):
-        highest = known.row(int(known["dram"].arg_max() or 0), named=True)
-        said = (
+        highest = measured.row(int(measured["dram"].arg_max() or 0), named=True)
+        sentence = (
             f"kernels at 85 % of the memory bandwidth or more take {case.share(taken)} of the step; the highest reaches"
         )
-        return case.clear(RULE, f"{said} {units.share(highest['dram'], 1)}")
+        return case.clear(RULE, f"{sentence} {units.share(highest['dram'], 1)}")
     share = float((bound["dram"] * bound["total_ns"]).sum()) / float(bound["total_ns"].sum())
     evidence = [
         {

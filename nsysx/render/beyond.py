@@ -26,8 +26,8 @@ _HEADS = (
 def table(summary: Summary, listed: Collection[int], *, redact: bool) -> Grid | None:
     """Return the findings that are not in the list, those that save most first; None where there are none."""
     texts, rows = Texts(redact, 84), []
-    for place, finding in enumerate(summary.findings or ()):
-        if finding.verdict != "found" or place in listed:
+    for lines, finding in enumerate(summary.findings or ()):
+        if finding.verdict != "found" or lines in listed:
             continue
         shown = finding_view.finding_of(finding, summary, texts, 84)
         saving = step_time.saving_ns(summary, finding) or 0
@@ -61,13 +61,13 @@ _RECORD = ". To record it: "
 def absent(shown: View) -> tuple[Absent, ...]:
     """Return what the capture does not hold, all that one option records together; last what the program does not do."""
     groups: dict[str, dict[str, None]] = {}
-    said: dict[str, tuple[str, str]] = {}
+    reasons: dict[str, tuple[str, str]] = {}
     lacks = [(f.title, f.detail, f.fix) for f in shown.findings or () if f.verdict == "cannot_tell"]
     lacks += [(grid.title, grid.reason, "") for grid in shown.grids if not grid.rows]
     for name, text, fix in lacks:
         reason, _, record = text.partition(_RECORD)
         key = record or fix or reason
         groups.setdefault(key, {})[name] = None
-        said.setdefault(key, (reason, record or fix))
-    ordered = sorted(groups, key=lambda key: not said[key][1])
-    return tuple(Absent(tuple(groups[key]), *said[key]) for key in ordered)
+        reasons.setdefault(key, (reason, record or fix))
+    ordered = sorted(groups, key=lambda key: not reasons[key][1])
+    return tuple(Absent(tuple(groups[key]), *reasons[key]) for key in ordered)

@@ -53,18 +53,18 @@ def _where(row: Row) -> Json:
 
 def of(summary: Summary, *, redact: bool = True) -> str:
     """Return the answer of a Summary as JSON. Times are in ns, and per step where ``over`` names steps."""
-    said = answers.build(summary, redact=redact)
+    worded = answers.build(summary, redact=redact)
     content: Json = {
         "schema": BRIEF_SCHEMA,
-        "report": said.facts[0],
-        "verdict": {"code": summary.verdict.code, "sentence": said.sentence},
-        "step": _step(summary, said),
+        "report": worded.facts[0],
+        "verdict": {"code": summary.verdict.code, "sentence": worded.sentence},
+        "step": _step(summary, worded),
         "gpu": _parts(summary),
-        "picture": [_bar(b) for b in said.bars[:_MOST_BARS] if b != bars.step_bar(summary)],
-        "do_first": _do_first(said),
-        "findings": _findings(summary, said),
+        "picture": [_bar(b) for b in worded.bars[:_MOST_BARS] if b != bars.step_bar(summary)],
+        "do_first": _do_first(worded),
+        "findings": _findings(summary, worded),
         "how_sure": [
-            {"about": s.about, "level": s.level, "reason": s.reason, "settle_with": s.command} for s in said.sure
+            {"about": s.about, "level": s.level, "reason": s.reason, "settle_with": s.command} for s in worded.sure
         ],
         "waits": _rows(summary, waits.ROWS, lambda r: r["total_ns"], _wait),
         "launches": _rows(summary, launches.ROWS, lambda r: r["launches"], _launch),
@@ -78,18 +78,18 @@ def of(summary: Summary, *, redact: bool = True) -> str:
             for c in summary.quality
             if c.status == "missing" and c.fix
         ][:_MOST_UNKNOWN],
-        "ask_next": list(said.commands),
+        "ask_next": list(worded.commands),
     }
     content = without_homes(content) if redact else content
     return harmless_json(json.dumps(content, indent=1, ensure_ascii=False)) + "\n"
 
 
-def _step(summary: Summary, said: Worded) -> Json:
+def _step(summary: Summary, worded: Worded) -> Json:
     """Return the step as recorded and without the profiler, with its bounds; null values where there are no steps."""
     real = summary.unprofiled
     low, high = step_time.bounds_ns(summary) or (None, None)
     return {
-        "recorded_ns": said.profiled_ns,
+        "recorded_ns": worded.profiled_ns,
         "unprofiled_ns": step_time.real_step_ns(summary),
         "low_ns": low,
         "high_ns": high,
@@ -122,14 +122,14 @@ def _bar(bar: Bar) -> Json:
 
 def _parts(summary: Summary) -> Json | None:
     """Return what the busiest GPU does in the step, or in the capture where there is none; null without GPU work."""
-    said = summary.verdict
-    if step_time.ledger_row(summary) is None or not said.step_ns:
+    verdict = summary.verdict
+    if step_time.ledger_row(summary) is None or not verdict.step_ns:
         return None
     parts = [{"what": p.label, "ns": round(p.ns), "idle": p.idle} for p in bars.step_parts(summary)]
     stepped = step_time.step_ns(summary) is not None
     return {
         "over": "one step" if stepped else "the whole capture",
-        "total_ns": said.step_ns,
+        "total_ns": verdict.step_ns,
         "busy_ns": sum(p["ns"] for p in parts if not p["idle"]),
         "parts": parts,
     }
@@ -138,37 +138,37 @@ def _parts(summary: Summary) -> Json | None:
 # ---------------------------------------------------------------- findings
 
 
-def _do_first(said: Worded) -> Json:
+def _do_first(worded: Worded) -> Json:
     """Return the first card: the change, and the step before and after it; ``code`` is empty where there is none."""
     return {
-        "code": said.code,
-        "do": said.do,
-        "paste": said.paste,
-        "condition": said.condition,
-        "where": said.where,
-        "now_ns": said.now_ns,
-        "then_ns": said.then_ns,
-        "at_best": said.bound,
-        "tried": list(said.tried[:_MOST_ROWS]),
+        "code": worded.code,
+        "do": worded.do,
+        "paste": worded.paste,
+        "condition": worded.condition,
+        "where": worded.where,
+        "now_ns": worded.now_ns,
+        "then_ns": worded.then_ns,
+        "at_best": worded.bound,
+        "tried": list(worded.tried[:_MOST_ROWS]),
     }
 
 
-def _findings(summary: Summary, said: Worded) -> list[Json]:
+def _findings(summary: Summary, worded: Worded) -> list[Json]:
     findings = [f for f in summary.findings or () if f.verdict == "found"][:_MOST_FINDINGS]
     seen: dict[str, int] = {}
-    return [_finding(f, summary, said, seen) for f in findings]
+    return [_finding(f, summary, worded, seen) for f in findings]
 
 
 def _id(finding: Finding, seen: dict[str, int]) -> str:
     """Return a finding's id: its code and place, which the same finding has in other reports, too."""
-    place = "/".join(_text(finding.where[k], 80) for k in ("module", "phase", "file", "line") if finding.where.get(k))
-    name = finding.code + (f"@{place}" if place else "")
+    where = "/".join(_text(finding.where[k], 80) for k in ("module", "phase", "file", "line") if finding.where.get(k))
+    name = finding.code + (f"@{where}" if where else "")
     seen[name] = seen.get(name, 0) + 1
     return name if seen[name] == 1 else f"{name}#{seen[name]}"
 
 
-def _finding(finding: Finding, summary: Summary, said: Worded, seen: dict[str, int]) -> Json:
-    saving, cost = _saving(finding, summary, said.now_ns), finding.cost_ns_per_step
+def _finding(finding: Finding, summary: Summary, worded: Worded, seen: dict[str, int]) -> Json:
+    saving, cost = _saving(finding, summary, worded.now_ns), finding.cost_ns_per_step
     findings = summary.findings or ()
     scope = finding.scope or summary.steps.scope
     return {
@@ -181,8 +181,8 @@ def _finding(finding: Finding, summary: Summary, said: Worded, seen: dict[str, i
         "cost": None if cost is None else {"value": cost, "unit": "ns per step"},
         "overlaps": " ".join(dict.fromkeys(findings[n].code for n in finding.overlaps)),
         "do": _text(finding.fix, 300),
-        "check": f"nsysx compare {said.facts[0]} AFTER.sqlite",
-        "stop_if": _stop(finding, saving, said.now_ns),
+        "check": f"nsysx compare {worded.facts[0]} AFTER.sqlite",
+        "stop_if": _stop(finding, saving, worded.now_ns),
     }
 
 
@@ -210,17 +210,17 @@ def _stop(finding: Finding, saving: Json | None, now: int | None) -> str:
 
 def _rows(
     summary: Summary,
-    of: TableOf[R],
+    table_of: TableOf[R],
     largest: Callable[[R], float | None],
     make: Callable[[R, Scope | None], Json],
     *,
     only: Callable[[R], bool] = lambda _: True,
 ) -> list[Json] | None:
     """Return the top rows of a table by what ``largest`` says of each; null where the table was not recorded."""
-    table = summary.tables.get(of.key)
+    table = summary.tables.get(table_of.key)
     if table is None or table.rows is None:
         return None
-    rows = sorted(filter(only, summary.of(of)), key=lambda r: -(largest(r) or 0))
+    rows = sorted(filter(only, summary.of(table_of)), key=lambda r: -(largest(r) or 0))
     scope = table.scope if table.scope is None or len(table.scope.processes) < 2 else None
     over = table.scope.label if table.scope else "in the whole capture"
     return [{**make(row, scope), "over": over} for row in rows[:_MOST_ROWS]]

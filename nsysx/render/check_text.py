@@ -65,11 +65,11 @@ def github(verdict: Verdict) -> str:
     for r in _sorted(verdict):
         if r.status == "kept":
             continue
-        place = []
+        fields = []
         if r.file:
-            place.append(f"file={_value(clean(r.file, 300), prop=True)}")
-            place += [f"line={r.line}"] if r.line else []
-        place.append(f"title={_value('nsysx ' + clean(r.name, 80), prop=True)}")
+            fields.append(f"file={_value(clean(r.file, 300), prop=True)}")
+            fields += [f"line={r.line}"] if r.line else []
+        fields.append(f"title={_value('nsysx ' + clean(r.name, 80), prop=True)}")
         level = "error" if r.status == "broken" else "warning"
-        lines.append(f"::{level} {','.join(place)}::{_value(clean(r.detail, 400))}")
+        lines.append(f"::{level} {','.join(fields)}::{_value(clean(r.detail, 400))}")
     return "\n".join(lines) + ("\n" if lines else "")

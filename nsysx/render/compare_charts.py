@@ -94,6 +94,6 @@ def steps(answer: Comparison) -> tuple[tuple[Drawn, ...], str]:
     for side, number, of_capture in captures:
         shown = of_capture[:: max(1, len(of_capture) // _STEPS)]
         places = ((_box(side, ns, ns, shortest, high, units.duration(ns)).left, ns) for ns in shown)
-        boxes = tuple(Box(at * (1 - _STEP / 100), _STEP, side, False, "", units.duration(ns)) for at, ns in places)
+        boxes = tuple(Box(left * (1 - _STEP / 100), _STEP, side, False, "", units.duration(ns)) for left, ns in places)
         rows.append(Drawn(f"{side} {number}", f"{len(of_capture)} steps", "", boxes))
     return tuple(rows), f"from {units.duration(shortest)} to {units.duration(high)}"

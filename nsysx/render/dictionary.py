@@ -32,10 +32,10 @@ def keys() -> list[str]:
 
 def table(key: str) -> str | None:
     """Return one table as text: what it answers, what it covers, each column with type and unit; None where there is none."""
-    known = _tables().get(key.strip())
-    if known is None:
+    title_and_columns = _tables().get(key.strip())
+    if title_and_columns is None:
         return None
-    title, columns, shown = known
+    title, columns, shown = title_and_columns
     lines = [f"{key.strip()}: {title}"]
     lines += textwrap.wrap(shown.intro, 100, initial_indent="  ", subsequent_indent="  ")
     lines.append(f"  Covers: {_COVERS[shown.covers]}")

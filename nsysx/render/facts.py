@@ -125,12 +125,12 @@ def capture_facts(summary: Summary, texts: Texts) -> tuple[Fact, ...]:
             Fact(f"{process_words(summary, gpu.process)}GPU {gpu.device}", ", ".join([texts(gpu.name, 60), *limits]))
         )
     for row in capture.processes[:16]:
-        said = [f"{name} {texts(row[name], 60)}" for name in _PROCESS_FIELDS if row.get(name) not in (None, "")]
-        if said and len(capture.processes) > 1:
-            facts.append(Fact("Process", ", ".join(said)))
+        fields = [f"{name} {texts(row[name], 60)}" for name in _PROCESS_FIELDS if row.get(name) not in (None, "")]
+        if fields and len(capture.processes) > 1:
+            facts.append(Fact("Process", ", ".join(fields)))
     for row in capture.probe[:16]:
-        said = [f"{label(name)} {texts(row[name], 120)}" for name in _PROBE_FIELDS if row.get(name) not in (None, "")]
-        facts.append(Fact("Probe", ", ".join(said)))
+        fields = [f"{label(name)} {texts(row[name], 120)}" for name in _PROBE_FIELDS if row.get(name) not in (None, "")]
+        facts.append(Fact("Probe", ", ".join(fields)))
         facts.extend(Fact("Probe error", texts(error, 300)) for error in (row.get("errors") or ())[:5])
     if capture.exit_code is not None:
         facts.append(Fact("Exit code of the program", str(capture.exit_code)))

@@ -56,9 +56,10 @@ def _one_name(rows: tuple[Row, ...]) -> tuple[Row, ...]:
     texts = [k for k in heads if all(isinstance(row.get(k, ""), str) for row in rows)]
     if len(texts) < 2 or any(bool(row.get(texts[0])) == bool(row.get(texts[1])) for row in rows):
         return rows
-    one, other = texts[:2]
+    first, other = texts[:2]
     return tuple(
-        {one: row.get(one) or row[other], **{k: v for k, v in row.items() if k not in (one, other)}} for row in rows
+        {first: row.get(first) or row[other], **{k: v for k, v in row.items() if k not in (first, other)}}
+        for row in rows
     )
 
 
@@ -120,7 +121,7 @@ def findings_of(summary: Summary, texts: Texts, width: int) -> tuple[FindingView
     if summary.findings is None:
         return None
     first = {a.finding for a in summary.answer.do}
-    rest = [f for place, f in enumerate(summary.findings) if place not in first]
-    shown = [f for place, f in enumerate(summary.findings) if place in first]
+    rest = [f for index, f in enumerate(summary.findings) if index not in first]
+    shown = [f for index, f in enumerate(summary.findings) if index in first]
     shown += [f for verdict in ("found", "cannot_tell", "clear") for f in rest if f.verdict == verdict]
     return tuple(finding_of(f, summary, texts, width) for f in shown)

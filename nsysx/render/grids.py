@@ -192,8 +192,8 @@ def grid(table: Table, *, top: int, redact: bool, width: int) -> Grid:
             made = replace(made, text=f"≈ {made.text}")
         if column.name == "file" and value and row.get("line"):
             function = f" {texts(row['function'], 60)}" if row.get("function") else ""
-            place = f":{int(row['line'])}{function}"
-            return replace(made, text=made.text + place, full=made.full and made.full + place)
+            line_text = f":{int(row['line'])}{function}"
+            return replace(made, text=made.text + line_text, full=made.full and made.full + line_text)
         if column.name == spec.bar and largest and value:
             return replace(made, part=abs(value) / largest)
         return made

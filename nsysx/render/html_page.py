@@ -72,7 +72,7 @@ def _steps_figure(shown: view.View, count: int) -> Figure | None:
 def _lane_words(entry: Timeline) -> str:
     """Return what the lanes show in words: how busy the busiest stream is, and the longest wait."""
     length = max(1, entry.end_ns - entry.start_ns)
-    said = []
+    sentences = []
     busy = [
         (sum(s.end_ns - s.start_ns if s.covered_ns is None else s.covered_ns for s in lane.spans), lane.label)
         for lane in entry.lanes
@@ -80,16 +80,16 @@ def _lane_words(entry: Timeline) -> str:
     ]
     if busy:
         most, label = max(busy)
-        said.append(f"{clean(label, 60)} is busy {units.share(min(most, length), length)} of it")
+        sentences.append(f"{clean(label, 60)} is busy {units.share(min(most, length), length)} of it")
     waits = [
         s for lane in entry.lanes if lane.role == "api" for s in lane.spans if s.backlog_ns and s.covered_ns is None
     ]
     if waits:
         longest = max(waits, key=lambda s: s.backlog_ns)
-        said.append(
+        sentences.append(
             f"the longest wait is {clean(longest.label, 80)}, {units.duration(longest.backlog_ns)} for earlier GPU work"
         )
-    return "; ".join(said)
+    return "; ".join(sentences)
 
 
 def _queue_words(queue: Queue, several: bool) -> str:
@@ -102,8 +102,8 @@ def _queue_words(queue: Queue, several: bool) -> str:
 def _counter_words(counters: Counters) -> str:
     """Return the means of the counters over the window, in words."""
     means = {name: [s for s in shares if s is not None] for name, shares in counters.shares.items()}
-    said = ", ".join(f"{clean(name, 20)} {units.share(sum(s) / len(s), 1)}" for name, s in means.items() if s)
-    return f"{clean(counters.label, 40)}, mean of the window: {said}."
+    means_text = ", ".join(f"{clean(name, 20)} {units.share(sum(s) / len(s), 1)}" for name, s in means.items() if s)
+    return f"{clean(counters.label, 40)}, mean of the window: {means_text}."
 
 
 def _distinct(timelines: Sequence[Timeline]) -> tuple[Timeline, ...]:
@@ -184,8 +184,8 @@ def _matters(summary: Summary, key: str) -> bool:
     shown = summary.tables[key].shown
     if not shown.matters or (shown.stepless and summary.steps.source == "capture"):
         return True
-    of = {summary.verdict.code, *((summary.findings or ())[place].code for place in first_screen.listed(summary))}
-    return not of.isdisjoint(shown.matters)
+    codes = {summary.verdict.code, *((summary.findings or ())[index].code for index in first_screen.listed(summary))}
+    return not codes.isdisjoint(shown.matters)
 
 
 def _groups(summary: Summary, shown: view.View, timelines: int, redact: bool) -> tuple[Group, ...]:

@@ -29,11 +29,11 @@ class Ledger:
     def sentence(self) -> str:
         """Return the ledger in words, largest parts first."""
         top = sorted((p for p in self.parts if p.ns), key=lambda p: -p.ns)[:4]
-        said = ", ".join(
+        shares = ", ".join(
             f"{'idle: ' if p.idle else ''}{p.label} {units.duration(p.ns)} ({units.share(p.ns, self.window_ns)})"
             for p in top
         )
-        return f"{self.label}: {units.duration(self.window_ns)}; {said}."
+        return f"{self.label}: {units.duration(self.window_ns)}; {shares}."
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +122,8 @@ def step_bars(summary: Summary) -> tuple[StepBar, ...]:
         if not length or length < 0:
             continue
         if on_gpu:
-            of = gpu_parts(row)
-            parts = {activity.value: float(of[activity.column] or 0) for activity in Activity}
+            ns_of = gpu_parts(row)
+            parts = {activity.value: float(ns_of[activity.column] or 0) for activity in Activity}
         else:
             parts = {str(k): float(v) for k, v in (row.get("phases") or {}).items() if v}
         bars.append(StepBar(index, float(length), cpu, steady[0] <= index <= steady[1], parts))

@@ -45,8 +45,8 @@ def marks(pictures: Sequence[Timeline], findings: Sequence[Finding]) -> tuple[tu
     for number, finding in enumerate(findings, 1):
         slow = rule_of(finding.code).slug == _OF_SLOW_STEPS
         which = len(pictures) - 1 if slow else 0
-        if pictures and not (slow and which == 0) and (at := _place(pictures[which], finding)) is not None:
-            placed[which].append((number, at.start_ns, at.end_ns))
+        if pictures and not (slow and which == 0) and (span := _place(pictures[which], finding)) is not None:
+            placed[which].append((number, span.start_ns, span.end_ns))
     return tuple(map(tuple, placed))
 
 
@@ -66,22 +66,22 @@ def _place(picture: Timeline, finding: Finding) -> Place | None:
     return max(here, key=lambda p: p.end_ns - p.start_ns, default=None)
 
 
-def _inside(place: Place, finding: Finding) -> bool:
+def _inside(piece: Place, finding: Finding) -> bool:
     """Return whether a place is where a finding is: "*" in its module stands for what differs between several."""
     module, phase = (bare(str(finding.where.get(k) or "")) for k in ("module", "phase"))
     if not module:
-        outside = not finding.where.get("near") or place.module in ("", IN_STEP)
-        return outside and phase in ("", place.phase)
+        outside = not finding.where.get("near") or piece.module in ("", IN_STEP)
+        return outside and phase in ("", piece.phase)
     pattern = r"\d+".join(map(re.escape, module.split("*")))
-    named = re.fullmatch(pattern, bare(place.module)) is not None
-    return (named and phase in ("", place.phase)) or (module == phase == place.phase)
+    named = re.fullmatch(pattern, bare(piece.module)) is not None
+    return (named and phase in ("", piece.phase)) or (module == phase == piece.phase)
 
 
 def legend(pictures: Sequence[Timeline]) -> tuple[tuple[str, bool, str], ...]:
     """Return the colours of the lanes that fill a part of a window worth a word: kind, whether it is idle time, words."""
     filled: dict[tuple[str, bool, str], float] = {}
-    for one, lane in ((picture, lane) for picture in pictures for lane in picture.lanes):
-        idle, window = lane.role == "idle", max(1, one.end_ns - one.start_ns)
+    for timeline, lane in ((picture, lane) for picture in pictures for lane in picture.lanes):
+        idle, window = lane.role == "idle", max(1, timeline.end_ns - timeline.start_ns)
         for span in lane.spans if lane.role != "phases" else ():
             words = clean(span.label, 60) if idle else KIND_NAMES.get(span.kind, "")
             if words and not (idle and span.covered_ns is not None):
@@ -109,7 +109,7 @@ def data(picture: Timeline, *, redact: bool = True, marks: Sequence[Mark] = ()) 
     seen: dict[str, str] = {}
     lanes = []
     for lane, name in zip(picture.lanes, _names(picture.lanes, redact), strict=True):
-        at: list[int] = []
+        numbers: list[int] = []
         fill: dict[int, int] = {}
         before = 0
         for number, span in enumerate(sorted(lane.spans, key=lambda s: s.start_ns)):
@@ -120,7 +120,7 @@ def data(picture: Timeline, *, redact: bool = True, marks: Sequence[Mark] = ()) 
             colour = (
                 phase_colour(kind, seen) if lane.role == "phases" else KIND_COLOURS.get(kind, KIND_COLOURS["other"])
             )
-            at += [
+            numbers += [
                 span.start_ns - before,
                 long,
                 colours.setdefault(colour, len(colours)),
@@ -129,9 +129,9 @@ def data(picture: Timeline, *, redact: bool = True, marks: Sequence[Mark] = ()) 
             before = span.end_ns
             if span.covered_ns is not None and long:
                 fill[number] = min(100, round(100 * span.covered_ns / long))
-        lanes.append({"name": name, "at": at, "fill": fill, "idle": lane.role == "idle"})
+        lanes.append({"name": name, "at": numbers, "fill": fill, "idle": lane.role == "idle"})
     length = max(1, picture.end_ns - picture.start_ns)
-    lines = [(at, clean(name, 60)) for at, name in picture.marks]
+    lines = [(instant, clean(name, 60)) for instant, name in picture.marks]
     whole = {"ns": length, "marks": marks, "lines": lines, "text": list(texts), "colour": list(colours), "lanes": lanes}
     return json.dumps(whole, ensure_ascii=False, separators=(",", ":"))
 

@@ -41,21 +41,21 @@ def escape(text: str) -> str:
 def _words(text: str) -> Iterator[str]:
     """Yield the words and the blanks between them; words with markup signs are code."""
     parts = re.split(r"(\s+)", text)  # every other one is blank
-    at = 0
-    while at < len(parts):
-        word, taken = parts[at], 1
-        if at % 2 == 0 and word not in _ALONE and _MARKUP.search(word):
+    index = 0
+    while index < len(parts):
+        word, taken = parts[index], 1
+        if index % 2 == 0 and word not in _ALONE and _MARKUP.search(word):
             # A name continues over blanks until its brackets are closed.
             opened = _open(word)
-            while opened > 0 and at + taken + 1 < len(parts) and taken < 2 * _LONGEST_NAME:
-                opened += _open(parts[at + taken + 1])
+            while opened > 0 and index + taken + 1 < len(parts) and taken < 2 * _LONGEST_NAME:
+                opened += _open(parts[index + taken + 1])
                 taken += 2
-            whole = "".join(parts[at : at + taken])
+            whole = "".join(parts[index : index + taken])
             yield _code(whole if opened <= 0 else word)
             taken = taken if opened <= 0 else 1
         else:
             yield word
-        at += taken
+        index += taken
 
 
 def _open(word: str) -> int:
@@ -78,5 +78,5 @@ def _code(name: str) -> str:
 
 def render(summary: Summary, *, redact: bool = True) -> str:
     """Return the answer as at most 25 lines of Markdown; home folders and the folders of files are hidden by default."""
-    said = answer.build(summary, redact=redact)
-    return "\n".join(markdown_lines(said, escape)) + "\n"
+    worded = answer.build(summary, redact=redact)
+    return "\n".join(markdown_lines(worded, escape)) + "\n"

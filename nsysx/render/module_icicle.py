@@ -36,11 +36,11 @@ class _Node:
 def _children(rows: Iterable[ModuleRow]) -> dict[str | None, list[ModuleRow]]:
     """Return the rows by their caller; a row whose caller is not in the table is at the top."""
     rows = list(rows)
-    known = {r["path"] for r in rows}
+    paths = {r["path"] for r in rows}
     called: dict[str | None, list[ModuleRow]] = {}
     for row in rows:
         above = row.get("parent")
-        called.setdefault(above if above in known and above != row["path"] else None, []).append(row)
+        called.setdefault(above if above in paths and above != row["path"] else None, []).append(row)
     return called
 
 
@@ -82,7 +82,7 @@ def build(summary: Summary, *, redact: bool = True) -> tuple[LaneBoxes, ...]:
     whole = sum(n.all_ns for n in roots)
     if whole <= 0 or len(summary.of(modules.ROWS)) < 2:
         return ()
-    of = each(summary)
+    per_step = each(summary)
     levels: list[list[Box]] = []
     todo = [(0, 0.0, "", roots)]
     for level, left, above, nodes in todo:  # grows while it is iterated
@@ -94,7 +94,9 @@ def build(summary: Summary, *, redact: bool = True) -> tuple[LaneBoxes, ...]:
                 break  # all that follow are smaller still
             if level == len(levels):
                 levels.append([])
-            levels[level].append(_box(node, left, width, above, of(node.all_ns), of(node.own_ns), of(whole)))
+            levels[level].append(
+                _box(node, left, width, above, per_step(node.all_ns), per_step(node.own_ns), per_step(whole))
+            )
             todo.append((level + 1, left, node.name, node.below))
             left += width
     if sum(map(len, levels)) < 2:  # one box says nothing

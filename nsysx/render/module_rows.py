@@ -31,12 +31,12 @@ def folded(rows: Sequence[Row], columns: Sequence[Column]) -> list[Row]:
             name = f"{name} ({key[1]})"
         taken[name] = taken.get(name, 0) + 1
         names[key] = name if taken[name] == 1 else f"{name} #{taken[name]}"
-    of = {row["path"]: names[_key(row)] for row in rows}
+    name_of = {row["path"]: names[_key(row)] for row in rows}
     sums = [c.name for c in columns if c.sums]
     out: list[Row] = []
     for key, members in groups.items():
         first = members[0]
-        parent = of.get(first.get("parent"), first.get("parent"))
+        parent = name_of.get(first.get("parent"), first.get("parent"))
         row = {**first, "parent": parent}
         if len(members) > 1:
             row |= {name: _sum(members, name) for name in sums}
@@ -47,8 +47,8 @@ def folded(rows: Sequence[Row], columns: Sequence[Column]) -> list[Row]:
 
 def _sum(rows: Sequence[Row], name: str) -> int | None:
     """Return the sum of a column, None where no row has a value."""
-    known = [row[name] for row in rows if row.get(name) is not None]
-    return sum(known) if known else None
+    recorded = [row[name] for row in rows if row.get(name) is not None]
+    return sum(recorded) if recorded else None
 
 
 def _weakest(rows: Sequence[Row]) -> str | None:

@@ -120,7 +120,7 @@ def shorten_column(names: Sequence[str], column: str, width: int) -> list[str]:
     looks: dict[str, set[str]] = {}
     for name, text in zip(names, out, strict=True):
         looks.setdefault(text, set()).add(name)
-    leaves = {name: at for alike in looks.values() if len(alike) > 1 for name, at in _leaving(alike).items()}
+    leaves = {name: cut for alike in looks.values() if len(alike) > 1 for name, cut in _leaving(alike).items()}
     out = [
         _tell_apart(name, text, leaves[name], width) if name in leaves else text
         for name, text in zip(names, out, strict=True)
@@ -139,8 +139,8 @@ def _leaving(names: set[str]) -> dict[str, int]:
     """Return where each name departs from every other one: among sorted names, neighbours are the most alike."""
     ordered = sorted(names)
     shared = [
-        next((i for i, (a, b) in enumerate(zip(one, two, strict=False)) if a != b), min(len(one), len(two)))
-        for one, two in pairwise(ordered)
+        next((i for i, (a, b) in enumerate(zip(first, two, strict=False)) if a != b), min(len(first), len(two)))
+        for first, two in pairwise(ordered)
     ]
     return {name: max(before, after) for name, before, after in zip(ordered, [0, *shared], [*shared, 0], strict=True)}
 

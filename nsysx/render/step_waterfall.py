@@ -22,10 +22,10 @@ class Fall:
 
 def build(summary: Summary) -> tuple[Fall, ...]:
     """Return the parts of the step (what the GPU does, then what it waits for, each largest first) and the whole."""
-    said = summary.verdict
-    if step_time.ledger_row(summary) is None or not said.step_ns or step_time.rank_waited_for(summary) is not None:
+    verdict = summary.verdict
+    if step_time.ledger_row(summary) is None or not verdict.step_ns or step_time.rank_waited_for(summary) is not None:
         return ()  # where ranks are compared, the first screen shows the step as recorded
-    whole = said.step_ns
+    whole = verdict.step_ns
     falls, left = [], 0.0
     for part in sorted(bars.step_parts(summary), key=lambda p: (p.idle, -p.ns)):
         falls.append(_fall(part.label, part.kind, part.idle, part.ns, left, whole))

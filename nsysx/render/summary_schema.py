@@ -28,15 +28,15 @@ def _record(kind: Any, *, nullable: bool = False) -> dict[str, Any]:
 
 def _typed(hint: Any) -> dict[str, Any]:
     """Return the schema of a value with this type, records with all that is in them."""
-    of, inner = get_origin(hint), get_args(hint)
+    outer, inner = get_origin(hint), get_args(hint)
     if is_dataclass(hint):
         hints = get_type_hints(hint)
         return {**_record(hint), "properties": {f.name: _typed(hints[f.name]) for f in fields(hint)}}
-    if of is tuple:
+    if outer is tuple:
         return {"type": "array", "items": _typed(inner[0])}
-    if of is Literal:
+    if outer is Literal:
         return {"enum": list(inner)}
-    if of is UnionType:
+    if outer is UnionType:
         return {"type": [_PLAIN[kind] for kind in inner]}
     return {"type": _PLAIN[hint]} if hint in _PLAIN else {"type": "object"}
 

@@ -190,14 +190,14 @@ def render(summary: Summary, console: Console, *, top: int = 10, sections: Seque
 
     Raises NsysxError for a section that does not exist.
     """
-    known = [*SECTIONS, *(key for key in summary.tables if key not in view.ledger_keys(summary))]
+    names = [*SECTIONS, *(key for key in summary.tables if key not in view.ledger_keys(summary))]
     for name in sections or ():
-        if name not in known:
+        if name not in names:
             what = f"no section is called {clean(name, 60)}"
-            raise NsysxError(what, slug="section-unknown", hint=f"There are: {', '.join(known)}", exit_code=EXIT_USAGE)
+            raise NsysxError(what, slug="section-unknown", hint=f"There are: {', '.join(names)}", exit_code=EXIT_USAGE)
     out = _Out(console)
     folded = _folded(summary) if sections is None else []
-    made = sections if sections is not None else [name for name in known if name not in folded]
+    made = sections if sections is not None else [name for name in names if name not in folded]
     shown = view.build(summary, top=top, width=max(40, out.width - 10), sections=made)
 
     def wanted(name: str) -> bool:

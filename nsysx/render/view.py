@@ -81,8 +81,8 @@ def _label(summary: Summary) -> str:
 
 def _first(summary: Summary) -> Finding | None:
     """Return the finding that the answer is about, None where the advice is about the capture itself."""
-    place = summary.answer.do[-1].finding
-    return None if place is None or summary.findings is None else summary.findings[place]
+    index = summary.answer.do[-1].finding
+    return None if index is None or summary.findings is None else summary.findings[index]
 
 
 def _wait_line(summary: Summary, texts: Texts) -> list[str]:
@@ -90,8 +90,8 @@ def _wait_line(summary: Summary, texts: Texts) -> list[str]:
     wait = others.longest_wait(summary)
     if wait is None:
         return []
-    place = f" in {texts(wait.module, 80)}" if wait.module else ""
-    lasts = f"The longest wait, {texts(wait.api, 80)}{place}, lasts {units.duration(wait.ns)} per step"
+    in_module = f" in {texts(wait.module, 80)}" if wait.module else ""
+    lasts = f"The longest wait, {texts(wait.api, 80)}{in_module}, lasts {units.duration(wait.ns)} per step"
     shorter = f"{units.duration(wait.saving_ns)} shorter" if wait.saving_ns >= 1 else "no shorter"
     line = f"{step_time.told(summary, lasts)}; without it the step is {shorter}"
     if not wait.moves_to:

@@ -77,16 +77,16 @@ def _usual_latency(window: Window) -> int:
 
     What a call copies itself tells nothing about it, unless there is nothing else.
     """
-    known = window.ops.select("call", "stream", "call_start_ns", "end_ns", "latency_ns").drop_nulls("call_start_ns")
-    others = known.join(window.calls.filter(pl.col("kind") == Call.COPY).select("call"), on="call", how="anti")
-    return _median_latency(others) or _median_latency(known)
+    launched = window.ops.select("call", "stream", "call_start_ns", "end_ns", "latency_ns").drop_nulls("call_start_ns")
+    others = launched.join(window.calls.filter(pl.col("kind") == Call.COPY).select("call"), on="call", how="anti")
+    return _median_latency(others) or _median_latency(launched)
 
 
-def _median_latency(known: pl.DataFrame) -> int:
-    called, end, latency = (known[c].to_numpy() for c in ("call_start_ns", "end_ns", "latency_ns"))
+def _median_latency(launched: pl.DataFrame) -> int:
+    called, end, latency = (launched[c].to_numpy() for c in ("call_start_ns", "end_ns", "latency_ns"))
     free = [np.empty(0, np.int64)]
-    for stream in known["stream"].unique().to_list():
-        on_stream = np.flatnonzero((known["stream"] == stream).to_numpy())  # sorted by start
+    for stream in launched["stream"].unique().to_list():
+        on_stream = np.flatnonzero((launched["stream"] == stream).to_numpy())  # sorted by start
         reach = np.maximum.accumulate(end[on_stream])[:-1]
         free.append(latency[on_stream[np.append(True, called[on_stream[1:]] >= reach)]])
     latencies: I64 = np.concatenate(free)
@@ -138,11 +138,11 @@ def _loading(profile: Profile, window: Window) -> dict[int, int]:
     ids = calls["call"].to_numpy()
     result: Counter[int] = Counter()
     for begin, finish in spans.select("start_ns", "end_ns").iter_rows():
-        at, b = max(begin, window.start_ns), min(finish, window.end_ns)
-        i = int(np.searchsorted(starts, at, side="left"))
+        reached, b = max(begin, window.start_ns), min(finish, window.end_ns)
+        i = int(np.searchsorted(starts, reached, side="left"))
         # A fetch that makes API calls itself (pinning) is split at them, and each part counts for the next call.
-        while at < b:
+        while reached < b:
             upto, key = (min(int(starts[i]), b), int(ids[i])) if i < len(starts) else (b, -1)
-            result[key] += upto - at
-            at, i = upto, i + 1
+            result[key] += upto - reached
+            reached, i = upto, i + 1
     return result

@@ -162,8 +162,8 @@ class Replay:
 
     def _bar(self, saving_ns: int) -> int:
         """Return a saving's error bar (ns): the least one, plus the relative uncertainty of the step times the saving."""
-        known = self.unprofiled
-        uncertainty = (known.high_ns - known.low_ns) / (2 * known.step_ns) if known.step_ns else 0.0
+        real = self.unprofiled
+        uncertainty = (real.high_ns - real.low_ns) / (2 * real.step_ns) if real.step_ns else 0.0
         return self.bar_ns + round(abs(saving_ns) * uncertainty)
 
     def blocked_ns(self) -> dict[int, int]:

@@ -84,9 +84,9 @@ def added(profile: Profile, window: Window) -> Added:
     nodes = _graph_nodes(window)
     inside[:-1] += nodes * table.of[GRAPH_NODE].ns * speed
     count(GRAPH_NODE, int(nodes.sum()), table.of[GRAPH_NODE])
-    for name, at in _nvtx(profile, window).items():
-        np.add.at(before, at, table.of[name].ns * speed)
-        count(name, len(at), table.of[name])
+    for name, call_rows in _nvtx(profile, window).items():
+        np.add.at(before, call_rows, table.of[name].ns * speed)
+        count(name, len(call_rows), table.of[name])
     flushed = _flushes(profile, window, before, inside)
     if flushed:
         sums[FLUSH] = (float(flushed),) * 3

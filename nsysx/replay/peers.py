@@ -54,9 +54,9 @@ def waiting(profile: Profile, start_ns: int, end_ns: int) -> Waiting:
     sends = in_window.filter(pl.col("kind") == nccl_notes.SEND_RECEIVE)["ns"].sum()
     if sends < _LEAST_SENDING * (end_ns - start_ns):
         whole = dict(in_window.select("op", "ns").iter_rows())
-        known = profile.other_ranks
-        if known is not None:
-            return Waiting({op: known.waiting_ns.get(op, 0) for op in whole}, whole, by_peers=True)
+        others_facts = profile.other_ranks
+        if others_facts is not None:
+            return Waiting({op: others_facts.waiting_ns.get(op, 0) for op in whole}, whole, by_peers=True)
         waited = _waited(in_window, ops.filter(pl.col("process") != profile.process))
         if len(waited) > _TOGETHER * len(whole):
             return Waiting(waited, whole, by_peers=True)
@@ -96,9 +96,9 @@ def _counterparts(collectives: pl.DataFrame, other: pl.DataFrame) -> I64:
     own_start, own_end = collectives["start_ns"].to_numpy(), collectives["end_ns"].to_numpy()
     after = np.clip(np.searchsorted(end, own_end), 0, len(end) - 1)
     before = np.maximum(after - 1, 0)
-    at = np.where(np.abs(end[before] - own_end) < np.abs(end[after] - own_end), before, after)
-    together = (start[at] < own_end) & (own_start < end[at])
-    return np.where(together, end[at] - start[at], never)
+    nearest = np.where(np.abs(end[before] - own_end) < np.abs(end[after] - own_end), before, after)
+    together = (start[nearest] < own_end) & (own_start < end[nearest])
+    return np.where(together, end[nearest] - start[nearest], never)
 
 
 def communication(profile: Profile) -> list[int]:
@@ -111,6 +111,6 @@ def others(profile: Profile, most: int = _MOST_PEERS) -> Iterator[Profile]:
     communicating = (
         profile.attributed.gpu_ops.filter(pl.col("cls") == Activity.COMM.value)["process"].unique().to_list()
     )
-    known = profile.steps.windows["process"].unique().sort().to_list()
-    for process in [p for p in known if p != profile.process and p in communicating][:most]:
+    processes = profile.steps.windows["process"].unique().sort().to_list()
+    for process in [p for p in processes if p != profile.process and p in communicating][:most]:
         yield replace(profile, steps=replace(profile.steps, process=process), _made={})

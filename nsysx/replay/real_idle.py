@@ -21,13 +21,13 @@ def recorded(profile: Profile) -> pl.DataFrame:
 
 
 def without_tracing(
-    idle: pl.DataFrame, before: Mapping[int, int], span: tuple[int, int], known: Unprofiled, steps: int
+    idle: pl.DataFrame, before: Mapping[int, int], span: tuple[int, int], real: Unprofiled, steps: int
 ) -> pl.DataFrame:
     """Return the idle pieces of ``steps`` steps with ``real_ns``: their shares of the idle time of these steps without a profiler.
 
     ``before`` is op -> idle time before it in the replay (ns), ``span`` the time of the replayed steps on the device. A gap inside
     the span counts with what the replay leaves of it, at most its recorded length, and a gap elsewhere with the same share on
-    average. All are then scaled so that they sum to the idle time of ``known``.
+    average. All are then scaled so that they sum to the idle time of ``real``.
     """
     left = pl.DataFrame(
         {"op": list(before), "_left": list(before.values())}, schema={"op": pl.Int64, "_left": pl.Int64}
@@ -46,7 +46,7 @@ def without_tracing(
         else 1.0
     )
     part_left = gaps["_part"].fill_null(usual).to_numpy() * gaps["ns"].to_numpy()
-    whole = known.step_ns * max(steps, 1) * (1 - known.gpu_busy)
+    whole = real.step_ns * max(steps, 1) * (1 - real.gpu_busy)
     # The running sum is rounded, so that the pieces add up to the whole.
     upto = np.rint(np.cumsum(part_left) * (whole / max(float(part_left.sum()), 1.0))).astype(np.int64)
     return idle.with_columns(pl.Series("real_ns", np.diff(upto, prepend=0)))

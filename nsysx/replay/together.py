@@ -94,8 +94,8 @@ def step_lengths(members: Sequence[Member], transfer: Mapping[int, int]) -> list
     for machine, member in zip(machines, members, strict=True):
         begins = np.array(machine.begins, np.int64).reshape(ROUNDS, -1)
         first = member.cols.first_op[list(member.borders)]
-        at = begins[ROUNDS - 2 :, first]
-        lengths.append(np.diff(np.append(at[0], at[1, 0])))
+        rounds = begins[ROUNDS - 2 :, first]
+        lengths.append(np.diff(np.append(rounds[0], rounds[1, 0])))
     return lengths
 
 

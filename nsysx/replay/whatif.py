@@ -37,8 +37,8 @@ from nsysx.replay.engine import (
 )
 
 
-def _none(option: str, text: str, known: Sequence[str]) -> NsysxError:
-    near = ", ".join(known[:6]) or "nothing in this report"
+def _none(option: str, text: str, names: Sequence[str]) -> NsysxError:
+    near = ", ".join(names[:6]) or "nothing in this report"
     return NsysxError(
         f"{option} {text}: matches nothing", slug="whatif-empty", hint=f"The report has: {near}", exit_code=EXIT_USAGE
     )
@@ -114,8 +114,8 @@ def _sync_calls(profile: Profile, text: str) -> RemoveCalls:
     kinds = {"device": "DeviceSynchronize", "stream": "StreamSynchronize", "event": "EventSynchronize"}
     matches = _matching(syncs, kinds.get(text.lower(), text), ("name",))
     if not matches.height:
-        known = syncs["name"].cast(pl.String).unique().sort().to_list()
-        raise _none("--remove-sync-calls", text, known)
+        names = syncs["name"].cast(pl.String).unique().sort().to_list()
+        raise _none("--remove-sync-calls", text, names)
     return RemoveCalls(frozenset(matches["call"].to_list()))
 
 
@@ -123,8 +123,8 @@ def _fused(profile: Profile) -> Fuse:
     """Return the fusion of the optimizer's launches into one."""
     of_optimizer = profile.steady_calls.filter(pl.col("phase").cast(pl.String) == "optimizer")
     if not of_optimizer.height:
-        known = profile.steady_calls["phase"].cast(pl.String).drop_nulls().unique().sort().to_list()
-        raise _none("--fuse-optimizer", "(phase optimizer)", known)
+        phases = profile.steady_calls["phase"].cast(pl.String).drop_nulls().unique().sort().to_list()
+        raise _none("--fuse-optimizer", "(phase optimizer)", phases)
     return Fuse(frozenset(of_optimizer["call"].to_list()))
 
 
@@ -288,18 +288,18 @@ def lines(profile: Profile, changes: Changes) -> list[str]:
             return bounds(profile, replay)
         what = f"the unchanged replay misses the recorded step by {units.share(replay.error, 1)}: no claims are made"
         raise NsysxError(what, slug="whatif-untrusted", exit_code=EXIT_EMPTY)
-    said = _head(profile, replay)
+    text = _head(profile, replay)
     if not asked:
-        return [*said, "", *_listed(profile, replay)]
+        return [*text, "", *_listed(profile, replay)]
     real_ns, factor = of_steady(replay)
     shown = asked if len(asked) == 1 else [*asked, ("all of it together", None)]
     for words, edit in shown:
         outcome = replay.saving(edit) if edit is not None else replay.saving(*(e for _, e in asked))
-        said += ["", words, *_answer(outcome.scaled(factor), real_ns)]
+        text += ["", words, *_answer(outcome.scaled(factor), real_ns)]
         for other, way in alternatives(edit) if edit is not None else []:
             second = replay.saving(way).scaled(factor)
-            said.append(f"  {other}: step {units.duration(second.step_ns)}, {_worth(second, real_ns)}")
-    return said
+            text.append(f"  {other}: step {units.duration(second.step_ns)}, {_worth(second, real_ns)}")
+    return text
 
 
 def of_steady(replay: Replay) -> tuple[int, float]:
@@ -312,16 +312,16 @@ def of_steady(replay: Replay) -> tuple[int, float]:
 
 def _head(profile: Profile, replay: Replay) -> list[str]:
     """Return how long the step is: as recorded, as replayed, and without the profiler."""
-    steady, known = profile.scope.steps, replay.unprofiled
+    steady, real = profile.scope.steps, replay.unprofiled
     real_ns, recorded_ns = replay.steady()
     recorded = f"recorded   {units.duration(recorded_ns)} a step, mean of {steady} steady steps"
     if replay.steps < steady:
         recorded += f"; {replay.steps} of them are replayed, mean {units.duration(replay.recorded_ns)}"
-    low, high = (units.duration(ns * real_ns / max(known.step_ns, 1)) for ns in (known.low_ns, known.high_ns))
+    low, high = (units.duration(ns * real_ns / max(real.step_ns, 1)) for ns in (real.low_ns, real.high_ns))
     return [
         recorded,
         f"unchanged  {units.duration(replay.unchanged_ns)} replayed, error {units.share(replay.error, 1)}",
-        f"real       {units.duration(real_ns)} without profiler ({low} to {high}, {known.source.replace('_', ' ')}); "
+        f"real       {units.duration(real_ns)} without profiler ({low} to {high}, {real.source.replace('_', ' ')}); "
         "all that follows is in this time",
     ]
 

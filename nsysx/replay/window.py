@@ -122,10 +122,10 @@ def _begun(profile: Profile, cpu: pl.DataFrame, device: int, first: int, last: i
     starts = cpu["start_ns"].to_numpy()
     begun = []
     for step in (first, last + 1):
-        at = int(np.searchsorted(called, starts[step]))
-        if at == len(called) or (step + 1 < len(starts) and called[at] >= starts[step + 1]):
+        first_call = int(np.searchsorted(called, starts[step]))
+        if first_call == len(called) or (step + 1 < len(starts) and called[first_call] >= starts[step + 1]):
             return None
-        begun.append(int(called[at]))
+        begun.append(int(called[first_call]))
     return begun[0], begun[1]
 
 

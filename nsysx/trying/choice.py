@@ -13,15 +13,15 @@ from nsysx.inject.nsysx_probe.changes import Change
 _ONLY_ASKED = frozenset(("nothing",))
 
 
-def named(names: Sequence[str], known: Mapping[str, Change]) -> list[tuple[Change, ...]]:
+def named(names: Sequence[str], every_change: Mapping[str, Change]) -> list[tuple[Change, ...]]:
     """Return the changes of ``--change``. Raises NsysxError, exit code 2, for a name that does not exist."""
-    return [tuple(_one(name.strip(), known) for name in word.split(",")) for word in dict.fromkeys(names)]
+    return [tuple(_one(name.strip(), every_change) for name in word.split(",")) for word in dict.fromkeys(names)]
 
 
-def _one(name: str, known: Mapping[str, Change]) -> Change:
-    if name in known:
-        return known[name]
-    near = difflib.get_close_matches(name, known, 1)
+def _one(name: str, every_change: Mapping[str, Change]) -> Change:
+    if name in every_change:
+        return every_change[name]
+    near = difflib.get_close_matches(name, every_change, 1)
     hint = f"Did you mean {near[0]}? " if near else ""
     raise NsysxError(
         f"--change {name}: no such change", slug="try-change", hint=f"{hint}nsysx try --list has all", exit_code=EXIT_USAGE
@@ -34,19 +34,21 @@ def codes(answer: Answer) -> list[str]:
     return list(dict.fromkeys(code for code in every if code))
 
 
-def advised(wanted: Sequence[str], known: Mapping[str, Change], *, bounds: bool = False) -> list[tuple[Change, ...]]:
+def advised(
+    wanted: Sequence[str], every_change: Mapping[str, Change], *, bounds: bool = False
+) -> list[tuple[Change, ...]]:
     """Return the changes that findings advise, those of the first finding first; bounds are last, and only if asked for."""
     order: dict[str, Change] = {}
     for code in wanted:
-        for change in known.values():
+        for change in every_change.values():
             if code in change.findings:
                 order.setdefault(change.name, change)
     return _real_first(order.values(), bounds=bounds)
 
 
-def every(known: Mapping[str, Change], *, bounds: bool = False) -> list[tuple[Change, ...]]:
+def every(every_change: Mapping[str, Change], *, bounds: bool = False) -> list[tuple[Change, ...]]:
     """Return all changes that are tried without a report; bounds are last, and only if asked for."""
-    return _real_first((c for c in known.values() if c.name not in _ONLY_ASKED), bounds=bounds)
+    return _real_first((c for c in every_change.values() if c.name not in _ONLY_ASKED), bounds=bounds)
 
 
 def _real_first(changes: Iterable[Change], *, bounds: bool) -> list[tuple[Change, ...]]:

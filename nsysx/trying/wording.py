@@ -20,8 +20,8 @@ def listing(changes: list[Change]) -> str:
 
 
 def _alters(alters: str, beware: str) -> str:
-    said = {"memory": "alters memory", "numerics": "alters results", "computation": "a bound"}.get(alters, "")
-    return f" ({beware or said})" if beware or said else ""
+    meaning = {"memory": "alters memory", "numerics": "alters results", "computation": "a bound"}.get(alters, "")
+    return f" ({beware or meaning})" if beware or meaning else ""
 
 
 def _no_winner(result: Result) -> str:
@@ -68,8 +68,8 @@ def sentence(trial: Trial, baseline: Baseline) -> str:
     """Return what came of one change, in one sentence."""
     begin = f"{trial.change}: {_WORDS.get(trial.verdict, trial.verdict)}"
     if trial.verdict in ("fails", "does_not_apply"):
-        at = f" at {trial.where}" if trial.verdict == "fails" and trial.where else ""
-        return f"{begin}: {trial.reason}{at}"
+        where = f" at {trial.where}" if trial.verdict == "fails" and trial.where else ""
+        return f"{begin}: {trial.reason}{where}"
     parts = [begin]
     if trial.low_ns is not None and trial.high_ns is not None:
         parts[0] += f": {trial.does}: {times(baseline.step_ns, trial.step_ns, trial.low_ns, trial.high_ns)}"
@@ -112,8 +112,8 @@ def _results(trial: Trial, baseline: Baseline) -> str:
     steps = baseline.warm_up_steps + baseline.measured_steps
     noise = baseline.weights_difference
     beside = "" if noise is None else f" (two unchanged runs: {_tiny(noise)})"
-    said = f"weights after {several(steps, 'step')} differ by {_tiny(trial.weights_difference)}{beside}"
-    return f"{said}, which it should not do, so it does not win" if trial.other_results else said
+    difference = f"weights after {several(steps, 'step')} differ by {_tiny(trial.weights_difference)}{beside}"
+    return f"{difference}, which it should not do, so it does not win" if trial.other_results else difference
 
 
 def _memory(trial: Trial, baseline: Baseline) -> str:

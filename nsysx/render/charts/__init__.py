@@ -52,4 +52,4 @@ def figures(summary: Summary, *, redact: bool = True) -> Mapping[str, tuple[Figu
         tables = {key: without_homes(t) if key in keys else t for key, t in summary.tables.items()}
         summary = replace(summary, tables=tables, strips=without_homes(summary.strips))
     drawn = [(p.TABLE, p.figure(summary)) for p in of_tables() if p.TABLE in keys]
-    return {key: tuple(f for of, f in drawn if of == key and f is not None) for key in sorted(keys)}
+    return {key: tuple(f for table_key, f in drawn if table_key == key and f is not None) for key in sorted(keys)}

@@ -69,11 +69,11 @@ def strips(entries: Sequence[Strip], rows: Sequence[SpreadRow], width: int = 660
                 axes.axhspan(y - 0.5, y + 0.5, color="#7f7f7f", alpha=0.08, linewidth=0)
             axes.plot([1, 1], [y - 0.48, y + 0.12], color=NEUTRAL, linewidth=0.8)
             _draw_dots(axes, entry, y, medians[index], high)
-            said = (
+            label = (
                 f"{units.count(entry.count)} runs, median {units.duration(medians[index])}: {clean(_verdict(row), 40)}"
             )
             _above(axes, shorten_kernel(clean(entry.name, 200), 50), y, INK, right=False)
-            _above(axes, said, y, NEUTRAL, right=True)
+            _above(axes, label, y, NEUTRAL, right=True)
         axes.set_xscale("log")
         axes.set_xlim(low, high)
         axes.set_xticks(
@@ -109,11 +109,11 @@ def _draw_dots(axes: Any, entry: Strip, y: float, median: float, high: float) ->
     low = 1 / high
     step = 0.48 / max(1, len(entry.durations_ns) - 1)
     places = [(ns / median, y + 0.06 - i * step) for i, ns in enumerate(entry.durations_ns)]
-    inside = [(x, at) for x, at in places if low <= x <= high]
+    inside = [(x, instant) for x, instant in places if low <= x <= high]
     if inside:
         axes.scatter(
             [x for x, _ in inside],
-            [at for _, at in inside],
+            [instant for _, instant in inside],
             s=7,
             color=KIND_COLOURS[Paint.COMPUTE],
             alpha=0.6,
@@ -121,8 +121,8 @@ def _draw_dots(axes: Any, entry: Strip, y: float, median: float, high: float) ->
             rasterized=True,
         )
     for edge, marker, beyond in (
-        (low, "<", [at for x, at in places if x < low]),
-        (high, ">", [at for x, at in places if x > high]),
+        (low, "<", [instant for x, instant in places if x < low]),
+        (high, ">", [instant for x, instant in places if x > high]),
     ):
         if beyond:
             axes.scatter(

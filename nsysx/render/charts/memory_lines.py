@@ -48,7 +48,7 @@ def figure(summary: Summary) -> Figure | None:
     for row in rows:
         device = row["device"] if len(places) > 1 else None
         points.setdefault((device, row["kind"]), []).append((row["time_ns"], row["peak_bytes"]))
-    lines = [MemoryLine(device, kind, tuple(at)) for (device, kind), at in points.items()]
+    lines = [MemoryLine(device, kind, tuple(line_points)) for (device, kind), line_points in points.items()]
     lines = sorted(lines, key=lambda line: -line.peak_bytes)[:6]
     peaks = ", ".join(f"{line.name} peaks at {units.size(line.peak_bytes)}" for line in lines)
     text = f"Memory since the capture began: {peaks}."
@@ -60,7 +60,7 @@ def memory(lines: Sequence[MemoryLine], width: int = 1120, height: int = 230) ->
     with settings():
         drawing = new_figure(width, height)
         axes = drawing.add_axes((0.075, 42 / height, 0.921, 1 - 74 / height))
-        last = max((at for line in lines for at, _ in line.points), default=1)
+        last = max((time_ns for line in lines for time_ns, _ in line.points), default=1)
         most = max((size for line in lines for _, size in line.points), default=1) or 1
         time, unit = time_scale(last)
         divisor, name = next(
@@ -68,7 +68,7 @@ def memory(lines: Sequence[MemoryLine], width: int = 1120, height: int = 230) ->
         )
         for position, line in enumerate(lines):
             points, colour = line.points, _MEMORY_COLOURS.get(line.kind, KIND_COLOURS["other"])
-            x = [at / time for at, _ in points] + [last / time]
+            x = [time_ns / time for time_ns, _ in points] + [last / time]
             y = [size / divisor for _, size in points] + [points[-1][1] / divisor]
             dashes: Any = "solid" if position == 0 else (0, (5, 2))
             axes.plot(
@@ -83,7 +83,7 @@ def memory(lines: Sequence[MemoryLine], width: int = 1120, height: int = 230) ->
             if position == 0:
                 axes.fill_between(x, y, 0, step="post", color=colour, alpha=0.15, linewidth=0)
         axes.set_ylim(0, most / divisor * 1.06)
-        begun = min((at for line in lines for at, size in line.points if size > most / 50), default=0)
+        begun = min((time_ns for line in lines for time_ns, size in line.points if size > most / 50), default=0)
         axes.set_xlim(max(0, begun - 0.03 * (last - begun)) / time, last / time)
         axes.set_xlabel(f"{unit} from the start of the capture", fontsize=8.5, color=NEUTRAL)
         axes.set_ylabel(name, fontsize=8.5, color=NEUTRAL)

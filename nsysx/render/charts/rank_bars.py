@@ -84,9 +84,9 @@ def ranks(rows: Sequence[Row], width: int = 1120) -> Picture:
         axes = drawing.add_axes((0.1, 40 / height, 0.89, _ROW * len(rows) / height))
         y = [len(rows) - 1 - i for i in range(len(rows))]
         _draw_parts(axes, rows, y, divisor)
-        for at, r in zip(y, rows, strict=True):
+        for level, r in zip(y, rows, strict=True):
             text = f"rank {clean(r['rank'], 12)}" + (" (last)" if r.get("straggler") else "")
-            side_text(axes, text, at, (-6, 0), size=8.5)
+            side_text(axes, text, level, (-6, 0), size=8.5)
         axes.set_yticks([])
         axes.spines["left"].set_visible(False)
         axes.set_ylim(-0.5, len(rows) - 0.5)
@@ -136,11 +136,11 @@ def _rank_map(rows: Sequence[Row], divisor: float, unit: str, width: int) -> Pic
     numbers = [clean(r["rank"], 12) for r in rows]
     every = range(0, len(rows), -(-len(rows) // 16))
     axes.set_xticks(every, [numbers[i] for i in every])
-    for at, r in enumerate(rows):
+    for column, r in enumerate(rows):
         if r.get("straggler"):
             axes.annotate(
-                f"rank {numbers[at]}",
-                (at, -0.5),
+                f"rank {numbers[column]}",
+                (column, -0.5),
                 (0, 14),
                 textcoords="offset points",
                 ha="center",

@@ -84,9 +84,11 @@ def timeline(picture: Timeline, *, redact: bool = True, width: int = 1120, span_
                 _draw_counters(last, strip, divisor, window, pixel)
             if position + 1 < len(strips):
                 last.set_xticks([])
-        for at, name in picture.marks:
-            axes.axvline(at / divisor, color=INK, linewidth=0.9, linestyle=(0, (4, 3)), zorder=6)
-            axes.text(at / divisor, len(lanes) - 0.42, clean(name, 60), ha="left", va="bottom", fontsize=8, color=INK)
+        for instant, name in picture.marks:
+            axes.axvline(instant / divisor, color=INK, linewidth=0.9, linestyle=(0, (4, 3)), zorder=6)
+            axes.text(
+                instant / divisor, len(lanes) - 0.42, clean(name, 60), ha="left", va="bottom", fontsize=8, color=INK
+            )
         last.set_xlabel(f"{unit} from the start of the window", fontsize=8.5, color=NEUTRAL)
         last.tick_params(labelsize=8)
         present = {
@@ -104,7 +106,7 @@ def _lane_name(axes: Any, x: float, y: float, text: str) -> None:
 
 def _draw_queue(axes: Any, queue: Queue, divisor: float, window: int, pixel: float) -> None:
     """Draw how much GPU work is launched and has not yet run, with its peak as text."""
-    x = [at / divisor for at in queue.at_ns]
+    x = [instant / divisor for instant in queue.at_ns]
     most = max(max(queue.queued_ns), 1)
     axes.fill_between(
         x, [ns / most for ns in queue.queued_ns], 0, color=KIND_COLOURS[Paint.COMM], alpha=0.55, linewidth=0
@@ -123,13 +125,13 @@ _COUNTER_COLOURS = (NEUTRAL, KIND_COLOURS[Paint.COMPUTE], KIND_COLOURS[Paint.SYN
 
 def _draw_counters(axes: Any, counters: Counters, divisor: float, window: int, pixel: float) -> None:
     """Draw the shares of a device's counters, each as a line, with its name in the same colour."""
-    x = [at / divisor for at in counters.at_ns]
+    x = [instant / divisor for instant in counters.at_ns]
     for position, (name, shares) in enumerate(counters.shares.items()):
         colour = _COUNTER_COLOURS[position % len(_COUNTER_COLOURS)]
         axes.plot(x, [float("nan") if share is None else share for share in shares], color=colour, linewidth=0.9)
-        place = 1 - 0.1 * (len(counters.shares) - position)
+        height = 1 - 0.1 * (len(counters.shares) - position)
         axes.text(
-            place, 1.0, clean(name, 20), transform=axes.transAxes, fontsize=7, color=colour, ha="left", va="bottom"
+            height, 1.0, clean(name, 20), transform=axes.transAxes, fontsize=7, color=colour, ha="left", va="bottom"
         )
     axes.set_xlim(0, window / divisor)
     axes.set_ylim(0, 1.05)
