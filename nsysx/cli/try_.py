@@ -95,6 +95,8 @@ def try_(
     _tell(result, options, outputs, summary)
     if result.interrupted:
         raise KeyboardInterrupt
+    if not result.measured():
+        raise NsysxError(result.stopped, slug="try-nothing", exit_code=EXIT_EMPTY)
 
 
 def _candidates(codes: list[str], every_change: Any, options: Options) -> list[tuple[Any, ...]]:

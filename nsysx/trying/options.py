@@ -25,8 +25,11 @@ class Options:
     budget: Annotated[str, Option("Begin no run after this time: 90s, 10m, 1h, or minutes.", "TIME")] = "10m"
     pairs: Annotated[
         int | None,
-        Option("So many pairs of runs for each change. Default: 3, then more until it is decided.", "N", least=2),
-    ] = None
+        Option(
+            "So many pairs of runs for a change that cannot be turned off and on in one run, and one run for each other. "
+            "Default: 3, then more until it is decided.", "N", least=2,
+        ),
+    ] = None  # fmt: skip
     steps: Annotated[
         int | None,
         Option("Measure this many steps of each run. Default: as many as take 5 s, from 30 to 200.", "N", least=5),

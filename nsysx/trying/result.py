@@ -33,6 +33,7 @@ class Baseline:
 class Trial:
     """One change. ``ratio``: changed over unchanged step, and its interval; ``step_ns`` is that of the baseline times it.
 
+    ``pairs``: of runs or, if the change was turned off and on in one run (``within_a_run``), of blocks of steps.
     ``start_ns``: what the change adds to the first steps. ``pays_after_steps``: after so many steps that is regained.
     ``other_results``: it alters weights more than it should, or is a bound, so it is never among the best. ``does`` is a phrase for people,
     ``note`` what torch said of the change. ``findings`` are the codes of those that advise it.
@@ -48,6 +49,7 @@ class Trial:
     ratio_low: float | None = None
     ratio_high: float | None = None
     pairs: int = 0
+    within_a_run: bool = False
     start_ns: float | None = None
     pays_after_steps: int | None = None
     weights_difference: float | None = None
@@ -78,6 +80,10 @@ class Result:
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values; what is not finite becomes null."""
         return {"schema": SCHEMA, **_plain(asdict(self))}
+
+    def measured(self) -> bool:
+        """Return whether anything is known of any change."""
+        return any(t.pairs or t.verdict != "cannot_tell" for t in self.trials)
 
     def winners(self) -> list[Trial]:
         """Return the changes that made the step faster and compute the same, the best first."""

@@ -33,11 +33,16 @@ _LOG_BYTES = 200_000
 
 @dataclass(frozen=True)
 class Plan:
-    """How many steps warm up and how many are measured; ``seconds``: fewer once they took this long, 0 for never."""
+    """How many steps warm up and how many are measured; ``seconds``: fewer once they took this long, 0 for never.
+
+    After them changes that can be turned off are, in ``pairs`` pairs of blocks of ``block_steps`` steps.
+    """
 
     warm: int
     steps: int
     seconds: float = 0.0
+    pairs: int = 0
+    block_steps: int = 0
 
 
 @dataclass(frozen=True)
@@ -73,6 +78,11 @@ class Run:
         return step_of(self.record)
 
     @property
+    def block_pairs(self) -> list[tuple[float, float]]:
+        """Return the mean step (ns) of each pair of blocks of this run: without the changes, with them."""
+        return pairs_of(self.record)
+
+    @property
     def start_ns(self) -> float:
         """Return what the first steps took more than later ones, by the host's clock."""
         return float(self.record["warm_up_ns"] - self.record["warm"] * self.step_ns)
@@ -80,12 +90,26 @@ class Run:
 
 def step_of(record: Mapping[str, Any]) -> float:
     """Return the length of a step (ns) from the measured ones of a record, NaN if there is none."""
-    lengths = [ns for number, ns in record["steps_ns"].items() if int(number) >= record["warm"]]
+    first, end = record["warm"], record["steps"]
+    lengths = [ns for number, ns in record["steps_ns"].items() if first <= int(number) < end]
     size = len(lengths) // _BLOCKS
     if size < 1:
         return float(statistics.median(lengths)) if lengths else float("nan")
     lengths = lengths[len(lengths) - size * _BLOCKS :]
     return float(statistics.median(sum(lengths[i : i + size]) / size for i in range(0, len(lengths), size)))
+
+
+def pairs_of(record: Mapping[str, Any]) -> list[tuple[float, float]]:
+    """Return the mean step (ns) of each whole pair of blocks in a record: without the changes, with them."""
+    lengths = record.get("steps_ns", {})
+    means: list[tuple[bool, float]] = []
+    for on, first, end in record.get("blocks", ()):
+        steps = [lengths.get(str(number)) for number in range(first, end)]
+        if None in steps or not steps or sum(steps) <= 0:
+            break
+        means.append((on, sum(steps) / len(steps)))
+    ordered = (sorted(pair) for pair in zip(means[::2], means[1::2], strict=False))
+    return [(off, on) for (_, off), (_, on) in ordered]
 
 
 class Runner:
@@ -114,7 +138,7 @@ class Runner:
             **probe_environment(RecordingOptions(), self.users, folder, own_lines=False),
             "NSYSX_FORCE": "1",
             "NSYSX_TIMING": "1",
-            "NSYSX_TRIAL": f"{plan.warm}:{plan.steps}:{plan.seconds:g}",
+            "NSYSX_TRIAL": f"{plan.warm}:{plan.steps}:{plan.seconds:g}:{plan.pairs}:{plan.block_steps}",
             "NSYSX_CHANGE": ",".join(change.name for change in changes),
         }
         for change in changes:
@@ -160,11 +184,11 @@ class Runner:
         reason = where = ""
         kind: Any = outcome
         status = process.returncode
-        if outcome == "ended" and not any(r["ended"] == "measured" for r in records) and status:
+        if any(r["ended"] in ("measured", "so far") for r in records):
+            kind = "measured"  # whatever became of it in its blocks
+        elif outcome == "ended" and status:
             kind = "failed"
             reason, where = of_log(_tail(folder / "output"), status)
-        elif outcome == "ended" and any(r["ended"] == "measured" for r in records):
-            kind = "measured"
         record = _of_job(records)
         first = record.get("first_step_s") or time.time()
         return Run(

@@ -12,22 +12,19 @@ from typing import Any
 
 from nsysx.errors import EXIT_EMPTY, NsysxError
 from nsysx.inject.nsysx_probe.changes import Change
+from nsysx.trying import plans
 from nsysx.trying.options import Options
 from nsysx.trying.result import Baseline, Result, Trial
-from nsysx.trying.run import Limits, Plan, Run, Runner
-from nsysx.trying.verdicts import broken, computes_other, gain, loss_difference, weights_difference
+from nsysx.trying.run import Limits, Run, Runner
+from nsysx.trying.verdicts import broken, computes_other, gain, gain_of_blocks, loss_difference, weights_difference
 from nsysx.units import several
 
-#: Steps that warm up, and those of a program whose step takes longer than `_LONG_S`.
-_WARM, _WARM_LONG, _LONG_S = 10, 3, 2.0
-#: Measured steps of the first run, and how long they may take (s).
-_SCOUT_STEPS, _SCOUT_S = 30, 5.0
-#: Measured steps of a run: as many as take `_ENOUGH_S`, within these limits, but not more than take `_AT_MOST_S`.
-_ENOUGH_S, _AT_MOST_S, _STEPS_LOW, _STEPS_HIGH, _STEPS_LEAST = 5.0, 30.0, 30, 200, 5
 #: A program with fewer steps than this cannot be measured.
 _PROGRAM_LEAST = 8
-#: Pairs that each change gets; more than the second do not decide either.
-_LEAST_PAIRS, _MOST_PAIRS = 3, 20
+#: Pairs that each change gets; more than the second do not decide either, nor do more runs of blocks than `_MOST_RUNS`.
+_LEAST_PAIRS, _MOST_PAIRS, _MOST_RUNS = 3, 20, 5
+#: Pairs of blocks in a run that tell more than a pair of runs.
+_LEAST_BLOCKS = 8
 #: A step this many times the unchanged one is no step any more.
 _HANGS = 10
 
@@ -41,6 +38,7 @@ class _Tried:
     pairs: list[tuple[Run, Run]] = field(default_factory=list)
     unchanged_first: bool = False
     done: bool = False
+    blocks: bool = False  # it was turned off and on in its runs
 
 
 class Session:
@@ -55,7 +53,7 @@ class Session:
         self.show = show
         self.result = Result(list(command))
         self.deadline = time.monotonic() + options.budget_s
-        self.plan = Plan(_WARM, options.steps or _SCOUT_STEPS, 0.0 if options.steps else _SCOUT_S)
+        self.plan = plans.first(options.steps)
         self.unchanged: list[Run] = []
         self.fresh: Run | None = None  # an unchanged run that has just ended and is in no pair
         self.start_s = 0.0
@@ -84,22 +82,25 @@ class Session:
         return self.result
 
     def _scout(self) -> None:
-        """Find the steps of the unchanged program, decide how many to measure, and measure them once."""
+        """Measure the unchanged program; later runs make as many steps as its first one."""
         left = self.deadline - time.monotonic()
         self.show("the unchanged program, to find its steps")
         run = self.runner.run((), self.plan, Limits(left, left, left, self.deadline))
         self._require_steps(run)
         self.start_s = run.start_s
         self.cuda, self.optimizers = run.record["cuda"], run.record["optimizers"]
-        self.plan = self._plan_for(run)
+        if (plan := plans.like(run, self.options.steps)) is not None:
+            self.plan = plan
+            self._add_unchanged(run)
+            self.fresh = run
+            return
+        self.plan = plans.after(run, self.options.steps)
         again = self._run(())
         if again.outcome == "ended" and again.record:  # it makes fewer steps than the plan has
-            self.plan = self._plan_for(again)
+            self.plan = plans.after(again, self.options.steps)
             again = self._run(())
         if again.outcome != "measured":
-            why = again.reason or "it made fewer steps"
-            hint = f"At {again.where}" if again.where else "See that a second start finds everything as the first did"
-            raise _no_steps(f"the program ran once, but not again: {why}", hint)
+            raise _StopError(_not_again(again))
         self._add_unchanged(again)
         self.fresh = again
 
@@ -118,27 +119,19 @@ class Session:
             more = f"the program made {steps} step{'s' if steps != 1 else ''}, too few to measure"
             raise _no_steps(more, f"Let it make at least {_PROGRAM_LEAST}")
 
-    def _plan_for(self, run: Run) -> Plan:
-        """Return how many steps to measure: those that were asked for, or enough; in a program that ends, what it has."""
-        step_s = run.step_ns / 1e9
-        warm = _WARM if not step_s > _LONG_S else _WARM_LONG
-        steps = self.options.steps
-        if steps is None and step_s > 0:
-            steps = min(max(round(_ENOUGH_S / step_s), _STEPS_LOW), _STEPS_HIGH)
-            steps = max(_STEPS_LEAST, min(steps, round(_AT_MOST_S / step_s)))
-        steps = steps or _STEPS_LOW
-        if run.outcome == "ended":  # the last step holds what comes after the loop
-            possible = run.record["steps"] - 1
-            warm = min(warm, max(2, possible // 4))
-            steps = min(steps, possible - warm)
-        return Plan(warm, steps)
-
     def _add_unchanged(self, run: Run) -> None:
         self.unchanged.append(run)
+        self._base()
+
+    def _base(self) -> None:
+        """Bring the baseline up to date. Blocks without a change are the unchanged program, too."""
         steps = [r.step_ns for r in self.unchanged]
+        for tried in self.tried:
+            steps += [statistics.median(off for off, _ in run.block_pairs) for _, run in tried.pairs if tried.blocks]
         self.result.baseline = Baseline(
             statistics.median(steps), min(steps), max(steps), len(steps), self.plan.steps, self.plan.warm,
-            run.record["clock"], _peak(self.unchanged), self._noise(weights_difference), self._noise(loss_difference),
+            self.unchanged[-1].record["clock"], _peak(self.unchanged), self._noise(weights_difference),
+            self._noise(loss_difference),
         )  # fmt: skip
 
     def _noise(self, difference: Callable[[Mapping[str, Any], Mapping[str, Any]], float | None]) -> float | None:
@@ -169,8 +162,9 @@ class Session:
     def _run_unchanged(self) -> Run:
         run = self._run(())
         if run.outcome != "measured":
+            alone = len(self.unchanged) < 2 and not any(tried.pairs for tried in self.tried)
             why = run.reason or "it made no more steps"
-            raise _StopError(f"the unchanged program could not be run again: {why}")
+            raise _StopError(_not_again(run) if alone else f"the unchanged program could not be run again: {why}")
         self._add_unchanged(run)
         return run
 
@@ -186,10 +180,21 @@ class Session:
         if reason := self._lacks(tried.changes):
             tried.trial.verdict, tried.trial.reason, tried.done = "does_not_apply", reason, True
             return
-        while len(tried.pairs) < (self.options.pairs or _LEAST_PAIRS) and not tried.done:
-            self._within_budget(2)
+        wanted = self.options.pairs or _LEAST_PAIRS
+        while len(tried.pairs) < (1 if tried.blocks else wanted) and not tried.done:
+            self._within_budget(1 if self.fresh else 2)
             self._pair(tried)
             self._judge(tried)
+        if len(self.unchanged) < 2 and tried.pairs and tried.trial.alters != "computation":
+            self._compare_unchanged(tried)
+
+    def _compare_unchanged(self, tried: _Tried) -> None:
+        """If results differ with a change, run the unchanged program again: do those of unchanged runs differ as much?"""
+        if not (tried.trial.weights_difference or tried.trial.loss_difference):
+            return
+        self._within_budget(1)
+        self.fresh = self._run_unchanged()
+        self._judge(tried)
 
     def _more_pairs(self) -> None:
         """Give those that are undecided more pairs, in turn."""
@@ -197,10 +202,10 @@ class Session:
             return
         while left := [t for t in self.tried if not t.done and t.trial.verdict == "cannot_tell"]:
             for tried in left:
-                self._within_budget(2)
+                self._within_budget(1 if tried.blocks else 2)
                 self._pair(tried)
                 self._judge(tried)
-                tried.done = tried.done or len(tried.pairs) >= _MOST_PAIRS
+                tried.done = tried.done or len(tried.pairs) >= (_MOST_RUNS if tried.blocks else _MOST_PAIRS)
 
     def _together(self) -> None:
         best: dict[str, Change] = {}
@@ -226,17 +231,23 @@ class Session:
     def _pair(self, tried: _Tried) -> None:
         """Run one pair: A B, then B A, and so on, so that a drift favors neither side.
 
-        Without an unchanged run that has just ended, the change is first: one that fails costs one run.
+        Without an unchanged run that has just ended, the change is first: one that fails costs one run. A change that was turned
+        off and on in its run needs no unchanged run beside it.
         """
         fresh, self.fresh = self.fresh, None
         if not tried.pairs:
             tried.unchanged_first = fresh is not None
-        if (len(tried.pairs) % 2 == 0) == tried.unchanged_first:
+        if not tried.blocks and (len(tried.pairs) % 2 == 0) == tried.unchanged_first:
             before = fresh or self._run_unchanged()
             if (changed := self._run_changed(tried)) is not None:
                 tried.pairs.append((before, changed))
         elif (changed := self._run_changed(tried)) is not None:
-            tried.pairs.append((self._run_unchanged(), changed))
+            alone = tried.blocks or _turned(changed)
+            tried.pairs.append((self.unchanged[-1] if alone else self._run_unchanged(), changed))
+        if len(tried.pairs) == 1:
+            tried.blocks = _turned(tried.pairs[0][1])
+        if tried.blocks:
+            self._base()
 
     def _run_changed(self, tried: _Tried) -> Run | None:
         """Return a measured run with the change made, None if it failed or did not apply, which ends its trial."""
@@ -246,6 +257,8 @@ class Session:
         trial.note = next((s["note"] for s in seen.values() if s["note"]), trial.note)
         missing = [(name, s["why_not"]) for name, s in seen.items() if not s["took"]]
         if run.outcome in ("failed", "hangs") or (run.outcome == "ended" and not missing):
+            if len(self.unchanged) < 2 and not any(t.pairs for t in self.tried):
+                self.fresh = self._run_unchanged()  # is it the change, or does the program refuse a second start?
             trial.verdict, tried.done = "fails", True
             trial.reason = run.reason or self._silent(run)
             trial.where = run.where or trial.where
@@ -269,9 +282,15 @@ class Session:
             if not pairs and not tried.done:
                 trial.reason = trial.reason or f"it was not tried{self.result.stopped and ': '}{self.result.stopped}"
             return
-        measured = gain([(a.step_ns, b.step_ns) for a, b in pairs], [r.step_ns for r in self.unchanged])
+        if tried.blocks:
+            steps = [pair for _, run in pairs for pair in run.block_pairs]
+            measured = gain_of_blocks(steps)
+        else:
+            steps = [(a.step_ns, b.step_ns) for a, b in pairs]
+            measured = gain(steps, [r.step_ns for r in self.unchanged])
         assert baseline.step_ns is not None
-        trial.pairs, trial.verdict = len(pairs), measured.verdict  # type: ignore[assignment]
+        trial.pairs, trial.within_a_run = len(steps), tried.blocks
+        trial.verdict = measured.verdict  # type: ignore[assignment]
         trial.ratio, trial.ratio_low, trial.ratio_high = measured[:3]
         trial.step_ns, trial.low_ns, trial.high_ns = (baseline.step_ns * r for r in measured[:3])
         self._compare_results(trial, pairs)
@@ -286,7 +305,8 @@ class Session:
             trial.pays_after_steps = max(0, math.ceil(trial.start_ns / saved))
         if trial.verdict == "cannot_tell":
             stopped = self.result.stopped
-            trial.reason = f"{len(pairs)} pairs of runs do not decide" + (f"; {stopped}" if stopped else "")
+            of = "blocks of steps" if tried.blocks else "runs"
+            trial.reason = f"{len(steps)} pairs of {of} do not decide" + (f"; {stopped}" if stopped else "")
         else:
             trial.reason = ""
 
@@ -305,6 +325,17 @@ class Session:
 
 class _StopError(Exception):
     """Nothing more can be measured; what was measured is kept."""
+
+
+def _turned(run: Run) -> bool:
+    """Return whether the changes were turned off and on in a run, often enough."""
+    return len(run.block_pairs) >= _LEAST_BLOCKS
+
+
+def _not_again(run: Run) -> str:
+    """Return that the program cannot be started a second time."""
+    why = run.reason or "it made fewer steps"
+    return f"the program ran once, but not again: {why}{f' at {run.where}' if run.where else ''}"
 
 
 def _no_steps(message: str, hint: str) -> NsysxError:

@@ -59,6 +59,26 @@ def gain(pairs: Sequence[tuple[float, float]], unchanged: Sequence[float]) -> Ga
     return Gain(math.exp(middle), math.exp(middle - half), math.exp(middle + half), judge(middle, doubt, MARGIN, LEVEL))
 
 
+def gain_of_blocks(pairs: Sequence[tuple[float, float]]) -> Gain:
+    """Return the gain from pairs of blocks of one process: the median of their ratios, with the interval of the sign test.
+
+    Its ends are two of the ratios themselves, so a block in which another program had the CPU widens nothing. Conover 1999,
+    Practical Nonparametric Statistics, section 3.2.
+    """
+    logs = sorted(math.log(b / a) for a, b in pairs)
+    n, out = len(logs), 0
+    while 2 * sum(math.comb(n, k) for k in range(out + 1)) <= (1 - LEVEL) * 2**n:
+        out += 1  # so many on each side are outside
+    middle = statistics.median(logs) if logs else float("nan")
+    if not out:
+        return Gain(math.exp(middle), 0.0, float("inf"), "cannot_tell")
+    low, high = logs[out - 1], logs[n - out]
+    verdict = "faster" if high < 0 else "slower" if low > 0 else "cannot_tell"
+    if low >= -MARGIN and high <= MARGIN:
+        verdict = "same"
+    return Gain(math.exp(middle), math.exp(low), math.exp(high), verdict)
+
+
 def weights_difference(a: Mapping[str, Any], b: Mapping[str, Any]) -> float | None:
     """Return the largest relative difference between parameters of two runs after the same steps; None if unknown.
 

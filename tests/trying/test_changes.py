@@ -120,6 +120,29 @@ def test_a_read_is_answered_from_the_step_before(ran: Ran, tmp_path: Path) -> No
     assert weights_difference(unchanged.record, bound.record) == 0
 
 
+def test_changes_are_turned_off_and_on_in_blocks_of_one_run(ran: Ran, tmp_path: Path) -> None:
+    """In the blocks without them the program is what it was: its own arguments, a gradient that is zeroed, a collector that runs."""
+    told = "    print(opt.param_groups[0]['fused'], gc.isenabled(), grads, file=open('told', 'a'))\n"
+    loop = LOOP.replace("lr=1e-3)", "lr=1e-3, momentum=0.9)").replace("range(40)", "range(200)")
+    loop = loop.replace("opt.zero_grad();", "opt.zero_grad(set_to_none=False); grads = net.weight.grad is not None;")
+    program = f"import gc\n{HEAD}net = nn.Linear(8, 8)\n{loop}{told}"
+    names = ("fused", "set-to-none", "gc-freeze")
+    made = ran(program, *names, plan=Plan(3, 10, 0.0, 8, 3))
+    assert took(made).keys() == set(names) and all(took(made).values())
+    assert len(made.block_pairs) == 8 and made.record["steps"] == 13, "the blocks come after the measured steps"
+    steps = (tmp_path / "told").read_text().splitlines()
+    on, off = "True False False", "None True True"
+    assert steps[3:13] == [on] * 10
+    blocks = [off, on, on, off] * 4
+    # What a block's last step leaves, its gradients, is seen in the first step of the next one.
+    assert [steps[13 + 3 * n + 1] for n in range(16)] == blocks
+
+
+def test_a_program_that_ends_in_its_blocks_is_measured(ran: Ran) -> None:
+    made = ran(f"{HEAD}net = nn.Linear(8, 8)\n{LOOP}", "nothing", plan=Plan(3, 10, 0.0, 8, 3))
+    assert took(made) == {"nothing": 1} and 3 <= len(made.block_pairs) < 8
+
+
 def test_compile_compiles_a_network_whose_forward_is_torchs_own(ran: Ran) -> None:
     if shutil.which("c++") is None and shutil.which("g++") is None:
         pytest.fail("compile is not tested: torch.compile on the CPU needs a C++ compiler, and there is none here")

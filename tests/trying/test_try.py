@@ -106,7 +106,12 @@ def test_what_helps_wins_and_what_hangs_crashes_or_breaks_the_training_never_doe
     trials = {t["change"]: t for t in result["trials"]}
     fused = trials["fused"]
     assert fused["ratio"] < 1 and fused["verdict"] in ("faster", "cannot_tell"), fused  # others share the CPU
-    assert fused["pairs"] == 2 and fused["where"].endswith("train.py:7") and "fused=True" in fused["paste"]
+    assert (
+        fused["within_a_run"]
+        and fused["pairs"] == 8
+        and fused["where"].endswith("train.py:7")
+        and "fused=True" in fused["paste"]
+    )
     assert fused["weights_difference"] < 1e-4 and result["baseline"]["weights_difference"] == 0
     assert trials["hang"]["verdict"] == "fails" and "no step for 10 s" in trials["hang"]["reason"]
     assert trials["crash"]["verdict"] == "fails"

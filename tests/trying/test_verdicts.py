@@ -17,7 +17,7 @@ from nsysx.trying import choice, verdicts
 from nsysx.trying.failure import of_log
 from nsysx.trying.options import Options
 from nsysx.trying.result import Result, Trial
-from nsysx.trying.run import Run, step_of
+from nsysx.trying.run import Run, pairs_of, step_of
 from nsysx.trying.session import Session
 from nsysx.trying.wording import text
 
@@ -94,7 +94,8 @@ def test_a_change_of_speed_that_alters_weights_does_not_win() -> None:
 
 def test_the_step_leaves_the_warm_up_out() -> None:
     steps = {str(n): 1000 if n < 10 else 10 for n in range(60)}
-    assert step_of({"warm": 10, "steps_ns": steps}) == 10
+    assert step_of({"warm": 10, "steps": 60, "steps_ns": steps}) == 10
+    assert step_of({"warm": 10, "steps": 60, "steps_ns": steps | {str(n): 99 for n in range(60, 200)}}) == 10, "blocks"
 
 
 @pytest.mark.parametrize(
@@ -158,11 +159,83 @@ def scripted(
 def test_pairs_are_run_in_turn_so_that_a_drift_favors_no_side() -> None:
     session, order = scripted(lambda _made: 1e6)
     result = session.measure()
-    assert "".join(order) == "A" + "AB" + "BA" + "AB", "the run that confirms the first one is the first pair's"
+    assert "".join(order) == "AB" + "BA" + "AB", "the first run is the first pair's"
     assert result.trials[0].verdict == "same" and result.baseline.runs == 3
     session, order = scripted(lambda _made: 1e6, ("nothing", "gc-freeze"))
     session.measure()
-    assert "".join(order) == "AABBAAB" + "BA" + "AB" + "BA", "no unchanged run is there: the change is first"
+    assert "".join(order) == "ABBAAB" + "BA" + "AB" + "BA", "no unchanged run is there: the change is first"
+
+
+def with_blocks(session: Session, ratio: Callable[[list[str]], float], count: int = 30) -> None:
+    """Let changed runs of a session have ``count`` pairs of blocks, each with a step a bit different, and those of a start."""
+    run = session.runner.run
+    source = random.Random(2)
+
+    def blocks(made: Any, plan: Any, limits: Any) -> Run:
+        done = run(made, plan, limits)
+        if made:
+            begins, steps, ran = 60, done.record["steps_ns"], []
+            for block in range(2 * count):
+                on = block % 4 in (1, 2)
+                ran.append((on, begins + 1, begins + 3))
+                slower = source.gauss(1, 0.01) * (50 if block == 7 else 1)
+                steps |= {
+                    str(begins + n): 1e6 * slower * (ratio([c.name for c in made]) if on else 1) for n in range(3)
+                }
+                begins += 3
+            done.record["blocks"] = ran  # type: ignore[index]
+        return done
+
+    session.runner.run = blocks  # type: ignore[method-assign]
+
+
+def test_a_change_that_is_turned_off_and_on_in_its_run_costs_one_start() -> None:
+    session, order = scripted(lambda _made: 1e6 * len(order), ("compile", "compile-dynamic", "nothing"))
+    with_blocks(session, lambda made: 0.5 if made == ["compile"] else 1.2 if made == ["compile-dynamic"] else 1.0)
+    result = session.measure()
+    assert "".join(order)[:4] == "ABBB", "starts differ by whole numbers, and nobody looks at that"
+    assert order.count("A") == 1
+    trials = {t.change: t for t in result.trials}
+    one = trials["compile"]
+    assert (one.verdict, one.within_a_run, one.pairs) == ("faster", True, 30)
+    assert 0.49 < one.ratio_low < one.ratio < one.ratio_high < 0.51  # type: ignore[operator]
+    assert trials["compile-dynamic"].verdict == "slower" and trials["compile-dynamic"].pairs == 30
+    assert trials["nothing"].verdict in ("same", "cannot_tell")
+    assert "pairs of runs" not in text(result)
+
+
+def test_blocks_that_are_too_few_leave_a_change_to_pairs_of_runs() -> None:
+    session, order = scripted(lambda _made: 1e6)
+    with_blocks(session, lambda _made: 0.1, count=7)
+    result = session.measure()
+    assert "".join(order) == "AB" + "BA" + "AB" and not result.trials[0].within_a_run
+    assert result.trials[0].verdict == "same"
+
+
+def test_the_interval_of_blocks_holds_the_truth_and_what_disturbs_few_of_them_does_not_widen_it() -> None:
+    source, missed, widths = random.Random(3), 0, []
+    for _ in range(400):
+        pairs = []
+        for _ in range(30):
+            now = source.gauss(100, 10)  # the host drifts
+            stolen = 1 + 9 * (source.random() < 0.05)
+            pairs.append((now * source.gauss(1, 0.02) * stolen, now * 0.9 * source.gauss(1, 0.02)))
+        gain = verdicts.gain_of_blocks(pairs)
+        missed += not gain.low <= 0.9 <= gain.high
+        widths.append(gain.high - gain.low)
+    assert missed <= 400 * 0.04, "at 98 %"
+    assert sorted(widths)[200] < 0.04
+    assert verdicts.gain_of_blocks([(1.0, 0.5)] * 6).verdict == "cannot_tell", "six are not enough for 98 %"
+    assert verdicts.gain_of_blocks([(1.0, 0.5)] * 7).verdict == "faster"
+    assert verdicts.gain_of_blocks([(1.0, 1.004)] * 8).verdict == "same"
+
+
+def test_blocks_of_a_record_are_paired_and_what_broke_off_is_left_out() -> None:
+    steps = {str(n): 10.0 if n in (1, 2, 10, 11) else 5.0 for n in range(14)}
+    ran = [[False, 1, 3], [True, 4, 6], [True, 7, 9], [False, 10, 12], [False, 13, 15]]
+    assert pairs_of({"steps_ns": steps, "blocks": ran}) == [(10.0, 5.0)] * 2
+    assert pairs_of({"steps_ns": steps, "blocks": ran[:3]}) == [(10.0, 5.0)]
+    assert pairs_of({}) == []
 
 
 def test_what_is_measured_is_kept_when_the_unchanged_program_fails_later() -> None:
@@ -171,7 +244,7 @@ def test_what_is_measured_is_kept_when_the_unchanged_program_fails_later() -> No
 
     def fails_late(made: Any, plan: Any, limits: Any) -> Run:
         done = run(made, plan, limits)
-        if len(order) > 5 and not made:
+        if len(order) > 4 and not made:
             done.outcome = "failed"
             done.reason = "OSError: address already in use"
         return done

@@ -1,8 +1,9 @@
 """A run of ``nsysx try``: times warm-up and measured steps without a profiler, with or without changes, and ends the program.
 
-``NSYSX_TRIAL=W:N:S``: W steps to warm up, then N that are measured, or fewer (at least `_LEAST`) once they took S seconds (0: never
-fewer). Then the parameters and the losses are read, trial-<pid>.json is written, and the process waits to be killed. Before that,
-nothing is read and nothing waits for the device. ``beat-<pid>`` holds the number of steps that were begun, as 8 bytes.
+``NSYSX_TRIAL=W:N:S:P:B``: W steps to warm up, then N that are measured, or fewer (at least `_LEAST`) once they took S seconds (0:
+never fewer). Then the parameters and the losses are read. If the changes can be turned off and on, P pairs of blocks of B steps
+follow. At last trial-<pid>.json is written, and the process waits to be killed. Before that, nothing is read and nothing waits
+for the device. ``beat-<pid>`` holds the number of steps that were begun, as 8 bytes.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from . import changes
+from .blocks import Blocks
 from .interrupts import of_program
 from .timing import Timing
 
-#: Least number of measured steps.
-_LEAST = 5
+#: Least number of measured steps, and of those that took many times S seconds.
+_LEAST, _LEAST_LONG, _MANY = 30, 5, 6
 #: How long a finished process waits to be killed (s).
 _WAIT_S = 60.0
 #: Numbers of a parameter that its projection covers.
@@ -34,15 +36,19 @@ class Trial(Timing):
 
     def __init__(self, torch: Any, environ: Mapping[str, str]) -> None:
         super().__init__(torch, None)
-        warm, steps, seconds = environ["NSYSX_TRIAL"].split(":")
+        warm, steps, seconds, pairs, size = environ["NSYSX_TRIAL"].split(":")
         self.environ = environ
         self.warm, self.steps, self.seconds = int(warm), int(steps), float(seconds)
+        self.pairs, self.block_steps = int(pairs), int(size)
+        self.blocks: Blocks | None = None
+        self.results: dict[str, Any] | None = None
         self.index = -1
         self.pid = os.getpid()
         self.written = False
         self.optimizers: Callable[[], list[Any]] = list
         self.watches: dict[str, changes.Watch] = {}
         self.losses: dict[str, list[Any]] = {"first": [], "last": []}
+        self._lost_in = -1  # the step whose losses were kept last
         self.began_ns = 0  # the first measured step, by the host's clock
         self.first_step_s: float | None = None
         self._beat: Any = None
@@ -59,10 +65,12 @@ class Trial(Timing):
 
     def border(self, index: int | None) -> None:
         """Note that step ``index`` begins here or, with None, that the open one ends; after the last one, end the run."""
+        if index is not None and self.blocks is not None:
+            self.blocks.begin(index)
         super().border(index)
         if index is None:
             if self._complete():
-                self._finish()
+                self._go_on()
             return
         self.index = index
         if index == self.warm:
@@ -80,7 +88,22 @@ class Trial(Timing):
         done = self.index + 1 - self.warm
         if done >= self.steps:
             return True
-        return bool(self.seconds) and done >= _LEAST and time.perf_counter_ns() - self.began_ns > self.seconds * 1e9
+        if not self.seconds or done < _LEAST_LONG:
+            return False
+        took = (time.perf_counter_ns() - self.began_ns) / 1e9
+        return took > self.seconds * (1 if done >= _LEAST else _MANY)
+
+    def _go_on(self) -> None:
+        """After the measured steps, begin with blocks if the changes can be turned off; after the blocks, end the run."""
+        if self.blocks is None:
+            turned = self.watches and all(watch.turns for watch in self.watches.values())
+            if not self.pairs or not turned:
+                self._finish()
+            else:
+                self.write("so far")
+                self.blocks = Blocks(self.watches, self.index + 1, self.block_steps, self.pairs)
+        elif self.blocks.over(self.index):
+            self._finish()
 
     def _show(self, steps: int) -> None:
         if self._beat is None:
@@ -92,14 +115,21 @@ class Trial(Timing):
         struct.pack_into("=q", self._beat, 0, steps)
 
     def before_backward(self, roots: Any) -> None:
-        """Keep the loss of the first and of the last step; it is read when the measured steps are over."""
-        which = "first" if self.index == 0 else "last" if self.index == self.warm + self.steps - 1 else ""
-        if not which:
+        """Keep the loss of the first and of the last step; it is read when the measured steps are over.
+
+        If nobody knows which step is the last, each may be: then the tensor itself is kept, not a copy.
+        """
+        last = self.warm + self.steps - 1
+        which = "first" if self.index == 0 else "last" if self.index == last or self.seconds else ""
+        if not which or self.results is not None:
             return
+        if self.index != self._lost_in:
+            self._lost_in, self.losses[which] = self.index, []
         for root in roots if isinstance(roots, (tuple, list)) else (roots,):
             capturing = root.is_cuda and self.torch.cuda.is_current_stream_capturing()
             if root.numel() == 1 and not capturing:
-                self.losses[which].append(root.detach().clone())
+                kept = root.detach()
+                self.losses[which].append(kept if self.seconds and self.index else kept.clone())
 
     # ---- the end ----------------------------------------------------------------------------------------------------
 
@@ -119,26 +149,37 @@ class Trial(Timing):
         os._exit(0)
 
     def write(self, how: str) -> None:
-        """Write trial-<pid>.json once, completely or not at all."""
+        """Write trial-<pid>.json, completely or not at all: once the steps are measured, and at the end, with the blocks.
+
+        A program that ends in its blocks has measured its steps.
+        """
         if self.written or os.getpid() != self.pid or (how == "exit" and self.index < 0):
             return
-        self.written = True
-        for watch in self.watches.values():
-            for work in watch.at_end:
-                work()
-        record = {**self.record(), **self._context(), "ended": how}
-        try:
-            with self.torch.no_grad():
-                record["weights"] = self._weights()
-                record["losses"] = {which: [float(v) for v in kept] for which, kept in self.losses.items()}
-        except Exception as error:
-            if of_program(error):
-                raise
-            record["weights"], record["why_no_weights"] = None, f"{type(error).__name__}: {error}"
+        self.written = how != "so far"
+        how = "measured" if self.results is not None else how
+        self.results = self.results or self._results()
+        ran = [] if self.blocks is None else self.blocks.ran
+        record = {**self.record(), **self.results, "blocks": ran, "ended": how}
         file = Path(self.environ["NSYSX_PROBE_DIR"]) / f"trial-{self.pid}.json"
         scratch = file.with_suffix(".tmp")
         scratch.write_text(json.dumps(record), encoding="utf-8")
         scratch.replace(file)
+
+    def _results(self) -> dict[str, Any]:
+        """Return what the measured steps left: the context, what the changes say, parameters and losses."""
+        for watch in self.watches.values():
+            for work in watch.at_end:
+                work()
+        results = self._context()
+        try:
+            with self.torch.no_grad():
+                results["weights"] = self._weights()
+                results["losses"] = {which: [float(v) for v in kept] for which, kept in self.losses.items()}
+        except Exception as error:
+            if of_program(error):
+                raise
+            results["weights"], results["why_no_weights"] = None, f"{type(error).__name__}: {error}"
+        return results
 
     def _context(self) -> dict[str, Any]:
         torch = self.torch

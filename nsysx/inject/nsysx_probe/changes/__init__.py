@@ -2,7 +2,7 @@
 
 A file has ``CHANGES``, a tuple of `Change`. ``NSYSX_CHANGE=name,name`` makes these in a process, right after torch was imported;
 ``NSYSX_CHANGES`` names a folder with more files of the kind. A change does what its pasted lines would do, and no more. It tells
-its `Watch` when it took effect, or why it does not apply.
+its `Watch` when it took effect, or why it does not apply, and, if it can be undone between two steps, how.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ALTERS = ("speed", "numerics", "memory", "computation")
 
 #: The files of this folder, in the order in which their changes are tried without a report: what is quick to try comes first.
 FILES = (
-    "optimizers", "tf32", "cuda", "loading", "garbage", "distributed", "attention", "threads", "compiling", "graphed",
+    "optimizers", "tf32", "cuda", "loading", "copies", "garbage", "distributed", "attention", "threads", "compiling", "graphed",
     "mixed_precision", "reads", "batches", "skipped_update", "nothing",
 )  # fmt: skip
 
@@ -47,9 +47,15 @@ class Change:
 
 
 class Watch:
-    """What one change reports while the program runs: how often it took effect, where first, or why it does not apply."""
+    """What one change reports while the program runs: how often it took effect, where first, or why it does not apply.
+
+    A change that can be undone while the program runs says so by `can_turn`. What it wraps then asks ``on``, which is False in
+    steps without it.
+    """
 
     def __init__(self) -> None:
+        self.on = True
+        self.turns: Callable[[bool], Any] | None = None
         self.count = 0
         self.where = ""
         self.why_not = ""
@@ -57,6 +63,16 @@ class Watch:
         self.at_step: dict[int, list[Callable[[], Any]]] = {}
         self.each_step: list[Callable[[], Any]] = []
         self.at_end: list[Callable[[], Any]] = []
+
+    def can_turn(self, turns: Callable[[bool], Any] = bool) -> None:
+        """Say that the change can be turned off and on between steps; ``turns(on)`` does what asking ``on`` does not."""
+        self.turns = turns
+
+    def turn(self, on: bool) -> None:
+        """Turn the change off or on."""
+        assert self.turns is not None
+        self.on = on
+        self.turns(on)
 
     def took(self, *, here: bool = True) -> None:
         """Note that the change took effect, ``here`` in the line of the program that is being run."""

@@ -14,26 +14,32 @@ _RUNNING: list[Callable[..., Any]] = []
 
 
 def with_arguments(owner: Any, change: Callable[[dict[str, Any]], Any]) -> None:
-    """Let ``change`` alter the arguments of each object of a class before it is made. They come by name; ``self`` stays out."""
+    """Let ``change`` alter the arguments of each object of a class before it is made. They come by name; ``self`` stays out.
+
+    What it returns, unless None, is called with the object once it is made.
+    """
     original = owner.__init__
     signature = inspect.signature(original)
 
     @functools.wraps(original)
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         if change in _RUNNING:
-            return original(self, *args, **kwargs)  # type: ignore[no-any-return]
+            original(self, *args, **kwargs)
+            return
         bound = signature.bind(self, *args, **kwargs)
         named = dict(bound.arguments)
         named.pop(next(iter(signature.parameters)))
         for name, parameter in signature.parameters.items():
             if parameter.kind is parameter.VAR_KEYWORD:
                 named.update(named.pop(name, {}))
-        change(named)
+        meet = change(named)
         _RUNNING.append(change)
         try:
-            return original(self, **named)  # type: ignore[no-any-return]
+            original(self, **named)
         finally:
             _RUNNING.remove(change)
+        if meet is not None:
+            meet(self)
 
     owner.__init__ = init
 

@@ -33,7 +33,12 @@ def _with(**options: Any) -> Callable[[Any, Watch], None]:
 
         def meet(module: Any, _args: Any, _kwargs: Any) -> None:
             module._compiled_call_impl = torch.compile(whole(module), **options)
+            compiled.append((module, module._compiled_call_impl))
             watch.took()
+
+        def turn(on: bool) -> None:
+            for module, call in compiled:
+                module._compiled_call_impl = call if on else None
 
         def look() -> None:
             counters = getattr(sys.modules.get("torch._dynamo.utils"), "counters", {})
@@ -45,8 +50,10 @@ def _with(**options: Any) -> Callable[[Any, Watch], None]:
             notes += [f"CUDA graphs left out {skips} times"] if skips else []
             watch.note = ", ".join(notes)
 
+        compiled: list[tuple[Any, Any]] = []
         Networks(torch, watch, meet)
         watch.at_end.append(look)
+        watch.can_turn(turn)
 
     return arm
 

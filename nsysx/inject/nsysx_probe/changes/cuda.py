@@ -11,19 +11,29 @@ from ._wrapping import Networks, convolutions
 def _no_synchronize(torch: Any, watch: Watch) -> None:
     watch.why_not = "torch.cuda.synchronize is not called"
 
+    original = torch.cuda.synchronize
+
     def synchronize(device: Any = None) -> None:
-        watch.took()
+        if not watch.on:
+            return original(device)  # type: ignore[no-any-return]
+        return watch.took()
 
     torch.cuda.synchronize = synchronize
+    watch.can_turn()
 
 
 def _no_empty_cache(torch: Any, watch: Watch) -> None:
     watch.why_not = "torch.cuda.empty_cache is not called"
 
+    original = torch.cuda.empty_cache
+
     def empty_cache() -> None:
-        watch.took()
+        if not watch.on:
+            return original()  # type: ignore[no-any-return]
+        return watch.took()
 
     torch.cuda.empty_cache = empty_cache
+    watch.can_turn()
 
 
 def _expandable(torch: Any, watch: Watch) -> None:
@@ -64,9 +74,16 @@ def _channels_last(torch: Any, watch: Watch) -> None:
             watch.why_not = "its weights are channels last already"
             return
         module.to(memory_format=torch.channels_last)
+        changed.append(module)
         watch.took()
 
+    def turn(on: bool) -> None:
+        for module in changed:
+            module.to(memory_format=torch.channels_last if on else torch.contiguous_format)
+
+    changed: list[Any] = []
     Networks(torch, watch, meet)
+    watch.can_turn(turn)
 
 
 CHANGES = (

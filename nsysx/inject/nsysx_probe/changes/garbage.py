@@ -22,7 +22,17 @@ def _arm(_torch: Any, watch: Watch) -> None:
         gc.disable()
         watch.took(here=False)
 
+    def turn(on: bool) -> None:
+        if on:
+            gc.collect()
+            gc.freeze()
+            gc.disable()
+        else:
+            gc.unfreeze()
+            gc.enable()
+
     watch.at_step.setdefault(2, []).append(freeze)
+    watch.can_turn(turn)
 
 
 CHANGES = (

@@ -18,10 +18,18 @@ def _arm(torch: Any, watch: Watch) -> None:
             watch.why_not = "the network is not trained"
         else:
             samples = tuple(a.detach().clone().requires_grad_(a.requires_grad) for a in args)
+            before = module.forward
             torch.cuda.make_graphed_callables(module, samples)
+            forwards.append((module, before, module.forward))
             watch.took()
 
+    def turn(on: bool) -> None:
+        for module, before, graphed in forwards:
+            module.forward = graphed if on else before
+
+    forwards: list[tuple[Any, Any, Any]] = []
     Networks(torch, watch, meet)
+    watch.can_turn(turn)
 
 
 CHANGES = (

@@ -16,10 +16,17 @@ def _arm(torch: Any, watch: Watch) -> None:
         if torch.is_autocast_enabled(kind):
             watch.why_not = "autocast is on already"
             return
-        module.forward = torch.autocast(kind, dtype=torch.bfloat16)(module.forward)
+        forwards.append((module, module.forward, torch.autocast(kind, dtype=torch.bfloat16)(module.forward)))
+        module.forward = forwards[-1][2]
         watch.took()
 
+    def turn(on: bool) -> None:
+        for module, before, cast in forwards:
+            module.forward = cast if on else before
+
+    forwards: list[tuple[Any, Any, Any]] = []
     Networks(torch, watch, meet)
+    watch.can_turn(turn)
 
 
 CHANGES = (

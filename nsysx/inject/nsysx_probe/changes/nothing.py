@@ -9,6 +9,7 @@ from . import Change, Watch
 
 def _arm(_torch: Any, watch: Watch) -> None:
     watch.took(here=False)
+    watch.can_turn()
 
 
 CHANGES = (Change("nothing", "no change at all", "", _arm),)

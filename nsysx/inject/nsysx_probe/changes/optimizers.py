@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -15,13 +16,23 @@ def _with(argument: str, other: str) -> Callable[[Any, Watch], None]:
     def arm(torch: Any, watch: Watch) -> None:
         watch.why_not = f"no optimizer with the argument {argument} was made"
 
-        def change(named: dict[str, Any]) -> None:
+        def change(named: dict[str, Any]) -> Any:
             if named.get(argument):
                 watch.why_not = f"{argument}=True is set already"
-                return
+                return None
+            before = {argument: named.get(argument), other: named.get(other)}
             named[argument] = True
             named.pop(other, None)
             watch.took()
+            return lambda optimizer: made.append((weakref.ref(optimizer), before))
+
+        def turn(on: bool) -> None:
+            for reference, before in made:
+                if (optimizer := reference()) is not None:
+                    _turn(optimizer, {argument: True, other: None} if on else before)
+
+        made: list[tuple[Any, dict[str, Any]]] = []
+        watch.can_turn(turn)
 
         for name in dir(torch.optim):
             kind = getattr(torch.optim, name)
@@ -31,13 +42,28 @@ def _with(argument: str, other: str) -> Callable[[Any, Watch], None]:
     return arm
 
 
+def _turn(optimizer: Any, how: dict[str, Any]) -> None:
+    """Let an optimizer make its updates as these arguments say. Fused ones have their count of steps on the device."""
+    for group in optimizer.param_groups:
+        group.update({name: value for name, value in how.items() if name in group})
+        for parameter in group["params"]:
+            step = optimizer.state.get(parameter, {}).get("step")
+            if hasattr(step, "to") and not group.get("capturable"):
+                optimizer.state[parameter]["step"] = step.to(parameter.device if how.get("fused") else "cpu")
+    if hasattr(optimizer, "_step_supports_amp_scaling"):  # what GradScaler leaves to a fused optimizer
+        optimizer._step_supports_amp_scaling = bool(how.get("fused"))
+
+
 def _to_none(torch: Any, watch: Watch) -> None:
     watch.why_not = "zero_grad drops gradients already"
+    watch.can_turn()
     for owner in (torch.optim.Optimizer, torch.nn.Module):
 
         def wrapped(original: Any) -> Any:
             @functools.wraps(original)
             def zero_grad(self: Any, set_to_none: bool = True) -> Any:
+                if not watch.on:
+                    return original(self, set_to_none=set_to_none)
                 if not set_to_none:
                     watch.took()
                 return original(self, set_to_none=True)

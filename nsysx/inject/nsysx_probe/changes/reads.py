@@ -37,6 +37,7 @@ class Answers:
         self.inside = False
         watch.why_not = "no value is read from the device"
         watch.each_step.append(self.counts.clear)
+        watch.can_turn()
 
     def key(self, tensor: Any, name: str) -> Any:
         """Return what tells one read of a step from the others: the line, how often it came, and the tensor's shape."""
@@ -63,7 +64,7 @@ class Answers:
 
     def read(self, tensor: Any, name: str, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Return the answer to one read."""
-        if self.inside or not self.waits(tensor):
+        if self.inside or not self.watch.on or not self.waits(tensor):
             return original(tensor, *args, **kwargs)
         key = self.key(tensor, name)
         self.inside = True
@@ -82,7 +83,7 @@ class Answers:
 
     def nonzero(self, tensor: Any, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Return the first answer of this call of ``nonzero`` again."""
-        if self.inside or not self.waits(tensor):
+        if self.inside or not self.watch.on or not self.waits(tensor):
             return original(tensor, *args, **kwargs)
         key = self.key(tensor, "nonzero")
         if key not in self.kept:

@@ -10,10 +10,13 @@ from . import Change, Watch
 
 def _arm(torch: Any, watch: Watch) -> None:
     watch.why_not = "no optimizer made a step"
+    watch.can_turn()
 
     def skipping(original: Any) -> Any:
         @functools.wraps(original)
-        def step(self: Any, closure: Any = None, *_: Any, **__: Any) -> Any:
+        def step(self: Any, closure: Any = None, *more: Any, **named: Any) -> Any:
+            if not watch.on:
+                return original(self, *([] if closure is None else [closure]), *more, **named)
             watch.took()
             if closure is None:
                 return None

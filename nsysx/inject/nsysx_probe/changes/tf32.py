@@ -17,6 +17,7 @@ def _arm(torch: Any, watch: Watch) -> None:
 
     if before == "highest":
         watch.took(here=False)
+        watch.can_turn(lambda on: torch.set_float32_matmul_precision("high" if on else before))
         watch.at_end.append(look)
     else:
         watch.why_not = f"the precision is {before} already"

@@ -1,0 +1,39 @@
+"""Changes turned off and on while the program runs, in blocks of steps: off on, on off, off on, ...
+
+Both sides share a process and a moment, so what differs from start to start and what drifts is in both. A block's first steps are
+not counted: what the other side left behind ends in them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from .changes import Watch
+
+#: One part of so many of a block's steps is not counted, at least one step.
+_UNCOUNTED = 5
+
+
+class Blocks:
+    """``ran`` holds, for each block that began, whether the changes were made, its first counted step and the one after its last."""
+
+    def __init__(self, watches: Mapping[str, Watch], first: int, size: int, pairs: int) -> None:
+        self.watches, self.first, self.size, self.count = watches, first, size, 2 * pairs
+        self.on = True
+        self.ran: list[tuple[bool, int, int]] = []
+
+    def begin(self, index: int) -> None:
+        """Turn the changes off or on if a block begins with step ``index``."""
+        block, inside = divmod(index - self.first, self.size)
+        if inside or block >= self.count:
+            return
+        on = block % 4 in (1, 2)
+        if on is not self.on:
+            for watch in self.watches.values():
+                watch.turn(on)
+            self.on = on
+        self.ran.append((on, index + max(1, self.size // _UNCOUNTED), index + self.size))
+
+    def over(self, index: int) -> bool:
+        """Return whether step ``index`` is the last one of the last block, or comes later."""
+        return index + 1 >= self.first + self.size * self.count

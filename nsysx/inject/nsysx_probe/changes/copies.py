@@ -1,0 +1,77 @@
+"""Copies from the host to the GPU: without a wait, and from pinned memory."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from . import Change, Watch
+
+#: Holds, on a tensor, its version when it was pinned and its pinned copy.
+_KEPT = "_nsysx_pinned"
+
+
+def _around(torch: Any, watch: Watch, copied: Callable[[Any], Any]) -> None:
+    """Let ``copied`` say which tensor is copied to the GPU in place of one of the host, without a wait; None: as it is."""
+
+    def device_of(args: Any, kwargs: Any) -> str:
+        target = kwargs.get("device", args[0] if args else None)
+        if isinstance(target, torch.Tensor):
+            return str(target.device.type)
+        try:
+            return str(torch.device(target).type) if target is not None else ""
+        except (TypeError, RuntimeError):
+            return ""
+
+    def changed(original: Any, device: Callable[[Any, Any], str]) -> Any:
+        @functools.wraps(original)
+        def copy(self: Any, *args: Any, **kwargs: Any) -> Any:
+            here = watch.on and len(args) < 2 and not kwargs.get("non_blocking") and self.device.type == "cpu"
+            source = copied(self) if here and device(args, kwargs) == "cuda" else None
+            if source is None:
+                return original(self, *args, **kwargs)
+            watch.took()
+            return original(source, *args, **{**kwargs, "non_blocking": True})
+
+        return copy
+
+    torch.Tensor.to = changed(torch.Tensor.to, device_of)
+    torch.Tensor.cuda = changed(torch.Tensor.cuda, lambda _args, _kwargs: "cuda")
+    watch.can_turn()
+
+
+def _non_blocking(torch: Any, watch: Watch) -> None:
+    watch.why_not = "no copy from pinned memory waits"
+    _around(torch, watch, lambda tensor: tensor if tensor.is_pinned() else None)
+
+
+def _pinned(torch: Any, watch: Watch) -> None:
+    watch.why_not = "no tensor is copied from pageable memory to the GPU"
+
+    def copied(tensor: Any) -> Any:
+        if type(tensor) is not torch.Tensor or tensor.requires_grad or tensor.layout != torch.strided:
+            return None
+        if tensor.is_pinned():
+            return None
+        version = None if tensor.is_inference() else tensor._version
+        kept = getattr(tensor, _KEPT, None)
+        if kept is None or version is None or kept[0] != version:
+            kept = (version, tensor.pin_memory())
+            setattr(tensor, _KEPT, kept)
+        return kept[1]
+
+    _around(torch, watch, copied)
+
+
+CHANGES = (
+    Change(
+        "non-blocking", "copies from pinned memory without a wait", "batch = batch.to(device, non_blocking=True)", _non_blocking,
+        findings=("NSX105",), needs="cuda", beware="a pinned buffer must not be overwritten before its copy has ended",
+    ),
+    Change(
+        "pinned-copies", "batches pinned, and copied without a wait",
+        "batch = batch.pin_memory()  # where it is made\nbatch = batch.to(device, non_blocking=True)", _pinned,
+        findings=("NSX105",), alters="memory", needs="cuda", beware="batches stay in host memory that cannot be swapped out",
+    ),
+)  # fmt: skip
