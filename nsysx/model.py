@@ -223,12 +223,11 @@ class Verdict:
 class Unprofiled:
     """A steady step as it runs without a profiler, of one process on its busiest device. All ns are per step.
 
-    ``source`` says how ``step_ns`` is known: ``in_process`` (measured before the capture window of the same process),
-    ``second_run`` (measured by ``--calibrate``), ``modelled`` (costs of tracing measured on the machine taken out) or
-    ``assumed`` (the same with costs from a table); ``measured_steps`` is 0 for the last two. ``low_ns`` and ``high_ns`` bound
-    it. The other figures come from replaying ``steps`` steps: ``gpu_busy`` is the share in which the device works,
-    ``idle_causes`` sum to ``gpu_idle_ns``; ``exposed_comm_ns`` is the part of ``gpu_busy_ns`` in communication with nothing
-    beside it. ``overhead`` is what tracing added to the CPU's time, by class of event.
+    ``source`` says how ``step_ns`` is known: ``in_process`` (measured before the capture window of the same process), ``second_run``
+    (measured by ``--calibrate``), ``modelled`` (costs of tracing measured on the machine taken out) or ``assumed`` (the same with costs
+    from a table); ``measured_steps`` is 0 for the last two. ``low_ns`` and ``high_ns`` bound it. The other figures come from replaying
+    ``steps`` steps: ``gpu_busy`` is the share in which the device works, ``idle_causes`` sum to ``gpu_idle_ns``; ``exposed_comm_ns`` is
+    the part of ``gpu_busy_ns`` in communication with nothing beside it. ``overhead`` is what tracing added to the CPU's time.
     """
 
     step_ns: int
@@ -255,9 +254,9 @@ class Finding:
     ``bound``: the saving is an upper bound, ``most_ns`` the same with the error of the replay in it. ``error_ns`` is the error bar
     of a saving. ``paste`` makes the change, ``condition`` must hold for it. ``because``: the end of the detail, on a wrong reading.
     ``title_as_recorded``, ``cost_as_recorded``: their times are of the steps as recorded; all others are of the shown step.
-    ``conditions``: what it needs, tested, ``unblocked_ns`` its saving once that is mended. ``saving_scope``: the replayed steps.
-    ``own_ns_per_step``: what of its cost counts here alone, so that findings never sum above the step. ``overlaps``: places, in the
-    Summary, of findings about the same time, or that together save more than both are about.
+    ``conditions``: what it needs, tested, ``unblocked_ns`` and ``unblocked_most_ns`` its saving and ``most_ns`` once that is mended.
+    ``saving_scope``: the replayed steps. ``own_ns_per_step``: what of its cost counts here alone, so that findings never sum above the
+    step. ``overlaps``: places, in the Summary, of findings about the same time, or that together save more than both are about.
     """
 
     code: str
@@ -282,6 +281,7 @@ class Finding:
     cost_as_recorded: bool = False
     conditions: tuple[Condition, ...] = ()
     unblocked_ns: int | None = None
+    unblocked_most_ns: int | None = None
     most_ns: int | None = None
     own_ns_per_step: int | None = None
     overlaps: tuple[int, ...] = ()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from nsysx.advice import Answer
-from nsysx.answer import bars, certainty, choice, measured, others, step_time
+from nsysx.answer import bars, certainty, choice, factors, measured, others, step_time
 from nsysx.model import Finding, Summary
 
 
@@ -46,6 +46,7 @@ def _predicted(summary: Summary, chosen: Finding | None) -> Answer:
         alarms=tuple(c.detail for c in summary.quality if c.status == "warn" and c.doubt in ("numbers", "everything")),
         ask_next=others.ask_next(summary, chosen),
         replayed_ns=choice.replayed_ns(summary, chosen, then),
+        times=factors.of(summary, chosen, None if chosen is None else choice.likely_ns(summary, chosen)),
     )
 
 

@@ -128,7 +128,7 @@ def saving_ns(summary: Summary, finding: Finding) -> int | None:
     """Return the most that a finding saves of the shown step (ns), together with what has to be mended or comes first."""
     saving = step_time.most_ns(summary, finding)
     if _violated(finding) and finding.unblocked_ns is not None:
-        saving = finding.unblocked_ns
+        saving = finding.unblocked_most_ns or finding.unblocked_ns
     return _with_lines_before(summary, finding, saving)
 
 
@@ -142,13 +142,22 @@ def _with_lines_before(summary: Summary, finding: Finding, saving: int | None) -
     return min(saving, step_time.step_ns(summary) or saving)
 
 
+#: What is replayed is told beside a bound if the two steps differ by this share.
+_APART = 0.1
+
+
 def replayed_ns(summary: Summary, chosen: Finding | None, then: After) -> int | None:
     """Return the step (ns) that the replay gives with a change whose saving is only bounded; None where that is the bound itself."""
     now = step_time.step_ns(summary)
-    if chosen is None or now is None or then.ns is None or not chosen.bound or _violated(chosen):
+    if chosen is None or now is None or then.ns is None or not chosen.bound:
         return None
-    saving = _with_lines_before(summary, chosen, step_time.saving_ns(summary, chosen))
-    return None if saving is None or now - saving <= (1 + _EXACT) * then.ns else now - saving
+    saving = likely_ns(summary, chosen)
+    return None if saving is None or now - saving <= (1 + _APART) * then.ns else now - saving
+
+
+def likely_ns(summary: Summary, chosen: Finding) -> int | None:
+    """Return what a finding saves of the shown step by the replay alone, with what has to be mended or comes first (ns)."""
+    return _with_lines_before(summary, chosen, _likely_ns(summary, chosen))
 
 
 def _likely_ns(summary: Summary, finding: Finding) -> int | None:

@@ -85,6 +85,7 @@ def told(answer: Answer, won: Tried, adviser: Finding | None, place: int | None)
         then_high_ns=high,
         bound=False,
         replayed_ns=None,
+        times=(now / high, now / low) if low and high else (),
         worth=f"saves {units.duration(now - then)}",
         certainty=Certainty("certain", reason, (*cause, Sure("How much", "certain", reason))),
     )

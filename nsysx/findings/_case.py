@@ -322,14 +322,13 @@ class Case:
     ) -> Finding:
         """Return a finding; ``cost_ns`` is the GPU time lost per step, dropped when there are no steps.
 
-        Code to paste uses PyTorch: a program without it gets none.
-        ``because`` is appended to the detail, for a clock reading; ``title_as_recorded``: the title gives times as recorded.
+        Code to paste uses PyTorch: a program without it gets none. ``because`` is appended to the detail, for a clock reading;
+        ``title_as_recorded``: the title gives times as recorded.
         ``mended``: what mending its violated needs is worth, ``unblocked``: its worth together with that. ``at`` are the calls that
-        it is about: a place outside of all modules, and without a line, is named after what lies beside them. ``takes``: the time
-        that it is about, the idle time of its rule's parts if that is not given.
+        it is about: a place outside of all modules, and without a line, is named after what lies beside them. ``takes``: the time that
+        it is about, the idle time of its rule's parts if that is not given.
         """
-        if cost_ns is not None:
-            cost_ns = self.lost(cost_ns, worth, as_recorded=rule.cost_as_recorded)
+        cost_ns = None if cost_ns is None else self.lost(cost_ns, worth, as_recorded=rule.cost_as_recorded)
         said = fix if isinstance(fix, Fix) else Fix(fix)
         place = {k: v for k, v in (where or {}).items() if k in (*SITE, "near") and v is not None and v != IN_STEP}
         if not any(place.get(k) for k in ("module", "file", "near")) and (beside := near(self.profile, at)):
@@ -356,7 +355,8 @@ class Case:
             title_as_recorded=title_as_recorded,
             cost_as_recorded=rule.cost_as_recorded,
             conditions=tuple(self._tested(need, mended) for need in said.needs),
-            unblocked_ns=None if unblocked is None else unblocked.most_ns or unblocked.saving_ns,
+            unblocked_ns=unblocked and unblocked.saving_ns,
+            unblocked_most_ns=unblocked and unblocked.most_ns,
             most_ns=worth.most_ns,
         )
         if finding.cost_ns_per_step is not None and self.device is not None and (takes or rule.cause):

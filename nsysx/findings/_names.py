@@ -43,6 +43,14 @@ def networks_called(profile: Profile) -> str:
     return f"{', '.join(classes[:-1])} and {classes[-1]}" if len(classes) > 1 else "".join(classes)
 
 
+def launched_by(profile: Profile) -> Row:
+    """Return what a step's launches belong to: the networks that the program calls, and its optimizer's step."""
+    program, asked = program_of(profile), networks_called(profile)
+    network = f"{asked}.forward{' and backward' * program.trains}" if asked else ""
+    optimizer = f"{program.optimizer_class}.step" if program.optimizer_class else ""
+    return {"module": ", ".join(filter(None, (network, optimizer)))}
+
+
 def near(profile: Profile, calls: Iterable[int]) -> str:
     """Return between which parts of the program most of these calls lie: "after Encoder.forward, before Adam.step".
 

@@ -33,7 +33,7 @@ from nsysx import units
 from nsysx.catalogue import Call, Limit, Part
 from nsysx.findings import _needs
 from nsysx.findings._case import SITE, Case, Fix, Rule, Worth, calls_of
-from nsysx.findings._names import networks_called
+from nsysx.findings._names import launched_by, networks_called
 from nsysx.findings.nsx112_fusion import fusible_ns
 from nsysx.findings.nsx126_round_trips import rounds
 from nsysx.frames import lookup
@@ -71,7 +71,8 @@ _BATCH = Fix(
     "",
     "Inputs of one batch need one shape (pad them), and each waits until its batch is full or a short time is over.",
 )
-_BATCHED = Worth(None, "not known: it depends on how many inputs are waiting, all of which one step then serves")
+#: Inputs of a batch for which its worth is told.
+_IN_A_BATCH = 8
 _GRAPH_OF_A_CALL = (
     "A CUDA graph (torch.cuda.graph, mode='reduce-overhead') may not help, so measure it: each call of a compiled model pays for "
     "guards and a copy of its inputs."
@@ -131,11 +132,13 @@ def check(case: Case) -> list[Finding]:
     if not case.limits.unprofiled:
         detail += " Profiling slows every launch; without it the GPU idles less."
     title = f"The GPU waits {units.duration(cost)} {case.per} for {case.program.host} and launches"
-    where = _place(case)
+    where = launched_by(case.profile)
     if _serves(case, cost):
         detail += f" {_GRAPH_OF_A_CALL}"
         return [
-            case.found(RULE, title, detail, worth=_BATCHED, cost_ns=cost, fix=_BATCH, evidence=blockers, where=where)
+            case.found(
+                RULE, title, detail, worth=_batched(case), cost_ns=cost, fix=_BATCH, evidence=blockers, where=where
+            )
         ]
     return [
         case.found(
@@ -170,12 +173,14 @@ def _compiles(case: Case) -> bool:
     return program.torch and not program.graphs and not program.compiled
 
 
-def _place(case: Case) -> dict[str, str]:
-    """Return what the launches belong to: the networks that the program calls, and its optimizer's step."""
-    trained = " and backward" * case.program.trains
-    called = networks_called(case.profile)
-    optimizer = f"{case.program.optimizer_class}.step" if case.program.optimizer_class else ""
-    return {"module": ", ".join(filter(None, (f"{called}.forward{trained}" if called else "", optimizer)))}
+def _batched(case: Case) -> Worth:
+    """Return what batches are worth: a step then serves several inputs. The launches stay; the GPU's work grows with them, or less."""
+    works = case.taken_by(part for part in Part if not part.idle)
+    least = _IN_A_BATCH * case.step_ns / max(case.step_ns + (_IN_A_BATCH - 1) * works, 1)
+    grows = (
+        f"{least:.1f} times as many inputs a second if the GPU's {units.duration(works)} for one grow with the batch"
+    )
+    return Worth(None, f"with {_IN_A_BATCH} inputs in a step about {grows}, up to {_IN_A_BATCH} times if not")
 
 
 def _serves(case: Case, cost: int) -> bool:

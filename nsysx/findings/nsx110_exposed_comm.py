@@ -30,8 +30,11 @@ from nsysx import units
 from nsysx.analyses import gpu_ledger
 from nsysx.catalogue import Activity, Limit, Part
 from nsysx.findings._case import Case, Fix, Rule, ops_of
-from nsysx.findings._names import mostly
+from nsysx.findings._names import launched_by, mostly
+from nsysx.findings._needs import FUSABLE
 from nsysx.findings._once import Takes
+from nsysx.frames import lookup
+from nsysx.judging import rank_verdict
 from nsysx.model import Finding, Table
 from nsysx.reading import nccl_notes
 from nsysx.replay.edits import slowed_by_communication
@@ -63,6 +66,12 @@ _TOGETHER = (
 _PIPELINE = (
     "Use more micro-batches, an interleaved schedule, or stages that take equally long: waiting in send and receive is the bubble "
     "of a pipeline"
+)
+
+#: No rank is always late: they take turns.
+_UNEVEN = (
+    "Give every rank as much work in each step (batches of like length), or use fewer collectives: the ranks arrive at "
+    "different times and none is always last"
 )
 
 
@@ -106,7 +115,10 @@ def check(case: Case) -> list[Finding]:
     slow = case.per_step(_slowed_ns(case)) if hidden else 0
     worth = case.worth(RemoveExposedComm(), bound=True)
     if worth.saving_ns is not None:
-        worth = worth._replace(saving_ns=min(worth.saving_ns, case.taken_by(RULE.cause) + slow))
+        # Kernels beside it are faster only where none communicates at all: a rank that waits less still transfers.
+        alone = case.taken_by(RULE.cause)
+        most = max(worth.most_ns or 0, min(worth.saving_ns, alone + slow))
+        worth = worth._replace(saving_ns=min(worth.saving_ns, alone), most_ns=most)
     if case.notable(slow):
         title += f" and slows the kernels beside it by {units.duration(slow)}"
         detail += f" It takes SMs and memory: kernels beside it run {units.duration(slow)} longer than the same kernels alone."
@@ -126,7 +138,56 @@ def check(case: Case) -> list[Finding]:
     )
     if case.ranks is None:
         return [exposed]
-    return [case.claims.instead(exposed, of_ranks(exposed, case.ranks, case.shown_rank))]
+    told = of_ranks(exposed, case.ranks, case.shown_rank)
+    return [case.claims.instead(exposed, _fewer_launches(case, told) if _by_hosts(told, case.ranks) else told)]
+
+
+def _by_hosts(finding: Finding, table: Table) -> bool:
+    """Return whether most of the exposed communication is a wait for ranks that launch later than this one."""
+    return finding.fix == _UNEVEN and rank_verdict.wait_for_hosts(table.rows or ())
+
+
+def _fewer_launches(case: Case, finding: Finding) -> Finding:
+    """Return the finding with what shortens a wait for other ranks' launches: fewer launches on every rank.
+
+    At best only the GPU's own work is left: on no rank launches then take time, and no rank waits for another.
+    """
+    sharded = all(lookup.matching(case.ops["name"], kind).any() for kind in (_SHARDED, _GATHERED))
+    program = case.program
+    loop = program.optimizer != "fused" and program.optimizer_class in FUSABLE
+    fused = f"\noptimizer = torch.optim.{program.optimizer_class}(model.parameters(), fused=True)" * loop
+    if sharded:
+        fix = Fix(
+            "Shard larger units, several blocks in each fully_shard(): the ranks wait for each other's launches in every gather, not "
+            "for data; a model that fits one GPU needs no sharding (DistributedDataParallel)",
+            f"for blocks in zip(*[iter(model.blocks)] * 4): fully_shard(list(blocks))  # 4 blocks a unit{fused}",
+            "A larger unit needs more memory while it is gathered.",
+        )
+    else:
+        fix = Fix(
+            "Make fewer launches on every rank: torch.compile of the module before it is wrapped, fused=True for the optimizer: the "
+            "ranks wait for each other's host code, not for data",
+            f"model = DistributedDataParallel(torch.compile(module)){fused}",
+            "A graph break (print, .item(), a branch on data) splits what can be fused.",
+        )
+    worth = case.bound(
+        case.taken_by(p for p in Part if p.idle or p is Part.COMM),
+        "the GPU's own work is left, and what is transferred",
+    )
+    return replace(
+        finding,
+        fix=fix.text,
+        paste=fix.paste if program.torch else "",
+        condition=fix.condition,
+        where={k: v for k, v in launched_by(case.profile).items() if v} or finding.where,
+        saving_ns_per_step=worth.saving_ns,
+        most_ns=worth.saving_ns,
+        confidence=worth.confidence,
+    )
+
+
+#: Collectives of parameters that are sharded.
+_SHARDED, _GATHERED = r"ncclDevKernel_ReduceScatter|reduce_?scatter", r"ncclDevKernel_AllGather|all_?gather"
 
 
 def _slowed_ns(case: Case) -> float:
@@ -164,8 +225,5 @@ def of_ranks(finding: Finding, table: Table, shown: int | None = None) -> Findin
     elif row["bubble_ns"] is not None:
         fix = "Use more micro-batches, or an interleaved schedule: the stages of the pipeline wait for each other"
     else:
-        fix = (
-            "Give every rank as much work in each step (batches of like length), or use fewer collectives: the ranks arrive at "
-            "different times and none is always last"
-        )
+        fix = _UNEVEN
     return replace(finding, detail=detail, fix=fix)

@@ -265,7 +265,9 @@ def _outside(case: Case) -> list[Finding]:
     )
     made = case.timed_ops(case.ops["call"].is_in(seen.calls.tolist()).fill_null(value=False), "op")
     works = case.per_step(int(made["ns"].sum()))
-    worth = case.bound((cost + works) * (1 - 1 / count), "all rounds but one go, their kernels included")
+    saved = 1 - 1 / count
+    worth = case.bound(cost * saved, "all rounds but one go, at best their kernels, too")
+    worth = worth._replace(most_ns=case.bound((cost + works) * saved * seen.reads / len(seen.start_ns), "").saving_ns)
     where = {"module": asked, "phase": "evaluation"} if seen.network and asked else {}
     return [
         case.found(

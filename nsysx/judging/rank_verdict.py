@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from nsysx.catalogue import Late
+from nsysx import units
+from nsysx.catalogue import Late, Limit
 from nsysx.judging.verdict import LIMITS, pair, short
 from nsysx.model import Row, Scope, Table, Verdict
 
@@ -20,13 +21,51 @@ def of_ranks(verdict: Verdict, table: Table, shown: int | None = None) -> Verdic
     """
     rows = table.rows or ()
     late = next((r for r in rows if r["straggler"]), None)
-    if late is None or verdict.step_ns is None:
+    if verdict.step_ns is None:
         return verdict
     shown_row = _row_of(rows, verdict, shown)
+    if late is None:
+        return _in_turn(verdict, rows, shown_row)
     waiting = shown_row if shown_row is not late else max((r for r in rows if r is not late), key=_waits, default=None)
     if shown_row is None or waiting is None or _waits(waiting) < LIMITS * waiting["window_ns"]:
         return verdict
     return replace(verdict, sentence=_sentence(late, waiting, shown_row, verdict), late_rank=late["rank"])
+
+
+#: Of what ranks make each other wait, this part decides why.
+_MOSTLY = 0.5
+#: How the ledger calls idle time for launches, as an excess of one rank over its peers.
+_LAUNCHES = ("idle: host_code", "idle: launch_latency")
+
+
+def wait_for_hosts(rows: Sequence[Row]) -> bool:
+    """Return whether the ranks, none of them always late, wait for each other's launches: the late ones idle for their host.
+
+    Ranks that are late in turn are alike in all sums: then each idles for its launches about as long as its peers wait.
+    """
+    if any(r["straggler"] or r.get("bubble_ns") is not None for r in rows):
+        return False
+    longest = max(map(_waits, rows), default=0)
+
+    def by_host(row: Row) -> bool:
+        why, idle = row.get("late_because") or {}, row.get("idle_causes") or {}
+        if why:
+            return str(max(why, key=lambda part: why[part])) in _LAUNCHES
+        return bool(sum(idle.get(cause.removeprefix("idle: "), 0) for cause in _LAUNCHES) > _MOSTLY * longest)
+
+    delays = [(r.get("delay_ns") or 0, by_host(r)) for r in rows]
+    return bool(sum(delay for delay, host in delays if host) > _MOSTLY * sum(delay for delay, _ in delays))
+
+
+def _in_turn(verdict: Verdict, rows: Sequence[Row], shown: Row | None) -> Verdict:
+    """Return the verdict of a rank whose communication is mostly a wait for ranks that launch later, with that said."""
+    if shown is None or verdict.code != Limit.COMM or not wait_for_hosts(rows):
+        return verdict
+    alone = _waits(shown) + (shown["exposed_transfer_ns"] or 0)
+    if _waits(shown) <= _MOSTLY * alone:
+        return verdict
+    more = f" {units.share(_waits(shown), alone)} of that it waits for ranks whose host launches later."
+    return replace(verdict, sentence=verdict.sentence + more)
 
 
 def _row_of(rows: Sequence[Row], verdict: Verdict, shown: int | None) -> Row | None:

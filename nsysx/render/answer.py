@@ -248,17 +248,29 @@ def factor(said: Answer) -> str:
         return ""
     if said.bound:
         return f"up to {_times(now / then)} faster"
-    if not low or not high or _times(now / low) == _times(now / high):
-        return f"{_times(now / then)} faster"
-    return f"{_times(now / then)} faster ({_times(now / high)[:-1]} to {_times(now / low)[:-1]})"
+    ends = said.times or ((now / high, now / low) if low and high else ())
+    between = _between(ends)
+    return f"{_times(now / then)} faster{f' ({between})' * bool(between)}"
+
+
+def _between(ends: tuple[float, ...]) -> str:
+    """Return the least and the most factor: "1.1 to 2.7"; "" where they are told as the same."""
+    least, most = (_times(end)[:-1] for end in ends or (1.0, 1.0))
+    return "" if least == most else f"{least} to {most}"
+
+
+#: Bounds of the step that leave the factor of a bound open by this much are told.
+_WIDE = 1.15
 
 
 def _replayed(said: Answer) -> str:
     """Return what the replay alone gives, where the step after the change is a bound beyond that; "" elsewhere."""
-    now, alone = said.now_ns, said.replayed_ns
+    now, alone, between = said.now_ns, said.replayed_ns, _between(said.times)
+    if said.bound and not alone and said.times and said.times[1] >= _WIDE * said.times[0]:
+        return f"{between.replace(' to', 'x to')}x, by how long the step is without the profiler."
     if not now or not alone:
         return ""
-    times = f" ({_times(now / alone)})" if alone < now else ""
+    times = f" ({_times(now / alone)}{f', {between}' * bool(between)})" if alone < now else ""
     return f"Replayed: {units.duration(alone)}{times}; the rest is open."
 
 

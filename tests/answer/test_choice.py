@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from nsysx.advice import Condition
 from nsysx.answer import choice
 from nsysx.catalogue import Limit
 from nsysx.model import Finding, Summary
@@ -106,5 +107,15 @@ def test_what_a_bound_promises_beyond_the_replay_is_told_apart() -> None:
     assert replayed(bound) == 5 * MS
     assert replayed(replace(bound, bound=False)) is None
     assert replayed(replace(bound, most_ns=None)) is None
-    assert replayed(replace(bound, most_ns=round(15.6 * MS))) is None
-    assert replayed(replace(bound, most_ns=round(15.7 * MS))) == 5 * MS
+    assert replayed(replace(bound, most_ns=round(15.4 * MS))) is None
+    assert replayed(replace(bound, most_ns=round(15.5 * MS))) == 5 * MS
+
+
+def test_what_has_to_be_mended_first_is_replayed_with_the_change() -> None:
+    """4 of 20 ms go as it is, 15 without the wait inside, and 18 with the error of that."""
+    wait = Condition("nothing waits", "violated", "64 waits", "Take it out")
+    chosen = replace(
+        finding("NSX102", 4, bound=True), conditions=(wait,), unblocked_ns=15 * MS, unblocked_most_ns=18 * MS
+    )
+    assert replayed(chosen) == 5 * MS
+    assert replayed(replace(chosen, unblocked_most_ns=None)) is None

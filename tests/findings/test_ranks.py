@@ -9,6 +9,7 @@ import pytest
 
 from nsysx.findings.nsx110_exposed_comm import of_ranks
 from nsysx.pipeline import summarize
+from tests.builder import Report
 from tests.findings import Program, empty, healthy
 from tests.ranks.test_comparison import one_report
 
@@ -85,3 +86,50 @@ def test_a_rank_with_more_steady_steps_than_it_shares_is_told_so(tmp_path: Path)
         "It is so. In the steps that are steady on all ranks, 200 us is waiting for another rank and 50.0 us is transfer."
     )
     assert said.fix.startswith("Make rank 1 faster")
+
+
+def in_turn(path: Path, late_ns: int, *, kernels: tuple[str, ...], host: bool = True) -> Path:
+    """Write a job of two ranks, each the late one in every other step: because it launches late, or else because it computes longer."""
+    report, collective, ms = Report(), 50_000, 1_000_000
+    for rank in range(2):
+        process = report.process(100 + rank)
+        thread = process.thread(process.pid, "python3")
+        for step in range(12):
+            t = ms + step * 2 * ms
+            thread.add_range(f"step {step}", t, t + 2 * ms - 100, domain="nsysx")
+            mine = late_ns * (step % 2 == rank)
+            begin, compute = t + 10_000 + mine * host, 500_000 + mine * (not host)
+            thread.launch(begin - 8_000, kernel="void at::native::gemm", gpu_start=begin, gpu_dur=compute, device=rank)
+            at, done = begin + compute, t + 510_000 + late_ns + collective
+            for i, kernel in enumerate(kernels):  # the first one waits for the late rank
+                length = done - at - 10_000 if i == 0 else 9_000
+                start = at if i == 0 else done - 10_000
+                thread.launch(
+                    begin - 4_000 + 100 * i, kernel=kernel, gpu_start=start, gpu_dur=length, stream=20, device=rank
+                )
+        report.gpu(rank, pids=[(100 + rank, rank)])
+    return report.write(path)
+
+
+REDUCE, GATHER, SCATTER = (
+    f"ncclDevKernel_{k}_RING_LL(ncclDevComm*)" for k in ("AllReduce_Sum_f32", "AllGather", "ReduceScatter")
+)
+
+
+@pytest.mark.parametrize(
+    ("kernels", "host", "advice"),
+    [
+        ((REDUCE,), True, "Make fewer launches on every rank"),
+        ((GATHER, SCATTER), True, "Shard larger units"),
+        ((REDUCE,), False, "Give every rank as much work"),
+    ],
+)
+def test_ranks_that_wait_for_each_others_launches_are_told_to_make_fewer(
+    tmp_path: Path, kernels: tuple[str, ...], host: bool, advice: str
+) -> None:
+    """No rank is always late and all compute as much: equal batches change nothing. At best only the work is left."""
+    summary = summarize([in_turn(tmp_path / "r.sqlite", 400_000, kernels=kernels, host=host)])
+    (finding,) = (f for f in summary.findings or () if f.code == "NSX110")
+    assert finding.fix.startswith(advice)
+    left = (summary.answer.now_ns or 0) - (finding.saving_ns_per_step or 0)
+    assert not host or left == pytest.approx(500_000, rel=0.1)

@@ -56,6 +56,44 @@ def test_the_network_is_cleared_only_where_it_takes_next_to_nothing():
     assert "network" not in rank_verdict.of_ranks(verdict(), ranks(slow, LATE)).sentence
 
 
+HOST = {"idle: host_code": 9 * MS, "compute": MS}
+
+
+@pytest.mark.parametrize(
+    ("late_ms", "other_ms", "why", "hosts"),
+    [
+        (60, 40, HOST, True),
+        (40, 60, HOST, False),
+        (60, 40, {"compute": 9 * MS, "idle: host_code": MS}, False),
+    ],
+)
+def test_ranks_wait_for_hosts_where_those_make_most_of_the_waiting(late_ms, other_ms, why, hosts):
+    """A rank that idles for its launches longer than its peers makes them wait for its host."""
+    waits = {"exposed_wait_ns": 50 * MS}
+    rows = ({"delay_ns": other_ms * MS, **waits}, {"delay_ns": late_ms * MS, "late_because": why})
+    assert rank_verdict.wait_for_hosts(ranks(*rows).rows or ()) == hosts
+
+
+@pytest.mark.parametrize(("idle_ms", "hosts"), [(26, True), (24, False)])
+def test_ranks_that_are_late_in_turn_idle_for_their_launches_as_long_as_their_peers_wait(idle_ms, hosts):
+    idle = {"launch_latency": 10 * MS, "host_code": (idle_ms - 10) * MS, "sync": 90 * MS}
+    row = {"delay_ns": 50 * MS, "exposed_wait_ns": 50 * MS, "idle_causes": idle}
+    assert rank_verdict.wait_for_hosts(ranks(row, row).rows or ()) == hosts
+
+
+@pytest.mark.parametrize("more", [{"straggler": True}, {"bubble_ns": 5 * MS}])
+def test_a_late_rank_and_a_pipeline_are_no_hosts_in_turn(more):
+    late = {"delay_ns": 60 * MS, "late_because": HOST, **more}
+    assert not rank_verdict.wait_for_hosts(ranks({}, late).rows or ())
+
+
+@pytest.mark.parametrize(("wait_ms", "transfer_ms", "told"), [(60, 40, True), (40, 60, False)])
+def test_communication_that_is_mostly_a_wait_for_hosts_is_told_so(wait_ms, transfer_ms, told):
+    waiting = {"exposed_wait_ns": wait_ms * MS, "exposed_transfer_ns": transfer_ms * MS}
+    said = rank_verdict.of_ranks(verdict(), ranks(waiting, {"delay_ns": 60 * MS, "late_because": HOST})).sentence
+    assert said == f"x{' 60 % of that it waits for ranks whose host launches later.' * told}"
+
+
 @pytest.mark.parametrize("rows", [({"exposed_wait_ns": 309 * MS}, {}), ({"exposed_wait_ns": 70 * MS}, LATE)])
 def test_without_a_late_rank_or_a_long_wait_the_verdict_stays(rows):
     assert rank_verdict.of_ranks(verdict(), ranks(*rows)) == verdict()

@@ -1,0 +1,36 @@
+"""How many times as fast the program is after a change, at least and at most, where its step is known only within bounds."""
+
+from __future__ import annotations
+
+from nsysx.answer import step_time
+from nsysx.catalogue import Limit
+from nsysx.findings import rule_of
+from nsysx.model import Finding, Summary
+
+#: Causes whose time is the host's, of communication that of a host elsewhere: in a longer step without the profiler the GPU idles for
+#: longer.
+_OF_THE_HOST = (Limit.LAUNCH, Limit.SYNC, Limit.ALLOC, Limit.INPUT)
+
+
+def of(summary: Summary, chosen: Finding | None, saving_ns: int | None) -> tuple[float, ...]:
+    """Return the least and the most factor of a change that saves ``saving_ns`` of the shown step, the error of that included.
+
+    The GPU's work is what was recorded; a step that is longer without the profiler idles for longer. So what a change saves of idle
+    time grows with that, and what it saves of the GPU's work stays. Empty without a saving, and where the step is as recorded.
+    """
+    now, bounds, real = step_time.step_ns(summary), step_time.bounds_ns(summary), summary.unprofiled
+    if chosen is None or not saving_ns or not now or bounds is None or real is None or step_time.as_recorded(summary):
+        return ()
+    about = rule_of(chosen.code).about
+    waits_for_peers = real.exposed_comm_ns if about == Limit.COMM else 0
+    busy = now * (real.gpu_busy_ns - waits_for_peers) / max(real.step_ns, 1)
+    host = about in (*_OF_THE_HOST, Limit.COMM)
+    error = 0 if chosen.bound else chosen.error_ns or 0
+
+    def at(step: int, saving: int) -> float:
+        idle = min(saving, now - busy) if host else 0.0
+        grows = max(0.0, step - busy) / max(now - busy, 1.0)
+        return step / max(step - idle * grows - (saving - idle), 1.0)
+
+    ends = [at(step, saving) for step in (*bounds, now) for saving in (max(0, saving_ns - error), saving_ns + error)]
+    return round(min(ends), 3), round(max(ends), 3)

@@ -1,0 +1,72 @@
+"""The least and the most factor of a change: what it saves of idle time grows with the step, what it saves of the GPU's work does not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from nsysx.answer import factors
+from nsysx.catalogue import Limit
+from nsysx.model import Finding, Summary, Unprofiled
+from nsysx.render import answer as answers
+from tests.render import factory
+
+MS = 1_000_000
+
+
+def job(low_ms: float = 10, high_ms: float = 30, *, comm_ms: float = 0) -> Summary:
+    """Return a capture whose step takes 20 ms, perhaps 10 to 30, of which the GPU works 8."""
+    real = Unprofiled(
+        20 * MS, round(low_ms * MS), round(high_ms * MS), "assumed", 0, 30 * MS, 1, 0, 4, 0.4, 8 * MS, 12 * MS, {}, {},
+        round(comm_ms * MS),
+    )  # fmt: skip
+    summary: Summary = factory.summary()
+    verdict = replace(summary.verdict, code=Limit.LAUNCH.value, step_ns=20 * MS, recorded_ns=30 * MS, late_rank=None)
+    return replace(summary, verdict=verdict, unprofiled=real)
+
+
+def finding(code: str, saving_ms: float, *, bound: bool = True, error_ms: float = 0) -> Finding:
+    saving = round(saving_ms * MS)
+    return Finding(code, "", "found", code, "", saving_ns_per_step=saving, bound=bound, error_ns=round(error_ms * MS))
+
+
+def test_idle_time_that_a_change_removes_grows_with_the_step() -> None:
+    """12 of 20 ms are idle: of a step of 10 ms 2 are, and of one of 30 ms 22. What is left is the GPU's work."""
+    assert factors.of(job(), finding("NSX102", 12), 12 * MS) == pytest.approx((10 / 8, 30 / 8))
+
+
+def test_work_that_a_change_removes_stays_as_it_is() -> None:
+    assert factors.of(job(), finding("NSX105", 6), 6 * MS) == pytest.approx((30 / 24, 10 / 4), abs=1e-3)
+
+
+def test_communication_is_a_wait_for_a_host_elsewhere() -> None:
+    """6 of the 8 ms that the GPU works it only communicates: without that, 2 ms are left of a step of any length."""
+    assert factors.of(job(comm_ms=6), finding("NSX110", 18), 18 * MS) == pytest.approx((5, 15))
+
+
+def test_the_error_of_an_exact_change_widens_it_and_that_of_a_bound_does_not() -> None:
+    narrow = job(20, 20)
+    assert factors.of(narrow, finding("NSX101", 10, bound=False, error_ms=2), 10 * MS) == pytest.approx(
+        (20 / 12, 20 / 8), abs=1e-3
+    )
+    assert factors.of(narrow, finding("NSX101", 10, error_ms=2), 10 * MS) == pytest.approx((2, 2))
+
+
+def test_a_step_as_recorded_leaves_nothing_open() -> None:
+    assert factors.of(replace(job(), unprofiled=None), finding("NSX102", 12), 12 * MS) == ()
+    assert factors.of(job(), finding("NSX102", 0), 0) == ()
+    assert factors.of(job(), None, None) == ()
+
+
+@pytest.mark.parametrize(
+    ("most", "said"), [(2.28, ""), (2.31, "2.0x to 2.3x, by how long the step is without the profiler.")]
+)
+def test_a_bound_whose_factor_the_step_leaves_open_says_so(most: float, said: str) -> None:
+    """From a seventh on: the least factor is 2."""
+    told = replace(
+        factory.summary().answer, now_ns=20 * MS, then_ns=8 * MS, bound=True, replayed_ns=None, times=(2.0, most)
+    )
+    assert answers._replayed(told) == said
+    alone = replace(told, replayed_ns=10 * MS)
+    assert answers._replayed(alone).startswith("Replayed: 10.00 ms (2.0x, 2.0 to 2.3)")
