@@ -26,8 +26,8 @@ _HEADS = (
 def table(summary: Summary, listed: Collection[int], *, redact: bool) -> Grid | None:
     """Return the findings that are not in the list, those that save most first; None where there are none."""
     texts, rows = Texts(redact, 84), []
-    for lines, finding in enumerate(summary.findings or ()):
-        if finding.verdict != "found" or lines in listed:
+    for index, finding in enumerate(summary.findings or ()):
+        if finding.verdict != "found" or index in listed:
             continue
         shown = finding_view.finding_of(finding, summary, texts, 84)
         saving = step_time.saving_ns(summary, finding) or 0
