@@ -60,6 +60,10 @@ ALLOWED = {
     "one side knows its command": ({"command": "c"}, {}),
     "two ranks": ({"number": 3}, {"number": 4}),
     "one side knows the world": ({"members": in_world(4, "w")}, {"members": in_world(None, "v")}),
+    "one side is in a smaller group, too": (
+        {"members": in_world(4, "w") | in_world(2, "pair")},
+        {"members": in_world(4, "w") | in_world(1, "alone")},
+    ),
 }
 
 
