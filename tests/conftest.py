@@ -10,7 +10,7 @@ from hypothesis import settings
 
 from nsysx.replay import costs
 from tests.examples import examples
-from tests.samples import Samples
+from tests.samples import PAIRS, Samples
 
 settings.register_profile("same", derandomize=True, deadline=None, max_examples=examples(50))
 settings.register_profile("search", derandomize=False, deadline=None, max_examples=examples(100))
@@ -35,3 +35,10 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Samples:
     """The recorded samples. Processes of one session (pytest-xdist) share what is made of them."""
     folder = tmp_path_factory.getbasetemp()
     return Samples((folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "samples")
+
+
+@pytest.fixture(scope="session")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> Samples:
+    """The recorded programs before a change, shared like the samples."""
+    folder = tmp_path_factory.getbasetemp()
+    return Samples((folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "pairs", PAIRS)

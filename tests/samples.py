@@ -19,6 +19,9 @@ from nsysx.render import html_page
 from nsysx.replay import costs
 
 SAMPLES = Path(__file__).resolve().parent.parent / "sample_reports"
+#: Programs before a change, for tests that need many kinds; ``Samples`` of this folder are the fixture ``pairs``.
+PAIRS = SAMPLES / "pairs" / "reports"
+PAIR_NAMES = sorted(f.name.removesuffix(".sqlite.xz") for f in PAIRS.glob("*.sqlite.xz"))
 NAMES = sorted(f.name.removesuffix(".sqlite.xz") for f in SAMPLES.glob("*.sqlite.xz"))
 #: Ranks that look like another one of theirs, for tests that are slow.
 _ALIKE = ("ddp_four.rank1", "ddp_four.rank2", "ddp_per_rank.rank1")
@@ -32,11 +35,11 @@ KINDS = (
 RECORDED_COSTS = costs.ASSUMED
 
 
-def unpack(name: str, folder: Path) -> Path:
+def unpack(name: str, folder: Path, source: Path = SAMPLES) -> Path:
     """Write a sample's report into a folder, with what the probe wrote beside it."""
     report = folder / f"{name}.sqlite"
-    report.write_bytes(lzma.decompress((SAMPLES / f"{name}.sqlite.xz").read_bytes()))
-    beside = SAMPLES / f"{name}.run.json"
+    report.write_bytes(lzma.decompress((source / f"{name}.sqlite.xz").read_bytes()))
+    beside = source / f"{name}.run.json"
     if beside.is_file():
         shutil.copy(beside, folder)
     return report
@@ -45,8 +48,8 @@ def unpack(name: str, folder: Path) -> Path:
 class Samples:
     """What is made of the samples, in a folder that the processes of a session share. Nobody changes what is in it."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, source: Path = SAMPLES) -> None:
+        self._folder, self._source = folder, source
         self._reports = folder / "reports"
         self._reports.mkdir(parents=True, exist_ok=True)
         self._summaries: dict[str, Summary] = {}
@@ -73,7 +76,7 @@ class Samples:
             if not path.exists():
                 folder = self._folder / f"{name}.part"
                 folder.mkdir(exist_ok=True)
-                unpack(name, folder)
+                unpack(name, folder, self._source)
                 for file in sorted(folder.iterdir(), key=lambda f: f.suffix == ".sqlite"):  # the report is last
                     file.rename(self._reports / file.name)
         return path

@@ -140,9 +140,10 @@ def _rank_bars(summary: Summary, late: comparison.RankRow) -> tuple[Bar, ...]:
 
 
 def _named(sums: list[tuple[str, float]], label: str, rest: str) -> Bar | None:
-    """Return a bar of the largest sums; those below 2 % go with the rest."""
+    """Return a bar of the largest sums; those below 2 %, and what is of no known kind ("other"), go with the rest."""
     total = sum(ns for _, ns in sums)
-    top = [(name, ns) for name, ns in sorted(sums, key=lambda e: -e[1])[:_MOST_NAMED] if ns >= _SMALL * total]
+    named = sorted((e for e in sums if e[0] != "other"), key=lambda e: -e[1])
+    top = [(name, ns) for name, ns in named[:_MOST_NAMED] if ns >= _SMALL * total]
     if total <= 0 or not top:
         return None
     parts = [Part(name, ns, f"m{i}") for i, (name, ns) in enumerate(top)]
@@ -291,12 +292,20 @@ def pictured(summary: Summary, first: Finding | None) -> Picture:
     if asked in _SINGLE_STEPS:
         # Single steps are as recorded: beside a step of another length they would say something wrong.
         more = () if step_time.in_recorded_time(summary) else _SINGLE_STEPS[asked](summary)
-        title += "; below, single steps" * bool(more)
+        another = step_time.recorded_ns(summary) != step_time.step_ns(summary)
+        title += f"; below, single steps{', as recorded' * another}" * bool(more)
     elif summary.verdict.code == Limit.GPU and sum(p.ns for p in step.parts if not p.idle) >= _BUSY * step.total_ns:
         opened = _opened(summary, first) if first is not None and asked == "masks" else None
-        asked, more = "work", (_module_bar(summary), opened or _family_bar(summary))
+        asked = "work"
+        more = tuple(_overlapping(b, step) for b in (_module_bar(summary), opened or _family_bar(summary)))
     bars = (step, *(b for b in more if b is not None))
     return Picture(asked if len(bars) > 1 else "step", title, bars)
+
+
+def _overlapping(bar: Bar | None, step: Bar) -> Bar | None:
+    """Return a bar of GPU work that says so where it is longer than the GPU works: streams then run at the same time."""
+    busy = sum(p.ns for p in step.parts if not p.idle or p.label == "other")
+    return replace(bar, label=f"{bar.label}, overlapping") if bar and bar.total_ns > (1 + _SAME) * busy else bar
 
 
 #: Pictures of single steps below the step, by the name with which a rule asks for one (``Rule.picture``).

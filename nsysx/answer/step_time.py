@@ -89,9 +89,15 @@ def told(summary: Summary, text: str) -> str:
     return f"{text}, as recorded" if in_recorded_time(summary) and _TIME.search(text) else text
 
 
+#: A recorded step that differs by more than this share from the shown one gives figures that a reader sees differ.
+_SEEN = 0.005
+
+
 def title(summary: Summary, finding: Finding, text: str) -> str:
     """Return the title of a finding; times in it that are not of the shown step are marked as recorded."""
-    return told(summary, text) if finding.title_as_recorded else text
+    step, recorded = step_ns(summary), recorded_ns(summary)
+    differs = step is not None and recorded is not None and abs(recorded - step) > _SEEN * step
+    return f"{text}, as recorded" if finding.title_as_recorded and differs and _TIME.search(text) else text
 
 
 def ledger_row(summary: Summary) -> gpu_ledger.GpuRow | None:

@@ -78,14 +78,17 @@ def _times_itself(case: Case) -> bool:
 
 
 def _usual(case: Case, row: events.EventRow) -> tuple[str, dict[str, int]]:
-    """Return what to call the usual readings of a place (all but the first, which pays one-time costs), and the sums of their parts."""
+    """Return what to call the usual readings of a place, and their parts (ns): of the median, which the title says, or the sums."""
     windows = (
         [] if case.missing("event_windows") else [w for w in case.of(event_windows.ROWS) if w["site"] == row["site"]]
     )
     if len(windows) != row["windows"] or len(windows) < 2:
-        return "readings", parts_of(row)
-    later = sorted(windows, key=lambda w: int(w["start_ns"]))[1:]
-    return "later readings", {k: sum(parts_of(w)[k] for w in later) for k in parts_of(row)}
+        return "readings are", parts_of(row)
+    by_length = sorted(windows, key=lambda w: int(w["reading_ns"]))
+    middle = {(len(windows) - 1) // 2, len(windows) // 2}  # of an even number, the two in the middle
+    return "median reading is", {
+        k: sum(parts_of(by_length[i])[k] for i in middle) // len(middle) for k in parts_of(row)
+    }
 
 
 def _in_turn(case: Case, row: events.EventRow) -> list[events.EventRow]:
@@ -97,7 +100,7 @@ def _in_turn(case: Case, row: events.EventRow) -> list[events.EventRow]:
 
 
 def _divided(case: Case, row: events.EventRow) -> tuple[str, dict[str, int], str]:
-    """Return which readings of a place are usual, the sums of their parts (ns), and the shares of the parts in words."""
+    """Return which readings of a place are usual, their parts (ns), and the shares of the parts in words."""
     which, usual = _usual(case, row)
     others = sorted(((usual[k], k) for k in _PARTS), reverse=True)
     whole = usual["kernel_ns"] + sum(ns for ns, _ in others)
@@ -114,7 +117,7 @@ def _finding(case: Case, row: events.EventRow, turns: list[events.EventRow]) -> 
         f"A window with only the kernels reads about {kernel}; these {row['windows']}{case.in_module(row)} read "
         f"{units.duration(row['min_ns'])} to {units.duration(row['max_ns'])}, {first}."
     )
-    because = f"The {which} are {shares}."
+    because = f"The {which} {shares}."
     if turns:
         read = [units.duration(r["median_ns"]) for r in turns]
         title = f"cuda.Event reads {', '.join(read[:-1])} and {read[-1]} in turn, the same kernels take {kernel}"
@@ -122,7 +125,7 @@ def _finding(case: Case, row: events.EventRow, turns: list[events.EventRow]) -> 
             f"A window with only the kernels reads about {kernel}; the {row['windows']} of the {_which(row)} place read "
             f"{units.duration(row['min_ns'])} to {units.duration(row['max_ns'])}, {first}."
         )
-        because = f"The {_which(row)} place's {which} are {shares}."
+        because = f"The {_which(row)} place's {which} {shares}."
     evidence = [row for place in turns or [row] for row in _evidence(case, place)]
     return case.found(
         RULE, title, detail, worth=NO_SAVING, cost_ns=None, where=row, fix=_FIX, evidence=evidence, because=because

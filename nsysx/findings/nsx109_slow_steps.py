@@ -288,7 +288,9 @@ def _found(case: Case, tiles: pl.DataFrame, table: pl.DataFrame, slow: Mask, cos
     elif late.height <= _NAMED_STEPS:
         which = takes.replace(",", " and")
     reason = label if worst.startswith("idle") else f"more {label}"
-    title = f"{which} {lasts.removesuffix(' on average')}: {_explained(cause, reason, excess, longer)}"
+    # What the headline says of these steps is their median, too.
+    middle = units.duration(float(np.median(late["ns"].to_numpy())))
+    title = f"{which} {middle}: {_explained(cause, reason, excess, longer)}"
     detail = (
         f"{takes} {lasts}, the median step "
         f"{units.duration(median)}. Of the difference, {units.duration(min(excess, longer))} is {label}."

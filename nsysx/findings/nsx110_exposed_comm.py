@@ -40,9 +40,7 @@ from nsysx.reading import nccl_notes
 from nsysx.replay.edits import slowed_by_communication
 from nsysx.replay.engine import RemoveExposedComm
 
-RULE = Rule(
-    "NSX110", "exposed-comm", "Exposed communication", cost_as_recorded=True, cause=(Part.COMM,), about=Limit.COMM
-)
+RULE = Rule("NSX110", "exposed-comm", "Exposed communication", cause=(Part.COMM,), about=Limit.COMM)
 
 #: The name, in the evidence, of the part of the cost that is communication alone.
 _EXPOSED = "communication alone"
@@ -93,7 +91,9 @@ def check(case: Case) -> list[Finding]:
     if case.device is None:
         return case.cannot_tell(RULE, case.missing("gpu_ledger") or "the steady steps hold no GPU work")
     row = next(r for r in case.of(gpu_ledger.ROWS) if (r["process"], r["device"]) == (case.process, case.device))
-    cost, hidden = case.per_step(row["comm_ns"]), case.per_step(row["hidden_comm_ns"])
+    recorded, hidden = case.per_step(row["comm_ns"]), case.per_step(row["hidden_comm_ns"])
+    # Tracing holds ranks up, and their peers wait for them in here: what is told is of the step that the verdict speaks of.
+    cost = case.taken_by(RULE.cause)
     if not case.notable(cost):
         said = (
             f"communication is exposed for {case.share(cost)} of the step"
@@ -133,12 +133,11 @@ def check(case: Case) -> list[Finding]:
         fix=_advice(case, longest),
         where=mostly(case.profile, comm),
         evidence=evidence,
-        title_as_recorded=True,
         takes=Takes(ops_of(comm)),
     )
     if case.ranks is None:
         return [exposed]
-    told = of_ranks(exposed, case.ranks, case.shown_rank)
+    told = of_ranks(exposed, case.ranks, case.shown_rank, recorded_ns=recorded)
     return [case.claims.instead(exposed, _fewer_launches(case, told) if _by_hosts(told, case.ranks) else told)]
 
 
@@ -197,15 +196,17 @@ def _slowed_ns(case: Case) -> float:
     return sum((1 - factor) * float(ns["ns"].filter(ns["op"].is_in(list(group))).sum()) for group, factor in groups)
 
 
-def of_ranks(finding: Finding, table: Table, shown: int | None = None) -> Finding:
+def of_ranks(finding: Finding, table: Table, shown: int | None = None, *, recorded_ns: int | None = None) -> Finding:
     """Return the finding with what the comparison of all ranks adds: how much is waiting, which no link shortens.
 
-    ``shown`` is the rank that the finding is about, None in a report that holds them all.
+    ``shown`` is the rank that the finding is about, None in a report that holds them all. ``recorded_ns`` is the exposed
+    communication of a recorded step, as the table has it, where the finding speaks of another step.
     """
     if finding.verdict != "found" or not table.rows or not finding.cost_ns_per_step:
         return finding
     # Matched by the exposed time, because ranks on several machines can share process and device numbers.
-    cost = next((int(e["total_ns"]) for e in finding.evidence if e.get("part") == _EXPOSED), finding.cost_ns_per_step)
+    told = next((int(e["total_ns"]) for e in finding.evidence if e.get("part") == _EXPOSED), finding.cost_ns_per_step)
+    cost = recorded_ns or told
     row = next((r for r in table.rows if round(r["comm_ns"] / max(r["steps"], 1)) == cost), None)
     of = "Of that,"
     if row is None and shown is not None:  # the ranks have fewer steady steps in common than this one has
@@ -213,9 +214,11 @@ def of_ranks(finding: Finding, table: Table, shown: int | None = None) -> Findin
         of = "In the steps that are steady on all ranks,"
     if row is None or row["exposed_wait_ns"] is None:
         return finding
-    wait, transfer = (round(row[f"exposed_{k}_ns"] / max(row["steps"], 1)) for k in ("wait", "transfer"))
+    # The table is as recorded; its parts are told as the same shares of the exposed time that the finding speaks of.
+    shares = {k: row[f"exposed_{k}_ns"] / max(row["steps"], 1) / cost for k in ("wait", "transfer")}
+    wait, transfer = (round(told * share) for share in shares.values())
     detail = f"{finding.detail} {of} {units.duration(wait)} is waiting for another rank and {units.duration(transfer)} is transfer."
-    if 2 * wait < cost:
+    if 2 * wait < told:
         return replace(finding, detail=detail, fix=_EARLIER.text, paste=_EARLIER.paste, condition=_EARLIER.condition)
     late = next((r for r in table.rows if r["straggler"]), None)
     if late is not None:

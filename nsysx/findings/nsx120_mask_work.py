@@ -150,5 +150,14 @@ def _of_module(case: Case, mask_kernels: pl.DataFrame, row: Row) -> Finding | No
     fix = _OF_LOSS if loss else _FIXED_SHAPE
     takes = Takes(ops_of(whole if all_of_it else work))
     return case.found(
-        RULE, title, detail, worth=worth, cost_ns=cost, where=row, fix=fix, evidence=evidence, takes=takes
+        RULE,
+        title,
+        detail,
+        worth=worth,
+        cost_ns=cost,
+        where=row,
+        fix=fix,
+        evidence=evidence,
+        title_as_recorded=True,
+        takes=takes,
     )

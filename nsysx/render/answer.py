@@ -86,8 +86,9 @@ def report_name(summary: Summary) -> str:
 
 def place(where: Mapping[str, Any], texts: Texts) -> str:
     """Return a place in the program as text: module, phase, what lies beside it, and line, each named once."""
-    module = bare(str(where.get("module") or ""))
-    parts = dict.fromkeys(texts(name, 120) for name in (module, where.get("phase"), where.get("near")) if name)
+    module, near = bare(str(where.get("module") or "")), str(where.get("near") or "")
+    phase = where.get("phase") if f"the {where.get('phase')}" not in (module, near) else ""
+    parts = dict.fromkeys(texts(name, 120) for name in (module, phase, near) if name)
     if where.get("file"):
         line = f":{where['line']}" if where.get("line") else ""
         parts[f"{texts(file_name(str(where['file'])[:2000], True), 160)}{line}"] = None

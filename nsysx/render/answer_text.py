@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from nsysx import units
@@ -34,8 +34,21 @@ def also_worth(line: Also) -> str:
     """Return what another finding is worth: "up to 1.2 ms, overlaps with NSX102", "" where it saves no step time."""
     if line.saving_ns is None:
         return ""
-    also = f", overlaps with {' and '.join(line.overlaps)}" if line.overlaps else ""
+    others = [f"another {code}" if code == line.code else code for code in line.overlaps]
+    also = f", overlaps with {listed(others)}" if others else ""
     return f"{'up to ' if line.bound else ''}{units.duration(line.saving_ns)}{also}"
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return names as a list in words: "a, b and c"."""
+    return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
+
+
+def what_to_do(said: Worded) -> str:
+    """Return the change with its place, as one text."""
+    if not said.where:
+        return said.do
+    return f"{said.do.removesuffix('.')} ({said.where}){'.' * said.do.endswith('.')}"
 
 
 def worth_text(said: Worded) -> str:
@@ -69,8 +82,7 @@ def _markdown_answer(said: Worded, escape: Any) -> Iterator[str]:
     yield ""
     for alarm in said.alarms[:2]:
         yield f"> Read with care: {escape(alarm)}"
-    where = f" ({escape(said.where)})" if said.where else ""
-    yield f"- **Do this:** {escape(said.do)}{where}"
+    yield f"- **Do this:** {escape(what_to_do(said))}"
     if said.paste and "```" not in said.paste:
         yield from ("", "```python", *said.paste.splitlines(), "```", "")
     if said.condition:
@@ -91,6 +103,6 @@ def _markdown_answer(said: Worded, escape: Any) -> Iterator[str]:
 
 
 def wrapped(text: str, width: int, head: str = "", indent: int = 7) -> list[str]:
-    """Return a paragraph with a head in front, its other lines ``indent`` in."""
+    """Return a paragraph with a head in front that is shorter than ``indent``, its other lines ``indent`` in."""
     body = textwrap.wrap(text, max(20, width - indent), break_long_words=True) or [""]
     return [f"{head:<{indent}}{body[0]}", *(" " * indent + line for line in body[1:])]

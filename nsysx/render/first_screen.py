@@ -12,6 +12,7 @@ from nsysx.answer import step_time
 from nsysx.model import Summary
 from nsysx.pictures import Timeline
 from nsysx.render import answer as answers
+from nsysx.render import code as code_of
 from nsysx.render import finding_view, live_timeline
 from nsysx.render.answer import Worded, part_words
 from nsysx.render.grids import Grid, Texts
@@ -20,6 +21,8 @@ from nsysx.render.grids import Grid, Texts
 _WIDE, _WIDE_LABELLED, _LETTER, _MARGIN = 1120, 940, 6.6, 18
 #: Letters of a change in one line of the list.
 _WHAT = 110
+#: Letters of a line of code that the card of what to do has room for, and its lines.
+_CODE, _MOST_CODE = 84, 12
 #: Letters of the only change that the card shows whole.
 _CARD = 150
 
@@ -86,11 +89,14 @@ class Item:
 class Screen:
     """Everything on the first screen. ``do`` is each change in one clause, with why it comes first where several are made.
 
+    ``code`` are the lines to paste in the room of the card; the list has them whole.
+
     ``places`` are the findings of the list in ``Summary.findings``.
     """
 
     answer: Worded
     do: tuple[str, ...]
+    code: str
     places: frozenset[int]
     now: str
     then: str
@@ -117,15 +123,25 @@ def _drawn(bar: Bar, longest: float, several: bool) -> Drawn:
 
 
 def first_clause(text: str) -> str:
-    """Return the first clause of an advice, cut between words where it is long."""
+    """Return the first clause of an advice, cut before a comma or between words where it is long."""
     first = re.split(r"; |: |\. ", text, maxsplit=1)[0]
-    return first if len(first) <= _WHAT else f"{first[:_WHAT].rpartition(' ')[0]} …"
+    if len(first) <= _WHAT:
+        return first
+    commas = [
+        m.start() for m in re.finditer(", ", first) if _WHAT // 3 <= m.start() <= _WHAT and _closed(first[: m.start()])
+    ]
+    return first[: commas[-1]] if commas else f"{first[:_WHAT].rpartition(' ')[0]} …"
+
+
+def _closed(text: str) -> bool:
+    """Return whether no bracket of a text is left open."""
+    return text.count("(") == text.count(")")
 
 
 def _how(text: str, what: str) -> str:
     """Return what an advice says beyond its first clause."""
     rest = text.removeprefix(what)
-    return rest.lstrip(";:. ") if rest != text else text
+    return rest.lstrip(";:. ") if not rest or rest[0] in ";:." else text
 
 
 def changes(summary: Summary, texts: Texts) -> tuple[str, ...]:
@@ -218,6 +234,7 @@ def build(summary: Summary, *, redact: bool = True) -> Screen:
     return Screen(
         answer=said,
         do=changes(summary, Texts(redact, 84)),
+        code="\n".join(code_of.lines(said.paste, _CODE, _MOST_CODE)),
         places=frozenset(places),
         now=units.duration(said.now_ns) if said.now_ns is not None else "",
         then=units.duration(said.then_ns) if said.then_ns is not None else "",

@@ -11,18 +11,22 @@ from rich.console import Console
 from rich.text import Text
 
 from nsysx import units
-from nsysx.advice import Bar
+from nsysx.advice import Bar, Part
 from nsysx.catalogue import Paint
 from nsysx.model import Summary
 from nsysx.render import answer as answers
-from nsysx.render import first_screen
+from nsysx.render import answer_text, first_screen
+from nsysx.render import code as code_of
 from nsysx.render.answer import Worded, part_words
-from nsysx.render.answer_text import MOST_TRIED, also_worth, worth_text, wrapped
+from nsysx.render.answer_text import MOST_TRIED, also_worth, what_to_do, worth_text
 from nsysx.render.grids import Texts
 
 #: Characters for the parts of a bar, busy and idle, with and without Unicode: one for one meaning in all bars of a picture.
-_BUSY, _IDLE = "█▓▒▚▞▙▛", "░·╱╌┊:"
-_BUSY_ASCII, _IDLE_ASCII = "#%=*+@&", ".-:~'^"
+_BUSY, _IDLE = "█▓▒▚▞▙▛▜▟▀▌▐", "░·╱╌┊╲"
+_BUSY_ASCII, _IDLE_ASCII = "#%=*+@&$!?<>", ".-:~'^"
+#: Those of what is left over, which has no name of its own.
+_REST, _REST_ASCII = ("▄", "┄"), ("|", ",")
+_LEFT_OVER = re.compile(r"other\b|the rest\b|\d+ others")
 _ASCII = str.maketrans({"→": "->", "·": "-", "±": "+-", "…": "...", "–": "-", "≈": "~", "×": "x"})
 #: The color of a part where there is a terminal, by its kind; idle parts are dim.
 _STYLES = {
@@ -40,13 +44,23 @@ _LEFT = ((6, 5, 5), (6, 3, 5), (3, 3, 5), (2, 3, 4), (2, 2, 3), (1, 2, 3), (1, 1
 
 def _signs(bars: Sequence[Bar], plain: bool) -> dict[tuple[str, bool], str]:
     """Return the sign of each part of these bars, by its label and whether it is idle."""
-    busy, idle = (_BUSY_ASCII, _IDLE_ASCII) if plain else (_BUSY, _IDLE)
+    rest = _REST_ASCII if plain else _REST
+    left = {False: iter(_BUSY_ASCII if plain else _BUSY), True: iter(_IDLE_ASCII if plain else _IDLE)}
     of: dict[tuple[str, bool], str] = {}
     for part in (p for bar in bars for p in bar.parts):
         if (part.label, part.idle) not in of:
-            signs = idle if part.idle else busy
-            of[part.label, part.idle] = signs[sum(taken == part.idle for _, taken in of) % len(signs)]
+            named = "" if _LEFT_OVER.match(part.label) else next(left[part.idle], "")
+            of[part.label, part.idle] = named or rest[part.idle]
     return of
+
+
+def _few(bar: Bar) -> Bar:
+    """Return a bar of which only the first parts have names; those that the page names beyond are one part, their sum."""
+    if len(bar.parts) <= _MOST_NAMED + 1:
+        return bar
+    rest = bar.parts[_MOST_NAMED:]
+    others = Part(f"{len(rest)} others", sum(p.ns for p in rest), Paint.OTHER, all(p.idle for p in rest))
+    return replace(bar, parts=(*bar.parts[:_MOST_NAMED], others))
 
 
 def _bar(bar: Bar, width: int, signs: Mapping[tuple[str, bool], str]) -> tuple[str, list[str]]:
@@ -56,8 +70,6 @@ def _bar(bar: Bar, width: int, signs: Mapping[tuple[str, bool], str]) -> tuple[s
         sign = signs[part.label, part.idle]
         line += sign * max(1, round(width * part.ns / bar.total_ns))
         words.append(f"{sign} {part_words(part, bar.total_ns)}")
-    if len(words) > _MOST_NAMED + 1:
-        words[_MOST_NAMED:] = ["..."]
     return line[:width], words
 
 
@@ -72,8 +84,15 @@ def _bars(bars: Sequence[Bar], width: int, plain: bool) -> list[tuple[str, str]]
         drawn, words = _bar(bar, max(1, round(room * bar.total_ns / longest)), signs)
         lines.append((f"{bar.label[:label]:<{label}} {drawn:<{room}} {units.duration(bar.total_ns):>9}", "bar"))
         if len(bar.parts) > 1:
-            lines += [(line, "bar") for line in wrapped("   ".join(words), width, indent=label + 1)]
+            lines += [(line, "bar") for line in answer_text.wrapped("   ".join(words), width, indent=label + 1)]
     return lines
+
+
+def _chosen(said: Worded, most: int) -> list[Bar]:
+    """Return as many bars, in their order: the first, those that the sentence speaks of, then the others."""
+    named = [bool(re.search(rf"\b{re.escape(b.label)}\b", said.sentence, re.IGNORECASE)) for b in said.bars]
+    order = sorted(range(len(said.bars)), key=lambda i: (i > 0, not named[i], i))
+    return [_few(said.bars[i]) for i in sorted(order[:most])]
 
 
 def _colored(line: str, bars: Sequence[Bar], plain: bool) -> Text:
@@ -84,33 +103,6 @@ def _colored(line: str, bars: Sequence[Bar], plain: bool) -> Text:
         if styles[label]:
             text.highlight_regex(rf"(?<!\S){re.escape(sign)}(?= )|{re.escape(sign)}{{2,}}", styles[label])
     return text
-
-
-def _code(paste: str, width: int) -> list[str]:
-    """Return the first lines of code to paste; where one has no room its comment is dropped, then it goes on inside its brackets."""
-    rows = [row for row in paste.splitlines() if row.strip()][:_MOST_LINES_OF_CODE]
-    return [part for row in rows for part in _broken(row, width)]
-
-
-def _broken(row: str, width: int) -> list[str]:
-    """Return one line of code as lines of at most ``width`` where brackets let Python go on: pasted, it is the same."""
-    if len(row) > width:
-        row = re.sub(r"(?<=\S)(?:\s{2,}#.*|\s+#[^'\"]*)$", "", row)
-    places = [m.end() for m in re.finditer(r", |\(", row[:width]) if _depth(row[: m.end()]) > 0]
-    if len(row) <= width or not places:
-        return [row]
-    rest = row[places[-1] :].lstrip()
-    indent = " " * (len(row) - len(row.lstrip()) + 4)
-    return [
-        row[: places[-1]].rstrip(),
-        *(_broken(indent + rest, width) if len(rest) < len(row) - 8 else [indent + rest]),
-    ]
-
-
-def _depth(code: str) -> int:
-    """Return how many brackets are open at the end of a piece of code, with what is quoted left out."""
-    bare = re.sub(r"'[^']*'|\"[^\"]*\"", "", code)
-    return sum(bare.count(c) for c in "([{") - sum(bare.count(c) for c in ")]}")
 
 
 def lines(
@@ -131,29 +123,29 @@ def lines(
 
 def _lines(said: Worded, width: int, plain: bool, bars: int, also: int, code: int) -> list[tuple[str, str]]:
     """Return (text, style) of each line, with at most the given numbers of bars, other findings and lines of code."""
-    out: list[tuple[str, str]] = [(line, "dim") for line in wrapped(" · ".join(said.facts), width, indent=0)]
-    out += [(line, "bold") for line in wrapped(said.sentence, width, indent=0)]
-    out += [(line, "yellow") for alarm in said.alarms[:2] for line in wrapped(alarm, width, "Read with care: ", 0)]
+
+    def wrapped(text: str, head: str = "", indent: int = 7) -> list[str]:
+        return answer_text.wrapped(text.translate(_ASCII) if plain else text, width, head, indent)
+
+    out: list[tuple[str, str]] = [(line, "dim") for line in wrapped(" · ".join(said.facts), indent=0)]
+    out += [(line, "bold") for line in wrapped(said.sentence, indent=0)]
+    out += [(line, "yellow") for alarm in said.alarms[:2] for line in wrapped(f"Read with care: {alarm}", indent=0)]
     if said.bars:
-        out += [("", ""), *_bars(said.bars[:bars], width, plain)]
+        out += [("", ""), *_bars(_chosen(said, bars), width, plain)]
     out.append(("", ""))
-    where = f" ({said.where})" if said.where else ""
-    out += [(line, "") for line in wrapped(f"{said.do}{where}", width, "DO")]
-    out += [(f"         {line}", "cyan") for line in _code(said.paste, width - 9)[:code]]
-    out += [(line, "") for line in wrapped(said.condition, width, "")] if said.condition else []
-    out += [(line, "") for line in wrapped(worth_text(said), width, "WORTH")]
+    out += [(line, "") for line in wrapped(what_to_do(said), "DO")]
+    out += [(f"         {line}", "cyan") for line in code_of.lines(said.paste, width - 9, _MOST_LINES_OF_CODE)[:code]]
+    out += [(line, "") for line in wrapped(said.condition)] if said.condition else []
+    out += [(line, "") for line in wrapped(worth_text(said), "WORTH")]
     head = "TRIED"
     for line in said.tried[: min(MOST_TRIED, also)]:
-        out += [(row, "green" if ": faster" in line else "") for row in wrapped(line, width, head)]
+        out += [(row, "green" if ": faster" in line else "") for row in wrapped(line, head)]
         head = ""
-    sure = f"{said.level}: {said.why}"
-    out.append((f"SURE   {textwrap.shorten(sure, width - 7, placeholder='...')}", ""))
+    out.append((f"SURE   {_one_line(f'{said.level}: {said.why}', width - 7)}", ""))
     head = "ALSO"
     for entry in said.also[:also]:
         worth = also_worth(entry)
-        out += [
-            (line, "") for line in wrapped(f"{entry.code} {entry.text}{f': {worth}' if worth else ''}", width, head)
-        ]
+        out += [(line, "") for line in wrapped(f"{entry.code} {entry.text}{f': {worth}' if worth else ''}", head)]
         head = ""
     if left := len(said.also) - also:
         more = f"and {left} more" if also else f"{left} found,"
@@ -162,11 +154,23 @@ def _lines(said: Worded, width: int, plain: bool, bars: int, also: int, code: in
     return out
 
 
+#: A reason that is cut at the end of a clause keeps at least this many letters.
+_LEAST_REASON = 24
+
+
+def _one_line(text: str, room: int) -> str:
+    """Return a text in one line: where it is too long, the clauses that fit, else the words."""
+    if len(text) <= room:
+        return text
+    ends = [m.start() for m in re.finditer(r"[;:,] ", text) if _LEAST_REASON <= m.start() <= room]
+    return text[: ends[-1]] if ends else textwrap.shorten(text, room, placeholder="...")
+
+
 def render(summary: Summary, console: Console, typed: str = "", command: str = "") -> None:
     """Print the answer on a console. ``typed`` is how the reports were named on the command line, ``command`` what was recorded."""
     encoding = (console.encoding or "ascii").lower().replace("-", "")
     plain = not encoding.startswith("utf") or console.options.ascii_only
-    bars = answers.build(summary, redact=False).bars
+    bars = [_few(bar) for bar in answers.build(summary, redact=False).bars]
     for text, style in lines(summary, console.width, plain=plain, typed=typed, command=command):
         shown = text.translate(_ASCII).encode("ascii", "replace").decode() if plain else text
         shown = shown.rstrip()

@@ -17,7 +17,8 @@ from rich.console import Console
 
 from nsysx.errors import EXIT_USAGE, NsysxError
 from nsysx.model import SCHEMA, Summary
-from nsysx.render import json_text, markdown, terminal, terminal_answer
+from nsysx.render import code as code_of
+from nsysx.render import json_text, markdown, terminal
 from tests.render import factory
 
 
@@ -257,7 +258,7 @@ def test_figures_over_the_whole_capture_are_never_divided_by_steps(full):
     ],
 )
 def test_code_to_paste_fits_the_terminal_and_is_still_the_same_code(code: str) -> None:
-    shown = terminal_answer._code(code, 60)
+    shown = code_of.lines(code, 60, 5)
     assert max(map(len, shown)) <= 60
     assert ast.dump(ast.parse("\n".join(shown))) == ast.dump(ast.parse(code))
-    assert terminal_answer._code(code, 200) == [code], "nothing is broken or dropped where there is room"
+    assert code_of.lines(code, 200, 5) == [code], "nothing is broken or dropped where there is room"
