@@ -288,14 +288,12 @@ def _found(case: Case, tiles: pl.DataFrame, table: pl.DataFrame, slow: Mask, cos
     elif late.height <= _NAMED_STEPS:
         which = takes.replace(",", " and")
     reason = label if worst.startswith("idle") else f"more {label}"
-    # What the headline says of these steps is their median, too.
-    middle = units.duration(float(np.median(late["ns"].to_numpy())))
+    middle = units.duration(float(np.median(late["ns"].to_numpy())))  # what the headline says of these steps, too
     title = f"{which} {middle}: {_explained(cause, reason, excess, longer)}"
-    detail = (
-        f"{takes} {lasts}, the median step "
-        f"{units.duration(median)}. Of the difference, {units.duration(min(excess, longer))} is {label}."
+    of_it = f"Of the difference, {units.duration(min(excess, longer))} is {label}."
+    detail = " ".join(
+        (f"{takes} {lasts}, the median step {units.duration(median)}. {of_it}", *(c.detail for c in causes))
     )
-    detail = " ".join((detail, *(c.detail for c in causes)))
     if every and cause is None:
         detail += f" Look for what happens{every[1:]} step: logging, evaluation, checkpoints, or a DataLoader with that many workers."
     evidence = [
