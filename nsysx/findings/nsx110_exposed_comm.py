@@ -116,9 +116,8 @@ def check(case: Case) -> list[Finding]:
     worth = case.worth(RemoveExposedComm(), bound=True)
     if worth.saving_ns is not None:
         # Kernels beside it are faster only where none communicates at all: a rank that waits less still transfers.
-        alone = case.taken_by(RULE.cause)
-        most = max(worth.most_ns or 0, min(worth.saving_ns, alone + slow))
-        worth = worth._replace(saving_ns=min(worth.saving_ns, alone), most_ns=most)
+        most = max(worth.most_ns or 0, min(worth.saving_ns, cost + slow))
+        worth = worth._replace(saving_ns=min(worth.saving_ns, cost), most_ns=most)
     if case.notable(slow):
         title += f" and slows the kernels beside it by {units.duration(slow)}"
         detail += f" It takes SMs and memory: kernels beside it run {units.duration(slow)} longer than the same kernels alone."
