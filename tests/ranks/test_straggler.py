@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
+from nsysx.catalogue import Late
 from nsysx.errors import NsysxError
 from nsysx.pipeline import summarize
+from nsysx.ranks import straggler
 from nsysx.ranks.match import Key
 from tests.builder import Report
 from tests.ranks.test_comparison import ALL_REDUCE, reports
@@ -231,3 +235,16 @@ def test_sessions_that_began_apart_are_one_job_in_any_time(tmp_path: Path, norma
         (0, 11 * 100 * US, True),
     ]
     assert [r["clock_correction_ns"] for r in rows] == [0, 0]
+
+
+@pytest.mark.parametrize(("idle_ms", "drift_ms"), [(5, 5), (50, 10)])
+def test_without_replays_a_rank_may_drift_by_its_idle_time_but_by_no_more_than_healthy_ones_do(
+    monkeypatch: pytest.MonkeyPatch, idle_ms: int, drift_ms: int
+) -> None:
+    more = {"compute_ns": 90.0 * MS, straggler._DRIFTING[0]: float(idle_ms * MS)}
+    monkeypatch.setattr(straggler, "excess", lambda *_: more)
+    monkeypatch.setattr(straggler, "_cause", lambda _: Late.COMPUTE)
+    tiles = SimpleNamespace(start_ns=np.array([0, 30 * MS]), end_ns=np.array([30 * MS, 60 * MS]))
+    ranks = [SimpleNamespace(tiles=tiles)] * 2
+    excess = straggler._by_ledger(ranks, (0, 1), 1, np.full((2, 2), 30.0 * MS))  # type: ignore[arg-type]
+    assert (excess.step, excess.drift, excess.cause) == (30 * MS, drift_ms * MS, Late.COMPUTE)
