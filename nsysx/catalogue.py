@@ -1,5 +1,5 @@
 """The words for where time goes, each declared once: what limits a step, its parts, what a device does, causes of idle time, why a
-rank is late; and the kinds of API calls, the parts of a thread's time, and the keys of the colours.
+rank is late; and the kinds of API calls, the parts of a thread's time, and the keys of the colors.
 
 Each is a string: its code, as in the JSON. What else is known about it are attributes, so that every room reads the same. A new
 one is one line here, and what recognizes it; if it comes from a kind of API call, its line is all.
@@ -37,7 +37,7 @@ class _Code(str, enum.Enum):
 
 
 class Paint:
-    """The keys of the colours in pictures; one colour is one kind of work everywhere."""
+    """The keys of the colors in pictures; one color is one kind of work everywhere."""
 
     COMPUTE: Final = "compute"
     COMM: Final = "comm"
@@ -76,13 +76,13 @@ class Limit(_Code):
 class Part(_Code):
     """A part of the step on the busiest device, in the order in which they are shown; they sum to it.
 
-    ``label`` names it in a list, ``does`` says what the device does then ("" if never drawn), ``colour`` is its key in the
+    ``label`` names it in a list, ``does`` says what the device does then ("" if never drawn), ``color`` is its key in the
     pictures, ``idle``: the device is short of work. ``limit`` is what it counts for if somebody could remove it; the others are
     the GPU's own, or nobody's to remove.
     """
 
-    def __init__(self, code: str, label: str, does: str, colour: str, idle: bool, limit: Limit | None) -> None:
-        self.label, self.does, self.colour, self.idle, self.limit = label, does, colour, idle, limit
+    def __init__(self, code: str, label: str, does: str, color: str, idle: bool, limit: Limit | None) -> None:
+        self.label, self.does, self.color, self.idle, self.limit = label, does, color, idle, limit
 
     WORK = "work", "GPU work", "computes", Paint.COMPUTE, False, None
     PAUSE = "pause", "pauses between queued kernels", "pauses between kernels", Paint.GAP, True, None
@@ -116,7 +116,7 @@ class Part(_Code):
 class Activity(_Code):
     """What a device does at an instant: where several run at once, the first counts. Together they are its window.
 
-    ``label`` is its name in a picture and its code the key of its colour, ``noun`` names it in a comparison.
+    ``label`` is its name in a picture and its code the key of its color, ``noun`` names it in a comparison.
     """
 
     def __init__(self, code: str, label: str, noun: str) -> None:
@@ -183,11 +183,11 @@ class Call:
 class CpuPart(_Code):
     """A part of a thread's time: inside CUDA calls of these ``kinds`` (self time), or outside of all. They sum to its window.
 
-    ``label`` is its name in a picture, ``colour`` the key of its colour.
+    ``label`` is its name in a picture, ``color`` the key of its color.
     """
 
-    def __init__(self, code: str, label: str, colour: str, kinds: tuple[str, ...]) -> None:
-        self.label, self.colour, self.kinds = label, colour, kinds
+    def __init__(self, code: str, label: str, color: str, kinds: tuple[str, ...]) -> None:
+        self.label, self.color, self.kinds = label, color, kinds
 
     LAUNCH = "launch", "launch calls", Paint.LAUNCH, Call.LAUNCHES
     COPY = "copy", "copy calls", Paint.COPY, (Call.COPY, Call.MEMSET)
@@ -219,7 +219,7 @@ class Trait(enum.Flag):
 class Cause(_Code):
     """Why a device idles. Its place in the order is its number in frames: new ones go to the end.
 
-    ``label`` is its name in a picture, ``noun`` in a comparison, ``colour`` its key in the pictures. ``part`` is the part of the
+    ``label`` is its name in a picture, ``noun`` in a comparison, ``color`` its key in the pictures. ``part`` is the part of the
     step that it counts for, ``late`` what it says about a late rank, ``kinds`` are the API kinds in whose calls it lies.
     """
 
@@ -228,13 +228,13 @@ class Cause(_Code):
         code: str,
         label: str,
         noun: str,
-        colour: str,
+        color: str,
         part: Part,
         late: Late,
         kinds: tuple[str, ...],
         trait: Trait,
     ) -> None:
-        self.label, self.noun, self.colour = label, noun, colour
+        self.label, self.noun, self.color = label, noun, color
         self.part, self.late, self.kinds, self.trait = part, late, kinds, trait
 
     LAUNCH_LATENCY = (

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from nsysx.catalogue import CAUSES, Call, Cause, Late, Limit, Part
-from nsysx.render.charts.colours import KIND_COLOURS
+from nsysx.render.charts.colors import KIND_COLORS
 
 PACKAGE = Path(__file__).resolve().parent.parent / "nsysx"
 
@@ -79,7 +79,7 @@ def test_every_api_kind_has_one_cause() -> None:
 
 @pytest.mark.parametrize("word", [*Cause, *Part], ids=str)
 def test_every_color_exists(word: Cause | Part) -> None:
-    assert word.colour in KIND_COLOURS
+    assert word.color in KIND_COLORS
 
 
 def test_a_code_is_a_string_and_is_found_by_it() -> None:

@@ -35,8 +35,8 @@ _SAME = 0.01
 #: A GPU busy for this share of the step is pictured by what it works on.
 _BUSY = 0.8
 
-#: What the GPU does or waits for, in a PyTorch user's words, by part of the verdict: kind (a colour), label, idle.
-PARTS = {part.value: (part.colour, part.does, part.idle) for part in Code if part.does}
+#: What the GPU does or waits for, in a PyTorch user's words, by part of the verdict: kind (a color), label, idle.
+PARTS = {part.value: (part.color, part.does, part.idle) for part in Code if part.does}
 
 
 def folded_path(path: str) -> str:

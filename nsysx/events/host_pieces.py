@@ -36,7 +36,7 @@ def host_pieces(profile: Profile) -> pl.DataFrame:
     ).sort("start_ns")
 
 
-def _labelled(start: I64, end: I64) -> StepFunction:
+def _labeled(start: I64, end: I64) -> StepFunction:
     """Return which of the spans of a thread is open at each instant, -1 for none; of spans that overlap the first."""
     order = np.lexsort((-end, start))
     reach = np.concatenate(([np.iinfo(np.int64).min], np.maximum.accumulate(end[order])[:-1]))
@@ -61,7 +61,7 @@ def split(pieces: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
     parts = []
     for who in np.unique(thread).tolist():
         of_thread, of_spans = np.flatnonzero(thread == who), np.flatnonzero(of_span == who)
-        open_ = _labelled(*(spans[c].to_numpy()[of_spans] for c in ("start_ns", "end_ns")))
+        open_ = _labeled(*(spans[c].to_numpy()[of_spans] for c in ("start_ns", "end_ns")))
         times = merged([start[of_thread], end[of_thread], open_.borders_in(start[of_thread], end[of_thread])])
         piece = np.searchsorted(start[of_thread], times[:-1], side="right") - 1
         inside = (piece >= 0) & (times[:-1] < end[of_thread][piece])

@@ -38,7 +38,7 @@ _FEW = 4
 #: Distances between markers agree when they differ by no more than this share: a step may reach for another kernel.
 _ALIKE = 0.1
 _FEW_DIFFER = 0.25
-#: Neighbouring periods hold the same kinds of work to at least this share; training two networks in turn does not.
+#: Neighboring periods hold the same kinds of work to at least this share; training two networks in turn does not.
 _SAME_WORK = 0.8
 #: A level must hold this share of the computing: the test that steps from ranges must pass, too.
 _COVERAGE = 0.5
@@ -175,12 +175,12 @@ def _levels(line: _Line) -> list[_Level]:
     return [level for level in levels if _repeats(line, level)]
 
 
-#: So many pairs of neighbours are compared.
+#: So many pairs of neighbors are compared.
 _COMPARED = 16
 
 
 def _repeats(line: _Line, level: _Level) -> bool:
-    """Return whether neighbouring periods hold the same work."""
+    """Return whether neighboring periods hold the same work."""
     begin, end = level.segments
     pairs = np.flatnonzero(begin[1:] == end[:-1])
     shares = []

@@ -114,7 +114,7 @@ def meaning(text: str, by_probe: bool) -> tuple[str, str, str, int, bool]:
             return "phase", phase, "", -1, False
     if match := _MODULE.match(text):
         path, cls = match[1], match[2]
-        # A root is commonly labelled with its class twice.
+        # A root is commonly labeled with its class twice.
         return "module", "" if path == cls else path, cls, -1, False
     return "range", _COUNTER.sub(r"\1#", text.split(",", 1)[0].strip())[:200], "", -1, False
 

@@ -18,7 +18,7 @@ from nsysx.frames.intervals import I64
 
 #: The rule whose last step nothing closes.
 MARKS = "NVTX marks named like steps"
-#: Ranges that overlap their neighbour by less than this share of their length are neighbours that were stamped in two places.
+#: Ranges that overlap their neighbor by less than this share of their length are neighbors that were stamped in two places.
 _OVERLAP = 0.5
 
 
@@ -136,7 +136,7 @@ def whole_capture(attributed: Attributed) -> pl.DataFrame:
     )
 
 
-def _labelled(frame: pl.DataFrame, pattern: str) -> pl.DataFrame:
+def _labeled(frame: pl.DataFrame, pattern: str) -> pl.DataFrame:
     """Return the rows whose label the pattern is found in; it is tried once per distinct label.
 
     polars matches in time that grows with the length of the text only; Python's own ``re`` may take for ever.
@@ -162,7 +162,7 @@ def find_steps(ranges: Ranges, attributed: Attributed, step_range: str | None) -
         except pl.exceptions.PolarsError:
             what = f"--step-range {step_range}: look-around, back-references and very large patterns are not known here"
             raise NsysxError(what, slug="step-range-syntax", exit_code=EXIT_USAGE) from None
-        chosen, chosen_marks = _labelled(rows, step_range), _labelled(marks, step_range)
+        chosen, chosen_marks = _labeled(rows, step_range), _labeled(marks, step_range)
         matched = _from_spans(chosen) if chosen.height else _from_marks(chosen_marks, calls)
         if not matched.height:
             what = f"--step-range {step_range} matches no range and no mark"

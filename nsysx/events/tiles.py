@@ -21,7 +21,7 @@ from nsysx.frames.intervals import I64
 _NOTICED = 0.05
 #: The same for a pause without GPU work: the host's own time spreads more.
 _PAUSE_NOTICED = 0.25
-#: In captures of so few steps there is no neighbour to make up for the host time before the first op: it counts.
+#: In captures of so few steps there is no neighbor to make up for the host time before the first op: it counts.
 FEW_STEPS = 3
 
 _NEVER = np.iinfo(np.int64).max

@@ -56,7 +56,7 @@ _DYNAMIC = Fix(
     "model = torch.compile(model, dynamic=True)",
     "A graph break (print, .item(), a branch on data) splits what can be fused.",
 )
-#: Kernels that a compiler fuses with their neighbours: each reads and writes a tensor, and computes little.
+#: Kernels that a compiler fuses with their neighbors: each reads and writes a tensor, and computes little.
 _FUSIBLE = ("elementwise", "norm", "reduction", "random", "softmax and loss")
 #: The fewest kernels that make a chain.
 _CHAIN = 2

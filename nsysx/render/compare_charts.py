@@ -8,13 +8,13 @@ from itertools import accumulate
 from nsysx import units
 from nsysx.catalogue import Activity
 from nsysx.comparing.answer import Comparison
-from nsysx.render.charts.colours import KIND_COLOURS
+from nsysx.render.charts.colors import KIND_COLORS
 from nsysx.render.compare_view import signed
 from nsysx.render.first_screen import Box
 from nsysx.render.safe_text import clean, shorten
 
 #: The colors of the boxes by their kind.
-COLOURS = {a.value: KIND_COLOURS[a] for a in Activity} | {
+COLORS = {a.value: KIND_COLORS[a] for a in Activity} | {
     "slower": "#D55E00", "faster": "#009E73", "before": "#0072B2", "after": "#E69F00",
 }  # fmt: skip
 #: Rows of the waterfall between the two steps; the smaller parts share one more.

@@ -43,7 +43,7 @@ def render(answer: Comparison, *, redact: bool = True, top: int = 60) -> str:
         warnings=view.warnings(answer),
         notes=[clean(n, 400) for n in answer.notes],
         basis=view.basis(answer),
-        colours=compare_charts.COLOURS,
+        colors=compare_charts.COLORS,
         bars=compare_charts.bars(answer),
         legend=compare_charts.legend(answer),
         waterfall=compare_charts.waterfall(answer),

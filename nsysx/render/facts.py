@@ -17,7 +17,7 @@ from nsysx.render.safe_text import clean
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """One labelled number or text."""
+    """One labeled number or text."""
 
     label: str
     value: str

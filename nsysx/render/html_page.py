@@ -28,12 +28,12 @@ from nsysx.render import (
     view,
 )
 from nsysx.render.charts import Figure
-from nsysx.render.charts.colours import KIND_COLOURS
+from nsysx.render.charts.colors import KIND_COLORS
 from nsysx.render.grids import Grid, Texts
 from nsysx.render.safe_text import clean
 
-#: Colours for modules and kinds of work in a bar; none of them means a kind of GPU work elsewhere.
-_MODULE_COLOURS = {
+#: Colors for modules and kinds of work in a bar; none of them means a kind of GPU work elsewhere.
+_MODULE_COLORS = {
     f"m{i}": c for i, c in enumerate(("#117733", "#44AA99", "#88CCEE", "#DDCC77", "#CC6677", "#AA4499", "#882255"))
 }
 _TEMPLATES = files("nsysx.render") / "templates"
@@ -293,7 +293,7 @@ def _render(summary: Summary, redact: bool, top: int, *, whole: bool = True) -> 
         live=live_timeline.token,
         figures=charts.figures(summary, redact=redact) if whole else {},
         ticket=markdown.render(summary, redact=redact) if whole else "",
-        colours=KIND_COLOURS | _MODULE_COLOURS,
+        colors=KIND_COLORS | _MODULE_COLORS,
         duration=units.duration,
         share=units.share,
         anchor=glossary.anchor,

@@ -14,7 +14,7 @@ from nsysx.render.safe_text import clean
 
 VERDICTS = {limit.value: limit.label for limit in Limit}
 
-CAUSES = {cause.value: (cause.colour, cause.label) for cause in Cause}
+CAUSES = {cause.value: (cause.color, cause.label) for cause in Cause}
 
 #: An identifier such as "queue_full", and phrases in a column's meaning that only readers of the code understand.
 _CODE = re.compile(r"[a-z0-9]+(?:_[a-z0-9]+)+")

@@ -91,7 +91,7 @@ def ledgers_of(summary: Summary) -> Iterable[Ledger]:
         yield _ledger(summary, row, where if name == UNKNOWN_GPU else f"{where} ({name})", True, parts)
     for calling in busy_threads(summary):
         scope, spent = summary.scope_of(calling), cpu_ledger.by_part(calling)
-        parts = [Part(p.label, scope.per_step(spent[p]), p.colour) for p in CpuPart]
+        parts = [Part(p.label, scope.per_step(spent[p]), p.color) for p in CpuPart]
         # A thread's name may be a path, and it is also in the text alternative of the picture.
         thread = clean(scrub(str(calling.get("thread_name") or ids.tid_of(calling["thread"]))[:500]), 30)
         yield _ledger(

@@ -13,7 +13,7 @@ from nsysx.events.layers import bare
 from nsysx.findings import rule_of
 from nsysx.model import Finding
 from nsysx.pictures import Lane, Place, Timeline
-from nsysx.render.charts.colours import KIND_COLOURS, KIND_NAMES, phase_colour
+from nsysx.render.charts.colors import KIND_COLORS, KIND_NAMES, phase_color
 from nsysx.render.safe_text import clean, scrub, shorten, shorten_kernel
 
 #: The page with this data stays below this size (bytes); pictures whose data does not fit are stills only.
@@ -21,7 +21,7 @@ MOST_BYTES = 950_000
 _LABEL = 80
 #: The rule about single steps that are longer than the others.
 _OF_SLOW_STEPS = "slow-steps"
-#: A colour that fills less of the window has no line in the legend (share); the pointer still names its boxes.
+#: A color that fills less of the window has no line in the legend (share); the pointer still names its boxes.
 _LEAST = 0.002
 
 
@@ -78,7 +78,7 @@ def _inside(piece: Place, finding: Finding) -> bool:
 
 
 def legend(pictures: Sequence[Timeline]) -> tuple[tuple[str, bool, str], ...]:
-    """Return the colours of the lanes that fill a part of a window worth a word: kind, whether it is idle time, words."""
+    """Return the colors of the lanes that fill a part of a window worth a word: kind, whether it is idle time, words."""
     filled: dict[tuple[str, bool, str], float] = {}
     for timeline, lane in ((picture, lane) for picture in pictures for lane in picture.lanes):
         idle, window = lane.role == "idle", max(1, timeline.end_ns - timeline.start_ns)
@@ -87,9 +87,9 @@ def legend(pictures: Sequence[Timeline]) -> tuple[tuple[str, bool, str], ...]:
             if words and not (idle and span.covered_ns is not None):
                 key = (span.kind, idle, words)
                 filled[key] = filled.get(key, 0) + (span.end_ns - span.start_ns) / window
-    named = {(kind if idle else KIND_COLOURS[kind], words): (kind, idle, words) for kind, idle, words in filled}
+    named = {(kind if idle else KIND_COLORS[kind], words): (kind, idle, words) for kind, idle, words in filled}
     shown = {
-        named[kind if idle else KIND_COLOURS[kind], words]
+        named[kind if idle else KIND_COLORS[kind], words]
         for (kind, idle, words), share in filled.items()
         if share >= _LEAST
     }
@@ -97,15 +97,15 @@ def legend(pictures: Sequence[Timeline]) -> tuple[tuple[str, bool, str], ...]:
 
 
 def data(picture: Timeline, *, redact: bool = True, marks: Sequence[Mark] = ()) -> str:
-    """Return the lanes as JSON: ``ns`` of the window, ``marks``, tables of ``text`` and ``colour``, and ``lanes``.
+    """Return the lanes as JSON: ``ns`` of the window, ``marks``, tables of ``text`` and ``color``, and ``lanes``.
 
     Each mark is [number, start, end], each of ``lines`` an instant and its name. Each lane has ``name``, ``at``, ``fill``, and
     ``idle``: it shows idle time, hatched.
-    ``at`` is flat, four numbers per box: ns since the end of the box before it, length in ns, and indices of colour and text.
-    ``fill`` has, by number of the box, the percentage of it that is filled, for boxes that stand for several neighbours.
+    ``at`` is flat, four numbers per box: ns since the end of the box before it, length in ns, and indices of color and text.
+    ``fill`` has, by number of the box, the percentage of it that is filled, for boxes that stand for several neighbors.
     """
     texts: dict[str, int] = {}
-    colours: dict[str, int] = {}
+    colors: dict[str, int] = {}
     seen: dict[str, str] = {}
     lanes = []
     for lane, name in zip(picture.lanes, _names(picture.lanes, redact), strict=True):
@@ -117,13 +117,11 @@ def data(picture: Timeline, *, redact: bool = True, marks: Sequence[Mark] = ()) 
             text = clean(span.label, 200) or KIND_NAMES.get(span.kind, "")
             text = shorten_kernel(scrub(text) if redact else text, _LABEL)
             kind = span.kind or span.label
-            colour = (
-                phase_colour(kind, seen) if lane.role == "phases" else KIND_COLOURS.get(kind, KIND_COLOURS["other"])
-            )
+            color = phase_color(kind, seen) if lane.role == "phases" else KIND_COLORS.get(kind, KIND_COLORS["other"])
             numbers += [
                 span.start_ns - before,
                 long,
-                colours.setdefault(colour, len(colours)),
+                colors.setdefault(color, len(colors)),
                 texts.setdefault(text, len(texts)),
             ]
             before = span.end_ns
@@ -132,7 +130,7 @@ def data(picture: Timeline, *, redact: bool = True, marks: Sequence[Mark] = ()) 
         lanes.append({"name": name, "at": numbers, "fill": fill, "idle": lane.role == "idle"})
     length = max(1, picture.end_ns - picture.start_ns)
     lines = [(instant, clean(name, 60)) for instant, name in picture.marks]
-    whole = {"ns": length, "marks": marks, "lines": lines, "text": list(texts), "colour": list(colours), "lanes": lanes}
+    whole = {"ns": length, "marks": marks, "lines": lines, "text": list(texts), "color": list(colors), "lanes": lanes}
     return json.dumps(whole, ensure_ascii=False, separators=(",", ":"))
 
 

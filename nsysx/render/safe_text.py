@@ -136,7 +136,7 @@ def shorten_column(names: Sequence[str], column: str, width: int) -> list[str]:
 
 
 def _leaving(names: set[str]) -> dict[str, int]:
-    """Return where each name departs from every other one: among sorted names, neighbours are the most alike."""
+    """Return where each name departs from every other one: among sorted names, neighbors are the most alike."""
     ordered = sorted(names)
     shared = [
         next((i for i, (a, b) in enumerate(zip(first, two, strict=False)) if a != b), min(len(first), len(two)))

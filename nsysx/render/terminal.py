@@ -1,4 +1,4 @@
-"""The report on a terminal, in the order of the page; it works in 80 columns, in a pipe, without colour and without Unicode."""
+"""The report on a terminal, in the order of the page; it works in 80 columns, in a pipe, without color and without Unicode."""
 
 from __future__ import annotations
 

@@ -352,7 +352,7 @@ def test_inference_is_no_evaluation_between_its_own_steps(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("over", [3, 90])
-def test_ranges_that_overlap_a_little_are_neighbours(tmp_path: Path, over: int) -> None:
+def test_ranges_that_overlap_a_little_are_neighbors(tmp_path: Path, over: int) -> None:
     def lapping(main: Thread, i: int, t: int) -> None:
         main.add_range(f"step {i}", t, t + PERIOD + over * US, start_end=True)
 

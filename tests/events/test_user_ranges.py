@@ -66,7 +66,7 @@ def test_no_phases(text: str) -> None:
         ("blocks.0.attn:Attention", "blocks.0.attn", "Attention"),
         ("fc-1:Linear", "fc-1", "Linear"),
         (":GPT", "", "GPT"),
-        ("GPT:GPT", "", "GPT"),  # a root that is labelled with its class twice
+        ("GPT:GPT", "", "GPT"),  # a root that is labeled with its class twice
         ("module.0:_Private", "module.0", "_Private"),
     ],
 )

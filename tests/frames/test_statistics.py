@@ -104,7 +104,7 @@ def test_mann_whitney_says_nothing_where_there_is_nothing() -> None:
 
 
 def test_spearman() -> None:
-    # Five swaps of neighbours: 1 - 6 * 10 / (10 * 99).
+    # Five swaps of neighbors: 1 - 6 * 10 / (10 * 99).
     rho, p = spearman(range(10), [1, 0, 3, 2, 5, 4, 7, 6, 9, 8])
     assert rho == pytest.approx(1 - 60 / 990)
     assert p < 0.01

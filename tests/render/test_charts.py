@@ -15,7 +15,7 @@ from PIL import Image
 
 from nsysx.pictures import Lane, Span, Strip, Timeline
 from nsysx.render import charts, live_timeline, view
-from nsysx.render.charts import colours
+from nsysx.render.charts import colors
 from nsysx.render.charts.kernel_strips import strips
 from nsysx.render.charts.rank_bars import RANK_PARTS, ranks
 from nsysx.render.ledgers import StepBar
@@ -28,8 +28,8 @@ def pixels(picture: charts.Picture) -> np.ndarray:
     return np.asarray(Image.open(io.BytesIO(picture.data)).convert("RGB")).astype(int)
 
 
-def near(image: np.ndarray, colour: str, tolerance: int = 24) -> np.ndarray:
-    wanted = np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)])
+def near(image: np.ndarray, color: str, tolerance: int = 24) -> np.ndarray:
+    wanted = np.array([int(color[i : i + 2], 16) for i in (1, 3, 5)])
     return (np.abs(image - wanted) <= tolerance).all(axis=2)
 
 
@@ -75,8 +75,8 @@ def test_bars_have_the_length_of_their_numbers(full):
     for path in root.iter("{http://www.w3.org/2000/svg}path"):
         style = path.get("style") or ""
         for part in entry.parts:
-            colour = colours.KIND_COLOURS[part.kind].lower()
-            if not part.idle and f"fill: {colour}" in style:
+            color = colors.KIND_COLORS[part.kind].lower()
+            if not part.idle and f"fill: {color}" in style:
                 x = [float(number) for number in re.findall(r"[ML] ([\d.]+)", path.get("d"))]
                 widths[part.kind] = max(widths.get(part.kind, 0.0), max(x) - min(x))
     assert widths["compute"] / widths["copy"] == pytest.approx(560 / 30, rel=0.02)
@@ -111,8 +111,8 @@ def test_a_busy_looking_lane_was_busy(share, merged):
     picture = charts.timeline(Timeline("t", 0, window, (Lane("stream", "GPU 0", spans),)))
     full = charts.timeline(Timeline("t", 0, window, (Lane("stream", "GPU 0", (Span(0, window, "compute", ""),)),)))
     drawn = (
-        near(pixels(picture), colours.KIND_COLOURS["compute"]).sum()
-        / near(pixels(full), colours.KIND_COLOURS["compute"]).sum()
+        near(pixels(picture), colors.KIND_COLORS["compute"]).sum()
+        / near(pixels(full), colors.KIND_COLORS["compute"]).sum()
     )
     assert drawn == pytest.approx(max(share, 0.05), abs=0.06)
 
@@ -130,7 +130,7 @@ def test_waits_are_hatched_and_arrows_start_inside_the_window():
     )
     hatched = pixels(charts.timeline(Timeline("t", 0, 100 * MS, (api, gpu))))
     flat = pixels(charts.timeline(Timeline("t", 0, 100 * MS, (plain, gpu))))
-    sync = colours.KIND_COLOURS["sync"]
+    sync = colors.KIND_COLORS["sync"]
     assert near(hatched, sync).sum() < 0.95 * near(flat, sync).sum()
     dark = near(flat, "#333333", 10)
     left_of_lanes = dark[:, : 2 * 176]
@@ -144,16 +144,16 @@ def test_many_steps_stay_few_shapes(full):
     assert any("neighbors" in text for text in texts(picture))
 
 
-def test_one_long_warm_up_step_is_cut_and_labelled(full):
+def test_one_long_warm_up_step_is_cut_and_labeled(full):
     bars = tuple(StepBar(i, 2e9 if i == 0 else 50e6, 50e6, i > 0, {"compute": 40e6}) for i in range(8))
     assert "2.00 s" in texts(charts.steps(bars, True))
 
 
-def test_ink_can_be_read_on_every_colour():
-    for colour in {*colours.KIND_COLOURS.values(), *colours.PHASE_COLOURS.values()}:
-        light, ink = colours.luminance(colour), colours.luminance(colours.ink_on(colour))
+def test_ink_can_be_read_on_every_color():
+    for color in {*colors.KIND_COLORS.values(), *colors.PHASE_COLORS.values()}:
+        light, ink = colors.luminance(color), colors.luminance(colors.ink_on(color))
         high, low = max(light, ink), min(light, ink)
-        assert (high + 0.05) / (low + 0.05) >= 4.5, colour
+        assert (high + 0.05) / (low + 0.05) >= 4.5, color
 
 
 def test_a_label_never_becomes_a_formula(full):
@@ -180,7 +180,7 @@ def test_few_ranks_are_bars():
 
 @pytest.mark.parametrize("count", [33, 64, 1024])
 def test_many_ranks_are_a_heat_map(count):
-    """One column per rank: that of the straggler is light in compute and dark in waiting, and its neighbours are not."""
+    """One column per rank: that of the straggler is light in compute and dark in waiting, and its neighbors are not."""
     late = count // 2 + 5
     picture = ranks(rank_rows(count, late))
     assert picture.mime == "image/png"
@@ -192,12 +192,12 @@ def test_many_ranks_are_a_heat_map(count):
     left, width = 0.19 * image.shape[1], 0.71 * image.shape[1]
     bottom = image.shape[0] - 2 * 44
 
-    def colour(rank: int, line: int) -> np.ndarray:
+    def color(rank: int, line: int) -> np.ndarray:
         return image[int(bottom - 2 * 26 * (2.5 - line)), int(left + width * (rank + 0.5) / count)]
 
-    light = [int(colour(r, 0).sum()) for r in (late, late - 2, late + 2)]
+    light = [int(color(r, 0).sum()) for r in (late, late - 2, late + 2)]
     assert light[0] > light[1] == light[2]
-    dark = [int(colour(r, 1).sum()) for r in (late, late - 2, late + 2)]
+    dark = [int(color(r, 1).sum()) for r in (late, late - 2, late + 2)]
     assert dark[0] < dark[1] == dark[2]
 
 
@@ -214,15 +214,15 @@ def test_the_middle_of_the_dots_is_the_median_of_the_table():
 
 
 def test_what_is_looked_at_closely_is_what_the_still_shows(full):
-    """Box for box: begin, length and text; the colour is that of the kind."""
+    """Box for box: begin, length and text; the color is that of the kind."""
     picture = full.timelines[0]
     data = json.loads(live_timeline.data(picture))
     assert data["ns"] == picture.end_ns - picture.start_ns
     for lane, drawn in zip(picture.lanes, data["lanes"], strict=True):
         at, boxes = 0, []
-        for gap, long, colour, text in zip(*(drawn["at"][i::4] for i in range(4)), strict=True):
+        for gap, long, color, text in zip(*(drawn["at"][i::4] for i in range(4)), strict=True):
             boxes.append((at + gap, at + gap + long, data["text"][text]))
-            assert re.fullmatch("#[0-9A-F]{6}", data["colour"][colour], re.IGNORECASE)
+            assert re.fullmatch("#[0-9A-F]{6}", data["color"][color], re.IGNORECASE)
             at += gap + long
         assert [b[:2] for b in boxes] == sorted((s.start_ns, s.end_ns) for s in lane.spans)
 

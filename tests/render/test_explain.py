@@ -37,7 +37,7 @@ def test_names_as_reports_spell_them(name: str) -> None:
     assert entry.name == "cudaLaunchKernel"
 
 
-def test_a_misspelt_name_is_met_with_its_neighbours() -> None:
+def test_a_misspelt_name_is_met_with_its_neighbors() -> None:
     done = explain("cudaHostAloc")
     assert done.returncode == 2
     assert not done.stdout

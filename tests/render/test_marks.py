@@ -88,7 +88,7 @@ def test_a_picture_has_few_colors_and_keeps_them_apart():
         drawn = {color for _, color in image.convert("RGB").getcolors(256)}
     assert len(drawn) <= 128
     for kind in ("compute", "copy", "comm", "memset"):
-        color = tuple(bytes.fromhex(charts.colours.KIND_COLOURS[kind][1:]))
+        color = tuple(bytes.fromhex(charts.colors.KIND_COLORS[kind][1:]))
         assert min(max(abs(a - b) for a, b in zip(color, other, strict=True)) for other in drawn) <= 8, kind
 
 

@@ -78,7 +78,7 @@ def test_a_page_works_for_everybody(browser, made, name):
         assert js(browser, "return [...document.images].every(i => i.complete && i.naturalWidth > 0)")
         if shots:
             keep(browser, Path(shots) / f"{name}-{look}.png", width)
-        # The colours of a look are the same on all pages, and axe takes seconds: it sees every page in one of two looks.
+        # The colors of a look are the same on all pages, and axe takes seconds: it sees every page in one of two looks.
         if look == ("phone", "dark")[KINDS.index(name) % 2] and (AXE or REQUIRED):
             assert AXE, "NSYSX_REQUIRE_BROWSER is set: NSYSX_AXE must name axe.min.js"
             js(browser, "document.querySelectorAll('details').forEach(d => d.open = true)")

@@ -22,12 +22,12 @@ from nsysx.render import json_text, markdown, terminal
 from tests.render import factory
 
 
-def shown(summary: Summary, width: int = 80, encoding: str = "utf-8", *, colour: bool = False, **options) -> str:
+def shown(summary: Summary, width: int = 80, encoding: str = "utf-8", *, color: bool = False, **options) -> str:
     raw = io.BytesIO()
     file = io.TextIOWrapper(raw, encoding=encoding, newline="")
     terminal.render(
         summary,
-        Console(file=file, width=width, force_terminal=colour, color_system="truecolor" if colour else None),
+        Console(file=file, width=width, force_terminal=color, color_system="truecolor" if color else None),
         **options,
     )
     file.flush()
@@ -150,11 +150,11 @@ def test_a_locale_without_unicode(encoding, full, hostile):
     assert "\\u6838" in shown(hostile, encoding="ascii")
 
 
-def test_pipes_get_no_colour_and_terminals_do(full, monkeypatch):
+def test_pipes_get_no_color_and_terminals_do(full, monkeypatch):
     assert "\x1b" not in shown(full)
-    assert "\x1b[" in shown(full, colour=True)
+    assert "\x1b[" in shown(full, color=True)
     monkeypatch.setenv("NO_COLOR", "1")
-    assert not re.search(r"\x1b\[[0-9;]*3[0-9]", shown(full, colour=True))
+    assert not re.search(r"\x1b\[[0-9;]*3[0-9]", shown(full, color=True))
 
 
 def test_hostile_names_are_inert_in_the_terminal(hostile):

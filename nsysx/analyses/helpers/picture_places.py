@@ -34,7 +34,7 @@ def idle_spans(pieces: pl.DataFrame, start: int) -> list[Span]:
     spans = []
     for a, b, number in pieces.select("start_ns", "end_ns", "cause").iter_rows():
         cause = Cause.named(CAUSES[number])
-        spans.append(Span(a - start, b - start, cause.colour, f"idle: {cause.label}"))
+        spans.append(Span(a - start, b - start, cause.color, f"idle: {cause.label}"))
     return spans
 
 

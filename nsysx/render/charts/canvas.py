@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from nsysx.render.charts.colours import INK, NEUTRAL
+from nsysx.render.charts.colors import INK, NEUTRAL
 
 _SVG_STYLE = (
     "<style>text{font-family:system-ui,-apple-system,'Segoe UI',Roboto,'Noto Sans',Arial,sans-serif!important}"
@@ -142,7 +142,7 @@ def time_scale(longest_ns: float) -> tuple[float, str]:
 
 
 def side_text(
-    axes: Any, text: str, y: float, offset: tuple[float, float], *, size: float = 8, colour: str = INK
+    axes: Any, text: str, y: float, offset: tuple[float, float], *, size: float = 8, color: str = INK
 ) -> None:
     """Write a text beside the axes at the height ``y`` of the data: left of them for a negative ``offset``, else right."""
     left = offset[0] < 0
@@ -155,7 +155,7 @@ def side_text(
         ha="right" if left else "left",
         va="center",
         fontsize=size,
-        color=colour,
+        color=color,
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from nsysx import units
 from nsysx.model import Row, Summary
 from nsysx.render.charts.canvas import Figure, Picture, new_figure, settings, svg, time_scale
-from nsysx.render.charts.colours import KIND_COLOURS, NEUTRAL, mix, phase_colour, shade
+from nsysx.render.charts.colors import KIND_COLORS, NEUTRAL, mix, phase_color, shade
 from nsysx.render.safe_text import clean, file_name, shorten
 
 TABLE = "host_lines"
@@ -25,7 +25,7 @@ _NARROWEST = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Time (ns) of one row, with its name at each level, outermost first. ``unknown`` time is drawn grey."""
+    """Time (ns) of one row, with its name at each level, outermost first. ``unknown`` time is drawn gray."""
 
     names: tuple[str, ...]
     ns: float
@@ -120,15 +120,15 @@ def icicle(parts: Sequence[Part], levels: Sequence[str], width: int = 1120) -> P
 
 def _draw(axes: Any, box: Box, divisor: float, pixel: float, seen: dict[str, str]) -> None:
     """Draw a box, with its name and time where they fit."""
-    colour = KIND_COLOURS["idle"] if box.unknown else mix(phase_colour(box.phase, seen), 1 - 0.15 * box.level)
+    color = KIND_COLORS["idle"] if box.unknown else mix(phase_color(box.phase, seen), 1 - 0.15 * box.level)
     length = (box.end - box.start) / divisor
     axes.barh(
         box.level + 0.5,
         length,
         left=box.start / divisor,
         height=0.92,
-        color=colour,
-        edgecolor=shade(colour),
+        color=color,
+        edgecolor=shade(color),
         linewidth=0.5,
         hatch="////" if box.unknown else "",
     )

@@ -12,7 +12,7 @@ from nsysx.catalogue import Paint
 from nsysx.model import Summary
 from nsysx.pictures import Strip
 from nsysx.render.charts.canvas import Figure, Picture, new_figure, settings, svg
-from nsysx.render.charts.colours import INK, KIND_COLOURS, NEUTRAL
+from nsysx.render.charts.colors import INK, KIND_COLORS, NEUTRAL
 from nsysx.render.labels import number
 from nsysx.render.safe_text import clean, shorten_kernel
 
@@ -89,7 +89,7 @@ def strips(entries: Sequence[Strip], rows: Sequence[SpreadRow], width: int = 660
         return svg(drawing, width, height)
 
 
-def _above(axes: Any, text: str, y: float, colour: str, *, right: bool) -> None:
+def _above(axes: Any, text: str, y: float, color: str, *, right: bool) -> None:
     """Write a text at the top of the row ``y``, from the left or up to the right end."""
     axes.annotate(
         text,
@@ -100,7 +100,7 @@ def _above(axes: Any, text: str, y: float, colour: str, *, right: bool) -> None:
         ha="right" if right else "left",
         va="top",
         fontsize=8,
-        color=colour,
+        color=color,
     )
 
 
@@ -115,7 +115,7 @@ def _draw_dots(axes: Any, entry: Strip, y: float, median: float, high: float) ->
             [x for x, _ in inside],
             [instant for _, instant in inside],
             s=7,
-            color=KIND_COLOURS[Paint.COMPUTE],
+            color=KIND_COLORS[Paint.COMPUTE],
             alpha=0.6,
             linewidths=0,
             rasterized=True,
@@ -130,7 +130,7 @@ def _draw_dots(axes: Any, entry: Strip, y: float, median: float, high: float) ->
                 beyond,
                 s=16,
                 marker=marker,
-                color=KIND_COLOURS[Paint.SYNC],
+                color=KIND_COLORS[Paint.SYNC],
                 clip_on=False,
                 linewidths=0,
                 rasterized=True,

@@ -8,15 +8,15 @@ from typing import Any
 from nsysx import units
 from nsysx.advice import Part
 from nsysx.render.charts.canvas import Picture, new_figure, settings, svg, time_scale
-from nsysx.render.charts.colours import INK, KIND_COLOURS, NEUTRAL, PAPER, PAPER_SHADE, ink_on
+from nsysx.render.charts.colors import INK, KIND_COLORS, NEUTRAL, PAPER, PAPER_SHADE, ink_on
 from nsysx.render.ledgers import Ledger
 
-#: Kinds whose colour is a light grey, which would dominate a dark page.
+#: Kinds whose color is a light gray, which would dominate a dark page.
 _QUIET = frozenset({"outside", "idle"})
 
 
 def ledger(ledgers: Sequence[Ledger], per_step: bool = True, width: int = 1120) -> Picture:
-    """Return the ledgers as bars on one time scale: work in plain colour, idle time hatched by its cause."""
+    """Return the ledgers as bars on one time scale: work in plain color, idle time hatched by its cause."""
     with settings():
         row = 46
         height = row * len(ledgers) + 48
@@ -34,19 +34,19 @@ def ledger(ledgers: Sequence[Ledger], per_step: bool = True, width: int = 1120) 
                 if part.ns <= 0:
                     continue
                 # Host code and plain idle time are drawn in tones of the paper, which are dark on a dark page.
-                base = PAPER_SHADE if part.kind in _QUIET else KIND_COLOURS.get(part.kind, KIND_COLOURS["other"])
-                colour = PAPER if part.idle else base
+                base = PAPER_SHADE if part.kind in _QUIET else KIND_COLORS.get(part.kind, KIND_COLORS["other"])
+                color = PAPER if part.idle else base
                 axes.barh(
                     y,
                     part.ns / divisor,
                     0.5,
                     left=left / divisor,
-                    color=colour,
+                    color=color,
                     linewidth=0.6,
                     edgecolor=(NEUTRAL if part.kind in _QUIET else base) if part.idle else PAPER,
                     hatch="////" if part.idle else None,
                 )
-                _label_part(axes, entry, part, left, y, divisor, pixel, colour)
+                _label_part(axes, entry, part, left, y, divisor, pixel, color)
                 left += part.ns
         axes.set_xlim(0, longest / divisor)
         axes.set_ylim(-0.35, len(ledgers) - 0.3)
@@ -58,7 +58,7 @@ def ledger(ledgers: Sequence[Ledger], per_step: bool = True, width: int = 1120) 
 
 
 def _label_part(
-    axes: Any, entry: Ledger, part: Part, left: float, y: float, divisor: float, pixel: float, colour: str
+    axes: Any, entry: Ledger, part: Part, left: float, y: float, divisor: float, pixel: float, color: str
 ) -> None:
     """Write the longest label that fits onto one part of a bar."""
     name = f"idle: {part.label}" if part.idle else part.label
@@ -72,7 +72,7 @@ def _label_part(
                 ha="center",
                 va="center_baseline",
                 fontsize=8.5,
-                color=INK if colour in (PAPER, PAPER_SHADE) else ink_on(colour),
-                bbox={"facecolor": colour, "edgecolor": "none", "pad": 1.2} if part.idle else None,
+                color=INK if color in (PAPER, PAPER_SHADE) else ink_on(color),
+                bbox={"facecolor": color, "edgecolor": "none", "pad": 1.2} if part.idle else None,
             )
             return

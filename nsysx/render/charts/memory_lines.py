@@ -10,13 +10,13 @@ from nsysx import units
 from nsysx.analyses import memory as table
 from nsysx.model import Summary
 from nsysx.render.charts.canvas import Figure, Picture, legend_above, new_figure, settings, svg, time_scale
-from nsysx.render.charts.colours import KIND_COLOURS, NEUTRAL
+from nsysx.render.charts.colors import KIND_COLORS, NEUTRAL
 from nsysx.render.safe_text import clean
 
 TABLE = table.KEY
 
-#: Kinds of memory, in colours that no kind of work has on the same picture.
-_MEMORY_COLOURS = {"device": "#0072B2", "pinned": "#D55E00", "managed": "#CC79A7"}
+#: Kinds of memory, in colors that no kind of work has on the same picture.
+_MEMORY_COLORS = {"device": "#0072B2", "pinned": "#D55E00", "managed": "#CC79A7"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ def memory(lines: Sequence[MemoryLine], width: int = 1120, height: int = 230) ->
             ((d, n) for d, n in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")) if most >= 2 * d), (1, "bytes")
         )
         for position, line in enumerate(lines):
-            points, colour = line.points, _MEMORY_COLOURS.get(line.kind, KIND_COLOURS["other"])
+            points, color = line.points, _MEMORY_COLORS.get(line.kind, KIND_COLORS["other"])
             x = [time_ns / time for time_ns, _ in points] + [last / time]
             y = [size / divisor for _, size in points] + [points[-1][1] / divisor]
             dashes: Any = "solid" if position == 0 else (0, (5, 2))
@@ -75,13 +75,13 @@ def memory(lines: Sequence[MemoryLine], width: int = 1120, height: int = 230) ->
                 x,
                 y,
                 drawstyle="steps-post",
-                color=colour,
+                color=color,
                 linewidth=1.4,
                 linestyle=dashes,
                 label=f"{line.name}, peak {units.size(line.peak_bytes)}",
             )
             if position == 0:
-                axes.fill_between(x, y, 0, step="post", color=colour, alpha=0.15, linewidth=0)
+                axes.fill_between(x, y, 0, step="post", color=color, alpha=0.15, linewidth=0)
         axes.set_ylim(0, most / divisor * 1.06)
         begun = min((time_ns for line in lines for time_ns, size in line.points if size > most / 50), default=0)
         axes.set_xlim(max(0, begun - 0.03 * (last - begun)) / time, last / time)

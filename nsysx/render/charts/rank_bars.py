@@ -20,7 +20,7 @@ from nsysx.render.charts.canvas import (
     svg,
     time_scale,
 )
-from nsysx.render.charts.colours import INK, KIND_COLOURS, NEUTRAL, PAPER
+from nsysx.render.charts.colors import INK, KIND_COLORS, NEUTRAL, PAPER
 from nsysx.render.safe_text import clean
 
 TABLE = comparison.KEY
@@ -31,7 +31,7 @@ class Drawn(NamedTuple):
 
     label: str
     ns: Callable[[RankRow], int]
-    colour: str
+    color: str
     hatch: str = ""
 
 
@@ -41,12 +41,12 @@ def _matched_ns(row: RankRow) -> int:
 
 #: The parts of a rank's step, in the order of drawing; they sum to it.
 RANK_PARTS = (
-    Drawn("compute", lambda r: r["compute_ns"], KIND_COLOURS[Paint.COMPUTE]),
-    Drawn("exposed transfer", lambda r: r["exposed_transfer_ns"] or 0, KIND_COLOURS[Paint.COMM]),
-    Drawn("waiting for another rank", lambda r: r["exposed_wait_ns"] or 0, KIND_COLOURS[Paint.COMM], "////"),
+    Drawn("compute", lambda r: r["compute_ns"], KIND_COLORS[Paint.COMPUTE]),
+    Drawn("exposed transfer", lambda r: r["exposed_transfer_ns"] or 0, KIND_COLORS[Paint.COMM]),
+    Drawn("waiting for another rank", lambda r: r["exposed_wait_ns"] or 0, KIND_COLORS[Paint.COMM], "////"),
     Drawn("communication on no other rank", lambda r: r["comm_ns"] - _matched_ns(r), "#9fd3ef"),
-    Drawn("copy", lambda r: r["copy_ns"], KIND_COLOURS[Paint.COPY]),
-    Drawn("memset", lambda r: r["memset_ns"], KIND_COLOURS[Paint.MEMSET]),
+    Drawn("copy", lambda r: r["copy_ns"], KIND_COLORS[Paint.COPY]),
+    Drawn("memset", lambda r: r["memset_ns"], KIND_COLORS[Paint.MEMSET]),
     Drawn("idle", lambda r: r["idle_ns"], "#ececec"),
 )
 #: Most ranks drawn as bars; more are drawn as a heat map.
@@ -109,8 +109,8 @@ def _draw_parts(axes: Any, rows: Sequence[Row], y: Sequence[float], divisor: flo
             values,
             0.72,
             left=left,
-            color=PAPER if part.hatch else part.colour,
-            edgecolor=part.colour if part.hatch else PAPER,
+            color=PAPER if part.hatch else part.color,
+            edgecolor=part.color if part.hatch else PAPER,
             hatch=part.hatch or None,
             linewidth=0.5,
             label=part.label,

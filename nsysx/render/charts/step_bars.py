@@ -9,11 +9,11 @@ from typing import Any
 
 from nsysx import units
 from nsysx.render.charts.canvas import Picture, legend_above, new_figure, settings, svg, time_scale
-from nsysx.render.charts.colours import INK, KIND_COLOURS, KIND_NAMES, NEUTRAL, phase_colour
+from nsysx.render.charts.colors import INK, KIND_COLORS, KIND_NAMES, NEUTRAL, phase_color
 from nsysx.render.ledgers import StepBar
 from nsysx.render.safe_text import clean, shorten
 
-#: Most bars in the picture; more steps are shown as means of neighbours.
+#: Most bars in the picture; more steps are shown as means of neighbors.
 _MAX_STEPS = 160
 #: End of the axis over the longest steady step: one warm-up step of seconds would flatten all others.
 _CUT = 2.2
@@ -23,7 +23,7 @@ _LABEL_PX, _AXES_PX = 54, 1060
 
 @dataclass(frozen=True, slots=True)
 class _Stack:
-    """The bars to draw: groups of neighbours, their places, their width, and the divisor of the axis."""
+    """The bars to draw: groups of neighbors, their places, their width, and the divisor of the axis."""
 
     groups: tuple[Sequence[StepBar], ...]
     x: tuple[float, ...]
@@ -38,7 +38,7 @@ class _Stack:
 def steps(bars: Sequence[StepBar], on_gpu: bool, width: int = 1120, height: int = 230) -> Picture:
     """Return the steps in order, stacked by kind of GPU work or by phase; steps that are not steady are paler and hatched.
 
-    Many steps are shown as means of neighbours; with GPU parts, a tick marks the length of the CPU step.
+    Many steps are shown as means of neighbors; with GPU parts, a tick marks the length of the CPU step.
     """
     size = -(-len(bars) // _MAX_STEPS)
     groups = tuple(bars[i : i + size] for i in range(0, len(bars), size))
@@ -77,9 +77,9 @@ def _draw_parts(axes: Any, stack: _Stack, names: Sequence[str], on_gpu: bool) ->
     for name in names:
         heights = stack.mean(partial(_part, name=name))
         idle = on_gpu and name == "idle"
-        colour = phase_colour(name, seen) if not on_gpu else "#ececec" if idle else KIND_COLOURS[name]
+        color = phase_color(name, seen) if not on_gpu else "#ececec" if idle else KIND_COLORS[name]
         text = "idle" if idle else KIND_NAMES.get(name, shorten(clean(name, 60), 24))
-        axes.bar(stack.x, heights, stack.wide, bottom=bottom, color=colour, label=text, linewidth=0)
+        axes.bar(stack.x, heights, stack.wide, bottom=bottom, color=color, label=text, linewidth=0)
         bottom = [b + h for b, h in zip(bottom, heights, strict=True)]
     length = stack.mean(lambda bar: bar.length_ns)
     if any(total - low > 0.001 * total for total, low in zip(length, bottom, strict=True)):
@@ -105,13 +105,13 @@ def _draw_unsteady(axes: Any, stack: _Stack, top: float) -> None:
             linewidth=0,
             label="not steady",
         )
-    labelled, room = None, _LABEL_PX * (max(stack.x[-1], stack.x[0] + 9) - stack.x[0] + 2) / _AXES_PX
+    labeled, room = None, _LABEL_PX * (max(stack.x[-1], stack.x[0] + 9) - stack.x[0] + 2) / _AXES_PX
     for a, h in zip(stack.x, length, strict=True):
         if h > top * 1.04:
             text = units.duration(h * stack.divisor)
-            if labelled is None or a - labelled >= room:
+            if labeled is None or a - labeled >= room:
                 axes.text(a, top * 1.05, text, ha="center", va="bottom", fontsize=8, color=INK)
-                labelled = a
+                labeled = a
             else:  # beside a label there is room only inside the bar
                 axes.text(a, top * 0.97, text, ha="center", va="top", rotation=90, fontsize=8, color=INK)
 

@@ -9,7 +9,7 @@ from nsysx import units
 from nsysx.catalogue import Paint
 from nsysx.pictures import Counters, Lane, Queue, Span, Timeline
 from nsysx.render.charts.canvas import Picture, new_figure, png, settings, time_scale
-from nsysx.render.charts.colours import INK, KIND_COLOURS, KIND_NAMES, NEUTRAL, ink_on, phase_colour, shade
+from nsysx.render.charts.colors import INK, KIND_COLORS, KIND_NAMES, NEUTRAL, ink_on, phase_color, shade
 from nsysx.render.safe_text import clean, scrub, shorten, shorten_kernel
 
 #: Most arrows from a launch to its kernel; more would hide the lanes.
@@ -94,7 +94,7 @@ def timeline(picture: Timeline, *, redact: bool = True, width: int = 1120, span_
         present = {
             s.kind if s.kind in KIND_NAMES else "other" for lane in lanes if lane.role != "phases" for s in lane.spans
         }
-        kinds = {name: KIND_COLOURS[kind] for kind, name in KIND_NAMES.items() if kind in present}
+        kinds = {name: KIND_COLORS[kind] for kind, name in KIND_NAMES.items() if kind in present}
         _draw_legend(figure, kinds, any(s.backlog_ns for lane in lanes for s in lane.spans), height)
         return png(figure, width, height)
 
@@ -109,9 +109,9 @@ def _draw_queue(axes: Any, queue: Queue, divisor: float, window: int, pixel: flo
     x = [instant / divisor for instant in queue.at_ns]
     most = max(max(queue.queued_ns), 1)
     axes.fill_between(
-        x, [ns / most for ns in queue.queued_ns], 0, color=KIND_COLOURS[Paint.COMM], alpha=0.55, linewidth=0
+        x, [ns / most for ns in queue.queued_ns], 0, color=KIND_COLORS[Paint.COMM], alpha=0.55, linewidth=0
     )
-    axes.plot(x, [ns / most for ns in queue.queued_ns], color=KIND_COLOURS[Paint.LAUNCH], linewidth=0.9)
+    axes.plot(x, [ns / most for ns in queue.queued_ns], color=KIND_COLORS[Paint.LAUNCH], linewidth=0.9)
     axes.set_xlim(0, window / divisor)
     axes.set_ylim(0, 1.12)
     axes.set_yticks([0, 1], ["0", units.duration(most)], fontsize=7)
@@ -119,19 +119,19 @@ def _draw_queue(axes: Any, queue: Queue, divisor: float, window: int, pixel: flo
     _lane_name(axes, -52 * pixel / divisor, 0.5, f"GPU {queue.device}: work queued")
 
 
-#: Colours of the counters, in their order.
-_COUNTER_COLOURS = (NEUTRAL, KIND_COLOURS[Paint.COMPUTE], KIND_COLOURS[Paint.SYNC])
+#: Colors of the counters, in their order.
+_COUNTER_COLORS = (NEUTRAL, KIND_COLORS[Paint.COMPUTE], KIND_COLORS[Paint.SYNC])
 
 
 def _draw_counters(axes: Any, counters: Counters, divisor: float, window: int, pixel: float) -> None:
-    """Draw the shares of a device's counters, each as a line, with its name in the same colour."""
+    """Draw the shares of a device's counters, each as a line, with its name in the same color."""
     x = [instant / divisor for instant in counters.at_ns]
     for position, (name, shares) in enumerate(counters.shares.items()):
-        colour = _COUNTER_COLOURS[position % len(_COUNTER_COLOURS)]
-        axes.plot(x, [float("nan") if share is None else share for share in shares], color=colour, linewidth=0.9)
+        color = _COUNTER_COLORS[position % len(_COUNTER_COLORS)]
+        axes.plot(x, [float("nan") if share is None else share for share in shares], color=color, linewidth=0.9)
         height = 1 - 0.1 * (len(counters.shares) - position)
         axes.text(
-            height, 1.0, clean(name, 20), transform=axes.transAxes, fontsize=7, color=colour, ha="left", va="bottom"
+            height, 1.0, clean(name, 20), transform=axes.transAxes, fontsize=7, color=color, ha="left", va="bottom"
         )
     axes.set_xlim(0, window / divisor)
     axes.set_ylim(0, 1.05)
@@ -140,11 +140,11 @@ def _draw_counters(axes: Any, counters: Counters, divisor: float, window: int, p
     _lane_name(axes, -52 * pixel / divisor, 0.5, shorten(clean(counters.label, 60), 24))
 
 
-def _lane_colour(lane: Lane, span_kind: str, seen: dict[str, str]) -> str:
-    """Return the colour of a kind on a lane."""
+def _lane_color(lane: Lane, span_kind: str, seen: dict[str, str]) -> str:
+    """Return the color of a kind on a lane."""
     if lane.role == "phases":
-        return phase_colour(span_kind, seen)
-    return KIND_COLOURS.get(span_kind, KIND_COLOURS[Paint.OTHER])
+        return phase_color(span_kind, seen)
+    return KIND_COLORS.get(span_kind, KIND_COLORS[Paint.OTHER])
 
 
 def _draw_lane(
@@ -156,9 +156,9 @@ def _draw_lane(
     boxes: dict[str, list[tuple[float, float]]] = {}
     waits: list[tuple[float, float]] = []
     for span in wide:
-        colour = _lane_colour(lane, span.kind or span.label, seen)
+        color = _lane_color(lane, span.kind or span.label, seen)
         length = span.end_ns - span.start_ns
-        boxes.setdefault(colour, []).append((span.start_ns / divisor, length / divisor))
+        boxes.setdefault(color, []).append((span.start_ns / divisor, length / divisor))
         waiting = span.backlog_ns > 2 * pixel
         if waiting:
             waits.append((span.start_ns / divisor, min(span.backlog_ns, length) / divisor))
@@ -167,7 +167,7 @@ def _draw_lane(
         name = scrub(name) if redact else name
         if room >= min(len(name), 12):
             text = shorten_kernel(name, min(60, room)) if lane.role == "stream" else shorten(name, min(60, room))
-            behind = {"facecolor": colour, "edgecolor": "none", "pad": 0.8} if waiting else None
+            behind = {"facecolor": color, "edgecolor": "none", "pad": 0.8} if waiting else None
             middle = (span.start_ns + length / 2) / divisor
             axes.text(
                 middle,
@@ -176,13 +176,13 @@ def _draw_lane(
                 ha="center",
                 va="center",
                 fontsize=7.5,
-                color=ink_on(colour),
+                color=ink_on(color),
                 clip_on=True,
                 zorder=4,
                 bbox=behind,
             )
-    for colour, places in boxes.items():
-        axes.broken_barh(places, (low, height), facecolors=colour, edgecolors=shade(colour), linewidth=0.25, zorder=2)
+    for color, places in boxes.items():
+        axes.broken_barh(places, (low, height), facecolors=color, edgecolors=shade(color), linewidth=0.25, zorder=2)
     if waits:
         axes.broken_barh(
             waits, (low, height), facecolors="none", edgecolors="#ffffff", hatch="////", linewidth=0, zorder=3
@@ -194,13 +194,13 @@ def _draw_lane(
         for kind in sorted(kinds):
             top = base + max(0.05, kinds[kind] * scale) * height  # even the shortest box shows as a line
             corners = [(left, base), (right, base), (right, top), (left, top)]
-            columns.setdefault(_lane_colour(lane, kind, seen), []).append(corners)
+            columns.setdefault(_lane_color(lane, kind, seen), []).append(corners)
             base = top
     if columns:
         from matplotlib.collections import PolyCollection
 
-        for colour, shapes in columns.items():
-            axes.add_collection(PolyCollection(shapes, facecolors=colour, linewidths=0, zorder=2), autolim=False)
+        for color, shapes in columns.items():
+            axes.add_collection(PolyCollection(shapes, facecolors=color, linewidths=0, zorder=2), autolim=False)
 
 
 def _draw_arrows(axes: Any, lanes: Sequence[Lane], divisor: float) -> None:
@@ -239,14 +239,14 @@ def _draw_arrows(axes: Any, lanes: Sequence[Lane], divisor: float) -> None:
 
 
 def _draw_legend(figure: Any, kinds: dict[str, str], waits: bool, height: int) -> None:
-    """Write the name of each colour below the picture."""
+    """Write the name of each color below the picture."""
     from matplotlib.patches import Patch
 
-    handles = [Patch(facecolor=colour, label=name) for name, colour in kinds.items()]
+    handles = [Patch(facecolor=color, label=name) for name, color in kinds.items()]
     if waits:
         handles.append(
             Patch(
-                facecolor=KIND_COLOURS[Paint.SYNC],
+                facecolor=KIND_COLORS[Paint.SYNC],
                 edgecolor="white",
                 hatch="////",
                 label="waiting for earlier GPU work",

@@ -125,7 +125,7 @@ document.querySelectorAll("figure[data-live]").forEach(function (figure) {
       for (var i = 0, at = 0; i < lane.at.length; i += 4) {
         var start = at + lane.at[i], fill = lane.fill[i / 4];
         at = start + lane.at[i + 1];
-        lane.boxes.push({ start: start, end: at, colour: data.colour[lane.at[i + 2]], text: data.text[lane.at[i + 3]],
+        lane.boxes.push({ start: start, end: at, color: data.color[lane.at[i + 2]], text: data.text[lane.at[i + 3]],
           fill: fill === undefined ? 1 : fill / 100 });
       }
     });
@@ -134,8 +134,8 @@ document.querySelectorAll("figure[data-live]").forEach(function (figure) {
     from = 0;
     to = data.ns;
   }
-  function dark(colour) {
-    var c = [1, 3, 5].map(function (i) { return parseInt(colour.slice(i, i + 2), 16); });
+  function dark(color) {
+    var c = [1, 3, 5].map(function (i) { return parseInt(color.slice(i, i + 2), 16); });
     return 0.299 * c[0] + 0.587 * c[1] + 0.114 * c[2] < 120;
   }
   function draw() {
@@ -169,7 +169,7 @@ document.querySelectorAll("figure[data-live]").forEach(function (figure) {
         if (one.end < from || one.start > to) return;
         var x = left + (one.start - from) * scale, w = (one.end - one.start) * scale, h = tall * one.fill;
         g.globalAlpha = Math.min(1, Math.max(w, 0.1));  /* what is narrower than a pixel is paler, not wider */
-        g.fillStyle = one.colour;
+        g.fillStyle = one.color;
         g.fillRect(x, top + tall - h, Math.max(w - (w > 4 ? 0.5 : 0), 1), h);
         if (lane.idle && w > 5) {
           g.save();
@@ -187,7 +187,7 @@ document.querySelectorAll("figure[data-live]").forEach(function (figure) {
         if (w > 36 && one.fill === 1 && !lane.idle) {
           var shown = Math.max(x, left), room = Math.min(x + w, wide) - shown - 8, text = one.text;
           if (g.measureText(text).width > room) text = text.slice(0, Math.max(0, Math.floor(room / 7) - 1)) + "\u2026";
-          g.fillStyle = dark(one.colour) ? "#fff" : "#000";
+          g.fillStyle = dark(one.color) ? "#fff" : "#000";
           if (room > 24) g.fillText(text, shown + 4, top + tall / 2);
         }
       });

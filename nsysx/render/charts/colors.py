@@ -1,11 +1,11 @@
-"""Colours with a meaning: one colour is one kind of work in every picture, and every colour has its name beside it.
+"""Colors with a meaning: one color is one kind of work in every picture, and every color has its name beside it.
 
-The palette is Okabe and Ito's, which colour-blind readers can tell apart.
+The palette is Okabe and Ito's, which color-blind readers can tell apart.
 """
 
 from __future__ import annotations
 
-KIND_COLOURS = {
+KIND_COLORS = {
     "compute": "#009E73",
     "comm": "#56B4E9",
     "copy": "#E69F00",
@@ -42,7 +42,7 @@ KIND_NAMES = {
     "other": "other CUDA call",
 }
 #: Phases are pale, so that they are never taken for a kind of work; their names are written on them.
-PHASE_COLOURS = {
+PHASE_COLORS = {
     "data": "#E8D9A0",
     "h2d": "#F6D9A8",
     "forward": "#BBD7EE",
@@ -60,31 +60,31 @@ NEUTRAL = "#6b6b6b"
 PAPER, PAPER_SHADE = "#fdfdfd", "#ececec"
 
 
-def luminance(colour: str) -> float:
+def luminance(color: str) -> float:
     """Return the relative luminance of ``#rrggbb`` as WCAG defines it."""
-    channels = (int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5))
+    channels = (int(color[i : i + 2], 16) / 255 for i in (1, 3, 5))
     red, green, blue = (c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in channels)
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
-def ink_on(colour: str) -> str:
-    """Return black or white, whichever is easier to read on ``colour``."""
-    light = luminance(colour)
+def ink_on(color: str) -> str:
+    """Return black or white, whichever is easier to read on ``color``."""
+    light = luminance(color)
     return "#ffffff" if 1.05 / (light + 0.05) > (light + 0.05) / 0.05 else "#000000"
 
 
-def mix(colour: str, share: float) -> str:
-    """Return ``colour`` mixed with white; ``share`` of it stays."""
-    return "#" + "".join(f"{round(255 - (255 - int(colour[i : i + 2], 16)) * share):02x}" for i in (1, 3, 5))
+def mix(color: str, share: float) -> str:
+    """Return ``color`` mixed with white; ``share`` of it stays."""
+    return "#" + "".join(f"{round(255 - (255 - int(color[i : i + 2], 16)) * share):02x}" for i in (1, 3, 5))
 
 
-def shade(colour: str) -> str:
-    """Return ``colour`` a little darker, for borders that are not mistaken for gaps."""
-    return "#" + "".join(f"{round(int(colour[i : i + 2], 16) * 0.8):02x}" for i in (1, 3, 5))
+def shade(color: str) -> str:
+    """Return ``color`` a little darker, for borders that are not mistaken for gaps."""
+    return "#" + "".join(f"{round(int(color[i : i + 2], 16) * 0.8):02x}" for i in (1, 3, 5))
 
 
-def phase_colour(name: str, seen: dict[str, str]) -> str:
-    """Return the colour of a phase; the user's own phases get colours in order of appearance."""
-    if name in PHASE_COLOURS:
-        return PHASE_COLOURS[name]
+def phase_color(name: str, seen: dict[str, str]) -> str:
+    """Return the color of a phase; the user's own phases get colors in order of appearance."""
+    if name in PHASE_COLORS:
+        return PHASE_COLORS[name]
     return seen.setdefault(name, _PALE[len(seen) % len(_PALE)])
