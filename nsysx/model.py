@@ -228,6 +228,7 @@ class Unprofiled:
     from a table); ``measured_steps`` is 0 for the last two. ``low_ns`` and ``high_ns`` bound it. The other figures come from replaying
     ``steps`` steps: ``gpu_busy`` is the share in which the device works, ``idle_causes`` sum to ``gpu_idle_ns``; ``exposed_comm_ns`` is
     the part of ``gpu_busy_ns`` in communication with nothing beside it. ``overhead`` is what tracing added to the CPU's time.
+    ``loop_ns``: the measured mean per step of the whole loop, with what runs between steps; None if that is next to nothing, or unknown.
     """
 
     step_ns: int
@@ -245,6 +246,7 @@ class Unprofiled:
     idle_causes: Mapping[str, int]
     overhead: Mapping[str, int]
     exposed_comm_ns: int = 0
+    loop_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

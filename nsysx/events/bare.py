@@ -29,6 +29,14 @@ def after(record: Mapping[str, Any], capture: Capture) -> list[int]:
     return _noted(record, "after_ns") if detached(record, capture) else []
 
 
+def loop(record: Mapping[str, Any], capture: Capture) -> tuple[list[int], list[int]]:
+    """Return the lengths (ns) of the bare steps between the windows, and after them, each to the beginning of the next one.
+
+    So an evaluation or a rollout counts with the step that it follows. Both are [] where next to nothing ran between the steps.
+    """
+    return _noted(record, "loop_ns"), _noted(record, "after_loop_ns") if detached(record, capture) else []
+
+
 def detached(record: Mapping[str, Any], capture: Capture) -> bool:
     """Return whether nothing of nsys was in the program's CUDA calls between the windows, so that launches took as long as without.
 

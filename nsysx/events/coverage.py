@@ -44,8 +44,9 @@ def coverage(
 
     ``steps``: in order, on the device or on the CPU: index, start_ns, end_ns, steady, warmup, cut. ``between``: index of the step
     that something else follows, evaluation. ``span``: the process's first and last event (ns). What lies between two steps and is
-    nothing else belongs to the step before, like the fetch of the next batch. ``joined`` is the last step of the first of two windows,
-    None without two: between it and the next step nsys closed one window and opened another, which is no time of the program.
+    nothing else belongs to the step before, like the fetch of the next batch, and so does everything between warm-up steps.
+    ``joined`` is the last step of the first of two windows, None without two: between it and the next step nsys closed one window
+    and opened another, which is no time of the program.
     """
     if not steps.height:
         return None
@@ -66,7 +67,7 @@ def coverage(
         parts[name] += int(end[i] - start[i])
         if i == joined:
             seam = rest
-        elif i in elsewhere:
+        elif i in elsewhere and name != WARMUP:  # the first evaluation has costs that the others have not
             parts[EVALUATION if elsewhere[i] else BETWEEN] += rest
         else:
             parts[name] += rest

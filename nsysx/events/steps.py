@@ -41,8 +41,9 @@ class StepTable:
     ``gpu``: process, device, index, start_ns, end_ns. ``between``: what follows step ``index`` in its window and is not a step,
     columns as in ``tiles.Tiles``. ``windows``: the steady part per (process, device) on the device timeline; ``cpu_windows`` the same per
     process on the CPU. ``process`` is the one whose steps are shown; ``trend`` is the course of its steady steps, ``levels`` are
-    those of their lengths. ``parts``: of how many proposed steps each of its steps is made (``periods``). ``coverage``: how its
-    recorded time divides. ``runs``: all stretches of steady steps in order, of which ``steady`` is one; trend and levels are of all.
+    those of their lengths. ``parts``: of how many proposed steps each of its steps is made; ``grouped``: with what comes before
+    them (``periods``). ``coverage``: how its recorded time divides. ``runs``: all stretches of steady steps in order, of which
+    ``steady`` is one; trend and levels are of all.
     """
 
     source: str
@@ -60,6 +61,7 @@ class StepTable:
     parts: int = 1
     coverage: Coverage | None = None
     runs: tuple[Run, ...] = ()
+    grouped: bool = False
 
 
 def parse_window(text: str) -> tuple[int, int] | None:
@@ -132,6 +134,7 @@ def find(
         parts.get(process, 1),
         _covered(_wherever(shown_steps, stretches, once), tiled, rest, once, attributed, joined, source),
         tuple(stretches),
+        process in parts,
     )
 
 

@@ -130,6 +130,8 @@ def _facts(summary: Summary, texts: Texts, now: int | None, profiled: int | None
 
 #: What else a loop does is named from this share of it on. Its warm-up and the step that the end cuts are no news.
 _NAMED = 0.1
+#: The mean of the whole loop per step is told if it is longer than a step by this share.
+_LONGER = 0.03
 _UNTOLD = (coverage.WARMUP, coverage.LAST, coverage.BEFORE, coverage.BEHIND)
 
 
@@ -143,8 +145,14 @@ def _covered(summary: Summary) -> list[str]:
         parts[coverage.ONCE] = max(0, parts[coverage.ONCE] - _start_up_ns(summary))
     rest = sorted(((ns, what) for what, ns in parts.items()), reverse=True)
     loop = covered["steady_ns"] + sum(ns for ns, _ in rest)
-    named = ", ".join(f"{what} {units.share(ns, loop)}" for ns, what in rest if ns >= _NAMED * loop)
-    return [f"steady steps cover {units.share(covered['steady_ns'], loop)} of the loop ({named})"] if named else []
+    named = [f"{what} {units.share(ns, loop)}" for ns, what in rest if ns >= _NAMED * loop]
+    real = summary.unprofiled
+    more = None if real is None or (real.loop_ns or 0) < (1 + _LONGER) * real.step_ns else real.loop_ns
+    whole = "" if more is None else f"{units.duration(more)} a step with what runs between steps"
+    if not named:
+        return [whole] if whole else []
+    share = units.share(covered["steady_ns"], loop)
+    return [f"steady steps cover {share} of the loop ({', '.join(named)}){whole and ': '}{whole}"]
 
 
 def _start_up_ns(summary: Summary) -> int:

@@ -166,26 +166,42 @@ def costs(run: Mapping[str, Any]) -> Costs:
 def measured(profile: Profile, numbers: Collection[int]) -> Measured | None:
     """Return the measured step without tracing, None if there is none. From a second run, only the steps ``numbers`` count.
 
-    The probe measured the steps that it marked: where several of them make one step, its time is so many times theirs, and a
-    second run says nothing of what lies between.
+    The probe measured the steps that it marked. Where several of them make one step with what comes before them, it is so many
+    times the mean of the whole loop, and a second run says nothing of it.
     """
-    run, parts = profile.trace.run, profile.steps.parts
-    known = _in_process(run, profile.trace.capture, profile.steps.process)
-    if known is None:
-        return _second_run(run, numbers) if parts == 1 else None
-    return replace(known, step_ns=known.step_ns * parts, low_ns=known.low_ns * parts, high_ns=known.high_ns * parts)
+    run, steps = profile.trace.run, profile.steps
+    if steps.grouped:
+        known, times = loop(profile), steps.parts
+        if known is None:
+            return None
+        return replace(known, step_ns=known.step_ns * times, low_ns=known.low_ns * times, high_ns=known.high_ns * times)
+    record = _unrecorded(run, steps.process)
+    known = None if record is None else _in_process(record, profile.trace.capture)
+    return known or _second_run(run, numbers)
 
 
-def _in_process(run: Mapping[str, Any], capture: Capture, process: int) -> Measured | None:
-    for record in run.get("probe") or ():
-        unrecorded = record.get("unrecorded_steps") if isinstance(record, dict) else None
-        if not isinstance(unrecorded, dict) or record.get("pid") not in (None, ids.pid_of(process)):
-            continue
-        step, low, high, count = (unrecorded.get(k) for k in ("median_ns", "low_ns", "high_ns", "count"))
-        if between := bare.lengths(record):
-            return _beside_windows(between, bare.after(record, capture), detached=bare.detached(record, capture))
-        if _number(step) and _number(low) and _number(high) and _number(count) and step > 0 and count > 0:
-            return Measured("in_process", round(step), round(min(low, step)), round(max(high, step)), int(count))
+def loop(profile: Profile) -> Measured | None:
+    """Return the measured mean of the loop per step, whatever runs between steps counted; None where next to nothing does."""
+    record, capture = _unrecorded(profile.trace.run, profile.steps.process), profile.trace.capture
+    between, after = ([], []) if record is None else bare.loop(record, capture)
+    if record is None or not between:
+        return None
+    untouched = record["unrecorded_steps"].get("where") == "before the window" or bare.detached(record, capture)
+    return _beside_windows(between, after, detached=untouched)
+
+
+def _unrecorded(run: Mapping[str, Any], process: int) -> Mapping[str, Any] | None:
+    """Return what the probe of a process wrote, if it timed steps without the profiler."""
+    records = (p for p in run.get("probe") or () if isinstance(p, dict) and p.get("pid") in (None, ids.pid_of(process)))
+    return next((record for record in records if isinstance(record.get("unrecorded_steps"), dict)), None)
+
+
+def _in_process(record: Mapping[str, Any], capture: Capture) -> Measured | None:
+    if between := bare.lengths(record):
+        return _beside_windows(between, bare.after(record, capture), detached=bare.detached(record, capture))
+    step, low, high, count = (record["unrecorded_steps"].get(k) for k in ("median_ns", "low_ns", "high_ns", "count"))
+    if _number(step) and _number(low) and _number(high) and _number(count) and step > 0 and count > 0:
+        return Measured("in_process", round(step), round(min(low, step)), round(max(high, step)), int(count))
     return None
 
 

@@ -6,9 +6,10 @@ import json
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pytest
 
-from nsysx.events.coverage import BEFORE, BEHIND
+from nsysx.events.coverage import BEFORE, BEHIND, coverage
 from nsysx.events.steps import StepTable
 from nsysx.events.tiles import representative
 from tests.builder import Report, Thread
@@ -204,6 +205,26 @@ def test_an_evaluation_that_waits_for_the_steps_before_it_is_as_long_as_its_work
     found = read(report, tmp_path).coverage
     assert found is not None and sum(found.parts.values()) == found.wall_ns
     assert found.parts["evaluation between steps"] == pytest.approx(3 * MS, rel=0.1)
+
+
+def test_an_evaluation_between_warm_up_steps_is_warm_up() -> None:
+    """The first evaluation takes 130 ms, as its kernels are loaded then; the one between steady steps takes 6."""
+    lengths = np.array([130, 0, 6, 0]) + 10
+    start = np.append(0, np.cumsum(lengths))[:4]
+    warmup = [True, True, False, False]
+    steps = pl.DataFrame(
+        {
+            "index": range(4),
+            "start_ns": start,
+            "end_ns": start + 10,
+            "warmup": warmup,
+            "steady": [not w for w in warmup],
+        }
+    ).with_columns(cut=pl.lit(value=False))
+    between = pl.DataFrame({"index": [0, 2], "evaluation": [True, True]})
+    found = coverage(steps, between, np.zeros(4, np.bool_), (0, int(start[-1]) + 10))
+    assert found is not None
+    assert found.parts == {"warm-up steps": 150, "evaluation between steps": 6, "steady steps": 20}
 
 
 def test_steady_steps_count_wherever_they_lie(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from nsysx.events.trend import SPREAD
 from nsysx.pipeline import Options, gather, summarize
 from nsysx.reading import inputs
 from nsysx.reading.load import load
+from nsysx.render import answer
 from tests.builder import Report
 from tests.events.test_steps import PERIOD
 from tests.events.test_unsteady import rollouts
@@ -164,6 +165,38 @@ def test_steps_of_several_parts_are_found_in_each_window(tmp_path: Path, skip: i
     assert not steps.cpu.filter((pl.col("start_ns") < joined) & (pl.col("end_ns") > joined)).height
     assert (steps.gpu["end_ns"] - steps.gpu["start_ns"]).max() <= 10 * PERIOD
     assert steps.cpu.filter("steady")["start_ns"].min() > joined
+
+
+@pytest.mark.traced
+@pytest.mark.parametrize("told", [False, True])
+def test_a_step_of_several_parts_takes_the_mean_of_the_whole_loop(tmp_path: Path, told: bool) -> None:
+    """The four optimizer steps alone took 3.2 ms, with the rollout before them 7.2 ms; a record that has only the first says nothing."""
+    rollouts(12, 4, 6).write(tmp_path / "r.cold.sqlite")
+    path = rollouts(10, 4, 6).write(tmp_path / "r.sqlite")
+    bare: dict[str, object] = {"lengths_ns": [800 * US] * 60, "clock": "cpu", "where": "between the windows"}
+    bare |= {"loop_ns": [800 * US, 800 * US, 800 * US, 4_800 * US] * 20} if told else {}
+    probe = {"unrecorded_steps": bare, "window_pauses_ns": [MS, MS], "steps": {}}
+    (tmp_path / "r.run.json").write_text(json.dumps({"files": {"cold": "r.cold.sqlite"}, "probe": [probe]}))
+    known = summarize([path]).unprofiled
+    assert known is not None and (known.source == "in_process") == told
+    assert known.loop_ns is None
+    if told:
+        assert (known.step_ns, known.measured_steps) == (7_200 * US, 80)
+        assert known.low_ns <= 7_200 * US <= known.high_ns
+
+
+@pytest.mark.traced
+def test_what_runs_between_steps_is_told_beside_the_step(tmp_path: Path) -> None:
+    """Steps of 1.5 ms, after every fourth an evaluation of 2 ms: 2 ms a step in the whole loop."""
+    path = written(tmp_path)
+    record = json.loads((tmp_path / "r.run.json").read_text())
+    record["probe"][0]["unrecorded_steps"]["loop_ns"] = [1_500 * US, 1_500 * US, 1_500 * US, 3_500 * US] * 10
+    (tmp_path / "r.run.json").write_text(json.dumps(record))
+    summary = summarize([path])
+    assert summary.unprofiled is not None
+    assert (summary.unprofiled.step_ns, summary.unprofiled.loop_ns) == (1_500 * US, 2_000 * US)
+    facts = answer.build(summary).facts
+    assert any("2.00 ms a step with what runs between steps" in fact for fact in facts)
 
 
 @pytest.mark.parametrize("bare_grow", [False, True])

@@ -36,6 +36,8 @@ _SHORTEST_NS, _LONGEST_NS = 1_000_000_000, 3_000_000_000
 _FEWEST, _ENOUGH = 3, 32
 #: ... and no longer if the mean is known to this share (twice the standard error over blocks of steps).
 _KNOWN, _ERROR_BLOCKS = 0.01, 8
+#: What runs between steps and is none of them is told from this share of the time on.
+_BETWEEN = 0.01
 
 
 def event_here(torch: Any) -> Any:
@@ -69,6 +71,7 @@ class StepClock:
         self._bare_ns = self._counted_ns = 0  # when that window closed, and when the first step that counts began
         self._counted, self._look_at = 0, _ENOUGH
         self._block = 1  # the steps between two events
+        self._begun: deque[tuple[int, int]] = deque(maxlen=_MOST)  # number and time of each step's beginning
 
     def begin(self, index: int, *, recorded: bool = False, marked: bool = False, event: bool = False) -> None:
         """Note that step ``index`` begins now; ``event``: a capture window comes soon, so the device's time is wanted, too."""
@@ -78,7 +81,11 @@ class StepClock:
         before, self._open = self._open, (index, now, marked, recorded)
         if before is not None and before[0] != index:
             self.periods.append(Period(before[0], now - before[1], before[2], before[3]))
+        if self._begun and self._begun[-1][0] == index:  # it begins at another place in the program
+            self._begun.pop()
+        else:
             self._counted += 1
+        self._begun.append((index, now))
         if self._bare_from is not None and not self._counted_ns:
             self._settle(index, now)
 
@@ -124,6 +131,17 @@ class StepClock:
         free = [device[p.number] for p in steps if p.number in device]
         return (free, "gpu") if len(free) >= least else ([p.ns for p in steps], "cpu")
 
+    def _loop(self, first: int, before: int | None) -> list[int]:
+        """Return how long each step from ``first`` on took from its beginning to that of the next one, whatever ran between them (ns).
+
+        [] where next to nothing did. By the host's clock: what runs between steps has no events.
+        """
+        begun = [(i, ns) for i, ns in self._begun if i >= first and (before is None or i < before)]
+        steps = [(j - i, (after - ns) // (j - i)) for (i, ns), (j, after) in zip(begun, begun[1:]) if j > i]  # noqa: B905, RUF007
+        whole = [ns for count, ns in steps for _ in range(count)]
+        known = sum(p.ns for p in self.periods if begun and begun[0][0] <= p.number < begun[-1][0])
+        return whole if sum(whole) - known > _BETWEEN * sum(whole) else []
+
     def unrecorded(self, before: int | None) -> dict[str, Any] | None:
         """Return count, median_ns, low_ns, high_ns, clock and where of the unprofiled steps before step ``before``.
 
@@ -142,6 +160,7 @@ class StepClock:
         free = free[len(free) - size * BLOCKS :]
         means = [sum(free[i : i + size]) / size for i in range(0, len(free), size)]
         return {
+            "loop_ns": self._loop(steps[0].number, before),
             "count": len(free),
             "median_ns": round(statistics.median(means)),
             "low_ns": round(min(means)),
@@ -154,8 +173,8 @@ class StepClock:
 
     def start_bare(self, index: int) -> None:
         """A window has closed, and step ``index`` follows: forget the steps before it."""
-        self.periods.clear()
-        self._events.clear()
+        for noted in (self.periods, self._events, self._begun):
+            noted.clear()
         self._open, self._bare_from, self._bare_ns = None, index, time.perf_counter_ns()
         self._counted_ns = self._counted = 0
         self._block, self._look_at = 1, _ENOUGH
@@ -178,7 +197,8 @@ class StepClock:
         if spent >= _LONGEST_NS or spent < _SHORTEST_NS or self._counted < self._look_at:
             return spent >= _LONGEST_NS and self._counted >= _FEWEST
         self._look_at = self._counted + self._counted // 4
-        lengths = [p.ns for p in self.periods if p.number >= (self._bare_from or 0)]
+        begun = [ns for number, ns in self._begun if number >= (self._bare_from or 0)]
+        lengths = [after - ns for ns, after in zip(begun, begun[1:])]  # noqa: B905, RUF007 - Python 3.9
         size = len(lengths) // _ERROR_BLOCKS
         if not size:
             return False
@@ -187,23 +207,26 @@ class StepClock:
         return bool(2 * error <= _KNOWN * statistics.fmean(means))
 
     def bare(self, before: int | None) -> dict[str, Any] | None:
-        """Return count, median_ns, low_ns, high_ns, clock, where and lengths_ns of the bare steps; None if there are too few.
+        """Return count, median_ns, low_ns, high_ns, clock, where, lengths_ns and loop_ns of the bare steps; None if there are too few.
 
-        ``before``: the first step of the second window, None if it never opened. ``lengths_ns`` are those of all steps, in order.
+        ``before``: the first step of the second window, None if it never opened. ``lengths_ns`` are those of all steps, in order;
+        ``loop_ns`` the same with what ran behind each and was no step, [] where that is next to nothing. If it runs behind every step,
+        none has a length of its own.
         """
         if self._bare_from is None or not self._counted_ns:
             return None
+        loop = self._loop(self._bare_from, before)
         steps = [p for p in self.periods if p.number >= self._bare_from and (before is None or p.number < before - 1)]
         lengths, clock = self._lengths(steps, max(_FEWEST, len(steps) // 2))
+        told = {"clock": clock, "where": "between the windows", "loop_ns": loop}
         if len(lengths) < _FEWEST:
-            return None
+            return {"count": 0, **told, "lengths_ns": []} if len(loop) >= _FEWEST else None
         return {
             "count": len(lengths),
             "median_ns": round(statistics.median(lengths)),
             "low_ns": min(lengths),
             "high_ns": max(lengths),
-            "clock": clock,
-            "where": "between the windows",
+            **told,
             "lengths_ns": lengths,
         }
 

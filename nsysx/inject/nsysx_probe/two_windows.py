@@ -111,7 +111,7 @@ class TwoWindows(Window):
         return was_cold or self.after
 
     def unrecorded(self) -> dict[str, Any] | None:
-        """Return the bare steps between the windows, as `StepClock.bare` does, with ``after_ns``, those after them, in order.
+        """Return the bare steps between the windows, as `StepClock.bare` does, with ``after_ns`` and ``after_loop_ns`` of those after them.
 
         ``detached``: nothing of nsys was in the calls of these steps.
         """
@@ -119,9 +119,11 @@ class TwoWindows(Window):
             return None
         if self._between is None:
             bare = self.clock.bare(self.first if self.opened else None)
-            return None if bare is None else {**bare, "after_ns": [], "detached": self._detached}
+            return None if bare is None else {**bare, "after_ns": [], "after_loop_ns": [], "detached": self._detached}
         again = self.clock.bare(None) if self.after else None
-        return {**self._between, "after_ns": again["lengths_ns"]} if again else self._between
+        if again is None:
+            return self._between
+        return {**self._between, "after_ns": again["lengths_ns"], "after_loop_ns": again["loop_ns"]}
 
     def marks_cost(self) -> dict[str, Any] | None:
         """Return `StepClock.marks_cost` of the last window."""
