@@ -9,6 +9,7 @@ from typing import Any
 
 from . import ranges
 from .calls import ModuleCalls
+from .interrupts import shielded
 from .marking import LOOK_EVERY, Shape
 from .output import Output
 from .parts import Parts
@@ -84,6 +85,8 @@ class Borders:
         if self.timing is not None:
             self.timing.border(index)
             return
+        if self._step_end is not None or self._main_open:
+            self._end_open()
         out, window = self.out, self.window
         if self.steps.closed_by != "border":
             self.pauses.send()
@@ -109,6 +112,7 @@ class Borders:
             self._step_end = lambda: backend.end(token)
         next(out.counts["step"])
 
+    @shielded
     def end(self) -> None:
         """End the open step."""
         if self.timing is not None:
@@ -116,9 +120,7 @@ class Borders:
             if self.timing.window and self.steps.index + 1 >= self.timing.window[1]:
                 self.out.disarm()
             return
-        end, self._step_end = self._step_end, None
-        if end is not None:
-            end()
+        self._end_open()
         self.pauses.send()
         border = self.steps.closed_by == "border"
         if not border:
@@ -136,12 +138,23 @@ class Borders:
         if self.window.wanted and self.window.closes(index, marked=marked):
             self._stop_capture()
 
+    @shielded
+    def _end_open(self) -> None:
+        """End the range of the last step, at the latest where the next one begins: a signal's exception may come before it has ended."""
+        end, self._step_end = self._step_end, None
+        if end is not None:
+            end()
+        elif threading.current_thread() is threading.main_thread():
+            self.leave()
+
+    @shielded
     def _pop(self) -> None:
         """End the range on the main thread, by that thread itself."""
         self._main_open += 1
         if threading.current_thread() is threading.main_thread():
             self.leave()
 
+    @shielded
     def leave(self) -> None:
         """End what only the main thread, which is this one, can end."""
         while self._main_open:
