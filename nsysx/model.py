@@ -223,12 +223,10 @@ class Verdict:
 class Unprofiled:
     """A steady step as it runs without a profiler, of one process on its busiest device. All ns are per step.
 
-    ``source`` says how ``step_ns`` is known: ``in_process`` (measured before the capture window of the same process), ``second_run``
-    (measured by ``--calibrate``), ``modelled`` (costs of tracing measured on the machine taken out) or ``assumed`` (the same with costs
-    from a table); ``measured_steps`` is 0 for the last two. ``low_ns`` and ``high_ns`` bound it. The other figures come from replaying
-    ``steps`` steps: ``gpu_busy`` is the share in which the device works, ``idle_causes`` sum to ``gpu_idle_ns``; ``exposed_comm_ns`` is
-    the part of ``gpu_busy_ns`` in communication with nothing beside it. ``overhead`` is what tracing added to the CPU's time.
-    ``loop_ns``: the measured mean per step of the whole loop, with what runs between steps; None if that is next to nothing, or unknown.
+    ``source``: ``in_process`` (measured), ``second_run`` (by ``--calibrate``), ``modelled`` (without the measured costs of tracing) or
+    ``assumed`` (costs from a table); ``measured_steps`` is 0 for the last two. ``low_ns`` and ``high_ns`` bound it. The rest comes from
+    replaying ``steps`` steps: ``idle_causes`` sum to ``gpu_idle_ns``, ``exposed_comm_ns`` has nothing beside it, ``overhead`` is what
+    tracing added to the CPU. ``loop_ns``: the measured mean per step with what runs between steps, None if next to nothing does.
     """
 
     step_ns: int

@@ -100,8 +100,7 @@ def find(
     all_steps = _inside(worked(all_steps, probes), whole_in if source != "capture" else None)
     cpu, tiles, parts = _tiled(all_steps, attributed, source, closed=rule != MARKS, joined_ns=joined_ns)
     process = _busiest(cpu, attributed.gpu_ops)
-    if process in parts:
-        rule += f"; {parts[process]} of them and what comes before them repeat as one step"
+    rule += f"; {parts[process]} of them and what comes before them repeat as one step" if process in parts else ""
     shown = pl.col("process") == process
     shown_steps, tiled, rest = (f.filter(shown) for f in (cpu, tiles.gpu, tiles.between))
     joined = _before(shown_steps, joined_ns)

@@ -139,8 +139,8 @@ class StepClock:
         begun = [(i, ns) for i, ns in self._begun if i >= first and (before is None or i < before)]
         steps = [(j - i, (after - ns) // (j - i)) for (i, ns), (j, after) in zip(begun, begun[1:]) if j > i]  # noqa: B905, RUF007
         whole = [ns for count, ns in steps for _ in range(count)]
-        known = sum(p.ns for p in self.periods if begun and begun[0][0] <= p.number < begun[-1][0])
-        return whole if sum(whole) - known > _BETWEEN * sum(whole) else []
+        in_steps = sum(p.ns for p in self.periods if begun and begun[0][0] <= p.number < begun[-1][0])
+        return whole if sum(whole) - in_steps > _BETWEEN * sum(whole) else []
 
     def unrecorded(self, before: int | None) -> dict[str, Any] | None:
         """Return count, median_ns, low_ns, high_ns, clock and where of the unprofiled steps before step ``before``.
