@@ -13,15 +13,16 @@ from typing import Any
 import polars as pl
 
 import nsysx
-from nsysx import analyses, answer, findings, ids
-from nsysx.analyses import Analysis, gpu_ledger
+from nsysx import answer, findings, ids
+from nsysx.analyses import gpu_ledger
 from nsysx.analyses.helpers import step_record, timelines, totals
+from nsysx.analyses.helpers import tables as tables_of
 from nsysx.errors import EXIT_EMPTY, EXIT_USAGE, NsysxError
 from nsysx.events import attribute, correlate, ledger, nvtx_ranges, profile, sequence
 from nsysx.events import steps as steps_room
-from nsysx.events.profile import NotRecorded, Profile
+from nsysx.events.profile import Profile
 from nsysx.judging import capture_checks, rank_verdict, verdict
-from nsysx.model import Check, Finding, Row, Scope, Summary, Table, Unprofiled, Verdict, in_order
+from nsysx.model import Check, Finding, Row, Summary, Table, Unprofiled, Verdict, in_order
 from nsysx.pictures import Lane
 from nsysx.ranks import (
     collect,
@@ -38,29 +39,6 @@ from nsysx.replay.engine import Withheld, replay_of, replayed_scope, unprofiled_
 from nsysx.selection import Selection
 
 _PROFILE = "Profile with: nsysx run -- CMD"
-
-
-def _table(module: Analysis, given: Profile) -> Table:
-    try:
-        frame: pl.DataFrame = module.table(given)
-    except NotRecorded as answer:
-        reason = f"{answer.reason}. To record it: {answer.fix}" if answer.fix else answer.reason
-        return Table(module.KEY, module.TITLE, module.COLUMNS, None, reason, shown=module.SHOWN)
-    names = [c.name for c in module.COLUMNS]
-    assert set(frame.columns) >= set(names), (module.KEY, frame.columns)
-    rows = tuple(frame.select(names).to_dicts())
-    return Table(module.KEY, module.TITLE, module.COLUMNS, rows, "", _scope(module.SHOWN.covers, given), module.SHOWN)
-
-
-def _scope(covers: str, given: Profile) -> Scope | None:
-    """Return the scope of a table's sums; None if each row has its own."""
-    if covers == "rows":
-        return None
-    if covers == "replayed":
-        return replayed_scope(given)
-    if covers == "shown device":
-        return given.scope if given.device is None else given.scope.on(given.device)
-    return given.scope if covers == "steady" else given.whole.scope
 
 
 def _replay(given: Profile) -> Row | None:
@@ -118,10 +96,15 @@ def _choose(trace: load.Trace, device: int | None, rank: int | None) -> load.Tra
 
 @dataclass(frozen=True)
 class Options(Selection):
-    """How to read a report: what of it, and what else is made of it. Picklable, so that it can be sent to workers."""
+    """How to read a report: what of it, and what else is made of it. Picklable, so that it can be sent to workers.
+
+    ``every_table``: all tables are made and the frames can be freed; else each is made when it is first read, and the checks do
+    not say which of the others the report lacks.
+    """
 
     process: int | None = None
     timelines: bool = False
+    every_table: bool = True
     progress: Callable[[str], None] | None = None
 
     @classmethod
@@ -138,6 +121,7 @@ def summarize(
     selection: Selection | None = None,
     *,
     timelines: bool = False,
+    every_table: bool = True,
     progress: Callable[[str], None] | None = None,
     workers: int | None = None,
     cluster: str | None = None,
@@ -150,12 +134,14 @@ def summarize(
     """Return the Summary of a report, or of the reports of all ranks of one job.
 
     ``selection`` says what of it is read; its fields can be given by name instead. ``timelines`` also
-    gathers the picture data; ``progress`` is told each stage. Of several reports the tables show ``rank`` (by default the
-    first) and the table "ranks" compares all; ``workers`` and ``cluster`` say where they are read, see ``parallel_reading.run``. Raises
-    NsysxError, exit code 3 if a file cannot be read, 4 if there is nothing to analyze, 2 for bad options.
+    gathers the picture data; ``every_table`` as in `Options`; ``progress`` is told each stage. Of several reports the tables
+    show ``rank`` (by default the first) and the table "ranks" compares all; ``workers`` and ``cluster`` say where they are
+    read, see ``parallel_reading.run``. Raises NsysxError, exit code 3 if a file cannot be read, 4 if there is nothing to
+    analyze, 2 for bad options.
     """
     named = Selection(steps, step_range, device, rank, time_range)
     options = Options.of(selection or named, timelines=timelines, progress=progress)
+    options = replace(options, every_table=every_table)
     return summary_of(gather_job(files, options, workers=workers, cluster=cluster), options)
 
 
@@ -255,7 +241,7 @@ def _one_job(reports: Sequence[Sequence[collect.Rank]]) -> tuple[collect.Rank, .
 
 def _quality(job: Job, tables: dict[str, Table], ranks: Table) -> tuple[Check, ...]:
     """Return every check of the shown report and of all ranks; ``tables`` are those of the shown report."""
-    checks = [*capture_checks.checks(job.profile, tables), *rank_checks.checks(job.ranks, ranks.rows or ())]
+    checks = [*capture_checks.checks(job.profile, tables.values()), *rank_checks.checks(job.ranks, ranks.rows or ())]
     if job.shown is not None:
         detail = f"{len(job.ranks)} ranks; every table but `ranks` shows rank {job.shown}"
         checks.append(Check("ranks", "ok", detail, "--rank N shows another"))
@@ -264,11 +250,11 @@ def _quality(job: Job, tables: dict[str, Table], ranks: Table) -> tuple[Check, .
     return in_order(checks)
 
 
-def _verdict(job: Job, tables: dict[str, Table], ranks: Table, judged: Sequence[Finding]) -> Verdict:
+def _verdict(job: Job, tables: Mapping[str, Table], ranks: Table, judged: Sequence[Finding]) -> Verdict:
     """Return what limits the step, with the rank that the others wait for."""
     given = job.profile
     result = replace(
-        verdict.judge(given, tables[gpu_ledger.KEY].of(gpu_ledger.ROWS)), scope=_scope("shown device", given)
+        verdict.judge(given, tables[gpu_ledger.KEY].of(gpu_ledger.ROWS)), scope=tables_of.scope("shown device", given)
     )
     if given.steps.source == "capture":
         result = findings.of_experiment(result, judged)
@@ -345,25 +331,27 @@ def summary_of(job: Job, options: Options) -> Summary:
         if options.progress:
             options.progress(stage)
 
-    given, tables = job.profile, dict[str, Table]()
-    for module in analyses.load():
-        say(module.TITLE.lower())
-        tables[module.KEY] = _table(module, given)
+    given, tables = job.profile, tables_of.Tables(job.profile, say)
+    if options.every_table:
+        dict(tables)  # makes them
     say("looking for what can be changed")
     ranks = comparison.table(job.ranks)
     alone = timelines.timelines(given) if options.timelines else ()
     drawn = tuple(other_lanes.added(picture, job.beside) for picture in alone)
     judged = findings.judge(given, tables, replay_of(given), ranks, job.shown)
+    conclusion = _verdict(job, tables, ranks, judged)
+    quality = _quality(job, tables.made, ranks)
+    tables.made[comparison.KEY] = ranks
     capture = replace(given.trace.capture, files=job.files) if job.files else given.trace.capture
     return answer.answered(
         Summary(
             version=nsysx.__version__,
             capture=capture,
-            quality=_quality(job, tables, ranks),
+            quality=quality,
             totals=totals.totals(given),
             steps=step_record.steps(given),
-            verdict=_verdict(job, tables, ranks, judged),
-            tables={**tables, comparison.KEY: ranks},
+            verdict=conclusion,
+            tables=tables.made if options.every_table else tables,
             replay=_replay(given),
             unprofiled=_unprofiled(given),
             tried=given.trace.tried,

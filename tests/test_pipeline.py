@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
+from rich.console import Console
 
+from nsysx.analyses.helpers.tables import Tables
 from nsysx.catalogue import CAUSES
+from nsysx.cli.report import Wanted
 from nsysx.errors import EXIT_EMPTY, EXIT_USAGE, NsysxError
 from nsysx.model import SCHEMA, Scope, Summary
 from nsysx.pipeline import summarize
-from nsysx.render import json_text
+from nsysx.render import brief, json_text, terminal_answer
 from tests import builder, reports, strategies
 from tests.builder import Report
 from tests.examples import examples
@@ -476,3 +481,30 @@ def test_ties_have_an_order_of_their_own(tmp_path: Path) -> None:
         data = strictly(summarize([report.write(tmp_path / "r.sqlite")]))
         made.append({k: data[k] for k in ("copy_sites", "copies", "kernels", "api_calls", "api_bill", "findings")})
     assert all(m == made[0] for m in made)
+
+
+# --- only what is read ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [reports.training, api_only, no_nvtx])
+def test_the_answer_makes_half_of_the_tables_and_says_the_same(kind: Callable[[], Report], tmp_path: Path) -> None:
+    path = kind().write(tmp_path / "r.sqlite")
+    whole, lazily = summarize([path]), summarize([path], every_table=False)
+
+    def told(summary: Summary) -> str:
+        out = io.StringIO()
+        terminal_answer.render(summary, Console(file=out, width=100), "r.sqlite")
+        return brief.of(summary, redact=True) + out.getvalue()
+
+    assert told(lazily) == told(whole)
+    assert isinstance(lazily.tables, Tables)
+    assert len(lazily.tables.made) < 0.7 * len(whole.tables)
+    assert json_text.render(replace(lazily, quality=whole.quality)) == json_text.render(
+        whole
+    )  # others are made when read
+
+
+@pytest.mark.parametrize("name", ["html", "json", "markdown", "csv", "full", "section"])
+def test_what_shows_every_table_has_every_table(name: str) -> None:
+    assert Wanted(**{name: ("modules",) if name == "section" else True}).every_table
+    assert not Wanted(brief="-", cluster="local").every_table

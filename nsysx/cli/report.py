@@ -61,6 +61,12 @@ class Wanted:
     full: Annotated[bool, Option("Print all tables, not only the answer.")] = False
     section: Annotated[tuple[str, ...], Option("Print only this section (repeatable).", "NAME")] = ()
 
+    @property
+    def every_table(self) -> bool:
+        """Whether something shows or writes every table; the answer and ``--brief`` read few of them."""
+        written = (self.html, self.json, self.markdown, self.csv)
+        return any(name is not None for name in written) or self.full or bool(self.section)
+
     def require_possible(self, *, force: bool) -> list[Path]:
         """Return the files and the folder to write. Raises NsysxError unless all of them can be written."""
         if (self.json, self.markdown, self.brief).count("-") > 1:
@@ -119,6 +125,7 @@ def report(
             reports,
             selection,
             timelines=wanted.html is not None,
+            every_table=wanted.every_table,
             workers=handling.jobs,
             cluster=wanted.cluster,
             progress=progress,

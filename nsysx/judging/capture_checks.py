@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Literal
 
 import numpy as np
@@ -333,9 +334,9 @@ def _newer(trace: Trace) -> list[Check]:
     return [Check("export schema", "warn", detail, "look for a newer nsysx")]
 
 
-def checks(profile: Profile, tables: dict[str, Table]) -> tuple[Check, ...]:
-    """Return every check, trouble first, and one line per table that the capture does not hold."""
-    return in_order([*profile.once(_of_profile), *(Check.no_table(t) for t in tables.values() if t.rows is None)])
+def checks(profile: Profile, tables: Iterable[Table] = ()) -> tuple[Check, ...]:
+    """Return every check, trouble first, and one line per table of ``tables`` that the capture does not hold."""
+    return in_order([*profile.once(_of_profile), *(Check.no_table(t) for t in tables if t.rows is None)])
 
 
 def _of_profile(profile: Profile) -> list[Check]:
