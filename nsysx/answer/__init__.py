@@ -21,8 +21,8 @@ def decide(summary: Summary) -> Answer:
     if won is None:
         return _predicted(summary, chosen)
     chosen = measured.adviser(summary, won, chosen)
-    place = None if chosen is None else choice.place_of(summary, chosen)
-    return measured.told(_predicted(summary, chosen), won, chosen, place)
+    index = None if chosen is None else choice.place_of(summary, chosen)
+    return measured.told(_predicted(summary, chosen), won, chosen, index)
 
 
 def _predicted(summary: Summary, chosen: Finding | None) -> Answer:

@@ -244,12 +244,12 @@ class Case:
         """Return a sum over the frames per step."""
         return round(self.scope.per_step(ns))
 
-    def often(self, count: int, one: str, several: str) -> str:
+    def often(self, count: int, singular: str, several: str) -> str:
         """Return how often something happens in a step: "1 copy", "2 copies", or "20 copies in 30 steps"."""
         each, left_over = divmod(count, self.steps)
         if left_over:
-            return f"{units.count(count)} {one if count == 1 else several} in {self.steps} steps"
-        return f"{units.count(each)} {one if each == 1 else several}"
+            return f"{units.count(count)} {singular if count == 1 else several} in {self.steps} steps"
+        return f"{units.count(each)} {singular if each == 1 else several}"
 
     def notable(self, ns_per_step: float, share: float = NOTABLE) -> bool:
         """Return whether a time per step is at least this share of the step."""
@@ -317,44 +317,44 @@ class Case:
         title_as_recorded: bool = False,
         unblocked: Worth | None = None,
         mended: Worth | None = None,
-        at: Iterable[int] = (),
+        calls: Iterable[int] = (),
         takes: Takes | None = None,
     ) -> Finding:
         """Return a finding; ``cost_ns`` is the GPU time lost per step, dropped when there are no steps.
 
         Code to paste uses PyTorch: a program without it gets none. ``because`` is appended to the detail, for a clock reading;
         ``title_as_recorded``: the title gives times as recorded.
-        ``mended``: what mending its violated needs is worth, ``unblocked``: its worth together with that. ``at`` are the calls that
+        ``mended``: what mending its violated needs is worth, ``unblocked``: its worth together with that. ``calls`` are the calls that
         it is about: a place outside of all modules, and without a line, is named after what lies beside them. ``takes``: the time that
         it is about, the idle time of its rule's parts if that is not given.
         """
         cost_ns = None if cost_ns is None else self.lost(cost_ns, worth, as_recorded=rule.cost_as_recorded)
-        said = fix if isinstance(fix, Fix) else Fix(fix)
-        place = {k: v for k, v in (where or {}).items() if k in (*SITE, "near") and v is not None and v != IN_STEP}
-        if not any(place.get(k) for k in ("module", "file", "near")) and (beside := near(self.profile, at)):
-            place["near"] = beside
+        advice = fix if isinstance(fix, Fix) else Fix(fix)
+        site = {k: v for k, v in (where or {}).items() if k in (*SITE, "near") and v is not None and v != IN_STEP}
+        if not any(site.get(k) for k in ("module", "file", "near")) and (beside := near(self.profile, calls)):
+            site["near"] = beside
         finding = Finding(
             rule.code,
             rule.slug,
             "found",
             title,
             f"{detail} {because}".rstrip(),
-            place,
+            site,
             None if self.stepless else cost_ns,
             worth.saving_ns,
             worth.confidence,
-            said.text,
+            advice.text,
             tuple(evidence),
             worth.bound,
             worth.error_ns,
-            paste=said.paste if self.program.torch else "",
-            condition=said.condition,
+            paste=advice.paste if self.program.torch else "",
+            condition=advice.condition,
             scope=self._covered,
             saving_scope=None if worth.saving_ns is None else replayed_scope(self.profile),
             because=because,
             title_as_recorded=title_as_recorded,
             cost_as_recorded=rule.cost_as_recorded,
-            conditions=tuple(self._tested(need, mended) for need in said.needs),
+            conditions=tuple(self._tested(need, mended) for need in advice.needs),
             unblocked_ns=unblocked and unblocked.saving_ns,
             unblocked_most_ns=unblocked and unblocked.most_ns,
             most_ns=worth.most_ns,

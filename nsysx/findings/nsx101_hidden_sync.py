@@ -167,6 +167,6 @@ def _finding(case: Case, row: Row, calls: frozenset[int], worth: Worth) -> Findi
         where=row,
         fix=fix,
         title_as_recorded=harmless,
-        at=calls,
+        calls=calls,
         takes=Takes(idle=began_in(case.idle, calls)),
     )

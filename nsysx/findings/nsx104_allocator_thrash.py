@@ -109,6 +109,14 @@ def check(case: Case) -> list[Finding]:
         where = {"near": _THREADS.get(rows[0]["thread_role"], f"on the {rows[0]['thread_role']} thread")}
     return [
         case.found(
-            RULE, title, detail, worth=worth, cost_ns=cost, fix=fix, where=where, evidence=evidence, at=calls_of(calls)
+            RULE,
+            title,
+            detail,
+            worth=worth,
+            cost_ns=cost,
+            fix=fix,
+            where=where,
+            evidence=evidence,
+            calls=calls_of(calls),
         )
     ]

@@ -167,7 +167,7 @@ def check(case: Case) -> list[Finding]:
         made = calls_of(at_site)
         takes = Takes(ops_of(at_site), began_in(case.idle, made | calls_of(syncs)))
         findings.append(
-            case.found(RULE, title, detail, worth=worth, cost_ns=exposed, fix=fix, where=row, at=made, takes=takes)
+            case.found(RULE, title, detail, worth=worth, cost_ns=exposed, fix=fix, where=row, calls=made, takes=takes)
         )
     return findings or case.clear(RULE, "exposed copies take less than 1 % of the step at every place")
 

@@ -204,10 +204,10 @@ def _clock(case: Case, tiles: pl.DataFrame, table: pl.DataFrame, slow: Mask) -> 
     working = len({d for _, d in case.profile.ledgers.activity})
     samples = clocks.sm_clock(case.profile.trace, working)
     mhz = clocks.means(samples, tiles["start_ns"].to_numpy(), tiles["end_ns"].to_numpy())
-    known = np.isfinite(mhz)
-    if (known & slow).sum() == 0 or (known & ~slow).sum() < _LEAST_STEPS:
+    measured = np.isfinite(mhz)
+    if (measured & slow).sum() == 0 or (measured & ~slow).sum() < _LEAST_STEPS:
         return []
-    late, usual = float(mhz[known & slow].mean()), float(np.median(mhz[known & ~slow]))
+    late, usual = float(mhz[measured & slow].mean()), float(np.median(mhz[measured & ~slow]))
     if late > usual * (1 - _SLOWER_CLOCK):
         return []
     compute = table[Activity.COMPUTE.column].to_numpy()
@@ -275,8 +275,8 @@ def _found(case: Case, tiles: pl.DataFrame, table: pl.DataFrame, slow: Mask, cos
     if worst.startswith("idle: "):
         label = f"GPU idle, {IdleCause.named(worst.removeprefix('idle: ')).label}"
     longer = float(late["ns"].cast(pl.Float64).sum()) / late.height - median
-    known = (*_pauses(case, tiles, slow), *_clock(case, tiles, table, slow), *_copied_out(case, tiles, slow))
-    causes = [c for c in known if c.ns >= _NAMED * longer]
+    candidates = (*_pauses(case, tiles, slow), *_clock(case, tiles, table, slow), *_copied_out(case, tiles, slow))
+    causes = [c for c in candidates if c.ns >= _NAMED * longer]
     cause = next((c for c in sorted(causes, key=lambda c: -c.ns) if c.ns >= _MOSTLY * longer), None)
     every, several = _every(case, ns, late.height), late.height > 1
     more_steps = f" and {late.height - _LISTED} more" if late.height > _LISTED else ""
@@ -315,7 +315,7 @@ def _found(case: Case, tiles: pl.DataFrame, table: pl.DataFrame, slow: Mask, cos
         fix=cause.fix if cause else fix,
         evidence=evidence,
         where=cause.where if cause else None,
-        at=(cause.calls if cause else ()) or _ends_of_gaps(case, tiles, slow),
+        calls=(cause.calls if cause else ()) or _ends_of_gaps(case, tiles, slow),
         title_as_recorded=True,
         takes=_of_steps(case, tiles, slow),
     )

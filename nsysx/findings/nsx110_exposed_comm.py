@@ -95,12 +95,12 @@ def check(case: Case) -> list[Finding]:
     # Tracing holds ranks up, and their peers wait for them in here: what is told is of the step that the verdict speaks of.
     cost = case.taken_by(RULE.cause)
     if not case.notable(cost):
-        said = (
+        sentence = (
             f"communication is exposed for {case.share(cost)} of the step"
             if cost + hidden
             else "no communication kernel ran"
         )
-        return case.clear(RULE, said)
+        return case.clear(RULE, sentence)
     comm = case.timed_ops(case.ops["cls"] == Activity.COMM.value, "op", "name", "module")
     kernels = comm.group_by(pl.col("name").cast(pl.String))
     longest = kernels.agg(pl.len().alias("count"), pl.col("ns").sum()).sort("ns", "name", descending=[True, False])
@@ -207,16 +207,17 @@ def of_ranks(finding: Finding, table: Table, shown: int | None = None, *, record
     told = next((int(e["total_ns"]) for e in finding.evidence if e.get("part") == _EXPOSED), finding.cost_ns_per_step)
     cost = recorded_ns or told
     row = next((r for r in table.rows if round(r["comm_ns"] / max(r["steps"], 1)) == cost), None)
-    of = "Of that,"
+    which_steps = "Of that,"
     if row is None and shown is not None:  # the ranks have fewer steady steps in common than this one has
         row = next((r for r in table.rows if r["rank"] == shown), None)
-        of = "In the steps that are steady on all ranks,"
+        which_steps = "In the steps that are steady on all ranks,"
     if row is None or row["exposed_wait_ns"] is None:
         return finding
     # The table is as recorded; its parts are told as the same shares of the exposed time that the finding speaks of.
     shares = {k: row[f"exposed_{k}_ns"] / max(row["steps"], 1) / cost for k in ("wait", "transfer")}
     wait, transfer = (round(told * share) for share in shares.values())
-    detail = f"{finding.detail} {of} {units.duration(wait)} is waiting for another rank and {units.duration(transfer)} is transfer."
+    parts = f"{units.duration(wait)} is waiting for another rank and {units.duration(transfer)} is transfer."
+    detail = f"{finding.detail} {which_steps} {parts}"
     if 2 * wait < told:
         return replace(finding, detail=detail, fix=_EARLIER.text, paste=_EARLIER.paste, condition=_EARLIER.condition)
     late = next((r for r in table.rows if r["straggler"]), None)

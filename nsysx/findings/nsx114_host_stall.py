@@ -285,6 +285,6 @@ def check(case: Case) -> list[Finding]:
         fix = mostly.fix if mostly else making or _move_it(case, row)
         takes = _before_ops(case, ops)
         findings.append(
-            case.found(RULE, title, detail, worth=worth, cost_ns=cost, where=row, fix=fix, at=before, takes=takes)
+            case.found(RULE, title, detail, worth=worth, cost_ns=cost, where=row, fix=fix, calls=before, takes=takes)
         )
     return findings or case.clear(RULE, "no long pause between launches lets the GPU idle for 1 % of the step")

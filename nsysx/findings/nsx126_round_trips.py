@@ -127,10 +127,10 @@ def rounds(profile: Profile) -> Rounds | None:
 
 def _reads(profile: Profile) -> I64:
     """Return the copies to the host outside of every module that the host waits for, in order of threads and time."""
-    known = profile.once(waiting.waits).calls
+    waiting_calls = profile.once(waiting.waits).calls
     places = pl.col("module").cast(pl.String)
     outside = places.is_null() | (places == IN_STEP) | places.is_in(list(profile.attributed.without_path))
-    reads = known.filter((pl.col("kind") == Call.COPY) & (pl.col("asks") == waiting.VALUE) & outside)
+    reads = waiting_calls.filter((pl.col("kind") == Call.COPY) & (pl.col("asks") == waiting.VALUE) & outside)
     return np.sort(reads["call"].to_numpy())
 
 
@@ -189,8 +189,10 @@ def _in_modules(case: Case) -> list[Finding]:
     """Return a finding for modules that wait again and again in one forward, where that is 15 % of the step or more."""
     findings = []
     for loop in _loops(case):
-        of = pl.col("module").cast(pl.String).is_in(loop.modules)
-        works = case.per_step(int(case.timed_ops(case.ops["op_kind"] == "kernel", "module").filter(of)["ns"].sum()))
+        in_loop = pl.col("module").cast(pl.String).is_in(loop.modules)
+        works = case.per_step(
+            int(case.timed_ops(case.ops["op_kind"] == "kernel", "module").filter(in_loop)["ns"].sum())
+        )
         ops = lookup.at(case.profile.attributed.gpu_ops["module"], case.idle["op"].fill_null(-1).to_numpy())
         before = ops.cast(pl.String).is_in(loop.modules).fill_null(value=False)
         idle = case.per_step(float(case.idle.filter(before)["real_ns"].sum()))
@@ -220,7 +222,7 @@ def _in_modules(case: Case) -> list[Finding]:
                 cost_ns=idle,
                 where=where,
                 fix=fix._replace(text=text),
-                at=loop.calls,
+                calls=loop.calls,
                 takes=Takes(idle=before.to_numpy()),
             )
         )
@@ -248,8 +250,8 @@ def _outside(case: Case) -> list[Finding]:
     seen = case.profile.once(rounds)
     if seen is None:
         return []
-    at = np.searchsorted(seen.start_ns, case.idle["start_ns"].to_numpy(), side="right") - 1
-    inside = (at >= 0) & (case.idle["start_ns"].to_numpy() < seen.end_ns[np.maximum(at, 0)])
+    last = np.searchsorted(seen.start_ns, case.idle["start_ns"].to_numpy(), side="right") - 1
+    inside = (last >= 0) & (case.idle["start_ns"].to_numpy() < seen.end_ns[np.maximum(last, 0)])
     idle = case.per_step(float(case.idle["real_ns"].to_numpy()[inside].sum()))
     cost = min(idle, case.taken_by(RULE.cause))
     if not case.notable(cost, _FOUND):
@@ -278,7 +280,7 @@ def _outside(case: Case) -> list[Finding]:
             cost_ns=cost,
             where=where,
             fix=_fix(seen, f"{count:.0f}", asked),
-            at=seen.calls.tolist(),
+            calls=seen.calls.tolist(),
             takes=Takes(idle=inside),
         )
     ]

@@ -16,13 +16,13 @@ MOST_TRIED = 3
 MOST_MARKDOWN_LINES = 25
 
 
-def change(said: Worded) -> str:
+def change(worded: Worded) -> str:
     """Return "15.4 ms → 3.2 ms at best", "" where the step after the change is not known."""
-    if said.now_ns is None or said.then_ns is None:
+    if worded.now_ns is None or worded.then_ns is None:
         return ""
-    mean, best = " on average" * said.on_average, " at best" * said.bound
-    comma = "," * (said.on_average and said.bound)
-    return f"{units.duration(said.now_ns)} → {units.duration(said.then_ns)} a step{mean}{comma}{best}"
+    mean, best = " on average" * worded.on_average, " at best" * worded.bound
+    comma = "," * (worded.on_average and worded.bound)
+    return f"{units.duration(worded.now_ns)} → {units.duration(worded.then_ns)} a step{mean}{comma}{best}"
 
 
 def parts_text(bar: Bar) -> str:
@@ -44,30 +44,30 @@ def listed(names: Sequence[str]) -> str:
     return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
 
 
-def what_to_do(said: Worded) -> str:
+def what_to_do(worded: Worded) -> str:
     """Return the change with its place, as one text."""
-    if not said.where:
-        return said.do
-    return f"{said.do.removesuffix('.')} ({said.where}){'.' * said.do.endswith('.')}"
+    if not worded.where:
+        return worded.do
+    return f"{worded.do.removesuffix('.')} ({worded.where}){'.' * worded.do.endswith('.')}"
 
 
-def worth_text(said: Worded) -> str:
+def worth_text(worded: Worded) -> str:
     """Return what the change is worth, in one sentence: as a factor, and from which to which step."""
-    arrow = change(said)
+    arrow = change(worded)
     if not arrow:
-        return said.worth
-    more = f". {said.replayed.removesuffix('.')}" if said.replayed else ""
-    return f"{said.factor}{': ' * bool(said.factor)}{arrow}{', as recorded' * (not said.real)}{more}"
+        return worded.worth
+    more = f". {worded.replayed.removesuffix('.')}" if worded.replayed else ""
+    return f"{worded.factor}{': ' * bool(worded.factor)}{arrow}{', as recorded' * (not worded.real)}{more}"
 
 
 # ---------------------------------------------------------------- Markdown
 
 
-def markdown_lines(said: Worded, escape: Any) -> Iterator[str]:
+def markdown_lines(worded: Worded, escape: Any) -> Iterator[str]:
     """Yield at most ``MOST_MARKDOWN_LINES``, the answer before what else was found; ``escape`` makes a text inert in Markdown."""
-    answer = list(_markdown_answer(said, escape))
+    answer = list(_markdown_answer(worded, escape))
     yield from answer
-    others = said.also[: max(0, MOST_MARKDOWN_LINES - len(answer) - 2)]
+    others = worded.also[: max(0, MOST_MARKDOWN_LINES - len(answer) - 2)]
     if others:
         yield ""
         yield "Also found (do not add savings that overlap):"
@@ -75,27 +75,27 @@ def markdown_lines(said: Worded, escape: Any) -> Iterator[str]:
             yield f"- {line.code} {escape(line.text)}" + (f": {worth}" if (worth := also_worth(line)) else "")
 
 
-def _markdown_answer(said: Worded, escape: Any) -> Iterator[str]:
-    yield f"**{escape(said.sentence)}**"
+def _markdown_answer(worded: Worded, escape: Any) -> Iterator[str]:
+    yield f"**{escape(worded.sentence)}**"
     yield ""
-    yield f"{escape(' · '.join(said.facts))}"
+    yield f"{escape(' · '.join(worded.facts))}"
     yield ""
-    for alarm in said.alarms[:2]:
+    for alarm in worded.alarms[:2]:
         yield f"> Read with care: {escape(alarm)}"
-    yield f"- **Do this:** {escape(what_to_do(said))}"
-    if said.paste and "```" not in said.paste:
-        yield from ("", "```python", *said.paste.splitlines(), "```", "")
-    if said.condition:
-        yield f"- **Only if:** {escape(said.condition)}"
-    yield f"- **Worth:** {escape(worth_text(said))}"
-    for tried in said.tried[:MOST_TRIED]:
+    yield f"- **Do this:** {escape(what_to_do(worded))}"
+    if worded.paste and "```" not in worded.paste:
+        yield from ("", "```python", *worded.paste.splitlines(), "```", "")
+    if worded.condition:
+        yield f"- **Only if:** {escape(worded.condition)}"
+    yield f"- **Worth:** {escape(worth_text(worded))}"
+    for tried in worded.tried[:MOST_TRIED]:
         yield f"- **Tried:** {escape(tried)}"
-    yield f"- **Sure:** {said.level}. {escape(said.why)}"
-    if said.bars:
+    yield f"- **Sure:** {worded.level}. {escape(worded.why)}"
+    if worded.bars:
         yield ""
-        yield "| " + escape(said.bars_title) + " | time | parts |"
+        yield "| " + escape(worded.bars_title) + " | time | parts |"
         yield "|---|---:|---|"
-        for bar in said.bars[:4]:
+        for bar in worded.bars[:4]:
             yield f"| {escape(bar.label)} | {units.duration(bar.total_ns)} | {escape(parts_text(bar))} |"
 
 

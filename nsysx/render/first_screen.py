@@ -166,34 +166,34 @@ def listed(summary: Summary) -> tuple[int, ...]:
 
 
 def _items(
-    summary: Summary, said: Worded, chosen: Sequence[int], redact: bool
+    summary: Summary, worded: Worded, chosen: Sequence[int], redact: bool
 ) -> tuple[tuple[Item, ...], tuple[tuple[live_timeline.Mark, ...], ...]]:
     """Return the list of what to do, the first change first, and where each of its lines is in the timelines."""
     texts, findings = Texts(redact, 84), summary.findings or ()
-    titles = {a.finding: a.text for a in said.also}
+    titles = {a.finding: a.text for a in worded.also}
     done: dict[int, list[str]] = {}
     for action in summary.answer.do:
         if action.finding is not None:
             done.setdefault(action.finding, []).append(texts(action.text, 500))
-    step, then = step_time.step_ns(summary), said.then_ns
+    step, then = step_time.step_ns(summary), worded.then_ns
     marks = live_timeline.marks(windows(summary), [findings[n] for n in chosen])
     marked = {mark[0] for of_window in marks for mark in of_window}
     items = []
-    for number, place in enumerate(chosen, 1):
-        finding = findings[place]
+    for number, index in enumerate(chosen, 1):
+        finding = findings[index]
         shown = finding_view.finding_of(finding, summary, texts, 84)
         saving = step_time.saving_ns(summary, finding)
-        last = place == summary.answer.do[-1].finding
-        if last and said.now_ns is not None and then is not None:
-            saving = said.now_ns - then
-        bound = said.bound if last else finding.bound
-        how = done.get(place) or [shown.fix]
+        last = index == summary.answer.do[-1].finding
+        if last and worded.now_ns is not None and then is not None:
+            saving = worded.now_ns - then
+        bound = worded.bound if last else finding.bound
+        how = done.get(index) or [shown.fix]
         items.append(
             Item(
                 number=number,
                 code=shown.code,
                 what=", then ".join(map(first_clause, how)),
-                title=titles.get(place, shown.title),
+                title=titles.get(index, shown.title),
                 worth="" if not saving or not step else f"{'up to ' * bound}{units.duration(saving)}",
                 share=min(1.0, saving / step) if saving and step else 0.0,
                 where=shown.where,
@@ -213,33 +213,33 @@ def _items(
 
 def _size(shown: finding_view.FindingView) -> str:
     """Return what a finding costs, and how far its saving can be off."""
-    said = " ".join(filter(None, (shown.cost, "a step", shown.cost_time)))
-    cost = f"Costs {said}{f': {shown.counted}' if shown.counted else ''}" if shown.cost else ""
+    cost_words = " ".join(filter(None, (shown.cost, "a step", shown.cost_time)))
+    cost = f"Costs {cost_words}{f': {shown.counted}' if shown.counted else ''}" if shown.cost else ""
     sure = (
         f"saves {shown.saving} ({shown.confidence.replace('give or take', '±')})"
         if shown.saving and shown.confidence
         else ""
     )
-    said = "; ".join(filter(None, (cost, sure)))
-    return f"{said[:1].upper()}{said[1:]}." if said else ""
+    cost_words = "; ".join(filter(None, (cost, sure)))
+    return f"{cost_words[:1].upper()}{cost_words[1:]}." if cost_words else ""
 
 
 def build(summary: Summary, *, redact: bool = True) -> Screen:
     """Return the first screen of a Summary."""
-    said = answers.build(summary, redact=redact)
-    longest = max((b.total_ns for b in said.bars), default=1) or 1
+    worded = answers.build(summary, redact=redact)
+    longest = max((b.total_ns for b in worded.bars), default=1) or 1
     places = listed(summary)
-    todo, marks = _items(summary, said, places, redact)
-    share = said.then_ns / said.now_ns if said.then_ns is not None and said.now_ns else None
+    todo, marks = _items(summary, worded, places, redact)
+    share = worded.then_ns / worded.now_ns if worded.then_ns is not None and worded.now_ns else None
     return Screen(
-        answer=said,
+        answer=worded,
         do=changes(summary, Texts(redact, 84)),
-        code="\n".join(code_of.lines(said.paste, _CODE, _MOST_CODE)),
+        code="\n".join(code_of.lines(worded.paste, _CODE, _MOST_CODE)),
         places=frozenset(places),
-        now=units.duration(said.now_ns) if said.now_ns is not None else "",
-        then=units.duration(said.then_ns) if said.then_ns is not None else "",
+        now=units.duration(worded.now_ns) if worded.now_ns is not None else "",
+        then=units.duration(worded.then_ns) if worded.then_ns is not None else "",
         share=share,
-        bars=tuple(_drawn(b, longest, len(said.bars) > 1) for b in said.bars),
+        bars=tuple(_drawn(b, longest, len(worded.bars) > 1) for b in worded.bars),
         todo=todo,
         marks=marks,
     )

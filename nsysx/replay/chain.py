@@ -93,7 +93,7 @@ class Chain:
         """Return the places of the items that contain any of these ops, in order."""
         if not self._places:
             self._places.update((op.op, i) for i, item in enumerate(self.items) for op in item.ops)
-        return sorted({place for op in ops if (place := self._places.get(op)) is not None})
+        return sorted({number for op in ops if (number := self._places.get(op)) is not None})
 
     def copy(self) -> Chain:
         """Return a chain whose items can be replaced without changing this one."""
@@ -115,13 +115,13 @@ class _Queues:
     def number(self, stream: int) -> int:
         return self.numbers.setdefault(stream, len(self.numbers))
 
-    def pending(self, at: int) -> bool:
-        """Return whether any launched work is unfinished at ``at``."""
-        return max(self.free.values(), default=self.start_ns) > at
+    def pending(self, instant: int) -> bool:
+        """Return whether any launched work is unfinished at ``instant``."""
+        return max(self.free.values(), default=self.start_ns) > instant
 
-    def depth(self, at: int) -> int:
-        """Return how many launched ops have not begun at ``at``; ops begin nearly in launch order."""
-        return len(self.begun) - bisect_right(self.begun, at)
+    def depth(self, instant: int) -> int:
+        """Return how many launched ops have not begun at ``instant``; ops begin nearly in launch order."""
+        return len(self.begun) - bisect_right(self.begun, instant)
 
 
 def chain(profile: Profile, window: Window, added: Added) -> Chain:
@@ -188,12 +188,12 @@ def _queues(profile: Profile, window: Window) -> _Queues:
         return queues
     free: dict[int, int] = {}
     launched = late.sort("called_ns").rows()
-    at = 0
+    index = 0
     for call, start in calls.select("call", "start_ns").iter_rows():
-        while at < len(launched) and launched[at][0] < start:
-            _, stream, end = launched[at]
+        while index < len(launched) and launched[index][0] < start:
+            _, stream, end = launched[index]
             free[stream] = max(free.get(stream, 0), end)
-            at += 1
+            index += 1
         if call in records:
             event, stream = records[call]
             queues.held[event] = free.get(stream, window.start_ns)
@@ -243,9 +243,9 @@ def _ops_of_calls(window: Window) -> dict[int, list[_Ran]]:
         starts, callers = led["start_ns"].to_numpy(), led["call"].to_list()
         last = int(led["end_ns"].to_numpy().max())
         for op, stream, a, b in orphans.select(columns[1:]).iter_rows():
-            at = int(np.searchsorted(starts, a, side="right")) - 1
-            if at >= 0 and (a < last or at == len(starts) - 1) and a < window.end_ns:
-                by_call[callers[at]].append((op, stream, a, b))
+            step = int(np.searchsorted(starts, a, side="right")) - 1
+            if step >= 0 and (a < last or step == len(starts) - 1) and a < window.end_ns:
+                by_call[callers[step]].append((op, stream, a, b))
     return by_call
 
 

@@ -127,8 +127,8 @@ class WithoutTracing:
         self.recorded = columns(chain)
         ops = [op.op for item in chain.items for op in item.ops]
         self._waiting, self._collectives = (
-            np.array([known.get(op, 0) for op in ops], np.float64) if known else np.zeros(len(ops))
-            for known in (waiting, collectives)
+            np.array([kept.get(op, 0) for op in ops], np.float64) if kept else np.zeros(len(ops))
+            for kept in (waiting, collectives)
         )
         self.waits = bool(self._waiting.any() or self._collectives.any())
         self._before = np.array([item.added_before for item in chain.items], np.float64)
@@ -200,11 +200,11 @@ class WithoutTracing:
         offset, duration = less.op_offset.tolist(), less.op_duration.tolist()
         items = []
         rows = zip(self._chain.items, less.gap.tolist(), less.cost.tolist(), less.first_op.tolist(), strict=False)
-        for item, gap, cost, at in rows:
+        for item, gap, cost, first in rows:
             kind, call, api, _, loading, _, wait, tail, target, stream, site, ops, before, inside = item
             if ops:
                 ops = tuple(
-                    Op(o.op, o.stream, latency[n], pause[n], offset[n], duration[n]) for n, o in enumerate(ops, at)
+                    Op(o.op, o.stream, latency[n], pause[n], offset[n], duration[n]) for n, o in enumerate(ops, first)
                 )
             items.append(
                 Item(kind, call, api, gap, loading, cost, wait, tail, target, stream, site, ops, before, inside)

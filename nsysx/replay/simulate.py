@@ -116,13 +116,13 @@ class Machine:
     def _op_rows(self) -> dict[int, list[tuple[int, int, int, int, int, int]]]:
         """First op -> (stream, latency, pause, offset, duration, joint) of each op of the item, for items that run one by one."""
         cols = self.cols
-        of = (cols.op_stream, cols.op_latency, cols.op_pause, cols.op_offset, cols.op_duration, self.joint)
+        arrays = (cols.op_stream, cols.op_latency, cols.op_pause, cols.op_offset, cols.op_duration, self.joint)
         of_item: dict[int, list[tuple[int, int, int, int, int, int]]] = {}
         for part in self.plan:
             spans = [(row[-2], row[-1]) for row in part if row[-2] < row[-1]] if isinstance(part, list) else []
             if spans:  # in order and without a hole, as items that only take time launch nothing
                 first, last = spans[0][0], spans[-1][1]
-                rows = list(zip(*(column[first:last].tolist() for column in of), strict=True))
+                rows = list(zip(*(column[first:last].tolist() for column in arrays), strict=True))
                 of_item |= {a: rows[a - first : b - first] for a, b in spans}
         return of_item
 
@@ -161,8 +161,8 @@ class Machine:
                 head = -1
                 for op_stream, latency, pause, offset, duration, joint in ops[a]:
                     begin = begun + latency if offset < 0 or head < 0 else head + offset
-                    if (at := free[op_stream] + pause) > begin:
-                        begin = at
+                    if (earliest := free[op_stream] + pause) > begin:
+                        begin = earliest
                     if head < 0:
                         head = begin
                     end = begin + duration if joint < 0 else (yield joint, begin)
@@ -196,13 +196,13 @@ class Machine:
         late = self._late(stretch, call_at)
         begun = call_at if late is None else call_at + late
         begins = np.empty(stretch.ops, np.int64)
-        for stream, at, item, heads, latency, duration, taken in stretch.streams:
+        for stream, first_op, item, heads, latency, duration, taken in stretch.streams:
             ends = begun[item] + latency + duration - taken
             ends[~heads] = _NEVER
             np.maximum(ends, self.free[stream], out=ends)
             ends = np.maximum.accumulate(ends) + taken
             self.free[stream] = int(ends[-1])
-            begins[at] = ends - duration
+            begins[first_op] = ends - duration
         self.begins += begins.tolist()
         waited = 0
         if late is not None:
@@ -244,27 +244,27 @@ def _plan(cols: Columns, every: bool) -> list[_Stretch | list[_Row]]:
     other = behind & ((cols.op_offset > 0) | (cols.op_stream != cols.op_stream[first]))
     alone[cols.op_item[other]] = True
     plan: list[_Stretch | list[_Row]] = []
-    at = 0
+    reached = 0
     for begin, end in _long(alone, cols.first_op, cols.limit or _QUEUE):
-        if at < begin:
-            plan.append(_rows(cols, at, begin, every))
+        if reached < begin:
+            plan.append(_rows(cols, reached, begin, every))
         plan.append(_stretch(cols, begin, end, behind))
-        at = end
-    if at < len(alone):
-        plan.append(_rows(cols, at, len(alone), every))
+        reached = end
+    if reached < len(alone):
+        plan.append(_rows(cols, reached, len(alone), every))
     return plan
 
 
 def _long(alone: Flags, first_op: I64, limit: int) -> Iterator[tuple[int, int]]:
     """Yield [begin, end) of each stretch between items that run alone that is long enough and whose ops fit into the queue."""
-    at = 0
+    reached = 0
     for stop in [*np.flatnonzero(alone).tolist(), len(alone)]:
-        while stop - at >= _SHORT:
-            end = min(max(int(np.searchsorted(first_op, first_op[at] + limit)), at + 1), stop)
-            if end - at >= _SHORT:
-                yield at, end
-            at = end
-        at = stop + 1
+        while stop - reached >= _SHORT:
+            end = min(max(int(np.searchsorted(first_op, first_op[reached] + limit)), reached + 1), stop)
+            if end - reached >= _SHORT:
+                yield reached, end
+            reached = end
+        reached = stop + 1
 
 
 def _rows(cols: Columns, first: int, last: int, every: bool) -> list[_Row]:
@@ -276,20 +276,20 @@ def _rows(cols: Columns, first: int, last: int, every: bool) -> list[_Row]:
     # A sync whose wait was removed is a plain call.
     kind, tail = np.where(idle, PLAIN, cols.kind[items]), np.where(cols.waits[items], cols.tail[items], NOT_AWAITED)
     spent = np.append(0, np.cumsum(cols.gap[items] + cols.cost[items]))
-    place = kept - first
-    called = spent[place + 1] - cols.cost[kept]
+    position = kept - first
+    called = spent[position + 1] - cols.cost[kept]
     gap = np.diff(called, prepend=0) - np.append(0, cols.cost[kept][:-1]) if len(kept) else called
-    of = (
+    arrays = (
         gap,
         cols.cost[kept],
-        tail[place],
+        tail[position],
         cols.target[kept],
         cols.stream[kept],
         cols.first_op[kept],
         cols.first_op[kept + 1],
     )
-    rows = list(zip(kept.tolist(), kind[place].tolist(), *(column.tolist() for column in of), strict=True))
-    after = int(spent[-1]) - (int(spent[place[-1] + 1]) if len(place) else 0)  # items after the last row
+    rows = list(zip(kept.tolist(), kind[position].tolist(), *(column.tolist() for column in arrays), strict=True))
+    after = int(spent[-1]) - (int(spent[position[-1] + 1]) if len(position) else 0)  # items after the last row
     return [*rows, (last - 1, PLAIN, after, 0, NOT_AWAITED, -1, -1, 0, 0)] if after else rows
 
 
@@ -297,14 +297,14 @@ def _stretch(cols: Columns, first: int, last: int, behind: Flags) -> _Stretch:
     took = cols.gap[first:last] + cols.cost[first:last]
     call_at = np.cumsum(took) - cols.cost[first:last]
     a, b = int(cols.first_op[first]), int(cols.first_op[last])
-    of = cols.op_stream[a:b]
+    op_streams = cols.op_stream[a:b]
     streams = []
-    for stream in np.flatnonzero(np.bincount(of)).tolist():
-        at = np.flatnonzero(of == stream)
-        op = a + at
+    for stream in np.flatnonzero(np.bincount(op_streams)).tolist():
+        position = np.flatnonzero(op_streams == stream)
+        op = a + position
         duration = cols.op_duration[op]
         taken = np.cumsum(cols.op_pause[op] + duration)
-        streams.append((stream, at, cols.op_item[op] - first, ~behind[op], cols.op_latency[op], duration, taken))
+        streams.append((stream, position, cols.op_item[op] - first, ~behind[op], cols.op_latency[op], duration, taken))
     loads = np.flatnonzero(np.diff(cols.first_op[first : last + 1]))
     launched = cols.first_op[first:last][loads] - a
     return _Stretch(first, last, call_at, int(took.sum()), loads, launched, b - a, tuple(streams))

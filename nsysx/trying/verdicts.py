@@ -85,12 +85,12 @@ def weights_difference(a: Mapping[str, Any], b: Mapping[str, Any]) -> float | No
     That of one parameter is the larger of the differences of its norm and its projection, divided by its norm. It is infinite
     if a number is not finite in ``b`` only, and not known if one is not finite in ``a``.
     """
-    one, other = a.get("weights"), b.get("weights")
-    if not one or not other or not one["norms"] or len(one["norms"]) != len(other["norms"]) or a["steps"] != b["steps"]:
+    old, new = a.get("weights"), b.get("weights")
+    if not old or not new or not old["norms"] or len(old["norms"]) != len(new["norms"]) or a["steps"] != b["steps"]:
         return None
     largest = 0.0
     for norm, norm_b, wave, wave_b in zip(
-        one["norms"], other["norms"], one["projections"], other["projections"], strict=True
+        old["norms"], new["norms"], old["projections"], new["projections"], strict=True
     ):
         if not math.isfinite(norm):
             return None
@@ -107,15 +107,15 @@ def loss_difference(a: Mapping[str, Any], b: Mapping[str, Any]) -> float | None:
 
     None if unknown or not finite in ``a``; infinite if not finite in ``b`` only.
     """
-    one, other = ((r.get("losses") or {}).get("last") or [] for r in (a, b))
-    if not one or len(one) != len(other) or a["steps"] != b["steps"]:
+    old, new = ((r.get("losses") or {}).get("last") or [] for r in (a, b))
+    if not old or len(old) != len(new) or a["steps"] != b["steps"]:
         return None
-    if not all(map(math.isfinite, one)):
+    if not all(map(math.isfinite, old)):
         return None
-    if not all(map(math.isfinite, other)):
+    if not all(map(math.isfinite, new)):
         return float("inf")
-    scale = max(max(map(abs, one)), max(map(abs, other)))
-    return max(abs(x - y) for x, y in zip(one, other, strict=True)) / scale if scale else 0.0
+    scale = max(max(map(abs, old)), max(map(abs, new)))
+    return max(abs(x - y) for x, y in zip(old, new, strict=True)) / scale if scale else 0.0
 
 
 def broken(differences: Sequence[float | None]) -> bool:

@@ -17,24 +17,24 @@ _BACKENDS = (
 )
 
 
-def _allowed(torch: Any, of: str) -> bool:
+def _allowed(torch: Any, backend: str) -> bool:
     """Return whether a backend is allowed."""
-    return bool(getattr(torch.backends.cuda, f"{of}_sdp_enabled", bool)())
+    return bool(getattr(torch.backends.cuda, f"{backend}_sdp_enabled", bool)())
 
 
 def _only(wanted: str) -> Callable[[Any, Watch], None]:
     def arm(torch: Any, watch: Watch) -> None:
         watch.why_not = "scaled_dot_product_attention was not called in the first two steps"
-        before = {of: _allowed(torch, of) for _, _, of in _BACKENDS}
-        allow = {of: getattr(torch.backends.cuda, f"enable_{of}_sdp", None) for _, _, of in _BACKENDS}
+        before = {backend: _allowed(torch, backend) for _, _, backend in _BACKENDS}
+        allow = {backend: getattr(torch.backends.cuda, f"enable_{backend}_sdp", None) for _, _, backend in _BACKENDS}
         if allow[wanted] is None:
             watch.why_not = f"torch {torch.__version__} does not have it"
             return
 
         def turn(on: bool) -> None:
-            for of, enable in allow.items():
+            for backend, enable in allow.items():
                 if enable is not None:
-                    enable(of == wanted if on else before[of])
+                    enable(backend == wanted if on else before[backend])
 
         turn(True)
         watch.can_turn(turn)
