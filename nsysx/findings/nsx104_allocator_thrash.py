@@ -107,16 +107,7 @@ def check(case: Case) -> list[Finding]:
     where = {k: rows[0][k] for k in ("module", "phase", "file", "line")} if rows else {}
     if rows and rows[0]["thread_role"]:
         where = {"near": _THREADS.get(rows[0]["thread_role"], f"on the {rows[0]['thread_role']} thread")}
+    made = calls_of(calls)
     return [
-        case.found(
-            RULE,
-            title,
-            detail,
-            worth=worth,
-            cost_ns=cost,
-            fix=fix,
-            where=where,
-            evidence=evidence,
-            calls=calls_of(calls),
-        )
+        case.found(RULE, title, detail, worth=worth, cost_ns=cost, fix=fix, where=where, evidence=evidence, calls=made)
     ]
