@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from nsysx import units
 from nsysx.advice import Action, Condition
-from nsysx.answer import measured, step_time
+from nsysx.answer import measured, places, step_time
 from nsysx.answer.bars import called
 from nsysx.catalogue import Late, Limit, Part
 from nsysx.findings import rule_of
@@ -180,8 +180,8 @@ def place_of(summary: Summary, finding: Finding) -> int:
 def to_do(summary: Summary, chosen: Finding | None) -> tuple[Action, ...]:
     """Return what to do; about the capture itself where nothing in the program can be named."""
     if chosen is None:
-        return (Action(_without_a_finding(summary)),)
-    where, place = dict(chosen.where), place_of(summary, chosen)
+        return (Action(_without_a_finding(summary), where=places.of_most(summary)),)
+    where, place = dict(chosen.where) or dict(places.of_most(summary)), place_of(summary, chosen)
     if where.get("module"):
         where["module"] = called(summary, str(where["module"]))
     violated = _violated(chosen)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 
 import numpy as np
 import polars as pl
 
-from nsysx.analyses.helpers.module_names import spoken
+from nsysx import units
+from nsysx.analyses.helpers.module_names import kernel_called, spoken
 from nsysx.catalogue import Call
 from nsysx.events.attribute import IN_STEP
 from nsysx.events.layers import bare
@@ -31,6 +31,8 @@ def called(profile: Profile, module: str) -> str:
     return spoken(module, classes)
 
 
+#: Directions of copies that a program makes, in words.
+_WAYS = {"HtoD": "to the GPU", "DtoH": "to the host"}
 #: Networks that are named; the others are counted.
 _NAMED = 2
 
@@ -101,12 +103,19 @@ def _kernel_before(profile: Profile, at: I64) -> str:
     before, _ = _beside(api["kind"].is_in(Call.LAUNCHES).to_numpy(), api["thread"].to_numpy(), at)
     launched = ops.filter((ops["op_kind"] == "kernel") & ops["call"].is_in(np.unique(before).tolist()))
     names = launched.group_by(pl.col("name").cast(pl.String)).len().sort("len", "name", descending=[True, False])
-    return f"after {kernel(str(names['name'][0]))}" if names.height else ""
+    after = f"after {kernel_called(str(names['name'][0]))}" if names.height else ""
+    return ", ".join(filter(None, (_moved(profile, at), after)))
 
 
-def kernel(name: str) -> str:
-    """Return a kernel's name without what stands in brackets, as part of a sentence: "the kernel softmax_warp_forward"."""
-    return f"the kernel {re.sub('[<(].*', '', name.removeprefix('void ')).rpartition('::')[2]}"
+def _moved(profile: Profile, at: I64) -> str:
+    """Return "a copy of 128 MiB to the host" where most of these calls copy one way, "" elsewhere; the size is the usual one."""
+    ops = profile.attributed.gpu_ops.select("call", "op_kind", "bytes", pl.col("name").cast(pl.String))
+    copies = ops.filter((ops["op_kind"] == "memcpy") & ops["call"].is_in(at.tolist()))
+    way = _WAYS.get(str(copies["name"][0])) if copies.height and copies["name"].n_unique() == 1 else None
+    if way is None or 2 * copies["call"].n_unique() < len(np.unique(at)):
+        return ""
+    usual = copies["bytes"].median()
+    return f"a copy of {units.size(float(usual))} {way}" if isinstance(usual, (int, float)) else f"a copy {way}"
 
 
 def mostly(profile: Profile, kernels: pl.DataFrame) -> Row:
@@ -118,4 +127,4 @@ def mostly(profile: Profile, kernels: pl.DataFrame) -> Row:
         most = paths.group_by("module").agg(pl.col("ns").sum()).sort("ns", "module", descending=[True, False])
         return {"module": called(profile, str(most["module"][0]))}
     most = names.group_by("name").agg(pl.col("ns").sum()).sort("ns", "name", descending=[True, False])
-    return {"near": kernel(str(most["name"][0]))} if most.height else {}
+    return {"near": kernel_called(str(most["name"][0]))} if most.height else {}

@@ -9,7 +9,10 @@ import polars as pl
 
 from nsysx import units
 from nsysx.analyses import compilations, copy_sites
+from nsysx.analyses.helpers.module_names import by_class
 from nsysx.catalogue import Call
+from nsysx.events.attribute import IN_STEP
+from nsysx.events.layers import PATHLESS, bare
 from nsysx.events.profile import Profile
 from nsysx.findings._case import Case, Need, State
 from nsysx.findings._names import called
@@ -24,10 +27,10 @@ _PLACE = ("module", "phase", "name")
 
 
 def _of_model(case: Case, calls: pl.DataFrame) -> pl.DataFrame:
-    """Return the calls made inside a module of the model, in its forward or backward."""
-    without = list(case.profile.attributed.without_path)
-    module = pl.col("module").cast(pl.String)
-    inside = pl.col("phase").cast(pl.String).is_in(_MODEL) & module.is_not_null() & ~module.is_in(without)
+    """Return the calls made inside a module of the model, in its forward or backward; the network itself is one, without a path."""
+    module, phase = (pl.col(c).cast(pl.String) for c in ("module", "phase"))
+    no_module = module.is_null() | (module == IN_STEP) | (module == pl.format(PATHLESS, phase))
+    inside = phase.is_in(_MODEL) & ~no_module
     return calls.filter(inside.fill_null(False))
 
 
@@ -48,17 +51,24 @@ def _inside(case: Case, calls: pl.DataFrame, singular: str, several: str) -> tup
     if 2 * inside.height < case.steps:
         return "holds", f"no {singular} inside the model in half of the steps"
     columns = list(_PLACE)
-    places = inside.select(pl.col(columns).cast(pl.String)).with_columns(
+    places = inside.select(pl.col(columns).cast(pl.String), path=pl.col("module").cast(pl.String)).with_columns(
         pl.col("module").map_elements(folded, pl.String)
     )
-    module, phase, name, _ = (
-        places.group_by(columns).len().sort("len", *columns, descending=[True, False, False, False]).row(0)
-    )
+    most = places.group_by(columns).agg(pl.len(), pl.col("path").unique())
+    module, phase, name, _, paths = most.sort("len", *columns, descending=[True, False, False, False]).row(0)
     often = case.often(inside.height, singular, several)
     return (
         "violated",
-        f"{often}, {'' if often.startswith('1 ') else 'most '}in {called(case.profile, module)}.{phase} ({name})",
+        f"{often}, {'' if often.startswith('1 ') else 'most '}in {_called(case, module, paths)}.{phase} ({name})",
     )
+
+
+def _called(case: Case, module: str, paths: list[str]) -> str:
+    """Return what modules are called whose paths fold into one: by the class of these alone where the path says nothing."""
+    if module.strip("*."):
+        return called(case.profile, bare(module))
+    tree = case.profile.attributed.modules.select(pl.col("module").cast(pl.String), "cls")
+    return by_class(module, tree.filter(tree["module"].is_in(paths))["cls"].to_list())
 
 
 def _of_kinds(profile: Profile, kinds: Iterable[str], *columns: str) -> pl.DataFrame:

@@ -27,13 +27,16 @@ Harmless when
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import polars as pl
 
 from nsysx import units
+from nsysx.analyses import host_lines, modules
 from nsysx.catalogue import Call, Limit, Part
 from nsysx.findings import _needs
 from nsysx.findings._case import SITE, Case, Fix, Rule, Worth, calls_of
-from nsysx.findings._names import launched_by, networks_called
+from nsysx.findings._names import launched_by, mostly, networks_called
 from nsysx.findings.nsx112_fusion import fusible_ns
 from nsysx.findings.nsx126_round_trips import rounds
 from nsysx.frames import lookup
@@ -113,7 +116,8 @@ def check(case: Case) -> list[Finding]:
     # Rounds whose answers are read one by one are no launches that a graph could take together.
     trips = case.profile.once(rounds)
     graph = Graph() if trips is None else Graph(calls_of(case.replayed) - frozenset(trips.calls.tolist()))
-    worth = _fused(case, case.worth(graph, cause=RULE.cause, bound=True))
+    worth = case.worth(graph, cause=RULE.cause, bound=True)
+    alone, worth = worth.saving_ns or 0, _fused(case, worth)
     detail = (
         f"For {units.duration(cost)} {case.per} ({case.share(cost)}) the GPU waits for {case.program.host} and for launches: "
         f"{launches / case.steps:.0f} a step{each}."
@@ -132,7 +136,7 @@ def check(case: Case) -> list[Finding]:
     if not case.limits.unprofiled:
         detail += " Profiling slows every launch; without it the GPU idles less."
     title = f"The GPU waits {units.duration(cost)} {case.per} for {case.program.host} and launches"
-    where = launched_by(case.profile)
+    where = _place(case)
     if _serves(case, cost):
         detail += f" {_GRAPH_OF_A_CALL}"
         return [
@@ -147,7 +151,7 @@ def check(case: Case) -> list[Finding]:
             detail,
             worth=worth,
             cost_ns=cost,
-            fix=_fix(case),
+            fix=_fix(case, alone),
             evidence=blockers,
             unblocked=unblocked,
             mended=mended,
@@ -171,6 +175,16 @@ def _compiles(case: Case) -> bool:
     """Return whether the advice is to compile the model."""
     program = case.program
     return program.torch and not program.graphs and not program.compiled
+
+
+def _place(case: Case) -> Row:
+    """Return what the launches belong to; without a network the lines that run while the GPU idles, else what is launched most."""
+    where = launched_by(case.profile)
+    if any(where.values()):
+        return where
+    lines = [r for r in case.of(host_lines.ROWS) if r["file"] and r["line"]]
+    line = max(lines, key=lambda r: r["idle_ns"], default=None)
+    return {"file": line["file"], "line": line["line"]} if line else mostly(case.profile, case.kernels)
 
 
 def _batched(case: Case) -> Worth:
@@ -198,8 +212,8 @@ def _serves(case: Case, cost: int) -> bool:
     return not any(need.test(case)[0] == "violated" for need in _needs.GRAPH)
 
 
-def _fix(case: Case) -> Fix:
-    """Return how this program can make fewer launches: nothing that it already does."""
+def _fix(case: Case, saving_ns: int) -> Fix:
+    """Return how this program can make fewer launches: nothing that it already does. ``saving_ns``: what a CUDA graph alone saves."""
     program = case.program
     if not program.torch:
         return Fix(
@@ -216,14 +230,84 @@ def _fix(case: Case) -> Fix:
         return Fix(text, _COMPILED, _FIXED_SHAPES, _needs.GRAPH)
     if obstacle := _no_graph(case):
         return obstacle
-    text = "torch.compile(model, mode='reduce-overhead'), or capture the step in a CUDA graph"
-    fix, count = Fix(text, f"{_COMPILE}{_which(case)}", _FIXED_SHAPES, _needs.GRAPH), _calls_of_network(case)
+    text = f"torch.compile(model, mode='reduce-overhead'), or capture the step in a CUDA graph: {_launches(case)}"
+    count = _calls_of_network(case)
+    if fusible := _mostly_fusible(case, saving_ns):
+        text = (
+            f"torch.compile(model): kernels that it can fuse take {units.duration(fusible)} a step; mode='reduce-overhead' takes the "
+            "launches, too"
+        )
+    elif cell := _cell(case):
+        whole = f"nn.{_CELLS[cell.cls]} on the whole sequence in place of {cell.calls:.0f} calls of {cell.cls} a step"
+        text = f"{whole}, where each input is known before; else {text}"
+    elif _accumulates(case, count):
+        called = f"{networks_called(case.profile)} is called {count:.0f} times a step"
+        saves = units.duration((1 - 1 / count) * case.lost_to(Limit.LAUNCH))
+        text = (
+            f"Use fewer, larger micro-batches: {called}, and one call makes the same launches for all of their inputs (saves up to "
+            f"{saves}); then {text}"
+        )
+    fix = Fix(text, f"{_COMPILE}{_which(case)}", _FIXED_SHAPES, _needs.GRAPH)
     if program.optimizer == "foreach" and program.optimizer_class in _needs.FUSABLE:
         code = f"optimizer = torch.optim.{program.optimizer_class}(model.parameters(), fused=True)"
         fix = fix._replace(text=f"{text}; fused=True for the optimizer", paste=f"{fix.paste}\n{code}")
     if count < _SEVERAL:
         return fix
     return fix._replace(paste=f"{fix.paste}\n{_MARK}", condition=f"{fix.condition} {_KEPT.format(count=count)}")
+
+
+class _Cell(NamedTuple):
+    """A module that handles one element of a sequence: where, its class, and how often a step calls it."""
+
+    path: str
+    cls: str
+    calls: float
+
+
+#: Recurrent cells of PyTorch, and what runs them over a whole sequence in one call. From so many calls a step on.
+_CELLS, _A_SEQUENCE = {"LSTMCell": "LSTM", "GRUCell": "GRU", "RNNCell": "RNN"}, 8
+#: Kernels that a compiler can fuse lead from so many times on what a graph saves.
+_FAR_MORE = 1.5
+
+
+def _launches(case: Case) -> str:
+    """Return how many launches a step makes, and of which network."""
+    asked = networks_called(case.profile)
+    count = round(int(case.calls["kind"].is_in(Call.LAUNCHES).sum()) / case.steps)
+    return f"{units.several(count, 'launch', 'launches')} a step{f' of your {asked}' * bool(asked)}"
+
+
+def _mostly_fusible(case: Case, saving_ns: int) -> int:
+    """Return what kernels take that a compiler can fuse (ns a step) where that is far more than a graph saves, else 0."""
+    fusible = fusible_ns(case)
+    return fusible if case.notable(fusible, _FOUND) and fusible > _FAR_MORE * saving_ns else 0
+
+
+def _cell(case: Case) -> _Cell | None:
+    """Return the recurrent cell that the program calls for each element of a sequence, None where it calls none."""
+    cells = (
+        _Cell(str(r["path"]), str(r["cls"]), (r["calls"] or 0) / case.steps)
+        for r in case.of(modules.ROWS)
+        if r["cls"] in _CELLS
+    )
+    most = max(cells, key=lambda cell: cell.calls, default=None)
+    return most if most is not None and most.calls >= _A_SEQUENCE else None
+
+
+def _accumulates(case: Case, count: float) -> bool:
+    """Return whether a step calls one network several times, backward after each, for one optimizer step, and mostly idles."""
+    if count < _SEVERAL or len(case.program.networks) != 1 or 2 * case.lost_to(Limit.LAUNCH) < case.step_ns:
+        return False
+    parts = _parts(case).group_by("name").len()
+    often: dict[str, float] = dict(parts.select(pl.col("name").cast(pl.String), pl.col("len") / case.steps).iter_rows())
+    return often.get("backward", 0) >= count and often.get("optimizer", 0) == 1
+
+
+def _parts(case: Case) -> pl.DataFrame:
+    """Return the probe's ranges in the steady steps: name, cls."""
+    steps, ranges = case.profile.steps.cpu.filter("steady"), case.profile.ranges.ranges
+    within = pl.col("start_ns").is_between(steps["start_ns"].min(), steps["end_ns"].max(), closed="left")
+    return ranges.filter(pl.col("own") & within).select("name", "cls")
 
 
 def _no_graph(case: Case) -> Fix | None:
@@ -244,7 +328,9 @@ def _no_graph(case: Case) -> Fix | None:
             if is_ == state and not (state == "violated" and need.mend):
                 because = seen if state == "violated" else f"{need.name}: {seen}"
                 return Fix(
-                    f"torch.compile(model), for fewer kernels; {said} {because}", f"{_FUSE}{_which(case)}", _BREAKS
+                    f"torch.compile(model), for fewer kernels ({_launches(case)}); {said} {because}",
+                    f"{_FUSE}{_which(case)}",
+                    _BREAKS,
                 )
     return None
 
@@ -258,13 +344,5 @@ def _which(case: Case) -> str:
 
 def _calls_of_network(case: Case) -> float:
     """Return how often a step calls the network that it calls most, by the probe's ranges; 0 where they were not recorded."""
-    if not case.profile.trace.capture.probe:
-        return 0.0
-    first, last = (
-        case.profile.steps.cpu.filter("steady")["start_ns"].min(),
-        case.profile.steps.cpu.filter("steady")["end_ns"].max(),
-    )
-    ranges = case.profile.ranges.ranges
-    name = pl.col("name").cast(pl.String)
-    called = ranges.filter(pl.col("own") & (name == "forward") & pl.col("start_ns").is_between(first, last))
+    called = _parts(case).filter(pl.col("name").cast(pl.String) == "forward")
     return max(called.group_by("cls").len()["len"].to_list(), default=0) / case.steps

@@ -31,6 +31,7 @@ from nsysx.analyses import event_windows, events
 from nsysx.analyses.event_windows import parts_of
 from nsysx.events import trend
 from nsysx.findings._case import NO_SAVING, Case, Fix, Rule
+from nsysx.findings._names import mostly
 from nsysx.model import Finding, Row
 
 RULE = Rule("NSX107", "inflated-event", "Inflated cuda.Event windows", about="timing", picture="windows", reading=True)
@@ -128,8 +129,26 @@ def _finding(case: Case, row: events.EventRow, turns: list[events.EventRow]) -> 
         because = f"The {_which(row)} place's {which} {shares}."
     evidence = [row for place in turns or [row] for row in _evidence(case, place)]
     return case.found(
-        RULE, title, detail, worth=NO_SAVING, cost_ns=None, where=row, fix=_FIX, evidence=evidence, because=because
+        RULE,
+        title,
+        detail,
+        worth=NO_SAVING,
+        cost_ns=None,
+        where=row if row["module"] else _timed(case, row),
+        fix=_FIX,
+        evidence=evidence,
+        because=because,
     )
+
+
+def _timed(case: Case, row: events.EventRow) -> Row:
+    """Return the kernel that most of the time between the events of a place is, for one outside of all modules."""
+    windows = [] if case.missing("event_windows") else case.of(event_windows.ROWS)
+    spans = [(w["start_ns"], w["start_ns"] + w["reading_ns"]) for w in windows if w["site"] == row["site"]]
+    within = pl.any_horizontal(pl.col("start_ns").is_between(a, b) for a, b in spans) if spans else pl.lit(value=False)
+    inside = case.kernels.filter(case.kernels["op"].is_in(case.ops.filter(within)["op"].implode()))
+    most = mostly(case.profile, inside)
+    return {**most, "near": f"around {most['near']}"} if "near" in most else most
 
 
 def _evidence(case: Case, place: events.EventRow) -> list[Row]:

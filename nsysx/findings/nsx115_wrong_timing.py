@@ -29,9 +29,9 @@ import polars as pl
 
 from nsysx import units
 from nsysx.analyses import stopwatch
+from nsysx.analyses.helpers.module_names import kernel_called
 from nsysx.analyses.stopwatch import by_way
 from nsysx.findings._case import NO_SAVING, Case, Fix, Rule
-from nsysx.findings._names import kernel as kernel_called
 from nsysx.model import Finding
 from nsysx.rows import TableOf
 

@@ -49,3 +49,8 @@ def by_class(module: str, classes: Collection[str | None]) -> str:
         told = "" if _NUMBERS.fullmatch(module) else f" ({module})"
         return f"{units.several(len(classes), 'module')}{told}" if len(classes) > 1 else f"module {module}"
     return f"{len(classes)} x {name}" if len(classes) > 1 else f"{name} ({module})"
+
+
+def kernel_called(name: str) -> str:
+    """Return a kernel's name without what stands in brackets, as part of a sentence: "the kernel softmax_warp_forward"."""
+    return f"the kernel {re.sub('[<(].*', '', name.removeprefix('void ')).rpartition('::')[2]}"

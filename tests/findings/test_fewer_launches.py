@@ -1,0 +1,145 @@
+"""NSX102: what makes fewer launches in a program of this kind: a cell, micro-batches, kernels to fuse, or a network that waits itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from nsysx.model import Finding, Summary
+from tests.findings import Program, stepless
+
+ADD = "void vectorized_elementwise_kernel<4, Add>(int)"
+
+
+def launch_bound(summary: Summary) -> Finding:
+    return next(f for f in summary.findings or () if f.code == "NSX102")
+
+
+def pass_(program: Program, launches: int = 10, kernel_us: float = 4) -> None:
+    for _ in range(launches):
+        program.launch(kernel_us, cost=40)
+
+
+@pytest.mark.parametrize(
+    ("cls", "calls", "told"), [("LSTMCell", 8, True), ("LSTMCell", 7, False), ("Linear", 8, False)]
+)
+def test_a_recurrent_cell_runs_over_the_whole_sequence(tmp_path: Path, cls: str, calls: int, told: bool) -> None:
+    def body(program: Program, number: int) -> None:
+        with program.range("forward Net"), program.range(":Net"):
+            for _ in range(calls):
+                with program.range(f"cell:{cls}"):
+                    pass_(program, 5)
+        with program.range("backward"):
+            pass_(program)
+
+    fix = launch_bound(Program().steps(body, 10).summary(tmp_path)).fix
+    assert fix.startswith(f"nn.LSTM on the whole sequence in place of {calls} calls of LSTMCell a step") == told
+
+
+@pytest.mark.parametrize(
+    ("micro", "optimizers", "backwards", "us", "told"),
+    [(2, 1, 2, 4, True), (1, 1, 1, 4, False), (2, 2, 2, 4, False), (2, 1, 1, 4, False), (2, 1, 2, 30, False)],
+)
+def test_micro_batches_that_only_repeat_launches_are_made_larger(
+    tmp_path: Path, micro: int, optimizers: int, backwards: int, us: float, told: bool
+) -> None:
+    """Each with its backward, for one optimizer step, and while the GPU idles for half of the step: else it would only work longer."""
+
+    def body(program: Program, number: int) -> None:
+        for i in range(micro):
+            with program.range("forward Net"), program.range(":Net"):
+                pass_(program, 20, us)
+            if i < backwards:
+                with program.range("backward"):
+                    pass_(program, 20, us)
+        for _ in range(optimizers):
+            with program.range("optimizer SGD"):
+                pass_(program, 2)
+
+    fix = launch_bound(Program().steps(body, 10).summary(tmp_path)).fix
+    assert fix.startswith(f"Use fewer, larger micro-batches: Net is called {micro} times a step") == told
+
+
+@pytest.mark.parametrize(("launches", "fuse"), [(14, True), (15, False)])
+def test_kernels_to_fuse_lead_where_they_take_far_more_than_launches(tmp_path: Path, launches: int, fuse: bool) -> None:
+    """800 us of them stand against 526 or 563 us that a graph saves: from one and a half times that on."""
+
+    def body(program: Program, number: int) -> None:
+        with program.range("forward Net"), program.range(":Net"):
+            pass_(program, launches)
+            for _ in range(8):
+                program.launch(100, ADD)
+        program.host(760)
+
+    fix = launch_bound(Program().steps(body, 10).summary(tmp_path)).fix
+    assert ("kernels that it can fuse take" in fix) == fuse
+
+
+@pytest.mark.parametrize(("own", "state"), [(True, "violated"), (False, "holds")])
+def test_a_wait_of_the_network_itself_is_one_inside_the_model(tmp_path: Path, own: bool, state: str) -> None:
+    """A network without a path is shown by its class; code between its calls is no part of it."""
+
+    def body(program: Program, number: int) -> None:
+        with program.range("forward Net"), program.range(":Net"):
+            pass_(program)
+            if own:
+                program.sync()
+            pass_(program)
+        with program.range("backward"):
+            pass_(program, 20)
+        if not own:
+            program.sync()
+
+    finding = launch_bound(Program().steps(body, 10).summary(tmp_path))
+    (wait,) = [c for c in finding.conditions if c.name.startswith("nothing waits")]
+    assert wait.state == state
+    assert not own or "1 wait, in Net.forward" in wait.detail
+
+
+def test_modules_that_wait_are_called_by_their_own_class(tmp_path: Path) -> None:
+    """Their paths are only numbers, and other numbers are of another class."""
+
+    def body(program: Program, number: int) -> None:
+        with program.range("forward Sequential"), program.range(":Sequential"):
+            for i in range(6):
+                with program.range(f"{i}:{'Tiny' if i < 4 else 'Linear'}"):
+                    pass_(program, 4)
+                    if i < 4:
+                        program.sync()
+
+    finding = launch_bound(Program().steps(body, 10).summary(tmp_path))
+    assert any("4 waits, most in 4 x Tiny.forward" in c.detail for c in finding.conditions)
+
+
+def test_advice_without_a_finding_names_the_kernel_that_takes_longest(tmp_path: Path) -> None:
+    def body(program: Program, number: int) -> None:
+        program.launch(400, "void ns::slow_kernel<4>(int)")
+        program.launch(100, "fast(int)")
+
+    (do,) = stepless(body).summary(tmp_path).answer.do
+    assert do.code == "" and do.where["near"] == "the kernel slow_kernel"
+
+
+def test_without_gpu_work_the_call_that_takes_longest_is_the_place(tmp_path: Path) -> None:
+    program = Program()
+    program.call("cudaMalloc_v3020", 900)
+    program.call("cudaFree_v3020", 30)
+    (do,) = program.summary(tmp_path).answer.do
+    assert do.where["near"] == "cudaMalloc, 1 call"
+
+
+@pytest.mark.parametrize(
+    ("size", "said"), [(1 << 27, "a copy of 128.0 MiB to the host"), (8, "a copy of 8 B to the host")]
+)
+def test_a_copy_outside_of_all_modules_is_told_by_its_size_and_the_kernel_before_it(
+    tmp_path: Path, size: int, said: str
+) -> None:
+    def body(program: Program, number: int) -> None:
+        program.launch(200, "void at::native::argmin_kernel<4>(int)")
+        program.copy(300, "DtoH", bytes=size)
+        program.host(200)
+
+    findings = Program().steps(body, 12).summary(tmp_path).findings or ()
+    places = [f.where.get("near") for f in findings if f.code in ("NSX101", "NSX105") and f.verdict == "found"]
+    assert f"{said}, after the kernel argmin_kernel" in places
