@@ -9,11 +9,12 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from nsysx import analyses, findings
+from nsysx import findings
+from nsysx.analyses.helpers.tables import Tables
 from nsysx.events.profile import Profile
 from nsysx.findings._case import Case
 from nsysx.model import Finding, Table
-from nsysx.pipeline import Options, _table, gather, summarize
+from nsysx.pipeline import Options, gather, summarize
 from nsysx.render import json_text
 from nsysx.replay.engine import replay_of
 from tests.builder import CASES, Report
@@ -39,7 +40,7 @@ def everything(program: Program, number: int) -> None:
 
 def judged(path: Path) -> tuple[Profile, dict[str, Table], tuple[Finding, ...]]:
     profile = gather(path, Options())
-    tables = {m.KEY: _table(m, profile) for m in analyses.load()}
+    tables = dict(Tables(profile, lambda title: None))
     return profile, tables, findings.judge(profile, tables, replay_of(profile))
 
 
