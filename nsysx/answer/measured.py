@@ -66,7 +66,7 @@ def told(answer: Answer, won: Tried, adviser: Finding | None, index: int | None)
     where = {"file": file, "line": line} if file else dict(adviser.where) if adviser else {}
     text = won.does or won.change
     do = Action(
-        f"{text[:1].upper()}{text[1:]}",
+        f"{text[:1].upper()}{text[1:]}" if text.split()[0].isalpha() else f"Use {text}",
         adviser.code if adviser else "",
         index,
         won.paste,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 from typing import NamedTuple
 
 _FRAME = re.compile(r'^\s*File "([^"]+)", line (\d+)')
@@ -34,6 +35,8 @@ def of_log(text: str, status: int) -> Failure:
         reason += " (the program asks on stdin, and here stdin is /dev/null)"
     if not reason:
         how = f"signal {-status} ended it" if status < 0 else f"it ended with exit code {status}"
+        if -status == signal.SIGKILL:
+            how += ", as the system does where memory runs out"
         last = next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
         reason = f"{how}; its last line: {last}" if last else how
     return Failure(reason[:400], where)

@@ -14,7 +14,8 @@ Verdict = Literal["faster", "slower", "same", "cannot_tell", "fails", "does_not_
 class Baseline:
     """The unchanged program: the median step over its runs, the lowest and the highest. ``measured_steps``: of each run.
 
-    ``weights_difference`` is the largest one between two unchanged runs after the same steps, None if it is not known.
+    ``weights_difference`` is the largest one between two unchanged runs after the same steps, None if it is not known. ``fast_step_ns``
+    and ``slow_step_ns``: a tenth of its steps are shorter, a tenth longer.
     """
 
     step_ns: float | None = None
@@ -27,6 +28,8 @@ class Baseline:
     peak_memory_bytes: int | None = None
     weights_difference: float | None = None
     loss_difference: float | None = None
+    fast_step_ns: float | None = None
+    slow_step_ns: float | None = None
 
 
 @dataclass

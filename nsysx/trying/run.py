@@ -59,6 +59,8 @@ class Limits:
 class Run:
     """What became of one run. ``records`` are those of all ranks that made steps, ``record`` stands for the job.
 
+    ``begun``: steps that began, also if the run was ended before it left a record.
+
     It has the times of the slowest rank, the weights and losses of the first one, which is the same in each run, and the peak
     memory of the rank that took most.
     """
@@ -71,6 +73,7 @@ class Run:
     wall_s: float
     start_s: float
     no_torch: bool
+    begun: int = 0
 
     @property
     def step_ns(self) -> float:
@@ -90,13 +93,18 @@ class Run:
 
 def step_of(record: Mapping[str, Any]) -> float:
     """Return the length of a step (ns) from the measured ones of a record, NaN if there is none."""
-    first, end = record["warm"], record["steps"]
-    lengths = [ns for number, ns in record["steps_ns"].items() if first <= int(number) < end]
+    lengths = measured_steps(record)
     size = len(lengths) // _BLOCKS
     if size < 1:
         return float(statistics.median(lengths)) if lengths else float("nan")
     lengths = lengths[len(lengths) - size * _BLOCKS :]
     return float(statistics.median(sum(lengths[i : i + size]) / size for i in range(0, len(lengths), size)))
+
+
+def measured_steps(record: Mapping[str, Any]) -> list[int]:
+    """Return the length of each measured step (ns)."""
+    first, end = record["warm"], record["steps"]
+    return [ns for number, ns in record["steps_ns"].items() if first <= int(number) < end]
 
 
 def pairs_of(record: Mapping[str, Any]) -> list[tuple[float, float]]:
@@ -191,9 +199,9 @@ class Runner:
             reason, where = of_log(_tail(folder / "output"), status)
         record = _of_job(records)
         first = record.get("first_step_s") or time.time()
-        return Run(
-            kind, record, records, reason, where, time.time() - began, first - began, not records and _no_torch(folder)
-        )
+        lacks = not records and _no_torch(folder)
+        begun = _steps_begun(folder)
+        return Run(kind, record, records, reason, where, time.time() - began, first - began, lacks, begun)
 
 
 def _records(folder: Path) -> list[dict[str, Any]]:

@@ -15,7 +15,7 @@ from nsysx.inject.nsysx_probe.changes import Change
 from nsysx.trying import plans
 from nsysx.trying.options import Options
 from nsysx.trying.result import Baseline, Result, Trial
-from nsysx.trying.run import Limits, Run, Runner
+from nsysx.trying.run import Limits, Run, Runner, measured_steps
 from nsysx.trying.verdicts import broken, computes_other, gain, gain_of_blocks, loss_difference, weights_difference
 from nsysx.units import several
 
@@ -108,11 +108,11 @@ class Session:
         if run.outcome == "failed":
             raise _no_steps(f"the unchanged program fails: {run.reason}", f"At {run.where}" if run.where else "")
         steps = run.record.get("steps", 0)
+        if run.outcome in ("late", "hangs"):
+            what = f"made only {several(run.begun, 'step')}" if run.begun else "made no step"
+            raise _no_steps(f"the unchanged program {what} within the budget", "Give it more: --budget")
         if run.no_torch:
             raise _no_steps("the program imports no torch", "Is CMD started with the right Python?")
-        if run.outcome in ("late", "hangs"):
-            what = f"made {steps} step{'s' if steps != 1 else ''}" if steps else "made no step"
-            raise _no_steps(f"the unchanged program {what} within the budget", "Give it more: --budget")
         if not steps:
             raise _no_steps("the program made no step that the probe can see", "Call nsysx.step() at each step's start")
         if run.outcome == "ended" and steps < _PROGRAM_LEAST:
@@ -131,7 +131,7 @@ class Session:
         self.result.baseline = Baseline(
             statistics.median(steps), min(steps), max(steps), len(steps), self.plan.steps, self.plan.warm,
             self.unchanged[-1].record["clock"], _peak(self.unchanged), self._noise(weights_difference),
-            self._noise(loss_difference),
+            self._noise(loss_difference), *_spread(self.unchanged[-1]),
         )  # fmt: skip
 
     def _noise(self, difference: Callable[[Mapping[str, Any], Mapping[str, Any]], float | None]) -> float | None:
@@ -330,6 +330,12 @@ class _StopError(Exception):
 def _turned(run: Run) -> bool:
     """Return whether the changes were turned off and on in a run, often enough."""
     return len(run.block_pairs) >= _LEAST_BLOCKS
+
+
+def _spread(run: Run) -> tuple[float, float]:
+    """Return the 10th and the 90th percentile of the measured steps of a run."""
+    tenths = statistics.quantiles(measured_steps(run.record), n=10, method="inclusive")
+    return tenths[0], tenths[-1]
 
 
 def _not_again(run: Run) -> str:

@@ -10,6 +10,8 @@ from nsysx.trying.result import Baseline, Result, Trial
 from nsysx.units import duration, several, size
 
 _ORDER = ("faster", "same", "cannot_tell", "slower", "fails", "does_not_apply")
+#: Steps are told to differ if their 90th percentile is this many times the 10th.
+_UNLIKE = 3
 _WORDS = {"cannot_tell": "cannot tell", "does_not_apply": "does not apply"}
 
 
@@ -61,7 +63,11 @@ def _unchanged(baseline: Baseline) -> str:
     if baseline.step_ns is None:
         return "unchanged: not measured"
     between = f"{duration(baseline.low_ns)} to {duration(baseline.high_ns)} in {several(baseline.runs, 'run')}"
-    return f"unchanged: {duration(baseline.step_ns)} a step ({between} of {several(baseline.measured_steps, 'step')})"
+    line = f"unchanged: {duration(baseline.step_ns)} a step ({between} of {several(baseline.measured_steps, 'step')})"
+    fast, slow = baseline.fast_step_ns, baseline.slow_step_ns
+    if fast and slow and slow > _UNLIKE * fast:
+        line += f"; its steps differ: a tenth take less than {duration(fast)}, a tenth more than {duration(slow)}"
+    return line
 
 
 def sentence(trial: Trial, baseline: Baseline) -> str:

@@ -107,7 +107,7 @@ def test_the_step_leaves_the_warm_up_out() -> None:
             "torch.OutOfMemoryError: CUDA out of memory. Tried 2 GiB\n",
             1, "torch.OutOfMemoryError: CUDA out of memory. Tried 2 GiB", "/u/train.py:7",
         ),
-        ("loading\n", -9, "signal 9 ended it; its last line: loading", ""),
+        ("loading\n", -9, "signal 9 ended it, as the system does where memory runs out; its last line: loading", ""),
         ("", 3, "it ended with exit code 3", ""),
     ],
 )  # fmt: skip
@@ -291,6 +291,22 @@ def test_all_that_won_is_tried_at_once_and_only_the_best_of_changes_that_exclude
     told = text(result)
     assert "together: compile-reduce-overhead,gc-freeze: faster" in told and "Gains do not add up" not in told
     assert [t.change for t in tried.of_json(result.to_json())][-1] == "compile-reduce-overhead,gc-freeze"
+
+
+def test_steps_that_differ_are_told() -> None:
+    session, _ = scripted(lambda _made: 1e6)
+    run = session.runner.run
+
+    def uneven(made: Any, plan: Any, limits: Any) -> Run:
+        done = run(made, plan, limits)
+        done.record["steps_ns"].update({str(n): 1e7 for n in range(0, 60, 4)})
+        return done
+
+    session.runner.run = uneven  # type: ignore[method-assign]
+    result = session.measure()
+    assert (result.baseline.fast_step_ns, result.baseline.slow_step_ns) == (1e6, 1e7)
+    assert "its steps differ: a tenth take less than 1.00 ms, a tenth more than 10.00 ms" in text(result)
+    assert result.trials[0].verdict in ("same", "cannot_tell")
 
 
 def test_runs_that_do_not_decide_are_not_told_as_no_gain() -> None:

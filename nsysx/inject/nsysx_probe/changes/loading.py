@@ -8,6 +8,9 @@ from typing import Any
 from . import Change, Watch
 from ._wrapping import with_arguments
 
+#: Batches that each worker makes ahead.
+_PREFETCHED = 8
+
 
 def _workers(number: int) -> Callable[[Any, Watch], None]:
     def arm(torch: Any, watch: Watch) -> None:
@@ -26,6 +29,22 @@ def _workers(number: int) -> Callable[[Any, Watch], None]:
         with_arguments(torch.utils.data.DataLoader, change)
 
     return arm
+
+
+def _prefetch(torch: Any, watch: Watch) -> None:
+    watch.why_not = "no DataLoader with workers was made"
+
+    def change(named: dict[str, Any]) -> None:
+        if not named.get("num_workers"):
+            return
+        before = named.get("prefetch_factor") or 2
+        if before >= _PREFETCHED:
+            watch.why_not = f"prefetch_factor={before} is set already"
+            return
+        named["prefetch_factor"] = _PREFETCHED
+        watch.took()
+
+    with_arguments(torch.utils.data.DataLoader, change)
 
 
 def _pinned(torch: Any, watch: Watch) -> None:
@@ -53,6 +72,11 @@ def _loader(number: int, name: str) -> Change:
 CHANGES = (
     _loader(4, "loader-workers"),
     _loader(8, "loader-workers-8"),
+    Change(
+        "loader-prefetch", f"prefetch_factor={_PREFETCHED} for the DataLoader",
+        f"prefetch_factor={_PREFETCHED},  # one more argument of the DataLoader", _prefetch, findings=("NSX106",),
+        alters="memory", beware="workers keep more batches",
+    ),
     Change(
         "pin-memory", "pin_memory=True for the DataLoader", "pin_memory=True,  # one more argument of the DataLoader", _pinned,
         findings=("NSX105",), alters="memory", needs="cuda", beware="batches stay in host memory that cannot be swapped out",
