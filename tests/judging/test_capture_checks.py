@@ -341,6 +341,17 @@ def test_attribution(tmp_path: Path) -> None:
     assert "100 % not at all" in found.detail
 
 
+@pytest.mark.parametrize(("lost", "status"), [(9, "ok"), (20, "warn")])
+def test_one_percent_of_the_gpu_time_may_be_unmatched(tmp_path: Path, lost: int, status: str) -> None:
+    report = Report()
+    main = report.process(1).thread(1, "python")
+    main.launch(0, 10, gpu_start=20, gpu_dur=lost)
+    main.add_range("blocks.0:Block", 190, 260, domain="nsysx")
+    main.launch(200, 10, gpu_start=300, gpu_dur=1_000 - lost)
+    found = checks(report, tmp_path)["attribution"]
+    assert found.status == status, found.detail
+
+
 def test_attribution_by_time(tmp_path: Path) -> None:
     found = checks(builder.case_autograd_without_ranges(), tmp_path)["attribution"]
     assert found.status == "ok"
