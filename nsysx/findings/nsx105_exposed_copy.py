@@ -104,6 +104,8 @@ _OBSTACLES = {
     "nothing_beside": "no kernel is queued to run meanwhile",
 }
 _SELECT = "Select or reduce on the GPU"
+#: Kernels that take less than this share of the copies' time hide none of it.
+_TOO_SHORT = 0.1
 _WAYS = {"HtoD": "to the GPU", "DtoH": "to the host"}
 _SITES = 4
 #: More than this in each step is no result that somebody reads: it should be selected or reduced on the GPU.
@@ -214,6 +216,12 @@ def _fix(case: Case, row: Row, *, each_step: bool) -> Fix:
             )
         return Fix("Copy to pinned memory with non_blocking=True and read the result a step later")
     if not program.torch:
+        works, exposed = int(case.kernels["ns"].sum()), row["exposed_ns"] or 0
+        if pinned and works < _TOO_SHORT * exposed:
+            return Fix(
+                "Copy less, keep the data on the GPU, or copy in pieces on two streams, to the GPU and to the host at once: the kernels "
+                f"take {units.duration(case.per_step(works))}, too short to hide {units.duration(case.per_step(exposed))} of copies"
+            )
         how = "" if pinned else "from pinned memory (cudaHostAlloc), "
         return Fix(f"Copy {how}on a separate stream, while kernels run")
     module, phase = str(row["module"] or ""), row["phase"]

@@ -313,6 +313,23 @@ def test_advice_without_pytorch_names_no_part_of_it(tmp_path: Path) -> None:
     assert "CUDA graph" in finding.fix
 
 
+@pytest.mark.parametrize(
+    ("kernel_us", "advice"), [(99, "Copy less"), (101, "Copy on a separate stream, while kernels run")]
+)
+def test_kernels_that_are_far_shorter_than_copies_cannot_hide_them(
+    tmp_path: Path, kernel_us: float, advice: str
+) -> None:
+    program = Program()
+    program.report.rows["PROCESSES"].clear()
+    for number in range(8):
+        begin = program.t
+        program.copy(1000, pageable=False)
+        program.launch(kernel_us, "advec_cell")
+        program.sync()
+        program.main.add_range(f"step {number}", begin, program.t)
+    assert program.finding(tmp_path, "NSX105").fix.startswith(advice)
+
+
 @pytest.mark.parametrize("code", CODES)
 def test_a_gpu_bound_step_is_clear(code: str, tmp_path: Path) -> None:
     assert Program().steps(healthy).finding(tmp_path, code).verdict == "clear"
