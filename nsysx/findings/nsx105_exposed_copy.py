@@ -91,6 +91,15 @@ _MAKE = Fix(
     "Keep a pinned tensor until its copy is done.",
     (PAGEABLE,),
 )
+#: The same where the GPU does not wait for the data itself: it lies in memory already.
+_PIN_ONCE = Fix(
+    "Pin what is copied (tensor.pin_memory() once, before the loop, or DataLoader(pin_memory=True)) and copy it with non_blocking=True",
+    'batch = batch.pin_memory()  # once, before the loop\nx = batch.to("cuda", non_blocking=True)',
+    "Keep a pinned tensor until its copy is done.",
+    (PAGEABLE,),
+)
+#: The GPU waits for data that the CPU makes where it idles before the copies for this share of the step.
+_MADE = 0.05
 #: The parts of the verdict that belong to the host.
 _HOST = (Part.SYNC, Part.HOST, Part.LAUNCH)
 #: Ranges in which FSDP gathers the parameters of a module.
@@ -144,7 +153,7 @@ def check(case: Case) -> list[Finding]:
         # A copy that blocks the CPU costs the lead over the GPU that the host loses in it, too.
         cause = (*RULE.cause, *_HOST) if case.notable(held) or not case.notable(exposed) else RULE.cause
         rate = limit or (pinned_rate(case.profile) if row["direction"] == "HtoD" else math.inf)
-        fix = _fix(case, row, each_step=2 * _in_steps(case, at_site) >= case.steps)
+        fix = _fix(case, row, at_site)
         edits: tuple[Edit, ...] = (OverlapCopies(ops_of(at_site), rate), RemoveWaits(calls_of(syncs)))
         if fix is _MAKE or fix.text.startswith(_SELECT):
             # No copy is left, nor what the CPU does to make the data, or with all that it gets.
@@ -174,6 +183,12 @@ def check(case: Case) -> list[Finding]:
     return findings or case.clear(RULE, "exposed copies take less than 1 % of the step at every place")
 
 
+def _made_before(case: Case, copies: pl.DataFrame) -> bool:
+    """Return whether the GPU idles right before these copies: then the CPU makes what they move, and pinning does not help."""
+    ended = case.idle.filter(case.idle["op"].is_in(copies["op"].implode()))
+    return case.notable(case.per_step(float(ended["real_ns"].sum())), _MADE)
+
+
 def _beside(case: Case, copies: pl.DataFrame, *, made: bool) -> frozenset[int]:
     """Return the calls before which the CPU makes what these copies move, or works with what they brought: the next call's."""
     calls = copies["call"].drop_nulls().to_numpy()
@@ -199,7 +214,7 @@ def _out_of_pinned(case: Case, row: Row) -> Fix:
     return fix if case.program.torch else Fix(fix.text)
 
 
-def _fix(case: Case, row: Row, *, each_step: bool) -> Fix:
+def _fix(case: Case, row: Row, copies: pl.DataFrame) -> Fix:
     """Return how to hide these copies: nothing that is done already, and no word of a batch where none is copied."""
     program = case.program
     pinned = row["obstacle"] != "pageable"
@@ -208,6 +223,7 @@ def _fix(case: Case, row: Row, *, each_step: bool) -> Fix:
             return _out_of_pinned(case, row)
         if not program.torch:
             return Fix("Copy to pinned memory (cudaHostAlloc) on a separate stream, and read the result later")
+        each_step = 2 * _in_steps(case, copies) >= case.steps
         if each_step and not case.stepless and row["bytes"] >= _MUCH_BYTES * case.steps:
             size = units.size(row["bytes"] / case.steps)
             return Fix(
@@ -238,4 +254,6 @@ def _fix(case: Case, row: Row, *, each_step: bool) -> Fix:
         how = f"{pin}copy it with non_blocking=True on a separate stream, before the work that needs it"
         return Fix(how[:1].upper() + how[1:])
     ahead = _SOONER if row["obstacle"] == "nothing_beside" else _AHEAD
-    return ahead if pinned else _PIN if case.program.loader else _MAKE
+    if pinned:
+        return ahead
+    return _PIN if case.program.loader else _MAKE if _made_before(case, copies) else _PIN_ONCE

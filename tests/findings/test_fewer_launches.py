@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from nsysx.analyses.helpers.module_names import kernel_called
 from nsysx.model import Finding, Summary
 from tests.findings import Program, stepless
 
@@ -143,3 +144,9 @@ def test_a_copy_outside_of_all_modules_is_told_by_its_size_and_the_kernel_before
     findings = Program().steps(body, 12).summary(tmp_path).findings or ()
     places = [f.where.get("near") for f in findings if f.code in ("NSX101", "NSX105") and f.verdict == "found"]
     assert f"{said}, after the kernel argmin_kernel" in places
+
+
+def test_a_kernel_is_called_by_its_own_name_and_a_long_one_is_cut() -> None:
+    assert kernel_called("void at::native::softmax_warp<float, 4>(int)") == "the kernel softmax_warp"
+    assert kernel_called("k" * 48) == f"the kernel {'k' * 48}"
+    assert kernel_called("k" * 49) == f"the kernel {'k' * 47}…"

@@ -8,6 +8,8 @@ from collections.abc import Callable, Collection
 from nsysx import units
 from nsysx.events.attribute import IN_STEP, outside_in
 
+#: Letters of a kernel's name in a sentence.
+_KERNEL = 48
 _NUMBERS = re.compile(r"(\d+|\*)(\.(\d+|\*))*")
 #: What the column module says of work in no module, and how people say it.
 _OUTSIDE = {
@@ -52,5 +54,9 @@ def by_class(module: str, classes: Collection[str | None]) -> str:
 
 
 def kernel_called(name: str) -> str:
-    """Return a kernel's name without what stands in brackets, as part of a sentence: "the kernel softmax_warp_forward"."""
-    return f"the kernel {re.sub('[<(].*', '', name.removeprefix('void ')).rpartition('::')[2]}"
+    """Return a kernel's name without what stands in brackets, as part of a sentence: "the kernel softmax_warp_forward".
+
+    A longer one is cut where it says what it computes with, and no more how.
+    """
+    plain = re.sub("[<(].*", "", name.removeprefix("void ")).rpartition("::")[2]
+    return f"the kernel {plain if len(plain) <= _KERNEL else f'{plain[: _KERNEL - 1]}…'}"
