@@ -208,3 +208,67 @@ def test_the_cpus_near_a_gpu(tmp_path: Path) -> None:
     assert "already" in threads.near_gpu(torch, tmp_path)[1]
     listed.write_text("4000")
     assert threads.near_gpu(torch, tmp_path) == (set(), "the process may use no CPU near the GPU")
+
+
+def test_workers_make_more_batches_ahead() -> None:
+    class DataLoader:
+        def __init__(self, dataset: Any, num_workers: int = 0, prefetch_factor: int | None = None) -> None:
+            self.prefetch_factor = prefetch_factor
+
+    watch = changes.Watch()
+    torch = SimpleNamespace(utils=SimpleNamespace(data=SimpleNamespace(DataLoader=DataLoader)))
+    changes.known({})["loader-prefetch"].arm(torch, watch)
+    assert DataLoader([]).prefetch_factor is None and watch.count == 0, "without workers it would be an error"
+    assert DataLoader([], 2, 16).prefetch_factor == 16 and watch.why_not == "prefetch_factor=16 is set already"
+    assert DataLoader([], 2).prefetch_factor == 8 and watch.count == 1
+
+
+class HostTensor:
+    """What `pinned-copies` asks of a tensor of the host, and where it was copied from."""
+
+    device = SimpleNamespace(type="cpu")
+    requires_grad, layout, _version = False, "strided", 0
+    pins = 0
+
+    def __init__(self, *, pinned: bool = False) -> None:
+        self.pinned = pinned
+
+    def is_pinned(self) -> bool:
+        return self.pinned
+
+    def is_inference(self) -> bool:
+        return False
+
+    def pin_memory(self) -> HostTensor:
+        HostTensor.pins += 1
+        return HostTensor(pinned=True)
+
+    def to(self, device: str, non_blocking: bool = False) -> tuple[str, bool, bool]:
+        return device, self.pinned, non_blocking
+
+    cuda = to
+
+
+def test_a_batch_is_pinned_once_and_again_if_it_changed() -> None:
+    class Tensor(HostTensor):
+        pass
+
+    class Device:
+        def __init__(self, name: str) -> None:
+            self.type = name
+
+    watch = changes.Watch()
+    torch = SimpleNamespace(Tensor=Tensor, strided="strided", device=Device)
+    changes.known({})["pinned-copies"].arm(torch, watch)
+    batch: Any = Tensor()
+    assert batch.to("cpu") == ("cpu", False, False) and not watch.count
+    assert [batch.to("cuda") for _ in range(3)] == [("cuda", True, True)] * 3
+    assert HostTensor.pins == 1 and watch.count == 3
+    batch._version = 1  # it was written to
+    assert batch.to("cuda") == ("cuda", True, True) and HostTensor.pins == 2
+    watch.turn(False)
+    assert batch.to("cuda") == ("cuda", False, False)
+    watch.turn(True)
+    learned: Any = Tensor()
+    learned.requires_grad = True
+    assert learned.to("cuda") == ("cuda", False, False), "a copy of it is part of the graph"
