@@ -138,11 +138,6 @@ def test_changes_are_turned_off_and_on_in_blocks_of_one_run(ran: Ran, tmp_path: 
     assert [steps[13 + 3 * n + 1] for n in range(16)] == blocks
 
 
-def test_a_program_that_ends_in_its_blocks_is_measured(ran: Ran) -> None:
-    made = ran(f"{HEAD}net = nn.Linear(8, 8)\n{LOOP}", "nothing", plan=Plan(3, 10, 0.0, 8, 3))
-    assert took(made) == {"nothing": 1} and 3 <= len(made.block_pairs) < 8
-
-
 def test_compile_compiles_a_network_whose_forward_is_torchs_own(ran: Ran) -> None:
     if shutil.which("c++") is None and shutil.which("g++") is None:
         pytest.fail("compile is not tested: torch.compile on the CPU needs a C++ compiler, and there is none here")
@@ -154,9 +149,12 @@ def test_compile_compiles_a_network_whose_forward_is_torchs_own(ran: Ran) -> Non
 
 def test_the_weights_of_convolutions_become_channels_last(ran: Ran, tmp_path: Path) -> None:
     last = "    print(net.weight.is_contiguous(memory_format=torch.channels_last), file=open('last', 'a'))\n"
-    made = ran(f"{HEAD}net = nn.Conv2d(3, 8, 3)\n{LOOP.replace('4, 8', '2, 3, 8, 8')}{last}", "channels-last")
-    assert took(made) == {"channels-last": 1}
-    assert set((tmp_path / "last").read_text().split()) == {"True"}
+    program = f"{HEAD}net = nn.Conv2d(3, 8, 3)\n{LOOP.replace('4, 8', '2, 3, 8, 8')}{last}"
+    made = ran(program, "channels-last", plan=Plan(3, 10, 0.0, 8, 3))
+    assert took(made) == {"channels-last": 1}, "a program that ends in its blocks is measured"
+    assert 3 <= len(made.block_pairs) < 8
+    steps = (tmp_path / "last").read_text().split()
+    assert set(steps[:13]) == {"True"} and set(steps[13:]) == {"True", "False"}, "blocks follow"
 
 
 LOOP = """
