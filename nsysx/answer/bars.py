@@ -22,6 +22,10 @@ from nsysx.ranks import comparison
 
 #: GPU work that no module launched.
 NO_MODULE = "(not attributed)"
+#: The colors of modules and of kinds of work begin with these, and go on with a number: one color is no module and kind at once.
+MODULES, WORK = "m", "w"
+#: Kinds of work that have a color of their own in every picture.
+_KNOWN = {"communication": Paint.COMM, "copies": Paint.COPY, "memsets": Paint.MEMSET}
 #: Parts of a bar below this share are shown together.
 _SMALL = 0.02
 #: Bars in a picture, and named parts of a bar by module or kind of work.
@@ -132,21 +136,21 @@ def _rank_bars(summary: Summary, late: comparison.RankRow) -> tuple[Bar, ...]:
             Part(
                 f"waits for rank {late['rank']}" if row is not late else "waits for others", of(wait), Paint.COMM, True
             ),
-            Part("idle", of(row["idle_ns"]), Paint.OUTSIDE, True),
+            Part("idle", of(row["idle_ns"]), Paint.IDLE, True),
         ]
         total = of(row["window_ns"])
         bars.append(Bar(f"rank {row['rank']}", total, merged(parts, total)))
     return tuple(bars)
 
 
-def _named(sums: list[tuple[str, float]], label: str, rest: str) -> Bar | None:
+def _named(sums: list[tuple[str, float]], label: str, rest: str, colors: str = WORK) -> Bar | None:
     """Return a bar of the largest sums; those below 2 %, and what is of no known kind ("other"), go with the rest."""
     total = sum(ns for _, ns in sums)
     named = sorted((e for e in sums if e[0] != "other"), key=lambda e: -e[1])
     top = [(name, ns) for name, ns in named[:_MOST_NAMED] if ns >= _SMALL * total]
     if total <= 0 or not top:
         return None
-    parts = [Part(name, ns, f"m{i}") for i, (name, ns) in enumerate(top)]
+    parts = [Part(name, ns, _KNOWN.get(name) or f"{colors}{i}") for i, (name, ns) in enumerate(top)]
     left = total - sum(p.ns for p in parts)
     if left > _MOST_UNNAMED * total:
         return None
@@ -173,7 +177,11 @@ def module_sums(summary: Summary) -> list[tuple[str, float, list[Row]]]:
 
 def _module_bar(summary: Summary) -> Bar | None:
     sums, shown = module_sums(summary), _to_shown(summary)
-    return _named([(name, ns * shown) for name, ns, _ in sums], "by module", "other modules") if len(sums) > 1 else None
+    return (
+        _named([(name, ns * shown) for name, ns, _ in sums], "by module", "other modules", MODULES)
+        if len(sums) > 1
+        else None
+    )
 
 
 def _opened(summary: Summary, first: Finding) -> Bar | None:
@@ -192,7 +200,7 @@ def _opened(summary: Summary, first: Finding) -> Bar | None:
     # Where the module does nothing but mask work, the bar is the module; else it is only its mask work.
     whole = next((ns for label, ns, _ in module_sums(summary) if label == name), None)
     label = name if whole is not None and abs(whole - first.cost_ns_per_step) <= _SAME * whole else f"masks in {name}"
-    parts = [Part(k, ns, f"m{i}") for i, (k, ns) in enumerate(sorted(sums.items(), key=lambda e: -e[1]))]
+    parts = [Part(k, ns, f"{WORK}{i}") for i, (k, ns) in enumerate(sorted(sums.items(), key=lambda e: -e[1]))]
     return Bar(label, total, merged([*parts, Part("the rest of it", max(0.0, rest), Paint.OTHER)], total))
 
 
@@ -235,7 +243,7 @@ def _loader_bars(summary: Summary) -> tuple[Bar, ...]:
         wait = min(row["gpu_idle_ns"] or 0, row["step_ns"])
         parts = (
             Part("waits for its batch", wait, Paint.DATA, True),
-            Part("the rest", row["step_ns"] - wait, Paint.COMPUTE),
+            Part("the rest", row["step_ns"] - wait, Paint.OTHER),
         )
         bars.append(Bar(f"step {row['index']}", row["step_ns"], tuple(p for p in parts if p.ns > 0)))
     return tuple(bars)
@@ -269,7 +277,7 @@ def _flush_bars(summary: Summary) -> tuple[Bar, ...]:
         parts = (
             Part("works", step.gpu_ns - step.idle_ns, Paint.COMPUTE),
             Part("waits for cudaFree and cudaMalloc", idle, Paint.ALLOC, True),
-            Part("other waits", step.idle_ns - idle, Paint.OUTSIDE, True),
+            Part("other waits", step.idle_ns - idle, Paint.OTHER, True),
         )
         bars.append(Bar(name, step.gpu_ns, tuple(p for p in parts if p.ns > 0)))
     return tuple(bars)

@@ -30,9 +30,9 @@ def _reading_bars(summary: Summary, first: Finding | None) -> tuple[Bar, ...]:
     row = next(of_finding, custom[0])
     ways = (
         ("the kernel itself", row["kernel_ns"], Paint.COMPUTE),
-        ("synchronize before and after", row["both_ns"], Paint.LAUNCH),
+        ("synchronize before and after", row["both_ns"], Paint.OTHER),
         ("synchronize only before", row["before_ns"], Paint.OTHER),
-        ("synchronize only after", row["after_ns"], Paint.SYNC),
+        ("synchronize only after", row["after_ns"], Paint.OTHER),
         ("no synchronize", row["none_ns"], Paint.OTHER),
     )
     return tuple(Bar(label, ns, (Part("", ns, kind),)) for label, ns, kind in ways if ns)

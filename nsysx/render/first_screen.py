@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from nsysx import units
 from nsysx.advice import Bar, Part
@@ -19,6 +19,8 @@ from nsysx.render.grids import Grid, Texts
 
 #: In CSS pixels: the widest bar on a 1280-pixel screen without and with labels on its left, the width of a letter, and a margin.
 _WIDE, _WIDE_LABELLED, _LETTER, _MARGIN = 1120, 940, 6.6, 18
+#: More bars than these are drawn lower, and only those that the headline speaks of have a legend.
+_MANY = 4
 #: Letters of a change in one line of the list.
 _WHAT = 110
 #: Letters of a line of code that the card of what to do has room for, and its lines.
@@ -41,13 +43,17 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """A bar as boxes, and a legend: each part, its words, and whether they already fit inside the bar."""
+    """A bar as boxes, and a legend: each part, its words, and whether they already fit inside the bar.
+
+    ``quiet``: it is one of many, and not one that the headline speaks of; a wide screen leaves its legend to the pointer.
+    """
 
     label: str
     value: str
     width: float
     boxes: tuple[Box, ...]
     legend: tuple[tuple[Part, str, bool], ...]
+    quiet: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +126,21 @@ def _drawn(bar: Bar, longest: float, several: bool) -> Drawn:
             legend.append((part, words, inside))
         left += width
     return Drawn(bar.label, units.duration(bar.total_ns), 100 * scale, tuple(boxes), tuple(legend))
+
+
+def spoken_of(said: Worded) -> tuple[bool, ...]:
+    """Return for each bar whether the headline speaks of what it shows: "rank 3"."""
+    return tuple(re.search(rf"\b{re.escape(b.label)}\b", said.sentence, re.IGNORECASE) is not None for b in said.bars)
+
+
+def _all_drawn(said: Worded) -> tuple[Drawn, ...]:
+    """Return the bars on one scale."""
+    longest = max((b.total_ns for b in said.bars), default=1) or 1
+    drawn = (_drawn(b, longest, len(said.bars) > 1) for b in said.bars)
+    if len(said.bars) <= _MANY:
+        return tuple(drawn)
+    spoken = spoken_of(said)
+    return tuple(replace(b, quiet=i > 0 and not spoken[i]) for i, b in enumerate(drawn))
 
 
 def first_clause(text: str) -> str:
@@ -227,7 +248,6 @@ def _size(shown: finding_view.FindingView) -> str:
 def build(summary: Summary, *, redact: bool = True) -> Screen:
     """Return the first screen of a Summary."""
     worded = answers.build(summary, redact=redact)
-    longest = max((b.total_ns for b in worded.bars), default=1) or 1
     places = listed(summary)
     todo, marks = _items(summary, worded, places, redact)
     share = worded.then_ns / worded.now_ns if worded.then_ns is not None and worded.now_ns else None
@@ -239,7 +259,7 @@ def build(summary: Summary, *, redact: bool = True) -> Screen:
         now=units.duration(worded.now_ns) if worded.now_ns is not None else "",
         then=units.duration(worded.then_ns) if worded.then_ns is not None else "",
         share=share,
-        bars=tuple(_drawn(b, longest, len(worded.bars) > 1) for b in worded.bars),
+        bars=_all_drawn(worded),
         todo=todo,
         marks=marks,
     )

@@ -13,6 +13,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from nsysx import units
 from nsysx.answer import step_time
+from nsysx.answer.bars import MODULES, WORK
 from nsysx.judging.verdict import EACH_STEP
 from nsysx.model import Summary
 from nsysx.pictures import Counters, Queue, Timeline
@@ -28,13 +29,13 @@ from nsysx.render import (
     view,
 )
 from nsysx.render.charts import Figure
-from nsysx.render.charts.colors import KIND_COLORS
+from nsysx.render.charts.colors import KIND_COLORS, MODULE_COLORS, WORK_COLORS
 from nsysx.render.grids import Grid, Texts
 from nsysx.render.safe_text import clean
 
-#: Colors for modules and kinds of work in a bar; none of them means a kind of GPU work elsewhere.
-_MODULE_COLORS = {
-    f"m{i}": c for i, c in enumerate(("#117733", "#44AA99", "#88CCEE", "#DDCC77", "#CC6677", "#AA4499", "#882255"))
+#: The colors of a bar by module and of one by kind of work, as ``answer.bars`` numbers them.
+_BAR_COLORS = {f"{MODULES}{i}": c for i, c in enumerate(MODULE_COLORS)} | {
+    f"{WORK}{i}": c for i, c in enumerate(WORK_COLORS)
 }
 _TEMPLATES = files("nsysx.render") / "templates"
 
@@ -293,7 +294,7 @@ def _render(summary: Summary, redact: bool, top: int, *, whole: bool = True) -> 
         live=live_timeline.token,
         figures=charts.figures(summary, redact=redact) if whole else {},
         ticket=markdown.render(summary, redact=redact) if whole else "",
-        colors=KIND_COLORS | _MODULE_COLORS,
+        colors=KIND_COLORS | _BAR_COLORS,
         duration=units.duration,
         share=units.share,
         anchor=glossary.anchor,

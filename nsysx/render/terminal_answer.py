@@ -12,6 +12,7 @@ from rich.text import Text
 
 from nsysx import units
 from nsysx.advice import Bar, Part
+from nsysx.answer.bars import MODULES, WORK
 from nsysx.catalogue import Paint
 from nsysx.model import Summary
 from nsysx.render import answer as answers
@@ -26,13 +27,13 @@ _BUSY, _IDLE = "█▓▒▚▞▙▛▜▟▀▌▐", "░·╱╌┊╲"
 _BUSY_ASCII, _IDLE_ASCII = "#%=*+@&$!?<>", ".-:~'^"
 #: Those of what is left over, which has no name of its own.
 _REST, _REST_ASCII = ("▄", "┄"), ("|", ",")
-_LEFT_OVER = re.compile(r"other\b|the rest\b|\d+ others")
 _ASCII = str.maketrans({"→": "->", "·": "-", "±": "+-", "…": "...", "–": "-", "≈": "~", "×": "x"})
 #: The color of a part where there is a terminal, by its kind; idle parts are dim.
 _STYLES = {
     Paint.COMPUTE: "green", Paint.COMM: "cyan", Paint.COPY: "yellow", Paint.MEMSET: "bright_yellow", Paint.LAUNCH: "blue",
     Paint.SYNC: "red", Paint.ALLOC: "magenta", Paint.DATA: "yellow",
-    "m0": "green", "m1": "cyan", "m2": "blue", "m3": "yellow", "m4": "red", "m5": "magenta",
+    **{f"{MODULES}{i}": color for i, color in enumerate(("slate_blue3", "khaki3", "deep_pink4", "plum2", "dark_goldenrod"))},
+    **{f"{WORK}{i}": color for i, color in enumerate(("dark_green", "dark_sea_green2", "chartreuse4", "dark_olive_green1"))},
 }  # fmt: skip
 #: Parts of a bar that are named; the page names the rest.
 _MOST_NAMED = 4
@@ -43,14 +44,14 @@ _LEFT = ((6, 5, 5), (6, 3, 5), (3, 3, 5), (2, 3, 4), (2, 2, 3), (1, 2, 3), (1, 1
 
 
 def _signs(bars: Sequence[Bar], plain: bool) -> dict[tuple[str, bool], str]:
-    """Return the sign of each part of these bars, by its label and whether it is idle."""
+    """Return the sign of each kind of part of these bars, by the kind and whether it is idle: where the page has one color."""
     rest = _REST_ASCII if plain else _REST
     left = {False: iter(_BUSY_ASCII if plain else _BUSY), True: iter(_IDLE_ASCII if plain else _IDLE)}
     of: dict[tuple[str, bool], str] = {}
     for part in (p for bar in bars for p in bar.parts):
-        if (part.label, part.idle) not in of:
-            named = "" if _LEFT_OVER.match(part.label) else next(left[part.idle], "")
-            of[part.label, part.idle] = named or rest[part.idle]
+        if (part.kind, part.idle) not in of:
+            named = "" if part.kind == Paint.OTHER and part.label else next(left[part.idle], "")
+            of[part.kind, part.idle] = named or rest[part.idle]
     return of
 
 
@@ -67,7 +68,7 @@ def _bar(bar: Bar, width: int, signs: Mapping[tuple[str, bool], str]) -> tuple[s
     """Return a bar and the words for its parts."""
     line, words = "", []
     for part in bar.parts:
-        sign = signs[part.label, part.idle]
+        sign = signs[part.kind, part.idle]
         line += sign * max(1, round(width * part.ns / bar.total_ns))
         words.append(f"{sign} {part_words(part, bar.total_ns)}")
     return line[:width], words
@@ -90,18 +91,17 @@ def _bars(bars: Sequence[Bar], width: int, plain: bool) -> list[tuple[str, str]]
 
 def _chosen(said: Worded, most: int) -> list[Bar]:
     """Return as many bars, in their order: the first, those that the sentence speaks of, then the others."""
-    named = [bool(re.search(rf"\b{re.escape(b.label)}\b", said.sentence, re.IGNORECASE)) for b in said.bars]
+    named = first_screen.spoken_of(said)
     order = sorted(range(len(said.bars)), key=lambda i: (i > 0, not named[i], i))
     return [_few(said.bars[i]) for i in sorted(order[:most])]
 
 
 def _colored(line: str, bars: Sequence[Bar], plain: bool) -> Text:
     """Return a line of the picture with each part in its color."""
-    styles = {p.label: "dim" if p.idle else _STYLES.get(p.kind, "") for bar in bars for p in bar.parts}
     text = Text(line)
-    for (label, _), sign in _signs(bars, plain).items():
-        if styles[label]:
-            text.highlight_regex(rf"(?<!\S){re.escape(sign)}(?= )|{re.escape(sign)}{{2,}}", styles[label])
+    for (kind, idle), sign in _signs(bars, plain).items():
+        if style := "dim" if idle else _STYLES.get(kind, ""):
+            text.highlight_regex(rf"(?<!\S){re.escape(sign)}(?= )|{re.escape(sign)}{{2,}}", style)
     return text
 
 

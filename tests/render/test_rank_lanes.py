@@ -62,3 +62,24 @@ def test_four_ranks_fit_the_first_screen(browser, recorded: Samples, tmp_path: P
     assert {name.split(":")[0] for name in names(browser) if name.startswith("rank")} == {f"rank {n}" for n in range(4)}
     top = js(browser, "return document.querySelector('.more').getBoundingClientRect().top + scrollY")
     assert top <= MOST_OF_A_SCREEN * 900
+
+
+def test_eight_ranks_fit_the_first_screen(browser, tmp_path: Path) -> None:
+    """The rank that is waited for, and one that waits, say what they do; the others do with a pointer, and on a phone."""
+    paths = reports(
+        tmp_path,
+        [300_000 + (200_000 if rank == 5 else rank) for rank in range(8)],
+        starts=[7_000 * rank for rank in range(8)],
+        clocks=[1_000 * rank for rank in range(8)],
+    )
+    page = tmp_path / "page.html"
+    page.write_text(html_page.render(summarize(paths, timelines=True, workers=1)), encoding="utf-8")
+    visit(browser, page)
+    assert {name.split(":")[0] for name in names(browser) if name.startswith("rank")} == {f"rank {n}" for n in range(8)}
+    assert js(browser, "return document.querySelector('.more').getBoundingClientRect().top + scrollY") <= (
+        MOST_OF_A_SCREEN * 900
+    )
+    told = "return [...document.querySelectorAll('.barrow')].map(b => b.querySelector('.legend').offsetHeight > 0)"
+    assert js(browser, told) == [n in (0, 5) for n in range(8)]
+    visit(browser, page, width=390)
+    assert js(browser, told) == [True] * 8

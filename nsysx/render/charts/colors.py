@@ -21,11 +21,14 @@ KIND_COLORS = {
     "other": "#999999",
     "data": "#B58900",
     "profiler": "#BFBFBF",
-    "dependency": "#BFBFBF",
+    "dependency": "#7E7EB8",
     "gap": "#009E73",
     "outside": "#D9D9D9",
-    "idle": "#D9D9D9",
+    "idle": "#F0F0F0",
 }
+#: Modules in a bar, and kinds of work in another: none of these is a kind above, and greens are parts of what the GPU computes.
+MODULE_COLOURS = ("#5B4FA8", "#DDCC77", "#882255", "#B8B0EC", "#999933", "#A05A2C", "#E7B5C9")
+WORK_COLOURS = ("#006B4F", "#A3DFCB", "#5F8F2F", "#C5E37A", "#DDF3EB", "#2F6B75")
 KIND_NAMES = {
     "compute": "compute",
     "comm": "communication",

@@ -134,10 +134,12 @@ document.querySelectorAll("figure[data-live]").forEach(function (figure) {
     from = 0;
     to = data.ns;
   }
-  function dark(color) {
+  function light(color) {
     var c = [1, 3, 5].map(function (i) { return parseInt(color.slice(i, i + 2), 16); });
-    return 0.299 * c[0] + 0.587 * c[1] + 0.114 * c[2] < 120;
+    return 0.299 * c[0] + 0.587 * c[1] + 0.114 * c[2];
   }
+  function dark(color) { return light(color) < 120; }
+  function pale(color) { return light(color) > 190; }  /* it would glare on a dark page */
   function draw() {
     var wide = canvas.clientWidth, high = Math.round(flags + row * data.lanes.length + AXIS), sharp = window.devicePixelRatio || 1;
     if (!wide) return;
@@ -145,7 +147,7 @@ document.querySelectorAll("figure[data-live]").forEach(function (figure) {
     canvas.height = high * sharp;
     canvas.style.height = high + "px";
     var g = canvas.getContext("2d"), style = getComputedStyle(document.documentElement), left = names(), scale = (wide - left) / (to - from);
-    var ink = style.getPropertyValue("--fg"), soft = style.getPropertyValue("--soft");
+    var ink = style.getPropertyValue("--fg"), soft = style.getPropertyValue("--soft"), night = window.matchMedia("(prefers-color-scheme: dark)").matches;
     g.setTransform(sharp, 0, 0, sharp, 0, 0);
     g.clearRect(0, 0, wide, high);
     g.textBaseline = "middle";
@@ -159,7 +161,7 @@ document.querySelectorAll("figure[data-live]").forEach(function (figure) {
       g.beginPath();
       g.rect(0, top, left - 6, tall);
       g.clip();
-      g.fillText(lane.name, 0, top + tall / 2);
+      g.fillText(lane.name, 0, top + tall / 2, left - 8);  /* a name without room gets narrower: its end tells streams apart */
       g.restore();
       g.save();
       g.beginPath();
@@ -169,6 +171,7 @@ document.querySelectorAll("figure[data-live]").forEach(function (figure) {
         if (one.end < from || one.start > to) return;
         var x = left + (one.start - from) * scale, w = (one.end - one.start) * scale, h = tall * one.fill;
         g.globalAlpha = Math.min(1, Math.max(w, 0.1));  /* what is narrower than a pixel is paler, not wider */
+        if (night && pale(one.color)) g.globalAlpha *= lane.idle ? 0.4 : 0.75;
         g.fillStyle = one.color;
         g.fillRect(x, top + tall - h, Math.max(w - (w > 4 ? 0.5 : 0), 1), h);
         if (lane.idle && w > 5) {

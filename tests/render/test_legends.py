@@ -1,0 +1,115 @@
+"""One pattern, one meaning: no sign of the terminal and no color of the page stands for two things, and none for a thing twice."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+import pytest
+
+from nsysx.advice import Part
+from nsysx.model import Summary
+from nsysx.render import answer, first_screen, live_timeline, terminal_answer
+from nsysx.render.charts.colors import KIND_COLORS, KIND_NAMES, MODULE_COLORS, WORK_COLORS
+from tests.samples import DISTINCT, PAIR_NAMES, Samples
+
+#: What bars (verbs) and lanes (nouns) call one thing, busy and idle.
+BUSY = {
+    "compute": ("computes", "works", "kernels"),
+    "copy": ("only copies", "copies"),
+    "communication": ("only communicates", "transfers"),
+    "launch": ("graph launch",),
+    "other": ("other CUDA call", "other modules", "other kinds", "other kernels", "the rest", "the rest of it"),
+}
+IDLE = {
+    "host code": ("waits for Python", "waits for the host code", "waits for launches to arrive", "host code (Python)"),
+    "sync": (
+        "waits for Python after a synchronize",
+        "waits for the host code after a synchronize",
+        "inside a sync call",
+    ),
+    "allocator": ("waits for the allocator", "alloc and free"),
+    "data": ("waits for data", "waits for its batch", "data loader"),
+    "queued": ("pauses between kernels", "between kernels"),
+    "dependency": ("waits for other GPU work", "waiting for other GPU work"),
+    "load": ("waits for what is paid once", "waits for code to load", "loading code"),
+    "launch": ("waits", "launch latency"),
+    "communication": ("waits for others",),
+    "copy": ("inside a copy call",),
+    "other": ("other waits", "other CUDA call", "other GPU work"),
+}
+
+
+def meaning(label: str, idle: bool) -> tuple[str, bool]:
+    """Return what a name in a legend means, the same for all names of one thing."""
+    label = re.sub(r"^idle: |(?<=waits for )rank \d+", "", label).strip()
+    label = "waits for others" if label == "waits for" else label
+    label = "other" if re.fullmatch(r"\d+ others", label) else label
+    of = IDLE if idle else BUSY
+    return next((thing for thing, names in of.items() if label == thing or label in names), label), idle
+
+
+def unclear(shown: Iterable[tuple[object, tuple[str, bool]]]) -> list[str]:
+    """Return patterns with two meanings, and meanings with two patterns."""
+    pairs = set(shown)
+    meanings, patterns = dict[object, set[str]](), dict[tuple[str, bool], set[str]]()
+    for pattern, thing in pairs:
+        meanings.setdefault(pattern, set()).add(str(thing))
+        patterns.setdefault(thing, set()).add(str(pattern))
+    return [f"{a}: {sorted(b)}" for a, b in (*meanings.items(), *patterns.items()) if len(b) > 1]
+
+
+def signs(summary: Summary, plain: bool) -> Iterator[tuple[object, tuple[str, bool]]]:
+    """Yield each sign of the terminal's bars with what it means."""
+    bars = [terminal_answer._few(bar) for bar in answer.build(summary).bars]
+    signs = terminal_answer._signs(bars, plain)
+    for part in (p for bar in bars for p in bar.parts if p.label):
+        yield signs[part.kind, part.idle], meaning(part.label, part.idle)
+
+
+def colors(summary: Summary) -> Iterator[tuple[object, tuple[str, bool]]]:
+    """Yield each color and whether it is hatched, of the bars and of the timeline's legend, with what it means."""
+    of = (
+        KIND_COLORS
+        | {f"m{i}": c for i, c in enumerate(MODULE_COLORS)}
+        | {f"w{i}": c for i, c in enumerate(WORK_COLORS)}
+    )
+    screen = first_screen.build(summary)
+    for bar in screen.answer.bars:
+        parts: tuple[Part, ...] = bar.parts
+        for part in parts:
+            if part.label:
+                yield (of[part.kind], part.idle), meaning(part.label, part.idle)
+    for kind, idle, words in live_timeline.legend(first_screen.windows(summary)):
+        yield (of[kind], idle), meaning(words, idle)
+
+
+def _seen(summary: Summary) -> list[str]:
+    return [*unclear(signs(summary, False)), *unclear(signs(summary, True)), *unclear(colors(summary))]
+
+
+@pytest.mark.parametrize("name", DISTINCT)
+def test_a_legend_of_a_sample_has_one_meaning_for_each_pattern(name: str, recorded: Samples) -> None:
+    assert _seen(recorded.summary(name)) == []
+
+
+@pytest.mark.parametrize("name", PAIR_NAMES)
+def test_a_legend_of_a_program_before_a_change_has_one_meaning_for_each_pattern(name: str, pairs: Samples) -> None:
+    assert _seen(pairs.summary(name)) == []
+
+
+def test_no_color_is_two_kinds() -> None:
+    """Kinds of one name share a color, and so do kernels and the pauses between them, which are hatched."""
+    names = dict[str, set[str]]()
+    for kind, color in KIND_COLORS.items():
+        names.setdefault(color, set()).add(KIND_NAMES.get(kind, kind).removeprefix("graph "))
+    assert {frozenset(n) for n in names.values() if len(n) > 1} <= {frozenset({"compute", "gap"})}
+    bars = [*MODULE_COLORS, *WORK_COLORS]
+    assert len({*bars, *names}) == len(bars) + len(names)
+
+
+def test_two_meanings_and_two_patterns_are_seen() -> None:
+    one, other = ("compute", False), ("copy", False)
+    assert unclear([("#", one), ("#", one), ("=", other)]) == []
+    assert unclear([("#", one), ("#", other)])
+    assert unclear([("#", one), ("=", one)])
