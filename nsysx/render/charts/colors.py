@@ -27,8 +27,8 @@ KIND_COLORS = {
     "idle": "#F0F0F0",
 }
 #: Modules in a bar, and kinds of work in another: none of these is a kind above, and greens are parts of what the GPU computes.
-MODULE_COLOURS = ("#5B4FA8", "#DDCC77", "#882255", "#B8B0EC", "#999933", "#A05A2C", "#E7B5C9")
-WORK_COLOURS = ("#006B4F", "#A3DFCB", "#5F8F2F", "#C5E37A", "#DDF3EB", "#2F6B75")
+MODULE_COLORS = ("#5B4FA8", "#DDCC77", "#882255", "#B8B0EC", "#999933", "#A05A2C", "#E7B5C9")
+WORK_COLORS = ("#006B4F", "#A3DFCB", "#5F8F2F", "#C5E37A", "#DDF3EB", "#2F6B75")
 KIND_NAMES = {
     "compute": "compute",
     "comm": "communication",
