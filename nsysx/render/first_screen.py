@@ -128,18 +128,20 @@ def _drawn(bar: Bar, longest: float, several: bool) -> Drawn:
     return Drawn(bar.label, units.duration(bar.total_ns), 100 * scale, tuple(boxes), tuple(legend))
 
 
-def spoken_of(said: Worded) -> tuple[bool, ...]:
+def spoken_of(worded: Worded) -> tuple[bool, ...]:
     """Return for each bar whether the headline speaks of what it shows: "rank 3"."""
-    return tuple(re.search(rf"\b{re.escape(b.label)}\b", said.sentence, re.IGNORECASE) is not None for b in said.bars)
+    return tuple(
+        re.search(rf"\b{re.escape(b.label)}\b", worded.sentence, re.IGNORECASE) is not None for b in worded.bars
+    )
 
 
-def _all_drawn(said: Worded) -> tuple[Drawn, ...]:
+def _all_drawn(worded: Worded) -> tuple[Drawn, ...]:
     """Return the bars on one scale."""
-    longest = max((b.total_ns for b in said.bars), default=1) or 1
-    drawn = (_drawn(b, longest, len(said.bars) > 1) for b in said.bars)
-    if len(said.bars) <= _MANY:
+    longest = max((b.total_ns for b in worded.bars), default=1) or 1
+    drawn = (_drawn(b, longest, len(worded.bars) > 1) for b in worded.bars)
+    if len(worded.bars) <= _MANY:
         return tuple(drawn)
-    spoken = spoken_of(said)
+    spoken = spoken_of(worded)
     return tuple(replace(b, quiet=i > 0 and not spoken[i]) for i, b in enumerate(drawn))
 
 
