@@ -291,11 +291,7 @@ def test_what_takes_a_text_apart_is_seen() -> None:
 SAY_NOTHING = {"found", "mine", "own"}
 SAY_LITTLE = {"one", "of", "said", "known", "at", "place"}
 #: Files in which such words still name variables.
-NOT_YET = {
-    "answer/bars.py", "answer/choice.py", "findings/_names.py", "findings/nsx102_launch_bound.py",
-    "findings/nsx107_inflated_event.py", "render/answer.py", "render/terminal_answer.py", "replay/costs.py",
-    "replay/unprofiled.py", "trying/session.py",
-}  # fmt: skip
+NOT_YET = {"answer/bars.py", "render/terminal_answer.py"}
 
 
 def names_bound(tree: ast.AST) -> Iterator[tuple[str, int]]:

@@ -181,7 +181,7 @@ def to_do(summary: Summary, chosen: Finding | None) -> tuple[Action, ...]:
     """Return what to do; about the capture itself where nothing in the program can be named."""
     if chosen is None:
         return (Action(_without_a_finding(summary), where=places.of_most(summary)),)
-    where, place = dict(chosen.where) or dict(places.of_most(summary)), place_of(summary, chosen)
+    where, index = dict(chosen.where) or dict(places.of_most(summary)), place_of(summary, chosen)
     if where.get("module"):
         where["module"] = called(summary, str(where["module"]))
     violated = _violated(chosen)
@@ -199,12 +199,12 @@ def to_do(summary: Summary, chosen: Finding | None) -> tuple[Action, ...]:
         for f in _lines_before(summary, chosen)
     )
     mended = (
-        Action(f"{c.mend}: {c.detail}", chosen.code, place, conditions=(c,), saving_ns=c.saving_ns) for c in violated
+        Action(f"{c.mend}: {c.detail}", chosen.code, index, conditions=(c,), saving_ns=c.saving_ns) for c in violated
     )
     change = Action(
         chosen.fix or chosen.title,
         chosen.code,
-        place,
+        index,
         chosen.paste,
         where,
         " ".join(filter(None, (chosen.condition, _spread_evenly(summary, chosen)))),
@@ -260,10 +260,10 @@ def _without_a_finding(summary: Summary) -> str:
             "",
         )
         return how or "Record a part of the program in which the GPU works."
-    for doubt, said in _RECORD_AGAIN.items():
+    for doubt, advice in _RECORD_AGAIN.items():
         lost = next((c for c in summary.quality if c.status == "warn" and c.doubt == doubt), None)
         if lost is not None:
-            return f"{said}: {lost.fix}" if lost.fix else said
+            return f"{advice}: {lost.fix}" if lost.fix else advice
     if step_time.step_ns(summary) is None:
         how = "nsysx run -- CMD" + ("" if summary.verdict.host == "Python" else ", or NVTX ranges and --step-range")
         return f"Mark the steps, so that start-up and steady work are told apart: {how}"
@@ -356,10 +356,10 @@ _CARD = 220
 def _whole_sentences(text: str) -> str:
     """Return the first sentences of a text that fit on a card; a longer first one as it is."""
     kept = ""
-    for said in re.split(r"(?<=[.!?]) (?=[A-Z0-9])", text):
-        if kept and len(kept) + len(said) >= _CARD:
+    for part in re.split(r"(?<=[.!?]) (?=[A-Z0-9])", text):
+        if kept and len(kept) + len(part) >= _CARD:
             break
-        kept += f" {said}" if kept else said
+        kept += f" {part}" if kept else part
     return kept
 
 

@@ -58,28 +58,28 @@ def near(profile: Profile, calls: Iterable[int]) -> str:
 
     For calls outside of all modules. Where the capture names no part, it is the kernel before them; "" if there is none.
     """
-    at = np.fromiter(calls, np.int64)
-    if not len(at):
+    call_rows = np.fromiter(calls, np.int64)
+    if not len(call_rows):
         return ""
     api = profile.attributed.api_calls
-    known = lookup.coded(api["module"], {IN_STEP: 0}) < 0
-    known &= api["module"].is_not_null().to_numpy()
-    before, behind = _beside(known, api["thread"].to_numpy(), at)
+    in_module = lookup.coded(api["module"], {IN_STEP: 0}) < 0
+    in_module &= api["module"].is_not_null().to_numpy()
+    before, behind = _beside(in_module, api["thread"].to_numpy(), call_rows)
     earlier, later = (_part(profile, rows) for rows in (before, behind))
     if earlier and earlier == later:
         return f"between calls of {earlier}"
     parts = [f"{word} {part}" for word, part in (("after", earlier), ("before", later)) if part]
-    return ", ".join(parts) or _kernel_before(profile, at)
+    return ", ".join(parts) or _kernel_before(profile, call_rows)
 
 
-def _beside(chosen: Flags, thread: I64, at: I64) -> tuple[I64, I64]:
+def _beside(chosen: Flags, thread: I64, places: I64) -> tuple[I64, I64]:
     """Return the nearest of the chosen calls before and behind each of these, on its thread, -1 for none."""
     rows = np.arange(len(chosen))
     last = np.maximum.accumulate(np.where(chosen, rows, -1))
     next_ = np.minimum.accumulate(np.where(chosen, rows, len(rows))[::-1])[::-1]
     last, next_ = np.append(last, -1), np.append(next_, len(rows))
-    nearest = (last[at - 1], np.where(next_[at] < len(rows), next_[at], -1))
-    before, behind = (np.where((row >= 0) & (thread[row] == thread[at]), row, -1) for row in nearest)
+    nearest = (last[places - 1], np.where(next_[places] < len(rows), next_[places], -1))
+    before, behind = (np.where((row >= 0) & (thread[row] == thread[places]), row, -1) for row in nearest)
     return before, behind
 
 
@@ -97,22 +97,22 @@ def _part(profile: Profile, rows: I64) -> str:
     return name if not phase or phase == name else f"{name}.{phase}"
 
 
-def _kernel_before(profile: Profile, at: I64) -> str:
+def _kernel_before(profile: Profile, rows: I64) -> str:
     """Return "after the kernel NAME": the kernel that is mostly launched last before these calls."""
     api, ops = profile.attributed.api_calls, profile.attributed.gpu_ops
-    before, _ = _beside(api["kind"].is_in(Call.LAUNCHES).to_numpy(), api["thread"].to_numpy(), at)
+    before, _ = _beside(api["kind"].is_in(Call.LAUNCHES).to_numpy(), api["thread"].to_numpy(), rows)
     launched = ops.filter((ops["op_kind"] == "kernel") & ops["call"].is_in(np.unique(before).tolist()))
     names = launched.group_by(pl.col("name").cast(pl.String)).len().sort("len", "name", descending=[True, False])
     after = f"after {kernel_called(str(names['name'][0]))}" if names.height else ""
-    return ", ".join(filter(None, (_moved(profile, at), after)))
+    return ", ".join(filter(None, (_moved(profile, rows), after)))
 
 
-def _moved(profile: Profile, at: I64) -> str:
+def _moved(profile: Profile, rows: I64) -> str:
     """Return "a copy of 128 MiB to the host" where most of these calls copy one way, "" elsewhere; the size is the usual one."""
     ops = profile.attributed.gpu_ops.select("call", "op_kind", "bytes", pl.col("name").cast(pl.String))
-    copies = ops.filter((ops["op_kind"] == "memcpy") & ops["call"].is_in(at.tolist()))
+    copies = ops.filter((ops["op_kind"] == "memcpy") & ops["call"].is_in(rows.tolist()))
     way = _WAYS.get(str(copies["name"][0])) if copies.height and copies["name"].n_unique() == 1 else None
-    if way is None or 2 * copies["call"].n_unique() < len(np.unique(at)):
+    if way is None or 2 * copies["call"].n_unique() < len(np.unique(rows)):
         return ""
     usual = copies["bytes"].median()
     return f"a copy of {units.size(float(usual))} {way}" if isinstance(usual, (int, float)) else f"a copy {way}"

@@ -323,12 +323,12 @@ def _no_graph(case: Case) -> Fix | None:
             f"{_FUSE_ALL_SHAPES}{_which(case)}",
             _BREAKS,
         )
-    for state, said in (("violated", "no CUDA graph, because"), ("unknown", "a CUDA graph only if")):
+    for state, words in (("violated", "no CUDA graph, because"), ("unknown", "a CUDA graph only if")):
         for need, is_, seen in tested:
             if is_ == state and not (state == "violated" and need.mend):
                 because = seen if state == "violated" else f"{need.name}: {seen}"
                 return Fix(
-                    f"torch.compile(model), for fewer kernels ({_launches(case)}); {said} {because}",
+                    f"torch.compile(model), for fewer kernels ({_launches(case)}); {words} {because}",
                     f"{_FUSE}{_which(case)}",
                     _BREAKS,
                 )

@@ -73,8 +73,8 @@ def _times_itself(case: Case) -> bool:
     )
     within = np.zeros(read.height, np.bool_)
     thread, start = read["thread"].to_numpy(), read["start_ns"].to_numpy()
-    for of, a, b in spans.select("thread", "start_ns", "end_ns").iter_rows():
-        within |= (thread == of) & (start >= a) & (start < b)
+    for range_thread, a, b in spans.select("thread", "start_ns", "end_ns").iter_rows():
+        within |= (thread == range_thread) & (start >= a) & (start < b)
     return bool(within.all())
 
 
@@ -127,7 +127,7 @@ def _finding(case: Case, row: events.EventRow, turns: list[events.EventRow]) -> 
             f"{units.duration(row['min_ns'])} to {units.duration(row['max_ns'])}, {first}."
         )
         because = f"The {_which(row)} place's {which} {shares}."
-    evidence = [row for place in turns or [row] for row in _evidence(case, place)]
+    evidence = [row for window_row in turns or [row] for row in _evidence(case, window_row)]
     return case.found(
         RULE,
         title,
@@ -151,10 +151,10 @@ def _timed(case: Case, row: events.EventRow) -> Row:
     return {**most, "near": f"around {most['near']}"} if "near" in most else most
 
 
-def _evidence(case: Case, place: events.EventRow) -> list[Row]:
+def _evidence(case: Case, window_row: events.EventRow) -> list[Row]:
     """Return the parts of a place's usual readings: the kernels, then the others, largest first."""
-    _, usual, _ = _divided(case, place)
-    named = {"place": _which(place)} if place["turns"] else {}
+    _, usual, _ = _divided(case, window_row)
+    named = {"place": _which(window_row)} if window_row["turns"] else {}
     others = sorted(_PARTS, key=lambda k: -usual[k])
     parts = [("kernels", usual["kernel_ns"]), *((_PARTS[k], usual[k]) for k in others if usual[k])]
     return [{**named, "part": part, "ns": ns} for part, ns in parts]

@@ -112,20 +112,20 @@ def _bar(bar: Bar, texts: Texts) -> Bar:
 def _facts(summary: Summary, texts: Texts, now: int | None, profiled: int | None) -> tuple[str, ...]:
     """Return the report's name, the GPU, the steps and the step time."""
     gpus = [clean(g.name, 60) for g in summary.capture.gpus if g.name]
-    said = [report_name(summary)]
+    facts = [report_name(summary)]
     if len(summary.capture.files) > 1:
-        said[0] += f" and {len(summary.capture.files) - 1} more"
+        facts[0] += f" and {len(summary.capture.files) - 1} more"
     kinds, ranks = sorted(set(gpus)), len(summary.of(comparison.ROWS))
     if ranks > len(gpus):  # one report a rank: the capture is the first one's
-        said.append(f"{ranks} ranks")
-    said += [f"{gpus.count(k)} x {k}" if gpus.count(k) > 1 else k for k in kinds[:2]] or ["no GPU recorded"]
+        facts.append(f"{ranks} ranks")
+    facts += [f"{gpus.count(k)} x {k}" if gpus.count(k) > 1 else k for k in kinds[:2]] or ["no GPU recorded"]
     if now is None:
-        said.append("no steps found")
-        return tuple(texts(s, 80) for s in said)
-    said.append(f"{steady_count(summary.steps)} steady of {summary.steps.count} steps{_spread(summary)}")
-    said += _step_words(summary, units.duration(now), units.duration(profiled))
-    said += _covered(summary)
-    return tuple(texts(s, 160) for s in said)
+        facts.append("no steps found")
+        return tuple(texts(s, 80) for s in facts)
+    facts.append(f"{steady_count(summary.steps)} steady of {summary.steps.count} steps{_spread(summary)}")
+    facts += _step_words(summary, units.duration(now), units.duration(profiled))
+    facts += _covered(summary)
+    return tuple(texts(s, 160) for s in facts)
 
 
 #: What else a loop does is named from this share of it on. Its warm-up and the step that the end cuts are no news.
@@ -180,12 +180,14 @@ def _spread(summary: Summary) -> str:
     every, covered = summary.steps.all_steady, step_time.recorded_ns(summary)
     steady = [ns for r in rows_of(summary.steps) if r.get("steady") and (ns := r.get("gpu_ns") or r.get("cpu_ns"))]
     ends = (every["low_ns"], every["high_ns"]) if every else (min(steady, default=0), max(steady, default=0))
-    said = f", {units.duration(ends[0])} to {units.duration(ends[1])}{recorded}" * (ends[1] >= _UNEQUAL * ends[0] > 0)
+    ends_text = f", {units.duration(ends[0])} to {units.duration(ends[1])}{recorded}" * (
+        ends[1] >= _UNEQUAL * ends[0] > 0
+    )
     if every is None or not covered:
-        return said
+        return ends_text
     mean = every["mean_ns"]
     other = f"; all take {units.duration(mean)} on average{recorded}" * (abs(mean - covered) > _OTHER * covered)
-    return f"{said} (the figures are of {len(steady)} in a row{other})"
+    return f"{ends_text} (the figures are of {len(steady)} in a row{other})"
 
 
 def _step_words(summary: Summary, now: str, recorded: str) -> list[str]:
@@ -212,14 +214,14 @@ def _commands(summary: Summary, typed: str) -> tuple[str, ...]:
 
 def _next(summary: Summary, typed: str, command: str) -> str:
     """Return the one command to run next: on the recorded program where that is known, else one that reads the report again."""
-    said, known = summary.answer, _commands(summary, typed)
-    settles = next((s.command for s in said.certainty.parts if s.command.startswith("nsysx run")), "")
-    asked = next((c for c in known if c.startswith("nsysx run ")), "")
+    answer, commands = summary.answer, _commands(summary, typed)
+    settles = next((s.command for s in answer.certainty.parts if s.command.startswith("nsysx run")), "")
+    asked = next((c for c in commands if c.startswith("nsysx run ")), "")
     if not command:
-        return next((c for c in known if " whatif " in c), known[-1] if known else "")
+        return next((c for c in commands if " whatif " in c), commands[-1] if commands else "")
     if asked:
         return asked.replace(" -- CMD", f" -- {command}")
-    if said.do[-1].paste:
+    if answer.do[-1].paste:
         return f"nsysx try -- {command}"
     return f"{settles or 'nsysx run'} -- {command}"
 
@@ -250,14 +252,14 @@ def _times(factor: float) -> str:
     return f"{factor:.0f}x" if factor >= 10 else f"{factor:.1f}x" if factor >= 1.15 else f"{factor:.2f}x"
 
 
-def factor(said: Answer) -> str:
+def factor(answer: Answer) -> str:
     """Return what the change is worth as a factor, with its range: "1.8x faster (1.5 to 2.2)"; "" where it is not known."""
-    now, then, low, high = said.now_ns, said.then_ns, said.then_low_ns, said.then_high_ns
+    now, then, low, high = answer.now_ns, answer.then_ns, answer.then_low_ns, answer.then_high_ns
     if not now or not then or then >= now:
         return ""
-    if said.bound:
+    if answer.bound:
         return f"up to {_times(now / then)} faster"
-    ends = said.times or ((now / high, now / low) if low and high else ())
+    ends = answer.times or ((now / high, now / low) if low and high else ())
     between = _between(ends)
     return f"{_times(now / then)} faster{f' ({between})' * bool(between)}"
 
@@ -272,10 +274,10 @@ def _between(ends: tuple[float, ...]) -> str:
 _WIDE = 1.15
 
 
-def _replayed(said: Answer) -> str:
+def _replayed(answer: Answer) -> str:
     """Return what the replay alone gives, where the step after the change is a bound beyond that; "" elsewhere."""
-    now, alone, between = said.now_ns, said.replayed_ns, _between(said.times)
-    if said.bound and not alone and said.times and said.times[1] >= _WIDE * said.times[0]:
+    now, alone, between = answer.now_ns, answer.replayed_ns, _between(answer.times)
+    if answer.bound and not alone and answer.times and answer.times[1] >= _WIDE * answer.times[0]:
         return f"{between.replace(' to', 'x to')}x, by how long the step is without the profiler."
     if not now or not alone:
         return ""
@@ -290,15 +292,15 @@ _VERDICTS = ("faster", "slower", "fails", "same", "cannot_tell", "does_not_apply
 def tried(summary: Summary, code: str, texts: Texts) -> tuple[str, ...]:
     """Return a sentence for each change that was tried, those that the finding ``code`` advises first."""
 
-    def order(one: Tried) -> tuple[bool, int, float]:
-        return code not in one.codes, _VERDICTS.index(one.verdict), (one.then_ns or 1) / (one.now_ns or 1)
+    def order(trial: Tried) -> tuple[bool, int, float]:
+        return code not in trial.codes, _VERDICTS.index(trial.verdict), (trial.then_ns or 1) / (trial.now_ns or 1)
 
-    def said(one: Tried) -> str:
-        file, colon, line = one.place.rpartition(":")
-        return measured(replace(one, place=f"{file_name(file[:2000], True)}{colon}{line}" if file else ""))
+    def said(trial: Tried) -> str:
+        file, colon, line = trial.place.rpartition(":")
+        return measured(replace(trial, place=f"{file_name(file[:2000], True)}{colon}{line}" if file else ""))
 
-    known = [one for one in summary.tried if one.verdict == "fails" or one.then_ns is not None]
-    return tuple(texts(said(one), 300) for one in sorted(known, key=order))
+    ended = [trial for trial in summary.tried if trial.verdict == "fails" or trial.then_ns is not None]
+    return tuple(texts(said(trial), 300) for trial in sorted(ended, key=order))
 
 
 def _sequence(do: Sequence[Action], now_ns: int | None) -> str:
@@ -329,36 +331,36 @@ def build(summary: Summary, *, redact: bool = True, typed: str = "", command: st
 
     ``typed`` is how a shell finds the reports, ``command`` the recorded program as a shell runs it.
     """
-    texts, said = _texts(redact), summary.answer
-    first, sentence = said.do[-1], texts(summary.verdict.sentence, 400)
+    texts, answer = _texts(redact), summary.answer
+    first, sentence = answer.do[-1], texts(summary.verdict.sentence, 400)
     head = _head(sentence)
     return Worded(
-        facts=_facts(summary, texts, said.now_ns, said.recorded_ns),
+        facts=_facts(summary, texts, answer.now_ns, answer.recorded_ns),
         sentence=sentence,
         head=head,
         rest=sentence[len(head) :].strip(),
-        alarms=tuple(texts(detail, 200) for detail in said.alarms),
+        alarms=tuple(texts(detail, 200) for detail in answer.alarms),
         code=first.code,
-        do=texts(_sequence(said.do, said.now_ns), 500),
-        paste="\n".join(a.paste for a in said.do if a.paste),
+        do=texts(_sequence(answer.do, answer.now_ns), 500),
+        paste="\n".join(a.paste for a in answer.do if a.paste),
         condition=texts(first.condition, 300),
         where=place(first.where, texts),
-        now_ns=said.now_ns,
-        then_ns=said.then_ns,
-        bound=said.bound,
+        now_ns=answer.now_ns,
+        then_ns=answer.then_ns,
+        bound=answer.bound,
         on_average=step_time.on_average(summary),
-        real=said.real,
-        profiled_ns=said.recorded_ns,
-        worth=texts(said.worth, 300),
-        factor=factor(said),
-        replayed=_replayed(said),
-        level=said.certainty.level,
-        why=first_sentence(texts(said.certainty.reason, 600)),
+        real=answer.real,
+        profiled_ns=answer.recorded_ns,
+        worth=texts(answer.worth, 300),
+        factor=factor(answer),
+        replayed=_replayed(answer),
+        level=answer.certainty.level,
+        why=first_sentence(texts(answer.certainty.reason, 600)),
         tried=tried(summary, first.code, texts),
-        sure=tuple(replace(s, reason=texts(s.reason, 600)) for s in said.certainty.parts),
-        bars_title=said.picture.title,
-        bars=tuple(_bar(b, texts) for b in said.picture.bars),
-        also=tuple(replace(a, text=texts(a.text, 150)) for a in said.also),
+        sure=tuple(replace(s, reason=texts(s.reason, 600)) for s in answer.certainty.parts),
+        bars_title=answer.picture.title,
+        bars=tuple(_bar(b, texts) for b in answer.picture.bars),
+        also=tuple(replace(a, text=texts(a.text, 150)) for a in answer.also),
         commands=_commands(summary, typed),
         next=_next(summary, typed, command),
     )

@@ -139,7 +139,7 @@ def parsed(profile: object, source: Source) -> Costs | None:
     launch, table = profile.get("launch_ns"), profile.get("costs")
     if not _number(launch) or not launch or not isinstance(table, dict):
         return None
-    known = {}
+    costs_by_name = {}
     # A class that the file lacks comes from the table, scaled to the speed of this host.
     speed = launch / ASSUMED.launch_ns
     for name, usual in ASSUMED.of.items():
@@ -150,8 +150,8 @@ def parsed(profile: object, source: Source) -> Costs | None:
         values = [row.get(f.name, getattr(assumed, f.name)) for f in fields(Cost)]
         if not all(_number(v) for v in values) or values[-1] > 1:
             return None
-        known[name] = Cost(*map(float, values))
-    return Costs(source, float(launch), known)
+        costs_by_name[name] = Cost(*map(float, values))
+    return Costs(source, float(launch), costs_by_name)
 
 
 def _number(value: object) -> TypeGuard[float]:
@@ -171,13 +171,14 @@ def measured(profile: Profile, numbers: Collection[int]) -> Measured | None:
     """
     run, steps = profile.trace.run, profile.steps
     if steps.grouped:
-        known, times = loop(profile), steps.parts
-        if known is None:
+        estimate, times = loop(profile), steps.parts
+        if estimate is None:
             return None
-        return replace(known, step_ns=known.step_ns * times, low_ns=known.low_ns * times, high_ns=known.high_ns * times)
+        step, low, high = (ns * times for ns in (estimate.step_ns, estimate.low_ns, estimate.high_ns))
+        return replace(estimate, step_ns=step, low_ns=low, high_ns=high)
     record = _unrecorded(run, steps.process)
-    known = None if record is None else _in_process(record, profile.trace.capture)
-    return known or _second_run(run, numbers)
+    estimate = None if record is None else _in_process(record, profile.trace.capture)
+    return estimate or _second_run(run, numbers)
 
 
 def loop(profile: Profile) -> Measured | None:

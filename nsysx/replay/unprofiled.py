@@ -110,8 +110,8 @@ class Model:
         first = cols.first_op[sorted(self.chain.borders)]
         if len(first) != self.window.steps or first[-1] >= len(cols.op_item):
             return {}
-        _, at = traced(cols)
-        _, measured, following = at.op_begin
+        _, times = traced(cols)
+        _, measured, following = times.op_begin
         lengths = np.diff(np.append(measured[first], following[first[0]]))
         return dict(zip(self.window.numbers, np.maximum(lengths, 0).tolist(), strict=True))
 
@@ -124,7 +124,7 @@ def of_job(ranks: Sequence[Modelled]) -> Modelled:
     """Return the step of ranks that wait for each other in every step: that of the slowest, which never waits."""
     more = _in_turn(ranks)
     return Modelled(
-        *(round(max(of) * more) for of in zip(*((r.step_ns, r.low_ns, r.high_ns) for r in ranks), strict=True))
+        *(round(max(bounds) * more) for bounds in zip(*((r.step_ns, r.low_ns, r.high_ns) for r in ranks), strict=True))
     )
 
 
@@ -151,14 +151,14 @@ def unprofiled(profile: Profile, model: Model) -> tuple[Unprofiled, Chain, Devic
     if measured is None:
         scale, host, near, count, source = 1.0, 1.0, added.near, 0, added.source
         others = _other_ranks(profile) if model.with_peers else None
-        known = model.as_recorded() if others is None else of_job([model.alone(), *others])
-        waits, most = 1.0, known.high_ns
+        estimate = model.as_recorded() if others is None else of_job([model.alone(), *others])
+        waits, most = 1.0, estimate.high_ns
         if others is not None:  # tracing makes no step shorter
             recorded = model.step(0.0)
-            waits = _waiting(min(known.step_ns, recorded), lambda part: model.step(1.0, 1.0, part, near=near))
+            waits = _waiting(min(estimate.step_ns, recorded), lambda part: model.step(1.0, 1.0, part, near=near))
             most = min(most, model.most())
         step = model.step(1.0, 1.0, waits, near=near)
-        low, high = min(known.low_ns, step), max(most, step)
+        low, high = min(estimate.low_ns, step), max(most, step)
     else:
         # Tracing makes no step shorter: if the measured steps were longer, the host was slower then. But a mean of all steps
         # counts what only some of them do, and so it is the step.
@@ -197,19 +197,19 @@ def unprofiled(profile: Profile, model: Model) -> tuple[Unprofiled, Chain, Devic
     )
 
 
-def steady_lengths(profile: Profile, known: Unprofiled, steps: int) -> tuple[int, int]:
+def steady_lengths(profile: Profile, real: Unprofiled, steps: int) -> tuple[int, int]:
     """Return the mean steady step without a profiler and as recorded (ns); ``steps`` are steady.
 
     A modeled step is the mean of the replayed steps. If the steady steps are more than those, it is scaled by the ratio of the
     two recorded means.
     """
     first, last = profile.steps.steady or (0, -1)
-    of_gpu = (pl.col("process") == known.process) & (pl.col("device") == known.device)
+    of_gpu = (pl.col("process") == real.process) & (pl.col("device") == real.device)
     tiles = profile.steps.gpu.filter(of_gpu & pl.col("index").is_between(first, last))
-    if known.steps == steps or tiles.height != steps or not known.recorded_ns:
-        return known.step_ns, known.recorded_ns
+    if real.steps == steps or tiles.height != steps or not real.recorded_ns:
+        return real.step_ns, real.recorded_ns
     mean = int((tiles["end_ns"] - tiles["start_ns"]).sum()) // tiles.height
-    return known.step_ns if known.measured_steps else known.step_ns * mean // known.recorded_ns, mean
+    return real.step_ns if real.measured_steps else real.step_ns * mean // real.recorded_ns, mean
 
 
 def _other_ranks(profile: Profile) -> list[Modelled] | None:
@@ -327,12 +327,12 @@ def on_device(chain: Chain, cols: Columns, communicating: Collection[int] = ()) 
 
     ``cols`` are the columns of ``chain``, with any changes; ``communicating`` are the communication ops.
     """
-    replayed, at = traced(cols)
+    replayed, times = traced(cols)
     ends = replayed.ends
     start, end = ends[-3] if len(ends) > 2 else 0, ends[-2]
-    rounds = len(at.called)
-    called_at = np.repeat(at.called, np.diff(cols.first_op), axis=1).ravel()
-    op_begin = at.op_begin.ravel()
+    rounds = len(times.called)
+    called_at = np.repeat(times.called, np.diff(cols.first_op), axis=1).ravel()
+    op_begin = times.op_begin.ravel()
     order = np.argsort(op_begin, kind="stable")
     begin, finish = op_begin[order], (op_begin + np.tile(cols.op_duration, rounds))[order]
     names = np.array([op.op for item in chain.items for op in item.ops], np.int64)
@@ -343,7 +343,7 @@ def on_device(chain: Chain, cols: Columns, communicating: Collection[int] = ()) 
     first = order[gaps]  # the op that ends each gap
     called = called_at[first]
     split = np.clip(called, g0, g1)
-    causes = _host_causes(chain, cols, at, (g0, split))
+    causes = _host_causes(chain, cols, times, (g0, split))
     late = called >= g0
     queued = begin[gaps] - called > np.tile(cols.op_latency, rounds)[first]
     after = g1 - split
@@ -357,8 +357,8 @@ def on_device(chain: Chain, cols: Columns, communicating: Collection[int] = ()) 
     if communicating and len(names):
         computing = ~np.isin(names, list(communicating))[order % len(names)]
         exposed = end - start - idle - _union(begin[computing], finish[computing], start, end)
-    said = {cause.value: ns for cause, ns in causes.items() if ns > 0}
-    return DeviceRound(end - start, end - start - idle, exposed, said, before)
+    idle_causes = {cause.value: ns for cause, ns in causes.items() if ns > 0}
+    return DeviceRound(end - start, end - start - idle, exposed, idle_causes, before)
 
 
 def _union(begin: I64, finish: I64, start: int, end: int) -> int:
@@ -368,15 +368,17 @@ def _union(begin: I64, finish: I64, start: int, end: int) -> int:
     return int(np.maximum(finish - np.maximum(begin, reach), 0).sum())
 
 
-def _host_causes(chain: Chain, cols: Columns, at: Times, windows: tuple[I64, I64]) -> dict[Cause, int]:
+def _host_causes(chain: Chain, cols: Columns, times: Times, windows: tuple[I64, I64]) -> dict[Cause, int]:
     """Return cause -> time (ns) of what the CPU did in the disjoint windows [starts, ends)."""
     names = [Cause.DATA_LOADER, Cause.HOST_CODE, *(cause for cause in Cause if cause.kinds)]
     number = {name: n for n, name in enumerate(names)}
     calls = np.array([number[Cause.of_call(item.api)] for item in chain.items], np.int64)
-    free = at.called - cols.gap
+    free = times.called - cols.gap
     # Each item has three segments: waiting for data, other host code, the call itself.
-    edges = np.append(np.stack([free, free + cols.loading, at.called], axis=-1), at.left[-1, -1])
-    label = np.tile(np.stack([np.full_like(calls, 0), np.full_like(calls, 1), calls], axis=-1).ravel(), len(at.called))
+    edges = np.append(np.stack([free, free + cols.loading, times.called], axis=-1), times.left[-1, -1])
+    label = np.tile(
+        np.stack([np.full_like(calls, 0), np.full_like(calls, 1), calls], axis=-1).ravel(), len(times.called)
+    )
     ns = np.diff(edges)
     causes = {}
     for n, name in enumerate(names):

@@ -264,8 +264,8 @@ class Session:
             trial.where = run.where or trial.where
         elif missing:
             trial.verdict, tried.done = "does_not_apply", True
-            said = [f"{name}: {why}" if len(tried.changes) > 1 else why for name, why in missing]
-            trial.reason = "; ".join(said) or "it took no effect"
+            reasons = [f"{name}: {why}" if len(tried.changes) > 1 else why for name, why in missing]
+            trial.reason = "; ".join(reasons) or "it took no effect"
         return None if tried.done else run
 
     def _silent(self, run: Run) -> str:
@@ -305,8 +305,8 @@ class Session:
             trial.pays_after_steps = max(0, math.ceil(trial.start_ns / saved))
         if trial.verdict == "cannot_tell":
             stopped = self.result.stopped
-            of = "blocks of steps" if tried.blocks else "runs"
-            trial.reason = f"{len(steps)} pairs of {of} do not decide" + (f"; {stopped}" if stopped else "")
+            units = "blocks of steps" if tried.blocks else "runs"
+            trial.reason = f"{len(steps)} pairs of {units} do not decide" + (f"; {stopped}" if stopped else "")
         else:
             trial.reason = ""
 
