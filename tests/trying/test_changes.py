@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -270,3 +271,19 @@ def test_a_batch_is_pinned_once_and_again_if_it_changed() -> None:
     learned: Any = Tensor()
     learned.requires_grad = True
     assert learned.to("cuda") == ("cuda", False, False), "a copy of it is part of the graph"
+
+
+@pytest.mark.parametrize("change", ["pinned-copies", "non-blocking", "bound-reads"])
+def test_parameters_without_a_shape_yet_are_moved_as_before(change: str) -> None:
+    """``LazyLinear`` takes only methods that torch has listed: those in their place must be, too."""
+    program = (
+        "import torch, nsysx_probe.changes as c\n"
+        f"c.known({{}})[{change!r}].arm(torch, c.Watch())\n"
+        "net = torch.nn.LazyLinear(2).to('cpu'); net.weight.cpu()\n"
+        "print(net(torch.ones(1, 3)).shape)\n"
+    )
+    path = str(Path(changes.__file__).parents[2])
+    done = subprocess.run(
+        [sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True
+    )
+    assert (done.stdout, done.stderr) == ("torch.Size([1, 2])\n", "")

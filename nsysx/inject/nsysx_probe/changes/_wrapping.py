@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -42,6 +43,20 @@ def with_arguments(owner: Any, change: Callable[[dict[str, Any]], Any]) -> None:
             meet(self)
 
     owner.__init__ = init
+
+
+def replace_method(torch: Any, name: str, changed: Callable[[Any], Any]) -> None:
+    """Put ``changed(original)`` in the place of a method of tensors.
+
+    Parameters without a shape yet (``LazyLinear``) take only methods that torch has listed, and it lists them as objects.
+    """
+    original = getattr(torch.Tensor, name)
+    method = changed(original)
+    without_shape = getattr(sys.modules.get("torch.nn.parameter"), "UninitializedTensorMixin", None)
+    listed = getattr(without_shape, "_allowed_methods", [])
+    if original in listed:
+        listed.append(method)
+    setattr(torch.Tensor, name, method)
 
 
 class Networks:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from . import Change, Watch
+from ._wrapping import replace_method
 
 #: Holds, on a tensor, its version when it was pinned and its pinned copy.
 _KEPT = "_nsysx_pinned"
@@ -36,8 +37,8 @@ def _around(torch: Any, watch: Watch, copied: Callable[[Any], Any]) -> None:
 
         return copy
 
-    torch.Tensor.to = changed(torch.Tensor.to, device_of)
-    torch.Tensor.cuda = changed(torch.Tensor.cuda, lambda _args, _kwargs: "cuda")
+    replace_method(torch, "to", lambda original: changed(original, device_of))
+    replace_method(torch, "cuda", lambda original: changed(original, lambda _args, _kwargs: "cuda"))
     watch.can_turn()
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from . import Change, Watch
+from ._wrapping import replace_method
 
 #: Methods of a tensor that read it, and what they give for a copy on the host.
 _READS = ("item", "tolist", "cpu", "__bool__", "__int__", "__float__", "__index__")
@@ -106,7 +107,7 @@ def answer(torch: Any, watch: Watch, waits: Callable[[Any], bool] = lambda tenso
         return read
 
     for name in _READS:
-        setattr(torch.Tensor, name, replaced(name, getattr(torch.Tensor, name)))
+        replace_method(torch, name, functools.partial(replaced, name))
     for owner in (torch.Tensor, torch):
         original = owner.nonzero
 
