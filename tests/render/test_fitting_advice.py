@@ -38,7 +38,7 @@ def test_copies_hear_about_copies_and_get_no_python(tmp_path: Path) -> None:
     said = answer.build(summary)
     assert summary.verdict.code == "copy_bound"
     assert said.code == "NSX105"
-    assert "separate stream" in said.do
+    assert "in pieces on two streams" in said.do  # 50 us of kernels hide little of 800 us of copies
     assert said.paste == ""
     assert "waits for Python" not in str(said.bars)
 

@@ -46,7 +46,7 @@ TABLE = {
     "gpt_graph": Expected("unfused", r"never short of work.*elementwise", r"torch\.compile", (29.5, 31), (19, 24), "likely"),
     "varlen": Expected("unfused", r"self_attn", r"torch\.compile", (45, 52), (30, 45), "likely"),
     "varlen_memory": Expected("unfused", r"self_attn", r"torch\.compile", (45, 52), (30, 45), "likely"),
-    "copies": Expected("copies", r"only copies from the host", r"; pin .*\(tensor\.pin_memory", (10.4, 11.1), (3.3, 5.2), "likely"),
+    "copies": Expected("copies", r"only copies from the host", r"^Pin .*tensor\.pin_memory", (10.4, 11.1), (3.3, 5.2), "likely"),
     "ddp": Expected("late rank", r"waits 30\.\d of every 72\.\d ms for rank 1", r"same work", (72, 73.5), (37, 42), "likely"),
 }  # fmt: skip
 #: Reports of one rank alone: that it waits is seen, for whom is not.
