@@ -265,9 +265,15 @@ def factor(answer: Answer) -> str:
 
 
 def _between(ends: tuple[float, ...]) -> str:
-    """Return the least and the most factor: "1.1 to 2.7"; "" where they are told as the same."""
+    """Return the least and the most factor: "1.1 to 2.7", "1.1 or more"; "" where they are told as the same."""
     least, most = (_times(end)[:-1] for end in ends or (1.0, 1.0))
+    if ends and ends[1] >= _NO_MOST * ends[0]:
+        return f"{least} or more"
     return "" if least == most else f"{least} to {most}"
+
+
+#: A most factor of this many times the least says only that the step after the change is within its error of nothing.
+_NO_MOST = 10
 
 
 #: Bounds of the step that leave the factor of a bound open by this much are told.
@@ -278,7 +284,8 @@ def _replayed(answer: Answer) -> str:
     """Return what the replay alone gives, where the step after the change is a bound beyond that; "" elsewhere."""
     now, alone, between = answer.now_ns, answer.replayed_ns, _between(answer.times)
     if answer.bound and not alone and answer.times and answer.times[1] >= _WIDE * answer.times[0]:
-        return f"{between.replace(' to', 'x to')}x, by how long the step is without the profiler."
+        shown = between.replace(" or", "x or") if between.endswith(" or more") else f"{between.replace(' to', 'x to')}x"
+        return f"{shown}, by how long the step is without the profiler."
     if not now or not alone:
         return ""
     times = f" ({_times(now / alone)}{f', {between}' * bool(between)})" if alone < now else ""

@@ -80,6 +80,7 @@ def test_another_value_is_seen(full: Summary) -> None:
         (50, 50, 50, False, "2.0x faster"),
         (50, None, None, False, "2.0x faster"),
         (4, 0, 100, True, "up to 25x faster"),
+        (20, 1, 25, False, "5.0x faster (4.0 or more)"),
         (96, 95, 97, False, "1.04x faster (1.03 to 1.05)"),
         (100, 90, 100, False, ""),
         (None, None, None, False, ""),
