@@ -15,8 +15,8 @@ def test_the_step_of_a_run_is_the_median_of_the_means_of_equal_blocks() -> None:
         return run.step_of({"warm": warm, "steps": len(lengths), "steps_ns": numbered})
 
     cold, blocks = [9e9] * 3, run._BLOCKS
-    lengths = [10.0 * i + j for i in range(blocks) for j in (0, 4)]  # blocks of two, whose means are 2, 12, 22, ...
-    assert step([*cold, *lengths]) == pytest.approx(10 * (blocks - 1) / 2 + 2)
+    lengths = [10.0 * i * i + j for i in range(blocks) for j in (0, 4)]  # blocks of two, whose means are 2, 12, 42, ...
+    assert step([*cold, *lengths]) == pytest.approx(10 * (blocks // 2) ** 2 + 2)
     assert step([*cold, 7e9, *lengths]) == step([*cold, *lengths]), (
         "what does not fill a block is left out at the front"
     )
