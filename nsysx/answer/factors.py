@@ -11,12 +11,16 @@ from nsysx.model import Finding, Summary
 #: longer.
 _OF_THE_HOST = (Limit.LAUNCH, Limit.SYNC, Limit.ALLOC, Limit.INPUT)
 
+#: A change saves at most this share of a step.
+_MOST = 0.99
+
 
 def of(summary: Summary, chosen: Finding | None, saving_ns: int | None) -> tuple[float, ...]:
     """Return the least and the most factor of a change that saves ``saving_ns`` of the shown step, the error of that included.
 
     The GPU's work is what was recorded; a step that is longer without the profiler idles for longer. So what a change saves of idle
-    time grows with that, and what it saves of the GPU's work stays. Empty without a saving, and where the step is as recorded.
+    time grows with that. What it saves of other time stays, and is no larger a share of a shorter step. Empty without a saving, and
+    where the step is as recorded.
     """
     now, bounds, real = step_time.step_ns(summary), step_time.bounds_ns(summary), summary.unprofiled
     if chosen is None or not saving_ns or not now or bounds is None or real is None or step_time.as_recorded(summary):
@@ -30,7 +34,8 @@ def of(summary: Summary, chosen: Finding | None, saving_ns: int | None) -> tuple
     def at(step: int, saving: int) -> float:
         idle = min(saving, now - busy) if host else 0.0
         grows = max(0.0, step - busy) / max(now - busy, 1.0)
-        return step / max(step - idle * grows - (saving - idle), 1.0)
+        left = (now - min(saving, _MOST * now)) * min(1.0, step / now)
+        return step / max(step - idle * grows - (saving - idle), left)
 
     ends = [at(step, saving) for step in (*bounds, now) for saving in (max(0, saving_ns - error), saving_ns + error)]
     return round(min(ends), 3), round(max(ends), 3)

@@ -37,7 +37,12 @@ def test_idle_time_that_a_change_removes_grows_with_the_step() -> None:
 
 
 def test_work_that_a_change_removes_stays_as_it_is() -> None:
-    assert factors.of(job(), finding("NSX105", 6), 6 * MS) == pytest.approx((30 / 24, 10 / 4), abs=1e-3)
+    assert factors.of(job(), finding("NSX105", 6), 6 * MS) == pytest.approx((30 / 24, 20 / 14), abs=1e-3)
+
+
+def test_a_saving_longer_than_the_shortest_step_is_no_larger_a_share_of_it() -> None:
+    """16 of 20 ms: a step of 10 ms is five times as fast, too, and one of 30 ms less."""
+    assert factors.of(job(), finding("NSX109", 16), 16 * MS) == pytest.approx((30 / 14, 5), abs=1e-3)
 
 
 def test_communication_is_a_wait_for_a_host_elsewhere() -> None:
