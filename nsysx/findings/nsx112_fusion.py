@@ -4,7 +4,7 @@ What it means
     Elementwise, normalization and reduction kernels are limited by memory bandwidth: five in a row move the same tensor
     through memory five times. Fused into one kernel they move it once. The estimate assumes that a fused chain takes as long
     as its longest kernel. A capture cannot say what a compiler will achieve: on a small GPT the estimate was 6.8 ms of 29.9
-    and torch.compile saved 10.9.
+    and torch.compile saved 10.9. So its error reaches to all that these kernels take.
 
 In the trace
     Kernels named elementwise, vectorized, unrolled, layer_norm, softmax or reduce, one directly after the other on a stream, in the
@@ -193,7 +193,9 @@ def check(case: Case) -> list[Finding]:
     where = {"module": asked} if asked else {k: v for k, v in evidence[0].items() if k in ("module", "phase") and v}
     compiled = _DYNAMIC if SAME_SHAPES.test(case)[0] == "violated" else _COMPILE
     fix = compiled if case.program.torch else Fix("Fuse these kernels into one per chain")
-    sure = Worth(bound, "an estimate: each chain takes as long as its longest kernel")
+    # A compiler may leave a chain as it is, and cannot save more than its kernels take.
+    error = max(0, min(case.per_step(int(chains["ns"].sum())), case.step_ns) - bound)
+    sure = Worth(bound, "an estimate: each chain takes as long as its longest kernel", error_ns=error)
     takes = Takes(ops_of(extra))
     return [
         case.found(RULE, title, detail, worth=sure, cost_ns=cost, fix=fix, where=where, evidence=evidence, takes=takes)

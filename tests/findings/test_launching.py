@@ -188,6 +188,7 @@ def test_fusion_gives_an_estimate_and_says_so(tmp_path: Path) -> None:
     assert finding.verdict == "found"
     assert finding.cost_ns_per_step == 400_000
     assert finding.saving_ns_per_step == 400_000
+    assert finding.error_ns == 100_000, "no compiler saves more than the five kernels take"
     assert finding.confidence.startswith("an estimate")
     assert finding.where == {"module": "act", "phase": "forward"}
     (row,) = finding.evidence
