@@ -282,6 +282,14 @@ def test_refuses_to_overwrite(sqlite: Path, target: Path) -> None:
     assert only(target)
 
 
+@pytest.mark.parametrize("option", ["--brief", "--json", "--csv", "--html"])
+def test_an_option_is_no_name_of_an_output(sqlite: Path, option: str) -> None:
+    done = nsysx("report", sqlite, option, "-f")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "nsysx: error: -f: is an option, not a file. Name a file for the option before it\n"
+    assert not Path("-f").exists()
+
+
 # --- writing --------------------------------------------------------------------------------------------------------------
 
 
