@@ -29,6 +29,12 @@ def after(record: Mapping[str, Any], capture: Capture) -> list[int]:
     return _noted(record, "after_ns") if detached(record, capture) else []
 
 
+def of_process(capture: Capture, process: int) -> list[int]:
+    """Return the lengths (ns) of all bare steps of a process, between the windows and after them, in order."""
+    record = next((p for p in capture.probe if p.get("pid") == ids.pid_of(process)), {})
+    return [*lengths(record), *after(record, capture)]
+
+
 def loop(record: Mapping[str, Any], capture: Capture) -> tuple[list[int], list[int]]:
     """Return the lengths (ns) of the bare steps between the windows, and after them, each to the beginning of the next one.
 

@@ -17,6 +17,8 @@ from tests.analyses.test_stopwatch import body
 from tests.builder import Report
 from tests.findings import Program, empty, healthy, stepless
 
+MS = 1_000_000
+
 
 def of(report: Report, folder: Path, code: str) -> Finding:
     """Return the only finding of one rule."""
@@ -266,6 +268,19 @@ def test_a_checkpoint_is_told_by_what_it_copies_to_the_host(tmp_path: Path) -> N
     assert "copies 256.0 MiB to the host, the others 0 B" in finding.detail
     assert finding.bound
     assert finding.saving_ns_per_step == pytest.approx(4_360_000, rel=0.05)
+
+
+@pytest.mark.parametrize("slow_ms", [0, 94])
+def test_slow_steps_cost_what_they_take_without_the_profiler(tmp_path: Path, slow_ms: int) -> None:
+    """Bare, every fifth step takes 94 ms longer than the others' 4: that is 18.8 of 22.8 ms a step, whatever the window holds."""
+    usual = 4 * MS
+    lengths = [usual + slow_ms * MS * (i % 5 == 4) for i in range(60)]
+    timed = {"lengths_ns": lengths, "after_ns": [], "clock": "gpu", "where": "between the windows", "detached": False}
+    record = {"probe": [{"pid": 100, "unrecorded_steps": timed, "window_pauses_ns": [MS, MS]}]}
+    (tmp_path / "r.run.json").write_text(json.dumps(record))
+    finding = Program().steps(saving(10, 256), 32).finding(tmp_path, "NSX109")
+    recorded = pytest.approx(4 * MS, rel=0.2)  # at most what the shown step has beyond the usual one
+    assert finding.saving_ns_per_step == (pytest.approx(18.8 * MS, rel=0.02) if slow_ms else recorded)
 
 
 def test_a_small_read_back_explains_no_slow_step(tmp_path: Path) -> None:
