@@ -64,6 +64,7 @@ _FIXED_SHAPES = (
     "Shapes must stay the same from step to step, and nothing in the step may read a value back (.item(), x[mask])."
 )
 _BREAKS = "A graph break (print, .item(), a branch on data) splits what can be fused."
+_MORE_MEMORY = "The activations of a larger micro-batch need more memory."
 _IN_A_GRAPH = "Shapes must stay the same, and nothing in the graph may wait, allocate or read a value back."
 
 
@@ -110,18 +111,12 @@ def check(case: Case) -> list[Finding]:
     if not case.notable(cost, _FOUND):
         share = case.share(cost)
         return case.clear(RULE, f"the GPU waits {share} of the step for launches and host code, less than 5 %")
-    launches = int(case.calls["kind"].is_in(Call.LAUNCHES).sum())
-    median = case.kernels["ns"].median()
-    each = f", with a median kernel of {units.duration(float(median))}" if isinstance(median, (int, float)) else ""
     # Rounds whose answers are read one by one are no launches that a graph could take together.
     trips = case.profile.once(rounds)
     graph = Graph() if trips is None else Graph(calls_of(case.replayed) - frozenset(trips.calls.tolist()))
     worth = case.worth(graph, cause=RULE.cause, bound=True)
     alone, worth = worth.saving_ns or 0, _fused(case, worth)
-    detail = (
-        f"For {units.duration(cost)} {case.per} ({case.share(cost)}) the GPU waits for {case.program.host} and for launches: "
-        f"{launches / case.steps:.0f} a step{each}."
-    )
+    detail = _described(case, cost)
     blockers, unblocked, mended = _blockers(case), None, None
     inside = calls_of(_needs.waits_inside(case))
     if inside and worth.saving_ns is not None:
@@ -144,6 +139,7 @@ def check(case: Case) -> list[Finding]:
                 RULE, title, detail, worth=_batched(case), cost_ns=cost, fix=_BATCH, evidence=blockers, where=where
             )
         ]
+    fix, worth = _advised(case, alone, worth, unblocked)
     return [
         case.found(
             RULE,
@@ -151,13 +147,33 @@ def check(case: Case) -> list[Finding]:
             detail,
             worth=worth,
             cost_ns=cost,
-            fix=_fix(case, alone),
+            fix=fix,
             evidence=blockers,
             unblocked=unblocked,
             mended=mended,
             where=where,
         )
     ]
+
+
+def _described(case: Case, cost: int) -> str:
+    """Return how long the GPU waits, for how many launches, and of what kernels."""
+    launches = int(case.calls["kind"].is_in(Call.LAUNCHES).sum())
+    median = case.kernels["ns"].median()
+    each = f", with a median kernel of {units.duration(float(median))}" if isinstance(median, (int, float)) else ""
+    return (
+        f"For {units.duration(cost)} {case.per} ({case.share(cost)}) the GPU waits for {case.program.host} and for launches: "
+        f"{launches / case.steps:.0f} a step{each}."
+    )
+
+
+def _advised(case: Case, alone: int, worth: Worth, unblocked: Worth | None) -> tuple[Fix, Worth]:
+    """Return what to do and what that is worth: where no graph is possible, larger micro-batches still are."""
+    fix, count = _fix(case, alone), _calls_of_network(case)
+    ruled_out = unblocked is None and any(need.test(case)[0] == "violated" for need in fix.needs)
+    if ruled_out and _accumulates(case, count):
+        return Fix(_larger(case, count), "", _MORE_MEMORY), _in_one_call(case, count)
+    return fix, worth
 
 
 def _fused(case: Case, worth: Worth) -> Worth:
@@ -241,12 +257,8 @@ def _fix(case: Case, saving_ns: int) -> Fix:
         whole = f"nn.{_CELLS[cell.cls]} on the whole sequence in place of {cell.calls:.0f} calls of {cell.cls} a step"
         text = f"{whole}, where each input is known before; else {text}"
     elif _accumulates(case, count):
-        called = f"{networks_called(case.profile)} is called {count:.0f} times a step"
-        saves = units.duration((1 - 1 / count) * case.lost_to(Limit.LAUNCH))
-        text = (
-            f"Use fewer, larger micro-batches: {called}, and one call makes the same launches for all of their inputs (saves up to "
-            f"{saves}); then {text}"
-        )
+        saves = units.duration(_in_one_call(case, count).saving_ns or 0)
+        text = f"{_larger(case, count)} (saves up to {saves}); then {text}"
     fix = Fix(text, f"{_COMPILE}{_which(case)}", _FIXED_SHAPES, _needs.GRAPH)
     if program.optimizer == "foreach" and program.optimizer_class in _needs.FUSABLE:
         code = f"optimizer = torch.optim.{program.optimizer_class}(model.parameters(), fused=True)"
@@ -301,6 +313,17 @@ def _accumulates(case: Case, count: float) -> bool:
     parts = _parts(case).group_by("name").len()
     often: dict[str, float] = dict(parts.select(pl.col("name").cast(pl.String), pl.col("len") / case.steps).iter_rows())
     return often.get("backward", 0) >= count and often.get("optimizer", 0) == 1
+
+
+def _larger(case: Case, count: float) -> str:
+    called = f"{networks_called(case.profile)} is called {count:.0f} times a step"
+    return f"Use fewer, larger micro-batches: {called}, and one call makes the same launches for all of their inputs"
+
+
+def _in_one_call(case: Case, count: float) -> Worth:
+    """Return what it is worth at most if a step makes the launches of one micro-batch."""
+    why = "one call makes the launches of all micro-batches, and the GPU's work stays as it is"
+    return case.bound((1 - 1 / count) * case.lost_to(Limit.LAUNCH), why)
 
 
 def _parts(case: Case) -> pl.DataFrame:

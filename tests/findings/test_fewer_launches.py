@@ -62,6 +62,30 @@ def test_micro_batches_that_only_repeat_launches_are_made_larger(
     assert fix.startswith(f"Use fewer, larger micro-batches: Net is called {micro} times a step") == told
 
 
+@pytest.mark.parametrize("frees", [False, True])
+def test_larger_micro_batches_need_no_graph(tmp_path: Path, frees: bool) -> None:
+    """An allocation in each step rules out a CUDA graph, not fewer calls of the network: three of four calls go."""
+
+    def body(program: Program, number: int) -> None:
+        for i in range(4):
+            with program.range("forward Net"), program.range(":Net"):
+                pass_(program, 20, 4)
+                if frees and i == 0:
+                    program.call("cudaMalloc_v3020", 5)
+            with program.range("backward"):
+                pass_(program, 20, 4)
+        with program.range("optimizer SGD"):
+            pass_(program, 2)
+
+    finding = launch_bound(Program().steps(body, 10).summary(tmp_path))
+    assert ("then torch.compile" in finding.fix) == (not frees)
+    assert finding.fix.startswith("Use fewer, larger micro-batches: Net is called 4 times a step")
+    assert bool(finding.paste) == (not frees)
+    if frees:
+        assert finding.saving_ns_per_step == pytest.approx(0.75 * (finding.cost_ns_per_step or 0), rel=0.01)
+        assert not any(c.state == "violated" for c in finding.conditions)
+
+
 @pytest.mark.parametrize(("launches", "fuse"), [(14, True), (15, False)])
 def test_kernels_to_fuse_lead_where_they_take_far_more_than_launches(tmp_path: Path, launches: int, fuse: bool) -> None:
     """800 us of them stand against 526 or 563 us that a graph saves: from one and a half times that on."""
