@@ -115,7 +115,7 @@ def pairs_of(record: Mapping[str, Any]) -> list[tuple[float, float]]:
         steps = [lengths.get(str(number)) for number in range(first, end)]
         if None in steps or not steps or sum(steps) <= 0:
             break
-        means.append((on, sum(steps) / len(steps)))
+        means.append((on, statistics.fmean(steps)))
     ordered = (sorted(pair) for pair in zip(means[::2], means[1::2], strict=False))
     return [(off, on) for (_, off), (_, on) in ordered]
 
