@@ -26,8 +26,6 @@ def check_output(path: Path, *, force: bool, exit_code: int = EXIT_USAGE) -> Non
     def refuse(message: str, slug: str, hint: str) -> NsysxError:
         return NsysxError(message, slug=slug, hint=hint, exit_code=exit_code)
 
-    if str(path).startswith("-"):  # the option before it takes a file: --brief -f
-        raise refuse(f"{path}: is an option, not a file", "output-name", "Name a file for the option before it")
     if not path.is_absolute() and working_folder_is_gone():
         raise refuse("the working folder has been deleted", "output-folder", "Name outputs by their whole path, or cd")
     if not os.path.isdir(folder):  # noqa: PTH112 - pathlib raises for a cycle of links

@@ -74,6 +74,10 @@ class Wanted:
             raise NsysxError(message, slug="two-results", exit_code=EXIT_USAGE)
         if self.csv is not None and not self.csv.strip():
             raise NsysxError("--csv: no folder is named", slug="output-name", exit_code=EXIT_USAGE)
+        named = [str(name) for name in (self.html, self.json, self.markdown, self.brief, self.csv) if name is not None]
+        if option := next((name for name in named if name.startswith("-") and name != "-"), ""):
+            hint = "Name a file for the option before it"
+            raise NsysxError(f"{option}: is an option, not a file", slug="output-name", hint=hint, exit_code=EXIT_USAGE)
         targets = files_of((self.html, self.json, self.markdown, self.brief))
         for path in targets:
             outputs.check_output(path, force=force)
