@@ -5,6 +5,11 @@ A process key is ``globalTid >> 24``, the same for all threads of a process and 
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
+
+_Record = TypeVar("_Record", bound=Mapping[str, Any])
+
 #: Bits of the tid, and of the pid above it. For a column: ``thread >> TID_BITS`` is the process key.
 TID_BITS = 24
 _LOW = (1 << TID_BITS) - 1
@@ -23,3 +28,9 @@ def pid_of(process: int) -> int:
 def tid_of(thread: int) -> int:
     """Return the tid, as the operating system knows it, of a thread key."""
     return thread & _LOW
+
+
+def records_of(records: Iterable[_Record], process: int) -> list[_Record]:
+    """Return which of the records that the probes of processes wrote are those of a process key."""
+    pid = pid_of(process)
+    return [record for record in records if record.get("pid") == pid]

@@ -65,7 +65,7 @@ def _unprofiled(given: Profile) -> Unprofiled | None:
 def _only(trace: load.Trace, process: int) -> load.Trace:
     """Return the trace of one process, with the notes of its own probe."""
     kept = {n: f.filter(pl.col("process") == process) if "process" in f.columns else f for n, f in trace.frames.items()}
-    of_process = tuple(p for p in trace.capture.probe if p.get("pid") == ids.pid_of(process))
+    of_process = tuple(ids.records_of(trace.capture.probe, process))
     return replace(trace, frames=kept, capture=replace(trace.capture, probe=of_process or trace.capture.probe))
 
 

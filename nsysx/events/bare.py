@@ -31,7 +31,7 @@ def after(record: Mapping[str, Any], capture: Capture) -> list[int]:
 
 def of_process(capture: Capture, process: int) -> list[int]:
     """Return the lengths (ns) of all bare steps of a process, between the windows and after them, in order."""
-    record = next((p for p in capture.probe if p.get("pid") == ids.pid_of(process)), {})
+    record: Row = next(iter(ids.records_of(capture.probe, process)), {})
     return [*lengths(record), *after(record, capture)]
 
 
@@ -69,7 +69,7 @@ def course(recorded: Trend, probes: Sequence[Row], process: int) -> Trend:
     """
     if recorded.kind not in ("growing", "falling"):
         return recorded
-    bare_ns = next((lengths(p) for p in probes if p.get("pid") == ids.pid_of(process)), [])
+    bare_ns = next(map(lengths, ids.records_of(probes, process)), [])
     if len(bare_ns) < _ENOUGH or trend(np.asarray(bare_ns, np.int64)).kind == recorded.kind:
         return recorded
     uneven = recorded.spread is not None and recorded.spread > SPREAD

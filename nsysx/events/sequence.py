@@ -113,7 +113,7 @@ class _Copies:
     thread: list[I64] = field(default_factory=list)
 
     def frame(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Return the copied rows of ``of``."""
+        """Return the copied ones of these rows."""
         if not self.row:
             return rows.clear()
         row, start, end, thread = (np.concatenate(parts) for parts in (self.row, self.start, self.end, self.thread))

@@ -39,7 +39,7 @@ def _full(cpu: pl.DataFrame, ops: pl.DataFrame) -> Flags:
 
 def told(probes: Sequence[Row], process: int) -> Row:
     """Return what the probe of a process wrote about its steps; empty when there is none."""
-    told = next((p.get("steps") for p in probes if p.get("pid") == ids.pid_of(process)), None)
+    told = next((p.get("steps") for p in ids.records_of(probes, process)), None)
     return told if isinstance(told, dict) else {}
 
 

@@ -170,8 +170,8 @@ def _described(case: Case, cost: int) -> str:
 def _advised(case: Case, alone: int, worth: Worth, unblocked: Worth | None) -> tuple[Fix, Worth]:
     """Return what to do and what that is worth: where no graph is possible, larger micro-batches still are."""
     fix, count = _fix(case, alone), _calls_of_network(case)
-    ruled_out = unblocked is None and any(need.test(case)[0] == "violated" for need in fix.needs)
-    if ruled_out and _accumulates(case, count):
+    possible = unblocked is None and _accumulates(case, count)
+    if possible and any(need.test(case)[0] == "violated" for need in fix.needs):
         return Fix(_larger(case, count), "", _MORE_MEMORY), _in_one_call(case, count)
     return fix, worth
 

@@ -108,8 +108,7 @@ def probe_cost(profile: Profile) -> list[Check]:
     """Say what the probe itself cost in the steady steps: its calls times their cost, which it measured at startup."""
     window = profile.steps.cpu_windows.filter(pl.col("process") == profile.steps.process)
     probes = [p for p in profile.trace.capture.probe if _whole(p.get("pair_cost_ns"))]
-    pid = ids.pid_of(profile.steps.process)
-    probe = next((p for p in probes if p.get("pid") == pid), max(probes, key=_pushed, default=None))
+    probe = next(iter(ids.records_of(probes, profile.steps.process)), max(probes, key=_pushed, default=None))
     if probe is None or not window.height:
         return []
     start, end = window.select("start_ns", "end_ns").row(0)

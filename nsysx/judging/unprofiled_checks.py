@@ -54,5 +54,4 @@ def unprofiled(profile: Profile) -> list[Check]:
 
 def _between_windows(profile: Profile) -> bool:
     """Return whether the probe of the shown process timed bare steps behind its first window."""
-    pid = ids.pid_of(profile.steps.process)
-    return any(bare.lengths(p) for p in profile.trace.capture.probe if p.get("pid") == pid)
+    return any(map(bare.lengths, ids.records_of(profile.trace.capture.probe, profile.steps.process)))

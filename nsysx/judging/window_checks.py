@@ -78,15 +78,14 @@ def _parts(profile: Profile) -> list[Check]:
 
 def _record(profile: Profile) -> Mapping[str, Any] | None:
     """Return what the probe of the shown process wrote, if it opened two windows or the first of two."""
-    pid = ids.pid_of(profile.steps.process)
-    probes = (p for p in profile.trace.capture.probe if p.get("pid") == pid)
+    probes = ids.records_of(profile.trace.capture.probe, profile.steps.process)
     return next((p for p in probes if isinstance(p.get("window_pauses_ns"), list)), None)
 
 
 def _replaced(profile: Profile) -> bool:
     """Return whether the shown process replaced the program that opened the first window by another one."""
-    pid = ids.pid_of(profile.steps.process)
-    return any(p.get("pid") == pid and p.get("replaced") is True for p in profile.trace.capture.probe)
+    probes = ids.records_of(profile.trace.capture.probe, profile.steps.process)
+    return any(p.get("replaced") is True for p in probes)
 
 
 def _pauses(record: Mapping[str, Any]) -> list[int]:

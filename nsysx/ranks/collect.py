@@ -179,7 +179,7 @@ def _kernels(ops: pl.DataFrame, start: int, end: int) -> dict[tuple[str, int, in
 
 def _number(trace: Trace, process: int, members: Mapping[str, nccl_notes.Member]) -> int | None:
     """Return which rank of the job a process is: by the probe, else by its place in the largest communicator."""
-    seen = [p.get("rank") for p in trace.capture.probe if p.get("pid") == ids.pid_of(process)]
+    seen = [p.get("rank") for p in ids.records_of(trace.capture.probe, process)]
     if seen and isinstance(seen[0], str) and seen[0].isdecimal() and len(seen[0]) < 10:
         return int(seen[0])
     sized = [(m.size, m.rank) for m in members.values() if m.size is not None and m.rank is not None]

@@ -171,24 +171,30 @@ def measured(profile: Profile, numbers: Collection[int]) -> Measured | None:
     """
     run, steps = profile.trace.run, profile.steps
     if steps.grouped:
-        estimate, times = loop(profile), steps.parts
-        if estimate is None:
+        between, after, detached = _bare_loop(profile)
+        if not between:
             return None
+        estimate, times = _beside_windows(between, after, detached=detached), steps.parts
         step, low, high = (ns * times for ns in (estimate.step_ns, estimate.low_ns, estimate.high_ns))
         return replace(estimate, step_ns=step, low_ns=low, high_ns=high)
     record = _unrecorded(run, steps.process)
-    estimate = None if record is None else _in_process(record, profile.trace.capture)
-    return estimate or _second_run(run, numbers)
+    in_process = None if record is None else _in_process(record, profile.trace.capture)
+    return in_process or _second_run(run, numbers)
 
 
-def loop(profile: Profile) -> Measured | None:
-    """Return the measured mean of the loop per step, whatever runs between steps counted; None where next to nothing does."""
+def loop_ns(profile: Profile) -> int | None:
+    """Return the measured mean of the loop per step (ns), whatever runs between steps counted; None where next to nothing does."""
+    between, after, _ = _bare_loop(profile)
+    return round(float(np.mean([*between, *after]))) if between else None
+
+
+def _bare_loop(profile: Profile) -> tuple[list[int], list[int], bool]:
+    """Return the lengths (ns) of `bare.loop`, and whether nothing of nsys was in the program's calls meanwhile."""
     record, capture = _unrecorded(profile.trace.run, profile.steps.process), profile.trace.capture
-    between, after = ([], []) if record is None else bare.loop(record, capture)
-    if record is None or not between:
-        return None
-    untouched = record["unrecorded_steps"].get("where") == "before the window" or bare.detached(record, capture)
-    return _beside_windows(between, after, detached=untouched)
+    if record is None:
+        return [], [], False
+    before_window = record["unrecorded_steps"].get("where") == "before the window"
+    return *bare.loop(record, capture), before_window or bare.detached(record, capture)
 
 
 def _unrecorded(run: Mapping[str, Any], process: int) -> Mapping[str, Any] | None:

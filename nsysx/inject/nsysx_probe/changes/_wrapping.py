@@ -59,6 +59,22 @@ def replace_method(torch: Any, name: str, changed: Callable[[Any], Any]) -> None
     setattr(torch.Tensor, name, method)
 
 
+class Forwards:
+    """The forwards of modules that a change has replaced, so that it can be turned off and on."""
+
+    def __init__(self, watch: Watch) -> None:
+        self._replaced: list[tuple[Any, Any, Any]] = []  # the module, its forward without the change, and with it
+        watch.can_turn(self._turn)
+
+    def replaced(self, module: Any, before: Any) -> None:
+        """Note that ``module.forward`` was ``before``, and is another one now."""
+        self._replaced.append((module, before, module.forward))
+
+    def _turn(self, on: bool) -> None:
+        for module, before, changed in self._replaced:
+            module.forward = changed if on else before
+
+
 class Networks:
     """Calls ``meet`` with each outermost module that has parameters, and its arguments, before its first call.
 

@@ -2,38 +2,34 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from . import Change, Watch
 from ._wrapping import Networks, convolutions
 
 
-def _no_synchronize(torch: Any, watch: Watch) -> None:
-    watch.why_not = "torch.cuda.synchronize is not called"
+def _without(torch: Any, name: str, watch: Watch) -> None:
+    """Let a function of ``torch.cuda`` do nothing."""
+    watch.why_not = f"torch.cuda.{name} is not called"
+    original = getattr(torch.cuda, name)
 
-    original = torch.cuda.synchronize
-
-    def synchronize(device: Any = None) -> None:
+    @functools.wraps(original)
+    def nothing(*args: Any, **kwargs: Any) -> None:
         if not watch.on:
-            return original(device)  # type: ignore[no-any-return]
+            return original(*args, **kwargs)  # type: ignore[no-any-return]
         return watch.took()
 
-    torch.cuda.synchronize = synchronize
+    setattr(torch.cuda, name, nothing)
     watch.can_turn()
+
+
+def _no_synchronize(torch: Any, watch: Watch) -> None:
+    _without(torch, "synchronize", watch)
 
 
 def _no_empty_cache(torch: Any, watch: Watch) -> None:
-    watch.why_not = "torch.cuda.empty_cache is not called"
-
-    original = torch.cuda.empty_cache
-
-    def empty_cache() -> None:
-        if not watch.on:
-            return original()  # type: ignore[no-any-return]
-        return watch.took()
-
-    torch.cuda.empty_cache = empty_cache
-    watch.can_turn()
+    _without(torch, "empty_cache", watch)
 
 
 def _expandable(torch: Any, watch: Watch) -> None:

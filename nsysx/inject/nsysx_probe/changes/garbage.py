@@ -13,15 +13,6 @@ _PASTE = "gc.collect(); gc.freeze(); gc.disable()  # after two steps; gc.collect
 def _arm(_torch: Any, watch: Watch) -> None:
     watch.why_not = "the program made less than three steps"
 
-    def freeze() -> None:
-        if not gc.isenabled():
-            watch.why_not = "the program turned the collector off itself"
-            return
-        gc.collect()
-        gc.freeze()
-        gc.disable()
-        watch.took(here=False)
-
     def turn(on: bool) -> None:
         if on:
             gc.collect()
@@ -30,6 +21,13 @@ def _arm(_torch: Any, watch: Watch) -> None:
         else:
             gc.unfreeze()
             gc.enable()
+
+    def freeze() -> None:
+        if not gc.isenabled():
+            watch.why_not = "the program turned the collector off itself"
+            return
+        turn(True)
+        watch.took(here=False)
 
     watch.at_step.setdefault(2, []).append(freeze)
     watch.can_turn(turn)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from . import Change, Watch
-from ._wrapping import Networks
+from ._wrapping import Forwards, Networks
 
 
 def _arm(torch: Any, watch: Watch) -> None:
@@ -20,16 +20,11 @@ def _arm(torch: Any, watch: Watch) -> None:
             samples = tuple(a.detach().clone().requires_grad_(a.requires_grad) for a in args)
             before = module.forward
             torch.cuda.make_graphed_callables(module, samples)
-            forwards.append((module, before, module.forward))
+            forwards.replaced(module, before)
             watch.took()
 
-    def turn(on: bool) -> None:
-        for module, before, graphed in forwards:
-            module.forward = graphed if on else before
-
-    forwards: list[tuple[Any, Any, Any]] = []
+    forwards = Forwards(watch)
     Networks(torch, watch, meet)
-    watch.can_turn(turn)
 
 
 CHANGES = (

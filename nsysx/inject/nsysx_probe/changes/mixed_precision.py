@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from . import Change, Watch
-from ._wrapping import Networks
+from ._wrapping import Forwards, Networks
 
 
 def _arm(torch: Any, watch: Watch) -> None:
@@ -16,17 +16,13 @@ def _arm(torch: Any, watch: Watch) -> None:
         if torch.is_autocast_enabled(kind):
             watch.why_not = "autocast is on already"
             return
-        forwards.append((module, module.forward, torch.autocast(kind, dtype=torch.bfloat16)(module.forward)))
-        module.forward = forwards[-1][2]
+        before = module.forward
+        module.forward = torch.autocast(kind, dtype=torch.bfloat16)(before)
+        forwards.replaced(module, before)
         watch.took()
 
-    def turn(on: bool) -> None:
-        for module, before, cast in forwards:
-            module.forward = cast if on else before
-
-    forwards: list[tuple[Any, Any, Any]] = []
+    forwards = Forwards(watch)
     Networks(torch, watch, meet)
-    watch.can_turn(turn)
 
 
 CHANGES = (
