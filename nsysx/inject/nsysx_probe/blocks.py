@@ -1,12 +1,14 @@
 """Changes turned off and on while the program runs, in blocks of steps: off on, on off, off on, ...
 
-Both sides share a process and a moment, so what differs from start to start and what drifts is in both. A block's first steps are
-not counted: what the other side left behind ends in them.
+Both sides share a process and a moment, so what differs from start to start and what drifts is in both. At a switch the device
+finishes what the other side left in its queue: the host would make the next steps while that runs, and they would look shorter
+than they are. A block's first steps are not counted: caches and queue fill in them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from .changes import Watch
 
@@ -15,9 +17,15 @@ _UNCOUNTED = 5
 
 
 class Blocks:
-    """``ran`` holds, for each block that began, whether the changes were made, its first counted step and the one after its last."""
+    """``ran`` holds, for each block that began, whether the changes were made, its first counted step and the one after its last.
 
-    def __init__(self, watches: Mapping[str, Watch], first: int, size: int, pairs: int) -> None:
+    ``wait`` returns when the device has nothing left to do.
+    """
+
+    def __init__(
+        self, watches: Mapping[str, Watch], first: int, size: int, pairs: int, wait: Callable[[], Any] = lambda: None
+    ) -> None:
+        self.wait = wait
         self.watches, self.first, self.size, self.count = watches, first, size, 2 * pairs
         self.on = True
         self.ran: list[tuple[bool, int, int]] = []
@@ -29,6 +37,7 @@ class Blocks:
             return
         on = block % 4 in (1, 2)
         if on is not self.on:
+            self.wait()
             for watch in self.watches.values():
                 watch.turn(on)
             self.on = on

@@ -101,9 +101,14 @@ class Trial(Timing):
                 self._finish()
             else:
                 self.write("so far")
-                self.blocks = Blocks(self.watches, self.index + 1, self.block_steps, self.pairs)
+                self.blocks = Blocks(self.watches, self.index + 1, self.block_steps, self.pairs, self._wait)
         elif self.blocks.over(self.index):
             self._finish()
+
+    def _wait(self) -> None:
+        cuda = self.torch.cuda
+        if cuda.is_initialized() and not cuda.is_current_stream_capturing():
+            self.synchronize()
 
     def _show(self, steps: int) -> None:
         if self._beat is None:
