@@ -11,6 +11,7 @@ import os
 import re
 import shlex
 import shutil
+import statistics
 import sys
 from pathlib import Path
 
@@ -53,7 +54,7 @@ RUN = [w for w in OURS if w not in PARSED]
 def test_there_is_something_to_run() -> None:
     assert len(PARSED) > 3
     assert len(RUN) > 15
-    assert {words[0] for words in ALL} <= {"nsysx", "scripts/demo", "scripts/test", "pip", "kubectl"}
+    assert {words[0] for words in ALL} <= {"nsysx", "scripts/demo", "scripts/test", "python3", "pip", "kubectl"}
 
 
 def parsed(words: list[str]) -> None:
@@ -85,7 +86,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         data = (ROOT / "sample_reports" / name).read_bytes()
         ending = name.removeprefix("masked_nonzero").removesuffix(".xz")
         (place / f"run{ending}").write_bytes(lzma.decompress(data) if name.endswith("xz") else data)
-    for i, name in enumerate(("train", "before", "a1", "a2", "a3")):
+    for i, name in enumerate(("train", "other", "before", "a1", "a2", "a3")):
         training(8, gap=100 + i).write(place / f"{name}.sqlite")
     for i, name in enumerate(("after", "b1", "b2", "b3")):
         training(8, gap=60 + i).write(place / f"{name}.sqlite")
@@ -116,7 +117,7 @@ def test_every_command_of_the_readme_runs(
 ) -> None:
     monkeypatch.chdir(folder)
     ready = prepare(folder, words, capsys, monkeypatch)
-    for name in ("page.html", "frames", "run.pftrace"):
+    for name in ("page.html", "other.html", "change.html", "frames", "run.pftrace"):
         shutil.rmtree(folder / name, ignore_errors=True) if (folder / name).is_dir() else (folder / name).unlink(True)
     if "FILE" in " ".join(words) or "--cluster" in words:
         parsed(ready)
@@ -209,3 +210,36 @@ def test_the_table_of_pairs_is_what_was_measured() -> None:
     rows = json.loads((ROOT / "sample_reports" / "pairs.json").read_text())
     assert module.markdown(rows) in DOCUMENTS["what-if"]
     assert {row["pair"]: row["change"] for row in rows} == {name: pair.change for name, pair in module.PAIRS.items()}
+
+
+def test_figures_of_the_pairs_are_those_that_were_measured() -> None:
+    rows = json.loads((ROOT / "sample_reports" / "pairs.json").read_text())
+    sides = [(row[side], row["bare"][f"{side}_ms"]) for row in rows for side in ("before", "after")]
+    told = {name: " ".join(text.split()) for name, text in {**DOCUMENTS, "README": README}.items()}
+
+    def savings(source: str) -> tuple[str, str]:
+        errors = [abs(row["before"][source]["saved"] - row["bare"]["saved"]) * 100 for row in rows]
+        return f"{statistics.median(errors):.1f} %", f"{max(errors):.0f} %"
+
+    median, worst = savings("in_process")
+    assert f"The median error of savings is {median} of the step, the worst {worst}." in told["what-if"]
+    assert f"its median error is {median} of the step and its worst {worst}" in told["README"]
+    median, worst = savings("assumed")
+    assert f"the median is {median} and the worst {worst}." in told["what-if"]
+
+    def off(source: str, truths: list[float]) -> list[float]:
+        steps = [side[source]["step_ms"] for side, _ in sides]
+        return sorted(abs(step / truth - 1) * 100 for step, truth in zip(steps, truths, strict=True))
+
+    window, bare = [side["in_process"]["step_ms"] for side, _ in sides], [truth for _, truth in sides]
+    for source, name in (
+        ("in_process", "measured before the window"),
+        ("modelled", "by `nsysx calibrate`"),
+        ("assumed",) * 2,
+    ):
+        here, there = off(source, window), off(source, bare)
+        same = f"median {statistics.median(here):.1f} %, worst {here[-1]:.0f} %" if here[-1] else ""
+        other = f"median {statistics.median(there):.1f} %, 90 % within {there[len(there) * 9 // 10]:.0f} %"
+        assert " ".join(f"| {name} | {same} | {other} |".split()) in told["accuracy"]
+    held = sum(side["assumed"]["low_ms"] <= truth <= side["assumed"]["high_ms"] for side, truth in sides)
+    assert f"In {held} of the {len(sides)} captures" in told["accuracy"]

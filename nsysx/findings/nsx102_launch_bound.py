@@ -5,7 +5,7 @@ What it means
     the GPU idles between them. Faster kernels change nothing; fewer launches do: torch.compile fuses kernels, a CUDA graph
     launches a whole step with one call. The saving shown is for CUDA graphs: everything between two waits becomes one
     launch. Calls that break graph capture (waits, allocations, copies from pageable memory) are listed as evidence.
-    Profiling itself slows launches, so an unprofiled step idles less: time the step without a profiler too.
+    Profiling itself slows launches, so a step without the profiler idles less: nsysx gives that step beside the recorded one.
 
 In the trace
     Short gaps before most kernels; each kernel starts right after its launch; idle causes "launch latency" and "host code".

@@ -3,10 +3,10 @@
 What it means
     A policy that is called for each action, or a loop over images with a mask, a few kernels and .cpu() for each: the GPU gets
     a few launches, the CPU waits for the result, and only then come the next ones. No launch can be made ahead, so each round
-    costs its launches, its copy and its wakeup, however fast the kernels are. A graph makes a round shorter, fewer rounds are
-    what helps: one round for many inputs makes as many launches as for one.
-    The saving is for all rounds but one, their kernels included, an upper bound: what depends on the answer before it cannot be
-    asked at once, and one large kernel may take longer than one of many small ones.
+    costs its launches, its copy and its wakeup, however fast the kernels are. A CUDA graph makes each round shorter; fewer rounds
+    help more, because one round for many inputs makes as many launches as a round for one input.
+    The saving removes all rounds but one with their kernels. It is an upper bound: a question that depends on the answer before it
+    cannot be asked earlier, and one large kernel may take longer than one of many small ones.
     The same inside a module: an expert layer that asks for each expert which rows are its own (nonzero) does in sixteen rounds,
     forward and backward, what one sort and one batched product do at once.
 

@@ -11,7 +11,7 @@ Bad
     nsys profile python train.py                       # 20 minutes, osrt, no steps, no ranges
 
 Good
-    nsysx run --steps 10:30 -- python train.py
+    nsysx run -- python train.py                       # the cold start and 24 steady steps
 
 Harmless when
     The line is about something that you do not need.
