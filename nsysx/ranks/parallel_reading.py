@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
-from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from nsysx.errors import EXIT_USAGE, NsysxError
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 T = TypeVar("T")
 
@@ -34,12 +35,18 @@ def cores() -> int:
 
 
 def limit_threads() -> None:
-    """Limit polars to few threads, unless the environment already sets them. Call this before polars is imported.
+    """Import polars and numpy with few threads; the environment, which a profiled program inherits, stays as it is.
 
     A report is a thousand short queries, and waking a thread per core for each costs more than it saves. Measured on 64
-    cores with all threads: 2,000 kernels took 1.23 s instead of 0.66, and 300,000 took 4.1 s instead of 3.2.
+    cores with all threads: 2,000 kernels took 1.23 s instead of 0.66, and 300,000 took 4.1 s instead of 3.2. numpy would start
+    a thread per core for products of large matrices, of which a report has none: on two cores that takes 0.05 s.
     """
-    os.environ.setdefault("POLARS_MAX_THREADS", str(min(cores(), _MOST_THREADS)))
+    polars_threads = os.environ.get("POLARS_MAX_THREADS", str(min(cores(), _MOST_THREADS)))
+    with _environment(POLARS_MAX_THREADS=polars_threads, OPENBLAS_NUM_THREADS="1"):
+        import numpy  # noqa: F401 - it starts its threads when it is imported
+        import polars
+
+        polars.thread_pool_size()  # starts them
 
 
 def run(
@@ -91,7 +98,7 @@ def run(
 
 @contextmanager
 def _environment(**values: str) -> Iterator[None]:
-    """Set environment variables for processes that are started inside."""
+    """Set environment variables for processes and threads that are started inside."""
     before = {k: os.environ.get(k) for k in values}
     os.environ.update(values)
     try:
@@ -118,7 +125,11 @@ def _in_pool(
     here: Callable[[], None],
 ) -> None:
     """Add index -> result for the missing paths; what a broken pool did not finish stays missing."""
-    with _environment(POLARS_MAX_THREADS="1"), ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+    from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, as_completed
+    from multiprocessing import get_context
+
+    one_thread = _environment(POLARS_MAX_THREADS="1", OPENBLAS_NUM_THREADS="1")
+    with one_thread, ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
         try:
             futures: dict[Future[T], int] = {
                 pool.submit(work, path): i for i, path in enumerate(paths) if i not in results

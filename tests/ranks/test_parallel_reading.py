@@ -151,12 +151,30 @@ def test_a_local_cluster_beside_another_one(paths: list[Path]) -> None:
         assert parallel_reading.run(size, paths, cluster="local", workers=1) == [size(p) for p in paths]
 
 
-@pytest.mark.parametrize(("given", "cores", "threads"), [(None, 64, "4"), (None, 2, "2"), ("16", 64, "16")])
-def test_polars_gets_few_threads(monkeypatch: pytest.MonkeyPatch, given: str | None, cores: int, threads: str) -> None:
-    monkeypatch.setattr(os, "environ", {} if given is None else {"POLARS_MAX_THREADS": given})
-    monkeypatch.setattr(parallel_reading, "cores", lambda: cores)
-    parallel_reading.limit_threads()
-    assert os.environ == {"POLARS_MAX_THREADS": threads}
+def after_limiting(then: str, **given: str) -> str:
+    """Return what a new process prints that has limited its threads; ``given`` is set in its environment."""
+    environment = {k: v for k, v in os.environ.items() if k not in {"POLARS_MAX_THREADS", "OPENBLAS_NUM_THREADS"}}
+    code = f"import os, sys, types\nfrom nsysx.ranks import parallel_reading as jobs\n{then}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment | given)
+    return done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(("given", "cores", "threads"), [({}, 64, 4), ({}, 2, 2), ({"POLARS_MAX_THREADS": "3"}, 64, 3)])
+def test_polars_gets_few_threads(given: dict[str, str], cores: int, threads: int) -> None:
+    said = after_limiting(
+        f"jobs.cores = lambda: {cores}\njobs.limit_threads()\nimport polars\n"
+        "print(polars.thread_pool_size(), *(os.environ.get(f'{n}_THREADS') for n in ('POLARS_MAX', 'OPENBLAS_NUM')))",
+        **given,
+    )
+    assert said == f"{threads} {given.get('POLARS_MAX_THREADS')} None\n", "a program that is run next inherits nothing"
+
+
+def test_numpy_gets_no_threads() -> None:
+    said = after_limiting(
+        "sys.modules['polars'] = types.SimpleNamespace(thread_pool_size=int)\njobs.limit_threads()\n"
+        "print('numpy' in sys.modules, len(os.listdir('/proc/self/task')))"
+    )
+    assert said == "True 1\n", said
 
 
 def test_a_cluster_that_is_not_there(paths: list[Path]) -> None:
