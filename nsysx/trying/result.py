@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from nsysx.trying.same import Difference
+
 SCHEMA = "nsysx.try/1"
 Verdict = Literal["faster", "slower", "same", "cannot_tell", "fails", "does_not_apply"]
 
@@ -14,8 +16,8 @@ Verdict = Literal["faster", "slower", "same", "cannot_tell", "fails", "does_not_
 class Baseline:
     """The unchanged program: the median step over its runs, the lowest and the highest. ``measured_steps``: of each run.
 
-    ``weights_difference`` is the largest one between two unchanged runs after the same steps, None if it is not known. ``fast_step_ns``
-    and ``slow_step_ns``: a tenth of its steps are shorter, a tenth longer.
+    ``difference`` holds the largest ones between two unchanged runs after the same steps. ``fast_step_ns`` and ``slow_step_ns``: a
+    tenth of its steps are shorter, a tenth longer.
     """
 
     step_ns: float | None = None
@@ -26,8 +28,7 @@ class Baseline:
     warm_up_steps: int = 0
     clock: str = ""
     peak_memory_bytes: int | None = None
-    weights_difference: float | None = None
-    loss_difference: float | None = None
+    difference: Difference = field(default_factory=Difference)
     fast_step_ns: float | None = None
     slow_step_ns: float | None = None
 
@@ -38,8 +39,10 @@ class Trial:
 
     ``pairs``: of runs or, if the change was turned off and on in one run (``within_a_run``), of blocks of steps.
     ``start_ns``: what the change adds to the first steps. ``pays_after_steps``: after so many steps that is regained.
-    ``other_results``: it alters weights more than it should, or is a bound, so it is never among the best. ``does`` is a phrase for people,
-    ``note`` what torch said of the change. ``findings`` are the codes of those that advise it.
+    ``difference``: from unchanged runs. ``beyond_rounding``: early weights differ more than rounding of ``numbers`` (such as float32)
+    and unchanged runs explain; None if that cannot be told. ``diverged``: and its loss is far above the unchanged one.
+    ``other_results``: it alters weights more than it should, diverged, or is a bound, so it is never among the best. ``does`` is a
+    phrase for people, ``note`` what torch said of the change. ``findings`` are the codes of those that advise it.
     """
 
     change: str
@@ -55,8 +58,10 @@ class Trial:
     within_a_run: bool = False
     start_ns: float | None = None
     pays_after_steps: int | None = None
-    weights_difference: float | None = None
-    loss_difference: float | None = None
+    difference: Difference = field(default_factory=Difference)
+    numbers: str = ""
+    beyond_rounding: bool | None = None
+    diverged: bool = False
     other_results: bool = False
     peak_memory_bytes: int | None = None
     alters: str = "speed"
@@ -82,7 +87,13 @@ class Result:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values; what is not finite becomes null."""
-        return {"schema": SCHEMA, **_plain(asdict(self))}
+        told = _plain(asdict(self))
+        for part in (told["baseline"], *told["trials"], *filter(None, [told["together"]])):
+            part |= {
+                f"{name}_difference": value for name, value in part.pop("difference").items() if name != "early_steps"
+            }
+        told["baseline"]["early_steps"] = self.baseline.difference.early_steps
+        return {"schema": SCHEMA, **told}
 
     def measured(self) -> bool:
         """Return whether anything is known of any change."""

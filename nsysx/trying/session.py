@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import statistics
 import time
@@ -16,7 +15,17 @@ from nsysx.trying import plans
 from nsysx.trying.options import Options
 from nsysx.trying.result import Baseline, Result, Trial
 from nsysx.trying.run import Limits, Run, Runner, measured_steps
-from nsysx.trying.verdicts import broken, computes_other, gain, gain_of_blocks, loss_difference, weights_difference
+from nsysx.trying.same import (
+    beyond_rounding,
+    broken,
+    computes_other,
+    difference,
+    diverged,
+    largest,
+    of_unchanged,
+    rounding,
+)
+from nsysx.trying.verdicts import gain, gain_of_blocks
 from nsysx.units import several
 
 #: A program with fewer steps than this cannot be measured.
@@ -130,15 +139,9 @@ class Session:
             steps += [statistics.median(off for off, _ in run.block_pairs) for _, run in tried.pairs if tried.blocks]
         self.result.baseline = Baseline(
             statistics.median(steps), min(steps), max(steps), len(steps), self.plan.steps, self.plan.warm,
-            self.unchanged[-1].record["clock"], _peak(self.unchanged), self._noise(weights_difference),
-            self._noise(loss_difference), *_spread(self.unchanged[-1]),
+            self.unchanged[-1].record["clock"], _peak(self.unchanged), of_unchanged([r.record for r in self.unchanged]),
+            *_spread(self.unchanged[-1]),
         )  # fmt: skip
-
-    def _noise(self, difference: Callable[[Mapping[str, Any], Mapping[str, Any]], float | None]) -> float | None:
-        """Return the largest difference between two unchanged runs, one after the other, whichever of them is not finite."""
-        records = [r.record for r in self.unchanged]
-        pairs = [*itertools.pairwise(records), *itertools.pairwise(records[::-1])]
-        return max((d for pair in pairs if (d := difference(*pair)) is not None), default=None)
 
     # ---- runs -------------------------------------------------------------------------------------------------------
 
@@ -190,7 +193,7 @@ class Session:
 
     def _compare_unchanged(self, tried: _Tried) -> None:
         """If results differ with a change, run the unchanged program again: do those of unchanged runs differ as much?"""
-        if not (tried.trial.weights_difference or tried.trial.loss_difference):
+        if not (tried.trial.difference.weights or tried.trial.difference.loss):
             return
         self._within_budget(1)
         self.fresh = self._run_unchanged()
@@ -311,15 +314,14 @@ class Session:
             trial.reason = ""
 
     def _compare_results(self, trial: Trial, pairs: Sequence[tuple[Run, Run]]) -> None:
-        weights = [weights_difference(a.record, b.record) for a, b in pairs]
-        losses = [loss_difference(a.record, b.record) for a, b in pairs]
-        trial.weights_difference = max((d for d in weights if d is not None), default=None)
-        trial.loss_difference = max((d for d in losses if d is not None), default=None)
-        trial.other_results = computes_other(
-            trial.alters, trial.weights_difference, self.result.baseline.weights_difference
-        )
-        unchanged = [self.result.baseline.weights_difference, self.result.baseline.loss_difference]
-        if broken([*weights, *losses]) and not broken(unchanged):
+        records = [(a.record, b.record) for a, b in pairs]
+        trial.difference, unchanged = largest(difference(a, b) for a, b in records), self.result.baseline.difference
+        epsilon, trial.numbers = max(rounding(a, b) for a, b in records)
+        trial.beyond_rounding = beyond_rounding(trial.difference, epsilon, unchanged)
+        trial.diverged = bool(trial.beyond_rounding) and all(diverged(a, b) for a, b in records)
+        other = computes_other(trial.alters, trial.difference, trial.beyond_rounding, unchanged)
+        trial.other_results = other or trial.diverged
+        if broken(trial.difference) and not broken(unchanged):
             trial.verdict, trial.reason = "fails", "a loss or a parameter is no longer finite"
 
 

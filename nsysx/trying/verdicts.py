@@ -1,19 +1,17 @@
-"""What the pairs of runs allow to say about a change, and whether it computes the same."""
+"""What the pairs of runs and of blocks of steps allow to say about the time of a step."""
 
 from __future__ import annotations
 
 import itertools
 import math
 import statistics
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from nsysx.comparing.statistics import MARGIN, Doubt, judge
 
 #: Confidence of an interval. It is looked at after each pair, so it is higher than that of one look.
 LEVEL = 0.98
-#: A change that should only alter speed, and weights that differ this much more than those of unchanged runs: it is not the same.
-_FACTOR, _LEAST_DIFFERENCE = 10.0, 1e-4
 
 
 class Gain(NamedTuple):
@@ -77,59 +75,3 @@ def gain_of_blocks(pairs: Sequence[tuple[float, float]]) -> Gain:
     if low >= -MARGIN and high <= MARGIN:
         verdict = "same"
     return Gain(math.exp(middle), math.exp(low), math.exp(high), verdict)
-
-
-def weights_difference(a: Mapping[str, Any], b: Mapping[str, Any]) -> float | None:
-    """Return the largest relative difference between parameters of two runs after the same steps; None if unknown.
-
-    That of one parameter is the larger of the differences of its norm and its projection, divided by its norm. It is infinite
-    if a number is not finite in ``b`` only, and not known if one is not finite in ``a``.
-    """
-    old, new = a.get("weights"), b.get("weights")
-    if not old or not new or not old["norms"] or len(old["norms"]) != len(new["norms"]) or a["steps"] != b["steps"]:
-        return None
-    largest = 0.0
-    for norm, norm_b, wave, wave_b in zip(
-        old["norms"], new["norms"], old["projections"], new["projections"], strict=True
-    ):
-        if not math.isfinite(norm):
-            return None
-        if not math.isfinite(norm_b):
-            return float("inf")
-        scale = max(norm, norm_b)
-        if scale:
-            largest = max(largest, abs(norm - norm_b) / scale, abs(wave - wave_b) / scale)
-    return largest
-
-
-def loss_difference(a: Mapping[str, Any], b: Mapping[str, Any]) -> float | None:
-    """Return the relative difference of the losses of the last step.
-
-    None if unknown or not finite in ``a``; infinite if not finite in ``b`` only.
-    """
-    old, new = ((r.get("losses") or {}).get("last") or [] for r in (a, b))
-    if not old or len(old) != len(new) or a["steps"] != b["steps"]:
-        return None
-    if not all(map(math.isfinite, old)):
-        return None
-    if not all(map(math.isfinite, new)):
-        return float("inf")
-    scale = max(max(map(abs, old)), max(map(abs, new)))
-    return max(abs(x - y) for x, y in zip(old, new, strict=True)) / scale if scale else 0.0
-
-
-def broken(differences: Sequence[float | None]) -> bool:
-    """Return whether a loss or a weight is not finite although it is without the change."""
-    return any(d is not None and math.isinf(d) for d in differences)
-
-
-def computes_other(alters: str, difference: float | None, unchanged: float | None) -> bool:
-    """Return whether a change that should alter only speed or memory alters weights more than runs differ by themselves.
-
-    A bound computes something else on purpose.
-    """
-    if alters == "computation":
-        return True
-    if alters == "numerics" or difference is None:
-        return False
-    return difference > max(_FACTOR * (unchanged or 0.0), _LEAST_DIFFERENCE)

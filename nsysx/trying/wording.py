@@ -12,6 +12,8 @@ from nsysx.units import duration, several, size
 _ORDER = ("faster", "same", "cannot_tell", "slower", "fails", "does_not_apply")
 #: Steps are told to differ if their 90th percentile is this many times the 10th.
 _UNLIKE = 3
+#: Weights that differ so many times as much at the end as early on: the difference grew.
+_GROWN = 10
 _WORDS = {"cannot_tell": "cannot tell", "does_not_apply": "does not apply"}
 
 
@@ -111,15 +113,44 @@ def measured(tried: Tried) -> str:
 
 
 def _results(trial: Trial, baseline: Baseline) -> str:
+    """Return how far results are from those of unchanged runs, and what explains it."""
+    seen, noise = trial.difference, baseline.difference
     if trial.alters == "computation":
         return trial.beware
-    if trial.weights_difference is None:
+    if seen.weights is None:
         return ""
-    steps = baseline.warm_up_steps + baseline.measured_steps
-    noise = baseline.weights_difference
-    beside = "" if noise is None else f" (two unchanged runs: {_tiny(noise)})"
-    difference = f"weights after {several(steps, 'step')} differ by {_tiny(trial.weights_difference)}{beside}"
-    return f"{difference}, which it should not do, so it does not win" if trial.other_results else difference
+    last = several(baseline.warm_up_steps + baseline.measured_steps, "step")
+    if not seen.weights:
+        return f"the same weights after {last}"
+    if trial.beyond_rounding and seen.early_weights:
+        return f"RESULTS DIFFER: {_apart(trial)}{_no_winner_because(trial)}"
+    end = f"weights after {last} differ by {_tiny(seen.weights)}"
+    if trial.beyond_rounding is False and seen.early_weights:
+        grown = ", grown" if seen.weights > _GROWN * seen.early_weights else ""
+        end = (
+            f"weights after {several(seen.early_steps or 0, 'step')} differ by {_tiny(seen.early_weights)}, as by rounding "
+            f"({trial.numbers}), after {last} by {_tiny(seen.weights)}{grown}"
+        )
+    beside = "" if noise.weights is None else f" (two unchanged runs: {_tiny(noise.weights)})"
+    loss = f"; the last loss by {_tiny(seen.loss)}" if seen.loss is not None else ""
+    return f"{end}{beside}{loss}{_no_winner_because(trial)}"
+
+
+def _apart(trial: Trial) -> str:
+    """Return what rounding does not explain."""
+    seen = trial.difference
+    first, early = (100 * min(share or 0.0, 9.99) for share in (seen.first_update, seen.early_update))
+    loss = "" if seen.loss is None else f"; the last loss differs by {_tiny(seen.loss)}"
+    return (
+        f"the first step updates the weights {first:.2g} % differently, the first {seen.early_steps} {early:.2g} %, "
+        f"more than rounding ({trial.numbers}) explains{loss}"
+    )
+
+
+def _no_winner_because(trial: Trial) -> str:
+    if trial.diverged:
+        return ", which is far above the unchanged one, so it does not win"
+    return ", which it should not do, so it does not win" if trial.other_results else ""
 
 
 def _memory(trial: Trial, baseline: Baseline) -> str:

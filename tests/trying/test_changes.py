@@ -17,7 +17,7 @@ import pytest
 from nsysx.inject.nsysx_probe import changes
 from nsysx.inject.nsysx_probe.changes import threads
 from nsysx.trying.run import Limits, Plan, Run, Runner
-from nsysx.trying.verdicts import weights_difference
+from nsysx.trying.same import difference
 
 HEAD = """
 import os, sys, time, torch
@@ -118,7 +118,7 @@ def test_a_read_is_answered_from_the_step_before(ran: Ran, tmp_path: Path) -> No
     steps = min(len(real), len(answered))
     assert answered[0] == real[0], "the first step has none before it"
     assert answered[1:steps] == real[: steps - 1] and len(set(real)) == len(real)
-    assert weights_difference(unchanged.record, bound.record) == 0
+    assert difference(unchanged.record, bound.record).weights == 0
 
 
 def test_changes_are_turned_off_and_on_in_blocks_of_one_run(ran: Ran, tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_compile_compiles_a_network_whose_forward_is_torchs_own(ran: Ran) -> Non
     made = ran(HEAD + "net = nn.Sequential(nn.Linear(8, 8), nn.ReLU())\n" + LOOP, "compile")
     assert took(made) == {"compile": 1}, made.record["changes"]
     assert made.start_ns > 1e8, "compiling takes its time in the first step"
-    assert made.record["weights"]["norms"] and all(0 < norm < 10 for norm in made.record["weights"]["norms"])
+    assert all(0 < norm < 10 for point in made.record["weights"]["points"] for norm in point["norms"])
 
 
 def test_the_weights_of_convolutions_become_channels_last(ran: Ran, tmp_path: Path) -> None:
@@ -169,7 +169,7 @@ def test_workers_are_faster_than_a_slow_sample(ran: Ran) -> None:
     unchanged, workers = ran(SLOW), ran(SLOW, "loader-workers")
     assert took(workers) == {"loader-workers": 1}
     assert workers.step_ns < 0.8 * unchanged.step_ns, "samples sleep, so that a busy machine changes little"
-    assert weights_difference(unchanged.record, workers.record) == 0, "the batches are the same"
+    assert difference(unchanged.record, workers.record).weights == 0, "the batches are the same"
 
 
 def test_all_ranks_change_and_stop_together(ran: Ran) -> None:

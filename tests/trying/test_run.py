@@ -51,6 +51,7 @@ class Device:
             def elapsed_time(self, later: Any) -> float:
                 return float(later.ns - self.ns) / 1e6
 
+        self.autocast = type("autocast", (), {"__enter__": None})
         self.cuda = SimpleNamespace(
             Event=Event, is_initialized=lambda: True, is_current_stream_capturing=lambda: False,
             synchronize=self.synchronize, max_memory_allocated=lambda: 0,

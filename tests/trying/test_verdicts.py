@@ -16,7 +16,6 @@ from nsysx.reading import tried
 from nsysx.trying import choice, verdicts
 from nsysx.trying.failure import of_log
 from nsysx.trying.options import Options
-from nsysx.trying.result import Result, Trial
 from nsysx.trying.run import Run, pairs_of, step_of
 from nsysx.trying.session import Session
 from nsysx.trying.wording import text
@@ -60,36 +59,6 @@ def test_what_unchanged_runs_scatter_counts_unless_changed_ones_scatter_more() -
 def test_a_drift_is_no_scatter() -> None:
     assert verdicts.scatter([100 * 1.01**n for n in range(10)]) < 0.01
     assert verdicts.scatter([100, 110] * 5) > 0.05
-
-
-def record(norms: list[float], waves: list[float], **more: Any) -> dict[str, Any]:
-    return {"steps": 9, "weights": {"norms": norms, "projections": waves}, "losses": {"last": [1.0]}, **more}
-
-
-def test_weights_of_equal_norm_differ_in_their_projection() -> None:
-    one = record([2.0, 1.0], [0.5, 0.1])
-    assert verdicts.weights_difference(one, one) == 0
-    assert verdicts.weights_difference(one, record([2.0, 1.0], [0.5, 0.3])) == pytest.approx(0.2)
-    assert verdicts.weights_difference(one, record([2.0], [0.5])) is None
-    assert verdicts.weights_difference(one, record([2.0, 1.0], [0.5, 0.1], steps=8)) is None, "after other steps"
-    assert verdicts.broken([verdicts.weights_difference(one, record([float("nan"), 1.0], [0.5, 0.1]))])
-    assert verdicts.broken([verdicts.loss_difference(one, {**one, "losses": {"last": [float("nan")]}})])
-
-
-def test_what_is_not_finite_without_the_change_can_be_compared_with_nothing() -> None:
-    one, lost = record([2.0, 1.0], [0.5, 0.1]), record([2.0, float("nan")], [0.5, float("nan")])
-    lost["losses"] = {"last": [float("inf")]}
-    for difference in (verdicts.weights_difference, verdicts.loss_difference):
-        assert difference(one, lost) == math.inf
-        assert difference(lost, one) is None and difference(lost, lost) is None
-
-
-def test_a_change_of_speed_that_alters_weights_does_not_win() -> None:
-    assert verdicts.computes_other("speed", 0.01, 0.0)
-    assert not verdicts.computes_other("speed", 0.01, 0.005), "unchanged runs differ as much"
-    assert not verdicts.computes_other("numerics", 0.01, 0.0)
-    trials = [Trial("a", verdict="faster", ratio=0.5, other_results=True), Trial("b", verdict="faster", ratio=0.9)]
-    assert [t.change for t in Result(["x"], trials=trials).winners()] == ["b"]
 
 
 def test_the_step_leaves_the_warm_up_out() -> None:
@@ -268,7 +237,7 @@ def test_a_change_is_not_blamed_for_losses_that_are_not_finite_without_it(lost_r
 
     session.runner.run = unsteady  # type: ignore[method-assign]
     result = session.measure()
-    assert result.baseline.loss_difference == math.inf and result.trials[0].verdict == "same"
+    assert result.baseline.difference.loss == math.inf and result.trials[0].verdict == "same"
 
 
 def test_all_that_won_is_tried_at_once_and_only_the_best_of_changes_that_exclude_each_other() -> None:

@@ -2,8 +2,9 @@
 
 ``NSYSX_TRIAL=W:N:S:P:B``: W steps to warm up, then N that are measured, or fewer (at least `_LEAST`) once they took S seconds (0:
 never fewer). Then the parameters and the losses are read. If the changes can be turned off and on, P pairs of blocks of B steps
-follow. At last trial-<pid>.json is written, and the process waits to be killed. Before that, nothing is read and nothing waits
-for the device. ``beat-<pid>`` holds the number of steps that were begun, as 8 bytes.
+follow. At last trial-<pid>.json is written, and the process waits to be killed. Before that, nothing is read by the host and
+nothing waits for the device; what the parameters are early on is computed between two steps of the warm-up. ``beat-<pid>`` holds
+the number of steps that were begun, as 8 bytes.
 """
 
 from __future__ import annotations
@@ -22,13 +23,14 @@ from . import changes
 from .blocks import Blocks
 from .interrupts import of_program
 from .timing import Timing
+from .weights import Weights
 
 #: Least number of measured steps, and of those that took many times S seconds.
 _LEAST, _LEAST_LONG, _MANY = 30, 5, 6
 #: How long a finished process waits to be killed (s).
 _WAIT_S = 60.0
-#: Numbers of a parameter that its projection covers.
-_PROJECTED = 65_536
+#: Parameters are looked at after so many steps, or after the warm-up if that is shorter: later, rounding may have grown.
+_EARLY = 5
 
 
 class Trial(Timing):
@@ -46,6 +48,7 @@ class Trial(Timing):
         self.pid = os.getpid()
         self.written = False
         self.optimizers: Callable[[], list[Any]] = list
+        self.weights = Weights(torch, self._living)
         self.watches: dict[str, changes.Watch] = {}
         self.losses: dict[str, list[Any]] = {"first": [], "last": []}
         self._lost_in = -1  # the step whose losses were kept last
@@ -67,6 +70,8 @@ class Trial(Timing):
         """Note that step ``index`` begins here or, with None, that the open one ends; after the last one, end the run."""
         if index is not None and self.blocks is not None:
             self.blocks.begin(index)
+        elif index is not None and index <= self.warm:
+            self._look_early(index)
         super().border(index)
         if index is None:
             if self._complete():
@@ -83,6 +88,11 @@ class Trial(Timing):
         for watch in self.watches.values():
             for work in (*watch.each_step, *watch.at_step.pop(index, ())):
                 work()
+
+    def _look_early(self, index: int) -> None:
+        """Keep what the parameters are before the first step of an optimizer, after it, and after `_EARLY` steps."""
+        if len(self.weights.points) < 2 or index == min(_EARLY, self.warm):
+            self.weights.keep(index)
 
     def _complete(self) -> bool:
         done = self.index + 1 - self.warm
@@ -176,14 +186,14 @@ class Trial(Timing):
             for work in watch.at_end:
                 work()
         results = self._context()
+        self.weights.keep(self.index + 1)
         try:
-            with self.torch.no_grad():
-                results["weights"] = self._weights()
-                results["losses"] = {which: [float(v) for v in kept] for which, kept in self.losses.items()}
+            results["weights"] = self.weights.record()
+            results["losses"] = {which: [float(v) for v in kept] for which, kept in self.losses.items()}
         except Exception as error:
             if of_program(error):
                 raise
-            results["weights"], results["why_no_weights"] = None, f"{type(error).__name__}: {error}"
+            results["weights"], results["why_no_results"] = None, f"{type(error).__name__}: {error}"
         return results
 
     def _context(self) -> dict[str, Any]:
@@ -206,21 +216,3 @@ class Trial(Timing):
 
     def _living(self) -> list[Any]:
         return [optimizer for ref in self.optimizers() if (optimizer := ref()) is not None]
-
-    def _weights(self) -> dict[str, list[float]]:
-        """Return norm and projection of each parameter of the optimizers, shape (parameters,).
-
-        The projection is the dot product of its first numbers with cos(0), cos(1), ...: two tensors of equal norm differ in it.
-        """
-        torch = self.torch
-        norms, projections = [], []
-        for optimizer in self._living():
-            for group in optimizer.param_groups:
-                for parameter in group["params"]:
-                    local = parameter.to_local() if hasattr(parameter, "to_local") else parameter
-                    flat = local.detach().reshape(-1)
-                    norms.append(torch.linalg.vector_norm(flat, dtype=torch.float64))
-                    part = flat[:_PROJECTED].double()
-                    wave = torch.arange(len(part), device=part.device, dtype=torch.float64).cos()
-                    projections.append(part @ wave)
-        return {"norms": [float(v) for v in norms], "projections": [float(v) for v in projections]}

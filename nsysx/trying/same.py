@@ -1,0 +1,171 @@
+"""Whether two runs compute the same: their parameters early on and at the end, and their losses.
+
+Rounding in another order grows from step to step, and nobody can tell from weights that are far apart after many steps whether it
+was that. After the first step it has not grown yet: then what the optimizer changed must agree to about half of its digits.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+#: Rounding may alter this much of the first update: the square root of the numbers' spacing, times this; of the first few, which it
+#: grows in, the fourth root. With AdamW and float32, 1.4e-3 and 0.07: rounding gave 1e-7 and 2e-4, a rate that is 1 % off 1e-2, no
+#: decay 4e-3. In bfloat16, 0.35: autocast gave 0.15.
+_TIMES = 4.0
+#: Differences are told from those of unchanged runs if they are so many times as large.
+_FACTOR = 10.0
+#: Weights that differ by more than this (relative) are not the same.
+_LEAST_DIFFERENCE = 1e-4
+#: Sums in float64 differ by this much by themselves (relative).
+_EXACT = 1e-12
+#: A loss so many times as high as all of the unchanged run is no longer learning.
+_DIVERGED = 2.0
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How far two runs are apart after the same steps, all relative; None where it is not known, infinite if not finite in one.
+
+    ``weights``: of all parameters together after the last measured step; ``early_weights``: after ``early_steps``. ``first_update``
+    and ``early_update``: in what the optimizer had changed until then, after its first step and after ``early_steps``; 1 is all of
+    it. ``loss``: in the last step.
+    """
+
+    weights: float | None = None
+    loss: float | None = None
+    early_steps: int | None = None
+    early_weights: float | None = None
+    first_update: float | None = None
+    early_update: float | None = None
+
+
+def difference(a: Mapping[str, Any], b: Mapping[str, Any]) -> Difference:
+    """Return how far run ``b`` is from run ``a``, from their records."""
+    loss = _loss(a, b)
+    old, new = _points(a), _points(b)
+    if not old or not new or list(old) != list(new) or a["steps"] != b["steps"]:
+        return Difference(loss=loss)
+    steps = list(old)
+    weights = _apart(old[steps[-1]], new[steps[-1]])
+    if len(steps) < 3:
+        return Difference(weights, loss)
+    begin, first, early = steps[0], steps[1], steps[-2]
+    updates = [_of_update(old, new, begin, steps) for steps in (first, early)]
+    return Difference(weights, loss, early, _apart(old[early], new[early]), *updates)
+
+
+def largest(every: Iterable[Difference]) -> Difference:
+    """Return the largest of each difference."""
+    every = list(every)
+    values = ([getattr(d, f.name) for d in every if getattr(d, f.name) is not None] for f in fields(Difference))
+    return Difference(*(max(v, default=None) for v in values))
+
+
+def of_unchanged(records: Sequence[Mapping[str, Any]]) -> Difference:
+    """Return the largest differences between two unchanged runs, one after the other, whichever of them is not finite."""
+    pairs = [*itertools.pairwise(records), *itertools.pairwise(records[::-1])]
+    return largest(difference(a, b) for a, b in pairs)
+
+
+def rounding(a: Mapping[str, Any], b: Mapping[str, Any]) -> tuple[float, str]:
+    """Return the relative spacing of the coarsest numbers that one of two runs computed with, and their name; (0, "") if unknown."""
+    kinds = [(w["epsilon"], w["numbers"]) for r in (a, b) if (w := r.get("weights")) and w.get("epsilon")]
+    return max(kinds, default=(0.0, ""))
+
+
+def beyond_rounding(seen: Difference, epsilon: float, unchanged: Difference) -> bool | None:
+    """Return whether runs are further apart than rounding and unchanged runs explain, None if that cannot be told.
+
+    It is told by the first update, and by that after a few steps: what rounding does until then grows, so more of it is allowed.
+    """
+    if not epsilon or seen.first_update is None or seen.early_update is None:
+        return None
+    if seen.early_update == 0 and seen.weights is not None:
+        return seen.weights > max(
+            _FACTOR * (unchanged.weights or 0.0), _LEAST_DIFFERENCE
+        )  # what was the same diverged later
+    limits = (_TIMES * epsilon**0.5, _TIMES * epsilon**0.25)
+    return any(
+        share > max(limit, _FACTOR * (noise or 0.0))
+        for share, limit, noise in zip(
+            (seen.first_update, seen.early_update), limits, (unchanged.first_update, unchanged.early_update), strict=True
+        )
+    )  # fmt: skip
+
+
+def computes_other(alters: str, seen: Difference, beyond: bool | None, unchanged: Difference) -> bool:
+    """Return whether a change alters results more than it should. A bound computes something else on purpose.
+
+    Of changes that alter rounding or random numbers nobody knows how much they should: see `diverged`.
+    """
+    if alters == "computation":
+        return True
+    if alters == "numerics" or seen.weights is None:
+        return False
+    return seen.weights > max(_FACTOR * (unchanged.weights or 0.0), _LEAST_DIFFERENCE) if beyond is None else beyond
+
+
+def diverged(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
+    """Return whether the loss of the last step of ``b`` is far above all losses that are known of ``a``."""
+    unchanged = [v for which in ("first", "last") for v in (a.get("losses") or {}).get(which) or []]
+    last = (b.get("losses") or {}).get("last") or []
+    return bool(unchanged and last) and min(unchanged) > 0 and max(last) > _DIVERGED * max(unchanged)
+
+
+def broken(seen: Difference) -> bool:
+    """Return whether a loss or a weight is not finite although it is without the change."""
+    return any(d is not None and math.isinf(d) for d in (seen.weights, seen.loss, seen.early_weights))
+
+
+def _points(record: Mapping[str, Any]) -> dict[int, Mapping[str, list[float]]]:
+    return {point["steps"]: point for point in (record.get("weights") or {}).get("points", ())}
+
+
+def _apart(old: Mapping[str, list[float]], new: Mapping[str, list[float]]) -> float | None:
+    """Return how far the parameters are apart, over their norm."""
+    if len(old["norms"]) != len(new["norms"]):
+        return None
+    if not all(map(math.isfinite, old["norms"])):
+        return None
+    if not all(map(math.isfinite, new["norms"])):
+        return float("inf")
+    norms = math.hypot(*old["norms"])
+    norms_differ = math.dist(old["norms"], new["norms"])
+    apart = max(norms_differ, _length(old, new))
+    return apart / norms if apart > _EXACT * norms else 0.0
+
+
+def _of_update(old: Mapping[int, Any], new: Mapping[int, Any], begin: int, after: int) -> float | None:
+    """Return how far the parameters are apart after some steps, over how far they are from where they began."""
+    apart = _apart(old[after], new[after])
+    if not apart or math.isinf(apart):
+        return apart
+    update = max(_length(runs[begin], runs[after]) for runs in (old, new))
+    return _length(old[after], new[after]) / update if update else None
+
+
+def _length(a: Mapping[str, list[float]], b: Mapping[str, list[float]]) -> float:
+    """Return the norm of a difference of all parameters, from their projections."""
+    if len(a["norms"]) != len(b["norms"]) or not a["norms"]:
+        return math.nan
+    return math.dist(a["projections"], b["projections"]) / math.sqrt(len(a["projections"]) / len(a["norms"]))
+
+
+def _loss(a: Mapping[str, Any], b: Mapping[str, Any]) -> float | None:
+    """Return the relative difference of the losses of the last step.
+
+    None if unknown or not finite in ``a``; infinite if not finite in ``b`` only.
+    """
+    old, new = ((r.get("losses") or {}).get("last") or [] for r in (a, b))
+    if not old or len(old) != len(new) or a["steps"] != b["steps"]:
+        return None
+    if not all(map(math.isfinite, old)):
+        return None
+    if not all(map(math.isfinite, new)):
+        return float("inf")
+    scale = max(max(map(abs, old)), max(map(abs, new)))
+    return max(abs(x - y) for x, y in zip(old, new, strict=True)) / scale if scale else 0.0
