@@ -59,7 +59,7 @@ class Limits:
 class Run:
     """What became of one run. ``records`` are those of all ranks that made steps, ``record`` stands for the job.
 
-    ``begun``: steps that began, also if the run was ended before it left a record.
+    ``begun``: steps that began, also if the run was ended before it left a record; ``waited_s``: how long ago the last of them was then.
 
     It has the times of the slowest rank, the weights and losses of the first one, which is the same in each run, and the peak
     memory of the rank that took most.
@@ -74,6 +74,7 @@ class Run:
     start_s: float
     no_torch: bool
     begun: int = 0
+    waited_s: float = 0.0
 
     @property
     def step_ns(self) -> float:
@@ -134,10 +135,10 @@ class Runner:
             began = time.time()
             process = self._start(folder, changes, plan)
             try:
-                outcome = self._watch(process, folder, plan, limits)
+                outcome, waited_s = self._watch(process, folder, plan, limits)
             finally:
                 end_completely(process, folder)
-            return self._result(process, folder, outcome, began)
+            return self._result(process, folder, outcome, began, waited_s)
 
     def environment(self, folder: Path, changes: Sequence[Change], plan: Plan) -> dict[str, str]:
         """Return the environment of a run: that of ``nsysx run`` without a profiler, and the changes."""
@@ -169,25 +170,27 @@ class Runner:
                 message = f"{self.command[0]}: {error.strerror}"
                 raise NsysxError(message, slug="not-executable", exit_code=EXIT_NOT_EXECUTABLE) from error
 
-    def _watch(self, process: subprocess.Popen[bytes], folder: Path, plan: Plan, limits: Limits) -> str:
-        """Wait until the steps are measured, the program has ended, or a limit is reached; return which."""
+    def _watch(self, process: subprocess.Popen[bytes], folder: Path, plan: Plan, limits: Limits) -> tuple[str, float]:
+        """Wait until the steps are measured, the program has ended, or a limit is reached; return which, and s since the last step."""
         steps, moved = 0, time.monotonic()
         while True:
             now = time.monotonic()
             if _all_ranks(folder):
-                return "measured"
+                return "measured", now - moved
             if process.poll() is not None:
-                return "ended"
+                return "ended", now - moved
             if (seen := _steps_begun(folder)) != steps:
                 steps, moved = seen, now
             limit = limits.start_s if not steps else limits.warm_up_s if steps <= plan.warm else limits.step_s
             if now - moved > limit:
-                return "hangs"
+                return "hangs", now - moved
             if now > limits.deadline:
-                return "late"
+                return "late", now - moved
             time.sleep(_POLL_S)
 
-    def _result(self, process: subprocess.Popen[bytes], folder: Path, outcome: str, began: float) -> Run:
+    def _result(
+        self, process: subprocess.Popen[bytes], folder: Path, outcome: str, began: float, waited_s: float
+    ) -> Run:
         records = _records(folder)
         reason = where = ""
         kind: Any = outcome
@@ -197,11 +200,13 @@ class Runner:
         elif outcome == "ended" and status:
             kind = "failed"
             reason, where = of_log(_tail(folder / "output"), status)
+        elif outcome == "ended" and not records:
+            reason = of_log(_tail(folder / "output"), status).reason
         record = _of_job(records)
         first = record.get("first_step_s") or time.time()
         lacks = not records and _no_torch(folder)
         begun = _steps_begun(folder)
-        return Run(kind, record, records, reason, where, time.time() - began, first - began, lacks, begun)
+        return Run(kind, record, records, reason, where, time.time() - began, first - began, lacks, begun, waited_s)
 
 
 def _records(folder: Path) -> list[dict[str, Any]]:

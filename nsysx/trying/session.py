@@ -166,8 +166,9 @@ class Session:
         run = self._run(())
         if run.outcome != "measured":
             alone = len(self.unchanged) < 2 and not any(tried.pairs for tried in self.tried)
-            why = run.reason or "it made no more steps"
-            raise _StopError(_not_again(run) if alone else f"the unchanged program could not be run again: {why}")
+            raise _StopError(
+                _not_again(run) if alone else f"the unchanged program could not be run again: {_silent(run)}"
+            )
         self._add_unchanged(run)
         return run
 
@@ -263,18 +264,13 @@ class Session:
             if len(self.unchanged) < 2 and not any(t.pairs for t in self.tried):
                 self.fresh = self._run_unchanged()  # is it the change, or does the program refuse a second start?
             trial.verdict, tried.done = "fails", True
-            trial.reason = run.reason or self._silent(run)
+            trial.reason = run.reason or _silent(run)
             trial.where = run.where or trial.where
         elif missing:
             trial.verdict, tried.done = "does_not_apply", True
             reasons = [f"{name}: {why}" if len(tried.changes) > 1 else why for name, why in missing]
             trial.reason = "; ".join(reasons) or "it took no effect"
         return None if tried.done else run
-
-    def _silent(self, run: Run) -> str:
-        if run.outcome == "hangs":
-            return f"it hangs: no step for {self.options.patience} s or more"
-        return f"it ended after {run.record.get('steps', 0)} steps"
 
     # ---- verdicts ---------------------------------------------------------------------------------------------------
 
@@ -342,8 +338,14 @@ def _spread(run: Run) -> tuple[float, float]:
 
 def _not_again(run: Run) -> str:
     """Return that the program cannot be started a second time."""
-    why = run.reason or "it made fewer steps"
-    return f"the program ran once, but not again: {why}{f' at {run.where}' if run.where else ''}"
+    return f"the program ran once, but not again: {_silent(run)}{f' at {run.where}' if run.where else ''}"
+
+
+def _silent(run: Run) -> str:
+    """Return why a run has no measured steps, also where it does not say so itself."""
+    if run.outcome == "hangs":
+        return f"it hangs: no step for {run.waited_s:.0f} s after {several(run.begun, 'step')}"
+    return run.reason or f"it ended after {several(run.begun, 'step')}, with exit code 0"
 
 
 def _no_steps(message: str, hint: str) -> NsysxError:

@@ -1,4 +1,4 @@
-"""``nsysx try`` on real programs: real processes on the CPU, real changes, and changes that hang, crash or compute something else."""
+"""``nsysx try`` on real programs: real processes on the CPU, real changes, and changes that crash or compute something else."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -37,18 +38,19 @@ for i in range({steps}):
 open("ended", "w").close()
 """
 )
+#: The same, updated by hand: making an optimizer loads the compiler, which takes as long as loading torch.
+BY_HAND = (
+    HEAD
+    + """
+net = nn.Sequential(*[nn.Linear(8, 8) for _ in range(60)])
+x = torch.randn(4, 8)
+for i in range({steps}):
+    net(x).square().mean().backward()
+    for p in net.parameters(): p.data -= 1e-3 * p.grad; p.grad = None
+"""
+)
 #: Changes that misbehave: one file of the kind that stands in the probe's folder.
 BAD = """
-import time
-def hang(torch, watch):
-    watch.took(here=False)
-    watch.at_step.setdefault(12, []).append(lambda: time.sleep(600))
-def crash(torch, watch):
-    watch.took(here=False)
-    step = torch.optim.Optimizer.zero_grad
-    def zero_grad(self, *args, **kwargs):
-        raise RuntimeError("output of a CUDA graph overwritten")
-    torch.optim.Optimizer.zero_grad = zero_grad
 def nans(torch, watch):
     watch.took(here=False)
     square = torch.Tensor.square
@@ -59,7 +61,7 @@ def greedy(torch, watch):
     watch.took(here=False)
     square = torch.Tensor.square
     torch.Tensor.square = lambda self: square(self) + torch.empty(1 << 60)
-CHANGES = tuple(Change(f.__name__, f.__name__, "", f) for f in (hang, crash, nans, never, greedy))
+CHANGES = tuple(Change(f.__name__, f.__name__, "", f) for f in (nans, never, greedy))
 """
 
 
@@ -96,15 +98,15 @@ def readable(path: Path) -> bytes:
         return b""
 
 
-def test_what_helps_wins_and_what_hangs_crashes_or_breaks_the_training_never_does(
+def test_what_helps_wins_and_what_crashes_or_breaks_the_training_never_does(
     tried: Try, tmp_path: Path, recorded: Samples
 ) -> None:
     """The report of the program is found by its command, and its page shows what was measured."""
     shutil.copy(recorded.report("tiny_stack"), tmp_path / "mine.sqlite")
     (tmp_path / "mine.run.json").write_text(json.dumps({"command": PYTHON}))
-    names = ("fused", "hang", "crash", "nans", "never", "greedy", "tf32")
+    names = ("fused", "nans", "never", "greedy", "tf32")
     words = [word for name in names for word in ("--change", name)]
-    options = ("--steps", "10", "--pairs", "2", "--patience", "10", "--together", "--html", "page.html")
+    options = ("--steps", "10", "--pairs", "2", "--together", "--html", "page.html")
     long = TRAIN.replace("{steps}", "4000")  # the shorter a step, the more of them make a block
     code, result, said = tried(long, *words, *options)
     assert code == 0 and result["schema"] == "nsysx.try/1", said
@@ -118,12 +120,8 @@ def test_what_helps_wins_and_what_hangs_crashes_or_breaks_the_training_never_doe
         and "fused=True" in fused["paste"]
     )
     assert fused["weights_difference"] < 1e-4 and result["baseline"]["weights_difference"] == 0
-    assert trials["hang"]["verdict"] == "fails" and "no step for 10 s" in trials["hang"]["reason"]
-    assert trials["crash"]["verdict"] == "fails"
-    assert trials["crash"]["reason"] == "RuntimeError: output of a CUDA graph overwritten"
-    assert trials["crash"]["where"].endswith("train.py:10"), "the program's line, not that of torch or of the change"
     assert trials["greedy"]["verdict"] == "fails" and "allocate" in trials["greedy"]["reason"]
-    assert trials["greedy"]["where"].endswith("train.py:10")
+    assert trials["greedy"]["where"].endswith("train.py:10"), "the program's line, not that of torch or of the change"
     assert trials["nans"]["verdict"] == "fails" and "finite" in trials["nans"]["reason"]
     assert trials["never"]["verdict"] == "does_not_apply" and trials["never"]["reason"] == "there is no moon"
     assert trials["tf32"]["verdict"] == "does_not_apply" and "no GPU" in trials["tf32"]["reason"]
@@ -133,7 +131,7 @@ def test_what_helps_wins_and_what_hangs_crashes_or_breaks_the_training_never_doe
     assert "mine.sqlite was recorded of this command" in said
     assert json.loads((tmp_path / "mine.try.json").read_text()) == result
     page = (tmp_path / "page.html").read_text()
-    assert "crash: fails: RuntimeError: output of a CUDA graph overwritten" in page and "there is no moon" not in page
+    assert "greedy: fails: RuntimeError" in page and "there is no moon" not in page
     (one,) = [t for t in tried_beside(tmp_path / "mine.sqlite") if t.change == "fused"]
     assert one.then_ns == round(fused["step_ns"])
 
@@ -142,7 +140,7 @@ def test_what_helps_wins_and_what_hangs_crashes_or_breaks_the_training_never_doe
     ("program", "expected"),
     [
         ("import torch\nfor i in range(3): torch.ones(1)", "made no step"),
-        (TRAIN.replace("{steps}", "1"), "made 1 step,"),
+        (BY_HAND.replace("{steps}", "1"), "made 1 step,"),
         ("print('no torch')", "imports no torch"),
         ("raise ValueError('no data')", "ValueError: no data"),
         ("name = input('name? ')", "asks on stdin"),
@@ -150,21 +148,54 @@ def test_what_helps_wins_and_what_hangs_crashes_or_breaks_the_training_never_doe
     ],
 )  # fmt: skip
 def test_what_cannot_be_measured_is_said_in_one_line(tried: Try, program: str, expected: str) -> None:
-    code, result, said = tried(program, "--change", "nothing", "--budget", "4s" if "3600" in program else "5m")
+    code, result, said = tried(program, "--change", "nothing", "--budget", "1s" if "3600" in program else "5m")
     assert code == 4 and not result
     error = [line for line in said.splitlines() if "error" in line]
     assert len(error) == 1 and expected in error[0], said
     assert "Traceback" not in said
 
 
-def test_a_program_that_refuses_a_second_start_is_not_the_changes_fault(tried: Try) -> None:
-    """A lock file, a port in use: the second start fails, whatever is changed in it. What the first one gave is kept."""
-    lock = "import os, sys\nif os.path.exists('lock'): raise OSError('another one runs')\nopen('lock', 'w').close()\n"
-    code, result, said = tried(lock + TRAIN, "--change", "nothing", "--steps", "5")
+#: A program that takes a lock file, or whose worker holds its port; the worker may have got away from those who would end it.
+LOCKED = "import os, sys\nif os.path.exists('lock'): raise OSError('another one runs')\nopen('lock', 'w').close()\n"
+LISTENS = """
+import os, socket, subprocess, sys
+port = socket.socket(); port.bind(("127.0.0.1", {port})); port.listen()
+environ = {{}} if {away} else None
+worker = subprocess.Popen(["sleep", "600"], pass_fds=[port.fileno()], start_new_session=True, env=environ, executable="/bin/sleep")
+print(worker.pid, file=open("workers", "a"))
+"""
+
+
+@pytest.fixture
+def port() -> int:
+    """A port that nobody has."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+@pytest.mark.parametrize("why", ["another one runs", "Address already in use"])
+def test_a_program_that_refuses_a_second_start_is_not_the_changes_fault(
+    tried: Try, tmp_path: Path, port: int, why: str
+) -> None:
+    """A lock file that is left behind, a port that a worker still holds. What the first start gave is kept."""
+    refuses = LOCKED if "runs" in why else LISTENS.format(port=port, away=True)
+    try:
+        code, result, said = tried(refuses + BY_HAND, "--change", "nothing", "--steps", "5")
+    finally:
+        for pid in readable(tmp_path / "workers").split():
+            os.kill(int(pid), signal.SIGKILL)
     assert code == 4 and result["baseline"]["runs"] == 1 and result["trials"][0]["verdict"] == "cannot_tell"
     errors = [line for line in said.splitlines() if "error" in line]
-    assert len(errors) == 1 and "ran once, but not again: OSError: another one runs at " in errors[0], said
-    assert errors[0].rstrip(".").endswith("train.py:2")
+    assert len(errors) == 1 and "ran once, but not again: OSError: " in errors[0] and why in errors[0], said
+    assert errors[0].rstrip(".").endswith("train.py:2" if "runs" in why else "train.py:3")
+
+
+def test_a_worker_that_holds_a_port_is_ended_before_the_next_start(tried: Try, tmp_path: Path, port: int) -> None:
+    program = LISTENS.format(port=port, away=False) + BY_HAND.replace("{steps}", "4000")
+    code, result, said = tried(program, "--change", "nothing", "--steps", "5", "--pairs", "2")
+    assert code == 0 and not result["stopped"] and result["trials"][0]["pairs"] == 8, said
+    assert len(readable(tmp_path / "workers").split()) == 2 and not trials_in(tmp_path)
 
 
 def test_wrong_words_are_told(tried: Try) -> None:
@@ -183,7 +214,7 @@ WITHOUT_POLARS = "import sys; sys.modules['polars'] = None; from nsysx.__main__ 
 
 
 def test_an_interrupt_ends_the_run_and_prints_what_is_known(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text('print("began", file=open("runs", "a"))' + TRAIN.replace("{steps}", "100000"))
+    (tmp_path / "train.py").write_text('print("began", file=open("runs", "a"))' + BY_HAND.replace("{steps}", "100000"))
     options = ["--change", "nothing", "--steps", "5", "-y", "--json", "known.json"]
     words = [sys.executable, "-c", WITHOUT_POLARS, "try", *options, "--"]
     session = subprocess.Popen(
