@@ -17,7 +17,6 @@ import pytest
 from nsysx.inject.nsysx_probe import changes
 from nsysx.inject.nsysx_probe.changes import threads
 from nsysx.trying.run import Limits, Plan, Run, Runner
-from nsysx.trying.same import difference
 
 HEAD = """
 import os, sys, time, torch
@@ -48,10 +47,10 @@ class Slow(torch.utils.data.Dataset):
     def __getitem__(self, i):
         time.sleep(0.02)
         return torch.full((4,), float(i))
-net = nn.Linear(4, 1); opt = torch.optim.SGD(net.parameters(), lr=1e-6)
+net = nn.Linear(4, 1)
 for batch in torch.utils.data.DataLoader(Slow(), batch_size=4):
-    opt.zero_grad(); net(batch).mean().backward(); opt.step()
-"""
+    loss = net(batch).square().mean(); """
+    + BY_HAND.replace("1e-2", "1e-9")
 )
 PARALLEL = (
     HEAD
@@ -136,21 +135,26 @@ def test_a_read_is_answered_from_the_step_before(ran: Ran, tmp_path: Path) -> No
 
 
 def test_changes_are_turned_off_and_on_in_blocks_of_one_run(ran: Ran, tmp_path: Path) -> None:
-    """In the blocks without them the program is what it was: its own arguments, a gradient that is zeroed, a collector that runs."""
-    told = "    print(opt.param_groups[0]['fused'], gc.isenabled(), grads, file=open('told', 'a'))\n"
-    loop = LOOP.replace("lr=1e-3)", "lr=1e-3, momentum=0.9)").replace("range(40)", "range(200)")
+    """In the blocks without them the program is what it was: its own arguments, a gradient that is zeroed, a collector that runs.
+
+    It ends in its blocks, and is measured all the same.
+    """
+    told = (
+        "    last = net.weight.is_contiguous(memory_format=torch.channels_last)\n"
+        "    print(opt.param_groups[0]['fused'], gc.isenabled(), grads, last, file=open('told', 'a'))\n"
+    )
+    loop = LOOP.replace("lr=1e-3)", "lr=1e-3, momentum=0.9)").replace("4, 8", "2, 3, 8, 8").replace("(40)", "(61)")
     loop = loop.replace("opt.zero_grad();", "opt.zero_grad(set_to_none=False); grads = net.weight.grad is not None;")
-    program = f"import gc\n{HEAD}net = nn.Linear(8, 8)\n{loop}{told}"
-    names = ("fused", "set-to-none", "gc-freeze")
-    made = ran(program, *names, plan=Plan(3, 10, 0.0, 8, 3))
+    program = f"import gc\n{HEAD}net = nn.Conv2d(3, 8, 3)\n{loop}{told}"
+    names = ("fused", "set-to-none", "gc-freeze", "channels-last")
+    made = ran(program, *names, plan=Plan(3, 10, 0.0, 9, 3))
     assert took(made).keys() == set(names) and all(took(made).values())
-    assert len(made.block_pairs) == 8 and made.record["steps"] == 13, "the blocks come after the measured steps"
+    assert len(made.block_pairs) in (7, 8) and made.record["steps"] == 13, "the blocks come after the measured steps"
     steps = (tmp_path / "told").read_text().splitlines()
-    on, off = "True False False", "None True True"
+    on, off = "True False False True", "None True True False"
     assert steps[3:13] == [on] * 10
-    blocks = [off, on, on, off] * 4
     # What a block's last step leaves, its gradients, is seen in the first step of the next one.
-    assert [steps[13 + 3 * n + 1] for n in range(16)] == blocks
+    assert [steps[13 + 3 * n + 1] for n in range(16)] == [off, on, on, off] * 4
 
 
 def test_compile_compiles_a_network_whose_forward_is_torchs_own(ran: Ran) -> None:
@@ -160,17 +164,6 @@ def test_compile_compiles_a_network_whose_forward_is_torchs_own(ran: Ran) -> Non
     assert took(made) == {"compile": 1}, made.record["changes"]
     assert made.start_ns > 1e8, "compiling takes its time in the first step"
     assert all(0 < norm < 10 for point in made.record["weights"]["points"] for norm in point["norms"])
-
-
-def test_the_weights_of_convolutions_become_channels_last(ran: Ran, tmp_path: Path) -> None:
-    last = "    print(net.weight.is_contiguous(memory_format=torch.channels_last), file=open('last', 'a'))\n"
-    loop = "for i in range(40):\n    loss = net(torch.randn(2, 3, 8, 8)).square().mean(); " + BY_HAND
-    program = f"{HEAD}net = nn.Conv2d(3, 8, 3)\n{loop}{last}"
-    made = ran(program, "channels-last", plan=Plan(3, 10, 0.0, 8, 3))
-    assert took(made) == {"channels-last": 1}, "a program that ends in its blocks is measured"
-    assert 3 <= len(made.block_pairs) < 8
-    steps = (tmp_path / "last").read_text().split()
-    assert set(steps[:13]) == {"True"} and set(steps[13:]) == {"True", "False"}, "blocks follow"
 
 
 LOOP = """
@@ -184,7 +177,8 @@ def test_workers_are_faster_than_a_slow_sample(ran: Ran) -> None:
     unchanged, workers = ran(SLOW), ran(SLOW, "loader-workers")
     assert took(workers) == {"loader-workers": 1}
     assert workers.step_ns < 0.8 * unchanged.step_ns, "samples sleep, so that a busy machine changes little"
-    assert difference(unchanged.record, workers.record).weights == 0, "the batches are the same"
+    assert len(unchanged.record["losses"]["last"]) == 1
+    assert unchanged.record["losses"] == workers.record["losses"], "the batches are the same"
 
 
 def test_all_ranks_change_and_stop_together(ran: Ran) -> None:

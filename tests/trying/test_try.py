@@ -98,14 +98,11 @@ def readable(path: Path) -> bytes:
         return b""
 
 
-def test_what_helps_wins_and_what_crashes_or_breaks_the_training_never_does(
-    tried: Try, tmp_path: Path, recorded: Samples
-) -> None:
+def test_what_helps_wins_and_is_left_beside_the_report(tried: Try, tmp_path: Path, recorded: Samples) -> None:
     """The report of the program is found by its command, and its page shows what was measured."""
     shutil.copy(recorded.report("tiny_stack"), tmp_path / "mine.sqlite")
     (tmp_path / "mine.run.json").write_text(json.dumps({"command": PYTHON}))
-    names = ("fused", "nans", "never", "greedy", "tf32")
-    words = [word for name in names for word in ("--change", name)]
+    words = ("--change", "fused", "--change", "tf32")
     options = ("--steps", "10", "--pairs", "2", "--together", "--html", "page.html")
     long = TRAIN.replace("{steps}", "4000")  # the shorter a step, the more of them make a block
     code, result, said = tried(long, *words, *options)
@@ -119,11 +116,8 @@ def test_what_helps_wins_and_what_crashes_or_breaks_the_training_never_does(
         and fused["where"].endswith("train.py:7")
         and "fused=True" in fused["paste"]
     )
-    assert fused["weights_difference"] < 1e-4 and result["baseline"]["weights_difference"] == 0
-    assert trials["greedy"]["verdict"] == "fails" and "allocate" in trials["greedy"]["reason"]
-    assert trials["greedy"]["where"].endswith("train.py:10"), "the program's line, not that of torch or of the change"
-    assert trials["nans"]["verdict"] == "fails" and "finite" in trials["nans"]["reason"]
-    assert trials["never"]["verdict"] == "does_not_apply" and trials["never"]["reason"] == "there is no moon"
+    assert fused["weights_difference"] < 1e-4 and fused["early_update_difference"] < 1e-3
+    assert result["baseline"]["weights_difference"] in (None, 0), "asked only where those with a change differ"
     assert trials["tf32"]["verdict"] == "does_not_apply" and "no GPU" in trials["tf32"]["reason"]
     assert result["together"] is None, "one winner alone is not tried again"
     assert not (tmp_path / "ended").exists(), "each run is ended as soon as its steps are measured"
@@ -131,7 +125,7 @@ def test_what_helps_wins_and_what_crashes_or_breaks_the_training_never_does(
     assert "mine.sqlite was recorded of this command" in said
     assert json.loads((tmp_path / "mine.try.json").read_text()) == result
     page = (tmp_path / "page.html").read_text()
-    assert "greedy: fails: RuntimeError" in page and "there is no moon" not in page
+    assert "fused: " in page and "the program used no GPU" not in page
     (one,) = [t for t in tried_beside(tmp_path / "mine.sqlite") if t.change == "fused"]
     assert one.then_ns == round(fused["step_ns"])
 
@@ -191,11 +185,25 @@ def test_a_program_that_refuses_a_second_start_is_not_the_changes_fault(
     assert errors[0].rstrip(".").endswith("train.py:2" if "runs" in why else "train.py:3")
 
 
-def test_a_worker_that_holds_a_port_is_ended_before_the_next_start(tried: Try, tmp_path: Path, port: int) -> None:
+def test_what_crashes_or_breaks_the_training_fails_and_a_worker_is_ended_before_the_next_start(
+    tried: Try, tmp_path: Path, port: int
+) -> None:
+    """The worker holds the program's port: where it still lived, the second start would fail, whatever is changed."""
     program = LISTENS.format(port=port, away=False) + BY_HAND.replace("{steps}", "4000")
-    code, result, said = tried(program, "--change", "nothing", "--steps", "5", "--pairs", "2")
-    assert code == 0 and not result["stopped"] and result["trials"][0]["pairs"] == 8, said
-    assert len(readable(tmp_path / "workers").split()) == 2 and not trials_in(tmp_path)
+    names = ("nans", "never", "greedy")
+    code, result, said = tried(
+        program, *(word for name in names for word in ("--change", name)), "--steps", "5", "--pairs", "2"
+    )
+    trials = {t["change"]: t for t in result["trials"]}
+    assert code == 0 and not result["stopped"], said
+    assert trials["nans"]["verdict"] == "fails" and "finite" in trials["nans"]["reason"]
+    assert trials["never"]["verdict"] == "does_not_apply" and trials["never"]["reason"] == "there is no moon"
+    assert trials["greedy"]["verdict"] == "fails" and "allocate" in trials["greedy"]["reason"]
+    line = next(n for n, text in enumerate(program.splitlines(), 1) if "backward" in text)
+    assert trials["greedy"]["where"].endswith(f"train.py:{line}"), (
+        "the program's line, not that of torch or of the change"
+    )
+    assert len(readable(tmp_path / "workers").split()) >= 4 and not trials_in(tmp_path)
 
 
 def test_wrong_words_are_told(tried: Try) -> None:
