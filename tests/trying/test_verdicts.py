@@ -223,6 +223,47 @@ def test_what_is_measured_is_kept_when_the_unchanged_program_fails_later() -> No
     assert "address already in use" in result.stopped and result.trials[0].pairs >= 1
 
 
+@pytest.mark.parametrize(
+    ("outcome", "more", "said"),
+    [
+        ("hangs", {"begun": 1, "waited_s": 61.2}, "it hangs: no step for 61 s after 1 step"),
+        ("ended", {"reason": "it ended with exit code 0; its last line: one runs"}, "its last line: one runs"),
+        ("ended", {"begun": 4}, "it ended after 4 steps"),
+    ],
+)  # fmt: skip
+def test_a_second_start_that_fails_silently_is_not_the_changes_fault(
+    outcome: Any, more: dict[str, Any], said: str
+) -> None:
+    session, order = scripted(lambda _made: 1e6)
+    run = session.runner.run
+
+    def once(made: Any, plan: Any, limits: Any) -> Run:
+        done = run(made, plan, limits)
+        return done if len(order) == 1 else replace(done, outcome=outcome, record={}, records=[], **more)
+
+    session.runner.run = once  # type: ignore[method-assign]
+    result = session.measure()
+    assert result.stopped.startswith("the program ran once, but not again: ") and said in result.stopped
+    assert result.baseline.runs == 1 and result.trials[0].verdict == "cannot_tell" and not result.measured()
+
+
+def test_a_change_that_hangs_fails_and_the_others_are_tried() -> None:
+    session, _ = scripted(lambda _made: 1e6, ("compile", "nothing"))
+    run = session.runner.run
+
+    def hangs(made: Any, plan: Any, limits: Any) -> Run:
+        done = run(made, plan, limits)
+        compiled = any(c.name == "compile" for c in made)
+        return replace(done, outcome="hangs", record={}, records=[], begun=12, waited_s=70.0) if compiled else done
+
+    session.runner.run = hangs  # type: ignore[method-assign]
+    trials = {t.change: t for t in session.measure().trials}
+    assert (
+        trials["compile"].verdict == "fails" and trials["compile"].reason == "it hangs: no step for 70 s after 12 steps"
+    )
+    assert trials["nothing"].verdict == "same"
+
+
 @pytest.mark.parametrize("lost_run", [2, 3])  # of the unchanged ones, of which the first only looks how long a step is
 def test_a_change_is_not_blamed_for_losses_that_are_not_finite_without_it(lost_run: int) -> None:
     """One unchanged run has such a loss, and so has each changed run after it."""
