@@ -12,6 +12,10 @@ from nsysx.replay import costs
 from tests.examples import examples
 from tests.samples import PAIRS, Samples
 
+# Each worker of pytest-xdist, and each program that a test starts, computes on one core: networks here are so small that a second
+# thread only waits, which took more than half of the processor time of the tests with PyTorch.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 settings.register_profile("same", derandomize=True, deadline=None, max_examples=examples(50))
 settings.register_profile("search", derandomize=False, deadline=None, max_examples=examples(100))
 settings.load_profile("same")

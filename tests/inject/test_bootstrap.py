@@ -28,18 +28,21 @@ for _ in range(5):
 print(sorted(vars(torch.__loader__)), [getattr(f, "__name__", type(f).__name__) for f in sys.meta_path])
 """
 WAYS = {
-    "asked before": """
-import importlib.util
+    "asked before, copied and pickled": """
+import copy, importlib.util, pickle
 a, b = importlib.util.find_spec("torch"), importlib.util.find_spec("torch")
 print(a == b, type(a.loader).__name__)
+print(copy.deepcopy(a).loader == a.loader, pickle.loads(pickle.dumps(a.loader)) == a.loader)
 import torch
 """,
-    "asked by pkgutil": """
+    "asked by pkgutil, reloaded later": """
 import pkgutil
 print(next(m.name for m in pkgutil.iter_modules() if m.name == "torch"))
 print(type(pkgutil.resolve_name("importlib.util").find_spec("torch").loader).__name__)
 import importlib
 torch = importlib.import_module("torch")
+import torch.version
+importlib.reload(torch.version)
 """,
     "loaded by hand": """
 import importlib.util
@@ -47,12 +50,6 @@ spec = importlib.util.find_spec("torch")
 importlib.util.find_spec("torch")
 torch = sys.modules["torch"] = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(torch)
-""",
-    "copied and pickled": """
-import copy, importlib.util, pickle
-spec = importlib.util.find_spec("torch")
-print(copy.deepcopy(spec).loader == spec.loader, pickle.loads(pickle.dumps(spec.loader)) == spec.loader)
-import torch
 """,
     "lazily": """
 import importlib.util
@@ -79,13 +76,6 @@ except ImportError as error:
 for name in [n for n in sys.modules if n.partition(".")[0] == "torch"]:
     del sys.modules[name]
 import torch
-""",
-    "reloaded later": """
-import importlib, importlib.util
-importlib.util.find_spec("torch")
-import torch
-import torch.version
-importlib.reload(torch.version)
 """,
     "past the finder": """
 from importlib.machinery import PathFinder
