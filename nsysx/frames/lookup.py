@@ -21,11 +21,13 @@ _BLOCK = 1 << 16
 
 def _coding(column: pl.Series) -> tuple[list[str | None], I64, npt.NDArray[np.uint32]]:
     """Return the distinct names of a categorical column (None first), code -> index of its name, and the code of each row."""
-    physical = column.to_physical()
-    most = physical.max()
-    if not isinstance(most, int):
+    nulls = column.null_count()
+    if nulls == len(column):
         return [None], np.zeros(1, np.int64), np.zeros(len(column), np.uint32)
-    code = (physical.fill_null(most + 1) if column.null_count() else physical).to_numpy()
+    physical = pl.first().to_physical()
+    whole = physical.fill_null(physical.max() + 1) if nulls else physical
+    code = column.to_frame().select(whole).to_series().to_numpy()
+    most = int(code.max()) - bool(nulls)
     rows = np.full(most + 2, -1)
     numbers = np.arange(min(len(code), _BLOCK))
     for first in range(0, len(code), _BLOCK):
@@ -34,7 +36,13 @@ def _coding(column: pl.Series) -> tuple[list[str | None], I64, npt.NDArray[np.ui
     used = np.flatnonzero(rows[:-1] >= 0)
     dense = np.zeros(most + 2, np.int64)
     dense[used] = np.arange(1, len(used) + 1)
-    return [None, *column.gather(rows[used]).cast(pl.String).to_list()], dense, code
+    return [None, *_rows(column, rows[used]).cast(pl.String).to_list()], dense, code
+
+
+def _rows(column: pl.Series, row: npt.NDArray[np.integer[Any]]) -> pl.Series:
+    """Return the values at the given rows. ``column.gather`` makes a query of it, which takes 0.1 ms."""
+    values: pl.Series = column[pl.Series(row.astype(np.uint32))]
+    return values
 
 
 def distinct(column: pl.Series) -> tuple[list[str | None], I64]:
@@ -53,8 +61,7 @@ def changed(column: pl.Series, change: Callable[[str], str | None]) -> pl.Series
     """Return a categorical column with ``change`` applied to each distinct name once; null stays null."""
     names, dense, code = _coding(column)
     words = pl.Series([None if n is None else change(n) for n in names], dtype=pl.String).cast(pl.Categorical)
-    changed: pl.Series = words.gather(pl.Series(dense.astype(np.uint32)[code]))
-    return changed
+    return _rows(words, dense.astype(np.uint32)[code])
 
 
 def coded(column: pl.Series, values: Mapping[str, int], default: int = -1) -> I64:
@@ -77,19 +84,19 @@ def named(names: Sequence[str | None], index: Labels) -> pl.Series:
     words = pl.Series([*names, None], dtype=pl.String).cast(pl.Categorical)
     rows = index.astype(np.uint32)  # a copy, in which -1 is the largest number
     np.minimum(rows, len(names), out=rows)
-    chosen: pl.Series = words.gather(pl.Series(rows))
-    return chosen
+    return _rows(words, rows)
 
 
 def at(column: pl.Series, row: I64) -> pl.Series:
     """Return the values at the given rows; row -1 gives null."""
     missing = row < 0
     if not missing.any():
-        return column.gather(row)
+        return _rows(column, row)
     if not len(column):
-        return pl.Series(column.name, [None], dtype=column.dtype).gather(np.zeros(len(row), np.int64))
-    rows = pl.Series(np.maximum(row, 0)).set(pl.Series(missing), None)
-    return column.gather(rows)
+        nothing: pl.Series = pl.Series(column.name, [None], dtype=column.dtype).new_from_index(0, len(row))
+        return nothing
+    values: pl.Series = column[pl.Series(np.maximum(row, 0).astype(np.uint32)).set(pl.Series(missing), None)]
+    return values
 
 
 def _order(

@@ -33,3 +33,36 @@ def test_parts_are_the_rows_of_each_combination_in_their_order_and_no_copy_where
     [(key, part)] = lookup.parted(alike, "process", "device").items()
     assert key == (7, 1) and part is alike
     assert lookup.parted(frame.clear(), "process") == {}
+
+
+def test_rows_are_looked_up_with_none_all_or_some_missing() -> None:
+    names = pl.Series("name", ["b", None, "a", "b"], dtype=pl.Categorical)
+
+    def at(column: pl.Series, *row: int) -> list[str | None]:
+        return lookup.at(column, np.array(row, np.int64)).cast(pl.String).to_list()
+
+    assert at(names) == []
+    assert at(names, 3, 1, 2) == ["b", None, "a"]
+    assert at(names, -1, 0) == [None, "b"]
+    assert at(names, -1, -1) == [None, None]
+    assert at(names.clear(), -1) == [None] and at(names.clear()) == []
+
+
+def test_work_on_names_is_done_once_per_name_also_where_rows_or_all_are_null() -> None:
+    names = pl.Series("name", ["b", None, "a", "b"], dtype=pl.Categorical)
+    seen: list[str] = []
+
+    def upper(name: str) -> str | None:
+        seen.append(name)
+        return name.upper() if name == "b" else None
+
+    assert lookup.changed(names, upper).to_list() == ["B", None, None, "B"]
+    assert sorted(seen) == ["a", "b"]
+    assert lookup.coded(names, {"b": 7}).tolist() == [7, -1, -1, 7]
+    assert lookup.matching(names, "[a]").tolist() == [False, False, True, False]
+    assert lookup.distinct(names)[1].tolist() == [2, 0, 1, 2]
+    for none in (names.clear(), pl.Series("name", [None, None], dtype=pl.Categorical)):
+        assert lookup.distinct(none)[0] == [None] and not lookup.matching(none, "").any()
+        assert lookup.changed(none, upper).to_list() == [None] * len(none)
+    assert lookup.named(["x", "y"], np.array([1, -1, 0])).to_list() == ["y", None, "x"]
+    assert lookup.named([], np.array([-1])).to_list() == [None]
