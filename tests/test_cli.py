@@ -486,6 +486,22 @@ def test_a_process_ends_at_once_but_not_before_its_cleaners_ran() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (7, "told cleaned\n", "")
 
 
+def test_a_command_imports_no_other_command() -> None:
+    code = (
+        "import sys\nfrom nsysx.cli import process as cli\nsys.argv[1:] = WORDS\n"
+        "try:\n    cli.main()\nexcept SystemExit:\n    from nsysx.cli.app import COMMANDS\n"
+        "    print(*(c for c in COMMANDS if f'nsysx.cli.{c}'.replace('.try', '.try_') in sys.modules))\n"
+    )
+    for words, imported in (
+        (["report", "none.sqlite"], "report"),
+        (["-v", "report", "none.sqlite"], "run report compare"),
+    ):
+        said = subprocess.run(
+            [sys.executable, "-c", code.replace("WORDS", repr(words))], capture_output=True, text=True
+        )
+        assert said.stdout.startswith(imported) and (len(said.stdout.split()) == 1) == (words[0] == "report"), said
+
+
 def test_polars_is_imported_after_its_threads_are_limited() -> None:
     code = (
         "import sys\nfrom nsysx.cli import process as cli\nfrom nsysx.ranks import parallel_reading as jobs\n"

@@ -16,7 +16,7 @@ import nsysx
 from nsysx import api, pipeline
 from nsysx.cli import declared as cli
 from nsysx.cli import process
-from nsysx.cli.app import app
+from nsysx.cli.app import command_line
 from nsysx.comparing import inputs
 from nsysx.option import Declared, Option, declared
 from nsysx.reading import inputs as named_inputs
@@ -122,7 +122,7 @@ def test_the_probe_is_told_what_it_needs(tmp_path: Path) -> None:
 
 def commands() -> dict[str, set[str]]:
     """Return the parameters of each command as the command line has them."""
-    group: Any = typer.main.get_command(app)
+    group: Any = typer.main.get_command(command_line())
     return {name: {p.name for p in command.params} for name, command in group.commands.items()}
 
 

@@ -19,7 +19,7 @@ import click
 import pytest
 import typer.main
 
-from nsysx.cli.app import app
+from nsysx.cli.app import command_line
 from tests.comparing.test_commands import call
 from tests.reports import training
 
@@ -58,7 +58,7 @@ def test_there_is_something_to_run() -> None:
 
 
 def parsed(words: list[str]) -> None:
-    group = typer.main.get_command(app)
+    group = typer.main.get_command(command_line())
     name, *rest = words
     group.commands[name].make_context(name, list(rest))  # type: ignore[attr-defined]
 
@@ -69,7 +69,7 @@ def test_what_needs_a_machine_is_at_least_right(words: list[str]) -> None:
 
 
 def test_every_command_has_examples_in_its_help_and_they_are_right() -> None:
-    group = typer.main.get_command(app)
+    group = typer.main.get_command(command_line())
     for name in group.commands:  # type: ignore[attr-defined]
         room = importlib.import_module(f"nsysx.cli.{'try_' if name == 'try' else name}")
         assert room.EXAMPLES
@@ -132,7 +132,7 @@ def test_every_command_of_the_readme_runs(
 
 
 def test_every_option_is_documented_in_help_or_readme() -> None:
-    group = typer.main.get_command(app)
+    group = typer.main.get_command(command_line())
     for name, command in group.commands.items():  # type: ignore[attr-defined]
         assert command.help, name
         for parameter in command.params:

@@ -2,31 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import importlib
+from collections.abc import Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Annotated, Any
 
 import typer
 
 from nsysx import __version__
-from nsysx.cli import calibrate, check, compare, config, doctor, explain, export, report, run, try_, whatif
-from nsysx.cli.declared import Grouped, typed_only
+from nsysx.cli import config
+from nsysx.cli.declared import typed_only
 from nsysx.cli.talk import harmless, talk
 from nsysx.errors import EXIT_USAGE
 
-app = typer.Typer(
-    name="nsysx",
-    help="Where the step time of a PyTorch program went, from an Nsight Systems capture.",
-    invoke_without_command=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # plain help text starts in half the time
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-
-
-#: The options of each command that no file may set.
-_TYPED_ONLY: dict[str, set[str]] = {}
+#: Each command with its line in the list of commands, 64 characters at most. Its file has EXAMPLES, and HOW if it is parsed in a
+#: way of its own.
+COMMANDS = {
+    "run": "Profile CMD, unedited, and report.",
+    "report": "Say where the step time went.",
+    "compare": "Say whether AFTER is faster than BEFORE, and why.",
+    "check": "Check a report against a budget, for CI.",
+    "whatif": "Say what a change would save.",
+    "try": "Make changes in the running CMD and measure their gain.",
+    "export": "Hand a report to other tools: Parquet, Perfetto.",
+    "calibrate": "Measure once what tracing costs on this machine.",
+    "doctor": "Say what works here, and how to fix what does not.",
+    "explain": "Explain a finding, a CUDA call or a word.",
+}
 
 
 #: Columns of an 80-column terminal that are left beside the indentation.
@@ -44,25 +46,28 @@ def _below(command: str, examples: Sequence[tuple[str, str]]) -> str:
     return "\n".join(lines)
 
 
-def _add(room: ModuleType, command: Callable[..., None], short: str, **more: Any) -> None:
-    """Add a command of a file. ``short`` is its line in the list of commands, 64 characters at most."""
-    name = command.__name__
-    _TYPED_ONLY[name] = typed_only(command)
-    app.command(short_help=short, epilog=_below(name, room.EXAMPLES), **more)(command)
+def _work(name: str) -> tuple[Any, Any]:
+    """Return the file of a command and the function in it that does the work."""
+    file = "try_" if name == "try" else name
+    room = importlib.import_module(f"nsysx.cli.{file}")
+    return room, getattr(room, file)
 
 
-_add(
-    run, run.run, "Profile CMD, unedited, and report.", cls=Grouped, context_settings={"allow_interspersed_args": False}
-)
-_add(report, report.report, "Say where the step time went.")
-_add(compare, compare.compare, "Say whether AFTER is faster than BEFORE, and why.", cls=compare.SeveralFiles)
-_add(check, check.check, "Check a report against a budget, for CI.")
-_add(whatif, whatif.whatif, "Say what a change would save.")
-_add(try_, try_.try_, "Make changes in the running CMD and measure their gain.", cls=try_.BeforeCommand)
-_add(export, export.export, "Hand a report to other tools: Parquet, Perfetto.")
-_add(calibrate, calibrate.calibrate, "Measure once what tracing costs on this machine.")
-_add(doctor, doctor.doctor, "Say what works here, and how to fix what does not.")
-_add(explain, explain.explain, "Explain a finding, a CUDA call or a word.")
+def command_line(words: Sequence[str] = ()) -> typer.Typer:
+    """Return the command line. Of all commands, it has only the one that ``words`` begin with, if they do: others are not imported."""
+    app = typer.Typer(
+        name="nsysx",
+        help="Where the step time of a PyTorch program went, from an Nsight Systems capture.",
+        invoke_without_command=True,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,  # plain help text starts in half the time
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_common)
+    for name in words[:1] if words and words[0] in COMMANDS else COMMANDS:
+        room, work = _work(name)
+        app.command(short_help=COMMANDS[name], epilog=_below(name, room.EXAMPLES), **getattr(room, "HOW", {}))(work)
+    return app
 
 
 def _version(wanted: bool) -> None:
@@ -71,14 +76,18 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
+def _options(name: str) -> tuple[set[str], set[str]]:
+    """Return the options of a command, and those of them that no file may set."""
+    single = typer.Typer(add_completion=False)
+    _, work = _work(name)
+    single.command()(work)
+    parsed = typer.main.get_command(single).params
+    return {p.name for p in parsed if p.name and p.param_type_name == "option"}, typed_only(work)
+
+
 def _kept(context: typer.Context, verbose: bool) -> None:
     """Apply the options kept in a file in this folder, before the command is parsed."""
-    group = context.command
-    commands = {
-        name: {p.name for p in command.params if p.name and p.param_type_name == "option"}
-        for name, command in getattr(group, "commands", {}).items()
-    }
-    file, kept = config.options(commands, _TYPED_ONLY, Path())
+    file, kept = config.options(COMMANDS, _options, Path())
     context.default_map = kept
     if verbose:
         for option, value in kept.get(context.invoked_subcommand or "", {}).items():
@@ -86,7 +95,6 @@ def _kept(context: typer.Context, verbose: bool) -> None:
             talk(harmless(f"nsysx: {context.invoked_subcommand} --{option.replace('_', '-')}{shown} from {file}"))
 
 
-@app.callback()
 def _common(
     context: typer.Context,
     verbose: Annotated[

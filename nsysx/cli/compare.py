@@ -45,6 +45,8 @@ class SeveralFiles(TyperCommand):
         return super().parse_args(ctx, split)
 
 
+HOW = {"cls": SeveralFiles}
+
 Files = Annotated[
     list[Path] | None, typer.Argument(metavar="BEFORE AFTER", help="Reports (.sqlite) or Summaries (.json).")
 ]

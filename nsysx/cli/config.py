@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
 from nsysx.errors import EXIT_USAGE, NsysxError
+
+#: Name of a command -> its options, and those of them that no file may set.
+OptionsOf = Callable[[str], tuple[set[str], set[str]]]
 
 #: No file of options is this long; a longer one is not read.
 _MOST_BYTES = 1_000_000
@@ -36,36 +39,33 @@ def _read(path: Path) -> dict[str, Any]:
     return chosen if isinstance(chosen, dict) else {}
 
 
-def options(
-    commands: Mapping[str, set[str]], typed_only: Mapping[str, set[str]], folder: Path
-) -> tuple[str, dict[str, dict[str, Any]]]:
+def options(commands: Collection[str], options_of: OptionsOf, folder: Path) -> tuple[str, dict[str, dict[str, Any]]]:
     """Return the file that counts in ``folder`` and its options by command, or "" and nothing.
 
-    ``commands`` names the options of each command, ``typed_only`` those that no file may set. Raises NsysxError, exit code 2, if
+    ``options_of`` returns the options of a command, and those of them that no file may set. Raises NsysxError, exit code 2, if
     the file is not TOML, or for an option that does not exist or may only be typed.
     """
     for name in ("nsysx.toml", "pyproject.toml"):
         settings = _read(folder / name)
         if settings:
             return name, {
-                command: _checked(name, command, values, commands, typed_only) for command, values in settings.items()
+                command: _checked(name, command, values, commands, options_of) for command, values in settings.items()
             }
     return "", {}
 
 
-def _checked(
-    file: str, command: str, values: Any, commands: Mapping[str, set[str]], typed_only: Mapping[str, set[str]]
-) -> dict[str, Any]:
+def _checked(file: str, command: str, values: Any, commands: Collection[str], options_of: OptionsOf) -> dict[str, Any]:
     def wrong(problem: str, hint: str) -> NsysxError:
         return NsysxError(f"{file}: {problem}", slug="bad-config", hint=hint, exit_code=EXIT_USAGE)
 
     if command not in commands or not isinstance(values, dict):
         raise wrong(f"[{command}] is not a command", f"There are: {', '.join(sorted(commands))}")
     named = {key.replace("-", "_"): value for key, value in values.items()}
+    options, typed_only = options_of(command)
     for key in named:
-        if key in typed_only[command]:
+        if key in typed_only:
             raise wrong(f"[{command}] {key}: only the command line may set this", "Take it out of the file")
-        if key not in commands[command]:
-            names = ", ".join(sorted(commands[command] - typed_only[command])).replace("_", "-")
+        if key not in options:
+            names = ", ".join(sorted(options - typed_only)).replace("_", "-")
             raise wrong(f"[{command}] {key}: no such option", f"There are: {names}")
     return named

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nsysx.cli.declared import with_options
+from nsysx.cli.declared import Grouped, with_options
 from nsysx.cli.dying import EndedBy
 from nsysx.errors import NsysxError
 from nsysx.recording.options import Options
@@ -21,6 +21,9 @@ EXAMPLES = (
     ("--python --lines -- python train.py", "which lines the GPU waits for"),
     ("-o job --per-rank -- torchrun --nproc-per-node 8 train.py", "one report per rank"),
 )
+
+#: Its own options come before CMD; what follows is CMD's.
+HOW = {"cls": Grouped, "context_settings": {"allow_interspersed_args": False}}
 
 if TYPE_CHECKING:
     from nsysx.recording.capture import Result

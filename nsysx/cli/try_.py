@@ -40,6 +40,9 @@ class BeforeCommand(Grouped):
         return super().parse_args(ctx, args)
 
 
+HOW = {"cls": BeforeCommand}
+
+
 def _split(words: list[str], after: list[str] | None) -> tuple[Path | None, list[str]]:
     """Return REPORT, if there is one, and CMD. Raises NsysxError, exit code 2."""
     if after is not None:
