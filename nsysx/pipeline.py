@@ -228,7 +228,7 @@ def _records(options: Options, path: Path) -> tuple[collect.Rank, ...]:
 
 def _replayed(given: Profile) -> tuple[collect.Rank, ...]:
     """Return the ranks of a report alone, with their replays if there are several."""
-    ranks = collect.records(given)
+    ranks = collect.records(given, alone=True)
     return own_time.with_replays(ranks, given) if len(ranks) > 1 else ranks
 
 

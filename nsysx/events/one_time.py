@@ -18,6 +18,8 @@ from nsysx.frames.intervals import I64, coverage
 _EXPLAINS = 0.5
 #: So many long steps come back, if the longest distance between two of them is at most so many times the shortest.
 _COMES_BACK, _UNEVEN = 3, 2
+#: The kind of calls that load code.
+_LOADS = "^load$"
 
 
 def spans(process: int, attributed: Attributed, pauses: pl.DataFrame) -> tuple[I64, I64]:
@@ -25,16 +27,17 @@ def spans(process: int, attributed: Attributed, pauses: pl.DataFrame) -> tuple[I
 
     ``pauses``: process, kind, start_ns, end_ns. A span of loading begins where the last call before it ended.
     """
-    calls = attributed.api_calls.select("process", "kind", "start_ns", "end_ns")
-    if not (calls["process"] == process).all():
-        calls = calls.filter(pl.col("process") == process)
+    calls = lookup.having(attributed.api_calls.select("process", "kind", "start_ns", "end_ns"), process=process)
+    # Code is mostly loaded in the first seconds, and what comes behind the last loading tells nothing of it.
+    last_ns = calls["start_ns"].filter(lookup.matching(calls["kind"], _LOADS)).max()
+    calls = calls.filter(pl.col("start_ns") <= pl.lit(last_ns, pl.Int64))  # no row where nothing was loaded
     calls = lookup.ordered(calls, "start_ns", ["end_ns"])
     start, end = (calls[c].to_numpy() for c in ("start_ns", "end_ns"))
     # Code that is loaded on a kernel's first launch is loaded inside the call that launches it. A watchdog that asks for events
     # meanwhile does not end the pause.
     works = lookup.matching(calls["kind"], "^(?!event$)")
     reach = np.append(0, np.maximum.accumulate(np.where(works, end, 0)))[:-1] if len(end) else end
-    loads = np.flatnonzero(lookup.matching(calls["kind"], "^load$"))
+    loads = np.flatnonzero(lookup.matching(calls["kind"], _LOADS))
     root = np.maximum.accumulate(np.where(reach <= start, np.arange(len(start)), 0))[loads]
     begins = np.where(reach[root] > 0, np.minimum(reach[root], start[root]), start[root])
     compiled = pauses.filter((pl.col("kind") == "compile") & (pl.col("process") == process))

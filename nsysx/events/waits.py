@@ -175,10 +175,10 @@ def _own_op_ns(rows: pl.DataFrame, ops: pl.DataFrame, copies: Flags, after: I64,
 
 def _sites(calls: pl.DataFrame, chosen: I64) -> I64:
     """Return the site of each chosen call. ``calls`` is sorted by thread and start; a call's number is its row."""
-    kind = lookup.coded(calls["kind"], {Call.SYNC: 0, Call.COPY: 1})
-    thread, start, end = (calls[c].to_numpy() for c in ("thread", "start_ns", "end_ns"))
-    waits = (kind == 0) & lookup.matching(calls["name"], "Stream")
-    after = np.zeros(len(start), np.bool_)
-    after[1:] = waits[1:] & (kind[:-1] == 1) & (thread[1:] == thread[:-1])
-    after[1:] &= start[1:] - end[:-1] <= _SITE_NS
-    return np.where(after[chosen], chosen - 1, chosen)
+    columns = calls.select("kind", "name", "thread", "start_ns", "end_ns")
+    asking, before = columns[chosen], columns[np.maximum(chosen - 1, 0)]
+    waits = (lookup.coded(asking["kind"], {Call.SYNC: 0}) == 0) & lookup.matching(asking["name"], "Stream")
+    after = waits & (lookup.coded(before["kind"], {Call.COPY: 0}) == 0) & (chosen > 0)
+    after &= (asking["thread"] == before["thread"]).to_numpy()
+    after &= (asking["start_ns"] - before["end_ns"]).to_numpy() <= _SITE_NS
+    return np.where(after, chosen - 1, chosen)

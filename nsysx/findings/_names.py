@@ -74,11 +74,10 @@ def near(profile: Profile, calls: Iterable[int]) -> str:
 
 def _beside(chosen: Flags, thread: I64, places: I64) -> tuple[I64, I64]:
     """Return the nearest of the chosen calls before and behind each of these, on its thread, -1 for none."""
-    rows = np.arange(len(chosen))
-    last = np.maximum.accumulate(np.where(chosen, rows, -1))
-    next_ = np.minimum.accumulate(np.where(chosen, rows, len(rows))[::-1])[::-1]
-    last, next_ = np.append(last, -1), np.append(next_, len(rows))
-    nearest = (last[places - 1], np.where(next_[places] < len(rows), next_[places], -1))
+    rows = np.flatnonzero(chosen)
+    behind_row = np.searchsorted(rows, places)
+    rows = np.concatenate(([-1], rows, [-1]))
+    nearest = rows[behind_row], rows[behind_row + 1]
     before, behind = (np.where((row >= 0) & (thread[row] == thread[places]), row, -1) for row in nearest)
     return before, behind
 

@@ -177,6 +177,11 @@ def _kernels(ops: pl.DataFrame, start: int, end: int) -> dict[tuple[str, int, in
     return {(str(n), int(g or 0), int(b or 0)): (int(k), int(t)) for n, g, b, k, t in rows.iter_rows()}
 
 
+def _compute_kernels(ops: pl.DataFrame) -> pl.DataFrame:
+    compute = (ops["cls"] == Activity.COMPUTE.value) & (ops["op_kind"] == "kernel")
+    return ops.select("process", "device", "name", "grid", "block", "start_ns", "end_ns").filter(compute)
+
+
 def _number(trace: Trace, process: int, members: Mapping[str, nccl_notes.Member]) -> int | None:
     """Return which rank of the job a process is: by the probe, else by its place in the largest communicator."""
     seen = [p.get("rank") for p in ids.records_of(trace.capture.probe, process)]
@@ -208,27 +213,27 @@ class _Work:
     kernels: Mapping[tuple[int, ...], pl.DataFrame]
 
     @classmethod
-    def of(cls, profile: Profile) -> _Work:
+    def of(cls, profile: Profile, *, alone: bool) -> _Work:
         ops = profile.attributed.gpu_ops
         communication = ops.select(
             "process", "device", "stream", "name", "start_ns", "end_ns", "thread", "call_start_ns"
         ).filter(ops["cls"] == Activity.COMM.value)
-        kernels = ops.select("process", "device", "name", "grid", "block", "start_ns", "end_ns").filter(
-            (ops["cls"] == Activity.COMPUTE.value) & (ops["op_kind"] == "kernel")
-        )
-        by_device = (lookup.parted(f, "process", "device") for f in (profile.steps.gpu, communication, kernels))
-        steps, of_device, kernels_of = by_device
-        return cls(steps, of_device, communication.clear(), kernels_of)
+        steps, of_device = (lookup.parted(f, "process", "device") for f in (profile.steps.gpu, communication))
+        kernels = {} if alone else lookup.parted(_compute_kernels(ops), "process", "device")
+        return cls(steps, of_device, communication.clear(), kernels)
 
 
-def records(profile: Profile) -> tuple[Rank, ...]:
-    """Return the ranks of a report: each (process, device) that worked in the steady steps."""
+def records(profile: Profile, *, alone: bool = False) -> tuple[Rank, ...]:
+    """Return the ranks of a report: each (process, device) that worked in the steady steps.
+
+    ``alone``: no other report is of its job, so that a single rank is compared with none and its kernels are not gathered.
+    """
     cards = {(g.process, g.device): g.name for g in profile.trace.capture.gpus}
     windows = profile.steps.windows.select("process", "device", "start_ns", "end_ns").rows()
     communicators = nccl_notes.members(profile.trace)
     span, noted = _span(profile), _noted(profile.trace)
     devices = Counter(process for process, *_ in windows)
-    work = _Work.of(profile)
+    work = _Work.of(profile, alone=alone and len(windows) == 1)
     result = []
     for process, device, start, end in windows:
         key = process, device

@@ -82,8 +82,11 @@ def _profiler(profile: Profile, calls: pl.DataFrame) -> tuple[I64, I64]:
 
 
 def _recurring(profile: Profile, calls: pl.DataFrame, function: I64, functions: pl.DataFrame) -> npt.NDArray[np.bool_]:
-    """Return which functions are called regularly in the steady steps of their process, not just once by chance."""
-    inside = np.flatnonzero(calls_in(calls, profile.steps.cpu_windows))
+    """Return which functions are called regularly in the steady steps of their process, not just once by chance.
+
+    ``calls`` are all calls of these functions, ``function`` the row of each in ``functions``; one without calls does not recur.
+    """
+    inside = calls_in(calls, profile.steps.cpu_windows)
     made = np.bincount(function[inside], minlength=functions.height)
     steps = dict(profile.steps.cpu.filter("steady").group_by("process").len().iter_rows())
     least = np.array([max(1.0, _RECURS * steps.get(p, 0)) for p in functions["process"].to_list()])
@@ -96,8 +99,9 @@ def _filling(profile: Profile, calls: pl.DataFrame, function: I64, functions: pl
         return np.empty(0, np.int64)
     makes = functions["kind"].is_in([Call.ALLOC, Call.HOST_ALLOC]) | functions["name"].str.contains(_CREATES)
     wanted = makes.to_numpy(writable=True)
-    wanted &= ~_recurring(profile, calls, function, functions)
-    rows = np.flatnonzero(wanted[function])
+    rows: I64 = np.flatnonzero(wanted[function])  # few: the others need no look
+    wanted &= ~_recurring(profile, calls.select("process", "start_ns")[rows], function[rows], functions)
+    rows = rows[wanted[function[rows]]]
     process, start = (calls[c].to_numpy()[rows] for c in ("process", "start_ns"))
     early = np.zeros(len(rows), np.bool_)
     begin = profile.steps.cpu.filter("steady").group_by("process").agg(pl.col("start_ns").min())
