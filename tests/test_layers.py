@@ -6,6 +6,7 @@ import ast
 import inspect
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -73,14 +74,19 @@ LIBRARIES = {
 }
 
 
+@cache
+def tree_of(path: Path) -> ast.Module:
+    """Return a file as its syntax tree, which nobody changes."""
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def room_of(path: Path) -> str:
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
 def imports(path: Path, *, top_only: bool = False, typed: bool = True) -> Iterator[tuple[str, int]]:
     """Yield (module, line) of every import, without ``typed`` only of those that run."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    todo: list[ast.AST] = [tree]
+    todo: list[ast.AST] = [tree_of(path)]
     while todo:
         node = todo.pop()
         if not typed and isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
@@ -108,52 +114,60 @@ def ids(path: Path) -> str:
     return str(path.relative_to(PACKAGE))
 
 
-@pytest.mark.parametrize("path", FILES, ids=ids)
-def test_no_room_imports_a_later_one(path: Path) -> None:
-    room = room_of(path)
-    assert room in LEVEL, f"{room} has no place in the order of rooms"
-    for module, line in imports(path):
-        parts = module.split(".")
-        if parts[0] != "nsysx":
-            continue
-        other = parts[1] if len(parts) > 1 else "__init__"
-        if other not in LEVEL:  # a name of the package itself, such as nsysx.__version__
-            other = "__init__"
-        assert other == room or LEVEL[other] < LEVEL[room], f"{path.name}:{line}: {room} imports {module}"
+# Each rule is one test over all files: a test for each file and rule took longer to collect and report than to run.
 
 
-@pytest.mark.parametrize("path", FILES, ids=ids)
-def test_third_party_packages_stay_where_they_belong(path: Path) -> None:
-    room = room_of(path)
-    allowed = LIBRARIES.get(room, set())
-    for module, line in imports(path):
-        name = module.split(".")[0]
-        if name == "nsysx" or name in sys.stdlib_module_names:
-            continue
-        if room == "inject" and name == "nsysx_probe":
-            continue
-        assert name in allowed, f"{path.name}:{line}: {room} imports {module}"
+def test_no_room_imports_a_later_one() -> None:
+    assert {room_of(path) for path in FILES} <= set(LEVEL), "a room has no place in the order of rooms"
+    later = []
+    for path in FILES:
+        room = room_of(path)
+        for module, line in imports(path):
+            parts = module.split(".")
+            if parts[0] != "nsysx":
+                continue
+            other = parts[1] if len(parts) > 1 else "__init__"
+            if other not in LEVEL:  # a name of the package itself, such as nsysx.__version__
+                other = "__init__"
+            if other != room and LEVEL[other] >= LEVEL[room]:
+                later.append(f"{ids(path)}:{line}: {room} imports {module}")
+    assert not later
 
 
-@pytest.mark.parametrize("path", [f for f in FILES if room_of(f) in PURE and ids(f) not in WORLDLY], ids=ids)
-def test_between_load_and_render_nothing_touches_the_world(path: Path) -> None:
-    for module, line in imports(path):
-        name = module.split(".")[0]
-        assert name not in {
-            "os", "io", "sys", "sqlite3", "subprocess", "shutil", "tempfile", "socket", "logging", "urllib", "time",
-            "random", "matplotlib", "rich", "typer",
-        }, f"{path.name}:{line}: imports {name}"  # fmt: skip
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if not isinstance(node, ast.Call):
+def test_third_party_packages_stay_where_they_belong() -> None:
+    strangers = []
+    for path in FILES:
+        room = room_of(path)
+        allowed = {"nsysx", *sys.stdlib_module_names, *LIBRARIES.get(room, set())}
+        allowed |= {"nsysx_probe"} if room == "inject" else set()
+        strangers += [f"{ids(path)}:{line}: {m}" for m, line in imports(path) if m.split(".")[0] not in allowed]
+    assert not strangers
+
+
+WORLD = {
+    "os", "io", "sys", "sqlite3", "subprocess", "shutil", "tempfile", "socket", "logging", "urllib", "time", "random",
+    "matplotlib", "rich", "typer",
+}  # fmt: skip
+WORLDLY_CALLS = {"open", "print", "input", "exec", "eval"}
+WORLDLY_METHODS = {
+    "read_text", "write_text", "read_bytes", "write_bytes", "unlink", "mkdir", "touch", "iterdir", "savefig", "write_parquet",
+    "read_csv", "write_csv", "scan_parquet",
+}  # fmt: skip
+
+
+def test_between_load_and_render_nothing_touches_the_world() -> None:
+    touches = []
+    for path in FILES:
+        if room_of(path) not in PURE or ids(path) in WORLDLY:
             continue
-        function = node.func
-        if isinstance(function, ast.Name):
-            assert function.id not in {"open", "print", "input", "exec", "eval"}, f"{path.name}:{node.lineno}"
-        if isinstance(function, ast.Attribute):
-            assert function.attr not in {
-                "read_text", "write_text", "read_bytes", "write_bytes", "unlink", "mkdir", "touch", "iterdir", "savefig",
-                "write_parquet", "read_csv", "write_csv", "scan_parquet",
-            }, f"{path.name}:{node.lineno}: {function.attr}"  # fmt: skip
+        touches += [f"{ids(path)}:{line}: imports {m}" for m, line in imports(path) if m.split(".")[0] in WORLD]
+        for node in ast.walk(tree_of(path)):
+            match node:
+                case ast.Call(func=ast.Name(id=name)) if name in WORLDLY_CALLS:
+                    touches.append(f"{ids(path)}:{node.lineno}: {name}")
+                case ast.Call(func=ast.Attribute(attr=name)) if name in WORLDLY_METHODS:
+                    touches.append(f"{ids(path)}:{node.lineno}: {name}")
+    assert not touches
 
 
 def test_the_probe_needs_nothing_of_ours() -> None:
@@ -269,9 +283,8 @@ def parsed(tree: ast.AST) -> Iterator[int]:
             yield node.lineno
 
 
-@pytest.mark.parametrize("path", FILES, ids=ids)
-def test_no_room_reads_meaning_out_of_a_text_for_people(path: Path) -> None:
-    assert not [f"{path.name}:{line}" for line in parsed(ast.parse(path.read_text(encoding="utf-8")))]
+def test_no_room_reads_meaning_out_of_a_text_for_people() -> None:
+    assert not [f"{ids(path)}:{line}" for path in FILES for line in parsed(tree_of(path))]
 
 
 def test_what_takes_a_text_apart_is_seen() -> None:
@@ -310,11 +323,10 @@ def names_bound(tree: ast.AST) -> Iterator[tuple[str, int]]:
             yield node.id, node.lineno
 
 
-@pytest.mark.parametrize("path", FILES, ids=ids)
-def test_every_variable_says_what_it_holds(path: Path) -> None:
-    bound = names_bound(ast.parse(path.read_text(encoding="utf-8")))
-    no_names = SAY_NOTHING if ids(path) in NOT_YET else SAY_NOTHING | SAY_LITTLE
-    assert not [f"{path.name}:{line} {name}" for name, line in bound if name in no_names]
+def test_every_variable_says_what_it_holds() -> None:
+    no_names = {path: SAY_NOTHING if ids(path) in NOT_YET else SAY_NOTHING | SAY_LITTLE for path in FILES}
+    bound = [(path, name, line) for path in FILES for name, line in names_bound(tree_of(path))]
+    assert not [f"{ids(path)}:{line} {name}" for path, name, line in bound if name in no_names[path]]
 
 
 def test_a_variable_that_says_nothing_is_seen() -> None:

@@ -24,6 +24,9 @@ _POOL_BYTES = 24_000_000
 
 _MOST_THREADS = 4
 
+#: How long a cluster may take to answer.
+_ANSWER_S = 10.0
+
 #: dask's nanny makes glibc return memory at every free, which costs a fifth of the CPU time here. Both thresholds are needed:
 #: setting only one keeps glibc from adapting the other.
 _MALLOC = {"MALLOC_TRIM_THRESHOLD_": 268435456, "MALLOC_MMAP_THRESHOLD_": 33554432, "OMP_NUM_THREADS": 1}
@@ -175,7 +178,7 @@ def _on_cluster(
                     memory_limit=0,
                 )
             else:
-                client = distributed.Client(cluster, timeout="10s")
+                client = distributed.Client(cluster, timeout=_ANSWER_S)
         except (OSError, ValueError, RuntimeError) as error:  # a TimeoutError is an OSError
             message = f"--cluster {cluster}: {error}"
             raise NsysxError(message, slug="cluster-unreachable", exit_code=EXIT_USAGE) from None
