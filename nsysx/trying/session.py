@@ -28,6 +28,8 @@ from nsysx.trying.same import (
 from nsysx.trying.verdicts import gain, gain_of_blocks
 from nsysx.units import several
 
+#: What a change that won alters, where it was told that its results do not differ at all, or by rounding alone.
+_MORE_THAN_ROUNDING = "its results differ more than rounding explains: compare the losses"
 #: A program with fewer steps than this cannot be measured.
 _PROGRAM_LEAST = 8
 #: Pairs that each change gets; more than the second do not decide either, nor do more runs of blocks than `_MOST_RUNS`.
@@ -314,6 +316,8 @@ class Session:
         trial.difference, unchanged = largest(difference(a, b) for a, b in records), self.result.baseline.difference
         epsilon, trial.numbers = max(rounding(a, b) for a, b in records)
         trial.beyond_rounding = beyond_rounding(trial.difference, epsilon, unchanged)
+        if trial.beyond_rounding and trial.alters != "computation":
+            trial.beware = _MORE_THAN_ROUNDING
         trial.diverged = bool(trial.beyond_rounding) and all(diverged(a, b) for a, b in records)
         other = computes_other(trial.alters, trial.difference, trial.beyond_rounding, unchanged)
         trial.other_results = other or trial.diverged

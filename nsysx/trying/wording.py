@@ -55,7 +55,8 @@ def text(result: Result) -> str:
     lines += ["", "Paste:"]
     for trial in winners:
         lines += [f"  {line}" for line in trial.paste.splitlines()]
-        lines.append(f"      # {trial.change}{f', {trial.where}' if trial.where else ''}")
+        differ = "; RESULTS DIFFER" if trial.beyond_rounding else ""
+        lines.append(f"      # {trial.change}{f', {trial.where}' if trial.where else ''}{differ}")
     if len(winners) > 1 and result.together is None:
         lines.append("Gains do not add up; --together measures all of them at once.")
     return "\n".join(lines)
@@ -139,11 +140,12 @@ def _results(trial: Trial, baseline: Baseline) -> str:
 def _apart(trial: Trial) -> str:
     """Return what rounding does not explain."""
     seen = trial.difference
-    first, early = (100 * min(share or 0.0, 9.99) for share in (seen.first_update, seen.early_update))
+    first, early = (f"{min(100 * (share or 0.0), 999):.0f} %" for share in (seen.first_update, seen.early_update))
+    other = "it computes something else or draws other random numbers"
     loss = "" if seen.loss is None else f"; the last loss differs by {_tiny(seen.loss)}"
     return (
-        f"the first step updates the weights {first:.2g} % differently, the first {seen.early_steps} {early:.2g} %, "
-        f"more than rounding ({trial.numbers}) explains{loss}"
+        f"its update of the weights in the first step by {first}, in the first {seen.early_steps} steps by {early}, more than "
+        f"rounding ({trial.numbers}) explains: {other}{loss}"
     )
 
 

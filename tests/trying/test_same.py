@@ -161,7 +161,7 @@ def test_what_weights_say_is_told_in_words() -> None:
         "(two unchanged runs: 0); the last loss by 2e-04"
     )
     loud = told(0.3, 0.1, 5, 1e-3, 0.4, 0.5, alters="numerics", beyond_rounding=True)
-    assert "RESULTS DIFFER: the first step updates the weights 40 % differently" in loud and "does not win" not in loud
+    assert "RESULTS DIFFER: its update of the weights in the first step by 40 %" in loud and "does not win" not in loud
     assert "so it does not win" in told(0.3, 0.1, 5, 1e-3, 0.4, 0.5, beyond_rounding=True, other_results=True)
     assert told(0.0, 0.0, 5, 0.0, 0.0, 0.0).endswith("the same weights after 70 steps")
     assert told(0.3, None).endswith("weights after 70 steps differ by 3e-01 (two unchanged runs: 0)"), (

@@ -264,6 +264,30 @@ def test_a_change_that_hangs_fails_and_the_others_are_tried() -> None:
     assert trials["nothing"].verdict == "same"
 
 
+def test_what_alters_results_more_than_rounding_says_so_where_it_is_advised() -> None:
+    """What it does to other programs, such as rounding, would be too little to say."""
+    session, _ = scripted(lambda made: 5e5 if made else 1e6, ("compile",))
+    run = session.runner.run
+
+    def other(made: Any, plan: Any, limits: Any) -> Run:
+        done = run(made, plan, limits)
+        points = [
+            {"steps": steps, "norms": [10.0], "projections": [10.0 + steps * (2 if made else 1)] * 4}
+            for steps in (0, 1, 5, 60)
+        ]
+        done.record["weights"] = {"points": points, "epsilon": 2**-23, "numbers": "float32"}  # type: ignore[index]
+        return done
+
+    session.runner.run = other  # type: ignore[method-assign]
+    result = session.measure()
+    trial = result.trials[0]
+    assert trial.beyond_rounding and trial.difference.first_update == pytest.approx(0.5)
+    assert [t.change for t in result.winners()] == ["compile"]
+    assert "# compile; RESULTS DIFFER" in text(result) and "in the first step by 50 %" in text(result)
+    (read,) = tried.of_json(result.to_json())
+    assert "more than rounding" in read.beware
+
+
 @pytest.mark.parametrize("lost_run", [2, 3])  # of the unchanged ones, of which the first only looks how long a step is
 def test_a_change_is_not_blamed_for_losses_that_are_not_finite_without_it(lost_run: int) -> None:
     """One unchanged run has such a loss, and so has each changed run after it."""
