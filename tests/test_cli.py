@@ -502,6 +502,11 @@ def test_a_command_imports_no_other_command() -> None:
         assert said.stdout.startswith(imported) and (len(said.stdout.split()) == 1) == (words[0] == "report"), said
 
 
+def test_the_answer_in_a_terminal_imports_no_picture() -> None:
+    code = "import sys, nsysx.render.terminal_answer\nprint([m for m in sys.modules if 'charts' in m or 'matplotlib' in m])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"
+
+
 def test_polars_is_imported_after_its_threads_are_limited() -> None:
     code = (
         "import sys\nfrom nsysx.cli import process as cli\nfrom nsysx.ranks import parallel_reading as jobs\n"

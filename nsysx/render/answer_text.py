@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from nsysx import units
 from nsysx.advice import Also, Bar
+from nsysx.model import Summary
+from nsysx.render import answer as answers
 from nsysx.render.answer import Worded, part_words
+from nsysx.render.grids import Texts
 
 #: Most changes that were tried for which a text has a line.
 MOST_TRIED = 3
 #: The longest answer in Markdown: what a ticket shows without scrolling.
 MOST_MARKDOWN_LINES = 25
+#: Letters of a change in one line of the list.
+_WHAT = 110
+#: Letters of the only change that the card shows whole.
+_CARD = 150
 
 
 def change(worded: Worded) -> str:
@@ -106,3 +114,36 @@ def wrapped(text: str, width: int, head: str = "", indent: int = 7) -> list[str]
     """Return a paragraph with a head in front that is shorter than ``indent``, its other lines ``indent`` in."""
     body = textwrap.wrap(text, max(20, width - indent), break_long_words=True) or [""]
     return [f"{head:<{indent}}{body[0]}", *(" " * indent + line for line in body[1:])]
+
+
+def spoken_of(worded: Worded) -> tuple[bool, ...]:
+    """Return for each bar whether the headline speaks of what it shows: "rank 3"."""
+    return tuple(
+        re.search(rf"\b{re.escape(b.label)}\b", worded.sentence, re.IGNORECASE) is not None for b in worded.bars
+    )
+
+
+def first_clause(text: str) -> str:
+    """Return the first clause of an advice, cut before a comma or between words where it is long."""
+    first = re.split(r"; |: |\. ", text, maxsplit=1)[0]
+    if len(first) <= _WHAT:
+        return first
+    commas = [
+        m.start() for m in re.finditer(", ", first) if _WHAT // 3 <= m.start() <= _WHAT and _closed(first[: m.start()])
+    ]
+    return first[: commas[-1]] if commas else f"{first[:_WHAT].rpartition(' ')[0]} …"
+
+
+def _closed(text: str) -> bool:
+    """Return whether no bracket of a text is left open."""
+    return text.count("(") == text.count(")")
+
+
+def changes(summary: Summary, texts: Texts) -> tuple[str, ...]:
+    """Return the card of what to do: a change that is short enough whole, else its first clause, which the list goes on from."""
+    do = summary.answer.do
+    whole = [texts(a.text, 500) for a in do]
+    if len(do) == 1 and (do[0].finding is None or len(whole[0]) <= _CARD):
+        return (whole[0],)
+    why = answers.reasons(do, summary.answer.now_ns)
+    return tuple(f"{first_clause(text)}{reason}" for text, reason in zip(whole, why, strict=True))

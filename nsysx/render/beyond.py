@@ -9,7 +9,7 @@ from nsysx import units
 from nsysx.answer import step_time
 from nsysx.model import Summary
 from nsysx.render import finding_view
-from nsysx.render.first_screen import first_clause
+from nsysx.render.answer_text import first_clause
 from nsysx.render.grids import Cell, Grid, Head, Texts
 from nsysx.render.view import View
 

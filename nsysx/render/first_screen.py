@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -15,18 +14,15 @@ from nsysx.render import answer as answers
 from nsysx.render import code as code_of
 from nsysx.render import finding_view, live_timeline
 from nsysx.render.answer import Worded, part_words
+from nsysx.render.answer_text import changes, first_clause, spoken_of
 from nsysx.render.grids import Grid, Texts
 
 #: In CSS pixels: the widest bar on a 1280-pixel screen without and with labels on its left, the width of a letter, and a margin.
 _WIDE, _WIDE_LABELLED, _LETTER, _MARGIN = 1120, 940, 6.6, 18
 #: More bars than these are drawn lower, and only those that the headline speaks of have a legend.
 _MANY = 4
-#: Letters of a change in one line of the list.
-_WHAT = 110
 #: Letters of a line of code that the card of what to do has room for, and its lines.
 _CODE, _MOST_CODE = 84, 12
-#: Letters of the only change that the card shows whole.
-_CARD = 150
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,13 +124,6 @@ def _drawn(bar: Bar, longest: float, several: bool) -> Drawn:
     return Drawn(bar.label, units.duration(bar.total_ns), 100 * scale, tuple(boxes), tuple(legend))
 
 
-def spoken_of(worded: Worded) -> tuple[bool, ...]:
-    """Return for each bar whether the headline speaks of what it shows: "rank 3"."""
-    return tuple(
-        re.search(rf"\b{re.escape(b.label)}\b", worded.sentence, re.IGNORECASE) is not None for b in worded.bars
-    )
-
-
 def _all_drawn(worded: Worded) -> tuple[Drawn, ...]:
     """Return the bars on one scale."""
     longest = max((b.total_ns for b in worded.bars), default=1) or 1
@@ -145,36 +134,10 @@ def _all_drawn(worded: Worded) -> tuple[Drawn, ...]:
     return tuple(replace(b, quiet=i > 0 and not spoken[i]) for i, b in enumerate(drawn))
 
 
-def first_clause(text: str) -> str:
-    """Return the first clause of an advice, cut before a comma or between words where it is long."""
-    first = re.split(r"; |: |\. ", text, maxsplit=1)[0]
-    if len(first) <= _WHAT:
-        return first
-    commas = [
-        m.start() for m in re.finditer(", ", first) if _WHAT // 3 <= m.start() <= _WHAT and _closed(first[: m.start()])
-    ]
-    return first[: commas[-1]] if commas else f"{first[:_WHAT].rpartition(' ')[0]} …"
-
-
-def _closed(text: str) -> bool:
-    """Return whether no bracket of a text is left open."""
-    return text.count("(") == text.count(")")
-
-
 def _how(text: str, what: str) -> str:
     """Return what an advice says beyond its first clause."""
     rest = text.removeprefix(what)
     return rest.lstrip(";:. ") if not rest or rest[0] in ";:." else text
-
-
-def changes(summary: Summary, texts: Texts) -> tuple[str, ...]:
-    """Return the card of what to do: a change that is short enough whole, else its first clause, which the list goes on from."""
-    do = summary.answer.do
-    whole = [texts(a.text, 500) for a in do]
-    if len(do) == 1 and (do[0].finding is None or len(whole[0]) <= _CARD):
-        return (whole[0],)
-    why = answers.reasons(do, summary.answer.now_ns)
-    return tuple(f"{first_clause(text)}{reason}" for text, reason in zip(whole, why, strict=True))
 
 
 def windows(summary: Summary) -> tuple[Timeline, ...]:

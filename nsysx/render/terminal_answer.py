@@ -16,7 +16,7 @@ from nsysx.answer.bars import MODULES, WORK
 from nsysx.catalogue import Paint
 from nsysx.model import Summary
 from nsysx.render import answer as answers
-from nsysx.render import answer_text, first_screen
+from nsysx.render import answer_text
 from nsysx.render import code as code_of
 from nsysx.render.answer import Worded, part_words
 from nsysx.render.answer_text import MOST_TRIED, also_worth, what_to_do, worth_text
@@ -91,7 +91,7 @@ def _bars(bars: Sequence[Bar], width: int, plain: bool) -> list[tuple[str, str]]
 
 def _chosen(said: Worded, most: int) -> list[Bar]:
     """Return as many bars, in their order: the first, those that the sentence speaks of, then the others."""
-    named = first_screen.spoken_of(said)
+    named = answer_text.spoken_of(said)
     order = sorted(range(len(said.bars)), key=lambda i: (i > 0, not named[i], i))
     return [_few(said.bars[i]) for i in sorted(order[:most])]
 
@@ -111,7 +111,7 @@ def lines(
     """Return (text, style) of each line: at most 25 where that is possible by leaving out what matters least."""
     said = answers.build(summary, redact=False, typed=typed, command=command)
     width = max(40, min(width, _WIDEST))
-    short = first_screen.changes(summary, Texts(False, 84))
+    short = answer_text.changes(summary, Texts(False, 84))
     numbered = short[0] if len(short) == 1 else " ".join(f"({i}) {text}." for i, text in enumerate(short, 1))
     for worded in (said, replace(said, do=numbered)):  # the page says what the first clause of a change leaves out
         for bars, also, code in _LEFT:

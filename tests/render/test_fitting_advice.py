@@ -11,7 +11,7 @@ from nsysx import units
 from nsysx.advice import Action
 from nsysx.model import Summary
 from nsysx.pipeline import summarize
-from nsysx.render import answer, first_screen, html_page
+from nsysx.render import answer, answer_text, html_page
 from nsysx.render.markdown import escape
 from tests.builder import Report
 from tests.render import factory
@@ -98,7 +98,7 @@ def test_a_change_before_another_says_what_it_saves_or_that_it_is_needed(saving_
     do = (Action("Take the waits out", saving_ns=saving_ns), Action("Compile the model", saving_ns=9_000 * US))
     summary = replace(summary, answer=replace(summary.answer, do=do, now_ns=20_000 * US))
     assert answer.build(summary).do == f"(1) Take the waits out{reason}. (2) Compile the model."
-    assert first_screen.changes(summary, lambda text, _: str(text)) == (
+    assert answer_text.changes(summary, lambda text, _: str(text)) == (
         f"Take the waits out{reason}",
         "Compile the model",
     )
