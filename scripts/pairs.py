@@ -92,12 +92,16 @@ def _told(report: Path, run: "dict[str, object]", edits: "dict[str, object] | No
 
     report.with_suffix(".run.json").write_text(json.dumps(run))
     given = nsysx.report(report)
-    known = given.unprofiled
-    if known is None:
+    unprofiled = given.unprofiled
+    if unprofiled is None:
         return {"source": None}
-    told: dict[str, object] = {"source": known.source, "recorded_ms": known.recorded_ns / 1e6}
-    told |= {"step_ms": known.step_ns / 1e6, "low_ms": known.low_ns / 1e6, "high_ms": known.high_ns / 1e6}
-    told |= {"gpu_busy": known.gpu_busy}
+    told: dict[str, object] = {"source": unprofiled.source, "recorded_ms": unprofiled.recorded_ns / 1e6}
+    told |= {
+        "step_ms": unprofiled.step_ns / 1e6,
+        "low_ms": unprofiled.low_ns / 1e6,
+        "high_ms": unprofiled.high_ns / 1e6,
+    }
+    told |= {"gpu_busy": unprofiled.gpu_busy}
     if edits is not None:
         answer = given.whatif(**edits)  # type: ignore[arg-type]
         told |= {"then_ms": answer.step_ns / 1e6, "saved": answer.saving_ns / answer.now_ns}
@@ -116,7 +120,7 @@ def write_table(folder: Path, to: Path) -> int:
     machine = next((json.loads(f.read_text()) for f in sorted(folder.rglob("tracing-*.json"))), None)
     made = []
     for name in (n for n in PAIRS if n in rows):
-        place, row = rows[name]
+        folder_of_pair, row = rows[name]
         pair = PAIRS[name]
         keys = ("before_ms", "after_ms", "saved", "saved_low", "saved_high")
         line: dict = {"pair": name, "change": pair.change, "edits": pair.edits}
@@ -125,9 +129,9 @@ def write_table(folder: Path, to: Path) -> int:
         for side in SIDES:
             with tempfile.TemporaryDirectory(prefix="nsysx-pairs-") as work:
                 report = Path(work) / f"{name}.{side}.sqlite"
-                with lzma.open(place / f"{report.name}.xz") as source, report.open("wb") as sink:
+                with lzma.open(folder_of_pair / f"{report.name}.xz") as source, report.open("wb") as sink:
                     shutil.copyfileobj(source, sink, 1 << 20)
-                run = json.loads((place / f"{name}.{side}.run.json").read_text())
+                run = json.loads((folder_of_pair / f"{name}.{side}.run.json").read_text())
                 edits = pair.edits if side == "before" else None
                 line[side] = {
                     "in_process": _told(report, run, edits),

@@ -165,9 +165,9 @@ def scrub_sqlite(path: Path, scrubber: Scrubber) -> None:
             con.executemany("DELETE FROM META_DATA_CAPTURE WHERE rowid = ?", gone)
         for table in {"META_DATA_CAPTURE", "META_DATA_EXPORT", "EXPORT_META_DATA"} & set(tables):
             for rowid, name, value in con.execute(f"SELECT rowid, name, value FROM {table}").fetchall():
-                said = OWNER.search(name or "")
-                if said and value:
-                    new = "user" if said[1].startswith("USER") else "host"
+                owner = OWNER.search(name or "")
+                if owner and value:
+                    new = "user" if owner[1].startswith("USER") else "host"
                     con.execute(f"UPDATE {table} SET value = ? WHERE rowid = ?", (new, rowid))
         traced = _traced(con, tables)
         for table, column in (("PROCESSES", "globalPid"), ("ThreadNames", "globalTid")):
@@ -218,12 +218,12 @@ def survivors(path: Path, secrets: "list[str] | set[str]") -> list[str]:
 
 def secrets_here(project: Path) -> set[str]:
     """Return texts of this machine that no published file may hold: folders, host, and telling environment values."""
-    found = {str(project), socket.gethostname()}
+    private = {str(project), socket.gethostname()}
     if str(Path.home()) != "/root":
-        found.add(f"{Path.home()}/")
+        private.add(f"{Path.home()}/")
     telling = re.compile(r"TOKEN|SECRET|PASSW|KEY|CREDENTIAL|AUTH|COOKIE|HOSTNAME|SSH", re.IGNORECASE)
-    found |= {v for k, v in os.environ.items() if telling.search(k)}
-    return {s for s in found if len(s) >= 6}
+    private |= {v for k, v in os.environ.items() if telling.search(k)}
+    return {s for s in private if len(s) >= 6}
 
 
 def main() -> int:
