@@ -42,8 +42,9 @@ class StepTable:
     columns as in ``tiles.Tiles``. ``windows``: the steady part per (process, device) on the device timeline; ``cpu_windows`` the same per
     process on the CPU. ``process`` is the one whose steps are shown; ``trend`` is the course of its steady steps, ``levels`` are
     those of their lengths. ``parts``: of how many proposed steps each of its steps is made; ``grouped``: with what comes before
-    them (``periods``). ``coverage``: how its recorded time divides. ``runs``: all stretches of steady steps in order, of which
-    ``steady`` is one; trend and levels are of all.
+    them (``periods``). ``timed``: of how many steps that the probe timed each is made, 0 if that is no whole number. ``coverage``:
+    how its recorded time divides. ``runs``: all stretches of steady steps in order, of which ``steady`` is one; trend and levels are
+    of all.
     """
 
     source: str
@@ -62,6 +63,7 @@ class StepTable:
     coverage: Coverage | None = None
     runs: tuple[Run, ...] = ()
     grouped: bool = False
+    timed: int = 1
 
 
 def parse_window(text: str) -> tuple[int, int] | None:
@@ -134,7 +136,26 @@ def find(
         _covered(_wherever(shown_steps, stretches, once), tiled, rest, once, attributed, joined, source),
         tuple(stretches),
         process in parts,
+        parts.get(process, 1) if source == "nsysx" else _timed(shown_steps.filter("steady"), ranges.ranges, source),
     )
+
+
+def _timed(steady: pl.DataFrame, ranges: pl.DataFrame, source: str) -> int:
+    """Return how many steps of the probe each steady step of another source holds, 0 where that differs; 1 if the probe marked none.
+
+    Both repeat alike, but either may begin first: so they are counted from one beginning to the next.
+    """
+    of_probe = ranges.filter(
+        (pl.col("kind") == "step") & pl.col("own") & pl.col("process").is_in(steady["process"].unique().to_list())
+    )
+    if not of_probe.height:
+        return 1
+    if source == "capture" or not steady.height:
+        return 0
+    borders = np.append(steady["start_ns"].to_numpy(), steady["end_ns"].to_numpy()[-1])
+    held = np.diff(np.searchsorted(of_probe["start_ns"].sort().to_numpy(), borders))
+    count = np.unique(held[:-1] if len(held) > 1 else held)  # in front of the last end there may be one more
+    return int(count[0]) if len(count) == 1 else 0
 
 
 def _tiled(

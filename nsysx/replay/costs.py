@@ -8,7 +8,7 @@ measured step they come from what ``nsysx calibrate`` measured on the machine, o
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any, Literal, TypeGuard
 
 import numpy as np
@@ -166,20 +166,24 @@ def costs(run: Mapping[str, Any]) -> Costs:
 def measured(profile: Profile, numbers: Collection[int]) -> Measured | None:
     """Return the measured step without tracing, None if there is none. From a second run, only the steps ``numbers`` count.
 
-    The probe measured the steps that it marked. Where several of them make one step with what comes before them, it is so many
-    times the mean of the whole loop, and a second run says nothing of it.
+    The probe measured the steps that it marked. Where several of them make one step, or one does with what comes before it, that takes
+    so many rounds of the whole loop, and a second run says nothing of it.
     """
     run, steps = profile.trace.run, profile.steps
-    if steps.grouped:
-        between, after, detached = _bare_loop(profile)
-        if not between:
-            return None
-        estimate, times = _beside_windows(between, after, detached=detached), steps.parts
-        step, low, high = (ns * times for ns in (estimate.step_ns, estimate.low_ns, estimate.high_ns))
-        return replace(estimate, step_ns=step, low_ns=low, high_ns=high)
     record = _unrecorded(run, steps.process)
+    if steps.grouped or steps.timed != 1:
+        between, after, detached = _bare_loop(profile)
+        if record is not None and not between and not steps.grouped:  # next to nothing runs between them
+            between, after = bare.lengths(record), bare.after(record, profile.trace.capture)
+        whole, whole_after = (_in_wholes(lengths, steps.timed) for lengths in (between, after))
+        return _beside_windows(whole, whole_after, detached=detached) if whole else None
     in_process = None if record is None else _in_process(record, profile.trace.capture)
     return in_process or _second_run(run, numbers)
+
+
+def _in_wholes(lengths: Sequence[int], parts: int) -> list[int]:
+    """Return how long so many steps in a row take (ns), for all that are whole; [] for 0 of them."""
+    return [sum(lengths[i : i + parts]) for i in range(0, len(lengths) - parts + 1, parts)] if parts else []
 
 
 def loop_ns(profile: Profile) -> int | None:

@@ -92,29 +92,41 @@ def test_one_time_costs_that_leave_no_steps_stay(tmp_path: Path) -> None:
 
 
 def rollouts(
-    count: int, parts: int, rollout: int, *, kernels: int = 12, name: str = "evaluation", skip: int = 0
+    count: int,
+    parts: int,
+    rollout: int,
+    *,
+    kernels: int = 12,
+    name: str = "evaluation",
+    skip: int = 0,
+    heavy: bool = False,
 ) -> Report:
-    """Iterations of ``parts`` optimizer steps of 1 ms, with ``rollout`` ms of policy calls before them."""
+    """Iterations of ``parts`` optimizer steps of 1 ms, with ``rollout`` ms of policy calls before them.
+
+    ``heavy``: these are most of the GPU work, and the optimizer's steps have ranges.
+    """
     report = Report()
     main = report.process(1).thread(1, "python")
     t = number = 0
     for i in range(count):
         if i >= skip:
-            policy(main, t, rollout, kernels, name)
+            policy(main, t, rollout, kernels, name, heavy=heavy)
         t += rollout * MS
         for _ in range(parts):
             work(main, t + 20 * US)
             own_step(main, number, t)
+            if heavy:
+                main.add_range("optimizer Adam", t + 700 * US, t + 900 * US, domain="nsysx")
             number, t = number + 1, t + PERIOD
     return report
 
 
-def policy(main: Thread, at: int, ms: int, kernels: int, name: str) -> None:
+def policy(main: Thread, at: int, ms: int, kernels: int, name: str, *, heavy: bool = False) -> None:
     if name and kernels:
         main.add_range(name, at, at + ms * MS - 50 * US, domain="nsysx")
     for k in range(kernels):
         t = at + 10 * US + k * (ms * MS // kernels)
-        main.launch(t, 5 * US, kernel="policy", gpu_start=t + 10 * US, gpu_dur=20 * US)
+        main.launch(t, 5 * US, kernel="policy", gpu_start=t + 10 * US, gpu_dur=(400 if heavy else 20) * US)
 
 
 @pytest.mark.parametrize("name", ["evaluation", ""])
@@ -127,6 +139,17 @@ def test_an_iteration_with_its_rollout_is_the_step(tmp_path: Path, name: str) ->
     assert table.coverage is not None
     assert table.coverage.steady_ns > 0.8 * table.coverage.loop_ns
     assert table.cpu["number"].to_list() == list(range(0, 48, 4))
+
+
+@pytest.mark.parametrize("uneven", [False, True])
+def test_how_many_timed_steps_make_one_that_ends_with_the_optimizer(tmp_path: Path, uneven: bool) -> None:
+    """Most work is outside of the probe's steps, so steps end where every third step of the optimizer does."""
+    report = rollouts(9, 3, 6, heavy=True)
+    if uneven:
+        own_step(report.processes[0].thread(1, "python"), 99, 5 * 9 * MS + MS)
+    table = read(report, tmp_path)
+    assert (table.source, table.grouped, table.timed) == ("optimizer", False, 0 if uneven else 3)
+    assert lengths(table)[1:-1] == [9 * PERIOD] * 7
 
 
 def test_parts_without_what_comes_before_them_are_no_step(tmp_path: Path) -> None:

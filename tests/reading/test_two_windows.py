@@ -181,8 +181,24 @@ def test_a_step_of_several_parts_takes_the_mean_of_the_whole_loop(tmp_path: Path
     assert known is not None and (known.source == "in_process") == told
     assert known.loop_ns is None
     if told:
-        assert (known.step_ns, known.measured_steps) == (7_200 * US, 80)
+        assert (known.step_ns, known.measured_steps) == (7_200 * US, 20)
         assert known.low_ns <= 7_200 * US <= known.high_ns
+
+
+@pytest.mark.traced
+@pytest.mark.parametrize("between", [0, 4_000 * US])
+def test_steps_by_the_optimizer_take_as_many_rounds_of_the_timed_ones(tmp_path: Path, between: int) -> None:
+    """The probe timed each optimizer step; most work is in the rollout before three of them, so the step is the whole of it."""
+    rollouts(12, 3, 6, heavy=True).write(tmp_path / "r.cold.sqlite")
+    path = rollouts(10, 3, 6, heavy=True).write(tmp_path / "r.sqlite")
+    lengths = [2_000 * US] * 61
+    bare: dict[str, object] = {"lengths_ns": lengths, "clock": "cpu", "where": "between the windows"}
+    bare["loop_ns"] = [ns + (between if i % 3 == 2 else 0) for i, ns in enumerate(lengths)] if between else []
+    probe = {"unrecorded_steps": bare, "window_pauses_ns": [MS, MS], "steps": {}}
+    (tmp_path / "r.run.json").write_text(json.dumps({"files": {"cold": "r.cold.sqlite"}, "probe": [probe]}))
+    told = summarize([path]).unprofiled
+    assert told is not None and (told.source, told.measured_steps) == ("in_process", 20)
+    assert (told.step_ns, told.loop_ns) == (6_000 * US + between, None)
 
 
 @pytest.mark.traced
