@@ -106,6 +106,65 @@ def test_bare_steps_are_timed_once_more_where_nsys_leaves_the_program(
         lab.close()
 
 
+def test_the_rest_of_the_run_is_counted_and_nothing_else_is_followed(
+    switched: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind the last bare steps only the step of that optimizer is counted, at its beginning; a second one of its class is not."""
+    lab = Lab(NSYSX_STEPS="windows", NSYSX_MARKS="few", NSYS_CONFIG_DIRECTIVES=capture_range.DETACHED)
+    try:
+        net = Net()
+        opt = torch.optim.SGD(net.parameters(), lr=0.001)
+        while lab.probe.armed:
+            train(net, 1, opt)
+        assert lab.probe.status.record()["rest"] is None
+        followed = {p.function for p in lab.probe.patcher.patches if p.function.__code__ is p.new}
+        assert followed == {type(opt).step}
+        now = [time.perf_counter_ns()]  # one step has begun since
+        monkeypatch.setattr(time, "perf_counter_ns", lambda: now[0])
+        late = torch.optim.SGD(net.parameters(), lr=0.001)
+        sent = len(lab.tape.texts("step"))
+        for number in range(2_000):
+            now[0] += 40_000_000 + 20_000_000 * (number >= 1_000)
+            train(net, 1, opt)
+            train(net, 1, late)
+        lab.probe.exit()
+        rest = lab.probe.status.record()["rest"]
+        assert rest["steps"] == 2_000 and 0 <= rest["ns"] - 1_000 * (40_000_000 + 60_000_000) < 5_000_000_000
+        assert [sum(column) for column in zip(*rest["blocks"], strict=True)] == [rest["steps"], rest["ns"]]
+        assert 20 < len(rest["blocks"]) <= 128
+        means = [ns / steps for steps, ns in rest["blocks"]]
+        assert means[1] == 40_000_000 and means[-1] == 60_000_000
+        assert len(lab.tape.texts("step")) == sent and installed(lab) == set() and not lab.probe.out.errors
+    finally:
+        lab.close()
+
+
+def test_what_is_counted_so_far_is_written_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks double when they are too many; then the record is written, for a program that is killed. A failure ends the counting."""
+    now, written = [0], []
+    monkeypatch.setattr(time, "perf_counter_ns", lambda: now[0])
+    lab = Lab(NSYSX_STEPS="windows")
+    try:
+        opt = torch.optim.SGD(Net().parameters(), lr=0.001)
+        counts = lab.probe.parts.odometer
+        counts.written = lambda: written.append(now[0])
+        lab.probe.disarm()
+        counts.start(opt)
+        for _ in range(1_000):
+            now[0] += 1_000_000_000
+            opt.step()
+        assert len(written) == 6 and written[0] == 129 * 10**9
+        rest = counts.record()
+        assert rest is not None and rest["steps"] == 999 and sum(steps for steps, _ in rest["blocks"]) == 999
+        counts.written = lambda: 1 / 0
+        for _ in range(2_000):
+            now[0] += 1_000_000_000
+            opt.step()
+        assert "odometer: ZeroDivisionError" in lab.probe.out.errors[0] and installed(lab) == set()
+    finally:
+        lab.close()
+
+
 @pytest.mark.parametrize(("steps", "seen", "known"), [(6, ["open"], False), (48, ["open", "close"], True)])
 def test_a_program_that_ends_early_keeps_what_it_has(
     switched: list[str], monkeypatch: pytest.MonkeyPatch, steps: int, seen: list[str], known: bool

@@ -23,7 +23,7 @@ class Borders:
     def __init__(self, torch: Any, out: Output, parts: Parts, calls: ModuleCalls, status: Status) -> None:
         self.torch = torch
         self.out = out
-        self.window, self.marking, self.clock, self.pauses, self.timing, self.operators = parts
+        self.window, self.marking, self.clock, self.pauses, self.timing, self.operators, self.odometer = parts
         self.calls = calls
         self.status = status
         self.steps = Steps(self.begin, self.end, self._states)
@@ -209,6 +209,9 @@ class Borders:
         self._leave()
 
     def _leave(self) -> None:
-        """Nothing is left to do: the rest of the program runs without the probe."""
+        """Nothing is left to do: the rest of the program runs without the probe, which at most counts its steps."""
         self.out.disarm()
         self.status.closed()
+        if self.window.after and self.steps.alone and self.steps.done == 1:
+            ref = self._optimizers.get(self.steps.key)  # type: ignore[call-overload]
+            self.odometer.start(ref and ref())

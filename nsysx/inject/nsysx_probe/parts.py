@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from . import capture_range
 from .clock import StepClock
 from .marking import Marking
+from .odometer import Odometer
 from .operators import Operators
 from .output import Output
 from .pauses import Pauses
@@ -25,6 +26,7 @@ class Parts(NamedTuple):
     pauses: Pauses
     timing: Timing | None
     operators: Operators
+    odometer: Odometer
 
 
 def make(torch: Any, out: Output) -> Parts:
@@ -44,7 +46,9 @@ def make(torch: Any, out: Output) -> Parts:
             timing = Trial(torch, out.environ)
     marking = Marking(out.choice("NSYSX_MARKS", ("few", "all", "off")))
     out.recording = (window.cold or not window.wanted) and not timed and not capture_range.unrecorded()
-    return Parts(window, marking, clock, Pauses(out), timing, Operators(torch, out, _operators(out, timed)))
+    return Parts(
+        window, marking, clock, Pauses(out), timing, Operators(torch, out, _operators(out, timed)), Odometer(out)
+    )
 
 
 def _operators(out: Output, timed: bool) -> str:

@@ -127,6 +127,7 @@ class Probe:
             self.disarm()
             if self.out.recording:
                 self.out.info(self.status.counts())
+        self.patcher.off()  # the steps of the rest of the run are counted
         if self.parts.timing is not None:
             self.parts.timing.ended = True
         self.status.finish()
@@ -169,6 +170,7 @@ class Probe:
         self._arm_optimizers()
         self._arm_graphs()
         self.resting.arm(self.patcher)
+        self.parts.odometer.arm(self.patcher, self.status.write)
         if self.resting.possible:
             around(torch.nn.Module.eval, "eval", "None", self.resting.interrupted, _nothing)
         if self.operators.wanted != "off":

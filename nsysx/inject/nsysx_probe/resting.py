@@ -129,9 +129,7 @@ class Resting:
     def _settled(self) -> bool:
         """Return whether the open step was one optimizer's one step, and followed the step before without a gap."""
         steps = self.steps
-        plain = steps.done == 1 and not steps.user and not steps.held and not steps.pending
-        single_border = len(steps.keys) == 1 and steps.closed_by == "border" and steps.rule.startswith("optimizer/")
-        return plain and single_border and not self.phases.has_graphs
+        return steps.done == 1 and steps.alone and steps.closed_by == "border" and not self.phases.has_graphs
 
     def _rest(self) -> None:
         patcher = self._patcher

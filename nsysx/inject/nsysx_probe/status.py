@@ -101,6 +101,7 @@ class Status:
             "marked_steps": parts.marking.steps,
             "marks_cost_ns_per_step": window.marks_cost(),
             "unrecorded_steps": window.unrecorded(),
+            "rest": parts.odometer.record(),
             "steps": self._steps(),
             "modules": len(self.naming.names),
             "aliases": self.naming.aliases,

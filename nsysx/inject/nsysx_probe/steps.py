@@ -109,6 +109,12 @@ class Steps:
         """Return whether the program has been seen to train."""
         return self.optimizer_made or self.backward_seen
 
+    @property
+    def alone(self) -> bool:
+        """Return whether one optimizer ends each step, and no other one is expected to."""
+        only = len(self.keys) == 1 and not self.pending and not self.user and not self.held
+        return only and self.rule.startswith("optimizer/")
+
     def _open(self) -> None:
         self.index += 1
         self.is_open = True

@@ -23,10 +23,10 @@ AUTO_STEPS = 24
 class Window:
     """``first`` and ``last`` are the steps A and B-1, None until they are known; without a window ``wanted`` is False.
 
-    ``two``, ``cold`` and ``over`` belong to a run with two windows (``two_windows``).
+    ``two``, ``cold``, ``after`` and ``over`` belong to a run with two windows (``two_windows``).
     """
 
-    two = cold = over = False
+    two = cold = after = over = False
     pauses_ns: list[int] | None = None
 
     def __init__(self, out: Output, clock: StepClock) -> None:
