@@ -91,8 +91,7 @@ def find(
 
     ``steps`` is A:B (those steps count as steady) or "all" (the window is the whole capture). ``probes`` is what the probe
     of each process wrote about itself. ``whole_in``: steps that do not lie in this time are none. Errors: NsysxError with
-    exit code 2 for a malformed window, 4 for one that holds no step.
-    ``joined_ns``: where the second of two windows begins.
+    exit code 2 for a malformed window, 4 for one that holds no step. ``joined_ns``: where the second of two windows begins.
     """
     sources = find_steps(ranges, attributed, step_range)
     all_steps = pl.concat([steps for *_, steps in sources])
@@ -136,15 +135,16 @@ def find(
         _covered(_wherever(shown_steps, stretches, once), tiled, rest, once, attributed, joined, source),
         tuple(stretches),
         process in parts,
-        parts.get(process, 1) if source == "nsysx" else _timed(shown_steps.filter("steady"), ranges.ranges, source),
+        parts.get(process, 1) if source == "nsysx" else _timed(shown_steps, ranges.ranges, source),
     )
 
 
-def _timed(steady: pl.DataFrame, ranges: pl.DataFrame, source: str) -> int:
+def _timed(steps: pl.DataFrame, ranges: pl.DataFrame, source: str) -> int:
     """Return how many steps of the probe each steady step of another source holds, 0 where that differs; 1 if the probe marked none.
 
     Both repeat alike, but either may begin first: so they are counted from one beginning to the next.
     """
+    steady = steps.filter("steady")
     of_probe = ranges.filter(
         (pl.col("kind") == "step") & pl.col("own") & pl.col("process").is_in(steady["process"].unique().to_list())
     )
