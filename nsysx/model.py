@@ -17,6 +17,7 @@ from nsysx.pictures import Strip, Timeline
 from nsysx.rows import Column as Column
 from nsysx.rows import R, TableOf
 from nsysx.scope import Scope as Scope  # a record like the others here
+from nsysx.unprofiled import Unprofiled as Unprofiled
 
 SCHEMA = "nsysx.summary/1"
 
@@ -217,34 +218,6 @@ class Verdict:
     estimated: bool = False
     host: str = "Python"
     late_rank: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Unprofiled:
-    """A steady step as it runs without a profiler, of one process on its busiest device. All ns are per step.
-
-    ``source``: ``in_process`` (measured), ``second_run`` (by ``--calibrate``), ``modelled`` (without the measured costs of tracing) or
-    ``assumed`` (costs from a table); ``measured_steps`` is 0 for the last two. ``low_ns`` and ``high_ns`` bound it. The rest comes from
-    replaying ``steps`` steps: ``idle_causes`` sum to ``gpu_idle_ns``, ``exposed_comm_ns`` has nothing beside it, ``overhead`` is what
-    tracing added to the CPU. ``loop_ns``: the measured mean per step with what runs between steps, None if next to nothing does.
-    """
-
-    step_ns: int
-    low_ns: int
-    high_ns: int
-    source: Literal["in_process", "second_run", "modelled", "assumed"]
-    measured_steps: int
-    recorded_ns: int
-    process: int
-    device: int
-    steps: int
-    gpu_busy: float
-    gpu_busy_ns: int
-    gpu_idle_ns: int
-    idle_causes: Mapping[str, int]
-    overhead: Mapping[str, int]
-    exposed_comm_ns: int = 0
-    loop_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ ORDER = (
     "ids",
     "units",
     "scope",
+    "unprofiled",
     "pictures",
     "catalogue",
     "advice",

@@ -43,6 +43,15 @@ def loop(record: Mapping[str, Any], capture: Capture) -> tuple[list[int], list[i
     return _noted(record, "loop_ns"), _noted(record, "after_loop_ns") if detached(record, capture) else []
 
 
+def rest(record: Mapping[str, Any], capture: Capture) -> list[tuple[int, int]]:
+    """Return steps and ns of each block of the steps behind those, to the program's end, with what ran between them; [] without any."""
+    noted = record.get("rest")
+    blocks = noted.get("blocks") if isinstance(noted, dict) and detached(record, capture) else None
+    given = [tuple(b) for b in blocks if isinstance(b, list) and len(b) == 2] if isinstance(blocks, list) else []
+    whole = all(isinstance(n, int) and not isinstance(n, bool) and 0 < n < 1 << 62 for block in given for n in block)
+    return [(steps, ns) for steps, ns in given if ns < steps * _LONGEST_NS] if whole else []
+
+
 def detached(record: Mapping[str, Any], capture: Capture) -> bool:
     """Return whether nothing of nsys was in the program's CUDA calls between the windows, so that launches took as long as without.
 

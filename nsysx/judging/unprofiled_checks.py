@@ -48,6 +48,9 @@ def unprofiled(profile: Profile) -> list[Check]:
         f"{which} takes {units.duration(estimate.step_ns)} without a profiler ({units.duration(estimate.low_ns)} to "
         f"{units.duration(estimate.high_ns)}), {units.duration(estimate.recorded_ns)} as recorded: {source}"
     )
+    if estimate.rest_ns is not None:
+        many = units.several(estimate.rest_steps, "step")
+        detail += f"; the {many} that followed to the program's end took {units.duration(estimate.rest_ns)}, with what ran between them"
     wide = estimate.high_ns - estimate.low_ns > _WIDE * estimate.step_ns
     return [Check("unprofiled", "warn" if wide else "ok", detail, better if wide else "")]
 

@@ -124,13 +124,13 @@ def _facts(summary: Summary, texts: Texts, now: int | None, profiled: int | None
         return tuple(texts(s, 80) for s in facts)
     facts.append(f"{steady_count(summary.steps)} steady of {summary.steps.count} steps{_spread(summary)}")
     facts += _step_words(summary, units.duration(now), units.duration(profiled))
-    facts += _covered(summary)
+    facts += _covered(summary) + _rest(summary)
     return tuple(texts(s, 160) for s in facts)
 
 
 #: What else a loop does is named from this share of it on. Its warm-up and the step that the end cuts are no news.
 _NAMED = 0.1
-#: The mean of the whole loop per step is told if it is longer than a step by this share.
+#: Another mean is told if it is longer than a step by this share, and that of the steps that followed if it differs by as much.
 _LONGER = 0.03
 _UNTOLD = (coverage.WARMUP, coverage.LAST, coverage.BEFORE, coverage.BEHIND)
 
@@ -153,6 +153,19 @@ def _covered(summary: Summary) -> list[str]:
         return [whole] if whole else []
     share = units.share(covered["steady_ns"], loop)
     return [f"steady steps cover {share} of the loop ({', '.join(named)}){whole and ': '}{whole}"]
+
+
+def _rest(summary: Summary) -> list[str]:
+    """Return the mean of all steps that followed, if it is another one than that of the steps that were timed."""
+    real = summary.unprofiled
+    if real is None or real.rest_ns is None:
+        return []
+    timed = real.loop_ns or real.step_ns
+    if abs(real.rest_ns - timed) < _LONGER * timed:
+        return []
+    return [
+        f"{units.duration(real.rest_ns)} over the {real.rest_steps:,} steps that followed, and what ran between them"
+    ]
 
 
 def _start_up_ns(summary: Summary) -> int:

@@ -8,8 +8,8 @@ measured step they come from what ``nsysx calibrate`` measured on the machine, o
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any, Literal, TypeGuard
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal, TypedDict, TypeGuard
 
 import numpy as np
 
@@ -166,6 +166,15 @@ def costs(run: Mapping[str, Any]) -> Costs:
 def measured(profile: Profile, numbers: Collection[int]) -> Measured | None:
     """Return the measured step without tracing, None if there is none. From a second run, only the steps ``numbers`` count.
 
+    With all that ran between them, the steps that followed took no less than a step: the lower bound is not above their mean.
+    """
+    timed, rest = _timed(profile, numbers), _rest(profile)
+    return timed if timed is None or rest is None else replace(timed, low_ns=min(timed.low_ns, rest[1]))
+
+
+def _timed(profile: Profile, numbers: Collection[int]) -> Measured | None:
+    """Return the measured step without tracing, None if there is none.
+
     The probe measured the steps that it marked. Where several of them make one step, or one does with what comes before it, that takes
     so many rounds of the whole loop, and a second run says nothing of it.
     """
@@ -186,10 +195,35 @@ def _in_wholes(lengths: Sequence[int], parts: int) -> list[int]:
     return [sum(lengths[i : i + parts]) for i in range(0, len(lengths) - parts + 1, parts)] if parts else []
 
 
-def loop_ns(profile: Profile) -> int | None:
-    """Return the measured mean of the loop per step (ns), whatever runs between steps counted; None where next to nothing does."""
+class Beside(TypedDict):
+    """What was measured beside the steps, as `model.Unprofiled` has it."""
+
+    loop_ns: int | None
+    rest_ns: int | None
+    rest_steps: int
+
+
+def beside(profile: Profile) -> Beside:
+    """Return the measured mean of the loop per step (ns), whatever runs between steps counted, and that of the steps behind all that.
+
+    The first is None where next to nothing runs between steps, and where the step is all of it.
+    """
     between, after, _ = _bare_loop(profile)
-    return round(float(np.mean([*between, *after]))) if between else None
+    whole = profile.steps.grouped or profile.steps.timed != 1
+    rest = _rest(profile)
+    return Beside(
+        loop_ns=round(float(np.mean([*between, *after]))) if between and not whole else None,
+        rest_ns=None if rest is None else rest[1],
+        rest_steps=0 if rest is None else rest[0],
+    )
+
+
+def _rest(profile: Profile) -> tuple[int, int] | None:
+    """Return how many steps followed all that were timed, and their mean (ns) with what ran between them; None without any."""
+    record, steps = _unrecorded(profile.trace.run, profile.steps.process), profile.steps
+    blocks = bare.rest(record, profile.trace.capture) if record is not None and steps.timed else []
+    counted = sum(count for count, _ in blocks) // max(steps.timed, 1)
+    return (counted, round(sum(ns for _, ns in blocks) / counted)) if counted else None
 
 
 def _bare_loop(profile: Profile) -> tuple[list[int], list[int], bool]:

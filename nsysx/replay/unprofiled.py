@@ -190,7 +190,7 @@ def unprofiled(profile: Profile, model: Model) -> tuple[Unprofiled, Chain, Devic
             idle_causes={cause: round(ns * part) // steps for cause, ns in shown.causes.items() if ns >= steps},
             overhead={name: round(ns * scale) // steps for name, ns in added.totals.items()},
             exposed_comm_ns=round(shown.exposed_comm_ns * part) // steps,
-            loop_ns=None if profile.steps.grouped or profile.steps.timed != 1 else tables.loop_ns(profile),
+            **tables.beside(profile),
         ),
         relieved.chain(scale, host, waits, work, near),
         shown,

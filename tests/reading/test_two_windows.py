@@ -202,6 +202,46 @@ def test_steps_by_the_optimizer_take_as_many_rounds_of_the_timed_ones(tmp_path: 
 
 
 @pytest.mark.traced
+@pytest.mark.parametrize(("ns", "told"), [(1_200 * US, True), (1_510 * US, False), (2_000 * US, True)])
+@pytest.mark.parametrize("detached", [True, False])
+def test_the_steps_that_followed_are_told_where_their_mean_is_another(
+    tmp_path: Path, ns: int, told: bool, detached: bool
+) -> None:
+    """Bare steps of 1.5 ms. Whatever ran between those that followed, no bound is above their mean."""
+    path = written(tmp_path, detached=detached)
+    record = json.loads((tmp_path / "r.run.json").read_text())
+    record["probe"][0]["rest"] = {
+        "steps": 5_000,
+        "ns": 5_000 * ns,
+        "blocks": [[1_000, 1_000 * ns], [4_000, 4_000 * ns]],
+    }
+    (tmp_path / "r.run.json").write_text(json.dumps(record))
+    summary = summarize([path])
+    real = summary.unprofiled
+    assert real is not None and real.step_ns == 1_500 * US
+    assert (real.rest_ns, real.rest_steps) == ((ns, 5_000) if detached else (None, 0))
+    words = [f for f in answer.build(summary).facts if "steps that followed" in f]
+    assert words == (
+        [f"{ns / MS:.2f} ms over the 5,000 steps that followed, and what ran between them"] if told and detached else []
+    )
+    if detached:
+        assert real.low_ns <= ns and real.high_ns < 1_700 * US
+
+
+@pytest.mark.traced
+@pytest.mark.parametrize(
+    "blocks", [None, "text", [[0, 5]], [[1]], [[1, -1]], [[True, 5]], [[1, 1 << 70]], [[1, 3_700 * 10**9]], [["1", 5]]]
+)
+def test_a_count_that_cannot_be_is_none(tmp_path: Path, blocks: object) -> None:
+    path = written(tmp_path, detached=True)
+    record = json.loads((tmp_path / "r.run.json").read_text())
+    record["probe"][0]["rest"] = {"blocks": blocks}
+    (tmp_path / "r.run.json").write_text(json.dumps(record))
+    real = summarize([path]).unprofiled
+    assert real is not None and real.rest_ns is None
+
+
+@pytest.mark.traced
 def test_what_runs_between_steps_is_told_beside_the_step(tmp_path: Path) -> None:
     """Steps of 1.5 ms, after every fourth an evaluation of 2 ms: 2 ms a step in the whole loop."""
     path = written(tmp_path)
