@@ -9,7 +9,10 @@ from typing import NamedTuple
 
 _FRAME = re.compile(r'^\s*File "([^"]+)", line (\d+)')
 _ERROR = re.compile(r"^(?:\[rank\d+\]:?\s*)?([A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit|Iteration)\b(?::.*)?)$")
-_LIBRARY = re.compile(r"(site|dist)-packages|/lib/python\d|^<|nsysx_probe|/nsysx/inject/")
+#: Files that are not the program's; the last two are code that inductor generated.
+_LIBRARY = re.compile(
+    r"(site|dist)-packages|/lib/python\d|^<|nsysx_probe|/nsysx/inject/|/torchinductor_[^/]*/|/c[a-z2-7]{51}\.py$"
+)
 
 
 class Failure(NamedTuple):

@@ -76,6 +76,13 @@ def test_the_step_leaves_the_warm_up_out() -> None:
             "torch.OutOfMemoryError: CUDA out of memory. Tried 2 GiB\n",
             1, "torch.OutOfMemoryError: CUDA out of memory. Tried 2 GiB", "/u/train.py:7",
         ),
+        (
+            'Traceback (most recent call last):\n  File "/u/train.py", line 9, in <module>\n    main()\n'
+            '  File "/tmp/torchinductor_me/3g/x.py", line 177, in call\n    x\n'
+            f'  File "/cache/3g/c{"g3" * 25}l.py", line 3, in call\n    x\n'
+            "RuntimeError: Error: accessing tensor output of CUDAGraphs that has been overwritten\n",
+            1, "RuntimeError: Error: accessing tensor output of CUDAGraphs that has been overwritten", "/u/train.py:9",
+        ),
         ("loading\n", -9, "signal 9 ended it, as the system does where memory runs out; its last line: loading", ""),
         ("", 3, "it ended with exit code 3", ""),
     ],
