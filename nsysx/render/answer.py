@@ -236,7 +236,9 @@ def _next(summary: Summary, typed: str, command: str) -> str:
         return asked.replace(" -- CMD", f" -- {command}")
     if answer.do[-1].paste:
         return f"nsysx try -- {command}"
-    return f"{settles or 'nsysx run'} -- {command}"
+    again = f"{settles or 'nsysx run'} -- {command}"
+    # The same run once more tells nothing new; what changes would save, the report tells already.
+    return again if settles else next((c for c in commands if " whatif " in c), again)
 
 
 #: A sentence ends here; "item()." and "0.3 ms" do not.

@@ -7,6 +7,7 @@ import io
 import json
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -14,9 +15,9 @@ import pytest
 from rich.console import Console
 
 from nsysx import analyses
-from nsysx.render import brief, grids, markdown, terminal, terminal_answer, view
+from nsysx.render import answer, brief, grids, markdown, terminal, terminal_answer, view
 from tests.render.test_page import Page
-from tests.samples import DISTINCT, Samples
+from tests.samples import DISTINCT, KINDS, Samples
 
 #: Patterns that no output has. With each, what to write instead.
 BANNED = {
@@ -164,3 +165,21 @@ def test_no_two_columns_of_a_table_have_one_head() -> None:
         heads = [grids.head(column, analysis.SHOWN).label for column in shown]
         twice = {text for text in heads if heads.count(text) > 1}
         assert not twice, (analysis.KEY, twice)
+
+
+def test_the_next_command_tells_something_new(recorded: Samples) -> None:
+    """A change to paste is tried, what is not known is recorded, and what is known is not recorded again."""
+    commands = {}
+    for name in KINDS:
+        summary = recorded.summary(name)
+        parts = tuple(replace(part, command="") for part in summary.answer.certainty.parts)
+        settled = replace(summary.answer, certainty=replace(summary.answer.certainty, parts=parts))
+        known = replace(settled, do=tuple(replace(action, paste="") for action in settled.do))
+        for case, told in (("as it is", summary.answer), ("settled", settled), ("known", known)):
+            words = answer.build(replace(summary, answer=told), command="python train.py")
+            commands[name, case] = words.next
+            assert words.next.startswith(("nsysx run -", "nsysx try -- ", "nsysx whatif ")), words.next
+            open_ = any(p.command for p in told.certainty.parts)  # or there is no replay that could tell
+            assert not words.next.startswith("nsysx run -- ") or open_ or summary.replay is None, (name, case)
+            assert words.next.startswith("nsysx whatif ") or words.next.endswith(" -- python train.py")
+    assert {command.split(" ")[1] for command in commands.values()} == {"run", "try", "whatif"}
