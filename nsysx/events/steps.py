@@ -65,6 +65,11 @@ class StepTable:
     grouped: bool = False
     timed: int = 1
 
+    @property
+    def in_rounds(self) -> bool:
+        """Return whether a step is not one of those that the probe timed, but so many rounds of the loop around them."""
+        return self.grouped or self.timed != 1
+
 
 def parse_window(text: str) -> tuple[int, int] | None:
     """Return ``A:B`` as (A, B), B exclusive; None for ``all``. Errors: NsysxError, exit code 2."""

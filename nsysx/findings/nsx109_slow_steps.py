@@ -355,7 +355,7 @@ def _worth(case: Case, cause: _Cause | None, longer: float, share: float, mean: 
 def _slow_without_profiler(case: Case) -> float:
     """Return what slow steps add to the mean of all bare steps (ns), 0 where none is known to be slow."""
     bare_ns = np.asarray(bare.of_process(case.profile.trace.capture, case.process), np.int64)
-    if case.profile.steps.grouped or case.profile.steps.timed != 1 or len(bare_ns) < _LEAST_STEPS:
+    if case.profile.steps.in_rounds or len(bare_ns) < _LEAST_STEPS:
         return 0.0
     slow = _slow(bare_ns)
     return float((bare_ns - np.median(bare_ns))[slow].sum()) / len(bare_ns)

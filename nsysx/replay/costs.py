@@ -180,7 +180,7 @@ def _timed(profile: Profile, numbers: Collection[int]) -> Measured | None:
     """
     run, steps = profile.trace.run, profile.steps
     record = _unrecorded(run, steps.process)
-    if steps.grouped or steps.timed != 1:
+    if steps.in_rounds:
         between, after, detached = _bare_loop(profile)
         if record is not None and not between and not steps.grouped:  # next to nothing runs between them
             between, after = bare.lengths(record), bare.after(record, profile.trace.capture)
@@ -209,10 +209,9 @@ def beside(profile: Profile) -> Beside:
     The first is None where next to nothing runs between steps, and where the step is all of it.
     """
     between, after, _ = _bare_loop(profile)
-    whole = profile.steps.grouped or profile.steps.timed != 1
     rest = _rest(profile)
     return Beside(
-        loop_ns=round(float(np.mean([*between, *after]))) if between and not whole else None,
+        loop_ns=round(float(np.mean([*between, *after]))) if between and not profile.steps.in_rounds else None,
         rest_ns=None if rest is None else rest[1],
         rest_steps=0 if rest is None else rest[0],
     )

@@ -85,9 +85,7 @@ def beyond_rounding(seen: Difference, epsilon: float, unchanged: Difference) -> 
     if not epsilon or seen.first_update is None or seen.early_update is None:
         return None
     if seen.early_update == 0 and seen.weights is not None:
-        return seen.weights > max(
-            _FACTOR * (unchanged.weights or 0.0), _LEAST_DIFFERENCE
-        )  # what was the same diverged later
+        return _weights_differ(seen.weights, unchanged)  # what was the same diverged later
     limits = (_TIMES * epsilon**0.5, _TIMES * epsilon**0.25)
     return any(
         share > max(limit, _FACTOR * (noise or 0.0))
@@ -106,7 +104,11 @@ def computes_other(alters: str, seen: Difference, beyond: bool | None, unchanged
         return True
     if alters == "numerics" or seen.weights is None:
         return False
-    return seen.weights > max(_FACTOR * (unchanged.weights or 0.0), _LEAST_DIFFERENCE) if beyond is None else beyond
+    return _weights_differ(seen.weights, unchanged) if beyond is None else beyond
+
+
+def _weights_differ(weights: float, unchanged: Difference) -> bool:
+    return weights > max(_FACTOR * (unchanged.weights or 0.0), _LEAST_DIFFERENCE)
 
 
 def diverged(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:

@@ -242,6 +242,10 @@ class Patch:
             self.function.__code__ = self.old
 
 
+def nothing(_token: Any) -> None:
+    """Do nothing: the leave function of a patch that needs none."""
+
+
 class Patcher:
     """All functions whose code was exchanged. ``note(what, error)`` is called for a function where that is not possible."""
 

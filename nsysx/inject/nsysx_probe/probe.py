@@ -172,10 +172,14 @@ class Probe:
         self.resting.arm(self.patcher)
         self.parts.odometer.arm(self.patcher, self.status.write)
         if self.resting.possible:
-            around(torch.nn.Module.eval, "eval", "None", self.resting.interrupted, _nothing)
+            around(torch.nn.Module.eval, "eval", "None", self.resting.interrupted, patch.nothing)
         if self.operators.wanted != "off":
             around(
-                torch.autograd.profiler._run_on_profiler_start, "profiler", "None", self.operators.give_way, _nothing
+                torch.autograd.profiler._run_on_profiler_start,
+                "profiler",
+                "None",
+                self.operators.give_way,
+                patch.nothing,
             )
             if self.operators.wanted == "names":
                 self.operators.turn(True)
@@ -318,10 +322,6 @@ class Probe:
 def _plain(function: Any) -> Any:
     """Return the function under its decorators."""
     return getattr(function, "__wrapped__", function)
-
-
-def _nothing(_token: Any) -> None:
-    """Do nothing: the leave function of a patch that needs none."""
 
 
 _probe: Probe | None = None
