@@ -123,21 +123,16 @@ def profile(nsys: str, folder: Path, command: list[str], stop_after: str = "", *
         process = subprocess.Popen(
             [*start, *command], cwd=folder, env=environment(folder, **extra), text=True, stdout=-1, stderr=-1, bufsize=1
         )
-        if stop_after:
-            while not (folder / stop_after).exists() and process.poll() is None:
-                time.sleep(0.05)
-            pid = int((folder / stop_after).read_text())
-            wait_for_sleep(pid)
-            os.kill(pid, signal.SIGTERM)
+        reached = not stop_after or stop_at(folder / stop_after, process)
         out, err = process.communicate(timeout=600)
         exported = subprocess.run(export, capture_output=True, text=True, timeout=600)
-        if exported.returncode == 0:
+        if reached and exported.returncode == 0:
             break
         said = "\n".join((f"nsys profile ended with {process.returncode}", out, err, exported.stdout, exported.stderr))
         print(said)
         shutil.rmtree(folder / "probe")
         (folder / (stop_after or "r.sqlite")).unlink(missing_ok=True)
-    assert exported.returncode == 0, said
+    assert reached and exported.returncode == 0, said
     texts: dict[int, list[str]] = collections.defaultdict(list)
     marks = 0
     db = sqlite3.connect(folder / "r.sqlite")
@@ -157,6 +152,18 @@ def profile(nsys: str, folder: Path, command: list[str], stop_after: str = "", *
                 assert kind == 34 or end is not None
     db.close()
     return Run(process.returncode, out, err, texts, marks, probe_files(folder))
+
+
+def stop_at(ready: Path, process: subprocess.Popen[str]) -> bool:
+    """Terminate the program that writes its pid into ``ready`` there; false where it ended before it came that far."""
+    while not ready.exists():
+        if process.poll() is not None and not ready.exists():
+            return False
+        time.sleep(0.05)
+    pid = int(ready.read_text())
+    wait_for_sleep(pid)
+    os.kill(pid, signal.SIGTERM)
+    return True
 
 
 def wait_for_sleep(pid: int) -> None:
