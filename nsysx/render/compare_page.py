@@ -2,40 +2,25 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
-from importlib.resources import files
-
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
 from nsysx.comparing.answer import Comparison
-from nsysx.render import compare_charts, compare_text
+from nsysx.render import compare_charts, compare_text, page_templates
 from nsysx.render import compare_view as view
 from nsysx.render.safe_text import clean, file_name
-
-_TEMPLATES = files("nsysx.render") / "templates"
 
 
 def render(answer: Comparison, *, redact: bool = True, top: int = 60) -> str:
     """Return the page; ``top`` bounds the rows of each table, ``redact`` hides what names a person or machine."""
-    script = (_TEMPLATES / "page.js").read_text(encoding="utf-8")
-    environment = Environment(
-        loader=PackageLoader("nsysx.render"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    script = page_templates.text("page.js")
     tables = [
         (key, view.TITLES[key], [view.line(key, r, 84, redact=redact) for r in rows[:top]], max(0, len(rows) - top))
         for key, rows in answer.tables.items()
         if rows
     ]
     names = [", ".join(clean(file_name(n, redact), 80) for n in side) for side in answer.names]
-    return environment.get_template("compare.html.j2").render(
-        style=(_TEMPLATES / "page.css").read_text(encoding="utf-8"),
+    return page_templates.template("compare.html.j2").render(
+        style=page_templates.text("page.css"),
         script=script,
-        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        script_hash=page_templates.sha256(script),
         label=view.LABELS[answer.verdict],
         code=answer.verdict,
         sentence=clean(answer.sentence, 1500),

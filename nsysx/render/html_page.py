@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from importlib.resources import files
-
-from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from nsysx import units
 from nsysx.answer import step_time
@@ -25,6 +20,7 @@ from nsysx.render import (
     live_timeline,
     markdown,
     module_icicle,
+    page_templates,
     step_waterfall,
     view,
 )
@@ -37,12 +33,6 @@ from nsysx.render.safe_text import clean
 _BAR_COLORS = {f"{MODULES}{i}": c for i, c in enumerate(MODULE_COLORS)} | {
     f"{WORK}{i}": c for i, c in enumerate(WORK_COLORS)
 }
-_TEMPLATES = files("nsysx.render") / "templates"
-
-
-def _sha256(text: str) -> str:
-    """Return the hash of an inline script in the form that a content security policy takes."""
-    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
 def _ledger_figure(shown: view.View) -> Figure | None:
@@ -253,14 +243,7 @@ def first(summary: Summary, *, redact: bool = True) -> str:
 
 def _render(summary: Summary, redact: bool, top: int, *, whole: bool = True) -> str:
     shown = view.build(summary, top=top, redact=redact, width=84)
-    script = (_TEMPLATES / "page.js").read_text(encoding="utf-8")
-    environment = Environment(
-        loader=PackageLoader("nsysx.render"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    script = page_templates.text("page.js")
     summary = replace(summary, timelines=_distinct(summary.timelines))
     drawn = _timeline_figures(summary, redact) if whole else []
     screen = first_screen.build(summary, redact=redact)
@@ -268,7 +251,7 @@ def _render(summary: Summary, redact: bool, top: int, *, whole: bool = True) -> 
     groups = _groups(summary, shown, len(drawn) - len(windows), redact) if whole else ()
     waterfall = step_waterfall.build(summary) if whole else ()
     seen = [row for group in groups for g in group.grids for row in (g.rows or ())[:ROWS]]
-    page = environment.get_template("page.html.j2").render(
+    page = page_templates.template("page.html.j2").render(
         v=shown,
         screen=screen,
         windows=windows,
@@ -281,9 +264,9 @@ def _render(summary: Summary, redact: bool, top: int, *, whole: bool = True) -> 
         most_evidence=EVIDENCE,
         most_ledgers=LEDGERS,
         most_checks=PASSED + sum(c.status != "ok" for c in shown.quality),
-        style=(_TEMPLATES / "page.css").read_text(encoding="utf-8"),
+        style=page_templates.text("page.css"),
         script=script,
-        script_hash=_sha256(script),
+        script_hash=page_templates.sha256(script),
         ledger_figure=_ledger_figure(shown) if whole else None,
         steps_figure=_steps_figure(shown, summary.steps.count) if whole else None,
         waterfall=waterfall,
