@@ -83,7 +83,7 @@ def test_help_loads_no_heavy_package(words: list[str]) -> None:
 
 
 def test_help_is_quick() -> None:
-    """0.07 s where a bare Python takes 0.012 s; polars alone would add 0.2 s, matplotlib 0.4 s."""
+    """0.07 s where a bare Python takes 0.012 s; polars alone would add 0.2 s."""
 
     def least_cpu_s(*words: str) -> float:
         times = []

@@ -85,7 +85,7 @@ from __future__ import annotations
 
 from nsysx.analyses.second_table import KEY, ROWS
 from nsysx.model import Summary
-from nsysx.render.charts.canvas import Figure, new_figure, settings, svg
+from nsysx.render.charts.canvas import Drawing, Figure, Scale, rectangle
 
 TABLE = KEY
 
@@ -93,12 +93,13 @@ TABLE = KEY
 def figure(summary: Summary) -> Figure | None:
     """Return one bar for each row."""
     rows = summary.of(ROWS)
-    with settings():
-        drawing = new_figure(300, 60)
-        axes = drawing.add_axes((0.3, 0.3, 0.6, 0.6))
-        axes.barh([r["name"] for r in rows], [r["second_ns"] for r in rows])
-        said = f"The second picture has {len(rows)} bar: {rows[0]['name']}."
-        return Figure(svg(drawing, 300, 60), said, said)
+    drawing, scale = Drawing(300, 60), Scale(0, max(r["second_ns"] for r in rows), 90, 270)
+    for number, row in enumerate(rows):
+        drawing.text(85, 12 + 10 * number, row["name"], anchor="end")
+        drawing.shape(rectangle(90, 8 + 10 * number, scale.length(row["second_ns"]), 8), "#009e73")
+    drawing.axis_below(scale, 30, "ns")
+    said = f"The second picture has {len(rows)} bar: {rows[0]['name']}."
+    return Figure(drawing.picture(), said, said)
 '''
 
 

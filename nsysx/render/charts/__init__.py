@@ -1,4 +1,4 @@
-"""Pictures of a report, one family per file: bars as SVG whose text stays text, dense timelines as PNG at double resolution.
+"""Pictures of a report, one family per file, as SVG whose text stays text.
 
 A file here with TABLE, the key of a table, and ``figure(summary)`` draws what the page shows with that table, or None where there is
 nothing to draw. The package is walked for such files, so that a new picture of a table is one file.

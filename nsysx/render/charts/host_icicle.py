@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from nsysx import units
 from nsysx.model import Row, Summary
-from nsysx.render.charts.canvas import Figure, Picture, new_figure, settings, svg, time_scale
-from nsysx.render.charts.colors import KIND_COLORS, NEUTRAL, mix, phase_color, shade
+from nsysx.render.charts.canvas import Drawing, Figure, Picture, Scale, rectangle, time_scale
+from nsysx.render.charts.colors import KIND_COLORS, mix, phase_color, shade
 from nsysx.render.safe_text import clean, file_name, shorten
 
 TABLE = "host_lines"
@@ -101,51 +100,28 @@ def icicle(parts: Sequence[Part], levels: Sequence[str], width: int = 1120) -> P
     whole = max((box.end for box in drawn), default=1.0) or 1.0
     height = _ROW * len(levels) + _ABOVE + _BELOW
     divisor, unit = time_scale(whole)
-    with settings():
-        drawing = new_figure(width, height)
-        axes = drawing.add_axes((_SIDE / width, _BELOW / height, 1 - 2 * _SIDE / width, _ROW * len(levels) / height))
-        pixel = (width - 2 * _SIDE) / whole
-        seen: dict[str, str] = {}
-        for box in drawn:
-            if (box.end - box.start) * pixel >= _NARROWEST:
-                _draw(axes, box, divisor, pixel, seen)
-        axes.set_xlim(0, whole / divisor)
-        axes.set_ylim(len(levels), 0)
-        axes.set_yticks([])
-        axes.spines["left"].set_visible(False)
-        axes.set_xlabel(f"{unit}; rows from above: {', '.join(levels)}", fontsize=8.5, color=NEUTRAL)
-        axes.tick_params(labelsize=8)
-        return svg(drawing, width, height)
+    drawing = Drawing(width, height)
+    scale = Scale(0, whole / divisor, _SIDE, width - _SIDE)
+    seen: dict[str, str] = {}
+    for box in drawn:
+        left, wide = scale(box.start / divisor), scale.length((box.end - box.start) / divisor)
+        if wide >= _NARROWEST:
+            _draw(drawing, box, left, wide, seen)
+    drawing.axis_below(scale, height - _BELOW, f"{unit}; rows from above: {', '.join(levels)}")
+    return drawing.picture()
 
 
-def _draw(axes: Any, box: Box, divisor: float, pixel: float, seen: dict[str, str]) -> None:
+def _draw(drawing: Drawing, box: Box, left: float, wide: float, seen: dict[str, str]) -> None:
     """Draw a box, with its name and time where they fit."""
     color = KIND_COLORS["idle"] if box.unknown else mix(phase_color(box.phase, seen), 1 - 0.15 * box.level)
-    length = (box.end - box.start) / divisor
-    axes.barh(
-        box.level + 0.5,
-        length,
-        left=box.start / divisor,
-        height=0.92,
-        color=color,
-        edgecolor=shade(color),
-        linewidth=0.5,
-        hatch="////" if box.unknown else "",
-    )
-    letters = int((box.end - box.start) * pixel / _LETTER) - 2
+    top, edge = _ABOVE + _ROW * box.level, shade(color)
+    fill = drawing.hatched(edge, color) if box.unknown else color
+    drawing.shape(rectangle(left, top + 1, wide, _ROW - 2), fill, edge=edge, line=0.67)
+    letters = int(wide / _LETTER) - 2
     if letters < _FEWEST:
         return
     name, time = clean(box.name, 200), units.duration(box.end - box.start)
     if len(name) > letters:  # the folder of a framework's file tells least
         name = name.rpartition("/")[2]
     text = f"{name}  {time}" if len(name) + len(time) + 2 <= letters else shorten(name, letters)
-    axes.text(
-        (box.start + (box.end - box.start) / 2) / divisor,
-        box.level + 0.5,
-        text,
-        ha="center",
-        va="center",
-        fontsize=8,
-        color="#000000",
-        clip_on=True,
-    )
+    drawing.text(left + wide / 2, top + _ROW / 2, text, color="#000000", anchor="middle")

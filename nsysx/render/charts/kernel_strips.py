@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import Any
 
 from nsysx import units
 from nsysx.analyses import kernel_spread
@@ -11,7 +11,7 @@ from nsysx.analyses.kernel_spread import SpreadRow
 from nsysx.catalogue import Paint
 from nsysx.model import Summary
 from nsysx.pictures import Strip
-from nsysx.render.charts.canvas import Figure, Picture, new_figure, settings, svg
+from nsysx.render.charts.canvas import Drawing, Figure, Picture, Scale, Tick, place, polygon, rectangle
 from nsysx.render.charts.colors import INK, KIND_COLORS, NEUTRAL
 from nsysx.render.labels import number
 from nsysx.render.safe_text import clean, shorten_kernel
@@ -58,82 +58,36 @@ def strips(entries: Sequence[Strip], rows: Sequence[SpreadRow], width: int = 660
     """
     medians = [row["median_ns"] or 1 for row in rows]
     high = _axis_end([ns / median for e, median in zip(entries, medians, strict=True) for ns in e.durations_ns])
-    low, middle = 1 / high, high**0.5
-    with settings():
-        height = _ROW * len(entries) + 64
-        drawing = new_figure(width, height)
-        axes = drawing.add_axes((_SIDE / width, 40 / height, 1 - 2 * _SIDE / width, _ROW * len(entries) / height))
-        for index, (entry, row) in enumerate(zip(entries, rows, strict=True)):
-            y = len(entries) - 1 - index
-            if index % 2 == 0:
-                axes.axhspan(y - 0.5, y + 0.5, color="#7f7f7f", alpha=0.08, linewidth=0)
-            axes.plot([1, 1], [y - 0.48, y + 0.12], color=NEUTRAL, linewidth=0.8)
-            _draw_dots(axes, entry, y, medians[index], high)
-            label = (
-                f"{units.count(entry.count)} runs, median {units.duration(medians[index])}: {clean(_verdict(row), 40)}"
-            )
-            _above(axes, shorten_kernel(clean(entry.name, 200), 50), y, INK, right=False)
-            _above(axes, label, y, NEUTRAL, right=True)
-        axes.set_xscale("log")
-        axes.set_xlim(low, high)
-        axes.set_xticks(
-            [low, 1 / middle, 1, middle, high],
-            [f"x {low:.2g}", f"x {1 / middle:.2g}", "median", f"x {middle:.2g}", f"x {high:.2g}"],
-        )
-        axes.minorticks_off()
-        axes.set_ylim(-0.5, len(entries) - 0.5)
-        axes.set_yticks([])
-        axes.spines["left"].set_visible(False)
-        axes.set_xlabel("time of one execution over the kernel's median", fontsize=8.5, color=NEUTRAL)
-        axes.tick_params(labelsize=8)
-        return svg(drawing, width, height)
+    height = _ROW * len(entries) + 64
+    drawing = Drawing(width, height)
+    scale = Scale(-math.log(high), math.log(high), _SIDE, width - _SIDE)  # of the logarithm
+    top = height - 40 - _ROW * len(entries)
+    for index, (entry, row) in enumerate(zip(entries, rows, strict=True)):
+        y = top + _ROW * index
+        if index % 2 == 0:
+            drawing.shape(rectangle(_SIDE, y, width - 2 * _SIDE, _ROW), "#7f7f7f", opacity=0.08)
+        drawing.shape(f"M{width // 2} {y + 17.5}V{y + 45}", edge=NEUTRAL, line=1.07)
+        _draw_dots(drawing, [ns / medians[index] for ns in entry.durations_ns], y, scale)
+        label = f"{units.count(entry.count)} runs, median {units.duration(medians[index])}: {clean(_verdict(row), 40)}"
+        drawing.text(_SIDE + 2.7, y + 1, shorten_kernel(clean(entry.name, 200), 50), rise="top")
+        drawing.text(width - _SIDE - 2.7, y + 1, label, color=NEUTRAL, anchor="end", rise="top")
+    named = {1 / high: "", high**-0.5: "", 1.0: "median", high**0.5: "", high: ""}
+    marks = [Tick(math.log(ratio), name or f"x {ratio:.2g}") for ratio, name in named.items()]
+    drawing.axis_below(scale, height - 40, "time of one execution over the kernel's median", marks)
+    return drawing.picture()
 
 
-def _above(axes: Any, text: str, y: float, color: str, *, right: bool) -> None:
-    """Write a text at the top of the row ``y``, from the left or up to the right end."""
-    axes.annotate(
-        text,
-        (float(right), y + 0.48),
-        (-2 if right else 2, 0),
-        xycoords=("axes fraction", "data"),
-        textcoords="offset points",
-        ha="right" if right else "left",
-        va="top",
-        fontsize=8,
-        color=color,
-    )
-
-
-def _draw_dots(axes: Any, entry: Strip, y: float, median: float, high: float) -> None:
+def _draw_dots(drawing: Drawing, ratios: Sequence[float], y: float, scale: Scale) -> None:
     """Draw one kernel's executions, the first at the top, those beyond the axis as arrow heads at its edge."""
-    low = 1 / high
-    step = 0.48 / max(1, len(entry.durations_ns) - 1)
-    places = [(ns / median, y + 0.06 - i * step) for i, ns in enumerate(entry.durations_ns)]
-    inside = [(x, instant) for x, instant in places if low <= x <= high]
-    if inside:
-        axes.scatter(
-            [x for x, _ in inside],
-            [instant for _, instant in inside],
-            s=7,
-            color=KIND_COLORS[Paint.COMPUTE],
-            alpha=0.6,
-            linewidths=0,
-            rasterized=True,
-        )
-    for edge, marker, beyond in (
-        (low, "<", [instant for x, instant in places if x < low]),
-        (high, ">", [instant for x, instant in places if x > high]),
-    ):
-        if beyond:
-            axes.scatter(
-                [edge] * len(beyond),
-                beyond,
-                s=16,
-                marker=marker,
-                color=KIND_COLORS[Paint.SYNC],
-                clip_on=False,
-                linewidths=0,
-                rasterized=True,
-            )
-    first = min(max(places[0][0], low), high)
-    axes.scatter([first], [places[0][1]], s=34, facecolors="none", edgecolors=INK, linewidths=0.9, clip_on=False)
+    step = 22.0 / max(1, len(ratios) - 1)
+    places = [(scale(math.log(ratio)), y + 20.2 + i * step) for i, ratio in enumerate(ratios)]
+    inside = [p for p in places if scale.start <= p[0] <= scale.end]
+    drawing.dots(inside, 3.5, KIND_COLORS[Paint.COMPUTE], 0.6)
+    heads = [(scale.start, -2.7, level) for x, level in places if x < scale.start]
+    heads += [(scale.end, 2.7, level) for x, level in places if x > scale.end]
+    drawing.shape(
+        "".join(polygon([(x + d, v), (x - d, v - 2.7), (x - d, v + 2.7)], closed=True) for x, d, v in heads),
+        KIND_COLORS[Paint.SYNC],
+    )
+    x, level = min(max(places[0][0], scale.start), scale.end), places[0][1]
+    drawing.shape(f"M{place(x - 3.9)} {place(level)}a3.9 3.9 0 1 0 7.8 0a3.9 3.9 0 1 0-7.8 0z", edge=INK, line=1.2)

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from nsysx import units
 from nsysx.analyses import memory as table
 from nsysx.model import Summary
-from nsysx.render.charts.canvas import Figure, Picture, legend_above, new_figure, settings, svg, time_scale
-from nsysx.render.charts.colors import KIND_COLORS, NEUTRAL
+from nsysx.render.charts.canvas import Drawing, Figure, Key, Picture, Scale, place, time_scale
+from nsysx.render.charts.colors import KIND_COLORS
 from nsysx.render.safe_text import clean
 
 TABLE = table.KEY
 
 #: Kinds of memory, in colors that no kind of work has on the same picture.
 _MEMORY_COLORS = {"device": "#0072B2", "pinned": "#D55E00", "managed": "#CC79A7"}
+#: More entries of the legend than these take a second line.
+_LINE = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,36 +58,33 @@ def figure(summary: Summary) -> Figure | None:
 
 def memory(lines: Sequence[MemoryLine], width: int = 1120, height: int = 230) -> Picture:
     """Return bytes over time (ns) as one stepped line for each kind of memory, its peak written beside it."""
-    with settings():
-        drawing = new_figure(width, height)
-        axes = drawing.add_axes((0.075, 42 / height, 0.921, 1 - 74 / height))
-        last = max((time_ns for line in lines for time_ns, _ in line.points), default=1)
-        most = max((size for line in lines for _, size in line.points), default=1) or 1
-        time, unit = time_scale(last)
-        divisor, name = next(
-            ((d, n) for d, n in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")) if most >= 2 * d), (1, "bytes")
-        )
+    drawing = Drawing(width, height)
+    last = max((time_ns for line in lines for time_ns, _ in line.points), default=1)
+    most = max((size for line in lines for _, size in line.points), default=1) or 1
+    time, unit = time_scale(last)
+    divisor, name = next(
+        ((d, n) for d, n in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")) if most >= 2 * d), (1, "bytes")
+    )
+    begun = min((time_ns for line in lines for time_ns, size in line.points if size > most / 50), default=0)
+    left, right, above, below = 84, width - 4, 32, height - 42
+    across = Scale(max(0, begun - 0.03 * (last - begun)) / time, last / time, left, right)
+    up = Scale(0, most / divisor * 1.06, below, above)
+    keys = []
+    with drawing.clipped(left, above, right - left, below - above):
         for position, line in enumerate(lines):
-            points, color = line.points, _MEMORY_COLORS.get(line.kind, KIND_COLORS["other"])
-            x = [time_ns / time for time_ns, _ in points] + [last / time]
-            y = [size / divisor for _, size in points] + [points[-1][1] / divisor]
-            dashes: Any = "solid" if position == 0 else (0, (5, 2))
-            axes.plot(
-                x,
-                y,
-                drawstyle="steps-post",
-                color=color,
-                linewidth=1.4,
-                linestyle=dashes,
-                label=f"{line.name}, peak {units.size(line.peak_bytes)}",
+            color = _MEMORY_COLORS.get(line.kind, KIND_COLORS["other"])
+            dash = "" if position == 0 else "9.3 3.7"
+            first_ns, first = line.points[0]
+            begin = place(across(first_ns / time))
+            path = f"M{begin} {place(up(first / divisor))}" + "".join(
+                f"H{place(across(time_ns / time))}V{place(up(size / divisor))}" for time_ns, size in line.points[1:]
             )
+            path += f"H{right}"
             if position == 0:
-                axes.fill_between(x, y, 0, step="post", color=color, alpha=0.15, linewidth=0)
-        axes.set_ylim(0, most / divisor * 1.06)
-        begun = min((time_ns for line in lines for time_ns, size in line.points if size > most / 50), default=0)
-        axes.set_xlim(max(0, begun - 0.03 * (last - begun)) / time, last / time)
-        axes.set_xlabel(f"{unit} from the start of the capture", fontsize=8.5, color=NEUTRAL)
-        axes.set_ylabel(name, fontsize=8.5, color=NEUTRAL)
-        axes.tick_params(labelsize=8, labelcolor=NEUTRAL)
-        legend_above(axes, 1.02, 4)
-        return svg(drawing, width, height)
+                drawing.shape(f"{path}V{below}H{begin}z", color, opacity=0.15)
+            drawing.shape(path, edge=color, line=1.87, dash=dash)
+            keys.append(Key(f"{line.name}, peak {units.size(line.peak_bytes)}", color, line=1.87, dash=dash))
+    drawing.axis_below(across, below, f"{unit} from the start of the capture")
+    drawing.axis_left(up, left, name)
+    drawing.legend(left, above - 10 if len(keys) < _LINE else 7, keys)
+    return drawing.picture()

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from nsysx import units
 from nsysx.catalogue import Paint
 from nsysx.pictures import Counters, Lane, Queue, Span, Timeline
-from nsysx.render.charts.canvas import Picture, new_figure, png, settings, time_scale
+from nsysx.render.charts.canvas import (
+    NAME,
+    NARROW,
+    SMALLEST,
+    Drawing,
+    Key,
+    Picture,
+    Scale,
+    Tick,
+    place,
+    polygon,
+    rectangle,
+    time_scale,
+)
 from nsysx.render.charts.colors import INK, KIND_COLORS, KIND_NAMES, NEUTRAL, ink_on, phase_color, shade
 from nsysx.render.safe_text import clean, scrub, shorten, shorten_kernel
 
@@ -37,107 +50,111 @@ def _split(spans: Sequence[Span], pixel_ns: float) -> tuple[list[Span], dict[int
     return wide, filled
 
 
+#: Height of a lane, of its boxes, and of a strip below the lanes with the room above it; room to the left of the lanes, to their
+#: right, below them and above them, without marks (CSS pixels).
+_ROW, _BOX, _DEEP, _LEFT, _RIGHT, _BELOW, _ABOVE = 30, 21.6, 54, 176, 12, 68, 16
+
+
+class _Place(NamedTuple):
+    """Where a lane is drawn: the height of its middle, and how long a pixel is (ns)."""
+
+    middle: float
+    pixel_ns: float
+
+    def x(self, ns: float) -> float:
+        """Return the place of an instant of the window."""
+        return _LEFT + ns / self.pixel_ns
+
+    def box(self, start_ns: float, long_ns: float) -> str:
+        """Return a box as the data of a path."""
+        return rectangle(self.x(start_ns), self.middle - _BOX / 2, long_ns / self.pixel_ns, _BOX)
+
+
 def timeline(picture: Timeline, *, redact: bool = True, width: int = 1120, span_ns: int | None = None) -> Picture:
     """Return one window as lanes: CPU threads above (waits hatched), GPU streams below, arrows from launch to start.
 
     Below them is the work queued for each device, and its counters where they were sampled. ``span_ns`` is the length of the
     time axis, for pictures to be compared; it is at least the window.
     """
-    with settings():
-        row, deep = 30, 54
-        lanes = picture.lanes
-        strips: tuple[Queue | Counters, ...] = (*picture.queues, *picture.counters)
-        below = deep * len(strips)
-        height = row * len(lanes) + below + 84 + 14 * bool(picture.marks)
-        left_px = 176
-        figure = new_figure(width, height)
-        left, wide = left_px / width, 1 - (left_px + 12) / width
-        window = max(1, picture.end_ns - picture.start_ns, span_ns or 0)
-        divisor, unit = time_scale(window)
-        pixel = window / (width - left_px - 12)
-        axes = figure.add_axes((left, (68 + below) / height, wide, row * len(lanes) / height))
-        seen: dict[str, str] = {}
-        for index, lane in enumerate(lanes):
-            y = len(lanes) - 1 - index
-            if index % 2 == 0:
-                axes.axhspan(y - 0.5, y + 0.5, color="#f6f6f6", linewidth=0)
-            _draw_lane(axes, lane, y, divisor, pixel, seen, redact)
-            text = clean(lane.label, 60)
-            if sum(other.label == lane.label for other in lanes) > 1:
-                text += {"phases": ": phases", "api": ": CUDA calls"}.get(lane.role, "")
-            text = shorten(scrub(text) if redact else text, 28)
-            _lane_name(axes, -8 * pixel / divisor, y, text)
-        _draw_arrows(axes, lanes, divisor)
-        axes.set_xlim(0, window / divisor)
-        axes.set_ylim(-0.5, len(lanes) - 0.5)
-        axes.set_yticks([])
-        axes.spines["left"].set_visible(False)
-        last = axes
-        for position, strip in enumerate(strips):
-            axes.spines["bottom"].set_visible(False)
-            axes.set_xticks([])
-            bottom = 68 + below - deep * (position + 1)
-            last = figure.add_axes((left, bottom / height, wide, (deep - 10) / height))
-            if isinstance(strip, Queue):
-                _draw_queue(last, strip, divisor, window, pixel)
-            else:
-                _draw_counters(last, strip, divisor, window, pixel)
-            if position + 1 < len(strips):
-                last.set_xticks([])
-        for instant, name in picture.marks:
-            axes.axvline(instant / divisor, color=INK, linewidth=0.9, linestyle=(0, (4, 3)), zorder=6)
-            axes.text(
-                instant / divisor, len(lanes) - 0.42, clean(name, 60), ha="left", va="bottom", fontsize=8, color=INK
-            )
-        last.set_xlabel(f"{unit} from the start of the window", fontsize=8.5, color=NEUTRAL)
-        last.tick_params(labelsize=8)
-        present = {
-            s.kind if s.kind in KIND_NAMES else "other" for lane in lanes if lane.role != "phases" for s in lane.spans
-        }
-        kinds = {name: KIND_COLORS[kind] for kind, name in KIND_NAMES.items() if kind in present}
-        _draw_legend(figure, kinds, any(s.backlog_ns for lane in lanes for s in lane.spans), height)
-        return png(figure, width, height)
+    lanes = picture.lanes
+    strips: tuple[Queue | Counters, ...] = (*picture.queues, *picture.counters)
+    top = _ABOVE + 14 * bool(picture.marks)
+    bottom = top + _ROW * len(lanes)
+    height = bottom + _DEEP * len(strips) + _BELOW
+    drawing = Drawing(width, height, paper="#ffffff")
+    window = max(1, picture.end_ns - picture.start_ns, span_ns or 0)
+    divisor, unit = time_scale(window)
+    across = Scale(0, window / divisor, _LEFT, width - _RIGHT)
+    pixel = window / (across.end - across.start)
+    seen: dict[str, str] = {}
+    places = [_Place(top + _ROW * (index + 0.5), pixel) for index in range(len(lanes))]
+    for index, (lane, middle) in enumerate(zip(lanes, places, strict=True)):
+        if index % 2 == 0:
+            drawing.shape(rectangle(_LEFT, middle.middle - _ROW / 2, across.end - _LEFT, _ROW), "#f6f6f6")
+        _draw_lane(drawing, lane, middle, seen, redact)
+        _lane_name(drawing, _LEFT - 8, middle.middle, _name_of(lane, lanes, redact))
+    _draw_arrows(drawing, lanes, places, across.end)
+    for position, strip in enumerate(strips):
+        up = Scale(0, 1, bottom + _DEEP * (position + 1), bottom + _DEEP * position + 15)
+        if isinstance(strip, Queue):
+            _draw_queue(drawing, strip, up, pixel)
+        else:
+            _draw_counters(drawing, strip, up, pixel)
+    for instant, name in picture.marks:
+        x = places[0].x(instant) if places else _LEFT
+        drawing.shape(f"M{place(x)} {top}V{bottom}", edge=INK, line=1.2, dash="4.8 3.6")
+        drawing.text(x, top - 2.4, clean(name, 60), rise="bottom")
+    drawing.axis_below(across, height - _BELOW, f"{unit} from the start of the window")
+    _draw_legend(drawing, lanes)
+    return drawing.picture()
 
 
-def _lane_name(axes: Any, x: float, y: float, text: str) -> None:
+def _name_of(lane: Lane, lanes: Sequence[Lane], redact: bool) -> str:
+    """Return the name of a lane; where a thread has two, each says what it shows."""
+    text = clean(lane.label, 60)
+    if sum(other.label == lane.label for other in lanes) > 1:
+        text += {"phases": ": phases", "api": ": CUDA calls"}.get(lane.role, "")
+    return shorten(scrub(text) if redact else text, 28)
+
+
+def _lane_name(drawing: Drawing, x: float, y: float, text: str) -> None:
     """Write the name of a lane to its left."""
-    axes.text(x, y, text, ha="right", va="center", fontsize=8.5, color=INK)
+    drawing.text(x, y, text, size=NAME, anchor="end")
 
 
-def _draw_queue(axes: Any, queue: Queue, divisor: float, window: int, pixel: float) -> None:
+def _draw_queue(drawing: Drawing, queue: Queue, up: Scale, pixel: float) -> None:
     """Draw how much GPU work is launched and has not yet run, with its peak as text."""
-    x = [instant / divisor for instant in queue.at_ns]
     most = max(max(queue.queued_ns), 1)
-    axes.fill_between(
-        x, [ns / most for ns in queue.queued_ns], 0, color=KIND_COLORS[Paint.COMM], alpha=0.55, linewidth=0
-    )
-    axes.plot(x, [ns / most for ns in queue.queued_ns], color=KIND_COLORS[Paint.LAUNCH], linewidth=0.9)
-    axes.set_xlim(0, window / divisor)
-    axes.set_ylim(0, 1.12)
-    axes.set_yticks([0, 1], ["0", units.duration(most)], fontsize=7)
-    axes.tick_params(axis="y", length=2, pad=2, labelcolor=NEUTRAL)
-    _lane_name(axes, -52 * pixel / divisor, 0.5, f"GPU {queue.device}: work queued")
+    points = [
+        (_LEFT + instant / pixel, up(ns / most)) for instant, ns in zip(queue.at_ns, queue.queued_ns, strict=True)
+    ]
+    around = [(points[0][0], up.start), *points, (points[-1][0], up.start)]
+    drawing.shape(polygon(around, closed=True), KIND_COLORS[Paint.COMM], opacity=0.55)
+    drawing.shape(polygon(points), edge=KIND_COLORS[Paint.LAUNCH], line=1.2)
+    drawing.axis_left(up, _LEFT, marks=[Tick(0, "0"), Tick(1, units.duration(most))], size=SMALLEST)
+    _lane_name(drawing, _LEFT - 52, up(0.5), f"GPU {queue.device}: work queued")
 
 
 #: Colors of the counters, in their order.
 _COUNTER_COLORS = (NEUTRAL, KIND_COLORS[Paint.COMPUTE], KIND_COLORS[Paint.SYNC])
 
 
-def _draw_counters(axes: Any, counters: Counters, divisor: float, window: int, pixel: float) -> None:
+def _draw_counters(drawing: Drawing, counters: Counters, up: Scale, pixel: float) -> None:
     """Draw the shares of a device's counters, each as a line, with its name in the same color."""
-    x = [instant / divisor for instant in counters.at_ns]
     for position, (name, shares) in enumerate(counters.shares.items()):
         color = _COUNTER_COLORS[position % len(_COUNTER_COLORS)]
-        axes.plot(x, [float("nan") if share is None else share for share in shares], color=color, linewidth=0.9)
-        height = 1 - 0.1 * (len(counters.shares) - position)
-        axes.text(
-            height, 1.0, clean(name, 20), transform=axes.transAxes, fontsize=7, color=color, ha="left", va="bottom"
-        )
-    axes.set_xlim(0, window / divisor)
-    axes.set_ylim(0, 1.05)
-    axes.set_yticks([0, 1], ["0", "100 %"], fontsize=7)
-    axes.tick_params(axis="y", length=2, pad=2, labelcolor=NEUTRAL)
-    _lane_name(axes, -52 * pixel / divisor, 0.5, shorten(clean(counters.label, 60), 24))
+        pieces: list[list[tuple[float, float]]] = [[]]
+        for instant, share in zip(counters.at_ns, shares, strict=True):
+            if share is not None:
+                pieces[-1].append((_LEFT + instant / pixel, up(share)))
+            elif pieces[-1]:
+                pieces.append([])
+        drawing.shape("".join(polygon(piece) for piece in pieces if piece), edge=color, line=1.2)
+        right = 1 - 0.1 * (len(counters.shares) - position)
+        x = _LEFT + right * (drawing.width - _RIGHT - _LEFT)
+        drawing.text(x, up(1) - 2, clean(name, 20), size=SMALLEST, color=color, rise="bottom")
+    drawing.axis_left(up, _LEFT, marks=[Tick(0, "0"), Tick(1, "100 %")], size=SMALLEST)
+    _lane_name(drawing, _LEFT - 52, up(0.5), shorten(clean(counters.label, 60), 24))
 
 
 def _lane_color(lane: Lane, span_kind: str, seen: dict[str, str]) -> str:
@@ -147,63 +164,63 @@ def _lane_color(lane: Lane, span_kind: str, seen: dict[str, str]) -> str:
     return KIND_COLORS.get(span_kind, KIND_COLORS[Paint.OTHER])
 
 
-def _draw_lane(
-    axes: Any, lane: Lane, y: float, divisor: float, pixel: float, seen: dict[str, str], redact: bool
-) -> None:
+def _draw_lane(drawing: Drawing, lane: Lane, where: _Place, seen: dict[str, str], redact: bool) -> None:
     """Draw one lane: wide boxes with their names, the rest as columns as high as the share of time that they fill."""
-    wide, filled = _split(lane.spans, pixel)
-    low, height = y - 0.36, 0.72
-    boxes: dict[str, list[tuple[float, float]]] = {}
-    waits: list[tuple[float, float]] = []
+    wide, filled = _split(lane.spans, where.pixel_ns)
+    boxes: dict[str, list[str]] = {}
+    waits: list[str] = []
     for span in wide:
         color = _lane_color(lane, span.kind or span.label, seen)
         length = span.end_ns - span.start_ns
-        boxes.setdefault(color, []).append((span.start_ns / divisor, length / divisor))
-        waiting = span.backlog_ns > 2 * pixel
-        if waiting:
-            waits.append((span.start_ns / divisor, min(span.backlog_ns, length) / divisor))
-        room = int((length / pixel - 10) / 5.8)
-        name = clean(span.label, 200)
-        name = scrub(name) if redact else name
-        if room >= min(len(name), 12):
-            text = shorten_kernel(name, min(60, room)) if lane.role == "stream" else shorten(name, min(60, room))
-            behind = {"facecolor": color, "edgecolor": "none", "pad": 0.8} if waiting else None
-            middle = (span.start_ns + length / 2) / divisor
-            axes.text(
-                middle,
-                y,
-                text,
-                ha="center",
-                va="center",
-                fontsize=7.5,
-                color=ink_on(color),
-                clip_on=True,
-                zorder=4,
-                bbox=behind,
-            )
-    for color, places in boxes.items():
-        axes.broken_barh(places, (low, height), facecolors=color, edgecolors=shade(color), linewidth=0.25, zorder=2)
+        boxes.setdefault(color, []).append(where.box(span.start_ns, length))
+        if span.backlog_ns > 2 * where.pixel_ns:
+            waits.append(where.box(span.start_ns, min(span.backlog_ns, length)))
+    for color, drawn in boxes.items():
+        drawing.shape("".join(drawn), color, edge=shade(color), line=0.33)
     if waits:
-        axes.broken_barh(
-            waits, (low, height), facecolors="none", edgecolors="#ffffff", hatch="////", linewidth=0, zorder=3
-        )
-    columns: dict[str, list[list[tuple[float, float]]]] = {}
-    for column, kinds in filled.items():
-        left, right, base = column * pixel / divisor, (column + 1) * pixel / divisor, low
-        scale = 1 / max(1.0, sum(kinds.values()))
+        drawing.shape("".join(waits), drawing.hatched("#ffffff"))
+    for color, columns in _columns(lane, filled, where, seen):
+        drawing.shape(columns, color)
+    for span in wide:
+        _name_box(drawing, lane, span, where, _lane_color(lane, span.kind or span.label, seen), redact)
+
+
+def _name_box(drawing: Drawing, lane: Lane, span: Span, where: _Place, color: str, redact: bool) -> None:
+    """Write the name of a box onto it where there is room."""
+    length = span.end_ns - span.start_ns
+    room = int((length / where.pixel_ns - 10) / 5.8)
+    name = clean(span.label, 200)
+    name = scrub(name) if redact else name
+    if room < min(len(name), 12):
+        return
+    text = shorten_kernel(name, min(60, room)) if lane.role == "stream" else shorten(name, min(60, room))
+    halo = color if span.backlog_ns > 2 * where.pixel_ns else ""
+    middle = where.x(span.start_ns + length / 2)
+    drawing.text(middle, where.middle, text, size=NARROW, color=ink_on(color), anchor="middle", halo=halo)
+
+
+def _columns(
+    lane: Lane, filled: dict[int, dict[str, float]], where: _Place, seen: dict[str, str]
+) -> Iterator[tuple[str, str]]:
+    """Yield color and data of a path for the columns of a lane, each a pixel wide, every kind in front of those that stand on it."""
+    bottom = where.middle + _BOX / 2
+    tops: dict[str, list[tuple[int, float]]] = {}  # of each kind: its columns, and where it ends in them
+    for column, kinds in sorted(filled.items()):
+        top, scale = bottom, 1 / max(1.0, sum(kinds.values()))
         for kind in sorted(kinds):
-            top = base + max(0.05, kinds[kind] * scale) * height  # even the shortest box shows as a line
-            corners = [(left, base), (right, base), (right, top), (left, top)]
-            columns.setdefault(_lane_color(lane, kind, seen), []).append(corners)
-            base = top
-    if columns:
-        from matplotlib.collections import PolyCollection
+            top -= max(0.05, kinds[kind] * scale) * _BOX  # even the shortest box shows as a line
+            tops.setdefault(kind, []).append((column, top))
+    for kind in sorted(tops, reverse=True):
+        path, last = "", None
+        for column, top in tops[kind]:
+            if column - 1 != last:
+                path += f"V{place(bottom)}z" * bool(path) + f"M{_LEFT + column} {place(bottom)}"
+            path += f"V{place(top)}h1"
+            last = column
+        yield _lane_color(lane, kind, seen), f"{path}V{place(bottom)}z"
 
-        for color, shapes in columns.items():
-            axes.add_collection(PolyCollection(shapes, facecolors=color, linewidths=0, zorder=2), autolim=False)
 
-
-def _draw_arrows(axes: Any, lanes: Sequence[Lane], divisor: float) -> None:
+def _draw_arrows(drawing: Drawing, lanes: Sequence[Lane], places: Sequence[_Place], end: float) -> None:
     """Draw an arrow from the launch call to the start of the longest GPU operations."""
     ops = [
         (span, index)
@@ -220,48 +237,20 @@ def _draw_arrows(axes: Any, lanes: Sequence[Lane], divisor: float) -> None:
     for span, index in list(longest.values())[:_MAX_ARROWS]:
         assert span.launch_ns is not None
         assert span.launch_lane is not None
-        top, bottom = len(lanes) - 1 - span.launch_lane - 0.36, len(lanes) - 1 - index + 0.36
-        axes.annotate(
-            "",
-            xy=(span.start_ns / divisor, bottom),
-            xytext=(span.launch_ns / divisor, top),
-            annotation_clip=True,
-            zorder=5,
-            arrowprops={
-                "arrowstyle": "-|>",
-                "color": "#333333",
-                "linewidth": 0.7,
-                "shrinkA": 0,
-                "shrinkB": 0,
-                "mutation_scale": 7,
-            },
-        )
+        launch, begun = places[span.launch_lane], places[index]
+        to = (begun.x(span.start_ns), begun.middle - _BOX / 2)
+        if _LEFT <= to[0] <= end:
+            drawing.arrow((launch.x(span.launch_ns), launch.middle + _BOX / 2), to, "#333333")
 
 
-def _draw_legend(figure: Any, kinds: dict[str, str], waits: bool, height: int) -> None:
+def _draw_legend(drawing: Drawing, lanes: Sequence[Lane]) -> None:
     """Write the name of each color below the picture."""
-    from matplotlib.patches import Patch
-
-    handles = [Patch(facecolor=color, label=name) for name, color in kinds.items()]
-    if waits:
-        handles.append(
-            Patch(
-                facecolor=KIND_COLORS[Paint.SYNC],
-                edgecolor="white",
-                hatch="////",
-                label="waiting for earlier GPU work",
-            )
-        )
-    if handles:
-        figure.legend(
-            handles=handles,
-            loc="lower left",
-            bbox_to_anchor=(0.006, 2 / height),
-            ncols=len(handles),
-            fontsize=8,
-            frameon=False,
-            handlelength=1.2,
-            columnspacing=1.3,
-            borderpad=0,
-            handletextpad=0.5,
-        )
+    present = {
+        s.kind if s.kind in KIND_NAMES else "other" for lane in lanes if lane.role != "phases" for s in lane.spans
+    }
+    named = {name: KIND_COLORS[kind] for kind, name in KIND_NAMES.items() if kind in present}
+    keys = [Key(name, color) for name, color in named.items()]
+    if any(s.backlog_ns for lane in lanes for s in lane.spans):
+        lines = drawing.hatched("#ffffff", KIND_COLORS[Paint.SYNC])
+        keys.append(Key("waiting for earlier GPU work", lines))
+    drawing.legend(7, drawing.height - 13, keys)
