@@ -176,7 +176,7 @@ class Drawing:
     ) -> None:
         """Write a text whose ``anchor`` (start, middle, end) and ``rise`` (middle, top, bottom) is there; ``halo`` hides what is behind."""
         more = f' text-anchor="{anchor}"' if anchor != "start" else ""
-        more += f' stroke="{halo}" stroke-width="4" paint-order="stroke"' if halo else ""
+        more += f' stroke="{halo}" stroke-width="5" stroke-linejoin="round" paint-order="stroke"' if halo else ""
         more += f' transform="rotate(-90 {place(x)} {place(y)})"' if upward else ""
         written = escape(_MICRO.sub("µs", words))
         where = f'x="{place(x)}" y="{place(y)}" dy="{_BASELINE[rise]}em"'

@@ -112,9 +112,9 @@ def _draw_unsteady(drawing: Drawing, stack: _Stack) -> list[Key]:
     if not any(odd) or all(odd):
         return []
     path = stack.bars([0.0] * len(odd), odd)
-    lines = drawing.hatched("#777777", period=10.67)
+    lines = drawing.hatched("#333333", period=10.67)
     drawing.shape(path, "#ffffff", opacity=0.33)
-    drawing.shape(path, lines, opacity=0.5)
+    drawing.shape(path, lines, opacity=0.3)
     return [Key("not steady", lines, edge="#777777")]
 
 
