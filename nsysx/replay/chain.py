@@ -141,7 +141,7 @@ def chain(profile: Profile, window: Window, added: Added) -> Chain:
             items[-1] = last._replace(added_inside=last.added_inside + before_ns + inside_ns)
             continue
         loading = min(data.loading.get(call, 0), gap)
-        item = Item(PLAIN, call, kind, gap, loading, cost, added_before=before_ns, added_inside=inside_ns)
+        item = Item(PLAIN, call, kind, gap, loading, cost, False, NOT_AWAITED, -1, -1, -1, (), before_ns, inside_ns)
         item = _classified(item, launched, (a, b), data, queues)
         begins = a >= starts[len(borders)]
         while a >= starts[len(borders)]:
@@ -221,7 +221,7 @@ def _mergeable(last: Item, item: Item) -> bool:
 def _merged(last: Item, item: Item) -> Item:
     before, inside = last.added_before + item.added_before, last.added_inside + item.added_inside
     gap, cost = last.gap + item.gap, last.cost + item.cost
-    return Item(PLAIN, last.call, last.api, gap, 0, cost, added_before=before, added_inside=inside)
+    return Item(PLAIN, last.call, last.api, gap, 0, cost, False, NOT_AWAITED, -1, -1, -1, (), before, inside)
 
 
 #: Op, stream, start, end of a GPU op.
@@ -261,9 +261,7 @@ def _classified(item: Item, launched: list[_Ran], when: tuple[int, int], data: C
         kind, cost, waits, tail = _launching(item, launched, when, blocking, data, queues)
         made = _queued(item.call, launched, when[0], data, queues)
         _, call, api, gap, loading, *_, before, inside = item
-        return Item(
-            kind, call, api, gap, loading, cost, waits, tail, ops=made, added_before=before, added_inside=inside
-        )
+        return Item(kind, call, api, gap, loading, cost, waits, tail, -1, -1, -1, made, before, inside)
     # A free waits for the device whenever work is queued, even if the synchronize before it left nothing to wait for.
     if blocking is not None and (blocking[0] or (item.api == Call.FREE and not queues.pending(when[1]))):
         return item._replace(kind=SYNC, waits=True, cost=min(item.cost, blocking[1]))

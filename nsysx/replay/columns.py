@@ -191,9 +191,8 @@ class WithoutTracing:
         pause[first] = _whole(pause[first] - np.minimum(queued, pause[first] * (1 - _STAYS)))
         return latency, pause
 
-    def chain(self, scale: float, host: float = 1.0, waits: float = 1.0, work: float = 1.0, near: float = 1.0) -> Chain:
-        """Return the chain whose columns are ``columns`` of the same factors."""
-        less = self.columns(scale, host, waits, work, near)
+    def chain(self, less: Columns) -> Chain:
+        """Return the chain whose columns are ``less``, which ``columns`` returned."""
         if less is self.recorded:
             return self._chain
         latency, pause = less.op_latency.tolist(), less.op_pause.tolist()

@@ -135,14 +135,16 @@ def apply(chain: Chain, edit: Edit, profile: Profile) -> None:
     """Make the edit in the chain, in place."""
     match edit:
         case RemoveWaits(calls):
-            places = _with_companions(chain, [i for i, _ in _chosen(chain, calls)])
+            places = [i for i, _ in _chosen(chain, calls)]
+            places = places if calls is None else _with_companions(chain, places)
             _unstage(chain, [i for i in places if chain.items[i].tail != NOT_AWAITED])
             _no_waits(chain, places)
         case RemoveHost(calls):
             if calls is not None and chain.closing in calls:
                 calls |= {-1}  # the last host code of the round comes before that call
             for i, item in _chosen(chain, calls):
-                chain.items[i] = item._replace(gap=item.loading)
+                if item.gap != item.loading:
+                    chain.items[i] = _timed(item, item.loading, item.cost, item.ops)
         case FreeLoader():
             for i, item in enumerate(chain.items):
                 if item.loading:
@@ -180,7 +182,13 @@ def shortened(edits: Sequence[Edit]) -> frozenset[int] | None:
 
 
 def _scaled(factor: float, op: Op) -> Op:
-    return op._replace(duration=round(op.duration * factor))
+    return Op(op.op, op.stream, op.latency, op.pause, op.offset, round(op.duration * factor))
+
+
+def _timed(item: Item, gap: int, cost: int, ops: tuple[Op, ...]) -> Item:
+    """Return the item with other times. Every launch of a step may need it: ``_replace`` takes three times as long."""
+    kind, call, api, _, loading, _, waits, tail, target, stream, site, _, before, inside = item
+    return Item(kind, call, api, gap, loading, cost, waits, tail, target, stream, site, ops, before, inside)
 
 
 def _chosen(chain: Chain, calls: frozenset[int] | None) -> Iterator[tuple[int, Item]]:
@@ -192,12 +200,12 @@ def _each_op(chain: Chain, ops: frozenset[int], change: Callable[[Op], Op]) -> l
     places = chain.places_of(ops)
     for i in places:
         item = chain.items[i]
-        chain.items[i] = item._replace(ops=tuple(change(op) if op.op in ops else op for op in item.ops))
+        chain.items[i] = _timed(item, item.gap, item.cost, tuple(change(op) if op.op in ops else op for op in item.ops))
     return places
 
 
 def _remove_ops(chain: Chain, ops: frozenset[int]) -> None:
-    for i in _each_op(chain, ops, lambda op: op._replace(duration=0, pause=0, latency=0)):
+    for i in _each_op(chain, ops, lambda op: Op(op.op, op.stream, 0, 0, op.offset, 0)):
         item = chain.items[i]
         if all(op.op in ops for op in item.ops):
             chain.items[i] = item._replace(cost=0, waits=False)
@@ -228,25 +236,29 @@ def _remove_calls(chain: Chain, calls: frozenset[int], between: bool) -> None:
 def _graph(chain: Chain, calls: frozenset[int] | None, price_ns: int) -> None:
     """Make one graph launch of each run of launches, without host code in between and with the pauses of a graph."""
     first = -1  # item of the launch that becomes the graph launch
+    nodes: dict[int, int] = {}  # of each graph, by its first item
     for i, item in enumerate(chain.items):
         chosen = calls is None or item.call in calls
         if i in chain.borders:
             first = -1  # a graph does not extend over two steps
         if item.kind in (RECORD, WAIT_EVENT, PLAIN) and first >= 0 and chosen and not item.loading:
-            chain.items[i] = item._replace(gap=0, cost=0)
+            if item.gap or item.cost:
+                chain.items[i] = _timed(item, 0, 0, item.ops)
             continue
         if item.kind != LAUNCH or not chosen:
             first = -1
             continue
-        ops = tuple(op._replace(pause=min(op.pause, GRAPH_GAP_NS)) for op in item.ops)
-        if first >= 0 and not item.loading:
-            inside = tuple(op._replace(latency=0) for op in ops)
-            chain.items[i] = item._replace(gap=0, cost=0, ops=inside)
-            head = chain.items[first]
-            chain.items[first] = head._replace(cost=head.cost + GRAPH_NODE_NS * len(ops))
-        else:
-            first = i
-            chain.items[i] = item._replace(cost=price_ns + GRAPH_NODE_NS * len(ops), ops=ops)
+        inside = first >= 0 and not item.loading
+        first = first if inside else i
+        nodes[first] = nodes.get(first, 0) + len(item.ops)
+        ops = tuple(
+            Op(op.op, op.stream, 0 if inside else op.latency, min(op.pause, GRAPH_GAP_NS), op.offset, op.duration)
+            for op in item.ops
+        )
+        chain.items[i] = _timed(item, 0 if inside else item.gap, 0, ops)
+    for i, count in nodes.items():
+        head = chain.items[i]
+        chain.items[i] = _timed(head, head.gap, price_ns + GRAPH_NODE_NS * count, head.ops)
 
 
 def _fuse(chain: Chain, calls: frozenset[int]) -> None:
@@ -256,13 +268,13 @@ def _fuse(chain: Chain, calls: frozenset[int]) -> None:
         chosen = item.call in calls
         inside = inside and i not in chain.borders
         if item.kind in (RECORD, WAIT_EVENT, PLAIN) and inside and chosen:
-            chain.items[i] = item._replace(gap=item.loading, cost=0)
+            chain.items[i] = _timed(item, item.loading, 0, item.ops)
         elif item.kind == LAUNCH and chosen:
             if inside:
                 ops = tuple(
-                    op._replace(latency=0, pause=0, duration=max(op.duration - _KERNEL_FLOOR_NS, 0)) for op in item.ops
+                    Op(op.op, op.stream, 0, 0, op.offset, max(op.duration - _KERNEL_FLOOR_NS, 0)) for op in item.ops
                 )
-                chain.items[i] = item._replace(gap=item.loading, cost=0, ops=ops)
+                chain.items[i] = _timed(item, item.loading, 0, ops)
             inside = True
         else:
             inside = False
@@ -291,7 +303,8 @@ def _pin(chain: Chain, ops: frozenset[int], bandwidth: float | None, profile: Pr
 
 def _no_waits(chain: Chain, places: list[int]) -> None:
     for i in places:
-        chain.items[i] = chain.items[i]._replace(waits=False)
+        if chain.items[i].waits:
+            chain.items[i] = chain.items[i]._replace(waits=False)
 
 
 def _unstage(chain: Chain, places: list[int]) -> None:
@@ -300,17 +313,17 @@ def _unstage(chain: Chain, places: list[int]) -> None:
     A call that copies pageable memory moves the data to a staging buffer itself, and returns when the last part is there: only
     pinned memory frees the CPU of this, and a copy that no longer waits for its data is one.
     """
-    launches = [item for item in chain.items if item.kind == LAUNCH]
+    copies = [i for i in places if chain.items[i].kind == COPY]
+    launches = [item for item in chain.items if item.kind == LAUNCH] if copies else []
     if not launches:
         return
     cost = int(np.median([item.cost for item in launches]))
     latency = int(np.median([item.ops[0].latency for item in launches]))
-    for i in places:
+    for i in copies:
         item = chain.items[i]
-        if item.kind == COPY:
-            first, *others = item.ops
-            sooner = first._replace(latency=min(first.latency, latency))
-            chain.items[i] = item._replace(cost=min(item.cost, cost), ops=(sooner, *others))
+        first, *others = item.ops
+        sooner = first._replace(latency=min(first.latency, latency))
+        chain.items[i] = item._replace(cost=min(item.cost, cost), ops=(sooner, *others))
 
 
 def _remove_comm(chain: Chain, profile: Profile) -> None:

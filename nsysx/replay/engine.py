@@ -124,9 +124,8 @@ class Replay:
         self.error = abs(self.unchanged_ns - self.recorded_ns) / self.recorded_ns
         self.trusted = self.error <= TRUSTED_ERROR
         self.items = len(model.chain.items)
-        self.unprofiled, self._chain, self._seen = unprofiled.unprofiled(profile, model)
-        self._columns = columns(self._chain)
-        self._real = run(self._columns)
+        self.unprofiled, self._chain, self._columns, self._seen = unprofiled.unprofiled(profile, model)
+        self._real = self._seen.run
         self.real_ns = self.window.step_ns(self._real.round_ns)
         #: The least error bar of a saving, per step (ns): the error of the unchanged replay, at least the validated one.
         self.bar_ns = round(max(self.error, VALIDATED_ERROR) * self.real_ns)

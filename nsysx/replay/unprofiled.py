@@ -18,7 +18,7 @@ from nsysx.replay import costs as tables
 from nsysx.replay import overhead, peers
 from nsysx.replay.chain import Chain
 from nsysx.replay.columns import Columns, WithoutTracing
-from nsysx.replay.simulate import Times, run, traced
+from nsysx.replay.simulate import Run, Times, run, traced
 from nsysx.replay.window import Window, Withheld, choose
 
 #: Median error of the predictions over twelve before/after pairs, most of them GPU-bound. No error bar is smaller.
@@ -139,8 +139,8 @@ def _in_turn(ranks: Sequence[Modelled]) -> float:
     return float(lengths.max(axis=0).mean() / slowest) if slowest else 1.0
 
 
-def unprofiled(profile: Profile, model: Model) -> tuple[Unprofiled, Chain, DeviceRound]:
-    """Return the step without tracing, the chain that yields it, and what a round of it does on the device."""
+def unprofiled(profile: Profile, model: Model) -> tuple[Unprofiled, Chain, Columns, DeviceRound]:
+    """Return the step without tracing, the chain that yields it with its columns, and what a round of it does on the device."""
     window, added, relieved = model.window, model.added, model.relieved
     steps = window.steps
     measured = tables.measured(profile, window.numbers)
@@ -170,7 +170,8 @@ def unprofiled(profile: Profile, model: Model) -> tuple[Unprofiled, Chain, Devic
         scale, host, work = slower or _meeting(
             step, lambda scale, host=1.0, work=1.0: model.step(scale, host, waits, work)
         )
-    shown = on_device(model.chain, relieved.columns(scale, host, waits, work, near), peers.communication(profile))
+    cols = relieved.columns(scale, host, waits, work, near)
+    shown = on_device(model.chain, cols, peers.communication(profile))
     # If something lies between steps, it is assumed to have the same shares of work and idle time as the steps.
     part = 1.0 if not window.between_ns else step / max(step + window.between_ns, 1)
     return (
@@ -192,7 +193,8 @@ def unprofiled(profile: Profile, model: Model) -> tuple[Unprofiled, Chain, Devic
             exposed_comm_ns=round(shown.exposed_comm_ns * part) // steps,
             **tables.beside(profile),
         ),
-        relieved.chain(scale, host, waits, work, near),
+        relieved.chain(cols),
+        cols,
         shown,
     )
 
@@ -312,7 +314,8 @@ def _bisected(low: float, high: float, step_ns: int, step_of: Callable[[float], 
 class DeviceRound:
     """One round of a chain on its device (ns, over all steps): its length, the union of its GPU work, idle time by cause.
 
-    ``exposed_comm_ns`` is the part of the union in which only communication runs. ``before``: op -> idle time that it ends.
+    ``exposed_comm_ns`` is the part of the union in which only communication runs. ``before``: op -> idle time that it ends. ``run`` is
+    the replay whose measured round it is.
     """
 
     whole_ns: int
@@ -320,6 +323,7 @@ class DeviceRound:
     exposed_comm_ns: int
     causes: dict[str, int]
     before: dict[int, int]
+    run: Run
 
 
 def on_device(chain: Chain, cols: Columns, communicating: Collection[int] = ()) -> DeviceRound:
@@ -358,7 +362,7 @@ def on_device(chain: Chain, cols: Columns, communicating: Collection[int] = ()) 
         computing = ~np.isin(names, list(communicating))[order % len(names)]
         exposed = end - start - idle - _union(begin[computing], finish[computing], start, end)
     idle_causes = {cause.value: ns for cause, ns in causes.items() if ns > 0}
-    return DeviceRound(end - start, end - start - idle, exposed, idle_causes, before)
+    return DeviceRound(end - start, end - start - idle, exposed, idle_causes, before, replayed)
 
 
 def _union(begin: I64, finish: I64, start: int, end: int) -> int:
