@@ -141,14 +141,14 @@ def _launches(profile: Profile) -> pl.DataFrame:
     full = np.minimum(queue_full(profile, calls), calls["self_ns"].to_numpy())
     waiting = pending(profile, calls["process"].to_numpy(), calls["start_ns"].to_numpy())
     one_time = one_time_cost.costs(profile).select("call", "one_time_ns")
+    one_time = calls.select("call").join(one_time, on="call", how="left", maintain_order="left").select("one_time_ns")
     calls = calls.select(
-        "call",
         "name",
         "gpu_ops",
         "self_ns",
         pl.Series("queue_full_ns", full, dtype=pl.Int64),
         pl.Series("pending", waiting, dtype=pl.Int64),
-    ).join(one_time, on="call", how="left")
+    ).hstack(one_time)
     launch_only = pl.col("self_ns") - pl.col("queue_full_ns") - pl.col("one_time_ns").fill_null(0)
     calls = calls.with_columns(launch_only.alias("own_ns"))
     median = pl.col("own_ns").median().over("name")

@@ -91,9 +91,9 @@ class _Blocks:
         """Return values per step as sums per block."""
         return [int(v) for v in totals(self.of, np.asarray(per_step, np.int64), self.size)]
 
-    def in_steps(self, rows: pl.DataFrame, column: str) -> tuple[pl.DataFrame, I32]:
-        """Return the rows whose instant in ``column`` lies in the CPU range of a step, and the step of each; null lies in none."""
-        t = rows[column].fill_null(-1).to_numpy()
+    def in_steps(self, rows: pl.DataFrame, at: pl.Series) -> tuple[pl.DataFrame, I32]:
+        """Return the rows whose instant ``at`` lies in the CPU range of a step, and the step of each; null lies in none."""
+        t = at.fill_null(-1).to_numpy()
         step = np.searchsorted(self.start, t, side="right").astype(np.int32) - np.int32(1)
         inside = (step >= 0) & (t < self.end[step])
         return (rows, step) if inside.all() else (rows.filter(inside), step[inside])
@@ -121,7 +121,8 @@ def _grouped(
 ) -> Iterator[_Row]:
     """Yield one row per name, longest first, and one for all beyond MOST_NAMES. ``step``: the step of each row, never -1."""
     names, group = distinct(column)
-    cell = group * blocks.size
+    cell = group
+    cell *= blocks.size
     cell += blocks.of[step]
     size = len(names) * blocks.size
     table = totals(cell, ns, size).reshape(-1, blocks.size)
@@ -183,18 +184,23 @@ def _device_parts(profile: Profile, blocks: _Blocks, classes: dict[str | None, s
     yield from _grouped(blocks, "family_compute", ops["family"].gather(row), step, ns, counted=False)
 
 
-def _sums(profile: Profile, blocks: _Blocks, classes: dict[str | None, str | None]) -> Iterator[_Row]:
-    """Yield the plain sums: GPU ops and API calls by the step that launched them."""
+def _work(profile: Profile, blocks: _Blocks, classes: dict[str | None, str | None]) -> Iterator[_Row]:
+    """Yield the plain sums of GPU ops by the step that launched them."""
     needed = "process", "start_ns", "end_ns", "call_start_ns", "op_kind", "name", "module", "family"
     ops = lookup.having(profile.steady_ops.select(needed), process=blocks.process)
-    ops, step = blocks.in_steps(ops, "call_start_ns")
+    ops, step = blocks.in_steps(ops.drop("process", "call_start_ns"), ops["call_start_ns"])
     ns = (ops["end_ns"] - ops["start_ns"]).to_numpy()
     yield from _grouped(blocks, "module", ops["module"], step, ns, classes)
     yield from _grouped(blocks, "family", ops["family"], step, ns)
     kernel = (ops["op_kind"] == "kernel").to_numpy()
     yield from _grouped(blocks, "kernel", ops["name"].filter(kernel), step[kernel], ns[kernel])
+
+
+def _api(profile: Profile, blocks: _Blocks) -> Iterator[_Row]:
+    """Yield the plain sums of API calls by the step in which they begin."""
     calls = profile.steady_calls.select("process", "start_ns", "name", "self_ns")
-    calls, step = blocks.in_steps(lookup.having(calls, process=blocks.process), "start_ns")
+    calls = lookup.having(calls, process=blocks.process)
+    calls, step = blocks.in_steps(calls.select("name", "self_ns"), calls["start_ns"])
     kinds = dict(api_calls.functions(profile).select("name", "kind").cast(pl.String).iter_rows())
     yield from _grouped(blocks, "api", calls["name"], step, calls["self_ns"].to_numpy(), kinds)
 
@@ -233,7 +239,7 @@ def _waits(profile: Profile, blocks: _Blocks) -> Iterator[_Row]:
     if not profile.recorded("runtime"):
         return
     sites = profile.wait_sites().filter(pl.col("process") == blocks.process)
-    sites, step = blocks.in_steps(sites, "start_ns")
+    sites, step = blocks.in_steps(sites, sites["start_ns"])
     # Without the line number: lines move with every edit, and a moved line would look new.
     inside = pl.when(pl.col("module").is_not_null()).then(pl.format("in {}", "module"))
     phase = pl.when(pl.col("phase").is_not_null()).then(pl.format("({})", "phase"))
@@ -254,6 +260,7 @@ def table(profile: Profile) -> pl.DataFrame:
     rows: list[_Row] = [*_phases(profile, blocks)]
     if blocks.device is not None:
         rows += _device_parts(profile, blocks, classes)
-    rows += _sums(profile, blocks, classes)
+    rows += _work(profile, blocks, classes)
+    rows += _api(profile, blocks)
     rows += _waits(profile, blocks)
     return pl.DataFrame(rows, schema=declared.schema(COLUMNS), orient="row")

@@ -41,7 +41,7 @@ from nsysx.analyses.helpers.host_stopwatch import (
 )
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.frames import declared
-from nsysx.frames.intervals import I64
+from nsysx.frames.intervals import I64, Labels
 from nsysx.model import TableSpec
 from nsysx.rows import Of, TableOf, columns_of, names
 
@@ -151,7 +151,7 @@ class _Around(NamedTuple):
     alone: Mask  # nothing was pending
 
 
-def _around(calls: GpuCalls, row: I64, begin: I64, end: I64, alone: Mask) -> _Around:
+def _around(calls: GpuCalls, row: Labels, begin: I64, end: I64, alone: Mask) -> _Around:
     api_start, api_end = calls.start(row), calls.end(row)
     previous, following = calls.previous(row), calls.following(row)
     has_previous = previous >= 0
@@ -165,19 +165,19 @@ def _around(calls: GpuCalls, row: I64, begin: I64, end: I64, alone: Mask) -> _Ar
     )
 
 
-def _line(around: _Around, members: I64, usual_return: float | None) -> dict[str, object]:
-    """Return the row of one kernel. ``usual_return`` stands in if no synchronize follows this kernel."""
-    host_ns, api_ns, late = around.host[members], around.api[members], around.late[members]
-    has_previous, before, after, alone = (a[members] for a in (around.known, around.before, around.after, around.alone))
+def _line(around: _Around, usual_return: float | None) -> dict[str, object]:
+    """Return the row of one kernel from what surrounds its launches. ``usual_return`` stands in if no synchronize follows it."""
+    host_ns, api_ns, late = around.host, around.api, around.late
+    has_previous, before, after, alone = around.known, around.before, around.after, around.alone
     host, api = median(host_ns, has_previous), median(api_ns)
     latency, queue = median(late, alone), median(late, ~alone)
-    kernel = median(around.kernel[members])
-    sync_return = median(around.back[members[around.waited[members]]])
+    kernel = median(around.kernel)
+    sync_return = median(around.back, around.waited)
     back = usual_return if sync_return is None else sync_return
     measured = {
-        "both": median(around.whole[members[before & after]]),
+        "both": median(around.whole, before & after),
         "before": median(host_ns + api_ns, before),
-        "after": median(around.whole[members[has_previous & ~before & after]]),
+        "after": median(around.whole, has_previous & ~before & after),
         "none": median(host_ns + api_ns, has_previous & ~before),
     }
     composed = {
@@ -221,8 +221,11 @@ def table(profile: Profile) -> pl.DataFrame:
         .sort("custom", "ns", "name", descending=[True, True, False])
         .head(_ROWS)
     )
-    around = _around(calls, calls.row[call[rows]].astype(np.int64), start, end, alone[op])
-    usual_return = median(around.back[around.waited])
+    row, alone = calls.row[call[rows]], alone[op]
+    # Around the launches that a synchronize follows, and then around those of one kernel after another: less memory at once.
+    synced = np.flatnonzero(calls.sync[calls.following(row)])
+    waited = _around(calls, row[synced], start[synced], end[synced], alone[synced])
+    usual_return = median(waited.back[waited.waited])
     module = ops["module"].gather(rows)
     modules_with_calls = module.drop_nulls().unique()
     modules = dict(
@@ -235,5 +238,6 @@ def table(profile: Profile) -> pl.DataFrame:
         counts = np.bincount(code[members] + 1)[1:]
         most = np.flatnonzero(counts == counts.max(initial=1)).tolist()
         module_name = min((modules[m] for m in most), default=None)
-        lines.append({**line, "module": module_name, **_line(around, members, usual_return)})
+        around = _around(calls, row[members], start[members], end[members], alone[members])
+        lines.append({**line, "module": module_name, **_line(around, usual_return)})
     return pl.DataFrame(lines, schema=declared.schema(COLUMNS))

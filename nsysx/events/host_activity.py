@@ -14,7 +14,7 @@ from nsysx.events.attribute import Attributed
 from nsysx.events.nvtx_ranges import Flags
 from nsysx.events.streams import CLOCK_ERROR_NS
 from nsysx.frames import lookup
-from nsysx.frames.intervals import I64, StepFunction, coverage, merged, union
+from nsysx.frames.intervals import I64, Labels, StepFunction, coverage, merged, union
 from nsysx.reading.load import Trace
 
 _BLOCKING = [cause.number for cause in Cause if Trait.BLOCKS in cause.trait]
@@ -61,11 +61,11 @@ class Gaps:
 
 @dataclass(frozen=True)
 class _Calls:
-    """API calls of one thread: begin, end and number of each, in order of begin, and the last end up to each."""
+    """API calls of one thread: begin and end of each, in order of begin, and the number of the first; they count up."""
 
     start: I64
     end: I64
-    row: I64
+    first: int
 
 
 @dataclass(frozen=True)
@@ -73,18 +73,19 @@ class Host:
     """What the threads of one process did, for blaming gaps.
 
     ``calls``: per thread. ``launched`` and ``launcher``: begin and thread of all calls that launched work, in order.
-    ``outer``: of each call the outermost one that it lies in. ``length``: of each call.
+    ``outer``: of each call the outermost one that it lies in. ``begin`` and ``end``: of each call.
     """
 
     threads: dict[int, StepFunction]
-    cause_of_call: I64
+    cause_of_call: Labels
     overhead: StepFunction
     data: dict[int, StepFunction]
     calls: dict[int, _Calls]
     launched: I64
     launcher: I64
-    outer: I64
-    length: I64
+    outer: Labels
+    begin: I64
+    end: I64
 
     def in_control(self, gaps: Gaps) -> tuple[I64, I64]:
         """Return the thread that kept each gap waiting, and when the thread of L took over from it.
@@ -124,7 +125,7 @@ class Host:
             call = self.threads[t].at(time[of_thread]).astype(np.int64)
             calls = self.calls[t]
             last = np.searchsorted(calls.start, time[of_thread], side="right") - 1
-            row, end = calls.row[np.maximum(last, 0)], calls.end[np.maximum(last, 0)]
+            row, end = calls.first + np.maximum(last, 0), calls.end[np.maximum(last, 0)]
             just = (call < 0) & (last >= 0) & (end > time[of_thread] - CLOCK_ERROR_NS)
             just &= self.cause_of_call[row] == Cause.SYNC.number
             call = np.where(just, row, call)
@@ -132,7 +133,7 @@ class Host:
             blocks = np.isin(self.cause_of_call[outer], _BLOCKING)
             begun[of_thread] = np.where(call < 0, -1, np.where(blocks, outer, call))
         has_begun = begun >= 0
-        until[has_begun] += self.length[begun[has_begun]]
+        until[has_begun] += self.end[begun[has_begun]] - self.begin[begun[has_begun]]
         return begun, until
 
     def split(self, thread: int | None, start: I64, end: I64, label: I64, cause: int) -> Iterator[Pieces]:
@@ -174,13 +175,13 @@ def _of_threads(thread: I64) -> Iterator[tuple[int, int]]:
     yield from ((a, b) for a, b in itertools.pairwise(borders) if b > a)
 
 
-def _outermost(calls: pl.DataFrame) -> I64:
+def _outermost(calls: pl.DataFrame) -> Labels:
     """Return the outermost call that each lies in, itself where it lies in none. ``calls`` is sorted by thread and start."""
     thread, start, end = (calls[c].to_numpy() for c in ("thread", "start_ns", "end_ns"))
     root = np.ones(len(thread), np.bool_)
     for a, b in _of_threads(thread):
         root[a + 1 : b] = start[a + 1 : b] >= np.maximum.accumulate(end[a : b - 1])
-    outer: I64 = np.maximum.accumulate(np.where(root, np.arange(len(root)), 0))
+    outer: Labels = np.maximum.accumulate(np.where(root, np.arange(len(root), dtype=np.int32), np.int32(0)))
     return outer
 
 
@@ -188,13 +189,12 @@ def hosts(trace: Trace, attributed: Attributed) -> dict[int, Host]:
     """Return what the threads of each process did."""
     calls, ops = attributed.api_calls, attributed.gpu_ops
     causes = [Cause.of_call(kind).number for kind in Call.KINDS]
-    cause_of_call = lookup.coded(calls["kind"], dict(zip(Call.KINDS, causes, strict=True)))
+    cause_of_call = lookup.coded(calls["kind"], dict(zip(Call.KINDS, causes, strict=True))).astype(np.int8)
     loading: dict[int, StepFunction] = {}
     for (thread,), part in attributed.phase_spans.filter(pl.col("phase") == "data").group_by("thread"):
         loading[int(str(thread))] = coverage([(part["start_ns"].to_numpy(), part["end_ns"].to_numpy())])
     thread, start, end = (calls[c].to_numpy() for c in ("thread", "start_ns", "end_ns"))
-    rows = np.arange(len(thread))
-    of_thread = {int(thread[a]): _Calls(start[a:b], end[a:b], rows[a:b]) for a, b in _of_threads(thread)}
+    of_thread = {int(thread[a]): _Calls(start[a:b], end[a:b], a) for a, b in _of_threads(thread)}
     outer = _outermost(calls)
     launching = calls.select("process", "thread", "start_ns").filter(calls["gpu_ops"] > 0)
     launching = lookup.ordered(launching, "start_ns", ["thread"])
@@ -215,6 +215,7 @@ def hosts(trace: Trace, attributed: Attributed) -> dict[int, Host]:
             launched,
             launcher,
             outer,
-            end - start,
+            start,
+            end,
         )
     return by_process

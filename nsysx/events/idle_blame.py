@@ -66,9 +66,10 @@ def _gaps(ops: pl.DataFrame, activity: StepFunction) -> Gaps:
         candidate[left] += 1
     called, returned = of_x("call_start_ns", FAR), of_x("call_end_ns", FAR)
     call = real["call"].fill_null(-1).to_numpy()
-    first = np.empty(call.max(initial=-1) + 2, np.int64)
-    first[call[::-1]] = np.arange(len(call))[::-1]
-    repeated = first[call] < np.arange(len(call))
+    rows = np.arange(len(call), dtype=np.int32)
+    first = np.empty(call.max(initial=-1) + 2, np.int32)
+    first[call[::-1]] = rows[::-1]
+    repeated = first[call] < rows
     under_way = ended & (called < FAR) & repeated[np.maximum(row, 0)] if len(repeated) else np.zeros(len(g0), np.bool_)
     return Gaps(g0, g1, ended, called, returned, of_x("thread", -1), of_x("op", -1), stream, same_stream, under_way)
 
@@ -209,7 +210,7 @@ def idle_pieces(trace: Trace, attributed: Attributed, activities: dict[tuple[int
     """
     of_process = hosts(trace, attributed)
     by_end = {
-        process: lookup.ordered(work, "end_ns", ["device", "stream"])
+        process: lookup.ordered(work.drop("process"), "end_ns", ["device", "stream"])
         for (process,), work in lookup.parted(
             attributed.gpu_ops.select("process", "device", "stream", "end_ns"), "process"
         ).items()

@@ -135,10 +135,11 @@ class Profile:
             try:
                 self._made[make] = make(self)
             except NotRecorded as answer:
-                self._made[make] = answer
+                # A traceback keeps what everybody who asked had at hand: tens of bytes a GPU op.
+                self._made[make] = answer.with_traceback(None)
         value: T = self._made[make]
         if isinstance(value, NotRecorded):
-            raise value
+            raise NotRecorded(value.reason, value.fix)
         return value
 
     def recorded(self, *frames: str) -> bool:

@@ -76,12 +76,19 @@ def _stalls(case: Case) -> pl.DataFrame:
     keys = [k.key for k in _pauses.KINDS]
     host = host.with_columns(paused).filter(~pl.Series(_of_a_checkpoint(case, host), dtype=pl.Boolean))
     gaps = host.group_by("gap").agg(pl.col("op").first(), pl.col("ns", "real_ns", *keys).sum())
-    thread, start, end = (case.calls[c].to_numpy() for c in ("thread", "start_ns", "end_ns"))
-    launch = case.calls["kind"].is_in(Call.LAUNCHES).to_numpy()
-    before = np.flatnonzero(launch[1:] & (thread[1:] == thread[:-1]))  # sorted by thread and time
-    usual = np.median(start[before + 1] - end[before]) if len(before) else None
+    usual = _usual_pause(case.calls)
     least = max(_STALL_NS, _TIMES * usual) if usual is not None else _STALL_NS
     return gaps.filter(pl.col("ns") >= least).select("op", "ns", "real_ns", *keys)
+
+
+def _usual_pause(calls: pl.DataFrame) -> float | None:
+    """Return the median time from the call before a launch on its thread to that launch (ns), None without any."""
+    launch = np.flatnonzero(calls["kind"].is_in(Call.LAUNCHES).to_numpy())
+    launch = launch[launch > 0]
+    # Only at launches: these calls lie in several pieces, and a whole column of them would be a copy.
+    launch = launch[(calls["thread"].gather(launch) == calls["thread"].gather(launch - 1)).to_numpy()]
+    pause = calls["start_ns"].gather(launch) - calls["end_ns"].gather(launch - 1)
+    return float(np.median(pause.to_numpy())) if len(launch) else None
 
 
 def _of_a_checkpoint(case: Case, gaps: pl.DataFrame) -> Flags:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from nsysx.catalogue import Call
 from nsysx.events.profile import Profile
-from nsysx.frames.intervals import I64
+from nsysx.frames.intervals import I64, Labels
 from nsysx.rows import Of
 
 Mask = npt.NDArray[np.bool_]
@@ -110,19 +110,19 @@ class GpuCalls:
             rows = syncs[process == key]
             self.idle_after[rows] = backlog(profile).after(key, self.end(rows)) == 0
 
-    def start(self, row: I64) -> I64:
+    def start(self, row: Labels) -> I64:
         """Return when these calls begin."""
         return self._start[self.call[row]]
 
-    def end(self, row: I64) -> I64:
+    def end(self, row: Labels) -> I64:
         """Return when these calls end."""
         return self._end[self.call[row]]
 
-    def previous(self, row: I64) -> I64:
+    def previous(self, row: Labels) -> Labels:
         """Return the row before on the same thread, -1 where there is none."""
         return np.where(self._border[row], -1, row - 1)
 
-    def following(self, row: I64) -> I64:
+    def following(self, row: Labels) -> Labels:
         """Return the next row of the same thread, -1 where there is none."""
         return np.where(self._border[row + 1], -1, row + 1)
 
@@ -132,7 +132,7 @@ class GpuCalls:
         call = np.searchsorted(self._start[self.call[first:last]], time, side="left") - 1
         return np.where(call >= 0, call + first, -1)
 
-    def synced(self, before: I64, after: I64, end: I64) -> tuple[Mask, Mask, I64]:
+    def synced(self, before: Labels, after: Labels, end: I64) -> tuple[Mask, Mask, I64]:
         """Return (a synchronize stands before, one stands after and waits for ``end``, when that one returns) as arrays.
 
         ``before`` and ``after`` are the calls next to each piece of work, -1 for none.

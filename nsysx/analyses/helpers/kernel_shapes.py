@@ -137,10 +137,12 @@ def shapes(profile: Profile) -> pl.DataFrame:
     """
     if not profile.recorded("kernel"):
         raise NotRecorded("no kernel was recorded", "-t cuda")
-    ops = profile.steady_ops.select("process", "device", "name", "grid", "block", "family", "cls", "start_ns", "end_ns")
     ns = pl.col("ns")
-    kernels = with_card(profile, ops.filter(profile.steady_ops["op_kind"] == "kernel"))
-    grouped = kernels.with_columns(ns=pl.col("end_ns") - pl.col("start_ns")).group_by(SHAPE).agg(
+    ops = profile.steady_ops.select(
+        "process", "device", "name", "grid", "block", "family", "cls", ns=pl.col("end_ns") - pl.col("start_ns")
+    )
+    ops = with_card(profile, ops).drop("process", "device").filter(profile.steady_ops["op_kind"] == "kernel")
+    grouped = ops.group_by(SHAPE).agg(
         pl.col("family", "cls").first(),
         pl.len().cast(pl.Int64).alias("count"),
         ns.sum().alias("total_ns"),

@@ -22,7 +22,7 @@ import polars as pl
 from nsysx.analyses.helpers.launch_queue import overhead_inside, queue_full
 from nsysx.catalogue import Call
 from nsysx.events.profile import Profile, calls_in
-from nsysx.frames.intervals import I64, coverage, merged
+from nsysx.frames.intervals import I64, Labels, coverage, merged
 from nsysx.frames.lookup import distinct, numbered, totals
 from nsysx.reading import schema
 
@@ -81,7 +81,9 @@ def _profiler(profile: Profile, calls: pl.DataFrame) -> tuple[I64, I64]:
     return calls_, ns
 
 
-def _recurring(profile: Profile, calls: pl.DataFrame, function: I64, functions: pl.DataFrame) -> npt.NDArray[np.bool_]:
+def _recurring(
+    profile: Profile, calls: pl.DataFrame, function: Labels, functions: pl.DataFrame
+) -> npt.NDArray[np.bool_]:
     """Return which functions are called regularly in the steady steps of their process, not just once by chance.
 
     ``calls`` are all calls of these functions, ``function`` the row of each in ``functions``; one without calls does not recur.
@@ -93,7 +95,7 @@ def _recurring(profile: Profile, calls: pl.DataFrame, function: I64, functions: 
     return np.asarray(made >= least)
 
 
-def _filling(profile: Profile, calls: pl.DataFrame, function: I64, functions: pl.DataFrame) -> I64:
+def _filling(profile: Profile, calls: pl.DataFrame, function: Labels, functions: pl.DataFrame) -> I64:
     """Return the calls that fill caches: allocations and creations before the first steady step, of functions unused in it."""
     if profile.steps.source == "capture" or profile.trace.window is not None:
         return np.empty(0, np.int64)
@@ -125,19 +127,19 @@ def _functions(calls: pl.DataFrame) -> tuple[I64, pl.DataFrame]:
     return function, calls.select("process", "name", "kind")[some].with_columns(pl.col("name", "kind").cast(pl.String))
 
 
-def _launched(profile: Profile) -> tuple[I64, pl.Series]:
+def _launched(profile: Profile) -> tuple[Labels, pl.Series]:
     """Return, per call, the one kernel that it launched as a row of the second, 0 for none or several."""
     calls, ops = profile.attributed.api_calls, profile.attributed.gpu_ops
     call = ops["call"].fill_null(-1).to_numpy()
     kernels = np.flatnonzero((ops["op_kind"] == "kernel").to_numpy() & (call >= 0))
     kernels = kernels[calls["gpu_ops"].to_numpy()[call[kernels]] == 1]
     names, name = distinct(ops["name"])
-    kernel_of = np.zeros(calls.height, np.int64)
+    kernel_of = np.zeros(calls.height, np.int32)
     kernel_of[call[kernels]] = name[kernels]
     return kernel_of, pl.Series("kernel", names, dtype=pl.String)
 
 
-def _first(group: I64, start: I64, size: int) -> I64:
+def _first(group: Labels, start: I64, size: int) -> I64:
     """Return the first row of each group by (start, row)."""
     begin, first = np.full(size, np.iinfo(np.int64).max), np.full(size, len(start))
     np.minimum.at(begin, group, start)
@@ -146,20 +148,29 @@ def _first(group: I64, start: I64, size: int) -> I64:
     return first
 
 
-def _later(group: I64, first: I64, cost: I64) -> pl.DataFrame:
+def _later(group: Labels, first: I64, cost: I64) -> pl.DataFrame:
     """Return group, later: the median of the calls of each group but its first one."""
     group = group.copy()
     group[first] = -1
     return pl.DataFrame({"group": group, "later": cost}).group_by("group").agg(pl.col("later").median())
 
 
-def _firsts(function: I64, kernel: I64, kernels: int, start: I64, cost: I64) -> tuple[I64, pl.DataFrame]:
+def _pairs(function: Labels, kernel: Labels, kernels: int) -> tuple[I64, Labels]:
+    """Return the distinct numbers ``function * kernels + kernel``, sorted, and each row's index into them."""
+    key = function.astype(np.int64)
+    key *= kernels
+    key += kernel
+    keys, group = numbered(key)
+    return keys, group.astype(np.int32)
+
+
+def _firsts(function: Labels, kernel: Labels, kernels: int, start: I64, cost: I64) -> tuple[Labels, pl.DataFrame]:
     """Return the (process, API function, kernel) of each call, and the first call of each in order of time.
 
     Columns: group, function, kernel, call, calls (of the group), cost_ns, later (median of the later calls, null for none),
     above_ns (what it costs above what it is compared with), only (whether it is the only call of its function).
     """
-    keys, group = numbered(function * kernels + kernel)
+    keys, group = _pairs(function, kernel, kernels)
     first = _first(group, start, len(keys))
     firsts = pl.DataFrame(
         {
@@ -196,7 +207,7 @@ def _firsts(function: I64, kernel: I64, kernels: int, start: I64, cost: I64) -> 
     return group, firsts.with_columns(above.alias("above_ns"), (pl.col("all") == 1).alias("only"))
 
 
-def _bills(group: I64, firsts: pl.DataFrame, functions: pl.DataFrame, cost: I64) -> tuple[I64, pl.DataFrame]:
+def _bills(group: Labels, firsts: pl.DataFrame, functions: pl.DataFrame, cost: I64) -> tuple[I64, pl.DataFrame]:
     """Return the bill that each group is on, and the bills, with ``kernel`` as in ``firsts``, 0 for none."""
     key = ["name", "kind", "kernel"]
     rows = pl.concat([firsts, functions.select("name", "kind")[firsts["function"]]], how="horizontal")
@@ -218,6 +229,7 @@ def _bills(group: I64, firsts: pl.DataFrame, functions: pl.DataFrame, cost: I64)
 def _split(profile: Profile) -> Split:
     calls, waits = profile.attributed.api_calls, profile.ledgers.waits
     function, functions = _functions(calls)
+    function = function.astype(np.int32)
     kernel, kernels = _launched(profile)
     self_ns = calls["self_ns"].to_numpy()
     cost = self_ns.copy()
