@@ -16,11 +16,11 @@ import polars as pl
 
 from nsysx import ids
 from nsysx.events import thread_roles
-from nsysx.events.correlate import Correlated
+from nsysx.events.correlate import Correlated, Threads
 from nsysx.events.layers import PATHLESS, Layer, layer_of, module_layer, paths, root_names
 from nsysx.events.nvtx_ranges import MARKED, REPEATED, UNMATCHED, Flags, Ranges
 from nsysx.frames import declared, lookup
-from nsysx.frames.intervals import I64, Labels, StepFunction
+from nsysx.frames.intervals import I64, Labels
 from nsysx.reading.load import Trace
 
 #: From the best evidence to none.
@@ -47,14 +47,14 @@ class Attributed:
     ``modules``: module, cls, parent (module, null at a root), calls (number of forward ranges), first_ns.
     ``outside`` holds the names in the column module that stand for what lies outside all modules, ``roots`` those of modules
     that have no path and go by their class. ``phase_spans``: process, thread, start_ns, end_ns, phase: innermost phases,
-    disjoint per thread. ``threads`` as in Correlated. ``roles``: thread -> what it is for (``thread_roles``).
+    disjoint per thread. ``roles``: thread -> what it is for (``thread_roles``).
     """
 
     api_calls: pl.DataFrame
     gpu_ops: pl.DataFrame
     modules: pl.DataFrame
     phase_spans: pl.DataFrame
-    threads: dict[int, StepFunction]
+    threads: Threads
     outside: frozenset[str] = frozenset()
     roots: frozenset[str] = frozenset()
     roles: Mapping[int, str] = field(default_factory=dict)

@@ -12,6 +12,7 @@ The key is (process, correlation id): ids repeat between the ranks of one report
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,7 +22,7 @@ from nsysx import ids
 from nsysx.catalogue import Activity, Call
 from nsysx.events import families
 from nsysx.frames import declared, lookup
-from nsysx.frames.intervals import I64, StepFunction, merged, nesting
+from nsysx.frames.intervals import I64, StepFunction, in_turn, merged, nesting
 from nsysx.reading import schema
 from nsysx.reading.trace import LeftOut, Trace
 
@@ -55,17 +56,46 @@ def api_kind(name: str) -> str:
     return next((kind for kind, pattern in _PATTERNS if pattern.search(name)), Call.OTHER)
 
 
+class Threads(Mapping[int, StepFunction]):
+    """Labels each instant of a thread with the row of the innermost API call, -1 outside CUDA.
+
+    Where a thread makes one call after another, that says no more than when they start and end: it is made when it is asked
+    for, and not kept.
+    """
+
+    def __init__(self) -> None:
+        self._of: dict[int, StepFunction | tuple[I64, I64, int]] = {}
+
+    def add(self, thread: int, start: I64, end: I64, first: int) -> I64:
+        """Add the calls of a thread, in order of start, which are the rows from ``first`` on; return their self time (ns)."""
+        if in_turn(start, end):
+            self._of[thread] = start, end, first
+            return end - start
+        nest = nesting(start, end, first)
+        self._of[thread] = nest.top
+        return nest.self_ns
+
+    def __getitem__(self, thread: int) -> StepFunction:
+        calls = self._of[thread]
+        return calls if isinstance(calls, StepFunction) else nesting(*calls).top
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._of)
+
+    def __len__(self) -> int:
+        return len(self._of)
+
+
 @dataclass(frozen=True)
 class Correlated:
     """``api_calls`` and ``gpu_ops`` as ``schema`` declares them; ``call`` is the row number.
 
-    ``threads`` labels each instant of a thread with the row of the innermost API call, -1 outside CUDA. ``left_out`` counts
-    the rows that say a call a second time.
+    ``left_out`` counts the rows that say a call a second time.
     """
 
     api_calls: pl.DataFrame
     gpu_ops: pl.DataFrame
-    threads: dict[int, StepFunction]
+    threads: Threads
     left_out: tuple[LeftOut, ...] = ()
 
 
@@ -123,24 +153,22 @@ def _unique(process: pl.Series, ids: pl.Series) -> bool:
     return True
 
 
-def _nestings(calls: pl.DataFrame) -> tuple[dict[int, StepFunction], I64]:
-    """Return, per thread, the row of the innermost call at each instant, and each call's self time (ns).
+def _nestings(calls: pl.DataFrame) -> tuple[Threads, I64]:
+    """Return what each thread called at each instant, and each call's self time (ns).
 
     ``calls`` is sorted by (thread, start). Nested calls of a thread belong to the inner one.
     """
     start, end, thread = (calls[c].to_numpy() for c in ("start_ns", "end_ns", "thread"))
     borders = (np.flatnonzero(thread[1:] != thread[:-1]) + 1).tolist()
-    threads: dict[int, StepFunction] = {}
+    threads = Threads()
     self_ns = np.zeros(len(thread), np.int64)
     for a, b in zip([0, *borders], [*borders, len(thread)], strict=True):
         if b > a:
-            nest = nesting(start[a:b], end[a:b], a)
-            self_ns[a:b] = nest.self_ns
-            threads[int(thread[a])] = nest.top
+            self_ns[a:b] = threads.add(int(thread[a]), start[a:b], end[a:b], a)
     return threads, self_ns
 
 
-def _api_calls(trace: Trace) -> tuple[pl.DataFrame, dict[int, StepFunction], tuple[LeftOut, ...]]:
+def _api_calls(trace: Trace) -> tuple[pl.DataFrame, Threads, tuple[LeftOut, ...]]:
     runtime = trace.runtime
     if runtime["name"].null_count():
         runtime = runtime.with_columns(pl.col("name").fill_null(pl.lit("[unnamed]")))

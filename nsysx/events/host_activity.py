@@ -196,6 +196,7 @@ def hosts(trace: Trace, attributed: Attributed) -> dict[int, Host]:
     thread, start, end = (calls[c].to_numpy() for c in ("thread", "start_ns", "end_ns"))
     of_thread = {int(thread[a]): _Calls(start[a:b], end[a:b], a) for a, b in _of_threads(thread)}
     outer = _outermost(calls)
+    threads = dict(attributed.threads)
     launching = calls.select("process", "thread", "start_ns").filter(calls["gpu_ops"] > 0)
     launching = lookup.ordered(launching, "start_ns", ["thread"])
     overheads = lookup.parted(trace.overhead.select("process", "start_ns", "end_ns"), "process")
@@ -207,7 +208,7 @@ def hosts(trace: Trace, attributed: Attributed) -> dict[int, Host]:
         launches_here = launches.get((process,), launching.clear())
         launched, launcher = launches_here["start_ns"].to_numpy(), launches_here["thread"].to_numpy()
         by_process[int(process)] = Host(
-            attributed.threads,
+            threads,
             cause_of_call,
             coverage([(s, e)]),
             loading,

@@ -15,6 +15,7 @@ import polars as pl
 
 from nsysx.events.activity import CLASSES, device_activities, gpu_parts, windows_function
 from nsysx.events.attribute import Attributed
+from nsysx.events.correlate import Threads
 from nsysx.events.idle_blame import idle_in, idle_parts, idle_pieces
 from nsysx.events.nvtx_ranges import Ranges
 from nsysx.events.waits import wait_splits
@@ -36,14 +37,13 @@ __all__ = (
 class Ledgers:
     """``activity`` labels each instant of a device with a bit mask over CLASSES, 0 where it idles.
 
-    ``threads`` labels each instant of a thread with the row of the innermost API call, -1 outside CUDA. ``idle`` has one row
-    per piece of a gap: process, device, start_ns, end_ns, cause, gap, op (that ended the gap), began_in (the API call in
-    which the launching thread was when the device ran dry, null for none). ``waits`` has one row per call that can block:
-    call, backlog_ns, own_op_ns, host_ns, idle_caused_ns, awaited.
+    ``idle`` has one row per piece of a gap: process, device, start_ns, end_ns, cause, gap, op (that ended the gap), began_in
+    (the API call in which the launching thread was when the device ran dry, null for none). ``waits`` has one row per call that
+    can block: call, backlog_ns, own_op_ns, host_ns, idle_caused_ns, awaited.
     """
 
     activity: dict[tuple[int, int], StepFunction]
-    threads: dict[int, StepFunction]
+    threads: Threads
     idle: pl.DataFrame
     waits: pl.DataFrame
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -130,6 +130,22 @@ def began_in(idle: pl.DataFrame, calls: frozenset[int]) -> npt.NDArray[np.bool_]
     return np.asarray(idle["began_in"].is_in(list(calls)).fill_null(value=False).to_numpy(), np.bool_)
 
 
+class _Claimed(NamedTuple):
+    """The share of each piece that a claim wants: ``of_each`` times ``part``. Most take a piece whole or not at all."""
+
+    of_each: npt.NDArray[Any]
+    part: float
+
+    @staticmethod
+    def of(of_each: Shares, part: float) -> _Claimed:
+        whole = of_each == 1
+        return _Claimed(whole if (whole | (of_each == 0)).all() else of_each, part)
+
+    def share(self) -> Shares:
+        result: Shares = self.of_each * self.part
+        return result
+
+
 def give(time: Pieces, claims: Sequence[Claim], step_ns: int, steps: int) -> tuple[Given, ...]:
     """Give each piece of ``steps`` steps of ``step_ns`` to one claim, or none: what they are given never sums above the step.
 
@@ -138,20 +154,20 @@ def give(time: Pieces, claims: Sequence[Claim], step_ns: int, steps: int) -> tup
     save more than all the time that they are about.
     """
     scale = step_ns / max(float(time.ns.sum()), 1.0)
-    wanted = []
+    claimed, about = [], []
     for claim in claims:
         share = time.of(claim.takes)
         whole = float(share @ time.ns) * scale
-        wanted.append(share * min(1.0, claim.cost_ns / whole) if whole else share)
-    about = [float(share @ time.ns) * scale for share in wanted]
+        claimed.append(_Claimed.of(share, min(1.0, claim.cost_ns / whole) if whole else 1.0))
+        about.append(float(claimed[-1].share() @ time.ns) * scale)
     left, counted = np.ones(len(time.ns)), [0] * len(claims)
     for i in sorted(range(len(claims)), key=lambda i: (-claims[i].direct, about[i], claims[i].finding.code, i)):
-        got = np.minimum(wanted[i], left)
+        got = np.minimum(claimed[i].share(), left)
         left -= got
         counted[i] = int(float(got @ time.ns) * scale)
 
     def overlap(i: int, j: int) -> bool:
-        shared = float(np.minimum(wanted[i], wanted[j]) @ time.ns) * scale
+        shared = float(np.minimum(claimed[i].share(), claimed[j].share()) @ time.ns) * scale
         both = about[i] + about[j] - shared
         saved = claims[i].saving_ns + claims[j].saving_ns
         return min(shared, about[i], about[j]) >= _SHARED * step_ns or saved > both + _SHARED * step_ns

@@ -200,6 +200,11 @@ def _properly_nested(start: I64, end: I64, order: I64) -> I64:
     return cut
 
 
+def in_turn(start: I64, end: I64) -> bool:
+    """Return whether each interval lasts, and begins when the one before it has ended, as most threads make their calls."""
+    return bool((end > start).all() and (start[1:] >= end[:-1]).all())
+
+
 def nesting(start: I64, end: I64, first: int = 0) -> Nesting:
     """Return the nesting of the intervals of one thread, in any order; intervals of length 0 are never innermost.
 
@@ -209,8 +214,8 @@ def nesting(start: I64, end: I64, first: int = 0) -> Nesting:
     set, the interval open at depth d after a pop is the last one pushed at depth d, and a forward fill per depth finds it.
     """
     n = len(start)
-    if n and (end > start).all() and (start[1:] >= end[:-1]).all():
-        # Most threads make one call after another. A border may occur twice, with an empty segment between.
+    if n and in_turn(start, end):
+        # A border may occur twice, with an empty segment between.
         borders, rows = np.empty(2 * n, np.int64), np.full(2 * n - 1, -1, np.int32)
         borders[::2], borders[1::2], rows[::2] = start, end, np.arange(first, first + n, dtype=np.int32)
         alone, outermost = (np.broadcast_to(np.int64(value), n) for value in (-1, 0))
