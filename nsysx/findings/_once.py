@@ -77,12 +77,11 @@ class Given(NamedTuple):
 class Pieces(NamedTuple):
     """The time of the steps in pieces: idle time first (rows of ``Case.idle``), then the GPU ops. ``ns`` sum to the steps.
 
-    ``idle`` is how many are idle time, ``part`` the number of each piece's ``Part`` (-1: GPU work), ``op`` the op (-1: idle).
+    ``idle`` is how many are idle time, ``op`` the op of each (-1: idle time).
     """
 
     ns: Shares
     idle: int
-    part: npt.NDArray[np.int64]
     op: npt.NDArray[np.int64]
 
     def of(self, takes: Takes) -> Shares:
@@ -115,7 +114,6 @@ def pieces(idle: pl.DataFrame, ops: pl.DataFrame, device: int | None) -> Pieces:
     return Pieces(
         np.concatenate((idle["real_ns"].to_numpy(), alone)).astype(np.float64),
         idle.height,
-        np.concatenate((_PART_OF_CAUSE[idle["cause"].to_numpy()], np.full(ops.height, -1))),
         np.concatenate((np.full(idle.height, -1), ops["op"].to_numpy())),
     )
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import weakref
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 
 from nsysx.events import layers
+from nsysx.events.profile import NotRecorded, Profile
 from nsysx.frames import lookup
 from nsysx.pipeline import summarize
 from tests.builder import Report
+from tests.reports import gather
 
 US = 1_000
 
@@ -39,3 +43,43 @@ def test_rows_are_parted_by_what_they_belong_to() -> None:
     one = frame.filter(pl.col("a") == 1)
     assert lookup.parted(one, "a", "b")[1, 0] is one
     assert lookup.parted(frame.clear(), "a") == {}
+
+
+def test_who_asks_for_what_was_not_recorded_keeps_nothing_alive(tmp_path: Path) -> None:
+    """The answer is kept for the next who asks: with its traceback it would keep the frames of whoever asked first."""
+    report = Report()
+    report.process(1).thread(1).launch(1_000, 500)
+    given = gather(report, tmp_path)
+    kept: list[weakref.ref[pl.DataFrame]] = []
+
+    def made(profile: Profile) -> None:
+        raise NotRecorded("nothing of it was recorded", f"what holds {len(profile.trace.frames)} frames")
+
+    def ask() -> None:
+        at_hand = pl.DataFrame({"op": [1]})
+        kept.append(weakref.ref(at_hand))
+        given.once(made)
+
+    for _ in range(2):
+        try:
+            ask()
+        except NotRecorded as answer:
+            assert answer.reason == "nothing of it was recorded"
+            assert answer.fix.startswith("what holds")
+    assert [at_hand() for at_hand in kept] == [None, None]
+
+
+def test_calls_in_turn_and_nested_calls_say_what_a_thread_was_in(tmp_path: Path) -> None:
+    """What is made when asked for says the same as what is kept."""
+    report = Report()
+    process = report.process(1)
+    one, other = process.thread(1), process.thread(2)
+    for at in (1_000, 2_000, 2_500):
+        one.call("cudaMalloc", at, 500)
+    other.call("cudaMalloc", 1_000, 1_000)
+    other.call("cuMemAlloc", 1_200, 300)
+    given = gather(report, tmp_path)
+    in_turn, nested = (given.ledgers.threads[key] for key in given.ledgers.threads)
+    at = np.array([999, 1_000, 1_300, 1_500, 1_999, 2_000, 2_499, 2_500, 2_999, 3_000])
+    assert in_turn.at(at).tolist() == [-1, 0, 0, -1, -1, 1, 1, 2, 2, -1]
+    assert nested.at(at).tolist() == [-1, 3, 4, 3, 3, -1, -1, -1, -1, -1]
