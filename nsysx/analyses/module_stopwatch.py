@@ -154,7 +154,7 @@ def _executions(profile: Profile, work: _Work, calls: GpuCalls) -> pl.DataFrame:
     forward = ((ranges["kind"] == "module") | (ranges["kind"] == "range")) & ~ranges["recompute"] & ~ranges["crossing"]
     rows = np.flatnonzero(forward.to_numpy())
     thread, start, end = (ranges[c].to_numpy()[rows] for c in ("thread", "start_ns", "end_ns"))
-    first, last, previous, final = np.full((4, len(rows)), -1)
+    first, last, previous, final = np.full((4, len(rows)), -1, np.int32)
     for key in np.unique(thread).tolist():
         on_thread = np.flatnonzero(thread == key)
         first[on_thread], last[on_thread] = work.inside(key, start[on_thread], end[on_thread])

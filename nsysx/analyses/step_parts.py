@@ -136,7 +136,7 @@ def _grouped(
         yield part, REST, None, None, count, table[unlisted].sum(axis=0).tolist()
 
 
-def _exclusive(blocks: _Blocks, ops: pl.DataFrame) -> tuple[I64, I64, I64]:
+def _exclusive(blocks: _Blocks, ops: pl.DataFrame) -> tuple[I64, I32, I64]:
     """Return (row of ops, step, ns) of compute: each busy instant belongs to the running op that began first.
 
     ``ops`` are the compute ops of the device by start. The pieces are disjoint and cover the union, so their sum over a tile
@@ -145,15 +145,16 @@ def _exclusive(blocks: _Blocks, ops: pl.DataFrame) -> tuple[I64, I64, I64]:
     start, end = ops["start_ns"].to_numpy(), ops["end_ns"].to_numpy()
     if not len(start):
         nothing = np.empty(0, np.int64)
-        return nothing, nothing, nothing
+        return nothing, np.empty(0, np.int32), nothing
     reach = np.maximum.accumulate(end)
     begin = np.maximum(start, np.concatenate((start[:1], reach[:-1])))
     rows = np.flatnonzero(end > begin)
     begin, finish = begin[rows], end[rows]
-    first = np.searchsorted(blocks.gpu_end, begin, side="right")
-    touched = np.maximum(np.searchsorted(blocks.gpu_start, finish, side="left") - first, 0)
-    piece = np.repeat(np.arange(len(rows)), touched)
-    step = first[piece] + np.arange(len(piece)) - np.repeat(np.cumsum(touched) - touched, touched)
+    first = np.searchsorted(blocks.gpu_end, begin, side="right").astype(np.int32)
+    touched = np.maximum(np.searchsorted(blocks.gpu_start, finish, side="left").astype(np.int32) - first, 0)
+    piece = np.repeat(np.arange(len(rows), dtype=np.int32), touched)
+    step = np.arange(len(piece), dtype=np.int32)
+    step += np.repeat(first - np.cumsum(touched, dtype=np.int32) + touched, touched)
     ns = np.minimum(finish[piece], blocks.gpu_end[step]) - np.maximum(begin[piece], blocks.gpu_start[step])
     return rows[piece], step, ns
 

@@ -208,6 +208,9 @@ def idle_pieces(trace: Trace, attributed: Attributed, activities: dict[tuple[int
     lasted), thread (the one that was late with the launch, null where none was), waited_device and waited_stream (of a dependency,
     where the work that ended last tells; else null).
     """
+    parts = lookup.parted(attributed.gpu_ops.select("process", "device", *_BLAMED), "process", "device")
+    gaps_of = {device: _gaps(parts[device], activity) for device, activity in activities.items()}
+    # After the gaps: while those are found, what the threads did would only fill memory.
     of_process = hosts(trace, attributed)
     by_end = {
         process: lookup.ordered(work.drop("process"), "end_ns", ["device", "stream"])
@@ -215,11 +218,9 @@ def idle_pieces(trace: Trace, attributed: Attributed, activities: dict[tuple[int
             attributed.gpu_ops.select("process", "device", "stream", "end_ns"), "process"
         ).items()
     }
-    parts = lookup.parted(attributed.gpu_ops.select("process", "device", *_BLAMED), "process", "device")
     pieces: list[pl.DataFrame] = [pl.DataFrame(schema=_IDLE)]
     count = 0
-    for (process, device), activity in activities.items():
-        gaps = _gaps(parts[process, device], activity)
+    for (process, device), gaps in gaps_of.items():
         if len(gaps.g0):
             blamed = _blame(gaps, of_process[process], process, device, by_end[process])
             pieces.append(blamed.with_columns(pl.col("gap") + count))

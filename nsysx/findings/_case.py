@@ -156,8 +156,8 @@ class Case:
 
     @cached_property
     def kernels(self) -> pl.DataFrame:
-        """The kernels among ``ops``: op, call, name, family, module, phase, ns (duration)."""
-        return self.timed_ops(self.ops["op_kind"] == "kernel", "op", "call", "name", "family", "module", "phase")
+        """The kernels among ``ops``: op, name, family, module, phase, ns (duration)."""
+        return self.timed_ops(self.ops["op_kind"] == "kernel", "op", "name", "family", "module", "phase")
 
     def timed_ops(self, chosen: pl.Series, *columns: str) -> pl.DataFrame:
         """Return these columns and ``ns`` (duration) of the chosen GPU ops."""

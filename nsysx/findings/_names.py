@@ -119,7 +119,11 @@ def _moved(profile: Profile, rows: I64) -> str:
 
 def mostly(profile: Profile, kernels: pl.DataFrame) -> Row:
     """Return where most of these kernels' time is: their module, numbers folded, else the kernel. Columns: name, module, ns."""
-    names = kernels.select(pl.col("name", "module").cast(pl.String), "ns")
+    names = (
+        kernels.group_by("name", "module")
+        .agg(pl.col("ns").sum())
+        .with_columns(pl.col("name", "module").cast(pl.String))
+    )
     inside = names.filter(pl.col("module").is_not_null() & (pl.col("module") != IN_STEP))
     if inside.height:
         paths = inside.with_columns(pl.col("module").map_elements(lambda m: folded(bare(m)), pl.String))

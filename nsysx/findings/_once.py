@@ -77,7 +77,7 @@ class Given(NamedTuple):
 class Pieces(NamedTuple):
     """The time of the steps in pieces: idle time first (rows of ``Case.idle``), then the GPU ops. ``ns`` sum to the steps.
 
-    ``idle`` is how many are idle time, ``op`` the op of each (-1: idle time).
+    ``idle`` is how many are idle time, ``op`` the op of each of the others.
     """
 
     ns: Shares
@@ -90,7 +90,7 @@ class Pieces(NamedTuple):
         if takes.idle is not None:
             share[: self.idle] = takes.idle
         if takes.ops:
-            share[self.idle :] = np.isin(self.op[self.idle :], list(takes.ops))
+            share[self.idle :] = np.isin(self.op, list(takes.ops))
         return share
 
 
@@ -114,7 +114,7 @@ def pieces(idle: pl.DataFrame, ops: pl.DataFrame, device: int | None) -> Pieces:
     return Pieces(
         np.concatenate((idle["real_ns"].to_numpy(), alone)).astype(np.float64),
         idle.height,
-        np.concatenate((np.full(idle.height, -1), ops["op"].to_numpy())),
+        ops["op"].to_numpy(),
     )
 
 
@@ -132,12 +132,12 @@ class _Claimed(NamedTuple):
     """The share of each piece that a claim wants: ``of_each`` times ``part``. Most take a piece whole or not at all."""
 
     of_each: npt.NDArray[Any]
-    part: float
+    part: float = 1.0
 
     @staticmethod
-    def of(of_each: Shares, part: float) -> _Claimed:
+    def of(of_each: Shares) -> _Claimed:
         whole = of_each == 1
-        return _Claimed(whole if (whole | (of_each == 0)).all() else of_each, part)
+        return _Claimed(whole if (whole | (of_each == 0)).all() else of_each)
 
     def share(self) -> Shares:
         result: Shares = self.of_each * self.part
@@ -154,10 +154,11 @@ def give(time: Pieces, claims: Sequence[Claim], step_ns: int, steps: int) -> tup
     scale = step_ns / max(float(time.ns.sum()), 1.0)
     claimed, about = [], []
     for claim in claims:
-        share = time.of(claim.takes)
-        whole = float(share @ time.ns) * scale
-        claimed.append(_Claimed.of(share, min(1.0, claim.cost_ns / whole) if whole else 1.0))
-        about.append(float(claimed[-1].share() @ time.ns) * scale)
+        wanted = _Claimed.of(time.of(claim.takes))
+        if whole := float(wanted.share() @ time.ns) * scale:
+            wanted = wanted._replace(part=min(1.0, claim.cost_ns / whole))
+        claimed.append(wanted)
+        about.append(float(wanted.share() @ time.ns) * scale)
     left, counted = np.ones(len(time.ns)), [0] * len(claims)
     for i in sorted(range(len(claims)), key=lambda i: (-claims[i].direct, about[i], claims[i].finding.code, i)):
         got = np.minimum(claimed[i].share(), left)

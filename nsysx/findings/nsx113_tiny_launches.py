@@ -65,7 +65,8 @@ def check(case: Case) -> list[Finding]:
         return case.no_steps(RULE)
     if missing := case.missing("kernels"):
         return case.cannot_tell(RULE, missing)
-    kernels = case.kernels.filter(pl.col("call").is_not_null())
+    launched = (case.ops["op_kind"] == "kernel") & case.ops["call"].is_not_null()
+    kernels = case.timed_ops(launched, "call", "module", "phase")
     if not kernels.height:
         return case.cannot_tell(RULE, "the calls that launch the kernels were not recorded", "-t cuda")
     if kernels["module"].null_count() == kernels.height:

@@ -32,6 +32,7 @@ from nsysx.analyses import stopwatch
 from nsysx.analyses.helpers.module_names import kernel_called
 from nsysx.analyses.stopwatch import by_way
 from nsysx.findings._case import NO_SAVING, Case, Fix, Rule
+from nsysx.frames import lookup
 from nsysx.model import Finding
 from nsysx.rows import TableOf
 
@@ -93,8 +94,8 @@ def check(case: Case) -> list[Finding]:
     if fences.sum() < _LEAST:
         return case.clear(RULE, "the program does not synchronize around single operations")
     findings = []
-    ops = case.profile.ops
-    shown_names = set(ops.filter(ops["process"] == case.process)["name"].cast(pl.String).drop_nulls().unique())
+    ops = lookup.having(case.profile.ops.select("process", "name"), process=case.process)
+    shown_names = set(ops["name"].drop_nulls().unique().cast(pl.String))
     for row in case.of(stopwatch.ROWS):
         if row["name"] not in shown_names:
             continue

@@ -58,7 +58,8 @@ def check(case: Case) -> list[Finding]:
         & (pl.col("cls") == Activity.COMPUTE.value)
     )
     wanted = ("op", "process", "device", "name", "grid", "block", "module", "start_ns", "end_ns")
-    kernels = case.ops.select(wanted).filter(case.ops["op_kind"] == "kernel")
+    of_small = (case.ops["op_kind"] == "kernel") & case.ops["name"].is_in(small["name"].unique().implode())
+    kernels = case.ops.select(wanted).filter(of_small)
     ops = kernel_shapes.with_card(case.profile, kernels).join(
         small.select(*kernel_shapes.SHAPE, "blocks", "sm_count"), on=kernel_shapes.SHAPE, how="inner", nulls_equal=True
     )

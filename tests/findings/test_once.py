@@ -93,7 +93,7 @@ def claim(code: str, shares: list[float], cost: int, saving: int = 0, direct: in
 
 
 def time(ns: list[int]) -> Pieces:
-    return Pieces(np.array(ns, np.float64), len(ns), np.full(len(ns), -1))
+    return Pieces(np.array(ns, np.float64), len(ns), np.empty(0, np.int64))
 
 
 @given(st.data())
