@@ -91,9 +91,9 @@ class _Blocks:
         """Return values per step as sums per block."""
         return [int(v) for v in totals(self.of, np.asarray(per_step, np.int64), self.size)]
 
-    def in_steps(self, rows: pl.DataFrame, at: pl.Series) -> tuple[pl.DataFrame, I32]:
-        """Return the rows whose instant ``at`` lies in the CPU range of a step, and the step of each; null lies in none."""
-        t = at.fill_null(-1).to_numpy()
+    def in_steps(self, rows: pl.DataFrame, instants: pl.Series) -> tuple[pl.DataFrame, I32]:
+        """Return the rows whose instant lies in the CPU range of a step, and the step of each; null lies in none."""
+        t = instants.fill_null(-1).to_numpy()
         step = np.searchsorted(self.start, t, side="right").astype(np.int32) - np.int32(1)
         inside = (step >= 0) & (t < self.end[step])
         return (rows, step) if inside.all() else (rows.filter(inside), step[inside])
