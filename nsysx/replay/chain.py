@@ -7,8 +7,7 @@ order. The time between two calls is host code, as long as it was recorded. A ca
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Collection
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -87,17 +86,6 @@ class Chain:
     limit: int = 0
     borders: frozenset[int] = frozenset()
     closing: int = -1
-    _places: dict[int, int] = field(default_factory=dict, repr=False)  # shared by copies: no edit moves an op
-
-    def places_of(self, ops: Collection[int]) -> list[int]:
-        """Return the places of the items that contain any of these ops, in order."""
-        if not self._places:
-            self._places.update((op.op, i) for i, item in enumerate(self.items) for op in item.ops)
-        return sorted({number for op in ops if (number := self._places.get(op)) is not None})
-
-    def copy(self) -> Chain:
-        """Return a chain whose items can be replaced without changing this one."""
-        return replace(self, items=list(self.items))
 
 
 @dataclass

@@ -65,15 +65,8 @@ _OF_ITEM = ("kind", "call", "gap", "loading", "cost", "tail", "target", "stream"
 _OF_OP = ("stream", "latency", "pause", "offset", "duration")
 
 
-def columns(chain: Chain, like: tuple[list[Item], Columns] | None = None) -> Columns:
-    """Return the columns of a chain, in O(items + ops).
-
-    ``like`` holds the items and columns of another chain; if few items differ from it, only those are converted.
-    """
-    if like is not None and len(like[0]) == len(chain.items):
-        changed = [i for i, (before, after) in enumerate(zip(like[0], chain.items, strict=True)) if before is not after]
-        if len(changed) < len(chain.items) // 2:
-            return _changed(like[1], chain, np.array(changed, np.int64))
+def columns(chain: Chain) -> Columns:
+    """Return the columns of a chain, in O(items + ops)."""
     ops = [item.ops for item in chain.items]
     counts = np.fromiter(map(len, ops), np.int64, len(ops))
     made: dict[str, Any] = {f"op_{name}": column for name, column in _op_columns(ops).items()}
@@ -98,21 +91,6 @@ def _op_columns(ops: list[tuple[Op, ...]]) -> dict[str, I64]:
     return {name: np.fromiter(map(attrgetter(name), flat), np.int64, len(flat)) for name in _OF_OP}
 
 
-def _changed(cols: Columns, chain: Chain, places: I64) -> Columns:
-    """Return ``cols`` with new values for the items at ``places``; edits never change how many ops an item has."""
-    items = [chain.items[i] for i in places.tolist()]
-    first, counts = cols.first_op[places], np.diff(cols.first_op)[places]
-    op = np.repeat(first - np.cumsum(counts) + counts, counts) + np.arange(int(counts.sum()))
-    made: dict[str, Any] = {}
-    for name, values in _item_columns(items).items():
-        made[name] = getattr(cols, name).copy()
-        made[name][places] = values
-    for name, values in _op_columns([item.ops for item in items]).items():
-        made[f"op_{name}"] = getattr(cols, f"op_{name}").copy()
-        made[f"op_{name}"][op] = values
-    return replace(cols, **made, streams=chain.streams)
-
-
 class WithoutTracing:
     """A chain from which the time that tracing added can be removed, at different scales.
 
@@ -123,7 +101,6 @@ class WithoutTracing:
     def __init__(
         self, chain: Chain, waiting: Mapping[int, int] | None = None, collectives: Mapping[int, int] | None = None
     ) -> None:
-        self._chain = chain
         self.recorded = columns(chain)
         ops = [op.op for item in chain.items for op in item.ops]
         self._waiting, self._collectives = (
@@ -190,25 +167,6 @@ class WithoutTracing:
         queued = np.where(base.kind[item] == LAUNCH, between, 0.0)
         pause[first] = _whole(pause[first] - np.minimum(queued, pause[first] * (1 - _STAYS)))
         return latency, pause
-
-    def chain(self, less: Columns) -> Chain:
-        """Return the chain whose columns are ``less``, which ``columns`` returned."""
-        if less is self.recorded:
-            return self._chain
-        latency, pause = less.op_latency.tolist(), less.op_pause.tolist()
-        offset, duration = less.op_offset.tolist(), less.op_duration.tolist()
-        items = []
-        rows = zip(self._chain.items, less.gap.tolist(), less.cost.tolist(), less.first_op.tolist(), strict=False)
-        for item, gap, cost, first in rows:
-            kind, call, api, _, loading, _, wait, tail, target, stream, site, ops, before, inside = item
-            if ops:
-                ops = tuple(
-                    Op(o.op, o.stream, latency[n], pause[n], offset[n], duration[n]) for n, o in enumerate(ops, first)
-                )
-            items.append(
-                Item(kind, call, api, gap, loading, cost, wait, tail, target, stream, site, ops, before, inside)
-            )
-        return replace(self._chain, items=items)
 
 
 def _whole(ns: npt.NDArray[np.floating[Any]]) -> I64:

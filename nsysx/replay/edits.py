@@ -1,10 +1,9 @@
-"""The changes that can be made in a replayed step, and how each changes the chain."""
+"""The changes that can be made in a replayed step, and how each changes the columns of a chain."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -12,8 +11,9 @@ import polars as pl
 
 from nsysx.catalogue import Activity
 from nsysx.events.profile import Profile
-from nsysx.frames.intervals import union
-from nsysx.replay.chain import COPY, LAUNCH, NOT_AWAITED, PLAIN, RECORD, WAIT_EVENT, Chain, Item, Op
+from nsysx.frames.intervals import I64, union
+from nsysx.replay.chain import COPY, LAUNCH, NOT_AWAITED, PLAIN, RECORD, WAIT_EVENT, Chain
+from nsysx.replay.columns import Columns, Flags
 
 #: CPU time of one replay of a CUDA graph, by how the graph is made. Captured by hand: 5 us for the launch and 5 us for the copy into
 #: the static input (H200: 2.6 us alone in a loop; a decoding step of 2.59 ms became 0.436 ms). ``make_graphed_callables``: the same
@@ -131,44 +131,65 @@ Edit = (
 )
 
 
-def apply(chain: Chain, edit: Edit, profile: Profile) -> None:
-    """Make the edit in the chain, in place."""
+@dataclass(frozen=True)
+class Fixed:
+    """What edits ask for besides the columns of a chain, and none of them changes.
+
+    ``site`` is that of each item and ``begins`` whether a step begins with it; ``op`` is the number of each GPU op; ``closing`` is that
+    of the `Chain`.
+    """
+
+    site: I64
+    begins: Flags
+    op: I64
+    closing: int
+
+    @classmethod
+    def of(cls, chain: Chain) -> Fixed:
+        """Return it for a chain."""
+        begins = np.zeros(len(chain.items), np.bool_)
+        begins[[i for i in chain.borders if i < len(begins)]] = True
+        ops = [op.op for item in chain.items for op in item.ops]
+        site = np.array([item.site for item in chain.items], np.int64)
+        return cls(site, begins, np.array(ops, np.int64), chain.closing)
+
+    def ops(self, ops: frozenset[int]) -> Flags:
+        """Return which of the GPU ops these are."""
+        return _among(self.op, ops)
+
+
+def apply(cols: Columns, edit: Edit, fixed: Fixed, profile: Profile) -> Columns:
+    """Return the columns with the edit made."""
     match edit:
         case RemoveWaits(calls):
-            places = [i for i, _ in _chosen(chain, calls)]
-            places = places if calls is None else _with_companions(chain, places)
-            _unstage(chain, [i for i in places if chain.items[i].tail != NOT_AWAITED])
-            _no_waits(chain, places)
+            places = _with_companions(cols, fixed, _chosen(cols, calls))
+            return _no_waits(_unstaged(cols, places & (cols.tail != NOT_AWAITED)), places)
         case RemoveHost(calls):
-            if calls is not None and chain.closing in calls:
+            if calls is not None and fixed.closing in calls:
                 calls |= {-1}  # the last host code of the round comes before that call
-            for i, item in _chosen(chain, calls):
-                if item.gap != item.loading:
-                    chain.items[i] = _timed(item, item.loading, item.cost, item.ops)
+            return replace(cols, gap=np.where(_chosen(cols, calls), cols.loading, cols.gap))
         case FreeLoader():
-            for i, item in enumerate(chain.items):
-                if item.loading:
-                    chain.items[i] = item._replace(gap=item.gap - item.loading, loading=0)
+            return replace(cols, gap=cols.gap - cols.loading, loading=np.zeros_like(cols.loading))
         case RemoveCalls(calls, between):
-            _remove_calls(chain, calls, between)
+            return _without_calls(cols, _chosen(cols, calls), between)
         case RemoveOps(ops):
-            _remove_ops(chain, ops)
+            return _without_ops(cols, fixed.ops(ops))
         case ScaleOps(ops, factor, bound, least):
             for chosen, by in ((ops - bound, factor), (ops & bound, max(factor, least))):
-                _each_op(chain, chosen, partial(_scaled, by))
+                cols = _scaled(cols, fixed.ops(chosen), by)
+            return cols
         case Graph(calls, by):
-            _graph(chain, calls, GRAPH_PRICE_NS[by])
+            return _graph(cols, fixed, _chosen(cols, calls), GRAPH_PRICE_NS[by])
         case Fuse(calls):
-            _fuse(chain, calls)
+            return _fused(cols, fixed, _chosen(cols, calls))
         case PinCopies(ops, bandwidth):
-            _pin(chain, ops, bandwidth, profile)
+            return _pinned(cols, fixed, ops, bandwidth, profile)
         case OverlapCopies(ops, bandwidth):
-            chain.streams += 1
-            new_stream = chain.streams - 1
-            _each_op(chain, ops, lambda op: op._replace(stream=new_stream))
-            _pin(chain, ops, bandwidth, profile)
+            stream = np.where(fixed.ops(ops), cols.streams, cols.op_stream)
+            apart = replace(cols, op_stream=stream, streams=cols.streams + 1)
+            return _pinned(apart, fixed, ops, bandwidth, profile)
         case RemoveExposedComm():
-            _remove_comm(chain, profile)
+            return _without_comm(cols, fixed, profile)
 
 
 def shortened(edits: Sequence[Edit]) -> frozenset[int] | None:
@@ -181,103 +202,108 @@ def shortened(edits: Sequence[Edit]) -> frozenset[int] | None:
     return frozenset(ops)
 
 
-def _scaled(factor: float, op: Op) -> Op:
-    return Op(op.op, op.stream, op.latency, op.pause, op.offset, round(op.duration * factor))
+def _among(numbers: I64, wanted: frozenset[int]) -> Flags:
+    among: Flags = np.isin(numbers, np.fromiter(wanted, np.int64, len(wanted)))
+    return among
 
 
-def _timed(item: Item, gap: int, cost: int, ops: tuple[Op, ...]) -> Item:
-    """Return the item with other times. Every launch of a step may need it: ``_replace`` takes three times as long."""
-    kind, call, api, _, loading, _, waits, tail, target, stream, site, _, before, inside = item
-    return Item(kind, call, api, gap, loading, cost, waits, tail, target, stream, site, ops, before, inside)
+def _chosen(cols: Columns, calls: frozenset[int] | None) -> Flags:
+    """Return which items are these calls; None: all."""
+    return np.ones(len(cols.call), np.bool_) if calls is None else _among(cols.call, calls)
 
 
-def _chosen(chain: Chain, calls: frozenset[int] | None) -> Iterator[tuple[int, Item]]:
-    return ((i, item) for i, item in enumerate(chain.items) if calls is None or item.call in calls)
+def _scaled(cols: Columns, ops: Flags, factor: float) -> Columns:
+    return replace(
+        cols, op_duration=np.where(ops, np.rint(cols.op_duration * factor).astype(np.int64), cols.op_duration)
+    )
 
 
-def _each_op(chain: Chain, ops: frozenset[int], change: Callable[[Op], Op]) -> list[int]:
-    """Change these ops; return the indices of the items that contain any of them."""
-    places = chain.places_of(ops)
-    for i in places:
-        item = chain.items[i]
-        chain.items[i] = _timed(item, item.gap, item.cost, tuple(change(op) if op.op in ops else op for op in item.ops))
-    return places
+def _without_calls(cols: Columns, removed: Flags, between: bool) -> Columns:
+    follows = removed & np.append(False, removed[:-1])
+    gap = np.where(follows, cols.loading, cols.gap) if between else cols.gap
+    return replace(cols, gap=gap, cost=np.where(removed, 0, cols.cost), waits=cols.waits & ~removed)
 
 
-def _remove_ops(chain: Chain, ops: frozenset[int]) -> None:
-    for i in _each_op(chain, ops, lambda op: Op(op.op, op.stream, 0, 0, op.offset, 0)):
-        item = chain.items[i]
-        if all(op.op in ops for op in item.ops):
-            chain.items[i] = item._replace(cost=0, waits=False)
+def _without_ops(cols: Columns, ops: Flags) -> Columns:
+    count = np.diff(cols.first_op)
+    idle = (count > 0) & (np.bincount(cols.op_item[ops], minlength=len(count)) == count)
+    return replace(
+        cols,
+        op_duration=np.where(ops, 0, cols.op_duration),
+        op_pause=np.where(ops, 0, cols.op_pause),
+        op_latency=np.where(ops, 0, cols.op_latency),
+        cost=np.where(idle, 0, cols.cost),
+        waits=cols.waits & ~idle,
+    )
 
 
-def _with_companions(chain: Chain, places: list[int]) -> list[int]:
+def _with_companions(cols: Columns, fixed: Fixed, places: Flags) -> Flags:
     """Return the items at ``places``, with each copy's synchronize and each synchronize's copy, since the two are one wait."""
-    together = set(places)
-    for i in places:
-        item = chain.items[i]
-        if i + 1 < len(chain.items) and chain.items[i + 1].site == item.call >= 0:
-            together.add(i + 1)
-        if i and item.site == chain.items[i - 1].call >= 0:
-            together.add(i - 1)
-    return sorted(together)
+    follows = (fixed.site[1:] == cols.call[:-1]) & (
+        cols.call[:-1] >= 0
+    )  # each synchronize that is of the copy before it
+    companions = np.zeros_like(places)
+    companions[1:] |= places[:-1] & follows
+    companions[:-1] |= places[1:] & follows
+    return places | companions
 
 
-def _remove_calls(chain: Chain, calls: frozenset[int], between: bool) -> None:
-    before = False
-    for i, item in enumerate(chain.items):
-        removed = item.call in calls
-        if removed:
-            gap = item.loading if between and before else item.gap
-            chain.items[i] = item._replace(gap=gap, cost=0, waits=False)
-        before = removed
+@dataclass(frozen=True)
+class _Runs:
+    """Runs of launches that become one: which items are ``launches`` of one and ``inside`` it, behind the first.
+
+    ``heads`` are the places of the first ones, and ``number`` is the run of each item.
+    """
+
+    launches: Flags
+    inside: Flags
+    heads: I64
+    number: I64
 
 
-def _graph(chain: Chain, calls: frozenset[int] | None, price_ns: int) -> None:
+#: What a run of launches may hold besides them.
+_BETWEEN = (LAUNCH, RECORD, WAIT_EVENT, PLAIN)
+
+
+def _runs(cols: Columns, fixed: Fixed, chosen: Flags, joins: Flags) -> _Runs:
+    """Return the runs of chosen launches. An item that does not join what is before it ends a run, as does the end of a step."""
+    number: I64 = np.cumsum(fixed.begins | ~(joins & np.isin(cols.kind, _BETWEEN)))
+    launches = chosen & (cols.kind == LAUNCH)
+    runs, first = np.unique(number[launches], return_index=True)
+    heads = np.flatnonzero(launches)[first]
+    head = np.full(len(number) + 1, len(number))  # of each run; behind all items where it has none
+    head[runs] = heads
+    return _Runs(launches, np.arange(len(number)) > head[number], heads, number)
+
+
+def _graph(cols: Columns, fixed: Fixed, chosen: Flags, price_ns: int) -> Columns:
     """Make one graph launch of each run of launches, without host code in between and with the pauses of a graph."""
-    first = -1  # item of the launch that becomes the graph launch
-    nodes: dict[int, int] = {}  # of each graph, by its first item
-    for i, item in enumerate(chain.items):
-        chosen = calls is None or item.call in calls
-        if i in chain.borders:
-            first = -1  # a graph does not extend over two steps
-        if item.kind in (RECORD, WAIT_EVENT, PLAIN) and first >= 0 and chosen and not item.loading:
-            if item.gap or item.cost:
-                chain.items[i] = _timed(item, 0, 0, item.ops)
-            continue
-        if item.kind != LAUNCH or not chosen:
-            first = -1
-            continue
-        inside = first >= 0 and not item.loading
-        first = first if inside else i
-        nodes[first] = nodes.get(first, 0) + len(item.ops)
-        ops = tuple(
-            Op(op.op, op.stream, 0 if inside else op.latency, min(op.pause, GRAPH_GAP_NS), op.offset, op.duration)
-            for op in item.ops
-        )
-        chain.items[i] = _timed(item, 0 if inside else item.gap, 0, ops)
-    for i, count in nodes.items():
-        head = chain.items[i]
-        chain.items[i] = _timed(head, head.gap, price_ns + GRAPH_NODE_NS * count, head.ops)
+    runs = _runs(cols, fixed, chosen, chosen & (cols.loading == 0))
+    nodes = np.zeros(len(cols.kind) + 1, np.int64)
+    np.add.at(nodes, runs.number[runs.launches], np.diff(cols.first_op)[runs.launches])
+    cost = np.where(runs.inside, 0, cols.cost)
+    cost[runs.heads] = price_ns + GRAPH_NODE_NS * nodes[runs.number[runs.heads]]
+    return replace(
+        cols,
+        gap=np.where(runs.inside, 0, cols.gap),
+        cost=cost,
+        op_latency=np.where(runs.inside[cols.op_item], 0, cols.op_latency),
+        op_pause=np.where(runs.launches[cols.op_item], np.minimum(cols.op_pause, GRAPH_GAP_NS), cols.op_pause),
+    )
 
 
-def _fuse(chain: Chain, calls: frozenset[int]) -> None:
+def _fused(cols: Columns, fixed: Fixed, chosen: Flags) -> Columns:
     """Merge each run of launches into one, without host code in between; all kernels but the first lose their floor."""
-    inside = False
-    for i, item in enumerate(chain.items):
-        chosen = item.call in calls
-        inside = inside and i not in chain.borders
-        if item.kind in (RECORD, WAIT_EVENT, PLAIN) and inside and chosen:
-            chain.items[i] = _timed(item, item.loading, 0, item.ops)
-        elif item.kind == LAUNCH and chosen:
-            if inside:
-                ops = tuple(
-                    Op(op.op, op.stream, 0, 0, op.offset, max(op.duration - _KERNEL_FLOOR_NS, 0)) for op in item.ops
-                )
-                chain.items[i] = _timed(item, item.loading, 0, ops)
-            inside = True
-        else:
-            inside = False
+    inside = _runs(cols, fixed, chosen, chosen).inside
+    ops = inside[cols.op_item]
+    return replace(
+        cols,
+        gap=np.where(inside, cols.loading, cols.gap),
+        cost=np.where(inside, 0, cols.cost),
+        op_latency=np.where(ops, 0, cols.op_latency),
+        op_pause=np.where(ops, 0, cols.op_pause),
+        op_duration=np.where(ops, np.maximum(cols.op_duration - _KERNEL_FLOOR_NS, 0), cols.op_duration),
+    )
 
 
 def pinned_rate(profile: Profile) -> float:
@@ -288,51 +314,50 @@ def pinned_rate(profile: Profile) -> float:
     return float(pinned["bytes"].sum() / ns * 1e9) if ns else _PINNED_BYTES_PER_S
 
 
-def _pin(chain: Chain, ops: frozenset[int], bandwidth: float | None, profile: Profile) -> None:
+def _pinned(cols: Columns, fixed: Fixed, ops: frozenset[int], bandwidth: float | None, profile: Profile) -> Columns:
     """Let no call wait for these copies; at a given bandwidth they take their bytes over it, if that is shorter."""
-    sizes = dict(profile.attributed.gpu_ops.filter(pl.col("op").is_in(list(ops))).select("op", "bytes").iter_rows())
-
-    def faster(op: Op) -> Op:
-        size = sizes.get(op.op)
-        return op._replace(duration=min(op.duration, round(size / bandwidth * 1e9))) if bandwidth and size else op
-
-    places = _each_op(chain, ops, faster)
-    _unstage(chain, places)
-    _no_waits(chain, _with_companions(chain, places))
-
-
-def _no_waits(chain: Chain, places: list[int]) -> None:
-    for i in places:
-        if chain.items[i].waits:
-            chain.items[i] = chain.items[i]._replace(waits=False)
+    copies = fixed.ops(ops)
+    if bandwidth:
+        sizes = dict(profile.attributed.gpu_ops.filter(pl.col("op").is_in(list(ops))).select("op", "bytes").iter_rows())
+        duration = cols.op_duration.copy()
+        for row in np.flatnonzero(copies).tolist():
+            if size := sizes.get(int(fixed.op[row])):
+                duration[row] = min(int(duration[row]), round(size / bandwidth * 1e9))
+        cols = replace(cols, op_duration=duration)
+    places = np.zeros(len(cols.kind), np.bool_)
+    places[cols.op_item[copies]] = True
+    return _no_waits(_unstaged(cols, places), _with_companions(cols, fixed, places))
 
 
-def _unstage(chain: Chain, places: list[int]) -> None:
+def _no_waits(cols: Columns, places: Flags) -> Columns:
+    return replace(cols, waits=cols.waits & ~places)
+
+
+def _unstaged(cols: Columns, places: Flags) -> Columns:
     """Let the copies at these places take the CPU as long as a launch, and begin as soon as a kernel does.
 
     A call that copies pageable memory moves the data to a staging buffer itself, and returns when the last part is there: only
     pinned memory frees the CPU of this, and a copy that no longer waits for its data is one.
     """
-    copies = [i for i in places if chain.items[i].kind == COPY]
-    launches = [item for item in chain.items if item.kind == LAUNCH] if copies else []
-    if not launches:
-        return
-    cost = int(np.median([item.cost for item in launches]))
-    latency = int(np.median([item.ops[0].latency for item in launches]))
-    for i in copies:
-        item = chain.items[i]
-        first, *others = item.ops
-        sooner = first._replace(latency=min(first.latency, latency))
-        chain.items[i] = item._replace(cost=min(item.cost, cost), ops=(sooner, *others))
+    copies, launches = np.flatnonzero(places & (cols.kind == COPY)), np.flatnonzero(cols.kind == LAUNCH)
+    if not len(copies) or not len(launches):
+        return cols
+    cost, latency = cols.cost.copy(), cols.op_latency.copy()
+    first = cols.first_op[copies]
+    cost[copies] = np.minimum(cost[copies], int(np.median(cols.cost[launches])))
+    latency[first] = np.minimum(latency[first], int(np.median(cols.op_latency[cols.first_op[launches]])))
+    return replace(cols, cost=cost, op_latency=latency)
 
 
-def _remove_comm(chain: Chain, profile: Profile) -> None:
+def _without_comm(cols: Columns, fixed: Fixed, profile: Profile) -> Columns:
     """Let communication take no time, and let kernels that ran beside it take as long as they take alone, if that is known."""
     ops = profile.attributed.gpu_ops
     is_comm = (ops["process"] == profile.steps.process) & (ops["cls"] == Activity.COMM.value)
-    _each_op(chain, frozenset(ops["op"].filter(is_comm).to_list()), lambda op: op._replace(duration=0))
+    comm = fixed.ops(frozenset(ops["op"].filter(is_comm).to_list()))
+    cols = replace(cols, op_duration=np.where(comm, 0, cols.op_duration))
     for group, factor in profile.once(slowed_by_communication):
-        apply(chain, ScaleOps(group, factor), profile)
+        cols = _scaled(cols, fixed.ops(group), factor)
+    return cols
 
 
 def slowed_by_communication(profile: Profile) -> list[tuple[frozenset[int], float]]:

@@ -18,7 +18,6 @@ need the value for which a removed wait waited, and that host code takes the sam
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
@@ -28,9 +27,9 @@ from nsysx import units
 from nsysx.events.profile import Profile
 from nsysx.model import Scope, Unprofiled
 from nsysx.replay import real_idle, unprofiled
-from nsysx.replay.columns import columns
 from nsysx.replay.edits import (
     Edit,
+    Fixed,
     FreeLoader,
     Fuse,
     Graph,
@@ -124,7 +123,8 @@ class Replay:
         self.error = abs(self.unchanged_ns - self.recorded_ns) / self.recorded_ns
         self.trusted = self.error <= TRUSTED_ERROR
         self.items = len(model.chain.items)
-        self.unprofiled, self._chain, self._columns, self._seen = unprofiled.unprofiled(profile, model)
+        self._fixed = Fixed.of(model.chain)
+        self.unprofiled, self._columns, self._seen = unprofiled.unprofiled(profile, model)
         self._real = self._seen.run
         self.real_ns = self.window.step_ns(self._real.round_ns)
         #: The least error bar of a saving, per step (ns): the error of the unchanged replay, at least the validated one.
@@ -154,10 +154,10 @@ class Replay:
         return Outcome(step, saving, self._limit(after, step), self._moves_to(grown), self._bar(saving))
 
     def _edited(self, edits: Iterable[Edit]) -> Run:
-        chain = self._chain.copy()
+        cols = self._columns
         for edit in edits:
-            apply(chain, edit, self._profile)
-        return run(columns(chain, (self._chain.items, self._columns)))
+            cols = apply(cols, edit, self._fixed, self._profile)
+        return run(cols)
 
     def _bar(self, saving_ns: int) -> int:
         """Return a saving's error bar (ns): the least one, plus the relative uncertainty of the step times the saving."""
@@ -171,13 +171,13 @@ class Replay:
 
     def idle_before(self) -> dict[int, int]:
         """Return op -> how long the device idles before it without tracing (ns), for all replayed ops."""
-        return {op.op: 0 for item in self._chain.items for op in item.ops} | self._seen.before
+        return dict.fromkeys(self._fixed.op.tolist(), 0) | self._seen.before
 
     def most_ns(self, edit: Edit) -> int:
         """Return the most that an edit can save per step (ns): the idle time without tracing plus the GPU work it may shorten."""
         match edit:
             case RemoveOps(ops) | ScaleOps(ops, _) | OverlapCopies(ops, _) | PinCopies(ops, _):
-                work = sum(op.duration for item in self._chain.items for op in item.ops if op.op in ops)
+                work = int(self._columns.op_duration[self._fixed.ops(ops)].sum())
             case RemoveExposedComm() | Fuse():
                 return self.real_ns
             case _:
@@ -186,15 +186,13 @@ class Replay:
 
     def loading_ns(self) -> int:
         """Return how long a step waits for data on the threads that drive the GPU (ns)."""
-        return sum(item.loading for item in self._chain.items) // self.steps
+        return int(self._columns.loading.sum()) // self.steps
 
     def gpu_work_ns(self) -> int:
         """Return the GPU work of a step (ns), that of the busiest stream, because streams may overlap."""
-        streams: Counter[int] = Counter()
-        for item in self._chain.items:
-            for op in item.ops:
-                streams[op.stream] += op.duration
-        return max(streams.values(), default=0) // self.steps
+        work = self._columns.op_duration
+        streams = (work[self._columns.op_stream == stream] for stream in range(self._columns.streams))
+        return max((int(ns.sum()) for ns in streams), default=0) // self.steps
 
     def covered(self, calls: pl.DataFrame) -> pl.Series:
         """Return for each of these calls, by its ``start_ns``, whether it begins in the replayed steps."""

@@ -139,8 +139,8 @@ def _in_turn(ranks: Sequence[Modelled]) -> float:
     return float(lengths.max(axis=0).mean() / slowest) if slowest else 1.0
 
 
-def unprofiled(profile: Profile, model: Model) -> tuple[Unprofiled, Chain, Columns, DeviceRound]:
-    """Return the step without tracing, the chain that yields it with its columns, and what a round of it does on the device."""
+def unprofiled(profile: Profile, model: Model) -> tuple[Unprofiled, Columns, DeviceRound]:
+    """Return the step without tracing, the columns of the chain that yields it, and what a round of it does on the device."""
     window, added, relieved = model.window, model.added, model.relieved
     steps = window.steps
     measured = tables.measured(profile, window.numbers)
@@ -193,7 +193,6 @@ def unprofiled(profile: Profile, model: Model) -> tuple[Unprofiled, Chain, Colum
             exposed_comm_ns=round(shown.exposed_comm_ns * part) // steps,
             **tables.beside(profile),
         ),
-        relieved.chain(cols),
         cols,
         shown,
     )

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from nsysx.replay import edits, simulate
+from nsysx.replay import simulate
 from nsysx.replay.chain import COPY, LAUNCH, PLAIN, RECORD, SYNC, WAIT_EVENT, Chain, Item, Op
 from nsysx.replay.columns import WithoutTracing, columns
 
@@ -57,47 +57,12 @@ def test_stretches_yield_what_single_calls_yield(seed: int, monkeypatch: pytest.
 
 
 @SEEDS
-def test_columns_of_a_changed_chain_are_made_from_those_of_the_old_one(seed: int) -> None:
+def test_what_is_taken_out_of_columns_stays_a_time(seed: int) -> None:
     made, random = chain(seed)
-    changed = made.copy()
-    for i in random.sample(range(len(made.items)), len(made.items) // 3):
-        had = made.items[i]
-        changed.items[i] = had._replace(gap=7, ops=tuple(op._replace(duration=3, stream=0) for op in had.ops))
-    short = columns(changed, (made.items, columns(made)))
-    assert simulate.run(short) == simulate.run(columns(changed))
-
-
-@SEEDS
-@pytest.mark.parametrize("edit", [edits.RemoveWaits(), edits.RemoveHost(), edits.Graph()])
-def test_an_edit_leaves_what_it_does_not_change(seed: int, edit: edits.Edit) -> None:
-    """Only items that differ are made again and converted: most edits of a step of thousands of calls concern few."""
-    made, _ = chain(seed)
-    changed = made.copy()
-    edits.apply(changed, edit, None)  # type: ignore[arg-type]
-    different = [i for i, (a, b) in enumerate(zip(made.items, changed.items, strict=True)) if a is not b]
-    match edit:
-        case edits.RemoveWaits():
-            assert all(made.items[i].waits or made.items[i].kind == COPY for i in different)
-            assert not any(i.waits for i in changed.items)
-        case edits.RemoveHost():
-            assert different == [n for n, i in enumerate(made.items) if i.gap > i.loading]
-            assert all(i.gap == i.loading for i in changed.items)
-        case edits.Graph():
-            launches = [i for i in made.items if i.kind == LAUNCH]
-            price = sum(i.cost for i, had in zip(changed.items, made.items, strict=True) if had.kind == LAUNCH)
-            nodes = sum(len(i.ops) for i in launches)
-            assert (price - edits.GRAPH_NODE_NS * nodes) % edits.GRAPH_PRICE_NS["raw"] == 0
-            assert all(made.items[i].kind in (LAUNCH, RECORD, WAIT_EVENT, PLAIN) for i in different)
-
-
-@SEEDS
-def test_what_is_taken_out_of_columns_is_taken_out_of_the_chain(seed: int) -> None:
-    made, random = chain(seed)
-    relieved, scale, host = WithoutTracing(made), random.uniform(0, 4), random.uniform(0.3, 1)
-    bare = relieved.chain(relieved.columns(scale, host))
-    assert simulate.run(bare) == simulate.run(relieved.columns(scale, host))
-    assert all(0 <= less.cost <= had.cost for less, had in zip(bare.items, made.items, strict=True))
-    assert all(had.loading <= less.gap <= had.gap for less, had in zip(bare.items, made.items, strict=True))
+    relieved = WithoutTracing(made)
+    had, less = relieved.recorded, relieved.columns(random.uniform(0, 4), random.uniform(0.3, 1))
+    assert ((less.cost >= 0) & (less.cost <= had.cost)).all()
+    assert ((had.loading <= less.gap) & (less.gap <= had.gap)).all()
 
 
 def test_a_round_that_only_repeats_is_not_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
