@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import polars as pl
+import pytest
 
 from nsysx.frames import lookup
 
@@ -66,3 +67,16 @@ def test_work_on_names_is_done_once_per_name_also_where_rows_or_all_are_null() -
         assert lookup.changed(none, upper).to_list() == [None] * len(none)
     assert lookup.named(["x", "y"], np.array([1, -1, 0])).to_list() == ["y", None, "x"]
     assert lookup.named([], np.array([-1])).to_list() == [None]
+
+
+@pytest.mark.parametrize("block", [1, 2, 3, 5, 1 << 16])
+def test_blocks_change_nothing_wherever_a_name_first_occurs(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lookup, "_BLOCK", block)
+    words = ["a", "a", None, "b", "a", "c", None, "a", "b", "d"]
+    names = pl.Series("name", words, dtype=pl.Categorical)
+    index = {None: 0, "a": 1, "b": 2, "c": 3, "d": 4}
+    assert lookup.distinct(names)[0] == list(index)
+    assert lookup.distinct(names)[1].tolist() == [index[word] for word in words]
+    assert lookup.coded(names, {"b": 7, "d": 9}).tolist() == [{"b": 7, "d": 9}.get(str(word), -1) for word in words]
+    assert lookup.matching(names, "[bd]").tolist() == [word in ("b", "d") for word in words]
+    assert lookup.changed(names, str.upper).to_list() == [word and word.upper() for word in words]
