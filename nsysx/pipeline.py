@@ -18,7 +18,7 @@ from nsysx.analyses import gpu_ledger
 from nsysx.analyses.helpers import step_record, timelines, totals
 from nsysx.analyses.helpers import tables as tables_of
 from nsysx.errors import EXIT_EMPTY, EXIT_USAGE, NsysxError
-from nsysx.events import attribute, correlate, ledger, nvtx_ranges, profile, sequence
+from nsysx.events import attribute, correlate, ledger, nvtx_ranges, profile, sampling, sequence
 from nsysx.events import steps as steps_room
 from nsysx.events.profile import Profile
 from nsysx.judging import capture_checks, rank_verdict, verdict
@@ -99,13 +99,26 @@ class Options(Selection):
     """How to read a report: what of it, and what else is made of it. Picklable, so that it can be sent to workers.
 
     ``every_table``: all tables are made and the frames can be freed; else each is made when it is first read, and the checks do
-    not say which of the others the report lacks.
+    not say which of the others the report lacks. ``whole``: all of a long capture is read, whoever asks.
     """
 
     process: int | None = None
     timelines: bool = False
     every_table: bool = True
+    whole: bool = False
     progress: Callable[[str], None] | None = None
+
+    @property
+    def in_parts(self) -> bool:
+        """Whether parts of a long capture are enough: nobody asked for all of it, or for certain steps."""
+        return not (
+            self.whole
+            or self.every_step
+            or self.steps
+            or self.step_range
+            or self.time_range
+            or self.process is not None
+        )
 
     @classmethod
     def of(
@@ -130,6 +143,7 @@ def summarize(
     device: int | None = None,
     rank: int | None = None,
     time_range: str | None = None,
+    every_step: bool = False,
 ) -> Summary:
     """Return the Summary of a report, or of the reports of all ranks of one job.
 
@@ -139,7 +153,7 @@ def summarize(
     read, see ``parallel_reading.run``. Raises NsysxError, exit code 3 if a file cannot be read, 4 if there is nothing to
     analyze, 2 for bad options.
     """
-    named = Selection(steps, step_range, device, rank, time_range)
+    named = Selection(steps, step_range, device, rank, time_range, every_step)
     options = Options.of(selection or named, timelines=timelines, progress=progress)
     options = replace(options, every_table=every_table)
     return summary_of(gather_job(files, options, workers=workers, cluster=cluster), options)
@@ -170,6 +184,7 @@ def gather_job(
     if len(files) == 1:
         given = gather(files[0], options)
         return Job(given, tuple(collect.numbered(_replayed(given))))
+    options = replace(options, whole=True)  # ranks are compared call by call
     read = partial(parallel_reading.run, workers=workers, cluster=cluster, progress=options.progress)
     work = partial(_records, replace(options, rank=None, progress=None))  # a worker gets no callback
     names = tuple(p.name for p in files)
@@ -281,6 +296,13 @@ def _anything(trace: load.Trace) -> bool:
 
 def gather(path: Path, options: Options) -> Profile:
     """Return the profile of one report, the input of all analyses. Raises as ``summarize`` does."""
+    given = _gather(path, options)
+    if given.trace.sampled is None or sampling.stands(given.steps, given.trace):
+        return given
+    return _gather(path, replace(options, whole=True))
+
+
+def _gather(path: Path, options: Options) -> Profile:
 
     def say(stage: str) -> None:
         if options.progress:
@@ -288,7 +310,7 @@ def gather(path: Path, options: Options) -> Profile:
 
     say("reading the report")
     window = _seconds(options.time_range) if options.time_range else None
-    trace = load.load(path, options.progress, window=window)
+    trace = load.load(path, options.progress, window=window, choose=sampling.choose if options.in_parts else None)
     trace = _choose(trace if options.process is None else _only(trace, options.process), options.device, options.rank)
     if not trace.recorded & {"runtime", "kernel", "memcpy", "memset", "graph", "nvtx"}:
         message = f"{path.name}: holds no CUDA and no NVTX rows"
@@ -316,7 +338,9 @@ def gather(path: Path, options: Options) -> Profile:
         step_range=options.step_range,
         probes=trace.capture.probe,
         whole_in=window,
-        joined_ns=trace.joined_ns,
+        seams=trace.seams,
+        main=trace.main,
+        sampled=trace.sampled,
     )
     say("building the ledgers")
     ledgers = ledger.build(trace, attributed, named)

@@ -33,6 +33,10 @@ class Selection:
         str | None,
         Option("Read only this part of the session, in seconds.", "A:B", commands=("report", "export")),
     ] = None
+    every_step: Annotated[
+        bool,
+        Option("Read every step of a long capture.", commands=("report", "compare", "check", "whatif")),
+    ] = False
 
 
 @dataclass(frozen=True)

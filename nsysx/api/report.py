@@ -293,13 +293,15 @@ def report(
     time_range: str | None = None,
     device: int | None = None,
     rank: int | None = None,
+    every_step: bool = False,
     jobs: int | None = None,
 ) -> Report:
     """Read a report, or the reports of all ranks of one job, and return what ``nsysx report`` says about it.
 
     ``steps`` is "A:B" or "all", ``step_range`` a regular expression for the ranges that are the steps, ``time_range`` "A:B" in
-    seconds of the session. Several files are ranks of one job: the tables show ``rank`` (by default that of the first file),
-    ``ranks`` compares all; ``jobs`` files are read at once. Raises NsysxError if a file cannot be read, is no report or is empty.
+    seconds of the session. Of a long capture some steps are read, all of them with ``every_step``. Several files are ranks of one
+    job: the tables show ``rank`` (by default that of the first file), ``ranks`` compares all; ``jobs`` files are read at once.
+    Raises NsysxError if a file cannot be read, is no report or is empty.
 
     >>> s = nsysx.report("sample_reports/gpt.sqlite.xz")
     >>> s.totals["kernels"], s.modules.height > 10

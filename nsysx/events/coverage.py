@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,15 +39,15 @@ class Coverage:
 
 
 def coverage(
-    steps: pl.DataFrame, between: pl.DataFrame, once: Flags, span: tuple[int, int], joined: int | None = None
+    steps: pl.DataFrame, between: pl.DataFrame, once: Flags, span: tuple[int, int], cut: Sequence[int] = ()
 ) -> Coverage | None:
     """Return how the time of one process divides; None without steps.
 
     ``steps``: in order, on the device or on the CPU: index, start_ns, end_ns, steady, warmup, cut. ``between``: index of the step
     that something else follows, evaluation. ``span``: the process's first and last event (ns). What lies between two steps and is
     nothing else belongs to the step before, like the fetch of the next batch, and so does everything between warm-up steps.
-    ``joined`` is the last step of the first of two windows, None without two: between it and the next step nsys closed one window
-    and opened another, which is no time of the program.
+    ``cut`` are the last steps of all parts of the capture but the last: what lies between one and the next step is no time of the
+    program.
     """
     if not steps.height:
         return None
@@ -61,16 +62,16 @@ def coverage(
     ).tolist()
     elsewhere = dict(between.group_by("index").agg(pl.col("evaluation").any()).iter_rows())
     following = np.append(start[1:], end[-1])
-    seam = 0
+    seams = 0
     for i, name in enumerate(named):
         rest = int(following[i] - end[i])
         parts[name] += int(end[i] - start[i])
-        if i == joined:
-            seam = rest
+        if i in cut:
+            seams += rest
         elif i in elsewhere and name != WARMUP:  # the first evaluation has costs that the others have not
             parts[EVALUATION if elsewhere[i] else BETWEEN] += rest
         else:
             parts[name] += rest
     return Coverage(
-        last - first - seam, int(end[-1]) - int(start[0]) - seam, {name: ns for name, ns in parts.items() if ns}
+        last - first - seams, int(end[-1]) - int(start[0]) - seams, {name: ns for name, ns in parts.items() if ns}
     )

@@ -170,7 +170,8 @@ def read(trace: Trace) -> Ranges:
     start, end = rows["start_ns"].to_numpy(), rows["end_ns"].fill_null(_OPEN).to_numpy()
     never = (end == _OPEN) & ~is_mark
     # A range that the first of two windows left open ends with it: what became of it was not recorded.
-    until = np.where(start < (trace.joined_ns or 0), trace.joined_ns or 0, last)
+    ended = trace.seams[0] if trace.seams and trace.sampled is None else 0
+    until = np.where(start < ended, ended, last)
     end = np.where(is_mark, start, np.where(never, np.maximum(start, until), end))
     steps = np.array([m[0] == "step" for m in meanings], np.bool_)[which] & by_probe
     frame = pl.DataFrame(

@@ -12,6 +12,8 @@ An evaluation after an epoch is none of it: it takes little of the time, or foll
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import polars as pl
 
@@ -44,29 +46,27 @@ def _parts(start: I64, end: I64, behind: I64, launched: I64) -> int | None:
 
 
 def grouped(
-    cpu: pl.DataFrame, between: pl.DataFrame, ops: pl.DataFrame, joined_ns: int | None = None
+    cpu: pl.DataFrame, between: pl.DataFrame, ops: pl.DataFrame, seams: Sequence[int] = ()
 ) -> tuple[pl.DataFrame, dict[int, int]]:
     """Return the steps of each process, with those of several parts as one, and process -> how many parts where that is so.
 
     ``cpu``: process, index, number, thread, start_ns, end_ns, cut. A step of several parts begins with what lies before them, has
     the number of the first, and is cut if it has too few. Before the first step it is as much work as before the others; parts
-    before which there is less are no step. ``joined_ns``: where the second of two windows begins; no step lies across.
+    before which there is less are no step. ``seams``: where the later parts of the capture begin; no step lies across.
     """
     made, parts = [], {}
     launches = ops.select(
         "process", "call_start_ns", works=pl.Series(lookup.matching(ops["op_kind"], "^(kernel|graph)$"))
     )
-    second = pl.col("start_ns") >= (joined_ns or 0)
     for (process,), steps in cpu.group_by("process", maintain_order=True):
         behind = between.filter(pl.col("process") == process)["index"].unique()
         launching = launches.filter((pl.col("process") == process) & pl.col("call_start_ns").is_not_null()).sort(
             "call_start_ns"
         )
-        halves = [(steps, launching)]
-        if joined_ns is not None:
-            late = pl.col("call_start_ns") >= joined_ns
-            halves = [(steps.filter(~second), launching.filter(~late)), (steps.filter(second), launching.filter(late))]
-        windows = [_Window(within, behind, launched) for within, launched in halves if within.height]
+        of_part = zip(
+            *(_by_part(f, c, seams) for f, c in ((steps, "start_ns"), (launching, "call_start_ns"))), strict=True
+        )
+        windows = [_Window(within, behind, launched) for within, launched in of_part if within.height]
         sizes = {size for window in windows if (size := window.size()) is not None}
         if len(sizes) != 1:
             made.append(steps)
@@ -75,6 +75,12 @@ def grouped(
         whole = pl.concat([window.in_parts(size) for window in windows])
         made.append(whole.with_columns(pl.int_range(pl.len(), dtype=pl.Int64).alias("index")))
     return pl.concat(made) if made else cpu, parts
+
+
+def _by_part(frame: pl.DataFrame, time: str, seams: Sequence[int]) -> list[pl.DataFrame]:
+    """Return the rows of each part of the capture, by their time."""
+    part = np.searchsorted(np.asarray(seams, np.int64), frame[time].to_numpy(), side="right")
+    return [frame.filter(part == number) for number in range(len(seams) + 1)] if seams else [frame]
 
 
 class _Window:

@@ -274,7 +274,7 @@ def _scopes(trace: Trace, attributed: Attributed, steps: StepTable, *, chosen: b
     """Return what the whole and the steady events cover."""
     everyone = {p for f in (attributed.api_calls, attributed.gpu_ops) for p in f["process"].drop_nulls().unique()}
     first, last = steps.steady if chosen and steps.steady else (None, None)
-    covered: Literal["part", "capture"] = "capture" if trace.window is None else "part"
+    covered: Literal["part", "capture"] = "capture" if trace.window is None and trace.sampled is None else "part"
     whole = Scope("chosen" if chosen else covered, tuple(sorted(everyone | {steps.process})), first=first, last=last)
     devices = tuple(steps.windows.filter(pl.col("process") == steps.process)["device"].sort().to_list())
     if steps.whole or steps.steady is None:

@@ -123,17 +123,18 @@ def steady_steps(
     return min(max(n // 2, least), last), last, once
 
 
-def in_last_window(
-    cpu: pl.DataFrame, gpu: pl.DataFrame, attributed: Attributed, pauses: pl.DataFrame, told_of: Row, joined: int | None
+def in_main_part(
+    cpu: pl.DataFrame, gpu: pl.DataFrame, attributed: Attributed, pauses: pl.DataFrame, told_of: Row, main: range | None
 ) -> tuple[int, int, Flags]:
-    """Return what `steady_steps` does; of a run with two windows, the steady steps are those of the second one if it has enough.
+    """Return what `steady_steps` does; of a capture in parts, the steady steps are those of its main part if that has enough.
 
-    ``joined`` is the last step of the first window, None without two. The first one holds the cold start, in which steps may have
-    other lengths, and the second follows after steps that were not recorded: each is judged by its own steps.
+    ``main`` are the steps of that part, None for a capture in one. The first one holds the cold start, in which steps may have
+    other lengths, and the others follow after steps that are not there: each is judged by its own steps.
     """
     first, last, once = steady_steps(cpu, gpu, attributed, pauses, told_of)
-    if joined is None or cpu.height - joined - 1 < _WINDOW:
+    if main is None or len(main) < _WINDOW:
         return first, last, once
-    behind = pl.col("index") > joined
-    first, last, once[joined + 1 :] = steady_steps(cpu.filter(behind), gpu.filter(behind), attributed, pauses, told_of)
-    return first + joined + 1, last + joined + 1, once
+    inside = pl.col("index").is_between(main.start, main.stop - 1)
+    of_main = steady_steps(cpu.filter(inside), gpu.filter(inside), attributed, pauses, told_of)
+    first, last, once[main.start : main.stop] = of_main
+    return first + main.start, last + main.start, once

@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import polars as pl
@@ -26,12 +27,13 @@ from nsysx.events.attribute import Attributed
 from nsysx.events.coverage import Coverage, coverage
 from nsysx.events.levels import Level
 from nsysx.events.nvtx_ranges import Flags, Ranges
-from nsysx.events.steady import in_last_window, told, worked
+from nsysx.events.steady import in_main_part, told, worked
 from nsysx.events.step_sources import MARKS, find_steps, whole_capture
 from nsysx.events.tiles import FEW_STEPS, Run, Tiles, gpu_tiles, representative, runs, without_evaluation
 from nsysx.events.trend import Trend, trend
 from nsysx.frames.intervals import I64
 from nsysx.model import Row
+from nsysx.reading.trace import Sampled
 
 
 @dataclass(frozen=True)
@@ -90,45 +92,44 @@ def find(
     step_range: str | None = None,
     probes: Sequence[Row] = (),
     whole_in: tuple[int, int] | None = None,
-    joined_ns: int | None = None,
+    seams: Sequence[int] = (),
+    main: int = 0,
+    sampled: Sampled | None = None,
 ) -> StepTable:
     """Return the steps of a report, the steady ones, and the windows that averages are taken over.
 
     ``steps`` is A:B (those steps count as steady) or "all" (the window is the whole capture). ``probes`` is what the probe
     of each process wrote about itself. ``whole_in``: steps that do not lie in this time are none. Errors: NsysxError with
-    exit code 2 for a malformed window, 4 for one that holds no step. ``joined_ns``: where the second of two windows begins.
+    exit code 2 for a malformed window, 4 for one that holds no step. ``seams``, ``main`` and ``sampled`` as in `Trace`.
     """
-    sources = find_steps(ranges, attributed, step_range)
-    all_steps = pl.concat([steps for *_, steps in sources])
-    process = _busiest(all_steps, attributed.gpu_ops)
-    source, rule, _ = next((s for s in sources if process in s[2]["process"]), sources[0])
+    all_steps, source, rule = _proposed(ranges, attributed, step_range)
     probes = probes if source == "nsysx" else ()
     all_steps = _inside(worked(all_steps, probes), whole_in if source != "capture" else None)
-    cpu, tiles, parts = _tiled(all_steps, attributed, source, closed=rule != MARKS, joined_ns=joined_ns)
+    cpu, tiles, parts = _tiled(all_steps, attributed, source, closed=rule != MARKS, seams=seams)
     process = _busiest(cpu, attributed.gpu_ops)
-    rule += f"; {parts[process]} of them and what comes before them repeat as one step" if process in parts else ""
     shown = pl.col("process") == process
     shown_steps, tiled, rest = (f.filter(shown) for f in (cpu, tiles.gpu, tiles.between))
-    joined = _before(shown_steps, joined_ns)
+    ends = _part_ends(shown_steps, seams)
     whole = steps == "all" or source == "capture"
     steady, once = _chosen(steps, shown_steps.height, source), np.zeros(shown_steps.height, np.bool_)
-    stretches = [steady or (0, -1)]
+    stretches, warm_from = [steady or (0, -1)], (steady or (0, -1))[0]
     if steady is None and shown_steps.height:
-        judged = in_last_window(shown_steps, tiled, attributed, ranges.pauses, told(probes, process), joined)
-        steady, stretches, once = _steady(shown_steps, tiled, rest, judged, joined)
-    first, last = steady or (0, -1)
-    in_steady = pl.col("index").is_between(first, last)
-    cpu = cpu.with_columns(in_steady.alias("steady"), _cold(stretches[0][0], first, once).alias("warmup"))
-    windows, cpu_windows = _windows(cpu, tiles.gpu.filter(in_steady), attributed, whole=whole)
+        judge = partial(in_main_part, shown_steps, tiled, attributed, ranges.pauses, told(probes, process))
+        judged = judge(_of_main(shown_steps, seams, main, sampled))
+        steady, stretches, once = _steady(shown_steps, tiled, rest, judged, ends)
+        warm_from = judge(range(ends[0] + 1))[0] if sampled and ends else stretches[0][0]
+    cpu = _marked(cpu, steady, warm_from, once)
+    windows, cpu_windows = _windows(cpu, tiles.gpu, steady, attributed, whole=whole)
     shown_steps = cpu.filter(shown)
     lengths, numbers = _lengths(shown_steps.filter(_in(stretches)), tiled)
     of_lengths = level_room.levels(lengths, numbers, in_a_row=len(stretches) == 1)
+    counted = _counted(shown_steps, stretches, once, warm_from, sampled)
     return StepTable(
         source,
-        rule,
+        rule + _grouped_by(parts.get(process)),
         cpu,
         tiles.gpu,
-        tiles.between.filter(_between_windows(joined_ns).not_()),
+        tiles.between.filter(_between_parts(seams).not_()),
         windows,
         cpu_windows,
         process,
@@ -137,11 +138,24 @@ def find(
         _course(trend(lengths, in_a_row=len(stretches) == 1), of_lengths, probes, process),
         of_lengths if source != "capture" else (),
         parts.get(process, 1),
-        _covered(_wherever(shown_steps, stretches, once), tiled, rest, once, attributed, joined, source),
+        _covered(counted, tiled, rest, once, attributed, ends, source),
         tuple(stretches),
         process in parts,
         parts.get(process, 1) if source == "nsysx" else _timed(shown_steps, ranges.ranges, source),
     )
+
+
+def _proposed(ranges: Ranges, attributed: Attributed, step_range: str | None) -> tuple[pl.DataFrame, str, str]:
+    """Return the steps of all processes, with the source and the rule of the one that works most on the GPU."""
+    sources = find_steps(ranges, attributed, step_range)
+    all_steps = pl.concat([steps for *_, steps in sources])
+    process = _busiest(all_steps, attributed.gpu_ops)
+    source, rule, _ = next((s for s in sources if process in s[2]["process"]), sources[0])
+    return all_steps, source, rule
+
+
+def _grouped_by(size: int | None) -> str:
+    return f"; {size} of them and what comes before them repeat as one step" if size else ""
 
 
 def _timed(steps: pl.DataFrame, ranges: pl.DataFrame, source: str) -> int:
@@ -164,27 +178,33 @@ def _timed(steps: pl.DataFrame, ranges: pl.DataFrame, source: str) -> int:
 
 
 def _tiled(
-    all_steps: pl.DataFrame, attributed: Attributed, source: str, *, closed: bool, joined_ns: int | None
+    all_steps: pl.DataFrame, attributed: Attributed, source: str, *, closed: bool, seams: Sequence[int]
 ) -> tuple[pl.DataFrame, Tiles, dict[int, int]]:
     """Return the CPU steps, how they cut the timeline of each device, and process -> parts of its steps (``periods``)."""
     ops = attributed.gpu_ops
-    second = pl.col("start_ns") >= (joined_ns or 0)  # each window cuts its last step
-    cpu = all_steps.sort("process", "start_ns").with_columns(
-        pl.int_range(pl.len(), dtype=pl.Int64).over("process").alias("index"),
-        ((second.shift(-1) != second) | second.shift(-1).is_null()).over("process").alias("cut"),
+    cpu = all_steps.sort("process", "start_ns")
+    part = np.searchsorted(np.asarray(seams, np.int64), cpu["start_ns"].to_numpy(), side="right")
+    following = pl.col("part").shift(-1).over("process")  # each part cuts its last step
+    cpu = (
+        cpu.with_columns(pl.Series("part", part, dtype=pl.Int64))
+        .with_columns(
+            pl.int_range(pl.len(), dtype=pl.Int64).over("process").alias("index"),
+            (following.is_null() | (following != pl.col("part"))).alias("cut"),
+        )
+        .drop("part")
     )
     if source != "capture":
         cpu = without_evaluation(cpu, attributed.phase_spans, ops)
     few = 0 if source == "capture" else FEW_STEPS
-    tiles = gpu_tiles(cpu, ops, closed=closed, few=few, joined_ns=joined_ns)
-    cpu, parts = periods.grouped(cpu, tiles.between, ops, joined_ns)
+    tiles = gpu_tiles(cpu, ops, closed=closed, few=few, seams=seams)
+    cpu, parts = periods.grouped(cpu, tiles.between, ops, seams)
     if parts:
-        tiles = gpu_tiles(cpu, ops, closed=closed, few=few, joined_ns=joined_ns)
+        tiles = gpu_tiles(cpu, ops, closed=closed, few=few, seams=seams)
     return cpu, tiles, parts
 
 
 def _windows(
-    cpu: pl.DataFrame, steady: pl.DataFrame, attributed: Attributed, *, whole: bool
+    cpu: pl.DataFrame, tiles: pl.DataFrame, steady: Run | None, attributed: Attributed, *, whole: bool
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return what averages are taken over, on each device and on the CPU: the ``steady`` tiles and steps, or the whole capture."""
     span = [pl.col("start_ns").min(), pl.col("end_ns").max()]
@@ -192,20 +212,25 @@ def _windows(
         windows = attributed.gpu_ops.group_by("process", "device").agg(span)
         cpu_windows = whole_capture(attributed).select("process", "start_ns", "end_ns")
     else:
-        windows = steady.group_by("process", "device").agg(span).filter(pl.col("end_ns") > pl.col("start_ns"))
+        windows = (
+            tiles.filter(_in([steady or (0, -1)]))
+            .group_by("process", "device")
+            .agg(span)
+            .filter(pl.col("end_ns") > pl.col("start_ns"))
+        )
         cpu_windows = cpu.filter("steady").group_by("process").agg(span)
     return windows.sort("process", "device"), cpu_windows.sort("process")
 
 
 def _steady(
-    cpu: pl.DataFrame, tiled: pl.DataFrame, rest: pl.DataFrame, judged: tuple[int, int, Flags], joined: int | None
+    cpu: pl.DataFrame, tiled: pl.DataFrame, rest: pl.DataFrame, judged: tuple[int, int, Flags], ends: Sequence[int]
 ) -> tuple[Run, list[Run], Flags]:
     """Return the stretch of steady steps that averages are taken over, all of them, and which steps paid a one-time cost.
 
-    ``judged`` is what ``in_last_window`` returns.
+    ``judged`` is what ``in_main_part`` returns, ``ends`` are the last steps of all parts but the last.
     """
     begin, end, once = judged
-    stretches = runs((begin, end), rest, once, joined)
+    stretches = runs((begin, end), rest, once, ends)
     longest = representative(stretches, _lengths(cpu, tiled)[0])
     steady = _whole_periods(*longest, cpu, tiled)
     return steady, [steady if run == longest else run for run in stretches], once
@@ -216,9 +241,29 @@ def _in(stretches: Sequence[Run]) -> pl.Expr:
     return pl.any_horizontal(pl.col("index").is_between(*run) for run in stretches)
 
 
+def _marked(cpu: pl.DataFrame, steady: Run | None, warm_from: int, once: Flags) -> pl.DataFrame:
+    """Return the steps with ``steady`` and ``warmup``."""
+    first, last = steady or (0, -1)
+    cold = _cold(warm_from, first, once)
+    return cpu.with_columns(pl.col("index").is_between(first, last).alias("steady"), cold.alias("warmup"))
+
+
 def _cold(steady_from: int, first: int, once: Flags) -> pl.Expr:
     """Return whether a step is warm-up: before all steady steps, or with a one-time cost before those that averages are taken over."""
     return (pl.col("index") < steady_from) | pl.col("index").is_in(np.flatnonzero(once[:first]))
+
+
+def _counted(
+    cpu: pl.DataFrame, stretches: Sequence[Run], once: Flags, warm_from: int, sampled: Sampled | None
+) -> pl.DataFrame:
+    """Return the steps as coverage counts them, steady wherever they lie.
+
+    Of a long capture they are what those between its parts are: steady after the warm-up but for the last, and none of them cut.
+    """
+    if sampled is None:
+        return _wherever(cpu, stretches, once)
+    last = pl.col("index") == pl.col("index").max()
+    return cpu.with_columns(((pl.col("index") >= warm_from) & ~last).alias("steady"), last.alias("cut"))
 
 
 def _wherever(cpu: pl.DataFrame, stretches: Sequence[Run], once: Flags) -> pl.DataFrame:
@@ -247,16 +292,25 @@ def _whole_periods(first: int, last: int, cpu: pl.DataFrame, tiles: pl.DataFrame
     return first + (last - first + 1) % (every or 1), last
 
 
-def _before(cpu: pl.DataFrame, joined_ns: int | None) -> int | None:
-    """Return the index of the last step of the first of two windows; None without two."""
-    last = cpu.filter(pl.col("start_ns") < joined_ns)["index"].max() if joined_ns is not None else None
-    return last if isinstance(last, int) else None
+def _part_ends(cpu: pl.DataFrame, seams: Sequence[int]) -> list[int]:
+    """Return the indices of the last steps of all parts of the capture but the last."""
+    lasts = [cpu.filter(pl.col("start_ns") < seam)["index"].max() for seam in seams]
+    return [last for last in lasts if isinstance(last, int)]
 
 
-def _between_windows(joined_ns: int | None) -> pl.Expr:
-    """Return whether what follows a step is nothing of the program: one window was closed and another opened."""
-    border_ns = joined_ns or 0
-    return (pl.col("cpu_start_ns") < border_ns) & (pl.col("cpu_end_ns") >= border_ns)
+def _of_main(cpu: pl.DataFrame, seams: Sequence[int], main: int, sampled: Sampled | None) -> range | None:
+    """Return the indices of the steps of the main part of the capture that may be steady; None for a capture in one."""
+    if not seams:
+        return None
+    borders = np.searchsorted(cpu["start_ns"].to_numpy(), [-(1 << 62), *seams, 1 << 62])
+    lead = sampled.first - sampled.parts[main][0] if sampled else 0
+    return range(int(borders[main]) + lead, int(borders[main + 1]))
+
+
+def _between_parts(seams: Sequence[int]) -> pl.Expr:
+    """Return whether what follows a step is nothing of the program: one part of the capture ended and another began."""
+    across = ((pl.col("cpu_start_ns") < seam) & (pl.col("cpu_end_ns") >= seam) for seam in seams)
+    return pl.any_horizontal(pl.lit(False), *across)
 
 
 def _covered(
@@ -265,7 +319,7 @@ def _covered(
     between: pl.DataFrame,
     once: Flags,
     attributed: Attributed,
-    joined: int | None,
+    ends: Sequence[int],
     source: str,
 ) -> Coverage | None:
     """Return how the recorded time of the shown process divides, whose steps ``cpu`` holds; None without steps.
@@ -280,11 +334,11 @@ def _covered(
     length = tiles.group_by("device").agg((pl.col("end_ns") - pl.col("start_ns")).sum().alias("ns"))
     shown = length.filter(pl.col("ns") > 0).sort("ns", "device", descending=[True, False])["device"].to_list()[:1]
     if not shown:
-        return coverage(cpu, between, once, spans[0], joined)
+        return coverage(cpu, between, once, spans[0], ends)
     on_device = pl.col("device") == shown[0]
     of_device = tiles.filter(on_device).select("index", "start_ns", "end_ns")
     steps = cpu.drop("start_ns", "end_ns").join(of_device, on="index", how="left", maintain_order="left")
-    return coverage(steps, between.filter(on_device), once, spans[0], joined)
+    return coverage(steps, between.filter(on_device), once, spans[0], ends)
 
 
 def _inside(steps: pl.DataFrame, window: tuple[int, int] | None) -> pl.DataFrame:

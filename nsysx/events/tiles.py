@@ -8,6 +8,7 @@ of the steps, or an evaluation range names it. What follows every second step or
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -96,7 +97,7 @@ class _Steps:
     evaluation: Flags
     closed: bool
     few: int
-    joined_ns: int | None
+    seams: Sequence[int]
 
     def place(self) -> tuple[I64, Flags]:
         """Return the last step that began before each launch, and whether the launch lies inside it."""
@@ -142,21 +143,21 @@ class _Steps:
         named = named[:-1] & (2 * named.sum() < len(named))
         odd = _exceptional(border[1:-1] - other, _NOTICED * usual) | named
         idle = _exceptional(self.start[1:] - self.end[:-1], _PAUSE_NOTICED * usual) & ~odd
-        if self.joined_ns is not None:  # the end of the last step of the first window was not recorded
-            idle |= (self.start[:-1] < self.joined_ns) & (self.start[1:] >= self.joined_ns)
+        for seam in self.seams:  # the end of the last step of each part was not recorded
+            idle |= (self.start[:-1] < seam) & (self.start[1:] >= seam)
         end = border[1:].copy()
         end[:-1] = np.where(odd, other, np.where(idle, np.minimum(pause, border[1:-1]), end[:-1]))
         return border[:-1], end, np.append(end[:-1] < border[1:-1], False), np.append(named, False)
 
 
 def gpu_tiles(
-    cpu: pl.DataFrame, ops: pl.DataFrame, *, closed: bool = True, few: int = FEW_STEPS, joined_ns: int | None = None
+    cpu: pl.DataFrame, ops: pl.DataFrame, *, closed: bool = True, few: int = FEW_STEPS, seams: Sequence[int] = ()
 ) -> Tiles:
     """Return the GPU steps per (process, device, index) and what lies between them; see the head of this file.
 
     ``closed``: the end of the last CPU step was seen. In captures of at most ``few`` steps a step begins with its host code and
-    the last one ends with it, too: else a single step would hold nothing but its GPU work. ``joined_ns``: where the second of two
-    windows begins; what follows the last step before it is no step.
+    the last one ends with it, too: else a single step would hold nothing but its GPU work. ``seams``: where the later
+    parts of the capture begin; what follows the last step before one is no step.
     """
     tiles, between = [pl.DataFrame(schema=_TILE)], [pl.DataFrame(schema=_BETWEEN)]
     wanted = ops.select("process", "device", "call_start_ns", "start_ns", "end_ns", pl.col("phase").cast(pl.String))
@@ -168,7 +169,7 @@ def gpu_tiles(
         start, end = steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy()
         called, op_begin, op_end = (part[c].to_numpy() for c in ("call_start_ns", "start_ns", "end_ns"))
         evaluation = (part["phase"] == "evaluation").fill_null(False).to_numpy()
-        tiled = _Steps(start, end, called, op_begin, op_end, evaluation, closed, few, joined_ns).tiles()
+        tiled = _Steps(start, end, called, op_begin, op_end, evaluation, closed, few, seams).tiles()
         if tiled is None:
             continue
         begin, finish, followed, named = tiled
@@ -206,14 +207,14 @@ _LEAST_RUN, _AS_GOOD = 0.5, 0.01
 Run = tuple[int, int]
 
 
-def runs(steady: Run, between: pl.DataFrame, once: Flags, joined: int | None = None) -> list[Run]:
+def runs(steady: Run, between: pl.DataFrame, once: Flags, cut: Sequence[int] = ()) -> list[Run]:
     """Return the stretches of steady steps between which nothing else runs, in order; ``steady`` is the first and last of all.
 
     None holds a step that paid a one-time cost (``once``). The step before something else is left out, like the last of all, where
-    there are enough others: no step behind it shows where it would have ended. ``joined``: the last step of the first of two windows.
+    there are enough others: no step behind it shows where it would have ended. ``cut``: the last step of each part but the last.
     """
     first, last = steady
-    cuts = {i for i in (*between["index"].to_list(), joined) if i is not None and first <= i < last}
+    cuts = {i for i in (*between["index"].to_list(), *cut) if first <= i < last}
     stretches, begin = [], first
     for step in range(first, last + 1):
         if once[step]:
@@ -225,7 +226,7 @@ def runs(steady: Run, between: pl.DataFrame, once: Flags, joined: int | None = N
     stretches.append((begin, last))
     most = max(b - a + 1 for a, b in stretches)
     if once.any() and most < FEW_STEPS:  # too few: a one-time cost is the smaller fault
-        return runs(steady, between, np.zeros(len(once), np.bool_), joined)
+        return runs(steady, between, np.zeros(len(once), np.bool_), cut)
     return [(a, b) for a, b in stretches if a <= b]
 
 

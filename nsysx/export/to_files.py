@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 from nsysx import outputs, pipeline
@@ -16,6 +17,7 @@ def write(
 ) -> list[str]:
     """Write ``to``/*.parquet and the trace ``perfetto``, and return a line about each. Raises NsysxError."""
     say = options.progress or (lambda _stage: None)
+    options = replace(options, whole=True)  # who asks for the rows gets all of them
     job = pipeline.gather_job([file], options)
     given = job.profile
     contents: dict[Path, outputs.Content] = {}

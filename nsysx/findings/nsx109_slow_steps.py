@@ -35,6 +35,7 @@ from nsysx.catalogue import CAUSES, WORKING, Activity
 from nsysx.catalogue import Cause as IdleCause
 from nsysx.events import bare, clocks, ledger, pauses, trend
 from nsysx.findings import _pauses as _pauses_of
+from nsysx.findings import _rare_steps as rare_steps
 from nsysx.findings._case import Case, Fix, Rule, Worth, ops_of
 from nsysx.findings._once import Takes
 from nsysx.frames.intervals import I64
@@ -105,7 +106,7 @@ def _pauses(case: Case, tiles: pl.DataFrame, slow: Mask) -> list[_Cause]:
     """Return the pauses of Python noted by the probe that leave the device without work in slow steps."""
     causes = []
     begin, end = (tiles[c].to_numpy() for c in ("start_ns", "end_ns"))
-    idle_start = np.maximum(case.idle["start_ns"].to_numpy(), case.window[0])
+    idle_start = np.maximum(case.idle["start_ns"].to_numpy(), begin[0])
     idle_end = idle_start + case.idle["ns"].to_numpy()
     step = np.searchsorted(begin, idle_start, side="right") - 1
     for kind in _pauses_of.KINDS:
@@ -246,10 +247,19 @@ def check(case: Case) -> list[Finding]:
     ns = table["ns"].to_numpy()
     median, slow = float(np.median(ns)), _slow(ns)
     cost = round(float((ns - median)[slow].sum()) / len(ns))
+    rare = rare_steps.of(case, tiles)
+    apart = [_rarely(rare, tiles)] if rare is not None and case.notable(rare.cost_ns) else []
     if not case.notable(cost):
-        return case.clear(RULE, f"the slowest of {len(ns)} steady steps takes {units.duration(int(ns.max()))}, "
+        return apart or case.clear(RULE, f"the slowest of {len(ns)} steady steps takes {units.duration(int(ns.max()))}, "
                             f"the median {units.duration(median)}")  # fmt: skip
-    return [_found(case, tiles, table, slow, cost)]
+    return [_found(case, tiles, table, slow, cost), *apart]
+
+
+def _rarely(rare: rare_steps.Rare, steady: pl.DataFrame) -> Finding:
+    """Return the finding about the rare long steps of a long capture; the steps that the figures are of have none of them."""
+    tiles = pl.concat([rare.tiles, steady]).sort("index")
+    slow = tiles["index"].is_in(rare.tiles["index"].to_list()).to_numpy()
+    return _found(rare.case, tiles, _components(rare.case, tiles), slow, rare.cost_ns, rare)
 
 
 def _slow(ns: I64) -> Mask:
@@ -265,7 +275,9 @@ def _explained(cause: _Cause | None, reason: str, excess: float, longer: float) 
     return reason if explained >= _MOST_OF * longer else f"{reason}, {units.share(explained, longer)} of the difference"
 
 
-def _found(case: Case, tiles: pl.DataFrame, table: pl.DataFrame, slow: Mask, cost: int) -> Finding:
+def _found(
+    case: Case, tiles: pl.DataFrame, table: pl.DataFrame, slow: Mask, cost: int, rare: rare_steps.Rare | None = None
+) -> Finding:
     """Return the finding about these slow steps: what they have more of, and the cause of that where it is known."""
     ns = table["ns"].to_numpy()
     median = float(np.median(ns))
@@ -283,34 +295,29 @@ def _found(case: Case, tiles: pl.DataFrame, table: pl.DataFrame, slow: Mask, cos
     candidates = (*_pauses(case, tiles, slow), *_clock(case, tiles, table, slow), *_copied_out(case, tiles, slow))
     causes = [c for c in candidates if c.ns >= _NAMED * longer]
     cause = next((c for c in sorted(causes, key=lambda c: -c.ns) if c.ns >= _MOSTLY * longer), None)
-    every, several = _every(case, ns, late.height), late.height > 1
-    more_steps = f" and {late.height - _LISTED} more" if late.height > _LISTED else ""
-    takes = f"Step{'s' * several} {', '.join(map(str, late['index'].head(_LISTED).to_list()))}{more_steps} take{'s' * (not several)}"
+    count, total = (rare.long, rare.steps) if rare else (late.height, len(ns))
+    every, several = "" if rare else _every(case, ns, late.height), late.height > 1
+    takes = _which(case, late, several)
     lasts = f"{units.duration(float(late['ns'].to_numpy().mean()))}{' on average' * several}"
-    which = f"{late.height} of {len(ns)} steps take"
+    which = f"{count} of {total} steps take"
     if every:
         which = f"E{every[3:]} step takes"
-    elif late.height <= _NAMED_STEPS:
+    elif count <= _NAMED_STEPS:
         which = takes.replace(",", " and")
     reason = label if worst.startswith("idle") else f"more {label}"
     middle = units.duration(float(np.median(late["ns"].to_numpy())))  # what the headline says of these steps, too
     title = f"{which} {middle}: {_explained(cause, reason, excess, longer)}"
     of_it = f"Of the difference, {units.duration(min(excess, longer))} is {label}."
-    detail = " ".join(
-        (f"{takes} {lasts}, the median step {units.duration(median)}. {of_it}", *(c.detail for c in causes))
-    )
+    compared = f"{takes} {lasts}, the median step {units.duration(median)}. {of_it}"
+    detail = " ".join((compared, *(c.detail for c in causes)))
     if every and cause is None:
         detail += f" Look for what happens{every[1:]} step: logging, evaluation, checkpoints, or a DataLoader with that many workers."
-    evidence = [
-        {"part": n.removesuffix("_ns").replace("_", " "), "more in slow steps_ns": round(v)}
-        for n, v in ranked[:5]
-        if v > 0
-    ]
-    evidence += [{"part": c.name, "more in slow steps_ns": round(c.ns)} for c in causes]
+    grown = [(n.removesuffix("_ns").replace("_", " "), v) for n, v in ranked[:5] if v > 0]
+    evidence = [{"part": n, "more in slow steps_ns": round(v)} for n, v in (*grown, *((c.name, c.ns) for c in causes))]
     listened = pauses.listened(case.profile.ranges.notes, case.process)
     collects = "" if listened else "garbage collection, "
     fix = f"Look at what else these steps do: checkpoints, logging, validation, {collects}larger shapes"
-    sure = _worth(case, cause, longer, late.height / len(ns), float(ns.mean()))
+    sure = _APART if rare else _worth(case, cause, longer, late.height / len(ns), float(ns.mean()))
     return case.found(
         RULE,
         title,
@@ -322,8 +329,20 @@ def _found(case: Case, tiles: pl.DataFrame, table: pl.DataFrame, slow: Mask, cos
         where=cause.where if cause else None,
         calls=(cause.calls if cause else ()) or _ends_of_gaps(case, tiles, slow),
         title_as_recorded=True,
-        takes=_of_steps(case, tiles, slow),
+        takes=Takes() if rare else _of_steps(case, tiles, slow),
     )
+
+
+#: Steps that lie apart from those that the figures are of are no part of their mean.
+_APART = Worth(None, "the steps that the figures are of have none of these")
+
+
+def _which(case: Case, late: pl.DataFrame, several: bool) -> str:
+    """Return "Steps 8, 16 take", numbered as in the capture."""
+    sampled = case.profile.trace.sampled
+    numbers = [i if sampled is None else sampled.index_of(i) for i in late["index"].head(_LISTED).to_list()]
+    more = f" and {late.height - _LISTED} more" if late.height > _LISTED else ""
+    return f"Step{'s' * several} {', '.join(map(str, numbers))}{more} take{'s' * (not several)}"
 
 
 def _of_steps(case: Case, tiles: pl.DataFrame, chosen: Mask) -> Takes:

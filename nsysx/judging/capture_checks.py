@@ -13,7 +13,7 @@ from nsysx import units
 from nsysx.catalogue import Call
 from nsysx.events.profile import Profile
 from nsysx.frames import lookup
-from nsysx.judging import probe_checks, sample_checks, tracing, unprofiled_checks, window_checks
+from nsysx.judging import probe_checks, sample_checks, step_checks, tracing, unprofiled_checks, window_checks
 from nsysx.judging.limits import MIGRATIONS
 from nsysx.judging.other_work import shared_gpu
 from nsysx.judging.probe_checks import LOST_RANGES
@@ -264,16 +264,6 @@ def _attribution(profile: Profile) -> list[Check]:
     return [Check("attribution", "warn", detail, "nsysx run -- CMD", doubt="cause", short=short)]
 
 
-def _steps(profile: Profile) -> list[Check]:
-    steps = profile.steps
-    if steps.source == "capture":
-        fix = "nsysx run -- CMD, or mark steps with NVTX ranges and --step-range"
-        return [Check("steps", "warn", f"{steps.rule}: averages are over everything, warm-up included", fix)]
-    few = profile.scope.steps < 5
-    detail = f"{profile.scope.steps} steady steps of {steps.cpu.filter(pl.col('process') == steps.process).height}, from {steps.rule}"
-    return [Check("steps", "warn" if few else "ok", detail, "profile more steps" if few else "")]
-
-
 def _replayed(profile: Profile) -> list[Check]:
     replay = replay_of(profile)
     if isinstance(replay, Withheld):
@@ -354,7 +344,7 @@ def _of_profile(profile: Profile) -> list[Check]:
         *_attribution(profile),
         *sample_checks.python_samples(profile),
         *probe_checks.modules_by_sequence(profile),
-        *_steps(profile),
+        *step_checks.steps(profile),
         *window_checks.windows(profile),
         *_replayed(profile),
         *unprofiled_checks.unprofiled(profile),

@@ -44,7 +44,7 @@ def _parts(profile: Profile) -> list[Check]:
     if record is None:
         return []
     lengths = np.asarray(bare.lengths(record), np.int64)
-    two, pauses = profile.trace.joined_ns is not None, _pauses(record)
+    two, pauses = bool(profile.trace.seams) and profile.trace.sampled is None, _pauses(record)
     if not two and len(pauses) > 1:
         if profile.trace.window is not None:
             return []

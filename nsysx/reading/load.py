@@ -4,14 +4,15 @@ as_sqlite     makes a finished SQLite file of any form of a report
 selecting     builds the queries              rows       reads integers and blobs, fast
 placing       drops impossible rows           decoding   makes names, and columns as ``schema`` declares them
 capture_facts, device_limits, backtraces, nccl_ranges, samples, gpu_metrics   read what is not in those tables
-two_windows   joins the two reports of a run with two capture windows
+two_windows   joins the two reports of a run with two capture windows         parts   reads some of a long capture
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
@@ -27,11 +28,13 @@ from nsysx.reading import (
     gpu_metrics,
     nccl_ranges,
     opening,
+    parts,
     placing,
     rows,
     samples,
     schema,
     selecting,
+    totals,
     tried,
     two_windows,
 )
@@ -42,34 +45,48 @@ __all__ = ["LeftOut", "Trace", "Window", "load"]
 #: Each table of a report with its columns.
 _Tables = dict[str, set[str]]
 
+#: From so many rows on a capture may be read in parts: before that, all of it is read in a few seconds.
+LONG_ROWS = 2_000_000
+#: The tables whose rows are counted for that.
+_LONG = ("CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_KERNEL", "NVTX_EVENTS")
+
 
 def load(
     path: Path,
     progress: Callable[[str], None] | None = None,
     *,
     window: Window | None = None,
+    choose: parts.Choice | None = None,
 ) -> Trace:
     """Read the report at ``path`` into frames.
 
     It may be a SQLite export, packed or not, nsys's own report (if nsys is installed to export it), or a folder that nsys exported
     as Parquet or Arrow. With ``window`` (ns), only rows that overlap it are read, of tables whose rows have a start and an end;
-    GPU work that starts after the window is read, too, because its launch may lie inside.
+    GPU work that starts after the window is read, too, because its launch may lie inside. ``choose`` is asked about a capture of many
+    rows, and says which parts of it are read, see ``parts``.
     Raises NsysxError with exit code 3 for anything that cannot be read; the error names the file and what to do.
     """
     path = path if path.name else opening.real(path)  # "." has no name for messages
-    trace = _one(path, progress, window)
-    if window is not None or not isinstance(files := trace.run.get("files"), dict) or not files.get("cold"):
+    files = beside.run_json(path).get("files")
+    two = isinstance(files, dict) and files.get("cold")
+    trace = _one(path, progress, window, None if two or window is not None else choose)
+    if window is not None or not two:
         return trace  # a part of a run with two windows is a part of the second one
     cold = two_windows.cold_of(path, beside.report_name(path), trace.run)
-    return two_windows.without_cold(trace) if cold is None else two_windows.joined(_one(cold, progress, None), trace)
+    return two_windows.without_cold(trace) if cold is None else two_windows.joined(_one(cold, progress), trace)
 
 
-def _one(path: Path, progress: Callable[[str], None] | None, window: Window | None) -> Trace:
+def _one(
+    path: Path,
+    progress: Callable[[str], None] | None,
+    window: Window | None = None,
+    choose: parts.Choice | None = None,
+) -> Trace:
     """Read one report."""
     with opening.sqlite_errors(path), as_sqlite.opened(path, progress) as database:
         before = database.stat()
         with closing(opening.connect(database)) as connection:
-            trace = _read(path, database, connection, window, progress)
+            trace = _read(path, database, connection, window, progress, choose)
         after = database.stat()
     if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
         raise opening.fail(path, "changed while it was read", "Wait for the export to finish", "input-busy")
@@ -120,7 +137,7 @@ def _asked(
         if missing:
             continue
         given = (connection, source, tables[source.table], window)
-        of_frame = selecting.pieces_of(*given)
+        of_frame = selecting.pieces_of(*given[:3], selecting.inside(source, window))
         # For a short table the Parquet export saves no time.
         exported = columnar.parquet(exported_to, *given) if len(of_frame) > 1 else None
         if exported is None:
@@ -136,12 +153,17 @@ def _read(
     connection: sqlite3.Connection,
     window: Window | None,
     progress: Callable[[str], None] | None,
+    choose: parts.Choice | None,
 ) -> Trace:
     tables = _tables(path, connection)
     zero = capture_facts.time_zero(connection, tables)
     asked = window and (window[0] + zero, window[1] + zero)
     raw, pieces = _asked(path, connection, tables, asked)
+    chosen = None
+    if choose is not None and not raw and _rows(connection, tables) >= LONG_ROWS:
+        chosen, raw, pieces = _glance(path, database, connection, tables, zero, pieces, choose, progress)
     raw |= dict(rows.read(database, pieces, progress))
+    raw = {name: raw[name] for name in schema.SOURCES if name in raw}
     recorded, long = frozenset(raw), len(pieces) > len(raw)
     around = placing.center(raw)
     frames, notes = _frames(database, tables, raw, zero, around)
@@ -178,7 +200,61 @@ def _read(
     )
     if long:
         rows.give_back()
-    return trace
+    return trace if chosen is None else parts.cut(trace, chosen)
+
+
+def _rows(connection: sqlite3.Connection, tables: _Tables) -> int:
+    """Return about how many rows the long tables have, 0 where that is not known without counting them."""
+    try:
+        lasts = [connection.execute(f'SELECT max(rowid) FROM "{t}"').fetchone()[0] for t in _LONG if t in tables]
+    except sqlite3.OperationalError:  # a table made WITHOUT ROWID
+        return 0
+    return sum(n for n in lasts if isinstance(n, int))
+
+
+def _glance(
+    path: Path,
+    database: Path,
+    connection: sqlite3.Connection,
+    tables: _Tables,
+    zero: int,
+    pieces: list[selecting.Piece],
+    choose: parts.Choice,
+    progress: Callable[[str], None] | None,
+) -> tuple[parts.Parts | None, dict[str, pl.DataFrame], list[selecting.Piece]]:
+    """Read the ranges of a long capture; return which parts of it are read, what was read already, and what is to be read."""
+    raw = dict(rows.read(database, [p for p in pieces if p.frame == "nvtx"], progress))
+    others = [p for p in pieces if p.frame != "nvtx"]
+    if "nvtx" not in raw:
+        return None, raw, others
+    frames, _ = _frames(database, tables, dict(raw), zero, placing.center(raw))
+    run = beside.run_json(path)
+    capture = capture_facts.capture_of(path, connection, tables, frames, run)
+    chosen = choose(Trace(path, frames, frozenset(raw), _domains(frames["nvtx"]), capture, run))
+    counted = None if chosen is None else totals.read(database, connection, tables, progress)
+    if chosen is None or counted is None:
+        return None, raw, others
+    chosen = replace(chosen, sampled=replace(chosen.sampled, totals=counted))
+    raw["nvtx"] = raw["nvtx"].filter(parts.touching(chosen.since(zero)))
+    given = [(s, tables[s.table], chosen.since(zero)) for s in schema.SOURCES.values() if s.table in tables]
+    asked = {piece.frame for piece in others}
+    calls = [g for g in given if g[0].frame == "runtime"]
+    raw |= dict(rows.read(database, _in_parts(connection, calls, None), progress))
+    rest = [g for g in given if g[0].frame in asked and g[0].frame != "runtime"]
+    return chosen, raw, _in_parts(connection, rest, raw.get("runtime"))
+
+
+def _in_parts(
+    connection: sqlite3.Connection,
+    given: Iterable[tuple[schema.Source, set[str], Sequence[Window]]],
+    runtime: pl.DataFrame | None,
+) -> list[selecting.Piece]:
+    """Return the pieces of tables, with their columns, of which some windows are read."""
+    return [
+        piece
+        for source, present, windows in given
+        for piece in selecting.pieces_of(connection, source, present, parts.inside(source, windows, runtime))
+    ]
 
 
 def _frames(

@@ -143,12 +143,9 @@ def borders(connection: sqlite3.Connection, table: str, rows: int | None = None)
     return rowids
 
 
-def pieces_of(
-    connection: sqlite3.Connection, source: schema.Source, present: set[str], window: Window | None
-) -> list[Piece]:
-    """Return the pieces of a table that has the columns ``present``."""
+def pieces_of(connection: sqlite3.Connection, source: schema.Source, present: set[str], where: str) -> list[Piece]:
+    """Return the pieces of a table that has the columns ``present``, of the rows for which the SQL condition is true."""
     columns, types = selected(source, present)
-    where = inside(source, window)
     return [
         Piece(source.frame, f'SELECT {columns} FROM "{source.table}" WHERE {where} AND {part}', types)
         for part in parts_of(connection, source.table)

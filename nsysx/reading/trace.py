@@ -10,6 +10,7 @@ from typing import Any, Literal
 import polars as pl
 
 from nsysx.advice import Tried
+from nsysx.frames.intervals import I64
 from nsysx.model import Capture
 
 #: [start, end) in ns.
@@ -61,6 +62,61 @@ class DeviceLimits:
 
 
 @dataclass(frozen=True)
+class Totals:
+    """``work``: frame -> rows and their time (ns); ``calls``: name, calls, time (ns) of each API function as the report names it."""
+
+    work: Mapping[str, tuple[int, int]]
+    calls: tuple[tuple[str | None, int, int], ...]
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """What is known of the steps of a long capture of which parts were read; see ``reading.parts``. Lengths are those on the CPU.
+
+    ``lengths_ns``: of each step, from its begin to that of the next. ``parts``: the first step of each part that was read and the one
+    behind its last; the first part is the cold start, and ``first`` to ``last`` are the steps that stand for all others. ``long``: the
+    begin on the clock of the trace, None if it was not read, and the length of each step that is far longer than the others and so
+    rare that it is not among them, longest first. ``totals`` are those of the whole capture.
+    """
+
+    lengths_ns: I64
+    parts: tuple[tuple[int, int], ...]
+    first: int
+    last: int
+    long: tuple[tuple[int | None, int], ...] = ()
+    totals: Totals = field(default_factory=lambda: Totals({}, ()))
+
+    @property
+    def later_ns(self) -> I64:
+        """The lengths of all steps after the cold start but the last one, whose end is not known."""
+        return self.lengths_ns[self.parts[0][1] : -1]
+
+    @property
+    def read_ns(self) -> I64:
+        """The lengths of the steps that stand for them."""
+        return self.lengths_ns[self.first : self.last + 1]
+
+    def index_of(self, index: int) -> int:
+        """Return the index among all steps of one of those that were read, counted in them."""
+        for begin, behind in self.parts:
+            if index < behind - begin:
+                return begin + index
+            index -= behind - begin
+        raise IndexError(index)
+
+    @property
+    def usual_ns(self) -> float:
+        """The mean length of all later steps but the long ones."""
+        long = sum(ns for _, ns in self.long)
+        return float((self.later_ns.sum() - long) / (len(self.later_ns) - len(self.long)))
+
+    @property
+    def unread_ns(self) -> int:
+        """The length of all steps that were not read."""
+        return int(self.lengths_ns.sum() - sum(self.lengths_ns[a:b].sum() for a, b in self.parts))
+
+
+@dataclass(frozen=True)
 class Trace:
     """A report as frames, with the columns that ``schema.SOURCES`` declares. Frames made from them are in `nsysx.frames`.
 
@@ -73,8 +129,9 @@ class Trace:
     ``limits``: (process, CUDA ordinal) -> the device's limits, if the report has them. ``gpu_metrics``: the samples of the GPUs'
     counters, None without any; see ``reading.gpu_metrics``. ``left_out``: counts of rows that were left out, changed or merged.
     ``window``: set if only this part of the capture was read. ``tried``: what ``nsysx try`` left in NAME.try.json beside it.
-    ``joined_ns``: where the second of two reports that are read as one capture begins, None for a single report; see
-    ``reading.two_windows``.
+    ``seams``: where the second and each later part of a capture begins that was recorded, or read, in parts: between them the clock
+    stood still (``reading.two_windows``, ``reading.parts``). ``main`` is the number of the part whose steps averages are taken over.
+    ``sampled``: set if parts of a long capture were read.
     """
 
     path: Path
@@ -93,7 +150,9 @@ class Trace:
     left_out: tuple[LeftOut, ...] = ()
     limits: Mapping[tuple[int, int], DeviceLimits] = field(default_factory=dict)
     gpu_metrics: pl.DataFrame | None = None
-    joined_ns: int | None = None
+    seams: tuple[int, ...] = ()
+    main: int = 0
+    sampled: Sampled | None = None
 
     def without(self, *frames: str) -> Trace:
         """Return the trace without the rows of these frames, to free memory after other frames were made from them."""

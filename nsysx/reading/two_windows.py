@@ -4,7 +4,7 @@ nsys writes a report for each of its capture windows. Both exports stay as nsys 
 because ids, strings and domains have their own numbers in each file, and a file whose rows nsysx had renumbered would be nobody's
 report. The clock of the joined capture stands still while nothing is recorded: the second part follows the first
 immediately, so that shares of the recorded time are shares of recorded time. No step lies across the place where they meet
-(``Trace.joined_ns``).
+(``Trace.seams``).
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ def joined(cold: Trace, steady: Trace) -> Trace:
         nccl=pl.concat(nccl) if nccl else None,
         left_out=_all_left_out(cold, steady),
         limits={**steady.limits, **cold.limits},
-        joined_ns=begin_ns,
+        seams=(begin_ns,),
+        main=1,
     )
 
 

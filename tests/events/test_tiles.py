@@ -15,6 +15,6 @@ def test_the_first_window_ends_its_last_step_even_where_the_second_follows_as_so
     given = gather(tmp_path / "r.sqlite", Options())
     tiles = given.steps.gpu.sort("index")
     waits = tiles["start_ns"][1:] - tiles["end_ns"][:-1]
-    assert given.trace.joined_ns is not None
+    assert given.trace.seams
     assert [n for n, wait in enumerate(waits) if wait] == [7], "every other step lasts until the next one"
-    assert tiles["end_ns"][7] < given.trace.joined_ns <= tiles["start_ns"][8]
+    assert tiles["end_ns"][7] < given.trace.seams[0] <= tiles["start_ns"][8]

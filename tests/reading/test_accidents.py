@@ -435,7 +435,10 @@ def test_every_export_of_one_capture_is_that_capture(tmp_path: Path, monkeypatch
         done = subprocess.run([nsys, *words], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
         assert done.returncode == 0, (words, done.stdout, done.stderr)
 
-    run("profile", "-t", "osrt", "--sample=none", "--cpuctxsw=none", "-o", "a", sys.executable, "-c", "print()")
+    for _ in range(3):  # on a busy machine nsys loses its agent now and then, and may say that all is well
+        run("profile", "-t", "osrt", "--sample=none", "--cpuctxsw=none", "-o", "a", sys.executable, "-c", "print()")
+        if (tmp_path / "a.nsys-rep").exists():
+            break
     run("export", "-t", "sqlite", "--lazy=false", "-o", "full.sqlite", "a.nsys-rep")
     run("export", "-t", "parquetdir", "-o", "parquet", "a.nsys-rep")
     run("export", "-t", "arrowdir", "-o", "arrow", "a.nsys-rep")

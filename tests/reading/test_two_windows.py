@@ -116,8 +116,8 @@ def test_every_row_of_both_reports_is_there_once(tmp_path: Path) -> None:
         assert both.frames[name].height == sum(t.frames[name].height for t in alone)
         lasted = both.frames[name]["end_ns"] - both.frames[name]["start_ns"]
         assert lasted.sum() == sum((t.frames[name]["end_ns"] - t.frames[name]["start_ns"]).sum() for t in alone)
-    assert both.joined_ns is not None
-    assert (both.kernel["start_ns"] >= both.joined_ns).sum() == alone[1].kernel.height
+    assert both.seams
+    assert (both.kernel["start_ns"] >= both.seams[0]).sum() == alone[1].kernel.height
     ids = both.runtime["correlation_id"]
     assert ids.n_unique() == len(ids)  # those of the two reports do not meet
     assert both.capture.gpus == alone[0].capture.gpus and len(both.capture.processes) == 1
@@ -160,7 +160,7 @@ def test_steps_of_several_parts_are_found_in_each_window(tmp_path: Path, skip: i
     path = rollouts(10, 4, 6, skip=skip).write(tmp_path / "r.sqlite")
     (tmp_path / "r.run.json").write_text(json.dumps({"files": {"cold": "r.cold.sqlite"}}))
     given = gather(path, Options())
-    steps, joined = given.steps, given.trace.joined_ns
+    steps, joined = given.steps, given.trace.seams[0]
     assert joined is not None and (steps.parts, steps.cpu.height) == (4, 22 - skip)
     assert not steps.cpu.filter((pl.col("start_ns") < joined) & (pl.col("end_ns") > joined)).height
     assert (steps.gpu["end_ns"] - steps.gpu["start_ns"]).max() <= 10 * PERIOD
@@ -283,7 +283,7 @@ def test_a_program_that_ended_in_the_first_window_is_a_report_like_any_other(tmp
     path = part(0, 9, at=3 * MS, load_ns=40 * MS).write(tmp_path / "r.sqlite")
     (tmp_path / "r.run.json").write_text(json.dumps({"files": {"cold": None}, "probe": [{"window_pauses_ns": []}]}))
     given = gather(path, Options())
-    assert given.trace.joined_ns is None and given.steps.cpu.height == 9
+    assert not given.trace.seams and given.steps.cpu.height == 9
     assert "capture-window" not in given.ranges.ranges["label"].cast(str).to_list()
 
 

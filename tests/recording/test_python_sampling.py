@@ -62,14 +62,15 @@ with open("spent.json", "w") as file:
 """
 
 
-def nsys(*words: str) -> None:
+def nsys(*words: str, makes: Path | None = None) -> None:
+    """Run nsys until it succeeds, and until the file that it ``makes`` is there: one without its agent may say that all is well."""
     path = os.environ.get("NSYSX_TEST_NSYS", "")
     assert path and os.access(path, os.X_OK), "set NSYSX_TEST_NSYS to a real nsys; scripts/test does"
     for _ in range(3):  # on a busy machine its agent is lost now and then
         done = subprocess.run(
             [path, words[0], "--force-overwrite=true", *words[1:]], capture_output=True, text=True, timeout=300
         )
-        if done.returncode == 0:
+        if done.returncode == 0 and (makes is None or makes.exists()):
             return
     raise AssertionError(done.stdout[-2_000:] + done.stderr[-2_000:])
 
@@ -102,7 +103,7 @@ def recorded(folder: Path) -> Path:
     before = Path.cwd()
     os.chdir(folder)
     try:
-        nsys(*profile, sys.executable, "train.py", str(INJECT))
+        nsys(*profile, sys.executable, "train.py", str(INJECT), makes=folder / "r.nsys-rep")
     finally:
         os.chdir(before)
     for kind, name in (("sqlite", "r.sqlite"), ("json", "r.json")):

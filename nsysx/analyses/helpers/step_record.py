@@ -138,28 +138,51 @@ def _coverage(profile: Profile) -> Row | None:
     covered = profile.steps.coverage
     if covered is None:
         return None
+    # Steps of a long capture that were not read are steady: `sampling` would not have chosen else.
+    unread = profile.trace.sampled.unread_ns if profile.trace.sampled else 0
+    wall, steady, loop = (ns + unread for ns in (covered.wall_ns, covered.steady_ns, covered.loop_ns))
     return {
-        "wall_ns": covered.wall_ns,
-        "steady_ns": covered.steady_ns,
-        "share": covered.steady_ns / covered.wall_ns if covered.wall_ns else 0.0,
-        "loop_ns": covered.loop_ns,
-        "loop_share": covered.steady_ns / covered.loop_ns if covered.loop_ns else 0.0,
+        "wall_ns": wall,
+        "steady_ns": steady,
+        "share": steady / wall if wall else 0.0,
+        "loop_ns": loop,
+        "loop_share": steady / loop if loop else 0.0,
         "rest": [{"what": name, "ns": ns} for name, ns in covered.parts.items() if name != STEADY],
     }
 
 
 def _all_steady(profile: Profile, rows: Sequence[Row]) -> Row | None:
     """Return what all steady steps take, wherever they lie; None where they follow one another. See ``model.Steps``."""
-    if len(profile.steps.runs) < 2:
+    if profile.trace.sampled is not None:
+        ns = profile.trace.sampled.lengths_ns[sum(r["warmup"] for r in rows) : -1].tolist()
+    elif len(profile.steps.runs) > 1:
+        steady = [r for r in rows if any(first <= r["index"] <= last for first, last in profile.steps.runs)]
+        ns = [r["gpu_ns"] if r["gpu_ns"] is not None else r["cpu_ns"] for r in steady]
+    else:
         return None
-    steady = [r for r in rows if any(first <= r["index"] <= last for first, last in profile.steps.runs)]
-    ns = [r["gpu_ns"] if r["gpu_ns"] is not None else r["cpu_ns"] for r in steady]
     return {
         "steps": len(ns),
         "mean_ns": round(sum(ns) / len(ns)),
         "median_ns": int(np.median(ns)),
         "low_ns": min(ns),
         "high_ns": max(ns),
+    }
+
+
+def _sampled(profile: Profile) -> Row | None:
+    """Return which steps of a long capture were read, None where all were; see ``model.Steps``."""
+    sampled = profile.trace.sampled
+    if sampled is None:
+        return None
+    first, last = (sampled.index_of(index) for index in profile.steps.steady or (0, 0))
+    return {
+        "read": sum(b - a for a, b in sampled.parts),
+        "first": first,
+        "last": last,
+        "usual_ns": round(sampled.usual_ns),
+        "error": float(sampled.lengths_ns[first : last + 1].mean()) / sampled.usual_ns - 1,
+        "long": len(sampled.long),
+        "long_ns": sum(ns for _, ns in sampled.long),
     }
 
 
@@ -172,7 +195,7 @@ def steps(profile: Profile) -> Steps:
     return Steps(
         source=profile.steps.source,
         rule=profile.steps.rule,
-        count=len(rows),
+        count=len(rows) if profile.trace.sampled is None else len(profile.trace.sampled.lengths_ns),
         steady=profile.steps.steady,
         cpu_median_ns=int(np.median(cpu)) if cpu else None,
         gpu_median_ns=int(np.median(gpu)) if gpu else None,
@@ -187,4 +210,5 @@ def steps(profile: Profile) -> Steps:
         coverage=_coverage(profile),
         parts=profile.steps.parts,
         all_steady=_all_steady(profile, rows),
+        sampled=_sampled(profile),
     )
