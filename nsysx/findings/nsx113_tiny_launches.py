@@ -116,10 +116,10 @@ def check(case: Case) -> list[Finding]:
 def _before_part(case: Case, row: Row) -> Flags:
     """Return which pieces of idle time lie before the work of a part (part, phase)."""
     ended, ops = case.idle["op"].fill_null(-1).to_numpy(), case.profile.attributed.gpu_ops
-    part = lookup.changed(lookup.at(ops["module"], ended), folded).cast(pl.String)
-    phase = lookup.at(ops["phase"], ended).cast(pl.String).fill_null("")
-    same = (part == row["part"]).fill_null(value=False) & (phase == (row["phase"] or ""))
-    return np.asarray(same.to_numpy(), np.bool_)
+    part = lookup.coded(lookup.changed(lookup.at(ops["module"], ended), folded), {row["part"]: 1})
+    phase = lookup.at(ops["phase"], ended)
+    in_phase = phase.is_null().to_numpy() if row["phase"] is None else lookup.coded(phase, {row["phase"]: 1}) == 1
+    return np.asarray((part == 1) & in_phase, np.bool_)
 
 
 def _fix(case: Case, phase: str | None) -> Fix:
