@@ -61,8 +61,10 @@ class Times:
 _Queue = tuple[int, I64, I64, Flags, I64, I64, I64]
 
 
-#: Item, kind, host time before it, cost, tail (`NOT_AWAITED`: does not wait for its own op), target, stream, first op, last op + 1.
-_Row = tuple[int, int, int, int, int, int, int, int, int]
+#: Stream, latency, pause, offset, duration and joint of an op.
+_Ran = tuple[int, int, int, int, int, int]
+#: Item, kind, host time before it, cost, tail (`NOT_AWAITED`: does not wait for its own op), target, stream, its ops.
+_Row = tuple[int, int, int, int, int, int, int, list[_Ran]]
 
 
 @dataclass(frozen=True)
@@ -101,9 +103,8 @@ class Machine:
 
     def __init__(self, cols: Columns, calls: tuple[list[int], list[int]] | None, joint: I64 | None = None) -> None:
         self.cols = cols
-        self.joint = np.full(len(cols.op_item), -1) if joint is None else joint
         every = calls is not None
-        self.plan = _plan(cols, every) if joint is None else [_rows(cols, 0, len(cols.kind), every)]
+        self.plan = _plan(cols, every) if joint is None else [_rows(cols, (0, len(cols.kind)), every, joint)]
         self.limit = cols.limit or _QUEUE
         self.t = 0
         self.free = [0] * (cols.streams + 1)
@@ -111,20 +112,6 @@ class Machine:
         self.begins: list[int] = []  # of all ops in launch order, for the queue limit
         self.calls = calls
         self.blocked: list[tuple[int, int]] = []  # (item, ns) of the current round
-
-    @cached_property
-    def _op_rows(self) -> dict[int, list[tuple[int, int, int, int, int, int]]]:
-        """First op -> (stream, latency, pause, offset, duration, joint) of each op of the item, for items that run one by one."""
-        cols = self.cols
-        arrays = (cols.op_stream, cols.op_latency, cols.op_pause, cols.op_offset, cols.op_duration, self.joint)
-        of_item: dict[int, list[tuple[int, int, int, int, int, int]]] = {}
-        for part in self.plan:
-            spans = [(row[-2], row[-1]) for row in part if row[-2] < row[-1]] if isinstance(part, list) else []
-            if spans:  # in order and without a hole, as items that only take time launch nothing
-                first, last = spans[0][0], spans[-1][1]
-                rows = list(zip(*(column[first:last].tolist() for column in arrays), strict=True))
-                of_item |= {a: rows[a - first : b - first] for a, b in spans}
-        return of_item
 
     @cached_property
     def used(self) -> list[bool]:
@@ -150,16 +137,16 @@ class Machine:
     def one_by_one(self, rows: list[_Row]) -> Generator[tuple[int, int], int, None]:
         """Run these items one after another; see ``play``."""
         t, free, begins, limit = self.t, self.free, self.begins, self.limit
-        ops, end = self._op_rows, 0
+        end = 0
         called, left = self.calls or (None, None)
-        for i, kind, gap, cost, tail, target, stream, a, b in rows:
+        for i, kind, gap, cost, tail, target, stream, ops in rows:
             t += gap
             begun = t
-            if a < b:
+            if ops:
                 if len(begins) >= limit and begins[-limit] > t:
                     begun = begins[-limit]  # until then the queue is full
                 head = -1
-                for op_stream, latency, pause, offset, duration, joint in ops[a]:
+                for op_stream, latency, pause, offset, duration, joint in ops:
                     begin = begun + latency if offset < 0 or head < 0 else head + offset
                     if (earliest := free[op_stream] + pause) > begin:
                         begin = earliest
@@ -244,14 +231,15 @@ def _plan(cols: Columns, every: bool) -> list[_Stretch | list[_Row]]:
     other = behind & ((cols.op_offset > 0) | (cols.op_stream != cols.op_stream[first]))
     alone[cols.op_item[other]] = True
     plan: list[_Stretch | list[_Row]] = []
+    joint = np.full(len(cols.op_item), -1)
     reached = 0
     for begin, end in _long(alone, cols.first_op, cols.limit or _QUEUE):
         if reached < begin:
-            plan.append(_rows(cols, reached, begin, every))
+            plan.append(_rows(cols, (reached, begin), every, joint))
         plan.append(_stretch(cols, begin, end, behind))
         reached = end
     if reached < len(alone):
-        plan.append(_rows(cols, reached, len(alone), every))
+        plan.append(_rows(cols, (reached, len(alone)), every, joint))
     return plan
 
 
@@ -267,8 +255,9 @@ def _long(alone: Flags, first_op: I64, limit: int) -> Iterator[tuple[int, int]]:
         reached = stop + 1
 
 
-def _rows(cols: Columns, first: int, last: int, every: bool) -> list[_Row]:
-    """Return items [first, last) as rows. Without ``every``, items that only take time become host time before the next one."""
+def _rows(cols: Columns, part: tuple[int, int], every: bool, joint: I64) -> list[_Row]:
+    """Return the items of a part [first, last) as rows. Without ``every``, items that only take time become host time before the next."""
+    first, last = part
     items = slice(first, last)
     counts = np.diff(cols.first_op[first : last + 1])
     idle = (counts == 0) & ((cols.kind[items] == PLAIN) | ((cols.kind[items] == SYNC) & ~cols.waits[items]))
@@ -285,12 +274,16 @@ def _rows(cols: Columns, first: int, last: int, every: bool) -> list[_Row]:
         tail[position],
         cols.target[kept],
         cols.stream[kept],
-        cols.first_op[kept],
-        cols.first_op[kept + 1],
     )
-    rows = list(zip(kept.tolist(), kind[position].tolist(), *(column.tolist() for column in arrays), strict=True))
+    of_op = (cols.op_stream, cols.op_latency, cols.op_pause, cols.op_offset, cols.op_duration, joint)
+    low, high = int(cols.first_op[first]), int(cols.first_op[last])
+    ops = list(zip(*(column[low:high].tolist() for column in of_op), strict=True))
+    begin, end = (cols.first_op[kept] - low).tolist(), (cols.first_op[kept + 1] - low).tolist()
+    launched = [ops[a:b] for a, b in zip(begin, end, strict=True)]
+    numbers = (kept.tolist(), kind[position].tolist(), *(column.tolist() for column in arrays))
+    rows = list(zip(*numbers, launched, strict=True))
     after = int(spent[-1]) - (int(spent[position[-1] + 1]) if len(position) else 0)  # items after the last row
-    return [*rows, (last - 1, PLAIN, after, 0, NOT_AWAITED, -1, -1, 0, 0)] if after else rows
+    return [*rows, (last - 1, PLAIN, after, 0, NOT_AWAITED, -1, -1, [])] if after else rows
 
 
 def _stretch(cols: Columns, first: int, last: int, behind: Flags) -> _Stretch:
