@@ -10,6 +10,7 @@ import numpy.typing as npt
 import polars as pl
 
 from nsysx.catalogue import Cause, Part
+from nsysx.frames import lookup
 from nsysx.model import Finding
 
 #: Findings that share less than this part of the step do not overlap.
@@ -103,11 +104,9 @@ def pieces(idle: pl.DataFrame, ops: pl.DataFrame, device: int | None) -> Pieces:
 
     Where ops run at the same time, the time is that of the one that began first.
     """
-    ops = (
-        ops.select("op", "start_ns", "end_ns")
-        .filter((ops["device"] == device).fill_null(value=False))
-        .sort("start_ns", "op")
-    )
+    ops = ops.select("op", "device", "start_ns", "end_ns")
+    ops = ops.clear() if device is None else lookup.having(ops, device=device)
+    ops = lookup.ordered(ops, "start_ns", ["op"])
     start, end, reach = ops["start_ns"], ops["end_ns"], ops["end_ns"].cum_max().shift(1)
     begin = pl.select(pl.max_horizontal(start, reach.fill_null(0))).to_series()
     alone = (end - begin).clip(0).to_numpy()

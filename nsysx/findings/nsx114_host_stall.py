@@ -104,15 +104,16 @@ def _of_a_checkpoint(case: Case, gaps: pl.DataFrame) -> Flags:
     ops = lookup.having(ops, device=case.device)
     out = (ops["op_kind"] == "memcpy") & (ops["name"] == "DtoH")
     calls = case.profile.attributed.api_calls["start_ns"]
-    called_ns = calls.gather(ops["call"].fill_null(0)).to_numpy()  # of the step in which it is launched
+    copies = ops.select("op", "call", "bytes").filter(out.fill_null(False))
+    called_ns = calls.gather(copies["call"].fill_null(0)).to_numpy()  # of the step in which it is launched
     step = np.searchsorted(begin, called_ns, side="right")
     moved = np.zeros(len(begin) + 1, np.int64)
-    np.add.at(moved, step, np.where(out.fill_null(False).to_numpy(), ops["bytes"].fill_null(0).to_numpy(), 0))
+    np.add.at(moved, step, copies["bytes"].fill_null(0).to_numpy())
     saves = moved >= max(SAVED_BYTES, MANY_TIMES * float(np.median(moved[1:])) if len(begin) else 0)
-    saved = ops.filter(out.fill_null(False) & pl.Series(saves[step], dtype=pl.Boolean))
+    saved = copies.filter(pl.Series(saves[step], dtype=pl.Boolean))
     if not saved.height:
         return np.zeros(gaps.height, np.bool_)
-    ops = lookup.ordered(ops, "end_ns", ["op"])
+    ops = lookup.ordered(ops.select("op", "end_ns"), "end_ns", ["op"])
     last = np.searchsorted(ops["end_ns"].to_numpy(), gaps["start_ns"].to_numpy(), side="right") - 1
     behind = np.isin(ops["op"].to_numpy()[np.maximum(last, 0)], saved["op"].to_numpy()) & (last >= 0)
     return np.asarray(behind | np.isin(gaps["op"].to_numpy(), saved["op"].to_numpy()), np.bool_)
