@@ -177,9 +177,9 @@ class Steps:
     steady steps), loop_ns (first to last step), loop_share (of loop_ns), and rest, a row for everything else: what, ns; steady_ns
     and the rest sum to wall_ns. It is null without steps. ``parts``: a step is so many of what ``rule`` marks, and what comes before.
     ``all_steady``, if ``steady`` is not all of them: steps, mean_ns, median_ns, low_ns, high_ns of all; so are trend and coverage.
-    ``sampled``, if some steps of a long capture were read: how many (``read``; ``rows`` has these, ``count`` is of all), the ``first`` and
-    ``last`` of those that the figures are of, counted in the capture; ``usual_ns``, the mean of all later steps but the rare long ones,
-    ``error``, by which share the mean of those that were read is off it, and how many ``long`` ones there are and take how long.
+    ``sampled``, if some steps of a long capture were read: how many (``read``; ``rows`` has these, ``count`` is of all); ``usual_ns``, the
+    mean of all later steps but the rare long ones, ``error``, by which share the mean of ``steady`` is off it, and how many ``long`` ones
+    there are and take how long.
     """
 
     source: str

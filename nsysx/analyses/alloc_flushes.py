@@ -59,7 +59,7 @@ def table(profile: Profile) -> pl.DataFrame:
     rows = rows.join_asof(bounds, left_on="start_ns", right_on="_a", by="process", check_sortedness=False)
     inside = pl.col("start_ns") < pl.col("_b")
     return rows.with_columns(
-        pl.when(inside).then(pl.col("index")).alias("step"),
+        pl.when(inside).then(profile.steps_of_capture()).alias("step"),
         pl.when(inside).then(pl.col("steady")).alias("steady"),
         (pl.col("end_ns") - pl.col("start_ns")).alias("duration_ns"),
     )

@@ -107,7 +107,7 @@ def table(profile: Profile) -> pl.DataFrame:
         none = pl.lit(None, dtype=pl.Int64)
         parts.append(
             steps.select(
-                "index",
+                profile.steps_of_capture().alias("index"),
                 "steady",
                 (pl.col("end_ns") - pl.col("start_ns")).alias("step_ns"),
                 pl.Series("wait_ns", wait.within(wait.labels > 0, start, end)),

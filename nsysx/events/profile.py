@@ -93,10 +93,21 @@ class Profile:
         if not self.scope.steps:
             return replace(self.scope, processes=(process,), devices=devices)
         numbers = self.steps.cpu.filter((pl.col("process") == process) & pl.col("steady"))["index"]
-        first, last = int(numbers.item(0)), int(numbers.item(-1))
+        first, last = (self.step_of_capture(int(numbers.item(n))) for n in (0, -1))
         return replace(
             self.scope, processes=(process,), devices=devices, first=first, last=last, steps=last - first + 1
         )
+
+    def step_of_capture(self, index: int) -> int:
+        """Return the index of a step in the capture, of which not all steps may have been read."""
+        return index if self.trace.sampled is None else self.trace.sampled.indices[index]
+
+    def steps_of_capture(self) -> pl.Expr:
+        """Return the column ``index`` as `step_of_capture` has it."""
+        if self.trace.sampled is None:
+            return pl.col("index")
+        indices = self.trace.sampled.indices
+        return pl.col("index").replace_strict(range(len(indices)), indices, default=None, return_dtype=pl.Int64)
 
     @property
     def process(self) -> int:
@@ -279,7 +290,7 @@ def _scopes(trace: Trace, attributed: Attributed, steps: StepTable, *, chosen: b
     devices = tuple(steps.windows.filter(pl.col("process") == steps.process)["device"].sort().to_list())
     if steps.whole or steps.steady is None:
         return whole, Scope(covered, (steps.process,), devices)
-    first, last = steps.steady
+    first, last = steps.steady if trace.sampled is None else (trace.sampled.indices[index] for index in steps.steady)
     return whole, Scope("chosen" if chosen else "steady", (steps.process,), devices, first, last, last - first + 1)
 
 

@@ -339,8 +339,7 @@ _APART = Worth(None, "the steps that the figures are of have none of these")
 
 def _which(case: Case, late: pl.DataFrame, several: bool) -> str:
     """Return "Steps 8, 16 take", numbered as in the capture."""
-    sampled = case.profile.trace.sampled
-    numbers = [i if sampled is None else sampled.index_of(i) for i in late["index"].head(_LISTED).to_list()]
+    numbers = [case.profile.step_of_capture(i) for i in late["index"].head(_LISTED).to_list()]
     more = f" and {late.height - _LISTED} more" if late.height > _LISTED else ""
     return f"Step{'s' * several} {', '.join(map(str, numbers))}{more} take{'s' * (not several)}"
 

@@ -29,7 +29,7 @@ def steps(profile: Profile) -> list[Check]:
 
 def _read(profile: Profile, sampled: Sampled, count: int) -> Check:
     """Return which steps were read, and by how much their mean is off that of all."""
-    first, last = (sampled.index_of(index) for index in profile.steps.steady or (0, 0))
+    first, last = (profile.step_of_capture(index) for index in profile.steps.steady or (0, 0))
     off = abs(float(sampled.lengths_ns[first : last + 1].mean()) / sampled.usual_ns - 1)
     (_, cold), long = sampled.parts[0], len(sampled.long)
     detail = (

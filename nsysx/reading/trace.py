@@ -96,13 +96,10 @@ class Sampled:
         """The lengths of the steps that stand for them."""
         return self.lengths_ns[self.first : self.last + 1]
 
-    def index_of(self, index: int) -> int:
-        """Return the index among all steps of one of those that were read, counted in them."""
-        for begin, behind in self.parts:
-            if index < behind - begin:
-                return begin + index
-            index -= behind - begin
-        raise IndexError(index)
+    @property
+    def indices(self) -> tuple[int, ...]:
+        """The index in the capture of each step that was read, in their order."""
+        return tuple(index for begin, behind in self.parts for index in range(begin, behind))
 
     @property
     def usual_ns(self) -> float:

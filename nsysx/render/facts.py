@@ -37,7 +37,7 @@ def steps_line(summary: Summary) -> str:
         return clean(steps.rule or "No steps were found: the numbers cover the whole capture.", 300)
     text = f"{units.count(steps.count)} step{'s' * (steps.count != 1)}"
     if steps.steady and steps.count > 1:
-        first, last = (steps.sampled["first"], steps.sampled["last"]) if steps.sampled else steps.steady
+        first, last = steps.steady
         text += f", {units.count(last - first + 1)} steady ({first} to {last})"
         if steps.all_steady:
             text += f" in a row, {steps.all_steady['steps']} in all"

@@ -279,7 +279,7 @@ def replayed_scope(profile: Profile) -> Scope | None:
     replay = replay_of(profile)
     if isinstance(replay, Withheld) or profile.scope.last is None:
         return None
-    first = replay.window.first
+    first = profile.step_of_capture(replay.window.first)
     return profile.scope.on(replay.window.device).replayed(*range(first, first + replay.steps))
 
 

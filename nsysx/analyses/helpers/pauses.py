@@ -56,7 +56,7 @@ def placed(profile: Profile, kind: str) -> pl.DataFrame:
     )
     inside = pl.col("start_ns") < pl.col("_b")
     rows = rows.with_columns(
-        pl.when(inside).then("index").alias("step"),
+        pl.when(inside).then(profile.steps_of_capture()).alias("step"),
         pl.when(inside).then("steady").alias("steady"),
         (pl.col("end_ns") - pl.col("start_ns")).alias("duration_ns"),
         gpu_idle_ns=pl.lit(None, dtype=pl.Int64),

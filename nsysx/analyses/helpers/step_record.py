@@ -93,7 +93,7 @@ def _step_rows(profile: Profile) -> tuple[Row, ...]:
         for a, b, name in zip(begins[inside].tolist(), ends[inside].tolist(), names[inside], strict=True):
             phases[name] = phases.get(name, 0) + min(b, end) - max(a, start)
         row: dict[str, Any] = {
-            "index": index,
+            "index": profile.step_of_capture(index),
             "number": number,
             "start_ns": start,
             "end_ns": end,
@@ -124,7 +124,7 @@ def _between(profile: Profile) -> tuple[Row, ...]:
     activity = profile.ledgers.activity[table.process, device]
     busy = activity.within(activity.labels > 0, between["start_ns"].to_numpy(), between["end_ns"].to_numpy())
     rows = between.select(
-        "index",
+        profile.steps_of_capture().alias("index"),
         (pl.col("end_ns") - pl.col("start_ns")).alias("gpu_ns"),
         pl.Series("gpu_busy_ns", busy),
         (pl.col("cpu_end_ns") - pl.col("cpu_start_ns")).alias("cpu_ns"),
@@ -174,16 +174,22 @@ def _sampled(profile: Profile) -> Row | None:
     sampled = profile.trace.sampled
     if sampled is None:
         return None
-    first, last = (sampled.index_of(index) for index in profile.steps.steady or (0, 0))
+    first, last = (profile.step_of_capture(index) for index in profile.steps.steady or (0, 0))
     return {
         "read": sum(b - a for a, b in sampled.parts),
-        "first": first,
-        "last": last,
         "usual_ns": round(sampled.usual_ns),
         "error": float(sampled.lengths_ns[first : last + 1].mean()) / sampled.usual_ns - 1,
         "long": len(sampled.long),
         "long_ns": sum(ns for _, ns in sampled.long),
     }
+
+
+def _steady(profile: Profile) -> tuple[int, int] | None:
+    """Return the first and last steady step, as counted in the capture."""
+    if profile.steps.steady is None:
+        return None
+    first, last = profile.steps.steady
+    return profile.step_of_capture(first), profile.step_of_capture(last)
 
 
 def steps(profile: Profile) -> Steps:
@@ -196,7 +202,7 @@ def steps(profile: Profile) -> Steps:
         source=profile.steps.source,
         rule=profile.steps.rule,
         count=len(rows) if profile.trace.sampled is None else len(profile.trace.sampled.lengths_ns),
-        steady=profile.steps.steady,
+        steady=_steady(profile),
         cpu_median_ns=int(np.median(cpu)) if cpu else None,
         gpu_median_ns=int(np.median(gpu)) if gpu else None,
         rows=rows,

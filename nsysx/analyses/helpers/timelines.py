@@ -322,8 +322,8 @@ def windows(profile: Profile) -> tuple[Window, ...]:
     for title, (index, start, end) in (("A typical step", rows[len(rows) // 2]), ("The slowest steady step", rows[-1])):
         # Begin with the CPU step, so that its launches are seen before the kernels that they start; a CPU far ahead is cut.
         begin = max(min(cpu.get(index, start), start), start - (end - start))
-        marks = ((start, f"step {index} on the GPU"),)
-        result.append(Window(f"{title} (step {index})", begin, end, marks))
+        step = f"step {profile.step_of_capture(index)}"
+        result.append(Window(f"{title} ({step})", begin, end, ((start, f"{step} on the GPU"),)))
     return tuple(result[:1] if len(rows) == 1 else result)
 
 
