@@ -283,7 +283,6 @@ class Summary:
     findings: tuple[Finding, ...] | None
     timelines: tuple[Timeline, ...] = ()
     strips: tuple[Strip, ...] = ()
-    zoom: Timeline | None = None
     unprofiled: Unprofiled | None = None
     tried: tuple[Tried, ...] = ()
     answer: Answer = UNDECIDED

@@ -382,6 +382,5 @@ def summary_of(job: Job, options: Options) -> Summary:
             findings=judged,
             timelines=drawn,
             strips=timelines.strips(given) if options.timelines else (),
-            zoom=timelines.zoom(given, drawn[0]) if drawn else None,
         )
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from functools import cache
 from html import escape
 
 from nsysx.catalogue import Part
@@ -107,6 +108,12 @@ def data(picture: Timeline, *, redact: bool = True, marks: Sequence[Mark] = ()) 
     texts: dict[str, int] = {}
     colors: dict[str, int] = {}
     seen: dict[str, str] = {}
+
+    @cache  # the boxes of a step have few names
+    def shown(label: str, kind: str) -> str:
+        text = clean(label, 200) or KIND_NAMES.get(kind, "")
+        return shorten_kernel(scrub(text) if redact else text, _LABEL)
+
     lanes = []
     for lane, name in zip(picture.lanes, _names(picture.lanes, redact), strict=True):
         numbers: list[int] = []
@@ -114,8 +121,7 @@ def data(picture: Timeline, *, redact: bool = True, marks: Sequence[Mark] = ()) 
         before = 0
         for number, span in enumerate(sorted(lane.spans, key=lambda s: s.start_ns)):
             long = span.end_ns - span.start_ns
-            text = clean(span.label, 200) or KIND_NAMES.get(span.kind, "")
-            text = shorten_kernel(scrub(text) if redact else text, _LABEL)
+            text = shown(span.label, span.kind)
             kind = span.kind or span.label
             color = phase_color(kind, seen) if lane.role == "phases" else KIND_COLORS.get(kind, KIND_COLORS["other"])
             numbers += [

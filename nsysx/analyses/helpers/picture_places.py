@@ -31,11 +31,10 @@ def idle_pieces(profile: Profile, process: int, device: int, start: int, end: in
 
 def idle_spans(pieces: pl.DataFrame, start: int) -> list[Span]:
     """Return the pieces as boxes of a lane that begins at ``start``."""
-    spans = []
-    for a, b, number in pieces.select("start_ns", "end_ns", "cause").iter_rows():
-        cause = Cause.named(CAUSES[number])
-        spans.append(Span(a - start, b - start, cause.color, f"idle: {cause.label}"))
-    return spans
+    causes = [Cause.named(code) for code in CAUSES]
+    drawn = [(cause.color, f"idle: {cause.label}") for cause in causes]
+    rows = pieces.select("start_ns", "end_ns", "cause").iter_rows()
+    return [Span(a - start, b - start, *drawn[number]) for a, b, number in rows]
 
 
 def places(profile: Profile, pieces: pl.DataFrame, process: int, start: int, end: int) -> tuple[Place, ...]:

@@ -343,29 +343,6 @@ def _closer(profile: Profile, process: int) -> tuple[int, int] | None:
     return int(begin[best]) - margin, int(last[best]) + margin
 
 
-def zoom(profile: Profile, window: Timeline) -> Timeline | None:
-    """Return a few consecutive GPU operations of a step, as busy as the step as a whole; None if it has few.
-
-    So the gaps in the picture are typical ones, not the longest.
-    """
-    busy = _overlapping(profile.attributed.gpu_ops.select(_OPS), profile.steps.process, window.start_ns, window.end_ns)
-    busy = busy.filter(pl.col("call_start_ns").is_not_null())
-    if busy.height < 3 * _CLOSE:
-        return None
-    start = busy["start_ns"].to_numpy()
-    end = np.maximum.accumulate(busy["end_ns"].to_numpy())
-    worked = np.concatenate([[0], np.cumsum(np.maximum(end - np.maximum(start, np.append(start[:1], end[:-1])), 0))])
-    span = np.maximum(end[_CLOSE - 1 :] - start[: -_CLOSE + 1], 1)
-    share = (worked[_CLOSE:] - worked[:-_CLOSE]) / span
-    usual = worked[-1] / max(1, end[-1] - start[0])
-    # The first quarter may still be the end of the step before.
-    first = len(share) // 4
-    best = first + int(np.argmin(np.abs(share[first:] - usual)))
-    margin = int(span[best]) // 12
-    begin, finish = int(start[best]) - margin, int(start[best] + span[best]) + margin
-    return draw(profile, profile.steps.process, begin, finish, "A few kernels in a row")
-
-
 def strips(profile: Profile) -> tuple[Strip, ...]:
     """Return the times of the kernels with the longest totals, one entry per launch shape, as in ``kernel_spread``."""
     kernels = profile.ops.select("name", "grid", "block", ns=pl.col("end_ns") - pl.col("start_ns"))  # sorted by start

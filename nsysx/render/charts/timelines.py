@@ -189,6 +189,8 @@ def _name_box(drawing: Drawing, lane: Lane, span: Span, where: _Place, color: st
     """Write the name of a box onto it where there is room."""
     length = span.end_ns - span.start_ns
     room = int((length / where.pixel_ns - 10) / 5.8)
+    if room < 1:
+        return
     name = clean(span.label, 200)
     name = scrub(name) if redact else name
     if room < min(len(name), 12):
