@@ -310,7 +310,7 @@ def _gather(path: Path, options: Options) -> Profile:
 
     say("reading the report")
     window = _seconds(options.time_range) if options.time_range else None
-    trace = load.load(path, options.progress, window=window, choose=sampling.choose if options.in_parts else None)
+    trace = load.load(path, options.progress, window=window, choice=sampling.CHOICE if options.in_parts else None)
     trace = _choose(trace if options.process is None else _only(trace, options.process), options.device, options.rank)
     if not trace.recorded & {"runtime", "kernel", "memcpy", "memset", "graph", "nvtx"}:
         message = f"{path.name}: holds no CUDA and no NVTX rows"

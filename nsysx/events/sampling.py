@@ -11,7 +11,7 @@ import polars as pl
 from nsysx.events import nvtx_ranges, trend
 from nsysx.events.steps import StepTable
 from nsysx.frames.intervals import I64
-from nsysx.reading.parts import Parts
+from nsysx.reading.parts import Choice, Parts
 from nsysx.reading.trace import Sampled, Trace
 
 #: Steps of the cold start, of the stretch (or so many more), and of those in front of it: they fill the queue of the device.
@@ -64,6 +64,11 @@ def choose(look: Trace) -> Parts | None:
     edges = [_BEFORE, *start[1:].tolist(), _NEVER]
     main = next(n for n, (a, b) in enumerate(parts) if a <= first < b)
     return Parts(tuple((edges[a], edges[b]) for a, b in parts), main, Sampled(length, parts, first, last, long_steps))
+
+
+def is_step(text: str) -> bool:
+    """Return whether the text of a range may mean a step, whoever wrote it."""
+    return any(nvtx_ranges.meaning(text, by_probe)[0] == "step" for by_probe in (True, False))
 
 
 def _apart(wanted: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
@@ -124,7 +129,7 @@ def _alike(some: I64, every: I64) -> bool:
 def _steps(look: Trace) -> pl.DataFrame | None:
     """Return the steps of the only process that has any: start_ns, end_ns; None for several, or if some overlap."""
     texts = look.nvtx["text"].unique().drop_nulls().cast(pl.String).to_list()
-    named = [t for t in texts if any(nvtx_ranges.meaning(t, by_probe)[0] == "step" for by_probe in (True, False))]
+    named = [text for text in texts if is_step(text)]
     rows = look.nvtx.filter(pl.col("text").cast(pl.String).is_in(named))
     ranges = nvtx_ranges.read(replace(look, frames={**look.frames, "nvtx": rows})).ranges
     steps = ranges.filter(pl.col("kind") == "step")
@@ -135,3 +140,6 @@ def _steps(look: Trace) -> pl.DataFrame | None:
     if (steps["start_ns"] < steps["end_ns"].shift(1)).any():
         return None
     return steps.select("start_ns", "end_ns")
+
+
+CHOICE = Choice(is_step, choose)

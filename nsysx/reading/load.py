@@ -56,20 +56,20 @@ def load(
     progress: Callable[[str], None] | None = None,
     *,
     window: Window | None = None,
-    choose: parts.Choice | None = None,
+    choice: parts.Choice | None = None,
 ) -> Trace:
     """Read the report at ``path`` into frames.
 
     It may be a SQLite export, packed or not, nsys's own report (if nsys is installed to export it), or a folder that nsys exported
     as Parquet or Arrow. With ``window`` (ns), only rows that overlap it are read, of tables whose rows have a start and an end;
-    GPU work that starts after the window is read, too, because its launch may lie inside. ``choose`` is asked about a capture of many
+    GPU work that starts after the window is read, too, because its launch may lie inside. ``choice`` is asked about a capture of many
     rows, and says which parts of it are read, see ``parts``.
     Raises NsysxError with exit code 3 for anything that cannot be read; the error names the file and what to do.
     """
     path = path if path.name else opening.real(path)  # "." has no name for messages
     files = beside.run_json(path).get("files")
     two = isinstance(files, dict) and files.get("cold")
-    trace = _one(path, progress, window, None if two or window is not None else choose)
+    trace = _one(path, progress, window, None if two or window is not None else choice)
     if window is not None or not two:
         return trace  # a part of a run with two windows is a part of the second one
     cold = two_windows.cold_of(path, beside.report_name(path), trace.run)
@@ -80,13 +80,13 @@ def _one(
     path: Path,
     progress: Callable[[str], None] | None,
     window: Window | None = None,
-    choose: parts.Choice | None = None,
+    choice: parts.Choice | None = None,
 ) -> Trace:
     """Read one report."""
     with opening.sqlite_errors(path), as_sqlite.opened(path, progress) as database:
         before = database.stat()
         with closing(opening.connect(database)) as connection:
-            trace = _read(path, database, connection, window, progress, choose)
+            trace = _read(path, database, connection, window, progress, choice)
         after = database.stat()
     if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
         raise opening.fail(path, "changed while it was read", "Wait for the export to finish", "input-busy")
@@ -153,15 +153,15 @@ def _read(
     connection: sqlite3.Connection,
     window: Window | None,
     progress: Callable[[str], None] | None,
-    choose: parts.Choice | None,
+    choice: parts.Choice | None,
 ) -> Trace:
     tables = _tables(path, connection)
     zero = capture_facts.time_zero(connection, tables)
     asked = window and (window[0] + zero, window[1] + zero)
     raw, pieces = _asked(path, connection, tables, asked)
     chosen = None
-    if choose is not None and not raw and _rows(connection, tables) >= LONG_ROWS:
-        chosen, raw, pieces = _glance(path, database, connection, tables, zero, pieces, choose, progress)
+    if choice is not None and not raw and _rows(connection, tables) >= LONG_ROWS:
+        chosen, raw, pieces = _glance(path, database, connection, tables, zero, pieces, choice, progress)
     raw |= dict(rows.read(database, pieces, progress))
     raw = {name: raw[name] for name in schema.SOURCES if name in raw}
     recorded, long = frozenset(raw), len(pieces) > len(raw)
@@ -219,28 +219,30 @@ def _glance(
     tables: _Tables,
     zero: int,
     pieces: list[selecting.Piece],
-    choose: parts.Choice,
+    choice: parts.Choice,
     progress: Callable[[str], None] | None,
 ) -> tuple[parts.Parts | None, dict[str, pl.DataFrame], list[selecting.Piece]]:
-    """Read the ranges of a long capture; return which parts of it are read, what was read already, and what is to be read."""
-    raw = dict(rows.read(database, [p for p in pieces if p.frame == "nvtx"], progress))
-    others = [p for p in pieces if p.frame != "nvtx"]
-    if "nvtx" not in raw:
-        return None, raw, others
+    """Read the steps of a long capture; return which parts of it are read, what was read of them, and what is to be read."""
+    nvtx = schema.SOURCES["nvtx"]
+    if not any(p.frame == "nvtx" for p in pieces):
+        return None, {}, pieces
+    steps = parts.steps_alone(connection, tables, choice.is_step)
+    raw = dict(rows.read(database, selecting.pieces_of(connection, nvtx, tables[nvtx.table], steps), progress))
     frames, _ = _frames(database, tables, dict(raw), zero, placing.center(raw))
     run = beside.run_json(path)
     capture = capture_facts.capture_of(path, connection, tables, frames, run)
-    chosen = choose(Trace(path, frames, frozenset(raw), _domains(frames["nvtx"]), capture, run))
+    chosen = choice.choose(Trace(path, frames, frozenset(raw), _domains(frames["nvtx"]), capture, run))
     counted = None if chosen is None else totals.read(database, connection, tables, progress)
     if chosen is None or counted is None:
-        return None, raw, others
+        return None, {}, pieces
     chosen = replace(chosen, sampled=replace(chosen.sampled, totals=counted))
-    raw["nvtx"] = raw["nvtx"].filter(parts.touching(chosen.since(zero)))
+    shared = parts.touching(chosen.since(zero))
+    ranges = selecting.pieces_of(connection, nvtx, tables[nvtx.table], shared)
     given = [(s, tables[s.table], chosen.since(zero)) for s in schema.SOURCES.values() if s.table in tables]
-    asked = {piece.frame for piece in others}
+    asked = {piece.frame for piece in pieces} - {"nvtx", "runtime"}
     calls = [g for g in given if g[0].frame == "runtime"]
-    raw |= dict(rows.read(database, _in_parts(connection, calls, None), progress))
-    rest = [g for g in given if g[0].frame in asked and g[0].frame != "runtime"]
+    raw = dict(rows.read(database, [*ranges, *_in_parts(connection, calls, None)], progress))
+    rest = [g for g in given if g[0].frame in asked]
     return chosen, raw, _in_parts(connection, rest, raw.get("runtime"))
 
 

@@ -8,7 +8,8 @@ part in which it was launched, whenever it ran.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import sqlite3
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -18,6 +19,8 @@ from nsysx.frames.intervals import I64
 from nsysx.reading import schema
 from nsysx.reading.trace import Sampled, Trace, Window
 
+#: With more texts than this a report is read whole.
+_MOST_TEXTS = 200_000
 #: What the parts lie apart (ns).
 _APART_NS = 1_000
 #: GPU work, and what is told of a call by its id: they belong to the part of their call.
@@ -42,8 +45,15 @@ class Parts:
         return tuple((a + zero, b + zero) for a, b in self.windows)
 
 
-#: Looks at a capture of which only the NVTX rows were read, and says which parts of it to read; None for all of it.
-Choice = Callable[[Trace], Parts | None]
+@dataclass(frozen=True)
+class Choice:
+    """How parts are chosen: ``choose`` looks at a capture of which only steps were read, and returns None for all of it.
+
+    ``is_step`` says of the text of a range or mark whether it may be a step.
+    """
+
+    is_step: Callable[[str], bool]
+    choose: Callable[[Trace], Parts | None]
 
 
 def inside(source: schema.Source, windows: Sequence[Window], runtime: pl.DataFrame | None) -> str:
@@ -68,11 +78,22 @@ def inside(source: schema.Source, windows: Sequence[Window], runtime: pl.DataFra
     return f'({" OR ".join(ranges)} OR COALESCE("correlationId", 0) = 0 AND ({in_time}))'
 
 
-def touching(windows: Sequence[Window]) -> pl.Expr:
-    """Return whether a raw NVTX row may share time with one of the parts."""
-    shares = ((pl.col("start_ns") < b) & (pl.col("end_ns") > a) for a, b in windows)
-    begins = (pl.col("start_ns").is_between(a, b, closed="left") for a, b in windows)
-    return (pl.any_horizontal(*shares, *begins) | pl.col("end_ns").is_null()).fill_null(True)
+def steps_alone(connection: sqlite3.Connection, tables: Mapping[str, set[str]], is_step: Callable[[str], bool]) -> str:
+    """Return the SQL condition that an NVTX row may be a step or names a domain; true for all if that cannot be told by its text's id."""
+    if "textId" not in tables["NVTX_EVENTS"] or not {"id", "value"} <= tables.get("StringIds", set()):
+        return "1 = 1"
+    texts = connection.execute(f"SELECT id, CAST(value AS TEXT) FROM StringIds LIMIT {_MOST_TEXTS + 1}").fetchall()
+    named = [str(key) for key, text in texts if isinstance(key, int) and isinstance(text, str) and is_step(text)]
+    if len(texts) > _MOST_TEXTS:
+        return "1 = 1"
+    inline = 'OR "text" IS NOT NULL' if "text" in tables["NVTX_EVENTS"] else ""
+    return f'("textId" IN ({", ".join(named)}) {inline} OR "eventType" = {schema.NVTX_DOMAIN})'
+
+
+def touching(windows: Sequence[Window]) -> str:
+    """Return the SQL condition that an NVTX row may share time with one of the parts."""
+    shares = (f'"start" < {b} AND ("end" > {a} OR "start" >= {a})' for a, b in windows)
+    return f'({" OR ".join(shares)} OR "end" IS NULL AND "eventType" <> {schema.NVTX_MARK})'
 
 
 class Clock:

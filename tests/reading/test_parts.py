@@ -151,7 +151,7 @@ def test_a_rare_long_step_is_read_and_explained(both: tuple[Summary, Summary]) -
 
 
 def test_a_range_across_the_parts_is_one(path: Path) -> None:
-    trace = load.load(path, choose=sampling.choose)
+    trace = load.load(path, choice=sampling.CHOICE)
     assert trace.sampled is not None and len(trace.seams) >= 2
     epochs = trace.nvtx.filter(pl.col("text").cast(pl.String) == "epoch")
     assert epochs.height == 1
