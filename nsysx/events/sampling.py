@@ -94,6 +94,8 @@ def stands(steps: StepTable, trace: Trace) -> bool:
     first, last = steps.steady
     if steps.source not in ("nsysx", "user") or last - first + 1 < _STRETCH // 2:
         return False
+    if steps.cpu.filter(pl.col("process") == steps.process).height != len(sampled.indices):
+        return False
     of_process = steps.windows.filter(pl.col("process") == steps.process)
     if not of_process.height:
         return True

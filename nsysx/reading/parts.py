@@ -16,11 +16,11 @@ import numpy as np
 import polars as pl
 
 from nsysx.frames.intervals import I64
-from nsysx.reading import schema
+from nsysx.reading import decoding, schema
 from nsysx.reading.trace import Sampled, Trace, Window
 
-#: With more texts than this a report is read whole.
-_MOST_TEXTS = 200_000
+#: With more texts than this all ranges are read; a longer one (bytes) is no step.
+_MOST_TEXTS, _LONGEST = 50_000, 100
 #: What the parts lie apart (ns).
 _APART_NS = 1_000
 #: GPU work, and what is told of a call by its id: they belong to the part of their call.
@@ -75,17 +75,19 @@ def inside(source: schema.Source, windows: Sequence[Window], runtime: pl.DataFra
         first, last = ids.min(), ids.max()
         if isinstance(first, int) and isinstance(last, int):
             ranges.append(f'"correlationId" BETWEEN {first} AND {last}')
-    return f'({" OR ".join(ranges)} OR COALESCE("correlationId", 0) = 0 AND ({in_time}))'
+    alone = f'COALESCE("correlationId", 0) = 0 AND ({in_time})'
+    return f"({' OR '.join((*ranges, alone))})"
 
 
 def steps_alone(connection: sqlite3.Connection, tables: Mapping[str, set[str]], is_step: Callable[[str], bool]) -> str:
     """Return the SQL condition that an NVTX row may be a step or names a domain; true for all if that cannot be told by its text's id."""
     if "textId" not in tables["NVTX_EVENTS"] or not {"id", "value"} <= tables.get("StringIds", set()):
         return "1 = 1"
-    texts = connection.execute(f"SELECT id, CAST(value AS TEXT) FROM StringIds LIMIT {_MOST_TEXTS + 1}").fetchall()
-    named = [str(key) for key, text in texts if isinstance(key, int) and isinstance(text, str) and is_step(text)]
+    query = f"SELECT id, CAST(value AS BLOB) FROM StringIds WHERE length(value) <= {_LONGEST} LIMIT {_MOST_TEXTS + 1}"
+    texts = connection.execute(query).fetchall()
     if len(texts) > _MOST_TEXTS:
         return "1 = 1"
+    named = [str(key) for key, text in texts if isinstance(key, int) and is_step(decoding.text_of(text) or "")]
     inline = 'OR "text" IS NOT NULL' if "text" in tables["NVTX_EVENTS"] else ""
     return f'("textId" IN ({", ".join(named)}) {inline} OR "eventType" = {schema.NVTX_DOMAIN})'
 

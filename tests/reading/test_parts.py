@@ -230,6 +230,18 @@ def test_steps_that_differ_on_the_device_are_all_read(path: Path) -> None:
     assert profile.trace.sampled is not None and sampling.stands(profile.steps, profile.trace)
     other = replace(profile.trace.sampled, lengths_ns=profile.trace.sampled.lengths_ns * 11 // 10)
     assert not sampling.stands(profile.steps, replace(profile.trace, sampled=other))
+    (begin, behind), *rest = profile.trace.sampled.parts
+    fewer = replace(profile.trace.sampled, parts=((begin, behind - 1), *rest))
+    assert not sampling.stands(profile.steps, replace(profile.trace, sampled=fewer)), "not the steps that were chosen"
+
+
+def test_a_text_that_is_no_utf8_hides_no_step(tmp_path: Path) -> None:
+    path = run_of(stall_ns=0).write(tmp_path / "r.sqlite")
+    with closing(sqlite3.connect(path)) as base:
+        top = base.execute("SELECT max(id) FROM StringIds").fetchone()[0]
+        base.execute("INSERT INTO StringIds (id, value) VALUES (?, CAST(x'ff73746570' AS TEXT))", (top + 1,))
+        base.commit()
+    assert pipeline.summarize([path]).steps.sampled is not None
 
 
 spans = st.lists(st.integers(1, 50), min_size=3, max_size=11).filter(lambda gaps: len(gaps) % 2 == 1)
