@@ -297,7 +297,7 @@ def _anything(trace: load.Trace) -> bool:
 def gather(path: Path, options: Options) -> Profile:
     """Return the profile of one report, the input of all analyses. Raises as ``summarize`` does."""
     given = _gather(path, options)
-    if given.trace.sampled is None or sampling.stands(given.steps, given.trace):
+    if given.trace.sampled is None or sampling.stands(given):
         return given
     return _gather(path, replace(options, whole=True))
 

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import polars as pl
 
 from nsysx.events import nvtx_ranges, trend
-from nsysx.events.steps import StepTable
+from nsysx.events.profile import Profile
 from nsysx.frames.intervals import I64
 from nsysx.reading.parts import Choice, Parts
 from nsysx.reading.trace import Sampled, Trace
@@ -26,6 +26,8 @@ _MOST = 0.1
 _CLOSE, _AS_CLOSE = 0.01, 0.001
 #: And so far each tenth of the stretch may be from the same tenth of all.
 _DECILE = 0.1
+#: So far the time of all GPU work may be from what the steps that were read make expect.
+_WORK_ALIKE = 0.02
 #: So far the mean step on the device may be from that on the CPU.
 _ALIKE = 0.02
 #: Long steps that are read, each with so many before and after it; and the last steps, with what comes after them.
@@ -82,25 +84,45 @@ def _apart(wanted: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
     return tuple(apart)
 
 
-def stands(steps: StepTable, trace: Trace) -> bool:
+def stands(given: Profile) -> bool:
     """Return whether the parts of a long capture that were read tell what all of it would.
 
-    Steps are found as ranges mark them, a step takes as long on the device as on the CPU, and no row was left out or merged, for those
-    that were not read are counted as they are.
+    Steps are found as ranges mark them, a step takes as long on the device as on the CPU, the time of all GPU work is what the steps that
+    were read make expect, and no row was left out or merged, for those that were not read are counted as they are.
     """
-    sampled = trace.sampled
-    if sampled is None or steps.steady is None or steps.whole or steps.parts != 1 or trace.left_out:
+    steps, sampled = given.steps, given.trace.sampled
+    if sampled is None or steps.steady is None or steps.whole or steps.parts != 1 or given.trace.left_out:
         return False
     first, last = steps.steady
     if steps.source not in ("nsysx", "user") or last - first + 1 < _STRETCH // 2:
         return False
     if steps.cpu.filter(pl.col("process") == steps.process).height != len(sampled.indices):
         return False
+    if abs(gpu_work_error(given, sampled)) > _WORK_ALIKE:
+        return False
     of_process = steps.windows.filter(pl.col("process") == steps.process)
     if not of_process.height:
         return True
     on_device = int((of_process["end_ns"] - of_process["start_ns"]).to_numpy().max()) / (last - first + 1)
     return abs(on_device / float(sampled.read_ns.mean()) - 1) <= _ALIKE
+
+
+def gpu_work_error(given: Profile, sampled: Sampled) -> float:
+    """Return by which share the GPU time that the steps that were read make expect is off that of all GPU work, 0 without any."""
+    ops, counted = given.attributed.gpu_ops, sum(ns for _, ns in sampled.totals.work.values())
+    launched = (ops["process"] == given.process) & ops["call_start_ns"].is_not_null()
+    window = given.steps.cpu_windows.filter(pl.col("process") == given.process)
+    if not counted or not window.height:
+        return 0.0
+    begin, end = window.select("start_ns", "end_ns").row(0)
+    ns = (ops["end_ns"] - ops["start_ns"]).to_numpy()
+    inside = (
+        launched.fill_null(False).to_numpy()
+        & ops["call_start_ns"].is_between(begin, end, closed="left").fill_null(False).to_numpy()
+    )
+    of_step = float(ns[inside].sum()) / max(given.scope.steps, 1)
+    unread = len(sampled.lengths_ns) - len(sampled.indices)
+    return (float(ns.sum()) + of_step * unread) / counted - 1
 
 
 def _stretch(later: I64, long: npt.NDArray[np.bool_]) -> tuple[int, int] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from nsysx import units
+from nsysx.events import sampling
 from nsysx.events.profile import Profile
 from nsysx.model import Check
 from nsysx.reading.trace import Sampled
@@ -40,5 +41,10 @@ def _read(profile: Profile, sampled: Sampled, count: int) -> Check:
         among = "the longest of them were read" if any(begin is None for begin, _ in sampled.long) else "read as well"
         several = "1 that takes" if long == 1 else f"{long} that take"
         detail += f" but {several} more than half as long again ({among})"
+    if sampled.totals.work:
+        work = abs(sampling.gpu_work_error(profile, sampled))
+        detail += (
+            f". The GPU time of all steps, which was counted, is what these make expect within {units.share(work, 1)}"
+        )
     detail += ". Totals count all of them; tables of the whole capture cover what was read"
     return Check("steps read", "ok", detail, "--every-step reads all of them")

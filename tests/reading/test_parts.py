@@ -227,12 +227,29 @@ def test_rows_that_must_be_looked_at_are_all_read(fault: str, tmp_path: Path) ->
 
 def test_steps_that_differ_on_the_device_are_all_read(path: Path) -> None:
     profile = pipeline.gather(path, pipeline.Options())
-    assert profile.trace.sampled is not None and sampling.stands(profile.steps, profile.trace)
+    assert profile.trace.sampled is not None and sampling.stands(profile)
     other = replace(profile.trace.sampled, lengths_ns=profile.trace.sampled.lengths_ns * 11 // 10)
-    assert not sampling.stands(profile.steps, replace(profile.trace, sampled=other))
+    assert not sampling.stands(replace(profile, trace=replace(profile.trace, sampled=other)))
     (begin, behind), *rest = profile.trace.sampled.parts
     fewer = replace(profile.trace.sampled, parts=((begin, behind - 1), *rest))
-    assert not sampling.stands(profile.steps, replace(profile.trace, sampled=fewer)), "not the steps that were chosen"
+    assert not sampling.stands(replace(profile, trace=replace(profile.trace, sampled=fewer))), (
+        "not the steps that were chosen"
+    )
+
+
+def test_work_that_only_other_steps_have_is_noticed(tmp_path: Path) -> None:
+    """Every third step of the middle has kernels of three times the length, behind which nobody waits."""
+    report = run_of(stall_ns=0, lag_ns=5 * MS)
+    path = report.write(tmp_path / "r.sqlite")
+    assert pipeline.summarize([path]).steps.sampled is not None
+    with closing(sqlite3.connect(path)) as base:
+        table = "CUPTI_ACTIVITY_KIND_KERNEL"
+        low, high = base.execute(f"SELECT max(rowid) / 8, max(rowid) / 3 FROM {table}").fetchone()
+        base.execute(
+            f'UPDATE {table} SET "end" = "end" + 90000 WHERE rowid BETWEEN ? AND ? AND rowid % 3 = 0', (low, high)
+        )
+        base.commit()
+    assert pipeline.summarize([path]).steps.sampled is None
 
 
 def test_a_text_that_is_no_utf8_hides_no_step(tmp_path: Path) -> None:
