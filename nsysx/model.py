@@ -143,6 +143,8 @@ class Capture:
 
     ``content_id`` is the same for every export and copy of one capture, and differs between captures. ``driver_version`` and
     ``sm_clock_mhz``, the median clock of the busiest GPU as sampled by `nsysx run --clocks`, are null if they were not recorded.
+    ``cupti_left`` holds the ids of the processes of which nsys says that CUPTI left them at the end of the (first) window, null for
+    one that it does not name.
     """
 
     files: tuple[str, ...]
@@ -159,6 +161,7 @@ class Capture:
     content_id: str = ""
     driver_version: str | None = None
     sm_clock_mhz: int | None = None
+    cupti_left: tuple[int | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

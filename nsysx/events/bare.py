@@ -11,7 +11,6 @@ import numpy as np
 from nsysx import ids
 from nsysx.events.trend import SPREAD, Trend, trend
 from nsysx.model import Capture, Row
-from nsysx.reading.capture_facts import CUPTI_LEFT
 
 #: No step is longer than an hour (ns); a larger value in a file is rejected.
 _LONGEST_NS = 3_600e9
@@ -55,11 +54,16 @@ def rest(record: Mapping[str, Any], capture: Capture) -> list[tuple[int, int]]:
 def detached(record: Mapping[str, Any], capture: Capture) -> bool:
     """Return whether nothing of nsys was in the program's CUDA calls between the windows, so that launches took as long as without.
 
-    nsys was asked to leave them, and says that it did.
+    nsys was asked to leave them, and says that it did. Of a job it has to leave all ranks, because they wait for each other.
     """
     noted = record.get("unrecorded_steps")
     asked = isinstance(noted, dict) and noted.get("detached") is True
-    return asked and any(CUPTI_LEFT.search(d["text"]) for d in capture.diagnostics)
+    ranks = [p for p in capture.probe if p.get("rank") is not None and isinstance(p.get("unrecorded_steps"), dict)]
+    return asked and bool(capture.cupti_left) and all(_left(p.get("pid"), capture) for p in (record, *ranks))
+
+
+def _left(pid: object, capture: Capture) -> bool:
+    return pid in capture.cupti_left or None in capture.cupti_left
 
 
 def _noted(record: Mapping[str, Any], name: str) -> list[int]:

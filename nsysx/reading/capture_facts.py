@@ -183,9 +183,10 @@ def capture_of(
     nsys = run.get("nsys")
     # nsysx's own stand-in for the command uses no GPU, and what nsys says about that does not matter.
     stand_in = nsys.get("stand_in") if isinstance(nsys, dict) else None
+    messages = query(connection, tables, "DIAGNOSTIC_EVENT", "severity", "text", "globalPid")
     diagnostics = tuple(
         {"severity": {1: "info", 2: "warning", 3: "error"}.get(severity, "other"), "text": str(text).strip()}
-        for severity, text, pid in query(connection, tables, "DIAGNOSTIC_EVENT", "severity", "text", "globalPid")
+        for severity, text, pid in messages
         if _matters(severity, str(text)) and not (stand_in and _pid_of(pid) == stand_in)
     )
     duration = [d for (d,) in query(connection, tables, "ANALYSIS_DETAILS", "duration") if isinstance(d, int)]
@@ -210,4 +211,5 @@ def capture_of(
         exit_code=exit_code if isinstance(exit_code, int) else None,
         driver_version=_version_of(run.get("driver_version")),
         sm_clock_mhz=_clock_of(run.get("clocks")),
+        cupti_left=tuple(_pid_of(pid) for _, text, pid in messages if CUPTI_LEFT.search(str(text))),
     )

@@ -134,6 +134,7 @@ def _capture(cold: Capture, steady: Capture) -> Capture:
         diagnostics=(*cold.diagnostics, *more),
         utc_epoch_ns=cold.utc_epoch_ns,
         content_id=hashlib.sha256(identity.encode()).hexdigest()[:16],
+        cupti_left=cold.cupti_left,
     )
 
 

@@ -108,9 +108,7 @@ def obstacle(command: Sequence[str], options: Options, nsys: Nsys, environment: 
         return f"{used} goes with one window only"
     words = list(command)
     if torchrun := torchrun_of(command):
-        if options.steps == WINDOWS:
-            return "" if _can_send(torchrun, environment) else "its Python does not start the probe"
-        return f"{_SEVERAL}; --steps windows times each rank's steps without the profiler"
+        return "" if _can_send(torchrun, environment) else "its Python does not start the probe"
     if not re.fullmatch(r"python[\d.]*", Path(words[0]).name):
         return f"{Path(words[0]).name} is not Python"
     if words[1:2] == ["-m"] and words[2:3] and words[2] in LAUNCHERS:

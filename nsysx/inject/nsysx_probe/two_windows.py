@@ -11,6 +11,7 @@ are up to a third longer from the first window on: those between the windows are
 from __future__ import annotations
 
 import statistics
+import sys
 import time
 from collections import deque
 from collections.abc import Hashable
@@ -18,6 +19,7 @@ from typing import Any
 
 from . import capture_range
 from .clock import StepClock
+from .meeting import Meeting
 from .output import Output
 from .window import AUTO_STEPS, Window
 
@@ -47,6 +49,7 @@ class TwoWindows(Window):
         self._lengths: deque[int] = deque(maxlen=_ALIKE)
         self._ended_ns = self._since_ns = 0
         self._in_window = 0  # steps that have ended in the open window
+        self._several = False  # the program is one of several processes that do not know of each other's windows
         # For how long each window's end stopped the program: 0 if it closed beside it, at the limit.
         self.pauses_ns: list[int] = []
 
@@ -84,6 +87,9 @@ class TwoWindows(Window):
         if not before:
             self._since_ns = now
             return False
+        self._several = _is_one_of_several()
+        if self._several:  # closing would stop the others in a collective, for which nsys waits 30 s
+            return over
         self._lengths.append(now - before)
         if marked:
             self._alike = 0
@@ -102,13 +108,17 @@ class TwoWindows(Window):
             self._between, self._marks_cost = self.unrecorded(), self.clock.marks_cost()
         begin = time.perf_counter_ns()
         was_cold, self.cold = self.cold, False
-        was_open = True
+        stood = True
         try:
-            was_open = capture_range.end()
+            stood = self._end(torch)
         finally:  # Ctrl-C comes in these seconds more often than elsewhere
-            self.pauses_ns.append(time.perf_counter_ns() - begin if was_open else 0)
+            self.pauses_ns.append(time.perf_counter_ns() - begin if stood else 0)
         self.after = not was_cold and self._detached and self.out.environ.get("NSYSX_THEN") != "stop"
         return was_cold or self.after
+
+    def _end(self, torch: Any) -> bool:
+        """Have nsys close the window; return whether the program stood still for it."""
+        return capture_range.end()
 
     def unrecorded(self) -> dict[str, Any] | None:
         """Return the bare steps between the windows, as `StepClock.bare` does, with ``after_ns`` and ``after_loop_ns`` of those after them.
@@ -130,8 +140,10 @@ class TwoWindows(Window):
         return self._marks_cost if self.after else super().marks_cost()
 
     def never_opened(self, steps: int, rule: str) -> str | None:
-        """Return None: the first window opens without a step."""
-        return None
+        """Return why there is no second window if that is so because of other processes; the first window opens without a step."""
+        if not (self.cold and self._several):
+            return None
+        return "one window was recorded and no step was timed: the program is one of several processes, and not torchrun started them"
 
     def step_ended(self, shape: Hashable) -> None:
         """Compare a step's shape with the one before, as long as the first window is open."""
@@ -139,12 +151,24 @@ class TwoWindows(Window):
             super().step_ended(shape)
 
 
+def _is_one_of_several() -> bool:
+    """Return whether this process works with others."""
+    distributed: Any = sys.modules.get("torch.distributed")
+    return bool(distributed and distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1)
+
+
 class WindowsOfRank(TwoWindows):
     """The two windows of one rank of a job: the same steps on every rank, so that none waits for another more than once for each.
 
     What nsys records is decided for all processes of a node at once, so only one of them has the range (``capture_range.ours``). The
-    others stop and begin with their ranges at the same steps, and each times its own bare steps.
+    others stop and begin with their ranges at the same steps, and each times its own bare steps. All of them stand still meanwhile
+    (``meeting``).
     """
+
+    def __init__(self, out: Output, clock: StepClock) -> None:
+        super().__init__(out, clock)
+        self._meeting = Meeting(out.environ)
+        self._longest_ns = 0
 
     def comes(self, index: int, ahead: int) -> bool:
         """Return whether step ``index`` is followed in full; the steps of the second window are known from the beginning."""
@@ -157,9 +181,18 @@ class WindowsOfRank(TwoWindows):
         """Return whether the open window closes with step ``index``."""
         capture_range.step_ended(first=not self._in_window)
         self._in_window += 1
+        now, before = time.perf_counter_ns(), self._ended_ns
+        self._ended_ns = now
+        if before:
+            self._longest_ns = max(self._longest_ns, now - before)
         return index >= _RANKS_COLD - 1 if self.cold else Window.closes(self, index)
 
     def open(self, torch: Any) -> None:
-        """Open the second window if this rank does."""
-        if capture_range.ours():
-            super().open(torch)
+        """Open the second window together with the other ranks; one of them does."""
+        self._in_window = 0
+        self._meeting.hold(capture_range.ours(), capture_range.begin, self._longest_ns)
+
+    def _end(self, torch: Any) -> bool:
+        """Have nsys close the window while all ranks stand still, with nothing to do on their devices."""
+        self._meeting.hold(capture_range.ours(), capture_range.end, self._longest_ns, torch)
+        return True
