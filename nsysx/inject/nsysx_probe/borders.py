@@ -131,12 +131,33 @@ class Borders:
             if self.window.over:
                 self._leave()
             return
-        self.out.flush(last=not border)
+        self._end_recorded(last=not border)
+
+    def _end_recorded(self, *, last: bool) -> None:
+        """Settle what a recorded step has left, and end the capture if this was its last step."""
+        self.out.flush(last=last)
         index, marked = self.steps.index, self.marking.on and self.marking.wanted == "few"
         self.window.step_ended(self.out.shape)
         self.marking.step_ended(index, self._shape())
         if self.window.wanted and self.window.closes(index, marked=marked):
             self._stop_capture()
+
+    def optimizer_ended(self) -> None:
+        """An optimizer has stepped. Where it alone ends each step, ranks of a job open and close their windows here.
+
+        At the border, which is the next forward or fetch, a rank may already wait for another one on its device: that of a pipeline's
+        later stage receives the next batch first.
+        """
+        window, steps = self.window, self.steps
+        if not window.together or not steps.alone or steps.done != 1 or self.timing is not None:
+            return
+        if not self.out.recording:
+            if window.opens(steps.index + 1):
+                window.begin()
+        elif window.is_last(steps.index):
+            self._end_open()
+            self.pauses.send()
+            self._end_recorded(last=False)
 
     @shielded
     def _end_open(self) -> None:

@@ -165,10 +165,13 @@ class WindowsOfRank(TwoWindows):
     (``meeting``).
     """
 
+    together = True
+
     def __init__(self, out: Output, clock: StepClock) -> None:
         super().__init__(out, clock)
         self._meeting = Meeting(out.environ)
         self._longest_ns = 0
+        self._begun = False
 
     def comes(self, index: int, ahead: int) -> bool:
         """Return whether step ``index`` is followed in full; the steps of the second window are known from the beginning."""
@@ -185,12 +188,21 @@ class WindowsOfRank(TwoWindows):
         self._ended_ns = now
         if before:
             self._longest_ns = max(self._longest_ns, now - before)
-        return index >= _RANKS_COLD - 1 if self.cold else Window.closes(self, index)
+        return self.is_last(index)
+
+    def is_last(self, index: int) -> bool:
+        """Return whether step ``index`` is the last one of the open window."""
+        return index >= _RANKS_COLD - 1 if self.cold else super().is_last(index)
 
     def open(self, torch: Any) -> None:
+        """Open the second window, unless that was done when the step before ended."""
+        self.begin()
+
+    def begin(self) -> None:
         """Open the second window together with the other ranks; one of them does."""
-        self._in_window = 0
-        self._meeting.hold(capture_range.ours(), capture_range.begin, self._longest_ns)
+        if not self._begun:
+            self._begun, self._in_window = True, 0
+            self._meeting.hold(capture_range.ours(), capture_range.begin, self._longest_ns)
 
     def _end(self, torch: Any) -> bool:
         """Have nsys close the window while all ranks stand still, with nothing to do on their devices."""

@@ -23,10 +23,10 @@ AUTO_STEPS = 24
 class Window:
     """``first`` and ``last`` are the steps A and B-1, None until they are known; without a window ``wanted`` is False.
 
-    ``two``, ``cold``, ``after`` and ``over`` belong to a run with two windows (``two_windows``).
+    ``two``, ``cold``, ``after`` and ``over`` belong to a run with two windows (``two_windows``), ``together`` to one of several ranks.
     """
 
-    two = cold = after = over = False
+    two = cold = after = over = together = False
     pauses_ns: list[int] | None = None
 
     def __init__(self, out: Output, clock: StepClock) -> None:
@@ -77,7 +77,14 @@ class Window:
 
     def closes(self, index: int, *, marked: bool = False) -> bool:
         """Return whether the capture ends with step ``index``, whose modules were ``marked``."""
+        return self.is_last(index)
+
+    def is_last(self, index: int) -> bool:
+        """Return whether step ``index`` is the last one of the open window, as far as that is known while the step is open."""
         return self.last is not None and index >= self.last
+
+    def begin(self) -> None:
+        """Have nsys open the window, before the step with which it opens."""
 
     def never_opened(self, steps: int, rule: str) -> str | None:
         """Return why nothing was captured and what would help; None if no window was asked for or it opened."""
