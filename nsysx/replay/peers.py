@@ -107,10 +107,19 @@ def communication(profile: Profile) -> list[int]:
 
 
 def others(profile: Profile, most: int = _MOST_PEERS) -> Iterator[Profile]:
-    """Yield the profile with another rank of the report as the shown one, for each rank that has collectives and steps."""
-    communicating = (
-        profile.attributed.gpu_ops.filter(pl.col("cls") == Activity.COMM.value)["process"].unique().to_list()
-    )
-    processes = profile.steps.windows["process"].unique().sort().to_list()
-    for process in [p for p in processes if p != profile.process and p in communicating][:most]:
-        yield replace(profile, steps=replace(profile.steps, process=process), _made={})
+    """Yield the profile with another rank of the report as the shown one, for each rank that has collectives and steps.
+
+    A rank whose window holds fewer steps than that of the shown one has fewer steady ones: behind the last must be another.
+    """
+    steady = profile.steps.steady
+    for process in [p for p in ranks(profile) if p != profile.process][:most]:
+        last = profile.steps.cpu.filter(pl.col("process") == process).height - 2
+        fewer = None if steady is None else (steady[0], max(min(steady[1], last), steady[0]))
+        yield replace(profile, steps=replace(profile.steps, process=process, steady=fewer), _made={})
+
+
+def ranks(profile: Profile) -> list[int]:
+    """Return the processes of the report that have collectives and steps, in order."""
+    communication = profile.attributed.gpu_ops.filter(pl.col("cls") == Activity.COMM.value)
+    communicating = set(communication["process"].unique().to_list())
+    return [p for p in profile.steps.windows["process"].unique().sort().to_list() if p in communicating]

@@ -11,6 +11,7 @@ from nsysx import units
 from nsysx.events.profile import Profile
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64
+from nsysx.replay import peers
 
 #: At most this many GPU ops are replayed; if there are more, a run of consecutive steady steps represents all.
 _MOST_OPS = 8_000
@@ -154,12 +155,14 @@ def _fitting(profile: Profile, cpu: pl.DataFrame, tiles: pl.DataFrame, first: in
     """Return the first and last replayed step: all steady ones, if they have few enough GPU ops.
 
     If not, it is the run of steps whose mean is closest to the mean of all, so that figures of replayed and of steady steps agree;
-    of equally good runs, the last.
+    of equally good runs, the last. Ranks of a job in one report all take the same run, or they could not be replayed together.
     """
     called = _launched(profile, pl.col("process") == profile.steps.process)
     borders = np.searchsorted(called, cpu["start_ns"].to_numpy()[first : last + 2])
     if borders[-1] - borders[0] <= _MOST_OPS:
         return first, last
+    if (run := _of_job(profile, cpu, first, last)) is not None:
+        return run
     count = last - first + 1
     length = np.zeros(count, np.int64)
     length[tiles["index"].to_numpy() - first] = (tiles["end_ns"] - tiles["start_ns"]).to_numpy()
@@ -172,6 +175,41 @@ def _fitting(profile: Profile, cpu: pl.DataFrame, tiles: pl.DataFrame, first: in
     off = np.abs((upto[end] - upto[begin]) / (end - begin) - upto[-1] / count)
     best = np.flatnonzero(off <= off.min() + _AS_GOOD * upto[-1] / count)[-1]
     return first + int(begin[best]), first + int(end[best]) - 1
+
+
+def _of_job(profile: Profile, cpu: pl.DataFrame, first: int, last: int) -> tuple[int, int] | None:
+    """Return the run for all ranks of the report, by the mean of their steps of the same number; None for a single rank.
+
+    Each rank that asks gets the same numbers: as many steps as the rank with the most GPU ops may have.
+    """
+    ranks = peers.ranks(profile)
+    if len(ranks) < 2:
+        return None
+    number = pl.col("number")
+    numbered = profile.steps.cpu.select("process", "index", number).filter(pl.col("process").is_in(ranks))
+    tiles = profile.steps.gpu.join(numbered, on=["process", "index"]).with_columns(
+        ns=pl.col("end_ns") - pl.col("start_ns")
+    )
+    tiles = tiles.filter(number.is_in(cpu["number"][first : last + 1].implode()))
+    whole = tiles.group_by("number").agg(pl.col("ns").mean(), ranks=pl.col("process").n_unique())
+    whole = whole.filter(pl.col("ranks") == len(ranks)).sort("number")
+    numbers, length = whole["number"].to_numpy(), whole["ns"].to_numpy()
+    if not len(numbers):
+        return None
+    span = tiles.group_by("process").agg(pl.col("start_ns").min(), pl.col("end_ns").max(), steps=number.n_unique())
+    launched = profile.attributed.gpu_ops.select("process", "call_start_ns").join(span, on="process")
+    inside = pl.col("call_start_ns").is_between(pl.col("start_ns"), pl.col("end_ns"))
+    per_step = launched.filter(inside).group_by("process").agg(ops=pl.len() / pl.col("steps").first())["ops"].max()
+    most = max(int(_MOST_OPS // per_step), 1) if isinstance(per_step, float) else 1
+    breaks = np.append(0, np.flatnonzero(np.diff(numbers) != 1) + 1)
+    end = np.arange(1, len(numbers) + 1)
+    begin = np.maximum(end - most, breaks[np.searchsorted(breaks, end - 1, side="right") - 1])
+    long = np.flatnonzero(end - begin >= _LEAST_RUN * (end - begin).max())
+    upto = np.append(0.0, np.cumsum(length))
+    off = np.abs((upto[end] - upto[begin]) / (end - begin) - length.mean())[long]
+    best = long[np.flatnonzero(off <= off.min() + _AS_GOOD * length.mean())[-1]]
+    index = dict(zip(cpu["number"].to_list(), cpu["index"].to_list(), strict=True))
+    return index[int(numbers[begin[best]])], index[int(numbers[end[best] - 1])]
 
 
 def _concurrency(calls: pl.DataFrame) -> float:
