@@ -287,7 +287,8 @@ def pictured(summary: Summary, first: Finding | None) -> Picture:
     """Return the picture that shows the cause: the one that the finding's rule asks for, where the capture has what it takes."""
     late = step_time.rank_waited_for(summary)
     if late is not None:
-        return Picture("ranks", "One step, rank by rank", _rank_bars(summary, late))
+        another = step_time.recorded_ns(summary) != step_time.step_ns(summary)
+        return Picture("ranks", f"One step, rank by rank{', as recorded' * another}", _rank_bars(summary, late))
     asked: str = findings.rule_of(first.code).picture if first else ""
     if summary.steps.source == "capture" and (picture := clock_bars.pictured(summary, first, asked)):
         return picture

@@ -17,12 +17,13 @@ _TIME = re.compile(r"\d (?:ns|us|ms|s)\b")
 def step_ns(summary: Summary) -> int | None:
     """Return the mean steady step that the verdict speaks of (ns); None without steps.
 
-    Ranks are compared as recorded, and so the step in which one waits for another is as recorded, too.
+    Ranks are compared as recorded. So the step in which one waits for another is as recorded, too, unless it was measured without
+    the profiler.
     """
     steps = summary.steps
     if steps.whole or steps.source == "capture":
         return None
-    if summary.verdict.step_ns is None or rank_waited_for(summary) is not None:
+    if summary.verdict.step_ns is None or _late_as_recorded(summary):
         return recorded_ns(summary)
     return summary.verdict.step_ns
 
@@ -76,7 +77,13 @@ def most_ns(summary: Summary, finding: Finding) -> int | None:
 
 def as_recorded(summary: Summary) -> bool:
     """Return whether the shown step is as recorded: because nothing else is known, or because ranks are compared."""
-    return summary.unprofiled is None or rank_waited_for(summary) is not None
+    return summary.unprofiled is None or _late_as_recorded(summary)
+
+
+def _late_as_recorded(summary: Summary) -> bool:
+    """Return whether a rank is waited for in a step that is known as recorded, or by a model of this rank's own, only."""
+    real = summary.unprofiled
+    return rank_waited_for(summary) is not None and (real is None or real.source != "in_process")
 
 
 def in_recorded_time(summary: Summary) -> bool:

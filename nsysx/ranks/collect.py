@@ -89,7 +89,7 @@ class Rank:
     ``kernels`` are the longest of the steady steps: (name, grid, block) -> (executions, ns). ``span`` is the time from the
     first event to the last, since the session's start; ``command`` and ``content_id`` are equal for equal commands and captures.
     ``by_communication``, if several reports are read, is its step without tracing at parts of its communication time; ``played``
-    is the replay of its steps, None where there is none.
+    is the replay of its steps, None where there is none. ``seams``: see `Trace`.
     """
 
     report: int
@@ -121,6 +121,7 @@ class Rank:
     content_id: str = ""
     by_communication: tuple[tuple[float, Modelled], ...] = ()
     played: Played | None = None
+    seams: tuple[int, ...] = ()
 
 
 def _collectives(
@@ -268,6 +269,7 @@ def records(profile: Profile, *, alone: bool = False) -> tuple[Rank, ...]:
                 kernels=_kernels(work.kernels[key], start, end) if key in work.kernels else {},
                 span=span,
                 command=command_key(profile.trace.run.get("command")),
+                seams=profile.trace.seams,
             )
         )
     return tuple(result)
