@@ -44,7 +44,7 @@ _MOST_CLOCKS = 1.0
 
 #: In an earlier window, a straggler comes last in this share of the collectives of its second half, if there are so many. Of five jobs
 #: of equal ranks on two H100s, the rank that comes last was another one in each window in four; one that sleeps was last in 94 %.
-_LAST_BEFORE, _FEWEST_BEFORE = 0.75, 20
+_LAST_BEFORE, _FEWEST_BEFORE = 0.75, 8
 
 #: Causes of a rank's excess: parts of its ledger and causes of its idle time.
 _IDLE = "idle: "

@@ -92,7 +92,9 @@ def test_a_window_ends_when_the_device_has_nothing_to_do(tmp_path: Path, monkeyp
 def test_a_process_of_a_job_that_no_torchrun_started_closes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its peers would wait for it in their collectives, with their windows open."""
     switched: list[str] = []
-    monkeypatch.setattr(capture_range, "_calls", [lambda: switched.append("open") or 1, lambda _: switched.append("close")])
+    monkeypatch.setattr(
+        capture_range, "_calls", [lambda: switched.append("open") or 1, lambda _: switched.append("close")]
+    )
     monkeypatch.setattr(capture_range, "_open", [])
     monkeypatch.setattr(two_windows, "_is_one_of_several", lambda: True)
     monkeypatch.setattr(two_windows, "_AS_LONG", 1e9)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+import sqlite3
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,9 +14,11 @@ import pytest
 
 from nsysx.catalogue import Late
 from nsysx.errors import NsysxError
+from nsysx.events.profile import Profile
 from nsysx.pipeline import summarize
 from nsysx.ranks import straggler
 from nsysx.ranks.match import Key
+from nsysx.replay import together, window
 from tests.builder import Report
 from tests.ranks.test_comparison import ALL_REDUCE, reports
 
@@ -248,3 +252,86 @@ def test_without_replays_a_rank_may_drift_by_its_idle_time_but_by_no_more_than_h
     ranks = [SimpleNamespace(tiles=tiles)] * 2
     excess = straggler._by_ledger(ranks, (0, 1), 1, np.full((2, 2), 30.0 * MS))  # type: ignore[arg-type]
     assert (excess.step, excess.drift, excess.cause) == (30 * MS, drift_ms * MS, Late.COMPUTE)
+
+
+def in_two_windows(
+    folder: Path, before: list[list[int]], steady: list[list[int]], *, left: tuple[int, ...] = (100, 101)
+) -> Path:
+    """Write a job whose cold start is in a report of its own; ``left``: the processes that CUPTI left between the windows."""
+    cold = job(folder / "r.cold.sqlite", before, idle="some range")
+    with sqlite3.connect(cold) as report:
+        columns = "timestamp INT, timestampType INT, source INT, severity INT, text TEXT, globalPid INT"
+        report.execute(f"CREATE TABLE IF NOT EXISTS DIAGNOSTIC_EVENT ({columns})")
+        for pid in left:
+            text = "The CUPTI was finalized to allow another client to subscribe."
+            report.execute("INSERT INTO DIAGNOSTIC_EVENT VALUES (0, 1, 1, 1, ?, ?)", (text, (pid << 24) | 1 << 48))
+    path = job(folder / "r.sqlite", steady, idle="some range")
+    bare = {
+        "lengths_ns": [40 * MS] * 40,
+        "clock": "gpu",
+        "where": "between the windows",
+        "after_ns": [],
+        "detached": True,
+    }
+    probes = [
+        {
+            "pid": 100 + r,
+            "rank": str(r),
+            "unrecorded_steps": bare,
+            "window_pauses_ns": [4_000 * MS, 4_000 * MS],
+            "steps": {},
+        }
+        for r in range(len(steady))
+    ]
+    record = {"schema": "nsysx.run/1", "probe": probes, "files": {"cold": "r.cold.sqlite"}}
+    (folder / "r.run.json").write_text(json.dumps(record))
+    return path
+
+
+@pytest.mark.parametrize("before_ms", [[36, 60], [60, 36], [44, 44]])
+def test_who_is_late_in_host_code_in_one_window_only_is_no_straggler(tmp_path: Path, before_ms: list[int]) -> None:
+    """In the steady steps rank 1 is late by 24 ms, which is more than the hosts of healthy processes differ by."""
+    path = in_two_windows(tmp_path, [[ms * MS] * 24 for ms in before_ms], [[36 * MS] * 12, [60 * MS] * 12])
+    rows, finding = ranks(path)
+    always = before_ms[1] > before_ms[0]
+    assert [r["straggler"] for r in rows] == [False, always]
+    assert rows[1]["late_ns"] > 20 * MS and (rows[1]["late_drift_ns"] == rows[1]["late_ns"]) is not always
+    if not always:
+        assert "healthy processes" in finding.detail
+
+
+def test_a_late_rank_of_a_job_that_was_timed_without_the_profiler_is_told_in_that_time(tmp_path: Path) -> None:
+    slow = [[16 * MS] * 24, [38 * MS] * 24]
+    summary = summarize([in_two_windows(tmp_path, slow, slow)])
+    answer, late = summary.answer, summary.rows("ranks")[1]
+    assert summary.unprofiled is not None and summary.unprofiled.source == "in_process"
+    assert late["straggler"] and answer.now_ns == summary.unprofiled.step_ns != answer.recorded_ns
+    assert answer.then_ns == answer.now_ns - late["price_ns"] and answer.real
+    assert answer.picture.title.endswith(", as recorded")
+
+
+@pytest.mark.parametrize(("left", "bare"), [((100, 101), True), ((100,), False), ((101,), False), ((), False)])
+def test_steps_of_a_job_are_bare_where_cupti_left_every_rank(tmp_path: Path, left: tuple[int, ...], bare: bool) -> None:
+    """They wait for each other: a rank whose launches are slower holds the others."""
+    own = [[38 * MS] * 24, [38 * MS] * 24]
+    summary = summarize([in_two_windows(tmp_path, own, own, left=left)])
+    (check,) = [check for check in summary.quality if check.check == "windows"]
+    assert ("stays in the program's CUDA calls" not in check.detail) is bare
+
+
+def test_ranks_of_one_report_replay_the_same_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More work than is replayed, in steps of different lengths on each rank: each would choose a run of its own."""
+    monkeypatch.setattr(window, "_MOST_OPS", 40)
+    own = [[(30 + (i % 5) * (1 + r) + r * (i > 8)) * MS for i in range(24)] for r in range(3)]
+    chosen = []
+    real = together.choose
+
+    def choose(profile: Profile) -> window.Window | window.Withheld:
+        chosen.append(real(profile))
+        return chosen[-1]
+
+    monkeypatch.setattr(together, "choose", choose)
+    rows, _ = ranks(job(tmp_path / "j.sqlite", own))
+    runs = [w.numbers for w in chosen if isinstance(w, window.Window)]
+    assert len(runs) >= 3 and len(set(runs)) == 1 and 4 <= len(runs[0]) <= 8
+    assert all(r["late_ns"] is None or r["replay_error"] < 0.01 for r in rows)

@@ -154,7 +154,9 @@ class TwoWindows(Window):
 def _is_one_of_several() -> bool:
     """Return whether this process works with others."""
     distributed: Any = sys.modules.get("torch.distributed")
-    return bool(distributed and distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1)
+    return bool(
+        distributed and distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1
+    )
 
 
 class WindowsOfRank(TwoWindows):
