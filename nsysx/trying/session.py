@@ -137,8 +137,8 @@ class Session:
     def _base(self) -> None:
         """Bring the baseline up to date. Blocks without a change are the unchanged program, too."""
         steps = [r.step_ns for r in self.unchanged]
-        for tried in self.tried:
-            steps += [statistics.median(off for off, _ in run.block_pairs) for _, run in tried.pairs if tried.blocks]
+        turned = [run.block_pairs for tried in self.tried if tried.blocks for _, run in tried.pairs]
+        steps += [statistics.median(off for off, _ in pairs) for pairs in turned if pairs]
         self.result.baseline = Baseline(
             statistics.median(steps), min(steps), max(steps), len(steps), self.plan.steps, self.plan.warm,
             self.unchanged[-1].record["clock"], _peak(self.unchanged), of_unchanged([r.record for r in self.unchanged]),

@@ -188,6 +188,29 @@ def test_blocks_that_are_too_few_leave_a_change_to_pairs_of_runs() -> None:
     assert result.trials[0].verdict == "same"
 
 
+def test_a_later_run_that_ends_before_its_blocks_is_no_failure_of_the_session() -> None:
+    """A program that came to its end, or a compilation that took the time: what the first run told is kept."""
+    session, order = scripted(lambda _made: 1e6)
+    with_blocks(session, lambda made: 0.98)
+    run = session.runner.run
+
+    def ends(made: Any, plan: Any, limits: Any) -> Run:
+        done = run(made, plan, limits)
+        if order.count("B") > 1:
+            done.record["blocks"] = []  # type: ignore[index]
+        return done
+
+    session.runner.run = ends  # type: ignore[method-assign]
+    session.tried[0].trial.verdict = "cannot_tell"
+    session._scout()
+    session._pair(session.tried[0])
+    session._pair(session.tried[0])
+    session._judge(session.tried[0])
+    trial = session.result.trials[0]
+    assert order == ["A", "B", "B"] and trial.pairs == 30 and trial.within_a_run
+    assert session.result.baseline.runs == 2  # the unchanged run, and the blocks without the change of the first changed one
+
+
 def test_the_interval_of_blocks_holds_the_truth_and_what_disturbs_few_of_them_does_not_widen_it() -> None:
     source, missed, widths = random.Random(3), 0, []
     for _ in range(400):
