@@ -31,13 +31,13 @@ import polars as pl
 
 from nsysx import units
 from nsysx.analyses import copy_sites
+from nsysx.analyses.helpers import columns
 from nsysx.catalogue import Call, Limit, Part
 from nsysx.findings._case import SITE, Case, Fix, Rule, calls_of, ops_of
 from nsysx.findings._needs import PAGEABLE, step_of
 from nsysx.findings._once import Takes, began_in
 from nsysx.frames import lookup
 from nsysx.model import Finding, Row
-from nsysx.reading import schema
 from nsysx.replay.edits import pinned_rate
 from nsysx.replay.engine import Edit, OverlapCopies, RemoveHost, RemoveOps, RemoveWaits
 
@@ -124,13 +124,12 @@ _MUCH_BYTES = 1 << 20
 
 def check(case: Case) -> list[Finding]:
     """Return a finding per place whose copies are exposed, or make the GPU idle, for 1 % of the step or more."""
-    names = {
-        k: pl.col(k).replace_strict(schema.MEMORY_KINDS, default="unknown", return_dtype=pl.String)
-        for k in ("src_kind", "dst_kind")
-    }
     copies = case.timed_ops(
         case.ops["op_kind"] == "memcpy", "op", "call", "name", "src_kind", "dst_kind", "module", "phase"
-    ).with_columns(pl.col("name").alias("direction"), *(e.fill_null("unknown") for e in names.values()))
+    )
+    copies = copies.with_columns(
+        pl.col("name").alias("direction"), columns.memory("src_kind"), columns.memory("dst_kind")
+    )
     copies = case.with_lines(copies)
     waits = case.profile.ledgers.waits
     after = case.upload_waits.join(waits, on="call", how="inner", maintain_order="left").with_columns(
