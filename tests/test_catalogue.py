@@ -50,7 +50,6 @@ def test_no_word_is_quoted_in_more_than_two_files() -> None:
 
 #: Where a kind is that of something else.
 OTHER_KINDS = {
-    "render/live_timeline.py": "of what a lane draws",
     "analyses/helpers/event_pairs.py": "of GPU work",
     "events/python_lines.py": "of a mark of the probe",
 }

@@ -32,12 +32,11 @@ from nsysx.model import Finding
 from nsysx.replay.edits import Graph, RemoveHost
 
 RULE = Rule("NSX100", "second-finding", "Second finding", about=Limit.LAUNCH, whole=True, same_time=("NSX102",))
+REQUIRES = ("steps",)
 
 
 def check(case: Case) -> list[Finding]:
     """Return one finding wherever there are steps."""
-    if case.stepless:
-        return case.no_steps(RULE)
     worth = case.worth(RemoveHost(), Graph())
     return [case.found(RULE, "The second title", "The second detail.", worth=worth, cost_ns=1000, fix="Do the second thing")]
 '''

@@ -6,7 +6,7 @@ from typing import Annotated, TypedDict
 
 import polars as pl
 
-from nsysx.analyses.helpers import allocator_retries
+from nsysx.analyses.helpers import allocator_retries, pauses
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.model import TableSpec
 from nsysx.rows import Of, TableOf, columns_of, names
@@ -49,17 +49,4 @@ def table(profile: Profile) -> pl.DataFrame:
     """Return one row per flush of the whole capture, in order of time; no row when there was none."""
     if not profile.recorded("runtime"):
         raise NotRecorded("no CUDA API call was recorded", "-t cuda")
-    rows = allocator_retries.flushes(profile).sort("start_ns")
-    steps = profile.steps.cpu
-    if profile.steps.source == "capture":
-        steps = steps.head(0)
-    bounds = steps.select(
-        "process", "index", "steady", pl.col("start_ns").alias("_a"), pl.col("end_ns").alias("_b")
-    ).sort("_a")
-    rows = rows.join_asof(bounds, left_on="start_ns", right_on="_a", by="process", check_sortedness=False)
-    inside = pl.col("start_ns") < pl.col("_b")
-    return rows.with_columns(
-        pl.when(inside).then(profile.steps_of_capture()).alias("step"),
-        pl.when(inside).then(pl.col("steady")).alias("steady"),
-        (pl.col("end_ns") - pl.col("start_ns")).alias("duration_ns"),
-    )
+    return pauses.in_steps(profile, allocator_retries.flushes(profile).sort("start_ns"))

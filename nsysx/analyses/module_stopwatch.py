@@ -17,22 +17,8 @@ from typing import Annotated, TypedDict
 import numpy as np
 import polars as pl
 
-from nsysx.analyses.helpers.host_stopwatch import (
-    HIDDEN,
-    LEAST,
-    READ,
-    AfterNs,
-    BeforeNs,
-    BothNs,
-    GpuCalls,
-    HowRead,
-    NoneNs,
-    backlog,
-    gpu_calls,
-    median,
-    readings,
-    total,
-)
+from nsysx.analyses.helpers import host_stopwatch
+from nsysx.analyses.helpers.host_stopwatch import LEAST, GpuCalls, backlog, gpu_calls, median, readings, total
 from nsysx.analyses.helpers.launch_queue import queue_full
 from nsysx.catalogue import Call
 from nsysx.events.layers import PATHLESS
@@ -61,14 +47,14 @@ class ModuleReadingRow(TypedDict):
             "from the start of the range to the end of its work on an idle device, median", "ns", label="on an idle GPU"
         ),
     ]
-    both_ns: BothNs
-    both_from: HowRead
-    before_ns: BeforeNs
-    before_from: HowRead
-    after_ns: AfterNs
-    after_from: HowRead
-    none_ns: NoneNs
-    none_from: HowRead
+    both_ns: host_stopwatch.BothNs
+    both_from: host_stopwatch.HowRead
+    before_ns: host_stopwatch.BeforeNs
+    before_from: host_stopwatch.HowRead
+    after_ns: host_stopwatch.AfterNs
+    after_from: host_stopwatch.HowRead
+    none_ns: host_stopwatch.NoneNs
+    none_from: host_stopwatch.HowRead
     event_idle_ns: Annotated[float, Of("cuda.Event around it on an idle device", "ns", label="cuda.Event, idle GPU")]
     event_queued_ns: Annotated[
         float, Of("cuda.Event around it behind other work: its GPU time", "ns", label="cuda.Event, queued")
@@ -87,8 +73,8 @@ SHOWN = TableSpec(
     intro=(
         "The same for whole modules, forward only: what four ways of timing read, and the GPU time that is the work."
     ),
-    first=(*names("name work_ns range_ns api_ns alone_ns"), *READ, *names("kernels_each calls")),
-    hide=HIDDEN,
+    first=(*names("name work_ns range_ns api_ns alone_ns"), *host_stopwatch.READ, *names("kernels_each calls")),
+    hide=host_stopwatch.HIDDEN,
     depth=1,
 )
 _ROWS = 20
@@ -209,10 +195,7 @@ def _line(profile: Profile, part: list[I64], work: _Work, calls: GpuCalls, back:
         "api_ns": median(work.api[last] - work.api[first]),
         "work_ns": gpu,
         "alone_ns": median(alone),
-        **readings(measured, composed),
-        "event_idle_ns": median(alone),
-        "event_queued_ns": gpu,
-        "benchmark_ns": max(handed, gpu) if handed is not None and gpu is not None else None,
+        **readings(measured, composed, handed=handed, work=gpu, alone=median(alone)),
     }
 
 

@@ -89,16 +89,7 @@ SHOWN = TableSpec(
     tree=True,
 )
 
-_BUSY = (
-    "forward_gpu_ns",
-    "backward_gpu_ns",
-    "self_gpu_ns",
-    "launch_ns",
-    "wait_ns",
-    "sync_ns",
-    "idle_blamed_ns",
-    "calls",
-)
+_BUSY = names("forward_gpu_ns backward_gpu_ns self_gpu_ns launch_ns wait_ns sync_ns idle_blamed_ns calls")
 #: What is summed per module; the grades hold GPU time.
 _SUMS = (*_BUSY[:-1], "kernels", "copy_ns", "queue_ns", *GRADES)
 

@@ -21,24 +21,8 @@ from typing import Annotated, NamedTuple, TypedDict
 import numpy as np
 import polars as pl
 
-from nsysx.analyses.helpers.host_stopwatch import (
-    HIDDEN,
-    LEAST,
-    READ,
-    WAYS,
-    AfterNs,
-    BeforeNs,
-    BothNs,
-    GpuCalls,
-    HowRead,
-    Mask,
-    NoneNs,
-    backlog,
-    gpu_calls,
-    median,
-    readings,
-    total,
-)
+from nsysx.analyses.helpers import host_stopwatch
+from nsysx.analyses.helpers.host_stopwatch import LEAST, GpuCalls, Mask, backlog, gpu_calls, median, readings, total
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.frames import declared
 from nsysx.frames.intervals import I64, Labels
@@ -76,14 +60,14 @@ class ReadingRow(TypedDict):
     sync_return_ns: Annotated[
         float | None, Of("from the end of the work to the return of the synchronize, median; null without one", "ns")
     ]
-    both_ns: BothNs
-    both_from: HowRead
-    before_ns: BeforeNs
-    before_from: HowRead
-    after_ns: AfterNs
-    after_from: HowRead
-    none_ns: NoneNs
-    none_from: HowRead
+    both_ns: host_stopwatch.BothNs
+    both_from: host_stopwatch.HowRead
+    before_ns: host_stopwatch.BeforeNs
+    before_from: host_stopwatch.HowRead
+    after_ns: host_stopwatch.AfterNs
+    after_from: host_stopwatch.HowRead
+    none_ns: host_stopwatch.NoneNs
+    none_from: host_stopwatch.HowRead
     event_idle_ns: Annotated[
         float | None, Of("cuda.Event around it on an idle device; null if unknown", "ns", label="cuda.Event, idle GPU")
     ]
@@ -103,14 +87,14 @@ class Way(NamedTuple):
 
 
 def by_way(row: ReadingRow) -> dict[str, Way]:
-    """Return the readings of a row by their way of timing, see `WAYS`."""
+    """Return the readings of a row by their way of timing, see `host_stopwatch.WAYS`."""
     ways = (
         Way(row["both_ns"], row["both_from"]),
         Way(row["before_ns"], row["before_from"]),
         Way(row["after_ns"], row["after_from"]),
         Way(row["none_ns"], row["none_from"]),
     )
-    return dict(zip(WAYS, ways, strict=True))
+    return dict(zip(host_stopwatch.WAYS, ways, strict=True))
 
 
 COLUMNS = columns_of(ReadingRow)
@@ -125,10 +109,10 @@ SHOWN = TableSpec(
     ),
     first=(
         *names("name kernel_ns api_ns host_ns latency_ns queue_ns"),
-        *READ,
+        *host_stopwatch.READ,
         *names("sync_return_ns calls module custom"),
     ),
-    hide=HIDDEN,
+    hide=host_stopwatch.HIDDEN,
     depth=1,
 )
 _ROWS = 30
@@ -180,26 +164,22 @@ def _line(around: _Around, usual_return: float | None) -> dict[str, object]:
         "after": median(around.whole, has_previous & ~before & after),
         "none": median(host_ns + api_ns, has_previous & ~before),
     }
+    handed = total(host, api)
     composed = {
         "both": total(host, api, latency, kernel, back),
-        "before": total(host, api),
+        "before": handed,
         "after": total(host, api, queue, kernel, back),
-        "none": total(host, api),
+        "none": handed,
     }
-    line: dict[str, object] = {
+    return {
         "host_ns": host,
         "api_ns": api,
         "latency_ns": latency,
         "queue_ns": queue,
         "kernel_ns": kernel,
         "sync_return_ns": sync_return,
+        **readings(measured, composed, handed=handed, work=kernel, alone=total(host, api, latency, kernel)),
     }
-    line |= readings(measured, composed)
-    handed = total(host, api)
-    line["event_idle_ns"] = total(host, api, latency, kernel)
-    line["event_queued_ns"] = kernel
-    line["benchmark_ns"] = max(handed, kernel) if handed is not None and kernel is not None else None
-    return line
 
 
 def table(profile: Profile) -> pl.DataFrame:

@@ -49,10 +49,6 @@ TABLES = (
 )
 
 
-def _rows(before: Side, after: Side, noise: Side | None, part: str, step: float, drift: float) -> list[Difference]:
-    return differences.table(before, after, noise, part, step_ns=step, drift=drift)
-
-
 def _attributed(side: Side) -> float:
     """Return the share of compute time that modules account for, the lowest of all captures."""
     shares = []
@@ -66,18 +62,18 @@ def _attributed(side: Side) -> float:
 
 def _compute(before: Side, after: Side, noise: Side | None, step: float) -> tuple[str, list[tuple[str, Difference]]]:
     """Return what compute time is split by, and its rows: by module if they account for most of it, else by family."""
-    gpu = statistics.GPU_DRIFT
-    if min(_attributed(before), _attributed(after)) >= _ATTRIBUTED:
-        return "module", [("module", r) for r in _rows(before, after, noise, "module_compute", step, gpu)]
-    return "family", [("family", r) for r in _rows(before, after, noise, "family_compute", step, gpu)]
+    by_module = min(_attributed(before), _attributed(after)) >= _ATTRIBUTED
+    split = "module" if by_module else "family"
+    rows = differences.table(before, after, noise, f"{split}_compute", step_ns=step, drift=statistics.GPU_DRIFT)
+    return split, [(split, r) for r in rows]
 
 
 def _parts(before: Side, after: Side, noise: Side | None, step: float, total: int) -> tuple[str, tuple[Part, ...]]:
     """Return the parts of the difference: compute by module or family, communication, copies, memsets, idle by cause."""
     split, ranked = _compute(before, after, noise, step)
-    ledger = _rows(before, after, noise, "ledger", step, statistics.GPU_DRIFT)
+    ledger = differences.table(before, after, noise, "ledger", step_ns=step, drift=statistics.GPU_DRIFT)
     ranked += [("ledger", r) for r in ledger if r.name in (Activity.COMM, Activity.COPY, Activity.MEMSET)]
-    idle = _rows(before, after, noise, "idle", step, PROCESS_DRIFT)
+    idle = differences.table(before, after, noise, "idle", step_ns=step, drift=PROCESS_DRIFT)
     ranked += [("idle", r) for r in idle]
     ranked = [(kind, r) for kind, r in ranked if r.before_ns or r.after_ns]
     ranked.sort(key=lambda e: -abs(e[1].difference_ns))
@@ -200,7 +196,7 @@ def compare(before: Side, after: Side, noise: Side | None = None, *, margin: flo
     sides, folded = as_fine(sides)
     before, after = sides[:2]
     noise = sides[2] if noise is not None else None
-    gpu = _rows(before, after, noise, "step", 1.0, 0.0)
+    gpu = differences.table(before, after, noise, "step", step_ns=1.0, drift=0.0)
     step = next(r for r in gpu if r.name == "gpu")
     old, new = round(step.before_ns), round(step.after_ns)
     verdict, half, drift, work, by_work = _judged(before, after, noise, old, new, margin)

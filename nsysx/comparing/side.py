@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -224,17 +224,7 @@ def as_fine(sides: Sequence[Side]) -> tuple[list[Side], list[str]]:
             path = parent[path]
         return path
 
-    result = []
-    for s in sides:
-        captures = []
-        for c in s.captures:
-            parts = dict(c.parts)
-            for part in ("module", "module_compute"):
-                if part in parts:
-                    parts[part] = _merged({k: up(k) for k in parts[part]}, parts[part])
-            captures.append(replace(c, parts=parts))
-        result.append(Side(s.name, tuple(captures), s.notes))
-    return result, sorted(folded)
+    return [_with_modules(s, up) for s in sides], sorted(folded)
 
 
 def renamed(chosen: Side, other: Side) -> tuple[Side, dict[str, str]]:
@@ -242,24 +232,29 @@ def renamed(chosen: Side, other: Side) -> tuple[Side, dict[str, str]]:
     have = names.modules_of([dict(c.series("module") or c.series("module_compute")) for c in chosen.captures])
     want = names.modules_of([dict(c.series("module") or c.series("module_compute")) for c in other.captures])
     new = names.align(have, want)
+    changed = {to: old for old, to in new.items() if old != to and names.plain(old) != names.plain(to)}
+    return _with_modules(chosen, lambda path: new.get(path, path) if path else path), changed
+
+
+def _with_modules(chosen: Side, called: Callable[[str | None], str | None]) -> Side:
+    """Return a side with its modules under other names."""
     captures = []
     for c in chosen.captures:
-        parts = dict(c.parts)
-        for part in ("module", "module_compute"):
-            if part in parts:
-                parts[part] = _merged({k: new.get(k or "", k) if k else k for k in parts[part]}, parts[part])
-        captures.append(replace(c, parts=parts))
-    changed = {to: old for old, to in new.items() if old != to and names.plain(old) != names.plain(to)}
-    return Side(chosen.name, tuple(captures), chosen.notes), changed
+        modules_in = {part: _merged(called, c.parts[part]) for part in ("module", "module_compute") if part in c.parts}
+        captures.append(replace(c, parts={**c.parts, **modules_in}))
+    return replace(chosen, captures=tuple(captures))
 
 
-def _merged(to: Mapping[str | None, str | None], series: Mapping[str | None, Series]) -> dict[str | None, Series]:
+def _merged(
+    called: Callable[[str | None], str | None], series: Mapping[str | None, Series]
+) -> dict[str | None, Series]:
     """Return series under their new names; series that get the same name are added."""
     merged: dict[str | None, Series] = {}
     for key, s in series.items():
-        if (old := merged.get(to[key])) is None:
-            merged[to[key]] = s
+        to = called(key)
+        if (old := merged.get(to)) is None:
+            merged[to] = s
         else:
             count = None if old.count is None or s.count is None else old.count + s.count
-            merged[to[key]] = Series(old.ns + s.ns, count, s.steps, old.cls)
+            merged[to] = Series(old.ns + s.ns, count, s.steps, old.cls)
     return merged

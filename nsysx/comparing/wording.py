@@ -32,20 +32,16 @@ def _amount(ns: float) -> str:
     return f"{_number(ns, scale)} {unit}"
 
 
-def _percent(value: float, digits: int = 1) -> str:
-    return f"{value:.{digits}f}"
-
-
 def _share(difference: float, before: float, low: int | None, high: int | None) -> str:
     """Return "25.7 %, 25.3 to 26.1": the difference and its interval in percent of before, positive in its direction."""
     if not before:
         return "-"
     sign = 1 if difference > 0 else -1
-    text = f"{_percent(100 * sign * difference / before)} %"
+    text = f"{100 * sign * difference / before:.1f} %"
     if low is None or high is None:
         return text
     ends = sorted((100 * sign * low / before, 100 * sign * high / before))
-    return f"{text}, {_percent(ends[0])} to {_percent(ends[1])}"
+    return f"{text}, {ends[0]:.1f} to {ends[1]:.1f}"
 
 
 def _idle_together(parts: Sequence[Part], total: int) -> list[Part]:
@@ -86,10 +82,9 @@ def sentence(answer: Comparison, work: Difference | None, *, single: bool) -> st
     """
     before, after, low, high = answer.before_ns, answer.after_ns, answer.low_ns, answer.high_ns
     difference = after - before
-    scale, unit = _unit(difference)
     way = "slower" if difference > 0 else "faster"
     each = "" if answer.whole else " a step"
-    amount = f"{_number(difference, scale)} {unit}{each} {way}"
+    amount = f"{_amount(difference)}{each} {way}"
     share = _share(difference, before, low, high)
     only = " The interval covers only steps: one capture a side." if single else ""
     if work is not None and answer.verdict in ("faster", "slower"):
@@ -120,25 +115,22 @@ def sentence(answer: Comparison, work: Difference | None, *, single: bool) -> st
 def _by_work(answer: Comparison, work: Difference) -> str:
     """Return the answer if GPU work decides."""
     difference = round(work.difference_ns)
-    scale, unit = _unit(difference)
     low, high = (None if v is None else round(v) for v in (work.low_ns, work.high_ns))
     share = _share(difference, round(work.before_ns), low, high)
     parts = [p for p in answer.parts if p.kind != "idle" or p.name in GPU_CAUSES]
     because = _because([p for p in parts if p.name != Activity.COMM and p.kind != "rest"], difference)
     step = answer.after_ns - answer.before_ns
-    s_scale, s_unit = _unit(step)
     whole = (
-        f"the whole step is {_number(step, s_scale)} {s_unit} {'slower' if step > 0 else 'faster'}, "
+        f"the whole step is {_amount(step)} {'slower' if step > 0 else 'faster'}, "
         "but less surely so, because of the host's noise"
     )
     way = "slower" if difference > 0 else "faster"
-    return f"{_number(difference, scale)} {unit} a step {way} in GPU work, which limits it ({share}){because}; {whole}."
+    return f"{_amount(difference)} a step {way} in GPU work, which limits it ({share}){because}; {whole}."
 
 
 def real_words(before: int, after: int, low: int, high: int, verdict: str) -> str:
     """Return a sentence on the steps without the profiler."""
     difference = after - before
-    scale, unit = _unit(difference)
     steps = f"{units.duration(before)} before, {units.duration(after)} after"
     if verdict == "same":
         return f"Without the profiler they are the same: {steps}."
@@ -147,4 +139,4 @@ def real_words(before: int, after: int, low: int, high: int, verdict: str) -> st
     way = "slower" if difference > 0 else "faster"
     doubt = ", which is not sure" if verdict == "cannot_tell" else ""
     share = _share(difference, before, low, high)
-    return f"Without the profiler: {_number(difference, scale)} {unit} a step {way} ({share}){doubt}; {steps}."
+    return f"Without the profiler: {_amount(difference)} a step {way} ({share}){doubt}; {steps}."

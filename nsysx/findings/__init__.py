@@ -1,6 +1,7 @@
 """Findings: one file per rule, collected by walking the package. Each has RULE, ``check``, and a manual as its docstring.
 
-``check(case)`` returns a list of Finding: one or more "found", else one "clear" or "cannot_tell". What a change is worth
+``check(case)`` returns a list of Finding: one or more "found", else one "clear" or "cannot_tell". It is asked where the capture holds
+what the rule's REQUIRES names, if it has one: tables by their keys, "steps", or "gpu" (GPU work in them). What a change is worth
 comes from the replay wherever there is one; the length of a wait proves nothing. The time of the steps is given to findings once
 (``_once``): what they cost can be added (``own_ns_per_step``), what they save cannot (``overlaps``).
 """
@@ -80,9 +81,21 @@ def _given(case: Case, ranked: list[Finding]) -> tuple[Finding, ...]:
 def _said(rule: ModuleType, case: Case) -> list[Finding]:
     """Return the findings of a rule; where the report lacks what it needs, one "cannot tell" with the reason."""
     try:
-        return list(rule.check(case))
+        return _lacking(rule, case) or list(rule.check(case))
     except NotRecorded as answer:
         return case.cannot_tell(rule.RULE, answer.reason)
+
+
+def _lacking(rule: ModuleType, case: Case) -> list[Finding]:
+    """Return one "cannot tell" for the first of what a rule requires that the capture does not hold, none where it holds all."""
+    for required in getattr(rule, "REQUIRES", ()):
+        if required == "steps" and case.stepless:
+            return case.no_steps(rule.RULE)
+        if required == "gpu" and case.device is None:
+            return case.cannot_tell(rule.RULE, case.missing("gpu_ledger") or "the steady steps hold no GPU work")
+        if required not in ("steps", "gpu") and (reason := case.missing(required)):
+            return case.cannot_tell(rule.RULE, reason)
+    return []
 
 
 def of_experiment(verdict: Verdict, findings: Sequence[Finding]) -> Verdict:

@@ -100,10 +100,20 @@ def _no_memory_call(case: Case) -> tuple[State, str]:
     return _inside(case, case.profile.once(_memory_calls), "allocation or free", "allocations and frees")
 
 
+def steady_steps(profile: Profile) -> pl.DataFrame:
+    """Return the steady steps of the shown process, as they began."""
+    steps = profile.steps.cpu
+    return steps.filter((steps["process"] == profile.process) & steps["steady"]).sort("start_ns")
+
+
+def step_of(profile: Profile, called: pl.Series) -> I64:
+    """Return the steady step in which each of these times lies: 1 is the first, 0 before it."""
+    return np.searchsorted(steady_steps(profile)["start_ns"].to_numpy(), called.to_numpy(), side="right")
+
+
 def _launches_of_steps(profile: Profile) -> I64:
     """Return how many launches each steady step makes, of those that make any."""
-    steps = profile.steps.cpu
-    windows = steps.filter((steps["process"] == profile.process) & steps["steady"]).sort("start_ns")
+    windows = steady_steps(profile)
     starts, ends = windows["start_ns"].to_numpy(), windows["end_ns"].to_numpy()
     launch_ns = np.sort(_of_kinds(profile, Call.LAUNCHES, "start_ns")["start_ns"].to_numpy(), kind="stable")
     counts = np.searchsorted(launch_ns, ends) - np.searchsorted(launch_ns, starts)
@@ -135,15 +145,14 @@ def _unlike_steps(profile: Profile) -> tuple[int, int] | None:
 
     None where fewer than two steps have launches whose grids are recorded.
     """
-    ops, steps = profile.steady_ops, profile.steps.cpu
+    ops, steps = profile.steady_ops, steady_steps(profile).height
     launched = ops.select("name", "grid", "call").filter(ops["grid"].is_not_null() & ops["call"].is_not_null())
-    begin = steps.filter((steps["process"] == profile.process) & steps["steady"])["start_ns"].sort().to_numpy()
-    if not launched.height or len(begin) < 2:
+    if not launched.height or steps < 2:
         return None
-    launch_ns = profile.attributed.api_calls["start_ns"].gather(launched["call"]).to_numpy()
-    kinds = launched.select("name", "grid", step=np.searchsorted(begin, launch_ns, side="right")).unique()
+    launch_ns = profile.attributed.api_calls["start_ns"].gather(launched["call"])
+    kinds = launched.select("name", "grid", step=step_of(profile, launch_ns)).unique()
     often = kinds.select(pl.len().over("name", "grid")).to_series()
-    return kinds.filter(2 * often < len(begin))["step"].n_unique(), len(begin)
+    return kinds.filter(2 * often < steps)["step"].n_unique(), steps
 
 
 def _same_shapes(case: Case) -> tuple[State, str]:

@@ -38,6 +38,7 @@ from nsysx.model import Finding, Row
 from nsysx.replay.engine import RemoveWaits
 
 RULE = Rule("NSX101", "hidden-sync", "Hidden host synchronization", cause=(Part.SYNC,), about=Limit.SYNC)
+REQUIRES = ("waits",)
 _KEEP = Fix(
     "Keep the value on the GPU, or ask for it rarely: nsysx explain NSX101",
     "running += loss.detach()  # .item() once in 100 steps",
@@ -84,8 +85,6 @@ _FOR = {
 
 def check(case: Case) -> list[Finding]:
     """Return a finding per place that waits, or leaves the GPU idle, for 0.1 % of the step or more in half of the steps."""
-    if missing := case.missing("waits"):
-        return case.cannot_tell(RULE, missing)
     calls, places = case.profile.once(waiting.waits)
     findings: list[Finding] = []
     unknown: list[Row] = []

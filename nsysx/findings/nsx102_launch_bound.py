@@ -52,6 +52,7 @@ RULE = Rule(
     whole=True,
     direct=1,
 )
+REQUIRES = ("steps", "gpu", "launches")
 _FOUND = 0.05
 _COMPILE = 'model = torch.compile(model, mode="reduce-overhead")'
 _FUSE, _FUSE_ALL_SHAPES = "model = torch.compile(model)", "model = torch.compile(model, dynamic=True)"
@@ -101,12 +102,6 @@ def _blockers(case: Case) -> list[Row]:
 
 def check(case: Case) -> list[Finding]:
     """Return one finding where the GPU idles for launches and host code for 5 % of the step or more."""
-    if case.stepless:
-        return case.no_steps(RULE)
-    if case.device is None:
-        return case.cannot_tell(RULE, case.missing("gpu_ledger") or "the steady steps hold no GPU work")
-    if missing := case.missing("launches"):
-        return case.cannot_tell(RULE, missing)
     cost = case.lost_to(Limit.LAUNCH)
     if not case.notable(cost, _FOUND):
         share = case.share(cost)

@@ -36,6 +36,7 @@ from nsysx.findings._case import NO_SAVING, Case, Rule
 from nsysx.model import Finding
 
 RULE = Rule("NSX103", "first-call", "First-call cost in the measurement", cost_as_recorded=True, about=Limit.WARMUP)
+REQUIRES = ("first_calls",)
 #: Least share of the window, or of a step, that is reported.
 _IN_WINDOW = 0.02
 
@@ -53,8 +54,6 @@ def _clock(case: Case) -> tuple[int, int] | None:
 
 def check(case: Case) -> list[Finding]:
     """Return a finding where one-time costs take 2 % of the steady steps or more, or of the whole capture if that is shown."""
-    if missing := case.missing("first_calls"):
-        return case.cannot_tell(RULE, missing)
     rows = case.of(first_calls.ROWS)
     costs = one_time_cost.costs(case.profile).filter(pl.col("one_time_ns") > 0)
     bill = sum(r["one_time_ns"] or 0 for r in rows)

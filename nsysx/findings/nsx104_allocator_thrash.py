@@ -32,6 +32,7 @@ from nsysx.analyses.helpers import allocator_retries
 from nsysx.catalogue import Call, Limit, Part
 from nsysx.events.thread_roles import LOADER, PIN
 from nsysx.findings._case import Case, Fix, Rule, calls_of
+from nsysx.findings._needs import step_of
 from nsysx.model import Finding
 from nsysx.replay.engine import RemoveCalls
 
@@ -44,25 +45,15 @@ RULE = Rule(
     picture="flushes",
     direct=3,
 )
+REQUIRES = ("allocator", "steps")
 _SEGMENTS = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True python train.py"
 
 #: Where calls are made that belong to no module, by what their thread is for.
 _THREADS = {PIN: "on the loader's pin thread", LOADER: "on a loader's worker thread"}
 
 
-def _in_steps(case: Case, calls: pl.DataFrame) -> int:
-    """Return in how many steady steps these calls begin."""
-    steps = case.profile.steps.cpu
-    begin = steps.filter((steps["process"] == case.process) & steps["steady"])["start_ns"].sort().to_numpy()
-    return len(np.unique(np.searchsorted(begin, calls["start_ns"].to_numpy(), side="right")))
-
-
 def check(case: Case) -> list[Finding]:
     """Return one finding where allocation and free calls take 1 % of the steady step or save as much."""
-    if missing := case.missing("allocator"):
-        return case.cannot_tell(RULE, missing)
-    if case.stepless:
-        return case.no_steps(RULE)
     if case.profile.steps.whole:
         return case.cannot_tell(
             RULE, "the window holds the first steps, which always allocate", "nsysx report without --steps all"
@@ -99,7 +90,7 @@ def check(case: Case) -> list[Finding]:
     fix = Fix(advice[:1].upper() + advice[1:])
     if advice in (allocator.FLUSHED, allocator.NEW_SIZES):
         fix = fix._replace(paste=_SEGMENTS, condition="No torch.cuda.empty_cache() in the loop.")
-    seen = _in_steps(case, calls)
+    seen = len(np.unique(step_of(case.profile, calls["start_ns"])))
     title = f"Memory calls take {units.duration(taken)} of CPU time in each step"
     if 2 * seen < case.steps:
         whole = units.duration(int(calls["ns"].sum()))

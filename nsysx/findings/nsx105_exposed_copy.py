@@ -31,17 +31,18 @@ import polars as pl
 
 from nsysx import units
 from nsysx.analyses import copy_sites
+from nsysx.analyses.helpers import columns
 from nsysx.catalogue import Call, Limit, Part
 from nsysx.findings._case import SITE, Case, Fix, Rule, calls_of, ops_of
-from nsysx.findings._needs import PAGEABLE
+from nsysx.findings._needs import PAGEABLE, step_of
 from nsysx.findings._once import Takes, began_in
 from nsysx.frames import lookup
 from nsysx.model import Finding, Row
-from nsysx.reading import schema
 from nsysx.replay.edits import pinned_rate
 from nsysx.replay.engine import Edit, OverlapCopies, RemoveHost, RemoveOps, RemoveWaits
 
 RULE = Rule("NSX105", "exposed-copy", "Pageable or unoverlapped copies", cause=(Part.COPY,), about=Limit.COPY)
+REQUIRES = ("copy_sites",)
 _ON_A_STREAM = (
     "with torch.cuda.stream(copy_stream):\n"
     '    upcoming = batch.to("cuda", non_blocking=True)\n'
@@ -123,15 +124,12 @@ _MUCH_BYTES = 1 << 20
 
 def check(case: Case) -> list[Finding]:
     """Return a finding per place whose copies are exposed, or make the GPU idle, for 1 % of the step or more."""
-    if missing := case.missing("copy_sites"):
-        return case.cannot_tell(RULE, missing)
-    names = {
-        k: pl.col(k).replace_strict(schema.MEMORY_KINDS, default="unknown", return_dtype=pl.String)
-        for k in ("src_kind", "dst_kind")
-    }
     copies = case.timed_ops(
         case.ops["op_kind"] == "memcpy", "op", "call", "name", "src_kind", "dst_kind", "module", "phase"
-    ).with_columns(pl.col("name").alias("direction"), *(e.fill_null("unknown") for e in names.values()))
+    )
+    copies = copies.with_columns(
+        pl.col("name").alias("direction"), columns.memory("src_kind"), columns.memory("dst_kind")
+    )
     copies = case.with_lines(copies)
     waits = case.profile.ledgers.waits
     after = case.upload_waits.join(waits, on="call", how="inner", maintain_order="left").with_columns(
@@ -200,14 +198,6 @@ def _beside(case: Case, copies: pl.DataFrame, *, made: bool) -> frozenset[int]:
     return frozenset([*(calls + 1).tolist(), *(calls[sync] + 2).tolist()])
 
 
-def _in_steps(case: Case, copies: pl.DataFrame) -> int:
-    """Return in how many steady steps these copies are made."""
-    steps = case.profile.steps.cpu
-    start = steps.filter((steps["process"] == case.process) & steps["steady"])["start_ns"].sort().to_numpy()
-    call_ns = case.calls.filter(case.calls["call"].is_in(copies["call"].drop_nulls().implode()))["start_ns"].to_numpy()
-    return len(np.unique(np.searchsorted(start, call_ns, side="right")))
-
-
 def _out_of_pinned(case: Case, row: Row) -> Fix:
     """Return how to hide copies to pinned memory: by what still exposes them."""
     fix = {"sync_after": _READ_LATER, "nothing_beside": _OUT_BESIDE}.get(row["obstacle"], _OUT_ON_A_STREAM)
@@ -223,7 +213,8 @@ def _fix(case: Case, row: Row, copies: pl.DataFrame) -> Fix:
             return _out_of_pinned(case, row)
         if not program.torch:
             return Fix("Copy to pinned memory (cudaHostAlloc) on a separate stream, and read the result later")
-        each_step = 2 * _in_steps(case, copies) >= case.steps
+        made = case.calls["start_ns"].filter(case.calls["call"].is_in(copies["call"].drop_nulls().implode()))
+        each_step = 2 * len(np.unique(step_of(case.profile, made))) >= case.steps
         if each_step and not case.stepless and row["bytes"] >= _MUCH_BYTES * case.steps:
             size = units.size(row["bytes"] / case.steps)
             return Fix(

@@ -21,11 +21,12 @@ from __future__ import annotations
 
 from nsysx import units
 from nsysx.analyses import data_loader, loader_lines
+from nsysx.analyses.loader_lines import LoaderLineRow
 from nsysx.catalogue import Limit, Part
 from nsysx.events import stacks
 from nsysx.findings._case import Case, Fix, Rule
 from nsysx.findings._needs import LOADER
-from nsysx.model import Finding, Row
+from nsysx.model import Finding
 from nsysx.replay.engine import FreeLoader
 
 RULE = Rule(
@@ -46,23 +47,11 @@ _WORKERS = Fix(
 )
 
 
-def _busiest_line(case: Case) -> str:
-    """Return a sentence on the line that takes most of the loader's time, "" where its stacks were not sampled."""
-    busy = [r for r in case.of(loader_lines.ROWS) if r["share"] is not None]
-    if not busy:
-        return ""
-    row = max(busy, key=lambda r: r["time_ns"])
+def _busiest_line(row: LoaderLineRow) -> str:
+    """Return a sentence on the line that takes most of the loader's time."""
     inside = f", in {row['framework']}" if row["framework"] else ""
     line_text = stacks.spoken(row["file"], row["line"], row["function"])
     return f" The loader spends {units.share(row['share'], 1)} of its time at {line_text}{inside} ({row['samples']} samples)."
-
-
-def _place(case: Case) -> Row:
-    """Return the loader, and the line that takes most of its time where its stacks were sampled."""
-    sampled = [r for r in case.of(loader_lines.ROWS) if r["share"] is not None]
-    busy = max(sampled, key=lambda r: r["time_ns"], default=None)
-    loader = {"module": "DataLoader"} if case.program.loader else {}
-    return {**loader, "phase": "data", "file": busy and busy["file"], "line": busy and busy["line"]}
 
 
 def check(case: Case) -> list[Finding]:
@@ -96,9 +85,14 @@ def check(case: Case) -> list[Finding]:
     api = round(sum(r["api_ns"] for r in rows) / len(rows))
     if api > 0.1 * wait:
         detail += f" CUDA calls (copies and pinning) take {units.duration(api)} of the wait."
-    detail += _busiest_line(case)
+    sampled = [r for r in case.of(loader_lines.ROWS) if r["share"] is not None]
+    busiest = max(sampled, key=lambda r: r["time_ns"], default=None)
+    detail += _busiest_line(busiest) if busiest else ""
     fix = Fix("Prepare the next batch while the GPU works on this one: in another thread, process or stream")
     if case.program.loader:
         fix = _WORKERS
     title = f"The GPU waits {units.duration(idle)} {case.per} for data"
-    return [case.found(RULE, title, detail, worth=worth, cost_ns=idle, where=_place(case), fix=fix)]
+    where: dict[str, object] = {"module": "DataLoader" if case.program.loader else None, "phase": "data"}
+    if busiest:
+        where |= {"file": busiest["file"], "line": busiest["line"]}
+    return [case.found(RULE, title, detail, worth=worth, cost_ns=idle, where=where, fix=fix)]

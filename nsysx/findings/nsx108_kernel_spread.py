@@ -31,6 +31,7 @@ from nsysx.findings._case import NO_SAVING, Case, Rule
 from nsysx.model import Finding
 
 RULE = Rule("NSX108", "kernel-spread", "Cold-cache or clock spread", about="timing", picture="readings")
+REQUIRES = ("kernel_spread",)
 _CAUSES = {
     "cold_l2": (
         "a cold L2 cache",
@@ -66,8 +67,6 @@ def _finding(case: Case, cause: str, rows: Sequence[kernel_spread.SpreadRow]) ->
 
 def check(case: Case) -> list[Finding]:
     """Return a finding per cause that a rank test supports, where the spread sums to 1 % of the kernel time."""
-    if missing := case.missing("kernel_spread"):
-        return case.cannot_tell(RULE, missing)
     rows = case.of(kernel_spread.ROWS)
     # Without steps this is a benchmark: the kernels it times may be a small share of what runs.
     least = 0 if case.stepless else _SHARE * sum(r["total_ns"] for r in rows)

@@ -45,6 +45,7 @@ Shares = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 
 RULE = Rule("NSX109", "slow-steps", "Slow steps", cost_as_recorded=True, about="slow steps", direct=3)
+REQUIRES = ("gpu",)
 _SLOWER, _LEAST_STEPS = 0.2, 4
 #: Shares of the difference: a cause is mentioned from the first on, and named in the title from the second on.
 _NAMED, _MOSTLY = 0.1, 0.5
@@ -231,8 +232,6 @@ def _every(case: Case, ns: I64, late: int) -> str:
 def check(case: Case) -> list[Finding]:
     """Return one finding where steady steps are 20 % longer than the median, beyond the usual spread."""
     steps = case.profile.steps
-    if case.device is None:
-        return case.cannot_tell(RULE, case.missing("gpu_ledger") or "the steady steps hold no GPU work")
     if steps.whole or steps.steady is None:
         return case.no_steps(RULE)
     first, last = steps.steady

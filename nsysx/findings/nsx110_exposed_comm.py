@@ -41,6 +41,7 @@ from nsysx.replay.edits import slowed_by_communication
 from nsysx.replay.engine import RemoveExposedComm
 
 RULE = Rule("NSX110", "exposed-comm", "Exposed communication", cause=(Part.COMM,), about=Limit.COMM)
+REQUIRES = ("gpu",)
 
 #: The name, in the evidence, of the part of the cost that is communication alone.
 _EXPOSED = "communication alone"
@@ -88,8 +89,6 @@ def _advice(case: Case, kernels: pl.DataFrame) -> str:
 
 def check(case: Case) -> list[Finding]:
     """Return one finding where communication alone runs for 1 % of the step or more."""
-    if case.device is None:
-        return case.cannot_tell(RULE, case.missing("gpu_ledger") or "the steady steps hold no GPU work")
     row = next(r for r in case.of(gpu_ledger.ROWS) if (r["process"], r["device"]) == (case.process, case.device))
     recorded, hidden = case.per_step(row["comm_ns"]), case.per_step(row["hidden_comm_ns"])
     # Tracing holds ranks up, and their peers wait for them in here: what is told is of the step that the verdict speaks of.

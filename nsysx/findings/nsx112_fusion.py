@@ -45,6 +45,7 @@ from nsysx.reading.schema import BLOCK, GRID
 from nsysx.replay.engine import RemoveOps
 
 RULE = Rule("NSX112", "fusion", "Fusion candidates", cause=(Part.WORK,), about=Limit.GPU, whole=True, direct=1)
+REQUIRES = ("steps", "kernels")
 _COMPILE = Fix(
     "Fuse them with torch.compile(model)",
     "model = torch.compile(model)",
@@ -146,10 +147,6 @@ def fusible_ns(case: Case) -> int:
 
 def check(case: Case) -> list[Finding]:
     """Return one finding where fusing all chains may save 10 % of the step or more."""
-    if case.stepless:
-        return case.no_steps(RULE)
-    if missing := case.missing("kernels"):
-        return case.cannot_tell(RULE, missing)
     if case.program.compiled:
         return case.clear(RULE, "the program is already compiled")
     if case.ops.height and not _in_module(case.ops).any():

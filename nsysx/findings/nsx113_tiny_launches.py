@@ -44,6 +44,7 @@ RULE = Rule(
     cause=(Part.HOST, Part.LAUNCH, Part.SYNC),
     about=Limit.LAUNCH,
 )
+REQUIRES = ("steps", "kernels")
 _FUSED = Fix(
     "Use fused=True for the optimizer: all parameters in a few kernels",
     condition="The parameters must be floating-point tensors on the GPU.",
@@ -61,10 +62,6 @@ def _part(frame: pl.DataFrame) -> pl.DataFrame:
 
 def check(case: Case) -> list[Finding]:
     """Return a finding per part of the model whose tiny launches let the GPU idle for 1 % of the step or more."""
-    if case.stepless:
-        return case.no_steps(RULE)
-    if missing := case.missing("kernels"):
-        return case.cannot_tell(RULE, missing)
     launched = (case.ops["op_kind"] == "kernel") & case.ops["call"].is_not_null()
     kernels = case.timed_ops(launched, "call", "module", "phase")
     if not kernels.height:

@@ -34,6 +34,7 @@ from nsysx.events.nvtx_ranges import Flags
 from nsysx.events.os_calls import os_idle
 from nsysx.findings import _pauses
 from nsysx.findings._case import SITE, Case, Fix, Rule
+from nsysx.findings._needs import steady_steps, step_of
 from nsysx.findings._once import Takes
 from nsysx.findings.nsx109_slow_steps import MANY_TIMES, SAVED_BYTES
 from nsysx.frames import lookup
@@ -47,6 +48,7 @@ RULE = Rule(
     cause=(Part.HOST, Part.LAUNCH, Part.SYNC),
     about=Limit.LAUNCH,
 )
+REQUIRES = ("steps", "gpu", "launches")
 #: The parts of the verdict that are the host's own, without any wait.
 _ALONE = (Part.HOST, Part.LAUNCH)
 _STALL_NS, _TIMES = 100_000, 10
@@ -96,8 +98,6 @@ def _of_a_checkpoint(case: Case, gaps: pl.DataFrame) -> Flags:
 
     Such steps copy from 1 MB on and ten times what the usual step does. The program gathers before the first copy and writes after.
     """
-    steps = case.profile.steps.cpu
-    begin = steps.filter((steps["process"] == case.process) & steps["steady"])["start_ns"].sort().to_numpy()
     ops = case.ops.select("op", "call", "op_kind", "name", "bytes", "end_ns", "device")
     if case.device is None:
         return np.zeros(gaps.height, np.bool_)
@@ -105,11 +105,10 @@ def _of_a_checkpoint(case: Case, gaps: pl.DataFrame) -> Flags:
     out = (ops["op_kind"] == "memcpy") & (ops["name"] == "DtoH")
     calls = case.profile.attributed.api_calls["start_ns"]
     copies = ops.select("op", "call", "bytes").filter(out.fill_null(False))
-    called_ns = calls.gather(copies["call"].fill_null(0)).to_numpy()  # of the step in which it is launched
-    step = np.searchsorted(begin, called_ns, side="right")
-    moved = np.zeros(len(begin) + 1, np.int64)
+    step = step_of(case.profile, calls.gather(copies["call"].fill_null(0)))  # the one in which it is launched
+    moved = np.zeros(steady_steps(case.profile).height + 1, np.int64)
     np.add.at(moved, step, copies["bytes"].fill_null(0).to_numpy())
-    saves = moved >= max(SAVED_BYTES, MANY_TIMES * float(np.median(moved[1:])) if len(begin) else 0)
+    saves = moved >= max(SAVED_BYTES, MANY_TIMES * float(np.median(moved[1:])) if len(moved) > 1 else 0)
     saved = copies.filter(pl.Series(saves[step], dtype=pl.Boolean))
     if not saved.height:
         return np.zeros(gaps.height, np.bool_)
@@ -245,12 +244,6 @@ def _placed(case: Case) -> pl.DataFrame:
 
 def check(case: Case) -> list[Finding]:
     """Return a finding per place before which these stalls sum to 1 % of the step or more."""
-    if case.stepless:
-        return case.no_steps(RULE)
-    if case.device is None:
-        return case.cannot_tell(RULE, case.missing("gpu_ledger") or "the steady steps hold no GPU work")
-    if missing := case.missing("launches"):
-        return case.cannot_tell(RULE, missing)
     stalls = _placed(case)
     rows = stalls.group_by(*SITE).agg(
         pl.len().alias("stalls"),

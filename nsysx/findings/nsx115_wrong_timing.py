@@ -39,6 +39,7 @@ from nsysx.rows import TableOf
 RULE = Rule(
     "NSX115", "wrong-timing", "Wrong timing method in the script", about="timing", picture="readings", reading=True
 )
+REQUIRES = ("stopwatch",)
 _FIX = Fix(
     "torch.utils.benchmark.Timer, or synchronize before and after, warm up, and take a median",
     'from torch.utils.benchmark import Timer\nprint(Timer("op(x)", globals=globals()).blocked_autorange())',
@@ -88,8 +89,6 @@ def _misreading(case: Case, row: stopwatch.ReadingRow, kernel_ns: float) -> dict
 
 def check(case: Case) -> list[Finding]:
     """Return a finding per kernel around which the program's synchronize calls make a clock misread it by a factor of 1.5."""
-    if missing := case.missing("stopwatch"):
-        return case.cannot_tell(RULE, missing)
     fences = case.profile.calls["name"].is_in(["cudaDeviceSynchronize", "cuCtxSynchronize"])
     if fences.sum() < _LEAST:
         return case.clear(RULE, "the program does not synchronize around single operations")

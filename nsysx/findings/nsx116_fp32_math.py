@@ -39,6 +39,7 @@ from nsysx.model import Finding
 from nsysx.replay.engine import ScaleOps
 
 RULE = Rule("NSX116", "fp32-math", "FP32 products beside idle tensor cores", cause=(Part.WORK,), about=Limit.GPU)
+REQUIRES = ("kernels",)
 _TF32 = Fix(
     "torch.set_float32_matmul_precision('high') for TF32, or torch.autocast('cuda', torch.bfloat16)",
     'torch.set_float32_matmul_precision("high")    # TF32\n'
@@ -61,8 +62,6 @@ _FASTER = 8
 
 def check(case: Case) -> list[Finding]:
     """Return one finding where FP32 products and convolutions take 1 % of the step or more."""
-    if missing := case.missing("kernels"):
-        return case.cannot_tell(RULE, missing)
     trace = case.profile.trace
     cards = {(g.process, g.device): g.name for g in trace.capture.gpus if g.process == case.process and g.name}
     computes = {device: limits.compute for device, limits in trace.limits.items()}

@@ -33,6 +33,7 @@ from nsysx.model import Finding
 from nsysx.replay.engine import RemoveOps
 
 RULE = Rule("NSX117", "layout-conversion", "Conversions between memory layouts", cause=(Part.WORK,), about=Limit.GPU)
+REQUIRES = ("kernels",)
 _CHANNELS_LAST = Fix(
     "Keep model and input in torch.channels_last (memory_format), so that nothing is converted",
     "model = model.to(memory_format=torch.channels_last)\ny = model(images.to(memory_format=torch.channels_last))",
@@ -43,8 +44,6 @@ _CONVERSION = r"(?i)nchwToNhwc|nhwcToNchw|nchw2nhwc|nhwc2nchw|tensorTransformGen
 
 def check(case: Case) -> list[Finding]:
     """Return one finding where layout conversions take 1 % of the step or more."""
-    if missing := case.missing("kernels"):
-        return case.cannot_tell(RULE, missing)
     conversions = case.kernels.filter(pl.Series(lookup.matching(case.kernels["name"], _CONVERSION), dtype=pl.Boolean))
     taken = case.per_step(int(conversions["ns"].sum()))
     if not case.notable(taken):

@@ -28,18 +28,13 @@ from nsysx.findings._names import mostly
 from nsysx.model import Finding
 
 RULE = Rule("NSX119", "short-kernels", "Pauses between short kernels", cause=(Part.PAUSE,), about=Limit.GPU, direct=1)
+REQUIRES = ("kernels", "steps", "gpu")
 #: Least share of the step that is reported; a normal step has 2 to 3 % of such pauses.
 _FOUND = 0.05
 
 
 def check(case: Case) -> list[Finding]:
     """Return one finding where pauses between queued kernels take 5 % of the step or more."""
-    if missing := case.missing("kernels"):
-        return case.cannot_tell(RULE, missing)
-    if case.stepless:
-        return case.no_steps(RULE)
-    if case.device is None:
-        return case.cannot_tell(RULE, case.missing("gpu_ledger") or "the steady steps hold no GPU work")
     cost = case.taken_by(RULE.cause)
     if not case.notable(cost, _FOUND):
         return case.clear(RULE, f"pauses between queued kernels take {case.share(cost)} of the step, less than 5 %")

@@ -43,6 +43,7 @@ from nsysx.rows import TableOf
 RULE = Rule(
     "NSX120", "mask-work", "Sort, scan and gather work of masks", cause=(Part.WORK,), about=Limit.GPU, picture="masks"
 )
+REQUIRES = ("kernels",)
 #: One kernel, and the operation that it comes from; per step.
 MaskKernel = TypedDict("MaskKernel", {"kernel": str, "from": str, "count": float, "total_ns": int})
 EVIDENCE: TableOf[MaskKernel] = TableOf(RULE.code)
@@ -91,8 +92,6 @@ def _is_loss(case: Case, module: str | None, phases: pl.Series, names: pl.Series
 
 def check(case: Case) -> list[Finding]:
     """Return a finding per module whose mask kernels take 1 % of the step or more."""
-    if missing := case.missing("kernels"):
-        return case.cannot_tell(RULE, missing)
     kernels = case.kernels
     mask_kernels = kernels.filter(
         (kernels["family"] == _FAMILY) | pl.Series(lookup.matching(kernels["name"], _HELPERS))

@@ -35,6 +35,7 @@ from nsysx.model import Finding
 from nsysx.replay.engine import ScaleOps
 
 RULE = Rule("NSX122", "small-grid", "Kernels too small for the device", cause=(Part.WORK,), about=Limit.GPU)
+REQUIRES = ("kernel_limits",)
 #: A shorter kernel takes the time it takes to start, whatever its grid (ns).
 _LONG_NS = 10_000
 #: While a kernel runs alone for less of its time than this, others may use the SMs that it leaves empty (share).
@@ -45,8 +46,6 @@ _KERNELS = 8
 
 def check(case: Case) -> list[Finding]:
     """Return one finding where kernels of too few blocks cost 1 % of the step or more."""
-    if missing := case.missing("kernel_limits"):
-        return case.cannot_tell(RULE, missing)
     shapes = case.profile.once(kernel_shapes.shapes)
     if shapes["sm_count"].null_count() == shapes.height or shapes["blocks"].null_count() == shapes.height:
         return case.cannot_tell(

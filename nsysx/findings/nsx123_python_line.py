@@ -43,6 +43,7 @@ RULE = Rule(
     cause=(Part.HOST, Part.LAUNCH, Part.SYNC),
     about=Limit.LAUNCH,
 )
+REQUIRES = ("steps", "host_lines")
 #: Most lines that are named, and fewest samples behind a figure: with 10 its 95 % interval is from half to twice the figure.
 _LINES, _FEWEST = 3, 10
 _PLACE = ["file", "line", "function"]
@@ -121,10 +122,6 @@ def _share_of_gaps(case: Case, seen: pl.DataFrame) -> npt.NDArray[np.float64]:
 
 def check(case: Case) -> list[Finding]:
     """Return a finding for each of the costliest lines that cost 1 % of the step or more."""
-    if case.stepless:
-        return case.no_steps(RULE)
-    if missing := case.missing("host_lines"):
-        return case.cannot_tell(RULE, missing)
     if case.device is None:
         return case.cannot_tell(RULE, "the steady steps hold no GPU work")
     seen = _costs(case)

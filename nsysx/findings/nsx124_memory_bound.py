@@ -31,14 +31,13 @@ from nsysx.findings._case import Case, Rule, Worth
 from nsysx.model import Finding
 
 RULE = Rule("NSX124", "memory-bound", "Kernels at the memory bandwidth", about=Limit.GPU)
+REQUIRES = ("gpu_metrics",)
 _FOUND = 0.05
 _KERNELS = 6
 
 
 def check(case: Case) -> list[Finding]:
     """Return one finding where kernels at the memory bandwidth take 5 % of the step or more."""
-    if missing := case.missing("gpu_metrics"):
-        return case.cannot_tell(RULE, missing)
     shapes = case.profile.once(kernel_shapes.shapes)
     measured = shapes.drop_nulls("dram")
     if not measured.height:

@@ -30,6 +30,7 @@ from nsysx.judging.other_work import other_gpus
 from nsysx.model import Finding
 
 RULE = Rule("NSX125", "gpus-take-turns", "GPUs that take turns", about=Limit.SYNC, direct=1)
+REQUIRES = ("gpu", "steps")
 
 #: GPUs that share the work of a step idle now and then while another works; for this share of the step they take turns.
 _MUCH = 0.1
@@ -43,10 +44,6 @@ _FIX = Fix(
 
 def check(case: Case) -> list[Finding]:
     """Return a finding where another GPU of the process works while the shown one idles, for 10 % of the step or more."""
-    if case.device is None:
-        return case.cannot_tell(RULE, case.missing("gpu_ledger") or "the steady steps hold no GPU work")
-    if case.stepless:
-        return case.no_steps(RULE)
     work = other_gpus(case.profile)
     if not work.devices:
         return case.clear(RULE, "the process works on one GPU")

@@ -61,6 +61,7 @@ RULE = Rule(
     leads=True,
     direct=3,
 )
+REQUIRES = ("steps", "gpu", "waits")
 #: Fewest alike rounds a step, fewest launches of one, and how far their number may be from the usual one (share).
 _ROUNDS, _LAUNCHES, _ALIKE = 4, 2, 0.25
 #: Least share of the step in which the GPU idles in rounds.
@@ -136,12 +137,6 @@ def _reads(profile: Profile) -> I64:
 
 def check(case: Case) -> list[Finding]:
     """Return a finding where the GPU idles in such rounds for 15 % of the step or more."""
-    if case.stepless:
-        return case.no_steps(RULE)
-    if case.device is None:
-        return case.cannot_tell(RULE, case.missing("gpu_ledger") or "the steady steps hold no GPU work")
-    if missing := case.missing("waits"):
-        return case.cannot_tell(RULE, missing)
     inside = _in_modules(case)
     return [*inside, *_outside(case)] or case.clear(RULE, _CLEAR)
 

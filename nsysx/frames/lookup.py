@@ -76,10 +76,10 @@ def changed(column: pl.Series, change: Callable[[str], str | None]) -> pl.Series
     return _rows(words, _taken(dense.astype(np.uint32), code))
 
 
-def coded(column: pl.Series, values: Mapping[str, int], default: int = -1) -> I64:
-    """Return each row's number in ``values`` by its name in a categorical column; ``default`` for other names and for null."""
+def coded(column: pl.Series, values: Mapping[str, int]) -> I64:
+    """Return each row's number in ``values`` by its name in a categorical column; -1 for other names and for null."""
     names, dense, code = _coding(column)
-    numbers: I64 = np.array([default if n is None else values.get(n, default) for n in names], np.int64)
+    numbers: I64 = np.array([-1 if n is None else values.get(n, -1) for n in names], np.int64)
     return _taken(numbers[dense], code)
 
 

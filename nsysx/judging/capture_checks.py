@@ -112,15 +112,8 @@ def _graphs(bars: int, bars_ns: int, empty: int) -> list[Check]:
     if bars:
         which = units.several(bars, "CUDA graph launch", "CUDA graph launches")
         detail = f"the kernels inside {which} ({units.duration(bars_ns)}) were not recorded"
-        checks.append(
-            Check(
-                "opaque graphs",
-                "warn",
-                detail,
-                "nsysx run --graphs node -- CMD, or nsys profile --cuda-graph-trace=node",
-                doubt="findings",
-            )
-        )
+        fix = "nsysx run --graphs node -- CMD, or nsys profile --cuda-graph-trace=node"
+        checks.append(Check("opaque graphs", "warn", detail, fix, doubt="findings"))
     if empty:
         detail = f"the work of {units.several(empty, 'CUDA graph launch', 'CUDA graph launches')} is not in the report"
         checks.append(Check("graphs without work", "warn", detail, "--cuda-graph-trace=node, with nsys 2024 or newer"))
@@ -227,24 +220,13 @@ def _rows(profile: Profile) -> list[Check]:
         )
     if lost := [text for text in messages if text not in settled]:
         more = f" (and {len(lost) - 1} more)" if len(lost) > 1 else ""
-        checks.append(
-            Check(
-                _DIAGNOSTICS,
-                "warn",
-                f"nsys says: {lost[0]}{more}",
-                "profile a shorter window: --steps A:B",
-                doubt="cause",
-            )
-        )
+        detail = f"nsys says: {lost[0]}{more}"
+        fix = "profile a shorter window: --steps A:B"
+        checks.append(Check(_DIAGNOSTICS, "warn", detail, fix, doubt="cause"))
     open_ = int(profile.ranges.ranges["open"].sum())
     if open_:
-        checks.append(
-            Check(
-                "open ranges",
-                "warn",
-                f"{units.several(open_, 'range')} without an end, counted up to the end of the capture",
-            )
-        )
+        detail = f"{units.several(open_, 'range')} without an end, counted up to the end of the capture"
+        checks.append(Check("open ranges", "warn", detail))
     return checks
 
 
@@ -267,31 +249,15 @@ def _attribution(profile: Profile) -> list[Check]:
 def _replayed(profile: Profile) -> list[Check]:
     replay = replay_of(profile)
     if isinstance(replay, Withheld):
-        return [
-            Check(
-                "replay",
-                "missing",
-                f"no savings are given: {replay.reason}",
-                "profile a script with steps: nsysx run -- CMD",
-            )
-        ]
+        detail = f"no savings are given: {replay.reason}"
+        fix = "profile a script with steps: nsysx run -- CMD"
+        return [Check("replay", "missing", detail, fix)]
     lengths = f"the unchanged replay takes {units.duration(replay.unchanged_ns)}, the recording {units.duration(replay.recorded_ns)}"
     if not replay.trusted:
-        return [
-            Check(
-                "replay",
-                "warn",
-                f"{lengths}: off by {units.share(replay.error, 1)}, so no savings are given",
-                doubt="cause",
-            )
-        ]
-    return [
-        Check(
-            "replay",
-            "ok",
-            f"{lengths} ({units.share(replay.error, 1)} off); over 22 measured changes, savings were off by a median 3.8 % of the step",
-        )
-    ]
+        detail = f"{lengths}: off by {units.share(replay.error, 1)}, so no savings are given"
+        return [Check("replay", "warn", detail, doubt="cause")]
+    detail = f"{lengths} ({units.share(replay.error, 1)} off); over 22 measured changes, savings were off by a median 3.8 % of the step"
+    return [Check("replay", "ok", detail)]
 
 
 #: How nsys names an instance of a divided card: "NVIDIA A30 MIG 2g.12gb".
@@ -351,12 +317,6 @@ def _of_profile(profile: Profile) -> list[Check]:
     ]
     code = profile.trace.capture.exit_code
     if code:
-        every_check.append(
-            Check(
-                _EXIT_CODE,
-                "warn",
-                f"the profiled command ended with exit code {code}: its last part may be missing",
-                doubt="numbers",
-            )
-        )
+        detail = f"the profiled command ended with exit code {code}: its last part may be missing"
+        every_check.append(Check(_EXIT_CODE, "warn", detail, doubt="numbers"))
     return every_check

@@ -26,28 +26,14 @@ def probe_ranges(profile: Profile) -> list[Check]:
     sent = pl.col("own") & ~pl.col("repeated")
     recorded = sum(int(frame.select(sent.sum()).item()) for frame in (profile.ranges.ranges, profile.ranges.marks))
     if not trace.recorded & {"nvtx"}:
-        return [
-            Check(
-                "nvtx", "missing", "no NVTX range was recorded: no modules, no phases", "nsysx run -- CMD, or -t nvtx"
-            )
-        ]
+        detail = "no NVTX range was recorded: no modules, no phases"
+        return [Check("nvtx", "missing", detail, "nsysx run -- CMD, or -t nvtx")]
     if not trace.capture.probe:
         if recorded:
-            return [
-                Check(
-                    "probe ranges",
-                    "ok",
-                    f"{units.several(recorded, 'range')} of the probe in the report; the probe's own count is missing",
-                )
-            ]
-        return [
-            Check(
-                "probe ranges",
-                "missing",
-                "the report was not made by `nsysx run`: modules and phases come from the user's own ranges",
-                "nsysx run -- CMD",
-            )
-        ]
+            detail = f"{units.several(recorded, 'range')} of the probe in the report; the probe's own count is missing"
+            return [Check("probe ranges", "ok", detail)]
+        detail = "the report was not made by `nsysx run`: modules and phases come from the user's own ranges"
+        return [Check("probe ranges", "missing", detail, "nsysx run -- CMD")]
     return _against_count(profile, recorded)
 
 
@@ -78,24 +64,13 @@ def _against_count(profile: Profile, recorded: int) -> list[Check]:
         detail = f"a process did not exit through Python, so its count is not final; the report holds {units.several(recorded, 'range')}"
         return [Check("probe ranges", "ok", detail)]
     if not pushed and not off:
-        return [
-            Check(
-                "probe ranges",
-                "warn",
-                "the probe saw no module, optimizer or data loader, so work has no names of them",
-                doubt="cause",
-            )
-        ]
+        detail = "the probe saw no module, optimizer or data loader, so work has no names of them"
+        return [Check("probe ranges", "warn", detail, doubt="cause")]
     if not pushed:
         return [Check("probe ranges", "missing", f"the probe was off: {off[0]}", "nsysx doctor")]
     if trace.sampled is not None:
-        return [
-            Check(
-                "probe ranges",
-                "ok",
-                f"pushed {units.count(pushed)}, {units.count(recorded)} in the parts that were read",
-            )
-        ]
+        detail = f"pushed {units.count(pushed)}, {units.count(recorded)} in the parts that were read"
+        return [Check("probe ranges", "ok", detail)]
     missing = pushed - recorded
     several = sum(isinstance(p.get("window_pauses_ns"), list) for p in trace.capture.probe) > 1
     if several and 0 <= missing <= pushed * _ACROSS:
@@ -218,11 +193,8 @@ def profiling_cost(profile: Profile) -> list[Check]:
     # The same steps, by number: other steps may do other work.
     both = [(bare[n], spent[i]) for i, n in steps.select("index", "number").iter_rows() if bare.get(n) and spent.get(i)]
     if not both:
-        return [
-            Check(
-                "profiling cost", "missing", "the run without the profiler has no step in common with the steady ones"
-            )
-        ]
+        detail = "the run without the profiler has no step in common with the steady ones"
+        return [Check("profiling cost", "missing", detail)]
     without, with_ = (statistics.median(column) for column in zip(*both, strict=True))
     share = (with_ - without) / without
     detail = (

@@ -26,7 +26,6 @@ _FUSED = r"FusedOptimizer|Fused(Adam|Sgd|SGD|Adagrad)|AdamFunctor|LAMBFunctor|SG
 _FOREACH = r"multi_tensor_apply_kernel"
 #: Ranges and threads of PyTorch's DataLoader.
 _LOADER = re.compile(r"DataLoader|pt_data")
-_MASK = r"DeviceSelect|write_indices|nonzero|masked_(select|scatter|fill)|index_put"
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,6 @@ class Program:
     optimizer: str | None
     optimizer_class: str | None
     loader: bool
-    masks: bool
     networks: tuple[str, ...]
 
     @property
@@ -94,7 +92,6 @@ def _read(profile: Profile) -> Program:
         optimizer=_optimizer(ops, launched(_FUSED), launched(_FOREACH)),
         optimizer_class=_optimizer_class(ranges),
         loader=any(_LOADER.search(text) for text in (*labels, *threads)) or (probe and _own_data(profile)),
-        masks=launched(_MASK),
         networks=_networks(profile, ranges),
     )
 

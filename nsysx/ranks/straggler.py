@@ -63,7 +63,7 @@ class Straggler:
     ``late_ns`` with ``low_ns`` and ``high_ns``: by how much its own time exceeds the median of its peers. ``drift_ns``: the
     part of that by which two healthy processes may differ. ``price_ns``: what a step saves if the rank is like its peers;
     ``without`` and ``alone`` are its two shares of the whole excess; ``error``: how far the replay of all ranks is off the
-    recorded steps (share). ``slower``: how much longer its GPU takes for the same kernels (share), 0 if that is not the cause.
+    recorded steps (share).
     """
 
     place: int
@@ -73,7 +73,6 @@ class Straggler:
     high_ns: int
     drift_ns: int
     cause: str
-    slower: float
     price_ns: int
     without: float
     alone: float
@@ -92,13 +91,8 @@ def per_step(rank: Rank) -> dict[str, float]:
     return {k: v / max(rank.steps, 1) for k, v in named.items()}
 
 
-def excess(ranks: Sequence[Rank], r: int, peers: Sequence[int]) -> dict[str, float]:
-    """Return by how much a rank exceeds the median of the others per step (ns), by part of the ledger, largest first."""
-    return excesses(ranks, sorted({*peers, r}))[r]
-
-
 def excesses(ranks: Sequence[Rank], peers: Sequence[int]) -> dict[int, dict[str, float]]:
-    """Return ``excess`` of each of the peers. O(n log n)."""
+    """Return by how much each of the peers exceeds the median of the others per step (ns), by part of the ledger, largest first."""
     steps = [per_step(ranks[r]) for r in peers]
     keys = list(dict.fromkeys(k for step in steps for k in step))
     more = {}
@@ -215,7 +209,7 @@ def _replayed(times: OwnTimes, r: int) -> _Excess:
 
 def _by_ledger(ranks: Sequence[Rank], group: tuple[int, ...], r: int, step_ns: F64) -> _Excess:
     """Return the excess of a rank by the recorded ledgers, which do not tell by how much it is late in host code."""
-    more = excess(ranks, group[r], group)
+    more = excesses(ranks, sorted(group))[group[r]]
     step = float(np.mean([(t.end_ns - t.start_ns).mean() for x in group if (t := ranks[x].tiles) is not None]))
     cause, visible = _cause(more), sum(max(0.0, more.get(k, 0.0)) for k in _DRIFTING)
     drift = float("inf") if cause in (Late.HOST, Late.PROFILER) else min(visible, PROCESS_DRIFT * step)
@@ -266,7 +260,6 @@ def _candidate(aligned: Aligned, costs: Sequence[Costs], group: tuple[int, ...])
         high_ns=round(late + half),
         drift_ns=round(drift),
         cause=(Late.CLOCKS if slower else beyond.cause).value,
-        slower=slower,
         price_ns=synchronous if beyond.price is None else beyond.price,
         without=without,
         alone=alone,

@@ -6,7 +6,7 @@ Nothing is decided here. The texts are safe to show; times are ns of one step: t
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,10 +20,9 @@ from nsysx.events.layers import bare
 from nsysx.model import Summary
 from nsysx.ranks import comparison
 from nsysx.render.facts import steady_count
-from nsysx.render.safe_text import clean, file_name, scrub, shorten_kernel
+from nsysx.render.grids import Texts
+from nsysx.render.safe_text import clean, file_name, shorten_kernel
 from nsysx.trying.wording import measured
-
-Texts = Callable[[object, int], str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,16 +66,6 @@ class Worded:
     also: tuple[Also, ...]
     commands: tuple[str, ...]
     next: str
-
-
-def _texts(redact: bool) -> Texts:
-    """Return a function that makes a string harmless and cuts it to a length."""
-
-    def text(value: object, limit: int) -> str:
-        raw = str(value)[: 4 * limit]
-        return clean(scrub(raw) if redact else raw, limit)
-
-    return text
 
 
 def report_name(summary: Summary) -> str:
@@ -353,7 +342,7 @@ def build(summary: Summary, *, redact: bool = True, typed: str = "", command: st
 
     ``typed`` is how a shell finds the reports, ``command`` the recorded program as a shell runs it.
     """
-    texts, answer = _texts(redact), summary.answer
+    texts, answer = Texts(redact), summary.answer
     first, sentence = answer.do[-1], texts(summary.verdict.sentence, 400)
     head = _head(sentence)
     return Worded(

@@ -25,7 +25,7 @@ _HEADS = (
 
 def table(summary: Summary, listed: Collection[int], *, redact: bool) -> Grid | None:
     """Return the findings that are not in the list, those that save most first; None where there are none."""
-    texts, rows = Texts(redact, 84), []
+    texts, rows = Texts(redact), []
     for index, finding in enumerate(summary.findings or ()):
         if finding.verdict != "found" or index in listed:
             continue

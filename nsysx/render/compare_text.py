@@ -32,11 +32,13 @@ class _Printer:
         self.width = max(40, min(console.width, 100))
         self.ascii = not (console.encoding or "ascii").lower().replace("-", "").startswith("utf")
 
-    def text(self, text: str, style: str = "", indent: str = "") -> None:
+    def plain(self, text: str) -> str:
+        """Return ``text`` in characters that this console can show."""
+        return text.replace("…", "~").encode("ascii", "backslashreplace").decode() if self.ascii else text
+
+    def text(self, text: str, style: str = "") -> None:
         """Print a paragraph."""
-        if self.ascii:
-            text = text.replace("…", "~").encode("ascii", "backslashreplace").decode()
-        for row in textwrap.wrap(text, self.width, initial_indent=indent, subsequent_indent=indent + "  ") or [""]:
+        for row in textwrap.wrap(self.plain(text), self.width, subsequent_indent="  ") or [""]:
             self.console.print(Text(row, style), soft_wrap=True)
 
     def rows(self, heads: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
@@ -49,10 +51,14 @@ class _Printer:
                 shorten(c, w).ljust(w) if i in (0, len(row) - 1) else c[:w].rjust(w)
                 for i, (c, w) in enumerate(zip(row, widths, strict=True))
             ]
-            line = "  ".join(cells).rstrip()
-            if self.ascii:
-                line = line.replace("…", "~").encode("ascii", "backslashreplace").decode()
+            line = self.plain("  ".join(cells).rstrip())
             self.console.print(Text(line, "dim" if not n else ""), soft_wrap=True)
+
+
+def _short(line: view.Line) -> tuple[str, ...]:
+    """Return the cells of a row without its interval, for which a terminal has no room."""
+    *times, _interval, what, verdict = line.cells
+    return (*times, what, verdict)
 
 
 def terminal(answer: Comparison, console: Console) -> None:
@@ -68,40 +74,22 @@ def terminal(answer: Comparison, console: Console) -> None:
         if "cannot be known" in line:
             out.text(f"? {line}", "dim")
     out.text("")
-    shown = [view.part_line(p, 40, answer.before_ns).cells for p in answer.parts[:_PARTS]]
-    shown = [(c[0], c[1], c[2], c[3], c[5], c[6]) for c in shown]
+    shown = [_short(view.part_line(p, 40, answer.before_ns)) for p in answer.parts[:_PARTS]]
     if rest := answer.parts[_PARTS:]:
         ns = sum(p.difference_ns for p in rest)
         shown.append((f"{len(rest)} smaller parts", "", "", view.signed(ns), "", ""))
-    out.rows(
-        (
-            "part" if answer.whole else "part of the step",
-            "before",
-            "after",
-            "difference",
-            view.share_head(answer),
-            "verdict",
-        ),
-        shown,
-    )
-    lines: list[tuple[str, ...]] = []
-    for key in (table.key for table in TABLES if table.leads):
-        for row in view.changed(answer.tables[key])[:_ROWS]:
-            c = view.line(key, row, 30).cells
-            lines.append((c[0], c[1], c[2], c[3], c[5], c[6]))
+    name = "part" if answer.whole else "part of the step"
+    out.rows((name, "before", "after", "difference", view.share_head(answer), "verdict"), shown)
+    lines = [
+        _short(view.line(table.key, row, 30))
+        for table in TABLES
+        if table.leads
+        for row in view.changed(answer.tables[table.key])[:_ROWS]
+    ]
     if lines:
         out.text("")
-        out.rows(
-            (
-                "changed most" + ("" if answer.whole else ", a step"),
-                "before",
-                "after",
-                "difference",
-                "count",
-                "verdict",
-            ),
-            lines,
-        )
+        name = "changed most" if answer.whole else "changed most, a step"
+        out.rows((name, "before", "after", "difference", "count", "verdict"), lines)
     out.text("")
     out.text(view.basis(answer), "dim")
 

@@ -58,35 +58,23 @@ def _counts(row: Difference) -> str:
 
 def line(key: str, row: Difference, width: int, *, redact: bool = False) -> Line:
     """Return one row of a table."""
-    verdict = row.status if row.status in ("added", "removed") else LABELS[row.verdict].lower()
-    cells = (
-        name_of(key, row, width, redact=redact),
-        units.duration(row.before_ns),
-        units.duration(row.after_ns),
-        signed(row.difference_ns),
-        interval(row.low_ns, row.high_ns),
-        _counts(row),
-        verdict,
-    )
     full = clean(scrub(str(row.name)) if redact else str(row.name), 1000)
-    return Line(cells, full, (row.before_ns, row.after_ns, row.difference_ns))
+    return _line(row, name_of(key, row, width, redact=redact), _counts(row), full)
 
 
 def part_line(part: Part, width: int, before_ns: int) -> Line:
     """Return one part of the difference."""
     words = clean(part.words, 1000)
-    verdict = part.status if part.status in ("added", "removed") else LABELS[part.verdict].lower()
     share = units.share(abs(part.difference_ns), before_ns)
-    cells = (
-        shorten(words, width),
-        units.duration(part.before_ns),
-        units.duration(part.after_ns),
-        signed(part.difference_ns),
-        interval(part.low_ns, part.high_ns),
-        share,
-        verdict if part.kind != "rest" else "",
-    )
-    return Line(cells, words, (part.before_ns, part.after_ns, part.difference_ns))
+    return _line(part, shorten(words, width), share, words, judged=part.kind != "rest")
+
+
+def _line(row: Difference | Part, name: str, what: str, full: str, *, judged: bool = True) -> Line:
+    """Return a row: name, times, difference with its interval, ``what`` (counts or a share), verdict; ``full`` is the whole name."""
+    verdict = row.status if row.status in ("added", "removed") else LABELS[row.verdict].lower()
+    times = (units.duration(row.before_ns), units.duration(row.after_ns), signed(row.difference_ns))
+    cells = (name, *times, interval(row.low_ns, row.high_ns), what, verdict if judged else "")
+    return Line(cells, full, (row.before_ns, row.after_ns, row.difference_ns))
 
 
 def changed(rows: Sequence[Difference]) -> list[Difference]:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nsysx import units
-from nsysx.analyses import gpu_ledger
 from nsysx.model import Steps, Summary
 from nsysx.render.grids import Texts
 from nsysx.render.labels import label
-from nsysx.render.ledgers import Ledger, process_words
+from nsysx.render.ledgers import process_words
 from nsysx.render.safe_text import clean
 
 
@@ -63,32 +61,6 @@ def step_times(summary: Summary) -> str:
         again = f"the last {replay['steps']} of the {count} steady steps, mean {units.duration(replay['recorded_ns'])}"
         text += f" Savings are from a replay of {again}, and given as the same share of the mean step."
     return text
-
-
-def shown_facts(summary: Summary, ledgers: Sequence[Ledger]) -> tuple[Fact, ...]:
-    """Return the few numbers beside the verdict. What is not known is left out, never shown as zero."""
-    steps, totals = summary.steps, summary.totals
-    facts = []
-    stepped = steps.source != "capture"
-    if stepped and steps.gpu_mean_ns is not None:
-        facts.append(Fact("GPU step, mean", units.duration(steps.gpu_mean_ns)))
-    if stepped and steps.cpu_mean_ns is not None:
-        facts.append(Fact("CPU step, mean", units.duration(steps.cpu_mean_ns)))
-    devices = [row for row in summary.of(gpu_ledger.ROWS) if row.get("busy_ns") is not None and row.get("window_ns")]
-    if devices:
-        shares = [row["busy_ns"] / row["window_ns"] for row in devices]
-        text = (
-            units.share(min(shares), 1)
-            if len(shares) == 1
-            else f"{units.share(min(shares), 1)} to {units.share(max(shares), 1)}"
-        )
-        facts.append(Fact("GPU busy", text, "whole capture" if steps.whole else "steady steps"))
-    if stepped and steps.count and steps.steady:
-        facts.append(Fact("Steady steps", f"{steady_count(steps)} of {steps.count}"))
-    for key, text in (("kernels", "Kernels"), ("api_calls", "CUDA calls")):
-        if totals.get(key) is not None:
-            facts.append(Fact(text, units.count(totals[key]), "whole capture"))
-    return tuple(facts)
 
 
 _PROCESS_FIELDS = ("pid", "rank", "name")

@@ -155,7 +155,7 @@ def _items(
     summary: Summary, worded: Worded, chosen: Sequence[int], redact: bool
 ) -> tuple[tuple[Item, ...], tuple[tuple[live_timeline.Mark, ...], ...]]:
     """Return the list of what to do, the first change first, and where each of its lines is in the timelines."""
-    texts, findings = Texts(redact, 84), summary.findings or ()
+    texts, findings = Texts(redact), summary.findings or ()
     titles = {a.finding: a.text for a in worded.also}
     done: dict[int, list[str]] = {}
     for action in summary.answer.do:
@@ -218,7 +218,7 @@ def build(summary: Summary, *, redact: bool = True) -> Screen:
     share = worded.then_ns / worded.now_ns if worded.then_ns is not None and worded.now_ns else None
     return Screen(
         answer=worded,
-        do=changes(summary, Texts(redact, 84)),
+        do=changes(summary, Texts(redact)),
         code="\n".join(code_of.lines(worded.paste, _CODE, _MOST_CODE)),
         places=frozenset(places),
         now=units.duration(worded.now_ns) if worded.now_ns is not None else "",

@@ -29,10 +29,8 @@ class Entry:
 
 
 @cache
-def entries(kind: str = "") -> tuple[Entry, ...]:
-    """Return all entries, or those of one kind, in the order of the file."""
-    if kind:
-        return tuple(entry for entry in entries() if entry.kind == kind)
+def entries() -> tuple[Entry, ...]:
+    """Return all entries, in the order of the file."""
     if sys.version_info >= (3, 11):
         import tomllib
     else:

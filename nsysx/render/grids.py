@@ -50,9 +50,9 @@ class Grid:
 
 
 class Texts:
-    """Cleans, scrubs and shortens the strings of one output."""
+    """Cleans, scrubs and shortens the strings of one output; ``width`` is the room of a cell, as the page has it."""
 
-    def __init__(self, redact: bool, width: int) -> None:
+    def __init__(self, redact: bool, width: int = 84) -> None:
         self.redact = redact
         self.width = width
 

@@ -105,7 +105,7 @@ def _distinct(timelines: Sequence[Timeline]) -> tuple[Timeline, ...]:
 def _windows(summary: Summary, redact: bool) -> tuple[str, ...]:
     """Return the titles of the timelines on the first screen: one usual step, and the slow one where steps have several lengths."""
     recorded = ", as recorded" * (step_time.recorded_ns(summary) != step_time.step_ns(summary))
-    return tuple(f"{Texts(redact, 110)(t.title, 200)}{recorded}" for t in first_screen.windows(summary))
+    return tuple(f"{Texts(redact)(t.title, 200)}{recorded}" for t in first_screen.windows(summary))
 
 
 def _timeline_figures(summary: Summary, redact: bool) -> list[Figure]:
@@ -115,7 +115,7 @@ def _timeline_figures(summary: Summary, redact: bool) -> list[Figure]:
     common = max(lengths) if lengths and max(lengths) <= 2 * min(lengths) else None
     figures = []
     for entry, window in zip(entries, lengths, strict=True):
-        title = Texts(redact, 110)(entry.title, 200)
+        title = Texts(redact)(entry.title, 200)
         words = _lane_words(entry)
         ahead = " ".join(_queue_words(q, len(entry.queues) > 1) for q in entry.queues)
         ahead += "".join(f" {_counter_words(c)}" for c in entry.counters)

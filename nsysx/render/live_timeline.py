@@ -13,9 +13,10 @@ from nsysx.events.attribute import IN_STEP
 from nsysx.events.layers import bare
 from nsysx.findings import rule_of
 from nsysx.model import Finding
-from nsysx.pictures import Lane, Place, Timeline
-from nsysx.render.charts.colors import KIND_COLORS, KIND_NAMES, phase_color
-from nsysx.render.safe_text import clean, scrub, shorten, shorten_kernel
+from nsysx.pictures import Place, Timeline
+from nsysx.render.charts.colors import KIND_COLORS, KIND_NAMES
+from nsysx.render.charts.timelines import lane_color, lane_names
+from nsysx.render.safe_text import clean, scrub, shorten_kernel
 
 #: The page with this data stays below this size (bytes); pictures whose data does not fit are stills only.
 MOST_BYTES = 950_000
@@ -24,17 +25,6 @@ _LABEL = 80
 _OF_SLOW_STEPS = "slow-steps"
 #: A color that fills less of the window has no line in the legend (share); the pointer still names its boxes.
 _LEAST = 0.002
-
-
-def _names(lanes: Sequence[Lane], redact: bool) -> list[str]:
-    """Return the names of the lanes; where a thread has two, each says what it shows."""
-    called = [clean(lane.label, 60) for lane in lanes]
-    which = {"phases": ": phases", "api": ": CUDA calls"}
-    names = [
-        name + (which.get(lane.role, "") if called.count(name) > 1 else "")
-        for name, lane in zip(called, lanes, strict=True)
-    ]
-    return [shorten(scrub(name) if redact else name, 28) for name in names]
 
 
 Mark = tuple[int, int, int]
@@ -115,15 +105,14 @@ def data(picture: Timeline, *, redact: bool = True, marks: Sequence[Mark] = ()) 
         return shorten_kernel(scrub(text) if redact else text, _LABEL)
 
     lanes = []
-    for lane, name in zip(picture.lanes, _names(picture.lanes, redact), strict=True):
+    for lane, name in zip(picture.lanes, lane_names(picture.lanes, redact), strict=True):
         numbers: list[int] = []
         fill: dict[int, int] = {}
         before = 0
         for number, span in enumerate(sorted(lane.spans, key=lambda s: s.start_ns)):
             long = span.end_ns - span.start_ns
             text = shown(span.label, span.kind)
-            kind = span.kind or span.label
-            color = phase_color(kind, seen) if lane.role == "phases" else KIND_COLORS.get(kind, KIND_COLORS["other"])
+            color = lane_color(lane, span.kind or span.label, seen)
             numbers += [
                 span.start_ns - before,
                 long,

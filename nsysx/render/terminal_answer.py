@@ -111,7 +111,7 @@ def lines(
     """Return (text, style) of each line: at most 25 where that is possible by leaving out what matters least."""
     said = answers.build(summary, redact=False, typed=typed, command=command)
     width = max(40, min(width, _WIDEST))
-    short = answer_text.changes(summary, Texts(False, 84))
+    short = answer_text.changes(summary, Texts(False))
     numbered = short[0] if len(short) == 1 else " ".join(f"({i}) {text}." for i, text in enumerate(short, 1))
     for worded in (said, replace(said, do=numbered)):  # the page says what the first clause of a change leaves out
         for bars, also, code in _LEFT:

@@ -33,7 +33,6 @@ class View:
     sentence: str
     evidence: tuple[str, ...]
     first: FindingView | None
-    facts: tuple[Fact, ...]
     steps_line: str
     step_times: str
     per_step: bool
@@ -51,24 +50,6 @@ class View:
     alarms: tuple[Check, ...] = ()
     hidden: tuple[str, ...] = ()
     no_first: str = ""
-
-    @property
-    def cannot_tell(self) -> list[tuple[list[tuple[str, str]], str, str]]:
-        """What the capture cannot tell: (title, code) of each finding for one reason, the reason, and what would record it."""
-        groups: dict[tuple[str, str], list[tuple[str, str]]] = {}
-        for f in self.findings or ():
-            if f.verdict == "cannot_tell":
-                groups.setdefault((f.detail, f.fix), []).append((f.title, f.code))
-        return [(names, *reason) for reason, names in groups.items()]
-
-    @property
-    def missing(self) -> list[tuple[list[str], str]]:
-        """The tables that are not in the capture: titles of all that are missing for one reason, and the reason."""
-        groups: dict[str, list[str]] = {}
-        for g in self.grids:
-            if not g.rows:
-                groups.setdefault(g.reason, []).append(g.title)
-        return [(titles, reason) for reason, titles in groups.items()]
 
 
 def _label(summary: Summary) -> str:
@@ -160,7 +141,6 @@ def build(
         evidence=_evidence(summary, texts),
         first=finding_view.finding_of(chosen, summary, texts, width) if chosen and wanted("first") else None,
         no_first="" if chosen or findings is None else texts(summary.answer.do[0].text, 400),
-        facts=facts.shown_facts(summary, drawn),
         steps_line=facts.steps_line(summary),
         step_times=facts.step_times(summary),
         per_step=bool(scope and scope.steps),

@@ -12,7 +12,6 @@ import pytest
 from nsysx import findings
 from nsysx.analyses.helpers.tables import Tables
 from nsysx.events.profile import Profile
-from nsysx.findings._case import Case
 from nsysx.model import Finding, Table
 from nsysx.pipeline import Options, gather, summarize
 from nsysx.render import json_text
@@ -94,7 +93,7 @@ def test_every_rule_answers_every_report(case: str, tmp_path: Path) -> None:
 @each
 def test_a_report_without_cuda_is_never_found_or_clear_without_reason(rule, tmp_path: Path) -> None:
     profile, tables, _ = judged(empty().report.write(tmp_path / "r.sqlite"))
-    (finding,) = rule.check(Case(profile, tables, None))
+    (finding,) = (f for f in findings.judge(profile, tables, None) if f.code == rule.RULE.code)
     assert finding.verdict != "clear"
     assert finding.detail
 

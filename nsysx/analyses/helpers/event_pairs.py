@@ -23,7 +23,7 @@ import polars as pl
 from nsysx.events.profile import Profile
 from nsysx.frames.intervals import I64, StepFunction, coverage, overlay
 from nsysx.frames.lookup import matching
-from nsysx.rows import Of
+from nsysx.rows import Of, names
 
 #: The two questions of one reading follow each other within this time.
 _READ_GAP_NS = 20_000
@@ -40,19 +40,7 @@ OtherStreamsNs = Annotated[int, Of("the stream was idle, another stream of the d
 IdleNs = Annotated[int, Of("launched but not started: start latency and dependencies", "ns")]
 PARTS = ("kernel_ns", "copy_ns", "memset_ns", "launch_wait_ns", "other_streams_ns", "idle_ns")
 
-_RECORD = {
-    "record": pl.Int64,
-    "process": pl.Int64,
-    "thread": pl.Int64,
-    "device": pl.Int64,
-    "context": pl.Int64,
-    "stream": pl.Int64,
-    "event": pl.Int64,
-    "call": pl.Int64,
-    "start_ns": pl.Int64,
-    "end_ns": pl.Int64,
-    "stamp_ns": pl.Int64,
-}
+_RECORD = names("record process thread device context stream event call start_ns end_ns stamp_ns")
 
 
 @dataclass(frozen=True)
@@ -89,7 +77,7 @@ def _records(profile: Profile, calls: pl.DataFrame) -> pl.DataFrame:
     rows = rows.join(devices, on=["process", "context"], how="left", maintain_order="left")
     rows = rows.with_columns(pl.col("device", "context").fill_null(0))
     rows = rows.unique("call", keep="first", maintain_order=True).sort("start_ns", "call").with_row_index("record")
-    return rows.select(pl.col(c).cast(t) for c, t in _RECORD.items())
+    return rows.select(pl.col(_RECORD).cast(pl.Int64))
 
 
 def _asked(profile: Profile, calls: pl.DataFrame) -> pl.DataFrame:

@@ -150,11 +150,22 @@ def gpu_calls(profile: Profile) -> GpuCalls:
     return profile.once(GpuCalls)
 
 
-def readings(measured: dict[str, float | None], composed: dict[str, float | None]) -> dict[str, object]:
-    """Return NAME_ns and NAME_from of the four ways: measured if known, else composed."""
+def readings(
+    measured: dict[str, float | None],
+    composed: dict[str, float | None],
+    *,
+    handed: float | None,
+    work: float | None,
+    alone: float | None,
+) -> dict[str, object]:
+    """Return NAME_ns and NAME_from of the four ways (measured if known, else composed), and what events and benchmarks read.
+
+    ``handed``: how long the CPU takes to hand the work over; ``work``: its GPU time; ``alone``: all of it on an idle device.
+    """
     columns: dict[str, object] = {}
     for way in WAYS:
         value = measured[way] if measured[way] is not None else composed[way]
         columns[f"{way}_ns"] = value
         columns[f"{way}_from"] = None if value is None else "composed" if measured[way] is None else "measured"
-    return columns
+    slower = max(handed, work) if handed is not None and work is not None else None
+    return {**columns, "event_idle_ns": alone, "event_queued_ns": work, "benchmark_ns": slower}

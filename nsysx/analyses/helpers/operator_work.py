@@ -11,6 +11,7 @@ from nsysx.events import kernel_math, operators
 from nsysx.events.operators import Operators
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.frames import lookup
+from nsysx.rows import names
 
 FIX = "nsysx run --ops -- CMD"
 #: A product shows how fast the device can be if it takes this long (ns): shorter ones are mostly launch, first and last wave.
@@ -101,19 +102,8 @@ def _sums() -> list[pl.Expr]:
     ]
 
 
-#: Columns of ``executions``.
-_COLUMNS = (
-    *PLACE,
-    "recompute",
-    "kernels",
-    "gpu_ns",
-    "kernel",
-    "number_format",
-    "product_ns",
-    "flops",
-    "why_not",
-    "counts",
-)
+#: Columns of ``executions`` besides PLACE.
+_FIGURES = names("recompute kernels gpu_ns kernel number_format product_ns flops why_not counts")
 
 
 def executions(profile: Profile) -> pl.DataFrame:
@@ -139,7 +129,7 @@ def executions(profile: Profile) -> pl.DataFrame:
     free = work.filter(pl.col("row") < 0).group_by("module", "phase", "name", maintain_order=True).agg(*_sums())
     none = {c: pl.lit(None, dtype=pl.String) for c in ("name", "shapes", "caller", "why_not")}
     free = free.with_columns(**none, flops=pl.lit(None, dtype=pl.Int64), counts=pl.lit(False))
-    return pl.concat([held.select(_COLUMNS), free.select(_COLUMNS)])
+    return pl.concat([part.select(*PLACE, *_FIGURES) for part in (held, free)])
 
 
 def _calibrated(profile: Profile) -> dict[str, Peak]:

@@ -39,6 +39,22 @@ def _modules(profile: Profile, rows: pl.DataFrame) -> pl.Series:
     return modules.set(modules.is_in(list(profile.attributed.without_path)).fill_null(False), None)
 
 
+def in_steps(profile: Profile, rows: pl.DataFrame) -> pl.DataFrame:
+    """Return stretches of time (process, start_ns, end_ns, in order of time) with duration_ns, and the step in which each begins.
+
+    ``step`` and ``steady`` are null outside of steps, and where steps are not known.
+    """
+    steps = profile.steps.cpu if profile.steps.source != "capture" else profile.steps.cpu.clear()
+    bounds = steps.select("process", "index", "steady", pl.col("start_ns").alias("_a"), pl.col("end_ns").alias("_b"))
+    rows = rows.join_asof(bounds.sort("_a"), left_on="start_ns", right_on="_a", by="process", check_sortedness=False)
+    inside = pl.col("start_ns") < pl.col("_b")
+    return rows.with_columns(
+        pl.when(inside).then(profile.steps_of_capture()).alias("step"),
+        pl.when(inside).then("steady").alias("steady"),
+        (pl.col("end_ns") - pl.col("start_ns")).alias("duration_ns"),
+    ).drop("index", "_a", "_b")
+
+
 def placed(profile: Profile, kind: str) -> pl.DataFrame:
     """Return the pauses of one kind of the whole capture in order of time, with duration_ns, step, steady, phase, module,
     gpu_idle_ns.
@@ -49,18 +65,7 @@ def placed(profile: Profile, kind: str) -> pl.DataFrame:
     told = {p for p in profile.ranges.notes["process"].unique().to_list() if noted.listened(profile.ranges.notes, p)}
     if not told and not rows.height:
         raise NotRecorded("this report was not made by a probe that notes them", "nsysx run -- CMD")
-    steps = profile.steps.cpu if profile.steps.source != "capture" else profile.steps.cpu.clear()
-    bounds = steps.select("process", "index", "steady", pl.col("start_ns").alias("_a"), pl.col("end_ns").alias("_b"))
-    rows = rows.sort("start_ns").join_asof(
-        bounds.sort("_a"), left_on="start_ns", right_on="_a", by="process", check_sortedness=False
-    )
-    inside = pl.col("start_ns") < pl.col("_b")
-    rows = rows.with_columns(
-        pl.when(inside).then(profile.steps_of_capture()).alias("step"),
-        pl.when(inside).then("steady").alias("steady"),
-        (pl.col("end_ns") - pl.col("start_ns")).alias("duration_ns"),
-        gpu_idle_ns=pl.lit(None, dtype=pl.Int64),
-    ).drop("index", "_a", "_b")
+    rows = in_steps(profile, rows.sort("start_ns")).with_columns(gpu_idle_ns=pl.lit(None, dtype=pl.Int64))
     parts = [
         part.with_columns(_idle(profile, int(process), part["start_ns"], part["end_ns"]).alias("gpu_idle_ns"))
         for (process,), part in rows.drop_nulls("process").group_by("process", maintain_order=True)

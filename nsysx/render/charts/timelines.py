@@ -88,11 +88,12 @@ def timeline(picture: Timeline, *, redact: bool = True, width: int = 1120, span_
     pixel = window / (across.end - across.start)
     seen: dict[str, str] = {}
     places = [_Place(top + _ROW * (index + 0.5), pixel) for index in range(len(lanes))]
+    names = lane_names(lanes, redact)
     for index, (lane, middle) in enumerate(zip(lanes, places, strict=True)):
         if index % 2 == 0:
             drawing.shape(rectangle(_LEFT, middle.middle - _ROW / 2, across.end - _LEFT, _ROW), "#f6f6f6")
         _draw_lane(drawing, lane, middle, seen, redact)
-        _lane_name(drawing, _LEFT - 8, middle.middle, _name_of(lane, lanes, redact))
+        _lane_name(drawing, _LEFT - 8, middle.middle, names[index])
     _draw_arrows(drawing, lanes, places, across.end)
     for position, strip in enumerate(strips):
         up = Scale(0, 1, bottom + _DEEP * (position + 1), bottom + _DEEP * position + 15)
@@ -109,12 +110,15 @@ def timeline(picture: Timeline, *, redact: bool = True, width: int = 1120, span_
     return drawing.picture()
 
 
-def _name_of(lane: Lane, lanes: Sequence[Lane], redact: bool) -> str:
-    """Return the name of a lane; where a thread has two, each says what it shows."""
-    text = clean(lane.label, 60)
-    if sum(other.label == lane.label for other in lanes) > 1:
-        text += {"phases": ": phases", "api": ": CUDA calls"}.get(lane.role, "")
-    return shorten(scrub(text) if redact else text, 28)
+def lane_names(lanes: Sequence[Lane], redact: bool) -> list[str]:
+    """Return the names of the lanes; where a thread has two, each says what it shows."""
+    called = [clean(lane.label, 60) for lane in lanes]
+    which = {"phases": ": phases", "api": ": CUDA calls"}
+    names = [
+        name + (which.get(lane.role, "") if called.count(name) > 1 else "")
+        for name, lane in zip(called, lanes, strict=True)
+    ]
+    return [shorten(scrub(name) if redact else name, 28) for name in names]
 
 
 def _lane_name(drawing: Drawing, x: float, y: float, text: str) -> None:
@@ -157,7 +161,7 @@ def _draw_counters(drawing: Drawing, counters: Counters, up: Scale, pixel: float
     _lane_name(drawing, _LEFT - 52, up(0.5), shorten(clean(counters.label, 60), 24))
 
 
-def _lane_color(lane: Lane, span_kind: str, seen: dict[str, str]) -> str:
+def lane_color(lane: Lane, span_kind: str, seen: dict[str, str]) -> str:
     """Return the color of a kind on a lane."""
     if lane.role == "phases":
         return phase_color(span_kind, seen)
@@ -170,7 +174,7 @@ def _draw_lane(drawing: Drawing, lane: Lane, where: _Place, seen: dict[str, str]
     boxes: dict[str, list[str]] = {}
     waits: list[str] = []
     for span in wide:
-        color = _lane_color(lane, span.kind or span.label, seen)
+        color = lane_color(lane, span.kind or span.label, seen)
         length = span.end_ns - span.start_ns
         boxes.setdefault(color, []).append(where.box(span.start_ns, length))
         if span.backlog_ns > 2 * where.pixel_ns:
@@ -182,7 +186,7 @@ def _draw_lane(drawing: Drawing, lane: Lane, where: _Place, seen: dict[str, str]
     for color, columns in _columns(lane, filled, where, seen):
         drawing.shape(columns, color)
     for span in wide:
-        _name_box(drawing, lane, span, where, _lane_color(lane, span.kind or span.label, seen), redact)
+        _name_box(drawing, lane, span, where, lane_color(lane, span.kind or span.label, seen), redact)
 
 
 def _name_box(drawing: Drawing, lane: Lane, span: Span, where: _Place, color: str, redact: bool) -> None:
@@ -219,7 +223,7 @@ def _columns(
                 path += f"V{place(bottom)}z" * bool(path) + f"M{_LEFT + column} {place(bottom)}"
             path += f"V{place(top)}h1"
             last = column
-        yield _lane_color(lane, kind, seen), f"{path}V{place(bottom)}z"
+        yield lane_color(lane, kind, seen), f"{path}V{place(bottom)}z"
 
 
 def _draw_arrows(drawing: Drawing, lanes: Sequence[Lane], places: Sequence[_Place], end: float) -> None:
