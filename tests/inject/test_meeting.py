@@ -9,10 +9,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from nsysx_probe import capture_range, meeting, two_windows
+from nsysx_probe import capture_range, clock, meeting, two_windows
 
 from tests.inject.test_marking import train
 from tests.inject.test_probe import Lab, Net
+from tests.inject.test_two_windows import recorded
 
 
 def rank(folder: Path, number: int, size: int = 3) -> meeting.Meeting:
@@ -122,3 +123,71 @@ def test_processes_are_several_where_torch_says_so(monkeypatch: pytest.MonkeyPat
         monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
         monkeypatch.setattr(torch.distributed, "get_world_size", lambda size=size: size)
         assert two_windows._is_one_of_several() is several
+
+
+@pytest.fixture
+def windows_of_rank(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
+    """Let the only rank of a job have two windows, and bare steps be known soon; return what nsys would see."""
+    for name, value in {"_SETTLING_NS": 0, "_SHORTEST_NS": 0, "_LONGEST_NS": 1 << 60, "_KNOWN": 100.0}.items():
+        monkeypatch.setattr(clock, name, value)
+    switched: list[str] = []
+    calls = [lambda: switched.append("open") or 1, lambda _: switched.append("close")]
+    monkeypatch.setattr(capture_range, "_calls", calls)
+    monkeypatch.setattr(capture_range, "_open", [])
+    about = {"NSYSX_STEPS": "windows", "NSYSX_JOB": "1", "LOCAL_RANK": "0", "NSYSX_PROBE_DIR": str(tmp_path)}
+    for name, value in about.items():
+        monkeypatch.setenv(name, value)
+    capture_range.begin()
+    return switched
+
+
+@pytest.mark.parametrize(("limit", "cold_steps"), [(99, 24), (0, 7), (10, 15), (22, 24)])
+def test_ranks_close_and_open_by_the_number_of_the_step_and_earlier_at_the_limit(
+    windows_of_rank: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, limit: int, cold_steps: int
+) -> None:
+    """The step in which the limit is reached, which counts from the third step on, is followed by four more."""
+    import torch
+
+    ended: list[bool] = []
+
+    def step_ended(first: bool) -> bool:
+        ended.append(first)
+        return limit < len(ended) <= limit + 3  # only the first window reaches it
+
+    monkeypatch.setattr(capture_range, "step_ended", step_ended)
+    lab = Lab(NSYSX_STEPS="windows", NSYSX_MARKS="few", NSYSX_PROBE_DIR=str(tmp_path))
+    try:
+        assert isinstance(lab.probe.parts.window, two_windows.WindowsOfRank)
+        net = Net()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.001)
+        for _ in range(130):
+            train(net, 1, optimizer)
+        cold, steady = recorded(lab)
+        assert windows_of_rank == ["open", "close", "open", "close"]
+        assert cold == list(range(cold_steps)) and steady == list(range(steady[0], steady[0] + 24))
+        record: dict[str, Any] = lab.probe.status.record()
+        assert not record["errors"] and len(record["window_pauses_ns"]) == 2
+        assert record["unrecorded_steps"]["count"] >= 24
+    finally:
+        lab.close()
+
+
+def test_a_window_of_a_rank_ends_with_the_optimizer_and_not_with_the_next_forward(
+    windows_of_rank: list[str], tmp_path: Path
+) -> None:
+    """The step is open until the next forward. Between it and the optimizer's step a stage of a pipeline receives its batch."""
+    import torch
+
+    lab = Lab(NSYSX_STEPS="windows", NSYSX_MARKS="few", NSYSX_PROBE_DIR=str(tmp_path))
+    try:
+        net = Net()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.001)
+        after_step = []
+        for _ in range(100):
+            train(net, 1, optimizer)
+            after_step.append(len(windows_of_rank))
+        closed, opened, closed_again = (after_step.index(count) for count in (2, 3, 4))
+        cold, steady = recorded(lab)
+        assert (cold[-1], steady[0], steady[-1]) == (closed, opened + 1, closed_again)
+    finally:
+        lab.close()

@@ -304,8 +304,8 @@ dist.init_process_group("gloo")
 net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 8))
 optimizer = torch.optim.SGD(net.parameters(), 0.1)
 ends = []
-for i in range(100):
-    time.sleep(0.03)
+for i in range(260):
+    time.sleep(0.02)
     optimizer.zero_grad()
     net(torch.randn(4, 8)).square().mean().backward()
     optimizer.step()

@@ -208,7 +208,9 @@ def test_a_later_run_that_ends_before_its_blocks_is_no_failure_of_the_session() 
     session._judge(session.tried[0])
     trial = session.result.trials[0]
     assert order == ["A", "B", "B"] and trial.pairs == 30 and trial.within_a_run
-    assert session.result.baseline.runs == 2  # the unchanged run, and the blocks without the change of the first changed one
+    assert (
+        session.result.baseline.runs == 2
+    )  # the unchanged run, and the blocks without the change of the first changed one
 
 
 def test_the_interval_of_blocks_holds_the_truth_and_what_disturbs_few_of_them_does_not_widen_it() -> None:

@@ -27,7 +27,8 @@ class Meeting:
     """The ranks of one node. ``environ`` is that of torchrun's worker; ``number`` counts the meetings from 0 on."""
 
     def __init__(self, environ: Any) -> None:
-        self._folder, self._rank = environ.get("NSYSX_PROBE_DIR", ""), environ.get("LOCAL_RANK", "0")
+        # Without a folder no file can be made.
+        self._folder, self._rank = environ.get("NSYSX_PROBE_DIR") or os.devnull, environ.get("LOCAL_RANK", "0")
         size = environ.get("LOCAL_WORLD_SIZE", "1")
         self._others = [str(rank) for rank in range(int(size) if size.isdecimal() else 1) if str(rank) != self._rank]
         self.number = 0
@@ -50,6 +51,24 @@ class Meeting:
         finally:  # also where a signal ends the wait: nobody else waits for this rank then
             self._sign(f"done-{number}")
         return came
+
+    def announce(self, step: int) -> None:
+        """Say, long enough before, with which step all hold the next meeting."""
+        path = f"{self._folder}/step-{self.number}"
+        try:
+            with open(f"{path}-{self._rank}", "w") as file:  # noqa: PTH123 - importing pathlib takes milliseconds
+                file.write(str(step))
+            os.replace(f"{path}-{self._rank}", path)  # noqa: PTH105
+        except OSError:
+            pass
+
+    def announced(self) -> int | None:
+        """Return the step of the next meeting if one was announced."""
+        try:
+            with open(f"{self._folder}/step-{self.number}") as file:  # noqa: PTH123
+                return int(file.read())
+        except (OSError, ValueError):
+            return None
 
     def _sign(self, name: str) -> None:
         try:

@@ -32,8 +32,10 @@ _AS_LONG = 2.0
 _MOST_STEPS, _MOST_NS, _LEAST_STEPS = 64, 30_000_000_000, 3
 #: A second window that reaches the limit closes once it has so many steps: with them the report takes its averages from it.
 _WHOLE = 8
-#: Ranks of a job close and open by the number of the step, which all have in common: so many steps, and so many bare ones after them.
-_RANKS_COLD, _RANKS_BARE = 24, 48
+#: Ranks of a job close and open by the number of the step, which all have in common. The first window has so many steps.
+_RANKS_COLD = 24
+#: When the second one opens, and when a window closes at the limit, one rank says so many steps before: hosts run ahead of each other.
+_RANKS_AHEAD = 4
 
 
 class TwoWindows(Window):
@@ -67,10 +69,15 @@ class TwoWindows(Window):
         if self.after:
             self.over = self.over or self.clock.known()
             return self.over
-        if self.first is None and not self.cold and self.clock.known():
+        if self.first is None and not self.cold:
+            self._choose(index, ahead)
+        return super().comes(index, ahead)
+
+    def _choose(self, index: int, ahead: int) -> None:
+        """Choose the steps of the second window, from ``ahead`` after ``index`` on, once bare steps are known."""
+        if self.clock.known():
             self.first = index + ahead
             self.last = self.first + AUTO_STEPS - 1
-        return super().comes(index, ahead)
 
     def near(self, index: int) -> bool:
         """Return whether the device's times of steps are wanted: they are between the windows and after them."""
@@ -175,26 +182,32 @@ class WindowsOfRank(TwoWindows):
         self._longest_ns = 0
         self._begun = False
 
-    def comes(self, index: int, ahead: int) -> bool:
-        """Return whether step ``index`` is followed in full; the steps of the second window are known from the beginning."""
-        if self.first is None and not self.cold:
-            self.first = _RANKS_COLD + _RANKS_BARE
+    def _choose(self, index: int, ahead: int) -> None:
+        """Choose the steps of the second window as the rank that opens it does, once it knows its bare steps."""
+        self.first = self._meeting.announced()
+        if self.first is None and capture_range.ours() and self.clock.known():
+            self.first = index + ahead + _RANKS_AHEAD
+            self._meeting.announce(self.first)
+        if self.first is not None:
             self.last = self.first + AUTO_STEPS - 1
-        return super().comes(index, ahead)
 
     def closes(self, index: int, *, marked: bool = False) -> bool:
         """Return whether the open window closes with step ``index``."""
-        capture_range.step_ended(first=not self._in_window)
+        over = capture_range.step_ended(first=not self._in_window)
         self._in_window += 1
         now, before = time.perf_counter_ns(), self._ended_ns
         self._ended_ns = now
         if before:
             self._longest_ns = max(self._longest_ns, now - before)
+        if over and self._in_window >= (_LEAST_STEPS if self.cold else _WHOLE) and self._meeting.announced() is None:
+            self._meeting.announce(index + _RANKS_AHEAD)
         return self.is_last(index)
 
     def is_last(self, index: int) -> bool:
         """Return whether step ``index`` is the last one of the open window."""
-        return index >= _RANKS_COLD - 1 if self.cold else super().is_last(index)
+        planned = index >= _RANKS_COLD - 1 if self.cold else super().is_last(index)
+        announced = None if planned else self._meeting.announced()
+        return planned or (announced is not None and index >= announced)
 
     def open(self, torch: Any) -> None:
         """Open the second window, unless that was done when the step before ended."""
