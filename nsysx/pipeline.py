@@ -356,13 +356,15 @@ def summary_of(job: Job, options: Options) -> Summary:
             options.progress(stage)
 
     given, tables = job.profile, tables_of.Tables(job.profile, say)
+    say("replaying the steps")
+    replay = replay_of(given)
     if options.every_table:
         dict(tables)  # makes them
     say("looking for what can be changed")
     ranks = comparison.table(job.ranks)
     alone = timelines.timelines(given) if options.timelines else ()
     drawn = tuple(other_lanes.added(picture, job.beside) for picture in alone)
-    judged = findings.judge(given, tables, replay_of(given), ranks, job.shown)
+    judged = findings.judge(given, tables, replay, ranks, job.shown)
     conclusion = _verdict(job, tables, ranks, judged)
     quality = _quality(job, tables.made, ranks)
     tables.made[comparison.KEY] = ranks

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 import json
 import os
@@ -16,12 +17,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from rich.console import Console
 
-from nsysx.analyses.helpers.tables import Tables
+from nsysx.analyses.helpers.tables import Tables, missing
 from nsysx.catalogue import CAUSES
 from nsysx.cli.report import Wanted
 from nsysx.errors import EXIT_EMPTY, EXIT_USAGE, NsysxError
 from nsysx.model import SCHEMA, Scope, Summary
-from nsysx.pipeline import summarize
+from nsysx.pipeline import Options, gather, summarize
 from nsysx.render import brief, json_text, terminal_answer
 from tests import builder, reports, strategies
 from tests.builder import Report
@@ -498,10 +499,22 @@ def test_the_answer_makes_half_of_the_tables_and_says_the_same(kind: Callable[[]
 
     assert told(lazily) == told(whole)
     assert isinstance(lazily.tables, Tables)
-    assert len(lazily.tables.made) < 0.7 * len(whole.tables)
+    assert len(lazily.tables.made) < 0.5 * len(whole.tables)
     assert json_text.render(replace(lazily, quality=whole.quality)) == json_text.render(
         whole
     )  # others are made when read
+
+
+@pytest.mark.parametrize("kind", [reports.training, api_only, no_nvtx])
+def test_a_table_that_names_what_it_needs_is_recorded_where_that_is(kind: Callable[[], Report], tmp_path: Path) -> None:
+    profile = gather(kind().write(tmp_path / "r.sqlite"), Options())
+    whole = dict(Tables(profile, lambda title: None))
+    named = [key for key in whole if hasattr(importlib.import_module(f"nsysx.analyses.{key}"), "NEEDS")]
+    assert named
+    for key in named:
+        tables = Tables(profile, lambda title: None)
+        assert missing(tables, key) == (whole[key].reason or None)
+        assert list(tables.made) == ([] if whole[key].rows is not None else [key])
 
 
 @pytest.mark.parametrize("name", ["html", "json", "markdown", "csv", "full", "section"])

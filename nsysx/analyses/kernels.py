@@ -14,6 +14,7 @@ from nsysx.model import TableSpec
 from nsysx.rows import Of, TableOf, columns_of, names
 
 KEY = "kernels"
+NEEDS = "kernel"
 TITLE = "Kernels"
 
 
@@ -59,7 +60,7 @@ SHOWN = TableSpec(
 
 def table(profile: Profile) -> pl.DataFrame:
     """Return one row per kernel name, longest total first."""
-    if not profile.recorded("kernel"):
+    if not profile.recorded(NEEDS):
         raise NotRecorded("no kernel was recorded", "-t cuda")
     kernels = profile.ops.select("name", "family", "call", "queue_ns", ns=pl.col("end_ns") - pl.col("start_ns"))
     kernels = kernels.filter(profile.ops["op_kind"] == "kernel")

@@ -17,6 +17,7 @@ from nsysx.model import TableSpec
 from nsysx.rows import Of, TableOf, columns_of, names
 
 KEY = "launches"
+NEEDS = "runtime"
 TITLE = "Launches"
 #: A launch is slow when it takes this many times the median of its function, and more than 50 us.
 _SLOW_FACTOR, _SLOW_NS = 10, 50_000
@@ -110,7 +111,7 @@ def _idle(profile: Profile) -> pl.DataFrame:
 
 def table(profile: Profile) -> pl.DataFrame:
     """Return one row per launching API function, longest first; idle columns are null if the report has no GPU work."""
-    if not profile.recorded("runtime"):
+    if not profile.recorded(NEEDS):
         raise NotRecorded("no CUDA API call was recorded", "-t cuda")
     rows = _by_function(_launches(profile)).join(_idle(profile), on="name", how="left", maintain_order="left")
     start, end = profile.window if profile.device is not None else (0, 0)

@@ -13,6 +13,7 @@ from nsysx.replay.engine import RemoveWaits, Replay, replay_of
 from nsysx.rows import Of, TableOf, columns_of, names
 
 KEY = "waits"
+NEEDS = "runtime"
 TITLE = "Waits"
 
 
@@ -80,7 +81,7 @@ _REPLAYED_ITEMS = 200_000
 
 def table(profile: Profile) -> pl.DataFrame:
     """Return one row per call site, longest first. Only the sites that wait longest have a saving."""
-    if not profile.recorded("runtime"):
+    if not profile.recorded(NEEDS):
         raise NotRecorded("no CUDA API call was recorded", "-t cuda")
     ns = pl.col("end_ns") - pl.col("start_ns")
     # Only GPU rows show what a call waited for: without them it is unknown, not 0.

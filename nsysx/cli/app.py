@@ -11,7 +11,7 @@ import typer
 
 from nsysx import __version__
 from nsysx.cli import config
-from nsysx.cli.declared import typed_only
+from nsysx.cli.declared import Command, Commands, typed_only
 from nsysx.cli.talk import harmless, talk
 from nsysx.errors import EXIT_USAGE
 
@@ -57,6 +57,7 @@ def command_line(words: Sequence[str] = ()) -> typer.Typer:
     """Return the command line. Of all commands, it has only the one that ``words`` begin with, if they do: others are not imported."""
     app = typer.Typer(
         name="nsysx",
+        cls=Commands,
         help="Where the step time of a PyTorch program went, from an Nsight Systems capture.",
         invoke_without_command=True,
         pretty_exceptions_enable=False,
@@ -66,7 +67,8 @@ def command_line(words: Sequence[str] = ()) -> typer.Typer:
     app.callback()(_common)
     for name in words[:1] if words and words[0] in COMMANDS else COMMANDS:
         room, work = _work(name)
-        app.command(short_help=COMMANDS[name], epilog=_below(name, room.EXAMPLES), **getattr(room, "HOW", {}))(work)
+        how = {"cls": Command, **getattr(room, "HOW", {})}
+        app.command(short_help=COMMANDS[name], epilog=_below(name, room.EXAMPLES), **how)(work)
     return app
 
 

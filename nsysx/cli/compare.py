@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperCommand
 
-from nsysx.cli.declared import with_options
+from nsysx.cli.declared import Command, with_options
 from nsysx.cli.options import files_of
 from nsysx.cli.talk import answering, console, deliver, wrote
 from nsysx.errors import EXIT_USAGE, NsysxError
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from nsysx.comparing.answer import Comparison
 
 
-class SeveralFiles(TyperCommand):
+class SeveralFiles(Command):
     """Lets ``--before A B --after C`` take several files each; the parser sees one option per file."""
 
     _OPTIONS = ("--before", "--after", "--noise")

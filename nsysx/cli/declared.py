@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable
 from dataclasses import is_dataclass
+from functools import partial
+from pathlib import Path
 from types import GenericAlias
 from typing import Annotated, Any, NamedTuple, get_args, get_type_hints
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 from nsysx.option import Declared, declared, options_of
 
@@ -68,7 +71,57 @@ def with_options(work: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
-class Grouped(TyperCommand):
+class Quick:
+    """A command or a group of them that has typer convert only what needs it: most options are left out, most others are texts.
+
+    Making the converters takes as long as analyzing two thousand kernels.
+    """
+
+    callback: Callable[..., Any] | None
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the parameters, as click does."""
+        params: list[Any] = super().get_params(ctx)  # type: ignore[misc]
+        kinds = get_type_hints(self.callback) if self.callback is not None else {}
+        for param in params:
+            if not isinstance(param.process_value, partial):
+                param.process_value = partial(_value, param, _kinds(kinds.get(param.name)), param.process_value)
+        return params
+
+
+def _kinds(hint: Any) -> set[Any]:
+    """Return the plain types of which a hint is made."""
+    inner = get_args(hint)
+    return {kind for arg in inner for kind in _kinds(arg)} if inner else {hint}
+
+
+def _value(param: Any, kinds: set[Any], convert: Callable[[Any, Any], Any], context: Any, given: Any) -> Any:
+    """Return the value of a parameter: what was given, where that is all there is to it, else what ``convert`` makes of it."""
+    several = param.multiple or param.nargs == -1
+    if given is None and not param.required:
+        value = () if several else None
+        return value if param.callback is None else param.callback(context, param, value)
+    words = given if several and isinstance(given, list | tuple) else [given]
+    if param.callback is not None or not words or not all(isinstance(word, str) for word in words):
+        return given if given is param.default and type(given) in kinds else convert(context, given)
+    if Path in kinds:
+        if any(os.access(word, os.F_OK) and not os.access(word, os.R_OK) for word in words):
+            return convert(context, given)  # which refuses them
+        words = [Path(word) for word in words]
+    elif str not in kinds:
+        return convert(context, given)
+    return [*words] if several else words[0]
+
+
+class Command(Quick, TyperCommand):
+    """A command without groups of options."""
+
+
+class Commands(Quick, TyperGroup):
+    """The commands."""
+
+
+class Grouped(Command):
     """A command whose advanced options stand under a heading of their own in its help."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:

@@ -12,6 +12,7 @@ import polars as pl
 from nsysx import units
 from nsysx.advice import Condition
 from nsysx.analyses import gpu_ledger
+from nsysx.analyses.helpers import tables as tables_of
 from nsysx.catalogue import Limit, Part
 from nsysx.events.attribute import IN_STEP
 from nsysx.events.profile import Profile
@@ -217,10 +218,7 @@ class Case:
 
     def missing(self, key: str) -> str | None:
         """Return why the capture does not hold a table, None when it does."""
-        table = self.tables.get(key)
-        if table is None:
-            return f"the table {key} was not made"
-        return None if table.rows is not None else table.reason or "not recorded"
+        return tables_of.missing(self.tables, key)
 
     @cached_property
     def program(self) -> Program:

@@ -43,11 +43,26 @@ class Tables(Mapping[str, Table]):
             self.made[key] = _table(module, self._given)
         return self.made[key]
 
+    def surely_recorded(self, key: str) -> bool:
+        """Return whether the capture holds a table, as far as that is known without making it: its file names what it needs."""
+        needs = getattr(self._analyses.get(key), "NEEDS", "")
+        return bool(needs) and self._given.recorded(needs)
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._analyses | self.made)
 
     def __len__(self) -> int:
         return len(self._analyses | self.made)
+
+
+def missing(tables: Mapping[str, Table], key: str) -> str | None:
+    """Return why the capture does not hold a table, None when it does."""
+    if isinstance(tables, Tables) and tables.surely_recorded(key):
+        return None
+    table = tables.get(key)
+    if table is None:
+        return f"the table {key} was not made"
+    return None if table.rows is not None else table.reason or "not recorded"
 
 
 def scope(covers: str, given: Profile) -> Scope | None:
