@@ -80,7 +80,9 @@ def test_a_window_ends_when_the_device_has_nothing_to_do(tmp_path: Path, monkeyp
             seen.append("asked")
             return seen.count("asked") > 2
 
-    torch = SimpleNamespace(cuda=SimpleNamespace(is_initialized=lambda: True, Event=Event))
+    captures = False
+    cuda = SimpleNamespace(is_initialized=lambda: True, is_current_stream_capturing=lambda: captures, Event=Event)
+    torch = SimpleNamespace(cuda=cuda)
     rank(tmp_path, 0, size=1).hold(True, lambda: seen.append("acts"), 0, torch)
     assert seen == ["recorded", "asked", "asked", "asked", "acts"]
     monkeypatch.setattr(meeting, "_DRAIN_S", 0.02)  # a queue that waits for another rank is not waited for
@@ -88,6 +90,9 @@ def test_a_window_ends_when_the_device_has_nothing_to_do(tmp_path: Path, monkeyp
     torch.cuda.Event = type("Busy", (), {"record": lambda _: None, "query": lambda _: False})
     rank(tmp_path / "b", 0, size=1).hold(True, lambda: seen.append("acts"), 0, torch)
     assert seen == ["acts"]
+    captures, torch.cuda.Event = True, None  # no event is made
+    rank(tmp_path / "c", 0, size=1).hold(True, lambda: seen.append("acts"), 0, torch)
+    assert seen == ["acts", "acts"]
 
 
 def test_a_process_of_a_job_that_no_torchrun_started_closes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -88,8 +88,11 @@ class Meeting:
 
 
 def _drain(torch: Any) -> None:
-    """Wait until this thread's stream has done what was launched. Nothing is synchronized: that could wait for good."""
-    if not torch.cuda.is_initialized():
+    """Wait until this thread's stream has done what was launched. Nothing is synchronized: that could wait for good.
+
+    A stream that is captured into a CUDA graph takes no event of ours.
+    """
+    if not torch.cuda.is_initialized() or torch.cuda.is_current_stream_capturing():
         return
     until, event = time.monotonic() + _DRAIN_S, torch.cuda.Event()
     event.record()

@@ -269,7 +269,8 @@ class Phases:
                 self.steps.optimizer_end(id(optimizer), in_backward)
                 if self.capturing is not None:
                     self.capturing.append(id(optimizer))
-                self.borders.optimizer_ended()
+                else:
+                    self.borders.optimizer_ended()
         except BaseException as error:
             self.out.fail("optimizer", error, level)
 
