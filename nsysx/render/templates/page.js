@@ -247,7 +247,7 @@ document.querySelectorAll("figure[data-live]").forEach(function (figure) {
     for (var t = Math.ceil(from / step) * step; t <= to; t += step) {
       var x = left + (t - from) * scale;
       g.fillRect(x, flags, 0.5, high - AXIS + 4 - flags);
-      if (x < wide - 40) g.fillText(duration(t), x + 2, high - AXIS / 2 + 2);
+      if (x + 2 + g.measureText(duration(t)).width <= wide) g.fillText(duration(t), x + 2, high - AXIS / 2 + 2);
     }
   }
   function look(a, b) {
