@@ -64,6 +64,8 @@ _COMPILED = 'torch.compile(..., mode="reduce-overhead")  # where it is compiled'
 _FIXED_SHAPES = (
     "Shapes must stay the same from step to step, and nothing in the step may read a value back (.item(), x[mask])."
 )
+_DDP, _SHARDED = "DistributedDataParallel", r"^ncclDevKernel_ReduceScatter"
+_EACH_BLOCK = "for name, block in model.blocks.named_children(): setattr(model.blocks, name, torch.compile(block))"
 _BREAKS = "A graph break (print, .item(), a branch on data) splits what can be fused."
 _MORE_MEMORY = "The activations of a larger micro-batch need more memory."
 _IN_A_GRAPH = "Shapes must stay the same, and nothing in the graph may wait, allocate or read a value back."
@@ -241,6 +243,8 @@ def _fix(case: Case, saving_ns: int) -> Fix:
         return Fix(text, _COMPILED, _FIXED_SHAPES, _needs.GRAPH)
     if obstacle := _no_graph(case):
         return obstacle
+    if (wrapped := _wrapped(case)) is not None:
+        return wrapped
     text = f"torch.compile(model, mode='reduce-overhead'), or capture the step in a CUDA graph: {_launches(case)}"
     count = _calls_of_network(case)
     if fusible := _mostly_fusible(case, saving_ns):
@@ -322,10 +326,10 @@ def _in_one_call(case: Case, count: float) -> Worth:
 
 
 def _parts(case: Case) -> pl.DataFrame:
-    """Return the probe's ranges in the steady steps: name, cls."""
-    steps, ranges = case.profile.steps.cpu.filter("steady"), case.profile.ranges.ranges
+    """Return the probe's ranges in the steady steps of the shown process: name, cls."""
+    steps, ranges = _needs.steady_steps(case.profile), case.profile.ranges.ranges
     within = pl.col("start_ns").is_between(steps["start_ns"].min(), steps["end_ns"].max(), closed="left")
-    return ranges.filter(pl.col("own") & within).select("name", "cls")
+    return ranges.filter(pl.col("own") & within & (pl.col("process") == case.profile.process)).select("name", "cls")
 
 
 def _no_graph(case: Case) -> Fix | None:
@@ -351,6 +355,26 @@ def _no_graph(case: Case) -> Fix | None:
                     _BREAKS,
                 )
     return None
+
+
+def _wrapped(case: Case) -> Fix | None:
+    """Return how the ranks of a job make fewer launches: what is compiled is what a wrapper wraps. None without such a wrapper.
+
+    The wrapper's hooks start collectives while the model runs: a CUDA graph of the wrapped model would have to hold them.
+    """
+    program = case.program
+    if any(network.rsplit(".")[-1] == _DDP for network in program.networks):
+        text, paste = "torch.compile of the module before it is wrapped", f"model = {_DDP}(torch.compile(module))"
+    elif lookup.matching(case.ops["name"], _SHARDED).any():
+        text = "torch.compile of each block before fully_shard"
+        paste = f"{_EACH_BLOCK}  # then fully_shard"
+    else:
+        return None
+    text += f": {_launches(case)}"
+    if program.optimizer == "foreach" and program.optimizer_class in _needs.FUSABLE:
+        text += "; fused=True for the optimizer"
+        paste += f"\noptimizer = torch.optim.{program.optimizer_class}(model.parameters(), fused=True)"
+    return Fix(text, paste, _BREAKS)
 
 
 def _which(case: Case) -> str:

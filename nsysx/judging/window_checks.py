@@ -123,7 +123,8 @@ def _missed(profile: Profile, lengths: np.ndarray[Any, np.dtype[np.int64]]) -> l
         return []
     usual = float(np.median(lengths))
     long = lengths[lengths > _LONG * usual]
-    steps = profile.steps.cpu.filter("steady")
+    of_all = profile.steps.cpu
+    steps = of_all.filter(of_all["steady"] & (of_all["process"] == profile.steps.process))
     recorded = (steps["end_ns"] - steps["start_ns"]).to_numpy()
     if not len(long) or (len(recorded) and (recorded > _LONG * np.median(recorded)).any()):
         return []
