@@ -174,3 +174,56 @@ def test_a_kernel_is_called_by_its_own_name_and_a_long_one_is_cut() -> None:
     assert kernel_called("void at::native::softmax_warp<float, 4>(int)") == "the kernel softmax_warp"
     assert kernel_called("k" * 48) == f"the kernel {'k' * 48}"
     assert kernel_called("k" * 49) == f"the kernel {'k' * 47}…"
+
+
+@pytest.mark.parametrize(
+    ("network", "kernel", "told"),
+    [
+        (
+            "DistributedDataParallel",
+            "ncclDevKernel_AllReduce_Sum_f32_RING_LL",
+            "torch.compile of the module before it is wrapped",
+        ),
+        ("Net", "ncclDevKernel_ReduceScatter_Sum_f32_RING_LL", "torch.compile of each block before fully_shard"),
+        ("Net", "ncclDevKernel_AllReduce_Sum_f32_RING_LL", "torch.compile(model, mode='reduce-overhead')"),
+    ],
+)
+def test_what_a_wrapper_wraps_is_compiled_before(tmp_path: Path, network: str, kernel: str, told: str) -> None:
+    """The wrapper's hooks start collectives in the model's backward, which a CUDA graph of the wrapper would have to hold."""
+
+    def body(program: Program, number: int) -> None:
+        with program.range("forward"), program.range(f":{network}"):
+            pass_(program, 30)
+        with program.range("backward"):
+            pass_(program, 30)
+            program.launch(20, kernel, stream=20)
+        with program.range("optimizer SGD"):
+            pass_(program, 2)
+
+    finding = launch_bound(Program().steps(body, 10).summary(tmp_path))
+    assert finding.fix.startswith(told) and ("reduce-overhead" in finding.paste) == (
+        network == "Net" and "All" in kernel
+    )
+
+
+def test_calls_of_another_process_are_none_of_this_one(tmp_path: Path) -> None:
+    """Each of two ranks calls its network once a step."""
+    begins: list[int] = []
+
+    def body(program: Program, number: int) -> None:
+        begins.append(program.t)
+        with program.range("forward"), program.range(":Net"):
+            pass_(program, 30)
+        with program.range("backward"):
+            pass_(program, 30)
+        with program.range("optimizer SGD"):
+            pass_(program, 2)
+
+    program = Program().steps(body, 10)
+    other = program.report.process(999)
+    thread = other.thread(other.pid, "python3")
+    for begin in begins:
+        thread.add_range("forward", begin + 1_000, begin + 90_000, domain="nsysx")
+        thread.add_range(":Net", begin + 2_000, begin + 80_000, domain="nsysx")
+    finding = launch_bound(program.summary(tmp_path))
+    assert "times a step" not in f"{finding.fix} {finding.condition}" and "mark_step_begin" not in finding.paste
