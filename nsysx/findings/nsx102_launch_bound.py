@@ -5,6 +5,7 @@ What it means
     the GPU idles between them. Faster kernels change nothing; fewer launches do: torch.compile fuses kernels, a CUDA graph
     launches a whole step with one call. The saving shown is for CUDA graphs: everything between two waits becomes one
     launch. Calls that break graph capture (waits, allocations, copies from pageable memory) are listed as evidence.
+    Where ranks work together, compile what a wrapper wraps: its hooks start collectives while the model runs.
     Profiling itself slows launches, so a step without the profiler idles less: nsysx gives that step beside the recorded one.
 
 In the trace

@@ -3,8 +3,9 @@
 What it means
     A collective ends when its last rank has arrived. The time that the others spend in it until then is waiting, not transfer;
     faster links change nothing. A rank is named only when its own time per step, without its waiting, exceeds the median of
-    its peers in step after step, and by more than the host code of two healthy processes may differ. The saving comes from a
-    replay of all ranks together, in which this rank takes no longer than its peers.
+    its peers in step after step, and by more than the host code of two healthy processes may differ; a rank that is late
+    in host code also has to come last in an earlier window, where there is one. The saving comes from a replay of all ranks
+    together, in which this rank takes no longer than its peers.
 
 In the trace
     The same NCCL kernel is long on all ranks but one.
