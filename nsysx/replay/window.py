@@ -187,20 +187,19 @@ def _of_job(profile: Profile, cpu: pl.DataFrame, first: int, last: int) -> tuple
         return None
     number = pl.col("number")
     numbered = profile.steps.cpu.select("process", "index", number).filter(pl.col("process").is_in(ranks))
-    tiles = profile.steps.gpu.join(numbered, on=["process", "index"]).with_columns(
-        ns=pl.col("end_ns") - pl.col("start_ns")
-    )
+    if numbered.select("process", "number").is_duplicated().any():  # steps that count anew in each epoch
+        return None
+    tiles = profile.steps.gpu.join(numbered, on=["process", "index"])
     tiles = tiles.filter(number.is_in(cpu["number"][first : last + 1].implode()))
-    whole = tiles.group_by("number").agg(pl.col("ns").mean(), ranks=pl.col("process").n_unique())
-    whole = whole.filter(pl.col("ranks") == len(ranks)).sort("number")
-    numbers, length = whole["number"].to_numpy(), whole["ns"].to_numpy()
+    of_step = tiles.group_by("number").agg((pl.col("end_ns") - pl.col("start_ns")).mean(), pl.col("process").n_unique())
+    whole = of_step.filter(pl.col("process") == len(ranks)).sort("number")
+    numbers, length = whole["number"].to_numpy(), whole["end_ns"].to_numpy()
     if not len(numbers):
         return None
-    span = tiles.group_by("process").agg(pl.col("start_ns").min(), pl.col("end_ns").max(), steps=number.n_unique())
-    launched = profile.attributed.gpu_ops.select("process", "call_start_ns").join(span, on="process")
-    inside = pl.col("call_start_ns").is_between(pl.col("start_ns"), pl.col("end_ns"))
-    per_step = launched.filter(inside).group_by("process").agg(ops=pl.len() / pl.col("steps").first())["ops"].max()
-    most = max(int(_MOST_OPS // per_step), 1) if isinstance(per_step, float) else 1
+    spanned = pl.col("call_start_ns").is_between(*(int(x) for x in (tiles["start_ns"].min(), tiles["end_ns"].max())))  # type: ignore[arg-type]
+    launched = profile.attributed.gpu_ops.select("process", "call_start_ns").filter(spanned).group_by("process").len()
+    per_step = launched.filter(pl.col("process").is_in(ranks))["len"].to_numpy().max() / of_step.height
+    most = max(int(_MOST_OPS // per_step), 1)
     breaks = np.append(0, np.flatnonzero(np.diff(numbers) != 1) + 1)
     end = np.arange(1, len(numbers) + 1)
     begin = np.maximum(end - most, breaks[np.searchsorted(breaks, end - 1, side="right") - 1])
