@@ -265,7 +265,7 @@ def records(profile: Profile, *, alone: bool = False) -> tuple[Rank, ...]:
                 start_ns=start_ns,
                 end_ns=end_ns,
                 message_bytes=message_bytes,
-                exposed=_exposed(profile.ledgers.activity[process, device].clip(start, end)),
+                exposed=_exposed(profile.ledgers.activity[process, device].clip(start, end), tiles),
                 kernels=_kernels(work.kernels[key], start, end) if key in work.kernels else {},
                 span=span,
                 command=command_key(profile.trace.run.get("command")),
@@ -303,12 +303,15 @@ def _ledger(
     return figures | {"steps": 0, "step_ns": int(median) if isinstance(median, (int, float)) else None}, None
 
 
-def _exposed(activity: StepFunction) -> tuple[I64, I64]:
-    """Return the stretches [start, end) of communication that no compute hides."""
+def _exposed(activity: StepFunction, tiles: Tiles | None) -> tuple[I64, I64]:
+    """Return the stretches [start, end) of communication that no compute hides, in steps where there are some: as in the ledger."""
     comm, compute = (1 << ledger.CLASSES.index(name) for name in (Activity.COMM, Activity.COMPUTE))
     shown = ((activity.labels & comm) > 0) & ((activity.labels & compute) == 0)
-    alone = coverage([(activity.times[:-1][shown], activity.times[1:][shown])])
-    return alone.times[:-1][alone.labels > 0], alone.times[1:][alone.labels > 0]
+    sets = [(activity.times[:-1][shown], activity.times[1:][shown])]
+    sets += [] if tiles is None else [(tiles.start_ns, tiles.end_ns)]
+    alone = coverage(sets)
+    everywhere = alone.labels == (1 << len(sets)) - 1
+    return alone.times[:-1][everywhere], alone.times[1:][everywhere]
 
 
 def file_rank(name: str) -> int | None:
