@@ -245,3 +245,17 @@ def _pageable(case: Case) -> tuple[State, str]:
 
 
 PAGEABLE = Need("the copied memory is pageable", _pageable)
+
+
+#: Collectives of parameters that are sharded.
+_SCATTERED, _GATHERED = r"ncclDevKernel_ReduceScatter|reduce_?scatter", r"ncclDevKernel_AllGather|all_?gather"
+
+
+def shards(case: Case) -> bool:
+    """Return whether the ranks gather parameters and scatter gradients, as those of a sharded model do."""
+    return all(lookup.matching(case.ops["name"], kind).any() for kind in (_SCATTERED, _GATHERED))
+
+
+def fused_code(case: Case) -> str:
+    """Return the line that makes the program's optimizer, of a class that is FUSABLE, a fused one."""
+    return f"optimizer = torch.optim.{case.program.optimizer_class}(model.parameters(), fused=True)"

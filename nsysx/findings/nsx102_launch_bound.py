@@ -65,7 +65,7 @@ _COMPILED = 'torch.compile(..., mode="reduce-overhead")  # where it is compiled'
 _FIXED_SHAPES = (
     "Shapes must stay the same from step to step, and nothing in the step may read a value back (.item(), x[mask])."
 )
-_DDP, _SHARDED = "DistributedDataParallel", r"^ncclDevKernel_ReduceScatter"
+_DDP = "DistributedDataParallel"
 _EACH_BLOCK = "for name, block in model.blocks.named_children(): setattr(model.blocks, name, torch.compile(block))"
 _BREAKS = "A graph break (print, .item(), a branch on data) splits what can be fused."
 _MORE_MEMORY = "The activations of a larger micro-batch need more memory."
@@ -261,8 +261,9 @@ def _fix(case: Case, saving_ns: int) -> Fix:
         text = f"{_larger(case, count)} (saves up to {saves}); then {text}"
     fix = Fix(text, f"{_COMPILE}{_which(case)}", _FIXED_SHAPES, _needs.GRAPH)
     if program.optimizer == "foreach" and program.optimizer_class in _needs.FUSABLE:
-        code = f"optimizer = torch.optim.{program.optimizer_class}(model.parameters(), fused=True)"
-        fix = fix._replace(text=f"{text}; fused=True for the optimizer", paste=f"{fix.paste}\n{code}")
+        fix = fix._replace(
+            text=f"{text}; fused=True for the optimizer", paste=f"{fix.paste}\n{_needs.fused_code(case)}"
+        )
     if count < _SEVERAL:
         return fix
     return fix._replace(paste=f"{fix.paste}\n{_MARK}", condition=f"{fix.condition} {_KEPT.format(count=count)}")
@@ -364,9 +365,9 @@ def _wrapped(case: Case) -> Fix | None:
     The wrapper's hooks start collectives while the model runs: a CUDA graph of the wrapped model would have to hold them.
     """
     program = case.program
-    if any(network.rsplit(".")[-1] == _DDP for network in program.networks):
+    if _DDP in program.networks:
         text, paste = "torch.compile of the module before it is wrapped", f"model = {_DDP}(torch.compile(module))"
-    elif lookup.matching(case.ops["name"], _SHARDED).any():
+    elif _needs.shards(case):
         text = "torch.compile of each block before fully_shard"
         paste = f"{_EACH_BLOCK}  # then fully_shard"
     else:
@@ -374,7 +375,7 @@ def _wrapped(case: Case) -> Fix | None:
     text += f": {_launches(case)}"
     if program.optimizer == "foreach" and program.optimizer_class in _needs.FUSABLE:
         text += "; fused=True for the optimizer"
-        paste += f"\noptimizer = torch.optim.{program.optimizer_class}(model.parameters(), fused=True)"
+        paste += f"\n{_needs.fused_code(case)}"
     return Fix(text, paste, _BREAKS)
 
 

@@ -31,9 +31,8 @@ from nsysx.analyses import gpu_ledger
 from nsysx.catalogue import Activity, Limit, Part
 from nsysx.findings._case import Case, Fix, Rule, ops_of
 from nsysx.findings._names import launched_by, mostly
-from nsysx.findings._needs import FUSABLE
+from nsysx.findings._needs import FUSABLE, fused_code, shards
 from nsysx.findings._once import Takes
-from nsysx.frames import lookup
 from nsysx.judging import rank_verdict
 from nsysx.model import Finding, Table
 from nsysx.reading import nccl_notes
@@ -149,11 +148,10 @@ def _fewer_launches(case: Case, finding: Finding) -> Finding:
 
     At best only the GPU's own work is left: on no rank launches then take time, and no rank waits for another.
     """
-    sharded = all(lookup.matching(case.ops["name"], kind).any() for kind in (_SHARDED, _GATHERED))
     program = case.program
     loop = program.optimizer != "fused" and program.optimizer_class in FUSABLE
-    fused = f"\noptimizer = torch.optim.{program.optimizer_class}(model.parameters(), fused=True)" * loop
-    if sharded:
+    fused = f"\n{fused_code(case)}" * loop
+    if shards(case):
         fix = Fix(
             "Shard larger units, several blocks in each fully_shard(): the ranks wait for each other's launches in every gather, not "
             "for data; a model that fits one GPU needs no sharding (DistributedDataParallel)",
@@ -181,10 +179,6 @@ def _fewer_launches(case: Case, finding: Finding) -> Finding:
         most_ns=worth.saving_ns,
         confidence=worth.confidence,
     )
-
-
-#: Collectives of parameters that are sharded.
-_SHARDED, _GATHERED = r"ncclDevKernel_ReduceScatter|reduce_?scatter", r"ncclDevKernel_AllGather|all_?gather"
 
 
 def _slowed_ns(case: Case) -> float:

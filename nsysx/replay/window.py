@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from nsysx import units
@@ -166,15 +168,25 @@ def _fitting(profile: Profile, cpu: pl.DataFrame, tiles: pl.DataFrame, first: in
     count = last - first + 1
     length = np.zeros(count, np.int64)
     length[tiles["index"].to_numpy() - first] = (tiles["end_ns"] - tiles["start_ns"]).to_numpy()
-    upto = np.append(0, np.cumsum(length))
     end = np.arange(1, count + 1)
     # For each ``end``, the first step from which the ops are few enough; a single step is replayed however many ops it has.
     begin = np.minimum(np.searchsorted(borders, borders[end] - _MOST_OPS), end - 1)
+    chosen = _nearest_to_mean(begin, end, length)
+    return first + chosen[0], first + chosen[1] - 1
+
+
+def _nearest_to_mean(begin: I64, end: I64, length: npt.NDArray[Any]) -> tuple[int, int]:
+    """Return the run [begin, end) of steps whose mean is closest to the mean of all; of equally good ones the last.
+
+    ``length`` is that of each step (ns). A run that is shorter than ``_LEAST_RUN`` of the longest one does not count.
+    """
+    upto = np.append(0, np.cumsum(length))
+    mean = upto[-1] / len(length)
     long = np.flatnonzero(end - begin >= _LEAST_RUN * (end - begin).max())
     begin, end = begin[long], end[long]
-    off = np.abs((upto[end] - upto[begin]) / (end - begin) - upto[-1] / count)
-    best = np.flatnonzero(off <= off.min() + _AS_GOOD * upto[-1] / count)[-1]
-    return first + int(begin[best]), first + int(end[best]) - 1
+    off = np.abs((upto[end] - upto[begin]) / (end - begin) - mean)
+    best = np.flatnonzero(off <= off.min() + _AS_GOOD * mean)[-1]
+    return int(begin[best]), int(end[best])
 
 
 def _of_job(profile: Profile, cpu: pl.DataFrame, first: int, last: int) -> tuple[int, int] | None:
@@ -203,12 +215,9 @@ def _of_job(profile: Profile, cpu: pl.DataFrame, first: int, last: int) -> tuple
     breaks = np.append(0, np.flatnonzero(np.diff(numbers) != 1) + 1)
     end = np.arange(1, len(numbers) + 1)
     begin = np.maximum(end - most, breaks[np.searchsorted(breaks, end - 1, side="right") - 1])
-    long = np.flatnonzero(end - begin >= _LEAST_RUN * (end - begin).max())
-    upto = np.append(0.0, np.cumsum(length))
-    off = np.abs((upto[end] - upto[begin]) / (end - begin) - length.mean())[long]
-    best = long[np.flatnonzero(off <= off.min() + _AS_GOOD * length.mean())[-1]]
+    run = _nearest_to_mean(begin, end, length)
     index = dict(zip(cpu["number"].to_list(), cpu["index"].to_list(), strict=True))
-    return index[int(numbers[begin[best]])], index[int(numbers[end[best] - 1])]
+    return index[int(numbers[run[0]])], index[int(numbers[run[1] - 1])]
 
 
 def _concurrency(calls: pl.DataFrame) -> float:
