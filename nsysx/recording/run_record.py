@@ -63,6 +63,7 @@ def run_record(
             "said": warnings[:20],
             "trouble": recording.trouble or None,
             "stand_in": recording.stand_in,  # the process that nsys started in place of the command: not part of the program
+            **({"range_holder": recording.range_holder} if recording.range_holder else {}),  # nor is this one
         },
         "options": {name: _text(str(v)) if isinstance(v, Path | str) else v for name, v in asdict(options).items()},
         "files": {

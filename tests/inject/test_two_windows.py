@@ -31,6 +31,7 @@ def switched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     seen: list[str] = []
     monkeypatch.setattr(capture_range, "_calls", [lambda: seen.append("open") or 1, lambda _: seen.append("close")])
     monkeypatch.setattr(capture_range, "_open", [])
+    monkeypatch.setattr(capture_range, "claim", lambda: "")
     monkeypatch.setattr(clock, "_SETTLING_NS", 0)
     monkeypatch.setattr(clock, "_SHORTEST_NS", 0)
     monkeypatch.setattr(clock, "_LONGEST_NS", 1 << 60)
@@ -559,6 +560,7 @@ def test_steps_of_40_s_and_of_20_us_have_both_windows(
     monkeypatch.setattr(time, "perf_counter_ns", lambda: now[0])
     monkeypatch.setattr(capture_range, "_calls", [lambda: seen.append("open") or 1, lambda _: seen.append("close")])
     monkeypatch.setattr(capture_range, "_open", [])
+    monkeypatch.setattr(capture_range, "claim", lambda: "")
     capture_range.begin()
     told = clock.StepClock(torch)
     window = two_windows.TwoWindows(output.Output(backend.nowhere("off"), {}, lambda: None), told)

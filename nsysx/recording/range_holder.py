@@ -1,0 +1,298 @@
+"""Holds the NVTX range that opens and closes nsys's capture windows, as ``python -I -S range_holder.py ADDRESS FOLDER TEXT DOMAIN``.
+
+What nsys captures is decided for all processes at once, by one range. A process of the program cannot hold it: which one makes the
+steps is not known when the first window opens, and whoever ends takes the range along. So this process opens the first window before
+the command starts, and then does what the probe of the process asks for that makes steps first. It has the environment that nsys
+gives to what it records.
+
+On stdin is ``nsysx run``: when that ends, so does this. On stdout goes ``open`` once the first window is open. At ADDRESS, a Unix
+socket, each process of the program asks in one line and gets one line (``inject.nsysx_probe.capture_range`` asks):
+
+* ``here``: Python has imported torch. ``open``, ``closed``, or ``over PID``: a window is open, none is, or there will be none any more,
+  because process PID had both. ``replaced``: it stands in the place (exec) of the process whose window has closed.
+* ``claim KEY``: it has made a step. ``yes open`` or ``yes closed`` if the windows are its own from now on; ``no PID`` if they are those
+  of another process that still runs. The ranks of a job have one key.
+* ``begin``, ``end``: whoever has the windows opens or closes one. ``1`` if that changed something. At the limit any process may close
+  the window, once its own device has done its work; if none does, it is closed from here.
+
+Where who had the windows ended before its second one, whoever comes next gets a first window of its own. With words after DOMAIN
+they are run as the command, in place of ``nsysx run``.
+
+So early nothing else is there that sends ranges, so this file makes its calls itself, as the headers of NVTX do (nvtxInit.h, nvtxTypes.h
+of NVTX 3): it loads the profiler's library, which asks for tables of pointers to functions and sets them. Standard library only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes as c
+import os
+import select
+import signal
+import struct
+import sys
+import time
+from _socket import AF_UNIX, SO_PEERCRED, SOCK_STREAM, SOL_SOCKET, socket
+from collections.abc import Callable
+from typing import Any
+
+#: Beside the probe's files: a window is open; a step has ended in it; ``nsysx run`` wants it closed. As in ``capture_range``.
+OPEN, STEPPED, CUT = "window-open", "window-has-steps", "window-cut"
+#: How often it looks for the last of them while a window is open, and for the end of a command of its own (s).
+_LOOK_S = 0.25
+#: Who connects asks at once.
+_ASKS_S = 5.0
+#: So long the processes of the program have to close a window that has reached the limit (s).
+_CLOSES_S = 8.0
+
+#: Numbers of NVTX 3: the tables of callbacks and of the version; the sizes of the tables of functions by module, as a client has
+#: them; the module with domains, and the functions that are used of it.
+_CALLBACKS, _VERSIONS = 1, 3
+_SIZES = {1: 16, 2: 9, 3: 15, 4: 7, 5: 16, 6: 7}
+_CORE2 = 5
+_RANGE_START, _RANGE_END, _REGISTER, _CREATE = 2, 3, 10, 12
+_VERSION, _REGISTERED = 3, 3
+
+_kept: list[Any] = []  # what the profiler's library holds pointers to
+
+
+def _client() -> tuple[Any, Any]:
+    """Return what a client of NVTX shows to the profiler's library: the function that it asks, and the pointers that it sets."""
+    pointers = {module: (c.c_void_p * size)() for module, size in _SIZES.items()}  # set by the library
+    places = {
+        module: (c.c_void_p * len(slots))(*(c.addressof(slots) + i * c.sizeof(c.c_void_p) for i in range(len(slots))))
+        for module, slots in pointers.items()
+    }
+
+    def tables(module: int, out_table: Any, out_size: Any) -> int:
+        if module not in places:
+            return 0
+        if out_table:
+            out_table[0] = c.addressof(places[module])
+        if out_size:
+            out_size[0] = _SIZES[module]
+        return 1
+
+    asked = c.CFUNCTYPE(c.c_int, c.c_int, c.POINTER(c.c_void_p), c.POINTER(c.c_uint))(tables)
+
+    class Callbacks(c.Structure):
+        _fields_ = (("size", c.c_size_t), ("tables", c.c_void_p))
+
+    callbacks = Callbacks(c.sizeof(Callbacks), c.cast(asked, c.c_void_p))
+
+    class Versions(c.Structure):
+        _fields_ = (("size", c.c_size_t), ("version", c.c_uint32), ("reserved", c.c_uint32), ("told", c.c_void_p))
+
+    told = c.CFUNCTYPE(None, c.c_uint32)(lambda _version: None)
+    versions = Versions(c.sizeof(Versions), _VERSION, 0, c.cast(told, c.c_void_p))
+
+    def export(table_id: int) -> Any:
+        exported_tables = {_CALLBACKS: callbacks, _VERSIONS: versions}
+        return c.addressof(exported_tables[table_id]) if table_id in exported_tables else None
+
+    exported = c.CFUNCTYPE(c.c_void_p, c.c_uint)(export)
+    _kept[:] = [pointers, places, asked, callbacks, told, versions, exported]
+    return exported, pointers[_CORE2]
+
+
+def range_of(library: str, text: str, domain_name: str) -> tuple[Callable[[], Any], Callable[[Any], Any]]:
+    """Load the profiler's library; return what begins the range and what ends it. Raises OSError where that is not possible."""
+    exported, of_domains = _client()
+    initialize = c.CDLL(library).InitializeInjectionNvtx2
+    initialize.argtypes, initialize.restype = [c.c_void_p], c.c_int
+    if not initialize(c.cast(exported, c.c_void_p)):
+        raise OSError("the profiler takes no NVTX ranges")
+    start = c.CFUNCTYPE(c.c_uint64, c.c_void_p, c.c_void_p)(of_domains[_RANGE_START] or 0)
+    end = c.CFUNCTYPE(None, c.c_void_p, c.c_uint64)(of_domains[_RANGE_END] or 0)
+    register = c.CFUNCTYPE(c.c_void_p, c.c_void_p, c.c_char_p)(of_domains[_REGISTER] or 0)
+    domain = c.CFUNCTYPE(c.c_void_p, c.c_char_p)(of_domains[_CREATE] or 0)(domain_name.encode())
+
+    class Attributes(c.Structure):
+        _fields_ = (
+            ("version", c.c_uint16),
+            ("size", c.c_uint16),
+            ("category", c.c_uint32),
+            ("color_type", c.c_int32),
+            ("color", c.c_uint32),
+            ("payload_type", c.c_int32),
+            ("reserved", c.c_int32),
+            ("payload", c.c_uint64),
+            ("message_type", c.c_int32),
+            ("message", c.c_void_p),
+        )
+
+    registered = register(domain, text.encode())
+    about = Attributes(version=_VERSION, size=c.sizeof(Attributes), message_type=_REGISTERED, message=registered)
+    _kept.append(about)
+    return lambda: start(domain, c.addressof(about)), lambda number: end(domain, number)
+
+
+def began(pid: int) -> str:
+    """Return when a process began, which no other process of its number has in common with it; "" if it has ended."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 - pathlib doubles the start-up time
+            fields = file.read().rpartition(b")")[2].split()
+    except OSError:
+        return ""
+    return "" if fields[0] in (b"Z", b"X") else fields[19].decode()
+
+
+def _runs(process: tuple[int, str]) -> bool:
+    """Return whether a process still runs that began then."""
+    return bool(process[1]) and began(process[0]) == process[1]
+
+
+class Windows:
+    """Which window is open, and whose they are. ``begin`` opens one and returns its number; ``end`` takes that number."""
+
+    def __init__(self, folder: str, begin: Callable[[], Any], end: Callable[[Any], Any]) -> None:
+        self._folder, self._begin, self._end = folder, begin, end
+        self._range: list[Any] = []  # the number of the open range
+        self._key = ""
+        self._of: dict[int, str] = {}  # the processes that have the windows, and when they began
+        self._first = 0  # the process that came first of them
+        self._second = self._over = False  # the second window was opened; it has closed
+        self._there: dict[int, str] = {}  # the processes with torch, and when they began
+        self._cut = 0.0  # when the open window was to be closed
+
+    @property
+    def open(self) -> bool:
+        """Return whether a window is open."""
+        return bool(self._range)
+
+    def begin(self) -> bool:
+        """Open a window; nsys needs 0.2 s for it. Return whether none was open."""
+        if self._range:
+            return False
+        self._range.append(self._begin())
+        self._sign(OPEN, made=True)
+        return True
+
+    def end(self) -> bool:
+        """Close the window; nsys needs 3 s for it. Return whether one was open."""
+        if not self._range:
+            return False
+        self._cut = 0.0
+        try:
+            self._end(self._range.pop())
+        finally:
+            self._over = self._second
+            for name in (STEPPED, OPEN):
+                self._sign(name, made=False)
+        return True
+
+    def look(self) -> None:
+        """Close the window if ``nsysx run`` asks for it and no process of the program does it."""
+        if not self._range or not self._wants_cut():
+            return
+        now = time.monotonic()
+        self._cut = self._cut or now
+        if now - self._cut > _CLOSES_S or not any(map(_runs, self._there.items())):
+            self.end()
+
+    def _wants_cut(self) -> bool:
+        return os.path.exists(f"{self._folder}/{CUT}")  # noqa: PTH110
+
+    def answer(self, pid: int, words: list[str]) -> str:
+        """Return the answer to what a process asks."""
+        asked, key = words[0] if words else "", words[1] if len(words) > 1 else str(pid)
+        if asked == "here":
+            return self._here(pid)
+        if asked == "claim":
+            return self._claim(pid, key)
+        if asked == "end" and (pid in self._of or self._wants_cut()):
+            return str(int(self.end()))
+        opened = asked == "begin" and pid in self._of and not self._over and self.begin()
+        self._second = self._second or opened
+        return str(int(opened))
+
+    def _here(self, pid: int) -> str:
+        self._there[pid] = began(pid)
+        if not self.open and self._of.get(pid) == self._there[pid]:
+            return "replaced"
+        if self._over:
+            return f"over {self._first}"
+        if pid in self._of:  # it goes on in the window of the program that it has replaced
+            del self._of[pid]
+        if self._left() and not self.open:
+            self._hand_over("", {})
+            self.begin()
+        return "open" if self.open else "closed"
+
+    def _claim(self, pid: int, key: str) -> str:
+        if key == self._key and self._of:
+            self._of[pid] = began(pid)
+        elif self._over or (self._of and not self._left()):
+            return f"no {self._first}"
+        else:
+            again = bool(self._of) and not self.open
+            self._hand_over(key, {pid: began(pid)})
+            if again:
+                self.begin()
+        return "yes open" if self.open else "yes closed"
+
+    def _left(self) -> bool:
+        """Return whether all processes that had the windows have ended."""
+        return bool(self._of) and not any(map(_runs, self._of.items()))
+
+    def _hand_over(self, key: str, to: dict[int, str]) -> None:
+        self._key, self._of, self._first, self._second = key, to, next(iter(to), 0), False
+
+    def _sign(self, name: str, *, made: bool) -> None:
+        """Make or remove one of the files; a folder that takes none is no failure of the program."""
+        with contextlib.suppress(OSError):
+            if made:
+                os.close(os.open(f"{self._folder}/{name}", os.O_CREAT | os.O_WRONLY))
+            else:
+                os.unlink(f"{self._folder}/{name}")  # noqa: PTH108
+
+
+def serve(windows: Windows, listener: socket, ended: Callable[[], bool], watched: list[int]) -> None:
+    """Answer until who started this has ended."""
+    listens = listener.fileno()
+    while not ended():
+        ready = select.select([listens, *watched], [], [], _LOOK_S if windows.open or not watched else None)[0]
+        windows.look()
+        if listens in ready:
+            with contextlib.suppress(OSError):
+                fd, _ = listener._accept()  # type: ignore[attr-defined]
+                _talk(windows, socket(AF_UNIX, SOCK_STREAM, 0, fd))
+
+
+def _talk(windows: Windows, link: socket) -> None:
+    """Answer one process of this user; every user of the machine can see the address."""
+    try:
+        pid, uid, _ = struct.unpack("3i", link.getsockopt(SOL_SOCKET, SO_PEERCRED, struct.calcsize("3i")))
+        link.settimeout(_ASKS_S)
+        if uid == os.getuid():
+            link.send(windows.answer(pid, link.recv(4096).decode("ascii", "replace").split()).encode() + b"\n")
+    finally:
+        link.close()
+
+
+def main(argv: list[str]) -> int:
+    """Hold the windows until ``nsysx run`` or the command has ended; return the exit code."""
+    address, folder, text, domain, *command = argv
+    listener = socket(AF_UNIX, SOCK_STREAM)
+    listener.bind("\0" + address)
+    listener.listen(128)
+    windows = Windows(folder, *range_of(os.environ.get("NVTX_INJECTION64_PATH", ""), text, domain))
+    windows.begin()
+    if not command:
+        os.write(1, b"open\n")
+        serve(windows, listener, lambda: bool(select.select([0], [], [], 0)[0]), [0])
+        return 0
+    pid, status = os.posix_spawnp(command[0], command, os.environ), [-1]
+
+    def ended() -> bool:
+        done, how = os.waitpid(pid, os.WNOHANG)
+        status[:] = [os.waitstatus_to_exitcode(how)] if done else status
+        return bool(done)
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    serve(windows, listener, ended, [])
+    return status[0] if status[0] >= 0 else 128 - status[0]
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
