@@ -331,10 +331,10 @@ def _names_exist(budget: Mapping[str, Any], capture: Captured, baseline: Capture
         if section.known is None or not budget.get(key):
             continue
         captures = (capture,) if baseline is None else (capture, baseline)
-        known = [name for c in captures for name in section.known(c)]
-        for name in budget[key] if known else ():
-            if name not in known:
-                raise _unknown(f"{key}.{name[:80]}", name, known)
+        existing = [name for c in captures for name in section.known(c)]
+        for name in budget[key] if existing else ():
+            if name not in existing:
+                raise _unknown(f"{key}.{name[:80]}", name, existing)
 
 
 def check(capture: Captured, budget: Mapping[str, Any], baseline: Captured | None = None) -> Verdict:
