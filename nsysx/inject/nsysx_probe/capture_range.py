@@ -158,8 +158,10 @@ def _watch(window: Any) -> None:
     try:
         while _open == [window] and not closed():
             time.sleep(_LOOK_S)
-            if os.path.exists(f"{_limited[0]}/{CUT}"):  # noqa: PTH110 - importing pathlib takes milliseconds
-                end()
+            if os.path.exists(f"{_limited[0]}/{CUT}"):  # noqa: PTH110
+                from . import draining
+
+                end(alone=bool(draining.drain_beside()))
                 return
     except Exception:  # the interpreter is going
         pass
