@@ -176,18 +176,19 @@ def capture_of(
     used = gpu.unique().sort("process", "device").rows()
     threads = pl.concat([*(frames[f].select("process").unique() for f in ("runtime", "nvtx")), gpu.select("process")])
     names = dict(query(connection, tables, "PROCESSES", "pid", "name"))
+    # nsysx's own processes use no GPU, and what nsys says about that does not matter.
+    nsys = run.get("nsys")
+    own = {nsys.get("stand_in"), nsys.get("range_holder")} - {None} if isinstance(nsys, dict) else set()
     processes = tuple(
         {"process": p, "pid": ids.pid_of(p), "name": _program(decoding.text_of(names.get(ids.pid_of(p))))}
         for p in threads["process"].drop_nulls().unique().sort().to_list()
+        if ids.pid_of(p) not in own
     )
-    nsys = run.get("nsys")
-    # nsysx's own stand-in for the command uses no GPU, and what nsys says about that does not matter.
-    stand_in = nsys.get("stand_in") if isinstance(nsys, dict) else None
     messages = query(connection, tables, "DIAGNOSTIC_EVENT", "severity", "text", "globalPid")
     diagnostics = tuple(
         {"severity": {1: "info", 2: "warning", 3: "error"}.get(severity, "other"), "text": str(text).strip()}
         for severity, text, pid in messages
-        if _matters(severity, str(text)) and not (stand_in and _pid_of(pid) == stand_in)
+        if _matters(severity, str(text)) and _pid_of(pid) not in own
     )
     duration = [d for (d,) in query(connection, tables, "ANALYSIS_DETAILS", "duration") if isinstance(d, int)]
     epoch = [

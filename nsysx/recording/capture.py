@@ -62,7 +62,15 @@ from nsysx.recording.options import (
 from nsysx.recording.ranks import launches, rank_of, rank_outputs, run_ranks
 from nsysx.recording.record import Recorder, Recording
 from nsysx.recording.reports import keep, last_words, write_run
-from nsysx.recording.run_record import driver_version, note_html, probe_off, read_probe, run_record, window_missed
+from nsysx.recording.run_record import (
+    driver_version,
+    note_html,
+    other_processes,
+    probe_off,
+    read_probe,
+    run_record,
+    window_missed,
+)
 from nsysx.recording.talk import say
 from nsysx.recording.windows_link import holder_words
 
@@ -159,6 +167,8 @@ def _run_in(folder: Path, command: Sequence[str], options: Options, nsys: Nsys, 
                 result.notes.append(f"--clocks: no GPU clocks were sampled: {recording.clocks['error']}")
             if missed := window_missed(probes):
                 result.notes.append(missed)
+            if others := other_processes(probes):
+                result.notes.append(others)
             if options.calibrate and result.sqlite and recording.code == 0:
                 record["calibration"] = _calibrate(folder, command, options, inbox)
             write_run(folder, json.dumps(record, indent=1), options, result)

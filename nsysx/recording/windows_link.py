@@ -48,7 +48,7 @@ class WindowsLink:
         except OSError:
             return False
         until, said = time.monotonic() + _OPENS_S, b""
-        assert self._holder.stdout is not None  # noqa: S101 - it was asked for
+        assert self._holder.stdout is not None
         while b"\n" not in said and select.select([self._holder.stdout], [], [], max(until - time.monotonic(), 0))[0]:
             data = os.read(self._holder.stdout.fileno(), 64)
             if not data:

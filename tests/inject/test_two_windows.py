@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import collections
-import ctypes
 import os
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
