@@ -12,20 +12,20 @@ socket, each process of the program asks in one line and gets one line (``inject
   because process PID had both. ``replaced``: it stands in the place (exec) of the process whose window has closed.
 * ``claim KEY``: it has made a step. ``yes open`` or ``yes closed`` if the windows are its own from now on; ``no PID`` if they are those
   of another process that still runs. The ranks of a job have one key.
-* ``begin``, ``end``: whoever has the windows opens or closes one. ``1`` if that changed something. At the limit any process may close
-  the window, once its own device has done its work; if none does, it is closed from here.
+* ``begins``, ``ended``: whoever has the windows opens the second one itself, or has closed it: only then does it go on with all of nsys
+  at work in it. ``begin`` opens it from here, for a process that cannot.
+* ``end``: the open window is to be closed from here. ``1`` if that changed something. At the limit any process may ask for it, once its
+  own device has done its work; if none does, it is closed all the same.
 
 Where who had the windows ended before its second one, whoever comes next gets a first window of its own. With words after DOMAIN
 they are run as the command, in place of ``nsysx run``.
 
-So early nothing else is there that sends ranges, so this file makes its calls itself, as the headers of NVTX do (nvtxInit.h, nvtxTypes.h
-of NVTX 3): it loads the profiler's library, which asks for tables of pointers to functions and sets them. Standard library only.
+Standard library only.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes as c
 import os
 import select
 import signal
@@ -44,87 +44,6 @@ _LOOK_S = 0.25
 _ASKS_S = 5.0
 #: So long the processes of the program have to close a window that has reached the limit (s).
 _CLOSES_S = 8.0
-
-#: Numbers of NVTX 3: the tables of callbacks and of the version; the sizes of the tables of functions by module, as a client has
-#: them; the module with domains, and the functions that are used of it.
-_CALLBACKS, _VERSIONS = 1, 3
-_SIZES = {1: 16, 2: 9, 3: 15, 4: 7, 5: 16, 6: 7}
-_CORE2 = 5
-_RANGE_START, _RANGE_END, _REGISTER, _CREATE = 2, 3, 10, 12
-_VERSION, _REGISTERED = 3, 3
-
-_kept: list[Any] = []  # what the profiler's library holds pointers to
-
-
-def _client() -> tuple[Any, Any]:
-    """Return what a client of NVTX shows to the profiler's library: the function that it asks, and the pointers that it sets."""
-    pointers = {module: (c.c_void_p * size)() for module, size in _SIZES.items()}  # set by the library
-    places = {
-        module: (c.c_void_p * len(slots))(*(c.addressof(slots) + i * c.sizeof(c.c_void_p) for i in range(len(slots))))
-        for module, slots in pointers.items()
-    }
-
-    def tables(module: int, out_table: Any, out_size: Any) -> int:
-        if module not in places:
-            return 0
-        if out_table:
-            out_table[0] = c.addressof(places[module])
-        if out_size:
-            out_size[0] = _SIZES[module]
-        return 1
-
-    asked = c.CFUNCTYPE(c.c_int, c.c_int, c.POINTER(c.c_void_p), c.POINTER(c.c_uint))(tables)
-
-    class Callbacks(c.Structure):
-        _fields_ = (("size", c.c_size_t), ("tables", c.c_void_p))
-
-    callbacks = Callbacks(c.sizeof(Callbacks), c.cast(asked, c.c_void_p))
-
-    class Versions(c.Structure):
-        _fields_ = (("size", c.c_size_t), ("version", c.c_uint32), ("reserved", c.c_uint32), ("told", c.c_void_p))
-
-    told = c.CFUNCTYPE(None, c.c_uint32)(lambda _version: None)
-    versions = Versions(c.sizeof(Versions), _VERSION, 0, c.cast(told, c.c_void_p))
-
-    def export(table_id: int) -> Any:
-        exported_tables = {_CALLBACKS: callbacks, _VERSIONS: versions}
-        return c.addressof(exported_tables[table_id]) if table_id in exported_tables else None
-
-    exported = c.CFUNCTYPE(c.c_void_p, c.c_uint)(export)
-    _kept[:] = [pointers, places, asked, callbacks, told, versions, exported]
-    return exported, pointers[_CORE2]
-
-
-def range_of(library: str, text: str, domain_name: str) -> tuple[Callable[[], Any], Callable[[Any], Any]]:
-    """Load the profiler's library; return what begins the range and what ends it. Raises OSError where that is not possible."""
-    exported, of_domains = _client()
-    initialize = c.CDLL(library).InitializeInjectionNvtx2
-    initialize.argtypes, initialize.restype = [c.c_void_p], c.c_int
-    if not initialize(c.cast(exported, c.c_void_p)):
-        raise OSError("the profiler takes no NVTX ranges")
-    start = c.CFUNCTYPE(c.c_uint64, c.c_void_p, c.c_void_p)(of_domains[_RANGE_START] or 0)
-    end = c.CFUNCTYPE(None, c.c_void_p, c.c_uint64)(of_domains[_RANGE_END] or 0)
-    register = c.CFUNCTYPE(c.c_void_p, c.c_void_p, c.c_char_p)(of_domains[_REGISTER] or 0)
-    domain = c.CFUNCTYPE(c.c_void_p, c.c_char_p)(of_domains[_CREATE] or 0)(domain_name.encode())
-
-    class Attributes(c.Structure):
-        _fields_ = (
-            ("version", c.c_uint16),
-            ("size", c.c_uint16),
-            ("category", c.c_uint32),
-            ("color_type", c.c_int32),
-            ("color", c.c_uint32),
-            ("payload_type", c.c_int32),
-            ("reserved", c.c_int32),
-            ("payload", c.c_uint64),
-            ("message_type", c.c_int32),
-            ("message", c.c_void_p),
-        )
-
-    registered = register(domain, text.encode())
-    about = Attributes(version=_VERSION, size=c.sizeof(Attributes), message_type=_REGISTERED, message=registered)
-    _kept.append(about)
-    return lambda: start(domain, c.addressof(about)), lambda number: end(domain, number)
 
 
 def began(pid: int) -> str:
@@ -153,12 +72,13 @@ class Windows:
         self._first = 0  # the process that came first of them
         self._second = self._over = False  # the second window was opened; it has closed
         self._there: dict[int, str] = {}  # the processes with torch, and when they began
+        self._there_open = False  # a process of the program has opened the second window
         self._cut = 0.0  # when the open window was to be closed
 
     @property
     def open(self) -> bool:
         """Return whether a window is open."""
-        return bool(self._range)
+        return bool(self._range) or self._there_open
 
     def begin(self) -> bool:
         """Open a window; nsys needs 0.2 s for it. Return whether none was open."""
@@ -202,14 +122,32 @@ class Windows:
             return self._claim(pid, key)
         if asked == "end" and (pid in self._of or self._wants_cut()):
             return str(int(self.end()))
-        opened = asked == "begin" and pid in self._of and not self._over and self.begin()
+        if pid not in self._of or self._over:
+            return "0"
+        if asked == "ended":
+            self._ended_there()
+            return "1"
+        opened = asked in ("begin", "begins") and not self.open
+        if opened and asked == "begin":
+            self.begin()
+        elif opened:
+            self._there_open = True
+            self._sign(OPEN, made=True)
         self._second = self._second or opened
         return str(int(opened))
+
+    def _ended_there(self) -> None:
+        """Note that the second window has closed, or that its process has ended: then nothing else can close it, or open another."""
+        self._there_open, self._over = False, True
+        for name in (STEPPED, OPEN):
+            self._sign(name, made=False)
 
     def _here(self, pid: int) -> str:
         self._there[pid] = began(pid)
         if not self.open and self._of.get(pid) == self._there[pid]:
             return "replaced"
+        if self._there_open and self._left():
+            self._ended_there()
         if self._over:
             return f"over {self._first}"
         if pid in self._of:  # it goes on in the window of the program that it has replaced
@@ -220,6 +158,8 @@ class Windows:
         return "open" if self.open else "closed"
 
     def _claim(self, pid: int, key: str) -> str:
+        if self._there_open and self._left():
+            self._ended_there()
         if key == self._key and self._of:
             self._of[pid] = began(pid)
         elif self._over or (self._of and not self._left()):
@@ -276,7 +216,11 @@ def main(argv: list[str]) -> int:
     listener = socket(AF_UNIX, SOCK_STREAM)
     listener.bind("\0" + address)
     listener.listen(128)
-    windows = Windows(folder, *range_of(os.environ.get("NVTX_INJECTION64_PATH", ""), text, domain))
+    sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "inject"))  # noqa: PTH100, PTH118, PTH120
+    from nsysx_probe.nvtx_range import range_of  # type: ignore[import-not-found]
+
+    begin, end, _ = range_of(os.environ.get("NVTX_INJECTION64_PATH", ""), text, domain)
+    windows = Windows(folder, begin, end)
     windows.begin()
     if not command:
         os.write(1, b"open\n")

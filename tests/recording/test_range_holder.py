@@ -49,6 +49,19 @@ def test_who_makes_steps_first_has_both_windows(bench: Bench) -> None:
     assert bench.ask(3, "here") == "over 2" and bench.ask(1, "claim 1") == "no 2" and bench.ask(2, "begin") == "0"
 
 
+@pytest.mark.parametrize("ends", [True, False])
+def test_the_second_window_is_opened_by_who_has_it_and_is_the_last(bench: Bench, ends: bool) -> None:
+    bench.ask(1, "claim 1"), bench.ask(1, "end")
+    assert bench.ask(2, "begins") == "0" and bench.ask(1, "begins") == "1" and (bench.folder / OPEN).exists()
+    assert bench.ask(2, "here") == "open" and bench.ask(2, "claim 2") == "no 1"
+    if ends:
+        assert bench.ask(1, "ended") == "1" and bench.ask(1, "begins") == "0"
+    else:  # its range has gone with it
+        del bench.runs[1]
+    assert bench.ask(3, "here") == "over 1" and bench.ask(3, "claim 3") == "no 1" and not (bench.folder / OPEN).exists()
+    assert bench.seen == ["open", "close"]
+
+
 def test_who_ends_in_the_first_window_leaves_it_to_others(bench: Bench) -> None:
     bench.ask(1, "claim 1")
     del bench.runs[1]

@@ -17,7 +17,7 @@ import pytest
 from nsysx.errors import NsysxError
 from nsysx.inject.nsysx_probe import capture_range
 from nsysx.pipeline import summarize
-from nsysx.recording import capture, commands, environment, news, then_stop, two_windows
+from nsysx.recording import capture, commands, environment, news, then_stop, two_windows, windows_link
 from nsysx.recording.find_nsys import Nsys
 from nsysx.recording.inbox import ReceivedSignal
 from nsysx.recording.options import Options, Outputs, check_options
@@ -257,6 +257,7 @@ def test_what_nsys_leaves_of_two_windows_is_kept(
 ) -> None:
     """It drops the second report, finds the disk full at the first window's end or altogether, or cannot export the second one."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(windows_link.WindowsLink, "open", lambda *_: True)
     fake = FakeNsys(tmp_path / "fake").does(mode)
     command = [sys.executable, "-c", "print('own'); raise SystemExit(5)"]
     result = capture.run(command, Options(nsys=fake.path, output=Path("r"), report=False))

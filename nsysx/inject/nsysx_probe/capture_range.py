@@ -2,8 +2,11 @@
 
 nsys opens and closes them with one NVTX range, which a process of ``nsysx run`` holds (``recording.range_holder``). The first window
 opens before the command starts, so it holds the cold start, of whichever process. The process that makes steps first claims the
-windows: it says when the first one closes, and when the second one opens and closes. All others are recorded as long as a window
-is open. Standard library only.
+windows: it says when the first one closes, and opens and closes the second one itself. All others are recorded as long as a window
+is open.
+
+What holds the range goes on when nsys is at work in its own process; in another one nsys may begin a step later. So the second window
+is not opened from there, but with a range of this process (``nvtx_range``). Standard library only.
 """
 
 from __future__ import annotations
@@ -32,6 +35,8 @@ CLOSED, OPEN, STEPPED = "windows-closed", "window-open", "window-has-steps"
 LIMIT, CUT = "window-limit", "window-cut"
 #: How often a thread looks for the last of them while a window is open (s): a program without steps calls nothing of the probe's.
 _LOOK_S = 0.25
+#: How long nsys needs at most to begin in another process than that which holds the range (s).
+_BEGINS_S = 0.5
 
 # Functions that open and close a window, the last one while no other thread of Python runs; empty where there are no windows.
 _calls: list[Any] = []
@@ -89,15 +94,38 @@ def here() -> None:
         _replaced.append(True)
     elif answer:
         _open[:] = [1] if answer == "open" else []
-        _calls[:] = [
-            lambda: _ask("begin"),
-            lambda _window: _ask("end"),
-            lambda _window: _ask("end", alone=True),
-        ]
+        _calls[:] = [_begin, _end, lambda window: _end(window, alone=True)]
         if environ.get("NSYSX_LIMIT") and environ.get("NSYSX_PROBE_DIR"):
             _limited.append(environ["NSYSX_PROBE_DIR"])
             if _open:
                 _thread.start_new_thread(_watch, (_open[0],))
+
+
+def _begin() -> Any:
+    """Open the second window with a range of this process; return the functions that end it and its number."""
+    from . import nvtx_range
+
+    try:
+        calls = nvtx_range.range_of(os.environ.get("NVTX_INJECTION64_PATH", ""), TEXT, DOMAIN)
+    except Exception as error:  # a Python without ctypes
+        if of_program(error):
+            raise
+        _ask("begin")
+        time.sleep(_BEGINS_S)
+        return 1
+    _ask("begins")
+    return calls[1], calls[2], calls[0]()
+
+
+def _end(window: Any, *, alone: bool = False) -> None:
+    """Close a window: the second one, or the first one, which another process holds."""
+    if not isinstance(window, tuple):
+        _ask("end", alone=alone)
+        return
+    try:
+        window[alone](window[2])
+    finally:
+        _ask("ended")
 
 
 def claim() -> str:
