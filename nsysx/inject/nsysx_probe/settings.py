@@ -200,7 +200,7 @@ class Settings:
         seen["anomaly"] = seen["anomaly"] or bool(asked(self.torch.is_anomaly_enabled))
         roots = [ref() for ref in self._roots.values()]
         reduce = [asked(settings_objects.reduces, r) for r in roots if r is not None]
-        if any(known is not None for known in reduce):
+        if any(answer is not None for answer in reduce):
             seen["reducing"] = (seen["reducing"] or 0) + any(reduce)
 
     def stepping(self, optimizer: Any, scaler: Any = None) -> None:
@@ -231,9 +231,9 @@ class Settings:
                 continue
             seen["left"] -= 1
             name, elements = name_of(item.dtype), int(item.numel())
-            of = seen["activations"].setdefault(name, [0, 0])
-            of[0] += 1
-            of[1] += elements
+            total = seen["activations"].setdefault(name, [0, 0])
+            total[0] += 1
+            total[1] += elements
             size = elements * item.element_size()
             if name == "float64" and len(seen["float64_out"]) < settings_objects.MOST:
                 seen["float64_out"].append(entry.path)
@@ -246,14 +246,14 @@ class Settings:
         self._safely(lambda: self._iterates(loader, steps))
 
     def _iterates(self, loader: Any, steps: int) -> None:
-        known = self._loaders.get(id(loader))
-        if known is None or known[0]() is not loader:
+        entry = self._loaders.get(id(loader))
+        if entry is None or entry[0]() is not loader:
             if len(self._loaders) >= _MOST_LOADERS:
                 return
             about = {**settings_objects.loader(loader), "first_step": steps, "last_step": steps}
-            known = self._loaders[id(loader)] = weakref.ref(loader), about
-        known[1]["iterators"] += 1
-        known[1]["last_step"] = steps
+            entry = self._loaders[id(loader)] = weakref.ref(loader), about
+        entry[1]["iterators"] += 1
+        entry[1]["last_step"] = steps
 
     # ---- the record -------------------------------------------------------------------------------------------------
 

@@ -34,25 +34,25 @@ def compiled() -> dict[str, Any] | None:
 def _backends() -> list[dict[str, Any]]:
     """Return each backend that compiles, with its mode and its options."""
     cached = sys.modules["torch._dynamo.eval_frame"].cached_backends
-    found: list[dict[str, Any]] = []
+    backends: list[dict[str, Any]] = []
     for backend in list(cached.values()):
         if backend is None:
             continue
         inner = getattr(backend, "compiler_fn", None)
         name = getattr(backend, "compiler_name", None) or getattr(inner, "__name__", None)
         options = getattr(backend, "config", None)
-        known = (
+        switched = (
             {k: v for k, v in options.items() if isinstance(v, (bool, int, str))} if isinstance(options, dict) else {}
         )
         about = {
             "name": str(name or getattr(backend, "__name__", type(backend).__name__))[:60],
             "dynamic": getattr(backend, "dynamic", None),
-            "mode": _mode(known),
-            "options": dict(list(known.items())[:_MOST]),
+            "mode": _mode(switched),
+            "options": dict(list(switched.items())[:_MOST]),
         }
-        if about not in found:
-            found.append(about)
-    return found[:_MOST]
+        if about not in backends:
+            backends.append(about)
+    return backends[:_MOST]
 
 
 def _mode(options: dict[str, Any]) -> str:

@@ -125,7 +125,7 @@ def network(torch: Any, root: Any) -> dict[str, Any]:
 
 def wrappers(root: Any) -> list[dict[str, Any]]:
     """Return the options of each DDP and FSDP wrapper in a network; wrappers of one kind with the same options are counted."""
-    found: list[dict[str, Any]] = []
+    options: list[dict[str, Any]] = []
     ddp = _loaded("torch.nn.parallel.distributed", "DistributedDataParallel")
     whole = _loaded("torch.distributed.fsdp.fully_sharded_data_parallel", "FullyShardedDataParallel")
     sharded = _loaded("torch.distributed.fsdp", "FSDPModule")
@@ -139,12 +139,12 @@ def wrappers(root: Any) -> list[dict[str, Any]]:
             about = asked(_fsdp2, module)
         if about is None:
             continue
-        same = next((a for a in found if {**a, "count": 0} == {**about, "count": 0}), None)
+        same = next((a for a in options if {**a, "count": 0} == {**about, "count": 0}), None)
         if same is not None:
             same["count"] += 1
-        elif len(found) < MOST:
-            found.append(about)
-    return found
+        elif len(options) < MOST:
+            options.append(about)
+    return options
 
 
 def _loaded(module: str, name: str) -> Any:

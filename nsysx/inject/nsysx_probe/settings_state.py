@@ -110,8 +110,8 @@ def _tf32(native: Any, operation: str, older: str) -> bool | None:
     if ask is None:
         allowed: bool | None = asked(lambda: bool(getattr(native, older)()))
         return allowed
-    for of in (("cuda", operation), ("cuda", "all"), ("generic", "all")):
-        precision = asked(ask, *of)
+    for asks in (("cuda", operation), ("cuda", "all"), ("generic", "all")):
+        precision = asked(ask, *asks)
         if precision is None:
             return None
         if precision != "none":
