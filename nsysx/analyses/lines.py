@@ -110,7 +110,7 @@ def known(profile: Profile) -> Lines:
 
 def by_stack(profile: Profile, lines: Lines) -> pl.DataFrame:
     """Return stack (-1: not known) and what each did itself in the steady steps: the columns of ``_SELF``."""
-    found = shares(profile)
+    divided = shares(profile)
     calls, ops = profile.steady_calls, profile.steady_ops
     blocking = calls.select("call", "start_ns", "end_ns").join(profile.waits.select("call"), on="call", how="semi")
     copy = (ops["op_kind"] == "memcpy").to_numpy()
@@ -122,9 +122,9 @@ def by_stack(profile: Profile, lines: Lines) -> pl.DataFrame:
 
     waits = lines.call[blocking["call"].to_numpy()]
     columns = {
-        "host_self_ns": summed(found.host["stack"].to_numpy(), found.host["ns"].to_numpy()),
+        "host_self_ns": summed(divided.host["stack"].to_numpy(), divided.host["ns"].to_numpy()),
         "gpu_self_ns": summed(lines.op[op], (ops["end_ns"] - ops["start_ns"]).to_numpy()),
-        "idle_caused_ns": summed(found.idle["stack"].to_numpy(), found.idle["ns"].to_numpy()),
+        "idle_caused_ns": summed(divided.idle["stack"].to_numpy(), divided.idle["ns"].to_numpy()),
         "launches": summed(lines.call[launch], 1),
         "waits": summed(waits, 1),
         "wait_ns": summed(waits, (blocking["end_ns"] - blocking["start_ns"]).to_numpy()),
@@ -140,20 +140,21 @@ def _totals(lines: Lines, rows: pl.DataFrame) -> pl.DataFrame:
     stack = rows["stack"].to_numpy()
     row = np.flatnonzero(stack >= 0)
     pairs, above = [np.stack((row, lines.places_of(stack[row])), axis=1)], stack[row]
-    own, parent = np.append(lines.own, -1), np.append(lines.parent, -1)
+    own_stack, parent = np.append(lines.own, -1), np.append(lines.parent, -1)
     while len(row):
-        above = own[above]
+        above = own_stack[above]
         row, above = row[above >= 0], above[above >= 0]
         pairs.append(np.stack((row, lines.place[above]), axis=1))
         above = parent[above]
     distinct = np.unique(np.concatenate(pairs), axis=0)
-    sums = {total: rows[mine].to_numpy()[distinct[:, 0]] for total, mine in _TOTAL.items()}
+    sums = {total: rows[alone].to_numpy()[distinct[:, 0]] for total, alone in _TOTAL.items()}
     return pl.DataFrame({"place": distinct[:, 1], **sums}).group_by("place").agg(pl.col(*_TOTAL).sum())
 
 
 def texts(profile: Profile) -> Mapping[str, Any]:
     """Return file -> line (text) -> what stands there, as the probe read it; empty where it did not."""
-    run, merged = profile.trace.run, {}
+    run = profile.trace.run
+    merged: dict[str, Any] = {}
     for record in (run, *(run.get("probe") or ())):
         source = record.get("source") if isinstance(record, dict) else None
         merged |= {k: v for k, v in source.items() if isinstance(v, dict)} if isinstance(source, dict) else {}
@@ -170,14 +171,14 @@ def table(profile: Profile) -> pl.DataFrame:
     """Return a row per line, that which costs the GPU's timeline most first, and the rest."""
     lines = known(profile)
     stacked = by_stack(profile, lines)
-    place = lines.places_of(stacked["stack"].to_numpy())
-    rows = stacked.with_columns(place=pl.Series(place)).group_by("place").agg(pl.col(_SELF).sum())
+    of_stack = lines.places_of(stacked["stack"].to_numpy())
+    rows = stacked.with_columns(place=pl.Series(of_stack)).group_by("place").agg(pl.col(_SELF).sum())
     rows = rows.join(_totals(lines, stacked), on="place", how="full", coalesce=True).with_columns(
         pl.col(_SELF).fill_null(0)
     )
     rows = rows.with_columns(
-        pl.when(pl.col("place") < 0).then(own).otherwise(pl.col(total).fill_null(0)).alias(total)
-        for total, own in _TOTAL.items()
+        pl.when(pl.col("place") < 0).then(alone).otherwise(pl.col(total).fill_null(0)).alias(total)
+        for total, alone in _TOTAL.items()
     )
     rows = rows.with_columns(
         lookup.at(lines.places[c], rows["place"].to_numpy()).alias(c) for c in ("file", "line", "function")

@@ -52,9 +52,9 @@ def _of_thread(profile: Profile, lines: Lines, thread: int, pieces: pl.DataFrame
     calls = profile.attributed.api_calls
     inside = cut.call >= 0
     direct = np.append(lines.call, -1)[np.where(inside, cut.call, cut.behind)]
-    known = inside | np.full(len(inside), thread not in lines.open)
-    parts = [_summed(cut.group[known], direct[known], cut.ns[known])]
-    gaps = np.flatnonzero(~known)
+    sure = inside | np.full(len(inside), thread not in lines.open)
+    parts = [_summed(cut.group[sure], direct[sure], cut.ns[sure])]
+    gaps = np.flatnonzero(~sure)
     if len(gaps):
         of = np.append(lines.of, -1)
         before, behind = of[cut.before[gaps]], of[cut.behind[gaps]]
@@ -199,9 +199,10 @@ def shares(profile: Profile) -> Shares:
         pl.col("start_ns").clip(start), pl.col("end_ns").clip(None, end), group=pl.lit(0, pl.Int64)
     )
     late = divided(profile, lines, pieces.filter(pl.col("thread").is_not_null())).drop("group")
-    others = pieces.filter(pl.col("thread").is_null()).with_columns(ns=pl.col("end_ns") - pl.col("start_ns"))
-    launching = others.filter(pl.col("cause") == Cause.LAUNCH_LATENCY.number)
-    stack = np.append(lines.op, -1)[launching["op"].fill_null(-1).to_numpy()]
-    waited = pl.DataFrame({"stack": stack, "ns": launching["ns"]}, schema_overrides={"stack": pl.Int64})
+    others = pieces.filter(pl.col("thread").is_null())
+    ns = (others["end_ns"] - others["start_ns"]).to_numpy()
+    launching = (others["cause"] == Cause.LAUNCH_LATENCY.number).to_numpy()
+    stack = np.append(lines.op, -1)[others["op"].fill_null(-1).to_numpy()[launching]]
+    waited = pl.DataFrame({"stack": stack, "ns": ns[launching]}, schema_overrides={"stack": pl.Int64, "ns": pl.Int64})
     idle = pl.concat([late, waited]).group_by("stack", maintain_order=True).agg(pl.col("ns").sum())
-    return Shares(of_host, idle, int(others["ns"].sum() - launching["ns"].sum()))
+    return Shares(of_host, idle, int(ns[~launching].sum()))

@@ -148,7 +148,7 @@ def _backward(known: Lines, ranges: Ranges, attributed: Attributed, call: I64) -
         (pl.col("kind") == "op") & (pl.col("number") >= 0) & ~pl.col("repeated") & ~pl.col("crossing")
     )
     names, index = lookup.distinct(rows["name"])
-    nodes = np.array([bool(n) and "Backward" in n and "::" not in n for n in names], np.bool_)[index]
+    nodes = np.array(["Backward" in (n or "") and "::" not in (n or "") for n in names], np.bool_)[index]
     forward = _forward(known, rows.filter(~nodes)) if rows.height else {}
     of_node = layer_of(rows.filter(nodes)) if forward and nodes.any() else None
     calls = attributed.api_calls

@@ -146,7 +146,8 @@ def _of_lines(trace: Trace) -> Flags:
     domains = trace.domains.filter(pl.col("domain_name").cast(pl.String) == vocabulary.LINES_DOMAIN)
     for process, domain in domains.select("process", "domain").unique().iter_rows():
         chosen |= ((rows["process"] == process) & (rows["domain"] == domain)).fill_null(False).to_numpy()
-    return chosen & (rows["event_type"] == schema.NVTX_PUSH_POP).to_numpy()
+    chosen &= (rows["event_type"] == schema.NVTX_PUSH_POP).to_numpy()
+    return chosen
 
 
 def _lines(rows: pl.DataFrame, end: I64, of_line: Flags) -> pl.DataFrame:
