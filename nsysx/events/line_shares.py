@@ -56,8 +56,8 @@ def _of_thread(profile: Profile, lines: Lines, thread: int, pieces: pl.DataFrame
     parts = [_summed(cut.group[sure], direct[sure], cut.ns[sure])]
     gaps = np.flatnonzero(~sure)
     if len(gaps):
-        of = np.append(lines.of, -1)
-        before, behind = of[cut.before[gaps]], of[cut.behind[gaps]]
+        templates = np.append(lines.of, -1)
+        before, behind = templates[cut.before[gaps]], templates[cut.behind[gaps]]
         # Where the X-ray saw all of the gap in front of the latter call, as between its own steps, that is what this one is like.
         ahead = np.maximum(behind - 1, 0)
         whole = (behind > 0) & (lines.call[ahead] >= 0) & (lines.of[ahead] == ahead)

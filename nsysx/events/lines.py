@@ -55,8 +55,8 @@ class Lines:
 
     def places_of(self, stack: I64) -> I64:
         """Return the place of the program's own line of each stack, else of its innermost; -1 for none."""
-        own = np.append(self.own, -1)[stack]
-        return np.append(self.place, -1)[np.where(own >= 0, own, stack)]
+        inner = np.append(self.own, -1)[stack]
+        return np.append(self.place, -1)[np.where(inner >= 0, inner, stack)]
 
     def chain(self, stack: int) -> list[int]:
         """Return the places of a stack, outermost first."""
@@ -77,22 +77,22 @@ def find(trace: Trace, ranges: Ranges, attributed: Attributed) -> Lines | None:
     """Return the lines of all calls and GPU ops, None where no X-ray noted any."""
     if not ranges.lines.height:
         return None
-    known = _stacks(ranges.lines)
+    xray = _stacks(ranges.lines)
     calls = attributed.api_calls
     call, thread, start = np.full(calls.height, -1), calls["thread"].to_numpy(), calls["start_ns"].to_numpy()
-    for key in known.open:
+    for key in xray.open:
         a, b = np.searchsorted(thread, [key, key + 1]).tolist()
-        call[a:b] = known.at(key, start[a:b])
-    _backward(known, ranges, attributed, call)
-    of = np.arange(calls.height)
+        call[a:b] = xray.at(key, start[a:b])
+    _backward(xray, ranges, attributed, call)
+    like = np.arange(calls.height)
     if ranges.repeats is not None:
-        of = np.where(ranges.repeats.of >= 0, ranges.repeats.of, of)
-    call = np.where(call >= 0, call, call[of])
+        like = np.where(ranges.repeats.of >= 0, ranges.repeats.of, like)
+    call = np.where(call >= 0, call, call[like])
     op = np.append(call, -1)[attributed.gpu_ops["call"].fill_null(-1).to_numpy()]
-    captured = _captured(trace, known, attributed)
+    captured = _captured(trace, xray, attributed)
     if captured is not None:
         op = np.where(captured >= 0, captured, op)
-    return Lines(known.places, known.place, known.parent, known.own, call, op, known.open, of)
+    return Lines(xray.places, xray.place, xray.parent, xray.own, call, op, xray.open, like)
 
 
 def _stacks(rows: pl.DataFrame) -> Lines:
@@ -106,11 +106,11 @@ def _stacks(rows: pl.DataFrame) -> Lines:
     parent = np.concatenate([n.parent for n in nests.values()])
     depth = np.concatenate([n.depth for n in nests.values()])
     stack_of, above, last = _numbered(parent, depth, code)
-    own = _own(above, ~library[last])
+    inner = _own(above, ~library[last])
     stack_at = np.append(stack_of, -1)
     open_ = {t: StepFunction(n.top.times, stack_at[n.top.labels]) for t, n in nests.items()}
     places = pl.DataFrame(described, schema=PLACE, orient="row")
-    return Lines(places, last, above, own, open=open_)
+    return Lines(places, last, above, inner, open=open_)
 
 
 def _numbered(parent: I64, depth: I64, code: I64) -> tuple[I64, I64, I64]:
@@ -132,28 +132,28 @@ def _numbered(parent: I64, depth: I64, code: I64) -> tuple[I64, I64, I64]:
 
 def _own(above: I64, of_program: npt.NDArray[np.bool_]) -> I64:
     """Return of each stack the innermost one, itself or above, whose last line is the program's own; -1 where none is."""
-    own = np.where(of_program, np.arange(len(above)), -1)
+    inner = np.where(of_program, np.arange(len(above)), -1)
     for _ in range(len(above)):
-        free = np.flatnonzero((own < 0) & (above >= 0))
-        found = own[above[free]]
-        if not (found >= 0).any():
+        free = np.flatnonzero((inner < 0) & (above >= 0))
+        nearer = inner[above[free]]
+        if not (nearer >= 0).any():
             break
-        own[free] = found
-    return own
+        inner[free] = nearer
+    return inner
 
 
-def _backward(known: Lines, ranges: Ranges, attributed: Attributed, call: I64) -> None:
+def _backward(xray: Lines, ranges: Ranges, attributed: Attributed, call: I64) -> None:
     """Fill in ``call`` for what nodes of autograd launch, by sequence numbers, and for the rest of autograd's threads."""
     rows = ranges.ranges.filter(
         (pl.col("kind") == "op") & (pl.col("number") >= 0) & ~pl.col("repeated") & ~pl.col("crossing")
     )
     names, index = lookup.distinct(rows["name"])
     nodes = np.array(["Backward" in (n or "") and "::" not in (n or "") for n in names], np.bool_)[index]
-    forward = _forward(known, rows.filter(~nodes)) if rows.height else {}
+    forward = _forward(xray, rows.filter(~nodes)) if rows.height else {}
     of_node = layer_of(rows.filter(nodes)) if forward and nodes.any() else None
     calls = attributed.api_calls
     thread, start = calls["thread"].to_numpy(), calls["start_ns"].to_numpy()
-    waiting = _calling_backward(known)
+    waiting = _calling_backward(xray)
     for key, role in attributed.roles.items():
         a, b = np.searchsorted(thread, [key, key + 1]).tolist()
         process = ids.process_of(key)
@@ -163,25 +163,25 @@ def _backward(known: Lines, ranges: Ranges, attributed: Attributed, call: I64) -
             nearest = np.minimum(np.searchsorted(numbered, number), len(numbered) - 1)
             call[a:b] = np.where((number >= 0) & (numbered[nearest] == number), stack[nearest], call[a:b])
         if role == thread_roles.AUTOGRAD and process in waiting:
-            call[a:b] = np.where(call[a:b] >= 0, call[a:b], known.at(waiting[process], start[a:b]))
+            call[a:b] = np.where(call[a:b] >= 0, call[a:b], xray.at(waiting[process], start[a:b]))
 
 
-def _calling_backward(known: Lines) -> dict[int, int]:
+def _calling_backward(xray: Lines) -> dict[int, int]:
     """Return process -> the thread on which most lines were noted: while autograd's thread works, it waits in one."""
     most: dict[int, int] = {}
-    for thread, lines in known.open.items():
+    for thread, lines in xray.open.items():
         process = ids.process_of(thread)
-        if process not in most or len(lines.labels) > len(known.open[most[process]].labels):
+        if process not in most or len(lines.labels) > len(xray.open[most[process]].labels):
             most[process] = thread
     return most
 
 
-def _forward(known: Lines, rows: pl.DataFrame) -> dict[int, tuple[I64, I64]]:
+def _forward(xray: Lines, rows: pl.DataFrame) -> dict[int, tuple[I64, I64]]:
     """Return process -> sequence numbers, sorted, and the stack of the last operator that carries each, which made the node."""
     parts: dict[int, list[tuple[I64, I64, I64]]] = {}
     for (thread,), part in rows.group_by("thread", maintain_order=True):
         key, start = int(str(thread)), part["start_ns"].to_numpy()
-        stack = known.at(key, start)
+        stack = xray.at(key, start)
         there = stack >= 0
         parts.setdefault(ids.process_of(key), []).append((part["number"].to_numpy()[there], start[there], stack[there]))
     made = {}
@@ -194,7 +194,7 @@ def _forward(known: Lines, rows: pl.DataFrame) -> dict[int, tuple[I64, I64]]:
     return made
 
 
-def _captured(trace: Trace, known: Lines, attributed: Attributed) -> I64 | None:
+def _captured(trace: Trace, xray: Lines, attributed: Attributed) -> I64 | None:
     """Return the stack at which the node of each GPU op of a CUDA graph was captured, -1 for none; None without graphs."""
     ops = attributed.gpu_ops
     if not trace.graph_node.height or not ops["graph_node"].is_not_null().any():
@@ -202,9 +202,9 @@ def _captured(trace: Trace, known: Lines, attributed: Attributed) -> I64 | None:
     origin = capture_calls(trace, attributed.api_calls)
     thread, time = origin["thread"].to_numpy(), origin["time_ns"].to_numpy()
     stack = np.full(origin.height, -1)
-    for key in known.open:
+    for key in xray.open:
         of_thread = np.flatnonzero(thread == key)
-        stack[of_thread] = known.at(key, time[of_thread])
+        stack[of_thread] = xray.at(key, time[of_thread])
     origin = origin.select("process", "graph_node", pl.Series("stack", stack))
     joined = ops.select("process", "graph_node").join(
         origin, on=["process", "graph_node"], how="left", maintain_order="left"

@@ -213,8 +213,12 @@ def _lines(profile: Profile) -> pl.DataFrame:
     code = profile.code()
     if code is None:
         return seen
-    known = lines_room.inherited(code)
-    return pl.concat([known, seen.join(known, on="call", how="anti", maintain_order="left")]) if seen.height else known
+    by_xray = lines_room.inherited(code)
+    return (
+        pl.concat([by_xray, seen.join(by_xray, on="call", how="anti", maintain_order="left")])
+        if seen.height
+        else by_xray
+    )
 
 
 _PIECES = declared.schema(derived.IDLE_PIECES)

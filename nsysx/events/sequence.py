@@ -144,9 +144,9 @@ class _Repeater:
         steps: pl.DataFrame,
         tokens: dict[int, _Tokens],
         ranges: Ranges,
-        found: _Found,
+        results: _Found,
     ) -> None:
-        self.marks, self.tokens, self.found = marks, tokens, found
+        self.marks, self.tokens, self.results = marks, tokens, results
         start, end = (steps[c].to_numpy() for c in ("start_ns", "end_ns"))
         whole = marks.throughout(start, end)
         self.templates = [(int(start[i]), int(end[i])) for i in np.flatnonzero(whole)]
@@ -259,9 +259,9 @@ class _Repeater:
         state = np.full(cut.stop - cut.start, UNMATCHED, np.int8)
         state[matched - cut.start] = REPEATED
         call = tokens.call[cut]
-        self.found.states[call[call >= 0]] = state[call >= 0]
+        self.results.states[call[call >= 0]] = state[call >= 0]
         ours = tokens.call[matched]
-        self.found.of[ours[ours >= 0]] = theirs[ours >= 0]
+        self.results.of[ours[ours >= 0]] = theirs[ours >= 0]
 
     def _copy(
         self,
@@ -328,21 +328,21 @@ def _between(
     return free
 
 
-def _beside(of: I64, calls: pl.DataFrame, tokens: Iterable[_Tokens]) -> None:
+def _beside(like: I64, calls: pl.DataFrame, tokens: Iterable[_Tokens]) -> None:
     """Fill in what the calls that are not tokens correspond to: the same function, as far behind the corresponding token."""
-    kept = np.zeros(len(of), np.bool_)
+    kept = np.zeros(len(like), np.bool_)
     for of_thread in tokens:
         kept[of_thread.call[of_thread.call >= 0]] = True
     thread, name = calls["thread"].to_numpy(), lookup.distinct(calls["name"])[1]
-    rows = np.arange(len(of))
+    rows = np.arange(len(like))
     last = np.maximum.accumulate(np.where(kept, rows, -1))
-    chosen = np.flatnonzero(~kept & (last >= 0) & (of[last] >= 0))
+    chosen = np.flatnonzero(~kept & (last >= 0) & (like[last] >= 0))
     token = last[chosen]
-    theirs = of[token] + chosen - token
-    chosen, token, theirs = (x[theirs < len(of)] for x in (chosen, token, theirs))
-    same = (name[chosen] == name[theirs]) & (last[theirs] == of[token])
-    same &= (thread[chosen] == thread[token]) & (thread[theirs] == thread[of[token]])
-    of[chosen[same]] = theirs[same]
+    theirs = like[token] + chosen - token
+    chosen, token, theirs = (x[theirs < len(like)] for x in (chosen, token, theirs))
+    same = (name[chosen] == name[theirs]) & (last[theirs] == like[token])
+    same &= (thread[chosen] == thread[token]) & (thread[theirs] == thread[like[token]])
+    like[chosen[same]] = theirs[same]
 
 
 def repeat(ranges: Ranges, correlated: Correlated) -> Ranges:
@@ -361,7 +361,7 @@ def repeat(ranges: Ranges, correlated: Correlated) -> Ranges:
     if not marks:
         return ranges
     calls = correlated.api_calls
-    found = _Found(np.zeros(calls.height, np.int8), np.full(calls.height, -1))
+    results = _Found(np.zeros(calls.height, np.int8), np.full(calls.height, -1))
     tokens = _tokens(correlated, ranges, list(marks))
     marked = others = exact = 0
     copied_ranges, copied_marks = [ranges.ranges], [ranges.marks]
@@ -369,16 +369,16 @@ def repeat(ranges: Ranges, correlated: Correlated) -> Ranges:
         threads = {thread: t for thread, t in tokens.items() if thread >> 24 == process}
         for rows in stretches:
             here = rows.filter(pl.col("process") == process).sort("start_ns")
-            worker = _Repeater(process_marks, here, threads, ranges, found)
+            worker = _Repeater(process_marks, here, threads, ranges, results)
             repeated = worker.run()
             if rows is steps:
                 exact += repeated
                 marked, others = marked + len(worker.templates), others + len(worker.others)
             copied_ranges += [worker.sources[i][2].frame(ranges.ranges) for i in (0, 2)]
             copied_marks.append(worker.sources[1][2].frame(ranges.marks))
-    states = found.states
+    states = results.states
     free = _between(states, calls, marks, pl.concat(stretches))
-    _beside(found.of, calls, tokens.values())
+    _beside(results.of, calls, tokens.values())
     launched = free & (calls["gpu_ops"] > 0).to_numpy()
     order = ("end_ns", "label")
     down = [True, False]
@@ -388,5 +388,5 @@ def repeat(ranges: Ranges, correlated: Correlated) -> Ranges:
     ]
     both[0] = both[0].drop("range").with_row_index("range")
     unmatched = int((launched & (states == UNMATCHED)).sum())
-    repeats = Repeats(states, found.of, marked, others, exact, int(launched.sum()), unmatched)
+    repeats = Repeats(states, results.of, marked, others, exact, int(launched.sum()), unmatched)
     return replace(ranges, ranges=both[0], marks=both[1], repeats=repeats)
