@@ -40,7 +40,7 @@ from collections.abc import Callable
 from typing import Any
 
 from . import backend as backends
-from . import dynamo, extras, parts, patch
+from . import draining, dynamo, extras, parts, patch
 from .backward import BackwardMarks
 from .borders import Borders
 from .calls import ModuleCalls
@@ -221,6 +221,7 @@ class Probe:
 
     def _begin_capture(self, graph: Any) -> None:
         """Turn marks on for the capture of a CUDA graph: it is replayed without Python, so its modules show only now."""
+        draining.captured.add(id(graph))
         try:
             self.resting.wake()
             self.phases.begin_capture(graph)
@@ -229,6 +230,7 @@ class Probe:
             self.out.fail("capture", error)
 
     def _end_capture(self, graph: Any) -> None:
+        draining.captured.discard(id(graph))
         try:
             self.phases.end_capture(graph)
             self.borders.resume()

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from . import bootstrap, capture_range
+from . import bootstrap, capture_range, draining
 from .backward import BackwardMarks
 from .interrupts import of_program
 from .names import Naming
@@ -107,6 +107,7 @@ class Status:
             "aliases": self.naming.aliases,
             "capture_steps": None if window.first is None or window.last is None else [window.first, window.last + 1],
             "window_pauses_ns": window.pauses_ns,
+            "device_waits": draining.waits,
             "window_missed": window.never_opened(self.steps().index + 1, self.steps().rule),
             "operators": parts.operators.record(),
             "pauses": parts.pauses.listens,
