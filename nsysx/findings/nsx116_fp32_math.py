@@ -31,6 +31,7 @@ import polars as pl
 from nsysx import units
 from nsysx.catalogue import Limit, Part
 from nsysx.events import kernel_math
+from nsysx.events.settings import settings_of
 from nsysx.findings._case import Case, Fix, Rule, Worth, ops_of
 from nsysx.findings._names import mostly
 from nsysx.findings._once import Takes
@@ -46,6 +47,12 @@ _TF32 = Fix(
     'with torch.autocast("cuda", torch.bfloat16):  # or BF16\n'
     "    loss = model(x).sum()",
     "TF32 keeps 10 bits of the mantissa, BF16 7: the loss must still converge.",
+)
+#: Where TF32 is allowed already, and these kernels do not use it.
+_BF16 = Fix(
+    "torch.autocast('cuda', torch.bfloat16): TF32 is allowed already",
+    'with torch.autocast("cuda", torch.bfloat16):\n    loss = model(x).sum()',
+    "BF16 keeps 7 bits of the mantissa: the loss must still converge.",
 )
 _CHANNELS_LAST = Fix(
     "torch.autocast('cuda', torch.bfloat16), with model and input in torch.channels_last",
@@ -116,7 +123,12 @@ def _fix(case: Case, old: bool, tensor: bool, operation: str) -> Fix:
         return Fix("Let the library use tensor cores: CUBLAS_COMPUTE_32F_FAST_TF32, CUDNN_TENSOR_OP_MATH, or BF16 data")
     if old:
         return Fix("torch.autocast('cuda', torch.float16) with a GradScaler")
+    settings = settings_of(case.profile)
     if operation == "Convolutions":
         also = "torch.backends.cudnn.benchmark = True" if tensor else "torch.backends.cudnn.allow_tf32 = True"
-        return _CHANNELS_LAST._replace(text=f"{_CHANNELS_LAST.text}; or {also}")
+        # What cuDNN is told already is not advised; its search for the fastest algorithm has a finding of its own.
+        told = settings is not None and (tensor or settings.switch("conv_tf32") is True)
+        return _CHANNELS_LAST if told else _CHANNELS_LAST._replace(text=f"{_CHANNELS_LAST.text}; or {also}")
+    if settings is not None and settings.switch("matmul_tf32") is True:
+        return _BF16
     return _TF32
