@@ -112,6 +112,8 @@ class Status:
             "pauses": parts.pauses.listens,
             "pauses_left_out": parts.pauses.left_out,
             "rank": self.out.environ.get("RANK"),
+            "xray": parts.xray.record(),
+            "source": parts.xray.sources.texts(),
         }
 
     def finish(self) -> None:
