@@ -54,7 +54,11 @@ def _pythons() -> list[str]:
     for minor in range(10, 15):
         path = shutil.which(f"python3.{minor}")
         words = [path, "-c", "import sys; print(sys.executable)"]
-        if path and (3, minor) not in found and (done := subprocess.run(words, capture_output=True, text=True)).returncode == 0:
+        if (
+            path
+            and (3, minor) not in found
+            and (done := subprocess.run(words, capture_output=True, text=True)).returncode == 0
+        ):
             found[3, minor] = done.stdout.strip()
     return [found[version] for version in sorted(found)]
 
@@ -174,7 +178,9 @@ def test_async_code_and_a_generator_that_is_thrown_into(python: str, tmp_path: P
     tree = inside(told)
     assert sum("9 child" in line for line in tree) >= 2 and sum("10 child" in line for line in tree) == 2
     assert [line for line in tree if line.endswith(" work")][-1] == "    16 work"
-    assert {line.index("10 child") for line in tree if "10 child" in line} <= {6, 8}, "below the line that runs the loop"
+    assert {line.index("10 child") for line in tree if "10 child" in line} <= {6, 8}, (
+        "below the line that runs the loop"
+    )
 
 
 def test_lines_end_where_the_step_ends_in_the_middle_of_functions(python: str, tmp_path: Path) -> None:
@@ -280,7 +286,10 @@ def test_many_lines_stop_and_say_so(python: str, tmp_path: Path) -> None:
             return [first, told.stopped]
     """
     told = run(python, tmp_path, case)
-    assert told["result"][0] in ("20,000 lines in one step", "lines had taken as long as a step") and told["result"][1] is None
+    assert (
+        told["result"][0] in ("20,000 lines in one step", "lines had taken as long as a step")
+        and told["result"][1] is None
+    )
     assert 5_000 < len(told["tree"]) < 25_000
     assert "case.py:6 loop" in [line.strip() for line in told["tree"][-4:]], "the next step has its lines"
 
@@ -299,7 +308,9 @@ def test_a_loop_in_one_line_is_one_range(python: str, tmp_path: Path) -> None:
     assert told["stopped"] is None and len(told["tree"]) < 10
 
 
-@pytest.mark.parametrize("who", ["sys.settrace(lambda *_: None)", "sys.setprofile(lambda *_: None)", "sys.monitoring.use_tool_id(1, 'x')"])
+@pytest.mark.parametrize(
+    "who", ["sys.settrace(lambda *_: None)", "sys.setprofile(lambda *_: None)", "sys.monitoring.use_tool_id(1, 'x')"]
+)
 def test_beside_a_tracer_there_are_none(python: str, tmp_path: Path, who: str) -> None:
     case = f"""
         import sys

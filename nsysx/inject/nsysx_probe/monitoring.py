@@ -28,7 +28,9 @@ class Monitoring:
         self.lines = lines
         self._api: Any = sys.monitoring  # type: ignore[attr-defined,unused-ignore]
         self._id: int | None = None
-        self._codes: dict[int, tuple[CodeType, bool]] = {}  # those whose lines are told, and whether they are a package's
+        self._codes: dict[
+            int, tuple[CodeType, bool]
+        ] = {}  # those whose lines are told, and whether they are a package's
         self._same = 0
         self._packages = True  # those of packages are told
 

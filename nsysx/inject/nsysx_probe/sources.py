@@ -66,7 +66,7 @@ class Sources:
             return "user"
         if path.startswith(self._left_out) or _GENERATED in path or file.endswith(".fx"):
             return ""
-        parts = path.split(os.sep)
+        parts = path.split(os.sep)  # noqa: PTH206
         installed = [i for i, part in enumerate(parts[:-1]) if part in _INSTALLED]
         if installed:
             top = parts[installed[-1] + 1].partition(".")[0]
