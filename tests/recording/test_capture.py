@@ -1287,9 +1287,3 @@ def test_an_argument_for_nsys_replaces_our_own(arguments: tuple[str, ...], gone:
     words = commands.profile_command(NEW, Options(nsys_args=arguments), Path("/w/report"), ["cmd"])
     assert gone not in words
     assert {kept, *arguments} <= set(words)
-
-
-@pytest.mark.parametrize(("level", "status"), [("-1", "ok"), ("2", "ok"), ("3", "warn"), ("?", "warn")])
-def test_cpu_sampling_is_allowed_up_to_level_2(tmp_path: Path, level: str, status: str) -> None:
-    (tmp_path / "level").write_text(level)
-    assert doctor._perf(tmp_path / "level").status == status

@@ -8,7 +8,6 @@ compiles. NSYSX_XRAY says what they carry: all, lines (no operators), or none (t
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
 from typing import Any
 
 from . import backend as backends
@@ -17,9 +16,6 @@ from .lines import Lines
 from .operators import Operators
 from .output import Output
 from .sources import Sources
-
-#: What runs at the begin and at the end of the first X-ray step of each window.
-Watch = tuple[Callable[[], object], Callable[[], object]]
 
 _MOST_STEPS = 1_000
 #: So many of the last plain steps tell how long one takes.
@@ -39,24 +35,16 @@ class Xray:
         self.sources = Sources(torch, out.environ)
         self.lines = Lines(out, backends.of_lines(out.backend) if wanted != "none" else None, self.sources)
         self.steps: list[int] = []  # of the last window
-        self.around: list[Watch] = []
         self.on = False
-        self._due = True  # no step of this window was X-rayed yet
-        self._ends: list[Callable[[], object]] = []
 
     def start(self) -> None:
         """Begin a window, and forget what was recorded before it."""
-        self.steps, self._due = [], True
+        self.steps = []
 
     def begin(self, index: int) -> None:
         """X-ray step ``index``, which is about to begin on this thread."""
         if self.wanted == "none":
             return
-        if self._due:
-            self._due = False
-            for begins, ends in self.around:
-                self._call(begins)
-                self._ends += [ends]
         self._turn_on(self._usual_ns())
         if self.on and len(self.steps) < _MOST_STEPS:
             self.steps.append(index)
@@ -65,11 +53,6 @@ class Xray:
         """Record what is captured into a CUDA graph: its replays show no Python."""
         if self.wanted != "none":
             self._turn_on(_CAPTURE_NS)
-
-    def ended(self) -> None:
-        """An X-ray step has ended, and the next one may follow."""
-        while self._ends:
-            self._call(self._ends.pop())
 
     def turn_off(self) -> None:
         """Record neither lines nor operators from here on."""
@@ -81,12 +64,6 @@ class Xray:
         self.operators.in_step(True)
         self.lines.begin(usual_ns)
         self.on = self.lines.on or self.operators.on
-
-    def _call(self, what: Callable[[], object]) -> None:
-        try:
-            what()
-        except Exception as error:
-            self.out.wrong("xray", error)
 
     def _usual_ns(self) -> int:
         """Return how long a step takes without marks, 0 if that is not known."""
