@@ -16,6 +16,7 @@ from nsysx.analyses.helpers import tables as tables_of
 from nsysx.catalogue import Limit, Part
 from nsysx.events.attribute import IN_STEP
 from nsysx.events.profile import Profile
+from nsysx.findings._lines import line_of
 from nsysx.findings._names import called, near
 from nsysx.findings._once import Claims, Takes, of_parts
 from nsysx.findings._once import calls_of as calls_of
@@ -331,6 +332,8 @@ class Case:
         site = {k: v for k, v in (where or {}).items() if k in (*SITE, "near") and v is not None and v != IN_STEP}
         if not any(site.get(k) for k in ("module", "file", "near")) and (beside := near(self.profile, calls)):
             site["near"] = beside
+        about = takes or Takes(idle=of_parts(self.idle, rule.cause))
+        site = site if site.get("file") else site | line_of(self.profile, site, calls, about)
         finding = Finding(
             rule.code,
             rule.slug,
@@ -358,7 +361,7 @@ class Case:
             most_ns=worth.most_ns,
         )
         if finding.cost_ns_per_step is not None and self.device is not None and (takes or rule.cause):
-            self.claims.add(finding, takes or Takes(idle=of_parts(self.idle, rule.cause)), rule.direct)
+            self.claims.add(finding, about, rule.direct)
         return finding
 
     def _tested(self, need: Need, mended: Worth | None) -> Condition:
