@@ -333,7 +333,7 @@ class Case:
         if not any(site.get(k) for k in ("module", "file", "near")) and (beside := near(self.profile, calls)):
             site["near"] = beside
         about = takes or Takes(idle=of_parts(self.idle, rule.cause))
-        site = site if site.get("file") else site | line_of(self.profile, site, calls, about)
+        site |= {} if site.get("file") else line_of(self.profile, site, calls, about)
         finding = Finding(
             rule.code,
             rule.slug,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -23,7 +24,7 @@ from nsysx.replay.engine import idle_of
 _MANY = 200_000
 
 
-def line_of(profile: Profile, site: Row, calls: Iterable[int], takes: Takes) -> Row:
+def line_of(profile: Profile, site: Row, calls: Iterable[int], takes: Takes) -> dict[str, Any]:
     """Return file and line that most of the time of a finding belongs to; empty where no line is known.
 
     That is the line of the calls that it is about; else of the GPU ops and idle time that it takes; else of the work of its module;
@@ -33,15 +34,16 @@ def line_of(profile: Profile, site: Row, calls: Iterable[int], takes: Takes) -> 
     if code is None:
         return {}
     rows = np.fromiter(calls, np.int64)
-    for weights in (
+    ways: tuple[Callable[[], _Weights], ...] = (
         lambda: _of_calls(profile, code, rows),
         lambda: _of_takes(profile, code, takes),
         lambda: _of_module(profile, code, str(site.get("module") or "")),
         lambda: _of_ops(code, profile.steady_ops),
-    ):
-        place, ns = weights()
-        if (ns[place >= 0] > 0).any():
-            most = int(np.argmax(lookup.totals(place[place >= 0], ns[place >= 0], code.places.height)))
+    )
+    for weights in ways:
+        line_row, ns = weights()
+        if (ns[line_row >= 0] > 0).any():
+            most = int(np.argmax(lookup.totals(line_row[line_row >= 0], ns[line_row >= 0], code.places.height)))
             file, line, _ = code.places.row(most)
             return {"file": file, "line": line}
     return {}
@@ -62,12 +64,12 @@ def _of_ops(code: Lines, ops: pl.DataFrame) -> _Weights:
 
 def _of_takes(profile: Profile, code: Lines, takes: Takes) -> _Weights:
     ops = profile.steady_ops
-    place, ns = _of_ops(code, ops.filter(ops["op"].is_in(list(takes.ops))) if takes.ops else ops.clear())
+    line_row, ns = _of_ops(code, ops.filter(ops["op"].is_in(list(takes.ops))) if takes.ops else ops.clear())
     if takes.idle is None or not np.asarray(takes.idle).any():
-        return place, ns
+        return line_row, ns
     late, share = by_line(profile), np.asarray(takes.idle, np.float64)
     part = late["real_ns"].to_numpy() * np.append(share, share.mean())[late["piece"].to_numpy()]
-    return np.concatenate((place, late["place"].to_numpy())), np.concatenate((ns, part.astype(np.int64)))
+    return np.concatenate((line_row, late["place"].to_numpy())), np.concatenate((ns, part.astype(np.int64)))
 
 
 def _of_module(profile: Profile, code: Lines, module: str) -> _Weights:
@@ -108,7 +110,7 @@ def _by_line(profile: Profile) -> pl.DataFrame:
     rows = pl.concat([late, rest])
     piece = rows["group"].to_numpy() >> 1
     left = (idle["real_ns"] / idle["ns"].clip(1)).to_numpy()
-    left = np.append(left, idle["real_ns"].sum() / max(idle["ns"].sum(), 1))
+    left = np.append(left, idle["real_ns"].to_numpy().sum() / max(idle["ns"].to_numpy().sum(), 1))
     return rows.select(
         pl.Series("piece", piece),
         pl.Series("place", code.places_of(rows["stack"].to_numpy())),
@@ -118,12 +120,13 @@ def _by_line(profile: Profile) -> pl.DataFrame:
     )
 
 
-def share_of(profile: Profile, place: int) -> Shares:
+def share_of(profile: Profile, line_row: int) -> Shares:
     """Return which share of each idle piece of host code is at a line."""
-    idle, rows = profile.once(idle_of), by_line(profile).filter(pl.col("place") == place, pl.col("host"))
+    idle, rows = profile.once(idle_of), by_line(profile).filter(pl.col("place") == line_row, pl.col("host"))
     shares = np.zeros(idle.height + 1)
-    whole = np.append(idle["ns"].to_numpy(), idle.filter(pl.col("cause") == Cause.HOST_CODE.number)["ns"].sum())
+    host, ns = (idle["cause"] == Cause.HOST_CODE.number).to_numpy(), idle["ns"].to_numpy()
+    whole = np.append(ns, ns[host].sum())
     np.add.at(shares, rows["piece"].to_numpy(), rows["ns"].to_numpy())
     shares /= np.maximum(whole, 1)
-    host = (idle["cause"] == Cause.HOST_CODE.number).to_numpy()
-    return np.clip(shares[:-1] + host * shares[-1], 0.0, 1.0)
+    result: Shares = np.clip(shares[:-1] + host * shares[-1], 0.0, 1.0)
+    return result
