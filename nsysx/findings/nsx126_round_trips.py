@@ -284,6 +284,6 @@ def _fix(seen: Rounds, count: str, asked: str) -> Fix:
         )
     return Fix.of(
         "rounds-at-once",
-        text=f"Handle all {count} in one: now each takes the same {seen.launches} launches and a read back. Use operations "
+        text=f"Handle all {count} in one round: now each takes the same {seen.launches} launches and a read back. Use operations "
         "on the whole batch (a mask over all, torchvision.ops.batched_nms) and one .cpu() at the end",
     )
