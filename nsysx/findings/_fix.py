@@ -32,13 +32,13 @@ def way(names: str, text: str | None = None, paste: str | None = None, condition
 
     Raises KeyError for a name that the folder of changes does not have.
     """
-    of = [_known()[name] for name in names.split(",")]
-    own = of[0]
+    remedies = [_known()[name] for name in names.split(",")]
+    first = remedies[0]
     return Alternative(
         names,
-        own.advice if text is None else text,
-        own.example if paste is None else paste,
-        own.condition if condition is None else condition,
+        first.advice if text is None else text,
+        first.example if paste is None else paste,
+        first.condition if condition is None else condition,
     )
 
 
@@ -72,7 +72,7 @@ class Fix:
         """Return the advice of remedies; words for all of them together may be given."""
         if len(ways) == 1 and isinstance(ways[0], str):
             ways = (way(ways[0], text, paste, condition),)
-        named = tuple(way(one) if isinstance(one, str) else one for one in ways)
+        named = tuple(way(remedy) if isinstance(remedy, str) else remedy for remedy in ways)
         whole = in_words(named)
         if paste is None:
             paste = _beside_each_other(named) or whole.paste
@@ -108,11 +108,11 @@ class Fix:
 
 def _beside_each_other(ways: Sequence[Alternative]) -> str:
     """Return the lines of remedies that have a label, one below the other, each told by its label; "" for others."""
-    labels = [_known()[one.name].label for one in ways if "," not in one.name]
+    labels = [_known()[remedy.name].label for remedy in ways if "," not in remedy.name]
     if len(ways) < 2 or len(labels) < len(ways) or not all(labels):
         return ""
-    heads = [one.paste.partition("\n")[0] for one in ways]
+    heads = [remedy.paste.partition("\n")[0] for remedy in ways]
     width = max(map(len, heads)) + 2
     told = (f"# {'or ' * bool(i)}{label}" for i, label in enumerate(labels))
-    rest = (one.paste.removeprefix(head) for one, head in zip(ways, heads, strict=True))
+    rest = (remedy.paste.removeprefix(head) for remedy, head in zip(ways, heads, strict=True))
     return "\n".join(f"{head:<{width}}{label}{more}" for head, label, more in zip(heads, told, rest, strict=True))
