@@ -92,10 +92,13 @@ def capture():
 
 
 def _profiler(call):
-    """Open or close the window of nsys once the GPU has finished the work queued so far."""
-    torch = _sys.modules.get("torch")
+    """Open or close the window of nsys once the GPUs have finished the work queued so far."""
+    torch, probe = _sys.modules.get("torch"), _sys.modules.get("nsysx_probe.draining")
     # A torch without CUDA, a driver that does not answer, a pending CUDA error of the program: the program goes on.
     with _contextlib.suppress(Exception):
         if torch is not None and torch.cuda.is_available():
-            torch.cuda.synchronize()
+            if probe is not None and call == "cudaProfilerStop":
+                probe.drain()
+            else:
+                torch.cuda.synchronize()
             getattr(torch.cuda.cudart(), call)()

@@ -36,6 +36,13 @@ class Wanted:
     github: Annotated[bool, Option("Print annotations for a GitHub workflow.")] = False
 
 
+def _in_repository(file: str) -> str:
+    """Return the path of a recorded file from the current folder: by the longest end that exists here, else as it was recorded."""
+    parts = Path(file).parts
+    ends = ("/".join(parts[i:]) for i in range(1 if Path(file).is_absolute() else 0, len(parts)))
+    return next((end for end in ends if ".." not in end and Path(end).is_file()), file)
+
+
 @with_options
 def check(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A report (.sqlite) or a Summary (.json).")],
@@ -74,7 +81,7 @@ def check(
         if target is not None:
             deliver(target, text, force=handling.force)
     if wanted.github:
-        sys.stdout.write(check_text.github(verdict))
+        sys.stdout.write(check_text.github(verdict, _in_repository))
     elif "-" not in written:
         typer.echo(check_text.terminal(verdict))
     raise typer.Exit(verdict.exit_code)

@@ -10,13 +10,15 @@ from typing import Any, Literal
 
 import numpy as np
 
-from nsysx.analyses import first_calls, memory
+from nsysx.analyses import first_calls, memory, modules
 from nsysx.analyses import waits as wait_table
-from nsysx.catalogue import Activity, Call
+from nsysx.catalogue import Activity, Call, Cause
 from nsysx.comparing import statistics
 from nsysx.comparing.comparability import doubtful
 from nsysx.comparing.side import Captured, Series
 from nsysx.errors import EXIT_BUDGET, EXIT_EMPTY, EXIT_USAGE, NsysxError
+from nsysx.events import families
+from nsysx.findings import rules
 from nsysx.frames.statistics import PROCESS_DRIFT, block_length, mean_error
 
 SCHEMA = "nsysx.check/1"
@@ -35,6 +37,8 @@ _SITE = ("api", "module", "phase", "file", "line")
 #: Headroom that --init leaves above a measured time (factor), at least; and the share of the step below which it sets no limit,
 #: because two captures of one program differ by as much.
 _ROOM, _LEAST_SHARE = 1.05, 0.01
+#: So many known names stand in a message.
+_MOST_NAMED = 20
 #: Calls per step beyond a whole allowed number that are no breach: what only some steps do, such as logging.
 _SELDOM = 0.5
 
@@ -154,11 +158,30 @@ def _found(capture: Captured, code: str) -> Measured:
     return None if findings is None else (sum(f.code == code and f.verdict == "found" for f in findings), 0.0)
 
 
+def _causes(_: Captured) -> list[str]:
+    return [cause.value for cause in Cause]
+
+
+def _families(_: Captured) -> list[str]:
+    return [*dict.fromkeys(name for name, _ in families.patterns()), families.OTHER]
+
+
+def _codes(_: Captured) -> list[str]:
+    return [str(rule.RULE.code) for rule in rules()]
+
+
+def _modules(capture: Captured) -> list[str]:
+    """Return the modules that a capture knows, those whose steady steps hold no GPU work included."""
+    return [*map(str, capture.series("module")), *(str(r["path"]) for r in capture.summary.of(modules.ROWS))]
+
+
 @dataclass(frozen=True)
 class _Section:
     """A section of a budget: how its figures are measured, their unit, and their names, if those are not from the report.
 
-    ``single``: it is one figure. ``least``: the figure has to be at least its limit.
+    ``known`` gives the names that exist in a capture where ``names`` are not fixed: a limit for any other is a typo, or for
+    something that was renamed, and would hold for ever. ``single``: it is one figure. ``least``: the figure has to be at least its
+    limit.
     """
 
     measure: Callable[[Captured, str], Measured]
@@ -166,17 +189,18 @@ class _Section:
     names: tuple[str, ...] = ()
     single: bool = False
     least: bool = False
+    known: Callable[[Captured], Sequence[str]] | None = None
 
 
 _SECTIONS: Mapping[str, _Section] = {
     "counts": _Section(_count, "per step", tuple(_KINDS)),
     "times_ms": _Section(_time, "ms", (*_OF_PARTS, "real_step", "first_calls")),
-    "idle_ms": _Section(_series("idle", PROCESS_DRIFT), "ms"),
-    "modules_ms": _Section(_series("module", statistics.GPU_DRIFT), "ms"),
-    "families_ms": _Section(_series("family", statistics.GPU_DRIFT), "ms"),
+    "idle_ms": _Section(_series("idle", PROCESS_DRIFT), "ms", known=_causes),
+    "modules_ms": _Section(_series("module", statistics.GPU_DRIFT), "ms", known=_modules),
+    "families_ms": _Section(_series("family", statistics.GPU_DRIFT), "ms", known=_families),
     "gpu_busy_min": _Section(_busy, "share", single=True, least=True),
     "peak_memory_bytes": _Section(_peak, "bytes", single=True),
-    "findings": _Section(_found, "found"),
+    "findings": _Section(_found, "found", known=_codes),
 }
 #: The section of allowed waits, whose rows have these keys.
 _ALLOW, _ALLOWED = "allow", (*_SITE, "count")
@@ -276,7 +300,8 @@ def lint(capture: Captured, allowed: Sequence[Mapping[str, Any]]) -> list[Result
 def _unknown(shown: str, name: str, names: Sequence[str]) -> NsysxError:
     """Return the error for a name that no budget has, with the one that was probably meant."""
     close = difflib.get_close_matches(name, names, n=1)
-    hint = f"Did you mean {close[0]}?" if close else f"Known: {', '.join(names)}"
+    several = f"{', '.join(names[:_MOST_NAMED])}{' ...' * (len(names) > _MOST_NAMED)}"
+    hint = f"Did you mean {close[0]}?" if close else f"Known: {several}"
     return NsysxError(f"budget: {shown} is unknown", slug="bad-budget", hint=hint, exit_code=EXIT_USAGE)
 
 
@@ -293,11 +318,29 @@ def _sections(budget: Mapping[str, Any]) -> None:
         rows = isinstance(value, list) and all(isinstance(a, Mapping) for a in value)
         if not (rows if section is None else isinstance(value, Mapping) is not section.single):
             raise NsysxError(f"budget: {key} has the wrong shape", slug="bad-budget", exit_code=EXIT_USAGE)
+    for row in budget.get(_ALLOW, ()):
+        count = row.get("count", 1)
+        if isinstance(count, bool) or not isinstance(count, (int, float)) or not 0 <= count < math.inf:
+            message = f"budget: allow.count = {str(count)[:40]!r} is no number of waits in a step"
+            raise NsysxError(message, slug="bad-budget", exit_code=EXIT_USAGE)
+
+
+def _names_exist(budget: Mapping[str, Any], capture: Captured, baseline: Captured | None) -> None:
+    """Raise NsysxError for a limit whose name exists neither in the capture, in the baseline nor in nsysx."""
+    for key, section in _SECTIONS.items():
+        if section.known is None or not budget.get(key):
+            continue
+        captures = (capture,) if baseline is None else (capture, baseline)
+        existing = [name for c in captures for name in section.known(c)]
+        for name in budget[key] if existing else ():
+            if name not in existing:
+                raise _unknown(f"{key}.{name[:80]}", name, existing)
 
 
 def check(capture: Captured, budget: Mapping[str, Any], baseline: Captured | None = None) -> Verdict:
     """Return whether a capture keeps a budget. Raises NsysxError, exit code 2, if the budget is not a valid one."""
     _sections(budget)
+    _names_exist(budget, capture, baseline)
     if doubt := doubtful(capture):
         lost = Result("capture", "not_measured", None, None, 0.0, "", f"the capture is partial: {doubt}")
         return Verdict(capture.label, (lost,), EXIT_EMPTY)
@@ -326,7 +369,7 @@ def init(capture: Captured) -> str:
     """Return a budget, as TOML, that this capture keeps: its counts and waits as they are, its times with some headroom."""
     lines = ["# Counts hold on any runner; they are compared exactly.", "[counts]"]
     counts = [(name, got[0]) for name in _KINDS if (got := _count(capture, name)) is not None]
-    lines += [f"{name} = {number!r}" for name, number in counts]
+    lines += [f"{name} = {number:g}" for name, number in counts]
     lines += [
         "",
         "# Times as recorded, ms per step, with 5 % headroom or what two captures of one program differ by.",

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import polars as pl
 
 from nsysx.events import ledger
+from nsysx.events import lines as lines_room
 from nsysx.events.attribute import Attributed
 from nsysx.events.layers import PATHLESS
 from nsysx.events.ledger import Ledgers
@@ -186,8 +187,12 @@ class Profile:
         return self.once(_wait_sites)
 
     def lines(self) -> pl.DataFrame:
-        """Return call -> file, line, function; see ``python_lines``."""
+        """Return call -> file, line, function; see ``python_lines``, and ``lines`` where an X-ray noted them."""
         return self.once(_lines)
+
+    def code(self) -> lines_room.Lines | None:
+        """Return the stacks of lines of all calls and GPU ops, None where no X-ray noted any."""
+        return self.once(_code)
 
 
 class NotRecorded(Exception):  # noqa: N818 - an answer, not an error
@@ -199,8 +204,21 @@ class NotRecorded(Exception):  # noqa: N818 - an answer, not an error
         self.fix = fix
 
 
+def _code(profile: Profile) -> lines_room.Lines | None:
+    return lines_room.find(profile.trace, profile.ranges, profile.attributed)
+
+
 def _lines(profile: Profile) -> pl.DataFrame:
-    return python_lines(profile.trace, profile.ranges, profile.attributed.api_calls)
+    seen = python_lines(profile.trace, profile.ranges, profile.attributed.api_calls)
+    code = profile.code()
+    if code is None:
+        return seen
+    by_xray = lines_room.inherited(code)
+    return (
+        pl.concat([by_xray, seen.join(by_xray, on="call", how="anti", maintain_order="left")])
+        if seen.height
+        else by_xray
+    )
 
 
 _PIECES = declared.schema(derived.IDLE_PIECES)

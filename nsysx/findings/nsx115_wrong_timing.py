@@ -22,7 +22,6 @@ Harmless when
 
 from __future__ import annotations
 
-import re
 from typing import TypedDict
 
 import polars as pl
@@ -31,6 +30,7 @@ from nsysx import units
 from nsysx.analyses import stopwatch
 from nsysx.analyses.helpers.module_names import kernel_called
 from nsysx.analyses.stopwatch import by_way
+from nsysx.events.kernel_names import function_of
 from nsysx.findings._case import NO_SAVING, Case, Fix, Rule
 from nsysx.frames import lookup
 from nsysx.model import Finding
@@ -99,7 +99,7 @@ def check(case: Case) -> list[Finding]:
             continue
         ways = by_way(row)
         reads = {way: ns for way in _WAYS if (ns := ways[way].ns) is not None}
-        name = re.sub(r"^void |[<(].*", "", row["name"])[:40]
+        name = function_of(row["name"])[:40]
         title = f"Clocks around {name} read {units.duration(min(reads.values()))} to "
         title += f"{units.duration(max(reads.values()))}, the kernel takes {units.duration(kernel)}"
         readings = ", ".join(f"with {_WAYS[w]} {units.duration(ns)}" for w, ns in reads.items())

@@ -26,8 +26,9 @@ from nsysx.recording.talk import say
 
 #: What nsys's agent writes for one event.
 _BYTES_PER_EVENT = 43
-#: How often nsys's file is measured, and how long the probe has to close a window that is to close at once.
-_LOOK_S, _PATIENCE_S = 1.0, 10.0
+#: How often nsys's file is measured; the least time in which a step has to end; and how long the probe has to close a window that is
+#: to close at once: it waits for the device, and nsys needs 3 s.
+_LOOK_S, _PATIENCE_S, _CLOSING_S = 1.0, 10.0, 20.0
 #: Without steps for so many times the limit, a window that has some closes as one that has none.
 _MOST = 2.0
 
@@ -57,7 +58,7 @@ class Limiter:
         if not self._cut and (not self._has_steps() or now - self._asked > self._patience()):
             self._cut = now
             self._sign(CUT)
-        if self._cut and now - self._cut > _PATIENCE_S:
+        if self._cut and now - self._cut > _CLOSING_S:
             self._stop_nsys(profile)
 
     def _reaches(self, profile: NsysProcess, now: float) -> bool:

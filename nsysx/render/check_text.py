@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from xml.etree import ElementTree
 
 from nsysx.comparing.budget import Result, Verdict
@@ -59,15 +60,18 @@ def _value(text: str, *, prop: bool = False) -> str:
     return text.replace(":", "%3A").replace(",", "%2C") if prop else text
 
 
-def github(verdict: Verdict) -> str:
-    """Return GitHub workflow commands: an error per broken line, a warning per undecided one."""
+def github(verdict: Verdict, in_repository: Callable[[str], str] = str) -> str:
+    """Return GitHub workflow commands: an error per broken line, a warning per undecided one.
+
+    ``in_repository`` gives the path of a recorded file as the repository has it: GitHub shows an annotation only there.
+    """
     lines = []
     for r in _sorted(verdict):
         if r.status == "kept":
             continue
         fields = []
         if r.file:
-            fields.append(f"file={_value(clean(r.file, 300), prop=True)}")
+            fields.append(f"file={_value(clean(in_repository(r.file), 300), prop=True)}")
             fields += [f"line={r.line}"] if r.line else []
         fields.append(f"title={_value('nsysx ' + clean(r.name, 80), prop=True)}")
         level = "error" if r.status == "broken" else "warning"

@@ -12,6 +12,7 @@ from typing import Any
 from nsysx.errors import EXIT_EMPTY, NsysxError
 from nsysx.findings import codes_of
 from nsysx.inject.nsysx_probe.changes import Change
+from nsysx.redaction import redacted
 from nsysx.trying import plans
 from nsysx.trying.options import Options
 from nsysx.trying.result import Baseline, Result, Trial
@@ -63,7 +64,7 @@ class Session:
         self.runner = Runner(command)
         self.options = options
         self.show = show
-        self.result = Result(list(command))
+        self.result = Result(redacted(command))
         self.deadline = time.monotonic() + options.budget_s
         self.plan = plans.first(options.steps)
         self.unchanged: list[Run] = []

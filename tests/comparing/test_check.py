@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from importlib import resources
 from pathlib import Path
 
 import junitparser
 import pytest
 import tomllib
 
+from nsysx.cli import check
 from nsysx.comparing import budget, side
 from nsysx.comparing.side import Captured
 from nsysx.errors import NsysxError
@@ -18,6 +20,7 @@ from nsysx.render import check_text
 from tests.comparing import programs
 from tests.comparing.programs import MS, program, summary
 from tests.comparing.test_commands import call
+from tests.samples import Samples
 
 NET = {"a": 3 * MS, "b": 2 * MS, "c": 5 * MS}
 
@@ -84,7 +87,7 @@ def test_times_know_their_noise(tmp_path: Path) -> None:
     limits = {step * 1.2: 0, step * 0.999: 5, step * 0.8: 1}
     for limit, code in limits.items():
         assert budget.check(one, {"times_ms": {"step": limit}}).exit_code == code
-    assert budget.check(one, {"modules_ms": {"c": 5.1}, "families_ms": {"no such": 0}}).exit_code == 0
+    assert budget.check(one, {"modules_ms": {"c": 5.1}, "families_ms": {"convolution": 0}}).exit_code == 0
     assert budget.check(one, {"gpu_busy_min": 0.5}).exit_code == 0
     assert budget.check(one, {"gpu_busy_min": 1.1}).exit_code == 1
     [module] = budget.check(one, {"modules_ms": {"c": 5.1}}).results
@@ -172,3 +175,50 @@ def test_the_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Mon
     assert (code, out) == (4, ""), err
     assert call(capsys, monkeypatch, "check", tmp_path / "none.sqlite", "--init")[0] == 3
     assert call(capsys, monkeypatch, "check", tmp_path / "r.sqlite")[0] == 2
+
+
+@pytest.mark.parametrize(
+    "wanted, hint",
+    [
+        ({"modules_ms": {"nosuch": 60}}, "Known: "),
+        ({"modules_ms": {"aa": 60}}, "Did you mean a?"),
+        ({"findings": {"NSX1O1": 0}}, "Did you mean NSX"),
+        ({"families_ms": {"convolutoin": 1.0}}, "Did you mean convolution?"),
+        ({"idle_ms": {"hostcode": 1.0}}, "Did you mean host_code?"),
+    ],
+)
+def test_a_name_that_exists_nowhere_is_no_limit(tmp_path: Path, wanted: dict[str, object], hint: str) -> None:
+    with pytest.raises(NsysxError) as error:
+        budget.check(captured(tmp_path), wanted)
+    assert error.value.exit_code == 2
+    assert hint in (error.value.hint or "")
+
+
+def test_what_exists_but_did_not_run_is_a_limit_that_holds(tmp_path: Path) -> None:
+    wanted = {"families_ms": {"convolution": 1.0}, "idle_ms": {"alloc": 1.0}, "findings": {"NSX104": 0}}
+    assert budget.check(captured(tmp_path), wanted).exit_code == 0
+
+
+@pytest.mark.parametrize("count", ["many", True, -1, float("nan"), float("inf")])
+def test_an_allowed_wait_has_a_number(tmp_path: Path, count: object) -> None:
+    with pytest.raises(NsysxError, match="is no number of waits") as error:
+        budget.check(captured(tmp_path), {"allow": [{"api": "x", "count": count}]})
+    assert error.value.exit_code == 2
+
+
+def test_the_budget_in_the_manual_is_kept_by_the_sample_that_it_is_for(recorded: Samples) -> None:
+    manual = (resources.files("nsysx") / "docs" / "compare.md").read_text(encoding="utf-8")
+    wanted = tomllib.loads(manual.partition("```toml\n")[2].partition("```")[0])
+    one = side.captured(recorded.summary("masked_nonzero"), "masked_nonzero.sqlite")
+    assert budget.check(one, wanted, baseline=one).exit_code == 0
+
+
+def test_annotations_name_files_as_the_repository_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "train.py").write_text("")
+    monkeypatch.chdir(tmp_path)
+    recorded = ("/home/somebody/work/src/train.py", "src/train.py", "/elsewhere/other.py")
+    assert [check._in_repository(file) for file in recorded] == ["src/train.py", "src/train.py", "/elsewhere/other.py"]
+    result = budget.Result("wait x", "broken", 1.0, 0.0, 0.0, "per step", "x", recorded[0], 7)
+    text = check_text.github(budget.Verdict("r", (result,), 1), check._in_repository)
+    assert text.startswith("::error file=src/train.py,line=7,")

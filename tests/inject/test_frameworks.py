@@ -24,6 +24,8 @@ how = TrainingArguments("out", per_device_train_batch_size=2, max_steps=4, repor
                         disable_tqdm=True, logging_strategy="no", dataloader_num_workers=0, dataloader_drop_last=True)
 Trainer(model=net, args=how, train_dataset=data * 2).train()
 print("trained")
+if torch.distributed.is_initialized():  # or torch itself, bare as well, now and then aborts when the process ends
+    torch.distributed.destroy_process_group()
 """
 ACCELERATE = """
 from accelerate import Accelerator

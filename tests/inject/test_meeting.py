@@ -5,11 +5,10 @@ from __future__ import annotations
 import threading
 import time
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from nsysx_probe import capture_range, clock, meeting, two_windows
+from nsysx_probe import capture_range, clock, draining, meeting, two_windows, window
 
 from tests.inject.test_marking import train
 from tests.inject.test_probe import Lab, Net
@@ -72,27 +71,15 @@ def test_a_signal_that_ends_the_wait_is_the_programs_and_holds_nobody_else(tmp_p
 def test_a_window_ends_when_the_device_has_nothing_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
 
-    class Event:
-        def record(self) -> None:
-            seen.append("recorded")
+    def drain(longest_ns: int, *, several: bool) -> None:
+        seen.append(f"drains {longest_ns} {several} {sorted(p.name for p in tmp_path.iterdir())}")
 
-        def query(self) -> bool:
-            seen.append("asked")
-            return seen.count("asked") > 2
-
-    captures = False
-    cuda = SimpleNamespace(is_initialized=lambda: True, is_current_stream_capturing=lambda: captures, Event=Event)
-    torch = SimpleNamespace(cuda=cuda)
-    rank(tmp_path, 0, size=1).hold(True, lambda: seen.append("acts"), 0, torch)
-    assert seen == ["recorded", "asked", "asked", "asked", "acts"]
-    monkeypatch.setattr(meeting, "_DRAIN_S", 0.02)  # a queue that waits for another rank is not waited for
+    monkeypatch.setattr(draining, "drain", drain)
+    rank(tmp_path, 0, size=1).hold(True, lambda: seen.append("acts"), 7, drained=True)
+    assert seen == ["drains 7 True []", "acts"]  # the others do not see this rank before
     seen.clear()
-    torch.cuda.Event = type("Busy", (), {"record": lambda _: None, "query": lambda _: False})
-    rank(tmp_path / "b", 0, size=1).hold(True, lambda: seen.append("acts"), 0, torch)
+    rank(tmp_path / "b", 0, size=1).hold(True, lambda: seen.append("acts"), 0)  # a window that opens
     assert seen == ["acts"]
-    captures, torch.cuda.Event = True, None  # no event is made
-    rank(tmp_path / "c", 0, size=1).hold(True, lambda: seen.append("acts"), 0, torch)
-    assert seen == ["acts", "acts"]
 
 
 def test_a_process_of_a_job_that_no_torchrun_started_closes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,7 +89,7 @@ def test_a_process_of_a_job_that_no_torchrun_started_closes_nothing(monkeypatch:
         capture_range, "_calls", [lambda: switched.append("open") or 1, lambda _: switched.append("close")]
     )
     monkeypatch.setattr(capture_range, "_open", [])
-    monkeypatch.setattr(two_windows, "_is_one_of_several", lambda: True)
+    monkeypatch.setattr(two_windows, "is_one_of_several", lambda: True)
     monkeypatch.setattr(two_windows, "_AS_LONG", 1e9)
     capture_range.begin()
     lab = Lab(NSYSX_STEPS="windows", NSYSX_MARKS="few")
@@ -123,11 +110,11 @@ def test_a_process_of_a_job_that_no_torchrun_started_closes_nothing(monkeypatch:
 def test_processes_are_several_where_torch_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     import torch.distributed
 
-    assert not two_windows._is_one_of_several()
+    assert not window.is_one_of_several()
     for size, several in ((1, False), (2, True)):
         monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
         monkeypatch.setattr(torch.distributed, "get_world_size", lambda size=size: size)
-        assert two_windows._is_one_of_several() is several
+        assert window.is_one_of_several() is several
 
 
 @pytest.fixture

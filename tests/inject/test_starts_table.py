@@ -68,3 +68,10 @@ def _program(name: str, text: str) -> Case:
 def test_what_differs_is_found(bench: running.Bench, text: str, kind: str) -> None:
     found = running.compare(bench, _program("a program", text))
     assert kind in [d.kind for d in found] or (kind == "lost" and [d.kind for d in found] == ["miscounted"])
+
+
+def test_a_program_that_differs_from_itself_is_found(bench: running.Bench) -> None:
+    """What a bare program does now and then must not be held against the probe."""
+    assert running.steady(bench, _program("a program", "print(1)"), 3) == []
+    unsteady = "import os; print(os.getpid())"
+    assert {d.kind for d in running.steady(bench, _program("a program", unsteady), 2)} == {"unsteady"}

@@ -131,9 +131,9 @@ def test_a_step_of_40_s_ends_before_its_window_does(tmp_path: Path, now: list[fl
 def test_a_program_that_has_replaced_itself_cannot_close_its_window(tmp_path: Path, now: list[float]) -> None:
     made, fake, look = looks(tmp_path, now, windows=True)
     (tmp_path / OPEN).touch()
-    look(0), look(21), look(30)
+    look(0), look(21), look(40)
     assert not fake.told
-    look(32)
+    look(42)
     assert fake.told and made.stopped
 
 

@@ -306,3 +306,10 @@ def judge(case: Case, bare: Result, probed: Result) -> list[Deviation]:
 def compare(bench: Bench, case: Case) -> list[Deviation]:
     """Run a case bare and under the probe, and return what deviates."""
     return judge(case, bench.run(case, False), bench.run(case, True))
+
+
+def steady(bench: Bench, case: Case, times: int) -> list[Deviation]:
+    """Run a case bare again and again, and return what deviates from its first run: no probe can be blamed for that."""
+    first = bench.run(case, False)
+    runs = (bench.run(case, False) for _ in range(times - 1))
+    return [Deviation(case.name, "unsteady", what) for run in runs for what in _differs(case, first, run)]

@@ -61,6 +61,7 @@ dist.init_process_group("gloo")
 net = nn.parallel.DistributedDataParallel(nn.Linear(8, 8)); opt = torch.optim.SGD(net.parameters(), lr=1e-3)
 for i in range(60):
     opt.zero_grad(); net(torch.randn(4, 8)).square().mean().backward(); opt.step()
+dist.destroy_process_group()
 """
 )
 #: `bound-reads` answers reads of the device; here it does so on the CPU.

@@ -38,7 +38,8 @@ _CORE2 = 5
 _RANGE_START, _RANGE_END, _REGISTER, _CREATE = 2, 3, 10, 12
 _VERSION, _REGISTERED = 3, 3
 
-_calls: list[Any] = []  # functions without arguments that begin and end the range
+# Functions that begin and end the range, the last one while no other thread of Python runs.
+_calls: list[Any] = []
 _claimed: list[str] = []  # the file that says that this process opens the windows; empty in others
 # Whether the window was closed by the program that this one has replaced; empty if there was none.
 _replaced: list[bool] = []
@@ -160,9 +161,15 @@ def prepare(library: str) -> None:
         )
 
     text = register(domain, TEXT.encode())
+    # The same with the interpreter's lock kept: no other thread launches anything meanwhile.
+    held = c.PYFUNCTYPE(None, c.c_void_p, c.c_uint64)(of_domains[_RANGE_END] or 0)
     about = Attributes(version=_VERSION, size=c.sizeof(Attributes), message_type=_REGISTERED, message=text)
     _kept.append(about)
-    _calls[:] = [lambda: start(domain, c.addressof(about)), lambda number: end(domain, number)]
+    _calls[:] = [
+        lambda: start(domain, c.addressof(about)),
+        lambda number: end(domain, number),
+        lambda number: held(domain, number),
+    ]
 
 
 def begin() -> None:
@@ -174,8 +181,11 @@ def begin() -> None:
             _thread.start_new_thread(_watch, (_open[0],))
 
 
-def end() -> bool:
-    """Close the window and return whether one was open; nsys needs 3 s for it, also if another thread closes it."""
+def end(*, alone: bool = False) -> bool:
+    """Close the window and return whether one was open; nsys needs 3 s for it, also if another thread closes it.
+
+    ``alone``: no other thread of Python runs meanwhile.
+    """
     with _ending:
         if not _open:
             return False
@@ -185,7 +195,7 @@ def end() -> bool:
         except OSError:  # a full disk
             pass
         try:
-            _calls[1](_open.pop())
+            _calls[-1 if alone else 1](_open.pop())
         finally:
             if _limited:
                 _sign(STEPPED, made=False)
@@ -210,7 +220,9 @@ def _watch(window: Any) -> None:
         while _open == [window]:
             time.sleep(_LOOK_S)
             if os.path.exists(f"{_limited[0]}/{CUT}"):  # noqa: PTH110
-                end()
+                from . import draining
+
+                end(alone=bool(draining.drain_beside()))
                 return
     except Exception:  # the interpreter is going
         pass

@@ -99,6 +99,10 @@ class StepClock:
         if self._events:
             self._events.pop()
 
+    def longest_ns(self) -> int:
+        """Return how long the longest of the noted steps took, by the host's clock; 0 without any."""
+        return max((p.ns for p in self.periods), default=0)
+
     def _record_event(self, index: int) -> None:
         try:
             event = event_here(self.torch)

@@ -15,12 +15,12 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from . import draining
+
 #: How often a rank looks whether the others have come (s).
 _LOOK_S = 0.002
 #: A rank waits for the others this long (s), and for this many of its own longest steps. Ranks that never come do not hold it for good.
 _WAIT_S, _WAIT_STEPS = 10.0, 2
-#: A device whose queue does not run empty in this time (s) waits for a rank that is already here.
-_DRAIN_S = 5.0
 
 
 class Meeting:
@@ -33,15 +33,16 @@ class Meeting:
         self._others = [str(rank) for rank in range(int(size) if size.isdecimal() else 1) if str(rank) != self._rank]
         self.number = 0
 
-    def hold(self, leads: bool, act: Callable[[], Any], longest_ns: int, torch: Any = None) -> bool:
+    def hold(self, leads: bool, act: Callable[[], Any], longest_ns: int, *, drained: bool = False) -> bool:
         """Stop until all ranks are here, let the one that ``leads`` call ``act``, and go on together; return whether all came.
 
-        ``longest_ns`` is the longest step so far. With ``torch`` the device has done its work before this rank counts as here.
+        ``longest_ns`` is the longest step so far. With ``drained`` the devices have done their work before this rank counts as here.
         """
         until = time.monotonic() + _WAIT_S + _WAIT_STEPS * longest_ns / 1e9
         number, self.number = self.number, self.number + 1
-        if torch is not None:
-            _drain(torch)
+        if drained:
+            until += draining.longest_wait_s(longest_ns, several=True)
+            draining.drain(longest_ns, several=True)
         self._sign(f"here-{number}-{self._rank}")
         if not leads:
             return self._wait([f"done-{number}"], until + _WAIT_S)
@@ -85,16 +86,3 @@ class Meeting:
             if names:
                 time.sleep(_LOOK_S)
         return True
-
-
-def _drain(torch: Any) -> None:
-    """Wait until this thread's stream has done what was launched. Nothing is synchronized: that could wait for good.
-
-    A stream that is captured into a CUDA graph takes no event of ours.
-    """
-    if not torch.cuda.is_initialized() or torch.cuda.is_current_stream_capturing():
-        return
-    until, event = time.monotonic() + _DRAIN_S, torch.cuda.Event()
-    event.record()
-    while not event.query() and time.monotonic() < until:
-        time.sleep(_LOOK_S)

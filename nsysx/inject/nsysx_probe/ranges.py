@@ -29,6 +29,8 @@ from typing import NamedTuple
 
 DOMAIN = "nsysx"
 PREFIX = "nsysx:"
+#: The domain of the lines of Python, ``FILE:LINE FUNCTION``, which an X-ray step records as nested ranges.
+LINES_DOMAIN = "nsysx-lines"
 
 #: Phases in their usual order within a step.
 PHASES = ("data", "h2d", "forward", "loss", "backward", "clip", "optimizer", "zero_grad", "evaluation")

@@ -9,12 +9,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from . import bootstrap, capture_range
+from . import bootstrap, capture_range, draining
 from .backward import BackwardMarks
 from .interrupts import of_program
 from .names import Naming
 from .output import Output
 from .parts import Parts
+from .settings import Settings
 from .steps import Steps
 
 
@@ -41,6 +42,7 @@ class Status:
         self.lacks = ""  # the missing package without which there are no ranges
         self.pair_cost_ns: int | None = None
         self.ended = False  # the counts are final, because Python is exiting or the capture has ended
+        self.settings: Settings | None = None
 
     def hello(self) -> None:
         """Send a mark that tells the report which process records here, how, and at what cost."""
@@ -107,11 +109,13 @@ class Status:
             "aliases": self.naming.aliases,
             "capture_steps": None if window.first is None or window.last is None else [window.first, window.last + 1],
             "window_pauses_ns": window.pauses_ns,
+            "device_waits": draining.waits,
             "window_missed": window.never_opened(self.steps().index + 1, self.steps().rule),
             "operators": parts.operators.record(),
             "pauses": parts.pauses.listens,
             "pauses_left_out": parts.pauses.left_out,
             "rank": self.out.environ.get("RANK"),
+            "settings": self.settings.record(last=self.ended) if self.settings is not None else None,
         }
 
     def finish(self) -> None:

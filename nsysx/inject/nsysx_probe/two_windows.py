@@ -11,17 +11,16 @@ are up to a third longer from the first window on: those between the windows are
 from __future__ import annotations
 
 import statistics
-import sys
 import time
 from collections import deque
 from collections.abc import Hashable
 from typing import Any
 
-from . import capture_range
+from . import capture_range, draining
 from .clock import StepClock
 from .meeting import Meeting
 from .output import Output
-from .window import AUTO_STEPS, Window
+from .window import AUTO_STEPS, Window, is_one_of_several
 
 #: The first window closes after so many steps in a row without marks that are alike: eight steady ones, one that shows where the
 #: last of them ends, and one to spare.
@@ -94,7 +93,7 @@ class TwoWindows(Window):
         if not before:
             self._since_ns = now
             return False
-        self._several = _is_one_of_several()
+        self._several = is_one_of_several()
         if self._several:  # closing would stop the others in a collective, for which nsys waits 30 s
             return over
         self._lengths.append(now - before)
@@ -125,6 +124,8 @@ class TwoWindows(Window):
 
     def _end(self, torch: Any) -> bool:
         """Have nsys close the window; return whether the program stood still for it."""
+        if not capture_range.closed():
+            draining.drain(self.clock.longest_ns(), several=is_one_of_several())
         return capture_range.end()
 
     def unrecorded(self) -> dict[str, Any] | None:
@@ -156,14 +157,6 @@ class TwoWindows(Window):
         """Compare a step's shape with the one before, as long as the first window is open."""
         if self.cold:
             super().step_ended(shape)
-
-
-def _is_one_of_several() -> bool:
-    """Return whether this process works with others."""
-    distributed: Any = sys.modules.get("torch.distributed")
-    return bool(
-        distributed and distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1
-    )
 
 
 class WindowsOfRank(TwoWindows):
@@ -221,5 +214,5 @@ class WindowsOfRank(TwoWindows):
 
     def _end(self, torch: Any) -> bool:
         """Have nsys close the window while all ranks stand still, with nothing to do on their devices."""
-        self._meeting.hold(capture_range.ours(), capture_range.end, self._longest_ns, torch)
+        self._meeting.hold(capture_range.ours(), capture_range.end, self._longest_ns, drained=True)
         return True

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Hashable
 from typing import Any
 
-from . import capture_range
+from . import capture_range, draining
 from .clock import MOST_EVENTS, StepClock
 from .interrupts import of_program
 from .output import Output
@@ -105,6 +106,7 @@ class Window:
 
     def close(self, torch: Any) -> bool:
         """Close the window and return whether the probe goes on, which it does not."""
+        draining.drain(self.clock.longest_ns(), several=is_one_of_several())
         self.profiler(torch, "cudaProfilerStop")
         return False
 
@@ -131,3 +133,11 @@ class Window:
                 raise
             note = f"{call}: {type(error).__name__}: {error}"
         self.out.note(note)
+
+
+def is_one_of_several() -> bool:
+    """Return whether this process works with others."""
+    distributed: Any = sys.modules.get("torch.distributed")
+    return bool(
+        distributed and distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1
+    )

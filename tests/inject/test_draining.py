@@ -1,0 +1,308 @@
+"""The wait for the devices before a window closes: what it covers, and when it ends without them."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from nsysx_probe import capture_range, clock, draining, window
+
+import nsysx
+from tests.inject.test_marking import train
+from tests.inject.test_probe import Lab, Net
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+class Driver:
+    """A driver with two devices in use and one that is not; ``busy`` tells by device whether it has work that was launched so far."""
+
+    def __init__(self, busy: Callable[[int], bool]) -> None:
+        self.busy = busy
+        self.called: list[tuple[Any, ...]] = []
+        self.captures = 0
+        self.modes: set[int] = set()
+        self.held: list[int] = []
+        self.cuCtxRecordEvent: Any = self._record
+
+    def cuThreadExchangeStreamCaptureMode(self, mode: Any) -> int:
+        assert mode._obj.value == 2  # relaxed: what this thread calls disturbs no capture
+        self.modes.add(threading.get_ident())
+        return 0
+
+    def cuDeviceGetCount(self, count: Any) -> int:
+        count._obj.value = 3
+        return 0
+
+    def cuDevicePrimaryCtxGetState(self, device: int, _flags: Any, active: Any) -> int:
+        active._obj.value = device != 1
+        return 0
+
+    def cuDevicePrimaryCtxRetain(self, context: Any, device: int) -> int:
+        context._obj.value = 100 + device
+        self.held.append(device)
+        return 0
+
+    def cuDevicePrimaryCtxRelease_v2(self, device: int) -> int:
+        self.held.remove(device)
+        return 0
+
+    def cuCtxSetCurrent(self, context: Any) -> int:
+        self.called.append(("current", context.value - 100))
+        return 0
+
+    def cuStreamIsCapturing(self, stream: Any, _status: Any) -> int:
+        assert stream.value == 1
+        return self.captures
+
+    def cuEventCreate(self, event: Any, flags: int) -> int:
+        event._obj.value = 200 + self.called[-1][1]
+        return 0 * flags
+
+    def _record(self, context: Any, event: Any) -> int:
+        assert event.value - 200 == context.value - 100 and threading.get_ident() in self.modes
+        self.called.append(("recorded", context.value - 100))
+        return 0
+
+    def cuEventQuery(self, event: Any) -> int:
+        return 600 if self.busy(event.value - 200) else 0
+
+    def cuEventDestroy_v2(self, event: Any) -> int:
+        self.called.append(("gone", event.value - 200))
+        return 0
+
+    def cuCtxSynchronize(self) -> int:
+        device = self.called[-1][1]
+        self.called.append(("synchronizes", device))
+        while self.busy(device):
+            time.sleep(0.001)
+        return 0
+
+
+@pytest.fixture
+def drive(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Callable[[int], bool]], Driver]]:
+    """Yield what puts a driver in place of the one that this machine does not have."""
+    monkeypatch.setattr(draining, "waits", [])
+
+    def use(busy: Callable[[int], bool]) -> Driver:
+        driver = Driver(busy)
+        monkeypatch.setattr(draining, "_driver", lambda _loader=None: driver)
+        return driver
+
+    yield use
+    draining.captured.clear()
+
+
+def until(seconds: float) -> Callable[[int], bool]:
+    """Return a device that has work for so long."""
+    end = time.monotonic() + seconds
+    return lambda _device: time.monotonic() < end
+
+
+def test_every_device_in_use_has_done_what_was_launched(drive: Any) -> None:
+    ends = {0: time.monotonic() + 0.05, 2: time.monotonic() + 0.15}
+    driver = drive(lambda device: time.monotonic() < ends[device])
+    assert draining.drain() is True and time.monotonic() >= ends[2]
+    assert [c for c in driver.called if c[0] == "recorded"] == [("recorded", 0), ("recorded", 2)]
+    assert {c for c in driver.called if c[0] == "gone"} == {("gone", 0), ("gone", 2)} and not driver.held
+    (wait,) = draining.waits
+    assert wait["rested"] and not wait["beside"] and 50_000_000 <= wait["ns"] < 5_000_000_000
+
+
+def test_a_wait_ends_without_a_device_that_never_rests(drive: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(draining, "_WAIT_S", 0.1)
+    for old in (False, True):
+        driver = drive(lambda device: device == 2)
+        if old:  # a driver without the call: a synchronize, which is left alone
+            driver.cuCtxRecordEvent = None
+        begin = time.monotonic()
+        assert draining.drain() is False and 0.1 <= time.monotonic() - begin < 3
+        assert not draining.waits[-1]["rested"]
+        driver.busy = lambda _device: False
+
+
+def test_an_old_driver_is_synchronized_where_nobody_has_to_wait_for_it(drive: Any) -> None:
+    driver = drive(until(0.1))
+    driver.cuCtxRecordEvent = None
+    assert draining.drain() is True and draining.waits[-1]["ns"] >= 90_000_000
+    assert sorted(c for c in driver.called if c[0] == "synchronizes") == [("synchronizes", 0), ("synchronizes", 2)]
+
+
+def test_a_stream_that_is_captured_is_left_alone(drive: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = drive(lambda _device: False)
+    draining.captured.add(7)
+    assert draining.drain() is None and draining.drain_beside() is None
+    draining.captured.clear()
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    assert draining.drain() is None
+    assert not driver.called and not draining.waits
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    driver.captures = 906  # a blocking stream of somebody else is captured: the driver says so
+    assert draining.drain() is False
+    driver.captures, driver.cuCtxRecordEvent = 0, lambda *_: 900
+    assert draining.drain() is False and not [c for c in driver.called if c[0] in ("recorded", "synchronizes")]
+
+
+def test_the_probe_knows_which_graphs_are_captured() -> None:
+    lab = Lab()
+    try:
+        graph = object()
+        lab.probe._begin_capture(graph)
+        assert draining.captured == {id(graph)}
+        lab.probe._end_capture(graph)
+        assert not draining.captured
+    finally:
+        lab.close()
+
+
+def test_without_a_driver_or_a_device_there_is_nothing_to_wait_for(drive: Any) -> None:
+    assert draining._driver() is None or torch.cuda.is_available()
+    driver = drive(lambda _device: True)
+    driver.cuDeviceGetCount = lambda _count: 3  # the program has not begun to use it
+    assert draining.drain() is None and draining.drain_beside() is None and not draining.waits
+    assert draining.drain() is None
+
+
+@pytest.mark.parametrize(
+    ("longest_s", "several", "wait_s"), [(0, False, 10), (0.5, False, 42), (9, False, 60), (1, True, 13)]
+)
+def test_the_time_grows_with_the_steps(longest_s: float, several: bool, wait_s: float) -> None:
+    assert draining.longest_wait_s(round(longest_s * 1e9), several) == wait_s
+
+
+def test_a_signal_ends_the_wait_and_is_the_programs(drive: Any) -> None:
+    drive(lambda _device: True)
+    main = threading.main_thread().ident
+    assert main is not None
+    threading.Timer(0.1, lambda: __import__("signal").pthread_kill(main, 2)).start()
+    with pytest.raises(KeyboardInterrupt):
+        draining.drain()
+
+
+def test_beside_the_program_its_other_threads_launch_next_to_nothing(drive: Any) -> None:
+    """The program launches as fast as it can; the device needs 2 ms for each, so that it never rests by itself."""
+    launched, done_at, stop = [0], [time.monotonic()], threading.Event()
+
+    def program() -> None:
+        while not stop.is_set():
+            done_at[0] = max(done_at[0], time.monotonic()) + 0.002
+            launched[0] += 1
+            time.sleep(0.0001)
+
+    thread = threading.Thread(target=program)
+    thread.start()
+    time.sleep(0.2)
+    recorded = {}
+    driver = drive(lambda device: time.monotonic() < recorded[device])
+    record = driver.cuCtxRecordEvent
+
+    def note(context: Any, event: Any) -> int:
+        recorded[context.value - 100] = done_at[0]
+        return int(record(context, event))
+
+    driver.cuCtxRecordEvent = note
+    try:
+        assert done_at[0] - time.monotonic() > 0.2  # the queue is long
+        assert draining.drain_beside() is True
+        left = done_at[0] - time.monotonic()
+        assert left < 0.02 and draining.waits[-1]["beside"]
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_the_range_of_two_windows_ends_when_the_device_has_come_to_rest(
+    drive: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str] = []
+    monkeypatch.setattr(capture_range, "_calls", [lambda: seen.append("open") or 1, lambda _: seen.append("close")])
+    monkeypatch.setattr(capture_range, "_open", [])
+    for name, value in {"_SETTLING_NS": 0, "_SHORTEST_NS": 0, "_LONGEST_NS": 1 << 60, "_KNOWN": 100.0}.items():
+        monkeypatch.setattr(clock, name, value)
+    capture_range.begin()
+    driver = drive(lambda _device: False)
+    driver.cuCtxRecordEvent = lambda *_: seen.append("waits") or 0
+    lab = Lab(NSYSX_STEPS="windows", NSYSX_MARKS="few")
+    try:
+        net = Net()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.001)
+        while seen.count("close") < 2:
+            train(net, 1, optimizer)
+        assert seen == ["open", "waits", "waits", "close"] * 2  # two devices
+        record: dict[str, Any] = lab.probe.status.record()
+        assert [w["rested"] for w in record["device_waits"]] == [True, True]
+        assert all(
+            w["ns"] <= pause for w, pause in zip(record["device_waits"], record["window_pauses_ns"], strict=True)
+        )
+    finally:
+        lab.close()
+
+
+@pytest.mark.parametrize("steps", ["3:6", "auto"])
+def test_a_window_of_steps_ends_when_the_device_has_come_to_rest(
+    drive: Any, monkeypatch: pytest.MonkeyPatch, steps: str
+) -> None:
+    seen: list[str] = []
+    monkeypatch.setattr(window.Window, "profiler", lambda _self, _torch, call: seen.append(call))
+    driver = drive(lambda _device: False)
+    driver.cuCtxRecordEvent = lambda *_: seen.append("waits") or 0
+    lab = Lab(NSYSX_STEPS=steps)
+    try:
+        net = Net()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.001)
+        for _ in range(90):
+            train(net, 1, optimizer)
+        assert seen == ["cudaProfilerStart", "waits", "waits", "cudaProfilerStop"]
+        assert lab.probe.status.record()["device_waits"][0]["rested"]
+    finally:
+        lab.close()
+
+
+def test_the_programs_own_window_ends_when_the_device_has_come_to_rest(
+    drive: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str] = []
+    cudart = SimpleNamespace(
+        cudaProfilerStart=lambda: seen.append("start"), cudaProfilerStop=lambda: seen.append("stop")
+    )
+    cuda = SimpleNamespace(
+        is_available=lambda: True,
+        cudart=lambda: cudart,
+        synchronize=lambda: seen.append("sync"),
+        is_initialized=lambda: False,
+    )
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))  # type: ignore[arg-type]
+    driver = drive(lambda _device: False)
+    driver.cuCtxRecordEvent = lambda *_: seen.append("waits") or 0
+    with nsysx.capture():
+        seen.append("work")
+    assert seen == ["sync", "start", "work", "waits", "waits", "stop"]
+
+
+def test_a_window_that_is_cut_closes_with_the_device_at_rest_and_no_other_thread_running(
+    drive: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    seen: list[str] = []
+    calls = [lambda: seen.append("open") or 1, lambda _: seen.append("close"), lambda _: seen.append("close alone")]
+    monkeypatch.setattr(capture_range, "_calls", calls)
+    monkeypatch.setattr(capture_range, "_open", [])
+    monkeypatch.setattr(capture_range, "_limited", [str(tmp_path)])
+    monkeypatch.setattr(capture_range, "_LOOK_S", 0.01)
+    monkeypatch.setattr(draining, "_WAIT_OF_RANK_S", 0.2)
+    drive(until(0.1))
+    (tmp_path / capture_range.CUT).touch()
+    for closes in ("close alone", "close"):  # a device that does not rest: the program goes on
+        capture_range.begin()
+        deadline = time.monotonic() + 10
+        while closes not in seen and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert seen == ["open", closes]
+        seen.clear()
+        drive(lambda _device: True)
