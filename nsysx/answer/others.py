@@ -28,7 +28,7 @@ def also(summary: Summary, chosen: Finding | None, do: Sequence[Action]) -> tupl
     step, lines = step_time.step_ns(summary), dict[str, Also]()
     same = rule_of(chosen.code).same_time if chosen else ()
     for f in by_saving(summary):
-        if place_of(summary, f) in told or f.code in same or about(f) == "capture" or measured.refuted(summary, f):
+        if place_of(summary, f) in told or f.code in same or about(f) == "capture" or measured.in_vain(f):
             continue
         saving = step_time.saving_ns(summary, f)
         if step is not None and saving is None and (f.cost_ns_per_step or 0) < _MUCH * step:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nsysx import outputs
+from nsysx import outputs, redaction
 from nsysx.cli.declared import with_options
 from nsysx.cli.options import Reports, files_of
 from nsysx.cli.talk import answering, console, emit, wrote
@@ -67,6 +67,11 @@ class Wanted:
         written = (self.html, self.json, self.markdown, self.csv)
         return any(name is not None for name in written) or self.full or bool(self.section)
 
+    @property
+    def pictures(self) -> bool:
+        """Whether something is drawn."""
+        return self.html is not None
+
     def require_possible(self, *, force: bool) -> list[Path]:
         """Return the files and the folder to write. Raises NsysxError unless all of them can be written."""
         if (self.json, self.markdown, self.brief).count("-") > 1:
@@ -122,13 +127,17 @@ def report(
     from nsysx import pipeline
     from nsysx.reading import inputs
 
+    if wanted.pictures:
+        from nsysx.render.charts import style
+
+        style.import_early()
     with Progress() as progress:
         reports = inputs.reports(files)
         outputs.check_apart(targets, [*files, *reports])
         summary = pipeline.summarize(
             reports,
             selection,
-            timelines=wanted.html is not None,
+            timelines=wanted.pictures,
             every_table=wanted.every_table,
             workers=handling.jobs,
             cluster=wanted.cluster,
@@ -195,7 +204,7 @@ def _recorded(report: Path) -> str:
     from nsysx.render.safe_text import clean
 
     words = run_json(report).get("command")
-    return clean(shlex.join(map(str, words)), 300) if isinstance(words, list) else ""
+    return clean(redaction.shell([*map(str, words)]), 300) if isinstance(words, list) else ""
 
 
 def _tables(summary: Summary, top: int, section: Sequence[str]) -> None:

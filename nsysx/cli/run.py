@@ -11,8 +11,10 @@ import typer
 
 from nsysx.cli.declared import Grouped, with_options
 from nsysx.cli.dying import EndedBy
+from nsysx.cli.talk import talk
 from nsysx.errors import NsysxError
 from nsysx.recording.options import Options
+from nsysx.redaction import HIDDEN, redacted
 
 #: Shown below the help: what is typed after the command, and what it does.
 EXAMPLES = (
@@ -43,6 +45,8 @@ def run(
 
     if dry_run:
         typer.echo(capture.dry_run(command, options))
+        if redacted(command) != command:
+            talk(f"nsysx: {HIDDEN} stands for a secret: put it back where you run these lines")
         return
     result = capture.run(command, options)
     told = not (result.sqlite and options.report) or _report_run(result)

@@ -34,7 +34,7 @@ from nsysx.catalogue import Limit, Part
 from nsysx.events import stacks
 from nsysx.events.host_lines import interval, known_lines
 from nsysx.events.host_pieces import CAUSES
-from nsysx.findings._case import Case, Rule
+from nsysx.findings._case import Case, Fix, Rule, way
 from nsysx.findings._lines import by_line, share_of
 from nsysx.findings._once import Takes
 from nsysx.model import Finding
@@ -45,6 +45,7 @@ RULE = Rule(
     "Python lines that the GPU waits for",
     cause=(Part.HOST, Part.LAUNCH, Part.SYNC),
     about=Limit.LAUNCH,
+    tries=("gc-freeze",),
 )
 REQUIRES = ("steps",)
 #: A line that takes less than this for each of its launches (ns) is busy launching.
@@ -54,11 +55,28 @@ _LINES, _FEWEST = 3, 10
 _PLACE = ["file", "line", "function"]
 #: What to do about a line, by the framework function that runs below it; the first match counts.
 _FIXES = (
-    (r"^torch/utils/data/", "Let DataLoader workers do it: num_workers=8, persistent_workers=True"),
-    (r"^torch/optim/(?!.*:_fused)", "Give the optimizer fused=True, or capture the step in a CUDA graph"),
-    (r"^torch/", "Use fewer, larger operations: torch.compile(model), or capture the step in a CUDA graph"),
+    (
+        r"^torch/utils/data/",
+        Fix.of(way("loader-workers-8", "Let DataLoader workers do it: num_workers=8, persistent_workers=True", "", "")),
+    ),
+    (
+        r"^torch/optim/(?!.*:_fused)",
+        Fix.listed(
+            "",
+            (("fused", "Give the optimizer fused=True"), ("cuda-graph", "capture the step in a CUDA graph")),
+            ", or ",
+        ),
+    ),
+    (
+        r"^torch/",
+        Fix.listed(
+            "Use fewer, larger operations: ",
+            (("compile", "torch.compile(model)"), ("cuda-graph", "capture the step in a CUDA graph")),
+            ", or ",
+        ),
+    ),
 )
-_FIX = "Move it out of the loop, into another process, or onto the GPU"
+_FIX = Fix("Move it out of the loop, into another process, or onto the GPU")
 
 
 def _costs(case: Case) -> pl.DataFrame:

@@ -32,6 +32,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from nsysx import redaction
 from nsysx.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, EXIT_RUN_FAILED, EXIT_USAGE, NsysxError
 from nsysx.outputs import check_output
 from nsysx.recording import limit as limits
@@ -107,7 +108,7 @@ def run(command: Sequence[str], options: Options) -> Result:
 def _announce(command: Sequence[str], options: Options, nsys: Nsys, outputs: Outputs, why_all: str) -> None:
     """Say in one line what is about to run, with why it is recorded as a whole, and warn of what will be missing."""
     page = " and reports" if options.report else ""
-    command_line = shlex.join(command)
+    command_line = redaction.shell(command)
     shown = command_line if len(command_line) <= 60 else command_line[:57] + "..."
     whole = f" (everything: {why_all})" if why_all else ""
     say(f"nsys {nsys.version} records{page}: {shown} -> {outputs.stem}.*{whole}")
@@ -235,7 +236,7 @@ def dry_run(command: Sequence[str], options: Options) -> str:
     stem = outputs.stem.absolute()
     lines = [f"mkdir -p {shlex.quote(str(folder))}"]
     lines += [f"export {name}={shlex.quote(value)}" for name, value in environment.items()]
-    lines.append(shlex.join(profile_command(nsys, options, stem, command)))
+    lines.append(redaction.shell(profile_command(nsys, options, stem, command)))
     lines.append(shlex.join(export_command(nsys, outputs.report.absolute(), outputs.sqlite.absolute())))
     return "\n".join(lines)
 

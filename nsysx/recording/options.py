@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
+from nsysx import redaction
 from nsysx.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, EXIT_RUN_FAILED, EXIT_USAGE, NsysxError
 from nsysx.option import Option, declared
 from nsysx.recording import limit
@@ -324,18 +325,18 @@ def check_command(command: Sequence[str]) -> None:
     name = command[0]
     if shutil.which(name):
         return
-    path = Path(name)
+    path, told = Path(name), redaction.redacted([name])[0]
     if os.sep not in name or not path.exists():
         hint = f"Did you mean ./{name}?" if path.is_file() else "Check the name and PATH"
         if name.endswith(".py") and path.is_file():
-            hint = f"Did you mean: nsysx run -- python {shlex.join(command)}"
-        raise NsysxError(f"{name}: command not found", slug="command-missing", hint=hint, exit_code=EXIT_NOT_FOUND)
+            hint = f"Did you mean: nsysx run -- python {redaction.shell(command)}"
+        raise NsysxError(f"{told}: command not found", slug="command-missing", hint=hint, exit_code=EXIT_NOT_FOUND)
     what, hint = "is not executable", f"chmod +x {shlex.quote(name)}"
     if path.is_dir():
         what, hint = "is a folder, not a command", ""
     elif name.endswith(".py"):
-        hint = f"Did you mean: nsysx run -- python {shlex.join(command)}"
-    raise NsysxError(f"{name}: {what}", slug="command-not-executable", hint=hint, exit_code=EXIT_NOT_EXECUTABLE)
+        hint = f"Did you mean: nsysx run -- python {redaction.shell(command)}"
+    raise NsysxError(f"{told}: {what}", slug="command-not-executable", hint=hint, exit_code=EXIT_NOT_EXECUTABLE)
 
 
 # --- what keeps the probe out -----------------------------------------------------------------------------------------

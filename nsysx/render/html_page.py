@@ -24,7 +24,7 @@ from nsysx.render import (
     step_waterfall,
     view,
 )
-from nsysx.render.charts import Figure
+from nsysx.render.charts import Chart
 from nsysx.render.charts.colors import KIND_COLORS, MODULE_COLORS, WORK_COLORS
 from nsysx.render.grids import Grid, Texts
 from nsysx.render.safe_text import clean
@@ -35,15 +35,15 @@ _BAR_COLORS = {f"{MODULES}{i}": c for i, c in enumerate(MODULE_COLORS)} | {
 }
 
 
-def _ledger_figure(shown: view.View) -> Figure | None:
+def _ledger_figure(shown: view.View) -> Chart | None:
     """Return the picture of the ledgers on one time scale."""
     ledgers = shown.ledgers[:8]
     if not ledgers:
         return None
-    return Figure(charts.ledger(ledgers, shown.per_step), " ".join(entry.sentence() for entry in ledgers), "")
+    return Chart("ledger", charts.ledger(ledgers, shown.per_step), " ".join(entry.sentence() for entry in ledgers), "")
 
 
-def _steps_figure(shown: view.View, count: int) -> Figure | None:
+def _steps_figure(shown: view.View, count: int) -> Chart | None:
     """Return the picture of the steps in order, None for fewer than two; the capture has ``count`` steps."""
     bars = shown.steps
     if len(bars) < 2:
@@ -57,7 +57,7 @@ def _steps_figure(shown: view.View, count: int) -> Figure | None:
             f", {len(steady)} of them steady: from {units.duration(low.length_ns)} (step {low.index}) "
             f"to {units.duration(high.length_ns)} (step {high.index})"
         )
-    return Figure(charts.steps(bars, shown.steps_on_gpu), f"{text}.", f"{text}.")
+    return Chart("steps", charts.steps(bars, shown.steps_on_gpu), f"{text}.", f"{text}.")
 
 
 def _lane_words(entry: Timeline) -> str:
@@ -108,13 +108,13 @@ def _windows(summary: Summary, redact: bool) -> tuple[str, ...]:
     return tuple(f"{Texts(redact)(t.title, 200)}{recorded}" for t in first_screen.windows(summary))
 
 
-def _timeline_figures(summary: Summary, redact: bool) -> list[Figure]:
+def _timeline_figures(summary: Summary, redact: bool) -> list[Chart]:
     """Return the pictures of single windows, on one time scale where all stay readable on it."""
     entries = summary.timelines[:4]
     lengths = [entry.end_ns - entry.start_ns for entry in entries]
     common = max(lengths) if lengths and max(lengths) <= 2 * min(lengths) else None
     figures = []
-    for entry, window in zip(entries, lengths, strict=True):
+    for number, (entry, window) in enumerate(zip(entries, lengths, strict=True), 1):
         title = Texts(redact)(entry.title, 200)
         words = _lane_words(entry)
         ahead = " ".join(_queue_words(q, len(entry.queues) > 1) for q in entry.queues)
@@ -124,7 +124,8 @@ def _timeline_figures(summary: Summary, redact: bool) -> list[Figure]:
         )
         lanes = sum(lane.role in ("phases", "api") for lane in entry.lanes)
         alt = f"Timeline with {lanes} CPU lanes above {len(entry.lanes) - lanes} of GPUs. {caption}"
-        figures.append(Figure(charts.timeline(entry, redact=redact, span_ns=common), alt, caption))
+        drawing = charts.timeline(entry, redact=redact, span_ns=common)
+        figures.append(Chart("timeline" if number == 1 else f"timeline-{number}", drawing, alt, caption))
     return figures
 
 

@@ -13,6 +13,7 @@ from .interrupts import shielded
 from .marking import LOOK_EVERY, Shape
 from .output import Output
 from .parts import Parts
+from .settings import Settings
 from .status import Status
 from .steps import Steps
 
@@ -28,6 +29,8 @@ class Borders:
         self.status = status
         self.steps = Steps(self.begin, self.end, self._states)
         self._optimizers: dict[int, weakref.ref[Any]] = {}
+        self.settings = Settings(torch, out, self.optimizers)
+        self._settings_due = True  # they are read in this window
         self._step_end: Callable[[], object] | None = None
         self._main_open = 0  # ranges of the main thread that another thread could not end
         self._seen: int | None = None
@@ -98,6 +101,9 @@ class Borders:
             return
         self.marking.step_begins(index)
         self._follow()
+        if self._settings_due and self.marking.on and index > 0:  # the very first step does work that no other does
+            self._settings_due = False
+            self.settings.begin(index)
         self.clock.begin(index, recorded=True, marked=self.marking.on)
         self._count(index)
         if self.operators.wanted == "shapes":
@@ -121,6 +127,7 @@ class Borders:
                 self.out.disarm()
             return
         self._end_open()
+        self.settings.end()
         self.pauses.send()
         border = self.steps.closed_by == "border"
         if not border:
@@ -156,6 +163,7 @@ class Borders:
                 window.begin()
         elif window.is_last(steps.index):
             self._end_open()
+            self.settings.end()
             self.pauses.send()
             self._end_recorded(last=False)
 
@@ -213,7 +221,7 @@ class Borders:
 
     def _start_capture(self) -> None:
         self.window.open(self.torch)
-        self.window.opened = True
+        self.window.opened = self._settings_due = True
         self.out.recording = True
         self.marking.start(self.window.steps)
         self.status.hello()
