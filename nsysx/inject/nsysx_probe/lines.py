@@ -122,13 +122,13 @@ class Lines:
 
     def _outer(self) -> list[FrameType]:
         """Return the frames of the program that run on this thread now, the outermost first."""
-        found: list[FrameType] = []
+        frames: list[FrameType] = []
         frame: FrameType | None = sys._getframe(1)
         while frame is not None:
             if self.wants(frame.f_code):
-                found.append(frame)
+                frames.append(frame)
             frame = frame.f_back
-        return found[::-1]
+        return frames[::-1]
 
     def _off(self) -> None:
         if not self.on:
@@ -136,9 +136,9 @@ class Lines:
         self.on = False
         self._engine.stop()
         if os.getpid() == self._pid:  # a forked child sends nothing
-            own = self._own.now
-            if own.drives and own.turn == self._turn:
-                self._close(own.frames)
+            opened = self._own.now
+            if opened.drives and opened.turn == self._turn:
+                self._close(opened.frames)
             for frames in self._others:
                 self._close(frames)
         self._others = []
@@ -162,24 +162,24 @@ class Lines:
 
     def _another(self) -> Open:
         """Return what a thread that does not drive opens in this turn, of which it tells for the first time."""
-        own = self._own.now = self._cleared(drives=False)
-        self._others.append(own.frames)
-        return own
+        opened = self._own.now = self._cleared(drives=False)
+        self._others.append(opened.frames)
+        return opened
 
     # ---- what the engines tell --------------------------------------------------------------------------------------
 
     def enter(self, code: CodeType) -> None:
         """A frame of the program begins or goes on, on this thread."""
-        own = self._own.now
-        if own.turn != self._turn:
-            own = self._another()
-        own.frames += [[code, None, None]]
+        opened = self._own.now
+        if opened.turn != self._turn:
+            opened = self._another()
+        opened.frames += [[code, None, None]]
 
     def leave(self, code: CodeType) -> None:
         """A frame of the program returns, yields or is unwound, on this thread."""
-        own = self._own.now
-        frames = own.frames
-        if own.turn != self._turn or not frames:
+        opened = self._own.now
+        frames = opened.frames
+        if opened.turn != self._turn or not frames:
             return
         if frames[-1][0] is not code and not any(frame[0] is code for frame in frames):
             return
@@ -206,10 +206,10 @@ class Lines:
             self._stop("lines had taken as long as a step")
 
     def _line(self, code: CodeType, number: int) -> bool:
-        own = self._own.now
-        if own.turn != self._turn:
-            own = self._another()
-        frames = own.frames
+        opened = self._own.now
+        if opened.turn != self._turn:
+            opened = self._another()
+        frames = opened.frames
         while frames and frames[-1][0] is not code:
             self._end(frames.pop())
         if not frames:
@@ -222,7 +222,7 @@ class Lines:
         before = frame[1]
         if before is text:
             return False
-        if own.drives:
+        if opened.drives:
             if before is not None:
                 frame[1] = None
                 self._pop()

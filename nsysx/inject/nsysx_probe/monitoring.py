@@ -94,9 +94,9 @@ class Monitoring:
 
     def _follow(self, code: CodeType) -> bool:
         """Ask for the lines of a code, and return whether they are told."""
-        known = self._codes.get(id(code))
-        if known is not None:
-            return self._packages or not known[1]
+        followed = self._codes.get(id(code))
+        if followed is not None:
+            return self._packages or not followed[1]
         kind = self.lines.wants(code)
         if not kind or self._id is None or not (self._packages or kind == "user"):
             return False

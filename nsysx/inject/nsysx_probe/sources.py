@@ -95,16 +95,16 @@ class Sources:
         count = sum(map(len, self._lines.values()))
         if self._read is not None and self._read[0] == count:
             return self._read[1]
-        found: dict[str, dict[str, str]] = {}
+        texts_of: dict[str, dict[str, str]] = {}
         left = MOST_LINES
         for path in sorted(self._lines, key=lambda p: (p in self._packages, p)):
             numbers = sorted(self._lines[path])[:left]
             texts = self._texts(path) if numbers else None
             if texts:
-                found[path] = {str(n): texts[n - 1].strip()[:MOST_CHARACTERS] for n in numbers if n <= len(texts)}
+                texts_of[path] = {str(n): texts[n - 1].strip()[:MOST_CHARACTERS] for n in numbers if n <= len(texts)}
                 left -= len(numbers)
-        self._read = count, found
-        return found
+        self._read = count, texts_of
+        return texts_of
 
     def _texts(self, path: str) -> list[str]:
         cached = getattr(sys.modules.get("linecache"), "cache", {}).get(path)  # a notebook's cells are only there
