@@ -25,7 +25,7 @@ from nsysx.analyses.loader_lines import LoaderLineRow
 from nsysx.catalogue import Limit, Part
 from nsysx.events import stacks
 from nsysx.events.settings import settings_of
-from nsysx.findings._case import Case, Fix, Rule
+from nsysx.findings._case import Case, Fix, Rule, way
 from nsysx.findings._needs import LOADER
 from nsysx.model import Finding, Row
 from nsysx.replay.engine import FreeLoader
@@ -39,12 +39,13 @@ RULE = Rule(
     whole=True,
     picture="loader",
     direct=3,
+    tries=("loader-workers", "loader-workers-8", "loader-prefetch", "bound-data"),
 )
-_WORKERS = Fix(
-    "Use more workers: DataLoader(num_workers=8, pin_memory=True, persistent_workers=True), or cheaper samples",
-    "loader = DataLoader(data, num_workers=8,\n    pin_memory=True, persistent_workers=True)",
-    "The machine must have that many idle cores, and the storage must keep up.",
-    (LOADER,),
+_WORKERS = Fix.of(
+    "loader-workers-8",
+    "cheaper-samples",
+    text="Use more workers: DataLoader(num_workers=8, pin_memory=True, persistent_workers=True), or cheaper samples",
+    needs=(LOADER,),
 )
 
 
@@ -69,14 +70,20 @@ def _of_loader(case: Case) -> Fix:
         text for name, text in told.items() if most.get(name) is False
     ]
     if not options:
-        return Fix(
-            f"Make samples cheaper, or decode and augment on the GPU: the loader has {workers} workers, as many as there are cores, and "
-            "its other options are set"
+        return Fix.of(
+            "cheaper-samples",
+            text=f"Make samples cheaper, or decode and augment on the GPU: the loader has {workers} workers, as many as there are cores, "
+            "and its other options are set",
+            needs=(LOADER,),
         )
     made = ", ".join(options)
-    return _WORKERS._replace(
+    return Fix.of(
+        way(
+            "loader-workers", f"Use DataLoader({made}): it has {workers} workers", f"loader = DataLoader(data, {made})"
+        ),
+        "cheaper-samples",
         text=f"Use DataLoader({made}): it has {workers} workers; or cheaper samples",
-        paste=f"loader = DataLoader(data, {made})",
+        needs=(LOADER,),
     )
 
 

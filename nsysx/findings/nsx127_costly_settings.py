@@ -54,7 +54,7 @@ def _finding(case: Case, settings: Settings, each: Costly, text: str) -> Finding
         f"{text[:1].upper()}{text[1:]}.",
         worth=worth,
         cost_ns=worth.saving_ns,
-        fix=Fix(each.fix, each.paste, each.condition),
+        fix=Fix.of(each.remedy),
         where={"phase": each.phase, "near": each.place},
         evidence=[{"setting": each.name, "seen": text, "leads": each.leads}],
     )
