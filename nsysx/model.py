@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal, cast
 
 from nsysx import records
-from nsysx.advice import UNDECIDED, Answer, Condition, Tried
+from nsysx.advice import UNDECIDED, Alternative, Answer, Condition, Tried
 from nsysx.errors import NsysxError
 from nsysx.pictures import Strip, Timeline
 from nsysx.rows import Column as Column
@@ -237,6 +237,7 @@ class Finding:
     ``conditions``: what it needs, tested, ``unblocked_ns`` and ``unblocked_most_ns`` its saving and ``most_ns`` once that is mended.
     ``saving_scope``: the replayed steps. ``own_ns_per_step``: what of its cost counts here alone, so that findings never sum above the
     step. ``overlaps``: places, in the Summary, of findings about the same time, or that together save more than both are about.
+    ``remedies``: what ``fix`` advises, by name, any of which will do, and what it no longer does.
     """
 
     code: str
@@ -269,6 +270,8 @@ class Finding:
     def of(self, table: TableOf[R]) -> Sequence[R]:
         """Return the evidence with the columns that mypy knows, empty if it is the evidence of another rule."""
         return cast(Sequence[R], self.evidence) if self.code == table.key else ()
+
+    remedies: tuple[Alternative, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,7 +318,10 @@ class Summary:
         """Return the Summary as plain JSON values, keys as in the contract."""
         # Not asdict: it would copy thousands of rows value by value.
         tables = self.tables.items()
-        findings = [_scoped(f) | {"conditions": [asdict(c) for c in f.conditions]} for f in self.findings or ()]
+        records_of = ("conditions", "remedies")
+        findings = [
+            _scoped(f) | {key: [asdict(r) for r in getattr(f, key)] for key in records_of} for f in self.findings or ()
+        ]
         return {
             "schema": SCHEMA,
             "tool": {"version": self.version},

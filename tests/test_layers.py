@@ -20,6 +20,7 @@ ORDER = (
     "option",
     "selection",
     "ids",
+    "redaction",
     "units",
     "scope",
     "unprofiled",

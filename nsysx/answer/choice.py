@@ -118,7 +118,7 @@ def _advisable(summary: Summary, finding: Finding) -> bool:
 
     A change that was tried on this program and did not make it faster is none.
     """
-    if measured.refuted(summary, finding):
+    if measured.in_vain(finding):
         return False
     violated = _violated(finding)
     return not violated or (finding.unblocked_ns is not None and all(c.mend for c in violated))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO
 
 import typer
 
-from nsysx import outputs
+from nsysx import outputs, redaction
 from nsysx.cli.declared import with_options
 from nsysx.cli.options import Reports, files_of
 from nsysx.cli.talk import answering, console, emit, wrote
@@ -223,7 +223,7 @@ def _recorded(report: Path) -> str:
     from nsysx.render.safe_text import clean
 
     words = run_json(report).get("command")
-    return clean(shlex.join(map(str, words)), 300) if isinstance(words, list) else ""
+    return clean(redaction.shell([*map(str, words)]), 300) if isinstance(words, list) else ""
 
 
 def _tables(summary: Summary, top: int, section: Sequence[str]) -> None:

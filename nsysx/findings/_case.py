@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal, NamedTuple, cast
+from typing import cast
 
 import polars as pl
 
@@ -16,6 +16,11 @@ from nsysx.analyses.helpers import tables as tables_of
 from nsysx.catalogue import Limit, Part
 from nsysx.events.attribute import IN_STEP
 from nsysx.events.profile import Profile
+from nsysx.findings._fix import Fix as Fix
+from nsysx.findings._fix import Need as Need
+from nsysx.findings._fix import State as State
+from nsysx.findings._fix import way as way
+from nsysx.findings._lines import line_of
 from nsysx.findings._names import called, near
 from nsysx.findings._once import Claims, Takes, of_parts
 from nsysx.findings._once import calls_of as calls_of
@@ -36,29 +41,6 @@ NOTABLE = 0.01
 #: The same GPU work takes this much less time in another run (share of it).
 _REPEATS = 0.02
 SITE = ("module", "phase", "file", "line")
-
-
-State = Literal["holds", "violated", "unknown"]
-
-
-class Need(NamedTuple):
-    """One condition of a remedy: its test of a capture says whether it holds, and what was seen; ``mend`` how to meet it, if briefly."""
-
-    name: str
-    test: Callable[[Case], tuple[State, str]]
-    mend: str = ""
-
-
-class Fix(NamedTuple):
-    """What to change, in words; ``paste`` is PyTorch code that does it, ``condition`` a sentence on what must hold for that.
-
-    ``needs`` are the same as tests of the capture (``_needs``): what violates one is never advised, see ``answer.choice``.
-    """
-
-    text: str
-    paste: str = ""
-    condition: str = ""
-    needs: tuple[Need, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -331,6 +313,8 @@ class Case:
         site = {k: v for k, v in (where or {}).items() if k in (*SITE, "near") and v is not None and v != IN_STEP}
         if not any(site.get(k) for k in ("module", "file", "near")) and (beside := near(self.profile, calls)):
             site["near"] = beside
+        about = takes or Takes(idle=of_parts(self.idle, rule.cause))
+        site |= {} if site.get("file") else line_of(self.profile, site, calls, about)
         finding = Finding(
             rule.code,
             rule.slug,
@@ -341,12 +325,10 @@ class Case:
             None if self.stepless else cost_ns,
             worth.saving_ns,
             worth.confidence,
-            advice.text,
+            "",
             tuple(evidence),
             worth.bound,
             worth.error_ns,
-            paste=advice.paste if self.program.torch else "",
-            condition=advice.condition,
             scope=self._covered,
             saving_scope=None if worth.saving_ns is None else replayed_scope(self.profile),
             because=because,
@@ -357,8 +339,9 @@ class Case:
             unblocked_most_ns=unblocked and unblocked.most_ns,
             most_ns=worth.most_ns,
         )
+        finding = advice.into(finding, torch=self.program.torch)
         if finding.cost_ns_per_step is not None and self.device is not None and (takes or rule.cause):
-            self.claims.add(finding, takes or Takes(idle=of_parts(self.idle, rule.cause)), rule.direct)
+            self.claims.add(finding, about, rule.direct)
         return finding
 
     def _tested(self, need: Need, mended: Worth | None) -> Condition:

@@ -21,6 +21,8 @@ class Rule(NamedTuple):
 
     ``direct``: how direct its evidence is of where the time goes. Of two findings about the same time the more direct one counts
     it: 3 a cause that was recorded (loader, allocator, checkpoint, rounds), 2 calls, kernels or lines, 1 what is left of a part.
+
+    ``tries``: the changes that ``nsysx try`` makes where it is found, by name: those that it advises, others like them, and bounds.
     """
 
     code: str
@@ -35,6 +37,7 @@ class Rule(NamedTuple):
     reading: bool = False
     same_time: tuple[str, ...] = ()
     direct: int = 2
+    tries: tuple[str, ...] = ()
 
 
 class Worth(NamedTuple):

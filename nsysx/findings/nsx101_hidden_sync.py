@@ -37,29 +37,17 @@ from nsysx.judging import waiting
 from nsysx.model import Finding, Row
 from nsysx.replay.engine import RemoveWaits
 
-RULE = Rule("NSX101", "hidden-sync", "Hidden host synchronization", cause=(Part.SYNC,), about=Limit.SYNC)
+RULE = Rule(
+    "NSX101",
+    "hidden-sync",
+    "Hidden host synchronization",
+    cause=(Part.SYNC,),
+    about=Limit.SYNC,
+    tries=("no-synchronize", "bound-reads"),
+)
 REQUIRES = ("waits",)
-_KEEP = Fix(
-    "Keep the value on the GPU, or ask for it rarely: nsysx explain NSX101",
-    "running += loss.detach()  # .item() once in 100 steps",
-    "You see the value some steps later.",
-)
-
-
-_SELECT = Fix(
-    "Use an operation of fixed shape: torch.where, masked_fill, weights of 0, or topk with a fixed count; nonzero() and x[mask] ask the "
-    "GPU for a size",
-    "out = torch.where(mask, x, 0)  # in place of x[mask]",
-)
-_SYNCHRONIZE = Fix(
-    "Remove torch.cuda.synchronize() from the loop: no value is read after it; for timing, record torch.cuda.Event pairs",
-    "",
-    "Clocks read on the CPU then no longer include the GPU's work.",
-)
-_ORDER = Fix(
-    "Remove this synchronize: no value is read after it; to order work of two streams, stream.wait_stream(other) or "
-    "stream.wait_event(event) does not hold Python"
-)
+_KEEP, _SELECT = Fix.of("keep-on-gpu"), Fix.of("fixed-shape")
+_SYNCHRONIZE, _ORDER = Fix.of("no-synchronize"), Fix.of("order-streams")
 
 
 def _fix(case: Case, row: Row) -> Fix:
@@ -150,7 +138,7 @@ def _finding(case: Case, row: Row, calls: frozenset[int], worth: Worth) -> Findi
     else:
         fix = _fix(case, row)
     if row["file"] is None and case.program.python:
-        fix = fix._replace(text=f"{fix.text}; nsysx run --lines records the Python line")
+        fix = fix.but(text=f"{fix.text}; nsysx run --lines records the Python line")
     # The title gives no time where there is a saving: that is its cost, and other causes share the same gaps.
     title = f"{_WAIT[row['asks']]} in {row['api']}{case.in_module(row)} keeps {host} from running ahead of the GPU"
     if worth.saving_ns is None:

@@ -38,12 +38,13 @@ RULE = Rule(
     whole=True,
     picture="loader",
     direct=3,
+    tries=("loader-workers", "loader-workers-8", "loader-prefetch", "bound-data"),
 )
-_WORKERS = Fix(
-    "Use more workers: DataLoader(num_workers=8, pin_memory=True, persistent_workers=True), or cheaper samples",
-    "loader = DataLoader(data, num_workers=8,\n    pin_memory=True, persistent_workers=True)",
-    "The machine must have that many idle cores, and the storage must keep up.",
-    (LOADER,),
+_WORKERS = Fix.of(
+    "loader-workers-8",
+    "cheaper-samples",
+    text="Use more workers: DataLoader(num_workers=8, pin_memory=True, persistent_workers=True), or cheaper samples",
+    needs=(LOADER,),
 )
 
 

@@ -44,7 +44,15 @@ from nsysx.model import Finding, Row
 Shares = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 
-RULE = Rule("NSX109", "slow-steps", "Slow steps", cost_as_recorded=True, about="slow steps", direct=3)
+RULE = Rule(
+    "NSX109",
+    "slow-steps",
+    "Slow steps",
+    cost_as_recorded=True,
+    about="slow steps",
+    direct=3,
+    tries=("gc-freeze", "compile-dynamic"),
+)
 REQUIRES = ("gpu",)
 _SLOWER, _LEAST_STEPS = 0.2, 4
 #: Shares of the difference: a cause is mentioned from the first on, and named in the title from the second on.

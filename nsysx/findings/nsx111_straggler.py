@@ -86,11 +86,7 @@ _FIXES: dict[Late, Fix] = {
         "or saving on this rank only"
     ),
     Late.PROFILER: Fix("Capture again with less tracing: the profiler itself holds this rank up"),
-    Late.COMPUTE: Fix(
-        "Give every rank the same work: equal lengths per batch, an even split of layers and samples",
-        "sampler = DistributedSampler(data, shuffle=True)  # batches of equal length on every rank",
-        "It must be the work that differs between ranks: batch size, sequence lengths, an uneven shard.",
-    ),
+    Late.COMPUTE: Fix.of("equal-work"),
     Late.CLOCKS: Fix("Check clocks, power and temperature of its GPU: nvidia-smi -q -d CLOCK,PERFORMANCE,TEMPERATURE"),
     Late.UNKNOWN: Fix("Capture more steps of all ranks"),
 }
@@ -131,7 +127,7 @@ def _answer(
     where: Row | None = None,
     evidence: tuple[Row, ...] = (),
 ) -> Finding:
-    return Finding(
+    finding = Finding(
         RULE.code,
         RULE.slug,
         verdict,
@@ -141,8 +137,7 @@ def _answer(
         cost_ns,
         saving_ns,
         confidence,
-        fix.text,
+        "",
         evidence,
-        paste=fix.paste,
-        condition=fix.condition,
     )
+    return fix.into(finding)

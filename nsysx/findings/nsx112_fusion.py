@@ -44,19 +44,18 @@ from nsysx.model import Finding
 from nsysx.reading.schema import BLOCK, GRID
 from nsysx.replay.engine import RemoveOps
 
-RULE = Rule("NSX112", "fusion", "Fusion candidates", cause=(Part.WORK,), about=Limit.GPU, whole=True, direct=1)
+RULE = Rule(
+    "NSX112",
+    "fusion",
+    "Fusion candidates",
+    cause=(Part.WORK,),
+    about=Limit.GPU,
+    whole=True,
+    direct=1,
+    tries=("fused", "compile", "compile-reduce-overhead"),
+)
 REQUIRES = ("steps", "kernels")
-_COMPILE = Fix(
-    "Fuse them with torch.compile(model)",
-    "model = torch.compile(model)",
-    "A graph break (print, .item(), a branch on data) splits what can be fused.",
-)
-_DYNAMIC = Fix(
-    "Pad or bucket the inputs to few lengths, and torch.compile(model, dynamic=True), which does not compile again for each: shapes "
-    "change from step to step",
-    "model = torch.compile(model, dynamic=True)",
-    "A graph break (print, .item(), a branch on data) splits what can be fused.",
-)
+_COMPILE, _DYNAMIC = Fix.of("compile"), Fix.of("compile-dynamic")
 #: Kernels that a compiler fuses with their neighbors: each reads and writes a tensor, and computes little.
 _FUSIBLE = ("elementwise", "norm", "reduction", "random", "softmax and loss")
 #: The fewest kernels that make a chain.

@@ -47,12 +47,8 @@ REQUIRES = ("kernels",)
 #: One kernel, and the operation that it comes from; per step.
 MaskKernel = TypedDict("MaskKernel", {"kernel": str, "from": str, "count": float, "total_ns": int})
 EVIDENCE: TableOf[MaskKernel] = TableOf(RULE.code)
-_FIXED_SHAPE = Fix(
-    "Use an operation of fixed shape: torch.where, masked_fill, weights of 0; or compute the indices once, if they stay the same",
-    "loss = F.cross_entropy(logits, target, ignore_index=IGNORE)\n# or: loss = (per_pixel * keep).sum() / keep.sum()",
-    "The masked values must be cheap enough to compute and throw away.",
-)
-_OF_LOSS = _FIXED_SHAPE._replace(
+_FIXED_SHAPE = Fix.of("fixed-shape-loss")
+_OF_LOSS = _FIXED_SHAPE.but(
     text="Use an operation of fixed shape: ignore_index, torch.where, masked_fill, weights of 0"
 )
 _FAMILY = "sort, scan and gather"
