@@ -68,6 +68,8 @@ _MUCH_HOST_CODE = 0.1
 def _host_code_unseen(summary: Summary) -> bool:
     """Return whether the GPU waits for the host code of a probed program whose stacks were not sampled."""
     lines, step = summary.tables.get("host_lines"), summary.verdict.step_ns or 0
+    if (noted := summary.tables.get("lines")) is not None and noted.rows is not None:
+        return False
     much = summary.verdict.parts.get("host", 0) >= _MUCH_HOST_CODE * step > 0
     return much and bool(summary.capture.probe) and lines is not None and lines.rows is None
 

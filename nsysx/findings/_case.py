@@ -20,6 +20,7 @@ from nsysx.findings._fix import Fix as Fix
 from nsysx.findings._fix import Need as Need
 from nsysx.findings._fix import State as State
 from nsysx.findings._fix import way as way
+from nsysx.findings._lines import line_of
 from nsysx.findings._names import called, near
 from nsysx.findings._once import Claims, Takes, of_parts
 from nsysx.findings._once import calls_of as calls_of
@@ -322,6 +323,8 @@ class Case:
         site = {k: v for k, v in (where or {}).items() if k in (*SITE, "near") and v is not None and v != IN_STEP}
         if not any(site.get(k) for k in ("module", "file", "near")) and (beside := near(self.profile, calls)):
             site["near"] = beside
+        about = takes or Takes(idle=of_parts(self.idle, rule.cause))
+        site |= {} if site.get("file") else line_of(self.profile, site, calls, about)
         finding = Finding(
             rule.code,
             rule.slug,
@@ -341,7 +344,7 @@ class Case:
         )
         finding = advice.into(finding, torch=self.program.torch)
         if finding.cost_ns_per_step is not None and self.device is not None and (takes or rule.cause):
-            self.claims.add(finding, takes or Takes(idle=of_parts(self.idle, rule.cause)), rule.direct)
+            self.claims.add(finding, about, rule.direct)
         return finding
 
     def _tested(self, need: Need, mended: Saving | None) -> Condition:

@@ -86,6 +86,7 @@ class Phases:
         if grad:
             self._trained_root, self._trains = weakref.ref(module), training
         if self.steps.optimizer_made:
+            self.steps.turns_taken.networks.add(id(module))
             if self.steps.pending and self.steps.index == self.steps.first:  # the first round may not be over
                 self._note(module)
             self.steps.forward(grad)
