@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from nsysx.catalogue import Call
 from nsysx.events import ledger
 from nsysx.events import lines as lines_room
 from nsysx.events.attribute import Attributed
@@ -187,7 +188,7 @@ class Profile:
         return self.once(_wait_sites)
 
     def lines(self) -> pl.DataFrame:
-        """Return call -> file, line, function; see ``python_lines``, and ``lines`` where an X-ray noted them."""
+        """Return call -> file, line, function; see ``python_lines``; where an X-ray noted lines of all calls but launches."""
         return self.once(_lines)
 
     def code(self) -> lines_room.Lines | None:
@@ -213,7 +214,8 @@ def _lines(profile: Profile) -> pl.DataFrame:
     code = profile.code()
     if code is None:
         return seen
-    by_xray = lines_room.inherited(code)
+    calls = profile.attributed.api_calls
+    by_xray = lines_room.inherited(code, (calls["kind"] != Call.LAUNCH).to_numpy())
     return (
         pl.concat([by_xray, seen.join(by_xray, on="call", how="anti", maintain_order="left")])
         if seen.height

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from nsysx.advice import Alternative
 from nsysx.events.settings import Settings
 from nsysx.findings import _costly_when as when
-from nsysx.findings._case import Case, Worth, way
+from nsysx.findings._case import Case, Saving, way
 
 
 class Costly(NamedTuple):
@@ -22,7 +22,7 @@ class Costly(NamedTuple):
     when: Callable[[Case, Settings], str]
     title: str
     remedy: Alternative
-    worth: Callable[[Case, Settings], Worth] | None = None
+    worth: Callable[[Case, Settings], Saving] | None = None
     leads: bool = False
     phase: str | None = None
     place: str | None = None

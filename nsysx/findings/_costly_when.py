@@ -11,7 +11,7 @@ from nsysx import units
 from nsysx.catalogue import Activity, Call, Part
 from nsysx.events.settings import Settings
 from nsysx.findings import _needs
-from nsysx.findings._case import Case, Worth, calls_of, ops_of
+from nsysx.findings._case import Case, Saving, calls_of, ops_of
 from nsysx.frames import lookup
 from nsysx.model import Row
 from nsysx.replay.edits import RemoveOps, RemoveWaits, ScaleOps
@@ -91,7 +91,7 @@ def blocking(case: Case, settings: Settings) -> str:
     return f"CUDA_LAUNCH_BLOCKING={value}: each launch returns when its kernel has ended" if on(value) else ""
 
 
-def unblocked(case: Case, settings: Settings) -> Worth:
+def unblocked(case: Case, settings: Settings) -> Saving:
     """Return the time from each kernel's beginning until its launch returns: the host does not wait for it without the variable.
 
     The replay cannot tell: it takes launches that are longer than launches are elsewhere for what tracing adds.
@@ -104,7 +104,7 @@ def unblocked(case: Case, settings: Settings) -> Worth:
     )
     waited = launches.join(began, on="call", how="inner").select((pl.col("end_ns") - pl.col("began_ns")).clip(0))
     saving = min(case.per_step(int(waited.to_series().sum())), case.taken_by(p for p in Part if p.idle))
-    return Worth(saving, "the time from each kernel's beginning until its launch returns")
+    return Saving(saving, "the time from each kernel's beginning until its launch returns", source="time")
 
 
 def anomaly(case: Case, settings: Settings) -> str:
@@ -197,7 +197,7 @@ def float64(case: Case, settings: Settings) -> str:
     return f"float64 in {' and in '.join(where)}: its kernels take {units.duration(ns)} {case.per}"
 
 
-def halved(case: Case, settings: Settings) -> Worth:
+def halved(case: Case, settings: Settings) -> Saving:
     """Return what it is worth if kernels of float64 take half of the time: half of the bytes."""
     return case.worth(ScaleOps(ops_of(_doubles(case)), 0.5), cause=(Part.WORK,), bound=True)
 
@@ -211,7 +211,7 @@ def scaler(case: Case, settings: Settings) -> str:
     return "a GradScaler scales gradients of bfloat16, whose range is that of float32: it reads each step whether one is infinite"
 
 
-def without_scaler(case: Case, settings: Settings) -> Worth:
+def without_scaler(case: Case, settings: Settings) -> Saving:
     """Return what the waits of the scaler are worth: those in the optimizer's phase."""
     waits = case.profile.once(_needs.waits)
     return case.worth(RemoveWaits(calls_of(waits.filter(waits["phase"].cast(pl.String) == "optimizer"))))
@@ -263,14 +263,14 @@ def reduces_each(case: Case, settings: Settings) -> str:
     return f"{ranks} reduces gradients in each of the {count} backwards of a step: no_sync() is not used"
 
 
-def reduced_once(case: Case, settings: Settings) -> Worth:
+def reduced_once(case: Case, settings: Settings) -> Saving:
     """Return what it is worth if only the last backward of a step communicates: a bound, for ranks then wait for each other there."""
     count = _micro_steps(settings)
     ops = case.timed_ops(case.ops["cls"] == Activity.COMM.value, "op", "call").drop_nulls("call")
     calls = case.calls.select("call", "start_ns")
     started = ops.join(calls, on="call", how="inner").sort("start_ns")
     if not started.height:
-        return Worth(None, UNKNOWN)
+        return Saving(None, UNKNOWN)
     step = pl.Series("step", _needs.step_of(case.profile, started["start_ns"]))
     rank = pl.int_range(pl.len()).over("step") * count
     early = started.with_columns(step).filter(rank < pl.len().over("step") * (count - 1))

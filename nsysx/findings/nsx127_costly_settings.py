@@ -22,7 +22,7 @@ Harmless when
 from __future__ import annotations
 
 from nsysx.events.settings import Settings, settings_of
-from nsysx.findings._case import Case, Fix, Rule, Worth
+from nsysx.findings._case import Case, Fix, Rule, Saving
 from nsysx.findings._costly import SETTINGS, Costly
 from nsysx.findings._costly_when import UNKNOWN
 from nsysx.model import Finding
@@ -42,18 +42,18 @@ def check(case: Case) -> list[Finding]:
 
 def _finding(case: Case, settings: Settings, each: Costly, text: str) -> Finding | None:
     """Return the finding about a setting, None where the replay shows that it costs nothing."""
-    worth = Worth(None, UNKNOWN)
+    worth = Saving(None, UNKNOWN)
     if each.worth is not None and not case.stepless:
         replayed = each.worth(case, settings)
-        if replayed.saving_ns is not None and not case.notable(replayed.saving_ns):
+        if replayed.likely_ns is not None and not case.notable(replayed.likely_ns):
             return None
-        worth = replayed if replayed.saving_ns is not None else Worth(None, f"{UNKNOWN} ({replayed.confidence})")
+        worth = replayed if replayed.likely_ns is not None else Saving(None, f"{UNKNOWN} ({replayed.confidence})")
     return case.found(
         RULE,
         each.title,
         f"{text[:1].upper()}{text[1:]}.",
         worth=worth,
-        cost_ns=worth.saving_ns,
+        cost_ns=worth.likely_ns,
         fix=Fix.of(each.remedy),
         where={"phase": each.phase, "near": each.place},
         evidence=[{"setting": each.name, "seen": text, "leads": each.leads}],

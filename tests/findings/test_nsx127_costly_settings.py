@@ -290,7 +290,7 @@ def test_a_setting_that_costs(
         assert finding.saving_ns_per_step == pytest.approx(saving_us * 1000, rel=0.05)
     elif name != "GradScaler with bfloat16":
         assert finding.saving_ns_per_step is None
-        assert finding.confidence == UNKNOWN
+        assert finding.saving.confidence == UNKNOWN
         assert finding.cost_ns_per_step is None
     assert name not in names(summary(tmp_path, changed(CLEAN, without), body))
 
