@@ -73,7 +73,7 @@ def check(case: Case) -> list[Finding]:
     if not case.notable(idle):
         return case.clear(RULE, f"the GPU idles {case.share(idle)} of the step for data")
     worth = case.worth(FreeLoader(), cause=RULE.cause)
-    if worth.saving_ns is None:
+    if worth.likely_ns is None:
         # No replay is needed to know what the GPU does meanwhile: nothing.
         worth = case.bound(idle, "the time the GPU idles while the step waits for its batch")
     starved = sum(r["verdict"] == "starved" for r in rows)
@@ -82,7 +82,7 @@ def check(case: Case) -> list[Finding]:
         f"{len(rows)} steady steps, {units.duration(idle)} {case.per}."
     )
     after = f"; after that the limit is {worth.next_limit}" if worth.next_limit else ""
-    detail += f" A loader that is always ready would save up to {units.duration(worth.saving_ns)}{after}."
+    detail += f" A loader that is always ready would save up to {units.duration(worth.likely_ns)}{after}."
     api = round(sum(r["api_ns"] for r in rows) / len(rows))
     if api > 0.1 * wait:
         detail += f" CUDA calls (copies and pinning) take {units.duration(api)} of the wait."

@@ -115,10 +115,10 @@ def check(case: Case) -> list[Finding]:
     title = f"Communication is exposed for {units.duration(cost)} {case.per}"
     slow = case.per_step(_slowed_ns(case)) if hidden else 0
     worth = case.worth(RemoveExposedComm(), bound=True)
-    if worth.saving_ns is not None:
+    if worth.likely_ns is not None:
         # Kernels beside it are faster only where none communicates at all: a rank that waits less still transfers.
-        most = max(worth.most_ns or 0, min(worth.saving_ns, cost + slow))
-        worth = worth._replace(saving_ns=min(worth.saving_ns, cost), most_ns=most)
+        most = max(worth.most_ns or 0, min(worth.likely_ns, cost + slow))
+        worth = replace(worth, likely_ns=min(worth.likely_ns, cost), most_ns=most)
     if case.notable(slow):
         title += f" and slows the kernels beside it by {units.duration(slow)}"
         detail += f" It takes SMs and memory: kernels beside it run {units.duration(slow)} longer than the same kernels alone."
@@ -178,9 +178,13 @@ def _fewer_launches(case: Case, finding: Finding) -> Finding:
     return replace(
         fix.into(finding, torch=program.torch),
         where={k: v for k, v in launched_by(case.profile).items() if v} or finding.where,
-        saving_ns_per_step=worth.saving_ns,
-        most_ns=worth.saving_ns,
-        confidence=worth.confidence,
+        saving=replace(
+            finding.saving,
+            likely_ns=worth.likely_ns,
+            most_ns=worth.likely_ns,
+            confidence=worth.confidence,
+            source=worth.source,
+        ),
     )
 
 

@@ -31,7 +31,7 @@ import polars as pl
 from nsysx import units
 from nsysx.catalogue import Limit, Part
 from nsysx.events import kernel_math
-from nsysx.findings._case import Case, Fix, Rule, Worth, ops_of, way
+from nsysx.findings._case import Case, Fix, Rule, Saving, ops_of, way
 from nsysx.findings._names import mostly
 from nsysx.findings._once import Takes
 from nsysx.frames import lookup
@@ -80,12 +80,12 @@ def check(case: Case) -> list[Finding]:
     of_conv = int(fp32_kernels.filter(pl.Series(conv, dtype=pl.Boolean))["ns"].sum())
     operation = "Convolutions" if 2 * of_conv > int(fp32_kernels["ns"].sum()) else "Matrix products"
     worth = case.worth(ScaleOps(ops_of(fp32_kernels), 1 / _FASTER), cause=RULE.cause, bound=True)
-    if worth.saving_ns is not None and not case.notable(worth.saving_ns):
+    if worth.likely_ns is not None and not case.notable(worth.likely_ns):
         return case.clear(RULE, "faster FP32 products would shorten the step by less than 1 %")
-    if worth.saving_ns is None and not case.stepless:
+    if worth.likely_ns is None and not case.stepless:
         worth = case.bound(taken * (1 - 1 / _FASTER), f"these kernels, {_FASTER} times as fast")
     if tensor.any() and operation == "Convolutions":
-        worth = Worth(None, "not known: cuDNN picks these kernels although it may use tensor cores, as others here do")
+        worth = Saving(None, "not known: cuDNN picks these kernels although it may use tensor cores, as others here do")
     old = any(_WITHOUT_TF32.search(name) for name in cards.values())
     rows = fp32_kernels.group_by(pl.col("name").cast(pl.String)).agg(pl.len().alias("count"), pl.col("ns").sum())
     rows = rows.sort("ns", "name", descending=[True, False]).head(6)
