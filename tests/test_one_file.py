@@ -84,21 +84,25 @@ from __future__ import annotations
 
 from nsysx.analyses.second_table import KEY, ROWS
 from nsysx.model import Summary
-from nsysx.render.charts.canvas import Drawing, Figure, Scale, rectangle
+from nsysx.render.charts.canvas import Chart, Room, boxes, draw, name_axes, write
 
 TABLE = KEY
 
 
-def figure(summary: Summary) -> Figure | None:
+def chart(summary: Summary, ax=None) -> Chart | None:
     """Return one bar for each row."""
     rows = summary.of(ROWS)
-    drawing, scale = Drawing(300, 60), Scale(0, max(r["second_ns"] for r in rows), 90, 270)
-    for number, row in enumerate(rows):
-        drawing.text(85, 12 + 10 * number, row["name"], anchor="end")
-        drawing.shape(rectangle(90, 8 + 10 * number, scale.length(row["second_ns"]), 8), "#009e73")
-    drawing.axis_below(scale, 30, "ns")
+
+    def on(axes):
+        axes.set_xlim(0, max(r["second_ns"] for r in rows))
+        axes.set_ylim(len(rows), 0)
+        for number, row in enumerate(rows):
+            write(axes, 0, number + 0.5, row["name"], ha="right", offset=(-5, 0))
+            boxes(axes, [(0, number + 0.1, row["second_ns"], 0.8)], "#009e73")
+        name_axes(axes, "ns")
+
     said = f"The second picture has {len(rows)} bar: {rows[0]['name']}."
-    return Figure(drawing.picture(), said, said)
+    return Chart(KEY, draw(Room(300, 60 + 10 * len(rows), left=90), on, ax), said, said)
 '''
 
 

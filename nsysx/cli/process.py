@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import gc
 import os
-import shlex
 import shutil
 import signal
 import sys
@@ -15,6 +14,7 @@ from typing import NoReturn
 
 import typer
 
+from nsysx import redaction
 from nsysx.cli.app import command_line
 from nsysx.cli.dying import EndedBy, die_of
 from nsysx.cli.talk import harmless, talk
@@ -77,8 +77,8 @@ def _meant(message: str) -> str:
     if message != f"No such command '{first}'":
         return ""
     if (Path(first).exists() and not os.access(first, os.X_OK)) or ".sqlite" in first or first.endswith(".nsys-rep"):
-        return f"Did you mean: nsysx report {harmless(shlex.join(sys.argv[1:]))}"
-    return f"Did you mean: nsysx run -- {harmless(shlex.join(sys.argv[1:]))}" if shutil.which(first) else ""
+        return f"Did you mean: nsysx report {harmless(redaction.shell(sys.argv[1:]))}"
+    return f"Did you mean: nsysx run -- {harmless(redaction.shell(sys.argv[1:]))}" if shutil.which(first) else ""
 
 
 def _ended_by_interrupt() -> int:

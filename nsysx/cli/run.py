@@ -11,14 +11,15 @@ import typer
 
 from nsysx.cli.declared import Grouped, with_options
 from nsysx.cli.dying import EndedBy
+from nsysx.cli.talk import talk
 from nsysx.errors import NsysxError
 from nsysx.recording.options import Options
+from nsysx.redaction import HIDDEN, redacted
 
 #: Shown below the help: what is typed after the command, and what it does.
 EXAMPLES = (
     ("python train.py", "writes train.sqlite and its page train.html"),
     ("--steps auto -- python train.py", "24 steps, once they repeat"),
-    ("--python --lines -- python train.py", "which lines the GPU waits for"),
     ("-o job --per-rank -- torchrun --nproc-per-node 8 train.py", "one report per rank"),
 )
 
@@ -43,6 +44,8 @@ def run(
 
     if dry_run:
         typer.echo(capture.dry_run(command, options))
+        if redacted(command) != command:
+            talk(f"nsysx: {HIDDEN} stands for a secret: put it back where you run these lines")
         return
     result = capture.run(command, options)
     told = not (result.sqlite and options.report) or _report_run(result)

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nsysx.redaction import redacted_text
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -19,7 +21,7 @@ _NARROWEST, _USUAL_WIDTH = 20, 80
 
 def talk(line: str) -> None:
     """Print a line to stderr: stdout is the result."""
-    print(line, file=sys.stderr)  # noqa: T201
+    print(redacted_text(line), file=sys.stderr)  # noqa: T201
 
 
 def wrote(path: Path, what: str = "") -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ import polars as pl
 
 from nsysx import ids
 from nsysx.events import framework_ranges, pauses
-from nsysx.frames import lookup
+from nsysx.frames import declared, derived, lookup
 from nsysx.frames.intervals import I64
 from nsysx.inject.nsysx_probe import capture_range
 from nsysx.inject.nsysx_probe import ranges as vocabulary
@@ -55,16 +55,20 @@ _COUNTER = re.compile(r"([\s_#:=\-]|^)\d+$")
 MARKED, REPEATED, UNMATCHED = 0, 1, 2
 
 
+LINE_RANGES = declared.schema(derived.LINE_RANGES)
+
+
 @dataclass(frozen=True)
 class Repeats:
     """What ``sequence`` found out about steps whose modules were not marked.
 
-    ``calls``: MARKED, REPEATED or UNMATCHED per API call. ``marked`` and ``steps``: steps with and without marks; ``exact`` of
-    the latter repeat a marked one whole. ``launches``: calls with GPU work in steps without marks, ``unmatched`` of them
-    repeat nothing.
+    ``calls``: MARKED, REPEATED or UNMATCHED per API call; ``of``: the call of a marked step that each corresponds to, -1 for
+    none. ``marked`` and ``steps``: steps with and without marks; ``exact`` of the latter repeat a marked one whole. ``launches``:
+    calls with GPU work in steps without marks, ``unmatched`` of them repeat nothing.
     """
 
     calls: npt.NDArray[np.int8]
+    of: I64
     marked: int
     steps: int
     exact: int
@@ -81,7 +85,8 @@ class Ranges:
     thread), open (never closed; it then ends with the capture), repeated (copied from a marked step, see ``sequence``).
     ``notes``: process, start_ns, name: what the probe said about itself, JSON. ``pauses``: where Python stood still, see
     ``events.pauses``. ``repeats``: what ``sequence`` found out. ``gil``: process, thread, start_ns, end_ns, holds (else waits): who
-    has Python's lock; None where that was not traced.
+    has Python's lock; None where that was not traced. ``lines``: thread, start_ns, end_ns, label of the lines of Python that the
+    probe's X-ray recorded, sorted by thread, the outer of two before the inner; see ``events.lines``.
     """
 
     ranges: pl.DataFrame
@@ -90,6 +95,7 @@ class Ranges:
     pauses: pl.DataFrame
     repeats: Repeats | None = None
     gil: pl.DataFrame | None = None
+    lines: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=LINE_RANGES))
 
 
 def meaning(text: str, by_probe: bool) -> tuple[str, str, str, int, bool]:
@@ -134,6 +140,24 @@ def _domains(trace: Trace, rows: pl.DataFrame) -> tuple[Flags, Flags]:
     return library, by_probe
 
 
+def _of_lines(trace: Trace) -> Flags:
+    """Return which rows are lines of Python, which the probe writes in a domain of their own."""
+    rows, chosen = trace.nvtx, np.zeros(trace.nvtx.height, np.bool_)
+    domains = trace.domains.filter(pl.col("domain_name").cast(pl.String) == vocabulary.LINES_DOMAIN)
+    for process, domain in domains.select("process", "domain").unique().iter_rows():
+        chosen |= ((rows["process"] == process) & (rows["domain"] == domain)).fill_null(False).to_numpy()
+    chosen &= (rows["event_type"] == schema.NVTX_PUSH_POP).to_numpy()
+    return chosen
+
+
+def _lines(rows: pl.DataFrame, end: I64, of_line: Flags) -> pl.DataFrame:
+    """Return ``Ranges.lines``. ``end``: of each row, where nothing closed it that of the capture."""
+    of_line = of_line & ~rows["crossing"].to_numpy()
+    lines = rows.select("thread", "start_ns", pl.Series("end_ns", end), pl.col("text").alias("label")).filter(of_line)
+    lines = lines.filter((pl.col("end_ns") >= pl.col("start_ns")) & pl.col("label").is_not_null())
+    return lookup.ordered(lines, "start_ns", ["end_ns", "label"], group="thread", descending=[True, False])
+
+
 def _gil(trace: Trace) -> pl.DataFrame | None:
     """Return who holds Python's lock and who waits for it, as nsys notes it in a domain of its own; None without the domain."""
     domains = trace.domains.filter(pl.col("domain_name").cast(pl.String) == schema.GIL_DOMAIN)
@@ -152,7 +176,7 @@ def _gil(trace: Trace) -> pl.DataFrame | None:
 def read(trace: Trace) -> Ranges:
     """Return the ranges and marks of a report with their meaning."""
     rows = trace.nvtx
-    library, by_probe = _domains(trace, rows)
+    (library, by_probe), of_line = _domains(trace, rows), _of_lines(trace)
     kind_of_event = rows["event_type"].to_numpy()
     wanted = np.isin(kind_of_event, (schema.NVTX_MARK, schema.NVTX_PUSH_POP, schema.NVTX_START_END)) & ~library
     is_mark = kind_of_event == schema.NVTX_MARK
@@ -164,7 +188,7 @@ def read(trace: Trace) -> Ranges:
     meanings = [meaning(labels[i // 2], bool(i % 2)) for i in occurring.tolist()]
     with_meaning = _said(rows, ("info",), meanings, which, by_probe & is_mark)
     paused = _said(rows, pauses.KINDS, meanings, which, by_probe & is_mark)
-    wanted &= np.array([m[0] not in _TOLD for m in meanings], np.bool_)[which]
+    wanted &= np.array([m[0] not in _TOLD for m in meanings], np.bool_)[which] & ~of_line
     ends = [trace.frames[f]["end_ns"].max() for f in ("runtime", "kernel", "memcpy", "nvtx")]
     last = max((e for e in ends if isinstance(e, int)), default=0)
     start, end = rows["start_ns"].to_numpy(), rows["end_ns"].fill_null(_OPEN).to_numpy()
@@ -173,6 +197,7 @@ def read(trace: Trace) -> Ranges:
     ended = trace.seams[0] if trace.seams and trace.sampled is None else 0
     until = np.where(start < ended, ended, last)
     end = np.where(is_mark, start, np.where(never, np.maximum(start, until), end))
+    lines = _lines(rows, end, of_line)
     steps = np.array([m[0] == "step" for m in meanings], np.bool_)[which] & by_probe
     frame = pl.DataFrame(
         {
@@ -198,7 +223,12 @@ def read(trace: Trace) -> Ranges:
     marks, ranges = (frame.filter("_mark"), frame.filter(~pl.col("_mark"))) if is_mark.any() else (frame.clear(), frame)
     notes = with_meaning.select("process", "start_ns", "name")
     return Ranges(
-        ranges.drop("_mark").with_row_index("range"), marks.drop("_mark"), notes, pauses.decode(paused), gil=_gil(trace)
+        ranges.drop("_mark").with_row_index("range"),
+        marks.drop("_mark"),
+        notes,
+        pauses.decode(paused),
+        gil=_gil(trace),
+        lines=lines,
     )
 
 

@@ -26,7 +26,7 @@ def _own_frame(frames: list[str]) -> str:
     return next((f for f in frames if not stacks.is_library(f)), frames[0])
 
 
-def _place(frame: str | None) -> tuple[str, int | None, str]:
+def place(frame: str | None) -> tuple[str, int | None, str]:
     """Return (file, line, function) of ``file:line function``; a file's name may hold spaces, a function's cannot."""
     path, _, function = (frame or "").rpartition(" ")
     file, _, line = path.rpartition(":")
@@ -43,7 +43,7 @@ def python_lines(trace: Trace, ranges: Ranges, calls: pl.DataFrame) -> pl.DataFr
     native, probe = _native_frames(trace, calls), _probe_frames(ranges, calls)
     rows = pl.concat([native, probe.join(native, on="call", how="anti", maintain_order="left")])
     frames, which = lookup.distinct(rows["frame"])
-    places = pl.DataFrame([_place(f) for f in frames], schema=_PLACE, orient="row")
+    places = pl.DataFrame([place(f) for f in frames], schema=_PLACE, orient="row")
     return pl.concat([rows.select("call"), places[which]], how="horizontal")
 
 

@@ -15,6 +15,7 @@ a module, grade ``none``.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -126,6 +127,14 @@ class _Copies:
         )
 
 
+@dataclass(frozen=True)
+class _Found:
+    """What is found out about each call: ``Repeats.calls`` and ``Repeats.of``."""
+
+    states: npt.NDArray[np.int8]
+    of: I64
+
+
 class _Repeater:
     """Works through the steps of one process."""
 
@@ -135,25 +144,20 @@ class _Repeater:
         steps: pl.DataFrame,
         tokens: dict[int, _Tokens],
         ranges: Ranges,
-        states: npt.NDArray[np.int8],
+        results: _Found,
     ) -> None:
-        self.marks, self.tokens, self.states = marks, tokens, states
+        self.marks, self.tokens, self.results = marks, tokens, results
         start, end = (steps[c].to_numpy() for c in ("start_ns", "end_ns"))
         whole = marks.throughout(start, end)
         self.templates = [(int(start[i]), int(end[i])) for i in np.flatnonzero(whole)]
         self.others = [(int(start[i]), int(end[i])) for i in np.flatnonzero(~whole)]
-        # Operators are torch's own ranges (`nsysx run --ops`), the others the probe's.
-        self.sources = [
-            (ranges.ranges, "module", _Copies()),
-            (ranges.marks, "backward_module", _Copies()),
-            (ranges.ranges, "op", _Copies()),
-        ]
+        self.sources = [(ranges.ranges, "module", _Copies()), (ranges.marks, "backward_module", _Copies())]
         self._placed = [self._by_thread(frame, kind) for frame, kind, _ in self.sources]
         self._known: dict[tuple[int, bytes, bytes], Pairs] = {}
 
     def _by_thread(self, frame: pl.DataFrame, kind: str) -> dict[int, tuple[I64, I64, I64]]:
-        """Return thread -> row, start, end of the ranges of one kind, in order of time: the probe's, and torch's operators."""
-        rows = np.flatnonzero(((frame["kind"] == kind) & (frame["own"] ^ (kind == "op"))).to_numpy())
+        """Return thread -> row, start, end of the probe's ranges of one kind, in order of time."""
+        rows = np.flatnonzero(((frame["kind"] == kind) & frame["own"]).to_numpy())
         thread, start, end = (frame[c].to_numpy()[rows] for c in ("thread", "start_ns", "end_ns"))
         by_thread = {}
         for thread_key in self.tokens:
@@ -182,7 +186,7 @@ class _Repeater:
                     continue
                 source, template, of_template, (ours, theirs) = match
                 used.add(source)
-                self._settle(tokens, cut, cut.start + ours, theirs)
+                self._settle(tokens, cut, cut.start + ours, self.tokens[source].call[of_template.start + theirs])
                 self._copy(
                     (source, thread), step, template, self.tokens[source], of_template, tokens, cut, (ours, theirs)
                 )
@@ -246,11 +250,13 @@ class _Repeater:
         return self._known[ask]
 
     def _settle(self, tokens: _Tokens, cut: slice, matched: I64, theirs: I64) -> None:
-        """Say of each call of the cut whether it corresponds to one of the marked step."""
+        """Say of each call of the cut whether it corresponds to one of the marked step, and to which: ``theirs``."""
         state = np.full(cut.stop - cut.start, UNMATCHED, np.int8)
         state[matched - cut.start] = REPEATED
         call = tokens.call[cut]
-        self.states[call[call >= 0]] = state[call >= 0]
+        self.results.states[call[call >= 0]] = state[call >= 0]
+        ours = tokens.call[matched]
+        self.results.of[ours[ours >= 0]] = theirs[ours >= 0]
 
     def _copy(
         self,
@@ -317,6 +323,23 @@ def _between(
     return free
 
 
+def _beside(like: I64, calls: pl.DataFrame, tokens: Iterable[_Tokens]) -> None:
+    """Fill in what the calls that are not tokens correspond to: the same function, as far behind the corresponding token."""
+    kept = np.zeros(len(like), np.bool_)
+    for of_thread in tokens:
+        kept[of_thread.call[of_thread.call >= 0]] = True
+    thread, name = calls["thread"].to_numpy(), lookup.distinct(calls["name"])[1]
+    rows = np.arange(len(like))
+    last = np.maximum.accumulate(np.where(kept, rows, -1))
+    chosen = np.flatnonzero(~kept & (last >= 0) & (like[last] >= 0))
+    token = last[chosen]
+    theirs = like[token] + chosen - token
+    chosen, token, theirs = (x[theirs < len(like)] for x in (chosen, token, theirs))
+    same = (name[chosen] == name[theirs]) & (last[theirs] == like[token])
+    same &= (thread[chosen] == thread[token]) & (thread[theirs] == thread[like[token]])
+    like[chosen[same]] = theirs[same]
+
+
 def repeat(ranges: Ranges, correlated: Correlated) -> Ranges:
     """Return ``ranges`` with those of marked steps copied into the steps without marks, and ``repeats`` set.
 
@@ -333,7 +356,7 @@ def repeat(ranges: Ranges, correlated: Correlated) -> Ranges:
     if not marks:
         return ranges
     calls = correlated.api_calls
-    states = np.zeros(calls.height, np.int8)
+    results = _Found(np.zeros(calls.height, np.int8), np.full(calls.height, -1))
     tokens = _tokens(correlated, ranges, list(marks))
     marked = others = exact = 0
     copied_ranges, copied_marks = [ranges.ranges], [ranges.marks]
@@ -341,14 +364,16 @@ def repeat(ranges: Ranges, correlated: Correlated) -> Ranges:
         threads = {thread: t for thread, t in tokens.items() if thread >> 24 == process}
         for rows in stretches:
             here = rows.filter(pl.col("process") == process).sort("start_ns")
-            worker = _Repeater(process_marks, here, threads, ranges, states)
+            worker = _Repeater(process_marks, here, threads, ranges, results)
             repeated = worker.run()
             if rows is steps:
                 exact += repeated
                 marked, others = marked + len(worker.templates), others + len(worker.others)
-            copied_ranges += [worker.sources[i][2].frame(ranges.ranges) for i in (0, 2)]
+            copied_ranges.append(worker.sources[0][2].frame(ranges.ranges))
             copied_marks.append(worker.sources[1][2].frame(ranges.marks))
+    states = results.states
     free = _between(states, calls, marks, pl.concat(stretches))
+    _beside(results.of, calls, tokens.values())
     launched = free & (calls["gpu_ops"] > 0).to_numpy()
     order = ("end_ns", "label")
     down = [True, False]
@@ -357,5 +382,6 @@ def repeat(ranges: Ranges, correlated: Correlated) -> Ranges:
         for parts in (copied_ranges, copied_marks)
     ]
     both[0] = both[0].drop("range").with_row_index("range")
-    repeats = Repeats(states, marked, others, exact, int(launched.sum()), int((launched & (states == UNMATCHED)).sum()))
+    unmatched = int((launched & (states == UNMATCHED)).sum())
+    repeats = Repeats(states, results.of, marked, others, exact, int(launched.sum()), unmatched)
     return replace(ranges, ranges=both[0], marks=both[1], repeats=repeats)

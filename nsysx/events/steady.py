@@ -38,9 +38,10 @@ def _full(cpu: pl.DataFrame, ops: pl.DataFrame) -> Flags:
 
 
 def told(probes: Sequence[Row], process: int) -> Row:
-    """Return what the probe of a process wrote about its steps; empty when there is none."""
-    told = next((p.get("steps") for p in ids.records_of(probes, process)), None)
-    return told if isinstance(told, dict) else {}
+    """Return what the probe of a process wrote about its steps, and as "xray" which it X-rayed; empty when there is none."""
+    record = next(iter(ids.records_of(probes, process)), {})
+    told, xray = record.get("steps"), record.get("xray")
+    return (told if isinstance(told, dict) else {}) | {"xray": xray.get("steps") if isinstance(xray, dict) else None}
 
 
 def worked(steps: pl.DataFrame, probes: Sequence[Row]) -> pl.DataFrame:
@@ -86,6 +87,14 @@ def _first_calls(cpu: pl.DataFrame, attributed: Attributed, last: int) -> Times:
     return first_calls - usual
 
 
+def _xrayed(cpu: pl.DataFrame, told_of: Row) -> Flags:
+    """Return which steps an X-ray made longer; none where all were."""
+    told = told_of.get("xray")
+    numbers = [n for n in told if isinstance(n, int)] if isinstance(told, list) else []
+    traced = cpu["number"].is_in(numbers).to_numpy()
+    return traced if not traced.all() else np.zeros(cpu.height, np.bool_)
+
+
 def steady_steps(
     cpu: pl.DataFrame, gpu: pl.DataFrame, attributed: Attributed, pauses: pl.DataFrame, told_of: Row
 ) -> tuple[int, int, Flags]:
@@ -98,10 +107,16 @@ def steady_steps(
     """
     n = cpu.height
     windows = [_tiles(cpu, gpu), (cpu["start_ns"].to_numpy(), cpu["end_ns"].to_numpy())]
-    full = _full(cpu, attributed.gpu_ops)
+    full, traced = _full(cpu, attributed.gpu_ops), _xrayed(cpu, told_of)
+    if (full & ~traced).any():
+        full &= ~traced
     last = int(np.flatnonzero(full)[-1])
-    # A step that only the program's exit ended holds whatever came after training.
-    if last >= 1 and (n >= 4 or (told_of.get("last_closed_by") == "exit" and last == n - 1)):
+    # A step that only the program's exit ended holds whatever came after training; one before an X-ray ends with that.
+    if (
+        last >= 1
+        and not traced[last + 1 :].any()
+        and (n >= 4 or (told_of.get("last_closed_by") == "exit" and last == n - 1))
+    ):
         last -= 1
     usual = [_usual(end - begin, last) for begin, end in windows]
     once, often = one_time_steps(int(cpu["process"][0]), windows, usual, attributed, pauses)
@@ -117,6 +132,8 @@ def steady_steps(
     unmarked = told_of.get("unmarked_from")
     after = int((cpu["number"] < unmarked).sum()) if isinstance(unmarked, int) else 0
     least = max(least, after) if last - after + 1 >= _ENOUGH else least
+    behind = int(np.flatnonzero(traced[:last])[-1]) + 1 if traced[:last].any() else 0
+    least = max(least, behind) if last - behind + 1 >= _ENOUGH else least
     for first in range(least, min(max(n // 2, least) + 1, last + 1)):
         if full[first] and fine[first : first + 2].all():
             return first, last, once

@@ -57,6 +57,8 @@ COUNTERS = (
 #: ``Ranges.gil``: which threads hold Python's global lock and which wait for it.
 GIL = (_PROCESS, _THREAD, _START, _END, column("holds", "Boolean", "", "true: holds the lock; false: waits for it"))
 
+#: ``Ranges.lines``: the lines of Python that an X-ray recorded, as nested ranges.
+LINE_RANGES = (_THREAD, _START, _END, column("label", "Categorical", "", "FILE:LINE FUNCTION"))
 #: ``Profile.lines``: the innermost frame of the user's own code in which a call was made.
 LINES = (
     _CALL,

@@ -156,6 +156,16 @@ def _matters(severity: object, text: str) -> bool:
     return warns or (severity in (1, 2, 3) and bool(_MODE.search(text)))
 
 
+def own_processes(run: Mapping[str, Any]) -> set[object]:
+    """Return nsysx's own processes beside the program: they use no GPU, and what nsys says about that does not matter."""
+    nsys = run.get("nsys")
+    return (
+        {nsys[name] for name in ("stand_in", "range_holder") if isinstance(nsys.get(name), int)}
+        if isinstance(nsys, dict)
+        else set()
+    )
+
+
 def capture_of(
     path: Path,
     connection: sqlite3.Connection,
@@ -176,9 +186,7 @@ def capture_of(
     used = gpu.unique().sort("process", "device").rows()
     threads = pl.concat([*(frames[f].select("process").unique() for f in ("runtime", "nvtx")), gpu.select("process")])
     names = dict(query(connection, tables, "PROCESSES", "pid", "name"))
-    # nsysx's own processes use no GPU, and what nsys says about that does not matter.
-    nsys = run.get("nsys")
-    own = {nsys.get("stand_in"), nsys.get("range_holder")} - {None} if isinstance(nsys, dict) else set()
+    own = own_processes(run)
     processes = tuple(
         {"process": p, "pid": ids.pid_of(p), "name": _program(decoding.text_of(names.get(ids.pid_of(p))))}
         for p in threads["process"].drop_nulls().unique().sort().to_list()

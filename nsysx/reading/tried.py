@@ -10,6 +10,7 @@ from typing import Any
 from nsysx import records
 from nsysx.advice import Tried
 from nsysx.reading.beside import report_name, run_json
+from nsysx.redaction import redacted
 
 #: What ``nsysx try`` writes; a later major version is not read.
 SCHEMA = "nsysx.try/1"
@@ -31,11 +32,11 @@ def beside(report: Path) -> tuple[Tried, ...]:
 
 def report_of(command: Sequence[str], folder: Path) -> Path | None:
     """Return the newest report in a folder that ``nsysx run`` made of this command, None if there is none."""
-    reports = []
+    reports, shown = [], redacted(command)
     for file in folder.glob("*.run.json"):
         report = file.with_name(file.name.removesuffix(".run.json") + ".sqlite")
         recorded = run_json(report).get("command")
-        if report.is_file() and isinstance(recorded, list) and _same(recorded, command):
+        if report.is_file() and isinstance(recorded, list) and _same(redacted([*map(str, recorded)]), shown):
             reports.append(report)
     return max(reports, key=lambda f: f.stat().st_mtime_ns, default=None)
 

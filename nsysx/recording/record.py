@@ -176,7 +176,7 @@ class Recorder:
         """Start the command. Raises OSError."""
         given = self.environment | ({capture_range.ADDRESS: self._link.address} if self._link.address else {})
         environment = of_command(self.command, given, stand_in.environment)
-        if must_descend(self.options, self.nsys):
+        if must_descend(self.options):
             return StandInChild(self.command, environment, stand_in, self.inbox.inherited)
         target = DirectChild(self.command, environment, self.inbox.inherited)
         stand_in.wait(target.pid)

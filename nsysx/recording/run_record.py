@@ -19,6 +19,7 @@ from nsysx.recording.find_nsys import Nsys
 from nsysx.recording.options import Options, Outputs, Result, keeps_probe_out
 from nsysx.recording.record import Recording
 from nsysx.recording.reports import output_lines
+from nsysx.redaction import redacted
 
 RUN_SCHEMA = "nsysx.run/1"
 
@@ -50,7 +51,7 @@ def run_record(
     record: dict[str, Any] = {
         "schema": RUN_SCHEMA,
         "tool": {"version": __version__},
-        "command": [_text(word) for word in command],
+        "command": [_text(word) for word in redacted(command)],
         "exit_code": recording.code,
         **({"stopped": True} if recording.stopped else {}),
         "target_started": recording.started,
@@ -59,13 +60,16 @@ def run_record(
         "nsys": {
             "path": str(nsys.path),
             "version": nsys.version,
-            "command": recording.nsys_command,
+            "command": redacted(recording.nsys_command),
             "said": warnings[:20],
             "trouble": recording.trouble or None,
             "stand_in": recording.stand_in,  # the process that nsys started in place of the command: not part of the program
             **({"range_holder": recording.range_holder} if recording.range_holder else {}),  # nor is this one
         },
-        "options": {name: _text(str(v)) if isinstance(v, Path | str) else v for name, v in asdict(options).items()},
+        "options": {
+            name: _text(str(v)) if isinstance(v, Path | str) else redacted(v) if name == "nsys_args" else v
+            for name, v in asdict(options).items()
+        },
         "files": {
             "report": result.report.name if result.report else None,
             "sqlite": result.sqlite.name if result.sqlite else None,

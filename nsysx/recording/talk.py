@@ -6,11 +6,13 @@ import contextlib
 import os
 import sys
 
+from nsysx.redaction import redacted_text
+
 
 def say(line: str) -> None:
     """Print one line on stderr; do nothing if the terminal is gone."""
     with contextlib.suppress(OSError, ValueError):
-        print(f"nsysx: {line}", file=sys.stderr, flush=True)  # noqa: T201 - messages belong on stderr
+        print(f"nsysx: {redacted_text(line)}", file=sys.stderr, flush=True)  # noqa: T201 - messages belong on stderr
 
 
 def on_terminal() -> bool:

@@ -83,7 +83,4 @@ def obstacle(command: Sequence[str], options: Options, nsys: Nsys, environment: 
         return "--nsys-arg says when to record"
     if options.per_rank or any(environment.get(name, "1") not in ("", "0", "1") for name in _SIZES):
         return _SEVERAL
-    of_one = ("calibrate", "python", "lines")
-    other = {"--" + name: getattr(options, name) for name in of_one}
-    used = next((name for name, on in other.items() if on), "")
-    return f"{used} goes with one window only" if used else ""
+    return "--calibrate goes with one window only" if options.calibrate else ""

@@ -20,6 +20,7 @@ from nsysx.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, NsysxError
 from nsysx.inject.nsysx_probe.changes import Change
 from nsysx.recording.environment import probe_environment, users_environment
 from nsysx.recording.options import Options as RecordingOptions
+from nsysx.redaction import redacted
 from nsysx.trying.failure import of_log
 
 _POLL_S = 0.05
@@ -144,7 +145,7 @@ class Runner:
         """Return the environment of a run: that of ``nsysx run`` without a profiler, and the changes."""
         environment = {
             **self.users,
-            **probe_environment(RecordingOptions(), self.users, folder, own_lines=False),
+            **probe_environment(RecordingOptions(), self.users, folder),
             "NSYSX_FORCE": "1",
             "NSYSX_TIMING": "1",
             "NSYSX_TRIAL": f"{plan.warm}:{plan.steps}:{plan.seconds:g}:{plan.pairs}:{plan.block_steps}",
@@ -164,10 +165,10 @@ class Runner:
                 )  # fmt: skip
             except FileNotFoundError as error:
                 raise NsysxError(
-                    f"{self.command[0]}: command not found", slug="not-found", exit_code=EXIT_NOT_FOUND
+                    f"{redacted(self.command)[0]}: command not found", slug="not-found", exit_code=EXIT_NOT_FOUND
                 ) from error
             except OSError as error:
-                message = f"{self.command[0]}: {error.strerror}"
+                message = f"{redacted(self.command)[0]}: {error.strerror}"
                 raise NsysxError(message, slug="not-executable", exit_code=EXIT_NOT_EXECUTABLE) from error
 
     def _watch(self, process: subprocess.Popen[bytes], folder: Path, plan: Plan, limits: Limits) -> tuple[str, float]:

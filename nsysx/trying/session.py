@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nsysx.errors import EXIT_EMPTY, NsysxError
+from nsysx.findings import codes_of
 from nsysx.inject.nsysx_probe.changes import Change
+from nsysx.redaction import redacted
 from nsysx.trying import plans
 from nsysx.trying.options import Options
 from nsysx.trying.result import Baseline, Result, Trial
@@ -62,7 +64,7 @@ class Session:
         self.runner = Runner(command)
         self.options = options
         self.show = show
-        self.result = Result(list(command))
+        self.result = Result(redacted(command))
         self.deadline = time.monotonic() + options.budget_s
         self.plan = plans.first(options.steps)
         self.unchanged: list[Run] = []
@@ -363,9 +365,10 @@ def _peak(runs: Sequence[Run]) -> int | None:
 
 def _trial(changes: Sequence[Change], advised: Sequence[str]) -> Trial:
     alters = next((a for a in ("computation", "numerics", "memory") if any(c.alters == a for c in changes)), "speed")
+    codes = list(dict.fromkeys(code for c in changes for code in codes_of(c.name)))
     return Trial(
         ",".join(c.name for c in changes), " and ".join(c.does for c in changes), alters=alters,
         beware="; ".join(c.beware for c in changes if c.beware), paste="\n".join(c.paste for c in changes if c.paste),
-        advised=any(code in advised for c in changes for code in c.findings),
-        findings=list(dict.fromkeys(code for c in changes for code in c.findings)),
+        advised=any(code in advised for code in codes),
+        findings=codes,
     )  # fmt: skip

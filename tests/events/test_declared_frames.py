@@ -23,6 +23,7 @@ from tests.analyses.test_gpu_metrics import true
 from tests.analyses.test_host_lines import planted
 from tests.analyses.test_operators import Torch, body
 from tests.builder import Report
+from tests.events.test_lines import program as xrayed
 from tests.findings import Program
 
 SAMPLES = sorted((Path(__file__).resolve().parents[2] / "sample_reports").glob("*.sqlite.xz"))
@@ -53,6 +54,7 @@ MAKES: dict[str, Callable[[Profile], pl.DataFrame | None]] = {
     "BACKTRACES": lambda p: p.trace.python_lines,
     "COUNTERS": lambda p: p.trace.gpu_metrics,
     "GIL": lambda p: p.ranges.gil,
+    "LINE_RANGES": lambda p: p.ranges.lines,
     "LINES": lambda p: p.lines(),
     "WAIT_SITES": lambda p: p.wait_sites(),
     "IDLE_PIECES": lambda p: p.shown_idle(),
@@ -78,6 +80,7 @@ def profiles(tmp_path_factory: pytest.TempPathFactory) -> list[Profile]:
         "lock": Program().steps(contended, 12).report,
         "lines": Program().steps(planted, 12).report,
         "ops": Torch().steps(body, 3).report,
+        "xray": xrayed().report,
     }
     files = [SAMPLES[0].with_name(f"{n}.sqlite.xz") for n in names]
     files += [report.write(folder / f"{name}.sqlite") for name, report in made.items()]

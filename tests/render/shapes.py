@@ -7,9 +7,14 @@ import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from nsysx.render.charts import Picture
+from matplotlib.figure import Figure
+
+from nsysx.render.charts.canvas import svg
+from nsysx.render.charts.colors import KIND_COLORS
 
 _SVG = "{http://www.w3.org/2000/svg}"
+#: The colors of kinds by how matplotlib writes them.
+_NAMED = {color.lower(): color for color in KIND_COLORS.values()}
 _COMMAND = re.compile(r"([A-Za-z])([^A-Za-z]*)")
 
 
@@ -60,32 +65,43 @@ def _outlines(path: str) -> Iterator[tuple[tuple[float, float], ...]]:
             points.append((x, numbers[0] + y * (command == "v")))
         elif command == "L":
             points.append((numbers[0], numbers[1]))
-        elif command == "a":
-            points.append((x + numbers[-2], y + numbers[-1]))
+        elif command in "CQ":
+            points.append((numbers[-2], numbers[-1]))
         else:
             assert command == "z", command
     if points:
         yield tuple(points)
 
 
-def shapes(picture: Picture) -> list[Shape]:
-    """Return the paths of a picture in the order in which they are drawn, without those of its patterns and clips."""
-    root = ET.fromstring(picture.data)
+def _style(node: ET.Element) -> dict[str, str]:
+    """Return how a node is painted, by its ``style``."""
+    pairs = (entry.partition(":") for entry in (node.get("style") or "").split(";"))
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+def shapes(picture: Figure) -> list[Shape]:
+    """Return the paths of a picture in the order in which they are drawn, without those of its patterns, clips and marks."""
+    root = ET.fromstring(svg(picture))
     hidden = {
         p for tag in ("defs", "clipPath") for group in root.iter(f"{_SVG}{tag}") for p in group.iter(f"{_SVG}path")
     }
+    drawn = [(node, _style(node)) for node in root.iter(f"{_SVG}path") if node not in hidden]
     return [
         Shape(
-            node.get("fill") or "",
-            node.get("stroke") or "",
-            float(node.get("stroke-width") or 0),
+            _NAMED.get(fill := style.get("fill", "#000000"), fill),
+            style.get("stroke", ""),
+            float(style.get("stroke-width", 1 if "stroke" in style else 0)),
             tuple(_outlines(node.get("d") or "")),
         )
-        for node in root.iter(f"{_SVG}path")
-        if node not in hidden
+        for node, style in drawn
     ]
 
 
-def texts(picture: Picture) -> list[str]:
+def size(picture: Figure) -> int:
+    """Return how many bytes a picture's file has."""
+    return len(svg(picture))
+
+
+def texts(picture: Figure) -> list[str]:
     """Return what is written on a picture."""
-    return ["".join(node.itertext()) for node in ET.fromstring(picture.data).iter(f"{_SVG}text")]
+    return ["".join(node.itertext()) for node in ET.fromstring(svg(picture)).iter(f"{_SVG}text")]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import xml.etree.ElementTree as ET
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,8 +10,10 @@ import pytest
 from nsysx.answer import others
 from nsysx.reading.schema import PYTHON_SAMPLING_DOMAINS as SAMPLING
 from nsysx.render import html_page
-from nsysx.render.charts.host_icicle import Part, boxes, figure, icicle
+from nsysx.render.charts.canvas import svg
+from nsysx.render.charts.host_icicle import Part, boxes_of, chart, icicle
 from tests.findings import Program
+from tests.render.shapes import texts
 
 ADAM = "/home/ann/venv/lib/python3.12/site-packages/torch/optim/adam.py:3 _fused_adam"
 
@@ -29,14 +30,9 @@ def body(program: Program, number: int) -> None:
     program.sync()
 
 
-def texts(data: bytes) -> str:
-    root = ET.fromstring(data)
-    return " | ".join("".join(node.itertext()) for node in root.iter("{http://www.w3.org/2000/svg}text"))
-
-
 def test_each_box_is_as_wide_as_what_stands_below_it() -> None:
     parts = [Part(("a", "x"), 3), Part(("a", "y"), 5), Part(("b",), 4), Part(("c", "z"), 0)]
-    found = boxes(parts)
+    found = boxes_of(parts)
     assert [(b.level, b.start, b.end, b.name) for b in found] == [
         (0, 0, 8, "a"), (1, 0, 5, "y"), (1, 5, 8, "x"), (0, 8, 12, "b"),
     ]  # fmt: skip
@@ -46,10 +42,10 @@ def test_each_box_is_as_wide_as_what_stands_below_it() -> None:
 
 def test_the_picture_says_what_the_table_says(tmp_path: Path) -> None:
     summary = Program().steps(body, 12).summary(tmp_path)
-    drawn = figure(summary)
+    drawn = chart(summary)
     assert drawn is not None
     words = drawn.caption
-    said = texts(drawn.picture.data)
+    said = " | ".join(texts(drawn.figure))
     assert "train.py:12 <b>augment</b>  1.00 ms" in said
     assert "torch/optim/adam.py:_fused_adam" in said
     assert "(not sampled)" in said
@@ -65,13 +61,13 @@ def test_nothing_sampled_has_no_picture(tmp_path: Path) -> None:
         program.launch(20)
         program.sync()
 
-    assert figure(Program().steps(silent).summary(tmp_path)) is None
+    assert chart(Program().steps(silent).summary(tmp_path)) is None
 
 
 @pytest.mark.parametrize("count", [0, 1, 400])
 def test_any_number_of_boxes_is_the_same_picture_every_time(count: int) -> None:
     parts = [Part((f"p{i % 7}", f"line {i}"), 1 + i % 5, unknown=i % 9 == 0) for i in range(count)]
-    assert icicle(parts, ["phase", "line"]).data == icicle(parts, ["phase", "line"]).data
+    assert svg(icicle(parts, ["phase", "line"])) == svg(icicle(parts, ["phase", "line"]))
 
 
 def test_the_answer_says_how_to_see_the_lines(tmp_path: Path) -> None:

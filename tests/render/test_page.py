@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import os
 import re
 import subprocess
 import sys
@@ -270,9 +271,21 @@ def test_the_same_summary_gives_the_same_bytes(full, full_page):
     assert html_page.render(full) == full_page
 
 
-def test_pictures_come_without_a_drawing_library(full):
-    """They would take longer to import than a page takes to make, and are not installed with nsysx."""
-    code = "import sys; from tests.render import factory; from nsysx.render import html_page; html_page.render(factory.summary())"
+def test_pictures_say_nothing_and_need_no_home(tmp_path):
+    """The drawing library is told to be silent, also where it cannot keep what it learned of the fonts, and warnings are errors."""
+    home = tmp_path / "home"
+    home.mkdir(mode=0o500)
+    code = "from tests.render import factory; from nsysx.render import html_page; html_page.render(factory.summary())"
+    known = {k: v for k, v in os.environ.items() if not k.startswith(("XDG_", "MPL"))}
+    environment = {**known, "HOME": str(home / "none"), "MPLBACKEND": "module://no_such_backend"}
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, env=environment, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_without_pictures_the_drawing_library_is_not_imported(tmp_path):
+    code = "import sys; from tests.render import factory; from nsysx.render import html_page; html_page.first(factory.summary())"
     code += "; print([m for m in ('matplotlib', 'PIL') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from nsysx import units
 from nsysx.model import Row, Summary
-from nsysx.render.charts.canvas import Drawing, Figure, Picture, Scale, rectangle, time_scale
+from nsysx.render.charts.canvas import Chart, Room, boxes, draw, name_axes, time_scale, width_of, write
 from nsysx.render.charts.colors import KIND_COLORS, mix, phase_color, shade
 from nsysx.render.safe_text import clean, file_name, shorten
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 TABLE = "host_lines"
 
@@ -51,7 +56,7 @@ def _place(row: Row) -> str:
     return f"{file_name(str(row['file'])[:2000], True).rpartition('/')[2]}{line} {row['function']}"
 
 
-def figure(summary: Summary) -> Figure | None:
+def chart(summary: Summary, ax: Axes | None = None) -> Chart | None:
     """Return the picture of the lines that the GPU waits for, None where fewer than two rows have idle time."""
     table = summary.tables.get(TABLE)
     rows = [r for r in (table.rows if table else None) or () if r["idle_ns"]]
@@ -72,10 +77,10 @@ def figure(summary: Summary) -> Figure | None:
         f"{units.duration(whole)} of GPU idle time in host code{step}, {units.share(sampled, whole)} of it sampled. "
         f"Most is in {most.names[-1]}: {units.duration(most.ns)}."
     )
-    return Figure(icicle(parts, used), text, text)
+    return Chart(TABLE, icicle(parts, used, ax=ax), text, text)
 
 
-def boxes(parts: Sequence[Part]) -> list[Box]:
+def boxes_of(parts: Sequence[Part]) -> list[Box]:
     """Return the boxes: on each level, parts with one name below one box are together, largest first."""
     drawn: list[Box] = []
 
@@ -94,34 +99,41 @@ def boxes(parts: Sequence[Part]) -> list[Box]:
     return drawn
 
 
-def icicle(parts: Sequence[Part], levels: Sequence[str], width: int = 1120) -> Picture:
+def icicle(parts: Sequence[Part], levels: Sequence[str], width: int = 1120, ax: Axes | None = None) -> Figure:
     """Return the icicle of these parts; ``levels`` names its rows from top to bottom. Times are per step where the parts are."""
-    drawn = boxes(parts)
+    drawn = boxes_of(parts)
     whole = max((box.end for box in drawn), default=1.0) or 1.0
-    height = _ROW * len(levels) + _ABOVE + _BELOW
     divisor, unit = time_scale(whole)
-    drawing = Drawing(width, height)
-    scale = Scale(0, whole / divisor, _SIDE, width - _SIDE)
-    seen: dict[str, str] = {}
-    for box in drawn:
-        left, wide = scale(box.start / divisor), scale.length((box.end - box.start) / divisor)
-        if wide >= _NARROWEST:
-            _draw(drawing, box, left, wide, seen)
-    drawing.axis_below(scale, height - _BELOW, f"{unit}; rows from above: {', '.join(levels)}")
-    return drawing.picture()
+
+    def on(axes: Axes) -> None:
+        axes.set_xlim(0, whole / divisor)
+        axes.set_ylim(_ROW * len(levels), 0)
+        pixel = whole / width_of(axes)
+        seen: dict[str, str] = {}
+        alike: dict[tuple[str, bool], list[Box]] = {}
+        for box in drawn:
+            if (box.end - box.start) / pixel >= _NARROWEST:
+                color = KIND_COLORS["idle"] if box.unknown else mix(phase_color(box.phase, seen), 1 - 0.15 * box.level)
+                alike.setdefault((color, box.unknown), []).append(box)
+        for (color, unknown), of_color in alike.items():
+            places = [(b.start / divisor, _ROW * b.level + 1, (b.end - b.start) / divisor, _ROW - 2) for b in of_color]
+            boxes(axes, places, color, edge=shade(color), line=0.67, hatch="////" if unknown else "")
+            for box in of_color:
+                _name(axes, box, divisor, pixel)
+        name_axes(axes, f"{unit}; rows from above: {', '.join(levels)}")
+
+    room = Room(width, _ROW * len(levels) + _ABOVE + _BELOW, _SIDE, _SIDE, _ABOVE, _BELOW)
+    return draw(room, on, ax)
 
 
-def _draw(drawing: Drawing, box: Box, left: float, wide: float, seen: dict[str, str]) -> None:
-    """Draw a box, with its name and time where they fit."""
-    color = KIND_COLORS["idle"] if box.unknown else mix(phase_color(box.phase, seen), 1 - 0.15 * box.level)
-    top, edge = _ABOVE + _ROW * box.level, shade(color)
-    fill = drawing.hatched(edge, color) if box.unknown else color
-    drawing.shape(rectangle(left, top + 1, wide, _ROW - 2), fill, edge=edge, line=0.67)
-    letters = int(wide / _LETTER) - 2
+def _name(axes: Axes, box: Box, divisor: float, pixel: float) -> None:
+    """Write the name and the time of a box where they fit."""
+    letters = int((box.end - box.start) / pixel / _LETTER) - 2
     if letters < _FEWEST:
         return
     name, time = clean(box.name, 200), units.duration(box.end - box.start)
     if len(name) > letters:  # the folder of a framework's file tells least
         name = name.rpartition("/")[2]
     text = f"{name}  {time}" if len(name) + len(time) + 2 <= letters else shorten(name, letters)
-    drawing.text(left + wide / 2, top + _ROW / 2, text, color="#000000", anchor="middle")
+    middle = ((box.start + box.end) / 2 / divisor, _ROW * (box.level + 0.5))
+    write(axes, *middle, text, color="#000000", ha="center", halo=KIND_COLORS["idle"] if box.unknown else "")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from nsysx import units
 from nsysx.analyses import kernel_spread
@@ -11,15 +12,21 @@ from nsysx.analyses.kernel_spread import SpreadRow
 from nsysx.catalogue import Paint
 from nsysx.model import Summary
 from nsysx.pictures import Strip
-from nsysx.render.charts.canvas import Drawing, Figure, Picture, Scale, Tick, place, polygon, rectangle
+from nsysx.render.charts.canvas import Chart, Room, boxes, draw, name_axes, outlines, segments, width_of, write
 from nsysx.render.charts.colors import INK, KIND_COLORS, NEUTRAL
 from nsysx.render.labels import number
 from nsysx.render.safe_text import clean, shorten_kernel
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 TABLE = kernel_spread.KEY
 
 #: Height of a row and margin at the sides (CSS pixels). Names stand above their dots, so that a phone shows both.
 _ROW, _SIDE = 46, 26
+#: The length of the line that is drawn as a dot: not every reader of SVG draws one without any (CSS pixels).
+_DOT = 0.02
 #: Axis ends to try, over the median, and the share of dots that may lie beyond.
 _LIMITS, _BEYOND = (1.5, 2.0, 4.0, 8.0), 0.02
 
@@ -30,7 +37,7 @@ def _axis_end(ratios: Sequence[float]) -> float:
     return next((limit for limit, count in out.items() if count <= _BEYOND * len(ratios)), _LIMITS[-1])
 
 
-def figure(summary: Summary) -> Figure | None:
+def chart(summary: Summary, ax: Axes | None = None) -> Chart | None:
     """Return the picture of single execution times, with the table's medians and verdicts."""
     rows = {(r["name"], r.get("grid") or "", r.get("block") or ""): r for r in summary.of(kernel_spread.ROWS)}
     drawn = [(s, rows[s.name, s.grid, s.block]) for s in summary.strips if (s.name, s.grid, s.block) in rows]
@@ -44,50 +51,61 @@ def figure(summary: Summary) -> Figure | None:
         spread = "" if row.get("spread") is None else f", spread {number(row['spread'], 'spread', '')}"
         text += f"; {shorten_kernel(clean(strip.name, 200), 40)}: {_verdict(row)}{spread}"
     caption = f"{text}. Each dot is one execution, first at the top (ringed), last at the bottom."
-    return Figure(strips([s for s, _ in drawn], [row for _, row in drawn]), caption, caption)
+    return Chart(TABLE, strips([s for s, _ in drawn], [row for _, row in drawn], ax=ax), caption, caption)
 
 
 def _verdict(row: SpreadRow) -> str:
     return row["verdict"].replace("_", " ")
 
 
-def strips(entries: Sequence[Strip], rows: Sequence[SpreadRow], width: int = 660) -> Picture:
+def strips(entries: Sequence[Strip], rows: Sequence[SpreadRow], width: int = 660, ax: Axes | None = None) -> Figure:
     """Return the times of each kernel as dots in order of time from top to bottom, over the median of its row; the first ringed.
 
     The verdicts of the rows stand above them. A dot outside the axis is drawn at its edge as an arrow head.
     """
     medians = [row["median_ns"] or 1 for row in rows]
     high = _axis_end([ns / median for e, median in zip(entries, medians, strict=True) for ns in e.durations_ns])
-    height = _ROW * len(entries) + 64
-    drawing = Drawing(width, height)
-    scale = Scale(-math.log(high), math.log(high), _SIDE, width - _SIDE)  # of the logarithm
-    top = height - 40 - _ROW * len(entries)
-    for index, (entry, row) in enumerate(zip(entries, rows, strict=True)):
-        y = top + _ROW * index
-        if index % 2 == 0:
-            drawing.shape(rectangle(_SIDE, y, width - 2 * _SIDE, _ROW), "#7f7f7f", opacity=0.08)
-        drawing.shape(f"M{width // 2} {y + 17.5}V{y + 45}", edge=NEUTRAL, line=1.07)
-        _draw_dots(drawing, [ns / medians[index] for ns in entry.durations_ns], y, scale)
-        label = f"{units.count(entry.count)} runs, median {units.duration(medians[index])}: {clean(_verdict(row), 40)}"
-        drawing.text(_SIDE + 2.7, y + 1, shorten_kernel(clean(entry.name, 200), 50), rise="top")
-        drawing.text(width - _SIDE - 2.7, y + 1, label, color=NEUTRAL, anchor="end", rise="top")
-    named = {1 / high: "", high**-0.5: "", 1.0: "median", high**0.5: "", high: ""}
-    marks = [Tick(math.log(ratio), name or f"x {ratio:.2g}") for ratio, name in named.items()]
-    drawing.axis_below(scale, height - 40, "time of one execution over the kernel's median", marks)
-    return drawing.picture()
+    end = math.log(high)
+
+    def on(axes: Axes) -> None:
+        axes.set_xlim(-end, end)  # of the logarithm
+        axes.set_ylim(_ROW * len(entries), 0)
+        for index, (entry, row) in enumerate(zip(entries, rows, strict=True)):
+            y = _ROW * index
+            if index % 2 == 0:
+                boxes(axes, [(-end, y, 2 * end, _ROW)], "#7f7f7f", alpha=0.08)
+            segments(axes, [[(0, y + 17.5), (0, y + 45)]], NEUTRAL, 1.07)
+            _draw_dots(axes, [ns / medians[index] for ns in entry.durations_ns], y, end)
+            runs = f"{units.count(entry.count)} runs, median {units.duration(medians[index])}"
+            write(axes, -end, y, shorten_kernel(clean(entry.name, 200), 50), offset=(2.7, -1), va="top")
+            label = f"{runs}: {clean(_verdict(row), 40)}"
+            write(axes, end, y, label, color=NEUTRAL, ha="right", offset=(-2.7, -1), va="top")
+        named = {1 / high: "", high**-0.5: "", 1.0: "median", high**0.5: "", high: ""}
+        axes.set_xticks([math.log(r) for r in named], [name or f"x {r:.2g}" for r, name in named.items()])
+        name_axes(axes, "time of one execution over the kernel's median")
+
+    return draw(Room(width, _ROW * len(entries) + 64, _SIDE, _SIDE, 24, 40), on, ax)
 
 
-def _draw_dots(drawing: Drawing, ratios: Sequence[float], y: float, scale: Scale) -> None:
+def _draw_dots(axes: Axes, ratios: Sequence[float], y: float, end: float) -> None:
     """Draw one kernel's executions, the first at the top, those beyond the axis as arrow heads at its edge."""
     step = 22.0 / max(1, len(ratios) - 1)
-    places = [(scale(math.log(ratio)), y + 20.2 + i * step) for i, ratio in enumerate(ratios)]
-    inside = [p for p in places if scale.start <= p[0] <= scale.end]
-    drawing.dots(inside, 3.5, KIND_COLORS[Paint.COMPUTE], 0.6)
-    heads = [(scale.start, -2.7, level) for x, level in places if x < scale.start]
-    heads += [(scale.end, 2.7, level) for x, level in places if x > scale.end]
-    drawing.shape(
-        "".join(polygon([(x + d, v), (x - d, v - 2.7), (x - d, v + 2.7)], closed=True) for x, d, v in heads),
-        KIND_COLORS[Paint.SYNC],
-    )
-    x, level = min(max(places[0][0], scale.start), scale.end), places[0][1]
-    drawing.shape(f"M{place(x - 3.9)} {place(level)}a3.9 3.9 0 1 0 7.8 0a3.9 3.9 0 1 0-7.8 0z", edge=INK, line=1.2)
+    places = [(math.log(ratio), y + 20.2 + i * step) for i, ratio in enumerate(ratios)]
+    inside = [p for p in places if -end <= p[0] <= end]
+    pixel = 2 * end / width_of(axes)
+    layers = 6  # neighbors are on different ones: within a shape, nothing is drawn over anything
+    for layer in range(min(layers, len(inside))):
+        dots = [[(x, level), (x + _DOT * pixel, level)] for x, level in inside[layer::layers]]
+        segments(axes, dots, KIND_COLORS[Paint.COMPUTE], 3.5, capstyle="round", alpha=0.6, snap=False)
+    wide = 2.7 * pixel
+    heads = [(-end, -wide, level) for x, level in places if x < -end]
+    heads += [(end, wide, level) for x, level in places if x > end]
+    arrows = [[(x + d, v), (x - d, v - 2.7), (x - d, v + 2.7), (x + d, v)] for x, d, v in heads]
+    outlines(axes, arrows, KIND_COLORS[Paint.SYNC], layer=3)
+    ring: dict[str, Any] = {
+        "markersize": 7.8,
+        "markerfacecolor": "none",
+        "markeredgecolor": INK,
+        "markeredgewidth": 1.2,
+    }
+    axes.plot([min(max(places[0][0], -end), end)], [places[0][1]], "o", clip_on=False, zorder=4, **ring)

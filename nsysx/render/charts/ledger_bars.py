@@ -3,52 +3,68 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from nsysx import units
 from nsysx.advice import Part
-from nsysx.render.charts.canvas import HEADING, NAME, Drawing, Picture, Scale, rectangle, time_scale
+from nsysx.render.charts.canvas import HEADING, NAME, Room, boxes, draw, name_axes, time_scale, width_of, write
 from nsysx.render.charts.colors import INK, KIND_COLORS, NEUTRAL, PAPER, PAPER_SHADE, ink_on
 from nsysx.render.ledgers import Ledger
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
 #: Kinds whose color is a light gray, which would dominate a dark page.
 _QUIET = frozenset({"outside", "idle"})
+#: Height of a bar with what is written above it, of the bar alone, and the place of its upper edge (CSS pixels).
+_ROW, _BAR, _TOP = 46.0, 22.6, 19.5
 
 
-def ledger(ledgers: Sequence[Ledger], per_step: bool = True, width: int = 1120) -> Picture:
+def ledger(ledgers: Sequence[Ledger], per_step: bool = True, width: int = 1120, ax: Axes | None = None) -> Figure:
     """Return the ledgers as bars on one time scale: work in plain color, idle time hatched by its cause."""
-    row, side = 46, 9
-    height = row * len(ledgers) + 48
-    drawing = Drawing(width, height)
     longest = max((entry.window_ns for entry in ledgers), default=1) or 1
     divisor, unit = time_scale(longest)
-    scale = Scale(0, longest / divisor, side, width - side)
-    for position, entry in enumerate(ledgers):
-        top = 23.5 + row * position
-        drawing.text(side, top - 2, f"{entry.label}: {units.duration(entry.window_ns)}", size=HEADING, rise="bottom")
-        left = 0.0
-        for part in entry.parts:
-            if part.ns > 0:
-                _draw_part(drawing, entry, part, (scale(left / divisor), scale.length(part.ns / divisor)), top)
-                left += part.ns
-    below = f"time per step, {unit}" if per_step else f"time, {unit}"
-    drawing.axis_below(scale, height - 44, below)
-    return drawing.picture()
+
+    def on(axes: Axes) -> None:
+        axes.set_xlim(0, longest / divisor)
+        axes.set_ylim(_ROW * max(len(ledgers), 1), 0)
+        pixel = longest / width_of(axes)
+        for position, entry in enumerate(ledgers):
+            top, left = _TOP + _ROW * position, 0.0
+            write(
+                axes,
+                0,
+                top,
+                f"{entry.label}: {units.duration(entry.window_ns)}",
+                size=HEADING,
+                va="bottom",
+                offset=(0, 2),
+            )
+            for part in entry.parts:
+                if part.ns > 0:
+                    _draw_part(axes, entry, part, (left / divisor, part.ns / divisor), top, part.ns / pixel)
+                    left += part.ns
+        name_axes(axes, f"time per step, {unit}" if per_step else f"time, {unit}")
+
+    return draw(Room(width, _ROW * len(ledgers) + 48), on, ax)
 
 
-def _draw_part(drawing: Drawing, entry: Ledger, part: Part, across: tuple[float, float], top: float) -> None:
+def _draw_part(
+    axes: Axes, entry: Ledger, part: Part, across: tuple[float, float], top: float, wide_pixels: float
+) -> None:
     """Draw one part of a bar, with the longest label that fits onto it; ``across`` is its left edge and its width."""
     # Host code and plain idle time are drawn in tones of the paper, which are dark on a dark page.
     base = PAPER_SHADE if part.kind in _QUIET else KIND_COLORS.get(part.kind, KIND_COLORS["other"])
     color = PAPER if part.idle else base
     ink = NEUTRAL if part.kind in _QUIET else base
-    (left, wide), high = across, 22.6
-    fill = drawing.hatched(ink, PAPER) if part.idle else base
-    drawing.shape(rectangle(left, top, wide, high), fill, edge=ink if part.idle else PAPER, line=0.8)
+    box = (across[0], top, across[1], _BAR)
+    boxes(axes, [box], color, edge=ink if part.idle else PAPER, line=0.8, hatch="////" if part.idle else "")
     name = f"idle: {part.label}" if part.idle else part.label
     share = units.share(part.ns, entry.window_ns)
     for text in (f"{name}: {units.duration(part.ns)}, {share}", f"{name}: {share}", name, share):
-        if len(text) * 6.3 + 8 <= wide:
+        if len(text) * 6.3 + 8 <= wide_pixels:
             written = INK if color in (PAPER, PAPER_SHADE) else ink_on(color)
-            halo = color if part.idle else ""
-            drawing.text(left + wide / 2, top + high / 2, text, size=NAME, color=written, anchor="middle", halo=halo)
+            middle = (across[0] + across[1] / 2, top + _BAR / 2)
+            write(axes, *middle, text, size=NAME, color=written, ha="center", halo=color if part.idle else "")
             return

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from nsysx import units
 from nsysx.analyses import memory as table
 from nsysx.model import Summary
-from nsysx.render.charts.canvas import Drawing, Figure, Key, Picture, Scale, place, time_scale
+from nsysx.render.charts.canvas import DASHES, Chart, Key, Room, draw, legend, name_axes, time_scale
 from nsysx.render.charts.colors import KIND_COLORS
 from nsysx.render.safe_text import clean
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 TABLE = table.KEY
 
@@ -39,7 +44,7 @@ class MemoryLine:
         return max(size for _, size in self.points)
 
 
-def figure(summary: Summary) -> Figure | None:
+def chart(summary: Summary, ax: Axes | None = None) -> Chart | None:
     """Return the picture of memory over time."""
     rows = summary.of(table.ROWS)
     if len(rows) < 2:
@@ -53,12 +58,11 @@ def figure(summary: Summary) -> Figure | None:
     lines = sorted(lines, key=lambda line: -line.peak_bytes)[:6]
     peaks = ", ".join(f"{line.name} peaks at {units.size(line.peak_bytes)}" for line in lines)
     text = f"Memory since the capture began: {peaks}."
-    return Figure(memory(lines), text, text)
+    return Chart(TABLE, memory(lines, ax=ax), text, text)
 
 
-def memory(lines: Sequence[MemoryLine], width: int = 1120, height: int = 230) -> Picture:
+def memory(lines: Sequence[MemoryLine], width: int = 1120, height: int = 230, ax: Axes | None = None) -> Figure:
     """Return bytes over time (ns) as one stepped line for each kind of memory, its peak written beside it."""
-    drawing = Drawing(width, height)
     last = max((time_ns for line in lines for time_ns, _ in line.points), default=1)
     most = max((size for line in lines for _, size in line.points), default=1) or 1
     time, unit = time_scale(last)
@@ -66,25 +70,20 @@ def memory(lines: Sequence[MemoryLine], width: int = 1120, height: int = 230) ->
         ((d, n) for d, n in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")) if most >= 2 * d), (1, "bytes")
     )
     begun = min((time_ns for line in lines for time_ns, size in line.points if size > most / 50), default=0)
-    left, right, above, below = 84, width - 4, 32, height - 42
-    across = Scale(max(0, begun - 0.03 * (last - begun)) / time, last / time, left, right)
-    up = Scale(0, most / divisor * 1.06, below, above)
-    keys = []
-    with drawing.clipped(left, above, right - left, below - above):
+
+    def on(axes: Axes) -> None:
+        axes.set_xlim(max(0, begun - 0.03 * (last - begun)) / time, last / time)
+        axes.set_ylim(0, most / divisor * 1.06)
+        keys = []
         for position, line in enumerate(lines):
-            color = _MEMORY_COLORS.get(line.kind, KIND_COLORS["other"])
-            dash = "" if position == 0 else "9.3 3.7"
-            first_ns, first = line.points[0]
-            begin = place(across(first_ns / time))
-            path = f"M{begin} {place(up(first / divisor))}" + "".join(
-                f"H{place(across(time_ns / time))}V{place(up(size / divisor))}" for time_ns, size in line.points[1:]
-            )
-            path += f"H{right}"
-            if position == 0:
-                drawing.shape(f"{path}V{below}H{begin}z", color, opacity=0.15)
-            drawing.shape(path, edge=color, line=1.87, dash=dash)
-            keys.append(Key(f"{line.name}, peak {units.size(line.peak_bytes)}", color, line=1.87, dash=dash))
-    drawing.axis_below(across, below, f"{unit} from the start of the capture")
-    drawing.axis_left(up, left, name)
-    drawing.legend(left, above - 10 if len(keys) < _LINE else 7, keys)
-    return drawing.picture()
+            color, dashed = _MEMORY_COLORS.get(line.kind, KIND_COLORS["other"]), position > 0
+            x = [*(time_ns / time for time_ns, _ in line.points), last / time]
+            y = [size / divisor for _, size in (*line.points, line.points[-1])]
+            if not dashed:
+                axes.fill_between(x, y, 0, step="post", color=color, alpha=0.15, linewidth=0)
+            axes.plot(x, y, color=color, linewidth=1.87, linestyle=DASHES if dashed else "-", drawstyle="steps-post")
+            keys.append(Key(f"{line.name}, peak {units.size(line.peak_bytes)}", color, line=1.87, dashed=dashed))
+        name_axes(axes, f"{unit} from the start of the capture", left=name, only=False)
+        legend(axes, keys, rise=5, columns=min(len(keys), _LINE - 1))
+
+    return draw(Room(width, height, 84, 4, 32, 42), on, ax)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import groupby
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from nsysx.catalogue import Paint
 from nsysx.model import Row, Summary
@@ -12,20 +11,23 @@ from nsysx.ranks import comparison
 from nsysx.ranks.comparison import RankRow
 from nsysx.render.charts.canvas import (
     NAME,
-    NUMBER,
-    Drawing,
-    Figure,
+    Chart,
     Key,
-    Picture,
-    Scale,
-    Tick,
-    rectangle,
-    ticks,
+    Room,
+    boxes,
+    draw,
+    legend,
+    name_axes,
     time_scale,
-    width_of,
+    typeset,
+    write,
 )
-from nsysx.render.charts.colors import INK, KIND_COLORS, NEUTRAL, PAPER
+from nsysx.render.charts.colors import INK, KIND_COLORS, PAPER
 from nsysx.render.safe_text import clean
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 TABLE = comparison.KEY
 
@@ -58,7 +60,7 @@ _RANK_BARS = 32
 _ROW, _MAP_ROW = 24, 26
 
 
-def figure(summary: Summary) -> Figure | None:
+def chart(summary: Summary, ax: Axes | None = None) -> Chart | None:
     """Return the picture of the ranks, per step."""
     rows = []
     for r in summary.of(comparison.ROWS):
@@ -70,10 +72,10 @@ def figure(summary: Summary) -> Figure | None:
     text = f"{len(rows)} ranks. " + (
         f"The others wait for rank {last['rank']}." if last else "No rank is waited for by the others."
     )
-    return Figure(ranks(rows), text, text)
+    return Chart(TABLE, ranks(rows, ax=ax), text, text)
 
 
-def ranks(rows: Sequence[Row], width: int = 1120) -> Picture:
+def ranks(rows: Sequence[Row], width: int = 1120, ax: Axes | None = None) -> Figure:
     """Return the ranks side by side: one bar per rank, or a heat map of the parts for more than 32 ranks.
 
     A row has ``rank``, ``straggler`` and the ns per step of each label of RANK_PARTS.
@@ -81,20 +83,22 @@ def ranks(rows: Sequence[Row], width: int = 1120) -> Picture:
     most = max((sum(r[p.label] for p in RANK_PARTS) for r in rows), default=1) or 1
     divisor, unit = time_scale(most)
     if len(rows) > _RANK_BARS:
-        return _rank_map(rows, divisor, unit, width)
-    height = _ROW * len(rows) + 76
-    drawing = Drawing(width, height)
-    scale = Scale(0, most / divisor, 0.1 * width, 0.99 * width)
-    top = height - 40 - _ROW * len(rows)
-    drawing.legend(scale.start + 2, top - 14, _draw_parts(drawing, rows, top, scale, divisor))
-    for index, r in enumerate(rows):
-        text = f"rank {clean(r['rank'], 12)}" + (" (last)" if r.get("straggler") else "")
-        drawing.text(scale.start - 8, top + _ROW * (index + 0.5), text, size=NAME, anchor="end")
-    drawing.axis_below(scale, height - 40, f"mean steady step on the GPU, {unit}")
-    return drawing.picture()
+        return _rank_map(rows, divisor, unit, width, ax)
+
+    def on(axes: Axes) -> None:
+        axes.set_xlim(0, most / divisor)
+        axes.set_ylim(_ROW * len(rows), 0)
+        keys = _draw_parts(axes, rows, divisor)
+        for index, r in enumerate(rows):
+            text = f"rank {clean(r['rank'], 12)}" + (" (last)" if r.get("straggler") else "")
+            write(axes, 0, _ROW * (index + 0.5), text, size=NAME, ha="right", offset=(-8, 0))
+        name_axes(axes, f"mean steady step on the GPU, {unit}")
+        legend(axes, keys, rise=8)
+
+    return draw(Room(width, _ROW * len(rows) + 76, 0.1 * width, 0.01 * width, 36, 40), on, ax)
 
 
-def _draw_parts(drawing: Drawing, rows: Sequence[Row], top: float, scale: Scale, divisor: float) -> list[Key]:
+def _draw_parts(axes: Axes, rows: Sequence[Row], divisor: float) -> list[Key]:
     """Draw the parts of each rank's step one after the other, with waiting hatched; return what they are called."""
     keys = []
     left = [0.0] * len(rows)
@@ -102,93 +106,63 @@ def _draw_parts(drawing: Drawing, rows: Sequence[Row], top: float, scale: Scale,
         values = [r[part.label] / divisor for r in rows]
         if not any(values):
             continue
-        fill = drawing.hatched(part.color, PAPER) if part.hatched else part.color
-        edge = part.color if part.hatched else PAPER
-        boxes = "".join(
-            rectangle(scale(a), top + _ROW * (index + 0.14), scale.length(b), _ROW * 0.72)
-            for index, (a, b) in enumerate(zip(left, values, strict=True))
-        )
-        drawing.shape(boxes, fill, edge=edge, line=0.67)
-        keys.append(Key(part.label, fill, edge))
+        fill, edge = (PAPER, part.color) if part.hatched else (part.color, PAPER)
+        hatch = "////" if part.hatched else ""
+        places = [(a, _ROW * (i + 0.14), b, 0.72 * _ROW) for i, (a, b) in enumerate(zip(left, values, strict=True))]
+        boxes(axes, places, fill, edge=edge, line=0.67, hatch=hatch)
+        keys.append(Key(part.label, fill, edge if part.hatched else "none", hatch))
         left = [a + b for a, b in zip(left, values, strict=True)]
     return keys
 
 
-#: Colors of the map from nothing to the most, evenly apart: light is much, also for the color-blind (the palette is Cividis).
-_CIVIDIS = (
-    "#00224e",
-    "#123570",
-    "#3b496c",
-    "#575d6d",
-    "#707173",
-    "#8a8678",
-    "#a59c74",
-    "#c3b369",
-    "#e1cc55",
-    "#fee838",
-)
-_SHADES = 64
-
-
-def _shade(share: float) -> str:
-    """Return the color of a share of the most."""
-    step = min(max(share, 0.0), 1.0) * (len(_CIVIDIS) - 1)
-    low = min(int(step), len(_CIVIDIS) - 2)
-    pairs = [(int(_CIVIDIS[low][i : i + 2], 16), int(_CIVIDIS[low + 1][i : i + 2], 16)) for i in (1, 3, 5)]
-    return "#" + "".join(f"{round(a + (b - a) * (step - low)):02x}" for a, b in pairs)
-
-
-def _rank_map(rows: Sequence[Row], divisor: float, unit: str, width: int) -> Picture:
+def _rank_map(rows: Sequence[Row], divisor: float, unit: str, width: int, ax: Axes | None) -> Figure:
     """Return many ranks as a heat map: a column for each rank, a line for each part of its step.
 
     A part that is below 1 % of the longest step everywhere has no line; the straggler has an arrow above its column.
     """
     longest = max(sum(r[p.label] for p in RANK_PARTS) for r in rows)
     parts = [p.label for p in RANK_PARTS if max(r[p.label] for r in rows) > 0.01 * longest] or ["compute"]
-    height = _MAP_ROW * len(parts) + 82
-    drawing = Drawing(width, height)
-    top, bottom = 38, height - 44
-    across = Scale(-0.5, len(rows) - 0.5, 0.19 * width, 0.9 * width)
-    most = max(r[name] for r in rows for name in parts) or 1
-    for line, name in enumerate(parts):
-        level = top + _MAP_ROW * line
-        _map_line(drawing, [r[name] / most for r in rows], across, level)
-        drawing.text(across.start - 9, level + _MAP_ROW / 2, name, color=NEUTRAL, anchor="end")
     numbers = [clean(r["rank"], 12) for r in rows]
-    every = range(0, len(rows), -(-len(rows) // 16))
-    drawing.axis_below(across, bottom, "rank", [Tick(i, numbers[i]) for i in every])
-    for column, r in enumerate(rows):
-        if r.get("straggler"):
-            drawing.text(across(column), 16, f"rank {numbers[column]}", size=NAME, anchor="middle", rise="bottom")
-            drawing.arrow((across(column), 20), (across(column), top), INK)
-    _map_scale(drawing, Scale(0, most / divisor, bottom, top), f"{unit} per step", 0.915 * width)
-    return drawing.picture()
+    values = [[r[name] / divisor for r in rows] for name in parts]
+    most = max(map(max, values)) or 1.0
+
+    def on(axes: Axes) -> None:
+        # Light is much, also for the color-blind. An image holds any number of ranks.
+        axes.imshow(values, aspect="auto", cmap="cividis", interpolation="none", vmin=0, vmax=most)
+        axes.set_yticks(range(len(parts)), parts)
+        every = range(0, len(rows), -(-len(rows) // 16))
+        axes.set_xticks(every, [numbers[i] for i in every])
+        axes.set_xlabel("rank", labelpad=5)
+        for column, r in enumerate(rows):
+            if r.get("straggler"):
+                arrow = {"arrowstyle": "-|>", "color": INK, "shrinkA": 0, "shrinkB": 0}
+                axes.annotate(
+                    f"rank {numbers[column]}",
+                    (column, -0.5),
+                    (0, 18),
+                    textcoords="offset points",
+                    ha="center",
+                    fontsize=NAME,
+                    color=INK,
+                    arrowprops=arrow,
+                    annotation_clip=False,
+                )
+        _map_scale(axes, most, f"{unit} per step")
+
+    return draw(Room(width, _MAP_ROW * len(parts) + 82, 0.19 * width, 0.1 * width, 38, 44), on, ax)
 
 
-def _map_line(drawing: Drawing, shares: Sequence[float], across: Scale, top: float) -> None:
-    """Draw a line of the map: in its most common color, with what differs upon it, so that no seam is seen between cells."""
-    shades = [round(share * _SHADES) for share in shares]
-    common = max(set(shades), key=shades.count)
-    drawing.shape(rectangle(across.start, top, across.end - across.start, _MAP_ROW), _shade(common / _SHADES))
-    cells: dict[int, list[str]] = {}
-    column = 0
-    for shade, run in groupby(shades):
-        count = len(list(run))
-        cells.setdefault(shade, []).append(rectangle(across(column - 0.5), top, across.length(count), _MAP_ROW))
-        column += count
-    for shade in sorted(cells.keys() - {common}):
-        drawing.shape("".join(cells[shade]), _shade(shade / _SHADES))
+#: Shades in which the scale of the map is drawn.
+_SHADES = 64
 
 
-def _map_scale(drawing: Drawing, scale: Scale, name: str, left: float) -> None:
-    """Draw what the colors of the map stand for."""
-    wide, high = 13.4, (scale.start - scale.end) / _SHADES
-    for shade in range(_SHADES):
-        box = rectangle(left, scale.end, wide, high * (_SHADES - shade))  # the next one is drawn upon its upper part
-        drawing.shape(box, _shade(shade / (_SHADES - 1)))
-    marks = ticks(scale, 21)
-    drawing.shape("".join(f"M{left + wide} {scale(mark.at):.2f}h4.67" for mark in marks), edge=NEUTRAL, line=1.07)
-    for mark in marks:
-        drawing.text(left + wide + 9, scale(mark.at), mark.text, color=NEUTRAL)
-    right = left + wide + 18 + max((width_of(mark.text, NUMBER) for mark in marks), default=0.0)
-    drawing.text(right, (scale.start + scale.end) / 2, name, anchor="middle", upward=True)
+def _map_scale(axes: Axes, most: float, name: str) -> None:
+    """Draw what the colors of the map stand for: nothing below, the most above."""
+    bar = axes.inset_axes((1.02, 0, 0.016, 1))
+    shades = [[shade] for shade in range(_SHADES)]
+    bar.imshow(shades, origin="lower", extent=(0, 1, 0, most), aspect="auto", cmap="cividis", interpolation="none")
+    bar.set_xticks([])
+    bar.yaxis.tick_right()
+    bar.yaxis.set_label_position("right")
+    bar.set_ylabel(typeset(name))
+    bar.spines[:].set_visible(False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nsysx import units
 from nsysx.catalogue import Paint
@@ -12,18 +12,25 @@ from nsysx.render.charts.canvas import (
     NAME,
     NARROW,
     SMALLEST,
-    Drawing,
+    Box,
     Key,
-    Picture,
-    Scale,
-    Tick,
-    place,
-    polygon,
-    rectangle,
+    Room,
+    boxes,
+    draw,
+    legend,
+    name_axes,
+    outlines,
+    segments,
     time_scale,
+    width_of,
+    write,
 )
 from nsysx.render.charts.colors import INK, KIND_COLORS, KIND_NAMES, NEUTRAL, ink_on, phase_color, shade
 from nsysx.render.safe_text import clean, scrub, shorten, shorten_kernel
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 #: Most arrows from a launch to its kernel; more would hide the lanes.
 _MAX_ARROWS = 8
@@ -56,21 +63,20 @@ _ROW, _BOX, _DEEP, _LEFT, _RIGHT, _BELOW, _ABOVE = 30, 21.6, 54, 176, 12, 68, 16
 
 
 class _Place(NamedTuple):
-    """Where a lane is drawn: the height of its middle, and how long a pixel is (ns)."""
+    """Where a lane is drawn: the height of its middle, how long a pixel is (ns), and the ns in the unit of the axis."""
 
     middle: float
     pixel_ns: float
+    divisor: float
 
-    def x(self, ns: float) -> float:
-        """Return the place of an instant of the window."""
-        return _LEFT + ns / self.pixel_ns
-
-    def box(self, start_ns: float, long_ns: float) -> str:
-        """Return a box as the data of a path."""
-        return rectangle(self.x(start_ns), self.middle - _BOX / 2, long_ns / self.pixel_ns, _BOX)
+    def box(self, start_ns: float, long_ns: float) -> Box:
+        """Return a box of the lane."""
+        return start_ns / self.divisor, self.middle - _BOX / 2, long_ns / self.divisor, _BOX
 
 
-def timeline(picture: Timeline, *, redact: bool = True, width: int = 1120, span_ns: int | None = None) -> Picture:
+def timeline(
+    picture: Timeline, *, redact: bool = True, width: int = 1120, span_ns: int | None = None, ax: Axes | None = None
+) -> Figure:
     """Return one window as lanes: CPU threads above (waits hatched), GPU streams below, arrows from launch to start.
 
     Below them is the work queued for each device, and its counters where they were sampled. ``span_ns`` is the length of the
@@ -78,36 +84,37 @@ def timeline(picture: Timeline, *, redact: bool = True, width: int = 1120, span_
     """
     lanes = picture.lanes
     strips: tuple[Queue | Counters, ...] = (*picture.queues, *picture.counters)
-    top = _ABOVE + 14 * bool(picture.marks)
-    bottom = top + _ROW * len(lanes)
-    height = bottom + _DEEP * len(strips) + _BELOW
-    drawing = Drawing(width, height, paper="#ffffff")
+    bottom, high = _ROW * len(lanes), _ROW * len(lanes) + _DEEP * len(strips)
     window = max(1, picture.end_ns - picture.start_ns, span_ns or 0)
     divisor, unit = time_scale(window)
-    across = Scale(0, window / divisor, _LEFT, width - _RIGHT)
-    pixel = window / (across.end - across.start)
-    seen: dict[str, str] = {}
-    places = [_Place(top + _ROW * (index + 0.5), pixel) for index in range(len(lanes))]
-    names = lane_names(lanes, redact)
-    for index, (lane, middle) in enumerate(zip(lanes, places, strict=True)):
-        if index % 2 == 0:
-            drawing.shape(rectangle(_LEFT, middle.middle - _ROW / 2, across.end - _LEFT, _ROW), "#f6f6f6")
-        _draw_lane(drawing, lane, middle, seen, redact)
-        _lane_name(drawing, _LEFT - 8, middle.middle, names[index])
-    _draw_arrows(drawing, lanes, places, across.end)
-    for position, strip in enumerate(strips):
-        up = Scale(0, 1, bottom + _DEEP * (position + 1), bottom + _DEEP * position + 15)
-        if isinstance(strip, Queue):
-            _draw_queue(drawing, strip, up, pixel)
-        else:
-            _draw_counters(drawing, strip, up, pixel)
-    for instant, name in picture.marks:
-        x = places[0].x(instant) if places else _LEFT
-        drawing.shape(f"M{place(x)} {top}V{bottom}", edge=INK, line=1.2, dash="4.8 3.6")
-        drawing.text(x, top - 2.4, clean(name, 60), rise="bottom")
-    drawing.axis_below(across, height - _BELOW, f"{unit} from the start of the window")
-    _draw_legend(drawing, lanes)
-    return drawing.picture()
+
+    def on(axes: Axes) -> None:
+        axes.set_xlim(0, window / divisor)
+        axes.set_ylim(max(high, 1), 0)
+        pixel = window / width_of(axes)
+        places = [_Place(_ROW * (index + 0.5), pixel, divisor) for index in range(len(lanes))]
+        seen: dict[str, str] = {}
+        shaded = [(0.0, float(_ROW * i), window / divisor, float(_ROW)) for i in range(0, len(lanes), 2)]
+        boxes(axes, shaded, "#f6f6f6", layer=0.5)
+        for lane, where, name in zip(lanes, places, lane_names(lanes, redact), strict=True):
+            _draw_lane(axes, lane, where, seen, redact)
+            write(axes, 0, where.middle, name, size=NAME, ha="right", offset=(-8, 0))
+        _draw_arrows(axes, lanes, places, window)
+        for position, strip in enumerate(strips):
+            floor = bottom + _DEEP * (position + 1)
+            if isinstance(strip, Queue):
+                _draw_queue(axes, strip, floor, divisor)
+            else:
+                _draw_counters(axes, strip, floor, divisor)
+        for instant, name in picture.marks:
+            x = instant / divisor
+            segments(axes, [[(x, 0), (x, bottom)]], INK, 1.2, linestyle=(0, (4, 3)), layer=5)
+            write(axes, x, 0, clean(name, 60), va="bottom", offset=(0, 2.4))
+        name_axes(axes, f"{unit} from the start of the window")
+        legend(axes, _keys(lanes), rise=-45, shift=7 - _LEFT)
+
+    above = _ABOVE + 14 * bool(picture.marks)
+    return draw(Room(width, above + high + _BELOW, _LEFT, _RIGHT, above, _BELOW, paper="#ffffff"), on, ax)
 
 
 def lane_names(lanes: Sequence[Lane], redact: bool) -> list[str]:
@@ -121,44 +128,49 @@ def lane_names(lanes: Sequence[Lane], redact: bool) -> list[str]:
     return [shorten(scrub(name) if redact else name, 28) for name in names]
 
 
-def _lane_name(drawing: Drawing, x: float, y: float, text: str) -> None:
-    """Write the name of a lane to its left."""
-    drawing.text(x, y, text, size=NAME, anchor="end")
+#: Height of what a strip shows (CSS pixels).
+_STRIP = _DEEP - 15
 
 
-def _draw_queue(drawing: Drawing, queue: Queue, up: Scale, pixel: float) -> None:
+def _strip_axis(axes: Axes, floor: float, most: str, name: str) -> None:
+    """Draw the axis of a strip to its left, from nothing to the most, and its name."""
+    marks = [[(0, floor), (0, floor - _STRIP)]]
+    segments(axes, marks, NEUTRAL, 1.07)
+    for y, text in ((floor, "0"), (floor - _STRIP, most)):
+        write(axes, 0, y, text, size=SMALLEST, color=NEUTRAL, ha="right", offset=(-6, 0))
+    write(axes, 0, floor - _STRIP / 2, name, size=NAME, ha="right", offset=(-52, 0))
+
+
+def _draw_queue(axes: Axes, queue: Queue, floor: float, divisor: float) -> None:
     """Draw how much GPU work is launched and has not yet run, with its peak as text."""
     most = max(max(queue.queued_ns), 1)
-    points = [
-        (_LEFT + instant / pixel, up(ns / most)) for instant, ns in zip(queue.at_ns, queue.queued_ns, strict=True)
-    ]
-    around = [(points[0][0], up.start), *points, (points[-1][0], up.start)]
-    drawing.shape(polygon(around, closed=True), KIND_COLORS[Paint.COMM], opacity=0.55)
-    drawing.shape(polygon(points), edge=KIND_COLORS[Paint.LAUNCH], line=1.2)
-    drawing.axis_left(up, _LEFT, marks=[Tick(0, "0"), Tick(1, units.duration(most))], size=SMALLEST)
-    _lane_name(drawing, _LEFT - 52, up(0.5), f"GPU {queue.device}: work queued")
+    x = [instant / divisor for instant in queue.at_ns]
+    points = [(instant, floor - _STRIP * ns / most) for instant, ns in zip(x, queue.queued_ns, strict=True)]
+    around = [(points[0][0], floor), *points, (points[-1][0], floor), (points[0][0], floor)]
+    outlines(axes, [around], KIND_COLORS[Paint.COMM], alpha=0.55)
+    segments(axes, [points], KIND_COLORS[Paint.LAUNCH], 1.2)
+    _strip_axis(axes, floor, units.duration(most), f"GPU {queue.device}: work queued")
 
 
 #: Colors of the counters, in their order.
 _COUNTER_COLORS = (NEUTRAL, KIND_COLORS[Paint.COMPUTE], KIND_COLORS[Paint.SYNC])
 
 
-def _draw_counters(drawing: Drawing, counters: Counters, up: Scale, pixel: float) -> None:
+def _draw_counters(axes: Axes, counters: Counters, floor: float, divisor: float) -> None:
     """Draw the shares of a device's counters, each as a line, with its name in the same color."""
     for position, (name, shares) in enumerate(counters.shares.items()):
         color = _COUNTER_COLORS[position % len(_COUNTER_COLORS)]
         pieces: list[list[tuple[float, float]]] = [[]]
         for instant, share in zip(counters.at_ns, shares, strict=True):
             if share is not None:
-                pieces[-1].append((_LEFT + instant / pixel, up(share)))
+                pieces[-1].append((instant / divisor, floor - _STRIP * share))
             elif pieces[-1]:
                 pieces.append([])
-        drawing.shape("".join(polygon(piece) for piece in pieces if piece), edge=color, line=1.2)
+        segments(axes, [piece for piece in pieces if piece], color, 1.2)
         right = 1 - 0.1 * (len(counters.shares) - position)
-        x = _LEFT + right * (drawing.width - _RIGHT - _LEFT)
-        drawing.text(x, up(1) - 2, clean(name, 20), size=SMALLEST, color=color, rise="bottom")
-    drawing.axis_left(up, _LEFT, marks=[Tick(0, "0"), Tick(1, "100 %")], size=SMALLEST)
-    _lane_name(drawing, _LEFT - 52, up(0.5), shorten(clean(counters.label, 60), 24))
+        top: dict[str, Any] = {"size": SMALLEST, "color": color, "va": "bottom", "offset": (0, 2)}
+        write(axes, right, floor - _STRIP, clean(name, 20), beside=True, **top)
+    _strip_axis(axes, floor, "100 %", shorten(clean(counters.label, 60), 24))
 
 
 def lane_color(lane: Lane, span_kind: str, seen: dict[str, str]) -> str:
@@ -168,28 +180,26 @@ def lane_color(lane: Lane, span_kind: str, seen: dict[str, str]) -> str:
     return KIND_COLORS.get(span_kind, KIND_COLORS[Paint.OTHER])
 
 
-def _draw_lane(drawing: Drawing, lane: Lane, where: _Place, seen: dict[str, str], redact: bool) -> None:
+def _draw_lane(axes: Axes, lane: Lane, where: _Place, seen: dict[str, str], redact: bool) -> None:
     """Draw one lane: wide boxes with their names, the rest as columns as high as the share of time that they fill."""
     wide, filled = _split(lane.spans, where.pixel_ns)
-    boxes: dict[str, list[str]] = {}
-    waits: list[str] = []
+    alike: dict[str, list[Box]] = {}
+    waits: list[Box] = []
     for span in wide:
         color = lane_color(lane, span.kind or span.label, seen)
         length = span.end_ns - span.start_ns
-        boxes.setdefault(color, []).append(where.box(span.start_ns, length))
+        alike.setdefault(color, []).append(where.box(span.start_ns, length))
         if span.backlog_ns > 2 * where.pixel_ns:
             waits.append(where.box(span.start_ns, min(span.backlog_ns, length)))
-    for color, drawn in boxes.items():
-        drawing.shape("".join(drawn), color, edge=shade(color), line=0.33)
-    if waits:
-        drawing.shape("".join(waits), drawing.hatched("#ffffff"))
+        _name_box(axes, lane, span, where, color, redact)
+    for color, places in alike.items():
+        boxes(axes, places, color, edge=shade(color), line=0.33)
+    boxes(axes, waits, "none", edge="#ffffff", hatch="////", layer=2)
     for color, columns in _columns(lane, filled, where, seen):
-        drawing.shape(columns, color)
-    for span in wide:
-        _name_box(drawing, lane, span, where, lane_color(lane, span.kind or span.label, seen), redact)
+        outlines(axes, columns, color, layer=3)
 
 
-def _name_box(drawing: Drawing, lane: Lane, span: Span, where: _Place, color: str, redact: bool) -> None:
+def _name_box(axes: Axes, lane: Lane, span: Span, where: _Place, color: str, redact: bool) -> None:
     """Write the name of a box onto it where there is room."""
     length = span.end_ns - span.start_ns
     room = int((length / where.pixel_ns - 10) / 5.8)
@@ -201,14 +211,18 @@ def _name_box(drawing: Drawing, lane: Lane, span: Span, where: _Place, color: st
         return
     text = shorten_kernel(name, min(60, room)) if lane.role == "stream" else shorten(name, min(60, room))
     halo = color if span.backlog_ns > 2 * where.pixel_ns else ""
-    middle = where.x(span.start_ns + length / 2)
-    drawing.text(middle, where.middle, text, size=NARROW, color=ink_on(color), anchor="middle", halo=halo)
+    middle = (span.start_ns + length / 2) / where.divisor
+    write(axes, middle, where.middle, text, size=NARROW, color=ink_on(color), ha="center", halo=halo)
+
+
+#: The outline of neighboring columns.
+_Outline = list[tuple[float, float]]
 
 
 def _columns(
     lane: Lane, filled: dict[int, dict[str, float]], where: _Place, seen: dict[str, str]
-) -> Iterator[tuple[str, str]]:
-    """Yield color and data of a path for the columns of a lane, each a pixel wide, every kind in front of those that stand on it."""
+) -> Iterator[tuple[str, list[_Outline]]]:
+    """Yield color and outlines for the columns of a lane, each a pixel wide, every kind in front of those that stand on it."""
     bottom = where.middle + _BOX / 2
     tops: dict[str, list[tuple[int, float]]] = {}  # of each kind: its columns, and where it ends in them
     for column, kinds in sorted(filled.items()):
@@ -216,17 +230,19 @@ def _columns(
         for kind in sorted(kinds):
             top -= max(0.05, kinds[kind] * scale) * _BOX  # even the shortest box shows as a line
             tops.setdefault(kind, []).append((column, top))
+    pixel = where.pixel_ns / where.divisor
     for kind in sorted(tops, reverse=True):
-        path, last = "", None
+        shapes: list[_Outline] = []
+        before = None
         for column, top in tops[kind]:
-            if column - 1 != last:
-                path += f"V{place(bottom)}z" * bool(path) + f"M{_LEFT + column} {place(bottom)}"
-            path += f"V{place(top)}h1"
-            last = column
-        yield lane_color(lane, kind, seen), f"{path}V{place(bottom)}z"
+            if column - 1 != before:
+                shapes.append([(column * pixel, bottom)])
+            shapes[-1] += [(column * pixel, top), ((column + 1) * pixel, top)]
+            before = column
+        yield lane_color(lane, kind, seen), [[*s, (s[-1][0], bottom), s[0]] for s in shapes]
 
 
-def _draw_arrows(drawing: Drawing, lanes: Sequence[Lane], places: Sequence[_Place], end: float) -> None:
+def _draw_arrows(axes: Axes, lanes: Sequence[Lane], places: Sequence[_Place], window: int) -> None:
     """Draw an arrow from the launch call to the start of the longest GPU operations."""
     ops = [
         (span, index)
@@ -240,23 +256,32 @@ def _draw_arrows(drawing: Drawing, lanes: Sequence[Lane], places: Sequence[_Plac
     longest: dict[tuple[int | None, int | None], tuple[Span, int]] = {}
     for op in ops:  # the longest of all that one graph launch started
         longest.setdefault((op[0].launch_ns, op[0].launch_lane), op)
+    style = {
+        "arrowstyle": "-|>",
+        "color": "#333333",
+        "linewidth": 0.93,
+        "mutation_scale": 8,
+        "shrinkA": 0,
+        "shrinkB": 0,
+    }
     for span, index in list(longest.values())[:_MAX_ARROWS]:
         assert span.launch_ns is not None
         assert span.launch_lane is not None
         launch, begun = places[span.launch_lane], places[index]
-        to = (begun.x(span.start_ns), begun.middle - _BOX / 2)
-        if _LEFT <= to[0] <= end:
-            drawing.arrow((launch.x(span.launch_ns), launch.middle + _BOX / 2), to, "#333333")
+        if 0 <= span.start_ns <= window:
+            start = (span.launch_ns / launch.divisor, launch.middle + _BOX / 2)
+            end = (span.start_ns / begun.divisor, begun.middle - _BOX / 2)
+            axes.annotate("", end, start, arrowprops=style, annotation_clip=False, zorder=4)
 
 
-def _draw_legend(drawing: Drawing, lanes: Sequence[Lane]) -> None:
-    """Write the name of each color below the picture."""
+def _keys(lanes: Sequence[Lane]) -> list[Key]:
+    """Return what each color stands for."""
     present = {
         s.kind if s.kind in KIND_NAMES else "other" for lane in lanes if lane.role != "phases" for s in lane.spans
     }
-    named = {name: KIND_COLORS[kind] for kind, name in KIND_NAMES.items() if kind in present}
-    keys = [Key(name, color) for name, color in named.items()]
+    keys = [
+        Key(name, color) for name, color in {n: KIND_COLORS[k] for k, n in KIND_NAMES.items() if k in present}.items()
+    ]
     if any(s.backlog_ns for lane in lanes for s in lane.spans):
-        lines = drawing.hatched("#ffffff", KIND_COLORS[Paint.SYNC])
-        keys.append(Key("waiting for earlier GPU work", lines))
-    drawing.legend(7, drawing.height - 13, keys)
+        keys.append(Key("waiting for earlier GPU work", KIND_COLORS[Paint.SYNC], "#ffffff", "////"))
+    return keys
