@@ -141,7 +141,7 @@ def json_beside(path: Path) -> object:
         found = path.stat()
         if not stat.S_ISREG(found.st_mode) or found.st_size > _MOST_BESIDE_BYTES:
             return None
-        return json.loads(path.read_text(encoding="utf-8", errors="replace"))  # type: ignore[no-any-return]
+        return json.loads(path.read_text(encoding="utf-8", errors="replace"))
     except (OSError, ValueError, RecursionError):
         return None
 
