@@ -138,8 +138,8 @@ def json_beside(path: Path) -> object:
     Only a file is read: a device or a pipe of that name may have no end, or never begin.
     """
     try:
-        found = path.stat()
-        if not stat.S_ISREG(found.st_mode) or found.st_size > _MOST_BESIDE_BYTES:
+        about = path.stat()
+        if not stat.S_ISREG(about.st_mode) or about.st_size > _MOST_BESIDE_BYTES:
             return None
         return json.loads(path.read_text(encoding="utf-8", errors="replace"))
     except (OSError, ValueError, RecursionError):
