@@ -6,7 +6,7 @@ makes them harmless. All times are ns of one step, or of the whole window withou
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -26,6 +26,38 @@ class Condition:
     detail: str
     mend: str = ""
     saving_ns: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """A remedy that a finding advises, one of several that will do: its name, or names with commas between, and its words alone.
+
+    ``name`` is what ``nsysx try --change`` takes, where a change of that name exists. ``refuted``: it was tried on this program and made
+    it no faster, so the finding no longer advises it.
+    """
+
+    name: str
+    text: str
+    paste: str = ""
+    condition: str = ""
+    refuted: bool = False
+
+    @property
+    def parts(self) -> frozenset[str]:
+        """The names of all that it changes."""
+        return frozenset(self.name.split(","))
+
+
+def in_words(alternatives: Sequence[Alternative]) -> Alternative:
+    """Return several remedies as one advice: the words of all, and the code of the first that has any."""
+    texts = [a.text for a in alternatives]
+    lead = "".join(texts[0].partition(": ")[:2])
+    if len(texts) == 1 or not lead.endswith(": ") or not all(text.startswith(lead) for text in texts):
+        lead = ""
+    shown = next((a for a in alternatives if a.paste), alternatives[0])
+    rest = [text.removeprefix(lead) for text in texts]
+    text = lead + (f"{', '.join(rest[:-1])}, or {rest[-1]}" if len(rest) > 1 else rest[0])
+    return Alternative("", text, shown.paste, shown.condition)
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,6 +86,10 @@ SHOWN = TableSpec(
 )  # fmt: skip
 #: Most shapes listed one by one; the others share one row, so that the sum is all kernel time.
 _ROWS = 60
+#: A kernel has a row of its own for what its other shapes take from this share of all kernel time on: it is not hidden in the rest.
+_NAMED = 0.01
+#: What the row that holds all the rest is named after, see ``columns.with_rest``.
+REST = "other kernels and shapes"
 
 
 def table(profile: Profile) -> pl.DataFrame:
@@ -97,4 +101,12 @@ def table(profile: Profile) -> pl.DataFrame:
         pl.col("grid_text").alias("grid"),
         pl.col("block_text").alias("block"),
     ).select(c.name for c in COLUMNS)
-    return columns.with_rest(rows, _ROWS, "other kernels and shapes", "share", "count", "total_ns")
+    listed, unlisted = rows.head(_ROWS), rows.slice(_ROWS)
+    each = unlisted.group_by("name", maintain_order=True).agg(
+        pl.col("family").first(), pl.col("share", "count", "total_ns").sum()
+    )
+    # A kernel of many shapes is not hidden in the rest: what tells its shapes apart is null in its row.
+    named = each.filter(pl.col("share").fill_null(0.0) >= _NAMED).sort("total_ns", descending=True)
+    left = unlisted.join(named.select("name"), on="name", how="anti", maintain_order="left")
+    rows = pl.concat([listed, named, left], how="diagonal").select(rows.columns)
+    return columns.with_rest(rows, listed.height + named.height, REST, "share", "count", "total_ns")

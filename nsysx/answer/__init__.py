@@ -51,5 +51,6 @@ def _predicted(summary: Summary, chosen: Finding | None) -> Answer:
 
 
 def answered(summary: Summary) -> Summary:
-    """Return the Summary with its answer."""
+    """Return the Summary with its answer, and its findings without the advice that was tried in vain."""
+    summary = measured.without_refuted(summary)
     return replace(summary, answer=decide(summary))

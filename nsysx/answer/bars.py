@@ -9,12 +9,13 @@ from typing import NamedTuple
 
 from nsysx import findings
 from nsysx.advice import Bar, Part, Picture
-from nsysx.analyses import alloc_flushes, data_loader, kernel_families, modules
+from nsysx.analyses import alloc_flushes, data_loader, kernel_families, kernel_limits, modules
 from nsysx.analyses.helpers.module_names import spoken
 from nsysx.analyses.helpers.step_record import rows_of
 from nsysx.answer import clock_bars, step_time
 from nsysx.catalogue import Limit, Paint
 from nsysx.catalogue import Part as Code
+from nsysx.events import kernel_names
 from nsysx.findings import nsx120_mask_work
 from nsysx.judging.gpu_work import WORDS
 from nsysx.model import Finding, Row, Summary
@@ -215,21 +216,17 @@ def _family_bar(summary: Summary) -> Bar | None:
     return _named(sums, "by kind of work", "other kinds")
 
 
-_LAMBDA = re.compile(r"<(?:\w+::)*(\w+)\((?=.*lambda)")
-
-
 def _kernel_bar(summary: Summary) -> Bar | None:
     """Return the GPU work of one step by kernel, for programs whose kernels are of no known kind."""
-    of, shown, table = each(summary), _to_shown(summary), summary.tables.get("kernel_limits")
+    of, shown, table = each(summary), _to_shown(summary), summary.tables.get(kernel_limits.KEY)
     if table is None or table.scope is None or not table.scope.steps:
         return None
     sums: dict[str, float] = {}
     for row in table.rows or ():
-        full = str(row["name"])[:2000]
-        # A kernel that runs a lambda is named by the function that contains the lambda.
-        inner = _LAMBDA.search(full)
-        name = inner[1] if inner else re.sub(r"^void |[<(].*", "", full)
-        name = name or "kernel"
+        # The row of all that is not listed belongs to no kernel.
+        name = (
+            "other" if str(row["name"]).endswith(f"{kernel_limits.REST})") else kernel_names.computes(str(row["name"]))
+        )
         sums[name] = sums.get(name, 0.0) + of(row["total_ns"]) * shown
     bar = _named(list(sums.items()), "by kernel", "other kernels")
     return replace(bar, names="kernel") if bar else None

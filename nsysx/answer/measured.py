@@ -6,31 +6,52 @@ step as it is told here.
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 
 from nsysx import units
-from nsysx.advice import Action, Answer, Certainty, Sure, Tried
+from nsysx.advice import Action, Alternative, Answer, Certainty, Sure, Tried, in_words
 from nsysx.model import Finding, Summary
 
-#: An argument of a call by name, which tells two ways of one call apart: mode="reduce-overhead".
-_ARGUMENT = re.compile(r"\b(\w+)=([\w.\"'-]+)")
-_CALLED = re.compile(r"(\w+)\(")
+_IN_VAIN = ("slower", "same", "fails")
 
 
-def _made(paste: str) -> frozenset[object]:
-    """Return what lines make: the functions that they call, and with which arguments by name, whatever the variables are called."""
-    code = re.sub(r"#.*", "", paste)
-    return frozenset((*_CALLED.findall(code), *_ARGUMENT.findall(code)))
+def refuted(summary: Summary, remedy: Alternative) -> bool:
+    """Return whether a remedy was tried on this program and did not make it faster: all of it, or a part that made it slower.
 
-
-def refuted(summary: Summary, finding: Finding) -> bool:
-    """Return whether what a finding advises was tried on this program and did not make it faster."""
-    wanted = _made(finding.paste)
-    if not wanted:
+    What is joined are names: those of ``nsysx try`` are the ones that findings advise.
+    """
+    verdicts: dict[frozenset[str], set[str]] = {}
+    for tried in summary.tried:
+        verdicts.setdefault(frozenset(tried.change.split(",")), set()).add(tried.verdict)
+    if "faster" in verdicts.get(remedy.parts, ()):
         return False
-    same = [t for t in summary.tried if finding.code in t.codes and _made(t.paste) == wanted]
-    return any(t.verdict in ("slower", "same", "fails") for t in same) and not any(t.verdict == "faster" for t in same)
+    return any(
+        not verdict.isdisjoint(_IN_VAIN if parts == remedy.parts else ("slower", "fails")) and "faster" not in verdict
+        for parts, verdict in verdicts.items()
+        if parts <= remedy.parts
+    )
+
+
+def without_refuted(summary: Summary) -> Summary:
+    """Return the Summary whose findings advise nothing that was tried in vain; one that advised nothing else advises nothing."""
+    if not summary.tried or not summary.findings:
+        return summary
+    return replace(summary, findings=tuple(_without_refuted(summary, f) for f in summary.findings))
+
+
+def _without_refuted(summary: Summary, finding: Finding) -> Finding:
+    remedies = tuple(replace(remedy, refuted=refuted(summary, remedy)) for remedy in finding.remedies)
+    if remedies == finding.remedies:
+        return finding
+    left = [remedy for remedy in remedies if not remedy.refuted]
+    in_vain = ", ".join(remedy.name for remedy in remedies)
+    words = in_words(left) if left else Alternative("", f"Tried on this program, and no faster: {in_vain}")
+    return replace(finding, fix=words.text, paste=words.paste, condition=words.condition, remedies=remedies)
+
+
+def in_vain(finding: Finding) -> bool:
+    """Return whether all that a finding advised was tried in vain."""
+    return bool(finding.remedies) and all(remedy.refuted for remedy in finding.remedies)
 
 
 def _ratio(tried: Tried) -> float:

@@ -28,18 +28,20 @@ def also(summary: Summary, chosen: Finding | None, do: Sequence[Action]) -> tupl
     step, lines = step_time.step_ns(summary), dict[str, Also]()
     same = rule_of(chosen.code).same_time if chosen else ()
     for f in by_saving(summary):
-        if place_of(summary, f) in told or f.code in same or about(f) == "capture" or measured.refuted(summary, f):
+        if place_of(summary, f) in told or f.code in same or about(f) == "capture" or measured.in_vain(f):
             continue
         saving = step_time.saving_ns(summary, f)
         if step is not None and saving is None and (f.cost_ns_per_step or 0) < _MUCH * step:
             continue
-        if step is not None and saving is not None and (saving < NOTABLE * step or saving < (f.error_ns or 0)):
+        if step is not None and saving is not None and (saving < NOTABLE * step or saving < (f.saving.error_ns or 0)):
             continue
         title = folded_path(f.title[:_TITLE])
         text = step_time.title(summary, f, f"Repeated blocks{title[1:]}" if title.startswith("*:") else title)
         key = f"{f.code} {_without_numbers(text)}"
         # The first of several blocks saves most of them.
-        lines.setdefault(key, Also(f.code, place_of(summary, f), text, saving if step is not None else None, f.bound))
+        lines.setdefault(
+            key, Also(f.code, place_of(summary, f), text, saving if step is not None else None, f.saving.bound)
+        )
     chosen_lines: list[Also] = []
     for line in sorted(lines.values(), key=lambda a: -(a.saving_ns or 0)):
         if sum(other.code == line.code for other in chosen_lines) < _MOST_OF_A_RULE:
@@ -66,6 +68,8 @@ _MUCH_HOST_CODE = 0.1
 def _host_code_unseen(summary: Summary) -> bool:
     """Return whether the GPU waits for the host code of a probed program whose stacks were not sampled."""
     lines, step = summary.tables.get("host_lines"), summary.verdict.step_ns or 0
+    if (noted := summary.tables.get("lines")) is not None and noted.rows is not None:
+        return False
     much = summary.verdict.parts.get("host", 0) >= _MUCH_HOST_CODE * step > 0
     return much and bool(summary.capture.probe) and lines is not None and lines.rows is None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
@@ -24,6 +24,9 @@ from nsysx.reading import inputs as named_inputs
 from nsysx.replay import whatif as changes
 from nsysx.replay.engine import Replay, replay_of
 from nsysx.selection import Selection
+
+if TYPE_CHECKING:
+    from nsysx.render.plots import Plots
 
 
 @dataclass(frozen=True)
@@ -260,6 +263,21 @@ class Report:
         True
         """
         return _answered(self._profile, options_of(changes.Changes, locals()))
+
+    # ---- pictures ---------------------------------------------------------------------------------------------------
+
+    @property
+    def plot(self) -> Plots:
+        """The pictures: ``step()``, ``timeline()``, ``memory()``, ``ranks()``, ``flame()``, each a figure of matplotlib.
+
+        >>> s = nsysx.report("sample_reports/masked_nonzero.sqlite.xz")
+        >>> figure = s.plot.step()
+        >>> figure.axes[0].get_xlabel()
+        'one step, ms'
+        """
+        from nsysx.render.plots import Plots
+
+        return Plots(self.summary)
 
     # ---- outputs ----------------------------------------------------------------------------------------------------
 

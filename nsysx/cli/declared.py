@@ -40,7 +40,7 @@ def _parameter(option_of: Declared, command: str) -> inspect.Parameter:
         kind, default = GenericAlias(list, get_args(kind)[0]) | None, None
     info = typer.Option(
         *option_of.names, metavar=option.shown_for(command), help=option.help, min=option.least, max=option.most,
-        rich_help_panel=ADVANCED if option.advanced else None,
+        rich_help_panel=ADVANCED if option.advanced else None, hidden=option.hidden or bool(option.gone),
     )  # fmt: skip
     typed = Annotated[kind, info, TYPED_ONLY] if option.typed_only else Annotated[kind, info]
     default = False if option_of.flag else default

@@ -155,10 +155,11 @@ def _tell(result: Result, options: Options, files: dict[str, Path], summary: Sum
 
     texts = dict.fromkeys(files, json_text.text_of(result.to_json()))
     if "html" in files and summary is not None:
+        from nsysx.answer import answered
         from nsysx.reading import tried
         from nsysx.render import html_page
 
-        texts["html"] = html_page.render(replace(summary, tried=tried.of_json(result.to_json())))
+        texts["html"] = html_page.render(answered(replace(summary, tried=tried.of_json(result.to_json()))))
     for key, file in files.items():
         write_text(file, texts[key], force=options.force or key == "beside")
         wrote(file)

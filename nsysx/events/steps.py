@@ -21,7 +21,7 @@ import numpy as np
 import polars as pl
 
 from nsysx.errors import EXIT_EMPTY, EXIT_USAGE, NsysxError
-from nsysx.events import bare, periods
+from nsysx.events import bare, lost_kernels, periods
 from nsysx.events import levels as level_room
 from nsysx.events.attribute import Attributed
 from nsysx.events.coverage import Coverage, coverage
@@ -46,7 +46,7 @@ class StepTable:
     those of their lengths. ``parts``: of how many proposed steps each of its steps is made; ``grouped``: with what comes before
     them (``periods``). ``timed``: of how many steps that the probe timed each is made, 0 if that is no whole number. ``coverage``:
     how its recorded time divides. ``runs``: all stretches of steady steps in order, of which ``steady`` is one; trend and levels are
-    of all.
+    of all. ``lost``: so many steps are left out because their kernels were lost (``lost_kernels``).
     """
 
     source: str
@@ -66,6 +66,7 @@ class StepTable:
     runs: tuple[Run, ...] = ()
     grouped: bool = False
     timed: int = 1
+    lost: int = 0
 
     @property
     def in_rounds(self) -> bool:
@@ -104,7 +105,11 @@ def find(
     """
     all_steps, source, rule = _proposed(ranges, attributed, step_range)
     probes = probes if source == "nsysx" else ()
-    all_steps = _inside(worked(all_steps, probes), whole_in if source != "capture" else None)
+    lost: dict[int, int] = {}
+    all_steps = worked(all_steps, probes)
+    if sampled is None:  # its parts were chosen, not recorded apart
+        all_steps, lost = lost_kernels.whole(all_steps, attributed.api_calls, seams)
+    all_steps = _inside(all_steps, whole_in if source != "capture" else None)
     cpu, tiles, parts = _tiled(all_steps, attributed, source, closed=rule != MARKS, seams=seams)
     process = _busiest(cpu, attributed.gpu_ops)
     shown = pl.col("process") == process
@@ -142,6 +147,7 @@ def find(
         tuple(stretches),
         process in parts,
         parts.get(process, 1) if source == "nsysx" else _timed(shown_steps, ranges.ranges, source),
+        lost.get(process, 0),
     )
 
 

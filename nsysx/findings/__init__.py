@@ -39,6 +39,16 @@ def rule_of(code: str) -> Rule:
     return Rule(code, "", "") if module is None else cast(Rule, module.RULE)
 
 
+def tries(code: str) -> tuple[str, ...]:
+    """Return the changes that ``nsysx try`` makes where a rule found something, by name; for a code of another version none."""
+    return rule_of(code).tries
+
+
+def codes_of(change: str) -> tuple[str, ...]:
+    """Return the codes of the rules where a change is tried."""
+    return tuple(code for code, module in _by_code().items() if change in module.RULE.tries)
+
+
 @cache
 def _by_code() -> dict[str, ModuleType]:
     return {m.RULE.code: m for m in rules()}
@@ -46,7 +56,7 @@ def _by_code() -> dict[str, ModuleType]:
 
 def rank(finding: Finding) -> tuple[int, int, str]:
     """Return the sort key of a finding: what saves most comes first, not what waits longest; then clear, then cannot tell."""
-    return _ORDER[finding.verdict], -(finding.saving_ns_per_step or 0), finding.code
+    return _ORDER[finding.verdict], -(finding.saving.likely_ns or 0), finding.code
 
 
 def judge(

@@ -24,20 +24,13 @@ KINDS = (
         "gc",
         "garbage collection",
         "garbage collections",
-        Fix(
-            "gc.freeze() after warm-up and gc.disable(), then gc.collect() between epochs; or gc.set_threshold with larger numbers",
-            "gc.collect(); gc.freeze(); gc.disable()  # after warm-up\ngc.collect()  # between epochs",
-            "Garbage in reference cycles stays in memory until the next collection.",
-        ),
+        Fix.of("gc-freeze"),
     ),
     Kind(
         "compile",
         "recompilation by torch.compile",
         "recompilations by torch.compile",
-        Fix(
-            "Keep the inputs of the compiled function alike: pad or bucket shapes, torch._dynamo.mark_dynamic for sizes that vary, "
-            "tensors instead of Python numbers that vary"
-        ),
+        Fix.of("alike-inputs"),
     ),
 )
 

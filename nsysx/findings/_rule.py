@@ -1,4 +1,4 @@
-"""The names of a rule, how the answer shows it, and what a change is worth."""
+"""The names of a rule, and how the answer shows it."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ class Rule(NamedTuple):
 
     ``direct``: how direct its evidence is of where the time goes. Of two findings about the same time the more direct one counts
     it: 3 a cause that was recorded (loader, allocator, checkpoint, rounds), 2 calls, kernels or lines, 1 what is left of a part.
+
+    ``tries``: the changes that ``nsysx try`` makes where it is found, by name: those that it advises, others like them, and bounds.
     """
 
     code: str
@@ -35,20 +37,4 @@ class Rule(NamedTuple):
     reading: bool = False
     same_time: tuple[str, ...] = ()
     direct: int = 2
-
-
-class Worth(NamedTuple):
-    """What a change saves: ns per step (None when no claim can be made), how sure that is, and where a wait moves.
-
-    ``bound``: the saving is an upper bound. ``error_ns``: its error bar. ``covered``: the replay covers what is changed.
-    ``most_ns``: of a bound, the most that is left open, the error of the replay included; None where that is the saving.
-    """
-
-    saving_ns: int | None
-    confidence: str
-    moves_to: str | None = None
-    next_limit: str | None = None
-    bound: bool = False
-    error_ns: int | None = None
-    covered: bool = True
-    most_ns: int | None = None
+    tries: tuple[str, ...] = ()

@@ -28,15 +28,18 @@ Harmless when
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import polars as pl
 
 from nsysx import units
+from nsysx.advice import Alternative
 from nsysx.analyses import host_lines, modules
 from nsysx.catalogue import Call, Limit, Part
 from nsysx.findings import _needs
-from nsysx.findings._case import SITE, Case, Fix, Rule, Worth, calls_of
+from nsysx.findings._case import SITE, Case, Fix, Rule, Saving, calls_of, way
 from nsysx.findings._names import launched_by, mostly, networks_called
 from nsysx.findings.nsx112_fusion import fusible_ns
 from nsysx.findings.nsx126_round_trips import rounds
@@ -52,33 +55,23 @@ RULE = Rule(
     about=Limit.LAUNCH,
     whole=True,
     direct=1,
+    tries=("fused", "foreach", "compile", "compile-reduce-overhead", "cuda-graph", "near-gpu"),
 )
 REQUIRES = ("steps", "gpu", "launches")
 _FOUND = 0.05
-_COMPILE = 'model = torch.compile(model, mode="reduce-overhead")'
-_FUSE, _FUSE_ALL_SHAPES = "model = torch.compile(model)", "model = torch.compile(model, dynamic=True)"
+_GRAPHED, _FUSED, _FUSED_FOR_ALL_SHAPES = way("compile-reduce-overhead"), way("compile"), way("compile-dynamic")
 #: A model that is called several times a step overwrites its last output.
 _SEVERAL = 2
 _MARK = "torch.compiler.cudagraph_mark_step_begin()  # before each call of the model"
 _KEPT = "The model is called {count:.0f} times a step: clone what is kept of an output until after the next call."
 _COMPILED = 'torch.compile(..., mode="reduce-overhead")  # where it is compiled'
-_FIXED_SHAPES = (
-    "Shapes must stay the same from step to step, and nothing in the step may read a value back (.item(), x[mask])."
-)
 _DDP = "DistributedDataParallel"
-_EACH_BLOCK = "for name, block in model.blocks.named_children(): setattr(model.blocks, name, torch.compile(block))"
-_BREAKS = "A graph break (print, .item(), a branch on data) splits what can be fused."
-_MORE_MEMORY = "The activations of a larger micro-batch need more memory."
 _IN_A_GRAPH = "Shapes must stay the same, and nothing in the graph may wait, allocate or read a value back."
 
 
 #: A forward-only step as short as this pays for guards and copied inputs as much as a graph of it saves.
 _SHORT_NS = 3_000_000
-_BATCH = Fix(
-    "Batch incoming inputs: one forward makes as many launches for several of them as for one",
-    "",
-    "Inputs of one batch need one shape (pad them), and each waits until its batch is full or a short time is over.",
-)
+_BATCH = Fix.of("batched-inputs")
 #: Inputs of a batch for which its worth is told.
 _IN_A_BATCH = 8
 _GRAPH_OF_A_CALL = (
@@ -113,19 +106,19 @@ def check(case: Case) -> list[Finding]:
     trips = case.profile.once(rounds)
     graph = Graph() if trips is None else Graph(calls_of(case.replayed) - frozenset(trips.calls.tolist()))
     worth = case.worth(graph, cause=RULE.cause, bound=True)
-    alone, worth = worth.saving_ns or 0, _fused(case, worth)
+    alone, worth = worth.likely_ns or 0, _fused(case, worth)
     detail = _described(case, cost)
     blockers, unblocked, mended = _blockers(case), None, None
     inside = calls_of(_needs.waits_inside(case))
-    if inside and worth.saving_ns is not None:
+    if inside and worth.likely_ns is not None:
         mended = case.worth(RemoveWaits(inside))
         unblocked = _fused(case, case.worth(graph, RemoveWaits(inside), cause=(*RULE.cause, Part.SYNC), bound=True))
-    if worth.saving_ns is not None:
-        detail += f" A CUDA graph for all launches between two waits saves at most {units.duration(worth.saving_ns)}."
+    if worth.likely_ns is not None:
+        detail += f" A CUDA graph for all launches between two waits saves at most {units.duration(worth.likely_ns)}."
         if blockers:
             whole = case.worth(graph, RemoveWaits(), bound=True)
-            if whole.saving_ns is not None and case.notable(whole.saving_ns - worth.saving_ns):
-                detail += f" Without the waits it saves {units.duration(whole.saving_ns)}."
+            if whole.likely_ns is not None and case.notable(whole.likely_ns - worth.likely_ns):
+                detail += f" Without the waits it saves {units.duration(whole.likely_ns)}."
     if not case.limits.unprofiled:
         detail += " Profiling slows every launch; without it the GPU idles less."
     title = f"The GPU waits {units.duration(cost)} {case.per} for {case.program.host} and launches"
@@ -165,16 +158,16 @@ def _described(case: Case, cost: int) -> str:
     )
 
 
-def _advised(case: Case, alone: int, worth: Worth, unblocked: Worth | None) -> tuple[Fix, Worth]:
+def _advised(case: Case, alone: int, worth: Saving, unblocked: Saving | None) -> tuple[Fix, Saving]:
     """Return what to do and what that is worth: where no graph is possible, larger micro-batches still are."""
     fix, count = _fix(case, alone), _calls_of_network(case)
     possible = unblocked is None and _accumulates(case, count)
     if possible and any(need.test(case)[0] == "violated" for need in fix.needs):
-        return Fix(_larger(case, count), "", _MORE_MEMORY), _in_one_call(case, count)
+        return Fix.of("larger-batches", text=_larger(case, count)), _in_one_call(case, count)
     return fix, worth
 
 
-def _fused(case: Case, worth: Worth) -> Worth:
+def _fused(case: Case, worth: Saving) -> Saving:
     """Return a graph's worth where a compiler also fuses kernels: at best all that it can fuse goes, and that is not replayed."""
     if worth.most_ns is None or not _compiles(case):
         return worth
@@ -182,7 +175,7 @@ def _fused(case: Case, worth: Worth) -> Worth:
     if not case.notable(fusible):
         return worth
     more = f"; kernels that a compiler can fuse take {units.duration(fusible)} of it"
-    return worth._replace(most_ns=worth.most_ns + fusible, confidence=f"{worth.confidence}{more}")
+    return replace(worth, most_ns=worth.most_ns + fusible, confidence=f"{worth.confidence}{more}")
 
 
 def _compiles(case: Case) -> bool:
@@ -201,14 +194,14 @@ def _place(case: Case) -> Row:
     return {"file": line["file"], "line": line["line"]} if line else mostly(case.profile, case.kernels)
 
 
-def _batched(case: Case) -> Worth:
+def _batched(case: Case) -> Saving:
     """Return what batches are worth: a step then serves several inputs. The launches stay; the GPU's work grows with them, or less."""
     works = case.taken_by(part for part in Part if not part.idle)
     least = _IN_A_BATCH * case.step_ns / max(case.step_ns + (_IN_A_BATCH - 1) * works, 1)
     grows = (
         f"{least:.1f} times as many inputs a second if the GPU's {units.duration(works)} for one grow with the batch"
     )
-    return Worth(None, f"with {_IN_A_BATCH} inputs in a step about {grows}, up to {_IN_A_BATCH} times if not")
+    return Saving(None, f"with {_IN_A_BATCH} inputs in a step about {grows}, up to {_IN_A_BATCH} times if not")
 
 
 def _serves(case: Case, cost: int) -> bool:
@@ -236,37 +229,50 @@ def _fix(case: Case, saving_ns: int) -> Fix:
             needs=(_needs.REPEATS,),
         )
     if program.graphs:
-        return Fix(
-            "Put more of the step into the CUDA graphs that the program already replays", "", _IN_A_GRAPH, _needs.GRAPH
-        )
+        return Fix.of("larger-graphs", condition=_IN_A_GRAPH, needs=_needs.GRAPH)
     if program.compiled:
         text = "torch.compile(..., mode='reduce-overhead') puts what is already compiled into CUDA graphs"
-        return Fix(text, _COMPILED, _FIXED_SHAPES, _needs.GRAPH)
+        return Fix.of(_GRAPHED.name, text=text, paste=_COMPILED, needs=_needs.GRAPH)
     if obstacle := _no_graph(case):
         return obstacle
     if (wrapped := _wrapped(case)) is not None:
         return wrapped
-    text = f"torch.compile(model, mode='reduce-overhead'), or capture the step in a CUDA graph: {_launches(case)}"
+    text = f"{_GRAPHED.text}, or capture the step in a CUDA graph: {_launches(case)}"
+    ways = [way(_GRAPHED.name, paste=f"{_GRAPHED.paste}{_which(case)}"), way("cuda-graph")]
     count = _calls_of_network(case)
     if fusible := _mostly_fusible(case, saving_ns):
         text = (
             f"torch.compile(model): kernels that it can fuse take {units.duration(fusible)} a step; mode='reduce-overhead' takes the "
             "launches, too"
         )
+        ways.append(way(_FUSED.name, paste=f"{_FUSED.paste}{_which(case)}"))
     elif cell := _cell(case):
         whole = f"nn.{_CELLS[cell.cls]} on the whole sequence in place of {cell.calls:.0f} calls of {cell.cls} a step"
         text = f"{whole}, where each input is known before; else {text}"
+        ways.append(way("sequence-at-once", f"{whole}, where each input is known before"))
     elif _accumulates(case, count):
-        saves = units.duration(_in_one_call(case, count).saving_ns or 0)
+        saves = units.duration(_in_one_call(case, count).likely_ns or 0)
         text = f"{_larger(case, count)} (saves up to {saves}); then {text}"
-    fix = Fix(text, f"{_COMPILE}{_which(case)}", _FIXED_SHAPES, _needs.GRAPH)
+        ways.append(way("larger-batches", _larger(case, count)))
     if program.optimizer == "foreach" and program.optimizer_class in _needs.FUSABLE:
-        fix = fix._replace(
-            text=f"{text}; fused=True for the optimizer", paste=f"{fix.paste}\n{_needs.fused_code(case)}"
-        )
-    if count < _SEVERAL:
-        return fix
-    return fix._replace(paste=f"{fix.paste}\n{_MARK}", condition=f"{fix.condition} {_KEPT.format(count=count)}")
+        text = f"{text}; fused=True for the optimizer"
+        ways = _with_fused(case, ways)
+    if count >= _SEVERAL:
+        first, kept = ways[0], _KEPT.format(count=count)
+        ways[0] = replace(first, paste=f"{first.paste}\n{_MARK}", condition=f"{first.condition} {kept}")
+    return Fix.of(*ways, text=text, needs=_needs.GRAPH)
+
+
+def _with_fused(case: Case, ways: Sequence[Alternative]) -> list[Alternative]:
+    """Return remedies, the first with a fused optimizer as well, which is one of its own, too."""
+    first, code = ways[0], _needs.fused_code(case)
+    both = replace(
+        first,
+        name=f"{first.name},fused",
+        text=f"{first.text}; fused=True for the optimizer",
+        paste=f"{first.paste}\n{code}",
+    )
+    return [both, *ways[1:], way("fused", paste=code)]
 
 
 class _Cell(NamedTuple):
@@ -321,7 +327,7 @@ def _larger(case: Case, count: float) -> str:
     return f"Use fewer, larger micro-batches: {called}, and one call makes the same launches for all of their inputs"
 
 
-def _in_one_call(case: Case, count: float) -> Worth:
+def _in_one_call(case: Case, count: float) -> Saving:
     """Return what it is worth at most if a step makes the launches of one micro-batch."""
     why = "one call makes the launches of all micro-batches, and the GPU's work stays as it is"
     return case.bound((1 - 1 / count) * case.lost_to(Limit.LAUNCH), why)
@@ -341,20 +347,20 @@ def _no_graph(case: Case) -> Fix | None:
         return None  # calls that allocate are what to remove: no graph is advised before that
     shapes = next((seen for need, state, seen in tested if need is _needs.SAME_SHAPES and state == "violated"), None)
     if shapes:
-        return Fix(
-            "torch.compile(model, dynamic=True), which does not compile again for each shape; with inputs padded to few lengths, "
+        return Fix.of(
+            _FUSED_FOR_ALL_SHAPES.name,
+            text="torch.compile(model, dynamic=True), which does not compile again for each shape; with inputs padded to few lengths, "
             f"mode='reduce-overhead': {shapes}",
-            f"{_FUSE_ALL_SHAPES}{_which(case)}",
-            _BREAKS,
+            paste=f"{_FUSED_FOR_ALL_SHAPES.paste}{_which(case)}",
         )
     for state, words in (("violated", "no CUDA graph, because"), ("unknown", "a CUDA graph only if")):
         for need, is_, seen in tested:
             if is_ == state and not (state == "violated" and need.mend):
                 because = seen if state == "violated" else f"{need.name}: {seen}"
-                return Fix(
-                    f"torch.compile(model), for fewer kernels ({_launches(case)}); {words} {because}",
-                    f"{_FUSE}{_which(case)}",
-                    _BREAKS,
+                return Fix.of(
+                    _FUSED.name,
+                    text=f"torch.compile(model), for fewer kernels ({_launches(case)}); {words} {because}",
+                    paste=f"{_FUSED.paste}{_which(case)}",
                 )
     return None
 
@@ -366,17 +372,15 @@ def _wrapped(case: Case) -> Fix | None:
     """
     program = case.program
     if _DDP in program.networks:
-        text, paste = "torch.compile of the module before it is wrapped", f"model = {_DDP}(torch.compile(module))"
+        compiled = way("compile-wrapped")
     elif _needs.shards(case):
-        text = "torch.compile of each block before fully_shard"
-        paste = f"{_EACH_BLOCK}  # then fully_shard"
+        compiled = way("compile-blocks")
     else:
         return None
-    text += f": {_launches(case)}"
+    ways = [replace(compiled, text=f"{compiled.text}: {_launches(case)}")]
     if program.optimizer == "foreach" and program.optimizer_class in _needs.FUSABLE:
-        text += "; fused=True for the optimizer"
-        paste += f"\n{_needs.fused_code(case)}"
-    return Fix(text, paste, _BREAKS)
+        ways = _with_fused(case, ways)
+    return Fix.of(*ways, text=ways[0].text)
 
 
 def _which(case: Case) -> str:

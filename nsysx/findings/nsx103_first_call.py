@@ -35,7 +35,14 @@ from nsysx.events.thread_roles import elsewhere
 from nsysx.findings._case import NO_SAVING, Case, Rule
 from nsysx.model import Finding
 
-RULE = Rule("NSX103", "first-call", "First-call cost in the measurement", cost_as_recorded=True, about=Limit.WARMUP)
+RULE = Rule(
+    "NSX103",
+    "first-call",
+    "First-call cost in the measurement",
+    cost_as_recorded=True,
+    about=Limit.WARMUP,
+    tries=("compile-dynamic",),
+)
 REQUIRES = ("first_calls",)
 #: Least share of the window, or of a step, that is reported.
 _IN_WINDOW = 0.02

@@ -44,9 +44,9 @@ RULE = Rule(
     about=Limit.ALLOC,
     picture="flushes",
     direct=3,
+    tries=("no-empty-cache", "expandable-segments"),
 )
 REQUIRES = ("allocator", "steps")
-_SEGMENTS = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True python train.py"
 
 #: Where calls are made that belong to no module, by what their thread is for.
 _THREADS = {PIN: "on the loader's pin thread", LOADER: "on a loader's worker thread"}
@@ -63,7 +63,7 @@ def check(case: Case) -> list[Finding]:
         return case.clear(RULE, "no steady step allocates or frees device memory")
     taken = case.per_step(int(calls["ns"].sum()))
     worth = case.worth(RemoveCalls(calls_of(calls)), cause=RULE.cause)
-    if not case.notable(taken) and not case.notable(worth.saving_ns or 0):
+    if not case.notable(taken) and not case.notable(worth.likely_ns or 0):
         return case.clear(RULE, f"memory calls take {case.share(taken)} of the steady step")
     cost = case.lost_to(Limit.ALLOC)
     rows = case.of(allocator.ROWS)
@@ -87,9 +87,9 @@ def check(case: Case) -> list[Finding]:
         for name, module, n, ns in sums.head(6).iter_rows()
     ]
     advice = str(rows[0]["advice"]) if rows else "fixed shapes"
-    fix = Fix(advice[:1].upper() + advice[1:])
-    if advice in (allocator.FLUSHED, allocator.NEW_SIZES):
-        fix = fix._replace(paste=_SEGMENTS, condition="No torch.cuda.empty_cache() in the loop.")
+    words = advice[:1].upper() + advice[1:]
+    segments = advice in (allocator.FLUSHED, allocator.NEW_SIZES)
+    fix = Fix.of("expandable-segments", "fixed-sizes", text=words) if segments else Fix(words)
     seen = len(np.unique(step_of(case.profile, calls["start_ns"])))
     title = f"Memory calls take {units.duration(taken)} of CPU time in each step"
     if 2 * seen < case.steps:

@@ -33,7 +33,7 @@ from nsysx import units
 from nsysx.analyses import copy_sites
 from nsysx.analyses.helpers import columns
 from nsysx.catalogue import Call, Limit, Part
-from nsysx.findings._case import SITE, Case, Fix, Rule, calls_of, ops_of
+from nsysx.findings._case import SITE, Case, Fix, Rule, calls_of, ops_of, way
 from nsysx.findings._needs import PAGEABLE, step_of
 from nsysx.findings._once import Takes, began_in
 from nsysx.frames import lookup
@@ -41,64 +41,46 @@ from nsysx.model import Finding, Row
 from nsysx.replay.edits import pinned_rate
 from nsysx.replay.engine import Edit, OverlapCopies, RemoveHost, RemoveOps, RemoveWaits
 
-RULE = Rule("NSX105", "exposed-copy", "Pageable or unoverlapped copies", cause=(Part.COPY,), about=Limit.COPY)
+RULE = Rule(
+    "NSX105",
+    "exposed-copy",
+    "Pageable or unoverlapped copies",
+    cause=(Part.COPY,),
+    about=Limit.COPY,
+    tries=("pin-memory", "non-blocking", "pinned-copies", "bound-data"),
+)
 REQUIRES = ("copy_sites",)
-_ON_A_STREAM = (
-    "with torch.cuda.stream(copy_stream):\n"
-    '    upcoming = batch.to("cuda", non_blocking=True)\n'
-    "torch.cuda.current_stream().wait_stream(copy_stream)"
-)
-_UNTIL_THEN = "Wait for the copy stream before you use the batch, and keep the batch until then."
-_AHEAD = Fix(
-    "Copy the next batch with non_blocking=True on a separate stream, while the GPU works on this one",
-    _ON_A_STREAM,
-    _UNTIL_THEN,
-)
-_SOONER = Fix(
-    "Launch the copy of the next batch before the kernels of this one: it has pinned memory and a stream of its own already, but no "
-    "kernel is queued to run beside it",
-    _ON_A_STREAM,
-    _UNTIL_THEN,
+_AHEAD = Fix.of("copy-ahead")
+_SOONER = _AHEAD.but(
+    text="Launch the copy of the next batch before the kernels of this one: it has pinned memory and a stream of its own already, but no "
+    "kernel is queued to run beside it"
 )
 #: Copies to pinned memory that nothing waits for: what is left is the stream on which they are, and when they begin.
-_OUT_ON_A_STREAM = Fix(
-    "Give these copies a stream of their own, so that kernels run beside them: their memory is pinned and nothing waits for them already",
-    "copy_stream.wait_stream(torch.cuda.current_stream())\n"
-    "with torch.cuda.stream(copy_stream):\n"
-    "    host.copy_(result, non_blocking=True)\n"
-    "result.record_stream(copy_stream)",
-    "Synchronize with the copy stream before you read what was copied.",
-)
+_OUT_ON_A_STREAM = Fix.of("copy-out-on-a-stream")
 _OUT_BESIDE = Fix(
     "Launch the next kernels before these copies end: their memory is pinned and they have a stream of their own already, but no kernel is "
     "queued to run beside them"
 )
-_READ_LATER = Fix(
-    "Wait for these copies a step later: record an event after each and synchronize on it when the value is needed; their memory is pinned "
-    "already",
-    "host.copy_(result, non_blocking=True); copied = torch.cuda.Event(); copied.record()\ncopied.synchronize()  # a step later",
-    "Keep the pinned tensor until then.",
+_READ_LATER = Fix.of("read-later")
+_PIN = Fix.of(
+    way(
+        "pin-memory,copy-ahead",
+        "Pin the memory (pin_memory=True), and copy the next batch with non_blocking=True on a separate stream",
+        f"{way('pin-memory').paste}\n{_AHEAD.paste}",
+        _AHEAD.condition,
+    ),
+    needs=(PAGEABLE,),
 )
-_PIN = Fix(
-    "Pin the memory (pin_memory=True), and copy the next batch with non_blocking=True on a separate stream",
-    f"loader = DataLoader(data, pin_memory=True, ...)\n{_ON_A_STREAM}",
-    _UNTIL_THEN,
-    (PAGEABLE,),
-)
-_MAKE = Fix(
-    "Create this data on the GPU (torch.randint, randperm and indexing take device='cuda'); pin what must come from the CPU "
+_MAKE = Fix.of(
+    "made-on-gpu",
+    way("pinned-copies", paste=""),
+    text="Create this data on the GPU (torch.randint, randperm and indexing take device='cuda'); pin what must come from the CPU "
     "(tensor.pin_memory(), DataLoader(pin_memory=True)) and copy it with non_blocking=True",
-    "",
-    "Keep a pinned tensor until its copy is done.",
-    (PAGEABLE,),
+    condition="Keep a pinned tensor until its copy is done.",
+    needs=(PAGEABLE,),
 )
 #: The same where the GPU does not wait for the data itself: it lies in memory already.
-_PIN_ONCE = Fix(
-    "Pin what is copied (tensor.pin_memory() once, before the loop, or DataLoader(pin_memory=True)) and copy it with non_blocking=True",
-    'batch = batch.pin_memory()  # once, before the loop\nx = batch.to("cuda", non_blocking=True)',
-    "Keep a pinned tensor until its copy is done.",
-    (PAGEABLE,),
-)
+_PIN_ONCE = Fix.of("pinned-copies", needs=(PAGEABLE,))
 #: The GPU waits for data that the CPU makes where it idles before the copies for this share of the step.
 _MADE = 0.05
 #: The parts of the verdict that belong to the host.

@@ -38,12 +38,13 @@ RULE = Rule(
     whole=True,
     picture="loader",
     direct=3,
+    tries=("loader-workers", "loader-workers-8", "loader-prefetch", "bound-data"),
 )
-_WORKERS = Fix(
-    "Use more workers: DataLoader(num_workers=8, pin_memory=True, persistent_workers=True), or cheaper samples",
-    "loader = DataLoader(data, num_workers=8,\n    pin_memory=True, persistent_workers=True)",
-    "The machine must have that many idle cores, and the storage must keep up.",
-    (LOADER,),
+_WORKERS = Fix.of(
+    "loader-workers-8",
+    "cheaper-samples",
+    text="Use more workers: DataLoader(num_workers=8, pin_memory=True, persistent_workers=True), or cheaper samples",
+    needs=(LOADER,),
 )
 
 
@@ -72,7 +73,7 @@ def check(case: Case) -> list[Finding]:
     if not case.notable(idle):
         return case.clear(RULE, f"the GPU idles {case.share(idle)} of the step for data")
     worth = case.worth(FreeLoader(), cause=RULE.cause)
-    if worth.saving_ns is None:
+    if worth.likely_ns is None:
         # No replay is needed to know what the GPU does meanwhile: nothing.
         worth = case.bound(idle, "the time the GPU idles while the step waits for its batch")
     starved = sum(r["verdict"] == "starved" for r in rows)
@@ -81,7 +82,7 @@ def check(case: Case) -> list[Finding]:
         f"{len(rows)} steady steps, {units.duration(idle)} {case.per}."
     )
     after = f"; after that the limit is {worth.next_limit}" if worth.next_limit else ""
-    detail += f" A loader that is always ready would save up to {units.duration(worth.saving_ns)}{after}."
+    detail += f" A loader that is always ready would save up to {units.duration(worth.likely_ns)}{after}."
     api = round(sum(r["api_ns"] for r in rows) / len(rows))
     if api > 0.1 * wait:
         detail += f" CUDA calls (copies and pinning) take {units.duration(api)} of the wait."

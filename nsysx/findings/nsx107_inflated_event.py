@@ -35,13 +35,7 @@ from nsysx.findings._names import mostly
 from nsysx.model import Finding, Row
 
 RULE = Rule("NSX107", "inflated-event", "Inflated cuda.Event windows", about="timing", picture="windows", reading=True)
-_FIX = Fix(
-    "Move copies out of the window, warm up, and keep the stream busy while the CPU launches",
-    "for _ in range(10): F.linear(x, w)   # first calls out of the way\n"
-    "torch.cuda._sleep(1_000_000)         # the stream is busy while the CPU launches\n"
-    "start.record(); y = F.linear(x, w); end.record()",
-    "The data is on the GPU already, and you take the median of many windows.",
-)
+_FIX = Fix.of("busy-windows")
 _PARTS = {
     "copy_ns": "copies",
     "memset_ns": "memsets",

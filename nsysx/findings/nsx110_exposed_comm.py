@@ -29,7 +29,7 @@ import polars as pl
 from nsysx import units
 from nsysx.analyses import gpu_ledger
 from nsysx.catalogue import Activity, Limit, Part
-from nsysx.findings._case import Case, Fix, Rule, ops_of
+from nsysx.findings._case import Case, Fix, Rule, ops_of, way
 from nsysx.findings._names import launched_by, mostly
 from nsysx.findings._needs import FUSABLE, fused_code, shards
 from nsysx.findings._once import Takes
@@ -39,17 +39,20 @@ from nsysx.reading import nccl_notes
 from nsysx.replay.edits import slowed_by_communication
 from nsysx.replay.engine import RemoveExposedComm
 
-RULE = Rule("NSX110", "exposed-comm", "Exposed communication", cause=(Part.COMM,), about=Limit.COMM)
+RULE = Rule(
+    "NSX110",
+    "exposed-comm",
+    "Exposed communication",
+    cause=(Part.COMM,),
+    about=Limit.COMM,
+    tries=("ddp-bucket-view", "ddp-static-graph", "ddp-large-buckets"),
+)
 REQUIRES = ("gpu",)
 
 #: The name, in the evidence, of the part of the cost that is communication alone.
 _EXPOSED = "communication alone"
 #: What to do about slow links.
-_EARLIER = Fix(
-    "Start communication earlier (smaller buckets, prefetch), so that it runs beside backward, in fewer, larger messages",
-    "model = DistributedDataParallel(model, bucket_cap_mb=25, gradient_as_bucket_view=True)",
-    "The links must have room left beside the computation.",
-)
+_EARLIER = Fix.of("earlier-communication")
 #: One rank alone shows that it is in a collective, not whether the transfer is slow or another rank is late.
 _ALONE = (
     "Compare all ranks first: nsysx report RANK0.sqlite RANK1.sqlite ... If one is last, give every rank the same work; if "
@@ -112,10 +115,10 @@ def check(case: Case) -> list[Finding]:
     title = f"Communication is exposed for {units.duration(cost)} {case.per}"
     slow = case.per_step(_slowed_ns(case)) if hidden else 0
     worth = case.worth(RemoveExposedComm(), bound=True)
-    if worth.saving_ns is not None:
+    if worth.likely_ns is not None:
         # Kernels beside it are faster only where none communicates at all: a rank that waits less still transfers.
-        most = max(worth.most_ns or 0, min(worth.saving_ns, cost + slow))
-        worth = worth._replace(saving_ns=min(worth.saving_ns, cost), most_ns=most)
+        most = max(worth.most_ns or 0, min(worth.likely_ns, cost + slow))
+        worth = replace(worth, likely_ns=min(worth.likely_ns, cost), most_ns=most)
     if case.notable(slow):
         title += f" and slows the kernels beside it by {units.duration(slow)}"
         detail += f" It takes SMs and memory: kernels beside it run {units.duration(slow)} longer than the same kernels alone."
@@ -150,34 +153,38 @@ def _fewer_launches(case: Case, finding: Finding) -> Finding:
     """
     program = case.program
     loop = program.optimizer != "fused" and program.optimizer_class in FUSABLE
-    fused = f"\n{fused_code(case)}" * loop
     if shards(case):
-        fix = Fix(
-            "Shard larger units, several blocks in each fully_shard(): the ranks wait for each other's launches in every gather, not "
-            "for data; a model that fits one GPU needs no sharding (DistributedDataParallel)",
-            f"for blocks in zip(*[iter(model.blocks)] * 4): fully_shard(list(blocks))  # 4 blocks a unit{fused}",
-            "A larger unit needs more memory while it is gathered.",
-        )
+        compiled, text = way("larger-shards"), None
     else:
-        fix = Fix(
-            "Make fewer launches on every rank: torch.compile of the module before it is wrapped, fused=True for the optimizer: the "
-            "ranks wait for each other's host code, not for data",
-            f"model = DistributedDataParallel(torch.compile(module)){fused}",
-            "A graph break (print, .item(), a branch on data) splits what can be fused.",
+        compiled = way(
+            "compile-wrapped", "Make fewer launches on every rank: torch.compile of the module before it is wrapped"
         )
+        text = (
+            "Make fewer launches on every rank: torch.compile of the module before it is wrapped, fused=True for the optimizer: the "
+            "ranks wait for each other's host code, not for data"
+        )
+    ways = [compiled]
+    if loop:
+        code = fused_code(case)
+        ways = [
+            replace(compiled, name=f"{compiled.name},fused", paste=f"{compiled.paste}\n{code}"),
+            way("fused", paste=code),
+        ]
+    fix = Fix.of(*ways, text=text or compiled.text)
     worth = case.bound(
         case.taken_by(p for p in Part if p.idle or p is Part.COMM),
         "the GPU's own work is left, and what is transferred",
     )
     return replace(
-        finding,
-        fix=fix.text,
-        paste=fix.paste if program.torch else "",
-        condition=fix.condition,
+        fix.into(finding, torch=program.torch),
         where={k: v for k, v in launched_by(case.profile).items() if v} or finding.where,
-        saving_ns_per_step=worth.saving_ns,
-        most_ns=worth.saving_ns,
-        confidence=worth.confidence,
+        saving=replace(
+            finding.saving,
+            likely_ns=worth.likely_ns,
+            most_ns=worth.likely_ns,
+            confidence=worth.confidence,
+            source=worth.source,
+        ),
     )
 
 
@@ -212,7 +219,7 @@ def of_ranks(finding: Finding, table: Table, shown: int | None = None, *, record
     parts = f"{units.duration(wait)} is waiting for another rank and {units.duration(transfer)} is transfer."
     detail = f"{finding.detail} {which_steps} {parts}"
     if 2 * wait < told:
-        return replace(finding, detail=detail, fix=_EARLIER.text, paste=_EARLIER.paste, condition=_EARLIER.condition)
+        return _EARLIER.into(replace(finding, detail=detail))
     late = next((r for r in table.rows if r["straggler"]), None)
     if late is not None:
         fix = (

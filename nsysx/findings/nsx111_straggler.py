@@ -28,7 +28,7 @@ from typing import Literal
 
 from nsysx import units
 from nsysx.catalogue import Late, Part
-from nsysx.findings._case import Case, Fix, Rule
+from nsysx.findings._case import Case, Fix, Rule, Saving
 from nsysx.model import Finding, Row, Table
 
 RULE = Rule("NSX111", "straggler", "Straggler rank", cause=(Part.COMM,), about="late rank", same_time=("NSX110",))
@@ -67,8 +67,11 @@ def of_ranks(table: Table | None) -> Finding:
         f"Rank {late['rank']} takes {units.duration(late['late_ns'])} per step longer than its peers, which wait for it",
         detail,
         cost_ns=late["late_ns"],
-        saving_ns=late["price_ns"],
-        confidence=f"all ranks replayed together, {units.share(late['replay_error'], 1)} off the recorded steps",
+        saving=Saving(
+            late["price_ns"],
+            f"all ranks replayed together, {units.share(late['replay_error'], 1)} off the recorded steps",
+            source="replay",
+        ),
         fix=_FIXES[cause],
         where={"near": f"rank {late['rank']}"},
         evidence=tuple({"part": _words(part), "more than others_ns": ns} for part, ns in why[:5]),
@@ -86,11 +89,7 @@ _FIXES: dict[Late, Fix] = {
         "or saving on this rank only"
     ),
     Late.PROFILER: Fix("Capture again with less tracing: the profiler itself holds this rank up"),
-    Late.COMPUTE: Fix(
-        "Give every rank the same work: equal lengths per batch, an even split of layers and samples",
-        "sampler = DistributedSampler(data, shuffle=True)  # batches of equal length on every rank",
-        "It must be the work that differs between ranks: batch size, sequence lengths, an uneven shard.",
-    ),
+    Late.COMPUTE: Fix.of("equal-work"),
     Late.CLOCKS: Fix("Check clocks, power and temperature of its GPU: nvidia-smi -q -d CLOCK,PERFORMANCE,TEMPERATURE"),
     Late.UNKNOWN: Fix("Capture more steps of all ranks"),
 }
@@ -125,13 +124,12 @@ def _answer(
     detail: str,
     *,
     cost_ns: int | None = None,
-    saving_ns: int | None = None,
-    confidence: str = "",
+    saving: Saving | None = None,
     fix: Fix = _NO_FIX,
     where: Row | None = None,
     evidence: tuple[Row, ...] = (),
 ) -> Finding:
-    return Finding(
+    finding = Finding(
         RULE.code,
         RULE.slug,
         verdict,
@@ -139,10 +137,8 @@ def _answer(
         detail,
         where or {},
         cost_ns,
-        saving_ns,
-        confidence,
-        fix.text,
+        saving or Saving(),
+        "",
         evidence,
-        paste=fix.paste,
-        condition=fix.condition,
     )
+    return fix.into(finding)

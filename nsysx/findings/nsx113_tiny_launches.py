@@ -43,13 +43,10 @@ RULE = Rule(
     "Many tiny launches in one module",
     cause=(Part.HOST, Part.LAUNCH, Part.SYNC),
     about=Limit.LAUNCH,
+    tries=("fused", "foreach", "set-to-none", "compile", "compile-reduce-overhead", "bound-optimizer"),
 )
 REQUIRES = ("steps", "kernels")
-_FUSED = Fix(
-    "Use fused=True for the optimizer: all parameters in a few kernels",
-    condition="The parameters must be floating-point tensors on the GPU.",
-    needs=(NOT_FUSED,),
-)
+_FUSED = Fix.of("fused", needs=(NOT_FUSED,))
 _LAUNCHES, _TINY_NS = 20, 10_000
 _MODULES = 3
 _CLEAR = "no part of the model lets the GPU idle behind tiny launches for 1 % of the step"
@@ -95,7 +92,7 @@ def check(case: Case) -> list[Finding]:
         fix, calls = _fix(case, row["phase"]), calls_of(_part(case.replayed).filter(lookup.same_values(row, key)))
         fuses = fix.needs == _FUSED.needs  # one launch in place of them: no bound
         worth = case.worth(Fuse(calls) if fuses else Graph(calls), cause=RULE.cause, bound=not fuses)
-        if worth.saving_ns is not None and not case.notable(worth.saving_ns):
+        if worth.likely_ns is not None and not case.notable(worth.likely_ns):
             continue
         each, cost = row["launches"] / case.steps, case.lost(cost, worth)
         name = called(case.profile, row["part"])
@@ -129,13 +126,13 @@ def _fix(case: Case, phase: str | None) -> Fix:
         code = (
             f"optimizer = torch.optim.{program.optimizer_class or FUSABLE[0]}(model.parameters(), fused=True){comment}"
         )
-        return _FUSED._replace(paste=code)
-    ways = ["Use one batched or fused operation instead of a loop"]
+        return _FUSED.but(paste=code)
+    ways = [("batched-operation", "Use one batched or fused operation instead of a loop")]
     if program.torch and not program.compiled:
-        ways.append("torch.compile of this part")
+        ways.append(("compile", "torch.compile of this part"))
     needs: tuple[Need, ...] = GRAPH if program.torch else (REPEATS,)
     if any(need.test(case)[0] == "violated" for need in needs):
         needs = ()
     else:
-        ways.append("a CUDA graph of it")
-    return Fix(ways[0] if len(ways) == 1 else ", ".join(ways[:-1]) + f", or {ways[-1]}", needs=needs)
+        ways.append(("cuda-graph", "a CUDA graph of it"))
+    return Fix.listed("", ways, ", or ", needs)

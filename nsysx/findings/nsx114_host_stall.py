@@ -47,6 +47,7 @@ RULE = Rule(
     "GIL or host stalls between launches",
     cause=(Part.HOST, Part.LAUNCH, Part.SYNC),
     about=Limit.LAUNCH,
+    tries=("gc-freeze", "threads-1", "threads-cores", "near-gpu"),
 )
 REQUIRES = ("steps", "gpu", "launches")
 #: The parts of the verdict that are the host's own, without any wait.

@@ -22,7 +22,6 @@ Harmless when
 
 from __future__ import annotations
 
-import re
 from typing import TypedDict
 
 import polars as pl
@@ -31,29 +30,23 @@ from nsysx import units
 from nsysx.analyses import stopwatch
 from nsysx.analyses.helpers.module_names import kernel_called
 from nsysx.analyses.stopwatch import by_way
+from nsysx.events.kernel_names import function_of
 from nsysx.findings._case import NO_SAVING, Case, Fix, Rule
 from nsysx.frames import lookup
 from nsysx.model import Finding
 from nsysx.rows import TableOf
 
 RULE = Rule(
-    "NSX115", "wrong-timing", "Wrong timing method in the script", about="timing", picture="readings", reading=True
+    "NSX115",
+    "wrong-timing",
+    "Wrong timing method in the script",
+    about="timing",
+    picture="readings",
+    reading=True,
+    tries=("no-synchronize",),
 )
 REQUIRES = ("stopwatch",)
-_FIX = Fix(
-    "torch.utils.benchmark.Timer, or synchronize before and after, warm up, and take a median",
-    'from torch.utils.benchmark import Timer\nprint(Timer("op(x)", globals=globals()).blocked_autorange())',
-    "Nothing else may run on the GPU at the time.",
-)
-_FIX_SHORT = Fix(
-    "A kernel shorter than its launch cannot be timed from the CPU one call at a time, nor by repeating the call: use the time given here, "
-    "or time a CUDA graph of 100 calls between two events and divide",
-    "graph = torch.cuda.CUDAGraph()\nwith torch.cuda.graph(graph):\n    for _ in range(100): y = op(x)\n"
-    "start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))\n"
-    "graph.replay(); start.record(); graph.replay(); end.record(); end.synchronize()\n"
-    'print(start.elapsed_time(end) / 100, "ms")',
-    "The operation can be captured: no value of it is read on the CPU.",
-)
+_FIX, _FIX_SHORT = Fix.of("benchmark-timer"), Fix.of("timed-graph")
 #: A reading is wrong when it is off from the kernel's time by this factor, up or down.
 _WRONG = 1.5
 _LEAST = 3
@@ -106,7 +99,7 @@ def check(case: Case) -> list[Finding]:
             continue
         ways = by_way(row)
         reads = {way: ns for way in _WAYS if (ns := ways[way].ns) is not None}
-        name = re.sub(r"^void |[<(].*", "", row["name"])[:40]
+        name = function_of(row["name"])[:40]
         title = f"Clocks around {name} read {units.duration(min(reads.values()))} to "
         title += f"{units.duration(max(reads.values()))}, the kernel takes {units.duration(kernel)}"
         readings = ", ".join(f"with {_WAYS[w]} {units.duration(ns)}" for w, ns in reads.items())

@@ -31,28 +31,31 @@ import polars as pl
 from nsysx import units
 from nsysx.catalogue import Limit, Part
 from nsysx.events import kernel_math
-from nsysx.findings._case import Case, Fix, Rule, Worth, ops_of
+from nsysx.findings._case import Case, Fix, Rule, Saving, ops_of, way
 from nsysx.findings._names import mostly
 from nsysx.findings._once import Takes
 from nsysx.frames import lookup
 from nsysx.model import Finding
 from nsysx.replay.engine import ScaleOps
 
-RULE = Rule("NSX116", "fp32-math", "FP32 products beside idle tensor cores", cause=(Part.WORK,), about=Limit.GPU)
-REQUIRES = ("kernels",)
-_TF32 = Fix(
-    "torch.set_float32_matmul_precision('high') for TF32, or torch.autocast('cuda', torch.bfloat16)",
-    'torch.set_float32_matmul_precision("high")    # TF32\n'
-    'with torch.autocast("cuda", torch.bfloat16):  # or BF16\n'
-    "    loss = model(x).sum()",
-    "TF32 keeps 10 bits of the mantissa, BF16 7: the loss must still converge.",
+RULE = Rule(
+    "NSX116",
+    "fp32-math",
+    "FP32 products beside idle tensor cores",
+    cause=(Part.WORK,),
+    about=Limit.GPU,
+    tries=("tf32", "autocast-bf16"),
 )
-_CHANNELS_LAST = Fix(
+REQUIRES = ("kernels",)
+_TF32 = Fix.of(
+    "tf32", "autocast-bf16", condition="TF32 keeps 10 bits of the mantissa, BF16 7: the loss must still converge."
+)
+_CHANNELS_LAST = way(
+    "autocast-bf16,channels-last",
     "torch.autocast('cuda', torch.bfloat16), with model and input in torch.channels_last",
     "model = model.to(memory_format=torch.channels_last)\n"
     'with torch.autocast("cuda", torch.bfloat16):\n'
     "    y = model(images.to(memory_format=torch.channels_last))",
-    "BF16 keeps 7 bits of the mantissa: the loss must still converge.",
 )
 #: Cards whose tensor cores have no TF32 and no BF16.
 _WITHOUT_TF32 = re.compile(r"V100|\bT4\b|TITAN (V|RTX)|RTX 20\d\d|Quadro (RTX|GV)", re.IGNORECASE)
@@ -77,12 +80,12 @@ def check(case: Case) -> list[Finding]:
     of_conv = int(fp32_kernels.filter(pl.Series(conv, dtype=pl.Boolean))["ns"].sum())
     operation = "Convolutions" if 2 * of_conv > int(fp32_kernels["ns"].sum()) else "Matrix products"
     worth = case.worth(ScaleOps(ops_of(fp32_kernels), 1 / _FASTER), cause=RULE.cause, bound=True)
-    if worth.saving_ns is not None and not case.notable(worth.saving_ns):
+    if worth.likely_ns is not None and not case.notable(worth.likely_ns):
         return case.clear(RULE, "faster FP32 products would shorten the step by less than 1 %")
-    if worth.saving_ns is None and not case.stepless:
+    if worth.likely_ns is None and not case.stepless:
         worth = case.bound(taken * (1 - 1 / _FASTER), f"these kernels, {_FASTER} times as fast")
     if tensor.any() and operation == "Convolutions":
-        worth = Worth(None, "not known: cuDNN picks these kernels although it may use tensor cores, as others here do")
+        worth = Saving(None, "not known: cuDNN picks these kernels although it may use tensor cores, as others here do")
     old = any(_WITHOUT_TF32.search(name) for name in cards.values())
     rows = fp32_kernels.group_by(pl.col("name").cast(pl.String)).agg(pl.len().alias("count"), pl.col("ns").sum())
     rows = rows.sort("ns", "name", descending=[True, False]).head(6)
@@ -115,8 +118,8 @@ def _fix(case: Case, old: bool, tensor: bool, operation: str) -> Fix:
     if not case.program.torch:
         return Fix("Let the library use tensor cores: CUBLAS_COMPUTE_32F_FAST_TF32, CUDNN_TENSOR_OP_MATH, or BF16 data")
     if old:
-        return Fix("torch.autocast('cuda', torch.float16) with a GradScaler")
+        return Fix.of("autocast-fp16")
     if operation == "Convolutions":
-        also = "torch.backends.cudnn.benchmark = True" if tensor else "torch.backends.cudnn.allow_tf32 = True"
-        return _CHANNELS_LAST._replace(text=f"{_CHANNELS_LAST.text}; or {also}")
+        also = way("cudnn-benchmark" if tensor else "cudnn-tf32")
+        return Fix.of(_CHANNELS_LAST, also, text=f"{_CHANNELS_LAST.text}; or {also.text}")
     return _TF32

@@ -32,13 +32,16 @@ from nsysx.frames import lookup
 from nsysx.model import Finding
 from nsysx.replay.engine import RemoveOps
 
-RULE = Rule("NSX117", "layout-conversion", "Conversions between memory layouts", cause=(Part.WORK,), about=Limit.GPU)
-REQUIRES = ("kernels",)
-_CHANNELS_LAST = Fix(
-    "Keep model and input in torch.channels_last (memory_format), so that nothing is converted",
-    "model = model.to(memory_format=torch.channels_last)\ny = model(images.to(memory_format=torch.channels_last))",
-    "Every layer in between must keep the layout.",
+RULE = Rule(
+    "NSX117",
+    "layout-conversion",
+    "Conversions between memory layouts",
+    cause=(Part.WORK,),
+    about=Limit.GPU,
+    tries=("cudnn-benchmark", "channels-last"),
 )
+REQUIRES = ("kernels",)
+_CHANNELS_LAST = Fix.of("channels-last")
 _CONVERSION = r"(?i)nchwToNhwc|nhwcToNchw|nchw2nhwc|nhwc2nchw|tensorTransformGeneric"
 
 
@@ -49,7 +52,7 @@ def check(case: Case) -> list[Finding]:
     if not case.notable(taken):
         return case.clear(RULE, f"layout conversions take {case.share(taken)} of the step")
     worth = case.worth(RemoveOps(ops_of(conversions)), cause=RULE.cause, bound=True)
-    if worth.saving_ns is None and not case.stepless:
+    if worth.likely_ns is None and not case.stepless:
         worth = case.bound(taken, "the conversions themselves")
     cost = case.lost(taken, worth)
     count = conversions.height / case.steps

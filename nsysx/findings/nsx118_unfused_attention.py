@@ -33,13 +33,16 @@ from nsysx.frames import lookup
 from nsysx.model import Finding
 from nsysx.replay.engine import RemoveOps
 
-RULE = Rule("NSX118", "unfused-attention", "Attention that is not fused", cause=(Part.WORK,), about=Limit.GPU)
-REQUIRES = ("kernels",)
-_FIX = Fix(
-    "Use F.scaled_dot_product_attention; in transformers attn_implementation='sdpa'",
-    "y = F.scaled_dot_product_attention(q, k, v, is_causal=True)",
-    "Nothing else may need the scores.",
+RULE = Rule(
+    "NSX118",
+    "unfused-attention",
+    "Attention that is not fused",
+    cause=(Part.WORK,),
+    about=Limit.GPU,
+    tries=("sdpa-flash", "sdpa-efficient", "sdpa-cudnn", "sdpa-math", "compile", "compile-reduce-overhead"),
 )
+REQUIRES = ("kernels",)
+_FIX = Fix.of("sdpa")
 _FIX_ANYWHERE = Fix("Use a fused attention kernel (FlashAttention, or cuDNN's)")
 #: Softmax of scores, not of a loss.
 _SOFTMAX = r"(?i)softmax"
@@ -59,7 +62,7 @@ def check(case: Case) -> list[Finding]:
     if not case.notable(taken):
         return case.clear(RULE, f"kernels between the products of attention take {case.share(taken)} of the step")
     worth = case.worth(RemoveOps(ops_of(kernels)), cause=RULE.cause, bound=True)
-    if worth.saving_ns is None and not case.stepless:
+    if worth.likely_ns is None and not case.stepless:
         worth = case.bound(taken, "the kernels between the products")
     detail = (
         f"A softmax runs between two matrix products {places / case.steps:.0f} times {case.per}, and {kernels.height / case.steps:.0f} "

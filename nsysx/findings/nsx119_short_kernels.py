@@ -23,11 +23,19 @@ from __future__ import annotations
 
 from nsysx import units
 from nsysx.catalogue import Limit, Part
-from nsysx.findings._case import Case, Rule
+from nsysx.findings._case import Case, Fix, Rule
 from nsysx.findings._names import mostly
 from nsysx.model import Finding
 
-RULE = Rule("NSX119", "short-kernels", "Pauses between short kernels", cause=(Part.PAUSE,), about=Limit.GPU, direct=1)
+RULE = Rule(
+    "NSX119",
+    "short-kernels",
+    "Pauses between short kernels",
+    cause=(Part.PAUSE,),
+    about=Limit.GPU,
+    direct=1,
+    tries=("fused", "foreach", "compile", "compile-reduce-overhead"),
+)
 REQUIRES = ("kernels", "steps", "gpu")
 #: Least share of the step that is reported; a normal step has 2 to 3 % of such pauses.
 _FOUND = 0.05
@@ -45,10 +53,10 @@ def check(case: Case) -> list[Finding]:
         f"{count:.0f} kernels a step{each} run back to back, and the pauses between them take {units.duration(cost)} "
         f"({case.share(cost)}). They do not wait for the CPU."
     )
-    ways = ["larger batches", "one batched operation instead of a loop"]
+    ways = [("larger-batches", "larger batches"), ("batched-operation", "one batched operation instead of a loop")]
     if case.program.torch and not case.program.compiled:
-        ways.insert(0, "torch.compile, which fuses them")
-    fix = f"Launch fewer, larger kernels: {', '.join(ways)}"
+        ways.insert(0, ("compile", "torch.compile, which fuses them"))
+    fix = Fix.listed("Launch fewer, larger kernels: ", ways, ", ")
     title = f"The GPU pauses {units.duration(cost)} {case.per} between short kernels"
     worth = case.bound(cost, "all pauses between kernels")
     return [

@@ -29,7 +29,7 @@ from nsysx import units
 from nsysx.analyses.helpers import kernel_shapes
 from nsysx.catalogue import Activity, Limit, Part
 from nsysx.events import beside
-from nsysx.findings._case import Case, Rule, Worth, ops_of
+from nsysx.findings._case import Case, Fix, Rule, Saving, ops_of
 from nsysx.findings._once import Takes
 from nsysx.model import Finding
 from nsysx.replay.engine import ScaleOps
@@ -82,12 +82,12 @@ def check(case: Case) -> list[Finding]:
         for r in rows.head(_KERNELS).iter_slices(1)
     ]
     worth = case.worth(*edits, cause=RULE.cause, bound=True)
-    if worth.saving_ns is not None and not case.notable(worth.saving_ns):
+    if worth.likely_ns is not None and not case.notable(worth.likely_ns):
         return case.clear(RULE, "more blocks for small kernels would shorten the step by less than 1 %")
     return [_found(case, rows, cost, worth)]
 
 
-def _found(case: Case, rows: pl.DataFrame, cost: int, worth: Worth) -> Finding:
+def _found(case: Case, rows: pl.DataFrame, cost: int, worth: Saving) -> Finding:
     """Return the finding about these kernels, the dearest first."""
     evidence = [
         {
@@ -108,12 +108,12 @@ def _found(case: Case, rows: pl.DataFrame, cost: int, worth: Worth) -> Finding:
         f"With a block for every SM they would take at most {units.duration(case.lost(cost, worth))} less."
     )
     ways = [
-        "a fused or Triton kernel that splits the work along another axis",
-        "a larger batch, if the grid grows with it",
+        ("own-kernel", "a fused or Triton kernel that splits the work along another axis"),
+        ("larger-batches", "a larger batch, if the grid grows with it"),
     ]
     if case.program.torch and not case.program.compiled:
-        ways.insert(0, "torch.compile of that part, which splits reductions over the device")
-    fix = f"Give these kernels more blocks: {', '.join(ways[:-1])}, or {ways[-1]}"
+        ways.insert(0, ("compile", "torch.compile of that part, which splits reductions over the device"))
+    fix = Fix.listed("Give these kernels more blocks: ", ways, ", or ")
     where = {"module": worst["module"]}
     return case.found(
         RULE,

@@ -1,11 +1,12 @@
 """NSX123 python-line: one line of Python runs while the GPU has nothing to do.
 
 What it means
-    Samples of Python's stack, taken while the GPU idled for host code, are on this line again and again. The line costs the
-    idle time that it explains, not the time that it takes: while the GPU is busy it costs nothing.
+    While the GPU idled for host code, the program was at this line: the X-ray of `nsysx run` noted it, or samples of Python's stack
+    are on it again and again. The line costs the idle time that it explains, not the time that it takes: while the GPU is busy it
+    costs nothing. A line that mostly launches is none of these: what it costs are its launches.
 
 In the trace
-    Gaps on the GPU with no CUDA call on the launching thread, and this line in the Python samples of that time.
+    Gaps on the GPU with no CUDA call on the launching thread, and this line in the X-ray or in the Python samples of that time.
 
 Bad
     for batch in loader:
@@ -28,11 +29,13 @@ import numpy.typing as npt
 import polars as pl
 
 from nsysx import units
+from nsysx.analyses import host_lines, lines
 from nsysx.catalogue import Limit, Part
 from nsysx.events import stacks
 from nsysx.events.host_lines import interval, known_lines
 from nsysx.events.host_pieces import CAUSES
-from nsysx.findings._case import Case, Rule
+from nsysx.findings._case import Case, Fix, Rule, way
+from nsysx.findings._lines import by_line, share_of
 from nsysx.findings._once import Takes
 from nsysx.model import Finding
 
@@ -42,18 +45,38 @@ RULE = Rule(
     "Python lines that the GPU waits for",
     cause=(Part.HOST, Part.LAUNCH, Part.SYNC),
     about=Limit.LAUNCH,
+    tries=("gc-freeze",),
 )
-REQUIRES = ("steps", "host_lines")
+REQUIRES = ("steps",)
+#: A line that takes less than this for each of its launches (ns) is busy launching.
+_FOR_A_LAUNCH_NS = 50_000
 #: Most lines that are named, and fewest samples behind a figure: with 10 its 95 % interval is from half to twice the figure.
 _LINES, _FEWEST = 3, 10
 _PLACE = ["file", "line", "function"]
 #: What to do about a line, by the framework function that runs below it; the first match counts.
 _FIXES = (
-    (r"^torch/utils/data/", "Let DataLoader workers do it: num_workers=8, persistent_workers=True"),
-    (r"^torch/optim/(?!.*:_fused)", "Give the optimizer fused=True, or capture the step in a CUDA graph"),
-    (r"^torch/", "Use fewer, larger operations: torch.compile(model), or capture the step in a CUDA graph"),
+    (
+        r"^torch/utils/data/",
+        Fix.of(way("loader-workers-8", "Let DataLoader workers do it: num_workers=8, persistent_workers=True", "", "")),
+    ),
+    (
+        r"^torch/optim/(?!.*:_fused)",
+        Fix.listed(
+            "",
+            (("fused", "Give the optimizer fused=True"), ("cuda-graph", "capture the step in a CUDA graph")),
+            ", or ",
+        ),
+    ),
+    (
+        r"^torch/",
+        Fix.listed(
+            "Use fewer, larger operations: ",
+            (("compile", "torch.compile(model)"), ("cuda-graph", "capture the step in a CUDA graph")),
+            ", or ",
+        ),
+    ),
 )
-_FIX = "Move it out of the loop, into another process, or onto the GPU"
+_FIX = Fix("Move it out of the loop, into another process, or onto the GPU")
 
 
 def _costs(case: Case) -> pl.DataFrame:
@@ -120,10 +143,44 @@ def _share_of_gaps(case: Case, seen: pl.DataFrame) -> npt.NDArray[np.float64]:
     return of_line.select(share.fill_null(0.0)).to_series().to_numpy()
 
 
+_NONE = "no line of Python lets the GPU idle for 1 % of the step"
+
+
+def _noted(case: Case) -> list[Finding]:
+    """Return a finding for each of the costliest lines of an X-ray that cost 1 % of the step or more, and do not just launch."""
+    noted, places = by_line(case.profile), {(r["file"], r["line"], r["function"]): r for r in case.of(lines.ROWS)}
+    code = case.profile.code()
+    assert code is not None
+    costs = noted.filter(pl.col("host"), pl.col("place") >= 0).group_by("place").agg(pl.col("real_ns").sum())
+    findings: list[Finding] = []
+    for place_row, ns in costs.sort("real_ns", "place", descending=[True, False]).iter_rows():
+        file, line, function = code.places.row(place_row)
+        row = places.get((file, line, function))
+        cost = min(case.per_step(ns), case.taken_by(RULE.cause))
+        if not case.notable(cost) or len(findings) == _LINES:
+            break
+        if row is None or ns < _FOR_A_LAUNCH_NS * row["launches"]:
+            continue
+        words = f": {row['text']}" if row["text"] else ""
+        detail = (
+            f"The X-ray noted this line{words}. It takes {units.duration(case.per_step(row['host_self_ns']))} of the host's time "
+            f"{case.per}, {units.duration(cost)} of that while the GPU has nothing to do."
+        )
+        title = f"{stacks.spoken(file, line, function)} runs while the GPU idles: {units.duration(cost)} {case.per}"
+        worth = case.bound(cost, "the time the GPU idles while this line runs")
+        takes, where = Takes(idle=share_of(case.profile, place_row)), {"file": file, "line": line}
+        findings.append(case.found(RULE, title, detail, worth=worth, cost_ns=cost, where=where, fix=_FIX, takes=takes))
+    return findings
+
+
 def check(case: Case) -> list[Finding]:
     """Return a finding for each of the costliest lines that cost 1 % of the step or more."""
+    if case.profile.code() is None and (reason := case.missing(host_lines.KEY)):
+        return case.cannot_tell(RULE, reason)
     if case.device is None:
         return case.cannot_tell(RULE, "the steady steps hold no GPU work")
+    if case.profile.code() is not None:
+        return _noted(case) or case.clear(RULE, _NONE)
     seen = _costs(case)
     if seen.height < _FEWEST:
         return case.clear(
@@ -141,4 +198,4 @@ def check(case: Case) -> list[Finding]:
         )
         finding = _finding(case, seen.filter(same_line), seen.height)
         findings += [finding] if finding else []
-    return findings or case.clear(RULE, "no line of Python lets the GPU idle for 1 % of the step")
+    return findings or case.clear(RULE, _NONE)

@@ -27,10 +27,16 @@ import polars as pl
 from nsysx import units
 from nsysx.analyses.helpers import kernel_shapes
 from nsysx.catalogue import Limit
-from nsysx.findings._case import Case, Rule, Worth
+from nsysx.findings._case import Case, Fix, Rule, Saving
 from nsysx.model import Finding
 
-RULE = Rule("NSX124", "memory-bound", "Kernels at the memory bandwidth", about=Limit.GPU)
+RULE = Rule(
+    "NSX124",
+    "memory-bound",
+    "Kernels at the memory bandwidth",
+    about=Limit.GPU,
+    tries=("compile", "compile-reduce-overhead", "autocast-bf16"),
+)
 REQUIRES = ("gpu_metrics",)
 _FOUND = 0.05
 _KERNELS = 6
@@ -66,9 +72,9 @@ def check(case: Case) -> list[Finding]:
         f"For {case.share(taken)} of the step the memory reads and writes as fast as it can. Better kernels for the same bytes "
         "would gain next to nothing."
     )
-    ways = ["narrower formats (BF16)", "no copies and conversions"]
+    ways = [("autocast-bf16", "narrower formats (BF16)"), ("fewer-conversions", "no copies and conversions")]
     if case.program.torch and not case.program.compiled:
-        ways.insert(0, "operations fused by torch.compile")
-    fix = f"Move fewer bytes: {', '.join(ways[:-1])}, {ways[-1]}"
-    worth = Worth(None, "not known: it depends on which bytes need not move")
+        ways.insert(0, ("compile", "operations fused by torch.compile"))
+    fix = Fix.listed("Move fewer bytes: ", ways, ", ")
+    worth = Saving(None, "not known: it depends on which bytes need not move")
     return [case.found(RULE, title, detail, worth=worth, cost_ns=None, fix=fix, evidence=evidence)]

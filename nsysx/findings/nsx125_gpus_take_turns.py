@@ -34,12 +34,7 @@ REQUIRES = ("gpu", "steps")
 
 #: GPUs that share the work of a step idle now and then while another works; for this share of the step they take turns.
 _MUCH = 0.1
-_FIX = Fix(
-    "Let the GPUs work at the same time: split each layer over them (tensor parallel), feed micro-batches through a pipeline, or, "
-    "if the model fits on one GPU, give each GPU a copy of it and batches of its own",
-    'model = AutoModelForCausalLM.from_pretrained(name, tp_plan="auto")  # torchrun, one process per GPU',
-    "The model must have a tensor-parallel plan.",
-)
+_FIX = Fix.of("tensor-parallel")
 
 
 def check(case: Case) -> list[Finding]:

@@ -32,6 +32,7 @@ Harmless when
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -204,7 +205,7 @@ def _in_modules(case: Case) -> list[Finding]:
         worth = case.bound((works + idle) * (1 - 1 / loop.each), "all rounds but one go, their kernels included")
         # Fewer, longer kernels also let the host get ahead, wherever the GPU idles for it.
         ahead = works * (1 - 1 / loop.each) + case.taken_by(RULE.cause)
-        worth = worth._replace(most_ns=case.bound(ahead, "").saving_ns)
+        worth = replace(worth, most_ns=case.bound(ahead, "").likely_ns)
         fix = _BATCH_EXPERTS if sized else _BATCH_VALUES
         where = {"module": folded(loop.modules[0]), "phase": "forward"}
         text = fix.text.format(name=loop.name, count=count)
@@ -216,7 +217,7 @@ def _in_modules(case: Case) -> list[Finding]:
                 worth=worth,
                 cost_ns=idle,
                 where=where,
-                fix=fix._replace(text=text),
+                fix=fix.but(text=text),
                 calls=loop.calls,
                 takes=Takes(idle=before.to_numpy()),
             )
@@ -225,14 +226,7 @@ def _in_modules(case: Case) -> list[Finding]:
 
 
 #: What a loop in a module becomes: of sizes it gathers groups of rows.
-_BATCH_EXPERTS = Fix(
-    "Do all {count} rounds of {name} at once: sort the rows by group (argsort) and use one batched product, instead of asking the GPU "
-    "for the size of each group",
-    "order = expert.argsort()                        # the rows of one group lie side by side\n"
-    "groups = x[order].view(experts, -1, x.shape[1]) # as many rows for each: pad, or drop what is over\n"
-    "y = torch.bmm(groups, weight)                   # one product for all groups",
-    "Groups of one size: choose a capacity, pad smaller groups and mask the rest.",
-)
+_BATCH_EXPERTS = Fix.of("groups-at-once")
 _BATCH_VALUES = Fix(
     "Do all {count} rounds of {name} on the GPU: keep what decides in tensors (torch.where, masks, torch.cond) instead of reading it "
     "back in each round",
@@ -264,7 +258,7 @@ def _outside(case: Case) -> list[Finding]:
     works = case.per_step(int(made["ns"].sum()))
     saved = 1 - 1 / count
     worth = case.bound(cost * saved, "all rounds but one go, at best their kernels, too")
-    worth = worth._replace(most_ns=case.bound((cost + works) * saved * seen.reads / len(seen.start_ns), "").saving_ns)
+    worth = replace(worth, most_ns=case.bound((cost + works) * saved * seen.reads / len(seen.start_ns), "").likely_ns)
     where = {"module": asked, "phase": "evaluation"} if seen.network and asked else {}
     return [
         case.found(
@@ -289,8 +283,8 @@ def _fix(seen: Rounds, count: str, asked: str) -> Fix:
             "read back. Give each call more inputs (more environments or requests at once), or run a network this small on the CPU",
             condition="No input of a round may depend on the answer to another one of it.",
         )
-    return Fix(
-        f"Handle all {count} in one round: now each takes the same {seen.launches} launches and a read back. Use operations "
+    return Fix.of(
+        "rounds-at-once",
+        text=f"Handle all {count} in one round: now each takes the same {seen.launches} launches and a read back. Use operations "
         "on the whole batch (a mask over all, torchvision.ops.batched_nms) and one .cpu() at the end",
-        "kept = torchvision.ops.batched_nms(boxes.view(-1, 4), scores.view(-1), image_of_box, 0.5)\nresult = kept.cpu()",
     )

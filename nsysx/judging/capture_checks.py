@@ -6,13 +6,12 @@ import re
 from collections.abc import Iterable
 from typing import Literal
 
-import numpy as np
 import polars as pl
 
 from nsysx import units
 from nsysx.catalogue import Call
+from nsysx.events import lost_kernels
 from nsysx.events.profile import Profile
-from nsysx.frames import lookup
 from nsysx.judging import probe_checks, sample_checks, step_checks, tracing, unprofiled_checks, window_checks
 from nsysx.judging.limits import MIGRATIONS
 from nsysx.judging.other_work import shared_gpu
@@ -55,9 +54,8 @@ def _gpu_work(profile: Profile) -> list[Check]:
         pl.col("kind") == Call.GRAPH_LAUNCH,
         pl.col("gpu_ops") == 0,
     )
-    launches, single, graphs = calls.select(
+    launches, graphs = calls.select(
         (launch | graph_launch).sum().alias("all"),
-        (launch & idle).sum().alias("single"),
         (graph_launch & idle).sum().alias("graphs"),
     ).row(0)
     if not ops.height:
@@ -92,18 +90,39 @@ def _gpu_work(profile: Profile) -> list[Check]:
         )
         checks.append(Check("gpu ops without call", "ok", f"the launch of all GPU work is in the capture{but}"))
     captured = trace.graph_node.height > 0
-    single -= _while_capturing(calls)
-    if single > max(10, launches // 50) and not captured:
+    single = int(lost_kernels.lost(calls).sum())
+    if profile.steps.lost:
+        checks.append(_lost(profile, single + graphs, launches))
+    elif single > max(10, launches // 50) and not captured:
         detail = f"the kernels of {units.count(single)} of {units.count(launches)} launches are not in the report"
         if not tracing.dropped(trace):
             detail += ": lost, or captured into a graph"
         doubt: Doubt = "everything" if 2 * single >= launches else "numbers"
         checks.append(Check(_IDLE_LAUNCHES, "warn", detail, tracing.remedy(trace), doubt=doubt))
-    checks += _graphs(bars, bars_ns, graphs)
+    checks += _graphs(bars, bars_ns, 0 if profile.steps.lost else graphs)
     if ahead:
         detail = f"GPU work starts up to {units.duration(skew)} before its call ({units.several(ahead, 'time')}): clamped to 0"
         checks.append(Check("clock skew", "warn" if skew > 1_000_000 else "ok", detail))
     return checks
+
+
+def _lost(profile: Profile, missing: int, launches: int) -> Check:
+    """Say how many launches have no work in the report because a recording ended before the GPU had done it, and what that costs."""
+    steps = profile.steps.lost
+    detail = f"the work of {units.count(missing)} of {units.count(launches)} launches is not in the report, because nsys dropped what "
+    detail += "the GPU had not done when a recording ended"
+    waits = [w for p in profile.trace.capture.probe for w in p.get("device_waits") or () if isinstance(w, dict)]
+    if tired := [w["ns"] for w in waits if w.get("rested") is False and isinstance(w.get("ns"), int)]:
+        detail += f", after {units.duration(max(tired))} of waiting for it"
+    detail += f": {units.several(steps, 'step')} with such launches {'is' if steps == 1 else 'are'} left out"
+    launching = profile.steady_calls["call"].filter(profile.steady_calls["kind"].is_in(Call.LAUNCHES))
+    used = launching.len() and launching.is_in(profile.steady_ops["call"].drop_nulls().implode()).all()
+    fix = "nsysx run -- CMD, which waits for the GPU before a recording ends"
+    if waits or tracing.by_hardware(profile.trace):
+        fix = (
+            tracing.REMEDY if tracing.by_hardware(profile.trace) else "record fewer steps: nsysx run --steps A:B -- CMD"
+        )
+    return Check(_IDLE_LAUNCHES, "warn", detail, fix, doubt="numbers" if used else "everything")
 
 
 def _graphs(bars: int, bars_ns: int, empty: int) -> list[Check]:
@@ -118,22 +137,6 @@ def _graphs(bars: int, bars_ns: int, empty: int) -> list[Check]:
         detail = f"the work of {units.several(empty, 'CUDA graph launch', 'CUDA graph launches')} is not in the report"
         checks.append(Check("graphs without work", "warn", detail, "--cuda-graph-trace=node, with nsys 2024 or newer"))
     return checks
-
-
-def _while_capturing(calls: pl.DataFrame) -> int:
-    """Count the launches without GPU work between the begin and the end of a graph capture on their thread: they put nothing on it."""
-    begun = lookup.matching(calls["name"], r"^cu(da)?StreamBeginCapture")
-    if not begun.any():
-        return 0
-    ended = lookup.matching(calls["name"], r"^cu(da)?StreamEndCapture")
-    lost = ((calls["kind"] == Call.LAUNCH) & (calls["gpu_ops"] == 0)).fill_null(False).to_numpy()
-    thread = ["process", "thread"]
-    rows = np.flatnonzero(begun | ended | lost)  # few of all calls
-    few = calls.select(*thread, "start_ns")[rows].with_columns(
-        lost=lost[rows], change=begun[rows].astype(np.int32) - ended[rows]
-    )
-    capturing = pl.col("change").cum_sum().over(thread) > 0
-    return int(few.sort(*thread, "start_ns").select((pl.col("lost") & capturing).sum()).item())
 
 
 #: Rows that are not used as they are in the report: the check, its status, what happened to them, what to do.

@@ -8,6 +8,7 @@ from functools import cache
 import polars as pl
 
 from nsysx import units
+from nsysx.events.kernel_names import function_of
 from nsysx.events.profile import Profile
 from nsysx.frames import lookup
 
@@ -94,7 +95,7 @@ def most(profile: Profile, process: int, device: int) -> str:
     kernels = _sums(work.filter(pl.col("op_kind") == "kernel"), "name")
     if not kernels or kernels[0][1] < _KIND * whole:
         return ""
-    name = re.sub(r"^void |[<(].*", "", kernels[0][0])[:60]
+    name = function_of(kernels[0][0])[:60]
     return _sentence([units.share(kernels[0][1], whole)], [f"the kernel {name}"])
 
 

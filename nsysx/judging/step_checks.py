@@ -24,6 +24,8 @@ def steps(profile: Profile) -> list[Check]:
     count = table.cpu.filter(pl.col("process") == table.process).height
     total = count if sampled is None else len(sampled.lengths_ns)
     detail = f"{profile.scope.steps} steady steps of {total}, from {table.rule}"
+    if table.lost:
+        detail += f"; those behind the first whose kernels were lost do not count ({table.lost} have lost some)"
     of_parts = [] if sampled is None else [_read(profile, sampled, count)]
     return [Check("steps", "warn" if few else "ok", detail, "profile more steps" if few else ""), *of_parts]
 

@@ -34,6 +34,11 @@ def is_lost(text: str) -> bool:
     return any(pattern.search(text) for pattern in (_INCOMPLETE, _NEWER_DRIVER, _CUT))
 
 
+def by_hardware(trace: Trace) -> bool:
+    """Return whether nsys says that the hardware of the GPU traced CUDA."""
+    return any(_HARDWARE.search(d["text"]) for d in trace.capture.diagnostics)
+
+
 def dropped(trace: Trace) -> int:
     """Return how many GPU events nsys reports as dropped because it never learned their times."""
     matches = (_INCOMPLETE.search(d["text"]) for d in trace.capture.diagnostics)
@@ -58,7 +63,7 @@ def remedy(trace: Trace) -> str:
 def checks(trace: Trace) -> list[Check]:
     """Return how CUDA was traced, if nsys says so, and what was dropped."""
     texts = [d["text"] for d in trace.capture.diagnostics]
-    hardware, software = (any(map(mode.search, texts)) for mode in (_HARDWARE, _SOFTWARE))
+    hardware, software = by_hardware(trace), any(map(_SOFTWARE.search, texts))
     results = []
     if hardware or software:
         how = "by both" if hardware and software else "by the hardware of the GPU" if hardware else "by software"

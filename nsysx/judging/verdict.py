@@ -11,6 +11,7 @@ it is the cause that takes longest. Without steps the limit is unknown unless on
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import polars as pl
 
@@ -25,6 +26,8 @@ from nsysx.judging.limits import Limits, limits_of, worth
 from nsysx.judging.other_work import other_gpus
 from nsysx.judging.program import program_of
 from nsysx.model import Verdict
+from nsysx.replay.costs import measured
+from nsysx.replay.engine import Withheld, unprofiled_of
 
 #: From this share of the step on, a cause that could be removed limits it.
 LIMITS = 0.15
@@ -54,7 +57,15 @@ _PASS = 0.2
 
 
 def judge(profile: Profile, gpu_rows: Sequence[GpuRow]) -> Verdict:
-    """Return the verdict; its code is "unknown" if the capture does not hold enough for one."""
+    """Return the verdict, "unknown" if the capture does not hold enough for one. The step that the probe timed stands there in any case."""
+    verdict, timed = _judge(profile, gpu_rows), measured(profile, ())
+    if profile.steps.whole or timed is None or not isinstance(unprofiled_of(profile), Withheld):
+        return verdict
+    told = f"Without the profiler the probe timed {units.duration(timed.step_ns)} a step."
+    return replace(verdict, sentence=f"{verdict.sentence} {told}")
+
+
+def _judge(profile: Profile, gpu_rows: Sequence[GpuRow]) -> Verdict:
     if not gpu_rows:
         return Verdict(Limit.UNKNOWN.value, *_without_gpu(profile))
     limits = limits_of(profile, gpu_rows)

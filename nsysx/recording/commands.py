@@ -24,33 +24,8 @@ NSYS_DEFAULTS: tuple[tuple[str, str, bool], ...] = (
 )
 
 
-def native_lines(nsys: Nsys) -> bool:
-    """Return whether this nsys can itself record the Python line of a CUDA call on this system."""
-    return (
-        nsys.process_sampling
-        and nsys.profile_has("--python-backtrace")
-        and nsys.profile_has("--cudabacktrace")
-        and nsys.export_has("--include-json")
-    )
-
-
-#: How often Python's stacks are sampled (Hz): nsys's own default; it can do 2,000.
-SAMPLING_HZ = 1_000
-
-
-def samples_python(nsys: Nsys) -> bool:
-    """Return whether this nsys can sample Python stacks and export them; 2023.4 samples them, but does not export them."""
-    return nsys.profile_has("--python-sampling") and nsys.export_has("--include-json")
-
-
 def check_nsys(nsys: Nsys, options: Options) -> None:
     """Raise NsysxError where this nsys cannot record what the options ask for."""
-    if options.python and not samples_python(nsys):
-        raise failed(
-            f"--python: nsys {nsys.version} cannot sample Python's stacks and export them",
-            "nsys-python",
-            "A newer nsys can (2025.3 does); name it with --nsys PATH. Without --python everything else is recorded",
-        )
     if options.gil and not nsys.profile_has("python-gil"):
         what = f"--gil: nsys {nsys.version} cannot trace Python's lock"
         raise failed(what, "nsys-gil", "Name a newer nsys with --nsys PATH, or leave --gil out")
@@ -85,10 +60,7 @@ def cuda_trace(nsys: Nsys, options: Options) -> str:
 
 def profile_command(nsys: Nsys, options: Options, report: Path, command: Sequence[str]) -> list[str]:
     """Return the ``nsys profile`` command that runs ``command`` and writes ``report`` (a path without its suffix)."""
-    lines = options.lines and native_lines(nsys)
     defaults = {name: value for name, value, everywhere in NSYS_DEFAULTS if everywhere or nsys.profile_has(name)}
-    if lines:
-        defaults["--sample"] = "process-tree"
     if "--cuda-graph-trace" in defaults:
         defaults["--cuda-graph-trace"] = options.graphs
     traced = [cuda_trace(nsys, options), "nvtx", *["osrt"] * options.osrt, *["python-gil"] * options.gil]
@@ -101,10 +73,6 @@ def profile_command(nsys: Nsys, options: Options, report: Path, command: Sequenc
         words.append("--cuda-memory-usage=true")
     if options.gpu_metrics:
         words += gpu_metrics_words(nsys)
-    if lines:
-        words += ["--python-backtrace=cuda", "--cudabacktrace=sync:0,memory:0"]
-    if options.python:
-        words += ["--python-sampling=true", f"--python-sampling-frequency={SAMPLING_HZ}"]
     if options.steps == two_windows.WINDOWS:
         words += two_windows.profile_words()
     elif options.steps is not None:
@@ -115,13 +83,11 @@ def profile_command(nsys: Nsys, options: Options, report: Path, command: Sequenc
     return [*words, *options.nsys_args, *command]
 
 
-def must_descend(options: Options, nsys: Nsys) -> bool:
+def must_descend(options: Options) -> bool:
     """Return whether the command must be a descendant of nsys, which is so for sampling: it follows the process tree.
 
     All other tracing reaches a process through its environment (measured with nsys 2023.4 and 2025.3).
     """
-    if options.python or (options.lines and native_lines(nsys)):
-        return True
     words = [part for word in options.nsys_args for part in word.split("=", 1)]
     sampling = {
         "-s",

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from nsysx.errors import EXIT_NOT_FOUND
@@ -46,7 +46,6 @@ class Nsys:
     version: str
     profile_help: str = ""
     export_help: str = ""
-    process_sampling: bool = False
 
     def profile_has(self, option: str) -> bool:
         """Return whether ``nsys profile`` of this version knows ``option``, spelled ``--name``."""
@@ -205,8 +204,3 @@ def _with_help(path: Path, version: str) -> Nsys:
         profile_help=ask([path, "profile", "--help"])[1],
         export_help=ask([path, "export", "--help"])[1],
     )
-
-
-def with_sampling(nsys: Nsys) -> Nsys:
-    """Return ``nsys`` with ``process_sampling`` set: whether the system (perf_event, seccomp) lets it sample a process tree."""
-    return replace(nsys, process_sampling="(process-tree): OK" in ask([nsys.path, "status", "-e"])[1])

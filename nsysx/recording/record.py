@@ -149,7 +149,7 @@ class Recorder:
     def _start_command(self, stand_in: StandIn) -> Target:
         """Start the command. Raises OSError."""
         environment = of_command(self.command, self.environment, stand_in.environment)
-        if must_descend(self.options, self.nsys):
+        if must_descend(self.options):
             return StandInChild(self.command, environment, stand_in, self.inbox.inherited)
         target = DirectChild(self.command, environment, self.inbox.inherited)
         stand_in.wait(target.pid)

@@ -21,8 +21,8 @@ from nsysx.render.safe_text import clean, scrub, shorten_kernel
 #: The page with this data stays below this size (bytes); pictures whose data does not fit are stills only.
 MOST_BYTES = 950_000
 _LABEL = 80
-#: The rule about single steps that are longer than the others.
-_OF_SLOW_STEPS = "slow-steps"
+#: The rule about single steps that are longer than the others, and the one about a line, wherever that runs.
+_OF_SLOW_STEPS, _OF_LINES = "slow-steps", "python-line"
 #: A color that fills less of the window has no line in the legend (share); the pointer still names its boxes.
 _LEAST = 0.002
 
@@ -50,7 +50,7 @@ def _place(picture: Timeline, finding: Finding) -> Place | None:
     parts: Sequence[str] = rule.cause
     if rule.slug == _OF_SLOW_STEPS:  # where the device idles longest is what makes a step slow
         parts = [p.value for p in Part if p.idle]
-    if not parts or rule.about == "capture" or (finding.where.get("file") and Part.HOST in parts):
+    if not parts or rule.about == "capture" or rule.slug == _OF_LINES:
         return None
     anywhere = rule.whole or rule.about == "late rank"
     here = [p for p in picture.places if p.part in parts and (anywhere or _inside(p, finding))]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
 
+from nsysx import findings
 from nsysx.advice import Answer
 from nsysx.errors import EXIT_USAGE, NsysxError
 from nsysx.inject.nsysx_probe.changes import Change
@@ -40,9 +41,8 @@ def advised(
     """Return the changes that findings advise, those of the first finding first; bounds are last, and only if asked for."""
     order: dict[str, Change] = {}
     for code in wanted:
-        for change in every_change.values():
-            if code in change.findings:
-                order.setdefault(change.name, change)
+        named = findings.tries(code)
+        order |= {name: change for name, change in every_change.items() if name in named and name not in order}
     return _real_first(order.values(), bounds=bounds)
 
 

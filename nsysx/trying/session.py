@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nsysx.errors import EXIT_EMPTY, NsysxError
+from nsysx.findings import codes_of
 from nsysx.inject.nsysx_probe.changes import Change
 from nsysx.redaction import redacted
 from nsysx.trying import plans
@@ -364,9 +365,10 @@ def _peak(runs: Sequence[Run]) -> int | None:
 
 def _trial(changes: Sequence[Change], advised: Sequence[str]) -> Trial:
     alters = next((a for a in ("computation", "numerics", "memory") if any(c.alters == a for c in changes)), "speed")
+    codes = list(dict.fromkeys(code for c in changes for code in codes_of(c.name)))
     return Trial(
         ",".join(c.name for c in changes), " and ".join(c.does for c in changes), alters=alters,
         beware="; ".join(c.beware for c in changes if c.beware), paste="\n".join(c.paste for c in changes if c.paste),
-        advised=any(code in advised for c in changes for code in c.findings),
-        findings=list(dict.fromkeys(code for c in changes for code in c.findings)),
+        advised=any(code in advised for code in codes),
+        findings=codes,
     )  # fmt: skip

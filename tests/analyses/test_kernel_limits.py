@@ -57,6 +57,16 @@ def test_shares_and_totals_are_all_kernel_time(tmp_path: Path) -> None:
     assert sum(r["count"] for r in table) == sum(r["count"] for r in kernels)
 
 
+def test_a_kernel_of_many_shapes_is_not_hidden_in_the_rest(tmp_path: Path) -> None:
+    many = [{"name": "void ns::many<int>(int)", "us": 10, "gridX": 1 + i} for i in range(90)]
+    found = program(*({"name": f"k{i}", "us": 12} for i in range(60)), *many, {"name": "rare", "us": 1})
+    table = rows(found, tmp_path, "kernel_limits")
+    assert [r["name"] for r in table[60:]] == ["void ns::many<int>(int)", "(1 other kernels and shapes)"]
+    [of_many] = [r for r in table if "many" in r["name"]]
+    assert (of_many["share"], of_many["grid"]) == (pytest.approx(900 / 1621, rel=1e-3), None)
+    assert sum(r["total_ns"] for r in table) == sum(r["total_ns"] for r in rows(found, tmp_path, "kernel_families"))
+
+
 def test_one_kernel_in_two_shapes_is_two_rows(tmp_path: Path) -> None:
     found = program({"name": "k", "us": 50, "gridX": 264}, {"name": "k", "us": 20, "gridX": 8})
     assert [(r["blocks"], r["limit"]) for r in rows(found, tmp_path, "kernel_limits")] == [

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from nsysx import answer
-from nsysx.advice import Tried
+from nsysx.advice import Alternative, Tried
 from nsysx.answer import choice, measured, step_time
 from nsysx.model import Finding, Summary
 from nsysx.render import html_page, markdown
-from tests.samples import Samples
+from tests.samples import NAMES, PAIR_NAMES, Samples
 
 #: Advises torch.compile first; the optimizer's loop is another finding.
 PROGRAM = "tiny_stack"
@@ -30,11 +31,11 @@ def first(summary: Summary) -> Finding:
     return found
 
 
-def trial(verdict: Any, ratio: float | None, code: str, paste: str, **more: Any) -> Tried:
+def trial(verdict: Any, ratio: float | None, code: str, paste: str, name: str = "it", **more: Any) -> Tried:
     """Return a change of a step of 10 ms that was tried, its interval 1 % to both sides."""
     then, low, high = (None if ratio is None else round(1e7 * ratio * off) for off in (1.0, 0.99, 1.01))
     given: dict[str, Any] = {"reason": "", "place": "", "other_results": False, "paste": paste, **more}
-    return Tried("it", verdict, 10_000_000, then, low, high, (code,), **given)
+    return Tried(name, verdict, 10_000_000, then, low, high, (code,), **given)
 
 
 def with_trials(summary: Summary, *trials: Tried) -> Summary:
@@ -43,9 +44,67 @@ def with_trials(summary: Summary, *trials: Tried) -> Summary:
 
 @pytest.mark.parametrize(("verdict", "ratio"), [("slower", 1.2), ("same", 1.0), ("fails", None)])
 def test_what_did_not_help_is_not_advised(summary: Summary, first: Finding, verdict: str, ratio: float | None) -> None:
-    told = with_trials(summary, trial(verdict, ratio, first.code, first.paste)).answer
+    trials = [trial(verdict, ratio, first.code, "", remedy.name) for remedy in first.remedies]
+    told = with_trials(summary, *trials).answer
     assert first.paste not in [a.paste for a in told.do]
     assert not any((summary.findings or ())[a.finding] is first for a in told.also)
+
+
+def test_of_alternatives_the_one_that_did_not_help_goes_and_the_others_stay(summary: Summary, first: Finding) -> None:
+    assert len(first.remedies) > 1
+    for gone in first.remedies:
+        after = with_trials(summary, trial("slower", 1.2, first.code, "", gone.name))
+        (finding,) = (f for f in after.findings or () if (f.code, f.title) == (first.code, first.title))
+        left = [remedy for remedy in finding.remedies if not remedy.refuted]
+        assert left == [r for r in first.remedies if not gone.parts <= r.parts]
+        assert left and all(remedy.text.removeprefix(_lead(left)) in finding.fix for remedy in left)
+        assert finding.paste == next((remedy.paste for remedy in left if remedy.paste), "")
+
+
+def _lead(left: list[Alternative]) -> str:
+    return left[0].text[: left[0].text.find(": ") + 2] if ": " in left[0].text else ""
+
+
+def test_a_name_that_was_tried_in_vain_is_advised_nowhere(recorded: Samples, pairs: Samples) -> None:
+    """Of all samples, each remedy in turn, and all at once."""
+    seen = set()
+    for samples, names in ((recorded, NAMES), (pairs, PAIR_NAMES)):
+        for name in names:
+            summary = samples.summary(name)
+            every = {r.name for f in summary.findings or () for r in f.remedies}
+            for gone in [{one} for one in sorted(every)] + [every]:
+                after = with_trials(summary, *(trial("slower", 1.2, "NSX000", "", one) for one in gone))
+                named = {n for a in after.answer.do if a.finding is not None for n in _advised(after, a.finding)}
+                named |= {n for also in after.answer.also for n in _advised(after, also.finding)}
+                assert named.isdisjoint(gone), (name, gone)
+                pastes = {r.paste for f in after.findings or () for r in f.remedies if not r.refuted}
+                assert all(a.paste in pastes or _of_words(a.paste, pastes) for a in after.answer.do if a.paste)
+            seen |= every
+    assert {"tf32", "autocast-bf16", "loader-workers-8", "compile-reduce-overhead"} <= seen
+
+
+def _advised(summary: Summary, finding: int) -> set[str]:
+    return {r.name for r in (summary.findings or ())[finding].remedies if not r.refuted}
+
+
+def _of_words(paste: str, pastes: set[str]) -> bool:
+    """Return whether code holds the lines of remedies, one below the other with their labels."""
+    code = re.sub(r" *#.*", "", paste)
+    return all(any(line in re.sub(r" *#.*", "", other) for other in pastes) for line in code.splitlines())
+
+
+def test_a_part_that_made_it_slower_refutes_the_whole_one_that_changed_nothing_does_not(summary: Summary) -> None:
+    both = Alternative("autocast-bf16,channels-last", "both")
+
+    def refuted(*trials: Tried) -> bool:
+        return measured.refuted(replace(summary, tried=trials), both)
+
+    assert refuted(trial("slower", 1.2, "", "", "channels-last"))
+    assert not refuted(trial("same", 1.0, "", "", "channels-last"))
+    assert refuted(trial("same", 1.0, "", "", "channels-last,autocast-bf16"))
+    assert not refuted(trial("slower", 1.2, "", "", "tf32"))
+    assert not refuted(trial("slower", 1.2, "", "", "tf32,autocast-bf16,channels-last"))
+    assert not refuted(trial("slower", 1.2, "", "", "channels-last"), trial("faster", 0.9, "", "", both.name))
 
 
 @pytest.mark.parametrize("verdict", ["cannot_tell", "does_not_apply"])
@@ -54,19 +113,8 @@ def test_what_is_not_known_changes_nothing(summary: Summary, first: Finding, ver
 
 
 def test_another_change_of_the_same_finding_refutes_nothing(summary: Summary, first: Finding) -> None:
-    other = trial("slower", 1.2, first.code, "optimizer = torch.optim.SGD(params, momentum=0.5)")
+    other = trial("slower", 1.2, first.code, first.paste, "another")
     assert with_trials(summary, other).answer == summary.answer
-
-
-def test_lines_are_the_same_whatever_the_variables_are_called(summary: Summary) -> None:
-    one = replace(
-        (summary.findings or ())[0], code="NSX102", paste='net = torch.compile(net, mode="reduce-overhead")  # once'
-    )
-    same = trial("slower", 1.1, "NSX102", 'model = torch.compile(model, mode="reduce-overhead")')
-    plain = replace(same, paste="model = torch.compile(model)")
-    assert measured.refuted(replace(summary, tried=(same,)), one)
-    assert not measured.refuted(replace(summary, tried=(plain,)), one)
-    assert not measured.refuted(replace(summary, tried=(same, replace(same, verdict="faster"))), one)
 
 
 def test_what_helped_most_is_advised_with_what_it_gave(summary: Summary, first: Finding) -> None:

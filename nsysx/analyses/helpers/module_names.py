@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection
 
 from nsysx import units
 from nsysx.events.attribute import IN_STEP, outside_in
+from nsysx.events.kernel_names import function_of
 
 #: Letters of a kernel's name in a sentence.
 _KERNEL = 48
@@ -58,5 +59,5 @@ def kernel_called(name: str) -> str:
 
     A longer one is cut where it says what it computes with, and no more how.
     """
-    plain = re.sub("[<(].*", "", name.removeprefix("void ")).rpartition("::")[2]
+    plain = function_of(name).rpartition("::")[2]
     return f"the kernel {plain if len(plain) <= _KERNEL else f'{plain[: _KERNEL - 1]}…'}"

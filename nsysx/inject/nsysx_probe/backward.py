@@ -31,6 +31,7 @@ class BackwardMarks:
         self.wanted = out.choice("NSYSX_BACKWARD", ("marks", "ops", "off", "phase"))
         if self.wanted == "phase":  # an older name for off
             self.wanted = "off"
+        self.outputs: list[Callable[[Entry, Any], None]] = []  # who else looks at what modules return now
         self._ended = ended
         self._empty = torch.empty(0, device="cpu")
         self._hooks: Any = weakref.WeakKeyDictionary()  # entry -> what its carrier hands to nodes
@@ -117,7 +118,7 @@ class BackwardMarks:
         """
         tensor = self.torch.Tensor
         modes = self.torch._C._len_torch_function_stack
-        mark, look, fail = self._mark, self._look, self.fail
+        mark, look, fail, outputs = self._mark, self._look, self.fail, self.outputs
 
         def entered(entry: Entry, args: Any, kwargs: Any) -> None:
             try:
@@ -134,6 +135,8 @@ class BackwardMarks:
 
         def returned(entry: Entry, value: Any) -> Any:
             try:
+                if outputs:
+                    outputs[0](entry, value)
                 if type(value) is tensor and not modes():
                     function = value.grad_fn
                     if function is not None and "nsysx" not in (notes := function.metadata):

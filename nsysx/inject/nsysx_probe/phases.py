@@ -72,6 +72,7 @@ class Phases:
         grad = self.torch.is_grad_enabled()
         if not thread.phases and self.driver == this_thread:
             self._forward(entry, module, grad)
+            self.borders.settings.network(module)
             if not self.steps.is_open:
                 self.borders.call_begins((entry.path, entry.cls, grad))
         return self._open("forward" if grad else "evaluation", entry.cls)
@@ -85,6 +86,7 @@ class Phases:
         if grad:
             self._trained_root, self._trains = weakref.ref(module), training
         if self.steps.optimizer_made:
+            self.steps.turns_taken.networks.add(id(module))
             if self.steps.pending and self.steps.index == self.steps.first:  # the first round may not be over
                 self._note(module)
             self.steps.forward(grad)
@@ -214,6 +216,7 @@ class Phases:
             outermost = not thread.phases and not thread.open and self.torch._C._current_graph_task_id() == -1
             if outermost and self._drives(_RAN_BACKWARD):
                 self.steps.backward()
+                self.borders.settings.backward()
             self.backward.begins()
             self.operators.before_backward(roots)
             return self._open("backward")
@@ -252,6 +255,7 @@ class Phases:
             outermost = not thread.phases and not thread.open and self.torch._C._current_graph_task_id() == -1
             if outermost and self._drives(_STEPPED):
                 self.steps.optimizer(id(optimizer))
+                self.borders.settings.stepping(optimizer)
             return self._open("optimizer", detail or type(optimizer).__name__)
         except BaseException as error:
             return self.out.fail("optimizer", error, before + 1)
@@ -303,7 +307,12 @@ class Phases:
     @property
     def has_graphs(self) -> bool:
         """Return whether a CUDA graph is being captured, or one that was captured may be replayed."""
-        return self.capturing is not None or len(self._graphs) > 0
+        return self.capturing is not None or self.graphs > 0
+
+    @property
+    def graphs(self) -> int:
+        """Return how many CUDA graphs that were captured live."""
+        return len(self._graphs)
 
     # ---- CUDA graphs ------------------------------------------------------------------------------------------------
 

@@ -40,7 +40,7 @@ from collections.abc import Callable
 from typing import Any
 
 from . import backend as backends
-from . import draining, dynamo, extras, parts, patch
+from . import draining, dynamo, parts, patch
 from .backward import BackwardMarks
 from .borders import Borders
 from .calls import ModuleCalls
@@ -70,7 +70,10 @@ class Probe:
         self.status = Status(torch, self.out, self.parts, self.backward, self.naming, lambda: self.borders.steps)
         self.borders = Borders(torch, self.out, self.parts, self.calls, self.status)
         self.steps = self.borders.steps
+        self.settings = self.status.settings = self.borders.settings
         self.phases = Phases(torch, self.out, self.borders, self.operators, self.backward)
+        self.settings.graphs = lambda: self.phases.graphs
+        self.settings.outputs = self.backward.outputs
         self.resting = Resting(torch, self.out, self.borders, self.phases, self.calls)
         self.roots = Roots(self.out, self.calls, self.phases)
         self.trial = self.parts.timing if isinstance(self.parts.timing, Trial) else None
@@ -89,6 +92,7 @@ class Probe:
         self.armed = self.calls.armed = False
         self.resting.stop()
         self.patcher.off()
+        self.parts.xray.turn_off()
         self.operators.turn(False)
         for remove in self._removers:
             remove()
@@ -183,8 +187,6 @@ class Probe:
             )
             if self.operators.wanted == "names":
                 self.operators.turn(True)
-        if self.out.environ.get("NSYSX_LINES") == "1":
-            extras.mark_lines(torch, self.out, lambda: self.armed)
         if self.parts.timing is None and self.out.environ.get("NSYSX_PAUSES") != "0":
             end = self.parts.pauses.arm()
             if end is not None:
@@ -204,7 +206,7 @@ class Probe:
                 phases.leave_fetch,
                 each_step=True,
             )
-            around(loader.DataLoader.__iter__, "loader", "None", self._enter_loader, phases.leave_fetch)
+            around(loader.DataLoader.__iter__, "loader", "self", self._enter_loader, phases.leave_fetch)
 
     def _arm_graphs(self) -> None:
         """Follow the capture and the replay of CUDA graphs."""
@@ -214,9 +216,10 @@ class Probe:
         around(graph.capture_end, "capture_end", "self", lambda graph: graph, self._end_capture)
         around(graph.replay, "replay", "self", phases.enter_replay, phases.leave_replay, each_step=True)
 
-    def _enter_loader(self, first: Any) -> int:
+    def _enter_loader(self, loader: Any) -> int:
         self.resting.interrupted()
-        level: int = self.phases.enter_loader(first)
+        self.settings.iterates(loader, self.steps.index + 1)
+        level: int = self.phases.enter_loader(loader)
         return level
 
     def _begin_capture(self, graph: Any) -> None:
@@ -305,12 +308,14 @@ class Probe:
         scaler = sys.modules.get("torch.amp.grad_scaler")
         if scaler is not None:
 
-            def scaled(optimizer: Any) -> tuple[int, Any] | None:
+            def scaled(both: tuple[Any, Any]) -> tuple[int, Any] | None:
+                scaler, optimizer = both
                 if resting.on and resting.enters(optimizer):
                     return None
+                self.settings.stepping(optimizer, scaler)
                 return self.phases.enter_optimizer(optimizer, "GradScaler"), optimizer
 
-            around(scaler.GradScaler.step, "scaler", "optimizer", scaled, end)
+            around(scaler.GradScaler.step, "scaler", "(self, optimizer)", scaled, end)
 
     def calibrate(self) -> None:
         """Measure what a range costs in this process, in a separate domain; without a result the cost stays None."""

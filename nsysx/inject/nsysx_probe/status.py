@@ -15,6 +15,7 @@ from .interrupts import of_program
 from .names import Naming
 from .output import Output
 from .parts import Parts
+from .settings import Settings
 from .steps import Steps
 
 
@@ -41,6 +42,7 @@ class Status:
         self.lacks = ""  # the missing package without which there are no ranges
         self.pair_cost_ns: int | None = None
         self.ended = False  # the counts are final, because Python is exiting or the capture has ended
+        self.settings: Settings | None = None
 
     def hello(self) -> None:
         """Send a mark that tells the report which process records here, how, and at what cost."""
@@ -113,6 +115,9 @@ class Status:
             "pauses": parts.pauses.listens,
             "pauses_left_out": parts.pauses.left_out,
             "rank": self.out.environ.get("RANK"),
+            "xray": parts.xray.record(),
+            "source": parts.xray.sources.texts(),
+            "settings": self.settings.record(last=self.ended) if self.settings is not None else None,
         }
 
     def finish(self) -> None:

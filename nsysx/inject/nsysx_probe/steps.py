@@ -22,6 +22,7 @@ from collections.abc import Callable
 from typing import Any, Optional
 
 from .periods import Calls
+from .turns import Turns
 
 #: After this many steps of other optimizers, the one that ended rounds is gone or steps too rarely to end one.
 _GONE_AFTER = 12
@@ -75,6 +76,7 @@ class Steps:
         self.backwards = 0  # number of backwards in the open step
         self.unseen = 0  # number of backwards in a step if its optimizer cannot be seen, else 0
         self.others = 0  # optimizer steps since that of ``key``
+        self.turns_taken = Turns()
         self.empty: list[int] = []  # steps without any work
         self.closed_by = ""
 
@@ -262,6 +264,7 @@ class Steps:
             self._restart(self.index + 1)
             self.key = None
             self.keys.clear()
+            self.turns_taken = Turns()
             self.by_fetch = self.forward_seen = self.backward_seen = False
 
     def _restart(self, first: int) -> None:
@@ -299,6 +302,7 @@ class Steps:
         if key is not None:
             self.pending.add(key)
             self.keys.discard(key)  # an optimizer that is gone had the same key
+            self.turns_taken.forget(key)
             if key == self.key:
                 self.key = None
         if self.optimizer_made:
@@ -343,7 +347,9 @@ class Steps:
         self.keys.add(key)
         self.pending.discard(key)
         self.unseen = 0
+        self.turns_taken.take(key)
         if key == self.key:
+            self.correction -= self.turns_taken.first_round(self.others)
             self.others = 0
             if self.held:
                 self.turns += 1
@@ -355,7 +361,10 @@ class Steps:
         self.others += 1
         # A new optimizer ends the round from now on, whether it is the second of a GAN or that of the next stage, unless it came
         # right after the one that ends rounds, with the same backward or in the same batch.
-        if self.key is None or (new and (not self.done or self.held)) or self.others >= _GONE_AFTER:
+        first = new and (not self.done or self.held)
+        if self.key is None or first or self.others >= _GONE_AFTER or self.turns_taken.apart(key, self.key):
+            if first and self.key is not None:
+                self.turns_taken.begin_rounds(self.index - self.first)
             self.key = key
             self.others = 0
 

@@ -1,8 +1,11 @@
-"""The changes that ``nsysx try`` makes to a running program: one file each, in this folder. Standard library only at import.
+"""Remedies, and those of them that ``nsysx try`` makes in a running program: by subject, in this folder. Standard library only at import.
 
-A file has ``CHANGES``, a tuple of `Change`. ``NSYSX_CHANGE=name,name`` makes these in a process, right after torch was imported;
-``NSYSX_CHANGES`` names a folder with more files of the kind. A change does what its pasted lines would do, and no more. It tells
-its `Watch` when it took effect, or why it does not apply, and, if it can be undone between two steps, how.
+A file has ``CHANGES``, a tuple of `Change`, and may have ``UNTRIED``, a tuple of `Remedy` that no change can make yet. A finding names
+remedies, and what was tried is joined to it by these names; the words for both stand here.
+
+``NSYSX_CHANGE=name,name`` makes these changes in a process, right after torch was imported; ``NSYSX_CHANGES`` names a folder with more
+files of the kind. A change does what its pasted lines would do, and no more. It tells its `Watch` when it took effect, or why it does
+not apply, and, if it can be undone between two steps, how.
 """
 
 from __future__ import annotations
@@ -21,27 +24,43 @@ ALTERS = ("speed", "numerics", "memory", "computation")
 #: The files of this folder, in the order in which their changes are tried without a report: what is quick to try comes first.
 FILES = (
     "optimizers", "tf32", "cuda", "loading", "copies", "garbage", "distributed", "attention", "threads", "compiling", "graphed",
-    "mixed_precision", "reads", "batches", "skipped_update", "nothing",
+    "mixed_precision", "reads", "batches", "skipped_update", "nothing", "clocks", "ranks",
 )  # fmt: skip
 
 
-class Change:
-    """One change to a program.
+class Remedy:
+    """One thing to do about a finding.
 
-    ``does``: a phrase that begins a sentence. ``paste``: the lines that make it. ``arm(torch, watch)`` makes it. ``findings``: the
-    codes of those that advise it. ``alters``: "speed" only, "numerics" (results differ within rounding or by random numbers),
-    "memory", or "computation": a bound, which says what a step would take without something; ``beware`` says more. ``needs``: what
-    a program must have: cuda, optimizer or "". ``environment``: variables to set, each a function of the value before. ``start_s``:
-    how long its first steps may take, if longer than others. Of one ``group`` only one is made.
+    ``advice`` says what to do and stands alone, ``example`` are lines of a program in which it is done, "" where none are short,
+    ``condition`` a sentence on what must hold for it. ``label`` tells its lines from those of another one for the same. ``untried``:
+    why no change can try it yet, "" for a `Change`.
     """
 
     def __init__(
-        self, name: str, does: str, paste: str, arm: Callable[[Any, Watch], Any], *, findings: tuple[str, ...] = (),
-        alters: str = "speed", beware: str = "", needs: str = "", group: str = "", start_s: float = 0.0,
-        environment: Mapping[str, Callable[[str], str]] | None = None,
+        self, name: str, advice: str, example: str = "", condition: str = "", *, label: str = "", untried: str = ""
+    ) -> None:
+        self.name, self.advice, self.example, self.condition = name, advice, example, condition
+        self.label, self.untried = label, untried
+
+
+class Change(Remedy):
+    """A remedy that ``nsysx try`` can make.
+
+    ``does``: a phrase that begins a sentence, ``paste``: the lines that make it and no more; they are the ``advice`` and the ``example``
+    where these are not given. ``arm(torch, watch)`` makes it. ``alters``: "speed" only, "numerics" (results differ within rounding or
+    by random numbers), "memory", or "computation": a bound, which says what a step would take without something; ``beware`` says more.
+    ``needs``: what a program must have: cuda, optimizer or "". ``environment``: variables to set, each a function of the value before.
+    ``start_s``: how long its first steps may take, if longer than others. Of one ``group`` only one is made.
+    """
+
+    def __init__(
+        self, name: str, does: str, paste: str, arm: Callable[[Any, Watch], Any], *, alters: str = "speed", beware: str = "",
+        needs: str = "", group: str = "", start_s: float = 0.0, environment: Mapping[str, Callable[[str], str]] | None = None,
+        advice: str = "", example: str | None = None, condition: str = "", label: str = "",
     ) -> None:  # fmt: skip
         assert alters in ALTERS, alters
-        self.name, self.does, self.paste, self.arm, self.findings = name, does, paste, arm, findings
+        super().__init__(name, advice or does, paste if example is None else example, condition, label=label)
+        self.does, self.paste, self.arm = does, paste, arm
         self.alters, self.beware, self.needs, self.group, self.start_s = alters, beware, needs, group or name, start_s
         self.environment = environment or {}
 
@@ -112,6 +131,15 @@ def known(environ: Mapping[str, str] = os.environ) -> dict[str, Change]:
             spec.loader.exec_module(module)
             changes += module.CHANGES
     return {change.name: change for change in changes}
+
+
+def remedies() -> dict[str, Remedy]:
+    """Return every remedy of this folder by its name: the changes, and what none of them can try yet."""
+    every: list[Remedy] = [*known({}).values()]
+    for name in FILES:
+        every += getattr(importlib.import_module(f"{__name__}.{name}"), "UNTRIED", ())
+    assert len({remedy.name for remedy in every}) == len(every), "two remedies of one name"
+    return {remedy.name: remedy for remedy in every}
 
 
 def make(torch: Any, environ: Mapping[str, str]) -> dict[str, Watch]:

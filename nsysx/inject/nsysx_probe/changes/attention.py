@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from . import Change, Watch
+from . import Change, Remedy, Watch
 
 #: Name of the change, name in ``torch.nn.attention.SDPBackend``, and the function that allows it, without enable_ and _sdp.
 _BACKENDS = (
@@ -57,9 +57,16 @@ def _only(wanted: str) -> Callable[[Any, Watch], None]:
 def _change(name: str, backend: str, wanted: str) -> Change:
     paste = f"from torch.nn.attention import SDPBackend, sdpa_kernel\nwith sdpa_kernel(SDPBackend.{backend}):\n    output = model(...)"
     return Change(
-        name, f"attention by {backend} alone", paste, _only(wanted), findings=("NSX118",), alters="numerics",
+        name, f"attention by {backend} alone", paste, _only(wanted), alters="numerics",
         group="attention", beware="another algorithm rounds in another order",
     )  # fmt: skip
 
 
 CHANGES = tuple(_change(*backend) for backend in _BACKENDS)
+UNTRIED = (
+    Remedy(
+        "sdpa", "Use F.scaled_dot_product_attention; in transformers attn_implementation='sdpa'",
+        "y = F.scaled_dot_product_attention(q, k, v, is_causal=True)", "Nothing else may need the scores.",
+        untried="attention written by hand is the program's own code",
+    ),
+)  # fmt: skip

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from . import Change, Watch
+from . import Change, Remedy, Watch
 
 
 def _arm(torch: Any, watch: Watch) -> None:
@@ -38,7 +38,24 @@ def _arm(torch: Any, watch: Watch) -> None:
 
 CHANGES = (
     Change(
-        "bound-data", "the first batch of each DataLoader again and again", "", _arm, findings=("NSX106", "NSX105"),
+        "bound-data", "the first batch of each DataLoader again and again", "", _arm,
         alters="computation", beware="a bound: the program learns from one batch",
     ),
+)  # fmt: skip
+_OWN_CODE = "what goes into one call is the program's own code"
+UNTRIED = (
+    Remedy(
+        "batched-inputs", "Batch incoming inputs: one forward makes as many launches for several of them as for one",
+        condition="Inputs of one batch need one shape (pad them), and each waits until its batch is full or a short time is over.",
+        untried=_OWN_CODE,
+    ),
+    Remedy(
+        "larger-batches", "Use fewer, larger batches: one call makes the same launches for all of their inputs",
+        condition="The activations of a larger micro-batch need more memory.", untried=_OWN_CODE,
+    ),
+    Remedy("batched-operation", "Use one batched or fused operation instead of a loop", untried=_OWN_CODE),
+    Remedy("own-kernel", "Use a fused or Triton kernel that splits the work along another axis", untried="a kernel has to be written"),
+    Remedy("fewer-conversions", "Do without copies and conversions between formats", untried=_OWN_CODE),
+    Remedy("sequence-at-once", "Run a recurrent cell over the whole sequence in one call", untried=_OWN_CODE),
+    Remedy("larger-graphs", "Put more of the step into the CUDA graphs that the program already replays", untried=_OWN_CODE),
 )  # fmt: skip

@@ -11,10 +11,14 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from . import Change, Watch
+from . import Change, Remedy, Watch
 from ._wrapping import Networks
 
 _START_S = 900.0
+_BREAKS = "A graph break (print, .item(), a branch on data) splits what can be fused."
+_FIXED_SHAPES = (
+    "Shapes must stay the same from step to step, and nothing in the step may read a value back (.item(), x[mask])."
+)
 
 
 def whole(module: Any) -> Callable[..., Any]:
@@ -58,16 +62,40 @@ def _with(**options: Any) -> Callable[[Any, Watch], None]:
     return arm
 
 
-def _change(name: str, call: str, findings: tuple[str, ...], **options: Any) -> Change:
+def _change(name: str, call: str, advice: str, condition: str, **options: Any) -> Change:
     return Change(
         name, f"{call} for the outermost module", f"model = {call}  # before the loop", _with(**options),
-        findings=findings, alters="numerics", group="compile", start_s=_START_S, beware="results differ by rounding",
+        alters="numerics", group="compile", start_s=_START_S, beware="results differ by rounding",
+        advice=advice, example=f"model = {call}", condition=condition,
     )  # fmt: skip
 
 
-_OF = ("NSX102", "NSX112", "NSX113", "NSX119", "NSX124", "NSX118")
 CHANGES = (
-    _change("compile", "torch.compile(model)", _OF),
-    _change("compile-reduce-overhead", 'torch.compile(model, mode="reduce-overhead")', _OF, mode="reduce-overhead"),
-    _change("compile-dynamic", "torch.compile(model, dynamic=True)", ("NSX103", "NSX109"), dynamic=True),
-)
+    _change("compile", "torch.compile(model)", "Fuse them with torch.compile(model)", _BREAKS),
+    _change(
+        "compile-reduce-overhead", 'torch.compile(model, mode="reduce-overhead")',
+        "torch.compile(model, mode='reduce-overhead')", _FIXED_SHAPES, mode="reduce-overhead",
+    ),
+    _change(
+        "compile-dynamic", "torch.compile(model, dynamic=True)",
+        "Pad or bucket the inputs to few lengths, and torch.compile(model, dynamic=True), which does not compile again for each: shapes "
+        "change from step to step", _BREAKS, dynamic=True,
+    ),
+)  # fmt: skip
+UNTRIED = (
+    Remedy(
+        "compile-wrapped", "torch.compile of the module before it is wrapped",
+        "model = DistributedDataParallel(torch.compile(module))", _BREAKS,
+        untried="what is wrapped is compiled before the wrapper is made",
+    ),
+    Remedy(
+        "compile-blocks", "torch.compile of each block before fully_shard",
+        "for name, block in model.blocks.named_children(): setattr(model.blocks, name, torch.compile(block))  # then fully_shard",
+        _BREAKS, untried="which modules are blocks, the program says",
+    ),
+    Remedy(
+        "alike-inputs",
+        "Keep the inputs of the compiled function alike: pad or bucket shapes, torch._dynamo.mark_dynamic for sizes that vary, "
+        "tensors instead of Python numbers that vary", untried="what a shape may be padded to, the program says",
+    ),
+)  # fmt: skip

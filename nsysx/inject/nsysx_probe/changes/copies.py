@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from . import Change, Watch
+from . import Change, Remedy, Watch
 from ._wrapping import replace_method
 
 #: Holds, on a tensor, its version when it was pinned and its pinned copy.
@@ -68,11 +68,46 @@ def _pinned(torch: Any, watch: Watch) -> None:
 CHANGES = (
     Change(
         "non-blocking", "copies from pinned memory without a wait", "batch = batch.to(device, non_blocking=True)", _non_blocking,
-        findings=("NSX105",), needs="cuda", beware="a pinned buffer must not be overwritten before its copy has ended",
+        needs="cuda", beware="a pinned buffer must not be overwritten before its copy has ended",
     ),
     Change(
         "pinned-copies", "batches pinned, and copied without a wait",
         "batch = batch.pin_memory()  # where it is made\nbatch = batch.to(device, non_blocking=True)", _pinned,
-        findings=("NSX105",), alters="memory", needs="cuda", beware="batches stay in host memory that cannot be swapped out",
+        alters="memory", needs="cuda", beware="batches stay in host memory that cannot be swapped out",
+        advice="Pin what is copied (tensor.pin_memory() once, before the loop, or DataLoader(pin_memory=True)) and copy it with "
+        "non_blocking=True",
+        example='batch = batch.pin_memory()  # once, before the loop\nx = batch.to("cuda", non_blocking=True)',
+        condition="Keep a pinned tensor until its copy is done.",
+    ),
+)  # fmt: skip
+_STREAMS = "on which stream something is copied, and when it is needed, the program says"
+UNTRIED = (
+    Remedy(
+        "copy-ahead", "Copy the next batch with non_blocking=True on a separate stream, while the GPU works on this one",
+        "with torch.cuda.stream(copy_stream):\n"
+        '    upcoming = batch.to("cuda", non_blocking=True)\n'
+        "torch.cuda.current_stream().wait_stream(copy_stream)",
+        "Wait for the copy stream before you use the batch, and keep the batch until then.", untried=_STREAMS,
+    ),
+    Remedy(
+        "copy-out-on-a-stream",
+        "Give these copies a stream of their own, so that kernels run beside them: their memory is pinned and nothing waits for them "
+        "already",
+        "copy_stream.wait_stream(torch.cuda.current_stream())\n"
+        "with torch.cuda.stream(copy_stream):\n"
+        "    host.copy_(result, non_blocking=True)\n"
+        "result.record_stream(copy_stream)",
+        "Synchronize with the copy stream before you read what was copied.", untried=_STREAMS,
+    ),
+    Remedy(
+        "read-later",
+        "Wait for these copies a step later: record an event after each and synchronize on it when the value is needed; their memory is "
+        "pinned already",
+        "host.copy_(result, non_blocking=True); copied = torch.cuda.Event(); copied.record()\ncopied.synchronize()  # a step later",
+        "Keep the pinned tensor until then.", untried=_STREAMS,
+    ),
+    Remedy(
+        "made-on-gpu", "Create this data on the GPU (torch.randint, randperm and indexing take device='cuda')",
+        untried="what makes the data is the program's own code",
     ),
 )  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from . import Change, Watch
+from . import Change, Remedy, Watch
 from ._wrapping import Networks, convolutions
 
 
@@ -85,23 +85,40 @@ def _channels_last(torch: Any, watch: Watch) -> None:
 CHANGES = (
     Change(
         "no-synchronize", "no torch.cuda.synchronize", "# delete torch.cuda.synchronize() here", _no_synchronize,
-        findings=("NSX101", "NSX115"), needs="cuda", beware="times that the program takes itself are wrong without it",
+        needs="cuda", beware="times that the program takes itself are wrong without it",
+        advice="Remove torch.cuda.synchronize() from the loop: no value is read after it; for timing, record torch.cuda.Event pairs",
+        example="", condition="Clocks read on the CPU then no longer include the GPU's work.",
     ),
     Change(
         "no-empty-cache", "no torch.cuda.empty_cache", "# delete torch.cuda.empty_cache() here", _no_empty_cache,
-        findings=("NSX104",), alters="memory", needs="cuda",
+        alters="memory", needs="cuda",
     ),
     Change(
         "expandable-segments", "expandable segments in the allocator",
         'os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"  # before import torch', _expandable,
-        findings=("NSX104",), alters="memory", needs="cuda", environment={"PYTORCH_CUDA_ALLOC_CONF": _with_segments},
+        alters="memory", needs="cuda", environment={"PYTORCH_CUDA_ALLOC_CONF": _with_segments},
+        advice="Let segments of the allocator grow: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+        example="PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True python train.py",
+        condition="No torch.cuda.empty_cache() in the loop.",
     ),
     Change(
         "cudnn-benchmark", "cuDNN tries its algorithms", "torch.backends.cudnn.benchmark = True", _benchmark,
-        findings=("NSX117",), alters="numerics", needs="cuda", beware="another algorithm rounds in another order",
+        advice="torch.backends.cudnn.benchmark = True",
+        alters="numerics", needs="cuda", beware="another algorithm rounds in another order",
     ),
     Change(
         "channels-last", "channels last for convolutions", "model = model.to(memory_format=torch.channels_last)",
-        _channels_last, findings=("NSX117",), alters="numerics", beware="another algorithm rounds in another order",
+        _channels_last, alters="numerics", beware="another algorithm rounds in another order",
+        advice="Keep model and input in torch.channels_last (memory_format), so that nothing is converted",
+        example="model = model.to(memory_format=torch.channels_last)\ny = model(images.to(memory_format=torch.channels_last))",
+        condition="Every layer in between must keep the layout.",
     ),
+)  # fmt: skip
+UNTRIED = (
+    Remedy(
+        "order-streams",
+        "Remove this synchronize: no value is read after it; to order work of two streams, stream.wait_stream(other) or "
+        "stream.wait_event(event) does not hold Python", untried="which streams wait for which, the program says",
+    ),
+    Remedy("fixed-sizes", "Pad to a few fixed shapes, or use less memory", untried="what a shape may be padded to, the program says"),
 )  # fmt: skip

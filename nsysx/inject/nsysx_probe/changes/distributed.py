@@ -31,7 +31,7 @@ def _change(name: str, argument: str, value: Any, alters: str, beware: str) -> C
     text = f"{argument}={value}"
     return Change(
         name, f"{text} for DistributedDataParallel", f"{text},  # one more argument of DistributedDataParallel",
-        _with(argument, value), findings=("NSX110",), alters=alters, beware=beware, group=name,
+        _with(argument, value), alters=alters, beware=beware, group=name,
     )  # fmt: skip
 
 

@@ -35,7 +35,10 @@ def _arm(_torch: Any, watch: Watch) -> None:
 
 CHANGES = (
     Change(
-        "gc-freeze", "no garbage collections within steps", _PASTE, _arm, findings=("NSX114", "NSX109", "NSX123"),
+        "gc-freeze", "no garbage collections within steps", _PASTE, _arm,
         alters="memory", beware="objects in reference cycles stay until gc.collect()",
+        advice="gc.freeze() after warm-up and gc.disable(), then gc.collect() between epochs; or gc.set_threshold with larger numbers",
+        example="gc.collect(); gc.freeze(); gc.disable()  # after warm-up\ngc.collect()  # between epochs",
+        condition="Garbage in reference cycles stays in memory until the next collection.",
     ),
 )  # fmt: skip

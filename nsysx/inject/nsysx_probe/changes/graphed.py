@@ -30,7 +30,8 @@ def _arm(torch: Any, watch: Watch) -> None:
 CHANGES = (
     Change(
         "cuda-graph", "CUDA graphs of the network", "model = torch.cuda.make_graphed_callables(model, (sample_input,))  # before the loop",
-        _arm, findings=("NSX102",), alters="numerics", needs="cuda", group="compile",
+        _arm, alters="numerics", needs="cuda", group="compile",
+        advice="Capture the step in a CUDA graph",
         beware="the network is run before the first step; each step must have the same shapes, and reads nothing back",
     ),
 )  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from . import Change, Watch
+from . import Change, Remedy, Watch
 from ._wrapping import with_arguments
 
 #: Batches that each worker makes ahead.
@@ -64,8 +64,11 @@ def _loader(number: int, name: str) -> Change:
     return Change(
         name, f"num_workers={number} for the DataLoader",
         f"num_workers={number}, persistent_workers=True,  # two more arguments of the DataLoader", _workers(number),
-        findings=("NSX106",), alters="numerics", group="workers",
+        alters="numerics", group="workers",
         beware="random numbers that the dataset draws are others",
+        advice=f"Use more workers: DataLoader(num_workers={number}, pin_memory=True, persistent_workers=True)",
+        example=f"loader = DataLoader(data, num_workers={number},\n    pin_memory=True, persistent_workers=True)",
+        condition="The machine must have that many idle cores, and the storage must keep up.",
     )  # fmt: skip
 
 
@@ -74,11 +77,18 @@ CHANGES = (
     _loader(8, "loader-workers-8"),
     Change(
         "loader-prefetch", f"prefetch_factor={_PREFETCHED} for the DataLoader",
-        f"prefetch_factor={_PREFETCHED},  # one more argument of the DataLoader", _prefetch, findings=("NSX106",),
+        f"prefetch_factor={_PREFETCHED},  # one more argument of the DataLoader", _prefetch,
         alters="memory", beware="workers keep more batches",
     ),
     Change(
         "pin-memory", "pin_memory=True for the DataLoader", "pin_memory=True,  # one more argument of the DataLoader", _pinned,
-        findings=("NSX105",), alters="memory", needs="cuda", beware="batches stay in host memory that cannot be swapped out",
+        alters="memory", needs="cuda", beware="batches stay in host memory that cannot be swapped out",
+        advice="Pin the memory (pin_memory=True)", example="loader = DataLoader(data, pin_memory=True, ...)",
+    ),
+)  # fmt: skip
+UNTRIED = (
+    Remedy(
+        "cheaper-samples", "Make samples cheaper: do less in Dataset.__getitem__, or do it once and keep the result",
+        untried="what makes a sample is the program's own code",
     ),
 )  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from . import Change, Watch
+from . import Change, Remedy, Watch
 from ._wrapping import Forwards, Networks
 
 
@@ -29,6 +29,15 @@ CHANGES = (
     Change(
         "autocast-bf16", "bf16 autocast around the forward",
         'with torch.autocast("cuda", dtype=torch.bfloat16):\n    output = model(...)', _arm,
-        findings=("NSX116", "NSX124"), alters="numerics", beware="products and convolutions keep 8 bits of the mantissa",
+        alters="numerics", beware="products and convolutions keep 8 bits of the mantissa",
+        advice="torch.autocast('cuda', torch.bfloat16)", label="BF16",
+        example='with torch.autocast("cuda", torch.bfloat16):\n    loss = model(x).sum()',
+        condition="BF16 keeps 7 bits of the mantissa: the loss must still converge.",
+    ),
+)  # fmt: skip
+UNTRIED = (
+    Remedy(
+        "autocast-fp16", "torch.autocast('cuda', torch.float16) with a GradScaler",
+        untried="a GradScaler is part of the program's own loop",
     ),
 )  # fmt: skip

@@ -76,17 +76,19 @@ def _to_none(torch: Any, watch: Watch) -> None:
 CHANGES = (
     Change(
         "fused", "fused=True for the optimizer", "fused=True,  # one more argument of the optimizer", _with("fused", "foreach"),
-        findings=("NSX113", "NSX102", "NSX119", "NSX112"), alters="numerics", needs="optimizer", group="optimizer",
+        alters="numerics", needs="optimizer", group="optimizer",
         beware="results differ by rounding",
+        advice="Use fused=True for the optimizer: all parameters in a few kernels", example="",
+        condition="The parameters must be floating-point tensors on the GPU.",
     ),
     Change(
         "foreach", "foreach=True for the optimizer", "foreach=True,  # one more argument of the optimizer",
-        _with("foreach", "fused"), findings=("NSX113", "NSX102", "NSX119"), alters="memory", needs="optimizer",
+        _with("foreach", "fused"), alters="memory", needs="optimizer",
         group="optimizer",
     ),
     Change(
         "set-to-none", "zero_grad without zeroing", "optimizer.zero_grad(set_to_none=True)", _to_none,
-        findings=("NSX113",), alters="memory", needs="optimizer",
+        alters="memory", needs="optimizer",
         beware="code that reads .grad after zero_grad finds None",
     ),
 )  # fmt: skip

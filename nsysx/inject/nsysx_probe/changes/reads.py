@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from . import Change, Watch
+from . import Change, Remedy, Watch
 from ._wrapping import replace_method
 
 #: Methods of a tensor that read it, and what they give for a copy on the host.
@@ -119,7 +119,43 @@ def answer(torch: Any, watch: Watch, waits: Callable[[Any], bool] = lambda tenso
 
 CHANGES = (
     Change(
-        "bound-reads", "reads of the device answered from the step before", "", answer, findings=("NSX101",),
+        "bound-reads", "reads of the device answered from the step before", "", answer,
         alters="computation", needs="cuda", beware="a bound: the program decides by old values",
+    ),
+)  # fmt: skip
+_LEFT_OUT = "what stands for the values that are left out, the program says"
+_OWN_CODE = "what a round computes is the program's own code"
+UNTRIED = (
+    Remedy(
+        "keep-on-gpu", "Keep the value on the GPU, or ask for it rarely: nsysx explain NSX101",
+        "running += loss.detach()  # .item() once in 100 steps", "You see the value some steps later.",
+        untried="which value may come later, the program says; bound-reads tells what all of them cost",
+    ),
+    Remedy(
+        "fixed-shape",
+        "Use an operation of fixed shape: torch.where, masked_fill, weights of 0, or topk with a fixed count; nonzero() and x[mask] "
+        "ask the GPU for a size", "out = torch.where(mask, x, 0)  # in place of x[mask]", untried=_LEFT_OUT,
+    ),
+    Remedy(
+        "fixed-shape-loss",
+        "Use an operation of fixed shape: torch.where, masked_fill, weights of 0; or compute the indices once, if they stay the same",
+        "loss = F.cross_entropy(logits, target, ignore_index=IGNORE)\n# or: loss = (per_pixel * keep).sum() / keep.sum()",
+        "The masked values must be cheap enough to compute and throw away.", untried=_LEFT_OUT,
+    ),
+    Remedy(
+        "rounds-at-once",
+        "Handle all rounds in one: use operations on the whole batch (a mask over all, torchvision.ops.batched_nms) and one .cpu() at "
+        "the end",
+        "kept = torchvision.ops.batched_nms(boxes.view(-1, 4), scores.view(-1), image_of_box, 0.5)\nresult = kept.cpu()",
+        untried=_OWN_CODE,
+    ),
+    Remedy(
+        "groups-at-once",
+        "Do all {count} rounds of {name} at once: sort the rows by group (argsort) and use one batched product, instead of asking the GPU "
+        "for the size of each group",
+        "order = expert.argsort()                        # the rows of one group lie side by side\n"
+        "groups = x[order].view(experts, -1, x.shape[1]) # as many rows for each: pad, or drop what is over\n"
+        "y = torch.bmm(groups, weight)                   # one product for all groups",
+        "Groups of one size: choose a capacity, pad smaller groups and mask the rest.", untried=_OWN_CODE,
     ),
 )  # fmt: skip

@@ -41,7 +41,7 @@ def _arm(torch: Any, watch: Watch) -> None:
 
 CHANGES = (
     Change(
-        "bound-optimizer", "an optimizer that updates nothing", "", _arm, findings=("NSX113",), alters="computation",
+        "bound-optimizer", "an optimizer that updates nothing", "", _arm, alters="computation",
         needs="optimizer", beware="a bound: the program does not learn",
     ),
 )  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from . import Change, Watch
+from . import Change, Remedy, Watch
 
 
 def _arm(torch: Any, watch: Watch) -> None:
@@ -26,7 +26,12 @@ def _arm(torch: Any, watch: Watch) -> None:
 CHANGES = (
     Change(
         "tf32", "TF32 for FP32 matrix products", 'torch.set_float32_matmul_precision("high")', _arm,
-        findings=("NSX116",), alters="numerics", needs="cuda",
+        alters="numerics", needs="cuda",
         beware="products keep 10 bits of the mantissa instead of 23",
+        advice="torch.set_float32_matmul_precision('high') for TF32", label="TF32",
+        condition="TF32 keeps 10 bits of the mantissa: the loss must still converge.",
     ),
 )  # fmt: skip
+UNTRIED = (
+    Remedy("cudnn-tf32", "torch.backends.cudnn.allow_tf32 = True", untried="it is on unless the program turns it off"),
+)

@@ -1,0 +1,28 @@
+"""What a kernel is called in a sentence or a picture: the function, without what a C++ compiler adds to its name."""
+
+from __future__ import annotations
+
+import re
+
+#: How the compilers of a report write a namespace without a name: a kernel in one would be called by nothing.
+_NO_NAMESPACE = re.compile(r"(?:<unnamed>|\(anonymous namespace\)|\{anonymous\}|_GLOBAL__N__\w+)::")
+#: A kernel that runs a lambda is named by the function that contains the lambda.
+_LAMBDA = re.compile(r"<(?:\w+::)*(\w+)\((?=.*lambda)")
+#: Longer names are template arguments of a megabyte; the function stands early.
+_MOST = 2000
+
+
+def function_of(name: str) -> str:
+    """Return the function of a kernel with its namespaces: "at::native::index_kernel" of "void at::native::index_kernel<...>(...)".
+
+    What has no function in its name is returned as it is, so that nothing is called by an empty word.
+    """
+    text = _NO_NAMESPACE.sub("", name[:_MOST]).strip()
+    text = text.removeprefix("void ")
+    return re.sub(r"[<(].*", "", text, flags=re.DOTALL).strip(": ") or text or name
+
+
+def computes(name: str) -> str:
+    """Return the function that contains the lambda which a kernel runs, else its own, see `function_of`."""
+    inner = _LAMBDA.search(_NO_NAMESPACE.sub("", name[:_MOST]))
+    return inner[1] if inner else function_of(name)

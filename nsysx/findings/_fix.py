@@ -1,0 +1,118 @@
+"""What to change, put together from the remedies that the probe's folder of changes names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Literal, NamedTuple
+
+from nsysx.advice import Alternative, in_words
+from nsysx.inject.nsysx_probe import changes
+from nsysx.model import Finding
+
+State = Literal["holds", "violated", "unknown"]
+
+
+class Need(NamedTuple):
+    """One condition of a remedy: its test of a capture says whether it holds, and what was seen; ``mend`` how to meet it, if briefly."""
+
+    name: str
+    test: Callable[..., tuple[State, str]]
+    mend: str = ""
+
+
+@cache
+def _known() -> dict[str, changes.Remedy]:
+    return changes.remedies()
+
+
+def way(names: str, text: str | None = None, paste: str | None = None, condition: str | None = None) -> Alternative:
+    """Return the remedy of a name, or of several at once with commas between, in words of this capture where they are given.
+
+    Raises KeyError for a name that the folder of changes does not have.
+    """
+    remedies = [_known()[name] for name in names.split(",")]
+    first = remedies[0]
+    return Alternative(
+        names,
+        first.advice if text is None else text,
+        first.example if paste is None else paste,
+        first.condition if condition is None else condition,
+    )
+
+
+@dataclass(frozen=True)
+class Fix:
+    """What to change, in words; ``paste`` is PyTorch code that does it, ``condition`` a sentence on what must hold for that.
+
+    ``needs`` are the same as tests of the capture (``_needs``): what violates one is never advised, see ``answer.choice``. ``ways`` are
+    the remedies that it advises, any of which will do. Code to paste is always that of one of them: what was tried is known by name.
+    """
+
+    text: str
+    paste: str = ""
+    condition: str = ""
+    needs: tuple[Need, ...] = ()
+    ways: tuple[Alternative, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.paste and not self.ways:
+            raise ValueError(f"no remedy is named for: {self.paste}")
+
+    @classmethod
+    def of(
+        cls,
+        *ways: str | Alternative,
+        text: str | None = None,
+        paste: str | None = None,
+        condition: str | None = None,
+        needs: tuple[Need, ...] = (),
+    ) -> Fix:
+        """Return the advice of remedies; words for all of them together may be given."""
+        if len(ways) == 1 and isinstance(ways[0], str):
+            ways = (way(ways[0], text, paste, condition),)
+        named = tuple(way(remedy) if isinstance(remedy, str) else remedy for remedy in ways)
+        whole = in_words(named)
+        if paste is None:
+            paste = _beside_each_other(named) or whole.paste
+        return cls(
+            whole.text if text is None else text,
+            paste,
+            whole.condition if condition is None else condition,
+            needs,
+            named,
+        )
+
+    @classmethod
+    def listed(cls, lead: str, ways: Sequence[tuple[str, str]], last: str, needs: tuple[Need, ...] = ()) -> Fix:
+        """Return the advice of remedies in a list of words, (name, words) each, behind ``lead`` and with ``last`` before the last one."""
+        texts = [words for _, words in ways]
+        text = lead + (f"{', '.join(texts[:-1])}{last}{texts[-1]}" if len(texts) > 1 else texts[0])
+        return cls(text, needs=needs, ways=tuple(way(name, f"{lead}{words}", "", "") for name, words in ways))
+
+    def but(self, *, text: str | None = None, paste: str | None = None, condition: str | None = None) -> Fix:
+        """Return the advice in other words; those of a remedy that stands alone are its own."""
+        text = self.text if text is None else text
+        paste = self.paste if paste is None else paste
+        condition = self.condition if condition is None else condition
+        alone = len(self.ways) == 1
+        ways = (Alternative(self.ways[0].name, text, paste, condition),) if alone else self.ways
+        return Fix(text, paste, condition, self.needs, ways)
+
+    def into(self, finding: Finding, *, torch: bool = True) -> Finding:
+        """Return a finding with this advice; code to paste is for programs that use torch."""
+        paste, ways = (self.paste, self.ways) if torch else ("", ())
+        return replace(finding, fix=self.text, paste=paste, condition=self.condition, remedies=ways)
+
+
+def _beside_each_other(ways: Sequence[Alternative]) -> str:
+    """Return the lines of remedies that have a label, one below the other, each told by its label; "" for others."""
+    labels = [_known()[remedy.name].label for remedy in ways if "," not in remedy.name]
+    if len(ways) < 2 or len(labels) < len(ways) or not all(labels):
+        return ""
+    heads = [remedy.paste.partition("\n")[0] for remedy in ways]
+    width = max(map(len, heads)) + 2
+    told = (f"# {'or ' * bool(i)}{label}" for i, label in enumerate(labels))
+    rest = (remedy.paste.removeprefix(head) for remedy, head in zip(ways, heads, strict=True))
+    return "\n".join(f"{head:<{width}}{label}{more}" for head, label, more in zip(heads, told, rest, strict=True))

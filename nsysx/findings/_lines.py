@@ -1,0 +1,132 @@
+"""The line of Python of what a finding is about, from the X-ray of the run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from nsysx.catalogue import Cause
+from nsysx.events.attribute import IN_STEP
+from nsysx.events.line_shares import divided
+from nsysx.events.lines import Lines
+from nsysx.events.profile import Profile
+from nsysx.findings._once import Shares, Takes
+from nsysx.frames import lookup
+from nsysx.frames.intervals import I64
+from nsysx.model import Row
+from nsysx.replay.engine import idle_of
+
+#: With more pieces of idle time than this their lines are told for all together.
+_MANY = 200_000
+
+
+def line_of(profile: Profile, site: Row, calls: Iterable[int], takes: Takes) -> dict[str, Any]:
+    """Return file and line that most of the time of a finding belongs to; empty where no line is known.
+
+    That is the line of the calls that it is about; else of the GPU ops and idle time that it takes; else of the work of its module;
+    else of most GPU work.
+    """
+    code = profile.code()
+    if code is None:
+        return {}
+    rows = np.fromiter(calls, np.int64)
+    ways: tuple[Callable[[], _Weights], ...] = (
+        lambda: _of_calls(profile, code, rows),
+        lambda: _of_takes(profile, code, takes),
+        lambda: _of_module(profile, code, str(site.get("module") or "")),
+        lambda: _of_ops(code, profile.steady_ops),
+    )
+    for weights in ways:
+        line_row, ns = weights()
+        if (ns[line_row >= 0] > 0).any():
+            most = int(np.argmax(lookup.totals(line_row[line_row >= 0], ns[line_row >= 0], code.places.height)))
+            file, line, _ = code.places.row(most)
+            return {"file": file, "line": line}
+    return {}
+
+
+_Weights = tuple[I64, I64]
+
+
+def _of_calls(profile: Profile, code: Lines, rows: I64) -> _Weights:
+    api = profile.attributed.api_calls
+    ns = (api["end_ns"] - api["start_ns"]).to_numpy()[rows]
+    return code.places_of(code.call[rows]), ns + 1
+
+
+def _of_ops(code: Lines, ops: pl.DataFrame) -> _Weights:
+    return code.places_of(code.op[ops["op"].to_numpy()]), (ops["end_ns"] - ops["start_ns"]).to_numpy()
+
+
+def _of_takes(profile: Profile, code: Lines, takes: Takes) -> _Weights:
+    ops = profile.steady_ops
+    line_row, ns = _of_ops(code, ops.filter(ops["op"].is_in(list(takes.ops))) if takes.ops else ops.clear())
+    if takes.idle is None or not np.asarray(takes.idle).any():
+        return line_row, ns
+    late, share = by_line(profile), np.asarray(takes.idle, np.float64)
+    part = late["real_ns"].to_numpy() * np.append(share, share.mean())[late["piece"].to_numpy()]
+    return np.concatenate((line_row, late["place"].to_numpy())), np.concatenate((ns, part.astype(np.int64)))
+
+
+def _of_module(profile: Profile, code: Lines, module: str) -> _Weights:
+    """Return what the GPU ops of a module are launched by; "*" in its name stands for what differs between several."""
+    if not module or module == IN_STEP:
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    pattern = r"\d+".join(map(re.escape, module.split("*")))
+    return _of_ops(code, profile.steady_ops.filter(lookup.matching(profile.steady_ops["module"], f"^{pattern}(\\.|$)")))
+
+
+def by_line(profile: Profile) -> pl.DataFrame:
+    """Return piece (row of ``Case.idle``; -1: several), place (of ``Lines.places``, -1 not known), host, ns, real_ns of the idle time.
+
+    ``host``: the ledger calls it host code; the rest was in calls, for data, or launch latency.
+    """
+    return profile.once(_by_line)
+
+
+def _by_line(profile: Profile) -> pl.DataFrame:
+    code, idle = profile.code(), profile.once(idle_of)
+    assert code is not None
+    host = (idle["cause"] == Cause.HOST_CODE.number).to_numpy()
+    number = np.arange(idle.height) if idle.height <= _MANY else np.full(idle.height, -1)
+    begin, end = profile.window
+    cut = idle.select(
+        "thread", pl.col("start_ns").clip(begin), pl.col("end_ns").clip(None, end), group=pl.Series(2 * number + host)
+    )
+    late = divided(profile, code, cut.filter(pl.col("thread").is_not_null()))
+    waited = idle.filter(pl.col("thread").is_null() & (pl.col("cause") == Cause.LAUNCH_LATENCY.number))
+    rest = pl.DataFrame(
+        {
+            "group": 2 * number[(idle["thread"].is_null() & (idle["cause"] == Cause.LAUNCH_LATENCY.number)).to_numpy()],
+            "stack": np.append(code.op, -1)[waited["op"].fill_null(-1).to_numpy()],
+            "ns": waited["ns"],
+        },
+        schema=late.schema,
+    )
+    rows = pl.concat([late, rest])
+    piece = rows["group"].to_numpy() >> 1
+    left = (idle["real_ns"] / idle["ns"].clip(1)).to_numpy()
+    left = np.append(left, idle["real_ns"].to_numpy().sum() / max(idle["ns"].to_numpy().sum(), 1))
+    return rows.select(
+        pl.Series("piece", piece),
+        pl.Series("place", code.places_of(rows["stack"].to_numpy())),
+        pl.Series("host", rows["group"].to_numpy() % 2 == 1),
+        "ns",
+        (pl.col("ns") * pl.Series(left[piece])).alias("real_ns"),
+    )
+
+
+def share_of(profile: Profile, line_row: int) -> Shares:
+    """Return which share of each idle piece of host code is at a line."""
+    idle, rows = profile.once(idle_of), by_line(profile).filter(pl.col("place") == line_row, pl.col("host"))
+    shares = np.zeros(idle.height + 1)
+    host, ns = (idle["cause"] == Cause.HOST_CODE.number).to_numpy(), idle["ns"].to_numpy()
+    whole = np.append(ns, ns[host].sum())
+    np.add.at(shares, rows["piece"].to_numpy(), rows["ns"].to_numpy())
+    shares /= np.maximum(whole, 1)
+    result: Shares = np.clip(shares[:-1] + host * shares[-1], 0.0, 1.0)
+    return result

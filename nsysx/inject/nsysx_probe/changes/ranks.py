@@ -1,0 +1,35 @@
+"""How the work of a job is divided among its GPUs. A change would have to be made on all ranks at once, before they start."""
+
+from __future__ import annotations
+
+from . import Change, Remedy
+
+_ALL_RANKS = "how work and parameters are divided among the ranks, the program says"
+CHANGES: tuple[Change, ...] = ()
+UNTRIED = (
+    Remedy(
+        "equal-work", "Give every rank the same work: equal lengths per batch, an even split of layers and samples",
+        "sampler = DistributedSampler(data, shuffle=True)  # batches of equal length on every rank",
+        "It must be the work that differs between ranks: batch size, sequence lengths, an uneven shard.", untried=_ALL_RANKS,
+    ),
+    Remedy(
+        "earlier-communication",
+        "Start communication earlier (smaller buckets, prefetch), so that it runs beside backward, in fewer, larger messages",
+        "model = DistributedDataParallel(model, bucket_cap_mb=25, gradient_as_bucket_view=True)",
+        "The links must have room left beside the computation.", untried=_ALL_RANKS,
+    ),
+    Remedy(
+        "larger-shards",
+        "Shard larger units, several blocks in each fully_shard(): the ranks wait for each other's launches in every gather, not "
+        "for data; a model that fits one GPU needs no sharding (DistributedDataParallel)",
+        "for blocks in zip(*[iter(model.blocks)] * 4): fully_shard(list(blocks))  # 4 blocks a unit",
+        "A larger unit needs more memory while it is gathered.", untried=_ALL_RANKS,
+    ),
+    Remedy(
+        "tensor-parallel",
+        "Let the GPUs work at the same time: split each layer over them (tensor parallel), feed micro-batches through a pipeline, or, "
+        "if the model fits on one GPU, give each GPU a copy of it and batches of its own",
+        'model = AutoModelForCausalLM.from_pretrained(name, tp_plan="auto")  # torchrun, one process per GPU',
+        "The model must have a tensor-parallel plan.", untried=_ALL_RANKS,
+    ),
+)  # fmt: skip

@@ -1,0 +1,246 @@
+"""What the objects of a program say about themselves: optimizers, wrappers of ranks, loaders, parameters. Attributes alone are read."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from .names import held
+from .settings_state import asked, name_of
+
+#: So many parameters, modules and objects of a kind are looked at.
+_MOST_PARAMETERS, _MOST_MODULES, MOST = 5_000, 5_000, 20
+
+
+def _plain(value: Any) -> Any:
+    """Return a value that JSON holds as it is, else its name or its class."""
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    return getattr(value, "name", None) or getattr(value, "__name__", None) or name_of(value)[:60]
+
+
+def parameters_of(optimizer: Any) -> list[Any]:
+    """Return the parameters of an optimizer, up to a limit."""
+    return [p for group in optimizer.param_groups for p in group["params"]][:_MOST_PARAMETERS]
+
+
+def optimizer(torch: Any, each: Any) -> dict[str, Any]:
+    """Return class and options of an optimizer, and where its parameters and its state live."""
+    groups = each.param_groups
+    options = {
+        name: _plain(groups[0].get(name)) if groups and name in groups[0] else None
+        for name in ("fused", "foreach", "capturable", "differentiable")
+    }
+    with torch._C.DisableTorchFunction():
+        parameters = parameters_of(each)
+        states = [s for p in parameters[:200] for s in _tensors(torch, each.state.get(p))]
+        return {
+            "class": type(each).__name__,
+            "module": type(each).__module__.partition(".")[0],
+            **options,
+            "takes_fused": "fused" in getattr(each, "defaults", {}),
+            "groups": len(groups),
+            "parameters": len(parameters),
+            "elements": sum(int(p.numel()) for p in parameters),
+            "dtypes": _counted(name_of(p.dtype) for p in parameters),
+            "devices": _counted(p.device.type for p in parameters),
+            "state_devices": _counted(s.device.type for s in states),
+            "state_dtypes": _counted(name_of(s.dtype) for s in states),
+        }
+
+
+def _tensors(torch: Any, state: Any) -> list[Any]:
+    """Return the tensors of a parameter's state, without its count of steps, which is on the CPU by design."""
+    if not isinstance(state, dict):
+        return []
+    return [v for k, v in state.items() if k != "step" and isinstance(v, torch.Tensor)]
+
+
+def _counted(names: Iterator[str]) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for name in names:
+        counts[name] = counts.get(name, 0) + 1
+    return counts
+
+
+def gradients(torch: Any, each: Any) -> dict[str, Any]:
+    """Return the dtypes of the gradients that an optimizer is about to use, and how many parameters have none."""
+    with torch._C.DisableTorchFunction():
+        given = [p.grad for p in parameters_of(each) if p.requires_grad]
+        return {"dtypes": _counted(name_of(g.dtype) for g in given if g is not None), "without": given.count(None)}
+
+
+def scaler(each: Any) -> dict[str, Any]:
+    """Return whether a gradient scaler scales. Its scale is a tensor and is not read."""
+    return {"class": type(each).__name__, "enabled": asked(each.is_enabled)}
+
+
+# ---- networks --------------------------------------------------------------------------------------------------------
+
+
+def modules(root: Any) -> Iterator[Any]:
+    """Yield the modules of a network, up to a limit, without asking methods that may be the user's."""
+    waiting, seen = [root], set[int]()
+    while waiting and len(seen) < _MOST_MODULES:
+        item = waiting.pop()
+        if id(item) not in seen:
+            seen.add(id(item))
+            yield item
+            below = held(item).get("_modules")
+            waiting += [m for m in reversed(list(below.values())) if m is not None] if isinstance(below, dict) else []
+
+
+def network(torch: Any, root: Any) -> dict[str, Any]:
+    """Return what kinds of numbers the parameters of a network are, and which kinds of layers it has."""
+    dtypes: dict[str, int] = {}
+    seen: set[int] = set()
+    unlike, dims = [], set()
+    convolution = getattr(torch.nn.modules.conv, "_ConvNd", ())
+    convolutions = last = 0
+    with torch._C.DisableTorchFunction():
+        for module in modules(root):
+            convolutions += isinstance(module, convolution)
+            for parameter in (held(module).get("_parameters") or {}).values():
+                if parameter is None or id(parameter) in seen or len(seen) >= _MOST_PARAMETERS:
+                    continue
+                seen.add(id(parameter))
+                name = name_of(parameter.dtype)
+                dtypes[name] = dtypes.get(name, 0) + int(parameter.numel())
+                if name == "float64":
+                    unlike.append(type(module).__name__)
+                if parameter.dim() == 4:
+                    last += parameter.is_contiguous(memory_format=torch.channels_last) and 1 not in parameter.shape[1:3]
+                    dims.add(4)
+    return {
+        "class": type(root).__name__,
+        "parameters": len(seen),
+        "dtypes": dtypes,
+        "float64_in": sorted(set(unlike))[:MOST],
+        "convolutions": convolutions,
+        "channels_last": last if dims else None,
+        "training": held(root).get("training"),
+    }
+
+
+def wrappers(root: Any) -> list[dict[str, Any]]:
+    """Return the options of each DDP and FSDP wrapper in a network; wrappers of one kind with the same options are counted."""
+    options: list[dict[str, Any]] = []
+    ddp = _loaded("torch.nn.parallel.distributed", "DistributedDataParallel")
+    whole = _loaded("torch.distributed.fsdp.fully_sharded_data_parallel", "FullyShardedDataParallel")
+    sharded = _loaded("torch.distributed.fsdp", "FSDPModule")
+    for module in modules(root):
+        about = None
+        if ddp and isinstance(module, ddp):
+            about = asked(_ddp, module)
+        elif whole and isinstance(module, whole):
+            about = asked(_fsdp1, module)
+        elif sharded and isinstance(module, sharded):
+            about = asked(_fsdp2, module)
+        if about is None:
+            continue
+        same = next((a for a in options if {**a, "count": 0} == {**about, "count": 0}), None)
+        if same is not None:
+            same["count"] += 1
+        elif len(options) < MOST:
+            options.append(about)
+    return options
+
+
+def _loaded(module: str, name: str) -> Any:
+    """Return a class of torch if the program has loaded its module."""
+    return getattr(sys.modules.get(module), name, None)
+
+
+def _ddp(module: Any) -> dict[str, Any]:
+    logged: Any = asked(lambda: module.logger._get_ddp_logging_data())
+    numbers: Any = asked(lambda: dict(logged.ints_map)) or {}
+    words: Any = asked(lambda: dict(logged.strs_map)) or {}
+    return {
+        "kind": "DDP",
+        "count": 1,
+        "find_unused_parameters": _own(module, "find_unused_parameters"),
+        "static_graph": _own(module, "static_graph"),
+        "gradient_as_bucket_view": _own(module, "gradient_as_bucket_view"),
+        "broadcast_buffers": _own(module, "broadcast_buffers"),
+        "bucket_cap_bytes": _own(module, "bucket_bytes_cap"),
+        "bucket_bytes": words.get("rebuilt_bucket_sizes") or words.get("bucket_sizes"),
+        "unused_parameter_bytes": numbers.get("unused_parameter_size"),
+        "can_set_static_graph": asked(lambda: bool(numbers["can_set_static_graph"])),
+        "hook": words.get("comm_hook"),
+        "buffers": asked(lambda: len(module.modules_buffers)),
+    }
+
+
+def _own(module: Any, name: str) -> Any:
+    return _plain(held(module).get(name))
+
+
+def _fsdp1(module: Any) -> dict[str, Any]:
+    mixed: Any = held(module).get("mixed_precision")
+    return {
+        "kind": "FSDP",
+        "count": 1,
+        **{
+            n: _own(module, n)
+            for n in ("sharding_strategy", "backward_prefetch", "forward_prefetch", "limit_all_gathers")
+        },
+        "parameter_dtype": asked(lambda: _plain(mixed.param_dtype)),
+        "reduce_dtype": asked(lambda: _plain(mixed.reduce_dtype)),
+        "offload": asked(lambda: bool(module.cpu_offload.offload_params)),
+    }
+
+
+def _fsdp2(module: Any) -> dict[str, Any] | None:
+    state = module._get_fsdp_state()
+    groups = getattr(state, "_fsdp_param_groups", None)
+    group = (groups[0] if groups else None) if groups is not None else state._fsdp_param_group
+    if group is None:
+        return None
+    return {
+        "kind": "fully_shard",
+        "count": 1,
+        "reshard_after_forward": asked(lambda: group.post_forward_mesh_info is not None),
+        "forward_prefetch": asked(lambda: len(state._states_to_forward_prefetch) > 0),
+        "backward_prefetch": asked(lambda: len(state._states_to_backward_prefetch) > 0),
+        "parameter_dtype": asked(lambda: _plain(group.mp_policy.param_dtype)),
+        "reduce_dtype": asked(lambda: _plain(group.mp_policy.reduce_dtype)),
+        "offload": asked(lambda: type(group.offload_policy).__name__ == "CPUOffloadPolicy"),
+        "mesh": asked(lambda: [int(n) for n in group.mesh_info.mesh.shape]),
+        "mesh_names": asked(lambda: [str(n) for n in group.mesh_info.mesh.mesh_dim_names]),
+    }
+
+
+def reduces(root: Any) -> bool | None:
+    """Return whether the next backward of a wrapped network reduces gradients across ranks; None if it is not wrapped."""
+    ddp = _loaded("torch.nn.parallel.distributed", "DistributedDataParallel")
+    whole = _loaded("torch.distributed.fsdp.fully_sharded_data_parallel", "FullyShardedDataParallel")
+    sharded = _loaded("torch.distributed.fsdp", "FSDPModule")
+    if ddp and isinstance(root, ddp):
+        return bool(root.require_backward_grad_sync)
+    if whole and isinstance(root, whole):
+        return bool(root._sync_gradients)
+    if sharded and isinstance(root, sharded):
+        state = root._get_fsdp_state()
+        groups = getattr(state, "_fsdp_param_groups", None)
+        group = (groups[0] if groups else None) if groups is not None else state._fsdp_param_group
+        return None if group is None else bool(group.reduce_grads)
+    return None
+
+
+# ---- loaders ---------------------------------------------------------------------------------------------------------
+
+
+def loader(each: Any) -> dict[str, Any]:
+    """Return the options of a DataLoader."""
+    return {
+        "workers": asked(lambda: int(each.num_workers)),
+        "pin_memory": asked(lambda: bool(each.pin_memory)),
+        "persistent_workers": asked(lambda: bool(each.persistent_workers)),
+        "prefetch_factor": asked(lambda: _plain(each.prefetch_factor)),
+        "batch_size": asked(lambda: _plain(each.batch_size)),
+        "dataset": asked(lambda: type(each.dataset).__name__),
+        "collate": asked(lambda: _plain(each.collate_fn)),
+        "start_method": asked(lambda: each.multiprocessing_context.get_start_method()),
+        "iterators": 0,
+    }

@@ -1,0 +1,168 @@
+"""Settings of the process and of torch that change speed, as they are now: no tensor is touched, nothing is imported or started.
+
+What this torch or this system cannot tell is None: unknown, which is another thing than off.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from .interrupts import of_program
+
+#: Variables whose values are recorded: switches and small numbers, which say nothing about the user or the machine.
+_KNOWN = """
+    CUDA_LAUNCH_BLOCKING CUDA_VISIBLE_DEVICES CUDA_DEVICE_ORDER CUDA_DEVICE_MAX_CONNECTIONS CUDA_MODULE_LOADING
+    CUDA_FORCE_PTX_JIT CUDA_DISABLE_PTX_JIT CUDA_CACHE_DISABLE CUDA_SCALE_LAUNCH_QUEUES CUBLAS_WORKSPACE_CONFIG CUBLASLT_WORKSPACE_SIZE
+    NVIDIA_TF32_OVERRIDE PYTORCH_CUDA_ALLOC_CONF PYTORCH_ALLOC_CONF PYTORCH_NO_CUDA_MEMORY_CACHING PYTORCH_JIT
+    PYTORCH_NVML_BASED_CUDA_CHECK PYTORCH_TUNABLEOP_ENABLED TORCH_ALLOW_TF32_CUBLAS_OVERRIDE TORCH_BLAS_PREFER_CUBLASLT
+    TORCH_SHOW_CPP_STACKTRACES TORCH_SHOW_DISPATCH_TRACE TORCH_CPP_LOG_LEVEL TORCH_DISTRIBUTED_DEBUG TORCH_COMPILE_DISABLE
+    TORCH_COMPILE_DEBUG TORCHDYNAMO_DISABLE TORCHDYNAMO_SUPPRESS_ERRORS TORCHDYNAMO_VERBOSE TORCHINDUCTOR_FX_GRAPH_CACHE
+    TORCHINDUCTOR_FORCE_DISABLE_CACHES TORCHINDUCTOR_MAX_AUTOTUNE TORCHINDUCTOR_COMPILE_THREADS TORCHINDUCTOR_FREEZING
+    TORCHINDUCTOR_CUDAGRAPHS TORCH_LOGS TORCH_CUDNN_V8_API_DISABLED TORCH_CUDNN_V8_API_LRU_CACHE_LIMIT
+    TORCH_CUDNN_SDPA_ENABLED TORCH_NCCL_ASYNC_ERROR_HANDLING
+    TORCH_NCCL_BLOCKING_WAIT TORCH_NCCL_DESYNC_DEBUG TORCH_NCCL_ENABLE_TIMING TORCH_NCCL_AVOID_RECORD_STREAMS
+    TORCH_NCCL_HIGH_PRIORITY TORCH_NCCL_TRACE_BUFFER_SIZE TORCH_NCCL_ENABLE_MONITORING TORCH_NCCL_NAN_CHECK
+    NCCL_DEBUG NCCL_DEBUG_SUBSYS NCCL_ALGO NCCL_PROTO NCCL_P2P_DISABLE NCCL_P2P_LEVEL NCCL_SHM_DISABLE NCCL_IB_DISABLE
+    NCCL_NVLS_ENABLE NCCL_NET_GDR_LEVEL NCCL_MAX_NCHANNELS NCCL_MIN_NCHANNELS NCCL_MAX_CTAS NCCL_MIN_CTAS NCCL_BUFFSIZE
+    NCCL_NTHREADS NCCL_LAUNCH_MODE NCCL_BLOCKING_WAIT NCCL_ASYNC_ERROR_HANDLING NCCL_CROSS_NIC NCCL_COLLNET_ENABLE
+    OMP_NUM_THREADS OMP_PROC_BIND OMP_WAIT_POLICY OMP_DYNAMIC MKL_NUM_THREADS MKL_DYNAMIC MKL_DEBUG_CPU_TYPE OPENBLAS_NUM_THREADS
+    NUMEXPR_NUM_THREADS KMP_BLOCKTIME TOKENIZERS_PARALLELISM PYTHONMALLOC PYTHONDEVMODE PYTHONFAULTHANDLER PYTHONASYNCIODEBUG
+    PYTHONTRACEMALLOC PYTHON_GIL TRITON_INTERPRET TRITON_DEBUG TRITON_ALWAYS_COMPILE TRITON_DISABLE_LINE_INFO
+    ACCELERATE_DYNAMO_BACKEND ACCELERATE_MIXED_PRECISION
+"""
+VALUES = frozenset(_KNOWN.split())
+#: Variables that begin so are recorded by name alone: a value may hold a path or an address.
+_NAMED = ("TORCH", "PYTORCH_", "NCCL_", "CUDA_", "CUDNN_", "CUBLAS_", "OMP_", "MKL_", "KMP_", "GOMP_", "TRITON_")
+#: Set by nsys and by whoever starts ranks, or no setting of speed.
+_NOT_SETTINGS = ("CUDA_INJECTION", "TORCHELASTIC_", "CUDA_HOME", "CUDA_PATH", "CUDA_VERSION")
+_LONGEST = 100
+
+
+def asked(question: Callable[..., Any], *given: Any) -> Any:
+    """Return the answer, None where it cannot be had. Raises what is the program's."""
+    try:
+        return question(*given)
+    except Exception as error:
+        if of_program(error):
+            raise
+        return None
+
+
+def environment(environ: Mapping[str, str]) -> dict[str, Any]:
+    """Return ``values`` of the variables that are known to change speed, and ``names`` of others of the same families."""
+    every = sorted(environ.items())
+    values = {n: v[:_LONGEST] for n, v in every if n in VALUES and "-" not in v and "/" not in v}  # no UUID and no path
+    names = [n for n, _ in every if n.startswith(_NAMED) and n not in values and not n.startswith(_NOT_SETTINGS)]
+    return {"values": values, "names": names[:100]}
+
+
+#: Where torch tells each switch: a function without arguments, or a value.
+_SWITCHES = {
+    "anomaly": "is_anomaly_enabled",
+    "anomaly_check_nan": "is_anomaly_check_nan_enabled",
+    "profiler": "autograd._profiler_enabled",
+    "torch_profiler": "autograd.profiler._is_profiler_enabled",
+    "deterministic": "are_deterministic_algorithms_enabled",
+    "deterministic_warn_only": "is_deterministic_algorithms_warn_only_enabled",
+    "fill_uninitialized": "utils.deterministic.fill_uninitialized_memory",
+    "cudnn": "_C._get_cudnn_enabled",
+    "cudnn_benchmark": "_C._get_cudnn_benchmark",
+    "cudnn_deterministic": "_C._get_cudnn_deterministic",
+    "matmul_precision": "_C._get_float32_matmul_precision",
+    "fp16_reduced_precision": "_C._get_cublas_allow_fp16_reduced_precision_reduction",
+    "bf16_reduced_precision": "_C._get_cublas_allow_bf16_reduced_precision_reduction",
+}
+_ATTENTION = {
+    "flash": "_C._get_flash_sdp_enabled",
+    "efficient": "_C._get_mem_efficient_sdp_enabled",
+    "math": "_C._get_math_sdp_enabled",
+    "cudnn": "_C._get_cudnn_sdp_enabled",
+}
+
+
+def switches(torch: Any) -> dict[str, Any]:
+    """Return the switches of torch that change speed."""
+
+    def told(path: str) -> Any:
+        value = torch
+        for name in path.split("."):
+            value = getattr(value, name)
+        value = value() if callable(value) else value
+        return value[0] if isinstance(value, tuple) else value
+
+    return {
+        **{name: asked(told, path) for name, path in _SWITCHES.items()},
+        "matmul_tf32": _tf32(torch._C, "matmul", "_get_cublas_allow_tf32"),
+        "conv_tf32": _tf32(torch._C, "conv", "_get_cudnn_allow_tf32"),
+        "default_dtype": asked(lambda: name_of(torch.get_default_dtype())),
+        "sdpa": {name: asked(told, path) for name, path in _ATTENTION.items()},
+    }
+
+
+def _tf32(native: Any, operation: str, older: str) -> bool | None:
+    """Return whether TF32 is allowed. A newer torch is asked by its newer interface: the older one may print a warning there."""
+    ask = getattr(native, "_get_fp32_precision_getter", None)
+    if ask is None:
+        allowed: bool | None = asked(lambda: bool(getattr(native, older)()))
+        return allowed
+    for asks in (("cuda", operation), ("cuda", "all"), ("generic", "all")):
+        precision = asked(ask, *asks)
+        if precision is None:
+            return None
+        if precision != "none":
+            return bool(precision == "tf32")
+    return False
+
+
+def name_of(dtype: Any) -> str:
+    """Return the name of a dtype, such as float32."""
+    return str(dtype).rpartition(".")[2]
+
+
+def collector() -> dict[str, Any]:
+    """Return how garbage is collected."""
+    return {
+        "enabled": gc.isenabled(),
+        "threshold": list(gc.get_threshold()),
+        "counts": list(gc.get_count()),
+        "frozen": asked(gc.get_freeze_count),
+        "collections": asked(lambda: [s["collections"] for s in gc.get_stats()]),
+        "objects": asked(sys.getallocatedblocks),
+    }
+
+
+def processors(torch: Any) -> dict[str, Any]:
+    """Return the cores that this process may use, and the threads of torch."""
+    return {
+        "cores": os.cpu_count(),
+        "allowed": asked(lambda: len(os.sched_getaffinity(0))),
+        "quota": asked(_quota),
+        "torch_threads": asked(torch.get_num_threads),
+        "load": asked(lambda: [round(value, 1) for value in os.getloadavg()]),
+    }
+
+
+def _quota() -> float | None:
+    """Return how many cores the control group of a container grants, None without a limit."""
+    limit, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
+    return None if limit == "max" else int(limit) / int(period)
+
+
+def memory(torch: Any) -> dict[str, Any] | None:
+    """Return the memory of the current device by what torch itself counts; None before the program has started CUDA."""
+    if not torch.cuda.is_initialized():
+        return None
+    device = torch.cuda.current_device()
+    stats = torch.cuda.memory_stats_as_nested_dict(device)
+    return {
+        "device": device,
+        "total_bytes": int(torch.cuda.get_device_properties(device).total_memory),
+        "allocated_peak_bytes": int(stats["allocated_bytes"]["all"]["peak"]),
+        "reserved_peak_bytes": int(stats["reserved_bytes"]["all"]["peak"]),
+        "retries": int(stats["num_alloc_retries"]),
+    }

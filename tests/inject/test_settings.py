@@ -1,0 +1,258 @@
+"""What the probe reads of a program's settings, on CPU torch: everything that is said is so, and the program does not notice."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import pytest
+import torch
+from nsysx_probe import settings_state
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+from torch.utils.data import DataLoader, TensorDataset
+
+from tests.inject.test_probe import Lab, armed
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+def train(net: nn.Module, optimizer: Any = None, *, steps: int = 4, micro: int = 1, width: int = 8) -> Any:
+    optimizer = optimizer or torch.optim.SGD(net.parameters(), lr=0.01)
+    dtype = next(net.parameters()).dtype
+    for _ in range(steps):
+        optimizer.zero_grad()
+        for _ in range(micro):
+            net(torch.randn(2, width, dtype=dtype)).sum().backward()
+        optimizer.step()
+    return optimizer
+
+
+def settings(lab: Lab) -> dict[str, Any]:
+    found = lab.probe.settings.record(last=True)
+    assert found is not None
+    json.dumps(found, allow_nan=False)
+    return found
+
+
+def test_only_listed_variables_have_values_and_nothing_else_is_named() -> None:
+    found = settings_state.environment(
+        {
+            "CUDA_LAUNCH_BLOCKING": "1",
+            "NCCL_TOPO_FILE": "/home/me/secret.xml",
+            "HF_TOKEN": "hush",
+            "MASTER_ADDR": "10.0.0.1",
+            "CUDA_INJECTION64_PATH": "/opt/nsys",
+            "OMP_NUM_THREADS": "7" * 500,
+        }
+    )
+    assert found == {"values": {"CUDA_LAUNCH_BLOCKING": "1", "OMP_NUM_THREADS": "7" * 100}, "names": ["NCCL_TOPO_FILE"]}
+
+
+def test_switches_are_read_as_they_are() -> None:
+    with torch.autograd.set_detect_anomaly(True):
+        torch.use_deterministic_algorithms(True)
+        try:
+            found = settings_state.switches(torch)
+        finally:
+            torch.use_deterministic_algorithms(False)
+    assert found["anomaly"] is True
+    assert found["deterministic"] is True
+    assert found["profiler"] is False
+    assert found["cudnn_benchmark"] is False
+    after = settings_state.switches(torch)
+    assert (after["anomaly"], after["deterministic"]) == (False, False)
+
+
+def test_tf32_is_what_torch_would_use() -> None:
+    assert settings_state.switches(torch)["matmul_tf32"] is False
+    torch.set_float32_matmul_precision("high")
+    try:
+        assert settings_state.switches(torch)["matmul_tf32"] is True
+    finally:
+        torch.set_float32_matmul_precision("highest")
+
+
+def test_what_a_torch_lacks_is_unknown() -> None:
+    class Old:
+        class _C:
+            pass
+
+        class autograd:
+            pass
+
+    found = settings_state.switches(Old)
+    assert found["anomaly"] is None
+    assert found["matmul_tf32"] is None
+    assert found["sdpa"] == {"flash": None, "efficient": None, "math": None, "cudnn": None}
+
+
+def test_an_optimizer_its_parameters_and_its_gradients() -> None:
+    with armed() as lab:
+        net = nn.Linear(8, 4)
+        net.double()
+        train(net, torch.optim.AdamW(net.parameters(), foreach=True))
+        found = settings(lab)
+    (optimizer,) = found["optimizers"]
+    assert optimizer["class"] == "AdamW"
+    assert (optimizer["fused"], optimizer["foreach"], optimizer["takes_fused"]) == (None, True, True)
+    assert (optimizer["groups"], optimizer["parameters"], optimizer["elements"]) == (1, 2, 36)
+    assert optimizer["devices"] == {"cpu": 2}
+    assert optimizer["state_devices"] == {"cpu": 4}
+    assert optimizer["gradients"] == {"dtypes": {"float64": 2}, "without": 0}
+    assert found["networks"][0]["dtypes"] == {"float64": 36}
+    assert found["networks"][0]["float64_in"] == ["Linear"]
+    assert found["step"] == 1
+
+
+def test_results_of_modules_are_counted_by_their_numbers() -> None:
+    with armed() as lab:
+        train(nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 4)))
+        found = settings(lab)["activations"]
+    assert found["dtypes"] == {"float32": {"count": 4, "elements": 2 * (32 + 32 + 4 + 4)}}
+    assert found["largest"] == {"module": "0", "dtype": "float32", "shape": [2, 32], "bytes": 256}
+    assert found["float64_in"] == []
+
+
+def test_autocast_checkpoints_and_backwards_of_one_step() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(8, 8)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for _ in range(3):
+                with torch.autocast("cpu", torch.bfloat16):
+                    x = checkpoint(self.fc, x, use_reentrant=False)
+            return x
+
+    with armed() as lab:
+        train(Net(), micro=2)
+        found = settings(lab)
+    assert found["autocast"]["regions"] >= 6
+    assert set(found["autocast"]["dtypes"]) == {"cpu:bfloat16"}
+    assert found["checkpoints"] == 6
+    assert (found["backwards"], found["reducing"]) == (2, None)
+
+
+def test_functions_have_their_own_code_outside_the_watched_step() -> None:
+    enter, recompute = torch.autocast.__enter__.__code__, checkpoint.__wrapped__.__code__
+    with armed() as lab:
+        train(nn.Linear(8, 4))
+        assert settings(lab)["step"] == 1
+        assert torch.autocast.__enter__.__code__ is enter
+        assert checkpoint.__wrapped__.__code__ is recompute
+    assert not lab.probe.settings.watching
+
+
+def test_loaders_and_how_often_they_make_iterators() -> None:
+    with armed() as lab:
+        net = nn.Linear(8, 4)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        loader = DataLoader(TensorDataset(torch.randn(8, 8)), batch_size=4)
+        for _ in range(5):
+            for (x,) in loader:
+                optimizer.zero_grad()
+                net(x).sum().backward()
+                optimizer.step()
+        (found,) = settings(lab)["loaders"]
+    assert (found["workers"], found["pin_memory"], found["batch_size"]) == (0, False, 4)
+    assert (found["iterators"], found["first_step"], found["last_step"]) == (5, 0, 8)
+
+
+def test_a_scaler_and_anomaly_inside_the_step_alone() -> None:
+    with armed() as lab:
+        net = nn.Linear(8, 4)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        scaler = torch.amp.GradScaler("cpu")
+        for _ in range(4):
+            with torch.autograd.detect_anomaly():
+                optimizer.zero_grad()
+                scaler.scale(net(torch.randn(2, 8)).sum()).backward()
+                scaler.step(optimizer)
+                scaler.update()
+        found = settings(lab)
+    assert found["scalers"] == [{"class": "GradScaler", "enabled": True}]
+    assert found["switches"]["anomaly"] is True
+
+
+def test_a_program_without_steps_has_what_needs_none() -> None:
+    with armed() as lab:
+        pass
+    found = settings(lab)
+    assert found["step"] is None
+    assert found["networks"] is None
+    assert found["switches"]["anomaly"] is False
+
+
+def test_compilations_breaks_and_their_lines() -> None:
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    net = nn.Linear(8, 4)
+
+    @torch.compile(backend="eager")
+    def call(x: torch.Tensor) -> torch.Tensor:
+        x = x + 1
+        print(end="")
+        return net(x)
+
+    with armed() as lab:
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for size in (2, 2, 3, 3):
+            optimizer.zero_grad()
+            call(torch.randn(size, 8)).sum().backward()
+            optimizer.step()
+        lab.probe.settings.begin(9)
+        lab.probe.settings.end()
+        found = settings(lab)["compile"]
+    assert {"name": "eager", "dynamic": None, "mode": "default", "options": {}} in found["backends"]
+    assert any("print" in row["reason"] for row in found["breaks"])
+    line = call.__wrapped__.__code__.co_firstlineno + 3
+    assert {"file": __file__, "function": "call", "line": line} in found["broken_at"]
+    assert any("size mismatch" in row["reason"] for row in found["recompilations"])
+    torch._dynamo.reset()
+
+
+def test_watching_changes_no_compilation() -> None:
+    torch._dynamo.reset()
+    net = nn.Sequential(nn.Linear(8, 8), nn.ReLU())
+    with armed() as lab:
+        compiled = torch.compile(net, backend="eager")
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        frames = []
+        for step in range(6):
+            if step in (2, 4):
+                lab.probe.settings.begin(step)
+            with torch.autocast("cpu", torch.bfloat16):
+                loss = compiled(torch.ones(2, 8)).sum()
+            loss.backward()
+            optimizer.step()
+            lab.probe.settings.end()
+            frames.append(torch._dynamo.utils.counters["frames"]["total"])
+    assert len(set(frames[1:])) == 1
+    torch._dynamo.reset()
+
+
+def test_a_failure_ends_the_watching_and_nothing_else() -> None:
+    lab = Lab()
+    try:
+        lab.probe.settings._seen = {}
+        lab.probe.settings.watching = True
+        lab.probe.settings.network(nn.Linear(1, 1))
+        assert not lab.probe.settings.watching
+        assert lab.probe.armed
+        assert [e.partition(":")[0] for e in lab.probe.out.errors] == ["settings"]
+    finally:
+        lab.close()
+
+
+def test_reading_them_is_cheap() -> None:
+    """Ten milliseconds once a window, and nothing that could be seen in any other step."""
+    with armed() as lab:
+        train(nn.Sequential(*(nn.Linear(8, 8) for _ in range(50))))
+        assert settings(lab)["took_ns"] < 250_000_000
+        before = time.perf_counter_ns()
+        for _ in range(10_000):
+            lab.probe.settings.backward()
+        assert time.perf_counter_ns() - before < 10_000 * 5_000
