@@ -21,6 +21,7 @@ class Option:
     ``metavar``: its value in the help, by command if they differ. ``names``: how it is typed, if not by the name of its field;
     ``--no-NAME`` turns off what is on by default. ``words``: the values that it takes. ``least``, ``most``: the range of a number.
     ``variable``: the environment variable that tells the probe. ``advanced``: it stands under a heading of its own in the help.
+    ``hidden``: the help leaves it out, the manual does not. ``gone``: it has no effect any more, and the run says this instead.
     ``commands``: those that have it, if its class serves several. ``typed_only``: no file of options may set it, because it says
     what is overwritten, which program runs, where results go or who gets the reports.
     """
@@ -35,6 +36,8 @@ class Option:
     advanced: bool = False
     commands: tuple[str, ...] = ()
     typed_only: bool = False
+    hidden: bool = False
+    gone: str = ""
 
     def shown_for(self, command: str) -> str | None:
         """Return its value as the help of this command shows it."""

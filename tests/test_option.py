@@ -34,6 +34,7 @@ FORMED: dict[str, Any] = {
     "nsys_args": ("--a=1", "-b"),
     "steps": "2:4",
     "depth": 3,
+    "source": ("a b", "!c"),
 }
 
 
@@ -105,16 +106,20 @@ def test_an_added_option_touches_its_declaration_alone(monkeypatch: pytest.Monke
 
 
 def test_the_probe_is_told_what_it_needs(tmp_path: Path) -> None:
-    told = probe_environment(replace(ALL, probe=True), {}, tmp_path, own_lines=True)
+    told = probe_environment(replace(ALL, probe=True), {}, tmp_path)
     assert {name: value for name, value in told.items() if name.startswith("NSYSX_")} == {
         "NSYSX_PROBE_DIR": str(tmp_path),
         **{
-            one.option.variable: "1" if one.flag else str(getattr(ALL, one.field))
+            one.option.variable: "1"
+            if one.flag
+            else "a b:!c"
+            if one.field == "source"
+            else str(getattr(ALL, one.field))
             for one in declared(Options)
             if one.option.variable
         },
     }
-    assert (told["NSYSX_LINES"], told["NSYSX_DEPTH"], told["NSYSX_ONLY"]) == ("1", "3", "a b")
+    assert (told["NSYSX_NO_SOURCE"], told["NSYSX_DEPTH"], told["NSYSX_ONLY"]) == ("1", "3", "a b")
 
 
 # --- options that commands and the library share ------------------------------------------------------------------------
@@ -137,7 +142,7 @@ def test_a_command_has_the_shared_options_declared_for_it_and_no_other(holder: t
 
 
 #: A value for each shared option that is not its default.
-CHOSEN = Selection(steps="1:3", step_range="^s", device=1, rank=2, time_range="0:4", every_step=True)
+CHOSEN = Selection(steps="1:3", step_range="^s", device=1, rank=2, time_range="0:4", every_step=True, max_size="1G")
 
 
 @pytest.mark.parametrize("command", ["report", "compare", "check", "whatif", "export"])

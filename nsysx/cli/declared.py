@@ -40,7 +40,7 @@ def _parameter(option_of: Declared, command: str) -> inspect.Parameter:
         kind, default = GenericAlias(list, get_args(kind)[0]) | None, None
     info = typer.Option(
         *option_of.names, metavar=option.shown_for(command), help=option.help, min=option.least, max=option.most,
-        rich_help_panel=ADVANCED if option.advanced else None,
+        rich_help_panel=ADVANCED if option.advanced else None, hidden=option.hidden or bool(option.gone),
     )  # fmt: skip
     typed = Annotated[kind, info, TYPED_ONLY] if option.typed_only else Annotated[kind, info]
     default = False if option_of.flag else default
@@ -105,6 +105,8 @@ def _value(param: Any, kinds: set[Any], convert: Callable[[Any, Any], Any], cont
     if param.callback is not None or not words or not all(isinstance(word, str) for word in words):
         return given if given is param.default and type(given) in kinds else convert(context, given)
     if Path in kinds:
+        if "" in words:  # as of a variable that is not set; as a path it would be this folder
+            raise typer.BadParameter("it names no file", ctx=context, param=param)
         if any(os.access(word, os.F_OK) and not os.access(word, os.R_OK) for word in words):
             return convert(context, given)  # which refuses them
         words = [Path(word) for word in words]

@@ -20,7 +20,6 @@ from nsysx.redaction import HIDDEN, redacted
 EXAMPLES = (
     ("python train.py", "writes train.sqlite and its page train.html"),
     ("--steps auto -- python train.py", "24 steps, once they repeat"),
-    ("--python --lines -- python train.py", "which lines the GPU waits for"),
     ("-o job --per-rank -- torchrun --nproc-per-node 8 train.py", "one report per rank"),
 )
 

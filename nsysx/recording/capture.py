@@ -41,11 +41,10 @@ from nsysx.recording.commands import (
     check_nsys,
     export_command,
     gpu_metrics_words,
-    native_lines,
     profile_command,
 )
 from nsysx.recording.environment import probe_environment, users_environment
-from nsysx.recording.find_nsys import Nsys, find_nsys, with_sampling
+from nsysx.recording.find_nsys import Nsys, find_nsys
 from nsysx.recording.follow import run_alone
 from nsysx.recording.inbox import ENDING, Inbox
 from nsysx.recording.options import (
@@ -55,6 +54,7 @@ from nsysx.recording.options import (
     check_command,
     check_options,
     failed,
+    gone,
     keeps_probe_out,
     wanted_outputs,
 )
@@ -75,8 +75,6 @@ def _prepare(command: Sequence[str], options: Options) -> tuple[Nsys, Outputs]:
     check_command(command)
     nsys = find_nsys(options.nsys)
     check_nsys(nsys, options)
-    if options.lines:
-        nsys = with_sampling(nsys)
     rank = rank_of(os.environ) if options.per_rank else None
     outputs = rank_outputs(command, options, rank) if rank is not None else wanted_outputs(command, options)
     for path in outputs.all():
@@ -114,6 +112,8 @@ def _announce(command: Sequence[str], options: Options, nsys: Nsys, outputs: Out
     say(f"nsys {nsys.version} records{page}: {shown} -> {outputs.stem}.*{whole}")
     if options.probe and (how := keeps_probe_out(command)):
         say(f"warning: {how} keeps the probe out of Python: the report will have no steps and no modules")
+    for line in gone(options):
+        say(line)
     for folder in {outputs.report.parent.absolute(), Path(tempfile.gettempdir())}:
         with contextlib.suppress(OSError):
             if (free := shutil.disk_usage(folder).free) < LOW_DISK_BYTES:
@@ -124,8 +124,6 @@ def _run_in(folder: Path, command: Sequence[str], options: Options, nsys: Nsys, 
     """Do the whole run in a private folder and put the outcome into ``result``."""
     probe_dir = folder / "probe"
     probe_dir.mkdir()
-    if options.lines and not native_lines(nsys):
-        result.notes.append("this nsys cannot record Python lines here; the probe does it where torch allows it")
     if options.gpu_metrics and not gpu_metrics_words(nsys):
         result.notes.append("--gpu-metrics: this nsys does not sample the GPU's counters")
     limit = limits.of(options.limit, options.steps, options.nsys_args)
@@ -170,10 +168,10 @@ def _decided(
     """Return the options as they are carried out, the variables that the command gets beside the user's, and why there are no two
     windows although they were wanted ("" if there are).
     """
-    users, own_lines = users_environment(), options.lines and not native_lines(nsys)
-    given = users | probe_environment(options, users, probe_dir, own_lines=own_lines)
+    users = users_environment()
+    given = users | probe_environment(options, users, probe_dir)
     options, why = two_windows.decided(command, options, nsys, given)
-    added = probe_environment(options, users, probe_dir, own_lines=own_lines)
+    added = probe_environment(options, users, probe_dir)
     added |= two_windows.detaching(options, nsys, users, driver_version()) | two_windows.of_job(command, options)
     return options, added, why
 
@@ -245,7 +243,7 @@ def _calibrate(folder: Path, command: Sequence[str], options: Options, inbox: In
     """Run the command once more without nsys; return its exit code, an error or None, and the ns of each step by number."""
     timing_dir = folder / "timing"
     environment = users_environment()
-    environment |= probe_environment(options, environment, timing_dir, own_lines=False)
+    environment |= probe_environment(options, environment, timing_dir)
     environment |= {"NSYSX_TIMING": "1", "NSYSX_FORCE": "1"}
     say("--calibrate: running the command once more, without the profiler and without its output")
     nothing = subprocess.DEVNULL

@@ -10,6 +10,7 @@ from pathlib import Path
 from nsysx.recording import two_windows
 from nsysx.recording.find_nsys import Nsys
 from nsysx.recording.options import Options, failed
+from nsysx.redaction import redacted
 
 STAND_IN = Path(__file__).parent / "stand_in.py"
 
@@ -23,33 +24,8 @@ NSYS_DEFAULTS: tuple[tuple[str, str, bool], ...] = (
 )
 
 
-def native_lines(nsys: Nsys) -> bool:
-    """Return whether this nsys can itself record the Python line of a CUDA call on this system."""
-    return (
-        nsys.process_sampling
-        and nsys.profile_has("--python-backtrace")
-        and nsys.profile_has("--cudabacktrace")
-        and nsys.export_has("--include-json")
-    )
-
-
-#: How often Python's stacks are sampled (Hz): nsys's own default; it can do 2,000.
-SAMPLING_HZ = 1_000
-
-
-def samples_python(nsys: Nsys) -> bool:
-    """Return whether this nsys can sample Python stacks and export them; 2023.4 samples them, but does not export them."""
-    return nsys.profile_has("--python-sampling") and nsys.export_has("--include-json")
-
-
 def check_nsys(nsys: Nsys, options: Options) -> None:
     """Raise NsysxError where this nsys cannot record what the options ask for."""
-    if options.python and not samples_python(nsys):
-        raise failed(
-            f"--python: nsys {nsys.version} cannot sample Python's stacks and export them",
-            "nsys-python",
-            "A newer nsys can (2025.3 does); name it with --nsys PATH. Without --python everything else is recorded",
-        )
     if options.gil and not nsys.profile_has("python-gil"):
         what = f"--gil: nsys {nsys.version} cannot trace Python's lock"
         raise failed(what, "nsys-gil", "Name a newer nsys with --nsys PATH, or leave --gil out")
@@ -84,10 +60,7 @@ def cuda_trace(nsys: Nsys, options: Options) -> str:
 
 def profile_command(nsys: Nsys, options: Options, report: Path, command: Sequence[str]) -> list[str]:
     """Return the ``nsys profile`` command that runs ``command`` and writes ``report`` (a path without its suffix)."""
-    lines = options.lines and native_lines(nsys)
     defaults = {name: value for name, value, everywhere in NSYS_DEFAULTS if everywhere or nsys.profile_has(name)}
-    if lines:
-        defaults["--sample"] = "process-tree"
     if "--cuda-graph-trace" in defaults:
         defaults["--cuda-graph-trace"] = options.graphs
     traced = [cuda_trace(nsys, options), "nvtx", *["osrt"] * options.osrt, *["python-gil"] * options.gil]
@@ -100,10 +73,6 @@ def profile_command(nsys: Nsys, options: Options, report: Path, command: Sequenc
         words.append("--cuda-memory-usage=true")
     if options.gpu_metrics:
         words += gpu_metrics_words(nsys)
-    if lines:
-        words += ["--python-backtrace=cuda", "--cudabacktrace=sync:0,memory:0"]
-    if options.python:
-        words += ["--python-sampling=true", f"--python-sampling-frequency={SAMPLING_HZ}"]
     if options.steps == two_windows.WINDOWS:
         words += two_windows.profile_words()
     elif options.steps is not None:
@@ -114,13 +83,11 @@ def profile_command(nsys: Nsys, options: Options, report: Path, command: Sequenc
     return [*words, *options.nsys_args, *command]
 
 
-def must_descend(options: Options, nsys: Nsys) -> bool:
+def must_descend(options: Options) -> bool:
     """Return whether the command must be a descendant of nsys, which is so for sampling: it follows the process tree.
 
     All other tracing reaches a process through its environment (measured with nsys 2023.4 and 2025.3).
     """
-    if options.python or (options.lines and native_lines(nsys)):
-        return True
     words = [part for word in options.nsys_args for part in word.split("=", 1)]
     sampling = {
         "-s",
@@ -135,8 +102,10 @@ def must_descend(options: Options, nsys: Nsys) -> bool:
 
 
 def stand_in_words(address: str, command: Sequence[str]) -> list[str]:
-    """Return what nsys starts in place of the command; the command's words follow only so that the report shows them."""
-    shown = [os.fsencode(word).decode("utf-8", "replace") for word in command]
+    """Return what nsys starts in place of the command; its words follow only so that the report shows them, without secrets."""
+    coding = sys.getfilesystemencoding()  # in the C locale it may be ASCII, and words can hold nothing else
+    texts = (os.fsencode(word).decode("utf-8", "replace") for word in redacted(command))
+    shown = [text.encode(coding, "replace").decode(coding) for text in texts]
     return [sys.executable, "-I", "-S", str(STAND_IN), address, *shown]
 
 

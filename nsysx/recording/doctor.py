@@ -19,8 +19,8 @@ from typing import Literal
 from nsysx.errors import NsysxError
 from nsysx.recording import clock_sampler
 from nsysx.recording.capture import LOW_DISK_BYTES
-from nsysx.recording.commands import export_command, native_lines, profile_command, samples_python
-from nsysx.recording.find_nsys import Nsys, ask, find_nsys, with_sampling
+from nsysx.recording.commands import export_command, profile_command
+from nsysx.recording.find_nsys import Nsys, ask, find_nsys
 from nsysx.recording.options import Options
 
 _GPU = "GPU and driver"
@@ -71,17 +71,6 @@ def _driver() -> Check:
         return Check(_GPU, "ok", "; ".join(output.splitlines()))
     detail = _last_line(output) if shutil.which("nvidia-smi") else "no nvidia-smi here"  # a hanging one gives 127, too
     return Check(_GPU, "warn", detail, "Without an NVIDIA GPU a capture holds CPU ranges only")
-
-
-def _perf(paranoid: Path = Path("/proc/sys/kernel/perf_event_paranoid")) -> Check:
-    try:
-        level = int(paranoid.read_text())
-    except (OSError, ValueError):
-        return Check("perf_event_paranoid", "warn", "cannot be read", "Only --lines needs CPU sampling")
-    if level <= 2:
-        return Check("perf_event_paranoid", "ok", f"{level}, CPU sampling for --lines is allowed")
-    fix = "Only --lines needs it: sysctl kernel.perf_event_paranoid=2"
-    return Check("perf_event_paranoid", "warn", f"{level}, no CPU sampling", fix)
 
 
 def _disk() -> Iterator[Check]:
@@ -165,19 +154,14 @@ def checks(explicit: Path | None = None) -> Iterator[Check]:
     """Yield the result of each check as soon as it is known, nsys first."""
     interpreter = python()
     try:
-        nsys = with_sampling(find_nsys(explicit))
+        nsys = find_nsys(explicit)
     except NsysxError as error:
         yield Check("nsys", "fail", error.message, error.hint, needed=True)
     else:
         yield Check("nsys", "ok", f"{nsys.version} at {nsys.path}")
         yield from records(nsys, interpreter)
-        lines = "nsys records them itself" if native_lines(nsys) else "the probe records them"
-        yield Check("Python lines (--lines)", "ok", lines)
-        stacks = "nsys samples them" if samples_python(nsys) else "this nsys cannot export them; 2025.3 can"
-        yield Check("Python's stacks (--python)", "ok", stacks)
     yield _driver()
     yield clocks()
-    yield _perf()
     yield _torch(interpreter)
     yield from _disk()
 

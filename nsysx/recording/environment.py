@@ -8,9 +8,9 @@ import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from nsysx.option import declared
+from nsysx.option import Declared, declared
 from nsysx.recording import limit, two_windows
 from nsysx.recording.options import Options, failed
 
@@ -77,7 +77,7 @@ def of_command(command: Sequence[str], users: Mapping[str, str], of_nsys: Mappin
 
 
 def probe_environment(
-    options: Options, environ: Mapping[str, str], probe_dir: Path, *, own_lines: bool, inject: Path = INJECT
+    options: Options, environ: Mapping[str, str], probe_dir: Path, *, inject: Path = INJECT
 ) -> dict[str, str]:
     """Return the variables to add to the command's environment so that the probe starts with its Python.
 
@@ -96,17 +96,23 @@ def probe_environment(
         "PYTHONPATH": f"{inject}{os.pathsep}{before}" if before else str(inject),
         "NSYSX_PROBE_DIR": str(probe_dir),
     }
-    values = {
-        option.option.variable: getattr(options, option.field) for option in declared(Options) if option.option.variable
-    }
-    # Without a window the program opens its own; nsys may record the lines itself.
-    values |= {"NSYSX_STEPS": None if options.steps == "manual" else options.steps, "NSYSX_LINES": own_lines}
+    values = {o.option.variable: _told(o, getattr(options, o.field)) for o in declared(Options) if o.option.variable}
+    if options.steps == "manual":  # without a window the program opens its own
+        values.pop("NSYSX_STEPS")
     if options.steps == two_windows.WINDOWS:
         added |= two_windows.ENVIRONMENT
         if limit.of(options.limit, options.steps, options.nsys_args):
             added["NSYSX_LIMIT"] = "1"
-    told = {name: value for name, value in values.items() if value is not None and value is not False}
-    return added | {name: "1" if value is True else str(value) for name, value in told.items()}
+    return added | {name: value for name, value in values.items() if value is not None}
+
+
+def _told(option: Declared, value: Any) -> str | None:
+    """Return what a variable tells the probe of an option, None if it is not set."""
+    if option.flag:
+        return "1" if value != option.default else None
+    if isinstance(value, tuple):
+        return os.pathsep.join(value) or None
+    return None if value is None else str(value)
 
 
 def users_environment() -> dict[str, str]:

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from nsysx.errors import EXIT_NOT_FOUND
@@ -46,7 +46,6 @@ class Nsys:
     version: str
     profile_help: str = ""
     export_help: str = ""
-    process_sampling: bool = False
 
     def profile_has(self, option: str) -> bool:
         """Return whether ``nsys profile`` of this version knows ``option``, spelled ``--name``."""
@@ -180,7 +179,8 @@ def find_nsys(explicit: Path | None = None, places: Sequence[str] = NSYS_PLACES)
         return "" if fault else version
 
     if explicit is not None:
-        path = whole(shutil.which(explicit) or explicit.expanduser())
+        named = explicit.expanduser()  # a path first, a name on PATH second: ./nsys is the one in this folder
+        path = whole(named if named.is_file() else shutil.which(explicit) or named)
         if version := works(path):
             return _with_help(path, version)
         raise failed(f"--nsys {faults[0]}", "nsys-broken", GET_NSYS)
@@ -204,8 +204,3 @@ def _with_help(path: Path, version: str) -> Nsys:
         profile_help=ask([path, "profile", "--help"])[1],
         export_help=ask([path, "export", "--help"])[1],
     )
-
-
-def with_sampling(nsys: Nsys) -> Nsys:
-    """Return ``nsys`` with ``process_sampling`` set: whether the system (perf_event, seccomp) lets it sample a process tree."""
-    return replace(nsys, process_sampling="(process-tree): OK" in ask([nsys.path, "status", "-e"])[1])

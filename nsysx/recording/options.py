@@ -15,11 +15,14 @@ from nsysx import redaction
 from nsysx.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, EXIT_RUN_FAILED, EXIT_USAGE, NsysxError
 from nsysx.option import Option, declared
 from nsysx.recording import limit
+from nsysx.recording.meant import meant
 
 ENDINGS = (".nsys-rep", ".sqlite", ".html", ".run.json")
 
 #: Programs that start a script in several processes; the results are named after the script.
 LAUNCHERS = frozenset(("torchrun", "torch.distributed.run", "torch.distributed.launch", "accelerate", "deepspeed"))
+
+_DEFAULT = "on by default now, in the X-ray steps (--xray)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +44,11 @@ class Options:
     report: Annotated[bool, Option("Only capture and export; works without polars.", names=("--no-report",))] = True
     probe: Annotated[
         bool,
-        Option("Add no ranges: only the steps, phases and modules that CMD marks itself.", names=("--no-probe",)),
+        Option(
+            "Add no ranges: only the steps, phases and modules that CMD marks itself.",
+            names=("--no-probe",),
+            hidden=True,
+        ),
     ] = True
     steps: Annotated[
         str | None,
@@ -70,22 +77,35 @@ class Options:
             variable="NSYSX_THEN",
         ),
     ] = None
-    lines: Annotated[bool, Option("Record the Python line of each wait and copy.", variable="NSYSX_LINES")] = False
-    memory: Annotated[bool, Option("Record device memory allocations.")] = False
-    python: Annotated[
-        bool,
-        Option("Sample Python's stacks 1,000 times a second: host time by line. Its cost was too small to measure."),
-    ] = False
-    gil: Annotated[
-        bool, Option("Record who holds Python's lock, and who waits for it. Its cost was too small to measure.")
-    ] = False
-    ops: Annotated[
+    xray: Annotated[
+        str,
+        Option(
+            "What the window's last three steps carry: modules, operators with shapes and the program's lines (all), no operators "
+            "(lines), or none of these (none). The other steps inherit it.",
+            "none|lines|all",
+            words=("none", "lines", "all"),
+            variable="NSYSX_XRAY",
+        ),
+    ] = "all"
+    source: Annotated[
+        tuple[str, ...],
+        Option(
+            "Record the lines of this package or path, too, or with ! before it leave them out (repeatable). "
+            "Default: all but torch and Python's own.",
+            "[!]PREFIX",
+            variable="NSYSX_SOURCE",
+        ),
+    ] = ()
+    texts: Annotated[
         bool,
         Option(
-            "Record operators with their shapes in the few steps whose modules are marked: FLOP/s and MFU. "
-            "Slows those steps on the CPU.",
-            variable="NSYSX_OPS",
+            "Keep no text of the program's lines in NAME.run.json.", names=("--no-source",), variable="NSYSX_NO_SOURCE"
         ),
+    ] = True
+    memory: Annotated[bool, Option("Record device memory allocations.")] = False
+    gil: Annotated[
+        bool,
+        Option("Record who holds Python's lock, and who waits for it. Its cost was too small to measure.", hidden=True),
     ] = False
     gpu_metrics: Annotated[
         bool,
@@ -96,15 +116,11 @@ class Options:
     per_rank: Annotated[bool, Option("Under torchrun and launchers built on it: one report per rank.")] = False
     nsys: Annotated[
         Path | None,
-        Option(
-            "The nsys to use. Default: the one on PATH, else the newest found.", "PATH", advanced=True, typed_only=True
-        ),
+        Option("The nsys to use. Default: the one on PATH, else the newest found.", "PATH", typed_only=True),
     ] = None
     nsys_args: Annotated[
         tuple[str, ...],
-        Option(
-            "Pass ARG on to nsys profile (repeatable).", "ARG", names=("--nsys-arg",), advanced=True, typed_only=True
-        ),
+        Option("Pass ARG on to nsys profile (repeatable).", "ARG", names=("--nsys-arg",), hidden=True, typed_only=True),
     ] = ()
     graphs: Annotated[
         str,
@@ -112,45 +128,30 @@ class Options:
             "Trace each node of a CUDA graph, or only each graph launch.",
             "node|graph",
             words=("node", "graph"),
-            advanced=True,
+            hidden=True,
         ),
     ] = "node"
-    osrt: Annotated[bool, Option("Also record operating system calls; slows the host.", advanced=True)] = False
-    clocks: Annotated[bool, Option("Sample GPU clocks, power and temperature; needs nsysx[clocks].", advanced=True)] = (
+    osrt: Annotated[bool, Option("Also record operating system calls; slows the host.", hidden=True)] = False
+    clocks: Annotated[bool, Option("Sample GPU clocks, power and temperature; needs nsysx[clocks].", hidden=True)] = (
         False
     )
     depth: Annotated[
         int | None,
-        Option("Mark modules down to this depth. Default: all.", least=0, variable="NSYSX_DEPTH", advanced=True),
+        Option("Mark modules down to this depth. Default: all.", least=0, variable="NSYSX_DEPTH", hidden=True),
     ] = None
     only: Annotated[
         str | None,
-        Option("Mark only modules whose path matches. Default: all.", "REGEX", variable="NSYSX_ONLY", advanced=True),
+        Option("Mark only modules whose path matches. Default: all.", "REGEX", variable="NSYSX_ONLY", hidden=True),
     ] = None
-    marks: Annotated[
-        str,
-        Option(
-            "Mark modules in a few steps that others repeat, in all steps, or in none.",
-            "few|all|off",
-            words=("few", "all", "off"),
-            variable="NSYSX_MARKS",
-            advanced=True,
-        ),
-    ] = "few"
-    backward: Annotated[
-        str,
-        Option(
-            "Split backward by module (marks), by operator too (ops), or not at all (off).",
-            "marks|ops|off",
-            words=("marks", "ops", "off", "phase"),
-            variable="NSYSX_BACKWARD",
-            advanced=True,
-        ),
-    ] = "marks"
     calibrate: Annotated[
         bool,
-        Option("Run CMD once more without the profiler, to measure what profiling costs.", advanced=True),
+        Option("Run CMD once more without the profiler, to measure what profiling costs.", hidden=True),
     ] = False
+    lines: Annotated[bool, Option("As --xray lines.", gone=_DEFAULT)] = False
+    ops: Annotated[bool, Option("As --xray all.", gone=_DEFAULT)] = False
+    python: Annotated[bool, Option("As --xray lines.", gone=_DEFAULT)] = False
+    marks: Annotated[str | None, Option("As --xray.", gone=_DEFAULT)] = None
+    backward: Annotated[str | None, Option("As --xray.", gone=_DEFAULT)] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,6 +250,10 @@ def free_outputs(folder: Path, name: str) -> Outputs:
 def wanted_outputs(command: Sequence[str], options: Options) -> Outputs:
     """Return the files to write: ``-o NAME``, or free names after the command in ``-o FOLDER`` or here. Raises NsysxError."""
     output = options.output
+    if output is not None and output.exists() and not (output.is_dir() or output.is_file()):
+        raise failed(
+            f"-o {output}: is a device or a pipe, not a name for files", "output-name", "Name the results: -o NAME"
+        )
     if output is None or output.is_dir():
         return free_outputs(output or Path(), default_name(command))
     return Outputs.named(output)
@@ -308,16 +313,19 @@ def check_options(options: Options) -> None:
             raise NsysxError(what, slug="bad-only", hint=hint, exit_code=EXIT_USAGE) from None
     if any(re.match(r"-o|--output\b", word) for word in options.nsys_args):
         raise failed("--nsys-arg: use nsysx's own -o", "nsys-output")
-    if options.ops and (options.marks == "off" or not options.probe):
-        other = "--no-probe" if not options.probe else "--marks off"
-        what = f"--ops does not go with {other}"
-        hint = "Operators are recorded by the probe, in the steps whose modules it marks"
-        raise NsysxError(what, slug="ops-marks", hint=hint, exit_code=EXIT_USAGE)
+    if any(os.pathsep in prefix for prefix in options.source):
+        raise NsysxError("--source: one package or path each time", slug="bad-source", exit_code=EXIT_USAGE)
     if options.calibrate and (options.per_rank or not options.probe):
         other = "--per-rank" if options.per_rank else "--no-probe"
         hint = "It runs the whole command once more and needs the probe's step borders"
         what = f"--calibrate does not go with {other}"
         raise NsysxError(what, slug="calibrate", hint=hint, exit_code=EXIT_USAGE)
+
+
+def gone(options: Options) -> list[str]:
+    """Return what to say of each option given that has no effect any more."""
+    given = [o for o in declared(Options) if o.option.gone and getattr(options, o.field) != o.default]
+    return [f"{option.names[-1]}: {option.option.gone}" for option in given]
 
 
 def check_command(command: Sequence[str]) -> None:
@@ -326,6 +334,8 @@ def check_command(command: Sequence[str]) -> None:
     if shutil.which(name):
         return
     path, told = Path(name), redaction.redacted([name])[0]
+    if hint := meant(command):
+        raise NsysxError(f"{told}: command not found", slug="command-missing", hint=hint, exit_code=EXIT_NOT_FOUND)
     if os.sep not in name or not path.exists():
         hint = f"Did you mean ./{name}?" if path.is_file() else "Check the name and PATH"
         if name.endswith(".py") and path.is_file():

@@ -149,7 +149,7 @@ class Recorder:
     def _start_command(self, stand_in: StandIn) -> Target:
         """Start the command. Raises OSError."""
         environment = of_command(self.command, self.environment, stand_in.environment)
-        if must_descend(self.options, self.nsys):
+        if must_descend(self.options):
             return StandInChild(self.command, environment, stand_in, self.inbox.inherited)
         target = DirectChild(self.command, environment, self.inbox.inherited)
         stand_in.wait(target.pid)
@@ -241,6 +241,8 @@ class Recorder:
 def _temporary_folder_has_space() -> bool:
     """Return whether nsys can work in the temporary folder; if not, it gets the folder beside the results."""
     folder = os.environ.get("TMPDIR") or "/tmp"
+    if not Path(folder).is_absolute():  # processes of nsys work in other folders
+        return False
     try:
         return shutil.disk_usage(folder).free > _LEAST_TEMPORARY_BYTES and os.access(folder, os.W_OK | os.X_OK)
     except OSError:

@@ -102,7 +102,7 @@ def obstacle(command: Sequence[str], options: Options, nsys: Nsys, environment: 
         return "--nsys-arg says when to record"
     if options.per_rank or any(environment.get(name, "1") not in ("", "0", "1") for name in _SIZES):
         return _SEVERAL
-    of_one = ("clocks", "calibrate", "gpu_metrics", "memory", "python", "gil", "lines")
+    of_one = ("clocks", "calibrate", "gpu_metrics", "memory", "gil")
     other = {"--" + name.replace("_", "-"): getattr(options, name) for name in of_one}
     if used := next((name for name, on in other.items() if on), ""):
         return f"{used} goes with one window only"

@@ -145,7 +145,7 @@ class Runner:
         """Return the environment of a run: that of ``nsysx run`` without a profiler, and the changes."""
         environment = {
             **self.users,
-            **probe_environment(RecordingOptions(), self.users, folder, own_lines=False),
+            **probe_environment(RecordingOptions(), self.users, folder),
             "NSYSX_FORCE": "1",
             "NSYSX_TIMING": "1",
             "NSYSX_TRIAL": f"{plan.warm}:{plan.steps}:{plan.seconds:g}:{plan.pairs}:{plan.block_steps}",

@@ -42,12 +42,10 @@ from nsysx.recording.stand_in_link import StandIn
 
 PROFILE_HELP = """
 	--cuda-graph-trace=<granularity>[:<launch origin>]
-	--cudabacktrace=
-	--python-backtrace=
 	-o, --output=
 """
-NEW = Nsys(Path("/n/nsys"), "2025.3.1", PROFILE_HELP, "--include-json=\n-q, --quiet=\n", process_sampling=True)
-OLD = Nsys(Path("/o/nsys"), "2022.1.1", "-o, --output=", "", process_sampling=True)
+NEW = Nsys(Path("/n/nsys"), "2025.3.1", PROFILE_HELP, "--include-json=\n-q, --quiet=\n")
+OLD = Nsys(Path("/o/nsys"), "2022.1.1", "-o, --output=", "")
 
 FAKE = """#!{python} -S
 import os, pathlib, sys
@@ -196,14 +194,12 @@ def test_default_command() -> None:
 
 
 def test_options_become_words() -> None:
-    options = Options(lines=True, memory=True, graphs="graph", osrt=True, steps="3:5", nsys_args=("--a=1", "--b=2"))
+    options = Options(memory=True, graphs="graph", osrt=True, steps="3:5", nsys_args=("--a=1", "--b=2"))
     words = commands.profile_command(NEW, options, Path("/w/report"), ["cmd"])
     assert words[-3:] == ["--a=1", "--b=2", "cmd"]
     assert {
         "--trace=cuda,nvtx,osrt",
-        "--sample=process-tree",
-        "--python-backtrace=cuda",
-        "--cudabacktrace=sync:0,memory:0",
+        "--sample=none",
         "--cuda-memory-usage=true",
         "--cuda-graph-trace=graph",
         "--capture-range=cudaProfilerApi",
@@ -219,19 +215,18 @@ def test_a_window_is_traced_by_software_where_nsys_could_choose_the_hardware(ste
     assert f"--trace={traced}" in words
 
 
-def test_python_and_its_lock_become_words() -> None:
-    nsys = replace(NEW, profile_help=f"{PROFILE_HELP} --python-sampling= --python-sampling-frequency= 'python-gil'")
-    options = Options(python=True, gil=True)
+def test_pythons_lock_becomes_a_word() -> None:
+    nsys = replace(NEW, profile_help=f"{PROFILE_HELP} 'python-gil'")
+    options = Options(gil=True)
     commands.check_nsys(nsys, options)
     words = commands.profile_command(nsys, options, Path("/w/report"), ["cmd"])
-    assert {"--trace=cuda,nvtx,python-gil", "--python-sampling=true", "--python-sampling-frequency=1000"} <= set(words)
-    assert commands.must_descend(options, nsys)
+    assert "--trace=cuda,nvtx,python-gil" in words
     assert "--include-json=true" in commands.export_command(nsys, Path("r"), Path("s"))
 
 
 @pytest.mark.parametrize(
     ("options", "said"),
-    [(Options(python=True), "cannot sample Python's stacks and export them"), (Options(gil=True), "Python's lock")],
+    [(Options(gil=True), "Python's lock")],
 )
 def test_an_nsys_that_cannot_is_refused_before_anything_runs(
     options: Options, said: str, fake: FakeNsys, here: Path
@@ -240,12 +235,6 @@ def test_an_nsys_that_cannot_is_refused_before_anything_runs(
         capture.run(command("open('ran', 'w')"), replace(options, nsys=fake.path))
     assert refused.value.hint
     assert not (here / "ran").exists()
-
-
-def test_samples_without_their_stacks_are_refused() -> None:
-    half = replace(NEW, profile_help=f"{PROFILE_HELP} --python-sampling=", export_help="--quiet=")
-    with pytest.raises(NsysxError, match="cannot sample"):
-        commands.check_nsys(half, Options(python=True))
 
 
 @pytest.mark.parametrize(
@@ -289,7 +278,7 @@ def test_gpu_metrics_that_work_are_asked_for_once(fake: FakeNsys, here: Path) ->
 
 
 def test_an_old_nsys_gets_only_what_it_knows() -> None:
-    words = commands.profile_command(OLD, Options(lines=True), Path("/w/report"), ["cmd"])
+    words = commands.profile_command(OLD, Options(), Path("/w/report"), ["cmd"])
     assert not [word for word in words if "graph-trace" in word or "backtrace" in word]
     assert "--sample=none" in words
     assert "--include-json=true" not in commands.export_command(OLD, Path("r"), Path("s"))
@@ -314,10 +303,9 @@ def test_percent_in_a_folder_is_not_a_pattern() -> None:
 
 def test_environment() -> None:
     added = environment.probe_environment(
-        Options(depth=2, only="a b", backward="ops", steps="1:3"),
+        Options(depth=2, only="a b", source=("extra", "!mine"), texts=False, steps="1:3"),
         {"PYTHONPATH": "/their own"},
         Path("/p"),
-        own_lines=True,
         inject=Path("/in ject"),
     )
     assert added == {
@@ -325,27 +313,27 @@ def test_environment() -> None:
         "NSYSX_PROBE_DIR": "/p",
         "NSYSX_DEPTH": "2",
         "NSYSX_ONLY": "a b",
-        "NSYSX_MARKS": "few",
-        "NSYSX_BACKWARD": "ops",
+        "NSYSX_XRAY": "all",
+        "NSYSX_SOURCE": "extra:!mine",
+        "NSYSX_NO_SOURCE": "1",
         "NSYSX_STEPS": "1:3",
-        "NSYSX_LINES": "1",
     }
 
 
 @pytest.mark.parametrize("before", [{}, {"PYTHONPATH": ""}])
 def test_no_empty_entry_in_pythonpath(before: dict[str, str]) -> None:
     # An empty entry would mean the current folder.
-    added = environment.probe_environment(Options(), before, Path("/p"), own_lines=False, inject=Path("/i"))
+    added = environment.probe_environment(Options(), before, Path("/p"), inject=Path("/i"))
     assert added["PYTHONPATH"] == "/i"
 
 
 def test_no_probe_leaves_the_path_alone() -> None:
-    assert environment.probe_environment(Options(probe=False), {}, Path("/p"), own_lines=False) == {"NSYSX_PROBE": "0"}
+    assert environment.probe_environment(Options(probe=False), {}, Path("/p")) == {"NSYSX_PROBE": "0"}
 
 
 def test_a_colon_cannot_stand_in_pythonpath() -> None:
     with pytest.raises(NsysxError, match="--no-probe") as caught:
-        environment.probe_environment(Options(), {}, Path("/p"), own_lines=False, inject=Path("/a:b/inject"))
+        environment.probe_environment(Options(), {}, Path("/p"), inject=Path("/a:b/inject"))
     assert caught.value.exit_code == 125
 
 
@@ -1102,12 +1090,12 @@ def test_a_launcher_starts_every_rank_under_nsysx(here: Path, fake: FakeNsys, mo
         "import os, sys; sys.exit(int(os.environ['RANK']) * 4 + (sys.argv[1:] != ['a b']))"
     )
     words = [sys.executable, "torchrun.py", "a train.py", "a b"]
-    options = Options(nsys=fake.path, output=Path("job"), per_rank=True, report=False, lines=True)
+    options = Options(nsys=fake.path, output=Path("job"), per_rank=True, report=False, memory=True)
     result = capture.run(words, options)
     assert result.exit_code == 4, "the launcher's own"
     assert {p.name for p in here.glob("job.*.run.json")} == {"job.rank0.run.json", "job.rank1.run.json"}
     facts = json.loads((here / "job.rank1.run.json").read_text())
-    assert facts["exit_code"] == 4 and facts["options"]["lines"] is True
+    assert facts["exit_code"] == 4 and facts["options"]["memory"] is True
     assert not list(here.glob(".nsysx-*")), "the wrapper is gone"
     with pytest.raises(NsysxError, match="exists"):
         capture.run(words, options)
@@ -1164,10 +1152,10 @@ def test_what_starts_ranks(here: Path, words: list[str], text: str, starts: bool
 
 
 def test_options_of_a_rank_are_those_that_were_given() -> None:
-    options = Options(steps="1:2", lines=True, depth=0, per_rank=True, report=False, probe=False, nsys_args=("--a=b",))
+    options = Options(steps="1:2", memory=True, depth=0, per_rank=True, report=False, probe=False, nsys_args=("--a=b",))
     assert ranks.option_words(options) == [
-        *("--no-report", "--no-probe", "--steps", "1:2", "--lines", "--per-rank"),
-        *("--nsys-arg", "--a=b", "--graphs", "node", "--depth", "0", "--marks", "few", "--backward", "marks"),
+        *("--no-report", "--no-probe", "--steps", "1:2", "--xray", "all", "--memory", "--per-rank"),
+        *("--nsys-arg", "--a=b", "--graphs", "node", "--depth", "0"),
     ]
 
 
@@ -1299,9 +1287,3 @@ def test_an_argument_for_nsys_replaces_our_own(arguments: tuple[str, ...], gone:
     words = commands.profile_command(NEW, Options(nsys_args=arguments), Path("/w/report"), ["cmd"])
     assert gone not in words
     assert {kept, *arguments} <= set(words)
-
-
-@pytest.mark.parametrize(("level", "status"), [("-1", "ok"), ("2", "ok"), ("3", "warn"), ("?", "warn")])
-def test_cpu_sampling_is_allowed_up_to_level_2(tmp_path: Path, level: str, status: str) -> None:
-    (tmp_path / "level").write_text(level)
-    assert doctor._perf(tmp_path / "level").status == status

@@ -54,7 +54,7 @@ def test_a_window_that_ends_by_itself_has_no_limit(steps: str) -> None:
 
 def test_the_probe_is_told_only_of_a_limit_on_its_windows() -> None:
     def told(options: Options) -> bool:
-        return "NSYSX_LIMIT" in environment.probe_environment(options, {}, Path("/p"), own_lines=False)
+        return "NSYSX_LIMIT" in environment.probe_environment(options, {}, Path("/p"))
 
     assert told(Options(steps="windows"))
     assert not told(Options(steps="windows", limit="none")) and not told(Options(limit="60"))

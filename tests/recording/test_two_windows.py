@@ -31,7 +31,7 @@ WANTED = Options(steps="windows")
 
 def given(options: Options = WANTED) -> dict[str, str]:
     users = dict(os.environ)
-    return users | environment.probe_environment(options, users, Path("/nowhere"), own_lines=False)
+    return users | environment.probe_environment(options, users, Path("/nowhere"))
 
 
 def test_nsys_is_told_of_the_range_and_the_program_of_both_windows() -> None:

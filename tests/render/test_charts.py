@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import xml.etree.ElementTree as ET
 from dataclasses import replace
@@ -238,6 +239,18 @@ def test_the_middle_of_the_dots_is_the_median_of_the_table():
     row = {"median_ns": 25_000.0, "verdict": "cannot_tell"}
     said = texts(strips([Strip("k", "", "", 4000, (10_000, 20_000, 30_000, 90_000))], [row]))
     assert any("4,000 runs, median 25.0 µs: cannot tell" in text for text in said), said
+
+
+def test_every_execution_inside_the_axis_is_a_dot_at_its_time():
+    """The dots of a strip lie where their times are, also where thousands of them are one shape; a dot has a length."""
+    times = tuple(20_000 + 10 * n for n in range(1000))
+    picture = strips([Strip("k", "", "", 1000, times)], [{"median_ns": 25_000.0, "verdict": "steady"}])
+    dots = [o for s in shapes(picture) if s.edge == colors.KIND_COLORS["compute"].lower() for o in s.outlines]
+    assert len(dots) == 1000 and all(len(o) == 2 and o[1][0] > o[0][0] for o in dots)
+    left, right = min(o[0][0] for o in dots), max(o[0][0] for o in dots)
+    wide = 660 - 2 * 26
+    place = [26 + wide * (0.5 + 0.5 * math.log(ns / 25_000) / math.log(1.5)) for ns in (times[0], times[-1])]
+    assert (left, right) == pytest.approx(place, abs=0.03)
 
 
 def test_what_is_looked_at_closely_is_what_the_still_shows(full):

@@ -121,6 +121,11 @@ def nowhere(name: str) -> Backend:
     return Backend(name, str, nothing, nothing, nothing, nothing, nothing)
 
 
+def of_lines(backend: Backend) -> Backend | None:
+    """Return a backend of the same kind for lines, in a domain of their own; None where there are no domains."""
+    return _nvtx(ranges.LINES_DOMAIN) if backend.name.startswith("nvtx") else None
+
+
 def scratch(torch: Any, backend: Backend) -> Backend:
     """Return a backend of the same kind with its own domain or prefix, for measuring."""
     other = "nsysx-calibration"

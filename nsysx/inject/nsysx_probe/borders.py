@@ -24,7 +24,7 @@ class Borders:
     def __init__(self, torch: Any, out: Output, parts: Parts, calls: ModuleCalls, status: Status) -> None:
         self.torch = torch
         self.out = out
-        self.window, self.marking, self.clock, self.pauses, self.timing, self.operators, self.odometer = parts
+        self.window, self.marking, self.clock, self.pauses, self.timing, _, self.odometer, self.xray = parts
         self.calls = calls
         self.status = status
         self.steps = Steps(self.begin, self.end, self._states)
@@ -34,6 +34,7 @@ class Borders:
         self._step_end: Callable[[], object] | None = None
         self._main_open = 0  # ranges of the main thread that another thread could not end
         self._seen: int | None = None
+        self._told = False  # what the last info mark says of the X-ray
 
     def made_optimizer(self, optimizer: Any) -> None:
         """Remember an optimizer for as long as it lives."""
@@ -55,31 +56,33 @@ class Borders:
         return sum(len(optimizer.state) for optimizer in alive if optimizer is not None)
 
     def _follow(self) -> None:
-        """If marks go on or off now, say so in an info mark and switch the module calls."""
-        on = self.marking.on
-        if on == self.calls.marks:
+        """If marks or the X-ray go on or off now, say so in an info mark; switch the module calls."""
+        on, xray = self.marking.on, self.xray.on
+        if (on, xray) == (self.calls.marks, self._told):
             return
+        self._told = xray
         if self.out.recording:
-            self.out.info({"marks": on})
-        self.calls.turn(on)
-        if not on:
-            self.operators.in_step(False)
+            self.out.info({"marks": on, "xray": True} if xray else {"marks": on})
+        if on != self.calls.marks:
+            self.calls.turn(on)
 
     def pause(self) -> None:
         """Mark what must not be missed: the capture of a CUDA graph."""
         self.marking.pause()
+        if self.out.recording:
+            self.xray.begin_capture()
         self._follow()
-        self.operators.in_step(self.out.recording)
 
     def resume(self) -> None:
         """Return to the marks of the open step after `pause`."""
         self.marking.resume(self.steps.index)
+        if not self._is_xray(self.steps.index):
+            self.xray.turn_off()
         self._follow()
-        self._operators_due()
 
-    def _operators_due(self) -> None:
-        """Record operators where modules are marked, except in the very first step, which compiles."""
-        self.operators.in_step(self.out.recording and self.marking.on and self.steps.index > 0)
+    def _is_xray(self, index: int) -> bool:
+        """Return whether step ``index`` carries everything: one whose modules are marked, but not the very first, which compiles."""
+        return self.out.recording and self.marking.on and index > 0
 
     # ---- steps ------------------------------------------------------------------------------------------------------
 
@@ -99,15 +102,17 @@ class Borders:
             self.clock.begin(index, event=window.near(index))
             out.shape = 0
             return
-        self.marking.step_begins(index)
+        self.marking.step_begins(index, window.left(index))
+        if self._is_xray(index):
+            self.xray.begin(index)
+        elif self.xray.on:
+            self.xray.turn_off()
         self._follow()
         if self._settings_due and self.marking.on and index > 0:  # the very first step does work that no other does
             self._settings_due = False
             self.settings.begin(index)
         self.clock.begin(index, recorded=True, marked=self.marking.on)
         self._count(index)
-        if self.operators.wanted == "shapes":
-            self._operators_due()
         backend = out.backend
         text = backend.numbered(ranges.STEP, index)
         if threading.current_thread() is threading.main_thread():
@@ -131,7 +136,7 @@ class Borders:
         self.pauses.send()
         border = self.steps.closed_by == "border"
         if not border:
-            self.operators.in_step(False)
+            self.xray.turn_off()
             self.clock.stop()
         if not self.out.recording:
             self.window.step_ended(self.out.shape)
@@ -224,10 +229,12 @@ class Borders:
         self.window.opened = self._settings_due = True
         self.out.recording = True
         self.marking.start(self.window.steps)
+        self.xray.start()
         self.status.hello()
         self.calls.turn(self.marking.on)
 
     def _stop_capture(self) -> None:
+        self.xray.turn_off()
         self.out.info(self.status.counts())
         self.out.recording = False
         if self.window.close(self.torch):

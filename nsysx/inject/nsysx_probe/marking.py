@@ -1,9 +1,11 @@
-"""Decides what is marked module by module: few steps, and outside of steps few calls of each network.
+"""Decides what is marked module by module: few steps, which are X-rayed (``xray``), and outside of steps few calls of each network.
 
 A training step repeats the same calls, so the report can infer the modules of an unmarked step from a marked one
-(``events/sequence.py``). The first steps are marked until ``REFERENCES`` of them had the same shape, and marking resumes after a
-step whose shape no marked step had. The shape is what costs nothing to know: the phases and, now and then, the number of module
-calls. What runs outside of steps (evaluations, teachers, rollouts) repeats as well, call by call: each network has its own count.
+(``events/sequence.py``). A window whose end is known has its marked steps there, behind all plain ones, and one at its begin, in case
+the program ends before it. Where the end is not known, the first steps are marked until ``REFERENCES`` of them had the same shape.
+Marking resumes after a step whose shape no marked step had. The shape is what costs nothing to know: the phases and, now and then,
+the number of module calls. What runs outside of steps (evaluations, teachers, rollouts) repeats as well, call by call: each network
+has its own count.
 """
 
 from __future__ import annotations
@@ -11,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Optional
 
-#: Marked steps of one shape: one to learn from, one to check it, and the first one, which also fills caches.
+#: Marked steps of one shape: one to learn from, one to check it, and one to spare.
 REFERENCES = 3
-#: In a capture window of fewer steps than this, only one is marked; otherwise too few would run without marks.
+#: In a capture window of fewer steps than this, only the last one is marked; otherwise too few would run without marks.
 SHORT_WINDOW = 8
 #: Marking ends after this many marked steps even if no shape came up often enough.
 PATIENCE = 6
@@ -83,6 +85,9 @@ class Marking:
         self.unmarked_from: int | None = None  # the first step without marks, in the last window that has one
         self._restarted = False
         self._references = REFERENCES
+        self._at_end = 0  # so many of a window's last steps are marked
+        self._short = False
+        self._left: int | None = None  # steps of the window that follow the open one
         self._of_steps = Learner(REFERENCES)
         self._of_calls: dict[
             Hashable, tuple[Learner, list[int]]
@@ -92,15 +97,22 @@ class Marking:
     def start(self, steps: int | None) -> None:
         """Begin a capture of ``steps`` steps (None: open end), and forget what was marked before it."""
         self.steps, self._restarted = [], True
-        self._references = 1 if steps is not None and steps < SHORT_WINDOW else REFERENCES
-        self._of_steps = Learner(self._references)
+        self._short = steps is not None and steps < SHORT_WINDOW
+        self._at_end = 1 if self._short else REFERENCES
+        self._references = 1 if self._short else REFERENCES
+        self._of_steps = Learner(1 if steps is not None else REFERENCES)
         self._of_calls.clear()
 
-    def step_begins(self, index: int) -> None:
-        """Turn marks on or off for step ``index``."""
-        self._call = None
+    def _wants(self, index: int) -> bool:
+        """Return whether step ``index`` is marked."""
+        at_end = self._left is not None and self._left < self._at_end
+        return at_end or (not self._short and self._of_steps.wants(index))
+
+    def step_begins(self, index: int, left: int | None = None) -> None:
+        """Turn marks on or off for step ``index``, after which so many of the window are ``left`` (None: not known)."""
+        self._call, self._left = None, left
         if self.wanted == "few":
-            self.on = self._of_steps.wants(index)
+            self.on = self._wants(index)
             if not self.on and (self.unmarked_from is None or self._restarted):
                 self.unmarked_from, self._restarted = index, False
         if self.on and len(self.steps) < _MOST_STEPS:
@@ -141,4 +153,4 @@ class Marking:
     def resume(self, index: int) -> None:
         """Return to the marks of step ``index`` after `pause`."""
         if self.wanted == "few":
-            self.on = self._of_steps.wants(index)
+            self.on = self._wants(index)

@@ -44,6 +44,11 @@ class Operators:
             return None
         return {"shapes": self.shapes, "times": self.times, "why_not": self.why_not}
 
+    @property
+    def on(self) -> bool:
+        """Return whether operators are recorded now."""
+        return self._thread is not None
+
     def in_step(self, on: bool) -> None:
         """Turn shapes on or off for this step or this capture of a CUDA graph, if shapes were asked for."""
         if self.wanted == "shapes":
@@ -63,7 +68,6 @@ class Operators:
         if error is not None and of_program(error):
             raise error
         self.wanted, self.why_not = "off", reason[:200]
-        self.out.note(f"operators: {reason}")
 
     def _on(self) -> None:
         from torch._C._profiler import ProfilerConfig, ProfilerState, _ExperimentalConfig

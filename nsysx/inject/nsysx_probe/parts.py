@@ -15,6 +15,7 @@ from .timing import Timing
 from .trial import Trial
 from .two_windows import TwoWindows, WindowsOfRank
 from .window import Window
+from .xray import Xray
 
 
 class Parts(NamedTuple):
@@ -27,6 +28,7 @@ class Parts(NamedTuple):
     timing: Timing | None
     operators: Operators
     odometer: Odometer
+    xray: Xray
 
 
 def make(torch: Any, out: Output) -> Parts:
@@ -44,17 +46,10 @@ def make(torch: Any, out: Output) -> Parts:
         timing = Timing(torch, None if first is None or last is None else (first, last + 1))
         if out.environ.get("NSYSX_TRIAL"):
             timing = Trial(torch, out.environ)
-    marking = Marking(out.choice("NSYSX_MARKS", ("few", "all", "off")))
+    wanted = "none" if timed else out.choice("NSYSX_XRAY", ("all", "lines", "none"))
+    marking = Marking("off" if wanted == "none" else out.choice("NSYSX_MARKS", ("few", "all", "off")))
     out.recording = (window.cold or not window.wanted) and not timed and not capture_range.unrecorded()
-    return Parts(
-        window, marking, clock, Pauses(out), timing, Operators(torch, out, _operators(out, timed)), Odometer(out)
-    )
-
-
-def _operators(out: Output, timed: bool) -> str:
-    """Return what to record of operators: shapes, names or off."""
-    if timed:
-        return "off"
-    if out.environ.get("NSYSX_OPS") == "1":
-        return "shapes"
-    return "names" if out.environ.get("NSYSX_BACKWARD") == "ops" else "off"
+    names = not timed and out.environ.get("NSYSX_BACKWARD") == "ops"
+    operators = Operators(torch, out, "names" if names else "shapes" if wanted == "all" else "off")
+    xray = Xray(torch, out, operators, clock, wanted)
+    return Parts(window, marking, clock, Pauses(out), timing, operators, Odometer(out), xray)

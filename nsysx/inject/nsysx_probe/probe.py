@@ -40,7 +40,7 @@ from collections.abc import Callable
 from typing import Any
 
 from . import backend as backends
-from . import draining, dynamo, extras, parts, patch
+from . import draining, dynamo, parts, patch
 from .backward import BackwardMarks
 from .borders import Borders
 from .calls import ModuleCalls
@@ -92,6 +92,7 @@ class Probe:
         self.armed = self.calls.armed = False
         self.resting.stop()
         self.patcher.off()
+        self.parts.xray.turn_off()
         self.operators.turn(False)
         for remove in self._removers:
             remove()
@@ -186,8 +187,6 @@ class Probe:
             )
             if self.operators.wanted == "names":
                 self.operators.turn(True)
-        if self.out.environ.get("NSYSX_LINES") == "1":
-            extras.mark_lines(torch, self.out, lambda: self.armed)
         if self.parts.timing is None and self.out.environ.get("NSYSX_PAUSES") != "0":
             end = self.parts.pauses.arm()
             if end is not None:

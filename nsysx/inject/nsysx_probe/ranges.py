@@ -29,7 +29,7 @@ from typing import NamedTuple
 
 DOMAIN = "nsysx"
 PREFIX = "nsysx:"
-#: The domain of the lines of Python, ``FILE:LINE FUNCTION``, which an X-ray step records as nested ranges.
+#: The domain of the lines of Python, ``PATH:LINE FUNCTION``, which an X-ray step records as nested ranges.
 LINES_DOMAIN = "nsysx-lines"
 
 #: Phases in their usual order within a step.
@@ -45,6 +45,8 @@ FLAGS = ("recompute", "compiled", "graph")
 
 #: nsys drops a range whose name has 65,535 bytes or more; nobody reads more than this anyway.
 MAX_TEXT = 200
+#: The same for the path of a file.
+MAX_PATH = 1_000
 
 
 class Label(NamedTuple):
@@ -113,6 +115,12 @@ def pause(kind: str, json_text: str) -> str:
     if kind not in PAUSES:
         raise ValueError(f"not a pause: {kind}")
     return f"{kind} {json_text}"
+
+
+def line(path: str, number: int, function: str) -> str:
+    """Return the text of a line in the domain of lines; a path that is too long loses its beginning."""
+    path = path if len(path) <= MAX_PATH else f"..{path[2 - MAX_PATH :]}"
+    return f"{path}:{number} {word(function)[:80]}"
 
 
 def sync(file: str, line: int, function: str) -> str:

@@ -115,6 +115,8 @@ class Status:
             "pauses": parts.pauses.listens,
             "pauses_left_out": parts.pauses.left_out,
             "rank": self.out.environ.get("RANK"),
+            "xray": parts.xray.record(),
+            "source": parts.xray.sources.texts(),
             "settings": self.settings.record(last=self.ended) if self.settings is not None else None,
         }
 

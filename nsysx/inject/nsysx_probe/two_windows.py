@@ -50,6 +50,7 @@ class TwoWindows(Window):
         self._lengths: deque[int] = deque(maxlen=_ALIKE)
         self._ended_ns = self._since_ns = 0
         self._in_window = 0  # steps that have ended in the open window
+        self._ending = False  # the limit is reached
         self._several = False  # the program is one of several processes that do not know of each other's windows
         # For how long each window's end stopped the program: 0 if it closed beside it, at the limit.
         self.pauses_ns: list[int] = []
@@ -87,7 +88,9 @@ class TwoWindows(Window):
         over = capture_range.step_ended(first=not self._in_window)
         self._in_window += 1
         if not self.cold:
-            return super().closes(index) or capture_range.closed() or (over and self._in_window >= _WHOLE)
+            if over and self._in_window >= _WHOLE and not self._ending:  # one more step, for the X-ray
+                self._ending, self.last = True, min(index + 1, self.last or 0)
+            return super().closes(index) or capture_range.closed()
         now, before = time.perf_counter_ns(), self._ended_ns
         self._ended_ns = now
         if not before:
@@ -201,6 +204,13 @@ class WindowsOfRank(TwoWindows):
         planned = index >= _RANKS_COLD - 1 if self.cold else super().is_last(index)
         announced = None if planned else self._meeting.announced()
         return planned or (announced is not None and index >= announced)
+
+    def left(self, index: int) -> int | None:
+        """Return how many steps of the open window follow step ``index``, None while that is not known."""
+        if self.cold:
+            return None
+        announced, left = self._meeting.announced(), super().left(index)
+        return left if announced is None or left is None else min(max(announced - index, 0), left)
 
     def open(self, torch: Any) -> None:
         """Open the second window, unless that was done when the step before ended."""

@@ -17,8 +17,10 @@ _ALIKE = 5
 _LEAST_BEFORE = 16
 #: ... and after this many even if steps are never alike.
 _MOST_BEFORE = 48
-#: ``auto``: how many steps are captured.
-AUTO_STEPS = 24
+#: Steps at a window's end that carry everything, and how many plain ones come before them where the probe chooses.
+XRAY_STEPS, PLAIN_STEPS = 3, 24
+#: ``auto``: how many steps are captured. The first one is X-rayed, too, in case the program ends before the window.
+AUTO_STEPS = 1 + PLAIN_STEPS + XRAY_STEPS
 
 
 class Window:
@@ -83,6 +85,10 @@ class Window:
     def is_last(self, index: int) -> bool:
         """Return whether step ``index`` is the last one of the open window, as far as that is known while the step is open."""
         return self.last is not None and index >= self.last
+
+    def left(self, index: int) -> int | None:
+        """Return how many steps of the open window follow step ``index``, None while that is not known."""
+        return None if self.last is None else max(self.last - index, 0)
 
     def begin(self) -> None:
         """Have nsys open the window, before the step with which it opens."""

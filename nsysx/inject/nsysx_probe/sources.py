@@ -1,0 +1,125 @@
+"""Tells the program's own code from that of libraries, by its file, and knows the text of the lines that had ranges.
+
+``user`` is all but torch, Python's standard library, generated code and nsysx; what lies in site-packages is a ``package``.
+NSYSX_SOURCE names others, by the beginning of their path or by the name of their package: ``PREFIX`` makes them the user's,
+``!PREFIX`` leaves them out.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Mapping
+from types import CodeType
+from typing import Any
+
+#: Lines whose text is kept, and how much of each.
+MOST_LINES, MOST_CHARACTERS = 2_000, 200
+#: No more of a file is read (bytes).
+_MOST_BYTES = 8_000_000
+#: What belongs to torch, and what the probe itself calls.
+_LIBRARIES = ("torch", "torchgen", "functorch", "triton", "nvtx")
+_INSTALLED = ("site-packages", "dist-packages")
+_GENERATED = "torchinductor_"
+
+
+class Sources:
+    """``kind`` of a code is user, package, or empty if it gets no ranges."""
+
+    def __init__(self, torch: Any, environ: Mapping[str, str]) -> None:
+        home = os.path.dirname(os.path.abspath(os.__file__))  # noqa: PTH100, PTH120 - importing pathlib takes milliseconds
+        version = "".join(map(str, sys.version_info[:2]))
+        ours = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # noqa: PTH100, PTH120
+        of_torch = os.path.dirname(os.path.abspath(getattr(torch, "__file__", None) or "torch"))  # noqa: PTH100, PTH120
+        cache = environ.get("TORCHINDUCTOR_CACHE_DIR")
+        self._standard = f"{home}{os.sep}"
+        left_out = [of_torch, ours, *([os.path.abspath(cache)] if cache else [])]  # noqa: PTH100
+        left_out += [p for p in sys.path if p.endswith(f"python{version}.zip")]
+        self._left_out = tuple(f"{folder}{os.sep}" for folder in left_out)
+        self.added: list[str] = []
+        self._removed: list[str] = []
+        for word in filter(None, environ.get("NSYSX_SOURCE", "").split(os.pathsep)):
+            (self._removed if word[0] in "!-" else self.added).append(word.lstrip("!-"))
+        self._keeps_text = environ.get("NSYSX_NO_SOURCE") != "1"
+        self._kinds: dict[str, str] = {}
+        self._began = time.time()
+        self._lines: dict[str, dict[int, str]] = {}  # of each file: the lines that had ranges, and their text
+        self._packages: set[str] = set()
+        self._read: tuple[int, dict[str, dict[str, str]]] | None = None
+
+    def kind(self, code: CodeType) -> str:
+        """Return whose code this is."""
+        file = code.co_filename
+        kind = self._kinds.get(file)
+        if kind is None:
+            kind = self._kinds[file] = self._kind(file)
+        return kind
+
+    def _kind(self, file: str) -> str:
+        if file.startswith("<"):
+            return ""
+        path = os.path.abspath(file)  # noqa: PTH100
+        if any(_within(path, prefix) for prefix in self._removed):
+            return ""
+        if any(_within(path, prefix) for prefix in self.added):
+            return "user"
+        if path.startswith(self._left_out) or _GENERATED in path or file.endswith(".fx"):
+            return ""
+        parts = path.split(os.sep)  # noqa: PTH206
+        installed = [i for i, part in enumerate(parts[:-1]) if part in _INSTALLED]
+        if installed:
+            top = parts[installed[-1] + 1].partition(".")[0]
+            return "" if top in _LIBRARIES else "package"
+        return "" if path.startswith(self._standard) else "user"
+
+    def path(self, code: CodeType) -> str:
+        """Return the file of a code, as an absolute path."""
+        return os.path.abspath(code.co_filename)  # noqa: PTH100
+
+    # ---- texts ------------------------------------------------------------------------------------------------------
+
+    def seen(self, path: str, number: int, package: bool) -> None:
+        """Note a line that has a range."""
+        self._lines.setdefault(path, {})[number] = ""
+        if package:
+            self._packages.add(path)
+
+    def texts(self) -> dict[str, dict[str, str]]:
+        """Return the text of each line that had a range, by file and number; those of the user's own files come first.
+
+        A file that was changed after the program began, or cannot be read, has none. Nothing is imported for it.
+        """
+        if not self._keeps_text:
+            return {}
+        count = sum(map(len, self._lines.values()))
+        if self._read is not None and self._read[0] == count:
+            return self._read[1]
+        texts_of: dict[str, dict[str, str]] = {}
+        left = MOST_LINES
+        for path in sorted(self._lines, key=lambda p: (p in self._packages, p)):
+            numbers = sorted(self._lines[path])[:left]
+            texts = self._texts(path) if numbers else None
+            if texts:
+                texts_of[path] = {str(n): texts[n - 1].strip()[:MOST_CHARACTERS] for n in numbers if n <= len(texts)}
+                left -= len(numbers)
+        self._read = count, texts_of
+        return texts_of
+
+    def _texts(self, path: str) -> list[str]:
+        cached = getattr(sys.modules.get("linecache"), "cache", {}).get(path)  # a notebook's cells are only there
+        try:
+            if os.stat(path).st_mtime > self._began or os.stat(path).st_size > _MOST_BYTES:  # noqa: PTH116
+                return []
+            with open(path, "rb") as file:  # noqa: PTH123
+                return file.read().decode("utf-8", "replace").splitlines()
+        except (OSError, ValueError):
+            return list(cached[2]) if cached is not None and len(cached) == 4 else []
+
+
+def _within(path: str, prefix: str) -> bool:
+    """Return whether a file belongs to a prefix: the beginning of its path, or the name of its package."""
+    if os.sep in prefix or prefix.startswith((".", "~")):
+        return path.startswith(os.path.abspath(os.path.expanduser(prefix)))  # noqa: PTH100, PTH111
+    name = prefix.replace(".", os.sep)
+    return f"{os.sep}{name}{os.sep}" in path or path.endswith(f"{os.sep}{name}.py")

@@ -1,0 +1,84 @@
+"""X-ray steps: the few steps that carry everything, their modules, operators with shapes, and the line of the program behind each call.
+
+All other steps carry their border and their phases alone, and inherit the rest by the sequence of their launches
+(``events/sequence.py``). Which steps are X-rayed, ``marking`` decides: they are the marked ones, but never the very first step, which
+compiles. NSYSX_XRAY says what they carry: all, lines (no operators), or none (then no module is marked either).
+"""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any
+
+from . import backend as backends
+from .clock import StepClock
+from .lines import Lines
+from .operators import Operators
+from .output import Output
+from .sources import Sources
+
+_MOST_STEPS = 1_000
+#: So many of the last plain steps tell how long one takes.
+_RECENT = 16
+#: What a capture of a CUDA graph may cost more (ns): it happens once.
+_CAPTURE_NS = 100_000_000
+
+
+class Xray:
+    """``on``: lines or operators are recorded now."""
+
+    def __init__(self, torch: Any, out: Output, operators: Operators, clock: StepClock, wanted: str) -> None:
+        self.out = out
+        self.operators = operators
+        self.clock = clock
+        self.wanted = wanted  # all, lines, none
+        self.sources = Sources(torch, out.environ)
+        self.lines = Lines(out, backends.of_lines(out.backend) if wanted != "none" else None, self.sources)
+        self.steps: list[int] = []  # of the last window
+        self.on = False
+
+    def start(self) -> None:
+        """Begin a window, and forget what was recorded before it."""
+        self.steps = []
+
+    def begin(self, index: int) -> None:
+        """X-ray step ``index``, which is about to begin on this thread."""
+        if self.wanted == "none":
+            return
+        self._turn_on(self._usual_ns())
+        if self.on and len(self.steps) < _MOST_STEPS:
+            self.steps.append(index)
+
+    def begin_capture(self) -> None:
+        """Record what is captured into a CUDA graph: its replays show no Python."""
+        if self.wanted != "none":
+            self._turn_on(_CAPTURE_NS)
+
+    def turn_off(self) -> None:
+        """Record neither lines nor operators from here on."""
+        self.on = False
+        self.lines.end()
+        self.operators.in_step(False)
+
+    def _turn_on(self, usual_ns: int) -> None:
+        self.operators.in_step(True)
+        self.lines.begin(usual_ns)
+        self.on = self.lines.on or self.operators.on
+
+    def _usual_ns(self) -> int:
+        """Return how long a step takes without marks, 0 if that is not known."""
+        periods = list(self.clock.periods)[-4 * _RECENT :]
+        plain = [period.ns for period in periods if not period.marked][-_RECENT:]
+        return int(statistics.median(plain)) if plain else 0
+
+    def record(self) -> dict[str, Any]:
+        """Return what was recorded, for the probe file."""
+        lines = self.lines
+        return {
+            "steps": self.steps,
+            "lines": lines.cost_ns is not None,
+            "why_not": "turned off by --xray none" if self.wanted == "none" else lines.why_not,
+            "stopped": lines.stopped,
+            "cost_ns": lines.cost_ns,
+            "sources": self.sources.added,
+        }
