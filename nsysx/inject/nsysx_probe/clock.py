@@ -72,9 +72,9 @@ class Ring:
         """Add a row, in place of the first one where there is no room."""
         if self._count == self._most:
             self._first, self._count = (self._first + 1) % self._most, self._count - 1
-        at = (self._first + self._count) % self._most * self._width
+        cell = (self._first + self._count) % self._most * self._width
         for i in range(self._width):
-            self._cells[at + i] = row[i]
+            self._cells[cell + i] = row[i]
         self._count += 1
 
     def pop(self) -> None:
@@ -91,8 +91,8 @@ class Ring:
     def __getitem__(self, index: int) -> tuple[int, ...]:
         if not -self._count <= index < self._count:
             raise IndexError(index)
-        at = (self._first + index % self._count) % self._most * self._width
-        return tuple(self._cells[at : at + self._width])
+        cell = (self._first + index % self._count) % self._most * self._width
+        return tuple(self._cells[cell : cell + self._width])
 
     def __iter__(self) -> Iterator[tuple[int, ...]]:
         return (self[i] for i in range(self._count))
