@@ -26,6 +26,7 @@ Standard library only.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import select
 import signal
@@ -217,9 +218,8 @@ def main(argv: list[str]) -> int:
     listener.bind("\0" + address)
     listener.listen(128)
     sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "inject"))  # noqa: PTH100, PTH118, PTH120
-    from nsysx_probe.nvtx_range import range_of  # type: ignore[import-not-found]
-
-    begin, end, _ = range_of(os.environ.get("NVTX_INJECTION64_PATH", ""), text, domain)
+    nvtx_range = importlib.import_module("nsysx_probe.nvtx_range")
+    begin, end, _ = nvtx_range.range_of(os.environ.get("NVTX_INJECTION64_PATH", ""), text, domain)
     windows = Windows(folder, begin, end)
     windows.begin()
     if not command:
