@@ -27,7 +27,6 @@ _STYLE: dict[str, Any] = {
     "svg.fonttype": "none",  # text stays text
     "svg.hashsalt": "nsysx",  # the same picture is the same bytes
     "pdf.fonttype": 42,
-    "path.simplify": False,  # a dot is a line without length
     "font.size": NUMBER,
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans"],  # comes with matplotlib; a reader's own font is in the file's style
