@@ -23,6 +23,7 @@ ORDER = (
     "redaction",
     "units",
     "scope",
+    "saving",
     "unprofiled",
     "pictures",
     "catalogue",

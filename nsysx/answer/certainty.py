@@ -51,7 +51,7 @@ _ORDER: tuple[Level, ...] = ("unknown", "likely", "certain")
 def of(summary: Summary, chosen: Finding | None) -> Certainty:
     """Return how sure the cause is, and how sure the size: together as sure as the less sure of them."""
     cause = _cause(summary, chosen)
-    parts = (cause,) if chosen is None or chosen.saving_ns_per_step is None else (cause, _size(summary, chosen))
+    parts = (cause,) if chosen is None or chosen.saving.likely_ns is None else (cause, _size(summary, chosen))
     least = min(parts, key=lambda s: _ORDER.index(s.level))
     return Certainty(least.level, least.reason, parts)
 
@@ -132,9 +132,9 @@ def _of_all_steps(summary: Summary, steady: Sequence[Row], spread: str, more: st
 def _size(summary: Summary, chosen: Finding) -> Sure:
     """Return how sure the size of the saving is, from how it is known and from what tracing did to the step."""
     about, real = "How much", summary.unprofiled
-    how = sentence(chosen.confidence).replace("Give or take ", "Off by up to ")
+    how = sentence(chosen.saving.confidence).replace("Give or take ", "Off by up to ")
     if is_bound(summary, chosen):
-        how = f"An upper bound{f': {chosen.confidence}' if chosen.confidence else ''}."
+        how = f"An upper bound{f': {chosen.saving.confidence}' if chosen.saving.confidence else ''}."
     if real is None:
         made = f"The step is as long as the profiler made it. {how}".strip()
         return Sure(about, "unknown", made, surer(summary.capture))

@@ -41,6 +41,9 @@ def first(summary: Summary) -> Finding | None:
         return next((f for f in ranked if about(f) == "late rank"), None)
     if summary.verdict.code == Limit.UNKNOWN:
         return None
+    setting = next((f for f in ranked if _certain(f, step)), None)
+    if setting is not None:
+        return setting
     unsaid = next((f for f in ranked if _of_the_cause_alone(summary, f, step)), None)
     if unsaid is not None:
         return unsaid
@@ -62,12 +65,12 @@ def _best(summary: Summary, worth: Sequence[Finding], step: int) -> Finding:
     """
     saves = {id(f): _likely_ns(summary, f) or 0 for f in worth}
     best = max(worth, key=lambda f: saves[id(f)])
-    least = saves[id(best)] - (best.error_ns or 0)
+    least = saves[id(best)] - (best.saving.error_ns or 0)
     alike = [f for f in worth if f is best or saves[id(f)] >= least]
     leading = next((f for f in alike if rule_of(f.code).leads), None)
     if leading is not None:
         return leading
-    if best.bound:
+    if best.saving.bound:
         most = max(_EXACT * step, saves[id(best)] / _FAR_MORE)
         exact = [f for f in worth if f.paste and not is_bound(summary, f) and saves[id(f)] >= most]
         if exact:
@@ -75,6 +78,18 @@ def _best(summary: Summary, worth: Sequence[Finding], step: int) -> Finding:
     if about(best) == summary.verdict.code:
         return best
     return next((f for f in alike if about(f) == summary.verdict.code), best)
+
+
+#: A setting that is known to cost this share of the step comes first, too.
+_MUCH = 0.1
+
+
+def _certain(finding: Finding, step: int) -> bool:
+    """Return whether a setting that gives nothing costs time for certain, and much of it, or nobody knows how much: it comes first."""
+    if not any(row.get("leads") for row in finding.evidence):
+        return False
+    saving_ns = finding.saving.likely_ns
+    return saving_ns is None or saving_ns >= _MUCH * step
 
 
 def _of_the_cause_alone(summary: Summary, finding: Finding, step: int) -> bool:
@@ -85,7 +100,7 @@ def _of_the_cause_alone(summary: Summary, finding: Finding, step: int) -> bool:
     replayed = summary.replay is not None and summary.replay.get("trusted", True)
     much = 2 * (finding.cost_ns_per_step or 0) >= step
     launches = summary.verdict.code == Limit.LAUNCH == about(finding) and rule_of(finding.code).whole
-    return bool(replayed) and finding.saving_ns_per_step is None and much and launches
+    return bool(replayed) and finding.saving.likely_ns is None and much and launches
 
 
 def _without_steps(summary: Summary, ranked: list[Finding]) -> Finding | None:
@@ -121,14 +136,14 @@ def _advisable(summary: Summary, finding: Finding) -> bool:
     if measured.in_vain(finding):
         return False
     violated = _violated(finding)
-    return not violated or (finding.unblocked_ns is not None and all(c.mend for c in violated))
+    return not violated or (finding.saving.mended_ns is not None and all(c.mend for c in violated))
 
 
 def saving_ns(summary: Summary, finding: Finding) -> int | None:
     """Return the most that a finding saves of the shown step (ns), together with what has to be mended or comes first."""
-    saving = step_time.most_ns(summary, finding)
-    if _violated(finding) and finding.unblocked_ns is not None:
-        saving = finding.unblocked_most_ns or finding.unblocked_ns
+    saving, mended = step_time.most_ns(summary, finding), finding.saving.mended
+    if _violated(finding) and mended is not None and mended.likely_ns is not None:
+        saving = mended.most_ns or mended.likely_ns
     return _with_lines_before(summary, finding, saving)
 
 
@@ -149,7 +164,7 @@ _APART = 0.1
 def replayed_ns(summary: Summary, chosen: Finding | None, then: After) -> int | None:
     """Return the step (ns) that the replay gives with a change whose saving is only bounded; None where that is the bound itself."""
     now = step_time.step_ns(summary)
-    if chosen is None or now is None or then.ns is None or not chosen.bound:
+    if chosen is None or now is None or then.ns is None or not chosen.saving.bound:
         return None
     saving = likely_ns(summary, chosen)
     return None if saving is None or now - saving <= (1 + _APART) * then.ns else now - saving
@@ -162,9 +177,10 @@ def likely_ns(summary: Summary, chosen: Finding) -> int | None:
 
 def _likely_ns(summary: Summary, finding: Finding) -> int | None:
     """Return what a finding saves by the replay alone, together with what has to be mended first (ns)."""
-    if not _violated(finding) or finding.unblocked_ns is None:
+    mended_ns = finding.saving.mended_ns
+    if not _violated(finding) or mended_ns is None:
         return step_time.saving_ns(summary, finding)
-    return min(finding.unblocked_ns, step_time.step_ns(summary) or finding.unblocked_ns)
+    return min(mended_ns, step_time.step_ns(summary) or mended_ns)
 
 
 def about(finding: Finding) -> str:
@@ -228,14 +244,14 @@ def _lines_before(summary: Summary, chosen: Finding) -> list[Finding]:
     They are lines to paste that remove a part of what the bound may remove, and waits, which would end a CUDA graph.
     """
     step, rule = step_time.step_ns(summary), rule_of(chosen.code)
-    if step is None or not rule.whole or not chosen.bound or rule.about != Limit.LAUNCH:
+    if step is None or not rule.whole or not chosen.saving.bound or rule.about != Limit.LAUNCH:
         return []
 
     def exact(f: Finding) -> bool:
         saving = step_time.saving_ns(summary, f) or 0
-        if f is chosen or f.bound or _violated(f) or saving < NOTABLE * step:
+        if f is chosen or f.saving.bound or _violated(f) or saving < NOTABLE * step:
             return False
-        wait = about(f) == Limit.SYNC and saving > (f.error_ns or 0) and f.where.get("phase") not in _MODEL
+        wait = about(f) == Limit.SYNC and saving > (f.saving.error_ns or 0) and f.where.get("phase") not in _MODEL
         return wait or (about(f) == rule.about and bool(f.paste))
 
     return [f for f in by_saving(summary) if exact(f)][:_MOST_BEFORE]
@@ -294,7 +310,9 @@ def _spread_evenly(summary: Summary, chosen: Finding) -> str:
 
 def is_bound(summary: Summary, chosen: Finding | None) -> bool:
     """Return whether the saving is an upper bound: a rank's extra work may go away, or only move to the others."""
-    return chosen is not None and (chosen.bound or bool(_violated(chosen)) or bool(_spread_evenly(summary, chosen)))
+    return chosen is not None and (
+        chosen.saving.bound or bool(_violated(chosen)) or bool(_spread_evenly(summary, chosen))
+    )
 
 
 class After(NamedTuple):
@@ -313,7 +331,7 @@ def after(summary: Summary, chosen: Finding | None) -> After:
         return After()
     if is_bound(summary, chosen):
         return After(now - saving, now - saving, now)
-    if (error := chosen.error_ns) is None:
+    if (error := chosen.saving.error_ns) is None:
         return After(now - saving)
     return After(now - saving, now - min(now, saving + error), now - max(0, saving - error))
 
@@ -326,7 +344,7 @@ def worth(summary: Summary, chosen: Finding | None, then: After) -> str:
     if now is None:
         return _of_reading(chosen)
     if then.ns is None:
-        return sentence(chosen.confidence)
+        return sentence(chosen.saving.confidence)
     return "at best" if is_bound(summary, chosen) else f"saves {units.duration(now - then.ns)}"
 
 

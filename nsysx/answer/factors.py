@@ -29,7 +29,7 @@ def of(summary: Summary, chosen: Finding | None, saving_ns: int | None) -> tuple
     waits_for_peers = real.exposed_comm_ns if about == Limit.COMM else 0
     busy = now * (real.gpu_busy_ns - waits_for_peers) / max(real.step_ns, 1)
     host = about in (*_OF_THE_HOST, Limit.COMM)
-    error = 0 if chosen.bound else chosen.error_ns or 0
+    error = 0 if chosen.saving.bound else chosen.saving.error_ns or 0
 
     def at(step: int, saving: int) -> float:
         idle = min(saving, now - busy) if host else 0.0

@@ -33,13 +33,15 @@ def also(summary: Summary, chosen: Finding | None, do: Sequence[Action]) -> tupl
         saving = step_time.saving_ns(summary, f)
         if step is not None and saving is None and (f.cost_ns_per_step or 0) < _MUCH * step:
             continue
-        if step is not None and saving is not None and (saving < NOTABLE * step or saving < (f.error_ns or 0)):
+        if step is not None and saving is not None and (saving < NOTABLE * step or saving < (f.saving.error_ns or 0)):
             continue
         title = folded_path(f.title[:_TITLE])
         text = step_time.title(summary, f, f"Repeated blocks{title[1:]}" if title.startswith("*:") else title)
         key = f"{f.code} {_without_numbers(text)}"
         # The first of several blocks saves most of them.
-        lines.setdefault(key, Also(f.code, place_of(summary, f), text, saving if step is not None else None, f.bound))
+        lines.setdefault(
+            key, Also(f.code, place_of(summary, f), text, saving if step is not None else None, f.saving.bound)
+        )
     chosen_lines: list[Also] = []
     for line in sorted(lines.values(), key=lambda a: -(a.saving_ns or 0)):
         if sum(other.code == line.code for other in chosen_lines) < _MOST_OF_A_RULE:

@@ -63,16 +63,17 @@ def real_step_ns(summary: Summary) -> int | None:
 
 def saving_ns(summary: Summary, finding: Finding) -> int | None:
     """Return what a finding saves of the shown step (ns): never more than that step."""
-    saving, step = finding.saving_ns_per_step, step_ns(summary)
+    saving, step = finding.saving.likely_ns, step_ns(summary)
     return saving if saving is None or step is None else min(saving, step)
 
 
 def most_ns(summary: Summary, finding: Finding) -> int | None:
     """Return the most that a finding can save of the shown step (ns): of a bound, the error of the replay included."""
     saving, step = saving_ns(summary, finding), step_ns(summary)
-    if saving is None or not finding.bound or finding.most_ns is None:
+    if saving is None or not finding.saving.bound or finding.saving.most_ns is None:
         return saving
-    return finding.most_ns if step is None else min(finding.most_ns, step)
+    most = finding.saving.most_ns
+    return most if step is None else min(most, step)
 
 
 def as_recorded(summary: Summary) -> bool:

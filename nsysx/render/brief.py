@@ -190,10 +190,10 @@ def _saving(finding: Finding, summary: Summary, now: int | None) -> Json | None:
     saving = step_time.saving_ns(summary, finding)
     if saving is None or now is None:
         return None
-    error = finding.error_ns or 0
-    high = (step_time.most_ns(summary, finding) or saving) if finding.bound else min(now, saving + error)
-    low = 0 if finding.bound else max(0, saving - error)
-    return {"value": saving, "unit": "ns per step", "low": low, "high": high, "bound": finding.bound}
+    error = finding.saving.error_ns or 0
+    high = (step_time.most_ns(summary, finding) or saving) if finding.saving.bound else min(now, saving + error)
+    low = 0 if finding.saving.bound else max(0, saving - error)
+    return {"value": saving, "unit": "ns per step", "low": low, "high": high, "bound": finding.saving.bound}
 
 
 def _stop(finding: Finding, saving: Json | None, now: int | None) -> str:

@@ -172,7 +172,7 @@ def _items(
         last = index == summary.answer.do[-1].finding
         if last and worded.now_ns is not None and then is not None:
             saving = worded.now_ns - then
-        bound = worded.bound if last else finding.bound
+        bound = worded.bound if last else finding.saving.bound
         how = done.get(index) or [shown.fix]
         items.append(
             Item(

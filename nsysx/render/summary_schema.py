@@ -26,6 +26,15 @@ def _record(kind: Any, *, nullable: bool = False) -> dict[str, Any]:
     }
 
 
+def _finding() -> dict[str, Any]:
+    """Return the schema of a finding, in which its saving is flat."""
+    return {
+        **_record(model.Finding),
+        "properties": {name: {} for name in model.FINDING_KEYS},
+        "required": list(model.FINDING_KEYS),
+    }
+
+
 def _typed(hint: Any) -> dict[str, Any]:
     """Return the schema of a value with this type, records with all that is in them."""
     outer, inner = get_origin(hint), get_args(hint)
@@ -69,7 +78,7 @@ def schema() -> Mapping[str, Any]:
         "replay": {"type": ["object", "null"]},
         "unprofiled": _record(model.Unprofiled, nullable=True),
         "tried": {"type": "array", "items": _typed(advice.Tried)},
-        "findings": {"type": ["array", "null"], "items": _record(model.Finding)},
+        "findings": {"type": ["array", "null"], "items": _finding()},
         "scopes": {"type": "object"},
     }
     properties["steps"]["properties"]["rows"] = _table(step_record.STEPS)

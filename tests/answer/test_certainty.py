@@ -9,10 +9,11 @@ import pytest
 from nsysx.answer import certainty, step_time
 from nsysx.catalogue import Limit
 from nsysx.model import Finding, Summary, Unprofiled
+from nsysx.saving import Saving
 from tests.render import factory
 
 MS = 1_000_000
-CHOSEN = Finding("NSX102", "launch-bound", "found", "A title", "", saving_ns_per_step=MS)
+CHOSEN = Finding("NSX102", "launch-bound", "found", "A title", "", saving=Saving(MS))
 
 
 def known(low_ms: float, high_ms: float) -> Summary:
@@ -57,7 +58,7 @@ def test_what_would_measure_the_step(gpus: int, probe: tuple[dict[str, object], 
 
 
 def test_what_a_bound_leaves_open_is_its_one_reason_and_not_the_spread_of_the_step() -> None:
-    bound = replace(CHOSEN, bound=True, confidence="the replay is off by up to 1.05 ms")
+    bound = replace(CHOSEN, saving=Saving(MS, "the replay is off by up to 1.05 ms", bound=True))
     measured = known(8, 12)
     assert measured.unprofiled is not None
     measured = replace(measured, unprofiled=replace(measured.unprofiled, source="in_process"))

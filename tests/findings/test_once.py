@@ -15,6 +15,7 @@ from nsysx.findings._once import Claim, Pieces, Takes, give
 from nsysx.model import Finding, Summary
 from nsysx.pipeline import summarize
 from nsysx.render import html_page
+from nsysx.saving import Saving
 from tests.builder import CASES
 from tests.findings import Program
 from tests.findings.test_contract import everything
@@ -85,7 +86,7 @@ def test_a_pause_counts_with_the_finding_about_it_and_not_with_the_one_about_all
 
 
 def finding(code: str, cost: int, saving: int = 0) -> Finding:
-    return Finding(code, code, "found", "", "", cost_ns_per_step=cost, saving_ns_per_step=saving)
+    return Finding(code, code, "found", "", "", cost_ns_per_step=cost, saving=Saving(saving))
 
 
 def claim(code: str, shares: list[float], cost: int, saving: int = 0, direct: int = 2) -> Claim:

@@ -89,7 +89,7 @@ def test_no_saving_is_above_its_cost_or_the_step(name: str, recorded: Samples) -
         assert finding.cost_ns_per_step is not None, finding.title
         assert saving <= finding.cost_ns_per_step <= now + _ROUNDED, (finding.title, saving)
         named = _ns(finding.title)
-        off = 0 if finding.bound else finding.error_ns or 0
+        off = 0 if finding.saving.bound else finding.saving.error_ns or 0
         assert not named or saving <= sum(named) + off, (finding.title, saving)
 
 
@@ -127,8 +127,13 @@ def test_work_by_module_and_by_kind_is_the_work_of_the_step_above(recorded: Samp
 def test_of_savings_that_cannot_be_told_apart_the_cause_that_is_named_goes_first(recorded: Samples) -> None:
     summary = recorded.summary("masked_slow_loader")
     loader = next(f for f in _found(summary) if f.code == "NSX106")
-    above = replace(loader, code="NSX112", saving_ns_per_step=(loader.saving_ns_per_step or 0) + 1000)
+    above = replace(
+        loader, code="NSX112", saving=replace(loader.saving, likely_ns=(loader.saving_ns_per_step or 0) + 1000)
+    )
     close = changed(summary, findings=(above, loader))
     assert answer.build(close).code == "NSX106"
-    far = replace(above, saving_ns_per_step=above.saving_ns_per_step + 2 * (loader.error_ns or 0))
+    far = replace(
+        above,
+        saving=replace(above.saving, likely_ns=(above.saving_ns_per_step or 0) + 2 * (loader.saving.error_ns or 0)),
+    )
     assert answer.build(changed(summary, findings=(far, loader))).code == "NSX112"
