@@ -41,6 +41,9 @@ def first(summary: Summary) -> Finding | None:
         return next((f for f in ranked if about(f) == "late rank"), None)
     if summary.verdict.code == Limit.UNKNOWN:
         return None
+    setting = next((f for f in ranked if _certain(f, step)), None)
+    if setting is not None:
+        return setting
     unsaid = next((f for f in ranked if _of_the_cause_alone(summary, f, step)), None)
     if unsaid is not None:
         return unsaid
@@ -75,6 +78,18 @@ def _best(summary: Summary, worth: Sequence[Finding], step: int) -> Finding:
     if about(best) == summary.verdict.code:
         return best
     return next((f for f in alike if about(f) == summary.verdict.code), best)
+
+
+#: A setting that is known to cost this share of the step comes first, too.
+_MUCH = 0.1
+
+
+def _certain(finding: Finding, step: int) -> bool:
+    """Return whether a setting that gives nothing costs time for certain, and much of it, or nobody knows how much: it comes first."""
+    if not any(row.get("leads") for row in finding.evidence):
+        return False
+    saving_ns = finding.saving.likely_ns
+    return saving_ns is None or saving_ns >= _MUCH * step
 
 
 def _of_the_cause_alone(summary: Summary, finding: Finding, step: int) -> bool:

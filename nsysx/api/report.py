@@ -312,6 +312,7 @@ def report(
     device: int | None = None,
     rank: int | None = None,
     every_step: bool = False,
+    max_size: str = Selection.max_size,
     jobs: int | None = None,
 ) -> Report:
     """Read a report, or the reports of all ranks of one job, and return what ``nsysx report`` says about it.
@@ -319,6 +320,7 @@ def report(
     ``steps`` is "A:B" or "all", ``step_range`` a regular expression for the ranges that are the steps, ``time_range`` "A:B" in
     seconds of the session. Of a long capture some steps are read, all of them with ``every_step``. Several files are ranks of one
     job: the tables show ``rank`` (by default that of the first file), ``ranks`` compares all; ``jobs`` files are read at once.
+    No more than ``max_size`` of a packed file is unpacked.
     Raises NsysxError if a file cannot be read, is no report or is empty.
 
     >>> s = nsysx.report("sample_reports/gpt.sqlite.xz")

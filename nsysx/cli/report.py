@@ -162,7 +162,7 @@ def report(
     elif wanted.full or wanted.section:
         _tables(summary, handling.top, wanted.section)
     else:
-        _answer(summary, files)
+        _answer(summary, files, reports[0])
     _say_written(written, wanted)
 
 
@@ -208,13 +208,13 @@ def _bytes(data: bytes) -> Callable[[BinaryIO], object]:
 _MOST_TYPED = 4
 
 
-def _answer(summary: Summary, files: list[Path]) -> None:
+def _answer(summary: Summary, files: list[Path], first: Path) -> None:
     from nsysx.render import terminal_answer
     from nsysx.render.safe_text import clean
 
     shown = [*map(str, files)] if len(files) <= _MOST_TYPED else [str(files[0]), "...", str(files[-1])]
     with answering():
-        terminal_answer.render(summary, console(), clean(shlex.join(shown), 1000), _recorded(files[0]))
+        terminal_answer.render(summary, console(), clean(shlex.join(shown), 1000), _recorded(first))
 
 
 def _recorded(report: Path) -> str:

@@ -323,8 +323,9 @@ class Case:
         site = {k: v for k, v in (where or {}).items() if k in (*SITE, "near") and v is not None and v != IN_STEP}
         if not any(site.get(k) for k in ("module", "file", "near")) and (beside := near(self.profile, calls)):
             site["near"] = beside
-        about = takes or Takes(idle=of_parts(self.idle, rule.cause))
-        site |= {} if site.get("file") else line_of(self.profile, site, calls, about)
+        about = takes or (Takes(idle=of_parts(self.idle, rule.cause)) if rule.cause else Takes())
+        if rule.about != "capture" and not site.get("file"):
+            site |= line_of(self.profile, site, calls, about)
         finding = Finding(
             rule.code,
             rule.slug,

@@ -24,9 +24,10 @@ from nsysx.analyses import data_loader, loader_lines
 from nsysx.analyses.loader_lines import LoaderLineRow
 from nsysx.catalogue import Limit, Part
 from nsysx.events import stacks
-from nsysx.findings._case import Case, Fix, Rule
+from nsysx.events.settings import settings_of
+from nsysx.findings._case import Case, Fix, Rule, way
 from nsysx.findings._needs import LOADER
-from nsysx.model import Finding
+from nsysx.model import Finding, Row
 from nsysx.replay.engine import FreeLoader
 
 RULE = Rule(
@@ -53,6 +54,37 @@ def _busiest_line(row: LoaderLineRow) -> str:
     inside = f", in {row['framework']}" if row["framework"] else ""
     line_text = stacks.spoken(row["file"], row["line"], row["function"])
     return f" The loader spends {units.share(row['share'], 1)} of its time at {line_text}{inside} ({row['samples']} samples)."
+
+
+def _of_loader(case: Case) -> Fix:
+    """Return how a loader gets faster: no option that it has already, as far as its settings were read."""
+    settings = settings_of(case.profile)
+    loaders = (settings.rows("loaders") if settings else None) or ()
+    most: Row = max(loaders, key=lambda r: r.get("iterators") or 0, default={})
+    workers, cores = most.get("workers"), settings.cpu("allowed") if settings else None
+    if not isinstance(workers, int) or not workers:
+        return _WORKERS
+    told = {"pin_memory": "pin_memory=True", "persistent_workers": "persistent_workers=True"}
+    more = min(2 * workers, cores) if isinstance(cores, int) else 2 * workers
+    options = [f"num_workers={more}"] * (more > workers) + [
+        text for name, text in told.items() if most.get(name) is False
+    ]
+    if not options:
+        return Fix.of(
+            "cheaper-samples",
+            text=f"Make samples cheaper, or decode and augment on the GPU: the loader has {workers} workers, as many as there are cores, "
+            "and its other options are set",
+            needs=(LOADER,),
+        )
+    made = ", ".join(options)
+    return Fix.of(
+        way(
+            "loader-workers", f"Use DataLoader({made}): it has {workers} workers", f"loader = DataLoader(data, {made})"
+        ),
+        "cheaper-samples",
+        text=f"Use DataLoader({made}): it has {workers} workers; or cheaper samples",
+        needs=(LOADER,),
+    )
 
 
 def check(case: Case) -> list[Finding]:
@@ -91,7 +123,7 @@ def check(case: Case) -> list[Finding]:
     detail += _busiest_line(busiest) if busiest else ""
     fix = Fix("Prepare the next batch while the GPU works on this one: in another thread, process or stream")
     if case.program.loader:
-        fix = _WORKERS
+        fix = _of_loader(case)
     title = f"The GPU waits {units.duration(idle)} {case.per} for data"
     where: dict[str, object] = {"module": "DataLoader" if case.program.loader else None, "phase": "data"}
     if busiest:

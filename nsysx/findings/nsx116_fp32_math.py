@@ -31,6 +31,7 @@ import polars as pl
 from nsysx import units
 from nsysx.catalogue import Limit, Part
 from nsysx.events import kernel_math
+from nsysx.events.settings import settings_of
 from nsysx.findings._case import Case, Fix, Rule, Saving, ops_of, way
 from nsysx.findings._names import mostly
 from nsysx.findings._once import Takes
@@ -119,7 +120,13 @@ def _fix(case: Case, old: bool, tensor: bool, operation: str) -> Fix:
         return Fix("Let the library use tensor cores: CUBLAS_COMPUTE_32F_FAST_TF32, CUDNN_TENSOR_OP_MATH, or BF16 data")
     if old:
         return Fix.of("autocast-fp16")
+    settings = settings_of(case.profile)
     if operation == "Convolutions":
+        # What cuDNN is told already is not advised; its search for the fastest algorithm has a finding of its own.
+        if settings is not None and (tensor or settings.switch("conv_tf32") is True):
+            return Fix.of(_CHANNELS_LAST)
         also = way("cudnn-benchmark" if tensor else "cudnn-tf32")
         return Fix.of(_CHANNELS_LAST, also, text=f"{_CHANNELS_LAST.text}; or {also.text}")
+    if settings is not None and settings.switch("matmul_tf32") is True:
+        return Fix.of("autocast-bf16", text="torch.autocast('cuda', torch.bfloat16): TF32 is allowed already")
     return _TF32
