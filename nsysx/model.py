@@ -16,8 +16,11 @@ from nsysx.errors import NsysxError
 from nsysx.pictures import Strip, Timeline
 from nsysx.rows import Column as Column
 from nsysx.rows import R, TableOf
+from nsysx.saving import FINDING_KEYS
+from nsysx.saving import Saving as Saving
 from nsysx.scope import Scope as Scope  # a record like the others here
-from nsysx.unprofiled import Unprofiled as Unprofiled
+from nsysx.step import Step
+from nsysx.step import Unprofiled as Unprofiled
 
 SCHEMA = "nsysx.summary/1"
 
@@ -231,13 +234,11 @@ class Verdict:
 class Finding:
     """The answer of one rule: found, clear, or cannot tell.
 
-    ``bound``: the saving is an upper bound, ``most_ns`` the same with the error of the replay in it. ``error_ns`` is the error bar
-    of a saving. ``paste`` makes the change, ``condition`` must hold for it. ``because``: the end of the detail, on a wrong reading.
-    ``title_as_recorded``, ``cost_as_recorded``: their times are of the steps as recorded; all others are of the shown step.
-    ``conditions``: what it needs, tested, ``unblocked_ns`` and ``unblocked_most_ns`` its saving and ``most_ns`` once that is mended.
-    ``saving_scope``: the replayed steps. ``own_ns_per_step``: what of its cost counts here alone, so that findings never sum above the
-    step. ``overlaps``: places, in the Summary, of findings about the same time, or that together save more than both are about.
-    ``remedies``: what ``fix`` advises, by name, any of which will do, and what it no longer does.
+    ``saving``: what its change saves. ``paste`` makes the change, ``condition`` must hold for it. ``because``: the end of the detail, on
+    a wrong reading. ``title_as_recorded``, ``cost_as_recorded``: their times are of the steps as recorded; all others are of the shown
+    step. ``conditions``: what it needs, tested. ``own_ns_per_step``: what of its cost counts here alone, so that findings never sum
+    above the step. ``overlaps``: places, in the Summary, of findings about the same time, or that together save more than both are
+    about. ``remedies``: what ``fix`` advises, by name, any of which will do, and what it no longer does.
     """
 
     code: str
@@ -247,31 +248,34 @@ class Finding:
     detail: str
     where: Row = field(default_factory=dict)
     cost_ns_per_step: int | None = None
-    saving_ns_per_step: int | None = None
-    confidence: str = ""
+    saving: Saving = field(default_factory=Saving)
     fix: str = ""
     evidence: tuple[Row, ...] = ()
-    bound: bool = False
-    error_ns: int | None = None
     paste: str = ""
     condition: str = ""
     scope: Scope | None = None
-    saving_scope: Scope | None = None
     because: str = ""
     title_as_recorded: bool = False
     cost_as_recorded: bool = False
     conditions: tuple[Condition, ...] = ()
-    unblocked_ns: int | None = None
-    unblocked_most_ns: int | None = None
-    most_ns: int | None = None
     own_ns_per_step: int | None = None
     overlaps: tuple[int, ...] = ()
+    remedies: tuple[Alternative, ...] = ()
+
+    @property
+    def saving_ns_per_step(self) -> int | None:
+        """What the change saves of a step (ns), under the name that it has in the JSON; None where no claim can be made."""
+        return self.saving.likely_ns
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values: what the finding saves stands among them, not in an object of its own."""
+        records_of = {key: [asdict(r) for r in getattr(self, key)] for key in ("conditions", "remedies")}
+        values = {**_scoped(self), **self.saving.to_json(), **records_of}
+        return {key: values[key] for key in FINDING_KEYS}
 
     def of(self, table: TableOf[R]) -> Sequence[R]:
         """Return the evidence with the columns that mypy knows, empty if it is the evidence of another rule."""
         return cast(Sequence[R], self.evidence) if self.code == table.key else ()
-
-    remedies: tuple[Alternative, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,6 +296,16 @@ class Summary:
     unprofiled: Unprofiled | None = None
     tried: tuple[Tried, ...] = ()
     answer: Answer = UNDECIDED
+
+    @property
+    def step(self) -> Step:
+        """The step that every time refers to, without the profiler where the verdict knows it, and the same as recorded."""
+        steps, verdict, late = self.steps, self.verdict, self.verdict.late_rank
+        mean_ns = steps.cpu_mean_ns if steps.gpu_mean_ns is None else steps.gpu_mean_ns
+        recorded_ns = None if steps.whole or steps.source == "capture" else verdict.recorded_ns or mean_ns
+        waits = late is not None and any(r["rank"] == late for r in self.rows("ranks"))
+        marked = verdict.recorded_ns is not None
+        return Step.of(self.unprofiled, verdict.step_ns, recorded_ns, marked=marked, waits_for_rank=waits)
 
     def rows(self, key: str) -> Sequence[Row]:
         """Return the rows of a table, empty if it was not recorded."""
@@ -318,10 +332,6 @@ class Summary:
         """Return the Summary as plain JSON values, keys as in the contract."""
         # Not asdict: it would copy thousands of rows value by value.
         tables = self.tables.items()
-        records_of = ("conditions", "remedies")
-        findings = [
-            _scoped(f) | {key: [asdict(r) for r in getattr(f, key)] for key in records_of} for f in self.findings or ()
-        ]
         return {
             "schema": SCHEMA,
             "tool": {"version": self.version},
@@ -335,7 +345,7 @@ class Summary:
             "replay": None if self.replay is None else dict(self.replay),
             "unprofiled": None if self.unprofiled is None else asdict(self.unprofiled),
             "tried": [asdict(t) for t in self.tried],
-            "findings": None if self.findings is None else findings,
+            "findings": None if self.findings is None else [f.to_json() for f in self.findings],
             "scopes": {key: t.scope.to_json() for key, t in tables if t.scope},
         }
 
@@ -367,7 +377,10 @@ _OTHER_KEYS = ("schema", "tool", "scopes")
 def _from_json(data: Mapping[str, Any]) -> Summary:
     """Return a Summary from its JSON. Raises records.UnreadableError."""
     tool = records.mapping(data.get("tool"), "tool")
-    summary = records.record(Summary, {**data, "version": tool.get("version"), "tables": {}}, "Summary")
+    values = {**data, "version": tool.get("version"), "tables": {}}
+    if isinstance(findings := data.get("findings"), list):
+        values["findings"] = [Saving.nested(f) if isinstance(f, Mapping) else f for f in findings]
+    summary = records.record(Summary, values, "Summary")
     scopes = records.mapping(data.get("scopes", {}), "scopes")
     reasons = {check.table: check.detail for check in summary.quality if check.table}
     tables = {

@@ -34,7 +34,7 @@ from nsysx.ranks import (
     parallel_reading,
     rank_checks,
 )
-from nsysx.reading import load, opening
+from nsysx.reading import as_sqlite, load, opening
 from nsysx.replay.engine import Withheld, replay_of, replayed_scope, unprofiled_of
 from nsysx.selection import Selection
 
@@ -144,6 +144,7 @@ def summarize(
     rank: int | None = None,
     time_range: str | None = None,
     every_step: bool = False,
+    max_size: str = Selection.max_size,
 ) -> Summary:
     """Return the Summary of a report, or of the reports of all ranks of one job.
 
@@ -153,7 +154,7 @@ def summarize(
     read, see ``parallel_reading.run``. Raises NsysxError, exit code 3 if a file cannot be read, 4 if there is nothing to
     analyze, 2 for bad options.
     """
-    named = Selection(steps, step_range, device, rank, time_range, every_step)
+    named = Selection(steps, step_range, device, rank, time_range, every_step, max_size)
     options = Options.of(selection or named, timelines=timelines, progress=progress)
     options = replace(options, every_table=every_table)
     return summary_of(gather_job(files, options, workers=workers, cluster=cluster), options)
@@ -310,7 +311,8 @@ def _gather(path: Path, options: Options) -> Profile:
 
     say("reading the report")
     window = _seconds(options.time_range) if options.time_range else None
-    trace = load.load(path, options.progress, window=window, choice=sampling.CHOICE if options.in_parts else None)
+    choice, most = sampling.CHOICE if options.in_parts else None, as_sqlite.bytes_of(options.max_size)
+    trace = load.load(path, options.progress, window=window, choice=choice, most_bytes=most)
     trace = _choose(trace if options.process is None else _only(trace, options.process), options.device, options.rank)
     if not trace.recorded & {"runtime", "kernel", "memcpy", "memset", "graph", "nvtx"}:
         message = f"{path.name}: holds no CUDA and no NVTX rows"

@@ -37,6 +37,10 @@ class Selection:
         bool,
         Option("Read every step of a long capture.", commands=("report", "compare", "check", "whatif")),
     ] = False
+    max_size: Annotated[
+        str,
+        Option("Unpack no more than this of a packed report.", "SIZE", commands=tuple(_STEPS)),
+    ] = "64G"
 
 
 @dataclass(frozen=True)

@@ -142,7 +142,7 @@ def test_a_command_has_the_shared_options_declared_for_it_and_no_other(holder: t
 
 
 #: A value for each shared option that is not its default.
-CHOSEN = Selection(steps="1:3", step_range="^s", device=1, rank=2, time_range="0:4", every_step=True)
+CHOSEN = Selection(steps="1:3", step_range="^s", device=1, rank=2, time_range="0:4", every_step=True, max_size="1G")
 
 
 @pytest.mark.parametrize("command", ["report", "compare", "check", "whatif", "export"])

@@ -126,6 +126,8 @@ def test_every_command_of_the_readme_runs(
     wished = any(w.startswith("--") and w not in ("--steps", "--graph") for w in words[1:])
     if words[0] == "whatif" and wished and code == 2:
         assert "matches nothing" in err or "copy nothing" in err, err  # the report here has no such line or module
+    elif words[0] == "export" and {"--speedscope", "--folded"} & set(words):
+        assert code == 4 and "no line of Python was noted" in err, err  # nor lines of an X-ray
     else:
         assert code == 0, err
         assert out or err

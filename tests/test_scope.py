@@ -215,5 +215,5 @@ def test_a_wait_in_no_replayed_step_has_no_saving(tmp_path: Path) -> None:
     (wait,) = summary.rows("waits")
     assert wait["calls"] == 1 and wait["saving_ns"] is None
     (finding,) = [f for f in summary.findings or () if f.code == "NSX101"]
-    assert finding.verdict != "clear" and "replay" in f"{finding.detail} {finding.confidence}"
+    assert finding.verdict != "clear" and "replay" in f"{finding.detail} {finding.saving.confidence}"
     assert f"last {summary.replay['steps']} of the {summary.steps.scope.steps}" in view.build(summary, top=5).step_times

@@ -7,7 +7,7 @@ from typing import Annotated, TypedDict
 import numpy as np
 import polars as pl
 
-from nsysx.analyses.helpers import one_time_cost
+from nsysx.analyses.helpers import columns, one_time_cost
 from nsysx.catalogue import Call
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.events.thread_roles import elsewhere
@@ -42,6 +42,8 @@ class FirstCallRow(TypedDict):
     thread_role: Annotated[
         str | None, Of("what its thread is for; null if that is the main thread or one of autograd's")
     ]
+    file: columns.File
+    line: columns.Line
 
 
 COLUMNS = columns_of(FirstCallRow)
@@ -55,7 +57,18 @@ SHOWN = TableSpec(
         "One-time costs: the first call of an API function, kernel or library loads code and fills caches. Cutting them "
         "shortens the start, not the steady step."
     ),
-    first=("name", "one_time_ns", "calls", "first_ns", "later_median_ns", "what", "module", "evidence", "phase"),
+    first=(
+        "name",
+        "one_time_ns",
+        "calls",
+        "first_ns",
+        "later_median_ns",
+        "what",
+        "module",
+        "file",
+        "evidence",
+        "phase",
+    ),
     bar="one_time_ns",
     hide=("api",),
     rows=20,
@@ -90,10 +103,12 @@ def table(profile: Profile) -> pl.DataFrame:
     split = one_time_cost.split(profile)
     dearest = pl.col("one_time_ns").arg_max()
     paid = split.paid.with_columns(elsewhere(split.paid["thread"], profile.attributed.roles))
+    paid = profile.with_lines(paid)
     rows = paid.group_by("bill").agg(
         pl.col("one_time_ns").sum(),
         pl.when(pl.col("loading_ns").is_not_null().any()).then(pl.col("loading_ns").sum()).alias("loading_ns"),
-        *(pl.col(c).get(dearest).cast(pl.String) for c in ("evidence", "module", "phase", "thread_role")),
+        *(pl.col(c).get(dearest).cast(pl.String) for c in ("evidence", "module", "phase", "thread_role", "file")),
+        pl.col("line").get(dearest),
     )
     rows = pl.concat([rows, split.bills[rows["bill"]]], how="horizontal")
     kind = (

@@ -110,7 +110,7 @@ def known(profile: Profile) -> Lines:
 
 def by_stack(profile: Profile, lines: Lines) -> pl.DataFrame:
     """Return stack (-1: not known) and what each did itself in the steady steps: the columns of ``_SELF``."""
-    divided = shares(profile)
+    divided = profile.once(shares)
     calls, ops = profile.steady_calls, profile.steady_ops
     blocking = calls.select("call", "start_ns", "end_ns").join(profile.waits.select("call"), on="call", how="semi")
     copy = (ops["op_kind"] == "memcpy").to_numpy()
@@ -184,7 +184,7 @@ def table(profile: Profile) -> pl.DataFrame:
         lookup.at(lines.places[c], rows["place"].to_numpy()).alias(c) for c in ("file", "line", "function")
     )
     rows = rows.with_columns(pl.col("function").fill_null(NOT_KNOWN))
-    if device := shares(profile).own_idle_ns:
+    if device := profile.once(shares).own_idle_ns:
         rest = dict.fromkeys((*_SELF, *_TOTAL), 0) | {"function": OF_DEVICE, "idle_caused_ns": device}
         rows = pl.concat(
             [rows, pl.DataFrame([rest], schema_overrides=rows.select(*_SELF, *_TOTAL, "function").schema)],

@@ -61,11 +61,15 @@ SHOWN = TableSpec(
 )
 
 
+def last_of(file: str) -> str:
+    """Return a file without its folder; of a package from the package on."""
+    return stacks_room.short(file) if stacks_room.is_library(file) else file.replace("\\", "/").rsplit("/", 1)[-1]
+
+
 def frames(lines: Lines) -> list[str]:
-    """Return each place as a frame of a stack, without its folder; of a package from the package on."""
+    """Return each place as a frame of a stack."""
     return [
-        f"{stacks_room.short(file) if stacks_room.is_library(file) else file.replace(chr(92), '/').rsplit('/', 1)[-1]}"
-        f"{'' if line is None else f':{line}'} {function}".replace(";", ",")
+        f"{last_of(file)}{'' if line is None else f':{line}'} {function}".replace(";", ",")
         for file, line, function in lines.places.iter_rows()
     ]
 

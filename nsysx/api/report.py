@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
@@ -24,6 +24,9 @@ from nsysx.reading import inputs as named_inputs
 from nsysx.replay import whatif as changes
 from nsysx.replay.engine import Replay, replay_of
 from nsysx.selection import Selection
+
+if TYPE_CHECKING:
+    from nsysx.render.plots import Plots
 
 
 @dataclass(frozen=True)
@@ -261,6 +264,21 @@ class Report:
         """
         return _answered(self._profile, options_of(changes.Changes, locals()))
 
+    # ---- pictures ---------------------------------------------------------------------------------------------------
+
+    @property
+    def plot(self) -> Plots:
+        """The pictures: ``step()``, ``timeline()``, ``memory()``, ``ranks()``, ``flame()``, each a figure of matplotlib.
+
+        >>> s = nsysx.report("sample_reports/masked_nonzero.sqlite.xz")
+        >>> figure = s.plot.step()
+        >>> figure.axes[0].get_xlabel()
+        'one step, ms'
+        """
+        from nsysx.render.plots import Plots
+
+        return Plots(self.summary)
+
     # ---- outputs ----------------------------------------------------------------------------------------------------
 
     def to_json(self) -> dict[str, Any]:
@@ -294,6 +312,7 @@ def report(
     device: int | None = None,
     rank: int | None = None,
     every_step: bool = False,
+    max_size: str = Selection.max_size,
     jobs: int | None = None,
 ) -> Report:
     """Read a report, or the reports of all ranks of one job, and return what ``nsysx report`` says about it.
@@ -301,6 +320,7 @@ def report(
     ``steps`` is "A:B" or "all", ``step_range`` a regular expression for the ranges that are the steps, ``time_range`` "A:B" in
     seconds of the session. Of a long capture some steps are read, all of them with ``every_step``. Several files are ranks of one
     job: the tables show ``rank`` (by default that of the first file), ``ranks`` compares all; ``jobs`` files are read at once.
+    No more than ``max_size`` of a packed file is unpacked.
     Raises NsysxError if a file cannot be read, is no report or is empty.
 
     >>> s = nsysx.report("sample_reports/gpt.sqlite.xz")

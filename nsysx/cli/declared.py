@@ -105,6 +105,8 @@ def _value(param: Any, kinds: set[Any], convert: Callable[[Any, Any], Any], cont
     if param.callback is not None or not words or not all(isinstance(word, str) for word in words):
         return given if given is param.default and type(given) in kinds else convert(context, given)
     if Path in kinds:
+        if "" in words:  # as of a variable that is not set; as a path it would be this folder
+            raise typer.BadParameter("it names no file", ctx=context, param=param)
         if any(os.access(word, os.F_OK) and not os.access(word, os.R_OK) for word in words):
             return convert(context, given)  # which refuses them
         words = [Path(word) for word in words]

@@ -30,6 +30,12 @@ class Wanted:
         Path | None, Option("Write every frame and table as Parquet, with a data dictionary.", "DIR", typed_only=True)
     ] = None
     perfetto: Annotated[Path | None, Option("Write a trace for ui.perfetto.dev.", "F", typed_only=True)] = None
+    speedscope: Annotated[
+        Path | None, Option("Write time by code for speedscope.app: GPU, host, GPU idle.", "F", typed_only=True)
+    ] = None
+    folded: Annotated[
+        Path | None, Option("Write the same as folded stacks, for flamegraph.pl.", "F", typed_only=True)
+    ] = None
 
 
 @with_options
@@ -40,18 +46,23 @@ def export(
     selection: Selection,
     handling: Handling,
 ) -> None:
-    """Hand a report to other tools: all frames as Parquet, a trace for Perfetto."""
+    """Hand a report to other tools: all frames as Parquet, a trace for Perfetto, flame graphs of time by code."""
     from nsysx.progress import Progress
 
-    to, perfetto = wanted.to, wanted.perfetto
-    if to is None and perfetto is None:
+    to, files = wanted.to, [p for p in (wanted.perfetto, wanted.speedscope, wanted.folded) if p is not None]
+    if to is None and not files:
         hint = f"nsysx export FILE --perfetto {file.stem}.pftrace"
-        raise NsysxError("export wants --to DIR or --perfetto F", slug="export-what", hint=hint, exit_code=EXIT_USAGE)
-    if perfetto is not None:
-        outputs.check_output(perfetto, force=handling.force)
+        raise NsysxError(
+            "export wants --to DIR, --perfetto F, --speedscope F or --folded F",
+            slug="export-what",
+            hint=hint,
+            exit_code=EXIT_USAGE,
+        )
+    for output in files:
+        outputs.check_output(output, force=handling.force)
     if to is not None:
         outputs.check_folder(to)
-    outputs.check_apart([p for p in (perfetto, to) if p is not None], [file])
+    outputs.check_apart([*files, *([to] if to is not None else [])], [file])
     from nsysx.ranks import parallel_reading
 
     parallel_reading.limit_threads()
@@ -60,6 +71,15 @@ def export(
 
     with Progress() as progress:
         options = pipeline.Options.of(selection, progress=progress)
-        done = to_files.write(file, options, to=to, perfetto=perfetto, force=handling.force, redact=handling.redact)
+        done = to_files.write(
+            file,
+            options,
+            to=to,
+            perfetto=wanted.perfetto,
+            folded=wanted.folded,
+            speedscope=wanted.speedscope,
+            force=handling.force,
+            redact=handling.redact,
+        )
     for line in done:
         talk(f"nsysx: {line}")

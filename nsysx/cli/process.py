@@ -47,6 +47,8 @@ def program() -> NoReturn:
         main()
     except SystemExit as end:
         code = end.code
+        if sys.flags.inspect:  # PYTHONINSPECT is meant for the command: here Python would wait for what somebody types
+            atexit._run_exitfuncs()
         raise
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, BinaryIO
 
 import typer
 
@@ -22,6 +23,7 @@ from nsysx.selection import Handling, Selection
 EXAMPLES = (
     ("train.sqlite", "the answer"),
     ("train.sqlite --html page.html", "and the page"),
+    ("train.sqlite --plots pictures", "every picture, for slides and papers"),
     ("train.sqlite --full --top 20", "every table, 20 rows each"),
     ("job.rank0.sqlite job.rank1.sqlite", "the ranks of one job; or their folder"),
 )
@@ -52,6 +54,9 @@ class Wanted:
     json: Annotated[str | None, Option("Write the Summary as JSON.", "F|-", typed_only=True)] = None
     markdown: Annotated[str | None, Option("Write Markdown for a ticket.", "F|-", typed_only=True)] = None
     csv: Annotated[str | None, Option("Write every table as DIR/TABLE.csv.", "DIR", typed_only=True)] = None
+    plots: Annotated[
+        str | None, Option("Write every picture as DIR/NAME.svg, .png and .pdf.", "DIR", typed_only=True)
+    ] = None
     brief: Annotated[str | None, Option("Write the answer for programs: a few kB of JSON.", "F|-", typed_only=True)] = (
         None
     )
@@ -64,32 +69,38 @@ class Wanted:
     @property
     def every_table(self) -> bool:
         """Whether something shows or writes every table; the answer and ``--brief`` read few of them."""
-        written = (self.html, self.json, self.markdown, self.csv)
+        written = (self.html, self.json, self.markdown, self.csv, self.plots)
         return any(name is not None for name in written) or self.full or bool(self.section)
+
+    @property
+    def folders(self) -> list[Path]:
+        """The folders that are written."""
+        return [Path(name) for name in (self.csv, self.plots) if name is not None]
 
     @property
     def pictures(self) -> bool:
         """Whether something is drawn."""
-        return self.html is not None
+        return self.html is not None or self.plots is not None
 
     def require_possible(self, *, force: bool) -> list[Path]:
         """Return the files and the folder to write. Raises NsysxError unless all of them can be written."""
         if (self.json, self.markdown, self.brief).count("-") > 1:
             message = "only one of --json -, --markdown - and --brief - can write to stdout"
             raise NsysxError(message, slug="two-results", exit_code=EXIT_USAGE)
-        if self.csv is not None and not self.csv.strip():
-            raise NsysxError("--csv: no folder is named", slug="output-name", exit_code=EXIT_USAGE)
-        named = [str(name) for name in (self.html, self.json, self.markdown, self.brief, self.csv) if name is not None]
+        folders = {"--csv": self.csv, "--plots": self.plots}
+        if option := next((option for option, name in folders.items() if name is not None and not name.strip()), ""):
+            raise NsysxError(f"{option}: no folder is named", slug="output-name", exit_code=EXIT_USAGE)
+        written = (self.html, self.json, self.markdown, self.brief, *folders.values())
+        named = [str(name) for name in written if name is not None]
         if option := next((name for name in named if name.startswith("-") and name != "-"), ""):
             hint = "Name a file for the option before it"
             raise NsysxError(f"{option}: is an option, not a file", slug="output-name", hint=hint, exit_code=EXIT_USAGE)
         targets = files_of((self.html, self.json, self.markdown, self.brief))
         for path in targets:
             outputs.check_output(path, force=force)
-        if self.csv is None:
-            return targets
-        outputs.check_folder(Path(self.csv))
-        return [*targets, Path(self.csv)]
+        for folder in self.folders:
+            outputs.check_folder(folder)
+        return [*targets, *self.folders]
 
     def texts(self, summary: Summary, *, redact: bool) -> dict[str, str]:
         """Return the outputs as texts by the name of the file or "-", without the CSV tables."""
@@ -145,57 +156,65 @@ def report(
         )
         progress("writing")
         texts = wanted.texts(summary, redact=handling.redact)
-        written = _write(summary, texts, wanted, force=handling.force)
+        written = _write(summary, texts, wanted, redact=handling.redact, force=handling.force)
     if "-" in texts:
         emit(texts["-"])
     elif wanted.full or wanted.section:
         _tables(summary, handling.top, wanted.section)
     else:
-        _answer(summary, files)
-    _say_written(written, wanted.csv)
+        _answer(summary, files, reports[0])
+    _say_written(written, wanted)
 
 
-def _say_written(written: list[Path], csv: str | None) -> None:
-    """Say which files were written; the tables in one line."""
-    tables = [path for path in written if csv is not None and path.suffix == ".csv" and path.parent == Path(csv)]
+def _say_written(written: list[Path], wanted: Wanted) -> None:
+    """Say which files were written; those of a folder in one line."""
+    of_folder = {folder: [p for p in written if p.parent == folder] for folder in wanted.folders}
+    named = files_of((wanted.html, wanted.json, wanted.markdown, wanted.brief))
     for path in written:
-        if path not in tables:
+        if path in named:
             wrote(path)
-    if csv is not None:
-        wrote(Path(csv), f" ({len(tables)} tables)")
+    for name, what in ((wanted.csv, "tables"), (wanted.plots, "pictures")):
+        if name is not None:
+            endings = {".csv"} if what == "tables" else {".svg"}
+            wrote(Path(name), f" ({sum(p.suffix in endings for p in of_folder[Path(name)])} {what})")
 
 
-def _write(summary: Summary, texts: dict[str, str], wanted: Wanted, *, force: bool) -> list[Path]:
-    """Write the texts that go to files, and the tables as CSV; return the files."""
-    written = {Path(name): text for name, text in texts.items() if name != "-"}
+def _write(summary: Summary, texts: dict[str, str], wanted: Wanted, *, redact: bool, force: bool) -> list[Path]:
+    """Write the texts that go to files, the tables as CSV and the pictures: all or none; return the files."""
+    contents: dict[Path, outputs.Content] = {Path(name): text for name, text in texts.items() if name != "-"}
     if wanted.csv is not None:
-        return list(_write_tables(summary, Path(wanted.csv), written, force=force))
-    outputs.write_texts(written, force=force)
-    return list(written)
+        from nsysx.render import csv_text
+
+        tables = {key: table for key, table in summary.tables.items() if table.rows is not None}
+        contents |= {Path(wanted.csv) / f"{key}.csv": csv_text.render(table) for key, table in tables.items()}
+    if wanted.plots is not None:
+        from nsysx.render import plots
+
+        pictures = plots.files(summary, redact=redact)
+        contents |= {Path(wanted.plots) / name: _bytes(data) for name, data in pictures.items()}
+    with contextlib.ExitStack() as folders:
+        for folder in wanted.folders:
+            folders.enter_context(outputs.folder_for(folder))
+        outputs.write_files(contents, force=force)
+    return list(contents)
 
 
-def _write_tables(summary: Summary, folder: Path, others: dict[Path, str], *, force: bool) -> dict[Path, str]:
-    """Write the recorded tables, each to its own file, together with the ``others``: all or none."""
-    from nsysx.render import csv_text
-
-    tables = {folder / f"{key}.csv": table for key, table in summary.tables.items() if table.rows is not None}
-    texts = others | {path: csv_text.render(table) for path, table in tables.items()}
-    with outputs.folder_for(folder):
-        outputs.write_texts(texts, force=force)
-    return texts
+def _bytes(data: bytes) -> Callable[[BinaryIO], object]:
+    """Return what writes these bytes."""
+    return lambda file: file.write(data)
 
 
 #: If more files than this were given, the commands that the answer suggests abbreviate them.
 _MOST_TYPED = 4
 
 
-def _answer(summary: Summary, files: list[Path]) -> None:
+def _answer(summary: Summary, files: list[Path], first: Path) -> None:
     from nsysx.render import terminal_answer
     from nsysx.render.safe_text import clean
 
     shown = [*map(str, files)] if len(files) <= _MOST_TYPED else [str(files[0]), "...", str(files[-1])]
     with answering():
-        terminal_answer.render(summary, console(), clean(shlex.join(shown), 1000), _recorded(files[0]))
+        terminal_answer.render(summary, console(), clean(shlex.join(shown), 1000), _recorded(first))
 
 
 def _recorded(report: Path) -> str:

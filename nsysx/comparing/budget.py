@@ -206,18 +206,24 @@ _SECTIONS: Mapping[str, _Section] = {
 _ALLOW, _ALLOWED = "allow", (*_SITE, "count")
 
 
+def _no_limit(section: str, name: str, wanted: object) -> NsysxError:
+    message = f"budget: {section}.{name} = {str(wanted)[:40]!r} is neither a number nor a share such as '+5%'"
+    return NsysxError(message, slug="bad-budget", exit_code=EXIT_USAGE)
+
+
 def _limit(section: str, name: str, wanted: object, baseline: Captured | None) -> float | None:
     """Return a limit: a number, or "+5%" over the baseline's figure; None if the baseline does not have it."""
     if isinstance(wanted, (int, float)) and not isinstance(wanted, bool):
+        if not math.isfinite(wanted):
+            raise _no_limit(section, name, wanted)
         return float(wanted)
     text = str(wanted).replace(" ", "")
     try:
         share = float(text.removesuffix("%")) / 100 if text.endswith("%") else None
     except ValueError:
         share = None
-    if share is None:
-        message = f"budget: {section}.{name} = {str(wanted)[:40]!r} is neither a number nor a share such as '+5%'"
-        raise NsysxError(message, slug="bad-budget", exit_code=EXIT_USAGE)
+    if share is None or not math.isfinite(share):  # 1e400 is no number either, and nothing would exceed it
+        raise _no_limit(section, name, wanted)
     if baseline is None:
         raise NsysxError(
             f"budget: {section}.{name} is relative",

@@ -16,7 +16,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from nsysx import ids
@@ -24,7 +23,7 @@ from nsysx.events import stacks as stacks_room
 from nsysx.events import thread_roles
 from nsysx.events.attribute import Attributed, capture_calls
 from nsysx.events.layers import layer_of
-from nsysx.events.nvtx_ranges import Ranges
+from nsysx.events.nvtx_ranges import Flags, Ranges
 from nsysx.events.python_lines import place
 from nsysx.frames import declared, derived, lookup
 from nsysx.frames.intervals import I64, StepFunction, nesting
@@ -130,7 +129,7 @@ def _numbered(parent: I64, depth: I64, code: I64) -> tuple[I64, I64, I64]:
     return stack_of, np.concatenate(above or [_NOTHING]), np.concatenate(last or [_NOTHING])
 
 
-def _own(above: I64, of_program: npt.NDArray[np.bool_]) -> I64:
+def _own(above: I64, of_program: Flags) -> I64:
     """Return of each stack the innermost one, itself or above, whose last line is the program's own; -1 where none is."""
     inner = np.where(of_program, np.arange(len(above)), -1)
     for _ in range(len(above)):
@@ -212,8 +211,8 @@ def _captured(trace: Trace, xray: Lines, attributed: Attributed) -> I64 | None:
     return joined["stack"].fill_null(-1).to_numpy()
 
 
-def inherited(lines: Lines) -> pl.DataFrame:
-    """Return call -> file, line, function of all calls whose line is known, as ``python_lines``."""
-    of_call = lines.places_of(lines.call)
-    call = np.flatnonzero(of_call >= 0)
-    return pl.concat([pl.DataFrame({"call": call}), lines.places[of_call[call]]], how="horizontal")
+def inherited(lines: Lines, chosen: Flags) -> pl.DataFrame:
+    """Return call -> file, line, function of the chosen calls whose line is known, as ``python_lines``."""
+    call = np.flatnonzero(chosen & (lines.call >= 0))
+    of_call = lines.places_of(lines.call[call])
+    return pl.concat([pl.DataFrame({"call": call}), lines.places[of_call]], how="horizontal")

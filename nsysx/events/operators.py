@@ -18,7 +18,6 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from nsysx.catalogue import Call
 from nsysx.events import flops
 from nsysx.events.attribute import Attributed, capture_calls
 from nsysx.events.layers import Layer, layer_of
@@ -32,8 +31,6 @@ _ID = r", op_id = (\d{1,18})\b"
 _MADE = r"\((\d{1,18}),(\d{1,9})\)"
 #: What torch.compile calls the ranges around its programs.
 _COMPILED = re.compile(r"CompiledFunction|Torch-Compiled Region|## Call CompiledFxGraph")
-#: Calls that repeat in the same order in each step. Where others lie in a step without operators of its own is not known.
-_REPEATED = (Call.LAUNCH, Call.GRAPH_LAUNCH, Call.COPY, Call.MEMSET, Call.SYNC)
 
 
 @dataclass(frozen=True)
@@ -62,30 +59,22 @@ def find(trace: Trace, ranges: Ranges, attributed: Attributed) -> Operators:
     owner, outermost, compiled = _owners(layer)
     calls = attributed.api_calls
     inner = _at(layer, calls["thread"].to_numpy(), calls["start_ns"].to_numpy())
-    copied = _repeated(ranges, layer)
-    unsure = (inner >= 0) & copied[inner] & ~calls["kind"].cast(pl.String).is_in(_REPEATED).to_numpy()
-    inner[unsure] = -1
-    launched = attributed.gpu_ops["call"].fill_null(-1).to_numpy()
-    op = np.append(inner, -1)[launched]
+    size, execution = len(owner), np.zeros(len(inner), np.int64)
+    if ranges.repeats is not None:
+        # A step without operators of its own makes the calls of one with them.
+        like = ranges.repeats.of
+        inherited = np.flatnonzero((inner < 0) & (like >= 0))
+        inner[inherited] = inner[like[inherited]]
+        execution[inherited] = np.cumsum(np.diff(like[inherited], prepend=0) <= 0) + 1
+    call = np.where(owner[inner] >= 0, owner[inner] + size * execution, -1)
+    op = np.append(call, -1)[attributed.gpu_ops["call"].fill_null(-1).to_numpy()]
     captured = _captured(trace, layer, attributed)
-    op = np.where(captured >= 0, captured, op)
-    call, op = (np.where(row >= 0, owner[row], -1) for row in (inner, op))
+    op = np.where(captured >= 0, owner[captured], op)
     used = np.unique(np.concatenate((call, op)))
     used = used[used >= 0]
-    new_row = np.full(layer.rows.height + 1, -1, np.int64)
-    new_row[used] = np.arange(len(used))
-    return Operators(_described(layer, used, outermost, compiled), new_row[call], new_row[op])
-
-
-def _repeated(ranges: Ranges, layer: Layer) -> Flags:
-    """Return which rows of the layer were taken over from a marked step."""
-    flags = ranges.ranges.filter((pl.col("kind") == "op") & ~pl.col("crossing"))
-    if not flags["repeated"].any():
-        return np.zeros(layer.rows.height + 1, np.bool_)
-    keys = ["thread", "start_ns", "end_ns", "label"]
-    repeats = flags.group_by(keys).agg(pl.col("repeated").any())
-    repeated = layer.rows.select(keys).join(repeats, on=keys, how="left", maintain_order="left")["repeated"]
-    return np.append(repeated.fill_null(False).to_numpy(), False)
+    call, op = (np.where(key >= 0, np.searchsorted(used, key), -1) for key in (call, op))
+    distinct, executed = np.unique(used % size, return_inverse=True)
+    return Operators(_described(layer, distinct, outermost, compiled)[executed], call, op)
 
 
 def _at(layer: Layer, thread: I64, t: I64) -> I64:

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from nsysx.catalogue import Call
 from nsysx.events import ledger
 from nsysx.events import lines as lines_room
 from nsysx.events.attribute import Attributed
@@ -21,7 +22,7 @@ from nsysx.events.other_ranks import OtherRanks
 from nsysx.events.python_lines import python_lines
 from nsysx.events.steps import StepTable
 from nsysx.events.thread_roles import elsewhere
-from nsysx.frames import declared, derived
+from nsysx.frames import declared, derived, lookup
 from nsysx.model import Scope
 from nsysx.reading.load import Trace
 
@@ -187,8 +188,16 @@ class Profile:
         return self.once(_wait_sites)
 
     def lines(self) -> pl.DataFrame:
-        """Return call -> file, line, function; see ``python_lines``, and ``lines`` where an X-ray noted them."""
+        """Return call -> file, line, function; see ``python_lines``; where an X-ray noted lines of all calls but launches."""
         return self.once(_lines)
+
+    def with_lines(self, calls: pl.DataFrame) -> pl.DataFrame:
+        """Add file, line and function to calls of any kind."""
+        code = self.code()
+        if code is None:
+            return calls.join(self.lines(), on="call", how="left", maintain_order="left")
+        places = code.places_of(code.call[calls["call"].to_numpy()])
+        return calls.with_columns(lookup.at(code.places[c], places).alias(c) for c in code.places.columns)
 
     def code(self) -> lines_room.Lines | None:
         """Return the stacks of lines of all calls and GPU ops, None where no X-ray noted any."""
@@ -213,7 +222,8 @@ def _lines(profile: Profile) -> pl.DataFrame:
     code = profile.code()
     if code is None:
         return seen
-    by_xray = lines_room.inherited(code)
+    calls = profile.attributed.api_calls
+    by_xray = lines_room.inherited(code, (calls["kind"] != Call.LAUNCH).to_numpy())
     return (
         pl.concat([by_xray, seen.join(by_xray, on="call", how="anti", maintain_order="left")])
         if seen.height

@@ -151,18 +151,13 @@ class _Repeater:
         whole = marks.throughout(start, end)
         self.templates = [(int(start[i]), int(end[i])) for i in np.flatnonzero(whole)]
         self.others = [(int(start[i]), int(end[i])) for i in np.flatnonzero(~whole)]
-        # Operators are torch's own ranges (`nsysx run --ops`), the others the probe's.
-        self.sources = [
-            (ranges.ranges, "module", _Copies()),
-            (ranges.marks, "backward_module", _Copies()),
-            (ranges.ranges, "op", _Copies()),
-        ]
+        self.sources = [(ranges.ranges, "module", _Copies()), (ranges.marks, "backward_module", _Copies())]
         self._placed = [self._by_thread(frame, kind) for frame, kind, _ in self.sources]
         self._known: dict[tuple[int, bytes, bytes], Pairs] = {}
 
     def _by_thread(self, frame: pl.DataFrame, kind: str) -> dict[int, tuple[I64, I64, I64]]:
-        """Return thread -> row, start, end of the ranges of one kind, in order of time: the probe's, and torch's operators."""
-        rows = np.flatnonzero(((frame["kind"] == kind) & (frame["own"] ^ (kind == "op"))).to_numpy())
+        """Return thread -> row, start, end of the probe's ranges of one kind, in order of time."""
+        rows = np.flatnonzero(((frame["kind"] == kind) & frame["own"]).to_numpy())
         thread, start, end = (frame[c].to_numpy()[rows] for c in ("thread", "start_ns", "end_ns"))
         by_thread = {}
         for thread_key in self.tokens:
@@ -374,7 +369,7 @@ def repeat(ranges: Ranges, correlated: Correlated) -> Ranges:
             if rows is steps:
                 exact += repeated
                 marked, others = marked + len(worker.templates), others + len(worker.others)
-            copied_ranges += [worker.sources[i][2].frame(ranges.ranges) for i in (0, 2)]
+            copied_ranges.append(worker.sources[0][2].frame(ranges.ranges))
             copied_marks.append(worker.sources[1][2].frame(ranges.marks))
     states = results.states
     free = _between(states, calls, marks, pl.concat(stretches))

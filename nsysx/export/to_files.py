@@ -7,15 +7,23 @@ from dataclasses import replace
 from pathlib import Path
 
 from nsysx import outputs, pipeline
-from nsysx.export import parquet
+from nsysx.export import flame, parquet
 from nsysx.export import perfetto as perfetto_trace
 from nsysx.render import json_text
 
 
 def write(
-    file: Path, options: pipeline.Options, *, to: Path | None, perfetto: Path | None, force: bool, redact: bool
+    file: Path,
+    options: pipeline.Options,
+    *,
+    to: Path | None,
+    perfetto: Path | None,
+    folded: Path | None = None,
+    speedscope: Path | None = None,
+    force: bool,
+    redact: bool,
 ) -> list[str]:
-    """Write ``to``/*.parquet and the trace ``perfetto``, and return a line about each. Raises NsysxError."""
+    """Write ``to``/*.parquet, the trace ``perfetto`` and the flame graphs, and return a line about each. Raises NsysxError."""
     say = options.progress or (lambda _stage: None)
     options = replace(options, whole=True)  # who asks for the rows gets all of them
     job = pipeline.gather_job([file], options)
@@ -28,6 +36,12 @@ def write(
         contents[perfetto] = trace.write
         counts = f"{trace.slices:,} slices, {trace.kernels:,} of them kernels, {trace.flows:,} arrows from call to work"
         lines.append(f"wrote {perfetto}: {counts}. Open it at ui.perfetto.dev")
+    if folded is not None:
+        contents[folded] = flame.folded(given)
+        lines.append(f"wrote {folded}: stacks of lines with their time, for flamegraph.pl and inferno")
+    if speedscope is not None:
+        contents[speedscope] = flame.speedscope(given, file.name, redact=redact)
+        lines.append(f"wrote {speedscope}: open it at speedscope.app, view Left Heavy")
     if to is not None:
         summary = pipeline.summary_of(job, options)
         say("making the frames")

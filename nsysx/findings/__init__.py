@@ -56,7 +56,7 @@ def _by_code() -> dict[str, ModuleType]:
 
 def rank(finding: Finding) -> tuple[int, int, str]:
     """Return the sort key of a finding: what saves most comes first, not what waits longest; then clear, then cannot tell."""
-    return _ORDER[finding.verdict], -(finding.saving_ns_per_step or 0), finding.code
+    return _ORDER[finding.verdict], -(finding.saving.likely_ns or 0), finding.code
 
 
 def judge(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import cast
 
@@ -26,7 +26,6 @@ from nsysx.findings._once import Claims, Takes, of_parts
 from nsysx.findings._once import calls_of as calls_of
 from nsysx.findings._once import ops_of as ops_of
 from nsysx.findings._rule import Rule as Rule
-from nsysx.findings._rule import Worth as Worth
 from nsysx.frames import lookup
 from nsysx.judging import waiting
 from nsysx.judging.limits import Limits, limits_of
@@ -35,6 +34,7 @@ from nsysx.model import Finding, Row, Scope, Table
 from nsysx.replay.edits import shortened
 from nsysx.replay.engine import Edit, Replay, Withheld, idle_of, replayed_scope
 from nsysx.rows import R, TableOf
+from nsysx.saving import Saving as Saving
 
 #: Below this share of the step nothing is worth a change.
 NOTABLE = 0.01
@@ -239,18 +239,18 @@ class Case:
         """Return a time per step as a share of the step, for people."""
         return units.share(ns_per_step, self.step_ns)
 
-    def worth(self, *edits: Edit, cause: Sequence[Part] = (), bound: bool = False) -> Worth:
+    def worth(self, *edits: Edit, cause: Sequence[Part] = (), bound: bool = False) -> Saving:
         """Return what a change saves by the replay, scaled to the step that the verdict speaks of.
 
         ``cause``: the parts of the verdict that cap the saving; ``bound``: the saving is an upper bound. Its ``most_ns`` has
         the error of the replay in it: what is told as the best must not be beaten.
         """
         if not isinstance(self.replay, Replay):
-            return Worth(None, f"no replay: {self.replay.reason}" if self.replay else "no replay")
+            return Saving(None, f"no replay: {self.replay.reason}" if self.replay else "no replay")
         if not self.replay.trusted:
-            return Worth(None, f"no claim: the replay misses the recorded step by {units.share(self.replay.error, 1)}")
+            return Saving(None, f"no claim: the replay misses the recorded step by {units.share(self.replay.error, 1)}")
         if not any(map(self._reaches, edits)):
-            return Worth(None, "not replayed: it lies outside the steps that the replay covers", covered=False)
+            return Saving(None, "not replayed: it lies outside the steps that the replay covers", covered=False)
         outcome = self.replay.saving(*edits)
         cap = self.taken_by(cause) if cause and self.rows(gpu_ledger.KEY) else self.step_ns
         saving = min(max(0, round(outcome.saving_ns * self._of_shown)), max(cap, 0))
@@ -265,7 +265,17 @@ class Case:
         sure = f"{'the replay is off by up to' if bound else 'give or take'} {units.duration(bar)}"
         if saving < bar:
             sure += ", so perhaps nothing"
-        return Worth(saving, sure, outcome.moves_to, outcome.next_limit, bound, bar, most_ns=most)
+        return Saving(
+            saving,
+            sure,
+            bound,
+            bar,
+            most,
+            source="replay",
+            scope=replayed_scope(self.profile),
+            moves_to=outcome.moves_to,
+            next_limit=outcome.next_limit,
+        )
 
     def _reaches(self, edit: Edit) -> bool:
         """Return whether the replay covers any call or op that an edit names; an edit that names none applies to all."""
@@ -278,9 +288,9 @@ class Case:
     def _replayed_calls(self) -> frozenset[int]:
         return calls_of(self.replayed)
 
-    def bound(self, ns: float, why: str) -> Worth:
+    def bound(self, ns: float, why: str) -> Saving:
         """Return an upper bound that needs no replay: the time per step (ns) that a change removes; ``why`` says which."""
-        return Worth(min(round(max(0, ns)), self.step_ns), why, bound=True)
+        return Saving(min(round(max(0, ns)), self.step_ns), why, bound=True, source="time")
 
     def found(
         self,
@@ -288,15 +298,15 @@ class Case:
         title: str,
         detail: str,
         *,
-        worth: Worth,
+        worth: Saving,
         cost_ns: int | None,
         fix: str | Fix,
         where: Row | None = None,
         evidence: Iterable[Row] = (),
         because: str = "",
         title_as_recorded: bool = False,
-        unblocked: Worth | None = None,
-        mended: Worth | None = None,
+        unblocked: Saving | None = None,
+        mended: Saving | None = None,
         calls: Iterable[int] = (),
         takes: Takes | None = None,
     ) -> Finding:
@@ -313,8 +323,9 @@ class Case:
         site = {k: v for k, v in (where or {}).items() if k in (*SITE, "near") and v is not None and v != IN_STEP}
         if not any(site.get(k) for k in ("module", "file", "near")) and (beside := near(self.profile, calls)):
             site["near"] = beside
-        about = takes or Takes(idle=of_parts(self.idle, rule.cause))
-        site |= {} if site.get("file") else line_of(self.profile, site, calls, about)
+        about = takes or (Takes(idle=of_parts(self.idle, rule.cause)) if rule.cause else Takes())
+        if rule.about != "capture" and not site.get("file"):
+            site |= line_of(self.profile, site, calls, about)
         finding = Finding(
             rule.code,
             rule.slug,
@@ -323,36 +334,29 @@ class Case:
             f"{detail} {because}".rstrip(),
             site,
             None if self.stepless else cost_ns,
-            worth.saving_ns,
-            worth.confidence,
+            replace(worth, mended=unblocked, scope=None if worth.likely_ns is None else replayed_scope(self.profile)),
             "",
             tuple(evidence),
-            worth.bound,
-            worth.error_ns,
             scope=self._covered,
-            saving_scope=None if worth.saving_ns is None else replayed_scope(self.profile),
             because=because,
             title_as_recorded=title_as_recorded,
             cost_as_recorded=rule.cost_as_recorded,
             conditions=tuple(self._tested(need, mended) for need in advice.needs),
-            unblocked_ns=unblocked and unblocked.saving_ns,
-            unblocked_most_ns=unblocked and unblocked.most_ns,
-            most_ns=worth.most_ns,
         )
         finding = advice.into(finding, torch=self.program.torch)
         if finding.cost_ns_per_step is not None and self.device is not None and (takes or rule.cause):
             self.claims.add(finding, about, rule.direct)
         return finding
 
-    def _tested(self, need: Need, mended: Worth | None) -> Condition:
+    def _tested(self, need: Need, mended: Saving | None) -> Condition:
         state, detail = need.test(self)
         if state != "violated" or not need.mend:
             return Condition(need.name, state, detail)
-        return Condition(need.name, state, detail, need.mend, mended.saving_ns if mended else None)
+        return Condition(need.name, state, detail, need.mend, mended.likely_ns if mended else None)
 
-    def lost(self, cost_ns: int, worth: Worth, *, as_recorded: bool = False) -> int:
+    def lost(self, cost_ns: int, worth: Saving, *, as_recorded: bool = False) -> int:
         """Return the time lost per step (ns): at least what a change saves, at most the whole step, as recorded or without tracing."""
-        return min(max(cost_ns, worth.saving_ns or 0), self.recorded_ns if as_recorded else self.step_ns)
+        return min(max(cost_ns, worth.likely_ns or 0), self.recorded_ns if as_recorded else self.step_ns)
 
     @property
     def _covered(self) -> Scope:
@@ -377,4 +381,4 @@ class Case:
 
 
 #: For findings about something other than the step's time: a wrong reading, a one-time cost.
-NO_SAVING = Worth(None, "not a cost of the step")
+NO_SAVING = Saving(None, "not a cost of the step")

@@ -28,25 +28,33 @@ def line_of(profile: Profile, site: Row, calls: Iterable[int], takes: Takes) -> 
     """Return file and line that most of the time of a finding belongs to; empty where no line is known.
 
     That is the line of the calls that it is about; else of the GPU ops and idle time that it takes; else of the work of its module;
-    else of most GPU work.
+    else, for one about time of the step, of most GPU work.
     """
     code = profile.code()
     if code is None:
         return {}
-    rows = np.fromiter(calls, np.int64)
+    rows, ops = np.fromiter(calls, np.int64), profile.steady_ops
     ways: tuple[Callable[[], _Weights], ...] = (
         lambda: _of_calls(profile, code, rows),
         lambda: _of_takes(profile, code, takes),
         lambda: _of_module(profile, code, str(site.get("module") or "")),
-        lambda: _of_ops(code, profile.steady_ops),
+        lambda: _of_ops(code, ops if takes.idle is not None or takes.ops else ops.clear()),
     )
-    for weights in ways:
-        line_row, ns = weights()
-        if (ns[line_row >= 0] > 0).any():
-            most = int(np.argmax(lookup.totals(line_row[line_row >= 0], ns[line_row >= 0], code.places.height)))
-            file, line, _ = code.places.row(most)
-            return {"file": file, "line": line}
-    return {}
+    where = next(filter(None, (_most(code, *weights()) for weights in ways)), {})
+    return {k: where[k] for k in ("file", "line") if k in where}
+
+
+def running(profile: Profile, takes: Takes) -> dict[str, Any]:
+    """Return file, line and function of what mostly runs in the time that a finding takes; empty where that is not known."""
+    code = profile.code()
+    return {} if code is None else _most(code, *_of_takes(profile, code, takes))
+
+
+def _most(code: Lines, line_row: I64, ns: I64) -> dict[str, Any]:
+    """Return the line with most of the time, empty where none has any."""
+    there = line_row >= 0
+    sums = lookup.totals(line_row[there], ns[there], code.places.height)
+    return code.places.row(int(np.argmax(sums)), named=True) if sums.any() else {}
 
 
 _Weights = tuple[I64, I64]

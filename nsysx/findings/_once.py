@@ -44,7 +44,7 @@ class Claim(NamedTuple):
     @property
     def saving_ns(self) -> int:
         """What its change saves per step (ns)."""
-        return self.finding.saving_ns_per_step or 0
+        return self.finding.saving.likely_ns or 0
 
 
 class Claims:

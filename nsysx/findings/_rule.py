@@ -1,4 +1,4 @@
-"""The names of a rule, how the answer shows it, and what a change is worth."""
+"""The names of a rule, and how the answer shows it."""
 
 from __future__ import annotations
 
@@ -38,20 +38,3 @@ class Rule(NamedTuple):
     same_time: tuple[str, ...] = ()
     direct: int = 2
     tries: tuple[str, ...] = ()
-
-
-class Worth(NamedTuple):
-    """What a change saves: ns per step (None when no claim can be made), how sure that is, and where a wait moves.
-
-    ``bound``: the saving is an upper bound. ``error_ns``: its error bar. ``covered``: the replay covers what is changed.
-    ``most_ns``: of a bound, the most that is left open, the error of the replay included; None where that is the saving.
-    """
-
-    saving_ns: int | None
-    confidence: str
-    moves_to: str | None = None
-    next_limit: str | None = None
-    bound: bool = False
-    error_ns: int | None = None
-    covered: bool = True
-    most_ns: int | None = None

@@ -31,7 +31,7 @@ from __future__ import annotations
 
 from nsysx import units
 from nsysx.catalogue import Limit, Part
-from nsysx.findings._case import Case, Fix, Rule, Worth
+from nsysx.findings._case import Case, Fix, Rule, Saving
 from nsysx.findings._once import Takes, began_in
 from nsysx.judging import waiting
 from nsysx.model import Finding, Row
@@ -82,7 +82,7 @@ def check(case: Case) -> list[Finding]:
         rare = 2 * row["in_steps"] < case.steps
         if not worth.covered and case.notable(case.per_step(row["ns"])):
             unknown.append(row)
-        if rare and not case.notable(worth.saving_ns or 0):
+        if rare and not case.notable(worth.likely_ns or 0):
             continue
         if case.stepless and not case.notable(row["idle_caused_ns"]):
             continue  # nothing can be replayed, and the wait left the GPU no shorter of work
@@ -115,7 +115,7 @@ def _of_ddp(row: Row) -> str:
     )
 
 
-def _finding(case: Case, row: Row, calls: frozenset[int], worth: Worth) -> Finding:
+def _finding(case: Case, row: Row, calls: frozenset[int], worth: Saving) -> Finding:
     wait, idle = case.per_step(row["ns"]), round(case.per_step(row["idle_caused_ns"]) * case.real_part(calls))
     host = case.program.host
     detail = (
@@ -123,10 +123,10 @@ def _finding(case: Case, row: Row, calls: frozenset[int], worth: Worth) -> Findi
         f"({case.often(row['calls'], 'call', 'calls')}), {units.duration(case.per_step(row['backlog_ns']))} of it for work queued "
         f"earlier. The wait leaves the GPU without work for {units.duration(case.lost(idle, worth))}."
     )
-    harmless = worth.saving_ns is not None and not case.notable(worth.saving_ns)
-    if worth.saving_ns is not None:
+    harmless = worth.likely_ns is not None and not case.notable(worth.likely_ns)
+    if worth.likely_ns is not None:
         detail += (
-            f" Without it the step would be {units.duration(worth.saving_ns)} shorter ({case.share(worth.saving_ns)})."
+            f" Without it the step would be {units.duration(worth.likely_ns)} shorter ({case.share(worth.likely_ns)})."
         )
         if worth.moves_to:
             detail += f" The wait would move to {worth.moves_to}."
@@ -141,7 +141,7 @@ def _finding(case: Case, row: Row, calls: frozenset[int], worth: Worth) -> Findi
         fix = fix.but(text=f"{fix.text}; nsysx run --lines records the Python line")
     # The title gives no time where there is a saving: that is its cost, and other causes share the same gaps.
     title = f"{_WAIT[row['asks']]} in {row['api']}{case.in_module(row)} keeps {host} from running ahead of the GPU"
-    if worth.saving_ns is None:
+    if worth.likely_ns is None:
         title = f"{_WAIT[row['asks']]} in {row['api']}{case.in_module(row)} leaves the GPU without work for {units.duration(idle)}"
     if harmless:
         title = f"A wait of {units.duration(wait)} in {row['api']}{case.in_module(row)} costs next to nothing"

@@ -39,7 +39,7 @@ from nsysx.advice import Alternative
 from nsysx.analyses import host_lines, modules
 from nsysx.catalogue import Call, Limit, Part
 from nsysx.findings import _needs
-from nsysx.findings._case import SITE, Case, Fix, Rule, Worth, calls_of, way
+from nsysx.findings._case import SITE, Case, Fix, Rule, Saving, calls_of, way
 from nsysx.findings._names import launched_by, mostly, networks_called
 from nsysx.findings.nsx112_fusion import fusible_ns
 from nsysx.findings.nsx126_round_trips import rounds
@@ -106,19 +106,19 @@ def check(case: Case) -> list[Finding]:
     trips = case.profile.once(rounds)
     graph = Graph() if trips is None else Graph(calls_of(case.replayed) - frozenset(trips.calls.tolist()))
     worth = case.worth(graph, cause=RULE.cause, bound=True)
-    alone, worth = worth.saving_ns or 0, _fused(case, worth)
+    alone, worth = worth.likely_ns or 0, _fused(case, worth)
     detail = _described(case, cost)
     blockers, unblocked, mended = _blockers(case), None, None
     inside = calls_of(_needs.waits_inside(case))
-    if inside and worth.saving_ns is not None:
+    if inside and worth.likely_ns is not None:
         mended = case.worth(RemoveWaits(inside))
         unblocked = _fused(case, case.worth(graph, RemoveWaits(inside), cause=(*RULE.cause, Part.SYNC), bound=True))
-    if worth.saving_ns is not None:
-        detail += f" A CUDA graph for all launches between two waits saves at most {units.duration(worth.saving_ns)}."
+    if worth.likely_ns is not None:
+        detail += f" A CUDA graph for all launches between two waits saves at most {units.duration(worth.likely_ns)}."
         if blockers:
             whole = case.worth(graph, RemoveWaits(), bound=True)
-            if whole.saving_ns is not None and case.notable(whole.saving_ns - worth.saving_ns):
-                detail += f" Without the waits it saves {units.duration(whole.saving_ns)}."
+            if whole.likely_ns is not None and case.notable(whole.likely_ns - worth.likely_ns):
+                detail += f" Without the waits it saves {units.duration(whole.likely_ns)}."
     if not case.limits.unprofiled:
         detail += " Profiling slows every launch; without it the GPU idles less."
     title = f"The GPU waits {units.duration(cost)} {case.per} for {case.program.host} and launches"
@@ -158,7 +158,7 @@ def _described(case: Case, cost: int) -> str:
     )
 
 
-def _advised(case: Case, alone: int, worth: Worth, unblocked: Worth | None) -> tuple[Fix, Worth]:
+def _advised(case: Case, alone: int, worth: Saving, unblocked: Saving | None) -> tuple[Fix, Saving]:
     """Return what to do and what that is worth: where no graph is possible, larger micro-batches still are."""
     fix, count = _fix(case, alone), _calls_of_network(case)
     possible = unblocked is None and _accumulates(case, count)
@@ -167,7 +167,7 @@ def _advised(case: Case, alone: int, worth: Worth, unblocked: Worth | None) -> t
     return fix, worth
 
 
-def _fused(case: Case, worth: Worth) -> Worth:
+def _fused(case: Case, worth: Saving) -> Saving:
     """Return a graph's worth where a compiler also fuses kernels: at best all that it can fuse goes, and that is not replayed."""
     if worth.most_ns is None or not _compiles(case):
         return worth
@@ -175,7 +175,7 @@ def _fused(case: Case, worth: Worth) -> Worth:
     if not case.notable(fusible):
         return worth
     more = f"; kernels that a compiler can fuse take {units.duration(fusible)} of it"
-    return worth._replace(most_ns=worth.most_ns + fusible, confidence=f"{worth.confidence}{more}")
+    return replace(worth, most_ns=worth.most_ns + fusible, confidence=f"{worth.confidence}{more}")
 
 
 def _compiles(case: Case) -> bool:
@@ -194,14 +194,14 @@ def _place(case: Case) -> Row:
     return {"file": line["file"], "line": line["line"]} if line else mostly(case.profile, case.kernels)
 
 
-def _batched(case: Case) -> Worth:
+def _batched(case: Case) -> Saving:
     """Return what batches are worth: a step then serves several inputs. The launches stay; the GPU's work grows with them, or less."""
     works = case.taken_by(part for part in Part if not part.idle)
     least = _IN_A_BATCH * case.step_ns / max(case.step_ns + (_IN_A_BATCH - 1) * works, 1)
     grows = (
         f"{least:.1f} times as many inputs a second if the GPU's {units.duration(works)} for one grow with the batch"
     )
-    return Worth(None, f"with {_IN_A_BATCH} inputs in a step about {grows}, up to {_IN_A_BATCH} times if not")
+    return Saving(None, f"with {_IN_A_BATCH} inputs in a step about {grows}, up to {_IN_A_BATCH} times if not")
 
 
 def _serves(case: Case, cost: int) -> bool:
@@ -251,7 +251,7 @@ def _fix(case: Case, saving_ns: int) -> Fix:
         text = f"{whole}, where each input is known before; else {text}"
         ways.append(way("sequence-at-once", f"{whole}, where each input is known before"))
     elif _accumulates(case, count):
-        saves = units.duration(_in_one_call(case, count).saving_ns or 0)
+        saves = units.duration(_in_one_call(case, count).likely_ns or 0)
         text = f"{_larger(case, count)} (saves up to {saves}); then {text}"
         ways.append(way("larger-batches", _larger(case, count)))
     if program.optimizer == "foreach" and program.optimizer_class in _needs.FUSABLE:
@@ -327,7 +327,7 @@ def _larger(case: Case, count: float) -> str:
     return f"Use fewer, larger micro-batches: {called}, and one call makes the same launches for all of their inputs"
 
 
-def _in_one_call(case: Case, count: float) -> Worth:
+def _in_one_call(case: Case, count: float) -> Saving:
     """Return what it is worth at most if a step makes the launches of one micro-batch."""
     why = "one call makes the launches of all micro-batches, and the GPU's work stays as it is"
     return case.bound((1 - 1 / count) * case.lost_to(Limit.LAUNCH), why)

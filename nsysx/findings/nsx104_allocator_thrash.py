@@ -63,7 +63,7 @@ def check(case: Case) -> list[Finding]:
         return case.clear(RULE, "no steady step allocates or frees device memory")
     taken = case.per_step(int(calls["ns"].sum()))
     worth = case.worth(RemoveCalls(calls_of(calls)), cause=RULE.cause)
-    if not case.notable(taken) and not case.notable(worth.saving_ns or 0):
+    if not case.notable(taken) and not case.notable(worth.likely_ns or 0):
         return case.clear(RULE, f"memory calls take {case.share(taken)} of the steady step")
     cost = case.lost_to(Limit.ALLOC)
     rows = case.of(allocator.ROWS)

@@ -33,6 +33,7 @@ from nsysx import units
 from nsysx.analyses import copy_sites
 from nsysx.analyses.helpers import columns
 from nsysx.catalogue import Call, Limit, Part
+from nsysx.events.settings import settings_of
 from nsysx.findings._case import SITE, Case, Fix, Rule, calls_of, ops_of, way
 from nsysx.findings._needs import PAGEABLE, step_of
 from nsysx.findings._once import Takes, began_in
@@ -180,6 +181,14 @@ def _beside(case: Case, copies: pl.DataFrame, *, made: bool) -> frozenset[int]:
     return frozenset([*(calls + 1).tolist(), *(calls[sync] + 2).tolist()])
 
 
+def _unpinned_loader(case: Case) -> bool:
+    """Return whether a loader of the program may give batches that are not pinned; one that pins them is not asked to."""
+    settings = settings_of(case.profile)
+    loaders = settings.rows("loaders") if settings else None
+    pins = bool(loaders) and all(r.get("pin_memory") is True for r in loaders or ())
+    return case.program.loader and not pins
+
+
 def _out_of_pinned(case: Case, row: Row) -> Fix:
     """Return how to hide copies to pinned memory: by what still exposes them."""
     fix = {"sync_after": _READ_LATER, "nothing_beside": _OUT_BESIDE}.get(row["obstacle"], _OUT_ON_A_STREAM)
@@ -229,4 +238,4 @@ def _fix(case: Case, row: Row, copies: pl.DataFrame) -> Fix:
     ahead = _SOONER if row["obstacle"] == "nothing_beside" else _AHEAD
     if pinned:
         return ahead
-    return _PIN if case.program.loader else _MAKE if _made_before(case, copies) else _PIN_ONCE
+    return _PIN if _unpinned_loader(case) else _MAKE if _made_before(case, copies) else _PIN_ONCE

@@ -24,9 +24,10 @@ from nsysx.analyses import data_loader, loader_lines
 from nsysx.analyses.loader_lines import LoaderLineRow
 from nsysx.catalogue import Limit, Part
 from nsysx.events import stacks
-from nsysx.findings._case import Case, Fix, Rule
+from nsysx.events.settings import settings_of
+from nsysx.findings._case import Case, Fix, Rule, way
 from nsysx.findings._needs import LOADER
-from nsysx.model import Finding
+from nsysx.model import Finding, Row
 from nsysx.replay.engine import FreeLoader
 
 RULE = Rule(
@@ -55,6 +56,37 @@ def _busiest_line(row: LoaderLineRow) -> str:
     return f" The loader spends {units.share(row['share'], 1)} of its time at {line_text}{inside} ({row['samples']} samples)."
 
 
+def _of_loader(case: Case) -> Fix:
+    """Return how a loader gets faster: no option that it has already, as far as its settings were read."""
+    settings = settings_of(case.profile)
+    loaders = (settings.rows("loaders") if settings else None) or ()
+    most: Row = max(loaders, key=lambda r: r.get("iterators") or 0, default={})
+    workers, cores = most.get("workers"), settings.cpu("allowed") if settings else None
+    if not isinstance(workers, int) or not workers:
+        return _WORKERS
+    told = {"pin_memory": "pin_memory=True", "persistent_workers": "persistent_workers=True"}
+    more = min(2 * workers, cores) if isinstance(cores, int) else 2 * workers
+    options = [f"num_workers={more}"] * (more > workers) + [
+        text for name, text in told.items() if most.get(name) is False
+    ]
+    if not options:
+        return Fix.of(
+            "cheaper-samples",
+            text=f"Make samples cheaper, or decode and augment on the GPU: the loader has {workers} workers, as many as there are cores, "
+            "and its other options are set",
+            needs=(LOADER,),
+        )
+    made = ", ".join(options)
+    return Fix.of(
+        way(
+            "loader-workers", f"Use DataLoader({made}): it has {workers} workers", f"loader = DataLoader(data, {made})"
+        ),
+        "cheaper-samples",
+        text=f"Use DataLoader({made}): it has {workers} workers; or cheaper samples",
+        needs=(LOADER,),
+    )
+
+
 def check(case: Case) -> list[Finding]:
     """Return one finding where the GPU idles for data for 1 % of the steady step or more."""
     missing = case.missing(data_loader.KEY)
@@ -73,7 +105,7 @@ def check(case: Case) -> list[Finding]:
     if not case.notable(idle):
         return case.clear(RULE, f"the GPU idles {case.share(idle)} of the step for data")
     worth = case.worth(FreeLoader(), cause=RULE.cause)
-    if worth.saving_ns is None:
+    if worth.likely_ns is None:
         # No replay is needed to know what the GPU does meanwhile: nothing.
         worth = case.bound(idle, "the time the GPU idles while the step waits for its batch")
     starved = sum(r["verdict"] == "starved" for r in rows)
@@ -82,7 +114,7 @@ def check(case: Case) -> list[Finding]:
         f"{len(rows)} steady steps, {units.duration(idle)} {case.per}."
     )
     after = f"; after that the limit is {worth.next_limit}" if worth.next_limit else ""
-    detail += f" A loader that is always ready would save up to {units.duration(worth.saving_ns)}{after}."
+    detail += f" A loader that is always ready would save up to {units.duration(worth.likely_ns)}{after}."
     api = round(sum(r["api_ns"] for r in rows) / len(rows))
     if api > 0.1 * wait:
         detail += f" CUDA calls (copies and pinning) take {units.duration(api)} of the wait."
@@ -91,7 +123,7 @@ def check(case: Case) -> list[Finding]:
     detail += _busiest_line(busiest) if busiest else ""
     fix = Fix("Prepare the next batch while the GPU works on this one: in another thread, process or stream")
     if case.program.loader:
-        fix = _WORKERS
+        fix = _of_loader(case)
     title = f"The GPU waits {units.duration(idle)} {case.per} for data"
     where: dict[str, object] = {"module": "DataLoader" if case.program.loader else None, "phase": "data"}
     if busiest:

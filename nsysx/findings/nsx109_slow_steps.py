@@ -36,7 +36,7 @@ from nsysx.catalogue import Cause as IdleCause
 from nsysx.events import bare, clocks, ledger, pauses, trend
 from nsysx.findings import _pauses as _pauses_of
 from nsysx.findings import _rare_steps as rare_steps
-from nsysx.findings._case import Case, Fix, Rule, Worth, ops_of
+from nsysx.findings._case import Case, Fix, Rule, Saving, ops_of
 from nsysx.findings._once import Takes
 from nsysx.frames.intervals import I64
 from nsysx.model import Finding, Row
@@ -341,7 +341,7 @@ def _found(
 
 
 #: Steps that lie apart from those that the figures are of are no part of their mean.
-_APART = Worth(None, "the steps that the figures are of have none of these")
+_APART = Saving(None, "the steps that the figures are of have none of these")
 
 
 def _which(case: Case, late: pl.DataFrame, several: bool) -> str:
@@ -362,7 +362,7 @@ def _of_steps(case: Case, tiles: pl.DataFrame, chosen: Mask) -> Takes:
     return Takes(ops_of(case.ops.filter(pl.Series(inside(case.ops), dtype=pl.Boolean))), inside(case.idle))
 
 
-def _worth(case: Case, cause: _Cause | None, longer: float, share: float, mean: float) -> Worth:
+def _worth(case: Case, cause: _Cause | None, longer: float, share: float, mean: float) -> Saving:
     """Return what the mean step saves if slow steps, a ``share`` of all, had the usual length as far as the cause explains it.
 
     ``longer``: how much longer they are than the median step, ``mean``: the mean step (ns), both as recorded. Where the shown step is
@@ -370,11 +370,16 @@ def _worth(case: Case, cause: _Cause | None, longer: float, share: float, mean: 
     profiler are slow, too, their number and length count: a window of 24 steps holds two or three of those that come every tenth.
     """
     if cause is None or cause.saving_ns is None:
-        return Worth(None, "from step lengths, not replayed")
+        return Saving(None, "from step lengths, not replayed")
     saving = min(cause.saving_ns, longer * min(1.0, case.step_ns / mean)) * share
     if without_profiler := _slow_without_profiler(case):
         saving = min(cause.saving_ns / longer, 1.0) * without_profiler
-    return Worth(round(saving), "from step lengths: slow steps without it, the others as they are", bound=cause.bound)
+    return Saving(
+        round(saving),
+        "from step lengths: slow steps without it, the others as they are",
+        bound=cause.bound,
+        source="steps",
+    )
 
 
 def _slow_without_profiler(case: Case) -> float:

@@ -29,6 +29,7 @@ import polars as pl
 from nsysx import units
 from nsysx.analyses import gpu_ledger
 from nsysx.catalogue import Activity, Limit, Part
+from nsysx.events.settings import settings_of
 from nsysx.findings._case import Case, Fix, Rule, ops_of, way
 from nsysx.findings._names import launched_by, mostly
 from nsysx.findings._needs import FUSABLE, fused_code, shards
@@ -115,10 +116,10 @@ def check(case: Case) -> list[Finding]:
     title = f"Communication is exposed for {units.duration(cost)} {case.per}"
     slow = case.per_step(_slowed_ns(case)) if hidden else 0
     worth = case.worth(RemoveExposedComm(), bound=True)
-    if worth.saving_ns is not None:
+    if worth.likely_ns is not None:
         # Kernels beside it are faster only where none communicates at all: a rank that waits less still transfers.
-        most = max(worth.most_ns or 0, min(worth.saving_ns, cost + slow))
-        worth = worth._replace(saving_ns=min(worth.saving_ns, cost), most_ns=most)
+        most = max(worth.most_ns or 0, min(worth.likely_ns, cost + slow))
+        worth = replace(worth, likely_ns=min(worth.likely_ns, cost), most_ns=most)
     if case.notable(slow):
         title += f" and slows the kernels beside it by {units.duration(slow)}"
         detail += f" It takes SMs and memory: kernels beside it run {units.duration(slow)} longer than the same kernels alone."
@@ -138,7 +139,15 @@ def check(case: Case) -> list[Finding]:
     if case.ranks is None:
         return [exposed]
     told = of_ranks(exposed, case.ranks, case.shown_rank, recorded_ns=recorded)
-    return [case.claims.instead(exposed, _fewer_launches(case, told) if _by_hosts(told, case.ranks) else told)]
+    told = _fewer_launches(case, told) if _by_hosts(told, case.ranks) else told
+    return [case.claims.instead(exposed, _of_its_wrapper(case, told))]
+
+
+def _of_its_wrapper(case: Case, finding: Finding) -> Finding:
+    """Return the finding without a line for DDP where the program is known not to use it."""
+    settings = settings_of(case.profile)
+    other = settings is not None and settings.wrappers("DDP") == ()
+    return replace(finding, paste="") if other and "DistributedDataParallel" in finding.paste else finding
 
 
 def _by_hosts(finding: Finding, table: Table) -> bool:
@@ -160,8 +169,8 @@ def _fewer_launches(case: Case, finding: Finding) -> Finding:
             "compile-wrapped", "Make fewer launches on every rank: torch.compile of the module before it is wrapped"
         )
         text = (
-            "Make fewer launches on every rank: torch.compile of the module before it is wrapped, fused=True for the optimizer: the "
-            "ranks wait for each other's host code, not for data"
+            "Make fewer launches on every rank: torch.compile of the module before it is wrapped"
+            f"{', fused=True for the optimizer' * loop}: the ranks wait for each other's host code, not for data"
         )
     ways = [compiled]
     if loop:
@@ -178,9 +187,13 @@ def _fewer_launches(case: Case, finding: Finding) -> Finding:
     return replace(
         fix.into(finding, torch=program.torch),
         where={k: v for k, v in launched_by(case.profile).items() if v} or finding.where,
-        saving_ns_per_step=worth.saving_ns,
-        most_ns=worth.saving_ns,
-        confidence=worth.confidence,
+        saving=replace(
+            finding.saving,
+            likely_ns=worth.likely_ns,
+            most_ns=worth.likely_ns,
+            confidence=worth.confidence,
+            source=worth.source,
+        ),
     )
 
 

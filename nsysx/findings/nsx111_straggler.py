@@ -28,7 +28,7 @@ from typing import Literal
 
 from nsysx import units
 from nsysx.catalogue import Late, Part
-from nsysx.findings._case import Case, Fix, Rule
+from nsysx.findings._case import Case, Fix, Rule, Saving
 from nsysx.model import Finding, Row, Table
 
 RULE = Rule("NSX111", "straggler", "Straggler rank", cause=(Part.COMM,), about="late rank", same_time=("NSX110",))
@@ -67,8 +67,11 @@ def of_ranks(table: Table | None) -> Finding:
         f"Rank {late['rank']} takes {units.duration(late['late_ns'])} per step longer than its peers, which wait for it",
         detail,
         cost_ns=late["late_ns"],
-        saving_ns=late["price_ns"],
-        confidence=f"all ranks replayed together, {units.share(late['replay_error'], 1)} off the recorded steps",
+        saving=Saving(
+            late["price_ns"],
+            f"all ranks replayed together, {units.share(late['replay_error'], 1)} off the recorded steps",
+            source="replay",
+        ),
         fix=_FIXES[cause],
         where={"near": f"rank {late['rank']}"},
         evidence=tuple({"part": _words(part), "more than others_ns": ns} for part, ns in why[:5]),
@@ -121,8 +124,7 @@ def _answer(
     detail: str,
     *,
     cost_ns: int | None = None,
-    saving_ns: int | None = None,
-    confidence: str = "",
+    saving: Saving | None = None,
     fix: Fix = _NO_FIX,
     where: Row | None = None,
     evidence: tuple[Row, ...] = (),
@@ -135,8 +137,7 @@ def _answer(
         detail,
         where or {},
         cost_ns,
-        saving_ns,
-        confidence,
+        saving or Saving(),
         "",
         evidence,
     )

@@ -34,7 +34,7 @@ from nsysx.events.attribute import IN_STEP
 from nsysx.events.layers import PATHLESS
 from nsysx.events.nvtx_ranges import Flags
 from nsysx.events.profile import Profile
-from nsysx.findings._case import Case, Fix, Rule, Worth, ops_of
+from nsysx.findings._case import Case, Fix, Rule, Saving, ops_of
 from nsysx.findings._names import networks_called
 from nsysx.findings._needs import SAME_SHAPES
 from nsysx.findings._once import Takes
@@ -153,9 +153,9 @@ def check(case: Case) -> list[Finding]:
     chains = case.profile.once(_chains)
     extra = chains.filter(~pl.col("longest"))
     cost = case.per_step(int(extra["ns"].sum()))
-    worth = case.worth(RemoveOps(ops_of(extra)), cause=RULE.cause, bound=True) if extra.height else Worth(0, "")
+    worth = case.worth(RemoveOps(ops_of(extra)), cause=RULE.cause, bound=True) if extra.height else Saving(0, "")
     # How many launches a compiler leaves is not known: only time on the GPU counts.
-    bound = min(cost if worth.saving_ns is None else min(cost, worth.saving_ns), case.step_ns)
+    bound = min(cost if worth.likely_ns is None else min(cost, worth.likely_ns), case.step_ns)
     if not case.notable(bound, _FOUND):
         return case.clear(
             RULE, f"fusing every chain of elementwise kernels is worth at most {case.share(bound)} of the step"
@@ -191,7 +191,7 @@ def check(case: Case) -> list[Finding]:
     fix = compiled if case.program.torch else Fix("Fuse these kernels into one per chain")
     # A compiler may leave a chain as it is, and cannot save more than its kernels take.
     error = max(0, min(case.per_step(int(chains["ns"].sum())), case.step_ns) - bound)
-    sure = Worth(bound, "an estimate: each chain takes as long as its longest kernel", error_ns=error)
+    sure = Saving(bound, "an estimate: each chain takes as long as its longest kernel", error_ns=error, source="time")
     takes = Takes(ops_of(extra))
     return [
         case.found(RULE, title, detail, worth=sure, cost_ns=cost, fix=fix, where=where, evidence=evidence, takes=takes)

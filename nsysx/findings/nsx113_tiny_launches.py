@@ -92,7 +92,7 @@ def check(case: Case) -> list[Finding]:
         fix, calls = _fix(case, row["phase"]), calls_of(_part(case.replayed).filter(lookup.same_values(row, key)))
         fuses = fix.needs == _FUSED.needs  # one launch in place of them: no bound
         worth = case.worth(Fuse(calls) if fuses else Graph(calls), cause=RULE.cause, bound=not fuses)
-        if worth.saving_ns is not None and not case.notable(worth.saving_ns):
+        if worth.likely_ns is not None and not case.notable(worth.likely_ns):
             continue
         each, cost = row["launches"] / case.steps, case.lost(cost, worth)
         name = called(case.profile, row["part"])

@@ -34,6 +34,7 @@ from nsysx.events.nvtx_ranges import Flags
 from nsysx.events.os_calls import os_idle
 from nsysx.findings import _pauses
 from nsysx.findings._case import SITE, Case, Fix, Rule
+from nsysx.findings._lines import running
 from nsysx.findings._needs import steady_steps, step_of
 from nsysx.findings._once import Takes
 from nsysx.findings.nsx109_slow_steps import MANY_TIMES, SAVED_BYTES
@@ -271,11 +272,14 @@ def check(case: Case) -> list[Finding]:
         after = cost - case.taken_by(_ALONE)
         if case.notable(after):
             title += ", some of it after a wait"
-        making = _making(case, ops, row)
+        making, takes = _making(case, ops, row), _before_ops(case, ops)
+        line = running(case.profile, takes)
         if mostly:
             title += f": {mostly.name}"
         elif making:
             title += ": the CPU makes data, then copies it"
+        elif line:
+            title += f": {stacks.spoken(line['file'], line['line'], line['function'])} runs"
         elif case.program.python and known_lines(case.profile) is None:
             title += "; CPU cause not recorded"
         detail = (
@@ -285,8 +289,8 @@ def check(case: Case) -> list[Finding]:
         if case.notable(after):
             detail += _AFTER_A_WAIT.format(units.duration(after))
         fix = mostly.fix if mostly else making or _move_it(case, row)
-        takes = _before_ops(case, ops)
+        where = row | line  # the line that runs meanwhile is the cause, not the one that ends the gap
         findings.append(
-            case.found(RULE, title, detail, worth=worth, cost_ns=cost, where=row, fix=fix, calls=before, takes=takes)
+            case.found(RULE, title, detail, worth=worth, cost_ns=cost, where=where, fix=fix, calls=before, takes=takes)
         )
     return findings or case.clear(RULE, "no long pause between launches lets the GPU idle for 1 % of the step")

@@ -31,7 +31,8 @@ import polars as pl
 from nsysx import units
 from nsysx.catalogue import Limit, Part
 from nsysx.events import kernel_math
-from nsysx.findings._case import Case, Fix, Rule, Worth, ops_of, way
+from nsysx.events.settings import settings_of
+from nsysx.findings._case import Case, Fix, Rule, Saving, ops_of, way
 from nsysx.findings._names import mostly
 from nsysx.findings._once import Takes
 from nsysx.frames import lookup
@@ -80,12 +81,12 @@ def check(case: Case) -> list[Finding]:
     of_conv = int(fp32_kernels.filter(pl.Series(conv, dtype=pl.Boolean))["ns"].sum())
     operation = "Convolutions" if 2 * of_conv > int(fp32_kernels["ns"].sum()) else "Matrix products"
     worth = case.worth(ScaleOps(ops_of(fp32_kernels), 1 / _FASTER), cause=RULE.cause, bound=True)
-    if worth.saving_ns is not None and not case.notable(worth.saving_ns):
+    if worth.likely_ns is not None and not case.notable(worth.likely_ns):
         return case.clear(RULE, "faster FP32 products would shorten the step by less than 1 %")
-    if worth.saving_ns is None and not case.stepless:
+    if worth.likely_ns is None and not case.stepless:
         worth = case.bound(taken * (1 - 1 / _FASTER), f"these kernels, {_FASTER} times as fast")
     if tensor.any() and operation == "Convolutions":
-        worth = Worth(None, "not known: cuDNN picks these kernels although it may use tensor cores, as others here do")
+        worth = Saving(None, "not known: cuDNN picks these kernels although it may use tensor cores, as others here do")
     old = any(_WITHOUT_TF32.search(name) for name in cards.values())
     rows = fp32_kernels.group_by(pl.col("name").cast(pl.String)).agg(pl.len().alias("count"), pl.col("ns").sum())
     rows = rows.sort("ns", "name", descending=[True, False]).head(6)
@@ -119,7 +120,13 @@ def _fix(case: Case, old: bool, tensor: bool, operation: str) -> Fix:
         return Fix("Let the library use tensor cores: CUBLAS_COMPUTE_32F_FAST_TF32, CUDNN_TENSOR_OP_MATH, or BF16 data")
     if old:
         return Fix.of("autocast-fp16")
+    settings = settings_of(case.profile)
     if operation == "Convolutions":
+        # What cuDNN is told already is not advised; its search for the fastest algorithm has a finding of its own.
+        if settings is not None and (tensor or settings.switch("conv_tf32") is True):
+            return Fix.of(_CHANNELS_LAST)
         also = way("cudnn-benchmark" if tensor else "cudnn-tf32")
         return Fix.of(_CHANNELS_LAST, also, text=f"{_CHANNELS_LAST.text}; or {also.text}")
+    if settings is not None and settings.switch("matmul_tf32") is True:
+        return Fix.of("autocast-bf16", text="torch.autocast('cuda', torch.bfloat16): TF32 is allowed already")
     return _TF32

@@ -52,7 +52,7 @@ def check(case: Case) -> list[Finding]:
     if not case.notable(taken):
         return case.clear(RULE, f"layout conversions take {case.share(taken)} of the step")
     worth = case.worth(RemoveOps(ops_of(conversions)), cause=RULE.cause, bound=True)
-    if worth.saving_ns is None and not case.stepless:
+    if worth.likely_ns is None and not case.stepless:
         worth = case.bound(taken, "the conversions themselves")
     cost = case.lost(taken, worth)
     count = conversions.height / case.steps

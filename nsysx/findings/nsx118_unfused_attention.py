@@ -62,7 +62,7 @@ def check(case: Case) -> list[Finding]:
     if not case.notable(taken):
         return case.clear(RULE, f"kernels between the products of attention take {case.share(taken)} of the step")
     worth = case.worth(RemoveOps(ops_of(kernels)), cause=RULE.cause, bound=True)
-    if worth.saving_ns is None and not case.stepless:
+    if worth.likely_ns is None and not case.stepless:
         worth = case.bound(taken, "the kernels between the products")
     detail = (
         f"A softmax runs between two matrix products {places / case.steps:.0f} times {case.per}, and {kernels.height / case.steps:.0f} "

@@ -33,7 +33,7 @@ import polars as pl
 
 from nsysx import units
 from nsysx.catalogue import Limit, Part
-from nsysx.findings._case import Case, Fix, Rule, Worth, ops_of
+from nsysx.findings._case import Case, Fix, Rule, Saving, ops_of
 from nsysx.findings._once import Takes
 from nsysx.frames import lookup
 from nsysx.model import Finding, Row
@@ -121,7 +121,7 @@ def _of_module(case: Case, mask_kernels: pl.DataFrame, row: Row) -> Finding | No
     whole_ns = case.per_step(int(whole["ns"].sum()))
     # Where a loss mostly masks, the rest of its work is on what the mask picked.
     all_of_it = loss and 2 * cost >= whole_ns and row["module"] is not None
-    worth: Worth = case.worth(RemoveOps(ops_of(whole if all_of_it else work)), cause=RULE.cause, bound=True)
+    worth: Saving = case.worth(RemoveOps(ops_of(whole if all_of_it else work)), cause=RULE.cause, bound=True)
     detail = f"Sort, scan and gather kernels take {units.duration(cost)} {case.per} ({case.share(cost)})"
     if all_of_it:
         detail += (

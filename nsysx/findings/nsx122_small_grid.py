@@ -29,7 +29,7 @@ from nsysx import units
 from nsysx.analyses.helpers import kernel_shapes
 from nsysx.catalogue import Activity, Limit, Part
 from nsysx.events import beside
-from nsysx.findings._case import Case, Fix, Rule, Worth, ops_of
+from nsysx.findings._case import Case, Fix, Rule, Saving, ops_of
 from nsysx.findings._once import Takes
 from nsysx.model import Finding
 from nsysx.replay.engine import ScaleOps
@@ -82,12 +82,12 @@ def check(case: Case) -> list[Finding]:
         for r in rows.head(_KERNELS).iter_slices(1)
     ]
     worth = case.worth(*edits, cause=RULE.cause, bound=True)
-    if worth.saving_ns is not None and not case.notable(worth.saving_ns):
+    if worth.likely_ns is not None and not case.notable(worth.likely_ns):
         return case.clear(RULE, "more blocks for small kernels would shorten the step by less than 1 %")
     return [_found(case, rows, cost, worth)]
 
 
-def _found(case: Case, rows: pl.DataFrame, cost: int, worth: Worth) -> Finding:
+def _found(case: Case, rows: pl.DataFrame, cost: int, worth: Saving) -> Finding:
     """Return the finding about these kernels, the dearest first."""
     evidence = [
         {

@@ -49,7 +49,7 @@ RULE = Rule(
 )
 REQUIRES = ("steps",)
 #: A line that takes less than this for each of its launches (ns) is busy launching.
-_FOR_A_LAUNCH_NS = 50_000
+_FOR_A_LAUNCH_NS = 250_000
 #: Most lines that are named, and fewest samples behind a figure: with 10 its 95 % interval is from half to twice the figure.
 _LINES, _FEWEST = 3, 10
 _PLACE = ["file", "line", "function"]

@@ -27,7 +27,7 @@ import polars as pl
 from nsysx import units
 from nsysx.analyses.helpers import kernel_shapes
 from nsysx.catalogue import Limit
-from nsysx.findings._case import Case, Fix, Rule, Worth
+from nsysx.findings._case import Case, Fix, Rule, Saving
 from nsysx.model import Finding
 
 RULE = Rule(
@@ -76,5 +76,5 @@ def check(case: Case) -> list[Finding]:
     if case.program.torch and not case.program.compiled:
         ways.insert(0, ("compile", "operations fused by torch.compile"))
     fix = Fix.listed("Move fewer bytes: ", ways, ", ")
-    worth = Worth(None, "not known: it depends on which bytes need not move")
+    worth = Saving(None, "not known: it depends on which bytes need not move")
     return [case.found(RULE, title, detail, worth=worth, cost_ns=None, fix=fix, evidence=evidence)]

@@ -32,6 +32,7 @@ Harmless when
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -204,7 +205,7 @@ def _in_modules(case: Case) -> list[Finding]:
         worth = case.bound((works + idle) * (1 - 1 / loop.each), "all rounds but one go, their kernels included")
         # Fewer, longer kernels also let the host get ahead, wherever the GPU idles for it.
         ahead = works * (1 - 1 / loop.each) + case.taken_by(RULE.cause)
-        worth = worth._replace(most_ns=case.bound(ahead, "").saving_ns)
+        worth = replace(worth, most_ns=case.bound(ahead, "").likely_ns)
         fix = _BATCH_EXPERTS if sized else _BATCH_VALUES
         where = {"module": folded(loop.modules[0]), "phase": "forward"}
         text = fix.text.format(name=loop.name, count=count)
@@ -257,7 +258,7 @@ def _outside(case: Case) -> list[Finding]:
     works = case.per_step(int(made["ns"].sum()))
     saved = 1 - 1 / count
     worth = case.bound(cost * saved, "all rounds but one go, at best their kernels, too")
-    worth = worth._replace(most_ns=case.bound((cost + works) * saved * seen.reads / len(seen.start_ns), "").saving_ns)
+    worth = replace(worth, most_ns=case.bound((cost + works) * saved * seen.reads / len(seen.start_ns), "").likely_ns)
     where = {"module": asked, "phase": "evaluation"} if seen.network and asked else {}
     return [
         case.found(

@@ -10,6 +10,7 @@ import polars as pl
 from nsysx.catalogue import Call
 from nsysx.events.layers import PATHLESS
 from nsysx.events.profile import Profile
+from nsysx.events.settings import Settings, settings_of
 from nsysx.frames import lookup
 
 #: Executables and threads that run Python.
@@ -59,7 +60,7 @@ def program_of(profile: Profile) -> Program:
 
 
 def _read(profile: Profile) -> Program:
-    process, trace = profile.steps.process, profile.trace
+    process, trace, settings = profile.steps.process, profile.trace, settings_of(profile)
     executable = next((str(p.get("name") or "") for p in trace.capture.processes if p.get("process") == process), "")
     executable = re.split(r"[/\\]", executable)[-1]
     threads = trace.thread_name.filter(pl.col("process") == process)["name"].cast(pl.String).unique().drop_nulls()
@@ -89,11 +90,29 @@ def _read(profile: Profile) -> Program:
         compiled=launched(_COMPILED) or any(_COMPILED_RANGE.search(label) for label in labels),
         graphs=bool(((calls["kind"] == Call.GRAPH_LAUNCH) & (calls["process"] == process)).any()),
         trains=bool({"backward", "optimizer"} & phases) or launched(_BACKWARD),
-        optimizer=_optimizer(ops, launched(_FUSED), launched(_FOREACH)),
-        optimizer_class=_optimizer_class(ranges),
-        loader=any(_LOADER.search(text) for text in (*labels, *threads)) or (probe and _own_data(profile)),
+        optimizer=_fused_by_setting(settings) or _optimizer(ops, launched(_FUSED), launched(_FOREACH)),
+        optimizer_class=_class_by_setting(settings) or _optimizer_class(ranges),
+        loader=bool(settings and settings.rows("loaders"))
+        or any(_LOADER.search(text) for text in (*labels, *threads))
+        or (probe and _own_data(profile)),
         networks=_networks(profile, ranges),
     )
+
+
+def _fused_by_setting(settings: Settings | None) -> str | None:
+    """Return "fused" where every optimizer of the program is told to be; what one that is not told does, its kernels show."""
+    optimizers = settings.rows("optimizers") if settings else None
+    return "fused" if optimizers and all(o.get("fused") is True for o in optimizers) else None
+
+
+def _class_by_setting(settings: Settings | None) -> str | None:
+    """Return the class of the program's one kind of optimizer, with its package where that is not torch: it may share a name."""
+    optimizers = (settings.rows("optimizers") if settings else None) or ()
+    classes = {(str(o.get("module")), str(o.get("class"))) for o in optimizers}
+    if len(classes) != 1:
+        return None
+    package, name = classes.pop()
+    return name if package == "torch" else f"{package}.{name}"
 
 
 def _optimizer(kernels: pl.DataFrame, fused: bool, foreach: bool) -> str | None:

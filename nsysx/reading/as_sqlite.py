@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gzip
 import lzma
+import re
 import shutil
 import sqlite3
 import subprocess
@@ -18,8 +19,10 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import IO, cast
 
-from nsysx.errors import NsysxError
+from nsysx import units
+from nsysx.errors import EXIT_USAGE, NsysxError
 from nsysx.reading import columnar, opening
+from nsysx.selection import Selection
 
 _BLOCK_BYTES = 1 << 20
 #: A copy leaves at least this much of the disk free.
@@ -38,8 +41,12 @@ Say = Callable[[str], None]
 
 
 @contextmanager
-def opened(path: Path, progress: Say | None = None) -> Iterator[Path]:
-    """Yield the path of a finished SQLite file with the report at ``path``, which is not changed. Raises NsysxError."""
+def opened(path: Path, progress: Say | None = None, most_bytes: int | None = None) -> Iterator[Path]:
+    """Yield the path of a finished SQLite file with the report at ``path``, which is not changed. Raises NsysxError.
+
+    No more than ``most_bytes`` are unpacked: by default what `Selection` says.
+    """
+    most_bytes = bytes_of(Selection.max_size) if most_bytes is None else most_bytes
 
     def say(stage: str) -> None:
         if progress:
@@ -60,7 +67,7 @@ def opened(path: Path, progress: Say | None = None) -> Iterator[Path]:
             yield _exported(path, room)
         elif kind != "sqlite":
             say("unpacking")
-            copy = _unpacked(path, room / "report.sqlite", kind)
+            copy = _unpacked(path, room / "report.sqlite", kind, most_bytes)
             opening.check_length(path, copy)
             yield copy
         elif opening.beside(opening.real(path), "-wal"):
@@ -128,13 +135,31 @@ def _packed(path: Path, ending: str) -> Iterator[IO[bytes]]:
             raise EOFError
 
 
-def _unpacked(path: Path, target: Path, ending: str) -> Path:
-    """Unpack a report; its first block must be that of a SQLite file, so anything else is refused early. Raises NsysxError."""
+def bytes_of(size: str) -> int:
+    """Return the bytes of a size such as ``64G`` or ``500M``. Raises NsysxError, exit code 2."""
+    match = re.fullmatch(r"(\d{1,12})([KMGT]?)(?:i?B)?", size.strip(), re.IGNORECASE)
+    if not match or not int(match[1]):
+        hint = "Give a number of bytes, or one with K, M, G or T: 64G"
+        raise NsysxError(f"--max-size {size[:40]}: not a size", slug="bad-size", hint=hint, exit_code=EXIT_USAGE)
+    return int(match[1]) << 10 * " KMGT".index(match[2].upper() or " ")
+
+
+def _unpacked(path: Path, target: Path, ending: str, most_bytes: int) -> Path:
+    """Unpack a report; its first block must be that of a SQLite file, so anything else is refused early. Raises NsysxError.
+
+    A few kB can unpack to more than any disk holds, so there is a bound.
+    """
+    written = 0
     try:
         with _packed(path, ending) as source, target.open("wb") as sink:
             block = source.read(_BLOCK_BYTES)
             _check_inside(path, block)
             while block:
+                written += len(block)
+                if written > most_bytes:
+                    what = f"unpacks to more than {units.size(most_bytes)}"
+                    hint = "If it is a report that you trust, give --max-size a larger size, such as 200G"
+                    raise opening.fail(path, what, hint, "input-too-large")
                 _room_for(path, target.parent, len(block))
                 sink.write(block)
                 block = source.read(_BLOCK_BYTES)

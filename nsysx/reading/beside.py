@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +18,8 @@ def report_name(path: Path) -> str:
 
 def run_json(path: Path) -> dict[str, Any]:
     """Return what ``nsysx run`` wrote into NAME.run.json beside the report, {} if there is nothing usable."""
-    run_file = path.with_name(f"{report_name(path)}.run.json")
-    try:
-        value = json.loads(run_file.read_text(encoding="utf-8", errors="replace"))
-    except (OSError, ValueError):
-        return {}
+    path = path if path.name else opening.real(path)  # "." has no name
+    value = opening.json_beside(path.with_name(f"{report_name(path)}.run.json"))
     if not isinstance(value, dict):
         return {}
     probe = value.get("probe", [])

@@ -57,23 +57,28 @@ def load(
     *,
     window: Window | None = None,
     choice: parts.Choice | None = None,
+    most_bytes: int | None = None,
 ) -> Trace:
     """Read the report at ``path`` into frames.
 
     It may be a SQLite export, packed or not, nsys's own report (if nsys is installed to export it), or a folder that nsys exported
     as Parquet or Arrow. With ``window`` (ns), only rows that overlap it are read, of tables whose rows have a start and an end;
     GPU work that starts after the window is read, too, because its launch may lie inside. ``choice`` is asked about a capture of many
-    rows, and says which parts of it are read, see ``parts``.
+    rows, and says which parts of it are read, see ``parts``. No more than ``most_bytes`` of a packed report are unpacked.
     Raises NsysxError with exit code 3 for anything that cannot be read; the error names the file and what to do.
     """
     path = path if path.name else opening.real(path)  # "." has no name for messages
     files = beside.run_json(path).get("files")
     two = isinstance(files, dict) and files.get("cold")
-    trace = _one(path, progress, window, None if two or window is not None else choice)
+    trace = _one(path, progress, window, None if two or window is not None else choice, most_bytes)
     if window is not None or not two:
         return trace  # a part of a run with two windows is a part of the second one
     cold = two_windows.cold_of(path, beside.report_name(path), trace.run)
-    return two_windows.without_cold(trace) if cold is None else two_windows.joined(_one(cold, progress), trace)
+    return (
+        two_windows.without_cold(trace)
+        if cold is None
+        else two_windows.joined(_one(cold, progress, most_bytes=most_bytes), trace)
+    )
 
 
 def _one(
@@ -81,9 +86,10 @@ def _one(
     progress: Callable[[str], None] | None,
     window: Window | None = None,
     choice: parts.Choice | None = None,
+    most_bytes: int | None = None,
 ) -> Trace:
     """Read one report."""
-    with opening.sqlite_errors(path), as_sqlite.opened(path, progress) as database:
+    with opening.sqlite_errors(path), as_sqlite.opened(path, progress, most_bytes) as database:
         before = database.stat()
         with closing(opening.connect(database)) as connection:
             trace = _read(path, database, connection, window, progress, choice)

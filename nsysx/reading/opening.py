@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import errno
+import json
 import os
 import re
 import sqlite3
@@ -125,6 +126,24 @@ def refuse_trace_events(path: Path) -> NoReturn:
     what = "is a trace of torch.profiler (Kineto, Chrome's trace format), not of Nsight Systems"
     hint = "ui.perfetto.dev and HTA read it; nsysx reads what nsysx run -- CMD captures"
     raise fail(path, what, hint, "input-kineto")
+
+
+#: No file that nsysx writes beside a report is this large.
+_MOST_BESIDE_BYTES = 1 << 28
+
+
+def json_beside(path: Path) -> object:
+    """Return what a JSON file beside a report holds, None if there is none or nothing usable in it.
+
+    Only a file is read: a device or a pipe of that name may have no end, or never begin.
+    """
+    try:
+        about = path.stat()
+        if not stat.S_ISREG(about.st_mode) or about.st_size > _MOST_BESIDE_BYTES:
+            return None
+        return json.loads(path.read_text(encoding="utf-8", errors="replace"))
+    except (OSError, ValueError, RecursionError):
+        return None
 
 
 def beside(path: Path, ending: str) -> int:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from nsysx import records
 from nsysx.advice import Tried
+from nsysx.reading import opening
 from nsysx.reading.beside import report_name, run_json
 from nsysx.redaction import redacted
 
@@ -18,15 +18,15 @@ SCHEMA = "nsysx.try/1"
 
 def file_beside(report: Path) -> Path:
     """Return where ``nsysx try`` leaves what it measured: ``a.try.json`` for ``a.sqlite.xz``."""
+    report = report if report.name else opening.real(report)  # "." has no name
     return report.with_name(f"{report_name(report)}.try.json")
 
 
 def beside(report: Path) -> tuple[Tried, ...]:
     """Return what was tried, as the file has it; () if there is no such file or nothing usable in it."""
     try:
-        content = json.loads(file_beside(report).read_text(encoding="utf-8", errors="replace"))
-        return of_json(content)
-    except (OSError, ValueError, RecursionError):  # UnreadableError is a ValueError
+        return of_json(opening.json_beside(file_beside(report)))
+    except records.UnreadableError:
         return ()
 
 

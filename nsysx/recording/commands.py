@@ -10,6 +10,7 @@ from pathlib import Path
 from nsysx.recording import two_windows
 from nsysx.recording.find_nsys import Nsys
 from nsysx.recording.options import Options, failed
+from nsysx.redaction import redacted
 
 STAND_IN = Path(__file__).parent / "stand_in.py"
 
@@ -101,8 +102,10 @@ def must_descend(options: Options) -> bool:
 
 
 def stand_in_words(address: str, command: Sequence[str]) -> list[str]:
-    """Return what nsys starts in place of the command; the command's words follow only so that the report shows them."""
-    shown = [os.fsencode(word).decode("utf-8", "replace") for word in command]
+    """Return what nsys starts in place of the command; its words follow only so that the report shows them, without secrets."""
+    coding = sys.getfilesystemencoding()  # in the C locale it may be ASCII, and words can hold nothing else
+    texts = (os.fsencode(word).decode("utf-8", "replace") for word in redacted(command))
+    shown = [text.encode(coding, "replace").decode(coding) for text in texts]
     return [sys.executable, "-I", "-S", str(STAND_IN), address, *shown]
 
 

@@ -179,7 +179,8 @@ def find_nsys(explicit: Path | None = None, places: Sequence[str] = NSYS_PLACES)
         return "" if fault else version
 
     if explicit is not None:
-        path = whole(shutil.which(explicit) or explicit.expanduser())
+        named = explicit.expanduser()  # a path first, a name on PATH second: ./nsys is the one in this folder
+        path = whole(named if named.is_file() else shutil.which(explicit) or named)
         if version := works(path):
             return _with_help(path, version)
         raise failed(f"--nsys {faults[0]}", "nsys-broken", GET_NSYS)

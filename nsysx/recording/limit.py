@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -31,7 +32,7 @@ def parsed(text: str) -> Limit | None:
     if text == "none":
         return None
     match = re.fullmatch(r"(\d+(?:\.\d+)?)(?::(\d+))?", text)
-    if not match or float(match[1]) <= 0 or (match[2] and int(match[2]) <= 0):
+    if not match or not 0 < float(match[1]) < math.inf or (match[2] and int(match[2]) <= 0):
         raise ValueError(text)
     return Limit(float(match[1]), int(match[2]) if match[2] else DEFAULT.events)
 

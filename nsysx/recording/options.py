@@ -15,6 +15,7 @@ from nsysx import redaction
 from nsysx.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, EXIT_RUN_FAILED, EXIT_USAGE, NsysxError
 from nsysx.option import Option, declared
 from nsysx.recording import limit
+from nsysx.recording.meant import meant
 
 ENDINGS = (".nsys-rep", ".sqlite", ".html", ".run.json")
 
@@ -249,6 +250,10 @@ def free_outputs(folder: Path, name: str) -> Outputs:
 def wanted_outputs(command: Sequence[str], options: Options) -> Outputs:
     """Return the files to write: ``-o NAME``, or free names after the command in ``-o FOLDER`` or here. Raises NsysxError."""
     output = options.output
+    if output is not None and output.exists() and not (output.is_dir() or output.is_file()):
+        raise failed(
+            f"-o {output}: is a device or a pipe, not a name for files", "output-name", "Name the results: -o NAME"
+        )
     if output is None or output.is_dir():
         return free_outputs(output or Path(), default_name(command))
     return Outputs.named(output)
@@ -329,6 +334,8 @@ def check_command(command: Sequence[str]) -> None:
     if shutil.which(name):
         return
     path, told = Path(name), redaction.redacted([name])[0]
+    if hint := meant(command):
+        raise NsysxError(f"{told}: command not found", slug="command-missing", hint=hint, exit_code=EXIT_NOT_FOUND)
     if os.sep not in name or not path.exists():
         hint = f"Did you mean ./{name}?" if path.is_file() else "Check the name and PATH"
         if name.endswith(".py") and path.is_file():

@@ -241,6 +241,8 @@ class Recorder:
 def _temporary_folder_has_space() -> bool:
     """Return whether nsys can work in the temporary folder; if not, it gets the folder beside the results."""
     folder = os.environ.get("TMPDIR") or "/tmp"
+    if not Path(folder).is_absolute():  # processes of nsys work in other folders
+        return False
     try:
         return shutil.disk_usage(folder).free > _LEAST_TEMPORARY_BYTES and os.access(folder, os.W_OK | os.X_OK)
     except OSError:

@@ -1,4 +1,4 @@
-"""The pictures of a comparison as rows of boxes, drawn by the page without a script: both steps, a waterfall, the steps one by one."""
+"""The pictures of a comparison as rows of boxes on a scale of time: both steps, a waterfall, the steps one by one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from itertools import accumulate
 from nsysx import units
 from nsysx.catalogue import Activity
 from nsysx.comparing.answer import Comparison
+from nsysx.render.charts.canvas import Chart
 from nsysx.render.charts.colors import KIND_COLORS
+from nsysx.render.charts.row_bars import BarRow, row_bars
 from nsysx.render.compare_view import signed
 from nsysx.render.first_screen import Box
 from nsysx.render.safe_text import clean, shorten
@@ -23,14 +25,25 @@ _FALLS = 8
 _CAPTURES, _STEPS, _STEP = 24, 400, 0.35
 
 
-@dataclass(frozen=True, slots=True)
-class Drawn:
-    """One row: its label, a time and a share as text, and its boxes."""
+#: The widths of a picture: on a desk and on a phone (CSS pixels).
+_WIDTHS = (1120, 358)
 
-    label: str
-    value: str
-    share: str
-    boxes: tuple[Box, ...]
+
+@dataclass(frozen=True, slots=True)
+class Scaled:
+    """The rows of a picture, the ends of their scale (ns), and what is on it in words."""
+
+    rows: tuple[BarRow, ...]
+    low_ns: float
+    high_ns: float
+    words: str
+
+    def charts(self, name: str, keys: tuple[tuple[str, str], ...] = ()) -> tuple[Chart, ...]:
+        """Return the picture, wide and narrow; ``keys`` are kinds and what their colors stand for."""
+        alt = "; ".join(f"{r.label} {r.value}{f' ({r.share})' if r.share else ''}" for r in self.rows)
+        ends = (self.low_ns, self.high_ns, self.words)
+        drawn = [row_bars(self.rows, *ends, colors=COLORS, keys=keys, width=width) for width in _WIDTHS]
+        return tuple(Chart(name, figure, f"{self.words}: {alt}.", "") for figure in drawn)
 
 
 def _box(kind: str, start: float, end: float, low: float, high: float, title: str) -> Box:
@@ -39,7 +52,7 @@ def _box(kind: str, start: float, end: float, low: float, high: float, title: st
     return Box(scale * (min(start, end) - low), scale * abs(end - start), kind, False, "", title)
 
 
-def bars(answer: Comparison) -> tuple[Drawn, ...]:
+def bars(answer: Comparison) -> Scaled:
     """Return both steps on one time scale, by the parts of the ledger."""
     rows = {r.name: r for r in answer.tables["ledger"]}
     longest = max(answer.before_ns, answer.after_ns, 1)
@@ -52,8 +65,8 @@ def bars(answer: Comparison) -> tuple[Drawn, ...]:
                 title = f"{label}: {kind.label} {units.duration(ns)}"
                 boxes.append(_box(kind.value, left, left + ns, 0, longest, title))
                 left += ns
-        drawn.append(Drawn(label, units.duration(whole), "", tuple(boxes)))
-    return tuple(drawn)
+        drawn.append(BarRow(label, units.duration(whole), "", tuple(boxes)))
+    return Scaled(tuple(drawn), 0, longest, "the step" if not answer.whole else "the capture")
 
 
 def legend(answer: Comparison) -> tuple[tuple[str, str], ...]:
@@ -62,8 +75,8 @@ def legend(answer: Comparison) -> tuple[tuple[str, str], ...]:
     return tuple((kind.value, kind.label) for kind in Activity if kind in names)
 
 
-def waterfall(answer: Comparison) -> tuple[tuple[Drawn, ...], str]:
-    """Return how the step before becomes the step after, part by part, and where the scale begins, "" for zero."""
+def waterfall(answer: Comparison) -> Scaled:
+    """Return how the step before becomes the step after, part by part."""
     parts = [(shorten(clean(p.words, 200), 40), p.difference_ns) for p in answer.parts[:_FALLS]]
     if rest := answer.parts[_FALLS:]:
         parts.append((f"{len(rest)} smaller parts", sum(p.difference_ns for p in rest)))
@@ -72,20 +85,20 @@ def waterfall(answer: Comparison) -> tuple[tuple[Drawn, ...], str]:
     # Zero is kept where the change is a good part of the step; a small change would vanish on that scale.
     base = 0 if high - low > 0.2 * high else max(0, low - (high - low))
 
-    def whole(label: str, ns: int) -> Drawn:
+    def whole(label: str, ns: int) -> BarRow:
         time = units.duration(ns)
-        return Drawn(label, time, "", (_box(label, base, ns, base, high, f"{label} {time}"),))
+        return BarRow(label, time, "", (_box(label, base, ns, base, high, f"{label} {time}"),))
 
     rows = [whole("before", answer.before_ns)]
     for (label, ns), start in zip(parts, levels, strict=False):
         box = _box("slower" if ns > 0 else "faster", start, start + ns, base, high, f"{label} {signed(ns)}")
-        rows.append(Drawn(label, signed(ns), units.share(abs(ns), answer.before_ns), (box,)))
+        rows.append(BarRow(label, signed(ns), units.share(abs(ns), answer.before_ns), (box,)))
     rows.append(whole("after", answer.after_ns))
-    return tuple(rows), units.duration(base) if base else ""
+    return Scaled(tuple(rows), base, high, "from the step before to the step after")
 
 
-def steps(answer: Comparison) -> tuple[tuple[Drawn, ...], str]:
-    """Return every step at its length, a row for each capture, and the ends of the scale in words."""
+def steps(answer: Comparison) -> Scaled:
+    """Return every step at its length, a row for each capture."""
     captures = [(side, i, c) for side, of_side in answer.steps.items() for i, c in enumerate(of_side, 1)][:_CAPTURES]
     lengths = [ns for *_, c in captures for ns in c]
     shortest, longest = min(lengths), max(lengths)
@@ -95,5 +108,5 @@ def steps(answer: Comparison) -> tuple[tuple[Drawn, ...], str]:
         shown = of_capture[:: max(1, len(of_capture) // _STEPS)]
         places = ((_box(side, ns, ns, shortest, high, units.duration(ns)).left, ns) for ns in shown)
         boxes = tuple(Box(left * (1 - _STEP / 100), _STEP, side, False, "", units.duration(ns)) for left, ns in places)
-        rows.append(Drawn(f"{side} {number}", f"{len(of_capture)} steps", "", boxes))
-    return tuple(rows), f"from {units.duration(shortest)} to {units.duration(high)}"
+        rows.append(BarRow(f"{side} {number}", f"{len(of_capture)} steps", "", boxes))
+    return Scaled(tuple(rows), shortest, high, "length of a step")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from nsysx import units
 from nsysx.comparing.answer import Comparison
 from nsysx.render import compare_charts, compare_text, page_templates
 from nsysx.render import compare_view as view
@@ -16,6 +17,7 @@ def render(answer: Comparison, *, redact: bool = True, top: int = 60) -> str:
         for key, rows in answer.tables.items()
         if rows
     ]
+    waterfall, steps = compare_charts.waterfall(answer), compare_charts.steps(answer)
     names = [", ".join(clean(file_name(n, redact), 80) for n in side) for side in answer.names]
     return page_templates.template("compare.html.j2").render(
         style=page_templates.text("page.css"),
@@ -28,11 +30,11 @@ def render(answer: Comparison, *, redact: bool = True, top: int = 60) -> str:
         warnings=view.warnings(answer),
         notes=[clean(n, 400) for n in answer.notes],
         basis=view.basis(answer),
-        colors=compare_charts.COLORS,
-        bars=compare_charts.bars(answer),
-        legend=compare_charts.legend(answer),
-        waterfall=compare_charts.waterfall(answer),
-        steps=compare_charts.steps(answer),
+        bars=compare_charts.bars(answer).charts("steps", compare_charts.legend(answer)),
+        waterfall=waterfall.charts("parts"),
+        begins=units.duration(waterfall.low_ns) if waterfall.low_ns else "",
+        steps=steps.charts("single-steps"),
+        ends=f"from {units.duration(steps.low_ns)} to {units.duration(steps.high_ns)}",
         whole=answer.whole,
         share_head=view.share_head(answer),
         heads=view.HEADS,

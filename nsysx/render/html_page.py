@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from nsysx import units
-from nsysx.answer import step_time
 from nsysx.answer.bars import MODULES, WORK
 from nsysx.judging.verdict import EACH_STEP
 from nsysx.model import Summary
-from nsysx.pictures import Counters, Queue, Timeline
 from nsysx.render import (
     beyond,
     charts,
@@ -19,15 +16,13 @@ from nsysx.render import (
     glossary,
     live_timeline,
     markdown,
-    module_icicle,
     page_templates,
+    plots,
     step_waterfall,
     view,
 )
-from nsysx.render.charts import Chart
 from nsysx.render.charts.colors import KIND_COLORS, MODULE_COLORS, WORK_COLORS
 from nsysx.render.grids import Grid, Texts
-from nsysx.render.safe_text import clean
 
 #: The colors of a bar by module and of one by kind of work, as ``answer.bars`` numbers them.
 _BAR_COLORS = {f"{MODULES}{i}": c for i, c in enumerate(MODULE_COLORS)} | {
@@ -35,98 +30,10 @@ _BAR_COLORS = {f"{MODULES}{i}": c for i, c in enumerate(MODULE_COLORS)} | {
 }
 
 
-def _ledger_figure(shown: view.View) -> Chart | None:
-    """Return the picture of the ledgers on one time scale."""
-    ledgers = shown.ledgers[:8]
-    if not ledgers:
-        return None
-    return Chart("ledger", charts.ledger(ledgers, shown.per_step), " ".join(entry.sentence() for entry in ledgers), "")
-
-
-def _steps_figure(shown: view.View, count: int) -> Chart | None:
-    """Return the picture of the steps in order, None for fewer than two; the capture has ``count`` steps."""
-    bars = shown.steps
-    if len(bars) < 2:
-        return None
-    steady = [bar for bar in bars if bar.steady]
-    text = f"{len(bars)} of {count} steps" if len(bars) < count else f"{count} steps"
-    text += f" on the {'GPU' if shown.steps_on_gpu else 'CPU'}"
-    if steady:
-        low, high = min(steady, key=lambda b: b.length_ns), max(steady, key=lambda b: b.length_ns)
-        text += (
-            f", {len(steady)} of them steady: from {units.duration(low.length_ns)} (step {low.index}) "
-            f"to {units.duration(high.length_ns)} (step {high.index})"
-        )
-    return Chart("steps", charts.steps(bars, shown.steps_on_gpu), f"{text}.", f"{text}.")
-
-
-def _lane_words(entry: Timeline) -> str:
-    """Return what the lanes show in words: how busy the busiest stream is, and the longest wait."""
-    length = max(1, entry.end_ns - entry.start_ns)
-    sentences = []
-    busy = [
-        (sum(s.end_ns - s.start_ns if s.covered_ns is None else s.covered_ns for s in lane.spans), lane.label)
-        for lane in entry.lanes
-        if lane.role == "stream"
-    ]
-    if busy:
-        most, label = max(busy)
-        sentences.append(f"{clean(label, 60)} is busy {units.share(min(most, length), length)} of it")
-    waits = [
-        s for lane in entry.lanes if lane.role == "api" for s in lane.spans if s.backlog_ns and s.covered_ns is None
-    ]
-    if waits:
-        longest = max(waits, key=lambda s: s.backlog_ns)
-        sentences.append(
-            f"the longest wait is {clean(longest.label, 80)}, {units.duration(longest.backlog_ns)} for earlier GPU work"
-        )
-    return "; ".join(sentences)
-
-
-def _queue_words(queue: Queue, several: bool) -> str:
-    """Return in words how far the CPU runs ahead."""
-    name = f" (GPU {queue.device})" if several else ""
-    dry = f"{units.count(queue.dry)} of {units.count(queue.launches)} launches find an empty queue"
-    return f"The CPU is up to {units.duration(max(queue.queued_ns))} of GPU work ahead{name}; {dry}."
-
-
-def _counter_words(counters: Counters) -> str:
-    """Return the means of the counters over the window, in words."""
-    means = {name: [s for s in shares if s is not None] for name, shares in counters.shares.items()}
-    means_text = ", ".join(f"{clean(name, 20)} {units.share(sum(s) / len(s), 1)}" for name, s in means.items() if s)
-    return f"{clean(counters.label, 40)}, mean of the window: {means_text}."
-
-
-def _distinct(timelines: Sequence[Timeline]) -> tuple[Timeline, ...]:
-    """Return the timelines, each window once: the typical step of few can be the slowest, too."""
-    return tuple({(entry.start_ns, entry.end_ns): entry for entry in reversed(timelines)}.values())[::-1]
-
-
 def _windows(summary: Summary, redact: bool) -> tuple[str, ...]:
     """Return the titles of the timelines on the first screen: one usual step, and the slow one where steps have several lengths."""
-    recorded = ", as recorded" * (step_time.recorded_ns(summary) != step_time.step_ns(summary))
+    recorded = ", as recorded" * (summary.step.recorded_ns != summary.step.shown_ns)
     return tuple(f"{Texts(redact)(t.title, 200)}{recorded}" for t in first_screen.windows(summary))
-
-
-def _timeline_figures(summary: Summary, redact: bool) -> list[Chart]:
-    """Return the pictures of single windows, on one time scale where all stay readable on it."""
-    entries = summary.timelines[:4]
-    lengths = [entry.end_ns - entry.start_ns for entry in entries]
-    common = max(lengths) if lengths and max(lengths) <= 2 * min(lengths) else None
-    figures = []
-    for number, (entry, window) in enumerate(zip(entries, lengths, strict=True), 1):
-        title = Texts(redact)(entry.title, 200)
-        words = _lane_words(entry)
-        ahead = " ".join(_queue_words(q, len(entry.queues) > 1) for q in entry.queues)
-        ahead += "".join(f" {_counter_words(c)}" for c in entry.counters)
-        caption = (
-            f"{title}, a window of {units.duration(window)}{': ' if words else ''}{words}. {ahead} {entry.note}".strip()
-        )
-        lanes = sum(lane.role in ("phases", "api") for lane in entry.lanes)
-        alt = f"Timeline with {lanes} CPU lanes above {len(entry.lanes) - lanes} of GPUs. {caption}"
-        drawing = charts.timeline(entry, redact=redact, span_ns=common)
-        figures.append(Chart("timeline" if number == 1 else f"timeline-{number}", drawing, alt, caption))
-    return figures
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,8 +152,8 @@ def first(summary: Summary, *, redact: bool = True) -> str:
 def _render(summary: Summary, redact: bool, top: int, *, whole: bool = True) -> str:
     shown = view.build(summary, top=top, redact=redact, width=84)
     script = page_templates.text("page.js")
-    summary = replace(summary, timelines=_distinct(summary.timelines))
-    drawn = _timeline_figures(summary, redact) if whole else []
+    summary = replace(summary, timelines=plots.distinct(summary.timelines))
+    drawn = plots.timeline_charts(summary, redact) if whole else []
     screen = first_screen.build(summary, redact=redact)
     windows = _windows(summary, redact) if drawn else ()
     groups = _groups(summary, shown, len(drawn) - len(windows), redact) if whole else ()
@@ -268,11 +175,10 @@ def _render(summary: Summary, redact: bool, top: int, *, whole: bool = True) -> 
         style=page_templates.text("page.css"),
         script=script,
         script_hash=page_templates.sha256(script),
-        ledger_figure=_ledger_figure(shown) if whole else None,
-        steps_figure=_steps_figure(shown, summary.steps.count) if whole else None,
+        ledger_figure=plots.ledger_chart(shown) if whole else None,
+        steps_figure=plots.steps_chart(shown, summary.steps.count) if whole else None,
         waterfall=waterfall,
         evidence=[line for line in shown.evidence if not (waterfall and line.startswith(EACH_STEP))],
-        modules=module_icicle.build(summary, redact=redact) if whole else (),
         longest=max((entry.window_ns for entry in shown.ledgers), default=0) or 1,
         timelines=drawn,
         live=live_timeline.token,

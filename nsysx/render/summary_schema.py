@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from nsysx import advice, analyses, model
 from nsysx.analyses.helpers import step_record
 from nsysx.ranks import comparison
+from nsysx.saving import FINDING_KEYS
 
 _PLAIN = {int: "integer", float: "number", str: "string", bool: "boolean", type(None): "null"}
 _TYPES = {"Int64": "integer", "Float64": "number", "String": "string", "Boolean": "boolean"}
@@ -23,6 +24,15 @@ def _record(kind: Any, *, nullable: bool = False) -> dict[str, Any]:
         "description": (kind.__doc__ or "").strip().split("\n")[0],
         "properties": {name: {} for name in names},
         "required": names,
+    }
+
+
+def _finding() -> dict[str, Any]:
+    """Return the schema of a finding, in which its saving is flat."""
+    return {
+        **_record(model.Finding),
+        "properties": {name: {} for name in FINDING_KEYS},
+        "required": list(FINDING_KEYS),
     }
 
 
@@ -69,7 +79,7 @@ def schema() -> Mapping[str, Any]:
         "replay": {"type": ["object", "null"]},
         "unprofiled": _record(model.Unprofiled, nullable=True),
         "tried": {"type": "array", "items": _typed(advice.Tried)},
-        "findings": {"type": ["array", "null"], "items": _record(model.Finding)},
+        "findings": {"type": ["array", "null"], "items": _finding()},
         "scopes": {"type": "object"},
     }
     properties["steps"]["properties"]["rows"] = _table(step_record.STEPS)

@@ -52,7 +52,9 @@ def test_the_answer_of_a_sample_is_consistent(name: str, recorded: Samples) -> N
 
 
 #: What a decision takes as its input: findings and what they save, waits and what they would save.
-JUDGED = re.compile(r"\bfindings\b|\bsaving_ns|saving_ns_per_step|cost_ns_per_step|\bunblocked_ns\b|\bwaits\.ROWS\b")
+JUDGED = re.compile(
+    r"\bfindings\b|\bsaving_ns|saving_ns_per_step|cost_ns_per_step|\bunblocked_ns\b|\blikely_ns\b|\bwaits\.ROWS\b"
+)
 CHOOSES = {"max", "min", "sorted", "next", "sort", "nlargest", "nsmallest"}
 MEDIANS = {"median", "median_low", "median_high", "fmean", "quantiles", "quantile", "percentile", "nanmedian"}
 
@@ -124,7 +126,7 @@ def test_a_wait_inside_the_model_makes_a_sequence_of_the_graph(tmp_path: Path) -
     assert [a.code for a in said.do] == ["NSX102", "NSX102"] and "Take what waits out" in said.do[0].text
     assert said.bound and said.now_ns is not None
     assert said.then_ns == said.now_ns - (choice.saving_ns(summary, finding) or 0)
-    assert (finding.unblocked_ns or 0) >= (finding.saving_ns_per_step or 0)
+    assert ((finding.saving.mended and finding.saving.mended.likely_ns) or 0) >= (finding.saving_ns_per_step or 0)
     assert inconsistent(summary) == []
 
 

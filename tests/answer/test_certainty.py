@@ -6,13 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from nsysx.answer import certainty, step_time
+from nsysx.answer import certainty
 from nsysx.catalogue import Limit
 from nsysx.model import Finding, Summary, Unprofiled
+from nsysx.saving import Saving
 from tests.render import factory
 
 MS = 1_000_000
-CHOSEN = Finding("NSX102", "launch-bound", "found", "A title", "", saving_ns_per_step=MS)
+CHOSEN = Finding("NSX102", "launch-bound", "found", "A title", "", saving=Saving(MS))
 
 
 def known(low_ms: float, high_ms: float) -> Summary:
@@ -57,7 +58,7 @@ def test_what_would_measure_the_step(gpus: int, probe: tuple[dict[str, object], 
 
 
 def test_what_a_bound_leaves_open_is_its_one_reason_and_not_the_spread_of_the_step() -> None:
-    bound = replace(CHOSEN, bound=True, confidence="the replay is off by up to 1.05 ms")
+    bound = replace(CHOSEN, saving=Saving(MS, "the replay is off by up to 1.05 ms", bound=True))
     measured = known(8, 12)
     assert measured.unprofiled is not None
     measured = replace(measured, unprofiled=replace(measured.unprofiled, source="in_process"))
@@ -121,6 +122,6 @@ def test_few_steps_are_counted(count: int, words: str) -> None:
 @pytest.mark.parametrize("without", [{"whole": True}, {"source": "capture"}])
 def test_without_steps_there_is_no_step_to_speak_of(without: dict[str, object]) -> None:
     summary = known(9.9, 10.1)
-    assert step_time.step_ns(summary) == 10 * MS and step_time.recorded_ns(summary) == 20 * MS
+    assert summary.step.shown_ns == 10 * MS and summary.step.recorded_ns == 20 * MS
     summary = replace(summary, steps=replace(summary.steps, **without))
-    assert step_time.step_ns(summary) is None and step_time.recorded_ns(summary) is None
+    assert summary.step.shown_ns is None and summary.step.recorded_ns is None

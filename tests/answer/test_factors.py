@@ -10,6 +10,7 @@ from nsysx.answer import factors
 from nsysx.catalogue import Limit
 from nsysx.model import Finding, Summary, Unprofiled
 from nsysx.render import answer as answers
+from nsysx.saving import Saving
 from tests.render import factory
 
 MS = 1_000_000
@@ -28,7 +29,7 @@ def job(low_ms: float = 10, high_ms: float = 30, *, comm_ms: float = 0) -> Summa
 
 def finding(code: str, saving_ms: float, *, bound: bool = True, error_ms: float = 0) -> Finding:
     saving = round(saving_ms * MS)
-    return Finding(code, "", "found", code, "", saving_ns_per_step=saving, bound=bound, error_ns=round(error_ms * MS))
+    return Finding(code, "", "found", code, "", saving=Saving(saving, bound=bound, error_ns=round(error_ms * MS)))
 
 
 def test_idle_time_that_a_change_removes_grows_with_the_step() -> None:

@@ -114,10 +114,22 @@ def test_what_was_not_measured_never_passes(tmp_path: Path) -> None:
     assert budget.check(side.captured(lost, "x"), {"counts": {"launches": 3}}).exit_code == 4
 
 
-@pytest.mark.parametrize("wrong", [{"x": 1}, {"counts": 3}, {"allow": {}}, {"counts": {"launches": "many"}}])
+UNBOUNDED = ("1e400%", "+inf%", "nan%", float("inf"), float("nan"))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"x": 1},
+        {"counts": 3},
+        {"allow": {}},
+        {"counts": {"launches": "many"}},
+        *({"counts": {"launches": w}} for w in UNBOUNDED),
+    ],
+)
 def test_a_budget_with_mistakes_is_refused(tmp_path: Path, wrong: dict[str, object]) -> None:
     with pytest.raises(NsysxError) as error:
-        budget.check(captured(tmp_path), wrong)
+        budget.check(captured(tmp_path), wrong, captured(tmp_path, "baseline"))
     assert error.value.exit_code == 2
 
 

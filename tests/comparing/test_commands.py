@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import re
 import subprocess
+import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from tests.comparing.programs import MS, program, summary
 from tests.render.test_sample_pages import REQUIRED, VALIDATE
 from tests.samples import unpack
 
+SVG_TEXT = "{http://www.w3.org/2000/svg}text"
 NET = {"a": 3 * MS, "b": 2 * MS, "c": 5 * MS}
 
 
@@ -111,14 +114,21 @@ def page(capsys, monkeypatch, tmp_path: Path) -> str:
 
 def test_the_page_runs_nothing_of_others(capsys, monkeypatch, tmp_path: Path) -> None:
     text = page(capsys, monkeypatch, tmp_path)
-    assert "<img" not in text
+    assert "<img src=x" not in text
     assert "\x1b" not in text
     assert "\u202e" not in text
     assert "default-src 'none'" in text
     assert text.count("<script") == 1
-    drawn = re.findall(r'<div class="falls".*?</div>\n</div>', text, re.DOTALL)
-    assert [d.count('class="fall"') for d in drawn][::2] == [2, 2], "both steps, and the steps of both"
-    assert drawn[2].count("<i ") == 2 * 11
+    wide = [
+        base64.b64decode(data).decode() for data in re.findall(r'<img src="data:image/svg\+xml;base64,([^"]+)"', text)
+    ]
+    assert len(wide) == 3 == text.count("<source media=")
+    said = [["".join(node.itertext()) for node in ET.fromstring(picture).iter(SVG_TEXT)] for picture in wide]
+    assert [{"before", "after"} <= set(said[n]) for n in (0, 1)] == [True, True], "both steps"
+    assert {"before 1", "after 1", "11 steps"} <= set(said[2]), "the steps of both"
+    marks = [data.count("z") for data in re.findall(r' d="([^"]+)" style="fill: #(?:0072b2|e69f00)', wide[2])]
+    assert marks == [11, 11], "a mark for each"
+    assert not any("<img" in picture or "\x1b" in picture or "\u202e" in picture for picture in wide)
     assert not re.search(r"(?:src|href)=.?https?:", text)
 
 

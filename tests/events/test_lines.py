@@ -234,6 +234,6 @@ def test_waits_copies_and_findings_have_lines(tmp_path: Path) -> None:
     assert {(r["file"], r["line"]) for r in summary.tables["copy_sites"].rows or ()} == {("/job/train.py", 12)}
     assert summary.tables[gpu_ledger.KEY].rows
     found = [f for f in summary.findings if f.verdict == "found"]
-    assert found and all(f.where.get("file") for f in found)
+    assert found and all(f.where.get("file") for f in found if f.code != "NSX190"), "which is about the capture"
     guilty = next(f for f in found if f.code == "NSX123")
     assert guilty.where["line"] == 12 and "batch = load(rows)" in guilty.detail

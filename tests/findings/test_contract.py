@@ -104,7 +104,11 @@ def test_without_a_replay_nothing_is_promised(tmp_path: Path) -> None:
     without = findings.judge(profile, tables, None)
     # What a time on the GPU itself bounds needs no replay: the idle time behind a loader, the kernels of a chain.
     for finding in without:
-        assert finding.saving_ns_per_step is None or finding.bound or finding.confidence.startswith("an estimate: ")
+        assert (
+            finding.saving_ns_per_step is None
+            or finding.saving.bound
+            or finding.saving.confidence.startswith("an estimate: ")
+        )
         assert (finding.saving_ns_per_step or 0) <= (finding.cost_ns_per_step or 0)
     assert {f.code for f in with_replay if f.saving_ns_per_step} <= {f.code for f in without if f.verdict == "found"}
     assert any(f.saving_ns_per_step for f in with_replay)
@@ -179,7 +183,7 @@ def test_findings_are_part_of_the_json(tmp_path: Path) -> None:
         "code", "slug", "verdict", "title", "detail", "where", "cost_ns_per_step", "saving_ns_per_step", "confidence", "fix",
         "evidence", "bound", "error_ns", "paste", "condition", "scope", "saving_scope", "because", "conditions", "unblocked_ns",
         "unblocked_most_ns", "most_ns", "title_as_recorded", "cost_as_recorded", "own_ns_per_step", "overlaps",
-            "remedies",
+            "remedies", "saving_source",
     }  # fmt: skip
 
 

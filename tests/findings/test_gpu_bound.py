@@ -36,7 +36,7 @@ def test_convolutions_that_cudnn_chose_against_tf32_promise_nothing(tmp_path: Pa
     mixed = running(*[(400, FP32_CONV)] * 10, (400, TF32_CONV))
     finding = Program().steps(mixed).finding(tmp_path, "NSX116")
     assert finding.saving_ns_per_step is None
-    assert "not known" in finding.confidence
+    assert "not known" in finding.saving.confidence
 
 
 @pytest.mark.parametrize(

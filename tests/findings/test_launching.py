@@ -28,7 +28,7 @@ def test_a_step_of_tiny_kernels_is_launch_bound(tmp_path: Path) -> None:
     # 18 of each 20 us the device idles. A graph leaves the kernels, a launch, and a short pause between kernels.
     assert finding.cost_ns_per_step == pytest.approx(50 * 18_000, rel=0.05)
     assert finding.saving_ns_per_step is not None and 600_000 < finding.saving_ns_per_step < 900_000
-    assert finding.bound
+    assert finding.saving.bound
 
 
 def test_what_breaks_a_graph_is_listed(tmp_path: Path) -> None:
@@ -188,8 +188,8 @@ def test_fusion_gives_an_estimate_and_says_so(tmp_path: Path) -> None:
     assert finding.verdict == "found"
     assert finding.cost_ns_per_step == 400_000
     assert finding.saving_ns_per_step == 400_000
-    assert finding.error_ns == 100_000, "no compiler saves more than the five kernels take"
-    assert finding.confidence.startswith("an estimate")
+    assert finding.saving.error_ns == 100_000, "no compiler saves more than the five kernels take"
+    assert finding.saving.confidence.startswith("an estimate")
     assert finding.where == {"module": "act", "phase": "forward"}
     (row,) = finding.evidence
     assert (row["chains"], row["kernels"], row["at most_ns"]) == (1, 5, 400_000)
@@ -369,7 +369,7 @@ def test_a_short_forward_that_launches_limit_is_batched(
     finding = next(f for f in summary.findings or () if f.code == "NSX102")
     assert finding.fix.startswith("Batch incoming inputs") == batch
     assert (finding.saving_ns_per_step is None) == batch
-    assert ("with 8 inputs in a step about " in finding.confidence) == batch
+    assert ("with 8 inputs in a step about " in finding.saving.confidence) == batch
     assert (summary.answer.do[0].text.startswith("Batch incoming inputs"), summary.answer.then_ns is None) == (
         batch,
         batch,

@@ -125,7 +125,7 @@ def test_the_idle_time_bounds_what_a_loader_costs_without_a_replay(tmp_path: Pat
     finding = Program().steps(starving).finding(tmp_path, "NSX106")
     assert finding.verdict == "found"
     assert finding.saving_ns_per_step == pytest.approx(10_000_000, rel=0.01)
-    assert finding.bound
+    assert finding.saving.bound
     assert "DataLoader(" in finding.fix
 
 

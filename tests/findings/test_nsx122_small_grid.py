@@ -31,7 +31,7 @@ def small(
 
 def test_a_kernel_of_few_blocks_is_found_with_its_bound(tmp_path: Path) -> None:
     finding = Program().steps(small()).finding(tmp_path, "NSX122")
-    assert finding.verdict == "found" and finding.bound
+    assert finding.verdict == "found" and finding.saving.bound
     assert finding.cost_ns_per_step == pytest.approx(330_000 * (1 - 16 / 132), rel=0.01)
     assert finding.saving_ns_per_step == pytest.approx(330_000 * (1 - 16 / 132), rel=0.02)
     assert "in norm runs 16 blocks on 132 SMs" in finding.detail

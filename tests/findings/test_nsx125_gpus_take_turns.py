@@ -43,7 +43,7 @@ def told(summary: Summary) -> Finding:
 def test_what_one_idles_while_the_other_works_is_the_cost(tmp_path: Path) -> None:
     summary = two_gpus(tmp_path, turns=True)
     finding = told(summary)
-    assert (finding.verdict, finding.bound) == ("found", True)
+    assert (finding.verdict, finding.saving.bound) == ("found", True)
     assert finding.cost_ns_per_step == finding.saving_ns_per_step == pytest.approx(KERNELS * KERNEL, rel=0.01)
     assert "another GPU works then" in summary.verdict.sentence
 

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsysx.answer import step_time
 from nsysx.findings._once import Claim, Pieces, Takes, give
 from nsysx.model import Finding, Summary
 from nsysx.pipeline import summarize
 from nsysx.render import html_page
+from nsysx.saving import Saving
 from tests.builder import CASES
 from tests.findings import Program
 from tests.findings.test_contract import everything
@@ -32,7 +32,7 @@ def of(recorded: Samples) -> Callable[[str], Summary]:
 def counts_once(summary: Summary) -> int:
     """Hold what findings count against the step; return how many count something."""
     found = [(i, f) for i, f in enumerate(summary.findings or ()) if f.own_ns_per_step is not None]
-    step = step_time.step_ns(summary)
+    step = summary.step.shown_ns
     assert step is not None or not found
     assert sum(f.own_ns_per_step or 0 for _, f in found) <= (step or 0)
     for place, f in found:
@@ -85,7 +85,7 @@ def test_a_pause_counts_with_the_finding_about_it_and_not_with_the_one_about_all
 
 
 def finding(code: str, cost: int, saving: int = 0) -> Finding:
-    return Finding(code, code, "found", "", "", cost_ns_per_step=cost, saving_ns_per_step=saving)
+    return Finding(code, code, "found", "", "", cost_ns_per_step=cost, saving=Saving(saving))
 
 
 def claim(code: str, shares: list[float], cost: int, saving: int = 0, direct: int = 2) -> Claim:

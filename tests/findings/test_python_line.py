@@ -46,9 +46,9 @@ def test_each_line_has_its_own_cost_and_interval(tmp_path: Path) -> None:
 
 def test_it_saves_at_most_the_idle_time_that_it_explains(tmp_path: Path) -> None:
     finding = Program().steps(planted, 12).finding(tmp_path, "NSX123")
-    assert finding.bound
+    assert finding.saving.bound
     assert finding.saving_ns_per_step == finding.cost_ns_per_step
-    assert finding.bound
+    assert finding.saving.bound
 
 
 def test_what_tracing_added_is_not_the_lines(tmp_path: Path) -> None:

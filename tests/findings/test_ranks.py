@@ -24,7 +24,7 @@ def test_communication_alone_is_exposed(tmp_path: Path) -> None:
     assert finding.verdict == "found"
     assert finding.cost_ns_per_step == pytest.approx(1_000_000, rel=0.01)
     assert finding.saving_ns_per_step == pytest.approx(1_000_000, rel=0.01)
-    assert finding.bound
+    assert finding.saving.bound
 
 
 @pytest.mark.parametrize(

@@ -240,7 +240,7 @@ def test_a_named_cause_saves_what_the_mean_step_loses_to_it(tmp_path: Path) -> N
     assert finding.saving_ns_per_step == pytest.approx(30_000_000, rel=0.07)
     assert finding.cost_ns_per_step is not None
     assert finding.cost_ns_per_step == pytest.approx(30_000_000, rel=0.07)
-    assert not finding.bound
+    assert not finding.saving.bound
 
 
 def saving(every: int, megabytes: int) -> Callable[[Program, int], None]:
@@ -266,7 +266,7 @@ def test_a_checkpoint_is_told_by_what_it_copies_to_the_host(tmp_path: Path) -> N
     finding = Program().steps(saving(10, 256), 32).finding(tmp_path, "NSX109")
     assert "Every 10th step takes 47.64 ms: a checkpoint or another large read-back" in finding.title
     assert "copies 256.0 MiB to the host, the others 0 B" in finding.detail
-    assert finding.bound
+    assert finding.saving.bound
     assert finding.saving_ns_per_step == pytest.approx(4_360_000, rel=0.05)
 
 

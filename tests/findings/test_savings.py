@@ -80,7 +80,7 @@ def said(summary: Summary) -> Iterator[str]:
     yield summary.verdict.sentence
     yield from summary.verdict.evidence
     for f in summary.findings or ():
-        yield from (f.title, f.detail, f.confidence, f.fix)
+        yield from (f.title, f.detail, f.saving.confidence, f.fix)
     for check in summary.quality:
         yield check.detail
 

@@ -40,7 +40,7 @@ def test_the_kernels_of_a_mask_are_what_matters(tmp_path: Path) -> None:
     assert first.where["module"] == "loss_fn"
     assert first.cost_ns_per_step == pytest.approx(3_000_000, rel=0.01)
     assert first.saving_ns_per_step == pytest.approx(3_000_000, rel=0.02)
-    assert first.bound
+    assert first.saving.bound
     assert [row["from"] for row in first.evidence] == ["nonzero or a boolean mask", "indexing with a tensor or a mask"]
 
 

@@ -10,6 +10,7 @@ from nsysx.answer import answered
 from nsysx.model import Capture, Check, Column, Finding, Gpu, Scope, Steps, Summary, Table, TableSpec, Verdict
 from nsysx.pictures import Lane, Place, Span, Timeline
 from nsysx.ranks import comparison as ranks_room
+from nsysx.saving import Saving
 
 MS = 1_000_000
 US = 1_000
@@ -523,8 +524,7 @@ def summary(**changes: Any) -> Summary:
                     "line": 88,
                 },
                 22_280_000,
-                22_000_000,
-                "error bar 0.2 %",
+                Saving(22_000_000, "error bar 0.2 %"),
                 "Use ignore_index, or torch.where, so that shapes stay fixed.",
                 ({"kernel": KERNEL_NAMES[1], "total_ns": 22 * MS, "count": 36},),
             ),
@@ -536,8 +536,7 @@ def summary(**changes: Any) -> Summary:
                 "The CPU waits 38 ms per step; the GPU is busy meanwhile.",
                 {"module": "blocks.1.loss"},
                 38 * MS,
-                400_000,
-                "error bar 0.2 %",
+                Saving(400_000, "error bar 0.2 %"),
                 "Leave it.",
                 (),
             ),
@@ -550,9 +549,7 @@ def summary(**changes: Any) -> Summary:
                 "Clocks were not sampled.",
                 {},
                 None,
-                None,
-                "",
-                "nsysx run --clocks",
+                fix="nsysx run --clocks",
             ),
         ),
         timelines=(timeline(), timeline("Step 7, slowest")),
@@ -634,7 +631,16 @@ def hostile() -> Summary:
     tables["cpu_ledger"] = replace(tables["cpu_ledger"], rows=tuple(cpu_row(1, n) for n in HOSTILE[:8]))
     found = tuple(
         Finding(
-            "NSX103", "x", "found", n, n, {"module": n, "phase": n, "file": n, "line": 1}, 1, 1, n, n, ({"kernel": n},)
+            "NSX103",
+            "x",
+            "found",
+            n,
+            n,
+            {"module": n, "phase": n, "file": n, "line": 1},
+            1,
+            Saving(1, n),
+            n,
+            ({"kernel": n},),
         )
         for n in HOSTILE
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import xml.etree.ElementTree as ET
 from dataclasses import replace
@@ -14,6 +15,7 @@ from nsysx.pictures import Lane, Span, Strip, Timeline
 from nsysx.render import charts, live_timeline, view
 from nsysx.render.charts import colors
 from nsysx.render.charts.canvas import Room, draw, name_axes, svg
+from nsysx.render.charts.flame import flame
 from nsysx.render.charts.kernel_strips import strips
 from nsysx.render.charts.rank_bars import RANK_PARTS, ranks
 from nsysx.render.ledgers import StepBar
@@ -175,6 +177,16 @@ def test_ink_can_be_read_on_every_color():
         assert (high + 0.05) / (low + 0.05) >= 4.5, color
 
 
+def test_boxes_of_a_flame_graph_are_read_on_a_white_page_and_on_a_dark_one():
+    for page, ink in ((colors.FLAME, colors.INK), (colors.FLAME_DARK, "#e8e8e8")):
+        for color in page:
+            high, low = sorted((colors.luminance(color), colors.luminance(ink)), reverse=True)
+            assert (high + 0.05) / (low + 0.05) >= 4.5, color
+    text = svg(flame({"a;b": 1.0, "a": 3.0})).decode()
+    drawn = {s.fill for s in shapes(flame({"a;b": 1.0, "a": 3.0}))} & set(colors.FLAME)
+    assert drawn and all(f"[style*='fill: {color}']" in text for color in drawn)
+
+
 def test_a_label_never_becomes_a_formula(full):
     entry = replace(shown(full).ledgers[0], label="$\\frac{a}{b")
     assert any("$\\frac{a}{b" in text for text in texts(charts.ledger([entry])))
@@ -238,6 +250,18 @@ def test_the_middle_of_the_dots_is_the_median_of_the_table():
     row = {"median_ns": 25_000.0, "verdict": "cannot_tell"}
     said = texts(strips([Strip("k", "", "", 4000, (10_000, 20_000, 30_000, 90_000))], [row]))
     assert any("4,000 runs, median 25.0 µs: cannot tell" in text for text in said), said
+
+
+def test_every_execution_inside_the_axis_is_a_dot_at_its_time():
+    """The dots of a strip lie where their times are, also where thousands of them are one shape; a dot has a length."""
+    times = tuple(20_000 + 10 * n for n in range(1000))
+    picture = strips([Strip("k", "", "", 1000, times)], [{"median_ns": 25_000.0, "verdict": "steady"}])
+    dots = [o for s in shapes(picture) if s.edge == colors.KIND_COLORS["compute"].lower() for o in s.outlines]
+    assert len(dots) == 1000 and all(len(o) == 2 and o[1][0] > o[0][0] for o in dots)
+    left, right = min(o[0][0] for o in dots), max(o[0][0] for o in dots)
+    wide = 660 - 2 * 26
+    place = [26 + wide * (0.5 + 0.5 * math.log(ns / 25_000) / math.log(1.5)) for ns in (times[0], times[-1])]
+    assert (left, right) == pytest.approx(place, abs=0.03)
 
 
 def test_what_is_looked_at_closely_is_what_the_still_shows(full):

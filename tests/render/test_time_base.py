@@ -9,7 +9,6 @@ from dataclasses import replace
 import pytest
 
 from nsysx import units
-from nsysx.answer import step_time
 from nsysx.model import Finding, Summary
 from nsysx.pipeline import Options, gather
 from nsysx.render import answer, answer_text, brief, first_screen
@@ -36,10 +35,10 @@ def _ns(text: str) -> list[float]:
 @pytest.mark.parametrize("name", DISTINCT)
 def test_the_step_is_the_one_that_savings_are_of(name: str, recorded: Samples) -> None:
     summary = recorded.summary(name)
-    now, real = step_time.step_ns(summary), summary.unprofiled
+    now, real = summary.step.shown_ns, summary.unprofiled
     if now is None or real is None:
         return
-    if step_time.as_recorded(summary):  # rank by rank, and so is the saving
+    if summary.step.as_recorded:  # rank by rank, and so is the saving
         assert now == summary.steps.gpu_mean_ns
         assert answer.build(summary).code == "NSX111"
     else:
@@ -59,8 +58,8 @@ def test_what_is_left_is_the_step_less_the_saving(name: str, recorded: Samples) 
     if said.now_ns is None or said.then_ns is None:
         return
     chosen = next(f for f in _found(summary) if f.code == said.code)
-    assert step_time.saving_ns(summary, chosen) == chosen.saving_ns_per_step, "never scaled where all is in one time"
-    saving = step_time.most_ns(summary, chosen)
+    assert summary.step.saves_ns(chosen.saving) == chosen.saving_ns_per_step, "never scaled where all is in one time"
+    saving = summary.step.saves_at_most_ns(chosen.saving)
     assert saving is not None
     assert said.then_ns == said.now_ns - saving
     shown = f"{units.duration(said.now_ns)} → {units.duration(said.now_ns - saving)}"
@@ -80,16 +79,16 @@ def test_what_is_left_is_the_step_less_the_saving(name: str, recorded: Samples) 
 def test_no_saving_is_above_its_cost_or_the_step(name: str, recorded: Samples) -> None:
     """Nor above what the title names, by more than the saving may be off."""
     summary = recorded.summary(name)
-    now = step_time.step_ns(summary)
+    now = summary.step.shown_ns
     for finding in _found(summary):
-        saving = step_time.saving_ns(summary, finding)
+        saving = summary.step.saves_ns(finding.saving)
         if saving is None or now is None:
             continue
         assert saving <= now, finding.title
         assert finding.cost_ns_per_step is not None, finding.title
         assert saving <= finding.cost_ns_per_step <= now + _ROUNDED, (finding.title, saving)
         named = _ns(finding.title)
-        off = 0 if finding.bound else finding.error_ns or 0
+        off = 0 if finding.saving.bound else finding.saving.error_ns or 0
         assert not named or saving <= sum(named) + off, (finding.title, saving)
 
 
@@ -127,8 +126,13 @@ def test_work_by_module_and_by_kind_is_the_work_of_the_step_above(recorded: Samp
 def test_of_savings_that_cannot_be_told_apart_the_cause_that_is_named_goes_first(recorded: Samples) -> None:
     summary = recorded.summary("masked_slow_loader")
     loader = next(f for f in _found(summary) if f.code == "NSX106")
-    above = replace(loader, code="NSX112", saving_ns_per_step=(loader.saving_ns_per_step or 0) + 1000)
+    above = replace(
+        loader, code="NSX112", saving=replace(loader.saving, likely_ns=(loader.saving_ns_per_step or 0) + 1000)
+    )
     close = changed(summary, findings=(above, loader))
     assert answer.build(close).code == "NSX106"
-    far = replace(above, saving_ns_per_step=above.saving_ns_per_step + 2 * (loader.error_ns or 0))
+    far = replace(
+        above,
+        saving=replace(above.saving, likely_ns=(above.saving_ns_per_step or 0) + 2 * (loader.saving.error_ns or 0)),
+    )
     assert answer.build(changed(summary, findings=(far, loader))).code == "NSX112"

@@ -10,7 +10,9 @@ from __future__ import annotations
 import contextlib
 import statistics
 import time
+from array import array
 from collections import deque
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from .interrupts import of_program
@@ -59,19 +61,56 @@ class Period(NamedTuple):
     recorded: bool
 
 
+class Ring:
+    """The last rows of numbers, in memory that does not grow: a step that is noted may cost a program nothing that it sees."""
+
+    def __init__(self, most: int, width: int) -> None:
+        self._cells, self._most, self._width = array("q", bytes(8 * most * width)), most, width
+        self._first = self._count = 0
+
+    def append(self, *row: int) -> None:
+        """Add a row, in place of the first one where there is no room."""
+        if self._count == self._most:
+            self._first, self._count = (self._first + 1) % self._most, self._count - 1
+        cell = (self._first + self._count) % self._most * self._width
+        for i in range(self._width):
+            self._cells[cell + i] = row[i]
+        self._count += 1
+
+    def pop(self) -> None:
+        """Remove the last row."""
+        self._count -= 1
+
+    def clear(self) -> None:
+        """Remove all rows."""
+        self._first = self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: int) -> tuple[int, ...]:
+        if not -self._count <= index < self._count:
+            raise IndexError(index)
+        cell = (self._first + index % self._count) % self._most * self._width
+        return tuple(self._cells[cell : cell + self._width])
+
+    def __iter__(self) -> Iterator[tuple[int, ...]]:
+        return (self[i] for i in range(self._count))
+
+
 class StepClock:
     """Is told when steps begin and end, and derives their lengths."""
 
     def __init__(self, torch: Any) -> None:
         self.torch = torch
-        self.periods: deque[Period] = deque(maxlen=_MOST)
+        self._periods = Ring(_MOST, len(Period._fields))
         self._open: tuple[int, int, bool, bool] | None = None
         self._events: deque[tuple[int, Any]] = deque(maxlen=_MOST)
         self._bare_from: int | None = None  # the first bare step after a window that counts
         self._bare_ns = self._counted_ns = 0  # when that window closed, and when the first step that counts began
         self._counted, self._look_at = 0, _ENOUGH
         self._block = 1  # the steps between two events
-        self._begun: deque[tuple[int, int]] = deque(maxlen=_MOST)  # number and time of each step's beginning
+        self._begun = Ring(_MOST, 2)  # number and time of each step's beginning
 
     def begin(self, index: int, *, recorded: bool = False, marked: bool = False, event: bool = False) -> None:
         """Note that step ``index`` begins now; ``event``: a capture window comes soon, so the device's time is wanted, too."""
@@ -80,12 +119,12 @@ class StepClock:
             self._record_event(index)
         before, self._open = self._open, (index, now, marked, recorded)
         if before is not None and before[0] != index:
-            self.periods.append(Period(before[0], now - before[1], before[2], before[3]))
+            self._periods.append(before[0], now - before[1], before[2], before[3])
         if self._begun and self._begun[-1][0] == index:  # it begins at another place in the program
             self._begun.pop()
         else:
             self._counted += 1
-        self._begun.append((index, now))
+        self._begun.append(index, now)
         if self._bare_from is not None and not self._counted_ns:
             self._settle(index, now)
 
@@ -98,6 +137,11 @@ class StepClock:
         self._open = None
         if self._events:
             self._events.pop()
+
+    @property
+    def periods(self) -> list[Period]:
+        """Return the noted steps."""
+        return [Period(number, ns, bool(marked), bool(recorded)) for number, ns, marked, recorded in self._periods]
 
     def longest_ns(self) -> int:
         """Return how long the longest of the noted steps took, by the host's clock; 0 without any."""
@@ -154,9 +198,10 @@ class StepClock:
         """
         if before is None:
             return None
-        steps = [p for p in self.periods if not p.recorded and p.number < before - 1]
+        periods = self.periods
+        steps = [p for p in periods if not p.recorded and p.number < before - 1]
         first = max(WARM_UP, len(steps) // BLOCKS)
-        steps = steps[first:] if self.periods and self.periods[0].number < WARM_UP else steps
+        steps = steps[first:] if periods and periods[0].number < WARM_UP else steps
         free, clock = self._lengths(steps, BLOCKS * _SMALLEST_BLOCK)
         size = len(free) // BLOCKS
         if size < _SMALLEST_BLOCK:
@@ -177,8 +222,8 @@ class StepClock:
 
     def start_bare(self, index: int) -> None:
         """A window has closed, and step ``index`` follows: forget the steps before it."""
-        for noted in (self.periods, self._events, self._begun):
-            noted.clear()
+        for clear in (self._periods.clear, self._events.clear, self._begun.clear):
+            clear()
         self._open, self._bare_from, self._bare_ns = None, index, time.perf_counter_ns()
         self._counted_ns = self._counted = 0
         self._block, self._look_at = 1, _ENOUGH
@@ -187,7 +232,7 @@ class StepClock:
         """Count from step ``index`` on if the device has long enough run as it does without a pause."""
         assert self._bare_from is not None
         if index >= self._bare_from + _SETTLING and now - self._bare_ns >= _SETTLING_NS:
-            usual = statistics.median(p.ns for p in self.periods) if self.periods else _BLOCK_NS
+            usual = statistics.median(row[1] for row in self._periods) if self._periods else _BLOCK_NS
             self._bare_from, self._counted_ns, self._counted = index, now, 0
             if usual < _BLOCK_NS:
                 self._events.clear()  # those of single steps

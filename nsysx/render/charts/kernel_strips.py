@@ -25,6 +25,8 @@ TABLE = kernel_spread.KEY
 
 #: Height of a row and margin at the sides (CSS pixels). Names stand above their dots, so that a phone shows both.
 _ROW, _SIDE = 46, 26
+#: The length of the line that is drawn as a dot: not every reader of SVG draws one without any (CSS pixels).
+_DOT = 0.02
 #: Axis ends to try, over the median, and the share of dots that may lie beyond.
 _LIMITS, _BEYOND = (1.5, 2.0, 4.0, 8.0), 0.02
 
@@ -90,11 +92,12 @@ def _draw_dots(axes: Axes, ratios: Sequence[float], y: float, end: float) -> Non
     step = 22.0 / max(1, len(ratios) - 1)
     places = [(math.log(ratio), y + 20.2 + i * step) for i, ratio in enumerate(ratios)]
     inside = [p for p in places if -end <= p[0] <= end]
+    pixel = 2 * end / width_of(axes)
     layers = 6  # neighbors are on different ones: within a shape, nothing is drawn over anything
     for layer in range(min(layers, len(inside))):
-        dots = [[(x, level), (x, level)] for x, level in inside[layer::layers]]
-        segments(axes, dots, KIND_COLORS[Paint.COMPUTE], 3.5, capstyle="round", alpha=0.6)
-    wide = 2.7 * 2 * end / width_of(axes)
+        dots = [[(x, level), (x + _DOT * pixel, level)] for x, level in inside[layer::layers]]
+        segments(axes, dots, KIND_COLORS[Paint.COMPUTE], 3.5, alpha=0.6, dots=True)
+    wide = 2.7 * pixel
     heads = [(-end, -wide, level) for x, level in places if x < -end]
     heads += [(end, wide, level) for x, level in places if x > end]
     arrows = [[(x + d, v), (x - d, v - 2.7), (x - d, v + 2.7), (x + d, v)] for x, d, v in heads]

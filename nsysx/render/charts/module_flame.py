@@ -1,25 +1,27 @@
-"""The GPU time of one step by module as an icicle: callers above what they call, repeated blocks as one box.
-
-A box is as wide as the GPU time of its modules and of all that they call; the part with no box below it is their own.
-"""
+"""The GPU time of one step by module as a flame graph: callers above what they call, repeated blocks as one box."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from nsysx import units
 from nsysx.analyses import modules
 from nsysx.analyses.modules import ModuleRow
 from nsysx.answer.bars import NO_MODULE, each, folded_path
 from nsysx.model import Summary
-from nsysx.render.first_screen import Box, LaneBoxes
-from nsysx.render.safe_text import clean, scrub
+from nsysx.render.charts.canvas import Chart
+from nsysx.render.charts.flame import flame, frames
+from nsysx.render.safe_text import clean
 
-#: Most levels drawn, and the share of the GPU work below which a module gets no box.
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+TABLE = modules.KEY
+
+#: Most levels drawn, and the share of the GPU work below which a module gets no box of its own: it is its caller's.
 _MOST_LEVELS, _LEAST = 7, 0.004
-#: Number of shades of a box, by the share of its time that is its own.
-_SHADES = 4
 
 
 @dataclass(slots=True)
@@ -72,46 +74,50 @@ def _label(node: _Node, above: str) -> str:
     return clean(short, 60)
 
 
-def build(summary: Summary, *, redact: bool = True) -> tuple[LaneBoxes, ...]:
-    """Return the levels from the top down as boxes, in percent of the GPU work of one step; none without modules.
+def stacks(summary: Summary) -> dict[tuple[str, ...], float]:
+    """Return the GPU time (ns) of one step by module, each below those that call it; none without at least two boxes.
 
-    ``redact`` hides what names a person or machine.
+    Modules that call each other in a circle have none. Different ones of one name are told apart by their number.
     """
     called = _children(summary.of(modules.ROWS))
     roots = _nodes(called.get(None, []), called, 0)
     whole = sum(n.all_ns for n in roots)
     if whole <= 0 or len(summary.of(modules.ROWS)) < 2:
-        return ()
+        return {}
     per_step = each(summary)
-    levels: list[list[Box]] = []
-    todo = [(0, 0.0, "", roots)]
-    for level, left, above, nodes in todo:  # grows while it is iterated
-        if level == _MOST_LEVELS:
-            continue
+    times: dict[tuple[str, ...], float] = {}
+
+    def add(nodes: list[_Node], above: tuple[str, ...], caller: str) -> None:
         for node in nodes:
-            width = 100 * node.all_ns / whole
-            if width < 100 * _LEAST:
-                break  # all that follow are smaller still
-            if level == len(levels):
-                levels.append([])
-            levels[level].append(
-                _box(node, left, width, above, per_step(node.all_ns), per_step(node.own_ns), per_step(whole))
-            )
-            todo.append((level + 1, left, node.name, node.below))
-            left += width
-    if sum(map(len, levels)) < 2:  # one box says nothing
-        return ()
-    if redact:
-        levels = [[replace(b, text=scrub(b.text), title=scrub(b.title)) for b in boxes] for boxes in levels]
-    return tuple(LaneBoxes("", tuple(sorted(boxes, key=lambda b: b.left))) for boxes in levels)
+            label = _label(node, caller)
+            names = (*above, label)
+            number = 2
+            while names in times:
+                names, number = (*above, f"{label} #{number}"), number + 1
+            times[names] = 0.0
+            seen = [n for n in node.below if n.all_ns >= _LEAST * whole] if len(names) < _MOST_LEVELS else []
+            add(seen, names, node.name)
+            times[names] = per_step(node.all_ns - sum(n.all_ns for n in seen))
+
+    shown = [n for n in roots if n.all_ns >= _LEAST * whole]
+    add(shown, (), "")
+    return times if len(times) > 1 else {}
 
 
-def _box(node: _Node, left: float, width: float, above: str, all_ns: float, own_ns: float, whole: float) -> Box:
-    label = _label(node, above)
-    kinds = sorted({str(r["cls"]) for r in node.rows if r.get("cls")})
-    named = f" ({clean(kinds[0], 60)})" if len(kinds) == 1 and kinds[0] not in label else ""
-    title = f"{label}{named}: {units.duration(all_ns)} a step, {units.share(all_ns, whole)} of the GPU's work"
-    if node.below:
-        title += f"; {units.duration(own_ns)} of it outside the modules below"
-    shade = round(_SHADES * own_ns / all_ns) if all_ns else 0
-    return Box(left, width, f"own{shade}", False, label, title)
+def chart(summary: Summary, ax: Axes | None = None) -> Chart | None:
+    """Return the picture of the modules, None without modules."""
+    times = stacks(summary)
+    if not times:
+        return None
+    whole = sum(times.values())
+    most = max(times, key=lambda names: times[names])
+    top = max((f for f in frames(times) if f.level == 0), key=lambda f: f.end_ns - f.start_ns)
+    alt = (
+        f"GPU time by module: {top.name} with all that it calls takes {units.duration(top.end_ns - top.start_ns)}; "
+        f"most alone takes {most[-1]}, {units.duration(times[most])}, {units.share(times[most], whole)}."
+    )
+    caption = (
+        "A box is as wide as the GPU time of the module and of all that it calls, in one step; repeated blocks are one box. "
+        "The stronger its color, the more of that is the module's own."
+    )
+    return Chart(TABLE, flame(times, "GPU time of one step", ax=ax), alt, caption)

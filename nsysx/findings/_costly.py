@@ -1,0 +1,138 @@
+"""The declared table of settings that only cost: when each one costs, in which words it is told, and what it is worth to change it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from nsysx.advice import Alternative
+from nsysx.events.settings import Settings
+from nsysx.findings import _costly_when as when
+from nsysx.findings._case import Case, Saving, way
+
+
+class Costly(NamedTuple):
+    """A setting. ``when`` returns what was seen if it costs, else ""; ``worth`` asks the replay, None: it has to be tried.
+
+    ``leads``: what it costs cannot be small and nothing else is worth doing before it, known or not. ``phase``: where it acts;
+    ``place``: where it is set, if not in the program's code.
+    """
+
+    name: str
+    when: Callable[[Case, Settings], str]
+    title: str
+    remedy: Alternative
+    worth: Callable[[Case, Settings], Saving] | None = None
+    leads: bool = False
+    phase: str | None = None
+    place: str | None = None
+
+
+SETTINGS = (
+    Costly(
+        "CUDA_LAUNCH_BLOCKING",
+        when.blocking,
+        "Every launch waits for its kernel (CUDA_LAUNCH_BLOCKING)",
+        way("unset-launch-blocking"),
+        worth=when.unblocked,
+        leads=True,
+        place="the environment",
+    ),
+    Costly(
+        "anomaly detection", when.anomaly, "Anomaly detection is on", way("no-anomaly"), leads=True, phase="backward"
+    ),
+    Costly("profiler", when.profiler, "A profiler of torch is on in the steps", way("no-profiler"), leads=True),
+    Costly(
+        "deterministic algorithms",
+        when.deterministic,
+        "Deterministic algorithms are asked for",
+        way("not-deterministic"),
+    ),
+    Costly(
+        "cudnn.benchmark off",
+        when.no_benchmark,
+        "cuDNN does not look for its fastest convolutions",
+        way("cudnn-benchmark"),
+    ),
+    Costly(
+        "cudnn.benchmark on",
+        when.benchmark_in_vain,
+        "cuDNN tries its convolutions again for each new shape",
+        way("no-cudnn-benchmark"),
+    ),
+    Costly("cudnn off", when.no_cudnn, "cuDNN is turned off", way("cudnn-on"), leads=True),
+    Costly("attention kernels", when.slow_attention, "Fast attention kernels are turned off", way("sdpa-allowed")),
+    Costly("float64", when.float64, "Float64 on the GPU", way("float32"), worth=when.halved),
+    Costly(
+        "GradScaler with bfloat16",
+        when.scaler,
+        "A gradient scaler beside bfloat16",
+        way("no-scaler"),
+        worth=when.without_scaler,
+        phase="optimizer",
+    ),
+    Costly(
+        "persistent_workers off",
+        when.anew,
+        "The loader starts its workers anew again and again",
+        way("persistent-workers"),
+        phase="data",
+    ),
+    Costly(
+        "find_unused_parameters",
+        when.finds_unused,
+        "DDP looks for unused parameters, and there are none",
+        way("no-unused-search"),
+        phase="backward",
+    ),
+    Costly(
+        "no_sync unused",
+        when.reduces_each,
+        "Gradients are reduced in each micro-step",
+        way("no-sync"),
+        worth=when.reduced_once,
+        leads=True,
+        phase="backward",
+    ),
+    Costly("cores", when.one_core, "One core for the whole program", way("more-cores")),
+    Costly("threads", when.too_many_threads, "More threads than cores", way("threads-cores")),
+    Costly(
+        "debug backend",
+        when.debug_backend,
+        "torch.compile uses a backend for debugging",
+        way("default-backend"),
+        leads=True,
+    ),
+    Costly(
+        "optimizer on the CPU",
+        when.on_host,
+        "The optimizer works on the CPU",
+        way("optimizer-on-gpu"),
+        phase="optimizer",
+    ),
+    Costly(
+        "autocast regions",
+        when.many_regions,
+        "Autocast is entered again and again",
+        way("autocast-once"),
+        phase="forward",
+    ),
+    Costly(
+        "checkpoints",
+        when.needless_checkpoints,
+        "Activations are recomputed although memory is free",
+        way("fewer-checkpoints"),
+        phase="backward",
+    ),
+    *(
+        Costly(
+            each.name,
+            when.variable_costs(each),
+            f"{each.name} is set",
+            way("unset-variable", f"Unset {each.name}: {each.does}", f"env -u {each.name} python train.py"),
+            leads=each.leads,
+            place="the environment",
+        )
+        for each in when.VARIABLES
+    ),
+)

@@ -1,0 +1,339 @@
+"""When settings cost time, in what was seen, and what it is worth to change them: what the table in ``_costly`` asks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import polars as pl
+
+from nsysx import units
+from nsysx.catalogue import Activity, Call, Part
+from nsysx.events.settings import Settings
+from nsysx.findings import _needs
+from nsysx.findings._case import Case, Saving, calls_of, ops_of
+from nsysx.frames import lookup
+from nsysx.model import Row
+from nsysx.replay.edits import RemoveOps, RemoveWaits, ScaleOps
+
+#: What is said where no replay shows what a setting costs.
+UNKNOWN = "not known: the cause is certain, the size is not; change it and time both (nsysx try, or nsysx run and nsysx compare)"
+_OFF = ("", "0", "false", "no", "off")
+
+
+class Variable(NamedTuple):
+    """An environment variable that costs: with which values (none: with any but off), and what it does."""
+
+    name: str
+    values: tuple[str, ...]
+    does: str
+    leads: bool = False
+    several: bool = False  # it costs in a job of several processes only
+
+
+VARIABLES = (
+    Variable(
+        "PYTORCH_NO_CUDA_MEMORY_CACHING", (), "each tensor calls cudaMalloc and cudaFree, which waits for the GPU", True
+    ),
+    Variable("TRITON_INTERPRET", (), "Triton kernels run in Python on the CPU", True),
+    Variable("TORCH_COMPILE_DISABLE", (), "torch.compile compiles nothing"),
+    Variable("TORCHDYNAMO_DISABLE", (), "torch.compile compiles nothing"),
+    Variable("TORCH_COMPILE_DEBUG", (), "each compilation writes its graphs and its code to files"),
+    Variable("TORCHINDUCTOR_FORCE_DISABLE_CACHES", (), "nothing that was compiled before is used again"),
+    Variable(
+        "TORCH_DISTRIBUTED_DEBUG",
+        ("detail", "info"),
+        "each collective is checked and each DDP step is logged",
+        several=True,
+    ),
+    Variable("NCCL_DEBUG", ("info", "trace"), "NCCL writes a line for each call or connection", several=True),
+    Variable("NCCL_BLOCKING_WAIT", (), "the host waits for each collective", several=True),
+    Variable("TORCH_NCCL_BLOCKING_WAIT", (), "the host waits for each collective", several=True),
+    Variable("NCCL_P2P_DISABLE", (), "GPUs exchange data through host memory", several=True),
+    Variable("NCCL_SHM_DISABLE", (), "processes of one host exchange data through the network", several=True),
+    Variable("TORCH_SHOW_CPP_STACKTRACES", (), "each exception, caught ones too, collects the stack of C++"),
+    Variable("TORCH_CPP_LOG_LEVEL", ("info",), "torch writes a log of what it does"),
+    Variable("TORCH_SHOW_DISPATCH_TRACE", (), "torch writes a line for each operator", True),
+    Variable("PYTHONDEVMODE", (), "Python checks each allocation"),
+    Variable("PYTHONTRACEMALLOC", (), "Python keeps a traceback of each allocation"),
+    Variable("PYTHONMALLOC", ("debug", "malloc_debug", "pymalloc_debug"), "Python checks each allocation"),
+    Variable("CUDA_DISABLE_PTX_JIT", (), "kernels for other cards are not compiled"),
+)
+
+
+def on(value: str) -> bool:
+    """Return whether a variable is set to anything but off."""
+    return value.strip().lower() not in _OFF
+
+
+def variable_costs(each: Variable) -> Callable[[Case, Settings], str]:
+    """Return the test of a variable."""
+
+    def when(case: Case, settings: Settings) -> str:
+        value = settings.variable(each.name)
+        costs = value.strip().lower() in each.values if each.values else on(value)
+        if not costs or (each.several and not _communicates(case)):
+            return ""
+        return f"{each.name}={value}: {each.does}"
+
+    return when
+
+
+def _communicates(case: Case) -> bool:
+    return bool((case.ops["cls"] == Activity.COMM.value).any())
+
+
+# ---- conditions ------------------------------------------------------------------------------------------------------
+
+
+def blocking(case: Case, settings: Settings) -> str:
+    value = settings.variable("CUDA_LAUNCH_BLOCKING")
+    return f"CUDA_LAUNCH_BLOCKING={value}: each launch returns when its kernel has ended" if on(value) else ""
+
+
+def unblocked(case: Case, settings: Settings) -> Saving:
+    """Return the time from each kernel's beginning until its launch returns: the host does not wait for it without the variable.
+
+    The replay cannot tell: it takes launches that are longer than launches are elsewhere for what tracing adds.
+    """
+    launches = case.calls.filter(case.calls["kind"].is_in(Call.LAUNCHES)).select("call", "end_ns")
+    began = (
+        case.ops.select("call", began_ns="start_ns")
+        .drop_nulls("call")
+        .unique("call", keep="first", maintain_order=True)
+    )
+    waited = launches.join(began, on="call", how="inner").select((pl.col("end_ns") - pl.col("began_ns")).clip(0))
+    saving = min(case.per_step(int(waited.to_series().sum())), case.taken_by(p for p in Part if p.idle))
+    return Saving(saving, "the time from each kernel's beginning until its launch returns", source="time")
+
+
+def anomaly(case: Case, settings: Settings) -> str:
+    if settings.switch("anomaly") is not True:
+        return ""
+    if settings.switch("anomaly_check_nan") is False:
+        return "anomaly detection is on: each operator keeps a Python traceback"
+    return "anomaly detection is on: each operator keeps a Python traceback, and each gradient is read by the host"
+
+
+def profiler(case: Case, settings: Settings) -> str:
+    which = "torch.profiler" if settings.switch("torch_profiler") is True else "the profiler of autograd"
+    running = settings.switch("autograd_profiler") is True or settings.switch("torch_profiler") is True
+    return f"{which} is on in the steps: each operator is recorded" if running else ""
+
+
+def deterministic(case: Case, settings: Settings) -> str:
+    if settings.switch("deterministic") is True:
+        return "deterministic algorithms are asked for: slower kernels, and new memory is filled"
+    if settings.switch("cudnn_deterministic") is True and _convolutions(settings):
+        return "torch.backends.cudnn.deterministic is on: cuDNN may not take its fastest convolutions"
+    return ""
+
+
+def _convolutions(settings: Settings) -> int:
+    return sum(_whole(r.get("convolutions")) for r in settings.rows("networks") or ())
+
+
+def _whole(value: object) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) else 0
+
+
+#: Convolutions below this share of the step are not worth a search for the fastest.
+_MUCH = 0.05
+
+
+def _convolution_kernels(case: Case) -> pl.DataFrame:
+    return case.kernels.filter(
+        pl.Series(lookup.matching(case.kernels["name"], r"conv|wgrad|dgrad|fprop|cudnn|implicit"), dtype=pl.Boolean)
+    )
+
+
+def no_benchmark(case: Case, settings: Settings) -> str:
+    if settings.switch("cudnn_benchmark") is not False or not _convolutions(settings):
+        return ""
+    ns = case.per_step(int(_convolution_kernels(case)["ns"].sum()))
+    if not case.notable(ns, _MUCH) or _needs.SAME_SHAPES.test(case)[0] != "holds":
+        return ""
+    return f"torch.backends.cudnn.benchmark is off, shapes do not change, and convolutions take {units.duration(ns)} {case.per}"
+
+
+def benchmark_in_vain(case: Case, settings: Settings) -> str:
+    if settings.switch("cudnn_benchmark") is not True or not _convolutions(settings):
+        return ""
+    state, seen = _needs.SAME_SHAPES.test(case)
+    return f"torch.backends.cudnn.benchmark is on, and each new shape is tried with each algorithm: {seen}" * (
+        state == "violated"
+    )
+
+
+def no_cudnn(case: Case, settings: Settings) -> str:
+    return "torch.backends.cudnn is off" * (settings.switch("cudnn") is False and bool(_convolutions(settings)))
+
+
+def slow_attention(case: Case, settings: Settings) -> str:
+    allowed = settings.switch("sdpa")
+    fast = [allowed.get(name) for name in ("flash", "efficient", "cudnn")] if isinstance(allowed, Mapping) else []
+    off = bool(fast) and all(value is False for value in fast[:2]) and fast[2] is not True
+    return "no fast kernel of scaled_dot_product_attention is allowed, only the plain one" if off else ""
+
+
+_DOUBLE = r"(?i)double|f64|dgemm|dgemv|float64"
+
+
+def _doubles(case: Case) -> pl.DataFrame:
+    return case.kernels.filter(pl.Series(lookup.matching(case.kernels["name"], _DOUBLE), dtype=pl.Boolean))
+
+
+def float64(case: Case, settings: Settings) -> str:
+    networks = [(r.get("class"), r.get("dtypes")) for r in settings.rows("networks") or ()]
+    where = [f"parameters of {c}" for c, kinds in networks if isinstance(kinds, Mapping) and kinds.get("float64")]
+    kinds = settings.activations("dtypes")
+    if isinstance(kinds, Mapping) and kinds.get("float64"):
+        modules = settings.activations("float64_in")
+        first = f", first of {modules[0]}" if isinstance(modules, list) and modules and modules[0] else ""
+        where.append(f"results of modules{first}")
+    ns = case.per_step(int(_doubles(case)["ns"].sum()))
+    if not where or not case.notable(ns):
+        return ""
+    return f"float64 in {' and in '.join(where)}: its kernels take {units.duration(ns)} {case.per}"
+
+
+def halved(case: Case, settings: Settings) -> Saving:
+    """Return what it is worth if kernels of float64 take half of the time: half of the bytes."""
+    return case.worth(ScaleOps(ops_of(_doubles(case)), 0.5), cause=(Part.WORK,), bound=True)
+
+
+def scaler(case: Case, settings: Settings) -> str:
+    scalers, kinds = settings.rows("scalers") or (), settings.autocast("dtypes")
+    names = " ".join(kinds) if isinstance(kinds, Mapping) else ""
+    scales = any(r.get("enabled") is True for r in scalers)
+    if not scales or "bfloat16" not in names or "float16" in names.replace("bfloat16", ""):
+        return ""
+    return "a GradScaler scales gradients of bfloat16, whose range is that of float32: it reads each step whether one is infinite"
+
+
+def without_scaler(case: Case, settings: Settings) -> Saving:
+    """Return what the waits of the scaler are worth: those in the optimizer's phase."""
+    waits = case.profile.once(_needs.waits)
+    return case.worth(RemoveWaits(calls_of(waits.filter(waits["phase"].cast(pl.String) == "optimizer"))))
+
+
+#: An iterator made again after at most so many steps.
+_OFTEN_STEPS = 200
+
+
+def anew(case: Case, settings: Settings) -> str:
+    for row in settings.rows("loaders") or ():
+        made, span = _whole(row.get("iterators")), _whole(row.get("last_step")) - _whole(row.get("first_step"))
+        if not _whole(row.get("workers")) or row.get("persistent_workers") is not False or made < 3:
+            continue
+        each = span / (made - 1)
+        if each <= _OFTEN_STEPS:
+            return (
+                f"the loader starts its {row['workers']} workers anew every {each:.0f} steps: persistent_workers is off"
+            )
+    return ""
+
+
+def _ddp(settings: Settings) -> Row | None:
+    return next(iter(settings.wrappers("DDP") or ()), None)
+
+
+def finds_unused(case: Case, settings: Settings) -> str:
+    ddp = _ddp(settings)
+    if ddp is None or ddp.get("find_unused_parameters") is not True or ddp.get("unused_parameter_bytes"):
+        return ""
+    gradients = [r.get("gradients") for r in settings.rows("optimizers") or ()]
+    without = [g.get("without") for g in gradients if isinstance(g, Mapping)]
+    if not without or any(without):
+        return ""
+    return (
+        "DDP looks for unused parameters in each step (find_unused_parameters=True), and every parameter has a gradient"
+    )
+
+
+def _micro_steps(settings: Settings) -> int:
+    return settings.number("backwards") or 0
+
+
+def reduces_each(case: Case, settings: Settings) -> str:
+    count, reducing = _micro_steps(settings), settings.number("reducing")
+    if count < 2 or reducing is None or reducing < count or not _communicates(case):
+        return ""
+    ranks = "DDP" if _ddp(settings) else "FSDP"
+    return f"{ranks} reduces gradients in each of the {count} backwards of a step: no_sync() is not used"
+
+
+def reduced_once(case: Case, settings: Settings) -> Saving:
+    """Return what it is worth if only the last backward of a step communicates: a bound, for ranks then wait for each other there."""
+    count = _micro_steps(settings)
+    ops = case.timed_ops(case.ops["cls"] == Activity.COMM.value, "op", "call").drop_nulls("call")
+    calls = case.calls.select("call", "start_ns")
+    started = ops.join(calls, on="call", how="inner").sort("start_ns")
+    if not started.height:
+        return Saving(None, UNKNOWN)
+    step = pl.Series("step", _needs.step_of(case.profile, started["start_ns"]))
+    rank = pl.int_range(pl.len()).over("step") * count
+    early = started.with_columns(step).filter(rank < pl.len().over("step") * (count - 1))
+    return case.worth(RemoveOps(ops_of(early)), cause=(Part.COMM,), bound=True)
+
+
+def one_core(case: Case, settings: Settings) -> str:
+    allowed, cores, quota = (settings.cpu(n) for n in ("allowed", "cores", "quota"))
+    if isinstance(allowed, int) and isinstance(cores, int) and allowed == 1 < cores:
+        return f"the program may use 1 of {cores} cores: backward, loaders and Python take turns on it"
+    if isinstance(quota, int | float) and quota <= 1 and isinstance(cores, int) and cores > 1:
+        return f"the container grants {quota:g} cores of {cores}: backward, loaders and Python take turns"
+    return ""
+
+
+def too_many_threads(case: Case, settings: Settings) -> str:
+    allowed, threads = settings.cpu("allowed"), settings.cpu("torch_threads")
+    if isinstance(allowed, int) and isinstance(threads, int) and threads > 2 * allowed > 2:
+        return f"torch uses {threads} threads on {allowed} cores"
+    return ""
+
+
+_DEBUG = ("eager", "aot_eager", "aot_eager_decomp_partition", "pre_dispatch_eager", "eager_noexcept", "eager_debug")
+
+
+def debug_backend(case: Case, settings: Settings) -> str:
+    backends = settings.compiled("backends")
+    names = [b.get("name") for b in backends if isinstance(b, Mapping)] if isinstance(backends, list) else []
+    if not names or not all(name in _DEBUG for name in names):
+        return ""
+    return f'torch.compile uses backend="{names[0]}", which is for debugging: it fuses nothing'
+
+
+def on_host(case: Case, settings: Settings) -> str:
+    for row in settings.rows("optimizers") or ():
+        for what, key in (("parameters", "devices"), ("state", "state_devices")):
+            kinds = row.get(key)
+            if isinstance(kinds, Mapping) and kinds.get("cpu") and case.device is not None:
+                return f"{what} of {row.get('class')} are on the CPU: {kinds['cpu']} tensors"
+    return ""
+
+
+#: More autocast regions in one backward's forward than this are entered per layer.
+_REGIONS = 8
+
+
+def many_regions(case: Case, settings: Settings) -> str:
+    regions = settings.autocast("regions")
+    if not isinstance(regions, int) or regions <= _REGIONS * max(1, _micro_steps(settings)):
+        return ""
+    return f"autocast is entered {regions} times in a step: its cache of cast weights is emptied at each exit"
+
+
+#: Of the card's memory this share has to be free at the peak before recomputing is called needless.
+_FREE = 0.5
+
+
+def needless_checkpoints(case: Case, settings: Settings) -> str:
+    calls, memory = settings.number("checkpoints"), settings.record.get("memory")
+    if not calls or not isinstance(memory, Mapping):
+        return ""
+    total, peak = _whole(memory.get("total_bytes")), _whole(memory.get("reserved_peak_bytes"))
+    if not total or not peak or total - peak < _FREE * total:
+        return ""
+    free = units.size(total - peak)
+    return f"checkpoint() recomputes {units.several(calls, 'part')} of the forward in each backward, and {free} of the card are never used"

@@ -1,0 +1,60 @@
+"""NSX127 costly-settings: settings that cost time and give nothing while training runs well.
+
+What it means
+    A switch, a variable of the environment or an option of a wrapper is on, or off, that was meant for debugging or for another
+    program. The probe reads it inside the program, so that the cause is certain. What it costs is replayed where the capture
+    shows it; else the change has to be tried.
+
+In the trace
+    Mostly nothing that says so: launches as long as their kernels (CUDA_LAUNCH_BLOCKING), a read-back after each operator of
+    backward (anomaly detection), an all-reduce in each micro-step.
+
+Bad
+    torch.autograd.set_detect_anomaly(True)            # left on after a NaN was found
+
+Good
+    torch.autograd.set_detect_anomaly(False)
+
+Harmless when
+    You need it: runs alike bit for bit, a NaN that is looked for.
+"""
+
+from __future__ import annotations
+
+from nsysx.events.settings import Settings, settings_of
+from nsysx.findings._case import Case, Fix, Rule, Saving
+from nsysx.findings._costly import SETTINGS, Costly
+from nsysx.findings._costly_when import UNKNOWN
+from nsysx.model import Finding
+
+RULE = Rule("NSX127", "costly-settings", "Settings that only cost time", direct=3)
+
+
+def check(case: Case) -> list[Finding]:
+    """Return a finding for each setting that costs, those that matter most first."""
+    settings = settings_of(case.profile)
+    if settings is None:
+        return case.cannot_tell(RULE, "the settings of the program were not read", "nsysx run -- CMD")
+    seen = [(each, text) for each in SETTINGS if (text := each.when(case, settings))]
+    findings = [f for each, text in seen if (f := _finding(case, settings, each, text)) is not None]
+    return findings or case.clear(RULE, f"none of {len(SETTINGS)} settings that only cost time is on")
+
+
+def _finding(case: Case, settings: Settings, each: Costly, text: str) -> Finding | None:
+    """Return the finding about a setting, None where the replay shows that it costs nothing."""
+    worth = Saving(None, UNKNOWN)
+    if each.worth is not None and not case.stepless:
+        replayed = each.worth(case, settings)
+        if replayed.likely_ns is not None and not case.notable(replayed.likely_ns):
+            return None
+        worth = replayed if replayed.likely_ns is not None else Saving(None, f"{UNKNOWN} ({replayed.confidence})")
+    return case.found(
+        RULE,
+        each.title,
+        f"{text[:1].upper()}{text[1:]}.",
+        worth=worth,
+        cost_ns=worth.likely_ns,
+        fix=Fix.of(each.remedy),
+        where={"phase": each.phase, "near": each.place},
+        evidence=[{"setting": each.name, "seen": text, "leads": each.leads}],
+    )

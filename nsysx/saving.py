@@ -1,0 +1,80 @@
+"""What a change saves: one record, made where a rule asks for it, held by its finding, and read by every output. Standard library only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from nsysx.scope import Scope
+
+
+@dataclass(frozen=True, slots=True)
+class Saving:
+    """What a change saves of a step (ns): ``likely_ns``, None where no claim can be made; ``confidence`` says why, or how sure it is.
+
+    ``bound``: it is an upper bound, ``most_ns`` the most that is left open, the error of the replay included, None where that is the
+    same. ``error_ns`` is its error bar. ``mended``: the same once what the change needs and does not have is mended, too, None where it
+    lacks nothing. ``source``: what it was computed from: a "replay" of the steps in ``scope``, the "time" that was recorded of what goes,
+    or the lengths of "steps". Of a replay, ``moves_to`` says where a wait moves, ``next_limit`` what limits the step then, and ``covered``
+    whether it holds what is changed.
+    """
+
+    likely_ns: int | None = None
+    confidence: str = ""
+    bound: bool = False
+    error_ns: int | None = None
+    most_ns: int | None = None
+    mended: Saving | None = None
+    source: Literal["", "replay", "time", "steps"] = ""
+    scope: Scope | None = None
+    moves_to: str | None = None
+    next_limit: str | None = None
+    covered: bool = True
+
+    @property
+    def mended_ns(self) -> int | None:
+        """What it saves once what the change needs is mended, None where it lacks nothing or that is not known."""
+        return None if self.mended is None else self.mended.likely_ns
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what stands in the JSON of a finding, under the names that it has there."""
+        after = self.mended or Saving()
+        return {
+            "saving_ns_per_step": self.likely_ns,
+            "confidence": self.confidence,
+            "bound": self.bound,
+            "error_ns": self.error_ns,
+            "saving_scope": self.scope and self.scope.to_json(),
+            "unblocked_ns": after.likely_ns,
+            "unblocked_most_ns": after.most_ns,
+            "most_ns": self.most_ns,
+            "saving_source": self.source,
+        }
+
+    @staticmethod
+    def nested(finding: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the JSON of a finding with its saving as a record of its own, for `records.record`."""
+        saving = {name: finding[key] for name, key in _OF_FINDING.items() if key in finding}
+        if finding.get("unblocked_ns") is not None:
+            saving["mended"] = {"likely_ns": finding["unblocked_ns"], "most_ns": finding.get("unblocked_most_ns")}
+        return {**finding, "saving": saving}
+
+
+#: Fields of a Saving, and what they are called in the JSON of a finding.
+_OF_FINDING = {
+    "likely_ns": "saving_ns_per_step",
+    "confidence": "confidence",
+    "bound": "bound",
+    "error_ns": "error_ns",
+    "scope": "saving_scope",
+    "most_ns": "most_ns",
+    "source": "saving_source",
+}
+
+#: The keys of a finding in the JSON, in their order.
+FINDING_KEYS = (
+    "code", "slug", "verdict", "title", "detail", "where", "cost_ns_per_step", "saving_ns_per_step", "confidence", "fix", "evidence",
+    "bound", "error_ns", "paste", "condition", "scope", "saving_scope", "because", "title_as_recorded", "cost_as_recorded", "conditions",
+    "unblocked_ns", "unblocked_most_ns", "most_ns", "own_ns_per_step", "overlaps", "remedies", "saving_source",
+)  # fmt: skip

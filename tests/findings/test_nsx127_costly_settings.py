@@ -1,0 +1,403 @@
+"""NSX127: each setting of the table with the fault, and the same program without it; and that advice knows what settings answer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nsysx.findings._costly import SETTINGS
+from nsysx.findings._costly_when import UNKNOWN
+from nsysx.model import Finding, Summary
+from tests.findings import Program, healthy
+
+#: What the probe reads of a program without a fault.
+CLEAN: dict[str, Any] = {
+    "step": 1,
+    "environment": {"values": {}, "names": []},
+    "switches": {
+        "anomaly": False,
+        "anomaly_check_nan": True,
+        "autograd_profiler": False,
+        "torch_profiler": False,
+        "deterministic": False,
+        "cudnn": True,
+        "cudnn_benchmark": True,
+        "cudnn_deterministic": False,
+        "matmul_tf32": True,
+        "conv_tf32": True,
+        "sdpa": {"flash": True, "efficient": True, "math": True, "cudnn": True},
+    },
+    "cpu": {"cores": 8, "allowed": 8, "quota": None, "torch_threads": 8},
+    "memory": {"total_bytes": 80 << 30, "reserved_peak_bytes": 70 << 30},
+    "compile": None,
+    "graphs": 0,
+    "optimizers": [],
+    "scalers": [],
+    "autocast": {"regions": 1, "dtypes": {"cuda:bfloat16": 1}},
+    "checkpoints": 0,
+    "backwards": 1,
+    "reducing": None,
+    "networks": [{"class": "Net", "dtypes": {"float32": 100}, "convolutions": 0}],
+    "wrappers": [],
+    "activations": {"dtypes": {"float32": {"count": 1, "elements": 1}}, "float64_in": []},
+    "loaders": [],
+}
+ADAM = {"class": "AdamW", "module": "torch", "fused": True, "devices": {"cuda": 4}, "state_devices": {"cuda": 8}}
+
+
+def changed(base: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
+    """Return settings with a change: objects are merged, all else is replaced."""
+    merged = dict(base)
+    for key, value in change.items():
+        both = isinstance(value, dict) and isinstance(merged.get(key), dict)
+        merged[key] = changed(merged[key], value) if both else value
+    return merged
+
+
+def summary(folder: Path, settings: dict[str, Any] | None, body: Callable[[Program, int], None] = healthy) -> Summary:
+    """Return the Summary of a program whose probe has read these settings."""
+    record = {"pid": 100, "backend": "nvtx", "ranges": {}, "ranges_pushed": 1, "settings": settings}
+    (folder / "r.run.json").write_text(json.dumps({"probe": [record]}))
+    return Program().steps(body).summary(folder)
+
+
+def of_settings(whole: Summary) -> list[Finding]:
+    return [f for f in whole.findings or () if f.code == "NSX127"]
+
+
+def names(whole: Summary) -> set[str]:
+    """Return the settings that were found to cost."""
+    return {str(f.evidence[0]["setting"]) for f in of_settings(whole) if f.verdict == "found"}
+
+
+def blocked(program: Program, number: int) -> None:
+    """Launches that return 20 us after their kernel of 50 us began, with host code before each."""
+    with program.range("forward"), program.range("net:Net"):
+        for _ in range(20):
+            program.launch(50, cost=78)
+            program.host(20)
+
+
+def convolving(program: Program, number: int) -> None:
+    with program.range("forward"), program.range("net:Net"):
+        for _ in range(20):
+            program.launch(200, "implicit_convolve_sgemm")
+
+
+def reshaping(program: Program, number: int) -> None:
+    """Convolutions of other shapes in each step."""
+    with program.range("forward"), program.range("net:Net"):
+        for i in range(20):
+            program.launch(200, "implicit_convolve_sgemm", blocks=1000 + 20 * number + i)
+
+
+def doubled(program: Program, number: int) -> None:
+    with program.range("forward"), program.range("net:Net"):
+        for _ in range(10):
+            program.launch(200, "elementwise_kernel<AddFunctor<double>>")
+            program.launch(200)
+
+
+def reading(program: Program, number: int) -> None:
+    """A scaler that reads a flag after backward, while the GPU has nothing else to do."""
+    with program.range("forward"), program.range("net:Net"):
+        for _ in range(10):
+            program.launch(50)
+    with program.range("optimizer GradScaler"):
+        program.copy(2, "DtoH", bytes=4)
+        program.host(200)
+        for _ in range(5):
+            program.launch(50)
+
+
+def reducing(program: Program, number: int) -> None:
+    """Four micro-steps, and an all-reduce with nothing beside it after each."""
+    for _ in range(4):
+        with program.range("forward"), program.range("net:Net"):
+            program.launch(500)
+        with program.range("backward"):
+            program.launch(500)
+            program.launch(300, "ncclDevKernel_AllReduce_Sum_f32_RING_LL")
+
+
+DDP = {"kind": "DDP", "count": 1, "find_unused_parameters": False, "unused_parameter_bytes": 0}
+LOADER = {
+    "workers": 4,
+    "pin_memory": True,
+    "persistent_workers": False,
+    "iterators": 6,
+    "first_step": 0,
+    "last_step": 50,
+}
+
+#: name, the fault, the same without it, the program, and the saving in us, None where it is not known
+FAULTS: list[tuple[str, dict[str, Any], dict[str, Any], Callable[[Program, int], None], int | None]] = [
+    (
+        "CUDA_LAUNCH_BLOCKING",
+        {"environment": {"values": {"CUDA_LAUNCH_BLOCKING": "1"}}},
+        {"environment": {"values": {"CUDA_LAUNCH_BLOCKING": "0"}}},
+        blocked,
+        980,  # of 1,400 that launches wait, what the GPU idles
+    ),
+    ("anomaly detection", {"switches": {"anomaly": True}}, {"switches": {"anomaly": None}}, healthy, None),
+    ("profiler", {"switches": {"torch_profiler": True}}, {"switches": {"autograd_profiler": None}}, healthy, None),
+    (
+        "deterministic algorithms",
+        {"switches": {"deterministic": True}},
+        {"switches": {"cudnn_deterministic": True}},
+        healthy,
+        None,
+    ),
+    (
+        "cudnn.benchmark off",
+        {"switches": {"cudnn_benchmark": False}, "networks": [{"convolutions": 3}]},
+        {"switches": {"cudnn_benchmark": False}},
+        convolving,
+        None,
+    ),
+    (
+        "cudnn.benchmark on",
+        {"networks": [{"convolutions": 3}]},
+        {"networks": [{"convolutions": 3}], "switches": {"cudnn_benchmark": False}},
+        reshaping,
+        None,
+    ),
+    (
+        "cudnn off",
+        {"switches": {"cudnn": False}, "networks": [{"convolutions": 3}]},
+        {"switches": {"cudnn": False}},
+        healthy,
+        None,
+    ),
+    (
+        "attention kernels",
+        {"switches": {"sdpa": {"flash": False, "efficient": False, "cudnn": False}}},
+        {"switches": {"sdpa": {"flash": False}}},
+        healthy,
+        None,
+    ),
+    (
+        "float64",
+        {"networks": [{"class": "Net", "dtypes": {"float64": 8}, "convolutions": 0}]},
+        {"networks": [{"class": "Net", "dtypes": {"float32": 8}, "convolutions": 0}]},
+        doubled,
+        1000,
+    ),
+    (
+        "GradScaler with bfloat16",
+        {"scalers": [{"enabled": True}]},
+        {"scalers": [{"enabled": True}], "autocast": {"dtypes": {"cuda:float16": 1, "cuda:bfloat16": 0}}},
+        reading,
+        None,
+    ),
+    (
+        "persistent_workers off",
+        {"loaders": [LOADER]},
+        {"loaders": [{**LOADER, "last_step": 50_000}, {**LOADER, "persistent_workers": True}]},
+        healthy,
+        None,
+    ),
+    (
+        "find_unused_parameters",
+        {
+            "wrappers": [{**DDP, "find_unused_parameters": True}],
+            "optimizers": [{**ADAM, "gradients": {"without": 0}}],
+        },
+        {
+            "wrappers": [{**DDP, "find_unused_parameters": True}],
+            "optimizers": [{**ADAM, "gradients": {"without": 2}}],
+        },
+        healthy,
+        None,
+    ),
+    (
+        "no_sync unused",
+        {"wrappers": [DDP], "backwards": 4, "reducing": 4},
+        {"wrappers": [DDP], "backwards": 4, "reducing": 1},
+        reducing,
+        3 * 300,
+    ),
+    ("cores", {"cpu": {"allowed": 1}}, {"cpu": {"allowed": 1, "cores": 1}}, healthy, None),
+    ("threads", {"cpu": {"torch_threads": 64}}, {"cpu": {"torch_threads": 16}}, healthy, None),
+    (
+        "debug backend",
+        {"compile": {"backends": [{"name": "aot_eager"}]}},
+        {"compile": {"backends": [{"name": "inductor"}, {"name": "eager"}]}},
+        healthy,
+        None,
+    ),
+    (
+        "optimizer on the CPU",
+        {"optimizers": [{**ADAM, "fused": None, "state_devices": {"cpu": 8}}]},
+        {"optimizers": [ADAM]},
+        healthy,
+        None,
+    ),
+    (
+        "autocast regions",
+        {"autocast": {"regions": 48}},
+        {"autocast": {"regions": 48}, "backwards": 8},
+        healthy,
+        None,
+    ),
+    (
+        "checkpoints",
+        {"checkpoints": 12, "memory": {"reserved_peak_bytes": 20 << 30}},
+        {"checkpoints": 12},
+        healthy,
+        None,
+    ),
+    *(
+        (
+            name,
+            {"environment": {"values": {name: value}}},
+            {"environment": {"values": {name: other}}},
+            body,
+            None,
+        )
+        for name, value, other, body in (
+            ("PYTORCH_NO_CUDA_MEMORY_CACHING", "1", "0", healthy),
+            ("TRITON_INTERPRET", "1", "0", healthy),
+            ("TORCHDYNAMO_DISABLE", "1", "0", healthy),
+            ("TORCH_DISTRIBUTED_DEBUG", "DETAIL", "OFF", reducing),
+            ("NCCL_DEBUG", "INFO", "WARN", reducing),
+            ("TORCH_SHOW_CPP_STACKTRACES", "1", "0", healthy),
+            ("PYTHONMALLOC", "debug", "malloc", healthy),
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "fault", "without", "body", "saving_us"), FAULTS, ids=[f[0] for f in FAULTS])
+def test_a_setting_that_costs(
+    tmp_path: Path,
+    name: str,
+    fault: dict[str, Any],
+    without: dict[str, Any],
+    body: Callable[[Program, int], None],
+    saving_us: int | None,
+) -> None:
+    whole = summary(tmp_path, changed(CLEAN, fault), body)
+    assert names(whole) == {name}
+    (finding,) = of_settings(whole)
+    assert finding.fix
+    assert finding.paste
+    if saving_us is not None:
+        assert finding.saving_ns_per_step == pytest.approx(saving_us * 1000, rel=0.05)
+    elif name != "GradScaler with bfloat16":
+        assert finding.saving_ns_per_step is None
+        assert finding.saving.confidence == UNKNOWN
+        assert finding.cost_ns_per_step is None
+    assert name not in names(summary(tmp_path, changed(CLEAN, without), body))
+
+
+def test_every_setting_of_the_table_has_its_fault_here_or_is_a_variable() -> None:
+    tested = {f[0] for f in FAULTS}
+    assert not [s.name for s in SETTINGS if s.name not in tested and not s.name.isupper()]
+
+
+@pytest.mark.parametrize("body", [healthy, convolving, doubled, reducing, blocked])
+def test_a_program_without_a_fault_is_clear(tmp_path: Path, body: Callable[[Program, int], None]) -> None:
+    (finding,) = of_settings(summary(tmp_path, CLEAN, body))
+    assert finding.verdict == "clear"
+
+
+def test_what_is_unknown_is_no_fault(tmp_path: Path) -> None:
+    unknown = dict.fromkeys(CLEAN)
+    (finding,) = of_settings(summary(tmp_path, unknown))
+    assert finding.verdict == "clear"
+    strange = {
+        "environment": [1],
+        "switches": "x",
+        "optimizers": [3],
+        "loaders": {"a": 1},
+        "networks": [None],
+        "backwards": "4",
+    }
+    assert of_settings(summary(tmp_path, strange))[0].verdict == "clear"
+
+
+def test_without_settings_the_rule_cannot_tell(tmp_path: Path) -> None:
+    (finding,) = of_settings(summary(tmp_path, None))
+    assert finding.verdict == "cannot_tell"
+    assert Program().steps(healthy).finding(tmp_path, "NSX127").verdict == "cannot_tell"
+
+
+def test_a_certain_setting_leads_whether_or_not_its_size_is_known(tmp_path: Path) -> None:
+    """Before the change for the whole program, which promises more."""
+    for fault in ({"switches": {"anomaly": True}}, {"environment": {"values": {"CUDA_LAUNCH_BLOCKING": "1"}}}):
+        whole = summary(tmp_path, changed(CLEAN, fault), blocked)
+        assert whole.answer.do[0].code == "NSX127"
+    without = summary(tmp_path, CLEAN, blocked)
+    assert without.answer.do[0].code != "NSX127"
+
+
+def test_the_table_holds_every_setting(tmp_path: Path) -> None:
+    rows = summary(tmp_path, changed(CLEAN, {"loaders": [LOADER]})).tables["settings"].rows
+    assert rows is not None
+    values = {(r["group"], r["setting"]): r["value"] for r in rows}
+    assert values["switches", "sdpa.flash"] == "true"
+    assert values["cpu", "quota"] is None
+    assert values["loaders", "[0].workers"] == "4"
+    assert values["networks", "[0].class"] == "Net"
+    assert not [group for group, _ in values if group == "step"]
+
+
+def updating(program: Program, number: int) -> None:
+    """A step that the launches of an optimizer limit, 40 foreach kernels."""
+    with program.range("forward"), program.range("net:Net"):
+        program.launch(5)
+    with program.range("optimizer AdamW"):
+        for _ in range(40):
+            program.launch(2, "multi_tensor_apply_kernel")
+
+
+def test_a_fused_optimizer_is_never_told_to_be_fused(tmp_path: Path) -> None:
+    def told(optimizer: dict[str, Any]) -> bool:
+        whole = summary(tmp_path, changed(CLEAN, {"optimizers": [optimizer]}), updating)
+        return any(
+            "fused=True" in f"{f.fix} {f.paste}" and all(c.state != "violated" for c in f.conditions)
+            for f in whole.findings or ()
+            if f.verdict == "found"
+        )
+
+    assert told({**ADAM, "fused": None})
+    assert not told(ADAM)
+    assert not told({**ADAM, "fused": None, "module": "bitsandbytes"})
+
+
+def test_tf32_that_is_allowed_is_not_advised(tmp_path: Path) -> None:
+    def products(program: Program, number: int) -> None:
+        with program.range("forward"), program.range("net:Net"):
+            for _ in range(20):
+                program.launch(200, "ampere_sgemm_128x64_tn")
+
+    def told(tf32: bool | None) -> str:
+        whole = summary(tmp_path, changed(CLEAN, {"switches": {"matmul_tf32": tf32}}), products)
+        return next(f.fix for f in whole.findings or () if f.code == "NSX116")
+
+    assert "set_float32_matmul_precision" in told(False)
+    assert "set_float32_matmul_precision" in told(None)
+    assert "set_float32_matmul_precision" not in told(True)
+
+
+def test_loaders_are_told_what_they_lack(tmp_path: Path) -> None:
+    def waiting(program: Program, number: int) -> None:
+        with program.range("data DataLoader"):
+            program.host(2000)
+        healthy(program, number)
+        program.sync()
+
+    def told(**options: Any) -> str:
+        loader = {**LOADER, "iterators": 1, "persistent_workers": True, **options}
+        whole = summary(tmp_path, changed(CLEAN, {"loaders": [loader]}), waiting)
+        return next(f.fix for f in whole.findings or () if f.code == "NSX106")
+
+    assert "num_workers=8, pin_memory=True" in told(workers=0)
+    assert "DataLoader(num_workers=8): it has 4 workers" in told(workers=4)
+    assert "DataLoader(pin_memory=True): it has 8 workers" in told(workers=8, pin_memory=False)
+    assert "Make samples cheaper" in told(workers=8)
