@@ -186,17 +186,17 @@ def capture_of(
     used = gpu.unique().sort("process", "device").rows()
     threads = pl.concat([*(frames[f].select("process").unique() for f in ("runtime", "nvtx")), gpu.select("process")])
     names = dict(query(connection, tables, "PROCESSES", "pid", "name"))
-    own = own_processes(run)
+    nsysx_pids = own_processes(run)
     processes = tuple(
         {"process": p, "pid": ids.pid_of(p), "name": _program(decoding.text_of(names.get(ids.pid_of(p))))}
         for p in threads["process"].drop_nulls().unique().sort().to_list()
-        if ids.pid_of(p) not in own
+        if ids.pid_of(p) not in nsysx_pids
     )
     messages = query(connection, tables, "DIAGNOSTIC_EVENT", "severity", "text", "globalPid")
     diagnostics = tuple(
         {"severity": {1: "info", 2: "warning", 3: "error"}.get(severity, "other"), "text": str(text).strip()}
         for severity, text, pid in messages
-        if _matters(severity, str(text)) and _pid_of(pid) not in own
+        if _matters(severity, str(text)) and _pid_of(pid) not in nsysx_pids
     )
     duration = [d for (d,) in query(connection, tables, "ANALYSIS_DETAILS", "duration") if isinstance(d, int)]
     epoch = [

@@ -123,8 +123,8 @@ def _capture(cold: Capture, steady: Capture, run: Mapping[str, Any]) -> Capture:
         gpu_before = named.get((gpu.process, gpu.device))
         if gpu_before is None or gpu_before.name == UNKNOWN_GPU:
             named[gpu.process, gpu.device] = gpu
-    own = capture_facts.own_processes(run)
-    processes = {row["process"]: row for row in (*steady.processes, *cold.processes) if row["pid"] not in own}
+    nsysx_pids = capture_facts.own_processes(run)
+    processes = {row["process"]: row for row in (*steady.processes, *cold.processes) if row["pid"] not in nsysx_pids}
     more = [note for note in steady.diagnostics if note not in cold.diagnostics]
     identity = repr((cold.content_id, steady.content_id))
     return replace(

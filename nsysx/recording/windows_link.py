@@ -47,14 +47,14 @@ class WindowsLink:
                 )
         except OSError:
             return False
-        until, said = time.monotonic() + _OPENS_S, b""
+        until, answer = time.monotonic() + _OPENS_S, b""
         assert self._holder.stdout is not None
-        while b"\n" not in said and select.select([self._holder.stdout], [], [], max(until - time.monotonic(), 0))[0]:
+        while b"\n" not in answer and select.select([self._holder.stdout], [], [], max(until - time.monotonic(), 0))[0]:
             data = os.read(self._holder.stdout.fileno(), 64)
             if not data:
                 break
-            said += data
-        if said != b"open\n":
+            answer += data
+        if answer != b"open\n":
             self.close()
             return False
         self.address, self.pid = address, self._holder.pid
