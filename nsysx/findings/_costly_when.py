@@ -117,7 +117,7 @@ def anomaly(case: Case, settings: Settings) -> str:
 
 def profiler(case: Case, settings: Settings) -> str:
     which = "torch.profiler" if settings.switch("torch_profiler") is True else "the profiler of autograd"
-    running = settings.switch("profiler") is True or settings.switch("torch_profiler") is True
+    running = settings.switch("autograd_profiler") is True or settings.switch("torch_profiler") is True
     return f"{which} is on in the steps: each operator is recorded" if running else ""
 
 

@@ -111,7 +111,7 @@ def probe_cost(profile: Profile) -> list[Check]:
         f"{units.share(share, 1)} of the steady CPU time; nsys itself comes on top"
     )
     costly = share > _COSTLY
-    fix = "--marks few marks the modules of few steps, --depth N marks fewer modules" if costly else ""
+    fix = "--depth N marks fewer modules" if costly else ""
     return [Check("probe cost", "warn" if costly else "ok", detail + _marks_cost(probe), fix), *_thinned(probe)]
 
 
@@ -136,7 +136,7 @@ def operator_cost(profile: Profile) -> list[Check]:
     if not count:
         return []
     detail = f"{units.count(count)} operators were recorded in the steady steps; each costs the host microseconds, which all times include"
-    fix = "nsysx run --ops without --marks all, in a run of a dozen steps or more: other steps then repeat the recorded ones"
+    fix = "nsysx run --xray lines records no operators; in a window of a dozen steps or more, other steps repeat the recorded ones"
     return [Check("operator cost", "warn", detail, fix)]
 
 
@@ -151,7 +151,7 @@ def modules_by_sequence(profile: Profile) -> list[Check]:
         f"modules were marked in {repeats.marked} steps; {repeats.steps} others ({repeats.exact} of them exactly) repeat their "
         f"calls: {units.count(matched)} of {units.several(repeats.launches, 'launch, copy or memset', 'launches, copies and memsets')}"
     )
-    fix = "--marks all marks every step, at its cost" if weak else ""
+    fix = "a longer window (--steps A:B) meets more of the shapes that the steps have" if weak else ""
     return [Check("modules by sequence", "warn" if weak else "ok", detail, fix)]
 
 
@@ -173,7 +173,7 @@ def _thinned(probe: Row) -> list[Check]:
         f"from step {_whole(thinned.get('from_step'))} on, modules without children have {missing}, which would have cost too "
         "much of these short steps: their time counts toward the module that holds them"
     )
-    return [Check("cheap modules", "ok", detail, "--backward marks follows all of them, at their cost")]
+    return [Check("cheap modules", "ok", detail, "nsysx run of this version follows all of them, in the X-ray steps")]
 
 
 def profiling_cost(profile: Profile) -> list[Check]:

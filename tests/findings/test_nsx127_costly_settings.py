@@ -21,7 +21,7 @@ CLEAN: dict[str, Any] = {
     "switches": {
         "anomaly": False,
         "anomaly_check_nan": True,
-        "profiler": False,
+        "autograd_profiler": False,
         "torch_profiler": False,
         "deterministic": False,
         "cudnn": True,
@@ -144,7 +144,7 @@ FAULTS: list[tuple[str, dict[str, Any], dict[str, Any], Callable[[Program, int],
         980,  # of 1,400 that launches wait, what the GPU idles
     ),
     ("anomaly detection", {"switches": {"anomaly": True}}, {"switches": {"anomaly": None}}, healthy, None),
-    ("profiler", {"switches": {"torch_profiler": True}}, {"switches": {"profiler": None}}, healthy, None),
+    ("profiler", {"switches": {"torch_profiler": True}}, {"switches": {"autograd_profiler": None}}, healthy, None),
     (
         "deterministic algorithms",
         {"switches": {"deterministic": True}},

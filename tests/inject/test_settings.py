@@ -59,7 +59,7 @@ def test_switches_are_read_as_they_are() -> None:
             torch.use_deterministic_algorithms(False)
     assert found["anomaly"] is True
     assert found["deterministic"] is True
-    assert found["profiler"] is False
+    assert found["autograd_profiler"] is False
     assert found["cudnn_benchmark"] is False
     after = settings_state.switches(torch)
     assert (after["anomaly"], after["deterministic"]) == (False, False)
@@ -256,3 +256,17 @@ def test_reading_them_is_cheap() -> None:
         for _ in range(10_000):
             lab.probe.settings.backward()
         assert time.perf_counter_ns() - before < 10_000 * 5_000
+
+
+def test_our_own_recorder_of_operators_is_not_the_programs_profiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Settings are read before an X-ray turns it on; torch says of both the same."""
+    begun = []
+    with armed() as lab:
+        xray = lab.probe.borders.xray
+        monkeypatch.setattr(xray, "begin", lambda index: begun.append((index, lab.probe.settings.watching)))
+        train(nn.Linear(8, 4))
+        assert begun[0] == (1, True)
+        assert settings(lab)["switches"]["autograd_profiler"] is False
+    with armed() as lab, torch.autograd.profiler.profile():
+        train(nn.Linear(8, 4))
+        assert settings(lab)["switches"]["autograd_profiler"] is True

@@ -103,14 +103,15 @@ class Borders:
             out.shape = 0
             return
         self.marking.step_begins(index, window.left(index))
+        # The very first step does work that no other does. Our own recorder of operators must not be taken for the program's.
+        if self._settings_due and self.marking.on and index > 0 and not self.xray.on:
+            self._settings_due = False
+            self.settings.begin(index)
         if self._is_xray(index):
             self.xray.begin(index)
         elif self.xray.on:
             self.xray.turn_off()
         self._follow()
-        if self._settings_due and self.marking.on and index > 0:  # the very first step does work that no other does
-            self._settings_due = False
-            self.settings.begin(index)
         self.clock.begin(index, recorded=True, marked=self.marking.on)
         self._count(index)
         backend = out.backend

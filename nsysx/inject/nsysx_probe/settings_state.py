@@ -65,7 +65,7 @@ def environment(environ: Mapping[str, str]) -> dict[str, Any]:
 _SWITCHES = {
     "anomaly": "is_anomaly_enabled",
     "anomaly_check_nan": "is_anomaly_check_nan_enabled",
-    "profiler": "autograd._profiler_enabled",
+    "autograd_profiler": "autograd._profiler_enabled",
     "torch_profiler": "autograd.profiler._is_profiler_enabled",
     "deterministic": "are_deterministic_algorithms_enabled",
     "deterministic_warn_only": "is_deterministic_algorithms_warn_only_enabled",
