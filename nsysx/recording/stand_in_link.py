@@ -45,6 +45,8 @@ class StandIn:
             link.close()
             return False
         link.setblocking(False)
+        if self._link is not None:  # that of an attempt before
+            self._link.close()
         self._link, self.open, self.pid = link, True, pid
         self._hear_until(lambda: b"\n" in self._read)
         size, _, self._read = self._read.partition(b"\n")
