@@ -58,10 +58,11 @@ from nsysx.recording.options import (
     keeps_probe_out,
     wanted_outputs,
 )
+from nsysx.recording.probes import read_probe
 from nsysx.recording.ranks import launches, rank_of, rank_outputs, run_ranks
 from nsysx.recording.record import Recorder, Recording
 from nsysx.recording.reports import keep, last_words, write_run
-from nsysx.recording.run_record import driver_version, note_html, probe_off, read_probe, run_record, window_missed
+from nsysx.recording.run_record import driver_version, note_html, probe_off, run_record, window_missed
 from nsysx.recording.talk import say
 
 __all__ = ["Options", "Outputs", "Result", "dry_run", "find_nsys", "note_html", "run", "say"]
