@@ -113,11 +113,9 @@ def probe_off(probes: Sequence[Mapping[str, Any]], command: Sequence[str], optio
     ]
     reason, lacks = next(((text, lacks) for text, lacks in reasons if text and lacks != "torch"), reasons[0])
     lacks = "spawn" if reason == bootstrap.FORKED else lacks
-    forks = [n for p in probes if isinstance(n := p.get("forks"), int)]
-    if not reason and sum(forks):
-        reason = (
-            f"no step and no module was seen outside of {sum(forks)} forked processes, of which nsys records nothing"
-        )
+    forked: int = sum(n for p in probes if isinstance(n := p.get("forks"), int))
+    if not reason and forked:
+        reason = f"no step and no module was seen outside of {forked} forked processes, of which nsys records nothing"
         lacks = "spawn"
     return {
         "reason": reason or "no step and no module was seen",

@@ -11,7 +11,8 @@
 - The probe handles no signals.
 
 What stays visible to a program that looks for it: an object of ours among the constants of functions whose code was exchanged (and
-the name ``_nsysx_compiling`` in the module of a function that has no ``torch``, because Dynamo reads globals only); the key
+the name ``_nsysx_compiling`` in the module of a function that has no ``torch``, because Dynamo reads globals only); two local
+variables of such functions while they run (``sys._getframe().f_back.f_locals``; a traceback has none); the key
 ``nsysx`` in the metadata of autograd nodes that carry a mark (their Python objects are made anew at each look, so a weak table
 cannot hold them); one function in ``gc.callbacks`` (Python tells of collections nowhere else; NSYSX_PAUSES=0 leaves it
 out); built-in functions that start other programs, until torch is imported (``ahead``); and the probe's functions, for
