@@ -106,8 +106,8 @@ def check(case: Case) -> list[Finding]:
     # Rounds whose answers are read one by one are no launches that a graph could take together.
     trips = case.profile.once(rounds)
     graph = Graph() if trips is None else Graph(calls_of(case.replayed) - frozenset(trips.calls.tolist()))
-    # Nor does a graph take what the program's own lines do between launches.
-    most = max(0, cost - case.per_step(code_between(case.profile)))
+    between = case.per_step(code_between(case.profile))
+    most = max(0, cost - between) if between else case.step_ns
     worth = case.worth(graph, cause=RULE.cause, bound=True).at_most(most)
     alone, worth = worth.likely_ns or 0, _fused(case, worth)
     detail = _described(case, cost)
