@@ -25,8 +25,8 @@ Environment: NSYSX_PROBE_DIR (the folder of probe-<pid>.json), NSYSX_XRAY=all|li
 NSYSX_SOURCE=PREFIX:!PREFIX (code that has lines, too, or has none), NSYSX_NO_SOURCE=1 (the probe file holds no text of lines),
 NSYSX_MARKS=few|all|off (in which steps modules are marked; for tests), NSYSX_DEPTH=N (modules at most N path parts deep),
 NSYSX_ONLY=REGEX (modules whose path matches), NSYSX_BACKWARD=marks|ops|off (for tests), NSYSX_STEPS=A:B|auto|windows (only these
-steps are captured, all others run without ranges), NSYSX_LIMIT=1 (windows close when ``nsysx run`` asks for it), NSYSX_JOB=1 (ranks
-have the same windows), NSYSX_PAUSES=0 (collections and compilations are not recorded), NSYSX_TIMING=1 (no ranges at all, only the
+steps are captured, all others run without ranges), NSYSX_LIMIT=1 (windows close when ``nsysx run`` asks for it), NSYSX_WINDOWS=NAME
+(where windows are asked for), NSYSX_PAUSES=0 (collections and compilations are not recorded), NSYSX_TIMING=1 (no ranges at all, only the
 length of each step),
 NSYSX_TRIAL (the same for ``nsysx try``: see trial).
 """
@@ -41,7 +41,7 @@ from collections.abc import Callable
 from typing import Any
 
 from . import backend as backends
-from . import draining, dynamo, parts, patch
+from . import capture_range, draining, dynamo, parts, patch
 from .backward import BackwardMarks
 from .borders import Borders
 from .calls import ModuleCalls
@@ -347,6 +347,8 @@ def arm(torch: Any) -> None:
         backend = backends.nowhere("timing")
     else:
         backend, why = backends.choose(torch, environ.get("NSYSX_BACKEND", ""))
+        if backend is not None:
+            capture_range.here()
     probe = _probe = Probe(torch, backend, environ)
     if backend is None:
         probe.status.reason = "no NVTX backend: " + "; ".join(why)
