@@ -16,9 +16,11 @@ from nsysx.errors import NsysxError
 from nsysx.pictures import Strip, Timeline
 from nsysx.rows import Column as Column
 from nsysx.rows import R, TableOf
+from nsysx.saving import FINDING_KEYS
 from nsysx.saving import Saving as Saving
 from nsysx.scope import Scope as Scope  # a record like the others here
-from nsysx.unprofiled import Unprofiled as Unprofiled
+from nsysx.step_time import Step
+from nsysx.step_time import Unprofiled as Unprofiled
 
 SCHEMA = "nsysx.summary/1"
 
@@ -276,14 +278,6 @@ class Finding:
         return cast(Sequence[R], self.evidence) if self.code == table.key else ()
 
 
-#: The keys of a finding in the JSON, in their order.
-FINDING_KEYS = (
-    "code", "slug", "verdict", "title", "detail", "where", "cost_ns_per_step", "saving_ns_per_step", "confidence", "fix", "evidence",
-    "bound", "error_ns", "paste", "condition", "scope", "saving_scope", "because", "title_as_recorded", "cost_as_recorded", "conditions",
-    "unblocked_ns", "unblocked_most_ns", "most_ns", "own_ns_per_step", "overlaps", "remedies", "saving_source",
-)  # fmt: skip
-
-
 @dataclass(frozen=True, slots=True)
 class Summary:
     """Everything that is shown, and nothing else."""
@@ -302,6 +296,16 @@ class Summary:
     unprofiled: Unprofiled | None = None
     tried: tuple[Tried, ...] = ()
     answer: Answer = UNDECIDED
+
+    @property
+    def step(self) -> Step:
+        """The step that every time refers to, without the profiler where the verdict knows it, and the same as recorded."""
+        steps, verdict, late = self.steps, self.verdict, self.verdict.late_rank
+        mean_ns = steps.cpu_mean_ns if steps.gpu_mean_ns is None else steps.gpu_mean_ns
+        recorded_ns = None if steps.whole or steps.source == "capture" else verdict.recorded_ns or mean_ns
+        waits = late is not None and any(r["rank"] == late for r in self.rows("ranks"))
+        marked = verdict.recorded_ns is not None
+        return Step.of(self.unprofiled, verdict.step_ns, recorded_ns, marked=marked, waits_for_rank=waits)
 
     def rows(self, key: str) -> Sequence[Row]:
         """Return the rows of a table, empty if it was not recorded."""

@@ -35,7 +35,7 @@ class Saving:
     @property
     def mended_ns(self) -> int | None:
         """What it saves once what the change needs is mended, None where it lacks nothing or that is not known."""
-        return self.mended and self.mended.likely_ns
+        return None if self.mended is None else self.mended.likely_ns
 
     def to_json(self) -> dict[str, Any]:
         """Return what stands in the JSON of a finding, under the names that it has there."""
@@ -71,3 +71,10 @@ _OF_FINDING = {
     "most_ns": "most_ns",
     "source": "saving_source",
 }
+
+#: The keys of a finding in the JSON, in their order.
+FINDING_KEYS = (
+    "code", "slug", "verdict", "title", "detail", "where", "cost_ns_per_step", "saving_ns_per_step", "confidence", "fix", "evidence",
+    "bound", "error_ns", "paste", "condition", "scope", "saving_scope", "because", "title_as_recorded", "cost_as_recorded", "conditions",
+    "unblocked_ns", "unblocked_most_ns", "most_ns", "own_ns_per_step", "overlaps", "remedies", "saving_source",
+)  # fmt: skip

@@ -24,7 +24,7 @@ ORDER = (
     "units",
     "scope",
     "saving",
-    "unprofiled",
+    "step_time",
     "pictures",
     "catalogue",
     "advice",

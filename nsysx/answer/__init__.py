@@ -9,13 +9,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from nsysx.advice import Answer
-from nsysx.answer import bars, certainty, choice, factors, measured, others, step_time
+from nsysx.answer import bars, certainty, choice, factors, measured, others
 from nsysx.model import Finding, Summary
 
 
 def decide(summary: Summary) -> Answer:
     """Return the answer of a Summary, all of whose other parts are final."""
-    chosen, now = choice.first(summary), step_time.step_ns(summary)
+    chosen, now = choice.first(summary), summary.step.shown_ns
     predicted = None if chosen is None else choice.saving_ns(summary, chosen)
     won = measured.winner(summary, chosen, predicted, now)
     if won is None:
@@ -31,14 +31,13 @@ def _predicted(summary: Summary, chosen: Finding | None) -> Answer:
     return Answer(
         limit=summary.verdict.code,
         do=do,
-        now_ns=step_time.step_ns(summary),
+        now_ns=summary.step.shown_ns,
         then_ns=then.ns,
         then_low_ns=then.low_ns,
         then_high_ns=then.high_ns,
         bound=choice.is_bound(summary, chosen),
-        real=summary.unprofiled is not None
-        and not (step_time.as_recorded(summary) and step_time.in_recorded_time(summary)),
-        recorded_ns=step_time.recorded_ns(summary),
+        real=summary.unprofiled is not None and not (summary.step.as_recorded and summary.step.marked),
+        recorded_ns=summary.step.recorded_ns,
         worth=choice.worth(summary, chosen, then),
         certainty=certainty.of(summary, chosen),
         picture=bars.pictured(summary, chosen),

@@ -12,7 +12,7 @@ from nsysx.advice import Bar, Part, Picture
 from nsysx.analyses import alloc_flushes, data_loader, kernel_families, kernel_limits, modules
 from nsysx.analyses.helpers.module_names import spoken
 from nsysx.analyses.helpers.step_record import rows_of
-from nsysx.answer import clock_bars, step_time
+from nsysx.answer import clock_bars, subject
 from nsysx.catalogue import Limit, Paint
 from nsysx.catalogue import Part as Code
 from nsysx.events import kernel_names
@@ -113,7 +113,7 @@ def _with_launches(parts: Mapping[str, int], both: int) -> dict[str, int]:
 
 def step_bar(summary: Summary) -> Bar | None:
     """Return one step on the busiest GPU: what it does and what it waits for, by the verdict's parts."""
-    row, said = step_time.ledger_row(summary), summary.verdict
+    row, said = subject.ledger_row(summary), summary.verdict
     if row is None or not said.step_ns:
         return None
     parts = step_parts(summary)
@@ -160,7 +160,7 @@ def _named(sums: list[tuple[str, float]], label: str, rest: str, colors: str = W
 
 def _to_shown(summary: Summary) -> float:
     """Return the factor from recorded GPU work to GPU work in the shown step, whose parts are those of the replayed steps."""
-    row, step = step_time.ledger_row(summary), step_time.step_ns(summary)
+    row, step = subject.ledger_row(summary), summary.step.shown_ns
     recorded = each(summary)(row["busy_ns"]) if row is not None and step is not None else 0.0
     busy = sum(p.ns for p in step_parts(summary) if not p.idle)
     return busy / recorded if recorded and busy else 1.0
@@ -282,9 +282,9 @@ def _flush_bars(summary: Summary) -> tuple[Bar, ...]:
 
 def pictured(summary: Summary, first: Finding | None) -> Picture:
     """Return the picture that shows the cause: the one that the finding's rule asks for, where the capture has what it takes."""
-    late = step_time.rank_waited_for(summary)
+    late = subject.rank_waited_for(summary)
     if late is not None:
-        another = step_time.recorded_ns(summary) != step_time.step_ns(summary)
+        another = summary.step.recorded_ns != summary.step.shown_ns
         return Picture("ranks", f"One step, rank by rank{', as recorded' * another}", _rank_bars(summary, late))
     asked: str = findings.rule_of(first.code).picture if first else ""
     if summary.steps.source == "capture" and (picture := clock_bars.pictured(summary, first, asked)):
@@ -297,8 +297,8 @@ def pictured(summary: Summary, first: Finding | None) -> Picture:
     title, more = "One step on the GPU", tuple[Bar | None, ...]()
     if asked in _SINGLE_STEPS:
         # Single steps are as recorded: beside a step of another length they would say something wrong.
-        more = () if step_time.in_recorded_time(summary) else _SINGLE_STEPS[asked](summary)
-        another = step_time.recorded_ns(summary) != step_time.step_ns(summary)
+        more = () if summary.step.marked else _SINGLE_STEPS[asked](summary)
+        another = summary.step.recorded_ns != summary.step.shown_ns
         title += f"; below, single steps{', as recorded' * another}" * bool(more)
     elif summary.verdict.code == Limit.GPU and sum(p.ns for p in step.parts if not p.idle) >= _BUSY * step.total_ns:
         opened = _opened(summary, first) if first is not None and asked == "masks" else None
@@ -324,6 +324,6 @@ _PAUSED = 0.02
 
 def whole_words(summary: Summary) -> str:
     """Return what part of a capture without steps is shown."""
-    row, shown = step_time.ledger_row(summary), summary.verdict.step_ns
+    row, shown = subject.ledger_row(summary), summary.verdict.step_ns
     paused = row is not None and shown is not None and row["window_ns"] > (1 + _PAUSED) * shown
     return "from its first to its last work" + ", without long pauses" * paused

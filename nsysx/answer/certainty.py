@@ -8,7 +8,7 @@ import numpy as np
 
 from nsysx import units
 from nsysx.advice import Certainty, Level, Sure
-from nsysx.answer import step_time
+from nsysx.answer import subject
 from nsysx.answer.choice import about as about_of
 from nsysx.answer.choice import is_bound, nothing_to_claim, sentence
 from nsysx.catalogue import Limit
@@ -61,13 +61,13 @@ def _cause(summary: Summary, chosen: Finding | None) -> Sure:
     about = "What limits it"
     if summary.steps.source == "capture" and chosen is not None and rule_of(chosen.code).reading:
         return Sure("What the clocks read", "certain", "The kernels are recorded with times of their own.")
-    if step_time.ledger_row(summary) is None:
+    if subject.ledger_row(summary) is None:
         return Sure(about, "unknown", "No GPU work is in the capture.")
     if summary.steps.source == "capture":
         return Sure(about, "unknown", "No steps were found, so start-up and steady work are not told apart.")
     if summary.verdict.code == Limit.UNKNOWN or nothing_to_claim(summary):
         return Sure(about, "unknown", "The capture lacks what it takes; see How far to trust this.")
-    late = step_time.rank_waited_for(summary)
+    late = subject.rank_waited_for(summary)
     warned = [c for c in summary.quality if c.status == "warn" and c.doubt in ("cause", "numbers", "everything")]
     more = f" But: {warned[0].short or _quoted(warned[0].detail)}" if warned else ""
     if late is not None and late.get("last_share") is not None:
@@ -108,7 +108,7 @@ def _of_all_steps(summary: Summary, steady: Sequence[Row], spread: str, more: st
     reason = f"{name} {spread} in all {count} steps"
     if uneven:
         reason += ", whose lengths and perhaps work differ"
-    if step_time.in_recorded_time(summary) and (real := summary.unprofiled) is not None:
+    if summary.step.marked and (real := summary.unprofiled) is not None:
         least, most = real.gpu_busy_ns / max(real.high_ns, 1), min(real.gpu_busy_ns / max(real.low_ns, 1), 1.0)
         # Shares of recorded steps are not those of the shown one: of one fact, a reader gets one number.
         idle = f"{units.share(1 - most, 1)} to {units.share(1 - least, 1)} without the profiler"
@@ -124,7 +124,7 @@ def _of_all_steps(summary: Summary, steady: Sequence[Row], spread: str, more: st
             reason += "; tracing may make ranks wait longer"
         elif summary.verdict.code == Limit.GPU and least < _MOSTLY_BUSY:
             level = "likely"
-    elif step_time.recorded_ns(summary) != step_time.step_ns(summary):
+    elif summary.step.recorded_ns != summary.step.shown_ns:
         reason += ", as recorded"
     return Sure(about, level, f"{reason}.{more}")
 
@@ -138,7 +138,7 @@ def _size(summary: Summary, chosen: Finding) -> Sure:
     if real is None:
         made = f"The step is as long as the profiler made it. {how}".strip()
         return Sure(about, "unknown", made, surer(summary.capture))
-    if not step_time.in_recorded_time(summary):
+    if not summary.step.marked:
         slower = real.measured_steps and real.high_ns > (1 + _CLOSE) * real.step_ns
         longer = f"Without the profiler steps took up to {units.duration(real.high_ns)}: the host was slower then."
         return Sure(about, "likely", f"{how} {longer if slower else 'Tracing hardly changes this step.'}".strip())
@@ -149,7 +149,7 @@ def _size(summary: Summary, chosen: Finding) -> Sure:
     if is_bound(summary, chosen) and level == "likely":
         # More than the step's own spread, what lies beyond the bound is not known.
         return Sure(about, level, f"{how} {reason}.", command)
-    low, high = step_time.bounds_ns(summary) or (real.low_ns, real.high_ns)
+    low, high = summary.step.bounds_ns or (real.low_ns, real.high_ns)
     span = f"{units.duration(low)} to {units.duration(high)} a step."
     return Sure(about, level, f"{reason}: {span} {how}".strip(), command)
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from nsysx import units
 from nsysx.advice import Action, Condition
-from nsysx.answer import measured, places, step_time
+from nsysx.answer import measured, places, subject
 from nsysx.answer.bars import called
 from nsysx.catalogue import Late, Limit, Part
 from nsysx.findings import rule_of
@@ -34,10 +34,10 @@ def first(summary: Summary) -> Finding | None:
     """
     if nothing_to_claim(summary):
         return None
-    ranked, step = [f for f in by_saving(summary) if _advisable(summary, f)], step_time.step_ns(summary)
+    ranked, step = [f for f in by_saving(summary) if _advisable(summary, f)], summary.step.shown_ns
     if step is None:
         return _without_steps(summary, ranked)
-    if step_time.rank_waited_for(summary) is not None:
+    if subject.rank_waited_for(summary) is not None:
         return next((f for f in ranked if about(f) == "late rank"), None)
     if summary.verdict.code == Limit.UNKNOWN:
         return None
@@ -105,7 +105,7 @@ def _of_the_cause_alone(summary: Summary, finding: Finding, step: int) -> bool:
 
 def _without_steps(summary: Summary, ranked: list[Finding]) -> Finding | None:
     """Return a finding about what the program's own clocks read, about the cause, or about its kernels where the GPU mostly works."""
-    if summary.steps.source != "capture" or step_time.ledger_row(summary) is None:
+    if summary.steps.source != "capture" or subject.ledger_row(summary) is None:
         return None
     read = next((f for f in ranked if rule_of(f.code).reading), None)
     cause = next((f for f in ranked if about(f) == summary.verdict.code), None)
@@ -141,7 +141,7 @@ def _advisable(summary: Summary, finding: Finding) -> bool:
 
 def saving_ns(summary: Summary, finding: Finding) -> int | None:
     """Return the most that a finding saves of the shown step (ns), together with what has to be mended or comes first."""
-    saving, mended = step_time.most_ns(summary, finding), finding.saving.mended
+    saving, mended = summary.step.saves_at_most_ns(finding.saving), finding.saving.mended
     if _violated(finding) and mended is not None and mended.likely_ns is not None:
         saving = mended.most_ns or mended.likely_ns
     return _with_lines_before(summary, finding, saving)
@@ -153,8 +153,8 @@ def _with_lines_before(summary: Summary, finding: Finding, saving: int | None) -
         return None
     # Waits are no part of what a change for the launches saves.
     before = [f for f in _lines_before(summary, finding) if about(f) != about(finding)]
-    saving += sum(step_time.saving_ns(summary, f) or 0 for f in before)
-    return min(saving, step_time.step_ns(summary) or saving)
+    saving += sum(summary.step.saves_ns(f.saving) or 0 for f in before)
+    return min(saving, summary.step.shown_ns or saving)
 
 
 #: What is replayed is told beside a bound if the two steps differ by this share.
@@ -163,7 +163,7 @@ _APART = 0.1
 
 def replayed_ns(summary: Summary, chosen: Finding | None, then: After) -> int | None:
     """Return the step (ns) that the replay gives with a change whose saving is only bounded; None where that is the bound itself."""
-    now = step_time.step_ns(summary)
+    now = summary.step.shown_ns
     if chosen is None or now is None or then.ns is None or not chosen.saving.bound:
         return None
     saving = likely_ns(summary, chosen)
@@ -179,8 +179,8 @@ def _likely_ns(summary: Summary, finding: Finding) -> int | None:
     """Return what a finding saves by the replay alone, together with what has to be mended first (ns)."""
     mended_ns = finding.saving.mended_ns
     if not _violated(finding) or mended_ns is None:
-        return step_time.saving_ns(summary, finding)
-    return min(mended_ns, step_time.step_ns(summary) or mended_ns)
+        return summary.step.saves_ns(finding.saving)
+    return min(mended_ns, summary.step.shown_ns or mended_ns)
 
 
 def about(finding: Finding) -> str:
@@ -210,7 +210,7 @@ def to_do(summary: Summary, chosen: Finding | None) -> tuple[Action, ...]:
             f.where,
             f.condition,
             f.conditions,
-            step_time.saving_ns(summary, f),
+            summary.step.saves_ns(f.saving),
         )
         for f in _lines_before(summary, chosen)
     )
@@ -225,7 +225,7 @@ def to_do(summary: Summary, chosen: Finding | None) -> tuple[Action, ...]:
         where,
         " ".join(filter(None, (chosen.condition, _spread_evenly(summary, chosen)))),
         tuple(c for c in chosen.conditions if c not in violated),
-        None if violated else step_time.most_ns(summary, chosen),
+        None if violated else summary.step.saves_at_most_ns(chosen.saving),
     )
     return (*lines, *mended, change)
 
@@ -243,12 +243,12 @@ def _lines_before(summary: Summary, chosen: Finding) -> list[Finding]:
 
     They are lines to paste that remove a part of what the bound may remove, and waits, which would end a CUDA graph.
     """
-    step, rule = step_time.step_ns(summary), rule_of(chosen.code)
+    step, rule = summary.step.shown_ns, rule_of(chosen.code)
     if step is None or not rule.whole or not chosen.saving.bound or rule.about != Limit.LAUNCH:
         return []
 
     def exact(f: Finding) -> bool:
-        saving = step_time.saving_ns(summary, f) or 0
+        saving = summary.step.saves_ns(f.saving) or 0
         if f is chosen or f.saving.bound or _violated(f) or saving < NOTABLE * step:
             return False
         wait = about(f) == Limit.SYNC and saving > (f.saving.error_ns or 0) and f.where.get("phase") not in _MODEL
@@ -266,7 +266,7 @@ _RECORD_AGAIN = {
 
 def _without_a_finding(summary: Summary) -> str:
     """Return what to do where no change can be named: mostly how to record what would tell."""
-    if step_time.ledger_row(summary) is None:
+    if subject.ledger_row(summary) is None:
         how = next(
             (
                 f"Record the GPU's work: {c.fix}"
@@ -280,7 +280,7 @@ def _without_a_finding(summary: Summary) -> str:
         lost = next((c for c in summary.quality if c.status == "warn" and c.doubt == doubt), None)
         if lost is not None:
             return f"{advice}: {lost.fix}" if lost.fix else advice
-    if step_time.step_ns(summary) is None:
+    if summary.step.shown_ns is None:
         how = "nsysx run -- CMD" + ("" if summary.verdict.host == "Python" else ", or NVTX ranges and --step-range")
         return f"Mark the steps, so that start-up and steady work are told apart: {how}"
     if summary.verdict.code == Limit.UNKNOWN:
@@ -293,7 +293,7 @@ def _without_a_finding(summary: Summary) -> str:
 def _evenly_ns(summary: Summary, chosen: Finding) -> int | None:
     """Return the step (ns) when all ranks compute the same amount, None where no rank is late for computing more."""
     rows = [(r, wait) for r in summary.of(comparison.ROWS) if (wait := r.get("exposed_wait_ns")) is not None]
-    late = step_time.rank_waited_for(summary)
+    late = subject.rank_waited_for(summary)
     if about(chosen) != "late rank" or late is None or late.get("late_cause") != Late.COMPUTE or not rows:
         return None
     computing_ns = [summary.scope_of(r).per_step(r["window_ns"] - wait) for r, wait in rows]
@@ -302,7 +302,7 @@ def _evenly_ns(summary: Summary, chosen: Finding) -> int | None:
 
 def _spread_evenly(summary: Summary, chosen: Finding) -> str:
     """Return what the step takes if a rank's extra work is spread, and if it goes, "" where a rank is late for another reason."""
-    even, now, saving = _evenly_ns(summary, chosen), step_time.step_ns(summary), saving_ns(summary, chosen)
+    even, now, saving = _evenly_ns(summary, chosen), summary.step.shown_ns, saving_ns(summary, chosen)
     if even is None or now is None or saving is None or not now - saving < even < now:
         return ""
     return f"Spread evenly, the work takes about {units.duration(even)} a step; without the extra work, {units.duration(now - saving)}."
@@ -325,7 +325,7 @@ class After(NamedTuple):
 
 def after(summary: Summary, chosen: Finding | None) -> After:
     """Return the step after the change: the step less the saving, which may be off by its error, or nothing if it is a bound."""
-    now = step_time.step_ns(summary)
+    now = summary.step.shown_ns
     saving = None if chosen is None else saving_ns(summary, chosen)
     if now is None or chosen is None or saving is None:
         return After()
@@ -338,7 +338,7 @@ def after(summary: Summary, chosen: Finding | None) -> After:
 
 def worth(summary: Summary, chosen: Finding | None, then: After) -> str:
     """Return a remark on what the change is worth."""
-    now = step_time.step_ns(summary)
+    now = summary.step.shown_ns
     if chosen is None:
         return _without_a_change(summary)
     if now is None:
@@ -350,7 +350,7 @@ def worth(summary: Summary, chosen: Finding | None, then: After) -> str:
 
 def _without_a_change(summary: Summary) -> str:
     """Return the remark on the worth where no change is advised."""
-    if step_time.ledger_row(summary) is None:
+    if subject.ledger_row(summary) is None:
         return "Not known: the GPU's work is not in the report."
     if nothing_to_claim(summary):
         return "Not known: the kernels are not in the report."

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from nsysx.answer import step_time
 from nsysx.catalogue import Limit
 from nsysx.findings import rule_of
 from nsysx.model import Finding, Summary
@@ -22,8 +21,8 @@ def of(summary: Summary, chosen: Finding | None, saving_ns: int | None) -> tuple
     time grows with that. What it saves of other time stays, and is no larger a share of a shorter step. Empty without a saving, and
     where the step is as recorded.
     """
-    now, bounds, real = step_time.step_ns(summary), step_time.bounds_ns(summary), summary.unprofiled
-    if chosen is None or not saving_ns or not now or bounds is None or real is None or step_time.as_recorded(summary):
+    now, bounds, real = summary.step.shown_ns, summary.step.bounds_ns, summary.unprofiled
+    if chosen is None or not saving_ns or not now or bounds is None or real is None or summary.step.as_recorded:
         return ()
     about = rule_of(chosen.code).about
     waits_for_peers = real.exposed_comm_ns if about == Limit.COMM else 0

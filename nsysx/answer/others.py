@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from nsysx.advice import Action, Also
 from nsysx.analyses import gpu_ledger, waits
-from nsysx.answer import measured, step_time
+from nsysx.answer import measured
 from nsysx.answer.bars import folded_path
 from nsysx.answer.choice import NOTABLE, about, by_saving, place_of
 from nsysx.findings import rule_of
@@ -25,18 +25,19 @@ _TITLE = 440
 def also(summary: Summary, chosen: Finding | None, do: Sequence[Action]) -> tuple[Also, ...]:
     """Return the findings worth a line besides what is to be done; one rule in repeated blocks is one line."""
     told = {action.finding for action in do}
-    step, lines = step_time.step_ns(summary), dict[str, Also]()
+    step, lines = summary.step.shown_ns, dict[str, Also]()
     same = rule_of(chosen.code).same_time if chosen else ()
     for f in by_saving(summary):
         if place_of(summary, f) in told or f.code in same or about(f) == "capture" or measured.in_vain(f):
             continue
-        saving = step_time.saving_ns(summary, f)
+        saving = summary.step.saves_ns(f.saving)
         if step is not None and saving is None and (f.cost_ns_per_step or 0) < _MUCH * step:
             continue
         if step is not None and saving is not None and (saving < NOTABLE * step or saving < (f.saving.error_ns or 0)):
             continue
         title = folded_path(f.title[:_TITLE])
-        text = step_time.title(summary, f, f"Repeated blocks{title[1:]}" if title.startswith("*:") else title)
+        title = f"Repeated blocks{title[1:]}" if title.startswith("*:") else title
+        text = summary.step.marks_title(title, as_recorded=f.title_as_recorded)
         key = f"{f.code} {_without_numbers(text)}"
         # The first of several blocks saves most of them.
         lines.setdefault(

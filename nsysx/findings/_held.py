@@ -12,13 +12,14 @@ import polars as pl
 from nsysx.catalogue import Call, Cause
 from nsysx.events.line_shares import divided
 from nsysx.events.profile import Profile
+from nsysx.findings._lines import FOR_A_LAUNCH_NS
 from nsysx.findings._pauses import time_in
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64
 from nsysx.replay.engine import idle_of
 
-#: Host code before a call is more than launching takes from this time on (ns), if it is also so many times the usual pause. Of a
-#: line that is the mean over its launches, and of a single pause, of which the line is not known or launches often, the pause.
+#: Host code before a call is more than launching takes from this time on (ns), if it is also so many times the usual pause: of a
+#: line that mostly does something else (``FOR_A_LAUNCH_NS``), and before any other.
 _OF_A_LINE_NS, _OF_A_LINE = 50_000, 4
 _ALONE_NS, _ALONE = 500_000, 20
 
@@ -61,7 +62,7 @@ def _guilty(profile: Profile) -> I64:
     calls = profile.steady_calls
     launch = calls["call"].filter(calls["kind"].is_in(Call.LAUNCHES)).to_numpy()
     often = lookup.totals(lines.places_of(lines.call[launch]), np.ones(len(launch), np.int64), size)
-    least = max(_OF_A_LINE_NS, _OF_A_LINE * usual_ns(profile))
+    least = max(FOR_A_LAUNCH_NS, _OF_A_LINE * usual_ns(profile))
     return np.flatnonzero((host[:-1] > 0) & (host[:-1] >= least * np.maximum(often[:-1], profile.scope.steps or 1)))
 
 

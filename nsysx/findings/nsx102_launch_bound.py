@@ -116,7 +116,8 @@ def check(case: Case) -> list[Finding]:
     inside = calls_of(_needs.waits_inside(case))
     if inside and worth.likely_ns is not None:
         mended = case.worth(RemoveWaits(inside))
-        unblocked = _fused(case, case.worth(graph, RemoveWaits(inside), cause=(*RULE.cause, Part.SYNC), bound=True))
+        unblocked = case.worth(graph, RemoveWaits(inside), cause=(*RULE.cause, Part.SYNC), bound=True)
+        unblocked = _fused(case, unblocked)
     if worth.likely_ns is not None:
         detail += f" A CUDA graph for all launches between two waits saves at most {units.duration(worth.likely_ns)}."
         if blockers:

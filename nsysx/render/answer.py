@@ -13,7 +13,7 @@ from typing import Any
 from nsysx import units
 from nsysx.advice import Action, Also, Answer, Bar, Part, Sure, Tried
 from nsysx.analyses.helpers.step_record import rows_of
-from nsysx.answer import step_time
+from nsysx.answer import subject
 from nsysx.answer.choice import NOTABLE
 from nsysx.events import coverage
 from nsysx.events.layers import bare
@@ -178,8 +178,8 @@ def _spread(summary: Summary) -> str:
 
     Where the figures cover some of the steady steps only, it says which, and the mean of all where that is another.
     """
-    recorded = " as recorded" * (step_time.recorded_ns(summary) != step_time.step_ns(summary))
-    every, covered = summary.steps.all_steady, step_time.recorded_ns(summary)
+    recorded = " as recorded" * (summary.step.recorded_ns != summary.step.shown_ns)
+    every, covered = summary.steps.all_steady, summary.step.recorded_ns
     steady = [ns for r in rows_of(summary.steps) if r.get("steady") and (ns := r.get("gpu_ns") or r.get("cpu_ns"))]
     ends = (every["low_ns"], every["high_ns"]) if every else (min(steady, default=0), max(steady, default=0))
     ends_text = f", {units.duration(ends[0])} to {units.duration(ends[1])}{recorded}" * (
@@ -194,14 +194,14 @@ def _spread(summary: Summary) -> str:
 
 def _step_words(summary: Summary, now: str, recorded: str) -> list[str]:
     """Return the length of the step without and with the profiler, and its bounds where it was not measured."""
-    real, differs = summary.unprofiled, step_time.in_recorded_time(summary)
-    a_step = "a step on average" if step_time.on_average(summary) else "a step"
-    if step_time.as_recorded(summary):
+    real, differs = summary.unprofiled, summary.step.marked
+    a_step = "a step on average" if subject.on_average(summary) else "a step"
+    if summary.step.as_recorded:
         return [f"{now} {a_step}{', as recorded' if real is None or differs else ''}"]
     about = differs and summary.verdict.estimated and real is not None
     notes = []
     if about and real is not None:
-        low, high = step_time.bounds_ns(summary) or (real.low_ns, real.high_ns)
+        low, high = summary.step.bounds_ns or (real.low_ns, real.high_ns)
         notes.append(f"{units.duration(low)} to {units.duration(high)}")
     notes += [f"{recorded} as recorded"] if recorded != now else []
     within = f" ({'; '.join(notes)})" if notes else ""
@@ -359,7 +359,7 @@ def build(summary: Summary, *, redact: bool = True, typed: str = "", command: st
         now_ns=answer.now_ns,
         then_ns=answer.then_ns,
         bound=answer.bound,
-        on_average=step_time.on_average(summary),
+        on_average=subject.on_average(summary),
         real=answer.real,
         profiled_ns=answer.recorded_ns,
         worth=texts(answer.worth, 300),

@@ -6,7 +6,6 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from nsysx import units
-from nsysx.answer import step_time
 from nsysx.model import Summary
 from nsysx.render import finding_view
 from nsysx.render.answer_text import first_clause
@@ -30,7 +29,7 @@ def table(summary: Summary, listed: Collection[int], *, redact: bool) -> Grid | 
         if finding.verdict != "found" or index in listed:
             continue
         shown = finding_view.finding_of(finding, summary, texts, 84)
-        saving = step_time.saving_ns(summary, finding) or 0
+        saving = summary.step.saves_ns(finding.saving) or 0
         cost = finding.cost_ns_per_step
         seen = Cell(shown.title, shown.title.lower(), shown.detail)
         time = Cell(f"{units.duration(cost)} {shown.cost_time}".strip(), float(cost)) if cost is not None else Cell("-")

@@ -18,7 +18,7 @@ from nsysx.analyses import events, launches, stopwatch, waits
 from nsysx.analyses.helpers.step_record import rows_of
 from nsysx.analyses.launches import LaunchRow
 from nsysx.analyses.waits import WaitRow
-from nsysx.answer import bars, step_time
+from nsysx.answer import bars, subject
 from nsysx.model import Finding, Row, Scope, Summary
 from nsysx.render import answer as answers
 from nsysx.render.answer import Worded
@@ -87,10 +87,10 @@ def of(summary: Summary, *, redact: bool = True) -> str:
 def _step(summary: Summary, worded: Worded) -> Json:
     """Return the step as recorded and without the profiler, with its bounds; null values where there are no steps."""
     real = summary.unprofiled
-    low, high = step_time.bounds_ns(summary) or (None, None)
+    low, high = summary.step.bounds_ns or (None, None)
     return {
         "recorded_ns": worded.profiled_ns,
-        "unprofiled_ns": step_time.real_step_ns(summary),
+        "unprofiled_ns": summary.step.real_ns,
         "low_ns": low,
         "high_ns": high,
         "source": None if real is None else real.source,
@@ -123,10 +123,10 @@ def _bar(bar: Bar) -> Json:
 def _parts(summary: Summary) -> Json | None:
     """Return what the busiest GPU does in the step, or in the capture where there is none; null without GPU work."""
     verdict = summary.verdict
-    if step_time.ledger_row(summary) is None or not verdict.step_ns:
+    if subject.ledger_row(summary) is None or not verdict.step_ns:
         return None
     parts = [{"what": p.label, "ns": round(p.ns), "idle": p.idle} for p in bars.step_parts(summary)]
-    stepped = step_time.step_ns(summary) is not None
+    stepped = summary.step.shown_ns is not None
     return {
         "over": "one step" if stepped else "the whole capture",
         "total_ns": verdict.step_ns,
@@ -187,11 +187,13 @@ def _finding(finding: Finding, summary: Summary, worded: Worded, seen: dict[str,
 
 
 def _saving(finding: Finding, summary: Summary, now: int | None) -> Json | None:
-    saving = step_time.saving_ns(summary, finding)
+    saving = summary.step.saves_ns(finding.saving)
     if saving is None or now is None:
         return None
     error = finding.saving.error_ns or 0
-    high = (step_time.most_ns(summary, finding) or saving) if finding.saving.bound else min(now, saving + error)
+    high = (
+        (summary.step.saves_at_most_ns(finding.saving) or saving) if finding.saving.bound else min(now, saving + error)
+    )
     low = 0 if finding.saving.bound else max(0, saving - error)
     return {"value": saving, "unit": "ns per step", "low": low, "high": high, "bound": finding.saving.bound}
 

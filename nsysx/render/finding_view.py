@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nsysx import units
-from nsysx.answer import step_time
 from nsysx.answer.bars import called
 from nsysx.answer.choice import NOTABLE
 from nsysx.events.layers import bare
@@ -65,7 +64,7 @@ def _one_name(rows: tuple[Row, ...]) -> tuple[Row, ...]:
 
 def finding_of(finding: Finding, summary: Summary, texts: Texts, width: int) -> FindingView:
     """Return a finding as text. Its saving is time of the shown step; its cost says so where it is as recorded."""
-    saving = step_time.saving_ns(summary, finding)
+    saving = summary.step.saves_ns(finding.saving)
     told = summary.answer
     last = told.do[-1].finding if told.do else None
     if saving and last is not None and finding is (summary.findings or ())[last] and told.now_ns and told.then_ns:
@@ -86,18 +85,20 @@ def finding_of(finding: Finding, summary: Summary, texts: Texts, width: int) -> 
     return FindingView(
         code=clean(finding.code, 20),
         verdict=finding.verdict,
-        title=step_time.title(summary, finding, title) if finding.verdict == "found" else title,
+        title=summary.step.marks_title(title, as_recorded=finding.title_as_recorded)
+        if finding.verdict == "found"
+        else title,
         detail=texts(finding.detail, 2000),
         where=_where(finding.where, summary, texts),
         cost=cost,
-        cost_time="as recorded" if step_time.in_recorded_time(summary) and finding.cost_as_recorded else "",
+        cost_time="as recorded" if summary.step.marked and finding.cost_as_recorded else "",
         saving="" if not saving else ("at most " if finding.saving.bound else "") + units.duration(saving),
         confidence=texts(finding.saving.confidence, 200),
         fix=texts(finding.fix, 2000),
         evidence=evidence,
         overlaps=" and ".join(_codes(finding, summary)),
         counted=_counted(finding, summary),
-        notable=(saving or 0) >= NOTABLE * (step_time.step_ns(summary) or 0) and bool(saving),
+        notable=(saving or 0) >= NOTABLE * (summary.step.shown_ns or 0) and bool(saving),
     )
 
 
@@ -109,7 +110,7 @@ def _codes(finding: Finding, summary: Summary) -> tuple[str, ...]:
 def _counted(finding: Finding, summary: Summary) -> str:
     """Return how much of a cost counts with the finding, where others that it overlaps with count the rest: each time counts once."""
     cost, counted = finding.cost_ns_per_step, finding.own_ns_per_step
-    codes, step = _codes(finding, summary), step_time.step_ns(summary)
+    codes, step = _codes(finding, summary), summary.step.shown_ns
     if cost is None or counted is None or not codes or not step or cost - counted < NOTABLE * step:
         return ""
     counts = f"{units.duration(counted)} of it count here" if counted >= NOTABLE * step else "none of it counts here"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from nsysx import units
 from nsysx.advice import Bar, Part
-from nsysx.answer import step_time
+from nsysx.answer import subject
 from nsysx.model import Summary
 from nsysx.pictures import Timeline
 from nsysx.render import answer as answers
@@ -142,7 +142,7 @@ def _how(text: str, what: str) -> str:
 
 def windows(summary: Summary) -> tuple[Timeline, ...]:
     """Return the timelines of the first screen: one usual step, and the slow one beside it where steps have several lengths."""
-    return summary.timelines[: 2 if step_time.on_average(summary) else 1]
+    return summary.timelines[: 2 if subject.on_average(summary) else 1]
 
 
 def listed(summary: Summary) -> tuple[int, ...]:
@@ -161,14 +161,14 @@ def _items(
     for action in summary.answer.do:
         if action.finding is not None:
             done.setdefault(action.finding, []).append(texts(action.text, 500))
-    step, then = step_time.step_ns(summary), worded.then_ns
+    step, then = summary.step.shown_ns, worded.then_ns
     marks = live_timeline.marks(windows(summary), [findings[n] for n in chosen])
     marked = {mark[0] for of_window in marks for mark in of_window}
     items = []
     for number, index in enumerate(chosen, 1):
         finding = findings[index]
         shown = finding_view.finding_of(finding, summary, texts, 84)
-        saving = step_time.saving_ns(summary, finding)
+        saving = summary.step.saves_ns(finding.saving)
         last = index == summary.answer.do[-1].finding
         if last and worded.now_ns is not None and then is not None:
             saving = worded.now_ns - then

@@ -6,7 +6,6 @@ import re
 from dataclasses import dataclass, replace
 
 from nsysx import units
-from nsysx.answer import step_time
 from nsysx.answer.bars import MODULES, WORK
 from nsysx.judging.verdict import EACH_STEP
 from nsysx.model import Summary
@@ -33,7 +32,7 @@ _BAR_COLORS = {f"{MODULES}{i}": c for i, c in enumerate(MODULE_COLORS)} | {
 
 def _windows(summary: Summary, redact: bool) -> tuple[str, ...]:
     """Return the titles of the timelines on the first screen: one usual step, and the slow one where steps have several lengths."""
-    recorded = ", as recorded" * (step_time.recorded_ns(summary) != step_time.step_ns(summary))
+    recorded = ", as recorded" * (summary.step.recorded_ns != summary.step.shown_ns)
     return tuple(f"{Texts(redact)(t.title, 200)}{recorded}" for t in first_screen.windows(summary))
 
 

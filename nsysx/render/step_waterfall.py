@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nsysx import units
-from nsysx.answer import bars, step_time
+from nsysx.answer import bars, subject
 from nsysx.model import Summary
 from nsysx.render.first_screen import Box
 
@@ -23,14 +23,14 @@ class Fall:
 def build(summary: Summary) -> tuple[Fall, ...]:
     """Return the parts of the step (what the GPU does, then what it waits for, each largest first) and the whole."""
     verdict = summary.verdict
-    if step_time.ledger_row(summary) is None or not verdict.step_ns or step_time.rank_waited_for(summary) is not None:
+    if subject.ledger_row(summary) is None or not verdict.step_ns or subject.rank_waited_for(summary) is not None:
         return ()  # where ranks are compared, the first screen shows the step as recorded
     whole = verdict.step_ns
     falls, left = [], 0.0
     for part in sorted(bars.step_parts(summary), key=lambda p: (p.idle, -p.ns)):
         falls.append(_fall(part.label, part.kind, part.idle, part.ns, left, whole))
         left += 100 * part.ns / whole
-    name = "the step" if step_time.step_ns(summary) is not None else bars.whole_words(summary)
+    name = "the step" if summary.step.shown_ns is not None else bars.whole_words(summary)
     return (*falls, _fall(name, "other", False, whole, 0.0, whole))
 
 

@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from nsysx import advice, analyses, model
 from nsysx.analyses.helpers import step_record
 from nsysx.ranks import comparison
+from nsysx.saving import FINDING_KEYS
 
 _PLAIN = {int: "integer", float: "number", str: "string", bool: "boolean", type(None): "null"}
 _TYPES = {"Int64": "integer", "Float64": "number", "String": "string", "Boolean": "boolean"}
@@ -30,8 +31,8 @@ def _finding() -> dict[str, Any]:
     """Return the schema of a finding, in which its saving is flat."""
     return {
         **_record(model.Finding),
-        "properties": {name: {} for name in model.FINDING_KEYS},
-        "required": list(model.FINDING_KEYS),
+        "properties": {name: {} for name in FINDING_KEYS},
+        "required": list(FINDING_KEYS),
     }
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from nsysx import units
 from nsysx.analyses import cpu_ledger
 from nsysx.analyses.helpers.step_record import rows_of
-from nsysx.answer import others, step_time
+from nsysx.answer import others
 from nsysx.findings import rule_of
 from nsysx.model import Check, Finding, Summary
 from nsysx.render import facts, finding_view, ledgers
@@ -74,7 +74,7 @@ def _wait_line(summary: Summary, texts: Texts) -> list[str]:
     in_module = f" in {texts(wait.module, 80)}" if wait.module else ""
     lasts = f"The longest wait, {texts(wait.api, 80)}{in_module}, lasts {units.duration(wait.ns)} per step"
     shorter = f"{units.duration(wait.saving_ns)} shorter" if wait.saving_ns >= 1 else "no shorter"
-    line = f"{step_time.told(summary, lasts)}; without it the step is {shorter}"
+    line = f"{summary.step.marks(lasts)}; without it the step is {shorter}"
     if not wait.moves_to:
         return [line]
     return [f"{line}{', because' if wait.little else ', and'} the wait moves to {texts(wait.moves_to, 160)}"]

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from nsysx.answer import certainty, step_time
+from nsysx.answer import certainty
 from nsysx.catalogue import Limit
 from nsysx.model import Finding, Summary, Unprofiled
 from nsysx.saving import Saving
@@ -122,6 +122,6 @@ def test_few_steps_are_counted(count: int, words: str) -> None:
 @pytest.mark.parametrize("without", [{"whole": True}, {"source": "capture"}])
 def test_without_steps_there_is_no_step_to_speak_of(without: dict[str, object]) -> None:
     summary = known(9.9, 10.1)
-    assert step_time.step_ns(summary) == 10 * MS and step_time.recorded_ns(summary) == 20 * MS
+    assert summary.step.shown_ns == 10 * MS and summary.step.recorded_ns == 20 * MS
     summary = replace(summary, steps=replace(summary.steps, **without))
-    assert step_time.step_ns(summary) is None and step_time.recorded_ns(summary) is None
+    assert summary.step.shown_ns is None and summary.step.recorded_ns is None

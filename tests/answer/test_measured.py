@@ -10,7 +10,7 @@ import pytest
 
 from nsysx import answer
 from nsysx.advice import Alternative, Tried
-from nsysx.answer import choice, measured, step_time
+from nsysx.answer import choice, measured
 from nsysx.model import Finding, Summary
 from nsysx.render import html_page, markdown
 from tests.samples import NAMES, PAIR_NAMES, Samples
@@ -124,7 +124,7 @@ def test_what_helped_most_is_advised_with_what_it_gave(summary: Summary, first: 
     )
     cheat = trial("faster", 0.1, first.code, "torch.third()", other_results=True)
     shown = with_trials(summary, less, most, cheat)
-    told, now = shown.answer, step_time.step_ns(summary)
+    told, now = shown.answer, summary.step.shown_ns
     assert now is not None and told.then_ns == round(0.5 * now)
     assert told.then_low_ns == round(0.495 * now) and told.then_high_ns == round(0.505 * now)
     (done,) = told.do
@@ -137,7 +137,7 @@ def test_what_helped_most_is_advised_with_what_it_gave(summary: Summary, first: 
 
 def test_a_finding_that_was_not_tried_and_promises_more_stays_first(summary: Summary, first: Finding) -> None:
     saving = choice.saving_ns(summary, first)
-    now = step_time.step_ns(summary)
+    now = summary.step.shown_ns
     assert saving is not None and now is not None
     little, much = 1 - saving / now / 2, max(0.01, 1 - 2 * saving / now)
     assert with_trials(summary, trial("faster", little, "NSX000", "torch.x()")).answer == summary.answer

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsysx.answer import step_time
 from nsysx.findings._once import Claim, Pieces, Takes, give
 from nsysx.model import Finding, Summary
 from nsysx.pipeline import summarize
@@ -33,7 +32,7 @@ def of(recorded: Samples) -> Callable[[str], Summary]:
 def counts_once(summary: Summary) -> int:
     """Hold what findings count against the step; return how many count something."""
     found = [(i, f) for i, f in enumerate(summary.findings or ()) if f.own_ns_per_step is not None]
-    step = step_time.step_ns(summary)
+    step = summary.step.shown_ns
     assert step is not None or not found
     assert sum(f.own_ns_per_step or 0 for _, f in found) <= (step or 0)
     for place, f in found:

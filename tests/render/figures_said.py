@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from nsysx import units
 from nsysx.advice import Bar
 from nsysx.analyses.helpers.step_record import rows_of
-from nsysx.answer import step_time
+from nsysx.answer import subject
 from nsysx.model import Summary
 from nsysx.render import answer, first_screen, html_page, markdown, terminal_answer
 from nsysx.render.answer import part_words
@@ -117,7 +117,7 @@ def _alike(one: Said, other: Said) -> bool:
 def _two_values(summary: Summary, texts: dict[str, str]) -> Iterator[str]:
     """Yield names with two values. A value as recorded is told beside another only as the step."""
     first: dict[str, Said] = {}
-    waits = step_time.rank_waited_for(summary) is not None
+    waits = subject.rank_waited_for(summary) is not None
     for one in figures(summary, texts):
         if waits and one.name in ("computes", "works", "only communicates"):  # of ranks, see _ranks
             continue
@@ -186,7 +186,7 @@ def _shares(summary: Summary, texts: dict[str, str]) -> Iterator[str]:
         if said.sure
         else None
     )
-    if ranged and said.bars and step_time.rank_waited_for(summary) is None and not step_time.in_recorded_time(summary):
+    if ranged and said.bars and subject.rank_waited_for(summary) is None and not summary.step.marked:
         step, (low, high) = said.bars[0], _range(ranged[0])
         of = {
             "GPU busy": sum(p.ns for p in step.parts if not p.idle),

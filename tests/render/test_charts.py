@@ -15,6 +15,7 @@ from nsysx.pictures import Lane, Span, Strip, Timeline
 from nsysx.render import charts, live_timeline, view
 from nsysx.render.charts import colors
 from nsysx.render.charts.canvas import Room, draw, name_axes, svg
+from nsysx.render.charts.flame import flame
 from nsysx.render.charts.kernel_strips import strips
 from nsysx.render.charts.rank_bars import RANK_PARTS, ranks
 from nsysx.render.ledgers import StepBar
@@ -174,6 +175,16 @@ def test_ink_can_be_read_on_every_color():
         light, ink = colors.luminance(color), colors.luminance(colors.ink_on(color))
         high, low = max(light, ink), min(light, ink)
         assert (high + 0.05) / (low + 0.05) >= 4.5, color
+
+
+def test_boxes_of_a_flame_graph_are_read_on_a_white_page_and_on_a_dark_one():
+    for page, ink in ((colors.FLAME, colors.INK), (colors.FLAME_DARK, "#e8e8e8")):
+        for color in page:
+            high, low = sorted((colors.luminance(color), colors.luminance(ink)), reverse=True)
+            assert (high + 0.05) / (low + 0.05) >= 4.5, color
+    text = svg(flame({"a;b": 1.0, "a": 3.0})).decode()
+    drawn = {s.fill for s in shapes(flame({"a;b": 1.0, "a": 3.0}))} & set(colors.FLAME)
+    assert drawn and all(f"[style*='fill: {color}']" in text for color in drawn)
 
 
 def test_a_label_never_becomes_a_formula(full):

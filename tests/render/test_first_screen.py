@@ -9,7 +9,7 @@ import pytest
 
 from nsysx import units
 from nsysx.advice import Answer
-from nsysx.answer import step_time
+from nsysx.answer import subject
 from nsysx.model import Summary
 from nsysx.render import answer, first_screen, html_page
 from tests.render import factory
@@ -24,7 +24,7 @@ OTHER_WORDS = ("under the profiler", "profiler's time", "tracing is taken out", 
 def said_twice(summary: Summary) -> list[str]:
     """Return what the first screen gives two values, in words."""
     screen, words, bad = first_screen.build(summary), Page(html_page.first(summary)).words(), list[str]()
-    said, now, recorded = screen.answer, screen.answer.now_ns, step_time.recorded_ns(summary)
+    said, now, recorded = screen.answer, screen.answer.now_ns, summary.step.recorded_ns
     bad += [f"two words for one thing: {w}" for w in OTHER_WORDS if w in words]
     if now is None:
         return bad
@@ -51,7 +51,7 @@ def said_twice(summary: Summary) -> list[str]:
         shown = recorded if spread[2] else now
         bad += [] if low <= shown <= high else [f"steps of {spread[0]}, and on average {shown}"]
     idle = re.search(r"GPU idle in all \d+ steps, ([\d.]+) % to ([\d.]+) %", said.sure[0].reason)
-    if idle and said.bars and step_time.rank_waited_for(summary) is None:
+    if idle and said.bars and subject.rank_waited_for(summary) is None:
         share = 100 * sum(p.ns for p in said.bars[0].parts if p.idle) / said.bars[0].total_ns
         bad += [] if float(idle[1]) - 2 <= share <= float(idle[2]) + 2 else [f"idle {share} % and {idle[0]}"]
     return bad

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from nsysx import findings, units
-from nsysx.answer import step_time
+from nsysx.answer import subject
 from nsysx.model import Finding, Summary
 from nsysx.render import answer, brief, view
 from tests.render.factory import changed
@@ -48,7 +48,7 @@ def contradictions(summary: Summary) -> list[str]:
     found = [f for f in summary.findings or () if f.verdict == "found"]
     bad = [*_findings(found, said), *_bars(said), *_brief(summary, said, told), *_steps(summary, said)]
     bad += _savings(summary, found)
-    if step_time.rank_waited_for(summary) is None and said.now_ns is not None:
+    if subject.rank_waited_for(summary) is None and said.now_ns is not None:
         bad += _causes(summary, said, found)
     return bad
 
@@ -110,12 +110,12 @@ def _brief(summary: Summary, said: answer.Worded, told: dict[str, Any]) -> list[
     bad = []
     if said.now_ns is None:
         return bad
-    if told["gpu"] and step_time.rank_waited_for(summary) is None and told["gpu"]["total_ns"] != said.now_ns:
+    if told["gpu"] and subject.rank_waited_for(summary) is None and told["gpu"]["total_ns"] != said.now_ns:
         bad.append("the step of the brief is not that of the answer")
-    if told["step"]["unprofiled_ns"] is not None and not step_time.as_recorded(summary):
+    if told["step"]["unprofiled_ns"] is not None and not summary.step.as_recorded:
         if told["step"]["unprofiled_ns"] != said.now_ns:
             bad.append("the real step of the brief is not that of the answer")
-        real, recorded = summary.unprofiled, step_time.recorded_ns(summary)
+        real, recorded = summary.unprofiled, summary.step.recorded_ns
         if (
             real
             and recorded

@@ -9,7 +9,6 @@ from dataclasses import replace
 import pytest
 
 from nsysx import units
-from nsysx.answer import step_time
 from nsysx.model import Finding, Summary
 from nsysx.pipeline import Options, gather
 from nsysx.render import answer, answer_text, brief, first_screen
@@ -36,10 +35,10 @@ def _ns(text: str) -> list[float]:
 @pytest.mark.parametrize("name", DISTINCT)
 def test_the_step_is_the_one_that_savings_are_of(name: str, recorded: Samples) -> None:
     summary = recorded.summary(name)
-    now, real = step_time.step_ns(summary), summary.unprofiled
+    now, real = summary.step.shown_ns, summary.unprofiled
     if now is None or real is None:
         return
-    if step_time.as_recorded(summary):  # rank by rank, and so is the saving
+    if summary.step.as_recorded:  # rank by rank, and so is the saving
         assert now == summary.steps.gpu_mean_ns
         assert answer.build(summary).code == "NSX111"
     else:
@@ -59,8 +58,8 @@ def test_what_is_left_is_the_step_less_the_saving(name: str, recorded: Samples) 
     if said.now_ns is None or said.then_ns is None:
         return
     chosen = next(f for f in _found(summary) if f.code == said.code)
-    assert step_time.saving_ns(summary, chosen) == chosen.saving_ns_per_step, "never scaled where all is in one time"
-    saving = step_time.most_ns(summary, chosen)
+    assert summary.step.saves_ns(chosen.saving) == chosen.saving_ns_per_step, "never scaled where all is in one time"
+    saving = summary.step.saves_at_most_ns(chosen.saving)
     assert saving is not None
     assert said.then_ns == said.now_ns - saving
     shown = f"{units.duration(said.now_ns)} → {units.duration(said.now_ns - saving)}"
@@ -80,9 +79,9 @@ def test_what_is_left_is_the_step_less_the_saving(name: str, recorded: Samples) 
 def test_no_saving_is_above_its_cost_or_the_step(name: str, recorded: Samples) -> None:
     """Nor above what the title names, by more than the saving may be off."""
     summary = recorded.summary(name)
-    now = step_time.step_ns(summary)
+    now = summary.step.shown_ns
     for finding in _found(summary):
-        saving = step_time.saving_ns(summary, finding)
+        saving = summary.step.saves_ns(finding.saving)
         if saving is None or now is None:
             continue
         assert saving <= now, finding.title

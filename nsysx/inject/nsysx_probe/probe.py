@@ -24,7 +24,7 @@ operators on and off; ``pauses`` records garbage collections and compilations; `
 Environment: NSYSX_PROBE_DIR (the folder of probe-<pid>.json), NSYSX_MARKS=few|all|off (in which steps modules are marked),
 NSYSX_DEPTH=N (modules at most N path parts deep), NSYSX_ONLY=REGEX (modules whose path matches), NSYSX_BACKWARD=marks|ops|off,
 NSYSX_STEPS=A:B|auto|windows (only these steps are captured, all others run without ranges), NSYSX_LIMIT=1 (windows close when
-``nsysx run`` asks for it), NSYSX_JOB=1 (ranks have the same windows), NSYSX_LINES=1 (a mark with the Python
+``nsysx run`` asks for it), NSYSX_WINDOWS=NAME (where windows are asked for), NSYSX_LINES=1 (a mark with the Python
 line of each wait), NSYSX_OPS=1 (operators with their shapes, where modules are marked), NSYSX_PAUSES=0 (collections and
 compilations are not recorded), NSYSX_TIMING=1 (no ranges at all, only the length of each step),
 NSYSX_TRIAL (the same for ``nsysx try``: see trial).
@@ -40,7 +40,7 @@ from collections.abc import Callable
 from typing import Any
 
 from . import backend as backends
-from . import draining, dynamo, parts, patch
+from . import capture_range, draining, dynamo, parts, patch
 from .backward import BackwardMarks
 from .borders import Borders
 from .calls import ModuleCalls
@@ -346,6 +346,8 @@ def arm(torch: Any) -> None:
         backend = backends.nowhere("timing")
     else:
         backend, why = backends.choose(torch, environ.get("NSYSX_BACKEND", ""))
+        if backend is not None:
+            capture_range.here()
     probe = _probe = Probe(torch, backend, environ)
     if backend is None:
         probe.status.reason = "no NVTX backend: " + "; ".join(why)

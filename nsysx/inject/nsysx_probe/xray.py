@@ -80,5 +80,6 @@ class Xray:
             "why_not": "turned off by --xray none" if self.wanted == "none" else lines.why_not,
             "stopped": lines.stopped,
             "cost_ns": lines.cost_ns,
+            "most_lines": lines.most,
             "sources": self.sources.added,
         }

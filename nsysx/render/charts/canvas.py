@@ -141,8 +141,16 @@ def outlines(axes: Axes, shapes: Sequence[Sequence[tuple[float, float]]], color:
         patch.set_clip_path(None)
 
 
-def segments(axes: Axes, lines: Sequence[Sequence[tuple[float, float]]], color: str, width: float, **look: Any) -> None:
-    """Draw open lines of one color as one shape."""
+def segments(
+    axes: Axes,
+    lines: Sequence[Sequence[tuple[float, float]]],
+    color: str,
+    width: float,
+    *,
+    dots: bool = False,
+    **look: Any,
+) -> None:
+    """Draw open lines of one color as one shape. ``dots``: they are as short as a dot, and none may be left out."""
     if not lines:
         return
     from matplotlib.patches import PathPatch
@@ -152,7 +160,8 @@ def segments(axes: Axes, lines: Sequence[Sequence[tuple[float, float]]], color: 
     path = Path([point for line in lines for point in line], codes)
     clip = bool(look.pop("clip", False))
     layer = look.pop("layer", 2.0)
-    look = {"capstyle": "butt", **look}
+    path.should_simplify = path.should_simplify and not dots
+    look = {"capstyle": "round" if dots else "butt", "snap": False if dots else None, **look}
     patch = PathPatch(path, facecolor="none", edgecolor=color, linewidth=width, zorder=layer, clip_on=clip, **look)
     axes.add_artist(patch)
     if not clip:

@@ -81,6 +81,11 @@ def mix(color: str, share: float) -> str:
     return "#" + "".join(f"{round(255 - (255 - int(color[i : i + 2], 16)) * share):02x}" for i in (1, 3, 5))
 
 
+#: Boxes of a flame graph on a white page and on a dark one, by how much of their time is their own: none, a quarter, ..., all.
+FLAME = tuple(mix(KIND_COLORS["copy"], 0.14 + 0.14 * n) for n in range(5))
+FLAME_DARK = ("#3b2f16", "#4b3a14", "#5c4513", "#6c5011", "#7d5b0e")
+
+
 def shade(color: str) -> str:
     """Return ``color`` a little darker, for borders that are not mistaken for gaps."""
     return "#" + "".join(f"{round(int(color[i : i + 2], 16) * 0.8):02x}" for i in (1, 3, 5))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from nsysx import units
 from nsysx.render.charts.canvas import Room, boxes, draw, name_axes, time_scale, width_of, write
-from nsysx.render.charts.colors import KIND_COLORS, mix, shade
+from nsysx.render.charts.colors import FLAME, PAPER
 from nsysx.render.safe_text import clean, shorten
 
 if TYPE_CHECKING:
@@ -23,8 +23,6 @@ _ROW, _ABOVE, _BELOW, _SIDE = 24, 4, 40, 6
 _MOST_LEVELS, _LEAST = 24, 0.0005
 #: The width of a letter (CSS pixels), and the fewest letters worth writing on a box.
 _LETTER, _FEWEST = 5.9, 3
-#: Number of shades of a box, by the share of its time that is its own: how much color the palest has, and each next one more.
-_SHADES, _PALEST, _DEEPER = 4, 0.14, 0.14
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +70,14 @@ def flame(stacks: Stacks, words: str = "", width: int = 1120, ax: Axes | None = 
         axes.set_ylim(_ROW * levels, 0)
         shades: dict[int, list[Frame]] = {}
         for frame in drawn:
-            shades.setdefault(round(_SHADES * frame.own_ns / (frame.end_ns - frame.start_ns)), []).append(frame)
+            shades.setdefault(round((len(FLAME) - 1) * frame.own_ns / (frame.end_ns - frame.start_ns)), []).append(
+                frame
+            )
         for number, alike in sorted(shades.items()):
-            color = mix(KIND_COLORS["copy"], _PALEST + _DEEPER * number)
             places = [
                 (f.start_ns / divisor, _ROW * f.level + 1, (f.end_ns - f.start_ns) / divisor, _ROW - 2) for f in alike
             ]
-            boxes(axes, places, color, edge=shade(color), line=0.67)
+            boxes(axes, places, FLAME[number], edge=PAPER, line=0.8)
         for frame in drawn:
             _name(axes, frame, whole, divisor)
         name_axes(axes, f"{words}, {unit}" if words else unit)
@@ -95,4 +94,4 @@ def _name(axes: Axes, frame: Frame, whole: float, divisor: float) -> None:
     name, time = clean(frame.name, 200), units.duration(long)
     text = f"{name}: {time}" if len(name) + len(time) + 2 <= letters else shorten(name, letters)
     middle = ((frame.start_ns + frame.end_ns) / 2 / divisor, _ROW * (frame.level + 0.5))
-    write(axes, *middle, text, color="#000000", ha="center")
+    write(axes, *middle, text, ha="center")

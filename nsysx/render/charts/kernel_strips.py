@@ -96,7 +96,7 @@ def _draw_dots(axes: Axes, ratios: Sequence[float], y: float, end: float) -> Non
     layers = 6  # neighbors are on different ones: within a shape, nothing is drawn over anything
     for layer in range(min(layers, len(inside))):
         dots = [[(x, level), (x + _DOT * pixel, level)] for x, level in inside[layer::layers]]
-        segments(axes, dots, KIND_COLORS[Paint.COMPUTE], 3.5, capstyle="round", alpha=0.6, snap=False)
+        segments(axes, dots, KIND_COLORS[Paint.COMPUTE], 3.5, alpha=0.6, dots=True)
     wide = 2.7 * pixel
     heads = [(-end, -wide, level) for x, level in places if x < -end]
     heads += [(end, wide, level) for x, level in places if x > end]

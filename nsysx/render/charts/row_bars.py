@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from nsysx.render.charts.canvas import NAME, Key, Room, boxes, draw, legend, name_axes, time_scale, write
 from nsysx.render.charts.canvas import Box as Place
-from nsysx.render.charts.colors import KIND_COLORS, NEUTRAL, PAPER
+from nsysx.render.charts.colors import KIND_COLORS, NEUTRAL, PAPER, PAPER_SHADE
 from nsysx.render.first_screen import Box
 from nsysx.render.safe_text import shorten
 
@@ -63,7 +63,7 @@ def row_bars(
         for row, (_, top, whole, bar) in zip(rows, lanes, strict=True):
             for box in row.boxes:
                 corner = (low + box.left / 100 * whole, top)
-                color = NEUTRAL if box.idle and box.kind in _QUIET else colors[box.kind]
+                color = _paint(colors, box.kind, box.idle)
                 wide = max(box.width / 100, _LEAST) * whole
                 alike.setdefault((color, box.idle), []).append((*corner, wide, bar))
             _words(axes, row, low, high, top, narrow)
@@ -78,11 +78,23 @@ def row_bars(
             )
         name_axes(axes, f"{words}, {unit}")
         lines = 1 if not narrow else 3
-        legend(axes, [Key(label, colors[kind]) for kind, label in keys], rise=6, columns=-(-len(keys) // lines))
+        legend(
+            axes,
+            [Key(label, _paint(colors, kind, False)) for kind, label in keys],
+            rise=6,
+            columns=-(-len(keys) // lines),
+        )
 
     above = 4 + (18 if keys and not narrow else 46 if keys else 0)
     left = 4 if narrow else _LEFT
     return draw(Room(width, tall * len(rows) + above + _BELOW, left, 8, above, _BELOW), on, ax)
+
+
+def _paint(colors: Mapping[str, str], kind: str, idle: bool) -> str:
+    """Return the color of a kind: light grays are tones of the paper, which are dark on a dark page."""
+    if kind in _QUIET:
+        return NEUTRAL if idle else PAPER_SHADE
+    return colors[kind]
 
 
 def _words(axes: Axes, row: BarRow, low: float, high: float, top: float, narrow: bool) -> None:

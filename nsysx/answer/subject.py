@@ -1,0 +1,30 @@
+"""What the outputs show of a Summary: the rank and the device that it speaks of, and whether its step is a mean of unlike ones."""
+
+from __future__ import annotations
+
+from nsysx.analyses import gpu_ledger
+from nsysx.events import levels
+from nsysx.events.levels import Level
+from nsysx.model import Summary
+from nsysx.ranks import comparison
+
+
+def on_average(summary: Summary) -> bool:
+    """Return whether the steady steps have so different lengths that their mean, the shown step, is the length of none."""
+    course = summary.steps.trend.get("kind")
+    return course in ("growing", "falling") or bool(levels.note(tuple(Level(**r) for r in summary.steps.levels)))
+
+
+def ledger_row(summary: Summary) -> gpu_ledger.GpuRow | None:
+    """Return the row of the busiest device of the shown process, None without GPU work."""
+    rows = summary.of(gpu_ledger.ROWS)
+    scope = summary.verdict.scope or summary.steps.scope
+    shown = scope.processes if scope is not None else ()
+    of_shown = [r for r in rows if r["process"] in shown] or list(rows)
+    return max(of_shown, key=lambda r: r["busy_ns"], default=None)
+
+
+def rank_waited_for(summary: Summary) -> comparison.RankRow | None:
+    """Return the row of the rank that the verdict names as late, None where it names none."""
+    late = summary.verdict.late_rank
+    return None if late is None else next((r for r in summary.of(comparison.ROWS) if r["rank"] == late), None)

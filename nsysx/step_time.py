@@ -1,0 +1,123 @@
+"""The step: how long it is as recorded and without the profiler, and which of the two every time refers to. Standard library only."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from nsysx.saving import Saving
+
+#: A time in a text.
+_TIME = re.compile(r"\d (?:ns|us|ms|s)\b")
+#: A recorded step that differs by more than this share from the shown one gives figures that a reader sees differ.
+_SEEN = 0.005
+
+
+@dataclass(frozen=True, slots=True)
+class Unprofiled:
+    """A steady step as it runs without a profiler, of one process on its busiest device. All ns are per step.
+
+    ``source``: ``in_process`` (measured), ``second_run`` (by ``--calibrate``), ``modelled`` (without the measured costs of tracing) or
+    ``assumed`` (costs from a table); ``measured_steps`` is 0 for the last two. ``low_ns`` and ``high_ns`` bound it. The rest comes from
+    replaying ``steps`` steps: ``idle_causes`` sum to ``gpu_idle_ns``, ``exposed_comm_ns`` has nothing beside it, ``overhead`` is what
+    tracing added to the CPU. ``loop_ns``: the measured mean per step with what runs between steps, None if next to nothing does.
+    ``rest_ns``: the mean over the ``rest_steps`` steps that followed all of this to the program's end, with what ran between them; None
+    if they were not counted.
+    """
+
+    step_ns: int
+    low_ns: int
+    high_ns: int
+    source: Literal["in_process", "second_run", "modelled", "assumed"]
+    measured_steps: int
+    recorded_ns: int
+    process: int
+    device: int
+    steps: int
+    gpu_busy: float
+    gpu_busy_ns: int
+    gpu_idle_ns: int
+    idle_causes: Mapping[str, int]
+    overhead: Mapping[str, int]
+    exposed_comm_ns: int = 0
+    loop_ns: int | None = None
+    rest_ns: int | None = None
+    rest_steps: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The mean steady step that every time is of (``shown_ns``), and what else is known of its length; None without steps.
+
+    ``recorded_ns`` is the mean of the same steps under the profiler, ``real_ns`` without it, None where that is not known.
+    ``bounds_ns``: the least and the most that the step without the profiler can be. ``source``: how the shown step is known, "recorded" as
+    well where ranks are compared, because the waits of one for another are known as recorded only (``why``). ``scale``: how many times as
+    long the shown step is as the one whose replay gave it. ``marked``: a time of the capture differs from that of the shown step, so that
+    an output says of it that it is as recorded.
+    """
+
+    shown_ns: int | None
+    recorded_ns: int | None
+    real_ns: int | None
+    bounds_ns: tuple[int, int] | None
+    source: Literal["measured", "modelled", "recorded"]
+    scale: float
+    why: str
+    marked: bool
+
+    @staticmethod
+    def of(
+        real: Unprofiled | None, verdict_ns: int | None, recorded_ns: int | None, *, marked: bool, waits_for_rank: bool
+    ) -> Step:
+        """Return the step that the replay gave (``real``) and the verdict speaks of, completed by whether one rank waits for another.
+
+        ``recorded_ns`` is None without steps. A modelled step is that of the replayed steps: its error is taken to be the same share of
+        the shown step.
+        """
+        why = ""
+        if real is None:
+            why = "the step without the profiler is not known"
+        elif waits_for_rank and real.source != "in_process":
+            why = "ranks are compared as recorded"
+        shown = recorded_ns
+        if recorded_ns is not None and verdict_ns is not None and not (waits_for_rank and why):
+            shown = verdict_ns
+        if real is None:
+            return Step(shown, recorded_ns, None, None, "recorded", 1.0, why, marked)
+        scale = shown / real.step_ns if shown and real.step_ns and not why else 1.0
+        bounds = round(real.low_ns * scale), round(real.high_ns * scale)
+        source: Literal["measured", "modelled", "recorded"] = (
+            "recorded" if why else "measured" if real.measured_steps else "modelled"
+        )
+        return Step(
+            shown, recorded_ns, real.step_ns if why else shown or real.step_ns, bounds, source, scale, why, marked
+        )
+
+    @property
+    def as_recorded(self) -> bool:
+        """Whether the shown step is as recorded: because nothing else is known, or because ranks are compared."""
+        return self.source == "recorded"
+
+    def saves_ns(self, saving: Saving) -> int | None:
+        """Return what a change saves of the shown step (ns): never more than that step."""
+        likely = saving.likely_ns
+        return likely if likely is None or self.shown_ns is None else min(likely, self.shown_ns)
+
+    def saves_at_most_ns(self, saving: Saving) -> int | None:
+        """Return the most that a change can save of the shown step (ns): of a bound, the error of the replay included."""
+        likely, most = self.saves_ns(saving), saving.most_ns
+        if likely is None or not saving.bound or most is None:
+            return likely
+        return most if self.shown_ns is None else min(most, self.shown_ns)
+
+    def marks(self, text: str) -> str:
+        """Return a text with times of the capture, marked as recorded where the shown step is another."""
+        return f"{text}, as recorded" if self.marked and _TIME.search(text) else text
+
+    def marks_title(self, text: str, *, as_recorded: bool) -> str:
+        """Return the title of a finding; times in it that are not of the shown step are marked as recorded."""
+        shown, recorded = self.shown_ns, self.recorded_ns
+        differs = shown is not None and recorded is not None and abs(recorded - shown) > _SEEN * shown
+        return f"{text}, as recorded" if as_recorded and differs and _TIME.search(text) else text
