@@ -44,6 +44,12 @@ def line_of(profile: Profile, site: Row, calls: Iterable[int], takes: Takes) -> 
     return {k: where[k] for k in ("file", "line") if k in where}
 
 
+def launching(profile: Profile, kernel: str) -> dict[str, Any]:
+    """Return file, line and function that mostly launch a kernel, in the whole capture; empty where that is not known."""
+    code, ops = profile.code(), profile.ops
+    return {} if code is None else _most(code, *_of_ops(code, ops.filter(ops["name"] == kernel)))
+
+
 def running(profile: Profile, takes: Takes) -> dict[str, Any]:
     """Return file, line and function of what mostly runs in the time that a finding takes; empty where that is not known."""
     code = profile.code()
@@ -126,6 +132,10 @@ def _by_line(profile: Profile) -> pl.DataFrame:
         "ns",
         (pl.col("ns") * pl.Series(left[piece])).alias("real_ns"),
     )
+
+
+#: A line that takes less than this for each of its launches (ns) is busy launching.
+FOR_A_LAUNCH_NS = 250_000
 
 
 def share_of(profile: Profile, line_row: int) -> Shares:

@@ -164,14 +164,6 @@ def _arm(torch: object) -> None:
         note("probe failed: " + "".join(c for c in repr(error) if c.isalnum() or c in " _.:()-"))
 
 
-def _open_window() -> None:
-    """Open the first of two capture windows, if this run has them: nothing is recorded before."""
-    if os.environ.get("NSYSX_STEPS") == "windows":
-        from . import capture_range
-
-        capture_range.start()
-
-
 def _stay_ahead() -> None:
     """Pass the probe on to other programs although a launcher puts another sitecustomize first."""
     try:
@@ -191,10 +183,8 @@ def start() -> None:
     elif not (os.environ.get("NVTX_INJECTION64_PATH") or os.environ.get("NSYSX_FORCE")):
         note("no profiler is attached (NVTX_INJECTION64_PATH is not set)")
     elif "torch" in sys.modules:
-        _open_window()
         _arm(sys.modules["torch"])
     else:
-        _open_window()
         note("torch was not imported", lacks="torch")
         sys.meta_path.insert(0, _TorchFinder())
         _stay_ahead()
