@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from nsysx.catalogue import Cause
+from nsysx.catalogue import Call, Cause
 from nsysx.events.attribute import IN_STEP
 from nsysx.events.line_shares import divided
 from nsysx.events.lines import Lines
@@ -42,6 +42,12 @@ def line_of(profile: Profile, site: Row, calls: Iterable[int], takes: Takes) -> 
     )
     where = next(filter(None, (_most(code, *weights()) for weights in ways)), {})
     return {k: where[k] for k in ("file", "line") if k in where}
+
+
+def launching(profile: Profile, kernel: str) -> dict[str, Any]:
+    """Return file, line and function that mostly launch a kernel, in the whole capture; empty where that is not known."""
+    code, ops = profile.code(), profile.ops
+    return {} if code is None else _most(code, *_of_ops(code, ops.filter(ops["name"] == kernel)))
 
 
 def running(profile: Profile, takes: Takes) -> dict[str, Any]:
@@ -126,6 +132,23 @@ def _by_line(profile: Profile) -> pl.DataFrame:
         "ns",
         (pl.col("ns") * pl.Series(left[piece])).alias("real_ns"),
     )
+
+
+#: A line that takes less than this for each of its launches (ns) is busy launching.
+FOR_A_LAUNCH_NS = 250_000
+
+
+def code_between(profile: Profile) -> float:
+    """Return the idle time (real ns) during lines that do not just launch: no faster launching changes it. 0 without an X-ray."""
+    code = profile.code()
+    if code is None:
+        return 0.0
+    noted = by_line(profile).filter(pl.col("host"), pl.col("place") >= 0)
+    ns = np.bincount(noted["place"].to_numpy(), noted["real_ns"].to_numpy(), code.places.height)
+    calls = profile.steady_calls["call"].filter(profile.steady_calls["kind"].is_in(Call.LAUNCHES)).to_numpy()
+    launching_row = code.places_of(code.call[calls])
+    launches = np.bincount(launching_row[launching_row >= 0], minlength=code.places.height)
+    return float(ns[ns >= FOR_A_LAUNCH_NS * launches].sum())
 
 
 def share_of(profile: Profile, line_row: int) -> Shares:

@@ -40,6 +40,7 @@ from nsysx.analyses import host_lines, modules
 from nsysx.catalogue import Call, Limit, Part
 from nsysx.findings import _needs
 from nsysx.findings._case import SITE, Case, Fix, Rule, Saving, calls_of, way
+from nsysx.findings._lines import code_between
 from nsysx.findings._names import launched_by, mostly, networks_called
 from nsysx.findings.nsx112_fusion import fusible_ns
 from nsysx.findings.nsx126_round_trips import rounds
@@ -105,14 +106,17 @@ def check(case: Case) -> list[Finding]:
     # Rounds whose answers are read one by one are no launches that a graph could take together.
     trips = case.profile.once(rounds)
     graph = Graph() if trips is None else Graph(calls_of(case.replayed) - frozenset(trips.calls.tolist()))
-    worth = case.worth(graph, cause=RULE.cause, bound=True)
+    between = case.per_step(code_between(case.profile))
+    most = max(0, cost - between) if between else case.step_ns
+    worth = case.worth(graph, cause=RULE.cause, bound=True).at_most(most)
     alone, worth = worth.likely_ns or 0, _fused(case, worth)
     detail = _described(case, cost)
     blockers, unblocked, mended = _blockers(case), None, None
     inside = calls_of(_needs.waits_inside(case))
     if inside and worth.likely_ns is not None:
         mended = case.worth(RemoveWaits(inside))
-        unblocked = _fused(case, case.worth(graph, RemoveWaits(inside), cause=(*RULE.cause, Part.SYNC), bound=True))
+        unblocked = case.worth(graph, RemoveWaits(inside), cause=(*RULE.cause, Part.SYNC), bound=True)
+        unblocked = _fused(case, unblocked.at_most(most + case.taken_by((Part.SYNC,))))
     if worth.likely_ns is not None:
         detail += f" A CUDA graph for all launches between two waits saves at most {units.duration(worth.likely_ns)}."
         if blockers:

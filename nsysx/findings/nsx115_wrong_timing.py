@@ -33,6 +33,7 @@ from nsysx.analyses.stopwatch import by_way
 from nsysx.catalogue import Activity
 from nsysx.events.kernel_names import function_of
 from nsysx.findings._case import NO_SAVING, Case, Fix, Rule
+from nsysx.findings._lines import launching
 from nsysx.frames import lookup
 from nsysx.model import Finding
 from nsysx.rows import TableOf
@@ -133,7 +134,7 @@ def check(case: Case) -> list[Finding]:
                 worth=NO_SAVING,
                 cost_ns=None,
                 fix=fix,
-                where={"near": f"around {kernel_called(row['name'])}"},
+                where={"near": f"around {kernel_called(row['name'])}", **launching(case.profile, str(row["name"]))},
                 evidence=evidence,
                 because=because,
             )

@@ -35,7 +35,7 @@ from nsysx.events import stacks
 from nsysx.events.host_lines import interval, known_lines
 from nsysx.events.host_pieces import CAUSES
 from nsysx.findings._case import Case, Fix, Rule, way
-from nsysx.findings._lines import by_line, share_of
+from nsysx.findings._lines import FOR_A_LAUNCH_NS, by_line, share_of
 from nsysx.findings._once import Takes
 from nsysx.model import Finding
 
@@ -48,8 +48,6 @@ RULE = Rule(
     tries=("gc-freeze",),
 )
 REQUIRES = ("steps",)
-#: A line that takes less than this for each of its launches (ns) is busy launching.
-_FOR_A_LAUNCH_NS = 250_000
 #: Most lines that are named, and fewest samples behind a figure: with 10 its 95 % interval is from half to twice the figure.
 _LINES, _FEWEST = 3, 10
 _PLACE = ["file", "line", "function"]
@@ -159,7 +157,7 @@ def _noted(case: Case) -> list[Finding]:
         cost = min(case.per_step(ns), case.taken_by(RULE.cause))
         if not case.notable(cost) or len(findings) == _LINES:
             break
-        if row is None or ns < _FOR_A_LAUNCH_NS * row["launches"]:
+        if row is None or ns < FOR_A_LAUNCH_NS * row["launches"]:
             continue
         words = f": {row['text']}" if row["text"] else ""
         detail = (

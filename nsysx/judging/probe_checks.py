@@ -76,6 +76,9 @@ def _against_count(profile: Profile, recorded: int) -> list[Check]:
     if several and 0 <= missing <= pushed * _ACROSS:
         detail = f"pushed {units.count(pushed)}, in the report {units.count(recorded)}: a window ends in the middle of other ranks' steps"
         return [Check("probe ranges", "ok", detail)]
+    if missing > 0 and any(p.get("windows_of") for p in trace.capture.probe):
+        detail = f"pushed {units.count(pushed)}, in the report {units.count(recorded)}: other processes went on while no window was open"
+        return [Check("probe ranges", "ok", detail)]
     if abs(missing) > max(2, pushed // 1000):
         detail = f"the probe pushed {units.several(pushed, 'range')}, the report holds {units.count(recorded)}"
         fix = "let the process exit by itself: one that dies cannot flush; a capture window shorter than the run has fewer too"
@@ -111,7 +114,7 @@ def probe_cost(profile: Profile) -> list[Check]:
         f"{units.share(share, 1)} of the steady CPU time; nsys itself comes on top"
     )
     costly = share > _COSTLY
-    fix = "--marks few marks the modules of few steps, --depth N marks fewer modules" if costly else ""
+    fix = "--depth N marks fewer modules" if costly else ""
     return [Check("probe cost", "warn" if costly else "ok", detail + _marks_cost(probe), fix), *_thinned(probe)]
 
 
@@ -136,7 +139,7 @@ def operator_cost(profile: Profile) -> list[Check]:
     if not count:
         return []
     detail = f"{units.count(count)} operators were recorded in the steady steps; each costs the host microseconds, which all times include"
-    fix = "nsysx run --ops without --marks all, in a run of a dozen steps or more: other steps then repeat the recorded ones"
+    fix = "nsysx run --xray lines records no operators; in a window of a dozen steps or more, other steps repeat the recorded ones"
     return [Check("operator cost", "warn", detail, fix)]
 
 
@@ -151,7 +154,7 @@ def modules_by_sequence(profile: Profile) -> list[Check]:
         f"modules were marked in {repeats.marked} steps; {repeats.steps} others ({repeats.exact} of them exactly) repeat their "
         f"calls: {units.count(matched)} of {units.several(repeats.launches, 'launch, copy or memset', 'launches, copies and memsets')}"
     )
-    fix = "--marks all marks every step, at its cost" if weak else ""
+    fix = "a longer window (--steps A:B) meets more of the shapes that the steps have" if weak else ""
     return [Check("modules by sequence", "warn" if weak else "ok", detail, fix)]
 
 
@@ -173,7 +176,7 @@ def _thinned(probe: Row) -> list[Check]:
         f"from step {_whole(thinned.get('from_step'))} on, modules without children have {missing}, which would have cost too "
         "much of these short steps: their time counts toward the module that holds them"
     )
-    return [Check("cheap modules", "ok", detail, "--backward marks follows all of them, at their cost")]
+    return [Check("cheap modules", "ok", detail, "nsysx run of this version follows all of them, in the X-ray steps")]
 
 
 def profiling_cost(profile: Profile) -> list[Check]:

@@ -56,7 +56,9 @@ def _parts(profile: Profile) -> list[Check]:
         why = "replaced itself by another one (exec), which cannot end the window" if _replaced(profile) else ""
         sentence = f"recorded: everything; the program {why or 'ended before enough of its steps were alike'}"
         return [Check("windows", "ok", sentence)]
-    parts = "the cold start and steady steps" if two else "the cold start with the steps that follow it"
+    parts = (
+        "the cold start and steady steps" if two and len(pauses) > 1 else "the cold start with the steps that follow it"
+    )
     sentence = f"recorded: {parts}; the clock of this report skips everything else"
     if len(lengths):
         clock = record["unrecorded_steps"].get("clock")
@@ -70,6 +72,7 @@ def _parts(profile: Profile) -> list[Check]:
         sentence += f". Each window's end stopped the program: {' and '.join(map(units.duration, stopped))}"
     if _replaced(profile):
         sentence += ". Then the program replaced itself by another one (exec), of which nothing was recorded"
+    sentence += _others(profile)
     if len(lengths) and not bare.detached(record, profile.trace.capture) and profile.attributed.gpu_ops.height:
         sentence += ". This nsys stays in the program's CUDA calls after a window: without it, steps that wait for launches may be up to"
         sentence += " 30 % shorter, and the bounds of the step allow for that. nsys 2024.5 with driver 525, or newer, leaves the calls"
@@ -80,6 +83,21 @@ def _record(profile: Profile) -> Mapping[str, Any] | None:
     """Return what the probe of the shown process wrote, if it opened two windows or the first of two."""
     probes = ids.records_of(profile.trace.capture.probe, profile.steps.process)
     return next((p for p in probes if isinstance(p.get("window_pauses_ns"), list)), None)
+
+
+def _others(profile: Profile) -> str:
+    """Return how many processes made steps beside the one that has the windows, "" if none did."""
+    others = [p for p in profile.trace.capture.probe if p.get("windows_of") and _made_steps(p)]
+    if not others:
+        return ""
+    them = units.several(len(others), "other process made", "other processes made")
+    return f". {them} steps, too: of those only what fell into the windows is recorded"
+
+
+def _made_steps(record: Mapping[str, Any]) -> bool:
+    steps = record.get("steps")
+    count = steps.get("count") if isinstance(steps, dict) else None
+    return isinstance(count, int) and count > 0
 
 
 def _replaced(profile: Profile) -> bool:

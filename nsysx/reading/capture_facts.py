@@ -156,6 +156,16 @@ def _matters(severity: object, text: str) -> bool:
     return warns or (severity in (1, 2, 3) and bool(_MODE.search(text)))
 
 
+def own_processes(run: Mapping[str, Any]) -> set[object]:
+    """Return nsysx's own processes beside the program: they use no GPU, and what nsys says about that does not matter."""
+    nsys = run.get("nsys")
+    return (
+        {nsys[name] for name in ("stand_in", "range_holder") if isinstance(nsys.get(name), int)}
+        if isinstance(nsys, dict)
+        else set()
+    )
+
+
 def capture_of(
     path: Path,
     connection: sqlite3.Connection,
@@ -176,18 +186,17 @@ def capture_of(
     used = gpu.unique().sort("process", "device").rows()
     threads = pl.concat([*(frames[f].select("process").unique() for f in ("runtime", "nvtx")), gpu.select("process")])
     names = dict(query(connection, tables, "PROCESSES", "pid", "name"))
+    nsysx_pids = own_processes(run)
     processes = tuple(
         {"process": p, "pid": ids.pid_of(p), "name": _program(decoding.text_of(names.get(ids.pid_of(p))))}
         for p in threads["process"].drop_nulls().unique().sort().to_list()
+        if ids.pid_of(p) not in nsysx_pids
     )
-    nsys = run.get("nsys")
-    # nsysx's own stand-in for the command uses no GPU, and what nsys says about that does not matter.
-    stand_in = nsys.get("stand_in") if isinstance(nsys, dict) else None
     messages = query(connection, tables, "DIAGNOSTIC_EVENT", "severity", "text", "globalPid")
     diagnostics = tuple(
         {"severity": {1: "info", 2: "warning", 3: "error"}.get(severity, "other"), "text": str(text).strip()}
         for severity, text, pid in messages
-        if _matters(severity, str(text)) and not (stand_in and _pid_of(pid) == stand_in)
+        if _matters(severity, str(text)) and _pid_of(pid) not in nsysx_pids
     )
     duration = [d for (d,) in query(connection, tables, "ANALYSIS_DETAILS", "duration") if isinstance(d, int)]
     epoch = [

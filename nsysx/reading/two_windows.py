@@ -18,7 +18,7 @@ from typing import Any
 import polars as pl
 
 from nsysx.model import UNKNOWN_GPU, Capture, Gpu
-from nsysx.reading import opening, schema
+from nsysx.reading import capture_facts, opening, schema
 from nsysx.reading.trace import LeftOut, Trace
 
 #: Columns that hold a time; 0 in the last one means that it was not noted.
@@ -65,7 +65,7 @@ def joined(cold: Trace, steady: Trace) -> Trace:
         frames=frames,
         recorded=cold.recorded | steady.recorded,
         domains=pl.concat([cold.domains, domains]),
-        capture=_capture(cold.capture, steady.capture),
+        capture=_capture(cold.capture, steady.capture, steady.run),
         nccl=pl.concat(nccl) if nccl else None,
         left_out=_all_left_out(cold, steady),
         limits={**steady.limits, **cold.limits},
@@ -115,7 +115,7 @@ def _moved(frame: pl.DataFrame, shift: int, ids: int) -> pl.DataFrame:
     return frame.with_columns(changed)
 
 
-def _capture(cold: Capture, steady: Capture) -> Capture:
+def _capture(cold: Capture, steady: Capture, run: Mapping[str, Any]) -> Capture:
     durations = (cold.duration_ns, steady.duration_ns)
     both = [*cold.gpus, *steady.gpus]
     named: dict[tuple[int, int], Gpu] = {}
@@ -123,7 +123,8 @@ def _capture(cold: Capture, steady: Capture) -> Capture:
         gpu_before = named.get((gpu.process, gpu.device))
         if gpu_before is None or gpu_before.name == UNKNOWN_GPU:
             named[gpu.process, gpu.device] = gpu
-    processes = {row["process"]: row for row in (*steady.processes, *cold.processes)}
+    nsysx_pids = capture_facts.own_processes(run)
+    processes = {row["process"]: row for row in (*steady.processes, *cold.processes) if row["pid"] not in nsysx_pids}
     more = [note for note in steady.diagnostics if note not in cold.diagnostics]
     identity = repr((cold.content_id, steady.content_id))
     return replace(

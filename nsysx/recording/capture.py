@@ -22,6 +22,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import secrets
 import shlex
 import shutil
 import signal
@@ -34,6 +35,7 @@ from typing import Any
 
 from nsysx import redaction
 from nsysx.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, EXIT_RUN_FAILED, EXIT_USAGE, NsysxError
+from nsysx.inject.nsysx_probe import capture_range
 from nsysx.outputs import check_output
 from nsysx.recording import limit as limits
 from nsysx.recording import two_windows
@@ -61,8 +63,17 @@ from nsysx.recording.options import (
 from nsysx.recording.ranks import launches, rank_of, rank_outputs, run_ranks
 from nsysx.recording.record import Recorder, Recording
 from nsysx.recording.reports import keep, last_words, write_run
-from nsysx.recording.run_record import driver_version, note_html, probe_off, read_probe, run_record, window_missed
+from nsysx.recording.run_record import (
+    driver_version,
+    note_html,
+    other_processes,
+    probe_off,
+    read_probe,
+    run_record,
+    window_missed,
+)
 from nsysx.recording.talk import say
+from nsysx.recording.windows_link import holder_words
 
 __all__ = ["Options", "Outputs", "Result", "dry_run", "find_nsys", "note_html", "run", "say"]
 
@@ -140,6 +151,7 @@ def _run_in(folder: Path, command: Sequence[str], options: Options, nsys: Nsys, 
             else:
                 _note_not_started(command, recording, result)
             return
+        options = options if recording.windows else replace(options, steps=None)
         # The command has run. From here on no failure may lose what was recorded.
         try:
             keep(folder, recording, options, nsys, inbox, result)
@@ -154,6 +166,8 @@ def _run_in(folder: Path, command: Sequence[str], options: Options, nsys: Nsys, 
                 result.notes.append(f"--clocks: no GPU clocks were sampled: {recording.clocks['error']}")
             if missed := window_missed(probes):
                 result.notes.append(missed)
+            if others := other_processes(probes):
+                result.notes.append(others)
             if options.calibrate and result.sqlite and recording.code == 0:
                 record["calibration"] = _calibrate(folder, command, options, inbox)
             write_run(folder, json.dumps(record, indent=1), options, result)
@@ -172,7 +186,7 @@ def _decided(
     given = users | probe_environment(options, users, probe_dir)
     options, why = two_windows.decided(command, options, nsys, given)
     added = probe_environment(options, users, probe_dir)
-    added |= two_windows.detaching(options, nsys, users, driver_version()) | two_windows.of_job(command, options)
+    added |= two_windows.detaching(options, nsys, users, driver_version())
     return options, added, why
 
 
@@ -232,6 +246,9 @@ def dry_run(command: Sequence[str], options: Options) -> str:
     folder = outputs.report.parent.absolute() / f".nsysx-{outputs.stem.name}"
     options, environment, _ = _decided(command, options, nsys, folder)
     stem = outputs.stem.absolute()
+    if options.steps == two_windows.WINDOWS:
+        environment[capture_range.ADDRESS] = address = f"nsysx-windows-{secrets.token_hex(16)}"
+        command = [*holder_words(address, folder), *command]
     lines = [f"mkdir -p {shlex.quote(str(folder))}"]
     lines += [f"export {name}={shlex.quote(value)}" for name, value in environment.items()]
     lines.append(redaction.shell(profile_command(nsys, options, stem, command)))

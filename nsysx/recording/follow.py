@@ -26,7 +26,7 @@ class Follower:
 
     def step(self) -> None:
         """Wait a moment for a signal or for the command's end, pass a signal on, and stop if the command stops."""
-        received = self._inbox.wait(self._step_s)
+        received = self._inbox.wait(self._step_s, ignored=True)
         if received is not None:
             self._target.receive(received)
             if received.number in STOPPING:

@@ -64,7 +64,6 @@ class Inbox:
     def __init__(self) -> None:
         asked = (PASSED_ON | {signal.SIGCHLD}) - _IGNORED_BY_PYTHON
         ignored = frozenset(number for number in asked if signal.getsignal(number) is signal.SIG_IGN)
-        self._numbers = PASSED_ON - ignored  # nohup: an ignored signal stays ignored, here and in the command
         self.inherited = Inherited(ignored=ignored)
         self.received: list[int] = []
         self._witness: subprocess.Popen[bytes] | None = None
@@ -73,9 +72,9 @@ class Inbox:
     def __enter__(self) -> Inbox:
         if signal.SIGCHLD in self.inherited.ignored:  # then nobody would learn how a child ended
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        blocked = frozenset(signal.pthread_sigmask(signal.SIG_BLOCK, {*self._numbers, signal.SIGCHLD}))
+        blocked = frozenset(signal.pthread_sigmask(signal.SIG_BLOCK, {*PASSED_ON, signal.SIGCHLD}))
         self.inherited = replace(self.inherited, blocked=blocked)
-        words = [sys.executable, "-I", "-S", str(WITNESS), *(str(int(number)) for number in sorted(self._numbers))]
+        words = [sys.executable, "-I", "-S", str(WITNESS), *(str(int(number)) for number in sorted(PASSED_ON))]
         with contextlib.suppress(OSError), self.starting():
             self._witness = subprocess.Popen(
                 words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
@@ -101,12 +100,18 @@ class Inbox:
         finally:
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
 
-    def wait(self, seconds: float) -> ReceivedSignal | None:
-        """Return the next signal, or None if none arrived within ``seconds`` or a child changed its state."""
-        info = signal.sigtimedwait({*self._numbers, signal.SIGCHLD}, seconds)
+    def wait(self, seconds: float, *, ignored: bool = False) -> ReceivedSignal | None:
+        """Return the next signal, or None if none arrived within ``seconds`` or a child changed its state.
+
+        A signal that was ignored from the start (nohup, a job in the background of a script) ends nothing here. With ``ignored`` it is
+        returned all the same: the command starts with it ignored, but may have installed a handler of its own.
+        """
+        info = signal.sigtimedwait({*PASSED_ON, signal.SIGCHLD}, seconds)
         if info is None or info.si_signo == signal.SIGCHLD or info.si_pid == os.getpid():  # SIGPIPE of our own writing
             return None
         number = info.si_signo
+        if number in self.inherited.ignored and not ignored:
+            return None
         self.received.append(number)
         witnessed = self._witnessed(number)
         return ReceivedSignal(number, witnessed or info.si_code == _SI_KERNEL, info.si_code == _SI_KERNEL)

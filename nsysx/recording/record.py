@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from nsysx.inject.nsysx_probe import capture_range
 from nsysx.recording import two_windows
 from nsysx.recording.commands import must_descend, profile_command, stand_in_words
 from nsysx.recording.environment import of_command
@@ -31,6 +32,7 @@ from nsysx.recording.stand_in_link import StandIn
 from nsysx.recording.talk import StatusLine, say
 from nsysx.recording.target import DirectChild, StandInChild, Target
 from nsysx.recording.then_stop import Stopper
+from nsysx.recording.windows_link import WindowsLink
 
 #: nsys needs half a second to start the stand-in, several seconds from a cold network drive. It gets this long while it works.
 START_S = 60.0
@@ -50,6 +52,7 @@ class Recording:
     started: bool = False
     cannot_execute: int = 0  # errno
     stand_in: int = 0  # process id of the stand-in
+    range_holder: int = 0  # that of the process that holds the range of the capture windows
     start_ns: int = 0
     end_ns: int = 0
     output: str = ""
@@ -58,6 +61,7 @@ class Recording:
     metrics_refused: str = ""  # why there are no GPU metrics although they were asked for
     interrupted: int = 0  # the signal with which the user ended the wait for nsys
     reached: list[dict[str, Any]] = field(default_factory=list)  # what ended at the limit: after_s, by, window
+    windows: bool = True  # no second attempt without windows was necessary
     stopped: bool = False  # it ended because its last window was recorded, as --then stop asks
 
 
@@ -75,10 +79,11 @@ class Recorder:
         limit: Limit | None = None,
     ) -> None:
         self.folder, self.command, self.options, self.nsys, self.inbox = folder, command, options, nsys, inbox
-        self.environment, self.limit = environment, limit
+        self.environment, self.limit = dict(environment), limit
         self._for_nsys = dict(environment) if _temporary_folder_has_space() else {**environment, "TMPDIR": str(folder)}
         self.recording = Recording()
         self._early: list[ReceivedSignal] = []
+        self._link = WindowsLink()
 
     def run(self) -> Recording:
         """Run nsys around the command until both are done."""
@@ -92,26 +97,31 @@ class Recorder:
         stand_in = StandIn()
         try:
             words = stand_in_words(stand_in.address, self.command)
-            options = self.options
             # Now and then nsys fails to reach its own agent. Trying again is safe, because the command has not run yet.
             attempts = 2
             while attempts:
                 recording.trouble = ""  # that of a failed attempt is no fault of the next one
-                recording.nsys_command = profile_command(self.nsys, options, self.folder / "report", words)
+                recording.nsys_command = profile_command(self.nsys, self.options, self.folder / "report", words)
                 profile = NsysProcess(recording.nsys_command, self.folder / "nsys.log", self.inbox, self._for_nsys)
                 if self._wait_for_start(profile, stand_in):
-                    self._run_command(profile, stand_in)
-                    break
+                    if self._window_opens(stand_in):
+                        self._run_command(profile, stand_in)
+                        break
+                    stand_in.exit(0)
+                    profile.kill()
+                    self._without_windows()
+                    continue
                 recording.output = profile.output()
                 profile.kill()
                 if recording.interrupted:
                     break
                 attempts -= 1
                 # The driver may refuse its counters, or another process may hold them.
-                if options.gpu_metrics and (not attempts or _OF_METRICS.search(recording.output)):
-                    options, attempts = self._without_metrics(recording.output), 2
+                if self.options.gpu_metrics and (not attempts or _OF_METRICS.search(recording.output)):
+                    self.options, attempts = self._without_metrics(recording.output), 2
             recording.output = profile.output()
         finally:
+            self._link.close()
             stand_in.close()
             if sampler is not None:
                 recording.clocks = sampler.stop()
@@ -122,6 +132,22 @@ class Recorder:
         self.recording.metrics_refused = why = refusal(output)
         say(f"warning: --gpu-metrics: {why}; recording without")
         return replace(self.options, gpu_metrics=False)
+
+    def _window_opens(self, stand_in: StandIn) -> bool:
+        """Open the first of two windows, if there are two; return False where nsys does not take the range that opens it."""
+        if self.options.steps != two_windows.WINDOWS:
+            return True
+        probe_dir = Path(self.environment["NSYSX_PROBE_DIR"])
+        opened = self._link.open(stand_in.environment, probe_dir, self.inbox)
+        self.recording.range_holder = self._link.pid
+        return opened
+
+    def _without_windows(self) -> None:
+        """Record everything: without the range, nothing would be."""
+        say("this nsys does not take the range that opens its windows; everything is recorded")
+        self.options, self.recording.windows = replace(self.options, steps=None), False
+        of_windows = {"NSYSX_STEPS", "NSYSX_LIMIT", *two_windows.ENVIRONMENT}
+        self.environment = {name: value for name, value in self.environment.items() if name not in of_windows}
 
     def _wait_for_start(self, profile: NsysProcess, stand_in: StandIn) -> bool:
         """Wait until nsys has started the stand-in; False if nsys ended or hangs, or the user ended the wait."""
@@ -148,7 +174,8 @@ class Recorder:
 
     def _start_command(self, stand_in: StandIn) -> Target:
         """Start the command. Raises OSError."""
-        environment = of_command(self.command, self.environment, stand_in.environment)
+        given = self.environment | ({capture_range.ADDRESS: self._link.address} if self._link.address else {})
+        environment = of_command(self.command, given, stand_in.environment)
         if must_descend(self.options):
             return StandInChild(self.command, environment, stand_in, self.inbox.inherited)
         target = DirectChild(self.command, environment, self.inbox.inherited)
@@ -167,7 +194,7 @@ class Recorder:
             profile.kill()
             return
         recording.started = True
-        profile.not_ours.add(target.pid)
+        profile.not_ours |= {target.pid, self._link.pid}
         for early in self._early:
             target.receive(ReceivedSignal(early.number, by_all=False, from_terminal=False))
         nsys_left = self._attend(target, profile, stand_in)
@@ -208,6 +235,9 @@ class Recorder:
             if not (nsys_left or stopped) and profile.process.poll() is not None and target.poll() is None:
                 nsys_left = True
                 say("warning: nsys has ended; the command goes on without being recorded")
+        while stopper is not None and stopper.waits():
+            follower.step()
+            stopper.look(target)
         if limiter is not None:
             self.recording.reached = limiter.end()
         self.recording.stopped = stopper is not None and stopper.ended(target.status or 0)

@@ -33,7 +33,7 @@ def keep(folder: Path, recording: Recording, options: Options, nsys: Nsys, inbox
         taken = result.outputs.stem
         result.outputs = free_outputs(taken.parent, taken.name)
         result.notes.append(f"files of the name {taken.name} appeared meanwhile, so the results have another name")
-    made = [path for path in sorted(folder.glob("report*.nsys-rep")) if path.stat().st_size]
+    made = [path for path in sorted(folder.glob("report*.nsys-rep"), key=_number) if path.stat().st_size]
     stopped = bool(recording.interrupted)
     if not made and not stopped:
         made = _import_again(folder, recording.output, nsys, inbox)
@@ -42,9 +42,13 @@ def keep(folder: Path, recording: Recording, options: Options, nsys: Nsys, inbox
         return
     for stale in result.outputs.all():  # with --force: no page of an earlier run may stay beside this capture
         stale.unlink(missing_ok=True)
-    # With two windows nsys numbers its reports: the first is the cold start, the second goes by the run's name.
-    cold = made[0] if options.steps == two_windows.WINDOWS and len(made) > 1 else None
-    _publish(made[0] if cold is None else made[1], result.outputs.report, options, result)
+    # With two windows nsys numbers its reports: the last goes by the run's name, the one before is the cold start. Any before those
+    # are of processes that ended before their second window.
+    cold = made[-2] if options.steps == two_windows.WINDOWS and len(made) > 1 else None
+    if cold is not None and len(made) > 2:
+        what = "a process that ended before its steps were measured, and others came after it"
+        result.notes.append(f"left out: {len(made) - 2} of {len(made)} recordings, of {what}")
+    _publish(made[0] if cold is None else made[-1], result.outputs.report, options, result)
     result.report = result.outputs.report
     if cold is not None:
         _publish(cold, result.outputs.cold[0], options, result)
@@ -59,6 +63,12 @@ def keep(folder: Path, recording: Recording, options: Options, nsys: Nsys, inbox
             left = (result.outputs.cold[0], result.outputs.sqlite)
             result.sqlite = _export(nsys, folder, options, inbox, result, left)
             result.notes += [f"{left[1].name} is the export of {left[0].name}"] if result.sqlite else []
+
+
+def _number(report: Path) -> int:
+    """Return the number that nsys gave to a report, 0 without."""
+    last = report.name.removesuffix(".nsys-rep").rpartition(".")[2]
+    return int(last) if last.isdecimal() else 0
 
 
 def _publish(made: Path, target: Path, options: Options, result: Result) -> None:

@@ -64,6 +64,7 @@ def run_record(
             "said": warnings[:20],
             "trouble": recording.trouble or None,
             "stand_in": recording.stand_in,  # the process that nsys started in place of the command: not part of the program
+            **({"range_holder": recording.range_holder} if recording.range_holder else {}),  # nor is this one
         },
         "options": {
             name: _text(str(v)) if isinstance(v, Path | str) else redacted(v) if name == "nsys_args" else v
@@ -151,3 +152,13 @@ def window_missed(probes: Sequence[Mapping[str, Any]]) -> str | None:
         return None
     steps = [p["steps"].get("count", 0) if isinstance(p.get("steps"), dict) else 0 for p in missed]
     return str(missed[steps.index(max(steps))]["window_missed"])
+
+
+def other_processes(probes: Sequence[Mapping[str, Any]]) -> str | None:
+    """Return that processes made steps beside the one that has the windows; None if none did."""
+    others = [p for p in probes if p.get("windows_of") and isinstance(p.get("steps"), dict) and p["steps"].get("count")]
+    if not others:
+        return None
+    which = f"process {others[0].get('pid')}" if len(others) == 1 else f"{len(others)} processes"
+    owner = f"process {others[0]['windows_of']}, which made them first"
+    return f"{which} made steps outside of the windows, which are those of {owner}; nsysx run one training at a time records it"

@@ -1,7 +1,8 @@
 """Decides whether a run can have two capture windows, one over the cold start and one over steady steps, with bare steps between.
 
-nsys opens and closes the windows where the probe begins and ends an NVTX range (``inject.nsysx_probe.capture_range``). Where the
-range might not come, everything is recorded: a window that nothing opens records nothing.
+nsys opens and closes the windows where a process of ``nsysx run`` begins and ends an NVTX range (``range_holder``). It opens the first
+one before the command starts, and closes it when the probe of the process asks that makes steps first
+(``inject.nsysx_probe.capture_range``): so any command may have two, and one without steps is recorded up to the limit.
 
 Between the windows nothing of nsys may slow the program down. By itself it does: CUPTI stays in every CUDA call once it was there.
 So nsys is told to take CUPTI out of the process at a window's end and to bring it back for the next (``detaching``).
@@ -9,17 +10,13 @@ So nsys is told to take CUPTI out of the process at a window's end and to bring 
 
 from __future__ import annotations
 
-import re
-import shutil
-import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from nsysx.inject.nsysx_probe import capture_range
 from nsysx.recording.find_nsys import Nsys, version_key
 from nsysx.recording.limit import OF_CAPTURE
-from nsysx.recording.options import LAUNCHERS, Options, keeps_probe_out
+from nsysx.recording.options import Options, keeps_probe_out
 
 #: What ``--steps`` says for two windows.
 WINDOWS = capture_range.MODE
@@ -34,10 +31,9 @@ _DETACHING = ("CuptiSubscribeOnStart=true", capture_range.DETACHED)
 #: CUDA graphs are replayed when CUPTI comes back (pytorch/pytorch#146604).
 _CAN_DETACH, _DRIVER_OF_CUDA_12 = (2024, 5), 525
 
-#: Whether the Python that runs the command finds the probe, and what it needs to send the range.
-_CHECK = "import sys, ctypes, sitecustomize, nsysx_probe.capture_range; raise SystemExit(sys.version_info < (3, 9))"
-_CHECK_S = 20.0
 _SEVERAL = "there are several processes"
+#: Where whoever had the first window ends before its second one, the next process gets two: so many windows nsys opens at most.
+_MOST = 32
 #: Environment variables with which a launcher says how many processes a job has.
 _SIZES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS")
 
@@ -45,7 +41,7 @@ _SIZES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS")
 def profile_words() -> list[str]:
     """Return the options of ``nsys profile`` for two windows."""
     range_ = f"{capture_range.TEXT}@{capture_range.DOMAIN}"
-    return ["--capture-range=nvtx", f"--nvtx-capture={range_}", "--capture-range-end=repeat:2"]
+    return ["--capture-range=nvtx", f"--nvtx-capture={range_}", f"--capture-range-end=repeat:{_MOST}"]
 
 
 def detaching(options: Options, nsys: Nsys, users: Mapping[str, str], driver: str | None) -> dict[str, str]:
@@ -75,21 +71,6 @@ def decided(
     return replace(options, steps=None if why else WINDOWS), why
 
 
-def torchrun_of(command: Sequence[str]) -> str:
-    """Return the Python that torchrun runs with, "" if the command is not torchrun."""
-    words = list(command)
-    if words[1:2] == ["-m"] and words[2:3] and words[2] in ("torch.distributed.run", "torch.distributed.launch"):
-        return words[0]
-    launcher = shutil.which(words[0]) if Path(words[0]).name == "torchrun" else None
-    beside = Path(launcher).with_name("python") if launcher else None
-    return str(beside) if beside is not None and beside.is_file() else ""
-
-
-def of_job(command: Sequence[str], options: Options) -> dict[str, str]:
-    """Return the variable that tells the ranks of a job that they have two windows, {} for a program of one process."""
-    return {"NSYSX_JOB": "1"} if options.steps == WINDOWS and torchrun_of(command) else {}
-
-
 def obstacle(command: Sequence[str], options: Options, nsys: Nsys, environment: Mapping[str, str]) -> str:
     """Return why this run cannot have two windows, "" if it can. ``environment`` is that of the command, with the probe's."""
     if not options.probe:
@@ -102,28 +83,4 @@ def obstacle(command: Sequence[str], options: Options, nsys: Nsys, environment: 
         return "--nsys-arg says when to record"
     if options.per_rank or any(environment.get(name, "1") not in ("", "0", "1") for name in _SIZES):
         return _SEVERAL
-    of_one = ("clocks", "calibrate", "gpu_metrics", "memory", "gil")
-    other = {"--" + name.replace("_", "-"): getattr(options, name) for name in of_one}
-    if used := next((name for name, on in other.items() if on), ""):
-        return f"{used} goes with one window only"
-    words = list(command)
-    if torchrun := torchrun_of(command):
-        return "" if _can_send(torchrun, environment) else "its Python does not start the probe"
-    if not re.fullmatch(r"python[\d.]*", Path(words[0]).name):
-        return f"{Path(words[0]).name} is not Python"
-    if words[1:2] == ["-m"] and words[2:3] and words[2] in LAUNCHERS:
-        return _SEVERAL
-    return "" if _can_send(words[0], environment) else "its Python does not start the probe"
-
-
-def _can_send(python: str, environment: Mapping[str, str]) -> bool:
-    """Return whether this Python can send the range that opens a window: ask it, without a trace of the question."""
-    asked = {n: v for n, v in environment.items() if n not in ("NSYSX_PROBE_DIR", "NSYSX_STEPS")}
-    nothing = subprocess.DEVNULL
-    try:
-        done = subprocess.run(
-            [python, "-c", _CHECK], env=asked, stdin=nothing, stdout=nothing, stderr=nothing, timeout=_CHECK_S
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return False
-    return done.returncode == 0
+    return "--calibrate goes with one window only" if options.calibrate else ""

@@ -89,6 +89,7 @@ def test_a_process_of_a_job_that_no_torchrun_started_closes_nothing(monkeypatch:
         capture_range, "_calls", [lambda: switched.append("open") or 1, lambda _: switched.append("close")]
     )
     monkeypatch.setattr(capture_range, "_open", [])
+    monkeypatch.setattr(capture_range, "claim", lambda: "")
     monkeypatch.setattr(two_windows, "is_one_of_several", lambda: True)
     monkeypatch.setattr(two_windows, "_AS_LONG", 1e9)
     capture_range.begin()
@@ -126,7 +127,8 @@ def windows_of_rank(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str
     calls = [lambda: switched.append("open") or 1, lambda _: switched.append("close")]
     monkeypatch.setattr(capture_range, "_calls", calls)
     monkeypatch.setattr(capture_range, "_open", [])
-    about = {"NSYSX_STEPS": "windows", "NSYSX_JOB": "1", "LOCAL_RANK": "0", "NSYSX_PROBE_DIR": str(tmp_path)}
+    monkeypatch.setattr(capture_range, "claim", lambda: "")
+    about = {"NSYSX_STEPS": "windows", "TORCHELASTIC_RUN_ID": "1", "LOCAL_RANK": "0", "NSYSX_PROBE_DIR": str(tmp_path)}
     for name, value in about.items():
         monkeypatch.setenv(name, value)
     capture_range.begin()

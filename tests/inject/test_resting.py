@@ -230,7 +230,7 @@ def test_an_exception_in_the_optimizer_ends_the_step() -> None:
 def test_after_the_window_nothing_of_the_probe_runs() -> None:
     callbacks = list(gc.callbacks)
     engine = torch.autograd.Variable._execution_engine
-    lab = Lab(NSYSX_STEPS="2:4", NSYSX_PAUSES="1", NSYSX_LINES="1", NSYSX_OPS="1")
+    lab = Lab(NSYSX_STEPS="2:4", NSYSX_PAUSES="1", NSYSX_XRAY="all")
     try:
         net = Net()
         opt = sgd(net)

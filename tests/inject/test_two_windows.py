@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import collections
-import ctypes
 import os
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -31,6 +28,7 @@ def switched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     seen: list[str] = []
     monkeypatch.setattr(capture_range, "_calls", [lambda: seen.append("open") or 1, lambda _: seen.append("close")])
     monkeypatch.setattr(capture_range, "_open", [])
+    monkeypatch.setattr(capture_range, "claim", lambda: "")
     monkeypatch.setattr(clock, "_SETTLING_NS", 0)
     monkeypatch.setattr(clock, "_SHORTEST_NS", 0)
     monkeypatch.setattr(clock, "_LONGEST_NS", 1 << 60)
@@ -367,83 +365,22 @@ def test_a_step_that_begins_at_another_place_is_no_gap_in_the_loop(switched: lis
         lab.close()
 
 
-LIBRARY = """
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-typedef int (*tables_t)(int, void ****, unsigned *);
-struct callbacks { size_t size; tables_t tables; };
-struct attributes { uint16_t version, size; uint32_t category; int32_t color_type; uint32_t color; int32_t payload_type, reserved;
-  uint64_t payload; int32_t message_type; char *message; };
-static void note(const char *what, const char *text) {
-  FILE *f = fopen(getenv("SEEN"), "a"); fprintf(f, "%s %s\\n", what, text); fclose(f); }
-static void *create(const char *name) { return strdup(name); }
-static void *registered(void *domain, const char *text) { return strdup(text); }
-static uint64_t start(char *domain, struct attributes *a) {
-  char said[99]; snprintf(said, 99, "%s@%s %d %d", a->message, domain, a->version, a->size == sizeof *a && a->message_type == 3);
-  note("start", said); return 7; }
-static void end(char *domain, uint64_t id) { char said[99]; snprintf(said, 99, "%s %d", domain, (int)id); note("end", said); }
-int InitializeInjectionNvtx2(const void *(*get)(uint32_t)) {
-  const struct callbacks *c = get(1); void ***slots; unsigned n;
-  if (!c || !get(3) || !c->tables(1, &slots, &n) || n != 16 || c->tables(9, &slots, &n) || !c->tables(5, &slots, &n)) return 0;
-  *slots[2] = start; *slots[3] = end; *slots[10] = registered; *slots[12] = create; return 1; }
-"""
-
-
-def test_the_range_is_sent_as_nvtx_is_before_the_program_begins(tmp_path: Path) -> None:
-    """A library takes the range that Python sends when it starts; a child of the program opens no window again."""
-    (tmp_path / "seen.c").write_text(LIBRARY)
-    subprocess.run(["cc", "-shared", "-fPIC", "-o", "seen.so", "seen.c"], cwd=tmp_path, check=True)
-    (tmp_path / "probe").mkdir()
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(INJECT),
-        "NVTX_INJECTION64_PATH": str(tmp_path / "seen.so"),
-        "NSYSX_PROBE_DIR": str(tmp_path / "probe"),
-        "NSYSX_STEPS": "windows",
-        "SEEN": str(tmp_path / "seen"),
-    }
-    program = (
-        "import subprocess, sys; print('numpy' in sys.modules, 'typing' in sys.modules, flush=True);"
-        "subprocess.run([sys.executable, '-c', 'pass']);"
-        "from nsysx_probe import capture_range; capture_range.end(); capture_range.begin()"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program], env=environment, cwd=tmp_path, capture_output=True, text=True
-    )
-    assert (done.stdout.split()[0], done.stderr, done.returncode) == ("False", "", 0)
-    start = "start capture-window@nsysx 3 1"
-    assert (tmp_path / "seen").read_text().splitlines() == [start, "end nsysx 7", start]
-
-
-def test_where_the_library_refuses_the_range_is_sent_once_torch_is_there(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(capture_range, "_calls", [])
-    monkeypatch.setattr(capture_range, "_open", [])
-    monkeypatch.setattr(capture_range, "_claimed", [str(tmp_path / "windows")])
-    lab = Lab(NSYSX_STEPS="windows")
-    lab.close()
-    assert not capture_range.ours()  # this backend is none of NVTX
-    lab.tape.backend.name = "nvtx-bypass"
-    capture_range.fall_back(lab.tape.backend)
-    assert capture_range.ours() and lab.tape.texts()[-1] == capture_range.TEXT
-    capture_range.end()
-    assert not lab.tape.spans
-
-
-def test_a_library_that_takes_no_ranges_is_no_failure_of_the_program(tmp_path: Path) -> None:
-    (tmp_path / "probe").mkdir()
-    environment = {**os.environ, "PYTHONPATH": str(INJECT), "NSYSX_PROBE_DIR": str(tmp_path / "probe")}
-    environment |= {"NSYSX_STEPS": "windows", "NVTX_INJECTION64_PATH": ctypes.__file__}
-    done = subprocess.run([sys.executable, "-c", "print('runs')"], env=environment, capture_output=True, text=True)
-    assert (done.stdout, done.stderr, done.returncode) == ("runs\n", "", 0)
-
-
 @pytest.fixture
 def limited(switched: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """Return the folder of the files about the limit; the first window is open, and is watched."""
+    sign = tmp_path / capture_range.OPEN
+
+    def opened() -> int:
+        sign.touch()
+        switched.append("open")
+        return 1
+
+    def ended(_window: object) -> None:
+        sign.unlink()
+        (tmp_path / capture_range.STEPPED).unlink(missing_ok=True)
+        switched.append("close")
+
+    monkeypatch.setattr(capture_range, "_calls", [opened, ended])
     monkeypatch.setattr(capture_range, "_limited", [str(tmp_path)])
     monkeypatch.setattr(capture_range, "_LOOK_S", 0.001)
     capture_range._open.clear()
@@ -559,6 +496,7 @@ def test_steps_of_40_s_and_of_20_us_have_both_windows(
     monkeypatch.setattr(time, "perf_counter_ns", lambda: now[0])
     monkeypatch.setattr(capture_range, "_calls", [lambda: seen.append("open") or 1, lambda _: seen.append("close")])
     monkeypatch.setattr(capture_range, "_open", [])
+    monkeypatch.setattr(capture_range, "claim", lambda: "")
     capture_range.begin()
     told = clock.StepClock(torch)
     window = two_windows.TwoWindows(output.Output(backend.nowhere("off"), {}, lambda: None), told)
@@ -583,23 +521,47 @@ def test_steps_of_40_s_and_of_20_us_have_both_windows(
     assert closed[1] - window.first + 1 == two_windows.AUTO_STEPS and real["count"] >= 3
 
 
-def test_a_program_in_the_place_of_the_one_that_opened_the_window_opens_none(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.mark.parametrize(
+    ("answer", "ours", "unrecorded"),
+    [
+        ("open", True, False),
+        ("closed", True, False),
+        ("replaced", False, True),
+        ("over 7", False, True),
+        ("", False, False),
+    ],
+)
+def test_a_process_asks_whether_windows_can_be_had(
+    monkeypatch: pytest.MonkeyPatch, answer: str, ours: bool, unrecorded: bool
 ) -> None:
-    """It has the same process id: the range is still the other program's, and once that had ended it nothing is recorded."""
-    monkeypatch.setenv("NSYSX_PROBE_DIR", str(tmp_path))
-    for name in ("_claimed", "_replaced"):
+    """One that has replaced the program of a window that has closed has none, nor has one that comes when both are over."""
+    for name in ("_calls", "_open", "_over", "_replaced", "_limited"):
         monkeypatch.setattr(capture_range, name, [])
-    monkeypatch.setattr(capture_range, "_calls", [lambda: 1, lambda _: None])
-    monkeypatch.setattr(capture_range, "_open", [1])
-    assert capture_range.claim() and not capture_range.replaced()
-    assert not capture_range.claim() and capture_range.replaced() and not capture_range.unrecorded()
-    capture_range.end()
-    assert not capture_range.claim() and capture_range.unrecorded()
-    (tmp_path / "windows").write_text(
-        "1 closed"
-    )  # another process is a child, which is recorded where the first one opens windows
-    assert not capture_range.claim() and not capture_range.replaced()
+    monkeypatch.setattr(capture_range, "_ask", lambda _text: answer)
+    capture_range.here()
+    assert not capture_range.ours()  # nobody has named an address
+    monkeypatch.setenv("NSYSX_STEPS", "windows")
+    monkeypatch.setenv(capture_range.ADDRESS, "somewhere")
+    capture_range.here()
+    assert (capture_range.ours(), capture_range.unrecorded()) == (ours, unrecorded)
+    assert capture_range.had_by() == ("7" if answer == "over 7" else "")
+    assert capture_range._open == ([1] if answer == "open" else [])
+
+
+def test_a_process_that_does_not_get_the_windows_is_recorded_without(
+    switched: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(capture_range, "claim", lambda: "4711")
+    lab = Lab(NSYSX_STEPS="windows", NSYSX_MARKS="few")
+    try:
+        net = Net()
+        train(net, 60, torch.optim.SGD(net.parameters(), lr=0.001))
+        assert switched == ["open"] and recorded(lab) == [list(range(60))]
+        record = lab.probe.status.record()
+        assert record["windows_of"] == "4711" and record["window_pauses_ns"] is None and not record["errors"]
+        assert record["unrecorded_steps"] is None and not lab.probe.resting.on
+    finally:
+        lab.close()
 
 
 def test_the_file_of_a_program_that_was_replaced_stays(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -191,18 +191,22 @@ raise SystemExit(3)
 """
 
 
-@pytest.mark.parametrize(("program", "words"), [(UNTIL_CLOSED, ()), (UNTIL_REPORTED, ("env",))])
+@pytest.mark.parametrize(
+    ("program", "words", "options"),
+    [(UNTIL_CLOSED, (), ()), (UNTIL_CLOSED, ("env",), ()), (UNTIL_REPORTED, (), ("--steps", "all"))],
+)
 def test_a_program_without_steps_goes_on_after_the_limit(
     profile: Any,  # noqa: F811
     tmp_path: Path,
     program: str,
     words: tuple[str, ...],
+    options: tuple[str, ...],
 ) -> None:
     (tmp_path / "serve.py").write_text(program)
-    run = profile(*words, sys.executable, "serve.py", options=("--no-report", "--limit", "0.5"))
+    run = profile(*words, sys.executable, "serve.py", options=("--no-report", "--limit", "0.5", *options))
     assert (run.code, run.out, run.err) == (3, "went on\n", "")
     (reached,) = run.facts["limit"]["reached"]
-    assert reached["by"] == "time" and reached["window"] == (not words) and run.facts["nsys"]["trouble"] is None
+    assert reached["by"] == "time" and reached["window"] == (not options) and run.facts["nsys"]["trouble"] is None
     assert any("the limit of 0.5 s is reached" in line for line in run.said)
     assert (tmp_path / "r.sqlite").exists()
 

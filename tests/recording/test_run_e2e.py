@@ -564,3 +564,31 @@ def test_what_nsys_did_not_import_is_imported(nsys: str, tmp_path: Path) -> None
     done = subprocess.run([*words, "true"], cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, timeout=600)
     assert (done.returncode, (places / "failed").exists()) == (0, True), done.stderr
     assert results(tmp_path) == CAPTURED
+
+
+HANDLER = """
+import signal, sys, time
+stop = []
+signal.signal(signal.SIGINT, lambda *_: stop.append(1))
+open("ready", "w").close()
+for _ in range(600):
+    if stop:
+        print("graceful")
+        sys.exit(7)
+    time.sleep(0.05)
+"""
+
+
+def test_a_handler_in_a_background_job_gets_the_signal(nsys: str, tmp_path: Path) -> None:
+    """A script starts its jobs with Ctrl-C ignored; one that installs a handler gets it, and one that does not goes on."""
+    (tmp_path / "handler.py").write_text(HANDLER)
+    (tmp_path / "none.py").write_text("import time; open('ready', 'w').close(); time.sleep(4); print('went on')")
+    run = f"{sys.executable} -m nsysx run --no-report --nsys {nsys} -o r -f -- {sys.executable}"
+    for program, out, code in (("handler.py", "graceful\n", 7), ("none.py", "went on\n", 0)):
+        (tmp_path / "ready").unlink(missing_ok=True)
+        script = f"{run} {program} & while ! test -e ready; do sleep 0.1; done; sleep 1; kill -INT $!; wait $!"
+        done = subprocess.run(
+            ["bash", "-c", script], cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, timeout=120
+        )
+        assert (done.stdout, done.returncode) == (out, code), done.stderr
+        assert json.loads((tmp_path / "r.run.json").read_text())["nsys"]["trouble"] is None

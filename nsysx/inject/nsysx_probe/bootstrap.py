@@ -158,14 +158,6 @@ def _arm(torch: object) -> None:
         note("probe failed: " + "".join(c for c in repr(error) if c.isalnum() or c in " _.:()-"))
 
 
-def _open_window() -> None:
-    """Open the first of two capture windows, if this run has them: nothing is recorded before."""
-    if os.environ.get("NSYSX_STEPS") == "windows":
-        from . import capture_range
-
-        capture_range.start()
-
-
 def start() -> None:
     """Wait for torch if a profiler is attached; arm at once if torch is already imported (from a .pth file)."""
     if _run:  # a sitecustomize that was run from here has looked for the next one, and found ours
@@ -175,10 +167,8 @@ def start() -> None:
     elif not (os.environ.get("NVTX_INJECTION64_PATH") or os.environ.get("NSYSX_FORCE")):
         note("no profiler is attached (NVTX_INJECTION64_PATH is not set)")
     elif "torch" in sys.modules:
-        _open_window()
         _arm(sys.modules["torch"])
     else:
-        _open_window()
         note("torch was not imported", lacks="torch")
         sys.meta_path.insert(0, _TorchFinder())
 

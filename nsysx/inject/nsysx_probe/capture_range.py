@@ -1,11 +1,12 @@
-"""The NVTX range that opens and closes nsys's capture windows where a run has two of them (``NSYSX_STEPS=windows``).
+"""Asks for nsys's capture windows where a run has two of them (``NSYSX_STEPS=windows``).
 
-The first window opens when Python starts, before CUDA is loaded, so it holds the cold start. It opens in one process only, the
-first that runs the probe: what nsys captures is decided for all processes at once.
+nsys opens and closes them with one NVTX range, which a process of ``nsysx run`` holds (``recording.range_holder``). The first window
+opens before the command starts, so it holds the cold start, of whichever process. The process that makes steps first claims the
+windows: it says when the first one closes, and opens and closes the second one itself. All others are recorded as long as a window
+is open.
 
-So early the package ``nvtx`` must not be imported: it imports NumPy, which reads variables that the program may still set. So this
-file makes its calls itself, as the headers of NVTX do (nvtxInit.h, nvtxTypes.h of NVTX 3): it loads the profiler's library,
-which asks for tables of pointers to functions and sets them. Standard library only; ctypes is imported only in such a run.
+What holds the range goes on when nsys is at work in its own process; in another one nsys may begin a step later. So the second window
+is not opened from there, but with a range of this process (``nvtx_range``). Standard library only.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from __future__ import annotations
 import _thread
 import os
 import time
+
+from .interrupts import of_program
 
 if False:  # importing typing takes milliseconds
     from typing import Any
@@ -23,153 +26,138 @@ TEXT, DOMAIN = "capture-window", "nsysx"
 DETACHED = "CuptiFinalizeOnStop=true"
 #: Says that a run has two windows.
 MODE = "windows"
-#: Files beside the probe's own. The probe makes them: the last window of steps has closed; a window is open; a step has ended in it.
+#: Where the windows are asked for: the name of an abstract Unix socket.
+ADDRESS = "NSYSX_WINDOWS"
+#: Files beside the probe's own. The probe makes the first and the last: the last window of steps has closed (it holds the process to
+#: end for ``--then stop``); a window is open; a step has ended in it.
 CLOSED, OPEN, STEPPED = "windows-closed", "window-open", "window-has-steps"
 #: ``nsysx run`` makes these: the open window has reached the limit and is to close with a step, or at once.
 LIMIT, CUT = "window-limit", "window-cut"
 #: How often a thread looks for the last of them while a window is open (s): a program without steps calls nothing of the probe's.
 _LOOK_S = 0.25
+#: How long nsys needs at most to begin in another process than that which holds the range (s).
+_BEGINS_S = 0.5
 
-#: Numbers of NVTX 3: the tables of callbacks and of the version; the sizes of the tables of functions by module, as a client has
-#: them; the module with domains, and the functions that are used of it.
-_CALLBACKS, _VERSIONS = 1, 3
-_SIZES = {1: 16, 2: 9, 3: 15, 4: 7, 5: 16, 6: 7}
-_CORE2 = 5
-_RANGE_START, _RANGE_END, _REGISTER, _CREATE = 2, 3, 10, 12
-_VERSION, _REGISTERED = 3, 3
-
-# Functions that begin and end the range, the last one while no other thread of Python runs.
+# Functions that open and close a window, the last one while no other thread of Python runs; empty where there are no windows.
 _calls: list[Any] = []
-_claimed: list[str] = []  # the file that says that this process opens the windows; empty in others
-# Whether the window was closed by the program that this one has replaced; empty if there was none.
+_open: list[Any] = []  # not empty while a window is open, as far as this process knows
+_over: list[str] = []  # the process that had both windows, before this one came
+# Whether the program that this one has replaced had closed its window; empty if there was none.
 _replaced: list[bool] = []
-_kept: list[Any] = []  # what the profiler's library holds pointers to
-_open: list[Any] = []  # the id of the open range
 _limited: list[str] = []  # where the files about the limit are; empty without a limit
 _ending = _thread.allocate_lock()
 
 
-def _write(path: str, text: bytes, how: int) -> None:
-    """Write to a file and close it at once: a program may close every file that it does not know."""
-    file = os.open(path, os.O_CREAT | os.O_WRONLY | how)
-    try:
-        os.write(file, text)
-    finally:
-        os.close(file)
+def _ask(text: str, *, alone: bool = False) -> str:
+    """Return the answer of the process that holds the range, "" if it is gone. Raises what a signal's handler raises.
 
-
-def claim() -> bool:
-    """Return whether this process is the one that opens windows: the first that asks.
-
-    A program that has replaced itself by another one (exec) has the process id of the first, but not its range, which nothing else
-    can end: the other one opens no window.
+    ``alone``: no other thread of Python runs until it has come.
     """
-    folder = os.environ.get("NSYSX_PROBE_DIR")
-    if not folder:
-        return False
-    path, pid = f"{folder}/windows", str(os.getpid()).encode()
+    from _socket import AF_UNIX, SOCK_STREAM, socket
+
+    link = socket(AF_UNIX, SOCK_STREAM)
     try:
-        _write(path, pid, os.O_EXCL)
-        _claimed.append(path)
-        return True
-    except FileExistsError:
-        with open(path, "rb") as file:  # noqa: PTH123
-            owner, _, closed = file.read().partition(b" ")
-        _replaced[:] = [bool(closed)] if owner == pid else []
-    except OSError:
+        link.connect("\0" + os.environ.get(ADDRESS, ""))
+        link.send(text.encode() + b"\n")
+        if alone:
+            _await(link.fileno())
+        return link.recv(256).decode().strip()
+    except Exception as error:
+        if of_program(error):  # a TimeoutError is an OSError
+            raise
+        return ""
+    finally:
+        link.close()
+
+
+def _await(fd: int) -> None:
+    """Wait until there is something to read, with the interpreter's lock kept."""
+    import ctypes as c
+
+    class Wanted(c.Structure):
+        _fields_ = (("fd", c.c_int), ("events", c.c_short), ("happened", c.c_short))
+
+    wanted, libc = Wanted(fd, 1, 0), c.PyDLL(None, use_errno=True)  # 1: POLLIN
+    while libc.poll(c.byref(wanted), c.c_ulong(1), -1) < 0 and c.get_errno() == 4:  # EINTR: its handler runs later
         pass
-    return False
+
+
+def here() -> None:
+    """Tell that this process has torch, so that it may make steps, and learn whether windows can be had."""
+    environ = os.environ
+    if environ.get("NSYSX_STEPS") != MODE or not environ.get(ADDRESS) or _calls or _over or _replaced:
+        return
+    answer, _, pid = _ask("here").partition(" ")
+    if answer == "over":
+        _over.append(pid)
+    elif answer == "replaced":
+        _replaced.append(True)
+    elif answer:
+        _open[:] = [1] if answer == "open" else []
+        _calls[:] = [_begin, _end, lambda window: _end(window, alone=True)]
+        if environ.get("NSYSX_LIMIT") and environ.get("NSYSX_PROBE_DIR"):
+            _limited.append(environ["NSYSX_PROBE_DIR"])
+            if _open:
+                _thread.start_new_thread(_watch, (_open[0],))
+
+
+def _begin() -> Any:
+    """Open the second window with a range of this process; return the functions that end it and its number."""
+    from . import nvtx_range
+
+    try:
+        calls = nvtx_range.range_of(os.environ.get("NVTX_INJECTION64_PATH", ""), TEXT, DOMAIN)
+    except Exception as error:  # a Python without ctypes
+        if of_program(error):
+            raise
+        _ask("begin")
+        time.sleep(_BEGINS_S)
+        return 1
+    _ask("begins")
+    return calls[1], calls[2], calls[0]()
+
+
+def _end(window: Any, *, alone: bool = False) -> None:
+    """Close a window: the second one, or the first one, which another process holds."""
+    if not isinstance(window, tuple):
+        _ask("end", alone=alone)
+        return
+    try:
+        window[alone](window[2])
+    finally:
+        _ask("ended")
+
+
+def claim() -> str:
+    """Claim the windows for this process, or for the job that it is a rank of; return the process that has them, "" if it is this one."""
+    answer = _ask(f"claim {_key()}").split()
+    if answer[:1] != ["yes"]:
+        return answer[1] if len(answer) > 1 else "0"
+    _open[:] = [1] if answer[1] == "open" else []
+    return ""
+
+
+def _key() -> str:
+    """Return what all ranks of a job have in common, of this start of them; without a job the process."""
+    if not of_rank():
+        return str(os.getpid())
+    names = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT")
+    return "-".join([str(os.getppid()), *("".join(os.environ.get(name, "").split()) for name in names)])
 
 
 def replaced() -> bool:
-    """Return whether this program has replaced the one that opened the first window."""
+    """Return whether this program has replaced (exec) the one that had the first window."""
     return bool(_replaced)
 
 
 def unrecorded() -> bool:
-    """Return whether nothing of this program is recorded: the one that it has replaced had closed its window."""
-    return _replaced == [True]
+    """Return whether nothing of this program is recorded: both windows were another's, or that of the one that it has replaced."""
+    return bool(_over or _replaced)
 
 
-def _client() -> tuple[Any, Any]:
-    """Return what a client of NVTX shows to the profiler's library: the function that it asks, and the pointers that it sets."""
-    import ctypes as c
-
-    pointers = {module: (c.c_void_p * size)() for module, size in _SIZES.items()}  # set by the library
-    places = {
-        module: (c.c_void_p * len(slots))(*(c.addressof(slots) + i * c.sizeof(c.c_void_p) for i in range(len(slots))))
-        for module, slots in pointers.items()
-    }
-
-    def tables(module: int, out_table: Any, out_size: Any) -> int:
-        if module not in places:
-            return 0
-        if out_table:
-            out_table[0] = c.addressof(places[module])
-        if out_size:
-            out_size[0] = _SIZES[module]
-        return 1
-
-    asked = c.CFUNCTYPE(c.c_int, c.c_int, c.POINTER(c.c_void_p), c.POINTER(c.c_uint))(tables)
-
-    class Callbacks(c.Structure):
-        _fields_ = (("size", c.c_size_t), ("tables", c.c_void_p))
-
-    callbacks = Callbacks(c.sizeof(Callbacks), c.cast(asked, c.c_void_p))
-
-    class Versions(c.Structure):
-        _fields_ = (("size", c.c_size_t), ("version", c.c_uint32), ("reserved", c.c_uint32), ("told", c.c_void_p))
-
-    told = c.CFUNCTYPE(None, c.c_uint32)(lambda _version: None)
-    versions = Versions(c.sizeof(Versions), _VERSION, 0, c.cast(told, c.c_void_p))
-
-    def export(table_id: int) -> Any:
-        exported_tables = {_CALLBACKS: callbacks, _VERSIONS: versions}
-        return c.addressof(exported_tables[table_id]) if table_id in exported_tables else None
-
-    exported = c.CFUNCTYPE(c.c_void_p, c.c_uint)(export)
-    _kept[:] = [pointers, places, asked, callbacks, told, versions, exported]
-    return exported, pointers[_CORE2]
-
-
-def prepare(library: str) -> None:
-    """Load the profiler's library, and make the range's domain and text. Raises OSError where that is not possible."""
-    import ctypes as c
-
-    exported, of_domains = _client()
-    initialize = c.CDLL(library).InitializeInjectionNvtx2
-    initialize.argtypes, initialize.restype = [c.c_void_p], c.c_int
-    if not initialize(c.cast(exported, c.c_void_p)):
-        raise OSError("the profiler takes no NVTX ranges")
-    start = c.CFUNCTYPE(c.c_uint64, c.c_void_p, c.c_void_p)(of_domains[_RANGE_START] or 0)
-    end = c.CFUNCTYPE(None, c.c_void_p, c.c_uint64)(of_domains[_RANGE_END] or 0)
-    register = c.CFUNCTYPE(c.c_void_p, c.c_void_p, c.c_char_p)(of_domains[_REGISTER] or 0)
-    domain = c.CFUNCTYPE(c.c_void_p, c.c_char_p)(of_domains[_CREATE] or 0)(DOMAIN.encode())
-
-    class Attributes(c.Structure):
-        _fields_ = (
-            ("version", c.c_uint16),
-            ("size", c.c_uint16),
-            ("category", c.c_uint32),
-            ("color_type", c.c_int32),
-            ("color", c.c_uint32),
-            ("payload_type", c.c_int32),
-            ("reserved", c.c_int32),
-            ("payload", c.c_uint64),
-            ("message_type", c.c_int32),
-            ("message", c.c_void_p),
-        )
-
-    text = register(domain, TEXT.encode())
-    # The same with the interpreter's lock kept: no other thread launches anything meanwhile.
-    held = c.PYFUNCTYPE(None, c.c_void_p, c.c_uint64)(of_domains[_RANGE_END] or 0)
-    about = Attributes(version=_VERSION, size=c.sizeof(Attributes), message_type=_REGISTERED, message=text)
-    _kept.append(about)
-    _calls[:] = [
-        lambda: start(domain, c.addressof(about)),
-        lambda number: end(domain, number),
-        lambda number: held(domain, number),
-    ]
+def had_by() -> str:
+    """Return the process that had both windows before this one came, "" if there was none."""
+    return _over[0] if _over else ""
 
 
 def begin() -> None:
@@ -177,47 +165,26 @@ def begin() -> None:
     if not _open:
         _open.append(_calls[0]())
         if _limited:
-            _sign(OPEN, made=True)
             _thread.start_new_thread(_watch, (_open[0],))
 
 
 def end(*, alone: bool = False) -> bool:
-    """Close the window and return whether one was open; nsys needs 3 s for it, also if another thread closes it.
+    """Close the window and return whether one was open; nsys needs 3 s for it.
 
     ``alone``: no other thread of Python runs meanwhile.
     """
     with _ending:
-        if not _open:
+        if closed() or not _open:
+            _open.clear()
             return False
-        try:
-            if _claimed:
-                _write(_claimed[0], b" closed", os.O_APPEND)
-        except OSError:  # a full disk
-            pass
-        try:
-            _calls[-1 if alone else 1](_open.pop())
-        finally:
-            if _limited:
-                _sign(STEPPED, made=False)
-                _sign(OPEN, made=False)
+        _calls[-1 if alone else 1](_open.pop())
         return True
-
-
-def _sign(name: str, *, made: bool) -> None:
-    """Make or remove one of the files; a folder that takes none is no failure of the program."""
-    try:
-        if made:
-            os.close(os.open(f"{_limited[0]}/{name}", os.O_CREAT | os.O_WRONLY))
-        else:
-            os.unlink(f"{_limited[0]}/{name}")  # noqa: PTH108 - importing pathlib takes milliseconds
-    except OSError:
-        pass
 
 
 def _watch(window: Any) -> None:
     """Close the window, in a thread of its own, if ``nsysx run`` asks for it."""
     try:
-        while _open == [window]:
+        while _open == [window] and not closed():
             time.sleep(_LOOK_S)
             if os.path.exists(f"{_limited[0]}/{CUT}"):  # noqa: PTH110
                 from . import draining
@@ -233,46 +200,28 @@ def step_ended(first: bool) -> bool:
     if not _limited:
         return False
     if first:
-        _sign(STEPPED, made=True)
+        try:
+            os.close(os.open(f"{_limited[0]}/{STEPPED}", os.O_CREAT | os.O_WRONLY))
+        except OSError:  # a folder that takes no file is no failure of the program
+            pass
     return os.path.exists(f"{_limited[0]}/{LIMIT}")  # noqa: PTH110
 
 
 def closed() -> bool:
     """Return whether the window was closed at the limit, while the program was in the middle of something."""
-    return bool(_limited) and not _open
+    return bool(_limited) and not (_open and os.path.exists(f"{_limited[0]}/{OPEN}"))  # noqa: PTH110
 
 
 def ours() -> bool:
-    """Return whether this process opened the first window."""
+    """Return whether this process may have windows."""
     return bool(_calls)
 
 
+def leads() -> bool:
+    """Return whether this process opens and closes windows for its whole job."""
+    return not of_rank() or os.environ.get("LOCAL_RANK") == "0"
+
+
 def of_rank() -> bool:
-    """Return whether this process is a rank of a job with two windows."""
-    return bool(os.environ.get("NSYSX_JOB") and os.environ.get("LOCAL_RANK")) and os.environ.get("NSYSX_STEPS") == MODE
-
-
-def _may_open() -> bool:
-    """Return whether this process may open windows: any in a program of one process, of a job the first rank of the node."""
-    return not os.environ.get("NSYSX_JOB") or os.environ.get("LOCAL_RANK") == "0"
-
-
-def start() -> None:
-    """Open the first window if this run has two, and this process is the one that opens them."""
-    library = os.environ.get("NVTX_INJECTION64_PATH", "")
-    if os.environ.get("NSYSX_STEPS") == MODE and library and _may_open() and claim():
-        if os.environ.get("NSYSX_LIMIT"):
-            _limited.append(os.environ["NSYSX_PROBE_DIR"])
-        try:
-            prepare(library)
-            begin()
-        except Exception:
-            _calls.clear()
-
-
-def fall_back(backend: Any) -> None:
-    """Open the first window through the probe's own calls, now that there are some, if the library refused those of this file."""
-    if _claimed and not _calls and backend.name.startswith("nvtx"):
-        text = backend.prepare(TEXT)
-        _calls[:] = [lambda: backend.start(text), backend.end]
-        begin()
+    """Return whether this process is a rank of a job whose ranks torchrun has started."""
+    return bool(os.environ.get("TORCHELASTIC_RUN_ID") and os.environ.get("LOCAL_RANK"))

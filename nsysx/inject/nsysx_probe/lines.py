@@ -67,6 +67,7 @@ class Lines:
         self.stopped: str | None = None
         self.on = False
         self.usual_ns = 0  # how long a step takes without lines
+        self.most = 0  # events of lines in one step
         self.cost_ns: int | None = None  # what lines cost in the costliest step, from every TIMEDth of them
         self._backend = backend or nowhere("off")
         self._push, self._pop = self._backend.push, self._backend.pop
@@ -147,6 +148,7 @@ class Lines:
     def _settle(self) -> None:
         """Note what the lines of a step have cost, and begin to count anew."""
         if self._events:
+            self.most = max(self.most, self._events)
             self.cost_ns = max(self.cost_ns or 0, self._timed_ns * TIMED)
         self._events = self._of_packages = self._of_others = self._timed_ns = 0
 

@@ -29,6 +29,8 @@ class Meeting:
     def __init__(self, environ: Any) -> None:
         # Without a folder no file can be made.
         self._folder, self._rank = environ.get("NSYSX_PROBE_DIR") or os.devnull, environ.get("LOCAL_RANK", "0")
+        # torchrun may start all ranks anew: the files of those that have ended are not theirs.
+        self._start = environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         size = environ.get("LOCAL_WORLD_SIZE", "1")
         self._others = [str(rank) for rank in range(int(size) if size.isdecimal() else 1) if str(rank) != self._rank]
         self.number = 0
@@ -43,19 +45,19 @@ class Meeting:
         if drained:
             until += draining.longest_wait_s(longest_ns, several=True)
             draining.drain(longest_ns, several=True)
-        self._sign(f"here-{number}-{self._rank}")
+        self._sign(f"here-{self._start}-{number}-{self._rank}")
         if not leads:
-            return self._wait([f"done-{number}"], until + _WAIT_S)
+            return self._wait([f"done-{self._start}-{number}"], until + _WAIT_S)
         try:
-            came = self._wait([f"here-{number}-{rank}" for rank in self._others], until)
+            came = self._wait([f"here-{self._start}-{number}-{rank}" for rank in self._others], until)
             act()
         finally:  # also where a signal ends the wait: nobody else waits for this rank then
-            self._sign(f"done-{number}")
+            self._sign(f"done-{self._start}-{number}")
         return came
 
     def announce(self, step: int) -> None:
         """Say, long enough before, with which step all hold the next meeting."""
-        path = f"{self._folder}/step-{self.number}"
+        path = f"{self._folder}/step-{self._start}-{self.number}"
         try:
             with open(f"{path}-{self._rank}", "w") as file:  # noqa: PTH123 - importing pathlib takes milliseconds
                 file.write(str(step))
@@ -66,7 +68,7 @@ class Meeting:
     def announced(self) -> int | None:
         """Return the step of the next meeting if one was announced."""
         try:
-            with open(f"{self._folder}/step-{self.number}") as file:  # noqa: PTH123
+            with open(f"{self._folder}/step-{self._start}-{self.number}") as file:  # noqa: PTH123
                 return int(file.read())
         except (OSError, ValueError):
             return None

@@ -34,12 +34,9 @@ class Parts(NamedTuple):
 def make(torch: Any, out: Output) -> Parts:
     """Make the parts as the environment asks for them."""
     clock, timing = StepClock(torch), None
-    capture_range.fall_back(out.backend)
     window: Window = Window(out, clock)
-    if capture_range.of_rank():
-        window = WindowsOfRank(out, clock)
-    elif capture_range.ours():
-        window = TwoWindows(out, clock)
+    if capture_range.ours():
+        window = WindowsOfRank(out, clock) if capture_range.of_rank() else TwoWindows(out, clock)
     timed = out.environ.get("NSYSX_TIMING") == "1"
     if timed:
         first, last = window.first, window.last

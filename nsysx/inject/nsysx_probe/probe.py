@@ -3,7 +3,7 @@
 ``arm(torch)`` is called once, right after torch was imported. Everything in this folder keeps these rules:
 
 - Functions of torch are not wrapped. Their code is exchanged (patch), so tracebacks, warnings and bindings do not change.
-- The probe reads no tensor values, never synchronizes and allocates nothing on a device. It walks the stack only for NSYSX_LINES.
+- The probe reads no tensor values, never synchronizes and allocates nothing on a device. It walks the stack only to turn lines on.
 - The probe never raises into the program and never prints. A failure is noted in the probe file and ends the part that failed,
   or the whole probe. What a signal's handler of the program raises meanwhile is the program's and goes on to it (interrupts).
 - The probe's parts import from known places only (places).
@@ -18,15 +18,16 @@ out); and the probe's functions, for ``sys.settrace`` and ``sys.setprofile``, wh
 
 The parts: ``steps`` finds steps from the events that ``phases`` and ``calls`` see; ``borders`` does
 the work between steps; ``marking`` chooses the steps whose modules are marked, ``window`` those that are captured;
-``names`` knows modules by path; ``backward`` marks autograd nodes; ``operators`` turns torch's own ranges of
-operators on and off; ``pauses`` records garbage collections and compilations; ``output`` sends.
+``names`` knows modules by path; ``backward`` marks autograd nodes; ``xray`` turns on what marked steps carry beside their modules:
+``lines`` of the program and torch's own ranges of ``operators``; ``pauses`` records garbage collections and compilations; ``output`` sends.
 
-Environment: NSYSX_PROBE_DIR (the folder of probe-<pid>.json), NSYSX_MARKS=few|all|off (in which steps modules are marked),
-NSYSX_DEPTH=N (modules at most N path parts deep), NSYSX_ONLY=REGEX (modules whose path matches), NSYSX_BACKWARD=marks|ops|off,
-NSYSX_STEPS=A:B|auto|windows (only these steps are captured, all others run without ranges), NSYSX_LIMIT=1 (windows close when
-``nsysx run`` asks for it), NSYSX_JOB=1 (ranks have the same windows), NSYSX_LINES=1 (a mark with the Python
-line of each wait), NSYSX_OPS=1 (operators with their shapes, where modules are marked), NSYSX_PAUSES=0 (collections and
-compilations are not recorded), NSYSX_TIMING=1 (no ranges at all, only the length of each step),
+Environment: NSYSX_PROBE_DIR (the folder of probe-<pid>.json), NSYSX_XRAY=all|lines|none (what marked steps carry),
+NSYSX_SOURCE=PREFIX:!PREFIX (code that has lines, too, or has none), NSYSX_NO_SOURCE=1 (the probe file holds no text of lines),
+NSYSX_MARKS=few|all|off (in which steps modules are marked; for tests), NSYSX_DEPTH=N (modules at most N path parts deep),
+NSYSX_ONLY=REGEX (modules whose path matches), NSYSX_BACKWARD=marks|ops|off (for tests), NSYSX_STEPS=A:B|auto|windows (only these
+steps are captured, all others run without ranges), NSYSX_LIMIT=1 (windows close when ``nsysx run`` asks for it), NSYSX_WINDOWS=NAME
+(where windows are asked for), NSYSX_PAUSES=0 (collections and compilations are not recorded), NSYSX_TIMING=1 (no ranges at all, only the
+length of each step),
 NSYSX_TRIAL (the same for ``nsysx try``: see trial).
 """
 
@@ -40,7 +41,7 @@ from collections.abc import Callable
 from typing import Any
 
 from . import backend as backends
-from . import draining, dynamo, parts, patch
+from . import capture_range, draining, dynamo, parts, patch
 from .backward import BackwardMarks
 from .borders import Borders
 from .calls import ModuleCalls
@@ -346,6 +347,8 @@ def arm(torch: Any) -> None:
         backend = backends.nowhere("timing")
     else:
         backend, why = backends.choose(torch, environ.get("NSYSX_BACKEND", ""))
+        if backend is not None:
+            capture_range.here()
     probe = _probe = Probe(torch, backend, environ)
     if backend is None:
         probe.status.reason = "no NVTX backend: " + "; ".join(why)

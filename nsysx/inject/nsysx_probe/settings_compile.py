@@ -21,12 +21,12 @@ def compiled() -> dict[str, Any] | None:
     counters: Any = asked(lambda: utils.counters) or {}
     return {
         "backends": asked(_backends),
-        "graphs": asked(lambda: int(counters["stats"].get("unique_graphs", 0))),
-        "frames": asked(lambda: int(counters["frames"].get("total", 0))),
-        "breaks": asked(lambda: _breaks(counters["graph_break"])),
+        "graphs": asked(lambda: int(counters.get("stats", {}).get("unique_graphs", 0))),
+        "frames": asked(lambda: int(counters.get("frames", {}).get("total", 0))),
+        "breaks": asked(lambda: _breaks(counters.get("graph_break", {}))),
         "broken_at": asked(lambda: _broken_at(utils)),
         "recompilations": asked(lambda: _recompilations(utils)),
-        "cudagraph_skips": asked(lambda: int(counters["inductor"].get("cudagraph_skips", 0))),
+        "cudagraph_skips": asked(lambda: int(counters.get("inductor", {}).get("cudagraph_skips", 0))),
         "recompile_limit": asked(lambda: int(sys.modules["torch._dynamo.config"].recompile_limit)),
     }
 

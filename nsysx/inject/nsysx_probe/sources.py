@@ -18,8 +18,8 @@ from typing import Any
 MOST_LINES, MOST_CHARACTERS = 2_000, 200
 #: No more of a file is read (bytes).
 _MOST_BYTES = 8_000_000
-#: What belongs to torch, and what the probe itself calls.
-_LIBRARIES = ("torch", "torchgen", "functorch", "triton", "nvtx")
+#: What belongs to torch (sympy computes shapes for its compiler), and what the probe itself calls.
+_LIBRARIES = ("torch", "torchgen", "functorch", "triton", "sympy", "mpmath", "nvtx")
 _INSTALLED = ("site-packages", "dist-packages")
 _GENERATED = "torchinductor_"
 

@@ -109,6 +109,7 @@ class Status:
             "aliases": self.naming.aliases,
             "capture_steps": None if window.first is None or window.last is None else [window.first, window.last + 1],
             "window_pauses_ns": window.pauses_ns,
+            "windows_of": window.others or capture_range.had_by() or None,
             "device_waits": draining.waits,
             "window_missed": window.never_opened(self.steps().index + 1, self.steps().rule),
             "operators": parts.operators.record(),
@@ -131,7 +132,9 @@ class Status:
         folder = self.out.environ.get("NSYSX_PROBE_DIR")
         if folder and self.out.environ.get("NSYSX_THEN") == "stop":
             try:
-                (Path(folder) / capture_range.CLOSED).touch()
+                # Whoever ends one rank of a job has the others, or a new start of all: the launcher ends them together.
+                process = os.getppid() if capture_range.of_rank() else self.pid
+                (Path(folder) / capture_range.CLOSED).write_text(str(process))
             except OSError as error:
                 self.out.wrong("NSYSX_THEN", error)
 

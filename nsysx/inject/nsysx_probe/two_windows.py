@@ -1,6 +1,6 @@
 """The two windows of a run that is asked for no steps in particular (``NSYSX_STEPS=windows``), and the bare steps between them.
 
-The first holds the cold start: it opens with Python (``capture_range``) and closes when warm-up is over and enough steps were
+The first holds the cold start: it opens before the command starts (``capture_range``) and closes when warm-up is over and enough steps were
 alike. Then steps run without the profiler, and the clock times them. The second holds steps like those. After it bare steps are
 timed once more, because a host's speed drifts, and then the probe leaves.
 
@@ -52,8 +52,9 @@ class TwoWindows(Window):
         self._in_window = 0  # steps that have ended in the open window
         self._ending = False  # the limit is reached
         self._several = False  # the program is one of several processes that do not know of each other's windows
+        self._claimed = False  # the windows are this process's own
         # For how long each window's end stopped the program: 0 if it closed beside it, at the limit.
-        self.pauses_ns: list[int] = []
+        self.pauses_ns: list[int] | None = None
 
     def opens(self, index: int) -> bool:
         """Return whether the second window opens with step ``index``."""
@@ -66,6 +67,8 @@ class TwoWindows(Window):
 
         That chooses the steps of the second window, from ``ahead`` after ``index`` on, or ends the probe's work.
         """
+        if self.others:
+            return True
         if self.after:
             self.over = self.over or self.clock.known()
             return self.over
@@ -85,6 +88,8 @@ class TwoWindows(Window):
 
     def closes(self, index: int, *, marked: bool = False) -> bool:
         """Return whether the open window closes with step ``index``."""
+        if not self._has_them():
+            return False
         over = capture_range.step_ended(first=not self._in_window)
         self._in_window += 1
         if not self.cold:
@@ -106,6 +111,17 @@ class TwoWindows(Window):
         steady = self._alike >= _ALIKE and max(self._lengths) <= _AS_LONG * usual
         return steady or index >= _MOST_STEPS or (index >= _LEAST_STEPS and (over or now - self._since_ns > _MOST_NS))
 
+    def _has_them(self) -> bool:
+        """Return whether this process has the windows: it asks for them when its first step has ended."""
+        if not self._claimed and not self.others:
+            self.others = capture_range.claim()
+            self._claimed = not self.others
+            if self.others:  # everything of this process is recorded, as long as a window of the other one is open
+                self.wanted = self.cold = self.two = self.together = False
+            else:
+                self.pauses_ns = []
+        return self._claimed
+
     def open(self, torch: Any) -> None:
         """Open the second window."""
         self._in_window = 0
@@ -121,7 +137,8 @@ class TwoWindows(Window):
         try:
             stood = self._end(torch)
         finally:  # Ctrl-C comes in these seconds more often than elsewhere
-            self.pauses_ns.append(time.perf_counter_ns() - begin if stood else 0)
+            if self.pauses_ns is not None:
+                self.pauses_ns.append(time.perf_counter_ns() - begin if stood else 0)
         self.after = not was_cold and self._detached and self.out.environ.get("NSYSX_THEN") != "stop"
         return was_cold or self.after
 
@@ -136,7 +153,7 @@ class TwoWindows(Window):
 
         ``detached``: nothing of nsys was in the calls of these steps.
         """
-        if self.cold or (self.after and self._between is None):
+        if self.cold or self.others or (self.after and self._between is None):
             return None
         if self._between is None:
             bare = self.clock.bare(self.first if self.opened else None)
@@ -181,7 +198,7 @@ class WindowsOfRank(TwoWindows):
     def _choose(self, index: int, ahead: int) -> None:
         """Choose the steps of the second window as the rank that opens it does, once it knows its bare steps."""
         self.first = self._meeting.announced()
-        if self.first is None and capture_range.ours() and self.clock.known():
+        if self.first is None and capture_range.leads() and self.clock.known():
             self.first = index + ahead + _RANKS_AHEAD
             self._meeting.announce(self.first)
         if self.first is not None:
@@ -189,6 +206,8 @@ class WindowsOfRank(TwoWindows):
 
     def closes(self, index: int, *, marked: bool = False) -> bool:
         """Return whether the open window closes with step ``index``."""
+        if not self._has_them():
+            return False
         over = capture_range.step_ended(first=not self._in_window)
         self._in_window += 1
         now, before = time.perf_counter_ns(), self._ended_ns
@@ -220,9 +239,9 @@ class WindowsOfRank(TwoWindows):
         """Open the second window together with the other ranks; one of them does."""
         if not self._begun:
             self._begun, self._in_window = True, 0
-            self._meeting.hold(capture_range.ours(), capture_range.begin, self._longest_ns)
+            self._meeting.hold(capture_range.leads(), capture_range.begin, self._longest_ns)
 
     def _end(self, torch: Any) -> bool:
         """Have nsys close the window while all ranks stand still, with nothing to do on their devices."""
-        self._meeting.hold(capture_range.ours(), capture_range.end, self._longest_ns, drained=True)
+        self._meeting.hold(capture_range.leads(), capture_range.end, self._longest_ns, drained=True)
         return True

@@ -26,11 +26,13 @@ AUTO_STEPS = 1 + PLAIN_STEPS + XRAY_STEPS
 class Window:
     """``first`` and ``last`` are the steps A and B-1, None until they are known; without a window ``wanted`` is False.
 
+    ``others`` is the process that has the windows, if it is not this one.
     ``two``, ``cold``, ``after`` and ``over`` belong to a run with two windows (``two_windows``), ``together`` to one of several ranks.
     """
 
     two = cold = after = over = together = False
     pauses_ns: list[int] | None = None
+    others = ""
 
     def __init__(self, out: Output, clock: StepClock) -> None:
         self.out, self.clock = out, clock

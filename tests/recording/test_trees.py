@@ -1,0 +1,158 @@
+"""Commands that start the program in a process of its own: with a real nsys, whichever process makes steps first has the windows."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nsysx.inject.nsysx_probe import capture_range
+from nsysx.pipeline import summarize
+from nsysx.recording import then_stop
+from tests.recording.test_run_e2e import nsys, profile  # noqa: F401 - fixtures
+
+TRAIN = """
+import os, sys, time, torch
+torch.manual_seed(0)
+torch.set_num_threads(1)
+net = torch.nn.Linear(8, 8)
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+steps, nap = int(sys.argv[1]), float(sys.argv[2])
+for i in range(steps):
+    time.sleep(nap)
+    optimizer.zero_grad()
+    net(torch.randn(4, 8)).square().mean().backward()
+    optimizer.step()
+print("trained", flush=True)
+"""
+SPAWNS = "import subprocess, sys, torch\nsys.exit(subprocess.call([sys.executable, *sys.argv[1:]]))\n"
+EXECS = "import os, sys, torch\nos.execv(sys.executable, [sys.executable, *sys.argv[1:]])\n"
+ENOUGH = ("train.py", "130", "0.04")
+
+
+def folder_with(tmp_path: Path, **files: str) -> None:
+    for name, text in {"train": TRAIN, "spawns": SPAWNS, "execs": EXECS, **files}.items():
+        (tmp_path / f"{name}.py").write_text(text)
+
+
+def of_steps(run: Any) -> list[dict[str, Any]]:
+    """Return what the probes wrote of the processes that made steps."""
+    return [p for p in run.facts["probe"] if p.get("steps") and p["steps"]["count"]]
+
+
+PYTHON = sys.executable
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("env", "A=1", "timeout", "100", "nice", PYTHON, *ENOUGH),
+        ("bash", "-c", f"{PYTHON} -c 1; {PYTHON} -c 'import torch'; {PYTHON} {' '.join(ENOUGH)}; exit $?"),
+        (PYTHON, "spawns.py", *ENOUGH),
+        (PYTHON, "execs.py", *ENOUGH),
+    ],
+    ids=["wrappers", "shell", "spawns", "execs"],
+)
+def test_a_program_in_any_tree_has_two_windows_and_bare_steps(
+    profile: Any,  # noqa: F811
+    tmp_path: Path,
+    command: tuple[str, ...],
+) -> None:
+    folder_with(tmp_path)
+    run = profile(*command)
+    assert (run.code, run.out, run.err) == (0, "trained\n", "") and run.facts["files"]["cold"] == "r.cold.sqlite"
+    (probe,) = of_steps(run)
+    assert len(probe["window_pauses_ns"]) == 2 and probe["unrecorded_steps"]["count"] >= 8 and not probe["errors"]
+    summary = summarize([tmp_path / "r.sqlite"])
+    numbers = {row["number"] for row in summary.steps.rows}
+    assert 0 in numbers and numbers >= set(range(*probe["capture_steps"]))
+    checks = {check.check: check for check in summary.quality}
+    assert "the cold start and steady steps" in checks["windows"].detail and checks["probe ranges"].status == "ok"
+    own = {run.facts["nsys"]["range_holder"], run.facts["nsys"]["stand_in"]}
+    assert not own & {process["pid"] for process in summary.capture.processes}
+
+
+def test_of_two_trainings_at_once_one_has_the_windows_and_the_other_is_said(profile: Any, tmp_path: Path) -> None:  # noqa: F811
+    folder_with(tmp_path)
+    train = f"{PYTHON} {' '.join(ENOUGH)}"
+    run = profile("bash", "-c", f"{train} & {train}; wait")
+    first, other = sorted(of_steps(run), key=lambda p: p["windows_of"] is not None)
+    assert len(first["window_pauses_ns"]) == 2 and other["windows_of"] == str(first["pid"])
+    assert any(f"which are those of process {first['pid']}" in line for line in run.said)
+    checks = {check.check: check for check in summarize([tmp_path / "r.sqlite"]).quality}
+    assert "1 other process made steps, too" in checks["windows"].detail and checks["probe ranges"].status == "ok"
+
+
+def test_who_ends_too_early_leaves_the_windows_to_the_next(profile: Any, tmp_path: Path) -> None:  # noqa: F811
+    """The first has a window of its own that closed, and ends before its steps are measured."""
+    folder_with(tmp_path)
+    run = profile("bash", "-c", f"{PYTHON} train.py 40 0.01; {PYTHON} {' '.join(ENOUGH)}")
+    before, after = sorted(of_steps(run), key=lambda p: len(p["window_pauses_ns"]))
+    assert len(before["window_pauses_ns"]) == 1 and len(after["window_pauses_ns"]) == 2 and not after["windows_of"]
+    assert any("left out: 1 of 3 recordings" in line for line in run.said)
+    rows = summarize([tmp_path / "r.sqlite"]).steps.rows
+    assert rows[0]["number"] == 0 and {row["number"] for row in rows} >= set(range(*after["capture_steps"]))
+
+
+RESTARTS = """
+import os, sys, time, torch
+import torch.distributed as dist
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 8))
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+first = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+for i in range(260):
+    if first and i == 40:
+        os._exit(5)
+    time.sleep(0.02)
+    optimizer.zero_grad()
+    net(torch.randn(4, 8)).square().mean().backward()
+    optimizer.step()
+dist.destroy_process_group()
+"""
+
+
+def test_ranks_that_torchrun_starts_anew_are_recorded(profile: Any, tmp_path: Path) -> None:  # noqa: F811
+    folder_with(tmp_path, job=RESTARTS)
+    words = ("-m", "torch.distributed.run", "--standalone", "--max-restarts", "2", "--nproc-per-node", "2", "job.py")
+    run = profile("bash", "-c", f"{PYTHON} {' '.join(words)} 2> /dev/null")
+    assert run.code == 0 and run.facts["files"]["cold"] == "r.cold.sqlite"
+    ranks = [p for p in of_steps(run) if p["capture_steps"]]
+    assert sorted(p["rank"] for p in ranks) == ["0", "1"] and ranks[0]["capture_steps"] == ranks[1]["capture_steps"]
+    assert all(len(p["window_pauses_ns"]) == 2 and not p["errors"] for p in ranks)
+    paused = [sum(p["window_pauses_ns"]) for p in ranks]
+    assert abs(paused[0] - paused[1]) < 0.5 * max(paused)  # they stand still together
+
+
+def test_then_stop_ends_the_process_that_made_the_steps_and_its_shell_goes_on(profile: Any, tmp_path: Path) -> None:  # noqa: F811
+    folder_with(tmp_path)
+    script = f"{PYTHON} train.py 100000 0.01 2> /dev/null; echo after $?; echo $$ > shell"
+    run = profile("bash", "-c", script, options=("--no-report", "--then", "stop"))
+    assert (run.code, run.out) == (0, f"after {128 + signal.SIGINT}\n") and run.facts["stopped"] is True
+    (probe,) = of_steps(run)
+    assert len(probe["window_pauses_ns"]) == 2 and not Path(f"/proc/{probe['pid']}").exists()
+
+
+def test_a_process_that_a_command_leaves_behind_is_ended_and_waited_for(tmp_path: Path, monkeypatch: Any) -> None:
+    """It ignores Ctrl-C, and its shell has ended: it gets SIGTERM in its turn."""
+    import subprocess
+
+    text = "import signal, time; signal.signal(2, signal.SIG_IGN); print(1, flush=True); time.sleep(99)"
+    now = [0.0]
+    monkeypatch.setattr(then_stop.time, "monotonic", lambda: now[0])
+    with subprocess.Popen([PYTHON, "-S", "-c", text], stdout=subprocess.PIPE) as left:
+        assert left.stdout is not None and left.stdout.readline()
+        (tmp_path / capture_range.CLOSED).write_text(str(left.pid))
+        stopper, shell = then_stop.Stopper(tmp_path), type("Shell", (), {"pid": os.getpid()})()
+        stopper.look(shell)
+        assert stopper.sent == [signal.SIGINT] and stopper.waits() and stopper.runs()
+        now[0] = 31.0
+        stopper.look(shell)
+        assert stopper.sent == [signal.SIGINT, signal.SIGTERM]
+        left.wait(timeout=20)
+        assert not stopper.runs() and not stopper.waits() and stopper.ended(0) and not stopper.ended(3)
