@@ -147,7 +147,9 @@ def check(case: Case) -> list[Finding]:
     findings: list[Finding] = []
     rows = [row for row in case.of(events.ROWS) if row["made_by"] == event_makers.PROGRAM]
     if not rows:
-        return case.clear(RULE, "only PyTorch's own wrapper of the ranks uses events here, for its statistics and its streams")
+        return case.clear(
+            RULE, "only PyTorch's own wrapper of the ranks uses events here, for its statistics and its streams"
+        )
     told: set[int] = set()
     for row in rows:
         if row["verdict"] == "kernel" or not row["kernel_ns"] or len(findings) == _SITES or row["site"] in told:

@@ -29,6 +29,7 @@ from typing import Literal
 from nsysx import units
 from nsysx.catalogue import Late, Part
 from nsysx.findings._case import Case, Fix, Rule, Saving
+from nsysx.judging import rank_waiting
 from nsysx.model import Finding, Row, Table
 
 RULE = Rule("NSX111", "straggler", "Straggler rank", cause=(Part.COMM,), about="late rank", same_time=("NSX110",))
@@ -97,20 +98,15 @@ _FIXES: dict[Late, Fix] = {
 
 def _nobody(rows: Sequence[Row]) -> Finding:
     """Return that there is no straggler, with the pipeline's bubble and a delay too small to count, where there are any."""
-    detail = f"no rank of {len(rows)} makes its peers wait for 1 % of the step in step after step"
     behind = next((r for r in rows if r["late_ns"] is not None), None)
+    detail = f"{rank_waiting.sentence(rows)}."
     if behind is not None:
         detail += (
-            f"; rank {behind['rank']} is behind by {units.duration(behind['late_ns'])}, no more than the host code of two "
-            "healthy processes may differ, above all under a profiler"
+            f" Rank {behind['rank']} is behind by {units.duration(behind['late_ns'])}, no more than the host code of two "
+            "healthy processes may differ, above all under a profiler."
         )
-    bubbles = [r for r in rows if r["bubble_ns"] is not None]
-    if bubbles:
-        worst = max(bubbles, key=lambda r: r["bubble_ns"] / max(1, r["window_ns"]))
-        detail += (
-            f". The pipeline's bubble is up to {units.share(worst['bubble_ns'], worst['window_ns'])} of the step (rank "
-            f"{worst['rank']}): more micro-batches shrink it"
-        )
+    if any(r["bubble_ns"] is not None for r in rows):
+        detail += " More micro-batches shrink the bubble."
     return _answer("clear", RULE.title, detail)
 
 

@@ -89,7 +89,8 @@ class Rank:
     ``kernels`` are the longest of the steady steps: (name, grid, block) -> (executions, ns). ``span`` is the time from the
     first event to the last, since the session's start; ``command`` and ``content_id`` are equal for equal commands and captures.
     ``by_communication``, if several reports are read, is its step without tracing at parts of its communication time, and
-    ``without_comm`` the same without any, see `no_comm`; ``played`` is the replay of its steps, None where there is none. ``seams``: see `Trace`.
+    ``without_comm`` the same without any, see `no_comm`; ``played`` is the replay of its steps, None where there is none. ``seams``:
+    see `Trace`.
     """
 
     report: int

@@ -8,6 +8,7 @@ paired by their order are the wrapper's wherever they lie in a module.
 
 from __future__ import annotations
 
+import numpy as np
 import polars as pl
 
 from nsysx.catalogue import Activity
@@ -29,4 +30,24 @@ def told(profile: Profile, pairs: pl.DataFrame) -> pl.DataFrame:
     elsewhere = ~pl.col("thread").is_in(driving.implode()) if len(driving) else pl.col("phase") == "backward"
     unread = (pl.col("paired_by") == "order") & pl.col("module").is_not_null()
     torchs = pl.col("process").is_in(ranks.implode()) & (wrapper | elsewhere | unread).fill_null(value=False)
+    torchs |= pl.col("process").is_in(_reading_themselves(profile))
     return pairs.with_columns(made_by=pl.when(torchs).then(pl.lit(TORCH)).otherwise(pl.lit(PROGRAM)))
+
+
+def _reading_themselves(profile: Profile) -> list[int]:
+    """Return the processes in which only DistributedDataParallel reads events: no thread with steps queries one outside its forward.
+
+    elapsed_time shows up as two cudaEventQuery; threads that watch communication query events too, but time nothing.
+    """
+    calls = profile.attributed.api_calls.select("process", "thread", "name", "start_ns")
+    asks = calls["name"].is_in(["cudaEventQuery", "cudaEventSynchronize", "cudaEventElapsedTime"])
+    read = calls.filter(asks & calls["thread"].is_in(profile.steps.cpu["thread"].unique().implode()))
+    spans = profile.ranges.ranges.filter(
+        pl.any_horizontal(pl.col(c).cast(pl.String).str.contains("DistributedDataParallel") for c in ("cls", "label"))
+    )
+    within = np.zeros(read.height, np.bool_)
+    thread, start = read["thread"].to_numpy(), read["start_ns"].to_numpy()
+    for range_thread, a, b in spans.select("thread", "start_ns", "end_ns").iter_rows():
+        within |= (thread == range_thread) & (start >= a) & (start < b)
+    all_within = read.with_columns(within=within).group_by("process").agg(pl.col("within").all())
+    return all_within.filter("within")["process"].to_list()
