@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from nsysx.scope import Scope
@@ -31,11 +31,6 @@ class Saving:
     moves_to: str | None = None
     next_limit: str | None = None
     covered: bool = True
-
-    def at_most(self, ns: int) -> Saving:
-        """Return the same with no more than this many ns."""
-        likely, most = (None if each is None else min(each, ns) for each in (self.likely_ns, self.most_ns))
-        return replace(self, likely_ns=likely, most_ns=most)
 
     @property
     def mended_ns(self) -> int | None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from nsysx.catalogue import Call, Cause
+from nsysx.catalogue import Cause
 from nsysx.events.attribute import IN_STEP
 from nsysx.events.line_shares import divided
 from nsysx.events.lines import Lines
@@ -136,19 +136,6 @@ def _by_line(profile: Profile) -> pl.DataFrame:
 
 #: A line that takes less than this for each of its launches (ns) is busy launching.
 FOR_A_LAUNCH_NS = 250_000
-
-
-def code_between(profile: Profile) -> float:
-    """Return the idle time (real ns) during lines that do not just launch: no faster launching changes it. 0 without an X-ray."""
-    code = profile.code()
-    if code is None:
-        return 0.0
-    noted = by_line(profile).filter(pl.col("host"), pl.col("place") >= 0)
-    ns = np.bincount(noted["place"].to_numpy(), noted["real_ns"].to_numpy(), code.places.height)
-    calls = profile.steady_calls["call"].filter(profile.steady_calls["kind"].is_in(Call.LAUNCHES)).to_numpy()
-    launching_row = code.places_of(code.call[calls])
-    launches = np.bincount(launching_row[launching_row >= 0], minlength=code.places.height)
-    return float(ns[ns >= FOR_A_LAUNCH_NS * launches].sum())
 
 
 def share_of(profile: Profile, line_row: int) -> Shares:
