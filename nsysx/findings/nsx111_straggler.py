@@ -54,6 +54,8 @@ def of_ranks(table: Table | None) -> Finding:
     if late is None:
         return _nobody(table.rows)
     cause = Late.named(late["late_cause"])
+    if late["late_by_work"]:
+        return _more_work(late)
     detail = (
         f"Its own time exceeds the median of its peers by {units.duration(late['late_ns'])} per step "
         f"({units.duration(late['late_low_ns'])} to {units.duration(late['late_high_ns'])}), mostly {cause.label}. "
@@ -62,6 +64,12 @@ def of_ranks(table: Table | None) -> Finding:
     )
     if late["late_drift_ns"]:
         detail += f" Two healthy processes may differ by {units.duration(late['late_drift_ns'])} anyway."
+    even_ns = late["even_ns"]
+    if even_ns is not None:
+        detail += (
+            f" Spread evenly over the ranks, the work saves {units.duration(even_ns)} per step; if the extra work can go, "
+            f"{units.duration(late['price_ns'])}."
+        )
     why = list((late["late_because"] or {}).items())
     return _answer(
         "found",
@@ -69,13 +77,49 @@ def of_ranks(table: Table | None) -> Finding:
         detail,
         cost_ns=late["late_ns"],
         saving=Saving(
-            late["price_ns"],
+            late["price_ns"] if even_ns is None else even_ns,
             f"all ranks replayed together, {units.share(late['replay_error'], 1)} off the recorded steps",
             source="replay",
         ),
         fix=_FIXES[cause],
         where={"near": f"rank {late['rank']}"},
-        evidence=tuple({"part": _words(part), "more than others_ns": ns} for part, ns in why[:5]),
+        evidence=(*({"part": _words(part), "more than others_ns": ns} for part, ns in why[:5]), *_kernels(late)),
+    )
+
+
+def _more_work(late: Row) -> Finding:
+    """Return the finding about a rank whose GPU work alone is longer than that of its peers, where tracing hides it."""
+    even = units.duration(late["even_ns"])
+    return _answer(
+        "found",
+        f"Rank {late['rank']} has {units.duration(late['late_ns'])} more GPU work per step than its peers, which wait for it",
+        f"By its GPU work alone it is behind the median of its peers by {units.duration(late['late_ns'])} per step "
+        f"({units.duration(late['late_low_ns'])} to {units.duration(late['late_high_ns'])}), and that work takes as long as a step without "
+        "the profiler. In the recorded steps tracing slows the hosts and hides it. Spread evenly over the ranks, the work saves up to "
+        f"{even} per step: less where host code takes longer than the work that is left.",
+        cost_ns=late["late_ns"],
+        saving=Saving(
+            late["even_ns"],
+            f"all ranks replayed together, {units.share(late['replay_error'], 1)} off the recorded steps",
+            bound=True,
+            source="replay",
+        ),
+        fix=_FIXES[Late.COMPUTE],
+        where={"near": f"rank {late['rank']}"},
+        evidence=_kernels(late),
+    )
+
+
+def _kernels(late: Row) -> tuple[Row, ...]:
+    """Return in which kernels the work of a straggler differs, as evidence."""
+    return tuple(
+        {
+            "kernel": k["kernel"],
+            "in what": k["how"],
+            "in a step_ns": k["ns"],
+            "on its peers_ns": k["others_ns"],
+        }
+        for k in late["late_kernels"] or ()
     )
 
 

@@ -15,7 +15,7 @@ _MOSTLY = 0.75
 
 def _per_step(row: Row, column: str) -> float:
     """Return a sum over the steps of a rank as the part of one (ns); all of it where the rank has no steps."""
-    return float(row[column] or 0) / max(row["steps"], 1)
+    return float(row[column] or 0) / max(int(row["steps"]), 1)
 
 
 def waited_for(rows: Sequence[Row]) -> Row | None:
@@ -43,7 +43,8 @@ def sentence(rows: Sequence[Row]) -> str:
     """Return who waits for whom, without a full stop."""
     late, waited = waited_for(rows), units.duration(_waited(rows))
     if late is not None and late["straggler"]:
-        return f"The others wait for rank {late['rank']}"
+        hidden = " without the profiler, which hides it in the recorded steps" if late.get("late_by_work") else ""
+        return f"The others wait for rank {late['rank']}{hidden}"
     if any(r["bubble_ns"] is not None for r in rows):
         worst = max(rows, key=lambda r: (r["bubble_ns"] or 0) / max(1, r["window_ns"]))
         share = units.share(worst["bubble_ns"] or 0, worst["window_ns"])

@@ -10,8 +10,8 @@ import numpy as np
 
 from nsysx.events.profile import Profile
 from nsysx.frames.intervals import I64
-from nsysx.replay import peers
-from nsysx.replay.columns import Columns
+from nsysx.replay import costs, peers
+from nsysx.replay.columns import Columns, Flags
 from nsysx.replay.simulate import ROUNDS, Machine
 from nsysx.replay.unprofiled import Model
 from nsysx.replay.window import Window, choose
@@ -32,14 +32,29 @@ class Member:
             length[op] = transfer[int(self.joint[op])]
         return Member(replace(self.cols, op_duration=length), np.full_like(self.joint, -1), self.borders)
 
+    def without_host(self) -> Member:
+        """Return this rank with neither host code nor time for its calls: what is left is what its GPU does and waits for."""
+        cols = replace(self.cols, gap=self.cols.loading, cost=np.zeros_like(self.cols.cost))
+        return Member(cols, self.joint, self.borders)
+
+    @property
+    def own(self) -> Flags:
+        """Which of its ops are work of its own, in no collective with others."""
+        return self.joint < 0
+
+    def scaled(self, factor: float) -> Member:
+        """Return this rank with so many times its own GPU work."""
+        length = np.where(self.own, np.rint(self.cols.op_duration * factor).astype(np.int64), self.cols.op_duration)
+        return Member(replace(self.cols, op_duration=length), self.joint, self.borders)
+
 
 @dataclass(frozen=True)
 class Played:
     """The replayed steps of one rank: ``bare`` without tracing and ``recorded`` with it.
 
     ``numbers`` are those of its steps and ``borders`` the items with which they begin; ``recorded_ns`` is its recorded step on
-    ``device``. ``op`` is the GPU op of each op of the columns; in the record of a rank, the row of the collective that it is, -1
-    if it is none.
+    ``device``, ``measured_ns`` the one that its process measured without a profiler, None if it did not. ``op`` is the GPU op of each op
+    of the columns; in the record of a rank, the row of the collective that it is, -1 if it is none.
     """
 
     bare: Columns
@@ -49,6 +64,7 @@ class Played:
     recorded_ns: int
     device: int
     op: I64
+    measured_ns: int | None = None
 
     def over(self, numbers: Sequence[int], cols: Columns, joint: I64) -> Member:
         """Return this rank over some consecutive ones of its steps, with its ``bare`` or ``recorded`` columns."""
@@ -79,6 +95,7 @@ def played(profile: Profile) -> Played | None:
         window.recorded_ns,
         window.device,
         ops,
+        known.step_ns if (known := costs.measured(profile, window.numbers)) is not None else None,
     )
 
 
