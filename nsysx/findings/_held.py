@@ -63,7 +63,7 @@ def _guilty(profile: Profile) -> I64:
     launch = calls["call"].filter(calls["kind"].is_in(Call.LAUNCHES)).to_numpy()
     often = lookup.totals(lines.places_of(lines.call[launch]), np.ones(len(launch), np.int64), size)
     least = max(FOR_A_LAUNCH_NS, _OF_A_LINE * usual_ns(profile))
-    return np.flatnonzero((host[:-1] > 0) & (host[:-1] >= least * np.maximum(often[:-1], profile.scope.steps or 1)))
+    return np.flatnonzero((host[:-1] > 0) & (host[:-1] >= least * often[:-1]))
 
 
 def idle_ns(profile: Profile) -> float:
