@@ -90,7 +90,7 @@ class Rank:
     first event to the last, since the session's start; ``command`` and ``content_id`` are equal for equal commands and captures.
     ``by_communication``, if several reports are read, is its step without tracing at parts of its communication time, and
     ``without_comm`` the same without any, see `no_comm`; ``played`` is the replay of its steps, None where there is none. ``seams``:
-    see `Trace`.
+    see `Trace`. ``micro_steps``: backwards of a step that each reduce gradients.
     """
 
     report: int
@@ -124,6 +124,7 @@ class Rank:
     without_comm: Modelled | None = None
     played: Played | None = None
     seams: tuple[int, ...] = ()
+    micro_steps: int = 1
 
 
 def _collectives(

@@ -241,10 +241,10 @@ def _late_before(aligned: Aligned, group: tuple[int, ...], r: int) -> bool:
 def _candidate(aligned: Aligned, costs: Sequence[Costs], group: tuple[int, ...]) -> Straggler | None:
     """Return the rank of a group that is behind its peers in step after step, None if there is none."""
     ranks, times = aligned.ranks, own_times(aligned, group)
-    found = _by_own_time(aligned, costs, group, times)
-    if times is None or (found is not None and found.named):
-        return found
-    return _by_work(ranks, group, times) or found
+    behind = _by_own_time(aligned, costs, group, times)
+    if times is None or (behind is not None and behind.named):
+        return behind
+    return _by_work(ranks, group, times) or behind
 
 
 def _by_work(ranks: Sequence[Rank], group: tuple[int, ...], times: OwnTimes) -> Straggler | None:

@@ -61,9 +61,9 @@ def is_uneven(rank: Rank, others: Sequence[Rank]) -> bool:
 
 def differences(rank: Rank, others: Sequence[Rank]) -> tuple[Differs, ...]:
     """Return the kernels that a rank spends more time in than its peers do, by name, the largest difference first."""
-    mine, theirs = _by_name(rank), [_by_name(other) for other in others]
+    here, theirs = _by_name(rank), [_by_name(other) for other in others]
     told = []
-    for name, (times, ns, grids) in mine.items():
+    for name, (times, ns, grids) in here.items():
         there = sorted(t.get(name, (0.0, 0.0, frozenset())) for t in theirs)
         if not there:
             continue
@@ -76,7 +76,7 @@ def differences(rank: Rank, others: Sequence[Rank]) -> tuple[Differs, ...]:
     return tuple(sorted(told, key=lambda d: (d.ns_there - d.ns, d.kernel))[:_MOST])
 
 
-def rows(found: Sequence[Differs]) -> list[Mapping[str, Any]]:
+def rows(differs: Sequence[Differs]) -> list[Mapping[str, Any]]:
     """Return the differences as they stand in the table of ranks: per step."""
     return [
         {
@@ -87,7 +87,7 @@ def rows(found: Sequence[Differs]) -> list[Mapping[str, Any]]:
             "ns": round(d.ns),
             "others_ns": round(d.ns_there),
         }
-        for d in found
+        for d in differs
     ]
 
 
