@@ -53,6 +53,7 @@ def run_record(
         "schema": RUN_SCHEMA,
         "tool": {"version": __version__},
         "command": [_text(word) for word in redacted(command)],
+        **({"launcher": [_text(word) for word in redacted(result.launcher)]} if result.launcher else {}),
         "exit_code": recording.code,
         **({"stopped": True} if recording.stopped else {}),
         "target_started": recording.started,

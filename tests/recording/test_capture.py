@@ -1120,6 +1120,7 @@ def test_a_launcher_starts_every_rank_under_nsysx(here: Path, fake: FakeNsys, mo
     assert {p.name for p in here.glob("job.*.run.json")} == {"job.rank0.run.json", "job.rank1.run.json"}
     facts = json.loads((here / "job.rank1.run.json").read_text())
     assert facts["exit_code"] == 4 and facts["options"]["memory"] is True
+    assert facts["launcher"] == words
     assert not list(here.glob(".nsysx-*")), "the wrapper is gone"
     with pytest.raises(NsysxError, match="exists"):
         capture.run(words, options)
