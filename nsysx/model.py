@@ -19,8 +19,8 @@ from nsysx.rows import R, TableOf
 from nsysx.saving import FINDING_KEYS
 from nsysx.saving import Saving as Saving
 from nsysx.scope import Scope as Scope  # a record like the others here
-from nsysx.step import Step
-from nsysx.step import Unprofiled as Unprofiled
+from nsysx.step_time import Step
+from nsysx.step_time import Unprofiled as Unprofiled
 
 SCHEMA = "nsysx.summary/1"
 

@@ -24,7 +24,7 @@ ORDER = (
     "units",
     "scope",
     "saving",
-    "step",
+    "step_time",
     "pictures",
     "catalogue",
     "advice",

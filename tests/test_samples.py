@@ -6,7 +6,7 @@ import json
 import re
 import sqlite3
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,36 @@ from tests.scripts.test_make_samples import make_samples
 ROOM_BYTES = 15_000_000
 
 samples = pytest.mark.parametrize("name", NAMES)
+
+
+#: Differences of one outline that are worth reading at once.
+MOST_SHOWN = 30
+
+
+def differences(old: object, new: object, where: str = "") -> Iterator[str]:
+    """Yield where two outlines differ, one line each: the row, its old value and its new one."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in [*old, *(key for key in new if key not in old)]:
+            yield from differences(old.get(key, "nothing"), new.get(key, "nothing"), f"{where}.{key}" if where else key)
+    elif isinstance(old, list) and isinstance(new, list):
+        for row in range(max(len(old), len(new))):
+            was, is_ = (rows[row] if row < len(rows) else "no such row" for rows in (old, new))
+            yield from differences(was, is_, f"{where}[{row}]")
+    elif old != new or type(old) is not type(new):
+        yield f"{where}: {old!r} -> {new!r}"
+
+
+def test_a_failing_outline_says_row_old_value_and_new_value() -> None:
+    old = {"findings": [{"code": "NSX101", "ns": 1}, {"code": "NSX102", "ns": 2}], "replay": None, "gone": 1}
+    new = {"findings": [{"code": "NSX101", "ns": 3}], "replay": None, "made": {"a": 1}}
+    assert list(differences(old, new)) == [
+        "findings[0].ns: 1 -> 3",
+        "findings[1]: {'code': 'NSX102', 'ns': 2} -> 'no such row'",
+        "gone: 1 -> 'nothing'",
+        "made: 'nothing' -> {'a': 1}",
+    ]
+    assert list(differences(old, old)) == []
+    assert list(differences({"a": 1}, {"a": True})) == ["a: 1 -> True"]
 
 
 @pytest.fixture(scope="module")
@@ -97,8 +127,11 @@ def test_no_step_is_told_longer_than_it_was_recorded(name, summary) -> None:
 def test_summary_is_the_expected_one(name, summary) -> None:
     expected = json.loads((SAMPLES / f"{name}.json").read_text())
     got = json.loads(json.dumps(make_samples.outline(summary(name))))
-    changed = sorted(k for k in expected.keys() | got.keys() if expected.get(k) != got.get(k))
-    assert not changed, f"{changed} differ; where that is meant, run scripts/make_samples --expected"
+    changed = list(differences(expected, got))
+    shown = "\n".join([*changed[:MOST_SHOWN], *[f"and {len(changed) - MOST_SHOWN} more"] * (len(changed) > MOST_SHOWN)])
+    assert not changed, (
+        f"{name}:\n{shown}\nWhere that is meant, run scripts/make_samples --expected --only {name.partition('.')[0]}"
+    )
 
 
 @samples

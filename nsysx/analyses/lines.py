@@ -30,7 +30,9 @@ class LineRow(TypedDict):
         str | None, Of("file of the program's own code; null for time that no line is known for", label="Python line")
     ]
     line: Annotated[int | None, Of("its line")]
-    text: Annotated[str | None, Of("what stands there, null where it was not recorded")]
+    text: Annotated[
+        str | None, Of("what stands there, null where it was not recorded; of time without a line why that has none")
+    ]
     function: Annotated[
         str, Of(f"its function; {NOT_KNOWN} where no line is known, {OF_DEVICE} for idle time that no line caused")
     ]
@@ -70,7 +72,7 @@ class LineRow(TypedDict):
     ]
     launches: Annotated[int, Of("launches of kernels and CUDA graphs", sums="scope")]
     waits: Annotated[int, Of("calls that can block", sums="scope")]
-    wait_ns: Annotated[int, Of("their time", "ns", sums="scope", label="in them")]
+    wait_ns: Annotated[int, Of("their time", "ns", sums="scope", label="time in waits")]
     copies: Annotated[int, Of("copies", sums="scope")]
     copy_bytes: Annotated[int, Of("their size", "bytes", sums="scope", label="copied")]
 
@@ -89,7 +91,7 @@ SHOWN = TableSpec(
         "file text idle_caused_ns gpu_self_ns host_self_ns launches wait_ns copies gpu_total_ns host_total_ns function"
     ),
     bar="idle_caused_ns",
-    unknown="not known",
+    unknown="(no line)",
     rows=40,
     keep="idle_caused_ns",
 )
@@ -191,7 +193,8 @@ def table(profile: Profile) -> pl.DataFrame:
             how="diagonal",
         )
     source = texts(profile)
-    text = [text_of(source, file, line) for file, line in rows.select("file", "line").iter_rows()]
+    places = rows.select("file", "line", "function").iter_rows()
+    text = [text_of(source, file, line) if file else function for file, line, function in places]
     rows = rows.with_columns(
         pl.Series("text", text, dtype=pl.String), _cost=pl.col("idle_caused_ns") + pl.col("gpu_self_ns")
     )

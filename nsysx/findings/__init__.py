@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import cast
 
 from nsysx.events.profile import NotRecorded, Profile
-from nsysx.findings import _once
+from nsysx.findings import _noted, _once, nsx123_python_line
 from nsysx.findings._case import Case, Rule
 from nsysx.model import Finding, Table, Verdict
 from nsysx.replay.engine import Replay, Withheld
@@ -71,7 +71,8 @@ def judge(
     ``ranks`` compares all ranks of the job; ``shown_rank`` is the number of the one whose tables these are, None if unknown.
     """
     case = Case(profile, tables, replay, ranks, shown_rank)
-    return _given(case, sorted((f for rule in rules() for f in _said(rule, case)), key=rank))
+    every = [f for rule in rules() for f in _said(rule, case)]
+    return _given(case, sorted(_noted.folded(case, every, nsx123_python_line.RULE.code), key=rank))
 
 
 def _given(case: Case, ranked: list[Finding]) -> tuple[Finding, ...]:

@@ -134,6 +134,10 @@ def _by_line(profile: Profile) -> pl.DataFrame:
     )
 
 
+#: A line that takes less than this for each of its launches (ns) is busy launching.
+FOR_A_LAUNCH_NS = 250_000
+
+
 def share_of(profile: Profile, line_row: int) -> Shares:
     """Return which share of each idle piece of host code is at a line."""
     idle, rows = profile.once(idle_of), by_line(profile).filter(pl.col("place") == line_row, pl.col("host"))

@@ -62,6 +62,10 @@ class Claims:
         self._claims = [c._replace(finding=new) if c.finding is old else c for c in self._claims]
         return new
 
+    def takes(self, finding: Finding) -> Takes:
+        """Return what a finding takes; nothing where it claims none."""
+        return next((c.takes for c in self._claims if c.finding is finding), Takes())
+
     def of(self, findings: Sequence[Finding]) -> list[tuple[int, Claim]]:
         """Return the claims of these findings, each with the finding's place among them."""
         places = {id(finding): index for index, finding in enumerate(findings)}

@@ -40,6 +40,7 @@ from nsysx.analyses import host_lines, modules
 from nsysx.catalogue import Call, Limit, Part
 from nsysx.findings import _needs
 from nsysx.findings._case import SITE, Case, Fix, Rule, Saving, calls_of, way
+from nsysx.findings._held import held, idle_ns
 from nsysx.findings._names import launched_by, mostly, networks_called
 from nsysx.findings.nsx112_fusion import fusible_ns
 from nsysx.findings.nsx126_round_trips import rounds
@@ -98,13 +99,16 @@ def _blockers(case: Case) -> list[Row]:
 
 def check(case: Case) -> list[Finding]:
     """Return one finding where the GPU idles for launches and host code for 5 % of the step or more."""
-    cost = case.lost_to(Limit.LAUNCH)
+    # What a line runs besides is no part of launching; of a pause whose line is not known only the saving is left out.
+    other = 0 if case.profile.code() is None else case.per_step(idle_ns(case.profile))
+    cost = max(0, case.lost_to(Limit.LAUNCH) - other)
     if not case.notable(cost, _FOUND):
-        share = case.share(cost)
-        return case.clear(RULE, f"the GPU waits {share} of the step for launches and host code, less than 5 %")
+        share, beside = case.share(cost), " besides what other host code takes" * case.notable(other)
+        return case.clear(RULE, f"the GPU waits {share} of the step for launches and host code{beside}, less than 5 %")
     # Rounds whose answers are read one by one are no launches that a graph could take together.
     trips = case.profile.once(rounds)
-    graph = Graph() if trips is None else Graph(calls_of(case.replayed) - frozenset(trips.calls.tolist()))
+    kept = held(case.profile) | (frozenset() if trips is None else frozenset(trips.calls.tolist()))
+    graph = Graph(calls_of(case.replayed) - kept) if kept else Graph()
     worth = case.worth(graph, cause=RULE.cause, bound=True)
     alone, worth = worth.likely_ns or 0, _fused(case, worth)
     detail = _described(case, cost)
@@ -112,7 +116,8 @@ def check(case: Case) -> list[Finding]:
     inside = calls_of(_needs.waits_inside(case))
     if inside and worth.likely_ns is not None:
         mended = case.worth(RemoveWaits(inside))
-        unblocked = _fused(case, case.worth(graph, RemoveWaits(inside), cause=(*RULE.cause, Part.SYNC), bound=True))
+        unblocked = case.worth(graph, RemoveWaits(inside), cause=(*RULE.cause, Part.SYNC), bound=True)
+        unblocked = _fused(case, unblocked)
     if worth.likely_ns is not None:
         detail += f" A CUDA graph for all launches between two waits saves at most {units.duration(worth.likely_ns)}."
         if blockers:

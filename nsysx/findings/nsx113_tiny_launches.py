@@ -29,6 +29,7 @@ from nsysx import units
 from nsysx.catalogue import Limit, Part
 from nsysx.events.nvtx_ranges import Flags
 from nsysx.findings._case import Case, Fix, Need, Rule, calls_of
+from nsysx.findings._held import held
 from nsysx.findings._names import called
 from nsysx.findings._needs import FUSABLE, GRAPH, NOT_FUSED, REPEATS
 from nsysx.findings._once import Takes
@@ -91,7 +92,8 @@ def check(case: Case) -> list[Finding]:
             continue
         fix, calls = _fix(case, row["phase"]), calls_of(_part(case.replayed).filter(lookup.same_values(row, key)))
         fuses = fix.needs == _FUSED.needs  # one launch in place of them: no bound
-        worth = case.worth(Fuse(calls) if fuses else Graph(calls), cause=RULE.cause, bound=not fuses)
+        graph = Graph(calls - held(case.profile))  # what other host code lies between stays
+        worth = case.worth(Fuse(calls) if fuses else graph, cause=RULE.cause, bound=not fuses)
         if worth.likely_ns is not None and not case.notable(worth.likely_ns):
             continue
         each, cost = row["launches"] / case.steps, case.lost(cost, worth)

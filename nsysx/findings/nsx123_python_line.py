@@ -29,13 +29,13 @@ import numpy.typing as npt
 import polars as pl
 
 from nsysx import units
-from nsysx.analyses import host_lines, lines
+from nsysx.analyses import host_lines
 from nsysx.catalogue import Limit, Part
 from nsysx.events import stacks
 from nsysx.events.host_lines import interval, known_lines
 from nsysx.events.host_pieces import CAUSES
+from nsysx.findings import _noted
 from nsysx.findings._case import Case, Fix, Rule, way
-from nsysx.findings._lines import by_line, share_of
 from nsysx.findings._once import Takes
 from nsysx.model import Finding
 
@@ -48,8 +48,6 @@ RULE = Rule(
     tries=("gc-freeze",),
 )
 REQUIRES = ("steps",)
-#: A line that takes less than this for each of its launches (ns) is busy launching.
-_FOR_A_LAUNCH_NS = 250_000
 #: Most lines that are named, and fewest samples behind a figure: with 10 its 95 % interval is from half to twice the figure.
 _LINES, _FEWEST = 3, 10
 _PLACE = ["file", "line", "function"]
@@ -146,33 +144,6 @@ def _share_of_gaps(case: Case, seen: pl.DataFrame) -> npt.NDArray[np.float64]:
 _NONE = "no line of Python lets the GPU idle for 1 % of the step"
 
 
-def _noted(case: Case) -> list[Finding]:
-    """Return a finding for each of the costliest lines of an X-ray that cost 1 % of the step or more, and do not just launch."""
-    noted, places = by_line(case.profile), {(r["file"], r["line"], r["function"]): r for r in case.of(lines.ROWS)}
-    code = case.profile.code()
-    assert code is not None
-    costs = noted.filter(pl.col("host"), pl.col("place") >= 0).group_by("place").agg(pl.col("real_ns").sum())
-    findings: list[Finding] = []
-    for place_row, ns in costs.sort("real_ns", "place", descending=[True, False]).iter_rows():
-        file, line, function = code.places.row(place_row)
-        row = places.get((file, line, function))
-        cost = min(case.per_step(ns), case.taken_by(RULE.cause))
-        if not case.notable(cost) or len(findings) == _LINES:
-            break
-        if row is None or ns < _FOR_A_LAUNCH_NS * row["launches"]:
-            continue
-        words = f": {row['text']}" if row["text"] else ""
-        detail = (
-            f"The X-ray noted this line{words}. It takes {units.duration(case.per_step(row['host_self_ns']))} of the host's time "
-            f"{case.per}, {units.duration(cost)} of that while the GPU has nothing to do."
-        )
-        title = f"{stacks.spoken(file, line, function)} runs while the GPU idles: {units.duration(cost)} {case.per}"
-        worth = case.bound(cost, "the time the GPU idles while this line runs")
-        takes, where = Takes(idle=share_of(case.profile, place_row)), {"file": file, "line": line}
-        findings.append(case.found(RULE, title, detail, worth=worth, cost_ns=cost, where=where, fix=_FIX, takes=takes))
-    return findings
-
-
 def check(case: Case) -> list[Finding]:
     """Return a finding for each of the costliest lines that cost 1 % of the step or more."""
     if case.profile.code() is None and (reason := case.missing(host_lines.KEY)):
@@ -180,7 +151,7 @@ def check(case: Case) -> list[Finding]:
     if case.device is None:
         return case.cannot_tell(RULE, "the steady steps hold no GPU work")
     if case.profile.code() is not None:
-        return _noted(case) or case.clear(RULE, _NONE)
+        return _noted.found(case, RULE) or case.clear(RULE, _NONE)
     seen = _costs(case)
     if seen.height < _FEWEST:
         return case.clear(

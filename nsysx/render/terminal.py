@@ -185,7 +185,9 @@ def _folded(summary: Summary) -> list[str]:
     return [key for key in view.table_keys(summary) if summary.rows(key) and summary.tables[key].shown.depth > deepest]
 
 
-def render(summary: Summary, console: Console, *, top: int = 10, sections: Sequence[str] | None = None) -> None:
+def render(  # noqa: C901 - one section after the other
+    summary: Summary, console: Console, *, top: int = 10, sections: Sequence[str] | None = None
+) -> None:
     """Print ``summary`` on ``console``: ``top`` rows of each table; ``sections`` names tables or words of SECTIONS.
 
     Raises NsysxError for a section that does not exist.

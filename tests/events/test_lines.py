@@ -237,3 +237,12 @@ def test_waits_copies_and_findings_have_lines(tmp_path: Path) -> None:
     assert found and all(f.where.get("file") for f in found if f.code != "NSX190"), "which is about the capture"
     guilty = next(f for f in found if f.code == "NSX123")
     assert guilty.where["line"] == 12 and "batch = load(rows)" in guilty.detail
+
+
+def test_what_launches_less_does_not_gain_the_time_of_a_line_that_does_not_launch(tmp_path: Path) -> None:
+    summary = program(load=9_000).summary(tmp_path)
+    bound = next(f for f in summary.findings if f.code == "NSX102")
+    guilty = next(f for f in summary.findings if f.code == "NSX123")
+    assert bound.verdict == "found" and guilty.cost_ns_per_step is not None and bound.cost_ns_per_step is not None
+    likely = bound.saving.likely_ns
+    assert likely is not None and likely <= bound.cost_ns_per_step - guilty.cost_ns_per_step

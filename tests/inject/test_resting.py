@@ -176,6 +176,7 @@ def test_far_from_the_window_only_the_end_of_the_optimizers_step_is_followed() -
             if number == 12:
                 assert lab.probe.resting.on
                 rare = {"__init__", "__iter__", "compile", "capture_begin", "capture_end", "eval", "step"}
+                rare |= {"_run_on_profiler_start"}  # to give way to a profiler of the program
                 assert installed(lab) <= rare | {type(opt).step.__name__}
             if number == 39:
                 assert installed(lab) >= everything
@@ -230,7 +231,7 @@ def test_an_exception_in_the_optimizer_ends_the_step() -> None:
 def test_after_the_window_nothing_of_the_probe_runs() -> None:
     callbacks = list(gc.callbacks)
     engine = torch.autograd.Variable._execution_engine
-    lab = Lab(NSYSX_STEPS="2:4", NSYSX_PAUSES="1", NSYSX_LINES="1", NSYSX_OPS="1")
+    lab = Lab(NSYSX_STEPS="2:4", NSYSX_PAUSES="1", NSYSX_XRAY="all")
     try:
         net = Net()
         opt = sgd(net)

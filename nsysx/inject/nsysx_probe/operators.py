@@ -4,7 +4,7 @@ These are the ranges of ``torch.autograd.profiler.emit_nvtx``, without its ``tor
 the program needs it. Operators are observed after dispatch, so compiled programs, CUDA graphs, gradients and random numbers stay
 what they are. A dispatch mode would change what is dispatched.
 
-Each range costs microseconds. So shapes (NSYSX_OPS=1) are recorded only where modules are marked, in a few steps that represent
+Each range costs microseconds. So shapes are recorded only in X-ray steps, in a few steps that represent
 the others, and never in the first step, which compiles. Three rules keep the program safe:
 
 - The recorder belongs to the thread that turned it on (and to the threads of its backward): no other thread turns it off.

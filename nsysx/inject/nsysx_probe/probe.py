@@ -3,7 +3,7 @@
 ``arm(torch)`` is called once, right after torch was imported. Everything in this folder keeps these rules:
 
 - Functions of torch are not wrapped. Their code is exchanged (patch), so tracebacks, warnings and bindings do not change.
-- The probe reads no tensor values, never synchronizes and allocates nothing on a device. It walks the stack only for NSYSX_LINES.
+- The probe reads no tensor values, never synchronizes and allocates nothing on a device. It walks the stack only to turn lines on.
 - The probe never raises into the program and never prints. A failure is noted in the probe file and ends the part that failed,
   or the whole probe. What a signal's handler of the program raises meanwhile is the program's and goes on to it (interrupts).
 - The probe's parts import from known places only (places).
@@ -11,22 +11,25 @@
 - The probe handles no signals.
 
 What stays visible to a program that looks for it: an object of ours among the constants of functions whose code was exchanged (and
-the name ``_nsysx_compiling`` in the module of a function that has no ``torch``, because Dynamo reads globals only); the key
+the name ``_nsysx_compiling`` in the module of a function that has no ``torch``, because Dynamo reads globals only); two local
+variables of such functions while they run (``sys._getframe().f_back.f_locals``; a traceback has none); the key
 ``nsysx`` in the metadata of autograd nodes that carry a mark (their Python objects are made anew at each look, so a weak table
 cannot hold them); one function in ``gc.callbacks`` (Python tells of collections nowhere else; NSYSX_PAUSES=0 leaves it
-out); and the probe's functions, for ``sys.settrace`` and ``sys.setprofile``, which see every Python function that runs.
+out); built-in functions that start other programs, until torch is imported (``ahead``); and the probe's functions, for
+``sys.settrace`` and ``sys.setprofile``, which see every Python function that runs.
 
 The parts: ``steps`` finds steps from the events that ``phases`` and ``calls`` see; ``borders`` does
 the work between steps; ``marking`` chooses the steps whose modules are marked, ``window`` those that are captured;
-``names`` knows modules by path; ``backward`` marks autograd nodes; ``operators`` turns torch's own ranges of
-operators on and off; ``pauses`` records garbage collections and compilations; ``output`` sends.
+``names`` knows modules by path; ``backward`` marks autograd nodes; ``xray`` turns on what marked steps carry beside their modules:
+``lines`` of the program and torch's own ranges of ``operators``; ``pauses`` records garbage collections and compilations; ``output`` sends.
 
-Environment: NSYSX_PROBE_DIR (the folder of probe-<pid>.json), NSYSX_MARKS=few|all|off (in which steps modules are marked),
-NSYSX_DEPTH=N (modules at most N path parts deep), NSYSX_ONLY=REGEX (modules whose path matches), NSYSX_BACKWARD=marks|ops|off,
-NSYSX_STEPS=A:B|auto|windows (only these steps are captured, all others run without ranges), NSYSX_LIMIT=1 (windows close when
-``nsysx run`` asks for it), NSYSX_WINDOWS=NAME (where windows are asked for), NSYSX_LINES=1 (a mark with the Python
-line of each wait), NSYSX_OPS=1 (operators with their shapes, where modules are marked), NSYSX_PAUSES=0 (collections and
-compilations are not recorded), NSYSX_TIMING=1 (no ranges at all, only the length of each step),
+Environment: NSYSX_PROBE_DIR (the folder of probe-<pid>.json), NSYSX_XRAY=all|lines|none (what marked steps carry),
+NSYSX_SOURCE=PREFIX:!PREFIX (code that has lines, too, or has none), NSYSX_NO_SOURCE=1 (the probe file holds no text of lines),
+NSYSX_MARKS=few|all|off (in which steps modules are marked; for tests), NSYSX_DEPTH=N (modules at most N path parts deep),
+NSYSX_ONLY=REGEX (modules whose path matches), NSYSX_BACKWARD=marks|ops|off (for tests), NSYSX_STEPS=A:B|auto|windows (only these
+steps are captured, all others run without ranges), NSYSX_LIMIT=1 (windows close when ``nsysx run`` asks for it), NSYSX_WINDOWS=NAME
+(where windows are asked for), NSYSX_PAUSES=0 (collections and compilations are not recorded), NSYSX_TIMING=1 (no ranges at all, only the
+length of each step),
 NSYSX_TRIAL (the same for ``nsysx try``: see trial).
 """
 
@@ -360,7 +363,7 @@ def arm(torch: Any) -> None:
         probe.arm()
         if probe.trial is not None:
             probe.trial.make_changes()
-        os.register_at_fork(after_in_child=probe.forked)
+        os.register_at_fork(after_in_parent=probe.status.forked, after_in_child=probe.forked)
         atexit.register(probe.exit)
         if probe.parts.timing is None:
             probe.calibrate()

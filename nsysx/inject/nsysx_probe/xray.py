@@ -66,10 +66,10 @@ class Xray:
         self.on = self.lines.on or self.operators.on
 
     def _usual_ns(self) -> int:
-        """Return how long a step takes without marks, 0 if that is not known."""
-        periods = list(self.clock.periods)[-4 * _RECENT :]
-        plain = [period.ns for period in periods if not period.marked][-_RECENT:]
-        return int(statistics.median(plain)) if plain else 0
+        """Return how long a step takes without marks, 0 if that is not known: one that is recorded, or if there was none a bare one."""
+        plain = [period for period in self.clock.periods if not period.marked]
+        lengths = [period.ns for period in plain if period.recorded] or [period.ns for period in plain]
+        return int(statistics.median(lengths[-_RECENT:])) if lengths else 0
 
     def record(self) -> dict[str, Any]:
         """Return what was recorded, for the probe file."""

@@ -24,7 +24,7 @@ ALTERS = ("speed", "numerics", "memory", "computation")
 #: The files of this folder, in the order in which their changes are tried without a report: what is quick to try comes first.
 FILES = (
     "optimizers", "tf32", "cuda", "loading", "copies", "garbage", "distributed", "attention", "threads", "compiling", "graphed",
-    "mixed_precision", "reads", "batches", "skipped_update", "nothing", "clocks", "ranks", "costly",
+    "mixed_precision", "reads", "batches", "skipped_update", "nothing", "clocks", "ranks", "costly", "lines",
 )  # fmt: skip
 
 

@@ -1,0 +1,95 @@
+"""Host code between launches that no launch explains: fewer launches leave it where it is.
+
+A launch takes some host code of its own, much the same before each. What a line of the program makes besides, such as data built
+from lists, is none of that: a graph of the launches before and behind it keeps it, and so does a compiler.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+
+from nsysx.catalogue import Call, Cause
+from nsysx.events.line_shares import divided
+from nsysx.events.profile import Profile
+from nsysx.findings._lines import FOR_A_LAUNCH_NS
+from nsysx.findings._pauses import time_in
+from nsysx.frames import lookup
+from nsysx.frames.intervals import I64
+from nsysx.replay.engine import idle_of
+
+#: Host code before a call is more than launching takes from this time on (ns), if it is also so many times the usual pause: of a
+#: line that mostly does something else (``FOR_A_LAUNCH_NS``), and before any other.
+_OF_A_LINE_NS, _OF_A_LINE = 50_000, 4
+_ALONE_NS, _ALONE = 500_000, 20
+
+
+def pauses(profile: Profile) -> pl.DataFrame:
+    """Return call, thread, start_ns, end_ns of the host code before each steady call: the time since the call before on its thread."""
+    calls = profile.steady_calls.select("call", "thread", "start_ns", "end_ns", "kind")
+    calls = calls.sort("thread", "start_ns")
+    before = pl.col("end_ns").cum_max().shift(1).over("thread")
+    gaps = calls.select("call", "thread", "kind", start_ns=before, end_ns="start_ns")
+    return gaps.filter(pl.col("end_ns") > pl.col("start_ns"))
+
+
+def usual_ns(profile: Profile) -> float:
+    """Return the median of the host code between two launches that follow each other; 0 where there are none."""
+    gaps = profile.once(pauses)
+    launches = gaps.filter(gaps["kind"].is_in(Call.LAUNCHES))
+    median = (launches["end_ns"] - launches["start_ns"]).median()
+    return float(median) if isinstance(median, int | float) else 0.0
+
+
+def held(profile: Profile) -> frozenset[int]:
+    """Return the steady calls before which there is host code that fewer launches do not remove."""
+    return profile.once(_held)
+
+
+def guilty(profile: Profile) -> I64:
+    """Return the lines (places of `Lines`) whose own host code is more than their launches take."""
+    return profile.once(_guilty)
+
+
+def _guilty(profile: Profile) -> I64:
+    lines = profile.code()
+    if lines is None:
+        return np.empty(0, np.int64)
+    gaps = profile.once(pauses)
+    parts = divided(profile, lines, gaps.select("thread", "start_ns", "end_ns", group=pl.lit(0, pl.Int64)))
+    size = lines.places.height + 1
+    host = lookup.totals(lines.places_of(parts["stack"].to_numpy()), parts["ns"].to_numpy(), size)
+    calls = profile.steady_calls
+    launch = calls["call"].filter(calls["kind"].is_in(Call.LAUNCHES)).to_numpy()
+    often = lookup.totals(lines.places_of(lines.call[launch]), np.ones(len(launch), np.int64), size)
+    least = max(FOR_A_LAUNCH_NS, _OF_A_LINE * usual_ns(profile))
+    return np.flatnonzero((host[:-1] > 0) & (host[:-1] >= least * often[:-1]))
+
+
+def idle_ns(profile: Profile) -> float:
+    """Return how long the shown device idles in all steady steps for the host code before these calls (ns, without tracing)."""
+    gaps = profile.once(pauses)
+    gaps = gaps.filter(pl.Series(np.isin(gaps["call"].to_numpy(), list(held(profile))), dtype=pl.Boolean))
+    idle = profile.once(idle_of)
+    idle = idle.filter((idle["cause"] == Cause.HOST_CODE.number) & (idle["ns"] > 0))
+    total = 0.0
+    for (thread,), part in gaps.group_by("thread"):
+        theirs = idle.filter(idle["thread"] == thread)
+        within = time_in(part, theirs["start_ns"].to_numpy(), theirs["end_ns"].to_numpy())
+        total += float((within * (theirs["real_ns"] / theirs["ns"]).to_numpy()).sum())
+    return total
+
+
+def _held(profile: Profile) -> frozenset[int]:
+    gaps, usual = profile.once(pauses), usual_ns(profile)
+    ns = (gaps["end_ns"] - gaps["start_ns"]).to_numpy()
+    chosen = ns >= max(_ALONE_NS, _ALONE * usual)
+    lines = profile.code()
+    if lines is not None:
+        long = np.flatnonzero(ns >= max(_OF_A_LINE_NS, _OF_A_LINE * usual))
+        pieces = gaps.select("thread", "start_ns", "end_ns", group=pl.int_range(pl.len(), dtype=pl.Int64))[long]
+        parts = divided(profile, lines, pieces)
+        of_guilty = np.isin(lines.places_of(parts["stack"].to_numpy()), guilty(profile))
+        theirs = lookup.totals(parts["group"].to_numpy()[of_guilty], parts["ns"].to_numpy()[of_guilty], len(ns))
+        chosen |= 2 * theirs > ns
+    return frozenset(gaps["call"].to_numpy()[chosen].tolist())

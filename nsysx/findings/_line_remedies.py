@@ -1,0 +1,77 @@
+"""What can be done about a line of Python that the GPU waits for, by what the line calls and what it does to the GPU.
+
+The first row that fits counts: what the capture shows goes before what the text says.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from nsysx.findings._fix import Fix
+
+
+class Seen(NamedTuple):
+    """What is known of a line: its text, and its loads of kernels, launches and waits in a step."""
+
+    text: str
+    loads: float = 0.0
+    launches: float = 0.0
+    waits: float = 0.0
+
+
+class _Kind(NamedTuple):
+    """A remedy, the text of lines that it is for, and whether they load a kernel in each step."""
+
+    remedy: str
+    text: str
+    loads: bool = False
+
+
+_LIST = r"\[[^\]]*\bfor\b"
+_KINDS = tuple(
+    _Kind(*row)
+    for row in (
+        ("one-length-for-attention", r"scaled_dot_product_attention", True),
+        ("no-kernel-built-in-a-step", r"", True),
+        ("no-sleep", r"\bsleep\("),
+        ("no-process-in-a-step", r"\bsubprocess\.|\bos\.(system|popen)\(|\bcheck_output\(|\bPopen\("),
+        ("saved-aside", r"\btorch\.save\(|\bsave_pretrained\(|\bsave_checkpoint\(|\bstate_dict\(\)"),
+        ("collective-rarely", r"\bbarrier\(|\ball_(reduce|gather)\w*\(|\bbroadcast\w*\("),
+        ("tokens-once", r"(?i)tokeniz|\bencode_plus\(|\bbatch_encode\w*\("),
+        ("decoded-in-workers", r"\bImage\.|\bcv2\.|\bPIL\.|\bim(read|decode)\(|(?i:\baugment|\btransforms?\b|\bdecode_)"),
+        ("parsed-once", r"\b(json|yaml|csv|pickle)\.\w*load\w*\(|\b(json|yaml)\.dumps?\(|\bread_csv\(|\bliteral_eval\("),
+        (
+            "arrays-once",
+            rf"\b(torch\.(as_)?tensor|np\.(as)?array|numpy\.(as)?array|\w*Tensor)\(\s*{_LIST}|\b(np|numpy)\.stack\(|"
+            rf"\btorch\.stack\(\s*{_LIST}|\btorch\.tensor\(",
+        ),
+        ("no-lock", r"\.acquire\(|\.join\(\s*(timeout\s*=[^)]*)?\)|\b\w*(queue|_q|q)\.get\(|\.result\(|\bwith \w*lock\b"),
+        ("sample-on-gpu", r"\b(np|numpy)\.(cumsum|searchsorted|argmax|argsort|random\.choice|exp|sort)\b|\brng\."),
+        ("keep-on-gpu", r"\.(item|tolist|cpu|numpy)\(|\b(float|int|bool)\(\w+"),
+        ("fixed-shape", r"\bnonzero\(|\bmasked_select\(|\bunique\w*\(|\bwhere\([^,()]*\)|\[[^\]]*mask[^\]]*\]|repeat_interleave\("),
+        ("logged-rarely", r"\bprint\(|\blog(ger|ging)?\.|\bwandb\b|\badd_(scalar|histogram)\(|\bset_postfix\(|\.(write|flush)\("),
+        ("foreach-parameters", r"\bparameters\(\)|\bstate_dict\(|\b(ema|shadow|average)\w*\b|\.grad\b"),
+        ("copied-in-place", r"\bdeepcopy\("),
+        ("preallocated", r"\btorch\.(cat|concat)\("),
+        ("made-on-gpu", r"\brand(n|int|perm|om)?\w*\(|\bshuffle\(|\bsample\("),
+        ("numpy-on-gpu", r"\b(np|numpy|scipy|pd|sklearn)\."),
+    )
+)  # fmt: skip
+
+#: Launches in a step from which a line is a loop over something.
+LOOPS = 20
+
+
+def fix_of(seen: Seen) -> Fix | None:
+    """Return what can be done about a line, None where that is not known."""
+    for kind in _KINDS:
+        if kind.loads and seen.loads < 1:
+            continue
+        if re.search(kind.text, seen.text):
+            return Fix.of(kind.remedy)
+    return Fix.of("batched-operation") if seen.launches >= LOOPS else None
+
+
+#: What is said about a line of which nothing better is known.
+ANY = Fix.of("out-of-the-loop")

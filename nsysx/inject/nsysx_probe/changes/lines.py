@@ -1,0 +1,79 @@
+"""What to do about a line of Python that holds the CPU while the GPU waits: by what the line does. None of it can be tried yet.
+
+To check one by hand: ``nsysx try --change bound-data`` or ``bound-reads`` tell what the step takes without the data or the reads.
+"""
+
+from __future__ import annotations
+
+from . import Change, Remedy
+
+_OWN_CODE = "what the line makes is the program's own code"
+CHANGES: tuple[Change, ...] = ()
+UNTRIED = (
+    Remedy(
+        "arrays-once",
+        "Make this data one array before the loop and index it there: lists are converted one number at a time",
+        "array = np.asarray(rows, np.float32)  # once, before the loop\nx = torch.from_numpy(array[index])",
+        "The rows must have one length.", untried=_OWN_CODE,
+    ),
+    Remedy(
+        "one-length-for-attention",
+        "Turn cuDNN's attention off: it builds a kernel for each new length, here in each step; or keep one length (a cache of "
+        "fixed size with a mask)",
+        "torch.backends.cuda.enable_cudnn_sdp(False)", untried=_OWN_CODE,
+    ),
+    Remedy(
+        "no-kernel-built-in-a-step",
+        "Keep the sizes of this call the same: a kernel is built and loaded for each new size, here in each step", untried=_OWN_CODE,
+    ),
+    Remedy(
+        "sample-on-gpu",
+        "Do this on the GPU: torch has the same for tensors there (multinomial, argmax, topk, searchsorted, cumsum), and copy the result "
+        "back once, when it is needed",
+        "ids = torch.multinomial(logits.softmax(-1), 1)[:, 0]", untried=_OWN_CODE,
+    ),
+    Remedy("no-sleep", "Leave this pause out, or wait for what it waits for in another thread", untried=_OWN_CODE),
+    Remedy(
+        "no-lock",
+        "Do not wait here: let a thread or process fill a queue some steps ahead, and hold the lock for less", untried=_OWN_CODE,
+    ),
+    Remedy(
+        "no-process-in-a-step", "Start this process before the loop, or every n steps in a thread of its own", untried=_OWN_CODE,
+    ),
+    Remedy(
+        "parsed-once", "Parse this once, before the loop, or in the workers of the loader",
+        "loader = DataLoader(data, num_workers=8, persistent_workers=True)", untried=_OWN_CODE,
+    ),
+    Remedy(
+        "decoded-in-workers", "Decode and augment in the workers of the loader, or on the GPU",
+        "loader = DataLoader(data, num_workers=8, pin_memory=True, persistent_workers=True)", untried=_OWN_CODE,
+    ),
+    Remedy(
+        "tokens-once", "Make tokens once, before the loop, or in the workers of the loader",
+        "data = data.map(tokenize, batched=True)  # before the loop", untried=_OWN_CODE,
+    ),
+    Remedy(
+        "saved-aside", "Save rarely, and from another thread: copy to pinned memory here and write there (async_save)",
+        "torch.distributed.checkpoint.async_save(state, checkpoint_id=path)", untried=_OWN_CODE,
+    ),
+    Remedy(
+        "logged-rarely", "Log every n steps, and keep what is logged on the GPU until then",
+        "if step % 100 == 0: log(step, loss.item())", untried=_OWN_CODE,
+    ),
+    Remedy(
+        "collective-rarely", "Let the ranks meet here every n steps, with async_op=True, or not at all",
+        "if step % 100 == 0: dist.all_reduce(total)", untried=_OWN_CODE,
+    ),
+    Remedy(
+        "foreach-parameters", "Do this for all parameters in one call: torch._foreach_*, clip_grad_norm_(foreach=True), swa_utils",
+        "torch._foreach_lerp_(averages, parameters, 1 - decay)  # lists of tensors", "The tensors must be on one device.",
+        untried=_OWN_CODE,
+    ),
+    Remedy("preallocated", "Write into a tensor made before the loop in place of torch.cat in it", untried=_OWN_CODE),
+    Remedy(
+        "numpy-on-gpu", "Do this with tensors on the GPU: most of numpy has the same in torch; or in the workers of the loader",
+        untried=_OWN_CODE,
+    ),
+    Remedy("copied-in-place", "Copy into what exists (a.copy_(b)) in place of a deep copy, and rarely", untried=_OWN_CODE),
+    Remedy("out-of-the-loop", "Move it out of the loop, into another process, or onto the GPU", untried=_OWN_CODE),
+)  # fmt: skip

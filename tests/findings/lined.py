@@ -1,0 +1,70 @@
+"""Programs of set truth whose last steps are an X-ray: each line of the program is noted in them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from nsysx.model import Finding, Summary
+from tests.findings import DOMAIN, Program
+
+FILE = "/job/train.py"
+
+
+class Lined(Program):
+    """``source``: line -> what stands there."""
+
+    def __init__(self, source: Mapping[int, str] | None = None, settings: Mapping[str, object] | None = None) -> None:
+        super().__init__()
+        self.source = {str(line): text for line, text in (source or {}).items()}
+        self.settings = settings
+        self.noted: list[tuple[str, int, int]] | None = None
+        self.xrayed: list[int] = []
+
+    @contextmanager
+    def line(self, number: int, function: str = "step") -> Iterator[None]:
+        """Run a line of the program."""
+        begin = self.t
+        yield
+        if self.noted is not None:
+            self.noted.append((f"{FILE}:{number} {function}", begin, self.t))
+
+    def run(self, body: Callable[[Lined, int], None], count: int = 8, xray: int = 3) -> Lined:
+        """Run ``body`` as plain steps, then as steps of an X-ray, and wait for the device at the end."""
+        for number in range(count + xray):
+            if number in (0, count):
+                on = json.dumps({"marks": number == count, "xray": number == count})
+                self.main.mark(on, self.t, domain=DOMAIN)
+                row = self.report.rows["NVTX_EVENTS"][-1]
+                row["text"] = f"info {row['text']}"
+                self.t += 10
+            begin, self.noted = self.t, [] if number >= count else None
+            body(self, number)
+            for place, start, end in self.noted or ():
+                self.main.line(place, start, end)
+            if self.noted is not None:
+                self.xrayed.append(number)
+            self.main.add_range(f"step {number}", begin, self.t, domain=DOMAIN)
+        self.sync("cudaDeviceSynchronize_v3020")
+        return self
+
+    def summary(self, folder: Path, **options: object) -> Summary:
+        probe = {"pid": 100, "xray": {"steps": self.xrayed, "lines": True}, "source": {FILE: self.source}}
+        if self.settings is not None:
+            probe["settings"] = dict(self.settings)
+        (folder / "r.run.json").write_text(json.dumps({"probe": [probe]}))
+        return super().summary(folder, **options)
+
+    def found(self, folder: Path, code: str) -> list[Finding]:
+        """Return what one rule found."""
+        return [f for f in self.findings(folder, code) if f.verdict == "found"]
+
+
+def forward(program: Lined, launches: int = 40, kernel_us: float = 4) -> None:
+    """Many short kernels of a network, launched by line 20 with 10 us of Python before each."""
+    with program.line(20), program.range("forward"), program.range("net:Net"):
+        for _ in range(launches):
+            program.host(10)
+            program.launch(kernel_us)

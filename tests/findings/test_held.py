@@ -1,0 +1,71 @@
+"""Idle time that a line of the program explains is never given to launches."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.findings import US, Program
+from tests.findings.lined import Lined, forward
+
+TEXT = {12: "x = torch.tensor([rows[j] for j in k])", 20: "loss = net(x)"}
+
+
+def launches_alone(program: Lined, number: int) -> None:
+    forward(program)
+    with program.line(21), program.range("optimizer AdamW"):
+        program.launch(4)
+    with program.line(30):
+        program.sync()
+
+
+def with_data(program: Lined, number: int) -> None:
+    """Line 12 makes 4 ms of data from lists, which are copied; then the same launches."""
+    with program.line(12):
+        program.host(4_000)
+    with program.line(13):
+        program.copy(20)
+    launches_alone(program, number)
+
+
+def test_launches_get_nothing_of_what_a_line_takes(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    (without,) = Lined(TEXT).run(launches_alone).findings(tmp_path / "a", "NSX102")
+    (with_,) = Lined(TEXT).run(with_data).findings(tmp_path / "b", "NSX102")
+    assert without.verdict == "found"
+    assert 300 * US < (without.saving.likely_ns or 0) <= (without.saving.most_ns or 0) < 800 * US
+    assert with_.verdict == "found", "the launches are still there"
+    assert (with_.saving.likely_ns or 0) == pytest.approx(without.saving.likely_ns, rel=0.2)
+    assert (with_.saving.most_ns or 0) < 1_000 * US, "not at best, either"
+    assert (with_.cost_ns_per_step or 0) < 1_000 * US
+    assert "4." not in with_.title
+
+
+def test_a_pause_of_an_unknown_line_is_not_saved_either(tmp_path: Path) -> None:
+    def body(program: Program, number: int) -> None:
+        for part in range(40):
+            program.host(10 if part != 20 else 4_000)
+            program.launch(4)
+        program.sync()
+
+    finding = Program().steps(body).finding(tmp_path, "NSX102")
+    assert finding.verdict == "found"
+    assert 300 * US < (finding.saving.likely_ns or 0) < 900 * US
+
+
+def test_a_slow_host_is_not_a_line(tmp_path: Path) -> None:
+    """A line that takes 80 us for each of its launches, as all others do: that is what launching costs there."""
+
+    def body(program: Lined, number: int) -> None:
+        with program.line(20), program.range("forward"), program.range("net:Net"):
+            for _ in range(60):
+                program.host(80)
+                program.launch(4)
+        with program.line(30):
+            program.sync()
+
+    (finding,) = Lined(TEXT).run(body).findings(tmp_path, "NSX102")
+    assert finding.verdict == "found"
+    assert (finding.saving.likely_ns or 0) > 2_000 * US

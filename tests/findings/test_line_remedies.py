@@ -1,0 +1,205 @@
+"""Lines that hold the CPU while the GPU waits: each is told with its place and with what can be done about what it calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from nsysx.findings import _line_remedies
+from nsysx.findings._line_remedies import Seen, fix_of
+from nsysx.inject.nsysx_probe import changes
+from nsysx.model import Summary
+from tests.findings import US
+from tests.findings.lined import Lined, forward
+
+LINES = [
+    ("arrays-once", "x = torch.tensor([rows[j] for j in k])"),
+    ("arrays-once", "batch = np.stack([load(i) for i in index])"),
+    ("arrays-once", "return torch.tensor(nxt)"),
+    ("no-sleep", "time.sleep(.01)"),
+    ("no-lock", "lock.acquire()"),
+    ("no-lock", "thread.join()"),
+    ("no-lock", "batch = queue.get()"),
+    ("no-process-in-a-step", "subprocess.run(['nvidia-smi'])"),
+    ("parsed-once", "row = json.loads(text)"),
+    ("decoded-in-workers", "image = Image.open(path).convert('RGB')"),
+    ("tokens-once", "ids = tokenizer(texts, padding=True)"),
+    ("saved-aside", "torch.save(model.state_dict(), path)"),
+    ("logged-rarely", "print(step, total)"),
+    ("keep-on-gpu", "losses.append(loss.item())"),
+    ("sample-on-gpu", "c = np.cumsum(p[b]); nxt.append(int(np.searchsorted(c, r)))"),
+    ("fixed-shape", "picked = torch.where(x > 0)"),
+    ("fixed-shape", "rows = x[mask]"),
+    ("collective-rarely", "dist.all_reduce(total)"),
+    ("foreach-parameters", "for p, e in zip(model.parameters(), ema): e.lerp_(p, .01)"),
+    ("preallocated", "cache = torch.cat([cache, k], 2)"),
+    ("copied-in-place", "best = copy.deepcopy(model)"),
+    ("numpy-on-gpu", "y = np.fft.rfft(x)"),
+]
+#: Lines that do none of this.
+OTHERS = [
+    "loss = net(x)",
+    "', '.join(names)",
+    "loss.backward()",
+    "step += 1",
+    "y = self.norm(x) + x",
+    "optimizer.step()",
+]
+
+
+@pytest.mark.parametrize(("remedy", "text"), LINES)
+def test_what_a_line_calls_says_what_to_do(remedy: str, text: str) -> None:
+    fix = fix_of(Seen(text))
+    assert fix is not None and [w.name for w in fix.ways] == [remedy]
+
+
+@pytest.mark.parametrize("text", OTHERS)
+def test_a_line_that_does_none_of_it_gets_no_such_advice(text: str) -> None:
+    assert fix_of(Seen(text)) is None
+
+
+def test_all_of_the_table_are_remedies_and_their_code_compiles() -> None:
+    known = changes.remedies()
+    for kind in _line_remedies._KINDS:
+        compile(known[kind.remedy].example, kind.remedy, "exec")
+
+
+def test_kernels_built_in_each_step_go_before_what_the_text_says() -> None:
+    attention = "y = F.scaled_dot_product_attention(q, k[:, :n], v[:, :n]); log.append(y.item())"
+    assert [w.name for w in fix_of(Seen(attention, loads=1)).ways] == ["one-length-for-attention"]  # type: ignore[union-attr]
+    assert [w.name for w in fix_of(Seen("y = f(x)", loads=2)).ways] == ["no-kernel-built-in-a-step"]  # type: ignore[union-attr]
+    assert fix_of(Seen("y = f(x)", loads=0.1)) is None
+
+
+def first(summary: Summary) -> tuple[str, int | None]:
+    assert summary.answer is not None
+    do = summary.answer.do[0]
+    return do.code, do.where.get("line")
+
+
+def rest(program: Lined) -> None:
+    forward(program)
+    with program.line(21), program.range("optimizer AdamW"):
+        program.launch(4)
+    with program.line(30):
+        program.sync()
+
+
+def made_of_lists(program: Lined, number: int) -> None:
+    with program.line(12):
+        program.host(4_000)
+    with program.line(13):
+        program.copy(20)
+    rest(program)
+
+
+def an_array(program: Lined, number: int) -> None:
+    with program.line(12):
+        program.host(3)
+    with program.line(13):
+        program.copy(20)
+    rest(program)
+
+
+def sampled_by_numpy(program: Lined, number: int) -> None:
+    rest(program)
+    with program.line(12):
+        program.copy(20, "DtoH")
+        program.host(3_000)
+
+
+def sampled_there(program: Lined, number: int) -> None:
+    rest(program)
+    with program.line(12):
+        program.launch(5)
+
+
+def loading(program: Lined, number: int) -> None:
+    """Attention builds a kernel for the length of each step."""
+    forward(program, 5)
+    with program.line(12), program.range("forward"), program.range("net:Net"):
+        program.host(3_000)
+        program.call("cuLibraryLoadData", 50)
+        program.launch(5)
+    rest(program)
+
+
+def loaded(program: Lined, number: int) -> None:
+    forward(program, 5)
+    with program.line(12), program.range("forward"), program.range("net:Net"):
+        program.launch(5)
+    rest(program)
+
+
+FAULTS: list[tuple[str, str, Callable[[Lined, int], None], Callable[[Lined, int], None]]] = [
+    ("arrays-once", "x = torch.tensor([rows[j] for j in k])", made_of_lists, an_array),
+    ("sample-on-gpu", "n = np.searchsorted(np.cumsum(p.cpu().numpy()), r)", sampled_by_numpy, sampled_there),
+    ("one-length-for-attention", "a = F.scaled_dot_product_attention(q, k[:, :n], v[:, :n])", loading, loaded),
+]
+
+
+@pytest.mark.parametrize(("remedy", "text", "fault", "without"), FAULTS)
+def test_the_line_is_what_to_do_and_nothing_without_the_fault(
+    tmp_path: Path,
+    remedy: str,
+    text: str,
+    fault: Callable[[Lined, int], None],
+    without: Callable[[Lined, int], None],
+) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    summary = Lined({12: text}).run(fault).summary(tmp_path / "a")
+    finding = next(f for f in summary.findings or () if f.code == "NSX123")
+    assert finding.verdict == "found" and finding.where["line"] == 12
+    assert [w.name for w in finding.remedies] == [remedy]
+    assert finding.title.startswith(f"train.py:12 `{text[:20]}") and "holds the CPU for" in finding.title
+    assert 2_500 * US < (finding.saving.likely_ns or 0) < 4_500 * US
+    assert not finding.saving.bound
+    assert first(summary) == ("NSX123", 12)
+    assert not [f for f in summary.findings or () if f.code == "NSX114" and f.verdict == "found"], "told with the line"
+    assert [f.verdict for f in Lined({12: text}).run(without).findings(tmp_path / "b", "NSX123")] == ["clear"]
+
+
+def test_a_line_of_which_nothing_better_is_known_is_told_with_its_place(tmp_path: Path) -> None:
+    def body(program: Lined, number: int) -> None:
+        with program.line(12):
+            program.host(4_000)
+        rest(program)
+
+    summary = Lined({12: "state = world.advance(state)"}).run(body).summary(tmp_path)
+    finding = next(f for f in summary.findings or () if f.code == "NSX123")
+    assert finding.saving.bound, "what of it can go is not known"
+    assert "state = world.advance(state)" in finding.title
+    assert first(summary) == ("NSX123", 12)
+
+
+def by_hand(program: Lined, number: int) -> None:
+    """Averages of parameters made by hand: 60 launches of line 15, outside of all modules."""
+    rest(program)
+    with program.line(15):
+        for _ in range(60):
+            program.host(12)
+            program.launch(2)
+    with program.line(16):
+        program.sync()
+
+
+def in_one_call(program: Lined, number: int) -> None:
+    rest(program)
+    with program.line(15):
+        program.launch(20)
+    with program.line(16):
+        program.sync()
+
+
+def test_a_loop_over_parameters_is_one_call(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    text = {15: "e.mul_(decay).add_(p.data, alpha=1 - decay)  # of ema"}
+    (finding,) = Lined(text).run(by_hand).found(tmp_path / "a", "NSX123")
+    assert finding.where["line"] == 15 and [w.name for w in finding.remedies] == ["batched-operation"]
+    assert 600 * US < (finding.saving.likely_ns or 0) < 1_300 * US
+    assert "60 launches" in finding.detail
+    assert not Lined(text).run(in_one_call).found(tmp_path / "b", "NSX123")
