@@ -10,10 +10,12 @@ socket, each process of the program asks in one line and gets one line (``inject
 
 * ``here``: Python has imported torch. ``open``, ``closed``, or ``over PID``: a window is open, none is, or there will be none any more,
   because process PID had both. ``replaced``: it stands in the place (exec) of the process whose window has closed.
-* ``claim KEY``: it has made a step. ``yes open`` or ``yes closed`` if the windows are its own from now on; ``no PID`` if they are those
+* ``claim KEY``: it has made a step. ``yes open`` or ``yes closed`` if the windows are its own from now on, with ``again`` if others had a
+  window that has closed; ``no PID`` if they are those
   of another process that still runs. The ranks of a job have one key.
 * ``begins``, ``ended``: whoever has the windows opens the second one itself, or has closed it: only then does it go on with all of nsys
-  at work in it. ``begin`` opens it from here, for a process that cannot.
+  at work in it. ``begin`` opens it from here, for a process that cannot, and ``again``: nsys 2023.4 ends the session and the program at
+  the third range if that is of another process than the two before.
 * ``end``: the open window is to be closed from here. ``1`` if that changed something. At the limit any process may ask for it, once its
   own device has done its work; if none does, it is closed all the same.
 
@@ -74,6 +76,7 @@ class Windows:
         self._second = self._over = False  # the second window was opened; it has closed
         self._there: dict[int, str] = {}  # the processes with torch, and when they began
         self._there_open = False  # a process of the program has opened the second window
+        self._again = False  # a first window was opened once more
         self._cut = 0.0  # when the open window was to be closed
 
     @property
@@ -155,7 +158,7 @@ class Windows:
             del self._of[pid]
         if self._left() and not self.open:
             self._hand_over("", {})
-            self.begin()
+            self._again = self.begin()
         return "open" if self.open else "closed"
 
     def _claim(self, pid: int, key: str) -> str:
@@ -169,8 +172,8 @@ class Windows:
             again = bool(self._of) and not self.open
             self._hand_over(key, {pid: began(pid)})
             if again:
-                self.begin()
-        return "yes open" if self.open else "yes closed"
+                self._again = self.begin()
+        return ("yes open" if self.open else "yes closed") + " again" * self._again
 
     def _left(self) -> bool:
         """Return whether all processes that had the windows have ended."""

@@ -80,7 +80,7 @@ def test_who_ends_between_the_windows_leaves_two_to_the_next_that_comes(bench: B
 def test_a_process_that_was_there_before_gets_them_when_it_makes_steps(bench: Bench) -> None:
     bench.ask(2, "here"), bench.ask(1, "claim 1"), bench.ask(1, "end")
     del bench.runs[1]
-    assert bench.ask(2, "claim 2") == "yes open" and bench.seen == ["open", "close", "open"]
+    assert bench.ask(2, "claim 2") == "yes open again" and bench.seen == ["open", "close", "open"]
 
 
 def test_ranks_of_a_job_have_one_claim_and_a_new_start_of_them_another(bench: Bench) -> None:
@@ -89,7 +89,7 @@ def test_ranks_of_a_job_have_one_claim_and_a_new_start_of_them_another(bench: Be
     del bench.runs[1]
     assert bench.ask(3, "claim 9-x-1") == "no 1"  # one of them still runs
     del bench.runs[2]
-    assert bench.ask(3, "claim 9-x-1") == "yes open" and bench.seen == ["open", "close", "open"]
+    assert bench.ask(3, "claim 9-x-1") == "yes open again" and bench.seen == ["open", "close", "open"]
 
 
 def test_a_program_in_the_place_of_another_goes_on_in_its_open_window_and_has_none_later(bench: Bench) -> None:

@@ -6,7 +6,8 @@ windows: it says when the first one closes, and opens and closes the second one 
 is open.
 
 What holds the range goes on when nsys is at work in its own process; in another one nsys may begin a step later. So the second window
-is not opened from there, but with a range of this process (``nvtx_range``). Standard library only.
+is not opened from there, but with a range of this process (``nvtx_range``), except where nsys does not take one (``_there``). Standard
+library only.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ _open: list[Any] = []  # not empty while a window is open, as far as this proces
 _over: list[str] = []  # the process that had both windows, before this one came
 # Whether the program that this one has replaced had closed its window; empty if there was none.
 _replaced: list[bool] = []
+_there: list[bool] = []  # not empty if the second window is opened by the process that opened the first
 _limited: list[str] = []  # where the files about the limit are; empty without a limit
 _ending = _thread.allocate_lock()
 
@@ -106,15 +108,22 @@ def _begin() -> Any:
     from . import nvtx_range
 
     try:
+        if _there:
+            return _begin_there()
         calls = nvtx_range.range_of(os.environ.get("NVTX_INJECTION64_PATH", ""), TEXT, DOMAIN)
     except Exception as error:  # a Python without ctypes
         if of_program(error):
             raise
-        _ask("begin")
-        time.sleep(_BEGINS_S)
-        return 1
+        return _begin_there()
     _ask("begins")
     return calls[1], calls[2], calls[0]()
+
+
+def _begin_there() -> int:
+    """Have the second window opened by the process that opened the first one, and wait until nsys is at work in this one, too."""
+    _ask("begin")
+    time.sleep(_BEGINS_S)
+    return 1
 
 
 def _end(window: Any, *, alone: bool = False) -> None:
@@ -134,6 +143,7 @@ def claim() -> str:
     if answer[:1] != ["yes"]:
         return answer[1] if len(answer) > 1 else "0"
     _open[:] = [1] if answer[1] == "open" else []
+    _there[:] = [True] if "again" in answer else []
     return ""
 
 
