@@ -10,12 +10,11 @@ socket, each process of the program asks in one line and gets one line (``inject
 
 * ``here``: Python has imported torch. ``open``, ``closed``, or ``over PID``: a window is open, none is, or there will be none any more,
   because process PID had both. ``replaced``: it stands in the place (exec) of the process whose window has closed.
-* ``claim KEY``: it has made a step. ``yes open`` or ``yes closed`` if the windows are its own from now on, with ``again`` if others had a
-  window that has closed; ``no PID`` if they are those
+* ``claim KEY``: it has made a step. ``yes open`` or ``yes closed`` if the windows are its own from now on; ``no PID`` if they are those
   of another process that still runs. The ranks of a job have one key.
-* ``begins``, ``ended``: whoever has the windows opens the second one itself, or has closed it: only then does it go on with all of nsys
-  at work in it. ``begin`` opens it from here, for a process that cannot, and ``again``: nsys 2023.4 ends the session and the program at
-  the third range if that is of another process than the two before.
+* ``begin``: whoever has the windows wants the second one. It is opened from here, too: nsys takes the range of one process only. With
+  nsys 2025.3 (H100) it ended the program (SIGTERM) and lost the first report where another process had the second range, with 2023.4
+  at the third.
 * ``end``: the open window is to be closed from here. ``1`` if that changed something. At the limit any process may ask for it, once its
   own device has done its work; if none does, it is closed all the same.
 
@@ -75,14 +74,12 @@ class Windows:
         self._first = 0  # the process that came first of them
         self._second = self._over = False  # the second window was opened; it has closed
         self._there: dict[int, str] = {}  # the processes with torch, and when they began
-        self._there_open = False  # a process of the program has opened the second window
-        self._again = False  # a first window was opened once more
         self._cut = 0.0  # when the open window was to be closed
 
     @property
     def open(self) -> bool:
         """Return whether a window is open."""
-        return bool(self._range) or self._there_open
+        return bool(self._range)
 
     def begin(self) -> bool:
         """Open a window; nsys needs 0.2 s for it. Return whether none was open."""
@@ -128,42 +125,31 @@ class Windows:
             return str(int(self.end()))
         if pid not in self._of or self._over:
             return "0"
-        if asked == "ended":
-            self._ended_there()
-            return "1"
-        opened = asked in ("begin", "begins") and not self.open
-        if opened and asked == "begin":
-            self.begin()
-        elif opened:
-            self._there_open = True
-            self._sign(OPEN, made=True)
+        opened = asked == "begin" and self.begin()
         self._second = self._second or opened
         return str(int(opened))
 
-    def _ended_there(self) -> None:
-        """Note that the second window has closed, or that its process has ended: then nothing else can close it, or open another."""
-        self._there_open, self._over = False, True
-        for name in (STEPPED, OPEN):
-            self._sign(name, made=False)
+    def _end_left(self) -> None:
+        """Close the second window if whoever had it has ended: nothing else can, and there is no other."""
+        if self._second and self._left():
+            self.end()
 
     def _here(self, pid: int) -> str:
         self._there[pid] = began(pid)
         if not self.open and self._of.get(pid) == self._there[pid]:
             return "replaced"
-        if self._there_open and self._left():
-            self._ended_there()
+        self._end_left()
         if self._over:
             return f"over {self._first}"
         if pid in self._of:  # it goes on in the window of the program that it has replaced
             del self._of[pid]
         if self._left() and not self.open:
             self._hand_over("", {})
-            self._again = self.begin()
+            self.begin()
         return "open" if self.open else "closed"
 
     def _claim(self, pid: int, key: str) -> str:
-        if self._there_open and self._left():
-            self._ended_there()
+        self._end_left()
         if key == self._key and self._of:
             self._of[pid] = began(pid)
         elif self._over or (self._of and not self._left()):
@@ -172,8 +158,8 @@ class Windows:
             again = bool(self._of) and not self.open
             self._hand_over(key, {pid: began(pid)})
             if again:
-                self._again = self.begin()
-        return ("yes open" if self.open else "yes closed") + " again" * self._again
+                self.begin()
+        return "yes open" if self.open else "yes closed"
 
     def _left(self) -> bool:
         """Return whether all processes that had the windows have ended."""

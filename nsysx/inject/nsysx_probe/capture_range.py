@@ -2,12 +2,11 @@
 
 nsys opens and closes them with one NVTX range, which a process of ``nsysx run`` holds (``recording.range_holder``). The first window
 opens before the command starts, so it holds the cold start, of whichever process. The process that makes steps first claims the
-windows: it says when the first one closes, and opens and closes the second one itself. All others are recorded as long as a window
-is open.
+windows: it says when they close and when the second one opens. All others are recorded as long as a window is open.
 
-What holds the range goes on when nsys is at work in its own process; in another one nsys may begin a step later. So the second window
-is not opened from there, but with a range of this process (``nvtx_range``), except where nsys does not take one (``_there``). Standard
-library only.
+What holds the range goes on when nsys is at work in its own process; in another one nsys may begin later. So who opens a window waits
+until nsys is at work here, too. A range of this process would be there at once, but nsys 2025.3 ends the program at the second range
+if it is of another process than the first. Standard library only.
 """
 
 from __future__ import annotations
@@ -45,7 +44,6 @@ _open: list[Any] = []  # not empty while a window is open, as far as this proces
 _over: list[str] = []  # the process that had both windows, before this one came
 # Whether the program that this one has replaced had closed its window; empty if there was none.
 _replaced: list[bool] = []
-_there: list[bool] = []  # not empty if the second window is opened by the process that opened the first
 _limited: list[str] = []  # where the files about the limit are; empty without a limit
 _ending = _thread.allocate_lock()
 
@@ -103,38 +101,16 @@ def here() -> None:
                 _thread.start_new_thread(_watch, (_open[0],))
 
 
-def _begin() -> Any:
-    """Open the second window with a range of this process; return the functions that end it and its number."""
-    from . import nvtx_range
-
-    try:
-        if _there:
-            return _begin_there()
-        calls = nvtx_range.range_of(os.environ.get("NVTX_INJECTION64_PATH", ""), TEXT, DOMAIN)
-    except Exception as error:  # a Python without ctypes
-        if of_program(error):
-            raise
-        return _begin_there()
-    _ask("begins")
-    return calls[1], calls[2], calls[0]()
-
-
-def _begin_there() -> int:
-    """Have the second window opened by the process that opened the first one, and wait until nsys is at work in this one, too."""
+def _begin() -> int:
+    """Have the second window opened by the process that opened the first, and wait until nsys is at work in this one, too."""
     _ask("begin")
     time.sleep(_BEGINS_S)
     return 1
 
 
-def _end(window: Any, *, alone: bool = False) -> None:
-    """Close a window: the second one, or the first one, which another process holds."""
-    if not isinstance(window, tuple):
-        _ask("end", alone=alone)
-        return
-    try:
-        window[alone](window[2])
-    finally:
-        _ask("ended")
+def _end(_window: Any, *, alone: bool = False) -> None:
+    """Have the window closed by the process that opened it."""
+    _ask("end", alone=alone)
 
 
 def claim() -> str:
@@ -143,7 +119,6 @@ def claim() -> str:
     if answer[:1] != ["yes"]:
         return answer[1] if len(answer) > 1 else "0"
     _open[:] = [1] if answer[1] == "open" else []
-    _there[:] = [True] if "again" in answer else []
     return ""
 
 
