@@ -129,7 +129,7 @@ def test_no_words_is_help_and_a_usage_error() -> None:
         ["run"],
         ["run", "--zork", "x"],
         ["run", "--graphs", "some", "x"],
-        ["run", "--backward", "some", "x"],
+        ["run", "--xray", "some", "x"],
         ["run", "--steps", "5:5", "x"],
         ["run", "--depth", "-1", "x"],
         ["report"],

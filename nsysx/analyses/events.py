@@ -6,7 +6,7 @@ from typing import Annotated, TypedDict
 
 import polars as pl
 
-from nsysx.analyses.helpers import event_pairs, event_rounds
+from nsysx.analyses.helpers import event_makers, event_pairs, event_rounds
 from nsysx.analyses.helpers.event_pairs import PARTS
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.model import TableSpec
@@ -41,6 +41,9 @@ class EventRow(TypedDict):
     idle_ns: event_pairs.IdleNs
     paired_by: Annotated[str, Of("read (as elapsed_time asked for them), or order (by the order of the records)")]
     device_stamps: Annotated[bool, Of("timed on the device; false: inferred from stream order")]
+    made_by: Annotated[
+        str, Of("program, or torch: the wrapper of a rank times itself and orders its streams with events")
+    ]
     verdict: Annotated[str, Of("kernel (at least 90 % of the reading), or the largest of the other parts", codes=True)]
 
 
@@ -81,9 +84,9 @@ def _grouped(profile: Profile) -> tuple[pl.DataFrame, pl.DataFrame]:
     pairs = event_pairs.windows(profile).pairs
     if not pairs.height:
         raise NotRecorded("events are recorded, but no two are read as a pair: only streams and caches use them")
-    pairs = event_rounds.placed(pairs, profile.attributed.gpu_ops)
+    pairs = event_rounds.placed(event_makers.told(profile, pairs), profile.attributed.gpu_ops)
     key = ["process", "thread", "stream", "module", "phase", "paired_by", "device_stamps", "like_kernels", "like_ops"]
-    key += ["loop", "turn", "turns"]
+    key += ["loop", "turn", "turns", "made_by"]
     share = pl.col("kernel_ns").sum() / pl.col("reading_ns").sum()
     places = (
         pairs.sort("start_ns")

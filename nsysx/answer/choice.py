@@ -10,12 +10,11 @@ from nsysx import units
 from nsysx.advice import Action, Condition
 from nsysx.answer import measured, places, subject
 from nsysx.answer.bars import called
-from nsysx.catalogue import Late, Limit, Part
+from nsysx.catalogue import Limit, Part
 from nsysx.findings import rule_of
 from nsysx.findings.nsx115_wrong_timing import BOTH_SIDES, EVIDENCE, KERNEL_ITSELF
 from nsysx.judging import capture_checks
 from nsysx.model import Finding, Summary
-from nsysx.ranks import comparison
 
 #: Below this part of the step a saving is not a line of its own.
 NOTABLE = 0.01
@@ -231,7 +230,7 @@ def to_do(summary: Summary, chosen: Finding | None) -> tuple[Action, ...]:
         index,
         chosen.paste,
         where,
-        " ".join(filter(None, (chosen.condition, _spread_evenly(summary, chosen)))),
+        chosen.condition,
         tuple(c for c in chosen.conditions if c not in violated),
         None if violated else _of_the_change(summary, chosen),
     )
@@ -311,31 +310,9 @@ def _without_a_finding(summary: Summary) -> str:
     return "Nothing that was looked for saves 1 % of the step. What is left is the GPU work itself."
 
 
-def _evenly_ns(summary: Summary, chosen: Finding) -> int | None:
-    """Return the step (ns) when all ranks compute the same amount, None where no rank is late for computing more."""
-    rows = [(r, wait) for r in summary.of(comparison.ROWS) if (wait := r.get("exposed_wait_ns")) is not None]
-    late = subject.rank_waited_for(summary)
-    if about(chosen) != "late rank" or late is None or late.get("late_cause") != Late.COMPUTE or not rows:
-        return None
-    computing_ns = [summary.scope_of(r).per_step(r["window_ns"] - wait) for r, wait in rows]
-    return round(sum(computing_ns) / len(computing_ns))
-
-
-def _spread_evenly(summary: Summary, chosen: Finding) -> str:
-    """Return what the step takes if a rank's extra work is spread, and if it goes, "" where a rank is late for another reason."""
-    even, now, saving = _evenly_ns(summary, chosen), summary.step.shown_ns, saving_ns(summary, chosen)
-    if even is None or now is None or saving is None or not now - saving < even < now:
-        return ""
-    return f"Spread evenly, the work takes about {units.duration(even)} a step; without the extra work, {units.duration(now - saving)}."
-
-
 def is_bound(summary: Summary, chosen: Finding | None) -> bool:
-    """Return whether the saving is an upper bound: a rank's extra work may go away, or only move to the others."""
-    return chosen is not None and (
-        (chosen.saving.bound and not told_likely(chosen))
-        or bool(_violated(chosen))
-        or bool(_spread_evenly(summary, chosen))
-    )
+    """Return whether the saving is an upper bound, and nothing likely is known."""
+    return chosen is not None and ((chosen.saving.bound and not told_likely(chosen)) or bool(_violated(chosen)))
 
 
 def told_likely(chosen: Finding) -> bool:
@@ -344,7 +321,7 @@ def told_likely(chosen: Finding) -> bool:
 
 
 #: Of changes that were tried after a replay had made them, nine in ten saved between these parts of what it said, beyond its error:
-#: the table of `tests/answer/tried.json`.
+#: `tests/answer/test_tried_savings.py` holds them.
 _LEAST, _MOST = 0.7, 1.3
 
 

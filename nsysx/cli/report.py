@@ -218,11 +218,17 @@ def _answer(summary: Summary, files: list[Path], first: Path) -> None:
 
 
 def _recorded(report: Path) -> str:
-    """Return the command that ``nsysx run`` recorded a report of, as a shell takes it, "" where it is not known."""
+    """Return the command that ``nsysx run`` recorded a report of, as a shell takes it, "" where it is not known.
+
+    Of a rank that records itself, it is the command of the launcher: what the rank runs alone is no job.
+    """
     from nsysx.reading.beside import run_json
     from nsysx.render.safe_text import clean
 
-    words = run_json(report).get("command")
+    record = run_json(report)
+    options, words = record.get("options"), record.get("launcher") or record.get("command")
+    if isinstance(options, dict) and options.get("per_rank") and not record.get("launcher"):
+        return ""
     return clean(redaction.shell([*map(str, words)]), 300) if isinstance(words, list) else ""
 
 

@@ -21,7 +21,9 @@ class OtherRanks:
     """``waiting_ns``: GPU op -> how long that collective waits for another rank (ns), for all ranks of the report.
 
     ``alone``: the steps of the ranks of the other reports, as they would be if those never waited; None if one cannot be replayed.
+    ``without_comm``: the same without any communication, of those that can be replayed; ``low_ns`` is their GPU work.
     """
 
     waiting_ns: Mapping[int, int]
     alone: tuple[Modelled, ...] | None
+    without_comm: tuple[Modelled, ...] = ()

@@ -23,12 +23,12 @@ Harmless when
 
 from __future__ import annotations
 
-import numpy as np
 import polars as pl
 
 from nsysx import units
 from nsysx.analyses import event_windows, events
 from nsysx.analyses.event_windows import parts_of
+from nsysx.analyses.helpers import event_makers
 from nsysx.events import trend
 from nsysx.findings._case import NO_SAVING, Case, Fix, Rule
 from nsysx.findings._names import mostly
@@ -48,28 +48,6 @@ _SITES = 4
 _OFF = 0.1
 #: Places whose kernel times differ by no more than this share do the same work.
 _ALIKE = 0.05
-
-
-def _times_itself(case: Case) -> bool:
-    """Return whether only DistributedDataParallel reads the events: the main thread queries none outside its forward.
-
-    elapsed_time shows up as two cudaEventQuery; threads that watch communication query events too, but time nothing.
-    """
-    calls = case.profile.attributed.api_calls
-    main = case.profile.steps.cpu.filter(pl.col("process") == case.process)["thread"].unique()
-    asks = calls["name"].is_in(["cudaEventQuery", "cudaEventSynchronize", "cudaEventElapsedTime"])
-    read = calls.filter(asks & calls["thread"].is_in(main.implode()))
-    if not read.height:
-        return False
-    spans = case.profile.ranges.ranges.filter(
-        pl.col("cls").cast(pl.String).str.contains("DistributedDataParallel")
-        | pl.col("label").cast(pl.String).str.contains("DistributedDataParallel")
-    )
-    within = np.zeros(read.height, np.bool_)
-    thread, start = read["thread"].to_numpy(), read["start_ns"].to_numpy()
-    for range_thread, a, b in spans.select("thread", "start_ns", "end_ns").iter_rows():
-        within |= (thread == range_thread) & (start >= a) & (start < b)
-    return bool(within.all())
 
 
 def _usual(case: Case, row: events.EventRow) -> tuple[str, dict[str, int]]:
@@ -167,10 +145,13 @@ def check(case: Case) -> list[Finding]:
             return case.clear(RULE, "the program reads no pair of events")
         return case.cannot_tell(RULE, missing)
     findings: list[Finding] = []
-    if _times_itself(case):
-        return case.clear(RULE, "only DistributedDataParallel reads events here, for its own statistics")
+    rows = [row for row in case.of(events.ROWS) if row["made_by"] == event_makers.PROGRAM]
+    if not rows:
+        return case.clear(
+            RULE, "only PyTorch's own wrapper of the ranks uses events here, for its statistics and its streams"
+        )
     told: set[int] = set()
-    for row in case.of(events.ROWS):
+    for row in rows:
         if row["verdict"] == "kernel" or not row["kernel_ns"] or len(findings) == _SITES or row["site"] in told:
             continue
         # One window can inflate a sum; what people read is the usual window.

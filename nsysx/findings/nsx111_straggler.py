@@ -29,6 +29,7 @@ from typing import Literal
 from nsysx import units
 from nsysx.catalogue import Late, Part
 from nsysx.findings._case import Case, Fix, Rule, Saving
+from nsysx.judging import rank_waiting
 from nsysx.model import Finding, Row, Table
 
 RULE = Rule("NSX111", "straggler", "Straggler rank", cause=(Part.COMM,), about="late rank", same_time=("NSX110",))
@@ -53,6 +54,8 @@ def of_ranks(table: Table | None) -> Finding:
     if late is None:
         return _nobody(table.rows)
     cause = Late.named(late["late_cause"])
+    if late["late_by_work"]:
+        return _more_work(late)
     detail = (
         f"Its own time exceeds the median of its peers by {units.duration(late['late_ns'])} per step "
         f"({units.duration(late['late_low_ns'])} to {units.duration(late['late_high_ns'])}), mostly {cause.label}. "
@@ -61,6 +64,12 @@ def of_ranks(table: Table | None) -> Finding:
     )
     if late["late_drift_ns"]:
         detail += f" Two healthy processes may differ by {units.duration(late['late_drift_ns'])} anyway."
+    even_ns = late["even_ns"]
+    if even_ns is not None:
+        detail += (
+            f" Spread evenly over the ranks, the work saves {units.duration(even_ns)} per step; if the extra work can go, "
+            f"{units.duration(late['price_ns'])}."
+        )
     why = list((late["late_because"] or {}).items())
     return _answer(
         "found",
@@ -68,13 +77,49 @@ def of_ranks(table: Table | None) -> Finding:
         detail,
         cost_ns=late["late_ns"],
         saving=Saving(
-            late["price_ns"],
+            late["price_ns"] if even_ns is None else even_ns,
             f"all ranks replayed together, {units.share(late['replay_error'], 1)} off the recorded steps",
             source="replay",
         ),
         fix=_FIXES[cause],
         where={"near": f"rank {late['rank']}"},
-        evidence=tuple({"part": _words(part), "more than others_ns": ns} for part, ns in why[:5]),
+        evidence=(*({"part": _words(part), "more than others_ns": ns} for part, ns in why[:5]), *_kernels(late)),
+    )
+
+
+def _more_work(late: Row) -> Finding:
+    """Return the finding about a rank whose GPU work alone is longer than that of its peers, where tracing hides it."""
+    even = units.duration(late["even_ns"])
+    return _answer(
+        "found",
+        f"Rank {late['rank']} has {units.duration(late['late_ns'])} more GPU work per step than its peers, which wait for it",
+        f"By its GPU work alone it is behind the median of its peers by {units.duration(late['late_ns'])} per step "
+        f"({units.duration(late['late_low_ns'])} to {units.duration(late['late_high_ns'])}), and that work takes as long as a step without "
+        "the profiler. In the recorded steps tracing slows the hosts and hides it. Spread evenly over the ranks, the work saves up to "
+        f"{even} per step: less where host code takes longer than the work that is left.",
+        cost_ns=late["late_ns"],
+        saving=Saving(
+            late["even_ns"],
+            f"all ranks replayed together, {units.share(late['replay_error'], 1)} off the recorded steps",
+            bound=True,
+            source="replay",
+        ),
+        fix=_FIXES[Late.COMPUTE],
+        where={"near": f"rank {late['rank']}"},
+        evidence=_kernels(late),
+    )
+
+
+def _kernels(late: Row) -> tuple[Row, ...]:
+    """Return in which kernels the work of a straggler differs, as evidence."""
+    return tuple(
+        {
+            "kernel": k["kernel"],
+            "in what": k["how"],
+            "in a step_ns": k["ns"],
+            "on its peers_ns": k["others_ns"],
+        }
+        for k in late["late_kernels"] or ()
     )
 
 
@@ -97,20 +142,15 @@ _FIXES: dict[Late, Fix] = {
 
 def _nobody(rows: Sequence[Row]) -> Finding:
     """Return that there is no straggler, with the pipeline's bubble and a delay too small to count, where there are any."""
-    detail = f"no rank of {len(rows)} makes its peers wait for 1 % of the step in step after step"
     behind = next((r for r in rows if r["late_ns"] is not None), None)
+    detail = f"{rank_waiting.sentence(rows)}."
     if behind is not None:
         detail += (
-            f"; rank {behind['rank']} is behind by {units.duration(behind['late_ns'])}, no more than the host code of two "
-            "healthy processes may differ, above all under a profiler"
+            f" Rank {behind['rank']} is behind by {units.duration(behind['late_ns'])}, no more than the host code of two "
+            "healthy processes may differ, above all under a profiler."
         )
-    bubbles = [r for r in rows if r["bubble_ns"] is not None]
-    if bubbles:
-        worst = max(bubbles, key=lambda r: r["bubble_ns"] / max(1, r["window_ns"]))
-        detail += (
-            f". The pipeline's bubble is up to {units.share(worst['bubble_ns'], worst['window_ns'])} of the step (rank "
-            f"{worst['rank']}): more micro-batches shrink it"
-        )
+    if any(r["bubble_ns"] is not None for r in rows):
+        detail += " More micro-batches shrink the bubble."
     return _answer("clear", RULE.title, detail)
 
 

@@ -30,6 +30,7 @@ from nsysx import units
 from nsysx.analyses import stopwatch
 from nsysx.analyses.helpers.module_names import kernel_called
 from nsysx.analyses.stopwatch import by_way
+from nsysx.catalogue import Activity
 from nsysx.events.kernel_names import function_of
 from nsysx.findings._case import NO_SAVING, Case, Fix, Rule
 from nsysx.findings._lines import launching
@@ -81,11 +82,18 @@ def _misreading(case: Case, row: stopwatch.ReadingRow, kernel_ns: float) -> dict
     return {way: ns for way, ns in read.items() if not kernel_ns / _WRONG <= ns <= kernel_ns * _WRONG}
 
 
+def _communicates(case: Case) -> bool:
+    ops = case.profile.ops
+    return bool(((ops["process"] == case.process) & (ops["cls"] == Activity.COMM.value)).any())
+
+
 def check(case: Case) -> list[Finding]:
     """Return a finding per kernel around which the program's synchronize calls make a clock misread it by a factor of 1.5."""
     fences = case.profile.calls["name"].is_in(["cudaDeviceSynchronize", "cuCtxSynchronize"])
     if fences.sum() < _LEAST:
         return case.clear(RULE, "the program does not synchronize around single operations")
+    if not case.stepless and _communicates(case):
+        return case.clear(RULE, "the ranks of a job synchronize for one another in its steps: that times no operation")
     findings = []
     ops = lookup.having(case.profile.ops.select("process", "name"), process=case.process)
     shown_names = set(ops["name"].drop_nulls().unique().cast(pl.String))
@@ -111,7 +119,7 @@ def check(case: Case) -> list[Finding]:
         if wrong.get("after", 0) > alone:
             more = units.duration(wrong["after"] - alone)
             because = f"Without a synchronize before it, {more} is work queued earlier."
-        elif "both" in wrong:
+        elif wrong.get("both", 0) > kernel:
             more = units.duration(wrong["both"] - kernel)
             because = f"Even with both, {more} of the reading is the launch and the return of the synchronize."
         # What hides behind kernels when the call is repeated: everything that the CPU does for one call.

@@ -24,12 +24,25 @@ def of_ranks(verdict: Verdict, table: Table, shown: int | None = None) -> Verdic
     if verdict.step_ns is None:
         return verdict
     shown_row = _row_of(rows, verdict, shown)
+    if late is not None and late.get("late_by_work") and shown_row is not None:
+        return replace(verdict, sentence=_of_work(late, rows, verdict), late_rank=late["rank"])
     if late is None:
         return _in_turn(verdict, rows, shown_row)
     waiting = shown_row if shown_row is not late else max((r for r in rows if r is not late), key=_waits, default=None)
     if shown_row is None or waiting is None or _waits(waiting) < LIMITS * waiting["window_ns"]:
         return verdict
     return replace(verdict, sentence=_sentence(late, waiting, shown_row, verdict), late_rank=late["rank"])
+
+
+def _of_work(late: Row, rows: Sequence[Row], verdict: Verdict) -> str:
+    """Return a sentence about the rank that has more GPU work than the others, which tracing hides in the recorded steps."""
+    peers = [r for r in rows if r is not late]
+    least = min(peers, key=lambda r: r["compute_ns"] / max(r["steps"], 1))
+    more, less = (units.duration(r["compute_ns"] / max(r["steps"], 1)) for r in (late, least))
+    return (
+        f"Rank {late['rank']} computes {more} a step, rank {least['rank']} {less} (as recorded): without the profiler the others wait "
+        f"for rank {late['rank']}, and a step of {units.duration(verdict.step_ns or 0)} is as long as its work."
+    )
 
 
 #: Of what ranks make each other wait, this part decides why.

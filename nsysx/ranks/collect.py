@@ -88,8 +88,9 @@ class Rank:
     ``number`` is its rank in the job, ``noted`` what NCCL noted: "all", "ranges" without their payload, or "nothing".
     ``kernels`` are the longest of the steady steps: (name, grid, block) -> (executions, ns). ``span`` is the time from the
     first event to the last, since the session's start; ``command`` and ``content_id`` are equal for equal commands and captures.
-    ``by_communication``, if several reports are read, is its step without tracing at parts of its communication time; ``played``
-    is the replay of its steps, None where there is none. ``seams``: see `Trace`.
+    ``by_communication``, if several reports are read, is its step without tracing at parts of its communication time, and
+    ``without_comm`` the same without any, see `no_comm`; ``played`` is the replay of its steps, None where there is none. ``seams``:
+    see `Trace`. ``micro_steps``: backwards of a step that each reduce gradients.
     """
 
     report: int
@@ -120,8 +121,10 @@ class Rank:
     command: str | None = None
     content_id: str = ""
     by_communication: tuple[tuple[float, Modelled], ...] = ()
+    without_comm: Modelled | None = None
     played: Played | None = None
     seams: tuple[int, ...] = ()
+    micro_steps: int = 1
 
 
 def _collectives(

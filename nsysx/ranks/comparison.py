@@ -12,7 +12,7 @@ from nsysx import units
 from nsysx.catalogue import Late
 from nsysx.model import Row, Table, TableSpec
 from nsysx.ranks import costs as costs_room
-from nsysx.ranks import straggler
+from nsysx.ranks import straggler, uneven
 from nsysx.ranks.collect import LEDGER, Rank, number
 from nsysx.ranks.costs import Costs
 from nsysx.ranks.match import align, common
@@ -145,6 +145,23 @@ class RankRow(TypedDict):
         float | None, Of("part of the excess over equal ranks that price_ns removes, 0 to 1; null likewise")
     ]
     alone_share: Annotated[float | None, Of("part of that excess that this rank alone causes, 0 to 1; null likewise")]
+    even_ns: Annotated[
+        int | None,
+        Of(
+            "per step: what all ranks save if their GPU work is the same, replayed; only for a rank that is late in GPU work, else null",
+            "ns",
+        ),
+    ]
+    late_by_work: Annotated[
+        bool,
+        Of(
+            "the straggler by its GPU work alone: in the recorded steps tracing hides it, and price_ns and even_ns are bounds"
+        ),
+    ]
+    late_kernels: Annotated[
+        Sequence[Mapping[str, Any]] | None,
+        Of("the straggler's kernels that take longer than on its peers, per step, and in what they differ; else null"),
+    ]
     replay_error: Annotated[
         float | None, Of("how far the replay of all ranks is off the recorded steps, 0 to 1; null likewise")
     ]
@@ -182,7 +199,7 @@ SHOWN = TableSpec(
         "rank window_ns straggler compute_ns exposed_wait_ns exposed_transfer_ns idle_ns delay_ns last_share "
         "late_because bytes bus_bytes_per_s gpu steps"
     ),
-    hide=("process", "step_ns", "idle_causes", "clock_correction_ns", "by_collective"),
+    hide=("process", "step_ns", "idle_causes", "clock_correction_ns", "by_collective", "late_by_work"),
     keep="delay_ns",
 )
 
@@ -215,8 +232,17 @@ def _behind(late: straggler.Straggler | None, r: int) -> dict[str, object]:
         "price_ns": s and s.price_ns,
         "price_share": s and round(s.without, 4),
         "alone_share": s and round(s.alone, 4),
+        "even_ns": s and s.even_ns,
+        "late_by_work": s is not None and s.by_work,
         "replay_error": s and round(s.error, 6),
     }
+
+
+def _late_kernels(ranks: Sequence[Rank], late: straggler.Straggler | None, r: int) -> list[Mapping[str, Any]] | None:
+    """Return in which kernels the work of a straggler differs from that of its peers; None for any other rank."""
+    if late is None or late.place != r or late.cause != Late.COMPUTE:
+        return None
+    return uneven.rows(uneven.differences(ranks[r], [ranks[x] for x in late.peers if x != r])) or None
 
 
 Named = TypeVar("Named", bound=Hashable)
@@ -288,6 +314,7 @@ def table(ranks: Sequence[Rank]) -> Table:
                 "last_share": cost.last / cost.collectives if cost.collectives else None,
                 "delay_ns": cost.delay_ns if cost.collectives else None,
                 **_behind(late, r),
+                "late_kernels": _late_kernels(ranks, late, r),
                 "bubble_ns": _bubble(rank, cost),
                 "late_because": because[r],
                 "clock_correction_ns": aligned.correction[r] if matched else None,

@@ -18,14 +18,18 @@ from nsysx.events.profile import Profile
 from nsysx.frames.intervals import I64
 from nsysx.ranks.collect import Rank
 from nsysx.ranks.match import Aligned, align
-from nsysx.replay import peers, unprofiled
+from nsysx.replay import no_comm, peers, unprofiled
 from nsysx.replay.together import Member, Played, step_lengths
 
 
 def with_steps(ranks: Sequence[Rank], profile: Profile) -> tuple[Rank, ...]:
     """Return the ranks of a report with the step of each by how much of its communication is left."""
-    told = {each.process: unprofiled.by_communication(each) for each in (profile, *peers.others(profile))}
-    return tuple(replace(r, by_communication=told.get(r.process, ())) for r in ranks)
+    shown = {each.process: each for each in (profile, *peers.others(profile))}
+    told = {process: unprofiled.by_communication(each) for process, each in shown.items()}
+    without = {process: no_comm.alone(each) for process, each in shown.items() if told[process]}
+    return tuple(
+        replace(r, by_communication=told.get(r.process, ()), without_comm=without.get(r.process)) for r in ranks
+    )
 
 
 def learn(profile: Profile, ranks: Sequence[Rank], report: int) -> Profile:
@@ -47,7 +51,8 @@ def learn(profile: Profile, ranks: Sequence[Rank], report: int) -> Profile:
         if here:
             waited = rank.end_ns - rank.start_ns - worked
             waiting |= dict(zip(ops_of(profile, rank), waited.tolist(), strict=True))
-    return replace(profile, other_ranks=OtherRanks(waiting, alone), _made={})
+    without = tuple(step for n in others.values() if (step := ranks[n].without_comm) is not None)
+    return replace(profile, other_ranks=OtherRanks(waiting, alone, without), _made={})
 
 
 def _of(ranks: Sequence[Rank], group: dict[int, I64], report: int) -> bool:

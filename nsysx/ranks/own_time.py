@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from nsysx.events import micro_steps
 from nsysx.events.profile import Profile
 from nsysx.frames.intervals import I64
 from nsysx.frames.statistics import F64
@@ -39,7 +40,13 @@ def with_replays(ranks: Sequence[Rank], profile: Profile) -> tuple[Rank, ...]:
         if played_rank is not None and played_rank.device == rank.device:
             row = {op: i for i, op in enumerate(ops_of(profile, rank))}
             rows = np.array([row.get(op, -1) for op in played_rank.op.tolist()], np.int64)
-            rank = replace(rank, played=replace(played_rank, op=rows))
+            micro = micro_steps.micro_steps(shown[rank.process])
+            spared = np.isin(played_rank.op, [*micro.early, *micro.copies]) if micro is not None else None
+            rank = replace(
+                rank,
+                played=replace(played_rank, op=rows, spared=spared),
+                micro_steps=1 if micro is None else micro.count,
+            )
         made.append(rank)
     return tuple(made)
 
@@ -49,17 +56,25 @@ class OwnTimes:
     """The ranks of a group in replay. Times are ns without tracing, of shape (ranks, steps) or per rank and step.
 
     ``step_ns``: what each takes if no other is late. ``code``, ``loading``, ``work``: the host code, waiting for data and GPU work in
-    it. ``step`` is the job's step; ``error`` is how far the replay of all ranks as recorded is off the recorded step (share).
+    it. ``gpu_ns``: what each takes if, besides, its host takes no time. ``step`` is the job's step; ``measured``: what the ranks measured
+    without a profiler, None if one did not. ``error``: how far the replay of all ranks as recorded is off the recorded step (share).
     """
 
     step_ns: F64
+    gpu_ns: F64
     code: F64
     loading: F64
     work: F64
     step: float
+    measured: float | None
     error: float
     members: tuple[Member, ...]
     transfer: Mapping[int, int]
+
+    @property
+    def real(self) -> float:
+        """The job's step without a profiler (ns): as measured, where that is shorter than the replayed one."""
+        return self.step if self.measured is None else min(self.measured, self.step)
 
     def usual(self, r: int) -> int:
         """Return the peer of a rank whose own time is the median of its peers, the longer one of two."""
@@ -72,6 +87,28 @@ class OwnTimes:
         members[r] = members[self.usual(r)]
         step = _job_step(members, self.transfer)
         return max(self.step - step, 0.0) if step is not None else 0.0
+
+    def reduced_once_ns(self) -> float | None:
+        """Return by how much the job's step is shorter if only the last backward of a step reduces gradients (ns); None for one."""
+        now = _job_step(self.members, self.transfer)
+        spares = all(m.spared is not None for m in self.members)
+        then = _job_step([m.reducing_once() for m in self.members], self.transfer) if spares else None
+        return None if not now or then is None else max(now - then, 0.0) * min(self.real / now, 1.0)
+
+    def even_ns(self, *, without_host: bool = False) -> float:
+        """Return by how much the job's step is shorter if all ranks have as much GPU work of their own as they have on average (ns).
+
+        ``without_host``: no host code limits that.
+        """
+        members = [m.without_host() for m in self.members] if without_host else list(self.members)
+        work = [float(m.cols.op_duration[m.own].sum()) for m in members]
+        mean = sum(work) / len(work)
+        now = _job_step(members, self.transfer)
+        then = _job_step([m.scaled(mean / w) if w else m for m, w in zip(members, work, strict=True)], self.transfer)
+        if now is None or then is None or not now:
+            return 0.0
+        # A replay that is longer than the measured step is so in the GPU's work, too.
+        return max(now - then, 0.0) * min(self.real / now, 1.0)
 
 
 def own_times(aligned: Aligned, group: Sequence[int]) -> OwnTimes | None:
@@ -91,22 +128,30 @@ def own_times(aligned: Aligned, group: Sequence[int]) -> OwnTimes | None:
     if not _whole(members["bare"], shared):
         return None
     alone = [member.alone(transfer) for member in members["bare"]]
-    lengths_alone = [lengths[0] for member in alone if (lengths := step_lengths([member], transfer)) is not None]
+    lengths_alone, on_gpu = _each(alone), _each([member.without_host() for member in alone])
     step, recorded = _job_step(members["bare"], transfer), _job_step(members["recorded"], transfer)
     truth = float(np.mean([p.recorded_ns for p in played_ranks]))
-    if step is None or recorded is None or len(lengths_alone) < len(played_ranks):
+    if step is None or recorded is None or min(len(lengths_alone), len(on_gpu)) < len(played_ranks):
         return None
+    measured = [p.measured_ns for p in played_ranks if p.measured_ns is not None]
     cols, count = [member.cols for member in alone], len(numbers)
     return OwnTimes(
         np.array(lengths_alone, np.float64),
+        np.array(on_gpu, np.float64),
         np.array([(c.gap - c.loading + c.cost).sum() / count for c in cols], np.float64),
         np.array([c.loading.sum() / count for c in cols], np.float64),
         np.array([c.op_duration.sum() / count for c in cols], np.float64),
         step,
+        float(np.mean(measured)) if len(measured) == len(played_ranks) else None,
         abs(recorded - truth) / truth,
         tuple(members["bare"]),
         transfer,
     )
+
+
+def _each(members: Sequence[Member]) -> list[I64]:
+    """Return the lengths of the steps (ns) of each rank, without any other; those that can be replayed."""
+    return [lengths[0] for member in members if (lengths := step_lengths([member], {})) is not None]
 
 
 def _job_step(members: Sequence[Member], transfer: Mapping[int, int]) -> float | None:

@@ -10,6 +10,9 @@ ranks are replayed together, now and with the straggler doing what the median of
 are given for synchronous steps (a step takes as long as the longest own time), as shares of the whole excess t - ideal: what
 mending the rank removes, (t - t_without) / (t - ideal), and what the rank causes alone, (t_only - ideal) / (t - ideal).
 
+Where tracing makes the hosts of all ranks the slowest part of a step, own times do not show that one rank computes for longer: then the
+GPU work alone is compared (``uneven``).
+
 Hosts of equal ranks drift apart, too, and stay so for seconds. A report with an earlier window shows the same processes at another
 time: who is late in host code only in one of them is no straggler.
 
@@ -26,6 +29,7 @@ import numpy as np
 
 from nsysx.catalogue import Activity, Cause, Late, Trait
 from nsysx.frames.statistics import F64, PROCESS_DRIFT, block_length, mean_error, t_quantile
+from nsysx.ranks import uneven
 from nsysx.ranks.collect import Rank
 from nsysx.ranks.costs import Costs, waiting_per_step
 from nsysx.ranks.match import Aligned
@@ -63,7 +67,8 @@ class Straggler:
     ``late_ns`` with ``low_ns`` and ``high_ns``: by how much its own time exceeds the median of its peers. ``drift_ns``: the
     part of that by which two healthy processes may differ. ``price_ns``: what a step saves if the rank is like its peers;
     ``without`` and ``alone`` are its two shares of the whole excess; ``error``: how far the replay of all ranks is off the
-    recorded steps (share).
+    recorded steps (share). ``even_ns``: what a step saves if the GPU work is the same on all peers, None where it is late for another
+    reason; ``by_work``: the recorded steps do not show it, because tracing slows the hosts, and both savings are bounds.
     """
 
     place: int
@@ -77,6 +82,8 @@ class Straggler:
     without: float
     alone: float
     error: float
+    even_ns: int | None = None
+    by_work: bool = False
 
     @property
     def named(self) -> bool:
@@ -234,14 +241,70 @@ def _late_before(aligned: Aligned, group: tuple[int, ...], r: int) -> bool:
 def _candidate(aligned: Aligned, costs: Sequence[Costs], group: tuple[int, ...]) -> Straggler | None:
     """Return the rank of a group that is behind its peers in step after step, None if there is none."""
     ranks, times = aligned.ranks, own_times(aligned, group)
+    behind = _by_own_time(aligned, costs, group, times)
+    if times is None or (behind is not None and behind.named):
+        return behind
+    return _by_work(ranks, group, times) or behind
+
+
+def _by_work(ranks: Sequence[Rank], group: tuple[int, ...], times: OwnTimes) -> Straggler | None:
+    """Return the rank whose GPU work alone takes as long as the job's step, where its peers have less of it; None if there is none.
+
+    How long a step takes without tracing has to be measured: a modelled host may be too slow by more than the work differs.
+    """
+    if times.measured is None:
+        return None
+    behind = _behind_peers(times.gpu_ns)
+    r = int(behind.mean(axis=1).argmax())
+    others = [ranks[x] for x in group if x != group[r]]
+    late, half = _late(behind, r)
+    busy = uneven.is_bound(float(times.gpu_ns[r].mean()), times.real)
+    if late < NOTABLE * times.step or late - half <= 0 or not busy or not uneven.is_uneven(ranks[group[r]], others):
+        return None
+    even = times.even_ns(without_host=True)
+    _, without, alone = _shares(times.gpu_ns, r)
+    if even < NOTABLE * times.real:
+        return None
+    return Straggler(
+        place=group[r],
+        peers=group,
+        late_ns=round(late),
+        low_ns=round(late - half),
+        high_ns=round(late + half),
+        drift_ns=0,
+        cause=Late.COMPUTE.value,
+        price_ns=round(even),
+        without=without,
+        alone=alone,
+        error=times.error,
+        even_ns=round(even),
+        by_work=True,
+    )
+
+
+def _behind_peers(step_ns: F64) -> F64:
+    """Return by how much each rank exceeds the median of its peers in each step (ns)."""
+    return np.array([step_ns[r] - np.median(np.delete(step_ns, r, axis=0), axis=0) for r in range(len(step_ns))])
+
+
+def _late(behind: F64, r: int) -> tuple[float, float]:
+    """Return by how much a rank is behind (ns), and half the width of the interval, corrected for the number of ranks."""
+    error, df = mean_error(behind[r : r + 1], block_length(behind[r]))
+    half = float(error[0]) * t_quantile(1 - 2 * _FALSE_ALARM / len(behind), max(df, 1.0)) if df else float("inf")
+    return float(behind[r].mean()), half
+
+
+def _by_own_time(
+    aligned: Aligned, costs: Sequence[Costs], group: tuple[int, ...], times: OwnTimes | None
+) -> Straggler | None:
+    """Return the rank whose own time exceeds that of its peers, None if there is none."""
+    ranks = aligned.ranks
     step_ns = times.step_ns if times is not None else _without_waiting(ranks, costs, group)
     if step_ns is None:
         return None
-    behind = np.array([step_ns[r] - np.median(np.delete(step_ns, r, axis=0), axis=0) for r in range(len(step_ns))])
+    behind = _behind_peers(step_ns)
     r = int(behind.mean(axis=1).argmax())
-    late = float(behind[r].mean())
-    error, df = mean_error(behind[r : r + 1], block_length(behind[r]))
-    half = float(error[0]) * t_quantile(1 - 2 * _FALSE_ALARM / len(group), max(df, 1.0)) if df else float("inf")
+    late, half = _late(behind, r)
     beyond = _replayed(times, r) if times is not None and late > 0 else _by_ledger(ranks, group, r, step_ns)
     if late < NOTABLE * beyond.step or late - half <= 0:
         return None
@@ -264,6 +327,7 @@ def _candidate(aligned: Aligned, costs: Sequence[Costs], group: tuple[int, ...])
         without=without,
         alone=alone,
         error=beyond.error,
+        even_ns=round(times.even_ns()) if compute and not slower and times is not None else None,
     )
 
 

@@ -60,7 +60,8 @@ from nsysx.recording.options import (
     keeps_probe_out,
     wanted_outputs,
 )
-from nsysx.recording.ranks import launches, rank_of, rank_outputs, run_ranks
+from nsysx.recording.probes import read_probe
+from nsysx.recording.ranks import launcher, launches, rank_of, rank_outputs, run_ranks
 from nsysx.recording.record import Recorder, Recording
 from nsysx.recording.reports import keep, last_words, write_run
 from nsysx.recording.run_record import (
@@ -68,7 +69,6 @@ from nsysx.recording.run_record import (
     note_html,
     other_processes,
     probe_off,
-    read_probe,
     run_record,
     window_missed,
 )
@@ -107,8 +107,9 @@ def run(command: Sequence[str], options: Options) -> Result:
             return run_ranks(command, replace(options, nsys=nsys.path) if options.nsys else options)
         say("--per-rank: this command is one process, so there is one report")
         options = replace(options, per_rank=False)
+    started_by = launcher()
     nsys, outputs = _prepare(command, options)
-    result = Result(EXIT_RUN_FAILED, outputs)
+    result = Result(EXIT_RUN_FAILED, outputs, launcher=started_by)
     with tempfile.TemporaryDirectory(prefix=".nsysx-", dir=outputs.report.parent, ignore_cleanup_errors=True) as name:
         _run_in(Path(name).absolute(), command, options, nsys, result)
     return result

@@ -198,7 +198,7 @@ class Result:
     """The result of a run: the exit code to end with, the files that it wrote, and the messages for the user, in order.
 
     ``ended_by``: the signal to end with in place of the exit code, 0 for none. A shell's loop ends only if its command died of
-    Ctrl-C.
+    Ctrl-C. ``launcher``: the command that started this rank, where it is one of a job.
     """
 
     exit_code: int
@@ -210,6 +210,7 @@ class Result:
     problems: list[NsysxError] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     ended_by: int = 0
+    launcher: tuple[str, ...] = ()
 
     def ends_as(self, status: int) -> None:
         """End as a command did: with its exit code, or if ``status`` is negative by that signal."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import glob
+import json
 import os
 import re
 import shlex
@@ -27,12 +28,22 @@ _RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
 #: What the text of a script contains if it calls a launcher that heeds PYTHON_EXEC.
 _LAUNCHES = re.compile(r"torchrun|torch\.distributed\.(run|launch)\b|accelerate[\s\"',]+launch|elastic_launch")
 _SCRIPT_BYTES = 1 << 20
+#: How a rank is told what started it: the words of that command, as JSON.
+_LAUNCHER = "NSYSX_LAUNCHER"
 _INSIDE = "Start it inside each rank: LAUNCHER ... nsysx run --per-rank -o NAME -- python SCRIPT"
 
 
 def rank_of(environ: Mapping[str, str]) -> str | None:
     """Return the rank of this process, or None if no launcher started it."""
     return next((environ[name] for name in _RANKS if environ.get(name, "").isdigit()), None)
+
+
+def launcher() -> tuple[str, ...]:
+    """Return the command of ``nsysx run --per-rank`` that started this rank, and take it out of the environment; () without one."""
+    with contextlib.suppress(ValueError):
+        words = json.loads(os.environ.pop(_LAUNCHER, "[]"))
+        return tuple(map(str, words)) if isinstance(words, list) else ()
+    return ()
 
 
 def launches(command: Sequence[str]) -> bool:
@@ -111,7 +122,7 @@ def run_ranks(command: Sequence[str], options: Options) -> Result:
     result = Result(EXIT_RUN_FAILED, outputs)
     with tempfile.TemporaryDirectory(prefix=".nsysx-", dir=outputs.report.parent, ignore_cleanup_errors=True) as folder:
         python = _python_of_ranks(Path(folder).absolute(), command, options, outputs)
-        environment = users_environment() | {"PYTHON_EXEC": str(python)}
+        environment = users_environment() | {"PYTHON_EXEC": str(python), _LAUNCHER: json.dumps(list(command))}
         with Inbox() as inbox:
             target = run_alone(command, environment, inbox)
     result.ends_as(target.status or 0)

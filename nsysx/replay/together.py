@@ -10,8 +10,8 @@ import numpy as np
 
 from nsysx.events.profile import Profile
 from nsysx.frames.intervals import I64
-from nsysx.replay import peers
-from nsysx.replay.columns import Columns
+from nsysx.replay import costs, peers
+from nsysx.replay.columns import Columns, Flags
 from nsysx.replay.simulate import ROUNDS, Machine
 from nsysx.replay.unprofiled import Model
 from nsysx.replay.window import Window, choose
@@ -19,11 +19,15 @@ from nsysx.replay.window import Window, choose
 
 @dataclass(frozen=True)
 class Member:
-    """One rank of a joint replay: its columns, the number of the collective that each op is (-1: none), and where steps begin."""
+    """One rank of a joint replay: its columns, the number of the collective that each op is (-1: none), and where steps begin.
+
+    ``spared``: the ops that need not be if gradients are reduced once a step, None where they are.
+    """
 
     cols: Columns
     joint: I64
     borders: tuple[int, ...]
+    spared: Flags | None = None
 
     def alone(self, transfer: Mapping[int, int]) -> Member:
         """Return this rank as it is if no other was ever late: each of its collectives takes its transfer."""
@@ -32,14 +36,45 @@ class Member:
             length[op] = transfer[int(self.joint[op])]
         return Member(replace(self.cols, op_duration=length), np.full_like(self.joint, -1), self.borders)
 
+    def without_host(self) -> Member:
+        """Return this rank with neither host code nor time for its calls: what is left is what its GPU does and waits for."""
+        cols = replace(self.cols, gap=self.cols.loading, cost=np.zeros_like(self.cols.cost))
+        return Member(cols, self.joint, self.borders)
+
+    def reducing_once(self) -> Member:
+        """Return this rank without what it is spared if it reduces gradients in the last backward of a step only.
+
+        The host code before such a call goes, too: that of the hook which makes it.
+        """
+        gone = self.spared if self.spared is not None else np.zeros(len(self.joint), np.bool_)
+        count = np.diff(self.cols.first_op)
+        calls = (count > 0) & (np.bincount(self.cols.op_item[gone], minlength=len(count)) == count)
+        cols = replace(
+            self.cols,
+            op_duration=np.where(gone, 0, self.cols.op_duration),
+            gap=np.where(calls, self.cols.loading, self.cols.gap),
+            cost=np.where(calls, 0, self.cols.cost),
+        )
+        return Member(cols, np.where(gone, -1, self.joint), self.borders)
+
+    @property
+    def own(self) -> Flags:
+        """Which of its ops are work of its own, in no collective with others."""
+        return self.joint < 0
+
+    def scaled(self, factor: float) -> Member:
+        """Return this rank with so many times its own GPU work."""
+        length = np.where(self.own, np.rint(self.cols.op_duration * factor).astype(np.int64), self.cols.op_duration)
+        return Member(replace(self.cols, op_duration=length), self.joint, self.borders)
+
 
 @dataclass(frozen=True)
 class Played:
     """The replayed steps of one rank: ``bare`` without tracing and ``recorded`` with it.
 
     ``numbers`` are those of its steps and ``borders`` the items with which they begin; ``recorded_ns`` is its recorded step on
-    ``device``. ``op`` is the GPU op of each op of the columns; in the record of a rank, the row of the collective that it is, -1
-    if it is none.
+    ``device``, ``measured_ns`` the one that its process measured without a profiler, None if it did not. ``op`` is the GPU op of each op
+    of the columns; in the record of a rank, the row of the collective that it is, -1 if it is none.
     """
 
     bare: Columns
@@ -49,6 +84,8 @@ class Played:
     recorded_ns: int
     device: int
     op: I64
+    measured_ns: int | None = None
+    spared: Flags | None = None
 
     def over(self, numbers: Sequence[int], cols: Columns, joint: I64) -> Member:
         """Return this rank over some consecutive ones of its steps, with its ``bare`` or ``recorded`` columns."""
@@ -57,7 +94,7 @@ class Played:
         end = self.borders[last] if last < len(self.borders) else len(cols.kind)
         a, b = cols.first_op[begin], cols.first_op[end]
         borders = tuple(border - begin for border in self.borders[first:last])
-        return Member(cols.only(begin, end), joint[a:b], borders)
+        return Member(cols.only(begin, end), joint[a:b], borders, None if self.spared is None else self.spared[a:b])
 
 
 def played(profile: Profile) -> Played | None:
@@ -71,6 +108,7 @@ def played(profile: Profile) -> Played | None:
         return None
     ops = np.array([op.op for item in model.chain.items for op in item.ops], np.int64)
     bare = model.relieved.columns(1.0, near=model.added.near)
+    measured = costs.measured(profile, window.numbers)
     return Played(
         bare,
         model.relieved.recorded,
@@ -79,6 +117,7 @@ def played(profile: Profile) -> Played | None:
         window.recorded_ns,
         window.device,
         ops,
+        None if measured is None else measured.step_ns,
     )
 
 

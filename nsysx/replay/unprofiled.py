@@ -104,9 +104,12 @@ class Model:
         low = max(least, with_waits.step_ns - (self.step(0.0, 1.0, 0.0) - least))
         return replace(with_waits, low_ns=min(with_waits.low_ns, low))
 
-    def by_step(self) -> dict[int, int]:
-        """Return number of a step -> its length (ns) if this rank never waited for another; {} if a step's start is not known."""
-        cols = self.relieved.columns(1.0, 1.0, 0.0, near=self.added.near)
+    def by_step(self, cols: Columns | None = None) -> dict[int, int]:
+        """Return number of a step -> its length (ns); {} if a step's start is not known.
+
+        Of these columns of the chain; without them, as it is if this rank never waited for another.
+        """
+        cols = cols or self.relieved.columns(1.0, 1.0, 0.0, near=self.added.near)
         first = cols.first_op[sorted(self.chain.borders)]
         if len(first) != self.window.steps or first[-1] >= len(cols.op_item):
             return {}
@@ -276,7 +279,11 @@ def _meeting(step_ns: int, step_of: Callable[..., int]) -> tuple[float, float, f
     if step_of(_MOST_SCALE, _LEAST_HOST) > step_ns:
         # Host time cannot explain the difference, so it must be device time.
         work = 1.0 - _bisected(0.0, 1.0 - _LEAST_WORK, step_ns, lambda less: step_of(1.0, 1.0, 1.0 - less))
-        return 1.0, 1.0, work
+        if step_of(1.0, 1.0, work) <= step_ns * (1 + 2 * _CLOSE):
+            return 1.0, 1.0, work
+        # Both are longer than the step: the device's time that is left without host code, and then the host code beside it.
+        work = 1.0 - _bisected(0.0, 1.0 - _LEAST_WORK, step_ns, lambda less: step_of(1.0, _LEAST_HOST, 1.0 - less))
+        return 1.0, 1.0 - _bisected(0.0, 1.0 - _LEAST_HOST, step_ns, lambda less: step_of(1.0, 1.0 - less, work)), work
     # Even without any cost of tracing, the host was slower here than when the step was measured.
     host = 1.0 - _bisected(0.0, 1.0 - _LEAST_HOST, step_ns, lambda less: step_of(_MOST_SCALE, 1.0 - less))
     return _MOST_SCALE, host, 1.0

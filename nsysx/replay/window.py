@@ -17,6 +17,8 @@ from nsysx.replay import peers
 
 #: At most this many GPU ops are replayed; if there are more, a run of consecutive steady steps represents all.
 _MOST_OPS = 8_000
+#: Ranks are compared over this many steps or more, if so few have no more GPU ops than the second number.
+_FEWEST_OF_JOB, _MOST_OPS_OF_JOB = 3, 24_000
 #: A run that is shorter than this share of the longest possible one does not represent all steps.
 _LEAST_RUN = 0.5
 #: Mean steps that differ by less than this share are equally good.
@@ -211,7 +213,7 @@ def _of_job(profile: Profile, cpu: pl.DataFrame, first: int, last: int) -> tuple
     spanned = pl.col("call_start_ns").is_between(*(int(x) for x in (tiles["start_ns"].min(), tiles["end_ns"].max())))  # type: ignore[arg-type]
     launched = profile.attributed.gpu_ops.select("process", "call_start_ns").filter(spanned).group_by("process").len()
     per_step = launched.filter(pl.col("process").is_in(ranks))["len"].to_numpy().max() / of_step.height
-    most = max(int(_MOST_OPS // per_step), 1)
+    most = max(int(_MOST_OPS // per_step), min(_FEWEST_OF_JOB, int(_MOST_OPS_OF_JOB // per_step)), 1)
     breaks = np.append(0, np.flatnonzero(np.diff(numbers) != 1) + 1)
     end = np.arange(1, len(numbers) + 1)
     begin = np.maximum(end - most, breaks[np.searchsorted(breaks, end - 1, side="right") - 1])

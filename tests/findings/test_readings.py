@@ -16,6 +16,7 @@ from tests.analyses.test_kernel_spread import MIB, Line
 from tests.analyses.test_stopwatch import body
 from tests.builder import Report
 from tests.findings import Program, empty, healthy, stepless
+from tests.ranks.test_comparison import ALL_REDUCE
 
 MS = 1_000_000
 
@@ -130,6 +131,25 @@ def test_events_that_ddp_reads_for_itself_are_nobodys_clock(tmp_path: Path) -> N
     for i in range(4):
         main.add_range(":DistributedDataParallel", 1_000_000 * i + 450_000, 1_000_000 * i + 900_000, domain="nsysx")
     assert of(report, tmp_path, "NSX107").verdict == "clear"
+
+
+def _rank(folder: Path, module: str) -> Finding:
+    """Return NSX107 of a rank whose event pairs lie in a module."""
+    report = timed(300_000)
+    main = report.processes[0].thread(100)
+    for i in range(4):
+        at = 1_000_000 * i
+        main.add_range(f"step {i}", at, at + 950_000, domain="nsysx")
+        main.add_range(module, at + 1_000, at + 900_000, domain="nsysx")
+        main.launch(at=at + 905_000, dur=2_000, kernel=ALL_REDUCE, gpu_start=at + 908_000, gpu_dur=20_000, stream=20)
+    folder.mkdir()
+    return of(report, folder, "NSX107")
+
+
+def test_events_of_the_wrapper_of_a_rank_are_no_clocks_of_the_program(tmp_path: Path) -> None:
+    assert _rank(tmp_path / "a", ":Net").verdict == "found"
+    for name in (":DistributedDataParallel", "net:DistributedDataParallel", ":FullyShardedDataParallel"):
+        assert _rank(tmp_path / name.strip(":"), name).verdict == "clear"
 
 
 def test_equal_kernels_are_clear_and_few_cannot_be_told(tmp_path: Path) -> None:

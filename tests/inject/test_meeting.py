@@ -158,7 +158,7 @@ def test_ranks_close_and_open_by_the_number_of_the_step_and_earlier_at_the_limit
             train(net, 1, optimizer)
         cold, steady = recorded(lab)
         assert windows_of_rank == ["open", "close", "open", "close"]
-        assert cold == list(range(cold_steps)) and steady == list(range(steady[0], steady[0] + 24))
+        assert cold == list(range(cold_steps)) and steady == list(range(steady[0], steady[0] + window.AUTO_STEPS))
         record: dict[str, Any] = lab.probe.status.record()
         assert not record["errors"] and len(record["window_pauses_ns"]) == 2
         assert record["unrecorded_steps"]["count"] >= 24

@@ -18,6 +18,7 @@ ALWAYS = (
 QUICK = [c for c in table() if not c.slow and not c.command]
 FRESH = [
     "script",
+    "launcher with its own sitecustomize",
     "find_spec first",
     "environment",
     "ends by exit 3",

@@ -15,10 +15,11 @@ import pytest
 from nsysx.catalogue import Late
 from nsysx.errors import NsysxError
 from nsysx.events.profile import Profile
-from nsysx.pipeline import summarize
+from nsysx.judging import rank_waiting
+from nsysx.pipeline import Options, gather_job, summarize
 from nsysx.ranks import straggler
 from nsysx.ranks.match import Key
-from nsysx.replay import together, window
+from nsysx.replay import engine, together, window
 from tests.builder import Report
 from tests.ranks.test_comparison import ALL_REDUCE, reports
 
@@ -88,6 +89,43 @@ def test_a_rank_with_more_work(tmp_path: Path) -> None:
     assert rows[2]["late_cause"] == "compute"
     assert rows[2]["price_ns"] == 30 * MS
     assert "same work" in finding.fix
+
+
+@pytest.mark.parametrize("late", [0, 1, 2])
+def test_a_job_without_communication_is_as_long_as_its_slowest_rank(tmp_path: Path, late: int) -> None:
+    path = job(tmp_path / "j.sqlite", [[50 * MS if r == late else 20 * MS] * 12 for r in range(3)])
+    profile = gather_job([path], Options()).profile
+    made = engine.replay_of(profile)
+    assert isinstance(made, engine.Replay)
+    after = made.saving(engine.RemoveExposedComm())
+    assert 49 * MS < after.step_ns <= made.real_ns
+    assert after.saving_ns < 2 * MS
+    fast = engine.replay_of(gather_job([job(tmp_path / "e.sqlite", [[20 * MS] * 12] * 2)], Options()).profile)
+    assert isinstance(fast, engine.Replay)
+    assert fast.saving(engine.RemoveExposedComm()).step_ns < 21 * MS
+
+
+def test_reports_of_single_ranks_know_the_slowest_one_without_communication(tmp_path: Path) -> None:
+    paths = reports(tmp_path, [20 * MS, 50 * MS], starts=[0, 0], clocks=[0, 0])
+    made = engine.replay_of(gather_job(paths, Options()).profile)
+    assert isinstance(made, engine.Replay)
+    assert made.real_ns > 40 * MS
+    assert made.saving(engine.RemoveExposedComm()).step_ns > 0.98 * made.real_ns
+
+
+@pytest.mark.parametrize(
+    ("own", "idle", "said"),
+    [
+        ([[20 * MS] * 12, [50 * MS] * 12], "", "The others wait for rank 1"),
+        ([[20 * MS] * 12, [20 * MS] * 12], "", "No rank waits for another for 1 % of the step"),
+        ([[20 * MS + 5 * MS * (i % 2 == r) for i in range(12)] for r in range(2)], "", "in turn, up to 2.73"),
+        ([[38 * MS] * 12, [43 * MS] * 12], "some range", "Rank 1 comes last in 100 % of the collectives"),
+    ],
+)
+def test_who_is_waited_for_is_said_from_the_table(tmp_path: Path, own: list[list[int]], idle: str, said: str) -> None:
+    rows, finding = ranks(job(tmp_path / "j.sqlite", own, idle=idle))
+    assert said in rank_waiting.sentence(rows)
+    assert finding.verdict == "found" or said in finding.detail
 
 
 def test_kernels_that_all_take_longer_are_a_slow_clock(tmp_path: Path) -> None:

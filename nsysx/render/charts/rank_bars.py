@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from nsysx.catalogue import Paint
+from nsysx.judging import rank_waiting
 from nsysx.model import Row, Summary
 from nsysx.ranks import comparison
 from nsysx.ranks.comparison import RankRow
@@ -68,10 +69,7 @@ def chart(summary: Summary, ax: Axes | None = None) -> Chart | None:
         rows.append({"rank": r["rank"], "straggler": r["straggler"], **parts})
     if len(rows) < 2:
         return None
-    last = next((r for r in rows if r["straggler"]), None)
-    text = f"{len(rows)} ranks. " + (
-        f"The others wait for rank {last['rank']}." if last else "No rank is waited for by the others."
-    )
+    text = f"{len(rows)} ranks. {rank_waiting.sentence(summary.rows(TABLE))}."
     return Chart(TABLE, ranks(rows, ax=ax), text, text)
 
 

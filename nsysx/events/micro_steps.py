@@ -1,0 +1,119 @@
+"""Forward and backward several times in each step: how often, and which reductions of gradients come before the last of them.
+
+Gradients that add up over several micro-steps have to be reduced over the ranks once, before the optimizer; a wrapper reduces them in
+each backward, unless it is told to wait. An optimizer between two backwards makes them steps of their own.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from nsysx.catalogue import Activity
+from nsysx.events.profile import Profile
+from nsysx.reading import nccl_notes
+
+#: Rounds of an optimizer that have to be alike, as a share of all, and how many are needed.
+_ALIKE, _FEWEST = 0.8, 2
+#: Collectives that reduce gradients.
+_REDUCES = ("allreduce", "reducescatter")
+#: The kind of a copy within a device, as CUPTI numbers them.
+_ON_DEVICE = 8
+
+
+@dataclass(frozen=True)
+class MicroSteps:
+    """``count`` backwards before each step of the optimizer, all of which reduce gradients; ``early``: the GPU ops of those reductions
+    in all but the last of them, and ``each``, the reductions of one backward. ``copies``: the copies into and out of their buckets, copies
+    on the device that those backwards make.
+    """
+
+    count: int
+    each: int
+    early: frozenset[int]
+    copies: frozenset[int] = frozenset()
+
+
+def micro_steps(profile: Profile) -> MicroSteps | None:
+    """Return the micro-steps of the shown process in its steady steps, None where it has none or does not reduce in each of them."""
+    return profile.once(_found)
+
+
+def _found(profile: Profile) -> MicroSteps | None:
+    steps = profile.steps
+    if steps.whole or steps.steady is None:
+        return None
+    cpu = steps.cpu.filter(pl.col("process") == steps.process).sort("index")
+    first, last = steps.steady
+    start, end = int(cpu["start_ns"][first]), int(cpu["end_ns"][min(last, cpu.height - 1)])
+    rounds = _backwards(profile, start, end)
+    every = (
+        profile.attributed.gpu_ops.select(
+            "op", "process", "cls", "name", pl.col("phase").cast(pl.String), "copy_kind", "call_start_ns"
+        )
+        .filter(
+            (pl.col("process") == steps.process)
+            & (pl.col("phase") == "backward")
+            & pl.col("call_start_ns").is_not_null()
+        )
+        .sort("call_start_ns")
+    )
+    ops = every.filter(every["cls"] == Activity.COMM.value)
+    names = ops["name"].cast(pl.String)
+    kinds = {name: nccl_notes.kind_of(name) for name in names.unique()}
+    reduces = (names.replace_strict(kinds, default="", return_dtype=pl.String)).is_in(_REDUCES)
+    reducing, copies = ops.filter(reduces), every.filter(every["copy_kind"] == _ON_DEVICE)
+    return _counted(rounds, reducing, copies)
+
+
+def _backwards(profile: Profile, start: int, end: int) -> list[list[tuple[int, int]]]:
+    """Return the backwards [begin, end) of each round that an optimizer ends, by the phases of the calls in [start, end)."""
+    calls = profile.attributed.api_calls.select("process", "phase", "start_ns").filter(
+        (pl.col("process") == profile.steps.process) & pl.col("start_ns").is_between(start, end)
+    )
+    calls = calls.with_columns(pl.col("phase").cast(pl.String)).sort("start_ns")
+    calls = calls.filter(pl.col("phase").is_in(["forward", "backward", "optimizer"]))
+    turns = calls.filter((calls["phase"] != calls["phase"].shift(1)).fill_null(value=True))
+    rounds: list[list[tuple[int, int]]] = []
+    here: list[tuple[int, int]] = []
+    began = None
+    for phase, begins_ns in turns.select("phase", "start_ns").iter_rows():
+        if began is not None:
+            here.append((began, begins_ns))
+        began = begins_ns if phase == "backward" else None
+        if phase == "optimizer":
+            rounds.append(here)
+            here = []
+    return rounds
+
+
+def _counted(rounds: list[list[tuple[int, int]]], reducing: pl.DataFrame, copies: pl.DataFrame) -> MicroSteps | None:
+    """Return the micro-steps of these rounds, by the reductions in each backward."""
+    counts = [
+        tuple(_within(reducing, a, b).height for a, b in backwards) for backwards in rounds[1:]
+    ]  # the first may be cut
+    if not counts:
+        return None
+    usual, times = Counter(counts).most_common(1)[0]
+    if times < max(_FEWEST, _ALIKE * len(counts)) or len(usual) < 2 or not usual[0] or len(set(usual)) > 1:
+        return None
+    early = [
+        backward
+        for backwards, count in zip(rounds[1:], counts, strict=True)
+        if count == usual
+        for backward in backwards[:-1]
+    ]
+    of_early = [
+        frozenset(op for a, b in early for op in _within(frame, a, b)["op"].to_list()) for frame in (reducing, copies)
+    ]
+    return MicroSteps(len(usual), usual[0], *of_early)
+
+
+def _within(ops: pl.DataFrame, start: int, end: int) -> pl.DataFrame:
+    """Return the ops, in the order of their calls, that are called in [start, end)."""
+    called = ops["call_start_ns"].to_numpy()
+    a, b = np.searchsorted(called, (start, end))
+    return ops[int(a) : int(b)]

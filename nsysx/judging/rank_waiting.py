@@ -1,0 +1,60 @@
+"""Who is waited for in a job: decided once, from the table of its ranks, for every sentence that says so."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from nsysx import units
+from nsysx.model import Row
+
+#: Below this share of a step, waiting is not worth a word.
+_NOTABLE = 0.01
+#: A rank that comes last in this share of the collectives, and causes this share of all waiting, is the one that is waited for.
+_MOSTLY = 0.75
+
+
+def _per_step(row: Row, column: str) -> float:
+    """Return a sum over the steps of a rank as the part of one (ns); all of it where the rank has no steps."""
+    return float(row[column] or 0) / max(int(row["steps"]), 1)
+
+
+def waited_for(rows: Sequence[Row]) -> Row | None:
+    """Return the rank that the others wait for: the straggler, or else the one that mostly comes last; None if they take turns."""
+    late = next((r for r in rows if r["straggler"]), None)
+    if late is not None or any(r["bubble_ns"] is not None for r in rows):
+        return late
+    last = max(rows, key=lambda r: r["delay_ns"] or 0, default=None)
+    delay = sum(r["delay_ns"] or 0 for r in rows)
+    if last is None or not delay or last["delay_ns"] < _MOSTLY * delay or last["last_share"] < _MOSTLY:
+        return None
+    return last if _waited(rows) else None
+
+
+def _waited(rows: Sequence[Row]) -> float:
+    """Return how long the rank that waits longest does so in a step (ns), 0 if that is not worth a word."""
+    longest = max(rows, key=lambda r: _per_step(r, "exposed_wait_ns"), default=None)
+    if longest is None:
+        return 0.0
+    ns = _per_step(longest, "exposed_wait_ns")
+    return ns if ns >= _NOTABLE * _per_step(longest, "window_ns") else 0.0
+
+
+def sentence(rows: Sequence[Row]) -> str:
+    """Return who waits for whom, without a full stop."""
+    late, waited = waited_for(rows), units.duration(_waited(rows))
+    if late is not None and late["straggler"]:
+        hidden = " without the profiler, which hides it in the recorded steps" if late.get("late_by_work") else ""
+        return f"The others wait for rank {late['rank']}{hidden}"
+    if any(r["bubble_ns"] is not None for r in rows):
+        worst = max(rows, key=lambda r: (r["bubble_ns"] or 0) / max(1, r["window_ns"]))
+        share = units.share(worst["bubble_ns"] or 0, worst["window_ns"])
+        return f"The stages of the pipeline wait for each other: its bubble is up to {share} of the step (rank {worst['rank']})"
+    if not _waited(rows):
+        return "No rank waits for another for 1 % of the step"
+    if late is None:
+        return f"The ranks wait for each other in turn, up to {waited} a step as recorded: none is always the last"
+    last = units.share(late["last_share"], 1)
+    return (
+        f"Rank {late['rank']} comes last in {last} of the collectives, and the others wait up to {waited} a step for it as recorded, "
+        "but its own time is longer than theirs by no more than the hosts of two healthy processes differ"
+    )
