@@ -317,12 +317,13 @@ def is_bound(summary: Summary, chosen: Finding | None) -> bool:
 
 def told_likely(chosen: Finding) -> bool:
     """Return whether a saving at best is told by what is likely: where the replay made exactly the change, as far as it can."""
-    return chosen.saving.bound and chosen.saving.source == "replay" and not _violated(chosen)
+    made = chosen.saving.bound and chosen.saving.source == "replay" and not _violated(chosen)
+    return made and about(chosen) != "late rank"  # the work of a rank may move to its peers, or go
 
 
 #: Of changes that were tried after a replay had made them, nine in ten saved between these parts of what it said, beyond its error:
 #: `tests/answer/test_tried_savings.py` holds them.
-_LEAST, _MOST = 0.7, 1.3
+LEAST, MOST = 0.7, 1.3
 
 
 def margins_ns(summary: Summary, chosen: Finding | None) -> tuple[int, int] | None:
@@ -331,7 +332,7 @@ def margins_ns(summary: Summary, chosen: Finding | None) -> tuple[int, int] | No
         return None
     saving, error = likely_ns(summary, chosen), chosen.saving.error_ns
     if saving is not None and told_likely(chosen):
-        return round((1 - _LEAST) * saving) + (error or 0), round((_MOST - 1) * saving) + (error or 0)
+        return round((1 - LEAST) * saving) + (error or 0), round((MOST - 1) * saving) + (error or 0)
     return None if error is None else (error, error)
 
 

@@ -24,13 +24,13 @@ def of(case: Case, fix: Fix, kept: frozenset[int]) -> tuple[Edit, ...]:
     inside = case.replayed.filter(pl.Series(of_modules(case.replayed), dtype=pl.Boolean))
     edits: list[Edit] = []
     if inside.height and not {*names}.isdisjoint((*_GRAPHED, *_COMPILED)):
-        found = case.profile.once(chains_of)
-        extra = ops_of(found.filter(~pl.col("longest"))) if not case.program.compiled else frozenset()
+        fusible = case.profile.once(chains_of)
+        extra = ops_of(fusible.filter(~pl.col("longest"))) if not case.program.compiled else frozenset()
         edits += [RemoveOps(extra)] if extra else []
         if not {*names}.isdisjoint(_GRAPHED):
             edits.append(Graph(calls_of(inside) - kept, by="compiled"))
-        elif found.height:
-            edits.append(Fuse(_launching(case, found["op"])))
+        elif fusible.height:
+            edits.append(Fuse(_launching(case, fusible["op"])))
     if edits and "fused" in names:
         calls = case.replayed.filter(case.replayed["phase"].cast(pl.String).eq_missing(pl.lit("optimizer")))
         edits += [Fuse(calls_of(calls))] if calls.height else []
