@@ -32,12 +32,11 @@ from nsysx.catalogue import Activity, Limit, Part
 from nsysx.events.settings import settings_of
 from nsysx.findings._case import Case, Fix, Rule, ops_of, way
 from nsysx.findings._names import launched_by, mostly
-from nsysx.findings._needs import FUSABLE, fused_code, shards
+from nsysx.findings._needs import FUSABLE, fused_code, shards, slowed_ns
 from nsysx.findings._once import Takes
 from nsysx.judging import rank_verdict
 from nsysx.model import Finding, Table
 from nsysx.reading import nccl_notes
-from nsysx.replay.edits import slowed_by_communication
 from nsysx.replay.engine import RemoveExposedComm
 
 RULE = Rule(
@@ -114,7 +113,7 @@ def check(case: Case) -> list[Finding]:
         f"{units.duration(hidden)} more is hidden behind compute." if hidden else "none is hidden behind compute."
     )
     title = f"Communication is exposed for {units.duration(cost)} {case.per}"
-    slow = case.per_step(_slowed_ns(case)) if hidden else 0
+    slow = case.per_step(slowed_ns(case)) if hidden else 0
     worth = case.worth(RemoveExposedComm(), bound=True)
     if worth.likely_ns is not None:
         # Kernels beside it are faster only where none communicates at all: a rank that waits less still transfers.
@@ -195,13 +194,6 @@ def _fewer_launches(case: Case, finding: Finding) -> Finding:
             source=worth.source,
         ),
     )
-
-
-def _slowed_ns(case: Case) -> float:
-    """Return how much longer the kernels beside communication take than the same kernels alone (ns, over the steps)."""
-    ns = case.timed_ops(case.ops["op_kind"] == "kernel", "op")
-    groups = case.profile.once(slowed_by_communication)
-    return sum((1 - factor) * float(ns["ns"].filter(ns["op"].is_in(list(group))).sum()) for group, factor in groups)
 
 
 def of_ranks(finding: Finding, table: Table, shown: int | None = None, *, recorded_ns: int | None = None) -> Finding:

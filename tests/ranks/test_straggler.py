@@ -128,6 +128,17 @@ def test_who_is_waited_for_is_said_from_the_table(tmp_path: Path, own: list[list
     assert finding.verdict == "found" or said in finding.detail
 
 
+def test_waiting_is_told_by_who_is_waited_for_and_sums_to_it(tmp_path: Path) -> None:
+    own = [[20 * MS, 30 * MS, 26 * MS][(i + r) % 3] for r in range(3) for i in range(12)]
+    rows, _ = ranks(job(tmp_path / "j.sqlite", [own[12 * r : 12 * r + 12] for r in range(3)]))
+    for row in rows:
+        assert sum(w["ns"] for w in row["waits_for"]) == row["exposed_wait_ns"] > 0
+        assert row["rank"] not in {w["rank"] for w in row["waits_for"]}
+    assert {w["rank"] for row in rows for w in row["waits_for"] if w["rank"] is not None} == {0, 1, 2}
+    rows, _ = ranks(job(tmp_path / "l.sqlite", [[20 * MS] * 12, [50 * MS] * 12]))
+    assert rows[0]["waits_for"] == [{"rank": 1, "ns": rows[0]["exposed_wait_ns"], "because": "compute"}]
+
+
 def test_kernels_that_all_take_longer_are_a_slow_clock(tmp_path: Path) -> None:
     rows, finding = ranks(job(tmp_path / "j.sqlite", [[20 * MS] * 12, [22 * MS] * 12]))
     assert rows[1]["late_cause"] == "clocks"
