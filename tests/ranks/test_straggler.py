@@ -106,11 +106,11 @@ def test_a_job_without_communication_is_as_long_as_its_slowest_rank(tmp_path: Pa
 
 
 def test_reports_of_single_ranks_know_the_slowest_one_without_communication(tmp_path: Path) -> None:
-    paths = reports(tmp_path, [20 * MS, 50 * MS], starts=[0, 0], clocks=[0, 0])
+    paths = reports(tmp_path, [300 * US, 600 * US], starts=[0, 0], clocks=[0, 0])
     made = engine.replay_of(gather_job(paths, Options()).profile)
     assert isinstance(made, engine.Replay)
-    assert made.real_ns > 40 * MS
-    assert made.saving(engine.RemoveExposedComm()).step_ns > 0.98 * made.real_ns
+    assert made.real_ns > 600 * US
+    assert made.saving(engine.RemoveExposedComm()).step_ns > 600 * US
 
 
 @pytest.mark.parametrize(
