@@ -60,6 +60,7 @@ from nsysx.recording.options import (
     keeps_probe_out,
     wanted_outputs,
 )
+from nsysx.recording.probes import read_probe
 from nsysx.recording.ranks import launcher, launches, rank_of, rank_outputs, run_ranks
 from nsysx.recording.record import Recorder, Recording
 from nsysx.recording.reports import keep, last_words, write_run
@@ -68,7 +69,6 @@ from nsysx.recording.run_record import (
     note_html,
     other_processes,
     probe_off,
-    read_probe,
     run_record,
     window_missed,
 )

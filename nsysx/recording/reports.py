@@ -20,6 +20,7 @@ from nsysx.recording.follow import stop
 from nsysx.recording.inbox import ENDING, STOPPING, Inbox
 from nsysx.recording.nsys_process import NsysProcess
 from nsysx.recording.options import Options, Outputs, Result, failed, free_outputs
+from nsysx.recording.probes import no_cuda, read_probe
 from nsysx.recording.record import Recording, progress_of
 from nsysx.recording.talk import StatusLine
 
@@ -145,6 +146,9 @@ def _no_report(folder: Path, recording: Recording, options: Options, nsys: Nsys,
         return failed(why + _if_full(folder), "nsys-import", hint)
     hint = last_words(output)
     if options.steps is not None and "Capture range started" not in output and not recording.trouble:
+        if why_not := no_cuda(read_probe(folder / "probe")):
+            what = f"nsys wrote no report: the window --steps {options.steps} needs CUDA, and {why_not}"
+            return failed(what, "nsys-no-report", "Leave --steps out: what is recorded then needs no CUDA")
         manual = "the program never came to `with nsysx.capture():`, or has no CUDA"
         why_not = manual if options.steps == "manual" else "fewer steps, no CUDA, or no probe"
         hint = f"The window --steps {options.steps} never opened: {why_not}. {hint}"

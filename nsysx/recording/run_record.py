@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
@@ -13,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from nsysx import __version__
+from nsysx.inject.nsysx_probe import bootstrap
 from nsysx.inject.nsysx_probe import ranges as vocabulary
 from nsysx.recording import calibrate
 from nsysx.recording.find_nsys import Nsys
 from nsysx.recording.options import Options, Outputs, Result, keeps_probe_out
+from nsysx.recording.probes import armed, final
 from nsysx.recording.record import Recording
 from nsysx.recording.reports import output_lines
 from nsysx.redaction import redacted
@@ -87,28 +88,10 @@ def run_record(
     return record if recording.clocks is None else record | {"clocks": recording.clocks}
 
 
-def read_probe(probe_dir: Path) -> list[dict[str, Any]]:
-    """Return what the probe of each process wrote about itself, sorted by process id as text; damaged files are left out.
-
-    Two have one process id if a program has replaced itself by another (exec): that of the one with more ranges comes first.
-    """
-    records = []
-    for path in probe_dir.glob("probe-*.json"):
-        with contextlib.suppress(OSError, ValueError):
-            record = json.loads(path.read_text(encoding="utf-8"))
-            if isinstance(record, dict):
-                records.append(record)
-    return sorted(records, key=lambda record: (str(record.get("pid", "")), -_pushed(record)))
-
-
-def _pushed(record: Mapping[str, Any]) -> int:
-    pushed = record.get("ranges_pushed")
-    return pushed if isinstance(pushed, int) else 0
-
-
 #: What helps if the probe lacks a package.
 _FIXES = {
     "nvtx": "pip install nvtx, in the Python that runs the command",
+    "spawn": "start it by spawn: multiprocessing.set_start_method('spawn')",
     "torch": "the probe follows PyTorch only; for the rest use NVTX ranges of your own",
 }
 
@@ -123,12 +106,19 @@ def probe_off(probes: Sequence[Mapping[str, Any]], command: Sequence[str], optio
     if not probes:
         if how := keeps_probe_out(command):
             return {"reason": f"{how} keeps the probe out of Python", "fix": f"run without {how.option}"}
-        reason = "no Python with the probe was started (python -I, -E, -S and env -i keep it out)"
+        reason = "no Python with the probe was started (python -I, -E, -S, env -i and a sitecustomize that comes first keep it out)"
         return {"reason": reason, "fix": "if the program is not Python, add NVTX ranges to it"}
+    if not all(final(p) for p in probes):  # its last counts are missing, not its ranges
+        return None
     reasons = [
         (str(p.get("reason") or "; ".join(map(str, p.get("errors") or ())) or ""), p.get("lacks")) for p in probes
     ]
     reason, lacks = next(((text, lacks) for text, lacks in reasons if text and lacks != "torch"), reasons[0])
+    lacks = "spawn" if reason == bootstrap.FORKED else lacks
+    forked: int = sum(n for p in probes if isinstance(n := p.get("forks"), int))
+    if not reason and forked:
+        reason = f"no step and no module was seen outside of {forked} forked processes, of which nsys records nothing"
+        lacks = "spawn"
     return {
         "reason": reason or "no step and no module was seen",
         "fix": _FIXES.get(str(lacks), "nsysx doctor tells more"),
@@ -147,9 +137,10 @@ def note_html(outputs: Outputs) -> None:
 
 def window_missed(probes: Sequence[Mapping[str, Any]]) -> str | None:
     """Return why a window of steps never opened, and what would open it; None if a process opened it or none was asked for."""
-    armed = [p for p in probes if p.get("backend") not in (None, "off")]
-    missed = [p for p in armed if isinstance(p.get("window_missed"), str)]
-    if not missed or len(missed) < len(armed):
+    senders = [p for p in probes if armed(p)]
+    missed = [p for p in senders if isinstance(p.get("window_missed"), str)]
+    missed = [p for p in missed if final(p)]  # of another one nothing is known after torch's import
+    if not missed or len(missed) < len(senders):
         return None
     steps = [p["steps"].get("count", 0) if isinstance(p.get("steps"), dict) else 0 for p in missed]
     return str(missed[steps.index(max(steps))]["window_missed"])

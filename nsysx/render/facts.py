@@ -99,8 +99,9 @@ def capture_facts(summary: Summary, texts: Texts) -> tuple[Fact, ...]:
         fields = [f"{name} {texts(row[name], 60)}" for name in _PROCESS_FIELDS if row.get(name) not in (None, "")]
         if fields and len(capture.processes) > 1:
             facts.append(Fact("Process", ", ".join(fields)))
+    of_process = ("pid", *_PROBE_FIELDS) if len(capture.probe) > 1 else _PROBE_FIELDS
     for row in capture.probe[:16]:
-        fields = [f"{label(name)} {texts(row[name], 120)}" for name in _PROBE_FIELDS if row.get(name) not in (None, "")]
+        fields = [f"{label(name)} {texts(row[name], 120)}" for name in of_process if row.get(name) not in (None, "")]
         facts.append(Fact("Probe", ", ".join(fields)))
         facts.extend(Fact("Probe error", texts(error, 300)) for error in (row.get("errors") or ())[:5])
     if capture.exit_code is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import traceback
 import types
 from typing import Any
 
@@ -63,3 +64,21 @@ def test_the_names_stay_out_of_the_module_and_a_pickled_copy_does_the_work_alone
         assert entered == []
     finally:
         patcher.off()
+
+
+def fails(log: list[str]) -> None:
+    mine = len(log)
+    raise ValueError(mine)
+
+
+def test_a_traceback_with_its_local_variables_shows_none_of_ours() -> None:
+    """As of `rich`, pytest -l, or an error service; of a running frame two are to be seen."""
+    patcher = patch.Patcher(lambda: False, lambda what, error: pytest.fail(f"{what}: {error}"))
+    patcher.around(fails, "test", "None", lambda _: 1, lambda _: None)
+    try:
+        with pytest.raises(ValueError) as caught:
+            fails([])
+    finally:
+        patcher.off()
+    told = traceback.TracebackException.from_exception(caught.value, capture_locals=True).stack[-1]
+    assert (told.name, told.locals) == ("fails", {"log": "[]", "mine": "0"})

@@ -18,6 +18,7 @@ ALWAYS = (
 QUICK = [c for c in table() if not c.slow and not c.command]
 FRESH = [
     "script",
+    "launcher with its own sitecustomize",
     "find_spec first",
     "environment",
     "ends by exit 3",
@@ -61,6 +62,7 @@ def _program(name: str, text: str) -> Case:
         ("import sys; open('f', 'w').write(str('nsysx_probe' in sys.modules))", "changed"),
         ("import sys; sys.exit('nsysx_probe' in sys.modules)", "changed"),
         ("import sys\nx = []\nfor i in rounds(3000): x += [bytes(5000)] * ('nsysx_probe' in sys.modules) and [bytearray(5000)]", "changed"),
+        ("import sys\nx = []\nfor i in rounds(60000): x += [bytes(60)] * ('nsysx_probe' in sys.modules)", "changed"),  # 100 bytes each
         ("own(5)", "lost"),
         ("own(5); net()(x())", "miscounted"),
     ],

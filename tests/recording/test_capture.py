@@ -19,6 +19,7 @@ from types import SimpleNamespace
 import pytest
 
 from nsysx.errors import NsysxError
+from nsysx.inject.nsysx_probe.bootstrap import FORKED
 from nsysx.recording import (
     calibrate,
     capture,
@@ -38,6 +39,7 @@ from nsysx.recording import (
 from nsysx.recording.find_nsys import Nsys
 from nsysx.recording.inbox import Inbox
 from nsysx.recording.options import Options, Outputs
+from nsysx.recording.probes import read_probe
 from nsysx.recording.stand_in_link import StandIn
 
 PROFILE_HELP = """
@@ -679,7 +681,7 @@ def test_damaged_probe_files_are_left_out(tmp_path: Path) -> None:
     (tmp_path / "probe-4.json").write_bytes(b"\xff")
     (tmp_path / "probe-5.json").write_text("[]")
     (tmp_path / "probe-1.json").write_text('{"pid": 1}')
-    assert run_record.read_probe(tmp_path) == [{"pid": 1}, {"pid": 2}]
+    assert read_probe(tmp_path) == [{"pid": 1}, {"pid": 2}]
 
 
 def test_dry_run_runs_nothing_and_prints_what_runs(here: Path, fake: FakeNsys) -> None:
@@ -783,6 +785,28 @@ def test_what_keeps_the_probe_out_is_known_before(words: list[str], how: str) ->
         ),
         ([{"ranges_pushed": 0, "reason": None, "errors": ["step: KeyError"]}], "step: KeyError", "doctor"),
         ([], "no Python with the probe", "NVTX"),
+        # Of a process that did not exit through Python only the counts of its start are known.
+        (
+            [
+                {"backend": "nvtx", "ended": True, "ranges": {"step": 0}},
+                {"backend": "nvtx", "ended": False, "ranges": {"step": 0}},
+            ],
+            None,
+            "",
+        ),
+        (
+            [
+                {"backend": "off", "reason": "torch was not imported", "lacks": "torch"},
+                {"backend": "off", "reason": FORKED},
+            ],
+            FORKED,
+            "spawn",
+        ),
+        (
+            [{"backend": "nvtx", "ended": True, "ranges": {"step": 0}, "forks": 2}],
+            "outside of 2 forked processes",
+            "spawn",
+        ),
     ],
 )
 def test_why_there_are_no_ranges(probes: list[dict[str, object]], reason: str | None, fix: str) -> None:
@@ -1257,6 +1281,7 @@ def test_a_window_that_no_process_opened_is_said() -> None:
     assert window_missed([worker, trainer, off]) == "5 steps"
     assert window_missed([worker, trainer | {"window_missed": None}]) is None
     assert window_missed([off]) is None
+    assert window_missed([trainer, worker | {"ended": False}]) is None  # what it did after its start is not known
 
 
 def test_the_version_of_the_driver(tmp_path: Path) -> None:

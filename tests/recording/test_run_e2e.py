@@ -290,6 +290,15 @@ def test_steps_without_cuda_say_so(profile: Any) -> None:
     assert "--steps 2:4 never opened" in "".join(run.said)
 
 
+def test_a_window_that_came_without_cuda_says_what_holds_and_what_to_do(profile: Any) -> None:
+    train = "import torch\nm = torch.nn.Linear(2, 2); o = torch.optim.SGD(m.parameters(), .1)\n"
+    train += "for _ in range(20): o.zero_grad(); m(torch.ones(1, 2)).sum().backward(); o.step()"
+    run = profile(sys.executable, "-c", train, options=("--no-report", "--steps", "2:4"))
+    assert run.code == 125
+    (error,) = (line for line in run.said if "error" in line)
+    assert "the window --steps 2:4 needs CUDA, and this torch is built without CUDA. Leave --steps out" in error
+
+
 # --- signals ----------------------------------------------------------------------------------------------------------
 
 

@@ -78,7 +78,23 @@ def _way(name: str, *command: str, program: str = MAIN, **how: object) -> Case:
     return Case(f"ways: {name}", program, command or RUN, files=files, **how)  # type: ignore[arg-type]
 
 
+#: As opentelemetry-instrument: its folder comes first in PYTHONPATH, and its sitecustomize does not run the next one.
+LAUNCHER = """
+import os, shutil, subprocess, sys
+paths = [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
+if os.getcwd() not in paths: paths.insert(0, os.getcwd())
+path = os.pathsep.join([os.path.abspath("auto"), *paths])
+program = shutil.which(sys.argv[1])
+"""
+INSTRUMENTED = {"auto/sitecustomize.py": "import sys; sys.stderr.write('instrumented\\n')\n"}
+
+
+def _launched(how: str) -> dict[str, str]:
+    return {"launch.py": LAUNCHER + how, **INSTRUMENTED}
+
+
 def _starts() -> list[Case]:
+    launch = ("{python}", "launch.py", "{python}", "main.py", "a")
     shell = {"go now.sh": 'cd "$(dirname "$0")" && exec "$PYTHON" main.py a "b c"\n'}
     return [
         _way("script"),
@@ -111,6 +127,9 @@ def _starts() -> list[Case]:
         _way("replaced by another program", program="import os, sys, torch; os.execv(sys.executable, [sys.executable, 'inner.py'])", files={"inner.py": MAIN}),
         _way("environment", program=ENVIRONMENT, env={"MINE": "1"}),
         _way("sitecustomize of the user", program=MAIN + "import sitecustomize; print(sitecustomize.mine, sitecustomize.__file__[-20:])\n", files={"sitecustomize.py": "import sys; mine = 1; sys.stderr.write('mine\\n')\n"}),
+        _way("launcher with its own sitecustomize", *launch, files=_launched("os.environ['PYTHONPATH'] = path; os.execl(program, program, *sys.argv[2:])\n")),
+        _way("launcher with its own sitecustomize that waits", *launch, files=_launched("sys.exit(subprocess.call(sys.argv[1:], env={**os.environ, 'PYTHONPATH': path}))\n")),
+        _way("launcher of a command with its own sitecustomize", "{python}", "launch.py", "bash", "-c", "$PYTHON main.py; echo $?", files=_launched("os.environ['PYTHONPATH'] = path; os.execvp(program, sys.argv[1:])\n")),
         _way("usercustomize and a startup file", env={"PYTHONSTARTUP": "none.py", "PYTHONUNBUFFERED": "1"}),
     ]  # fmt: skip
 

@@ -13,6 +13,9 @@ import sys
 if False:  # importing typing takes milliseconds, and only readers and type checkers need it
     from typing import Any
 
+#: Why a child has no ranges that was forked before torch was imported.
+FORKED = "this process was forked before torch was imported: nsys records nothing of it"
+
 _PID = os.getpid()
 _files: dict[tuple[str, int], str] = {}  # the probe file by its folder and the process, once it is known
 _run: list[str] = []  # the folders whose sitecustomize has been run
@@ -138,13 +141,16 @@ class _TorchFinder:
         gone, self.gone = self.gone, True
         if self in sys.meta_path:
             sys.meta_path.remove(self)
+        ahead = sys.modules.get("nsysx_probe.ahead")
+        if ahead is not None:
+            ahead.stop()
         if not gone:
             _arm(module)
 
 
 def _arm(torch: object) -> None:
     if os.getpid() != _PID:
-        note("this process was forked before torch was imported: nsys records nothing of it")
+        note(FORKED)
         return
     of_program: Any = None
     try:
@@ -156,6 +162,16 @@ def _arm(torch: object) -> None:
         if of_program is not None and of_program(error):
             raise
         note("probe failed: " + "".join(c for c in repr(error) if c.isalnum() or c in " _.:()-"))
+
+
+def _stay_ahead() -> None:
+    """Pass the probe on to other programs although a launcher puts another sitecustomize first."""
+    try:
+        from . import ahead
+
+        ahead.start()
+    except (ImportError, AttributeError):  # a Python without these functions
+        pass
 
 
 def start() -> None:
@@ -171,6 +187,7 @@ def start() -> None:
     else:
         note("torch was not imported", lacks="torch")
         sys.meta_path.insert(0, _TorchFinder())
+        _stay_ahead()
 
 
 def next_sitecustomize(here: str) -> None:

@@ -24,10 +24,12 @@ _SLOW = """
             RESULT
         finally:
             _nsysx_leave(_nsysx_t)
+            del _nsysx_t, _nsysx_e
     try:
         BODY
     finally:
         _nsysx_leave(_nsysx_t)
+        del _nsysx_t, _nsysx_e
 """
 
 MARKED = (
@@ -42,6 +44,7 @@ if _nsysx_e.slow and (_nsysx_e.always or not _nsysx_thread.open):"""
     + _SLOW
     + """
 if _nsysx_e.text is None:
+    del _nsysx_e
     BODY
 _nsysx_count()
 if _nsysx_grad():
@@ -51,11 +54,13 @@ if _nsysx_grad():
         RESULT
     finally:
         _nsysx_pop()
+        del _nsysx_e
 try:
     _nsysx_push(_nsysx_e.text)
     BODY
 finally:
     _nsysx_pop()
+    del _nsysx_e
 """
 )
 
@@ -74,11 +79,13 @@ _nsysx_seen()
 _nsysx_e = _nsysx_find(id(self))
 if _nsysx_e is None:
     if _nsysx_thread.open and type(self) not in _nsysx_losses:
+        del _nsysx_e
         BODY
     _nsysx_e = _nsysx_learn(self)
 if _nsysx_e.slow and (_nsysx_e.always or not _nsysx_thread.open) and _nsysx_task() == -1:"""
     + _SLOW
     + """
+del _nsysx_e
 BODY
 """
 )

@@ -18,7 +18,8 @@ from collections.abc import Callable
 from types import CodeType, FunctionType
 from typing import Any
 
-#: ``BODY`` stands for the original body, ``RESULT`` for it with every ``return x`` as ``return _nsysx_out(_nsysx_e, x)``.
+#: ``BODY`` stands for the original body, ``RESULT`` for it with every ``return x`` as ``return _nsysx_out(_nsysx_e, x)``. A frame that
+#: was left holds no local variable of ours: tracebacks may show them (``traceback.StackSummary`` with ``capture_locals``).
 AROUND = """
 if _nsysx_compiling():
     BODY
@@ -27,10 +28,11 @@ try:
     BODY
 finally:
     LEAVE(_nsysx_t)
+    del _nsysx_t
 """
 
-#: The local variable of the patched code that holds what the template calls, and what stands for it until it is compiled.
-_HOLDER, _STAND_IN = "_nsysx", "what the probe calls"
+#: Stands for the constant of the patched code that holds what the template calls, until it is compiled.
+_STAND_IN = "what the probe calls"
 _COMPILING = "_nsysx_compiling"
 
 _FUTURES = 0
@@ -56,14 +58,14 @@ class _Names:
 
 
 class _Hide(ast.NodeTransformer):
-    """Makes the names of a template attributes of one local variable."""
+    """Makes the names of a template attributes of one constant."""
 
     def __init__(self, names: dict[str, Any]) -> None:
         self.names = names
 
     def visit_Name(self, node: ast.Name) -> ast.AST:
         if node.id in self.names:
-            return ast.Attribute(ast.Name(_HOLDER, ast.Load()), node.id.removeprefix("_nsysx_"), ast.Load())
+            return ast.Attribute(ast.Constant(_STAND_IN), node.id.removeprefix("_nsysx_"), ast.Load())
         return node
 
 
@@ -168,8 +170,6 @@ def _surround(function: FunctionType, definition: ast.FunctionDef, template: str
     if not body:
         raise UnpatchableError(f"{function.__qualname__} has no body")
     frame = ast.parse(template)
-    hold = ast.Assign([ast.Name(_HOLDER, ast.Store())], ast.Constant(_STAND_IN))
-    frame.body.insert(1, hold)
     _place(frame, definition.lineno)
     filled = _Fill(body).visit(frame)
     definition.body = head + _Hide(names).visit(filled).body

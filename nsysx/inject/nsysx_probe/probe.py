@@ -11,10 +11,12 @@
 - The probe handles no signals.
 
 What stays visible to a program that looks for it: an object of ours among the constants of functions whose code was exchanged (and
-the name ``_nsysx_compiling`` in the module of a function that has no ``torch``, because Dynamo reads globals only); the key
+the name ``_nsysx_compiling`` in the module of a function that has no ``torch``, because Dynamo reads globals only); two local
+variables of such functions while they run (``sys._getframe().f_back.f_locals``; a traceback has none); the key
 ``nsysx`` in the metadata of autograd nodes that carry a mark (their Python objects are made anew at each look, so a weak table
 cannot hold them); one function in ``gc.callbacks`` (Python tells of collections nowhere else; NSYSX_PAUSES=0 leaves it
-out); and the probe's functions, for ``sys.settrace`` and ``sys.setprofile``, which see every Python function that runs.
+out); built-in functions that start other programs, until torch is imported (``ahead``); and the probe's functions, for
+``sys.settrace`` and ``sys.setprofile``, which see every Python function that runs.
 
 The parts: ``steps`` finds steps from the events that ``phases`` and ``calls`` see; ``borders`` does
 the work between steps; ``marking`` chooses the steps whose modules are marked, ``window`` those that are captured;
@@ -361,7 +363,7 @@ def arm(torch: Any) -> None:
         probe.arm()
         if probe.trial is not None:
             probe.trial.make_changes()
-        os.register_at_fork(after_in_child=probe.forked)
+        os.register_at_fork(after_in_parent=probe.status.forked, after_in_child=probe.forked)
         atexit.register(probe.exit)
         if probe.parts.timing is None:
             probe.calibrate()

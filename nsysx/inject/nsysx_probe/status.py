@@ -41,8 +41,13 @@ class Status:
         self.reason: str | None = None
         self.lacks = ""  # the missing package without which there are no ranges
         self.pair_cost_ns: int | None = None
+        self.forks = 0  # children of this process that are not followed
         self.ended = False  # the counts are final, because Python is exiting or the capture has ended
         self.settings: Settings | None = None
+
+    def forked(self) -> None:
+        """Count a child; called in the parent."""
+        self.forks += 1
 
     def hello(self) -> None:
         """Send a mark that tells the report which process records here, how, and at what cost."""
@@ -94,6 +99,7 @@ class Status:
             "reason": self.reason,
             "lacks": self.lacks,
             "ended": self.ended,
+            "forks": self.forks,
             "ranges": counted,
             "ranges_pushed": sum(counted.values()),
             "pair_cost_ns": self.pair_cost_ns,
