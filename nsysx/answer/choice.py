@@ -82,7 +82,7 @@ def _best(summary: Summary, worth: Sequence[Finding], step: int) -> Finding:
 
 
 #: A setting that is known to cost this share of the step comes first, too.
-_MUCH = 0.1
+_MUCH = 0.05
 
 
 def _certain(finding: Finding, step: int) -> bool:
