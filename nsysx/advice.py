@@ -172,11 +172,12 @@ class Answer:
     """What the capture says, decided once.
 
     ``limit`` is the code of what limits the step, ``do`` what to change, in order: one change, or a sequence. ``now_ns`` is the step,
-    ``then_ns`` the step after all of ``do``, between ``then_low_ns`` and ``then_high_ns``; None where that is not known. ``bound``:
-    ``then_ns`` is the least that it can be, and ``replayed_ns`` what the replay alone gives, without its error and what it cannot know;
-    None where that is the same or not known. ``times`` are the least and the most factor of that, or of ``then_ns`` where that is no
-    bound, with the error of the change and the bounds of the step in it; none where the step is as recorded. ``worth`` says the same in
-    words. ``recorded_ns`` is the step under the profiler;
+    ``then_ns`` the likely step after all of ``do``, between ``then_low_ns`` and ``then_high_ns``; None where that is not known.
+    ``best_ns`` is what no change of the kind can beat, None where that is the same or not known. ``bound``: nothing likely is known, and
+    ``then_ns`` is the least that the step can be, and ``replayed_ns`` what the replay alone gives, without its error and what it cannot
+    know; None where that is the same or not known. ``times`` are the least and the most factor of that, or of ``then_ns`` where that is
+    no bound, with the error of the change and the bounds of the step in it; none where the step is as recorded. ``worth`` says the same
+    in words. ``recorded_ns`` is the step under the profiler;
     ``real``: times are those without it, or it hardly changes them. ``alarms`` are the checks that make every number doubtful.
     ``ask_next`` are commands, in which REPORT stands for the reports.
     """
@@ -198,6 +199,7 @@ class Answer:
     ask_next: tuple[str, ...]
     replayed_ns: int | None = None
     times: tuple[float, ...] = ()
+    best_ns: int | None = None
 
 
 #: What stands in a Summary before its answer is decided.

@@ -45,8 +45,16 @@ def _predicted(summary: Summary, chosen: Finding | None) -> Answer:
         alarms=tuple(c.detail for c in summary.quality if c.status == "warn" and c.doubt in ("numbers", "everything")),
         ask_next=others.ask_next(summary, chosen),
         replayed_ns=choice.replayed_ns(summary, chosen, then),
-        times=factors.of(summary, chosen, None if chosen is None else choice.likely_ns(summary, chosen)),
+        times=_times(summary, chosen),
+        best_ns=then.best_ns,
     )
+
+
+def _times(summary: Summary, chosen: Finding | None) -> tuple[float, ...]:
+    """Return the least and the most factor of a change, its own headline between them."""
+    likely = None if chosen is None else choice.likely_ns(summary, chosen)
+    margins = choice.margins_ns(summary, chosen) if chosen is not None and choice.told_likely(chosen) else None
+    return factors.of(summary, chosen, likely, margins)
 
 
 def answered(summary: Summary) -> Summary:

@@ -121,11 +121,20 @@ def step_bar(summary: Summary) -> Bar | None:
     return Bar(f"GPU {row['device']}", said.step_ns, merged([*busy, *waits], said.step_ns))
 
 
-def _rank_bars(summary: Summary, late: comparison.RankRow) -> tuple[Bar, ...]:
-    """Return one bar per rank: its computing, and its wait for another rank. The late rank is always among them."""
+def _rank_bars(summary: Summary, late: comparison.RankRow | None) -> tuple[Bar, ...]:
+    """Return one bar per rank: its computing, and its wait for another rank.
+
+    Of many, the late rank is among them, or else those that differ most: the ones that wait least and longest.
+    """
     rows = list(summary.of(comparison.ROWS))
     if len(rows) > _MOST_BARS:
-        rows = [*[r for r in rows if r is not late][: _MOST_BARS - 1], late]
+        waiting = sorted(rows, key=lambda r: r.get("exposed_wait_ns") or 0)
+        ends = {r["rank"] for r in (*waiting[: _MOST_BARS // 2], *waiting[-_MOST_BARS // 2 :])}
+        rows = (
+            [*[r for r in rows if r is not late][: _MOST_BARS - 1], late]
+            if late
+            else [r for r in rows if r["rank"] in ends]
+        )
     bars = []
     for row in rows:
         of = each(summary, row)
@@ -135,7 +144,10 @@ def _rank_bars(summary: Summary, late: comparison.RankRow) -> tuple[Bar, ...]:
             Part("copies", of(row["copy_ns"] + row["memset_ns"]), Paint.COPY),
             Part("transfers", of(transfer + max(0, row["comm_ns"] - wait - transfer)), Paint.COMM),
             Part(
-                f"waits for rank {late['rank']}" if row is not late else "waits for others", of(wait), Paint.COMM, True
+                f"waits for rank {late['rank']}" if late is not None and row is not late else "waits for others",
+                of(wait),
+                Paint.COMM,
+                True,
             ),
             Part("idle", of(row["idle_ns"]), Paint.IDLE, True),
         ]
@@ -300,6 +312,8 @@ def pictured(summary: Summary, first: Finding | None) -> Picture:
         more = () if summary.step.marked else _SINGLE_STEPS[asked](summary)
         another = summary.step.recorded_ns != summary.step.shown_ns
         title += f"; below, single steps{', as recorded' * another}" * bool(more)
+    elif ranks := _rank_bars(summary, None):
+        return Picture("ranks", "One step on the GPU; below, rank by rank, as recorded", (step, *ranks))
     elif summary.verdict.code == Limit.GPU and sum(p.ns for p in step.parts if not p.idle) >= _BUSY * step.total_ns:
         opened = _opened(summary, first) if first is not None and asked == "masks" else None
         asked = "work"

@@ -10,7 +10,7 @@ from nsysx import units
 from nsysx.advice import Certainty, Level, Sure
 from nsysx.answer import subject
 from nsysx.answer.choice import about as about_of
-from nsysx.answer.choice import is_bound, nothing_to_claim, sentence
+from nsysx.answer.choice import is_bound, nothing_to_claim, sentence, told_likely
 from nsysx.catalogue import Limit
 from nsysx.findings import rule_of
 from nsysx.judging.unprofiled_checks import surer
@@ -133,7 +133,9 @@ def _size(summary: Summary, chosen: Finding) -> Sure:
     """Return how sure the size of the saving is, from how it is known and from what tracing did to the step."""
     about, real = "How much", summary.unprofiled
     how = sentence(chosen.saving.confidence).replace("Give or take ", "Off by up to ")
-    if is_bound(summary, chosen):
+    if told_likely(chosen):
+        how = "The replay made exactly this change; what was tried of the kind saved 0.7 to 1.3 times as much."
+    elif is_bound(summary, chosen):
         how = f"An upper bound{f': {chosen.saving.confidence}' if chosen.saving.confidence else ''}."
     if real is None:
         made = f"The step is as long as the profiler made it. {how}".strip()

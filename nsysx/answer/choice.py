@@ -69,9 +69,11 @@ def _best(summary: Summary, worth: Sequence[Finding], step: int) -> Finding:
     leading = next((f for f in alike if rule_of(f.code).leads), None)
     if leading is not None:
         return leading
-    if best.saving.bound:
+    if best.saving.bound and not told_likely(best):
         most = max(_EXACT * step, saves[id(best)] / _FAR_MORE)
-        exact = [f for f in worth if f.paste and not is_bound(summary, f) and saves[id(f)] >= most]
+        exact = [
+            f for f in worth if f.paste and not f.saving.bound and not is_bound(summary, f) and saves[id(f)] >= most
+        ]
         if exact:
             return max(exact, key=lambda f: saves[id(f)])
     if about(best) == summary.verdict.code:
@@ -80,7 +82,7 @@ def _best(summary: Summary, worth: Sequence[Finding], step: int) -> Finding:
 
 
 #: A setting that is known to cost this share of the step comes first, too.
-_MUCH = 0.1
+_MUCH = 0.05
 
 
 def _certain(finding: Finding, step: int) -> bool:
@@ -151,7 +153,7 @@ def _with_lines_before(summary: Summary, finding: Finding, saving: int | None) -
     if saving is None:
         return None
     # Waits are no part of what a change for the launches saves.
-    before = [f for f in _lines_before(summary, finding) if about(f) != about(finding)]
+    before = [f for f in _lines_before(summary, finding) if about(f) != about(finding) or _only_compiles(finding)]
     saving += sum(summary.step.saves_ns(f.saving) or 0 for f in before)
     return min(saving, summary.step.shown_ns or saving)
 
@@ -163,10 +165,16 @@ _APART = 0.1
 def replayed_ns(summary: Summary, chosen: Finding | None, then: After) -> int | None:
     """Return the step (ns) that the replay gives with a change whose saving is only bounded; None where that is the bound itself."""
     now = summary.step.shown_ns
-    if chosen is None or now is None or then.ns is None or not chosen.saving.bound:
+    if chosen is None or now is None or then.ns is None or not is_bound(summary, chosen) or not chosen.saving.bound:
         return None
     saving = likely_ns(summary, chosen)
     return None if saving is None or now - saving <= (1 + _APART) * then.ns else now - saving
+
+
+def _only_compiles(finding: Finding) -> bool:
+    """Return whether a change is for the launches of a network alone: those of the optimizer are then no part of its saving."""
+    names = finding.remedies[0].name.split(",") if finding.remedies else []
+    return told_likely(finding) and names[:1] != [] and names[0].startswith("compile") and "fused" not in names
 
 
 def likely_ns(summary: Summary, chosen: Finding) -> int | None:
@@ -224,9 +232,16 @@ def to_do(summary: Summary, chosen: Finding | None) -> tuple[Action, ...]:
         where,
         chosen.condition,
         tuple(c for c in chosen.conditions if c not in violated),
-        None if violated else summary.step.saves_at_most_ns(chosen.saving),
+        None if violated else _of_the_change(summary, chosen),
     )
     return (*lines, *mended, change)
+
+
+def _of_the_change(summary: Summary, chosen: Finding) -> int | None:
+    """Return what a change alone saves (ns): what is likely, the most where only that is known."""
+    if told_likely(chosen):
+        return summary.step.saves_ns(chosen.saving)
+    return summary.step.saves_at_most_ns(chosen.saving)
 
 
 #: A command that a remedy ends with, of no use as a step of several.
@@ -248,12 +263,18 @@ def _lines_before(summary: Summary, chosen: Finding) -> list[Finding]:
 
     def exact(f: Finding) -> bool:
         saving = summary.step.saves_ns(f.saving) or 0
-        if f is chosen or f.saving.bound or _violated(f) or saving < NOTABLE * step:
+        if f is chosen or f.saving.bound or _violated(f) or saving < NOTABLE * step or _part_of(f, chosen):
             return False
         wait = about(f) == Limit.SYNC and saving > (f.saving.error_ns or 0) and f.where.get("phase") not in _MODEL
         return wait or (about(f) == rule.about and bool(f.paste))
 
     return [f for f in by_saving(summary) if exact(f)][:_MOST_BEFORE]
+
+
+def _part_of(finding: Finding, chosen: Finding) -> bool:
+    """Return whether what a finding advises is in the lines of another one."""
+    lines = chosen.remedies[0].parts if chosen.remedies else frozenset()
+    return bool(finding.remedies) and finding.remedies[0].parts <= lines
 
 
 #: What to do where a check says that so much was not recorded, by what it makes doubtful.
@@ -290,16 +311,41 @@ def _without_a_finding(summary: Summary) -> str:
 
 
 def is_bound(summary: Summary, chosen: Finding | None) -> bool:
-    """Return whether the saving is an upper bound."""
-    return chosen is not None and (chosen.saving.bound or bool(_violated(chosen)))
+    """Return whether the saving is an upper bound, and nothing likely is known."""
+    return chosen is not None and ((chosen.saving.bound and not told_likely(chosen)) or bool(_violated(chosen)))
+
+
+def told_likely(chosen: Finding) -> bool:
+    """Return whether a saving at best is told by what is likely: where the replay made exactly the change, as far as it can."""
+    made = chosen.saving.bound and chosen.saving.source == "replay" and not _violated(chosen)
+    return made and about(chosen) != "late rank"  # the work of a rank may move to its peers, or go
+
+
+#: Of changes that were tried after a replay had made them, nine in ten saved between these parts of what it said, beyond its error:
+#: `tests/answer/test_tried_savings.py` holds them.
+LEAST, MOST = 0.7, 1.3
+
+
+def margins_ns(summary: Summary, chosen: Finding | None) -> tuple[int, int] | None:
+    """Return how much less and how much more than said a change may save (ns); None where that is not known."""
+    if chosen is None:
+        return None
+    saving, error = likely_ns(summary, chosen), chosen.saving.error_ns
+    if saving is not None and told_likely(chosen):
+        return round((1 - LEAST) * saving) + (error or 0), round((MOST - 1) * saving) + (error or 0)
+    return None if error is None else (error, error)
 
 
 class After(NamedTuple):
-    """The step after the change, and the least and the most that it may be; None where that is not known: an estimate has no error."""
+    """The step after the change, and the least and the most that it may be; None where that is not known: an estimate has no error.
+
+    ``best_ns``: what no change of the kind can beat, where ``ns`` is what is likely.
+    """
 
     ns: int | None = None
     low_ns: int | None = None
     high_ns: int | None = None
+    best_ns: int | None = None
 
 
 def after(summary: Summary, chosen: Finding | None) -> After:
@@ -310,9 +356,15 @@ def after(summary: Summary, chosen: Finding | None) -> After:
         return After()
     if is_bound(summary, chosen):
         return After(now - saving, now - saving, now)
-    if (error := chosen.saving.error_ns) is None:
-        return After(now - saving)
-    return After(now - saving, now - min(now, saving + error), now - max(0, saving - error))
+    best = None
+    if told_likely(chosen):
+        best, saving = now - saving, min(saving, likely_ns(summary, chosen) or 0)
+    if (margins := margins_ns(summary, chosen)) is None:
+        return After(now - saving, best_ns=best)
+    less, more = margins
+    least = now - min(now, saving + more)
+    low = least if best is None else min(now - saving, max(least, best))
+    return After(now - saving, low, now - max(0, saving - less), best)
 
 
 def worth(summary: Summary, chosen: Finding | None, then: After) -> str:
@@ -329,6 +381,8 @@ def worth(summary: Summary, chosen: Finding | None, then: After) -> str:
 
 def _without_a_change(summary: Summary) -> str:
     """Return the remark on the worth where no change is advised."""
+    if summary.step.shown_ns is not None and summary.replay is not None and summary.replay.get("trusted", True):
+        return "Nothing to gain that was looked for."
     if subject.ledger_row(summary) is None:
         return "Not known: the GPU's work is not in the report."
     if nothing_to_claim(summary):

@@ -14,12 +14,14 @@ _OF_THE_HOST = (Limit.LAUNCH, Limit.SYNC, Limit.ALLOC, Limit.INPUT)
 _MOST = 0.99
 
 
-def of(summary: Summary, chosen: Finding | None, saving_ns: int | None) -> tuple[float, ...]:
+def of(
+    summary: Summary, chosen: Finding | None, saving_ns: int | None, margins_ns: tuple[int, int] | None = None
+) -> tuple[float, ...]:
     """Return the least and the most factor of a change that saves ``saving_ns`` of the shown step, the error of that included.
 
     The GPU's work is what was recorded; a step that is longer without the profiler idles for longer. So what a change saves of idle
     time grows with that. What it saves of other time stays, and is no larger a share of a shorter step. Empty without a saving, and
-    where the step is as recorded.
+    where the step is as recorded. ``margins_ns``: how much less and more it may save, the error of the saving where not given.
     """
     now, bounds, real = summary.step.shown_ns, summary.step.bounds_ns, summary.unprofiled
     if chosen is None or not saving_ns or not now or bounds is None or real is None or summary.step.as_recorded:
@@ -29,6 +31,7 @@ def of(summary: Summary, chosen: Finding | None, saving_ns: int | None) -> tuple
     busy = now * (real.gpu_busy_ns - waits_for_peers) / max(real.step_ns, 1)
     host = about in (*_OF_THE_HOST, Limit.COMM)
     error = 0 if chosen.saving.bound else chosen.saving.error_ns or 0
+    less, more = margins_ns or (error, error)
 
     def at(step: int, saving: int) -> float:
         idle = min(saving, now - busy) if host else 0.0
@@ -36,5 +39,5 @@ def of(summary: Summary, chosen: Finding | None, saving_ns: int | None) -> tuple
         left = (now - min(saving, _MOST * now)) * min(1.0, step / now)
         return step / max(step - idle * grows - (saving - idle), left)
 
-    ends = [at(step, saving) for step in (*bounds, now) for saving in (max(0, saving_ns - error), saving_ns + error)]
+    ends = [at(step, saving) for step in (*bounds, now) for saving in (max(0, saving_ns - less), saving_ns + more)]
     return round(min(ends), 3), round(max(ends), 3)

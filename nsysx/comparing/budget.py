@@ -13,7 +13,7 @@ import numpy as np
 from nsysx.analyses import first_calls, memory, modules
 from nsysx.analyses import waits as wait_table
 from nsysx.catalogue import Activity, Call, Cause
-from nsysx.comparing import statistics
+from nsysx.comparing import rank_budget, statistics
 from nsysx.comparing.comparability import doubtful
 from nsysx.comparing.side import Captured, Series
 from nsysx.errors import EXIT_BUDGET, EXIT_EMPTY, EXIT_USAGE, NsysxError
@@ -200,6 +200,8 @@ _SECTIONS: Mapping[str, _Section] = {
     "families_ms": _Section(_series("family", statistics.GPU_DRIFT), "ms", known=_families),
     "gpu_busy_min": _Section(_busy, "share", single=True, least=True),
     "peak_memory_bytes": _Section(_peak, "bytes", single=True),
+    "ranks_ms": _Section(rank_budget.times, "ms", rank_budget.TIMES),
+    "ranks_share": _Section(rank_budget.shares, "share", rank_budget.SHARES),
     "findings": _Section(_found, "found", known=_codes),
 }
 #: The section of allowed waits, whose rows have these keys.

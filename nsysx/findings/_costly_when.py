@@ -9,6 +9,7 @@ import polars as pl
 
 from nsysx import units
 from nsysx.catalogue import Activity, Call, Part
+from nsysx.events import micro_steps
 from nsysx.events.settings import Settings
 from nsysx.findings import _needs
 from nsysx.findings._case import Case, Saving, calls_of, ops_of
@@ -263,9 +264,27 @@ def reduces_each(case: Case, settings: Settings) -> str:
     return f"{ranks} reduces gradients in each of the {count} backwards of a step: no_sync() is not used"
 
 
-def reduced_once(case: Case, settings: Settings) -> Saving:
+def seen_to_reduce_each(case: Case) -> str:
+    """Return what the capture alone tells of gradients that are reduced in each backward of a step, "" where they are not."""
+    micro = micro_steps.micro_steps(case.profile)
+    if micro is None:
+        return ""
+    return (
+        f"forward and backward run {micro.count} times for each step of the optimizer, and each backward reduces gradients "
+        f"({units.several(micro.each, 'collective')} in each): no_sync() is not used"
+    )
+
+
+def reduced_once(case: Case, settings: Settings | None) -> Saving:
     """Return what it is worth if only the last backward of a step communicates: a bound, for ranks then wait for each other there."""
-    count = _micro_steps(settings)
+    micro = micro_steps.micro_steps(case.profile)
+    if micro is not None:
+        # In the step of each of them the ranks meet, the transfer slows the kernels beside it, and host code copies and launches.
+        share = (micro.count - 1) / micro.count
+        met = case.taken_by((Part.COMM,)) + case.per_step(_needs.slowed_ns(case))
+        called = case.worth(RemoveOps(micro.early | micro.copies), bound=True).likely_ns or 0
+        return case.bound(share * met + called, "the early reductions, what they slow and the calls for them are gone")
+    count = _micro_steps(settings) if settings is not None else 0
     ops = case.timed_ops(case.ops["cls"] == Activity.COMM.value, "op", "call").drop_nulls("call")
     calls = case.calls.select("call", "start_ns")
     started = ops.join(calls, on="call", how="inner").sort("start_ns")

@@ -19,6 +19,7 @@ from nsysx.findings._names import called
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64
 from nsysx.judging.gpu_work import folded
+from nsysx.replay.edits import slowed_by_communication
 
 #: Phases whose work a compiled model holds.
 _MODEL = ("forward", "backward")
@@ -259,3 +260,10 @@ def shards(case: Case) -> bool:
 def fused_code(case: Case) -> str:
     """Return the line that makes the program's optimizer, of a class that is FUSABLE, a fused one."""
     return f"optimizer = torch.optim.{case.program.optimizer_class}(model.parameters(), fused=True)"
+
+
+def slowed_ns(case: Case) -> float:
+    """Return how much longer the kernels beside communication take than the same kernels alone (ns, over the steps)."""
+    ns = case.timed_ops(case.ops["op_kind"] == "kernel", "op")
+    groups = case.profile.once(slowed_by_communication)
+    return sum((1 - factor) * float(ns["ns"].filter(ns["op"].is_in(list(group))).sum()) for group, factor in groups)

@@ -38,7 +38,7 @@ from nsysx import units
 from nsysx.advice import Alternative
 from nsysx.analyses import host_lines, modules
 from nsysx.catalogue import Call, Limit, Part
-from nsysx.findings import _needs
+from nsysx.findings import _needs, _pasted
 from nsysx.findings._case import SITE, Case, Fix, Rule, Saving, calls_of, way
 from nsysx.findings._held import held, idle_ns
 from nsysx.findings._names import launched_by, mostly, networks_called
@@ -136,6 +136,8 @@ def check(case: Case) -> list[Finding]:
             )
         ]
     fix, worth = _advised(case, alone, worth, unblocked)
+    if unblocked is None:
+        worth = _pasted.likely(case, fix, worth, kept)
     return [
         case.found(
             RULE,

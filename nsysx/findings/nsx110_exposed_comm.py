@@ -32,12 +32,11 @@ from nsysx.catalogue import Activity, Limit, Part
 from nsysx.events.settings import settings_of
 from nsysx.findings._case import Case, Fix, Rule, ops_of, way
 from nsysx.findings._names import launched_by, mostly
-from nsysx.findings._needs import FUSABLE, fused_code, shards
+from nsysx.findings._needs import FUSABLE, fused_code, shards, slowed_ns
 from nsysx.findings._once import Takes
 from nsysx.judging import rank_verdict
 from nsysx.model import Finding, Table
 from nsysx.reading import nccl_notes
-from nsysx.replay.edits import slowed_by_communication
 from nsysx.replay.engine import RemoveExposedComm
 
 RULE = Rule(
@@ -50,6 +49,7 @@ RULE = Rule(
 )
 REQUIRES = ("gpu",)
 
+_DDP = "DistributedDataParallel"
 #: The name, in the evidence, of the part of the cost that is communication alone.
 _EXPOSED = "communication alone"
 #: What to do about slow links.
@@ -114,7 +114,7 @@ def check(case: Case) -> list[Finding]:
         f"{units.duration(hidden)} more is hidden behind compute." if hidden else "none is hidden behind compute."
     )
     title = f"Communication is exposed for {units.duration(cost)} {case.per}"
-    slow = case.per_step(_slowed_ns(case)) if hidden else 0
+    slow = case.per_step(slowed_ns(case)) if hidden else 0
     worth = case.worth(RemoveExposedComm(), bound=True)
     if worth.likely_ns is not None:
         # Kernels beside it are faster only where none communicates at all: a rank that waits less still transfers.
@@ -143,11 +143,27 @@ def check(case: Case) -> list[Finding]:
     return [case.claims.instead(exposed, _of_its_wrapper(case, told))]
 
 
-def _of_its_wrapper(case: Case, finding: Finding) -> Finding:
-    """Return the finding without a line for DDP where the program is known not to use it."""
+def _uses_ddp(case: Case) -> bool:
+    """Return whether DistributedDataParallel is or may be in use: by the program's settings, or else by the modules that were seen."""
     settings = settings_of(case.profile)
-    other = settings is not None and settings.wrappers("DDP") == ()
-    return replace(finding, paste="") if other and "DistributedDataParallel" in finding.paste else finding
+    wrappers = None if settings is None else settings.wrappers("DDP")
+    if wrappers is not None:
+        return bool(wrappers)
+    classes = case.profile.attributed.modules["cls"].cast(pl.String)
+    return not len(classes) or _DDP in case.program.networks or bool(classes.str.contains(_DDP).any())
+
+
+#: Advice that holds for any way to be parallel, in place of that for the buckets of DDP.
+_ANY_EARLIER = "Start communication earlier, so that it runs beside computation that does not need its result, in fewer, larger messages"
+
+
+def _of_its_wrapper(case: Case, finding: Finding) -> Finding:
+    """Return the finding without what only DDP has, where the program is known not to use it."""
+    if _uses_ddp(case) or _DDP not in finding.paste:
+        return finding
+    remedies = tuple(replace(r, text=_ANY_EARLIER, paste="") if _DDP in r.paste else r for r in finding.remedies)
+    fix = _ANY_EARLIER if finding.fix == _EARLIER.text else finding.fix
+    return replace(finding, fix=fix, paste="", remedies=remedies)
 
 
 def _by_hosts(finding: Finding, table: Table) -> bool:
@@ -165,13 +181,12 @@ def _fewer_launches(case: Case, finding: Finding) -> Finding:
     if shards(case):
         compiled, text = way("larger-shards"), None
     else:
-        compiled = way(
-            "compile-wrapped", "Make fewer launches on every rank: torch.compile of the module before it is wrapped"
+        name, what = (
+            ("compile-wrapped", "the module before it is wrapped") if _uses_ddp(case) else ("compile", "the model")
         )
-        text = (
-            "Make fewer launches on every rank: torch.compile of the module before it is wrapped"
-            f"{', fused=True for the optimizer' * loop}: the ranks wait for each other's host code, not for data"
-        )
+        advice = f"Make fewer launches on every rank: torch.compile of {what}"
+        compiled = way(name, advice)
+        text = f"{advice}{', fused=True for the optimizer' * loop}: the ranks wait for each other's host code, not for data"
     ways = [compiled]
     if loop:
         code = fused_code(case)
@@ -195,13 +210,6 @@ def _fewer_launches(case: Case, finding: Finding) -> Finding:
             source=worth.source,
         ),
     )
-
-
-def _slowed_ns(case: Case) -> float:
-    """Return how much longer the kernels beside communication take than the same kernels alone (ns, over the steps)."""
-    ns = case.timed_ops(case.ops["op_kind"] == "kernel", "op")
-    groups = case.profile.once(slowed_by_communication)
-    return sum((1 - factor) * float(ns["ns"].filter(ns["op"].is_in(list(group))).sum()) for group, factor in groups)
 
 
 def of_ranks(finding: Finding, table: Table, shown: int | None = None, *, recorded_ns: int | None = None) -> Finding:

@@ -68,13 +68,13 @@ _NO_NETWORK = ("optimizer", "zero_grad", "clip", "data", "h2d")
 _FOUND = 0.10
 
 
-def _chains(profile: Profile) -> pl.DataFrame:
+def chains_of(profile: Profile) -> pl.DataFrame:
     """Return the kernels that can be fused: runs of neighbors on one stream, of a network's modules, that can share data.
 
     Columns: op, ns, module, phase (null outside of any), run (number of the chain), longest (of its chain).
     """
     ops = profile.steady_ops  # sorted by start
-    in_module = _in_module(ops)
+    in_module = of_modules(ops)
     rows = np.flatnonzero((ops["op_kind"] != "graph").to_numpy())
     rows = rows[np.lexsort([ops[c].to_numpy()[rows] for c in ("stream", "device")])]
     family = lookup.coded(ops["family"], {name: i for i, name in enumerate(_FUSIBLE)})[rows]
@@ -122,7 +122,7 @@ def _other_size(ops: pl.DataFrame) -> Flags:
     return other
 
 
-def _in_module(ops: pl.DataFrame) -> Flags:
+def of_modules(ops: pl.DataFrame) -> Flags:
     """Return which GPU ops belong to a module of a network."""
     modules, module = lookup.distinct(ops["module"])
     phases, phase = lookup.distinct(ops["phase"])
@@ -141,16 +141,16 @@ def _belongs(module: str | None, phase: str | None) -> bool:
 
 def fusible_ns(case: Case) -> int:
     """Return what all kernels of such chains take per step (ns): no compiler saves more of the GPU's work."""
-    return case.per_step(int(case.profile.once(_chains)["ns"].sum()))
+    return case.per_step(int(case.profile.once(chains_of)["ns"].sum()))
 
 
 def check(case: Case) -> list[Finding]:
     """Return one finding where fusing all chains may save 10 % of the step or more."""
     if case.program.compiled:
         return case.clear(RULE, "the program is already compiled")
-    if case.ops.height and not _in_module(case.ops).any():
+    if case.ops.height and not of_modules(case.ops).any():
         return case.cannot_tell(RULE, "which kernels share data is unknown: no module is marked", "nsysx run -- CMD")
-    chains = case.profile.once(_chains)
+    chains = case.profile.once(chains_of)
     extra = chains.filter(~pl.col("longest"))
     cost = case.per_step(int(extra["ns"].sum()))
     worth = case.worth(RemoveOps(ops_of(extra)), cause=RULE.cause, bound=True) if extra.height else Saving(0, "")

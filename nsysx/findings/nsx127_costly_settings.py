@@ -21,7 +21,8 @@ Harmless when
 
 from __future__ import annotations
 
-from nsysx.events.settings import Settings, settings_of
+from nsysx.events.settings import settings_of
+from nsysx.findings import _costly_when as when
 from nsysx.findings._case import Case, Fix, Rule, Saving
 from nsysx.findings._costly import SETTINGS, Costly
 from nsysx.findings._costly_when import UNKNOWN
@@ -34,17 +35,28 @@ def check(case: Case) -> list[Finding]:
     """Return a finding for each setting that costs, those that matter most first."""
     settings = settings_of(case.profile)
     if settings is None:
-        return case.cannot_tell(RULE, "the settings of the program were not read", "nsysx run -- CMD")
+        return _seen(case) or case.cannot_tell(RULE, "the settings of the program were not read", "nsysx run -- CMD")
     seen = [(each, text) for each in SETTINGS if (text := each.when(case, settings))]
-    findings = [f for each, text in seen if (f := _finding(case, settings, each, text)) is not None]
+    priced = [
+        (each, text, each.worth(case, settings) if each.worth is not None and not case.stepless else None)
+        for each, text in seen
+    ]
+    findings = [f for each, text, replayed in priced if (f := _finding(case, each, text, replayed)) is not None]
     return findings or case.clear(RULE, f"none of {len(SETTINGS)} settings that only cost time is on")
 
 
-def _finding(case: Case, settings: Settings, each: Costly, text: str) -> Finding | None:
+def _seen(case: Case) -> list[Finding]:
+    """Return the findings that the capture alone allows, of a program whose settings were not read."""
+    text = when.seen_to_reduce_each(case)
+    each = next(row for row in SETTINGS if row.when is when.reduces_each)
+    finding = _finding(case, each, text, when.reduced_once(case, None)) if text else None
+    return [] if finding is None else [finding]
+
+
+def _finding(case: Case, each: Costly, text: str, replayed: Saving | None) -> Finding | None:
     """Return the finding about a setting, None where the replay shows that it costs nothing."""
     worth = Saving(None, UNKNOWN)
-    if each.worth is not None and not case.stepless:
-        replayed = each.worth(case, settings)
+    if replayed is not None:
         if replayed.likely_ns is not None and not case.notable(replayed.likely_ns):
             return None
         worth = replayed if replayed.likely_ns is not None else Saving(None, f"{UNKNOWN} ({replayed.confidence})")

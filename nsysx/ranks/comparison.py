@@ -80,6 +80,13 @@ class RankRow(TypedDict):
             label="waits for a rank",
         ),
     ]
+    waits_for: Annotated[
+        Sequence[Mapping[str, Any]] | None,
+        Of(
+            "exposed_wait_ns by the rank that came last: rank (null: others, and what no rank is late for), ns, and because, what that "
+            "rank spends more time on than the others, null if nothing; they sum to exposed_wait_ns; null likewise"
+        ),
+    ]
     exposed_transfer_ns: Annotated[
         int | None, Of("part of comm_ns in which a matched collective transferred; null likewise", "ns", sums="row")
     ]
@@ -245,6 +252,18 @@ def _late_kernels(ranks: Sequence[Rank], late: straggler.Straggler | None, r: in
     return uneven.rows(uneven.differences(ranks[r], [ranks[x] for x in late.peers if x != r])) or None
 
 
+def _waits_for(ranks: Sequence[Rank], r: int, cost: Costs, because: Sequence[Mapping[str, int]]) -> list[Row]:
+    """Return for which ranks one waits, and what those spend more time on, most first."""
+    return [
+        {
+            "rank": None if other is None else number(ranks, other),
+            "ns": ns,
+            "because": None if other is None else next(iter(because[other]), None),
+        }
+        for other, ns in costs_room.exposed_by(ranks[r], cost, r).items()
+    ]
+
+
 Named = TypeVar("Named", bound=Hashable)
 
 
@@ -306,6 +325,7 @@ def table(ranks: Sequence[Rank]) -> Table:
                 "transfer_usual_ns": whole.usual_ns if matched else None,
                 "wait_ns": whole.wait_ns if matched else None,
                 "exposed_wait_ns": waiting if matched else None,
+                "waits_for": _waits_for(ranks, r, cost, because) if matched else None,
                 "exposed_transfer_ns": moving if matched else None,
                 "exposed_unmatched_ns": unmatched if matched else None,
                 "bytes": whole.bytes if whole.sized else None,

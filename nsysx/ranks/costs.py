@@ -64,8 +64,9 @@ class Costs:
     delay_ns: int = 0
     waiting: list[tuple[I64, I64]] = field(default_factory=list)
     moving: list[tuple[I64, I64]] = field(default_factory=list)
-    #: Who takes part, for each of ``waiting``.
+    #: Who takes part, for each of ``waiting``, and the place of the rank that came last to each of its collectives.
     among: list[Among] = field(default_factory=list)
+    latest: list[I64] = field(default_factory=list)
 
     def whole(self) -> Tally:
         """Return all series together."""
@@ -116,6 +117,7 @@ def costs_of(aligned: Aligned) -> list[Costs]:
             of_rank = costs[r]
             of_rank.waiting.append((start[i], end[i] - transfer))
             of_rank.moving.append((end[i] - transfer, end[i]))
+            of_rank.latest.append(np.asarray(members, np.int64)[last])
             inside = (start[i] >= rank.window[0]) & (start[i] < rank.window[1])
             of_rank.among.append(Among(tuple(sorted(members)), together, key.between_two, int(inside.sum())))
             if not inside.any():
@@ -158,6 +160,29 @@ def exposed(rank: Rank, costs: Costs) -> tuple[int, int, int]:
     span = np.diff(times)
     waits, moves, unmatched = (int(span[part].sum()) for part in parts)
     return waits, moves, unmatched
+
+
+#: Ranks whose lateness is told by itself at most.
+_MOST_TOLD = 6
+
+
+def exposed_by(rank: Rank, costs: Costs, itself: int) -> dict[int | None, int]:
+    """Return the place of a rank -> exposed waiting for it, most first (ns); None: for all others, and what nobody is late for.
+
+    ``itself`` is the place of ``rank``. They sum to the exposed waiting of the rank.
+    """
+    times, waits, _, _ = _shown(rank, costs, range(len(costs.waiting)))
+    span, left = np.diff(times), waits.copy()
+    begin, finish = _ends(costs.waiting)
+    late = np.concatenate([np.empty(0, np.int64), *costs.latest])
+    long = {r: int((finish - begin)[late == r].sum()) for r in np.unique(late).tolist() if r != itself}
+    told: dict[int | None, int] = {}
+    for r in sorted(long, key=lambda r: (-long[r], r))[:_MOST_TOLD]:
+        inside = coverage([(begin[late == r], finish[late == r])]).at(times[:-1]) > 0
+        told[r] = int(span[left & inside].sum())
+        left &= ~inside
+    rest = int(span[left].sum())
+    return {r: ns for r, ns in told.items() if ns} | ({None: rest} if rest else {})
 
 
 def exposed_in(rank: Rank, costs: Costs, chosen: Sequence[int]) -> int:

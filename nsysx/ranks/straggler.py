@@ -282,6 +282,11 @@ def _by_work(ranks: Sequence[Rank], group: tuple[int, ...], times: OwnTimes) -> 
     )
 
 
+def _even_ns(step_ns: F64, times: OwnTimes | None) -> int:
+    """Return what a step saves if all ranks have the same work (ns): replayed, or of synchronous steps, which take their mean then."""
+    return round(float(step_ns.max(axis=0).mean() - step_ns.mean())) if times is None else round(times.even_ns())
+
+
 def _behind_peers(step_ns: F64) -> F64:
     """Return by how much each rank exceeds the median of its peers in each step (ns)."""
     return np.array([step_ns[r] - np.median(np.delete(step_ns, r, axis=0), axis=0) for r in range(len(step_ns))])
@@ -327,7 +332,7 @@ def _by_own_time(
         without=without,
         alone=alone,
         error=beyond.error,
-        even_ns=round(times.even_ns()) if compute and not slower and times is not None else None,
+        even_ns=_even_ns(step_ns, times) if compute and not slower else None,
     )
 
 

@@ -287,6 +287,8 @@ _WIDE = 1.15
 def _replayed(answer: Answer) -> str:
     """Return what the replay alone gives, where the step after the change is a bound beyond that; "" elsewhere."""
     now, alone, between = answer.now_ns, answer.replayed_ns, _between(answer.times)
+    if answer.best_ns is not None and answer.then_ns and answer.best_ns < _CLOSE * answer.then_ns:
+        return f"At best {units.duration(answer.best_ns)}."
     if answer.bound and not alone and answer.times and answer.times[1] >= _WIDE * answer.times[0]:
         shown = between.replace(" or", "x or") if between.endswith(" or more") else f"{between.replace(' to', 'x to')}x"
         return f"{shown}, by how long the step is without the profiler."
@@ -294,6 +296,10 @@ def _replayed(answer: Answer) -> str:
         return ""
     times = f" ({_times(now / alone)}{f', {between}' * bool(between)})" if alone < now else ""
     return f"Replayed: {units.duration(alone)}{times}; the rest is open."
+
+
+#: A step at best that is this near the likely one is no figure of its own.
+_CLOSE = 0.95
 
 
 #: What is known of a change that was tried, from what matters most.

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from nsysx import units
-from nsysx.advice import Bar
+from nsysx.advice import Answer, Bar
 from nsysx.analyses import events, launches, stopwatch, waits
 from nsysx.analyses.helpers.step_record import rows_of
 from nsysx.analyses.launches import LaunchRow
@@ -61,7 +61,7 @@ def of(summary: Summary, *, redact: bool = True) -> str:
         "step": _step(summary, worded),
         "gpu": _parts(summary),
         "picture": [_bar(b) for b in worded.bars[:_MOST_BARS] if b != bars.step_bar(summary)],
-        "do_first": _do_first(worded),
+        "do_first": _do_first(worded, summary.answer),
         "findings": _findings(summary, worded),
         "how_sure": [
             {"about": s.about, "level": s.level, "reason": s.reason, "settle_with": s.command} for s in worded.sure
@@ -138,7 +138,7 @@ def _parts(summary: Summary) -> Json | None:
 # ---------------------------------------------------------------- findings
 
 
-def _do_first(worded: Worded) -> Json:
+def _do_first(worded: Worded, answer: Answer) -> Json:
     """Return the first card: the change, and the step before and after it; ``code`` is empty where there is none."""
     return {
         "code": worded.code,
@@ -149,6 +149,7 @@ def _do_first(worded: Worded) -> Json:
         "now_ns": worded.now_ns,
         "then_ns": worded.then_ns,
         "at_best": worded.bound,
+        "best_ns": answer.best_ns,
         "tried": list(worded.tried[:_MOST_ROWS]),
     }
 

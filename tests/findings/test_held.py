@@ -13,7 +13,7 @@ TEXT = {12: "x = torch.tensor([rows[j] for j in k])", 20: "loss = net(x)"}
 
 
 def launches_alone(program: Lined, number: int) -> None:
-    forward(program)
+    forward(program, 160)
     with program.line(21), program.range("optimizer AdamW"):
         program.launch(4)
     with program.line(30):
@@ -21,9 +21,9 @@ def launches_alone(program: Lined, number: int) -> None:
 
 
 def with_data(program: Lined, number: int) -> None:
-    """Line 12 makes 4 ms of data from lists, which are copied; then the same launches."""
+    """Line 12 makes 9 ms of data from lists, which are copied; then the same launches."""
     with program.line(12):
-        program.host(4_000)
+        program.host(9_000)
     with program.line(13):
         program.copy(20)
     launches_alone(program, number)
@@ -35,12 +35,11 @@ def test_launches_get_nothing_of_what_a_line_takes(tmp_path: Path) -> None:
     (without,) = Lined(TEXT).run(launches_alone).findings(tmp_path / "a", "NSX102")
     (with_,) = Lined(TEXT).run(with_data).findings(tmp_path / "b", "NSX102")
     assert without.verdict == "found"
-    assert 300 * US < (without.saving.likely_ns or 0) <= (without.saving.most_ns or 0) < 800 * US
+    assert 1_000 * US < (without.saving.likely_ns or 0) <= (without.saving.most_ns or 0) < 2_500 * US
     assert with_.verdict == "found", "the launches are still there"
     assert (with_.saving.likely_ns or 0) == pytest.approx(without.saving.likely_ns, rel=0.2)
-    assert (with_.saving.most_ns or 0) < 1_000 * US, "not at best, either"
-    assert (with_.cost_ns_per_step or 0) < 1_000 * US
-    assert "4." not in with_.title
+    assert (with_.saving.most_ns or 0) < 2_800 * US, "not at best, either"
+    assert (with_.cost_ns_per_step or 0) < 3_500 * US
 
 
 def test_a_pause_of_an_unknown_line_is_not_saved_either(tmp_path: Path) -> None:

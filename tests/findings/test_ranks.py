@@ -11,7 +11,7 @@ from nsysx.findings.nsx110_exposed_comm import of_ranks
 from nsysx.pipeline import summarize
 from tests.builder import Report
 from tests.findings import Program, empty, healthy
-from tests.ranks.test_comparison import one_report
+from tests.ranks.test_comparison import one_report, steps
 
 
 def test_communication_alone_is_exposed(tmp_path: Path) -> None:
@@ -72,6 +72,25 @@ def test_waiting_is_told_from_transfer(tmp_path: Path) -> None:
     path = one_report(tmp_path / "even.sqlite", [300_000, 300_000])
     (finding,) = (f for f in summarize([path]).findings or () if f.code == "NSX110")
     assert "buckets" in finding.fix
+
+
+@pytest.mark.parametrize(
+    ("module", "told"), [(":DistributedDataParallel", True), ("net:ParallelMLP", False), ("", True)]
+)
+def test_the_buckets_of_ddp_are_told_only_where_it_may_be_in_use(tmp_path: Path, module: str, told: bool) -> None:
+    path = one_report(tmp_path / "even.sqlite", [300_000, 300_000])
+    if module:
+        report = Report()
+        for i in range(2):
+            thread = steps(report.process(100 + i), 300_000, 300_000, device=i)
+            report.gpu(i, pids=[(100 + i, i)])
+            for at in range(0, 4_000_000, 400_000):
+                thread.add_range(module, at, at + 300_000, domain="nsysx")
+        path = report.write(tmp_path / "m.sqlite")
+    (finding,) = (f for f in summarize([path]).findings or () if f.code == "NSX110")
+    assert finding.verdict == "found"
+    assert ("bucket" in finding.fix, "DistributedDataParallel(" in finding.paste) == (told, told)
+    assert all(("DistributedDataParallel" in r.paste) == told for r in finding.remedies)
 
 
 def test_a_rank_with_more_steady_steps_than_it_shares_is_told_so(tmp_path: Path) -> None:

@@ -577,6 +577,7 @@ def ranks(count: int, late: int) -> Table:
             "delay_ns": 3_000 * 10 * US * (count - 1) * (r == late), "straggler": r == late,
             "late_because": {"compute": 3_000 * US} if r == late else {}, "clock_correction_ns": 12,
             "transfer_usual_ns": MS, "bubble_ns": None,
+            "waits_for": [{"rank": late, "ns": wait * 10 * US, "because": "compute"}] if wait else [],
         }  # fmt: skip
         behind = {
             "late_ns": 3_000 * US, "late_low_ns": 2_900 * US, "late_high_ns": 3_100 * US, "late_drift_ns": 50 * US,

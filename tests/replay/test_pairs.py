@@ -61,8 +61,9 @@ def test_savings_are_near_what_was_measured() -> None:
 def test_what_is_called_the_best_was_not_beaten(report: Any, name: str) -> None:
     """Of programs whose advised change was made and measured: in shares of the step, since hosts differ."""
     told, bare = report(name).summary.answer, ROWS[name]["bare"]
-    assert told.bound and told.now_ns and told.then_ns
-    assert told.then_ns / told.now_ns <= bare["after_ms"] / bare["before_ms"] * 1.005
+    assert told.now_ns and told.then_ns
+    best_ns = told.then_ns if told.best_ns is None else told.best_ns
+    assert best_ns <= told.then_ns and best_ns / told.now_ns <= bare["after_ms"] / bare["before_ms"] * 1.005
 
 
 def test_marks_that_were_only_inferred_cost_nothing(report: Any) -> None:

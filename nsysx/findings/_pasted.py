@@ -1,0 +1,53 @@
+"""What exactly a pasted change alters, as edits of the replay: what lies beside a compiled module stays as it is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import polars as pl
+
+from nsysx.findings._case import Case, Fix, Saving, calls_of, ops_of
+from nsysx.findings.nsx112_fusion import chains_of, of_modules
+from nsysx.replay.engine import Edit, Fuse, Graph, RemoveOps
+
+#: Remedies that put the launches of a compiled module into CUDA graphs, and those that only fuse its kernels.
+_GRAPHED, _COMPILED = ("compile-reduce-overhead",), ("compile", "compile-dynamic", "compile-wrapped", "compile-blocks")
+
+
+def of(case: Case, fix: Fix, kept: frozenset[int]) -> tuple[Edit, ...]:
+    """Return the edits that the first remedy of a fix makes, none where they are not known; ``kept`` calls are in no graph.
+
+    A compiled module has fused kernels, and with CUDA graphs one launch for those of its forward, and one for those of its backward.
+    The loss, the optimizer and what Python does between stay. A fused optimizer makes one launch.
+    """
+    names = fix.ways[0].name.split(",") if fix.ways else []
+    inside = case.replayed.filter(pl.Series(of_modules(case.replayed), dtype=pl.Boolean))
+    edits: list[Edit] = []
+    if inside.height and not {*names}.isdisjoint((*_GRAPHED, *_COMPILED)):
+        fusible = case.profile.once(chains_of)
+        extra = ops_of(fusible.filter(~pl.col("longest"))) if not case.program.compiled else frozenset()
+        edits += [RemoveOps(extra)] if extra else []
+        if not {*names}.isdisjoint(_GRAPHED):
+            edits.append(Graph(calls_of(inside) - kept, by="compiled"))
+        elif fusible.height:
+            edits.append(Fuse(_launching(case, fusible["op"])))
+    if edits and "fused" in names:
+        calls = case.replayed.filter(case.replayed["phase"].cast(pl.String).eq_missing(pl.lit("optimizer")))
+        edits += [Fuse(calls_of(calls))] if calls.height else []
+    return tuple(edits)
+
+
+def _launching(case: Case, ops: pl.Series) -> frozenset[int]:
+    return calls_of(case.ops.select("op", "call").filter(case.ops["op"].is_in(ops.implode())))
+
+
+def likely(case: Case, fix: Fix, whole: Saving, kept: frozenset[int]) -> Saving:
+    """Return a saving at best (``whole``) whose likely one is that of exactly what is pasted, where a replay can say it."""
+    edits = of(case, fix, kept)
+    if whole.likely_ns is None or not edits:
+        return whole
+    exact = case.worth(*edits)
+    if exact.likely_ns is None:
+        return whole
+    most = max(whole.most_ns or whole.likely_ns, whole.likely_ns)
+    return replace(whole, likely_ns=min(exact.likely_ns, most), most_ns=most, error_ns=exact.error_ns)

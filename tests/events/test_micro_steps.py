@@ -1,0 +1,104 @@
+"""Forward and backward several times for each step of the optimizer, each reducing gradients over the ranks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from nsysx.events.micro_steps import MicroSteps, micro_steps
+from nsysx.findings import _costly_when as when
+from nsysx.findings._costly import SETTINGS
+from nsysx.model import Finding
+from nsysx.pipeline import summarize
+from tests.builder import Report
+from tests.ranks.test_comparison import ALL_REDUCE
+from tests.reports import gather
+
+US = 1_000
+STEPS = 8
+
+
+def program(reduces: tuple[int, ...], *, optimizers: int = 1) -> Report:
+    """Steps of so many backwards, each with so many reductions of 400 us that nothing runs beside; an optimizer ends it, or each."""
+    report = Report()
+    report.gpu(pids=[(100, 0)])
+    process = report.process(100)
+    process.context()
+    main = process.thread(100, "python")
+    t = free = 0
+
+    def kernel(name: str, us: int, stream: int = 7) -> None:
+        nonlocal t, free
+        start = max(free, t + 4 * US)
+        main.launch(t, 2 * US, kernel=name, gpu_start=start, gpu_dur=us * US, stream=stream)
+        free, t = start + us * US, t + 5 * US
+
+    def optimizer() -> None:
+        nonlocal t
+        begun = t
+        t += US
+        kernel("adam", 30)
+        main.add_range("optimizer SGD", begun, t, domain="nsysx")
+
+    for number in range(STEPS):
+        began = t
+        for count in reduces:
+            begun = t
+            t += US
+            kernel("gemm", 100)
+            main.add_range("forward", begun, t, domain="nsysx")
+            begun = t
+            t += US
+            kernel("gemm_back", 200)
+            for _ in range(count):
+                kernel(ALL_REDUCE, 400, stream=20)
+            main.add_range("backward", begun, t, domain="nsysx")
+            if optimizers > 1:
+                optimizer()
+        if optimizers == 1:
+            optimizer()
+        main.sync("cudaDeviceSynchronize_v3020", at=t, dur=max(free - t, 0) + 2 * US)
+        t = max(free, t) + 5 * US
+        main.add_range(f"step {number}", began, t, domain="nsysx")
+        t += US
+    return report
+
+
+def seen(report: Report, folder: Path) -> MicroSteps | None:
+    return micro_steps(gather(report, folder))
+
+
+def test_each_backward_reduces(tmp_path: Path) -> None:
+    micro = seen(program((2, 2, 2, 2)), tmp_path)
+    assert micro is not None
+    assert (micro.count, micro.each) == (4, 2)
+    assert len(micro.early) % 6 == 0 and len(micro.early) >= 4 * 6
+
+
+@pytest.mark.parametrize(
+    "report",
+    [
+        program((2,)),
+        program((0, 0, 0, 2)),  # no_sync is used
+        program((2, 1)),  # two networks
+        program((2, 2), optimizers=2),  # two trainings in turn
+        program((0, 0)),
+    ],
+)
+def test_what_is_no_needless_reduction(report: Report, tmp_path: Path) -> None:
+    assert seen(report, tmp_path) is None
+
+
+def test_the_capture_alone_tells_to_reduce_once(tmp_path: Path) -> None:
+    found = summarize([program((2, 2, 2, 2)).write(tmp_path / "r.sqlite")]).findings or ()
+    finding: Finding = next(f for f in found if f.code == "NSX127")
+    assert finding.verdict == "found"
+    assert "no_sync" in finding.fix and finding.saving.bound
+    assert finding.saving.likely_ns == pytest.approx(6 * 400 * US, rel=0.15)
+    single = summarize([program((0, 0, 0, 2)).write(tmp_path / "s.sqlite")]).findings or ()
+    assert next(f for f in single if f.code == "NSX127").verdict == "cannot_tell"
+
+
+def test_the_setting_that_answers_it_is_the_same_row() -> None:
+    assert sum(row.when is when.reduces_each for row in SETTINGS) == 1

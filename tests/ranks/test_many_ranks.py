@@ -1,0 +1,56 @@
+"""A job of 64 ranks, each in a report of its own on a clock of its own: who is late is found, and what is kept of a rank stays small."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import pytest
+
+from nsysx import pipeline
+from nsysx.judging import rank_waiting
+from nsysx.model import Summary
+from tests.ranks.test_comparison import reports
+
+US = 1_000
+RANKS, LATE = 64, 37
+#: What is kept of one of these ranks (bytes), whatever the number of ranks.
+_MOST_BYTES = 100_000
+
+
+@pytest.fixture(scope="module")
+def paths(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    compute = [500 * US if r == LATE else 300 * US for r in range(RANKS)]
+    clocks = [(r * 7919) % 200_000 for r in range(RANKS)]
+    return reports(tmp_path_factory.mktemp("many"), compute, starts=[0] * RANKS, clocks=clocks)
+
+
+@pytest.fixture(scope="module")
+def summary(paths: list[Path]) -> Summary:
+    return pipeline.summarize(paths, workers=1)
+
+
+def test_the_late_one_of_many_ranks_is_named(summary: Summary) -> None:
+    rows = summary.rows("ranks")
+    assert len(rows) == RANKS
+    assert [r["rank"] for r in rows if r["straggler"]] == [LATE]
+    assert rank_waiting.sentence(rows) == f"The others wait for rank {LATE}"
+    late = next(r for r in rows if r["straggler"])
+    assert late["late_cause"] == "compute"
+    assert late["price_ns"] == pytest.approx(200 * US, rel=0.01)
+    assert late["even_ns"] == pytest.approx(200 * US * (RANKS - 1) / RANKS, rel=0.01)
+    for row in rows:
+        assert sum(w["ns"] for w in row["waits_for"]) == row["exposed_wait_ns"]
+        parts = ("compute_ns", "comm_ns", "copy_ns", "memset_ns", "idle_ns")
+        assert sum(row[p] for p in parts) == row["window_ns"]
+        assert row["rank"] == LATE or row["waits_for"][0]["rank"] == LATE
+
+
+def test_few_of_many_ranks_are_pictured_and_the_late_one_is_among_them(summary: Summary) -> None:
+    labels = [bar.label for bar in summary.answer.picture.bars]
+    assert f"rank {LATE}" in labels and len(labels) <= 8
+
+
+def test_what_is_kept_of_a_rank_is_small(paths: list[Path]) -> None:
+    kept = [len(pickle.dumps(pipeline._records(pipeline.Options(whole=True), path))) for path in paths[:2]]
+    assert max(kept) < _MOST_BYTES
