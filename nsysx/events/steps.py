@@ -20,6 +20,7 @@ from functools import partial
 import numpy as np
 import polars as pl
 
+from nsysx import ids
 from nsysx.errors import EXIT_EMPTY, EXIT_USAGE, NsysxError
 from nsysx.events import bare, lost_kernels, periods
 from nsysx.events import levels as level_room
@@ -111,7 +112,7 @@ def find(
         all_steps, lost = lost_kernels.whole(all_steps, attributed.api_calls, seams)
     all_steps = _inside(all_steps, whole_in if source != "capture" else None)
     cpu, tiles, parts = _tiled(all_steps, attributed, source, closed=rule != MARKS, seams=seams)
-    process = _busiest(cpu, attributed.gpu_ops)
+    process = _busiest(_timed_bare(cpu, probes), attributed.gpu_ops)
     shown = pl.col("process") == process
     shown_steps, tiled, rest = (f.filter(shown) for f in (cpu, tiles.gpu, tiles.between))
     ends = _part_ends(shown_steps, seams)
@@ -356,6 +357,13 @@ def _inside(steps: pl.DataFrame, window: tuple[int, int] | None) -> pl.DataFrame
         what = "--time-range: no whole step lies in it"
         raise NsysxError(what, slug="time-range-empty", hint="Widen it, or add --steps all", exit_code=EXIT_EMPTY)
     return steps
+
+
+def _timed_bare(cpu: pl.DataFrame, probes: Sequence[Row]) -> pl.DataFrame:
+    """Return the steps without those of processes that trained beside the one whose steps were timed between the windows, if it has any."""
+    beside = {pid for p in probes if p.get("windows_of") and isinstance(pid := p.get("pid"), int)}
+    own = cpu.filter(~cpu["process"].map_elements(ids.pid_of, pl.Int64).is_in(list(beside))) if beside else cpu
+    return own if own.height else cpu
 
 
 def _busiest(cpu: pl.DataFrame, ops: pl.DataFrame) -> int:
