@@ -361,9 +361,9 @@ def _inside(steps: pl.DataFrame, window: tuple[int, int] | None) -> pl.DataFrame
 
 def _timed_bare(cpu: pl.DataFrame, probes: Sequence[Row]) -> pl.DataFrame:
     """Return the steps without those of processes that trained beside the one whose steps were timed between the windows, if it has any."""
-    beside = {pid for p in probes if p.get("windows_of") and isinstance(pid := p.get("pid"), int)}
-    own = cpu.filter(~cpu["process"].map_elements(ids.pid_of, pl.Int64).is_in(list(beside))) if beside else cpu
-    return own if own.height else cpu
+    beside = {p.get("pid") for p in probes if p.get("windows_of")}
+    processes = [key for key in cpu["process"].unique().to_list() if ids.pid_of(key) not in beside]
+    return cpu.filter(cpu["process"].is_in(processes)) if processes else cpu
 
 
 def _busiest(cpu: pl.DataFrame, ops: pl.DataFrame) -> int:
