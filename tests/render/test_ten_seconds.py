@@ -47,7 +47,8 @@ TABLE = {
     "varlen": Expected("unfused", r"self_attn", r"torch\.compile", (45, 52), (30, 45), "likely"),
     "varlen_memory": Expected("unfused", r"self_attn", r"torch\.compile", (45, 52), (30, 45), "likely"),
     "copies": Expected("copies", r"only copies from the host", r"^Pin .*tensor\.pin_memory", (10.4, 11.1), (3.3, 5.2), "likely"),
-    "ddp": Expected("late rank", r"waits 30\.\d of every 72\.\d ms for rank 1", r"same work", (72, 73.5), (37, 42), "likely"),
+    # Spread evenly: the work of the late rank does not go away. (With less of it, as in the pair, a step takes 37 ms.)
+    "ddp": Expected("late rank", r"waits 30\.\d of every 72\.\d ms for rank 1", r"same work", (72, 73.5), (50, 58), "likely"),
 }  # fmt: skip
 #: Reports of one rank alone: that it waits is seen, for whom is not.
 ALONE = ("ddp_four.rank0", "ddp_per_rank.rank0")
