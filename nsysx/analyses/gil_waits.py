@@ -58,7 +58,7 @@ _PLACE = ("file", "line", "function", "framework")
 def table(profile: Profile) -> pl.DataFrame:
     """Return a row per holder and line that it ran, longest idle time first."""
     if profile.ranges.gil is None:
-        raise NotRecorded("who held Python's lock (GIL) was not recorded", "nsysx run --gil --python")
+        raise NotRecorded("who held Python's lock (GIL) was not recorded", "nsysx run --gil")
     parts = profile.once(gil_idle)
     middle = ((parts["start_ns"] + parts["end_ns"]) // 2).to_numpy()
     holder_line = pl.Series(

@@ -15,7 +15,7 @@ from nsysx.rows import Of, TableOf, columns_of
 KEY = "host_lines"
 TITLE = "Host time by line"
 #: The command that records it.
-RECORD = "nsysx run --python"
+RECORD = "nsys profile --python-sampling=true"
 #: The name for time that no sample covers.
 NOT_SAMPLED = "(not sampled)"
 

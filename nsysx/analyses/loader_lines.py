@@ -98,7 +98,7 @@ def _in_steps(profile: Profile) -> pl.DataFrame:
 def table(profile: Profile) -> pl.DataFrame:
     """Return a row per line, library function and part, longest first."""
     if not profile.recorded("python_sample"):
-        raise NotRecorded("Python's stacks were not sampled", "nsysx run --python")
+        raise NotRecorded("Python's stacks were not sampled", "nsys profile --python-sampling=true")
     samples = _in_steps(profile).join(_parts(profile.trace.stacks), on="stack", how="inner", maintain_order="left")
     if not samples.height:
         raise NotRecorded(

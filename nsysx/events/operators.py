@@ -1,6 +1,6 @@
 """Which operator of torch a call and its GPU work belong to, with the shapes that the operator was given.
 
-Operators are ranges that torch itself writes: ``nsysx run --ops``, or ``torch.autograd.profiler.emit_nvtx`` of anybody. Their
+Operators are ranges that torch itself writes: the X-ray steps of ``nsysx run``, or ``torch.autograd.profiler.emit_nvtx`` of anybody. Their
 text is ``aten::addmm, seq = 47, op_id = 107, sizes = [[10], [4, 8], [8, 10], [], []], input_op_ids = [(0,-1), (37,0), ...]``:
 autograd's number, a number of their own, the sizes of the arguments ([] for what is not a tensor), and for each argument the
 operator that made it and which of its results it is. Sizes and what follows are there with ``record_shapes=True`` only.

@@ -138,7 +138,7 @@ def _finding(case: Case, row: Row, calls: frozenset[int], worth: Saving) -> Find
     else:
         fix = _fix(case, row)
     if row["file"] is None and case.program.python:
-        fix = fix.but(text=f"{fix.text}; nsysx run --lines records the Python line")
+        fix = fix.but(text=f"{fix.text}; nsysx run records the Python line")
     # The title gives no time where there is a saving: that is its cost, and other causes share the same gaps.
     title = f"{_WAIT[row['asks']]} in {row['api']}{case.in_module(row)} keeps {host} from running ahead of the GPU"
     if worth.likely_ns is None:

@@ -3,7 +3,7 @@
 What it means
     Two launches are much further apart than the usual few microseconds: another thread holds the GIL, the garbage
     collector runs, Python computes, logs, or reads a file. Garbage collections and recompilations are named where `nsysx run`
-    noted them; samples of Python's stack, which `nsysx run --python` records, show what else it was.
+    noted them; samples of Python's stack, or the lines that `nsysx run` records, show what else it was.
 
 In the trace
     A single long gap on the GPU that ends with a launch, and no API call of the thread in it.
@@ -193,7 +193,7 @@ def _move_it(case: Case, row: Row) -> Fix:
     """Return the advice for a pause whose kind is not known."""
     before = _before_what(case, row)
     if case.program.python and known_lines(case.profile) is None:
-        return Fix(f"See which line holds the CPU up {before}: nsysx run --python; then move it out of the loop")
+        return Fix(f"See which line holds the CPU up {before}: nsysx run; then move it out of the loop")
     return Fix(f"Move what {case.program.host} does {before} out of the loop")
 
 

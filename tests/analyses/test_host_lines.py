@@ -153,7 +153,7 @@ def test_what_would_record_it(tmp_path: Path) -> None:
 
     with pytest.raises(NotRecorded) as said:
         host_lines.table(gathered(Program().steps(body), tmp_path))
-    assert said.value.fix == "nsysx run --python"
+    assert said.value.fix == "nsys profile --python-sampling=true"
 
 
 def test_samples_without_frames_are_no_zero(tmp_path: Path) -> None:

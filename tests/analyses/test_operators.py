@@ -271,7 +271,7 @@ def _summarized(report: Report, folder: Path) -> Summary:
 def test_not_recorded_names_the_option(tmp_path: Path) -> None:
     program = Program().steps(lambda one, _: one.launch(100))
     assert reason(program.report, tmp_path, "operators") == (
-        "operators were not recorded. To record it: nsysx run --ops -- CMD"
+        "operators were not recorded. To record it: nsysx run -- CMD"
     )
 
     def bare(one: Program, number: int) -> None:

@@ -103,7 +103,7 @@ def test_few_samples_name_no_line(tmp_path: Path) -> None:
 def test_nothing_sampled_says_what_would_record_it(tmp_path: Path) -> None:
     finding = Program().steps(healthy).finding(tmp_path, "NSX123")
     assert finding.verdict == "cannot_tell"
-    assert "nsysx run --python" in finding.detail
+    assert "nsys profile --python-sampling=true" in finding.detail
 
 
 def stalled(program: Program, number: int) -> None:
@@ -119,14 +119,14 @@ def test_a_stall_has_the_name_of_its_line(tmp_path: Path) -> None:
     finding = Program().steps(stalled, 12).finding(tmp_path, "NSX114")
     assert finding.verdict == "found"
     assert "train.py:12 augment" in finding.detail
-    assert "--python" not in finding.fix
+    assert "nsysx run" not in finding.fix
 
 
 def test_a_stall_without_samples_says_how_to_name_it(tmp_path: Path) -> None:
     program = Program().steps(stalled, 12)
     program.report.rows["NVTX_EVENTS"] = [r for r in program.report.rows["NVTX_EVENTS"] if r["eventType"] != 34]
     finding = program.finding(tmp_path, "NSX114")
-    assert "nsysx run --python" in finding.fix
+    assert "nsysx run;" in finding.fix
     assert "py-spy" not in finding.fix
 
 

@@ -13,7 +13,7 @@ from nsysx.events.profile import NotRecorded, Profile
 from nsysx.frames import lookup
 from nsysx.rows import names
 
-FIX = "nsysx run --ops -- CMD"
+FIX = "nsysx run -- CMD"
 #: A product shows how fast the device can be if it takes this long (ns): shorter ones are mostly launch, first and last wave.
 LONG_NS = 50_000
 #: ... and was executed so often that its median is not one lucky execution.
