@@ -111,16 +111,18 @@ def test_a_torch_model_end_to_end(profile: Any, tmp_path: Path) -> None:
     (tmp_path / "model.py").write_text(MODEL)
     command = [sys.executable, "model.py", "-o", "x"]
     bare = subprocess.run(command, cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True)
-    run = profile(*command, options=("--marks", "all"))
+    run = profile(*command)
     assert (run.code, run.out, run.err) == (bare.returncode, bare.stdout, bare.stderr)
     assert bare.returncode == 0
     assert results(tmp_path) == {*CAPTURED, "r.html"}
     assert run.facts["files"] == {"report": "r.nsys-rep", "sqlite": "r.sqlite", "html": "r.html"}
     labels = [ranges.decode(text) for text in run.ranges()]
     modules = [(label.name, label.cls) for label in labels if label.kind == "module"]
-    assert modules.count(("first", "Linear")) == modules.count(("last", "Linear")) == 5
-    assert modules.count(("", "Net")) == 5
     [probe] = run.facts["probe"]
+    marked = len(probe["marked_steps"])
+    assert 3 <= marked <= 5  # of 5 steps, a few that the others repeat
+    assert modules.count(("first", "Linear")) == modules.count(("last", "Linear")) == marked
+    assert modules.count(("", "Net")) == marked
     found = {
         kind: sum(label.kind == kind for label in labels) for kind in ("step", "phase", "module", "backward_module")
     }
