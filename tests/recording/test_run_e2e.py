@@ -111,7 +111,7 @@ def test_a_torch_model_end_to_end(profile: Any, tmp_path: Path) -> None:
     (tmp_path / "model.py").write_text(MODEL)
     command = [sys.executable, "model.py", "-o", "x"]
     bare = subprocess.run(command, cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True)
-    run = profile(*command)
+    run = profile(*command, options=())
     assert (run.code, run.out, run.err) == (bare.returncode, bare.stdout, bare.stderr)
     assert bare.returncode == 0
     assert results(tmp_path) == {*CAPTURED, "r.html"}
