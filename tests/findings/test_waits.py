@@ -117,10 +117,10 @@ def test_what_a_line_of_the_program_waits_for_is_named(tmp_path: Path) -> None:
 
     found = Program().steps(body).findings(tmp_path, "NSX101")
     assert {(f.where.get("file"), f.where.get("line")) for f in found} == {("losses.py", 47), ("losses.py", 61)}
-    assert all("--lines" not in f.fix for f in found)
+    assert all("nsysx run" not in f.fix for f in found)
     finding = Program().steps(masked).finding(tmp_path, "NSX101")
     assert "file" not in finding.where
-    assert "--lines" in finding.fix
+    assert "nsysx run records the Python line" in finding.fix
 
 
 def test_places_that_differ_by_a_number_are_one(tmp_path: Path) -> None:
