@@ -224,6 +224,7 @@ def test_the_range_of_two_windows_ends_when_the_device_has_come_to_rest(
     seen: list[str] = []
     monkeypatch.setattr(capture_range, "_calls", [lambda: seen.append("open") or 1, lambda _: seen.append("close")])
     monkeypatch.setattr(capture_range, "_open", [])
+    monkeypatch.setattr(capture_range, "claim", lambda: "")
     for name, value in {"_SETTLING_NS": 0, "_SHORTEST_NS": 0, "_LONGEST_NS": 1 << 60, "_KNOWN": 100.0}.items():
         monkeypatch.setattr(clock, name, value)
     capture_range.begin()
@@ -297,7 +298,8 @@ def test_a_window_that_is_cut_closes_with_the_device_at_rest_and_no_other_thread
     monkeypatch.setattr(capture_range, "_LOOK_S", 0.01)
     monkeypatch.setattr(draining, "_WAIT_OF_RANK_S", 0.2)
     drive(until(0.1))
-    (tmp_path / capture_range.CUT).touch()
+    for name in (capture_range.OPEN, capture_range.CUT):  # a window is open, and has reached the limit
+        (tmp_path / name).touch()
     for closes in ("close alone", "close"):  # a device that does not rest: the program goes on
         capture_range.begin()
         deadline = time.monotonic() + 10

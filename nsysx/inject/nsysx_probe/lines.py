@@ -56,6 +56,19 @@ class Own(threading.local):
         self.now = Open(-1, drives=False)
 
 
+def _timer() -> str | None:
+    """Return why there can be no lines in a program with a timer: its handler may raise anywhere, so in functions of ours, too.
+
+    Where a generator is being given up Python drops what a tracing function raises, and the program would wait for it in vain.
+    """
+    import _signal
+
+    for name in ("SIGALRM", "SIGVTALRM", "SIGPROF"):
+        if callable(_signal.getsignal(getattr(_signal, name))):
+            return f"the program handles a timer ({name}), whose exceptions must reach it"
+    return None
+
+
 class Lines:
     """``why_not``: why there are no lines at all; ``stopped``: what ended them within a step."""
 
@@ -89,7 +102,7 @@ class Lines:
         try:
             self._settle()
             if not self.on and self.why_not is None:
-                self.why_not = self._engine.unavailable()
+                self.why_not = _timer() or self._engine.unavailable()
                 if self.why_not is None:
                     self._on()
         except Exception as error:
