@@ -276,5 +276,5 @@ def test_run_leaves_the_window_to_the_program(command: Callable[..., list[str]],
     assert "--capture-range=cudaProfilerApi" in command(steps="manual")
     assert "--capture-range=cudaProfilerApi" not in command()
     for steps, told in (("manual", None), ("3:5", "3:5"), ("auto", "auto")):
-        environment = probe_environment(capture.Options(steps=steps), {}, tmp_path, own_lines=False)
+        environment = probe_environment(capture.Options(steps=steps), {}, tmp_path)
         assert environment.get("NSYSX_STEPS") == told, "the probe opens no window that the program opens"
