@@ -8,12 +8,11 @@ from typing import NamedTuple
 
 from nsysx import units
 from nsysx.advice import Action, Condition
-from nsysx.answer import measured, places, subject
+from nsysx.answer import measured, places, subject, unnamed
 from nsysx.answer.bars import called
 from nsysx.catalogue import Limit, Part
 from nsysx.findings import rule_of
 from nsysx.findings.nsx115_wrong_timing import BOTH_SIDES, EVIDENCE, KERNEL_ITSELF
-from nsysx.judging import capture_checks
 from nsysx.model import Finding, Summary
 
 #: Below this part of the step a saving is not a line of its own.
@@ -203,7 +202,7 @@ def place_of(summary: Summary, finding: Finding) -> int:
 def to_do(summary: Summary, chosen: Finding | None) -> tuple[Action, ...]:
     """Return what to do; about the capture itself where nothing in the program can be named."""
     if chosen is None:
-        return (Action(_without_a_finding(summary), where=places.of_most(summary)),)
+        return (Action(unnamed.to_record(summary), where=places.of_most(summary)),)
     where, index = dict(chosen.where) or dict(places.of_most(summary)), place_of(summary, chosen)
     if where.get("module"):
         where["module"] = called(summary, str(where["module"]))
@@ -275,39 +274,6 @@ def _part_of(finding: Finding, chosen: Finding) -> bool:
     """Return whether what a finding advises is in the lines of another one."""
     lines = chosen.remedies[0].parts if chosen.remedies else frozenset()
     return bool(finding.remedies) and finding.remedies[0].parts <= lines
-
-
-#: What to do where a check says that so much was not recorded, by what it makes doubtful.
-_RECORD_AGAIN = {
-    "everything": "Record again, so that the kernels are in the report",
-    "findings": "Record what the CUDA graphs launch, which this report does not hold",
-}
-
-
-def _without_a_finding(summary: Summary) -> str:
-    """Return what to do where no change can be named: mostly how to record what would tell."""
-    if subject.ledger_row(summary) is None:
-        how = next(
-            (
-                f"Record the GPU's work: {c.fix}"
-                for c in summary.quality
-                if c.check == capture_checks.GPU_WORK and c.fix
-            ),
-            "",
-        )
-        return how or "Record a part of the program in which the GPU works."
-    for doubt, advice in _RECORD_AGAIN.items():
-        lost = next((c for c in summary.quality if c.status == "warn" and c.doubt == doubt), None)
-        if lost is not None:
-            return f"{advice}: {lost.fix}" if lost.fix else advice
-    if summary.step.shown_ns is None:
-        how = "nsysx run -- CMD" + ("" if summary.verdict.host == "Python" else ", or NVTX ranges and --step-range")
-        return f"Mark the steps, so that start-up and steady work are told apart: {how}"
-    if summary.verdict.code == Limit.UNKNOWN:
-        return "Record again: what limits the step is not known without what the sentence above misses."
-    if summary.replay is None or not summary.replay.get("trusted", True):
-        return "Saving unknown: no replay comes near the recorded steps, so no change can be priced."
-    return "Nothing that was looked for saves 1 % of the step. What is left is the GPU work itself."
 
 
 def is_bound(summary: Summary, chosen: Finding | None) -> bool:

@@ -52,12 +52,9 @@ RULE = Rule(
     "NSX102",
     "launch-bound",
     "Bound by launches",
-    cause=(Part.HOST, Part.LAUNCH),
-    about=Limit.LAUNCH,
-    whole=True,
-    direct=1,
+    cause=(Part.HOST, Part.LAUNCH), about=Limit.LAUNCH, whole=True, direct=1,
     tries=("fused", "foreach", "compile", "compile-reduce-overhead", "cuda-graph", "near-gpu"),
-)
+)  # fmt: skip
 REQUIRES = ("steps", "gpu", "launches")
 _FOUND = 0.05
 _GRAPHED, _FUSED, _FUSED_FOR_ALL_SHAPES = way("compile-reduce-overhead"), way("compile"), way("compile-dynamic")

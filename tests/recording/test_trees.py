@@ -98,37 +98,6 @@ def test_who_ends_too_early_leaves_the_windows_to_the_next(profile: Any, tmp_pat
     assert rows[0]["number"] == 0 and {row["number"] for row in rows} >= set(range(*after["capture_steps"]))
 
 
-RESTARTS = """
-import os, sys, time, torch
-import torch.distributed as dist
-torch.set_num_threads(1)
-dist.init_process_group("gloo")
-net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 8))
-optimizer = torch.optim.SGD(net.parameters(), 0.1)
-first = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
-for i in range(260):
-    if first and i == 40:
-        os._exit(5)
-    time.sleep(0.02)
-    optimizer.zero_grad()
-    net(torch.randn(4, 8)).square().mean().backward()
-    optimizer.step()
-dist.destroy_process_group()
-"""
-
-
-def test_ranks_that_torchrun_starts_anew_are_recorded(profile: Any, tmp_path: Path) -> None:  # noqa: F811
-    folder_with(tmp_path, job=RESTARTS)
-    words = ("-m", "torch.distributed.run", "--standalone", "--max-restarts", "2", "--nproc-per-node", "2", "job.py")
-    run = profile("bash", "-c", f"{PYTHON} {' '.join(words)} 2> /dev/null")
-    assert run.code == 0 and run.facts["files"]["cold"] == "r.cold.sqlite"
-    ranks = [p for p in of_steps(run) if p["capture_steps"]]
-    assert sorted(p["rank"] for p in ranks) == ["0", "1"] and ranks[0]["capture_steps"] == ranks[1]["capture_steps"]
-    assert all(len(p["window_pauses_ns"]) == 2 and not p["errors"] for p in ranks)
-    paused = [sum(p["window_pauses_ns"]) for p in ranks]
-    assert abs(paused[0] - paused[1]) < 0.5 * max(paused)  # they stand still together
-
-
 def test_then_stop_ends_the_process_that_made_the_steps_and_its_shell_goes_on(profile: Any, tmp_path: Path) -> None:  # noqa: F811
     folder_with(tmp_path)
     script = f"{PYTHON} train.py 100000 0.01 2> /dev/null; echo after $?; echo $$ > shell"

@@ -1,0 +1,40 @@
+"""What to do where no change can be named: mostly how to record what would tell."""
+
+from __future__ import annotations
+
+from nsysx.answer import subject
+from nsysx.catalogue import Limit
+from nsysx.judging import capture_checks
+from nsysx.model import Summary
+
+#: What to do where a check says that so much was not recorded, by what it makes doubtful.
+_RECORD_AGAIN = {
+    "everything": "Record again, so that the kernels are in the report",
+    "findings": "Record what the CUDA graphs launch, which this report does not hold",
+}
+
+
+def to_record(summary: Summary) -> str:
+    """Return what to do where no change can be named: mostly how to record what would tell."""
+    if subject.ledger_row(summary) is None:
+        how = next(
+            (
+                f"Record the GPU's work: {c.fix}"
+                for c in summary.quality
+                if c.check == capture_checks.GPU_WORK and c.fix
+            ),
+            "",
+        )
+        return how or "Record a part of the program in which the GPU works."
+    for doubt, advice in _RECORD_AGAIN.items():
+        lost = next((c for c in summary.quality if c.status == "warn" and c.doubt == doubt), None)
+        if lost is not None:
+            return f"{advice}: {lost.fix}" if lost.fix else advice
+    if summary.step.shown_ns is None:
+        how = "nsysx run -- CMD" + ("" if summary.verdict.host == "Python" else ", or NVTX ranges and --step-range")
+        return f"Mark the steps, so that start-up and steady work are told apart: {how}"
+    if summary.verdict.code == Limit.UNKNOWN:
+        return "Record again: what limits the step is not known without what the sentence above misses."
+    if summary.replay is None or not summary.replay.get("trusted", True):
+        return "Saving unknown: no replay comes near the recorded steps, so no change can be priced."
+    return "Nothing that was looked for saves 1 % of the step. What is left is the GPU work itself."
