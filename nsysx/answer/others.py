@@ -81,7 +81,7 @@ def ask_next(summary: Summary, chosen: Finding | None) -> tuple[str, ...]:
     if summary.replay is not None:
         commands.append("nsysx whatif REPORT")
     if _host_code_unseen(summary):
-        commands.append("nsysx run -- CMD")
+        commands.append("nsysx run --xray all -- CMD")
     return (*commands, "nsysx report REPORT --full", "nsysx report REPORT --html page.html")
 
 

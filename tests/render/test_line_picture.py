@@ -78,5 +78,5 @@ def test_the_answer_says_how_to_see_the_lines(tmp_path: Path) -> None:
     unseen = program.summary(tmp_path)
     for summary, said in ((seen, False), (unseen, True)):
         ours = replace(summary, capture=replace(summary.capture, probe=({"pid": 100},)))
-        assert ("nsysx run -- CMD" in others.ask_next(ours, None)) is said
-    assert "nsysx run -- CMD" not in others.ask_next(unseen, None), "a stranger's report may hold no Python"
+        assert ("nsysx run --xray all -- CMD" in others.ask_next(ours, None)) is said
+    assert "nsysx run --xray all -- CMD" not in others.ask_next(unseen, None), "a stranger's report may hold no Python"
