@@ -42,7 +42,8 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[running.Bench]:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_a_program_is_the_same_under_the_probe(bench: running.Bench, case: Case) -> None:
-    assert running.compare(bench, case) == []
+    found = running.compare(bench, case)
+    assert [d for d in found if d.kind != "seen"] == []  # a program that looks for the probe sees it, as documented
 
 
 def test_the_table_is_large_and_every_difference_has_a_reason() -> None:
