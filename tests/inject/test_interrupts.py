@@ -34,11 +34,11 @@ def handler(number, frame):
     global raised
     raised += 1
     raise Ended[raised % len(Ended)]("time is up")
+signal.signal(signal.SIGALRM, handler)  # from the start: a program with a timer has no lines, which a tracer would have to follow
 for _ in range(20):
     step()
 random.seed(1)
 raised = reached = 0
-signal.signal(signal.SIGALRM, handler)
 for _ in range(TRIALS):
     before, reached_before = raised, reached
     try:
