@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from nsysx import units
 from nsysx.catalogue import Late, Limit
+from nsysx.judging.rank_waiting import per_step
 from nsysx.judging.verdict import LIMITS, pair, short
 from nsysx.model import Row, Scope, Table, Verdict
 
@@ -37,8 +38,8 @@ def of_ranks(verdict: Verdict, table: Table, shown: int | None = None) -> Verdic
 def _of_work(late: Row, rows: Sequence[Row], verdict: Verdict) -> str:
     """Return a sentence about the rank that has more GPU work than the others, which tracing hides in the recorded steps."""
     peers = [r for r in rows if r is not late]
-    least = min(peers, key=lambda r: r["compute_ns"] / max(r["steps"], 1))
-    more, less = (units.duration(r["compute_ns"] / max(r["steps"], 1)) for r in (late, least))
+    least = min(peers, key=lambda r: per_step(r, "compute_ns"))
+    more, less = (units.duration(per_step(r, "compute_ns")) for r in (late, least))
     return (
         f"Rank {late['rank']} computes {more} a step, rank {least['rank']} {less} (as recorded): without the profiler the others wait "
         f"for rank {late['rank']}, and a step of {units.duration(verdict.step_ns or 0)} is as long as its work."

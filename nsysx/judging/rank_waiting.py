@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nsysx import units
-from nsysx.model import Row
+from nsysx.model import Row, Scope
 
 #: Below this share of a step, waiting is not worth a word.
 _NOTABLE = 0.01
@@ -13,9 +13,10 @@ _NOTABLE = 0.01
 _MOSTLY = 0.75
 
 
-def _per_step(row: Row, column: str) -> float:
+def per_step(row: Row, column: str) -> float:
     """Return a sum over the steps of a rank as the part of one (ns); all of it where the rank has no steps."""
-    return float(row[column] or 0) / max(int(row["steps"]), 1)
+    steps = int(row["steps"] or 0)
+    return float(Scope("steady" if steps else "capture", (), steps=steps).per_step(row[column] or 0))
 
 
 def waited_for(rows: Sequence[Row]) -> Row | None:
@@ -32,11 +33,11 @@ def waited_for(rows: Sequence[Row]) -> Row | None:
 
 def _waited(rows: Sequence[Row]) -> float:
     """Return how long the rank that waits longest does so in a step (ns), 0 if that is not worth a word."""
-    longest = max(rows, key=lambda r: _per_step(r, "exposed_wait_ns"), default=None)
+    longest = max(rows, key=lambda r: per_step(r, "exposed_wait_ns"), default=None)
     if longest is None:
         return 0.0
-    ns = _per_step(longest, "exposed_wait_ns")
-    return ns if ns >= _NOTABLE * _per_step(longest, "window_ns") else 0.0
+    ns = per_step(longest, "exposed_wait_ns")
+    return ns if ns >= _NOTABLE * per_step(longest, "window_ns") else 0.0
 
 
 def sentence(rows: Sequence[Row]) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
 
-from nsysx import findings
 from nsysx.advice import Answer
 from nsysx.errors import EXIT_USAGE, NsysxError
 from nsysx.inject.nsysx_probe.changes import Change
@@ -39,6 +38,8 @@ def advised(
     wanted: Sequence[str], every_change: Mapping[str, Change], *, bounds: bool = False
 ) -> list[tuple[Change, ...]]:
     """Return the changes that findings advise, those of the first finding first; bounds are last, and only if asked for."""
+    from nsysx import findings  # rules read reports, with polars: without a report a change is tried without it
+
     order: dict[str, Change] = {}
     for code in wanted:
         named = findings.tries(code)

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nsysx.errors import EXIT_EMPTY, NsysxError
-from nsysx.findings import codes_of
 from nsysx.inject.nsysx_probe.changes import Change
 from nsysx.redaction import redacted
 from nsysx.trying import plans
@@ -363,9 +362,18 @@ def _peak(runs: Sequence[Run]) -> int | None:
     return max(peaks, default=None)
 
 
+def _codes_of(changes: Sequence[Change]) -> list[str]:
+    """Return the codes of the findings that advise these changes; none without polars, which the rules need and measuring does not."""
+    try:
+        from nsysx.findings import codes_of
+    except ImportError:  # results are joined by the names of changes
+        return []
+    return list(dict.fromkeys(code for change in changes for code in codes_of(change.name)))
+
+
 def _trial(changes: Sequence[Change], advised: Sequence[str]) -> Trial:
     alters = next((a for a in ("computation", "numerics", "memory") if any(c.alters == a for c in changes)), "speed")
-    codes = list(dict.fromkeys(code for c in changes for code in codes_of(c.name)))
+    codes = _codes_of(changes)
     return Trial(
         ",".join(c.name for c in changes), " and ".join(c.does for c in changes), alters=alters,
         beware="; ".join(c.beware for c in changes if c.beware), paste="\n".join(c.paste for c in changes if c.paste),

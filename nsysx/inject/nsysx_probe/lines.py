@@ -61,10 +61,10 @@ def _timer() -> str | None:
 
     Where a generator is being given up Python drops what a tracing function raises, and the program would wait for it in vain.
     """
-    import _signal
+    import signal
 
     for name in ("SIGALRM", "SIGVTALRM", "SIGPROF"):
-        if callable(_signal.getsignal(getattr(_signal, name))):
+        if callable(signal.getsignal(getattr(signal, name))):
             return f"the program handles a timer ({name}), whose exceptions must reach it"
     return None
 
