@@ -229,7 +229,7 @@ def test_annotations_name_files_as_the_repository_does(tmp_path: Path, monkeypat
     (tmp_path / "src").mkdir()
     (tmp_path / "src" / "train.py").write_text("")
     monkeypatch.chdir(tmp_path)
-    recorded = ("/home/somebody/work/src/train.py", "src/train.py", "/elsewhere/other.py")
+    recorded = ("/home/somebody/project/src/train.py", "src/train.py", "/elsewhere/other.py")
     assert [check._in_repository(file) for file in recorded] == ["src/train.py", "src/train.py", "/elsewhere/other.py"]
     result = budget.Result("wait x", "broken", 1.0, 0.0, 0.0, "per step", "x", recorded[0], 7)
     text = check_text.github(budget.Verdict("r", (result,), 1), check._in_repository)
