@@ -41,10 +41,9 @@ def with_replays(ranks: Sequence[Rank], profile: Profile) -> tuple[Rank, ...]:
             row = {op: i for i, op in enumerate(ops_of(profile, rank))}
             rows = np.array([row.get(op, -1) for op in played_rank.op.tolist()], np.int64)
             micro = micro_steps.micro_steps(shown[rank.process])
-            spared = np.isin(played_rank.op, [*micro.early, *micro.copies]) if micro is not None else None
             rank = replace(
                 rank,
-                played=replace(played_rank, op=rows, spared=spared),
+                played=replace(played_rank, op=rows),
                 micro_steps=1 if micro is None else micro.count,
             )
         made.append(rank)
@@ -87,13 +86,6 @@ class OwnTimes:
         members[r] = members[self.usual(r)]
         step = _job_step(members, self.transfer)
         return max(self.step - step, 0.0) if step is not None else 0.0
-
-    def reduced_once_ns(self) -> float | None:
-        """Return by how much the job's step is shorter if only the last backward of a step reduces gradients (ns); None for one."""
-        now = _job_step(self.members, self.transfer)
-        spares = all(m.spared is not None for m in self.members)
-        then = _job_step([m.reducing_once() for m in self.members], self.transfer) if spares else None
-        return None if not now or then is None else max(now - then, 0.0) * min(self.real / now, 1.0)
 
     def even_ns(self, *, without_host: bool = False) -> float:
         """Return by how much the job's step is shorter if all ranks have as much GPU work of their own as they have on average (ns).

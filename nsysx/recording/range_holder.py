@@ -208,7 +208,7 @@ def main(argv: list[str]) -> int:
     listener.listen(128)
     sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "inject"))  # noqa: PTH100, PTH118, PTH120
     nvtx_range = importlib.import_module("nsysx_probe.nvtx_range")
-    begin, end, _ = nvtx_range.range_of(os.environ.get("NVTX_INJECTION64_PATH", ""), text, domain)
+    begin, end = nvtx_range.range_of(os.environ.get("NVTX_INJECTION64_PATH", ""), text, domain)
     windows = Windows(folder, begin, end)
     windows.begin()
     if not command:

@@ -53,14 +53,6 @@ class Drawn:
 
 
 @dataclass(frozen=True, slots=True)
-class LaneBoxes:
-    """One lane of boxes."""
-
-    label: str
-    boxes: tuple[Box, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Item:
     """One line of the list of what to do: what, where, what it is worth (``share`` of the step); unfolded the rest.
 

@@ -19,15 +19,11 @@ from nsysx.replay.window import Window, choose
 
 @dataclass(frozen=True)
 class Member:
-    """One rank of a joint replay: its columns, the number of the collective that each op is (-1: none), and where steps begin.
-
-    ``spared``: the ops that need not be if gradients are reduced once a step, None where they are.
-    """
+    """One rank of a joint replay: its columns, the number of the collective that each op is (-1: none), and where steps begin."""
 
     cols: Columns
     joint: I64
     borders: tuple[int, ...]
-    spared: Flags | None = None
 
     def alone(self, transfer: Mapping[int, int]) -> Member:
         """Return this rank as it is if no other was ever late: each of its collectives takes its transfer."""
@@ -40,22 +36,6 @@ class Member:
         """Return this rank with neither host code nor time for its calls: what is left is what its GPU does and waits for."""
         cols = replace(self.cols, gap=self.cols.loading, cost=np.zeros_like(self.cols.cost))
         return Member(cols, self.joint, self.borders)
-
-    def reducing_once(self) -> Member:
-        """Return this rank without what it is spared if it reduces gradients in the last backward of a step only.
-
-        The host code before such a call goes, too: that of the hook which makes it.
-        """
-        gone = self.spared if self.spared is not None else np.zeros(len(self.joint), np.bool_)
-        count = np.diff(self.cols.first_op)
-        calls = (count > 0) & (np.bincount(self.cols.op_item[gone], minlength=len(count)) == count)
-        cols = replace(
-            self.cols,
-            op_duration=np.where(gone, 0, self.cols.op_duration),
-            gap=np.where(calls, self.cols.loading, self.cols.gap),
-            cost=np.where(calls, 0, self.cols.cost),
-        )
-        return Member(cols, np.where(gone, -1, self.joint), self.borders)
 
     @property
     def own(self) -> Flags:
@@ -85,7 +65,6 @@ class Played:
     device: int
     op: I64
     measured_ns: int | None = None
-    spared: Flags | None = None
 
     def over(self, numbers: Sequence[int], cols: Columns, joint: I64) -> Member:
         """Return this rank over some consecutive ones of its steps, with its ``bare`` or ``recorded`` columns."""
@@ -94,7 +73,7 @@ class Played:
         end = self.borders[last] if last < len(self.borders) else len(cols.kind)
         a, b = cols.first_op[begin], cols.first_op[end]
         borders = tuple(border - begin for border in self.borders[first:last])
-        return Member(cols.only(begin, end), joint[a:b], borders, None if self.spared is None else self.spared[a:b])
+        return Member(cols.only(begin, end), joint[a:b], borders)
 
 
 def played(profile: Profile) -> Played | None:

@@ -62,11 +62,8 @@ def _client() -> tuple[Any, Any]:
     return exported, pointers[_CORE2]
 
 
-def range_of(library: str, text: str, domain_name: str) -> tuple[Any, Any, Any]:
-    """Load the profiler's library; return what begins the range, what ends it, and what ends it while no other thread of Python runs.
-
-    Raises OSError where that is not possible.
-    """
+def range_of(library: str, text: str, domain_name: str) -> tuple[Any, Any]:
+    """Load the profiler's library; return what begins the range, and what ends it. Raises OSError where that is not possible."""
     import ctypes as c
 
     exported, of_domains = _client()
@@ -95,11 +92,5 @@ def range_of(library: str, text: str, domain_name: str) -> tuple[Any, Any, Any]:
 
     registered = register(domain, text.encode())
     about = Attributes(version=_VERSION, size=c.sizeof(Attributes), message_type=_REGISTERED, message=registered)
-    # The same with the interpreter's lock kept: no other thread launches anything meanwhile.
-    held = c.PYFUNCTYPE(None, c.c_void_p, c.c_uint64)(of_domains[_RANGE_END] or 0)
     _kept.append(about)
-    return (
-        lambda: start(domain, c.addressof(about)),
-        lambda number: end(domain, number),
-        lambda number: held(domain, number),
-    )
+    return lambda: start(domain, c.addressof(about)), lambda number: end(domain, number)
