@@ -89,7 +89,11 @@ def _step(summary: Summary) -> Json:
         "recorded_ns": step.recorded_ns,
         "steady_steps": 0 if step.shown_ns is None else sum(bool(r.get("steady")) for r in rows_of(summary.steps)),
     }
-    return content if step.shown_ns is not None else {**content, "reason": cut(summary.steps.rule or "no steps were found", 120)}
+    return (
+        content
+        if step.shown_ns is not None
+        else {**content, "reason": cut(summary.steps.rule or "no steps were found", 120)}
+    )
 
 
 def _after(worded: Worded, summary: Summary, room: float) -> Json:
