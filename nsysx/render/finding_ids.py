@@ -22,8 +22,8 @@ def ids_of(summary: Summary) -> list[str]:
     seen: dict[str, int] = {}
     names = []
     for finding in summary.findings or ():
-        place = "/".join(_end(key, finding.where[key]) for key in _OF_ID if finding.where.get(key))
-        name = finding.code + (f"@{place}" if place else "")
+        where = "/".join(_end(key, finding.where[key]) for key in _OF_ID if finding.where.get(key))
+        name = finding.code + (f"@{where}" if where else "")
         seen[name] = seen.get(name, 0) + 1
         names.append(name if seen[name] == 1 else f"{name}#{seen[name]}")
     return names
@@ -42,8 +42,8 @@ def index_of(summary: Summary, wanted: str) -> int:
         return names.index(wanted)
     of_code = [i for i, name in enumerate(names) if name.partition("@")[0].partition("#")[0] == wanted.upper()]
     if of_code:
-        found = [i for i in of_code if (summary.findings or ())[i].verdict == "found"]
-        return (found or of_code)[0]
+        told = (i for i in of_code if (summary.findings or ())[i].verdict == "found")
+        return next(told, of_code[0])
     there = [name for name, f in zip(names, summary.findings or (), strict=True) if f.verdict == "found"]
     hint = f"Found: {', '.join(there[:8]) or 'nothing'}"
     raise NsysxError(f"{clean(wanted, 80)}: no such finding", slug="no-finding", hint=hint, exit_code=EXIT_USAGE)
@@ -51,15 +51,15 @@ def index_of(summary: Summary, wanted: str) -> int:
 
 def place_of(summary: Summary, where: Row, room: int = 120) -> Json:
     """Return a place as JSON: module, phase, near, file (texts), line (a number), and text, what stands in the line."""
-    place: Json = {key: cut(where[key], room) for key in ("module", "phase", "near") if where.get(key)}
+    shown: Json = {key: cut(where[key], room) for key in ("module", "phase", "near") if where.get(key)}
     if where.get("file"):
-        place["file"] = shorten_path(clean(str(where["file"])[-2000:], 2000), room)
+        shown["file"] = shorten_path(clean(str(where["file"])[-2000:], 2000), room)
     if str(where.get("line") or "").isdecimal():
-        place["line"] = int(where["line"])
+        shown["line"] = int(where["line"])
     text = _line_text(summary, where)
     if text:
-        place["text"] = cut(text, room)
-    return place
+        shown["text"] = cut(text, room)
+    return shown
 
 
 def _line_text(summary: Summary, where: Row) -> str:

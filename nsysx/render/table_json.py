@@ -124,11 +124,11 @@ def _findings(summary: Summary) -> list[Row]:
     rows = []
     for name, finding in zip(finding_ids.ids_of(summary), summary.findings or (), strict=True):
         saving = finding_ids.saving_of(summary, finding) or {}
-        place = finding_ids.place_of(summary, finding.where)
+        where = finding_ids.place_of(summary, finding.where)
         rows.append({
             "id": name, "verdict": finding.verdict, "what": finding.title, "saving_ns": saving.get("likely_ns"),
-            "cost_ns": finding.cost_ns_per_step, "bound": saving.get("bound"), "module": place.get("module"),
-            "file": place.get("file"), "line": place.get("line"),
+            "cost_ns": finding.cost_ns_per_step, "bound": saving.get("bound"), "module": where.get("module"),
+            "file": where.get("file"), "line": where.get("line"),
         })  # fmt: skip
     return sorted(rows, key=lambda r: (r["verdict"] != "found", -(r["saving_ns"] or 0), -(r["cost_ns"] or 0)))
 
