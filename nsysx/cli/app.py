@@ -27,6 +27,7 @@ COMMANDS = {
     "export": "Hand a report to other tools: Parquet, Perfetto.",
     "calibrate": "Measure once what tracing costs on this machine.",
     "doctor": "Say what works here, and how to fix what does not.",
+    "mcp": "Answer the questions of an agent over MCP, on stdin and stdout.",
     "explain": "Explain a finding, a CUDA call or a word.",
 }
 
