@@ -313,7 +313,7 @@ def margins_ns(summary: Summary, chosen: Finding | None) -> tuple[int, int] | No
     if saving is None or (chosen.saving.bound and not told_likely(chosen)):
         return None if chosen.saving.error_ns is None else (error, error)
     less, more = round((1 - LEAST) * saving) + error, round((MOST - 1) * saving) + error
-    if told_likely(chosen):
+    if told_likely(chosen) or chosen.saving.most_ns is not None:
         more = min(more, max(0, (saving_ns(summary, chosen) or saving) - saving))
     return less, more
 
