@@ -27,6 +27,7 @@ ORDER = (
     "step_time",
     "pictures",
     "catalogue",
+    "nsys_messages",
     "advice",
     "records",
     "rows",

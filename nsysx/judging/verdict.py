@@ -21,7 +21,7 @@ from nsysx.catalogue import Call, Limit, Part
 from nsysx.events import levels
 from nsysx.events.profile import Profile
 from nsysx.frames.lookup import at, distinct, totals
-from nsysx.judging import gpu_work, tracing
+from nsysx.judging import gpu_work, nothing_recorded
 from nsysx.judging.limits import Limits, limits_of, worth
 from nsysx.judging.other_work import other_gpus
 from nsysx.judging.program import program_of
@@ -268,11 +268,7 @@ def _without_gpu(profile: Profile) -> tuple[str, tuple[str, ...]]:
         outside = units.several(elsewhere, "GPU operation lies", "GPU operations lie")
         sentence = f"The steps hold no GPU work; {outside} outside them, or cannot be tied to a launch in them."
         return sentence, ("--steps all looks at the whole capture",)
-    launches = int(profile.calls["kind"].is_in(Call.LAUNCHES).sum())
-    if not launches:
-        return "The capture holds no GPU work.", ("Record with -t cuda on a machine with a CUDA GPU",)
-    held = units.several(launches, "kernel launch", "kernel launches")
-    return f"The capture holds {held}, but no GPU work.", (tracing.remedy(profile.trace),)
+    return nothing_recorded.sentence(profile)
 
 
 def _without_kernels(limits: Limits) -> str:
