@@ -77,8 +77,9 @@ def _best(summary: Summary, worth: Sequence[Finding], step: int) -> Finding:
             return max(exact, key=lambda f: saves[id(f)])
     if about(best) == summary.verdict.code:
         # A change for the whole program holds that of a part of it, of which only the most that it may save is replayed.
-        least = saves[id(best)] / _OF_A_PART if best.saving.bound and not rule_of(best.code).whole else least
-        alike = [f for f in worth if saves[id(f)] >= least and rule_of(f.code).whole and about(f) == about(best)]
+        part = best.saving.bound and not rule_of(best.code).whole
+        enough = saves[id(best)] / _OF_A_PART if part else least
+        alike = [f for f in worth if saves[id(f)] >= enough and rule_of(f.code).whole and about(f) == about(best)]
         return next(iter(alike), best)
     return next((f for f in alike if about(f) == summary.verdict.code), best)
 
@@ -312,7 +313,11 @@ def margins_ns(summary: Summary, chosen: Finding | None) -> tuple[int, int] | No
     saving, error = likely_ns(summary, chosen), chosen.saving.error_ns or 0
     if saving is None or (chosen.saving.bound and not told_likely(chosen)):
         return None if chosen.saving.error_ns is None else (error, error)
-    less, more = round((1 - LEAST) * saving) + error, round((MOST - 1) * saving) + error
+    less, more = round((1 - LEAST) * saving), round((MOST - 1) * saving)
+    replayed = (
+        chosen.saving.source == "replay"
+    )  # what was computed from recorded times has no error of a replay besides
+    less, more = (less + error, more + error) if replayed else (max(less, error), max(more, error))
     if told_likely(chosen) or chosen.saving.most_ns is not None:
         more = min(more, max(0, (saving_ns(summary, chosen) or saving) - saving))
     return less, more
