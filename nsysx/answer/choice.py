@@ -112,9 +112,11 @@ def _without_steps(summary: Summary, ranked: list[Finding]) -> Finding | None:
     if summary.steps.source != "capture" or subject.ledger_row(summary) is None:
         return None
     read = next((f for f in ranked if rule_of(f.code).reading), None)
+    of_kernels = next((f for f in ranked if about(f) == "timing"), None)
+    if subject.measures(summary):
+        return read or of_kernels
     cause = next((f for f in ranked if about(f) == summary.verdict.code), None)
-    of_kernels = next((f for f in ranked if about(f) == "timing" and _mostly_works(summary)), None)
-    return read or cause or of_kernels
+    return read or cause or (of_kernels if _mostly_works(summary) else None)
 
 
 def _mostly_works(summary: Summary) -> bool:
