@@ -96,16 +96,16 @@ async def run(what: str, words: Sequence[str], folder: Path | None, tell: Tell) 
             _end(process)
         out.seek(0)
         text = out.read().decode("utf-8", "replace")
-        said = _last_line(errors)
+        last_line = _last_line(errors)
     # 1 and 5 are answers of check; a recorded command has its own exit code.
     if (
         process.returncode
         and not (what == "check" and process.returncode in (EXIT_BUDGET, _INCONCLUSIVE))
-        and not (what == "record" and "wrote" in said)
+        and not (what == "record" and "wrote" in last_line)
     ):
-        message = said.removeprefix("nsysx: error: ") or f"nsysx {what} ended with {process.returncode}"
+        message = last_line.removeprefix("nsysx: error: ") or f"nsysx {what} ended with {process.returncode}"
         raise NsysxError(clean(message, 600), slug="mcp-act", exit_code=process.returncode)
-    return _shortened(what, text, said, process.returncode)
+    return _shortened(what, text, last_line, process.returncode)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -128,9 +128,9 @@ def _last_line(errors: Any) -> str:
     return clean(lines[-1], 600) if lines else ""
 
 
-def _shortened(what: str, text: str, said: str, code: int) -> str:
+def _shortened(what: str, text: str, last_line: str, code: int) -> str:
     """Return the result of an action in 2.5 kB."""
-    content: Json = {"act": what, "exit_code": code, "said": cut(said, 300)}
+    content: Json = {"act": what, "exit_code": code, "said": cut(last_line, 300)}
     try:
         result = json.loads(text)
     except ValueError:
