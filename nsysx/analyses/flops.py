@@ -41,7 +41,11 @@ class FlopsRow(TypedDict):
     tflops: Annotated[float | None, Of("flops over product_ns", "TFLOP/s")]
     peak_share: Annotated[float | None, Of("tflops, of the fastest GEMM measured in each format, 0 to 1", "share")]
     counted: Annotated[
-        float, Of("part of the time of its kernels that multiply whose operations are counted, 0 to 1", "share")
+        float | None,
+        Of(
+            "part of the time of its kernels that multiply whose operations are counted, 0 to 1; null without any",
+            "share",
+        ),
     ]
     step_ns: Annotated[int | None, Of("mean step, without the profiler if that is known; only for the step", "ns")]
     step_from: Annotated[

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from nsysx import units
-from nsysx.analyses.helpers.module_names import kernel_called, spoken
+from nsysx.analyses.helpers.module_names import folded, kernel_called, spoken
 from nsysx.catalogue import Call
 from nsysx.events.attribute import IN_STEP
 from nsysx.events.layers import bare
@@ -16,7 +16,6 @@ from nsysx.events.nvtx_ranges import Flags
 from nsysx.events.profile import Profile
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64
-from nsysx.judging.gpu_work import folded
 from nsysx.judging.program import program_of
 from nsysx.model import Row
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from functools import cache
 
 import polars as pl
 
 from nsysx import units
+from nsysx.analyses.helpers.module_names import folded
 from nsysx.catalogue import FAMILIES
 from nsysx.events.kernel_names import function_of
 from nsysx.events.profile import Profile
@@ -20,15 +20,6 @@ _KIND, _MOST = 0.1, 0.5
 
 #: Families whose names tell a reader nothing.
 _UNKNOWN = ("other",)
-
-
-@cache
-def folded(name: str) -> str:
-    """Return a name with its numbers folded: blocks.3.mlp and blocks.4.mlp become blocks.*.mlp, token_7 becomes token_*.
-
-    A digit within a word is part of it: Conv1d.
-    """
-    return re.sub(r"(?<![A-Za-z])\d+|\d+(?![A-Za-z\d])", "*", name)
 
 
 def _work(profile: Profile, process: int, device: int) -> pl.DataFrame:

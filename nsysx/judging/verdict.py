@@ -17,11 +17,11 @@ import polars as pl
 
 from nsysx import units
 from nsysx.analyses.gpu_ledger import GpuRow
-from nsysx.catalogue import Call, Limit, Part
+from nsysx.catalogue import Limit, Part
 from nsysx.events import levels
 from nsysx.events.profile import Profile
 from nsysx.frames.lookup import at, distinct, totals
-from nsysx.judging import limit_words, tracing
+from nsysx.judging import limit_words, nothing_recorded
 from nsysx.judging.limit_words import GPU_PARTS, LIMITS, divided
 from nsysx.judging.limits import Limits, limits_of, worth
 from nsysx.judging.program import program_of
@@ -127,11 +127,7 @@ def _without_gpu(profile: Profile) -> tuple[str, tuple[str, ...]]:
         outside = units.several(elsewhere, "GPU operation lies", "GPU operations lie")
         sentence = f"The steps hold no GPU work; {outside} outside them, or cannot be tied to a launch in them."
         return sentence, ("--steps all looks at the whole capture",)
-    launches = int(profile.calls["kind"].is_in(Call.LAUNCHES).sum())
-    if not launches:
-        return "The capture holds no GPU work.", ("Record with -t cuda on a machine with a CUDA GPU",)
-    held = units.several(launches, "kernel launch", "kernel launches")
-    return f"The capture holds {held}, but no GPU work.", (tracing.remedy(profile.trace),)
+    return nothing_recorded.sentence(profile)
 
 
 #: How the line of evidence begins that gives the parts of a step, which a picture of them says, too.
