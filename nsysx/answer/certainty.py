@@ -10,7 +10,8 @@ from nsysx import units
 from nsysx.advice import Certainty, Level, Sure
 from nsysx.answer import subject
 from nsysx.answer.choice import about as about_of
-from nsysx.answer.choice import is_bound, nothing_to_claim, sentence, told_likely
+from nsysx.answer.choice import is_bound, nothing_to_claim, told_likely
+from nsysx.answer.remarks import sentence
 from nsysx.catalogue import Limit
 from nsysx.findings import rule_of
 from nsysx.judging.unprofiled_checks import surer

@@ -133,8 +133,8 @@ def check(case: Case) -> list[Finding]:
             )
         ]
     fix, worth = _advised(case, alone, worth, unblocked)
-    if unblocked is None:
-        worth = _pasted.likely(case, fix, worth, kept)
+    worth = _pasted.likely(case, fix, worth, kept)
+    unblocked = unblocked and _pasted.likely(case, fix, unblocked, kept, RemoveWaits(inside))
     return [
         case.found(
             RULE,
