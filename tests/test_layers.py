@@ -87,7 +87,7 @@ LIBRARIES = {
     "reading": FRAMES | {"adbc_driver_manager", "adbc_driver_sqlite", "compression"},
     "comparing": FRAMES | {"tomllib", "tomli"},
     "ranks": FRAMES | {"dask", "distributed"},
-    "export": FRAMES,
+    "export": FRAMES | {"ncu_report"},
     "__init__": {"nvtx"},
     "api": FRAMES | {"matplotlib"},
     "render": {"rich", "jinja2", "matplotlib", "tomllib", "tomli"},

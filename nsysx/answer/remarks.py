@@ -42,7 +42,7 @@ def _without_a_change(summary: Summary) -> str:
         return "Not known: the GPU's work is not in the report."
     if nothing_to_claim(summary):
         return "Not known: the kernels are not in the report."
-    return "Not estimated: that takes steps."
+    return "Not estimated: no steps in this report."
 
 
 def _of_reading(chosen: Finding) -> str:
