@@ -132,16 +132,12 @@ def check(case: Case) -> list[Finding]:
     fix = Fix("Prepare the next batch while the GPU works on this one: in another thread, process or stream")
     if case.program.loader:
         fix = _of_loader(case)
-<<<<<<< HEAD
     elif handed_over:
         fix = _HANDED_OVER
         detail += (
             " The thread that launches waits in the operating system until another thread or process hands it over."
         )
-    title = f"The GPU waits {units.duration(idle)} {case.per} for data"
-=======
     title = f"The GPU idles {units.duration(idle)} {case.per} waiting for input data"
->>>>>>> main
     where: dict[str, object] = {"module": "DataLoader" if case.program.loader else None, "phase": "data"}
     if busiest:
         where |= {"file": busiest["file"], "line": busiest["line"]}

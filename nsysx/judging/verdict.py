@@ -21,12 +21,8 @@ from nsysx.catalogue import Limit, Part
 from nsysx.events import levels
 from nsysx.events.profile import Profile
 from nsysx.frames.lookup import at, distinct, totals
-<<<<<<< HEAD
-from nsysx.judging import gpu_work, growth, nothing_recorded
-=======
-from nsysx.judging import limit_words, nothing_recorded
+from nsysx.judging import growth, limit_words, nothing_recorded
 from nsysx.judging.limit_words import GPU_PARTS, LIMITS, divided
->>>>>>> main
 from nsysx.judging.limits import Limits, limits_of, worth
 from nsysx.judging.program import program_of
 from nsysx.model import Verdict

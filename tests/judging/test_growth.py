@@ -35,7 +35,7 @@ def growing(*, kernel: bool = True, frees: bool = False) -> Report:
 
 def test_the_kernel_that_grows_is_named_with_its_grid(tmp_path: Path) -> None:
     sentence = summarize([growing().write(tmp_path / "r.sqlite")]).verdict.sentence
-    assert "keep growing" in sentence
+    assert "Step time grows from" in sentence
     assert "100 % of the growth is the kernel attention" in sentence
     assert "blocks along y" in sentence
     assert "allocator" not in sentence
