@@ -10,7 +10,7 @@ from typing import NamedTuple
 from nsysx import findings
 from nsysx.advice import Bar, Part, Picture
 from nsysx.analyses import alloc_flushes, data_loader, kernel_families, kernel_limits, modules
-from nsysx.analyses.helpers.module_names import spoken
+from nsysx.analyses.helpers.module_names import folded_path, spoken
 from nsysx.analyses.helpers.step_record import rows_of
 from nsysx.answer import clock_bars, subject
 from nsysx.catalogue import Limit, Paint
@@ -42,11 +42,6 @@ _BUSY = 0.8
 
 #: What the GPU does or waits for, in a PyTorch user's words, by part of the verdict: kind (a color), label, idle.
 PARTS = {part.value: (part.color, part.does, part.idle) for part in Code if part.does}
-
-
-def folded_path(path: str) -> str:
-    """Return a name with block numbers as "*", so that "blocks.3.attn" and "blocks.7.attn" are the same."""
-    return re.sub(r"(?<=[A-Za-z_]\.)\d+(?![\w])|(?<![\w.])\d+(?=\.[A-Za-z_])|^\d+$", "*", path)
 
 
 def folded_label(pattern: str, rows: Iterable[Row]) -> str:

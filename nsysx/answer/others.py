@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from nsysx.advice import Action, Also
 from nsysx.analyses import gpu_ledger, waits
+from nsysx.analyses.helpers.module_names import folded_path
 from nsysx.answer import measured
-from nsysx.answer.bars import folded_path
 from nsysx.answer.choice import NOTABLE, about, by_saving, place_of
 from nsysx.findings import rule_of
 from nsysx.model import Finding, Summary

@@ -24,6 +24,11 @@ _OUTSIDE = {
 }
 
 
+def folded_path(path: str) -> str:
+    """Return a name with block numbers as "*", so that "blocks.3.attn" and "blocks.7.attn" are the same."""
+    return re.sub(r"(?<=[A-Za-z_]\.)\d+(?![\w])|(?<![\w.])\d+(?=\.[A-Za-z_])|^\d+$", "*", path)
+
+
 def spoken(module: str, classes: Callable[[str], Collection[str | None]]) -> str:
     """Return a module as people write it: "4 x MoE" for "*" or "r.*.*", "MoE (0)" for "0", "the optimizer" for "(optimizer)".
 
