@@ -42,7 +42,8 @@ class PartRow(TypedDict):
         str | None,
         Of(
             "of idle time its cause; of waiting what that rank spends more time on (input, host, profiler, compute), or in turn, "
-            "where it spends more on nothing; else null"
+            "where it spends more on nothing; else null",
+            codes=True,
         ),
     ]
     detail: Annotated[
