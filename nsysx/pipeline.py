@@ -21,7 +21,7 @@ from nsysx.errors import EXIT_EMPTY, EXIT_USAGE, NsysxError
 from nsysx.events import attribute, correlate, ledger, nvtx_ranges, profile, sampling, sequence
 from nsysx.events import steps as steps_room
 from nsysx.events.profile import Profile
-from nsysx.judging import capture_checks, rank_verdict, verdict
+from nsysx.judging import capture_checks, nothing_recorded, rank_verdict, verdict
 from nsysx.model import Check, Finding, Row, Summary, Table, Unprofiled, Verdict, in_order
 from nsysx.pictures import Lane
 from nsysx.ranks import (
@@ -38,8 +38,6 @@ from nsysx.ranks import (
 from nsysx.reading import as_sqlite, load, opening
 from nsysx.replay.engine import Withheld, replay_of, replayed_scope, unprofiled_of
 from nsysx.selection import Selection
-
-_PROFILE = "Profile with: nsysx run -- CMD"
 
 
 def _replay(given: Profile) -> Row | None:
@@ -316,10 +314,7 @@ def _gather(path: Path, options: Options) -> Profile:
     trace = load.load(path, options.progress, window=window, choice=choice, most_bytes=most)
     trace = _choose(trace if options.process is None else _only(trace, options.process), options.device, options.rank)
     if not trace.recorded & {"runtime", "kernel", "memcpy", "memset", "graph", "nvtx"}:
-        message = f"{path.name}: holds no CUDA and no NVTX rows"
-        off = trace.run.get("probe_off")
-        hint = f"No ranges from the probe: {off.get('reason')}; {off.get('fix')}" if isinstance(off, dict) else _PROFILE
-        raise NsysxError(message, slug="nothing-recorded", hint=hint, exit_code=EXIT_EMPTY)
+        raise nothing_recorded.error(path, trace)
     if window is not None and not _anything(trace):
         lasts = trace.capture.duration_ns
         hint = f"The session lasts {lasts / 1e9:.3f} s" if lasts else "Give a part of the session, in seconds"

@@ -25,6 +25,7 @@ COMMANDS = {
     "whatif": "Say what a change would save.",
     "try": "Make changes in the running CMD and measure their gain.",
     "export": "Hand a report to other tools: Parquet, Perfetto.",
+    "ncu": "Print the Nsight Compute command for what could go.",
     "calibrate": "Measure once what tracing costs on this machine.",
     "doctor": "Say what works here, and how to fix what does not.",
     "explain": "Explain a finding, a CUDA call or a word.",

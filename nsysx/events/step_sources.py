@@ -10,6 +10,7 @@ import polars as pl
 
 from nsysx.catalogue import Call
 from nsysx.errors import EXIT_EMPTY, EXIT_USAGE, NsysxError
+from nsysx.events import measuring
 from nsysx.events.attribute import Attributed
 from nsysx.events.kernel_sequence import STEP, from_kernels
 from nsysx.events.nvtx_ranges import Flags, Ranges
@@ -200,13 +201,17 @@ def find_steps(ranges: Ranges, attributed: Attributed, step_range: str | None) -
             narrow = narrow or (source, rule, steps)
     if chosen_of:
         return chosen_of
-    steps, refused = _plausible(from_kernels(attributed.gpu_ops, attributed.api_calls), rows, attributed.gpu_ops)
+    measured = [p for (p,), of_process in calls.group_by("process") if measuring.measures(of_process)]
+    repeated = from_kernels(attributed.gpu_ops, calls).filter(~pl.col("process").is_in(measured))
+    steps, refused = _plausible(repeated, rows, attributed.gpu_ops)
     if steps.height > 1:
         why = f"the {narrow[1]} hold less than half of the GPU work" if narrow else "no step range in the report"
         return [("kernels", f"the repeated kernel sequence ({why})", steps)]
     if narrow:
         return [narrow]
-    why = f"no step range, no optimizer range, {refused or 'no repeated kernel sequence'}"
+    why = (
+        f"no step range, no optimizer range, {measuring.WHY if measured else refused or 'no repeated kernel sequence'}"
+    )
     return [("capture", f"the whole capture as one step: {why}", whole_capture(attributed))]
 
 

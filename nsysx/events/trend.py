@@ -120,7 +120,8 @@ def trend(lengths: I64, *, in_a_row: bool = True) -> Trend:
             int(np.median(part)) for part in (values[: len(values) // 4 + 1], values[-(len(values) // 4 + 1) :])
         )
         kind: Literal["growing", "falling"] = "growing" if change > 0 else "falling"
-        note = f"The steps are not steady, they keep {kind}: from {units.duration(first)} to {units.duration(last)}."
+        verb = "grows" if change > 0 else "falls"
+        note = f"Step time {verb} from {units.duration(first)} to {units.duration(last)}."
         return Trend(kind, share, spread, note=note)
     if in_a_row and len(values) == len(lengths) and (rhythm := period(values, _CHANGE * middle)):
         note = f"Every {ordinal(rhythm.every)} step takes {units.duration(rhythm.excess_ns)} longer than the others."

@@ -124,7 +124,7 @@ def check(case: Case) -> list[Finding]:
     fix = Fix("Prepare the next batch while the GPU works on this one: in another thread, process or stream")
     if case.program.loader:
         fix = _of_loader(case)
-    title = f"The GPU waits {units.duration(idle)} {case.per} for data"
+    title = f"The GPU idles {units.duration(idle)} {case.per} waiting for input data"
     where: dict[str, object] = {"module": "DataLoader" if case.program.loader else None, "phase": "data"}
     if busiest:
         where |= {"file": busiest["file"], "line": busiest["line"]}

@@ -7,7 +7,7 @@ from typing import Annotated, Any, TypedDict
 
 import numpy as np
 
-from nsysx.analyses.helpers.module_names import folded_path
+from nsysx.analyses.helpers.module_names import folded
 from nsysx.model import Table, TableSpec
 from nsysx.ranks import costs as costs_room
 from nsysx.ranks.collect import Place, Rank, number
@@ -37,8 +37,10 @@ class PlaceRow(TypedDict):
     file: Annotated[str | None, Of("file of the line that launches it", label="Python line")]
     line: Annotated[int | None, Of("its line")]
     calls: Annotated[int, Of("collectives that are exposed at all", sums="row")]
-    wait_ns: Annotated[int, Of("exposed waiting for another rank", "ns", sums="row", label="waits for a rank")]
-    transfer_ns: Annotated[int, Of("exposed transfer", "ns", sums="row", label="exposed transfer")]
+    wait_ns: Annotated[
+        int, Of("exposed time in which it waits for another rank", "ns", sums="row", label="waits for a rank")
+    ]
+    transfer_ns: Annotated[int, Of("exposed time in which data moves", "ns", sums="row", label="exposed transfer")]
     unmatched_ns: Annotated[
         int, Of("exposed and on no other rank", "ns", sums="row", label="exposed, on no other rank")
     ]
@@ -81,7 +83,7 @@ def _rows(
         of_row = parts.row == row
         launched = rank.places[rank.placed[row]] if row >= 0 and len(rank.placed) else Place()
         kind = rank.series[rank.belongs[row]].kind if row >= 0 else None
-        module = None if launched.module is None else folded_path(launched.module)
+        module = None if launched.module is None else folded(launched.module)
         each = sums.setdefault((kind, members.get((r, row)), *launched._replace(module=module)), [0, 0, 0, 0])
         each[0] += row >= 0
         for i, state in enumerate((WAITS, MOVES, UNMATCHED), 1):

@@ -189,7 +189,7 @@ class RankRow(TypedDict):
     late_because: Annotated[
         Mapping[str, int],
         Of(
-            "per step: its excess over the median of the other ranks, by part of the ledger, largest first",
+            "per step: its excess over the median of the other ranks, by part of the breakdown, largest first",
             "ns",
             label="spends more on",
         ),

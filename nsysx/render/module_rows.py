@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nsysx.analyses.helpers.module_names import folded_path
-from nsysx.answer.bars import folded_label
+from nsysx.answer.bars import folded_label, folded_path
 from nsysx.events.attribute import GRADES
 from nsysx.model import Column, Row
 

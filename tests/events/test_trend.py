@@ -28,7 +28,7 @@ def test_steps_that_keep_growing_are_not_steady() -> None:
     assert found.kind == "growing"
     assert found.change is not None
     assert found.change == pytest.approx(1.0, abs=0.15)
-    assert found.note == "The steps are not steady, they keep growing: from 31.50 ms to 62.70 ms."
+    assert found.note == "Step time grows from 31.50 ms to 62.70 ms."
 
 
 def test_steps_that_shrink() -> None:

@@ -176,7 +176,7 @@ def timeline(title: str = "Step 5, typical", names: tuple[str, ...] = KERNEL_NAM
             Span(66 * MS, 66_500 * US, "memset", "Memset"),
         ),
     )
-    idle = Lane("idle", "GPU 0 idle", (Span(43 * MS, 44 * MS, "sync", "idle: inside a sync call"),))
+    idle = Lane("idle", "GPU 0 idle", (Span(43 * MS, 44 * MS, "sync", "idle: host sync"),))
     modules = [*dict.fromkeys((None, *HOSTILE[:3], "blocks.1.loss"))]
     places = [
         Place(20 * MS, 42 * MS, module or "", "loss", part)

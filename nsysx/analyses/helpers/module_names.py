@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection
+from functools import cache
 
 from nsysx import units
 from nsysx.events.attribute import IN_STEP, outside_in
@@ -24,9 +25,13 @@ _OUTSIDE = {
 }
 
 
-def folded_path(path: str) -> str:
-    """Return a name with block numbers as "*", so that "blocks.3.attn" and "blocks.7.attn" are the same."""
-    return re.sub(r"(?<=[A-Za-z_]\.)\d+(?![\w])|(?<![\w.])\d+(?=\.[A-Za-z_])|^\d+$", "*", path)
+@cache
+def folded(name: str) -> str:
+    """Return a name with its numbers folded: blocks.3.mlp and blocks.4.mlp become blocks.*.mlp, token_7 becomes token_*.
+
+    A digit within a word is part of it: Conv1d.
+    """
+    return re.sub(r"(?<![A-Za-z])\d+|\d+(?![A-Za-z\d])", "*", name)
 
 
 def spoken(module: str, classes: Callable[[str], Collection[str | None]]) -> str:

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 from nsysx import units
 from nsysx.analyses import modules
-from nsysx.analyses.helpers.module_names import folded_path
 from nsysx.analyses.modules import ModuleRow
-from nsysx.answer.bars import NO_MODULE, each
+from nsysx.answer.bars import NO_MODULE, each, folded_path
 from nsysx.model import Summary
 from nsysx.render.charts.canvas import Chart
 from nsysx.render.charts.flame import flame, frames
