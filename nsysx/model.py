@@ -147,7 +147,8 @@ class Capture:
     ``content_id`` is the same for every export and copy of one capture, and differs between captures. ``driver_version`` and
     ``sm_clock_mhz``, the median clock of the busiest GPU as sampled by `nsysx run --clocks`, are null if they were not recorded.
     ``cupti_left`` holds the ids of the processes of which nsys says that CUPTI left them at the end of the (first) window, null for
-    one that it does not name.
+    one that it does not name. ``never`` is `never-started` or `never-loaded` where the lines that nsys writes into every recording
+    show that it recorded no program, else null.
     """
 
     files: tuple[str, ...]
@@ -165,6 +166,7 @@ class Capture:
     driver_version: str | None = None
     sm_clock_mhz: int | None = None
     cupti_left: tuple[int | None, ...] = ()
+    never: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from nsysx.errors import EXIT_EMPTY, EXIT_USAGE, NsysxError
 from nsysx.events import attribute, correlate, ledger, nvtx_ranges, profile, sampling, sequence
 from nsysx.events import steps as steps_room
 from nsysx.events.profile import Profile
-from nsysx.judging import capture_checks, rank_verdict, verdict
+from nsysx.judging import capture_checks, nothing_recorded, rank_verdict, verdict
 from nsysx.model import Check, Finding, Row, Summary, Table, Unprofiled, Verdict, in_order
 from nsysx.pictures import Lane
 from nsysx.ranks import (
@@ -33,12 +33,11 @@ from nsysx.ranks import (
     own_time,
     parallel_reading,
     rank_checks,
+    rank_tables,
 )
 from nsysx.reading import as_sqlite, load, opening
 from nsysx.replay.engine import Withheld, replay_of, replayed_scope, unprofiled_of
 from nsysx.selection import Selection
-
-_PROFILE = "Profile with: nsysx run -- CMD"
 
 
 def _replay(given: Profile) -> Row | None:
@@ -315,10 +314,7 @@ def _gather(path: Path, options: Options) -> Profile:
     trace = load.load(path, options.progress, window=window, choice=choice, most_bytes=most)
     trace = _choose(trace if options.process is None else _only(trace, options.process), options.device, options.rank)
     if not trace.recorded & {"runtime", "kernel", "memcpy", "memset", "graph", "nvtx"}:
-        message = f"{path.name}: holds no CUDA and no NVTX rows"
-        off = trace.run.get("probe_off")
-        hint = f"No ranges from the probe: {off.get('reason')}; {off.get('fix')}" if isinstance(off, dict) else _PROFILE
-        raise NsysxError(message, slug="nothing-recorded", hint=hint, exit_code=EXIT_EMPTY)
+        raise nothing_recorded.error(path, trace)
     if window is not None and not _anything(trace):
         lasts = trace.capture.duration_ns
         hint = f"The session lasts {lasts / 1e9:.3f} s" if lasts else "Give a part of the session, in seconds"
@@ -363,13 +359,14 @@ def summary_of(job: Job, options: Options) -> Summary:
     if options.every_table:
         dict(tables)  # makes them
     say("looking for what can be changed")
-    ranks = comparison.table(job.ranks)
+    compared, alone_because = comparison.compare(job.ranks), comparison.reason(job.ranks)
+    ranks = comparison.table(compared, alone_because)
     alone = timelines.timelines(given) if options.timelines else ()
     drawn = tuple(other_lanes.added(picture, job.beside) for picture in alone)
     judged = findings.judge(given, tables, replay, ranks, job.shown)
     conclusion = _verdict(job, tables, ranks, judged)
     quality = _quality(job, tables.made, ranks)
-    tables.made[comparison.KEY] = ranks
+    tables.made |= {room.KEY: room.table(compared, alone_because) for room in rank_tables.ROOMS}
     capture = replace(given.trace.capture, files=job.files) if job.files else given.trace.capture
     return answer.answered(
         Summary(

@@ -27,6 +27,7 @@ ORDER = (
     "step_time",
     "pictures",
     "catalogue",
+    "nsys_messages",
     "advice",
     "records",
     "rows",
@@ -38,6 +39,7 @@ ORDER = (
     "frames",
     "reading",
     "events",
+    "roofline",
     "replay",
     "analyses",
     "judging",
@@ -50,6 +52,7 @@ ORDER = (
     "render",
     "export",
     "api",
+    "serving",
     "progress",
     "cli",
     "__main__",
@@ -58,7 +61,19 @@ LEVEL = {room: i for i, room in enumerate(ORDER)}
 
 #: Between reading and render: what turns frames into other frames. The exceptions read their own data.
 WORLDLY = ("events/families.py", "ranks/parallel_reading.py", "comparing/inputs.py")
-PURE = ("frames", "events", "replay", "analyses", "judging", "findings", "ranks", "answer", "pipeline", "comparing")
+PURE = (
+    "frames",
+    "events",
+    "roofline",
+    "replay",
+    "analyses",
+    "judging",
+    "findings",
+    "ranks",
+    "answer",
+    "pipeline",
+    "comparing",
+)
 
 FILES = sorted(PACKAGE.rglob("*.py"))
 SCRIPTS = sorted(
@@ -72,12 +87,13 @@ LIBRARIES = {
     "reading": FRAMES | {"adbc_driver_manager", "adbc_driver_sqlite", "compression"},
     "comparing": FRAMES | {"tomllib", "tomli"},
     "ranks": FRAMES | {"dask", "distributed"},
-    "export": FRAMES,
+    "export": FRAMES | {"ncu_report"},
     "__init__": {"nvtx"},
     "api": FRAMES | {"matplotlib"},
     "render": {"rich", "jinja2", "matplotlib", "tomllib", "tomli"},
     "cli": {"typer", "rich", "tomllib", "tomli"},
     "progress": {"rich"},
+    "serving": {"mcp", "mcp_types", "anyio"},
     "inject": {"torch", "nvtx"},
 }
 

@@ -163,7 +163,7 @@ def test_both_are_in_the_json(copied: Path) -> None:
     steps = said["scopes"]["second_table"]["steps"]
     assert said["second_table"] == [{"name": "second_row", "second_ns": steps * 7000}]
     brief = json.loads((copied / "b.json").read_text(encoding="utf-8"))
-    assert "Do the second thing" in json.dumps(brief["do_first"])
+    assert "Do the second thing" in json.dumps(brief["causes"][0])
 
 
 def test_the_table_is_in_csv(copied: Path) -> None:

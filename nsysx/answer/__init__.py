@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from nsysx.advice import Answer
-from nsysx.answer import bars, certainty, choice, factors, measured, others
+from nsysx.answer import bars, certainty, choice, factors, measured, others, remarks
 from nsysx.model import Finding, Summary
 
 
@@ -27,7 +27,10 @@ def decide(summary: Summary) -> Answer:
 
 def _predicted(summary: Summary, chosen: Finding | None) -> Answer:
     """Return the answer whose first advice is that of a finding, as the capture alone has it."""
-    then, do = choice.after(summary, chosen), choice.to_do(summary, chosen)
+    do, sure = choice.to_do(summary, chosen), certainty.of(summary, chosen)
+    # Of what is not known no figure is given: what the next command tells is worth more than a factor that nobody can believe.
+    told = sure.level != "unknown"
+    then = choice.after(summary, chosen) if told else choice.After()
     return Answer(
         limit=summary.verdict.code,
         do=do,
@@ -38,14 +41,14 @@ def _predicted(summary: Summary, chosen: Finding | None) -> Answer:
         bound=choice.is_bound(summary, chosen),
         real=summary.unprofiled is not None and not (summary.step.as_recorded and summary.step.marked),
         recorded_ns=summary.step.recorded_ns,
-        worth=choice.worth(summary, chosen, then),
-        certainty=certainty.of(summary, chosen),
+        worth=remarks.worth(summary, chosen, then) if told else remarks.not_known(summary, chosen, sure),
+        certainty=sure,
         picture=bars.pictured(summary, chosen),
         also=others.also(summary, chosen, do),
         alarms=tuple(c.detail for c in summary.quality if c.status == "warn" and c.doubt in ("numbers", "everything")),
         ask_next=others.ask_next(summary, chosen),
         replayed_ns=choice.replayed_ns(summary, chosen, then),
-        times=_times(summary, chosen),
+        times=_times(summary, chosen) if told else (),
         best_ns=then.best_ns,
     )
 
@@ -53,7 +56,7 @@ def _predicted(summary: Summary, chosen: Finding | None) -> Answer:
 def _times(summary: Summary, chosen: Finding | None) -> tuple[float, ...]:
     """Return the least and the most factor of a change, its own headline between them."""
     likely = None if chosen is None else choice.likely_ns(summary, chosen)
-    margins = choice.margins_ns(summary, chosen) if chosen is not None and choice.told_likely(chosen) else None
+    margins = None if choice.is_bound(summary, chosen) else choice.margins_ns(summary, chosen)
     return factors.of(summary, chosen, likely, margins)
 
 

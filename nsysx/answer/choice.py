@@ -6,13 +6,11 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from nsysx import units
 from nsysx.advice import Action, Condition
 from nsysx.answer import measured, places, subject, unnamed
 from nsysx.answer.bars import called
 from nsysx.catalogue import Limit, Part
 from nsysx.findings import rule_of
-from nsysx.findings.nsx115_wrong_timing import BOTH_SIDES, EVIDENCE, KERNEL_ITSELF
 from nsysx.model import Finding, Summary
 
 #: Below this part of the step a saving is not a line of its own.
@@ -54,6 +52,8 @@ def first(summary: Summary) -> Finding | None:
 #: An exact change is worth a word of its own from this share of the step on, and stands behind a bound that promises more than
 #: so many times as much.
 _EXACT, _FAR_MORE = 0.15, 3.0
+#: A part of the program goes before the whole of it if at best it saves more than so many times as much as is likely of the whole.
+_OF_A_PART = 1.5
 
 
 def _best(summary: Summary, worth: Sequence[Finding], step: int) -> Finding:
@@ -76,7 +76,11 @@ def _best(summary: Summary, worth: Sequence[Finding], step: int) -> Finding:
         if exact:
             return max(exact, key=lambda f: saves[id(f)])
     if about(best) == summary.verdict.code:
-        return best
+        # A change for the whole program holds that of a part of it, of which only the most that it may save is replayed.
+        part = best.saving.bound and not rule_of(best.code).whole
+        enough = saves[id(best)] / _OF_A_PART if part else least
+        alike = [f for f in worth if saves[id(f)] >= enough and rule_of(f.code).whole and about(f) == about(best)]
+        return next(iter(alike), best)
     return next((f for f in alike if about(f) == summary.verdict.code), best)
 
 
@@ -108,9 +112,11 @@ def _without_steps(summary: Summary, ranked: list[Finding]) -> Finding | None:
     if summary.steps.source != "capture" or subject.ledger_row(summary) is None:
         return None
     read = next((f for f in ranked if rule_of(f.code).reading), None)
+    of_kernels = next((f for f in ranked if about(f) == "timing"), None)
+    if subject.measures(summary):
+        return read or of_kernels
     cause = next((f for f in ranked if about(f) == summary.verdict.code), None)
-    of_kernels = next((f for f in ranked if about(f) == "timing" and _mostly_works(summary)), None)
-    return read or cause or of_kernels
+    return read or cause or (of_kernels if _mostly_works(summary) else None)
 
 
 def _mostly_works(summary: Summary) -> bool:
@@ -278,13 +284,20 @@ def _part_of(finding: Finding, chosen: Finding) -> bool:
 
 def is_bound(summary: Summary, chosen: Finding | None) -> bool:
     """Return whether the saving is an upper bound, and nothing likely is known."""
-    return chosen is not None and ((chosen.saving.bound and not told_likely(chosen)) or bool(_violated(chosen)))
+    return chosen is not None and (chosen.saving.bound or bool(_violated(chosen))) and not told_likely(chosen)
 
 
 def told_likely(chosen: Finding) -> bool:
-    """Return whether a saving at best is told by what is likely: where the replay made exactly the change, as far as it can."""
-    made = chosen.saving.bound and chosen.saving.source == "replay" and not _violated(chosen)
-    return made and about(chosen) != "late rank"  # the work of a rank may move to its peers, or go
+    """Return whether a saving at best is told by what is likely: where the replay made exactly the change, as far as it can.
+
+    Where something has to be mended first, that is the replay of both.
+    """
+    if about(chosen) == "late rank":  # the work of a rank may move to its peers, or go
+        return False
+    mended = chosen.saving.mended
+    if _violated(chosen):
+        return mended is not None and mended.likely_ns is not None and mended.most_ns is not None
+    return chosen.saving.bound and chosen.saving.source == "replay"
 
 
 #: Of changes that were tried after a replay had made them, nine in ten saved between these parts of what it said, beyond its error:
@@ -293,13 +306,23 @@ LEAST, MOST = 0.7, 1.3
 
 
 def margins_ns(summary: Summary, chosen: Finding | None) -> tuple[int, int] | None:
-    """Return how much less and how much more than said a change may save (ns); None where that is not known."""
+    """Return how much less and how much more than said a change may save (ns), never more than the best that is known for it.
+
+    None where that is not known.
+    """
     if chosen is None:
         return None
-    saving, error = likely_ns(summary, chosen), chosen.saving.error_ns
-    if saving is not None and told_likely(chosen):
-        return round((1 - LEAST) * saving) + (error or 0), round((MOST - 1) * saving) + (error or 0)
-    return None if error is None else (error, error)
+    saving, error = likely_ns(summary, chosen), chosen.saving.error_ns or 0
+    if saving is None or (chosen.saving.bound and not told_likely(chosen)):
+        return None if chosen.saving.error_ns is None else (error, error)
+    less, more = round((1 - LEAST) * saving), round((MOST - 1) * saving)
+    replayed = (
+        chosen.saving.source == "replay"
+    )  # what was computed from recorded times has no error of a replay besides
+    less, more = (less + error, more + error) if replayed else (max(less, error), max(more, error))
+    if told_likely(chosen) or chosen.saving.most_ns is not None:
+        more = min(more, max(0, (saving_ns(summary, chosen) or saving) - saving))
+    return less, more
 
 
 class After(NamedTuple):
@@ -331,56 +354,3 @@ def after(summary: Summary, chosen: Finding | None) -> After:
     least = now - min(now, saving + more)
     low = least if best is None else min(now - saving, max(least, best))
     return After(now - saving, low, now - max(0, saving - less), best)
-
-
-def worth(summary: Summary, chosen: Finding | None, then: After) -> str:
-    """Return a remark on what the change is worth."""
-    now = summary.step.shown_ns
-    if chosen is None:
-        return _without_a_change(summary)
-    if now is None:
-        return _of_reading(chosen)
-    if then.ns is None:
-        return sentence(chosen.saving.confidence)
-    return "at best" if is_bound(summary, chosen) else f"saves {units.duration(now - then.ns)}"
-
-
-def _without_a_change(summary: Summary) -> str:
-    """Return the remark on the worth where no change is advised."""
-    if summary.step.shown_ns is not None and summary.replay is not None and summary.replay.get("trusted", True):
-        return "Nothing to gain that was looked for."
-    if subject.ledger_row(summary) is None:
-        return "Not known: the GPU's work is not in the report."
-    if nothing_to_claim(summary):
-        return "Not known: the kernels are not in the report."
-    return "Not estimated: that takes steps."
-
-
-def _of_reading(chosen: Finding) -> str:
-    """Return the kernel's own time and what a clock adds to it; for any other finding, its detail."""
-    ways = {r["way"]: r["reads_ns"] for r in chosen.of(EVIDENCE)}
-    kernel, both = ways.get(KERNEL_ITSELF), ways.get(BOTH_SIDES)
-    if kernel and both:
-        reads = f"With a synchronize on both sides a clock reads {units.duration(both)}: that adds the launch and the return."
-        return f"The kernel takes {units.duration(kernel)}. {reads}"
-    return _whole_sentences(chosen.detail.removesuffix(chosen.because).rstrip())
-
-
-#: Letters of a detail on a card: what goes beyond is told with the finding.
-_CARD = 220
-
-
-def _whole_sentences(text: str) -> str:
-    """Return the first sentences of a text that fit on a card; a longer first one as it is."""
-    kept = ""
-    for part in re.split(r"(?<=[.!?]) (?=[A-Z0-9])", text):
-        if kept and len(kept) + len(part) >= _CARD:
-            break
-        kept += f" {part}" if kept else part
-    return kept
-
-
-def sentence(text: str) -> str:
-    """Return a remark as a sentence."""
-    text = text.strip().rstrip(".")
-    return f"{text[:1].upper()}{text[1:]}." if text else ""

@@ -8,9 +8,10 @@ from typing import NamedTuple
 
 from nsysx.advice import Action, Also
 from nsysx.analyses import gpu_ledger, waits
-from nsysx.answer import measured
+from nsysx.answer import measured, subject
 from nsysx.answer.bars import folded_path
 from nsysx.answer.choice import NOTABLE, about, by_saving, place_of
+from nsysx.catalogue import Limit
 from nsysx.findings import rule_of
 from nsysx.model import Finding, Summary
 
@@ -18,6 +19,8 @@ from nsysx.model import Finding, Summary
 _MUCH = 0.2
 #: Most lines under "also found", and most of them from one rule.
 _MOST_ALSO, _MOST_OF_A_RULE = 5, 2
+#: What a program that measures makes by itself: it waits for what it measures, and the GPU then waits for the next launch.
+_BY_MEASURING = (Limit.LAUNCH, Limit.SYNC)
 #: Letters of a title that are read: the rest is cut wherever it is shown.
 _TITLE = 440
 
@@ -31,6 +34,8 @@ def also(summary: Summary, chosen: Finding | None, do: Sequence[Action]) -> tupl
         if place_of(summary, f) in told or f.code in same or about(f) == "capture" or measured.in_vain(f):
             continue
         saving = summary.step.saves_ns(f.saving)
+        if subject.measures(summary) and about(f) in _BY_MEASURING:
+            continue
         if step is not None and saving is None and (f.cost_ns_per_step or 0) < _MUCH * step:
             continue
         if step is not None and saving is not None and (saving < NOTABLE * step or saving < (f.saving.error_ns or 0)):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nsysx.analyses import gpu_ledger
-from nsysx.events import levels
+from nsysx.events import levels, measuring
 from nsysx.events.levels import Level
 from nsysx.model import Summary
 from nsysx.ranks import comparison
@@ -13,6 +13,11 @@ def on_average(summary: Summary) -> bool:
     """Return whether the steady steps have so different lengths that their mean, the shown step, is the length of none."""
     course = summary.steps.trend.get("kind")
     return course in ("growing", "falling") or bool(levels.note(tuple(Level(**r) for r in summary.steps.levels)))
+
+
+def measures(summary: Summary) -> bool:
+    """Return whether the program measures single operations: what its clocks read leads, whatever the GPU waits for meanwhile."""
+    return summary.steps.rule.endswith(measuring.WHY)
 
 
 def ledger_row(summary: Summary) -> gpu_ledger.GpuRow | None:

@@ -30,6 +30,8 @@ def to_record(summary: Summary) -> str:
         lost = next((c for c in summary.quality if c.status == "warn" and c.doubt == doubt), None)
         if lost is not None:
             return f"{advice}: {lost.fix}" if lost.fix else advice
+    if subject.measures(summary):
+        return "Nothing: the program measures, and its CUDA events read what the kernels take, within a tenth."
     if summary.step.shown_ns is None:
         how = "nsysx run -- CMD" + ("" if summary.verdict.host == "Python" else ", or NVTX ranges and --step-range")
         return f"Mark the steps, so that start-up and steady work are told apart: {how}"

@@ -100,7 +100,7 @@ def _sides(files: list[Path] | None, wanted: Wanted) -> list[tuple[str, list[Pat
         before, after = ([], []) if before or after or len(files) != 2 else (files[:1], files[1:])
     if not before or not after:
         hint = "nsysx compare BEFORE AFTER, or --before A B --after C D"
-        raise NsysxError("compare wants two sides", slug="two-sides", hint=hint, exit_code=EXIT_USAGE)
+        raise NsysxError("compare needs two reports", slug="two-sides", hint=hint, exit_code=EXIT_USAGE)
     return [("before", before), ("after", after), *([("noise", list(wanted.noise))] if wanted.noise else [])]
 
 

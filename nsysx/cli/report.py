@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO
 
 import typer
 
-from nsysx import outputs, redaction
+from nsysx import outputs
 from nsysx.cli.declared import with_options
 from nsysx.cli.options import Reports, files_of
 from nsysx.cli.talk import answering, console, emit, wrote
@@ -25,6 +25,7 @@ EXAMPLES = (
     ("train.sqlite --html page.html", "and the page"),
     ("train.sqlite --plots pictures", "every picture, for slides and papers"),
     ("train.sqlite --full --top 20", "every table, 20 rows each"),
+    ("train.sqlite --brief -", "the answer for programs; then --insight ID, --table NAME"),
     ("job.rank0.sqlite job.rank1.sqlite", "the ranks of one job; or their folder"),
 )
 
@@ -40,9 +41,26 @@ def _print_schema(wanted: bool) -> None:
         raise typer.Exit
 
 
+def _print_brief_schema(wanted: bool) -> None:
+    if wanted:
+        from nsysx.render import brief_schema, json_text
+
+        emit(json_text.text_of(dict(brief_schema.schema())))
+        raise typer.Exit
+
+
 JsonSchema = Annotated[
     bool,
     typer.Option("--json-schema", callback=_print_schema, is_eager=True, help="Print the JSON Schema of the Summary."),
+]
+BriefSchema = Annotated[
+    bool,
+    typer.Option(
+        "--brief-schema",
+        callback=_print_brief_schema,
+        is_eager=True,
+        help="Print that of --brief, --insight and --table.",
+    ),
 ]
 
 
@@ -57,9 +75,17 @@ class Wanted:
     plots: Annotated[
         str | None, Option("Write every picture as DIR/NAME.svg, .png and .pdf.", "DIR", typed_only=True)
     ] = None
-    brief: Annotated[str | None, Option("Write the answer for programs: a few kB of JSON.", "F|-", typed_only=True)] = (
+    brief: Annotated[str | None, Option("Write the answer for programs: 2.5 kB of JSON.", "F|-", typed_only=True)] = (
         None
     )
+    insight: Annotated[str | None, Option("Print this finding of --brief as JSON.", "ID", typed_only=True)] = None
+    table: Annotated[
+        str | None, Option("Print rows of this table as JSON; --top N of them.", "NAME", typed_only=True)
+    ] = None
+    where: Annotated[
+        tuple[str, ...], Option("Only rows of --table like COLUMN=VALUE, ~PART, >N, <N.", "TEST", typed_only=True)
+    ] = ()
+    columns: Annotated[str | None, Option("Only these columns of --table.", "A,B", typed_only=True)] = None
     cluster: Annotated[str | None, Option("Read the reports on a dask cluster.", "local|ADDRESS", typed_only=True)] = (
         None
     )
@@ -70,7 +96,8 @@ class Wanted:
     def every_table(self) -> bool:
         """Whether something shows or writes every table; the answer and ``--brief`` read few of them."""
         written = (self.html, self.json, self.markdown, self.csv, self.plots)
-        return any(name is not None for name in written) or self.full or bool(self.section)
+        asked = self.table is not None or self.insight is not None
+        return any(name is not None for name in written) or self.full or bool(self.section) or asked
 
     @property
     def folders(self) -> list[Path]:
@@ -84,9 +111,13 @@ class Wanted:
 
     def require_possible(self, *, force: bool) -> list[Path]:
         """Return the files and the folder to write. Raises NsysxError unless all of them can be written."""
-        if (self.json, self.markdown, self.brief).count("-") > 1:
-            message = "only one of --json -, --markdown - and --brief - can write to stdout"
+        printed = (self.insight is not None) + (self.table is not None)
+        if (self.json, self.markdown, self.brief).count("-") + printed > 1:
+            message = "only one of --json -, --markdown -, --brief -, --insight and --table can write to stdout"
             raise NsysxError(message, slug="two-results", exit_code=EXIT_USAGE)
+        if (self.where or self.columns is not None) and self.table is None:
+            message = "--where and --columns choose from a --table"
+            raise NsysxError(message, slug="no-table", hint="Name one, such as --table waits", exit_code=EXIT_USAGE)
         folders = {"--csv": self.csv, "--plots": self.plots}
         if option := next((option for option, name in folders.items() if name is not None and not name.strip()), ""):
             raise NsysxError(f"{option}: no folder is named", slug="output-name", exit_code=EXIT_USAGE)
@@ -102,8 +133,8 @@ class Wanted:
             outputs.check_folder(folder)
         return [*targets, *self.folders]
 
-    def texts(self, summary: Summary, *, redact: bool) -> dict[str, str]:
-        """Return the outputs as texts by the name of the file or "-", without the CSV tables."""
+    def texts(self, summary: Summary, files: Sequence[Path], *, top: int, redact: bool) -> dict[str, str]:
+        """Return the outputs as texts by the name of the file or "-", without the CSV tables; ``files`` are the reports."""
         texts: dict[str, str] = {}
         if self.html is not None:
             from nsysx.render import html_page
@@ -118,15 +149,31 @@ class Wanted:
 
             texts[self.markdown] = markdown_page.render(summary, redact=redact)
         if self.brief is not None:
-            from nsysx.render import brief
+            from nsysx.render import brief, invocation
 
-            texts[self.brief] = brief.of(summary, redact=redact)
+            texts[self.brief] = brief.of(summary, invocation.of_files(files, redact=redact), redact=redact)
+        if self.insight is not None:
+            from nsysx.render import insight, invocation
+
+            typed = invocation.of_files(files, redact=redact)
+            texts["-"] = insight.of(summary, self.insight, typed, redact=redact)
+        if self.table is not None:
+            from nsysx.render import table_json
+
+            columns = [name.strip() for name in (self.columns or "").split(",") if name.strip()]
+            texts["-"] = table_json.of(summary, self.table, columns=columns, top=top, where=self.where, redact=redact)
         return texts
 
 
 @with_options
 def report(
-    files: Reports, *, wanted: Wanted, json_schema: JsonSchema = False, selection: Selection, handling: Handling
+    files: Reports,
+    *,
+    wanted: Wanted,
+    json_schema: JsonSchema = False,
+    brief_schema: BriefSchema = False,
+    selection: Selection,
+    handling: Handling,
 ) -> None:
     """Say where the step time went: in the terminal, or as a page, JSON, Markdown or CSV."""
     from nsysx.progress import Progress
@@ -155,7 +202,7 @@ def report(
             progress=progress,
         )
         progress("writing")
-        texts = wanted.texts(summary, redact=handling.redact)
+        texts = wanted.texts(summary, reports, top=handling.top, redact=handling.redact)
         written = _write(summary, texts, wanted, redact=handling.redact, force=handling.force)
     if "-" in texts:
         emit(texts["-"])
@@ -204,32 +251,14 @@ def _bytes(data: bytes) -> Callable[[BinaryIO], object]:
     return lambda file: file.write(data)
 
 
-#: If more files than this were given, the commands that the answer suggests abbreviate them.
-_MOST_TYPED = 4
-
-
 def _answer(summary: Summary, files: list[Path], first: Path) -> None:
-    from nsysx.render import terminal_answer
+    from nsysx.render import invocation, terminal_answer
     from nsysx.render.safe_text import clean
 
-    shown = [*map(str, files)] if len(files) <= _MOST_TYPED else [str(files[0]), "...", str(files[-1])]
+    shown = [*map(str, files)] if len(files) <= invocation.MOST_FILES else [str(files[0]), "...", str(files[-1])]
+    program = invocation.recorded_program(first)
     with answering():
-        terminal_answer.render(summary, console(), clean(shlex.join(shown), 1000), _recorded(first))
-
-
-def _recorded(report: Path) -> str:
-    """Return the command that ``nsysx run`` recorded a report of, as a shell takes it, "" where it is not known.
-
-    Of a rank that records itself, it is the command of the launcher: what the rank runs alone is no job.
-    """
-    from nsysx.reading.beside import run_json
-    from nsysx.render.safe_text import clean
-
-    record = run_json(report)
-    options, words = record.get("options"), record.get("launcher") or record.get("command")
-    if isinstance(options, dict) and options.get("per_rank") and not record.get("launcher"):
-        return ""
-    return clean(redaction.shell([*map(str, words)]), 300) if isinstance(words, list) else ""
+        terminal_answer.render(summary, console(), clean(shlex.join(shown), 1000), program)
 
 
 def _tables(summary: Summary, top: int, section: Sequence[str]) -> None:

@@ -183,8 +183,10 @@ def _advice(report: Path, *, timelines: bool) -> Summary:
 
 def _ask(options: Options) -> None:
     """Say that CMD's files are written again and, on a terminal, ask. Raises typer.Abort if the answer is no."""
-    talk("nsysx: CMD runs several times, each time from its start, and is killed when its steps are measured;")
-    talk("nsysx: files that it writes, it writes again. Its stdin is /dev/null.")
+    talk(
+        "nsysx: CMD runs several times and overwrites its output files. Each run starts anew and is killed when its steps are"
+    )
+    talk("nsysx: measured; its stdin is /dev/null.")
     if not options.yes and sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty():
         typer.confirm("Go on?", default=True, abort=True, err=True)
 

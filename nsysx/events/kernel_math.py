@@ -1,4 +1,4 @@
-"""What the name of a matrix product, a convolution or an attention says about the numbers that it multiplies.
+"""What the name of a GEMM, a convolution or an attention says about the numbers that it multiplies.
 
 cuBLAS, cuDNN, CUTLASS and Triton spell their types into the names of their kernels. A name that says nothing stays unknown:
 nothing is guessed from the time that a kernel takes.
@@ -23,10 +23,11 @@ _FP32 = (
 )
 _TENSOR = r"tf32|tensorop|1688|16816|wgmma|nvjet|hmma|h884|bf16|f16f16"
 #: Formats by name, the first that matches counts, for a kernel names its accumulator too. cuDNN's "wgmma_f16" is any format of
-#: 16 bits. nvjet names input, accumulator and output by a letter each: s fp32, h fp16, t bf16.
+#: 16 bits. Where CUTLASS names an instruction for FP32 numbers alone, it rounds them to TF32. nvjet names input, accumulator and
+#: output by a letter each: s fp32, h fp16, t bf16.
 _FORMATS = (
     ("fp8", r"e4m3|e5m2|fp8|f8f8|_qgmma"),
-    ("tf32", r"tf32"),
+    ("tf32", r"tf32|tensorop_s1688(?!\w*f16)"),
     ("bf16", r"bf16|bfloat16|nvjet_(sm\d+_)?t[a-z]t_"),
     (
         "fp16",

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from nsysx.events import flops
+from nsysx.events import flops, operator_reads
 from nsysx.events.attribute import Attributed, capture_calls
 from nsysx.events.layers import Layer, layer_of
 from nsysx.events.nvtx_ranges import Flags, Ranges
@@ -29,6 +29,12 @@ from nsysx.reading.trace import Trace
 _SIZES = r"sizes = (\[[\[\]\d, -]*\])"
 _ID = r", op_id = (\d{1,18})\b"
 _MADE = r"\((\d{1,18}),(\d{1,9})\)"
+#: Why an operator of a step has no sizes.
+OTHER_SIZES = "its sizes are not those of the step in which they were recorded"
+#: A step in which more than this share of operators has calls unlike those that they inherit from has other sizes.
+_MANY = 0.1
+#: A node of autograd: MulBackward0, CompiledFunctionBackward.
+_NODE = re.compile(r"^[^:]*Backward\d*$")
 #: What torch.compile calls the ranges around its programs.
 _COMPILED = re.compile(r"CompiledFunction|Torch-Compiled Region|## Call CompiledFxGraph")
 
@@ -39,8 +45,10 @@ class Operators:
     GPU op, -1 outside of all.
 
     Columns: name, shapes (text, null where not recorded), caller (the outermost of torch's own operators around it, null where
-    there is none), flops (floating point operations of one execution, null where they cannot be told), why_not (then the reason;
-    null for operators that multiply nothing), gradient_flops (of one gradient, where it is not known which a backward made).
+    there is none), node (of autograd, around it; null in a forward), read (text: ``shapes`` as the operator reads them, see
+    ``operator_reads``), other_sizes (the step has other sizes than the one in which they were recorded: they are null), flops
+    (floating point operations of one execution, null where they cannot be told), why_not (then the reason; null for operators that
+    multiply nothing), gradient_flops (of one gradient, where it is not known which a backward made).
     """
 
     rows: pl.DataFrame
@@ -56,7 +64,7 @@ def recorded(ranges: Ranges) -> bool:
 def find(trace: Trace, ranges: Ranges, attributed: Attributed) -> Operators:
     """Return the operator of every API call and GPU op."""
     layer = layer_of(ranges.ranges.filter((pl.col("kind") == "op") & ~pl.col("crossing")))
-    owner, outermost, compiled = _owners(layer)
+    owner, outermost, node, compiled = _owners(layer)
     calls = attributed.api_calls
     inner = _at(layer, calls["thread"].to_numpy(), calls["start_ns"].to_numpy())
     size, execution = len(owner), np.zeros(len(inner), np.int64)
@@ -74,7 +82,9 @@ def find(trace: Trace, ranges: Ranges, attributed: Attributed) -> Operators:
     used = used[used >= 0]
     call, op = (np.where(key >= 0, np.searchsorted(used, key), -1) for key in (call, op))
     distinct, executed = np.unique(used % size, return_inverse=True)
-    return Operators(_described(layer, distinct, outermost, compiled)[executed], call, op)
+    described = _described(layer, distinct, outermost, node, compiled)[executed]
+    unlike = _unlike(attributed, ranges, call, used // size)
+    return Operators(_without_sizes(described, unlike), call, op)
 
 
 def _at(layer: Layer, thread: I64, t: I64) -> I64:
@@ -85,6 +95,42 @@ def _at(layer: Layer, thread: I64, t: I64) -> I64:
         if b > a:
             rows[a:b] = layer.at(int(thread[a]), t[a:b])
     return rows
+
+
+def _unlike(attributed: Attributed, ranges: Ranges, call: I64, step: I64) -> Flags:
+    """Return which operators inherit sizes that are not theirs. ``call``: the operator of each call, ``step``: that of each operator.
+
+    A call whose GPU work has another kernel, grid or size than that whose operator it inherits has other sizes. So has all of a step
+    with many such operators: a grid does not show every size.
+    """
+    unlike = np.zeros(len(step), np.bool_)
+    if ranges.repeats is None or not len(step):
+        return unlike
+    like = ranges.repeats.of
+    columns = [pl.col("name").to_physical(), "grid", "block", "bytes"]
+    first = attributed.gpu_ops.filter(pl.col("call").is_not_null()).unique("call", keep="first", maintain_order=True)
+    of_call = np.full(len(like) + 1, -1)
+    of_call[first["call"].to_numpy()] = np.arange(first.height)
+    compared = np.flatnonzero((like >= 0) & (call >= 0) & (of_call[:-1] >= 0) & (of_call[like] >= 0))
+    differs = np.zeros(len(compared), np.bool_)
+    for column in first.select(columns).iter_columns():
+        values = column.cast(pl.Int64).fill_null(-1).to_numpy()
+        differs |= values[of_call[compared]] != values[of_call[like[compared]]]
+    unlike[call[compared[differs]]] = True
+    held = np.unique(call[compared])
+    of_step, differing = (np.bincount(step[rows], minlength=int(step.max()) + 1) for rows in (held, held[unlike[held]]))
+    return unlike | (differing > _MANY * of_step)[step]
+
+
+def _without_sizes(rows: pl.DataFrame, unlike: Flags) -> pl.DataFrame:
+    """Return the operators without sizes where the step has others than the one in which they were recorded."""
+    other = pl.Series("other_sizes", unlike)
+    counts = pl.col("flops").is_not_null() | pl.col("gradient_flops").is_not_null()
+    return rows.with_columns(
+        *(pl.when(~other).then(c).alias(c) for c in ("shapes", "read", "flops", "gradient_flops")),
+        pl.when(other & counts).then(pl.lit(OTHER_SIZES)).otherwise("why_not").alias("why_not"),
+        other,
+    )
 
 
 def _captured(trace: Trace, layer: Layer, attributed: Attributed) -> I64:
@@ -102,17 +148,19 @@ def _captured(trace: Trace, layer: Layer, attributed: Attributed) -> I64:
     return joined["row"].fill_null(-1).to_numpy()
 
 
-def _owners(layer: Layer) -> tuple[I64, I64, Flags]:
-    """Return for each row the operator that its work belongs to, the outermost of torch's around it, -1 for none, and whether it
-    lies in a compiled region.
+def _owners(layer: Layer) -> tuple[I64, I64, I64, Flags]:
+    """Return for each row the operator that its work belongs to, the outermost of torch's and autograd's innermost node around it,
+    -1 for none, and whether it lies in a compiled region.
     """
     parents, depth = layer.parents(), layer.depths()
     names, index = lookup.distinct(layer.rows["name"])
     torchs = np.array([(n or "").startswith("aten::") for n in names], np.bool_)[index]
     compiled = np.append(np.array([bool(_COMPILED.match(n or "")) for n in names], np.bool_)[index], False)
+    nodes = np.array([bool(_NODE.search(n or "")) for n in names], np.bool_)[index]
     counts = flops.counted(layer.rows["name"])
     owner = np.arange(len(parents) + 1)
     top = np.append(np.where(torchs, owner[:-1], -1), -1)
+    node = np.append(np.where(nodes, owner[:-1], -1), -1)
     inside = np.append(counts, False)
     owner[-1] = -1
     order = np.argsort(depth, kind="stable")
@@ -120,14 +168,15 @@ def _owners(layer: Layer) -> tuple[I64, I64, Flags]:
         above = parents[rows]
         there = above >= 0
         top[rows] = np.where(there & (top[above] >= 0), top[above], top[rows])
+        node[rows] = np.where(there & (node[rows] < 0), node[above], node[rows])
         held = there & inside[above]
         owner[rows] = np.where(held, owner[above], rows)
         inside[rows] |= held
         compiled[rows] |= there & compiled[above]
-    return owner, top, compiled
+    return owner, top, node, compiled
 
 
-def _described(layer: Layer, used: I64, outermost: I64, compiled: Flags) -> pl.DataFrame:
+def _described(layer: Layer, used: I64, outermost: I64, node: I64, compiled: Flags) -> pl.DataFrame:
     """Return the rows of ``Operators``."""
     rows = layer.rows[used].select("process", "label", pl.col("name").cast(pl.String))
     text = rows["label"].cast(pl.String)
@@ -135,6 +184,8 @@ def _described(layer: Layer, used: I64, outermost: I64, compiled: Flags) -> pl.D
     caller = lookup.at(layer.rows["name"].cast(pl.String), np.where(top == used, -1, top))
     described = rows.with_columns(
         caller=caller,
+        node=lookup.at(layer.rows["name"].cast(pl.String), node[used]),
+        read=operator_reads.read_once(layer.rows, used),
         shapes=text.str.extract(_SIZES, 1),
         id=text.str.extract(_ID, 1).cast(pl.Int64, strict=False),
     )
@@ -150,7 +201,7 @@ def _described(layer: Layer, used: I64, outermost: I64, compiled: Flags) -> pl.D
     )
     keys = ["name", "shapes", "results", "made"]
     described = described.join(kinds, on=keys, how="left", nulls_equal=True, maintain_order="left")
-    return described.select("name", "shapes", "caller", "flops", "why_not", "gradient_flops")
+    return described.select("name", "shapes", "caller", "node", "read", "flops", "why_not", "gradient_flops")
 
 
 def _results(layer: Layer, described: pl.DataFrame) -> list[pl.Series]:

@@ -7,22 +7,27 @@ from typing import NamedTuple
 
 from nsysx.advice import Alternative
 from nsysx.events.settings import Settings
+from nsysx.findings import _anomaly
 from nsysx.findings import _costly_when as when
 from nsysx.findings._case import Case, Saving, way
+from nsysx.findings._once import Takes
 
 
 class Costly(NamedTuple):
     """A setting. ``when`` returns what was seen if it costs, else ""; ``worth`` asks the replay, None: it has to be tried.
 
-    ``leads``: what it costs cannot be small and nothing else is worth doing before it, known or not. ``phase``: where it acts;
-    ``place``: where it is set, if not in the program's code.
+    ``seen`` is ``when`` for a capture whose settings were not read, None where it does not show there. ``takes``: the time that it is
+    about, where that is known. ``leads``: what it costs cannot be small and nothing else is worth doing before it, known or not.
+    ``phase``: where it acts; ``place``: where it is set, if not in the program's code.
     """
 
     name: str
     when: Callable[[Case, Settings], str]
     title: str
     remedy: Alternative
-    worth: Callable[[Case, Settings], Saving] | None = None
+    worth: Callable[[Case, Settings | None], Saving | None] | None = None
+    seen: Callable[[Case], str] | None = None
+    takes: Callable[[Case], Takes] | None = None
     leads: bool = False
     phase: str | None = None
     place: str | None = None
@@ -39,7 +44,13 @@ SETTINGS = (
         place="the environment",
     ),
     Costly(
-        "anomaly detection", when.anomaly, "Anomaly detection is on", way("no-anomaly"), leads=True, phase="backward"
+        "anomaly detection",
+        when.anomaly,
+        "Anomaly detection is on",
+        way("no-anomaly"),
+        worth=_anomaly.worth,
+        leads=True,
+        phase="backward",
     ),
     Costly("profiler", when.profiler, "A profiler of torch is on in the steps", way("no-profiler"), leads=True),
     Costly(
@@ -62,7 +73,15 @@ SETTINGS = (
     ),
     Costly("cudnn off", when.no_cudnn, "cuDNN is turned off", way("cudnn-on"), leads=True),
     Costly("attention kernels", when.slow_attention, "Fast attention kernels are turned off", way("sdpa-allowed")),
-    Costly("float64", when.float64, "Float64 on the GPU", way("float32"), worth=when.halved),
+    Costly(
+        "float64",
+        when.float64,
+        "Float64 on the GPU",
+        way("float32"),
+        worth=when.halved,
+        seen=when.seen_float64,
+        takes=when.of_doubles,
+    ),
     Costly(
         "GradScaler with bfloat16",
         when.scaler,
@@ -91,6 +110,7 @@ SETTINGS = (
         "Gradients are reduced in each micro-step",
         way("no-sync"),
         worth=when.reduced_once,
+        seen=when.seen_to_reduce_each,
         leads=True,
         phase="backward",
     ),

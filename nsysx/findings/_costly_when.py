@@ -13,6 +13,7 @@ from nsysx.events import micro_steps
 from nsysx.events.settings import Settings
 from nsysx.findings import _needs
 from nsysx.findings._case import Case, Saving, calls_of, ops_of
+from nsysx.findings._once import Takes
 from nsysx.frames import lookup
 from nsysx.model import Row
 from nsysx.replay.edits import RemoveOps, RemoveWaits, ScaleOps
@@ -92,20 +93,20 @@ def blocking(case: Case, settings: Settings) -> str:
     return f"CUDA_LAUNCH_BLOCKING={value}: each launch returns when its kernel has ended" if on(value) else ""
 
 
-def unblocked(case: Case, settings: Settings) -> Saving:
-    """Return the time from each kernel's beginning until its launch returns: the host does not wait for it without the variable.
+#: A launch that waits for nothing returns after this time (ns), traced.
+_LAUNCH_NS = 6_000
+
+
+def unblocked(case: Case, settings: Settings | None) -> Saving:
+    """Return what launches take longer than those that wait for nothing.
 
     The replay cannot tell: it takes launches that are longer than launches are elsewhere for what tracing adds.
     """
-    launches = case.calls.filter(case.calls["kind"].is_in(Call.LAUNCHES)).select("call", "end_ns")
-    began = (
-        case.ops.select("call", began_ns="start_ns")
-        .drop_nulls("call")
-        .unique("call", keep="first", maintain_order=True)
-    )
-    waited = launches.join(began, on="call", how="inner").select((pl.col("end_ns") - pl.col("began_ns")).clip(0))
-    saving = min(case.per_step(int(waited.to_series().sum())), case.taken_by(p for p in Part if p.idle))
-    return Saving(saving, "the time from each kernel's beginning until its launch returns", source="time")
+    launches = case.calls.filter(case.calls["kind"].is_in(Call.LAUNCHES))
+    waited = int((launches["end_ns"] - launches["start_ns"] - _LAUNCH_NS).clip(0).sum())
+    idle = case.taken_by(p for p in Part if p.idle)
+    why = "what launches take longer than those that wait for nothing"
+    return Saving(min(case.per_step(waited), idle), why, most_ns=idle, source="time")
 
 
 def anomaly(case: Case, settings: Settings) -> str:
@@ -192,13 +193,22 @@ def float64(case: Case, settings: Settings) -> str:
         modules = settings.activations("float64_in")
         first = f", first of {modules[0]}" if isinstance(modules, list) and modules and modules[0] else ""
         where.append(f"results of modules{first}")
+    seen = seen_float64(case)
+    return seen.replace("float64 outside of modules", f"float64 in {' and in '.join(where)}") if where else seen
+
+
+def seen_float64(case: Case) -> str:
+    """Return what the kernels alone tell of float64, "" where theirs take too little."""
     ns = case.per_step(int(_doubles(case)["ns"].sum()))
-    if not where or not case.notable(ns):
-        return ""
-    return f"float64 in {' and in '.join(where)}: its kernels take {units.duration(ns)} {case.per}"
+    return f"float64 outside of modules: its kernels take {units.duration(ns)} {case.per}" if case.notable(ns) else ""
 
 
-def halved(case: Case, settings: Settings) -> Saving:
+def of_doubles(case: Case) -> Takes:
+    """Return the kernels that compute with float64."""
+    return Takes(ops_of(_doubles(case)))
+
+
+def halved(case: Case, settings: Settings | None) -> Saving:
     """Return what it is worth if kernels of float64 take half of the time: half of the bytes."""
     return case.worth(ScaleOps(ops_of(_doubles(case)), 0.5), cause=(Part.WORK,), bound=True)
 
@@ -212,7 +222,7 @@ def scaler(case: Case, settings: Settings) -> str:
     return "a GradScaler scales gradients of bfloat16, whose range is that of float32: it reads each step whether one is infinite"
 
 
-def without_scaler(case: Case, settings: Settings) -> Saving:
+def without_scaler(case: Case, settings: Settings | None) -> Saving:
     """Return what the waits of the scaler are worth: those in the optimizer's phase."""
     waits = case.profile.once(_needs.waits)
     return case.worth(RemoveWaits(calls_of(waits.filter(waits["phase"].cast(pl.String) == "optimizer"))))

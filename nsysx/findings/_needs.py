@@ -9,7 +9,7 @@ import polars as pl
 
 from nsysx import units
 from nsysx.analyses import compilations, copy_sites
-from nsysx.analyses.helpers.module_names import by_class
+from nsysx.analyses.helpers.module_names import by_class, folded
 from nsysx.catalogue import Call
 from nsysx.events.attribute import IN_STEP
 from nsysx.events.layers import PATHLESS, bare
@@ -18,7 +18,6 @@ from nsysx.findings._case import Case, Need, State
 from nsysx.findings._names import called
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64
-from nsysx.judging.gpu_work import folded
 from nsysx.replay.edits import slowed_by_communication
 
 #: Phases whose work a compiled model holds.

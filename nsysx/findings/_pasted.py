@@ -41,12 +41,15 @@ def _launching(case: Case, ops: pl.Series) -> frozenset[int]:
     return calls_of(case.ops.select("op", "call").filter(case.ops["op"].is_in(ops.implode())))
 
 
-def likely(case: Case, fix: Fix, whole: Saving, kept: frozenset[int]) -> Saving:
-    """Return a saving at best (``whole``) whose likely one is that of exactly what is pasted, where a replay can say it."""
+def likely(case: Case, fix: Fix, whole: Saving, kept: frozenset[int], *before: Edit) -> Saving:
+    """Return a saving at best (``whole``) whose likely one is that of exactly what is pasted, where a replay can say it.
+
+    ``before``: what has to be mended first, a part of the same saving.
+    """
     edits = of(case, fix, kept)
     if whole.likely_ns is None or not edits:
         return whole
-    exact = case.worth(*edits)
+    exact = case.worth(*before, *edits)
     if exact.likely_ns is None:
         return whole
     most = max(whole.most_ns or whole.likely_ns, whole.likely_ns)

@@ -26,6 +26,7 @@ import numpy as np
 import polars as pl
 
 from nsysx import units
+from nsysx.analyses.helpers.module_names import folded
 from nsysx.catalogue import Limit, Part
 from nsysx.events.nvtx_ranges import Flags
 from nsysx.findings._case import Case, Fix, Need, Rule, calls_of
@@ -34,7 +35,6 @@ from nsysx.findings._names import called
 from nsysx.findings._needs import FUSABLE, GRAPH, NOT_FUSED, REPEATS
 from nsysx.findings._once import Takes
 from nsysx.frames import lookup
-from nsysx.judging.gpu_work import folded
 from nsysx.model import Finding, Row
 from nsysx.replay.engine import Fuse, Graph
 

@@ -69,8 +69,11 @@ EVIDENCE: TableOf[Reading] = TableOf(RULE.code)
 
 def _misreading(case: Case, row: stopwatch.ReadingRow, kernel_ns: float) -> dict[str, float]:
     """Return the ways (keys of ``_WAYS``) in which the program times this kernel and reads something else, with the reading (ns)."""
-    # A fence around a library's kernel counts as timing only if it stands alone, in several ways, outside of steps.
     measured = {way: read.ns for way, read in by_way(row).items() if read.how == "measured" and read.ns is not None}
+    # Who waits for a kernel reads no less than it takes: the launches that are fenced do less work than the others.
+    if min((measured[way] for way in ("both", "after") if way in measured), default=kernel_ns) < kernel_ns:
+        return {}
+    # A fence around a library's kernel counts as timing only if it stands alone, in several ways, outside of steps.
     fenced = [way for way in ("both", "after", "before") if way in measured]
     if not row["custom"] and (not case.stepless or "both" not in fenced or len(fenced) < 2):
         return {}

@@ -39,6 +39,7 @@ import numpy as np
 import polars as pl
 
 from nsysx import units
+from nsysx.analyses.helpers.module_names import folded
 from nsysx.catalogue import Call, Limit, Part
 from nsysx.events.attribute import IN_STEP
 from nsysx.events.nvtx_ranges import Flags
@@ -50,7 +51,6 @@ from nsysx.frames import lookup
 from nsysx.frames.intervals import I64
 from nsysx.frames.lookup import matching
 from nsysx.judging import waiting
-from nsysx.judging.gpu_work import folded
 from nsysx.model import Finding
 
 RULE = Rule(

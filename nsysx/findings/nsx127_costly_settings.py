@@ -22,7 +22,6 @@ Harmless when
 from __future__ import annotations
 
 from nsysx.events.settings import settings_of
-from nsysx.findings import _costly_when as when
 from nsysx.findings._case import Case, Fix, Rule, Saving
 from nsysx.findings._costly import SETTINGS, Costly
 from nsysx.findings._costly_when import UNKNOWN
@@ -35,22 +34,17 @@ def check(case: Case) -> list[Finding]:
     """Return a finding for each setting that costs, those that matter most first."""
     settings = settings_of(case.profile)
     if settings is None:
-        return _seen(case) or case.cannot_tell(RULE, "the settings of the program were not read", "nsysx run -- CMD")
-    seen = [(each, text) for each in SETTINGS if (text := each.when(case, settings))]
+        seen = [(each, text) for each in SETTINGS if each.seen is not None and (text := each.seen(case))]
+    else:
+        seen = [(each, text) for each in SETTINGS if (text := each.when(case, settings))]
     priced = [
         (each, text, each.worth(case, settings) if each.worth is not None and not case.stepless else None)
         for each, text in seen
     ]
     findings = [f for each, text, replayed in priced if (f := _finding(case, each, text, replayed)) is not None]
-    return findings or case.clear(RULE, f"none of {len(SETTINGS)} settings that only cost time is on")
-
-
-def _seen(case: Case) -> list[Finding]:
-    """Return the findings that the capture alone allows, of a program whose settings were not read."""
-    text = when.seen_to_reduce_each(case)
-    each = next(row for row in SETTINGS if row.when is when.reduces_each)
-    finding = _finding(case, each, text, when.reduced_once(case, None)) if text else None
-    return [] if finding is None else [finding]
+    if findings or settings is not None:
+        return findings or case.clear(RULE, f"none of {len(SETTINGS)} settings that only cost time is on")
+    return case.cannot_tell(RULE, "the settings of the program were not read", "nsysx run -- CMD")
 
 
 def _finding(case: Case, each: Costly, text: str, replayed: Saving | None) -> Finding | None:
@@ -68,5 +62,6 @@ def _finding(case: Case, each: Costly, text: str, replayed: Saving | None) -> Fi
         cost_ns=worth.likely_ns,
         fix=Fix.of(each.remedy),
         where={"phase": each.phase, "near": each.place},
+        takes=None if each.takes is None or worth.likely_ns is None else each.takes(case),
         evidence=[{"setting": each.name, "seen": text, "leads": each.leads}],
     )

@@ -8,7 +8,7 @@ from typing import Literal
 
 import polars as pl
 
-from nsysx import units
+from nsysx import nsys_messages, units
 from nsysx.catalogue import Call
 from nsysx.events import lost_kernels
 from nsysx.events.profile import Profile
@@ -62,9 +62,12 @@ def _gpu_work(profile: Profile) -> list[Check]:
         detail = "no kernel, copy or memset is in the report"
         if launches:
             detail += f", but {units.several(launches, 'launch', 'launches')}: the GPU side was not recorded"
-        if launches or any(tracing.is_lost(d["text"]) for d in trace.capture.diagnostics):
+        why = tracing.causes(trace)
+        if launches or why:
+            detail += "".join(f"; {each.cause}" for each in why[:1])
             return [Check(GPU_WORK, "missing", detail, tracing.remedy(trace), doubt="numbers")]
-        fix = _RECORD if calls.height else _without_gpu(trace) or _RECORD
+        empty = tracing.why_empty(trace)
+        fix = _RECORD if calls.height else _without_gpu(trace) or (empty.remedy if empty else _RECORD)
         return [Check(GPU_WORK, "missing", detail, fix, doubt="numbers")]
     opaque = pl.col("op_kind") == "graph"
     early = pl.col("call_start_ns") - pl.col("start_ns")
@@ -185,19 +188,15 @@ def _of_others(profile: Profile, text: str) -> bool:
     return bool(_NO_RANGES.search(text)) and profile.ranges.ranges.height > 0
 
 
-#: What nsys says at the end of every window that it was told to record, whether or not anything is missing.
-_MIGHT = re.compile(r"Not all (NVTX|CUDA) events might have been collected", re.IGNORECASE)
-
-
 def _settled(profile: Profile, text: str) -> str:
     """Return how the report shows that the events nsys calls possibly missing are there; "" if it does not show that.
 
     The probe counts the ranges that it pushes; each launch of a steady step has its work on the device.
     """
-    match = _MIGHT.match(text)
-    if match is None:
+    explained = nsys_messages.recognized(text)
+    if explained is None or explained.message.certain:
         return ""
-    if match[1].upper() == "NVTX":
+    if explained.message.hides == "ranges":
         complete = any(c.check == "probe ranges" and c.status == "ok" for c in probe_checks.probe_ranges(profile))
         return "it holds every range that the probe pushed" if complete and profile.trace.capture.probe else ""
     launches = profile.steady_calls["call"].filter(profile.steady_calls["kind"].is_in(Call.LAUNCHES))
@@ -224,7 +223,8 @@ def _rows(profile: Profile) -> list[Check]:
     if lost := [text for text in messages if text not in settled]:
         more = f" (and {len(lost) - 1} more)" if len(lost) > 1 else ""
         detail = f"nsys says: {lost[0]}{more}"
-        fix = "profile a shorter window: --steps A:B"
+        explained = nsys_messages.recognized(lost[0])
+        fix = explained.remedy if explained else "profile a shorter window: --steps A:B"
         checks.append(Check(_DIAGNOSTICS, "warn", detail, fix, doubt="cause"))
     open_ = int(profile.ranges.ranges["open"].sum())
     if open_:

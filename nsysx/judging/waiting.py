@@ -9,10 +9,10 @@ import numpy.typing as npt
 import polars as pl
 
 from nsysx.analyses.helpers.host_stopwatch import gpu_calls
+from nsysx.analyses.helpers.module_names import folded
 from nsysx.catalogue import Call
 from nsysx.events.profile import Profile
 from nsysx.frames import lookup
-from nsysx.judging.gpu_work import folded
 from nsysx.replay.engine import RemoveWaits, Replay, replay_of
 
 PLACE = ("api", "asks", "module", "phase", "file", "line")

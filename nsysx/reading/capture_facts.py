@@ -12,22 +12,17 @@ from typing import Any
 
 import polars as pl
 
-from nsysx import ids
+from nsysx import ids, nsys_messages
 from nsysx.model import UNKNOWN_GPU, Capture, Gpu
 from nsysx.reading import decoding
 
-#: Diagnostics that change what can be concluded; the others are about features that were not asked for.
-_DIAGNOSTIC = re.compile(
-    r"might (not )?have been|Some CUPTI events|incomplete CUPTI|No (CUDA|NVTX) events|not supported by this build"
-    r"|legacy \(software|dropped|lost|overflow",
-    re.IGNORECASE,
-)
+#: Losses that change what can be concluded, beside the messages that `nsys_messages` explains; others are about features that
+#: were not asked for.
+_LOSS = re.compile(r"might (not )?have been|dropped|lost|overflow", re.IGNORECASE)
 #: What nsys says when CUPTI has left the program at a window's end.
 CUPTI_LEFT = re.compile("CUPTI was finalized", re.IGNORECASE)
-#: How CUDA was traced, that the trace is incomplete, and that CUPTI left the program: nsys reports them as mere information.
-_MODE = re.compile(
-    rf"legacy \(software|Hardware tracing used|CUPTI events might be missing|{CUPTI_LEFT.pattern}", re.IGNORECASE
-)
+#: How CUDA was traced, and that CUPTI left the program: nsys reports them as mere information.
+_MODE = re.compile(rf"legacy \(software|Hardware tracing used|{CUPTI_LEFT.pattern}", re.IGNORECASE)
 
 
 #: Capture options that may be shown: none of them can hold a path, a name or a secret.
@@ -152,8 +147,11 @@ def _pid_of(global_pid: object) -> int | None:
 
 def _matters(severity: object, text: str) -> bool:
     """Return whether a message of nsys (severity 1 info, 2 warning, 3 error) changes what can be concluded."""
-    warns = severity in (2, 3) and bool(_DIAGNOSTIC.search(text))
-    return warns or (severity in (1, 2, 3) and bool(_MODE.search(text)))
+    message = nsys_messages.recognized(text)
+    if severity == 1:
+        return bool(_MODE.search(text)) or (message is not None and message.message.always)
+    explained = message is not None and message.message.hides != "samples"
+    return severity in (2, 3) and (explained or bool(_LOSS.search(text) or _MODE.search(text)))
 
 
 def own_processes(run: Mapping[str, Any]) -> set[object]:
@@ -192,11 +190,13 @@ def capture_of(
         for p in threads["process"].drop_nulls().unique().sort().to_list()
         if ids.pid_of(p) not in nsysx_pids
     )
-    messages = query(connection, tables, "DIAGNOSTIC_EVENT", "severity", "text", "globalPid")
+    written = query(connection, tables, "DIAGNOSTIC_EVENT", "severity", "text", "globalPid")
+    messages = [row for row in written if _pid_of(row[2]) not in nsysx_pids]
+    never = nsys_messages.absent(str(text) for _, text, _ in messages)
     diagnostics = tuple(
         {"severity": {1: "info", 2: "warning", 3: "error"}.get(severity, "other"), "text": str(text).strip()}
-        for severity, text, pid in messages
-        if _matters(severity, str(text)) and _pid_of(pid) not in nsysx_pids
+        for severity, text, _ in messages
+        if _matters(severity, str(text))
     )
     duration = [d for (d,) in query(connection, tables, "ANALYSIS_DETAILS", "duration") if isinstance(d, int)]
     epoch = [
@@ -220,5 +220,6 @@ def capture_of(
         exit_code=exit_code if isinstance(exit_code, int) else None,
         driver_version=_version_of(run.get("driver_version")),
         sm_clock_mhz=_clock_of(run.get("clocks")),
-        cupti_left=tuple(_pid_of(pid) for _, text, pid in messages if CUPTI_LEFT.search(str(text))),
+        cupti_left=tuple(_pid_of(pid) for _, text, pid in written if CUPTI_LEFT.search(str(text))),
+        never=never.name if never else None,
     )

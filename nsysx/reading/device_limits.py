@@ -10,7 +10,7 @@ from nsysx.reading.trace import DeviceLimits
 
 _COLUMNS = (
     "id", "deviceId", "cuDevice", "smCount", "maxWarpsPerSm", "maxBlocksPerSm", "maxRegistersPerSm", "maxRegistersPerBlock",
-    "maxShmemPerSm", "clockRate", "memoryBandwidth", "computeMajor", "computeMinor",
+    "maxShmemPerSm", "clockRate", "memoryBandwidth", "l2CacheSize", "computeMajor", "computeMinor",
 )  # fmt: skip
 #: No device has this much of anything; a larger value is damage.
 _MOST = 1 << 53
@@ -31,12 +31,12 @@ def limits_of(
         card = capture_facts.card_of(cards, mapping, ids.pid_of(process), device)
         if card is None:
             continue
-        sm, warps, blocks, registers, per_block, shared, clock, bandwidth = map(_limit, card[3:11])
-        major, minor = card[11:13]
+        sm, warps, blocks, registers, per_block, shared, clock, bandwidth, cache = map(_limit, card[3:12])
+        major, minor = card[12:14]
         valid = _limit(major) is not None and isinstance(minor, int) and 0 <= minor < 100
         limits[process, device] = DeviceLimits(
             card[0] if isinstance(card[0], int) else None,
             (major, minor) if valid else None,
-            sm, warps, blocks, registers, per_block, shared, clock, bandwidth,
+            sm, warps, blocks, registers, per_block, shared, clock, bandwidth, cache,
         )  # fmt: skip
     return limits

@@ -40,7 +40,7 @@ class DeviceLimits:
     """The limits of one device. ``gpu`` is nsys's number of it (not the CUDA ordinal); what was not recorded is None.
 
     ``compute`` is the compute capability. Per SM: warps, blocks, registers (32 bits each), shared memory in bytes. ``clock_hz`` is
-    the highest SM clock, ``memory_bandwidth`` the nominal one in bytes per second.
+    the highest SM clock, ``memory_bandwidth`` the nominal one in bytes per second, ``cache_bytes`` the size of the L2 cache.
     """
 
     gpu: int | None = None
@@ -53,6 +53,7 @@ class DeviceLimits:
     shared_per_sm: int | None = None
     clock_hz: int | None = None
     memory_bandwidth: int | None = None
+    cache_bytes: int | None = None
 
     @property
     def missing(self) -> str:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from nsysx import nsys_messages
 from nsysx.errors import NsysxError
 from nsysx.recording import clock_sampler
 from nsysx.recording.capture import LOW_DISK_BYTES
@@ -24,6 +25,14 @@ from nsysx.recording.find_nsys import Nsys, ask, find_nsys
 from nsysx.recording.options import Options
 
 _GPU = "GPU and driver"
+#: Starts the CUDA driver, if there is one: only then does nsys write what keeps it from tracing CUDA here.
+_DRIVER = """
+import ctypes
+try:
+    ctypes.CDLL("libcuda.so.1").cuInit(0)
+except OSError:
+    pass
+"""
 #: The small program that is profiled. nvtx >= 0.2.12 hides its domain from nsys 2023.4; like the probe, this makes it visible.
 _RANGE = """
 import nvtx
@@ -112,7 +121,7 @@ def records(nsys: Nsys, python: str) -> Iterator[Check]:
         folder = Path(name)
         options = Options()
         has_nvtx, output = ask([python, "-c", "import nvtx"])
-        program = [python, "-c", _RANGE if has_nvtx == 0 else ""]
+        program = [python, "-c", _DRIVER + _RANGE * (has_nvtx == 0)]
         code, output = ask(profile_command(nsys, options, folder / "report", program))
         report = folder / "report.nsys-rep"
         if code != 0 or not report.is_file():
@@ -127,6 +136,7 @@ def records(nsys: Nsys, python: str) -> Iterator[Check]:
             yield Check("nsys exports", "fail", _last_line(output), fix, needed=True)
             return
         yield Check("nsys exports", "ok", f"{sqlite.stat().st_size:,} bytes of SQLite")
+        yield from hindrances(sqlite)
         if has_nvtx != 0:
             fix = f"{python} -m pip install nvtx (a CUDA build of torch brings its own ranges)"
             yield Check("nvtx", "warn", f"not in {python}", fix)
@@ -135,6 +145,21 @@ def records(nsys: Nsys, python: str) -> Iterator[Check]:
         else:
             fix = "This nvtx and this nsys do not work together: try another nvtx, such as nvtx==0.2.11"
             yield Check("nvtx", "warn", "the export lacks the test range", fix)
+
+
+def hindrances(sqlite: Path) -> Iterator[Check]:
+    """Yield what nsys wrote into a report that keeps it from tracing CUDA on this machine.
+
+    That the test program made no CUDA call and has few ranges is no hindrance.
+    """
+    with closing(sqlite3.connect(f"{sqlite.absolute().as_uri()}?mode=ro", uri=True)) as connection:
+        try:
+            texts = [str(text) for (text,) in connection.execute("SELECT text FROM DIAGNOSTIC_EVENT")]
+        except sqlite3.OperationalError:
+            return
+    for hindrance in nsys_messages.in_order(texts, "cuda", "some"):
+        if hindrance.message.name not in ("no-cuda", "cuda-might-lack", "events-cut"):
+            yield Check("nsys traces CUDA", "warn", hindrance.cause, hindrance.remedy)
 
 
 def ranges_named(sqlite: Path, text: str) -> int:

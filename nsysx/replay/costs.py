@@ -77,7 +77,7 @@ class Measured:
 #: Least error bar of a mean of measured steps, as a share: a host's and a device's speed drift by that between two stretches of
 #: one process.
 _LEAST_BAR = 0.02
-#: A bare step between two windows, as a share of one with CUPTI in each call: 0.73 to 1.04 over eight launch-bound programs, each
+#: A bare step between two windows, as a share of one with CUPTI in each call: 0.73 to 1.04 over eight host-bound programs, each
 #: against a process of its own (H100, nsys 2025.3, 500 to 1,500 launches a step).
 _ATTACHED = 0.7
 #: The bootstrap: resamples, fewest steps, and the share of resampled means between the bounds.

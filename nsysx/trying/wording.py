@@ -97,7 +97,7 @@ def times(now_ns: float | None, then_ns: float | None, low_ns: float, high_ns: f
     percent = 100 * sign * (then_ns / now_ns - 1)
     digits = 0 if percent >= 10 else 1
     wide = max(map(abs, ends)) >= 1000
-    interval = "runs differ too much for an interval" if wide else f"{ends[0]:.{digits}f} to {ends[1]:.{digits}f} %"
+    interval = "too few runs for a confidence interval" if wide else f"{ends[0]:.{digits}f} to {ends[1]:.{digits}f} %"
     return (
         f"{duration(now_ns)} to {duration(then_ns)} a step "
         f"({percent:.{digits}f} % {'more' if more else 'less'}, {interval})"

@@ -205,3 +205,22 @@ def test_moving_everything_changes_nothing_but_the_start(tmp_path: Path, shift: 
     moved.shift(shift)
     (before,), (after,) = windows(build(), tmp_path), windows(moved, tmp_path)
     assert after == {**before, "start_ns": before["start_ns"] + shift}
+
+
+def test_events_that_order_streams_are_no_clock_unless_their_thread_waits(tmp_path: Path) -> None:
+    """A runtime such as XLA's records one pool of events again and again, and lets its streams wait for others."""
+    for waits in (False, True):
+        report = Report()
+        main = report.process(100).thread(100)
+        for i in range(6):
+            at = 100_000 * i
+            main.event_record(1, at=at)
+            main.launch(at=at + 3_000, dur=1_000, gpu_start=at + 5_000, gpu_dur=2_000)
+            main.event_record(2, at=at + 6_000)
+            if waits:
+                main.sync("cudaEventSynchronize_v3020", at=at + 9_000, dur=500, event=2)
+            main.event_record(3, at=at + 11_000)
+            main.wait_event(3, at=at + 14_000, stream=9)
+        table = summary(report, tmp_path).tables["events"]
+        # The last pair may be read at the end, the others not: their events are recorded again.
+        assert (table.rows or []) == [] if not waits else [r["windows"] for r in table.rows or []] == [6]

@@ -105,7 +105,7 @@ def launch_bound(waits_in: str) -> Program:
         with program.range("forward"), program.range("net:Net"):
             for layer in range(20):
                 with program.range(f"net.{layer}:Layer"):
-                    program.launch(4, cost=40)
+                    program.launch(4, cost=400)  # a compiled graph costs the host 0.3 ms
                     if waits_in == "model" and layer % 10 == 5:
                         program.sync()
         if waits_in == "loop":
@@ -124,8 +124,8 @@ def test_a_wait_inside_the_model_makes_a_sequence_of_the_graph(tmp_path: Path) -
     assert "2 waits" in next(c.detail for c in finding.conditions if c.state == "violated")
     said = summary.answer
     assert [a.code for a in said.do] == ["NSX102", "NSX102"] and "Take what waits out" in said.do[0].text
-    assert said.bound and said.now_ns is not None
-    assert said.then_ns == said.now_ns - (choice.saving_ns(summary, finding) or 0)
+    assert not said.bound and said.now_ns is not None and said.then_ns is not None
+    assert said.best_ns == said.now_ns - (choice.saving_ns(summary, finding) or 0) <= said.then_ns
     assert ((finding.saving.mended and finding.saving.mended.likely_ns) or 0) >= (finding.saving_ns_per_step or 0)
     assert inconsistent(summary) == []
 

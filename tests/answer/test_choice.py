@@ -100,12 +100,28 @@ def test_less_than_a_hundredth_of_the_step_is_no_advice(ms: float, first: str) -
     assert led(Limit.SYNC, finding("NSX101", ms)) == first
 
 
-def replayed(chosen: Finding) -> int | None:
-    """Return the step that the replay alone gives after a change, of one of 20 ms."""
+def of_20_ms(chosen: Finding) -> Summary:
+    """Return a Summary of a step of 20 ms with one finding."""
     summary: Summary = factory.summary()
     verdict = replace(summary.verdict, code=Limit.LAUNCH.value, step_ns=20 * MS, parts={}, late_rank=None)
-    summary = replace(summary, verdict=verdict, findings=(chosen,), quality=(), replay={"trusted": True})
-    return choice.replayed_ns(summary, chosen, choice.after(summary, chosen))
+    return replace(summary, verdict=verdict, findings=(chosen,), quality=(), replay={"trusted": True})
+
+
+def after(chosen: Finding) -> choice.After:
+    """Return the step after a change, of one of 20 ms."""
+    return choice.after(of_20_ms(chosen), chosen)
+
+
+def replayed(chosen: Finding) -> int | None:
+    """Return the step that the replay alone gives after a change, of one of 20 ms."""
+    return choice.replayed_ns(of_20_ms(chosen), chosen, after(chosen))
+
+
+def test_the_whole_program_goes_before_a_part_of_it_that_saves_no_more_for_sure() -> None:
+    """At best a part saves 9 ms: that is a saving of its own where the whole saves less than 6."""
+    part = finding("NSX113", 9, bound=True)
+    assert led(Limit.LAUNCH, part, finding("NSX102", 6.1, bound=True)) == "NSX102"
+    assert led(Limit.LAUNCH, part, finding("NSX102", 5.9, bound=True)) == "NSX113"
 
 
 def test_what_a_bound_promises_beyond_the_replay_is_told_apart() -> None:
@@ -119,10 +135,12 @@ def test_what_a_bound_promises_beyond_the_replay_is_told_apart() -> None:
 
 
 def test_what_has_to_be_mended_first_is_replayed_with_the_change() -> None:
-    """4 of 20 ms go as it is, 15 without the wait inside, and 18 with the error of that."""
+    """4 of 20 ms go as it is, 15 are likely without the wait inside, and 18 go at best."""
     wait = Condition("nothing waits", "violated", "64 waits", "Take it out")
     chosen = replace(
         saves(finding("NSX102", 4, bound=True), mended=Saving(15 * MS, most_ns=18 * MS)), conditions=(wait,)
     )
-    assert replayed(chosen) == 5 * MS
-    assert replayed(saves(chosen, mended=Saving(15 * MS))) is None
+    then = after(chosen)
+    assert (then.ns, then.best_ns) == (5 * MS, 2 * MS) and not choice.is_bound(factory.summary(), chosen)
+    assert replayed(chosen) is None
+    assert choice.is_bound(factory.summary(), saves(chosen, mended=Saving(15 * MS)))

@@ -109,7 +109,7 @@ class Program:
 
     def summary(self, folder: Path, **options: Any) -> Summary:
         summary = summarize([self.report.write(folder / "r.sqlite")], **options)
-        assert not untyped(summary)
+        assert not untyped(summary), untyped(summary)
         return summary
 
     def findings(self, folder: Path, code: str, **options: Any) -> list[Finding]:

@@ -222,7 +222,7 @@ def test_a_recompilation_is_named_with_its_reason(tmp_path: Path) -> None:
     ("file", "where"),
     [
         ("model.py", {"file": "model.py", "line": 12}),
-        ("/env/lib/torch/_dynamo/external_utils.py", {"near": "between calls of net.forward"}),
+        ("/env/lib/torch/_dynamo/external_utils.py", {"near": "between calls of net"}),
     ],
 )
 def test_a_recompilation_has_a_place(tmp_path: Path, file: str, where: dict[str, object]) -> None:
@@ -243,7 +243,7 @@ def test_a_pause_that_nothing_explains_is_between_two_parts_of_the_program(tmp_p
             program.launch(50)
 
     finding = Program().steps(body, 12).finding(tmp_path, "NSX109")
-    assert finding.where == {"near": "after net.forward, before AdamW.step"}
+    assert finding.where == {"near": "between net and the next AdamW.step"}
 
 
 def test_a_recompilation_that_does_not_come_back_is_in_no_steady_step(tmp_path: Path) -> None:
@@ -413,3 +413,21 @@ def test_a_capture_that_lacks_something_says_what_to_do(tmp_path: Path) -> None:
 
 def test_a_good_capture_is_clear(tmp_path: Path) -> None:
     assert Program().steps(healthy).finding(tmp_path, "NSX190").verdict == "clear"
+
+
+def test_a_fence_around_other_work_than_the_usual_reads_nothing_of_it(tmp_path: Path) -> None:
+    """A clock that waits for a kernel cannot read less than it: here the fenced launches are of short work alone."""
+    for short in (False, True):
+        report = Report()
+        main = report.process(100).thread(100)
+        for i in range(24):
+            at = 1_000_000 * i
+            fenced = i % 3 == 0
+            took = 10_000 if short and fenced else 100_000
+            if fenced:
+                main.sync("cudaDeviceSynchronize_v3020", at=at - 20_000, dur=2_000)
+            main.launch(at=at, dur=5_000, kernel="relu_kernel", gpu_start=at + 8_000, gpu_dur=took)
+            if fenced:
+                main.sync("cudaDeviceSynchronize_v3020", at=at + 6_000, dur=took + 9_000)
+        found = [f for f in summarize([report.write(tmp_path / f"{short}.sqlite")]).findings if f.code == "NSX115"]
+        assert (found[0].verdict == "found") is not short

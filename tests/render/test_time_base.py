@@ -76,9 +76,8 @@ def test_what_is_left_is_the_step_less_the_saving(name: str, recorded: Samples) 
     assert shown in answer_text.worth_text(said)
     assert said.bound or units.duration(saving) in said.worth
     told = json.loads(brief.of(summary))
-    assert (told["do_first"]["now_ns"], told["do_first"]["then_ns"]) == (said.now_ns, said.then_ns)
-    value = next(f for f in told["findings"] if f["code"] == said.code)["saving"]["high" if said.bound else "value"]
-    assert value == (saving if len(summary.answer.do) == 1 else summary.step.saves_ns(chosen.saving))
+    assert (told["step"]["now_ns"], told["after"]["step_ns"]) == (said.now_ns, said.then_ns)
+    assert told["causes"][0]["saving"]["likely_ns"] == saving
 
 
 @pytest.mark.parametrize("name", DISTINCT)
@@ -105,7 +104,7 @@ def test_the_loader_costs_in_the_picture_what_it_costs_in_the_finding_and_whatif
     summary = recorded.summary(name)
     finding = next(f for f in _found(summary) if f.code == "NSX106")
     said = answer.build(summary)
-    waits = next(p.ns for p in said.bars[0].parts if p.label == "waits for data")
+    waits = next(p.ns for p in said.bars[0].parts if p.label == "waiting for input data")
     assert units.duration(waits) in finding.title
     monkeypatch.setattr(costs, "ASSUMED", RECORDED_COSTS)
     profile = gather(recorded.report(name), Options())

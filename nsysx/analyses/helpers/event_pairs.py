@@ -4,7 +4,8 @@ Which pairs: ``elapsed_time`` of PyTorch asks both events, start then end, wheth
 (two cudaEventQuery calls on one thread, nothing in between, both answered yes): those are the pairs, as they were read.
 Where a process reads none that way, records that no stream waits for and nobody queries are paired by order on their thread
 and stream: first with second, third with fourth; events recorded in turns of three or more (start, middle, end) are paired
-each with the next of its turn.
+each with the next of its turn. A pair can only be read once its end is reached: in a process whose streams wait for events, it is
+one only if its thread waits for the device before it records one of the two events again; else a runtime orders its streams by them.
 
 When the device reached a record: its own time stamp where the capture has them. Else by stream order: not before the work
 that was launched into the stream earlier is done (or the event that the stream was told to wait for), and not before the
@@ -14,19 +15,19 @@ takes place as soon as it can.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
 import polars as pl
 
+from nsysx.events.measuring import READ_GAP_NS
 from nsysx.events.profile import Profile
 from nsysx.frames.intervals import I64, StepFunction, coverage, overlay
 from nsysx.frames.lookup import matching
 from nsysx.rows import Of, names
 
-#: The two questions of one reading follow each other within this time.
-_READ_GAP_NS = 20_000
 _FAR = np.iinfo(np.int64).max
 
 _NO_PAIRS = pl.DataFrame()
@@ -125,7 +126,7 @@ def _read_pairs(records: pl.DataFrame, asked: pl.DataFrame) -> list[tuple[int, i
             rows[i + 1],
         )
         keys = ((process, first), (process, second))
-        read = next_call == call + 1 and next_thread == thread and first != second and again - asked_end <= _READ_GAP_NS
+        read = next_call == call + 1 and next_thread == thread and first != second and again - asked_end <= READ_GAP_NS
         if read and not any(k in polled or k in waited or k not in by_event for k in keys):
             a, b = (_before(by_event[k], again) for k in keys)
             if a is not None and b is not None and a < b and streams[a] == streams[b]:
@@ -140,6 +141,28 @@ def _before(record: tuple[list[int], list[int]], time: int) -> int | None:
     times, rows = record
     i = int(np.searchsorted(times, time, side="left")) - 1
     return rows[i] if i >= 0 else None
+
+
+def _awaited(records: pl.DataFrame, calls: pl.DataFrame, pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the pairs whose thread waits for the device between their end and the next record of one of their events."""
+    waits = calls.filter(matching(calls["name"], "Synchronize")).select("thread", "end_ns").sort("end_ns")
+    returned = {thread: part["end_ns"].to_numpy() for (thread,), part in waits.group_by("thread", maintain_order=True)}
+    by_event = _latest(records)
+    process, thread, event, begun = (records[c].to_list() for c in ("process", "thread", "event", "start_ns"))
+    kept = []
+    for a, b in pairs:
+        times = returned.get(thread[b])
+        again = [_after(by_event[process[i], event[i]], begun[b]) for i in (a, b)]
+        i = -1 if times is None else int(np.searchsorted(times, begun[b], side="right"))
+        if times is not None and i < len(times) and times[i] <= min(again):
+            kept.append((a, b))
+    return kept
+
+
+def _after(record: tuple[list[int], list[int]], time: int) -> int:
+    """Return when an event is recorded again after ``time`` (ns), _FAR if never."""
+    i = int(np.searchsorted(record[0], time, side="right"))
+    return record[0][i] if i < len(record[0]) else int(_FAR)
 
 
 def _ordered_pairs(records: pl.DataFrame, asked: pl.DataFrame) -> list[tuple[int, int]]:
@@ -227,7 +250,7 @@ def windows(profile: Profile) -> Windows:
     """Return the event windows of a report; ``reading_ns`` = the sum of PARTS."""
     about = _event_calls(profile)
     records, asked = _records(profile, about), _asked(profile, about)
-    matched = _pairs(records, asked)
+    matched = _pairs(records, asked, about)
     if not matched:
         return Windows(records, _NO_PAIRS)
     first, last = (np.array([pair[i] for pair in matched], np.int64) for i in range(2))
@@ -257,7 +280,7 @@ def windows(profile: Profile) -> Windows:
     return Windows(records, _placed(profile, records, pairs))
 
 
-def _pairs(records: pl.DataFrame, asked: pl.DataFrame) -> list[tuple[int, int, str]]:
+def _pairs(records: pl.DataFrame, asked: pl.DataFrame, calls: pl.DataFrame) -> list[tuple[int, int, str]]:
     """Return (start record, end record, how they were paired) for each process: by its readings if those are visible."""
     pairs: list[tuple[int, int, str]] = []
     for (process,), of_process in records.group_by("process", maintain_order=True):
@@ -265,7 +288,10 @@ def _pairs(records: pl.DataFrame, asked: pl.DataFrame) -> list[tuple[int, int, s
         if read := _read_pairs(records, asked_there):
             pairs += [(a, b, "read") for a, b in read]
         else:
-            pairs += [(a, b, "order") for a, b in _ordered_pairs(of_process, asked_there)]
+            ordered = _ordered_pairs(of_process, asked_there)
+            if asked_there["name"].str.contains("StreamWaitEvent").any():
+                ordered = _awaited(records, calls, ordered)
+            pairs += [(a, b, "order") for a, b in ordered]
     return pairs
 
 

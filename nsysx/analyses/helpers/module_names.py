@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection
+from functools import cache
 
 from nsysx import units
 from nsysx.events.attribute import IN_STEP, outside_in
@@ -22,6 +23,15 @@ _OUTSIDE = {
     outside_in("data"): "data loading",
     outside_in("evaluation"): "the evaluation",
 }
+
+
+@cache
+def folded(name: str) -> str:
+    """Return a name with its numbers folded: blocks.3.mlp and blocks.4.mlp become blocks.*.mlp, token_7 becomes token_*.
+
+    A digit within a word is part of it: Conv1d.
+    """
+    return re.sub(r"(?<![A-Za-z])\d+|\d+(?![A-Za-z\d])", "*", name)
 
 
 def spoken(module: str, classes: Callable[[str], Collection[str | None]]) -> str:

@@ -18,7 +18,7 @@ FIX = "nsysx run -- CMD"
 LONG_NS = 50_000
 #: ... and was executed so often that its median is not one lucky execution.
 _LEAST = 3
-#: Plain matrix products, the fastest work of a device.
+#: Plain GEMMs, the fastest work of a device.
 _PLAIN = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::_scaled_mm", "aten::_addmm_activation")
 CALIBRATED, SEEN = "nsysx calibrate", "fastest product of this report"
 
@@ -35,7 +35,7 @@ PLACE = ("name", "shapes", "caller", "module", "phase")
 
 @dataclass(frozen=True)
 class Peak:
-    """The fastest matrix product that was measured in one format (FLOP/s), and where."""
+    """The fastest GEMM that was measured in one format (FLOP/s), and where."""
 
     flops_per_s: float
     source: str
@@ -66,7 +66,7 @@ def _formats(names: pl.Series, families: pl.Series) -> pl.Series:
     return pl.select(pl.coalesce(formats, pl.when(pl.Series(either)).then(pl.lit(HALF)))).to_series()
 
 
-def _work(profile: Profile) -> pl.DataFrame:
+def work(profile: Profile) -> pl.DataFrame:
     """Return the GPU ops of the steady steps on the shown device with their operator (``row``, -1 for none) and what they are."""
     ops = profile.steady_ops
     if profile.device is not None:
@@ -76,7 +76,9 @@ def _work(profile: Profile) -> pl.DataFrame:
     return ops.select(
         pl.Series("row", profile.once(of).op[ops["op"].to_numpy()]),
         pl.when(pl.col("graph_node").is_not_null()).then("call").otherwise(-1).fill_null(-1).alias("launch"),
-        pl.col("module", "phase", "name").cast(pl.String),
+        pl.col("module", "phase", "name", "family", "op_kind").cast(pl.String),
+        "op",
+        "bytes",
         "recompute",
         kernel=(pl.col("op_kind").cast(pl.String) == "kernel"),
         ns=pl.col("end_ns") - pl.col("start_ns"),
@@ -114,8 +116,8 @@ def executions(profile: Profile) -> pl.DataFrame:
     an execution of its own: one that lies in two modules computed once). GPU work outside of operators is one row per module,
     phase and kernel, with a null name. A CUDA graph executes the operators that it captured once per launch.
     """
-    work, rows = _work(profile), profile.once(of).rows
-    held = work.filter(pl.col("row") >= 0)
+    ops, rows = profile.once(work), profile.once(of).rows
+    held = ops.filter(pl.col("row") >= 0)
     held = held.group_by("row", "launch", "module", "phase", maintain_order=True).agg(*_sums())
     rows = rows.with_row_index("row").with_columns(pl.col("row").cast(pl.Int64))
     held = held.join(rows, on="row", how="left", maintain_order="left")
@@ -126,13 +128,13 @@ def executions(profile: Profile) -> pl.DataFrame:
     held = held.with_columns(
         why_not=pl.when(pl.col("flops").is_null()).then("why_not"), flops=pl.col("flops") * pl.col("counts")
     )
-    free = work.filter(pl.col("row") < 0).group_by("module", "phase", "name", maintain_order=True).agg(*_sums())
+    free = ops.filter(pl.col("row") < 0).group_by("module", "phase", "name", maintain_order=True).agg(*_sums())
     none = {c: pl.lit(None, dtype=pl.String) for c in ("name", "shapes", "caller", "why_not")}
     free = free.with_columns(**none, flops=pl.lit(None, dtype=pl.Int64), counts=pl.lit(False))
     return pl.concat([part.select(*PLACE, *_FIGURES) for part in (held, free)])
 
 
-def _calibrated(profile: Profile) -> dict[str, Peak]:
+def calibrated(profile: Profile) -> dict[str, Peak]:
     """Return number format -> the fastest product that ``nsysx calibrate`` timed on the machine of the report."""
     told = profile.trace.run.get("machine_profile")
     products = told.get("products") if isinstance(told, dict) else None
@@ -147,7 +149,7 @@ def _calibrated(profile: Profile) -> dict[str, Peak]:
 
 
 def peaks(profile: Profile) -> dict[str, Peak]:
-    """Return number format -> the fastest matrix product measured: by ``nsysx calibrate``, else (or faster) in this report.
+    """Return number format -> the fastest GEMM measured: by ``nsysx calibrate``, else (or faster) in this report.
 
     In the report: the best median rate of one operator and shape, see ``LONG_NS``. No datasheet is asked: its figure is reached
     by no product. Raises NotRecorded.
@@ -161,7 +163,7 @@ def peaks(profile: Profile) -> dict[str, Peak]:
         (pl.col("flops") / pl.col("gpu_ns") * 1e9).median().alias("rate"),
     )
     rates = rates.filter((pl.col("n") >= _LEAST) & (pl.col("ns") >= LONG_NS))
-    fastest = _calibrated(profile)
+    fastest = calibrated(profile)
     for name, rate in rates.group_by("number_format").agg(pl.col("rate").max()).sort("number_format").iter_rows():
         if name not in fastest or rate > fastest[name].flops_per_s:
             fastest[name] = Peak(rate, SEEN)

@@ -1,0 +1,75 @@
+"""What a change is worth, in words: what it saves, or why that is not known."""
+
+from __future__ import annotations
+
+import re
+
+from nsysx import units
+from nsysx.advice import Certainty
+from nsysx.answer import subject
+from nsysx.answer.choice import After, is_bound, nothing_to_claim
+from nsysx.findings.nsx115_wrong_timing import BOTH_SIDES, EVIDENCE, KERNEL_ITSELF
+from nsysx.model import Finding, Summary
+
+
+def worth(summary: Summary, chosen: Finding | None, then: After) -> str:
+    """Return a remark on what the change is worth."""
+    now = summary.step.shown_ns
+    if chosen is None:
+        return _without_a_change(summary)
+    if now is None:
+        return _of_reading(chosen)
+    if then.ns is None:
+        return sentence(chosen.saving.confidence)
+    return "at best" if is_bound(summary, chosen) else f"saves {units.duration(now - then.ns)}"
+
+
+def not_known(summary: Summary, chosen: Finding | None, sure: Certainty) -> str:
+    """Return the remark on the worth where the cause or the size of a change is not known: why, and what would tell."""
+    if chosen is None or summary.step.shown_ns is None or chosen.saving.likely_ns is None:
+        return worth(summary, chosen, After())
+    unknown = next((half for half in sure.parts if half.level == "unknown"), None)
+    told = f"Not known: {sure.reason[:1].lower()}{sure.reason[1:]}"
+    command = unknown.command if unknown is not None else ""
+    return f"{told} {command} would tell." if command else told
+
+
+def _without_a_change(summary: Summary) -> str:
+    """Return the remark on the worth where no change is advised."""
+    if summary.step.shown_ns is not None and summary.replay is not None and summary.replay.get("trusted", True):
+        return "Nothing to gain that was looked for."
+    if subject.ledger_row(summary) is None:
+        return "Not known: the GPU's work is not in the report."
+    if nothing_to_claim(summary):
+        return "Not known: the kernels are not in the report."
+    return "Not estimated: no steps in this report."
+
+
+def _of_reading(chosen: Finding) -> str:
+    """Return the kernel's own time and what a clock adds to it; for any other finding, its detail."""
+    ways = {r["way"]: r["reads_ns"] for r in chosen.of(EVIDENCE)}
+    kernel, both = ways.get(KERNEL_ITSELF), ways.get(BOTH_SIDES)
+    if kernel and both:
+        reads = f"With a synchronize on both sides a clock reads {units.duration(both)}: that adds the launch and the return."
+        return f"The kernel takes {units.duration(kernel)}. {reads}"
+    return _whole_sentences(chosen.detail.removesuffix(chosen.because).rstrip())
+
+
+#: Letters of a detail on a card: what goes beyond is told with the finding.
+_CARD = 220
+
+
+def _whole_sentences(text: str) -> str:
+    """Return the first sentences of a text that fit on a card; a longer first one as it is."""
+    kept = ""
+    for part in re.split(r"(?<=[.!?]) (?=[A-Z0-9])", text):
+        if kept and len(kept) + len(part) >= _CARD:
+            break
+        kept += f" {part}" if kept else part
+    return kept
+
+
+def sentence(text: str) -> str:
+    """Return a remark as a sentence."""
+    text = text.strip().rstrip(".")
+    return f"{text[:1].upper()}{text[1:]}." if text else ""

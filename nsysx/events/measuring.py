@@ -1,0 +1,63 @@
+"""Whether a program measures: its loop reads the time of single operations from pairs of CUDA events, and does little else.
+
+``elapsed_time`` asks both events of a pair, directly one after the other, whether they are done: two cudaEventQuery calls. What
+repeats in such a program is the measurement. It is no step: a step would be what the measured operation is part of.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+
+from nsysx.frames.intervals import I64
+
+#: Why what repeats in such a program is no step.
+WHY = "the program times single operations with CUDA events, and what repeats is the measurement"
+#: Fewer readings are no loop of measurements.
+_LEAST = 4
+#: GPU operations between the two events of a pair, at most: more is a step, or a part of one, that the program times.
+_MOST_OPS = 8
+#: The timed operations are this share of all that the thread launches while it measures: the rest prepares them (copies, a flush).
+_SHARE = 0.25
+#: The two questions of one reading follow each other within this time.
+READ_GAP_NS = 20_000
+
+
+def measures(calls: pl.DataFrame) -> bool:
+    """Return whether one thread of ``calls``, those of one process, does little but measure. Columns as in ``api_calls``."""
+    return any(_measures(of_thread) for _, of_thread in calls.group_by("thread", maintain_order=True))
+
+
+def _measures(calls: pl.DataFrame) -> bool:
+    calls = calls.sort("start_ns", "end_ns")
+    kind = calls["name"].cast(pl.String)
+    recorded = calls.filter(kind.str.contains("EventRecord"))["start_ns"].to_numpy()
+    readings = _readings(calls, kind)
+    if len(readings) < _LEAST or len(recorded) < 2 * _LEAST:
+        return False
+    begun = int(np.searchsorted(recorded, readings[0]))
+    if begun % 2:  # a start without its end before the first reading: these records are no pairs
+        return False
+    pairs = recorded[: len(recorded) // 2 * 2].reshape(-1, 2)
+    ops = calls.select("start_ns", "gpu_ops").filter(pl.col("gpu_ops") > 0)
+    total = np.concatenate(([0], np.cumsum(ops["gpu_ops"].to_numpy())))
+    launched = ops["start_ns"].to_numpy()
+    inside = total[np.searchsorted(launched, pairs[:, 1])] - total[np.searchsorted(launched, pairs[:, 0])]
+    meanwhile = int(total[np.searchsorted(launched, pairs[-1, 1])] - total[np.searchsorted(launched, pairs[0, 0])])
+    return bool(np.median(inside) <= _MOST_OPS and inside.sum() >= max(_SHARE * meanwhile, 1))
+
+
+def _readings(calls: pl.DataFrame, name: pl.Series) -> I64:
+    """Return when (ns) pairs of events are read: by two queries in a row, or by the call that tells the time between them."""
+    start, end = calls["start_ns"].to_numpy(), calls["end_ns"].to_numpy()
+    elapsed = np.flatnonzero(name.str.contains("EventElapsedTime").to_numpy())
+    if len(elapsed):
+        return start[elapsed]
+    asked = name.str.contains("EventQuery").to_numpy()
+    follows = np.flatnonzero(asked[:-1] & asked[1:] & (start[1:] - end[:-1] <= READ_GAP_NS))
+    kept, last = [], -2
+    for i in follows.tolist():
+        if i > last + 1:
+            kept.append(i)
+            last = i
+    return start[np.array(kept, np.int64)]

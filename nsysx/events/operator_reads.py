@@ -1,0 +1,68 @@
+"""Sizes of an operator's tensors as they are read: one that is given twice is read once, one that was expanded is as small as before."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import numpy as np
+import polars as pl
+
+from nsysx.events.flops import sizes
+from nsysx.frames import lookup
+from nsysx.frames.intervals import I64
+
+_TEXT = re.compile(r", op_id = (\d{1,18})\b.*?sizes = (\[[\[\]\d, -]*\])(?:, input_op_ids = (\[.*\]))?")
+_MADE = re.compile(r"\((\d{1,18}),(-?\d{1,9})\)")
+#: Operators whose result is their first argument seen more often than it is there.
+_EXPANDING = ("aten::expand", "aten::expand_as", "aten::broadcast_to", "aten::repeat_interleave")
+#: Nodes of autograd that hand on the gradient of a sum, expanded.
+_SPREADING = re.compile(r"^(Sum|Mean|Expand)Backward\d*$")
+
+
+def read_once(rows: pl.DataFrame, used: I64) -> pl.Series:
+    """Return, for the used rows of a layer of operators, the sizes of each argument as text: null for one that stands before already,
+    the source's size for one that was expanded. Null where sizes were not recorded.
+    """
+    expanded = _expanded(rows)
+    processes, texts = rows["process"].to_list(), rows["label"].cast(pl.String)[used].to_list()
+    return pl.Series(
+        "read",
+        [_read(text, processes[row], expanded) for text, row in zip(texts, used.tolist(), strict=True)],
+        dtype=pl.String,
+    )
+
+
+def _expanded(rows: pl.DataFrame) -> dict[tuple[int, int], list[int]]:
+    """Return (process, op_id) of what expands -> the size that it was given, [1] for a gradient that autograd spreads."""
+    names, index = lookup.distinct(rows["name"])
+    spreads = np.array([bool(_SPREADING.match(n or "")) for n in names], np.bool_)[index]
+    wanted = np.array([n in _EXPANDING for n in names], np.bool_)[index] | spreads
+    sources = {}
+    some = rows.filter(pl.Series(wanted)).select("process", pl.col("label").cast(pl.String))
+    for (process, text), spread in zip(some.iter_rows(), spreads[wanted].tolist(), strict=True):
+        match = _TEXT.search(text or "")
+        given = sizes(match[2]) if match else None
+        if match and given:
+            sources[process, int(match[1])] = [1] if spread else given[0]
+    return sources
+
+
+def _read(text: str | None, process: int, expanded: dict[tuple[int, int], list[int]]) -> str | None:
+    match = _TEXT.search(text or "")
+    given = sizes(match[2]) if match else None
+    if match is None or given is None:
+        return None
+    made = [(int(a), int(b)) for a, b in _MADE.findall(match[3] or "")]
+    if len(made) != len(given):
+        return json.dumps(given)
+    read: list[list[int] | None] = []
+    seen = set()
+    for size, source in zip(given, made, strict=True):
+        if source[1] >= 0 and (source, tuple(size)) in seen and size:
+            read.append(None)
+            continue
+        seen.add((source, tuple(size)))
+        smaller = expanded.get((process, source[0])) if source[1] >= 0 else None
+        read.append(smaller if smaller is not None and size else size)
+    return json.dumps(read)

@@ -1,0 +1,76 @@
+"""What anomaly detection costs: the traceback that each operator keeps, and the read of each gradient."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+
+from nsysx.catalogue import Call
+from nsysx.events.profile import Profile
+from nsysx.events.settings import Settings
+from nsysx.findings._case import Case, Saving
+from nsysx.frames import lookup
+
+#: From the beginning of an operator until what it calls begins, where no traceback is kept (ns).
+_BEGINS_NS = 5_000
+#: A gradient's check is read as one flag: bytes of the copy.
+_FLAG_BYTES = 8
+
+
+def tracebacks_ns(profile: Profile) -> float | None:
+    """Return how long the operators of a step take to keep their tracebacks (ns), None where no operators were recorded.
+
+    An operator that makes a node of the graph keeps it before anything else: that is the time until the first operator or CUDA call
+    inside it. It is that of the steps with operators, which tracing makes longer by less than a traceback takes.
+    """
+    ops = profile.ranges.ranges.filter((pl.col("kind") == "op") & ~pl.col("repeated"))
+    ops = ops.filter(ops["process"] == profile.process).select("thread", "start_ns", "end_ns", "number", "name")
+    makes = pl.Series(
+        "makes", (ops["number"] >= 0).to_numpy() & np.asarray(lookup.matching(ops["name"], "^aten::"), np.bool_)
+    )
+    steps = profile.steps.cpu.filter(profile.steps.cpu["process"] == profile.process)
+    count, begun, last = 0, ops["start_ns"].to_numpy(), steps["end_ns"].to_numpy()
+    for start, end in zip(steps["start_ns"].to_numpy(), last, strict=True):
+        count += bool(((begun >= start) & (begun < end)).any())
+    if not count or not makes.any():
+        return None
+    calls = profile.attributed.api_calls
+    total = 0.0
+    for (thread,), part in ops.with_columns(makes).group_by("thread"):
+        of_thread = calls["start_ns"].filter(calls["thread"] == thread).to_numpy()
+        every = np.sort(np.concatenate((part["start_ns"].to_numpy(), of_thread)))
+        of_grad = part.filter(part["makes"])
+        start, end = of_grad["start_ns"].to_numpy(), of_grad["end_ns"].to_numpy()
+        after = np.searchsorted(every, start, side="right")
+        inner = np.minimum(np.append(every, np.iinfo(np.int64).max)[after], end)
+        total += float(np.clip(inner - start - _BEGINS_NS, 0, None).sum())
+    return total / count
+
+
+def checks_ns(case: Case) -> float:
+    """Return how long the host takes to check the gradients of a step (ns): from the launch of the comparison until its answer is read.
+
+    A check is a comparison, a reduction that may set memory before, and the read of one flag.
+    """
+    copies = case.ops.filter((case.ops["copy_kind"] == 2).fill_null(value=False) & (case.ops["bytes"] <= _FLAG_BYTES))
+    kinds = (*Call.LAUNCHES, Call.MEMSET, Call.COPY, Call.SYNC)
+    calls = case.calls.filter(case.calls["kind"].is_in(kinds)).sort("thread", "start_ns")
+    read = np.flatnonzero(lookup.among(copies["call"].drop_nulls().sort(), calls["call"]).to_numpy())
+    read = read[(read >= 3) & (read + 1 < calls.height)]
+    launch, sets = calls["kind"].is_in(Call.LAUNCHES).to_numpy(), (calls["kind"] == Call.MEMSET).to_numpy()
+    first = read - 2 - sets[read - 2]
+    thread = calls["thread"].to_numpy()
+    whole = launch[read - 1] & launch[first] & (thread[first] == thread[read + 1])
+    ns = calls["end_ns"].to_numpy()[read + 1] - calls["start_ns"].to_numpy()[first]
+    return case.scope.per_step(float(ns[whole].sum()))
+
+
+def worth(case: Case, settings: Settings | None) -> Saving | None:
+    """Return what a step saves without anomaly detection: at most the time that the GPU idles. None where no operators were recorded."""
+    kept = case.profile.once(tracebacks_ns)
+    if kept is None:
+        return None
+    idle = round(case.limits.per_step(case.limits.idle_ns))
+    saving = min(round(kept + checks_ns(case)), idle)
+    why = "the time of the tracebacks that operators keep, and of the reads of gradients"
+    return Saving(saving, why, most_ns=idle, source="time")

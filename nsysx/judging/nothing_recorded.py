@@ -1,0 +1,42 @@
+"""What is to be said of a report without GPU work, or without anything: why it is empty, and what to do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from nsysx import units
+from nsysx.catalogue import Call
+from nsysx.errors import EXIT_EMPTY, NsysxError
+from nsysx.events.profile import Profile
+from nsysx.judging import tracing
+from nsysx.reading.trace import Trace
+
+_PROFILE = "Profile with: nsysx run -- CMD"
+
+
+def error(path: Path, trace: Trace) -> NsysxError:
+    """Return the error for a report without CUDA and ranges: the cause, as far as nsys wrote one down, and what to do."""
+    message = f"{path.name}: holds no CUDA and no NVTX rows"
+    off = trace.run.get("probe_off")
+    if why := tracing.why_empty(trace):
+        message, hint = f"{message}: {why.cause}", f"{why.remedy[:1].upper()}{why.remedy[1:]}"
+        hint += f'. nsys says: "{why.words.rstrip(".")}"' * bool(why.words)
+    elif isinstance(off, dict):
+        hint = f"No ranges from the probe: {off.get('reason')}; {off.get('fix')}"
+    else:
+        hint = _PROFILE
+    return NsysxError(message, slug="nothing-recorded", hint=hint, exit_code=EXIT_EMPTY)
+
+
+def sentence(profile: Profile) -> tuple[str, tuple[str, ...]]:
+    """Return the sentence for a capture without GPU work, with its cause where nsys says one, and what to do."""
+    causes = tracing.causes(profile.trace)
+    if launches := int(profile.calls["kind"].is_in(Call.LAUNCHES).sum()):
+        held = units.several(launches, "kernel launch", "kernel launches")
+        why = "".join(f": {each.cause}" for each in causes[:1])
+        return f"The capture holds {held}, but no GPU work{why}.", (tracing.remedy(profile.trace),)
+    if not causes and not profile.calls.height and (empty := tracing.why_empty(profile.trace)):
+        causes = [empty]
+    if not causes:
+        return "The capture holds no GPU work.", ("Record with -t cuda on a machine with a CUDA GPU",)
+    return f"The capture holds no GPU work: {causes[0].cause}.", (causes[0].remedy,)

@@ -1,0 +1,111 @@
+"""The roofline sums to the step, by operator, line, module, family and reason; nothing is faster than its limit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nsysx.analyses.helpers import limits_of_work
+from tests.analyses.test_operators import GEMM, Torch, summary, table
+from tests.findings import US, Program
+
+ADD = "void at::native::vectorized_elementwise_kernel<(int)4, at::native::CUDAFunctor_add<float>, std::array<char *, (unsigned long)3>>(T2)"
+#: 64 Mi numbers of FP32: a sum reads 512 MiB and writes 256 MiB, far more than any cache.
+LARGE = "[64, 1024, 1024]"
+MOVED = 3 * 64 * 1024 * 1024 * 4
+
+
+def body(program: Program, number: int) -> None:
+    assert isinstance(program, Torch)
+    with program.range("forward"), program.range("net:Net"):
+        with program.range("net.1:Linear"), program.op("aten::addmm", "[[4096], [4096, 4096], [4096, 4096], [], []]"):
+            program.launch(400, GEMM)
+        with program.range("net.2:Add"), program.op("aten::add", f"[{LARGE}, {LARGE}, []]"):
+            program.launch(1000, ADD)
+        with program.op("aten::unique2", "[[100]]"):
+            program.launch(50, "void cub::DeviceRadixSort<float>(T)")
+        program.launch(30, "triton_mine")
+
+
+def rows_of(found: Any, by: str) -> dict[str | None, dict[str, Any]]:
+    return {r["name"]: r for r in table(found, "roofline") if r["by"] == by}
+
+
+def test_every_kind_of_rows_sums_to_the_step(tmp_path: Path) -> None:
+    found = summary(Torch().steps(body), tmp_path)
+    rows = table(found, "roofline")
+    (step,) = rows_of(found, "step").values()
+    assert step["gpu_ns"] == sum(r["self_gpu_ns"] for r in table(found, "modules"))
+    assert step["gpu_ns"] == step["limit_ns"] + step["could_go_ns"] + step["unknown_ns"]
+    for by in ("operator", "line", "module", "family"):
+        assert sum(r["gpu_ns"] for r in rows if r["by"] == by) == step["gpu_ns"], by
+        assert sum(r["unknown_ns"] for r in rows if r["by"] == by) == step["unknown_ns"], by
+        assert sum(r["kernels"] for r in rows if r["by"] == by) == step["kernels"], by
+    unknown = rows_of(found, "not known")
+    scope = found.tables["roofline"].scope
+    assert scope is not None and scope.steps
+    assert {name: r["gpu_ns"] for name, r in unknown.items()} == {
+        limits_of_work.NO_FORMULA: scope.steps * 50 * US,
+        "no operator launched it": scope.steps * 30 * US,
+    }
+    assert step["unknown_ns"] == scope.steps * 80 * US
+
+
+def test_limits_are_products_and_memory_of_the_device(tmp_path: Path) -> None:
+    found = summary(Torch().steps(body), tmp_path)
+    scope = found.tables["roofline"].scope
+    assert scope is not None and scope.steps
+    of = rows_of(found, "operator")
+    product, add = of["addmm"], of["add"]
+    assert product["flops"] == scope.steps * 2 * 4096**3
+    assert (product["roof"], product["number_format"]) == ("products", "bf16")
+    # An H200 multiplies bfloat16 at 788 TFLOP/s.
+    assert product["limit_ns"] == pytest.approx(scope.steps * 2 * 4096**3 / 788e12 * 1e9, rel=1e-6)
+    assert product["tflops"] == pytest.approx(2 * 4096**3 / 400e-6 / 1e12)
+    assert add["moved_bytes"] == scope.steps * MOVED and add["roof"] == "memory"
+    assert add["bytes_per_s"] == pytest.approx(MOVED / 1e-3)
+    assert MOVED / 4.8e12 < add["limit_ns"] / scope.steps / 1e9 < MOVED / 4.2e12
+    (step,) = rows_of(found, "step").values()
+    assert "bf16 788 TFLOP/s (measured on a device of this name)" in step["rates"]
+
+
+def test_gradients_stand_with_their_operator_and_modules_with_their_like(tmp_path: Path) -> None:
+    def both(program: Program, number: int) -> None:
+        body(program, number)
+        assert isinstance(program, Torch)
+        with (
+            program.op("AddmmBackward0", "[[4096, 4096]]"),
+            program.op("aten::mm", "[[4096, 4096], [4096, 4096]]"),
+        ):
+            program.launch(500, GEMM)
+
+    found = summary(Torch().steps(both), tmp_path)
+    scope = found.tables["roofline"].scope
+    assert scope is not None and scope.steps
+    row = rows_of(found, "operator")["addmm"]
+    assert (row["gpu_ns"], row["backward_ns"]) == (scope.steps * 900 * US, scope.steps * 500 * US)
+    assert "mm" not in rows_of(found, "operator")
+    assert "net.*" in rows_of(found, "module")
+
+
+def test_what_is_faster_than_its_sizes_allow_is_not_known(tmp_path: Path) -> None:
+    def fast(program: Program, number: int) -> None:
+        assert isinstance(program, Torch)
+        with program.range("forward"), program.op("aten::add", f"[{LARGE}, {LARGE}, []]"):
+            program.launch(20, ADD)
+
+    found = summary(Torch().steps(fast), tmp_path)
+    row = rows_of(found, "operator")["add"]
+    assert (row["limit_ns"], row["could_go_ns"], row["why_not"]) == (None, None, limits_of_work.TOO_FAST)
+
+
+def test_a_report_without_operators_has_no_roofline_and_says_what_records_it(tmp_path: Path) -> None:
+    def plain(program: Program, number: int) -> None:
+        with program.range("forward"):
+            program.launch(20, ADD)
+
+    found = summary(Torch().steps(plain), tmp_path)
+    assert found.tables["roofline"].rows is None
+    assert "operator" in found.tables["roofline"].reason

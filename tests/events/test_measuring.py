@@ -1,0 +1,86 @@
+"""A program that measures is led by what its clocks read, and what repeats in it is no step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from nsysx.model import Summary
+from nsysx.pipeline import summarize
+from tests.builder import Report
+
+US = 1_000
+#: The flush kernel of torch's zero_ and the timed one.
+ZERO = "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>, std::array<char*, 1>>(int, T1, T2)"
+GEMM = "nvjet_sm90_hsh_128x24_64x11_4x1_v_bz_splitK_TNT"
+
+
+def timed(*, rounds: int = 40, flushed_every: int = 2, ops: int = 1, read: bool = True, extra: int = 0) -> Report:
+    """Return a loop that times ``ops`` products between events; before every ``flushed_every``-th it zeroes 256 MiB.
+
+    The product takes 31.0 us with a warm L2 cache and 34.4 us with a cold one. ``extra`` kernels are launched outside of the windows.
+    """
+    report = Report()
+    report.gpu(0, name="NVIDIA H100", l2=50 << 20, bandwidth=3_350_000_000_000)
+    main = report.process(100).thread(100)
+    at = 0
+    for i in range(rounds):
+        flushed = flushed_every and i % flushed_every == flushed_every - 1
+        free = at + 20 * US
+        if flushed:
+            main.launch(at=at, dur=5 * US, kernel=ZERO, gpu_start=free, gpu_dur=95 * US)
+            free += 96 * US
+        for k in range(extra):
+            main.launch(at=at + (6 + k) * US, dur=US // 2, kernel="prepare", gpu_start=free, gpu_dur=US)
+            free += 2 * US
+        begin = at + (10 + extra) * US
+        main.event_record(2 * i + 1, at=begin, dur=US)
+        for k in range(ops):
+            took = 34_400 if flushed else 31_000
+            start = max(free, begin + 10 * US)
+            main.launch(at=begin + (2 + k) * US, dur=US // 2, kernel=GEMM, gpu_start=start, gpu_dur=took + (i % 3) * 32)
+            free = start + took + 100
+        main.event_record(2 * i + 2, at=begin + (4 + ops) * US, dur=US)
+        main.sync("cudaDeviceSynchronize_v3020", at=begin + (6 + ops) * US, dur=free - begin - (5 + ops) * US)
+        at = free + 10 * US
+        if read:
+            for event in (2 * i + 1, 2 * i + 2):
+                main.sync("cudaEventQuery_v3020", at=at, dur=US, event=event)
+                at += 2 * US
+        at += 30 * US
+    return report
+
+
+def summed(tmp_path: Path, report: Report) -> Summary:
+    return summarize([report.write(tmp_path / "r.sqlite")])
+
+
+def test_a_flush_is_no_launch_to_save(tmp_path: Path) -> None:
+    summary = summed(tmp_path, timed())
+    assert summary.steps.source == "capture"
+    assert "the measurement" in summary.steps.rule
+    assert summary.verdict.sentence.startswith("cuda.Event reads")
+    assert summary.answer is not None
+    assert not any("fewer" in action.text for action in summary.answer.do)
+
+
+@pytest.mark.parametrize(
+    ("report", "why"),
+    [
+        (timed(ops=12), "a step that is timed as a whole"),
+        (timed(read=False), "events that nobody reads"),
+        (timed(extra=9), "a loop that times a small part of what it does"),
+        (timed(rounds=3), "too few to be a loop"),
+    ],
+)
+def test_what_else_has_events_keeps_its_steps(tmp_path: Path, report: Report, why: str) -> None:
+    assert "the measurement" not in summed(tmp_path, report).steps.rule, why
+
+
+def test_clocks_that_read_the_kernels_are_left_alone(tmp_path: Path) -> None:
+    """With a flush before each window the queue is never empty: the events read the kernel, which is cold each time."""
+    summary = summed(tmp_path, timed(flushed_every=1))
+    assert summary.answer is not None
+    assert "read what the kernels take" in summary.answer.do[0].text
+    assert summary.answer.also == ()

@@ -1,0 +1,131 @@
+"""Bytes that an operator must move: by hand for each kind, and never more than its tensors hold."""
+
+from __future__ import annotations
+
+import pytest
+
+from nsysx.roofline.element_types import types_of
+from nsysx.roofline.operator_bytes import OperatorCall, bytes_of
+
+VECTOR = "void at::native::vectorized_elementwise_kernel<(int)4, at::native::{}, std::array<char *, (unsigned long){}>>(int, T2, T3)"
+CAST = (
+    "void at::native::unrolled_elementwise_kernel<at::native::{}, std::array<char *, (unsigned long){}>, (int)4, "
+    "at::native::memory::LoadWithCast<(int)2>, at::native::memory::StoreWithCast<(int)1>>(int, T1, T2)"
+)
+STRIDED = "void at::native::elementwise_kernel<(int)128, (int)2, void at::native::gpu_kernel_impl_nocast<at::native::{}>(at::T &)>(int, T3)"
+GEMM = "nvjet_sm90_tst_128x128_64x6_2x1_v_bz_NNT"
+
+
+def moved(name: str, kernel: str, *sizes: list[int], read: list[list[int] | None] | None = None, width: int | None = None,
+          result: int = 0, gradients: int = 1) -> int | None:  # fmt: skip
+    call = OperatorCall(name, sizes, read or sizes, types_of(kernel), width, result, gradients)
+    return bytes_of(call, kernel)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "size", "tensors", "casts"),
+    [
+        (VECTOR.format("CUDAFunctor_add<float>", 3), 4, 3, False),
+        (VECTOR.format("CUDAFunctor_add<c10::BFloat16>", 3), 2, 3, False),
+        (VECTOR.format("AUnaryFunctor<double, double, double, at::native::binary_internal::MulFunctor<double>>", 2), 8, 2, False),
+        (CAST.format("BinaryFunctor<float, float, float, at::native::binary_internal::MulFunctor<float>>", 3), 4, 3, True),
+        ("void at::native::<unnamed>::CatArrayBatchedCopy<at::native::<unnamed>::OpaqueType<(unsigned int)2>, unsigned int>(T1 *)", 2,
+         None, False),
+        ("void at::native::<unnamed>::cunn_SoftMaxForward<(int)4, c10::Half, float, float>(T3 *, const T1 *, int)", 2, None, False),
+        ("void gather<long>(float *, int)", 8, None, False),
+        ("triton_poi_fused_add_0", None, None, False),
+        ("void kernel<float2, myfloat>(float)", None, None, False),
+    ],
+)  # fmt: skip
+def test_kernel_names_say_what_they_move(kernel: str, size: int | None, tensors: int | None, casts: bool) -> None:
+    found = types_of(kernel)
+    assert (found.size, found.tensors, found.casts) == (size, tensors, casts)
+
+
+def test_products_move_factors_bias_and_result_once() -> None:
+    assert moved("aten::mm", GEMM, [30, 50], [50, 70], width=2) == 2 * (30 * 50 + 50 * 70 + 30 * 70)
+    # Inductor gives the result, too.
+    assert moved("aten::mm", GEMM, [30, 50], [50, 70], [30, 70], width=2) == 2 * (30 * 50 + 50 * 70 + 30 * 70)
+    assert moved("aten::addmm", GEMM, [70], [30, 50], [50, 70], [], [], width=4) == 4 * (
+        70 + 30 * 50 + 50 * 70 + 30 * 70
+    )
+    assert moved("aten::bmm", GEMM, [4, 3, 5], [4, 5, 7], width=2) == 2 * 4 * (15 + 35 + 21)
+    assert moved("aten::mm", GEMM, [30, 50], [50, 70]) is None, "the format is not known"
+
+
+def test_convolutions() -> None:
+    x, w, y = [2, 4, 9, 9], [6, 4, 3, 3], [2, 6, 7, 7]
+    sizes = 2 * 4 * 81, 6 * 4 * 9, 2 * 6 * 49
+    assert moved("aten::convolution", "conv", x, w, [], width=2, result=sizes[2]) == 2 * sum(sizes)
+    assert moved("aten::convolution_backward", "dgrad", y, x, w, width=2) == 2 * sum(sizes)
+    assert moved("aten::convolution_backward", "dgrad", y, x, w, width=2, gradients=2) == 2 * (
+        sizes[2] + 2 * (sizes[0] + sizes[1])
+    )
+
+
+def test_attention_reads_three_and_writes_one() -> None:
+    q, k = [2, 8, 16, 32], [2, 8, 24, 32]
+    one, other = 2 * 8 * 16 * 32, 2 * 8 * 24 * 32
+    name = "aten::_scaled_dot_product_flash_attention"
+    assert moved(name, "flash_fwd", q, k, k, width=2) == 2 * (2 * one + 2 * other)
+    assert moved(f"{name}_backward", "flash_bwd", q, q, k, k, width=2) == 4 * (2 * one + 2 * other)
+
+
+def test_elementwise() -> None:
+    a = [64, 100]
+    add = VECTOR.format("CUDAFunctor_add<float>", 3)
+    assert moved("aten::add", add, a, a, []) == 3 * 6400 * 4
+    assert moved("aten::mul", add, a, a, read=[a, None]) == 2 * 6400 * 4, "x * x is read once"
+    # What is converted on the way may be as small as a byte; the result has the type of the arithmetic.
+    cast = CAST.format("BinaryFunctor<float, float, float, at::native::binary_internal::MulFunctor<float>>", 3)
+    assert moved("aten::mul", cast, a, a) == 6400 * (4 + 4 + 1)
+    strided = STRIDED.format("CUDAFunctor_add<float>")
+    assert moved("aten::add", strided, a, [100], []) == 4 * (6400 + 6400 + 100)
+    assert moved("aten::add", strided, [64, 1], [100], []) == 4 * (64 + 100 + 6400)
+    assert moved("aten::add", strided, a, a, [], read=[a, [1, 100], []]) == 4 * (6400 + 100 + 6400), "one is expanded"
+    copy = "void at::native::vectorized_elementwise_kernel<(int)8, at::native::bfloat16_copy_kernel_cuda(at::T &)::[lambda(float) (i)]>(T)"
+    assert moved("aten::copy_", copy, a, a, []) == 6400 * (2 + 4), "from FP32 to BF16"
+
+
+def test_reductions_norms_and_lookups() -> None:
+    rows = [64, 1000]
+    softmax = "void cunn_SoftMaxForward<(int)4, float, float, float>(T3 *)"
+    assert moved("aten::_log_softmax", softmax, rows, [], []) == 2 * 64000 * 4
+    assert moved("aten::_log_softmax_backward_data", softmax, rows, rows, [], []) == 3 * 64000 * 4
+    assert (
+        moved("aten::sum", "void reduce_kernel<(int)512, ReduceOp<c10::BFloat16, float>>(T3)", rows, [], [])
+        == 64000 * 2
+    )
+    assert moved("aten::embedding", "void kernel<float, long>(T1 *)", [10000, 512], [8, 20], []) == 160 * 512 * 4
+    assert moved("aten::gather", "void g<float, long>(T1 *)", [100, 40], [], [900, 40], []) == 900 * 40 * 4
+    assert moved("aten::index_add_", "void g<float, long>(T1 *)", [100, 40], [], [900], [900, 40], []) == 900 * 40 * 4
+    assert moved("aten::cat", "void CatArray<OpaqueType<(unsigned int)2>>(T)", [0], [8, 10], [8, 20], []) == 2 * 240 * 2
+    assert moved("aten::fill_", "void v<FillFunctor<float>>(T)", [8, 10], []) == 80 * 4
+
+
+def test_optimizers() -> None:
+    parameters = [[10, 20], [20], [7]]
+    numbers = 227
+    fused = "void multi_tensor_apply_kernel<FusedOptimizerTensorListMetadata<(int)4>, FusedAdamMathFunctor<float, (int)4>>(T1)"
+    adam = [*parameters * 4, [], [], []]
+    assert moved("aten::_fused_adamw_", fused, *adam) == numbers * 4 * (4 + 3)
+    amsgrad = [*parameters * 5, [], [], []]
+    assert moved("aten::_fused_adamw_", fused, *amsgrad) == numbers * 4 * (5 + 4)
+    each = "void multi_tensor_apply_kernel<TensorListMetadata<(int)2>, BinaryOpListAlphaFunctor<float, (int)2>>(T1)"
+    assert moved("aten::_foreach_add_", each, *parameters * 2, []) == numbers * 4 * 3
+    assert moved("aten::_fused_adamw_", fused, *parameters, [3], *parameters) is None, "no lists of equal sizes"
+
+
+@pytest.mark.parametrize("name", ["aten::mm", "aten::convolution_backward", "aten::embedding", "aten::gather", "aten::cat", "aten::sum",
+                                  "aten::_fused_adamw_", "aten::_foreach_mul_", "aten::copy_", "aten::mul", "aten::fill_",
+                                  "aten::_cudnn_rnn", "aten::scatter_add_"])  # fmt: skip
+def test_odd_sizes_are_nothing_known(name: str) -> None:
+    for kernel in (VECTOR.format("CUDAFunctor_add<float>", 3), STRIDED.format("x"), "", "x<"):
+        for sizes in ([], [[]], [[0]], [[3, 0], [0, 7]], [[], [], []], [[1, 2, 3, 4, 5]]):
+            number = moved(name, kernel, *sizes, width=2)
+            assert number is None or number >= 0
+
+
+def test_what_has_no_formula_is_not_known() -> None:
+    assert moved("aten::unique2", "void cub::DeviceRadixSort<float>(T)", [100]) is None
+    assert moved("aten::mul", VECTOR.format("X", 3), [3]) is None, "the type is not named"
