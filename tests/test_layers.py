@@ -52,6 +52,7 @@ ORDER = (
     "render",
     "export",
     "api",
+    "serving",
     "progress",
     "cli",
     "__main__",
@@ -92,6 +93,7 @@ LIBRARIES = {
     "render": {"rich", "jinja2", "matplotlib", "tomllib", "tomli"},
     "cli": {"typer", "rich", "tomllib", "tomli"},
     "progress": {"rich"},
+    "serving": {"mcp", "mcp_types", "anyio"},
     "inject": {"torch", "nvtx"},
 }
 

@@ -28,6 +28,7 @@ COMMANDS = {
     "ncu": "Print the Nsight Compute command for what could go.",
     "calibrate": "Measure once what tracing costs on this machine.",
     "doctor": "Say what works here, and how to fix what does not.",
+    "mcp": "Answer the questions of an agent over MCP, on stdin and stdout.",
     "explain": "Explain a finding, a CUDA call or a word.",
 }
 

@@ -26,8 +26,6 @@ from nsysx.replay.engine import Fuse
 _LINES = 5
 #: A remedy takes most of a line's time, not always all of it (share of it that may stay).
 _MAY_STAY = 0.2
-#: Letters of a line that a title quotes.
-_QUOTED = 60
 
 
 def found(case: Case, rule: Rule) -> list[Finding]:
@@ -80,8 +78,7 @@ def _one(
         most = max(saving, case.taken_by(part for part in Part if part.idle))
         worth = Saving(saving, why, error_ns=round(_MAY_STAY * cost), most_ns=most, source="time")
     there = f"{PurePath(str(row['file'])).name}:{row['line']}"
-    quoted = seen.text if len(seen.text) <= _QUOTED else f"{seen.text[: _QUOTED - 3].rstrip()}..."
-    called = f" `{quoted}`" if quoted else f" {row['function']}"
+    called = f" `{_line_remedies.quoted(seen.text)}`" if seen.text else f" {row['function']}"
     title = f"{there}{called} holds the CPU for {units.duration(host)} {case.per}; the GPU idles {units.duration(cost)}"
     noted = f"The X-ray noted this line{f': {seen.text}' * bool(seen.text)}."
     detail = (

@@ -22,6 +22,11 @@ def file_beside(report: Path) -> Path:
     return report.with_name(f"{report_name(report)}.try.json")
 
 
+def files_beside(report: Path) -> list[Path]:
+    """Return the files beside a report that say what was tried."""
+    return [file_beside(report)]
+
+
 def beside(report: Path) -> tuple[Tried, ...]:
     """Return what was tried, as the file has it; () if there is no such file or nothing usable in it."""
     try:
