@@ -306,7 +306,7 @@ _CLOSE = 0.95
 
 
 #: What is known of a change that was tried, from what matters most.
-_VERDICTS = ("faster", "slower", "fails", "same", "cannot_tell", "does_not_apply")
+_VERDICTS = ("faster", "slower", "fails", "changes_results", "same", "cannot_tell", "does_not_apply")
 
 
 def tried(summary: Summary, code: str, texts: Texts) -> tuple[str, ...]:
