@@ -12,6 +12,10 @@ SCHEMA = "nsysx.try/1"
 Verdict = Literal["faster", "slower", "same", "cannot_tell", "fails", "does_not_apply"]
 
 
+#: Why a change has no runs: the time was over before its turn.
+NOT_TRIED = "it was not tried"
+
+
 @dataclass
 class Baseline:
     """The unchanged program: the median step over its runs, the lowest and the highest. ``measured_steps``: of each run.
