@@ -68,10 +68,13 @@ def _best(summary: Summary, worth: Sequence[Finding], step: int) -> Finding:
     leading = next((f for f in alike if rule_of(f.code).leads), None)
     if leading is not None:
         return leading
-    if best.saving.bound and not told_likely(best):
+    if best.saving.bound:
         most = max(_EXACT * step, saves[id(best)] / _FAR_MORE)
+        causes = told_likely(best)  # what is likely of a change for the whole stands behind a cause that has a place
         exact = [
-            f for f in worth if f.paste and not f.saving.bound and not is_bound(summary, f) and saves[id(f)] >= most
+            f
+            for f in worth
+            if (rule_of(f.code).leads if causes else f.paste) and not is_bound(summary, f) and saves[id(f)] >= most
         ]
         if exact:
             return max(exact, key=lambda f: saves[id(f)])

@@ -199,7 +199,7 @@ def test_a_loop_over_parameters_is_one_call(tmp_path: Path) -> None:
     (tmp_path / "b").mkdir()
     text = {15: "e.mul_(decay).add_(p.data, alpha=1 - decay)  # of ema"}
     (finding,) = Lined(text).run(by_hand).found(tmp_path / "a", "NSX123")
-    assert finding.where["line"] == 15 and [w.name for w in finding.remedies] == ["batched-operation"]
+    assert finding.where["line"] == 15 and [w.name for w in finding.remedies] == ["foreach-parameters"]
     assert 600 * US < (finding.saving.likely_ns or 0) < 1_300 * US
     assert "60 launches" in finding.detail
     assert not Lined(text).run(in_one_call).found(tmp_path / "b", "NSX123")
