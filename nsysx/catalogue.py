@@ -1,5 +1,6 @@
 """The words for where time goes, each declared once: what limits a step, its parts, what a device does, causes of idle time, why a
-rank is late; and the kinds of API calls, the parts of a thread's time, and the keys of the colors.
+rank is late; and the kinds of API calls and of GPU work, the parts of a thread's time, and the keys of the colors. They are the
+field's own terms, and the only source of labels: one thing has one name in every output.
 
 Each is a string: its code, as in the JSON. What else is known about it are attributes, so that every room reads the same. A new
 one is one line here, and what recognizes it; if it comes from a kind of API call, its line is all.
@@ -8,6 +9,7 @@ one is one line here, and what recognizes it; if it comes from a kind of API cal
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 from typing import Final, TypeVar
 
 _C = TypeVar("_C", bound="_Code")
@@ -63,53 +65,64 @@ class Limit(_Code):
         self.label = label
 
     GPU = "gpu_bound", "GPU-bound"
-    LAUNCH = "launch_bound", "launch-bound"
+    LAUNCH = "launch_bound", "host-bound"
     INPUT = "input_bound", "input-bound"
     SYNC = "sync_bound", "sync-bound"
     COPY = "copy_bound", "copy-bound"
     COMM = "comm_bound", "communication-bound"
     ALLOC = "alloc_bound", "allocator-bound"
-    WARMUP = "warmup", "warm-up only"
-    UNKNOWN = "unknown", "cannot tell"
+    WARMUP = "warmup", "one-time cost"
+    UNKNOWN = "unknown", "limit unknown"
+
+
+#: What the device does while host code and launches in flight keep it without work: one cause, so one name.
+AT_LAUNCHES: Final = "waiting for kernel launches"
 
 
 class Part(_Code):
     """A part of the step on the busiest device, in the order in which they are shown; they sum to it.
 
-    ``label`` names it in a list, ``does`` says what the device does then ("" if never drawn), ``color`` is its key in the
+    ``label`` names it in a list, ``drawn`` in the picture of a step ("" if it is part of another there), ``color`` is its key in the
     pictures, ``idle``: the device is short of work. ``limit`` is what it counts for if somebody could remove it; the others are
     the GPU's own, or nobody's to remove.
     """
 
-    def __init__(self, code: str, label: str, does: str, color: str, idle: bool, limit: Limit | None) -> None:
-        self.label, self.does, self.color, self.idle, self.limit = label, does, color, idle, limit
+    def __init__(self, code: str, label: str, drawn: str, color: str, idle: bool, limit: Limit | None) -> None:
+        self.label, self.drawn, self.color, self.idle, self.limit = label, drawn, color, idle, limit
 
-    WORK = "work", "GPU work", "computes", Paint.COMPUTE, False, None
-    PAUSE = "pause", "pauses between queued kernels", "pauses between kernels", Paint.GAP, True, None
+    WORK = "work", "compute", "compute", Paint.COMPUTE, False, None
+    PAUSE = "pause", "inter-kernel gaps", "inter-kernel gaps", Paint.GAP, True, None
     DEPENDENCY = (
-        "dependency", "kernels that wait for other GPU work", "waits for other GPU work", Paint.DEPENDENCY, True, None,
+        "dependency", "waiting for other GPU work", "waiting for other GPU work", Paint.DEPENDENCY, True, None,
     )  # fmt: skip
-    COMM = "comm", "communication with nothing beside it", "only communicates", Paint.COMM, False, Limit.COMM
-    COPY = "copy", "copies with nothing beside them", "only copies", Paint.COPY, False, Limit.COPY
+    COMM = "comm", "exposed communication", "exposed communication", Paint.COMM, False, Limit.COMM
+    COPY = "copy", "exposed copies", "exposed copies", Paint.COPY, False, Limit.COPY
     MIGRATION = (
-        "migration", "page migrations with nothing beside them", "moves pages of memory", Paint.COPY, False, Limit.COPY,
+        "migration", "exposed page migration", "exposed page migration", Paint.COPY, False, Limit.COPY,
     )  # fmt: skip
-    INPUT = "input", "waiting for input data", "waits for data", Paint.DATA, True, Limit.INPUT
+    INPUT = "input", "waiting for input data", "waiting for input data", Paint.DATA, True, Limit.INPUT
     SYNC = (
         "sync",
-        "synchronizing calls and the code after them",
-        "waits after a synchronize",
+        "idle after host syncs",
+        "idle after host syncs",
         Paint.SYNC,
         True,
         Limit.SYNC,
     )
-    ALLOC = "alloc", "allocation and free calls", "waits for the allocator", Paint.ALLOC, True, Limit.ALLOC
-    LOAD = "load", "loading kernels and libraries", "waits for code to load", Paint.LOAD, True, Limit.WARMUP
-    START_UP = "start_up", "one-time costs", "waits for what is paid once", Paint.LOAD, True, Limit.WARMUP
-    HOST = "host", "host code between CUDA calls", "waits for launches to arrive", Paint.OUTSIDE, True, Limit.LAUNCH
-    LAUNCH = "launch", "launches in flight", "", Paint.LAUNCH, True, Limit.LAUNCH
+    ALLOC = "alloc", "allocator calls", "allocator calls", Paint.ALLOC, True, Limit.ALLOC
+    LOAD = (
+        "load",
+        "loading of kernels and libraries",
+        "loading of kernels and libraries",
+        Paint.LOAD,
+        True,
+        Limit.WARMUP,
+    )
+    START_UP = "start_up", "one-time cost", "one-time cost", Paint.LOAD, True, Limit.WARMUP
+    HOST = "host", "host code between launches", AT_LAUNCHES, Paint.OUTSIDE, True, Limit.LAUNCH
+    LAUNCH = "launch", "kernel launch latency", "", Paint.LAUNCH, True, Limit.LAUNCH
     PROFILER = "profiler", "the profiler itself", "", Paint.PROFILER, True, None
-    UNTRACED = "untraced", "work launched outside the trace", "waits for an untraced launch", Paint.IDLE, True, None
+    UNTRACED = "untraced", "launched outside the trace", "launched outside the trace", Paint.IDLE, True, None
     ELSEWHERE = "elsewhere", "long pauses in which the program does something else", "", Paint.IDLE, False, None
 
 
@@ -149,7 +162,7 @@ class Late(_Code):
     PROFILER = "profiler", "under the profiler", "is held up {} longer by the profiler"
     HOST = "host", "in its host code", "spends {} longer in its host code"
     CLOCKS = "clocks", "in the same kernels, which take longer on its GPU", "takes {} longer for the same kernels"
-    UNKNOWN = "unknown", "in no single part of the ledger", "takes {} longer"
+    UNKNOWN = "unknown", "in no single part of the breakdown", "takes {} longer"
 
 
 class Call:
@@ -189,11 +202,11 @@ class CpuPart(_Code):
     def __init__(self, code: str, label: str, color: str, kinds: tuple[str, ...]) -> None:
         self.label, self.color, self.kinds = label, color, kinds
 
-    LAUNCH = "launch", "launch calls", Paint.LAUNCH, Call.LAUNCHES
+    LAUNCH = "launch", "kernel launches", Paint.LAUNCH, Call.LAUNCHES
     COPY = "copy", "copy calls", Paint.COPY, (Call.COPY, Call.MEMSET)
-    SYNC = "sync_wait", "waiting in sync calls", Paint.SYNC, (Call.SYNC,)
-    ALLOC = "alloc", "alloc and free", Paint.ALLOC, Call.ALLOCATOR
-    LOAD = "load", "loading code", Paint.LOAD, (Call.LOAD,)
+    SYNC = "sync_wait", "host syncs", Paint.SYNC, (Call.SYNC,)
+    ALLOC = "alloc", "allocator calls", Paint.ALLOC, Call.ALLOCATOR
+    LOAD = "load", "loading of kernels and libraries", Paint.LOAD, (Call.LOAD,)
     OTHER = "other_api", "other CUDA calls", Paint.OTHER, (Call.EVENT, Call.OTHER)
     OUTSIDE = "outside_api", "outside CUDA calls", Paint.OUTSIDE, ()
 
@@ -238,35 +251,35 @@ class Cause(_Code):
         self.part, self.late, self.kinds, self.trait = part, late, kinds, trait
 
     LAUNCH_LATENCY = (
-        "launch_latency", "launch latency", "launch latency",
+        "launch_latency", "kernel launch latency", "kernel launch latency",
         Paint.LAUNCH, Part.LAUNCH, Late.HOST, (), Trait.DRIFTS,
     )  # fmt: skip
     SYNC = (
-        "sync", "inside a sync call", "waits",
+        "sync", "host sync", "host syncs",
         Paint.SYNC, Part.SYNC, Late.HOST, (Call.SYNC,), Trait.BLOCKS,
     )  # fmt: skip
     ALLOC = (
-        "alloc", "alloc and free", "allocator calls",
+        "alloc", "allocator calls", "allocator calls",
         Paint.ALLOC, Part.ALLOC, Late.HOST, Call.ALLOCATOR, Trait.BLOCKS,
     )  # fmt: skip
     LOAD = (
-        "load", "loading code", "loading of kernels",
+        "load", "loading of kernels and libraries", "loading of kernels and libraries",
         Paint.LOAD, Part.LOAD, Late.HOST, (Call.LOAD,), Trait.NONE,
     )  # fmt: skip
     COPY_CALL = (
-        "copy_call", "inside a copy call", "copy calls",
+        "copy_call", "copy calls", "copy calls",
         Paint.COPY, Part.SYNC, Late.HOST, (Call.COPY, Call.MEMSET), Trait.BLOCKS,
     )  # fmt: skip
     OTHER_API = (
-        "other_api", "other CUDA call", "other CUDA calls",
+        "other_api", "other CUDA calls", "other CUDA calls",
         Paint.OTHER, Part.LAUNCH, Late.HOST, (*Call.LAUNCHES, Call.EVENT, Call.OTHER), Trait.DRIFTS,
     )  # fmt: skip
     DATA_LOADER = (
-        "data_loader", "data loader", "data loading",
+        "data_loader", "data loading", "data loading",
         Paint.DATA, Part.INPUT, Late.INPUT, (), Trait.NONE,
     )  # fmt: skip
     PROFILER = (
-        "profiler", "profiler itself", "the profiler itself",
+        "profiler", "the profiler itself", "the profiler itself",
         Paint.PROFILER, Part.PROFILER, Late.PROFILER, (), Trait.DRIFTS,
     )  # fmt: skip
     HOST_CODE = (
@@ -274,15 +287,15 @@ class Cause(_Code):
         Paint.OUTSIDE, Part.HOST, Late.HOST, (), Trait.DRIFTS,
     )  # fmt: skip
     DEPENDENCY = (
-        "dependency", "waiting for other GPU work", "waiting for other streams or devices",
+        "dependency", "waiting for other GPU work", "waiting for other GPU work",
         Paint.DEPENDENCY, Part.DEPENDENCY, Late.HOST, (), Trait.GPUS_OWN,
     )  # fmt: skip
     KERNEL_GAP = (
-        "kernel_gap", "between kernels", "gaps between queued kernels",
+        "kernel_gap", "inter-kernel gaps", "inter-kernel gaps",
         Paint.GAP, Part.PAUSE, Late.COMPUTE, (), Trait.GPUS_OWN,
     )  # fmt: skip
     UNTRACED_LAUNCH = (
-        "untraced_launch", "launched outside the trace", "untraced launch",
+        "untraced_launch", "launched outside the trace", "launched outside the trace",
         Paint.IDLE, Part.UNTRACED, Late.HOST, (), Trait.NONE,
     )  # fmt: skip
     NO_FURTHER_WORK = (
@@ -306,3 +319,22 @@ CAUSES: tuple[str, ...] = tuple(cause.value for cause in Cause)
 
 _NUMBER = {cause: number for number, cause in enumerate(Cause)}
 _OF_KIND = {kind: cause for cause in Cause for kind in cause.kinds}
+
+#: Kinds of GPU work, by family; one that is not listed goes by its own name.
+FAMILIES: Mapping[str, str] = {
+    "gemm": "GEMM",
+    "convolution": "convolutions",
+    "attention": "attention",
+    "elementwise": "elementwise kernels",
+    "norm": "normalization",
+    "reduction": "reductions",
+    "sort, scan and gather": "sorting and indexing",
+    "softmax and loss": "softmax and loss",
+    "optimizer": "optimizer kernels",
+    "communication": "communication",
+    "embedding": "embeddings",
+    "random": "random numbers",
+    "copy": "copies inside the GPU",
+    "memcpy": "copies",
+    "graph": "CUDA graphs whose kernels were not recorded",
+}

@@ -33,6 +33,7 @@ from nsysx.ranks import (
     own_time,
     parallel_reading,
     rank_checks,
+    rank_tables,
 )
 from nsysx.reading import as_sqlite, load, opening
 from nsysx.replay.engine import Withheld, replay_of, replayed_scope, unprofiled_of
@@ -358,13 +359,14 @@ def summary_of(job: Job, options: Options) -> Summary:
     if options.every_table:
         dict(tables)  # makes them
     say("looking for what can be changed")
-    ranks = comparison.table(job.ranks)
+    compared, alone_because = comparison.compare(job.ranks), comparison.reason(job.ranks)
+    ranks = comparison.table(compared, alone_because)
     alone = timelines.timelines(given) if options.timelines else ()
     drawn = tuple(other_lanes.added(picture, job.beside) for picture in alone)
     judged = findings.judge(given, tables, replay, ranks, job.shown)
     conclusion = _verdict(job, tables, ranks, judged)
     quality = _quality(job, tables.made, ranks)
-    tables.made[comparison.KEY] = ranks
+    tables.made |= {room.KEY: room.table(compared, alone_because) for room in rank_tables.ROOMS}
     capture = replace(given.trace.capture, files=job.files) if job.files else given.trace.capture
     return answer.answered(
         Summary(

@@ -52,6 +52,7 @@ ORDER = (
     "render",
     "export",
     "api",
+    "serving",
     "progress",
     "cli",
     "__main__",
@@ -86,12 +87,13 @@ LIBRARIES = {
     "reading": FRAMES | {"adbc_driver_manager", "adbc_driver_sqlite", "compression"},
     "comparing": FRAMES | {"tomllib", "tomli"},
     "ranks": FRAMES | {"dask", "distributed"},
-    "export": FRAMES,
+    "export": FRAMES | {"ncu_report"},
     "__init__": {"nvtx"},
     "api": FRAMES | {"matplotlib"},
     "render": {"rich", "jinja2", "matplotlib", "tomllib", "tomli"},
     "cli": {"typer", "rich", "tomllib", "tomli"},
     "progress": {"rich"},
+    "serving": {"mcp", "mcp_types", "anyio"},
     "inject": {"torch", "nvtx"},
 }
 

@@ -26,7 +26,7 @@ class ApiBillRow(TypedDict):
     profiler_ns: Annotated[int, Of("the profiler's own time inside the calls", "ns")]
     one_time_ns: Annotated[
         int | None,
-        Of("one-time cost, see the first-call bill; null without steps to tell it by", "ns", label="paid once"),
+        Of("one-time cost, see the first-call bill; null without steps to tell it by", "ns", label="one-time cost"),
     ]
     repeated_ns: Annotated[
         int | None,
@@ -44,7 +44,7 @@ SHOWN = TableSpec(
     matters=("NSX103",),
     stepless=True,
     intro=(
-        "All time in CUDA calls, split into waiting for the GPU, the profiler itself, what is paid once, and what is paid "
+        "All time in CUDA calls, split into waiting for the GPU, the profiler itself, one-time cost, and what is paid "
         "every time. Only the last can be cut from a steady step."
     ),
     first=names("name self_ns waiting_ns one_time_ns repeated_ns profiler_ns calls repeated_share share kind"),

@@ -18,7 +18,7 @@ from nsysx.model import TableSpec
 from nsysx.rows import Of, TableOf, columns_of
 
 KEY = "cpu_ledger"
-TITLE = "CPU ledger"
+TITLE = "CPU breakdown"
 _PARTS = tuple(part for part in CpuPart if part is not CpuPart.OUTSIDE)
 #: The place after the last part.
 _OUTSIDE = len(_PARTS)

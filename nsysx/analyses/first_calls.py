@@ -32,7 +32,7 @@ class FirstCallRow(TypedDict):
     later_median_ns: Annotated[
         float | None, Of("median of the later calls, likewise; null when there is none", "ns", label="later, median")
     ]
-    one_time_ns: Annotated[int, Of("one-time cost; summed over all rows, the bill", "ns", label="paid once")]
+    one_time_ns: Annotated[int, Of("one-time cost; summed over all rows, the bill", "ns", label="one-time cost")]
     loading_ns: Annotated[
         int | None, Of("loading code inside these calls, as the driver noted it; null when not recorded", "ns")
     ]

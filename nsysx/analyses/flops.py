@@ -26,7 +26,7 @@ class FlopsRow(TypedDict):
     flops: Annotated[
         int | None,
         Of(
-            "floating point operations of its matrix products, convolutions and attention, see operators",
+            "floating point operations of its GEMMs, convolutions and attention, see operators",
             "FLOP",
             sums="scope",
         ),
@@ -39,9 +39,7 @@ class FlopsRow(TypedDict):
         int, Of("part of gpu_ns in operators whose operations are counted", "ns", sums="scope", label="in products")
     ]
     tflops: Annotated[float | None, Of("flops over product_ns", "TFLOP/s")]
-    peak_share: Annotated[
-        float | None, Of("tflops, of the fastest matrix product measured in each format, 0 to 1", "share")
-    ]
+    peak_share: Annotated[float | None, Of("tflops, of the fastest GEMM measured in each format, 0 to 1", "share")]
     counted: Annotated[
         float | None,
         Of(

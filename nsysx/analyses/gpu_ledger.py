@@ -17,7 +17,7 @@ from nsysx.model import TableSpec
 from nsysx.rows import Of, TableOf, columns_of
 
 KEY = "gpu_ledger"
-TITLE = "GPU ledger"
+TITLE = "GPU breakdown"
 
 
 class GpuRow(TypedDict):

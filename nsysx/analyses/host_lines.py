@@ -46,7 +46,7 @@ class LineRow(TypedDict):
     idle_ns: Annotated[
         int,
         Of(
-            "idle time of the shown device that the ledger calls host code, while this ran; over all rows it sums to the ledger's",
+            "idle time of the shown device that the breakdown calls host code, while this ran; over all rows it sums to that",
             "ns",
             sums="scope",
             label="GPU idle",
@@ -76,12 +76,17 @@ class LineRow(TypedDict):
     ]
     loader_idle_ns: Annotated[
         int,
-        Of("the same as idle_ns for what the ledger calls data loader", "ns", sums="scope", label="GPU idle for data"),
+        Of(
+            "the same as idle_ns for what the breakdown calls data loader",
+            "ns",
+            sums="scope",
+            label="GPU idle for data",
+        ),
     ]
     host_ns: Annotated[
         int,
         Of(
-            "time outside CUDA calls of the thread that drives the steps, while this ran; sums to the CPU ledger's",
+            "time outside CUDA calls of the thread that drives the steps, while this ran; sums to that of the CPU breakdown",
             "ns",
             sums="scope",
             label="host time",
@@ -101,7 +106,7 @@ SHOWN = TableSpec(
     place=45,
     group="where",
     intro=(
-        "What Python ran while the GPU idled for host code. The ledger knows the total exactly; samples of the stack split it, and "
+        "What Python ran while the GPU idled for host code. The breakdown knows the total exactly; samples of the stack split it, and "
         "the interval says how well."
     ),
     first=("file", "framework", "module", "idle_ns", "low_ns", "high_ns", "samples", "total_ns", "host_ns", "phase"),

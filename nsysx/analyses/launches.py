@@ -35,7 +35,7 @@ class LaunchRow(TypedDict):
     gpu_ops: Annotated[int, Of("kernels and other GPU work that they started", sums="scope")]
     total_ns: Annotated[int, Of("self time on the CPU: usual + first_call + queue_full + slow", "ns", sums="scope")]
     usual_ns: Annotated[int, Of("part of it in ordinary launches", "ns", sums="scope")]
-    first_call_ns: Annotated[int, Of("part of it paid once: see the first-call bill", "ns", sums="scope")]
+    first_call_ns: Annotated[int, Of("one-time cost in it: see the first-call bill", "ns", sums="scope")]
     queue_full_ns: Annotated[
         int,
         Of("part of it blocked because the launch queue was full: the GPU is behind, not the CPU", "ns", sums="scope"),

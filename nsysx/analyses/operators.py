@@ -45,7 +45,7 @@ class OperatorRow(TypedDict):
     ]
     tflops: Annotated[float | None, Of("flops over gpu_ns", "TFLOP/s")]
     peak_share: Annotated[
-        float | None, Of("of the fastest matrix product measured in this format, 0 to 1; null where none was", "share")
+        float | None, Of("of the fastest GEMM measured in this format, 0 to 1; null where none was", "share")
     ]
     why_not: Annotated[str | None, Of("why flops is null; null if it multiplies nothing")]
     waits: Annotated[int, Of("synchronize calls that it made", sums="scope")]
@@ -61,7 +61,7 @@ SHOWN = TableSpec(
     place=65,
     intro=(
         "The level between modules and kernels. FLOPs follow from the sizes, as torch.utils.flop_counter counts them; the share is "
-        "of the fastest matrix product measured on this GPU, not of a datasheet."
+        "of the fastest GEMM measured on this GPU, not of a datasheet."
     ),
     first=("name", "gpu_ns", "shapes", "module", "phase", "calls", "tflops", "peak_share", "number_format", "kernel", "wait_ns",
            "allocation_ns"),

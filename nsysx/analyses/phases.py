@@ -30,7 +30,7 @@ class PhaseRow(TypedDict):
     cpu_ns: Annotated[
         int,
         Of(
-            "time on the thread that drives the steps, from the first to the last steady step; sums to the window of the CPU ledger",
+            "time on the thread that drives the steps, from the first to the last steady step; sums to the window of the CPU breakdown",
             "ns",
             sums="scope",
         ),

@@ -19,9 +19,9 @@ TITLE = "Roofline: how near the work is to the device's limits"
 
 
 class RooflineRow(TypedDict):
-    """The step, or a part of it: an operator, a line, a module (numbers folded), a kernel family, or why no limit is known."""
+    """The step or a part of it: under one roof, an operator, a line, a module (numbers folded), a kernel family, or without a limit."""
 
-    by: Annotated[str, Of("step, operator, line, module, family or not known")]
+    by: Annotated[str, Of("step, roof, operator, line, module, family or not known")]
     name: Annotated[str | None, Of("its name; an operator holds its gradients; null for what has none")]
     gpu_ns: Annotated[
         int,
@@ -60,6 +60,10 @@ class RooflineRow(TypedDict):
     ]
     tflops: Annotated[float | None, Of("flops over the time of its known products", "TFLOP/s")]
     bytes_per_s: Annotated[float | None, Of("moved_bytes over the time of the known part", "bytes/s")]
+    peak_tflops: Annotated[
+        float | None, Of("limit of products in its number format", "TFLOP/s", label="limit of products")
+    ]
+    peak_bytes_per_s: Annotated[float | None, Of("limit of the memory", "bytes/s", label="limit of memory")]
     kernels: Annotated[int, Of("kernels, copies and memsets", sums="scope")]
     kernel: Annotated[str | None, Of("the kernel with most of its time")]
     number_format: Annotated[str | None, Of("format of its longest product")]
@@ -80,7 +84,7 @@ SHOWN = TableSpec(
     ),
     first=("name", "by", "gpu_ns", "could_go_ns", "limit_share", "roof", "limit_ns", "unknown_ns", "tflops", "bytes_per_s", "backward_ns",
            "kernels", "number_format", "kernel", "why_not", "rates"),
-    hide=("flops", "moved_bytes"),
+    hide=("flops", "moved_bytes", "peak_tflops", "peak_bytes_per_s"),
     unknown="outside of all",
     bar="gpu_ns",
     keep="could_go_ns",
@@ -88,7 +92,15 @@ SHOWN = TableSpec(
     rows=60,
 )  # fmt: skip
 _SCHEMA = declared.schema(COLUMNS)
-STEP, OPERATOR, LINE, MODULE, FAMILY, NOT_KNOWN = "step", "operator", "line", "module", "family", "not known"
+STEP, ROOF, OPERATOR, LINE, MODULE, FAMILY, NOT_KNOWN = (
+    "step",
+    "roof",
+    "operator",
+    "line",
+    "module",
+    "family",
+    "not known",
+)
 #: Most rows of one kind; the others share one, so that their sums hold.
 _ROWS = 60
 
@@ -101,10 +113,16 @@ def table(profile: Profile) -> pl.DataFrame:
     parts += [_summed(done.with_columns(name=pl.col(column)), by) for by, column in _BY.items()]
     unknown = done.filter(pl.col("limit_ns").is_null())
     parts.append(_summed(unknown.with_columns(name=pl.col("why_not")), NOT_KNOWN))
-    return pl.concat([part.select(*_SCHEMA) for part in parts])
+    rates = profile.once(limits_of_work.device_rates)
+    peaks = {number_format: rate.per_s / 1e12 for number_format, rate in rates.products.items()}
+    rows = pl.concat(parts, how="diagonal_relaxed").with_columns(
+        peak_tflops=pl.col("number_format").replace_strict(peaks, default=None, return_dtype=pl.Float64),
+        peak_bytes_per_s=pl.lit(rates.memory.per_s if rates.memory else None, dtype=pl.Float64),
+    )
+    return rows.select(*_SCHEMA)
 
 
-_BY = {OPERATOR: "operation", LINE: "line", MODULE: "module", FAMILY: "family"}
+_BY = {ROOF: "roof", OPERATOR: "operation", LINE: "line", MODULE: "module", FAMILY: "family"}
 
 
 def _named(profile: Profile, done: pl.DataFrame) -> pl.DataFrame:

@@ -13,11 +13,10 @@ from nsysx.analyses import alloc_flushes, data_loader, kernel_families, kernel_l
 from nsysx.analyses.helpers.module_names import spoken
 from nsysx.analyses.helpers.step_record import rows_of
 from nsysx.answer import clock_bars, subject
-from nsysx.catalogue import Limit, Paint
+from nsysx.catalogue import FAMILIES, Limit, Paint
 from nsysx.catalogue import Part as Code
 from nsysx.events import kernel_names
 from nsysx.findings import nsx120_mask_work
-from nsysx.judging.gpu_work import WORDS
 from nsysx.model import Finding, Row, Summary
 from nsysx.ranks import comparison
 
@@ -40,8 +39,8 @@ _SAME = 0.01
 #: A GPU busy for this share of the step is pictured by what it works on.
 _BUSY = 0.8
 
-#: What the GPU does or waits for, in a PyTorch user's words, by part of the verdict: kind (a color), label, idle.
-PARTS = {part.value: (part.color, part.does, part.idle) for part in Code if part.does}
+#: What the GPU does or waits for, by part of the verdict: kind (a color), label, idle.
+PARTS = {part.value: (part.color, part.drawn, part.idle) for part in Code if part.drawn}
 
 
 def folded_path(path: str) -> str:
@@ -95,10 +94,6 @@ def step_parts(summary: Summary) -> list[Part]:
     for part, ns in _with_launches(said.parts, host + launch).items():
         if part in PARTS and ns > 0:
             kind, label, idle = PARTS[part]
-            if part == Code.HOST and host >= launch:
-                label = f"waits for {said.host}"
-            elif part == Code.SYNC:
-                label = f"waits for {said.host} after a synchronize"
             parts.append(Part(label, ns, kind, idle))
     return parts
 
@@ -140,11 +135,11 @@ def _rank_bars(summary: Summary, late: comparison.RankRow | None) -> tuple[Bar, 
         of = each(summary, row)
         wait, transfer = row.get("exposed_wait_ns") or 0, row.get("exposed_transfer_ns") or 0
         parts = [
-            Part("computes", of(row["compute_ns"]), Paint.COMPUTE),
+            Part("compute", of(row["compute_ns"]), Paint.COMPUTE),
             Part("copies", of(row["copy_ns"] + row["memset_ns"]), Paint.COPY),
             Part("transfers", of(transfer + max(0, row["comm_ns"] - wait - transfer)), Paint.COMM),
             Part(
-                f"waits for rank {late['rank']}" if late is not None and row is not late else "waits for others",
+                f"waiting for rank {late['rank']}" if late is not None and row is not late else "waiting for others",
                 of(wait),
                 Paint.COMM,
                 True,
@@ -224,7 +219,7 @@ def _family_bar(summary: Summary) -> Bar | None:
     unknown = sum(r["total_ns"] for r in rows if str(r["family"]) == "other")
     if 2 * unknown > sum(r["total_ns"] for r in rows):
         return _kernel_bar(summary)
-    sums = [(WORDS.get(r["family"], str(r["family"])), of(r["total_ns"]) * shown) for r in rows]
+    sums = [(FAMILIES.get(r["family"], str(r["family"])), of(r["total_ns"]) * shown) for r in rows]
     return _named(sums, "by kind of work", "other kinds")
 
 
@@ -251,7 +246,7 @@ def _loader_bars(summary: Summary) -> tuple[Bar, ...]:
     for row in rows[:_MOST_BATCHES]:
         wait = min(row["gpu_idle_ns"] or 0, row["step_ns"])
         parts = (
-            Part("waits for its batch", wait, Paint.DATA, True),
+            Part("waiting for input data", wait, Paint.DATA, True),
             Part("the rest", row["step_ns"] - wait, Paint.OTHER),
         )
         bars.append(Bar(f"step {row['index']}", row["step_ns"], tuple(p for p in parts if p.ns > 0)))
@@ -284,9 +279,9 @@ def _flush_bars(summary: Summary) -> tuple[Bar, ...]:
     for name, step, ns in (("a usual step", usual[len(usual) // 2], 0), (f"step {worst}", steps[worst], lost[worst])):
         idle = min(ns, step.idle_ns)
         parts = (
-            Part("works", step.gpu_ns - step.idle_ns, Paint.COMPUTE),
-            Part("waits for cudaFree and cudaMalloc", idle, Paint.ALLOC, True),
-            Part("other waits", step.idle_ns - idle, Paint.OTHER, True),
+            Part("busy", step.gpu_ns - step.idle_ns, Paint.COMPUTE),
+            Part("allocator calls", idle, Paint.ALLOC, True),
+            Part("other idle time", step.idle_ns - idle, Paint.OTHER, True),
         )
         bars.append(Bar(name, step.gpu_ns, tuple(p for p in parts if p.ns > 0)))
     return tuple(bars)

@@ -28,13 +28,13 @@ _SOURCES: Mapping[str, tuple[Level, str, bool]] = {
     "in_process": ("likely", "The step without the profiler was measured in the same process", False),
     "second_run": ("likely", "The step without the profiler was measured in a second run", False),
     "modelled": ("likely", "The profiler's overhead is estimated", True),
-    "assumed": ("unknown", "The profiler's overhead is from a table, not from this machine", True),
+    "assumed": ("unknown", "Low confidence in size, because the unprofiled step was not measured", True),
 }
 #: By cause: the name of the share of a step in which it shows, and the columns of a step that add up to it.
 _SHARES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     Limit.GPU: ("GPU busy", ("gpu_compute_ns", "gpu_comm_ns", "gpu_copy_ns", "gpu_memset_ns")),
-    Limit.COMM: ("Communication alone takes", ("gpu_comm_ns",)),
-    Limit.COPY: ("Copies alone take", ("gpu_copy_ns",)),
+    Limit.COMM: ("Exposed communication", ("gpu_comm_ns",)),
+    Limit.COPY: ("Exposed copies", ("gpu_copy_ns",)),
 }
 _IDLE = ("GPU idle", ("gpu_idle_ns",))
 #: A GPU that idles under the profiler may be busy in the real step. Above the first share its idle time is only a likely limit,
@@ -133,11 +133,11 @@ def _of_all_steps(summary: Summary, steady: Sequence[Row], spread: str, more: st
 def _size(summary: Summary, chosen: Finding) -> Sure:
     """Return how sure the size of the saving is, from how it is known and from what tracing did to the step."""
     about, real = "How much", summary.unprofiled
-    how = sentence(chosen.saving.confidence).replace("Give or take ", "Off by up to ")
+    how = sentence(chosen.saving.confidence).replace("±", "Off by up to ", 1)
     if told_likely(chosen):
         how = "The replay made exactly this change; what was tried of the kind saved 0.7 to 1.3 times as much."
     elif is_bound(summary, chosen):
-        how = f"An upper bound{f': {chosen.saving.confidence}' if chosen.saving.confidence else ''}."
+        how = f"Upper bound{f'; {chosen.saving.confidence}' if chosen.saving.confidence else ''}."
     if real is None:
         made = f"The step is as long as the profiler made it. {how}".strip()
         return Sure(about, "unknown", made, surer(summary.capture))

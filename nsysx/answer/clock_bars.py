@@ -101,7 +101,7 @@ def _turn_bars(summary: Summary) -> tuple[Bar, ...]:
         if windows:
             two = _Window.of(windows[(len(windows) - 1) // 2]), _Window.of(windows[len(windows) // 2])
             middle = _Window(*(sum(ns) / 2 for ns in zip(*two, strict=True)))
-            bars.append(_window_bar(f"place {window_row['turn']} of {window_row['turns']}", middle))
+            bars.append(_window_bar(f"call site {window_row['turn']} of {window_row['turns']}", middle))
     return tuple(bars)
 
 
@@ -115,9 +115,9 @@ def pictured(summary: Summary, first: Finding | None, asked: str) -> Picture | N
     ``first`` is the finding that asks for it.
     """
     if asked == "windows" and (places := _turn_bars(summary)):
-        return Picture("windows", "What the median window between two cuda.Events reads, place by place", places)
+        return Picture("windows", "The median time between two cuda.Events, by call site", places)
     if asked == "windows" and (windows := _window_bars(summary)):
-        left = "" if windows.first else ", without the first, which pays what is paid once"
+        left = "" if windows.first else ", without the first, which holds one-time cost"
         return Picture("windows", f"What the first windows between two cuda.Events read{left}", windows.bars)
     if asked in ("windows", "readings") and (readings := _reading_bars(summary, first)):
         return Picture("readings", "What each way of timing reads", readings)

@@ -44,7 +44,7 @@ def _without_a_change(summary: Summary) -> str:
         return "Not known: the kernels are not in the report."
     if summary.steps.source != "capture":
         return "Not known: no replay comes near the recorded steps."
-    return "Not estimated: that takes steps."
+    return "Not estimated: no steps in this report."
 
 
 def _of_reading(chosen: Finding) -> str:

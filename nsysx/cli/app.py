@@ -25,8 +25,11 @@ COMMANDS = {
     "whatif": "Say what a change would save.",
     "try": "Make changes in the running CMD and measure their gain.",
     "export": "Hand a report to other tools: Parquet, Perfetto.",
+    "ncu": "Print the Nsight Compute command for what could go.",
     "calibrate": "Measure once what tracing costs on this machine.",
     "doctor": "Say what works here, and how to fix what does not.",
+    "mcp": "Answer the questions of an agent over MCP, on stdin and stdout.",
+    "skill": "Write the skill for agents that work with nsysx.",
     "explain": "Explain a finding, a CUDA call or a word.",
 }
 

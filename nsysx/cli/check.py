@@ -51,7 +51,7 @@ def check(
     selection: Selection,
     handling: Handling,
 ) -> None:
-    """Check a report against a budget. Exit code: 0 kept, 1 broken, 5 inconclusive, 4 nothing measured."""
+    """Check a report against a budget. Exit code: 0 kept, 1 broken, 5 inconclusive, 4 nothing checked."""
     from nsysx.outputs import check_output
 
     if (wanted.budget is not None) + wanted.init != 1:

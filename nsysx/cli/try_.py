@@ -75,7 +75,9 @@ def try_(
     options: Options,
 ) -> None:
     """Run CMD unchanged and with changes made in it, in turn, and say what each change gains. CMD's files stay unedited."""
+    from nsysx.cli.trial_log import log
     from nsysx.inject.nsysx_probe import changes
+    from nsysx.reading.tried import of_json as tried_of
     from nsysx.trying import choice, wording
 
     every_change = changes.known()
@@ -93,9 +95,14 @@ def try_(
         candidates = _candidates(summary, codes, every_change, options)
     if not candidates:
         raise NsysxError("the report advises no change that can be tried", slug="try-nothing", exit_code=EXIT_EMPTY)
+    if options.dry_run:
+        emit("\n".join(["would try, in turn:", *(",".join(c.name for c in changes) for changes in candidates)]))
+        return
     _ask(options)
     result = _measure(command, candidates, options, codes)
     _tell(result, options, outputs, summary)
+    if report is not None:
+        log(report, tried_of(result.to_json()))
     if result.interrupted:
         raise KeyboardInterrupt
     if not result.measured():
@@ -173,7 +180,9 @@ def _tell(result: Result, options: Options, files: dict[str, Path], summary: Sum
     if options.json == "-":
         emit(json_text.text_of(result.to_json()))
     else:
-        emit("\n".join(harmless(line) for line in wording.text(result).splitlines()))
+        best = result.best
+        verdict = wording.verdict_line(best.outcome, best.change) if best else ""
+        emit("\n".join(harmless(line) for line in (*wording.text(result).splitlines(), verdict)))
 
 
 def _advice(report: Path, *, timelines: bool) -> Summary:
@@ -190,8 +199,10 @@ def _advice(report: Path, *, timelines: bool) -> Summary:
 
 def _ask(options: Options) -> None:
     """Say that CMD's files are written again and, on a terminal, ask. Raises typer.Abort if the answer is no."""
-    talk("nsysx: CMD runs several times, each time from its start, and is killed when its steps are measured;")
-    talk("nsysx: files that it writes, it writes again. Its stdin is /dev/null.")
+    talk(
+        "nsysx: CMD runs several times and overwrites its output files. Each run starts anew and is killed when its steps are"
+    )
+    talk("nsysx: measured; its stdin is /dev/null.")
     if not options.yes and sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty():
         typer.confirm("Go on?", default=True, abort=True, err=True)
 

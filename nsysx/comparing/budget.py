@@ -60,7 +60,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Verdict:
-    """All lines of a budget, and the exit code: 0 kept, 1 broken, 5 inconclusive or partly not measured, 4 nothing measured."""
+    """All lines of a budget, and the exit code: 0 kept, 1 broken, 5 inconclusive or partly not measured, 4 nothing checked."""
 
     capture: str
     results: tuple[Result, ...]

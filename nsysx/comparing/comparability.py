@@ -89,7 +89,7 @@ _COMPARED: tuple[tuple[str, Callable[[Summary], Any], str], ...] = (
     (
         "nsys options",
         _options,
-        "Captured with different options: the cost of tracing differs, most in a launch-bound step.",
+        "Captured with different options: the cost of tracing differs, most in a host-bound step.",
     ),
     ("probe", _probe, "The probe added different ranges: its cost in host time differs."),
     ("steps found by", _steps, "Steps are found by different rules: make sure that both are the same work."),

@@ -101,15 +101,17 @@ def sentence(answer: Comparison, work: Difference | None, *, single: bool) -> st
         way = "longer" if difference > 0 else "shorter"
         because = _because(answer.parts, difference)
         return (
-            f"Cannot tell, because no steps were found: from the first to the last GPU work {both}, {_amount(difference)} "
+            f"Not comparable, because no steps were found: from the first to the last GPU work {both}, {_amount(difference)} "
             f"{way}{because}. Whether both did the same work is unknown."
         )
     if low is None:
-        return f"Cannot tell: {both}, but with so few steps no interval can be given."
+        return f"Not significant: {both}; too few steps for a confidence interval."
     if answer.drift_ns and single and (low > 0 or (high is not None and high < 0)):
         why = f"processes of one program may differ by {units.duration(answer.drift_ns)}"
-        return f"Cannot tell: {amount} ({share}), but {why} a step: capture each side several times.{seen}"
-    return f"Cannot tell: {amount} ({share}).{seen}"
+        return f"Not significant: {amount} ({share}), but {why} a step: capture each side several times.{seen}"
+    if not difference:
+        return f"No measurable difference: {both}.{seen}"
+    return f"Not significant: {amount} ({share}).{seen}"
 
 
 def _by_work(answer: Comparison, work: Difference) -> str:
@@ -137,6 +139,6 @@ def real_words(before: int, after: int, low: int, high: int, verdict: str) -> st
     if not difference:
         return f"Without the profiler no difference shows: {steps}."
     way = "slower" if difference > 0 else "faster"
-    doubt = ", which is not sure" if verdict == "cannot_tell" else ""
+    doubt = ", not significant" if verdict == "cannot_tell" else ""
     share = _share(difference, before, low, high)
     return f"Without the profiler: {_amount(difference)} a step {way} ({share}){doubt}; {steps}."

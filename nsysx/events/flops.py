@@ -1,4 +1,4 @@
-"""Floating point operations of matrix products, convolutions and attention, from the sizes that torch gave the operator.
+"""Floating point operations of GEMMs, convolutions and attention, from the sizes that torch gave the operator.
 
 A multiplication and an addition count as two, as everywhere in the field. Formulas are those of ``torch.utils.flop_counter``
 (https://github.com/pytorch/pytorch/blob/main/torch/utils/flop_counter.py): what the operator computes, whatever its kernels

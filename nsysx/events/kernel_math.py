@@ -1,4 +1,4 @@
-"""What the name of a matrix product, a convolution or an attention says about the numbers that it multiplies.
+"""What the name of a GEMM, a convolution or an attention says about the numbers that it multiplies.
 
 cuBLAS, cuDNN, CUTLASS and Triton spell their types into the names of their kernels. A name that says nothing stays unknown:
 nothing is guessed from the time that a kernel takes.

@@ -184,15 +184,20 @@ class Shares:
     own_idle_ns: int
 
 
+def host_time(profile: Profile, lines: Lines) -> pl.DataFrame:
+    """Return stack, ns of the timeline of the thread that drives the steady steps."""
+    windows = profile.steps.cpu_windows.filter(pl.col("process") == profile.process).select("start_ns", "end_ns")
+    lead = driver(profile)
+    host = windows.with_columns(thread=pl.lit(-1 if lead is None else lead), group=pl.lit(0, pl.Int64))
+    return divided(profile, lines, host).drop("group")
+
+
 def shares(profile: Profile) -> Shares:
     """Return where the host's time and the idle time of the steady steps went, by stack. Errors: ValueError without an X-ray."""
     lines = profile.code()
     if lines is None:
         raise ValueError("no lines were noted")
-    windows = profile.steps.cpu_windows.filter(pl.col("process") == profile.process).select("start_ns", "end_ns")
-    lead = driver(profile)
-    host = windows.with_columns(thread=pl.lit(-1 if lead is None else lead), group=pl.lit(0, pl.Int64))
-    of_host = divided(profile, lines, host).drop("group")
+    of_host = host_time(profile, lines)
     start, end = profile.window
     pieces = profile.ledgers.idle_of(profile.process, profile.device)
     pieces = pieces.filter((pl.col("end_ns") > start) & (pl.col("start_ns") < end)).with_columns(

@@ -13,9 +13,9 @@ from nsysx.errors import EXIT_EMPTY, EXIT_USAGE, NsysxError
 from nsysx.events import measuring
 from nsysx.events.attribute import Attributed
 from nsysx.events.kernel_sequence import STEP, from_kernels
-from nsysx.events.nvtx_ranges import Ranges
+from nsysx.events.nvtx_ranges import Flags, Ranges
 from nsysx.frames import lookup
-from nsysx.frames.intervals import I64
+from nsysx.frames.intervals import I64, union
 
 #: The rule whose last step nothing closes.
 MARKS = "NVTX marks named like steps"
@@ -186,6 +186,7 @@ def find_steps(ranges: Ranges, attributed: Attributed, step_range: str | None) -
     made = [(source, rule, least, make()) for source, rule, least, make in sources]
     chosen_of: list[Found] = []
     narrow: Found | None = None
+    evaluations = rows.filter(pl.col("own") & (pl.col("kind") == "phase") & (pl.col("name") == "evaluation"))
     # A process has its own steps, whatever runs beside it.
     for process in _processes([steps for *_, steps in made]):
         own_ops = lookup.having(attributed.gpu_ops, process=process)
@@ -193,7 +194,7 @@ def find_steps(ranges: Ranges, attributed: Attributed, step_range: str | None) -
             of_process = steps.filter(pl.col("process") == process)
             if of_process.height < least:
                 continue
-            if _covers(of_process, own_ops):
+            if _covers(of_process, own_ops, evaluations):
                 chosen_of.append((source, rule, of_process))
                 break
             # Ranges around the warm-up of a CUDA graph say nothing about its replays.
@@ -268,10 +269,11 @@ def _processes(steps: list[pl.DataFrame]) -> list[int]:
 _COMPUTES = ("kernel", "graph")
 
 
-def _covers(steps: pl.DataFrame, ops: pl.DataFrame) -> bool:
+def _covers(steps: pl.DataFrame, ops: pl.DataFrame, evaluations: pl.DataFrame) -> bool:
     """Return whether at least half of the computing whose launch is known was launched inside the steps.
 
-    The last of four or more does not count: a range that nothing closed swallows whatever comes after the training loop.
+    The last of four or more does not count: a range that nothing closed swallows whatever comes after the training loop. Neither does
+    what the probe saw to be an evaluation between steps: in a short window it may be most of the work of a rank.
     """
     computes = pl.any_horizontal(pl.col("op_kind") == kind for kind in _COMPUTES).alias("computes")
     launched = ops.select("process", "call_start_ns", "start_ns", "end_ns", computes).drop_nulls("call_start_ns")
@@ -284,8 +286,19 @@ def _covers(steps: pl.DataFrame, ops: pl.DataFrame) -> bool:
         start, end = of_process["start_ns"].sort().to_numpy(), of_process["end_ns"].sort().to_numpy()
         if len(start) >= 4:
             start, end = start[:-1], end[:-1]
-        called = part["call_start_ns"].to_numpy()
-        i = np.searchsorted(start, called, side="right") - 1
-        within = (i >= 0) & (called < end[np.maximum(i, 0)])
-        inside += int((part["end_ns"] - part["start_ns"]).to_numpy()[within].sum())
+        called, ns = part["call_start_ns"].to_numpy(), (part["end_ns"] - part["start_ns"]).to_numpy()
+        within = _within(called, start, end)
+        inside += int(ns[within].sum())
+        beside = evaluations.filter(pl.col("process") == process).sort("start_ns")
+        whole -= int(
+            ns[~within & _within(called, *union(*(beside[c].to_numpy() for c in ("start_ns", "end_ns"))))].sum()
+        )
     return 2 * inside >= whole
+
+
+def _within(times: I64, start: I64, end: I64) -> Flags:
+    """Return which times lie in one of the intervals [start, end), which are sorted and disjoint."""
+    if not len(start):
+        return np.zeros(len(times), np.bool_)
+    i = np.searchsorted(start, times, side="right") - 1
+    return (i >= 0) & (times < end[np.maximum(i, 0)])

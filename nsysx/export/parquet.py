@@ -29,7 +29,7 @@ def _sources(
     """Yield name, title, columns and maker of every frame."""
     for frame in frames.FRAMES:
         yield frame.name, frame.title, frame.columns, partial(frames.event_frame, given, frame.name)
-    yield "steps", "Steps of the shown process, with the ledger of each", step_record.STEPS, partial(steps, summary)
+    yield "steps", "Steps of the shown process, with the breakdown of each", step_record.STEPS, partial(steps, summary)
     for key, table in sorted(summary.tables.items()):
         yield f"table_{key}", table.title, table.columns, partial(frames.summary_table, summary, key)
 

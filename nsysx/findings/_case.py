@@ -262,7 +262,7 @@ class Case:
             else self.per_step(int(self.timed_ops(self.ops["op"].is_in(gone), "op")["ns"].sum()))
         )
         most = max(saving, min(saving + bar, round(cap + _REPEATS * (self.step_ns - cap)), works)) if bound else None
-        sure = f"{'the replay is off by up to' if bound else 'give or take'} {units.duration(bar)}"
+        sure = f"{'replay error ' * bound}±{units.duration(bar)}"
         if saving < bar:
             sure += ", so perhaps nothing"
         return Saving(

@@ -61,6 +61,15 @@ _KINDS = tuple(
     )
 )  # fmt: skip
 
+#: Letters of a line that a title quotes.
+_QUOTED = 60
+
+
+def quoted(text: str) -> str:
+    """Return what of a line is quoted."""
+    return text if len(text) <= _QUOTED else f"{text[: _QUOTED - 3].rstrip()}..."
+
+
 #: Launches in a step from which a line is a loop over something.
 LOOPS = 20
 

@@ -67,8 +67,10 @@ def near(profile: Profile, calls: Iterable[int]) -> str:
     earlier, later = (_part(profile, rows) for rows in (before, behind))
     if earlier and earlier == later:
         return f"between calls of {earlier}"
-    parts = [f"{word} {part}" for word, part in (("after", earlier), ("before", later)) if part]
-    return ", ".join(parts) or _kernel_before(profile, call_rows)
+    if earlier and later:
+        return f"between {earlier} and the next {later}"
+    part = f"after {earlier}" if earlier else f"before {later}" if later else ""
+    return part or _kernel_before(profile, call_rows)
 
 
 def _beside(chosen: Flags, thread: I64, places: I64) -> tuple[I64, I64]:
@@ -82,7 +84,7 @@ def _beside(chosen: Flags, thread: I64, places: I64) -> tuple[I64, I64]:
 
 
 def _part(profile: Profile, rows: I64) -> str:
-    """Return the module and phase of most of these calls as one name, "" where most have none."""
+    """Return the module of most of these calls, and the phase where it is not its usual one; "" where most have none."""
     api = profile.attributed.api_calls
     names = pl.DataFrame([lookup.at(api[c], rows).cast(pl.String) for c in ("module", "phase")])
     most = names.group_by("module", "phase").len().sort("len", "module", "phase", descending=[True, False, False])
@@ -92,7 +94,7 @@ def _part(profile: Profile, rows: I64) -> str:
     if phase == "optimizer":
         return f"{program_of(profile).optimizer_class or 'optimizer'}.step"
     name = called(profile, bare(module))
-    return name if not phase or phase == name else f"{name}.{phase}"
+    return name if phase in (None, "", name, "forward", "evaluation") else f"{name}.{phase}"
 
 
 def _kernel_before(profile: Profile, rows: I64) -> str:

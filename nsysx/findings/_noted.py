@@ -29,8 +29,6 @@ _LINES = 5
 _MAY_STAY = 0.2
 #: ``copy_kind`` of a copy from the device to the host.
 _TO_HOST = 2
-#: Letters of a line that a title quotes.
-_QUOTED = 60
 
 
 class _Line(NamedTuple):
@@ -92,8 +90,7 @@ def _one(case: Case, rule: Rule, code: Lines, group: list[_Line]) -> Finding | N
     host = max(sum(case.per_step(line.row["host_self_ns"]) for line in group), cost)
     there = f"{PurePath(str(first.row['file'])).name}:{first.row['line']}"
     text = first.seen.text
-    quoted = text if len(text) <= _QUOTED else f"{text[: _QUOTED - 3].rstrip()}..."
-    called = f" `{quoted}`" if quoted else f" {first.row['function']}"
+    called = f" `{_line_remedies.quoted(text)}`" if text else f" {first.row['function']}"
     more = f" and {units.several(len(group) - 1, 'line')} beside it" if len(group) > 1 else ""
     hold = "hold" if more else "holds"
     title = f"{there}{called}{more} {hold} the CPU for {units.duration(host)} {case.per}; the GPU idles {units.duration(cost)}"

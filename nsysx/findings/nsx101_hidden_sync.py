@@ -121,7 +121,7 @@ def _finding(case: Case, row: Row, calls: frozenset[int], worth: Saving) -> Find
     detail = (
         f"{host[:1].upper() + host[1:]} waits in {row['api']} for {units.duration(wait)} {case.per}{_FOR[row['asks']]} "
         f"({case.often(row['calls'], 'call', 'calls')}), {units.duration(case.per_step(row['backlog_ns']))} of it for work queued "
-        f"earlier. The wait leaves the GPU without work for {units.duration(case.lost(idle, worth))}."
+        f"earlier. The wait leaves the GPU idle for {units.duration(case.lost(idle, worth))}."
     )
     harmless = worth.likely_ns is not None and not case.notable(worth.likely_ns)
     if worth.likely_ns is not None:
@@ -142,7 +142,9 @@ def _finding(case: Case, row: Row, calls: frozenset[int], worth: Saving) -> Find
     # The title gives no time where there is a saving: that is its cost, and other causes share the same gaps.
     title = f"{_WAIT[row['asks']]} in {row['api']}{case.in_module(row)} keeps {host} from running ahead of the GPU"
     if worth.likely_ns is None:
-        title = f"{_WAIT[row['asks']]} in {row['api']}{case.in_module(row)} leaves the GPU without work for {units.duration(idle)}"
+        title = (
+            f"{_WAIT[row['asks']]} in {row['api']}{case.in_module(row)} leaves the GPU idle for {units.duration(idle)}"
+        )
     if harmless:
         title = f"A wait of {units.duration(wait)} in {row['api']}{case.in_module(row)} costs next to nothing"
     return case.found(

@@ -101,7 +101,7 @@ def check(case: Case) -> list[Finding]:
     cost = max(0, case.lost_to(Limit.LAUNCH) - other)
     if not case.notable(cost, _FOUND):
         share, beside = case.share(cost), " besides what other host code takes" * case.notable(other)
-        return case.clear(RULE, f"the GPU waits {share} of the step for launches and host code{beside}, less than 5 %")
+        return case.clear(RULE, f"the GPU idles {share} of the step waiting for kernel launches{beside}, less than 5 %")
     # Rounds whose answers are read one by one are no launches that a graph could take together.
     trips = case.profile.once(rounds)
     kept = held(case.profile) | (frozenset() if trips is None else frozenset(trips.calls.tolist()))
@@ -123,7 +123,7 @@ def check(case: Case) -> list[Finding]:
                 detail += f" Without the waits it saves {units.duration(whole.likely_ns)}."
     if not case.limits.unprofiled:
         detail += " Profiling slows every launch; without it the GPU idles less."
-    title = f"The GPU waits {units.duration(cost)} {case.per} for {case.program.host} and launches"
+    title = f"The GPU idles {units.duration(cost)} {case.per} waiting for kernel launches"
     where = _place(case)
     if _serves(case, cost):
         detail += f" {_GRAPH_OF_A_CALL}"
@@ -157,7 +157,7 @@ def _described(case: Case, cost: int) -> str:
     median = case.kernels["ns"].median()
     each = f", with a median kernel of {units.duration(float(median))}" if isinstance(median, (int, float)) else ""
     return (
-        f"For {units.duration(cost)} {case.per} ({case.share(cost)}) the GPU waits for {case.program.host} and for launches: "
+        f"For {units.duration(cost)} {case.per} ({case.share(cost)}) the GPU idles, waiting for {case.program.host} to launch kernels: "
         f"{launches / case.steps:.0f} a step{each}."
     )
 

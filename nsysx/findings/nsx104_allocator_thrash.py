@@ -91,10 +91,10 @@ def check(case: Case) -> list[Finding]:
     segments = advice in (allocator.FLUSHED, allocator.NEW_SIZES)
     fix = Fix.of("expandable-segments", "fixed-sizes", text=words) if segments else Fix(words)
     seen = len(np.unique(step_of(case.profile, calls["start_ns"])))
-    title = f"Memory calls take {units.duration(taken)} of CPU time in each step"
+    title = f"Allocator calls take {units.duration(taken)} of CPU time in each step"
     if 2 * seen < case.steps:
         whole = units.duration(int(calls["ns"].sum()))
-        title = f"Memory calls take {whole} of CPU time in {seen} of {case.steps} steps"
+        title = f"Allocator calls take {whole} of CPU time in {seen} of {case.steps} steps"
     where = {k: rows[0][k] for k in ("module", "phase", "file", "line")} if rows else {}
     if rows and rows[0]["thread_role"]:
         where = {"near": _THREADS.get(rows[0]["thread_role"], f"on the {rows[0]['thread_role']} thread")}

@@ -29,7 +29,6 @@ from nsysx import units
 from nsysx.analyses import event_windows, events
 from nsysx.analyses.event_windows import parts_of
 from nsysx.analyses.helpers import event_makers
-from nsysx.events import trend
 from nsysx.findings._case import NO_SAVING, Case, Fix, Rule
 from nsysx.findings._names import mostly
 from nsysx.model import Finding, Row
@@ -56,10 +55,10 @@ def _usual(case: Case, row: events.EventRow) -> tuple[str, dict[str, int]]:
         [] if case.missing("event_windows") else [w for w in case.of(event_windows.ROWS) if w["site"] == row["site"]]
     )
     if len(windows) != row["windows"] or len(windows) < 2:
-        return "readings are", parts_of(row)
+        return "event time", parts_of(row)
     by_length = sorted(windows, key=lambda w: int(w["reading_ns"]))
     middle = {(len(windows) - 1) // 2, len(windows) // 2}  # of an even number, the two in the middle
-    return "median reading is", {
+    return "median event time", {
         k: sum(parts_of(by_length[i])[k] for i in middle) // len(middle) for k in parts_of(row)
     }
 
@@ -78,27 +77,28 @@ def _divided(case: Case, row: events.EventRow) -> tuple[str, dict[str, int], str
     others = sorted(((usual[k], k) for k in _PARTS), reverse=True)
     whole = usual["kernel_ns"] + sum(ns for ns, _ in others)
     shares = ", ".join(f"{units.share(ns, whole)} {_PARTS[k]}" for ns, k in others if ns * 20 >= whole)
-    return which, usual, f"{units.share(usual['kernel_ns'], whole)} kernels, {shares}".rstrip(", ")
+    more = f" (the rest: {shares})" if shares else ""
+    return which, usual, f"kernels are {units.share(usual['kernel_ns'], whole)} of the {which}{more}"
 
 
 def _finding(case: Case, row: events.EventRow, turns: list[events.EventRow]) -> Finding:
     kernel = units.duration(row["kernel_median_ns"])
-    which, _, shares = _divided(case, row)
+    _, _, shares = _divided(case, row)
     title = f"cuda.Event reads {units.duration(row['median_ns'])}, the kernels take {kernel}"
     first = "the first most" if row["first_ns"] == row["max_ns"] else f"the first {units.duration(row['first_ns'])}"
     detail = (
         f"A window with only the kernels reads about {kernel}; these {row['windows']}{case.in_module(row)} read "
         f"{units.duration(row['min_ns'])} to {units.duration(row['max_ns'])}, {first}."
     )
-    because = f"The {which} {shares}."
+    because = f"{shares[:1].upper()}{shares[1:]}."
     if turns:
         read = [units.duration(r["median_ns"]) for r in turns]
         title = f"cuda.Event reads {', '.join(read[:-1])} and {read[-1]} in turn, the same kernels take {kernel}"
         detail = (
-            f"A window with only the kernels reads about {kernel}; the {row['windows']} of the {_which(row)} place read "
+            f"A window with only the kernels reads about {kernel}; the {row['windows']} at {_which(row)} read "
             f"{units.duration(row['min_ns'])} to {units.duration(row['max_ns'])}, {first}."
         )
-        because = f"The {_which(row)} place's {which} {shares}."
+        because = f"At {_which(row)}, {shares}."
     evidence = [row for window_row in turns or [row] for row in _evidence(case, window_row)]
     return case.found(
         RULE,
@@ -133,9 +133,8 @@ def _evidence(case: Case, window_row: events.EventRow) -> list[Row]:
 
 
 def _which(row: events.EventRow) -> str:
-    """Return the turn of a place as a word: first, second, third, 4th."""
-    turn = row["turn"] or 0
-    return {1: "first", 2: "second", 3: "third"}.get(turn) or trend.ordinal(turn)
+    """Return the turn of a place in its loop: call site 2."""
+    return f"call site {row['turn'] or 0}"
 
 
 def check(case: Case) -> list[Finding]:

@@ -1,7 +1,7 @@
 """NSX109 slow-steps: some steady steps take far longer than the others.
 
 What it means
-    A mean hides them. Slow steps are compared with the usual ones, part by part of the GPU ledger: more compute means
+    A mean hides them. Slow steps are compared with the usual ones, part by part of the GPU breakdown: more compute means
     other shapes or a lower clock, more idle time names its cause (data loader, allocator, waits, host code). Garbage
     collections, recompilations and the clock are named where they were recorded (`nsysx run`, with --clocks for the clock),
     and so is a period (every 10th step), but only one that the same steps in random order would hardly ever show.

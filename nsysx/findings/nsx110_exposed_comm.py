@@ -51,7 +51,7 @@ REQUIRES = ("gpu",)
 
 _DDP = "DistributedDataParallel"
 #: The name, in the evidence, of the part of the cost that is communication alone.
-_EXPOSED = "communication alone"
+_EXPOSED = "exposed communication"
 #: What to do about slow links.
 _EARLIER = Fix.of("earlier-communication")
 #: One rank alone shows that it is in a collective, not whether the transfer is slow or another rank is late.
@@ -113,7 +113,7 @@ def check(case: Case) -> list[Finding]:
     detail = f"Nothing but communication runs for {units.duration(cost)} {case.per} ({case.share(cost)}); " + (
         f"{units.duration(hidden)} more is hidden behind compute." if hidden else "none is hidden behind compute."
     )
-    title = f"Communication is exposed for {units.duration(cost)} {case.per}"
+    title = f"Exposed communication takes {units.duration(cost)} {case.per}"
     slow = case.per_step(slowed_ns(case)) if hidden else 0
     worth = case.worth(RemoveExposedComm(), bound=True)
     if worth.likely_ns is not None:

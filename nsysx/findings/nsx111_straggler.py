@@ -24,10 +24,12 @@ Harmless when
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import PurePath
 from typing import Literal
 
 from nsysx import units
 from nsysx.catalogue import Late, Part
+from nsysx.findings import _line_remedies
 from nsysx.findings._case import Case, Fix, Rule, Saving
 from nsysx.judging import rank_waiting
 from nsysx.model import Finding, Row, Table
@@ -71,6 +73,9 @@ def of_ranks(table: Table | None) -> Finding:
             f"{units.duration(late['price_ns'])}."
         )
     why = list((late["late_because"] or {}).items())
+    line = _holds(late)
+    if line is not None:
+        detail += f" {_spoken(line)} takes {_there(line)}."
     return _answer(
         "found",
         f"Rank {late['rank']} takes {units.duration(late['late_ns'])} per step longer than its peers, which wait for it",
@@ -81,9 +86,59 @@ def of_ranks(table: Table | None) -> Finding:
             f"all ranks replayed together, {units.share(late['replay_error'], 1)} off the recorded steps",
             source="replay",
         ),
-        fix=_FIXES[cause],
-        where={"near": f"rank {late['rank']}"},
-        evidence=(*({"part": _words(part), "more than others_ns": ns} for part, ns in why[:5]), *_kernels(late)),
+        fix=_FIXES[cause] if line is None else _fix_of(line, late),
+        where={"near": f"rank {late['rank']}"} | ({} if line is None else {"file": line["file"], "line": line["line"]}),
+        evidence=(
+            *({"part": _words(part), "more than others_ns": ns} for part, ns in why[:5]),
+            *_kernels(late),
+            *_lines(late),
+        ),
+    )
+
+
+#: A line is what holds a rank if it is there for this share of what the rank is late by.
+_HOLDS = 0.5
+
+
+def _holds(late: Row) -> Row | None:
+    """Return the line that holds a rank longer than its peers; None where none does, or all take longer by a like share."""
+    line = next(iter(late["late_lines"] or ()), None)
+    if line is None or line["ns"] < 2 * line["others_ns"] or line["ns"] - line["others_ns"] < _HOLDS * late["late_ns"]:
+        return None
+    return dict(line)
+
+
+def _spoken(line: Row) -> str:
+    """Return a line as people write it, with what stands there."""
+    text = _line_remedies.quoted(str(line["text"] or ""))
+    return f"{PurePath(str(line['file'])).name}:{line['line']}" + (f" `{text}`" if text else "")
+
+
+def _there(line: Row) -> str:
+    """Return how long a line takes on the late rank and on the others."""
+    others = units.duration(line["others_ns"]) if line["others_ns"] else "nothing"
+    return f"{units.duration(line['ns'])} per step there and {others} on its peers"
+
+
+def _fix_of(line: Row, late: Row) -> Fix:
+    """Return what can be done about a line that one rank waits in."""
+    remedy = _line_remedies.fix_of(_line_remedies.Seen(str(line["text"] or "")))
+    alone = f"Only rank {late['rank']} is held by {_spoken(line)}"
+    if remedy is None:
+        return Fix(f"{alone}: take it out of the step, do it beside the steps, or share it between the ranks")
+    return remedy.but(text=f"{alone}: {remedy.text[:1].lower()}{remedy.text[1:]}")
+
+
+def _lines(late: Row) -> tuple[Row, ...]:
+    """Return at which lines the host of a straggler is longer, as evidence."""
+    return tuple(
+        {
+            "line": f"{PurePath(str(line['file'])).name}:{line['line']}",
+            "text": line["text"],
+            "in a step_ns": line["ns"],
+            "on its peers_ns": line["others_ns"],
+        }
+        for line in late["late_lines"] or ()
     )
 
 

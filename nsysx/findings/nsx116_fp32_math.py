@@ -1,10 +1,10 @@
-"""NSX116 fp32-math: matrix products and convolutions in FP32 on a GPU whose tensor cores sit idle.
+"""NSX116 fp32-math: GEMMs and convolutions in FP32 on a GPU whose tensor cores sit idle.
 
 What it means
     Tensor cores multiply TF32, BF16 and FP16, not FP32. An FP32 product runs on the ordinary cores, which do about an eighth
     of the work in the same time (A100: 19.5 of 156 TFLOPS, H100: 67 of 495; NVIDIA's data sheets). TF32 keeps FP32 tensors
     and rounds the factors to 10 bits of mantissa; autocast to BF16 halves the memory traffic as well. By default PyTorch
-    allows TF32 for convolutions but not for matrix products. The saving shown lets these kernels run 8 times as fast: an
+    allows TF32 for convolutions but not for GEMMs. The saving shown lets these kernels run 8 times as fast: an
     upper bound, since many of them would then wait for memory.
 
 In the trace
@@ -14,7 +14,7 @@ Bad
     model = Net().cuda(); loss = model(x).sum()            # FP32 throughout
 
 Good
-    torch.set_float32_matmul_precision("high")             # TF32 for matrix products
+    torch.set_float32_matmul_precision("high")             # TF32 for GEMMs
     with torch.autocast("cuda", torch.bfloat16):           # or BF16
         loss = model(x).sum()
 
@@ -79,13 +79,13 @@ def check(case: Case) -> list[Finding]:
         return case.clear(RULE, f"products and convolutions in FP32 take {case.share(taken)} of the step")
     conv = lookup.matching(fp32_kernels["name"], r"conv|wgrad|dgrad|fprop|cudnn")
     of_conv = int(fp32_kernels.filter(pl.Series(conv, dtype=pl.Boolean))["ns"].sum())
-    operation = "Convolutions" if 2 * of_conv > int(fp32_kernels["ns"].sum()) else "Matrix products"
+    operation = "convolutions" if 2 * of_conv > int(fp32_kernels["ns"].sum()) else "GEMMs"
     worth = case.worth(ScaleOps(ops_of(fp32_kernels), 1 / _FASTER), cause=RULE.cause, bound=True)
     if worth.likely_ns is not None and not case.notable(worth.likely_ns):
         return case.clear(RULE, "faster FP32 products would shorten the step by less than 1 %")
     if worth.likely_ns is None and not case.stepless:
         worth = case.bound(taken * (1 - 1 / _FASTER), f"these kernels, {_FASTER} times as fast")
-    if tensor.any() and operation == "Convolutions":
+    if tensor.any() and operation == "convolutions":
         worth = Saving(None, "not known: cuDNN picks these kernels although it may use tensor cores, as others here do")
     old = any(_WITHOUT_TF32.search(name) for name in cards.values())
     rows = fp32_kernels.group_by(pl.col("name").cast(pl.String)).agg(pl.len().alias("count"), pl.col("ns").sum())
@@ -97,7 +97,7 @@ def check(case: Case) -> list[Finding]:
     )
     fix = _fix(case, old, bool(tensor.any()), operation)
     formats = "FP16" if old else "TF32 and BF16"
-    title = f"{operation} in FP32 take {units.duration(taken)}; the GPU has tensor cores for {formats}"
+    title = f"FP32 {operation} take {units.duration(taken)}; the GPU has tensor cores for {formats}"
     where = mostly(case.profile, fp32_kernels)
     return [
         case.found(
@@ -121,7 +121,7 @@ def _fix(case: Case, old: bool, tensor: bool, operation: str) -> Fix:
     if old:
         return Fix.of("autocast-fp16")
     settings = settings_of(case.profile)
-    if operation == "Convolutions":
+    if operation == "convolutions":
         # What cuDNN is told already is not advised; its search for the fastest algorithm has a finding of its own.
         if settings is not None and (tensor or settings.switch("conv_tf32") is True):
             return Fix.of(_CHANNELS_LAST)

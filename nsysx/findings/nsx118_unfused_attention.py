@@ -65,7 +65,7 @@ def check(case: Case) -> list[Finding]:
     if worth.likely_ns is None and not case.stepless:
         worth = case.bound(taken, "the kernels between the products")
     detail = (
-        f"A softmax runs between two matrix products {places / case.steps:.0f} times {case.per}, and {kernels.height / case.steps:.0f} "
+        f"A softmax runs between two GEMMs {places / case.steps:.0f} times {case.per}, and {kernels.height / case.steps:.0f} "
         f"kernels between them carry the scores through memory: {units.duration(taken)} ({case.share(taken)})."
     )
     fix = _FIX if case.program.torch else _FIX_ANYWHERE

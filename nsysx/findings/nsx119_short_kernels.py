@@ -57,7 +57,7 @@ def check(case: Case) -> list[Finding]:
     if case.program.torch and not case.program.compiled:
         ways.insert(0, ("compile", "torch.compile, which fuses them"))
     fix = Fix.listed("Launch fewer, larger kernels: ", ways, ", ")
-    title = f"The GPU pauses {units.duration(cost)} {case.per} between short kernels"
+    title = f"Inter-kernel gaps of short kernels take {units.duration(cost)} {case.per}"
     worth = case.bound(cost, "all pauses between kernels")
     return [
         case.found(RULE, title, detail, worth=worth, cost_ns=cost, fix=fix, where=mostly(case.profile, case.kernels))

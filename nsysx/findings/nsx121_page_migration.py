@@ -55,6 +55,6 @@ def check(case: Case) -> list[Finding]:
         f"{', back and forth' * both}. No API call asks for them."
     )
     fix = "cudaMemPrefetchAsync before the kernels that use the data, cudaMemAdvise for data that stays, or cudaMalloc and one copy"
-    title = f"Pages of unified memory move for {units.duration(cost)}"
+    title = f"Page migration of unified memory takes {units.duration(cost)}"
     worth = case.bound(cost, "all the time in which only pages move")
     return [case.found(RULE, title, detail, worth=worth, cost_ns=cost, fix=fix)]

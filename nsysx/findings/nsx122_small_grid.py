@@ -2,7 +2,7 @@
 
 What it means
     A block runs on one SM. A kernel with fewer blocks than the device has SMs leaves SMs without work for as long as it runs,
-    however fast each block is: a reduction over few columns, a matrix product of few rows, a loop over one row. More blocks
+    however fast each block is: a reduction over few columns, a GEMM of few rows, a loop over one row. More blocks
     do the same work in less time. The saving shown spreads the work over all SMs, an upper bound: where few SMs already
     use all of the memory bandwidth, more of them bring less.
 
@@ -102,7 +102,7 @@ def _found(case: Case, rows: pl.DataFrame, cost: int, worth: Saving) -> Finding:
     worst = rows.row(0, named=True)
     taken = case.per_step(int(rows["ns"].sum()))
     most = "most" if cost >= 0.5 * taken else "some"
-    title = f"Kernels with too few blocks leave {most} SMs without work for {units.duration(taken)} {case.per}"
+    title = f"Small grids leave {most} SMs idle for {units.duration(taken)} {case.per}"
     detail = (
         f"The most expensive one{case.in_module(worst)} runs {units.several(worst['blocks'], 'block')} on {worst['sm_count']} SMs. "
         f"With a block for every SM they would take at most {units.duration(case.lost(cost, worth))} less."

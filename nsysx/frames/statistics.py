@@ -16,7 +16,7 @@ F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
 
 #: Host code of one program runs up to this share slower or faster from process to process, above all under a profiler
-#: (measured: a launch-bound loop, H200 hosts).
+#: (measured: a host-bound loop, H200 hosts).
 PROCESS_DRIFT = 1 / 3
 
 

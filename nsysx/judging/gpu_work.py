@@ -8,6 +8,7 @@ import polars as pl
 
 from nsysx import units
 from nsysx.analyses.helpers.module_names import folded
+from nsysx.catalogue import FAMILIES
 from nsysx.events.kernel_names import function_of
 from nsysx.events.profile import Profile
 from nsysx.frames import lookup
@@ -17,24 +18,6 @@ _FIRST, _MODULE = 1 / 3, 0.2
 #: A kind of work is named from this share of all work on; for a module, if it is half of the module's work.
 _KIND, _MOST = 0.1, 0.5
 
-#: Kinds of work, in words; a family that is not listed goes by its own name.
-WORDS = {
-    "gemm": "matrix products",
-    "convolution": "convolutions",
-    "attention": "attention",
-    "elementwise": "elementwise kernels",
-    "norm": "normalization",
-    "reduction": "reductions",
-    "sort, scan and gather": "sorting and indexing",
-    "softmax and loss": "softmax and loss",
-    "optimizer": "optimizer kernels",
-    "communication": "communication",
-    "embedding": "embeddings",
-    "random": "random numbers",
-    "copy": "copies inside the GPU",
-    "memcpy": "copies",
-    "graph": "CUDA graphs whose kernels were not recorded",
-}
 #: Families whose names tell a reader nothing.
 _UNKNOWN = ("other",)
 
@@ -61,7 +44,7 @@ def kernels(profile: Profile, process: int, device: int) -> tuple[int, float | N
 
 
 def most(profile: Profile, process: int, device: int) -> str:
-    """Return a sentence on what most of the work is, by module or else by kind; "" if there is none."""
+    """Return a clause on what most of the work is, by module or else by kind; "" if there is none."""
     work = _work(profile, process, device)
     whole = int(work["ns"].sum())
     if not whole:
@@ -80,7 +63,7 @@ def most(profile: Profile, process: int, device: int) -> str:
                 names.append(f"{name[:80]}" + (f" ({', '.join(more)})" if more else ""))
                 shares.append(units.share(ns, whole))
         return _sentence(shares, names)
-    kinds = [(WORDS.get(f, f), t) for f, t in _sums(work, "family") if f not in _UNKNOWN and t >= _KIND * whole][:3]
+    kinds = [(FAMILIES.get(f, f), t) for f, t in _sums(work, "family") if f not in _UNKNOWN and t >= _KIND * whole][:3]
     if kinds:
         return _sentence([units.share(t, whole) for _, t in kinds], [f for f, _ in kinds])
     kernels = _sums(work.filter(pl.col("op_kind") == "kernel"), "name")
@@ -91,16 +74,16 @@ def most(profile: Profile, process: int, device: int) -> str:
 
 
 def _sentence(shares: list[str], work: list[str]) -> str:
-    """Return "54 % of its work is matrix products, 20 % is norms and 11 % is reductions."."""
-    wholes = [" of its work", *[""] * len(shares)]
-    *others, last = (f"{share}{whole} is {name}" for share, whole, name in zip(shares, wholes, work, strict=False))
-    return f"{', '.join(others)} and {last}." if others else f"{last}."
+    """Return "54 % of GPU time is GEMM, 20 % normalization and 11 % reductions"."""
+    wholes = [" of GPU time is", *[""] * len(shares)]
+    *others, last = (f"{share}{whole} {name}" for share, whole, name in zip(shares, wholes, work, strict=False))
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 def _kind(work: pl.DataFrame) -> str:
     whole = int(work["ns"].sum())
     family, ns = _sums(work, "family")[0]
-    return WORDS.get(family, family) if ns >= _MOST * whole and family not in _UNKNOWN else ""
+    return FAMILIES.get(family, family) if ns >= _MOST * whole and family not in _UNKNOWN else ""
 
 
 def _sums(work: pl.DataFrame, column: str) -> list[tuple[str, int]]:

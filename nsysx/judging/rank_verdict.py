@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from nsysx import units
 from nsysx.catalogue import Late, Limit
+from nsysx.judging.limit_words import LIMITS, pair, short
 from nsysx.judging.rank_waiting import per_step
-from nsysx.judging.verdict import LIMITS, pair, short
 from nsysx.model import Row, Scope, Table, Verdict
 
 #: Below this share of the step, transferring the data itself is no problem.
@@ -41,8 +41,8 @@ def _of_work(late: Row, rows: Sequence[Row], verdict: Verdict) -> str:
     least = min(peers, key=lambda r: per_step(r, "compute_ns"))
     more, less = (units.duration(per_step(r, "compute_ns")) for r in (late, least))
     return (
-        f"Rank {late['rank']} computes {more} a step, rank {least['rank']} {less} (as recorded): without the profiler the others wait "
-        f"for rank {late['rank']}, and a step of {units.duration(verdict.step_ns or 0)} is as long as its work."
+        f"Straggler: rank {late['rank']} computes {more} a step, rank {least['rank']} {less} (as recorded): without the profiler the "
+        f"others wait for rank {late['rank']}, and a step of {units.duration(verdict.step_ns or 0)} is as long as its work."
     )
 
 
@@ -78,7 +78,7 @@ def _in_turn(verdict: Verdict, rows: Sequence[Row], shown: Row | None) -> Verdic
     alone = _waits(shown) + (shown["exposed_transfer_ns"] or 0)
     if _waits(shown) <= _MOSTLY * alone:
         return verdict
-    more = f" {units.share(_waits(shown), alone)} of that it waits for ranks whose host launches later."
+    more = f" {units.share(_waits(shown), alone)} of that is waiting for ranks whose host launches later."
     return replace(verdict, sentence=verdict.sentence + more)
 
 
@@ -104,4 +104,4 @@ def _sentence(late: Row, waiting: Row, shown_row: Row, verdict: Verdict) -> str:
     transfer = (waiting["exposed_transfer_ns"] or 0) < _NO_NETWORK * waiting["window_ns"]
     network = " The network is not the problem." if transfer else ""
     who = f"rank {late['rank']}" if shown_row is waiting else f"this rank, {late['rank']}"
-    return f"Rank {waiting['rank']} waits {part} of every {whole}{recorded} for {who}{why}.{network}"
+    return f"Straggler: rank {waiting['rank']} waits {part} of {whole}{recorded} for {who}{why}.{network}"

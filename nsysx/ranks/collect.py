@@ -49,6 +49,23 @@ class Series(NamedTuple):
     pair: tuple[int, ...] = ()
 
 
+class HostLine(NamedTuple):
+    """A line of Python: its file, its number, and what stands there ("" where that was not recorded)."""
+
+    file: str
+    line: int
+    text: str
+
+
+class Place(NamedTuple):
+    """Where a collective is launched: phase, module, file and line of Python; None where that is not known."""
+
+    phase: str | None = None
+    module: str | None = None
+    file: str | None = None
+    line: int | None = None
+
+
 @dataclass(frozen=True)
 class Tiles:
     """The ledger of adjacent stretches of a device's time: its steady steps, in order."""
@@ -84,13 +101,15 @@ class Rank:
     they cover the whole capture, ``steps`` is 0 and ``tiles`` is None.
 
     ``start_ns``, ``end_ns`` and ``message_bytes`` (-1: unknown) hold its collectives in order of their start; ``belongs`` says
-    which of ``series`` each is part of. ``exposed`` are the stretches [start, end) of communication that no compute hides.
+    which of ``series`` each is part of, and ``placed`` at which of ``places`` it is launched.
+    ``exposed`` are the stretches [start, end) of communication that no compute hides.
     ``number`` is its rank in the job, ``noted`` what NCCL noted: "all", "ranges" without their payload, or "nothing".
     ``kernels`` are the longest of the steady steps: (name, grid, block) -> (executions, ns). ``span`` is the time from the
     first event to the last, since the session's start; ``command`` and ``content_id`` are equal for equal commands and captures.
     ``by_communication``, if several reports are read, is its step without tracing at parts of its communication time, and
     ``without_comm`` the same without any, see `no_comm`; ``played`` is the replay of its steps, None where there is none. ``seams``:
-    see `Trace`. ``micro_steps``: backwards of a step that each reduce gradients.
+    see `Trace`. ``micro_steps``: backwards of a step that each reduce gradients. ``host_lines``: how long its host is at each line in
+    one step (ns), empty where no lines were noted.
     """
 
     report: int
@@ -125,6 +144,9 @@ class Rank:
     played: Played | None = None
     seams: tuple[int, ...] = ()
     micro_steps: int = 1
+    host_lines: Mapping[HostLine, int] = field(default_factory=dict)
+    places: tuple[Place, ...] = ()
+    placed: I64 = field(default_factory=lambda: np.empty(0, np.int64))
 
 
 def _collectives(
@@ -145,6 +167,23 @@ def _collectives(
         sizes.append(-1 if row[2].bytes is None else row[2].bytes)
     numbers = np.array(belongs, np.int64), np.array(sizes, np.int64)
     return tuple(series), numbers[0], ops["start_ns"].to_numpy(), ops["end_ns"].to_numpy(), numbers[1]
+
+
+def _places(profile: Profile, ops: pl.DataFrame) -> tuple[tuple[Place, ...], I64]:
+    """Return the places at which collectives are launched, and the number of that of each."""
+    code = profile.code()
+    phase, module = (ops[c].cast(pl.String).to_list() for c in ("phase", "module"))
+    where: list[tuple[str | None, int | None]] = [(None, None)] * ops.height
+    if code is not None and ops.height:
+        rows = code.places.select("file", "line").rows()
+        lines_of_ops = code.places_of(code.op[ops["op"].to_numpy()]).tolist()
+        where = [rows[row] if row >= 0 else (None, None) for row in lines_of_ops]
+    numbers: dict[Place, int] = {}
+    placed = [
+        numbers.setdefault(Place(p, m, file, line), len(numbers))
+        for p, m, (file, line) in zip(phase, module, where, strict=True)
+    ]
+    return tuple(numbers), np.array(placed, np.int64)
 
 
 def _span(profile: Profile) -> tuple[int, int]:
@@ -220,7 +259,17 @@ class _Work:
     def of(cls, profile: Profile, *, alone: bool) -> _Work:
         ops = profile.attributed.gpu_ops
         communication = ops.select(
-            "process", "device", "stream", "name", "start_ns", "end_ns", "thread", "call_start_ns"
+            "op",
+            "process",
+            "device",
+            "stream",
+            "name",
+            "start_ns",
+            "end_ns",
+            "thread",
+            "call_start_ns",
+            "phase",
+            "module",
         ).filter(ops["cls"] == Activity.COMM.value)
         steps, of_device = (lookup.parted(f, "process", "device") for f in (profile.steps.gpu, communication))
         kernels = {} if alone else lookup.parted(_compute_kernels(ops), "process", "device")
@@ -245,6 +294,7 @@ def records(profile: Profile, *, alone: bool = False) -> tuple[Rank, ...]:
         members = communicators.get(process, {})
         communication = work.communication.get(key, work.no_communication)
         series, belongs, start_ns, end_ns, message_bytes = _collectives(profile, communication, members)
+        places, placed = _places(profile, communication)
         # A process that drives several devices is one NCCL rank per device, and none of them has the process's number.
         only = devices[process] == 1
         result.append(
@@ -273,6 +323,8 @@ def records(profile: Profile, *, alone: bool = False) -> tuple[Rank, ...]:
                 span=span,
                 command=command_key(profile.trace.run.get("command")),
                 seams=profile.trace.seams,
+                places=places,
+                placed=placed,
             )
         )
     return tuple(result)

@@ -6,16 +6,17 @@ A collective ends on all its ranks at once and begins on each when that rank arr
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any, TypedDict, TypeVar
 
 from nsysx import units
 from nsysx.catalogue import Late
 from nsysx.model import Row, Table, TableSpec
 from nsysx.ranks import costs as costs_room
-from nsysx.ranks import straggler, uneven
+from nsysx.ranks import late_lines, straggler, uneven
 from nsysx.ranks.collect import LEDGER, Rank, number
 from nsysx.ranks.costs import Costs
-from nsysx.ranks.match import align, common
+from nsysx.ranks.match import Aligned, align, common
 from nsysx.ranks.rank_checks import job_size
 from nsysx.rows import Of, TableOf, columns_of, names
 
@@ -169,6 +170,12 @@ class RankRow(TypedDict):
         Sequence[Mapping[str, Any]] | None,
         Of("the straggler's kernels that take longer than on its peers, per step, and in what they differ; else null"),
     ]
+    late_lines: Annotated[
+        Sequence[Mapping[str, Any]] | None,
+        Of(
+            "lines at which the host of a straggler in host code or loading is longer than those of its peers, per step; else null"
+        ),
+    ]
     replay_error: Annotated[
         float | None, Of("how far the replay of all ranks is off the recorded steps, 0 to 1; null likewise")
     ]
@@ -182,7 +189,7 @@ class RankRow(TypedDict):
     late_because: Annotated[
         Mapping[str, int],
         Of(
-            "per step: its excess over the median of the other ranks, by part of the ledger, largest first",
+            "per step: its excess over the median of the other ranks, by part of the breakdown, largest first",
             "ns",
             label="spends more on",
         ),
@@ -252,6 +259,13 @@ def _late_kernels(ranks: Sequence[Rank], late: straggler.Straggler | None, r: in
     return uneven.rows(uneven.differences(ranks[r], [ranks[x] for x in late.peers if x != r])) or None
 
 
+def _late_lines(ranks: Sequence[Rank], late: straggler.Straggler | None, r: int) -> list[Mapping[str, Any]] | None:
+    """Return at which lines the host of a straggler is longer than those of its peers; None for any other rank."""
+    if late is None or late.place != r or late.cause not in (Late.HOST, Late.INPUT, Late.UNKNOWN):
+        return None
+    return late_lines.told(late_lines.longer(ranks[r], [ranks[x] for x in late.peers if x != r])) or None
+
+
 def _waits_for(ranks: Sequence[Rank], r: int, cost: Costs, because: Sequence[Mapping[str, int]]) -> list[Row]:
     """Return for which ranks one waits, and what those spend more time on, most first."""
     return [
@@ -260,7 +274,7 @@ def _waits_for(ranks: Sequence[Rank], r: int, cost: Costs, because: Sequence[Map
             "ns": ns,
             "because": None if other is None else next(iter(because[other]), None),
         }
-        for other, ns in costs_room.exposed_by(ranks[r], cost, r).items()
+        for other, ns in costs_room.exposed_by(costs_room.stretches(ranks[r], cost), r).items()
     ]
 
 
@@ -292,17 +306,41 @@ def _by_collective(rank: Rank, cost: Costs, communicators: Mapping[tuple[str, tu
     return rows
 
 
-def table(ranks: Sequence[Rank]) -> Table:
-    """Return one row per rank, in order. With one rank there is nothing to compare: no rows, and the reason."""
+@dataclass(frozen=True)
+class Compared:
+    """All ranks of a job over the steps that they have in common, what their matched collectives cost, and who is behind."""
+
+    aligned: Aligned
+    costs: Sequence[Costs]
+    late: straggler.Straggler | None
+
+    @property
+    def ranks(self) -> Sequence[Rank]:
+        """The ranks over their common steps."""
+        return self.aligned.ranks
+
+
+def compare(ranks: Sequence[Rank]) -> Compared | None:
+    """Return the ranks of a job compared; None where there is one alone."""
     if len(ranks) < 2:
-        of_job = f" of {job_size(ranks)}" if job_size(ranks) > 1 else ""
-        return Table(
-            KEY, TITLE, COLUMNS, None, f"the report holds one rank{of_job}; give the reports of all ranks", shown=SHOWN
-        )
+        return None
     aligned = align(ranks)
-    ranks = aligned.ranks = common(aligned)
+    aligned.ranks = common(aligned)
     costs = costs_room.costs_of(aligned)
-    late = straggler.find(aligned, costs)
+    return Compared(aligned, costs, straggler.find(aligned, costs))
+
+
+def reason(ranks: Sequence[Rank]) -> str:
+    """Return why a rank alone is not compared."""
+    of_job = f" of {job_size(ranks)}" if job_size(ranks) > 1 else ""
+    return f"the report holds one rank{of_job}; give the reports of all ranks"
+
+
+def table(compared: Compared | None, why_not: str) -> Table:
+    """Return one row per rank, in order. With one rank there is nothing to compare: no rows, and the reason."""
+    if compared is None:
+        return Table(KEY, TITLE, COLUMNS, None, why_not, shown=SHOWN)
+    aligned, costs, late, ranks = compared.aligned, compared.costs, compared.late, compared.ranks
     exposed = [costs_room.exposed(rank, cost) for rank, cost in zip(ranks, costs, strict=True)]
     because = _late_because(ranks, late)
     hosts = _in_order(r.host for r in ranks)
@@ -335,6 +373,7 @@ def table(ranks: Sequence[Rank]) -> Table:
                 "delay_ns": cost.delay_ns if cost.collectives else None,
                 **_behind(late, r),
                 "late_kernels": _late_kernels(ranks, late, r),
+                "late_lines": _late_lines(ranks, late, r),
                 "bubble_ns": _bubble(rank, cost),
                 "late_because": because[r],
                 "clock_correction_ns": aligned.correction[r] if matched else None,

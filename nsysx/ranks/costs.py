@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from nsysx.frames.intervals import I64, StepFunction, coverage, overlay
+from nsysx.frames.intervals import I64, StepFunction, coverage, nesting, overlay
 from nsysx.ranks.collect import Rank
 from nsysx.ranks.match import Aligned, Key
 from nsysx.reading import nccl_notes
@@ -67,6 +67,8 @@ class Costs:
     #: Who takes part, for each of ``waiting``, and the place of the rank that came last to each of its collectives.
     among: list[Among] = field(default_factory=list)
     latest: list[I64] = field(default_factory=list)
+    #: Which collectives of the rank ``waiting`` and ``moving`` are of.
+    rows: list[I64] = field(default_factory=list)
 
     def whole(self) -> Tally:
         """Return all series together."""
@@ -118,6 +120,7 @@ def costs_of(aligned: Aligned) -> list[Costs]:
             of_rank.waiting.append((start[i], end[i] - transfer))
             of_rank.moving.append((end[i] - transfer, end[i]))
             of_rank.latest.append(np.asarray(members, np.int64)[last])
+            of_rank.rows.append(group[r])
             inside = (start[i] >= rank.window[0]) & (start[i] < rank.window[1])
             of_rank.among.append(Among(tuple(sorted(members)), together, key.between_two, int(inside.sum())))
             if not inside.any():
@@ -162,26 +165,57 @@ def exposed(rank: Rank, costs: Costs) -> tuple[int, int, int]:
     return waits, moves, unmatched
 
 
+#: What a rank does in a stretch of exposed communication.
+WAITS, MOVES, UNMATCHED = range(3)
+
+
+class Stretches(NamedTuple):
+    """Stretches of exposed communication in the window of a rank, in order: how long (ns), the state, the collective that it is in (-1:
+    not known), and the place of the rank that came last to it (-1: none, as where it does not wait).
+    """
+
+    ns: I64
+    state: I64
+    row: I64
+    late: I64
+
+
+def stretches(rank: Rank, costs: Costs) -> Stretches:
+    """Return the exposed communication of a rank by collective: the one that began last, where several run.
+
+    Where one transfers and another waits, it is transfer; the sums of the states are those of ``exposed``.
+    """
+    nothing = np.empty(0, np.int64)
+    rows, late = (np.concatenate([nothing, *parts]) for parts in (costs.rows, costs.latest))
+    lone = np.setdiff1d(np.arange(len(rank.start_ns)), rows)
+    sets = [_ends(costs.waiting), _ends(costs.moving), (rank.start_ns[lone], rank.end_ns[lone])]
+    open_ = [nesting(begin, finish).top for begin, finish in sets]
+    times, (waits, moves, alone, shown) = overlay([*open_, coverage([rank.exposed])], *rank.window)
+    inside = shown > 0
+    ns = np.diff(times)[inside]
+    waits, moves, alone = (labels[inside].astype(np.int64) for labels in (waits, moves, alone))
+    state = np.where(moves >= 0, MOVES, np.where(waits >= 0, WAITS, UNMATCHED))
+    matched = np.append(rows, -1)[np.where(moves >= 0, moves, waits)]
+    row = np.where(state == UNMATCHED, np.append(lone, -1)[alone], matched)
+    return Stretches(ns, state, row, np.where(state == WAITS, np.append(late, -1)[waits], -1))
+
+
 #: Ranks whose lateness is told by itself at most.
 _MOST_TOLD = 6
 
 
-def exposed_by(rank: Rank, costs: Costs, itself: int) -> dict[int | None, int]:
+def exposed_by(parts: Stretches, itself: int) -> dict[int | None, int]:
     """Return the place of a rank -> exposed waiting for it, most first (ns); None: for all others, and what nobody is late for.
 
-    ``itself`` is the place of ``rank``. They sum to the exposed waiting of the rank.
+    ``itself`` is the place of the rank. They sum to its exposed waiting.
     """
-    times, waits, _, _ = _shown(rank, costs, range(len(costs.waiting)))
-    span, left = np.diff(times), waits.copy()
-    begin, finish = _ends(costs.waiting)
-    late = np.concatenate([np.empty(0, np.int64), *costs.latest])
-    long = {r: int((finish - begin)[late == r].sum()) for r in np.unique(late).tolist() if r != itself}
+    waits = parts.state == WAITS
+    late, ns = parts.late[waits], parts.ns[waits]
+    sums = {r: int(ns[late == r].sum()) for r in np.unique(late).tolist() if r not in (itself, -1)}
     told: dict[int | None, int] = {}
-    for r in sorted(long, key=lambda r: (-long[r], r))[:_MOST_TOLD]:
-        inside = coverage([(begin[late == r], finish[late == r])]).at(times[:-1]) > 0
-        told[r] = int(span[left & inside].sum())
-        left &= ~inside
-    rest = int(span[left].sum())
+    for r in sorted(sums, key=lambda r: (-sums[r], r))[:_MOST_TOLD]:
+        told[r] = sums[r]
+    rest = int(ns.sum()) - sum(told.values())
     return {r: ns for r, ns in told.items() if ns} | ({None: rest} if rest else {})
 
 

@@ -29,7 +29,7 @@ import numpy as np
 
 from nsysx.catalogue import Activity, Cause, Late, Trait
 from nsysx.frames.statistics import F64, PROCESS_DRIFT, block_length, mean_error, t_quantile
-from nsysx.ranks import uneven
+from nsysx.ranks import late_lines, uneven
 from nsysx.ranks.collect import Rank
 from nsysx.ranks.costs import Costs, waiting_per_step
 from nsysx.ranks.match import Aligned
@@ -53,7 +53,7 @@ _LAST_BEFORE, _FEWEST_BEFORE = 0.75, 8
 #: Causes of a rank's excess: parts of its ledger and causes of its idle time.
 _IDLE = "idle: "
 _WORK = {Late.COMPUTE: (Activity.COMPUTE, Activity.COPY, Activity.MEMSET)}
-_CAUSES: Mapping[Late, tuple[str, ...]] = {
+CAUSES: Mapping[Late, tuple[str, ...]] = {
     late: (*_WORK.get(late, ()), *(_IDLE + cause for cause in Cause if cause.late is late)) for late in Late
 }
 #: Causes that drift from process to process, or that a profiler makes longer.
@@ -189,7 +189,7 @@ def _slower(rank: Rank, others: Sequence[Rank]) -> float:
 
 
 def _cause(more: Mapping[str, float]) -> Late:
-    sums = {cause: sum(max(0.0, more.get(k, 0.0)) for k in parts) for cause, parts in _CAUSES.items()}
+    sums = {cause: sum(max(0.0, more.get(k, 0.0)) for k in parts) for cause, parts in CAUSES.items()}
     return max(sums, key=lambda c: sums[c]) if max(sums.values()) > 0 else Late.UNKNOWN
 
 
@@ -316,9 +316,12 @@ def _by_own_time(
     compute = beyond.cause is Late.COMPUTE
     slower = _slower(ranks[group[r]], [ranks[x] for x in group if x != group[r]]) if compute else 0.0
     synchronous, without, alone = _shares(step_ns, r)
+    # Lines that only this rank runs are no drift.
+    alone_ns = min(late_lines.own(late_lines.longer(ranks[group[r]], [ranks[x] for x in group if x != group[r]])), late)
     # The delay beyond drift has to be notable too.
-    drift = late if late - beyond.drift < NOTABLE * beyond.step else beyond.drift
-    if beyond.cause in (Late.HOST, Late.PROFILER) and not _late_before(aligned, group, r):
+    drift = min(beyond.drift, late - alone_ns)
+    unsure = beyond.cause in (Late.HOST, Late.PROFILER) and alone_ns < NOTABLE * beyond.step
+    if late - drift < NOTABLE * beyond.step or (unsure and not _late_before(aligned, group, r)):
         drift = late
     return Straggler(
         place=group[r],

@@ -193,7 +193,7 @@ def costs(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _fastest(runs: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Return number format -> FLOP/s of a large matrix product in the fastest run: what slows a run is not the device."""
+    """Return number format -> FLOP/s of a large GEMM in the fastest run: what slows a run is not the device."""
     fastest: dict[str, float] = {}
     for run in runs:
         for name, rate in run.get("products", {}).items():

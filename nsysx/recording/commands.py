@@ -17,7 +17,7 @@ STAND_IN = Path(__file__).parent / "stand_in.py"
 #: What nsys records unless an option of ``nsysx run`` says otherwise, and what each adds to the program.
 #: (option, value, whether every nsys knows it)
 NSYS_DEFAULTS: tuple[tuple[str, str, bool], ...] = (
-    ("--sample", "none", True),  # by default nsys samples the CPU, which made a launch-bound forward take 72 % longer
+    ("--sample", "none", True),  # by default nsys samples the CPU, which made a host-bound forward take 72 % longer
     ("--cpuctxsw", "none", True),  # context switches: part of the same 72 %, and no analysis reads them
     ("--wait", "primary", False),  # end with the command, as a shell does, not with processes that it left running
     ("--cuda-graph-trace", "node", False),  # record each node of a CUDA graph; "graph" is cheaper but records no nodes

@@ -241,15 +241,15 @@ def first_sentence(text: str) -> str:
     return _END.split(text)[0].rstrip(".")
 
 
-#: A second sentence that goes on with the idea of the first: for what the GPU waits the rest of the time, unless that is two things.
-_SAME_IDEA = re.compile(r"(The rest|For)\b(?!.*, and for)")
+#: A second sentence that goes on with the idea of the first: what the GPU works on.
+_SAME_IDEA = re.compile(r"<?[\d.]+ % of GPU time is ")
 
 
 def _head(text: str) -> str:
-    """Return the one idea of a sentence: its first half, and the second where it goes on with it and both fit a headline."""
-    first, *rest = _END.split(text, maxsplit=1)
-    whole = not rest or (len(text) <= _HEADLINE and _SAME_IDEA.match(rest[0]) is not None)
-    return text if whole else first
+    """Return the one idea of a sentence: its first part, and the second where it goes on with it and both fit a headline."""
+    first, second, *_ = [*_END.split(text, maxsplit=2), ""]
+    both = f"{first} {second}"
+    return both if _SAME_IDEA.match(second) and len(both) <= _HEADLINE else first
 
 
 def _times(factor: float) -> str:
@@ -291,11 +291,12 @@ def _replayed(answer: Answer) -> str:
         return f"At best {units.duration(answer.best_ns)}."
     if answer.bound and not alone and answer.times and answer.times[1] >= _WIDE * answer.times[0]:
         shown = between.replace(" or", "x or") if between.endswith(" or more") else f"{between.replace(' to', 'x to')}x"
-        return f"{shown}, by how long the step is without the profiler."
+        return f"{shown}, depending on the unprofiled step time."
     if not now or not alone:
         return ""
     times = f" ({_times(now / alone)}{f', {between}' * bool(between)})" if alone < now else ""
-    return f"Replayed: {units.duration(alone)}{times}; the rest is open."
+    fused = any("compile" in action.paste or "compile" in action.text for action in answer.do)
+    return f"Replay: {units.duration(alone)}{times}; anything below {'assumes kernel fusion' if fused else 'is an upper bound'}."
 
 
 #: A step at best that is this near the likely one is no figure of its own.
@@ -303,7 +304,7 @@ _CLOSE = 0.95
 
 
 #: What is known of a change that was tried, from what matters most.
-_VERDICTS = ("faster", "slower", "fails", "same", "cannot_tell", "does_not_apply")
+_VERDICTS = ("faster", "slower", "fails", "changes_results", "same", "cannot_tell", "does_not_apply")
 
 
 def tried(summary: Summary, code: str, texts: Texts) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from nsysx.comparing.budget import Result, Verdict
 from nsysx.render.markdown import escape
 from nsysx.render.safe_text import clean
 
-_WORDS = {0: "kept", 1: "broken", 4: "nothing measured", 5: "inconclusive"}
+_WORDS = {0: "Budget kept", 1: "Budget broken", 4: "The budget checks nothing", 5: "Budget inconclusive"}
 _MARKS = {"kept": "ok  ", "broken": "FAIL", "inconclusive": "??  ", "not_measured": "--  "}
 _ORDER = {"broken": 0, "inconclusive": 1, "not_measured": 2, "kept": 3}
 #: Characters that XML 1.0 cannot contain, not even escaped.
@@ -23,13 +23,13 @@ def _sorted(verdict: Verdict) -> list[Result]:
 
 def terminal(verdict: Verdict) -> str:
     """Return one line per budget, broken ones first."""
-    head = f"Budget {_WORDS[verdict.exit_code]}: {clean(verdict.capture, 80)}"
+    head = f"{_WORDS[verdict.exit_code]}: {clean(verdict.capture, 80)}"
     return "\n".join([head, *(f"{_MARKS[r.status]} {clean(r.detail, 300)}" for r in _sorted(verdict))])
 
 
 def markdown(verdict: Verdict) -> str:
     """Return the check for a ticket or a job summary."""
-    out = [f"### Budget {_WORDS[verdict.exit_code]}", "", "| | |", "|---|---|"]
+    out = [f"### {_WORDS[verdict.exit_code]}", "", "| | |", "|---|---|"]
     out += [f"| {r.status.replace('_', ' ')} | {escape(clean(r.detail, 300))} |" for r in _sorted(verdict)]
     return "\n".join(out) + "\n"
 

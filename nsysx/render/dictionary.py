@@ -8,7 +8,7 @@ from importlib.resources import files
 
 from nsysx import analyses
 from nsysx.model import Column, TableSpec
-from nsysx.ranks import comparison
+from nsysx.ranks import rank_tables
 
 _COVERS = {
     "steady": "sums over the steady steps of the shown process",
@@ -21,7 +21,7 @@ _COVERS = {
 
 def _tables() -> dict[str, tuple[str, tuple[Column, ...], TableSpec]]:
     by_key = {a.KEY: (a.TITLE, a.COLUMNS, a.SHOWN) for a in analyses.load()}
-    return by_key | {comparison.KEY: (comparison.TITLE, comparison.COLUMNS, comparison.SHOWN)}
+    return by_key | {room.KEY: (room.TITLE, room.COLUMNS, room.SHOWN) for room in rank_tables.ROOMS}
 
 
 def keys() -> list[str]:

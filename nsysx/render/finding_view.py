@@ -113,8 +113,9 @@ def _counted(finding: Finding, summary: Summary) -> str:
     codes, step = _codes(finding, summary), summary.step.shown_ns
     if cost is None or counted is None or not codes or not step or cost - counted < NOTABLE * step:
         return ""
-    counts = f"{units.duration(counted)} of it count here" if counted >= NOTABLE * step else "none of it counts here"
-    return f"{counts}, the rest with what it overlaps with ({', '.join(codes)})"
+    if counted < NOTABLE * step:
+        return f"all of it also counted in {', '.join(codes)}"
+    return f"{units.duration(counted)} of it not counted elsewhere (the rest in {', '.join(codes)})"
 
 
 def findings_of(summary: Summary, texts: Texts, width: int) -> tuple[FindingView, ...] | None:

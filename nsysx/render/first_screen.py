@@ -192,12 +192,8 @@ def _items(
 def _size(shown: finding_view.FindingView) -> str:
     """Return what a finding costs, and how far its saving can be off."""
     cost_words = " ".join(filter(None, (shown.cost, "a step", shown.cost_time)))
-    cost = f"Costs {cost_words}{f': {shown.counted}' if shown.counted else ''}" if shown.cost else ""
-    sure = (
-        f"saves {shown.saving} ({shown.confidence.replace('give or take', '±')})"
-        if shown.saving and shown.confidence
-        else ""
-    )
+    cost = f"Costs {cost_words}{f', {shown.counted}' if shown.counted else ''}" if shown.cost else ""
+    sure = f"saves {shown.saving} ({shown.confidence})" if shown.saving and shown.confidence else ""
     cost_words = "; ".join(filter(None, (cost, sure)))
     return f"{cost_words[:1].upper()}{cost_words[1:]}." if cost_words else ""
 

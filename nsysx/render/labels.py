@@ -7,8 +7,7 @@ import re
 from typing import Any
 
 from nsysx import units
-from nsysx.catalogue import Cause, Limit
-from nsysx.judging.gpu_work import WORDS
+from nsysx.catalogue import FAMILIES, Cause, Limit
 from nsysx.model import Column
 from nsysx.render.safe_text import clean
 
@@ -43,7 +42,7 @@ def label_of(column: Column) -> str:
 def worded(value: str, column: Column) -> str:
     """Return the text of a cell: codes become words ("queue full"), names from the program stay as they are."""
     if column.name == "family":
-        return WORDS.get(value, value)
+        return FAMILIES.get(value, value)
     return _spaced(value) if column.codes and _CODE.fullmatch(value) else value
 
 

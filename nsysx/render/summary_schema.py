@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from nsysx import advice, analyses, model
 from nsysx.analyses.helpers import step_record
-from nsysx.ranks import comparison
+from nsysx.ranks import rank_tables
 from nsysx.saving import FINDING_KEYS
 
 _PLAIN = {int: "integer", float: "number", str: "string", bool: "boolean", type(None): "null"}
@@ -65,7 +65,7 @@ def _table(columns: Sequence[model.Column]) -> dict[str, Any]:
 def schema() -> Mapping[str, Any]:
     """Return the JSON Schema (draft 2020-12) of a Summary. Keys may be added within a major version, so others are allowed."""
     tables = {module.KEY: _table(module.COLUMNS) for module in analyses.load()}
-    tables[comparison.KEY] = _table(comparison.COLUMNS)
+    tables |= {room.KEY: _table(room.COLUMNS) for room in rank_tables.ROOMS}
     properties: dict[str, Any] = {
         "schema": {"const": model.SCHEMA},
         "tool": {"type": "object", "required": ["version"]},

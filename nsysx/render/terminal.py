@@ -206,7 +206,7 @@ def render(  # noqa: C901 - one section after the other
         return sections is None or name in sections
 
     if wanted("verdict"):
-        out.line(shown.sentence, "bold", first=(f"{shown.verdict_label}: ", "bold cyan"))
+        out.line(shown.sentence, "bold")
         for evidence in shown.evidence:
             out.line(evidence, "dim", indent=2)
         for check in shown.alarms:

@@ -86,6 +86,15 @@ def _evidence(summary: Summary, texts: Texts) -> tuple[str, ...]:
     return tuple(line[:1].upper() + line[1:] for line in lines)
 
 
+def _reasons(summary: Summary, texts: Texts) -> list[str]:
+    """Return why tables have no rows: those with one reason together."""
+    titles: dict[str, list[str]] = {}
+    for key in ledger_keys(summary):
+        if (t := summary.tables.get(key)) is not None and t.rows is None:
+            titles.setdefault(texts(t.reason or "not recorded", 400), []).append(clean(t.title or label(key), 60))
+    return [f"{', '.join(of_reason)}: {reason}" for reason, of_reason in titles.items()]
+
+
 def _quality(summary: Summary, texts: Texts) -> tuple[Check, ...]:
     """Return the checks, without those of missing tables, which give their own reason."""
     order = ("warn", "missing", "ok")
@@ -127,11 +136,7 @@ def build(
     drawn = without_homes(drawn) if redact else drawn
     findings = finding_view.findings_of(summary, texts, width)
     chosen = _first(summary) if summary.steps.source != "capture" else None
-    reasons = [
-        f"{clean(t.title or label(key), 60)}: {texts(t.reason or 'not recorded', 400)}"
-        for key in ledger_keys(summary)
-        if (t := summary.tables.get(key)) is not None and t.rows is None
-    ]
+    reasons = _reasons(summary, texts)
     checks = _quality(summary, texts)
     return View(
         title=", ".join(texts(facts.base_name(f), 80) for f in summary.capture.files[:3])

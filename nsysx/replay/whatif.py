@@ -199,7 +199,7 @@ def edits(profile: Profile, changes: Changes) -> list[tuple[str, Edit]]:
         if not calls_of_cache:
             raise _none("--no-empty-cache", "(frees in the steps)", [])
         result.append(("the allocator's cache is kept", RemoveCalls(calls_of_cache, between=True)))
-    result += [(f"no synchronize call: {text}", _sync_calls(profile, text)) for text in changes.remove_sync_calls]
+    result += [(f"{text} synchronizes removed", _sync_calls(profile, text)) for text in changes.remove_sync_calls]
     if changes.fuse_optimizer:
         result.append(("the optimizer's launches in one", _fused(profile)))
     if changes.no_host:
@@ -324,7 +324,7 @@ def _head(profile: Profile, replay: Replay) -> list[str]:
         recorded,
         f"unchanged  {units.duration(replay.unchanged_ns)} replayed, error {units.share(replay.error, 1)}",
         f"real       {units.duration(real_ns)} without profiler ({low} to {high}, {real.source.replace('_', ' ')}); "
-        "all that follows is in this time",
+        "figures below are unprofiled time",
     ]
 
 
@@ -344,7 +344,7 @@ def _worth(outcome: Outcome, real_ns: float) -> str:
     share = units.share(abs(outcome.saving_ns), real_ns)
     if outcome.saving_ns < 0:
         return f"may lose {units.duration(-outcome.saving_ns)} ({share})"
-    return f"saves {units.duration(outcome.saving_ns)} ({share}), give or take {units.duration(outcome.bar_ns)}"
+    return f"saves {units.duration(outcome.saving_ns)} ({share}), ±{units.duration(outcome.bar_ns)}"
 
 
 def _answer(outcome: Outcome, real_ns: float) -> list[str]:

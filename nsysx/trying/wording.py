@@ -14,7 +14,12 @@ _ORDER = ("faster", "same", "cannot_tell", "slower", "fails", "does_not_apply")
 _UNLIKE = 3
 #: Weights that differ so many times as much at the end as early on: the difference grew.
 _GROWN = 10
-_WORDS = {"cannot_tell": "cannot tell", "does_not_apply": "does not apply"}
+_WORDS = {"cannot_tell": "cannot tell", "changes_results": "changes results", "does_not_apply": "does not apply"}
+
+
+def verdict_line(verdict: str, change: str = "") -> str:
+    """Return the last line of ``nsysx try`` and ``nsysx compare``: the one verdict, and the change that it is about."""
+    return f"Verdict: {_WORDS.get(verdict, verdict)}{f' ({change})' * bool(change)}"
 
 
 def listing(changes: list[Change]) -> str:
@@ -105,7 +110,7 @@ def times(now_ns: float | None, then_ns: float | None, low_ns: float, high_ns: f
     percent = 100 * sign * (then_ns / now_ns - 1)
     digits = 0 if percent >= 10 else 1
     wide = max(map(abs, ends)) >= 1000
-    interval = "runs differ too much for an interval" if wide else f"{ends[0]:.{digits}f} to {ends[1]:.{digits}f} %"
+    interval = "too few runs for a confidence interval" if wide else f"{ends[0]:.{digits}f} to {ends[1]:.{digits}f} %"
     return (
         f"{duration(now_ns)} to {duration(then_ns)} a step "
         f"({percent:.{digits}f} % {'more' if more else 'less'}, {interval})"

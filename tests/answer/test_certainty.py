@@ -58,12 +58,12 @@ def test_what_would_measure_the_step(gpus: int, probe: tuple[dict[str, object], 
 
 
 def test_what_a_bound_leaves_open_is_its_one_reason_and_not_the_spread_of_the_step() -> None:
-    bound = replace(CHOSEN, saving=Saving(MS, "the replay is off by up to 1.05 ms", bound=True))
+    bound = replace(CHOSEN, saving=Saving(MS, "replay error ±1.05 ms", bound=True))
     measured = known(8, 12)
     assert measured.unprofiled is not None
     measured = replace(measured, unprofiled=replace(measured.unprofiled, source="in_process"))
     (_, size) = certainty.of(measured, bound).parts
-    assert size.reason.startswith("An upper bound: the replay is off by up to 1.05 ms.")
+    assert size.reason.startswith("Upper bound; replay error ±1.05 ms.")
     assert size.level == "likely"
     (_, exact) = certainty.of(measured, CHOSEN).parts
     assert exact.reason.startswith(

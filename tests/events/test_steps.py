@@ -10,6 +10,7 @@ import polars as pl
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from nsysx import ids
 from nsysx.errors import EXIT_EMPTY, EXIT_USAGE, NsysxError
 from nsysx.events import attribute, correlate, nvtx_ranges, steps
 from nsysx.events.steps import StepTable
@@ -189,6 +190,24 @@ def test_one_mark_or_one_optimizer_makes_no_steps(tmp_path: Path) -> None:
             optimizer(main, i, t)
 
     assert read(loop(6, once)[0], tmp_path).source == "kernels"
+
+
+@pytest.mark.parametrize(("name", "processes"), [("evaluation", [1, 2]), ("warm-up", [2])])
+def test_a_rank_that_evaluates_for_all_in_a_short_window_keeps_its_steps(
+    tmp_path: Path, name: str, processes: list[int]
+) -> None:
+    """More than half of its GPU work is in no step."""
+    report, main = loop(6, own_step)
+    for i in range(6, 30):
+        work(main, i * PERIOD + 20 * US, names="vwxyz")
+        main.add_range(f"{name} Net", i * PERIOD, i * PERIOD + 900 * US, domain="nsysx")
+    other = report.process(2).thread(2)
+    for i in range(6):
+        work(other, i * PERIOD + 20 * US)
+        own_step(other, i, i * PERIOD)
+    table = read(report, tmp_path)
+    assert table.source == "nsysx"
+    assert [ids.pid_of(p) for p in table.cpu["process"].unique().sort().to_list()] == processes
 
 
 def test_ranges_that_hold_little_of_the_work_are_passed_over(tmp_path: Path) -> None:

@@ -260,7 +260,7 @@ def test_what_the_pin_thread_pays_once_is_its_own_and_no_module_is_to_blame(tmp_
     summary = pinning({6: 841_000}).summary(tmp_path)
     (memory,) = (f for f in summary.findings or () if f.code == "NSX104")
     assert memory.where == {"near": "on the loader's pin thread"}
-    assert memory.title == "Memory calls take 841.0 ms of CPU time in 1 of 11 steps"
+    assert memory.title == "Allocator calls take 841.0 ms of CPU time in 1 of 11 steps"
     assert "loader's pin thread allocates once" in memory.fix and "module" not in memory.fix
     (first,) = (f for f in summary.findings or () if f.code == "NSX103")
     assert first.verdict == "clear"
@@ -269,5 +269,5 @@ def test_what_the_pin_thread_pays_once_is_its_own_and_no_module_is_to_blame(tmp_
 
 def test_what_the_pin_thread_pays_in_each_step_is_told_per_step(tmp_path: Path) -> None:
     memory = pinning(dict.fromkeys(range(12), 300)).finding(tmp_path, "NSX104")
-    assert memory.title == "Memory calls take 300 us of CPU time in each step"
+    assert memory.title == "Allocator calls take 300 us of CPU time in each step"
     assert memory.where == {"near": "on the loader's pin thread"}

@@ -45,7 +45,7 @@ def test_what_one_idles_while_the_other_works_is_the_cost(tmp_path: Path) -> Non
     finding = told(summary)
     assert (finding.verdict, finding.saving.bound) == ("found", True)
     assert finding.cost_ns_per_step == finding.saving_ns_per_step == pytest.approx(KERNELS * KERNEL, rel=0.01)
-    assert "another GPU works then" in summary.verdict.sentence
+    assert "while another GPU works" in summary.verdict.sentence
 
 
 def test_gpus_that_work_at_the_same_time_are_as_they_should_be(tmp_path: Path) -> None:

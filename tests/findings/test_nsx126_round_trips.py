@@ -72,7 +72,7 @@ def test_a_loop_over_items_is_one_round_for_all(tmp_path: Path) -> None:
     (finding,) = [f for f in summary.findings or () if f.code == "NSX126"]
     assert finding.fix.startswith("Handle all 16 in one round: now each takes the same 6 launches")
     assert "batched_nms" in finding.paste
-    assert finding.where["near"].endswith("before Sequential.forward")
+    assert finding.where["near"].endswith("and the next Sequential")
 
 
 @pytest.mark.parametrize(("rounds", "found"), [(3, "clear"), (5, "found")])

@@ -222,7 +222,7 @@ def test_a_recompilation_is_named_with_its_reason(tmp_path: Path) -> None:
     ("file", "where"),
     [
         ("model.py", {"file": "model.py", "line": 12}),
-        ("/env/lib/torch/_dynamo/external_utils.py", {"near": "between calls of net.forward"}),
+        ("/env/lib/torch/_dynamo/external_utils.py", {"near": "between calls of net"}),
     ],
 )
 def test_a_recompilation_has_a_place(tmp_path: Path, file: str, where: dict[str, object]) -> None:
@@ -243,7 +243,7 @@ def test_a_pause_that_nothing_explains_is_between_two_parts_of_the_program(tmp_p
             program.launch(50)
 
     finding = Program().steps(body, 12).finding(tmp_path, "NSX109")
-    assert finding.where == {"near": "after net.forward, before AdamW.step"}
+    assert finding.where == {"near": "between net and the next AdamW.step"}
 
 
 def test_a_recompilation_that_does_not_come_back_is_in_no_steady_step(tmp_path: Path) -> None:

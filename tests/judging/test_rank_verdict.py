@@ -30,13 +30,13 @@ LATE = {"straggler": True, "late_ns": 30 * MS, "late_cause": "compute", "late_be
 def test_the_late_rank_is_named_with_what_it_does_longer():
     said = rank_verdict.of_ranks(verdict(), ranks({"exposed_wait_ns": 309 * MS}, LATE)).sentence
     assert said == (
-        "Rank 0 waits 30.9 of every 72.0 ms for rank 1, which computes 31.0 ms longer. The network is not the problem."
+        "Straggler: rank 0 waits 30.9 of 72.0 ms for rank 1, which computes 31.0 ms longer. The network is not the problem."
     )
 
 
 def test_from_the_late_rank_itself_the_wait_of_the_others_is_named():
     said = rank_verdict.of_ranks(verdict(101), ranks({"exposed_wait_ns": 309 * MS}, LATE), 1).sentence
-    assert said.startswith("Rank 0 waits 30.9 of every 72.0 ms for this rank, 1, which computes 31.0 ms longer.")
+    assert said.startswith("Straggler: rank 0 waits 30.9 of 72.0 ms for this rank, 1, which computes 31.0 ms longer.")
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_a_late_rank_and_a_pipeline_are_no_hosts_in_turn(more):
 def test_communication_that_is_mostly_a_wait_for_hosts_is_told_so(wait_ms, transfer_ms, told):
     waiting = {"exposed_wait_ns": wait_ms * MS, "exposed_transfer_ns": transfer_ms * MS}
     said = rank_verdict.of_ranks(verdict(), ranks(waiting, {"delay_ns": 60 * MS, "late_because": HOST})).sentence
-    assert said == f"x{' 60 % of that it waits for ranks whose host launches later.' * told}"
+    assert said == f"x{' 60 % of that is waiting for ranks whose host launches later.' * told}"
 
 
 @pytest.mark.parametrize("rows", [({"exposed_wait_ns": 309 * MS}, {}), ({"exposed_wait_ns": 70 * MS}, LATE)])
@@ -101,4 +101,4 @@ def test_without_a_late_rank_or_a_long_wait_the_verdict_stays(rows):
 
 def test_waits_are_named_as_recorded_where_the_step_is_not():
     said = rank_verdict.of_ranks(verdict(recorded_ns=80 * MS), ranks({"exposed_wait_ns": 309 * MS}, LATE)).sentence
-    assert "of every 72.0 ms recorded for rank 1" in said
+    assert "of 72.0 ms recorded for rank 1" in said

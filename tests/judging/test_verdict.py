@@ -12,7 +12,7 @@ import pytest
 from nsysx.analyses import gpu_ledger
 from nsysx.analyses.gpu_ledger import GpuRow
 from nsysx.events import ledger
-from nsysx.judging import verdict
+from nsysx.judging import limit_words
 from nsysx.judging.limits import idle_parts, limits_of
 from nsysx.model import Verdict
 from nsysx.pipeline import summarize
@@ -119,27 +119,23 @@ def test_each_code(tmp_path: Path, code: str) -> None:
 def test_the_sentence_has_two_numbers_and_the_cause(tmp_path: Path) -> None:
     """Copies run 600 us of each step of 1 ms, kernels 370."""
     said = judged(loop(copy_bound), tmp_path).sentence
-    assert said == "The GPU computes 0.37 of every 1.00 ms. For 600 us it only copies from the host to the GPU."
+    assert said == "Copy-bound: exposed copies from the host to the GPU take 0.60 of 1.00 ms."
     said = judged(loop(comm_bound), tmp_path).sentence
-    assert said.startswith("The GPU computes 0.37 of every 1.00 ms. For 600 us it only communicates with other GPUs")
+    assert said == "Communication-bound: exposed communication takes 0.60 of 1.00 ms."
     said = judged(loop(launch_bound), tmp_path).sentence
-    assert (
-        said == "The GPU works 0.20 of every 1.00 ms. The rest of the step it waits for Python to send the next kernel."
-    )
+    assert said == "Host-bound: the GPU idles 0.80 of 1.00 ms waiting for kernel launches."
     said = judged(loop(input_bound), tmp_path).sentence
-    assert (
-        said == "The GPU works 0.25 of every 1.00 ms. The rest of the step it waits for the next batch of input data."
-    )
+    assert said == "Input-bound: the GPU idles 0.75 of 1.00 ms waiting for input data."
     said = judged(loop(alloc_bound), tmp_path).sentence
-    assert "waits while memory is allocated and freed (cudaMalloc)" in said
+    assert "ms while memory is allocated and freed (cudaMalloc)" in said
     said = judged(loop(sync_bound), tmp_path).sentence
-    assert "has no work, because Python waits for it in cudaStreamSynchronize before sending more" in said
+    assert "after host syncs in cudaStreamSynchronize" in said
 
 
 def test_what_the_gpu_works_on_is_said_where_it_is_the_limit(tmp_path: Path) -> None:
     found = judged(loop(gpu_bound), tmp_path)
-    assert found.sentence.startswith("The GPU works 0.95 of every 1.00 ms.")
-    assert found.sentence.endswith("100 % of its work is matrix products.")
+    assert found.sentence.startswith("GPU-bound: GPU busy 95 % of 1.00 ms")
+    assert found.sentence.endswith("100 % of GPU time is GEMM.")
 
 
 def test_a_program_without_python_is_not_told_about_python(tmp_path: Path) -> None:
@@ -149,7 +145,7 @@ def test_a_program_without_python_is_not_told_about_python(tmp_path: Path) -> No
         launch_bound(main, i * PERIOD)
         main.add_range(f"step {i}", i * PERIOD, i * PERIOD + 990 * US)
     found = judged(report, tmp_path)
-    assert "waits for the host code to send the next kernel" in found.sentence
+    assert "idles 0.80 of 1.00 ms waiting for kernel launches" in found.sentence
     assert "Python" not in " ".join([found.sentence, *found.evidence])
 
 
@@ -177,7 +173,7 @@ def test_launch_bound_says_what_profiling_itself_costs(tmp_path: Path) -> None:
 def test_launch_bound_by_the_launches_themselves(tmp_path: Path) -> None:
     found = judged(loop(slow_launches), tmp_path)
     assert found.code == "launch_bound"
-    assert "waits for launches to arrive, 10 a step" in found.sentence
+    assert "in kernel launch latency (10 launches a step)" in found.sentence
 
 
 def test_the_module_before_whose_work_the_gpu_idles(tmp_path: Path) -> None:
@@ -222,7 +218,7 @@ def test_a_graph_of_tiny_kernels_is_not_called_busy(tmp_path: Path) -> None:
         warm.launch(40 * k * US, 5 * US, gpu_start=(40 * k + 8) * US, gpu_dur=US)
     found = judged(report, tmp_path)
     assert found.code == "gpu_bound"
-    assert "400 short kernels of 1.2 us, and the pauses between them take" in found.sentence
+    assert "inter-kernel gaps take 0.48 ms: 400 short kernels of 1.2 us" in found.sentence
 
 
 def test_four_small_causes_do_not_make_a_launch_bound_step(tmp_path: Path) -> None:
@@ -235,7 +231,7 @@ def test_four_small_causes_do_not_make_a_launch_bound_step(tmp_path: Path) -> No
 
     found = judged(loop(mixed), tmp_path)
     assert found.code == "gpu_bound"
-    assert "The rest has no single cause: " in found.sentence
+    assert "no single cause takes the rest: " in found.sentence
     assert "communication" in found.sentence and "copies" in found.sentence
 
 
@@ -248,7 +244,7 @@ def test_a_short_wait_does_not_hide_the_host_code_after_it(tmp_path: Path) -> No
 
     found = judged(loop(token), tmp_path)
     assert found.code == "launch_bound"
-    assert "waits for Python to send the next kernel" in found.sentence
+    assert "waiting for kernel launches" in found.sentence
 
 
 def test_profiler_time_is_a_part_of_its_own(tmp_path: Path) -> None:
@@ -260,7 +256,7 @@ def test_profiler_time_is_a_part_of_its_own(tmp_path: Path) -> None:
 
     found = judged(loop(flushing), tmp_path)
     assert found.code == "launch_bound"
-    assert found.sentence.startswith("The GPU works 360 of every 700 us. ")
+    assert found.sentence.startswith("Host-bound: the GPU idles 340 of 700 us ")
     assert found.recorded_ns == 1_000_000, "the step as recorded is not for the headline"
 
 
@@ -276,7 +272,7 @@ def test_pages_that_move_by_themselves_are_work_of_their_own_kind(tmp_path: Path
     summary = summarize([path])
     assert summary.verdict.code == "copy_bound"
     # 50 us between the last kernel and the first page are the driver's, who handles the fault.
-    assert "For 450 us it only moves pages of unified memory" in summary.verdict.sentence
+    assert "exposed page migration takes 0.45 of 1.00 ms" in summary.verdict.sentence
     said = {c.check: c for c in summary.quality}
     assert said["gpu ops without call"].status == "ok"
 
@@ -336,8 +332,8 @@ def test_without_steps_and_without_one_cause(tmp_path: Path) -> None:
         kernel(main, i * 100 * US, 0, 10, 70, f"k{i}")
     found = judged(report, tmp_path)
     assert found.code == "unknown"
-    assert found.sentence.startswith("The GPU works 1.40 of the 1.97 ms from its first to its last work.")
-    assert "Without steps, what limits it is unknown" in found.sentence
+    assert found.sentence.startswith("Limit unknown without steps: ")
+    assert "GPU busy 71 % of the 1.97 ms from its first to its last work; idle: " in found.sentence
 
 
 def test_a_long_session_is_judged_where_the_gpu_was_used(tmp_path: Path) -> None:
@@ -355,10 +351,10 @@ def test_a_long_session_is_judged_where_the_gpu_was_used(tmp_path: Path) -> None
 
 
 def test_a_part_is_never_rounded_to_nothing() -> None:
-    assert verdict.pair(260 * US, 3_700_000 * US) == ("260 us", "3.70 s")
-    assert verdict.pair(90_000 * US, 3_700_000 * US) == ("0.09", "3.70 s")
-    assert verdict.pair(1, 5_000) == ("0.001", "5.00 us")
-    assert verdict.pair(0, 3_700_000 * US) == ("0.00", "3.70 s")
+    assert limit_words.pair(260 * US, 3_700_000 * US) == ("260 us", "3.70 s")
+    assert limit_words.pair(90_000 * US, 3_700_000 * US) == ("0.09", "3.70 s")
+    assert limit_words.pair(1, 5_000) == ("0.001", "5.00 us")
+    assert limit_words.pair(0, 3_700_000 * US) == ("0.00", "3.70 s")
 
 
 def test_start_up_is_no_more_than_its_part_of_the_span(tmp_path: Path) -> None:
@@ -382,7 +378,7 @@ def test_without_steps_what_is_paid_once_is_start_up(tmp_path: Path) -> None:
         kernel(main, i * PERIOD, 810, 820, 150, f"k{i}")
     found = judged(report, tmp_path)
     assert found.code == "warmup"
-    assert found.sentence.startswith("This is start-up, not steady work")
+    assert found.sentence.startswith("Start-up, not steady work: the GPU idles 7.65 of the 9.15 ms")
     assert any("--step-range" in e for e in found.evidence)
     assert not any(
         float(share) > 100 for share in re.findall(r"([\d.]+) %", " ".join([found.sentence, *found.evidence]))

@@ -176,7 +176,7 @@ def timeline(title: str = "Step 5, typical", names: tuple[str, ...] = KERNEL_NAM
             Span(66 * MS, 66_500 * US, "memset", "Memset"),
         ),
     )
-    idle = Lane("idle", "GPU 0 idle", (Span(43 * MS, 44 * MS, "sync", "idle: inside a sync call"),))
+    idle = Lane("idle", "GPU 0 idle", (Span(43 * MS, 44 * MS, "sync", "idle: host sync"),))
     modules = [*dict.fromkeys((None, *HOSTILE[:3], "blocks.1.loss"))]
     places = [
         Place(20 * MS, 42 * MS, module or "", "loss", part)
@@ -582,7 +582,7 @@ def ranks(count: int, late: int) -> Table:
         behind = {
             "late_ns": 3_000 * US, "late_low_ns": 2_900 * US, "late_high_ns": 3_100 * US, "late_drift_ns": 50 * US,
             "late_cause": "compute", "price_ns": 3_000 * US, "price_share": 0.9, "alone_share": 0.9, "replay_error": 0.01,
-            "even_ns": 2_000 * US, "late_kernels": None,
+            "even_ns": 2_000 * US, "late_kernels": None, "late_lines": None,
         }  # fmt: skip
         known["late_by_work"] = False
         known |= behind if r == late else dict.fromkeys(behind)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from nsysx import units
 from nsysx.advice import Bar
 from nsysx.analyses.helpers.step_record import rows_of
-from nsysx.answer import subject
+from nsysx.answer import bars, subject
 from nsysx.model import Summary
 from nsysx.render import answer, first_screen, html_page, markdown, terminal_answer
 from nsysx.render.answer import part_words
@@ -22,7 +22,7 @@ from tests.render.test_page import Page
 NS = {"ns": 1.0, "us": 1e3, "ms": 1e6, "s": 1e9}
 #: A time, and a bare number in the unit of the time that follows it.
 D = r"(\d[\d,]*(?:\.\d+)? (?:ns|us|ms|s))\b"
-OF = r"(\d[\d,]*(?:\.\d+)?(?: (?:ns|us|ms|s))?) of (?:every|the) " + D
+OF = r"(\d[\d,]*(?:\.\d+)?(?: (?:ns|us|ms|s))?) of (?:the )?" + D
 #: Work that is drawn longer than the GPU is busy, because streams run at the same time, says so.
 OVERLAPPING = "overlapping"
 #: What is told as recorded may differ by this share from the shown step before it must say so.
@@ -30,21 +30,26 @@ CLOSE = 0.006
 
 #: What a clause of the headline, or the title of a line, calls a part of the step: pattern with one time, label of the part.
 NAMED = (
-    (rf"[Ff]or {D} it only copies", "only copies"),
-    (rf"[Ff]or {D} it only communicates", "only communicates"),
-    (rf"[Ff]or {D} it waits for the next batch", "waits for data"),
-    (rf"[Ff]or {D} it waits while memory is allocated", "waits for the allocator"),
-    (rf"[Ff]or {D} it has no work, because (?:Python|the host code) waits", "after a synchronize"),
-    (rf"[Ff]or {D} it waits for (?:Python|the host code) to send", "waits for the host"),
-    (rf"The GPU waits {D} per step for (?:Python|the host code) and launches", "waits for the host"),
-    (rf"The GPU waits {D} per step for data", "waits for data"),
-    (rf"Communication is exposed for {D}", "only communicates"),
-    (rf"The GPU pauses {D} per step between short kernels", "pauses between kernels"),
-    (rf"copies with nothing beside them {D}", "only copies"),
-    (rf"communication with nothing beside it {D}", "only communicates"),
-    (rf"allocation and free calls {D}", "waits for the allocator"),
+    (
+        rf"(?:, and|, |it idles) ?{D}(?: of it)? (?:waiting for kernel launches|in kernel launch latency)",
+        "waiting for kernel launches",
+    ),
+    (rf"(?:, and|, |it idles) ?{D}(?: of it)? waiting for input data", "waiting for input data"),
+    (rf"(?:, and|, |it idles) ?{D}(?: of it)? after host syncs", "idle after host syncs"),
+    (rf"(?:, and|, |it idles) ?{D}(?: of it)? while memory is allocated", "allocator calls"),
+    (rf"; exposed copies[^:;.]*: {D}", "exposed copies"),
+    (rf"; exposed communication: {D}", "exposed communication"),
+    (rf"The GPU idles {D} per step waiting for kernel launches", "waiting for kernel launches"),
+    (rf"The GPU idles {D} per step waiting for input data", "waiting for input data"),
+    (rf"Exposed communication takes {D}", "exposed communication"),
+    (rf"nter-kernel gaps (?:of short kernels )?take {D}", "inter-kernel gaps"),
+    (rf"exposed copies {D}", "exposed copies"),
+    (rf"exposed communication {D}", "exposed communication"),
+    (rf"allocator calls {D}", "allocator calls"),
     (rf"[Ee]very \w+ step takes {D}", "the longer steps"),
 )
+#: The first figure of the headline: "the GPU idles 7.9 of 10.2 ms", "exposed copies from the host to the GPU take 7.0 of 10.8 ms".
+LEAD = rf"(the GPU idles|exposed (?:copies|communication|page migration)\b[^.;]*? takes?) {OF}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,33 +78,29 @@ def outputs(summary: Summary) -> dict[str, str]:
     return {where: re.sub(r"\s+", " ", text).replace("\u00a0", " ") for where, text in texts.items()}
 
 
-def _label(label: str) -> str:
-    """Return the name of a part of the step, whoever the host is."""
-    if label.endswith("after a synchronize"):
-        return "after a synchronize"
-    if label in ("waits for Python", "waits for the host code", "waits for launches to arrive"):
-        return "waits for the host"
-    return label
-
-
 def figures(summary: Summary, texts: dict[str, str]) -> Iterator[Said]:
     """Yield each figure that has a name."""
     said = answer.build(summary)
     if said.bars and said.bars[0].label.startswith("GPU"):
         for part in said.bars[0].parts:
             if part.label != "other":
-                yield Said(_label(part.label), part.ns, 0.0, False, "the bar")
+                yield Said(part.label, part.ns, 0.0, False, "the bar")
+        yield Said("idle", sum(p.ns for p in bars.step_parts(summary) if p.idle), 0.0, False, "the bar")
     for where, text in texts.items():
         for pattern, name in NAMED:
             for found in re.finditer(pattern, text):
                 clause = re.match(r"[^.;:]*?, as recorded", text[found.end() :])
                 ns, off = value(found[1])
                 yield Said(name, ns, off, clause is not None, where)
-        for part, whole in re.findall(OF, said.sentence):
+        for lead, part, whole in re.findall(LEAD, said.sentence):
             ns, off = value(whole)
             yield Said("the step", ns, off, " recorded for" in said.sentence, where)
             ns, off = value(part if " " in part else f"{part} {whole.split()[1]}")
-            yield Said("works" if " works " in said.sentence else "computes", ns, off, False, where)
+            name = "idle" if lead.endswith("idles") else " ".join(re.findall(r"exposed (?:page )?\w+", lead))
+            yield Said(name, ns, off, False, where)
+        for whole in re.findall(rf"GPU busy <?[\d.]+ % of (?:the )?{D}", said.sentence):
+            ns, off = value(whole)
+            yield Said("the step", ns, off, False, where)
         for now, then in re.findall(rf"{D} (?:→|->) {D} a step", text):
             for name, told in (("the step", now), ("the step after the change", then)):
                 ns, off = value(told)
@@ -119,7 +120,7 @@ def _two_values(summary: Summary, texts: dict[str, str]) -> Iterator[str]:
     first: dict[str, Said] = {}
     waits = subject.rank_waited_for(summary) is not None
     for one in figures(summary, texts):
-        if waits and one.name in ("computes", "works", "only communicates"):  # of ranks, see _ranks
+        if waits and one.name in ("compute", "idle", "exposed communication"):  # of ranks, see _ranks
             continue
         known = first.setdefault(one.name, one)
         if one.name != "the longer steps" and one.recorded and not known.recorded and not _alike(known, one):
@@ -168,7 +169,7 @@ def _same_work(bars: tuple[Bar, ...]) -> Iterator[str]:
         if not bar.label.startswith("by ") or OVERLAPPING in bar.label:
             continue
         if bar.label != "by kernel" and not busy * (1 - CLOSE) - 1 <= bar.total_ns <= (busy + other) * (1 + CLOSE) + 1:
-            yield f"{bar.label} is {bar.total_ns:.0f}, the GPU works {busy:.0f} to {busy + other:.0f}"
+            yield f"{bar.label} is {bar.total_ns:.0f}, the GPU is busy {busy:.0f} to {busy + other:.0f}"
 
 
 def _shares(summary: Summary, texts: dict[str, str]) -> Iterator[str]:
@@ -176,13 +177,21 @@ def _shares(summary: Summary, texts: dict[str, str]) -> Iterator[str]:
     said = answer.build(summary)
     for where, text in texts.items():
         yield from (f"{where}: {share} %" for share in re.findall(r"(\d+(?:\.\d+)?) %", text) if float(share) > 100)
+    if (
+        said.bars
+        and said.bars[0].label.startswith("GPU")
+        and (busy := re.search(r"GPU busy (<?[\d.]+ %)", said.sentence))
+    ):
+        drawn = units.share(sum(p.ns for p in bars.step_parts(summary) if not p.idle), said.bars[0].total_ns)
+        if busy[1] != drawn:
+            yield f"GPU busy {busy[1]} in the headline, {drawn} in the bar"
     parts = {p.label: units.share(p.ns, b.total_ns) for b in said.bars[1:] for p in b.parts}
-    for share, name in re.findall(r"(\d+(?:\.\d+)? %) (?:of its work )?is ([\w.*]+(?: [a-z]\w+)*)", said.sentence):
+    for share, name in re.findall(r"(\d+(?:\.\d+)? %) of GPU time is ([\w.*]+(?: [a-z]\w+)*)", said.sentence):
         drawn = next((s for label, s in parts.items() if label == name or label.endswith(f" {name}")), None)
         if drawn is not None and drawn != share:
             yield f"{name} is {share} in the headline, {drawn} in the bar"
     ranged = (
-        re.match(r"(GPU busy|GPU idle|Communication alone takes|Copies alone take) .*", said.sure[0].reason)
+        re.match(r"(GPU busy|GPU idle|Exposed communication|Exposed copies) .*", said.sure[0].reason)
         if said.sure
         else None
     )
@@ -191,8 +200,8 @@ def _shares(summary: Summary, texts: dict[str, str]) -> Iterator[str]:
         of = {
             "GPU busy": sum(p.ns for p in step.parts if not p.idle),
             "GPU idle": sum(p.ns for p in step.parts if p.idle),
-            "Communication alone takes": sum(p.ns for p in step.parts if p.label == "only communicates"),
-            "Copies alone take": sum(p.ns for p in step.parts if p.label == "only copies"),
+            "Exposed communication": sum(p.ns for p in step.parts if p.label == "exposed communication"),
+            "Exposed copies": sum(p.ns for p in step.parts if p.label == "exposed copies"),
         }[ranged[1]]
         if not low - 3 <= 100 * of / step.total_ns <= high + 3:
             yield f"{ranged[0]}: the bar says {units.share(of, step.total_ns)}"
@@ -208,7 +217,9 @@ def _places(summary: Summary, texts: dict[str, str]) -> Iterator[str]:
             whole = next((whole for label, whole in drawn if label == name or label.endswith(f" {name}")), None)
             if whole is not None and ns > whole * (1 + CLOSE) + off:
                 yield f"{where}: {told} in {name}, which takes {whole:.0f}"
-    found = re.search(r"median reading is (<?[\d.]+ %) kernels(?:, (<?[\d.]+ %) copies)?", said.sentence)
+    found = re.search(
+        r"kernels are (<?[\d.]+ %) of the median event time(?: \(the rest: (<?[\d.]+ %) copies)?", said.sentence
+    )
     if found and said.bars:
         bar = said.bars[0]
         shares = {p.label: units.share(p.ns, bar.total_ns) for p in bar.parts}
@@ -225,18 +236,19 @@ def _ranks(summary: Summary) -> Iterator[str]:
     """Yield what the headline says of ranks and their bars do not."""
     said = answer.build(summary)
     found = re.match(
-        rf"Rank (\d+) waits {OF}(?: recorded)? for rank (\d+), which (computes|\w+) {D} longer", said.sentence
+        rf"Straggler: rank (\d+) waits {OF}(?: recorded)? for rank (\d+), which (computes|\w+) {D} longer",
+        said.sentence,
     )
     bars = {b.label: b for b in said.bars}
     if found is None or f"rank {found[1]}" not in bars or f"rank {found[4]}" not in bars:
         return
     early, late = bars[f"rank {found[1]}"], bars[f"rank {found[4]}"]
-    waits = next((p.ns for p in early.parts if p.label == f"waits for rank {found[4]}"), 0.0)
+    waits = next((p.ns for p in early.parts if p.label == f"waiting for rank {found[4]}"), 0.0)
     ns, off = value(found[2] if " " in found[2] else f"{found[2]} {found[3].split()[1]}")
     if abs(ns - waits) > off + 1:
         yield f"rank {found[1]} waits {ns:.0f} in the headline, {waits:.0f} in its bar"
     ns, off = value(found[6])
-    of = [next((p.ns for p in b.parts if p.label == found[5]), 0.0) for b in (early, late)]
+    of = [next((p.ns for p in b.parts if p.label == "compute"), 0.0) for b in (early, late)]
     if found[5] == "computes" and abs(ns - of[1] + of[0]) > off + CLOSE * of[1]:
         yield f"rank {found[4]} computes {ns:.0f} longer in the headline, {of[1] - of[0]:.0f} in the bars"
 

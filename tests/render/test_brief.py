@@ -145,8 +145,8 @@ def test_how_long_the_gpu_waits_for_data(said: Callable[[str], Told]) -> None:
         sum(r["step_ms"] for r in PROGRAMS[n]["bare"]) / 2 for n in ("masked_slow_loader", "masked_ignore_index")
     )
     loading = said("masked_slow_loader")
-    copies = sum(row["ns"] for row in loading.table("parts") if row["what"] == "only copies")
-    assert within(gpu_waits_for(loading, "waits for data") + copies, (slow - fast) * MS, 0.01)
+    copies = sum(row["ns"] for row in loading.table("parts") if row["what"] == "exposed copies")
+    assert within(gpu_waits_for(loading, "waiting for input data") + copies, (slow - fast) * MS, 0.01)
 
 
 @pytest.mark.parametrize("name", ["masked_nonzero", "masked_lines"])

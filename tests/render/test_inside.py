@@ -20,7 +20,7 @@ def test_a_waterfall_begins_each_part_where_the_last_one_ends(full: Summary) -> 
     parts = {"work": 40 * MS, "host": 20 * MS, "copy": 5 * MS, "launch": 4 * MS}
     verdict = replace(full.verdict, step_ns=69 * MS, parts=parts)
     *falls, whole = step_waterfall.build(factory.changed(full, verdict=verdict))
-    assert [f.label for f in falls] == ["computes", "only copies", "waits for Python"]
+    assert [f.label for f in falls] == ["compute", "exposed copies", "waiting for kernel launches"]
     assert falls[-1].value == "24.00 ms", "launches on their way are part of it"
     at = 0.0
     for fall in falls:

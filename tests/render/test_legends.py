@@ -15,35 +15,42 @@ from tests.samples import DISTINCT, PAIR_NAMES, Samples
 
 #: What bars (verbs) and lanes (nouns) call one thing, busy and idle.
 BUSY = {
-    "compute": ("computes", "works", "kernels"),
-    "copy": ("only copies", "copies"),
-    "communication": ("only communicates", "transfers"),
-    "launch": ("graph launch",),
-    "other": ("other CUDA call", "other modules", "other kinds", "other kernels", "the rest", "the rest of it"),
+    "compute": ("compute", "busy", "kernels"),
+    "copy": ("exposed copies", "copies"),
+    "communication": ("exposed communication", "transfers"),
+    "launch": ("graph launch", "kernel launches"),
+    "other": (
+        "other CUDA call",
+        "other CUDA calls",
+        "other modules",
+        "other kinds",
+        "other kernels",
+        "the rest",
+        "the rest of it",
+    ),
 }
 IDLE = {
-    "host code": ("waits for Python", "waits for the host code", "waits for launches to arrive", "host code (Python)"),
+    "host code": ("waiting for kernel launches", "host code (Python)"),
     "sync": (
-        "waits for Python after a synchronize",
-        "waits for the host code after a synchronize",
-        "inside a sync call",
+        "idle after host syncs",
+        "host sync",
     ),
-    "allocator": ("waits for the allocator", "alloc and free"),
-    "data": ("waits for data", "waits for its batch", "data loader"),
-    "queued": ("pauses between kernels", "between kernels"),
-    "dependency": ("waits for other GPU work", "waiting for other GPU work"),
-    "load": ("waits for what is paid once", "waits for code to load", "loading code"),
-    "launch": ("waits", "launch latency"),
-    "communication": ("waits for others",),
-    "copy": ("inside a copy call",),
-    "other": ("other waits", "other CUDA call", "other GPU work"),
+    "allocator": ("allocator calls",),
+    "data": ("waiting for input data", "data loading"),
+    "queued": ("inter-kernel gaps",),
+    "dependency": ("waiting for other GPU work",),
+    "load": ("one-time cost", "loading of kernels and libraries"),
+    "launch": ("waits", "kernel launch latency"),
+    "communication": ("waiting for others",),
+    "copy": ("copy calls",),
+    "other": ("other idle time", "other CUDA calls", "other GPU work"),
 }
 
 
 def meaning(label: str, idle: bool) -> tuple[str, bool]:
     """Return what a name in a legend means, the same for all names of one thing."""
-    label = re.sub(r"^idle: |(?<=waits for )rank \d+", "", label).strip()
-    label = "waits for others" if label == "waits for" else label
+    label = re.sub(r"^idle: |(?<=waiting for )rank \d+", "", label).strip()
+    label = "waiting for others" if label == "waiting for" else label
     label = "other" if re.fullmatch(r"\d+ others", label) else label
     of = IDLE if idle else BUSY
     return next((thing for thing, names in of.items() if label == thing or label in names), label), idle

@@ -20,12 +20,10 @@ from tests.samples import DISTINCT, Samples
 
 #: What the sentence says of a cause, the parts of the bar that show it, and the rule whose title gives its length.
 CAUSES = {
-    r"it waits for .* to send the next kernel|it waits for launches to arrive": (("host", "launch"), "NSX102"),
-    r"it waits for the next batch": (("input",), "NSX106"),
-    r"it waits while memory is allocated": (("alloc",), None),
-    r"it only copies": (("copy",), None),
-    r"it only communicates": (("comm",), None),
-    r"it has no work, because": (("sync",), None),
+    r"waiting for kernel launches|in kernel launch latency": (("host", "launch"), "NSX102"),
+    r"waiting for input data": (("input",), "NSX106"),
+    r"while memory is allocated": (("alloc",), None),
+    r"after host syncs": (("sync",), None),
 }
 NS = {"ns": 1, "us": 1e3, "ms": 1e6, "s": 1e9}
 TIME = re.compile(r"(\d[\d,]*(?:\.\d+)?) (ns|us|ms|s)\b")
@@ -145,7 +143,9 @@ def _causes(summary: Summary, said: answer.Worded, found: list[Finding]) -> list
     bad, parts = [], summary.verdict.parts
     for pattern, (names, code) in CAUSES.items():
         whole = sum(parts.get(n, 0) for n in names)
-        length = re.search(rf"[Ff]or ((?:[\d.,]+) (?:ns|us|ms|s)) (?:{pattern})", said.sentence)
+        length = re.search(
+            rf"(?:, and|,|it idles) ((?:[\d.,]+) (?:ns|us|ms|s))(?: of it)? (?:{pattern})", said.sentence
+        )
         if length and not near(times(length[1])[0], whole, length[1]):
             bad.append(f"the sentence says {length[1]}, the picture {whole} ns")
         for f in found:
@@ -156,9 +156,7 @@ def _causes(summary: Summary, said: answer.Worded, found: list[Finding]) -> list
             if code == f.code and (f.saving_ns_per_step or 0) > whole + held + 1:
                 bad.append(f"{f.code} saves more than the {whole} ns of its cause")
     drawn = {p.label: p.ns for p in said.bars[0].parts} if said.bars else {}
-    waits = next(
-        (ns for label, ns in drawn.items() if label in ("waits for Python", "waits for launches to arrive")), None
-    )
+    waits = drawn.get("waiting for kernel launches")
     if waits is not None and abs(waits - parts.get("host", 0) - parts.get("launch", 0)) > 1:
         bad.append("the bar has another wait for the host than the verdict")
     return bad

@@ -36,7 +36,7 @@ def job() -> Summary:
 def test_each_picture_is_a_figure_that_says_what_the_summary_says(job: Summary) -> None:
     plot = Plots(job)
     step = texts(plot.step())
-    assert {"computes", "the step"} <= set(step) or "one step, ms" in step
+    assert {"compute", "the step"} <= set(step) or "one step, ms" in step
     assert "GPU 0 stream 7" in texts(plot.timeline())
     assert {"rank 0", "rank 2 (last)"} <= set(texts(plot.ranks()))
     assert any(text.startswith("GPU time of one step") for text in texts(plot.flame()))

@@ -37,18 +37,18 @@ class Expected:
 #: compile), 45.8 (ignore_index), 47.4 (8 workers), 19.0 (compile), 4.1 (pinned, prefetched), 37.2 at least (equal ranks).
 #: No two steps of varlen are alike; nobody has made the changes of the others.
 TABLE = {
-    "tiny_stack": Expected("launches", r"waits for Python", r"torch\.compile|CUDA graph", (9.5, 11.8), (1.2, 3.6), "unknown"),
+    "tiny_stack": Expected("launches", r"waiting for kernel launches", r"torch\.compile|CUDA graph", (9.5, 11.8), (1.2, 3.6), "unknown"),
     "masked_nonzero": Expected("mask", r"MaskedLoss \(mostly sorting", r"ignore_index", (67, 69.5), (45, 47.5), "likely"),
     "masked_lines": Expected("mask", r"MaskedLoss \(mostly sorting", r"ignore_index", (67, 69.5), (45, 47.5), "likely"),
     "masked_ignore_index": Expected("layout", r"mostly convolutions", r"channels_last", (45, 46.5), (39, 45.4), "likely"),
-    "masked_slow_loader": Expected("loader", r"waits for the next batch", r"num_workers", (120, 125), (46, 49), "likely"),
-    "gpt": Expected("unfused", r"never short of work.*elementwise", r"torch\.compile", (29.5, 30.8), (19, 24), "likely"),
-    "gpt_graph": Expected("unfused", r"never short of work.*elementwise", r"torch\.compile", (29.5, 31), (19, 24), "likely"),
+    "masked_slow_loader": Expected("loader", r"waiting for input data", r"num_workers", (120, 125), (46, 49), "likely"),
+    "gpt": Expected("unfused", r"GPU busy 97 %.*elementwise", r"torch\.compile", (29.5, 30.8), (19, 24), "likely"),
+    "gpt_graph": Expected("unfused", r"GPU busy 97 %.*elementwise", r"torch\.compile", (29.5, 31), (19, 24), "likely"),
     "varlen": Expected("unfused", r"self_attn", r"torch\.compile", (45, 52), (30, 45), "likely"),
     "varlen_memory": Expected("unfused", r"self_attn", r"torch\.compile", (45, 52), (30, 45), "likely"),
-    "copies": Expected("copies", r"only copies from the host", r"^Pin .*tensor\.pin_memory", (10.4, 11.1), (3.3, 5.2), "likely"),
+    "copies": Expected("copies", r"exposed copies from the host", r"^Pin .*tensor\.pin_memory", (10.4, 11.1), (3.3, 5.2), "likely"),
     # Spread evenly: the work of the late rank does not go away. (With less of it, as in the pair, a step takes 37 ms.)
-    "ddp": Expected("late rank", r"waits 30\.\d of every 72\.\d ms for rank 1", r"same work", (72, 73.5), (50, 58), "likely"),
+    "ddp": Expected("late rank", r"waits 30\.\d of 72\.\d ms for rank 1", r"same work", (72, 73.5), (50, 58), "likely"),
 }  # fmt: skip
 #: Reports of one rank alone: that it waits is seen, for whom is not.
 ALONE = ("ddp_four.rank0", "ddp_per_rank.rank0")

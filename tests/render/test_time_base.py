@@ -104,7 +104,7 @@ def test_the_loader_costs_in_the_picture_what_it_costs_in_the_finding_and_whatif
     summary = recorded.summary(name)
     finding = next(f for f in _found(summary) if f.code == "NSX106")
     said = answer.build(summary)
-    waits = next(p.ns for p in said.bars[0].parts if p.label == "waits for data")
+    waits = next(p.ns for p in said.bars[0].parts if p.label == "waiting for input data")
     assert units.duration(waits) in finding.title
     monkeypatch.setattr(costs, "ASSUMED", RECORDED_COSTS)
     profile = gather(recorded.report(name), Options())

@@ -55,7 +55,7 @@ def test_parts_of_a_ledger_sum_to_its_window_even_when_causes_are_missing():
     tables = {**full.tables, "gpu_ledger": replace(full.tables["gpu_ledger"], rows=(row,))}
     ledger = view.build(replace(full, tables=tables), top=5).ledgers[0]
     assert sum(part.ns for part in ledger.parts) == pytest.approx(ledger.window_ns)
-    assert [part.label for part in ledger.parts if part.idle] == ["inside a sync call", "cause not known"]
+    assert [part.label for part in ledger.parts if part.idle] == ["host sync", "cause not known"]
 
 
 def test_an_unknown_cause_keeps_its_own_name():

@@ -21,14 +21,14 @@ Line = Annotated[int | None, Of("its line, null when not recorded")]
 HostIdleNs = Annotated[
     int,
     Of(
-        "idle time of the shown device that the ledger calls host code; over all rows it sums to the ledger's",
+        "idle time of the shown device that the breakdown calls host code; over all rows it sums to that",
         "ns",
         sums="scope",
         label="GPU idle",
     ),
 ]
 LoaderIdleNs = Annotated[
-    int, Of("the same for what the ledger calls data loader", "ns", sums="scope", label="GPU idle for data")
+    int, Of("the same for what the breakdown calls data loader", "ns", sums="scope", label="GPU idle for data")
 ]
 #: A copy.
 Direction = Annotated[str, Of("HtoD, DtoH, DtoD, ...")]

@@ -114,11 +114,11 @@ def _operation(rows: pl.DataFrame) -> pl.Series:
 
 
 def _of_node(node: str | None) -> str | None:
-    """Return "native_layer_norm" for NativeLayerNormBackward0; None for a compiled function, which holds operators of many kinds."""
+    """Return "avg_pool2d" for AvgPool2DBackward0; None for a compiled function, which holds operators of many kinds."""
     if node is None or node.startswith("Compiled"):
         return None
     words = re.sub(r"Backward\d*$", "", node)
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", words).lower() or None
+    return re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z\d])(?=[A-Z][a-z])", "_", words).lower() or None
 
 
 def _with_bytes(rows: pl.DataFrame) -> pl.DataFrame:

@@ -18,7 +18,7 @@ FIX = "nsysx run -- CMD"
 LONG_NS = 50_000
 #: ... and was executed so often that its median is not one lucky execution.
 _LEAST = 3
-#: Plain matrix products, the fastest work of a device.
+#: Plain GEMMs, the fastest work of a device.
 _PLAIN = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::_scaled_mm", "aten::_addmm_activation")
 CALIBRATED, SEEN = "nsysx calibrate", "fastest product of this report"
 
@@ -35,7 +35,7 @@ PLACE = ("name", "shapes", "caller", "module", "phase")
 
 @dataclass(frozen=True)
 class Peak:
-    """The fastest matrix product that was measured in one format (FLOP/s), and where."""
+    """The fastest GEMM that was measured in one format (FLOP/s), and where."""
 
     flops_per_s: float
     source: str
@@ -149,7 +149,7 @@ def calibrated(profile: Profile) -> dict[str, Peak]:
 
 
 def peaks(profile: Profile) -> dict[str, Peak]:
-    """Return number format -> the fastest matrix product measured: by ``nsysx calibrate``, else (or faster) in this report.
+    """Return number format -> the fastest GEMM measured: by ``nsysx calibrate``, else (or faster) in this report.
 
     In the report: the best median rate of one operator and shape, see ``LONG_NS``. No datasheet is asked: its figure is reached
     by no product. Raises NotRecorded.

@@ -1,4 +1,4 @@
-"""The program that ``nsysx calibrate`` runs under nsys: it times traced calls by class, a launch-bound training step, and products.
+"""The program that ``nsysx calibrate`` runs under nsys: it times traced calls by class, a host-bound training step, and products.
 
 Calls and steps are timed first without tracing and then, after ``cudaProfilerStart``, with it. A plain Python loop is timed
 beside each figure, because a host's speed can change by half within seconds; the loop shows how much of a difference is the
@@ -81,7 +81,7 @@ def classes(torch: Any) -> dict[str, tuple[Callable[[], Any], int]]:
 
 
 def products(torch: Any) -> dict[str, float]:
-    """Return number format -> FLOP/s of a large matrix product without tracing, the median over the rounds.
+    """Return number format -> FLOP/s of a large GEMM without tracing, the median over the rounds.
 
     A format that this device or this torch lacks is left out. A product of two n x n matrices counts as 2 n^3 FLOP.
     """
@@ -116,7 +116,7 @@ def _product(torch: Any, a: Any, b: Any, out: Any) -> float:
 
 
 def step(torch: Any) -> Callable[[], Any]:
-    """Return a function that runs a launch-bound training step."""
+    """Return a function that runs a host-bound training step."""
     from torch import nn
 
     layers = [nn.Sequential(nn.LayerNorm(256), nn.Linear(256, 256), nn.GELU()) for _ in range(24)]

@@ -1,4 +1,4 @@
-"""FP32 matrix products in TF32."""
+"""FP32 GEMMs in TF32."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _arm(torch: Any, watch: Watch) -> None:
 
 CHANGES = (
     Change(
-        "tf32", "TF32 for FP32 matrix products", 'torch.set_float32_matmul_precision("high")', _arm,
+        "tf32", "TF32 for FP32 GEMMs", 'torch.set_float32_matmul_precision("high")', _arm,
         alters="numerics", needs="cuda",
         beware="products keep 10 bits of the mantissa instead of 23",
         advice="torch.set_float32_matmul_precision('high') for TF32", label="TF32",

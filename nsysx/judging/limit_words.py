@@ -1,0 +1,270 @@
+"""The limit of a step as a sentence: its name in the field's words, how much of the step it takes, and where."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import polars as pl
+
+from nsysx import units
+from nsysx.catalogue import Call, Limit, Part
+from nsysx.events.line_shares import shares
+from nsysx.events.profile import Profile
+from nsysx.frames.lookup import totals
+from nsysx.judging import gpu_work
+from nsysx.judging.limits import Limits
+from nsysx.judging.other_work import other_gpus
+from nsysx.judging.program import program_of
+
+#: From this share of the step on, a cause that could be removed limits it.
+LIMITS = 0.15
+#: A part below this share of the step is not worth a word.
+_WORD = 0.01
+#: From this share of the copy time on, the main direction stands for all copies; above the second, for most of them.
+_NEARLY_ALL, _MOST = 0.95, 0.5
+#: A cause of this share of the idle time is the cause of all of it, and a line with this share is named as where it is.
+_ALL_OF_IT, _AT_A_LINE = 0.9, 0.5
+
+#: Parts in which the device is not idle; what limits the step in these ways is such work itself.
+GPU_PARTS = (Part.WORK, Part.COMM, Part.COPY, Part.MIGRATION)
+_WORKING = (Limit.COMM, Limit.COPY)
+
+
+def short(ns: float) -> str:
+    """Return a time for a sentence: two or three digits, and its unit."""
+    return pair(0, ns)[1]
+
+
+def pair(part: float, whole: float) -> tuple[str, str]:
+    """Return a time as a bare number, and the whole with its unit, for "2.2 of 15.4 ms"."""
+    for unit, ns in (("s", 1e9), ("ms", 1e6), ("us", 1e3)):
+        if whole >= ns or unit == "us":
+            digits = 2 if whole < 10 * ns else 0 if whole >= 100 * ns and unit == "us" else 1
+            small = 3 if 0 < part < 0.05 * ns else digits
+            shown = f"{part / ns:.{small}f}"
+            # A few microseconds of several seconds would round to 0: they get a unit of their own.
+            return short(part) if part and not float(
+                shown
+            ) and unit != "us" else shown, f"{whole / ns:.{digits}f} {unit}"
+    raise AssertionError
+
+
+def name_of(code: Limit) -> str:
+    """Return the name of a limit as the begin of a sentence: "Host-bound"."""
+    return f"{code.label[:1].upper()}{code.label[1:]}"
+
+
+def headline(profile: Profile, limits: Limits, code: Limit, *, average: bool = False) -> str:
+    """Return the sentence on what limits the step. ``average``: its mean is the length of no single step."""
+    start_up = code == Limit.WARMUP and profile.steps.source == "capture"
+    begin = f"{'Start-up, not steady work' if start_up else name_of(code)}: {'on average ' * average}"
+    if code == Limit.GPU:
+        return _busy(profile, limits, begin)
+    if code in _WORKING:
+        noun = _noun(profile, limits, code)
+        verb = "take" if noun.startswith(Part.COPY.label) else "takes"
+        text = f"{begin}{noun} {verb} {_lead(limits, limits.lost[code])}"
+        return f"{text}{_second(profile, limits, code)}."
+    idle = limits.real_ns - sum(limits.parts[p] for p in GPU_PARTS)
+    text = f"{begin}the GPU idles {_lead(limits, idle)}"
+    line = _line(profile) if code == Limit.LAUNCH else None
+    if line is not None:
+        return f"{text}, {_bare(limits, line[1] * idle)} of it in {line[0]}{_second(profile, limits, code)}."
+    if limits.lost[code] >= _ALL_OF_IT * idle:
+        return f"{text}{_clause(profile, limits, code)}{_second(profile, limits, code)}."
+    of_it = _bare(limits, limits.lost[code])
+    return f"{text}, {of_it} of it{_clause(profile, limits, code)}{_second(profile, limits, code)}."
+
+
+def unknown(limits: Limits) -> str:
+    """Return the sentence for a capture without steps whose time has no single cause."""
+    parts = divided(limits, [p for p in Part if p not in (*GPU_PARTS, Part.ELSEWHERE)])
+    return f"Limit unknown without steps: {_gpu_busy(limits)}; idle: {parts}."
+
+
+def untraced(limits: Limits) -> str:
+    """Return the sentence for a device that mostly waits for launches of others."""
+    lead = _lead(limits, limits.parts[Part.UNTRACED])
+    return f"Limit unknown: for {lead} the GPU waits for work whose launch is not in the capture."
+
+
+def profiled(limits: Limits) -> str:
+    """Return the sentence for a step in which the device mostly waits for the profiler."""
+    profiler = short(limits.per_step(limits.parts[Part.PROFILER]))
+    part, whole = pair(limits.per_step(limits.parts[Part.WORK]), limits.per_step(limits.window_ns))
+    return f"Limit unknown: the profiler itself takes {profiler} of {whole}, the GPU works {part}."
+
+
+def without_kernels(limits: Limits) -> str:
+    """Return the sentence for a capture without kernels."""
+    work = {p: limits.parts[p] for p in GPU_PARTS}
+    moved = short(limits.per_step(sum(work.values())))
+    return f"No kernel was recorded. The GPU only copies and sets memory here, for {moved}."
+
+
+def divided(limits: Limits, among: Iterable[Part]) -> str:
+    """Return the parts of a step that are worth a word, longest first, in words."""
+    parts = sorted(((limits.parts[p], p) for p in among), reverse=True)
+    words = [f"{p.label} {short(limits.per_step(ns))}" for ns, p in parts if ns >= _WORD * limits.real_ns and ns]
+    return ", ".join(words)
+
+
+def _span(limits: Limits) -> str:
+    """Return what the real window of a capture without steps is, "" for a step."""
+    if not limits.whole:
+        return ""
+    used = limits.parts[Part.ELSEWHERE]
+    return " in which the program uses it" if used else " from its first to its last work"
+
+
+def _lead(limits: Limits, ns: int) -> str:
+    """Return "2.2 of 15.4 ms"."""
+    part, whole = pair(limits.per_step(ns), limits.per_step(limits.real_ns))
+    return f"{part} of {'the ' * limits.whole}{whole}{_span(limits)}"
+
+
+def _bare(limits: Limits, ns: float) -> str:
+    """Return a part of the step with a unit, in the digits of the step where it has its unit."""
+    shown, whole = pair(limits.per_step(round(ns)), limits.per_step(limits.real_ns))
+    return shown if " " in shown else f"{shown} {whole.split()[1]}"
+
+
+def _gpu_busy(limits: Limits) -> str:
+    """Return "GPU busy 97 % of 4.52 ms"."""
+    busy = units.share(sum(limits.parts[p] for p in GPU_PARTS), limits.real_ns)
+    return f"GPU busy {busy} of {'the ' * limits.whole}{short(limits.per_step(limits.real_ns))}{_span(limits)}"
+
+
+def _second(profile: Profile, limits: Limits, code: Limit) -> str:
+    """Return the largest cause beside the limit, "" where none could limit the step itself."""
+    others = {c: ns for c, ns in limits.lost.items() if c != code and ns >= LIMITS * limits.real_ns}
+    if not others:
+        return ""
+    second = max(others, key=lambda c: (others[c], c))
+    ns = _bare(limits, others[second])
+    if second in _WORKING:
+        return f"; {_noun(profile, limits, second)}: {ns}"
+    return f"{'; it idles' if code in _WORKING else ', and'} {ns}{_clause(profile, limits, second)}"
+
+
+def _noun(profile: Profile, limits: Limits, code: Limit) -> str:
+    """Return the work that nothing hides, which a verdict code accounts for."""
+    if code == Limit.COMM:
+        return Part.COMM.label
+    if limits.parts[Part.MIGRATION] >= limits.parts[Part.COPY]:
+        return Part.MIGRATION.label
+    return f"{Part.COPY.label}{_direction(profile, limits)}"
+
+
+def _clause(profile: Profile, limits: Limits, code: Limit) -> str:
+    """Return why the device idles in the time that a verdict code accounts for."""
+    host, parts = program_of(profile).host, limits.parts
+    match code:
+        case Limit.LAUNCH if parts[Part.HOST] >= parts[Part.LAUNCH]:
+            return " waiting for kernel launches"
+        case Limit.LAUNCH:
+            return f" in kernel launch latency{_launches(profile, limits)}"
+        case Limit.INPUT:
+            return " waiting for input data"
+        case Limit.SYNC:
+            if 2 * other_gpus(profile).meanwhile_ns > limits.lost[code]:
+                return f" while another GPU works and {host} waits{_site(profile)} for both"
+            return f" after host syncs{_site(profile)}"
+        case Limit.ALLOC:
+            return f" while memory is allocated and freed{_calls(profile, *Call.ALLOCATOR)}"
+        case _:
+            return " in loading of kernels and libraries and other first calls"
+
+
+def _busy(profile: Profile, limits: Limits, begin: str) -> str:
+    """Return the sentence about a step that the GPU limits: what it works on, or what slows it down."""
+    parts, real = limits.parts, limits.real_ns
+    works = f"{begin}{_gpu_busy(limits)}"
+    if parts[Part.PAUSE] >= LIMITS * real and parts[Part.PAUSE] >= parts[Part.DEPENDENCY]:
+        count, median = gpu_work.kernels(profile, limits.process, limits.device)
+        each = f"{units.count(limits.per_step(count))} short kernels" + (
+            f" of {units.duration(median)}" if median else ""
+        )
+        return f"{works}, {Part.PAUSE.label} take {_bare(limits, parts[Part.PAUSE])}: {each}."
+    if parts[Part.DEPENDENCY] >= LIMITS * real:
+        held = _bare(limits, parts[Part.DEPENDENCY])
+        return f"{works}; for {held} its next kernel is queued but waits for another stream or GPU."
+    if sum(limits.lost.values()) >= LIMITS * real:
+        return f"{works}; no single cause takes the rest: {divided(limits, [p for p in Part if p.limit])}."
+    most = gpu_work.most(profile, limits.process, limits.device)
+    return f"{works}.{f' {most}.' if most else ''}"
+
+
+def _line(profile: Profile) -> tuple[str, float] | None:
+    """Return the line of the program at which the device idles most, as "file.py:31", and its share of the idle time.
+
+    None where no line has half of it, or lines were not recorded.
+    """
+    lines = profile.code()
+    if lines is None or not profile.recorded("runtime"):
+        return None
+    divided_idle = profile.once(shares)
+    line_row, ns = lines.places_of(divided_idle.idle["stack"].to_numpy()), divided_idle.idle["ns"].to_numpy()
+    whole, noted = int(ns.sum()) + divided_idle.own_idle_ns, line_row >= 0
+    if not whole or not noted.any():
+        return None
+    sums = totals(line_row[noted], ns[noted], lines.places.height)
+    most = int(np.argmax(sums))
+    if sums[most] < _AT_A_LINE * whole:
+        return None
+    file, line = lines.places.select("file", "line").row(most)
+    return f"{str(file).rpartition('/')[2][:80]}:{line}", float(sums[most] / whole)
+
+
+def _launches(profile: Profile, limits: Limits) -> str:
+    """Return how many launches that are, in brackets, "" where none was recorded."""
+    count = int(profile.steady_calls["kind"].is_in(Call.LAUNCHES).sum())
+    if not count:
+        return ""
+    each = (
+        f"{units.count(count)} launches" if limits.whole else f"{units.count(limits.per_step(count))} launches a step"
+    )
+    return f" ({each})"
+
+
+def _site(profile: Profile) -> str:
+    """Name the call after which the device idles most, "" if none is known."""
+    sites = profile.wait_sites().filter(pl.col("process") == profile.steps.process)
+    if not sites.height:
+        return ""
+    cost = pl.col("idle_caused_ns").sum().alias("ns")
+    key = ["api", "module", "file", "line"]
+    worst = sites.group_by(key).agg(cost).sort("ns", *key, descending=[True] + [False] * 4, nulls_last=True)
+    api, module, file, line, ns = worst.row(0)
+    if not ns:
+        return ""
+    if file:
+        return f" in {api} ({file.rpartition('/')[2]}:{line})"[:120]
+    return f" in {api}" + (f" in {module}"[:80] if module and module not in profile.attributed.without_path else "")
+
+
+def _calls(profile: Profile, *kinds: str) -> str:
+    """Name the two functions of these kinds that take most time."""
+    calls = profile.steady_calls
+    shown = calls["kind"].is_in(kinds) & (calls["process"] == profile.steps.process)
+    of_kind = calls.select("name", "start_ns", "end_ns").filter(shown)
+    ns = (pl.col("end_ns") - pl.col("start_ns")).sum().alias("ns")
+    names = (
+        of_kind.group_by(pl.col("name").cast(pl.String)).agg(ns).sort("ns", "name", descending=[True, False])["name"]
+    )
+    return f" ({', '.join(names.head(2).to_list())})" if len(names) else ""
+
+
+def _direction(profile: Profile, limits: Limits) -> str:
+    """Say which way the copies go, or most of them by duration."""
+    words = {"HtoD": " from the host to the GPU", "DtoH": " from the GPU to the host", "DtoD": " inside the GPU"}
+    ops = profile.steady_ops
+    copies = ops.filter((ops["op_kind"] == "memcpy") & (ops["process"] == limits.process))
+    ns = (pl.col("end_ns") - pl.col("start_ns")).sum().alias("ns")
+    grouped = copies.group_by(pl.col("name").cast(pl.String)).agg(ns).sort("ns", "name", descending=[True, False])
+    way = words.get(str(grouped["name"][0]), "") if grouped.height else ""
+    whole = int(grouped["ns"].sum())
+    if not way or grouped["ns"][0] >= _NEARLY_ALL * whole:
+        return way
+    return f" (mostly{way})" if grouped["ns"][0] >= _MOST * whole else ""

@@ -1,0 +1,113 @@
+"""Which collectives cost each rank what, by who takes part and by what launches them: communication that no compute hides."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, TypedDict
+
+import numpy as np
+
+from nsysx.analyses.helpers.module_names import folded
+from nsysx.model import Table, TableSpec
+from nsysx.ranks import costs as costs_room
+from nsysx.ranks.collect import Place, Rank, number
+from nsysx.ranks.comparison import Compared
+from nsysx.ranks.costs import MOVES, UNMATCHED, WAITS, Stretches
+from nsysx.ranks.job_ledger import chosen
+from nsysx.rows import Of, TableOf, columns_of, names
+
+KEY = "communication_places"
+TITLE = "Exposed communication by place"
+
+#: Places that are told by themselves, for each rank; what is left is one row without a place.
+_MOST_PLACES = 12
+
+
+class PlaceRow(TypedDict):
+    """Exposed communication of a rank in one kind of collective, one group of ranks and one place."""
+
+    rank: Annotated[int, Of("number of the rank")]
+    steps: Annotated[int, Of("steps that the sums cover; 0: the whole capture")]
+    collective: Annotated[
+        str | None, Of("kind of collective; null for the rest, which has many, and where none was seen")
+    ]
+    members: Annotated[Sequence[int] | None, Of("ranks that take part, as far as they were recorded; null likewise")]
+    phase: Annotated[str | None, Of("phase that launches it")]
+    module: Annotated[str | None, Of("module that launches it; repeated ones together, their number as *")]
+    file: Annotated[str | None, Of("file of the line that launches it", label="Python line")]
+    line: Annotated[int | None, Of("its line")]
+    calls: Annotated[int, Of("collectives that are exposed at all", sums="row")]
+    wait_ns: Annotated[
+        int, Of("exposed time in which it waits for another rank", "ns", sums="row", label="waits for a rank")
+    ]
+    transfer_ns: Annotated[int, Of("exposed time in which data moves", "ns", sums="row", label="exposed transfer")]
+    unmatched_ns: Annotated[
+        int, Of("exposed and on no other rank", "ns", sums="row", label="exposed, on no other rank")
+    ]
+    exposed_ns: Annotated[
+        int, Of("the three together; over the rows of a rank its comm_ns", "ns", sums="row", label="exposed")
+    ]
+
+
+COLUMNS = columns_of(PlaceRow)
+ROWS: TableOf[PlaceRow] = TableOf(KEY)
+SHOWN = TableSpec(
+    covers="rows",
+    place=242,
+    group="rank-tables",
+    intro=(
+        "What is launched where: communication that no compute hides, by kind, by the ranks that take part, and by phase, module and line."
+    ),
+    first=names("rank collective members exposed_ns wait_ns transfer_ns phase module file calls steps"),
+    keep="exposed_ns",
+)
+
+
+def _members(compared: Compared) -> dict[tuple[int, int], tuple[int, ...]]:
+    """Return (rank, row of its collectives) -> the numbers of the ranks that take part in it, for those that are matched."""
+    members_of: dict[tuple[int, int], tuple[int, ...]] = {}
+    for _, group in compared.aligned.groups:
+        members = tuple(sorted(number(compared.ranks, r) for r in group))
+        for r, rows in group.items():
+            members_of |= dict.fromkeys(((r, row) for row in rows.tolist()), members)
+    return members_of
+
+
+def _rows(
+    ranks: Sequence[Rank], r: int, parts: Stretches, members: Mapping[tuple[int, int], tuple[int, ...]]
+) -> list[dict[str, Any]]:
+    """Return the rows of one rank, the longest first."""
+    rank = ranks[r]
+    sums: dict[tuple[Any, ...], list[int]] = {}
+    for row in np.unique(parts.row).tolist():
+        of_row = parts.row == row
+        launched = rank.places[rank.placed[row]] if row >= 0 and len(rank.placed) else Place()
+        kind = rank.series[rank.belongs[row]].kind if row >= 0 else None
+        module = None if launched.module is None else folded(launched.module)
+        each = sums.setdefault((kind, members.get((r, row)), *launched._replace(module=module)), [0, 0, 0, 0])
+        each[0] += row >= 0
+        for i, state in enumerate((WAITS, MOVES, UNMATCHED), 1):
+            each[i] += int(parts.ns[of_row & (parts.state == state)].sum())
+    order = sorted(sums.items(), key=lambda e: (-sum(e[1][1:]), str(e[0])))
+    kept = order if len(order) <= _MOST_PLACES else order[: _MOST_PLACES - 1]
+    if rest := order[len(kept) :]:
+        kept = [*kept, ((None,) * 6, [sum(each[i] for _, each in rest) for i in range(4)])]
+    keys = ("collective", "members", *Place._fields)
+    figures = ("calls", "wait_ns", "transfer_ns", "unmatched_ns")
+    return [
+        {"rank": number(ranks, r), "steps": rank.steps, "exposed_ns": sum(each[1:])}
+        | dict(zip(keys, key, strict=True))
+        | dict(zip(figures, each, strict=True))
+        for key, each in kept
+    ]
+
+
+def table(compared: Compared | None, reason: str) -> Table:
+    """Return the exposed communication of each rank by place. Without a second rank no rows, and the reason."""
+    if compared is None:
+        return Table(KEY, TITLE, COLUMNS, None, reason, shown=SHOWN)
+    ranks, members = compared.ranks, _members(compared)
+    parts = [costs_room.stretches(rank, cost) for rank, cost in zip(ranks, compared.costs, strict=True)]
+    shown = chosen(ranks, [int(p.ns[p.state == WAITS].sum()) for p in parts])
+    rows = [row for r in shown for row in _rows(ranks, r, parts[r], members)]
+    return Table(KEY, TITLE, COLUMNS, tuple({c.name: row[c.name] for c in COLUMNS} for row in rows), shown=SHOWN)

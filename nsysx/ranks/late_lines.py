@@ -1,0 +1,92 @@
+"""Which lines of Python hold a rank longer than its peers.
+
+An X-ray notes the lines of every rank. What one rank alone does there, or for much longer, is no drift between two healthy processes:
+these run the same lines and differ by the same share in all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from nsysx.analyses import lines
+from nsysx.events.line_shares import host_time
+from nsysx.events.profile import Profile
+from nsysx.frames import lookup
+from nsysx.ranks.collect import HostLine, Rank
+
+#: Lines of a rank that are kept: those that take longest.
+_MOST_KEPT = 60
+#: A line is a rank's own if it takes this many times as long as on its peers.
+_OWN = 2.0
+#: Lines that are told at most.
+_MOST = 5
+
+
+class Longer(NamedTuple):
+    """A line, and how long (ns) the host is there in one step of a rank and of its peers, their median."""
+
+    line: HostLine
+    ns: float
+    ns_there: float
+
+    @property
+    def more(self) -> float:
+        """By how much it takes longer (ns)."""
+        return self.ns - self.ns_there
+
+    @property
+    def own(self) -> bool:
+        """Whether it is the rank's own: it takes many times as long as on its peers."""
+        return self.ns >= _OWN * self.ns_there
+
+
+def host_lines(profile: Profile) -> Mapping[HostLine, int]:
+    """Return how long the thread that drives the steps is at each line in one of them (ns); empty where no lines were noted."""
+    code = profile.code()
+    if code is None or not profile.scope.steps:
+        return {}
+    time = host_time(profile, code)
+    line_of = code.places_of(time["stack"].to_numpy())
+    ns = lookup.totals(line_of, time["ns"].to_numpy(), code.places.height + 1)[:-1]
+    source = lines.texts(profile)
+    kept: dict[HostLine, int] = {}
+    for row in np.argsort(-ns, kind="stable")[:_MOST_KEPT].tolist():
+        file, line, _ = code.places.row(row)
+        if ns[row] and file and line is not None:
+            text = (lines.text_of(source, file, line) or "").partition("  #")[0]
+            key = HostLine(file, line, text)
+            kept[key] = kept.get(key, 0) + round(profile.scope.per_step(int(ns[row])))
+    return kept
+
+
+def longer(rank: Rank, others: Sequence[Rank]) -> tuple[Longer, ...]:
+    """Return the lines at which the host of a rank is longer than those of its peers, the largest difference first."""
+    if not others or not all(x.host_lines for x in (rank, *others)):
+        return ()
+    rows = [
+        Longer(line, ns, float(np.median([x.host_lines.get(line, 0) for x in others])))
+        for line, ns in rank.host_lines.items()
+    ]
+    return tuple(sorted((row for row in rows if row.more > 0), key=lambda row: (-row.more, row.line)))
+
+
+def own(rows: Sequence[Longer]) -> float:
+    """Return the time (ns) of a step that a rank is longer at lines which are its own, of ``longer``."""
+    return sum(row.more for row in rows if row.own)
+
+
+def told(rows: Sequence[Longer]) -> list[Mapping[str, Any]]:
+    """Return the lines as they stand in the table of ranks: per step."""
+    return [
+        {
+            "file": row.line.file,
+            "line": row.line.line,
+            "text": row.line.text or None,
+            "ns": round(row.ns),
+            "others_ns": round(row.ns_there),
+        }
+        for row in rows[:_MOST]
+    ]

@@ -1,0 +1,100 @@
+"""A rank that is held by a line which its peers do not run: the line is named, and it is no drift of a host."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from nsysx.pipeline import summarize
+from nsysx.ranks import late_lines
+from nsysx.ranks.collect import HostLine
+from tests.builder import Report
+from tests.ranks.test_comparison import ALL_REDUCE
+from tests.ranks.test_one_job import rank
+
+US, MS = 1_000, 1_000_000
+FILE = "/job/train.py"
+TEXT = {"37": "if rank == 1: time.sleep(.002)", "40": "loss = model(x); loss.backward()"}
+
+
+def job(path: Path, sleep_ns: int, slower: float = 1.0) -> Path:
+    """Write two ranks, 20 ms of work in a step; rank 1 sleeps before it, and is ``slower`` in all other lines of its host."""
+    report = Report()
+    threads = []
+    for r in range(2):
+        report.gpu(r, pids=[(100 + r, r)])
+        thread = (process := report.process(100 + r)).thread(process.pid, "python3")
+        process.context(device=r)
+        threads.append(thread)
+    t, work, plain, xray = MS, 20 * MS, 10, 3
+    for i in range(plain + xray):
+        if i in (0, plain):
+            for thread in threads:
+                thread.mark(json.dumps({"marks": i == plain, "xray": i == plain}), t, domain="nsysx")
+                row = report.rows["NVTX_EVENTS"][-1]
+                row["text"] = f"info {row['text']}"
+            t += 10
+        held = [0, sleep_ns]
+        host = [work // 5, round(work // 5 * slower)]
+        done = t + max(h + 4 * each for h, each in zip(held, host, strict=True)) + work // 5 + 50 * US
+        for r, thread in enumerate(threads):
+            at = t + held[r]
+            for k in range(4):
+                at += host[r]
+                thread.launch(at - 10 * US, kernel=f"gemm{k}", gpu_start=at, gpu_dur=work // 8, device=r)
+            came = at + work // 8
+            thread.launch(at + 5 * US, kernel=ALL_REDUCE, gpu_start=came, gpu_dur=done - came, stream=20, device=r)
+            thread.sync("cudaDeviceSynchronize_v3020", at=at + 20 * US, dur=done - at - 10 * US, device=r)
+            if i >= plain:
+                thread.line(f"{FILE}:37 step", t + 1, t + held[r] + 2)
+                thread.line(f"{FILE}:40 step", t + held[r] + 3, done + 15 * US)
+            thread.add_range(f"step {i}", t, done + 20 * US, domain="nsysx")
+        t = done + 30 * US
+    probes = [
+        {"pid": 100 + r, "xray": {"steps": list(range(plain, plain + xray)), "lines": True}, "source": {FILE: TEXT}}
+        for r in range(2)
+    ]
+    path.with_suffix("").with_suffix(".run.json").write_text(json.dumps({"probe": probes}))
+    return report.write(path)
+
+
+def test_a_line_that_one_rank_alone_runs_is_named_though_it_is_shorter_than_what_hosts_drift_by(tmp_path: Path) -> None:
+    summary = summarize([job(tmp_path / "j.sqlite", 2 * MS)])
+    rows = list(summary.rows("ranks"))
+    assert [r["straggler"] for r in rows] == [False, True]
+    assert rows[1]["late_cause"] == "host"
+    line = rows[1]["late_lines"][0]
+    assert (line["file"], line["line"], line["text"]) == (FILE, 37, TEXT["37"])
+    assert line["ns"] == pytest.approx(2 * MS, rel=0.02) and line["others_ns"] < 10 * US
+    assert rows[0]["late_lines"] is None
+    found = next(f for f in summary.findings or () if f.code == "NSX111")
+    assert found.verdict == "found" and found.where["line"] == 37
+    assert "Only rank 1 is held by train.py:37" in found.fix and "pause" in found.fix
+    assert any(r.get("line") == "train.py:37" for r in found.evidence)
+
+
+def test_a_host_that_is_slower_in_all_of_its_lines_is_no_straggler(tmp_path: Path) -> None:
+    summary = summarize([job(tmp_path / "j.sqlite", 0, slower=1.1)])
+    rows = list(summary.rows("ranks"))
+    assert not any(r["straggler"] for r in rows)
+    assert next(f for f in summary.findings or () if f.code == "NSX111").verdict == "clear"
+
+
+def lined(number: int, **ns: int):
+    return rank(number, host_lines={HostLine("a.py", int(name[1:]), ""): each for name, each in ns.items()})
+
+
+def test_lines_are_a_rank_s_own_where_they_take_twice_as_long() -> None:
+    late = lined(2, l1=100, l2=190, l3=50, l4=10)
+    rows = late_lines.longer(late, [lined(0, l1=10, l2=100, l3=60), lined(1, l1=20, l2=100)])
+    assert [(row.line.line, row.ns, row.ns_there) for row in rows] == [
+        (2, 190, 100),
+        (1, 100, 15),
+        (3, 50, 30),
+        (4, 10, 0),
+    ]
+    assert late_lines.own(rows) == 85 + 10
+    assert late_lines.longer(late, [lined(0, l1=10), rank(1)]) == ()
+    assert [r["text"] for r in late_lines.told(rows)] == [None] * 4
