@@ -50,8 +50,8 @@ def remedies(
     Of the findings that the answer names; a remedy of several changes is tried as one.
     """
     places = [*(action.finding for action in reversed(answer.do)), *(also.finding for also in answer.also)]
-    named = [place for place in places if place is not None and place < len(findings)]
-    order = dict.fromkeys(name.name for place in named for name in findings[place].remedies if not name.refuted)
+    named = [findings[index] for index in places if index is not None and index < len(findings)]
+    order = dict.fromkeys(remedy.name for finding in named for remedy in finding.remedies if not remedy.refuted)
     possible = [name for name in order if set(name.split(",")) <= set(every_change)]
     return [tuple(every_change[part] for part in name.split(",")) for name in possible[:_REMEDIES]]
 

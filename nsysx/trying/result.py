@@ -17,10 +17,6 @@ _FIRST: tuple[Verdict, ...] = (
 )  # fmt: skip
 
 
-#: Why a change has no runs: the time was over before its turn.
-NOT_TRIED = "it was not tried"
-
-
 @dataclass
 class Baseline:
     """The unchanged program: the median step over its runs, the lowest and the highest. ``measured_steps``: of each run.

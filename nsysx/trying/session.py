@@ -14,7 +14,7 @@ from nsysx.inject.nsysx_probe.changes import Change
 from nsysx.redaction import redacted
 from nsysx.trying import plans
 from nsysx.trying.options import Options
-from nsysx.trying.result import NOT_TRIED, Baseline, Result, Trial
+from nsysx.trying.result import Baseline, Result, Trial
 from nsysx.trying.run import Limits, Run, Runner, measured_steps
 from nsysx.trying.same import (
     beyond_rounding,
@@ -282,7 +282,7 @@ class Session:
         trial, pairs, baseline = tried.trial, tried.pairs, self.result.baseline
         if not pairs or trial.verdict in ("fails", "does_not_apply"):
             if not pairs and not tried.done:
-                trial.reason = trial.reason or f"{NOT_TRIED}{self.result.stopped and ': '}{self.result.stopped}"
+                trial.reason = trial.reason or f"it was not tried{self.result.stopped and ': '}{self.result.stopped}"
             return
         if tried.blocks:
             steps = [pair for _, run in pairs for pair in run.block_pairs]

@@ -6,7 +6,7 @@ import math
 
 from nsysx.advice import Tried
 from nsysx.inject.nsysx_probe.changes import Change
-from nsysx.trying.result import NOT_TRIED, Baseline, Result, Trial
+from nsysx.trying.result import Baseline, Result, Trial
 from nsysx.units import duration, several, size
 
 _ORDER = ("faster", "same", "cannot_tell", "slower", "fails", "does_not_apply")
@@ -72,7 +72,7 @@ def text(result: Result) -> str:
 
 def _untried(trial: Trial) -> bool:
     """Return whether no run was made with a change: one line names all of these."""
-    return trial.verdict == "cannot_tell" and not trial.pairs and trial.reason.startswith(NOT_TRIED)
+    return trial.verdict == "cannot_tell" and not trial.pairs
 
 
 def _unchanged(baseline: Baseline) -> str:

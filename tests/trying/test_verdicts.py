@@ -18,7 +18,7 @@ from nsysx.reading import tried
 from nsysx.trying import choice, verdicts
 from nsysx.trying.failure import of_log
 from nsysx.trying.options import Options
-from nsysx.trying.result import NOT_TRIED, Result, Trial
+from nsysx.trying.result import Result, Trial
 from nsysx.trying.run import Run, pairs_of, step_of
 from nsysx.trying.session import Session
 from nsysx.trying.wording import text
@@ -267,7 +267,7 @@ def test_a_report_is_tried_by_its_first_three_remedies() -> None:
 
 
 def test_changes_that_were_not_tried_are_one_line() -> None:
-    trials = [Trial(name, "", reason=f"{NOT_TRIED}: the budget was used up") for name in ("tf32", "compile")]
+    trials = [Trial(name, "", reason="it was not tried: the budget was used up") for name in ("tf32", "compile")]
     said = text(Result(["python"], trials=[Trial("fused", "", verdict="fails", reason="x"), *trials]))
     assert said.count("not tried") == 1 and "not tried: tf32, compile" in said
 
