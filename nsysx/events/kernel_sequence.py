@@ -264,6 +264,9 @@ def _loop_level(line: _Line) -> _Level | None:
     for places in _places(line.shape):
         gaps, count = np.unique(np.diff(places), return_counts=True)
         period = int(gaps[np.argmax(count)])
+        lasts = int(line.start[places[-1]] - line.start[places[0]])
+        if lasts < _COVERAGE * int(line.end[-1] - line.start[0]):
+            continue  # a few readings between other things
         if 2 <= period <= size / _LOOPS and len(places) >= _LOOP_ALIKE * size / period:
             markers.setdefault(period, []).append(places)
     for period in sorted(markers):
