@@ -44,9 +44,18 @@ def first(summary: Summary) -> Finding | None:
     if unsaid is not None:
         return unsaid
     worth = [f for f in ranked if (_likely_ns(summary, f) or 0) >= NOTABLE * step]
-    if not worth:
-        return None
-    return _best(summary, worth, step)
+    best = _best(summary, worth, step) if worth else None
+    between = next((f for f in ranked if about(f) == "loop"), None)
+    if between is None or between_ns(between) <= (0 if best is None else _likely_ns(summary, best) or 0):
+        return best
+    # A line that costs much of each step runs between steps, too, where these are a part of every round of the loop.
+    named = best is not None and rule_of(best.code).leads and (_likely_ns(summary, best) or 0) >= _EXACT * step
+    return best if named else between
+
+
+def between_ns(finding: Finding) -> int:
+    """Return what a finding about the loop says of what runs between steps (ns a step)."""
+    return sum(row.get("between_ns") or 0 for row in finding.evidence)
 
 
 #: An exact change is worth a word of its own from this share of the step on, and stands behind a bound that promises more than

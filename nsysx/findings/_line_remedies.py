@@ -44,6 +44,10 @@ _KINDS = tuple(
         ("decoded-in-workers", r"\bImage\.|\bcv2\.|\bPIL\.|\bim(read|decode)\(|(?i:\baugment|\btransforms?\b|\bdecode_)"),
         ("parsed-once", r"\b(json|yaml|csv|pickle)\.\w*load\w*\(|\b(json|yaml)\.dumps?\(|\bread_csv\(|\bliteral_eval\("),
         (
+            "converted-on-gpu",
+            r"\b(as_?tensor|tensor|as_?array|array|astype)\([^\[\]]*\bfloat(32)?\b[^\[\]]*\)[^\[\]]*/\s*\(?\s*(255|127|256)",
+        ),
+        (
             "arrays-once",
             rf"\b(torch\.(as_)?tensor|np\.(as)?array|numpy\.(as)?array|\w*Tensor)\(\s*{_LIST}|\b(np|numpy)\.stack\(|"
             rf"\btorch\.stack\(\s*{_LIST}|\btorch\.tensor\(",

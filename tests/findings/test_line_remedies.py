@@ -15,6 +15,8 @@ from tests.findings import US
 from tests.findings.lined import Lined, forward
 
 LINES = [
+    ("converted-on-gpu", "x = (torch.tensor(obs, dtype=torch.float32) / 255.0).to(device)"),
+    ("converted-on-gpu", "batch = np.asarray(frames, np.float32) / 255"),
     ("arrays-once", "x = torch.tensor([rows[j] for j in k])"),
     ("arrays-once", "batch = np.stack([load(i) for i in index])"),
     ("arrays-once", "return torch.tensor(nxt)"),
