@@ -338,7 +338,15 @@ def margins_ns(summary: Summary, chosen: Finding | None) -> tuple[int, int] | No
         most = saving_ns(summary, chosen) or saving
         repeats = round(_REPEATS * max(0, (summary.step.shown_ns or 0) - most))
         more = min(more, max(0, most + repeats - saving))
+    if about(chosen) in _IDLE and not chosen.saving.bound and (real := summary.unprofiled) is not None:
+        # What makes the GPU wait no more saves what it idles, and none of its work.
+        now = summary.step.shown_ns or 0
+        more = min(more, max(0, round(now * (1 - real.gpu_busy_ns / max(real.step_ns, 1))) - saving))
     return less, more
+
+
+#: Causes of idle time alone.
+_IDLE = (Limit.LAUNCH, Limit.SYNC, Limit.ALLOC, Limit.INPUT)
 
 
 class After(NamedTuple):

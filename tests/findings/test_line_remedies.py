@@ -30,6 +30,7 @@ LINES = [
     ("tokens-once", "ids = tokenizer(texts, padding=True)"),
     ("saved-aside", "torch.save(model.state_dict(), path)"),
     ("logged-rarely", "print(step, total)"),
+    ("logged-rarely", "self.log_dict(grad_norm(self, norm_type=2))"),
     ("keep-on-gpu", "losses.append(loss.item())"),
     ("sample-on-gpu", "c = np.cumsum(p[b]); nxt.append(int(np.searchsorted(c, r)))"),
     ("fixed-shape", "picked = torch.where(x > 0)"),
