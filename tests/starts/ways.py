@@ -171,10 +171,12 @@ def _trees() -> list[Case]:
         "env and timeout": ("env", "A=1", "timeout", "300", *run), "nohup": ("nohup", *run), "stdbuf": ("stdbuf", "-oL", *run),
         "taskset": ("taskset", "-c", "0", *run), "setsid": ("setsid", "-w", *run), "time": ("bash", "-c", "time -p $PYTHON main.py"),
         "script of bash": ("bash", "train.sh"), "coverage run": ("{python}", "-m", "coverage", "run", "--data-file=/dev/null", "main.py"),
+        "uv run": ("{python}", "-m", "uv", "run", "--no-project", "--python", *run),
     }  # fmt: skip
+    needs = {"coverage run": "coverage", "uv run": "uv"}
     seconds = ((r"(real|user|sys) [\d.]+", "N s"),)
     trees = [
-        _way(f"two windows by {name}", *words, program=MANY, files={"train.sh": "$PYTHON main.py\n"}, varies=seconds, slow=True, windows=True, needs="coverage" if "coverage" in words else "")
+        _way(f"two windows by {name}", *words, program=MANY, files={"train.sh": "$PYTHON main.py\n"}, varies=seconds, slow=True, windows=True, needs=needs.get(name, ""))
         for name, words in wrappers.items()
     ]  # fmt: skip
     stopped = "$PYTHON main.py waits 2> /dev/null; echo after $?"
