@@ -26,6 +26,15 @@ UNTRIED = (
         "A larger unit needs more memory while it is gathered.", untried=_ALL_RANKS,
     ),
     Remedy(
+        "paired-splits",
+        "Keep what lies between two split layers split: ColwiseParallel for the first of a pair and RowwiseParallel for the second, with "
+        "their default layouts, need one all-reduce for both; gathered outputs are sent after every layer, and what follows is computed "
+        "on every rank",
+        'plan = {"up": ColwiseParallel(), "down": RowwiseParallel()}  # and q, k, v with o',
+        "Between the two only what works on each part alone may stand, such as attention by heads or an activation.",
+        untried=_ALL_RANKS,
+    ),
+    Remedy(
         "tensor-parallel",
         "Let the GPUs work at the same time: split each layer over them (tensor parallel), feed micro-batches through a pipeline, or, "
         "if the model fits on one GPU, give each GPU a copy of it and batches of its own",
