@@ -13,6 +13,13 @@ UNTRIED = (
         "It must be the work that differs between ranks: batch size, sequence lengths, an uneven shard.", untried=_ALL_RANKS,
     ),
     Remedy(
+        "shared-evaluation",
+        "Share the evaluation between the ranks, each its part of the data, with one all_reduce of the sums at its end; or evaluate "
+        "less often",
+        "loader = DataLoader(held_out, sampler=DistributedSampler(held_out, shuffle=False))",
+        "Sums and counts add up over the ranks; a metric of all predictions at once has to be gathered.", untried=_ALL_RANKS,
+    ),
+    Remedy(
         "earlier-communication",
         "Start communication earlier (smaller buckets, prefetch), so that it runs beside backward, in fewer, larger messages",
         "model = DistributedDataParallel(model, bucket_cap_mb=25, gradient_as_bucket_view=True)",
