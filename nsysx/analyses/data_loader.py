@@ -87,7 +87,9 @@ def table(profile: Profile) -> pl.DataFrame:
     if not profile.attributed.phase_spans.height:
         raise NotRecorded("no phase range was recorded: run under `nsysx run`, or mark data loading", "-t nvtx")
     if not loads.height:
-        raise NotRecorded("the capture has no data loading range: the program takes its batches without a DataLoader")
+        raise NotRecorded(
+            "no data loading range is in the report, and no wait for a batch was recorded: where batches come from is unknown"
+        )
     process = profile.steps.process
     working = [f for (owner, _), f in profile.ledgers.activity.items() if owner == process and len(f.labels)]
     pins = _pin_threads(profile, process)

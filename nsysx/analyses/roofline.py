@@ -19,9 +19,9 @@ TITLE = "Roofline: how near the work is to the device's limits"
 
 
 class RooflineRow(TypedDict):
-    """The step, or a part of it: an operator, a line, a module (numbers folded), a kernel family, or why no limit is known."""
+    """The step or a part of it: under one roof, an operator, a line, a module (numbers folded), a kernel family, or without a limit."""
 
-    by: Annotated[str, Of("step, operator, line, module, family or not known")]
+    by: Annotated[str, Of("step, roof, operator, line, module, family or not known")]
     name: Annotated[str | None, Of("its name; an operator holds its gradients; null for what has none")]
     gpu_ns: Annotated[
         int,
@@ -92,7 +92,15 @@ SHOWN = TableSpec(
     rows=60,
 )  # fmt: skip
 _SCHEMA = declared.schema(COLUMNS)
-STEP, OPERATOR, LINE, MODULE, FAMILY, NOT_KNOWN = "step", "operator", "line", "module", "family", "not known"
+STEP, ROOF, OPERATOR, LINE, MODULE, FAMILY, NOT_KNOWN = (
+    "step",
+    "roof",
+    "operator",
+    "line",
+    "module",
+    "family",
+    "not known",
+)
 #: Most rows of one kind; the others share one, so that their sums hold.
 _ROWS = 60
 
@@ -114,7 +122,7 @@ def table(profile: Profile) -> pl.DataFrame:
     return rows.select(*_SCHEMA)
 
 
-_BY = {OPERATOR: "operation", LINE: "line", MODULE: "module", FAMILY: "family"}
+_BY = {ROOF: "roof", OPERATOR: "operation", LINE: "line", MODULE: "module", FAMILY: "family"}
 
 
 def _named(profile: Profile, done: pl.DataFrame) -> pl.DataFrame:

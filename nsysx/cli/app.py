@@ -29,6 +29,7 @@ COMMANDS = {
     "calibrate": "Measure once what tracing costs on this machine.",
     "doctor": "Say what works here, and how to fix what does not.",
     "mcp": "Answer the questions of an agent over MCP, on stdin and stdout.",
+    "skill": "Write the skill for agents that work with nsysx.",
     "explain": "Explain a finding, a CUDA call or a word.",
 }
 

@@ -75,7 +75,9 @@ def try_(
     options: Options,
 ) -> None:
     """Run CMD unchanged and with changes made in it, in turn, and say what each change gains. CMD's files stay unedited."""
+    from nsysx.cli.trial_log import log
     from nsysx.inject.nsysx_probe import changes
+    from nsysx.reading.tried import of_json as tried_of
     from nsysx.trying import choice, wording
 
     every_change = changes.known()
@@ -93,9 +95,14 @@ def try_(
         candidates = _candidates(codes, every_change, options)
     if not candidates:
         raise NsysxError("the report advises no change that can be tried", slug="try-nothing", exit_code=EXIT_EMPTY)
+    if options.dry_run:
+        emit("\n".join(["would try, in turn:", *(",".join(c.name for c in changes) for changes in candidates)]))
+        return
     _ask(options)
     result = _measure(command, candidates, options, codes)
     _tell(result, options, outputs, summary)
+    if report is not None:
+        log(report, tried_of(result.to_json()))
     if result.interrupted:
         raise KeyboardInterrupt
     if not result.measured():
@@ -166,7 +173,9 @@ def _tell(result: Result, options: Options, files: dict[str, Path], summary: Sum
     if options.json == "-":
         emit(json_text.text_of(result.to_json()))
     else:
-        emit("\n".join(harmless(line) for line in wording.text(result).splitlines()))
+        best = result.best
+        verdict = wording.verdict_line(best.outcome, best.change) if best else ""
+        emit("\n".join(harmless(line) for line in (*wording.text(result).splitlines(), verdict)))
 
 
 def _advice(report: Path, *, timelines: bool) -> Summary:

@@ -16,6 +16,7 @@ import polars as pl
 
 from nsysx import ids
 from nsysx.events import thread_roles
+from nsysx.events.batch_waits import batch_waits
 from nsysx.events.correlate import Correlated, Threads
 from nsysx.events.layers import PATHLESS, Layer, layer_of, module_layer, paths, root_names
 from nsysx.events.nvtx_ranges import MARKED, REPEATED, UNMATCHED, Flags, Ranges
@@ -46,8 +47,8 @@ class Attributed:
 
     ``modules``: module, cls, parent (module, null at a root), calls (number of forward ranges), first_ns.
     ``outside`` holds the names in the column module that stand for what lies outside all modules, ``roots`` those of modules
-    that have no path and go by their class. ``phase_spans``: process, thread, start_ns, end_ns, phase: innermost phases,
-    disjoint per thread. ``roles``: thread -> what it is for (``thread_roles``).
+    that have no path and go by their class. ``phase_spans``: process, thread, start_ns, end_ns, phase: innermost phases, and waits
+    for batches where no range marks loading (``batch_waits``), disjoint per thread. ``roles``: thread -> what it is for (``thread_roles``).
     """
 
     api_calls: pl.DataFrame
@@ -334,11 +335,12 @@ def attribute(trace: Trace, correlated: Correlated, ranges: Ranges) -> Attribute
     ops = ops.with_columns(
         pl.col("grade").fill_null(pl.lit("none", dtype=pl.Categorical)), pl.col("recompute").fill_null(False)
     )
+    marked = _phase_spans(finder.phases)
     return Attributed(
         calls,
         ops,
         tree,
-        _phase_spans(finder.phases),
+        pl.concat([marked, batch_waits(trace, correlated, marked)]),
         correlated.threads,
         frozenset(finder.outside),
         root_names(finder.modules),

@@ -22,7 +22,7 @@ import polars as pl
 
 from nsysx import ids
 from nsysx.errors import EXIT_EMPTY, EXIT_USAGE, NsysxError
-from nsysx.events import bare, lost_kernels, periods
+from nsysx.events import bare, lost_kernels, periods, step_work
 from nsysx.events import levels as level_room
 from nsysx.events.attribute import Attributed
 from nsysx.events.coverage import Coverage, coverage
@@ -32,7 +32,6 @@ from nsysx.events.steady import in_main_part, told, worked
 from nsysx.events.step_sources import MARKS, find_steps, whole_capture
 from nsysx.events.tiles import FEW_STEPS, Run, Tiles, gpu_tiles, representative, runs, without_evaluation
 from nsysx.events.trend import Trend, trend
-from nsysx.frames.intervals import I64
 from nsysx.model import Row
 from nsysx.reading.trace import Sampled
 
@@ -127,7 +126,9 @@ def find(
     cpu = _marked(cpu, steady, warm_from, once)
     windows, cpu_windows = _windows(cpu, tiles.gpu, steady, attributed, whole=whole)
     shown_steps = cpu.filter(shown)
-    lengths, numbers = _lengths(shown_steps.filter(_in(stretches)), tiled)
+    shown_steady = shown_steps.filter(_in(stretches))
+    lengths, numbers = step_work.lengths(shown_steady, tiled)
+    work = None if bare.timed(probes, process) else step_work.gpu_work(shown_steady, tiled, attributed.gpu_ops)
     of_lengths = level_room.levels(lengths, numbers, in_a_row=len(stretches) == 1)
     counted = _counted(shown_steps, stretches, once, warm_from, sampled)
     return StepTable(
@@ -141,7 +142,7 @@ def find(
         process,
         steady,
         whole,
-        _course(trend(lengths, in_a_row=len(stretches) == 1), of_lengths, probes, process),
+        _course(trend(lengths, work, in_a_row=len(stretches) == 1), of_lengths, probes, process),
         of_lengths if source != "capture" else (),
         parts.get(process, 1),
         _covered(counted, tiled, rest, once, attributed, ends, source),
@@ -238,7 +239,7 @@ def _steady(
     """
     begin, end, once = judged
     stretches = runs((begin, end), rest, once, ends)
-    longest = representative(stretches, _lengths(cpu, tiled)[0])
+    longest = representative(stretches, step_work.lengths(cpu, tiled)[0])
     steady = _whole_periods(*longest, cpu, tiled)
     return steady, [steady if run == longest else run for run in stretches], once
 
@@ -295,7 +296,7 @@ def _course(recorded: Trend, of_lengths: tuple[Level, ...], probes: Sequence[Row
 def _whole_periods(first: int, last: int, cpu: pl.DataFrame, tiles: pl.DataFrame) -> tuple[int, int]:
     """Return the steady steps without the beginning of a period that is not whole: it would shift the mean."""
     inside = pl.col("index").is_between(first, last)
-    every = level_room.period(level_room.levels(*_lengths(cpu.filter(inside), tiles)))
+    every = level_room.period(level_room.levels(*step_work.lengths(cpu.filter(inside), tiles)))
     return first + (last - first + 1) % (every or 1), last
 
 
@@ -388,11 +389,3 @@ def _chosen(steps: str | None, count: int, source: str) -> Run | None:
         what = f"--steps {steps}: the report holds steps 0 to {count - 1}"
         raise NsysxError(what, slug="steps-empty", exit_code=EXIT_EMPTY)
     return steady
-
-
-def _lengths(cpu: pl.DataFrame, tiles: pl.DataFrame) -> tuple[I64, I64]:
-    """Return the length of each step, of its longest tile, on the CPU where it has none (ns), and the number it was given."""
-    longest = tiles.group_by("index").agg((pl.col("end_ns") - pl.col("start_ns")).max().alias("d"))
-    both = cpu.join(longest, on="index", how="left", maintain_order="left")
-    lengths: I64 = both.select(pl.coalesce("d", pl.col("end_ns") - pl.col("start_ns")))["d"].to_numpy()
-    return lengths, both["number"].to_numpy()

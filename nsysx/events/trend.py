@@ -102,12 +102,29 @@ def period(values: I64, least: float) -> Period | None:
 _MOST = 500
 
 
-def trend(lengths: I64, *, in_a_row: bool = True) -> Trend:
+#: A course shows in so many blocks of steps, each longer than the one before.
+_BLOCKS = 4
+#: Which part of a change of the steps their GPU work has to make: what else changes is the host or the profiler.
+_OF_WORK = 0.5
+
+
+def _by_blocks(values: I64, change: float) -> bool:
+    """Return whether the median of each block of the values lies beyond that of the block before, in the direction of ``change``.
+
+    A launch-bound loop wanders: its steps may end longer than they began, but do not grow all the way.
+    """
+    medians = np.array([np.median(block) for block in np.array_split(values, min(_BLOCKS, len(values) // 2))])
+    return bool((np.diff(medians) * np.sign(change) > 0).all())
+
+
+def trend(lengths: I64, work: I64 | None = None, *, in_a_row: bool = True) -> Trend:
     """Return the course of step lengths (ns), in order. A factor on all of them changes neither kind nor shares.
 
-    Steps that do not lie ``in_a_row`` show no period.
+    Steps that do not lie ``in_a_row`` show no period. ``work`` is the GPU's work in each step (ns): where it is known, steps only
+    grow if it does.
     """
-    values = lengths[:: max(1, -(-len(lengths) // _MOST))]
+    every = max(1, -(-len(lengths) // _MOST))
+    values = lengths[::every]
     middle = float(np.median(values)) if len(values) else 0.0
     if len(values) < _FEWEST or middle <= 0:
         return Trend("unknown")
@@ -115,7 +132,11 @@ def trend(lengths: I64, *, in_a_row: bool = True) -> Trend:
     spread = float((high - low) / middle)
     change, score = _slope(values)
     share = change / middle
-    if abs(share) > _CHANGE and abs(score) > _SCORE:
+    grows = abs(share) > _CHANGE and abs(score) > _SCORE and _by_blocks(values, change)
+    if grows and work is not None:
+        of_work = _slope(work[::every])[0]
+        grows = of_work * np.sign(change) >= _OF_WORK * abs(change) and _by_blocks(work[::every], change)
+    if grows:
         first, last = (
             int(np.median(part)) for part in (values[: len(values) // 4 + 1], values[-(len(values) // 4 + 1) :])
         )

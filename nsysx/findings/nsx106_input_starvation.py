@@ -23,7 +23,7 @@ from nsysx import units
 from nsysx.analyses import data_loader, loader_lines
 from nsysx.analyses.loader_lines import LoaderLineRow
 from nsysx.catalogue import Limit, Part
-from nsysx.events import stacks
+from nsysx.events import batch_waits, stacks
 from nsysx.events.settings import settings_of
 from nsysx.findings._case import Case, Fix, Rule, way
 from nsysx.findings._needs import LOADER
@@ -46,6 +46,13 @@ _WORKERS = Fix.of(
     "cheaper-samples",
     text="Use more workers: DataLoader(num_workers=8, pin_memory=True, persistent_workers=True), or cheaper samples",
     needs=(LOADER,),
+)
+
+_HANDED_OVER = Fix.of(
+    "loader-workers-8",
+    "cheaper-samples",
+    text="Prepare the batches faster, with more workers or cheaper samples: DataLoader(num_workers=8, pin_memory=True, "
+    "persistent_workers=True), if a DataLoader does it",
 )
 
 
@@ -121,9 +128,15 @@ def check(case: Case) -> list[Finding]:
     sampled = [r for r in case.of(loader_lines.ROWS) if r["share"] is not None]
     busiest = max(sampled, key=lambda r: r["time_ns"], default=None)
     detail += _busiest_line(busiest) if busiest else ""
+    handed_over = not (case.profile.ranges.ranges["name"] == batch_waits.DATA).any()
     fix = Fix("Prepare the next batch while the GPU works on this one: in another thread, process or stream")
     if case.program.loader:
         fix = _of_loader(case)
+    elif handed_over:
+        fix = _HANDED_OVER
+        detail += (
+            " The thread that launches waits in the operating system until another thread or process hands it over."
+        )
     title = f"The GPU idles {units.duration(idle)} {case.per} waiting for input data"
     where: dict[str, object] = {"module": "DataLoader" if case.program.loader else None, "phase": "data"}
     if busiest:

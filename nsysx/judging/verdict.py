@@ -21,7 +21,7 @@ from nsysx.catalogue import Limit, Part
 from nsysx.events import levels
 from nsysx.events.profile import Profile
 from nsysx.frames.lookup import at, distinct, totals
-from nsysx.judging import limit_words, nothing_recorded
+from nsysx.judging import growth, limit_words, nothing_recorded
 from nsysx.judging.limit_words import GPU_PARTS, LIMITS, divided
 from nsysx.judging.limits import Limits, limits_of, worth
 from nsysx.judging.program import program_of
@@ -75,7 +75,8 @@ def _course(profile: Profile, limits: Limits) -> str:
     misled = course.kind in ("growing", "falling") or levels.note(profile.steps.levels)
     if limits.whole or not misled:
         return ""
-    return f"{course.note.removesuffix('.')}, as recorded." if limits.unprofiled else course.note
+    note = f"{course.note.removesuffix('.')}, as recorded." if limits.unprofiled else course.note
+    return note + growth.words(profile) * (course.kind == "growing")
 
 
 def _judged(profile: Profile, limits: Limits) -> tuple[Limit, str, tuple[str, ...]]:

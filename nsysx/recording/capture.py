@@ -118,7 +118,7 @@ def run(command: Sequence[str], options: Options) -> Result:
 def _announce(command: Sequence[str], options: Options, nsys: Nsys, outputs: Outputs, why_all: str) -> None:
     """Say in one line what is about to run, with why it is recorded as a whole, and warn of what will be missing."""
     page = " and reports" if options.report else ""
-    command_line = redaction.shell(command)
+    command_line = " ".join(redaction.shell(command).split())  # a program in a word may have lines
     shown = command_line if len(command_line) <= 60 else command_line[:57] + "..."
     whole = f" (everything: {why_all})" if why_all else ""
     say(f"nsys {nsys.version} records{page}: {shown} -> {outputs.stem}.*{whole}")
@@ -138,8 +138,9 @@ def _run_in(folder: Path, command: Sequence[str], options: Options, nsys: Nsys, 
     probe_dir.mkdir()
     if options.gpu_metrics and not gpu_metrics_words(nsys):
         result.notes.append("--gpu-metrics: this nsys does not sample the GPU's counters")
-    limit = limits.of(options.limit, options.steps, options.nsys_args)
+    wanted = options
     options, added, why_all = _decided(command, options, nsys, probe_dir)
+    limit = limits.of(options.limit, None if why_all else wanted.steps, options.nsys_args)
     environment = users_environment() | added
     _announce(command, options, nsys, result.outputs, why_all)
     if options.then and options.steps is None and limit is None:
@@ -180,8 +181,8 @@ def _run_in(folder: Path, command: Sequence[str], options: Options, nsys: Nsys, 
 def _decided(
     command: Sequence[str], options: Options, nsys: Nsys, probe_dir: Path
 ) -> tuple[Options, dict[str, str], str]:
-    """Return the options as they are carried out, the variables that the command gets beside the user's, and why there are no two
-    windows although they were wanted ("" if there are).
+    """Return the options as they are carried out, the variables that the command gets beside the user's, and why there is no window
+    although one was wanted ("" if there is).
     """
     users = users_environment()
     given = users | probe_environment(options, users, probe_dir)

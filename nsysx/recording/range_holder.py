@@ -8,18 +8,19 @@ gives to what it records.
 On stdin is ``nsysx run``: when that ends, so does this. On stdout goes ``open`` once the first window is open. At ADDRESS, a Unix
 socket, each process of the program asks in one line and gets one line (``inject.nsysx_probe.capture_range`` asks):
 
-* ``here``: Python has imported torch. ``open``, ``closed``, or ``over PID``: a window is open, none is, or there will be none any more,
+* ``here KEY``: Python has imported torch. ``open``, ``closed``, or ``over PID``: a window is open, none is, or there will be none any more,
   because process PID had both. ``replaced``: it stands in the place (exec) of the process whose window has closed.
 * ``claim KEY``: it has made a step. ``yes open`` or ``yes closed`` if the windows are its own from now on; ``no PID`` if they are those
-  of another process that still runs. The ranks of a job have one key.
+  of another process that still runs. The ranks of a job have one key, at each start of them another one.
 * ``begin``: whoever has the windows wants the second one. It is opened from here, too: nsys takes the range of one process only. With
   nsys 2025.3 (H100) it ended the program (SIGTERM) and lost the first report where another process had the second range, with 2023.4
   at the third.
 * ``end``: the open window is to be closed from here. ``1`` if that changed something. At the limit any process may ask for it, once its
   own device has done its work; if none does, it is closed all the same.
 
-Where who had the windows ended before its second one, whoever comes next gets a first window of its own. With words after DOMAIN
-they are run as the command, in place of ``nsysx run``.
+Where who had the windows ended before its second one, whoever comes next gets a first window of its own; ranks that their launcher
+has started anew do so, too, where those before ended in the second one. With words after DOMAIN they are run as the command, in place
+of ``nsysx run``.
 
 Standard library only.
 """
@@ -61,6 +62,12 @@ def began(pid: int) -> str:
 def _runs(process: tuple[int, str]) -> bool:
     """Return whether a process still runs that began then."""
     return bool(process[1]) and began(process[0]) == process[1]
+
+
+def _started_anew(before: str, key: str) -> bool:
+    """Return whether two keys are of two starts of the ranks of one job; the start stands last in them."""
+    job, _, start = key.rpartition("-")
+    return bool(job) and before.rpartition("-")[0] == job and before.rpartition("-")[2] != start
 
 
 class Windows:
@@ -118,7 +125,7 @@ class Windows:
         """Return the answer to what a process asks."""
         asked, key = words[0] if words else "", words[1] if len(words) > 1 else str(pid)
         if asked == "here":
-            return self._here(pid)
+            return self._here(pid, key)
         if asked == "claim":
             return self._claim(pid, key)
         if asked == "end" and (pid in self._of or self._wants_cut()):
@@ -129,16 +136,19 @@ class Windows:
         self._second = self._second or opened
         return str(int(opened))
 
-    def _end_left(self) -> None:
-        """Close the second window if whoever had it has ended: nothing else can, and there is no other."""
-        if self._second and self._left():
-            self.end()
+    def _end_left(self, key: str) -> None:
+        """Close the second window if whoever had it has ended: nothing else can.
 
-    def _here(self, pid: int) -> str:
+        There is no other, but for ranks that are started anew: those before did not come to an end of their own.
+        """
+        if self._second and self._left() and self.end() and _started_anew(self._key, key):
+            self._second = self._over = False
+
+    def _here(self, pid: int, key: str) -> str:
         self._there[pid] = began(pid)
         if not self.open and self._of.get(pid) == self._there[pid]:
             return "replaced"
-        self._end_left()
+        self._end_left(key)
         if self._over:
             return f"over {self._first}"
         if pid in self._of:  # it goes on in the window of the program that it has replaced
@@ -149,7 +159,7 @@ class Windows:
         return "open" if self.open else "closed"
 
     def _claim(self, pid: int, key: str) -> str:
-        self._end_left()
+        self._end_left(key)
         if key == self._key and self._of:
             self._of[pid] = began(pid)
         elif self._over or (self._of and not self._left()):

@@ -10,6 +10,8 @@ So nsys is told to take CUPTI out of the process at a window's end and to bring 
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -37,6 +39,16 @@ _MOST = 32
 #: Environment variables with which a launcher says how many processes a job has.
 _SIZES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS")
 
+#: Ends with this code if there is no driver, or if it finds no device; in a process of its own, because a driver's start stays. It gets
+#: so long (s).
+_NO_CUDA, _STARTS_S = 9, 20.0
+_STARTS_CUDA = f"""import ctypes, sys
+try:
+    failed = ctypes.CDLL("libcuda.so.1").cuInit(0)
+except OSError:
+    failed = True
+sys.exit({_NO_CUDA} if failed else 0)"""
+
 
 def profile_words() -> list[str]:
     """Return the options of ``nsys profile`` for two windows."""
@@ -62,13 +74,26 @@ def detaching(options: Options, nsys: Nsys, users: Mapping[str, str], driver: st
 def decided(
     command: Sequence[str], options: Options, nsys: Nsys, environment: Mapping[str, str]
 ) -> tuple[Options, str]:
-    """Return the options with ``steps`` None if everything is recorded, and why that is so although two windows were wanted."""
+    """Return the options with ``steps`` None if everything is recorded, and why that is so although windows were wanted."""
     if options.steps == "all":
         return replace(options, steps=None), ""
     if options.steps not in (None, WINDOWS):
-        return options, ""
+        why = "" if cuda_starts(environment) else f"--steps {options.steps} needs CUDA, which does not start here"
+        return replace(options, steps=None) if why else options, why
     why = obstacle(command, options, nsys, environment)
     return replace(options, steps=None if why else WINDOWS), why
+
+
+def cuda_starts(environment: Mapping[str, str]) -> bool:
+    """Return whether the driver of CUDA can be used with this environment; also where that is not known."""
+    words, quiet = [sys.executable, "-I", "-S", "-c", _STARTS_CUDA], subprocess.DEVNULL
+    try:
+        done = subprocess.run(
+            words, env=dict(environment), stdin=quiet, stdout=quiet, stderr=quiet, timeout=_STARTS_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return True
+    return done.returncode != _NO_CUDA
 
 
 def obstacle(command: Sequence[str], options: Options, nsys: Nsys, environment: Mapping[str, str]) -> str:

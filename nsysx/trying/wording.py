@@ -14,7 +14,12 @@ _ORDER = ("faster", "same", "cannot_tell", "slower", "fails", "does_not_apply")
 _UNLIKE = 3
 #: Weights that differ so many times as much at the end as early on: the difference grew.
 _GROWN = 10
-_WORDS = {"cannot_tell": "cannot tell", "does_not_apply": "does not apply"}
+_WORDS = {"cannot_tell": "cannot tell", "changes_results": "changes results", "does_not_apply": "does not apply"}
+
+
+def verdict_line(verdict: str, change: str = "") -> str:
+    """Return the last line of ``nsysx try`` and ``nsysx compare``: the one verdict, and the change that it is about."""
+    return f"Verdict: {_WORDS.get(verdict, verdict)}{f' ({change})' * bool(change)}"
 
 
 def listing(changes: list[Change]) -> str:

@@ -57,4 +57,4 @@ def test_without_loading_ranges_it_says_so(tmp_path: Path) -> None:
     main.launch(at=0, gpu_start=100)
     assert "no phase range" in reason(report, tmp_path, "data_loader")
     main.add_range("forward", 0, 50)
-    assert "without a DataLoader" in reason(report, tmp_path, "data_loader")
+    assert "where batches come from is unknown" in reason(report, tmp_path, "data_loader")

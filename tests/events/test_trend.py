@@ -80,3 +80,22 @@ def test_a_factor_changes_no_share(values: list[int], factor: int) -> None:
     one, other = (trend(np.array(values, np.int64) * f) for f in (1, factor))
     assert (one.kind, one.every) == (other.kind, other.every)
     assert other.change == pytest.approx(one.change) if one.change is not None else other.change is None
+
+
+#: Steps of a launch-bound loop without any growth, ms, in which the host wanders (recorded).
+WANDERS = (19.5, 20.7, 23.8, 19.2, 22.8, 20.1, 24.9, 23.1, 24.4, 22.0, 25.2, 24.1, 23.9, 25.8, 24.6, 26.0)
+
+
+def test_steps_that_wander_do_not_grow() -> None:
+    """Each block of steps has to be longer than the one before, and the GPU has to work more in it."""
+    level = lengths(*[5.0] * len(WANDERS))
+    assert trend(lengths(*WANDERS), level).kind != "growing"
+    there_and_back = lengths(*(10, 10.5, 11, 13, 13.5, 14, 12, 12.2, 12.4, 13.8, 14.2, 14.6))
+    assert trend(there_and_back).kind != "growing"
+
+
+@pytest.mark.parametrize(("share", "kind"), [(1.0, "growing"), (0.8, "growing"), (0.2, "uneven"), (-0.5, "uneven")])
+def test_steps_grow_with_the_work_of_the_gpu(share: float, kind: str) -> None:
+    grown = np.array(sorted(VARLEN)) * MS
+    work = grown[0] + share * (grown - grown[0])
+    assert trend(grown.astype(np.int64), work.astype(np.int64)).kind == kind

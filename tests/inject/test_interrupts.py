@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import dis
 import functools
+import itertools
 import json
 import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import nsysx_probe.interrupts
+import nsysx_probe.monitoring
+import nsysx_probe.phases
+import nsysx_probe.tracing
 import pytest
 
 from tests.inject.test_probe_e2e import compare, nsys, profile
@@ -87,7 +93,7 @@ OPEN = """
 import threading, nsysx_probe.backend, nsysx_probe.probe
 sent = []
 tape = nsysx_probe.backend.Backend("tape", str, sent.append, sent.pop, "".format, str, "".format)
-nsysx_probe.probe.Probe(torch, tape, {"NSYSX_MARKS": "MARKS", "NSYSX_PAUSES": "0"}).arm()
+nsysx_probe.probe.Probe(torch, tape, {"NSYSX_MARKS": "WHICH", "NSYSX_PAUSES": "0"}).arm()
 """
 
 
@@ -95,7 +101,7 @@ nsysx_probe.probe.Probe(torch, tape, {"NSYSX_MARKS": "MARKS", "NSYSX_PAUSES": "0
 def test_no_range_stays_open_wherever_a_signal_strikes(tmp_path: Path, marks: str) -> None:
     """4 in 1,000 strikes left a step open that had just ended, and all that followed was one level deeper."""
     lines = PROGRAM.replace("KINDS", "[Exception]").replace("TRIALS", "1500").split("print(raised == reached)")[0]
-    program = lines.replace("torch.set_num_threads(1)", OPEN.replace("MARKS", marks) + "torch.set_num_threads(1)")
+    program = lines.replace("torch.set_num_threads(1)", OPEN.replace("WHICH", marks) + "torch.set_num_threads(1)")
     (tmp_path / "program.py").write_text(program + "step()\nstep()\nprint(raised == reached, len(sent))\n")
     path = str(Path(nsysx_probe.interrupts.__file__).parents[1])
     done = subprocess.run(
@@ -106,6 +112,75 @@ def test_no_range_stays_open_wherever_a_signal_strikes(tmp_path: Path, marks: st
         text=True,
     )
     assert (done.stdout, done.stderr) == ("True 1\n", "")  # the open step
+
+
+#: Lines are on where the program begins to handle a signal, and so are followed by a tracer that its exceptions strike, too.
+MID_STEP = (
+    """
+import nsysx_probe.xray
+nsysx_probe.xray.backends.of_lines = lambda _: nsysx_probe.backend.Backend("tape", str, lines.append, lines.pop, "".format, str, "".format)
+lines = []
+"""
+    + OPEN.replace(".arm()", "").replace("nsysx_probe.probe.Probe", "probe = nsysx_probe.probe.Probe")
+    + "probe.arm()\n"
+)
+MID_STEP_TRIALS = """
+random.seed(2)
+xray, on, counted = probe.parts.xray.lines, 0, set()
+raised = reached = 0
+for _ in range(400):
+    before = raised
+    try:
+        try:
+            optimizer.zero_grad()
+            net(weight)
+            on += xray.on
+            signal.signal(signal.SIGALRM, handler)
+            signal.setitimer(signal.ITIMER_REAL, random.uniform(0.00005, 0.002))
+            while raised == before:
+                step()
+        except Ended:
+            reached += 1
+    except Ended:
+        reached += 1
+    finally:
+        signal.signal(signal.SIGALRM, signal.SIG_IGN)
+    xray.why_not = None
+    step()
+    first = probe.steps.index
+    for _ in range(5):
+        step()
+    counted.add(probe.steps.index - first)
+print(raised == reached, on, counted, len(sent), probe.out.thread.phases, probe.out.errors)
+"""
+
+
+def test_steps_are_counted_on_where_a_handler_is_new_in_an_xray_step(tmp_path: Path) -> None:
+    """About 1 in 100 strikes left a phase open, and no step was counted any more (Python 3.10 and 3.11)."""
+    begins = PROGRAM.replace("KINDS", "[Exception]").split("signal.signal(")[0]
+    begins = begins.replace("torch.set_num_threads(1)", MID_STEP.replace("WHICH", "all") + "torch.set_num_threads(1)")
+    (tmp_path / "program.py").write_text(begins + "for _ in range(20):\n    step()\n" + MID_STEP_TRIALS)
+    path = str(Path(nsysx_probe.interrupts.__file__).parents[1])
+    environment = {**os.environ, "PYTHONPATH": path}
+    done = subprocess.run([sys.executable, "program.py"], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("True 400 {5} 1 [] []\n", "")
+
+
+def test_no_handler_runs_between_a_functions_call_and_a_shielded_beginning() -> None:
+    """What is told of each function that begins leaves the probe's own alone before it calls anything, after which handlers run."""
+    code = nsysx_probe.phases.Phases.leave_simple.__code__
+    engine: Any
+    if hasattr(sys, "monitoring"):
+        engine = nsysx_probe.monitoring.Monitoring(None)
+        assert engine._begins(code, 0) is sys.monitoring.DISABLE
+        told = nsysx_probe.monitoring.Monitoring._begins
+    else:
+        engine = nsysx_probe.tracing.Tracing(None)
+        assert engine._called(SimpleNamespace(f_code=code), "call", None) is None
+        told = nsysx_probe.tracing.Tracing._called
+    before = itertools.takewhile(lambda i: not i.opname.startswith("RETURN"), dis.get_instructions(told))
+    names = [instruction.opname for instruction in before]
+    assert "CONTAINS_OP" in names and not [name for name in names if "CALL" in name]
 
 
 def depth(database: Path) -> int:

@@ -35,6 +35,7 @@ from nsysx.recording import (
     ranks,
     reports,
     run_record,
+    two_windows,
 )
 from nsysx.recording.find_nsys import Nsys
 from nsysx.recording.inbox import Inbox
@@ -670,9 +671,16 @@ def test_halves_that_were_linked_together(tmp_path: Path) -> None:
     assert find_nsys.importer_fault(together / "target-linux-x64" / "nsys") == ""
 
 
-def test_steps_that_never_came(here: Path, fake: FakeNsys) -> None:
+def test_steps_that_never_came(here: Path, fake: FakeNsys, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the probe says of a window that came and could not open, as with a torch that is built without CUDA, goes before."""
+    monkeypatch.setattr(two_windows, "cuda_starts", lambda _environment: True)
     result = run(fake.does("no-report"), steps="3:5")
-    assert "--steps 3:5 never opened" in str(result.problems[0])
+    assert result.exit_code == 125 and "--steps 3:5 never opened" in str(result.problems[0])
+    says = {"pid": 1, "errors": ["cudaProfilerStart was not called: this torch is built without CUDA"]}
+    write = f"import os; open(os.environ['NSYSX_PROBE_DIR'] + '/probe-1.json', 'w').write({json.dumps(says)!r})"
+    (problem,) = run(fake, write, steps="3:5", force=True).problems
+    assert "the window --steps 3:5 needs CUDA, and this torch is built without CUDA" in str(problem)
+    assert "Leave --steps out" in (problem.hint or "")
 
 
 def test_damaged_probe_files_are_left_out(tmp_path: Path) -> None:

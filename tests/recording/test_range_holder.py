@@ -94,6 +94,21 @@ def test_ranks_of_a_job_have_one_claim_and_a_new_start_of_them_another(bench: Be
     assert bench.ask(3, "claim 9-x-1") == "yes open" and bench.seen == ["open", "close", "open"]
 
 
+@pytest.mark.parametrize(("key", "anew"), [("9-x-1", True), ("9-y-1", False), ("8-x-1", False), ("3", False)])
+def test_ranks_that_are_started_anew_have_windows_although_those_before_ended_in_their_second(
+    bench: Bench, key: str, anew: bool
+) -> None:
+    bench.ask(1, "claim 9-x-0"), bench.ask(1, "end"), bench.ask(1, "begin")
+    del bench.runs[1]
+    assert bench.ask(3, f"here {key}") == ("open" if anew else "over 1")
+    assert bench.ask(3, f"claim {key}") == ("yes open" if anew else "no 1")
+    assert bench.seen == ["open", "close"] * 2 + ["open"] * anew
+    if anew:
+        assert [bench.ask(3, text) for text in ("end", "begin", "end")] == ["1"] * 3
+        del bench.runs[3]
+        assert bench.ask(2, "here 9-x-2") == "over 3"  # these were measured as a whole
+
+
 def test_a_program_in_the_place_of_another_goes_on_in_its_open_window_and_has_none_later(bench: Bench) -> None:
     bench.ask(1, "here"), bench.ask(1, "claim 1")
     assert bench.ask(1, "here") == "open" and bench.ask(1, "claim 1") == "yes open"

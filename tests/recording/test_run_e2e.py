@@ -22,6 +22,7 @@ from typing import Any
 import pytest
 
 from nsysx.inject.nsysx_probe import ranges
+from nsysx.recording import two_windows
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -286,19 +287,17 @@ def test_an_option_that_nsys_does_not_know(profile: Any, tmp_path: Path) -> None
     assert not list(tmp_path.iterdir())
 
 
-def test_steps_without_cuda_say_so(profile: Any) -> None:
-    run = profile(sys.executable, "-c", "pass", options=("--no-report", "--steps", "2:4"))
-    assert run.code == 125
-    assert "--steps 2:4 never opened" in "".join(run.said)
-
-
-def test_a_window_that_came_without_cuda_says_what_holds_and_what_to_do(profile: Any) -> None:
+@pytest.mark.skipif(two_windows.cuda_starts(os.environ), reason="CUDA starts here, so that the window opens")
+@pytest.mark.parametrize("steps", ["2:4", "auto", "manual"])
+def test_where_cuda_does_not_start_everything_is_recorded_and_that_is_said(profile: Any, steps: str) -> None:
     train = "import torch\nm = torch.nn.Linear(2, 2); o = torch.optim.SGD(m.parameters(), .1)\n"
-    train += "for _ in range(20): o.zero_grad(); m(torch.ones(1, 2)).sum().backward(); o.step()"
-    run = profile(sys.executable, "-c", train, options=("--no-report", "--steps", "2:4"))
-    assert run.code == 125
-    (error,) = (line for line in run.said if "error" in line)
-    assert "the window --steps 2:4 needs CUDA, and this torch is built without CUDA. Leave --steps out" in error
+    train += "for _ in range(20): o.zero_grad(); m(torch.ones(1, 2)).sum().backward(); o.step()\nraise SystemExit(7)"
+    run = profile(sys.executable, "-c", train, options=("--no-report", "--steps", steps))
+    assert (run.code, run.out, run.err) == (7, "", "")
+    (said,) = (line for line in run.said if "CUDA" in line)
+    assert f"(everything: --steps {steps} needs CUDA, which does not start here)" in said
+    assert run.facts["probe"][0]["steps"]["count"] == 20 and run.facts["limit"]["seconds"] == 120
+    assert len([text for text in run.ranges() if text.startswith("step")]) >= 20
 
 
 # --- signals ----------------------------------------------------------------------------------------------------------

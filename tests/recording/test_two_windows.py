@@ -120,7 +120,33 @@ def test_any_command_has_two_windows_and_options_take_none_away() -> None:
     more = Options(clocks=True, memory=True, gil=True, gpu_metrics=True)
     assert two_windows.decided(["python", "x.py"], more, CAN, given()) == (replace(more, steps="windows"), "")
     assert two_windows.decided(["python", "x.py"], Options(steps="all"), CAN, given()) == (Options(), "")
-    assert two_windows.decided(["python", "x.py"], Options(steps="3:4"), CAN, given())[0].steps == "3:4"
+
+
+@pytest.mark.parametrize("steps", ["3:4", "auto", "manual"])
+def test_a_window_that_opens_through_cuda_needs_a_driver_that_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: str
+) -> None:
+    wanted, code = Options(steps=steps), tmp_path / "starts"
+    stands_in = tmp_path / "python"
+    stands_in.write_text(f"#!/bin/sh\nexit $(cat {code})\n")
+    stands_in.chmod(0o755)
+    monkeypatch.setattr(two_windows.sys, "executable", str(stands_in))
+    for ends_with in ("0", "1", "139"):  # a driver that crashes is one
+        code.write_text(ends_with)
+        assert two_windows.decided(["python", "x.py"], wanted, CAN, given()) == (wanted, "")
+    code.write_text("9")
+    why = f"--steps {steps} needs CUDA, which does not start here"
+    assert two_windows.decided(["python", "x.py"], wanted, CAN, given()) == (Options(), why)
+
+
+def test_a_driver_without_a_device_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What asks for it runs in a process that has a driver of these answers."""
+    asks = two_windows._STARTS_CUDA.split("ctypes.CDLL")
+    assert len(asks) == 2
+    for answer, starts in (("lambda _flags: 0", True), ("lambda _flags: 100", False)):
+        driver = f"(lambda _name: type('Driver', (), {{'cuInit': staticmethod({answer})}}))"
+        monkeypatch.setattr(two_windows, "_STARTS_CUDA", asks[0] + driver + asks[1])
+        assert two_windows.cuda_starts(os.environ) is starts
 
 
 def test_the_cold_start_has_files_of_its_own(tmp_path: Path) -> None:

@@ -87,7 +87,7 @@ def here() -> None:
     environ = os.environ
     if environ.get("NSYSX_STEPS") != MODE or not environ.get(ADDRESS) or _calls or _over or _replaced:
         return
-    answer, _, pid = _ask("here").partition(" ")
+    answer, _, pid = _ask(f"here {_key()}").partition(" ")
     if answer == "over":
         _over.append(pid)
     elif answer == "replaced":
@@ -115,9 +115,6 @@ def _end(_window: Any, *, alone: bool = False) -> None:
 
 def claim() -> str:
     """Claim the windows for this process, or for the job that it is a rank of; return the process that has them, "" if it is this one."""
-    if os.environ.get("TORCHELASTIC_RESTART_COUNT", "") not in ("", "0"):
-        # Ranks that torchrun has started anew: with windows of their own some of them waited for others for good.
-        return "0"
     answer = _ask(f"claim {_key()}").split()
     if answer[:1] != ["yes"]:
         return answer[1] if len(answer) > 1 else "0"

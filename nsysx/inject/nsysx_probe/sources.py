@@ -22,6 +22,9 @@ _MOST_BYTES = 8_000_000
 _LIBRARIES = ("torch", "torchgen", "functorch", "triton", "sympy", "mpmath", "nvtx")
 _INSTALLED = ("site-packages", "dist-packages")
 _GENERATED = "torchinductor_"
+#: The files of the probe's own code, as its frames name them.
+_FOLDER = os.path.dirname((lambda: None).__code__.co_filename)  # noqa: PTH120
+OWN_FILES = frozenset(f"{_FOLDER}{os.sep}{name}" for name in os.listdir(_FOLDER or ".") if name.endswith(".py"))  # noqa: PTH208
 
 
 class Sources:

@@ -10,6 +10,9 @@ import time
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from .interrupts import shielded
+from .sources import OWN_FILES
+
 if TYPE_CHECKING:
     from .lines import Lines
 
@@ -53,9 +56,13 @@ class Tracing:
         """Go on without the lines of packages."""
         self._packages = False
 
+    @shielded
     def _called(self, frame: FrameType, event: str, _arg: Any) -> Any:
-        lines = self.lines
         try:
+            # With no call before: no handler of the program runs here, so none raises where a shielded function of the probe begins.
+            if frame.f_code.co_filename in OWN_FILES:
+                return None
+            lines = self.lines
             if not lines.on:  # the program has put back what it had found
                 self.stop()
                 return None
@@ -72,7 +79,7 @@ class Tracing:
                 lines.line(code, frame.f_lineno)
             return self._within
         except Exception as error:
-            lines.fail(error)
+            self.lines.fail(error)
         return None
 
     def _within(self, frame: FrameType, event: str, _arg: Any) -> Any:

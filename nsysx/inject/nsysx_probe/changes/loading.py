@@ -83,7 +83,7 @@ CHANGES = (
     Change(
         "pin-memory", "pin_memory=True for the DataLoader", "pin_memory=True,  # one more argument of the DataLoader", _pinned,
         alters="memory", needs="cuda", beware="batches stay in host memory that cannot be swapped out",
-        advice="Pin the memory (pin_memory=True)", example="loader = DataLoader(data, pin_memory=True, ...)",
+        advice="Pin the memory (pin_memory=True)", example="loader = DataLoader(data, pin_memory=True)",
     ),
 )  # fmt: skip
 UNTRIED = (
