@@ -40,6 +40,15 @@ class RooflineRow(TypedDict):
         Of("what could go at most: time of the known part beyond its limit", "ns", sums="scope", label="could go"),
     ]
     unknown_ns: Annotated[int, Of("part of gpu_ns for which no limit is known", "ns", sums="scope", label="not known")]
+    counters_ns: Annotated[
+        int,
+        Of(
+            "part of gpu_ns without sizes whose limit is what the GPU's counters saw it do (nsysx run --gpu-metrics)",
+            "ns",
+            sums="scope",
+            label="by counters",
+        ),
+    ]
     limit_share: Annotated[
         float | None,
         Of("limit over time, of the known part: 1 is as fast as the device can be", "share", label="of its limit"),
@@ -149,6 +158,7 @@ def _summed(done: pl.DataFrame, by: str) -> pl.DataFrame:
         pl.when(limited.any()).then(limit.sum().round().cast(pl.Int64)).alias("limit_ns"),
         ns.filter(~limited).sum().alias("unknown_ns"),
         ns.filter(pl.col("backward")).sum().alias("backward_ns"),
+        ns.filter(pl.col("by_counters")).sum().alias("counters_ns"),
         pl.when(limited.any()).then(pl.col("flops").filter(limited).sum()).alias("flops"),
         pl.when(limited.any()).then(pl.col("moved_bytes").filter(limited).sum()).alias("moved_bytes"),
         ns.filter(products).sum().alias("_products"),
