@@ -113,18 +113,37 @@ class Also:
     overlaps: tuple[str, ...] = ()
 
 
+#: What came of a change. ``changes_results``: it alters the results more than it should, however fast it is.
+Verdict = Literal["faster", "slower", "same", "cannot_tell", "fails", "changes_results", "does_not_apply"]
+#: What follows from a verdict, as the log of what was tried has it.
+DECISIONS: Mapping[Verdict, str] = {
+    "faster": "keep it",
+    "slower": "leave it",
+    "same": "leave it",
+    "cannot_tell": "measure longer",
+    "fails": "leave it",
+    "changes_results": "leave it, unless these results are wanted",
+    "does_not_apply": "leave it",
+}
+
+
+def verdict_of(measured: Verdict, *, other_results: bool) -> Verdict:
+    """Return the one verdict on a change from what its times say and whether it alters the results more than it should."""
+    return "changes_results" if other_results and measured in ("faster", "same", "cannot_tell") else measured
+
+
 @dataclass(frozen=True, slots=True)
 class Tried:
     """What ``nsysx try`` measured of one change on this program without a profiler: ``now_ns`` unchanged and ``then_ns`` with it.
 
-    ``verdict``: faster, slower, same, cannot_tell, fails or does_not_apply; of the last two the times are None and ``reason`` says
-    why, ``place`` where (file:line). ``low_ns`` to ``high_ns`` is the interval of ``then_ns``. ``codes`` are those of the findings
-    that advise the change. ``other_results``: it alters the results more than it should, or computes something else on purpose.
-    ``does`` is the change as a phrase, ``paste`` the lines that make it, ``beware`` what else it alters.
+    ``by``: the command that measured it, "try", or "compare" from two recordings. Of the verdicts fails and does_not_apply the times
+    are None and ``reason`` says why, ``place`` where (file:line). ``low_ns`` to ``high_ns`` is the interval of ``then_ns``. ``codes``
+    are those of the findings that advise the change. ``other_results``: it alters the results more than it should, or computes
+    something else on purpose. ``does`` is the change as a phrase, ``paste`` the lines that make it, ``beware`` what else it alters.
     """
 
     change: str
-    verdict: Literal["faster", "slower", "same", "cannot_tell", "fails", "does_not_apply"]
+    verdict: Verdict
     now_ns: int | None
     then_ns: int | None
     low_ns: int | None
@@ -136,6 +155,7 @@ class Tried:
     does: str = ""
     paste: str = ""
     beware: str = ""
+    by: Literal["try", "compare"] = "try"
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,9 +19,9 @@ TITLE = "Roofline: how near the work is to the device's limits"
 
 
 class RooflineRow(TypedDict):
-    """The step, or a part of it: an operator, a line, a module (numbers folded), a kernel family, or why no limit is known."""
+    """The step or a part of it: under one roof, an operator, a line, a module (numbers folded), a kernel family, or without a limit."""
 
-    by: Annotated[str, Of("step, operator, line, module, family or not known")]
+    by: Annotated[str, Of("step, roof, operator, line, module, family or not known")]
     name: Annotated[str | None, Of("its name; an operator holds its gradients; null for what has none")]
     gpu_ns: Annotated[
         int,
@@ -40,6 +40,15 @@ class RooflineRow(TypedDict):
         Of("what could go at most: time of the known part beyond its limit", "ns", sums="scope", label="could go"),
     ]
     unknown_ns: Annotated[int, Of("part of gpu_ns for which no limit is known", "ns", sums="scope", label="not known")]
+    counters_ns: Annotated[
+        int,
+        Of(
+            "part of gpu_ns without sizes whose limit is what the GPU's counters saw it do (nsysx run --gpu-metrics)",
+            "ns",
+            sums="scope",
+            label="by counters",
+        ),
+    ]
     limit_share: Annotated[
         float | None,
         Of("limit over time, of the known part: 1 is as fast as the device can be", "share", label="of its limit"),
@@ -92,7 +101,15 @@ SHOWN = TableSpec(
     rows=60,
 )  # fmt: skip
 _SCHEMA = declared.schema(COLUMNS)
-STEP, OPERATOR, LINE, MODULE, FAMILY, NOT_KNOWN = "step", "operator", "line", "module", "family", "not known"
+STEP, ROOF, OPERATOR, LINE, MODULE, FAMILY, NOT_KNOWN = (
+    "step",
+    "roof",
+    "operator",
+    "line",
+    "module",
+    "family",
+    "not known",
+)
 #: Most rows of one kind; the others share one, so that their sums hold.
 _ROWS = 60
 
@@ -114,7 +131,7 @@ def table(profile: Profile) -> pl.DataFrame:
     return rows.select(*_SCHEMA)
 
 
-_BY = {OPERATOR: "operation", LINE: "line", MODULE: "module", FAMILY: "family"}
+_BY = {ROOF: "roof", OPERATOR: "operation", LINE: "line", MODULE: "module", FAMILY: "family"}
 
 
 def _named(profile: Profile, done: pl.DataFrame) -> pl.DataFrame:
@@ -141,6 +158,7 @@ def _summed(done: pl.DataFrame, by: str) -> pl.DataFrame:
         pl.when(limited.any()).then(limit.sum().round().cast(pl.Int64)).alias("limit_ns"),
         ns.filter(~limited).sum().alias("unknown_ns"),
         ns.filter(pl.col("backward")).sum().alias("backward_ns"),
+        ns.filter(pl.col("by_counters")).sum().alias("counters_ns"),
         pl.when(limited.any()).then(pl.col("flops").filter(limited).sum()).alias("flops"),
         pl.when(limited.any()).then(pl.col("moved_bytes").filter(limited).sum()).alias("moved_bytes"),
         ns.filter(products).sum().alias("_products"),

@@ -12,7 +12,7 @@ from nsysx import units
 from nsysx.advice import Action, Alternative, Answer, Certainty, Sure, Tried, in_words
 from nsysx.model import Finding, Summary
 
-_IN_VAIN = ("slower", "same", "fails")
+_IN_VAIN = ("slower", "same", "fails", "changes_results")
 
 
 def refuted(summary: Summary, remedy: Alternative) -> bool:
@@ -26,7 +26,8 @@ def refuted(summary: Summary, remedy: Alternative) -> bool:
     if "faster" in verdicts.get(remedy.parts, ()):
         return False
     return any(
-        not verdict.isdisjoint(_IN_VAIN if parts == remedy.parts else ("slower", "fails")) and "faster" not in verdict
+        not verdict.isdisjoint(_IN_VAIN if parts == remedy.parts else ("slower", "fails", "changes_results"))
+        and "faster" not in verdict
         for parts, verdict in verdicts.items()
         if parts <= remedy.parts
     )
@@ -96,7 +97,8 @@ def told(answer: Answer, won: Tried, adviser: Finding | None, index: int | None)
         saving_ns=now - then,
     )
     both = f"{units.duration(won.now_ns)} to {units.duration(won.then_ns or 0)} a step"
-    reason = f"Measured by nsysx try on this program, without the profiler: {both}."
+    how = "without the profiler" if won.by == "try" else "from a recording before the change and one after it"
+    reason = f"Measured by nsysx {won.by} on this program, {how}: {both}."
     cause = tuple(s for s in answer.certainty.parts if s.about != "How much")
     return replace(
         answer,

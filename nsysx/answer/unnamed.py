@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nsysx.answer import subject
+from nsysx.answer import near_limits, subject
 from nsysx.catalogue import Limit
 from nsysx.judging import capture_checks
 from nsysx.model import Summary
@@ -39,4 +39,7 @@ def to_record(summary: Summary) -> str:
         return "Record again: what limits the step is not known without what the sentence above misses."
     if summary.replay is None or not summary.replay.get("trusted", True):
         return "Saving unknown: no replay comes near the recorded steps, so no change can be priced."
-    return "Nothing that was looked for saves 1 % of the step. What is left is the GPU work itself."
+    figures = near_limits.sentence(summary)
+    if near_limits.near(summary):
+        return f"Nothing: the GPU works near its limits. {figures}"
+    return f"Nothing that was looked for saves 1 % of the step. What is left is the GPU work itself. {figures}".rstrip()

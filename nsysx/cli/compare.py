@@ -11,7 +11,7 @@ import typer
 
 from nsysx.cli.declared import Command, with_options
 from nsysx.cli.options import files_of
-from nsysx.cli.talk import answering, console, deliver, wrote
+from nsysx.cli.talk import answering, console, deliver, emit, wrote
 from nsysx.errors import EXIT_USAGE, NsysxError
 from nsysx.option import Option
 from nsysx.selection import Handling, Selection
@@ -63,6 +63,12 @@ class Wanted:
     html: Annotated[Path | None, Option("Write the page to F.", "F", typed_only=True)] = None
     json: Annotated[str | None, Option("Write the comparison as JSON.", "F|-", typed_only=True)] = None
     markdown: Annotated[str | None, Option("Write Markdown for a ticket.", "F|-", typed_only=True)] = None
+    change: Annotated[
+        Sequence[str],
+        Option(
+            "What was changed, by the name of its remedy (repeatable): logged beside BEFORE.", "NAME", typed_only=True
+        ),
+    ] = ()
     margin: Annotated[float, Option("Smallest change that counts.", "PERCENT", least=0, most=100)] = 1.0
 
 
@@ -91,6 +97,11 @@ def compare(files: Files = None, *, wanted: Wanted, selection: Selection, handli
     _write(answer, wanted, handling)
     for path in targets:
         wrote(path)
+    if wanted.change:
+        from nsysx.cli.trial_log import log
+        from nsysx.trying.compared import tried_of
+
+        log(named[0][1][0], [tried_of(answer, ",".join(wanted.change))])
 
 
 def _sides(files: list[Path] | None, wanted: Wanted) -> list[tuple[str, list[Path]]]:
@@ -116,9 +127,11 @@ def _write(answer: Comparison, wanted: Wanted, handling: Handling) -> None:
 
         deliver(wanted.json, json_text.text_of(answer.to_json()), force=handling.force)
     from nsysx.render import compare_text
+    from nsysx.trying.wording import verdict_line
 
     if wanted.markdown is not None:
         deliver(wanted.markdown, compare_text.markdown(answer, top=handling.top), force=handling.force)
     elif wanted.html is None and wanted.json is None:
         with answering():
             compare_text.terminal(answer, console())
+        emit(verdict_line(answer.verdict, ",".join(wanted.change)))

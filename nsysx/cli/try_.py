@@ -75,7 +75,9 @@ def try_(
     options: Options,
 ) -> None:
     """Run CMD unchanged and with changes made in it, in turn, and say what each change gains. CMD's files stay unedited."""
+    from nsysx.cli.trial_log import log
     from nsysx.inject.nsysx_probe import changes
+    from nsysx.reading.tried import of_json as tried_of
     from nsysx.trying import choice, wording
 
     every_change = changes.known()
@@ -90,21 +92,33 @@ def try_(
     summary = None if report is None else _advice(report, timelines=options.html is not None)
     codes = [] if summary is None else choice.codes(summary.answer)
     if not candidates:
-        candidates = _candidates(codes, every_change, options)
+        candidates = _candidates(summary, codes, every_change, options)
     if not candidates:
         raise NsysxError("the report advises no change that can be tried", slug="try-nothing", exit_code=EXIT_EMPTY)
+    if options.dry_run:
+        emit("\n".join(["would try, in turn:", *(",".join(c.name for c in changes) for changes in candidates)]))
+        return
     _ask(options)
     result = _measure(command, candidates, options, codes)
     _tell(result, options, outputs, summary)
+    if report is not None:
+        log(report, tried_of(result.to_json()))
     if result.interrupted:
         raise KeyboardInterrupt
     if not result.measured():
         raise NsysxError(result.stopped, slug="try-nothing", exit_code=EXIT_EMPTY)
 
 
-def _candidates(codes: list[str], every_change: Any, options: Options) -> list[tuple[Any, ...]]:
+def _candidates(
+    summary: Summary | None, codes: list[str], every_change: Any, options: Options
+) -> list[tuple[Any, ...]]:
+    """Return what is tried where nothing was asked for: the report's first remedies, else what tells most about its findings."""
     from nsysx.trying import choice
 
+    if summary is not None and not options.bounds:
+        first = choice.remedies(summary.answer, summary.findings or (), every_change)
+        if first:
+            return first
     if codes:
         return choice.advised(codes, every_change, bounds=options.bounds)
     return choice.every(every_change, bounds=options.bounds)
@@ -166,7 +180,9 @@ def _tell(result: Result, options: Options, files: dict[str, Path], summary: Sum
     if options.json == "-":
         emit(json_text.text_of(result.to_json()))
     else:
-        emit("\n".join(harmless(line) for line in wording.text(result).splitlines()))
+        best = result.best
+        verdict = wording.verdict_line(best.outcome, best.change) if best else ""
+        emit("\n".join(harmless(line) for line in (*wording.text(result).splitlines(), verdict)))
 
 
 def _advice(report: Path, *, timelines: bool) -> Summary:

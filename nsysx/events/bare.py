@@ -74,6 +74,11 @@ def _noted(record: Mapping[str, Any], name: str) -> list[int]:
     return lengths_ns if sane else []
 
 
+def timed(probes: Sequence[Row], process: int) -> bool:
+    """Return whether enough bare steps of a process were timed to tell by themselves whether its steps grow."""
+    return len(next(map(lengths, ids.records_of(probes, process)), [])) >= _ENOUGH
+
+
 def course(recorded: Trend, probes: Sequence[Row], process: int) -> Trend:
     """Return the course of the recorded steps, without a growth that the same program's bare steps do not have.
 

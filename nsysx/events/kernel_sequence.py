@@ -8,7 +8,7 @@ the loss, the optimizer, sampling, a copy of the input or of the result), not th
     step     |embed k k k k k k k k k head|         it holds kernels that its layers do not: one level up
     epoch    |step step step ... evaluation|        a step that holds an optimizer is whole: no further up
 
-A distance that fails these tests is not a step, and then there are none.
+A distance that fails these tests is not a step. Where the same few launches repeat all through the capture, their period is one.
 """
 
 from __future__ import annotations
@@ -56,6 +56,10 @@ _OPTIMIZER = re.compile(r"adam|sgd|multi_tensor_apply|lamb(?!da)|adagrad|rmsprop
 _OUTPUT = re.compile(r"nll_loss|cross_?entropy|log_?softmax|mse_loss|argmax|multinomial|distribution_", re.IGNORECASE)
 #: Kernels of neural networks: their layers repeat. Of anything else a repeated sequence is an iteration.
 _NETWORK = re.compile(r"gemm|nvjet|cutlass|flash|fmha|at::native|layer_?norm|cudnn|triton_|conv", re.IGNORECASE)
+
+
+#: So many repetitions of one period, alike to this share of their launches, are a loop, whatever they hold.
+_LOOPS, _LOOP_ALIKE = 64, 0.95
 
 
 @dataclass(frozen=True)
@@ -236,7 +240,9 @@ def _step_level(line: _Line) -> _Level | None:
             break
         elif _is_level_above(line, chosen, level) or _holds(line, level, last):
             chosen, climbed = level, True
-    if chosen is None or climbed:
+    if chosen is None:
+        return _loop_level(line)
+    if climbed:
         return chosen
     if not line.flags(_NETWORK)[line.kind].any():
         return chosen if len(chosen.segments[0]) >= _FEW else None
@@ -245,7 +251,28 @@ def _step_level(line: _Line) -> _Level | None:
     inputs = (line.input_work[end] - line.input_work[begin]).sum()
     if 0 < inputs <= _INPUT_SHARE * (line.work[end] - line.work[begin]).sum():
         marks |= np.array([name == "HtoD" for name in line.names])
-    return chosen if _holds(line, chosen, marks) else None
+    return chosen if _holds(line, chosen, marks) else _loop_level(line)
+
+
+def _loop_level(line: _Line) -> _Level | None:
+    """Return the period of work that is the same again and again, to the grid, all through the capture; None where none is.
+
+    No network has so many layers that are alike with nothing else between: it is a loop, of which nothing else tells what a step is.
+    """
+    size = len(line.shape)
+    markers: dict[int, list[I64]] = {}
+    for places in _places(line.shape):
+        gaps, count = np.unique(np.diff(places), return_counts=True)
+        period = int(gaps[np.argmax(count)])
+        lasts = int(line.start[places[-1]] - line.start[places[0]])
+        if lasts < _COVERAGE * int(line.end[-1] - line.start[0]):
+            continue  # a few readings between other things
+        if 2 <= period <= size / _LOOPS and len(places) >= _LOOP_ALIKE * size / period:
+            markers.setdefault(period, []).append(places)
+    for period in sorted(markers):
+        if (line.shape[period:] == line.shape[:-period]).mean() >= _LOOP_ALIKE:
+            return _Level(period, tuple(markers[period]))
+    return None
 
 
 def _begins(line: _Line, level: _Level) -> I64:

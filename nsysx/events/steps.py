@@ -126,8 +126,9 @@ def find(
     cpu = _marked(cpu, steady, warm_from, once)
     windows, cpu_windows = _windows(cpu, tiles.gpu, steady, attributed, whole=whole)
     shown_steps = cpu.filter(shown)
-    lengths, numbers = step_work.lengths(shown_steps.filter(_in(stretches)), tiled)
-    work = step_work.gpu_work(shown_steps.filter(_in(stretches)), tiled, attributed.gpu_ops)
+    shown_steady = shown_steps.filter(_in(stretches))
+    lengths, numbers = step_work.lengths(shown_steady, tiled)
+    work = None if bare.timed(probes, process) else step_work.gpu_work(shown_steady, tiled, attributed.gpu_ops)
     of_lengths = level_room.levels(lengths, numbers, in_a_row=len(stretches) == 1)
     counted = _counted(shown_steps, stretches, once, warm_from, sampled)
     return StepTable(

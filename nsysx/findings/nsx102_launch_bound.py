@@ -62,7 +62,7 @@ _GRAPHED, _FUSED, _FUSED_FOR_ALL_SHAPES = way("compile-reduce-overhead"), way("c
 _SEVERAL = 2
 _MARK = "torch.compiler.cudagraph_mark_step_begin()  # before each call of the model"
 _KEPT = "The model is called {count:.0f} times a step: clone what is kept of an output until after the next call."
-_COMPILED = 'torch.compile(..., mode="reduce-overhead")  # where it is compiled'
+_COMPILED = 'model = torch.compile(model, mode="reduce-overhead")  # where it is compiled'
 _DDP = "DistributedDataParallel"
 _IN_A_GRAPH = "Shapes must stay the same, and nothing in the graph may wait, allocate or read a value back."
 
@@ -226,7 +226,7 @@ def _serves(case: Case, cost: int) -> bool:
 def _fix(case: Case, saving_ns: int) -> Fix:
     """Return how this program can make fewer launches: nothing that it already does. ``saving_ns``: what a CUDA graph alone saves."""
     program = case.program
-    if not program.torch:
+    if not program.torch or not (program.compilable or program.graphs):
         return Fix(
             "Capture the launches of a step in a CUDA graph, or do more work in each kernel",
             condition=_IN_A_GRAPH,
@@ -235,7 +235,7 @@ def _fix(case: Case, saving_ns: int) -> Fix:
     if program.graphs:
         return Fix.of("larger-graphs", condition=_IN_A_GRAPH, needs=_needs.GRAPH)
     if program.compiled:
-        text = "torch.compile(..., mode='reduce-overhead') puts what is already compiled into CUDA graphs"
+        text = "torch.compile(model, mode='reduce-overhead') puts what is already compiled into CUDA graphs"
         return Fix.of(_GRAPHED.name, text=text, paste=_COMPILED, needs=_needs.GRAPH)
     if obstacle := _no_graph(case):
         return obstacle

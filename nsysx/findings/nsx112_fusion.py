@@ -34,7 +34,7 @@ from nsysx.events.attribute import IN_STEP
 from nsysx.events.layers import PATHLESS
 from nsysx.events.nvtx_ranges import Flags
 from nsysx.events.profile import Profile
-from nsysx.findings._case import Case, Fix, Rule, Saving, ops_of
+from nsysx.findings._case import Case, Fix, Rule, Saving, calls_of, ops_of
 from nsysx.findings._names import networks_called
 from nsysx.findings._needs import SAME_SHAPES
 from nsysx.findings._once import Takes
@@ -42,7 +42,7 @@ from nsysx.frames import lookup
 from nsysx.frames.intervals import I64
 from nsysx.model import Finding
 from nsysx.reading.schema import BLOCK, GRID
-from nsysx.replay.engine import RemoveOps
+from nsysx.replay.engine import Fuse, RemoveOps
 
 RULE = Rule(
     "NSX112",
@@ -153,8 +153,10 @@ def check(case: Case) -> list[Finding]:
     chains = case.profile.once(chains_of)
     extra = chains.filter(~pl.col("longest"))
     cost = case.per_step(int(extra["ns"].sum()))
-    worth = case.worth(RemoveOps(ops_of(extra)), cause=RULE.cause, bound=True) if extra.height else Saving(0, "")
-    # How many launches a compiler leaves is not known: only time on the GPU counts.
+    # A chain in one kernel has one launch, without the host code between: a step that is nearly launch-bound gains by both.
+    fused = Fuse(calls_of(case.ops.select("op", "call").filter(case.ops["op"].is_in(chains["op"].implode()))))
+    worth = case.worth(RemoveOps(ops_of(extra)), fused, cause=RULE.cause, bound=True) if extra.height else Saving(0, "")
+    # How many launches a compiler leaves is not known: no more than time on the GPU counts.
     bound = min(cost if worth.likely_ns is None else min(cost, worth.likely_ns), case.step_ns)
     if not case.notable(bound, _FOUND):
         return case.clear(
@@ -188,7 +190,7 @@ def check(case: Case) -> list[Finding]:
     asked = networks_called(case.profile)
     where = {"module": asked} if asked else {k: v for k, v in evidence[0].items() if k in ("module", "phase") and v}
     compiled = _DYNAMIC if SAME_SHAPES.test(case)[0] == "violated" else _COMPILE
-    fix = compiled if case.program.torch else Fix("Fuse these kernels into one per chain")
+    fix = compiled if case.program.compilable else Fix("Fuse these kernels into one per chain")
     # A compiler may leave a chain as it is, and cannot save more than its kernels take.
     error = max(0, min(case.per_step(int(chains["ns"].sum())), case.step_ns) - bound)
     sure = Saving(bound, "an estimate: each chain takes as long as its longest kernel", error_ns=error, source="time")

@@ -23,6 +23,9 @@ Harmless when
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 import polars as pl
 
@@ -189,9 +192,13 @@ def _what_ran(case: Case, ops: pl.Series) -> str:
     return f"{most['len']} of {seen.height} samples of its stack there are of {name}."
 
 
-def _move_it(case: Case, row: Row) -> Fix:
-    """Return the advice for a pause whose kind is not known."""
+def _move_it(case: Case, row: Row, line: Mapping[str, Any]) -> Fix:
+    """Return the advice for a pause whose kind is not known; ``line`` is what runs in it, empty where that was not recorded."""
     before = _before_what(case, row)
+    if line:
+        return Fix(
+            f"Move what {stacks.spoken(line['file'], line['line'], line['function'])} does {before} out of the loop"
+        )
     if case.program.python and known_lines(case.profile) is None:
         return Fix(f"See which line holds the CPU up {before}: nsysx run; then move it out of the loop")
     return Fix(f"Move what {case.program.host} does {before} out of the loop")
@@ -288,7 +295,7 @@ def check(case: Case) -> list[Finding]:
         )
         if case.notable(after):
             detail += _AFTER_A_WAIT.format(units.duration(after))
-        fix = mostly.fix if mostly else making or _move_it(case, row)
+        fix = mostly.fix if mostly else making or _move_it(case, row, line)
         where = row | line  # the line that runs meanwhile is the cause, not the one that ends the gap
         findings.append(
             case.found(RULE, title, detail, worth=worth, cost_ns=cost, where=where, fix=fix, calls=before, takes=takes)

@@ -11,7 +11,7 @@ import sqlite3
 import stat
 import tempfile
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import NoReturn
 
@@ -144,6 +144,22 @@ def json_beside(path: Path) -> object:
         return json.loads(path.read_text(encoding="utf-8", errors="replace"))
     except (OSError, ValueError, RecursionError):
         return None
+
+
+def json_lines_beside(path: Path) -> list[object]:
+    """Return what the lines of a file beside a report hold, [] if there is none; lines that are no JSON are left out."""
+    try:
+        about = path.stat()
+        if not stat.S_ISREG(about.st_mode) or about.st_size > _MOST_BESIDE_BYTES:
+            return []
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return []
+    values: list[object] = []
+    for line in lines:
+        with suppress(ValueError, RecursionError):
+            values.append(json.loads(line))
+    return values
 
 
 def beside(path: Path, ending: str) -> int:

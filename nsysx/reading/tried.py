@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from nsysx import records
-from nsysx.advice import Tried
-from nsysx.reading import opening
+from nsysx.advice import Tried, verdict_of
+from nsysx.reading import opening, trials_log
 from nsysx.reading.beside import report_name, run_json
 from nsysx.redaction import redacted
 
@@ -24,15 +24,19 @@ def file_beside(report: Path) -> Path:
 
 def files_beside(report: Path) -> list[Path]:
     """Return the files beside a report that say what was tried."""
-    return [file_beside(report)]
+    return [file_beside(report), trials_log.log_beside(report)]
 
 
 def beside(report: Path) -> tuple[Tried, ...]:
-    """Return what was tried, as the file has it; () if there is no such file or nothing usable in it."""
+    """Return what was tried: as NAME.try.json has it, and what NAME.log.jsonl says of these and other changes later.
+
+    () if there are no such files or nothing usable in them.
+    """
     try:
-        return of_json(opening.json_beside(file_beside(report)))
+        last = of_json(opening.json_beside(file_beside(report)))
     except records.UnreadableError:
-        return ()
+        last = ()
+    return tuple(({tried.change: tried for tried in last} | {t.change: t for t in trials_log.logged(report)}).values())
 
 
 def report_of(command: Sequence[str], folder: Path) -> Path | None:
@@ -71,7 +75,8 @@ def _tried(trial: Mapping[str, Any], now: object) -> Tried:
         k: round(v) if measured and isinstance(v, int | float) and abs(v) < float("inf") else None
         for k, v in times.items()
     }
-    given = {**trial, **whole, "codes": trial.get("findings", []), "place": trial.get("where", "")}
+    outcome = verdict_of(trial.get("verdict", ""), other_results=bool(trial.get("other_results")))
+    given = {**trial, **whole, "verdict": outcome, "codes": trial.get("findings", []), "place": trial.get("where", "")}
     return records.record(Tried, given, "trial")
 
 

@@ -19,7 +19,7 @@ from nsysx.events import coverage
 from nsysx.events.layers import bare
 from nsysx.model import Summary
 from nsysx.ranks import comparison
-from nsysx.render.facts import steady_count
+from nsysx.render import facts
 from nsysx.render.grids import Texts
 from nsysx.render.safe_text import clean, file_name, shorten_kernel
 from nsysx.trying.wording import measured
@@ -34,6 +34,7 @@ class Worded:
     ``real``: times are without the profiler, or the profiler hardly changes them; ``profiled_ns`` is the step as recorded.
     ``factor`` is the worth as a factor, "" where it is not known, ``replayed`` a sentence on what is not bounded but
     replayed of it; ``level`` and ``why`` are how sure the answer is, in one word and one reason, ``sure`` its two halves in full.
+    ``source`` is the text of the line in ``where``, "" where it was not recorded.
     ``head`` and ``rest`` are the sentence: its one idea, and what else it says.
     ``tried`` are sentences on what was measured of changes, those that carry out ``do`` first.
     """
@@ -48,6 +49,7 @@ class Worded:
     paste: str
     condition: str
     where: str
+    source: str
     now_ns: int | None
     then_ns: int | None
     bound: bool
@@ -101,20 +103,20 @@ def _bar(bar: Bar, texts: Texts) -> Bar:
 def _facts(summary: Summary, texts: Texts, now: int | None, profiled: int | None) -> tuple[str, ...]:
     """Return the report's name, the GPU, the steps and the step time."""
     gpus = [clean(g.name, 60) for g in summary.capture.gpus if g.name]
-    facts = [report_name(summary)]
+    line = [report_name(summary)]
     if len(summary.capture.files) > 1:
-        facts[0] += f" and {len(summary.capture.files) - 1} more"
+        line[0] += f" and {len(summary.capture.files) - 1} more"
     kinds, ranks = sorted(set(gpus)), len(summary.of(comparison.ROWS))
     if ranks > len(gpus):  # one report a rank: the capture is the first one's
-        facts.append(f"{ranks} ranks")
-    facts += [f"{gpus.count(k)} x {k}" if gpus.count(k) > 1 else k for k in kinds[:2]] or ["no GPU recorded"]
+        line.append(f"{ranks} ranks")
+    line += [f"{gpus.count(k)} x {k}" if gpus.count(k) > 1 else k for k in kinds[:2]] or ["no GPU recorded"]
     if now is None:
-        facts.append("no steps found")
-        return tuple(texts(s, 80) for s in facts)
-    facts.append(f"{steady_count(summary.steps)} steady of {summary.steps.count} steps{_spread(summary)}")
-    facts += _step_words(summary, units.duration(now), units.duration(profiled))
-    facts += _covered(summary) + _rest(summary)
-    return tuple(texts(s, 160) for s in facts)
+        line.append("no steps found")
+        return tuple(texts(s, 80) for s in line)
+    line.append(f"{facts.steady_count(summary.steps)} steady of {summary.steps.count} steps{_spread(summary)}")
+    line += _step_words(summary, units.duration(now), units.duration(profiled))
+    line += _covered(summary) + _rest(summary)
+    return tuple(texts(s, 160) for s in line)
 
 
 #: What else a loop does is named from this share of it on. Its warm-up and the step that the end cuts are no news.
@@ -304,7 +306,7 @@ _CLOSE = 0.95
 
 
 #: What is known of a change that was tried, from what matters most.
-_VERDICTS = ("faster", "slower", "fails", "same", "cannot_tell", "does_not_apply")
+_VERDICTS = ("faster", "slower", "fails", "changes_results", "same", "cannot_tell", "does_not_apply")
 
 
 def tried(summary: Summary, code: str, texts: Texts) -> tuple[str, ...]:
@@ -363,6 +365,7 @@ def build(summary: Summary, *, redact: bool = True, typed: str = "", command: st
         paste="\n".join(a.paste for a in answer.do if a.paste),
         condition=texts(first.condition, 300),
         where=place(first.where, texts),
+        source=texts(facts.source_at(summary, first.where), 120),
         now_ns=answer.now_ns,
         then_ns=answer.then_ns,
         bound=answer.bound,

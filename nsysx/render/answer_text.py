@@ -56,7 +56,8 @@ def what_to_do(worded: Worded) -> str:
     """Return the change with its place, as one text."""
     if not worded.where:
         return worded.do
-    return f"{worded.do.removesuffix('.')} ({worded.where}){'.' * worded.do.endswith('.')}"
+    line = f": {worded.source}" if worded.source else ""
+    return f"{worded.do.removesuffix('.')} ({worded.where}{line}){'.' * worded.do.endswith('.')}"
 
 
 def worth_text(worded: Worded) -> str:
@@ -139,11 +140,19 @@ def _closed(text: str) -> bool:
     return text.count("(") == text.count(")")
 
 
-def changes(summary: Summary, texts: Texts) -> tuple[str, ...]:
-    """Return the card of what to do: a change that is short enough whole, else its first clause, which the list goes on from."""
+def changes(summary: Summary, texts: Texts, room: int = _CARD) -> tuple[str, ...]:
+    """Return what to do, each change whole where ``room`` letters hold all, else as far as its sentences fit, else its first clause."""
     do = summary.answer.do
     whole = [texts(a.text, 500) for a in do]
-    if len(do) == 1 and (do[0].finding is None or len(whole[0]) <= _CARD):
+    if len(do) == 1 and do[0].finding is None:
         return (whole[0],)
     why = answers.reasons(do, summary.answer.now_ns)
-    return tuple(f"{first_clause(text)}{reason}" for text, reason in zip(whole, why, strict=True))
+    return tuple(f"{_fitting(text, room // len(do))}{reason}" for text, reason in zip(whole, why, strict=True))
+
+
+def _fitting(text: str, room: int) -> str:
+    """Return a text whole, or its first sentences that fit, or its first clause."""
+    if len(text) <= room:
+        return text
+    ends = [m.end() for m in re.finditer(r"[^\s.]{2}[.)](?= [A-Z])", text) if m.end() <= room]
+    return text[: ends[-1]] if ends else first_clause(text)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from nsysx import units
+from nsysx.analyses import lines
 from nsysx.model import Steps, Summary
 from nsysx.render.grids import Texts
 from nsysx.render.labels import label
@@ -115,3 +118,12 @@ def capture_facts(summary: Summary, texts: Texts) -> tuple[Fact, ...]:
 def base_name(path: str) -> str:
     """Return the last component of a path."""
     return re.split(r"[/\\]+", path.rstrip("/\\"))[-1]
+
+
+def source_at(summary: Summary, where: Mapping[str, Any]) -> str:
+    """Return the text of the line of a place, "" where its file or what stands there was not recorded."""
+    file, line = where.get("file"), where.get("line")
+    if not file or line is None:
+        return ""
+    texts = (r["text"] for r in summary.of(lines.ROWS) if (r["file"], r["line"]) == (file, line))
+    return next((text for text in texts if text), "")

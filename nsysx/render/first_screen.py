@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from nsysx import units
 from nsysx.advice import Bar, Part
 from nsysx.answer import subject
-from nsysx.model import Summary
+from nsysx.model import Finding, Summary
 from nsysx.pictures import Timeline
 from nsysx.render import answer as answers
 from nsysx.render import code as code_of
@@ -23,6 +23,8 @@ _WIDE, _WIDE_LABELLED, _LETTER, _MARGIN = 1120, 940, 6.6, 18
 _MANY = 4
 #: Letters of a line of code that the card of what to do has room for, and its lines.
 _CODE, _MOST_CODE = 84, 12
+#: Letters of what to do for which the card has room beside the two others.
+_DO = 420
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +58,14 @@ class Drawn:
 class Item:
     """One line of the list of what to do: what, where, what it is worth (``share`` of the step); unfolded the rest.
 
+    ``under`` is the number of the line of the same cause, in which this one is folded, 0 for none.
     ``how`` is what ``what`` leaves out; ``size`` says what is lost, and how far the saving can be off. ``overlaps``: the numbers of
     lines above that it overlaps with. ``marked``: the timeline shows where it is, under ``number``. ``states`` are its conditions:
     state, name, what was seen.
     """
 
     number: int
+    under: int
     code: str
     what: str
     title: str
@@ -156,7 +160,7 @@ def _items(
     step, then = summary.step.shown_ns, worded.then_ns
     marks = live_timeline.marks(windows(summary), [findings[n] for n in chosen])
     marked = {mark[0] for of_window in marks for mark in of_window}
-    items = []
+    items: list[Item] = []
     for number, index in enumerate(chosen, 1):
         finding = findings[index]
         shown = finding_view.finding_of(finding, summary, texts, 84)
@@ -166,14 +170,16 @@ def _items(
             saving = worded.now_ns - then
         bound = worded.bound if last else finding.saving.bound
         how = done.get(index) or [shown.fix]
+        share = min(1.0, saving / step) if saving and step else 0.0
         items.append(
             Item(
                 number=number,
+                under=_under(items, findings, chosen, share),
                 code=shown.code,
                 what=", then ".join(map(first_clause, how)),
                 title=titles.get(index, shown.title),
                 worth="" if not saving or not step else f"{'up to ' * bound}{units.duration(saving)}",
-                share=min(1.0, saving / step) if saving and step else 0.0,
+                share=share,
                 where=shown.where,
                 why=shown.detail,
                 how=" ".join(filter(None, (_how(text, first_clause(text)) for text in how))),
@@ -187,6 +193,20 @@ def _items(
             )
         )
     return tuple(items), marks
+
+
+def _under(items: Sequence[Item], findings: Sequence[Finding], chosen: Sequence[int], share: float) -> int:
+    """Return the first line above that is about the same cause and worth as much: it overlaps, or has the same advice; 0 for none."""
+    finding = findings[chosen[len(items)]]
+    for item, index in zip(items, chosen, strict=False):
+        above = findings[index]
+        if (
+            not item.under
+            and item.share >= share
+            and (index in finding.overlaps or (above.code, above.fix) == (finding.code, finding.fix))
+        ):
+            return item.number
+    return 0
 
 
 def _size(shown: finding_view.FindingView) -> str:
@@ -206,7 +226,7 @@ def build(summary: Summary, *, redact: bool = True) -> Screen:
     share = worded.then_ns / worded.now_ns if worded.then_ns is not None and worded.now_ns else None
     return Screen(
         answer=worded,
-        do=changes(summary, Texts(redact)),
+        do=changes(summary, Texts(redact), _DO),
         code="\n".join(code_of.lines(worded.paste, _CODE, _MOST_CODE)),
         places=frozenset(places),
         now=units.duration(worded.now_ns) if worded.now_ns is not None else "",

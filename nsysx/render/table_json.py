@@ -130,7 +130,7 @@ def _findings(summary: Summary) -> list[Row]:
             "cost_ns": finding.cost_ns_per_step, "bound": saving.get("bound"), "module": where.get("module"),
             "file": where.get("file"), "line": where.get("line"),
         })  # fmt: skip
-    return sorted(rows, key=lambda r: (r["verdict"] != "found", -(r["saving_ns"] or 0), -(r["cost_ns"] or 0)))
+    return [row for verdict in ("found", "cannot_tell", "clear") for row in rows if row["verdict"] == verdict]
 
 
 def _sorted(table: Table) -> list[Row]:

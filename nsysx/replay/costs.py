@@ -208,13 +208,39 @@ def beside(profile: Profile) -> Beside:
 
     The first is None where next to nothing runs between steps, and where the step is all of it.
     """
-    between, after, _ = _bare_loop(profile)
     rest = _rest(profile)
     return Beside(
-        loop_ns=round(float(np.mean([*between, *after]))) if between and not profile.steps.in_rounds else None,
+        loop_ns=None if profile.steps.in_rounds else _loop_ns(profile),
         rest_ns=None if rest is None else rest[1],
         rest_steps=0 if rest is None else rest[0],
     )
+
+
+def _loop_ns(profile: Profile) -> int | None:
+    """Return the mean step of the bare stretches with what runs between steps (ns), None where next to nothing does.
+
+    It is the step itself and what lies between, formed over the same stretches: one after which nothing ran adds nothing, and one
+    whose loop was not timed is not counted. Less than the stretches differ by is nothing that ran.
+    """
+    record = _unrecorded(profile.trace.run, profile.steps.process)
+    between, after, _ = _bare_loop(profile)
+    if record is None or not (between or after):
+        return None
+    noted, capture = record["unrecorded_steps"], profile.trace.capture
+    stretches = [(bare.lengths(record), between, "loop_ns"), (bare.after(record, capture), after, "after_loop_ns")]
+    timed = [(steps, loop) for steps, loop, name in stretches if steps and (loop or name in noted)]
+    if not timed:
+        return round(
+            float(np.mean([*between, *after]))
+        )  # it runs behind every step, and no step has a length of its own
+    counts = np.array([len(steps) for steps, _ in timed])
+    means = np.array([np.mean(steps) for steps, _ in timed])
+    loops = np.array([np.mean(loop) if loop else mean for (_, loop), mean in zip(timed, means, strict=True)])
+    more = float(np.average(loops - means, weights=counts))
+    every = [np.mean(steps) for steps, _, _ in stretches if len(steps) >= FEWEST]
+    if more <= (max(every) - min(every) if every else 0):
+        return None
+    return round(float(np.mean([ns for steps, _, _ in stretches for ns in steps])) + more)
 
 
 def _rest(profile: Profile) -> tuple[int, int] | None:

@@ -293,8 +293,15 @@ def _graph(cols: Columns, fixed: Fixed, chosen: Flags, price_ns: int) -> Columns
 
 
 def _fused(cols: Columns, fixed: Fixed, chosen: Flags) -> Columns:
-    """Merge each run of launches into one, without host code in between; all kernels but the first lose their floor."""
-    inside = _runs(cols, fixed, chosen, chosen).inside
+    """Merge each run of launches into one, without host code in between; all kernels but the first lose their floor.
+
+    Calls that do nothing, such as cudaStreamIsCapturing, are made for a launch: those between two of a run go, too.
+    """
+    runs = _runs(cols, fixed, chosen, chosen | (cols.kind == PLAIN))
+    item = np.arange(len(cols.kind))
+    last = np.full(int(runs.number.max(initial=0)) + 1, -1)
+    np.maximum.at(last, runs.number[runs.launches], item[runs.launches])
+    inside = runs.inside & (item <= last[runs.number])
     ops = inside[cols.op_item]
     return replace(
         cols,

@@ -34,6 +34,7 @@ class Options:
         int | None,
         Option("Measure this many steps of each run. Default: as many as take 5 s, from 30 to 200.", "N", least=5),
     ] = None
+    dry_run: Annotated[bool, Option("Say which changes would be tried, in order; run nothing.")] = False
     yes: Annotated[bool, Option("Do not ask before CMD runs and writes its files again.", names=("--yes", "-y"))] = (
         False
     )

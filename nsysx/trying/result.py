@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any
 
+from nsysx.advice import Verdict, verdict_of
 from nsysx.trying.same import Difference
 
 SCHEMA = "nsysx.try/1"
-Verdict = Literal["faster", "slower", "same", "cannot_tell", "fails", "does_not_apply"]
+
+#: The verdict on all changes is the first of these that any of them has.
+_FIRST: tuple[Verdict, ...] = (
+    "faster", "changes_results", "cannot_tell", "same", "slower", "fails", "does_not_apply",
+)  # fmt: skip
 
 
 @dataclass
@@ -73,6 +78,11 @@ class Trial:
     advised: bool = False
     findings: list[str] = field(default_factory=list)
 
+    @property
+    def outcome(self) -> Verdict:
+        """The one verdict on the change: what its times say, unless it alters the results more than it should."""
+        return verdict_of(self.verdict, other_results=self.other_results)
+
 
 @dataclass
 class Result:
@@ -85,9 +95,20 @@ class Result:
     stopped: str = ""
     interrupted: bool = False
 
+    @property
+    def best(self) -> Trial | None:
+        """The change that the verdict on all of them is about: the one that won, else the one that came nearest to it."""
+        if winners := self.winners():
+            return winners[0]
+        return min(self.trials, key=lambda t: (_FIRST.index(t.outcome), t.ratio or 1.0), default=None)
+
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values; what is not finite becomes null."""
         told = _plain(asdict(self))
+        trials = [*self.trials, *filter(None, [self.together])]
+        for part, trial in zip([*told["trials"], *filter(None, [told["together"]])], trials, strict=True):
+            part["outcome"] = trial.outcome
+        told["verdict"] = None if self.best is None else self.best.outcome
         for part in (told["baseline"], *told["trials"], *filter(None, [told["together"]])):
             part |= {
                 f"{name}_difference": value for name, value in part.pop("difference").items() if name != "early_steps"

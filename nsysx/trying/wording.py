@@ -14,7 +14,12 @@ _ORDER = ("faster", "same", "cannot_tell", "slower", "fails", "does_not_apply")
 _UNLIKE = 3
 #: Weights that differ so many times as much at the end as early on: the difference grew.
 _GROWN = 10
-_WORDS = {"cannot_tell": "cannot tell", "does_not_apply": "does not apply"}
+_WORDS = {"cannot_tell": "cannot tell", "changes_results": "changes results", "does_not_apply": "does not apply"}
+
+
+def verdict_line(verdict: str, change: str = "") -> str:
+    """Return the last line of ``nsysx try`` and ``nsysx compare``: the one verdict, and the change that it is about."""
+    return f"Verdict: {_WORDS.get(verdict, verdict)}{f' ({change})' * bool(change)}"
 
 
 def listing(changes: list[Change]) -> str:
@@ -44,7 +49,10 @@ def text(result: Result) -> str:
     """Return the whole result for a terminal."""
     lines = [_unchanged(result.baseline)]
     trials = sorted(result.trials, key=lambda t: (_ORDER.index(t.verdict), t.ratio or 1.0))
-    lines += [sentence(trial, result.baseline) for trial in trials]
+    begun = [trial for trial in trials if not _untried(trial)]
+    lines += [sentence(trial, result.baseline) for trial in begun]
+    if left := [trial.change for trial in trials if _untried(trial)]:
+        lines.append(f"not tried: {', '.join(left)}")
     if result.stopped:
         lines.append(f"stopped early: {result.stopped}")
     if result.together is not None:
@@ -60,6 +68,11 @@ def text(result: Result) -> str:
     if len(winners) > 1 and result.together is None:
         lines.append("Gains do not add up; --together measures all of them at once.")
     return "\n".join(lines)
+
+
+def _untried(trial: Trial) -> bool:
+    """Return whether no run was made with a change: one line names all of these."""
+    return trial.verdict == "cannot_tell" and not trial.pairs
 
 
 def _unchanged(baseline: Baseline) -> str:

@@ -39,7 +39,7 @@ def test_every_kind_of_rows_sums_to_the_step(tmp_path: Path) -> None:
     (step,) = rows_of(found, "step").values()
     assert step["gpu_ns"] == sum(r["self_gpu_ns"] for r in table(found, "modules"))
     assert step["gpu_ns"] == step["limit_ns"] + step["could_go_ns"] + step["unknown_ns"]
-    for by in ("operator", "line", "module", "family"):
+    for by in ("roof", "operator", "line", "module", "family"):
         assert sum(r["gpu_ns"] for r in rows if r["by"] == by) == step["gpu_ns"], by
         assert sum(r["unknown_ns"] for r in rows if r["by"] == by) == step["unknown_ns"], by
         assert sum(r["kernels"] for r in rows if r["by"] == by) == step["kernels"], by

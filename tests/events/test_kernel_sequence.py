@@ -214,3 +214,32 @@ def test_each_process_has_its_own(tmp_path: Path) -> None:
     other.launch(0, 3 * US, kernel="idle", gpu_start=5 * US, gpu_dur=US)
     table = program.steps(tmp_path)
     assert table.cpu.filter(pl.col("process") == table.process)["start_ns"].to_list() == program.begins
+
+
+@pytest.mark.parametrize(("count", "steps"), [(100, 99), (40, 0)])
+def test_a_loop_of_few_launches_has_the_period_of_its_launches(tmp_path: Path, count: int, steps: int) -> None:
+    """Nothing says what happens once in a step: many repetitions that are alike to the grid are a loop, few may be layers."""
+    program = Program()
+    for _ in range(count):
+        program.step(pause=5 * US)
+        program.run(["colnorm", "at::native::cast", "nvjet_gemm", "at::native::relu"])
+    found = begins(program.steps(tmp_path))
+    assert len(found) >= steps if steps else not found
+    assert set(found) <= set(program.begins), "the host turns around before the first kernel"
+
+
+def test_a_loop_is_found_behind_a_start_that_is_unlike_it(tmp_path: Path) -> None:
+    program = Program()
+    program.run(["normal_kernel", "normal_kernel", "at::native::copy"])
+    for _ in range(80):
+        program.step(pause=5 * US)
+        program.run(["solve", "nvjet_gemm", "at::native::add"])
+    assert len(begins(program.steps(tmp_path))) >= 79
+
+
+def test_a_loop_whose_launches_change_has_no_period(tmp_path: Path) -> None:
+    program = Program()
+    for number in range(100):
+        program.step(pause=5 * US)
+        program.run(["colnorm", *["nvjet_gemm"] * (1 + number % 3), "at::native::relu"])
+    assert not begins(program.steps(tmp_path))

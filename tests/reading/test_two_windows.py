@@ -262,7 +262,7 @@ def test_steps_that_grow_only_while_they_are_recorded_do_not_grow(tmp_path: Path
     said = next(check.detail for check in summarize([path]).quality if check.check == "windows")
     assert ("in the mean of their first quarter" in said) == bare_grow
     assert course.kind == ("growing" if bare_grow else "uneven" if (course.spread or 0) > SPREAD else "level")
-    assert ("keep growing" in course.note) == bare_grow
+    assert ("grows from" in course.note) == bare_grow
 
 
 @pytest.mark.traced
@@ -327,3 +327,32 @@ def test_a_damaged_cold_start_is_named(tmp_path: Path) -> None:
     shutil.copy(__file__, tmp_path / "r.cold.sqlite")
     with pytest.raises(NsysxError, match=r"r\.cold\.sqlite"):
         load(path)
+
+
+@pytest.mark.traced
+@pytest.mark.parametrize(
+    ("after_us", "loop_us", "after_loop_us", "told_us"),
+    [
+        # Nothing ran between the steps of the second stretch: half as much for all of them.
+        (1_500, 2_000, None, 1_750),
+        (1_500, 2_000, 1_700, 1_850),
+        # The stretches differ by more than what would lie between: nothing ran.
+        (3_000, 1_700, None, None),
+        (3_000, 1_700, 3_200, None),
+        (1_500, None, None, None),
+        # The step and its loop are of the same stretches, so that no slow one adds to the loop alone.
+        (1_600, 2_000, 2_100, 2_050),
+    ],
+)
+def test_what_runs_between_is_formed_over_the_stretches_of_the_step(
+    tmp_path: Path, after_us: int, loop_us: int | None, after_loop_us: int | None, told_us: int | None
+) -> None:
+    """Forty steps of 1.5 ms between the windows, and forty after them."""
+    path = written(tmp_path, after_ns=[after_us * US] * 40)
+    record = json.loads((tmp_path / "r.run.json").read_text())
+    timed = record["probe"][0]["unrecorded_steps"]
+    timed["loop_ns"] = [loop_us * US] * 40 if loop_us else []
+    timed["after_loop_ns"] = [after_loop_us * US] * 40 if after_loop_us else []
+    (tmp_path / "r.run.json").write_text(json.dumps(record))
+    real = summarize([path]).unprofiled
+    assert real is not None and real.loop_ns == (told_us and told_us * US)

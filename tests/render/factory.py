@@ -11,6 +11,7 @@ from nsysx.model import Capture, Check, Column, Finding, Gpu, Scope, Steps, Summ
 from nsysx.pictures import Lane, Place, Span, Timeline
 from nsysx.ranks import comparison as ranks_room
 from nsysx.saving import Saving
+from nsysx.step_time import Unprofiled
 
 MS = 1_000_000
 US = 1_000
@@ -194,6 +195,11 @@ def summary(**changes: Any) -> Summary:
             "start_ns": i * 69 * MS,
             "end_ns": i * 69 * MS + (400 * MS if i == 0 else 69 * MS + (i % 3) * MS),
             "warmup": i < 2,
+            "steady": i >= 2,
+            "gpu_ns": 69 * MS,
+            "gpu_compute_ns": 56 * MS,
+            "gpu_copy_ns": 3 * MS,
+            "gpu_idle_ns": 10 * MS,
             "phases": {"data": 2 * MS, "forward": 18 * MS, "loss": 22 * MS, "backward": 16 * MS, "optimizer": 8 * MS},
         }
         for i in range(12)
@@ -510,6 +516,9 @@ def summary(**changes: Any) -> Summary:
         ),
         tables=tables,
         replay={"recorded_ns": 69_250_000, "unchanged_ns": 69_100_000, "error": 0.002},
+        unprofiled=Unprofiled(
+            69_150_000, 69 * MS, 70 * MS, "in_process", 20, 69_250_000, 1, 0, 10, 0.86, 59 * MS, 10 * MS, {}, {}
+        ),
         findings=(
             Finding(
                 "NSX120",
@@ -584,7 +593,7 @@ def ranks(count: int, late: int) -> Table:
             "late_cause": "compute", "price_ns": 3_000 * US, "price_share": 0.9, "alone_share": 0.9, "replay_error": 0.01,
             "even_ns": 2_000 * US, "late_kernels": None, "late_lines": None,
         }  # fmt: skip
-        known["late_by_work"] = False
+        known["late_by_work"], known["lone_work"] = False, None
         known |= behind if r == late else dict.fromkeys(behind)
         rows.append({c.name: known[c.name] for c in ranks_room.COLUMNS})
     return Table("ranks", ranks_room.TITLE, ranks_room.COLUMNS, tuple(rows), shown=ranks_room.SHOWN)

@@ -91,7 +91,9 @@ def test_another_value_is_seen(full: Summary) -> None:
 def test_the_worth_as_a_factor(
     full: Summary, then: int | None, low: int | None, high: int | None, bound: bool, said: str
 ) -> None:
-    given: Answer = replace(full.answer, now_ns=100, then_ns=then, then_low_ns=low, then_high_ns=high, bound=bound)
+    given: Answer = replace(
+        full.answer, now_ns=100, then_ns=then, then_low_ns=low, then_high_ns=high, bound=bound, times=()
+    )
     assert answer.factor(given) == said
 
 

@@ -79,19 +79,22 @@ def graph(items: list[Item], calls: frozenset[int] | None, borders: frozenset[in
 
 
 def fuse(items: list[Item], calls: frozenset[int] | None, borders: frozenset[int]) -> None:
-    inside = False
+    inside, between = False, []
     for i, item in enumerate(items):
         chosen = calls is not None and item.call in calls
-        inside = inside and i not in borders
-        if item.kind in SOFT and inside and chosen:
-            items[i] = item._replace(gap=item.loading, cost=0)
+        if i in borders:
+            inside, between = False, []
+        if item.kind == PLAIN or (item.kind in SOFT and chosen):
+            between.append(i)
         elif item.kind == LAUNCH and chosen:
             if inside:
+                for k in between:
+                    items[k] = items[k]._replace(gap=items[k].loading, cost=0)
                 shorter = (op._replace(latency=0, pause=0, duration=max(op.duration - 1000, 0)) for op in item.ops)
                 items[i] = item._replace(gap=item.loading, cost=0, ops=tuple(shorter))
-            inside = True
+            inside, between = True, []
         else:
-            inside = False
+            inside, between = False, []
 
 
 def no_ops(items: list[Item], ops: frozenset[int] | None, borders: frozenset[int]) -> None:

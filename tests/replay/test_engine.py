@@ -304,6 +304,20 @@ def test_fused_launches_leave_the_bytes_and_one_launch(tmp_path: Path) -> None:
     assert outcome.step_ns == pytest.approx(205 * US, rel=0.1)
 
 
+def test_calls_that_do_nothing_do_not_part_fused_launches(tmp_path: Path) -> None:
+    def step(at: int, main: Thread) -> int:
+        for number in range(50):
+            begin = at + 10 * number
+            main.call("cudaStreamIsCapturing_v10000", (begin + 4) * US, US)
+            main.launch((begin + 5) * US, 5 * US, kernel="tiny", gpu_start=(begin + 10) * US, gpu_dur=US)
+        main.sync(at=(at + 500) * US, dur=12 * US)
+        return at + 520
+
+    given, made = replayed(loop(Report(), step), tmp_path)
+    outcome = made.saving(Fuse(calls_of(given, "cudaLaunchKernel")))
+    assert outcome.saving_ns > 0.7 * made.real_ns, "the host code before each of them goes, too"
+
+
 def test_kernels_beside_communication_run_as_fast_as_alone_when_it_goes(tmp_path: Path) -> None:
     report = Report()
     process = report.process(100)

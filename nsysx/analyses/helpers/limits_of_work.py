@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from nsysx.analyses.helpers import operator_work
+from nsysx.analyses.helpers import gpu_counters, operator_work
 from nsysx.events import operators
 from nsysx.events.flops import sizes
-from nsysx.events.profile import Profile
+from nsysx.events.profile import NotRecorded, Profile
 from nsysx.frames import declared
 from nsysx.reading.trace import DeviceLimits
 from nsysx.roofline import recurrent
@@ -52,6 +52,7 @@ COLUMNS = (
     Column("moved_bytes", "Int64", "bytes", "bytes that it must move; null where unknown"),
     Column("limit_ns", "Float64", "ns", "least time for both; null where one is unknown"),
     Column("roof", "String", "", "which of both takes longer: products, memory, link; null without limit"),
+    Column("by_counters", "Boolean", "", "the limit is what the GPU's counters saw it do, for want of sizes"),
     Column("why_not", "String", "", "why there is no limit"),
 )
 _SCHEMA = declared.schema(COLUMNS)
@@ -69,9 +70,62 @@ def executions(profile: Profile) -> pl.DataFrame:
     return _with_limits(counted, rates, _links(counted, limits)).select(*_SCHEMA)
 
 
+#: The operators of a report without any.
+_NO_OPERATORS = {
+    **dict.fromkeys(("name", "shapes", "caller", "node", "read", "why_not"), pl.String),
+    **dict.fromkeys(("flops", "gradient_flops"), pl.Int64),
+    "other_sizes": pl.Boolean,
+}
+
+
 def _gpu_work(profile: Profile) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return the GPU ops, and the operators that they belong to: none where no operator was recorded."""
-    return profile.once(operator_work.work), profile.once(operator_work.of).rows
+    """Return the GPU ops with counted_ns and counted_roof, and the operators that they belong to.
+
+    ``counted_ns``: the time that the device needs for what its counters saw it do, ``counted_roof`` which of them it is; null where they
+    were not sampled. Raises NotRecorded without operators and without counters.
+    """
+    ops = profile.once(operator_work.work)
+    counters = _counters(profile)
+    try:
+        rows = profile.once(operator_work.of).rows
+    except NotRecorded:
+        if counters is None:
+            raise
+        rows = pl.DataFrame(schema=_NO_OPERATORS)
+    if counters is None:
+        nothing = pl.lit(None, dtype=pl.Float64), pl.lit(None, dtype=pl.String)
+        return ops.with_columns(counted_ns=nothing[0], counted_roof=nothing[1]), rows
+    busy = ops.select("op").join(counters, on="op", how="left", maintain_order="left")
+    return ops.with_columns(counted_ns=pl.col("ns") * busy["busy"], counted_roof=busy["counted_roof"]), rows
+
+
+def _counters(profile: Profile) -> pl.DataFrame | None:
+    """Return op -> busy, the larger share of memory bandwidth and of tensor cores over all samples of its kernel and launch, and
+    counted_roof, which it is. None where nothing was sampled. The bandwidth is that which copies reach.
+    """
+    try:
+        samples = profile.once(gpu_counters.samples)
+    except NotRecorded:
+        return None
+    launched = profile.steady_ops.select("op", "name", "grid", "block")
+    means = gpu_counters.means(samples.join(launched, on="op", how="inner"), ["name", "grid", "block"])
+    key = (profile.process, profile.device or 0)
+    reached = rates_of(_device_name(profile), profile.trace.limits.get(key, DeviceLimits()), {}, None)
+    nominal = reached.nominal_memory or 0.0
+    most = min(reached.memory.per_s / nominal, 1.0) if reached.memory and nominal else 1.0
+    memory, tensor = pl.col("dram") / most, pl.col("tensor_active").fill_null(0.0)
+    means = means.drop_nulls("dram").select(
+        "name", "grid", "block",
+        busy=pl.max_horizontal(memory, tensor).clip(0.0, 1.0),
+        counted_roof=pl.when(memory >= tensor).then(pl.lit(MEMORY)).otherwise(pl.lit(PRODUCTS)),
+    )  # fmt: skip
+    joined = launched.join(means, on=["name", "grid", "block"], how="inner", nulls_equal=True)
+    return joined.select("op", "busy", "counted_roof")
+
+
+def _device_name(profile: Profile) -> str:
+    key = (profile.process, profile.device or 0)
+    return {(g.process, g.device): g.name for g in profile.trace.capture.gpus}.get(key, "")
 
 
 def _executed(profile: Profile) -> pl.DataFrame:
@@ -86,6 +140,8 @@ def _executed(profile: Profile) -> pl.DataFrame:
         pl.len().cast(pl.Int64).alias("kernels"),
         ns.sum().alias("gpu_ns"),
         pl.col("bytes").sum().alias("copied"),
+        pl.when(pl.col("counted_ns").null_count() == 0).then(pl.col("counted_ns").sum()).alias("counted_ns"),
+        pl.col("counted_roof").get(long),
         pl.col("format").drop_nulls().unique().alias("formats"),
         pl.col("multiplies").any(),
         pl.when((pl.col("multiplies") == pl.any_horizontal("input", "weight", "layout")).all())
@@ -207,7 +263,7 @@ def device_rates(profile: Profile) -> DeviceRates:
     """Return the rates of the shown device. Raises NotRecorded."""
     key = (profile.process, profile.device or 0)
     limits = profile.trace.limits.get(key, DeviceLimits())
-    name = {(g.process, g.device): g.name for g in profile.trace.capture.gpus}.get(key, "")
+    name = _device_name(profile)
     rows = _with_bytes(profile.once(_executed)).filter((pl.col("gpu_ns") > 0) & (pl.col("op_kind") == "kernel"))
     products = rows.filter((pl.col("flops") > 0) & pl.col("number_format").is_not_null())
     fastest = products.group_by("number_format").agg((pl.col("flops") / pl.col("gpu_ns") * 1e9).max().alias("rate"))
@@ -241,10 +297,18 @@ def _with_limits(rows: pl.DataFrame, rates: DeviceRates, links: Mapping[str, flo
     )
     rows = rows.join(kinds, on=keys, how="left", nulls_equal=True, maintain_order="left")
     possible = pl.col("_limit") <= pl.col("gpu_ns") + _TOLERANCE_NS
-    return rows.with_columns(
+    rows = rows.with_columns(
         limit_ns=pl.when(possible).then(pl.min_horizontal("_limit", pl.col("gpu_ns").cast(pl.Float64))),
         roof=pl.when(possible).then("_roof"),
         why_not=pl.when(pl.col("_limit").is_null()).then("_why").when(~possible).then(pl.lit(TOO_FAST)),
+    )
+    # What has no sizes has what the counters saw it do: it need not do more.
+    counted = pl.col("limit_ns").is_null() & pl.col("counted_ns").is_not_null()
+    return rows.with_columns(
+        by_counters=counted,
+        limit_ns=pl.coalesce("limit_ns", "counted_ns"),
+        roof=pl.coalesce("roof", pl.when(counted).then("counted_roof")),
+        why_not=pl.when(~counted).then("why_not"),
     )
 
 

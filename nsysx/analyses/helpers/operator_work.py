@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import polars as pl
 
 from nsysx.catalogue import Call
@@ -67,14 +68,21 @@ def _formats(names: pl.Series, families: pl.Series) -> pl.Series:
 
 
 def work(profile: Profile) -> pl.DataFrame:
-    """Return the GPU ops of the steady steps on the shown device with their operator (``row``, -1 for none) and what they are."""
+    """Return the GPU ops of the steady steps on the shown device with their operator (``row``, -1 for none) and what they are.
+
+    All have none where no operator was recorded.
+    """
+    try:
+        row = profile.once(of).op
+    except NotRecorded:
+        row = np.full(profile.attributed.gpu_ops.height, -1)
     ops = profile.steady_ops
     if profile.device is not None:
         ops = lookup.having(ops, device=profile.device)
     names, families = ops["name"], ops["family"].cast(pl.String)
     multiplies = families.is_in(kernel_math.PRODUCTS).fill_null(False)
     return ops.select(
-        pl.Series("row", profile.once(of).op[ops["op"].to_numpy()]),
+        pl.Series("row", row[ops["op"].to_numpy()]),
         pl.when(pl.col("graph_node").is_not_null()).then("call").otherwise(-1).fill_null(-1).alias("launch"),
         pl.col("module", "phase", "name", "family", "op_kind").cast(pl.String),
         "op",
@@ -116,7 +124,7 @@ def executions(profile: Profile) -> pl.DataFrame:
     an execution of its own: one that lies in two modules computed once). GPU work outside of operators is one row per module,
     phase and kernel, with a null name. A CUDA graph executes the operators that it captured once per launch.
     """
-    ops, rows = profile.once(work), profile.once(of).rows
+    rows, ops = profile.once(of).rows, profile.once(work)
     held = ops.filter(pl.col("row") >= 0)
     held = held.group_by("row", "launch", "module", "phase", maintain_order=True).agg(*_sums())
     rows = rows.with_row_index("row").with_columns(pl.col("row").cast(pl.Int64))

@@ -25,7 +25,7 @@ function expose(target) {
 }
 /* The list of what to do shows as many lines as fit the first screen, two at least; it is called when all above is drawn. */
 function fit(list) {
-  var items = list.querySelectorAll(".item"), last = items.length - 1, limit = 1.07 * window.innerHeight, top = window.scrollY;
+  var items = list.querySelectorAll(":scope > .item"), last = items.length - 1, limit = 1.07 * window.innerHeight, top = window.scrollY;
   if (last < 2 || window.matchMedia("print").matches || items[last].getBoundingClientRect().bottom + top <= limit) return;
   for (var n = last; n > 1 && (n === last || items[n].getBoundingClientRect().bottom + top > limit - 40); n--) items[n].classList.add("rest");
   foldable(list, last - n, "", function (more) { list.append(more); });
@@ -96,6 +96,28 @@ document.querySelectorAll("table.sortable").forEach(function (table) {
     opened = [];
   });
 })();
+/* Buttons that copy lines to paste, or the answer for a ticket. A page opened from a disk may not be allowed the newer way. */
+document.querySelectorAll("button.copy").forEach(function (button) {
+  var name = button.textContent, of = button.getAttribute("data-copy-of"), text = of ? document.getElementById(of).value : button.getAttribute("data-copy");
+  function done(yes) {
+    button.textContent = yes ? "Copied" : "Not allowed here: select it";
+    setTimeout(function () { button.textContent = name; }, 2000);
+  }
+  function older() {
+    var box = document.createElement("textarea");
+    box.value = text;
+    document.body.append(box);
+    box.select();
+    done(document.execCommand("copy"));
+    box.remove();
+    button.focus();
+  }
+  button.hidden = false;
+  button.addEventListener("click", function () {
+    if (navigator.clipboard) navigator.clipboard.writeText(text).then(function () { done(true); }, older);
+    else older();
+  });
+});
 /* A timeline that can be looked at closely, drawn beside the still picture when a reader asks for it. */
 document.querySelectorAll("figure[data-live]").forEach(function (figure) {
   var source = figure.getAttribute("data-live");

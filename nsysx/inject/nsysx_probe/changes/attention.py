@@ -55,7 +55,7 @@ def _only(wanted: str) -> Callable[[Any, Watch], None]:
 
 
 def _change(name: str, backend: str, wanted: str) -> Change:
-    paste = f"from torch.nn.attention import SDPBackend, sdpa_kernel\nwith sdpa_kernel(SDPBackend.{backend}):\n    output = model(...)"
+    paste = f"from torch.nn.attention import SDPBackend, sdpa_kernel\nwith sdpa_kernel(SDPBackend.{backend}):\n    output = model(inputs)"
     return Change(
         name, f"attention by {backend} alone", paste, _only(wanted), alters="numerics",
         group="attention", beware="another algorithm rounds in another order",

@@ -47,7 +47,7 @@ UNTRIED = (
     ),
     Remedy(
         "persistent-workers", "Keep the workers of the loader",
-        "loader = DataLoader(data, num_workers=..., persistent_workers=True)", untried=_SET_BY_PROGRAM,
+        "loader = DataLoader(data, num_workers=8, persistent_workers=True)", untried=_SET_BY_PROGRAM,
     ),
     Remedy(
         "no-unused-search", "Leave find_unused_parameters out", "model = DistributedDataParallel(module, gradient_as_bucket_view=True)",
@@ -62,7 +62,7 @@ UNTRIED = (
     ),
     Remedy(
         "more-cores", "Give the program more cores, near its GPU",
-        "taskset -c 0-7 python ...  # or the scheduler's option, such as --cpus-per-task=8",
+        "taskset -c 0-7 python train.py  # or the scheduler's option, such as --cpus-per-task=8",
         untried="who starts the program gives it cores",
     ),
     Remedy(

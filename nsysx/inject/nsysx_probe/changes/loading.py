@@ -83,10 +83,15 @@ CHANGES = (
     Change(
         "pin-memory", "pin_memory=True for the DataLoader", "pin_memory=True,  # one more argument of the DataLoader", _pinned,
         alters="memory", needs="cuda", beware="batches stay in host memory that cannot be swapped out",
-        advice="Pin the memory (pin_memory=True)", example="loader = DataLoader(data, pin_memory=True, ...)",
+        advice="Pin the memory (pin_memory=True)", example="loader = DataLoader(data, pin_memory=True)",
     ),
 )  # fmt: skip
 UNTRIED = (
+    Remedy(
+        "batched-samples", "Fetch whole batches: give the dataset __getitems__, or index it by a batch of rows",
+        "sampler = BatchSampler(RandomSampler(data), size, True)\nloader = DataLoader(data, sampler=sampler, batch_size=None)",
+        untried="how rows are indexed is the program's own code",
+    ),
     Remedy(
         "cheaper-samples", "Make samples cheaper: do less in Dataset.__getitem__, or do it once and keep the result",
         untried="what makes a sample is the program's own code",

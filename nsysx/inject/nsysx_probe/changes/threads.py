@@ -97,7 +97,7 @@ def _change(name: str, number: Callable[[], int], words: str) -> Change:
     arm, value = _threads(number)
     variables = {_BEFORE: lambda _: os.environ.get("OMP_NUM_THREADS", ""), "OMP_NUM_THREADS": value}
     return Change(
-        name, f"{words} on the CPU", f"OMP_NUM_THREADS={value('')} python ...  # {words}", arm,
+        name, f"{words} on the CPU", f"OMP_NUM_THREADS={value('')} python train.py  # {words}", arm,
         alters="numerics", group="threads", environment=variables,
         beware="sums on the CPU round in another order",
     )  # fmt: skip
@@ -107,7 +107,7 @@ CHANGES = (
     _change("threads-1", lambda: 1, "one thread"),
     _change("threads-cores", _cores, "as many threads as cores"),
     Change(
-        "near-gpu", "only CPUs near the GPU", "numactl --cpunodebind=NODE --membind=NODE python ...  # NODE: that of the GPU",
+        "near-gpu", "only CPUs near the GPU", "numactl --cpunodebind=NODE --membind=NODE python train.py  # NODE: that of the GPU",
         _near, needs="cuda",
     ),
 )  # fmt: skip

@@ -1,0 +1,54 @@
+"""How near the GPU's work is to the limits of the device, in a sentence with its figures."""
+
+from __future__ import annotations
+
+from nsysx import units
+from nsysx.analyses import roofline
+from nsysx.analyses.roofline import RooflineRow
+from nsysx.model import Summary
+
+#: What a roof is called, and its share of the work from which on it is worth a word.
+_ROOFS = {"products": "multiplies at {} of the fastest products", "memory": "moves bytes at {} of the memory bandwidth"}
+_LEAST = 0.05
+#: Work whose limits are known for less of its time than this is not told by its limits.
+_KNOWN = 0.5
+#: From this share of its limit on there is nothing to gain by the same operators.
+NEAR = 0.8
+
+
+def sentence(summary: Summary) -> str:
+    """Return how near the work is to its limits and what could go at most; "" where most of it has no limit."""
+    rows = summary.of(roofline.ROWS)
+    step = next((r for r in rows if r["by"] == roofline.STEP), None)
+    scope = summary.tables[roofline.KEY].scope if roofline.KEY in summary.tables else None
+    if step is None or scope is None or step["limit_ns"] is None or step["could_go_ns"] is None:
+        return ""
+    whole_ns = step["gpu_ns"]
+    if whole_ns - step["unknown_ns"] < _KNOWN * whole_ns:
+        return ""
+    operators = [r for r in rows if r["by"] == roofline.OPERATOR]
+    under = {r["name"]: r for r in rows if r["by"] == roofline.ROOF}
+    parts = [part for roof in _ROOFS if roof in under and (part := _part(roof, under[roof], whole_ns))]
+    could_go = units.duration(scope.per_step(step["could_go_ns"]))
+    text = f"Of the GPU time, {' and '.join(parts)}: at most {could_go} of {units.duration(scope.per_step(whole_ns))} could go"
+    largest = max(operators, key=lambda r: (r["could_go_ns"] or 0, r["name"] or ""))
+    if largest["name"] and not near(summary):
+        text += f", {units.duration(scope.per_step(largest['could_go_ns'] or 0))} of it in {largest['name']}"
+    if step["unknown_ns"] >= _LEAST * whole_ns:
+        text += f"; of {units.share(step['unknown_ns'], whole_ns)} no limit is known"
+    return f"{text}."
+
+
+def near(summary: Summary) -> bool:
+    """Return whether the work is so near its limits that the same operators cannot be much faster."""
+    step = next((r for r in summary.of(roofline.ROWS) if r["by"] == roofline.STEP), None)
+    if step is None or step["limit_share"] is None:
+        return False
+    return step["limit_share"] >= NEAR and step["unknown_ns"] < (1 - NEAR) * step["gpu_ns"]
+
+
+def _part(roof: str, row: RooflineRow, whole_ns: int) -> str:
+    """Return "61 % multiplies at 85 % of the fastest products", "" for a small part."""
+    if row["limit_share"] is None or row["gpu_ns"] < _LEAST * whole_ns:
+        return ""
+    return f"{units.share(row['gpu_ns'], whole_ns)} {_ROOFS[roof].format(units.share(row['limit_share'], 1))}"

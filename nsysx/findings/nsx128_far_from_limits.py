@@ -1,0 +1,113 @@
+"""NSX128 far-from-limits: kernels of your own that use neither the memory's bandwidth nor the tensor cores.
+
+What it means
+    The GPU's counters saw what the kernel moves and multiplies while it runs: a small part of what the device could. The rest of its
+    time it waits: for addresses that lie apart and are fetched one by one, for one block after another, for numbers that the next
+    instruction needs. A kernel that waits less does the same in the time that its bytes take at the memory bandwidth: that is the
+    saving at best. Kernels of libraries are left out, because nobody rewrites them.
+
+In the trace
+    DRAM Read and Write Bandwidth and Tensor Active both far below their limits while the kernel runs alone (nsysx run --gpu-metrics).
+
+Bad
+    v = tl.load(x + i * columns + column)              # neighbors in a block lie a row apart
+
+Good
+    v = tl.load(x + row * columns + i)                 # neighbors lie side by side: one fetch for all
+
+Harmless when
+    The kernel computes much on few bytes without tensor cores, such as simulations and random numbers.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from nsysx import units
+from nsysx.analyses.helpers import limits_of_work
+from nsysx.analyses.helpers.module_names import kernel_called
+from nsysx.catalogue import Limit, Part
+from nsysx.events.profile import NotRecorded
+from nsysx.findings._case import Case, Fix, Rule, ops_of
+from nsysx.findings._once import Takes
+from nsysx.frames import lookup
+from nsysx.model import Finding
+from nsysx.replay.engine import ScaleOps
+
+RULE = Rule(
+    "NSX128", "far-from-limits", "Kernels of your own far from both limits", cause=(Part.WORK,), about=Limit.GPU
+)
+REQUIRES = ("kernels",)
+#: A kernel is far from its limits if they take this share of its time or less, and worth a word from this share of the step on.
+_FAR, _FOUND = 0.4, 0.05
+#: Kernels of libraries.
+_LIBRARY = (
+    r"at::native|cudnn|cublas|cutlass|nvjet|xmma|^nccl|cub::|thrust::|triton_(poi|red|per)_fused|magma|cusparse|cufft"
+)
+
+
+def check(case: Case) -> list[Finding]:
+    """Return one finding for the kernel of the program's own from which most could go."""
+    kernels = case.kernels
+    library = lookup.matching(kernels["name"], _LIBRARY)
+    by_program = kernels.filter(~pl.Series(library, dtype=pl.Boolean))
+    names = (
+        by_program.group_by(pl.col("name").cast(pl.String))
+        .agg(pl.col("ns").sum())
+        .sort("ns", "name", descending=[True, False])
+    )
+    names = names.filter(pl.col("ns") >= _FOUND * case.step_ns * case.steps)
+    if not names.height:
+        return case.clear(RULE, "no kernel of the program's own takes 5 % of the step")
+    counted = _counted(case)
+    seen = names.join(counted, on="name", how="inner")
+    seen = seen.sort(pl.col("gpu_ns") - pl.col("limit_ns"), "name", descending=[True, False])
+    if not seen.height:
+        longest, ns = names.row(0)
+        what = (
+            f"{kernel_called(longest)} takes {case.share(case.per_step(ns))} of the step; what it moves was not sampled"
+        )
+        return case.cannot_tell(RULE, what, "nsysx run --gpu-metrics -- CMD")
+    far = seen.with_columns(reached=pl.col("limit_ns") / pl.col("gpu_ns")).filter(pl.col("reached") <= _FAR)
+    if not far.height:
+        best = seen.row(0, named=True)
+        return case.clear(
+            RULE, f"{kernel_called(best['name'])} is at {units.share(best['limit_ns'], best['gpu_ns'])} of its limit"
+        )
+    return [_found(case, by_program, far.row(0, named=True))]
+
+
+def _counted(case: Case) -> pl.DataFrame:
+    """Return name, gpu_ns, limit_ns and roof of the kernels whose limit the counters tell."""
+    try:
+        done = case.profile.once(limits_of_work.executions).filter("by_counters")
+    except NotRecorded:
+        return pl.DataFrame(schema={"name": pl.String, "gpu_ns": pl.Int64, "limit_ns": pl.Float64, "roof": pl.String})
+    return done.group_by(name="kernel").agg(
+        pl.col("gpu_ns", "limit_ns").sum(), pl.col("roof").drop_nulls().mode().sort().first()
+    )
+
+
+def _found(case: Case, kernels: pl.DataFrame, row: dict[str, object]) -> Finding:
+    name, reached = str(row["name"]), float(str(row["reached"]))
+    of_kernel = kernels.filter(pl.col("name").cast(pl.String) == name)
+    cost = case.per_step(int(of_kernel["ns"].sum()))
+    worth = case.worth(ScaleOps(ops_of(of_kernel), reached), cause=RULE.cause, bound=True)
+    what = "memory bandwidth" if row["roof"] == limits_of_work.MEMORY else "tensor cores"
+    called = kernel_called(name)
+    title = f"{called[:1].upper()}{called[1:]} takes {units.duration(cost)} {case.per} at {units.share(reached, 1)} of the {what}"
+    detail = (
+        f"It takes {case.share(cost)} of the step and is far from both limits: it waits for addresses that lie apart, or for its own "
+        f"results. At the limit the same work takes {units.duration(round(cost * reached))}."
+    )
+    fix = Fix(
+        "Let neighboring threads read neighboring addresses, and give each block more work in flight: nsysx ncu REPORT shows "
+        "what it waits for"
+    )
+    evidence = [
+        {"kernel": name, "count": of_kernel.height / case.steps, "total_ns": cost, what: units.share(reached, 1)}
+    ]
+    return case.found(
+        RULE, title, detail, worth=worth, cost_ns=cost, fix=fix, where={"near": called}, evidence=evidence,
+        takes=Takes(ops_of(of_kernel)),
+    )  # fmt: skip

@@ -1,0 +1,52 @@
+"""Nothing to gain is told with its figures: what runs at which share of which limit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from nsysx.answer import near_limits
+from tests.analyses.test_operators import GEMM, Torch, summary
+from tests.analyses.test_roofline import ADD, LARGE
+from tests.findings import Program
+
+
+def of(product_us: float, add_us: float, unknown_us: float = 0):  # type: ignore[no-untyped-def]
+    def body(program: Program, number: int) -> None:
+        assert isinstance(program, Torch)
+        with program.range("forward"), program.range("net:Net"):
+            for _ in range(4):
+                with program.op("aten::addmm", "[[4096], [4096, 4096], [4096, 4096], [], []]"):
+                    program.launch(product_us, GEMM)
+            with program.op("aten::add", f"[{LARGE}, {LARGE}, []]"):
+                program.launch(add_us, ADD)
+            if unknown_us:
+                program.launch(unknown_us, "triton_mine")
+
+    return Torch().steps(body)
+
+
+def test_work_near_its_limits_has_nothing_to_gain(tmp_path: Path) -> None:
+    # On an H200 the limits are 174 and 178 us, of which the cache may hold some.
+    found = summary(of(190, 200), tmp_path)
+    assert near_limits.near(found)
+    text = near_limits.sentence(found)
+    assert text == (
+        "Of the GPU time, 79 % multiplies at 92 % of the fastest products and 21 % moves bytes at 89 % of the memory bandwidth: "
+        "at most 84.5 us of 960 us could go."
+    )
+    assert found.answer is not None and found.answer.do[0].text.startswith(
+        "Nothing: the GPU works near its limits. Of the GPU time"
+    )
+
+
+def test_work_far_from_them_says_what_could_go_and_where(tmp_path: Path) -> None:
+    found = summary(of(190, 1500), tmp_path)
+    assert not near_limits.near(found)
+    assert "could go, 1.32 ms of it in add" in near_limits.sentence(found)
+
+
+def test_nothing_is_told_of_work_without_limits(tmp_path: Path) -> None:
+    found = summary(of(190, 200, unknown_us=2000), tmp_path)
+    assert near_limits.sentence(found) == "" and not near_limits.near(found)
+    some = summary(of(190, 200, unknown_us=300), tmp_path)
+    assert near_limits.sentence(some).endswith("of 24 % no limit is known.")

@@ -1,0 +1,46 @@
+"""NSX128: a kernel of the program's own that uses neither the memory nor the tensor cores."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.analyses import rows
+from tests.analyses.test_gpu_metrics import report, true, values
+from tests.findings.test_nsx124_memory_bound import finding
+
+MS = 1_000_000
+
+
+def test_a_kernel_far_from_both_limits_is_found_with_what_could_go(tmp_path: Path) -> None:
+    far = finding(report(lambda at: values(99, 2, 5, 5)), tmp_path, "NSX128")
+    assert far.verdict == "found"
+    assert far.title.startswith("The kernel my_gemm takes 2.00 ms per step at 1") and far.title.endswith(
+        "% of the memory bandwidth"
+    )
+    assert far.cost_ns_per_step == 2 * MS
+    # At most: 2 ms at a tenth of the bandwidth, of which copies reach nine tenths.
+    assert far.saving_ns_per_step == pytest.approx(1.79 * MS, rel=0.03)
+
+
+def test_kernels_near_a_limit_are_clear_and_unsampled_ones_cannot_be_told(tmp_path: Path) -> None:
+    assert finding(report(true), tmp_path, "NSX128").verdict == "clear"
+    open_ = finding(report(None), tmp_path, "NSX128")
+    assert (open_.verdict, open_.fix) == ("cannot_tell", "nsysx run --gpu-metrics -- CMD")
+
+
+def test_kernels_of_libraries_are_nobodys_to_rewrite(tmp_path: Path) -> None:
+    given = report(lambda at: values(99, 2, 5, 5))
+    names = [row for row in given.rows["StringIds"] if row["value"] in ("my_gemm", "copy_kernel")]
+    for row in names:
+        row["value"] = f"void at::native::{row['value']}<float>(T1)"
+    assert len(names) == 2 and finding(given, tmp_path, "NSX128").verdict == "clear"
+
+
+def test_the_roofline_has_the_limits_of_the_counters_where_there_are_no_sizes(tmp_path: Path) -> None:
+    table = rows(report(lambda at: values(99, 2, 5, 5)), tmp_path, "roofline")
+    step = next(r for r in table if r["by"] == "step")
+    assert step["counters_ns"] == step["gpu_ns"] and step["unknown_ns"] == 0
+    assert step["gpu_ns"] == step["limit_ns"] + step["could_go_ns"]
+    assert step["roof"] == "memory" and 0.1 <= step["limit_share"] < 0.13
