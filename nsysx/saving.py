@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from nsysx.scope import Scope
@@ -36,6 +36,11 @@ class Saving:
     def mended_ns(self) -> int | None:
         """What it saves once what the change needs is mended, None where it lacks nothing or that is not known."""
         return None if self.mended is None else self.mended.likely_ns
+
+    def within(self, step_ns: int) -> Saving:
+        """Return the same, with no more saved than a step takes."""
+        most, likely = (None if ns is None else min(ns, step_ns) for ns in (self.most_ns, self.likely_ns))
+        return replace(self, likely_ns=likely, most_ns=most)
 
     def to_json(self) -> dict[str, Any]:
         """Return what stands in the JSON of a finding, under the names that it has there."""

@@ -44,6 +44,8 @@ def _without_a_change(summary: Summary) -> str:
         return "Not known: the GPU's work is not in the report."
     if nothing_to_claim(summary):
         return "Not known: the kernels are not in the report."
+    if summary.steps.source != "capture":
+        return "Not known: no replay comes near the recorded steps."
     return "Not estimated: no steps in this report."
 
 

@@ -318,6 +318,9 @@ class Case:
         it is about: a place outside of all modules, and without a line, is named after what lies beside them. ``takes``: the time that
         it is about, the idle time of its rule's parts if that is not given.
         """
+        if not self.stepless:  # each is of one step
+            worth = worth.within(self.step_ns)
+            unblocked, mended = (saving and saving.within(self.step_ns) for saving in (unblocked, mended))
         cost_ns = None if cost_ns is None else self.lost(cost_ns, worth, as_recorded=rule.cost_as_recorded)
         advice = fix if isinstance(fix, Fix) else Fix(fix)
         site = {k: v for k, v in (where or {}).items() if k in (*SITE, "near") and v is not None and v != IN_STEP}

@@ -226,7 +226,7 @@ def _serves(case: Case, cost: int) -> bool:
 def _fix(case: Case, saving_ns: int) -> Fix:
     """Return how this program can make fewer launches: nothing that it already does. ``saving_ns``: what a CUDA graph alone saves."""
     program = case.program
-    if not program.torch:
+    if not program.torch or not (program.compilable or program.graphs):
         return Fix(
             "Capture the launches of a step in a CUDA graph, or do more work in each kernel",
             condition=_IN_A_GRAPH,

@@ -190,7 +190,7 @@ def check(case: Case) -> list[Finding]:
     asked = networks_called(case.profile)
     where = {"module": asked} if asked else {k: v for k, v in evidence[0].items() if k in ("module", "phase") and v}
     compiled = _DYNAMIC if SAME_SHAPES.test(case)[0] == "violated" else _COMPILE
-    fix = compiled if case.program.torch else Fix("Fuse these kernels into one per chain")
+    fix = compiled if case.program.compilable else Fix("Fuse these kernels into one per chain")
     # A compiler may leave a chain as it is, and cannot save more than its kernels take.
     error = max(0, min(case.per_step(int(chains["ns"].sum())), case.step_ns) - bound)
     sure = Saving(bound, "an estimate: each chain takes as long as its longest kernel", error_ns=error, source="time")

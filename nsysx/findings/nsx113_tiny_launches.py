@@ -130,7 +130,7 @@ def _fix(case: Case, phase: str | None) -> Fix:
         )
         return _FUSED.but(paste=code)
     ways = [("batched-operation", "Use one batched or fused operation instead of a loop")]
-    if program.torch and not program.compiled:
+    if program.compilable and not program.compiled:
         ways.append(("compile", "torch.compile of this part"))
     needs: tuple[Need, ...] = GRAPH if program.torch else (REPEATS,)
     if any(need.test(case)[0] == "violated" for need in needs):

@@ -54,7 +54,7 @@ def check(case: Case) -> list[Finding]:
         f"({case.share(cost)}). They do not wait for the CPU."
     )
     ways = [("larger-batches", "larger batches"), ("batched-operation", "one batched operation instead of a loop")]
-    if case.program.torch and not case.program.compiled:
+    if case.program.compilable and not case.program.compiled:
         ways.insert(0, ("compile", "torch.compile, which fuses them"))
     fix = Fix.listed("Launch fewer, larger kernels: ", ways, ", ")
     title = f"Inter-kernel gaps of short kernels take {units.duration(cost)} {case.per}"

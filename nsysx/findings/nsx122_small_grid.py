@@ -111,7 +111,7 @@ def _found(case: Case, rows: pl.DataFrame, cost: int, worth: Saving) -> Finding:
         ("own-kernel", "a fused or Triton kernel that splits the work along another axis"),
         ("larger-batches", "a larger batch, if the grid grows with it"),
     ]
-    if case.program.torch and not case.program.compiled:
+    if case.program.compilable and not case.program.compiled:
         ways.insert(0, ("compile", "torch.compile of that part, which splits reductions over the device"))
     fix = Fix.listed("Give these kernels more blocks: ", ways, ", or ")
     where = {"module": worst["module"]}

@@ -73,7 +73,7 @@ def check(case: Case) -> list[Finding]:
         "would gain next to nothing."
     )
     ways = [("autocast-bf16", "narrower formats (BF16)"), ("fewer-conversions", "no copies and conversions")]
-    if case.program.torch and not case.program.compiled:
+    if case.program.compilable and not case.program.compiled:
         ways.insert(0, ("compile", "operations fused by torch.compile"))
     fix = Fix.listed("Move fewer bytes: ", ways, ", ")
     worth = Saving(None, "not known: it depends on which bytes need not move")

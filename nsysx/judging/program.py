@@ -12,6 +12,7 @@ from nsysx.events.layers import PATHLESS
 from nsysx.events.profile import Profile
 from nsysx.events.settings import Settings, settings_of
 from nsysx.frames import lookup
+from nsysx.model import Capture
 
 #: Executables and threads that run Python.
 _PYTHON = re.compile(r"python|pypy|ipython|jupyter|pt_main_thread|torchrun|^ray|uvicorn|gunicorn", re.IGNORECASE)
@@ -35,7 +36,7 @@ class Program:
 
     ``optimizer`` is "fused", "foreach" or "loop" (a kernel per parameter), None where none was seen;
     ``optimizer_class`` is its class, None where the probe saw none or several. ``networks`` are the classes of the outermost
-    modules, the one that takes longest first.
+    modules, the one that takes longest first. ``compilable``: torch.compile exists for it, as far as is known.
     """
 
     python: bool
@@ -47,6 +48,7 @@ class Program:
     optimizer_class: str | None
     loader: bool
     networks: tuple[str, ...]
+    compilable: bool
 
     @property
     def host(self) -> str:
@@ -81,11 +83,12 @@ def _read(profile: Profile) -> Program:
         or any(label.startswith("aten::") for label in labels)
     )
     by_name = bool(_PYTHON.search(executable)) or any(_PYTHON.search(t) for t in threads)
+    python = probe or trace.python_lines is not None or by_name or (torch and not executable)
     phases = set(ops["phase"].unique().cast(pl.String).drop_nulls().to_list())
     calls = profile.attributed.api_calls
     return Program(
         # If the program's name is unknown, PyTorch implies Python; a program with another name may use PyTorch from C++.
-        python=probe or trace.python_lines is not None or by_name or (torch and not executable),
+        python=python,
         torch=torch,
         compiled=launched(_COMPILED) or any(_COMPILED_RANGE.search(label) for label in labels),
         graphs=bool(((calls["kind"] == Call.GRAPH_LAUNCH) & (calls["process"] == process)).any()),
@@ -96,7 +99,20 @@ def _read(profile: Profile) -> Program:
         or any(_LOADER.search(text) for text in (*labels, *threads))
         or (probe and _own_data(profile)),
         networks=_networks(profile, ranges),
+        compilable=python and torch and _second_torch(trace.capture),
     )
+
+
+#: When PyTorch 2.0, the first with torch.compile, came out: 2023-03-15, in ns since 1970.
+_TORCH_2_NS = 1_678_838_400_000_000_000
+
+
+def _second_torch(capture: Capture) -> bool:
+    """Return whether PyTorch may be 2.0 or later: by its version where the probe noted one, else by the time of the recording."""
+    versions = [str(p["torch"]) for p in capture.probe if p.get("torch")]
+    if versions:
+        return not any(version.startswith(("0.", "1.")) for version in versions)
+    return capture.utc_epoch_ns is None or capture.utc_epoch_ns >= _TORCH_2_NS
 
 
 def _fused_by_setting(settings: Settings | None) -> str | None:
