@@ -16,6 +16,7 @@ import pytest
 from nsysx import outputs, pipeline
 from nsysx.cli import process as cli
 from nsysx.cli import run, talk
+from nsysx.cli.app import common_first
 from nsysx.errors import NsysxError
 from nsysx.reading import inputs
 from nsysx.recording.options import Outputs, Result
@@ -248,7 +249,7 @@ def test_what_to_ask_next_of_several_reports_can_be_asked(tmp_path: Path) -> Non
 
 def test_a_run_that_recorded_nothing_proposes_no_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     result = Result(1, Outputs.named(tmp_path / "r"), Report().write(tmp_path / "r.sqlite"))
-    run._say_result(result, told=run._report_run(result))
+    run._say_result(result, told=run._report_run(result)[0])
     said = capsys.readouterr().err
     assert "nsysx: no page: " in said
     assert "next:" not in said
@@ -261,6 +262,45 @@ def test_a_run_names_what_it_wrote_as_a_shell_takes_it(tmp_path: Path, capsys: p
     wrote, then, _ = capsys.readouterr().err.splitlines()
     assert wrote == "nsysx: wrote r.sqlite  'a b.json'"
     assert then == f"nsysx: next: nsysx report {tmp_path / 'r.sqlite'}"
+
+
+def test_a_run_ends_with_the_answer_as_report_prints_it(
+    sqlite: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = Result(0, Outputs.named(tmp_path / "r"), sqlite)
+    told, summary = run._report_run(result)
+    assert told and summary is not None
+    run._say_answer(summary, result)
+    printed = nsysx("report", sqlite).stdout.split("\nNEXT")[0].split()
+    assert capsys.readouterr().err.split("\nNEXT")[0].split() == printed
+    assert "DO" in printed
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("help report", "report --help"),
+        ("help", "--help"),
+        ("report r.sqlite -v", "-v report r.sqlite"),
+        ("report -q r.sqlite --full", "-q report r.sqlite --full"),
+        ("run -q -- python train.py -v", "-q run -- python train.py -v"),
+        ("run python train.py -q", "run python train.py -q"),
+    ],
+)
+def test_options_of_all_commands_may_stand_behind_the_command(typed: str, meant: str) -> None:
+    """What belongs to CMD stays CMD's."""
+    assert common_first(typed.split()) == meant.split()
+
+
+def test_the_page_opens_in_the_browser(sqlite: Path, tmp_path: Path) -> None:
+    """The browser is a program that writes down what it is to open."""
+    browser = tmp_path / "browser"
+    browser.write_text(f'#!/bin/sh\necho "$1" > {tmp_path / "opened"}\n')
+    browser.chmod(0o755)
+    done = nsysx("report", sqlite, "--open", env={"BROWSER": f"{browser} %s"})
+    assert done.returncode == 0
+    page = (tmp_path / "opened").read_text().strip()
+    assert Path(page.removeprefix("file://")).read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
 
 
 def test_json_alone_on_stdout(sqlite: Path) -> None:

@@ -68,10 +68,13 @@ def _best(summary: Summary, worth: Sequence[Finding], step: int) -> Finding:
     leading = next((f for f in alike if rule_of(f.code).leads), None)
     if leading is not None:
         return leading
-    if best.saving.bound and not told_likely(best):
+    if best.saving.bound:
         most = max(_EXACT * step, saves[id(best)] / _FAR_MORE)
+        causes = told_likely(best)  # what is likely of a change for the whole stands behind a cause that has a place
         exact = [
-            f for f in worth if f.paste and not f.saving.bound and not is_bound(summary, f) and saves[id(f)] >= most
+            f
+            for f in worth
+            if (rule_of(f.code).leads if causes else f.paste) and not is_bound(summary, f) and saves[id(f)] >= most
         ]
         if exact:
             return max(exact, key=lambda f: saves[id(f)])
@@ -303,6 +306,8 @@ def told_likely(chosen: Finding) -> bool:
 #: Of changes that were tried after a replay had made them, nine in ten saved between these parts of what it said, beyond its error:
 #: `tests/answer/test_tried_savings.py` holds them.
 LEAST, MOST = 0.7, 1.3
+#: The work that a change leaves takes this much less time in another run (share of it).
+_REPEATS = 0.02
 
 
 def margins_ns(summary: Summary, chosen: Finding | None) -> tuple[int, int] | None:
@@ -313,15 +318,17 @@ def margins_ns(summary: Summary, chosen: Finding | None) -> tuple[int, int] | No
     if chosen is None:
         return None
     saving, error = likely_ns(summary, chosen), chosen.saving.error_ns or 0
-    if saving is None or (chosen.saving.bound and not told_likely(chosen)):
+    if saving is None or is_bound(summary, chosen):
         return None if chosen.saving.error_ns is None else (error, error)
     less, more = round((1 - LEAST) * saving), round((MOST - 1) * saving)
-    replayed = (
-        chosen.saving.source == "replay"
-    )  # what was computed from recorded times has no error of a replay besides
-    less, more = (less + error, more + error) if replayed else (max(less, error), max(more, error))
+    if chosen.saving.source == "replay":
+        less, more = less + error, more + error
+    else:  # what was computed from recorded times has no error of a replay besides
+        less, more = max(less, error), max(more, error)
     if told_likely(chosen) or chosen.saving.most_ns is not None:
-        more = min(more, max(0, (saving_ns(summary, chosen) or saving) - saving))
+        most = saving_ns(summary, chosen) or saving
+        repeats = round(_REPEATS * max(0, (summary.step.shown_ns or 0) - most))
+        more = min(more, max(0, most + repeats - saving))
     return less, more
 
 

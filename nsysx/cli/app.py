@@ -12,7 +12,7 @@ import typer
 from nsysx import __version__
 from nsysx.cli import config
 from nsysx.cli.declared import Command, Commands, typed_only
-from nsysx.cli.talk import harmless, talk
+from nsysx.cli.talk import be_quiet, harmless, talk
 from nsysx.errors import EXIT_USAGE
 
 #: Each command with its line in the list of commands, 64 characters at most. Its file has EXAMPLES, and HOW if it is parsed in a
@@ -75,6 +75,27 @@ def command_line(words: Sequence[str] = ()) -> typer.Typer:
     return app
 
 
+#: Options of all commands, which people type behind the command.
+_COMMON = ("-v", "--verbose", "-q", "--quiet")
+
+
+def common_first(words: Sequence[str]) -> list[str]:
+    """Return the words of a command line with the options of all commands before the command; ``help X`` is ``X --help``.
+
+    Only what stands before the first word that is no option moves: the rest is the command's, or CMD's.
+    """
+    if words and words[0] == "help":
+        return [*words[1:2], "--help"]
+    if not words or words[0] not in COMMANDS:
+        return list(words)
+    count = 0
+    while count + 1 < len(words) and words[count + 1] in _COMMON:
+        count += 1
+    behind = [] if words[0] in ("run", "try") else [w for w in words[count + 1 :] if w in _COMMON]
+    rest = [w for w in words[count + 1 :] if w not in behind]
+    return [*words[1 : count + 1], *behind, words[0], *rest]
+
+
 def _version(wanted: bool) -> None:
     if wanted:
         typer.echo(f"nsysx {__version__}")
@@ -105,11 +126,16 @@ def _common(
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Say which options come from nsysx.toml or pyproject.toml.")
     ] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Print results and errors only, nothing that was done on the way.")
+    ] = False,
     version: Annotated[
         bool, typer.Option("--version", "-V", callback=_version, is_eager=True, help="Print the version and stop.")
     ] = False,
 ) -> None:
     """Where the step time of a PyTorch program went, from an Nsight Systems capture."""
+    if quiet:
+        be_quiet()
     _kept(context, verbose)
     if context.invoked_subcommand is None:
         talk(context.get_help())

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import shlex
+import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, BinaryIO
 
@@ -14,7 +15,7 @@ import typer
 from nsysx import outputs
 from nsysx.cli.declared import with_options
 from nsysx.cli.options import Reports, files_of
-from nsysx.cli.talk import answering, console, emit, wrote
+from nsysx.cli.talk import answering, console, emit, talk, wrote
 from nsysx.errors import EXIT_USAGE, NsysxError
 from nsysx.option import Option
 from nsysx.selection import Handling, Selection
@@ -23,6 +24,7 @@ from nsysx.selection import Handling, Selection
 EXAMPLES = (
     ("train.sqlite", "the answer"),
     ("train.sqlite --html page.html", "and the page"),
+    ("train.sqlite --open", "the page in the browser"),
     ("train.sqlite --plots pictures", "every picture, for slides and papers"),
     ("train.sqlite --full --top 20", "every table, 20 rows each"),
     ("train.sqlite --brief -", "the answer for programs; then --insight ID, --table NAME"),
@@ -71,6 +73,9 @@ class Wanted:
     html: Annotated[Path | None, Option("Write the page to F.", "F", typed_only=True)] = None
     json: Annotated[str | None, Option("Write the Summary as JSON.", "F|-", typed_only=True)] = None
     markdown: Annotated[str | None, Option("Write Markdown for a ticket.", "F|-", typed_only=True)] = None
+    open: Annotated[bool, Option("Open the page in the browser; without --html, a copy of it.", typed_only=True)] = (
+        False
+    )
     csv: Annotated[str | None, Option("Write every table as DIR/TABLE.csv.", "DIR", typed_only=True)] = None
     plots: Annotated[
         str | None, Option("Write every picture as DIR/NAME.svg, .png and .pdf.", "DIR", typed_only=True)
@@ -178,6 +183,10 @@ def report(
     """Say where the step time went: in the terminal, or as a page, JSON, Markdown or CSV."""
     from nsysx.progress import Progress
 
+    if wanted.open and wanted.html is None:
+        wanted = replace(
+            wanted, html=Path(tempfile.mkdtemp(prefix="nsysx-")) / f"{files[0].name.partition('.')[0]}.html"
+        )
     targets = wanted.require_possible(force=handling.force)
     from nsysx.ranks import parallel_reading
 
@@ -211,6 +220,16 @@ def report(
     else:
         _answer(summary, files, reports[0])
     _say_written(written, wanted)
+    if wanted.open and wanted.html is not None:
+        _open(wanted.html)
+
+
+def _open(page: Path) -> None:
+    """Open a page in the browser, or say where it is if there is none."""
+    import webbrowser
+
+    if not webbrowser.open(page.resolve().as_uri()):
+        talk(f"nsysx: no browser here: open {page.resolve()}")
 
 
 def _say_written(written: list[Path], wanted: Wanted) -> None:

@@ -27,6 +27,7 @@ EXAMPLES = (
 HOW = {"cls": Grouped, "context_settings": {"allow_interspersed_args": False}}
 
 if TYPE_CHECKING:
+    from nsysx.model import Summary
     from nsysx.recording.capture import Result
 
 
@@ -48,15 +49,17 @@ def run(
             talk(f"nsysx: {HIDDEN} stands for a secret: put it back where you run these lines")
         return
     result = capture.run(command, options)
-    told = not (result.sqlite and options.report) or _report_run(result)
+    told, summary = _report_run(result) if result.sqlite and options.report else (True, None)
     _say_result(result, told=told)
+    if summary is not None:
+        _say_answer(summary, result)
     if result.ended_by:
         raise EndedBy(result.ended_by)
     raise typer.Exit(result.exit_code)
 
 
-def _report_run(result: Result) -> bool:
-    """Write the page of a run and note its headline; return whether the report can be read at all.
+def _report_run(result: Result) -> tuple[bool, Summary | None]:
+    """Write the page of a run; return whether the report can be read at all, and its Summary where it was read here.
 
     The capture is already safe, and no failure here may hide that.
     """
@@ -65,6 +68,7 @@ def _report_run(result: Result) -> bool:
     from nsysx.recording import capture
 
     assert result.sqlite is not None
+    summary: Summary | None = None
     try:
         from nsysx.ranks import parallel_reading
 
@@ -83,7 +87,7 @@ def _report_run(result: Result) -> bool:
     except NsysxError as error:
         noted = any(note.casefold() in error.hint.casefold() for note in result.notes)
         result.notes.append(f"no page: {error.message if noted else error}")
-        return False
+        return False, None
     except KeyboardInterrupt:
         result.notes.append("the page was interrupted; nsysx report makes it")
         if not result.exit_code:
@@ -94,9 +98,19 @@ def _report_run(result: Result) -> bool:
         result.notes.append(
             f"no page: {type(error).__name__}: {error}. This is a bug of nsysx (NSYSX_DEBUG=1 shows it)"
         )
-    else:
-        result.notes.insert(0, summary.verdict.sentence)
-    return True
+    return True, summary
+
+
+def _say_answer(summary: Summary, result: Result) -> None:
+    """Print the answer on stderr, as ``nsysx report`` prints it on stdout, which is CMD's here."""
+    from nsysx.cli.talk import console
+    from nsysx.render import invocation, terminal_answer
+    from nsysx.render.safe_text import clean
+
+    assert result.sqlite is not None
+    program = invocation.recorded_program(result.sqlite)
+    talk("")
+    terminal_answer.render(summary, console(stderr=True), clean(shlex.quote(str(result.sqlite)), 1000), program)
 
 
 def _say_result(result: Result, *, told: bool) -> None:

@@ -24,8 +24,18 @@ def talk(line: str) -> None:
     print(redacted_text(line), file=sys.stderr)  # noqa: T201
 
 
+_quiet: list[bool] = []
+
+
+def be_quiet() -> None:
+    """Say nothing more of what was written."""
+    _quiet.append(True)
+
+
 def wrote(path: Path, what: str = "") -> None:
     """Say that a file or a folder was written, on a terminal with a link to it, and ``what`` is in it."""
+    if _quiet:
+        return
     name = str(path)
     if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
         name = f"\x1b]8;;{path.resolve().as_uri()}\x1b\\{path}\x1b]8;;\x1b\\"
@@ -71,11 +81,11 @@ def deliver(target: str, text: str, *, force: bool) -> None:
         write_text(Path(target), text, force=force)
 
 
-def console() -> Console:
+def console(*, stderr: bool = False) -> Console:
     """Return the terminal, at the usual width if its size is unknown (``COLUMNS=0``)."""
     from rich.console import Console
 
-    terminal = Console()
+    terminal = Console(stderr=stderr)
     if terminal.width < _NARROWEST:
         terminal.width = _USUAL_WIDTH
     return terminal

@@ -92,7 +92,7 @@ def try_(
     summary = None if report is None else _advice(report, timelines=options.html is not None)
     codes = [] if summary is None else choice.codes(summary.answer)
     if not candidates:
-        candidates = _candidates(codes, every_change, options)
+        candidates = _candidates(summary, codes, every_change, options)
     if not candidates:
         raise NsysxError("the report advises no change that can be tried", slug="try-nothing", exit_code=EXIT_EMPTY)
     if options.dry_run:
@@ -109,9 +109,16 @@ def try_(
         raise NsysxError(result.stopped, slug="try-nothing", exit_code=EXIT_EMPTY)
 
 
-def _candidates(codes: list[str], every_change: Any, options: Options) -> list[tuple[Any, ...]]:
+def _candidates(
+    summary: Summary | None, codes: list[str], every_change: Any, options: Options
+) -> list[tuple[Any, ...]]:
+    """Return what is tried where nothing was asked for: the report's first remedies, else what tells most about its findings."""
     from nsysx.trying import choice
 
+    if summary is not None and not options.bounds:
+        first = choice.remedies(summary.answer, summary.findings or (), every_change)
+        if first:
+            return first
     if codes:
         return choice.advised(codes, every_change, bounds=options.bounds)
     return choice.every(every_change, bounds=options.bounds)

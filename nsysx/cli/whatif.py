@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from nsysx import units
+from nsysx.advice import Answer
 from nsysx.cli.declared import with_options
 from nsysx.cli.options import Reports
 from nsysx.cli.talk import emit, harmless
@@ -26,5 +30,28 @@ def whatif(files: Reports, *, changes: Changes, selection: Selection) -> None:
     from nsysx.reading import inputs
     from nsysx.replay import whatif as room
 
-    profile = pipeline.gather_job(inputs.reports(files), pipeline.Options.of(selection)).profile
-    emit("\n".join(harmless(line) for line in room.lines(profile, changes)))
+    options = pipeline.Options.of(selection)
+    job = pipeline.gather_job(inputs.reports(files), options)
+    first = ""
+    if changes == Changes():
+        first = _of_page(pipeline.summary_of(job, replace(options, every_table=False)).answer)
+    emit("\n".join(harmless(line) for line in room.lines(job.profile, changes, first)))
+
+
+def _of_page(answer: Answer) -> str:
+    """Return what the page advises as a row of the list, with the page's figures; "" where it gives none."""
+    if answer.then_ns is None or answer.now_ns is None:
+        return ""
+    do = answer.do[-1]
+    what = "page's change".ljust(_WIDE)
+    low, high = answer.then_low_ns, answer.then_high_ns
+    between = f" ({units.duration(low)} to {units.duration(high)})" if low is not None and high is not None else ""
+    saves = units.share(answer.now_ns - answer.then_ns, answer.now_ns)
+    at_best = "at best " if answer.bound else ""
+    return (
+        f"{what}  step {at_best}{units.duration(answer.then_ns)}{between}, {saves} less: {do.code}, {do.text[:_WORDS]}"
+    )
+
+
+#: Letters of the advice that a row holds, and of the options beside which it stands.
+_WORDS, _WIDE = 90, 16

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from nsysx.advice import Alternative
 from nsysx.events.settings import Settings
-from nsysx.findings import _anomaly
+from nsysx.findings import _anomaly, _float64
 from nsysx.findings import _costly_when as when
 from nsysx.findings._case import Case, Saving, way
 from nsysx.findings._once import Takes
@@ -70,17 +70,19 @@ SETTINGS = (
         when.benchmark_in_vain,
         "cuDNN tries its convolutions again for each new shape",
         way("no-cudnn-benchmark"),
+        worth=when.trials,
+        takes=when.of_convolutions,
     ),
     Costly("cudnn off", when.no_cudnn, "cuDNN is turned off", way("cudnn-on"), leads=True),
     Costly("attention kernels", when.slow_attention, "Fast attention kernels are turned off", way("sdpa-allowed")),
     Costly(
         "float64",
-        when.float64,
+        _float64.in_settings,
         "Float64 on the GPU",
         way("float32"),
-        worth=when.halved,
-        seen=when.seen_float64,
-        takes=when.of_doubles,
+        worth=_float64.halved,
+        seen=_float64.seen,
+        takes=_float64.taken,
     ),
     Costly(
         "GradScaler with bfloat16",

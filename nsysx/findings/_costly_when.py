@@ -10,13 +10,14 @@ import polars as pl
 from nsysx import units
 from nsysx.catalogue import Activity, Call, Part
 from nsysx.events import micro_steps
+from nsysx.events.attribute import IN_STEP
 from nsysx.events.settings import Settings
 from nsysx.findings import _needs
 from nsysx.findings._case import Case, Saving, calls_of, ops_of
 from nsysx.findings._once import Takes
 from nsysx.frames import lookup
 from nsysx.model import Row
-from nsysx.replay.edits import RemoveOps, RemoveWaits, ScaleOps
+from nsysx.replay.edits import RemoveOps, RemoveWaits
 
 #: What is said where no replay shows what a setting costs.
 UNKNOWN = "not known: the cause is certain, the size is not; change it and time both (nsysx try, or nsysx run and nsysx compare)"
@@ -167,6 +168,11 @@ def benchmark_in_vain(case: Case, settings: Settings) -> str:
     )
 
 
+def of_convolutions(case: Case) -> Takes:
+    """Return the kernels of convolutions."""
+    return Takes(ops_of(_convolution_kernels(case)))
+
+
 def no_cudnn(case: Case, settings: Settings) -> str:
     return "torch.backends.cudnn is off" * (settings.switch("cudnn") is False and bool(_convolutions(settings)))
 
@@ -178,39 +184,27 @@ def slow_attention(case: Case, settings: Settings) -> str:
     return "no fast kernel of scaled_dot_product_attention is allowed, only the plain one" if off else ""
 
 
-_DOUBLE = r"(?i)double|f64|dgemm|dgemv|float64"
+#: A kernel of these takes this time or more to build and try (ns): shorter pauses are others'.
+_TRIAL_NS = 200_000
 
 
-def _doubles(case: Case) -> pl.DataFrame:
-    return case.kernels.filter(pl.Series(lookup.matching(case.kernels["name"], _DOUBLE), dtype=pl.Boolean))
-
-
-def float64(case: Case, settings: Settings) -> str:
-    networks = [(r.get("class"), r.get("dtypes")) for r in settings.rows("networks") or ()]
-    where = [f"parameters of {c}" for c, kinds in networks if isinstance(kinds, Mapping) and kinds.get("float64")]
-    kinds = settings.activations("dtypes")
-    if isinstance(kinds, Mapping) and kinds.get("float64"):
-        modules = settings.activations("float64_in")
-        first = f", first of {modules[0]}" if isinstance(modules, list) and modules and modules[0] else ""
-        where.append(f"results of modules{first}")
-    seen = seen_float64(case)
-    return seen.replace("float64 outside of modules", f"float64 in {' and in '.join(where)}") if where else seen
-
-
-def seen_float64(case: Case) -> str:
-    """Return what the kernels alone tell of float64, "" where theirs take too little."""
-    ns = case.per_step(int(_doubles(case)["ns"].sum()))
-    return f"float64 outside of modules: its kernels take {units.duration(ns)} {case.per}" if case.notable(ns) else ""
-
-
-def of_doubles(case: Case) -> Takes:
-    """Return the kernels that compute with float64."""
-    return Takes(ops_of(_doubles(case)))
-
-
-def halved(case: Case, settings: Settings | None) -> Saving:
-    """Return what it is worth if kernels of float64 take half of the time: half of the bytes."""
-    return case.worth(ScaleOps(ops_of(_doubles(case)), 0.5), cause=(Part.WORK,), bound=True)
+def trials(case: Case, settings: Settings | None) -> Saving | None:
+    """Return what the search for the fastest convolution costs: the time the GPU idles in convolutions, and their trials."""
+    module = case.calls["module"].cast(pl.String).fill_null("")
+    theirs = _convolution_kernels(case)["module"].cast(pl.String).drop_nulls().unique()
+    calls = case.calls.filter(module.is_in(theirs.implode()) & (module != IN_STEP))
+    began = (
+        case.idle["op"]
+        .is_in(case.ops.filter(case.ops["call"].is_in(calls["call"].implode()))["op"].implode())
+        .fill_null(value=False)
+    )
+    idle = case.per_step(int(case.idle.filter(began & (case.idle["ns"] >= _TRIAL_NS))["real_ns"].sum()))
+    if not idle:
+        return None
+    why = "the time the GPU idles between convolutions whose algorithms are tried"
+    return Saving(
+        min(idle, case.step_ns), why, most_ns=case.taken_by(part for part in Part if part.idle), source="time"
+    )
 
 
 def scaler(case: Case, settings: Settings) -> str:

@@ -21,11 +21,12 @@ class Seen(NamedTuple):
 
 
 class _Kind(NamedTuple):
-    """A remedy, the text of lines that it is for, and whether they load a kernel in each step."""
+    """A remedy, the text of lines that it is for, and whether they load a kernel in each step, or make launches as a loop does."""
 
     remedy: str
     text: str
     loads: bool = False
+    loops: bool = False
 
 
 _LIST = r"\[[^\]]*\bfor\b"
@@ -34,9 +35,10 @@ _KINDS = tuple(
     for row in (
         ("one-length-for-attention", r"scaled_dot_product_attention", True),
         ("no-kernel-built-in-a-step", r"", True),
+        ("segments-at-once", r"\[[^\]]*(==|[Mm]ask)[^\]]*\]", False, True),
         ("no-sleep", r"\bsleep\("),
         ("no-process-in-a-step", r"\bsubprocess\.|\bos\.(system|popen)\(|\bcheck_output\(|\bPopen\("),
-        ("saved-aside", r"\btorch\.save\(|\bsave_pretrained\(|\bsave_checkpoint\(|\bstate_dict\(\)"),
+        ("saved-aside", r"\btorch\.save\(|\bsave_pretrained\(|\bsave_checkpoint\("),
         ("collective-rarely", r"\bbarrier\(|\ball_(reduce|gather)\w*\(|\bbroadcast\w*\("),
         ("tokens-once", r"(?i)tokeniz|\bencode_plus\(|\bbatch_encode\w*\("),
         ("decoded-in-workers", r"\bImage\.|\bcv2\.|\bPIL\.|\bim(read|decode)\(|(?i:\baugment|\btransforms?\b|\bdecode_)"),
@@ -51,7 +53,7 @@ _KINDS = tuple(
         ("keep-on-gpu", r"\.(item|tolist|cpu|numpy)\(|\b(float|int|bool)\(\w+"),
         ("fixed-shape", r"\bnonzero\(|\bmasked_select\(|\bunique\w*\(|\bwhere\([^,()]*\)|\[[^\]]*mask[^\]]*\]|repeat_interleave\("),
         ("logged-rarely", r"\bprint\(|\blog(ger|ging)?\.|\bwandb\b|\badd_(scalar|histogram)\(|\bset_postfix\(|\.(write|flush)\("),
-        ("foreach-parameters", r"\bparameters\(\)|\bstate_dict\(|\b(ema|shadow|average)\w*\b|\.grad\b"),
+        ("foreach-parameters", r"\bparameters\(\)|\bstate_dict\(|\b(ema|shadow|average|decay)\w*\b|\.grad\b"),
         ("copied-in-place", r"\bdeepcopy\("),
         ("preallocated", r"\btorch\.(cat|concat)\("),
         ("made-on-gpu", r"\brand(n|int|perm|om)?\w*\(|\bshuffle\(|\bsample\("),
@@ -75,11 +77,20 @@ LOOPS = 20
 def fix_of(seen: Seen) -> Fix | None:
     """Return what can be done about a line, None where that is not known."""
     for kind in _KINDS:
-        if kind.loads and seen.loads < 1:
+        if (kind.loads and seen.loads < 1) or (kind.loops and seen.launches < LOOPS):
             continue
         if re.search(kind.text, seen.text):
             return Fix.of(kind.remedy)
     return Fix.of("batched-operation") if seen.launches >= LOOPS else None
+
+
+#: Such lines run what others made: the networks, their gradients and the optimizer have rules of their own.
+_OF_TRAINING = re.compile(r"\.backward\(|\b(opt\w*|scaler|scheduler|sched)\.(step|zero_grad|update)\(|\.zero_grad\(")
+
+
+def of_training(text: str) -> bool:
+    """Return whether a line only starts the backward pass or the optimizer: nothing can be done about the line."""
+    return _OF_TRAINING.search(text) is not None
 
 
 #: What is said about a line of which nothing better is known.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import PurePath
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
@@ -14,85 +15,130 @@ from nsysx.analyses import lines
 from nsysx.catalogue import Call, Part
 from nsysx.events.attribute import IN_STEP
 from nsysx.events.lines import Lines
-from nsysx.findings import _line_remedies
-from nsysx.findings._case import Case, Rule, Saving
+from nsysx.findings import _line_remedies, _needs
+from nsysx.findings._case import Case, Fix, Rule, Saving, calls_of, ops_of
 from nsysx.findings._held import guilty
 from nsysx.findings._lines import by_line, share_of
 from nsysx.findings._once import Takes
 from nsysx.model import Finding
-from nsysx.replay.engine import Fuse
+from nsysx.replay.engine import Edit, Fuse, RemoveOps, RemoveWaits
 
 #: Most lines that are named.
 _LINES = 5
 #: A remedy takes most of a line's time, not always all of it (share of it that may stay).
 _MAY_STAY = 0.2
+#: ``copy_kind`` of a copy from the device to the host.
+_TO_HOST = 2
+
+
+class _Line(NamedTuple):
+    """A line that costs: its place among the lines, its row, what it costs of a step (ns), and the calls that it makes as a loop."""
+
+    place: int
+    row: lines.LineRow
+    cost: int
+    seen: _line_remedies.Seen
+    looping: frozenset[int]
+    fix: Fix | None
+
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """Lines of one function with one remedy are one thing to do."""
+        alone = self.fix is None or not self.fix.ways
+        return (self.place,) if alone else (self.row["file"], self.row["function"], self.fix.ways[0].name)  # type: ignore[union-attr]
 
 
 def found(case: Case, rule: Rule) -> list[Finding]:
     """Return a finding for each line that costs 1 % of the step or more, and is not just launching; the costliest first."""
     code = case.profile.code()
     assert code is not None
-    noted = by_line(case.profile).filter(pl.col("host"), pl.col("place") >= 0)
-    costs = noted.group_by("place").agg(pl.col("real_ns").sum()).sort("real_ns", "place", descending=[True, False])
+    noted = by_line(case.profile).filter(pl.col("place") >= 0)
+    every = dict(noted.group_by("place").agg(pl.col("real_ns").sum()).iter_rows())
+    costs = noted.filter(pl.col("host")).group_by("place").agg(pl.col("real_ns").sum())
     rows = {(r["file"], r["line"], r["function"]): r for r in case.of(lines.ROWS)}
     loads, busy = _per_step(case, code, (Call.LOAD,)), set(guilty(case.profile).tolist())
-    findings: list[Finding] = []
-    for line_row, ns in costs.iter_rows():
-        cost = min(case.per_step(ns), case.taken_by(rule.cause))
-        if not case.notable(cost) or len(findings) == _LINES:
-            break
+    kinds: dict[tuple[object, ...], list[_Line]] = {}
+    for line_row, ns in costs.sort("real_ns", "place", descending=[True, False]).iter_rows():
         row = rows.get(code.places.row(line_row))
-        if row is None:
+        if row is None or not case.notable(case.per_step(every[line_row])):
             continue
         launches, text = row["launches"] / case.steps, str(row["text"] or "").partition("  #")[0]
-        looping = _looping(case, code, line_row)
-        if line_row not in busy and not looping:
+        looping = _looping(case, code, line_row) if line_row not in busy else frozenset()
+        if (line_row not in busy and not looping) or _line_remedies.of_training(text):
             continue
+        # A loop costs what is idle for its launches, too.
+        cost = min(case.per_step(every[line_row] if looping else ns), case.taken_by(rule.cause))
         seen = _line_remedies.Seen(text, loads.get(line_row, 0), launches, row["waits"] / case.steps)
-        findings += _one(case, rule, line_row, row, cost, seen, () if line_row in busy else looping)
-    return findings
+        line = _Line(line_row, row, cost, seen, looping, _line_remedies.fix_of(seen))
+        kinds.setdefault(line.kind, []).append(line)
+    ranked = sorted(kinds.values(), key=lambda group: -sum(line.cost for line in group))
+    findings = [f for group in ranked if (f := _one(case, rule, code, group)) is not None]
+    return findings[:_LINES]
 
 
-def _one(
-    case: Case,
-    rule: Rule,
-    line_row: int,
-    row: lines.LineRow,
-    cost: int,
-    seen: _line_remedies.Seen,
-    looping: Iterable[int],
-) -> list[Finding]:
-    fix, calls = _line_remedies.fix_of(seen), frozenset(looping)
-    if fix is None and calls:
-        return []
-    host = max(case.per_step(row["host_self_ns"]), cost)
-    if calls:
-        worth = case.worth(Fuse(calls), cause=rule.cause)
-        if not case.notable(worth.likely_ns or 0):
-            return []
-    elif fix is None:
-        worth = case.bound(cost, "the time the GPU idles while this line runs; what of it can go is not known")
-    else:
-        why = "the time the GPU idles while this line runs"
-        saving = min(cost, case.step_ns)
-        most = max(saving, case.taken_by(part for part in Part if part.idle))
-        worth = Saving(saving, why, error_ns=round(_MAY_STAY * cost), most_ns=most, source="time")
-    there = f"{PurePath(str(row['file'])).name}:{row['line']}"
-    called = f" `{_line_remedies.quoted(seen.text)}`" if seen.text else f" {row['function']}"
-    title = f"{there}{called} holds the CPU for {units.duration(host)} {case.per}; the GPU idles {units.duration(cost)}"
-    noted = f"The X-ray noted this line{f': {seen.text}' * bool(seen.text)}."
+def _one(case: Case, rule: Rule, code: Lines, group: list[_Line]) -> Finding | None:
+    """Return the finding about lines of one kind, the costliest first; None where the replay shows that they cost little."""
+    group = sorted(group, key=lambda line: -line.cost)
+    first, fix = group[0], group[0].fix
+    calls = frozenset[int]().union(*(line.looping for line in group))
+    cost = min(sum(line.cost for line in group), case.taken_by(rule.cause))
+    if (fix is None and calls) or not case.notable(cost):
+        return None
+    worth = _worth(case, rule, code, group, calls)
+    if calls and not case.notable(worth.likely_ns or 0):
+        return None
+    host = max(sum(case.per_step(line.row["host_self_ns"]) for line in group), cost)
+    there = f"{PurePath(str(first.row['file'])).name}:{first.row['line']}"
+    text = first.seen.text
+    called = f" `{_line_remedies.quoted(text)}`" if text else f" {first.row['function']}"
+    more = f" and {units.several(len(group) - 1, 'line')} beside it" if len(group) > 1 else ""
+    hold = "hold" if more else "holds"
+    title = f"{there}{called}{more} {hold} the CPU for {units.duration(host)} {case.per}; the GPU idles {units.duration(cost)}"
+    noted = f"The X-ray noted this line{f': {text}' * bool(text)}."
+    if more:
+        noted += f" The same holds for line {' and '.join(str(line.row['line']) for line in group[1:])}."
+    launches, waits = (sum(getattr(line.seen, name) for line in group) for name in ("launches", "waits"))
     detail = (
-        f"{noted} Outside of all modules it makes {seen.launches:.0f} launches in a step, while the GPU idles {units.duration(cost)}."
+        f"{noted} As a loop it makes {launches:.0f} launches in a step{f' and waits {waits:.0f} times' * (waits >= 1)}, while the GPU "
+        f"idles {units.duration(cost)}."
         if calls
         else f"{noted} It takes {units.duration(host)} of the host's time {case.per}, {units.duration(cost)} of that while the GPU has "
-        f"nothing to do. It launches {seen.launches:.3g} kernels in a step: fewer launches would not shorten it."
+        f"nothing to do. It launches {launches:.3g} kernels in a step: fewer launches would not shorten it."
     )
-    if seen.loads >= 1:
-        detail += f" {units.several(round(seen.loads), 'kernel')} {case.per} are built and loaded there: sizes are new in each step."
-    where = {"file": row["file"], "line": row["line"]}
-    takes = Takes(idle=share_of(case.profile, line_row))
-    advice = fix or _line_remedies.ANY
-    return [case.found(rule, title, detail, worth=worth, cost_ns=cost, where=where, fix=advice, takes=takes)]
+    if (loads := sum(line.seen.loads for line in group)) >= 1:
+        detail += f" {units.several(round(loads), 'kernel')} {case.per} are built and loaded there: sizes are new in each step."
+    where = {"file": first.row["file"], "line": first.row["line"]}
+    shares = [share_of(case.profile, line.place) for line in group]
+    takes = Takes(idle=np.clip(np.sum(shares, axis=0), 0.0, 1.0))
+    return case.found(
+        rule, title, detail, worth=worth, cost_ns=cost, where=where, fix=fix or _line_remedies.ANY, takes=takes
+    )
+
+
+def _worth(case: Case, rule: Rule, code: Lines, group: list[_Line], calls: frozenset[int]) -> Saving:
+    """Return what lines of one kind save: by a replay of their launches as one where they loop, else the idle time while they run."""
+    idle = case.taken_by(part for part in Part if part.idle)
+    alone = min(sum(line.cost for line in group if not line.looping), case.step_ns)
+    if not calls and group[0].fix is None:
+        return case.bound(alone, "the time the GPU idles while this line runs; what of it can go is not known")
+    if not calls:
+        why = "the time the GPU idles while this line runs"
+        return Saving(alone, why, error_ns=round(_MAY_STAY * alone), most_ns=max(alone, idle), source="time")
+    # In one call for all of it neither the sizes are read back nor does anything wait in between.
+    of_loop = [line.place for line in group if line.looping]
+    reads = case.ops.filter((case.ops["copy_kind"] == _TO_HOST).fill_null(value=False) & case.ops["call"].is_not_null())
+    reads = reads.filter(
+        pl.Series(np.isin(code.places_of(code.call[reads["call"].to_numpy()]), of_loop), dtype=pl.Boolean)
+    )
+    waits = case.profile.once(_needs.waits)["call"]
+    waits = waits.filter(pl.Series(np.isin(code.places_of(code.call[waits.to_numpy()]), of_loop), dtype=pl.Boolean))
+    edits: list[Edit] = [RemoveWaits(frozenset(waits.to_list()))] if len(waits) else []
+    edits += [RemoveOps(ops_of(reads))] if reads.height else []
+    between = pl.Series(np.isin(code.places_of(code.call[case.calls["call"].to_numpy()]), of_loop), dtype=pl.Boolean)
+    worth = case.worth(*edits, Fuse(calls | calls_of(case.calls.filter(between))), cause=(*rule.cause, Part.WORK))
+    if worth.likely_ns is None or not alone:
+        return worth
+    return replace(worth, likely_ns=min(worth.likely_ns + alone, max(worth.likely_ns, case.taken_by(rule.cause))))
 
 
 def _per_step(case: Case, code: Lines, kinds: Iterable[str]) -> dict[int, float]:
@@ -102,12 +148,21 @@ def _per_step(case: Case, code: Lines, kinds: Iterable[str]) -> dict[int, float]
     return dict(zip(line_row.tolist(), (often / case.steps).tolist(), strict=True))
 
 
+#: Launches of one line in one module from which it is a loop there: a layer or a function of a library makes fewer.
+_IN_A_MODULE = 100
+
+
 def _looping(case: Case, code: Lines, line_row: int) -> frozenset[int]:
-    """Return the launches of a line outside of all modules and phases, empty where they are too few for a loop."""
+    """Return the launches that a line makes as a loop: those outside of all modules and phases, and many in one module."""
     calls = case.calls.filter(case.calls["kind"].is_in(Call.LAUNCHES))
-    outside = calls["phase"].is_null() & (calls["module"].cast(pl.String).fill_null(IN_STEP) == IN_STEP)
-    theirs = calls["call"].filter(outside & pl.Series(code.places_of(code.call[calls["call"].to_numpy()]) == line_row))
-    return frozenset(theirs.to_list()) if len(theirs) >= _line_remedies.LOOPS * case.steps else frozenset()
+    theirs = calls.filter(pl.Series(code.places_of(code.call[calls["call"].to_numpy()]) == line_row, dtype=pl.Boolean))
+    module = theirs["module"].cast(pl.String).fill_null(IN_STEP)
+    outside = theirs["phase"].is_null() & (module == IN_STEP)
+    often = theirs.select(pl.len().over("module")).to_series() if theirs.height else pl.Series([], dtype=pl.UInt32)
+    alone = theirs["call"].filter(outside)
+    loop = alone if len(alone) >= _line_remedies.LOOPS * case.steps else alone.clear()
+    inside = theirs["call"].filter(~outside & (module != IN_STEP) & (often >= _IN_A_MODULE * case.steps))
+    return frozenset(loop.to_list()) | frozenset(inside.to_list())
 
 
 #: Rules whose findings about the time of a line are that line's, and the share of their time from which they are.

@@ -63,12 +63,23 @@ def _busiest_line(row: LoaderLineRow) -> str:
     return f" The loader spends {units.share(row['share'], 1)} of its time at {line_text}{inside} ({row['samples']} samples)."
 
 
+#: From this batch size on most of a batch's time is the call and the stacking of each row, whatever a row is.
+_MANY_ROWS = 512
+
+
 def _of_loader(case: Case) -> Fix:
     """Return how a loader gets faster: no option that it has already, as far as its settings were read."""
     settings = settings_of(case.profile)
     loaders = (settings.rows("loaders") if settings else None) or ()
     most: Row = max(loaders, key=lambda r: r.get("iterators") or 0, default={})
     workers, cores = most.get("workers"), settings.cpu("allowed") if settings else None
+    batch = most.get("batch_size")
+    if isinstance(batch, int) and batch >= _MANY_ROWS and most.get("collate") == "default_collate":
+        rows = way("batched-samples")
+        text = f"{rows.text}: here each batch makes {units.count(batch)} calls and stacks as many tensors"
+        return Fix.of(
+            way(rows.name, text), "loader-workers-8" if not workers else "cheaper-samples", text=text, needs=(LOADER,)
+        )
     if not isinstance(workers, int) or not workers:
         return _WORKERS
     told = {"pin_memory": "pin_memory=True", "persistent_workers": "persistent_workers=True"}

@@ -45,6 +45,7 @@ RULE = Rule(
     "Python lines that the GPU waits for",
     cause=(Part.HOST, Part.LAUNCH, Part.SYNC),
     about=Limit.LAUNCH,
+    leads=True,
     tries=("gc-freeze",),
 )
 REQUIRES = ("steps",)

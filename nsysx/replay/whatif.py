@@ -273,8 +273,10 @@ def bounds(profile: Profile, replay: Replay) -> list[str]:
     return answer
 
 
-def lines(profile: Profile, changes: Changes) -> list[str]:
-    """Return the answer as lines of text, with names as the program has them. Without a change, all that apply are listed.
+def lines(profile: Profile, changes: Changes, first: str = "") -> list[str]:
+    """Return the answer as lines of text, with names as the program has them. Without a change, all that save something are listed.
+
+    ``first`` is the row before them: what the page advises.
 
     Raises NsysxError with exit code 4 if there is no replay, or none that can be trusted for what is asked, and with exit code 2
     for a name that matches nothing.
@@ -290,7 +292,7 @@ def lines(profile: Profile, changes: Changes) -> list[str]:
         raise NsysxError(what, slug="whatif-untrusted", exit_code=EXIT_EMPTY)
     text = _head(profile, replay)
     if not asked:
-        return [*text, "", *_listed(profile, replay)]
+        return [*text, "", *filter(None, (first,)), *_listed(profile, replay)]
     real_ns, factor = of_steady(replay)
     shown = asked if len(asked) == 1 else [*asked, ("all of it together", None)]
     for words, edit in shown:
@@ -326,9 +328,14 @@ def _head(profile: Profile, replay: Replay) -> list[str]:
     ]
 
 
+#: A change that saves less of the step than this saves nothing (share).
+_NOTHING = 0.005
+
+
 def _listed(profile: Profile, replay: Replay) -> list[str]:
     real_ns, factor = of_steady(replay)
     rows = [(option, outcome.scaled(factor)) for option, _, outcome in candidates(profile, replay)]
+    rows = [(option, outcome) for option, outcome in rows if outcome.saving_ns >= _NOTHING * real_ns]
     wide = max((len(option) for option, _ in rows), default=0)
     return [f"{option:<{wide}}  step {units.duration(o.step_ns)}, {_worth(o, real_ns)}" for option, o in rows]
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from nsysx.advice import Answer
 from nsysx.errors import EXIT_USAGE, NsysxError
 from nsysx.inject.nsysx_probe.changes import Change
+
+if TYPE_CHECKING:  # changes are tried where nothing can read a report
+    from nsysx.model import Finding
 
 #: Not tried unless it is asked for.
 _ONLY_ASKED = frozenset(("nothing",))
@@ -32,6 +36,24 @@ def codes(answer: Answer) -> list[str]:
     """Return the codes of the findings that an answer acts on, then those of the others, as the page has them."""
     every = [*(action.code for action in answer.do), *(also.code for also in answer.also)]
     return list(dict.fromkeys(code for code in every if code))
+
+
+#: Most remedies of a report that are tried unless others are asked for.
+_REMEDIES = 3
+
+
+def remedies(
+    answer: Answer, findings: Sequence[Finding], every_change: Mapping[str, Change]
+) -> list[tuple[Change, ...]]:
+    """Return the remedies of a report in the order of their worth, as far as they can be tried: three at most, each once.
+
+    Of the findings that the answer names; a remedy of several changes is tried as one.
+    """
+    places = [*(action.finding for action in reversed(answer.do)), *(also.finding for also in answer.also)]
+    named = [findings[index] for index in places if index is not None and index < len(findings)]
+    order = dict.fromkeys(remedy.name for finding in named for remedy in finding.remedies if not remedy.refuted)
+    possible = [name for name in order if set(name.split(",")) <= set(every_change)]
+    return [tuple(every_change[part] for part in name.split(",")) for name in possible[:_REMEDIES]]
 
 
 def advised(

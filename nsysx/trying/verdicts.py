@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 from nsysx.comparing.statistics import MARGIN, Doubt, judge
 
+#: A step that changes by less than this is the same, wherever in the interval the change lies (share).
+_SAME = 0.03
 #: Confidence of an interval. It is looked at after each pair, so it is higher than that of one look.
 LEVEL = 0.98
 
@@ -54,7 +56,15 @@ def gain(pairs: Sequence[tuple[float, float]], unchanged: Sequence[float]) -> Ga
     middle = statistics.median(logs)
     doubt = Doubt(error, df, 0.0)
     half = doubt.half(LEVEL)
-    return Gain(math.exp(middle), math.exp(middle - half), math.exp(middle + half), judge(middle, doubt, MARGIN, LEVEL))
+    verdict = judge(middle, doubt, MARGIN, LEVEL)
+    if verdict == "cannot_tell" and _same(middle - half, middle + half):
+        verdict = "same"
+    return Gain(math.exp(middle), math.exp(middle - half), math.exp(middle + half), verdict)
+
+
+def _same(low: float, high: float) -> bool:
+    """Return whether an interval (logs of ratios) that holds no change holds no change that is worth a word either."""
+    return -_SAME <= low <= 0 <= high <= _SAME
 
 
 def gain_of_blocks(pairs: Sequence[tuple[float, float]]) -> Gain:
@@ -72,6 +82,6 @@ def gain_of_blocks(pairs: Sequence[tuple[float, float]]) -> Gain:
         return Gain(math.exp(middle), 0.0, float("inf"), "cannot_tell")
     low, high = logs[out - 1], logs[n - out]
     verdict = "faster" if high < 0 else "slower" if low > 0 else "cannot_tell"
-    if low >= -MARGIN and high <= MARGIN:
+    if (low >= -MARGIN and high <= MARGIN) or _same(low, high):
         verdict = "same"
     return Gain(math.exp(middle), math.exp(low), math.exp(high), verdict)

@@ -49,7 +49,10 @@ def text(result: Result) -> str:
     """Return the whole result for a terminal."""
     lines = [_unchanged(result.baseline)]
     trials = sorted(result.trials, key=lambda t: (_ORDER.index(t.verdict), t.ratio or 1.0))
-    lines += [sentence(trial, result.baseline) for trial in trials]
+    begun = [trial for trial in trials if not _untried(trial)]
+    lines += [sentence(trial, result.baseline) for trial in begun]
+    if left := [trial.change for trial in trials if _untried(trial)]:
+        lines.append(f"not tried: {', '.join(left)}")
     if result.stopped:
         lines.append(f"stopped early: {result.stopped}")
     if result.together is not None:
@@ -65,6 +68,11 @@ def text(result: Result) -> str:
     if len(winners) > 1 and result.together is None:
         lines.append("Gains do not add up; --together measures all of them at once.")
     return "\n".join(lines)
+
+
+def _untried(trial: Trial) -> bool:
+    """Return whether no run was made with a change: one line names all of these."""
+    return trial.verdict == "cannot_tell" and not trial.pairs
 
 
 def _unchanged(baseline: Baseline) -> str:

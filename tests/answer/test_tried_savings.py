@@ -7,8 +7,9 @@ import statistics
 
 import pytest
 
+from nsysx.advice import Answer
 from nsysx.answer import choice
-from tests.samples import SAMPLES
+from tests.samples import DISTINCT, PAIR_NAMES, SAMPLES, Samples
 
 #: Programs before and after a change: the share of the step that the replay said it saves, and that it saved without a profiler.
 ROWS = [
@@ -47,3 +48,57 @@ def test_narrower_margins_would_not_hold_them() -> None:
 @pytest.mark.parametrize("part", [choice.LEAST, choice.MOST])
 def test_the_interval_holds_its_own_headline(part: float) -> None:
     assert choice.LEAST < 1 < choice.MOST and part > 0
+
+
+#: Programs whose first advice is the change that was tried on them, and the code of the finding that gives it.
+ADVISED = {
+    "decode": "NSX102", "empty_cache": "NSX104", "graph": "NSX102", "loader": "NSX106", "mask_work": "NSX120", "pageable": "NSX105",
+    "stack_graph": "NSX102",
+}  # fmt: skip
+TRIED = {row["pair"]: 1 / (1 - row["bare"]["saved"]) for row in json.loads((SAMPLES / "pairs.json").read_text())}
+
+
+def _told(pairs: Samples, name: str) -> Answer:
+    answer = pairs.summary(name).answer
+    assert answer.do[-1].code == ADVISED[name]
+    return answer
+
+
+@pytest.mark.parametrize("name", ADVISED)
+def test_what_was_tried_lies_in_what_the_page_says(pairs: Samples, name: str) -> None:
+    least, most = _told(pairs, name).times
+    assert least <= TRIED[name] <= most
+
+
+def test_factors_of_pages_are_neither_too_large_nor_too_small(pairs: Samples) -> None:
+    told = [_told(pairs, name) for name in ADVISED]
+    ratios = [(a.now_ns or 0) / (a.then_ns or 1) / TRIED[name] for a, name in zip(told, ADVISED, strict=True)]
+    assert 0.9 <= statistics.median(ratios) <= 1.1
+
+
+def _inconsistent(answer: Answer) -> list[str]:
+    """Return which bounds of an answer exclude its own headline."""
+    now, then = answer.now_ns, answer.then_ns
+    if not now or then is None:
+        return ["a factor without a step"] * bool(answer.times)
+    low, high, best = answer.then_low_ns, answer.then_high_ns, answer.best_ns
+    least, most = answer.times or (0.0, float("inf"))
+    wrong = {
+        "low": low is not None and low > then,
+        "high": high is not None and high < then,
+        "best": best is not None and best > then,
+        "least": not answer.bound and least > now / max(then, 1) * 1.001,
+        "most": not answer.bound and most < now / max(then, 1) * 0.999,
+        "unknown": answer.certainty.level == "unknown",
+    }
+    return [name for name, is_wrong in wrong.items() if is_wrong]
+
+
+@pytest.mark.parametrize("name", PAIR_NAMES)
+def test_bounds_of_a_page_hold_its_headline(pairs: Samples, name: str) -> None:
+    assert not _inconsistent(pairs.summary(name).answer)
+
+
+@pytest.mark.parametrize("name", DISTINCT)
+def test_bounds_of_a_samples_page_hold_its_headline(samples: Samples, name: str) -> None:
+    assert not _inconsistent(samples.summary(name).answer)

@@ -199,7 +199,70 @@ def test_a_loop_over_parameters_is_one_call(tmp_path: Path) -> None:
     (tmp_path / "b").mkdir()
     text = {15: "e.mul_(decay).add_(p.data, alpha=1 - decay)  # of ema"}
     (finding,) = Lined(text).run(by_hand).found(tmp_path / "a", "NSX123")
-    assert finding.where["line"] == 15 and [w.name for w in finding.remedies] == ["batched-operation"]
+    assert finding.where["line"] == 15 and [w.name for w in finding.remedies] == ["foreach-parameters"]
     assert 600 * US < (finding.saving.likely_ns or 0) < 1_300 * US
     assert "60 launches" in finding.detail
     assert not Lined(text).run(in_one_call).found(tmp_path / "b", "NSX123")
+
+
+def by_groups(program: Lined, number: int) -> None:
+    """Rows of 40 groups picked by masks, each of which reads its size back: line 15, in the network."""
+    with program.range("forward"), program.range("net:Net"):
+        program.launch(500)
+        with program.line(15):
+            for _ in range(40):
+                for _ in range(3):
+                    program.host(10)
+                    program.launch(2)
+                program.copy(1, "DtoH", bytes=8)
+                program.sync()
+    with program.line(16):
+        program.sync()
+
+
+def at_once(program: Lined, number: int) -> None:
+    with program.range("forward"), program.range("net:Net"):
+        program.launch(500)
+        with program.line(15):
+            program.launch(60)
+    with program.line(16):
+        program.sync()
+
+
+def test_a_loop_inside_a_network_is_its_lines(tmp_path: Path) -> None:
+    """The change for the whole network promises more, and cannot be made around what reads back."""
+    (tmp_path / "b").mkdir()
+    text = {15: "rows.append(x[batch == g].mean(0))"}
+    summary = Lined(text).run(by_groups).summary(tmp_path)
+    assert first(summary) in (("NSX123", 15), ("NSX126", 15)), "not the network as a whole"
+    finding = next(f for f in summary.findings or () if f.code == "NSX123")
+    assert [w.name for w in finding.remedies] == ["segments-at-once"]
+    assert "120 launches" in finding.detail and "waits" in finding.detail
+    assert (finding.saving.likely_ns or 0) > 1_000 * US
+    assert not Lined(text).run(at_once).found(tmp_path / "b", "NSX123")
+
+
+def averaging(program: Lined, number: int) -> None:
+    rest(program)
+    for line in (14, 15):
+        with program.line(line):
+            for _ in range(40):
+                program.host(12)
+                program.launch(2)
+    with program.line(16):
+        program.sync()
+
+
+def test_lines_of_one_function_with_one_remedy_are_one_thing_to_do(tmp_path: Path) -> None:
+    text = {14: "averages[name].mul_(decay)", 15: "averages[name].add_(p, alpha=1 - decay)"}
+    (finding,) = Lined(text).run(averaging).found(tmp_path, "NSX123")
+    assert "1 line beside it" in finding.title and "80 launches" in finding.detail
+    alone = Lined({15: text[15], 14: "world.advance(state)"}).run(averaging)
+    (tmp_path / "b").mkdir()
+    assert len(alone.found(tmp_path / "b", "NSX123")) == 2
+
+
+@pytest.mark.parametrize("text", ["loss.backward()", "optimizer.step()", "scaler.step(opt)", "opt.zero_grad()"])
+def test_lines_that_only_start_what_others_made_get_no_advice_of_their_own(text: str) -> None:
+    assert _line_remedies.of_training(text)
+    assert not _line_remedies.of_training("env.step(action)")

@@ -369,6 +369,21 @@ def test_anomaly_detection_is_worth_the_tracebacks_and_the_reads(tmp_path: Path)
     assert finding.saving.most_ns is not None
 
 
+def searching(program: Program, number: int) -> None:
+    """Convolutions of other shapes in each step, each found by trials while the GPU idles."""
+    with program.range("forward"), program.range("net:Net"):
+        for i in range(4):
+            program.host(500)
+            program.launch(200, "implicit_convolve_sgemm", blocks=1000 + 20 * number + i)
+
+
+def test_a_search_in_vain_is_worth_the_pauses_before_convolutions(tmp_path: Path) -> None:
+    given = changed(CLEAN, {"networks": [{"class": "Net", "dtypes": {"float32": 8}, "convolutions": 4}]})
+    found = [f for f in of_settings(summary(tmp_path, given, searching)) if f.evidence]
+    assert [f.evidence[0]["setting"] for f in found] == ["cudnn.benchmark on"]
+    assert 1_000_000 < (found[0].saving_ns_per_step or 0) < 2_200_000
+
+
 def test_the_table_holds_every_setting(tmp_path: Path) -> None:
     rows = summary(tmp_path, changed(CLEAN, {"loaders": [LOADER]})).tables["settings"].rows
     assert rows is not None
@@ -434,3 +449,7 @@ def test_loaders_are_told_what_they_lack(tmp_path: Path) -> None:
     assert "DataLoader(num_workers=8): it has 4 workers" in told(workers=4)
     assert "DataLoader(pin_memory=True): it has 8 workers" in told(workers=8, pin_memory=False)
     assert "Make samples cheaper" in told(workers=8)
+    rows = {"batch_size": 8192, "collate": "default_collate"}
+    assert "8,192 calls" in told(workers=4, **rows) and "__getitems__" in told(workers=0, **rows)
+    assert "__getitems__" not in told(workers=4, batch_size=32, collate="default_collate")
+    assert "__getitems__" not in told(workers=4, batch_size=8192, collate="own")

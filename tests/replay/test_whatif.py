@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from nsysx import units
 from nsysx.cli import process as cli
 from nsysx.errors import EXIT_EMPTY, EXIT_INPUT, EXIT_USAGE, NsysxError
 from nsysx.events.profile import Profile
+from nsysx.pipeline import summarize
 from nsysx.replay import engine, whatif
 from nsysx.replay.whatif import Changes
 from tests.builder import Report
@@ -288,6 +290,19 @@ def test_without_a_wish_what_could_be_changed_is_listed_best_first(path: Path, r
     savings = [float(re.search(r"\((\d+(?:\.\d+)?) %\)", line)[1]) for line in listed if "saves" in line]  # type: ignore[index]
     assert savings == sorted(savings, reverse=True)
     assert {"--free-loader", "--graph", "--no-host", "--remove-alloc"} <= {line.split()[0] for line in listed}
+
+
+def test_the_first_row_is_the_change_of_the_page_with_its_figures(path: Path, run: Run) -> None:
+    """And what saves nothing is not listed."""
+    code, out, _ = run(path)
+    answer = summarize([path]).answer
+    rows = [line for line in out.splitlines() if line.startswith(("page's change", "--"))]
+    assert code == 0 and rows[0].startswith("page's change") and not any("page's" in row for row in rows[1:])
+    assert f"step {units.duration(answer.then_ns or 0)} (" in rows[0] and answer.do[-1].code in rows[0]
+    savings = [float(re.search(r"saves [^(]*\(([\d.]+) %\)", row)[1]) for row in rows[1:]]  # type: ignore[index]
+    assert min(savings) >= 0.5
+    _, asked, _ = run(path, "--free-loader")
+    assert "page's change" not in asked
 
 
 def test_names_of_the_program_do_nothing_to_the_terminal(tmp_path: Path, run: Run) -> None:

@@ -11,11 +11,14 @@ from typing import Any
 
 import pytest
 
+from nsysx.advice import UNDECIDED, Action, Also, Alternative
 from nsysx.inject.nsysx_probe import changes
+from nsysx.model import Finding
 from nsysx.reading import tried
 from nsysx.trying import choice, verdicts
 from nsysx.trying.failure import of_log
 from nsysx.trying.options import Options
+from nsysx.trying.result import Result, Trial
 from nsysx.trying.run import Run, pairs_of, step_of
 from nsysx.trying.session import Session
 from nsysx.trying.wording import text
@@ -229,6 +232,44 @@ def test_the_interval_of_blocks_holds_the_truth_and_what_disturbs_few_of_them_do
     assert verdicts.gain_of_blocks([(1.0, 0.5)] * 6).verdict == "cannot_tell", "six are not enough for 98 %"
     assert verdicts.gain_of_blocks([(1.0, 0.5)] * 7).verdict == "faster"
     assert verdicts.gain_of_blocks([(1.0, 1.004)] * 8).verdict == "same"
+
+
+@pytest.mark.parametrize(
+    ("ends", "verdict"), [((0.978, 1.019), "same"), ((0.96, 1.019), "cannot_tell"), ((1.015, 1.02), "slower")]
+)
+def test_what_changes_by_less_than_3_percent_either_way_is_the_same(ends: tuple[float, float], verdict: str) -> None:
+    """0.5 % less, -1.9 to 2.2 %: more pairs would tell no more that matters."""
+    pairs = [(1.0, end) for end in ends] * 4
+    assert verdicts.gain_of_blocks(pairs).verdict == verdict
+
+
+def remedied(*names: str, **more: Any) -> Finding:
+    return Finding("NSX102", "", "found", "", "", remedies=tuple(Alternative(name, "", **more) for name in names))
+
+
+def test_a_report_is_tried_by_its_first_three_remedies() -> None:
+    """Those of the last action, which is what the page promises, then those of what else was found, each once."""
+    known = changes.known({})
+    findings = (
+        remedied("fused"),
+        remedied("fused,compile", "own-kernel", "tf32"),
+        remedied("tf32", "compile", "foreach"),
+    )
+    action = [Action("", "NSX113", 0), Action("", "NSX102", 1)]
+    answer = replace(UNDECIDED, do=tuple(action), also=(Also("NSX112", 2, "", None, False),))
+    assert [[c.name for c in tried] for tried in choice.remedies(answer, findings, known)] == [
+        ["fused", "compile"],
+        ["tf32"],
+        ["fused"],
+    ]
+    refuted = (remedied("tf32", refuted=True),)
+    assert choice.remedies(replace(UNDECIDED, do=(Action("", "NSX116", 0),)), refuted, known) == []
+
+
+def test_changes_that_were_not_tried_are_one_line() -> None:
+    trials = [Trial(name, "", reason="it was not tried: the budget was used up") for name in ("tf32", "compile")]
+    said = text(Result(["python"], trials=[Trial("fused", "", verdict="fails", reason="x"), *trials]))
+    assert said.count("not tried") == 1 and "not tried: tf32, compile" in said
 
 
 def test_blocks_of_a_record_are_paired_and_what_broke_off_is_left_out() -> None:

@@ -69,6 +69,12 @@ UNTRIED = (
         "torch._foreach_lerp_(averages, parameters, 1 - decay)  # lists of tensors", "The tensors must be on one device.",
         untried=_OWN_CODE,
     ),
+    Remedy(
+        "segments-at-once",
+        "Do this for all groups in one call (index_add_, scatter_reduce, segment_reduce): here each group has a mask of its own, which "
+        "waits for its size",
+        "sums = x.new_zeros(groups, x.shape[1]).index_add_(0, group, x)  # all groups at once", untried=_OWN_CODE,
+    ),
     Remedy("preallocated", "Write into a tensor made before the loop in place of torch.cat in it", untried=_OWN_CODE),
     Remedy(
         "numpy-on-gpu", "Do this with tensors on the GPU: most of numpy has the same in torch; or in the workers of the loader",

@@ -88,6 +88,11 @@ CHANGES = (
 )  # fmt: skip
 UNTRIED = (
     Remedy(
+        "batched-samples", "Fetch whole batches: give the dataset __getitems__, or index it by a batch of rows",
+        "sampler = BatchSampler(RandomSampler(data), size, True)\nloader = DataLoader(data, sampler=sampler, batch_size=None)",
+        untried="how rows are indexed is the program's own code",
+    ),
+    Remedy(
         "cheaper-samples", "Make samples cheaper: do less in Dataset.__getitem__, or do it once and keep the result",
         untried="what makes a sample is the program's own code",
     ),

@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from . import Change, Watch
+from . import Change, Remedy, Watch
 from ._wrapping import with_arguments
 
 
@@ -90,5 +90,13 @@ CHANGES = (
         "set-to-none", "zero_grad without zeroing", "optimizer.zero_grad(set_to_none=True)", _to_none,
         alters="memory", needs="optimizer",
         beware="code that reads .grad after zero_grad finds None",
+    ),
+)  # fmt: skip
+UNTRIED = (
+    Remedy(
+        "sparse-embeddings",
+        "Give large embeddings sparse gradients (sparse=True) and an optimizer for them: only the rows that a step used are updated",
+        "table = torch.nn.Embedding(rows, width, sparse=True)\ntables = torch.optim.SparseAdam(list(table.parameters()))",
+        "Moments of rows that a step does not use stay as they are.", untried="which parameters it is for is the program's own code",
     ),
 )  # fmt: skip

@@ -1,0 +1,76 @@
+"""Numbers of float64 on the GPU: when they cost, and what the same work with float32 is worth."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+import polars as pl
+
+from nsysx import units
+from nsysx.catalogue import Part
+from nsysx.events.settings import Settings
+from nsysx.findings._case import Case, Saving, ops_of
+from nsysx.findings._once import Takes
+from nsysx.frames import lookup
+from nsysx.replay.edits import ScaleOps
+
+#: Outside of modules kernels of float64 below this share of the step are not worth a word.
+MUCH = 0.05
+_DOUBLE = r"(?i)double|f64|dgemm|dgemv|float64"
+
+
+#: Kernels that take numbers of float64 as arguments, and compute with others.
+_ARGUMENTS = r"(?i)multi_tensor|foreach|fused_?(adam|sgd|adagrad)"
+
+
+def _doubles(case: Case) -> pl.DataFrame:
+    doubles = np.asarray(lookup.matching(case.kernels["name"], _DOUBLE), np.bool_)
+    arguments = np.asarray(lookup.matching(case.kernels["name"], _ARGUMENTS), np.bool_)
+    return case.kernels.filter(pl.Series(doubles & ~arguments, dtype=pl.Boolean))
+
+
+def in_settings(case: Case, settings: Settings) -> str:
+    networks = [(r.get("class"), r.get("dtypes")) for r in settings.rows("networks") or ()]
+    where = [f"parameters of {c}" for c, kinds in networks if isinstance(kinds, Mapping) and kinds.get("float64")]
+    kinds = settings.activations("dtypes")
+    if isinstance(kinds, Mapping) and kinds.get("float64"):
+        modules = settings.activations("float64_in")
+        first = f", first of {modules[0]}" if isinstance(modules, list) and modules and modules[0] else ""
+        where.append(f"results of modules{first}")
+    told = seen(case)
+    return told.replace("float64 outside of modules", f"float64 in {' and in '.join(where)}") if where else told
+
+
+def seen(case: Case) -> str:
+    """Return what the kernels alone tell of float64, "" where theirs take too little."""
+    ns = case.per_step(int(_doubles(case)["ns"].sum()))
+    much = case.notable(ns, MUCH)
+    return f"float64 outside of modules: its kernels take {units.duration(ns)} {case.per}" if much else ""
+
+
+def taken(case: Case) -> Takes:
+    """Return the kernels that compute with float64."""
+    return Takes(ops_of(_doubles(case)))
+
+
+#: Products of float64 against those of float32, of which tensor cores make most: twice as long without, sixteen times with TF32.
+_PRODUCTS, _PRODUCTS_BEST = 0.18, 1 / 16
+#: All other kernels: half of the bytes, and less where they compute exponentials.
+_OTHERS, _OTHERS_BEST = 0.5, 0.3
+
+
+def halved(case: Case, settings: Settings | None) -> Saving:
+    """Return what it is worth if kernels of float64 take half of the time, half of the bytes, and products less (see above)."""
+    doubles = _doubles(case)
+    products = doubles["family"].cast(pl.String).is_in(["gemm", "convolution", "attention"])
+    of_products, others = ops_of(doubles.filter(products)), ops_of(doubles.filter(~products))
+
+    def worth(product: float, other: float) -> Saving:
+        edits = [ScaleOps(ops, by) for ops, by in ((of_products, product), (others, other)) if ops]
+        return case.worth(*edits, cause=(Part.WORK,), bound=True) if edits else Saving(None, "no kernel of float64")
+
+    likely, best = worth(_PRODUCTS, _OTHERS), worth(_PRODUCTS_BEST, _OTHERS_BEST)
+    most = max(likely.most_ns or 0, best.most_ns or 0)
+    return likely if likely.likely_ns is None else replace(likely, most_ns=most)

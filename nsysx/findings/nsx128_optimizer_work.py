@@ -1,0 +1,110 @@
+"""NSX128 optimizer-work: the kernels of the optimizer take a large part of the step.
+
+What it means
+    An optimizer reads and writes every parameter, gradient and state in each step, whatever the batch. Without fused=True it does
+    so once for each of its operations: foreach kernels of Adam move the same numbers 18 times, a fused one 7 times. Where few rows
+    of a large embedding are used in a step, its dense gradient and the update of all other rows are work for nothing.
+
+In the trace
+    multi_tensor_apply kernels, or elementwise ones, in the phase of the optimizer, that take 10 % of the step or more.
+
+Bad
+    optimizer = torch.optim.Adam(model.parameters())           # tables of millions of rows
+    table = torch.nn.Embedding(1_000_000, 64)
+
+Good
+    optimizer = torch.optim.Adam(model.parameters(), fused=True)
+    table = torch.nn.Embedding(1_000_000, 64, sparse=True)     # and torch.optim.SparseAdam for it
+
+Harmless when
+    The optimizer is fused and all of its parameters are used in each step.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+
+from nsysx import units
+from nsysx.catalogue import Limit, Part
+from nsysx.findings._case import Case, Fix, Rule, ops_of, way
+from nsysx.findings._needs import FUSABLE, fused_code
+from nsysx.findings._once import Takes
+from nsysx.frames import lookup
+from nsysx.model import Finding
+from nsysx.replay.engine import ScaleOps
+
+RULE = Rule(
+    "NSX128",
+    "optimizer-work",
+    "The optimizer's own work on the GPU",
+    cause=(Part.WORK,),
+    about=Limit.GPU,
+    tries=("fused",),
+)
+REQUIRES = ("steps", "kernels")
+#: From this share of the step on.
+_MUCH = 0.10
+#: Numbers that a fused update moves over those that foreach kernels move: parameter, gradient and two states read, all but the
+#: gradient written, against one pass for each operation of the update (torch/optim/adam.py).
+_FUSED = 7 / 18
+#: Of a dense update of embeddings about this part is left where only the rows that a step used are updated.
+_SPARSE = 0.2
+_EMBEDDING = r"embedding_(dense_)?backward|compute_grad_weight|sum_and_scatter"
+
+
+def check(case: Case) -> list[Finding]:
+    """Return one finding where kernels of the optimizer take 10 % of the step or more and need not."""
+    phase = case.kernels["phase"].cast(pl.String)
+    kernels = case.kernels.filter(phase == "optimizer")
+    taken = case.per_step(int(kernels["ns"].sum()))
+    if not case.notable(taken, _MUCH):
+        return case.clear(RULE, f"kernels of the optimizer take {case.share(taken)} of the step, less than 10 %")
+    program = case.program
+    fusable = program.optimizer in ("foreach", "loop") and program.optimizer_class in FUSABLE
+    embeds = _dense_embeddings(case)
+    if not fusable and not embeds:
+        return case.clear(
+            RULE, f"the optimizer takes {units.duration(taken)} {case.per}: it is fused, or has no fused form"
+        )
+    worth = case.worth(ScaleOps(ops_of(kernels), _SPARSE if embeds else _FUSED), cause=RULE.cause, bound=True)
+    if worth.likely_ns is None and not case.stepless:
+        worth = case.bound(taken * (1 - _FUSED), "what fewer passes over the same numbers save")
+    if worth.likely_ns is not None and not case.notable(worth.likely_ns):
+        return case.clear(RULE, "a shorter update would shorten the step by less than 1 %")
+    detail = (
+        f"{kernels.height / case.steps:.0f} kernels of {program.optimizer_class or 'the optimizer'} take {units.duration(taken)} "
+        f"{case.per} ({case.share(taken)}), whatever the batch holds."
+    )
+    if embeds:
+        detail += " Gradients of embeddings are dense: rows that no input of a step used are updated, too."
+    title = f"The optimizer's kernels take {units.duration(taken)} {case.per}"
+    takes = Takes(ops_of(kernels))
+    fix = _fix(case, fusable, embeds)
+    return [
+        case.found(RULE, title, detail, worth=worth, cost_ns=taken, fix=fix, where={"phase": "optimizer"}, takes=takes)
+    ]
+
+
+def _fix(case: Case, fusable: bool, embeds: bool) -> Fix:
+    fused = way("fused", paste=fused_code(case) if fusable else None)
+    if not embeds:
+        return Fix.of(fused)
+    sparse = way("sparse-embeddings")
+    return Fix.of(sparse, fused) if fusable else Fix.of(sparse)
+
+
+def _dense_embeddings(case: Case) -> bool:
+    """Return whether embeddings have dense gradients, as the kernels that make them say, and hold most of the parameters."""
+    return bool(np.any(lookup.matching(case.kernels["name"], _EMBEDDING))) and _large(case)
+
+
+#: The optimizer works for this many times as long as all matrix products together: the parameters are mostly tables.
+_TABLES = 3
+
+
+def _large(case: Case) -> bool:
+    """Return whether the optimizer moves far more than the products of the step do, as one over tables does."""
+    products = case.kernels.filter(case.kernels["family"].cast(pl.String) == "gemm")
+    of_optimizer = case.kernels.filter(case.kernels["phase"].cast(pl.String) == "optimizer")
+    return int(of_optimizer["ns"].sum()) >= _TABLES * int(products["ns"].sum())

@@ -1,0 +1,66 @@
+"""NSX128: the optimizer's kernels on the GPU, with a fused form that is not used, with dense gradients of embeddings, and without."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nsysx.model import Finding
+from tests.findings import Program
+from tests.findings.test_nsx127_costly_settings import ADAM, CLEAN, changed, summary
+
+FOREACH = "multi_tensor_apply_kernel<TensorListMetadata, BinaryOpListAlphaFunctor<float>>"
+
+
+def updating(program: Program, number: int, *, kernel: str = FOREACH, embeds: bool = False, update: int = 300) -> None:
+    with program.range("forward"), program.range("net:Net"):
+        for _ in range(5):
+            program.launch(20, "sgemm_128x128")
+    with program.range("backward"):
+        program.launch(50, "embedding_backward_feature_kernel<float>" if embeds else "sgemm_128x128")
+    with program.range("optimizer Adam"):
+        for _ in range(5):
+            program.launch(update, kernel)
+
+
+def embedding(program: Program, number: int) -> None:
+    updating(program, number, embeds=True)
+
+
+def small(program: Program, number: int) -> None:
+    updating(program, number, update=2)
+
+
+def found(folder: Path, optimizer: dict[str, Any], body: Callable[[Program, int], None]) -> Finding:
+    whole = summary(folder, changed(CLEAN, {"optimizers": [ADAM | optimizer]}), body)
+    (finding,) = [f for f in whole.findings or () if f.code == "NSX128"]
+    return finding
+
+
+def test_foreach_kernels_move_the_same_numbers_eighteen_times(tmp_path: Path) -> None:
+    """1.5 ms of updates, of which a fused one takes 7 parts of 18."""
+    finding = found(tmp_path, {"class": "Adam", "fused": None}, updating)
+    assert [way.name for way in finding.remedies] == ["fused"] and "fused=True" in finding.paste
+    assert finding.saving_ns_per_step == pytest.approx(1_500_000 * 11 / 18, rel=0.03)
+    assert finding.where["phase"] == "optimizer"
+
+
+def test_dense_gradients_of_embeddings_update_every_row(tmp_path: Path) -> None:
+    finding = found(tmp_path, {"class": "Adam", "fused": None}, embedding)
+    assert [way.name for way in finding.remedies] == ["sparse-embeddings", "fused"]
+    assert finding.saving_ns_per_step == pytest.approx(1_500_000 * 0.8, rel=0.03)
+    (tmp_path / "b").mkdir()
+    fused = found(tmp_path / "b", {"class": "Adam", "fused": True}, embedding)
+    assert [way.name for way in fused.remedies] == ["sparse-embeddings"]
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "body"), [({"fused": True}, updating), ({"class": "Adam", "fused": None}, small)]
+)
+def test_a_fused_or_a_short_update_is_clear(
+    tmp_path: Path, optimizer: dict[str, Any], body: Callable[[Program, int], None]
+) -> None:
+    assert found(tmp_path, optimizer, body).verdict == "clear"
