@@ -134,7 +134,7 @@ def _cause(cause: _Cause, summary: Summary, worded: Worded | None, ids: list[str
         "conditions_hold": sum(c.state == "holds" for c in conditions),
     }
     if saving is None and finding is not None:
-        content["saving_unknown"] = cut(finding.saving.confidence or "no replay holds this change", 90)
+        content["saving_unknown"] = cut(finding_ids.saving_reason(summary, finding), 120)
     if paste and content["paste"] is None:
         content["paste_is"] = "in the insight"
     return content

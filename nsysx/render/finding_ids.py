@@ -77,8 +77,9 @@ def saving_of(summary: Summary, finding: Finding) -> Json | None:
     is what the answer says.
     """
     answer, now = summary.answer, summary.step.shown_ns
-    last = answer.do[-1].finding if answer.do else None
-    if last is not None and (summary.findings or ())[last] is finding and answer.now_ns and answer.then_ns is not None:
+    if _is_first(summary, finding):
+        if answer.then_ns is None or answer.now_ns is None:
+            return None
         low, high = answer.then_low_ns, answer.then_high_ns
         return {
             "likely_ns": answer.now_ns - answer.then_ns,
@@ -94,6 +95,19 @@ def saving_of(summary: Summary, finding: Finding) -> Json | None:
     margins = choice.margins_ns(summary, finding)
     low, high = (None, None) if margins is None else (max(0, likely - margins[0]), min(now, likely + margins[1]))
     return {"likely_ns": likely, "low_ns": low, "high_ns": high, "bound": False}
+
+
+def _is_first(summary: Summary, finding: Finding) -> bool:
+    """Return whether a finding is the one that the answer begins with."""
+    last = summary.answer.do[-1].finding if summary.answer.do else None
+    return last is not None and (summary.findings or ())[last] is finding
+
+
+def saving_reason(summary: Summary, finding: Finding) -> str:
+    """Return how sure a saving is, or why none is claimed."""
+    if _is_first(summary, finding) and summary.answer.then_ns is None and summary.answer.now_ns is not None:
+        return summary.answer.certainty.reason or summary.answer.worth
+    return finding.saving.confidence or "no replay holds this change"
 
 
 def states_of(conditions: Sequence[Condition]) -> Mapping[str, str]:

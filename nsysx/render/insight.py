@@ -48,7 +48,7 @@ def _content(summary: Summary, index: int, typed: Invocation, redact: bool, room
         "cost_ns_per_step": finding.cost_ns_per_step,
         "cost_as_recorded": finding.cost_as_recorded,
         "saving": saving,
-        "saving_reason": cut(finding.saving.confidence, 60 + round(_TEXT * room)),
+        "saving_reason": cut(finding_ids.saving_reason(summary, finding), 60 + round(_TEXT * room)),
         "moves_to": finding.saving.moves_to and cut(finding.saving.moves_to, 100),
         "do": cut(finding.fix, 80 + round(_DO * room)),
         "paste": finding.paste if finding.paste and pastes else None,

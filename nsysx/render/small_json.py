@@ -46,4 +46,5 @@ def cut(value: object, limit: int) -> str:
     end = max(head.rfind(". "), head.rfind("; "))
     if end >= limit // 2:
         return head[: end + 1].rstrip(";")
-    return f"{head.rpartition(' ')[0] or head}…"
+    words = head.rpartition(" ")[0]
+    return f"{words if len(words) > limit // 2 else head}…"  # a long name is cut inside

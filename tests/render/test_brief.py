@@ -104,7 +104,7 @@ STEPPED = [n for n in NAMES if n not in ("custom_add", "event_linear", "varlen",
 #: Step of the program with the change made, as it timed itself.
 AFTER_MS = {"masked_nonzero": 45.84, "masked_lines": 45.84, "masked_slow_loader": 47.35}
 #: The same where a bound stands behind: no program may be better than it, within the error of timing.
-BEST_MS = {"copies": 4.10, "tiny_stack": 3.45}
+BEST_MS = {"copies": 4.10}
 
 
 def within(answer: float, truth: float, tolerance: float = 0.02, clock: float = 0.0) -> bool:
@@ -137,6 +137,16 @@ def test_what_the_step_will_be_at_best(name: str, said: Callable[[str], Told], r
     assert after["at_best_ns"] <= 1.02 * tried
     answer = recorded.summary(name).answer
     assert (answer.then_low_ns or 0) / 1.02 <= tried <= 1.02 * (answer.then_high_ns or 0)
+
+
+def test_a_saving_of_unknown_size_is_null_with_its_reason(said: Callable[[str], Told]) -> None:
+    """Nobody timed the steps of tiny_stack in its process: without the profiler they take 3.7 to 15 ms."""
+    told = said("tiny_stack")
+    (first, *_) = told.brief["causes"]
+    assert told.brief["after"]["step_ns"] is None and told.brief["after"]["sure"] == "unknown"
+    assert first["saving"] is None and first["saving_unknown"]
+    whole = told.insight(first["id"])
+    assert whole["saving"] is None and whole["saving_reason"]
 
 
 def test_how_long_the_gpu_waits_for_data(said: Callable[[str], Told]) -> None:
