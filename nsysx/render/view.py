@@ -59,11 +59,11 @@ _MOST_SAID = 20
 
 def _diagnostics(summary: Summary, texts: Texts) -> tuple[str, ...]:
     """Return what the profiler said, each message once: those that differ in numbers alone are one."""
-    said: dict[str, list[str]] = {}
+    messages: dict[str, list[str]] = {}
     for message in summary.capture.diagnostics:
         text = texts(message.get("text") or message.get("detail") or "", 300)
-        said.setdefault(re.sub(r"\d+", "#", text), []).append(text)
-    shown = list(said.values())[:_MOST_SAID]
+        messages.setdefault(re.sub(r"\d+", "#", text), []).append(text)
+    shown = list(messages.values())[:_MOST_SAID]
     return tuple(f"{same[0]} ({len(same)} times)" if len(same) > 1 else same[0] for same in shown)
 
 
