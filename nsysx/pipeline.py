@@ -27,6 +27,7 @@ from nsysx.pictures import Lane
 from nsysx.ranks import (
     collect,
     comparison,
+    job_compared,
     one_job,
     other_lanes,
     other_reports,
@@ -359,7 +360,7 @@ def summary_of(job: Job, options: Options) -> Summary:
     if options.every_table:
         dict(tables)  # makes them
     say("looking for what can be changed")
-    compared, alone_because = comparison.compare(job.ranks), comparison.reason(job.ranks)
+    compared, alone_because = job_compared.compare(job.ranks), job_compared.reason(job.ranks)
     ranks = comparison.table(compared, alone_because)
     alone = timelines.timelines(given) if options.timelines else ()
     drawn = tuple(other_lanes.added(picture, job.beside) for picture in alone)

@@ -44,9 +44,18 @@ def first(summary: Summary) -> Finding | None:
     if unsaid is not None:
         return unsaid
     worth = [f for f in ranked if (_likely_ns(summary, f) or 0) >= NOTABLE * step]
-    if not worth:
-        return None
-    return _best(summary, worth, step)
+    best = _best(summary, worth, step) if worth else None
+    between = next((f for f in ranked if about(f) == "loop"), None)
+    if between is None or between_ns(between) <= (0 if best is None else _likely_ns(summary, best) or 0):
+        return best
+    # A line that costs much of each step runs between steps, too, where these are a part of every round of the loop.
+    named = best is not None and rule_of(best.code).leads and (_likely_ns(summary, best) or 0) >= _EXACT * step
+    return best if named else between
+
+
+def between_ns(finding: Finding) -> int:
+    """Return what a finding about the loop says of what runs between steps (ns a step)."""
+    return sum(row.get("between_ns") or 0 for row in finding.evidence)
 
 
 #: An exact change is worth a word of its own from this share of the step on, and stands behind a bound that promises more than
@@ -329,7 +338,15 @@ def margins_ns(summary: Summary, chosen: Finding | None) -> tuple[int, int] | No
         most = saving_ns(summary, chosen) or saving
         repeats = round(_REPEATS * max(0, (summary.step.shown_ns or 0) - most))
         more = min(more, max(0, most + repeats - saving))
+    if about(chosen) in _IDLE and not chosen.saving.bound and (real := summary.unprofiled) is not None:
+        # What makes the GPU wait no more saves what it idles, and none of its work.
+        now = summary.step.shown_ns or 0
+        more = min(more, max(0, round(now * (1 - real.gpu_busy_ns / max(real.step_ns, 1))) - saving))
     return less, more
+
+
+#: Causes of idle time alone.
+_IDLE = (Limit.LAUNCH, Limit.SYNC, Limit.ALLOC, Limit.INPUT)
 
 
 class After(NamedTuple):

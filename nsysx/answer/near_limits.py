@@ -12,20 +12,22 @@ _ROOFS = {"products": "multiplies at {} of the fastest products", "memory": "mov
 _LEAST = 0.05
 #: Work whose limits are known for less of its time than this is not told by its limits.
 _KNOWN = 0.5
+#: The rule that asks for counters of kernels of the program's own.
+_OWN_KERNEL = "NSX128"
 #: From this share of its limit on there is nothing to gain by the same operators.
 NEAR = 0.8
 
 
 def sentence(summary: Summary) -> str:
-    """Return how near the work is to its limits and what could go at most; "" where most of it has no limit."""
+    """Return how near the work is to its limits and what could go at most; what would tell where most of it has no limit, else ""."""
     rows = summary.of(roofline.ROWS)
     step = next((r for r in rows if r["by"] == roofline.STEP), None)
     scope = summary.tables[roofline.KEY].scope if roofline.KEY in summary.tables else None
     if step is None or scope is None or step["limit_ns"] is None or step["could_go_ns"] is None:
-        return ""
+        return unseen_kernel(summary)
     whole_ns = step["gpu_ns"]
     if whole_ns - step["unknown_ns"] < _KNOWN * whole_ns:
-        return ""
+        return unseen_kernel(summary)
     operators = [r for r in rows if r["by"] == roofline.OPERATOR]
     under = {r["name"]: r for r in rows if r["by"] == roofline.ROOF}
     parts = [part for roof in _ROOFS if roof in under and (part := _part(roof, under[roof], whole_ns))]
@@ -37,6 +39,16 @@ def sentence(summary: Summary) -> str:
     if step["unknown_ns"] >= _LEAST * whole_ns:
         text += f"; of {units.share(step['unknown_ns'], whole_ns)} no limit is known"
     return f"{text}."
+
+
+def unseen_kernel(summary: Summary) -> str:
+    """Return which kernel of the program's own nothing is known of, and what would tell; "" where there is none."""
+    unseen = next(
+        (f for f in summary.findings or () if f.code == _OWN_KERNEL and f.verdict == "cannot_tell" and f.fix), None
+    )
+    if unseen is None:
+        return ""
+    return f"{unseen.detail[:1].upper()}{unseen.detail[1:]}: {unseen.fix}, or nsysx ncu REPORT."
 
 
 def near(summary: Summary) -> bool:

@@ -6,7 +6,7 @@ import re
 
 from nsysx import units
 from nsysx.advice import Certainty
-from nsysx.answer import subject
+from nsysx.answer import near_limits, subject
 from nsysx.answer.choice import After, is_bound, nothing_to_claim
 from nsysx.findings.nsx115_wrong_timing import BOTH_SIDES, EVIDENCE, KERNEL_ITSELF
 from nsysx.model import Finding, Summary
@@ -37,6 +37,8 @@ def not_known(summary: Summary, chosen: Finding | None, sure: Certainty) -> str:
 def _without_a_change(summary: Summary) -> str:
     """Return the remark on the worth where no change is advised."""
     if summary.step.shown_ns is not None and summary.replay is not None and summary.replay.get("trusted", True):
+        if near_limits.unseen_kernel(summary):
+            return "Not known: how near that kernel is to the device's limits."
         return "Nothing to gain that was looked for."
     if subject.ledger_row(summary) is None:
         return "Not known: the GPU's work is not in the report."

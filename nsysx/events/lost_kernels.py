@@ -38,6 +38,13 @@ def lost(calls: pl.DataFrame) -> npt.NDArray[np.bool_]:
     return result
 
 
+def at_the_end(calls: pl.DataFrame) -> bool:
+    """Return whether kernels are lost of the last launches alone: none of those behind the first of them has any."""
+    missing, worked = lost(calls), (calls["gpu_ops"] > 0).fill_null(False).to_numpy()
+    start = calls["start_ns"].to_numpy()
+    return bool(missing.any() and worked.any() and start[missing].min() > start[worked].max())
+
+
 def _graphs_lost(calls: pl.DataFrame) -> npt.NDArray[np.bool_]:
     """Return which launches of graphs have no work in the report; none where no graph has any, because that was not recorded."""
     graphs = (calls["kind"] == Call.GRAPH_LAUNCH).fill_null(False).to_numpy()

@@ -44,6 +44,10 @@ _KINDS = tuple(
         ("decoded-in-workers", r"\bImage\.|\bcv2\.|\bPIL\.|\bim(read|decode)\(|(?i:\baugment|\btransforms?\b|\bdecode_)"),
         ("parsed-once", r"\b(json|yaml|csv|pickle)\.\w*load\w*\(|\b(json|yaml)\.dumps?\(|\bread_csv\(|\bliteral_eval\("),
         (
+            "converted-on-gpu",
+            r"\b(as_?tensor|tensor|as_?array|array|astype)\([^\[\]]*\bfloat(32)?\b[^\[\]]*\)[^\[\]]*/\s*\(?\s*(255|127|256)",
+        ),
+        (
             "arrays-once",
             rf"\b(torch\.(as_)?tensor|np\.(as)?array|numpy\.(as)?array|\w*Tensor)\(\s*{_LIST}|\b(np|numpy)\.stack\(|"
             rf"\btorch\.stack\(\s*{_LIST}|\btorch\.tensor\(",
@@ -52,7 +56,11 @@ _KINDS = tuple(
         ("sample-on-gpu", r"\b(np|numpy)\.(cumsum|searchsorted|argmax|argsort|random\.choice|exp|sort)\b|\brng\."),
         ("keep-on-gpu", r"\.(item|tolist|cpu|numpy)\(|\b(float|int|bool)\(\w+"),
         ("fixed-shape", r"\bnonzero\(|\bmasked_select\(|\bunique\w*\(|\bwhere\([^,()]*\)|\[[^\]]*mask[^\]]*\]|repeat_interleave\("),
-        ("logged-rarely", r"\bprint\(|\blog(ger|ging)?\.|\bwandb\b|\badd_(scalar|histogram)\(|\bset_postfix\(|\.(write|flush)\("),
+        (
+            "logged-rarely",
+            r"\bprint\(|\blog(ger|ging)?\.|\.log_(dict|metrics|scalars?|hyperparams)\(|\bself\.log\(|\bwandb\b|"
+            r"\badd_(scalar|histogram)\(|\bset_postfix\(|\.(write|flush)\(",
+        ),
         ("foreach-parameters", r"\bparameters\(\)|\bstate_dict\(|\b(ema|shadow|average|decay)\w*\b|\.grad\b"),
         ("copied-in-place", r"\bdeepcopy\("),
         ("preallocated", r"\btorch\.(cat|concat)\("),

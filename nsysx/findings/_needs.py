@@ -248,12 +248,12 @@ PAGEABLE = Need("the copied memory is pageable", _pageable)
 
 
 #: Collectives of parameters that are sharded.
-_SCATTERED, _GATHERED = r"ncclDevKernel_ReduceScatter|reduce_?scatter", r"ncclDevKernel_AllGather|all_?gather"
+_SCATTERED, GATHERED = r"ncclDevKernel_ReduceScatter|reduce_?scatter", r"ncclDevKernel_AllGather|all_?gather"
 
 
 def shards(case: Case) -> bool:
     """Return whether the ranks gather parameters and scatter gradients, as those of a sharded model do."""
-    return all(lookup.matching(case.ops["name"], kind).any() for kind in (_SCATTERED, _GATHERED))
+    return all(lookup.matching(case.ops["name"], kind).any() for kind in (_SCATTERED, GATHERED))
 
 
 def fused_code(case: Case) -> str:

@@ -8,6 +8,7 @@ import polars as pl
 
 from nsysx.findings._case import Case, Fix, Saving, calls_of, ops_of
 from nsysx.findings.nsx112_fusion import chains_of, of_modules
+from nsysx.findings.nsx113_tiny_launches import recurrent
 from nsysx.replay.engine import Edit, Fuse, Graph, RemoveOps
 
 #: Remedies that put the launches of a compiled module into CUDA graphs, and those that only fuse its kernels.
@@ -18,10 +19,11 @@ def of(case: Case, fix: Fix, kept: frozenset[int]) -> tuple[Edit, ...]:
     """Return the edits that the first remedy of a fix makes, none where they are not known; ``kept`` calls are in no graph.
 
     A compiled module has fused kernels, and with CUDA graphs one launch for those of its forward, and one for those of its backward.
-    The loss, the optimizer and what Python does between stay. A fused optimizer makes one launch.
+    The loss, the optimizer and what Python does between stay, and so do recurrent layers of cuDNN. A fused optimizer makes one launch.
     """
     names = fix.ways[0].name.split(",") if fix.ways else []
     inside = case.replayed.filter(pl.Series(of_modules(case.replayed), dtype=pl.Boolean))
+    inside = inside.filter(~inside["module"].cast(pl.String).is_in(list(recurrent(case))).fill_null(value=False))
     edits: list[Edit] = []
     if inside.height and not {*names}.isdisjoint((*_GRAPHED, *_COMPILED)):
         fusible = case.profile.once(chains_of)

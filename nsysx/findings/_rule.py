@@ -14,8 +14,9 @@ class Rule(NamedTuple):
     ``cause``: the parts of the verdict that its cause takes, together the most it can save; empty where it takes no part.
 
     How the answer shows it. ``about``: the verdict code whose cause it is about, or "late rank" (a verdict that names one), "slow steps",
-    "timing" (what a program without steps measures) or "capture" (nothing to change in the program). ``whole``: its advice is for
-    the whole program or the loader, whatever place costs most. ``picture``: the picture it asks for, see ``answer.bars``.
+    "timing" (what a program without steps measures), "loop" (what runs between steps) or "capture" (nothing to change in it).
+    ``whole``: its advice is for the whole program or the loader, whatever place costs most. ``picture``: the picture it asks for, see
+    ``answer.bars``.
     ``leads``: of findings that cannot be told apart by what they save, it comes first: it names a cause, they a remedy for many.
     ``reading``: it is about what the program's own clocks read. ``same_time``: rules that report the same time, once is enough.
 
@@ -30,7 +31,7 @@ class Rule(NamedTuple):
     title: str
     cost_as_recorded: bool = False
     cause: tuple[Part, ...] = ()
-    about: Limit | Literal["", "late rank", "slow steps", "timing", "capture"] = ""
+    about: Limit | Literal["", "late rank", "slow steps", "timing", "capture", "loop"] = ""
     whole: bool = False
     picture: Literal["", "loader", "flushes", "masks", "windows", "readings"] = ""
     leads: bool = False

@@ -30,10 +30,11 @@ from nsysx import units
 from nsysx.analyses import gpu_ledger
 from nsysx.catalogue import Activity, Limit, Part
 from nsysx.events.settings import settings_of
-from nsysx.findings._case import Case, Fix, Rule, ops_of, way
+from nsysx.findings._case import Case, Fix, Rule, Saving, ops_of, way
 from nsysx.findings._names import launched_by, mostly
-from nsysx.findings._needs import FUSABLE, fused_code, shards, slowed_ns
+from nsysx.findings._needs import FUSABLE, GATHERED, fused_code, shards, slowed_ns
 from nsysx.findings._once import Takes
+from nsysx.frames import lookup
 from nsysx.judging import rank_verdict
 from nsysx.model import Finding, Table
 from nsysx.reading import nccl_notes
@@ -137,7 +138,7 @@ def check(case: Case) -> list[Finding]:
         takes=Takes(ops_of(comm)),
     )
     if case.ranks is None:
-        return [exposed]
+        return [case.claims.instead(exposed, _of_its_wrapper(case, exposed))]
     told = of_ranks(exposed, case.ranks, case.shown_rank, recorded_ns=recorded)
     told = _fewer_launches(case, told) if _by_hosts(told, case.ranks) else told
     return [case.claims.instead(exposed, _of_its_wrapper(case, told))]
@@ -158,12 +159,32 @@ _ANY_EARLIER = "Start communication earlier, so that it runs beside computation 
 
 
 def _of_its_wrapper(case: Case, finding: Finding) -> Finding:
-    """Return the finding without what only DDP has, where the program is known not to use it."""
+    """Return the finding with what the way to be parallel asks for, and without what only DDP has, where the program does not use it."""
+    if finding.fix in (_EARLIER.text, _ALONE, _TOGETHER) and _gathers_outputs(case):
+        # What goes is more than what is exposed of it, and a reduction stays: tried programs are not known.
+        size = Saving(finding.saving.likely_ns, _SENT, error_ns=finding.saving.error_ns, source="time")
+        return _PAIRED.into(replace(finding, saving=size))
     if _uses_ddp(case) or _DDP not in finding.paste:
         return finding
     remedies = tuple(replace(r, text=_ANY_EARLIER, paste="") if _DDP in r.paste else r for r in finding.remedies)
     fix = _ANY_EARLIER if finding.fix == _EARLIER.text else finding.fix
     return replace(finding, fix=fix, paste="", remedies=remedies)
+
+
+#: What to do where the output of each split layer is gathered.
+_PAIRED = Fix.of("paired-splits")
+_SENT = "what is sent and waited for alone; a reduction for each pair stays, and work that every rank repeats goes"
+#: This share of what split layers transfer in the forward is gathering, if their outputs are gathered; a row-wise layer reduces.
+_GATHERING = 0.5
+
+
+def _gathers_outputs(case: Case) -> bool:
+    """Return whether layers of a model that is split over the ranks, and not sharded, gather their outputs in the forward."""
+    comm = case.timed_ops(case.ops["cls"] == Activity.COMM.value, "op", "name", "module", "phase")
+    forward = comm.filter((comm["phase"].cast(pl.String) == "forward") & comm["module"].is_not_null())
+    gathers = lookup.matching(forward["name"], GATHERED)
+    gathered, whole = int(forward["ns"].to_numpy()[gathers].sum()), int(forward["ns"].sum())
+    return not shards(case) and gathered > _GATHERING * whole > 0 and forward["module"].filter(gathers).n_unique() > 1
 
 
 def _by_hosts(finding: Finding, table: Table) -> bool:

@@ -16,6 +16,8 @@ Bad
 Good
     sampler = DistributedSampler(data, shuffle=True)   # and batches of equal length on every rank
 
+    Or between steps one rank evaluates, and all others wait in the next collective.
+
 Harmless when
     A different rank is last in each step: that is noise, and fewer collectives reduce it. In a pipeline the stages wait for
     each other by nature: that is the bubble, which more micro-batches shrink.
@@ -33,14 +35,61 @@ from nsysx.findings import _line_remedies
 from nsysx.findings._case import Case, Fix, Rule, Saving
 from nsysx.judging import rank_waiting
 from nsysx.model import Finding, Row, Table
+from nsysx.replay.engine import Withheld, unprofiled_of
 
 RULE = Rule("NSX111", "straggler", "Straggler rank", cause=(Part.COMM,), about="late rank", same_time=("NSX110",))
 _NO_FIX = Fix("")
 
 
 def check(case: Case) -> list[Finding]:
-    """Return what the table of ranks says; see ``of_ranks``."""
-    return [of_ranks(case.ranks)]
+    """Return what the table of ranks says of the steps, see ``of_ranks``, and what one rank does alone between them."""
+    late, alone = of_ranks(case.ranks), _alone(case)
+    return [late, *alone] if late.verdict == "found" or not alone else alone
+
+
+#: From this share of a step, with what runs between steps, sharing what one rank does there comes first.
+_LEADS = 0.05
+
+
+def _alone(case: Case) -> list[Finding]:
+    """Return a finding about the rank that evaluates between steps while others wait, for each one that does.
+
+    The step holds nothing of it: what it costs is how much longer a step is with what runs between steps, as the process measured.
+    """
+    rows = (case.ranks.rows if case.ranks is not None else None) or ()
+    real = unprofiled_of(case.profile)
+    between = 0 if isinstance(real, Withheld) or real.loop_ns is None else max(real.loop_ns - real.step_ns, 0)
+    findings = []
+    for row in rows:
+        times = row.get("lone_work") or ()
+        if not times:
+            continue
+        longest = max(times, key=lambda t: t["ns"])
+        waiting = units.several(longest["ranks"], "rank")
+        size, leads = "not known: how often it runs is not, without a step timed between the windows", False
+        if between and not isinstance(real, Withheld) and real.loop_ns is not None:
+            then = real.loop_ns - round(between * (1 - 1 / len(rows)))
+            leads = real.loop_ns - then >= _LEADS * real.loop_ns
+            size = (
+                f"a step with what runs between steps takes {units.duration(real.loop_ns)} on average: "
+                f"{units.duration(then)} where {len(rows)} ranks share it"
+            )
+        findings.append(
+            _answer(
+                "found",
+                f"Rank {row['rank']} alone evaluates between steps, for {units.duration(longest['ns'])}; {waiting} more "
+                f"wait{'s' * (longest['ranks'] == 1)} for it",
+                f"Others wait in {longest['collective']} until rank {row['rank']} comes from its evaluation. No step holds it"
+                + (f"; spread over all, it takes {units.duration(between)} of a step." if between else "."),
+                cost_ns=between or None,
+                saving=Saving(None, size),
+                fix=Fix.of("shared-evaluation"),
+                where={k: longest[k] for k in ("file", "line") if longest[k] is not None}
+                | {"near": f"rank {row['rank']}"},
+                evidence=({"part": "evaluation of one rank", "waits_ns": longest["ns"], "leads": leads},),
+            )
+        )
+    return findings
 
 
 def of_ranks(table: Table | None) -> Finding:

@@ -48,6 +48,10 @@ RULE = Rule(
 )
 REQUIRES = ("steps", "kernels")
 _FUSED = Fix.of("fused", needs=(NOT_FUSED,))
+_LARGER = Fix.of(
+    "larger-batches",
+    text="Use larger batches: a recurrent layer makes the same launches for any; in BF16 cuDNN has kernels for the whole sequence",
+)
 _LAUNCHES, _TINY_NS = 20, 10_000
 _MODULES = 3
 _CLEAR = "no part of the model lets the GPU idle behind tiny launches for 1 % of the step"
@@ -90,7 +94,10 @@ def check(case: Case) -> list[Finding]:
         cost = min(case.per_step(row["idle_ns"]), case.taken_by(RULE.cause))
         if not case.notable(cost):
             continue
-        fix, calls = _fix(case, row["phase"]), calls_of(_part(case.replayed).filter(lookup.same_values(row, key)))
+        fix, calls = (
+            _fix(case, row["phase"], row["part"]),
+            calls_of(_part(case.replayed).filter(lookup.same_values(row, key))),
+        )
         fuses = fix.needs == _FUSED.needs  # one launch in place of them: no bound
         graph = Graph(calls - held(case.profile))  # what other host code lies between stays
         worth = case.worth(Fuse(calls) if fuses else graph, cause=RULE.cause, bound=not fuses)
@@ -118,9 +125,21 @@ def _before_part(case: Case, row: Row) -> Flags:
     return np.asarray((part == 1) & in_phase, np.bool_)
 
 
-def _fix(case: Case, phase: str | None) -> Fix:
+#: Layers of cuDNN that make their launches in one call: no compiler looks inside.
+_RECURRENT = ("LSTM", "GRU", "RNN")
+
+
+def recurrent(case: Case) -> frozenset[str]:
+    """Return the paths of the modules that are recurrent layers of torch."""
+    modules = case.profile.attributed.modules.select(pl.col("module").cast(pl.String), pl.col("cls").cast(pl.String))
+    return frozenset(modules.filter(modules["cls"].is_in(_RECURRENT))["module"].drop_nulls().to_list())
+
+
+def _fix(case: Case, phase: str | None, part: str | None) -> Fix:
     """Return how this part can make fewer launches: nothing that it already does, and no CUDA graph where something forbids one."""
     program = case.program
+    if part in recurrent(case):
+        return _LARGER
     if phase == "optimizer" and program.optimizer in ("loop", "foreach"):
         if program.optimizer_class not in (None, *FUSABLE):
             return _FUSED

@@ -96,17 +96,30 @@ def _gpu_work(profile: Profile) -> list[Check]:
     single = int(lost_kernels.lost(calls).sum())
     if profile.steps.lost:
         checks.append(_lost(profile, single + graphs, launches))
-    elif single > max(10, launches // 50) and not captured:
-        detail = f"the kernels of {units.count(single)} of {units.count(launches)} launches are not in the report"
-        if not tracing.dropped(trace):
-            detail += ": lost, or captured into a graph"
-        doubt: Doubt = "everything" if 2 * single >= launches else "numbers"
-        checks.append(Check(_IDLE_LAUNCHES, "warn", detail, tracing.remedy(trace), doubt=doubt))
+    elif single and not captured:
+        checks += _without_kernel(trace, calls, single, launches)
     checks += _graphs(bars, bars_ns, 0 if profile.steps.lost else graphs)
     if ahead:
         detail = f"GPU work starts up to {units.duration(skew)} before its call ({units.several(ahead, 'time')}): clamped to 0"
         checks.append(Check("clock skew", "warn" if skew > 1_000_000 else "ok", detail))
     return checks
+
+
+def _without_kernel(trace: Trace, calls: pl.DataFrame, single: int, launches: int) -> list[Check]:
+    """Say how many launches have no kernel in the report; a few of the last ones have none where no process waited for its GPU."""
+    many = single > max(10, launches // 50)
+    cut = window_checks.stopped_at_limit(trace.run) and lost_kernels.at_the_end(calls)
+    if not (many or cut):
+        return []
+    detail = f"the kernels of {units.count(single)} of {units.count(launches)} launches are not in the report"
+    fix = tracing.remedy(trace)
+    if cut:
+        detail += ", because nsys dropped what the GPU had not done when the limit of the recording was reached"
+        fix = "record a window of steps (nsysx run --steps A:B -- CMD), which waits for the GPU before it ends, or use --limit none"
+    elif not tracing.dropped(trace):
+        detail += ": lost, or captured into a graph"
+    doubt: Doubt = "" if not many else "everything" if 2 * single >= launches else "numbers"
+    return [Check(_IDLE_LAUNCHES, "warn", detail, fix, doubt=doubt)]
 
 
 def _lost(profile: Profile, missing: int, launches: int) -> Check:

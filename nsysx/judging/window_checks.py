@@ -19,11 +19,21 @@ _LONG = 1.5
 _QUARTER, _DRIFT = 4, 0.02
 
 
-def limit(run: Mapping[str, Any]) -> list[Check]:
-    """Return what `nsysx run` did not record because ``--limit`` was reached; [] if it was not."""
+def _reached(run: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return what ended at the limit, as `recording.limiter` notes it."""
     noted = run.get("limit")
     reached = noted.get("reached") if isinstance(noted, dict) else None
-    ended = [entry for entry in reached if isinstance(entry, dict)] if isinstance(reached, list) else []
+    return [entry for entry in reached if isinstance(entry, dict)] if isinstance(reached, list) else []
+
+
+def stopped_at_limit(run: Mapping[str, Any]) -> bool:
+    """Return whether nsys was stopped from outside at the limit: no process of the program had waited for its GPU before."""
+    return any(entry.get("window") is False for entry in _reached(run))
+
+
+def limit(run: Mapping[str, Any]) -> list[Check]:
+    """Return what `nsysx run` did not record because ``--limit`` was reached; [] if it was not."""
+    ended = _reached(run)
     if not ended:
         return []
     first = ended[0]

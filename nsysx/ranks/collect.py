@@ -109,7 +109,7 @@ class Rank:
     ``by_communication``, if several reports are read, is its step without tracing at parts of its communication time, and
     ``without_comm`` the same without any, see `no_comm`; ``played`` is the replay of its steps, None where there is none. ``seams``:
     see `Trace`. ``micro_steps``: backwards of a step that each reduce gradients. ``host_lines``: how long its host is at each line in
-    one step (ns), empty where no lines were noted.
+    one step (ns), empty where no lines were noted. ``evaluations``: its evaluations [start, end) on the CPU.
     """
 
     report: int
@@ -145,6 +145,7 @@ class Rank:
     seams: tuple[int, ...] = ()
     micro_steps: int = 1
     host_lines: Mapping[HostLine, int] = field(default_factory=dict)
+    evaluations: tuple[I64, I64] = field(default_factory=lambda: (np.empty(0, np.int64), np.empty(0, np.int64)))
     places: tuple[Place, ...] = ()
     placed: I64 = field(default_factory=lambda: np.empty(0, np.int64))
 

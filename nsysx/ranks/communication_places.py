@@ -11,8 +11,8 @@ from nsysx.analyses.helpers.module_names import folded
 from nsysx.model import Table, TableSpec
 from nsysx.ranks import costs as costs_room
 from nsysx.ranks.collect import Place, Rank, number
-from nsysx.ranks.comparison import Compared
 from nsysx.ranks.costs import MOVES, UNMATCHED, WAITS, Stretches
+from nsysx.ranks.job_compared import Compared
 from nsysx.ranks.job_ledger import chosen
 from nsysx.rows import Of, TableOf, columns_of, names
 

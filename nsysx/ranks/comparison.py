@@ -6,18 +6,16 @@ A collective ends on all its ranks at once and begins on each when that rank arr
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any, TypedDict, TypeVar
 
 from nsysx import units
 from nsysx.catalogue import Late
 from nsysx.model import Row, Table, TableSpec
 from nsysx.ranks import costs as costs_room
-from nsysx.ranks import late_lines, straggler, uneven
+from nsysx.ranks import late_lines, lone_work, straggler, uneven
 from nsysx.ranks.collect import LEDGER, Rank, number
 from nsysx.ranks.costs import Costs
-from nsysx.ranks.match import Aligned, align, common
-from nsysx.ranks.rank_checks import job_size
+from nsysx.ranks.job_compared import Compared
 from nsysx.rows import Of, TableOf, columns_of, names
 
 KEY = "ranks"
@@ -179,6 +177,13 @@ class RankRow(TypedDict):
     replay_error: Annotated[
         float | None, Of("how far the replay of all ranks is off the recorded steps, 0 to 1; null likewise")
     ]
+    lone_work: Annotated[
+        Sequence[Mapping[str, Any]] | None,
+        Of(
+            "evaluations of this rank between steps for which others wait in a collective: start_ns, their longest wait ns, how many "
+            "ranks wait, collective, and file and line of it; null if there is none"
+        ),
+    ]
     bubble_ns: Annotated[
         int | None,
         Of(
@@ -306,41 +311,12 @@ def _by_collective(rank: Rank, cost: Costs, communicators: Mapping[tuple[str, tu
     return rows
 
 
-@dataclass(frozen=True)
-class Compared:
-    """All ranks of a job over the steps that they have in common, what their matched collectives cost, and who is behind."""
-
-    aligned: Aligned
-    costs: Sequence[Costs]
-    late: straggler.Straggler | None
-
-    @property
-    def ranks(self) -> Sequence[Rank]:
-        """The ranks over their common steps."""
-        return self.aligned.ranks
-
-
-def compare(ranks: Sequence[Rank]) -> Compared | None:
-    """Return the ranks of a job compared; None where there is one alone."""
-    if len(ranks) < 2:
-        return None
-    aligned = align(ranks)
-    aligned.ranks = common(aligned)
-    costs = costs_room.costs_of(aligned)
-    return Compared(aligned, costs, straggler.find(aligned, costs))
-
-
-def reason(ranks: Sequence[Rank]) -> str:
-    """Return why a rank alone is not compared."""
-    of_job = f" of {job_size(ranks)}" if job_size(ranks) > 1 else ""
-    return f"the report holds one rank{of_job}; give the reports of all ranks"
-
-
 def table(compared: Compared | None, why_not: str) -> Table:
     """Return one row per rank, in order. With one rank there is nothing to compare: no rows, and the reason."""
     if compared is None:
         return Table(KEY, TITLE, COLUMNS, None, why_not, shown=SHOWN)
     aligned, costs, late, ranks = compared.aligned, compared.costs, compared.late, compared.ranks
+    lone = lone_work.of_each(aligned)
     exposed = [costs_room.exposed(rank, cost) for rank, cost in zip(ranks, costs, strict=True)]
     because = _late_because(ranks, late)
     hosts = _in_order(r.host for r in ranks)
@@ -374,6 +350,7 @@ def table(compared: Compared | None, why_not: str) -> Table:
                 **_behind(late, r),
                 "late_kernels": _late_kernels(ranks, late, r),
                 "late_lines": _late_lines(ranks, late, r),
+                "lone_work": lone.get(r),
                 "bubble_ns": _bubble(rank, cost),
                 "late_because": because[r],
                 "clock_correction_ns": aligned.correction[r] if matched else None,

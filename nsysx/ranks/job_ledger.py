@@ -16,8 +16,8 @@ from nsysx.model import Table, TableSpec
 from nsysx.ranks import costs as costs_room
 from nsysx.ranks import late_lines, straggler, uneven
 from nsysx.ranks.collect import Rank, number
-from nsysx.ranks.comparison import Compared
 from nsysx.ranks.costs import MOVES, UNMATCHED, WAITS, Stretches
+from nsysx.ranks.job_compared import Compared
 from nsysx.rows import Of, TableOf, columns_of, names
 
 KEY = "job_ledger"

@@ -15,7 +15,7 @@ from nsysx.events import micro_steps
 from nsysx.events.profile import Profile
 from nsysx.frames.intervals import I64
 from nsysx.frames.statistics import F64
-from nsysx.ranks import late_lines
+from nsysx.ranks import late_lines, lone_work
 from nsysx.ranks.collect import Rank
 from nsysx.ranks.match import Aligned
 from nsysx.ranks.other_reports import ops_of
@@ -38,7 +38,8 @@ def with_replays(ranks: Sequence[Rank], profile: Profile) -> tuple[Rank, ...]:
     shown = {each.process: each for each in (profile, *peers.others(profile, _MOST_RANKS))}
     for rank in ranks:
         if rank.process in shown:
-            rank = replace(rank, host_lines=late_lines.host_lines(shown[rank.process]))
+            alone = shown[rank.process]
+            rank = replace(rank, host_lines=late_lines.host_lines(alone), evaluations=lone_work.evaluations(alone))
         played_rank = played(shown[rank.process]) if rank.process in shown and len(rank.start_ns) else None
         if played_rank is not None and played_rank.device == rank.device:
             row = {op: i for i, op in enumerate(ops_of(profile, rank))}

@@ -34,7 +34,7 @@ _LONGEST = 20_000
 
 @dataclass(frozen=True, slots=True)
 class ElementTypes:
-    """``size``: bytes of one number of the narrowest floating point type named, else of the widest integer; None if none is named.
+    """``size``: bytes of one number of the narrowest floating point type named, else of the first integer; None if none is named.
 
     ``tensors``: how many an elementwise kernel reads and writes in one pass, each of full size; None where its name does not say
     so. ``arguments``: how many tensors an elementwise kernel reads at most. ``casts``: it converts types as it reads or writes, so
@@ -57,12 +57,12 @@ def types_of(kernel: str) -> ElementTypes:
     pointers = _POINTERS.search(text)
     plain = _VALUE.sub("", text.rpartition(">(")[0] or text)
     opaque = _OPAQUE.search(text)
-    names = set(_TYPE.findall(plain))
+    names = _TYPE.findall(plain)
     real = [_SIZES[n] for n in names if n in _SIZES]
     whole = [_WHOLE[n] for n in names if n in _WHOLE]
     if "bfloat16_copy_kernel" in text or "float16_copy_kernel" in text:  # of FP32 numbers, which stay in the name
         return ElementTypes(4, None, 1, written=2)
-    size = int(opaque[1]) if opaque else min(real) if real else max(whole, default=None)
+    size = int(opaque[1]) if opaque else min(real) if real else whole[0] if whole else None
     called = _LAMBDA.findall(text)
     arguments = 1 if _ONE.search(text) else 2 if _TWO.search(text) else called[-1].count(",") + 1 if called else None
     return ElementTypes(

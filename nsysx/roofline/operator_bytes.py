@@ -225,11 +225,12 @@ def _fused(states: tuple[int, ...]) -> Callable[[OperatorCall], int | None]:
 
 
 def _foreach(call: OperatorCall) -> int | None:
+    """Return the bytes of an optimizer over lists: each list is read once, the first is written."""
     equal = _lists(call.sizes, (4, 3, 2, 1))
     if equal is None or call.types.size is None:
         return None
-    lists, numbers = equal
-    return numbers * (lists + (not call.name.endswith("_norm"))) * call.types.size
+    written = 0 if call.name.endswith("_norm") else equal[1]
+    return (_numbers(call.read) + written) * call.types.size
 
 
 _FORMULAS: dict[str, Callable[[OperatorCall], int | None]] = {

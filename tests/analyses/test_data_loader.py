@@ -58,3 +58,12 @@ def test_without_loading_ranges_it_says_so(tmp_path: Path) -> None:
     assert "no phase range" in reason(report, tmp_path, "data_loader")
     main.add_range("forward", 0, 50)
     assert "where batches come from is unknown" in reason(report, tmp_path, "data_loader")
+
+
+def test_a_wait_that_two_devices_hide_is_hidden_once(tmp_path: Path) -> None:
+    """Both work all through the wait of step 1; the other one alone in a part of that of step 3."""
+    report = build(wait=100_000, work=990_000)
+    other = report.processes[0].thread(100)
+    other.launch(at=990_100, dur=1_000, gpu_start=995_000, gpu_dur=300_000, device=1)
+    found = rows(report, tmp_path, "data_loader")
+    assert found[1]["wait_ns"] == found[1]["gpu_hidden_ns"] == 100_000

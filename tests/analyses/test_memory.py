@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.analyses import reason, rows, summary
 from tests.builder import Report, Thread
 
@@ -141,3 +143,20 @@ def test_memory_that_was_not_recorded_names_the_flag(tmp_path: Path) -> None:
     assert "--memory" in reason(report, tmp_path, "memory")
     found = summary(report, tmp_path)
     assert found.to_json()["memory"] is None
+
+
+@pytest.mark.parametrize(("steps", "grew"), [(4, False), (8, True)])
+def test_a_cache_that_grew_is_only_told_where_most_steps_allocate_nothing(
+    tmp_path: Path, steps: int, grew: bool
+) -> None:
+    """Two of the steps allocate: of four that says nothing, of eight the cache grew for a new largest shape."""
+    report = Report()
+    main = report.process(100).thread(100)
+    for i in range(steps):
+        at = 1_000_000 * i
+        main.add_range(f"step {i}", at, at + 900_000)
+        if i in (2, 3):
+            main.call("cudaMalloc_v3020", at + 100_000, 50_000)
+        main.launch(at=at + 200_000, dur=5_000, gpu_start=at + 210_000, gpu_dur=500_000)
+    found = [r for r in rows(report, tmp_path, "allocator", steps=f"0:{steps}") if r["kind"] == "alloc"]
+    assert [("largest shape" in r["advice"]) for r in found] == [grew]

@@ -47,6 +47,16 @@ def test_work_far_from_them_says_what_could_go_and_where(tmp_path: Path) -> None
 
 def test_nothing_is_told_of_work_without_limits(tmp_path: Path) -> None:
     found = summary(of(190, 200, unknown_us=2000), tmp_path)
-    assert near_limits.sentence(found) == "" and not near_limits.near(found)
+    assert "multiplies" not in near_limits.sentence(found) and not near_limits.near(found)
     some = summary(of(190, 200, unknown_us=300), tmp_path)
     assert near_limits.sentence(some).endswith("of 24 % no limit is known.")
+
+
+def test_a_kernel_of_the_programs_own_that_nothing_is_known_of_is_named(tmp_path: Path) -> None:
+    found = summary(of(190, 200, unknown_us=20_000), tmp_path)
+    assert found.answer is not None
+    text = found.answer.do[0].text
+    assert "The kernel triton_mine takes 9" in text and text.endswith(
+        "nsysx run --gpu-metrics -- CMD, or nsysx ncu REPORT."
+    )
+    assert found.answer.worth == "Not known: how near that kernel is to the device's limits."

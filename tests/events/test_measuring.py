@@ -16,10 +16,13 @@ ZERO = "void at::native::vectorized_elementwise_kernel<4, at::native::FillFuncto
 GEMM = "nvjet_sm90_hsh_128x24_64x11_4x1_v_bz_splitK_TNT"
 
 
-def timed(*, rounds: int = 40, flushed_every: int = 2, ops: int = 1, read: bool = True, extra: int = 0) -> Report:
+def timed(
+    *, rounds: int = 40, flushed_every: int = 2, ops: int = 1, read: bool = True, extra: int = 0, orders: bool = False
+) -> Report:
     """Return a loop that times ``ops`` products between events; before every ``flushed_every``-th it zeroes 256 MiB.
 
     The product takes 31.0 us with a warm L2 cache and 34.4 us with a cold one. ``extra`` kernels are launched outside of the windows.
+    ``orders``: another stream waits for each event, as around a collective.
     """
     report = Report()
     report.gpu(0, name="NVIDIA H100", l2=50 << 20, bandwidth=3_350_000_000_000)
@@ -36,12 +39,16 @@ def timed(*, rounds: int = 40, flushed_every: int = 2, ops: int = 1, read: bool 
             free += 2 * US
         begin = at + (10 + extra) * US
         main.event_record(2 * i + 1, at=begin, dur=US)
+        if orders:
+            main.sync("cudaStreamWaitEvent_v3020", at=begin + US, dur=US // 2, event=2 * i + 1)
         for k in range(ops):
             took = 34_400 if flushed else 31_000
             start = max(free, begin + 10 * US)
             main.launch(at=begin + (2 + k) * US, dur=US // 2, kernel=GEMM, gpu_start=start, gpu_dur=took + (i % 3) * 32)
             free = start + took + 100
         main.event_record(2 * i + 2, at=begin + (4 + ops) * US, dur=US)
+        if orders:
+            main.sync("cudaStreamWaitEvent_v3020", at=begin + (5 + ops) * US, dur=US // 2, event=2 * i + 2)
         main.sync("cudaDeviceSynchronize_v3020", at=begin + (6 + ops) * US, dur=free - begin - (5 + ops) * US)
         at = free + 10 * US
         if read:
@@ -72,6 +79,7 @@ def test_a_flush_is_no_launch_to_save(tmp_path: Path) -> None:
         (timed(read=False), "events that nobody reads"),
         (timed(extra=9), "a loop that times a small part of what it does"),
         (timed(rounds=3), "too few to be a loop"),
+        (timed(orders=True), "events that order two streams"),
     ],
 )
 def test_what_else_has_events_keeps_its_steps(tmp_path: Path, report: Report, why: str) -> None:

@@ -418,3 +418,18 @@ def test_a_module_that_is_only_a_number_is_called_by_its_class(tmp_path: Path) -
 
     assert "before MoE (0);" in of("0:MoE")
     assert "before blocks.0;" in of("blocks.0:MoE")
+
+
+@pytest.mark.parametrize(("cls", "larger"), [("LSTM", True), ("GRU", True), ("Net", False)])
+def test_a_recurrent_layer_is_given_no_compiler(tmp_path: Path, cls: str, larger: bool) -> None:
+    """The launches of the whole sequence are made in one call of cuDNN, in which no compiler looks."""
+
+    def body(program: Program, number: int) -> None:
+        with program.range("forward"), program.range(f"rnn:{cls}"):
+            for _ in range(40):
+                program.launch(2)
+        program.sync()
+
+    finding = Program().steps(body).finding(tmp_path, "NSX113")
+    assert ("larger-batches" in [way.name for way in finding.remedies]) == larger
+    assert ("compile" in finding.fix) != larger

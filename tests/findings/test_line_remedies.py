@@ -15,6 +15,8 @@ from tests.findings import US
 from tests.findings.lined import Lined, forward
 
 LINES = [
+    ("converted-on-gpu", "x = (torch.tensor(obs, dtype=torch.float32) / 255.0).to(device)"),
+    ("converted-on-gpu", "batch = np.asarray(frames, np.float32) / 255"),
     ("arrays-once", "x = torch.tensor([rows[j] for j in k])"),
     ("arrays-once", "batch = np.stack([load(i) for i in index])"),
     ("arrays-once", "return torch.tensor(nxt)"),
@@ -28,6 +30,7 @@ LINES = [
     ("tokens-once", "ids = tokenizer(texts, padding=True)"),
     ("saved-aside", "torch.save(model.state_dict(), path)"),
     ("logged-rarely", "print(step, total)"),
+    ("logged-rarely", "self.log_dict(grad_norm(self, norm_type=2))"),
     ("keep-on-gpu", "losses.append(loss.item())"),
     ("sample-on-gpu", "c = np.cumsum(p[b]); nxt.append(int(np.searchsorted(c, r)))"),
     ("fixed-shape", "picked = torch.where(x > 0)"),

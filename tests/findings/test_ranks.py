@@ -75,6 +75,33 @@ def test_waiting_is_told_from_transfer(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("kernels", "paired"),
+    [
+        (("AllGather", "AllGather"), True),
+        (("AllGather", "AllReduce"), False),  # as a pair of splits does
+        (("AllGather", "AllGather", "ReduceScatter"), False),  # parameters that are sharded
+    ],
+)
+def test_outputs_that_are_gathered_after_every_layer_are_told_to_stay_split(
+    tmp_path: Path, kernels: tuple[str, ...], paired: bool
+) -> None:
+    def body(program: Program, number: int) -> None:
+        with program.range("forward"):
+            for layer, kernel in enumerate(kernels):
+                with program.range(f"layers.{layer}:Linear"):
+                    program.launch(400)
+                    program.launch(
+                        800 if kernel == "AllReduce" else 600, f"ncclDevKernel_{kernel}_Sum_f32_RING_LL(void)"
+                    )
+        program.launch(400)
+
+    path_summary = Program().steps(body).summary(tmp_path)
+    (finding,) = (f for f in path_summary.findings or () if f.code == "NSX110" and f.verdict == "found")
+    assert [r.name for r in finding.remedies] == (["paired-splits"] if paired else []) or not paired
+    assert ("RowwiseParallel" in finding.paste) == paired
+
+
+@pytest.mark.parametrize(
     ("module", "told"), [(":DistributedDataParallel", True), ("net:ParallelMLP", False), ("", True)]
 )
 def test_the_buckets_of_ddp_are_told_only_where_it_may_be_in_use(tmp_path: Path, module: str, told: bool) -> None:

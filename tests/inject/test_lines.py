@@ -389,3 +389,19 @@ def test_a_program_with_a_timer_has_no_lines() -> None:
         assert "SIGALRM" in (lines._timer() or "")
     finally:
         signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [("/tmp/tr\udcc3\udca4nen.py", "/tmp/tränen.py"), ("/tmp/ä.py", "/tmp/ä.py"), ("/\ud800", "/\\ud800")],
+)
+def test_a_file_has_a_name_that_can_be_sent_in_any_locale(tmp_path: Path, name: str, shown: str) -> None:
+    from nsysx_probe.sources import Sources
+
+    sources = Sources(None, {})
+    path = sources.path(compile("", name, "exec"))
+    assert path == shown and path.encode()
+    sources.seen(str(tmp_path / "ä.py"), 1, package=False)
+    (tmp_path / "ä.py").write_text("x = 1\n")
+    sources._began += 60
+    assert sources.texts() == {str(tmp_path / "ä.py"): {"1": "x = 1"}}

@@ -164,6 +164,22 @@ def test_launches_without_kernel(tmp_path: Path) -> None:
     assert "launches without kernel" not in checks(simple(lambda m: m.launch(1000, 10)), tmp_path)
 
 
+def test_launches_that_had_not_run_when_the_limit_was_reached_are_counted(tmp_path: Path) -> None:
+    """However few they are; where others behind them have their kernel, something else took theirs."""
+    stopped = {"limit": {"reached": [{"after_s": 120.0, "by": "time", "window": False}]}}
+    queued = simple(lambda m: m.launch(1000, 10), lambda m: m.launch(1020, 10))
+    found = checks(queued, tmp_path, stopped)["launches without kernel"]
+    assert (found.status, found.doubt) == ("warn", "") and found.detail == (
+        "the kernels of 2 of 3 launches are not in the report, because nsys dropped what the GPU had not done when the limit of the "
+        "recording was reached"
+    )
+    assert "waits for the GPU" in found.fix
+    closed = {"limit": {"reached": [{"after_s": 120.0, "by": "time", "window": True}]}}
+    assert "launches without kernel" not in checks(queued, tmp_path, closed)
+    behind = simple(lambda m: m.launch(1000, 10), lambda m: m.launch(2000, 10, gpu_start=2020, gpu_dur=10))
+    assert "launches without kernel" not in checks(behind, tmp_path, stopped)
+
+
 def test_an_instance_of_a_divided_card(tmp_path: Path) -> None:
     report = simple()
     report.gpu(0, "NVIDIA A30 MIG 2g.12gb", pids=[(report.processes[0].pid, 0)])

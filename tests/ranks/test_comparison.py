@@ -16,7 +16,7 @@ import pytest
 from nsysx import pipeline
 from nsysx.errors import NsysxError
 from nsysx.pipeline import summarize
-from nsysx.ranks import collect, comparison, rank_checks
+from nsysx.ranks import collect, comparison, job_compared, rank_checks
 from nsysx.reading import nccl_notes
 from nsysx.render import grids, json_text
 from tests.builder import Process, Report, Thread
@@ -168,7 +168,7 @@ def test_a_rank_without_collectives_of_its_own_steps_is_not_named(tmp_path: Path
     early, late = collect.records(pipeline.gather(path, pipeline.Options()))
     last = int(late.end_ns[-1])
     late = replace(late, window=(last, last + 1_000), tiles=None)
-    rows = comparison.table(comparison.compare([early, late]), "").rows
+    rows = comparison.table(job_compared.compare([early, late]), "").rows
     assert rows is not None
     assert [(r["collectives"] > 0, r["straggler"]) for r in rows] == [(True, False), (False, False)]
     assert rows[0]["exposed_wait_ns"] > 0
@@ -654,7 +654,7 @@ def test_as_many_steps_but_others_are_compared_over_those_in_common(tmp_path: Pa
     n = early.steps
     first, last = np.arange(n) < n - 3, np.arange(n) >= 3
     mixed = [replace(early, **early.tiles.figures(first)), replace(late, report=1, **late.tiles.figures(last))]
-    rows = comparison.table(comparison.compare(mixed), "").rows
+    rows = comparison.table(job_compared.compare(mixed), "").rows
     assert rows is not None
     assert [r["steps"] for r in rows] == [n - 6] * 2
     said = {c.check: c for c in rank_checks.checks(mixed, rows)}["rank steps"]

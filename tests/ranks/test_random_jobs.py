@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from nsysx import pipeline
 from nsysx.pipeline import summarize
-from nsysx.ranks import comparison
+from nsysx.ranks import comparison, job_compared
 from nsysx.replay import costs, unprofiled
 from tests.builder import Report
 from tests.examples import examples
@@ -125,7 +125,7 @@ def slowed(program: Sequence[Action], what: str, us: int) -> list[Action]:
 def told(job: Job) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as folder:
         path = job.run(_RECORDED).report.write(Path(folder) / "job.sqlite")
-        rows = comparison.table(comparison.compare(pipeline.gather_job([path], pipeline.Options()).ranks), "").rows
+        rows = comparison.table(job_compared.compare(pipeline.gather_job([path], pipeline.Options()).ranks), "").rows
         assert rows is not None
         return [dict(row) for row in rows]
 

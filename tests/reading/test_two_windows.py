@@ -356,3 +356,16 @@ def test_what_runs_between_is_formed_over_the_stretches_of_the_step(
     (tmp_path / "r.run.json").write_text(json.dumps(record))
     real = summarize([path]).unprofiled
     assert real is not None and real.loop_ns == (told_us and told_us * US)
+
+
+@pytest.mark.traced
+def test_no_bound_of_the_step_is_below_what_the_device_needs(tmp_path: Path) -> None:
+    """The kernels of a step take 1.4 ms; a noted minimum of 0.1 ms is a host that ran ahead of its device."""
+    path = written(tmp_path)
+    record = json.loads((tmp_path / "r.run.json").read_text())
+    timed = {"median_ns": 1_500 * US, "low_ns": 100 * US, "high_ns": 1_600 * US, "count": 40, "clock": "cpu"}
+    record["probe"][0]["unrecorded_steps"] = {**timed, "where": "between the windows", "detached": True}
+    (tmp_path / "r.run.json").write_text(json.dumps(record))
+    real = summarize([path]).unprofiled
+    assert real is not None and real.source == "in_process"
+    assert 700 * US < real.low_ns <= real.step_ns

@@ -48,12 +48,53 @@ def test_what_is_changed(mutate: ModuleType, tmp_path: Path) -> None:
     path = tmp_path / "m.py"
     path.write_text(CODE)
     changes = mutate.Source(path).changes()
-    assert [(c.line, c.old, c.new) for c in changes] == [
+    assert [(c.line, c.old, c.new) for c in changes if c.kind == "operator"] == [
         (11, ">", "<"), (11, "1", "2"), (11, "and", "or"), (11, "<", ">"), (12, "max", "min"), (12, "-", "+"),
         (12, "values, least", "least, values"), (13, "3", "4"),
     ]  # fmt: skip
+    both = "len(values) > 1 and least < 5"
+    assert [(c.line, c.old, c.new, c.kind) for c in changes if c.kind != "operator"] == [
+        (2, "2", "4", "table"), (3, "3", "6", "table"), (3, "7", "14", "table"), (11, both, "(least < 5)", "condition"),
+        (11, both, "(len(values) > 1)", "condition"),
+    ]  # fmt: skip
     for change in changes:
         ast.parse(CODE.encode()[: change.start] + change.new.encode() + CODE.encode()[change.end :])
+
+
+FRAMES = """
+_CAUSES = ("alloc", "free", "load")
+COLUMNS = ("name", "ns")
+_SHARES = {"few": (0.5, 8)}
+
+
+def longest(frame, profile):
+    kept = frame.filter(frame["process"] == profile.process).sort("ns", "name", descending=True)
+    rows = kept.sort("ns", "name", descending=[True, False]).first()
+    return sorted(profile.steady_calls, reverse=True), (rows["own"] & rows["late"]).any()
+"""
+
+
+def test_filters_orders_populations_and_tables_are_changed(mutate: ModuleType, tmp_path: Path) -> None:
+    path = tmp_path / "m.py"
+    path.write_text(FRAMES)
+    changes = mutate.Source(path).changes()
+    filtered = 'frame.filter(frame["process"] == profile.process)'
+    assert [(c.kind, c.old, c.new) for c in changes if c.kind != "operator"] == [
+        ("table", '"alloc", ', ""), ("table", '"free", ', ""), ("table", ', "load"', ""),
+        ("table", "0.5", "1.0"), ("table", "0.5, ", ""), ("table", ", 8", ""), ("table", "8", "16"),
+        ("filter", filtered, "(frame)"), ("order", '"ns", ', ""), ("order", "True", "False"),
+        ("order", "True", "False"), ("population", "first", "last"),
+        ("population", "steady_calls", "calls"), ("order", "True", "False"),
+        ("condition", 'rows["own"] & rows["late"]', '(rows["late"])'), ("condition", 'rows["own"] & rows["late"]', '(rows["own"])'),
+        ("population", "any", "all"),
+    ]  # fmt: skip
+    for change in changes:
+        ast.parse(FRAMES.encode()[: change.start] + change.new.encode() + FRAMES.encode()[change.end :])
+
+
+def test_the_tests_that_import_a_file_come_first(mutate: ModuleType) -> None:
+    lanes = next(c for c in mutate.Source(mutate.PACKAGE / "export" / "lanes.py").changes())
+    assert mutate.ordered(lanes)[0] == "tests/export/test_lanes.py"
 
 
 def test_every_room_has_changes_and_tests_and_a_seed_chooses_the_same(mutate: ModuleType) -> None:

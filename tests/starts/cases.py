@@ -41,6 +41,14 @@ class Case:
     #: What differs from run to run (process numbers, addresses, times) is replaced in the output of both.
     varies: tuple[tuple[str, str], ...] = ()
     needs: str = ""
+    #: Options of ``nsysx run``, where there is one.
+    options: tuple[str, ...] = ()
+    #: What the process is sent that has written its number to OWN_STEPS.ready; ``nsysx run`` gets or (--then stop) sends it in its place.
+    signal: int = 0
+    #: It starts with SIGINT ignored, as a job in the background of a script does.
+    background: bool = False
+    #: It makes enough steps for two windows, which one of its processes, or each rank of its job, must have.
+    windows: bool = False
 
 
 def told(text: str) -> tuple[int, str]:

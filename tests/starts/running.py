@@ -15,6 +15,7 @@ import pty
 import re
 import select
 import shutil
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -145,14 +146,20 @@ class Bench:
                 "NSYSX_KEEP": "1",
                 "PYTHONPATH": os.pathsep.join((environment["PYTHONPATH"], str(ROOT))),
             }
-            command = [*run, "--", *command]
+            command = [*run, *case.options, "--", *command]
         if case.terminal:
             return _in_terminal(command, self.folder, environment, out, err)
+        by_nsysx = bool(probed and self.nsys)
         with out.open("wb") as o, err.open("wb") as e:
             process = subprocess.Popen(
-                command, cwd=self.folder, env=environment, stdin=subprocess.PIPE, stdout=o, stderr=e
-            )
+                command, cwd=self.folder, env=environment, stdin=subprocess.PIPE, stdout=o, stderr=e,
+                preexec_fn=_ignore_interrupts if case.background else None,
+            )  # fmt: skip
             try:
+                if case.signal and not (by_nsysx and "--then" in case.options):
+                    pid = _ready(process, self.side / "own.ready")
+                    with contextlib.suppress(ProcessLookupError):  # what it has printed tells why it has ended
+                        os.kill(process.pid if by_nsysx else pid, case.signal)
                 process.communicate(case.stdin.encode(), timeout=SECONDS)
             except subprocess.TimeoutExpired:
                 process.kill()
@@ -175,6 +182,20 @@ class Bench:
         )  # fmt: skip
 
 
+def _ignore_interrupts() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _ready(process: subprocess.Popen[bytes], path: Path) -> int:
+    """Wait until a program has written its process number to a file, and return it; that of ``process`` if it does not."""
+    until = time.monotonic() + SECONDS
+    while process.poll() is None and time.monotonic() < until:
+        if path.exists() and (text := path.read_text()).endswith("\n"):
+            return int(text)
+        time.sleep(0.05)
+    return process.pid
+
+
 def _add_capture(result: Result, base: Path, terminal: bool) -> None:
     """Add what a real run left: the probes' reports, and how many of their ranges and marks nsys recorded.
 
@@ -195,16 +216,19 @@ def _add_capture(result: Result, base: Path, terminal: bool) -> None:
     if not sqlite.exists():
         result.trouble = result.trouble or "no SQLite export"
         return
+    result.captured = sum(_sent_in(path) for path in (sqlite, base.with_suffix(".cold.sqlite")) if path.exists())
+
+
+def _sent_in(sqlite: Path) -> int:
+    """Return how many ranges and marks of the probe a report holds."""
     with contextlib.closing(sqlite3.connect(f"file:{sqlite}?mode=ro", uri=True)) as database:
-        if database.execute("SELECT 1 FROM sqlite_master WHERE name = 'NVTX_EVENTS'").fetchone():
-            domain = "SELECT DISTINCT domainId FROM NVTX_EVENTS WHERE eventType = 75 AND text = 'nsysx'"
-            # The range that opens a capture window is none of the program's.
-            text = "coalesce(text, (SELECT value FROM StringIds WHERE id = textId), '')"
-            which = f"eventType IN (34, 59, 60) AND domainId IN ({domain}) AND {text} <> 'capture-window'"
-            query = f"SELECT count(*) FROM NVTX_EVENTS WHERE {which}"
-            result.captured = int(database.execute(query).fetchone()[0])
-        else:
-            result.captured = 0
+        if not database.execute("SELECT 1 FROM sqlite_master WHERE name = 'NVTX_EVENTS'").fetchone():
+            return 0
+        domain = "SELECT DISTINCT domainId FROM NVTX_EVENTS WHERE eventType = 75 AND text = 'nsysx'"
+        # The range that opens a capture window is none of the program's.
+        text = "coalesce(text, (SELECT value FROM StringIds WHERE id = textId), '')"
+        which = f"eventType IN (34, 59, 60) AND domainId IN ({domain}) AND {text} <> 'capture-window'"
+        return int(database.execute(f"SELECT count(*) FROM NVTX_EVENTS WHERE {which}").fetchone()[0])
 
 
 def _sums(notes: str) -> list[int]:
@@ -290,6 +314,11 @@ def judge(case: Case, bare: Result, probed: Result) -> list[Deviation]:
         return [*found, Deviation(case.name, "lost", f"no process has the probe: {reasons}")]
     if probed.trouble:
         found.append(Deviation(case.name, "lost", probed.trouble))
+    if case.windows and probed.captured is not None:  # after the second one it counts no more
+        if not any(len(r.get("window_pauses_ns") or ()) == 2 for r in armed):
+            pauses = [r.get("window_pauses_ns") for r in armed]
+            found.append(Deviation(case.name, "lost", f"no process has two windows: {pauses}"))
+        return found  # one that is started anew has ended before it could send all
     if not case.ends:  # the program dies before the probe can write its last counts
         return found
     sent = sum(r["ranges_pushed"] for r in armed)

@@ -24,6 +24,36 @@ for i in rounds(8): o.zero_grad(); m(x()).sum().backward(); o.step()
 weights(m)
 """
 MAIN = "import sys\nfrom train import *\nmain()\nprint(sys.argv[1:])\n"
+#: Enough steps for two windows; longer ones wait for a signal, of a process that is sent it or of --then stop.
+MANY = """
+import os, signal, sys, time
+from lab import *
+stop = []
+if "handler" in sys.argv: signal.signal(signal.SIGINT, lambda *_: stop.append(1))
+m = net(); o = optim.SGD(m.parameters(), .1); n = 0
+while not stop and n < (100_000 if "waits" in sys.argv else 200):
+    if n == 20: open(os.environ["OWN_STEPS"] + ".ready", "w").write("%d\\n" % os.getpid())
+    o.zero_grad(); m(x()).sum().backward(); o.step(); n += 1; time.sleep(.03)
+own(n)
+print("handled" if stop else "trained")
+"""
+#: One of the ranks ends before its first step, and all are started anew. Each start has keys of its own in torchrun's store: gloo
+#: sometimes connects to ranks that have ended, and waits for good (torch 2.13; scripts/starts --bare).
+ANEW = """
+import os, time
+from lab import *
+dist = torch.distributed
+rank, start = int(os.environ["RANK"]), os.environ["TORCHELASTIC_RESTART_COUNT"]
+store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), 2, False)
+dist.init_process_group("gloo", store=dist.PrefixStore(start, store), rank=rank, world_size=2)
+if start == "0" and rank == 1: os._exit(5)
+dist.barrier()
+m = nn.parallel.DistributedDataParallel(net()); o = optim.SGD(m.parameters(), .1)
+for i in range(300): o.zero_grad(); m(x()).sum().backward(); o.step(); time.sleep(.02)
+own(300)
+if rank == 0: weights(m); print("start", start)
+dist.destroy_process_group()
+"""
 GUARDED = "import sys\nfrom train import *\nif __name__ == '__main__':\n    main()\n"
 WORKERS = """
 from lab import *
@@ -134,6 +164,42 @@ def _starts() -> list[Case]:
     ]  # fmt: skip
 
 
+def _trees() -> list[Case]:
+    """Commands whose process that makes steps is not the one that nsysx starts, with enough steps for two windows."""
+    run = ("{python}", "main.py")
+    wrappers = {
+        "env and timeout": ("env", "A=1", "timeout", "300", *run), "nohup": ("nohup", *run), "stdbuf": ("stdbuf", "-oL", *run),
+        "taskset": ("taskset", "-c", "0", *run), "setsid": ("setsid", "-w", *run), "time": ("bash", "-c", "time -p $PYTHON main.py"),
+        "script of bash": ("bash", "train.sh"), "coverage run": ("{python}", "-m", "coverage", "run", "--data-file=/dev/null", "main.py"),
+        "uv run": ("{python}", "-m", "uv", "run", "--no-project", "--python", *run),
+    }  # fmt: skip
+    needs = {"coverage run": "coverage", "uv run": "uv"}
+    seconds = ((r"(real|user|sys) [\d.]+", "N s"),)
+    trees = [
+        _way(f"two windows by {name}", *words, program=MANY, files={"train.sh": "$PYTHON main.py\n"}, varies=seconds, slow=True, windows=True, needs=needs.get(name, ""))
+        for name, words in wrappers.items()
+    ]  # fmt: skip
+    stopped = "$PYTHON main.py waits 2> /dev/null; echo after $?"
+    torchrun = "$PYTHON -m torch.distributed.run --standalone --max-restarts 1 --nproc_per_node 2 main.py 2> /dev/null"
+    return [
+        *trees,
+        _way("then stop of a shell's program", "bash", "-c", stopped, program=MANY, options=("--then", "stop"), signal=2, slow=True, ends=False),
+        _way("a handler's interrupt in the background", *run, "waits", "handler", program=MANY, signal=2, background=True, slow=True),
+        _way("ranks that are started anew", "bash", "-c", torchrun, program=ANEW, slow=True, windows=True, ends=False),
+    ]  # fmt: skip
+
+
+def _odd_environments() -> list[Case]:
+    ascii = {"LC_ALL": "C", "PYTHONUTF8": "0"}
+    return [
+        _way("steps that need CUDA", options=("--steps", "auto"), slow=True),
+        _way("non-ASCII script in the C locale", "{python}", "tränen.py", files={"tränen.py": MAIN}, env=ascii),
+        _way("typer of the user", files={"typer.py": "raise ImportError('the user has a typer.py')\n"}),
+        _way("relative folder for temporary files", env={"TMPDIR": "."}),
+        _way("inspected", env={"PYTHONINSPECT": "1"}),
+    ]  # fmt: skip
+
+
 def _imports() -> list[Case]:
     lazy = "import importlib.util, sys\ns = importlib.util.find_spec('torch'); l = importlib.util.LazyLoader(s.loader); s.loader = l\nm = importlib.util.module_from_spec(s); sys.modules['torch'] = m; l.exec_module(m); m.nn\n"
     own = {"json.py": "raise ImportError('the user has a json.py')\n"}
@@ -234,4 +300,4 @@ def _talk() -> list[Case]:
 
 def cases() -> list[Case]:
     """Return all of them."""
-    return [*_starts(), *_imports(), *_processes(), *_endings(), *_talk()]
+    return [*_starts(), *_trees(), *_odd_environments(), *_imports(), *_processes(), *_endings(), *_talk()]

@@ -2,8 +2,8 @@
 
 DistributedDataParallel times its forward and backward with events, in its first steps and then in every hundredth; FSDP orders
 its streams with events that no stream waits for where the next gather is known to come later. Both record them in the forward of the
-wrapper itself, or on the autograd thread, where no program sets a clock. Nobody reads the events of FSDP: those that are only
-paired by their order are the wrapper's wherever they lie in a module.
+wrapper itself, or on the autograd thread, where no program sets a clock. Nobody reads the events of FSDP, nor those that order the
+streams of collectives: in a process that communicates, pairs that are only paired by their order are torch's.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def told(profile: Profile, pairs: pl.DataFrame) -> pl.DataFrame:
     driving = profile.steps.cpu["thread"].unique()
     wrapper = pl.col("module").is_in(wrappers.implode()) | pl.col("module").str.contains(_WRAPPER)
     elsewhere = ~pl.col("thread").is_in(driving.implode()) if len(driving) else pl.col("phase") == "backward"
-    unread = (pl.col("paired_by") == "order") & pl.col("module").is_not_null()
+    unread = pl.col("paired_by") == "order"
     torchs = pl.col("process").is_in(ranks.implode()) & (wrapper | elsewhere | unread).fill_null(value=False)
     torchs |= pl.col("process").is_in(_reading_themselves(profile))
     return pairs.with_columns(made_by=pl.when(torchs).then(pl.lit(TORCH)).otherwise(pl.lit(PROGRAM)))

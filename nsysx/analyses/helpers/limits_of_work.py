@@ -12,6 +12,7 @@ import polars as pl
 
 from nsysx.analyses.helpers import gpu_counters, operator_work
 from nsysx.events import operators
+from nsysx.events.families import COMMUNICATION
 from nsysx.events.flops import sizes
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.frames import declared
@@ -180,7 +181,7 @@ def _of_node(node: str | None) -> str | None:
 def _with_bytes(rows: pl.DataFrame) -> pl.DataFrame:
     """Add flops, moved_bytes, number_format (the fastest) and why_not; each kind of execution is counted once."""
     keys = ["name", "shapes", "read", "kernel", "formats", "spelled", "flops", "gradient_flops", "why_not", "op_kind",
-            "copied", "other_sizes"]  # fmt: skip
+            "copied", "other_sizes", "family"]  # fmt: skip
     kinds = rows.select(keys).unique(maintain_order=True)
     counted = [_counted(row) for row in kinds.iter_rows(named=True)]
     names = ("_flops", "moved_bytes", "number_format", "_why")
@@ -198,6 +199,8 @@ def _counted(row: Mapping[str, Any]) -> tuple[int | None, int | None, str | None
     if row["op_kind"] in ("memcpy", "memset"):
         inside = row["op_kind"] == "memcpy" and row["kernel"] in _INSIDE
         return 0, row["copied"] * (2 if inside else 1), None, None
+    if row["family"] == COMMUNICATION:
+        return None, None, None, "communication, which waits for other ranks"
     if row["name"] is None:
         return None, None, None, "no operator launched it"
     shapes = sizes(row["shapes"])

@@ -78,7 +78,13 @@ class Sources:
 
     def path(self, code: CodeType) -> str:
         """Return the file of a code, as an absolute path."""
-        return os.path.abspath(code.co_filename)  # noqa: PTH100
+        path = os.path.abspath(code.co_filename)  # noqa: PTH100
+        if path.isascii():
+            return path
+        try:  # in the C locale Python's own name has surrogates, which cannot be sent
+            return path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+        except UnicodeEncodeError:
+            return ascii(path)[1:-1]
 
     # ---- texts ------------------------------------------------------------------------------------------------------
 
@@ -111,10 +117,11 @@ class Sources:
 
     def _texts(self, path: str) -> list[str]:
         cached = getattr(sys.modules.get("linecache"), "cache", {}).get(path)  # a notebook's cells are only there
+        name = path.encode()
         try:
-            if os.stat(path).st_mtime > self._began or os.stat(path).st_size > _MOST_BYTES:  # noqa: PTH116
+            if os.stat(name).st_mtime > self._began or os.stat(name).st_size > _MOST_BYTES:  # noqa: PTH116
                 return []
-            with open(path, "rb") as file:  # noqa: PTH123
+            with open(name, "rb") as file:  # noqa: PTH123
                 return file.read().decode("utf-8", "replace").splitlines()
         except (OSError, ValueError):
             return list(cached[2]) if cached is not None and len(cached) == 4 else []

@@ -17,6 +17,11 @@ UNTRIED = (
         "The rows must have one length.", untried=_OWN_CODE,
     ),
     Remedy(
+        "converted-on-gpu",
+        "Copy the numbers as they are (uint8) and convert them on the GPU: a quarter of the bytes, and no pass over them on the CPU",
+        "x = torch.from_numpy(frames).to(device).float().div_(255)", untried=_OWN_CODE,
+    ),
+    Remedy(
         "one-length-for-attention",
         "Turn cuDNN's attention off: it builds a kernel for each new length, here in each step; or keep one length (a cache of "
         "fixed size with a mask)",
@@ -74,6 +79,16 @@ UNTRIED = (
         "Do this for all groups in one call (index_add_, scatter_reduce, segment_reduce): here each group has a mask of its own, which "
         "waits for its size",
         "sums = x.new_zeros(groups, x.shape[1]).index_add_(0, group, x)  # all groups at once", untried=_OWN_CODE,
+    ),
+    Remedy(
+        "evaluated-rarely",
+        "Evaluate more rarely, on fewer samples, or a part on each rank: the loop waits for it",
+        "if step % 500 == 0: validate(model, part_of(rank))", untried=_OWN_CODE,
+    ),
+    Remedy(
+        "beside-the-loop",
+        "Do what runs between the steps more rarely, or beside them: in a thread or process of its own, in the workers of the loader, "
+        "or on the GPU", untried=_OWN_CODE,
     ),
     Remedy("preallocated", "Write into a tensor made before the loop in place of torch.cat in it", untried=_OWN_CODE),
     Remedy(

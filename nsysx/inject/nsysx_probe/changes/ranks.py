@@ -13,6 +13,13 @@ UNTRIED = (
         "It must be the work that differs between ranks: batch size, sequence lengths, an uneven shard.", untried=_ALL_RANKS,
     ),
     Remedy(
+        "shared-evaluation",
+        "Share the evaluation between the ranks, each its part of the data, with one all_reduce of the sums at its end; or evaluate "
+        "less often",
+        "loader = DataLoader(held_out, sampler=DistributedSampler(held_out, shuffle=False))",
+        "Sums and counts add up over the ranks; a metric of all predictions at once has to be gathered.", untried=_ALL_RANKS,
+    ),
+    Remedy(
         "earlier-communication",
         "Start communication earlier (smaller buckets, prefetch), so that it runs beside backward, in fewer, larger messages",
         "model = DistributedDataParallel(model, bucket_cap_mb=25, gradient_as_bucket_view=True)",
@@ -24,6 +31,15 @@ UNTRIED = (
         "for data; a model that fits one GPU needs no sharding (DistributedDataParallel)",
         "for blocks in zip(*[iter(model.blocks)] * 4): fully_shard(list(blocks))  # 4 blocks a unit",
         "A larger unit needs more memory while it is gathered.", untried=_ALL_RANKS,
+    ),
+    Remedy(
+        "paired-splits",
+        "Keep what lies between two split layers split: ColwiseParallel for the first of a pair and RowwiseParallel for the second, with "
+        "their default layouts, need one all-reduce for both; gathered outputs are sent after every layer, and what follows is computed "
+        "on every rank",
+        'plan = {"up": ColwiseParallel(), "down": RowwiseParallel()}  # and q, k, v with o',
+        "Between the two only what works on each part alone may stand, such as attention by heads or an activation.",
+        untried=_ALL_RANKS,
     ),
     Remedy(
         "tensor-parallel",

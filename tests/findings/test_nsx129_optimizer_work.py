@@ -1,4 +1,4 @@
-"""NSX128: the optimizer's kernels on the GPU, with a fused form that is not used, with dense gradients of embeddings, and without."""
+"""NSX129: the optimizer's kernels on the GPU, with a fused form that is not used, with dense gradients of embeddings, and without."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def small(program: Program, number: int) -> None:
 
 def found(folder: Path, optimizer: dict[str, Any], body: Callable[[Program, int], None]) -> Finding:
     whole = summary(folder, changed(CLEAN, {"optimizers": [ADAM | optimizer]}), body)
-    (finding,) = [f for f in whole.findings or () if f.code == "NSX128"]
+    (finding,) = [f for f in whole.findings or () if f.code == "NSX129"]
     return finding
 
 

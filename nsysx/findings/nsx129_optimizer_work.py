@@ -1,4 +1,4 @@
-"""NSX128 optimizer-work: the kernels of the optimizer take a large part of the step.
+"""NSX129 optimizer-work: the kernels of the optimizer take a large part of the step.
 
 What it means
     An optimizer reads and writes every parameter, gradient and state in each step, whatever the batch. Without fused=True it does
@@ -35,7 +35,7 @@ from nsysx.model import Finding
 from nsysx.replay.engine import ScaleOps
 
 RULE = Rule(
-    "NSX128",
+    "NSX129",
     "optimizer-work",
     "The optimizer's own work on the GPU",
     cause=(Part.WORK,),

@@ -1,0 +1,62 @@
+"""NSX130 between-steps: what runs between the steps takes a large part of the loop.
+
+What it means
+    Figures of a step leave out what runs between steps: evaluation, checkpoints, logging, environments that are stepped, a loader
+    that starts anew. The loop as a whole is as long as both. Where what lies between takes more than any change of the step saves,
+    it comes first: rarer, on all ranks, in a process or thread of its own, or on the GPU.
+
+In the trace
+    Time between the end of a step and the beginning of the next, with launches or without, that belongs to no step.
+
+Bad
+    if step % 20 == 0 and rank == 0: validate(model)    # the other ranks wait
+
+Good
+    if step % 500 == 0: validate(model, shard(rank))    # rarer, a part of it on each rank
+
+Harmless when
+    The program records a stretch with more of it than usual, such as the first epoch.
+"""
+
+from __future__ import annotations
+
+from nsysx import units
+from nsysx.events.coverage import BETWEEN, EVALUATION
+from nsysx.findings._case import Case, Fix, Rule, Saving
+from nsysx.model import Finding
+from nsysx.replay.engine import Withheld, unprofiled_of
+
+RULE = Rule("NSX130", "between-steps", "What runs between the steps", about="loop", whole=True)
+REQUIRES = ("steps",)
+#: From this share of the loop on.
+_MUCH = 0.10
+_EVALUATES = Fix.of("evaluated-rarely")
+_OTHER = Fix.of("beside-the-loop")
+
+
+def check(case: Case) -> list[Finding]:
+    """Return one finding where what runs between steps takes 10 % of the loop or more; its cost is per step."""
+    real = unprofiled_of(case.profile)
+    covered = case.profile.steps.coverage
+    if isinstance(real, Withheld) or covered is None:
+        return case.cannot_tell(RULE, "how long the loop is without the profiler is not known", "nsysx run -- CMD")
+    if real.loop_ns is None or real.loop_ns - real.step_ns < _MUCH * real.loop_ns:
+        return case.clear(RULE, "next to nothing runs between the steps")
+    between = real.loop_ns - real.step_ns
+    evaluates = covered.parts.get(EVALUATION, 0) > covered.parts.get(BETWEEN, 0)
+    what = "evaluation" if evaluates else "other code"
+    loop = f"{units.duration(real.loop_ns)} that a step takes with what runs between steps"
+    detail = (
+        f"A step takes {units.duration(real.step_ns)}, and {units.duration(real.loop_ns)} with what runs between steps: "
+        f"{units.share(between, real.loop_ns)} of the loop is no step."
+    )
+    title = f"Between steps {what} takes {units.duration(between)} per step, {units.share(between, real.loop_ns)} of the loop"
+    worth = Saving(
+        None,
+        f"up to {units.duration(between)} of the {loop}: as much as runs less often, elsewhere or at the same time",
+    )
+    where = {"near": "evaluation between steps" if evaluates else "between steps"}
+    # It is no time of the step, so it is no cost of it: what it takes of the loop is told.
+    evidence = [{"step_ns": real.step_ns, "loop_ns": real.loop_ns, "between_ns": between}]
+    fix = _EVALUATES if evaluates else _OTHER
+    return [case.found(RULE, title, detail, worth=worth, cost_ns=None, fix=fix, where=where, evidence=evidence)]

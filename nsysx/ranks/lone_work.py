@@ -1,0 +1,80 @@
+"""What one rank does between its steps while the others wait for it: an evaluation that is not shared.
+
+It is in no step, so no ledger of steps shows it. A collective in which other ranks wait, which the late rank enters from an
+evaluation, does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from nsysx.events.profile import Profile
+from nsysx.frames.intervals import I64, union
+from nsysx.ranks.collect import Place, Rank
+from nsysx.ranks.match import Aligned
+from nsysx.reading import nccl_notes
+
+#: Others wait for an evaluation if it runs in this share of the time in which they wait.
+_DURING = 0.5
+#: They wait for longer than this share of a step, or it is not worth a word.
+_NOTABLE = 0.25
+
+
+def evaluations(profile: Profile) -> tuple[I64, I64]:
+    """Return the evaluations of the shown process [start, end) as its ranges tell them, those that touch or overlap as one."""
+    spans = profile.attributed.phase_spans
+    spans = spans.filter((pl.col("process") == profile.process) & (pl.col("phase").cast(pl.String) == "evaluation"))
+    return union(spans["start_ns"].to_numpy(), spans["end_ns"].to_numpy())
+
+
+def of_each(aligned: Aligned) -> dict[int, list[Mapping[str, Any]]]:
+    """Return the place of a rank -> its evaluations for which others wait: start_ns, ns, ranks, collective, file, line; in order."""
+    told: dict[int, list[Mapping[str, Any]]] = {}
+    if not any(len(rank.evaluations[0]) for rank in aligned.ranks):
+        return told
+    for key, group in aligned.groups:
+        if key.kind == nccl_notes.SEND_RECEIVE:
+            continue
+        members = list(group)
+        start = np.stack([aligned.ranks[r].start_ns[group[r]] + aligned.offset[r] for r in members])
+        end = np.stack([aligned.ranks[r].end_ns[group[r]] + aligned.offset[r] for r in members])
+        last, waited = start.argmax(axis=0), (end - start) - (end - start).min(axis=0)
+        for n in np.flatnonzero(waited.max(axis=0) > 0).tolist():
+            late = members[int(last[n])]
+            first = int(waited[:, n].argmax())
+            begin, ns = int(start[first, n]), int(waited[first, n])
+            if members[first] == late or not _evaluates(aligned, late, begin, begin + ns):
+                continue
+            launched = _place(aligned.ranks[late], int(group[late][n]))
+            row = {
+                "start_ns": begin - aligned.offset[late],
+                "ns": ns,
+                "ranks": int((waited[:, n] > _DURING * ns).sum()),
+                "collective": key.kind,
+                "file": launched.file,
+                "line": launched.line,
+            }
+            told.setdefault(late, []).append(row)
+    return {late: sorted(rows, key=lambda row: row["start_ns"]) for late, rows in told.items()}
+
+
+def _evaluates(aligned: Aligned, late: int, begin: int, finish: int) -> bool:
+    """Return whether a rank evaluates for most of this time, which is worth a word."""
+    rank = aligned.ranks[late]
+    if finish - begin < _NOTABLE * (rank.step_ns or 0):
+        return False
+    start, end = (times + aligned.offset[late] for times in rank.evaluations)
+    inside = np.maximum(np.minimum(end, finish) - np.maximum(start, begin), 0)
+    # Between two batches of an evaluation no range is open.
+    here = np.flatnonzero(inside)
+    return bool(len(here)) and min(int(end[here[-1]]), finish) - max(int(start[here[0]]), begin) >= _DURING * (
+        finish - begin
+    )
+
+
+def _place(rank: Rank, row: int) -> Place:
+    return rank.places[rank.placed[row]] if len(rank.placed) else Place()

@@ -1,0 +1,74 @@
+"""NSX130: what runs between the steps, with much of it and with next to nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nsysx.advice import Alternative
+from nsysx.answer import choice
+from nsysx.catalogue import Limit
+from nsysx.events.coverage import BETWEEN, EVALUATION
+from nsysx.findings import nsx130_between_steps as rule
+from nsysx.model import Finding
+from nsysx.replay.engine import Withheld, unprofiled_of
+from tests.answer.test_choice import finding, led
+from tests.findings import Program, healthy
+
+
+@pytest.fixture
+def found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Finding]:
+    """Return what the rule says of a loop that takes so many times as long as its steps, of which ``part`` is what runs between."""
+
+    def told(times: float | None, part: str = BETWEEN) -> Finding:
+        def with_loop(profile: Any) -> Any:
+            real = unprofiled_of(profile)
+            assert not isinstance(real, Withheld)
+            covered = replace(profile.steps.coverage, parts={part: 1})
+            object.__setattr__(profile.steps, "coverage", covered)
+            return replace(real, loop_ns=None if times is None else round(times * real.step_ns))
+
+        monkeypatch.setattr(rule, "unprofiled_of", with_loop)
+        return Program().steps(healthy).finding(tmp_path, "NSX130")
+
+    return told
+
+
+def test_much_between_steps_is_told_by_name_with_its_share_of_the_loop(found: Callable[..., Finding]) -> None:
+    evaluation = found(2.0, EVALUATION)
+    assert (
+        evaluation.verdict == "found"
+        and "evaluation takes" in evaluation.title
+        and "50 % of the loop" in evaluation.title
+    )
+    assert [way.name for way in evaluation.remedies] == ["evaluated-rarely"]
+    assert evaluation.saving_ns_per_step is None, "it is no time of the step"
+    assert [way.name for way in found(2.0).remedies] == ["beside-the-loop"]
+
+
+@pytest.mark.parametrize("times", [None, 1.0, 1.09])
+def test_next_to_nothing_between_steps_is_clear(found: Callable[..., Finding], times: float | None) -> None:
+    assert found(times).verdict == "clear"
+
+
+def between(ms: float) -> Finding:
+    way = Alternative("evaluated-rarely", "")
+    return replace(
+        finding("NSX130", 0),
+        saving=replace(finding("NSX130", 0).saving, likely_ns=None),
+        remedies=(way,),
+        evidence=({"between_ns": round(ms * 1e6)},),
+    )
+
+
+def test_what_runs_between_steps_competes_by_what_it_takes() -> None:
+    graph, line = finding("NSX102", 8, bound=True), finding("NSX123", 8)
+    assert led(Limit.LAUNCH, graph, between(9)) == "NSX130"
+    assert led(Limit.LAUNCH, graph, between(7)) == "NSX102"
+    assert led(Limit.LAUNCH, line, between(9)) == "NSX123", "a line of the step with its place tells more"
+    assert led(Limit.LAUNCH, between(9)) == "NSX130"
+    assert choice.between_ns(between(9)) == 9_000_000

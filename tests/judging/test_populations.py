@@ -1,0 +1,65 @@
+"""Sentences of the verdict are about the shown process and the threads that drive it, each for itself."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import polars as pl
+
+from nsysx.judging import limit_words, verdict
+from nsysx.scope import Scope
+
+SHOWN, OTHER = 1, 2
+
+
+def test_the_call_that_is_named_is_one_of_the_shown_process() -> None:
+    """Another process waits longer, and leaves its own GPU idle."""
+    site = {"module": None, "file": None, "line": None}
+    rows = [
+        {"process": OTHER, "api": "cudaDeviceSynchronize", "idle_caused_ns": 900, **site},
+        {"process": SHOWN, "api": "cudaStreamSynchronize", "idle_caused_ns": 100, **site},
+    ]
+    schema = {
+        "process": pl.Int64,
+        "api": pl.String,
+        "idle_caused_ns": pl.Int64,
+        "module": pl.String,
+        "file": pl.String,
+        "line": pl.Int64,
+    }
+    profile: Any = SimpleNamespace(
+        wait_sites=lambda: pl.DataFrame(rows, schema=schema),
+        steps=SimpleNamespace(process=SHOWN),
+        attributed=SimpleNamespace(without_path=()),
+    )
+    assert limit_words._site(profile) == " in cudaStreamSynchronize"
+
+
+def test_passes_are_counted_on_each_thread() -> None:
+    """The main thread's forward cuts no backward of autograd's thread in two: a step is one pass and one update."""
+    spans = [
+        (1, 0, "forward"), (2, 10, "backward"), (1, 12, "optimizer"), (2, 14, "backward"), (1, 16, "optimizer"), (2, 18, "backward"),
+    ]  # fmt: skip
+    rows = [{"process": SHOWN, "thread": t, "start_ns": at, "phase": phase} for t, at, phase in spans]
+    profile: Any = SimpleNamespace(
+        attributed=SimpleNamespace(phase_spans=pl.DataFrame(rows)),
+        scope=Scope("steady", (SHOWN,), steps=1),
+        steps=SimpleNamespace(
+            process=SHOWN, cpu_windows=pl.DataFrame({"process": [SHOWN], "start_ns": [0], "end_ns": [100]})
+        ),
+    )
+    assert verdict._passes(profile) == ""
+
+
+def test_passes_of_one_thread_are_told() -> None:
+    phases = ("forward", "backward", "forward", "backward", "optimizer")
+    rows = [{"process": SHOWN, "thread": 1, "start_ns": 10 * i, "phase": p} for i, p in enumerate(phases)]
+    profile: Any = SimpleNamespace(
+        attributed=SimpleNamespace(phase_spans=pl.DataFrame(rows)),
+        scope=Scope("steady", (SHOWN,), steps=1),
+        steps=SimpleNamespace(
+            process=SHOWN, cpu_windows=pl.DataFrame({"process": [SHOWN], "start_ns": [0], "end_ns": [100]})
+        ),
+    )
+    assert verdict._passes(profile).startswith("A step is 2 forward and backward passes")

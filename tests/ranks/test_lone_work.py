@@ -1,0 +1,102 @@
+"""One rank evaluates between steps and the others wait for it in the next collective: it is seen, though no step holds it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from nsysx.model import Finding, Summary
+from nsysx.pipeline import summarize
+from tests.builder import Report
+from tests.ranks.test_comparison import ALL_REDUCE
+
+US, MS = 1_000, 1_000_000
+BROADCAST = "ncclDevKernel_Broadcast_RING_LL(ncclDevKernelArgsStorage<(unsigned long)4096>)"
+STEP, EVALUATION = 10 * MS, 60 * MS
+
+
+def job(path: Path, *, evaluates: tuple[int, ...] = (0,), timed: bool = True) -> Path:
+    """Write two ranks of ten steps (10 ms); after the eighth, some of them evaluate for 60 ms, then both broadcast."""
+    report = Report()
+    threads = []
+    for r in range(2):
+        report.gpu(r, pids=[(100 + r, r)])
+        thread = (process := report.process(100 + r)).thread(process.pid, "python3")
+        process.context(device=r)
+        threads.append(thread)
+    t = MS
+    for i in range(10):
+        for r, thread in enumerate(threads):
+            for k in range(4):
+                thread.launch(
+                    t + k * 5 * US, kernel=f"gemm{k}", gpu_start=t + (k * 2 + 1) * MS, gpu_dur=2 * MS, device=r
+                )
+            thread.launch(t + 30 * US, kernel=ALL_REDUCE, gpu_start=t + 9 * MS, gpu_dur=100 * US, stream=20, device=r)
+            thread.sync("cudaDeviceSynchronize_v3020", at=t + 50 * US, dur=STEP - 200 * US, device=r)
+            thread.add_range(f"step {i}", t, t + STEP - 50 * US, domain="nsysx")
+        t += STEP
+        if i != 7:
+            continue
+        for r, thread in enumerate(threads):
+            came = t
+            if r in evaluates:
+                for k in range(6):  # batches, with some host code between them
+                    at = t + k * EVALUATION // 6
+                    thread.add_range("evaluation Net", at, at + EVALUATION // 8, domain="nsysx")
+                    thread.launch(
+                        at + 5 * US, kernel="infer", gpu_start=at + 20 * US, gpu_dur=EVALUATION // 8, device=r
+                    )
+                came = t + EVALUATION
+            done = t + (EVALUATION if evaluates else 0) + 100 * US
+            thread.launch(
+                came + 5 * US, kernel=BROADCAST, gpu_start=came + 20 * US, gpu_dur=done - came, stream=20, device=r
+            )
+            thread.sync("cudaDeviceSynchronize_v3020", at=came + 30 * US, dur=done - came, device=r)
+        t += EVALUATION + MS
+    if timed:
+        lengths = [STEP] * 40
+        loop = [STEP if n % 20 != 19 else STEP + EVALUATION for n in range(40)]
+        steps = {"count": 40, "median_ns": STEP, "low_ns": STEP, "high_ns": STEP, "clock": "gpu", "lengths_ns": lengths}
+        steps |= {"where": "between the windows", "loop_ns": loop}
+        probes = [{"pid": 100 + r, "unrecorded_steps": steps} for r in range(2)]
+        path.with_suffix("").with_suffix(".run.json").write_text(json.dumps({"probe": probes}))
+    return report.write(path)
+
+
+def stragglers(summary: Summary) -> list[Finding]:
+    return [f for f in summary.findings or () if f.code == "NSX111" and f.verdict == "found"]
+
+
+def test_an_evaluation_on_one_rank_is_told_and_comes_first(tmp_path: Path) -> None:
+    summary = summarize([job(tmp_path / "j.sqlite")])
+    rows = summary.rows("ranks")
+    assert [r["straggler"] for r in rows] == [False, False]
+    (alone,) = rows[0]["lone_work"]
+    assert rows[1]["lone_work"] is None
+    assert (alone["collective"], alone["ranks"]) == ("broadcast", 1)
+    assert alone["ns"] == pytest.approx(EVALUATION, rel=0.02)
+    (finding,) = stragglers(summary)
+    assert finding.title.startswith("Rank 0 alone evaluates between steps, for 60.00 ms; 1 rank more waits")
+    assert finding.cost_ns_per_step == pytest.approx(EVALUATION / 20, rel=0.05)
+    assert (
+        finding.saving.likely_ns is None
+        and "13.00 ms" in finding.saving.confidence
+        and "11.50 ms" in finding.saving.confidence
+    )
+    assert summary.answer is not None
+    assert "Share the evaluation" in summary.answer.do[0].text and "11.50 ms" in summary.answer.worth
+
+
+def test_without_a_timed_loop_the_size_is_not_known_and_it_does_not_come_first(tmp_path: Path) -> None:
+    (finding,) = stragglers(summarize([job(tmp_path / "j.sqlite", timed=False)]))
+    assert finding.cost_ns_per_step is None and finding.saving.likely_ns is None
+    assert not any(row.get("leads") for row in finding.evidence)
+
+
+@pytest.mark.parametrize("evaluates", [(), (0, 1)])
+def test_an_evaluation_on_all_ranks_or_on_none_is_nobodys(tmp_path: Path, evaluates: tuple[int, ...]) -> None:
+    summary = summarize([job(tmp_path / "j.sqlite", evaluates=evaluates)])
+    assert not stragglers(summary)
+    assert [r["lone_work"] for r in summary.rows("ranks")] == [None, None]
