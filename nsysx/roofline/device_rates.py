@@ -49,9 +49,12 @@ class DeviceRates:
         return (cached / self.cache.per_s + (moved - cached) / self.memory.per_s) * 1e9
 
 
-#: FLOP/s of a bfloat16 product 8192^3, and bytes/s of copies of 4 GiB inside the device, read and write counted.
-_MEASURED = {
-    "NVIDIA H100 80GB HBM3": ({"bf16": 798e12, "fp16": 798e12}, 3.0e12),
+#: FLOP/s of products 8192^3 (FP64: 4096^3), and bytes/s of copies of 4 GiB inside the device, read and write counted.
+_MEASURED: Mapping[str, tuple[Mapping[str, float], float]] = {
+    "NVIDIA H100 80GB HBM3": (
+        {"bf16": 808e12, "fp16": 798e12, "tf32": 420e12, "fp32": 52e12, "fp64": 63e12, "fp8": 1470e12},
+        3.0e12,
+    ),
     "NVIDIA H200": ({"bf16": 788e12, "fp16": 788e12}, 4.3e12),
 }
 #: FLOP per cycle and SM of tensor cores without sparsity, by compute capability; white papers of V100, T4, A100, GA102, AD102,
