@@ -24,7 +24,7 @@ from nsysx.recording import capture
 from nsysx.recording.environment import probe_environment
 from nsysx.recording.options import Options, Outputs, Result
 from nsysx.recording.ranks import option_words
-from nsysx.replay.changes import Changes
+from nsysx.replay.changes import Changes, JobChanges
 from nsysx.selection import Handling, Selection
 
 #: Options whose values have a form of their own.
@@ -173,10 +173,26 @@ def test_every_change_arrives(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     job = type("Job", (), {"profile": None})
     monkeypatch.setattr(named_inputs, "reports", list)
     monkeypatch.setattr(pipeline, "gather_job", lambda files, options: job)
-    monkeypatch.setattr("nsysx.replay.whatif.lines", lambda profile, changes: got.append(changes) or [])
+    monkeypatch.setattr("nsysx.replay.whatif.lines", lambda profile, changes, first: got.append(changes) or [])
     report = tmp_path / "r.sqlite"
     report.write_bytes(b"")
     words = [word for one in declared(Changes) for word in one.typed(getattr(every, one.field))]
+    monkeypatch.setattr(sys, "argv", ["nsysx", "whatif", str(report), *words])
+    assert process.exit_code_of_command() == 0
+    assert got == [every]
+
+
+def test_every_change_of_a_job_arrives(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    every = JobChanges(equal_ranks=True, usual_rank=3, faster_links=4, hide_transfer=True)
+    assert all(getattr(every, f.name) != f.default for f in fields(JobChanges))
+    got: list[JobChanges] = []
+    job = type("Job", (), {"profile": None, "ranks": ()})
+    monkeypatch.setattr(named_inputs, "reports", list)
+    monkeypatch.setattr(pipeline, "gather_job", lambda files, options: job)
+    monkeypatch.setattr("nsysx.ranks.job_whatif.lines", lambda ranks, wanted: got.append(wanted) or ["told"])
+    report = tmp_path / "r.sqlite"
+    report.write_bytes(b"")
+    words = [word for one in declared(JobChanges) for word in one.typed(getattr(every, one.field))]
     monkeypatch.setattr(sys, "argv", ["nsysx", "whatif", str(report), *words])
     assert process.exit_code_of_command() == 0
     assert got == [every]

@@ -9,7 +9,7 @@ from nsysx.advice import Answer
 from nsysx.cli.declared import with_options
 from nsysx.cli.options import Reports
 from nsysx.cli.talk import emit, harmless
-from nsysx.replay.changes import Changes
+from nsysx.replay.changes import Changes, JobChanges
 from nsysx.selection import Selection
 
 #: Shown below the help: what is typed after the command, and what it does.
@@ -17,25 +17,32 @@ EXAMPLES = (
     ("train.sqlite", "everything that could be changed"),
     ("train.sqlite --remove-wait losses.py:47", "without this wait"),
     ("train.sqlite --graph all", "a step in one CUDA graph"),
+    ("ddp.sqlite --equal-ranks", "the same work on all ranks"),
 )
 
 
 @with_options
-def whatif(files: Reports, *, changes: Changes, selection: Selection) -> None:
+def whatif(files: Reports, *, changes: Changes, of_job: JobChanges, selection: Selection) -> None:
     """Say how long the step would take with something changed; without an option, list what can be changed."""
     from nsysx.ranks import parallel_reading
 
     parallel_reading.limit_threads()
     from nsysx import pipeline
+    from nsysx.ranks import job_whatif
     from nsysx.reading import inputs
     from nsysx.replay import whatif as room
 
     options = pipeline.Options.of(selection)
     job = pipeline.gather_job(inputs.reports(files), options)
+    together = job_whatif.lines(job.ranks, of_job) if changes == Changes() or of_job != JobChanges() else []
+    if changes == Changes() and of_job != JobChanges():
+        emit("\n".join(harmless(line) for line in together))
+        return
     first = ""
     if changes == Changes():
         first = _of_page(pipeline.summary_of(job, replace(options, every_table=False)).answer)
-    emit("\n".join(harmless(line) for line in room.lines(job.profile, changes, first)))
+    told = room.lines(job.profile, changes, first) + ["", *together] * bool(together)
+    emit("\n".join(harmless(line) for line in told))
 
 
 def _of_page(answer: Answer) -> str:

@@ -89,7 +89,16 @@ class OwnTimes:
         members = list(self.members)
         members[r] = members[self.usual(r)]
         step = _job_step(members, self.transfer)
-        return max(self.step - step, 0.0) if step is not None else 0.0
+        return self._measured(step)
+
+    def _measured(self, step: float | None) -> float:
+        """Return what a replayed step of the job saves (ns). A replay that is longer than the measured step is so in each part of it."""
+        return 0.0 if step is None or not self.step else max(self.step - step, 0.0) * min(self.real / self.step, 1.0)
+
+    def transferred_ns(self, factor: float) -> float:
+        """Return by how much the job's step is shorter if collectives, once all ranks are there, take ``factor`` times as long (ns)."""
+        then = _job_step(list(self.members), {number: round(ns * factor) for number, ns in self.transfer.items()})
+        return self._measured(then)
 
     def even_ns(self, *, without_host: bool = False) -> float:
         """Return by how much the job's step is shorter if all ranks have as much GPU work of their own as they have on average (ns).

@@ -125,15 +125,15 @@ def _median_of_others(values: F64) -> F64:
     return (without((count - 1) // 2) + without(count // 2)) / 2
 
 
-def _groups(costs: Sequence[Costs]) -> list[tuple[int, ...]]:
+def groups(costs: Sequence[Costs]) -> list[tuple[int, ...]]:
     """Return the sets of peers, the largest first: ranks that have collectives together in their steady steps.
 
     Ranks that hand messages to one another there, two by two, are stages of a pipeline: their work differs, and each waits for
     the others by nature, so that none of them is what another should be. A barrier before the steps makes no peers.
     """
-    groups = {a.ranks for c in costs for a in c.among if a.together and a.inside}
+    among = {a.ranks for c in costs for a in c.among if a.together and a.inside}
     handed = [set(a.ranks) for c in costs for a in c.among if a.between_two and a.inside]
-    peers = [group for group in groups if not any(pair <= set(group) for pair in handed)]
+    peers = [group for group in among if not any(pair <= set(group) for pair in handed)]
     return sorted(peers, key=lambda g: (-len(g), g))
 
 
@@ -341,5 +341,5 @@ def _by_own_time(
 
 def find(aligned: Aligned, costs: Sequence[Costs]) -> Straggler | None:
     """Return the straggler of all groups: the named one with the highest price, or else the rank behind; None if none is."""
-    candidates = [s for group in _groups(costs) if (s := _candidate(aligned, costs, group)) is not None]
+    candidates = [s for group in groups(costs) if (s := _candidate(aligned, costs, group)) is not None]
     return max(candidates, key=lambda s: (s.named, s.price_ns, s.late_ns), default=None)

@@ -31,3 +31,15 @@ class Changes:
         bool,
         Option("Remove frees from the steps, and the mallocs that they cause.", names=("--no-empty-cache",)),
     ] = False
+
+
+@dataclass(frozen=True)
+class JobChanges:
+    """The changes of a job that are asked for: all its ranks are replayed together."""
+
+    equal_ranks: Annotated[bool, Option("Job: divide the GPU work evenly over the ranks.")] = False
+    usual_rank: Annotated[int | None, Option("Job: let this rank take as long as its peers.", "RANK", least=0)] = None
+    faster_links: Annotated[
+        int | None, Option("Job: let collectives transfer that many times as fast.", "TIMES", least=2)
+    ] = None
+    hide_transfer: Annotated[bool, Option("Job: let transfer take no time; late ranks are still waited for.")] = False

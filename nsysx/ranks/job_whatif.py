@@ -1,0 +1,79 @@
+"""``nsysx whatif`` for a job: all ranks are replayed together, with one of them, their work or their links changed.
+
+The figures are those of the page, from the same replay. In each of them the slowest rank's own work stays: no change of a job makes it
+faster than that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from nsysx import units
+from nsysx.errors import EXIT_EMPTY, EXIT_USAGE, NsysxError
+from nsysx.ranks import straggler
+from nsysx.ranks.collect import Rank, number
+from nsysx.ranks.job_compared import Compared, compare, reason
+from nsysx.ranks.own_time import OwnTimes, own_times
+from nsysx.replay.changes import JobChanges
+
+#: Links that are listed where nothing is asked for: so many times as fast.
+_FASTER = 2
+
+
+def _replayed(compared: Compared) -> tuple[tuple[int, ...], OwnTimes] | None:
+    """Return the largest group of ranks that do the same work, and their replay; None where they cannot be replayed together."""
+    for group in straggler.groups(compared.costs):
+        times = own_times(compared.aligned, group)
+        if times is not None:
+            return group, times
+    return None
+
+
+def lines(ranks: Sequence[Rank], wanted: JobChanges) -> list[str]:
+    """Return the answer as lines of text. Without a change, all that save something are listed, none where the job cannot be replayed.
+
+    Raises NsysxError with exit code 4 where a change is asked for and the ranks cannot be replayed together, 2 for an unknown rank.
+    """
+    asked, compared = wanted != JobChanges(), compare(ranks)
+    replayed = None if compared is None else _replayed(compared)
+    if compared is None or replayed is None:
+        if not asked:
+            return []
+        why = reason(ranks) if compared is None else "their steps are not the same, or they are too many"
+        raise NsysxError(f"the ranks are not replayed together: {why}", slug="whatif-no-job", exit_code=EXIT_EMPTY)
+    group, times = replayed
+    numbers = [number(compared.ranks, r) for r in group]
+    if wanted.usual_rank is not None and wanted.usual_rank not in numbers:
+        listed = ", ".join(map(str, numbers))
+        what = f"--usual-rank {wanted.usual_rank}: the ranks are {listed}"
+        raise NsysxError(what, slug="rank-range", exit_code=EXIT_USAGE)
+    usual = numbers if not asked else [n for n in numbers if n == wanted.usual_rank]
+    rows = [(f"--usual-rank {n}", times.price_ns(numbers.index(n))) for n in usual]
+    if wanted.equal_ranks or not asked:
+        rows.append(("--equal-ranks", times.even_ns()))
+    if wanted.faster_links or not asked:
+        by = wanted.faster_links or _FASTER
+        rows.append((f"--faster-links {by}", times.transferred_ns(1 / by)))
+    if wanted.hide_transfer or not asked:
+        rows.append(("--hide-transfer", times.transferred_ns(0.0)))
+    shown = rows if asked else sorted((row for row in rows if _tells(row[1], times)), key=lambda row: -row[1])
+    wide, step_ns = max((len(option) for option, _ in shown), default=0), _step_ns(times)
+    head = (
+        f"all {len(group)} ranks replayed together: {units.duration(step_ns)} a step, "
+        f"{units.share(times.error, 1)} off the recorded steps"
+    )
+    told = [
+        f"{option:<{wide}}  step {units.duration(step_ns - saved)}, saves {units.duration(saved)} "
+        f"({units.share(saved, step_ns)})"
+        for option, saved in ((option, min(saved, step_ns)) for option, saved in shown)
+    ]
+    return [head, *told] if told else []
+
+
+def _step_ns(times: OwnTimes) -> float:
+    """Return the step that the page shows: as measured without a profiler, else as replayed (ns)."""
+    return times.step if times.measured is None else times.measured
+
+
+def _tells(saved_ns: float, times: OwnTimes) -> bool:
+    return saved_ns >= straggler.NOTABLE * _step_ns(times)
