@@ -65,7 +65,7 @@ _STANDS_OUT = 0.3
 #: A pause before a pageable copy of this many bytes to the device made that data.
 _MADE_BYTES = 64 << 10
 _AFTER_A_WAIT = (
-    " {} of it also counts as time after a synchronize: the pause would be harmless if the thread ran ahead of the GPU."
+    " {} of it also counts as idle after host syncs: the pause would be harmless if the thread ran ahead of the GPU."
 )
 
 
