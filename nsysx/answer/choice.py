@@ -335,7 +335,7 @@ def margins_ns(summary: Summary, chosen: Finding | None) -> tuple[int, int] | No
     else:  # what was computed from recorded times has no error of a replay besides
         less, more = max(less, error), max(more, error)
     if told_likely(chosen) or chosen.saving.most_ns is not None:
-        most = saving_ns(summary, chosen) or saving
+        most = (saving_ns(summary, chosen) if told_likely(chosen) else chosen.saving.most_ns) or saving
         repeats = round(_REPEATS * max(0, (summary.step.shown_ns or 0) - most))
         more = min(more, max(0, most + repeats - saving))
     if about(chosen) in _IDLE and not chosen.saving.bound and (real := summary.unprofiled) is not None:

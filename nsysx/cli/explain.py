@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import Annotated
 
 import typer
 
+from nsysx import nsys_messages
 from nsysx.cli.talk import emit
 from nsysx.errors import EXIT_USAGE, NsysxError
 
@@ -13,6 +15,8 @@ from nsysx.errors import EXIT_USAGE, NsysxError
 EXAMPLES = (
     ("NSX101", "a finding"),
     ("cudaHostAlloc", "a CUDA call"),
+    ("launch latency", "a word of a report"),
+    ("CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED", "a message of nsys or CUPTI"),
     ("columns", "every column of every table"),
     ("many-ranks", "torchrun, Slurm, Kubernetes"),
 )
@@ -25,6 +29,26 @@ def _rule_manual(name: str) -> str | None:
     from nsysx import findings
 
     return findings.manual(name)
+
+
+def _message_manual(text: str) -> str | None:
+    """Return cause and remedy of a message of nsys or CUPTI, None for a text that is none."""
+    message = nsys_messages.recognized(text)
+    if message is None:
+        return None
+    capital = "" if message.cause.startswith("nsys") else message.cause[:1].upper()
+    cause = f"{capital}{message.cause[len(capital) :]}"
+    sentences = (f"{part}." for part in (cause, f"What to do: {message.remedy}"))
+    lines = (textwrap.fill(s, width=100, initial_indent="  ", subsequent_indent="  ") for s in sentences)
+    return "\n".join([text.strip().partition("\n")[0], *lines])
+
+
+def _as_typed(names: list[str]) -> list[str]:
+    """Return the names; several words without quotes that are one name, or a message of nsys, are one."""
+    from nsysx.render import glossary
+
+    whole = " ".join(names)
+    return [whole] if glossary.lookup(whole) or nsys_messages.recognized(whole) else names
 
 
 def explain(
@@ -49,9 +73,11 @@ def explain(
         emit("\n".join([*rules, *(entry.name for entry in glossary.entries()), *tables]))
         return
     texts = []
-    for name in names:
+    for name in _as_typed(names):
         entry = glossary.lookup(name)
-        text = glossary.manual(entry) if entry else _rule_manual(name) or dictionary.lookup(name)
+        text = (
+            glossary.manual(entry) if entry else _rule_manual(name) or dictionary.lookup(name) or _message_manual(name)
+        )
         if text is None:
             near = ", ".join(glossary.nearest(name)) or "none; nsysx explain lists all names"
             raise NsysxError(

@@ -58,7 +58,7 @@ def check(case: Case) -> list[Finding]:
         ways.insert(0, ("compile", "torch.compile, which fuses them"))
     fix = Fix.listed("Launch fewer, larger kernels: ", ways, ", ")
     title = f"Inter-kernel gaps of short kernels take {units.duration(cost)} {case.per}"
-    worth = case.bound(cost, "all pauses between kernels")
+    worth = case.bound(cost, "all inter-kernel gaps")
     return [
         case.found(RULE, title, detail, worth=worth, cost_ns=cost, fix=fix, where=mostly(case.profile, case.kernels))
     ]

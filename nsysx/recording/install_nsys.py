@@ -201,7 +201,7 @@ def install(to: Path, say: Callable[[str], object], python: str = sys.executable
         apt = _Apt(Path(name))
         say(f"reading the package lists of {apt.release} and {_RELEASE}")
         apt.update()
-        say("downloading about 190 MB")
+        say("downloading about 190 MB, 642 MB on disk")
         if fault := apt.unpack(_PACKAGES):
             raise _fail(f"could not get the packages: {fault}")
         try:

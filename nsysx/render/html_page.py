@@ -108,7 +108,7 @@ def _groups(summary: Summary, shown: view.View, timelines: int, redact: bool) ->
 
 
 #: Rows of a table and of evidence, ledgers, and checks that passed that are seen at once; the others open with a button.
-ROWS, EVIDENCE, LEDGERS, PASSED = 10, 2, 2, 1
+ROWS, EVIDENCE, LEDGERS, PASSED = 8, 2, 2, 1
 #: Columns of a table, the most important first; CSV and JSON have all.
 COLUMNS = 9
 

@@ -6,6 +6,7 @@ needs no code here: its columns say unit and meaning, and that is enough to draw
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -50,6 +51,20 @@ class View:
     alarms: tuple[Check, ...] = ()
     hidden: tuple[str, ...] = ()
     no_first: str = ""
+
+
+#: Messages of the profiler that are shown.
+_MOST_SAID = 20
+
+
+def _diagnostics(summary: Summary, texts: Texts) -> tuple[str, ...]:
+    """Return what the profiler said, each message once: those that differ in numbers alone are one."""
+    messages: dict[str, list[str]] = {}
+    for message in summary.capture.diagnostics:
+        text = texts(message.get("text") or message.get("detail") or "", 300)
+        messages.setdefault(re.sub(r"\d+", "#", text), []).append(text)
+    shown = list(messages.values())[:_MOST_SAID]
+    return tuple(f"{same[0]} ({len(same)} times)" if len(same) > 1 else same[0] for same in shown)
 
 
 def _label(summary: Summary) -> str:
@@ -160,7 +175,7 @@ def build(
             grid(summary.tables[k], top=top, redact=redact, width=width) for k in table_keys(summary) if wanted(k)
         ),
         capture=facts.capture_facts(summary, texts),
-        diagnostics=tuple(texts(d.get("text") or d.get("detail") or "", 300) for d in summary.capture.diagnostics[:20]),
+        diagnostics=_diagnostics(summary, texts),
         quality=checks,
         alarms=tuple(c for c in checks if c.status != "ok" and c.doubt in ("numbers", "everything")),
         hidden=(

@@ -144,3 +144,12 @@ def test_what_has_to_be_mended_first_is_replayed_with_the_change() -> None:
     assert (then.ns, then.best_ns) == (5 * MS, 2 * MS) and not choice.is_bound(factory.summary(), chosen)
     assert replayed(chosen) is None
     assert choice.is_bound(factory.summary(), saves(chosen, mended=Saving(15 * MS)))
+
+
+def test_what_was_timed_saves_up_to_three_tenths_more_and_never_more_than_the_most() -> None:
+    """10 of 20 ms: 7 to 13, where 12 idle 7 to 12 and a little, for what is left takes less in another run."""
+    timed = saves(finding("NSX105", 10), source="time", error_ns=2 * MS)
+    then = after(timed)
+    assert (then.low_ns, then.ns, then.high_ns) == (7 * MS, 10 * MS, 13 * MS)
+    capped = after(saves(timed, most_ns=12 * MS))
+    assert capped.low_ns is not None and 7.5 * MS < capped.low_ns <= 8 * MS and capped.high_ns == 13 * MS

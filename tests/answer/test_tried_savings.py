@@ -100,5 +100,5 @@ def test_bounds_of_a_page_hold_its_headline(pairs: Samples, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", DISTINCT)
-def test_bounds_of_a_samples_page_hold_its_headline(samples: Samples, name: str) -> None:
-    assert not _inconsistent(samples.summary(name).answer)
+def test_bounds_of_a_samples_page_hold_its_headline(recorded: Samples, name: str) -> None:
+    assert not _inconsistent(recorded.summary(name).answer)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from nsysx import findings
+from nsysx.cli.explain import explain as explain_command
 from nsysx.render import dictionary, glossary
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -83,3 +84,30 @@ def test_every_manual_fits_a_terminal(entry: glossary.Entry) -> None:
     text = glossary.manual(entry)
     assert entry.what.split()[0] in text
     assert all(len(line) <= 100 for line in text.splitlines()[1:])
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        "launch latency", "queue", "GPU-bound", "straggler", "NCCL", "GIL", "waits for Python", "at best", "critical path", "slurm", "ray",
+        "fork", "spawn", "docker", "CUPTI_ERROR_INSUFFICIENT_PRIVILEGES", "ERR_NVGPUCTRPERM", "perf_event_paranoid",
+        "No CUDA events collected", "CUPTI multiple subscribers", "Not all CUDA events might have been collected",
+    ],
+)  # fmt: skip
+def test_what_people_type_is_explained_without_quotes(typed: str, capsys: pytest.CaptureFixture[str]) -> None:
+    explain_command(typed.split())
+    text = capsys.readouterr().out
+    assert len(text.splitlines()) >= 2
+    assert text.count("\n\n") == 0, "it is one name"
+
+
+def test_several_names_stay_several(capsys: pytest.CaptureFixture[str]) -> None:
+    explain_command(["GIL", "queue"])
+    text = capsys.readouterr().out
+    assert text.index("GIL") < text.index("\n\nqueue time")
+
+
+def test_a_message_has_its_cause_and_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+    explain_command(["Could not parse 2 CUPTI activity records."])
+    text = " ".join(capsys.readouterr().out.split())
+    assert "2 activity records" in text and "What to do: record with a newer nsys" in text

@@ -135,3 +135,12 @@ def test_of_many_ranks_those_that_are_waited_for_are_shown():
     grid = grids.grid(Table("ranks", "Ranks", columns, rows, shown=comparison.SHOWN), top=4, redact=True, width=80)
     assert [line[0].text for line in grid.rows] == ["0", "3", "40", "50"]
     assert grid.folded == 60
+
+
+def test_what_the_profiler_said_several_times_is_told_once(full):
+    said = [{"text": "Buffers: 49 of 50."}, {"text": "Buffers: 48 of 50."}, {"text": "Not all events."}]
+    capture = replace(full.capture, diagnostics=tuple(said))
+    assert view.build(replace(full, capture=capture), top=5).diagnostics == (
+        "Buffers: 49 of 50. (2 times)",
+        "Not all events.",
+    )

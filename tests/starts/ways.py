@@ -34,7 +34,7 @@ m = net(); o = optim.SGD(m.parameters(), .1); n = 0
 while not stop and n < (100_000 if "waits" in sys.argv else 200):
     if n == 20: open(os.environ["OWN_STEPS"] + ".ready", "w").write("%d\\n" % os.getpid())
     o.zero_grad(); m(x()).sum().backward(); o.step(); n += 1; time.sleep(.03)
-own(n)
+if not stop: own(n)  # how many come before the signal differs
 print("handled" if stop else "trained")
 """
 #: One of the ranks ends before its first step, and all are started anew. Each start has keys of its own in torchrun's store: gloo

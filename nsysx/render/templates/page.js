@@ -122,8 +122,8 @@ document.querySelectorAll("button.copy").forEach(function (button) {
 document.querySelectorAll("figure[data-live]").forEach(function (figure) {
   var source = figure.getAttribute("data-live");
   if (!source) return;
-  var box = document.createElement("div"), open = document.createElement("button"), data = null, canvas, said, from, to;
-  var AXIS = 22, FLAG = 18, row = 21, first = figure.hasAttribute("data-first"), flags = 0;
+  var box = document.createElement("div"), open = document.createElement("button"), data = null, canvas, said, sum, from, to;
+  var picked = null, sought = "", last = -1, AXIS = 22, FLAG = 18, row = 21, first = figure.hasAttribute("data-first"), flags = 0;
   box.className = "live";
   figure.appendChild(box);
   function add(name, act) {
@@ -193,6 +193,7 @@ document.querySelectorAll("figure[data-live]").forEach(function (figure) {
         if (one.end < from || one.start > to) return;
         var x = left + (one.start - from) * scale, w = (one.end - one.start) * scale, h = tall * one.fill;
         g.globalAlpha = Math.min(1, Math.max(w, 0.1));  /* what is narrower than a pixel is paler, not wider */
+        if (sought && !fits(one)) g.globalAlpha *= 0.15;
         if (night && pale(one.color)) g.globalAlpha *= lane.idle ? 0.4 : 0.75;
         g.fillStyle = one.color;
         g.fillRect(x, top + tall - h, Math.max(w - (w > 4 ? 0.5 : 0), 1), h);
@@ -218,6 +219,13 @@ document.querySelectorAll("figure[data-live]").forEach(function (figure) {
       });
       g.restore();
     });
+    if (picked) {
+      var edges = picked.map(function (t) { return Math.min(wide, Math.max(left, left + (t - from) * scale)); });
+      g.globalAlpha = 0.18;
+      g.fillStyle = style.getPropertyValue("--accent");
+      g.fillRect(edges[0], flags, edges[1] - edges[0], high - AXIS - flags);
+      g.globalAlpha = 1;
+    }
     var seen = data.marks.filter(function (mark) { return left + (mark[2] - from) * scale >= left && left + (mark[1] - from) * scale <= wide; });
     /* The flags stand side by side: pushed to the right from the first on, then back from the edge. */
     var taken = seen.map(function (mark) {
@@ -287,10 +295,67 @@ document.querySelectorAll("figure[data-live]").forEach(function (figure) {
     return from + (event.clientX - edge.left - left) / (edge.width - left) * (to - from);
   }
   function tell(event) {
-    var lane = data.lanes[Math.floor((event.clientY - canvas.getBoundingClientRect().top - flags) / row)], at = time(event), found = null;
-    var near = (to - from) / canvas.clientWidth;
-    if (lane && at >= from) lane.boxes.forEach(function (one) { if (one.start - near <= at && at <= one.end + near) found = one; });
+    var found = sought ? null : box_at(event);
+    if (sought) return;
     said.textContent = found ? found.text + ": " + duration(found.end - found.start) + (found.fill < 1 ? ", " + Math.round(100 * found.fill) + " % of it filled" : "") + ", begins at " + duration(found.start) : "";
+  }
+  function fits(one) { return one.text.toLowerCase().indexOf(sought) >= 0; }
+  /* The sums of a span, lane by lane: idle time by cause, else how long it is busy, with what takes longest. */
+  function sums(a, b) {
+    var list = document.createElement("ul");
+    sum.textContent = duration(b - a) + " from " + duration(a) + " on:";
+    data.lanes.forEach(function (lane) {
+      var of = {}, whole = 0, count = 0, merged = false;
+      lane.boxes.forEach(function (one) {
+        var ns = (Math.min(b, one.end) - Math.max(a, one.start)) * one.fill;
+        if (ns <= 0) return;
+        of[one.text] = (of[one.text] || 0) + ns;
+        whole += ns;
+        count++;
+        merged = merged || one.fill < 1;
+      });
+      if (!whole) return;
+      var names = Object.keys(of).sort(function (one, other) { return of[other] - of[one]; });
+      var item = document.createElement("li"), head = document.createElement("strong");
+      head.textContent = lane.name + ": ";
+      item.append(head, duration(whole) + " (" + Math.round(100 * whole / (b - a)) + " %" + (lane.idle ? "" : ", " + (merged ? "at least " : "") + count + " " + (count === 1 ? "entry" : "entries")) + "): " +
+        names.slice(0, 3).map(function (name) { return name + " " + duration(of[name]); }).join(", ") + (names.length > 3 ? ", " + (names.length - 3) + " more" : ""));
+      list.append(item);
+    });
+    sum.append(list);
+  }
+  function find(next) {
+    var found = [], whole = 0;
+    data.lanes.forEach(function (lane) { lane.boxes.forEach(function (one) { if (sought && fits(one)) { found.push(one); whole += (one.end - one.start) * one.fill; } }); });
+    if (next && found.length) {
+      last = (last + 1) % found.length;
+      var room = Math.max(2 * (found[last].end - found[last].start), data.ns / 100);
+      look(found[last].start - room, found[last].end + room);
+    } else draw();
+    said.textContent = !sought ? "" : found.length ? found.length + " found, " + duration(whole) + (next ? "; number " + (last + 1) + ": " + found[last].text + ", " + duration(found[last].end - found[last].start) + ", begins at " + duration(found[last].start) : ", Enter leads to each") : "Nothing here is named so";
+  }
+  /* What was clicked: all of its name stand out, and its row of the table of kernels is one click away. */
+  function choose(one) {
+    seek.value = one.text;
+    sought = one.text.toLowerCase();
+    last = -1;
+    find(false);
+    var rows = Array.prototype.filter.call(document.querySelectorAll("#kernels tbody tr"), function (tr) {
+      var cell = tr.cells[0], name = cell.title || cell.textContent, key = one.text.replace(/\u2026.*$/, "");
+      return key.length > 2 && (cell.textContent === one.text || name.indexOf(key) >= 0);
+    });
+    if (!rows.length) return;
+    var link = document.createElement("button");
+    link.type = "button";
+    link.className = "rows torow";
+    link.textContent = "Its row in Kernels";
+    link.addEventListener("click", function () { expose(rows[0]); rows[0].scrollIntoView({ block: "center" }); rows[0].classList.add("here"); });
+    said.append(" ", link);
+  }
+  function box_at(event) {
+    var lane = data.lanes[Math.floor((event.clientY - canvas.getBoundingClientRect().top - flags) / row)], at = time(event), near = (to - from) / canvas.clientWidth, hit = null;
+    if (lane && at >= from) lane.boxes.forEach(function (one) { if (one.start - near <= at && at <= one.end + near) hit = one; });
+    return hit;
   }
   function show(mark) {
     var room = Math.max(mark[2] - mark[1], data.ns / 200);
@@ -298,31 +363,46 @@ document.querySelectorAll("figure[data-live]").forEach(function (figure) {
     said.textContent = mark[0] + ": begins at " + duration(mark[1]) + ", " + duration(mark[2] - mark[1]);
   }
   add("Look closer", function () {
-    if (data) { box.removeChild(canvas); box.removeChild(said); data = null; open.textContent = "Look closer"; more.forEach(function (b) { b.hidden = true; }); still.classList.remove("replaced"); return; }
+    if (data) { [canvas, said, sum].forEach(function (one) { box.removeChild(one); }); data = null; open.textContent = "Look closer"; more.forEach(function (b) { b.hidden = true; }); still.classList.remove("replaced"); return; }
     read();
     open.textContent = "Close";
     canvas = document.createElement("canvas");
     canvas.tabIndex = 0;
     canvas.setAttribute("role", "img");
-    canvas.setAttribute("aria-label", "The timeline: plus and minus zoom, arrow keys move, digits lead to what is marked, Home shows the whole window. Its figures are in the tables.");
+    canvas.setAttribute("aria-label", "The timeline: plus and minus zoom, arrow keys move, s sums what is shown, a slash finds names, digits lead to what is marked, Home shows the whole window. Its figures are in the tables.");
     said = document.createElement("output");
+    sum = document.createElement("div");
+    sum.className = "sums";
+    sum.setAttribute("role", "status");
     more.forEach(function (b) { b.hidden = false; });
-    box.append(canvas, said);
-    var held = null;
+    box.append(canvas, said, sum);
+    var held = null, moved = false;
     canvas.addEventListener("wheel", function (event) {
-      if (!event.ctrlKey && !event.metaKey) return;
+      if (!event.ctrlKey && !event.metaKey && document.activeElement !== canvas) return;  /* after a click, or with Ctrl */
       event.preventDefault();
       zoom(event.deltaY > 0 ? 1.25 : 0.8, time(event));
     }, { passive: false });
     canvas.addEventListener("click", function (event) {
-      if (event.clientY - canvas.getBoundingClientRect().top > flags) return;
+      if (event.clientY - canvas.getBoundingClientRect().top > flags) {
+        var one = moved ? null : box_at(event);
+        if (one) choose(one);
+        return;
+      }
       var at = event.clientX - canvas.getBoundingClientRect().left;
       data.marks.forEach(function (one) { if (Math.abs(one[3] - at) < 8) { show(one); expose(document.getElementById("do-" + one[0])); } });
     });
-    canvas.addEventListener("pointerdown", function (event) { held = [event.clientX, from, to]; canvas.setPointerCapture(event.pointerId); });
-    canvas.addEventListener("pointerup", function () { held = null; });
+    canvas.addEventListener("pointerdown", function (event) { held = [event.clientX, from, to, event.shiftKey ? time(event) : null]; moved = false; canvas.setPointerCapture(event.pointerId); });
+    canvas.addEventListener("pointerup", function () {
+      if (held && held[3] !== null && picked) sums(picked[0], picked[1]);
+      held = null;
+    });
     canvas.addEventListener("pointermove", function (event) {
       if (!held) return tell(event);
+      moved = moved || Math.abs(event.clientX - held[0]) > 3;
+      if (held[3] !== null) {
+        picked = [held[3], time(event)].sort(function (a, b) { return a - b; });
+        return draw();
+      }
       var by = (held[0] - event.clientX) / (canvas.clientWidth - names()) * (held[2] - held[1]);
       look(held[1] + by, held[2] + by);
     });
@@ -332,6 +412,9 @@ document.querySelectorAll("figure[data-live]").forEach(function (figure) {
       var mark = data.marks.filter(function (one) { return String(one[0]) === event.key; })[0];
       if (mark) show(mark);
       else if (event.key === "Home" || event.key === "0") look(0, data.ns);
+      else if (event.key === "s") sums(from, to);
+      else if (event.key === "/") seek.focus();
+      else if (event.key === "Escape") { picked = null; seek.value = sought = said.textContent = sum.textContent = ""; draw(); canvas.blur(); }
       else if (keys[event.key]) zoom(keys[event.key]);
       else if (event.key === "ArrowLeft") look(from - part, to - part);
       else if (event.key === "ArrowRight") look(from + part, to + part);
@@ -344,6 +427,14 @@ document.querySelectorAll("figure[data-live]").forEach(function (figure) {
   add("Zoom in", function () { zoom(0.5); });
   add("Zoom out", function () { zoom(2); });
   add("Whole window", function () { look(0, data.ns); });
+  add("Sums", function () { if (picked) sums(picked[0], picked[1]); else sums(from, to); });
+  var seek = document.createElement("input");
+  seek.type = "search";
+  seek.placeholder = "Find";
+  seek.setAttribute("aria-label", "Find by name in the timeline");
+  seek.addEventListener("input", function () { sought = seek.value.toLowerCase(); last = -1; find(false); });
+  seek.addEventListener("keydown", function (event) { if (event.key === "Enter") find(true); });
+  box.append(seek);
   var more = Array.prototype.slice.call(box.children, before);
   more.forEach(function (b) { b.hidden = true; });
   if (first) {
