@@ -22,7 +22,8 @@ from nsysx.reading.load import Trace
 SEND_RECEIVE = "sendrecv"
 #: The kind of a collective in its kernel's name: ``ncclDevKernel_AllReduce_Sum_f32_RING_LL(...)`` -> AllReduce.
 _KIND = re.compile(
-    r"(All_?Reduce|All_?Gather|Reduce_?Scatter|All_?To_?All[A-Za-z]*|Broadcast|Bcast|Reduce|SendRecv|Gather|Scatter)", re.IGNORECASE
+    r"(All_?Reduce|All_?Gather|Reduce_?Scatter|All_?To_?All[A-Za-z]*|Broadcast|Bcast|Reduce|SendRecv|Gather|Scatter)",
+    re.IGNORECASE,
 )
 _POINT_TO_POINT = {"ncclSend", "ncclRecv"}
 
