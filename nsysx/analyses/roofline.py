@@ -88,8 +88,8 @@ SHOWN = TableSpec(
     matters=(Limit.GPU,),
     group="kernel-tables",
     intro=(
-        "From the sizes of the operators: the operations that they need, the bytes that they must move once, and the time of the fastest "
-        "product and of the memory for these. What is above that could go at most; parts without a limit are rows of their own."
+        "From the operators' sizes: what they must compute and move, at the fastest product and the speed of the memory. What is above "
+        "that could go at most."
     ),
     first=("name", "by", "gpu_ns", "could_go_ns", "limit_share", "roof", "limit_ns", "unknown_ns", "tflops", "bytes_per_s", "backward_ns",
            "kernels", "number_format", "kernel", "why_not", "rates"),
@@ -98,7 +98,7 @@ SHOWN = TableSpec(
     bar="gpu_ns",
     keep="could_go_ns",
     depth=1,
-    rows=60,
+    rows=12,
 )  # fmt: skip
 _SCHEMA = declared.schema(COLUMNS)
 STEP, ROOF, OPERATOR, LINE, MODULE, FAMILY, NOT_KNOWN = (

@@ -77,7 +77,7 @@ def chart(summary: Summary, ax: Axes | None = None) -> Chart | None:
     )
     caption = (
         f"{text} A circle is an operator with its gradients, its area the time; the lines are the limits. What multiplies nothing "
-        "stands side by side to the left, as far below the line as it is below the memory's speed."
+        "stands side by side to the left."
     )
     limits = RooflineLimits(step["peak_bytes_per_s"], products)
     shown = sorted(points, key=lambda p: -p.share)[:_MOST]
