@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import shlex
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -218,7 +217,7 @@ def report(
     elif wanted.full or wanted.section:
         _tables(summary, handling.top, wanted.section)
     else:
-        _answer(summary, files, reports[0])
+        _answer(summary, files, reports)
     _say_written(written, wanted)
     if wanted.open and wanted.html is not None:
         _open(wanted.html)
@@ -270,14 +269,12 @@ def _bytes(data: bytes) -> Callable[[BinaryIO], object]:
     return lambda file: file.write(data)
 
 
-def _answer(summary: Summary, files: list[Path], first: Path) -> None:
+def _answer(summary: Summary, files: list[Path], reports: list[Path]) -> None:
     from nsysx.render import invocation, terminal_answer
-    from nsysx.render.safe_text import clean
 
-    shown = [*map(str, files)] if len(files) <= invocation.MOST_FILES else [str(files[0]), "...", str(files[-1])]
-    program = invocation.recorded_program(first)
+    typed = invocation.typed_here(files, reports)
     with answering():
-        terminal_answer.render(summary, console(), clean(shlex.join(shown), 1000), program)
+        terminal_answer.render(summary, console(), typed.reports, typed.program, typed.folder)
 
 
 def _tables(summary: Summary, top: int, section: Sequence[str]) -> None:

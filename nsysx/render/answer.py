@@ -216,18 +216,24 @@ def _commands(summary: Summary, typed: str) -> tuple[str, ...]:
     return tuple(command.replace("REPORT", name) for command in summary.answer.ask_next)
 
 
-def _next(summary: Summary, typed: str, command: str) -> str:
+def _whole_command(command: str) -> str:
+    """Return a command that settles something, with the program that it records."""
+    return f"{command} -- CMD" if command.startswith("nsysx run") and " -- " not in command else command
+
+
+def _next(summary: Summary, typed: str, command: str, folder: str) -> str:
     """Return the one command to run next: on the recorded program where that is known, else one that reads the report again."""
     answer, commands = summary.answer, _commands(summary, typed)
     settles = next((s.command for s in answer.certainty.parts if s.command.startswith("nsysx run")), "")
     asked = next((c for c in commands if c.startswith("nsysx run ")), "")
     if not command:
         return next((c for c in commands if " whatif " in c), commands[-1] if commands else "")
+    inside = f"cd {folder} && " if folder else ""
     if asked:
-        return asked.replace(" -- CMD", f" -- {command}")
+        return inside + asked.replace(" -- CMD", f" -- {command}")
     if answer.do[-1].paste:
-        return f"nsysx try -- {command}"
-    again = f"{settles or 'nsysx run'} -- {command}"
+        return f"{inside}nsysx try {typed or clean(report_name(summary), 80)} -- {command}"
+    again = f"{inside}{settles.removesuffix(' -- CMD') or 'nsysx run'} -- {command}"
     # The same run once more tells nothing new; what changes would save, the report tells already.
     return again if settles else next((c for c in commands if " whatif " in c), again)
 
@@ -346,10 +352,10 @@ def reasons(do: Sequence[Action], now_ns: int | None) -> list[str]:
     return [*map(reason, do[:-1]), ""]
 
 
-def build(summary: Summary, *, redact: bool = True, typed: str = "", command: str = "") -> Worded:
+def build(summary: Summary, *, redact: bool = True, typed: str = "", command: str = "", folder: str = "") -> Worded:
     """Return the answer in words. ``redact`` hides what names a person or a machine.
 
-    ``typed`` is how a shell finds the reports, ``command`` the recorded program as a shell runs it.
+    ``typed`` is how a shell finds the reports, ``command`` the recorded program as a shell runs it, ``folder`` where, "" for any.
     """
     texts, answer = Texts(redact), summary.answer
     first, sentence = answer.do[-1], texts(summary.verdict.sentence, 400)
@@ -378,10 +384,12 @@ def build(summary: Summary, *, redact: bool = True, typed: str = "", command: st
         level=answer.certainty.level,
         why=first_sentence(texts(answer.certainty.reason, 600)),
         tried=tried(summary, first.code, texts),
-        sure=tuple(replace(s, reason=texts(s.reason, 600)) for s in answer.certainty.parts),
+        sure=tuple(
+            replace(s, reason=texts(s.reason, 600), command=_whole_command(s.command)) for s in answer.certainty.parts
+        ),
         bars_title=answer.picture.title,
         bars=tuple(_bar(b, texts) for b in answer.picture.bars),
         also=tuple(replace(a, text=texts(a.text, 150)) for a in answer.also),
         commands=_commands(summary, typed),
-        next=_next(summary, typed, command),
+        next=_next(summary, typed, command, folder),
     )

@@ -7,6 +7,7 @@ that run in any folder (``commands``). Nothing is decided here.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -60,13 +61,23 @@ def _content(summary: Summary, worded: Worded, typed: Invocation, redact: bool, 
         "after": _after(worded, summary, room),
         "care": _care(summary, worded, room),
         "not_recorded": [
-            {"what": cut(c.check, 60), "record_with": cut(c.fix, 80)}
+            {"what": cut(c.check, 60), "record_with": cut(_recording(c.fix, typed), 160)}
             for c in summary.quality
             if c.status == "missing" and c.fix
         ][: round(_MOST_NOT_RECORDED * room)],
     }
     content = without_homes(content) if redact else content
     return {**content, "commands": _commands(summary, typed, ids, causes, room)}
+
+
+#: A command in the words of a remedy.
+_RUN = re.compile(r"nsysx run(?: --?[\w:-]+(?: \w+)?)*? -- CMD")
+
+
+def _recording(fix: str, typed: Invocation) -> str:
+    """Return the command in a remedy for what was not recorded, as it is typed; the remedy where there is none."""
+    command = _RUN.search(fix)
+    return typed.run(command[0].replace("nsysx run", "nsysx run -o AFTER", 1)) if command else fix
 
 
 def _causes(summary: Summary) -> list[_Cause]:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from nsysx import redaction
+from nsysx.errors import NsysxError
+from nsysx.reading import inputs
 from nsysx.reading.beside import report_name, run_json
 from nsysx.render.safe_text import clean
 
-#: If more files than this were given, commands name their folder, or abbreviate them.
+#: If more files than this were given, commands name their folder where it holds these reports and no others.
 MOST_FILES = 4
 
 
@@ -58,15 +60,36 @@ def of_files(files: Sequence[Path], *, redact: bool = True) -> Invocation:
     """
     absolute = [Path(os.path.abspath(file)) for file in files]  # noqa: PTH100 - resolve() would follow links
     first = absolute[0]
-    if len(absolute) > MOST_FILES and len({path.parent for path in absolute}) == 1:
-        absolute = [first.parent]
     program = recorded_program(first)
     return Invocation(
-        " ".join(_quoted(path, redact) for path in absolute),
+        " ".join(_quoted(path, redact) for path in _few(absolute)),
         program,
         _quoted(first.parent, redact) if _starts_in(first.parent, program) else "",
         _quoted(first.with_name(f"{report_name(first)}-after"), redact),
     )
+
+
+def typed_here(files: Sequence[Path], reports: Sequence[Path]) -> Invocation:
+    """Return the same for the folder in which this process runs: as ``files`` were named, if the program starts here.
+
+    ``reports`` are those that the files stand for.
+    """
+    anywhere = of_files(reports, redact=False)
+    if anywhere.folder and Path(os.path.abspath(reports[0])).parent != Path.cwd():  # noqa: PTH100
+        return anywhere
+    named = _few(files) if list(files) == list(reports) else files
+    return replace(anywhere, reports=clean(shlex.join(map(str, named)), 1000), folder="")
+
+
+def _few(files: Sequence[Path]) -> Sequence[Path]:
+    """Return the folder of many files where it holds them and no others, else the files."""
+    folder = files[0].parent
+    if len(files) <= MOST_FILES or any(file.parent != folder for file in files):
+        return files
+    try:
+        return [folder] if sorted(inputs.reports([folder])) == sorted(files) else files
+    except NsysxError:
+        return files
 
 
 def _starts_in(folder: Path, program: str) -> bool:

@@ -106,10 +106,10 @@ def _colored(line: str, bars: Sequence[Bar], plain: bool) -> Text:
 
 
 def lines(
-    summary: Summary, width: int, *, plain: bool = False, typed: str = "", command: str = ""
+    summary: Summary, width: int, *, plain: bool = False, typed: str = "", command: str = "", folder: str = ""
 ) -> list[tuple[str, str]]:
     """Return (text, style) of each line: at most 25 where that is possible by leaving out what matters least."""
-    said = answers.build(summary, redact=False, typed=typed, command=command)
+    said = answers.build(summary, redact=False, typed=typed, command=command, folder=folder)
     width = max(40, min(width, _WIDEST))
     short = answer_text.changes(summary, Texts(False))
     numbered = short[0] if len(short) == 1 else " ".join(f"({i}) {text}." for i, text in enumerate(short, 1))
@@ -166,12 +166,14 @@ def _one_line(text: str, room: int) -> str:
     return text[: ends[-1]] if ends else textwrap.shorten(text, room, placeholder="...")
 
 
-def render(summary: Summary, console: Console, typed: str = "", command: str = "") -> None:
-    """Print the answer on a console. ``typed`` is how the reports were named on the command line, ``command`` what was recorded."""
+def render(summary: Summary, console: Console, typed: str = "", command: str = "", folder: str = "") -> None:
+    """Print the answer on a console. ``typed`` is how the reports were named on the command line, ``command``
+    what was recorded, and ``folder`` where.
+    """
     encoding = (console.encoding or "ascii").lower().replace("-", "")
     plain = not encoding.startswith("utf") or console.options.ascii_only
     bars = [_few(bar) for bar in answers.build(summary, redact=False).bars]
-    for text, style in lines(summary, console.width, plain=plain, typed=typed, command=command):
+    for text, style in lines(summary, console.width, plain=plain, typed=typed, command=command, folder=folder):
         shown = text.translate(_ASCII).encode("ascii", "replace").decode() if plain else text
         shown = shown.rstrip()
         console.print(_colored(shown, bars, plain) if style == "bar" else Text(shown, style), soft_wrap=True)

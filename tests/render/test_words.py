@@ -237,7 +237,7 @@ def test_the_next_command_tells_something_new(recorded: Samples) -> None:
         for case, told in (("as it is", summary.answer), ("settled", settled), ("known", known)):
             words = answer.build(replace(summary, answer=told), command="python train.py")
             commands[name, case] = words.next
-            assert words.next.startswith(("nsysx run -", "nsysx try -- ", "nsysx whatif ")), words.next
+            assert words.next.startswith(("nsysx run -", "nsysx try ", "nsysx whatif ")), words.next
             open_ = any(p.command for p in told.certainty.parts)  # or there is no replay that could tell
             assert not words.next.startswith("nsysx run -- ") or open_ or summary.replay is None, (name, case)
             assert words.next.startswith("nsysx whatif ") or words.next.endswith(" -- python train.py")
