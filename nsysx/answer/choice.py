@@ -44,7 +44,7 @@ def first(summary: Summary) -> Finding | None:
     if unsaid is not None:
         return unsaid
     worth = [f for f in ranked if (_likely_ns(summary, f) or 0) >= NOTABLE * step]
-    best = _best(summary, worth, step) if worth else None
+    best = _best(summary, worth, step) if worth else _unpriced(summary, ranked, step)
     between = next((f for f in ranked if about(f) == "loop"), None)
     if between is None or between_ns(between) <= (0 if best is None else _likely_ns(summary, best) or 0):
         return best
@@ -58,9 +58,19 @@ def between_ns(finding: Finding) -> int:
     return sum(row.get("between_ns") or 0 for row in finding.evidence)
 
 
+def _unpriced(summary: Summary, ranked: Sequence[Finding], step: int) -> Finding | None:
+    """Return the costliest finding about the cause where no replay can price any change, None where one can: it found nothing then."""
+    if summary.replay is not None and summary.replay.get("trusted", True):
+        return None
+    of_cause = [f for f in ranked if about(f) == summary.verdict.code and (f.cost_ns_per_step or 0) >= _UNPRICED * step]
+    return max(of_cause, key=lambda f: f.cost_ns_per_step or 0, default=None)
+
+
 #: An exact change is worth a word of its own from this share of the step on, and stands behind a bound that promises more than
 #: so many times as much.
 _EXACT, _FAR_MORE = 0.15, 3.0
+#: A change whose saving nobody can compute is still advised where its cause costs this share of the step.
+_UNPRICED = 0.3
 #: A part of the program goes before the whole of it if at best it saves more than so many times as much as is likely of the whole.
 _OF_A_PART = 1.5
 

@@ -272,7 +272,7 @@ def _replayed(profile: Profile) -> list[Check]:
     if not replay.trusted:
         detail = f"{lengths}: off by {units.share(replay.error, 1)}, so no savings are given"
         return [Check("replay", "warn", detail, doubt="cause")]
-    detail = f"{lengths} ({units.share(replay.error, 1)} off); over 22 measured changes, savings were off by a median 3.8 % of the step"
+    detail = f"{lengths} ({units.share(replay.error, 1)} off); over 22 measured changes, savings were off by a median 3.3 % of the step"
     return [Check("replay", "ok", detail)]
 
 

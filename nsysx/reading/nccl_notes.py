@@ -22,7 +22,8 @@ from nsysx.reading.load import Trace
 SEND_RECEIVE = "sendrecv"
 #: The kind of a collective in its kernel's name: ``ncclDevKernel_AllReduce_Sum_f32_RING_LL(...)`` -> AllReduce.
 _KIND = re.compile(
-    r"(AllReduce|AllGather|ReduceScatter|AllToAll\w*|Broadcast|Bcast|Reduce|SendRecv|Gather|Scatter)", re.IGNORECASE
+    r"(All_?Reduce|All_?Gather|Reduce_?Scatter|All_?To_?All[A-Za-z]*|Broadcast|Bcast|Reduce|SendRecv|Gather|Scatter)",
+    re.IGNORECASE,
 )
 _POINT_TO_POINT = {"ncclSend", "ncclRecv"}
 
@@ -54,7 +55,7 @@ class Message:
 def kind_of(kernel: str) -> str:
     """Return a communication kernel's kind of collective in lower case, or the kernel's name if that does not tell the kind."""
     match = _KIND.search(kernel)
-    return match[1].lower() if match else re.split(r"[<(]", kernel, maxsplit=1)[0]
+    return match[1].lower().replace("_", "") if match else re.split(r"[<(]", kernel, maxsplit=1)[0]
 
 
 def bus_bytes(kind: str, size: int | None, message: int | None) -> float | None:

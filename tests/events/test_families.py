@@ -24,6 +24,11 @@ def fresh() -> Iterator[None]:
     ("kernel", "family"),
     [
         ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "communication"),
+        ("void deep_ep::internode::dispatch<false, 8>(int4*, float*)", "communication"),
+        ("nvshmemi_transfer_rma_nbi", "communication"),
+        ("void multimem_one_shot_all_reduce_kernel<c10::BFloat16, 16>(c10::BFloat16*)", "communication"),
+        ("c10d::symmetric_memory::barrier_kernel(unsigned int**, unsigned long, int)", "communication"),
+        ("userbuffers_fp16_sum_inplace_gpu_rr_rs_oop<8>(int, int)", "communication"),
         ("nvjet_hsh_128x256_64x4_1x2_h_bz_coopA_NTT", "gemm"),
         ("sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64", "gemm"),
         (

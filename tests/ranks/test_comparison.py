@@ -593,6 +593,8 @@ def test_twice_the_batch_on_the_last_rank(tmp_path: Path, names: Sequence[str]) 
 @pytest.mark.parametrize(
     ("kernel", "kind"),
     [
+        ("void multimem_one_shot_all_reduce_kernel<c10::BFloat16, 16>(c10::BFloat16*)", "allreduce"),
+        ("two_shot_reduce_scatter(float*)", "reducescatter"),
         (ALL_REDUCE, "allreduce"),
         ("ncclKernel_ReduceScatter_RING_LL_Sum_float", "reducescatter"),
         ("ncclDevKernel_Reduce_Sum_f32_RING_LL", "reduce"),

@@ -217,7 +217,7 @@ def test_several_changes_also_all_together(path: Path, run: Run) -> None:
 def test_every_word_gives_an_answer(path: Path, run: Run, words: list[str]) -> None:
     code, out, err = run(path, *words)
     assert (code, err) == (0, "")
-    for line in ("step", "saves", "limit", "give or take"):
+    for line in ("step", "saves", "limit", "±"):
         assert line in out
 
 

@@ -29,7 +29,7 @@ CHANGES = (
     Change(
         "autocast-bf16", "bf16 autocast around the forward",
         'with torch.autocast("cuda", dtype=torch.bfloat16):\n    output = model(inputs)', _arm,
-        alters="numerics", beware="products and convolutions keep 8 bits of the mantissa",
+        alters="numerics", beware="products and convolutions keep 7 bits of the mantissa",
         advice="torch.autocast('cuda', torch.bfloat16)", label="BF16",
         example='with torch.autocast("cuda", torch.bfloat16):\n    loss = model(x).sum()',
         condition="BF16 keeps 7 bits of the mantissa: the loss must still converge.",
