@@ -268,12 +268,16 @@ def _processes(steps: list[pl.DataFrame]) -> list[int]:
 #: Copies are not work of a step: what a program loads before its first step may take longer than all of them.
 _COMPUTES = ("kernel", "graph")
 
+#: Between so many pairs of steps what comes between them repeats.
+_COMES_BACK = 3
+
 
 def _covers(steps: pl.DataFrame, ops: pl.DataFrame, evaluations: pl.DataFrame) -> bool:
     """Return whether at least half of the computing whose launch is known was launched inside the steps.
 
     The last of four or more does not count: a range that nothing closed swallows whatever comes after the training loop. Neither does
-    what the probe saw to be an evaluation between steps: in a short window it may be most of the work of a rank.
+    what the probe saw to be an evaluation between steps, where that comes once or twice: in a short window it may be most of the work
+    of a rank. One that comes back more often may be a rollout, a part of each iteration.
     """
     computes = pl.any_horizontal(pl.col("op_kind") == kind for kind in _COMPUTES).alias("computes")
     launched = ops.select("process", "call_start_ns", "start_ns", "end_ns", computes).drop_nulls("call_start_ns")
@@ -290,9 +294,9 @@ def _covers(steps: pl.DataFrame, ops: pl.DataFrame, evaluations: pl.DataFrame) -
         within = _within(called, start, end)
         inside += int(ns[within].sum())
         beside = evaluations.filter(pl.col("process") == process).sort("start_ns")
-        whole -= int(
-            ns[~within & _within(called, *union(*(beside[c].to_numpy() for c in ("start_ns", "end_ns"))))].sum()
-        )
+        begin, until = union(*(beside[c].to_numpy() for c in ("start_ns", "end_ns")))
+        if len(np.unique(np.searchsorted(start, begin))) < _COMES_BACK:
+            whole -= int(ns[~within & _within(called, begin, until)].sum())
     return 2 * inside >= whole
 
 
