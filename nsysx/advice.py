@@ -159,7 +159,7 @@ class Tried:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class BarPart:
     """One part of a bar; ``kind`` is its color, ``idle`` parts are hatched."""
 
     label: str
@@ -174,7 +174,7 @@ class Bar:
 
     label: str
     total_ns: float
-    parts: tuple[Part, ...]
+    parts: tuple[BarPart, ...]
     names: Literal["", "kernel"] = ""
 
 

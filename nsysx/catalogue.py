@@ -58,7 +58,7 @@ class Paint:
     IDLE: Final = "idle"
 
 
-class Limit(_Code):
+class StepLimit(_Code):
     """What limits the step: the code of a verdict, and its ``label``."""
 
     def __init__(self, code: str, label: str) -> None:
@@ -79,7 +79,7 @@ class Limit(_Code):
 AT_LAUNCHES: Final = "waiting for kernel launches"
 
 
-class Part(_Code):
+class StepPart(_Code):
     """A part of the step on the busiest device, in the order in which they are shown; they sum to it.
 
     ``label`` names it in a list, ``drawn`` in the picture of a step ("" if it is part of another there), ``color`` is its key in the
@@ -87,7 +87,7 @@ class Part(_Code):
     the GPU's own, or nobody's to remove.
     """
 
-    def __init__(self, code: str, label: str, drawn: str, color: str, idle: bool, limit: Limit | None) -> None:
+    def __init__(self, code: str, label: str, drawn: str, color: str, idle: bool, limit: StepLimit | None) -> None:
         self.label, self.drawn, self.color, self.idle, self.limit = label, drawn, color, idle, limit
 
     WORK = "work", "compute", "compute", Paint.COMPUTE, False, None
@@ -95,38 +95,38 @@ class Part(_Code):
     DEPENDENCY = (
         "dependency", "waiting for other GPU work", "waiting for other GPU work", Paint.DEPENDENCY, True, None,
     )  # fmt: skip
-    COMM = "comm", "exposed communication", "exposed communication", Paint.COMM, False, Limit.COMM
-    COPY = "copy", "exposed copies", "exposed copies", Paint.COPY, False, Limit.COPY
+    COMM = "comm", "exposed communication", "exposed communication", Paint.COMM, False, StepLimit.COMM
+    COPY = "copy", "exposed copies", "exposed copies", Paint.COPY, False, StepLimit.COPY
     MIGRATION = (
-        "migration", "exposed page migration", "exposed page migration", Paint.COPY, False, Limit.COPY,
+        "migration", "exposed page migration", "exposed page migration", Paint.COPY, False, StepLimit.COPY,
     )  # fmt: skip
-    INPUT = "input", "waiting for input data", "waiting for input data", Paint.DATA, True, Limit.INPUT
+    INPUT = "input", "waiting for input data", "waiting for input data", Paint.DATA, True, StepLimit.INPUT
     SYNC = (
         "sync",
         "idle after host syncs",
         "idle after host syncs",
         Paint.SYNC,
         True,
-        Limit.SYNC,
+        StepLimit.SYNC,
     )
-    ALLOC = "alloc", "allocator calls", "allocator calls", Paint.ALLOC, True, Limit.ALLOC
+    ALLOC = "alloc", "allocator calls", "allocator calls", Paint.ALLOC, True, StepLimit.ALLOC
     LOAD = (
         "load",
         "loading of kernels and libraries",
         "loading of kernels and libraries",
         Paint.LOAD,
         True,
-        Limit.WARMUP,
+        StepLimit.WARMUP,
     )
-    START_UP = "start_up", "one-time cost", "one-time cost", Paint.LOAD, True, Limit.WARMUP
-    HOST = "host", "host code between launches", AT_LAUNCHES, Paint.OUTSIDE, True, Limit.LAUNCH
-    LAUNCH = "launch", "kernel launch latency", "", Paint.LAUNCH, True, Limit.LAUNCH
+    START_UP = "start_up", "one-time cost", "one-time cost", Paint.LOAD, True, StepLimit.WARMUP
+    HOST = "host", "host code between launches", AT_LAUNCHES, Paint.OUTSIDE, True, StepLimit.LAUNCH
+    LAUNCH = "launch", "kernel launch latency", "", Paint.LAUNCH, True, StepLimit.LAUNCH
     PROFILER = "profiler", "the profiler itself", "", Paint.PROFILER, True, None
     UNTRACED = "untraced", "launched outside the trace", "launched outside the trace", Paint.IDLE, True, None
     ELSEWHERE = "elsewhere", "long pauses in which the program does something else", "", Paint.IDLE, False, None
 
 
-class Activity(_Code):
+class DeviceActivity(_Code):
     """What a device does at an instant: where several run at once, the first counts. Together they are its window.
 
     ``label`` is its name in a picture and its code the key of its color, ``noun`` names it in a comparison.
@@ -148,7 +148,7 @@ class Activity(_Code):
 
 
 #: What a device does while it works.
-WORKING: tuple[Activity, ...] = tuple(a for a in Activity if a is not Activity.IDLE)
+WORKING: tuple[DeviceActivity, ...] = tuple(a for a in DeviceActivity if a is not DeviceActivity.IDLE)
 
 
 class Late(_Code):
@@ -242,7 +242,7 @@ class Cause(_Code):
         label: str,
         noun: str,
         color: str,
-        part: Part,
+        part: StepPart,
         late: Late,
         kinds: tuple[str, ...],
         trait: Trait,
@@ -252,55 +252,55 @@ class Cause(_Code):
 
     LAUNCH_LATENCY = (
         "launch_latency", "kernel launch latency", "kernel launch latency",
-        Paint.LAUNCH, Part.LAUNCH, Late.HOST, (), Trait.DRIFTS,
+        Paint.LAUNCH, StepPart.LAUNCH, Late.HOST, (), Trait.DRIFTS,
     )  # fmt: skip
     SYNC = (
         "sync", "host sync", "host syncs",
-        Paint.SYNC, Part.SYNC, Late.HOST, (Call.SYNC,), Trait.BLOCKS,
+        Paint.SYNC, StepPart.SYNC, Late.HOST, (Call.SYNC,), Trait.BLOCKS,
     )  # fmt: skip
     ALLOC = (
         "alloc", "allocator calls", "allocator calls",
-        Paint.ALLOC, Part.ALLOC, Late.HOST, Call.ALLOCATOR, Trait.BLOCKS,
+        Paint.ALLOC, StepPart.ALLOC, Late.HOST, Call.ALLOCATOR, Trait.BLOCKS,
     )  # fmt: skip
     LOAD = (
         "load", "loading of kernels and libraries", "loading of kernels and libraries",
-        Paint.LOAD, Part.LOAD, Late.HOST, (Call.LOAD,), Trait.NONE,
+        Paint.LOAD, StepPart.LOAD, Late.HOST, (Call.LOAD,), Trait.NONE,
     )  # fmt: skip
     COPY_CALL = (
         "copy_call", "copy calls", "copy calls",
-        Paint.COPY, Part.SYNC, Late.HOST, (Call.COPY, Call.MEMSET), Trait.BLOCKS,
+        Paint.COPY, StepPart.SYNC, Late.HOST, (Call.COPY, Call.MEMSET), Trait.BLOCKS,
     )  # fmt: skip
     OTHER_API = (
         "other_api", "other CUDA calls", "other CUDA calls",
-        Paint.OTHER, Part.LAUNCH, Late.HOST, (*Call.LAUNCHES, Call.EVENT, Call.OTHER), Trait.DRIFTS,
+        Paint.OTHER, StepPart.LAUNCH, Late.HOST, (*Call.LAUNCHES, Call.EVENT, Call.OTHER), Trait.DRIFTS,
     )  # fmt: skip
     DATA_LOADER = (
         "data_loader", "data loading", "data loading",
-        Paint.DATA, Part.INPUT, Late.INPUT, (), Trait.NONE,
+        Paint.DATA, StepPart.INPUT, Late.INPUT, (), Trait.NONE,
     )  # fmt: skip
     PROFILER = (
         "profiler", "the profiler itself", "the profiler itself",
-        Paint.PROFILER, Part.PROFILER, Late.PROFILER, (), Trait.DRIFTS,
+        Paint.PROFILER, StepPart.PROFILER, Late.PROFILER, (), Trait.DRIFTS,
     )  # fmt: skip
     HOST_CODE = (
         "host_code", "host code (Python)", "host code between launches",
-        Paint.OUTSIDE, Part.HOST, Late.HOST, (), Trait.DRIFTS,
+        Paint.OUTSIDE, StepPart.HOST, Late.HOST, (), Trait.DRIFTS,
     )  # fmt: skip
     DEPENDENCY = (
         "dependency", "waiting for other GPU work", "waiting for other GPU work",
-        Paint.DEPENDENCY, Part.DEPENDENCY, Late.HOST, (), Trait.GPUS_OWN,
+        Paint.DEPENDENCY, StepPart.DEPENDENCY, Late.HOST, (), Trait.GPUS_OWN,
     )  # fmt: skip
     KERNEL_GAP = (
         "kernel_gap", "inter-kernel gaps", "inter-kernel gaps",
-        Paint.GAP, Part.PAUSE, Late.COMPUTE, (), Trait.GPUS_OWN,
+        Paint.GAP, StepPart.PAUSE, Late.COMPUTE, (), Trait.GPUS_OWN,
     )  # fmt: skip
     UNTRACED_LAUNCH = (
         "untraced_launch", "launched outside the trace", "launched outside the trace",
-        Paint.IDLE, Part.UNTRACED, Late.HOST, (), Trait.NONE,
+        Paint.IDLE, StepPart.UNTRACED, Late.HOST, (), Trait.NONE,
     )  # fmt: skip
     NO_FURTHER_WORK = (
         "no_further_work", "nothing more launched", "no further work",
-        Paint.IDLE, Part.UNTRACED, Late.HOST, (), Trait.NONE,
+        Paint.IDLE, StepPart.UNTRACED, Late.HOST, (), Trait.NONE,
     )  # fmt: skip
 
     @property

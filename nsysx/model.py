@@ -85,7 +85,7 @@ class Table:
     scope: Scope | None = None
     shown: TableSpec = field(default_factory=TableSpec)
 
-    def of(self, table: TableOf[R]) -> Sequence[R]:
+    def typed_rows(self, table: TableOf[R]) -> Sequence[R]:
         """Return its rows with the columns that mypy knows, empty if it was not recorded."""
         return cast(Sequence[R], self.rows or ())
 
@@ -275,7 +275,7 @@ class Finding:
         values = {**_scoped(self), **self.saving.to_json(), **records_of}
         return {key: values[key] for key in FINDING_KEYS}
 
-    def of(self, table: TableOf[R]) -> Sequence[R]:
+    def typed_rows(self, table: TableOf[R]) -> Sequence[R]:
         """Return the evidence with the columns that mypy knows, empty if it is the evidence of another rule."""
         return cast(Sequence[R], self.evidence) if self.code == table.key else ()
 
@@ -307,14 +307,14 @@ class Summary:
         recorded_ns = None if steps.whole or steps.source == "capture" else verdict.recorded_ns or mean_ns
         waits = late is not None and any(r["rank"] == late for r in self.rows("ranks"))
         marked = verdict.recorded_ns is not None
-        return Step.of(self.unprofiled, verdict.step_ns, recorded_ns, marked=marked, waits_for_rank=waits)
+        return Step.completed(self.unprofiled, verdict.step_ns, recorded_ns, marked=marked, waits_for_rank=waits)
 
     def rows(self, key: str) -> Sequence[Row]:
         """Return the rows of a table, empty if it was not recorded."""
         table = self.tables.get(key)
         return (table.rows or ()) if table else ()
 
-    def of(self, table: TableOf[R]) -> Sequence[R]:
+    def typed_rows(self, table: TableOf[R]) -> Sequence[R]:
         """Return the rows of a table whose columns mypy knows, empty if it was not recorded."""
         return cast(Sequence[R], self.rows(table.key))
 

@@ -65,7 +65,7 @@ class Counters:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class LongestStretch:
     """The longest stretch of one ``part`` of the step (its code) in one module and phase, ns from the start of the window."""
 
     start_ns: int
@@ -91,7 +91,7 @@ class Timeline:
     queues: tuple[Queue, ...] = ()
     counters: tuple[Counters, ...] = ()
     marks: tuple[tuple[int, str], ...] = ()
-    places: tuple[Place, ...] = ()
+    places: tuple[LongestStretch, ...] = ()
     note: str = ""
 
 

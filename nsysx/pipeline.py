@@ -15,7 +15,7 @@ import polars as pl
 import nsysx
 from nsysx import answer, findings, ids
 from nsysx.analyses import gpu_ledger
-from nsysx.analyses.helpers import step_record, timelines, totals
+from nsysx.analyses.helpers import report_totals, step_record, timeline_data
 from nsysx.analyses.helpers import tables as tables_of
 from nsysx.errors import EXIT_EMPTY, EXIT_USAGE, NsysxError
 from nsysx.events import attribute, correlate, ledger, nvtx_ranges, profile, sampling, sequence
@@ -26,7 +26,6 @@ from nsysx.model import Check, Finding, Row, Summary, Table, Unprofiled, Verdict
 from nsysx.pictures import Lane
 from nsysx.ranks import (
     collect,
-    comparison,
     job_compared,
     one_job,
     other_lanes,
@@ -34,6 +33,7 @@ from nsysx.ranks import (
     own_time,
     parallel_reading,
     rank_checks,
+    rank_table,
     rank_tables,
 )
 from nsysx.reading import as_sqlite, load, opening
@@ -95,7 +95,7 @@ def _choose(trace: load.Trace, device: int | None, rank: int | None) -> load.Tra
 
 
 @dataclass(frozen=True)
-class Options(Selection):
+class ReadingOptions(Selection):
     """How to read a report: what of it, and what else is made of it. Picklable, so that it can be sent to workers.
 
     ``every_table``: all tables are made and the frames can be freed; else each is made when it is first read, and the checks do
@@ -121,9 +121,9 @@ class Options(Selection):
         )
 
     @classmethod
-    def of(
+    def from_selection(
         cls, selection: Selection, *, timelines: bool = False, progress: Callable[[str], None] | None = None
-    ) -> Options:
+    ) -> ReadingOptions:
         """Return the options for what a selection names."""
         chosen = {field.name: getattr(selection, field.name) for field in fields(Selection)}
         return cls(**chosen, timelines=timelines, progress=progress)
@@ -155,7 +155,7 @@ def summarize(
     analyze, 2 for bad options.
     """
     named = Selection(steps, step_range, device, rank, time_range, every_step, max_size)
-    options = Options.of(selection or named, timelines=timelines, progress=progress)
+    options = ReadingOptions.from_selection(selection or named, timelines=timelines, progress=progress)
     options = replace(options, every_table=every_table)
     return summary_of(gather_job(files, options, workers=workers, cluster=cluster), options)
 
@@ -173,11 +173,11 @@ class Job:
     files: tuple[str, ...] = ()
     report: int = 0
     shown: int | None = None
-    beside: other_lanes.Beside = field(default_factory=other_lanes.Beside)
+    beside: other_lanes.OtherRanksLanes = field(default_factory=other_lanes.OtherRanksLanes)
 
 
 def gather_job(
-    files: Sequence[Path], options: Options, *, workers: int | None = None, cluster: str | None = None
+    files: Sequence[Path], options: ReadingOptions, *, workers: int | None = None, cluster: str | None = None
 ) -> Job:
     """Return the input of the analyses for a report, or for the reports of all ranks of one job. Raises as ``summarize`` does."""
     if len({opening.real(p) for p in files}) != len(files):
@@ -200,7 +200,9 @@ def gather_job(
         wanted = ranks[numbers.index(options.rank)]
         given = gather(files[wanted.report], replace(options, rank=None, process=wanted.process))
         given = other_reports.learn(given, ranks, wanted.report)
-        beside = _beside(given, ranks, wanted.report, files, read) if options.timelines else other_lanes.Beside()
+        beside = (
+            _beside(given, ranks, wanted.report, files, read) if options.timelines else other_lanes.OtherRanksLanes()
+        )
         return Job(given, ranks, names, wanted.report, options.rank, beside)
     first: list[Profile] = []
     others = read(work, files[1:], meanwhile=lambda: first.append(gather(files[0], options)))
@@ -209,23 +211,23 @@ def gather_job(
     shown = next((n for n, r in enumerate(ranks) if not r.report), 0)
     number = collect.number(ranks, shown) if ranks else 0
     given = other_reports.learn(given, ranks, 0)
-    beside = _beside(given, ranks, 0, files, read) if options.timelines else other_lanes.Beside()
+    beside = _beside(given, ranks, 0, files, read) if options.timelines else other_lanes.OtherRanksLanes()
     return Job(given, ranks, names, shown=number, beside=beside)
 
 
 def _beside(
     given: Profile, ranks: Sequence[collect.Rank], report: int, files: Sequence[Path], read: Callable[..., list[Any]]
-) -> other_lanes.Beside:
+) -> other_lanes.OtherRanksLanes:
     """Return the lanes of the ranks that ``given``, of this report, does not hold: their reports are read once more."""
     plan = other_lanes.plan(given, ranks, report)
     paths = {files[n].resolve(): n for n in sorted({rank.report for rank in plan.wanted})}
     lanes: dict[tuple[int, other_lanes.Stretch], tuple[Lane, ...]] = {}
     for of_report in read(partial(_lanes, plan, paths), list(paths)) if paths else ():
         lanes |= of_report
-    return other_lanes.Beside(plan, lanes)
+    return other_lanes.OtherRanksLanes(plan, lanes)
 
 
-def _lanes(plan: other_lanes.Plan, places: Mapping[Path, int], path: Path) -> other_lanes.Lanes:
+def _lanes(plan: other_lanes.LanePlan, places: Mapping[Path, int], path: Path) -> other_lanes.Lanes:
     """Return the lanes of the ranks of one report, of which only the windows are read."""
     report = places[path.resolve()]
     shifts = [rank.offset_ns for rank in plan.wanted if rank.report == report]
@@ -236,7 +238,7 @@ def _lanes(plan: other_lanes.Plan, places: Mapping[Path, int], path: Path) -> ot
     return other_lanes.lanes(plan, report, correlate.correlate(trace).gpu_ops)
 
 
-def _records(options: Options, path: Path) -> tuple[collect.Rank, ...]:
+def _records(options: ReadingOptions, path: Path) -> tuple[collect.Rank, ...]:
     """Return the ranks of one of several reports: all that is compared of it."""
     given = gather(path, options)
     return other_reports.with_steps(own_time.with_replays(collect.records(given), given), given)
@@ -270,12 +272,13 @@ def _verdict(job: Job, tables: Mapping[str, Table], ranks: Table, judged: Sequen
     """Return what limits the step, with the rank that the others wait for."""
     given = job.profile
     result = replace(
-        verdict.judge(given, tables[gpu_ledger.KEY].of(gpu_ledger.ROWS)), scope=tables_of.scope("shown device", given)
+        verdict.judge(given, tables[gpu_ledger.KEY].typed_rows(gpu_ledger.ROWS)),
+        scope=tables_of.scope("shown device", given),
     )
     if given.steps.source == "capture":
         result = findings.of_experiment(result, judged)
     result = rank_verdict.of_ranks(result, ranks, job.shown)
-    late = comparison.sentence(ranks.rows or ())
+    late = rank_table.sentence(ranks.rows or ())
     return replace(result, evidence=(*result.evidence, late)) if late else result
 
 
@@ -295,7 +298,7 @@ def _anything(trace: load.Trace) -> bool:
     return any(trace.frames[f]["end_ns"].count() for f in ("runtime", "kernel", "memcpy", "memset", "graph", "nvtx"))
 
 
-def gather(path: Path, options: Options) -> Profile:
+def gather(path: Path, options: ReadingOptions) -> Profile:
     """Return the profile of one report, the input of all analyses. Raises as ``summarize`` does."""
     given = _gather(path, options)
     if given.trace.sampled is None or sampling.stands(given):
@@ -303,7 +306,7 @@ def gather(path: Path, options: Options) -> Profile:
     return _gather(path, replace(options, whole=True))
 
 
-def _gather(path: Path, options: Options) -> Profile:
+def _gather(path: Path, options: ReadingOptions) -> Profile:
 
     def say(stage: str) -> None:
         if options.progress:
@@ -347,7 +350,7 @@ def _gather(path: Path, options: Options) -> Profile:
     return profile.gather(trace, named, attributed, steps, ledgers, only_steady=chosen, device=options.device)
 
 
-def summary_of(job: Job, options: Options) -> Summary:
+def summary_of(job: Job, options: ReadingOptions) -> Summary:
     """Return the Summary of a job that ``gather_job`` gathered with these options, judged once, with all ranks known."""
 
     def say(stage: str) -> None:
@@ -361,8 +364,8 @@ def summary_of(job: Job, options: Options) -> Summary:
         dict(tables)  # makes them
     say("looking for what can be changed")
     compared, alone_because = job_compared.compare(job.ranks), job_compared.reason(job.ranks)
-    ranks = comparison.table(compared, alone_because)
-    alone = timelines.timelines(given) if options.timelines else ()
+    ranks = rank_table.table(compared, alone_because)
+    alone = timeline_data.timelines(given) if options.timelines else ()
     drawn = tuple(other_lanes.added(picture, job.beside) for picture in alone)
     judged = findings.judge(given, tables, replay, ranks, job.shown)
     conclusion = _verdict(job, tables, ranks, judged)
@@ -374,7 +377,7 @@ def summary_of(job: Job, options: Options) -> Summary:
             version=nsysx.__version__,
             capture=capture,
             quality=quality,
-            totals=totals.totals(given),
+            totals=report_totals.totals(given),
             steps=step_record.steps(given),
             verdict=conclusion,
             tables=tables.made if options.every_table else tables,
@@ -383,6 +386,6 @@ def summary_of(job: Job, options: Options) -> Summary:
             tried=given.trace.tried,
             findings=judged,
             timelines=drawn,
-            strips=timelines.strips(given) if options.timelines else (),
+            strips=timeline_data.strips(given) if options.timelines else (),
         )
     )

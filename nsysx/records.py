@@ -21,7 +21,7 @@ def record(kind: type[_R], value: Any, where: str) -> _R:
     A field that is missing takes its default; keys that are no field are left out: they were added by a later version.
     """
     if not isinstance(value, Mapping):
-        raise UnreadableError(f"{where} is {_said(value)}, not an object")
+        raise UnreadableError(f"{where} is {_shortened(value)}, not an object")
     given = {}
     for name, (read, required) in _fields(kind).items():
         if name in value:
@@ -34,7 +34,7 @@ def record(kind: type[_R], value: Any, where: str) -> _R:
 def rows(value: Any, where: str) -> tuple[Mapping[str, Any], ...]:
     """Return a list of objects as it is. Raises UnreadableError."""
     if not isinstance(value, list | tuple):
-        raise UnreadableError(f"{where} is {_said(value)}, not a list")
+        raise UnreadableError(f"{where} is {_shortened(value)}, not a list")
     return tuple(mapping(row, f"{where}[{i}]") for i, row in enumerate(value))
 
 
@@ -66,14 +66,14 @@ def _reader(hint: Any) -> _Read:
 
 def _tuple(value: Any, where: str, read: _Read, length: int | None) -> tuple[Any, ...]:
     if not isinstance(value, list | tuple) or length not in (None, len(value)):
-        raise UnreadableError(f"{where} is {_said(value)}, not a list" + (f" of {length}" if length else ""))
+        raise UnreadableError(f"{where} is {_shortened(value)}, not a list" + (f" of {length}" if length else ""))
     return tuple(read(item, f"{where}[{i}]") for i, item in enumerate(value))
 
 
 def mapping(value: Any, where: str) -> Mapping[str, Any]:
     """Return an object as it is. Raises UnreadableError."""
     if not isinstance(value, Mapping):
-        raise UnreadableError(f"{where} is {_said(value)}, not an object")
+        raise UnreadableError(f"{where} is {_shortened(value)}, not an object")
     return value
 
 
@@ -88,10 +88,10 @@ def _is(value: Any, kind: Any) -> bool:
 
 def _checked(value: Any, where: str, right: Callable[[Any], bool], name: str) -> Any:
     if not right(value):
-        raise UnreadableError(f"{where} is {_said(value)}, not {name}")
+        raise UnreadableError(f"{where} is {_shortened(value)}, not {name}")
     return value
 
 
-def _said(value: Any) -> str:
+def _shortened(value: Any) -> str:
     """Return a value in an error, shortened."""
     return "null" if value is None else repr(value)[:40]

@@ -68,7 +68,7 @@ class Step:
     marked: bool
 
     @staticmethod
-    def of(
+    def completed(
         real: Unprofiled | None, verdict_ns: int | None, recorded_ns: int | None, *, marked: bool, waits_for_rank: bool
     ) -> Step:
         """Return the step that the replay gave (``real``) and the verdict speaks of, completed by whether one rank waits for another.

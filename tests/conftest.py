@@ -8,7 +8,7 @@ import os
 import pytest
 from hypothesis import settings
 
-from nsysx.replay import costs
+from nsysx.replay import tracing_costs
 from tests.examples import examples
 from tests.samples import PAIRS, Samples
 
@@ -20,7 +20,9 @@ settings.register_profile("same", derandomize=True, deadline=None, max_examples=
 settings.register_profile("search", derandomize=False, deadline=None, max_examples=examples(100))
 settings.load_profile("same")
 
-_FREE = costs.Costs("assumed", costs.ASSUMED.launch_ns, {name: costs.Cost(0, 0, 0) for name in costs.ASSUMED.of})
+_FREE = tracing_costs.TracingCosts(
+    "assumed", tracing_costs.ASSUMED.launch_ns, {name: tracing_costs.Cost(0, 0, 0) for name in tracing_costs.ASSUMED.of}
+)
 
 
 @pytest.fixture(autouse=True)
@@ -31,7 +33,7 @@ def untraced(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     processes of their own, where nothing is patched.
     """
     if not request.node.get_closest_marker("traced"):
-        monkeypatch.setattr(costs, "ASSUMED", _FREE)
+        monkeypatch.setattr(tracing_costs, "ASSUMED", _FREE)
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,7 @@ import pytest
 from nsysx.model import Summary
 from nsysx.pipeline import summarize
 from nsysx.render import html_page
-from nsysx.replay import costs
+from nsysx.replay import tracing_costs
 
 SAMPLES = Path(__file__).resolve().parent.parent / "sample_reports"
 #: Programs before a change, for tests that need many kinds; ``Samples`` of this folder are the fixture ``pairs``.
@@ -32,7 +32,7 @@ KINDS = (
 )  # fmt: skip
 
 #: Before any test makes tracing free: the samples were recorded under a profiler.
-RECORDED_COSTS = costs.ASSUMED
+RECORDED_COSTS = tracing_costs.ASSUMED
 
 
 def unpack(name: str, folder: Path, source: Path = SAMPLES) -> Path:
@@ -91,7 +91,7 @@ class Samples:
     def _summarized(self, name: str) -> Summary:
         report = self.report(name)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(costs, "ASSUMED", RECORDED_COSTS)
+            patch.setattr(tracing_costs, "ASSUMED", RECORDED_COSTS)
             patch.chdir(report.parent)
             return summarize([Path(report.name)], timelines=True)
 

@@ -38,7 +38,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return training(6).write(tmp_path_factory.mktemp("api") / "r.sqlite")
 
 
-@pytest.mark.parametrize("name", ["nsysx", "nsysx.api", "nsysx.api.report", "nsysx.api.compared"])
+@pytest.mark.parametrize("name", ["nsysx", "nsysx.api", "nsysx.api.report_object", "nsysx.api.compared"])
 def test_examples_run(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     module = sys.modules[name]
     monkeypatch.chdir(ROOT)
@@ -159,7 +159,7 @@ def test_without_a_replay_that_can_be_trusted_the_loader_is_still_answered(
         replay.error = 0.25
         return replay
 
-    monkeypatch.setattr(importlib.import_module("nsysx.api.report"), "replay_of", inexact)
+    monkeypatch.setattr(importlib.import_module("nsysx.api.report_object"), "replay_of", inexact)
     with pytest.raises(nsysx.NsysxError, match=r"misses the recorded step by 25 %: no claims are made"):
         s.whatif(graph=["all"])
 
@@ -265,7 +265,7 @@ def command(tmp_path: Path) -> Callable[..., list[str]]:
 
     nsys = find_nsys(FakeNsys(tmp_path / "fake").path)
     return lambda **options: commands.profile_command(
-        nsys, capture.Options(**options), tmp_path / "r", ["python", "x.py"]
+        nsys, capture.RunOptions(**options), tmp_path / "r", ["python", "x.py"]
     )
 
 
@@ -276,5 +276,5 @@ def test_run_leaves_the_window_to_the_program(command: Callable[..., list[str]],
     assert "--capture-range=cudaProfilerApi" in command(steps="manual")
     assert "--capture-range=cudaProfilerApi" not in command()
     for steps, told in (("manual", None), ("3:5", "3:5"), ("auto", "auto")):
-        environment = probe_environment(capture.Options(steps=steps), {}, tmp_path)
+        environment = probe_environment(capture.RunOptions(steps=steps), {}, tmp_path)
         assert environment.get("NSYSX_STEPS") == told, "the probe opens no window that the program opens"

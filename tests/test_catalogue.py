@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nsysx.catalogue import CAUSES, Call, Cause, Late, Limit, Part
+from nsysx.catalogue import CAUSES, Call, Cause, Late, StepLimit, StepPart
 from nsysx.render.charts.colors import KIND_COLORS
 
 PACKAGE = Path(__file__).resolve().parent.parent / "nsysx"
@@ -42,7 +42,7 @@ def quoted() -> dict[str, set[str]]:
 
 def test_no_word_is_quoted_in_more_than_two_files() -> None:
     files = quoted()
-    words = {c.value for kind in (Cause, Part, Limit, Late) for c in kind} - OTHER_MEANINGS.keys()
+    words = {c.value for kind in (Cause, StepPart, StepLimit, Late) for c in kind} - OTHER_MEANINGS.keys()
     assert {"data_loader", "host_code", "launch_bound"} <= words
     assert {word: sorted(files[word]) for word in sorted(words) if len(files[word]) > 2} == {}
     assert [word for word in OTHER_MEANINGS if len(files[word]) <= 2] == []
@@ -76,14 +76,14 @@ def test_every_api_kind_has_one_cause() -> None:
     assert sorted(kind for cause in Cause for kind in cause.kinds) == sorted(Call.KINDS)
 
 
-@pytest.mark.parametrize("word", [*Cause, *Part], ids=str)
-def test_every_color_exists(word: Cause | Part) -> None:
+@pytest.mark.parametrize("word", [*Cause, *StepPart], ids=str)
+def test_every_color_exists(word: Cause | StepPart) -> None:
     assert word.color in KIND_COLORS
 
 
 def test_a_code_is_a_string_and_is_found_by_it() -> None:
     assert {Cause.SYNC: 1}["sync"] == 1
-    assert f"{Part.HOST}" == str(Part.HOST) == "host"
+    assert f"{StepPart.HOST}" == str(StepPart.HOST) == "host"
     assert Late.named("clocks") is Late.CLOCKS
     assert [Cause.named(code).number for code in CAUSES] == list(range(len(CAUSES)))
     with pytest.raises(ValueError, match="'nobody' is no Late"):

@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 
 from nsysx import outputs, pipeline
+from nsysx.cli import command_output, run
 from nsysx.cli import process as cli
-from nsysx.cli import run, talk
 from nsysx.cli.app import common_first
 from nsysx.errors import NsysxError
-from nsysx.reading import inputs
-from nsysx.recording.options import Outputs, Result
+from nsysx.reading import report_files
+from nsysx.recording.run_options import Outputs, RunResult
 from nsysx.selection import Selection
 from tests.builder import Report
 from tests.replay.test_peers import job as two_ranks
@@ -162,7 +162,7 @@ def ends_with(monkeypatch: pytest.MonkeyPatch, error: BaseException, *words: str
     def fails(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr(inputs, "reports", list)
+    monkeypatch.setattr(report_files, "reports", list)
     monkeypatch.setattr(pipeline, "summarize", fails)
     monkeypatch.setattr(sys, "argv", ["nsysx", *(words or ("report", "x.sqlite"))])
     with pytest.raises(SystemExit) as caught:
@@ -213,9 +213,9 @@ def test_a_reader_that_goes_away(sqlite: Path) -> None:
 def test_once_answered_a_broken_pipe_is_an_error_again(capsys: pytest.CaptureFixture[str]) -> None:
     """A pool of workers of which one died writes to a pipe without a reader: that must not end the process."""
     before = signal.getsignal(signal.SIGPIPE)
-    with talk.answering():
+    with command_output.answering():
         assert signal.getsignal(signal.SIGPIPE) == signal.SIG_DFL
-    talk.emit("told")
+    command_output.emit("told")
     assert (signal.getsignal(signal.SIGPIPE), capsys.readouterr().out) == (before, "told\n")
     assert before == signal.SIG_IGN, "as Python starts"
 
@@ -248,7 +248,7 @@ def test_what_to_ask_next_of_several_reports_can_be_asked(tmp_path: Path) -> Non
 
 
 def test_a_run_that_recorded_nothing_proposes_no_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    result = Result(1, Outputs.named(tmp_path / "r"), Report().write(tmp_path / "r.sqlite"))
+    result = RunResult(1, Outputs.named(tmp_path / "r"), Report().write(tmp_path / "r.sqlite"))
     run._say_result(result, told=run._report_run(result)[0])
     said = capsys.readouterr().err
     assert "nsysx: no page: " in said
@@ -256,7 +256,7 @@ def test_a_run_that_recorded_nothing_proposes_no_report(tmp_path: Path, capsys: 
 
 
 def test_a_run_names_what_it_wrote_as_a_shell_takes_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    result = Result(0, Outputs.named(tmp_path / "r"), tmp_path / "r.sqlite")
+    result = RunResult(0, Outputs.named(tmp_path / "r"), tmp_path / "r.sqlite")
     result.written += [Path("r.sqlite"), Path("a b.json")]
     run._say_result(result, told=True)
     wrote, then, _ = capsys.readouterr().err.splitlines()
@@ -267,7 +267,7 @@ def test_a_run_names_what_it_wrote_as_a_shell_takes_it(tmp_path: Path, capsys: p
 def test_a_run_ends_with_the_answer_as_report_prints_it(
     sqlite: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    result = Result(0, Outputs.named(tmp_path / "r"), sqlite)
+    result = RunResult(0, Outputs.named(tmp_path / "r"), sqlite)
     told, summary = run._report_run(result)
     assert told and summary is not None
     run._say_answer(summary, result)
@@ -514,7 +514,7 @@ def test_several_inputs_reach_the_pipeline(monkeypatch: pytest.MonkeyPatch) -> N
         asked.update(options, paths=paths, selection=selection)
         raise NsysxError("enough", slug="enough")
 
-    monkeypatch.setattr(inputs, "reports", list)
+    monkeypatch.setattr(report_files, "reports", list)
     monkeypatch.setattr(pipeline, "summarize", remember)
     words = ["report", "a.sqlite", "b.sqlite", "--steps", "all", "--step-range", "^it", "--device", "1", "--rank", "0"]
     monkeypatch.setattr(sys, "argv", ["nsysx", *words])
@@ -613,7 +613,7 @@ def test_a_file_that_was_written_is_a_link_only_where_a_terminal_shows_links(
 ) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
     monkeypatch.setenv("TERM", kind)
-    talk.wrote(Path("a page.html"), " (2 tables)")
+    command_output.wrote(Path("a page.html"), " (2 tables)")
     name = (
         f"\x1b]8;;{Path('a page.html').resolve().as_uri()}\x1b\\a page.html\x1b]8;;\x1b\\" if links else "a page.html"
     )

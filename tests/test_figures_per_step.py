@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from nsysx.model import Summary
 from nsysx.pipeline import summarize
-from nsysx.replay import window
+from nsysx.replay import replayed_window
 from tests.builder import Report
 from tests.events.test_step_properties import US, Program, build, programs
 from tests.examples import examples
@@ -135,7 +135,7 @@ def test_an_evaluation_between_two_steps(program: Program, after: int) -> None:
 def test_only_some_of_the_steps_are_replayed(program: Program, part: int) -> None:
     whole = summary(build(program))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(window, "_MOST_OPS", len(program.late) * len(program.kernels) // part)
+        patch.setattr(replayed_window, "_MOST_OPS", len(program.late) * len(program.kernels) // part)
         some = summary(build(program))
     assert some.replay and whole.replay and some.replay["steps"] < whole.replay["steps"]
     assert differences(whole, some) == {}

@@ -60,7 +60,7 @@ ORDER = (
 LEVEL = {room: i for i, room in enumerate(ORDER)}
 
 #: Between reading and render: what turns frames into other frames. The exceptions read their own data.
-WORLDLY = ("events/families.py", "ranks/parallel_reading.py", "comparing/inputs.py")
+WORLDLY = ("events/families.py", "ranks/parallel_reading.py", "comparing/side_inputs.py")
 PURE = (
     "frames",
     "events",
@@ -215,7 +215,7 @@ def test_the_probe_adds_at_most_two_names_to_the_program() -> None:
         "cli/process",
         "__main__",
         "recording/capture",
-        "recording/doctor",
+        "recording/machine_checks",
         "errors",
         "units",
         "model",

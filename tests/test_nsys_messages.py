@@ -9,7 +9,7 @@ import pytest
 from nsysx import nsys_messages
 from nsysx.errors import EXIT_EMPTY, NsysxError
 from nsysx.pipeline import summarize
-from nsysx.recording import doctor
+from nsysx.recording import machine_checks
 from tests.builder import Report
 
 #: (what nsys writes, the message's name): texts of real reports and of nsys' own libraries.
@@ -124,8 +124,8 @@ def test_a_newer_driver_whose_work_is_all_there_is_no_doubt(tmp_path: Path) -> N
 
 def test_doctor_names_what_keeps_nsys_from_tracing_here(tmp_path: Path) -> None:
     report = empty(tmp_path, *LOADED, NO_CUDA, (1, WRITTEN[0][0]), (2, WRITTEN[18][0]))
-    found = list(doctor.hindrances(report.write(tmp_path / "r.sqlite")))
+    found = list(machine_checks.hindrances(report.write(tmp_path / "r.sqlite")))
     assert [(c.status, "protected memory" in c.detail) for c in found] == [("warn", True)]
     assert "conf-compute" in found[0].fix
     report.drop("DIAGNOSTIC_EVENT")
-    assert not list(doctor.hindrances(report.write(tmp_path / "without.sqlite")))
+    assert not list(machine_checks.hindrances(report.write(tmp_path / "without.sqlite")))

@@ -91,7 +91,7 @@ TABLE = KEY
 
 def chart(summary: Summary, ax=None) -> Chart | None:
     """Return one bar for each row."""
-    rows = summary.of(ROWS)
+    rows = summary.typed_rows(ROWS)
 
     def on(axes):
         axes.set_xlim(0, max(r["second_ns"] for r in rows))

@@ -14,16 +14,16 @@ import typer
 
 import nsysx
 from nsysx import api, pipeline
-from nsysx.cli import declared as cli
+from nsysx.cli import declared_options as cli
 from nsysx.cli import process
 from nsysx.cli.app import command_line
-from nsysx.comparing import inputs
+from nsysx.comparing import side_inputs
 from nsysx.option import Declared, Option, declared
-from nsysx.reading import inputs as named_inputs
+from nsysx.reading import report_files as named_inputs
 from nsysx.recording import capture
 from nsysx.recording.environment import probe_environment
-from nsysx.recording.options import Options, Outputs, Result
-from nsysx.recording.ranks import option_words
+from nsysx.recording.per_rank import option_words
+from nsysx.recording.run_options import Outputs, RunOptions, RunResult
 from nsysx.replay.changes import Changes, JobChanges
 from nsysx.selection import Handling, Selection
 
@@ -46,16 +46,16 @@ def other(one: Declared) -> Any:
     return FORMED.get(one.field, words[-1] if one.kind in (str, str | None) else (one.option.least or 0) + 3)
 
 
-ALL = Options(**{one.field: other(one) for one in declared(Options)})
+ALL = RunOptions(**{one.field: other(one) for one in declared(RunOptions)})
 
 
-def parsed(monkeypatch: pytest.MonkeyPatch, *words: str) -> Options:
+def parsed(monkeypatch: pytest.MonkeyPatch, *words: str) -> RunOptions:
     """Return the options that reach the recording from what is typed."""
-    got: list[Options] = []
+    got: list[RunOptions] = []
 
-    def run(command: list[str], options: Options) -> Result:
+    def run(command: list[str], options: RunOptions) -> RunResult:
         got.append(options)
-        return Result(0, Outputs.named(Path("r")))
+        return RunResult(0, Outputs.named(Path("r")))
 
     monkeypatch.setattr(capture, "run", run)
     monkeypatch.setattr(sys, "argv", ["nsysx", "run", *words, "--", "true"])
@@ -65,12 +65,12 @@ def parsed(monkeypatch: pytest.MonkeyPatch, *words: str) -> Options:
 
 def test_every_option_is_declared_and_arrives(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-    assert [one.field for one in declared(Options)] == [field.name for field in fields(Options)]
-    assert all(getattr(ALL, field.name) != field.default for field in fields(Options)), "each is given here"
+    assert [one.field for one in declared(RunOptions)] == [field.name for field in fields(RunOptions)]
+    assert all(getattr(ALL, field.name) != field.default for field in fields(RunOptions)), "each is given here"
     assert parsed(monkeypatch, "-o", "o", *option_words(ALL)) == ALL
-    assert parsed(monkeypatch) == Options()
-    for field in fields(Options):  # and each alone
-        one = replace(Options(), **{field.name: getattr(ALL, field.name)})
+    assert parsed(monkeypatch) == RunOptions()
+    for field in fields(RunOptions):  # and each alone
+        one = replace(RunOptions(), **{field.name: getattr(ALL, field.name)})
         words = ["-o", "o"] if field.name == "output" else option_words(one)
         assert parsed(monkeypatch, *words) == one
 
@@ -78,11 +78,11 @@ def test_every_option_is_declared_and_arrives(monkeypatch: pytest.MonkeyPatch, t
 def test_a_file_of_options_knows_each(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "nsysx.toml").write_text('[run]\nno-report = true\nonly = "a b"\nmarks = "all"\ndepth = 3\n')
-    assert parsed(monkeypatch) == Options(report=False, only="a b", marks="all", depth=3)
+    assert parsed(monkeypatch) == RunOptions(report=False, only="a b", marks="all", depth=3)
 
 
 @dataclass(frozen=True, slots=True)
-class OneMore(Options):
+class OneMore(RunOptions):
     """The options with one added, as a try."""
 
     zork: Annotated[int | None, Option("How much to zork.", least=1, variable="NSYSX_ZORK", advanced=True)] = None
@@ -115,7 +115,7 @@ def test_the_probe_is_told_what_it_needs(tmp_path: Path) -> None:
             else "a b:!c"
             if one.field == "source"
             else str(getattr(ALL, one.field))
-            for one in declared(Options)
+            for one in declared(RunOptions)
             if one.option.variable
         },
     }
@@ -150,13 +150,13 @@ def test_what_is_selected_arrives(command: str, monkeypatch: pytest.MonkeyPatch,
     assert all(getattr(CHOSEN, field.name) != field.default for field in fields(Selection)), "each is given here"
     got: list[Selection] = []
 
-    def gather(files: Any, options: pipeline.Options, **more: Any) -> Any:
+    def gather(files: Any, options: pipeline.ReadingOptions, **more: Any) -> Any:
         got.append(Selection(**{field.name: getattr(options, field.name) for field in fields(Selection)}))
         raise nsysx.NsysxError("seen", slug="seen")
 
     monkeypatch.setattr(pipeline, "gather_job", gather)
     monkeypatch.setattr(named_inputs, "reports", list)
-    monkeypatch.setattr(inputs.parallel_reading, "run", lambda work, files, **more: [work(f) for f in files])
+    monkeypatch.setattr(side_inputs.parallel_reading, "run", lambda work, files, **more: [work(f) for f in files])
     its = [one for one in declared(Selection) if command in one.option.commands]
     words = [word for one in its for word in one.typed(getattr(CHOSEN, one.field))]
     report = tmp_path / "r.sqlite"
@@ -173,7 +173,7 @@ def test_every_change_arrives(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     job = type("Job", (), {"profile": None})
     monkeypatch.setattr(named_inputs, "reports", list)
     monkeypatch.setattr(pipeline, "gather_job", lambda files, options: job)
-    monkeypatch.setattr("nsysx.replay.whatif.lines", lambda profile, changes, first: got.append(changes) or [])
+    monkeypatch.setattr("nsysx.replay.requested_edits.lines", lambda profile, changes, first: got.append(changes) or [])
     report = tmp_path / "r.sqlite"
     report.write_bytes(b"")
     words = [word for one in declared(Changes) for word in one.typed(getattr(every, one.field))]
@@ -222,9 +222,9 @@ def test_the_library_spells_out_what_is_declared() -> None:
 
 
 def test_the_library_hands_on_what_it_is_given(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    got: list[tuple[pipeline.Options, Any]] = []
+    got: list[tuple[pipeline.ReadingOptions, Any]] = []
 
-    def gather(files: Any, options: pipeline.Options, *, workers: Any) -> Any:
+    def gather(files: Any, options: pipeline.ReadingOptions, *, workers: Any) -> Any:
         got.append((options, workers))
         raise nsysx.NsysxError("seen", slug="seen")
 
@@ -232,7 +232,7 @@ def test_the_library_hands_on_what_it_is_given(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setattr(named_inputs, "reports", list)
     with pytest.raises(nsysx.NsysxError, match="seen"):
         nsysx.report(tmp_path, jobs=3, **{field.name: getattr(CHOSEN, field.name) for field in fields(Selection)})
-    assert got == [(pipeline.Options.of(CHOSEN, timelines=True), 3)]
+    assert got == [(pipeline.ReadingOptions.from_selection(CHOSEN, timelines=True), 3)]
 
 
 @pytest.mark.parametrize("field", [field.name for field in fields(Changes)])
@@ -246,10 +246,10 @@ def test_the_library_hands_on_every_change(field: str, monkeypatch: pytest.Monke
         asked.append(changes)
         return []
 
-    room = sys.modules["nsysx.api.report"]
+    room = sys.modules["nsysx.api.report_object"]
     monkeypatch.setattr(room, "Replay", Trusted)
     monkeypatch.setattr(room, "replay_of", lambda profile: Trusted())
-    monkeypatch.setattr("nsysx.replay.whatif.edits", edits)
+    monkeypatch.setattr("nsysx.replay.requested_edits.edits", edits)
     one = next(one for one in declared(Changes) if one.field == field)
     value: Any = ("a", "b") if one.default == () else True
     report: Any = object.__new__(api.Report)

@@ -19,10 +19,10 @@ from rich.console import Console
 
 from nsysx.analyses.helpers.tables import Tables, missing
 from nsysx.catalogue import CAUSES
-from nsysx.cli.report import Wanted
+from nsysx.cli.report import ReportOutputs
 from nsysx.errors import EXIT_EMPTY, EXIT_USAGE, NsysxError
 from nsysx.model import SCHEMA, Scope, Summary
-from nsysx.pipeline import Options, gather, summarize
+from nsysx.pipeline import ReadingOptions, gather, summarize
 from nsysx.render import brief, json_text, terminal_answer
 from tests import builder, reports, strategies
 from tests.builder import Report
@@ -495,7 +495,7 @@ def test_the_answer_makes_half_of_the_tables_and_says_the_same(kind: Callable[[]
     def told(summary: Summary) -> str:
         out = io.StringIO()
         terminal_answer.render(summary, Console(file=out, width=100), "r.sqlite")
-        return brief.of(summary, redact=True) + out.getvalue()
+        return brief.answer_json(summary, redact=True) + out.getvalue()
 
     assert told(lazily) == told(whole)
     assert isinstance(lazily.tables, Tables)
@@ -507,7 +507,7 @@ def test_the_answer_makes_half_of_the_tables_and_says_the_same(kind: Callable[[]
 
 @pytest.mark.parametrize("kind", [reports.training, api_only, no_nvtx])
 def test_a_table_that_names_what_it_needs_is_recorded_where_that_is(kind: Callable[[], Report], tmp_path: Path) -> None:
-    profile = gather(kind().write(tmp_path / "r.sqlite"), Options())
+    profile = gather(kind().write(tmp_path / "r.sqlite"), ReadingOptions())
     whole = dict(Tables(profile, lambda title: None))
     named = [key for key in whole if hasattr(importlib.import_module(f"nsysx.analyses.{key}"), "NEEDS")]
     assert named
@@ -519,5 +519,5 @@ def test_a_table_that_names_what_it_needs_is_recorded_where_that_is(kind: Callab
 
 @pytest.mark.parametrize("name", ["html", "json", "markdown", "csv", "full", "section"])
 def test_what_shows_every_table_has_every_table(name: str) -> None:
-    assert Wanted(**{name: ("modules",) if name == "section" else True}).every_table
-    assert not Wanted(brief="-", cluster="local").every_table
+    assert ReportOutputs(**{name: ("modules",) if name == "section" else True}).every_table
+    assert not ReportOutputs(brief="-", cluster="local").every_table

@@ -19,7 +19,7 @@ import pytest
 
 from nsysx.cli import process
 from nsysx.model import Summary
-from nsysx.render import answer, brief, finding_ids, html_page, insight, invocation, markdown, terminal_answer
+from nsysx.render import answer_words, brief, finding_ids, html_page, insight, invocation, markdown, terminal_answer
 from tests.recording.test_capture import FakeNsys
 from tests.samples import KINDS, NAMES, PAIR_NAMES, Samples
 
@@ -35,12 +35,12 @@ def proposed(summary: Summary, report: Path, folder: Path) -> Iterator[str]:
     """Yield the commands that the outputs of a report propose to somebody in a folder, each as it is typed."""
     typed, program = shlex.quote(os.path.relpath(report, folder)), invocation.recorded_program(report)
     anywhere = invocation.of_files([report], redact=False)
-    told = json.loads(brief.of(summary, anywhere, redact=False))
+    told = json.loads(brief.answer_json(summary, anywhere, redact=False))
     yield from told["commands"].values()
     for name, finding in zip(finding_ids.ids_of(summary), summary.findings or (), strict=True):
         if finding.verdict == "found":
-            yield from json.loads(insight.of(summary, name, anywhere, redact=False))["commands"].values()
-    worded = answer.build(summary, redact=False, typed=typed, command=program)
+            yield from json.loads(insight.insight_json(summary, name, anywhere, redact=False))["commands"].values()
+    worded = answer_words.build(summary, redact=False, typed=typed, command=program)
     yield from (*worded.commands, worded.next, *(s.command for s in worded.sure))
     yield from (check.fix for check in summary.quality if check.fix.startswith("nsysx "))
     lines = "\n".join(line for line, _ in terminal_answer.lines(summary, 200, typed=typed, command=program))

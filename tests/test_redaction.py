@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from nsysx.redaction import redacted, redacted_text, shell
-from nsysx.trying.options import Options
 from nsysx.trying.session import Session
+from nsysx.trying.try_options import TryOptions
 from tests.builder import Report
 from tests.recording.test_capture import FakeNsys
 from tests.test_cli import nsysx
@@ -107,7 +107,7 @@ def test_no_output_of_a_report_holds_the_secret_of_an_older_record(tmp_path: Pat
 
 
 def test_a_trial_runs_the_command_with_its_secret_and_tells_it_without() -> None:
-    session = Session(["python", "t.py", *_secrets()], [], Options())
+    session = Session(["python", "t.py", *_secrets()], [], TryOptions())
     assert SECRET not in json.dumps(session.result.to_json())
     assert session.runner.command[2:] == _secrets()
 

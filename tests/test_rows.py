@@ -8,7 +8,7 @@ from typing import Annotated, TypedDict
 import pytest
 
 from nsysx.analyses.helpers import step_record
-from nsysx.frames import declared
+from nsysx.frames import frame_columns
 from nsysx.rows import Column, Of, columns_of
 from tests.samples import NAMES, Samples
 from tests.typed import row_types, untyped
@@ -40,5 +40,5 @@ def test_a_column_is_null_only_where_its_type_says_so(recorded: Samples) -> None
 
 
 def test_the_steps_shown_begin_with_the_steps_found() -> None:
-    found = [column for column in declared.CPU_STEPS if column.name not in ("process", "thread")]
+    found = [column for column in frame_columns.CPU_STEPS if column.name not in ("process", "thread")]
     assert list(step_record.STEPS[: len(found)]) == found

@@ -10,7 +10,7 @@ from typing import Any, get_args, get_type_hints, is_typeddict
 from nsysx import analyses
 from nsysx.analyses.helpers.step_record import StepRow
 from nsysx.model import Summary
-from nsysx.ranks import comparison
+from nsysx.ranks import rank_table
 from nsysx.rows import columns_of
 
 
@@ -23,7 +23,7 @@ def row_types() -> dict[str, Any]:
         assert columns_of(row) == table.COLUMNS and table.ROWS.key == table.KEY
         return row
 
-    tables: Any = (*analyses.load(), comparison)
+    tables: Any = (*analyses.load(), rank_table)
     return {table.KEY: of(table) for table in tables}
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, TypedDict
 
 import polars as pl
 
-from nsysx.analyses.helpers import allocator_retries, pauses
+from nsysx.analyses.helpers import allocator_retries, step_pauses
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.model import TableSpec
 from nsysx.rows import Of, TableOf, columns_of, names
@@ -49,4 +49,4 @@ def table(profile: Profile) -> pl.DataFrame:
     """Return one row per flush of the whole capture, in order of time; no row when there was none."""
     if not profile.recorded("runtime"):
         raise NotRecorded("no CUDA API call was recorded", "-t cuda")
-    return pauses.in_steps(profile, allocator_retries.flushes(profile).sort("start_ns"))
+    return step_pauses.in_steps(profile, allocator_retries.flushes(profile).sort("start_ns"))

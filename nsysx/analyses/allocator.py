@@ -6,7 +6,7 @@ from typing import Annotated, TypedDict
 
 import polars as pl
 
-from nsysx.analyses.helpers import allocator_retries, columns
+from nsysx.analyses.helpers import allocator_retries, shared_columns
 from nsysx.catalogue import Call
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.events.thread_roles import PIN, elsewhere
@@ -24,9 +24,9 @@ class AllocationRow(TypedDict):
     kind: Annotated[str, Of("alloc, free, host_alloc", codes=True)]
     module: Annotated[str | None, Of("innermost module at the call")]
     phase: Annotated[str | None, Of("phase at the call")]
-    thread_role: columns.ThreadRole
-    file: columns.File
-    line: columns.Line
+    thread_role: shared_columns.ThreadRole
+    file: shared_columns.File
+    line: shared_columns.Line
     calls: Annotated[int, Of("calls in the steady steps", sums="scope")]
     steps: Annotated[int | None, Of("steady steps in which it was called; null without steps")]
     total_ns: Annotated[int, Of("duration, summed", "ns", sums="scope")]

@@ -6,7 +6,7 @@ from typing import Annotated, TypedDict
 
 import polars as pl
 
-from nsysx.analyses.helpers import columns, one_time_cost
+from nsysx.analyses.helpers import one_time_cost, shared_columns
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.model import TableSpec
 from nsysx.rows import Of, TableOf, columns_of, names
@@ -64,6 +64,6 @@ def table(profile: Profile) -> pl.DataFrame:
         # Only steps tell what comes back every time: in a single forward everything is a first call, or nothing is.
         rows = rows.with_columns(pl.lit(None, dtype=pl.Int64).alias(c) for c in ("one_time_ns", "repeated_ns"))
 
-    of_self, of_repeated = (columns.share(rows[c]) for c in ("self_ns", "repeated_ns"))
+    of_self, of_repeated = (shared_columns.share(rows[c]) for c in ("self_ns", "repeated_ns"))
     rows = rows.with_columns(of_self.alias("share"), of_repeated.alias("repeated_share"))
     return rows.sort("self_ns", "name", descending=[True, False])

@@ -6,7 +6,7 @@ from typing import Annotated, TypedDict
 
 import polars as pl
 
-from nsysx.analyses.helpers import pauses
+from nsysx.analyses.helpers import step_pauses
 from nsysx.events.profile import Profile
 from nsysx.model import TableSpec
 from nsysx.rows import Of, TableOf, columns_of
@@ -54,5 +54,5 @@ def table(profile: Profile) -> pl.DataFrame:
     """Return one row per compilation of the whole capture, in order of time. Raises NotRecorded."""
     file = pl.col("file").str.split("/").list.last()
     line = pl.format(":{}", pl.col("line"))
-    rows = pauses.placed(profile, "compile")
+    rows = step_pauses.placed(profile, "compile")
     return rows.with_columns(pl.concat_str(file, line, ignore_nulls=True).replace("", None).alias("place"))

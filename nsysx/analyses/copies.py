@@ -6,7 +6,7 @@ from typing import Annotated, TypedDict
 
 import polars as pl
 
-from nsysx.analyses.helpers import columns
+from nsysx.analyses.helpers import shared_columns
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.frames import lookup
 from nsysx.model import TableSpec
@@ -19,13 +19,13 @@ TITLE = "Copies"
 class CopyRow(TypedDict):
     """One direction and pair of memories."""
 
-    direction: columns.Direction
-    src_kind: columns.FromMemory
-    dst_kind: columns.ToMemory
+    direction: shared_columns.Direction
+    src_kind: shared_columns.FromMemory
+    dst_kind: shared_columns.ToMemory
     count: Annotated[int, Of("copies")]
     bytes: Annotated[int, Of("bytes copied", "bytes")]
     total_ns: Annotated[int, Of("time on the device, summed", "ns")]
-    bandwidth_bytes_per_s: columns.BytesPerS
+    bandwidth_bytes_per_s: shared_columns.BytesPerS
     api_ns: Annotated[int | None, Of("duration of the API calls; null if graphs launched all of them", "ns")]
 
 
@@ -54,7 +54,7 @@ def table(profile: Profile) -> pl.DataFrame:
     copies = copies.with_columns(launched.alias("gpu_ops"))
     ns = pl.col("end_ns") - pl.col("start_ns")
     sole = pl.col("gpu_ops") == 1
-    memory = [columns.memory(c) for c in ("src_kind", "dst_kind")]
+    memory = [shared_columns.memory(c) for c in ("src_kind", "dst_kind")]
     grouped = copies.group_by(pl.col("name").cast(pl.String).alias("direction"), *memory).agg(
         pl.len().cast(pl.Int64).alias("count"),
         pl.col("bytes").sum(),

@@ -7,9 +7,9 @@ from typing import Annotated, TypedDict
 import numpy as np
 import polars as pl
 
-from nsysx.analyses.helpers import columns
+from nsysx.analyses.helpers import shared_columns
 from nsysx.analyses.helpers.host_stopwatch import gpu_calls
-from nsysx.catalogue import Activity
+from nsysx.catalogue import DeviceActivity
 from nsysx.events.ledger import CLASSES
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.events.thread_roles import elsewhere
@@ -25,21 +25,21 @@ TITLE = "Copies by place"
 class CopySiteRow(TypedDict):
     """The copies of one place and kind of memory."""
 
-    direction: columns.Direction
-    src_kind: columns.FromMemory
-    dst_kind: columns.ToMemory
+    direction: shared_columns.Direction
+    src_kind: shared_columns.FromMemory
+    dst_kind: shared_columns.ToMemory
     module: Annotated[str | None, Of("innermost module at the call")]
     phase: Annotated[str | None, Of("phase at the call")]
-    thread_role: columns.ThreadRole
-    file: columns.File
-    line: columns.Line
+    thread_role: shared_columns.ThreadRole
+    file: shared_columns.File
+    line: shared_columns.Line
     count: Annotated[int, Of("copies in the steady steps", sums="scope")]
     bytes: Annotated[int, Of("bytes copied", "bytes", sums="scope")]
     largest_bytes: Annotated[int, Of("largest copy", "bytes")]
     total_ns: Annotated[int, Of("time on the device: hidden + exposed", "ns", sums="scope")]
     hidden_ns: Annotated[int, Of("part of it while a kernel ran on the same device: costs nothing", "ns", sums="scope")]
     exposed_ns: Annotated[int, Of("part of it while no kernel ran", "ns", sums="scope")]
-    bandwidth_bytes_per_s: columns.BytesPerS
+    bandwidth_bytes_per_s: shared_columns.BytesPerS
     limit_bytes_per_s: Annotated[
         float | None, Of("what is possible, see limit_from; null when not known", "bytes/s", label="possible")
     ]
@@ -100,7 +100,7 @@ def _followed_by_sync(profile: Profile, calls: I64) -> I64:
 def _with_overlap(profile: Profile, copies: pl.DataFrame) -> pl.DataFrame:
     """Add hidden_ns and same_stream (whether kernels run on the copy's stream in the steady steps)."""
     hidden = np.zeros(copies.height, np.int64)
-    kernels = (1 << CLASSES.index(Activity.COMPUTE)) | (1 << CLASSES.index(Activity.COMM))
+    kernels = (1 << CLASSES.index(DeviceActivity.COMPUTE)) | (1 << CLASSES.index(DeviceActivity.COMM))
     devices = copies.select("process", "device").with_row_index("row")
     for (process, device), part in devices.group_by("process", "device"):
         rows = part["row"].to_numpy()
@@ -128,7 +128,9 @@ def _limits(profile: Profile) -> dict[tuple[str, str, str], tuple[float, str]]:
     ns = pl.col("end_ns") - pl.col("start_ns")
     seen = profile.ops.select("name", "bytes", "src_kind", "dst_kind", "start_ns", "end_ns")
     seen = seen.filter(profile.ops["op_kind"] == "memcpy").filter(pl.col("bytes") >= _LARGE_BYTES, ns > 0)
-    seen = seen.with_columns(columns.memory("src_kind"), columns.memory("dst_kind"), pl.col("name").cast(pl.String))
+    seen = seen.with_columns(
+        shared_columns.memory("src_kind"), shared_columns.memory("dst_kind"), pl.col("name").cast(pl.String)
+    )
     pinned = seen.filter((pl.col("src_kind") == "pinned") | (pl.col("dst_kind") == "pinned"))
     rates = {
         d: float(r)
@@ -160,8 +162,8 @@ def table(profile: Profile) -> pl.DataFrame:
     ns = pl.col("end_ns") - pl.col("start_ns")
     copies = copies.with_columns(
         pl.Series("_synced", sync_end >= copies["end_ns"].to_numpy()),
-        columns.memory("src_kind"),
-        columns.memory("dst_kind"),
+        shared_columns.memory("src_kind"),
+        shared_columns.memory("dst_kind"),
         ns.alias("_ns"),
     )
     sole = pl.col("gpu_ops") == 1

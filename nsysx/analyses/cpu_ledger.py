@@ -12,7 +12,7 @@ import polars as pl
 from nsysx import ids
 from nsysx.catalogue import CpuPart
 from nsysx.events.profile import NotRecorded, Profile
-from nsysx.frames import declared, lookup
+from nsysx.frames import frame_columns, lookup
 from nsysx.frames.intervals import I64, StepFunction
 from nsysx.model import TableSpec
 from nsysx.rows import Of, TableOf, columns_of
@@ -145,4 +145,4 @@ def table(profile: Profile) -> pl.DataFrame:
             }
         )
     rows.sort(key=lambda r: (r["outside_api_ns"] - r["window_ns"], r["thread"]))
-    return pl.DataFrame(rows, schema=declared.schema(COLUMNS))
+    return pl.DataFrame(rows, schema=frame_columns.schema(COLUMNS))

@@ -84,7 +84,7 @@ def _grouped(profile: Profile) -> tuple[pl.DataFrame, pl.DataFrame]:
     pairs = event_pairs.windows(profile).pairs
     if not pairs.height:
         raise NotRecorded("events are recorded, but no two are read as a pair: only streams and caches use them")
-    pairs = event_rounds.placed(event_makers.told(profile, pairs), profile.attributed.gpu_ops)
+    pairs = event_rounds.placed(event_makers.with_makers(profile, pairs), profile.attributed.gpu_ops)
     key = ["process", "thread", "stream", "module", "phase", "paired_by", "device_stamps", "like_kernels", "like_ops"]
     key += ["loop", "turn", "turns", "made_by"]
     share = pl.col("kernel_ns").sum() / pl.col("reading_ns").sum()

@@ -7,7 +7,7 @@ from typing import Annotated, TypedDict
 import numpy as np
 import polars as pl
 
-from nsysx.analyses.helpers import columns, one_time_cost
+from nsysx.analyses.helpers import one_time_cost, shared_columns
 from nsysx.catalogue import Call
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.events.thread_roles import elsewhere
@@ -42,8 +42,8 @@ class FirstCallRow(TypedDict):
     thread_role: Annotated[
         str | None, Of("what its thread is for; null if that is the main thread or one of autograd's")
     ]
-    file: columns.File
-    line: columns.Line
+    file: shared_columns.File
+    line: shared_columns.Line
 
 
 COLUMNS = columns_of(FirstCallRow)

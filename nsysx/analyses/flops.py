@@ -9,7 +9,7 @@ import polars as pl
 from nsysx import units
 from nsysx.analyses.helpers import operator_work
 from nsysx.events.profile import NotRecorded, Profile
-from nsysx.frames import declared
+from nsysx.frames import frame_columns
 from nsysx.model import TableSpec
 from nsysx.replay.engine import Withheld, unprofiled_of
 from nsysx.rows import Of, TableOf, columns_of
@@ -93,7 +93,7 @@ SHOWN = TableSpec(
 #: With less of the products counted, MFU would be a guess (share of the time of kernels that multiply).
 COUNTED_LEAST = 0.95
 _ROWS = 40
-_SCHEMA = declared.schema(COLUMNS)
+_SCHEMA = frame_columns.schema(COLUMNS)
 
 
 def _sums(done: pl.DataFrame, by: list[str]) -> pl.DataFrame:

@@ -6,7 +6,7 @@ from typing import Annotated, TypedDict
 
 import polars as pl
 
-from nsysx.analyses.helpers import pauses
+from nsysx.analyses.helpers import step_pauses
 from nsysx.events.profile import Profile
 from nsysx.model import TableSpec
 from nsysx.rows import Of, TableOf, columns_of
@@ -52,4 +52,4 @@ SHOWN = TableSpec(
 
 def table(profile: Profile) -> pl.DataFrame:
     """Return one row per collection of the whole capture, in order of time. Raises NotRecorded."""
-    return pauses.placed(profile, "gc")
+    return step_pauses.placed(profile, "gc")

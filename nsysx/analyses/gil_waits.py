@@ -6,12 +6,12 @@ from typing import Annotated, TypedDict
 
 import polars as pl
 
-from nsysx.analyses.helpers import columns
+from nsysx.analyses.helpers import shared_columns
 from nsysx.events.gil import gil_idle, lines_of
-from nsysx.events.host_lines import known_lines
 from nsysx.events.host_pieces import CAUSES
 from nsysx.events.profile import NotRecorded, Profile
-from nsysx.frames import declared
+from nsysx.events.sampled_lines import known_lines
+from nsysx.frames import frame_columns
 from nsysx.model import TableSpec
 from nsysx.rows import Of, TableOf, columns_of
 
@@ -37,8 +37,8 @@ class GilRow(TypedDict):
     line: Annotated[int, Of("its line")]
     function: Annotated[str, Of("its function")]
     framework: Annotated[str, Of("framework function that ran below it, as file:function", label="inside")]
-    idle_ns: columns.HostIdleNs
-    loader_idle_ns: columns.LoaderIdleNs
+    idle_ns: shared_columns.HostIdleNs
+    loader_idle_ns: shared_columns.LoaderIdleNs
 
 
 COLUMNS = columns_of(GilRow)
@@ -65,7 +65,7 @@ def table(profile: Profile) -> pl.DataFrame:
         "place", lines_of(profile, parts["holder"].fill_null(-1).to_numpy(), middle), dtype=pl.Int64
     )
     lines = known_lines(profile)
-    places = lines.places.places if lines else pl.DataFrame(schema=declared.schema(COLUMNS, *_PLACE))
+    places = lines.places.places if lines else pl.DataFrame(schema=frame_columns.schema(COLUMNS, *_PLACE))
     names = profile.trace.thread_name.select(pl.col("thread").alias("holder"), pl.col("name").cast(pl.String))
     rows = parts.with_columns(holder_line).join(names.unique("holder"), on="holder", how="left", maintain_order="left")
     rows = rows.join(

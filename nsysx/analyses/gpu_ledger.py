@@ -8,10 +8,10 @@ from typing import Annotated, TypedDict
 import numpy as np
 import polars as pl
 
-from nsysx.catalogue import CAUSES, Activity
+from nsysx.catalogue import CAUSES, DeviceActivity
 from nsysx.events import ledger
 from nsysx.events.profile import NotRecorded, Profile
-from nsysx.frames import declared
+from nsysx.frames import frame_columns
 from nsysx.frames.lookup import totals
 from nsysx.model import TableSpec
 from nsysx.rows import Of, TableOf, columns_of
@@ -42,14 +42,14 @@ class GpuRow(TypedDict):
     idle_causes: Annotated[Mapping[str, int], Of("idle time by cause; the causes sum to idle_ns", "ns")]
 
 
-def by_activity(row: GpuRow) -> dict[Activity, int]:
+def by_activity(row: GpuRow) -> dict[DeviceActivity, int]:
     """Return what the device did (ns); the parts sum to the window."""
     return {
-        Activity.COMPUTE: row["compute_ns"],
-        Activity.COMM: row["comm_ns"],
-        Activity.COPY: row["copy_ns"],
-        Activity.MEMSET: row["memset_ns"],
-        Activity.IDLE: row["idle_ns"],
+        DeviceActivity.COMPUTE: row["compute_ns"],
+        DeviceActivity.COMM: row["comm_ns"],
+        DeviceActivity.COPY: row["copy_ns"],
+        DeviceActivity.MEMSET: row["memset_ns"],
+        DeviceActivity.IDLE: row["idle_ns"],
     }
 
 
@@ -77,4 +77,4 @@ def table(profile: Profile) -> pl.DataFrame:
         named = {k: int(v[0]) for k, v in parts.items()}
         steps = profile.scope_of(process).steps or None
         rows.append({"process": process, "device": device, "steps": steps, **named, "idle_causes": causes})
-    return pl.DataFrame(rows, schema=declared.schema(COLUMNS))
+    return pl.DataFrame(rows, schema=frame_columns.schema(COLUMNS))

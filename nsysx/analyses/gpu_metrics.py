@@ -9,7 +9,7 @@ import polars as pl
 from nsysx.analyses.helpers import gpu_counters
 from nsysx.events import gpu_samples
 from nsysx.events.profile import Profile
-from nsysx.frames import declared, lookup
+from nsysx.frames import frame_columns, lookup
 from nsysx.model import TableSpec
 from nsysx.rows import Of, TableOf, columns_of
 
@@ -75,7 +75,7 @@ def _step(profile: Profile) -> pl.DataFrame:
     )
 
 
-_SCHEMA = declared.schema(COLUMNS)
+_SCHEMA = frame_columns.schema(COLUMNS)
 
 
 def table(profile: Profile) -> pl.DataFrame:

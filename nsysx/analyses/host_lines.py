@@ -6,9 +6,9 @@ from typing import Annotated, TypedDict
 
 import polars as pl
 
-from nsysx.events.host_lines import Lines, host_lines
 from nsysx.events.host_pieces import CAUSES
 from nsysx.events.profile import NotRecorded, Profile
+from nsysx.events.sampled_lines import SampledLines, host_lines
 from nsysx.model import TableSpec
 from nsysx.rows import Of, TableOf, columns_of
 
@@ -20,7 +20,7 @@ RECORD = "nsys profile --python-sampling=true"
 NOT_SAMPLED = "(not sampled)"
 
 
-class LineRow(TypedDict):
+class HostLineRow(TypedDict):
     """One line, framework function, module and phase."""
 
     file: Annotated[
@@ -99,8 +99,8 @@ class LineRow(TypedDict):
     ]
 
 
-COLUMNS = columns_of(LineRow)
-ROWS: TableOf[LineRow] = TableOf(KEY)
+COLUMNS = columns_of(HostLineRow)
+ROWS: TableOf[HostLineRow] = TableOf(KEY)
 SHOWN = TableSpec(
     covers="shown device",
     place=45,
@@ -116,7 +116,7 @@ SHOWN = TableSpec(
 )
 
 
-def _totals(lines: Lines, profile: Profile) -> pl.DataFrame:
+def _totals(lines: SampledLines, profile: Profile) -> pl.DataFrame:
     """Return function, file, line, total_ns: idle time with that line anywhere in the stack."""
     host = lines.seen.filter(pl.col("cause") == CAUSES["idle_ns"])
     stacks = host.group_by("stack").agg(pl.col("ns").sum().alias("idle_ns"))

@@ -6,7 +6,7 @@ from typing import Annotated, TypedDict
 
 import polars as pl
 
-from nsysx.analyses.helpers import columns
+from nsysx.analyses.helpers import shared_columns
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.model import TableSpec
 from nsysx.rows import Of, TableOf, columns_of
@@ -44,6 +44,6 @@ def table(profile: Profile) -> pl.DataFrame:
     ns = (pl.col("end_ns") - pl.col("start_ns")).sum()
     grouped = profile.steady_ops.group_by("family").agg(pl.len().cast(pl.Int64).alias("count"), ns.alias("total_ns"))
     grouped = grouped.with_columns(pl.col("family").cast(pl.String))
-    return grouped.with_columns(columns.share(grouped["total_ns"]).alias("share")).sort(
+    return grouped.with_columns(shared_columns.share(grouped["total_ns"]).alias("share")).sort(
         "total_ns", "family", descending=[True, False]
     )

@@ -6,9 +6,9 @@ from typing import Annotated, TypedDict
 
 import polars as pl
 
-from nsysx.analyses.helpers import columns
+from nsysx.analyses.helpers import shared_columns
 from nsysx.analyses.helpers.kernel_shapes import shapes
-from nsysx.catalogue import Limit
+from nsysx.catalogue import StepLimit
 from nsysx.events.profile import Profile
 from nsysx.model import TableSpec
 from nsysx.rows import Of, TableOf, columns_of
@@ -70,7 +70,7 @@ ROWS: TableOf[KernelLimitRow] = TableOf(KEY)
 SHOWN = TableSpec(
     covers="steady",
     place=85,
-    matters=(Limit.GPU,),
+    matters=(StepLimit.GPU,),
     group="kernel-tables",
     intro=(
         "What the launch says and, where they were sampled, the GPU's counters. Fewer blocks than SMs leave SMs without work; a "
@@ -96,7 +96,7 @@ def table(profile: Profile) -> pl.DataFrame:
     """Return one row per kernel and launch shape of the steady steps, longest total first. Raises NotRecorded."""
     rows = profile.once(shapes)
     rows = rows.with_columns(
-        columns.share(rows["total_ns"]).alias("share"),
+        shared_columns.share(rows["total_ns"]).alias("share"),
         pl.col("name", "family").cast(pl.String),
         pl.col("grid_text").alias("grid"),
         pl.col("block_text").alias("block"),
@@ -109,4 +109,4 @@ def table(profile: Profile) -> pl.DataFrame:
     named = each.filter(pl.col("share").fill_null(0.0) >= _NAMED).sort("total_ns", descending=True)
     left = unlisted.join(named.select("name"), on="name", how="anti", maintain_order="left")
     rows = pl.concat([listed, named, left], how="diagonal").select(rows.columns)
-    return columns.with_rest(rows, listed.height + named.height, REST, "share", "count", "total_ns")
+    return shared_columns.with_rest(rows, listed.height + named.height, REST, "share", "count", "total_ns")

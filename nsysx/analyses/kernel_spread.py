@@ -26,9 +26,9 @@ import numpy.typing as npt
 import polars as pl
 
 from nsysx import units
-from nsysx.events import clocks
+from nsysx.events import sm_clocks
 from nsysx.events.profile import NotRecorded, Profile
-from nsysx.frames import declared
+from nsysx.frames import frame_columns
 from nsysx.frames.intervals import I64
 from nsysx.frames.statistics import F64, explained, mann_whitney, spearman
 from nsysx.model import TableSpec
@@ -112,7 +112,7 @@ class _Features:
         process, device = ops["process"].to_numpy(), ops["device"].to_numpy()
         places = [(p, np.flatnonzero((process == p[0]) & (device == p[1]))) for p in sorted(profile.ledgers.activity)]
         places = [(p, rows) for p, rows in places if len(rows)]
-        self.clock = clocks.at(clocks.sm_clock(profile.trace, len({p[1] for p, _ in places})), self.start)
+        self.clock = sm_clocks.at(sm_clocks.sm_clock(profile.trace, len({p[1] for p, _ in places})), self.start)
         #: Row by position in the order by device, and position by row; the positions at which devices begin.
         self.order = np.concatenate([np.empty(0, np.int64), *(rows for _, rows in places)])
         self.position = np.empty_like(self.order)
@@ -176,7 +176,7 @@ class _Common:
         self.sum = np.add.reduceat(self.slow, np.arange(0, len(rows), _BIN)) if len(rows) else np.empty(0)
         self.count = np.bincount(np.arange(len(rows)) // _BIN)
 
-    def of(self, kernel: I64, rows: I64) -> F64:
+    def figure_at(self, kernel: I64, rows: I64) -> F64:
         """Return that figure at ``rows`` of a kernel whose rows are ``kernel``; NaN where too few others ran."""
         slots = self.slot[kernel]
         slots = slots[slots >= 0]
@@ -285,7 +285,7 @@ def _verdict(features: _Features, rows: I64, common: Callable[[], _Common]) -> t
         causes["cold_l2"] = answer
     if answer := _by_module(features.module[rows], every):
         causes["data"] = answer
-    if low and (answer := _clock(features.clock[rows], every, common().of(kernel, rows), log(high / low))):
+    if low and (answer := _clock(features.clock[rows], every, common().figure_at(kernel, rows), log(high / low))):
         causes["clock"] = answer
     good = sorted(((e, k, d) for k, (e, p, d) in causes.items() if p < _P and e >= _EXPLAINED), reverse=True)
     if not good:
@@ -341,4 +341,4 @@ def table(profile: Profile) -> pl.DataFrame:
                 "detail": "not examined",
             }
         )
-    return pl.DataFrame(rows, schema=declared.schema(COLUMNS))
+    return pl.DataFrame(rows, schema=frame_columns.schema(COLUMNS))

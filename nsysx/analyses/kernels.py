@@ -7,7 +7,7 @@ from typing import Annotated, TypedDict
 import numpy as np
 import polars as pl
 
-from nsysx.analyses.helpers import columns
+from nsysx.analyses.helpers import shared_columns
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.frames import lookup
 from nsysx.model import TableSpec
@@ -86,6 +86,6 @@ def table(profile: Profile) -> pl.DataFrame:
         ),
     )
     grouped = grouped.with_columns(
-        columns.share(grouped["total_ns"]).alias("share"), pl.col("name", "family").cast(pl.String)
+        shared_columns.share(grouped["total_ns"]).alias("share"), pl.col("name", "family").cast(pl.String)
     )
     return grouped.sort("total_ns", "name", descending=[True, False])

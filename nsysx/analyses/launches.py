@@ -11,7 +11,7 @@ from nsysx.analyses.helpers import one_time_cost
 from nsysx.analyses.helpers.launch_queue import pending, queue_full
 from nsysx.catalogue import Call, Cause
 from nsysx.events.profile import NotRecorded, Profile
-from nsysx.frames import declared
+from nsysx.frames import frame_columns
 from nsysx.frames.lookup import at, distinct, totals
 from nsysx.model import TableSpec
 from nsysx.rows import Of, TableOf, columns_of, names
@@ -105,7 +105,7 @@ def _idle(profile: Profile) -> pl.DataFrame:
     cause, ns, by = cause[rows], ns[rows], call[op[rows]]
     names, group = distinct(at(profile.attributed.api_calls["name"], by))
     launch, host = (totals(group, np.where(cause == c, ns, 0), len(names)) for c in (_LAUNCH, _HOST))
-    schema = declared.schema(COLUMNS, "name", "idle_launch_ns", "idle_host_ns")
+    schema = frame_columns.schema(COLUMNS, "name", "idle_launch_ns", "idle_host_ns")
     return pl.DataFrame([names, launch, host], schema=schema)
 
 

@@ -9,8 +9,8 @@ import numpy as np
 import polars as pl
 
 from nsysx.catalogue import Call
+from nsysx.events.code_lines import CodeLines
 from nsysx.events.line_shares import shares
-from nsysx.events.lines import Lines
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64
@@ -23,7 +23,7 @@ TITLE = "Time by line"
 NOT_KNOWN, OF_DEVICE = "(not known)", "(the device's own)"
 
 
-class LineRow(TypedDict):
+class CodeLineRow(TypedDict):
     """One line of the program."""
 
     file: Annotated[
@@ -77,8 +77,8 @@ class LineRow(TypedDict):
     copy_bytes: Annotated[int, Of("their size", "bytes", sums="scope", label="copied")]
 
 
-COLUMNS = columns_of(LineRow)
-ROWS: TableOf[LineRow] = TableOf(KEY)
+COLUMNS = columns_of(CodeLineRow)
+ROWS: TableOf[CodeLineRow] = TableOf(KEY)
 SHOWN = TableSpec(
     covers="steady",
     place=35,
@@ -100,7 +100,7 @@ _SELF = ("host_self_ns", "gpu_self_ns", "idle_caused_ns", "launches", "waits", "
 _TOTAL = {"host_total_ns": "host_self_ns", "gpu_total_ns": "gpu_self_ns"}
 
 
-def known(profile: Profile) -> Lines:
+def lines_of_calls(profile: Profile) -> CodeLines:
     """Return the lines of the calls. Errors: NotRecorded."""
     lines = profile.code()
     if lines is None:
@@ -110,7 +110,7 @@ def known(profile: Profile) -> Lines:
     return lines
 
 
-def by_stack(profile: Profile, lines: Lines) -> pl.DataFrame:
+def by_stack(profile: Profile, lines: CodeLines) -> pl.DataFrame:
     """Return stack (-1: not known) and what each did itself in the steady steps: the columns of ``_SELF``."""
     divided = profile.once(shares)
     calls, ops = profile.steady_calls, profile.steady_ops
@@ -137,7 +137,7 @@ def by_stack(profile: Profile, lines: Lines) -> pl.DataFrame:
     return rows.filter(pl.any_horizontal(pl.col(_SELF) != 0))
 
 
-def _totals(lines: Lines, rows: pl.DataFrame) -> pl.DataFrame:
+def _totals(lines: CodeLines, rows: pl.DataFrame) -> pl.DataFrame:
     """Return place and the columns of ``_TOTAL``: what all stacks with the place anywhere in them did, each counted once."""
     stack = rows["stack"].to_numpy()
     row = np.flatnonzero(stack >= 0)
@@ -171,7 +171,7 @@ def text_of(source: Mapping[str, Any], file: str | None, line: int | None) -> st
 
 def table(profile: Profile) -> pl.DataFrame:
     """Return a row per line, that which costs the GPU's timeline most first, and the rest."""
-    lines = known(profile)
+    lines = lines_of_calls(profile)
     stacked = by_stack(profile, lines)
     of_stack = lines.places_of(stacked["stack"].to_numpy())
     rows = stacked.with_columns(place=pl.Series(of_stack)).group_by("place").agg(pl.col(_SELF).sum())

@@ -7,9 +7,9 @@ from typing import Annotated, TypedDict
 import numpy as np
 import polars as pl
 
-from nsysx.events import stacks
-from nsysx.events.host_lines import nearest_for
+from nsysx.events import sampled_stacks
 from nsysx.events.profile import NotRecorded, Profile
+from nsysx.events.sampled_lines import nearest_for
 from nsysx.model import TableSpec
 from nsysx.rows import Of, TableOf, columns_of
 
@@ -104,7 +104,7 @@ def table(profile: Profile) -> pl.DataFrame:
         raise NotRecorded(
             "no sample of Python's stack is in a DataLoader; workers that are forked are not seen by nsys"
         )
-    places = stacks.places(profile.trace.stacks)
+    places = sampled_stacks.places(profile.trace.stacks)
     line = pl.Series("place", places.place[samples["stack"].to_numpy()], dtype=pl.UInt32)
     rows = samples.with_columns(line).join(
         places.places.with_row_index("place"), on="place", how="left", maintain_order="left"

@@ -7,9 +7,9 @@ from typing import Annotated, TypedDict
 import numpy as np
 import polars as pl
 
-from nsysx.analyses.helpers import columns
+from nsysx.analyses.helpers import shared_columns
 from nsysx.events.profile import NotRecorded, Profile
-from nsysx.frames import declared
+from nsysx.frames import frame_columns
 from nsysx.model import TableSpec
 from nsysx.rows import Of, TableOf, columns_of, names
 
@@ -57,7 +57,7 @@ def table(profile: Profile) -> pl.DataFrame:
     rows = profile.trace.memory_usage.drop_nulls("bytes").sort("time_ns", "address", "freed")
     size = pl.col("bytes").abs()
     freed = pl.col("freed") != 0
-    kind = columns.memory("memory_kind")
+    kind = shared_columns.memory("memory_kind")
     rows = rows.with_columns(kind.alias("kind"), size.alias("_size"), freed.alias("_freed"))
     rows = rows.with_columns(pl.when("_freed").then(-pl.col("_size")).otherwise(pl.col("_size")).alias("_change"))
     parts = []
@@ -85,5 +85,5 @@ def table(profile: Profile) -> pl.DataFrame:
                 (pl.col("_stretch") * width + first).alias("time_ns"),
             )
         )
-    empty = pl.DataFrame(schema=declared.schema(COLUMNS))
+    empty = pl.DataFrame(schema=frame_columns.schema(COLUMNS))
     return pl.concat([empty, *(p.select(empty.columns) for p in parts)])

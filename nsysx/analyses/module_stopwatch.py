@@ -23,7 +23,7 @@ from nsysx.analyses.helpers.launch_queue import queue_full
 from nsysx.catalogue import Call
 from nsysx.events.layers import PATHLESS
 from nsysx.events.profile import NotRecorded, Profile
-from nsysx.frames import declared, lookup
+from nsysx.frames import frame_columns, lookup
 from nsysx.frames.intervals import I64
 from nsysx.model import TableSpec
 from nsysx.rows import Of, TableOf, columns_of, names
@@ -84,7 +84,7 @@ _MOST_KERNELS = 64
 _SAMPLE = 200
 
 
-class _Work:
+class _LaunchedWork:
     """GPU work in order of its launch on each thread, with sums over any stretch of it."""
 
     def __init__(self, profile: Profile) -> None:
@@ -134,7 +134,7 @@ def _greatest(values: I64, first: I64, last: I64) -> I64:
     return greatest
 
 
-def _executions(profile: Profile, work: _Work, calls: GpuCalls) -> pl.DataFrame:
+def _executions(profile: Profile, work: _LaunchedWork, calls: GpuCalls) -> pl.DataFrame:
     """Return row, name, process, start_ns, end_ns, first, last, previous, following, busy of forward ranges with GPU work."""
     ranges = profile.ranges.ranges
     forward = ((ranges["kind"] == "module") | (ranges["kind"] == "range")) & ~ranges["recompute"] & ~ranges["crossing"]
@@ -166,7 +166,9 @@ def _executions(profile: Profile, work: _Work, calls: GpuCalls) -> pl.DataFrame:
     )
 
 
-def _line(profile: Profile, part: list[I64], work: _Work, calls: GpuCalls, back: float | None) -> dict[str, object]:
+def _line(
+    profile: Profile, part: list[I64], work: _LaunchedWork, calls: GpuCalls, back: float | None
+) -> dict[str, object]:
     """Return the row of one module. ``part``: its columns of ``_executions``, without name and row."""
     process, start, end, first, last, previous, following, busy = part
     before, after, returned = calls.synced(previous, following, work.end(first, last))
@@ -205,7 +207,7 @@ def table(profile: Profile) -> pl.DataFrame:
         raise NotRecorded("kernels and the calls that launch them were not both recorded", "-t cuda")
     if not profile.recorded("nvtx") or not profile.ranges.ranges.height:
         raise NotRecorded("no NVTX range was recorded: run under `nsysx run`, or name ranges of your own", "-t nvtx")
-    calls, work = gpu_calls(profile), _Work(profile)
+    calls, work = gpu_calls(profile), _LaunchedWork(profile)
     executions = _executions(profile, work, calls)
     each = (pl.col("last") - pl.col("first")).median()
     chosen = (
@@ -227,4 +229,4 @@ def table(profile: Profile) -> pl.DataFrame:
         if len(rows) > _SAMPLE:
             rows = rows[np.linspace(0, len(rows) - 1, _SAMPLE).astype(np.int64)]
         lines.append({**line, **_line(profile, [c[rows] for c in columns_], work, calls, back)})
-    return pl.DataFrame(lines, schema=declared.schema(COLUMNS))
+    return pl.DataFrame(lines, schema=frame_columns.schema(COLUMNS))

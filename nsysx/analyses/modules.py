@@ -11,7 +11,7 @@ from nsysx.catalogue import Call
 from nsysx.events import layers
 from nsysx.events.attribute import GRADES
 from nsysx.events.profile import NotRecorded, Profile
-from nsysx.frames import declared
+from nsysx.frames import frame_columns
 from nsysx.frames.intervals import I64
 from nsysx.frames.lookup import at, distinct, totals
 from nsysx.model import TableSpec
@@ -237,4 +237,4 @@ def table(profile: Profile) -> pl.DataFrame:
         }
         lines.append(((group, first or 0, -row["self_gpu_ns"], module or ""), {**row, **position}))
     lines.sort(key=lambda entry: entry[0])
-    return pl.DataFrame([row for _, row in lines], schema=declared.schema(COLUMNS))
+    return pl.DataFrame([row for _, row in lines], schema=frame_columns.schema(COLUMNS))

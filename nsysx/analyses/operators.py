@@ -6,9 +6,9 @@ from typing import Annotated, TypedDict
 
 import polars as pl
 
-from nsysx.analyses.helpers import columns, operator_work
+from nsysx.analyses.helpers import operator_work, shared_columns
 from nsysx.events.profile import Profile
-from nsysx.frames import declared
+from nsysx.frames import frame_columns
 from nsysx.model import TableSpec
 from nsysx.rows import Of, TableOf, columns_of
 
@@ -111,6 +111,6 @@ def table(profile: Profile) -> pl.DataFrame:
     )
     largest = pl.max_horizontal("gpu_ns", pl.col("wait_ns") + pl.col("allocation_ns"))
     rows = rows.sort(largest, "name", "shapes", "module", "phase", descending=[True, *[False] * 4], nulls_last=True)
-    rows = rows.with_columns(shapes=_short(rows["shapes"])).select(*declared.schema(COLUMNS))
+    rows = rows.with_columns(shapes=_short(rows["shapes"])).select(*frame_columns.schema(COLUMNS))
     sums = ("calls", "kernels", "gpu_ns", "waits", "wait_ns", "allocations", "allocation_ns")
-    return columns.with_rest(rows, _ROWS, "other operators and shapes", *sums)
+    return shared_columns.with_rest(rows, _ROWS, "other operators and shapes", *sums)

@@ -6,7 +6,7 @@ from typing import Annotated, TypedDict
 
 import polars as pl
 
-from nsysx.analyses.helpers import columns
+from nsysx.analyses.helpers import shared_columns
 from nsysx.events.host_pieces import CAUSES
 from nsysx.events.os_calls import KINDS, os_idle
 from nsysx.events.profile import NotRecorded, Profile
@@ -29,8 +29,8 @@ class OsWaitRow(TypedDict):
     module: Annotated[str, Of("module whose work came next, in parentheses what lies outside modules", label="before")]
     phase: Annotated[str | None, Of("phase of the work that came next")]
     calls: Annotated[int, Of("calls during idle time in the steady steps; 0 outside of calls", sums="scope")]
-    idle_ns: columns.HostIdleNs
-    loader_idle_ns: columns.LoaderIdleNs
+    idle_ns: shared_columns.HostIdleNs
+    loader_idle_ns: shared_columns.LoaderIdleNs
 
 
 COLUMNS = columns_of(OsWaitRow)

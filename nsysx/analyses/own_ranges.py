@@ -10,7 +10,7 @@ import polars as pl
 from nsysx.events import layers
 from nsysx.events.layers import Layer
 from nsysx.events.profile import NotRecorded, Profile
-from nsysx.frames import declared, lookup
+from nsysx.frames import frame_columns, lookup
 from nsysx.frames.intervals import I64
 from nsysx.frames.lookup import totals
 from nsysx.model import TableSpec
@@ -182,5 +182,5 @@ def table(profile: Profile) -> pl.DataFrame:
         "gpu_ns": outside["self_gpu_ns"],
         **outside,
     }
-    schema = declared.schema(COLUMNS)
+    schema = frame_columns.schema(COLUMNS)
     return pl.concat([by_path.sort("first_ns", "path").select(list(schema)), pl.DataFrame([unranged], schema=schema)])

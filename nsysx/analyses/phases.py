@@ -9,7 +9,7 @@ import polars as pl
 
 from nsysx.events.ledger import windows_function
 from nsysx.events.profile import NotRecorded, Profile
-from nsysx.frames import declared
+from nsysx.frames import frame_columns
 from nsysx.frames.intervals import I64, merged, nesting
 from nsysx.frames.lookup import distinct, ordered, totals
 from nsysx.model import TableSpec
@@ -176,6 +176,6 @@ def table(profile: Profile) -> pl.DataFrame:
     rows = [r for r in rows if any(r[1:])]
     return pl.DataFrame(
         rows,
-        schema=declared.schema(COLUMNS),
+        schema=frame_columns.schema(COLUMNS),
         orient="row",
     ).sort("cpu_ns", "gpu_busy_ns", "name", descending=[True, True, False])

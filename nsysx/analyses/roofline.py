@@ -8,9 +8,9 @@ import polars as pl
 
 from nsysx.analyses.helpers import limits_of_work
 from nsysx.analyses.helpers.module_names import folded
-from nsysx.catalogue import Limit
+from nsysx.catalogue import StepLimit
 from nsysx.events.profile import Profile
-from nsysx.frames import declared, lookup
+from nsysx.frames import frame_columns, lookup
 from nsysx.model import TableSpec
 from nsysx.rows import Of, TableOf, columns_of
 
@@ -85,7 +85,7 @@ ROWS: TableOf[RooflineRow] = TableOf(KEY)
 SHOWN = TableSpec(
     covers="shown device",
     place=64,
-    matters=(Limit.GPU,),
+    matters=(StepLimit.GPU,),
     group="kernel-tables",
     intro=(
         "From the operators' sizes: what they must compute and move, at the fastest product and the speed of the memory. What is above "
@@ -100,7 +100,7 @@ SHOWN = TableSpec(
     depth=1,
     rows=12,
 )  # fmt: skip
-_SCHEMA = declared.schema(COLUMNS)
+_SCHEMA = frame_columns.schema(COLUMNS)
 STEP, ROOF, OPERATOR, LINE, MODULE, FAMILY, NOT_KNOWN = (
     "step",
     "roof",

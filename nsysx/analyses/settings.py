@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypedDict
 import polars as pl
 
 from nsysx.events.profile import NotRecorded, Profile
-from nsysx.events.settings import settings_of
+from nsysx.events.recorded_settings import settings_of
 from nsysx.model import TableSpec
 from nsysx.rows import Of, TableOf, columns_of
 

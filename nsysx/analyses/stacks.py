@@ -7,8 +7,8 @@ from typing import Annotated, TypedDict
 import polars as pl
 
 from nsysx.analyses import lines as lines_table
-from nsysx.events import stacks as stacks_room
-from nsysx.events.lines import Lines
+from nsysx.events import sampled_stacks as stacks_room
+from nsysx.events.code_lines import CodeLines
 from nsysx.events.profile import Profile
 from nsysx.model import TableSpec
 from nsysx.rows import Of, TableOf, columns_of, names
@@ -66,7 +66,7 @@ def last_of(file: str) -> str:
     return stacks_room.short(file) if stacks_room.is_library(file) else file.replace("\\", "/").rsplit("/", 1)[-1]
 
 
-def frames(lines: Lines) -> list[str]:
+def frames(lines: CodeLines) -> list[str]:
     """Return each place as a frame of a stack."""
     return [
         f"{last_of(file)}{'' if line is None else f':{line}'} {function}".replace(";", ",")
@@ -76,7 +76,7 @@ def frames(lines: Lines) -> list[str]:
 
 def table(profile: Profile) -> pl.DataFrame:
     """Return a row per stack, that which costs the GPU's timeline most first, and the rest."""
-    lines = lines_table.known(profile)
+    lines = lines_table.lines_of_calls(profile)
     rows, of_place = lines_table.by_stack(profile, lines), frames(lines)
     rows = rows.sort(
         pl.col("gpu_self_ns") + pl.col("idle_caused_ns"), "host_self_ns", "stack", descending=[True, True, False]

@@ -14,10 +14,10 @@ import numpy.typing as npt
 import polars as pl
 
 from nsysx.analyses import api_calls
-from nsysx.catalogue import Activity
+from nsysx.catalogue import DeviceActivity
 from nsysx.events import ledger
 from nsysx.events.profile import NotRecorded, Profile
-from nsysx.frames import declared, lookup
+from nsysx.frames import frame_columns, lookup
 from nsysx.frames.intervals import I64
 from nsysx.frames.lookup import distinct, totals
 from nsysx.model import TableSpec
@@ -166,14 +166,14 @@ def _device_parts(profile: Profile, blocks: _Blocks, classes: dict[str | None, s
     parts = ledger.gpu_parts(profile.ledgers.activity[device], blocks.gpu_start, blocks.gpu_end)
     ones = blocks.sums(np.ones(blocks.steps, np.int64))
     yield "step", "gpu", None, None, ones, blocks.sums(blocks.gpu_end - blocks.gpu_start)
-    for activity in Activity:
+    for activity in DeviceActivity:
         yield "ledger", activity.value, None, None, None, blocks.sums(parts[activity.column])
     for cause, ns in ledger.idle_parts(profile.ledgers.idle_of(*device), blocks.gpu_start, blocks.gpu_end).items():
         yield "idle", cause, None, None, None, blocks.sums(ns)
     inside = (
         (pl.col("process") == blocks.process)
         & (pl.col("device") == blocks.device)
-        & (pl.col("cls") == Activity.COMPUTE.value)
+        & (pl.col("cls") == DeviceActivity.COMPUTE.value)
         & (pl.col("end_ns") > blocks.gpu_start[0])
         & (pl.col("start_ns") < blocks.gpu_end[-1])
     )
@@ -264,4 +264,4 @@ def table(profile: Profile) -> pl.DataFrame:
     rows += _work(profile, blocks, classes)
     rows += _api(profile, blocks)
     rows += _waits(profile, blocks)
-    return pl.DataFrame(rows, schema=declared.schema(COLUMNS), orient="row")
+    return pl.DataFrame(rows, schema=frame_columns.schema(COLUMNS), orient="row")

@@ -24,7 +24,7 @@ import polars as pl
 from nsysx.analyses.helpers import host_stopwatch
 from nsysx.analyses.helpers.host_stopwatch import LEAST, GpuCalls, Mask, backlog, gpu_calls, median, readings, total
 from nsysx.events.profile import NotRecorded, Profile
-from nsysx.frames import declared
+from nsysx.frames import frame_columns
 from nsysx.frames.intervals import I64, Labels
 from nsysx.model import TableSpec
 from nsysx.rows import Of, TableOf, columns_of, names
@@ -220,4 +220,4 @@ def table(profile: Profile) -> pl.DataFrame:
         module_name = min((modules[m] for m in most), default=None)
         around = _around(calls, row[members], start[members], end[members], alone[members])
         lines.append({**line, "module": module_name, **_line(around, usual_return)})
-    return pl.DataFrame(lines, schema=declared.schema(COLUMNS))
+    return pl.DataFrame(lines, schema=frame_columns.schema(COLUMNS))

@@ -8,7 +8,7 @@ import polars as pl
 
 from nsysx import units
 from nsysx.events.profile import NotRecorded, Profile
-from nsysx.frames import declared
+from nsysx.frames import frame_columns
 from nsysx.model import TableSpec
 from nsysx.replay.engine import Replay, replay_of
 from nsysx.rows import Of, TableOf, columns_of
@@ -53,4 +53,4 @@ def table(profile: Profile) -> pl.DataFrame:
     sites = profile.wait_sites().group_by("site", maintain_order=True).agg("call")
     links = replay.chain({site: frozenset(calls) for site, calls in sites.iter_rows()})
     rows = [(m.site, m.step_ns, m.saving_ns, m.next_site, m.next_wait_ns) for m in links]
-    return pl.DataFrame(rows, schema=declared.schema(COLUMNS), orient="row")
+    return pl.DataFrame(rows, schema=frame_columns.schema(COLUMNS), orient="row")

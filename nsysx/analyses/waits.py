@@ -6,7 +6,7 @@ from typing import Annotated, TypedDict
 
 import polars as pl
 
-from nsysx.analyses.helpers import columns
+from nsysx.analyses.helpers import shared_columns
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.model import TableSpec
 from nsysx.replay.engine import RemoveWaits, Replay, replay_of
@@ -39,9 +39,9 @@ class WaitRow(TypedDict):
     ]
     module: Annotated[str | None, Of("innermost module at the call, in parentheses what lies outside modules")]
     phase: Annotated[str | None, Of("phase at the call")]
-    thread_role: columns.ThreadRole
-    file: columns.File
-    line: columns.Line
+    thread_role: shared_columns.ThreadRole
+    file: shared_columns.File
+    line: shared_columns.Line
     function: Annotated[str | None, Of("its function, null when not recorded")]
     saving_ns: Annotated[
         int | None,

@@ -8,17 +8,17 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from nsysx import findings
-from nsysx.advice import Bar, Part, Picture
+from nsysx.advice import Bar, BarPart, Picture
 from nsysx.analyses import alloc_flushes, data_loader, kernel_families, kernel_limits, modules
 from nsysx.analyses.helpers.module_names import spoken
 from nsysx.analyses.helpers.step_record import rows_of
 from nsysx.answer import clock_bars, subject
-from nsysx.catalogue import FAMILIES, Limit, Paint
-from nsysx.catalogue import Part as Code
+from nsysx.catalogue import FAMILIES, Paint, StepLimit
+from nsysx.catalogue import StepPart as Code
 from nsysx.events import kernel_names
 from nsysx.findings import nsx120_mask_work
 from nsysx.model import Finding, Row, Summary
-from nsysx.ranks import comparison
+from nsysx.ranks import rank_table
 
 #: GPU work that no module launched.
 NO_MODULE = "(not attributed)"
@@ -64,7 +64,9 @@ def called(summary: Summary, module: str) -> str:
     """Return a module as people write it, see ``module_names.spoken``."""
     return spoken(
         module,
-        lambda pattern: [r["cls"] for r in summary.of(modules.ROWS) if re.fullmatch(pattern, str(r["path"] or ""))],
+        lambda pattern: [
+            r["cls"] for r in summary.typed_rows(modules.ROWS) if re.fullmatch(pattern, str(r["path"] or ""))
+        ],
     )
 
 
@@ -74,16 +76,16 @@ def each(summary: Summary, row: Row | None = None) -> Callable[[float], float]:
     return scope.per_step if scope is not None else float
 
 
-def merged(parts: Iterable[Part], total: float) -> tuple[Part, ...]:
+def merged(parts: Iterable[BarPart], total: float) -> tuple[BarPart, ...]:
     """Return the parts, with those below 2 % as one."""
     shown = [p for p in parts if p.ns >= _SMALL * total and p.ns > 0]
     small = [p for p in parts if 0 < p.ns < _SMALL * total]
     if len(small) < 2:
         return (*shown, *small)
-    return (*shown, Part("other", sum(p.ns for p in small), Paint.OTHER, all(p.idle for p in small)))
+    return (*shown, BarPart("other", sum(p.ns for p in small), Paint.OTHER, all(p.idle for p in small)))
 
 
-def step_parts(summary: Summary) -> list[Part]:
+def step_parts(summary: Summary) -> list[BarPart]:
     """Return what the busiest GPU does in one step and what it waits for, in the verdict's order, without empty parts.
 
     Host code and launches on their way are one part, because they are one cause and the sentence gives one number for them.
@@ -94,7 +96,7 @@ def step_parts(summary: Summary) -> list[Part]:
     for part, ns in _with_launches(said.parts, host + launch).items():
         if part in PARTS and ns > 0:
             kind, label, idle = PARTS[part]
-            parts.append(Part(label, ns, kind, idle))
+            parts.append(BarPart(label, ns, kind, idle))
     return parts
 
 
@@ -116,12 +118,12 @@ def step_bar(summary: Summary) -> Bar | None:
     return Bar(f"GPU {row['device']}", said.step_ns, merged([*busy, *waits], said.step_ns))
 
 
-def _rank_bars(summary: Summary, late: comparison.RankRow | None) -> tuple[Bar, ...]:
+def _rank_bars(summary: Summary, late: rank_table.RankRow | None) -> tuple[Bar, ...]:
     """Return one bar per rank: its computing, and its wait for another rank.
 
     Of many, the late rank is among them, or else those that differ most: the ones that wait least and longest.
     """
-    rows = list(summary.of(comparison.ROWS))
+    rows = list(summary.typed_rows(rank_table.ROWS))
     if len(rows) > _MOST_BARS:
         waiting = sorted(rows, key=lambda r: r.get("exposed_wait_ns") or 0)
         ends = {r["rank"] for r in (*waiting[: _MOST_BARS // 2], *waiting[-_MOST_BARS // 2 :])}
@@ -135,16 +137,16 @@ def _rank_bars(summary: Summary, late: comparison.RankRow | None) -> tuple[Bar, 
         of = each(summary, row)
         wait, transfer = row.get("exposed_wait_ns") or 0, row.get("exposed_transfer_ns") or 0
         parts = [
-            Part("compute", of(row["compute_ns"]), Paint.COMPUTE),
-            Part("copies", of(row["copy_ns"] + row["memset_ns"]), Paint.COPY),
-            Part("transfers", of(transfer + max(0, row["comm_ns"] - wait - transfer)), Paint.COMM),
-            Part(
+            BarPart("compute", of(row["compute_ns"]), Paint.COMPUTE),
+            BarPart("copies", of(row["copy_ns"] + row["memset_ns"]), Paint.COPY),
+            BarPart("transfers", of(transfer + max(0, row["comm_ns"] - wait - transfer)), Paint.COMM),
+            BarPart(
                 f"waiting for rank {late['rank']}" if late is not None and row is not late else "waiting for others",
                 of(wait),
                 Paint.COMM,
                 True,
             ),
-            Part("idle", of(row["idle_ns"]), Paint.IDLE, True),
+            BarPart("idle", of(row["idle_ns"]), Paint.IDLE, True),
         ]
         total = of(row["window_ns"])
         bars.append(Bar(f"rank {row['rank']}", total, merged(parts, total)))
@@ -158,11 +160,11 @@ def _named(sums: list[tuple[str, float]], label: str, rest: str, colors: str = W
     top = [(name, ns) for name, ns in named[:_MOST_NAMED] if ns >= _SMALL * total]
     if total <= 0 or not top:
         return None
-    parts = [Part(name, ns, _KNOWN.get(name) or f"{colors}{i}") for i, (name, ns) in enumerate(top)]
+    parts = [BarPart(name, ns, _KNOWN.get(name) or f"{colors}{i}") for i, (name, ns) in enumerate(top)]
     left = total - sum(p.ns for p in parts)
     if left > _MOST_UNNAMED * total:
         return None
-    return Bar(label, total, (*parts, *([Part(rest, left, Paint.OTHER)] if left > 0.5 else [])))
+    return Bar(label, total, (*parts, *([BarPart(rest, left, Paint.OTHER)] if left > 0.5 else [])))
 
 
 def _to_shown(summary: Summary) -> float:
@@ -176,7 +178,7 @@ def _to_shown(summary: Summary) -> float:
 def module_sums(summary: Summary) -> list[tuple[str, float, list[Row]]]:
     """Return the GPU work of one step by module, repeated modules folded, largest first: label, ns, rows."""
     of, groups = each(summary), dict[str, list[Row]]()
-    for row in summary.of(modules.ROWS):
+    for row in summary.typed_rows(modules.ROWS):
         if row["self_gpu_ns"]:
             groups.setdefault(folded_path(str(row["path"] or NO_MODULE)), []).append(row)
     sums = [(folded_label(path, rows), of(sum(r["self_gpu_ns"] for r in rows)), rows) for path, rows in groups.items()]
@@ -197,7 +199,7 @@ def _opened(summary: Summary, first: Finding) -> Bar | None:
     if not first.where.get("module") or not first.cost_ns_per_step:
         return None
     sums, shown = dict[str, float](), _to_shown(summary)
-    for row in first.of(nsx120_mask_work.EVIDENCE):
+    for row in first.typed_rows(nsx120_mask_work.EVIDENCE):
         if (operation := row.get("from")) and row["total_ns"]:
             sums[operation] = sums.get(operation, 0) + row["total_ns"] * shown
     total = first.cost_ns_per_step * shown
@@ -208,14 +210,14 @@ def _opened(summary: Summary, first: Finding) -> Bar | None:
     # Where the module does nothing but mask work, the bar is the module; else it is only its mask work.
     whole = next((ns for label, ns, _ in module_sums(summary) if label == name), None)
     label = name if whole is not None and abs(whole - first.cost_ns_per_step) <= _SAME * whole else f"masks in {name}"
-    parts = [Part(k, ns, f"{WORK}{i}") for i, (k, ns) in enumerate(sorted(sums.items(), key=lambda e: -e[1]))]
-    return Bar(label, total, merged([*parts, Part("the rest of it", max(0.0, rest), Paint.OTHER)], total))
+    parts = [BarPart(k, ns, f"{WORK}{i}") for i, (k, ns) in enumerate(sorted(sums.items(), key=lambda e: -e[1]))]
+    return Bar(label, total, merged([*parts, BarPart("the rest of it", max(0.0, rest), Paint.OTHER)], total))
 
 
 def _family_bar(summary: Summary) -> Bar | None:
     """Return the GPU work of one step by kind."""
     of, shown = each(summary), _to_shown(summary)
-    rows = summary.of(kernel_families.ROWS)
+    rows = summary.typed_rows(kernel_families.ROWS)
     unknown = sum(r["total_ns"] for r in rows if str(r["family"]) == "other")
     if 2 * unknown > sum(r["total_ns"] for r in rows):
         return _kernel_bar(summary)
@@ -241,13 +243,13 @@ def _kernel_bar(summary: Summary) -> Bar | None:
 
 def _loader_bars(summary: Summary) -> tuple[Bar, ...]:
     """Return the first steady steps: how long the GPU waits for the batch of each, and the rest of the step."""
-    rows = [r for r in summary.of(data_loader.ROWS) if r["steady"] and r["step_ns"]]
+    rows = [r for r in summary.typed_rows(data_loader.ROWS) if r["steady"] and r["step_ns"]]
     bars = []
     for row in rows[:_MOST_BATCHES]:
         wait = min(row["gpu_idle_ns"] or 0, row["step_ns"])
         parts = (
-            Part("waiting for input data", wait, Paint.DATA, True),
-            Part("the rest", row["step_ns"] - wait, Paint.OTHER),
+            BarPart("waiting for input data", wait, Paint.DATA, True),
+            BarPart("the rest", row["step_ns"] - wait, Paint.OTHER),
         )
         bars.append(Bar(f"step {row['index']}", row["step_ns"], tuple(p for p in parts if p.ns > 0)))
     return tuple(bars)
@@ -268,7 +270,7 @@ def _flush_bars(summary: Summary) -> tuple[Bar, ...]:
         if r["steady"] and r["gpu_ns"]
     }
     lost: dict[int, int] = {}
-    for row in summary.of(alloc_flushes.ROWS):
+    for row in summary.typed_rows(alloc_flushes.ROWS):
         if (index := row["step"]) is not None and index in steps:
             lost[index] = lost.get(index, 0) + (row["idle_caused_ns"] or 0)
     usual = sorted((s for i, s in steps.items() if i not in lost), key=lambda s: s.gpu_ns)
@@ -279,9 +281,9 @@ def _flush_bars(summary: Summary) -> tuple[Bar, ...]:
     for name, step, ns in (("a usual step", usual[len(usual) // 2], 0), (f"step {worst}", steps[worst], lost[worst])):
         idle = min(ns, step.idle_ns)
         parts = (
-            Part("busy", step.gpu_ns - step.idle_ns, Paint.COMPUTE),
-            Part("allocator calls", idle, Paint.ALLOC, True),
-            Part("other idle time", step.idle_ns - idle, Paint.OTHER, True),
+            BarPart("busy", step.gpu_ns - step.idle_ns, Paint.COMPUTE),
+            BarPart("allocator calls", idle, Paint.ALLOC, True),
+            BarPart("other idle time", step.idle_ns - idle, Paint.OTHER, True),
         )
         bars.append(Bar(name, step.gpu_ns, tuple(p for p in parts if p.ns > 0)))
     return tuple(bars)
@@ -309,7 +311,7 @@ def pictured(summary: Summary, first: Finding | None) -> Picture:
         title += f"; below, single steps{', as recorded' * another}" * bool(more)
     elif ranks := _rank_bars(summary, None):
         return Picture("ranks", "One step on the GPU; below, rank by rank, as recorded", (step, *ranks))
-    elif summary.verdict.code == Limit.GPU and sum(p.ns for p in step.parts if not p.idle) >= _BUSY * step.total_ns:
+    elif summary.verdict.code == StepLimit.GPU and sum(p.ns for p in step.parts if not p.idle) >= _BUSY * step.total_ns:
         opened = _opened(summary, first) if first is not None and asked == "masks" else None
         asked = "work"
         more = tuple(_overlapping(b, step) for b in (_module_bar(summary), opened or _family_bar(summary)))

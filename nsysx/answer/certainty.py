@@ -9,14 +9,14 @@ import numpy as np
 from nsysx import units
 from nsysx.advice import Certainty, Level, Sure
 from nsysx.answer import subject
-from nsysx.answer.choice import about as about_of
-from nsysx.answer.choice import is_bound, nothing_to_claim, told_likely
+from nsysx.answer.first_action import about as about_of
+from nsysx.answer.first_action import is_bound, nothing_to_claim, shows_likely_saving
 from nsysx.answer.remarks import sentence
-from nsysx.catalogue import Limit
+from nsysx.catalogue import StepLimit
 from nsysx.findings import rule_of
 from nsysx.judging.unprofiled_checks import surer
 from nsysx.model import Finding, Row, Summary
-from nsysx.ranks import comparison
+from nsysx.ranks import rank_table
 
 #: A step without the profiler that is known this closely raises no doubt, wherever it comes from (share of the step).
 _CLOSE = 0.03
@@ -32,9 +32,9 @@ _SOURCES: Mapping[str, tuple[Level, str, bool]] = {
 }
 #: By cause: the name of the share of a step in which it shows, and the columns of a step that add up to it.
 _SHARES: Mapping[str, tuple[str, tuple[str, ...]]] = {
-    Limit.GPU: ("GPU busy", ("gpu_compute_ns", "gpu_comm_ns", "gpu_copy_ns", "gpu_memset_ns")),
-    Limit.COMM: ("Exposed communication", ("gpu_comm_ns",)),
-    Limit.COPY: ("Exposed copies", ("gpu_copy_ns",)),
+    StepLimit.GPU: ("GPU busy", ("gpu_compute_ns", "gpu_comm_ns", "gpu_copy_ns", "gpu_memset_ns")),
+    StepLimit.COMM: ("Exposed communication", ("gpu_comm_ns",)),
+    StepLimit.COPY: ("Exposed copies", ("gpu_copy_ns",)),
 }
 _IDLE = ("GPU idle", ("gpu_idle_ns",))
 #: A GPU that idles under the profiler may be busy in the real step. Above the first share its idle time is only a likely limit,
@@ -49,7 +49,7 @@ _UNEVEN = 3.0
 _ORDER: tuple[Level, ...] = ("unknown", "likely", "certain")
 
 
-def of(summary: Summary, chosen: Finding | None) -> Certainty:
+def certainty_of_advice(summary: Summary, chosen: Finding | None) -> Certainty:
     """Return how sure the cause is, and how sure the size: together as sure as the less sure of them."""
     cause = _cause(summary, chosen)
     parts = (cause,) if chosen is None or chosen.saving.likely_ns is None else (cause, _size(summary, chosen))
@@ -66,7 +66,7 @@ def _cause(summary: Summary, chosen: Finding | None) -> Sure:
         return Sure(about, "unknown", "No GPU work is in the capture.")
     if summary.steps.source == "capture":
         return Sure(about, "unknown", "No steps were found, so start-up and steady work are not told apart.")
-    if summary.verdict.code == Limit.UNKNOWN or nothing_to_claim(summary):
+    if summary.verdict.code == StepLimit.UNKNOWN or nothing_to_claim(summary):
         return Sure(about, "unknown", "The capture lacks what it takes; see How far to trust this.")
     late = subject.rank_waited_for(summary)
     warned = [c for c in summary.quality if c.status == "warn" and c.doubt in ("cause", "numbers", "everything")]
@@ -90,7 +90,7 @@ def _cause(summary: Summary, chosen: Finding | None) -> Sure:
         return Sure(
             about, "likely", f"{name} {spread}, in only {len(shares)} steady step{'s' * (len(shares) > 1)}.{more}"
         )
-    if summary.verdict.code == Limit.COMM and len(summary.of(comparison.ROWS)) < 2:
+    if summary.verdict.code == StepLimit.COMM and len(summary.typed_rows(rank_table.ROWS)) < 2:
         alone = f"{name} {spread} in all {len(shares)} steps. One report cannot tell slow links from a late rank."
         return Sure(about, "likely", alone, "nsysx report RANK0.sqlite RANK1.sqlite ...")
     if chosen is not None and about_of(chosen) == "slow steps":
@@ -120,10 +120,10 @@ def _of_all_steps(summary: Summary, steady: Sequence[Row], spread: str, more: st
         if (name, columns) == _IDLE:
             level = "unknown" if most >= _ALL_BUSY else "likely" if most >= _MOSTLY_BUSY else level
             reason += ": it may not idle at all" if most >= _ALL_BUSY else ""
-        elif summary.verdict.code == Limit.COMM:  # a rank that is traced arrives later, and its peers wait for it
+        elif summary.verdict.code == StepLimit.COMM:  # a rank that is traced arrives later, and its peers wait for it
             level = "likely"
             reason += "; tracing may make ranks wait longer"
-        elif summary.verdict.code == Limit.GPU and least < _MOSTLY_BUSY:
+        elif summary.verdict.code == StepLimit.GPU and least < _MOSTLY_BUSY:
             level = "likely"
     elif summary.step.recorded_ns != summary.step.shown_ns:
         reason += ", as recorded"
@@ -134,7 +134,7 @@ def _size(summary: Summary, chosen: Finding) -> Sure:
     """Return how sure the size of the saving is, from how it is known and from what tracing did to the step."""
     about, real = "How much", summary.unprofiled
     how = sentence(chosen.saving.confidence).replace("±", "Off by up to ", 1)
-    if told_likely(chosen):
+    if shows_likely_saving(chosen):
         how = "The replay made exactly this change; what was tried of the kind saved 0.7 to 1.3 times as much."
     elif is_bound(summary, chosen):
         how = f"Upper bound{f'; {chosen.saving.confidence}' if chosen.saving.confidence else ''}."

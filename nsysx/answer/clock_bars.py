@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from nsysx.advice import Bar, Part, Picture
+from nsysx.advice import Bar, BarPart, Picture
 from nsysx.analyses import event_windows, events, stopwatch
 from nsysx.catalogue import Paint
 from nsysx.findings.nsx115_wrong_timing import BOTH_SIDES, EVIDENCE, KERNEL_ITSELF
@@ -19,11 +19,13 @@ def _reading_bars(summary: Summary, first: Finding | None) -> tuple[Bar, ...]:
 
     It is the kernel that the finding ``first`` is about, where it is about one.
     """
-    rows = [r for r in summary.of(stopwatch.ROWS) if r.get("both_ns") is not None or r.get("after_ns") is not None]
+    rows = [
+        r for r in summary.typed_rows(stopwatch.ROWS) if r.get("both_ns") is not None or r.get("after_ns") is not None
+    ]
     custom = [r for r in rows if r.get("custom")] or rows
     if not custom:
         return ()
-    readings = {r["way"]: r["reads_ns"] for r in first.of(EVIDENCE)} if first is not None else {}
+    readings = {r["way"]: r["reads_ns"] for r in first.typed_rows(EVIDENCE)} if first is not None else {}
     of_finding = (
         r for r in rows if (r["kernel_ns"], r["both_ns"]) == (readings.get(KERNEL_ITSELF), readings.get(BOTH_SIDES))
     )
@@ -35,7 +37,7 @@ def _reading_bars(summary: Summary, first: Finding | None) -> tuple[Bar, ...]:
         ("synchronize only after", row["after_ns"], Paint.OTHER),
         ("no synchronize", row["none_ns"], Paint.OTHER),
     )
-    return tuple(Bar(label, ns, (Part("", ns, kind),)) for label, ns, kind in ways if ns)
+    return tuple(Bar(label, ns, (BarPart("", ns, kind),)) for label, ns, kind in ways if ns)
 
 
 class _Windows(NamedTuple):
@@ -50,18 +52,18 @@ def _window_bars(summary: Summary) -> _Windows | None:
 
     A window that reads far more than the median, as the very first often does, would flatten the others and is left out.
     """
-    windows = list(enumerate(sorted(summary.of(event_windows.ROWS), key=lambda r: r["start_ns"]), 1))
+    windows = list(enumerate(sorted(summary.typed_rows(event_windows.ROWS), key=lambda r: r["start_ns"]), 1))
     usual = sorted(r["reading_ns"] for _, r in windows)[len(windows) // 2] if windows else 0
     several = len({r["site"] for _, r in windows}) > 1
     shown = [(n, r) for n, r in windows if r["reading_ns"] <= _FAR * usual][:_MOST_WINDOWS]
     bars = tuple(
-        _window_bar(f"window {number}" + (f", pair {row['site'] + 1}" if several else ""), _Window.of(row))
+        _window_bar(f"window {number}" + (f", pair {row['site'] + 1}" if several else ""), _ClockWindow.from_row(row))
         for number, row in shown
     )
     return _Windows(bars, shown[0][0] == 1) if bars else None
 
 
-class _Window(NamedTuple):
+class _ClockWindow(NamedTuple):
     """What is in a window (ns)."""
 
     reading: float
@@ -69,20 +71,20 @@ class _Window(NamedTuple):
     copies: float
 
     @staticmethod
-    def of(row: event_windows.WindowRow) -> _Window:
+    def from_row(row: event_windows.WindowRow) -> _ClockWindow:
         """Return what is in one window."""
-        return _Window(row["reading_ns"], row["kernel_ns"], row["copy_ns"] + row["memset_ns"])
+        return _ClockWindow(row["reading_ns"], row["kernel_ns"], row["copy_ns"] + row["memset_ns"])
 
 
-def _window_bar(label: str, window: _Window) -> Bar:
+def _window_bar(label: str, window: _ClockWindow) -> Bar:
     """Return a window as a bar: its kernels, its copies, and the rest."""
     total = window.reading
     kernel = min(window.kernel, total)
     copies = min(window.copies, total - kernel)
     parts = (
-        Part("kernels", kernel, Paint.COMPUTE),
-        Part("copies", copies, Paint.COPY),
-        Part("waits", total - kernel - copies, Paint.LAUNCH, True),
+        BarPart("kernels", kernel, Paint.COMPUTE),
+        BarPart("copies", copies, Paint.COPY),
+        BarPart("waits", total - kernel - copies, Paint.LAUNCH, True),
     )
     return Bar(label, total, tuple(p for p in parts if p.ns > 0))
 
@@ -92,15 +94,18 @@ def _turn_bars(summary: Summary) -> tuple[Bar, ...]:
 
     With an even number of windows it is the mean of the two in the middle, as a median is.
     """
-    places = sorted((r for r in summary.of(events.ROWS) if r.get("turns")), key=lambda r: r["site"])
+    places = sorted((r for r in summary.typed_rows(events.ROWS) if r.get("turns")), key=lambda r: r["site"])
     bars = []
     for window_row in places[:_MOST_WINDOWS]:
         windows = sorted(
-            (w for w in summary.of(event_windows.ROWS) if w["site"] == window_row["site"]), key=_reading_ns
+            (w for w in summary.typed_rows(event_windows.ROWS) if w["site"] == window_row["site"]), key=_reading_ns
         )
         if windows:
-            two = _Window.of(windows[(len(windows) - 1) // 2]), _Window.of(windows[len(windows) // 2])
-            middle = _Window(*(sum(ns) / 2 for ns in zip(*two, strict=True)))
+            two = (
+                _ClockWindow.from_row(windows[(len(windows) - 1) // 2]),
+                _ClockWindow.from_row(windows[len(windows) // 2]),
+            )
+            middle = _ClockWindow(*(sum(ns) / 2 for ns in zip(*two, strict=True)))
             bars.append(_window_bar(f"call site {window_row['turn']} of {window_row['turns']}", middle))
     return tuple(bars)
 

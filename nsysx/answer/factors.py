@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from nsysx.catalogue import Limit
+from nsysx.catalogue import StepLimit
 from nsysx.findings import rule_of
 from nsysx.model import Finding, Summary
 
 #: Causes whose time is the host's, of communication that of a host elsewhere: in a longer step without the profiler the GPU idles for
 #: longer.
-_OF_THE_HOST = (Limit.LAUNCH, Limit.SYNC, Limit.ALLOC, Limit.INPUT)
+_OF_THE_HOST = (StepLimit.LAUNCH, StepLimit.SYNC, StepLimit.ALLOC, StepLimit.INPUT)
 
 #: A change saves at most this share of a step.
 _MOST = 0.99
 
 
-def of(
+def factor_bounds(
     summary: Summary, chosen: Finding | None, saving_ns: int | None, margins_ns: tuple[int, int] | None = None
 ) -> tuple[float, ...]:
     """Return the least and the most factor of a change that saves ``saving_ns`` of the shown step, the error of that included.
@@ -27,9 +27,9 @@ def of(
     if chosen is None or not saving_ns or not now or bounds is None or real is None or summary.step.as_recorded:
         return ()
     about = rule_of(chosen.code).about
-    waits_for_peers = real.exposed_comm_ns if about == Limit.COMM else 0
+    waits_for_peers = real.exposed_comm_ns if about == StepLimit.COMM else 0
     busy = now * (real.gpu_busy_ns - waits_for_peers) / max(real.step_ns, 1)
-    host = about in (*_OF_THE_HOST, Limit.COMM)
+    host = about in (*_OF_THE_HOST, StepLimit.COMM)
     error = 0 if chosen.saving.bound else chosen.saving.error_ns or 0
     less, more = margins_ns or (error, error)
 

@@ -78,7 +78,7 @@ def adviser(summary: Summary, won: Tried, chosen: Finding | None) -> Finding | N
     return next((f for f in advising if f.code in won.codes), None)
 
 
-def told(answer: Answer, won: Tried, adviser: Finding | None, index: int | None) -> Answer:
+def with_measured_change(answer: Answer, won: Tried, adviser: Finding | None, index: int | None) -> Answer:
     """Return the answer with the change that won as what to do; ``adviser`` is its finding, at ``index`` among the findings."""
     now, ratio = answer.now_ns, _ratio(won)
     if now is None or won.now_ns is None or won.low_ns is None or won.high_ns is None:

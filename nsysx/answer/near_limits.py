@@ -20,7 +20,7 @@ NEAR = 0.8
 
 def sentence(summary: Summary) -> str:
     """Return how near the work is to its limits and what could go at most; what would tell where most of it has no limit, else ""."""
-    rows = summary.of(roofline.ROWS)
+    rows = summary.typed_rows(roofline.ROWS)
     step = next((r for r in rows if r["by"] == roofline.STEP), None)
     scope = summary.tables[roofline.KEY].scope if roofline.KEY in summary.tables else None
     if step is None or scope is None or step["limit_ns"] is None or step["could_go_ns"] is None:
@@ -53,7 +53,7 @@ def unseen_kernel(summary: Summary) -> str:
 
 def near(summary: Summary) -> bool:
     """Return whether the work is so near its limits that the same operators cannot be much faster."""
-    step = next((r for r in summary.of(roofline.ROWS) if r["by"] == roofline.STEP), None)
+    step = next((r for r in summary.typed_rows(roofline.ROWS) if r["by"] == roofline.STEP), None)
     if step is None or step["limit_share"] is None:
         return False
     return step["limit_share"] >= NEAR and step["unknown_ns"] < (1 - NEAR) * step["gpu_ns"]

@@ -10,8 +10,8 @@ from nsysx.advice import Action, Also
 from nsysx.analyses import gpu_ledger, waits
 from nsysx.answer import measured, subject
 from nsysx.answer.bars import folded_path
-from nsysx.answer.choice import NOTABLE, about, by_saving, place_of
-from nsysx.catalogue import Limit
+from nsysx.answer.first_action import NOTABLE, about, by_saving, place_of
+from nsysx.catalogue import StepLimit
 from nsysx.findings import rule_of
 from nsysx.model import Finding, Summary
 
@@ -20,7 +20,7 @@ _MUCH = 0.2
 #: Most lines under "also found", and most of them from one rule.
 _MOST_ALSO, _MOST_OF_A_RULE = 5, 2
 #: What a program that measures makes by itself: it waits for what it measures, and the GPU then waits for the next launch.
-_BY_MEASURING = (Limit.LAUNCH, Limit.SYNC)
+_BY_MEASURING = (StepLimit.LAUNCH, StepLimit.SYNC)
 #: Letters of a title that are read: the rest is cut wherever it is shown.
 _TITLE = 440
 
@@ -111,8 +111,8 @@ _LONG, _LITTLE = 0.05, 0.2
 def longest_wait(summary: Summary) -> LongestWait | None:
     """Return what removing the longest wait is worth, the first question of anybody who sees one; None for waits not worth a word."""
     table, shown = summary.tables.get("waits"), summary.steps.scope.processes[0] if summary.steps.scope else None
-    replayed = [(r, ns) for r in summary.of(waits.ROWS) if (ns := r.get("saving_ns")) is not None]
-    windows = [r["window_ns"] for r in summary.of(gpu_ledger.ROWS) if r.get("process") == shown]
+    replayed = [(r, ns) for r in summary.typed_rows(waits.ROWS) if (ns := r.get("saving_ns")) is not None]
+    windows = [r["window_ns"] for r in summary.typed_rows(gpu_ledger.ROWS) if r.get("process") == shown]
     if not replayed or table is None or table.scope is None or not table.scope.steps:
         return None
     row, saved = max(replayed, key=lambda r: r[0].get("total_ns") or 0)

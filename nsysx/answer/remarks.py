@@ -7,7 +7,7 @@ import re
 from nsysx import units
 from nsysx.advice import Certainty
 from nsysx.answer import near_limits, subject
-from nsysx.answer.choice import After, is_bound, nothing_to_claim
+from nsysx.answer.first_action import After, is_bound, nothing_to_claim
 from nsysx.findings.nsx115_wrong_timing import BOTH_SIDES, EVIDENCE, KERNEL_ITSELF
 from nsysx.model import Finding, Summary
 
@@ -51,7 +51,7 @@ def _without_a_change(summary: Summary) -> str:
 
 def _of_reading(chosen: Finding) -> str:
     """Return the kernel's own time and what a clock adds to it; for any other finding, its detail."""
-    ways = {r["way"]: r["reads_ns"] for r in chosen.of(EVIDENCE)}
+    ways = {r["way"]: r["reads_ns"] for r in chosen.typed_rows(EVIDENCE)}
     kernel, both = ways.get(KERNEL_ITSELF), ways.get(BOTH_SIDES)
     if kernel and both:
         reads = f"With a synchronize on both sides a clock reads {units.duration(both)}: that adds the launch and the return."

@@ -6,7 +6,7 @@ from nsysx.analyses import gpu_ledger
 from nsysx.events import levels, measuring
 from nsysx.events.levels import Level
 from nsysx.model import Summary
-from nsysx.ranks import comparison
+from nsysx.ranks import rank_table
 
 
 def on_average(summary: Summary) -> bool:
@@ -22,14 +22,14 @@ def measures(summary: Summary) -> bool:
 
 def ledger_row(summary: Summary) -> gpu_ledger.GpuRow | None:
     """Return the row of the busiest device of the shown process, None without GPU work."""
-    rows = summary.of(gpu_ledger.ROWS)
+    rows = summary.typed_rows(gpu_ledger.ROWS)
     scope = summary.verdict.scope or summary.steps.scope
     shown = scope.processes if scope is not None else ()
     of_shown = [r for r in rows if r["process"] in shown] or list(rows)
     return max(of_shown, key=lambda r: r["busy_ns"], default=None)
 
 
-def rank_waited_for(summary: Summary) -> comparison.RankRow | None:
+def rank_waited_for(summary: Summary) -> rank_table.RankRow | None:
     """Return the row of the rank that the verdict names as late, None where it names none."""
     late = summary.verdict.late_rank
-    return None if late is None else next((r for r in summary.of(comparison.ROWS) if r["rank"] == late), None)
+    return None if late is None else next((r for r in summary.typed_rows(rank_table.ROWS) if r["rank"] == late), None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nsysx.answer import near_limits, subject
-from nsysx.catalogue import Limit
+from nsysx.catalogue import StepLimit
 from nsysx.judging import capture_checks
 from nsysx.model import Summary
 
@@ -35,7 +35,7 @@ def to_record(summary: Summary) -> str:
     if summary.step.shown_ns is None:
         how = "nsysx run -- CMD" + ("" if summary.verdict.host == "Python" else ", or NVTX ranges and --step-range")
         return f"Mark the steps, so that start-up and steady work are told apart: {how}"
-    if summary.verdict.code == Limit.UNKNOWN:
+    if summary.verdict.code == StepLimit.UNKNOWN:
         return "Record again: what limits the step is not known without what the sentence above misses."
     if summary.replay is None or not summary.replay.get("trusted", True):
         return "Saving unknown: no replay comes near the recorded steps, so no change can be priced."

@@ -10,7 +10,7 @@
 
 from nsysx.api.compared import Compared as Compared
 from nsysx.api.compared import compare as compare
-from nsysx.api.report import Report as Report
-from nsysx.api.report import WhatIf as WhatIf
-from nsysx.api.report import report as report
+from nsysx.api.report_object import Report as Report
+from nsysx.api.report_object import WhatIf as WhatIf
+from nsysx.api.report_object import report as report
 from nsysx.events.profile import NotRecorded as NotRecorded

@@ -11,8 +11,8 @@ from typing import Any
 import polars as pl
 
 from nsysx.api.files import File, framed
-from nsysx.comparing import comparison, inputs
-from nsysx.comparing.answer import Comparison
+from nsysx.comparing import comparison, side_inputs
+from nsysx.comparing.difference_answer import Comparison
 
 
 @dataclass(frozen=True)
@@ -84,4 +84,4 @@ def compare(
     named = [("before", paths(before)), ("after", paths(after))]
     if others := paths(noise):
         named.append(("noise", others))
-    return Compared(comparison.compare(*inputs.sides(named), margin=margin))
+    return Compared(comparison.compare(*side_inputs.sides(named), margin=margin))

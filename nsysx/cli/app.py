@@ -11,8 +11,8 @@ import typer
 
 from nsysx import __version__
 from nsysx.cli import config
-from nsysx.cli.declared import Command, Commands, typed_only
-from nsysx.cli.talk import be_quiet, harmless, talk
+from nsysx.cli.command_output import be_quiet, harmless, talk
+from nsysx.cli.declared_options import Command, Commands, typed_only
 from nsysx.errors import EXIT_USAGE
 
 #: Each command with its line in the list of commands, 64 characters at most. Its file has EXAMPLES, and HOW if it is parsed in a

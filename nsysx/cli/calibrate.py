@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from nsysx.cli.declared import TYPED_ONLY
+from nsysx.cli.declared_options import TYPED_ONLY
 
 #: Shown below the help: what is typed after the command, and what it does.
 EXAMPLES = (("", "once on each machine, about a minute"),)
@@ -17,9 +17,9 @@ def calibrate(
     nsys: Annotated[Path | None, typer.Option(metavar="PATH", help="The nsys to use."), TYPED_ONLY] = None,
 ) -> None:
     """Measure once what tracing costs on this machine, so that reports made here can tell the step without a profiler."""
-    from nsysx.recording import calibrate as room
+    from nsysx.recording import calibration_run as room
     from nsysx.recording.find_nsys import find_nsys
-    from nsysx.recording.talk import say
+    from nsysx.recording.run_messages import say
 
     chosen = find_nsys(nsys)
     typer.echo(room.calibrate(chosen.path, chosen.version, say))

@@ -9,9 +9,9 @@ from typing import Annotated
 
 import typer
 
-from nsysx.cli.declared import with_options
-from nsysx.cli.options import files_of
-from nsysx.cli.talk import deliver
+from nsysx.cli.command_output import deliver
+from nsysx.cli.declared_options import with_options
+from nsysx.cli.shared_options import files_of
 from nsysx.errors import EXIT_USAGE, NsysxError
 from nsysx.option import Option
 from nsysx.selection import Handling, Selection
@@ -24,7 +24,7 @@ EXAMPLES = (
 
 
 @dataclass(frozen=True)
-class Wanted:
+class CheckOutputs:
     """What the report is held against, and what is written about it: the name of a file, "-" for stdout, or None."""
 
     budget: Annotated[Path | None, Option("The limits, as TOML.", "F")] = None
@@ -47,7 +47,7 @@ def _in_repository(file: str) -> str:
 def check(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A report (.sqlite) or a Summary (.json).")],
     *,
-    wanted: Wanted,
+    wanted: CheckOutputs,
     selection: Selection,
     handling: Handling,
 ) -> None:
@@ -67,15 +67,15 @@ def check(
 
     parallel_reading.limit_threads()
     from nsysx.comparing import budget as room
-    from nsysx.comparing import inputs
+    from nsysx.comparing import side_inputs
     from nsysx.render import check_text, json_text
 
-    capture = inputs.measured(file, selection)
+    capture = side_inputs.measured(file, selection)
     if wanted.budget is None:
         typer.echo(room.init(capture), nl=False)
         return
-    base = None if wanted.baseline is None else inputs.measured(wanted.baseline)
-    verdict = room.check(capture, inputs.read_budget(wanted.budget), base)
+    base = None if wanted.baseline is None else side_inputs.measured(wanted.baseline)
+    verdict = room.check(capture, side_inputs.read_budget(wanted.budget), base)
     texts = json_text.text_of(verdict.to_json()), check_text.markdown(verdict), check_text.junit(verdict)
     for target, text in zip(written, texts, strict=True):
         if target is not None:

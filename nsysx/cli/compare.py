@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nsysx.cli.declared import Command, with_options
-from nsysx.cli.options import files_of
-from nsysx.cli.talk import answering, console, deliver, emit, wrote
+from nsysx.cli.command_output import answering, console, deliver, emit, wrote
+from nsysx.cli.declared_options import Command, with_options
+from nsysx.cli.shared_options import files_of
 from nsysx.errors import EXIT_USAGE, NsysxError
 from nsysx.option import Option
 from nsysx.selection import Handling, Selection
@@ -23,7 +23,7 @@ EXAMPLES = (
 )
 
 if TYPE_CHECKING:
-    from nsysx.comparing.answer import Comparison
+    from nsysx.comparing.difference_answer import Comparison
 
 
 class SeveralFiles(Command):
@@ -52,7 +52,7 @@ Files = Annotated[
 
 
 @dataclass(frozen=True)
-class Wanted:
+class CompareArguments:
     """The captures of each side, if they are not arguments, and what is written about them."""
 
     before: Annotated[Sequence[Path], Option("Captures before the change; ranks count as one.", "FILE...")] = ()
@@ -73,7 +73,7 @@ class Wanted:
 
 
 @with_options
-def compare(files: Files = None, *, wanted: Wanted, selection: Selection, handling: Handling) -> None:
+def compare(files: Files = None, *, wanted: CompareArguments, selection: Selection, handling: Handling) -> None:
     """Say whether AFTER is faster than BEFORE, by how much, how sure that is, and what made the difference."""
     from nsysx.outputs import check_output
     from nsysx.progress import Progress
@@ -89,22 +89,22 @@ def compare(files: Files = None, *, wanted: Wanted, selection: Selection, handli
     from nsysx.ranks import parallel_reading
 
     parallel_reading.limit_threads()
-    from nsysx.comparing import comparison, inputs
+    from nsysx.comparing import comparison, side_inputs
 
     with Progress() as progress:
-        sides = inputs.sides(named, selection, progress=progress, workers=handling.jobs)
+        sides = side_inputs.sides(named, selection, progress=progress, workers=handling.jobs)
         answer = comparison.compare(*sides, margin=wanted.margin / 100)
     _write(answer, wanted, handling)
     for path in targets:
         wrote(path)
     if wanted.change:
         from nsysx.cli.trial_log import log
-        from nsysx.trying.compared import tried_of
+        from nsysx.trying.compared_as_trial import tried_of
 
         log(named[0][1][0], [tried_of(answer, ",".join(wanted.change))])
 
 
-def _sides(files: list[Path] | None, wanted: Wanted) -> list[tuple[str, list[Path]]]:
+def _sides(files: list[Path] | None, wanted: CompareArguments) -> list[tuple[str, list[Path]]]:
     """Return the captures of each side by its name. Raises NsysxError, exit code 2, unless there are two sides."""
     before, after = list(wanted.before), list(wanted.after)
     if files:
@@ -115,7 +115,7 @@ def _sides(files: list[Path] | None, wanted: Wanted) -> list[tuple[str, list[Pat
     return [("before", before), ("after", after), *([("noise", list(wanted.noise))] if wanted.noise else [])]
 
 
-def _write(answer: Comparison, wanted: Wanted, handling: Handling) -> None:
+def _write(answer: Comparison, wanted: CompareArguments, handling: Handling) -> None:
     """Write the comparison to every target asked for, or to the terminal if there is none."""
     if wanted.html is not None:
         from nsysx.outputs import write_text
@@ -127,7 +127,7 @@ def _write(answer: Comparison, wanted: Wanted, handling: Handling) -> None:
 
         deliver(wanted.json, json_text.text_of(answer.to_json()), force=handling.force)
     from nsysx.render import compare_text
-    from nsysx.trying.wording import verdict_line
+    from nsysx.trying.trial_sentences import verdict_line
 
     if wanted.markdown is not None:
         deliver(wanted.markdown, compare_text.markdown(answer, top=handling.top), force=handling.force)

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from nsysx.cli.declared import TYPED_ONLY
-from nsysx.cli.talk import talk
+from nsysx.cli.command_output import talk
+from nsysx.cli.declared_options import TYPED_ONLY
 from nsysx.errors import EXIT_USAGE, NsysxError
 
 #: Shown below the help: what is typed after the command, and what it does.
@@ -29,7 +29,7 @@ def doctor(
     ] = None,
 ) -> None:
     """Say what works here and how to fix what does not. Exit code 0 if nsysx run will work."""
-    from nsysx.recording import doctor as examination
+    from nsysx.recording import machine_checks as examination
 
     if install_nsys:
         from nsysx.recording import install_nsys as installing

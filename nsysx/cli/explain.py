@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from nsysx import nsys_messages
-from nsysx.cli.talk import emit
+from nsysx.cli.command_output import emit
 from nsysx.errors import EXIT_USAGE, NsysxError
 
 #: Shown below the help: what is typed after the command, and what it does.

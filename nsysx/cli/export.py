@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from nsysx import outputs
-from nsysx.cli.declared import with_options
-from nsysx.cli.talk import talk
+from nsysx.cli.command_output import talk
+from nsysx.cli.declared_options import with_options
 from nsysx.errors import EXIT_USAGE, NsysxError
 from nsysx.option import Option
 from nsysx.selection import Handling, Selection
@@ -23,7 +23,7 @@ EXAMPLES = (
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ExportOutputs:
     """What is written."""
 
     to: Annotated[
@@ -42,7 +42,7 @@ class Wanted:
 def export(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="An export (.sqlite, packed too) or .nsys-rep.")],
     *,
-    wanted: Wanted,
+    wanted: ExportOutputs,
     selection: Selection,
     handling: Handling,
 ) -> None:
@@ -70,7 +70,7 @@ def export(
     from nsysx.export import to_files
 
     with Progress() as progress:
-        options = pipeline.Options.of(selection, progress=progress)
+        options = pipeline.ReadingOptions.from_selection(selection, progress=progress)
         done = to_files.write(
             file,
             options,

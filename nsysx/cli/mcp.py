@@ -6,7 +6,7 @@ import importlib.util
 from dataclasses import dataclass
 from typing import Annotated
 
-from nsysx.cli.declared import with_options
+from nsysx.cli.declared_options import with_options
 from nsysx.errors import EXIT_USAGE, NsysxError
 from nsysx.option import Option
 

@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
-from nsysx.cli.declared import with_options
-from nsysx.cli.talk import emit, harmless, talk
+from nsysx.cli.command_output import emit, harmless, talk
+from nsysx.cli.declared_options import with_options
 from nsysx.errors import EXIT_EMPTY, EXIT_NOT_FOUND, NsysxError
 from nsysx.option import Option
 from nsysx.selection import Selection
@@ -48,10 +48,10 @@ def ncu(
     from nsysx import pipeline
     from nsysx.events.profile import NotRecorded
     from nsysx.export import nsight_compute, nsight_compute_report
-    from nsysx.reading.beside import report_name
     from nsysx.reading.mangled_names import mangled_names
+    from nsysx.reading.sidecar_files import report_name
 
-    profile = pipeline.gather(file, pipeline.Options.of(selection))
+    profile = pipeline.gather(file, pipeline.ReadingOptions.from_selection(selection))
     try:
         everything = nsight_compute.chosen(profile, mangled_names(file), 10_000)
     except NotRecorded as answer:

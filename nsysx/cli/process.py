@@ -16,8 +16,8 @@ import typer
 
 from nsysx import redaction
 from nsysx.cli.app import command_line, common_first
+from nsysx.cli.command_output import harmless, talk
 from nsysx.cli.dying import EndedBy, die_of
-from nsysx.cli.talk import harmless, talk
 from nsysx.errors import EXIT_INTERRUPTED, EXIT_RUN_FAILED, EXIT_USAGE, NsysxError
 
 
@@ -68,7 +68,7 @@ def main() -> NoReturn:
     sys.exit(exit_code_of_command())
 
 
-def _said(error: NsysxError) -> int:
+def _print_error(error: NsysxError) -> int:
     talk(f"nsysx: error: {harmless(str(error))}")
     return error.exit_code
 
@@ -102,7 +102,7 @@ def exit_code_of_command() -> int:
         with to_stdout():
             pass
     except NsysxError as error:
-        return _said(error)
+        return _print_error(error)
     except EndedBy as end:
         _died.append(end.number)
         return 128 + end.number
@@ -118,7 +118,7 @@ def exit_code_of_command() -> int:
             talk(f"nsysx: error: {message}. {_meant(message) or f'Try {command} --help'}")
             return EXIT_USAGE
         if isinstance(error, OSError) and is_of_stdout(error):
-            return _said(stdout_fails(error))
+            return _print_error(stdout_fails(error))
         if os.environ.get("NSYSX_DEBUG"):
             raise
         talk(f"nsysx: error: {type(error).__name__}: {harmless(str(error))}. Run with NSYSX_DEBUG=1 for the traceback")

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO
 import typer
 
 from nsysx import outputs
-from nsysx.cli.declared import with_options
-from nsysx.cli.options import Reports, files_of
-from nsysx.cli.talk import answering, console, emit, talk, wrote
+from nsysx.cli.command_output import answering, console, emit, talk, wrote
+from nsysx.cli.declared_options import with_options
+from nsysx.cli.shared_options import Reports, files_of
 from nsysx.errors import EXIT_USAGE, NsysxError
 from nsysx.option import Option
 from nsysx.selection import Handling, Selection
@@ -66,7 +66,7 @@ BriefSchema = Annotated[
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ReportOutputs:
     """What is written and printed: the name of a file, "-" for stdout, or None."""
 
     html: Annotated[Path | None, Option("Write the page to F.", "F", typed_only=True)] = None
@@ -155,17 +155,19 @@ class Wanted:
         if self.brief is not None:
             from nsysx.render import brief, invocation
 
-            texts[self.brief] = brief.of(summary, invocation.of_files(files, redact=redact), redact=redact)
+            texts[self.brief] = brief.answer_json(summary, invocation.of_files(files, redact=redact), redact=redact)
         if self.insight is not None:
             from nsysx.render import insight, invocation
 
             typed = invocation.of_files(files, redact=redact)
-            texts["-"] = insight.of(summary, self.insight, typed, redact=redact)
+            texts["-"] = insight.insight_json(summary, self.insight, typed, redact=redact)
         if self.table is not None:
             from nsysx.render import table_json
 
             columns = [name.strip() for name in (self.columns or "").split(",") if name.strip()]
-            texts["-"] = table_json.of(summary, self.table, columns=columns, top=top, where=self.where, redact=redact)
+            texts["-"] = table_json.rows_json(
+                summary, self.table, columns=columns, top=top, where=self.where, redact=redact
+            )
         return texts
 
 
@@ -173,7 +175,7 @@ class Wanted:
 def report(
     files: Reports,
     *,
-    wanted: Wanted,
+    wanted: ReportOutputs,
     json_schema: JsonSchema = False,
     brief_schema: BriefSchema = False,
     selection: Selection,
@@ -191,14 +193,14 @@ def report(
 
     parallel_reading.limit_threads()
     from nsysx import pipeline
-    from nsysx.reading import inputs
+    from nsysx.reading import report_files
 
     if wanted.pictures:
         from nsysx.render.charts import style
 
         style.import_early()
     with Progress() as progress:
-        reports = inputs.reports(files)
+        reports = report_files.reports(files)
         outputs.check_apart(targets, [*files, *reports])
         summary = pipeline.summarize(
             reports,
@@ -231,7 +233,7 @@ def _open(page: Path) -> None:
         talk(f"nsysx: no browser here: open {page.resolve()}")
 
 
-def _say_written(written: list[Path], wanted: Wanted) -> None:
+def _say_written(written: list[Path], wanted: ReportOutputs) -> None:
     """Say which files were written; those of a folder in one line."""
     of_folder = {folder: [p for p in written if p.parent == folder] for folder in wanted.folders}
     named = files_of((wanted.html, wanted.json, wanted.markdown, wanted.brief))
@@ -244,7 +246,7 @@ def _say_written(written: list[Path], wanted: Wanted) -> None:
             wrote(Path(name), f" ({sum(p.suffix in endings for p in of_folder[Path(name)])} {what})")
 
 
-def _write(summary: Summary, texts: dict[str, str], wanted: Wanted, *, redact: bool, force: bool) -> list[Path]:
+def _write(summary: Summary, texts: dict[str, str], wanted: ReportOutputs, *, redact: bool, force: bool) -> list[Path]:
     """Write the texts that go to files, the tables as CSV and the pictures: all or none; return the files."""
     contents: dict[Path, outputs.Content] = {Path(name): text for name, text in texts.items() if name != "-"}
     if wanted.csv is not None:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nsysx.cli.declared import Grouped, with_options
+from nsysx.cli.command_output import talk
+from nsysx.cli.declared_options import Grouped, with_options
 from nsysx.cli.dying import EndedBy
-from nsysx.cli.talk import talk
 from nsysx.errors import NsysxError
-from nsysx.recording.options import Options
+from nsysx.recording.run_options import RunOptions
 from nsysx.redaction import HIDDEN, redacted
 
 #: Shown below the help: what is typed after the command, and what it does.
@@ -28,7 +28,7 @@ HOW = {"cls": Grouped, "context_settings": {"allow_interspersed_args": False}}
 
 if TYPE_CHECKING:
     from nsysx.model import Summary
-    from nsysx.recording.capture import Result
+    from nsysx.recording.capture import RunResult
 
 
 @with_options
@@ -38,7 +38,7 @@ def run(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check the setup and print the commands; run nothing.")
     ] = False,
-    options: Options,
+    options: RunOptions,
 ) -> None:
     """Profile CMD with Nsight Systems, unedited, and report. The exit code is CMD's."""
     from nsysx.recording import capture
@@ -58,7 +58,7 @@ def run(
     raise typer.Exit(result.exit_code)
 
 
-def _report_run(result: Result) -> tuple[bool, Summary | None]:
+def _report_run(result: RunResult) -> tuple[bool, Summary | None]:
     """Write the page of a run; return whether the report can be read at all, and its Summary where it was read here.
 
     The capture is already safe, and no failure here may hide that.
@@ -101,9 +101,9 @@ def _report_run(result: Result) -> tuple[bool, Summary | None]:
     return True, summary
 
 
-def _say_answer(summary: Summary, result: Result) -> None:
+def _say_answer(summary: Summary, result: RunResult) -> None:
     """Print the answer on stderr, as ``nsysx report`` prints it on stdout, which is CMD's here."""
-    from nsysx.cli.talk import console
+    from nsysx.cli.command_output import console
     from nsysx.render import invocation, terminal_answer
     from nsysx.render.safe_text import clean
 
@@ -113,7 +113,7 @@ def _say_answer(summary: Summary, result: Result) -> None:
     terminal_answer.render(summary, console(stderr=True), clean(shlex.quote(str(result.sqlite)), 1000), program)
 
 
-def _say_result(result: Result, *, told: bool) -> None:
+def _say_result(result: RunResult, *, told: bool) -> None:
     """Print the notes, the problems, the files written and, if the report can be read (``told``), the next command."""
     from nsysx.recording.capture import say
 

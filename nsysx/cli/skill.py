@@ -7,8 +7,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Annotated
 
-from nsysx.cli.declared import with_options
-from nsysx.cli.talk import emit, wrote
+from nsysx.cli.command_output import emit, wrote
+from nsysx.cli.declared_options import with_options
 from nsysx.errors import EXIT_USAGE, NsysxError
 from nsysx.option import Option
 
@@ -23,7 +23,7 @@ SKILL_FILES = ("SKILL.md", "references/reading.md", "references/verifying.md")
 
 
 @dataclass(frozen=True)
-class Wanted:
+class SkillOutputs:
     """Where the skill is written."""
 
     write: Annotated[str | None, Option("Write the skill into the folder DIR/nsysx.", "DIR", typed_only=True)] = None
@@ -36,7 +36,7 @@ def text_of(name: str) -> str:
 
 
 @with_options
-def skill(*, wanted: Wanted) -> None:
+def skill(*, wanted: SkillOutputs) -> None:
     """Write the skill for agents: how to record, read, try, compare and check, and what not to conclude."""
     if wanted.write is None:
         emit(text_of("SKILL.md"))

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from nsysx.advice import Tried
-from nsysx.cli.talk import harmless, talk, wrote
+from nsysx.cli.command_output import harmless, talk, wrote
 from nsysx.reading import trials_log
 
 

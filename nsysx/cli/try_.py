@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nsysx.cli.declared import Grouped, with_options
-from nsysx.cli.talk import emit, harmless, talk, wrote
+from nsysx.cli.command_output import emit, harmless, talk, wrote
+from nsysx.cli.declared_options import Grouped, with_options
 from nsysx.errors import EXIT_EMPTY, EXIT_USAGE, NsysxError
-from nsysx.trying.options import Options
+from nsysx.trying.try_options import TryOptions
 
 #: Shown below the help: what is typed after the command, and what it does.
 EXAMPLES = (
@@ -23,7 +23,7 @@ EXAMPLES = (
 
 if TYPE_CHECKING:
     from nsysx.model import Summary
-    from nsysx.trying.result import Result
+    from nsysx.trying.result import TryResult
 
 _REPORTS = (".sqlite", ".nsys-rep", ".sqlite.gz", ".sqlite.xz", ".sqlite.zst")
 
@@ -72,25 +72,25 @@ def try_(
     ] = None,
     *,
     listed: Annotated[bool, typer.Option("--list", help="List the changes; run nothing.")] = False,
-    options: Options,
+    options: TryOptions,
 ) -> None:
     """Run CMD unchanged and with changes made in it, in turn, and say what each change gains. CMD's files stay unedited."""
     from nsysx.cli.trial_log import log
     from nsysx.inject.nsysx_probe import changes
     from nsysx.reading.tried import of_json as tried_of
-    from nsysx.trying import choice, wording
+    from nsysx.trying import chosen_changes, trial_sentences
 
-    every_change = changes.known()
+    every_change = changes.changes_by_name()
     if listed:
-        emit(wording.listing(list(every_change.values())))
+        emit(trial_sentences.listing(list(every_change.values())))
         return
     _ = options.budget_s  # a wrong one is said before anything runs
     report, command = _split(words or [], context.meta.get("nsysx.command"))
-    candidates = choice.named(options.change, every_change)
+    candidates = chosen_changes.named(options.change, every_change)
     report = report or _found(command)
     outputs = _outputs(options, report)
     summary = None if report is None else _advice(report, timelines=options.html is not None)
-    codes = [] if summary is None else choice.codes(summary.answer)
+    codes = [] if summary is None else chosen_changes.codes(summary.answer)
     if not candidates:
         candidates = _candidates(summary, codes, every_change, options)
     if not candidates:
@@ -110,18 +110,18 @@ def try_(
 
 
 def _candidates(
-    summary: Summary | None, codes: list[str], every_change: Any, options: Options
+    summary: Summary | None, codes: list[str], every_change: Any, options: TryOptions
 ) -> list[tuple[Any, ...]]:
     """Return what is tried where nothing was asked for: the report's first remedies, else what tells most about its findings."""
-    from nsysx.trying import choice
+    from nsysx.trying import chosen_changes
 
     if summary is not None and not options.bounds:
-        first = choice.remedies(summary.answer, summary.findings or (), every_change)
+        first = chosen_changes.remedies(summary.answer, summary.findings or (), every_change)
         if first:
             return first
     if codes:
-        return choice.advised(codes, every_change, bounds=options.bounds)
-    return choice.every(every_change, bounds=options.bounds)
+        return chosen_changes.advised(codes, every_change, bounds=options.bounds)
+    return chosen_changes.every(every_change, bounds=options.bounds)
 
 
 def _found(command: list[str]) -> Path | None:
@@ -134,7 +134,7 @@ def _found(command: list[str]) -> Path | None:
     return report
 
 
-def _outputs(options: Options, report: Path | None) -> dict[str, Path]:
+def _outputs(options: TryOptions, report: Path | None) -> dict[str, Path]:
     """Return the files to write: json, html and beside (the report). Raises NsysxError unless all can be written."""
     from nsysx.outputs import check_apart, check_output
     from nsysx.reading import tried
@@ -153,7 +153,7 @@ def _outputs(options: Options, report: Path | None) -> dict[str, Path]:
     return files
 
 
-def _measure(command: list[str], candidates: Any, options: Options, codes: list[str]) -> Result:
+def _measure(command: list[str], candidates: Any, options: TryOptions, codes: list[str]) -> TryResult:
     from nsysx.progress import Progress
     from nsysx.trying.session import Session
 
@@ -161,11 +161,11 @@ def _measure(command: list[str], candidates: Any, options: Options, codes: list[
         return Session(command, candidates, options, line, codes).measure()
 
 
-def _tell(result: Result, options: Options, files: dict[str, Path], summary: Summary | None) -> None:
+def _tell(result: TryResult, options: TryOptions, files: dict[str, Path], summary: Summary | None) -> None:
     """Write what was measured, and print it unless the JSON goes to stdout."""
     from nsysx.outputs import write_text
     from nsysx.render import json_text
-    from nsysx.trying import wording
+    from nsysx.trying import trial_sentences
 
     texts = dict.fromkeys(files, json_text.text_of(result.to_json()))
     if "html" in files and summary is not None:
@@ -181,8 +181,8 @@ def _tell(result: Result, options: Options, files: dict[str, Path], summary: Sum
         emit(json_text.text_of(result.to_json()))
     else:
         best = result.best
-        verdict = wording.verdict_line(best.outcome, best.change) if best else ""
-        emit("\n".join(harmless(line) for line in (*wording.text(result).splitlines(), verdict)))
+        verdict = trial_sentences.verdict_line(best.outcome, best.change) if best else ""
+        emit("\n".join(harmless(line) for line in (*trial_sentences.text(result).splitlines(), verdict)))
 
 
 def _advice(report: Path, *, timelines: bool) -> Summary:
@@ -190,14 +190,14 @@ def _advice(report: Path, *, timelines: bool) -> Summary:
     from nsysx import pipeline
     from nsysx.progress import Progress
     from nsysx.ranks import parallel_reading
-    from nsysx.reading import inputs
+    from nsysx.reading import report_files
 
     parallel_reading.limit_threads()
     with Progress() as progress:
-        return pipeline.summarize(inputs.reports([report]), timelines=timelines, progress=progress)
+        return pipeline.summarize(report_files.reports([report]), timelines=timelines, progress=progress)
 
 
-def _ask(options: Options) -> None:
+def _ask(options: TryOptions) -> None:
     """Say that CMD's files are written again and, on a terminal, ask. Raises typer.Abort if the answer is no."""
     talk(
         "nsysx: CMD runs several times and overwrites its output files. Each run starts anew and is killed when its steps are"

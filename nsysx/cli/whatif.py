@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from nsysx import units
 from nsysx.advice import Answer
-from nsysx.cli.declared import with_options
-from nsysx.cli.options import Reports
-from nsysx.cli.talk import emit, harmless
+from nsysx.cli.command_output import emit, harmless
+from nsysx.cli.declared_options import with_options
+from nsysx.cli.shared_options import Reports
 from nsysx.replay.changes import Changes, JobChanges
 from nsysx.selection import Selection
 
@@ -29,11 +29,11 @@ def whatif(files: Reports, *, changes: Changes, of_job: JobChanges, selection: S
     parallel_reading.limit_threads()
     from nsysx import pipeline
     from nsysx.ranks import job_whatif
-    from nsysx.reading import inputs
-    from nsysx.replay import whatif as room
+    from nsysx.reading import report_files
+    from nsysx.replay import requested_edits as room
 
-    options = pipeline.Options.of(selection)
-    job = pipeline.gather_job(inputs.reports(files), options)
+    options = pipeline.ReadingOptions.from_selection(selection)
+    job = pipeline.gather_job(report_files.reports(files), options)
     together = job_whatif.lines(job.ranks, of_job) if changes == Changes() or of_job != JobChanges() else []
     if changes == Changes() and of_job != JobChanges():
         emit("\n".join(harmless(line) for line in together))

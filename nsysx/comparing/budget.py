@@ -12,10 +12,10 @@ import numpy as np
 
 from nsysx.analyses import first_calls, memory, modules
 from nsysx.analyses import waits as wait_table
-from nsysx.catalogue import Activity, Call, Cause
-from nsysx.comparing import rank_budget, statistics
+from nsysx.catalogue import Call, Cause, DeviceActivity
+from nsysx.comparing import difference_intervals, rank_budget
 from nsysx.comparing.comparability import doubtful
-from nsysx.comparing.side import Captured, Series
+from nsysx.comparing.side import BlockSeries, Captured
 from nsysx.errors import EXIT_BUDGET, EXIT_EMPTY, EXIT_USAGE, NsysxError
 from nsysx.events import families
 from nsysx.findings import rules
@@ -44,7 +44,7 @@ _SELDOM = 0.5
 
 
 @dataclass(frozen=True)
-class Result:
+class BudgetLine:
     """One line of a budget: ``value`` against ``limit``, and the ``noise`` of the value, all in ``unit``."""
 
     name: str
@@ -59,11 +59,11 @@ class Result:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class BudgetVerdict:
     """All lines of a budget, and the exit code: 0 kept, 1 broken, 5 inconclusive or partly not measured, 4 nothing checked."""
 
     capture: str
-    results: tuple[Result, ...]
+    results: tuple[BudgetLine, ...]
     exit_code: int
 
     def to_json(self) -> dict[str, Any]:
@@ -76,11 +76,11 @@ class Verdict:
         }
 
 
-def _noise(capture: Captured, series: Series, drift: float) -> float:
+def _noise(capture: Captured, series: BlockSeries, drift: float) -> float:
     """Return how far a mean per step may be off (ns): the scatter of steps, and the drift between processes."""
     rows = (series.ns / series.steps)[None, :]
     error, df = mean_error(rows, block_length(rows[0]))
-    half = statistics.Doubt(float(error[0]), df, 0.0).half(statistics.LEVEL)
+    half = difference_intervals.Doubt(float(error[0]), df, 0.0).half(difference_intervals.LEVEL)
     return (0.0 if half == float("inf") else half) + drift * series.mean_ns
 
 
@@ -95,7 +95,7 @@ def _count(capture: Captured, name: str) -> Measured:
     return float(sum(_usual(s) for s in counted)), 0.0
 
 
-def _usual(series: Series) -> int:
+def _usual(series: BlockSeries) -> int:
     """Return how often something happens in a usual step: what only some steps do (logging) moves no limit.
 
     It is the median over the blocks of steps; so a capture of fewer steps of the same program has the same figure.
@@ -117,10 +117,10 @@ def _series(part: str, drift: float) -> Callable[[Captured, str], Measured]:
 #: Times that are a part of the step: part of step_parts, and its name there.
 _OF_PARTS: Mapping[str, tuple[str, str]] = {
     "step": ("step", "gpu"),
-    "gpu_idle": ("ledger", Activity.IDLE),
-    "exposed_comm": ("ledger", Activity.COMM),
-    "exposed_copy": ("ledger", Activity.COPY),
-    "compute": ("ledger", Activity.COMPUTE),
+    "gpu_idle": ("ledger", DeviceActivity.IDLE),
+    "exposed_comm": ("ledger", DeviceActivity.COMM),
+    "exposed_copy": ("ledger", DeviceActivity.COPY),
+    "compute": ("ledger", DeviceActivity.COMPUTE),
 }
 
 
@@ -137,14 +137,14 @@ def _time(capture: Captured, name: str) -> Measured:
     series = capture.series(part).get(key) if part else None
     if series is None:
         return None
-    noise = _noise(capture, series, statistics.GPU_DRIFT)
+    noise = _noise(capture, series, difference_intervals.GPU_DRIFT)
     if name in ("step", "gpu_idle"):
         noise += PROCESS_DRIFT * capture.series("work")["rest"].mean_ns
     return series.mean_ns / 1e6, noise / 1e6
 
 
 def _busy(capture: Captured, _: str) -> Measured:
-    step, idle = capture.series("step")["gpu"], capture.series("ledger").get(Activity.IDLE)
+    step, idle = capture.series("step")["gpu"], capture.series("ledger").get(DeviceActivity.IDLE)
     return None if idle is None else (1 - idle.mean_ns / step.mean_ns, 0.0)
 
 
@@ -172,7 +172,7 @@ def _codes(_: Captured) -> list[str]:
 
 def _modules(capture: Captured) -> list[str]:
     """Return the modules that a capture knows, those whose steady steps hold no GPU work included."""
-    return [*map(str, capture.series("module")), *(str(r["path"]) for r in capture.summary.of(modules.ROWS))]
+    return [*map(str, capture.series("module")), *(str(r["path"]) for r in capture.summary.typed_rows(modules.ROWS))]
 
 
 @dataclass(frozen=True)
@@ -196,8 +196,8 @@ _SECTIONS: Mapping[str, _Section] = {
     "counts": _Section(_count, "per step", tuple(_KINDS)),
     "times_ms": _Section(_time, "ms", (*_OF_PARTS, "real_step", "first_calls")),
     "idle_ms": _Section(_series("idle", PROCESS_DRIFT), "ms", known=_causes),
-    "modules_ms": _Section(_series("module", statistics.GPU_DRIFT), "ms", known=_modules),
-    "families_ms": _Section(_series("family", statistics.GPU_DRIFT), "ms", known=_families),
+    "modules_ms": _Section(_series("module", difference_intervals.GPU_DRIFT), "ms", known=_modules),
+    "families_ms": _Section(_series("family", difference_intervals.GPU_DRIFT), "ms", known=_families),
     "gpu_busy_min": _Section(_busy, "share", single=True, least=True),
     "peak_memory_bytes": _Section(_peak, "bytes", single=True),
     "ranks_ms": _Section(rank_budget.times, "ms", rank_budget.TIMES),
@@ -237,12 +237,12 @@ def _limit(section: str, name: str, wanted: object, baseline: Captured | None) -
     return None if base is None else base[0] * (1 + share)
 
 
-def _held(section: str, name: str, measured: Measured, limit: float | None) -> Result:
+def _held(section: str, name: str, measured: Measured, limit: float | None) -> BudgetLine:
     kind = _SECTIONS[section]
     full = section if kind.single else f"{section}.{name}"
     if measured is None or limit is None:
         detail = f"{full}: not in the {'baseline' if measured is not None else 'Summary'}"
-        return Result(full, "not_measured", None, limit, 0.0, kind.unit, detail)
+        return BudgetLine(full, "not_measured", None, limit, 0.0, kind.unit, detail)
     value, noise = measured
     over = limit - value if kind.least else value - limit
     # Counts are exact; a rounding error is no breach.
@@ -250,7 +250,7 @@ def _held(section: str, name: str, measured: Measured, limit: float | None) -> R
     words = f"{full}: {value:.6g} {kind.unit}, budget {limit:.6g}"
     if status == "inconclusive":
         words += f"; over by less than the noise of {noise:.3g}: capture again, or several times"
-    return Result(full, status, value, limit, noise, kind.unit, words)
+    return BudgetLine(full, status, value, limit, noise, kind.unit, words)
 
 
 def _matches(allowed: Mapping[str, Any], wait: Mapping[str, Any]) -> bool:
@@ -266,11 +266,11 @@ def _matches(allowed: Mapping[str, Any], wait: Mapping[str, Any]) -> bool:
     return True
 
 
-def lint(capture: Captured, allowed: Sequence[Mapping[str, Any]]) -> list[Result]:
+def lint(capture: Captured, allowed: Sequence[Mapping[str, Any]]) -> list[BudgetLine]:
     """Return one line per wait site: kept if no more often than allowed per step, broken if more often or new."""
     waits = capture.summary.recorded(wait_table.ROWS)
     if waits is None:
-        return [Result("waits", "not_measured", None, None, 0.0, "per step", "waits: not in the Summary")]
+        return [BudgetLine("waits", "not_measured", None, None, 0.0, "per step", "waits: not in the Summary")]
     left = [float(a.get("count", 1)) for a in allowed]
     problems = []
     for wait in waits:
@@ -290,7 +290,7 @@ def lint(capture: Captured, allowed: Sequence[Mapping[str, Any]]) -> list[Result
             f", {excess:.4g} of them not allowed" if status == "broken" else ""
         )
         problems.append(
-            Result(
+            BudgetLine(
                 f"wait {wait_place}",
                 status,
                 per_step,
@@ -345,13 +345,13 @@ def _names_exist(budget: Mapping[str, Any], capture: Captured, baseline: Capture
                 raise _unknown(f"{key}.{name[:80]}", name, existing)
 
 
-def check(capture: Captured, budget: Mapping[str, Any], baseline: Captured | None = None) -> Verdict:
+def check(capture: Captured, budget: Mapping[str, Any], baseline: Captured | None = None) -> BudgetVerdict:
     """Return whether a capture keeps a budget. Raises NsysxError, exit code 2, if the budget is not a valid one."""
     _sections(budget)
     _names_exist(budget, capture, baseline)
     if doubt := doubtful(capture):
-        lost = Result("capture", "not_measured", None, None, 0.0, "", f"the capture is partial: {doubt}")
-        return Verdict(capture.label, (lost,), EXIT_EMPTY)
+        lost = BudgetLine("capture", "not_measured", None, None, 0.0, "", f"the capture is partial: {doubt}")
+        return BudgetVerdict(capture.label, (lost,), EXIT_EMPTY)
     results = []
     for section in [s for s in _SECTIONS if s in budget]:
         value = budget[section]
@@ -365,7 +365,7 @@ def check(capture: Captured, budget: Mapping[str, Any], baseline: Captured | Non
         code = EXIT_EMPTY
     else:
         code = EXIT_BUDGET if "broken" in states else EXIT_INCONCLUSIVE if states != {"kept"} else 0
-    return Verdict(capture.label, tuple(results), code)
+    return BudgetVerdict(capture.label, tuple(results), code)
 
 
 def _quoted(text: object) -> str:
@@ -388,7 +388,7 @@ def init(capture: Captured) -> str:
     least = _LEAST_SHARE * times["step"][0] if "step" in times else 0.0
     lines += [f"{n} = {max(ms * _ROOM, ms + noise):.4g}" for n, (ms, noise) in times.items() if ms > least]
     lines += ["", "# Allowed waits, each with its number in a usual step. A new one fails."]
-    allowed = capture.summary.of(wait_table.ROWS)
+    allowed = capture.summary.typed_rows(wait_table.ROWS)
     for wait in allowed:
         lines += ["[[allow]]", f"api = {_quoted(wait['api'])}"]
         lines += [f"{k} = {_quoted(wait[k])}" for k in ("module", "phase") if wait.get(k)]

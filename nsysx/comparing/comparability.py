@@ -25,7 +25,7 @@ _STEPS = 4.0
 
 
 @dataclass(frozen=True)
-class Line:
+class ComparabilityCheck:
     """One check of both sides against each other. ``before`` and ``after`` are None if a Summary does not say."""
 
     check: str
@@ -97,20 +97,24 @@ _COMPARED: tuple[tuple[str, Callable[[Summary], Any], str], ...] = (
 )
 
 
-def lines(before: Side, after: Side) -> list[Line]:
+def lines(before: Side, after: Side) -> list[ComparabilityCheck]:
     """Return one line per check, differences first."""
     rows = []
     for check, get, meaning in _COMPARED:
         a, b = _one(before, get), _one(after, get)
         if a is None or b is None:
             rows.append(
-                Line(check, "unknown", f"{check}: not in {'both Summaries' if a is b else 'one Summary'}.", a, b)
+                ComparabilityCheck(
+                    check, "unknown", f"{check}: not in {'both Summaries' if a is b else 'one Summary'}.", a, b
+                )
             )
         elif a != b:
             old, other = _changed_options(before, after) if get is _options else (a, b)
-            rows.append(Line(check, "differs", f"{meaning} Before: {old}; after: {other}.", a, b))
+            rows.append(ComparabilityCheck(check, "differs", f"{meaning} Before: {old}; after: {other}.", a, b))
         else:
-            rows.append(Line(check, "same", f"{check}: {a}" if len(a) < 100 else f"{check}: the same", a, b))
+            rows.append(
+                ComparabilityCheck(check, "same", f"{check}: {a}" if len(a) < 100 else f"{check}: the same", a, b)
+            )
     rows += [
         _count(before, after),
         *_unnamed_steps(before, after),
@@ -128,21 +132,21 @@ def _changed_options(before: Side, after: Side) -> tuple[str, str]:
     return ", ".join(sorted(old - other)[:4]) or "-", ", ".join(sorted(other - old)[:4]) or "-"
 
 
-def _count(before: Side, after: Side) -> Line:
+def _count(before: Side, after: Side) -> ComparabilityCheck:
     a, b = (min(c.steps for c in s.captures) for s in (before, after))
     words = f"steps: {a} before, {b} after"
     if max(a, b) > _STEPS * min(a, b):
-        return Line(
+        return ComparabilityCheck(
             "steps",
             "differs",
             f"{words}: caches, clocks and allocator had less time to settle on one side.",
             str(a),
             str(b),
         )
-    return Line("steps", "same", words, str(a), str(b))
+    return ComparabilityCheck("steps", "same", words, str(a), str(b))
 
 
-def _unnamed_steps(before: Side, after: Side) -> list[Line]:
+def _unnamed_steps(before: Side, after: Side) -> list[ComparabilityCheck]:
     """Return a warning about steps that no range names: they may be layers, or several steps."""
     guessed = [s.name for s in (before, after) if any(c.summary.steps.source == "kernels" for c in s.captures)]
     if any(c.whole for s in (before, after) for c in s.captures):
@@ -150,7 +154,7 @@ def _unnamed_steps(before: Side, after: Side) -> list[Line]:
             "No steps were found, so the captures are compared as they are, from the first to the last GPU work. The reports do "
             "not say how much of that is startup, or whether both did the same work. Name the steps with --step-range."
         )
-        return [Line("what a step is", "unknown", detail)]
+        return [ComparabilityCheck("what a step is", "unknown", detail)]
     if not guessed:
         return []
     who = "both sides" if len(guessed) == 2 else guessed[0]
@@ -158,7 +162,7 @@ def _unnamed_steps(before: Side, after: Side) -> list[Line]:
         f"On {who} steps are taken from repeated kernels. The reports do not say whether one is a training step, or the same work "
         "before and after. Profile with nsysx run, or name the steps with --step-range."
     )
-    return [Line("what a step is", "unknown", detail)]
+    return [ComparabilityCheck("what a step is", "unknown", detail)]
 
 
 def _per_step(side: Side, part: str) -> dict[str, tuple[float, float]]:
@@ -171,19 +175,21 @@ def _per_step(side: Side, part: str) -> dict[str, tuple[float, float]]:
     return {k: (float(np.mean([x for x, _ in v])), float(np.mean([y for _, y in v]))) for k, v in by_name.items()}
 
 
-def _work(before: Side, after: Side) -> list[Line]:
+def _work(before: Side, after: Side) -> list[ComparabilityCheck]:
     """Return whether the kernels are the same, and if so, whether nearly all of them run faster or slower."""
     a, b = _per_step(before, "kernel"), _per_step(after, "kernel")
     if not a or not b:
-        return [Line("kernels", "unknown", "kernels: one side runs none in its steady steps.")]
+        return [ComparabilityCheck("kernels", "unknown", "kernels: one side runs none in its steady steps.")]
     both = a.keys() & b.keys()
     whole = sum(ns for _, ns in a.values()) + sum(ns for _, ns in b.values())
     shared = sum(a[k][1] + b[k][1] for k in both) / whole if whole else 1.0
     words = f"{len(both)} kernels on both sides take {units.share(shared, 1)} of kernel time"
     if shared < _SAME_KERNELS:
-        rows = [Line("kernels", "differs", f"Only {words}: is it the same program?", str(len(a)), str(len(b)))]
+        rows = [
+            ComparabilityCheck("kernels", "differs", f"Only {words}: is it the same program?", str(len(a)), str(len(b)))
+        ]
     else:
-        rows = [Line("kernels", "same", f"kernels: {words}", str(len(a)), str(len(b)))]
+        rows = [ComparabilityCheck("kernels", "same", f"kernels: {words}", str(len(a)), str(len(b)))]
     # A collective waits for the other ranks: its time says nothing about the clock.
     equal = [k for k in both if abs(a[k][0] - b[k][0]) < 1e-9 and a[k][1] and family(k) != COMMUNICATION]
     ratios = np.array([b[k][1] / a[k][1] for k in equal])
@@ -200,11 +206,11 @@ def _work(before: Side, after: Side) -> list[Line]:
             f"Nearly all kernels that run equally often on both sides take {units.share(abs(middle - 1), 1)} "
             f"{'longer' if middle > 1 else 'less'}: other clocks, other shapes (batch, length) or another precision."
         )
-        rows.append(Line("speed of kernels", "differs", detail))
+        rows.append(ComparabilityCheck("speed of kernels", "differs", detail))
     return rows
 
 
-def _clocks(before: Side, after: Side) -> list[Line]:
+def _clocks(before: Side, after: Side) -> list[ComparabilityCheck]:
     """Return whether the GPUs ran at the same clock, if `nsysx run --clocks` noted it on both sides."""
     sides = [[c.summary.capture.sm_clock_mhz for c in s.captures] for s in (before, after)]
     clocks = [[mhz for mhz in side if mhz] for side in sides]
@@ -214,14 +220,14 @@ def _clocks(before: Side, after: Side) -> list[Line]:
     words = f"median SM clock {a:.0f} MHz before, {b:.0f} after"
     if abs(a - b) > _CLOCKS * max(a, b):
         detail = f"The GPU ran at another clock: {words}. Everything computed takes longer at the lower one."
-        return [Line("clock", "differs", detail, f"{a:.0f} MHz", f"{b:.0f} MHz")]
-    return [Line("clock", "same", words, f"{a:.0f} MHz", f"{b:.0f} MHz")]
+        return [ComparabilityCheck("clock", "differs", detail, f"{a:.0f} MHz", f"{b:.0f} MHz")]
+    return [ComparabilityCheck("clock", "same", words, f"{a:.0f} MHz", f"{b:.0f} MHz")]
 
 
-def _partial(before: Side, after: Side) -> list[Line]:
+def _partial(before: Side, after: Side) -> list[ComparabilityCheck]:
     """Return one line per capture that is doubtful in itself."""
     every = [c for side in (before, after) for c in side.captures]
-    return [Line("capture", "differs", f"{c.label}: {doubt}") for c in every if (doubt := doubtful(c))]
+    return [ComparabilityCheck("capture", "differs", f"{c.label}: {doubt}") for c in every if (doubt := doubtful(c))]
 
 
 def doubtful(capture: Captured) -> str | None:

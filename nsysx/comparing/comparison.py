@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple
 
-from nsysx.catalogue import Activity
-from nsysx.comparing import comparability, differences, statistics
-from nsysx.comparing.answer import Comparison, Part, Real
-from nsysx.comparing.differences import Difference
+from nsysx.catalogue import DeviceActivity
+from nsysx.comparing import comparability, difference_intervals, differences
+from nsysx.comparing.comparison_sentence import real_words, sentence
+from nsysx.comparing.difference_answer import Comparison, DifferencePart, Real
+from nsysx.comparing.differences import PartDifference
 from nsysx.comparing.side import Side, as_fine, renamed
-from nsysx.comparing.wording import real_words, sentence
 from nsysx.frames.statistics import PROCESS_DRIFT
 
 #: A step is GPU-bound, and follows its GPU work, if the device waits for the host or other ranks for at most this share of it.
@@ -23,7 +23,7 @@ _MOST_PARTS = 20
 _SAME_WORK = 2
 
 
-class Compared(NamedTuple):
+class ComparedTable(NamedTuple):
     """A table of a comparison: its key in the JSON, the part of step_parts that it compares, and its title.
 
     ``drift``: the share by which its times differ between processes of one program. ``leads``: where there is little room, its
@@ -38,14 +38,14 @@ class Compared(NamedTuple):
 
 
 TABLES = (
-    Compared("ledger", "ledger", statistics.GPU_DRIFT, "Where the step goes"),
-    Compared("idle", "idle", PROCESS_DRIFT, "GPU idle time by cause"),
-    Compared("phases", "phase", PROCESS_DRIFT, "Phases, on the CPU"),
-    Compared("modules", "module", statistics.GPU_DRIFT, "Modules, own GPU time", leads=True),
-    Compared("families", "family", statistics.GPU_DRIFT, "Kernel families"),
-    Compared("kernels", "kernel", statistics.GPU_DRIFT, "Kernels", leads=True),
-    Compared("api_calls", "api", PROCESS_DRIFT, "CUDA API calls, own time", leads=True),
-    Compared("waits", "wait", PROCESS_DRIFT, "Waits", leads=True),
+    ComparedTable("ledger", "ledger", difference_intervals.GPU_DRIFT, "Where the step goes"),
+    ComparedTable("idle", "idle", PROCESS_DRIFT, "GPU idle time by cause"),
+    ComparedTable("phases", "phase", PROCESS_DRIFT, "Phases, on the CPU"),
+    ComparedTable("modules", "module", difference_intervals.GPU_DRIFT, "Modules, own GPU time", leads=True),
+    ComparedTable("families", "family", difference_intervals.GPU_DRIFT, "Kernel families"),
+    ComparedTable("kernels", "kernel", difference_intervals.GPU_DRIFT, "Kernels", leads=True),
+    ComparedTable("api_calls", "api", PROCESS_DRIFT, "CUDA API calls, own time", leads=True),
+    ComparedTable("waits", "wait", PROCESS_DRIFT, "Waits", leads=True),
 )
 
 
@@ -60,19 +60,27 @@ def _attributed(side: Side) -> float:
     return min(shares, default=0.0)
 
 
-def _compute(before: Side, after: Side, noise: Side | None, step: float) -> tuple[str, list[tuple[str, Difference]]]:
+def _compute(
+    before: Side, after: Side, noise: Side | None, step: float
+) -> tuple[str, list[tuple[str, PartDifference]]]:
     """Return what compute time is split by, and its rows: by module if they account for most of it, else by family."""
     by_module = min(_attributed(before), _attributed(after)) >= _ATTRIBUTED
     split = "module" if by_module else "family"
-    rows = differences.table(before, after, noise, f"{split}_compute", step_ns=step, drift=statistics.GPU_DRIFT)
+    rows = differences.table(
+        before, after, noise, f"{split}_compute", step_ns=step, drift=difference_intervals.GPU_DRIFT
+    )
     return split, [(split, r) for r in rows]
 
 
-def _parts(before: Side, after: Side, noise: Side | None, step: float, total: int) -> tuple[str, tuple[Part, ...]]:
+def _parts(
+    before: Side, after: Side, noise: Side | None, step: float, total: int
+) -> tuple[str, tuple[DifferencePart, ...]]:
     """Return the parts of the difference: compute by module or family, communication, copies, memsets, idle by cause."""
     split, ranked = _compute(before, after, noise, step)
-    ledger = differences.table(before, after, noise, "ledger", step_ns=step, drift=statistics.GPU_DRIFT)
-    ranked += [("ledger", r) for r in ledger if r.name in (Activity.COMM, Activity.COPY, Activity.MEMSET)]
+    ledger = differences.table(before, after, noise, "ledger", step_ns=step, drift=difference_intervals.GPU_DRIFT)
+    ranked += [
+        ("ledger", r) for r in ledger if r.name in (DeviceActivity.COMM, DeviceActivity.COPY, DeviceActivity.MEMSET)
+    ]
     idle = differences.table(before, after, noise, "idle", step_ns=step, drift=PROCESS_DRIFT)
     ranked += [("idle", r) for r in idle]
     ranked = [(kind, r) for kind, r in ranked if r.before_ns or r.after_ns]
@@ -83,7 +91,7 @@ def _parts(before: Side, after: Side, noise: Side | None, step: float, total: in
         return split, ()
     exact = differences.whole(values, total)
     parts = [
-        Part(
+        DifferencePart(
             kind,
             r.name,
             ns,
@@ -99,7 +107,7 @@ def _parts(before: Side, after: Side, noise: Side | None, step: float, total: in
     if smaller:
         old, new = (round(sum(getattr(r, k) for _, r in smaller)) for k in ("before_ns", "after_ns"))
         words = f"{len(smaller)} smaller parts"
-        parts.append(Part("rest", words, exact[-1], old, new, None, None, "cannot_tell", "both"))
+        parts.append(DifferencePart("rest", words, exact[-1], old, new, None, None, "cannot_tell", "both"))
     return split, tuple(parts)
 
 
@@ -125,17 +133,17 @@ def _drift(before: Side, after: Side, step: float) -> float:
     """
     waiting = max(_per_step(before, "work", "rest"), _per_step(after, "work", "rest"))
     host = PROCESS_DRIFT * max(_host_time(before), _host_time(after))
-    return min(waiting, host) + statistics.GPU_DRIFT * step
+    return min(waiting, host) + difference_intervals.GPU_DRIFT * step
 
 
-def _work(before: Side, after: Side, noise: Side | None, margin: float) -> tuple[Difference, bool]:
+def _work(before: Side, after: Side, noise: Side | None, margin: float) -> tuple[PartDifference, bool]:
     """Return the difference of GPU work, judged at the level of the step, and whether both sides are GPU-bound."""
-    rows = differences.table(before, after, noise, "work", step_ns=0.0, drift=statistics.GPU_DRIFT)
+    rows = differences.table(before, after, noise, "work", step_ns=0.0, drift=difference_intervals.GPU_DRIFT)
     row = next(r for r in rows if r.name == "gpu_work")
     doubt = differences.doubts(before, after, noise, "work", ["gpu_work"])[0]
-    doubt = statistics.Doubt(doubt.error, doubt.df, row.drift_ns)
-    half = doubt.half(statistics.LEVEL)
-    verdict = statistics.judge(row.difference_ns, doubt, margin * row.before_ns)
+    doubt = difference_intervals.Doubt(doubt.error, doubt.df, row.drift_ns)
+    half = doubt.half(difference_intervals.LEVEL)
+    verdict = difference_intervals.judge(row.difference_ns, doubt, margin * row.before_ns)
     bounded = half != float("inf")
     low, high = (row.difference_ns - half, row.difference_ns + half) if bounded else (None, None)
     bound = all(_per_step(s, "work", "rest") <= _GPU_BOUND * _per_step(s, "step", "gpu") for s in (before, after))
@@ -175,13 +183,15 @@ def _basis(before: Side, after: Side, noise: Side | None) -> str:
 
 def _judged(
     before: Side, after: Side, noise: Side | None, old: int, new: int, margin: float
-) -> tuple[str, float, float, Difference, bool]:
+) -> tuple[str, float, float, PartDifference, bool]:
     """Return the verdict, half the interval, the allowed drift, the difference of GPU work, and whether that decided."""
     doubt = differences.doubts(before, after, noise, "step", ["gpu"])[0]
     measured = differences.measured_between(before, after, noise)
     drift = 0.0 if measured else _drift(before, after, max(old, new))
-    half = doubt.half(statistics.LEVEL)
-    verdict = statistics.judge(new - old, statistics.Doubt(doubt.error, doubt.df, drift), margin * old)
+    half = doubt.half(difference_intervals.LEVEL)
+    verdict = difference_intervals.judge(
+        new - old, difference_intervals.Doubt(doubt.error, doubt.df, drift), margin * old
+    )
     work, gpu_bound = _work(before, after, noise, margin)
     by_work = verdict == "cannot_tell" and gpu_bound and half != float("inf")
     if by_work and (work.verdict != "same" or abs(new - old) <= _SAME_WORK * margin * old):
@@ -189,7 +199,9 @@ def _judged(
     return verdict, half, drift, work, by_work and verdict != "cannot_tell"
 
 
-def compare(before: Side, after: Side, noise: Side | None = None, *, margin: float = statistics.MARGIN) -> Comparison:
+def compare(
+    before: Side, after: Side, noise: Side | None = None, *, margin: float = difference_intervals.MARGIN
+) -> Comparison:
     """Return the comparison of two sides. ``noise``: captures of one program, which show how much captures differ."""
     after, now = renamed(after, before)
     sides = [before, after] if noise is None else [before, after, renamed(noise, before)[0]]

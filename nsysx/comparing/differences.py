@@ -8,15 +8,15 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from nsysx.comparing import statistics
-from nsysx.comparing.side import Captured, Series, Side
+from nsysx.comparing import difference_intervals
+from nsysx.comparing.side import BlockSeries, Captured, Side
 from nsysx.frames.statistics import block_length, mean_error, satterthwaite
 
 F64 = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Difference:
+class PartDifference:
     """One name of a part, per step on both sides. ``low_ns`` and ``high_ns`` bound the difference, None if unknown.
 
     ``status`` is both, added, removed or renamed (``now`` is then the name after); ``verdict`` is faster, slower, same or
@@ -59,7 +59,7 @@ def _matrix(capture: Captured, part: str, keys: Sequence[str | None]) -> tuple[F
 
 def _means(side: Side, part: str, keys: Sequence[str | None]) -> F64:
     """Return the mean per step of each key in each capture, shape (keys, captures)."""
-    empty = Series(np.zeros(1, np.int64), None, np.ones(1, np.int64))
+    empty = BlockSeries(np.zeros(1, np.int64), None, np.ones(1, np.int64))
     return np.array([[c.series(part).get(k, empty).mean_ns for c in side.captures] for k in keys])
 
 
@@ -71,7 +71,7 @@ def _single_error(side: Side, part: str, keys: Sequence[str | None]) -> tuple[F6
 
 def doubts(
     before: Side, after: Side, noise: Side | None, part: str, keys: Sequence[str | None]
-) -> list[statistics.Doubt]:
+) -> list[difference_intervals.Doubt]:
     """Return the doubt about the difference of each key, without drift."""
     a, b = _means(before, part, keys), _means(after, part, keys)
     n = _means(noise, part, keys) if noise is not None else np.zeros((len(keys), 0))
@@ -80,13 +80,13 @@ def doubts(
     if measured:
         scale = np.sqrt(1 / a.shape[1] + 1 / b.shape[1])
         for i in range(len(keys)):
-            sd, df = statistics.between([a[i], b[i], n[i]], (a[i].mean() + b[i].mean()) / 2)
-            each.append(statistics.Doubt(float(sd * scale), df, 0.0))
+            sd, df = difference_intervals.between([a[i], b[i], n[i]], (a[i].mean() + b[i].mean()) / 2)
+            each.append(difference_intervals.Doubt(float(sd * scale), df, 0.0))
         return each
     (ea, da), (eb, db) = _single_error(before, part, keys), _single_error(after, part, keys)
     for x, y in zip(ea, eb, strict=True):
         error, df = satterthwaite((float(x), da), (float(y), db))
-        each.append(statistics.Doubt(error, df, 0.0))
+        each.append(difference_intervals.Doubt(error, df, 0.0))
     return each
 
 
@@ -118,7 +118,7 @@ def table(
     step_ns: float,
     drift: float,
     now: dict[str, str] | None = None,
-) -> list[Difference]:
+) -> list[PartDifference]:
     """Return one row per name of a part, the largest difference first.
 
     ``drift`` is the share by which processes may differ if that was not measured; ``now``: the new names of renamed rows;
@@ -131,16 +131,16 @@ def table(
     sure = doubts(before, after, noise, part, keys)
     a, b = _means(before, part, keys).mean(axis=1), _means(after, part, keys).mean(axis=1)
     present = [{k for c in s.captures for k in c.series(part)} for s in (before, after)]
-    floor = statistics.ROW_FLOOR * step_ns
+    floor = difference_intervals.ROW_FLOOR * step_ns
     rows = []
     for i, key in enumerate(keys):
         old, new = float(a[i]), float(b[i])
         allowed = unknown * max(old, new)
-        doubt = statistics.Doubt(sure[i].error, sure[i].df, allowed)
-        half = doubt.half(statistics.ROW_LEVEL)
+        doubt = difference_intervals.Doubt(sure[i].error, sure[i].df, allowed)
+        half = doubt.half(difference_intervals.ROW_LEVEL)
         bounded = bool(np.isfinite(half))
-        margin = max(statistics.MARGIN * old, floor)
-        verdict = statistics.judge(new - old, doubt, margin, statistics.ROW_LEVEL)
+        margin = max(difference_intervals.MARGIN * old, floor)
+        verdict = difference_intervals.judge(new - old, doubt, margin, difference_intervals.ROW_LEVEL)
         if verdict in ("faster", "slower") and abs(new - old) < floor:
             verdict = "same"
         status = "both"
@@ -149,7 +149,7 @@ def table(
         elif now and key in now:
             status = "renamed"
         rows.append(
-            Difference(
+            PartDifference(
                 name=key,
                 cls=_cls(before, after, part, key),
                 before_ns=old,

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from nsysx.comparing import statistics
+from nsysx.comparing import difference_intervals
 from nsysx.comparing.side import Captured
 from nsysx.frames.statistics import PROCESS_DRIFT
-from nsysx.ranks import comparison
-from nsysx.ranks.comparison import RankRow
+from nsysx.ranks import rank_table
+from nsysx.ranks.rank_table import RankRow
 
 #: Two captures of one job differ in their waiting by what the hosts of two processes differ by (share of it).
-_DRIFT = PROCESS_DRIFT + statistics.GPU_DRIFT
+_DRIFT = PROCESS_DRIFT + difference_intervals.GPU_DRIFT
 
 
 def _per_step(row: RankRow, ns: int) -> float:
@@ -32,7 +32,7 @@ SHARES = ("exposed_comm", "exposed_transfer", "waiting")
 
 def _rows(capture: Captured) -> list[RankRow]:
     """Return the ranks of a job; none where there is one, or no collective of two ranks was matched."""
-    rows = [row for row in capture.summary.of(comparison.ROWS) if row["exposed_wait_ns"] is not None]
+    rows = [row for row in capture.summary.typed_rows(rank_table.ROWS) if row["exposed_wait_ns"] is not None]
     return rows if len(rows) > 1 else []
 
 

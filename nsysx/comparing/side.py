@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from nsysx.analyses import modules, step_parts
 from nsysx.analyses.helpers.step_record import StepRow, rows_of
-from nsysx.catalogue import Activity, Cause, Trait
-from nsysx.comparing import names
+from nsysx.catalogue import Cause, DeviceActivity, Trait
+from nsysx.comparing import renamed_modules
 from nsysx.errors import EXIT_EMPTY, EXIT_INPUT, NsysxError
 from nsysx.model import Summary
 from nsysx.ranks.collect import file_rank
@@ -25,7 +25,7 @@ PARTS = (
 
 
 @dataclass(frozen=True)
-class Series:
+class BlockSeries:
     """One name in every block of steps: ns and count, summed over the steps of the block; ``count`` is None if not counted."""
 
     ns: I64
@@ -54,13 +54,13 @@ class Captured:
 
     label: str
     summary: Summary
-    parts: Mapping[str, Mapping[str | None, Series]]
+    parts: Mapping[str, Mapping[str | None, BlockSeries]]
     step_ns: tuple[int, ...]
     steps: int
     ranks: int = 1
     whole: bool = False
 
-    def series(self, part: str) -> Mapping[str | None, Series]:
+    def series(self, part: str) -> Mapping[str | None, BlockSeries]:
         """Return the series of a part."""
         return self.parts[part]
 
@@ -78,28 +78,28 @@ def _steady(summary: Summary) -> list[StepRow]:
     return [r for r in rows_of(summary.steps) if r.get("steady") and r.get("gpu_ns") is not None]
 
 
-def _blocks(summary: Summary) -> dict[str, dict[str | None, Series]]:
+def _blocks(summary: Summary) -> dict[str, dict[str | None, BlockSeries]]:
     """Return the parts from the table `step_parts`."""
-    rows = summary.of(step_parts.ROWS)
+    rows = summary.typed_rows(step_parts.ROWS)
     steps = next((r["count"] for r in rows if r["part"] == "step"), None)
     if not steps:
         return {}
     counts = np.array(steps, np.int64)
-    by_part: dict[str, dict[str | None, Series]] = {part: {} for part in PARTS}
+    by_part: dict[str, dict[str | None, BlockSeries]] = {part: {} for part in PARTS}
     for row in rows:
         count = None if row["count"] is None or row["part"] == "step" else np.array(row["count"], np.int64)
-        series = Series(np.array(row["ns"], np.int64), count, counts, row.get("cls"))
+        series = BlockSeries(np.array(row["ns"], np.int64), count, counts, row.get("cls"))
         by_part.setdefault(str(row["part"]), {})[row["name"]] = series
     return by_part
 
 
 #: Work that no host delays, as a collective is that waits for the hosts of all ranks.
-_HOST_FREE = (Activity.COMPUTE, Activity.COPY, Activity.MEMSET)
+_HOST_FREE = (DeviceActivity.COMPUTE, DeviceActivity.COPY, DeviceActivity.MEMSET)
 #: Causes of idle time that end when the GPU itself is ready: the host is not to blame.
 GPU_CAUSES = tuple(cause.value for cause in Cause if Trait.GPUS_OWN in cause.trait)
 
 
-def _work(parts: Mapping[str, Mapping[str | None, Series]]) -> dict[str | None, Series]:
+def _work(parts: Mapping[str, Mapping[str | None, BlockSeries]]) -> dict[str | None, BlockSeries]:
     """Return "gpu_work", which does not depend on the host, and "rest", in which the device waits for host or other ranks.
 
     Together they are the step. Work is compute, copies, memsets and the gaps between queued kernels; communication belongs to
@@ -109,7 +109,7 @@ def _work(parts: Mapping[str, Mapping[str | None, Series]]) -> dict[str | None, 
     chosen = [s for k, s in ledger.items() if k in _HOST_FREE]
     chosen += [s for k, s in parts["idle"].items() if k in GPU_CAUSES and len(s.ns) == len(step.ns)]
     work = sum((s.ns for s in chosen), np.zeros(len(step.ns), np.int64))
-    return {"gpu_work": Series(work, None, step.steps), "rest": Series(step.ns - work, None, step.steps)}
+    return {"gpu_work": BlockSeries(work, None, step.steps), "rest": BlockSeries(step.ns - work, None, step.steps)}
 
 
 def captured(summary: Summary, label: str, *, spans: bool = False) -> Captured:
@@ -156,7 +156,7 @@ def _one_job(group: Sequence[Captured]) -> bool:
 def _together(group: Sequence[Captured]) -> Captured:
     """Return the ranks of one job as one capture: the mean rank. Their blocks match only if their step counts agree."""
     first = group[0]
-    parts: dict[str, dict[str | None, Series]] = {}
+    parts: dict[str, dict[str | None, BlockSeries]] = {}
     for part in [p for p in first.parts if all(p in c.parts for c in group)]:
         keys = dict.fromkeys(k for c in group for k in c.parts[part])
         parts[part] = {key: _mean(group, part, key) for key in keys}
@@ -164,24 +164,24 @@ def _together(group: Sequence[Captured]) -> Captured:
     return Captured(label, first.summary, parts, first.step_ns, first.steps, len(group), first.whole)
 
 
-def _mean(group: Sequence[Captured], part: str, key: str | None) -> Series:
+def _mean(group: Sequence[Captured], part: str, key: str | None) -> BlockSeries:
     """Return the sum over ranks, over the steps of all ranks: per step, that is the mean rank."""
     some = next(s for c in group if (s := c.parts[part].get(key)) is not None)
     counted = some.count is not None
     all_steps = [next(iter(c.parts[part].values())).steps for c in group]
     aligned = all(len(s) == len(all_steps[0]) and (s == all_steps[0]).all() for s in all_steps)
 
-    def of(c: Captured, steps: I64) -> tuple[I64, I64]:
+    def series_at(c: Captured, steps: I64) -> tuple[I64, I64]:
         series = c.parts[part].get(key)
         zero = np.zeros(len(steps), np.int64)
         return (zero, zero) if series is None else (series.ns, zero if series.count is None else series.count)
 
-    pairs = [of(c, s) for c, s in zip(group, all_steps, strict=True)]
+    pairs = [series_at(c, s) for c, s in zip(group, all_steps, strict=True)]
     if aligned:
         ns, count = (np.sum([p[i] for p in pairs], axis=0) for i in (0, 1))
-        return Series(ns, count if counted else None, np.sum(all_steps, axis=0), some.cls)
+        return BlockSeries(ns, count if counted else None, np.sum(all_steps, axis=0), some.cls)
     ns, count = (np.array([int(sum(p[i].sum() for p in pairs))], np.int64) for i in (0, 1))
-    return Series(ns, count if counted else None, np.array([int(sum(s.sum() for s in all_steps))]), some.cls)
+    return BlockSeries(ns, count if counted else None, np.array([int(sum(s.sum() for s in all_steps))]), some.cls)
 
 
 def side(name: str, captures: Iterable[Captured]) -> Side:
@@ -207,7 +207,7 @@ def as_fine(sides: Sequence[Side]) -> tuple[list[Side], list[str]]:
     has_backward: dict[str, list[bool]] = {}
     parent: dict[str, str] = {}
     for c in (c for s in sides for c in s.captures):
-        for row in c.summary.of(modules.ROWS):
+        for row in c.summary.typed_rows(modules.ROWS):
             path, above = row.get("path"), row.get("parent")
             if path and row.get("cls"):
                 has_backward.setdefault(path, []).append(bool(row.get("backward_gpu_ns")))
@@ -229,10 +229,12 @@ def as_fine(sides: Sequence[Side]) -> tuple[list[Side], list[str]]:
 
 def renamed(chosen: Side, other: Side) -> tuple[Side, dict[str, str]]:
     """Return ``chosen`` with its modules named as in ``other`` if they are the same, and name in ``other`` -> name in ``chosen``."""
-    have = names.modules_of([dict(c.series("module") or c.series("module_compute")) for c in chosen.captures])
-    want = names.modules_of([dict(c.series("module") or c.series("module_compute")) for c in other.captures])
-    new = names.align(have, want)
-    changed = {to: old for old, to in new.items() if old != to and names.plain(old) != names.plain(to)}
+    have = renamed_modules.modules_of([dict(c.series("module") or c.series("module_compute")) for c in chosen.captures])
+    want = renamed_modules.modules_of([dict(c.series("module") or c.series("module_compute")) for c in other.captures])
+    new = renamed_modules.align(have, want)
+    changed = {
+        to: old for old, to in new.items() if old != to and renamed_modules.plain(old) != renamed_modules.plain(to)
+    }
     return _with_modules(chosen, lambda path: new.get(path, path) if path else path), changed
 
 
@@ -246,15 +248,15 @@ def _with_modules(chosen: Side, called: Callable[[str | None], str | None]) -> S
 
 
 def _merged(
-    called: Callable[[str | None], str | None], series: Mapping[str | None, Series]
-) -> dict[str | None, Series]:
+    called: Callable[[str | None], str | None], series: Mapping[str | None, BlockSeries]
+) -> dict[str | None, BlockSeries]:
     """Return series under their new names; series that get the same name are added."""
-    merged: dict[str | None, Series] = {}
+    merged: dict[str | None, BlockSeries] = {}
     for key, s in series.items():
         to = called(key)
         if (old := merged.get(to)) is None:
             merged[to] = s
         else:
             count = None if old.count is None or s.count is None else old.count + s.count
-            merged[to] = Series(old.ns + s.ns, count, s.steps, old.cls)
+            merged[to] = BlockSeries(old.ns + s.ns, count, s.steps, old.cls)
     return merged

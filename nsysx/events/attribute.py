@@ -20,7 +20,7 @@ from nsysx.events.batch_waits import batch_waits
 from nsysx.events.correlate import Correlated, Threads
 from nsysx.events.layers import PATHLESS, Layer, layer_of, module_layer, paths, root_names
 from nsysx.events.nvtx_ranges import MARKED, REPEATED, UNMATCHED, Flags, Ranges
-from nsysx.frames import declared, lookup
+from nsysx.frames import frame_columns, lookup
 from nsysx.frames.intervals import I64, Labels
 from nsysx.reading.load import Trace
 
@@ -86,7 +86,7 @@ def _phase_spans(layer: Layer) -> pl.DataFrame:
     return pl.concat([pl.DataFrame(schema=_SPANS), *parts])
 
 
-_SPANS = declared.schema(declared.PHASE_SPANS)
+_SPANS = frame_columns.schema(frame_columns.PHASE_SPANS)
 
 #: Rows are looked up in blocks: what is needed in between stays in the cache and costs no new memory.
 _BLOCK = 1 << 18

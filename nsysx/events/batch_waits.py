@@ -12,8 +12,8 @@ import polars as pl
 
 from nsysx.events.correlate import Correlated
 from nsysx.events.nvtx_ranges import Flags
-from nsysx.frames import declared, lookup
-from nsysx.frames.declared import PHASE_SPANS
+from nsysx.frames import frame_columns, lookup
+from nsysx.frames.frame_columns import PHASE_SPANS
 from nsysx.frames.intervals import I64
 from nsysx.reading.trace import Trace
 
@@ -30,7 +30,7 @@ def batch_waits(trace: Trace, correlated: Correlated, marked: pl.DataFrame) -> p
     A wait is one if its thread next launches a copy to the GPU, makes no CUDA call meanwhile, and is in no phase. ``marked`` are the
     phases that ranges mark: processes in which they mark loading have none here.
     """
-    none = pl.DataFrame(schema=declared.schema(PHASE_SPANS))
+    none = pl.DataFrame(schema=frame_columns.schema(PHASE_SPANS))
     calls, ops = correlated.api_calls, correlated.gpu_ops
     waits = trace.osrt.filter(pl.col("end_ns") - pl.col("start_ns") >= _LONG_NS)
     waits = waits.filter(lookup.matching(waits["name"], WAITS))

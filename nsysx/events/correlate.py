@@ -19,9 +19,9 @@ import numpy as np
 import polars as pl
 
 from nsysx import ids
-from nsysx.catalogue import Activity, Call
+from nsysx.catalogue import Call, DeviceActivity
 from nsysx.events import families
-from nsysx.frames import declared, lookup
+from nsysx.frames import frame_columns, lookup
 from nsysx.frames.intervals import I64, StepFunction, in_turn, merged, nesting
 from nsysx.reading import schema
 from nsysx.reading.trace import LeftOut, Trace
@@ -193,7 +193,7 @@ def _api_calls(trace: Trace) -> tuple[pl.DataFrame, Threads, tuple[LeftOut, ...]
     return calls, threads, merged_rows
 
 
-def _ops_of(frame: pl.DataFrame, op_kind: str, name: pl.Expr, cls: Activity) -> pl.DataFrame:
+def _ops_of(frame: pl.DataFrame, op_kind: str, name: pl.Expr, cls: DeviceActivity) -> pl.DataFrame:
     def column(key: str) -> pl.Expr:
         return pl.col(key) if key in frame.columns else pl.lit(None, dtype=pl.Int64).alias(key)
 
@@ -217,17 +217,17 @@ def _gpu_rows(trace: Trace) -> pl.DataFrame:
     """Return kernels, copies, memsets and opaque graph launches as one frame, before the join."""
     kind = pl.col("copy_kind").replace_strict(schema.COPY_KINDS, default="unknown", return_dtype=pl.String)
     name = pl.coalesce("name", pl.lit("[unnamed]").cast(pl.Categorical))
-    kernels = _ops_of(trace.kernel, "kernel", name, Activity.COMPUTE)
+    kernels = _ops_of(trace.kernel, "kernel", name, DeviceActivity.COMPUTE)
     family = lookup.changed(kernels["name"], families.family)
     cls = lookup.changed(
-        family, lambda f: Activity.COMM.value if f == families.COMMUNICATION else Activity.COMPUTE.value
+        family, lambda f: DeviceActivity.COMM.value if f == families.COMMUNICATION else DeviceActivity.COMPUTE.value
     )
     return pl.concat(
         [
             kernels.with_columns(family.alias("family"), cls.alias("cls")),
-            _ops_of(trace.memcpy, "memcpy", kind, Activity.COPY),
-            _ops_of(trace.memset, "memset", pl.lit("memset"), Activity.MEMSET),
-            _ops_of(trace.graph, "graph", pl.lit("CUDA graph (opaque)"), Activity.COMPUTE),
+            _ops_of(trace.memcpy, "memcpy", kind, DeviceActivity.COPY),
+            _ops_of(trace.memset, "memset", pl.lit("memset"), DeviceActivity.MEMSET),
+            _ops_of(trace.graph, "graph", pl.lit("CUDA graph (opaque)"), DeviceActivity.COMPUTE),
         ]
     )
 
@@ -328,8 +328,8 @@ def correlate(trace: Trace) -> Correlated:
     counts = np.bincount(call[call >= 0], minlength=calls.height)
     calls = calls.with_columns(pl.Series("gpu_ops", counts, dtype=pl.Int64))
     return Correlated(
-        calls.select(c.name for c in declared.API_CALLS),
-        ops.select(c.name for c in declared.GPU_OPS),
+        calls.select(c.name for c in frame_columns.API_CALLS),
+        ops.select(c.name for c in frame_columns.GPU_OPS),
         threads,
         merged_rows,
     )

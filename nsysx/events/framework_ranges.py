@@ -50,7 +50,7 @@ _PHASES = {
 _PHASE = {phase: re.compile("|".join(patterns)) for phase, patterns in _PHASES.items()}
 
 
-def known(text: str) -> Known | None:
+def meaning_of_text(text: str) -> Known | None:
     """Return the meaning of a text that a framework is known to write, None of any other."""
     if match := _LIGHTNING_MODULE.match(text):
         return "module", match[2], match[1].rpartition(".")[2]

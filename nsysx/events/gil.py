@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from nsysx.events.host_lines import known_lines
 from nsysx.events.host_pieces import host_pieces, split
 from nsysx.events.profile import Profile
+from nsysx.events.sampled_lines import known_lines
 from nsysx.frames.intervals import I64
 
 #: A sample tells what a holder ran this many sampling periods before or after.

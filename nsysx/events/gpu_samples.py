@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from nsysx.frames import declared, derived
+from nsysx.frames import derived, frame_columns
 from nsysx.frames.intervals import I64
 from nsysx.reading.trace import Trace
 
@@ -76,7 +76,7 @@ def of_ops(trace: Trace, ops: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-_SCHEMA = declared.schema(c for c in derived.OP_COUNTERS if c.name != "dram")  # which is added
+_SCHEMA = frame_columns.schema(c for c in derived.OP_COUNTERS if c.name != "dram")  # which is added
 
 
 def memory_bound(trace: Trace, ops: pl.DataFrame, chosen: pl.DataFrame) -> tuple[frozenset[int], float]:

@@ -23,11 +23,11 @@ import polars as pl
 
 from nsysx.catalogue import Call
 from nsysx.events.nvtx_ranges import Flags
-from nsysx.frames import declared, lookup
+from nsysx.frames import frame_columns, lookup
 from nsysx.frames.intervals import I64
 
 #: What every source of steps gives.
-STEP = declared.schema(declared.CPU_STEPS, "process", "thread", "number", "start_ns", "end_ns")
+STEP = frame_columns.schema(frame_columns.CPU_STEPS, "process", "thread", "number", "start_ns", "end_ns")
 
 #: Fewer elements than this repeat everywhere (a GEMM and its reduction); a launch of a CUDA graph may be a step by itself.
 _SHORTEST = 8
@@ -63,7 +63,7 @@ _LOOPS, _LOOP_ALIKE = 64, 0.95
 
 
 @dataclass(frozen=True)
-class _Line:
+class _LaunchOrder:
     """The GPU work of one process in the order of its launches. A launch of a CUDA graph is one element, whatever it holds.
 
     ``kind`` numbers the names, ``shape`` the names with their grids; ``names`` is the name of each kind. ``work`` is the time
@@ -109,7 +109,7 @@ class _Level:
 _GRAPH = "[CUDA graph]"
 
 
-def _line(process: int, ops: pl.DataFrame, calls: pl.DataFrame) -> _Line:
+def _line(process: int, ops: pl.DataFrame, calls: pl.DataFrame) -> _LaunchOrder:
     """Return the work of one process that has a call. ``ops`` holds nothing else."""
     ops = ops.sort("call_start_ns", "start_ns", "op")
     call = ops["call"].to_numpy()
@@ -136,7 +136,7 @@ def _line(process: int, ops: pl.DataFrame, calls: pl.DataFrame) -> _Line:
     kind = np.where(small, len(names), kind)
     thread, start, end = (ops[c].to_numpy()[first] for c in ("thread", "call_start_ns", "call_end_ns"))
     computes = (kernel | opaque | graph)[first]
-    return _Line(process, kind, shape, [*names, "[scalar]"], work, inputs, computes, thread, start, end)
+    return _LaunchOrder(process, kind, shape, [*names, "[scalar]"], work, inputs, computes, thread, start, end)
 
 
 def _places(ids: I64) -> Iterator[I64]:
@@ -154,7 +154,7 @@ def _places(ids: I64) -> Iterator[I64]:
             yield burst
 
 
-def _levels(line: _Line) -> list[_Level]:
+def _levels(line: _LaunchOrder) -> list[_Level]:
     """Return the levels that hold enough of the computing, the shortest period first."""
     least = _COVERAGE * int(line.work[-1])
     periods: list[tuple[int, I64]] = []
@@ -183,7 +183,7 @@ def _levels(line: _Line) -> list[_Level]:
 _COMPARED = 16
 
 
-def _repeats(line: _Line, level: _Level) -> bool:
+def _repeats(line: _LaunchOrder, level: _Level) -> bool:
     """Return whether neighboring periods hold the same work."""
     begin, end = level.segments
     pairs = np.flatnonzero(begin[1:] == end[:-1])
@@ -197,14 +197,14 @@ def _repeats(line: _Line, level: _Level) -> bool:
     return len(begin) >= _FEW or int(work.min()) >= (1 - _FEW_DIFFER) * int(work.max())
 
 
-def _holds(line: _Line, level: _Level, kinds: Flags) -> bool:
+def _holds(line: _LaunchOrder, level: _Level, kinds: Flags) -> bool:
     """Return whether most periods of a level hold one of these kinds."""
     begin, end = level.segments
     seen = np.concatenate(([0], np.cumsum(kinds[line.kind])))
     return bool(len(begin)) and 2 * int((seen[end] > seen[begin]).sum()) > len(begin)
 
 
-def _is_level_above(line: _Line, below: _Level, above: _Level) -> bool:
+def _is_level_above(line: _LaunchOrder, below: _Level, above: _Level) -> bool:
     """Return whether a longer period holds enough that its shorter ones do not: then those are parts of it."""
     if above.period < 2 * (1 - _ALIKE) * below.period:
         return False
@@ -223,7 +223,7 @@ def _is_level_above(line: _Line, below: _Level, above: _Level) -> bool:
     return bool(max(extra, extra_time) >= _EXTRA)
 
 
-def _step_level(line: _Line) -> _Level | None:
+def _step_level(line: _LaunchOrder) -> _Level | None:
     """Return the level of the steps, None where no level has what happens once in a step.
 
     A level that has others below it is a step. So is the only one, where it holds an optimizer, a loss, sampling, a copy of
@@ -254,7 +254,7 @@ def _step_level(line: _Line) -> _Level | None:
     return chosen if _holds(line, chosen, marks) else _loop_level(line)
 
 
-def _loop_level(line: _Line) -> _Level | None:
+def _loop_level(line: _LaunchOrder) -> _Level | None:
     """Return the period of work that is the same again and again, to the grid, all through the capture; None where none is.
 
     No network has so many layers that are alike with nothing else between: it is a loop, of which nothing else tells what a step is.
@@ -275,7 +275,7 @@ def _loop_level(line: _Line) -> _Level | None:
     return None
 
 
-def _begins(line: _Line, level: _Level) -> I64:
+def _begins(line: _LaunchOrder, level: _Level) -> I64:
     """Return where periods begin: at one of the markers that are regular most often, the period behind the last one included.
 
     Of those it is the one before which the host pauses longest, for that is where a loop turns around.
@@ -297,7 +297,7 @@ def _begins(line: _Line, level: _Level) -> I64:
     return _behind_optimizer(line, level, best) if optimizer[best[0]] else best
 
 
-def _behind_optimizer(line: _Line, level: _Level, places: I64) -> I64:
+def _behind_optimizer(line: _LaunchOrder, level: _Level, places: I64) -> I64:
     """Return where the work behind each optimizer begins: an optimizer ends a step."""
     updates = np.flatnonzero(line.flags(_OPTIMIZER)[line.kind])
     last = updates[np.searchsorted(updates, np.append(places[1:], len(line.kind)), side="left") - 1]
@@ -306,7 +306,7 @@ def _behind_optimizer(line: _Line, level: _Level, places: I64) -> I64:
     return np.concatenate(([max(before, 0)], begins)) if before >= -_ALIKE * level.period else begins
 
 
-def _steps(line: _Line, level: _Level) -> pl.DataFrame:
+def _steps(line: _LaunchOrder, level: _Level) -> pl.DataFrame:
     """Return the steps: a longer piece ends after one period (something else follows), half a period is not a step."""
     first = _begins(line, level)
     size = len(line.kind)

@@ -117,7 +117,7 @@ def paths(layer: Layer) -> tuple[pl.Series, I64]:
     for first, behind in itertools.pairwise(borders):
         level = by_depth[first:behind]
         above = np.where(alone[level] | (parents[level] < 0), -1, out[np.maximum(parents[level], 0)])
-        out[level] = made.of(above, code[level])
+        out[level] = made.paths_below(above, code[level])
     # One name may have come up at several depths.
     return _merged(made.paths, out)
 
@@ -136,7 +136,7 @@ class _Paths:
         self.paths: list[str | None] = []
         self.last = np.empty(0, np.int64)
 
-    def of(self, above: I64, code: I64) -> I64:
+    def paths_below(self, above: I64, code: I64) -> I64:
         """Return the path of each range with the path above it (-1: none) and its own word."""
         out = np.where(above < 0, -1, np.append(self.last, -1)[above])
         free = np.flatnonzero(out < 0)

@@ -13,12 +13,12 @@ from functools import cached_property
 import numpy as np
 import polars as pl
 
-from nsysx.events.activity import CLASSES, device_activities, gpu_parts, windows_function
 from nsysx.events.attribute import Attributed
 from nsysx.events.correlate import Threads
+from nsysx.events.device_activity import CLASSES, device_activities, gpu_parts, windows_function
 from nsysx.events.idle_blame import idle_in, idle_parts, idle_pieces
 from nsysx.events.nvtx_ranges import Ranges
-from nsysx.events.waits import wait_splits
+from nsysx.events.wait_parts import wait_splits
 from nsysx.frames.intervals import StepFunction
 from nsysx.reading.load import Trace
 

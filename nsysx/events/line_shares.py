@@ -14,10 +14,10 @@ import numpy as np
 import polars as pl
 
 from nsysx.catalogue import Cause
-from nsysx.events.host_lines import shared_out
-from nsysx.events.lines import Lines
+from nsysx.events.code_lines import CodeLines
 from nsysx.events.nvtx_ranges import Flags
 from nsysx.events.profile import Profile
+from nsysx.events.sampled_lines import shared_out
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64, StepFunction, merged, overlay
 
@@ -36,7 +36,7 @@ class _Cut:
     behind: I64
 
 
-def divided(profile: Profile, lines: Lines, pieces: pl.DataFrame) -> pl.DataFrame:
+def divided(profile: Profile, lines: CodeLines, pieces: pl.DataFrame) -> pl.DataFrame:
     """Return group, stack (-1: not known), ns: the time of disjoint pieces of threads by what ran.
 
     ``pieces``: thread, start_ns, end_ns, group; pieces with thread -1 are nobody's. Sums of a group are exact.
@@ -47,7 +47,7 @@ def divided(profile: Profile, lines: Lines, pieces: pl.DataFrame) -> pl.DataFram
     return pl.concat(parts).group_by("group", "stack", maintain_order=True).agg(pl.col("ns").sum())
 
 
-def _of_thread(profile: Profile, lines: Lines, thread: int, pieces: pl.DataFrame) -> pl.DataFrame:
+def _of_thread(profile: Profile, lines: CodeLines, thread: int, pieces: pl.DataFrame) -> pl.DataFrame:
     cut = _cut(profile, thread, pieces)
     calls = profile.attributed.api_calls
     inside = cut.call >= 0
@@ -124,7 +124,9 @@ def _window(stratum: I64, thread: I64, start: I64, end: I64, *, edge: bool) -> p
     return pl.DataFrame(columns, schema_overrides=dict.fromkeys(columns, pl.Int64)).with_columns(edge=pl.lit(edge))
 
 
-def _shared(profile: Profile, lines: Lines, group: I64, ns: I64, stratum: I64, windows: pl.DataFrame) -> pl.DataFrame:
+def _shared(
+    profile: Profile, lines: CodeLines, group: I64, ns: I64, stratum: I64, windows: pl.DataFrame
+) -> pl.DataFrame:
     """Return group, stack, ns of gaps by the shares of lines in the windows of their strata."""
     count = int(stratum.max(initial=-1)) + 1
     whole, group_of = lookup.totals(stratum, ns, count), np.zeros(count, np.int64)
@@ -146,7 +148,7 @@ def _shared(profile: Profile, lines: Lines, group: I64, ns: I64, stratum: I64, w
     return _summed(group_of[rows["stratum"].to_numpy()], rows["stack"].to_numpy(), rows["ns"].to_numpy())
 
 
-def _weights(profile: Profile, lines: Lines, thread: int, windows: pl.DataFrame) -> pl.DataFrame:
+def _weights(profile: Profile, lines: CodeLines, thread: int, windows: pl.DataFrame) -> pl.DataFrame:
     """Return stratum, stack, weight (ns): what was open in windows of one thread of the X-ray, outside of calls."""
     stratum, start, end = (windows[c].to_numpy() for c in ("stratum", "start_ns", "end_ns"))
     if not len(start) or thread not in lines.open:
@@ -184,7 +186,7 @@ class Shares:
     own_idle_ns: int
 
 
-def host_time(profile: Profile, lines: Lines) -> pl.DataFrame:
+def host_time(profile: Profile, lines: CodeLines) -> pl.DataFrame:
     """Return stack, ns of the timeline of the thread that drives the steady steps."""
     windows = profile.steps.cpu_windows.filter(pl.col("process") == profile.process).select("start_ns", "end_ns")
     lead = driver(profile)

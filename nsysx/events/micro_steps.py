@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from nsysx.catalogue import Activity
+from nsysx.catalogue import DeviceActivity
 from nsysx.events.profile import Profile
 from nsysx.reading import nccl_notes
 
@@ -61,7 +61,7 @@ def _found(profile: Profile) -> MicroSteps | None:
         )
         .sort("call_start_ns")
     )
-    ops = every.filter(every["cls"] == Activity.COMM.value)
+    ops = every.filter(every["cls"] == DeviceActivity.COMM.value)
     names = ops["name"].cast(pl.String)
     kinds = {name: nccl_notes.kind_of(name) for name in names.unique()}
     reduces = (names.replace_strict(kinds, default="", return_dtype=pl.String)).is_in(_REDUCES)

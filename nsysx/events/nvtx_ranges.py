@@ -16,8 +16,8 @@ import numpy.typing as npt
 import polars as pl
 
 from nsysx import ids
-from nsysx.events import framework_ranges, pauses
-from nsysx.frames import declared, derived, lookup
+from nsysx.events import framework_ranges, python_pauses
+from nsysx.frames import derived, frame_columns, lookup
 from nsysx.frames.intervals import I64
 from nsysx.inject.nsysx_probe import capture_range
 from nsysx.inject.nsysx_probe import ranges as vocabulary
@@ -55,7 +55,7 @@ _COUNTER = re.compile(r"([\s_#:=\-]|^)\d+$")
 MARKED, REPEATED, UNMATCHED = 0, 1, 2
 
 
-LINE_RANGES = declared.schema(derived.LINE_RANGES)
+LINE_RANGES = frame_columns.schema(derived.LINE_RANGES)
 
 
 @dataclass(frozen=True)
@@ -84,9 +84,9 @@ class Ranges:
     number (step or sequence number, -1 without), recompute, own (written by nsysx's probe), crossing (ends on another
     thread), open (never closed; it then ends with the capture), repeated (copied from a marked step, see ``sequence``).
     ``notes``: process, start_ns, name: what the probe said about itself, JSON. ``pauses``: where Python stood still, see
-    ``events.pauses``. ``repeats``: what ``sequence`` found out. ``gil``: process, thread, start_ns, end_ns, holds (else waits): who
+    ``events.python_pauses``. ``repeats``: what ``sequence`` found out. ``gil``: process, thread, start_ns, end_ns, holds (else waits): who
     has Python's lock; None where that was not traced. ``lines``: thread, start_ns, end_ns, label of the lines of Python that the
-    probe's X-ray recorded, sorted by thread, the outer of two before the inner; see ``events.lines``.
+    probe's X-ray recorded, sorted by thread, the outer of two before the inner; see ``events.code_lines``.
     """
 
     ranges: pl.DataFrame
@@ -111,7 +111,7 @@ def meaning(text: str, by_probe: bool) -> tuple[str, str, str, int, bool]:
         if inner[0] not in ("step", "phase", "module"):
             return "op", match[1], "", int(match[2]) if match[2] else -1, False
         text = match[1]
-    if framework := framework_ranges.known(text):
+    if framework := framework_ranges.meaning_of_text(text):
         return *framework, -1, False
     if match := _STEP.match(text):
         return "step", text, "", int(match[1]), False
@@ -186,8 +186,8 @@ def read(trace: Trace) -> Ranges:
     # What a text means is found once per text, for those that the probe wrote and for a stranger's.
     occurring, which = lookup.numbered(2 * label + by_probe)
     meanings = [meaning(labels[i // 2], bool(i % 2)) for i in occurring.tolist()]
-    with_meaning = _said(rows, ("info",), meanings, which, by_probe & is_mark)
-    paused = _said(rows, pauses.KINDS, meanings, which, by_probe & is_mark)
+    with_meaning = _probe_marks(rows, ("info",), meanings, which, by_probe & is_mark)
+    paused = _probe_marks(rows, python_pauses.KINDS, meanings, which, by_probe & is_mark)
     wanted &= np.array([m[0] not in _TOLD for m in meanings], np.bool_)[which] & ~of_line
     ends = [trace.frames[f]["end_ns"].max() for f in ("runtime", "kernel", "memcpy", "nvtx")]
     last = max((e for e in ends if isinstance(e, int)), default=0)
@@ -226,7 +226,7 @@ def read(trace: Trace) -> Ranges:
         ranges.drop("_mark").with_row_index("range"),
         marks.drop("_mark"),
         notes,
-        pauses.decode(paused),
+        python_pauses.decode(paused),
         gil=_gil(trace),
         lines=lines,
     )
@@ -251,10 +251,10 @@ def _numbers(by_text: I64, rows: pl.DataFrame, steps: Flags, run: Mapping[str, A
 
 
 #: Kinds of text that tell something and lie in nobody's step.
-_TOLD = ("info", "window", *pauses.KINDS)
+_TOLD = ("info", "window", *python_pauses.KINDS)
 
 
-def _said(
+def _probe_marks(
     rows: pl.DataFrame,
     kinds: Sequence[str],
     meanings: Sequence[tuple[str, str, str, int, bool]],

@@ -8,7 +8,7 @@ import re
 import numpy as np
 import polars as pl
 
-from nsysx.events.flops import sizes
+from nsysx.events.operator_flops import sizes
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64
 

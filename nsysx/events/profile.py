@@ -12,8 +12,8 @@ import numpy.typing as npt
 import polars as pl
 
 from nsysx.catalogue import Call
+from nsysx.events import code_lines as lines_room
 from nsysx.events import ledger
-from nsysx.events import lines as lines_room
 from nsysx.events.attribute import Attributed
 from nsysx.events.layers import PATHLESS
 from nsysx.events.ledger import Ledgers
@@ -22,7 +22,7 @@ from nsysx.events.other_ranks import OtherRanks
 from nsysx.events.python_lines import python_lines
 from nsysx.events.steps import StepTable
 from nsysx.events.thread_roles import elsewhere
-from nsysx.frames import declared, derived, lookup
+from nsysx.frames import derived, frame_columns, lookup
 from nsysx.model import Scope
 from nsysx.reading.load import Trace
 
@@ -199,7 +199,7 @@ class Profile:
         places = code.places_of(code.call[calls["call"].to_numpy()])
         return calls.with_columns(lookup.at(code.places[c], places).alias(c) for c in code.places.columns)
 
-    def code(self) -> lines_room.Lines | None:
+    def code(self) -> lines_room.CodeLines | None:
         """Return the stacks of lines of all calls and GPU ops, None where no X-ray noted any."""
         return self.once(_code)
 
@@ -213,7 +213,7 @@ class NotRecorded(Exception):  # noqa: N818 - an answer, not an error
         self.fix = fix
 
 
-def _code(profile: Profile) -> lines_room.Lines | None:
+def _code(profile: Profile) -> lines_room.CodeLines | None:
     return lines_room.find(profile.trace, profile.ranges, profile.attributed)
 
 
@@ -231,7 +231,7 @@ def _lines(profile: Profile) -> pl.DataFrame:
     )
 
 
-_PIECES = declared.schema(derived.IDLE_PIECES)
+_PIECES = frame_columns.schema(derived.IDLE_PIECES)
 
 
 def _idle(profile: Profile) -> dict[tuple[int, int], pl.DataFrame]:

@@ -9,9 +9,9 @@ import numpy as np
 import polars as pl
 
 from nsysx.catalogue import Call
-from nsysx.events import stacks
+from nsysx.events import sampled_stacks
 from nsysx.events.nvtx_ranges import Ranges
-from nsysx.frames import declared, derived, lookup
+from nsysx.frames import derived, frame_columns, lookup
 from nsysx.reading.load import Trace
 
 #: How long before its call a backtrace may lie; measured: 30 to 60 ns. No call that waits is as short as this.
@@ -23,7 +23,7 @@ _SAME_BREATH_NS = 1_500
 
 def _own_frame(frames: list[str]) -> str:
     """Return the innermost frame of the user's own code, else the innermost one."""
-    return next((f for f in frames if not stacks.is_library(f)), frames[0])
+    return next((f for f in frames if not sampled_stacks.is_library(f)), frames[0])
 
 
 def place(frame: str | None) -> tuple[str, int | None, str]:
@@ -47,7 +47,7 @@ def python_lines(trace: Trace, ranges: Ranges, calls: pl.DataFrame) -> pl.DataFr
     return pl.concat([rows.select("call"), places[which]], how="horizontal")
 
 
-_PLACE = declared.schema(derived.LINES, "file", "line", "function")
+_PLACE = frame_columns.schema(derived.LINES, "file", "line", "function")
 #: ``frame`` is "file:line function".
 _FRAMES = {"call": pl.Int64, "frame": pl.Categorical}
 

@@ -11,7 +11,7 @@ import polars as pl
 from nsysx.events import nvtx_ranges, trend
 from nsysx.events.profile import Profile
 from nsysx.frames.intervals import I64
-from nsysx.reading.parts import Choice, Parts
+from nsysx.reading.capture_parts import CaptureParts, Choice
 from nsysx.reading.trace import Sampled, Trace
 
 #: Steps of the cold start, of the stretch (or so many more), and of those in front of it: they fill the queue of the device.
@@ -36,7 +36,7 @@ _READ, _BESIDE, _LAST = 8, 1, 2
 _BEFORE, _NEVER = -(1 << 60), 1 << 60
 
 
-def choose(look: Trace) -> Parts | None:
+def choose(look: Trace) -> CaptureParts | None:
     """Return which parts of a capture to read, of which ``look`` has the NVTX rows; None if all of it is to be read.
 
     Parts are enough where one process alone has steps, which ranges mark one after another, and a stretch of them is as long as all.
@@ -65,7 +65,9 @@ def choose(look: Trace) -> Parts | None:
     long_steps = tuple((int(start[i]), int(length[i])) for i in rows)
     edges = [_BEFORE, *start[1:].tolist(), _NEVER]
     main = next(n for n, (a, b) in enumerate(parts) if a <= first < b)
-    return Parts(tuple((edges[a], edges[b]) for a, b in parts), main, Sampled(length, parts, first, last, long_steps))
+    return CaptureParts(
+        tuple((edges[a], edges[b]) for a, b in parts), main, Sampled(length, parts, first, last, long_steps)
+    )
 
 
 def is_step(text: str) -> bool:

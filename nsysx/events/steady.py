@@ -37,7 +37,7 @@ def _full(cpu: pl.DataFrame, ops: pl.DataFrame) -> Flags:
     return np.asarray(counts >= np.median(counts) / 2)
 
 
-def told(probes: Sequence[Row], process: int) -> Row:
+def steps_of_probe(probes: Sequence[Row], process: int) -> Row:
     """Return what the probe of a process wrote about its steps, and as "xray" which it X-rayed; empty when there is none."""
     record = next(iter(ids.records_of(probes, process)), {})
     told, xray = record.get("steps"), record.get("xray")
@@ -47,7 +47,7 @@ def told(probes: Sequence[Row], process: int) -> Row:
 def worked(steps: pl.DataFrame, probes: Sequence[Row]) -> pl.DataFrame:
     """Leave out the steps that began and held nothing, as the probe knows: a fetch that found its loader exhausted."""
     for process in steps["process"].unique().to_list():
-        empty = told(probes, process).get("empty")
+        empty = steps_of_probe(probes, process).get("empty")
         numbers = [n for n in empty if isinstance(n, int)] if isinstance(empty, list) else []
         if numbers:
             steps = steps.filter(~((pl.col("process") == process) & pl.col("number").is_in(numbers)))

@@ -22,15 +22,15 @@ import polars as pl
 
 from nsysx import ids
 from nsysx.errors import EXIT_EMPTY, EXIT_USAGE, NsysxError
-from nsysx.events import bare, lost_kernels, periods, step_work
+from nsysx.events import bare, lost_kernels, step_periods, step_work
 from nsysx.events import levels as level_room
 from nsysx.events.attribute import Attributed
 from nsysx.events.coverage import Coverage, coverage
 from nsysx.events.levels import Level
 from nsysx.events.nvtx_ranges import Flags, Ranges
-from nsysx.events.steady import in_main_part, told, worked
+from nsysx.events.steady import in_main_part, steps_of_probe, worked
 from nsysx.events.step_sources import MARKS, find_steps, whole_capture
-from nsysx.events.tiles import FEW_STEPS, Run, Tiles, gpu_tiles, representative, runs, without_evaluation
+from nsysx.events.tiles import FEW_STEPS, Run, StepTiles, gpu_tiles, representative, runs, without_evaluation
 from nsysx.events.trend import Trend, trend
 from nsysx.model import Row
 from nsysx.reading.trace import Sampled
@@ -119,7 +119,7 @@ def find(
     steady, once = _chosen(steps, shown_steps.height, source), np.zeros(shown_steps.height, np.bool_)
     stretches, warm_from = [steady or (0, -1)], (steady or (0, -1))[0]
     if steady is None and shown_steps.height:
-        judge = partial(in_main_part, shown_steps, tiled, attributed, ranges.pauses, told(probes, process))
+        judge = partial(in_main_part, shown_steps, tiled, attributed, ranges.pauses, steps_of_probe(probes, process))
         judged = judge(_of_main(shown_steps, seams, main, sampled))
         steady, stretches, once = _steady(shown_steps, tiled, rest, judged, ends)
         warm_from = judge(range(ends[0] + 1))[0] if sampled and ends else stretches[0][0]
@@ -187,7 +187,7 @@ def _timed(steps: pl.DataFrame, ranges: pl.DataFrame, source: str) -> int:
 
 def _tiled(
     all_steps: pl.DataFrame, attributed: Attributed, source: str, *, closed: bool, seams: Sequence[int]
-) -> tuple[pl.DataFrame, Tiles, dict[int, int]]:
+) -> tuple[pl.DataFrame, StepTiles, dict[int, int]]:
     """Return the CPU steps, how they cut the timeline of each device, and process -> parts of its steps (``periods``)."""
     ops = attributed.gpu_ops
     cpu = all_steps.sort("process", "start_ns")
@@ -205,7 +205,7 @@ def _tiled(
         cpu = without_evaluation(cpu, attributed.phase_spans, ops)
     few = 0 if source == "capture" else FEW_STEPS
     tiles = gpu_tiles(cpu, ops, closed=closed, few=few, seams=seams)
-    cpu, parts = periods.grouped(cpu, tiles.between, ops, seams)
+    cpu, parts = step_periods.grouped(cpu, tiles.between, ops, seams)
     if parts:
         tiles = gpu_tiles(cpu, ops, closed=closed, few=few, seams=seams)
     return cpu, tiles, parts

@@ -15,7 +15,7 @@ import numpy as np
 import polars as pl
 
 from nsysx.events.nvtx_ranges import Flags
-from nsysx.frames import declared, lookup
+from nsysx.frames import frame_columns, lookup
 from nsysx.frames.intervals import I64
 
 #: What delays the next step by less than this share of a step, beyond what every step pays, is part of the loop.
@@ -27,11 +27,11 @@ FEW_STEPS = 3
 
 _NEVER = np.iinfo(np.int64).max
 
-_TILE, _BETWEEN = declared.schema(declared.GPU_STEPS), declared.schema(declared.BETWEEN_STEPS)
+_TILE, _BETWEEN = frame_columns.schema(frame_columns.GPU_STEPS), frame_columns.schema(frame_columns.BETWEEN_STEPS)
 
 
 @dataclass(frozen=True)
-class Tiles:
+class StepTiles:
     """``gpu``: process, device, index, start_ns, end_ns. ``between``: what follows step ``index`` and is not a step.
 
     Columns of ``between``: those of ``gpu``, on the device's timeline; cpu_start_ns, cpu_end_ns between the two CPU steps;
@@ -152,7 +152,7 @@ class _Steps:
 
 def gpu_tiles(
     cpu: pl.DataFrame, ops: pl.DataFrame, *, closed: bool = True, few: int = FEW_STEPS, seams: Sequence[int] = ()
-) -> Tiles:
+) -> StepTiles:
     """Return the GPU steps per (process, device, index) and what lies between them; see the head of this file.
 
     ``closed``: the end of the last CPU step was seen. In captures of at most ``few`` steps a step begins with its host code and
@@ -192,7 +192,7 @@ def gpu_tiles(
         )
         between.append(rest.select(list(_BETWEEN)))
     order = ("process", "device", "index")
-    return Tiles(pl.concat(tiles).sort(order), pl.concat(between).sort(order))
+    return StepTiles(pl.concat(tiles).sort(order), pl.concat(between).sort(order))
 
 
 #: A run of so many steps can spare its last one.

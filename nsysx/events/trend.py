@@ -40,7 +40,7 @@ class Trend:
     note: str = ""
 
 
-class Period(NamedTuple):
+class RepeatingExcess(NamedTuple):
     """Each ``every``-th value, from ``phase`` on, takes ``excess_ns`` longer than the others (difference of medians)."""
 
     every: int
@@ -74,7 +74,7 @@ def _accident(high: int, size: int, n: int) -> float:
     return sum(count * comb(high, c) / comb(n, c) for c, count in sizes.items() if size <= c <= high)
 
 
-def period(values: I64, least: float) -> Period | None:
+def period(values: I64, least: float) -> RepeatingExcess | None:
     """Return the smallest k of which each k-th value, three or more, lies above nine tenths of the others by ``least`` and more.
 
     None where as many high values would stand like that by accident in one of 200 random orders.
@@ -94,7 +94,7 @@ def period(values: I64, least: float) -> Period | None:
             if high_ones.min() <= np.quantile(others, 1 - _OTHERS) + least:
                 continue
             if _accident(int(high[phase]), len(high_ones), n) <= _ACCIDENT:
-                return Period(k, phase, int(np.median(high_ones) - np.median(others)))
+                return RepeatingExcess(k, phase, int(np.median(high_ones) - np.median(others)))
     return None
 
 

@@ -13,13 +13,13 @@ import polars as pl
 from nsysx import ids
 from nsysx.catalogue import CAUSES
 from nsysx.events.profile import NotRecorded, Profile
-from nsysx.frames import declared
+from nsysx.frames import frame_columns
 from nsysx.model import Column, Row, Summary
 from nsysx.reading import schema
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class ExportedFrame:
     """One frame: ``of`` makes it from a profile or raises NotRecorded; its columns are exactly ``columns``, in order."""
 
     name: str
@@ -61,31 +61,31 @@ def _declared(columns: tuple[Column, ...], *names: str) -> tuple[Column, ...]:
     return tuple(replace(c, dtype="String") if c.dtype == "Categorical" else c for c in kept)
 
 
-CALLS = (*_declared(declared.API_CALLS), *_PLACE)
+CALLS = (*_declared(frame_columns.API_CALLS), *_PLACE)
 OPS = (
-    *_declared(declared.GPU_OPS),
+    *_declared(frame_columns.GPU_OPS),
     _c("copy_direction", "String", "direction of a copy: HtoD, DtoH, DtoD, ...; null for others"),
     _c("source_memory", "String", "memory that a copy reads: pageable, pinned, device, ...; null for others"),
     _c("target_memory", "String", "memory that a copy writes, likewise"),
     *_shape_columns(),
     *_PLACE,
 )
-RANGES = _declared(declared.MARKS)
+RANGES = _declared(frame_columns.MARKS)
 WAITS = (
-    *_declared(declared.API_CALLS, "call", "process", "thread", "start_ns", "end_ns", "name"),
-    *_declared(declared.WAITS, "awaited", "backlog_ns", "own_op_ns", "host_ns", "idle_caused_ns"),
+    *_declared(frame_columns.API_CALLS, "call", "process", "thread", "start_ns", "end_ns", "name"),
+    *_declared(frame_columns.WAITS, "awaited", "backlog_ns", "own_op_ns", "host_ns", "idle_caused_ns"),
 )
 IDLE = (
-    *_declared(declared.IDLE, "process", "device", "start_ns", "end_ns"),
+    *_declared(frame_columns.IDLE, "process", "device", "start_ns", "end_ns"),
     _c("cause", "String", "what the host was doing: " + ", ".join(CAUSES)),
-    *_declared(declared.IDLE, "op", "began_in"),
+    *_declared(frame_columns.IDLE, "op", "began_in"),
 )
-PHASE_SPANS = _declared(declared.PHASE_SPANS)
-CPU_STEPS = _declared(declared.CPU_STEPS)
-GPU_STEPS = _declared(declared.GPU_STEPS)
+PHASE_SPANS = _declared(frame_columns.PHASE_SPANS)
+CPU_STEPS = _declared(frame_columns.CPU_STEPS)
+GPU_STEPS = _declared(frame_columns.GPU_STEPS)
 MEMORY = (
-    declared.PROCESS,
-    declared.DEVICE,
+    frame_columns.PROCESS,
+    frame_columns.DEVICE,
     _c("time_ns", "Int64", "time since the session's start", "ns"),
     _c("address", "Int64", "address"),
     _c("bytes", "Int64", "bytes that were allocated or freed", "bytes"),
@@ -93,8 +93,8 @@ MEMORY = (
     _c("freed", "Boolean", "true if freed, false if allocated"),
 )
 THREADS = (
-    declared.PROCESS,
-    declared.THREAD,
+    frame_columns.PROCESS,
+    frame_columns.THREAD,
     _c("pid", "Int64", "process id"),
     _c("tid", "Int64", "thread id"),
     _c("name", "String", "name"),
@@ -189,16 +189,20 @@ def _threads(given: Profile) -> pl.DataFrame:
 
 #: Every frame of events; ``calls`` and ``ops`` are the correlated ones.
 FRAMES = (
-    Frame("calls", "CUDA API calls, each with the place in the program that made it", CALLS, _calls),
-    Frame("ops", "GPU work: kernels, copies, memsets, whole graphs, each with the call that launched it", OPS, _ops),
-    Frame("ranges", "NVTX ranges with their meaning", RANGES, _ranges),
-    Frame("phase_spans", "Innermost phases of each thread", PHASE_SPANS, lambda given: given.attributed.phase_spans),
-    Frame("blocking_calls", "Calls that can block, split into what they wait for", WAITS, _waits),
-    Frame("gpu_idle", "Pieces of a device's idle time, each with its cause", IDLE, _idle),
-    Frame("cpu_steps", "Steps on the CPU", CPU_STEPS, lambda given: given.steps.cpu),
-    Frame("gpu_steps", "Steps on each device", GPU_STEPS, lambda given: given.steps.gpu),
-    Frame("memory_events", "Allocations and frees", MEMORY, _memory),
-    Frame("threads", "Threads", THREADS, _threads),
+    ExportedFrame("calls", "CUDA API calls, each with the place in the program that made it", CALLS, _calls),
+    ExportedFrame(
+        "ops", "GPU work: kernels, copies, memsets, whole graphs, each with the call that launched it", OPS, _ops
+    ),
+    ExportedFrame("ranges", "NVTX ranges with their meaning", RANGES, _ranges),
+    ExportedFrame(
+        "phase_spans", "Innermost phases of each thread", PHASE_SPANS, lambda given: given.attributed.phase_spans
+    ),
+    ExportedFrame("blocking_calls", "Calls that can block, split into what they wait for", WAITS, _waits),
+    ExportedFrame("gpu_idle", "Pieces of a device's idle time, each with its cause", IDLE, _idle),
+    ExportedFrame("cpu_steps", "Steps on the CPU", CPU_STEPS, lambda given: given.steps.cpu),
+    ExportedFrame("gpu_steps", "Steps on each device", GPU_STEPS, lambda given: given.steps.gpu),
+    ExportedFrame("memory_events", "Allocations and frees", MEMORY, _memory),
+    ExportedFrame("threads", "Threads", THREADS, _threads),
 )
 BY_NAME = {frame.name: frame for frame in FRAMES}
 
@@ -206,7 +210,7 @@ BY_NAME = {frame.name: frame for frame in FRAMES}
 def event_frame(given: Profile, name: str) -> pl.DataFrame:
     """Return a frame of FRAMES by its name. Raises NotRecorded if the report does not hold it, KeyError for no such name."""
     frame = BY_NAME[name]
-    types = declared.schema(frame.columns)
+    types = frame_columns.schema(frame.columns)
     made: pl.DataFrame = frame.of(given).select(pl.col(column).cast(dtype) for column, dtype in types.items())
     return made
 
@@ -219,7 +223,7 @@ def column_type(column: Column) -> pl.DataType:
     """Return the polars type of a column of a table: times by name are a list of (name, ns), other nested values JSON text."""
     if column.dtype == "Object":
         return _TIMES if column.unit == "ns" else pl.String()
-    return declared.schema((column,))[column.name]
+    return frame_columns.schema((column,))[column.name]
 
 
 def _plain(column: Column, value: Any) -> Any:

@@ -35,7 +35,7 @@ _UNIT_COUNT, _UNIT_BYTES = 2, 3
 
 
 @dataclass(frozen=True)
-class Trace:
+class PerfettoTrace:
     """A trace as bytes in parts, and what is in it. ``flows`` are the arrows from a call to its work."""
 
     parts: tuple[bytes, ...]
@@ -192,7 +192,7 @@ def _window(given: Profile) -> tuple[int, int] | None:
     return (min(_ints(spans, "start_ns")), max(_ints(spans, "end_ns"))) if spans.height else None
 
 
-def trace(given: Profile, *, redact: bool = True) -> Trace:
+def trace(given: Profile, *, redact: bool = True) -> PerfettoTrace:
     """Return a report as a trace, with ``--steps A:B`` only those steps. ``redact`` hides home folders in names."""
     build, window = Builder(given, redact=redact), _window(given)
     ops = frames.opened_ops(given)
@@ -203,4 +203,4 @@ def trace(given: Profile, *, redact: bool = True) -> Trace:
     _ranges(build, ranges)
     _ops(build, given, ops)
     _memory(build, given, window)
-    return Trace(tuple(build.parts()), build.slices, build.kernels, build.flows)
+    return PerfettoTrace(tuple(build.parts()), build.slices, build.kernels, build.flows)

@@ -7,14 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from nsysx import outputs, pipeline
-from nsysx.export import flame, parquet
+from nsysx.export import folded_stacks, parquet
 from nsysx.export import perfetto as perfetto_trace
 from nsysx.render import json_text
 
 
 def write(
     file: Path,
-    options: pipeline.Options,
+    options: pipeline.ReadingOptions,
     *,
     to: Path | None,
     perfetto: Path | None,
@@ -37,10 +37,10 @@ def write(
         counts = f"{trace.slices:,} slices, {trace.kernels:,} of them kernels, {trace.flows:,} arrows from call to work"
         lines.append(f"wrote {perfetto}: {counts}. Open it at ui.perfetto.dev")
     if folded is not None:
-        contents[folded] = flame.folded(given)
+        contents[folded] = folded_stacks.folded(given)
         lines.append(f"wrote {folded}: stacks of lines with their time, for flamegraph.pl and inferno")
     if speedscope is not None:
-        contents[speedscope] = flame.speedscope(given, file.name, redact=redact)
+        contents[speedscope] = folded_stacks.speedscope(given, file.name, redact=redact)
         lines.append(f"wrote {speedscope}: open it at speedscope.app, view Left Heavy")
     if to is not None:
         summary = pipeline.summary_of(job, options)

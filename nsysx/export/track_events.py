@@ -30,7 +30,7 @@ _LONGEST_NAME = 500
 
 
 @dataclass
-class Texts:
+class InternedTexts:
     """Texts that packets name by number, from 1."""
 
     redact: bool
@@ -60,7 +60,7 @@ class Texts:
 class Tracks:
     """Track descriptors, numbered from 1 in the order in which they are made."""
 
-    texts: Texts
+    texts: InternedTexts
     packets: list[bytes] = field(default_factory=list)
 
     def add(self, name: str, parent: int = 0, *more: bytes) -> int:
@@ -130,7 +130,7 @@ class Builder:
 
     def __init__(self, given: Profile, *, redact: bool) -> None:
         self.given = given
-        self.names, self.categories, self.strings = Texts(redact), Texts(redact), Texts(redact)
+        self.names, self.categories, self.strings = InternedTexts(redact), InternedTexts(redact), InternedTexts(redact)
         self.args: dict[str, int] = {}
         self.tracks = Tracks(self.names)
         self.events: list[_Events] = []

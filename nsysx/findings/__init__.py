@@ -71,13 +71,13 @@ def judge(
     ``ranks`` compares all ranks of the job; ``shown_rank`` is the number of the one whose tables these are, None if unknown.
     """
     case = Case(profile, tables, replay, ranks, shown_rank)
-    every = [f for rule in rules() for f in _said(rule, case)]
-    return _given(case, sorted(_noted.folded(case, every, nsx123_python_line.RULE.code), key=rank))
+    every = [f for rule in rules() for f in _findings_of_rule(rule, case)]
+    return _with_claims(case, sorted(_noted.folded(case, every, nsx123_python_line.RULE.code), key=rank))
 
 
-def _given(case: Case, ranked: list[Finding]) -> tuple[Finding, ...]:
+def _with_claims(case: Case, ranked: list[Finding]) -> tuple[Finding, ...]:
     """Return the findings with the time of the steps given to each once, and with the others that are about the same time."""
-    claims = case.claims.of(ranked)
+    claims = case.claims.made_by(ranked)
     if not claims or case.stepless:
         return tuple(ranked)
     given = _once.give(
@@ -89,7 +89,7 @@ def _given(case: Case, ranked: list[Finding]) -> tuple[Finding, ...]:
     return tuple(ranked)
 
 
-def _said(rule: ModuleType, case: Case) -> list[Finding]:
+def _findings_of_rule(rule: ModuleType, case: Case) -> list[Finding]:
     """Return the findings of a rule; where the report lacks what it needs, one "cannot tell" with the reason."""
     try:
         return _lacking(rule, case) or list(rule.check(case))

@@ -7,7 +7,7 @@ import polars as pl
 
 from nsysx.catalogue import Call
 from nsysx.events.profile import Profile
-from nsysx.events.settings import Settings
+from nsysx.events.recorded_settings import RecordedSettings
 from nsysx.findings._case import Case, Saving
 from nsysx.frames import lookup
 
@@ -65,7 +65,7 @@ def checks_ns(case: Case) -> float:
     return case.scope.per_step(float(ns[whole].sum()))
 
 
-def worth(case: Case, settings: Settings | None) -> Saving | None:
+def worth(case: Case, settings: RecordedSettings | None) -> Saving | None:
     """Return what a step saves without anomaly detection: at most the time that the GPU idles. None where no operators were recorded."""
     kept = case.profile.once(tracebacks_ns)
     if kept is None:

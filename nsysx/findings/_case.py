@@ -13,7 +13,7 @@ from nsysx import units
 from nsysx.advice import Condition
 from nsysx.analyses import gpu_ledger
 from nsysx.analyses.helpers import tables as tables_of
-from nsysx.catalogue import Limit, Part
+from nsysx.catalogue import StepLimit, StepPart
 from nsysx.events.attribute import IN_STEP
 from nsysx.events.profile import Profile
 from nsysx.findings._fix import Fix as Fix
@@ -28,7 +28,7 @@ from nsysx.findings._once import ops_of as ops_of
 from nsysx.findings._rule import Rule as Rule
 from nsysx.frames import lookup
 from nsysx.judging import waiting
-from nsysx.judging.limits import Limits, limits_of
+from nsysx.judging.limits import WindowLimits, limits_of
 from nsysx.judging.program import Program, program_of
 from nsysx.model import Finding, Row, Scope, Table
 from nsysx.replay.edits import shortened
@@ -185,7 +185,7 @@ class Case:
         table = self.tables.get(key)
         return (table.rows or ()) if table else ()
 
-    def of(self, table: TableOf[R]) -> Sequence[R]:
+    def typed_rows(self, table: TableOf[R]) -> Sequence[R]:
         """Return the rows of a table whose columns mypy knows, none when it was not recorded."""
         return cast(Sequence[R], self.rows(table.key))
 
@@ -208,15 +208,15 @@ class Case:
         return program_of(self.profile)
 
     @cached_property
-    def limits(self) -> Limits:
+    def limits(self) -> WindowLimits:
         """Where the time of the busiest device goes: the parts that the verdict and its picture show."""
-        return limits_of(self.profile, self.of(gpu_ledger.ROWS))
+        return limits_of(self.profile, self.typed_rows(gpu_ledger.ROWS))
 
-    def lost_to(self, code: Limit) -> int:
+    def lost_to(self, code: StepLimit) -> int:
         """Return the time that a verdict code accounts for, per step (ns); 0 where no GPU work was recorded."""
         return round(self.limits.per_step(self.limits.lost.get(code, 0))) if self.rows(gpu_ledger.KEY) else 0
 
-    def taken_by(self, parts: Iterable[Part]) -> int:
+    def taken_by(self, parts: Iterable[StepPart]) -> int:
         """Return the time that parts of the verdict take per step (ns)."""
         return round(self.limits.per_step(sum(self.limits.parts[p] for p in parts)))
 
@@ -239,7 +239,7 @@ class Case:
         """Return a time per step as a share of the step, for people."""
         return units.share(ns_per_step, self.step_ns)
 
-    def worth(self, *edits: Edit, cause: Sequence[Part] = (), bound: bool = False) -> Saving:
+    def worth(self, *edits: Edit, cause: Sequence[StepPart] = (), bound: bool = False) -> Saving:
         """Return what a change saves by the replay, scaled to the step that the verdict speaks of.
 
         ``cause``: the parts of the verdict that cap the saving; ``bound``: the saving is an upper bound. Its ``most_ns`` has

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from nsysx.advice import Alternative
-from nsysx.events.settings import Settings
+from nsysx.events.recorded_settings import RecordedSettings
 from nsysx.findings import _anomaly, _float64
 from nsysx.findings import _costly_when as when
 from nsysx.findings._case import Case, Saving, way
@@ -22,10 +22,10 @@ class Costly(NamedTuple):
     """
 
     name: str
-    when: Callable[[Case, Settings], str]
+    when: Callable[[Case, RecordedSettings], str]
     title: str
     remedy: Alternative
-    worth: Callable[[Case, Settings | None], Saving | None] | None = None
+    worth: Callable[[Case, RecordedSettings | None], Saving | None] | None = None
     seen: Callable[[Case], str] | None = None
     takes: Callable[[Case], Takes] | None = None
     leads: bool = False

@@ -8,10 +8,10 @@ from typing import NamedTuple
 import polars as pl
 
 from nsysx import units
-from nsysx.catalogue import Activity, Call, Part
+from nsysx.catalogue import Call, DeviceActivity, StepPart
 from nsysx.events import micro_steps
 from nsysx.events.attribute import IN_STEP
-from nsysx.events.settings import Settings
+from nsysx.events.recorded_settings import RecordedSettings
 from nsysx.findings import _needs
 from nsysx.findings._case import Case, Saving, calls_of, ops_of
 from nsysx.findings._once import Takes
@@ -69,10 +69,10 @@ def on(value: str) -> bool:
     return value.strip().lower() not in _OFF
 
 
-def variable_costs(each: Variable) -> Callable[[Case, Settings], str]:
+def variable_costs(each: Variable) -> Callable[[Case, RecordedSettings], str]:
     """Return the test of a variable."""
 
-    def when(case: Case, settings: Settings) -> str:
+    def when(case: Case, settings: RecordedSettings) -> str:
         value = settings.variable(each.name)
         costs = value.strip().lower() in each.values if each.values else on(value)
         if not costs or (each.several and not _communicates(case)):
@@ -83,13 +83,13 @@ def variable_costs(each: Variable) -> Callable[[Case, Settings], str]:
 
 
 def _communicates(case: Case) -> bool:
-    return bool((case.ops["cls"] == Activity.COMM.value).any())
+    return bool((case.ops["cls"] == DeviceActivity.COMM.value).any())
 
 
 # ---- conditions ------------------------------------------------------------------------------------------------------
 
 
-def blocking(case: Case, settings: Settings) -> str:
+def blocking(case: Case, settings: RecordedSettings) -> str:
     value = settings.variable("CUDA_LAUNCH_BLOCKING")
     return f"CUDA_LAUNCH_BLOCKING={value}: each launch returns when its kernel has ended" if on(value) else ""
 
@@ -98,19 +98,19 @@ def blocking(case: Case, settings: Settings) -> str:
 _LAUNCH_NS = 6_000
 
 
-def unblocked(case: Case, settings: Settings | None) -> Saving:
+def unblocked(case: Case, settings: RecordedSettings | None) -> Saving:
     """Return what launches take longer than those that wait for nothing.
 
     The replay cannot tell: it takes launches that are longer than launches are elsewhere for what tracing adds.
     """
     launches = case.calls.filter(case.calls["kind"].is_in(Call.LAUNCHES))
     waited = int((launches["end_ns"] - launches["start_ns"] - _LAUNCH_NS).clip(0).sum())
-    idle = case.taken_by(p for p in Part if p.idle)
+    idle = case.taken_by(p for p in StepPart if p.idle)
     why = "what launches take longer than those that wait for nothing"
     return Saving(min(case.per_step(waited), idle), why, most_ns=idle, source="time")
 
 
-def anomaly(case: Case, settings: Settings) -> str:
+def anomaly(case: Case, settings: RecordedSettings) -> str:
     if settings.switch("anomaly") is not True:
         return ""
     if settings.switch("anomaly_check_nan") is False:
@@ -118,13 +118,13 @@ def anomaly(case: Case, settings: Settings) -> str:
     return "anomaly detection is on: each operator keeps a Python traceback, and each gradient is read by the host"
 
 
-def profiler(case: Case, settings: Settings) -> str:
+def profiler(case: Case, settings: RecordedSettings) -> str:
     which = "torch.profiler" if settings.switch("torch_profiler") is True else "the profiler of autograd"
     running = settings.switch("autograd_profiler") is True or settings.switch("torch_profiler") is True
     return f"{which} is on in the steps: each operator is recorded" if running else ""
 
 
-def deterministic(case: Case, settings: Settings) -> str:
+def deterministic(case: Case, settings: RecordedSettings) -> str:
     if settings.switch("deterministic") is True:
         return "deterministic algorithms are asked for: slower kernels, and new memory is filled"
     if settings.switch("cudnn_deterministic") is True and _convolutions(settings):
@@ -132,7 +132,7 @@ def deterministic(case: Case, settings: Settings) -> str:
     return ""
 
 
-def _convolutions(settings: Settings) -> int:
+def _convolutions(settings: RecordedSettings) -> int:
     return sum(_whole(r.get("convolutions")) for r in settings.rows("networks") or ())
 
 
@@ -150,7 +150,7 @@ def _convolution_kernels(case: Case) -> pl.DataFrame:
     )
 
 
-def no_benchmark(case: Case, settings: Settings) -> str:
+def no_benchmark(case: Case, settings: RecordedSettings) -> str:
     if settings.switch("cudnn_benchmark") is not False or not _convolutions(settings):
         return ""
     ns = case.per_step(int(_convolution_kernels(case)["ns"].sum()))
@@ -159,7 +159,7 @@ def no_benchmark(case: Case, settings: Settings) -> str:
     return f"torch.backends.cudnn.benchmark is off, shapes do not change, and convolutions take {units.duration(ns)} {case.per}"
 
 
-def benchmark_in_vain(case: Case, settings: Settings) -> str:
+def benchmark_in_vain(case: Case, settings: RecordedSettings) -> str:
     if settings.switch("cudnn_benchmark") is not True or not _convolutions(settings):
         return ""
     state, seen = _needs.SAME_SHAPES.test(case)
@@ -173,11 +173,11 @@ def of_convolutions(case: Case) -> Takes:
     return Takes(ops_of(_convolution_kernels(case)))
 
 
-def no_cudnn(case: Case, settings: Settings) -> str:
+def no_cudnn(case: Case, settings: RecordedSettings) -> str:
     return "torch.backends.cudnn is off" * (settings.switch("cudnn") is False and bool(_convolutions(settings)))
 
 
-def slow_attention(case: Case, settings: Settings) -> str:
+def slow_attention(case: Case, settings: RecordedSettings) -> str:
     allowed = settings.switch("sdpa")
     fast = [allowed.get(name) for name in ("flash", "efficient", "cudnn")] if isinstance(allowed, Mapping) else []
     off = bool(fast) and all(value is False for value in fast[:2]) and fast[2] is not True
@@ -188,7 +188,7 @@ def slow_attention(case: Case, settings: Settings) -> str:
 _TRIAL_NS = 200_000
 
 
-def trials(case: Case, settings: Settings | None) -> Saving | None:
+def trials(case: Case, settings: RecordedSettings | None) -> Saving | None:
     """Return what the search for the fastest convolution costs: the time the GPU idles in convolutions, and their trials."""
     module = case.calls["module"].cast(pl.String).fill_null("")
     theirs = _convolution_kernels(case)["module"].cast(pl.String).drop_nulls().unique()
@@ -203,11 +203,11 @@ def trials(case: Case, settings: Settings | None) -> Saving | None:
         return None
     why = "the time the GPU idles between convolutions whose algorithms are tried"
     return Saving(
-        min(idle, case.step_ns), why, most_ns=case.taken_by(part for part in Part if part.idle), source="time"
+        min(idle, case.step_ns), why, most_ns=case.taken_by(part for part in StepPart if part.idle), source="time"
     )
 
 
-def scaler(case: Case, settings: Settings) -> str:
+def scaler(case: Case, settings: RecordedSettings) -> str:
     scalers, kinds = settings.rows("scalers") or (), settings.autocast("dtypes")
     names = " ".join(kinds) if isinstance(kinds, Mapping) else ""
     scales = any(r.get("enabled") is True for r in scalers)
@@ -216,7 +216,7 @@ def scaler(case: Case, settings: Settings) -> str:
     return "a GradScaler scales gradients of bfloat16, whose range is that of float32: it reads each step whether one is infinite"
 
 
-def without_scaler(case: Case, settings: Settings | None) -> Saving:
+def without_scaler(case: Case, settings: RecordedSettings | None) -> Saving:
     """Return what the waits of the scaler are worth: those in the optimizer's phase."""
     waits = case.profile.once(_needs.waits)
     return case.worth(RemoveWaits(calls_of(waits.filter(waits["phase"].cast(pl.String) == "optimizer"))))
@@ -226,7 +226,7 @@ def without_scaler(case: Case, settings: Settings | None) -> Saving:
 _OFTEN_STEPS = 200
 
 
-def anew(case: Case, settings: Settings) -> str:
+def anew(case: Case, settings: RecordedSettings) -> str:
     for row in settings.rows("loaders") or ():
         made, span = _whole(row.get("iterators")), _whole(row.get("last_step")) - _whole(row.get("first_step"))
         if not _whole(row.get("workers")) or row.get("persistent_workers") is not False or made < 3:
@@ -239,11 +239,11 @@ def anew(case: Case, settings: Settings) -> str:
     return ""
 
 
-def _ddp(settings: Settings) -> Row | None:
+def _ddp(settings: RecordedSettings) -> Row | None:
     return next(iter(settings.wrappers("DDP") or ()), None)
 
 
-def finds_unused(case: Case, settings: Settings) -> str:
+def finds_unused(case: Case, settings: RecordedSettings) -> str:
     ddp = _ddp(settings)
     if ddp is None or ddp.get("find_unused_parameters") is not True or ddp.get("unused_parameter_bytes"):
         return ""
@@ -256,11 +256,11 @@ def finds_unused(case: Case, settings: Settings) -> str:
     )
 
 
-def _micro_steps(settings: Settings) -> int:
+def _micro_steps(settings: RecordedSettings) -> int:
     return settings.number("backwards") or 0
 
 
-def reduces_each(case: Case, settings: Settings) -> str:
+def reduces_each(case: Case, settings: RecordedSettings) -> str:
     count, reducing = _micro_steps(settings), settings.number("reducing")
     if count < 2 or reducing is None or reducing < count or not _communicates(case):
         return ""
@@ -279,17 +279,17 @@ def seen_to_reduce_each(case: Case) -> str:
     )
 
 
-def reduced_once(case: Case, settings: Settings | None) -> Saving:
+def reduced_once(case: Case, settings: RecordedSettings | None) -> Saving:
     """Return what it is worth if only the last backward of a step communicates: a bound, for ranks then wait for each other there."""
     micro = micro_steps.micro_steps(case.profile)
     if micro is not None:
         # In the step of each of them the ranks meet, the transfer slows the kernels beside it, and host code copies and launches.
         share = (micro.count - 1) / micro.count
-        met = case.taken_by((Part.COMM,)) + case.per_step(_needs.slowed_ns(case))
+        met = case.taken_by((StepPart.COMM,)) + case.per_step(_needs.slowed_ns(case))
         called = case.worth(RemoveOps(micro.early | micro.copies), bound=True).likely_ns or 0
         return case.bound(share * met + called, "the early reductions, what they slow and the calls for them are gone")
     count = _micro_steps(settings) if settings is not None else 0
-    ops = case.timed_ops(case.ops["cls"] == Activity.COMM.value, "op", "call").drop_nulls("call")
+    ops = case.timed_ops(case.ops["cls"] == DeviceActivity.COMM.value, "op", "call").drop_nulls("call")
     calls = case.calls.select("call", "start_ns")
     started = ops.join(calls, on="call", how="inner").sort("start_ns")
     if not started.height:
@@ -297,10 +297,10 @@ def reduced_once(case: Case, settings: Settings | None) -> Saving:
     step = pl.Series("step", _needs.step_of(case.profile, started["start_ns"]))
     rank = pl.int_range(pl.len()).over("step") * count
     early = started.with_columns(step).filter(rank < pl.len().over("step") * (count - 1))
-    return case.worth(RemoveOps(ops_of(early)), cause=(Part.COMM,), bound=True)
+    return case.worth(RemoveOps(ops_of(early)), cause=(StepPart.COMM,), bound=True)
 
 
-def one_core(case: Case, settings: Settings) -> str:
+def one_core(case: Case, settings: RecordedSettings) -> str:
     allowed, cores, quota = (settings.cpu(n) for n in ("allowed", "cores", "quota"))
     if isinstance(allowed, int) and isinstance(cores, int) and allowed == 1 < cores:
         return f"the program may use 1 of {cores} cores: backward, loaders and Python take turns on it"
@@ -309,7 +309,7 @@ def one_core(case: Case, settings: Settings) -> str:
     return ""
 
 
-def too_many_threads(case: Case, settings: Settings) -> str:
+def too_many_threads(case: Case, settings: RecordedSettings) -> str:
     allowed, threads = settings.cpu("allowed"), settings.cpu("torch_threads")
     if isinstance(allowed, int) and isinstance(threads, int) and threads > 2 * allowed > 2:
         return f"torch uses {threads} threads on {allowed} cores"
@@ -319,7 +319,7 @@ def too_many_threads(case: Case, settings: Settings) -> str:
 _DEBUG = ("eager", "aot_eager", "aot_eager_decomp_partition", "pre_dispatch_eager", "eager_noexcept", "eager_debug")
 
 
-def debug_backend(case: Case, settings: Settings) -> str:
+def debug_backend(case: Case, settings: RecordedSettings) -> str:
     backends = settings.compiled("backends")
     names = [b.get("name") for b in backends if isinstance(b, Mapping)] if isinstance(backends, list) else []
     if not names or not all(name in _DEBUG for name in names):
@@ -327,7 +327,7 @@ def debug_backend(case: Case, settings: Settings) -> str:
     return f'torch.compile uses backend="{names[0]}", which is for debugging: it fuses nothing'
 
 
-def on_host(case: Case, settings: Settings) -> str:
+def on_host(case: Case, settings: RecordedSettings) -> str:
     for row in settings.rows("optimizers") or ():
         for what, key in (("parameters", "devices"), ("state", "state_devices")):
             kinds = row.get(key)
@@ -340,7 +340,7 @@ def on_host(case: Case, settings: Settings) -> str:
 _REGIONS = 8
 
 
-def many_regions(case: Case, settings: Settings) -> str:
+def many_regions(case: Case, settings: RecordedSettings) -> str:
     regions = settings.autocast("regions")
     if not isinstance(regions, int) or regions <= _REGIONS * max(1, _micro_steps(settings)):
         return ""
@@ -351,7 +351,7 @@ def many_regions(case: Case, settings: Settings) -> str:
 _FREE = 0.5
 
 
-def needless_checkpoints(case: Case, settings: Settings) -> str:
+def needless_checkpoints(case: Case, settings: RecordedSettings) -> str:
     calls, memory = settings.number("checkpoints"), settings.record.get("memory")
     if not calls or not isinstance(memory, Mapping):
         return ""

@@ -23,7 +23,7 @@ class Need(NamedTuple):
 
 
 @cache
-def _known() -> dict[str, changes.Remedy]:
+def _remedies_by_name() -> dict[str, changes.Remedy]:
     return changes.remedies()
 
 
@@ -32,7 +32,7 @@ def way(names: str, text: str | None = None, paste: str | None = None, condition
 
     Raises KeyError for a name that the folder of changes does not have.
     """
-    remedies = [_known()[name] for name in names.split(",")]
+    remedies = [_remedies_by_name()[name] for name in names.split(",")]
     first = remedies[0]
     return Alternative(
         names,
@@ -46,8 +46,8 @@ def way(names: str, text: str | None = None, paste: str | None = None, condition
 class Fix:
     """What to change, in words; ``paste`` is PyTorch code that does it, ``condition`` a sentence on what must hold for that.
 
-    ``needs`` are the same as tests of the capture (``_needs``): what violates one is never advised, see ``answer.choice``. ``ways`` are
-    the remedies that it advises, any of which will do. Code to paste is always that of one of them: what was tried is known by name.
+    ``needs`` are the same as tests of the capture (``_needs``): what violates one is never advised, see ``answer.first_action``. ``ways``
+    are the remedies that it advises, any of which will do. Code to paste is always that of one of them: what was tried is known by name.
     """
 
     text: str
@@ -61,7 +61,7 @@ class Fix:
             raise ValueError(f"no remedy is named for: {self.paste}")
 
     @classmethod
-    def of(
+    def by_name(
         cls,
         *ways: str | Alternative,
         text: str | None = None,
@@ -108,7 +108,7 @@ class Fix:
 
 def _beside_each_other(ways: Sequence[Alternative]) -> str:
     """Return the lines of remedies that have a label, one below the other, each told by its label; "" for others."""
-    labels = [_known()[remedy.name].label for remedy in ways if "," not in remedy.name]
+    labels = [_remedies_by_name()[remedy.name].label for remedy in ways if "," not in remedy.name]
     if len(ways) < 2 or len(labels) < len(ways) or not all(labels):
         return ""
     heads = [remedy.paste.partition("\n")[0] for remedy in ways]

@@ -9,8 +9,8 @@ import numpy as np
 import polars as pl
 
 from nsysx import units
-from nsysx.catalogue import Part
-from nsysx.events.settings import Settings
+from nsysx.catalogue import StepPart
+from nsysx.events.recorded_settings import RecordedSettings
 from nsysx.findings._case import Case, Saving, ops_of
 from nsysx.findings._once import Takes
 from nsysx.frames import lookup
@@ -31,7 +31,7 @@ def _doubles(case: Case) -> pl.DataFrame:
     return case.kernels.filter(pl.Series(doubles & ~arguments, dtype=pl.Boolean))
 
 
-def in_settings(case: Case, settings: Settings) -> str:
+def in_settings(case: Case, settings: RecordedSettings) -> str:
     networks = [(r.get("class"), r.get("dtypes")) for r in settings.rows("networks") or ()]
     where = [f"parameters of {c}" for c, kinds in networks if isinstance(kinds, Mapping) and kinds.get("float64")]
     kinds = settings.activations("dtypes")
@@ -61,7 +61,7 @@ _PRODUCTS, _PRODUCTS_BEST = 0.18, 1 / 16
 _OTHERS, _OTHERS_BEST = 0.5, 0.3
 
 
-def halved(case: Case, settings: Settings | None) -> Saving:
+def halved(case: Case, settings: RecordedSettings | None) -> Saving:
     """Return what it is worth if kernels of float64 take half of the time, half of the bytes, and products less (see above)."""
     doubles = _doubles(case)
     products = doubles["family"].cast(pl.String).is_in(["gemm", "convolution", "attention"])
@@ -69,7 +69,7 @@ def halved(case: Case, settings: Settings | None) -> Saving:
 
     def worth(product: float, other: float) -> Saving:
         edits = [ScaleOps(ops, by) for ops, by in ((of_products, product), (others, other)) if ops]
-        return case.worth(*edits, cause=(Part.WORK,), bound=True) if edits else Saving(None, "no kernel of float64")
+        return case.worth(*edits, cause=(StepPart.WORK,), bound=True) if edits else Saving(None, "no kernel of float64")
 
     likely, best = worth(_PRODUCTS, _OTHERS), worth(_PRODUCTS_BEST, _OTHERS_BEST)
     most = max(likely.most_ns or 0, best.most_ns or 0)

@@ -88,8 +88,8 @@ def fix_of(seen: Seen) -> Fix | None:
         if (kind.loads and seen.loads < 1) or (kind.loops and seen.launches < LOOPS):
             continue
         if re.search(kind.text, seen.text):
-            return Fix.of(kind.remedy)
-    return Fix.of("batched-operation") if seen.launches >= LOOPS else None
+            return Fix.by_name(kind.remedy)
+    return Fix.by_name("batched-operation") if seen.launches >= LOOPS else None
 
 
 #: Such lines run what others made: the networks, their gradients and the optimizer have rules of their own.
@@ -102,4 +102,4 @@ def of_training(text: str) -> bool:
 
 
 #: What is said about a line of which nothing better is known.
-ANY = Fix.of("out-of-the-loop")
+ANY = Fix.by_name("out-of-the-loop")

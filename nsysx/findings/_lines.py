@@ -11,8 +11,8 @@ import polars as pl
 
 from nsysx.catalogue import Cause
 from nsysx.events.attribute import IN_STEP
+from nsysx.events.code_lines import CodeLines
 from nsysx.events.line_shares import divided
-from nsysx.events.lines import Lines
 from nsysx.events.profile import Profile
 from nsysx.findings._once import Shares, Takes
 from nsysx.frames import lookup
@@ -56,7 +56,7 @@ def running(profile: Profile, takes: Takes) -> dict[str, Any]:
     return {} if code is None else _most(code, *_of_takes(profile, code, takes))
 
 
-def _most(code: Lines, line_row: I64, ns: I64) -> dict[str, Any]:
+def _most(code: CodeLines, line_row: I64, ns: I64) -> dict[str, Any]:
     """Return the line with most of the time, empty where none has any."""
     there = line_row >= 0
     sums = lookup.totals(line_row[there], ns[there], code.places.height)
@@ -66,17 +66,17 @@ def _most(code: Lines, line_row: I64, ns: I64) -> dict[str, Any]:
 _Weights = tuple[I64, I64]
 
 
-def _of_calls(profile: Profile, code: Lines, rows: I64) -> _Weights:
+def _of_calls(profile: Profile, code: CodeLines, rows: I64) -> _Weights:
     api = profile.attributed.api_calls
     ns = (api["end_ns"] - api["start_ns"]).to_numpy()[rows]
     return code.places_of(code.call[rows]), ns + 1
 
 
-def _of_ops(code: Lines, ops: pl.DataFrame) -> _Weights:
+def _of_ops(code: CodeLines, ops: pl.DataFrame) -> _Weights:
     return code.places_of(code.op[ops["op"].to_numpy()]), (ops["end_ns"] - ops["start_ns"]).to_numpy()
 
 
-def _of_takes(profile: Profile, code: Lines, takes: Takes) -> _Weights:
+def _of_takes(profile: Profile, code: CodeLines, takes: Takes) -> _Weights:
     ops = profile.steady_ops
     line_row, ns = _of_ops(code, ops.filter(ops["op"].is_in(list(takes.ops))) if takes.ops else ops.clear())
     if takes.idle is None or not np.asarray(takes.idle).any():
@@ -86,7 +86,7 @@ def _of_takes(profile: Profile, code: Lines, takes: Takes) -> _Weights:
     return np.concatenate((line_row, late["place"].to_numpy())), np.concatenate((ns, part.astype(np.int64)))
 
 
-def _of_module(profile: Profile, code: Lines, module: str) -> _Weights:
+def _of_module(profile: Profile, code: CodeLines, module: str) -> _Weights:
     """Return what the GPU ops of a module are launched by; "*" in its name stands for what differs between several."""
     if not module or module == IN_STEP:
         return np.empty(0, np.int64), np.empty(0, np.int64)

@@ -37,7 +37,7 @@ def _of_model(case: Case, calls: pl.DataFrame) -> pl.DataFrame:
 # Several remedies have the same needs, so what a test reads of all calls is found out once: see ``Profile.once``.
 
 
-def _phases_known(profile: Profile) -> bool:
+def _has_phases(profile: Profile) -> bool:
     return bool((lookup.coded(profile.steady_calls["phase"], dict.fromkeys(_MODEL, 1)) == 1).any())
 
 
@@ -45,7 +45,7 @@ def _inside(case: Case, calls: pl.DataFrame, singular: str, several: str) -> tup
     """Return whether the model makes such calls in half of the steps or more, and where it makes most."""
     if 2 * calls.height < case.steps:
         return "holds", f"no {singular} in half of the steady steps"
-    if not case.profile.once(_phases_known):
+    if not case.profile.once(_has_phases):
         return "unknown", f"{case.often(calls.height, singular, several)}; whether inside the model is not recorded"
     inside = _of_model(case, calls)
     if 2 * inside.height < case.steps:
@@ -181,7 +181,7 @@ def _no_recompilation(case: Case) -> tuple[State, str]:
 
 def _one_thread(case: Case) -> tuple[State, str]:
     """Return whether one thread drives the model's forward; autograd has a thread of its own, which a graph takes."""
-    if not case.profile.once(_phases_known):
+    if not case.profile.once(_has_phases):
         if case.calls["thread"].filter(case.calls["kind"].is_in(Call.LAUNCHES)).n_unique() <= _WITH_AUTOGRAD:
             return "holds", "no more threads launch than the program's and that of autograd"
         return "unknown", "the phases of a step are not recorded"
@@ -236,7 +236,7 @@ LOADER = Need("the program uses a DataLoader", _loader_seen)
 
 
 def _pageable(case: Case) -> tuple[State, str]:
-    sources = {r["obstacle"] for r in case.of(copy_sites.ROWS) if r["direction"] in ("HtoD", "DtoH")}
+    sources = {r["obstacle"] for r in case.typed_rows(copy_sites.ROWS) if r["direction"] in ("HtoD", "DtoH")}
     return (
         ("holds", "copies from pageable memory were seen")
         if "pageable" in sources

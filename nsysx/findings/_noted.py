@@ -12,9 +12,9 @@ import polars as pl
 
 from nsysx import units
 from nsysx.analyses import lines
-from nsysx.catalogue import Call, Part
+from nsysx.catalogue import Call, StepPart
 from nsysx.events.attribute import IN_STEP
-from nsysx.events.lines import Lines
+from nsysx.events.code_lines import CodeLines
 from nsysx.findings import _line_remedies, _needs
 from nsysx.findings._case import Case, Fix, Rule, Saving, calls_of, ops_of
 from nsysx.findings._held import guilty
@@ -31,11 +31,11 @@ _MAY_STAY = 0.2
 _TO_HOST = 2
 
 
-class _Line(NamedTuple):
+class _CostlyLine(NamedTuple):
     """A line that costs: its place among the lines, its row, what it costs of a step (ns), and the calls that it makes as a loop."""
 
     place: int
-    row: lines.LineRow
+    row: lines.CodeLineRow
     cost: int
     seen: _line_remedies.Seen
     looping: frozenset[int]
@@ -55,9 +55,9 @@ def found(case: Case, rule: Rule) -> list[Finding]:
     noted = by_line(case.profile).filter(pl.col("place") >= 0)
     every = dict(noted.group_by("place").agg(pl.col("real_ns").sum()).iter_rows())
     costs = noted.filter(pl.col("host")).group_by("place").agg(pl.col("real_ns").sum())
-    rows = {(r["file"], r["line"], r["function"]): r for r in case.of(lines.ROWS)}
+    rows = {(r["file"], r["line"], r["function"]): r for r in case.typed_rows(lines.ROWS)}
     loads, busy = _per_step(case, code, (Call.LOAD,)), set(guilty(case.profile).tolist())
-    kinds: dict[tuple[object, ...], list[_Line]] = {}
+    kinds: dict[tuple[object, ...], list[_CostlyLine]] = {}
     for line_row, ns in costs.sort("real_ns", "place", descending=[True, False]).iter_rows():
         row = rows.get(code.places.row(line_row))
         if row is None or not case.notable(case.per_step(every[line_row])):
@@ -69,14 +69,14 @@ def found(case: Case, rule: Rule) -> list[Finding]:
         # A loop costs what is idle for its launches, too.
         cost = min(case.per_step(every[line_row] if looping else ns), case.taken_by(rule.cause))
         seen = _line_remedies.Seen(text, loads.get(line_row, 0), launches, row["waits"] / case.steps)
-        line = _Line(line_row, row, cost, seen, looping, _line_remedies.fix_of(seen))
+        line = _CostlyLine(line_row, row, cost, seen, looping, _line_remedies.fix_of(seen))
         kinds.setdefault(line.kind, []).append(line)
     ranked = sorted(kinds.values(), key=lambda group: -sum(line.cost for line in group))
     findings = [f for group in ranked if (f := _one(case, rule, code, group)) is not None]
     return findings[:_LINES]
 
 
-def _one(case: Case, rule: Rule, code: Lines, group: list[_Line]) -> Finding | None:
+def _one(case: Case, rule: Rule, code: CodeLines, group: list[_CostlyLine]) -> Finding | None:
     """Return the finding about lines of one kind, the costliest first; None where the replay shows that they cost little."""
     group = sorted(group, key=lambda line: -line.cost)
     first, fix = group[0], group[0].fix
@@ -115,9 +115,9 @@ def _one(case: Case, rule: Rule, code: Lines, group: list[_Line]) -> Finding | N
     )
 
 
-def _worth(case: Case, rule: Rule, code: Lines, group: list[_Line], calls: frozenset[int]) -> Saving:
+def _worth(case: Case, rule: Rule, code: CodeLines, group: list[_CostlyLine], calls: frozenset[int]) -> Saving:
     """Return what lines of one kind save: by a replay of their launches as one where they loop, else the idle time while they run."""
-    idle = case.taken_by(part for part in Part if part.idle)
+    idle = case.taken_by(part for part in StepPart if part.idle)
     alone = min(sum(line.cost for line in group if not line.looping), case.step_ns)
     if not calls and group[0].fix is None:
         return case.bound(alone, "the time the GPU idles while this line runs; what of it can go is not known")
@@ -135,13 +135,13 @@ def _worth(case: Case, rule: Rule, code: Lines, group: list[_Line], calls: froze
     edits: list[Edit] = [RemoveWaits(frozenset(waits.to_list()))] if len(waits) else []
     edits += [RemoveOps(ops_of(reads))] if reads.height else []
     between = pl.Series(np.isin(code.places_of(code.call[case.calls["call"].to_numpy()]), of_loop), dtype=pl.Boolean)
-    worth = case.worth(*edits, Fuse(calls | calls_of(case.calls.filter(between))), cause=(*rule.cause, Part.WORK))
+    worth = case.worth(*edits, Fuse(calls | calls_of(case.calls.filter(between))), cause=(*rule.cause, StepPart.WORK))
     if worth.likely_ns is None or not alone:
         return worth
     return replace(worth, likely_ns=min(worth.likely_ns + alone, max(worth.likely_ns, case.taken_by(rule.cause))))
 
 
-def _per_step(case: Case, code: Lines, kinds: Iterable[str]) -> dict[int, float]:
+def _per_step(case: Case, code: CodeLines, kinds: Iterable[str]) -> dict[int, float]:
     """Return place -> how many calls of some kinds it makes in a step."""
     calls = case.calls["call"].filter(case.calls["kind"].is_in(list(kinds))).to_numpy()
     line_row, often = np.unique(code.places_of(code.call[calls]), return_counts=True)
@@ -152,7 +152,7 @@ def _per_step(case: Case, code: Lines, kinds: Iterable[str]) -> dict[int, float]
 _IN_A_MODULE = 100
 
 
-def _looping(case: Case, code: Lines, line_row: int) -> frozenset[int]:
+def _looping(case: Case, code: CodeLines, line_row: int) -> frozenset[int]:
     """Return the launches that a line makes as a loop: those outside of all modules and phases, and many in one module."""
     calls = case.calls.filter(case.calls["kind"].is_in(Call.LAUNCHES))
     theirs = calls.filter(pl.Series(code.places_of(code.call[calls["call"].to_numpy()]) == line_row, dtype=pl.Boolean))

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from nsysx.catalogue import Cause, Part
+from nsysx.catalogue import Cause, StepPart
 from nsysx.frames import lookup
 from nsysx.model import Finding
 
@@ -66,7 +66,7 @@ class Claims:
         """Return what a finding takes; nothing where it claims none."""
         return next((c.takes for c in self._claims if c.finding is finding), Takes())
 
-    def of(self, findings: Sequence[Finding]) -> list[tuple[int, Claim]]:
+    def made_by(self, findings: Sequence[Finding]) -> list[tuple[int, Claim]]:
         """Return the claims of these findings, each with the finding's place among them."""
         places = {id(finding): index for index, finding in enumerate(findings)}
         return [(places[id(c.finding)], c) for c in self._claims if id(c.finding) in places]
@@ -89,7 +89,7 @@ class Pieces(NamedTuple):
     idle: int
     op: npt.NDArray[np.int64]
 
-    def of(self, takes: Takes) -> Shares:
+    def share_of(self, takes: Takes) -> Shares:
         """Return which share of each piece something takes."""
         share = np.zeros(len(self.ns))
         if takes.idle is not None:
@@ -99,7 +99,7 @@ class Pieces(NamedTuple):
         return share
 
 
-_PARTS = {part: number for number, part in enumerate(Part)}
+_PARTS = {part: number for number, part in enumerate(StepPart)}
 _PART_OF_CAUSE = np.array([_PARTS[cause.part] for cause in Cause])
 
 
@@ -121,7 +121,7 @@ def pieces(idle: pl.DataFrame, ops: pl.DataFrame, device: int | None) -> Pieces:
     )
 
 
-def of_parts(idle: pl.DataFrame, parts: Iterable[Part]) -> npt.NDArray[np.bool_]:
+def of_parts(idle: pl.DataFrame, parts: Iterable[StepPart]) -> npt.NDArray[np.bool_]:
     """Return which idle pieces belong to these parts of the verdict."""
     return np.isin(_PART_OF_CAUSE[idle["cause"].to_numpy()], [_PARTS[p] for p in parts])
 
@@ -138,7 +138,7 @@ class _Claimed(NamedTuple):
     part: float = 1.0
 
     @staticmethod
-    def of(of_each: Shares) -> _Claimed:
+    def wanting(of_each: Shares) -> _Claimed:
         whole = of_each == 1
         return _Claimed(whole if (whole | (of_each == 0)).all() else of_each)
 
@@ -157,7 +157,7 @@ def give(time: Pieces, claims: Sequence[Claim], step_ns: int, steps: int) -> tup
     scale = step_ns / max(float(time.ns.sum()), 1.0)
     claimed, about = [], []
     for claim in claims:
-        wanted = _Claimed.of(time.of(claim.takes))
+        wanted = _Claimed.wanting(time.share_of(claim.takes))
         if whole := float(wanted.share() @ time.ns) * scale:
             wanted = wanted._replace(part=min(1.0, claim.cost_ns / whole))
         claimed.append(wanted)

@@ -15,7 +15,7 @@ from nsysx.replay.engine import Edit, Fuse, Graph, RemoveOps
 _GRAPHED, _COMPILED = ("compile-reduce-overhead",), ("compile", "compile-dynamic", "compile-wrapped", "compile-blocks")
 
 
-def of(case: Case, fix: Fix, kept: frozenset[int]) -> tuple[Edit, ...]:
+def edits_of_paste(case: Case, fix: Fix, kept: frozenset[int]) -> tuple[Edit, ...]:
     """Return the edits that the first remedy of a fix makes, none where they are not known; ``kept`` calls are in no graph.
 
     A compiled module has fused kernels, and with CUDA graphs one launch for those of its forward, and one for those of its backward.
@@ -48,7 +48,7 @@ def likely(case: Case, fix: Fix, whole: Saving, kept: frozenset[int], *before: E
 
     ``before``: what has to be mended first, a part of the same saving.
     """
-    edits = of(case, fix, kept)
+    edits = edits_of_paste(case, fix, kept)
     if whole.likely_ns is None or not edits:
         return whole
     exact = case.worth(*before, *edits)

@@ -24,18 +24,18 @@ KINDS = (
         "gc",
         "garbage collection",
         "garbage collections",
-        Fix.of("gc-freeze"),
+        Fix.by_name("gc-freeze"),
     ),
     Kind(
         "compile",
         "recompilation by torch.compile",
         "recompilations by torch.compile",
-        Fix.of("alike-inputs"),
+        Fix.by_name("alike-inputs"),
     ),
 )
 
 
-def of(case: Case, kind: Kind) -> pl.DataFrame:
+def pauses_of_kind(case: Case, kind: Kind) -> pl.DataFrame:
     """Return the pauses of one kind of the shown process: columns of ``Ranges.pauses``."""
     rows = case.profile.ranges.pauses
     return rows.filter((pl.col("kind") == kind.key) & (pl.col("process") == case.process))
@@ -47,7 +47,7 @@ def time_in(pauses: pl.DataFrame, start: I64, end: I64) -> I64:
     return function.within(function.labels > 0, start, end)
 
 
-def told(kind: Kind, pauses: pl.DataFrame) -> str:
+def pauses_in_words(kind: Kind, pauses: pl.DataFrame) -> str:
     """Return some pauses in words: how many, how many of them full collections, or why they happened."""
     many = f"{pauses.height} {kind.name if pauses.height == 1 else kind.several}"
     if kind.key == "gc":

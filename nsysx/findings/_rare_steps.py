@@ -64,7 +64,7 @@ class Rare(NamedTuple):
     cost_ns: int
 
 
-def of(case: Case, steady: pl.DataFrame) -> Rare | None:
+def rare_steps(case: Case, steady: pl.DataFrame) -> Rare | None:
     """Return the rare long steps of a long capture that were read, None without any; ``steady`` are the tiles of the steady steps."""
     sampled, steps = case.profile.trace.sampled, case.profile.steps
     if sampled is None or not sampled.long or not steady.height:

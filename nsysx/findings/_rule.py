@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-from nsysx.catalogue import Limit, Part
+from nsysx.catalogue import StepLimit, StepPart
 
 
 class Rule(NamedTuple):
@@ -30,8 +30,8 @@ class Rule(NamedTuple):
     slug: str
     title: str
     cost_as_recorded: bool = False
-    cause: tuple[Part, ...] = ()
-    about: Limit | Literal["", "late rank", "slow steps", "timing", "capture", "loop"] = ""
+    cause: tuple[StepPart, ...] = ()
+    about: StepLimit | Literal["", "late rank", "slow steps", "timing", "capture", "loop"] = ""
     whole: bool = False
     picture: Literal["", "loader", "flushes", "masks", "windows", "readings"] = ""
     leads: bool = False

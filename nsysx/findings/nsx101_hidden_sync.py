@@ -30,7 +30,7 @@ Harmless when
 from __future__ import annotations
 
 from nsysx import units
-from nsysx.catalogue import Limit, Part
+from nsysx.catalogue import StepLimit, StepPart
 from nsysx.findings._case import Case, Fix, Rule, Saving
 from nsysx.findings._once import Takes, began_in
 from nsysx.judging import waiting
@@ -41,13 +41,13 @@ RULE = Rule(
     "NSX101",
     "hidden-sync",
     "Hidden host synchronization",
-    cause=(Part.SYNC,),
-    about=Limit.SYNC,
+    cause=(StepPart.SYNC,),
+    about=StepLimit.SYNC,
     tries=("no-synchronize", "bound-reads"),
 )
 REQUIRES = ("waits",)
-_KEEP, _SELECT = Fix.of("keep-on-gpu"), Fix.of("fixed-shape")
-_SYNCHRONIZE, _ORDER = Fix.of("no-synchronize"), Fix.of("order-streams")
+_KEEP, _SELECT = Fix.by_name("keep-on-gpu"), Fix.by_name("fixed-shape")
+_SYNCHRONIZE, _ORDER = Fix.by_name("no-synchronize"), Fix.by_name("order-streams")
 
 
 def _fix(case: Case, row: Row) -> Fix:

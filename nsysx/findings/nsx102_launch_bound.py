@@ -37,7 +37,7 @@ import polars as pl
 from nsysx import units
 from nsysx.advice import Alternative
 from nsysx.analyses import host_lines, modules
-from nsysx.catalogue import Call, Limit, Part
+from nsysx.catalogue import Call, StepLimit, StepPart
 from nsysx.findings import _needs, _pasted
 from nsysx.findings._case import SITE, Case, Fix, Rule, Saving, calls_of, way
 from nsysx.findings._held import held, idle_ns
@@ -52,7 +52,7 @@ RULE = Rule(
     "NSX102",
     "launch-bound",
     "Bound by launches",
-    cause=(Part.HOST, Part.LAUNCH), about=Limit.LAUNCH, whole=True, direct=1,
+    cause=(StepPart.HOST, StepPart.LAUNCH), about=StepLimit.LAUNCH, whole=True, direct=1,
     tries=("fused", "foreach", "compile", "compile-reduce-overhead", "cuda-graph", "near-gpu"),
 )  # fmt: skip
 REQUIRES = ("steps", "gpu", "launches")
@@ -69,7 +69,7 @@ _IN_A_GRAPH = "Shapes must stay the same, and nothing in the graph may wait, all
 
 #: A forward-only step as short as this pays for guards and copied inputs as much as a graph of it saves.
 _SHORT_NS = 3_000_000
-_BATCH = Fix.of("batched-inputs")
+_BATCH = Fix.by_name("batched-inputs")
 #: Inputs of a batch for which its worth is told.
 _IN_A_BATCH = 8
 _GRAPH_OF_A_CALL = (
@@ -98,7 +98,7 @@ def check(case: Case) -> list[Finding]:
     """Return one finding where the GPU idles for launches and host code for 5 % of the step or more."""
     # What a line runs besides is no part of launching; of a pause whose line is not known only the saving is left out.
     other = 0 if case.profile.code() is None else case.per_step(idle_ns(case.profile))
-    cost = max(0, case.lost_to(Limit.LAUNCH) - other)
+    cost = max(0, case.lost_to(StepLimit.LAUNCH) - other)
     if not case.notable(cost, _FOUND):
         share, beside = case.share(cost), " besides what other host code takes" * case.notable(other)
         return case.clear(RULE, f"the GPU idles {share} of the step waiting for kernel launches{beside}, less than 5 %")
@@ -113,7 +113,7 @@ def check(case: Case) -> list[Finding]:
     inside = calls_of(_needs.waits_inside(case))
     if inside and worth.likely_ns is not None:
         mended = case.worth(RemoveWaits(inside))
-        unblocked = case.worth(graph, RemoveWaits(inside), cause=(*RULE.cause, Part.SYNC), bound=True)
+        unblocked = case.worth(graph, RemoveWaits(inside), cause=(*RULE.cause, StepPart.SYNC), bound=True)
         unblocked = _fused(case, unblocked)
     if worth.likely_ns is not None:
         detail += f" A CUDA graph for all launches between two waits saves at most {units.duration(worth.likely_ns)}."
@@ -167,7 +167,7 @@ def _advised(case: Case, alone: int, worth: Saving, unblocked: Saving | None) ->
     fix, count = _fix(case, alone), _calls_of_network(case)
     possible = unblocked is None and _accumulates(case, count)
     if possible and any(need.test(case)[0] == "violated" for need in fix.needs):
-        return Fix.of("larger-batches", text=_larger(case, count)), _in_one_call(case, count)
+        return Fix.by_name("larger-batches", text=_larger(case, count)), _in_one_call(case, count)
     return fix, worth
 
 
@@ -193,14 +193,14 @@ def _place(case: Case) -> Row:
     where = launched_by(case.profile)
     if any(where.values()):
         return where
-    lines = [r for r in case.of(host_lines.ROWS) if r["file"] and r["line"]]
+    lines = [r for r in case.typed_rows(host_lines.ROWS) if r["file"] and r["line"]]
     line = max(lines, key=lambda r: r["idle_ns"], default=None)
     return {"file": line["file"], "line": line["line"]} if line else mostly(case.profile, case.kernels)
 
 
 def _batched(case: Case) -> Saving:
     """Return what batches are worth: a step then serves several inputs. The launches stay; the GPU's work grows with them, or less."""
-    works = case.taken_by(part for part in Part if not part.idle)
+    works = case.taken_by(part for part in StepPart if not part.idle)
     least = _IN_A_BATCH * case.step_ns / max(case.step_ns + (_IN_A_BATCH - 1) * works, 1)
     grows = (
         f"{least:.1f} times as many inputs a second if the GPU's {units.duration(works)} for one grow with the batch"
@@ -233,10 +233,10 @@ def _fix(case: Case, saving_ns: int) -> Fix:
             needs=(_needs.REPEATS,),
         )
     if program.graphs:
-        return Fix.of("larger-graphs", condition=_IN_A_GRAPH, needs=_needs.GRAPH)
+        return Fix.by_name("larger-graphs", condition=_IN_A_GRAPH, needs=_needs.GRAPH)
     if program.compiled:
         text = "torch.compile(model, mode='reduce-overhead') puts what is already compiled into CUDA graphs"
-        return Fix.of(_GRAPHED.name, text=text, paste=_COMPILED, needs=_needs.GRAPH)
+        return Fix.by_name(_GRAPHED.name, text=text, paste=_COMPILED, needs=_needs.GRAPH)
     if obstacle := _no_graph(case):
         return obstacle
     if (wrapped := _wrapped(case)) is not None:
@@ -264,7 +264,7 @@ def _fix(case: Case, saving_ns: int) -> Fix:
     if count >= _SEVERAL:
         first, kept = ways[0], _KEPT.format(count=count)
         ways[0] = replace(first, paste=f"{first.paste}\n{_MARK}", condition=f"{first.condition} {kept}")
-    return Fix.of(*ways, text=text, needs=_needs.GRAPH)
+    return Fix.by_name(*ways, text=text, needs=_needs.GRAPH)
 
 
 def _with_fused(case: Case, ways: Sequence[Alternative]) -> list[Alternative]:
@@ -310,7 +310,7 @@ def _cell(case: Case) -> _Cell | None:
     """Return the recurrent cell that the program calls for each element of a sequence, None where it calls none."""
     cells = (
         _Cell(str(r["path"]), str(r["cls"]), (r["calls"] or 0) / case.steps)
-        for r in case.of(modules.ROWS)
+        for r in case.typed_rows(modules.ROWS)
         if r["cls"] in _CELLS
     )
     most = max(cells, key=lambda cell: cell.calls, default=None)
@@ -319,7 +319,7 @@ def _cell(case: Case) -> _Cell | None:
 
 def _accumulates(case: Case, count: float) -> bool:
     """Return whether a step calls one network several times, backward after each, for one optimizer step, and mostly idles."""
-    if count < _SEVERAL or len(case.program.networks) != 1 or 2 * case.lost_to(Limit.LAUNCH) < case.step_ns:
+    if count < _SEVERAL or len(case.program.networks) != 1 or 2 * case.lost_to(StepLimit.LAUNCH) < case.step_ns:
         return False
     parts = _parts(case).group_by("name").len()
     often: dict[str, float] = dict(parts.select(pl.col("name").cast(pl.String), pl.col("len") / case.steps).iter_rows())
@@ -334,7 +334,7 @@ def _larger(case: Case, count: float) -> str:
 def _in_one_call(case: Case, count: float) -> Saving:
     """Return what it is worth at most if a step makes the launches of one micro-batch."""
     why = "one call makes the launches of all micro-batches, and the GPU's work stays as it is"
-    return case.bound((1 - 1 / count) * case.lost_to(Limit.LAUNCH), why)
+    return case.bound((1 - 1 / count) * case.lost_to(StepLimit.LAUNCH), why)
 
 
 def _parts(case: Case) -> pl.DataFrame:
@@ -351,7 +351,7 @@ def _no_graph(case: Case) -> Fix | None:
         return None  # calls that allocate are what to remove: no graph is advised before that
     shapes = next((seen for need, state, seen in tested if need is _needs.SAME_SHAPES and state == "violated"), None)
     if shapes:
-        return Fix.of(
+        return Fix.by_name(
             _FUSED_FOR_ALL_SHAPES.name,
             text="torch.compile(model, dynamic=True), which does not compile again for each shape; with inputs padded to few lengths, "
             f"mode='reduce-overhead': {shapes}",
@@ -361,7 +361,7 @@ def _no_graph(case: Case) -> Fix | None:
         for need, is_, seen in tested:
             if is_ == state and not (state == "violated" and need.mend):
                 because = seen if state == "violated" else f"{need.name}: {seen}"
-                return Fix.of(
+                return Fix.by_name(
                     _FUSED.name,
                     text=f"torch.compile(model), for fewer kernels ({_launches(case)}); {words} {because}",
                     paste=f"{_FUSED.paste}{_which(case)}",
@@ -384,7 +384,7 @@ def _wrapped(case: Case) -> Fix | None:
     ways = [replace(compiled, text=f"{compiled.text}: {_launches(case)}")]
     if program.optimizer == "foreach" and program.optimizer_class in _needs.FUSABLE:
         ways = _with_fused(case, ways)
-    return Fix.of(*ways, text=ways[0].text)
+    return Fix.by_name(*ways, text=ways[0].text)
 
 
 def _which(case: Case) -> str:

@@ -30,7 +30,7 @@ import polars as pl
 from nsysx import units
 from nsysx.analyses import first_calls
 from nsysx.analyses.helpers import one_time_cost
-from nsysx.catalogue import Limit
+from nsysx.catalogue import StepLimit
 from nsysx.events.thread_roles import elsewhere
 from nsysx.findings._case import NO_SAVING, Case, Rule
 from nsysx.model import Finding
@@ -40,7 +40,7 @@ RULE = Rule(
     "first-call",
     "First-call cost in the measurement",
     cost_as_recorded=True,
-    about=Limit.WARMUP,
+    about=StepLimit.WARMUP,
     tries=("compile-dynamic",),
 )
 REQUIRES = ("first_calls",)
@@ -61,7 +61,7 @@ def _clock(case: Case) -> tuple[int, int] | None:
 
 def check(case: Case) -> list[Finding]:
     """Return a finding where one-time costs take 2 % of the steady steps or more, or of the whole capture if that is shown."""
-    rows = case.of(first_calls.ROWS)
+    rows = case.typed_rows(first_calls.ROWS)
     costs = one_time_cost.costs(case.profile).filter(pl.col("one_time_ns") > 0)
     bill = sum(r["one_time_ns"] or 0 for r in rows)
     evidence = [

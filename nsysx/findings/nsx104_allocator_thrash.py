@@ -29,7 +29,7 @@ import polars as pl
 from nsysx import units
 from nsysx.analyses import allocator
 from nsysx.analyses.helpers import allocator_retries
-from nsysx.catalogue import Call, Limit, Part
+from nsysx.catalogue import Call, StepLimit, StepPart
 from nsysx.events.thread_roles import LOADER, PIN
 from nsysx.findings._case import Case, Fix, Rule, calls_of
 from nsysx.findings._needs import step_of
@@ -40,8 +40,8 @@ RULE = Rule(
     "NSX104",
     "allocator-thrash",
     "Allocator thrash",
-    cause=(Part.ALLOC,),
-    about=Limit.ALLOC,
+    cause=(StepPart.ALLOC,),
+    about=StepLimit.ALLOC,
     picture="flushes",
     direct=3,
     tries=("no-empty-cache", "expandable-segments"),
@@ -65,8 +65,8 @@ def check(case: Case) -> list[Finding]:
     worth = case.worth(RemoveCalls(calls_of(calls)), cause=RULE.cause)
     if not case.notable(taken) and not case.notable(worth.likely_ns or 0):
         return case.clear(RULE, f"memory calls take {case.share(taken)} of the steady step")
-    cost = case.lost_to(Limit.ALLOC)
-    rows = case.of(allocator.ROWS)
+    cost = case.lost_to(StepLimit.ALLOC)
+    rows = case.typed_rows(allocator.ROWS)
     # The table has the flushes of all processes, each by its own steps.
     flushes = allocator_retries.flushes(case.profile)
     flushes = flushes.filter(case.is_call(flushes["call"]))
@@ -89,7 +89,7 @@ def check(case: Case) -> list[Finding]:
     advice = str(rows[0]["advice"]) if rows else "fixed shapes"
     words = advice[:1].upper() + advice[1:]
     segments = advice in (allocator.FLUSHED, allocator.NEW_SIZES)
-    fix = Fix.of("expandable-segments", "fixed-sizes", text=words) if segments else Fix(words)
+    fix = Fix.by_name("expandable-segments", "fixed-sizes", text=words) if segments else Fix(words)
     seen = len(np.unique(step_of(case.profile, calls["start_ns"])))
     title = f"Allocator calls take {units.duration(taken)} of CPU time in each step"
     if 2 * seen < case.steps:

@@ -31,9 +31,9 @@ import polars as pl
 
 from nsysx import units
 from nsysx.analyses import copy_sites
-from nsysx.analyses.helpers import columns
-from nsysx.catalogue import Call, Limit, Part
-from nsysx.events.settings import settings_of
+from nsysx.analyses.helpers import shared_columns
+from nsysx.catalogue import Call, StepLimit, StepPart
+from nsysx.events.recorded_settings import settings_of
 from nsysx.findings._case import SITE, Case, Fix, Rule, calls_of, ops_of, way
 from nsysx.findings._needs import PAGEABLE, step_of
 from nsysx.findings._once import Takes, began_in
@@ -46,24 +46,24 @@ RULE = Rule(
     "NSX105",
     "exposed-copy",
     "Pageable or unoverlapped copies",
-    cause=(Part.COPY,),
-    about=Limit.COPY,
+    cause=(StepPart.COPY,),
+    about=StepLimit.COPY,
     tries=("pin-memory", "non-blocking", "pinned-copies", "bound-data"),
 )
 REQUIRES = ("copy_sites",)
-_AHEAD = Fix.of("copy-ahead")
+_AHEAD = Fix.by_name("copy-ahead")
 _SOONER = _AHEAD.but(
     text="Launch the copy of the next batch before the kernels of this one: it has pinned memory and a stream of its own already, but no "
     "kernel is queued to run beside it"
 )
 #: Copies to pinned memory that nothing waits for: what is left is the stream on which they are, and when they begin.
-_OUT_ON_A_STREAM = Fix.of("copy-out-on-a-stream")
+_OUT_ON_A_STREAM = Fix.by_name("copy-out-on-a-stream")
 _OUT_BESIDE = Fix(
     "Launch the next kernels before these copies end: their memory is pinned and they have a stream of their own already, but no kernel is "
     "queued to run beside them"
 )
-_READ_LATER = Fix.of("read-later")
-_PIN = Fix.of(
+_READ_LATER = Fix.by_name("read-later")
+_PIN = Fix.by_name(
     way(
         "pin-memory,copy-ahead",
         "Pin the memory (pin_memory=True), and copy the next batch with non_blocking=True on a separate stream",
@@ -72,7 +72,7 @@ _PIN = Fix.of(
     ),
     needs=(PAGEABLE,),
 )
-_MAKE = Fix.of(
+_MAKE = Fix.by_name(
     "made-on-gpu",
     way("pinned-copies", paste=""),
     text="Create this data on the GPU (torch.randint, randperm and indexing take device='cuda'); pin what must come from the CPU "
@@ -81,11 +81,11 @@ _MAKE = Fix.of(
     needs=(PAGEABLE,),
 )
 #: The same where the GPU does not wait for the data itself: it lies in memory already.
-_PIN_ONCE = Fix.of("pinned-copies", needs=(PAGEABLE,))
+_PIN_ONCE = Fix.by_name("pinned-copies", needs=(PAGEABLE,))
 #: The GPU waits for data that the CPU makes where it idles before the copies for this share of the step.
 _MADE = 0.05
 #: The parts of the verdict that belong to the host.
-_HOST = (Part.SYNC, Part.HOST, Part.LAUNCH)
+_HOST = (StepPart.SYNC, StepPart.HOST, StepPart.LAUNCH)
 #: Ranges in which FSDP gathers the parameters of a module.
 _FSDP = r"\bFSDP|fully_shard"
 #: Phases in which no batch is copied.
@@ -111,7 +111,7 @@ def check(case: Case) -> list[Finding]:
         case.ops["op_kind"] == "memcpy", "op", "call", "name", "src_kind", "dst_kind", "module", "phase"
     )
     copies = copies.with_columns(
-        pl.col("name").alias("direction"), columns.memory("src_kind"), columns.memory("dst_kind")
+        pl.col("name").alias("direction"), shared_columns.memory("src_kind"), shared_columns.memory("dst_kind")
     )
     copies = case.with_lines(copies)
     waits = case.profile.ledgers.waits
@@ -119,7 +119,7 @@ def check(case: Case) -> list[Finding]:
         pl.sum_horizontal("backlog_ns", "own_op_ns", "host_ns").alias("wait_ns")
     )
     findings: list[Finding] = []
-    for row in case.of(copy_sites.ROWS):
+    for row in case.typed_rows(copy_sites.ROWS):
         if row["direction"] not in ("HtoD", "DtoH") or not row["obstacle"] or len(findings) == _SITES:
             continue
         at_site = copies.filter(lookup.same_values(row, ("direction", "src_kind", "dst_kind", *SITE)))

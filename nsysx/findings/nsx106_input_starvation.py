@@ -22,9 +22,9 @@ from __future__ import annotations
 from nsysx import units
 from nsysx.analyses import data_loader, loader_lines
 from nsysx.analyses.loader_lines import LoaderLineRow
-from nsysx.catalogue import Limit, Part
-from nsysx.events import batch_waits, stacks
-from nsysx.events.settings import settings_of
+from nsysx.catalogue import StepLimit, StepPart
+from nsysx.events import batch_waits, sampled_stacks
+from nsysx.events.recorded_settings import settings_of
 from nsysx.findings._case import Case, Fix, Rule, way
 from nsysx.findings._needs import LOADER
 from nsysx.model import Finding, Row
@@ -34,21 +34,21 @@ RULE = Rule(
     "NSX106",
     "input-starvation",
     "Input starvation",
-    cause=(Part.INPUT,),
-    about=Limit.INPUT,
+    cause=(StepPart.INPUT,),
+    about=StepLimit.INPUT,
     whole=True,
     picture="loader",
     direct=3,
     tries=("loader-workers", "loader-workers-8", "loader-prefetch", "bound-data"),
 )
-_WORKERS = Fix.of(
+_WORKERS = Fix.by_name(
     "loader-workers-8",
     "cheaper-samples",
     text="Use more workers: DataLoader(num_workers=8, pin_memory=True, persistent_workers=True), or cheaper samples",
     needs=(LOADER,),
 )
 
-_HANDED_OVER = Fix.of(
+_HANDED_OVER = Fix.by_name(
     "loader-workers-8",
     "cheaper-samples",
     text="Prepare the batches faster, with more workers or cheaper samples: DataLoader(num_workers=8, pin_memory=True, "
@@ -59,7 +59,7 @@ _HANDED_OVER = Fix.of(
 def _busiest_line(row: LoaderLineRow) -> str:
     """Return a sentence on the line that takes most of the loader's time."""
     inside = f", in {row['framework']}" if row["framework"] else ""
-    line_text = stacks.spoken(row["file"], row["line"], row["function"])
+    line_text = sampled_stacks.spoken(row["file"], row["line"], row["function"])
     return f" The loader spends {units.share(row['share'], 1)} of its time at {line_text}{inside} ({row['samples']} samples)."
 
 
@@ -77,7 +77,7 @@ def _of_loader(case: Case) -> Fix:
     if isinstance(batch, int) and batch >= _MANY_ROWS and most.get("collate") == "default_collate":
         rows = way("batched-samples")
         text = f"{rows.text}: here each batch makes {units.count(batch)} calls and stacks as many tensors"
-        return Fix.of(
+        return Fix.by_name(
             way(rows.name, text), "loader-workers-8" if not workers else "cheaper-samples", text=text, needs=(LOADER,)
         )
     if not isinstance(workers, int) or not workers:
@@ -88,14 +88,14 @@ def _of_loader(case: Case) -> Fix:
         text for name, text in told.items() if most.get(name) is False
     ]
     if not options:
-        return Fix.of(
+        return Fix.by_name(
             "cheaper-samples",
             text=f"Make samples cheaper, or decode and augment on the GPU: the loader has {workers} workers, as many as there are cores, "
             "and its other options are set",
             needs=(LOADER,),
         )
     made = ", ".join(options)
-    return Fix.of(
+    return Fix.by_name(
         way(
             "loader-workers", f"Use DataLoader({made}): it has {workers} workers", f"loader = DataLoader(data, {made})"
         ),
@@ -112,12 +112,12 @@ def check(case: Case) -> list[Finding]:
         return case.clear(RULE, "the probe saw no DataLoader in use")
     if missing:
         return case.cannot_tell(RULE, missing)
-    rows = [r for r in case.of(data_loader.ROWS) if r["steady"]]
+    rows = [r for r in case.typed_rows(data_loader.ROWS) if r["steady"]]
     if not rows:
         return case.cannot_tell(RULE, "no steady step is in the capture", "profile more steps")
     wait = round(sum(r["wait_ns"] for r in rows) / len(rows))
     # The same idle time of the device as in the verdict and its picture.
-    idle = case.lost_to(Limit.INPUT)
+    idle = case.lost_to(StepLimit.INPUT)
     # The two cover steps that are offset by one: on the device a step begins where its wait ends.
     wait = max(wait, idle)
     if not case.notable(idle):
@@ -136,7 +136,7 @@ def check(case: Case) -> list[Finding]:
     api = round(sum(r["api_ns"] for r in rows) / len(rows))
     if api > 0.1 * wait:
         detail += f" CUDA calls (copies and pinning) take {units.duration(api)} of the wait."
-    sampled = [r for r in case.of(loader_lines.ROWS) if r["share"] is not None]
+    sampled = [r for r in case.typed_rows(loader_lines.ROWS) if r["share"] is not None]
     busiest = max(sampled, key=lambda r: r["time_ns"], default=None)
     detail += _busiest_line(busiest) if busiest else ""
     handed_over = not (case.profile.ranges.ranges["name"] == batch_waits.DATA).any()

@@ -34,7 +34,7 @@ from nsysx.findings._names import mostly
 from nsysx.model import Finding, Row
 
 RULE = Rule("NSX107", "inflated-event", "Inflated cuda.Event windows", about="timing", picture="windows", reading=True)
-_FIX = Fix.of("busy-windows")
+_FIX = Fix.by_name("busy-windows")
 _PARTS = {
     "copy_ns": "copies",
     "memset_ns": "memsets",
@@ -52,7 +52,9 @@ _ALIKE = 0.05
 def _usual(case: Case, row: events.EventRow) -> tuple[str, dict[str, int]]:
     """Return what to call the usual readings of a place, and their parts (ns): of the median, which the title says, or the sums."""
     windows = (
-        [] if case.missing("event_windows") else [w for w in case.of(event_windows.ROWS) if w["site"] == row["site"]]
+        []
+        if case.missing("event_windows")
+        else [w for w in case.typed_rows(event_windows.ROWS) if w["site"] == row["site"]]
     )
     if len(windows) != row["windows"] or len(windows) < 2:
         return "event time", parts_of(row)
@@ -65,7 +67,7 @@ def _usual(case: Case, row: events.EventRow) -> tuple[str, dict[str, int]]:
 
 def _in_turn(case: Case, row: events.EventRow) -> list[events.EventRow]:
     """Return the places that this place's loop times in turn, in order; none if it times only one, or different kernels."""
-    rows = [r for r in case.of(events.ROWS) if row["turns"] and r["loop"] == row["loop"]]
+    rows = [r for r in case.typed_rows(events.ROWS) if row["turns"] and r["loop"] == row["loop"]]
     kernels = [r["kernel_median_ns"] for r in rows]
     alike = len(rows) == row["turns"] and max(kernels) <= (1 + _ALIKE) * min(kernels)
     return sorted(rows, key=lambda r: r["turn"] or 0) if alike else []
@@ -115,7 +117,7 @@ def _finding(case: Case, row: events.EventRow, turns: list[events.EventRow]) -> 
 
 def _timed(case: Case, row: events.EventRow) -> Row:
     """Return the kernel that most of the time between the events of a place is, for one outside of all modules."""
-    windows = [] if case.missing("event_windows") else case.of(event_windows.ROWS)
+    windows = [] if case.missing("event_windows") else case.typed_rows(event_windows.ROWS)
     spans = [(w["start_ns"], w["start_ns"] + w["reading_ns"]) for w in windows if w["site"] == row["site"]]
     within = pl.any_horizontal(pl.col("start_ns").is_between(a, b) for a, b in spans) if spans else pl.lit(value=False)
     inside = case.kernels.filter(case.kernels["op"].is_in(case.ops.filter(within)["op"].implode()))
@@ -144,7 +146,7 @@ def check(case: Case) -> list[Finding]:
             return case.clear(RULE, "the program reads no pair of events")
         return case.cannot_tell(RULE, missing)
     findings: list[Finding] = []
-    rows = [row for row in case.of(events.ROWS) if row["made_by"] == event_makers.PROGRAM]
+    rows = [row for row in case.typed_rows(events.ROWS) if row["made_by"] == event_makers.PROGRAM]
     if not rows:
         return case.clear(
             RULE, "only PyTorch's own wrapper of the ranks uses events here, for its statistics and its streams"

@@ -67,7 +67,7 @@ def _finding(case: Case, cause: str, rows: Sequence[kernel_spread.SpreadRow]) ->
 
 def check(case: Case) -> list[Finding]:
     """Return a finding per cause that a rank test supports, where the spread sums to 1 % of the kernel time."""
-    rows = case.of(kernel_spread.ROWS)
+    rows = case.typed_rows(kernel_spread.ROWS)
     # Without steps this is a benchmark: the kernels it times may be a small share of what runs.
     least = 0 if case.stepless else _SHARE * sum(r["total_ns"] for r in rows)
     findings = []

@@ -31,9 +31,9 @@ import numpy.typing as npt
 import polars as pl
 
 from nsysx import units
-from nsysx.catalogue import CAUSES, WORKING, Activity
+from nsysx.catalogue import CAUSES, WORKING, DeviceActivity
 from nsysx.catalogue import Cause as IdleCause
-from nsysx.events import bare, clocks, ledger, pauses, trend
+from nsysx.events import bare, ledger, python_pauses, sm_clocks, trend
 from nsysx.findings import _pauses as _pauses_of
 from nsysx.findings import _rare_steps as rare_steps
 from nsysx.findings._case import Case, Fix, Rule, Saving, ops_of
@@ -89,7 +89,7 @@ def _components(case: Case, tiles: pl.DataFrame) -> pl.DataFrame:
     return table.with_columns(pl.Series(f"idle: {name}", values) for name, values in causes if values.any())
 
 
-class _Cause(NamedTuple):
+class _SlowCause(NamedTuple):
     """Something that slow steps have more of than the others: its name, ns a step, a sentence about it, what to change.
 
     ``saving_ns``: what of ``ns`` a change takes away, without tracing; None where that is not known. ``bound``: at most that.
@@ -111,7 +111,7 @@ def _more(values: I64, slow: Mask) -> float:
     return float(values[slow].mean() - np.median(values[~slow]))
 
 
-def _pauses(case: Case, tiles: pl.DataFrame, slow: Mask) -> list[_Cause]:
+def _pauses(case: Case, tiles: pl.DataFrame, slow: Mask) -> list[_SlowCause]:
     """Return the pauses of Python noted by the probe that leave the device without work in slow steps."""
     causes = []
     begin, end = (tiles[c].to_numpy() for c in ("start_ns", "end_ns"))
@@ -119,7 +119,7 @@ def _pauses(case: Case, tiles: pl.DataFrame, slow: Mask) -> list[_Cause]:
     idle_end = idle_start + case.idle["ns"].to_numpy()
     step = np.searchsorted(begin, idle_start, side="right") - 1
     for kind in _pauses_of.KINDS:
-        rows = _pauses_of.of(case, kind)
+        rows = _pauses_of.pauses_of_kind(case, kind)
         if not rows.height:
             continue
         spent = _pauses_of.time_in(rows, idle_start, idle_end)
@@ -129,10 +129,8 @@ def _pauses(case: Case, tiles: pl.DataFrame, slow: Mask) -> list[_Cause]:
         row = np.searchsorted(begin, rows["start_ns"].to_numpy(), side="right") - 1
         inside = (row >= 0) & (rows["start_ns"].to_numpy() < end[row])
         pauses = rows.filter(pl.Series(inside & slow[row], dtype=pl.Boolean))
-        detail = (
-            f"For {units.duration(more)} of it the GPU idles during {_pauses_of.told(kind, pauses)} in these steps."
-        )
-        causes.append(_Cause(kind.name, more, detail, kind.fix, saved, where=_line_of(pauses)))
+        detail = f"For {units.duration(more)} of it the GPU idles during {_pauses_of.pauses_in_words(kind, pauses)} in these steps."
+        causes.append(_SlowCause(kind.name, more, detail, kind.fix, saved, where=_line_of(pauses)))
     return causes
 
 
@@ -165,7 +163,7 @@ def _by_step(values: I64 | Shares, step: I64, tiles: pl.DataFrame) -> I64:
     return np.rint(sums[:-1]).astype(np.int64)
 
 
-def _copied_out(case: Case, tiles: pl.DataFrame, slow: Mask) -> list[_Cause]:
+def _copied_out(case: Case, tiles: pl.DataFrame, slow: Mask) -> list[_SlowCause]:
     """Return the copies to the host that only slow steps make, as a checkpoint does, with what runs between them.
 
     ``torch.save`` copies one tensor after the other and writes each: the device idles or copies from the first to the last.
@@ -189,14 +187,14 @@ def _copied_out(case: Case, tiles: pl.DataFrame, slow: Mask) -> list[_Cause]:
     first, last = np.maximum(first, begin), np.minimum(last, until)
     activity = case.profile.ledgers.activity[case.process, case.device or 0]
     burst = np.where(slow)[0]
-    working = ledger.gpu_parts(activity, first[burst], last[burst])[Activity.COMPUTE.column]
+    working = ledger.gpu_parts(activity, first[burst], last[burst])[DeviceActivity.COMPUTE.column]
     ns = float((last[burst] - first[burst] - working).mean())
     detail = (
         f"Each of them copies {units.size(float(moved[slow].mean()))} to the host, the others {units.size(usual)}: it is in these "
         f"copies, and in what runs around them, for {units.duration(ns)}, as torch.save is."
     )
     made = tuple(copies.filter(pl.Series(inside))["call"].drop_nulls().filter(pl.Series(slow[step])).to_list())
-    return [_Cause("a checkpoint or another large read-back", ns, detail, _SAVE, ns, bound=True, calls=made)]
+    return [_SlowCause("a checkpoint or another large read-back", ns, detail, _SAVE, ns, bound=True, calls=made)]
 
 
 def _with_gaps(case: Case, first: I64, last: I64) -> tuple[I64, I64]:
@@ -209,24 +207,24 @@ def _with_gaps(case: Case, first: I64, last: I64) -> tuple[I64, I64]:
     return earlier, later
 
 
-def _clock(case: Case, tiles: pl.DataFrame, table: pl.DataFrame, slow: Mask) -> list[_Cause]:
+def _clock(case: Case, tiles: pl.DataFrame, table: pl.DataFrame, slow: Mask) -> list[_SlowCause]:
     """Return a lower clock in the slow steps: the extra compute time, as far as the clock explains it."""
     working = len({d for _, d in case.profile.ledgers.activity})
-    samples = clocks.sm_clock(case.profile.trace, working)
-    mhz = clocks.means(samples, tiles["start_ns"].to_numpy(), tiles["end_ns"].to_numpy())
+    samples = sm_clocks.sm_clock(case.profile.trace, working)
+    mhz = sm_clocks.means(samples, tiles["start_ns"].to_numpy(), tiles["end_ns"].to_numpy())
     measured = np.isfinite(mhz)
     if (measured & slow).sum() == 0 or (measured & ~slow).sum() < _LEAST_STEPS:
         return []
     late, usual = float(mhz[measured & slow].mean()), float(np.median(mhz[measured & ~slow]))
     if late > usual * (1 - _SLOWER_CLOCK):
         return []
-    compute = table[Activity.COMPUTE.column].to_numpy()
+    compute = table[DeviceActivity.COMPUTE.column].to_numpy()
     # A kernel slows down at most in proportion to its clock.
     most = float(np.median(compute[~slow])) * (usual / late - 1)
     more = min(_more(compute, slow), most)
     detail = f"The SM clock was {late:.0f} MHz in them and {usual:.0f} MHz in the others."
     fix = "See what lowers the clock: power limit, temperature (nvidia-smi -q -d PERFORMANCE); lock it to compare: nvidia-smi -lgc"
-    return [_Cause("a lower GPU clock", more, detail, fix)] if more > 0 else []
+    return [_SlowCause("a lower GPU clock", more, detail, fix)] if more > 0 else []
 
 
 def _every(case: Case, ns: I64, late: int) -> str:
@@ -254,7 +252,7 @@ def check(case: Case) -> list[Finding]:
     ns = table["ns"].to_numpy()
     median, slow = float(np.median(ns)), _slow(ns)
     cost = round(float((ns - median)[slow].sum()) / len(ns))
-    rare = rare_steps.of(case, tiles)
+    rare = rare_steps.rare_steps(case, tiles)
     apart = [_rarely(rare, tiles)] if rare is not None and case.notable(rare.cost_ns) else []
     if not case.notable(cost):
         return apart or case.clear(RULE, f"the slowest of {len(ns)} steady steps takes {units.duration(int(ns.max()))}, "
@@ -276,7 +274,7 @@ def _slow(ns: I64) -> Mask:
     return np.asarray(ns > median + max(_SLOWER * median, 5 * spread), np.bool_)
 
 
-def _explained(cause: _Cause | None, reason: str, excess: float, longer: float) -> str:
+def _explained(cause: _SlowCause | None, reason: str, excess: float, longer: float) -> str:
     """Return why steps are longer by ``longer``: the cause, else what grows most, by ``excess`` (ns); how much of it, unless nearly all."""
     reason, explained = (cause.name, cause.ns) if cause else (reason, excess)
     return reason if explained >= _MOST_OF * longer else f"{reason}, {units.share(explained, longer)} of the difference"
@@ -321,7 +319,7 @@ def _found(
         detail += f" Look for what happens{every[1:]} step: logging, evaluation, checkpoints, or a DataLoader with that many workers."
     grown = [(n.removesuffix("_ns").replace("_", " "), v) for n, v in ranked[:5] if v > 0]
     evidence = [{"part": n, "more in slow steps_ns": round(v)} for n, v in (*grown, *((c.name, c.ns) for c in causes))]
-    listened = pauses.listened(case.profile.ranges.notes, case.process)
+    listened = python_pauses.listened(case.profile.ranges.notes, case.process)
     collects = "" if listened else "garbage collection, "
     fix = f"Look at what else these steps do: checkpoints, logging, validation, {collects}larger shapes"
     sure = _APART if rare else _worth(case, cause, longer, late.height / len(ns), float(ns.mean()))
@@ -362,7 +360,7 @@ def _of_steps(case: Case, tiles: pl.DataFrame, chosen: Mask) -> Takes:
     return Takes(ops_of(case.ops.filter(pl.Series(inside(case.ops), dtype=pl.Boolean))), inside(case.idle))
 
 
-def _worth(case: Case, cause: _Cause | None, longer: float, share: float, mean: float) -> Saving:
+def _worth(case: Case, cause: _SlowCause | None, longer: float, share: float, mean: float) -> Saving:
     """Return what the mean step saves if slow steps, a ``share`` of all, had the usual length as far as the cause explains it.
 
     ``longer``: how much longer they are than the median step, ``mean``: the mean step (ns), both as recorded. Where the shown step is

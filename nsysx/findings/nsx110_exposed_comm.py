@@ -28,8 +28,8 @@ import polars as pl
 
 from nsysx import units
 from nsysx.analyses import gpu_ledger
-from nsysx.catalogue import Activity, Limit, Part
-from nsysx.events.settings import settings_of
+from nsysx.catalogue import DeviceActivity, StepLimit, StepPart
+from nsysx.events.recorded_settings import settings_of
 from nsysx.findings._case import Case, Fix, Rule, Saving, ops_of, way
 from nsysx.findings._names import launched_by, mostly
 from nsysx.findings._needs import FUSABLE, GATHERED, fused_code, shards, slowed_ns
@@ -44,8 +44,8 @@ RULE = Rule(
     "NSX110",
     "exposed-comm",
     "Exposed communication",
-    cause=(Part.COMM,),
-    about=Limit.COMM,
+    cause=(StepPart.COMM,),
+    about=StepLimit.COMM,
     tries=("ddp-bucket-view", "ddp-static-graph", "ddp-large-buckets"),
 )
 REQUIRES = ("gpu",)
@@ -54,7 +54,7 @@ _DDP = "DistributedDataParallel"
 #: The name, in the evidence, of the part of the cost that is communication alone.
 _EXPOSED = "exposed communication"
 #: What to do about slow links.
-_EARLIER = Fix.of("earlier-communication")
+_EARLIER = Fix.by_name("earlier-communication")
 #: One rank alone shows that it is in a collective, not whether the transfer is slow or another rank is late.
 _ALONE = (
     "Compare all ranks first: nsysx report RANK0.sqlite RANK1.sqlite ... If one is last, give every rank the same work; if "
@@ -87,13 +87,17 @@ def _advice(case: Case, kernels: pl.DataFrame) -> str:
     )
     if 2 * between_two > kernels["ns"].sum():
         return _PIPELINE
-    communicating = case.profile.attributed.gpu_ops.filter(pl.col("cls") == Activity.COMM.value)["process"].n_unique()
+    communicating = case.profile.attributed.gpu_ops.filter(pl.col("cls") == DeviceActivity.COMM.value)[
+        "process"
+    ].n_unique()
     return _TOGETHER if communicating > 1 else _ALONE
 
 
 def check(case: Case) -> list[Finding]:
     """Return one finding where communication alone runs for 1 % of the step or more."""
-    row = next(r for r in case.of(gpu_ledger.ROWS) if (r["process"], r["device"]) == (case.process, case.device))
+    row = next(
+        r for r in case.typed_rows(gpu_ledger.ROWS) if (r["process"], r["device"]) == (case.process, case.device)
+    )
     recorded, hidden = case.per_step(row["comm_ns"]), case.per_step(row["hidden_comm_ns"])
     # Tracing holds ranks up, and their peers wait for them in here: what is told is of the step that the verdict speaks of.
     cost = case.taken_by(RULE.cause)
@@ -104,7 +108,7 @@ def check(case: Case) -> list[Finding]:
             else "no communication kernel ran"
         )
         return case.clear(RULE, sentence)
-    comm = case.timed_ops(case.ops["cls"] == Activity.COMM.value, "op", "name", "module")
+    comm = case.timed_ops(case.ops["cls"] == DeviceActivity.COMM.value, "op", "name", "module")
     kernels = comm.group_by(pl.col("name").cast(pl.String))
     longest = kernels.agg(pl.len().alias("count"), pl.col("ns").sum()).sort("ns", "name", descending=[True, False])
     evidence = [
@@ -172,7 +176,7 @@ def _of_its_wrapper(case: Case, finding: Finding) -> Finding:
 
 
 #: What to do where the output of each split layer is gathered.
-_PAIRED = Fix.of("paired-splits")
+_PAIRED = Fix.by_name("paired-splits")
 _SENT = "what is sent and waited for alone; a reduction for each pair stays, and work that every rank repeats goes"
 #: This share of what split layers transfer in the forward is gathering, if their outputs are gathered; a row-wise layer reduces.
 _GATHERING = 0.5
@@ -180,7 +184,7 @@ _GATHERING = 0.5
 
 def _gathers_outputs(case: Case) -> bool:
     """Return whether layers of a model that is split over the ranks, and not sharded, gather their outputs in the forward."""
-    comm = case.timed_ops(case.ops["cls"] == Activity.COMM.value, "op", "name", "module", "phase")
+    comm = case.timed_ops(case.ops["cls"] == DeviceActivity.COMM.value, "op", "name", "module", "phase")
     forward = comm.filter((comm["phase"].cast(pl.String) == "forward") & comm["module"].is_not_null())
     gathers = lookup.matching(forward["name"], GATHERED)
     gathered, whole = int(forward["ns"].to_numpy()[gathers].sum()), int(forward["ns"].sum())
@@ -215,9 +219,9 @@ def _fewer_launches(case: Case, finding: Finding) -> Finding:
             replace(compiled, name=f"{compiled.name},fused", paste=f"{compiled.paste}\n{code}"),
             way("fused", paste=code),
         ]
-    fix = Fix.of(*ways, text=text or compiled.text)
+    fix = Fix.by_name(*ways, text=text or compiled.text)
     worth = case.bound(
-        case.taken_by(p for p in Part if p.idle or p is Part.COMM),
+        case.taken_by(p for p in StepPart if p.idle or p is StepPart.COMM),
         "the GPU's own work is left, and what is transferred",
     )
     return replace(

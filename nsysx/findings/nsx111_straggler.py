@@ -30,14 +30,14 @@ from pathlib import PurePath
 from typing import Literal
 
 from nsysx import units
-from nsysx.catalogue import Late, Part
+from nsysx.catalogue import Late, StepPart
 from nsysx.findings import _line_remedies
 from nsysx.findings._case import Case, Fix, Rule, Saving
 from nsysx.judging import rank_waiting
 from nsysx.model import Finding, Row, Table
 from nsysx.replay.engine import Withheld, unprofiled_of
 
-RULE = Rule("NSX111", "straggler", "Straggler rank", cause=(Part.COMM,), about="late rank", same_time=("NSX110",))
+RULE = Rule("NSX111", "straggler", "Straggler rank", cause=(StepPart.COMM,), about="late rank", same_time=("NSX110",))
 _NO_FIX = Fix("")
 
 
@@ -83,7 +83,7 @@ def _alone(case: Case) -> list[Finding]:
                 + (f"; spread over all, it takes {units.duration(between)} of a step." if between else "."),
                 cost_ns=between or None,
                 saving=Saving(None, size),
-                fix=Fix.of("shared-evaluation"),
+                fix=Fix.by_name("shared-evaluation"),
                 where={k: longest[k] for k in ("file", "line") if longest[k] is not None}
                 | {"near": f"rank {row['rank']}"},
                 evidence=({"part": "evaluation of one rank", "waits_ns": longest["ns"], "leads": leads},),
@@ -238,7 +238,7 @@ _FIXES: dict[Late, Fix] = {
         "or saving on this rank only"
     ),
     Late.PROFILER: Fix("Capture again with less tracing: the profiler itself holds this rank up"),
-    Late.COMPUTE: Fix.of("equal-work"),
+    Late.COMPUTE: Fix.by_name("equal-work"),
     Late.CLOCKS: Fix("Check clocks, power and temperature of its GPU: nvidia-smi -q -d CLOCK,PERFORMANCE,TEMPERATURE"),
     Late.UNKNOWN: Fix("Capture more steps of all ranks"),
 }

@@ -29,7 +29,7 @@ import polars as pl
 
 from nsysx import units
 from nsysx.analyses.helpers import kernel_shapes
-from nsysx.catalogue import Limit, Part
+from nsysx.catalogue import StepLimit, StepPart
 from nsysx.events.attribute import IN_STEP
 from nsysx.events.layers import PATHLESS
 from nsysx.events.nvtx_ranges import Flags
@@ -48,14 +48,14 @@ RULE = Rule(
     "NSX112",
     "fusion",
     "Fusion candidates",
-    cause=(Part.WORK,),
-    about=Limit.GPU,
+    cause=(StepPart.WORK,),
+    about=StepLimit.GPU,
     whole=True,
     direct=1,
     tries=("fused", "compile", "compile-reduce-overhead"),
 )
 REQUIRES = ("steps", "kernels")
-_COMPILE, _DYNAMIC = Fix.of("compile"), Fix.of("compile-dynamic")
+_COMPILE, _DYNAMIC = Fix.by_name("compile"), Fix.by_name("compile-dynamic")
 #: Kernels that a compiler fuses with their neighbors: each reads and writes a tensor, and computes little.
 _FUSIBLE = ("elementwise", "norm", "reduction", "random", "softmax and loss")
 #: The fewest kernels that make a chain.

@@ -27,7 +27,7 @@ import polars as pl
 
 from nsysx import units
 from nsysx.analyses.helpers.module_names import folded
-from nsysx.catalogue import Limit, Part
+from nsysx.catalogue import StepLimit, StepPart
 from nsysx.events.nvtx_ranges import Flags
 from nsysx.findings._case import Case, Fix, Need, Rule, calls_of
 from nsysx.findings._held import held
@@ -42,13 +42,13 @@ RULE = Rule(
     "NSX113",
     "tiny-launches",
     "Many tiny launches in one module",
-    cause=(Part.HOST, Part.LAUNCH, Part.SYNC),
-    about=Limit.LAUNCH,
+    cause=(StepPart.HOST, StepPart.LAUNCH, StepPart.SYNC),
+    about=StepLimit.LAUNCH,
     tries=("fused", "foreach", "set-to-none", "compile", "compile-reduce-overhead", "bound-optimizer"),
 )
 REQUIRES = ("steps", "kernels")
-_FUSED = Fix.of("fused", needs=(NOT_FUSED,))
-_LARGER = Fix.of(
+_FUSED = Fix.by_name("fused", needs=(NOT_FUSED,))
+_LARGER = Fix.by_name(
     "larger-batches",
     text="Use larger batches: a recurrent layer makes the same launches for any; in BF16 cuDNN has kernels for the whole sequence",
 )

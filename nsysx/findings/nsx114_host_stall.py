@@ -30,11 +30,11 @@ import numpy as np
 import polars as pl
 
 from nsysx import units
-from nsysx.catalogue import Call, Cause, Limit, Part
-from nsysx.events import pauses, stacks
-from nsysx.events.host_lines import known_lines
+from nsysx.catalogue import Call, Cause, StepLimit, StepPart
+from nsysx.events import python_pauses, sampled_stacks
 from nsysx.events.nvtx_ranges import Flags
 from nsysx.events.os_calls import os_idle
+from nsysx.events.sampled_lines import known_lines
 from nsysx.findings import _pauses
 from nsysx.findings._case import SITE, Case, Fix, Rule
 from nsysx.findings._lines import running
@@ -49,13 +49,13 @@ RULE = Rule(
     "NSX114",
     "host-stall",
     "GIL or host stalls between launches",
-    cause=(Part.HOST, Part.LAUNCH, Part.SYNC),
-    about=Limit.LAUNCH,
+    cause=(StepPart.HOST, StepPart.LAUNCH, StepPart.SYNC),
+    about=StepLimit.LAUNCH,
     tries=("gc-freeze", "threads-1", "threads-cores", "near-gpu"),
 )
 REQUIRES = ("steps", "gpu", "launches")
 #: The parts of the verdict that are the host's own, without any wait.
-_ALONE = (Part.HOST, Part.LAUNCH)
+_ALONE = (StepPart.HOST, StepPart.LAUNCH)
 _STALL_NS, _TIMES = 100_000, 10
 _SITES = 3
 #: Shares of the gaps: a pause that the probe noted is mentioned from the first on, and in the title from the second on.
@@ -79,7 +79,7 @@ def _stalls(case: Case) -> pl.DataFrame:
     kind = lookup.at(case.profile.attributed.api_calls["kind"], host["began_in"].fill_null(-1).to_numpy())
     host = host.filter(~kind.is_in(Call.WAITS).fill_null(False))
     start, end = (host[c].to_numpy() for c in ("start_ns", "end_ns"))
-    paused = [pl.Series(k.key, _pauses.time_in(_pauses.of(case, k), start, end)) for k in _pauses.KINDS]
+    paused = [pl.Series(k.key, _pauses.time_in(_pauses.pauses_of_kind(case, k), start, end)) for k in _pauses.KINDS]
     keys = [k.key for k in _pauses.KINDS]
     host = host.with_columns(paused).filter(~pl.Series(_of_a_checkpoint(case, host), dtype=pl.Boolean))
     gaps = host.group_by("gap").agg(pl.col("op").first(), pl.col("ns", "real_ns", *keys).sum())
@@ -141,7 +141,7 @@ def _before(case: Case, launches: list[int]) -> tuple[frozenset[int], frozenset[
     return frozenset(calls_before), frozenset(small_calls.filter(case.is_call(small_calls)))
 
 
-def _said(case: Case, row: Row, kinds: list[_pauses.Kind], ops: pl.Series) -> str:
+def _activities_in_words(case: Case, row: Row, kinds: list[_pauses.Kind], ops: pl.Series) -> str:
     """Return in words what the thread is known to do in these gaps, which end with ``ops``."""
     parts = [f"{units.share(row[k.key], row['gaps_ns'])} of that is {k.name}" for k in kinds]
     parts += _os_call(case, ops)
@@ -169,7 +169,7 @@ def _os_call(case: Case, ops: pl.Series) -> list[str]:
 
 def _what_ran(case: Case, ops: pl.Series) -> str:
     """Return a sentence on what the thread did in the gaps before these ops, from samples of its stack."""
-    listened = pauses.listened(case.profile.ranges.notes, case.process)
+    listened = python_pauses.listened(case.profile.ranges.notes, case.process)
     suspects = f"Python, the GIL{'' if listened else ', garbage collection'} or the operating system"
     lines = known_lines(case.profile)
     if lines is None:
@@ -185,7 +185,7 @@ def _what_ran(case: Case, ops: pl.Series) -> str:
         .join(places, on="place")
         .row(0, named=True)
     )
-    name = stacks.spoken(most["file"], most["line"], most["function"])
+    name = sampled_stacks.spoken(most["file"], most["line"], most["function"])
     name += f", in {most['framework']}" if most["framework"] else ""
     if most["len"] < _STANDS_OUT * seen.height:
         return f"No line stands out in {seen.height} samples of its stack there; the most frequent, {most['len']} times, is {name}."
@@ -197,7 +197,7 @@ def _move_it(case: Case, row: Row, line: Mapping[str, Any]) -> Fix:
     before = _before_what(case, row)
     if line:
         return Fix(
-            f"Move what {stacks.spoken(line['file'], line['line'], line['function'])} does {before} out of the loop"
+            f"Move what {sampled_stacks.spoken(line['file'], line['line'], line['function'])} does {before} out of the loop"
         )
     if case.program.python and known_lines(case.profile) is None:
         return Fix(f"See which line holds the CPU up {before}: nsysx run; then move it out of the loop")
@@ -286,12 +286,12 @@ def check(case: Case) -> list[Finding]:
         elif making:
             title += ": the CPU makes data, then copies it"
         elif line:
-            title += f": {stacks.spoken(line['file'], line['line'], line['function'])} runs"
+            title += f": {sampled_stacks.spoken(line['file'], line['line'], line['function'])} runs"
         elif case.program.python and known_lines(case.profile) is None:
             title += "; CPU cause not recorded"
         detail = (
             f"In {units.several(row['stalls'], 'gap')} in {case.steps} steps (longest: {units.duration(row['longest_ns'])} as recorded) "
-            f"the launching thread makes no CUDA call and the GPU idles. {_said(case, row, named, ops)}"
+            f"the launching thread makes no CUDA call and the GPU idles. {_activities_in_words(case, row, named, ops)}"
         )
         if case.notable(after):
             detail += _AFTER_A_WAIT.format(units.duration(after))

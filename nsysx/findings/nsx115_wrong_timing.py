@@ -30,7 +30,7 @@ from nsysx import units
 from nsysx.analyses import stopwatch
 from nsysx.analyses.helpers.module_names import kernel_called
 from nsysx.analyses.stopwatch import by_way
-from nsysx.catalogue import Activity
+from nsysx.catalogue import DeviceActivity
 from nsysx.events.kernel_names import function_of
 from nsysx.findings._case import NO_SAVING, Case, Fix, Rule
 from nsysx.findings._lines import launching
@@ -48,7 +48,7 @@ RULE = Rule(
     tries=("no-synchronize",),
 )
 REQUIRES = ("stopwatch",)
-_FIX, _FIX_SHORT = Fix.of("benchmark-timer"), Fix.of("timed-graph")
+_FIX, _FIX_SHORT = Fix.by_name("benchmark-timer"), Fix.by_name("timed-graph")
 #: A reading is wrong when it is off from the kernel's time by this factor, up or down.
 _WRONG = 1.5
 _LEAST = 3
@@ -87,7 +87,7 @@ def _misreading(case: Case, row: stopwatch.ReadingRow, kernel_ns: float) -> dict
 
 def _communicates(case: Case) -> bool:
     ops = case.profile.ops
-    return bool(((ops["process"] == case.process) & (ops["cls"] == Activity.COMM.value)).any())
+    return bool(((ops["process"] == case.process) & (ops["cls"] == DeviceActivity.COMM.value)).any())
 
 
 def check(case: Case) -> list[Finding]:
@@ -100,7 +100,7 @@ def check(case: Case) -> list[Finding]:
     findings = []
     ops = lookup.having(case.profile.ops.select("process", "name"), process=case.process)
     shown_names = set(ops["name"].drop_nulls().unique().cast(pl.String))
-    for row in case.of(stopwatch.ROWS):
+    for row in case.typed_rows(stopwatch.ROWS):
         if row["name"] not in shown_names:
             continue
         kernel = row["kernel_ns"]

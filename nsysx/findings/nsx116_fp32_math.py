@@ -29,9 +29,9 @@ import re
 import polars as pl
 
 from nsysx import units
-from nsysx.catalogue import Limit, Part
+from nsysx.catalogue import StepLimit, StepPart
 from nsysx.events import kernel_math
-from nsysx.events.settings import settings_of
+from nsysx.events.recorded_settings import settings_of
 from nsysx.findings._case import Case, Fix, Rule, Saving, ops_of, way
 from nsysx.findings._names import mostly
 from nsysx.findings._once import Takes
@@ -43,12 +43,12 @@ RULE = Rule(
     "NSX116",
     "fp32-math",
     "FP32 products beside idle tensor cores",
-    cause=(Part.WORK,),
-    about=Limit.GPU,
+    cause=(StepPart.WORK,),
+    about=StepLimit.GPU,
     tries=("tf32", "autocast-bf16"),
 )
 REQUIRES = ("kernels",)
-_TF32 = Fix.of(
+_TF32 = Fix.by_name(
     "tf32", "autocast-bf16", condition="TF32 keeps 10 bits of the mantissa, BF16 7: the loss must still converge."
 )
 _CHANNELS_LAST = way(
@@ -119,14 +119,14 @@ def _fix(case: Case, old: bool, tensor: bool, operation: str) -> Fix:
     if not case.program.torch:
         return Fix("Let the library use tensor cores: CUBLAS_COMPUTE_32F_FAST_TF32, CUDNN_TENSOR_OP_MATH, or BF16 data")
     if old:
-        return Fix.of("autocast-fp16")
+        return Fix.by_name("autocast-fp16")
     settings = settings_of(case.profile)
     if operation == "convolutions":
         # What cuDNN is told already is not advised; its search for the fastest algorithm has a finding of its own.
         if settings is not None and (tensor or settings.switch("conv_tf32") is True):
-            return Fix.of(_CHANNELS_LAST)
+            return Fix.by_name(_CHANNELS_LAST)
         also = way("cudnn-benchmark" if tensor else "cudnn-tf32")
-        return Fix.of(_CHANNELS_LAST, also, text=f"{_CHANNELS_LAST.text}; or {also.text}")
+        return Fix.by_name(_CHANNELS_LAST, also, text=f"{_CHANNELS_LAST.text}; or {also.text}")
     if settings is not None and settings.switch("matmul_tf32") is True:
-        return Fix.of("autocast-bf16", text="torch.autocast('cuda', torch.bfloat16): TF32 is allowed already")
+        return Fix.by_name("autocast-bf16", text="torch.autocast('cuda', torch.bfloat16): TF32 is allowed already")
     return _TF32

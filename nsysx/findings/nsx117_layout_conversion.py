@@ -24,7 +24,7 @@ from __future__ import annotations
 import polars as pl
 
 from nsysx import units
-from nsysx.catalogue import Limit, Part
+from nsysx.catalogue import StepLimit, StepPart
 from nsysx.findings._case import Case, Fix, Rule, ops_of
 from nsysx.findings._names import mostly
 from nsysx.findings._once import Takes
@@ -36,12 +36,12 @@ RULE = Rule(
     "NSX117",
     "layout-conversion",
     "Conversions between memory layouts",
-    cause=(Part.WORK,),
-    about=Limit.GPU,
+    cause=(StepPart.WORK,),
+    about=StepLimit.GPU,
     tries=("cudnn-benchmark", "channels-last"),
 )
 REQUIRES = ("kernels",)
-_CHANNELS_LAST = Fix.of("channels-last")
+_CHANNELS_LAST = Fix.by_name("channels-last")
 #: Batch normalization of torch over planes of NCHW; in channels last it takes about this part of the time (60.3 to 41.3 ms a step of a
 #: detector in BF16 on an H100, without its conversions).
 _PLANES, _NORM = r"(?i)batch_norm_(?!.*channels_last)", 0.6

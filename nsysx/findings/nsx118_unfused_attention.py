@@ -26,7 +26,7 @@ import numpy as np
 import polars as pl
 
 from nsysx import units
-from nsysx.catalogue import Limit, Part
+from nsysx.catalogue import StepLimit, StepPart
 from nsysx.findings._case import Case, Fix, Rule, ops_of
 from nsysx.findings._once import Takes
 from nsysx.frames import lookup
@@ -37,12 +37,12 @@ RULE = Rule(
     "NSX118",
     "unfused-attention",
     "Attention that is not fused",
-    cause=(Part.WORK,),
-    about=Limit.GPU,
+    cause=(StepPart.WORK,),
+    about=StepLimit.GPU,
     tries=("sdpa-flash", "sdpa-efficient", "sdpa-cudnn", "sdpa-math", "compile", "compile-reduce-overhead"),
 )
 REQUIRES = ("kernels",)
-_FIX = Fix.of("sdpa")
+_FIX = Fix.by_name("sdpa")
 _FIX_ANYWHERE = Fix("Use a fused attention kernel (FlashAttention, or cuDNN's)")
 #: Softmax of scores, not of a loss.
 _SOFTMAX = r"(?i)softmax"

@@ -22,7 +22,7 @@ Harmless when
 from __future__ import annotations
 
 from nsysx import units
-from nsysx.catalogue import Limit, Part
+from nsysx.catalogue import StepLimit, StepPart
 from nsysx.findings._case import Case, Fix, Rule
 from nsysx.findings._names import mostly
 from nsysx.model import Finding
@@ -31,8 +31,8 @@ RULE = Rule(
     "NSX119",
     "short-kernels",
     "Pauses between short kernels",
-    cause=(Part.PAUSE,),
-    about=Limit.GPU,
+    cause=(StepPart.PAUSE,),
+    about=StepLimit.GPU,
     direct=1,
     tries=("fused", "foreach", "compile", "compile-reduce-overhead"),
 )

@@ -32,7 +32,7 @@ from typing import TypedDict
 import polars as pl
 
 from nsysx import units
-from nsysx.catalogue import Limit, Part
+from nsysx.catalogue import StepLimit, StepPart
 from nsysx.findings._case import Case, Fix, Rule, Saving, ops_of
 from nsysx.findings._once import Takes
 from nsysx.frames import lookup
@@ -41,13 +41,18 @@ from nsysx.replay.engine import RemoveOps
 from nsysx.rows import TableOf
 
 RULE = Rule(
-    "NSX120", "mask-work", "Sort, scan and gather work of masks", cause=(Part.WORK,), about=Limit.GPU, picture="masks"
+    "NSX120",
+    "mask-work",
+    "Sort, scan and gather work of masks",
+    cause=(StepPart.WORK,),
+    about=StepLimit.GPU,
+    picture="masks",
 )
 REQUIRES = ("kernels",)
 #: One kernel, and the operation that it comes from; per step.
 MaskKernel = TypedDict("MaskKernel", {"kernel": str, "from": str, "count": float, "total_ns": int})
 EVIDENCE: TableOf[MaskKernel] = TableOf(RULE.code)
-_FIXED_SHAPE = Fix.of("fixed-shape-loss")
+_FIXED_SHAPE = Fix.by_name("fixed-shape-loss")
 _OF_LOSS = _FIXED_SHAPE.but(
     text="Use an operation of fixed shape: ignore_index, torch.where, masked_fill, weights of 0"
 )

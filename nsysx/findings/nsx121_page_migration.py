@@ -25,26 +25,31 @@ import polars as pl
 
 from nsysx import units
 from nsysx.analyses import gpu_ledger
-from nsysx.catalogue import Limit, Part
+from nsysx.catalogue import StepLimit, StepPart
 from nsysx.findings._case import Case, Rule
 from nsysx.judging.limits import MIGRATIONS, limits_of
 from nsysx.model import Finding
 
 RULE = Rule(
-    "NSX121", "page-migration", "Page migrations of unified memory", cause=(Part.MIGRATION,), about=Limit.COPY, direct=3
+    "NSX121",
+    "page-migration",
+    "Page migrations of unified memory",
+    cause=(StepPart.MIGRATION,),
+    about=StepLimit.COPY,
+    direct=3,
 )
 
 
 def check(case: Case) -> list[Finding]:
     """Return one finding where only pages move for 1 % of the step or more."""
-    rows = tuple(case.of(gpu_ledger.ROWS))
+    rows = tuple(case.typed_rows(gpu_ledger.ROWS))
     if not rows or case.device is None:
         return case.cannot_tell(RULE, case.missing("gpu_ledger") or "the steady steps hold no GPU work")
     ops = case.profile.ops
     moves = ops.filter((ops["process"] == case.process) & ops["copy_kind"].is_in(list(MIGRATIONS)).fill_null(False))
     if not moves.height:
         return case.clear(RULE, "no page of unified memory moves")
-    cost = case.per_step(limits_of(case.profile, rows).parts[Part.MIGRATION])
+    cost = case.per_step(limits_of(case.profile, rows).parts[StepPart.MIGRATION])
     if not case.notable(cost):
         return case.clear(RULE, f"page migrations alone take {case.share(cost)} of the step")
     size = int(moves["bytes"].sum())

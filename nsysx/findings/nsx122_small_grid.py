@@ -27,14 +27,14 @@ import polars as pl
 
 from nsysx import units
 from nsysx.analyses.helpers import kernel_shapes
-from nsysx.catalogue import Activity, Limit, Part
-from nsysx.events import beside
+from nsysx.catalogue import DeviceActivity, StepLimit, StepPart
+from nsysx.events import concurrency
 from nsysx.findings._case import Case, Fix, Rule, Saving, ops_of
 from nsysx.findings._once import Takes
 from nsysx.model import Finding
 from nsysx.replay.engine import ScaleOps
 
-RULE = Rule("NSX122", "small-grid", "Kernels too small for the device", cause=(Part.WORK,), about=Limit.GPU)
+RULE = Rule("NSX122", "small-grid", "Kernels too small for the device", cause=(StepPart.WORK,), about=StepLimit.GPU)
 REQUIRES = ("kernel_limits",)
 #: A shorter kernel takes the time it takes to start, whatever its grid (ns).
 _LONG_NS = 10_000
@@ -54,7 +54,7 @@ def check(case: Case) -> list[Finding]:
     small = shapes.filter(
         (pl.col("limit") == kernel_shapes.SMALL_GRID)
         & (pl.col("median_ns") >= _LONG_NS)
-        & (pl.col("cls") == Activity.COMPUTE.value)
+        & (pl.col("cls") == DeviceActivity.COMPUTE.value)
     )
     wanted = ("op", "process", "device", "name", "grid", "block", "module", "start_ns", "end_ns")
     of_small = (case.ops["op_kind"] == "kernel") & case.ops["name"].is_in(small["name"].unique().implode())
@@ -62,7 +62,7 @@ def check(case: Case) -> list[Finding]:
     ops = kernel_shapes.with_card(case.profile, kernels).join(
         small.select(*kernel_shapes.SHAPE, "blocks", "sm_count"), on=kernel_shapes.SHAPE, how="inner", nulls_equal=True
     )
-    ops = ops.filter(pl.Series(beside.alone(ops, case.profile.attributed.gpu_ops) >= _ALONE, dtype=pl.Boolean))
+    ops = ops.filter(pl.Series(concurrency.alone(ops, case.profile.attributed.gpu_ops) >= _ALONE, dtype=pl.Boolean))
     ops = ops.with_columns(
         ns=pl.col("end_ns") - pl.col("start_ns"), idle_part=1 - pl.col("blocks") / pl.col("sm_count")
     ).with_columns(lost=pl.col("ns") * pl.col("idle_part"))

@@ -30,10 +30,10 @@ import polars as pl
 
 from nsysx import units
 from nsysx.analyses import host_lines
-from nsysx.catalogue import Limit, Part
-from nsysx.events import stacks
-from nsysx.events.host_lines import interval, known_lines
+from nsysx.catalogue import StepLimit, StepPart
+from nsysx.events import sampled_stacks
 from nsysx.events.host_pieces import CAUSES
+from nsysx.events.sampled_lines import interval, known_lines
 from nsysx.findings import _noted
 from nsysx.findings._case import Case, Fix, Rule, way
 from nsysx.findings._once import Takes
@@ -43,8 +43,8 @@ RULE = Rule(
     "NSX123",
     "python-line",
     "Python lines that the GPU waits for",
-    cause=(Part.HOST, Part.LAUNCH, Part.SYNC),
-    about=Limit.LAUNCH,
+    cause=(StepPart.HOST, StepPart.LAUNCH, StepPart.SYNC),
+    about=StepLimit.LAUNCH,
     leads=True,
     tries=("gc-freeze",),
 )
@@ -56,7 +56,9 @@ _PLACE = ["file", "line", "function"]
 _FIXES = (
     (
         r"^torch/utils/data/",
-        Fix.of(way("loader-workers-8", "Let DataLoader workers do it: num_workers=8, persistent_workers=True", "", "")),
+        Fix.by_name(
+            way("loader-workers-8", "Let DataLoader workers do it: num_workers=8, persistent_workers=True", "", "")
+        ),
     ),
     (
         r"^torch/optim/(?!.*:_fused)",
@@ -112,7 +114,7 @@ def _finding(case: Case, seen: pl.DataFrame, samples: int) -> Finding | None:
     file, line, function = seen.select(_PLACE).row(0)
     (module, _), (phase, _), (framework, part) = (_most(seen, c) for c in ("module", "phase", "framework"))
     where = {"module": module, "phase": phase, "file": file, "line": line}
-    line_text = stacks.spoken(file, line, function)
+    line_text = sampled_stacks.spoken(file, line, function)
     worth = case.bound(cost, "the time the GPU idles while this line runs")
     n = len(seen)
     # As sure as the line's share of all samples.

@@ -26,7 +26,7 @@ import polars as pl
 
 from nsysx import units
 from nsysx.analyses.helpers import kernel_shapes
-from nsysx.catalogue import Limit
+from nsysx.catalogue import StepLimit
 from nsysx.findings._case import Case, Fix, Rule, Saving
 from nsysx.model import Finding
 
@@ -34,7 +34,7 @@ RULE = Rule(
     "NSX124",
     "memory-bound",
     "Kernels at the memory bandwidth",
-    about=Limit.GPU,
+    about=StepLimit.GPU,
     tries=("compile", "compile-reduce-overhead", "autocast-bf16"),
 )
 REQUIRES = ("gpu_metrics",)

@@ -23,18 +23,18 @@ from __future__ import annotations
 import numpy as np
 
 from nsysx import units
-from nsysx.catalogue import Limit
+from nsysx.catalogue import StepLimit
 from nsysx.findings._case import Case, Fix, Rule
 from nsysx.findings._once import Takes
 from nsysx.judging.other_work import other_gpus
 from nsysx.model import Finding
 
-RULE = Rule("NSX125", "gpus-take-turns", "GPUs that take turns", about=Limit.SYNC, direct=1)
+RULE = Rule("NSX125", "gpus-take-turns", "GPUs that take turns", about=StepLimit.SYNC, direct=1)
 REQUIRES = ("gpu", "steps")
 
 #: GPUs that share the work of a step idle now and then while another works; for this share of the step they take turns.
 _MUCH = 0.1
-_FIX = Fix.of("tensor-parallel")
+_FIX = Fix.by_name("tensor-parallel")
 
 
 def check(case: Case) -> list[Finding]:

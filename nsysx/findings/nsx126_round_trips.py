@@ -40,7 +40,7 @@ import polars as pl
 
 from nsysx import units
 from nsysx.analyses.helpers.module_names import folded
-from nsysx.catalogue import Call, Limit, Part
+from nsysx.catalogue import Call, StepLimit, StepPart
 from nsysx.events.attribute import IN_STEP
 from nsysx.events.nvtx_ranges import Flags
 from nsysx.events.profile import Profile
@@ -57,8 +57,8 @@ RULE = Rule(
     "NSX126",
     "round-trips",
     "Many small round trips to the GPU",
-    cause=(Part.HOST, Part.LAUNCH, Part.SYNC),
-    about=Limit.LAUNCH,
+    cause=(StepPart.HOST, StepPart.LAUNCH, StepPart.SYNC),
+    about=StepLimit.LAUNCH,
     leads=True,
     direct=3,
 )
@@ -226,7 +226,7 @@ def _in_modules(case: Case) -> list[Finding]:
 
 
 #: What a loop in a module becomes: of sizes it gathers groups of rows.
-_BATCH_EXPERTS = Fix.of("groups-at-once")
+_BATCH_EXPERTS = Fix.by_name("groups-at-once")
 _BATCH_VALUES = Fix(
     "Do all {count} rounds of {name} on the GPU: keep what decides in tensors (torch.where, masks, torch.cond) instead of reading it "
     "back in each round",
@@ -283,7 +283,7 @@ def _fix(seen: Rounds, count: str, asked: str) -> Fix:
             "read back. Give each call more inputs (more environments or requests at once), or run a network this small on the CPU",
             condition="No input of a round may depend on the answer to another one of it.",
         )
-    return Fix.of(
+    return Fix.by_name(
         "rounds-at-once",
         text=f"Handle all {count} in one round: now each takes the same {seen.launches} launches and a read back. Use operations "
         "on the whole batch (a mask over all, torchvision.ops.batched_nms) and one .cpu() at the end",

@@ -26,7 +26,7 @@ import polars as pl
 from nsysx import units
 from nsysx.analyses.helpers import limits_of_work
 from nsysx.analyses.helpers.module_names import kernel_called
-from nsysx.catalogue import Limit, Part
+from nsysx.catalogue import StepLimit, StepPart
 from nsysx.events.profile import NotRecorded
 from nsysx.findings._case import Case, Fix, Rule, ops_of
 from nsysx.findings._once import Takes
@@ -35,7 +35,7 @@ from nsysx.model import Finding
 from nsysx.replay.engine import ScaleOps
 
 RULE = Rule(
-    "NSX128", "far-from-limits", "Kernels of your own far from both limits", cause=(Part.WORK,), about=Limit.GPU
+    "NSX128", "far-from-limits", "Kernels of your own far from both limits", cause=(StepPart.WORK,), about=StepLimit.GPU
 )
 REQUIRES = ("kernels",)
 #: A kernel is far from its limits if they take this share of its time or less, and worth a word from this share of the step on.

@@ -26,7 +26,7 @@ import numpy as np
 import polars as pl
 
 from nsysx import units
-from nsysx.catalogue import Limit, Part
+from nsysx.catalogue import StepLimit, StepPart
 from nsysx.findings._case import Case, Fix, Rule, ops_of, way
 from nsysx.findings._needs import FUSABLE, fused_code
 from nsysx.findings._once import Takes
@@ -38,8 +38,8 @@ RULE = Rule(
     "NSX129",
     "optimizer-work",
     "The optimizer's own work on the GPU",
-    cause=(Part.WORK,),
-    about=Limit.GPU,
+    cause=(StepPart.WORK,),
+    about=StepLimit.GPU,
     tries=("fused",),
 )
 REQUIRES = ("steps", "kernels")
@@ -89,9 +89,9 @@ def check(case: Case) -> list[Finding]:
 def _fix(case: Case, fusable: bool, embeds: bool) -> Fix:
     fused = way("fused", paste=fused_code(case) if fusable else None)
     if not embeds:
-        return Fix.of(fused)
+        return Fix.by_name(fused)
     sparse = way("sparse-embeddings")
-    return Fix.of(sparse, fused) if fusable else Fix.of(sparse)
+    return Fix.by_name(sparse, fused) if fusable else Fix.by_name(sparse)
 
 
 def _dense_embeddings(case: Case) -> bool:

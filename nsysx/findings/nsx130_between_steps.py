@@ -30,8 +30,8 @@ RULE = Rule("NSX130", "between-steps", "What runs between the steps", about="loo
 REQUIRES = ("steps",)
 #: From this share of the loop on.
 _MUCH = 0.10
-_EVALUATES = Fix.of("evaluated-rarely")
-_OTHER = Fix.of("beside-the-loop")
+_EVALUATES = Fix.by_name("evaluated-rarely")
+_OTHER = Fix.by_name("beside-the-loop")
 
 
 def check(case: Case) -> list[Finding]:

@@ -5,8 +5,8 @@ As in `declared`, times are ns from the start of the session. The tests check ea
 
 from __future__ import annotations
 
-from nsysx.frames import declared
-from nsysx.frames.declared import column
+from nsysx.frames import frame_columns
+from nsysx.frames.frame_columns import column
 from nsysx.model import Column
 
 
@@ -68,12 +68,12 @@ LINES = (
 )
 #: ``Profile.wait_sites``: the blocking calls of the steady steps, with what each waits for and where it was made.
 WAIT_SITES = (
-    *declared.API_CALLS,
+    *frame_columns.API_CALLS,
     _PHASE,
     _MODULE,
     column("grade", "Categorical", "", "how the module is known"),
     column("recompute", "Boolean", "", "called by a forward that checkpointing runs again in backward"),
-    *(c for c in declared.WAITS if c.name not in ("call", "site")),
+    *(c for c in frame_columns.WAITS if c.name not in ("call", "site")),
     column("thread_role", "String", "", "role of the thread, null where it works for the module"),
     column("site", "String", "", "function, file, line, module and phase as text"),
     *LINES[1:],
@@ -82,13 +82,13 @@ WAIT_SITES = (
 #: ``Profile.shown_idle``: the idle pieces of a device, cut to its steady window.
 IDLE_PIECES = (
     column("op", "Int64", "", "GPU op that ended the gap, -1 at the end"),
-    *_chosen(declared.IDLE, "cause"),
+    *_chosen(frame_columns.IDLE, "cause"),
     column("began_in", "Int64", "", "API call during which the device ran out of work, -1 for none"),
     _INSIDE,
 )
 #: ``engine.idle_of``: idle pieces of the shown device, with what remains of each without tracing.
 REAL_IDLE = (
-    *declared.IDLE,
+    *frame_columns.IDLE,
     _INSIDE,
     column("real_ns", "Int64", "ns", "length without the profiler"),
 )
@@ -96,7 +96,7 @@ REAL_IDLE = (
 HOST_PIECES = (
     _START,
     _END,
-    *_chosen(declared.IDLE, "cause"),
+    *_chosen(frame_columns.IDLE, "cause"),
     column("op", "Int64", "", "GPU op that ended the gap, null at the end"),
     column("thread", "Int64", "", "thread that was late, -1 for none"),
     column("module", "Categorical", "", "module of that op"),
@@ -135,7 +135,7 @@ IDLE_SAMPLES = (
     column("stack", "Int64", "", "number of the stack"),
     *HOST_LINES[:1],
     column("op", "Int64", "", "GPU op that ended the gap"),
-    *_chosen(declared.IDLE, "cause"),
+    *_chosen(frame_columns.IDLE, "cause"),
     _MODULE,
     _PHASE,
     column("ns", "Float64", "ns", "idle time that the sample represents"),
@@ -150,7 +150,7 @@ PLACES = (
 )
 #: ``one_time_cost.costs``: the calls with a one-time cost, in order of time.
 ONE_TIME_COSTS = (
-    *_chosen(declared.API_CALLS, "call", "process", "thread", "start_ns", "name", "kind"),
+    *_chosen(frame_columns.API_CALLS, "call", "process", "thread", "start_ns", "name", "kind"),
     column("module", "Categorical", "", "module in which it was called"),
     column("phase", "Categorical", "", "phase in which it was called"),
     column("kernel", "String", "", "the kernel that it launched, null for none or several"),

@@ -12,7 +12,7 @@ from nsysx import nsys_messages, units
 from nsysx.catalogue import Call
 from nsysx.events import lost_kernels
 from nsysx.events.profile import Profile
-from nsysx.judging import probe_checks, sample_checks, step_checks, tracing, unprofiled_checks, window_checks
+from nsysx.judging import probe_checks, sample_checks, step_checks, tracing_checks, unprofiled_checks, window_checks
 from nsysx.judging.limits import MIGRATIONS
 from nsysx.judging.other_work import shared_gpu
 from nsysx.judging.probe_checks import LOST_RANGES
@@ -62,11 +62,11 @@ def _gpu_work(profile: Profile) -> list[Check]:
         detail = "no kernel, copy or memset is in the report"
         if launches:
             detail += f", but {units.several(launches, 'launch', 'launches')}: the GPU side was not recorded"
-        why = tracing.causes(trace)
+        why = tracing_checks.causes(trace)
         if launches or why:
             detail += "".join(f"; {each.cause}" for each in why[:1])
-            return [Check(GPU_WORK, "missing", detail, tracing.remedy(trace), doubt="numbers")]
-        empty = tracing.why_empty(trace)
+            return [Check(GPU_WORK, "missing", detail, tracing_checks.remedy(trace), doubt="numbers")]
+        empty = tracing_checks.why_empty(trace)
         fix = _RECORD if calls.height else _without_gpu(trace) or (empty.remedy if empty else _RECORD)
         return [Check(GPU_WORK, "missing", detail, fix, doubt="numbers")]
     opaque = pl.col("op_kind") == "graph"
@@ -112,11 +112,11 @@ def _without_kernel(trace: Trace, calls: pl.DataFrame, single: int, launches: in
     if not (many or cut):
         return []
     detail = f"the kernels of {units.count(single)} of {units.count(launches)} launches are not in the report"
-    fix = tracing.remedy(trace)
+    fix = tracing_checks.remedy(trace)
     if cut:
         detail += ", because nsys dropped what the GPU had not done when the limit of the recording was reached"
         fix = "record a window of steps (nsysx run --steps A:B -- CMD), which waits for the GPU before it ends, or use --limit none"
-    elif not tracing.dropped(trace):
+    elif not tracing_checks.dropped(trace):
         detail += ": lost, or captured into a graph"
     doubt: Doubt = "" if not many else "everything" if 2 * single >= launches else "numbers"
     return [Check(_IDLE_LAUNCHES, "warn", detail, fix, doubt=doubt)]
@@ -134,9 +134,11 @@ def _lost(profile: Profile, missing: int, launches: int) -> Check:
     launching = profile.steady_calls["call"].filter(profile.steady_calls["kind"].is_in(Call.LAUNCHES))
     used = launching.len() and launching.is_in(profile.steady_ops["call"].drop_nulls().implode()).all()
     fix = "nsysx run -- CMD, which waits for the GPU before a recording ends"
-    if waits or tracing.by_hardware(profile.trace):
+    if waits or tracing_checks.by_hardware(profile.trace):
         fix = (
-            tracing.REMEDY if tracing.by_hardware(profile.trace) else "record fewer steps: nsysx run --steps A:B -- CMD"
+            tracing_checks.REMEDY
+            if tracing_checks.by_hardware(profile.trace)
+            else "record fewer steps: nsysx run --steps A:B -- CMD"
         )
     return Check(_IDLE_LAUNCHES, "warn", detail, fix, doubt="numbers" if used else "everything")
 
@@ -225,7 +227,7 @@ def _rows(profile: Profile) -> list[Check]:
         detail = f"only {start} s to {end} s of the session were read, with the GPU work launched then"
         checks.append(Check("time range", "ok", detail))
     checks += _left_out(trace)
-    messages = [d["text"] for d in trace.capture.diagnostics if not tracing.is_told(d["text"])]
+    messages = [d["text"] for d in trace.capture.diagnostics if not tracing_checks.is_explained(d["text"])]
     messages = [text for text in messages if not _of_others(profile, text)]
     settled = {text: why for text in messages if (why := _settled(profile, text))}
     if settled:
@@ -314,7 +316,7 @@ def checks(profile: Profile, tables: Iterable[Table] = ()) -> tuple[Check, ...]:
 def _of_profile(profile: Profile) -> list[Check]:
     every_check = [
         *_gpu_work(profile),
-        *tracing.checks(profile.trace),
+        *tracing_checks.checks(profile.trace),
         *_instances(profile.trace),
         *shared_gpu(profile),
         *_newer(profile.trace),

@@ -8,12 +8,12 @@ import numpy as np
 import polars as pl
 
 from nsysx import units
-from nsysx.catalogue import Call, Limit, Part
+from nsysx.catalogue import Call, StepLimit, StepPart
 from nsysx.events.line_shares import shares
 from nsysx.events.profile import Profile
 from nsysx.frames.lookup import totals
 from nsysx.judging import gpu_work
-from nsysx.judging.limits import Limits
+from nsysx.judging.limits import WindowLimits
 from nsysx.judging.other_work import other_gpus
 from nsysx.judging.program import program_of
 
@@ -27,8 +27,8 @@ _NEARLY_ALL, _MOST = 0.95, 0.5
 _ALL_OF_IT, _AT_A_LINE = 0.9, 0.5
 
 #: Parts in which the device is not idle; what limits the step in these ways is such work itself.
-GPU_PARTS = (Part.WORK, Part.COMM, Part.COPY, Part.MIGRATION)
-_WORKING = (Limit.COMM, Limit.COPY)
+GPU_PARTS = (StepPart.WORK, StepPart.COMM, StepPart.COPY, StepPart.MIGRATION)
+_WORKING = (StepLimit.COMM, StepLimit.COPY)
 
 
 def short(ns: float) -> str:
@@ -50,25 +50,25 @@ def pair(part: float, whole: float) -> tuple[str, str]:
     raise AssertionError
 
 
-def name_of(code: Limit) -> str:
+def name_of(code: StepLimit) -> str:
     """Return the name of a limit as the begin of a sentence: "Host-bound"."""
     return f"{code.label[:1].upper()}{code.label[1:]}"
 
 
-def headline(profile: Profile, limits: Limits, code: Limit, *, average: bool = False) -> str:
+def headline(profile: Profile, limits: WindowLimits, code: StepLimit, *, average: bool = False) -> str:
     """Return the sentence on what limits the step. ``average``: its mean is the length of no single step."""
-    start_up = code == Limit.WARMUP and profile.steps.source == "capture"
+    start_up = code == StepLimit.WARMUP and profile.steps.source == "capture"
     begin = f"{'Start-up, not steady work' if start_up else name_of(code)}: {'on average ' * average}"
-    if code == Limit.GPU:
+    if code == StepLimit.GPU:
         return _busy(profile, limits, begin)
     if code in _WORKING:
         noun = _noun(profile, limits, code)
-        verb = "take" if noun.startswith(Part.COPY.label) else "takes"
+        verb = "take" if noun.startswith(StepPart.COPY.label) else "takes"
         text = f"{begin}{noun} {verb} {_lead(limits, limits.lost[code])}"
         return f"{text}{_second(profile, limits, code)}."
     idle = limits.real_ns - sum(limits.parts[p] for p in GPU_PARTS)
     text = f"{begin}the GPU idles {_lead(limits, idle)}"
-    line = _line(profile) if code == Limit.LAUNCH else None
+    line = _line(profile) if code == StepLimit.LAUNCH else None
     if line is not None:
         return f"{text}, {_bare(limits, line[1] * idle)} of it in {line[0]}{_second(profile, limits, code)}."
     if limits.lost[code] >= _ALL_OF_IT * idle:
@@ -77,66 +77,66 @@ def headline(profile: Profile, limits: Limits, code: Limit, *, average: bool = F
     return f"{text}, {of_it} of it{_clause(profile, limits, code)}{_second(profile, limits, code)}."
 
 
-def unknown(limits: Limits) -> str:
+def unknown(limits: WindowLimits) -> str:
     """Return the sentence for a capture without steps whose time has no single cause."""
-    parts = divided(limits, [p for p in Part if p not in (*GPU_PARTS, Part.ELSEWHERE)])
+    parts = divided(limits, [p for p in StepPart if p not in (*GPU_PARTS, StepPart.ELSEWHERE)])
     return f"Limit unknown without steps: {_gpu_busy(limits)}; idle: {parts}."
 
 
-def untraced(limits: Limits) -> str:
+def untraced(limits: WindowLimits) -> str:
     """Return the sentence for a device that mostly waits for launches of others."""
-    lead = _lead(limits, limits.parts[Part.UNTRACED])
+    lead = _lead(limits, limits.parts[StepPart.UNTRACED])
     return f"Limit unknown: for {lead} the GPU waits for work whose launch is not in the capture."
 
 
-def profiled(limits: Limits) -> str:
+def profiled(limits: WindowLimits) -> str:
     """Return the sentence for a step in which the device mostly waits for the profiler."""
-    profiler = short(limits.per_step(limits.parts[Part.PROFILER]))
-    part, whole = pair(limits.per_step(limits.parts[Part.WORK]), limits.per_step(limits.window_ns))
+    profiler = short(limits.per_step(limits.parts[StepPart.PROFILER]))
+    part, whole = pair(limits.per_step(limits.parts[StepPart.WORK]), limits.per_step(limits.window_ns))
     return f"Limit unknown: the profiler itself takes {profiler} of {whole}, the GPU works {part}."
 
 
-def without_kernels(limits: Limits) -> str:
+def without_kernels(limits: WindowLimits) -> str:
     """Return the sentence for a capture without kernels."""
     work = {p: limits.parts[p] for p in GPU_PARTS}
     moved = short(limits.per_step(sum(work.values())))
     return f"No kernel was recorded. The GPU only copies and sets memory here, for {moved}."
 
 
-def divided(limits: Limits, among: Iterable[Part]) -> str:
+def divided(limits: WindowLimits, among: Iterable[StepPart]) -> str:
     """Return the parts of a step that are worth a word, longest first, in words."""
     parts = sorted(((limits.parts[p], p) for p in among), reverse=True)
     words = [f"{p.label} {short(limits.per_step(ns))}" for ns, p in parts if ns >= _WORD * limits.real_ns and ns]
     return ", ".join(words)
 
 
-def _span(limits: Limits) -> str:
+def _span(limits: WindowLimits) -> str:
     """Return what the real window of a capture without steps is, "" for a step."""
     if not limits.whole:
         return ""
-    used = limits.parts[Part.ELSEWHERE]
+    used = limits.parts[StepPart.ELSEWHERE]
     return " in which the program uses it" if used else " from its first to its last work"
 
 
-def _lead(limits: Limits, ns: int) -> str:
+def _lead(limits: WindowLimits, ns: int) -> str:
     """Return "2.2 of 15.4 ms"."""
     part, whole = pair(limits.per_step(ns), limits.per_step(limits.real_ns))
     return f"{part} of {'the ' * limits.whole}{whole}{_span(limits)}"
 
 
-def _bare(limits: Limits, ns: float) -> str:
+def _bare(limits: WindowLimits, ns: float) -> str:
     """Return a part of the step with a unit, in the digits of the step where it has its unit."""
     shown, whole = pair(limits.per_step(round(ns)), limits.per_step(limits.real_ns))
     return shown if " " in shown else f"{shown} {whole.split()[1]}"
 
 
-def _gpu_busy(limits: Limits) -> str:
+def _gpu_busy(limits: WindowLimits) -> str:
     """Return "GPU busy 97 % of 4.52 ms"."""
     busy = units.share(sum(limits.parts[p] for p in GPU_PARTS), limits.real_ns)
     return f"GPU busy {busy} of {'the ' * limits.whole}{short(limits.per_step(limits.real_ns))}{_span(limits)}"
 
 
-def _second(profile: Profile, limits: Limits, code: Limit) -> str:
+def _second(profile: Profile, limits: WindowLimits, code: StepLimit) -> str:
     """Return the largest cause beside the limit, "" where none could limit the step itself."""
     others = {c: ns for c, ns in limits.lost.items() if c != code and ns >= LIMITS * limits.real_ns}
     if not others:
@@ -148,50 +148,50 @@ def _second(profile: Profile, limits: Limits, code: Limit) -> str:
     return f"{'; it idles' if code in _WORKING else ', and'} {ns}{_clause(profile, limits, second)}"
 
 
-def _noun(profile: Profile, limits: Limits, code: Limit) -> str:
+def _noun(profile: Profile, limits: WindowLimits, code: StepLimit) -> str:
     """Return the work that nothing hides, which a verdict code accounts for."""
-    if code == Limit.COMM:
-        return Part.COMM.label
-    if limits.parts[Part.MIGRATION] >= limits.parts[Part.COPY]:
-        return Part.MIGRATION.label
-    return f"{Part.COPY.label}{_direction(profile, limits)}"
+    if code == StepLimit.COMM:
+        return StepPart.COMM.label
+    if limits.parts[StepPart.MIGRATION] >= limits.parts[StepPart.COPY]:
+        return StepPart.MIGRATION.label
+    return f"{StepPart.COPY.label}{_direction(profile, limits)}"
 
 
-def _clause(profile: Profile, limits: Limits, code: Limit) -> str:
+def _clause(profile: Profile, limits: WindowLimits, code: StepLimit) -> str:
     """Return why the device idles in the time that a verdict code accounts for."""
     host, parts = program_of(profile).host, limits.parts
     match code:
-        case Limit.LAUNCH if parts[Part.HOST] >= parts[Part.LAUNCH]:
+        case StepLimit.LAUNCH if parts[StepPart.HOST] >= parts[StepPart.LAUNCH]:
             return " waiting for kernel launches"
-        case Limit.LAUNCH:
+        case StepLimit.LAUNCH:
             return f" in kernel launch latency{_launches(profile, limits)}"
-        case Limit.INPUT:
+        case StepLimit.INPUT:
             return " waiting for input data"
-        case Limit.SYNC:
+        case StepLimit.SYNC:
             if 2 * other_gpus(profile).meanwhile_ns > limits.lost[code]:
                 return f" while another GPU works and {host} waits{_site(profile)} for both"
             return f" after host syncs{_site(profile)}"
-        case Limit.ALLOC:
+        case StepLimit.ALLOC:
             return f" while memory is allocated and freed{_calls(profile, *Call.ALLOCATOR)}"
         case _:
             return " in loading of kernels and libraries and other first calls"
 
 
-def _busy(profile: Profile, limits: Limits, begin: str) -> str:
+def _busy(profile: Profile, limits: WindowLimits, begin: str) -> str:
     """Return the sentence about a step that the GPU limits: what it works on, or what slows it down."""
     parts, real = limits.parts, limits.real_ns
     works = f"{begin}{_gpu_busy(limits)}"
-    if parts[Part.PAUSE] >= LIMITS * real and parts[Part.PAUSE] >= parts[Part.DEPENDENCY]:
+    if parts[StepPart.PAUSE] >= LIMITS * real and parts[StepPart.PAUSE] >= parts[StepPart.DEPENDENCY]:
         count, median = gpu_work.kernels(profile, limits.process, limits.device)
         each = f"{units.count(limits.per_step(count))} short kernels" + (
             f" of {units.duration(median)}" if median else ""
         )
-        return f"{works}, {Part.PAUSE.label} take {_bare(limits, parts[Part.PAUSE])}: {each}."
-    if parts[Part.DEPENDENCY] >= LIMITS * real:
-        held = _bare(limits, parts[Part.DEPENDENCY])
+        return f"{works}, {StepPart.PAUSE.label} take {_bare(limits, parts[StepPart.PAUSE])}: {each}."
+    if parts[StepPart.DEPENDENCY] >= LIMITS * real:
+        held = _bare(limits, parts[StepPart.DEPENDENCY])
         return f"{works}; for {held} its next kernel is queued but waits for another stream or GPU."
     if sum(limits.lost.values()) >= LIMITS * real:
-        return f"{works}; no single cause takes the rest: {divided(limits, [p for p in Part if p.limit])}."
+        return f"{works}; no single cause takes the rest: {divided(limits, [p for p in StepPart if p.limit])}."
     most = gpu_work.most(profile, limits.process, limits.device)
     return f"{works}.{f' {most}.' if most else ''}"
 
@@ -217,7 +217,7 @@ def _line(profile: Profile) -> tuple[str, float] | None:
     return f"{str(file).rpartition('/')[2][:80]}:{line}", float(sums[most] / whole)
 
 
-def _launches(profile: Profile, limits: Limits) -> str:
+def _launches(profile: Profile, limits: WindowLimits) -> str:
     """Return how many launches that are, in brackets, "" where none was recorded."""
     count = int(profile.steady_calls["kind"].is_in(Call.LAUNCHES).sum())
     if not count:
@@ -256,7 +256,7 @@ def _calls(profile: Profile, *kinds: str) -> str:
     return f" ({', '.join(names.head(2).to_list())})" if len(names) else ""
 
 
-def _direction(profile: Profile, limits: Limits) -> str:
+def _direction(profile: Profile, limits: WindowLimits) -> str:
     """Say which way the copies go, or most of them by duration."""
     words = {"HtoD": " from the host to the GPU", "DtoH": " from the GPU to the host", "DtoD": " inside the GPU"}
     ops = profile.steady_ops

@@ -11,7 +11,7 @@ import polars as pl
 
 from nsysx.analyses.gpu_ledger import GpuRow
 from nsysx.analyses.helpers import one_time_cost
-from nsysx.catalogue import Call, Cause, Limit, Part
+from nsysx.catalogue import Call, Cause, StepLimit, StepPart
 from nsysx.events.profile import Profile
 from nsysx.frames.intervals import I64, StepFunction, coverage
 from nsysx.frames.lookup import at, having
@@ -46,7 +46,7 @@ SAME = 0.05
 
 
 @dataclass(frozen=True)
-class Limits:
+class WindowLimits:
     """The steady window of one device. ``parts`` (ns, by Part) sum to ``window_ns``; ``kernels``: whether any ran at all.
 
     ``unprofiled``: the parts are those of the step without a profiler. ``recorded_ns`` is then the window as recorded if it
@@ -58,7 +58,7 @@ class Limits:
     window_ns: int
     steps: int
     whole: bool
-    parts: dict[Part, int]
+    parts: dict[StepPart, int]
     kernels: bool
     recorded_ns: int | None = None
     estimated: bool = False
@@ -67,18 +67,18 @@ class Limits:
     @property
     def real_ns(self) -> int:
         """The window (ns) without the profiler's own work and without pauses in which the program does something else."""
-        return self.window_ns - self.parts[Part.PROFILER] - self.parts[Part.ELSEWHERE]
+        return self.window_ns - self.parts[StepPart.PROFILER] - self.parts[StepPart.ELSEWHERE]
 
     @property
     def idle_ns(self) -> int:
         """The time in which nothing runs on the device (ns), the profiler's own work included."""
-        return sum(self.parts[p] for p in Part if p.idle)
+        return sum(self.parts[p] for p in StepPart if p.idle)
 
     @property
-    def lost(self) -> dict[Limit, int]:
+    def lost(self) -> dict[StepLimit, int]:
         """The time that somebody could remove, by what it is a limit of (ns)."""
-        by_limit: dict[Limit, int] = {}
-        for part in Part:
+        by_limit: dict[StepLimit, int] = {}
+        for part in StepPart:
             if part.limit is not None and self.parts[part]:
                 by_limit[part.limit] = by_limit.get(part.limit, 0) + self.parts[part]
         return by_limit
@@ -88,7 +88,7 @@ class Limits:
         return Scope("steady", (self.process,), steps=0 if self.whole else self.steps).per_step(ns)
 
 
-def limits_of(profile: Profile, rows: Sequence[GpuRow]) -> Limits:
+def limits_of(profile: Profile, rows: Sequence[GpuRow]) -> WindowLimits:
     """Return the limits of the busiest device of the shown process, without a profiler if that is known."""
     recorded = recorded_limits(profile, rows)
     unprofiled = unprofiled_of(profile)
@@ -100,7 +100,7 @@ def limits_of(profile: Profile, rows: Sequence[GpuRow]) -> Limits:
     return _with_waits(profile, _unprofiled(profile, recorded, unprofiled))
 
 
-def _with_waits(profile: Profile, limits: Limits) -> Limits:
+def _with_waits(profile: Profile, limits: WindowLimits) -> WindowLimits:
     """Return the limits with the part of the waits at least as large as what removing the costliest wait saves.
 
     A host that waits loses its lead, and the device may run dry long after the wait: the idle time right after it is only
@@ -109,18 +109,18 @@ def _with_waits(profile: Profile, limits: Limits) -> Limits:
     replay = replay_of(profile)
     if not isinstance(replay, Replay) or not replay.trusted or not replay.real_ns:
         return limits
-    host, launch, sync = (limits.parts[p] for p in (Part.HOST, Part.LAUNCH, Part.SYNC))
+    host, launch, sync = (limits.parts[p] for p in (StepPart.HOST, StepPart.LAUNCH, StepPart.SYNC))
     # Scaled to the window of these limits, which may hold more steps than were replayed.
     worth = profile.once(waiting.dearest_ns) * limits.window_ns // replay.real_ns
     more = min(worth - sync, host + launch)
     if more <= 0:
         return limits
     of_host = more * host // (host + launch)
-    moved = {Part.SYNC: sync + more, Part.HOST: host - of_host, Part.LAUNCH: launch - (more - of_host)}
+    moved = {StepPart.SYNC: sync + more, StepPart.HOST: host - of_host, StepPart.LAUNCH: launch - (more - of_host)}
     return replace(limits, parts=limits.parts | moved)
 
 
-def _unprofiled(profile: Profile, recorded: Limits, unprofiled: Unprofiled) -> Limits:
+def _unprofiled(profile: Profile, recorded: WindowLimits, unprofiled: Unprofiled) -> WindowLimits:
     """Return the limits without tracing, which stretches what the host does: its code, launches and what follows a wait.
 
     The GPU's work, and anything else it waits for, stays as recorded; but communication is capped at what the untraced replay
@@ -130,25 +130,25 @@ def _unprofiled(profile: Profile, recorded: Limits, unprofiled: Unprofiled) -> L
     real, with_it = steady_lengths(profile, unprofiled, recorded.steps)
     window, steps = real * recorded.steps, recorded.steps
     much = recorded.window_ns > (1 + SAME) * window
-    of_the_host = (Part.HOST, Part.LAUNCH, Part.SYNC)
-    stay = {p: ns for p, ns in recorded.parts.items() if p not in (*of_the_host, Part.PROFILER)}
-    stay[Part.COMM] = min(stay[Part.COMM], unprofiled.exposed_comm_ns * steps)
+    of_the_host = (StepPart.HOST, StepPart.LAUNCH, StepPart.SYNC)
+    stay = {p: ns for p, ns in recorded.parts.items() if p not in (*of_the_host, StepPart.PROFILER)}
+    stay[StepPart.COMM] = min(stay[StepPart.COMM], unprofiled.exposed_comm_ns * steps)
     of_host = window - sum(stay.values())
-    if recorded.parts[Part.MIGRATION] and (of_host < 0 or not much):
+    if recorded.parts[StepPart.MIGRATION] and (of_host < 0 or not much):
         return recorded  # pages that move by themselves are not part of the replay
     if of_host < 0 or not much:
         return _shrunk(profile, recorded, unprofiled, much)
     host = sum(recorded.parts[p] for p in of_the_host)
-    sync = of_host * recorded.parts[Part.SYNC] // host if host else 0
-    causes = dict.fromkeys((Part.HOST, Part.LAUNCH), 0)
+    sync = of_host * recorded.parts[StepPart.SYNC] // host if host else 0
+    causes = dict.fromkeys((StepPart.HOST, StepPart.LAUNCH), 0)
     for cause, ns in unprofiled.idle_causes.items():
         if (part := Cause.named(cause).part) in causes:
             causes[part] += ns
-    launch = (of_host - sync) * causes[Part.LAUNCH] // max(sum(causes.values()), 1)
+    launch = (of_host - sync) * causes[StepPart.LAUNCH] // max(sum(causes.values()), 1)
     parts = (
         recorded.parts
         | stay
-        | {Part.SYNC: sync, Part.LAUNCH: launch, Part.HOST: of_host - sync - launch, Part.PROFILER: 0}
+        | {StepPart.SYNC: sync, StepPart.LAUNCH: launch, StepPart.HOST: of_host - sync - launch, StepPart.PROFILER: 0}
     )
     return replace(
         recorded,
@@ -164,7 +164,7 @@ def _estimated(unprofiled: Unprofiled) -> bool:
     return unprofiled.source in ("modelled", "assumed")
 
 
-def _shrunk(profile: Profile, recorded: Limits, unprofiled: Unprofiled, much: bool) -> Limits:
+def _shrunk(profile: Profile, recorded: WindowLimits, unprofiled: Unprofiled, much: bool) -> WindowLimits:
     """Return the limits of the step without a profiler, each idle gap as long as it is in the untraced replay.
 
     ``much``: tracing changes the step enough to mention.
@@ -173,40 +173,40 @@ def _shrunk(profile: Profile, recorded: Limits, unprofiled: Unprofiled, much: bo
     window = real * recorded.steps
     busy = round(window * unprofiled.gpu_busy)
     device = (profile, recorded.process, recorded.device)
-    worked = _to_sum({p: recorded.parts[p] for p in (Part.WORK, Part.COMM, Part.COPY)}, busy)
-    idle = _to_sum({Part.LAUNCH: 0} | idle_parts(*device, real=True) | {Part.PROFILER: 0}, window - busy)
+    worked = _to_sum({p: recorded.parts[p] for p in (StepPart.WORK, StepPart.COMM, StepPart.COPY)}, busy)
+    idle = _to_sum({StepPart.LAUNCH: 0} | idle_parts(*device, real=True) | {StepPart.PROFILER: 0}, window - busy)
     return replace(
         recorded,
         window_ns=window,
-        parts={p: worked.get(p, 0) + idle.get(p, 0) for p in Part},
+        parts={p: worked.get(p, 0) + idle.get(p, 0) for p in StepPart},
         recorded_ns=with_it * recorded.steps if much else None,
         estimated=much and _estimated(unprofiled),
         unprofiled=True,
     )
 
 
-def _to_sum(parts: dict[Part, int], whole: int) -> dict[Part, int]:
+def _to_sum(parts: dict[StepPart, int], whole: int) -> dict[StepPart, int]:
     """Return parts scaled so that they sum to ``whole``; the rounding error goes to the largest."""
     largest, total = max(parts, key=lambda p: parts[p]), sum(parts.values())
     scaled = {p: ns * whole // max(total, 1) for p, ns in parts.items()}
     return scaled | {largest: scaled[largest] + whole - sum(scaled.values())}
 
 
-def recorded_limits(profile: Profile, rows: Sequence[GpuRow]) -> Limits:
+def recorded_limits(profile: Profile, rows: Sequence[GpuRow]) -> WindowLimits:
     """Return the limits of the busiest device of the shown process as recorded, from the rows of the table ``gpu_ledger``."""
     of_process = [r for r in rows if r["process"] == profile.steps.process] or list(rows)
     row = max(of_process, key=lambda r: (r["busy_ns"], -r["device"]))
     process, device = row["process"], row["device"]
-    parts = dict.fromkeys(Part, 0)
-    parts[Part.MIGRATION] = _migrating(profile, process, device)
-    parts[Part.WORK] = row["compute_ns"] + row["memset_ns"]
-    parts[Part.COMM] = row["comm_ns"]
-    parts[Part.COPY] = row["copy_ns"] - parts[Part.MIGRATION]
+    parts = dict.fromkeys(StepPart, 0)
+    parts[StepPart.MIGRATION] = _migrating(profile, process, device)
+    parts[StepPart.WORK] = row["compute_ns"] + row["memset_ns"]
+    parts[StepPart.COMM] = row["comm_ns"]
+    parts[StepPart.COPY] = row["copy_ns"] - parts[StepPart.MIGRATION]
     for part, ns in idle_parts(profile, process, device).items():
         parts[part] += ns
     kernels = bool(profile.attributed.gpu_ops["op_kind"].is_in(["kernel", "graph"]).any())
     steps = profile.steps
-    return Limits(process, device, row["window_ns"], profile.scope.steps, steps.whole, parts, kernels)
+    return WindowLimits(process, device, row["window_ns"], profile.scope.steps, steps.whole, parts, kernels)
 
 
 def _window(profile: Profile, process: int, device: int) -> tuple[int, int]:
@@ -231,7 +231,7 @@ def _spans(frame: pl.DataFrame) -> tuple[I64, I64]:
     return frame["start_ns"].to_numpy(), frame["end_ns"].to_numpy()
 
 
-def idle_parts(profile: Profile, process: int, device: int, *, real: bool = False) -> dict[Part, int]:
+def idle_parts(profile: Profile, process: int, device: int, *, real: bool = False) -> dict[StepPart, int]:
     """Return the steady idle time of a device by part (ns, by Part); it sums to the idle time.
 
     ``real``: without a profiler; only for the busiest device of the shown process.
@@ -247,38 +247,38 @@ def idle_parts(profile: Profile, process: int, device: int, *, real: bool = Fals
     pieces = pieces.filter((pieces["end_ns"] > start) & (pieces["start_ns"] < end))
     begin, finish = np.maximum(pieces["start_ns"].to_numpy(), start), np.minimum(pieces["end_ns"].to_numpy(), end)
     ns = pieces["real_ns"].to_numpy() if real else finish - begin
-    number = {part: i for i, part in enumerate(Part)}
+    number = {part: i for i, part in enumerate(StepPart)}
     of_cause = np.array([number[cause.part] for cause in Cause])
     part = of_cause[pieces["cause"].to_numpy()]
     once = np.zeros(len(ns), np.int64)
     if profile.steps.source == "capture":
-        part[(part == number[Part.HOST]) & (ns >= ELSEWHERE_NS)] = number[Part.ELSEWHERE]
+        part[(part == number[StepPart.HOST]) & (ns >= ELSEWHERE_NS)] = number[StepPart.ELSEWHERE]
         once = _paid_once(profile, process, begin, finish)
-        once[(part == number[Part.ELSEWHERE]) | (part == number[Part.PROFILER])] = 0
-        first = _before_first(profile, pieces, once) & np.isin(part, (number[Part.HOST], number[Part.LAUNCH]))
+        once[(part == number[StepPart.ELSEWHERE]) | (part == number[StepPart.PROFILER])] = 0
+        first = _before_first(profile, pieces, once) & np.isin(part, (number[StepPart.HOST], number[StepPart.LAUNCH]))
         once[first] = ns[first]
     else:
         kind = at(profile.attributed.api_calls["kind"], pieces["began_in"].fill_null(-1).to_numpy())
         waited = kind.is_in(Call.WAITS).fill_null(False).to_numpy()
-        part[waited & np.isin(part, (number[Part.HOST], number[Part.LAUNCH]))] = number[Part.SYNC]
+        part[waited & np.isin(part, (number[StepPart.HOST], number[StepPart.LAUNCH]))] = number[StepPart.SYNC]
     op = profile.attributed.gpu_ops["copy_kind"].gather(pieces["op"].fill_null(0)) if pieces.height else None
     if op is not None:
         moved = op.is_in(list(MIGRATIONS)).fill_null(False).to_numpy() & pieces["op"].is_not_null().to_numpy()
-        part[moved & (part == number[Part.UNTRACED])] = number[Part.MIGRATION]
-    sums = np.zeros(len(Part), np.int64)
+        part[moved & (part == number[StepPart.UNTRACED])] = number[StepPart.MIGRATION]
+    sums = np.zeros(len(StepPart), np.int64)
     np.add.at(sums, part, ns - once)
-    sums[number[Part.START_UP]] += once.sum()
+    sums[number[StepPart.START_UP]] += once.sum()
     parts = {p: int(sums[i]) for p, i in number.items() if sums[i]}
     return _capped(profile, parts)
 
 
-def _capped(profile: Profile, parts: dict[Part, int]) -> dict[Part, int]:
+def _capped(profile: Profile, parts: dict[StepPart, int]) -> dict[StepPart, int]:
     """Return the parts with the waits capped at what they are worth; the excess goes to the host code that follows them."""
-    waits = parts.get(Part.SYNC, 0)
+    waits = parts.get(StepPart.SYNC, 0)
     if not waits:
         return parts
     more = waits - min(waits, _worth_of_waits(profile))
-    return {**parts, Part.SYNC: waits - more, Part.HOST: parts.get(Part.HOST, 0) + more}
+    return {**parts, StepPart.SYNC: waits - more, StepPart.HOST: parts.get(StepPart.HOST, 0) + more}
 
 
 def _worth_of_waits(profile: Profile) -> int:
@@ -310,7 +310,7 @@ def _before_first(profile: Profile, pieces: pl.DataFrame, once: I64) -> npt.NDAr
     return (pieces["op"].is_in(first.implode()).fill_null(False) & pieces["gap"].is_in(paying.implode())).to_numpy()
 
 
-def worth(profile: Profile, limits: Limits, code: Limit) -> int | None:
+def worth(profile: Profile, limits: WindowLimits, code: StepLimit) -> int | None:
     """Return what a step saves without the cause of a verdict code, by the replay (ns); None without a trusted one."""
     replay = replay_of(profile)
     if not isinstance(replay, Replay) or not replay.trusted:
@@ -318,18 +318,18 @@ def worth(profile: Profile, limits: Limits, code: Limit) -> int | None:
     edits: tuple[Edit, ...]
     ops, calls = profile.steady_ops, profile.steady_calls
     match code:
-        case Limit.LAUNCH:
+        case StepLimit.LAUNCH:
             return max(replay.saving(Graph()).saving_ns, replay.saving(RemoveHost()).saving_ns)
-        case Limit.SYNC:
+        case StepLimit.SYNC:
             edits = (RemoveWaits(),)
-        case Limit.INPUT:
+        case StepLimit.INPUT:
             edits = (FreeLoader(),)
-        case Limit.COMM:
+        case StepLimit.COMM:
             edits = (RemoveExposedComm(),)
-        case Limit.COPY:
+        case StepLimit.COPY:
             copies = ops.filter((ops["op_kind"] == "memcpy") & (ops["process"] == limits.process))
             edits = (OverlapCopies(frozenset(copies["op"].to_list())),)
-        case Limit.ALLOC:
+        case StepLimit.ALLOC:
             allocations = calls.filter(calls["kind"].is_in(Call.ALLOCATOR))
             edits = (RemoveCalls(frozenset(allocations["call"].to_list())),)
         case _:

@@ -8,7 +8,7 @@ from nsysx import units
 from nsysx.catalogue import Call
 from nsysx.errors import EXIT_EMPTY, NsysxError
 from nsysx.events.profile import Profile
-from nsysx.judging import tracing
+from nsysx.judging import tracing_checks
 from nsysx.reading.trace import Trace
 
 _PROFILE = "Profile with: nsysx run -- CMD"
@@ -18,7 +18,7 @@ def error(path: Path, trace: Trace) -> NsysxError:
     """Return the error for a report without CUDA and ranges: the cause, as far as nsys wrote one down, and what to do."""
     message = f"{path.name}: holds no CUDA and no NVTX rows"
     off = trace.run.get("probe_off")
-    if why := tracing.why_empty(trace):
+    if why := tracing_checks.why_empty(trace):
         message, hint = f"{message}: {why.cause}", f"{why.remedy[:1].upper()}{why.remedy[1:]}"
         hint += f'. nsys says: "{why.words.rstrip(".")}"' * bool(why.words)
     elif isinstance(off, dict):
@@ -30,12 +30,12 @@ def error(path: Path, trace: Trace) -> NsysxError:
 
 def sentence(profile: Profile) -> tuple[str, tuple[str, ...]]:
     """Return the sentence for a capture without GPU work, with its cause where nsys says one, and what to do."""
-    causes = tracing.causes(profile.trace)
+    causes = tracing_checks.causes(profile.trace)
     if launches := int(profile.calls["kind"].is_in(Call.LAUNCHES).sum()):
         held = units.several(launches, "kernel launch", "kernel launches")
         why = "".join(f": {each.cause}" for each in causes[:1])
-        return f"The capture holds {held}, but no GPU work{why}.", (tracing.remedy(profile.trace),)
-    if not causes and not profile.calls.height and (empty := tracing.why_empty(profile.trace)):
+        return f"The capture holds {held}, but no GPU work{why}.", (tracing_checks.remedy(profile.trace),)
+    if not causes and not profile.calls.height and (empty := tracing_checks.why_empty(profile.trace)):
         causes = [empty]
     if not causes:
         return "The capture holds no GPU work.", ("Record with -t cuda on a machine with a CUDA GPU",)

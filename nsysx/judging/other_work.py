@@ -25,7 +25,7 @@ class OtherWork:
     devices: tuple[int, ...] = ()
 
 
-def _of(profile: Profile, places: Sequence[tuple[int, int]]) -> OtherWork:
+def _work_at(profile: Profile, places: Sequence[tuple[int, int]]) -> OtherWork:
     """Return the work of these (process, device) in the steady steps of the shown device."""
     start, end = profile.window
     if profile.device is None or not places or end <= start:
@@ -47,7 +47,9 @@ def other_gpus(profile: Profile) -> OtherWork:
 
 def _other_gpus(profile: Profile) -> OtherWork:
     process, shown = profile.process, profile.device
-    return _of(profile, [(p, device) for p, device in profile.ledgers.activity if p == process and device != shown])
+    return _work_at(
+        profile, [(p, device) for p, device in profile.ledgers.activity if p == process and device != shown]
+    )
 
 
 def shared_gpu(profile: Profile) -> list[Check]:
@@ -62,7 +64,7 @@ def shared_gpu(profile: Profile) -> list[Check]:
         and (its_limits := limits.get(device)) is not None
         and its_limits.gpu == shown.gpu
     ]
-    work, whole = _of(profile, others), profile.window[1] - profile.window[0]
+    work, whole = _work_at(profile, others), profile.window[1] - profile.window[0]
     if not work.busy_ns or work.busy_ns < _NOTABLE * whole:
         return []
     pids = sorted({ids.pid_of(process) for process, _ in others})

@@ -10,7 +10,7 @@ import polars as pl
 from nsysx.catalogue import Call
 from nsysx.events.layers import PATHLESS
 from nsysx.events.profile import Profile
-from nsysx.events.settings import Settings, settings_of
+from nsysx.events.recorded_settings import RecordedSettings, settings_of
 from nsysx.frames import lookup
 from nsysx.model import Capture
 
@@ -115,13 +115,13 @@ def _second_torch(capture: Capture) -> bool:
     return capture.utc_epoch_ns is None or capture.utc_epoch_ns >= _TORCH_2_NS
 
 
-def _fused_by_setting(settings: Settings | None) -> str | None:
+def _fused_by_setting(settings: RecordedSettings | None) -> str | None:
     """Return "fused" where every optimizer of the program is told to be; what one that is not told does, its kernels show."""
     optimizers = settings.rows("optimizers") if settings else None
     return "fused" if optimizers and all(o.get("fused") is True for o in optimizers) else None
 
 
-def _class_by_setting(settings: Settings | None) -> str | None:
+def _class_by_setting(settings: RecordedSettings | None) -> str | None:
     """Return the class of the program's one kind of optimizer, with its package where that is not torch: it may share a name."""
     optimizers = (settings.rows("optimizers") if settings else None) or ()
     classes = {(str(o.get("module")), str(o.get("class"))) for o in optimizers}

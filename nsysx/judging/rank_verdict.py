@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from nsysx import units
-from nsysx.catalogue import Late, Limit
+from nsysx.catalogue import Late, StepLimit
 from nsysx.judging.limit_words import LIMITS, pair, short
 from nsysx.judging.rank_waiting import per_step
 from nsysx.model import Row, Scope, Table, Verdict
@@ -73,7 +73,7 @@ def wait_for_hosts(rows: Sequence[Row]) -> bool:
 
 def _in_turn(verdict: Verdict, rows: Sequence[Row], shown: Row | None) -> Verdict:
     """Return the verdict of a rank whose communication is mostly a wait for ranks that launch later, with that said."""
-    if shown is None or verdict.code != Limit.COMM or not wait_for_hosts(rows):
+    if shown is None or verdict.code != StepLimit.COMM or not wait_for_hosts(rows):
         return verdict
     alone = _waits(shown) + (shown["exposed_transfer_ns"] or 0)
     if _waits(shown) <= _MOSTLY * alone:

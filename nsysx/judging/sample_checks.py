@@ -5,8 +5,8 @@ from __future__ import annotations
 import polars as pl
 
 from nsysx import units
-from nsysx.events.host_lines import known_lines
 from nsysx.events.profile import Profile
+from nsysx.events.sampled_lines import known_lines
 from nsysx.model import Check
 
 #: If more of the idle time in host code than this has no sample, the lines say too little (share).

@@ -17,17 +17,17 @@ import polars as pl
 
 from nsysx import units
 from nsysx.analyses.gpu_ledger import GpuRow
-from nsysx.catalogue import Limit, Part
+from nsysx.catalogue import StepLimit, StepPart
 from nsysx.events import levels
 from nsysx.events.profile import Profile
 from nsysx.frames.lookup import at, distinct, totals
 from nsysx.judging import growth, limit_words, nothing_recorded
 from nsysx.judging.limit_words import GPU_PARTS, LIMITS, divided
-from nsysx.judging.limits import Limits, limits_of, worth
+from nsysx.judging.limits import WindowLimits, limits_of, worth
 from nsysx.judging.program import program_of
 from nsysx.model import Verdict
-from nsysx.replay.costs import measured
 from nsysx.replay.engine import Withheld, unprofiled_of
+from nsysx.replay.tracing_costs import measured
 
 #: From this share of the step on, the GPU's own work is the limit if nothing else is.
 _HALF = 0.5
@@ -54,22 +54,22 @@ def judge(profile: Profile, gpu_rows: Sequence[GpuRow]) -> Verdict:
 
 def _judge(profile: Profile, gpu_rows: Sequence[GpuRow]) -> Verdict:
     if not gpu_rows:
-        return Verdict(Limit.UNKNOWN.value, *_without_gpu(profile))
+        return Verdict(StepLimit.UNKNOWN.value, *_without_gpu(profile))
     limits = limits_of(profile, gpu_rows)
     if not limits.window_ns or limits.real_ns <= 0:
-        return Verdict(Limit.UNKNOWN.value, "The steady steps hold no GPU work.")
+        return Verdict(StepLimit.UNKNOWN.value, "The steady steps hold no GPU work.")
     code, sentence, evidence = _judged(profile, limits)
     parts = {
         p.value: round(limits.per_step(ns))
         for p, ns in limits.parts.items()
-        if ns and p not in (Part.PROFILER, Part.ELSEWHERE)
+        if ns and p not in (StepPart.PROFILER, StepPart.ELSEWHERE)
     }
     recorded = limits.recorded_ns and round(limits.per_step(limits.recorded_ns))
     host = program_of(profile).host
     return Verdict(code.value, sentence, evidence, None, sum(parts.values()), parts, recorded, limits.estimated, host)
 
 
-def _course(profile: Profile, limits: Limits) -> str:
+def _course(profile: Profile, limits: WindowLimits) -> str:
     """Return how long steps really are where their mean is the length of none of them, "" else."""
     course = profile.steps.trend
     misled = course.kind in ("growing", "falling") or levels.note(profile.steps.levels)
@@ -79,43 +79,43 @@ def _course(profile: Profile, limits: Limits) -> str:
     return note + growth.words(profile) * (course.kind == "growing")
 
 
-def _judged(profile: Profile, limits: Limits) -> tuple[Limit, str, tuple[str, ...]]:
+def _judged(profile: Profile, limits: WindowLimits) -> tuple[StepLimit, str, tuple[str, ...]]:
     """Return the code, the sentence and the evidence."""
     evidence = _evidence(profile, limits)
     if not limits.kernels:
-        return Limit.UNKNOWN, limit_words.without_kernels(limits), evidence
-    if limits.parts[Part.UNTRACED] > _HALF * limits.real_ns:
-        return Limit.UNKNOWN, limit_words.untraced(limits), evidence
-    if limits.parts[Part.PROFILER] >= _HALF * limits.idle_ns > _HALF * LIMITS * limits.window_ns:
-        return Limit.UNKNOWN, limit_words.profiled(limits), evidence
+        return StepLimit.UNKNOWN, limit_words.without_kernels(limits), evidence
+    if limits.parts[StepPart.UNTRACED] > _HALF * limits.real_ns:
+        return StepLimit.UNKNOWN, limit_words.untraced(limits), evidence
+    if limits.parts[StepPart.PROFILER] >= _HALF * limits.idle_ns > _HALF * LIMITS * limits.window_ns:
+        return StepLimit.UNKNOWN, limit_words.profiled(limits), evidence
     code = _limit(profile, limits)
-    if code == Limit.LAUNCH and not limits.unprofiled:
+    if code == StepLimit.LAUNCH and not limits.unprofiled:
         evidence = (*evidence, _CAVEAT)
-    if code != Limit.GPU and (blamed := _blamed(profile, limits)):
+    if code != StepLimit.GPU and (blamed := _blamed(profile, limits)):
         evidence = (*evidence, blamed)
-    if code == Limit.UNKNOWN:
+    if code == StepLimit.UNKNOWN:
         return code, limit_words.unknown(limits), evidence
     course = _course(profile, limits)
     sentence = limit_words.headline(profile, limits, code, average=bool(course))
     return code, f"{sentence} {course}".rstrip(), evidence
 
 
-def _limit(profile: Profile, limits: Limits) -> Limit:
+def _limit(profile: Profile, limits: WindowLimits) -> StepLimit:
     """Return the verdict code by the rule above."""
     lost, real = limits.lost, limits.real_ns
     if sum(lost.values()) < LIMITS * real:
-        return Limit.GPU
+        return StepLimit.GPU
     longest = max(lost, key=lambda code: (lost[code], code))
     if lost[longest] < LIMITS * real:
-        return Limit.GPU if limits.parts[Part.WORK] + limits.parts[Part.PAUSE] >= _HALF * real else longest
+        return StepLimit.GPU if limits.parts[StepPart.WORK] + limits.parts[StepPart.PAUSE] >= _HALF * real else longest
     worths = {code: _value(profile, limits, code) for code, ns in lost.items() if ns >= LIMITS * real}
     best = max(worths, key=lambda code: (worths[code], code))
     if profile.steps.source == "capture" and lost[best] < _HALF * real:
-        return Limit.UNKNOWN
+        return StepLimit.UNKNOWN
     return best if worths[best] >= LIMITS * limits.per_step(real) else longest
 
 
-def _value(profile: Profile, limits: Limits, code: Limit) -> float:
+def _value(profile: Profile, limits: WindowLimits, code: StepLimit) -> float:
     """Return what removing a cause saves per step (ns): never more than the time it takes."""
     cost = limits.per_step(limits.lost[code])
     saving = worth(profile, limits, code)
@@ -135,7 +135,7 @@ def _without_gpu(profile: Profile) -> tuple[str, tuple[str, ...]]:
 EACH_STEP = "Each step: "
 
 
-def _evidence(profile: Profile, limits: Limits) -> tuple[str, ...]:
+def _evidence(profile: Profile, limits: WindowLimits) -> tuple[str, ...]:
     """Return the window, how it divides, and what lies outside it."""
     busy = units.share(sum(limits.parts[p] for p in GPU_PARTS), limits.window_ns)
     steps = limits.steps
@@ -143,7 +143,7 @@ def _evidence(profile: Profile, limits: Limits) -> tuple[str, ...]:
     lines = [f"GPU {limits.device} busy {busy} of {over} ({units.duration(limits.window_ns)})"]
     if limits.recorded_ns is not None:
         lines[0] += f", without the profiler; as recorded: {units.duration(limits.recorded_ns)}"
-    if parted := divided(limits, Part):
+    if parted := divided(limits, StepPart):
         lines.append(f"{'By part: ' if limits.whole else EACH_STEP}{parted}")
     course = profile.steps.trend.note
     if course and not _course(profile, limits):
@@ -180,7 +180,7 @@ def _passes(profile: Profile) -> str:
     return f"A step has {backward} backward passes and {optimizer} optimizer steps"
 
 
-def _blamed(profile: Profile, limits: Limits) -> str:
+def _blamed(profile: Profile, limits: WindowLimits) -> str:
     """Name the module before whose work the device idles most, "" if no module stands out."""
     pieces = profile.idle()[limits.process, limits.device]
     modules, module = distinct(at(profile.attributed.gpu_ops["module"], pieces["op"].to_numpy()))

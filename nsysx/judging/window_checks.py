@@ -11,7 +11,7 @@ from nsysx import ids, units
 from nsysx.events import bare
 from nsysx.events.profile import Profile
 from nsysx.model import Check
-from nsysx.replay import costs
+from nsysx.replay import tracing_costs
 
 #: A step is long if it takes so many times as long as their median.
 _LONG = 1.5
@@ -147,7 +147,7 @@ def _by_rank(profile: Profile) -> str:
 
 def _missed(profile: Profile, lengths: np.ndarray[Any, np.dtype[np.int64]]) -> list[Check]:
     """Return a warning if some bare steps took far longer than the others, and no recorded step does."""
-    if len(lengths) < costs.FEWEST:
+    if len(lengths) < tracing_costs.FEWEST:
         return []
     usual = float(np.median(lengths))
     long = lengths[lengths > _LONG * usual]

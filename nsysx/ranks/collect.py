@@ -17,7 +17,7 @@ import numpy.typing as npt
 import polars as pl
 
 from nsysx import ids
-from nsysx.catalogue import Activity
+from nsysx.catalogue import DeviceActivity
 from nsysx.events import ledger
 from nsysx.events.other_ranks import Modelled
 from nsysx.events.profile import Profile
@@ -30,11 +30,11 @@ from nsysx.replay.together import Played
 
 _ALL = slice(None)
 
-LEDGER = ("window_ns", *(activity.column for activity in Activity), "hidden_comm_ns")
+LEDGER = ("window_ns", *(activity.column for activity in DeviceActivity), "hidden_comm_ns")
 _RANK_FILE = re.compile(r"(?:\b|_)rank[._-]?(\d{1,9})(?!\d)", re.IGNORECASE)
 
 
-class Series(NamedTuple):
+class CollectiveSeries(NamedTuple):
     """Collectives of one kind in one communicator, or else on one stream: the n-th of each rank belong together.
 
     ``stream`` counts the streams of the rank in the order of their first collective; ``communicator`` is "" if NCCL did not
@@ -67,7 +67,7 @@ class Place(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Tiles:
+class LedgerTiles:
     """The ledger of adjacent stretches of a device's time: its steady steps, in order."""
 
     start_ns: I64
@@ -75,10 +75,10 @@ class Tiles:
     parts: Mapping[str, I64]
     idle_causes: Mapping[str, I64]
 
-    def only(self, chosen: npt.NDArray[np.bool_]) -> Tiles:
+    def only(self, chosen: npt.NDArray[np.bool_]) -> LedgerTiles:
         """Return the chosen stretches."""
         parts, causes = ({k: ns[chosen] for k, ns in x.items()} for x in (self.parts, self.idle_causes))
-        return Tiles(self.start_ns[chosen], self.end_ns[chosen], parts, causes)
+        return LedgerTiles(self.start_ns[chosen], self.end_ns[chosen], parts, causes)
 
     def figures(self, chosen: npt.NDArray[np.bool_] | slice = _ALL) -> dict[str, Any]:
         """Return the fields of a Rank that cover the chosen stretches together, by name."""
@@ -126,10 +126,10 @@ class Rank:
     window: tuple[int, int]
     parts: Mapping[str, int]
     idle_causes: Mapping[str, int]
-    tiles: Tiles | None
-    members: Mapping[str, nccl_notes.Member]
+    tiles: LedgerTiles | None
+    members: Mapping[str, nccl_notes.CommunicatorMember]
     noted: str
-    series: tuple[Series, ...]
+    series: tuple[CollectiveSeries, ...]
     belongs: I64
     start_ns: I64
     end_ns: I64
@@ -151,18 +151,20 @@ class Rank:
 
 
 def _collectives(
-    profile: Profile, ops: pl.DataFrame, members: Mapping[str, nccl_notes.Member]
-) -> tuple[tuple[Series, ...], I64, I64, I64, I64]:
+    profile: Profile, ops: pl.DataFrame, members: Mapping[str, nccl_notes.CommunicatorMember]
+) -> tuple[tuple[CollectiveSeries, ...], I64, I64, I64, I64]:
     """Return (series, belongs, start_ns, end_ns, message_bytes) of the communication of a device."""
     streams = {s: i for i, s in enumerate(ops["stream"].unique(maintain_order=True))}
-    series: dict[Series, int] = {}
+    series: dict[CollectiveSeries, int] = {}
     groups: dict[tuple[int, str, nccl_notes.Message], int] = {}  # a program sends the same few messages again and again
     belongs, sizes = [], []
     messages = nccl_notes.messages(profile.trace, ops, members)
     for row in zip(ops["stream"].to_list(), ops["name"].cast(pl.String).to_list(), messages, strict=True):
         if row not in groups:
             stream, name, message = row
-            key = Series(streams[stream], message.communicator, nccl_notes.kind_of(name), message.kind, message.pair)
+            key = CollectiveSeries(
+                streams[stream], message.communicator, nccl_notes.kind_of(name), message.kind, message.pair
+            )
             groups[row] = series.setdefault(key, len(series))
         belongs.append(groups[row])
         sizes.append(-1 if row[2].bytes is None else row[2].bytes)
@@ -222,11 +224,11 @@ def _kernels(ops: pl.DataFrame, start: int, end: int) -> dict[tuple[str, int, in
 
 
 def _compute_kernels(ops: pl.DataFrame) -> pl.DataFrame:
-    compute = (ops["cls"] == Activity.COMPUTE.value) & (ops["op_kind"] == "kernel")
+    compute = (ops["cls"] == DeviceActivity.COMPUTE.value) & (ops["op_kind"] == "kernel")
     return ops.select("process", "device", "name", "grid", "block", "start_ns", "end_ns").filter(compute)
 
 
-def _number(trace: Trace, process: int, members: Mapping[str, nccl_notes.Member]) -> int | None:
+def _number(trace: Trace, process: int, members: Mapping[str, nccl_notes.CommunicatorMember]) -> int | None:
     """Return which rank of the job a process is: by the probe, else by its place in the largest communicator."""
     seen = [p.get("rank") for p in ids.records_of(trace.capture.probe, process)]
     if seen and isinstance(seen[0], str) and seen[0].isdecimal() and len(seen[0]) < 10:
@@ -248,7 +250,7 @@ def processes(trace: Trace) -> dict[int, int]:
 
 
 @dataclass(frozen=True)
-class _Work:
+class _RankWork:
     """The GPU steps, communication and compute kernels of a report by (process, device)."""
 
     steps: Mapping[tuple[int, ...], pl.DataFrame]
@@ -257,7 +259,7 @@ class _Work:
     kernels: Mapping[tuple[int, ...], pl.DataFrame]
 
     @classmethod
-    def of(cls, profile: Profile, *, alone: bool) -> _Work:
+    def from_profile(cls, profile: Profile, *, alone: bool) -> _RankWork:
         ops = profile.attributed.gpu_ops
         communication = ops.select(
             "op",
@@ -271,7 +273,7 @@ class _Work:
             "call_start_ns",
             "phase",
             "module",
-        ).filter(ops["cls"] == Activity.COMM.value)
+        ).filter(ops["cls"] == DeviceActivity.COMM.value)
         steps, of_device = (lookup.parted(f, "process", "device") for f in (profile.steps.gpu, communication))
         kernels = {} if alone else lookup.parted(_compute_kernels(ops), "process", "device")
         return cls(steps, of_device, communication.clear(), kernels)
@@ -287,7 +289,7 @@ def records(profile: Profile, *, alone: bool = False) -> tuple[Rank, ...]:
     communicators = nccl_notes.members(profile.trace)
     span, noted = _span(profile), _noted(profile.trace)
     devices = Counter(process for process, *_ in windows)
-    work = _Work.of(profile, alone=alone and len(windows) == 1)
+    work = _RankWork.from_profile(profile, alone=alone and len(windows) == 1)
     result = []
     for process, device, start, end in windows:
         key = process, device
@@ -340,7 +342,7 @@ def _noted(trace: Trace) -> str:
 
 def _ledger(
     profile: Profile, steps: pl.DataFrame, key: tuple[int, int], window: tuple[int, int]
-) -> tuple[dict[str, Any], Tiles | None]:
+) -> tuple[dict[str, Any], LedgerTiles | None]:
     """Return the fields of a Rank over a device's steady steps, and their tiles; without any, over the window, and None."""
     steady = profile.steps.steady if not profile.steps.whole else None
     if steady:
@@ -350,7 +352,7 @@ def _ledger(
         begin, finish = np.array([window[0]]), np.array([window[1]])
     parts = ledger.gpu_parts(profile.ledgers.activity[key], begin, finish)
     causes = ledger.idle_parts(profile.ledgers.idle_of(*key), begin, finish)
-    tiles = Tiles(begin, finish, {k: parts[k] for k in LEDGER}, causes)
+    tiles = LedgerTiles(begin, finish, {k: parts[k] for k in LEDGER}, causes)
     figures = tiles.figures()
     if steady:
         return figures, tiles
@@ -359,9 +361,9 @@ def _ledger(
     return figures | {"steps": 0, "step_ns": int(median) if isinstance(median, (int, float)) else None}, None
 
 
-def _exposed(activity: StepFunction, tiles: Tiles | None) -> tuple[I64, I64]:
+def _exposed(activity: StepFunction, tiles: LedgerTiles | None) -> tuple[I64, I64]:
     """Return the stretches [start, end) of communication that no compute hides, in steps where there are some: as in the ledger."""
-    comm, compute = (1 << ledger.CLASSES.index(name) for name in (Activity.COMM, Activity.COMPUTE))
+    comm, compute = (1 << ledger.CLASSES.index(name) for name in (DeviceActivity.COMM, DeviceActivity.COMPUTE))
     shown = ((activity.labels & comm) > 0) & ((activity.labels & compute) == 0)
     sets = [(activity.times[:-1][shown], activity.times[1:][shown])]
     sets += [] if tiles is None else [(tiles.start_ns, tiles.end_ns)]

@@ -9,10 +9,10 @@ import numpy as np
 
 from nsysx.analyses.helpers.module_names import folded
 from nsysx.model import Table, TableSpec
-from nsysx.ranks import costs as costs_room
+from nsysx.ranks import collective_costs as costs_room
 from nsysx.ranks.collect import Place, Rank, number
-from nsysx.ranks.costs import MOVES, UNMATCHED, WAITS, Stretches
-from nsysx.ranks.job_compared import Compared
+from nsysx.ranks.collective_costs import MOVES, UNMATCHED, WAITS, Stretches
+from nsysx.ranks.job_compared import JobCompared
 from nsysx.ranks.job_ledger import chosen
 from nsysx.rows import Of, TableOf, columns_of, names
 
@@ -63,7 +63,7 @@ SHOWN = TableSpec(
 )
 
 
-def _members(compared: Compared) -> dict[tuple[int, int], tuple[int, ...]]:
+def _members(compared: JobCompared) -> dict[tuple[int, int], tuple[int, ...]]:
     """Return (rank, row of its collectives) -> the numbers of the ranks that take part in it, for those that are matched."""
     members_of: dict[tuple[int, int], tuple[int, ...]] = {}
     for _, group in compared.aligned.groups:
@@ -102,7 +102,7 @@ def _rows(
     ]
 
 
-def table(compared: Compared | None, reason: str) -> Table:
+def table(compared: JobCompared | None, reason: str) -> Table:
     """Return the exposed communication of each rank by place. Without a second rank no rows, and the reason."""
     if compared is None:
         return Table(KEY, TITLE, COLUMNS, None, reason, shown=SHOWN)

@@ -7,17 +7,17 @@ from dataclasses import dataclass
 
 from nsysx.ranks import straggler
 from nsysx.ranks.collect import Rank
-from nsysx.ranks.costs import Costs, costs_of
+from nsysx.ranks.collective_costs import CollectiveCosts, costs_of
 from nsysx.ranks.match import Aligned, align, common
 from nsysx.ranks.rank_checks import job_size
 
 
 @dataclass(frozen=True)
-class Compared:
+class JobCompared:
     """All ranks of a job over the steps that they have in common, what their matched collectives cost, and who is behind."""
 
     aligned: Aligned
-    costs: Sequence[Costs]
+    costs: Sequence[CollectiveCosts]
     late: straggler.Straggler | None
 
     @property
@@ -26,14 +26,14 @@ class Compared:
         return self.aligned.ranks
 
 
-def compare(ranks: Sequence[Rank]) -> Compared | None:
+def compare(ranks: Sequence[Rank]) -> JobCompared | None:
     """Return the ranks of a job compared; None where there is one alone."""
     if len(ranks) < 2:
         return None
     aligned = align(ranks)
     aligned.ranks = common(aligned)
     costs = costs_of(aligned)
-    return Compared(aligned, costs, straggler.find(aligned, costs))
+    return JobCompared(aligned, costs, straggler.find(aligned, costs))
 
 
 def reason(ranks: Sequence[Rank]) -> str:

@@ -11,13 +11,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Annotated, Any, NamedTuple, TypedDict
 
-from nsysx.catalogue import Activity, Late
+from nsysx.catalogue import DeviceActivity, Late
 from nsysx.model import Table, TableSpec
-from nsysx.ranks import costs as costs_room
+from nsysx.ranks import collective_costs as costs_room
 from nsysx.ranks import late_lines, straggler, uneven
 from nsysx.ranks.collect import Rank, number
-from nsysx.ranks.costs import MOVES, UNMATCHED, WAITS, Stretches
-from nsysx.ranks.job_compared import Compared
+from nsysx.ranks.collective_costs import MOVES, UNMATCHED, WAITS, Stretches
+from nsysx.ranks.job_compared import JobCompared
 from nsysx.rows import Of, TableOf, columns_of, names
 
 KEY = "job_ledger"
@@ -29,7 +29,7 @@ _MOST_RANKS = 16
 IN_TURN = "in turn"
 
 
-class PartRow(TypedDict):
+class JobPartRow(TypedDict):
     """A part of the steps of one rank, or of all together."""
 
     rank: Annotated[int | None, Of("number of the rank; null for the sum over all ranks")]
@@ -54,8 +54,8 @@ class PartRow(TypedDict):
     share: Annotated[float, Of("part of the rank's window, 0 to 1")]
 
 
-COLUMNS = columns_of(PartRow)
-ROWS: TableOf[PartRow] = TableOf(KEY)
+COLUMNS = columns_of(JobPartRow)
+ROWS: TableOf[JobPartRow] = TableOf(KEY)
 SHOWN = TableSpec(
     covers="rows",
     place=241,
@@ -145,8 +145,8 @@ def _parts(ranks: Sequence[Rank], r: int, parts: Stretches) -> list[dict[str, An
         if ns:
             rows.append({"part": part, "waits_for": waits_for, "cause": cause, "detail": detail, "ns": ns})
 
-    add("computes", rank.parts[Activity.COMPUTE.column])
-    add("copies", rank.parts[Activity.COPY.column] + rank.parts[Activity.MEMSET.column])
+    add("computes", rank.parts[DeviceActivity.COMPUTE.column])
+    add("copies", rank.parts[DeviceActivity.COPY.column] + rank.parts[DeviceActivity.MEMSET.column])
     add("transfers", int(parts.ns[parts.state == MOVES].sum()))
     for late, ns in costs_room.exposed_by(parts, r).items():
         if late is None:
@@ -180,7 +180,7 @@ def chosen(ranks: Sequence[Rank], waits_ns: Sequence[int]) -> list[int]:
     return sorted(order[: _MOST_RANKS // 2] + order[-_MOST_RANKS // 2 :])
 
 
-def table(compared: Compared | None, reason: str) -> Table:
+def table(compared: JobCompared | None, reason: str) -> Table:
     """Return the parts of the steps of all ranks together, and of each. Without a second rank no rows, and the reason."""
     if compared is None:
         return Table(KEY, TITLE, COLUMNS, None, reason, shown=SHOWN)

@@ -12,7 +12,7 @@ from nsysx import units
 from nsysx.errors import EXIT_EMPTY, EXIT_USAGE, NsysxError
 from nsysx.ranks import straggler
 from nsysx.ranks.collect import Rank, number
-from nsysx.ranks.job_compared import Compared, compare, reason
+from nsysx.ranks.job_compared import JobCompared, compare, reason
 from nsysx.ranks.own_time import OwnTimes, own_times
 from nsysx.replay.changes import JobChanges
 
@@ -20,7 +20,7 @@ from nsysx.replay.changes import JobChanges
 _FASTER = 2
 
 
-def _replayed(compared: Compared) -> tuple[tuple[int, ...], OwnTimes] | None:
+def _replayed(compared: JobCompared) -> tuple[tuple[int, ...], OwnTimes] | None:
     """Return the largest group of ranks that do the same work, and their replay; None where they cannot be replayed together."""
     for group in straggler.groups(compared.costs):
         times = own_times(compared.aligned, group)

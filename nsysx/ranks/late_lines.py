@@ -78,7 +78,7 @@ def own(rows: Sequence[Longer]) -> float:
     return sum(row.more for row in rows if row.own)
 
 
-def told(rows: Sequence[Longer]) -> list[Mapping[str, Any]]:
+def rows_per_step(rows: Sequence[Longer]) -> list[Mapping[str, Any]]:
     """Return the lines as they stand in the table of ranks: per step."""
     return [
         {

@@ -13,7 +13,7 @@ from nsysx.ranks.collect import Rank
 from nsysx.reading.nccl_notes import SEND_RECEIVE
 
 
-class Key(NamedTuple):
+class SeriesKey(NamedTuple):
     """What identifies a series of collectives over ranks: kind and communicator (with the pair inside it), or if that is "",
     the stream's number.
     """
@@ -44,7 +44,7 @@ class Aligned:
     offset: list[int]
     correction: list[int | None]
     #: One entry per group of ranks that run a series together: its key, and rank -> rows, equally many for each.
-    groups: list[tuple[Key, dict[int, I64]]] = field(default_factory=list)
+    groups: list[tuple[SeriesKey, dict[int, I64]]] = field(default_factory=list)
 
 
 def _shift(a: I64, b: I64) -> int:
@@ -86,12 +86,12 @@ def _times(aligned: Aligned, r: int, rows: I64) -> tuple[I64, I64]:
     return rank.start_ns[rows] + offset, rank.end_ns[rows] + offset
 
 
-def _rows(rank: Rank, *, named: bool) -> dict[Key, I64]:
+def _rows(rank: Rank, *, named: bool) -> dict[SeriesKey, I64]:
     """Return the rows of each series, by communicator if it is known and ``named``, else by stream."""
-    by_key: dict[Key, list[int]] = {}
+    by_key: dict[SeriesKey, list[int]] = {}
     for i, s in enumerate(rank.series):
         noted = named and s.communicator
-        key = Key(s.communicator, s.pair, 0, s.kind) if noted else Key("", (), s.stream, s.kernel_kind)
+        key = SeriesKey(s.communicator, s.pair, 0, s.kind) if noted else SeriesKey("", (), s.stream, s.kernel_kind)
         by_key.setdefault(key, []).append(i)
     return {key: np.flatnonzero(np.isin(rank.belongs, which)) for key, which in by_key.items()}
 
@@ -121,7 +121,7 @@ def align(ranks: Sequence[Rank]) -> Aligned:
     return aligned
 
 
-def _correct_clocks(aligned: Aligned, rows: list[dict[Key, I64]]) -> None:
+def _correct_clocks(aligned: Aligned, rows: list[dict[SeriesKey, I64]]) -> None:
     """Refine the clock of each report by collectives that it shares with one whose clock is settled.
 
     Collectives that already overlap by the session starts are the same, and their ends give the finer clock. If a report
@@ -161,7 +161,9 @@ def _correct_clocks(aligned: Aligned, rows: list[dict[Key, I64]]) -> None:
                 settle(members, fit(members, settled, overlapping=False) or 0)
 
 
-def _correction(aligned: Aligned, rows: list[dict[Key, I64]], r: int, other: int, overlapping: bool) -> int | None:
+def _correction(
+    aligned: Aligned, rows: list[dict[SeriesKey, I64]], r: int, other: int, overlapping: bool
+) -> int | None:
     """Return what to add to the times of rank r (ns) so that its collectives end with those of ``other``, None if they do not.
 
     ``overlapping``: they must run at the same time without correction; otherwise they must end together once corrected.

@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 import polars as pl
 
-from nsysx.analyses.helpers import timelines
+from nsysx.analyses.helpers import timeline_data
 from nsysx.events.profile import Profile
 from nsysx.pictures import Lane, Timeline
-from nsysx.ranks import collect, costs, straggler
+from nsysx.ranks import collect, collective_costs, straggler
 from nsysx.ranks.match import Aligned, align, common
 
 #: Other ranks that are drawn at most, the lanes of a picture with them, how many have room even beside many lanes, and streams of each.
@@ -31,7 +31,7 @@ class Stretch(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Wanted:
+class DrawnRank:
     """A rank that is drawn: its lanes are "rank ``number``". ``offset_ns`` is added to its times for the clock of the shown report."""
 
     report: int
@@ -42,14 +42,14 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Plan:
+class LanePlan:
     """What may be drawn of other ranks in each of ``windows``; ``more`` are too many, and the clock of ``apart`` is unknown.
 
     ``shown_rank`` is the number of the shown rank, None if its report holds several, whose lanes are told apart by their device.
     """
 
     windows: tuple[Stretch, ...] = ()
-    wanted: tuple[Wanted, ...] = ()
+    wanted: tuple[DrawnRank, ...] = ()
     shown_rank: int | None = None
     more: tuple[int, ...] = ()
     apart: tuple[int, ...] = ()
@@ -65,21 +65,21 @@ Lanes = Mapping[tuple[int, Stretch], tuple[Lane, ...]]
 
 
 @dataclass(frozen=True)
-class Beside:
+class OtherRanksLanes:
     """The lanes of the other ranks, as they were planned."""
 
-    plan: Plan = field(default_factory=Plan)
+    plan: LanePlan = field(default_factory=LanePlan)
     lanes: Lanes = field(default_factory=dict)
 
 
-def plan(profile: Profile, ranks: Sequence[collect.Rank], report: int) -> Plan:
+def plan(profile: Profile, ranks: Sequence[collect.Rank], report: int) -> LanePlan:
     """Return what is drawn beside ``profile``, of the report with this number: ranks that it does not hold, on a known clock."""
-    windows = tuple(Stretch(w.start_ns, w.end_ns) for w in timelines.windows(profile))
+    windows = tuple(Stretch(w.start_ns, w.end_ns) for w in timeline_data.windows(profile))
     here = {process for process, _ in profile.ledgers.activity}
     held = [n for n, r in enumerate(ranks) if r.report == report and r.process in here]
     others = [n for n in range(len(ranks)) if n not in held]
     if not windows or not held or not others:
-        return Plan()
+        return LanePlan()
     aligned = align(ranks)
     comparable = _on_one_clock(aligned, report)
     placed = [n for n in others if ranks[n].report in comparable]
@@ -87,10 +87,10 @@ def plan(profile: Profile, ranks: Sequence[collect.Rank], report: int) -> Plan:
         placed.sort(key=lambda n: n != late)  # the one that the others wait for is drawn before any other
     zero = aligned.offset[held[0]]
     numbers = [collect.number(ranks, n) for n in range(len(ranks))]
-    return Plan(
+    return LanePlan(
         windows,
         tuple(
-            Wanted(ranks[n].report, numbers[n], ranks[n].process, ranks[n].device, aligned.offset[n] - zero)
+            DrawnRank(ranks[n].report, numbers[n], ranks[n].process, ranks[n].device, aligned.offset[n] - zero)
             for n in placed[:_RANKS]
         ),
         numbers[held[0]] if len(held) == 1 else None,
@@ -102,7 +102,7 @@ def plan(profile: Profile, ranks: Sequence[collect.Rank], report: int) -> Plan:
 def _late(aligned: Aligned) -> int | None:
     """Return the place of the rank that the others wait for, as in the table of the ranks; None if they wait for nobody."""
     compared = replace(aligned, ranks=common(aligned))
-    late = straggler.find(compared, costs.costs_of(compared))
+    late = straggler.find(compared, collective_costs.costs_of(compared))
     return None if late is None else late.place
 
 
@@ -134,11 +134,11 @@ def _on_one_clock(aligned: Aligned, report: int) -> set[int]:
     return reports
 
 
-def lanes(planned: Plan, report: int, ops: pl.DataFrame) -> Lanes:
+def lanes(planned: LanePlan, report: int, ops: pl.DataFrame) -> Lanes:
     """Return the lanes of the ranks of one report; ``ops`` are its GPU operations, as ``events.correlate`` makes them."""
     most = _SPANS // max(1, _STREAMS * len(planned.wanted))
     return {
-        (rank.number, window): timelines.lanes_of_rank(
+        (rank.number, window): timeline_data.lanes_of_rank(
             ops.filter(pl.col("process") == rank.process),
             window.start_ns - rank.offset_ns,
             window.end_ns - rank.offset_ns,
@@ -152,7 +152,7 @@ def lanes(planned: Plan, report: int, ops: pl.DataFrame) -> Lanes:
     }
 
 
-def added(picture: Timeline, beside: Beside) -> Timeline:
+def added(picture: Timeline, beside: OtherRanksLanes) -> Timeline:
     """Return the picture with the lanes of as many other ranks as there is room for below its own, each named by its rank."""
     planned, window = beside.plan, Stretch(picture.start_ns, picture.end_ns)
     room = max(_LEAST, _LANES - len(picture.lanes))

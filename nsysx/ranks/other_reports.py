@@ -12,14 +12,14 @@ from dataclasses import replace
 import numpy as np
 import polars as pl
 
-from nsysx.catalogue import Activity
+from nsysx.catalogue import DeviceActivity
 from nsysx.events.other_ranks import Modelled, OtherRanks
 from nsysx.events.profile import Profile
 from nsysx.frames.intervals import I64
 from nsysx.ranks.collect import Rank
 from nsysx.ranks.match import Aligned, align
 from nsysx.replay import no_comm, peers, unprofiled
-from nsysx.replay.together import Member, Played, step_lengths
+from nsysx.replay.together import Played, ReplayedRank, step_lengths
 
 
 def with_steps(ranks: Sequence[Rank], profile: Profile) -> tuple[Rank, ...]:
@@ -38,7 +38,9 @@ def learn(profile: Profile, ranks: Sequence[Rank], report: int) -> Profile:
     ``ranks`` are those of all reports. It is the profile itself where no collective of it has a counterpart in another report.
     """
     aligned = align(ranks)
-    if not any(len({ranks[r].report for r in group}) > 1 and _of(ranks, group, report) for _, group in aligned.groups):
+    if not any(
+        len({ranks[r].report for r in group}) > 1 and _is_of_report(ranks, group, report) for _, group in aligned.groups
+    ):
         return profile
     working = _working(aligned)
     # Of a report of several ranks only the chosen one may have been read: the rest of them are others, too.
@@ -55,7 +57,7 @@ def learn(profile: Profile, ranks: Sequence[Rank], report: int) -> Profile:
     return replace(profile, other_ranks=OtherRanks(waiting, alone, without), _made={})
 
 
-def _of(ranks: Sequence[Rank], group: dict[int, I64], report: int) -> bool:
+def _is_of_report(ranks: Sequence[Rank], group: dict[int, I64], report: int) -> bool:
     return any(ranks[r].report == report for r in group)
 
 
@@ -96,7 +98,7 @@ def _replayed(played: Played | None, working: I64) -> I64 | None:
     length = played.bare.op_duration.copy()
     collective = played.op >= 0
     length[collective] = working[played.op[collective]]
-    alone = Member(replace(played.bare, op_duration=length), np.full_like(played.op, -1), played.borders)
+    alone = ReplayedRank(replace(played.bare, op_duration=length), np.full_like(played.op, -1), played.borders)
     lengths = step_lengths([alone], {})
     return lengths[0] if lengths is not None else None
 
@@ -104,6 +106,8 @@ def _replayed(played: Played | None, working: I64) -> I64 | None:
 def ops_of(profile: Profile, rank: Rank) -> list[int]:
     """Return the ops of the collectives of a rank, in the order in which its record holds them."""
     ops: list[int] = profile.attributed.gpu_ops.filter(
-        (pl.col("process") == rank.process) & (pl.col("device") == rank.device) & (pl.col("cls") == Activity.COMM.value)
+        (pl.col("process") == rank.process)
+        & (pl.col("device") == rank.device)
+        & (pl.col("cls") == DeviceActivity.COMM.value)
     )["op"].to_list()
     return ops

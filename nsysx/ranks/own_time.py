@@ -20,8 +20,8 @@ from nsysx.ranks.collect import Rank
 from nsysx.ranks.match import Aligned
 from nsysx.ranks.other_reports import ops_of
 from nsysx.replay import peers
-from nsysx.replay.columns import Columns
-from nsysx.replay.together import Member, Played, played, step_lengths
+from nsysx.replay.chain_columns import Columns
+from nsysx.replay.together import Played, ReplayedRank, played, step_lengths
 
 #: More ranks than these are not replayed together: each takes 0.1 s.
 _MOST_RANKS = 16
@@ -71,7 +71,7 @@ class OwnTimes:
     step: float
     measured: float | None
     error: float
-    members: tuple[Member, ...]
+    members: tuple[ReplayedRank, ...]
     transfer: Mapping[int, int]
 
     @property
@@ -154,12 +154,12 @@ def own_times(aligned: Aligned, group: Sequence[int]) -> OwnTimes | None:
     )
 
 
-def _each(members: Sequence[Member]) -> list[I64]:
+def _each(members: Sequence[ReplayedRank]) -> list[I64]:
     """Return the lengths of the steps (ns) of each rank, without any other; those that can be replayed."""
     return [lengths[0] for member in members if (lengths := step_lengths([member], {})) is not None]
 
 
-def _job_step(members: Sequence[Member], transfer: Mapping[int, int]) -> float | None:
+def _job_step(members: Sequence[ReplayedRank], transfer: Mapping[int, int]) -> float | None:
     """Return the mean step of ranks that run together (ns), None if they cannot."""
     lengths = step_lengths(members, transfer)
     return None if lengths is None else max(float(of_rank.mean()) for of_rank in lengths)
@@ -185,7 +185,7 @@ def _collectives(aligned: Aligned, group: Sequence[int]) -> tuple[dict[int, I64]
     return number, transfer, frozenset(shared)
 
 
-def _member(played_rank: Played, cols: Columns, number: I64, numbers: Sequence[int]) -> Member:
+def _member(played_rank: Played, cols: Columns, number: I64, numbers: Sequence[int]) -> ReplayedRank:
     """Return a rank of the joint replay over these steps."""
     joint = (
         np.where(played_rank.op >= 0, number[np.maximum(played_rank.op, 0)], -1)
@@ -195,7 +195,7 @@ def _member(played_rank: Played, cols: Columns, number: I64, numbers: Sequence[i
     return played_rank.over(numbers, cols, joint)
 
 
-def _whole(members: Sequence[Member], shared: frozenset[int]) -> bool:
+def _whole(members: Sequence[ReplayedRank], shared: frozenset[int]) -> bool:
     """Return whether the replayed steps of all ranks hold the same ones of the collectives that they share."""
     sets = [shared.intersection(member.joint.tolist()) for member in members]
     everywhere = frozenset[int].intersection(*sets)

@@ -27,11 +27,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nsysx.catalogue import Activity, Cause, Late, Trait
+from nsysx.catalogue import Cause, DeviceActivity, Late, Trait
 from nsysx.frames.statistics import F64, PROCESS_DRIFT, block_length, mean_error, t_quantile
 from nsysx.ranks import late_lines, uneven
 from nsysx.ranks.collect import Rank
-from nsysx.ranks.costs import Costs, waiting_per_step
+from nsysx.ranks.collective_costs import CollectiveCosts, waiting_per_step
 from nsysx.ranks.match import Aligned
 from nsysx.ranks.own_time import OwnTimes, own_times
 from nsysx.reading import nccl_notes
@@ -52,7 +52,7 @@ _LAST_BEFORE, _FEWEST_BEFORE = 0.75, 8
 
 #: Causes of a rank's excess: parts of its ledger and causes of its idle time.
 _IDLE = "idle: "
-_WORK = {Late.COMPUTE: (Activity.COMPUTE, Activity.COPY, Activity.MEMSET)}
+_WORK = {Late.COMPUTE: (DeviceActivity.COMPUTE, DeviceActivity.COPY, DeviceActivity.MEMSET)}
 CAUSES: Mapping[Late, tuple[str, ...]] = {
     late: (*_WORK.get(late, ()), *(_IDLE + cause for cause in Cause if cause.late is late)) for late in Late
 }
@@ -125,7 +125,7 @@ def _median_of_others(values: F64) -> F64:
     return (without((count - 1) // 2) + without(count // 2)) / 2
 
 
-def groups(costs: Sequence[Costs]) -> list[tuple[int, ...]]:
+def groups(costs: Sequence[CollectiveCosts]) -> list[tuple[int, ...]]:
     """Return the sets of peers, the largest first: ranks that have collectives together in their steady steps.
 
     Ranks that hand messages to one another there, two by two, are stages of a pipeline: their work differs, and each waits for
@@ -137,7 +137,7 @@ def groups(costs: Sequence[Costs]) -> list[tuple[int, ...]]:
     return sorted(peers, key=lambda g: (-len(g), g))
 
 
-def _without_waiting(ranks: Sequence[Rank], costs: Sequence[Costs], group: tuple[int, ...]) -> F64 | None:
+def _without_waiting(ranks: Sequence[Rank], costs: Sequence[CollectiveCosts], group: tuple[int, ...]) -> F64 | None:
     """Return the own time of each rank of a group in each common step (ns), shape (ranks, steps); None without such steps."""
     rows = []
     for r in group:
@@ -238,7 +238,7 @@ def _late_before(aligned: Aligned, group: tuple[int, ...], r: int) -> bool:
     return counted < _FEWEST_BEFORE or last >= _LAST_BEFORE * counted
 
 
-def _candidate(aligned: Aligned, costs: Sequence[Costs], group: tuple[int, ...]) -> Straggler | None:
+def _candidate(aligned: Aligned, costs: Sequence[CollectiveCosts], group: tuple[int, ...]) -> Straggler | None:
     """Return the rank of a group that is behind its peers in step after step, None if there is none."""
     ranks, times = aligned.ranks, own_times(aligned, group)
     behind = _by_own_time(aligned, costs, group, times)
@@ -300,7 +300,7 @@ def _late(behind: F64, r: int) -> tuple[float, float]:
 
 
 def _by_own_time(
-    aligned: Aligned, costs: Sequence[Costs], group: tuple[int, ...], times: OwnTimes | None
+    aligned: Aligned, costs: Sequence[CollectiveCosts], group: tuple[int, ...], times: OwnTimes | None
 ) -> Straggler | None:
     """Return the rank whose own time exceeds that of its peers, None if there is none."""
     ranks = aligned.ranks
@@ -339,7 +339,7 @@ def _by_own_time(
     )
 
 
-def find(aligned: Aligned, costs: Sequence[Costs]) -> Straggler | None:
+def find(aligned: Aligned, costs: Sequence[CollectiveCosts]) -> Straggler | None:
     """Return the straggler of all groups: the named one with the highest price, or else the rank behind; None if none is."""
     candidates = [s for group in groups(costs) if (s := _candidate(aligned, costs, group)) is not None]
     return max(candidates, key=lambda s: (s.named, s.price_ns, s.late_ns), default=None)

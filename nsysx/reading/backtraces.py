@@ -8,7 +8,7 @@ import sqlite3
 
 import polars as pl
 
-from nsysx.frames import declared, derived
+from nsysx.frames import derived, frame_columns
 from nsysx.reading import schema
 
 
@@ -51,4 +51,4 @@ def python_lines(
             except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
                 seen[text] = []
         out.append((thread, start, seen[text]))
-    return pl.DataFrame(out, schema=declared.schema(derived.BACKTRACES), orient="row").sort("thread", "time_ns")
+    return pl.DataFrame(out, schema=frame_columns.schema(derived.BACKTRACES), orient="row").sort("thread", "time_ns")

@@ -13,7 +13,7 @@ import polars as pl
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64, merged
 from nsysx.reading import opening, schema, selecting
-from nsysx.reading.selecting import PACKED, Place
+from nsysx.reading.selecting import PACKED, PackedColumn
 from nsysx.reading.trace import LeftOut
 
 #: A lookup table over ids is used if it is at most this many times as long as the column.
@@ -25,7 +25,7 @@ _ASKED = 10_000
 _NONE, _UNFIT = -1, -2
 
 
-def _ids(frame: pl.DataFrame, packed: Place) -> I64:
+def _ids(frame: pl.DataFrame, packed: PackedColumn) -> I64:
     """Return the string ids that the packed column holds at ``packed``, with _NONE and _UNFIT where there is no usable id."""
     ids: I64 = (frame[PACKED].to_numpy() >> packed.shift) & ((1 << packed.column.bits) - 1)
     special = ids >= packed.unfit
@@ -102,7 +102,7 @@ def unpacked(
     """Return the columns as ``schema`` declares them, and a count of the rows whose name is not in the report."""
     result: dict[str, pl.Series] = {}
     places = {packed.column: packed for packed in selecting.packing(source)}
-    named: dict[str, list[Place]] = {}
+    named: dict[str, list[PackedColumn]] = {}
     for column in source.columns:
         if not column.bits:
             values = _words(frame[column.name]) if column.kind == "text" else frame[column.name]
@@ -123,7 +123,7 @@ def unpacked(
     ]
 
 
-def _unnamed(frame: pl.DataFrame, source: schema.Source, names: pl.Series, places: list[Place]) -> list[LeftOut]:
+def _unnamed(frame: pl.DataFrame, source: schema.Source, names: pl.Series, places: list[PackedColumn]) -> list[LeftOut]:
     """Count the rows that have the id of a name but no name."""
     if not names.null_count():
         return []

@@ -20,23 +20,23 @@ import polars as pl
 from nsysx.reading import (
     as_sqlite,
     backtraces,
-    beside,
     capture_facts,
+    capture_parts,
+    capture_totals,
     columnar,
+    counter_samples,
     decoding,
     device_limits,
-    gpu_metrics,
+    joined_windows,
     nccl_ranges,
     opening,
-    parts,
     placing,
-    rows,
     samples,
     schema,
     selecting,
-    totals,
+    sidecar_files,
+    table_rows,
     tried,
-    two_windows,
 )
 from nsysx.reading.trace import LeftOut, Trace, Window
 
@@ -56,7 +56,7 @@ def load(
     progress: Callable[[str], None] | None = None,
     *,
     window: Window | None = None,
-    choice: parts.Choice | None = None,
+    choice: capture_parts.Choice | None = None,
     most_bytes: int | None = None,
 ) -> Trace:
     """Read the report at ``path`` into frames.
@@ -68,16 +68,16 @@ def load(
     Raises NsysxError with exit code 3 for anything that cannot be read; the error names the file and what to do.
     """
     path = path if path.name else opening.real(path)  # "." has no name for messages
-    files = beside.run_json(path).get("files")
+    files = sidecar_files.run_json(path).get("files")
     two = isinstance(files, dict) and files.get("cold")
     trace = _one(path, progress, window, None if two or window is not None else choice, most_bytes)
     if window is not None or not two:
         return trace  # a part of a run with two windows is a part of the second one
-    cold = two_windows.cold_of(path, beside.report_name(path), trace.run)
+    cold = joined_windows.cold_of(path, sidecar_files.report_name(path), trace.run)
     return (
-        two_windows.without_cold(trace)
+        joined_windows.without_cold(trace)
         if cold is None
-        else two_windows.joined(_one(cold, progress, most_bytes=most_bytes), trace)
+        else joined_windows.joined(_one(cold, progress, most_bytes=most_bytes), trace)
     )
 
 
@@ -85,7 +85,7 @@ def _one(
     path: Path,
     progress: Callable[[str], None] | None,
     window: Window | None = None,
-    choice: parts.Choice | None = None,
+    choice: capture_parts.Choice | None = None,
     most_bytes: int | None = None,
 ) -> Trace:
     """Read one report."""
@@ -159,7 +159,7 @@ def _read(
     connection: sqlite3.Connection,
     window: Window | None,
     progress: Callable[[str], None] | None,
-    choice: parts.Choice | None,
+    choice: capture_parts.Choice | None,
 ) -> Trace:
     tables = _tables(path, connection)
     zero = capture_facts.time_zero(connection, tables)
@@ -168,17 +168,17 @@ def _read(
     chosen = None
     if choice is not None and not raw and _rows(connection, tables) >= LONG_ROWS:
         chosen, raw, pieces = _glance(path, database, connection, tables, zero, pieces, choice, progress)
-    raw |= dict(rows.read(database, pieces, progress))
+    raw |= dict(table_rows.read(database, pieces, progress))
     raw = {name: raw[name] for name in schema.SOURCES if name in raw}
     recorded, long = frozenset(raw), len(pieces) > len(raw)
     around = placing.center(raw)
     frames, notes = _frames(database, tables, raw, zero, around)
     domains = _domains(frames["nvtx"])
     noted = "NVTX_EVENTS" in tables
-    run = beside.run_json(path)
+    run = sidecar_files.run_json(path)
     lines = backtraces.python_lines(connection, tables, domains) if noted else None
     nccl = nccl_ranges.nccl(connection, tables, domains) if noted else None
-    counters = gpu_metrics.read(database, connection, tables, asked, zero)
+    counters = counter_samples.read(database, connection, tables, asked, zero)
     capture = capture_facts.capture_of(path, connection, tables, frames, run)
     limits = device_limits.limits_of(connection, tables, [(g.process, g.device) for g in capture.gpus])
     sampled = samples.python_samples(database, connection, tables, domains, asked, around) if noted else None
@@ -205,8 +205,8 @@ def _read(
         left_out=_summed(notes),
     )
     if long:
-        rows.give_back()
-    return trace if chosen is None else parts.cut(trace, chosen)
+        table_rows.give_back()
+    return trace if chosen is None else capture_parts.cut(trace, chosen)
 
 
 def _rows(connection: sqlite3.Connection, tables: _Tables) -> int:
@@ -225,29 +225,29 @@ def _glance(
     tables: _Tables,
     zero: int,
     pieces: list[selecting.Piece],
-    choice: parts.Choice,
+    choice: capture_parts.Choice,
     progress: Callable[[str], None] | None,
-) -> tuple[parts.Parts | None, dict[str, pl.DataFrame], list[selecting.Piece]]:
+) -> tuple[capture_parts.CaptureParts | None, dict[str, pl.DataFrame], list[selecting.Piece]]:
     """Read the steps of a long capture; return which parts of it are read, what was read of them, and what is to be read."""
     nvtx = schema.SOURCES["nvtx"]
     if not any(p.frame == "nvtx" for p in pieces):
         return None, {}, pieces
-    steps = parts.steps_alone(connection, tables, choice.is_step)
-    raw = dict(rows.read(database, selecting.pieces_of(connection, nvtx, tables[nvtx.table], steps), progress))
+    steps = capture_parts.steps_alone(connection, tables, choice.is_step)
+    raw = dict(table_rows.read(database, selecting.pieces_of(connection, nvtx, tables[nvtx.table], steps), progress))
     frames, _ = _frames(database, tables, dict(raw), zero, placing.center(raw))
-    run = beside.run_json(path)
+    run = sidecar_files.run_json(path)
     capture = capture_facts.capture_of(path, connection, tables, frames, run)
     chosen = choice.choose(Trace(path, frames, frozenset(raw), _domains(frames["nvtx"]), capture, run))
-    counted = None if chosen is None else totals.read(database, connection, tables, progress)
+    counted = None if chosen is None else capture_totals.read(database, connection, tables, progress)
     if chosen is None or counted is None:
         return None, {}, pieces
     chosen = replace(chosen, sampled=replace(chosen.sampled, totals=counted))
-    shared = parts.touching(chosen.since(zero))
+    shared = capture_parts.touching(chosen.since(zero))
     ranges = selecting.pieces_of(connection, nvtx, tables[nvtx.table], shared)
     given = [(s, tables[s.table], chosen.since(zero)) for s in schema.SOURCES.values() if s.table in tables]
     asked = {piece.frame for piece in pieces} - {"nvtx", "runtime"}
     calls = [g for g in given if g[0].frame == "runtime"]
-    raw = dict(rows.read(database, [*ranges, *_in_parts(connection, calls, None)], progress))
+    raw = dict(table_rows.read(database, [*ranges, *_in_parts(connection, calls, None)], progress))
     rest = [g for g in given if g[0].frame in asked]
     return chosen, raw, _in_parts(connection, rest, raw.get("runtime"))
 
@@ -261,7 +261,7 @@ def _in_parts(
     return [
         piece
         for source, present, windows in given
-        for piece in selecting.pieces_of(connection, source, present, parts.inside(source, windows, runtime))
+        for piece in selecting.pieces_of(connection, source, present, capture_parts.inside(source, windows, runtime))
     ]
 
 

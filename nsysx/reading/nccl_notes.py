@@ -29,7 +29,7 @@ _POINT_TO_POINT = {"ncclSend", "ncclRecv"}
 
 
 @dataclass(frozen=True)
-class Member:
+class CommunicatorMember:
     """A process as a member of a communicator: the number of ranks and its own rank, None if not recorded."""
 
     size: int | None
@@ -75,15 +75,15 @@ def bus_bytes(kind: str, size: int | None, message: int | None) -> float | None:
     return float(message * (size - 1)) if kind in ("allgather", "reducescatter", "alltoall") else None
 
 
-def members(trace: Trace) -> dict[int, dict[str, Member]]:
+def members(trace: Trace) -> dict[int, dict[str, CommunicatorMember]]:
     """Return process -> communicator -> member, from the ranges in which a communicator is made, split or destroyed."""
-    by_process: dict[int, dict[str, Member]] = {}
+    by_process: dict[int, dict[str, CommunicatorMember]] = {}
     if trace.nccl is not None:
         rows = trace.nccl.filter(pl.col("communicator").is_not_null())
         for thread, communicator, size, rank in rows.select("thread", "communicator", "size", "rank").iter_rows():
             communicators = by_process.setdefault(ids.process_of(thread), {})
             if size is not None or communicator not in communicators:
-                communicators[communicator] = Member(size, rank)
+                communicators[communicator] = CommunicatorMember(size, rank)
     return by_process
 
 
@@ -119,7 +119,9 @@ def _units(rows: pl.DataFrame) -> list[_Unit]:
     return [u for u in units if u.calls]
 
 
-def _message(calls: Sequence[_Call], kernel: str, known_members: Mapping[str, Member], *, alone: bool) -> Message:
+def _message(
+    calls: Sequence[_Call], kernel: str, known_members: Mapping[str, CommunicatorMember], *, alone: bool
+) -> Message:
     """Return what ``kernel``, launched by these calls, does; ``alone``: the calls launched no other kernel."""
     communicators = {c for _, c, _, _ in calls}
     communicator = next(iter(communicators)) if len(communicators) == 1 else None
@@ -143,7 +145,7 @@ def _message(calls: Sequence[_Call], kernel: str, known_members: Mapping[str, Me
     return Message(communicator, kind, total if alone else None, pair)
 
 
-def messages(trace: Trace, ops: pl.DataFrame, communicators: Mapping[str, Member]) -> list[Message]:
+def messages(trace: Trace, ops: pl.DataFrame, communicators: Mapping[str, CommunicatorMember]) -> list[Message]:
     """Return one Message per row of ``ops``: the communication kernels of one process, with name, thread, call_start_ns."""
     names = ops["name"].cast(pl.String).to_list()
     unnamed = {name: Message("", kind_of(name), None) for name in set(names)}

@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 
 from nsysx import ids
-from nsysx.frames import declared, derived
+from nsysx.frames import derived, frame_columns
 from nsysx.reading import placing, schema
 
 
@@ -47,7 +47,7 @@ def nccl(connection: sqlite3.Connection, tables: dict[str, set[str]], domains: p
         if text_of_payload not in groups:
             groups[text_of_payload] = _payload(text_of_payload, names)
         out.append((thread, start, end, str(operation), *groups[text_of_payload]))
-    types = declared.schema(
+    types = frame_columns.schema(
         derived.NCCL_RANGES, "thread", "start_ns", "end_ns", "operation", *(name for name, _ in names)
     )
     return pl.DataFrame(out, schema=types, orient="row").sort("thread", "start_ns", maintain_order=True)

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from nsysx.frames import declared, lookup
-from nsysx.reading import decoding, placing, rows, schema, selecting
+from nsysx.frames import frame_columns, lookup
+from nsysx.reading import decoding, placing, schema, selecting, table_rows
 from nsysx.reading.trace import LeftOut, Window
 
 #: Rows that are read at once; a stack is about a kilobyte of text.
@@ -32,8 +32,8 @@ _MOST_STRINGS = 1 << 31
 
 _TYPES = {"thread": pl.Int64(), "time_ns": pl.Int64(), "text": pl.Binary()}
 #: The process is added later.
-SAMPLES = declared.schema(declared.SAMPLES, "thread", "time_ns", "stack")
-STACKS = declared.schema(declared.STACKS)
+SAMPLES = frame_columns.schema(frame_columns.SAMPLES, "thread", "time_ns", "stack")
+STACKS = frame_columns.schema(frame_columns.STACKS)
 
 #: (function, file, line): two string ids and a line number, each -1 if it is not known.
 _Frame = tuple[int, int, int]
@@ -46,7 +46,7 @@ _REASONS = {
 
 
 @dataclass(frozen=True)
-class Samples:
+class StackSamples:
     """``samples`` has the columns of SAMPLES, ``stacks`` those of STACKS (depth 0 is innermost); both are sorted."""
 
     samples: pl.DataFrame
@@ -54,9 +54,9 @@ class Samples:
     left_out: tuple[LeftOut, ...] = ()
 
 
-def nothing() -> Samples:
+def nothing() -> StackSamples:
     """Return no samples."""
-    return Samples(pl.DataFrame(schema=SAMPLES), pl.DataFrame(schema=STACKS))
+    return StackSamples(pl.DataFrame(schema=SAMPLES), pl.DataFrame(schema=STACKS))
 
 
 class _Stacks:
@@ -70,10 +70,12 @@ class _Stacks:
     def codes(self, texts: pl.Series) -> pl.Series:
         """Return the number of each text's stack; a text without a stack gets a negative code of _REASONS."""
         distinct = texts.unique(maintain_order=True)
-        coded = pl.DataFrame({"text": distinct, "stack": pl.Series([self._of(t) for t in distinct], dtype=pl.Int64)})
+        coded = pl.DataFrame(
+            {"text": distinct, "stack": pl.Series([self._number_of_text(t) for t in distinct], dtype=pl.Int64)}
+        )
         return texts.to_frame("text").join(coded, on="text", how="left", maintain_order="left")["stack"]
 
-    def _of(self, text: bytes) -> int:
+    def _number_of_text(self, text: bytes) -> int:
         # Keeping the texts themselves would take about as much memory as the report.
         key = hashlib.blake2b(text, digest_size=16).digest()
         if key not in self.of_text:
@@ -122,7 +124,7 @@ def python_samples(
     domains: pl.DataFrame,
     window: Window | None,
     around: int | None,
-) -> Samples | None:
+) -> StackSamples | None:
     """Return the Python samples of a report, None if sampling was off. ``window`` and ``around``: ns in the report's own time."""
     named = domains.filter(pl.col("domain_name").cast(pl.String).is_in(schema.PYTHON_SAMPLING_DOMAINS))
     places = [(p, d) for p, d in named.select("process", "domain").unique().iter_rows() if None not in (p, d)]
@@ -130,9 +132,9 @@ def python_samples(
         return None
     stacks = _Stacks()
     blocks = [pl.DataFrame(schema=SAMPLES)]
-    with rows.Reader(database) as reader:
+    with table_rows.Reader(database) as reader:
         for piece in _pieces(connection, tables, sorted(places), window):
-            block = rows.piece(reader, piece)
+            block = table_rows.piece(reader, piece)
             stack = stacks.codes(block["text"]).alias("stack")
             blocks.append(block.select("thread", "time_ns", stack))
     samples = pl.concat(blocks)
@@ -153,7 +155,7 @@ def python_samples(
     ):
         if chosen and (count := samples["stack"].is_in(list(chosen)).sum()):
             notes.append(LeftOut(_TABLE, reason, int(count), "kept"))
-    return Samples(samples.sort("thread", "time_ns", "stack"), frames, tuple(notes))
+    return StackSamples(samples.sort("thread", "time_ns", "stack"), frames, tuple(notes))
 
 
 _TABLE = "Python samples"

@@ -1,4 +1,4 @@
-"""Declares each table that is read: columns, dtype, unit, meaning, optional or not. For frames made from them see `frames.declared`.
+"""Declares each table that is read: columns, dtype, unit, meaning, optional or not. For frames made from them see `frames.frame_columns`.
 
 Exports differ by version, so columns are looked up by name and never by version: a missing optional column becomes null, and the
 error names a missing required one. All integers are Int64; times are nanoseconds from the session start; names are Categorical.

@@ -24,7 +24,7 @@ PACKED = "_packed"
 
 
 @dataclass(frozen=True)
-class Place:
+class PackedColumn:
     """The position of a column with ``bits`` in the packed integer, and the values that stand for null and "does not fit"."""
 
     column: schema.SourceColumn
@@ -33,14 +33,14 @@ class Place:
     unfit: int
 
 
-def packing(source: schema.Source) -> list[Place]:
+def packing(source: schema.Source) -> list[PackedColumn]:
     """Return the places of the columns that travel in one integer. Only names distinguish null and "does not fit" from 0."""
     shift, result = 0, []
     for column in source.columns:
         if column.bits:
             most = (1 << column.bits) - 1
             null, unfit = (most, most - 1) if column.kind == "name" else (0, 0)
-            result.append(Place(column, shift, null, unfit))
+            result.append(PackedColumn(column, shift, null, unfit))
             shift += column.bits
     assert shift <= 63, source.frame
     return result

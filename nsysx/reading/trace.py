@@ -72,7 +72,7 @@ class Totals:
 
 @dataclass(frozen=True)
 class Sampled:
-    """What is known of the steps of a long capture of which parts were read; see ``reading.parts``. Lengths are those on the CPU.
+    """What is known of the steps of a long capture of which parts were read; see ``reading.capture_parts``. Lengths are those on the CPU.
 
     ``lengths_ns``: of each step, from its begin to that of the next. ``parts``: the first step of each part that was read and the one
     behind its last; the first part is the cold start, and ``first`` to ``last`` are the steps that stand for all others. ``long``: the
@@ -125,10 +125,10 @@ class Trace:
     ``nccl``: NCCL's own calls, None if it recorded none; see ``nccl_ranges``. ``host``: a hash that is equal for reports from the
     same machine, None if the report does not name the machine.
     ``limits``: (process, CUDA ordinal) -> the device's limits, if the report has them. ``gpu_metrics``: the samples of the GPUs'
-    counters, None without any; see ``reading.gpu_metrics``. ``left_out``: counts of rows that were left out, changed or merged.
+    counters, None without any; see ``reading.counter_samples``. ``left_out``: counts of rows that were left out, changed or merged.
     ``window``: set if only this part of the capture was read. ``tried``: what ``nsysx try`` left in NAME.try.json beside it.
     ``seams``: where the second and each later part of a capture begins that was recorded, or read, in parts: between them the clock
-    stood still (``reading.two_windows``, ``reading.parts``). ``main`` is the number of the part whose steps averages are taken over.
+    stood still (``reading.joined_windows``, ``reading.capture_parts``). ``main`` is the number of the part whose steps the averages are of.
     ``sampled``: set if parts of a long capture were read.
     """
 

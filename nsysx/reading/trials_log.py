@@ -15,7 +15,7 @@ from typing import Any
 from nsysx import records
 from nsysx.advice import DECISIONS, Tried
 from nsysx.reading import opening
-from nsysx.reading.beside import report_name
+from nsysx.reading.sidecar_files import report_name
 
 LOG_SCHEMA = "nsysx.log/1"
 

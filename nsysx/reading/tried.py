@@ -9,7 +9,7 @@ from typing import Any
 from nsysx import records
 from nsysx.advice import Tried, verdict_of
 from nsysx.reading import opening, trials_log
-from nsysx.reading.beside import report_name, run_json
+from nsysx.reading.sidecar_files import report_name, run_json
 from nsysx.redaction import redacted
 
 #: What ``nsysx try`` writes; a later major version is not read.

@@ -38,7 +38,7 @@ from nsysx.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, EXIT_RUN_FAILED, E
 from nsysx.inject.nsysx_probe import capture_range
 from nsysx.outputs import check_output
 from nsysx.recording import limit as limits
-from nsysx.recording import two_windows
+from nsysx.recording import window_plan
 from nsysx.recording.commands import (
     check_nsys,
     export_command,
@@ -49,10 +49,15 @@ from nsysx.recording.environment import probe_environment, users_environment
 from nsysx.recording.find_nsys import Nsys, find_nsys
 from nsysx.recording.follow import run_alone
 from nsysx.recording.inbox import ENDING, Inbox
-from nsysx.recording.options import (
-    Options,
+from nsysx.recording.per_rank import launcher, launches, rank_of, rank_outputs, run_ranks
+from nsysx.recording.probes import read_probe
+from nsysx.recording.record import Recorder, Recording
+from nsysx.recording.reports import keep, last_words, write_run
+from nsysx.recording.run_messages import say
+from nsysx.recording.run_options import (
     Outputs,
-    Result,
+    RunOptions,
+    RunResult,
     check_command,
     check_options,
     failed,
@@ -60,10 +65,6 @@ from nsysx.recording.options import (
     keeps_probe_out,
     wanted_outputs,
 )
-from nsysx.recording.probes import read_probe
-from nsysx.recording.ranks import launcher, launches, rank_of, rank_outputs, run_ranks
-from nsysx.recording.record import Recorder, Recording
-from nsysx.recording.reports import keep, last_words, write_run
 from nsysx.recording.run_record import (
     driver_version,
     note_html,
@@ -72,15 +73,14 @@ from nsysx.recording.run_record import (
     run_record,
     window_missed,
 )
-from nsysx.recording.talk import say
 from nsysx.recording.windows_link import holder_words
 
-__all__ = ["Options", "Outputs", "Result", "dry_run", "find_nsys", "note_html", "run", "say"]
+__all__ = ["Outputs", "RunOptions", "RunResult", "dry_run", "find_nsys", "note_html", "run", "say"]
 
 LOW_DISK_BYTES = 2 << 30
 
 
-def _prepare(command: Sequence[str], options: Options) -> tuple[Nsys, Outputs]:
+def _prepare(command: Sequence[str], options: RunOptions) -> tuple[Nsys, Outputs]:
     """Check everything that can be checked before the command runs; return the nsys and the files. Raises NsysxError."""
     check_options(options)
     check_command(command)
@@ -93,7 +93,7 @@ def _prepare(command: Sequence[str], options: Options) -> tuple[Nsys, Outputs]:
     return nsys, outputs
 
 
-def run(command: Sequence[str], options: Options) -> Result:
+def run(command: Sequence[str], options: RunOptions) -> RunResult:
     """Profile ``command``, export the report and write NAME.run.json.
 
     Raises NsysxError only before the command starts; later failures are in the result, so that nothing recorded is lost.
@@ -109,13 +109,13 @@ def run(command: Sequence[str], options: Options) -> Result:
         options = replace(options, per_rank=False)
     started_by = launcher()
     nsys, outputs = _prepare(command, options)
-    result = Result(EXIT_RUN_FAILED, outputs, launcher=started_by)
+    result = RunResult(EXIT_RUN_FAILED, outputs, launcher=started_by)
     with tempfile.TemporaryDirectory(prefix=".nsysx-", dir=outputs.report.parent, ignore_cleanup_errors=True) as name:
         _run_in(Path(name).absolute(), command, options, nsys, result)
     return result
 
 
-def _announce(command: Sequence[str], options: Options, nsys: Nsys, outputs: Outputs, why_all: str) -> None:
+def _announce(command: Sequence[str], options: RunOptions, nsys: Nsys, outputs: Outputs, why_all: str) -> None:
     """Say in one line what is about to run, with why it is recorded as a whole, and warn of what will be missing."""
     page = " and reports" if options.report else ""
     command_line = " ".join(redaction.shell(command).split())  # a program in a word may have lines
@@ -132,7 +132,7 @@ def _announce(command: Sequence[str], options: Options, nsys: Nsys, outputs: Out
                 say(f"warning: only {free >> 20} MiB free for {folder}; a report may need more")
 
 
-def _run_in(folder: Path, command: Sequence[str], options: Options, nsys: Nsys, result: Result) -> None:
+def _run_in(folder: Path, command: Sequence[str], options: RunOptions, nsys: Nsys, result: RunResult) -> None:
     """Do the whole run in a private folder and put the outcome into ``result``."""
     probe_dir = folder / "probe"
     probe_dir.mkdir()
@@ -140,7 +140,7 @@ def _run_in(folder: Path, command: Sequence[str], options: Options, nsys: Nsys, 
         result.notes.append("--gpu-metrics: this nsys does not sample the GPU's counters")
     wanted = options
     options, added, why_all = _decided(command, options, nsys, probe_dir)
-    limit = limits.of(options.limit, None if why_all else wanted.steps, options.nsys_args)
+    limit = limits.limit_of_run(options.limit, None if why_all else wanted.steps, options.nsys_args)
     environment = users_environment() | added
     _announce(command, options, nsys, result.outputs, why_all)
     if options.then and options.steps is None and limit is None:
@@ -179,20 +179,20 @@ def _run_in(folder: Path, command: Sequence[str], options: Options, nsys: Nsys, 
 
 
 def _decided(
-    command: Sequence[str], options: Options, nsys: Nsys, probe_dir: Path
-) -> tuple[Options, dict[str, str], str]:
+    command: Sequence[str], options: RunOptions, nsys: Nsys, probe_dir: Path
+) -> tuple[RunOptions, dict[str, str], str]:
     """Return the options as they are carried out, the variables that the command gets beside the user's, and why there is no window
     although one was wanted ("" if there is).
     """
     users = users_environment()
     given = users | probe_environment(options, users, probe_dir)
-    options, why = two_windows.decided(command, options, nsys, given)
+    options, why = window_plan.decided(command, options, nsys, given)
     added = probe_environment(options, users, probe_dir)
-    added |= two_windows.detaching(options, nsys, users, driver_version())
+    added |= window_plan.detaching(options, nsys, users, driver_version())
     return options, added, why
 
 
-def _run_unrecorded(command: Sequence[str], recording: Recording, inbox: Inbox, result: Result) -> None:
+def _run_unrecorded(command: Sequence[str], recording: Recording, inbox: Inbox, result: RunResult) -> None:
     """Run the command although nsys does not start here: a job that waited in a queue must not end because of a profiler."""
     what = recording.trouble or last_words(recording.output) or "it did not say why"
     say(f"warning: nsys did not start ({what}); the command runs without being recorded. nsysx doctor tells more")
@@ -203,7 +203,7 @@ def _run_unrecorded(command: Sequence[str], recording: Recording, inbox: Inbox, 
         _note_not_started(command, recording, result)
 
 
-def _note_not_started(command: Sequence[str], recording: Recording, result: Result) -> None:
+def _note_not_started(command: Sequence[str], recording: Recording, result: RunResult) -> None:
     """Put into ``result`` why the command did not run, and the exit code for it."""
     if recording.interrupted:
         result.exit_code, result.ended_by = 128 + recording.interrupted, recording.interrupted
@@ -217,7 +217,7 @@ def _note_not_started(command: Sequence[str], recording: Recording, result: Resu
         result.problems.append(failed(what, "nsys-failed", last_words(recording.output) or "nsysx doctor tells more"))
 
 
-def _set_exit_code(recording: Recording, result: Result) -> None:
+def _set_exit_code(recording: Recording, result: RunResult) -> None:
     """Set the exit code: the command's own, but a failure's if the command ended with 0 and the recording failed.
 
     Where the recording failed, a note says how the command itself ended.
@@ -236,7 +236,7 @@ def _set_exit_code(recording: Recording, result: Result) -> None:
         result.notes.append(f"the command itself ended with {recording.code}")
 
 
-def dry_run(command: Sequence[str], options: Options) -> str:
+def dry_run(command: Sequence[str], options: RunOptions) -> str:
     """Return the commands and environment that `run` would use, as shell lines that can be run. Raises NsysxError.
 
     Everything is checked that can be checked without running the command. In these lines the command is a child of nsys.
@@ -248,7 +248,7 @@ def dry_run(command: Sequence[str], options: Options) -> str:
     folder = outputs.report.parent.absolute() / f".nsysx-{outputs.stem.name}"
     options, environment, _ = _decided(command, options, nsys, folder)
     stem = outputs.stem.absolute()
-    if options.steps == two_windows.WINDOWS:
+    if options.steps == window_plan.WINDOWS:
         environment[capture_range.ADDRESS] = address = f"nsysx-windows-{secrets.token_hex(16)}"
         command = [*holder_words(address, folder), *command]
     lines = [f"mkdir -p {shlex.quote(str(folder))}"]
@@ -258,7 +258,7 @@ def dry_run(command: Sequence[str], options: Options) -> str:
     return "\n".join(lines)
 
 
-def _calibrate(folder: Path, command: Sequence[str], options: Options, inbox: Inbox) -> dict[str, Any]:
+def _calibrate(folder: Path, command: Sequence[str], options: RunOptions, inbox: Inbox) -> dict[str, Any]:
     """Run the command once more without nsys; return its exit code, an error or None, and the ns of each step by number."""
     timing_dir = folder / "timing"
     environment = users_environment()

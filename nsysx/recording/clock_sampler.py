@@ -22,7 +22,7 @@ _QUERIES: dict[str, Callable[[Any, Any], int]] = {
 
 
 @dataclass(slots=True)
-class Samples:
+class ClockSamples:
     """The samples of one device: ``utc_ns`` is ns since 1970, and a value is None where the device does not report it."""
 
     index: int
@@ -51,13 +51,13 @@ class Nvml:
         except self._nvml.NVMLError as error:
             raise OSError(f"NVML does not start: {error}") from error
 
-    def devices(self) -> list[tuple[Any, Samples]]:
+    def devices(self) -> list[tuple[Any, ClockSamples]]:
         """Return the handle of each GPU with an empty record for its samples."""
         nvml, samples = self._nvml, []
         for index in range(self._asked(nvml.nvmlDeviceGetCount) or 0):
             if (handle := self._asked(nvml.nvmlDeviceGetHandleByIndex, index)) is not None:
                 name, uuid = (self._asked(ask, handle) for ask in (nvml.nvmlDeviceGetName, nvml.nvmlDeviceGetUUID))
-                samples.append((handle, Samples(index, str(name or ""), str(uuid or ""))))
+                samples.append((handle, ClockSamples(index, str(name or ""), str(uuid or ""))))
         return samples
 
     def _asked(self, ask: Callable[..., Any], *arguments: Any) -> Any:
@@ -67,7 +67,7 @@ class Nvml:
         except self._nvml.NVMLError:
             return None
 
-    def sample(self, handle: Any, samples: Samples) -> None:
+    def sample(self, handle: Any, samples: ClockSamples) -> None:
         """Append one sample of one device."""
         samples.utc_ns.append(time.time_ns())
         for column, ask in _QUERIES.items():
@@ -83,7 +83,7 @@ class Sampler:
 
     def __init__(self, interval_s: float = 0.02, most: int = 20_000) -> None:
         self._interval_s, self._most = interval_s, most
-        self._devices: list[Samples] = []
+        self._devices: list[ClockSamples] = []
         self._error = ""
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._work, daemon=True)

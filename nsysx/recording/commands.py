@@ -7,9 +7,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from nsysx.recording import two_windows
+from nsysx.recording import window_plan
 from nsysx.recording.find_nsys import Nsys
-from nsysx.recording.options import Options, failed
+from nsysx.recording.run_options import RunOptions, failed
 from nsysx.redaction import redacted
 
 STAND_IN = Path(__file__).parent / "stand_in.py"
@@ -24,7 +24,7 @@ NSYS_DEFAULTS: tuple[tuple[str, str, bool], ...] = (
 )
 
 
-def check_nsys(nsys: Nsys, options: Options) -> None:
+def check_nsys(nsys: Nsys, options: RunOptions) -> None:
     """Raise NsysxError where this nsys cannot record what the options ask for."""
     if options.gil and not nsys.profile_has("python-gil"):
         what = f"--gil: nsys {nsys.version} cannot trace Python's lock"
@@ -49,7 +49,7 @@ def gpu_metrics_words(nsys: Nsys) -> list[str]:
     return words
 
 
-def cuda_trace(nsys: Nsys, options: Options) -> str:
+def cuda_trace(nsys: Nsys, options: RunOptions) -> str:
     """Return how CUDA is traced: in software if a step window is asked for and this nsys might choose hardware tracing.
 
     From 2025.6 on, ``cuda`` means hardware tracing where the GPU can do it (Blackwell). Hardware tracing delivers the times only
@@ -58,7 +58,7 @@ def cuda_trace(nsys: Nsys, options: Options) -> str:
     return "cuda-sw" if options.steps is not None and nsys.profile_has("cuda-sw") else "cuda"
 
 
-def profile_command(nsys: Nsys, options: Options, report: Path, command: Sequence[str]) -> list[str]:
+def profile_command(nsys: Nsys, options: RunOptions, report: Path, command: Sequence[str]) -> list[str]:
     """Return the ``nsys profile`` command that runs ``command`` and writes ``report`` (a path without its suffix)."""
     defaults = {name: value for name, value, everywhere in NSYS_DEFAULTS if everywhere or nsys.profile_has(name)}
     if "--cuda-graph-trace" in defaults:
@@ -73,8 +73,8 @@ def profile_command(nsys: Nsys, options: Options, report: Path, command: Sequenc
         words.append("--cuda-memory-usage=true")
     if options.gpu_metrics:
         words += gpu_metrics_words(nsys)
-    if options.steps == two_windows.WINDOWS:
-        words += two_windows.profile_words()
+    if options.steps == window_plan.WINDOWS:
+        words += window_plan.profile_words()
     elif options.steps is not None:
         words += ["--capture-range=cudaProfilerApi", "--capture-range-end=stop"]
     # nsys expands %p, %h and others in this name; a literal percent sign is %%.
@@ -83,7 +83,7 @@ def profile_command(nsys: Nsys, options: Options, report: Path, command: Sequenc
     return [*words, *options.nsys_args, *command]
 
 
-def must_descend(options: Options) -> bool:
+def must_descend(options: RunOptions) -> bool:
     """Return whether the command must be a descendant of nsys, which is so for sampling: it follows the process tree.
 
     All other tracing reaches a process through its environment (measured with nsys 2023.4 and 2025.3).

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from nsysx.option import Declared, declared
-from nsysx.recording import limit, two_windows
-from nsysx.recording.options import Options, failed
+from nsysx.recording import limit, window_plan
+from nsysx.recording.run_options import RunOptions, failed
 
 INJECT = Path(__file__).parents[1] / "inject"
 
 
-class Difference(NamedTuple):
+class VariableDifference(NamedTuple):
     """Variables that a command has under ``nsysx run`` and not without it: a pattern of their names, and why."""
 
     names: str
@@ -26,18 +26,20 @@ class Difference(NamedTuple):
 
 #: Every variable in which the environment of the command differs. `/proc/PID/environ` of a program under nsys 2023.4 has no other.
 DIFFERENCES = (
-    Difference(
+    VariableDifference(
         "PYTHONPATH", "the probe's folder stands first, so that Python runs its sitecustomize; the rest is the user's"
     ),
-    Difference("NSYSX_.*", "options of the probe, and where it leaves what it found"),
-    Difference("PYTHON_EXEC", "only with --per-rank: what torchrun starts as each rank"),
-    Difference("LD_PRELOAD", "nsys's libraries, after the user's, catch the start of each process"),
-    Difference("LD_LIBRARY_PATH", "folders of nsys itself, after the user's; none with the versions that are known"),
-    Difference("(CUDA|NVTX)_INJECTION64_PATH", "the library that CUDA and NVTX load to be recorded"),
-    Difference("NVTX_INJECTION32_PATH", "the same for 32-bit programs"),
-    Difference("(NSYS|QUADD)_.*", "nsys's own settings for that library"),
-    Difference("CUPTI_.*|TRACE_START_IMMEDIATELY|USE_AGENT_API", "the same"),
-    Difference("__GL_CONSTANT_FRAME_RATE_HINT", "nsys sets it for OpenGL in every program"),
+    VariableDifference("NSYSX_.*", "options of the probe, and where it leaves what it found"),
+    VariableDifference("PYTHON_EXEC", "only with --per-rank: what torchrun starts as each rank"),
+    VariableDifference("LD_PRELOAD", "nsys's libraries, after the user's, catch the start of each process"),
+    VariableDifference(
+        "LD_LIBRARY_PATH", "folders of nsys itself, after the user's; none with the versions that are known"
+    ),
+    VariableDifference("(CUDA|NVTX)_INJECTION64_PATH", "the library that CUDA and NVTX load to be recorded"),
+    VariableDifference("NVTX_INJECTION32_PATH", "the same for 32-bit programs"),
+    VariableDifference("(NSYS|QUADD)_.*", "nsys's own settings for that library"),
+    VariableDifference("CUPTI_.*|TRACE_START_IMMEDIATELY|USE_AGENT_API", "the same"),
+    VariableDifference("__GL_CONSTANT_FRAME_RATE_HINT", "nsys sets it for OpenGL in every program"),
 )
 #: Lists of folders or files, each with what separates its entries.
 _LISTS = {b"LD_LIBRARY_PATH": rb":", b"LD_PRELOAD": rb"[: ]"}
@@ -77,7 +79,7 @@ def of_command(command: Sequence[str], users: Mapping[str, str], of_nsys: Mappin
 
 
 def probe_environment(
-    options: Options, environ: Mapping[str, str], probe_dir: Path, *, inject: Path = INJECT
+    options: RunOptions, environ: Mapping[str, str], probe_dir: Path, *, inject: Path = INJECT
 ) -> dict[str, str]:
     """Return the variables to add to the command's environment so that the probe starts with its Python.
 
@@ -96,17 +98,21 @@ def probe_environment(
         "PYTHONPATH": f"{inject}{os.pathsep}{before}" if before else str(inject),
         "NSYSX_PROBE_DIR": str(probe_dir),
     }
-    values = {o.option.variable: _told(o, getattr(options, o.field)) for o in declared(Options) if o.option.variable}
+    values = {
+        o.option.variable: _variable_value(o, getattr(options, o.field))
+        for o in declared(RunOptions)
+        if o.option.variable
+    }
     if options.steps == "manual":  # without a window the program opens its own
         values.pop("NSYSX_STEPS")
-    if options.steps == two_windows.WINDOWS:
-        added |= two_windows.ENVIRONMENT
-        if limit.of(options.limit, options.steps, options.nsys_args):
+    if options.steps == window_plan.WINDOWS:
+        added |= window_plan.ENVIRONMENT
+        if limit.limit_of_run(options.limit, options.steps, options.nsys_args):
             added["NSYSX_LIMIT"] = "1"
     return added | {name: value for name, value in values.items() if value is not None}
 
 
-def _told(option: Declared, value: Any) -> str | None:
+def _variable_value(option: Declared, value: Any) -> str | None:
     """Return what a variable tells the probe of an option, None if it is not set."""
     if option.flag:
         return "1" if value != option.default else None

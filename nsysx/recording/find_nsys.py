@@ -15,8 +15,8 @@ from pathlib import Path
 
 from nsysx.errors import EXIT_NOT_FOUND
 from nsysx.outputs import working_folder_is_gone
-from nsysx.recording.activity import Activity, activity_of_session
-from nsysx.recording.options import failed
+from nsysx.recording.process_activity import SessionActivity, activity_of_session
+from nsysx.recording.run_options import failed
 
 #: Where NVIDIA's installers and the Linux distributions put nsys.
 NSYS_PLACES = (
@@ -87,7 +87,7 @@ def ask(command: Sequence[str | Path], timeout_s: float = 60) -> tuple[int, str]
     It comes to no end if it takes ``timeout_s``, or if none of its processes computes or waits for a disk for a few seconds.
     """
     began = active = time.monotonic()
-    before: Activity | None = None
+    before: SessionActivity | None = None
     try:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",

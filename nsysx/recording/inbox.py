@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from nsysx.recording.activity import stat_of
+from nsysx.recording.process_activity import stat_of
 
 WITNESS = Path(__file__).parent / "witness.py"
 

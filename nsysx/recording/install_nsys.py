@@ -19,9 +19,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from nsysx.errors import NsysxError
-from nsysx.recording.doctor import records
 from nsysx.recording.find_nsys import Nsys, importer_fault, user_folder, version_of
-from nsysx.recording.options import failed
+from nsysx.recording.machine_checks import records
+from nsysx.recording.run_options import failed
 
 _PACKAGES = ("nsight-systems", "nsight-systems-target", "libssh-4")
 #: Packages of libraries that the importer needs and a slim system may lack.

@@ -13,7 +13,7 @@ from nsysx.inject.nsysx_probe.capture_range import MODE
 OF_CAPTURE = re.compile(r"-c|--capture-range|-d|--duration|-p|--nvtx-capture|-y|--delay|-x|--stop-on-exit")
 
 
-class Limit(NamedTuple):
+class RecordingLimit(NamedTuple):
     """A recording ends after so much, whichever is first."""
 
     seconds: float = 120.0
@@ -24,20 +24,20 @@ class Limit(NamedTuple):
 
 
 #: The limit where none is given.
-DEFAULT = Limit()
+DEFAULT = RecordingLimit()
 
 
-def parsed(text: str) -> Limit | None:
+def parsed(text: str) -> RecordingLimit | None:
     """Return what ``S``, ``S:EVENTS`` or ``none`` means; None is no limit. Raises ValueError."""
     if text == "none":
         return None
     match = re.fullmatch(r"(\d+(?:\.\d+)?)(?::(\d+))?", text)
     if not match or not 0 < float(match[1]) < math.inf or (match[2] and int(match[2]) <= 0):
         raise ValueError(text)
-    return Limit(float(match[1]), int(match[2]) if match[2] else DEFAULT.events)
+    return RecordingLimit(float(match[1]), int(match[2]) if match[2] else DEFAULT.events)
 
 
-def of(given: str | None, steps: str | None, nsys_args: Sequence[str]) -> Limit | None:
+def limit_of_run(given: str | None, steps: str | None, nsys_args: Sequence[str]) -> RecordingLimit | None:
     """Return the limit of a run, None for one without. Without ``--limit`` only what nobody has asked for as a whole has one."""
     if given is not None:
         return parsed(given)

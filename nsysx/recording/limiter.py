@@ -20,9 +20,9 @@ from typing import Any
 
 from nsysx.inject.nsysx_probe.capture_range import CUT, LIMIT, OPEN, STEPPED
 from nsysx.recording.find_nsys import Nsys
-from nsysx.recording.limit import Limit
+from nsysx.recording.limit import RecordingLimit
 from nsysx.recording.nsys_process import NsysProcess, words_of
-from nsysx.recording.talk import say
+from nsysx.recording.run_messages import say
 
 #: What nsys's agent writes for one event.
 _BYTES_PER_EVENT = 43
@@ -36,7 +36,7 @@ _MOST = 2.0
 class Limiter:
     """Is asked again and again by who waits for the command. ``reached`` says what it has ended, in order."""
 
-    def __init__(self, limit: Limit, probe_dir: Path, nsys: Nsys, *, windows: bool) -> None:
+    def __init__(self, limit: RecordingLimit, probe_dir: Path, nsys: Nsys, *, windows: bool) -> None:
         self._limit, self._folder, self._nsys, self._windows = limit, probe_dir, nsys, windows
         self._since: float | None = None if windows else time.monotonic()
         self._asked = self._cut = 0.0

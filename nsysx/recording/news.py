@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from nsysx.recording.talk import on_terminal, say
+from nsysx.recording.run_messages import on_terminal, say
 
 #: What to say once so many windows have closed.
 _SAID = {

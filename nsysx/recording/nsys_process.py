@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-from nsysx.recording.activity import stat_of
 from nsysx.recording.find_nsys import a_working_folder
 from nsysx.recording.inbox import Inbox
+from nsysx.recording.process_activity import stat_of
 
 #: An nsys that neither computes nor waits for a disk for this long hangs. A working nsys was never idle for over 1 s (measured).
 IDLE_S = 7.0

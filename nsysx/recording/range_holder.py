@@ -70,7 +70,7 @@ def _started_anew(before: str, key: str) -> bool:
     return bool(job) and before.rpartition("-")[0] == job and before.rpartition("-")[2] != start
 
 
-class Windows:
+class CaptureWindows:
     """Which window is open, and whose they are. ``begin`` opens one and returns its number; ``end`` takes that number."""
 
     def __init__(self, folder: str, begin: Callable[[], Any], end: Callable[[Any], Any]) -> None:
@@ -187,7 +187,7 @@ class Windows:
                 os.unlink(f"{self._folder}/{name}")  # noqa: PTH108
 
 
-def serve(windows: Windows, listener: socket, ended: Callable[[], bool], watched: list[int]) -> None:
+def serve(windows: CaptureWindows, listener: socket, ended: Callable[[], bool], watched: list[int]) -> None:
     """Answer until who started this has ended."""
     listens = listener.fileno()
     while not ended():
@@ -199,7 +199,7 @@ def serve(windows: Windows, listener: socket, ended: Callable[[], bool], watched
                 _talk(windows, socket(AF_UNIX, SOCK_STREAM, 0, fd))
 
 
-def _talk(windows: Windows, link: socket) -> None:
+def _talk(windows: CaptureWindows, link: socket) -> None:
     """Answer one process of this user; every user of the machine can see the address."""
     try:
         pid, uid, _ = struct.unpack("3i", link.getsockopt(SOL_SOCKET, SO_PEERCRED, struct.calcsize("3i")))
@@ -219,7 +219,7 @@ def main(argv: list[str]) -> int:
     sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "inject"))  # noqa: PTH100, PTH118, PTH120
     nvtx_range = importlib.import_module("nsysx_probe.nvtx_range")
     begin, end = nvtx_range.range_of(os.environ.get("NVTX_INJECTION64_PATH", ""), text, domain)
-    windows = Windows(folder, begin, end)
+    windows = CaptureWindows(folder, begin, end)
     windows.begin()
     if not command:
         os.write(1, b"open\n")

@@ -17,19 +17,19 @@ from pathlib import Path
 from typing import Any
 
 from nsysx.inject.nsysx_probe import capture_range
-from nsysx.recording import two_windows
+from nsysx.recording import window_plan
 from nsysx.recording.commands import must_descend, profile_command, stand_in_words
 from nsysx.recording.environment import of_command
 from nsysx.recording.find_nsys import Nsys
 from nsysx.recording.follow import Follower, stop
 from nsysx.recording.inbox import ENDING, STOPPING, Inbox, ReceivedSignal
-from nsysx.recording.limit import Limit
+from nsysx.recording.limit import RecordingLimit
 from nsysx.recording.limiter import Limiter
 from nsysx.recording.news import News
 from nsysx.recording.nsys_process import NsysProcess
-from nsysx.recording.options import Options
+from nsysx.recording.run_messages import StatusLine, say
+from nsysx.recording.run_options import RunOptions
 from nsysx.recording.stand_in_link import StandIn
-from nsysx.recording.talk import StatusLine, say
 from nsysx.recording.target import DirectChild, StandInChild, Target
 from nsysx.recording.then_stop import Stopper
 from nsysx.recording.windows_link import WindowsLink
@@ -72,11 +72,11 @@ class Recorder:
         self,
         folder: Path,
         command: Sequence[str],
-        options: Options,
+        options: RunOptions,
         nsys: Nsys,
         inbox: Inbox,
         environment: Mapping[str, str],
-        limit: Limit | None = None,
+        limit: RecordingLimit | None = None,
     ) -> None:
         self.folder, self.command, self.options, self.nsys, self.inbox = folder, command, options, nsys, inbox
         self.environment, self.limit = dict(environment), limit
@@ -127,7 +127,7 @@ class Recorder:
                 recording.clocks = sampler.stop()
         return recording
 
-    def _without_metrics(self, output: str) -> Options:
+    def _without_metrics(self, output: str) -> RunOptions:
         """Warn why nsys does not sample the GPU's counters, and return the options of a run without them."""
         self.recording.metrics_refused = why = refusal(output)
         say(f"warning: --gpu-metrics: {why}; recording without")
@@ -135,7 +135,7 @@ class Recorder:
 
     def _window_opens(self, stand_in: StandIn) -> bool:
         """Open the first of two windows, if there are two; return False where nsys does not take the range that opens it."""
-        if self.options.steps != two_windows.WINDOWS:
+        if self.options.steps != window_plan.WINDOWS:
             return True
         probe_dir = Path(self.environment["NSYSX_PROBE_DIR"])
         opened = self._link.open(stand_in.environment, probe_dir, self.inbox)
@@ -146,7 +146,7 @@ class Recorder:
         """Record everything: without the range, nothing would be."""
         say("this nsys does not take the range that opens its windows; everything is recorded")
         self.options, self.recording.windows = replace(self.options, steps=None), False
-        of_windows = {"NSYSX_STEPS", "NSYSX_LIMIT", *two_windows.ENVIRONMENT}
+        of_windows = {"NSYSX_STEPS", "NSYSX_LIMIT", *window_plan.ENVIRONMENT}
         self.environment = {name: value for name, value in self.environment.items() if name not in of_windows}
 
     def _wait_for_start(self, profile: NsysProcess, stand_in: StandIn) -> bool:
@@ -215,7 +215,7 @@ class Recorder:
         nsys_left, follower = False, Follower(target, self.inbox)
         probe_dir = Path(self.environment.get("NSYSX_PROBE_DIR", ""))
         stopper = Stopper(probe_dir) if self.options.then else None
-        windows = self.options.steps == two_windows.WINDOWS
+        windows = self.options.steps == window_plan.WINDOWS
         news = News(probe_dir) if windows else None
         limiter = Limiter(self.limit, probe_dir, self.nsys, windows=windows) if self.limit else None
         while target.poll() is None:

@@ -13,22 +13,22 @@ from pathlib import Path
 
 from nsysx.errors import NsysxError
 from nsysx.outputs import move_into_place
-from nsysx.recording import two_windows
+from nsysx.recording import window_plan
 from nsysx.recording.commands import export_command
 from nsysx.recording.find_nsys import Nsys, importer_of
 from nsysx.recording.follow import stop
 from nsysx.recording.inbox import ENDING, STOPPING, Inbox
 from nsysx.recording.nsys_process import NsysProcess
-from nsysx.recording.options import Options, Outputs, Result, failed, free_outputs
 from nsysx.recording.probes import no_cuda, read_probe
 from nsysx.recording.record import Recording, progress_of
-from nsysx.recording.talk import StatusLine
+from nsysx.recording.run_messages import StatusLine
+from nsysx.recording.run_options import Outputs, RunOptions, RunResult, failed, free_outputs
 
 #: With less free space than this, a full disk is the likely cause of a failure.
 _FULL_BYTES = 1 << 20
 
 
-def keep(folder: Path, recording: Recording, options: Options, nsys: Nsys, inbox: Inbox, result: Result) -> None:
+def keep(folder: Path, recording: Recording, options: RunOptions, nsys: Nsys, inbox: Inbox, result: RunResult) -> None:
     """Move the report into place and export it; failures go into ``result``. Raises OSError or NsysxError if a move fails."""
     if not options.force and result.outputs.taken():
         taken = result.outputs.stem
@@ -45,7 +45,7 @@ def keep(folder: Path, recording: Recording, options: Options, nsys: Nsys, inbox
         stale.unlink(missing_ok=True)
     # With two windows nsys numbers its reports: the last goes by the run's name, the one before is the cold start. Any before those
     # are of processes that ended before their second window.
-    cold = made[-2] if options.steps == two_windows.WINDOWS and len(made) > 1 else None
+    cold = made[-2] if options.steps == window_plan.WINDOWS and len(made) > 1 else None
     if cold is not None and len(made) > 2:
         what = "a process that ended before its steps were measured, and others came after it"
         result.notes.append(f"left out: {len(made) - 2} of {len(made)} recordings, of {what}")
@@ -72,7 +72,7 @@ def _number(report: Path) -> int:
     return int(last) if last.isdecimal() else 0
 
 
-def _publish(made: Path, target: Path, options: Options, result: Result) -> None:
+def _publish(made: Path, target: Path, options: RunOptions, result: RunResult) -> None:
     """Move a file into place with the permissions of the user's umask; nsys applies its own."""
     umask = os.umask(0o77)
     os.umask(umask)
@@ -81,7 +81,7 @@ def _publish(made: Path, target: Path, options: Options, result: Result) -> None
     result.written.append(target)
 
 
-def write_run(folder: Path, text: str, options: Options, result: Result) -> None:
+def write_run(folder: Path, text: str, options: RunOptions, result: RunResult) -> None:
     """Write NAME.run.json completely or not at all."""
     written = folder / "run.json"
     written.write_text(text, encoding="utf-8", errors="backslashreplace")
@@ -131,7 +131,7 @@ def _import_again(folder: Path, output: str, nsys: Nsys, inbox: Inbox) -> list[P
     return [made]
 
 
-def _no_report(folder: Path, recording: Recording, options: Options, nsys: Nsys, outputs: Outputs) -> NsysxError:
+def _no_report(folder: Path, recording: Recording, options: RunOptions, nsys: Nsys, outputs: Outputs) -> NsysxError:
     """Return the error for a run without a report; raw data that nsys could not import is kept beside the outputs."""
     output = recording.output
     why = "interrupted: nsys did not finish its report" if recording.interrupted else "nsys could not finish its report"
@@ -189,7 +189,7 @@ def last_words(output: str) -> str:
 
 
 def _export(
-    nsys: Nsys, folder: Path, options: Options, inbox: Inbox, result: Result, names: tuple[Path, Path]
+    nsys: Nsys, folder: Path, options: RunOptions, inbox: Inbox, result: RunResult, names: tuple[Path, Path]
 ) -> Path | None:
     """Export a report; ``names`` are it and the SQLite file, which is returned. If that fails, note the problem, return None."""
     report, sqlite = names

@@ -14,12 +14,12 @@ from typing import Any
 from nsysx import __version__
 from nsysx.inject.nsysx_probe import bootstrap
 from nsysx.inject.nsysx_probe import ranges as vocabulary
-from nsysx.recording import calibrate
+from nsysx.recording import calibration_run
 from nsysx.recording.find_nsys import Nsys
-from nsysx.recording.options import Options, Outputs, Result, keeps_probe_out
 from nsysx.recording.probes import armed, final
 from nsysx.recording.record import Recording
 from nsysx.recording.reports import output_lines
+from nsysx.recording.run_options import Outputs, RunOptions, RunResult, keeps_probe_out
 from nsysx.redaction import redacted
 
 RUN_SCHEMA = "nsysx.run/1"
@@ -44,7 +44,7 @@ def driver_version(version_file: Path = Path("/proc/driver/nvidia/version")) -> 
 
 
 def run_record(
-    command: Sequence[str], options: Options, nsys: Nsys, recording: Recording, result: Result
+    command: Sequence[str], options: RunOptions, nsys: Nsys, recording: Recording, result: RunResult
 ) -> dict[str, Any]:
     """Return the content of NAME.run.json, without what the probes reported."""
     started = datetime.fromtimestamp(recording.start_ns / 1e9, timezone.utc)
@@ -81,7 +81,7 @@ def run_record(
     }
     if version := driver_version():
         record["driver_version"] = version
-    if machine := calibrate.known(nsys.version):
+    if machine := calibration_run.profile_of_machine(nsys.version):
         record["machine_profile"] = machine
     if options.gpu_metrics:
         record["gpu_metrics"] = {"refused": recording.metrics_refused or None}
@@ -96,7 +96,9 @@ _FIXES = {
 }
 
 
-def probe_off(probes: Sequence[Mapping[str, Any]], command: Sequence[str], options: Options) -> dict[str, str] | None:
+def probe_off(
+    probes: Sequence[Mapping[str, Any]], command: Sequence[str], options: RunOptions
+) -> dict[str, str] | None:
     """Return why no process has ranges from the probe, and what helps, as ``reason`` and ``fix``; None if one has them."""
     counts = [probe["ranges"] for probe in probes if isinstance(probe.get("ranges"), dict)]
     if any(isinstance(n := count.get(kind), int) and n > 0 for count in counts for kind in vocabulary.WORK):

@@ -9,9 +9,9 @@ import time
 from pathlib import Path
 
 from nsysx.inject.nsysx_probe.capture_range import CLOSED
-from nsysx.recording.activity import stat_of
 from nsysx.recording.inbox import ReceivedSignal
-from nsysx.recording.talk import say
+from nsysx.recording.process_activity import stat_of
+from nsysx.recording.run_messages import say
 from nsysx.recording.target import Target
 
 #: What the command is sent, and how long it has before the next: a handler of Ctrl-C may write a checkpoint.

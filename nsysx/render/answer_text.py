@@ -10,9 +10,9 @@ from typing import Any
 from nsysx import units
 from nsysx.advice import Also, Bar
 from nsysx.model import Summary
-from nsysx.render import answer as answers
-from nsysx.render.answer import Worded, part_words
-from nsysx.render.grids import Texts
+from nsysx.render import answer_words as answers
+from nsysx.render.answer_words import Worded, part_words
+from nsysx.render.grids import CellTexts
 
 #: Most changes that were tried for which a text has a line.
 MOST_TRIED = 3
@@ -140,7 +140,7 @@ def _closed(text: str) -> bool:
     return text.count("(") == text.count(")")
 
 
-def changes(summary: Summary, texts: Texts, room: int = _CARD) -> tuple[str, ...]:
+def changes(summary: Summary, texts: CellTexts, room: int = _CARD) -> tuple[str, ...]:
     """Return what to do, each change whole where ``room`` letters hold all, else as far as its sentences fit, else its first clause."""
     do = summary.answer.do
     whole = [texts(a.text, 500) for a in do]

@@ -9,7 +9,7 @@ from nsysx import units
 from nsysx.model import Summary
 from nsysx.render import finding_view
 from nsysx.render.answer_text import first_clause
-from nsysx.render.grids import Cell, Grid, Head, Texts
+from nsysx.render.grids import Cell, CellTexts, Grid, Head
 from nsysx.render.view import View
 
 _HEADS = (
@@ -24,7 +24,7 @@ _HEADS = (
 
 def table(summary: Summary, listed: Collection[int], *, redact: bool) -> Grid | None:
     """Return the findings that are not in the list, those that save most first; None where there are none."""
-    texts, rows = Texts(redact), []
+    texts, rows = CellTexts(redact), []
     for index, finding in enumerate(summary.findings or ()):
         if finding.verdict != "found" or index in listed:
             continue

@@ -15,9 +15,9 @@ from typing import Any
 from nsysx.advice import Action, Also
 from nsysx.analyses.helpers.step_record import rows_of
 from nsysx.model import Finding, Summary
-from nsysx.render import answer as answers
+from nsysx.render import answer_words as answers
 from nsysx.render import finding_ids
-from nsysx.render.answer import Worded
+from nsysx.render.answer_words import Worded
 from nsysx.render.invocation import Invocation
 from nsysx.render.safe_text import clean, without_homes
 from nsysx.render.small_json import MOST_BYTES, Json, cut, fitted
@@ -42,7 +42,7 @@ class _Cause:
     also: Also | None = None
 
 
-def of(summary: Summary, invocation: Invocation | None = None, *, redact: bool = True) -> str:
+def answer_json(summary: Summary, invocation: Invocation | None = None, *, redact: bool = True) -> str:
     """Return the first answer of a Summary as JSON. Times are in ns; ``invocation`` says how its reports are typed."""
     worded = answers.build(summary, redact=redact)
     typed = invocation or Invocation(answers.report_name(summary), after="AFTER")

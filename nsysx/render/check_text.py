@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from xml.etree import ElementTree
 
-from nsysx.comparing.budget import Result, Verdict
+from nsysx.comparing.budget import BudgetLine, BudgetVerdict
 from nsysx.render.markdown import escape
 from nsysx.render.safe_text import clean
 
@@ -17,24 +17,24 @@ _ORDER = {"broken": 0, "inconclusive": 1, "not_measured": 2, "kept": 3}
 _NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
-def _sorted(verdict: Verdict) -> list[Result]:
+def _sorted(verdict: BudgetVerdict) -> list[BudgetLine]:
     return sorted(verdict.results, key=lambda r: _ORDER[r.status])
 
 
-def terminal(verdict: Verdict) -> str:
+def terminal(verdict: BudgetVerdict) -> str:
     """Return one line per budget, broken ones first."""
     head = f"{_WORDS[verdict.exit_code]}: {clean(verdict.capture, 80)}"
     return "\n".join([head, *(f"{_MARKS[r.status]} {clean(r.detail, 300)}" for r in _sorted(verdict))])
 
 
-def markdown(verdict: Verdict) -> str:
+def markdown(verdict: BudgetVerdict) -> str:
     """Return the check for a ticket or a job summary."""
     out = [f"### {_WORDS[verdict.exit_code]}", "", "| | |", "|---|---|"]
     out += [f"| {r.status.replace('_', ' ')} | {escape(clean(r.detail, 300))} |" for r in _sorted(verdict)]
     return "\n".join(out) + "\n"
 
 
-def junit(verdict: Verdict) -> str:
+def junit(verdict: BudgetVerdict) -> str:
     """Return the check as JUnit XML: broken is a failure, inconclusive an error, not measured skipped."""
     states = [r.status for r in verdict.results]
     counts = {
@@ -60,7 +60,7 @@ def _value(text: str, *, prop: bool = False) -> str:
     return text.replace(":", "%3A").replace(",", "%2C") if prop else text
 
 
-def github(verdict: Verdict, in_repository: Callable[[str], str] = str) -> str:
+def github(verdict: BudgetVerdict, in_repository: Callable[[str], str] = str) -> str:
     """Return GitHub workflow commands: an error per broken line, a warning per undecided one.
 
     ``in_repository`` gives the path of a recorded file as the repository has it: GitHub shows an annotation only there.

@@ -6,17 +6,17 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from nsysx import units
-from nsysx.catalogue import Activity
-from nsysx.comparing.answer import Comparison
+from nsysx.catalogue import DeviceActivity
+from nsysx.comparing.difference_answer import Comparison
 from nsysx.render.charts.canvas import Chart
 from nsysx.render.charts.colors import KIND_COLORS
 from nsysx.render.charts.row_bars import BarRow, row_bars
 from nsysx.render.compare_view import signed
-from nsysx.render.first_screen import Box
+from nsysx.render.first_screen import BarBox
 from nsysx.render.safe_text import clean, shorten
 
 #: The colors of the boxes by their kind.
-COLORS = {a.value: KIND_COLORS[a] for a in Activity} | {
+COLORS = {a.value: KIND_COLORS[a] for a in DeviceActivity} | {
     "slower": "#D55E00", "faster": "#009E73", "before": "#0072B2", "after": "#E69F00",
 }  # fmt: skip
 #: Rows of the waterfall between the two steps; the smaller parts share one more.
@@ -46,10 +46,10 @@ class Scaled:
         return tuple(Chart(name, figure, f"{self.words}: {alt}.", "") for figure in drawn)
 
 
-def _box(kind: str, start: float, end: float, low: float, high: float, title: str) -> Box:
+def _box(kind: str, start: float, end: float, low: float, high: float, title: str) -> BarBox:
     """Return the box from ``start`` to ``end`` on a scale from ``low`` to ``high`` (ns)."""
     scale = 100 / max(high - low, 1)
-    return Box(scale * (min(start, end) - low), scale * abs(end - start), kind, False, "", title)
+    return BarBox(scale * (min(start, end) - low), scale * abs(end - start), kind, False, "", title)
 
 
 def bars(answer: Comparison) -> Scaled:
@@ -59,7 +59,7 @@ def bars(answer: Comparison) -> Scaled:
     drawn = []
     for label, whole in (("before", answer.before_ns), ("after", answer.after_ns)):
         boxes, left = [], 0.0
-        for kind in Activity:
+        for kind in DeviceActivity:
             ns = getattr(rows[kind], f"{label}_ns") if kind in rows else 0.0
             if ns > 0:
                 title = f"{label}: {kind.label} {units.duration(ns)}"
@@ -72,7 +72,7 @@ def bars(answer: Comparison) -> Scaled:
 def legend(answer: Comparison) -> tuple[tuple[str, str], ...]:
     """Return the kind and the label of each part of the bars."""
     names = {r.name for r in answer.tables["ledger"]}
-    return tuple((kind.value, kind.label) for kind in Activity if kind in names)
+    return tuple((kind.value, kind.label) for kind in DeviceActivity if kind in names)
 
 
 def waterfall(answer: Comparison) -> Scaled:
@@ -107,6 +107,8 @@ def steps(answer: Comparison) -> Scaled:
     for side, number, of_capture in captures:
         shown = of_capture[:: max(1, len(of_capture) // _STEPS)]
         places = ((_box(side, ns, ns, shortest, high, units.duration(ns)).left, ns) for ns in shown)
-        boxes = tuple(Box(left * (1 - _STEP / 100), _STEP, side, False, "", units.duration(ns)) for left, ns in places)
+        boxes = tuple(
+            BarBox(left * (1 - _STEP / 100), _STEP, side, False, "", units.duration(ns)) for left, ns in places
+        )
         rows.append(BarRow(f"{side} {number}", f"{len(of_capture)} steps", "", boxes))
     return Scaled(tuple(rows), shortest, high, "length of a step")

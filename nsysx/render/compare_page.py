@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nsysx import units
-from nsysx.comparing.answer import Comparison
+from nsysx.comparing.difference_answer import Comparison
 from nsysx.render import compare_charts, compare_text, page_templates
 from nsysx.render import compare_view as view
 from nsysx.render.safe_text import clean, file_name

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.text import Text
 
-from nsysx.comparing.answer import Comparison
 from nsysx.comparing.comparison import TABLES
+from nsysx.comparing.difference_answer import Comparison
 from nsysx.render import compare_view as view
 from nsysx.render.markdown import escape
 from nsysx.render.safe_text import clean, shorten
@@ -55,7 +55,7 @@ class _Printer:
             self.console.print(Text(line, "dim" if not n else ""), soft_wrap=True)
 
 
-def _short(line: view.Line) -> tuple[str, ...]:
+def _short(line: view.ComparedLine) -> tuple[str, ...]:
     """Return the cells of a row without its interval, for which a terminal has no room."""
     *times, _interval, what, verdict = line.cells
     return (*times, what, verdict)

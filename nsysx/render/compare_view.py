@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nsysx import units
-from nsysx.comparing.answer import Comparison, Part, part_words
 from nsysx.comparing.comparison import TABLES
-from nsysx.comparing.differences import Difference
+from nsysx.comparing.difference_answer import Comparison, DifferencePart, part_words
+from nsysx.comparing.differences import PartDifference
 from nsysx.render.safe_text import clean, scrub, shorten, shorten_kernel
 
 TITLES = {table.key: table.title for table in TABLES}
@@ -19,7 +19,7 @@ _WORTH_SAYING = {"what a step is", "kernels"}
 
 
 @dataclass(frozen=True)
-class Line:
+class ComparedLine:
     """One row as text; ``full`` is the whole name, ``ns`` before, after and difference for sorting."""
 
     cells: tuple[str, ...]
@@ -37,7 +37,7 @@ def interval(low: float | None, high: float | None) -> str:
     return "-" if low is None or high is None else f"{signed(low)} to {signed(high)}"
 
 
-def name_of(key: str, row: Difference, width: int, *, redact: bool = False) -> str:
+def name_of(key: str, row: PartDifference, width: int, *, redact: bool = False) -> str:
     """Return what a row is called, within ``width`` characters."""
     if key in ("ledger", "idle"):
         return part_words(key, row.name)
@@ -48,7 +48,7 @@ def name_of(key: str, row: Difference, width: int, *, redact: bool = False) -> s
     return f"{text} (now {shorten(clean(row.now, 200), 30)})" if row.now else text
 
 
-def _counts(row: Difference) -> str:
+def _counts(row: PartDifference) -> str:
     a, b = row.before_count, row.after_count
     if a is None and b is None:
         return ""
@@ -56,28 +56,30 @@ def _counts(row: Difference) -> str:
     return old if old == new else f"{old} -> {new}"
 
 
-def line(key: str, row: Difference, width: int, *, redact: bool = False) -> Line:
+def line(key: str, row: PartDifference, width: int, *, redact: bool = False) -> ComparedLine:
     """Return one row of a table."""
     full = clean(scrub(str(row.name)) if redact else str(row.name), 1000)
     return _line(row, name_of(key, row, width, redact=redact), _counts(row), full)
 
 
-def part_line(part: Part, width: int, before_ns: int) -> Line:
+def part_line(part: DifferencePart, width: int, before_ns: int) -> ComparedLine:
     """Return one part of the difference."""
     words = clean(part.words, 1000)
     share = units.share(abs(part.difference_ns), before_ns)
     return _line(part, shorten(words, width), share, words, judged=part.kind != "rest")
 
 
-def _line(row: Difference | Part, name: str, what: str, full: str, *, judged: bool = True) -> Line:
+def _line(
+    row: PartDifference | DifferencePart, name: str, what: str, full: str, *, judged: bool = True
+) -> ComparedLine:
     """Return a row: name, times, difference with its interval, ``what`` (counts or a share), verdict; ``full`` is the whole name."""
     verdict = row.status if row.status in ("added", "removed") else LABELS[row.verdict].lower()
     times = (units.duration(row.before_ns), units.duration(row.after_ns), signed(row.difference_ns))
     cells = (name, *times, interval(row.low_ns, row.high_ns), what, verdict if judged else "")
-    return Line(cells, full, (row.before_ns, row.after_ns, row.difference_ns))
+    return ComparedLine(cells, full, (row.before_ns, row.after_ns, row.difference_ns))
 
 
-def changed(rows: Sequence[Difference]) -> list[Difference]:
+def changed(rows: Sequence[PartDifference]) -> list[PartDifference]:
     """Return the rows that changed, were added or were removed."""
     return [r for r in rows if r.verdict in ("faster", "slower") or r.status in ("added", "removed")]
 

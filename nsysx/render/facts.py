@@ -10,7 +10,7 @@ from typing import Any
 from nsysx import units
 from nsysx.analyses import lines
 from nsysx.model import Steps, Summary
-from nsysx.render.grids import Texts
+from nsysx.render.grids import CellTexts
 from nsysx.render.labels import label
 from nsysx.render.ledgers import process_words
 from nsysx.render.safe_text import clean
@@ -70,7 +70,7 @@ _PROCESS_FIELDS = ("pid", "rank", "name")
 _PROBE_FIELDS = ("python", "torch", "nvtx", "backend", "ranges_pushed", "reason")
 
 
-def capture_facts(summary: Summary, texts: Texts) -> tuple[Fact, ...]:
+def capture_facts(summary: Summary, texts: CellTexts) -> tuple[Fact, ...]:
     """Return the allow-listed facts about the capture; nothing else about it is ever shown."""
     capture = summary.capture
     facts = [
@@ -125,5 +125,5 @@ def source_at(summary: Summary, where: Mapping[str, Any]) -> str:
     file, line = where.get("file"), where.get("line")
     if not file or line is None:
         return ""
-    texts = (r["text"] for r in summary.of(lines.ROWS) if (r["file"], r["line"]) == (file, line))
+    texts = (r["text"] for r in summary.typed_rows(lines.ROWS) if (r["file"], r["line"]) == (file, line))
     return next((text for text in texts if text), "")

@@ -7,7 +7,7 @@ from typing import Any
 
 from nsysx.advice import Condition
 from nsysx.analyses import lines
-from nsysx.answer import choice
+from nsysx.answer import first_action
 from nsysx.errors import EXIT_USAGE, NsysxError
 from nsysx.model import Finding, Row, Summary
 from nsysx.render.safe_text import clean, shorten_path
@@ -66,7 +66,9 @@ def _line_text(summary: Summary, where: Row) -> str:
     """Return what stands in the line of a place, "" where that was not recorded."""
     if not where.get("file") or not where.get("line"):
         return ""
-    same = (r for r in summary.of(lines.ROWS) if r["file"] == where["file"] and str(r["line"]) == str(where["line"]))
+    same = (
+        r for r in summary.typed_rows(lines.ROWS) if r["file"] == where["file"] and str(r["line"]) == str(where["line"])
+    )
     return next((str(r["text"]) for r in same if r["text"]), "")
 
 
@@ -90,9 +92,9 @@ def saving_of(summary: Summary, finding: Finding) -> Json | None:
     likely = summary.step.saves_ns(finding.saving)
     if likely is None or now is None:
         return None
-    if choice.is_bound(summary, finding):
+    if first_action.is_bound(summary, finding):
         return {"likely_ns": likely, "low_ns": 0, "high_ns": likely, "bound": True}
-    margins = choice.margins_ns(summary, finding)
+    margins = first_action.margins_ns(summary, finding)
     low, high = (None, None) if margins is None else (max(0, likely - margins[0]), min(now, likely + margins[1]))
     return {"likely_ns": likely, "low_ns": low, "high_ns": high, "bound": False}
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from nsysx import units
 from nsysx.answer.bars import called
-from nsysx.answer.choice import NOTABLE
+from nsysx.answer.first_action import NOTABLE
 from nsysx.events.layers import bare
 from nsysx.model import Column, Finding, Row, Summary, Table
-from nsysx.render.grids import Grid, Texts, grid
+from nsysx.render.grids import CellTexts, Grid, grid
 from nsysx.render.safe_text import clean, file_name
 
 
@@ -33,7 +33,7 @@ class FindingView:
     counted: str = ""
 
 
-def _where(where: Row, summary: Summary, texts: Texts) -> str:
+def _where(where: Row, summary: Summary, texts: CellTexts) -> str:
     """Return a place in the program as text; a phase that is the whole place stands once."""
     parts = []
     module, phase = (str(where.get(k) or "") for k in ("module", "phase"))
@@ -62,7 +62,7 @@ def _one_name(rows: tuple[Row, ...]) -> tuple[Row, ...]:
     )
 
 
-def finding_of(finding: Finding, summary: Summary, texts: Texts, width: int) -> FindingView:
+def finding_of(finding: Finding, summary: Summary, texts: CellTexts, width: int) -> FindingView:
     """Return a finding as text. Its saving is time of the shown step; its cost says so where it is as recorded."""
     saving = summary.step.saves_ns(finding.saving)
     told = summary.answer
@@ -118,7 +118,7 @@ def _counted(finding: Finding, summary: Summary) -> str:
     return f"{units.duration(counted)} of it not counted elsewhere (the rest in {', '.join(codes)})"
 
 
-def findings_of(summary: Summary, texts: Texts, width: int) -> tuple[FindingView, ...] | None:
+def findings_of(summary: Summary, texts: CellTexts, width: int) -> tuple[FindingView, ...] | None:
     """Return the findings: that of the first screen, the others found by saving, those that cannot be told, those that are clear."""
     if summary.findings is None:
         return None

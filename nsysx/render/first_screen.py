@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from nsysx import units
-from nsysx.advice import Bar, Part
+from nsysx.advice import Bar, BarPart
 from nsysx.answer import subject
 from nsysx.model import Finding, Summary
 from nsysx.pictures import Timeline
-from nsysx.render import answer as answers
+from nsysx.render import answer_words as answers
 from nsysx.render import code as code_of
 from nsysx.render import finding_view, live_timeline
-from nsysx.render.answer import Worded, part_words
 from nsysx.render.answer_text import changes, first_clause, spoken_of
-from nsysx.render.grids import Grid, Texts
+from nsysx.render.answer_words import Worded, part_words
+from nsysx.render.grids import CellTexts, Grid
 
 #: In CSS pixels: the widest bar on a 1280-pixel screen without and with labels on its left, the width of a letter, and a margin.
 _WIDE, _WIDE_LABELLED, _LETTER, _MARGIN = 1120, 940, 6.6, 18
@@ -28,7 +28,7 @@ _DO = 420
 
 
 @dataclass(frozen=True, slots=True)
-class Box:
+class BarBox:
     """One part of a drawn bar or lane: left and width in percent."""
 
     left: float
@@ -40,7 +40,7 @@ class Box:
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
+class DrawnBar:
     """A bar as boxes, and a legend: each part, its words, and whether they already fit inside the bar.
 
     ``quiet``: it is one of many, and not one that the headline speaks of; a wide screen leaves its legend to the pointer.
@@ -49,13 +49,13 @@ class Drawn:
     label: str
     value: str
     width: float
-    boxes: tuple[Box, ...]
-    legend: tuple[tuple[Part, str, bool], ...]
+    boxes: tuple[BarBox, ...]
+    legend: tuple[tuple[BarPart, str, bool], ...]
     quiet: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class TodoItem:
     """One line of the list of what to do: what, where, what it is worth (``share`` of the step); unfolded the rest.
 
     ``under`` is the number of the line of the same cause, in which this one is folded, 0 for none.
@@ -99,12 +99,12 @@ class Screen:
     now: str
     then: str
     share: float | None
-    bars: tuple[Drawn, ...]
-    todo: tuple[Item, ...]
+    bars: tuple[DrawnBar, ...]
+    todo: tuple[TodoItem, ...]
     marks: tuple[tuple[live_timeline.Mark, ...], ...]
 
 
-def _drawn(bar: Bar, longest: float, several: bool) -> Drawn:
+def _drawn(bar: Bar, longest: float, several: bool) -> DrawnBar:
     boxes, legend, left = [], [], 0.0
     scale = bar.total_ns / longest
     room = (_WIDE_LABELLED if several else _WIDE) * scale / 100  # pixels for a percent of the bar
@@ -113,14 +113,14 @@ def _drawn(bar: Bar, longest: float, several: bool) -> Drawn:
         words = part_words(part, bar.total_ns)
         # A bar of one part is named and measured by its label.
         inside = len(bar.parts) > 1 and len(words) * _LETTER + _MARGIN <= width * room
-        boxes.append(Box(left, width, part.kind, part.idle, words if inside else "", words))
+        boxes.append(BarBox(left, width, part.kind, part.idle, words if inside else "", words))
         if part.label:
             legend.append((part, words, inside))
         left += width
-    return Drawn(bar.label, units.duration(bar.total_ns), 100 * scale, tuple(boxes), tuple(legend))
+    return DrawnBar(bar.label, units.duration(bar.total_ns), 100 * scale, tuple(boxes), tuple(legend))
 
 
-def _all_drawn(worded: Worded) -> tuple[Drawn, ...]:
+def _all_drawn(worded: Worded) -> tuple[DrawnBar, ...]:
     """Return the bars on one scale."""
     longest = max((b.total_ns for b in worded.bars), default=1) or 1
     drawn = (_drawn(b, longest, len(worded.bars) > 1) for b in worded.bars)
@@ -149,9 +149,9 @@ def listed(summary: Summary) -> tuple[int, ...]:
 
 def _items(
     summary: Summary, worded: Worded, chosen: Sequence[int], redact: bool
-) -> tuple[tuple[Item, ...], tuple[tuple[live_timeline.Mark, ...], ...]]:
+) -> tuple[tuple[TodoItem, ...], tuple[tuple[live_timeline.Mark, ...], ...]]:
     """Return the list of what to do, the first change first, and where each of its lines is in the timelines."""
-    texts, findings = Texts(redact), summary.findings or ()
+    texts, findings = CellTexts(redact), summary.findings or ()
     titles = {a.finding: a.text for a in worded.also}
     done: dict[int, list[str]] = {}
     for action in summary.answer.do:
@@ -160,7 +160,7 @@ def _items(
     step, then = summary.step.shown_ns, worded.then_ns
     marks = live_timeline.marks(windows(summary), [findings[n] for n in chosen])
     marked = {mark[0] for of_window in marks for mark in of_window}
-    items: list[Item] = []
+    items: list[TodoItem] = []
     for number, index in enumerate(chosen, 1):
         finding = findings[index]
         shown = finding_view.finding_of(finding, summary, texts, 84)
@@ -172,7 +172,7 @@ def _items(
         how = done.get(index) or [shown.fix]
         share = min(1.0, saving / step) if saving and step else 0.0
         items.append(
-            Item(
+            TodoItem(
                 number=number,
                 under=_under(items, findings, chosen, share),
                 code=shown.code,
@@ -195,7 +195,7 @@ def _items(
     return tuple(items), marks
 
 
-def _under(items: Sequence[Item], findings: Sequence[Finding], chosen: Sequence[int], share: float) -> int:
+def _under(items: Sequence[TodoItem], findings: Sequence[Finding], chosen: Sequence[int], share: float) -> int:
     """Return the first line above that is about the same cause and worth as much: it overlaps, or has the same advice; 0 for none."""
     finding = findings[chosen[len(items)]]
     for item, index in zip(items, chosen, strict=False):
@@ -226,7 +226,7 @@ def build(summary: Summary, *, redact: bool = True) -> Screen:
     share = worded.then_ns / worded.now_ns if worded.then_ns is not None and worded.now_ns else None
     return Screen(
         answer=worded,
-        do=changes(summary, Texts(redact), _DO),
+        do=changes(summary, CellTexts(redact), _DO),
         code="\n".join(code_of.lines(worded.paste, _CODE, _MOST_CODE)),
         places=frozenset(places),
         now=units.duration(worded.now_ns) if worded.now_ns is not None else "",

@@ -17,7 +17,7 @@ KINDS = ("call", "operation", "word")
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class GlossaryEntry:
     """One explained name. ``kind`` is one of KINDS; ``normal`` and ``cheaper`` are empty where none apply."""
 
     name: str
@@ -29,25 +29,25 @@ class Entry:
 
 
 @cache
-def entries() -> tuple[Entry, ...]:
+def entries() -> tuple[GlossaryEntry, ...]:
     """Return all entries, in the order of the file."""
     if sys.version_info >= (3, 11):
         import tomllib
     else:
         import tomli as tomllib
     text = tomllib.loads((files("nsysx.render") / "glossary.toml").read_text(encoding="utf-8"))
-    return tuple(Entry(kind=k, **{**e, "aliases": tuple(e.get("aliases", ()))}) for k in KINDS for e in text[k])
+    return tuple(GlossaryEntry(kind=k, **{**e, "aliases": tuple(e.get("aliases", ()))}) for k in KINDS for e in text[k])
 
 
 @cache
-def _by_name() -> Mapping[str, Entry]:
+def _by_name() -> Mapping[str, GlossaryEntry]:
     return {name.lower(): entry for entry in entries() for name in (entry.name, *entry.aliases)}
 
 
 _SUFFIX = re.compile(r"(?:_v\d+|_ptsz|_ptds)+$")
 
 
-def lookup(name: str) -> Entry | None:
+def lookup(name: str) -> GlossaryEntry | None:
     """Return the entry for a CUDA call (with any version suffix), an operation or a word of the report, else None."""
     bare = _SUFFIX.sub("", name.strip())
     return _by_name().get(bare.lower()) or _by_name().get(re.sub(r"_v\d+", "", bare).lower())
@@ -62,7 +62,7 @@ def nearest(name: str) -> list[str]:
     return list(names)[:5]
 
 
-def manual(entry: Entry) -> str:
+def manual(entry: GlossaryEntry) -> str:
     """Return an entry as text for a terminal: its name, what it does, when that is normal, what makes it cheaper."""
     import textwrap
 
@@ -79,7 +79,7 @@ def key(name: str) -> str:
     return anchor(entry) if entry else ""
 
 
-def anchor(entry: Entry) -> str:
+def anchor(entry: GlossaryEntry) -> str:
     """Return the id of an entry on the page."""
     return "g-" + re.sub(r"[^A-Za-z0-9_-]", "-", entry.name)
 
@@ -87,7 +87,7 @@ def anchor(entry: Entry) -> str:
 _TAG, _WORD = re.compile(r"<[^>]*>"), re.compile(r"[A-Za-z0-9_.()-]+")
 
 
-def explained(page: str, anchors: Iterable[str]) -> tuple[Entry, ...]:
+def explained(page: str, anchors: Iterable[str]) -> tuple[GlossaryEntry, ...]:
     """Return the entries that something on a page leads to (``anchors``), and the words that its text uses."""
     text = f" {' '.join(_WORD.findall(_TAG.sub(' ', page))).lower()} "
     wanted = set(anchors)

@@ -49,7 +49,7 @@ class Grid:
     group: str = ""
 
 
-class Texts:
+class CellTexts:
     """Cleans, scrubs and shortens the strings of one output; ``width`` is the room of a cell, as the page has it."""
 
     def __init__(self, redact: bool, width: int = 84) -> None:
@@ -70,7 +70,7 @@ class Texts:
         return text, "" if text == full else full
 
 
-def _describe(value: Any, column: Column, texts: Texts, scope: Scope | None = None, *, term: bool = False) -> Cell:
+def _describe(value: Any, column: Column, texts: CellTexts, scope: Scope | None = None, *, term: bool = False) -> Cell:
     """Return the cell of one value; integers are sums over ``scope``, and are shown per step. ``term``: the glossary has it."""
     if value is None or value == "":
         return Cell("-", None)
@@ -165,7 +165,7 @@ def grid(table: Table, *, top: int, redact: bool, width: int) -> Grid:
     spec = table.shown
     top = min(top, spec.rows)
     title = clean(table.title or label(table.key).capitalize(), 100)
-    texts = Texts(redact, width)
+    texts = CellTexts(redact, width)
     if table.rows is None:
         reason = texts(table.reason or "not recorded in this capture", 600)
         return Grid(table.key, title, spec.intro, (), None, reason, group=spec.group)

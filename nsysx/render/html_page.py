@@ -22,7 +22,7 @@ from nsysx.render import (
     view,
 )
 from nsysx.render.charts.colors import KIND_COLORS, MODULE_COLORS, WORK_COLORS
-from nsysx.render.grids import Grid, Texts
+from nsysx.render.grids import CellTexts, Grid
 
 #: The colors of a bar by module and of one by kind of work, as ``answer.bars`` numbers them.
 _BAR_COLORS = {f"{MODULES}{i}": c for i, c in enumerate(MODULE_COLORS)} | {
@@ -33,7 +33,7 @@ _BAR_COLORS = {f"{MODULES}{i}": c for i, c in enumerate(MODULE_COLORS)} | {
 def _windows(summary: Summary, redact: bool) -> tuple[str, ...]:
     """Return the titles of the timelines on the first screen: one usual step, and the slow one where steps have several lengths."""
     recorded = ", as recorded" * (summary.step.recorded_ns != summary.step.shown_ns)
-    return tuple(f"{Texts(redact)(t.title, 200)}{recorded}" for t in first_screen.windows(summary))
+    return tuple(f"{CellTexts(redact)(t.title, 200)}{recorded}" for t in first_screen.windows(summary))
 
 
 @dataclass(frozen=True, slots=True)

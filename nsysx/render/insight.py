@@ -6,12 +6,12 @@ from nsysx import units
 from nsysx.advice import Tried
 from nsysx.inject.nsysx_probe import changes
 from nsysx.model import Finding, Summary
-from nsysx.render import answer as answers
+from nsysx.render import answer_words as answers
 from nsysx.render import finding_ids
 from nsysx.render.invocation import Invocation
 from nsysx.render.safe_text import without_homes
 from nsysx.render.small_json import Json, cut, fitted
-from nsysx.trying.wording import measured
+from nsysx.trying.trial_sentences import measured
 
 INSIGHT_SCHEMA = "nsysx.insight/1"
 
@@ -20,7 +20,7 @@ _MOST_EVIDENCE, _MOST_OTHERS = 5, 4
 _DETAIL, _DO, _TEXT, _PASTE = 600, 400, 200, 900
 
 
-def of(summary: Summary, wanted: str, invocation: Invocation | None = None, *, redact: bool = True) -> str:
+def insight_json(summary: Summary, wanted: str, invocation: Invocation | None = None, *, redact: bool = True) -> str:
     """Return the finding with this id, or the first with this code. Raises NsysxError, exit code 2, if there is none.
 
     ``where`` is the place, ``saving`` what the change saves with its interval, ``conditions`` what it needs, as tested,
@@ -86,7 +86,7 @@ def _commands(finding: Finding, typed: Invocation) -> Json:
     """Return the commands that try the change, and that record and compare the changed program."""
     if finding.verdict != "found":
         return {"explain": f"nsysx explain {finding.code}"}
-    can_try = [r.name for r in finding.remedies if not r.refuted and r.parts <= changes.known().keys()]
+    can_try = [r.name for r in finding.remedies if not r.refuted and r.parts <= changes.changes_by_name().keys()]
     commands = {"explain": f"nsysx explain {finding.code}"}
     if can_try:
         commands["try"] = typed.run(f"nsysx try REPORT --change {can_try[0]} -- CMD")

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from nsysx import redaction
 from nsysx.errors import NsysxError
-from nsysx.reading import inputs
-from nsysx.reading.beside import report_name, run_json
+from nsysx.reading import report_files
+from nsysx.reading.sidecar_files import report_name, run_json
 from nsysx.render.safe_text import clean
 
 #: If more files than this were given, commands name their folder where it holds these reports and no others.
@@ -87,7 +87,7 @@ def _few(files: Sequence[Path]) -> Sequence[Path]:
     if len(files) <= MOST_FILES or any(file.parent != folder for file in files):
         return files
     try:
-        return [folder] if sorted(inputs.reports([folder])) == sorted(files) else files
+        return [folder] if sorted(report_files.reports([folder])) == sorted(files) else files
     except NsysxError:
         return files
 

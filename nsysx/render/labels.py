@@ -7,11 +7,11 @@ import re
 from typing import Any
 
 from nsysx import units
-from nsysx.catalogue import FAMILIES, Cause, Limit
+from nsysx.catalogue import FAMILIES, Cause, StepLimit
 from nsysx.model import Column
 from nsysx.render.safe_text import clean
 
-VERDICTS = {limit.value: limit.label for limit in Limit}
+VERDICTS = {limit.value: limit.label for limit in StepLimit}
 
 CAUSES = {cause.value: (cause.color, cause.label) for cause in Cause}
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from nsysx import ids, units
-from nsysx.advice import Part
+from nsysx.advice import BarPart
 from nsysx.analyses import cpu_ledger, gpu_ledger
 from nsysx.analyses.helpers.step_record import gpu_parts, rows_of
-from nsysx.catalogue import WORKING, Activity, CpuPart, Paint
+from nsysx.catalogue import WORKING, CpuPart, DeviceActivity, Paint
 from nsysx.model import UNKNOWN_GPU, Row, Summary
-from nsysx.ranks import comparison
+from nsysx.ranks import rank_table
 from nsysx.render.labels import CAUSES, label
 from nsysx.render.safe_text import clean, scrub
 
@@ -24,7 +24,7 @@ class Ledger:
     label: str
     device: bool
     window_ns: float
-    parts: tuple[Part, ...]
+    parts: tuple[BarPart, ...]
 
     def sentence(self) -> str:
         """Return the ledger in words, largest parts first."""
@@ -52,7 +52,7 @@ def process_words(summary: Summary, process: Any) -> str:
     pids = {g.process: g.pid for g in summary.capture.gpus}
     if len(pids) < 2 and len(summary.capture.processes) < 2:
         return ""
-    ranks = [r["rank"] for r in summary.of(comparison.ROWS) if r["process"] == process]
+    ranks = [r["rank"] for r in summary.typed_rows(rank_table.ROWS) if r["process"] == process]
     if len(ranks) == 1:
         return f"rank {ranks[0]} "
     row = next((r for r in summary.capture.processes if r.get("process") == process), {})
@@ -64,7 +64,7 @@ def process_words(summary: Summary, process: Any) -> str:
 
 def busy_threads(summary: Summary) -> list[cpu_ledger.CpuRow]:
     """Return the rows of the CPU ledger, without threads that spend under 1 % in CUDA calls; the first row always stays."""
-    rows = list(summary.of(cpu_ledger.ROWS))
+    rows = list(summary.typed_rows(cpu_ledger.ROWS))
 
     def busy(row: cpu_ledger.CpuRow) -> bool:
         return (row["window_ns"] - row["outside_api_ns"]) * 100 >= row["window_ns"]
@@ -75,23 +75,23 @@ def busy_threads(summary: Summary) -> list[cpu_ledger.CpuRow]:
 def ledgers_of(summary: Summary) -> Iterable[Ledger]:
     """Yield the ledgers of the devices, then of the threads, each as the mean of its own steps."""
     names: dict[tuple[Any, Any], str] = {(g.process, g.device): g.name for g in summary.capture.gpus}
-    for row in summary.of(gpu_ledger.ROWS):
+    for row in summary.typed_rows(gpu_ledger.ROWS):
         scope, did = summary.scope_of(row), gpu_ledger.by_activity(row)
-        parts = [Part(a.label, scope.per_step(did[a]), a.value) for a in WORKING]
+        parts = [BarPart(a.label, scope.per_step(did[a]), a.value) for a in WORKING]
         causes = {k: v for k, v in row["idle_causes"].items() if v}
         for cause, ns in sorted(causes.items(), key=lambda c: -c[1]):
             kind, text = CAUSES.get(cause.removesuffix("_ns"), (Paint.IDLE, label(cause)))
-            parts.append(Part(text, scope.per_step(ns), kind, idle=True))
-        rest = did[Activity.IDLE] - sum(causes.values())
+            parts.append(BarPart(text, scope.per_step(ns), kind, idle=True))
+        rest = did[DeviceActivity.IDLE] - sum(causes.values())
         if rest > 0:
             text = "cause not known" if causes else "GPU idle"
-            parts.append(Part(text, scope.per_step(rest), Paint.IDLE, idle=True))
+            parts.append(BarPart(text, scope.per_step(rest), Paint.IDLE, idle=True))
         name = names.get((row["process"], row["device"]), UNKNOWN_GPU)
         where = f"{process_words(summary, row['process'])}GPU {row['device']}"
         yield _ledger(summary, row, where if name == UNKNOWN_GPU else f"{where} ({name})", True, parts)
     for calling in busy_threads(summary):
         scope, spent = summary.scope_of(calling), cpu_ledger.by_part(calling)
-        parts = [Part(p.label, scope.per_step(spent[p]), p.color) for p in CpuPart]
+        parts = [BarPart(p.label, scope.per_step(spent[p]), p.color) for p in CpuPart]
         # A thread's name may be a path, and it is also in the text alternative of the picture.
         thread = clean(scrub(str(calling.get("thread_name") or ids.tid_of(calling["thread"]))[:500]), 30)
         yield _ledger(
@@ -99,7 +99,7 @@ def ledgers_of(summary: Summary) -> Iterable[Ledger]:
         )
 
 
-def _ledger(summary: Summary, row: Row, where: str, device: bool, parts: Sequence[Part]) -> Ledger:
+def _ledger(summary: Summary, row: Row, where: str, device: bool, parts: Sequence[BarPart]) -> Ledger:
     """Return one ledger; its label says how many steps it is the mean of, where those are not the shown ones."""
     scope, shown = summary.scope_of(row), summary.steps.scope
     text = clean(where, 60)
@@ -123,7 +123,7 @@ def step_bars(summary: Summary) -> tuple[StepBar, ...]:
             continue
         if on_gpu:
             ns_of = gpu_parts(row)
-            parts = {activity.value: float(ns_of[activity.column] or 0) for activity in Activity}
+            parts = {activity.value: float(ns_of[activity.column] or 0) for activity in DeviceActivity}
         else:
             parts = {str(k): float(v) for k, v in (row.get("phases") or {}).items() if v}
         bars.append(StepBar(index, float(length), cpu, steady[0] <= index <= steady[1], parts))

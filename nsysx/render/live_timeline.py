@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from functools import cache
 from html import escape
 
-from nsysx.catalogue import Part
+from nsysx.catalogue import StepPart
 from nsysx.events.attribute import IN_STEP
 from nsysx.events.layers import bare
 from nsysx.findings import rule_of
 from nsysx.model import Finding
-from nsysx.pictures import Place, Timeline
+from nsysx.pictures import LongestStretch, Timeline
 from nsysx.render.charts.colors import KIND_COLORS, KIND_NAMES
 from nsysx.render.charts.timelines import lane_color, lane_names
 from nsysx.render.safe_text import clean, scrub, shorten_kernel
@@ -41,7 +41,7 @@ def marks(pictures: Sequence[Timeline], findings: Sequence[Finding]) -> tuple[tu
     return tuple(map(tuple, placed))
 
 
-def _place(picture: Timeline, finding: Finding) -> Place | None:
+def _place(picture: Timeline, finding: Finding) -> LongestStretch | None:
     """Return the longest stretch of what a finding is about, None where the picture does not show it.
 
     That is its part of the step: in its module and phase where it names them, outside of modules where it names what lies beside it.
@@ -49,7 +49,7 @@ def _place(picture: Timeline, finding: Finding) -> Place | None:
     rule = rule_of(finding.code)
     parts: Sequence[str] = rule.cause
     if rule.slug == _OF_SLOW_STEPS:  # where the device idles longest is what makes a step slow
-        parts = [p.value for p in Part if p.idle]
+        parts = [p.value for p in StepPart if p.idle]
     if not parts or rule.about == "capture" or rule.slug == _OF_LINES:
         return None
     anywhere = rule.whole or rule.about == "late rank"
@@ -57,7 +57,7 @@ def _place(picture: Timeline, finding: Finding) -> Place | None:
     return max(here, key=lambda p: p.end_ns - p.start_ns, default=None)
 
 
-def _inside(piece: Place, finding: Finding) -> bool:
+def _inside(piece: LongestStretch, finding: Finding) -> bool:
     """Return whether a place is where a finding is: "*" in its module stands for what differs between several."""
     module, phase = (bare(str(finding.where.get(k) or "")) for k in ("module", "phase"))
     if not module:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 
 from nsysx.model import Summary
-from nsysx.render import answer
+from nsysx.render import answer_words
 from nsysx.render.answer_text import markdown_lines
 
 #: A word that contains a sign that starts markup; an underscore inside a word never does.
@@ -78,5 +78,5 @@ def _code(name: str) -> str:
 
 def render(summary: Summary, *, redact: bool = True) -> str:
     """Return the answer as at most 25 lines of Markdown; home folders and the folders of files are hidden by default."""
-    worded = answer.build(summary, redact=redact)
+    worded = answer_words.build(summary, redact=redact)
     return "\n".join(markdown_lines(worded, escape)) + "\n"

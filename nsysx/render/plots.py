@@ -12,9 +12,9 @@ from nsysx.model import Summary
 from nsysx.pictures import Counters, Queue, Timeline
 from nsysx.render import charts, step_waterfall, view
 from nsysx.render.charts import Chart, host_icicle, memory_lines, module_flame, rank_bars
-from nsysx.render.charts.flame import Stacks, flame
+from nsysx.render.charts.flame_graph import Stacks, flame
 from nsysx.render.charts.row_bars import BarRow, row_bars
-from nsysx.render.grids import Texts
+from nsysx.render.grids import CellTexts
 from nsysx.render.safe_text import clean
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def timeline_charts(summary: Summary, redact: bool) -> list[Chart]:
     common = max(lengths) if lengths and max(lengths) <= 2 * min(lengths) else None
     figures = []
     for number, (entry, window) in enumerate(zip(entries, lengths, strict=True), 1):
-        title = Texts(redact)(entry.title, 200)
+        title = CellTexts(redact)(entry.title, 200)
         words = _lane_words(entry)
         ahead = " ".join(_queue_words(q, len(entry.queues) > 1) for q in entry.queues)
         ahead += "".join(f" {_counter_words(c)}" for c in entry.counters)

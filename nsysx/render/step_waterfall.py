@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from nsysx import units
 from nsysx.answer import bars, subject
 from nsysx.model import Summary
-from nsysx.render.first_screen import Box
+from nsysx.render.first_screen import BarBox
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +17,7 @@ class Fall:
     label: str
     value: str
     share: str
-    box: Box
+    box: BarBox
 
 
 def build(summary: Summary) -> tuple[Fall, ...]:
@@ -36,4 +36,4 @@ def build(summary: Summary) -> tuple[Fall, ...]:
 
 def _fall(label: str, kind: str, idle: bool, ns: float, left: float, whole: float) -> Fall:
     time, share = units.duration(ns), units.share(ns, whole)
-    return Fall(label, time, share, Box(left, 100 * ns / whole, kind, idle, "", f"{label}: {time}, {share}"))
+    return Fall(label, time, share, BarBox(left, 100 * ns / whole, kind, idle, "", f"{label}: {time}, {share}"))

@@ -58,7 +58,7 @@ def names(summary: Summary) -> list[str]:
     return ["findings", "parts", "steps", *(key for key, table in summary.tables.items() if not table.shown.unseen)]
 
 
-def of(
+def rows_json(
     summary: Summary, name: str, *, columns: Sequence[str] = (), top: int = 10, where: Sequence[str] = (),
     redact: bool = True,
 ) -> str:  # fmt: skip

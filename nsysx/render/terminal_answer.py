@@ -11,16 +11,16 @@ from rich.console import Console
 from rich.text import Text
 
 from nsysx import units
-from nsysx.advice import Bar, Part
+from nsysx.advice import Bar, BarPart
 from nsysx.answer.bars import MODULES, WORK
 from nsysx.catalogue import Paint
 from nsysx.model import Summary
-from nsysx.render import answer as answers
 from nsysx.render import answer_text
+from nsysx.render import answer_words as answers
 from nsysx.render import code as code_of
-from nsysx.render.answer import Worded, part_words
 from nsysx.render.answer_text import MOST_TRIED, also_worth, what_to_do, worth_text
-from nsysx.render.grids import Texts
+from nsysx.render.answer_words import Worded, part_words
+from nsysx.render.grids import CellTexts
 
 #: Characters for the parts of a bar, busy and idle, with and without Unicode: one for one meaning in all bars of a picture.
 _BUSY, _IDLE = "█▓▒▚▞▙▛▜▟▀▌▐", "░·╱╌┊╲"
@@ -60,7 +60,7 @@ def _few(bar: Bar) -> Bar:
     if len(bar.parts) <= _MOST_NAMED + 1:
         return bar
     rest = bar.parts[_MOST_NAMED:]
-    others = Part(f"{len(rest)} others", sum(p.ns for p in rest), Paint.OTHER, all(p.idle for p in rest))
+    others = BarPart(f"{len(rest)} others", sum(p.ns for p in rest), Paint.OTHER, all(p.idle for p in rest))
     return replace(bar, parts=(*bar.parts[:_MOST_NAMED], others))
 
 
@@ -111,7 +111,7 @@ def lines(
     """Return (text, style) of each line: at most 25 where that is possible by leaving out what matters least."""
     said = answers.build(summary, redact=False, typed=typed, command=command, folder=folder)
     width = max(40, min(width, _WIDEST))
-    short = answer_text.changes(summary, Texts(False))
+    short = answer_text.changes(summary, CellTexts(False))
     numbered = short[0] if len(short) == 1 else " ".join(f"({i}) {text}." for i, text in enumerate(short, 1))
     for worded in (said, replace(said, do=numbered)):  # the page says what the first clause of a change leaves out
         for bars, also, code in _LEFT:

@@ -19,7 +19,7 @@ from nsysx.model import Check, Finding, Summary
 from nsysx.render import facts, finding_view, ledgers
 from nsysx.render.facts import Fact
 from nsysx.render.finding_view import FindingView
-from nsysx.render.grids import Grid, Texts, grid
+from nsysx.render.grids import CellTexts, Grid, grid
 from nsysx.render.labels import VERDICTS, label
 from nsysx.render.ledgers import Ledger, StepBar
 from nsysx.render.safe_text import clean, without_homes
@@ -57,7 +57,7 @@ class View:
 _MOST_SAID = 20
 
 
-def _diagnostics(summary: Summary, texts: Texts) -> tuple[str, ...]:
+def _diagnostics(summary: Summary, texts: CellTexts) -> tuple[str, ...]:
     """Return what the profiler said, each message once: those that differ in numbers alone are one."""
     messages: dict[str, list[str]] = {}
     for message in summary.capture.diagnostics:
@@ -81,7 +81,7 @@ def _first(summary: Summary) -> Finding | None:
     return None if index is None or summary.findings is None else summary.findings[index]
 
 
-def _wait_line(summary: Summary, texts: Texts) -> list[str]:
+def _wait_line(summary: Summary, texts: CellTexts) -> list[str]:
     """Return what removing the longest wait is worth, the first question of anybody who sees a long wait."""
     wait = others.longest_wait(summary)
     if wait is None:
@@ -95,13 +95,13 @@ def _wait_line(summary: Summary, texts: Texts) -> list[str]:
     return [f"{line}{', because' if wait.little else ', and'} the wait moves to {texts(wait.moves_to, 160)}"]
 
 
-def _evidence(summary: Summary, texts: Texts) -> tuple[str, ...]:
+def _evidence(summary: Summary, texts: CellTexts) -> tuple[str, ...]:
     """Return what the verdict rests on, one sentence each."""
     lines = (*(texts(e, 500) for e in summary.verdict.evidence), *_wait_line(summary, texts))
     return tuple(line[:1].upper() + line[1:] for line in lines)
 
 
-def _reasons(summary: Summary, texts: Texts) -> list[str]:
+def _reasons(summary: Summary, texts: CellTexts) -> list[str]:
     """Return why tables have no rows: those with one reason together."""
     titles: dict[str, list[str]] = {}
     for key in ledger_keys(summary):
@@ -110,7 +110,7 @@ def _reasons(summary: Summary, texts: Texts) -> list[str]:
     return [f"{', '.join(of_reason)}: {reason}" for reason, of_reason in titles.items()]
 
 
-def _quality(summary: Summary, texts: Texts) -> tuple[Check, ...]:
+def _quality(summary: Summary, texts: CellTexts) -> tuple[Check, ...]:
     """Return the checks, without those of missing tables, which give their own reason."""
     order = ("warn", "missing", "ok")
     checks = sorted((c for c in summary.quality if not c.table), key=lambda c: order.index(c.status))
@@ -144,7 +144,7 @@ def build(
     ``top`` bounds the rows of each table and ``width`` the characters of a name; ``sections`` (keys of tables, "ledger",
     "first") limits what is made at all; ``redact`` hides home folders, the folders of files, and options.
     """
-    texts = Texts(redact, width)
+    texts = CellTexts(redact, width)
     wanted = _wanted(sections)
     scope = summary.steps.scope
     drawn = tuple(ledgers.ledgers_of(summary)) if wanted("ledger") else ()
@@ -166,7 +166,7 @@ def build(
         per_step=bool(scope and scope.steps),
         ledger_title=scope.mean if scope else "whole capture",
         ledgers=drawn,
-        quiet_threads=len(summary.of(cpu_ledger.ROWS)) - len(ledgers.busy_threads(summary)),
+        quiet_threads=len(summary.typed_rows(cpu_ledger.ROWS)) - len(ledgers.busy_threads(summary)),
         ledger_reasons=tuple(reasons),
         findings=findings,
         steps=ledgers.step_bars(summary),

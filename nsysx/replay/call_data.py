@@ -13,7 +13,7 @@ from nsysx.catalogue import Call
 from nsysx.events.profile import Profile
 from nsysx.frames.intervals import I64
 from nsysx.reading import schema
-from nsysx.replay.window import Window
+from nsysx.replay.replayed_window import ReplayedWindow
 
 _MOST_EVENTS = (1 << 62) - 1
 _TO_DEVICE, _PAGEABLE = 1, 0
@@ -41,7 +41,7 @@ class CallData:
     usual_cost: int
 
 
-def call_data(profile: Profile, window: Window) -> CallData:
+def call_data(profile: Profile, window: ReplayedWindow) -> CallData:
     """Return what the report says of the calls of the window."""
     blocking = profile.ledgers.waits.join(window.calls.select("call"), on="call", how="semi")
     records, edges = events(profile, window.calls)
@@ -63,7 +63,7 @@ def call_data(profile: Profile, window: Window) -> CallData:
     )
 
 
-def _staging(profile: Profile, window: Window) -> dict[int, int]:
+def _staging(profile: Profile, window: ReplayedWindow) -> dict[int, int]:
     """Return call -> how long filling its staging buffer may take (ns), for copies from pageable memory to the device."""
     copies = profile.attributed.gpu_ops.select("call", "bytes", "copy_kind", "src_kind").filter(
         (pl.col("copy_kind") == _TO_DEVICE) & (pl.col("src_kind") == _PAGEABLE)
@@ -72,7 +72,7 @@ def _staging(profile: Profile, window: Window) -> dict[int, int]:
     return {call: round(size * _STAGED_NS_PER_BYTE) for call, size in copies.select("call", "bytes").iter_rows()}
 
 
-def _usual_latency(window: Window) -> int:
+def _usual_latency(window: ReplayedWindow) -> int:
     """Return the median latency (ns) of ops that did not wait for their stream, 0 if none is known.
 
     What a call copies itself tells nothing about it, unless there is nothing else.
@@ -125,7 +125,7 @@ def _targets(profile: Profile, calls: pl.DataFrame) -> dict[int, int]:
     return result
 
 
-def _loading(profile: Profile, window: Window) -> dict[int, int]:
+def _loading(profile: Profile, window: ReplayedWindow) -> dict[int, int]:
     """Return call -> time in the data phase between the previous call and it (ns); key -1 is the time after the last call.
 
     Only the time inside the window counts, because other steps load data, too.

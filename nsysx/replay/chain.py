@@ -17,7 +17,7 @@ from nsysx.catalogue import Call
 from nsysx.events.profile import Profile
 from nsysx.replay.call_data import CallData, awaited, call_data, events
 from nsysx.replay.overhead import Added
-from nsysx.replay.window import Window
+from nsysx.replay.replayed_window import ReplayedWindow
 
 #: Kinds of items. A copy may wait for its own op, a sync for other work; plain calls only take CPU time.
 LAUNCH, SYNC, COPY, RECORD, WAIT_EVENT, PLAIN = range(6)
@@ -46,7 +46,7 @@ class Op(NamedTuple):
     duration: int
 
 
-class Item(NamedTuple):
+class ChainItem(NamedTuple):
     """One API call with the host code before it; times in ns.
 
     ``gap`` is the host code, of which ``loading`` is waiting for data; ``cost`` is the CPU time of the call without waiting.
@@ -81,7 +81,7 @@ class Chain:
     ``closing``, the API call with which the next step begins (-1: none).
     """
 
-    items: list[Item]
+    items: list[ChainItem]
     streams: int
     limit: int = 0
     borders: frozenset[int] = frozenset()
@@ -112,12 +112,12 @@ class _Queues:
         return len(self.begun) - bisect_right(self.begun, instant)
 
 
-def chain(profile: Profile, window: Window, added: Added) -> Chain:
+def chain(profile: Profile, window: ReplayedWindow, added: Added) -> Chain:
     """Return the calls and ops of the window as a chain. O(calls + ops)."""
     data = call_data(profile, window)
     queues = _queues(profile, window)
     ops = _ops_of_calls(window)
-    items: list[Item] = []
+    items: list[ChainItem] = []
     borders: list[int] = []
     starts = [*window.starts, _END_OF_TIME_NS]
     columns, reach = _own_time(window)
@@ -129,7 +129,9 @@ def chain(profile: Profile, window: Window, added: Added) -> Chain:
             items[-1] = last._replace(added_inside=last.added_inside + before_ns + inside_ns)
             continue
         loading = min(data.loading.get(call, 0), gap)
-        item = Item(PLAIN, call, kind, gap, loading, cost, False, NOT_AWAITED, -1, -1, -1, (), before_ns, inside_ns)
+        item = ChainItem(
+            PLAIN, call, kind, gap, loading, cost, False, NOT_AWAITED, -1, -1, -1, (), before_ns, inside_ns
+        )
         item = _classified(item, launched, (a, b), data, queues)
         begins = a >= starts[len(borders)]
         while a >= starts[len(borders)]:
@@ -140,12 +142,12 @@ def chain(profile: Profile, window: Window, added: Added) -> Chain:
             items.append(item)
     _settle_pauses(items, queues)
     after = max(window.end_ns - reach, 0)  # the host code after the last call belongs to the round
-    items.append(Item(PLAIN, -1, "", after, min(data.loading.get(-1, 0), after), 0, added_before=added.after))
+    items.append(ChainItem(PLAIN, -1, "", after, min(data.loading.get(-1, 0), after), 0, added_before=added.after))
     limit = int(np.median(queues.stalled)) if queues.stalled else 0
     return Chain(items, len(queues.numbers), limit, frozenset(borders), _closing(profile, window))
 
 
-def _own_time(window: Window) -> tuple[tuple[list[Any], ...], int]:
+def _own_time(window: ReplayedWindow) -> tuple[tuple[list[Any], ...], int]:
     """Return the calls as columns, and when the last of them ends (ns).
 
     The columns are call, kind, start, end, the host code before it, its cost (times in ns), and whether it lies within calls before.
@@ -159,7 +161,7 @@ def _own_time(window: Window) -> tuple[tuple[list[Any], ...], int]:
     return (*(c.to_list() for c in calls.iter_columns()), host.tolist(), cost.tolist(), nested.tolist()), int(ends[-1])
 
 
-def _queues(profile: Profile, window: Window) -> _Queues:
+def _queues(profile: Profile, window: ReplayedWindow) -> _Queues:
     """Return the state of the streams at the first call: what was launched before it, and the events that a stream then waits for."""
     called = pl.coalesce("call_start_ns", "start_ns").alias("called_ns")
     before = window.ops.select(called, "stream", "end_ns").filter(pl.col("called_ns") < window.start_ns)
@@ -192,7 +194,7 @@ def _queues(profile: Profile, window: Window) -> _Queues:
     return queues
 
 
-def _closing(profile: Profile, window: Window) -> int:
+def _closing(profile: Profile, window: ReplayedWindow) -> int:
     """Return the first call after the window on the replayed threads, -1 if there is none."""
     calls = profile.attributed.api_calls.select("call", "thread", "start_ns")
     behind = calls.filter(
@@ -201,15 +203,15 @@ def _closing(profile: Profile, window: Window) -> int:
     return int(behind["call"][arg]) if (arg := behind["start_ns"].arg_min()) is not None else -1
 
 
-def _mergeable(last: Item, item: Item) -> bool:
+def _mergeable(last: ChainItem, item: ChainItem) -> bool:
     plain = last.kind == item.kind == PLAIN and last.api == item.api
     return plain and not last.loading and not item.loading and item.gap < _MERGED_NS
 
 
-def _merged(last: Item, item: Item) -> Item:
+def _merged(last: ChainItem, item: ChainItem) -> ChainItem:
     before, inside = last.added_before + item.added_before, last.added_inside + item.added_inside
     gap, cost = last.gap + item.gap, last.cost + item.cost
-    return Item(PLAIN, last.call, last.api, gap, 0, cost, False, NOT_AWAITED, -1, -1, -1, (), before, inside)
+    return ChainItem(PLAIN, last.call, last.api, gap, 0, cost, False, NOT_AWAITED, -1, -1, -1, (), before, inside)
 
 
 #: Op, stream, start, end of a GPU op.
@@ -217,7 +219,7 @@ _Ran = tuple[int, int, int, int]
 _NONE: list[_Ran] = []
 
 
-def _ops_of_calls(window: Window) -> dict[int, list[_Ran]]:
+def _ops_of_calls(window: ReplayedWindow) -> dict[int, list[_Ran]]:
     """Return call -> its ops. An op without a call joins the call of the op that began last before it."""
     inside = (pl.col("call_start_ns") >= window.start_ns) & (pl.col("call_start_ns") < window.end_ns)
     launched = window.ops.filter(inside)
@@ -237,7 +239,9 @@ def _ops_of_calls(window: Window) -> dict[int, list[_Ran]]:
     return by_call
 
 
-def _classified(item: Item, launched: list[_Ran], when: tuple[int, int], data: CallData, queues: _Queues) -> Item:
+def _classified(
+    item: ChainItem, launched: list[_Ran], when: tuple[int, int], data: CallData, queues: _Queues
+) -> ChainItem:
     """Return the item with its kind, what it waits for and what it launches; update ``queues``."""
     blocking = data.waits.get(item.call)
     if item.api == Call.SYNC:
@@ -249,7 +253,7 @@ def _classified(item: Item, launched: list[_Ran], when: tuple[int, int], data: C
         kind, cost, waits, tail = _launching(item, launched, when, blocking, data, queues)
         made = _queued(item.call, launched, when[0], data, queues)
         _, call, api, gap, loading, *_, before, inside = item
-        return Item(kind, call, api, gap, loading, cost, waits, tail, -1, -1, -1, made, before, inside)
+        return ChainItem(kind, call, api, gap, loading, cost, waits, tail, -1, -1, -1, made, before, inside)
     # A free waits for the device whenever work is queued, even if the synchronize before it left nothing to wait for.
     if blocking is not None and (blocking[0] or (item.api == Call.FREE and not queues.pending(when[1]))):
         return item._replace(kind=SYNC, waits=True, cost=min(item.cost, blocking[1]))
@@ -266,7 +270,7 @@ def _classified(item: Item, launched: list[_Ran], when: tuple[int, int], data: C
 
 
 def _launching(
-    item: Item,
+    item: ChainItem,
     launched: list[_Ran],
     when: tuple[int, int],
     blocking: tuple[int, int] | None,
@@ -322,7 +326,7 @@ def _queued(call: int, launched: list[_Ran], called: int, data: CallData, queues
     return tuple(made)
 
 
-def _settle_pauses(items: list[Item], queues: _Queues) -> None:
+def _settle_pauses(items: list[ChainItem], queues: _Queues) -> None:
     """Give the usual pause to ops that show none of their own."""
     usual = int(np.median(queues.pauses)) if queues.pauses else _USUAL_PAUSE_NS
     for i, item in enumerate(items):

@@ -9,11 +9,11 @@ from typing import Literal
 import numpy as np
 import polars as pl
 
-from nsysx.catalogue import Activity
+from nsysx.catalogue import DeviceActivity
 from nsysx.events.profile import Profile
 from nsysx.frames.intervals import I64, union
 from nsysx.replay.chain import COPY, LAUNCH, NOT_AWAITED, PLAIN, RECORD, WAIT_EVENT, Chain
-from nsysx.replay.columns import Columns, Flags
+from nsysx.replay.chain_columns import Columns, Flags
 
 #: CPU time of one replay of a CUDA graph, by how the graph is made. Captured by hand: 5 us for the launch and 5 us for the copy into
 #: the static input (H200: 2.6 us alone in a loop; a decoding step of 2.59 ms became 0.436 ms). ``make_graphed_callables``: the same
@@ -145,7 +145,7 @@ class Fixed:
     closing: int
 
     @classmethod
-    def of(cls, chain: Chain) -> Fixed:
+    def from_chain(cls, chain: Chain) -> Fixed:
         """Return it for a chain."""
         begins = np.zeros(len(chain.items), np.bool_)
         begins[[i for i in chain.borders if i < len(begins)]] = True
@@ -359,7 +359,7 @@ def _unstaged(cols: Columns, places: Flags) -> Columns:
 def _without_comm(cols: Columns, fixed: Fixed, profile: Profile) -> Columns:
     """Let communication take no time, and let kernels that ran beside it take as long as they take alone, if that is known."""
     ops = profile.attributed.gpu_ops
-    is_comm = (ops["process"] == profile.steps.process) & (ops["cls"] == Activity.COMM.value)
+    is_comm = (ops["process"] == profile.steps.process) & (ops["cls"] == DeviceActivity.COMM.value)
     comm = fixed.ops(frozenset(ops["op"].filter(is_comm).to_list()))
     cols = replace(cols, op_duration=np.where(comm, 0, cols.op_duration))
     for group, factor in profile.once(slowed_by_communication):
@@ -371,7 +371,7 @@ def slowed_by_communication(profile: Profile) -> list[tuple[frozenset[int], floa
     """Return the groups of ``slowed`` for the ops of the shown process."""
     ops = profile.attributed.gpu_ops.select("op", "process", "cls", "name", "grid", "block", "start_ns", "end_ns")
     ops = ops.filter(pl.col("process") == profile.steps.process)
-    is_comm = ops["cls"] == Activity.COMM.value
+    is_comm = ops["cls"] == DeviceActivity.COMM.value
     return slowed(ops.filter(~is_comm), ops.filter(is_comm))
 
 

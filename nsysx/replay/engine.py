@@ -44,9 +44,9 @@ from nsysx.replay.edits import (
     ScaleOps,
     apply,
 )
-from nsysx.replay.simulate import Run, run
+from nsysx.replay.replayed_window import ReplayedWindow, Withheld, choose
+from nsysx.replay.simulate import ReplayResult, run
 from nsysx.replay.unprofiled import VALIDATED_ERROR
-from nsysx.replay.window import Window, Withheld, choose
 
 __all__ = [
     "TRUSTED_ERROR",
@@ -115,7 +115,7 @@ class Replay:
     from which savings are counted. ``error`` is the relative error of the unchanged replay.
     """
 
-    def __init__(self, profile: Profile, window: Window) -> None:
+    def __init__(self, profile: Profile, window: ReplayedWindow) -> None:
         self._profile = profile
         self.window = window
         self.start_ns, self.steps, self.recorded_ns = window.start_ns, window.steps, window.recorded_ns
@@ -124,7 +124,7 @@ class Replay:
         self.error = abs(self.unchanged_ns - self.recorded_ns) / self.recorded_ns
         self.trusted = self.error <= TRUSTED_ERROR
         self.items = len(model.chain.items)
-        self._fixed = Fixed.of(model.chain)
+        self._fixed = Fixed.from_chain(model.chain)
         self.unprofiled, self._columns, self._seen = unprofiled.unprofiled(profile, model)
         self._real = self._seen.run
         self.real_ns = self.window.step_ns(self._real.round_ns)
@@ -156,7 +156,7 @@ class Replay:
         step = self.real_ns - saving
         return Outcome(step, saving, self._limit(after, step), self._moves_to(grown), self._bar(saving))
 
-    def _edited(self, edits: Iterable[Edit]) -> Run:
+    def _edited(self, edits: Iterable[Edit]) -> ReplayResult:
         cols = self._columns
         for edit in edits:
             cols = apply(cols, edit, self._fixed, self._profile)
@@ -231,7 +231,7 @@ class Replay:
             site = following
         return links
 
-    def _limit(self, after: Run, step: int) -> str:
+    def _limit(self, after: ReplayResult, step: int) -> str:
         whole = (step + self.window.between_ns) * self.steps
         waiting = sum(after.blocked.values())
         if after.gpu_ns >= 0.9 * whole:

@@ -10,8 +10,8 @@ from nsysx.events.other_ranks import Modelled
 from nsysx.events.profile import Profile
 from nsysx.replay import peers, unprofiled
 from nsysx.replay.edits import Fixed, RemoveExposedComm, RemoveHost, apply
+from nsysx.replay.replayed_window import ReplayedWindow, choose
 from nsysx.replay.simulate import run
-from nsysx.replay.window import Window, choose
 
 
 def alone(profile: Profile) -> Modelled | None:
@@ -20,10 +20,10 @@ def alone(profile: Profile) -> Modelled | None:
     ``low_ns`` is that of its GPU work alone, which takes as long on a faster host.
     """
     window = choose(profile)
-    if not isinstance(window, Window):
+    if not isinstance(window, ReplayedWindow):
         return None
     model = unprofiled.Model(profile, window, peers.unknown(profile))
-    fixed = Fixed.of(model.chain)
+    fixed = Fixed.from_chain(model.chain)
     cols = apply(model.relieved.columns(1.0, near=model.added.near), RemoveExposedComm(), fixed, profile)
     bare = apply(cols, RemoveHost(), fixed, profile)
     step, work = (window.step_ns(run(each).round_ns) for each in (cols, bare))

@@ -16,8 +16,8 @@ import polars as pl
 from nsysx.catalogue import Call
 from nsysx.events.profile import Profile
 from nsysx.frames.intervals import I64
-from nsysx.replay.costs import CALL_CLASSES, FLUSH, GRAPH_NODE, Cost, Costs, Source, costs
-from nsysx.replay.window import Window
+from nsysx.replay.replayed_window import ReplayedWindow
+from nsysx.replay.tracing_costs import CALL_CLASSES, FLUSH, GRAPH_NODE, Cost, Source, TracingCosts, costs
 
 F64 = npt.NDArray[np.float64]
 
@@ -57,7 +57,7 @@ class Added:
     near: float
 
 
-def added(profile: Profile, window: Window) -> Added:
+def added(profile: Profile, window: ReplayedWindow) -> Added:
     """Return what tracing added to the calls of a window, by the report's machine profile or else the table of costs."""
     table = costs(profile.trace.run)
     calls = window.calls
@@ -103,7 +103,7 @@ def added(profile: Profile, window: Window) -> Added:
     )
 
 
-def _speed(calls: pl.DataFrame, table: Costs) -> float:
+def _speed(calls: pl.DataFrame, table: TracingCosts) -> float:
     """Return by what factor launches are slower here than where the costs were measured."""
     launches = calls.filter(calls["kind"] == Call.LAUNCH)
     took = (launches["end_ns"] - launches["start_ns"]).median()
@@ -139,7 +139,7 @@ def _nested(calls: pl.DataFrame) -> npt.NDArray[np.bool_]:
     return np.asarray((start < reach) & (end <= reach))
 
 
-def _graph_nodes(window: Window) -> I64:
+def _graph_nodes(window: ReplayedWindow) -> I64:
     """Return the number of recorded nodes of each call's graph; a graph that was traced as a whole has none."""
     calls = window.calls.select("call", "kind")
     graphs = calls.filter(pl.col("kind") == Call.GRAPH_LAUNCH)["call"]
@@ -149,7 +149,7 @@ def _graph_nodes(window: Window) -> I64:
     return count
 
 
-def _nvtx(profile: Profile, window: Window) -> dict[str, I64]:
+def _nvtx(profile: Profile, window: ReplayedWindow) -> dict[str, I64]:
     """Return class -> the row of the next API call, for each NVTX call of the driving threads."""
     threads = window.calls["thread"].unique()
     starts = window.calls["start_ns"].to_numpy()
@@ -169,7 +169,7 @@ def _nvtx(profile: Profile, window: Window) -> dict[str, I64]:
     return {name: np.searchsorted(starts, t) for name, t in inside.items()}
 
 
-def _flushes(profile: Profile, window: Window, before: F64, inside: F64) -> int:
+def _flushes(profile: Profile, window: ReplayedWindow, before: F64, inside: F64) -> int:
     """Add the time in which nsys itself delayed a driving thread to ``before`` and ``inside``, and return its sum (ns)."""
     rows = profile.trace.overhead
     if not rows.height:

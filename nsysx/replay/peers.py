@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import polars as pl
 
-from nsysx.catalogue import Activity
+from nsysx.catalogue import DeviceActivity
 from nsysx.events.profile import Profile
 from nsysx.frames.intervals import I64
 from nsysx.reading import nccl_notes
@@ -42,7 +42,7 @@ class Waiting:
 
 def waiting(profile: Profile, start_ns: int, end_ns: int) -> Waiting:
     """Return how long the collectives that begin in the window wait for other ranks; `unknown` if that cannot be told."""
-    ops = profile.attributed.gpu_ops.filter(pl.col("cls") == Activity.COMM.value).select(
+    ops = profile.attributed.gpu_ops.filter(pl.col("cls") == DeviceActivity.COMM.value).select(
         "op", "process", "device", "start_ns", "end_ns", pl.col("name").cast(pl.String)
     )
     kinds = {name: nccl_notes.kind_of(name) for name in ops["name"].unique().to_list()}
@@ -66,7 +66,7 @@ def waiting(profile: Profile, start_ns: int, end_ns: int) -> Waiting:
 def unknown(profile: Profile) -> Waiting:
     """Return the whole time of the shown process's communication ops, since all of it may be waiting."""
     ops = profile.attributed.gpu_ops.filter(
-        (pl.col("process") == profile.process) & (pl.col("cls") == Activity.COMM.value)
+        (pl.col("process") == profile.process) & (pl.col("cls") == DeviceActivity.COMM.value)
     )
     whole = dict(ops.select("op", pl.col("end_ns") - pl.col("start_ns")).iter_rows())
     return Waiting(whole, whole, by_peers=False)
@@ -120,6 +120,6 @@ def others(profile: Profile, most: int = _MOST_PEERS) -> Iterator[Profile]:
 
 def ranks(profile: Profile) -> list[int]:
     """Return the processes of the report that have collectives and steps, in order."""
-    communication = profile.attributed.gpu_ops.filter(pl.col("cls") == Activity.COMM.value)
+    communication = profile.attributed.gpu_ops.filter(pl.col("cls") == DeviceActivity.COMM.value)
     communicating = set(communication["process"].unique().to_list())
     return [p for p in profile.steps.windows["process"].unique().sort().to_list() if p in communicating]

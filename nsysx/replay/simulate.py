@@ -16,7 +16,7 @@ import numpy as np
 
 from nsysx.frames.intervals import I64
 from nsysx.replay.chain import COPY, NOT_AWAITED, PLAIN, RECORD, SYNC, WAIT_EVENT, Chain
-from nsysx.replay.columns import Columns, Flags, columns
+from nsysx.replay.chain_columns import Columns, Flags, columns
 
 #: Rounds of the steps: one to settle, one to measure, and one after it.
 ROUNDS = 3
@@ -29,7 +29,7 @@ _NEVER = np.iinfo(np.int64).min
 
 
 @dataclass(frozen=True)
-class Run:
+class ReplayResult:
     """The result of a replay (ns). ``ends``: when all GPU work of each round is done.
 
     ``blocked``: call -> time that it blocks the CPU in the measured round. ``cpu_ns`` and ``gpu_ns``: the CPU time without blocking,
@@ -303,7 +303,7 @@ def _stretch(cols: Columns, first: int, last: int, behind: Flags) -> _Stretch:
     return _Stretch(first, last, call_at, int(took.sum()), loads, launched, b - a, tuple(streams))
 
 
-def run(chain: Chain | Columns, rounds: int = ROUNDS) -> Run:
+def run(chain: Chain | Columns, rounds: int = ROUNDS) -> ReplayResult:
     """Run the chain ``rounds`` times in a row, in O(items + ops) per round. The last but one round is measured.
 
     The last one is not run where it would repeat the one before, as it does in most programs.
@@ -312,7 +312,7 @@ def run(chain: Chain | Columns, rounds: int = ROUNDS) -> Run:
     return _run(cols, Machine(cols, None), rounds)
 
 
-def traced(cols: Columns, rounds: int = ROUNDS) -> tuple[Run, Times]:
+def traced(cols: Columns, rounds: int = ROUNDS) -> tuple[ReplayResult, Times]:
     """Run the chain ``rounds`` times in a row; return also when each call and op began."""
     called, left = list[int](), list[int]()
     machine = Machine(cols, (called, left))
@@ -320,7 +320,7 @@ def traced(cols: Columns, rounds: int = ROUNDS) -> tuple[Run, Times]:
     return result, Times(*(np.array(c, np.int64).reshape(rounds, -1) for c in (called, left, machine.begins)))
 
 
-def _run(cols: Columns, machine: Machine, rounds: int) -> Run:
+def _run(cols: Columns, machine: Machine, rounds: int) -> ReplayResult:
     blocked: dict[int, int] = {}
     ends: list[int] = []
     before = after = machine.state()
@@ -338,7 +338,7 @@ def _run(cols: Columns, machine: Machine, rounds: int) -> Run:
             for i, ns in machine.blocked:
                 call = int(cols.call[i])
                 blocked[call] = blocked.get(call, 0) + ns
-    return Run(ends, blocked, int((cols.gap + cols.cost).sum()), int(cols.op_duration.sum()))
+    return ReplayResult(ends, blocked, int((cols.gap + cols.cost).sum()), int(cols.op_duration.sum()))
 
 
 def _repeats(before: _State, after: _State, machine: Machine) -> bool:

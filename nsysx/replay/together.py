@@ -10,42 +10,42 @@ import numpy as np
 
 from nsysx.events.profile import Profile
 from nsysx.frames.intervals import I64
-from nsysx.replay import costs, peers
-from nsysx.replay.columns import Columns, Flags
+from nsysx.replay import peers, tracing_costs
+from nsysx.replay.chain_columns import Columns, Flags
+from nsysx.replay.replayed_window import ReplayedWindow, choose
 from nsysx.replay.simulate import ROUNDS, Machine
 from nsysx.replay.unprofiled import Model
-from nsysx.replay.window import Window, choose
 
 
 @dataclass(frozen=True)
-class Member:
+class ReplayedRank:
     """One rank of a joint replay: its columns, the number of the collective that each op is (-1: none), and where steps begin."""
 
     cols: Columns
     joint: I64
     borders: tuple[int, ...]
 
-    def alone(self, transfer: Mapping[int, int]) -> Member:
+    def alone(self, transfer: Mapping[int, int]) -> ReplayedRank:
         """Return this rank as it is if no other was ever late: each of its collectives takes its transfer."""
         length = self.cols.op_duration.copy()
         for op in np.flatnonzero(self.joint >= 0).tolist():
             length[op] = transfer[int(self.joint[op])]
-        return Member(replace(self.cols, op_duration=length), np.full_like(self.joint, -1), self.borders)
+        return ReplayedRank(replace(self.cols, op_duration=length), np.full_like(self.joint, -1), self.borders)
 
-    def without_host(self) -> Member:
+    def without_host(self) -> ReplayedRank:
         """Return this rank with neither host code nor time for its calls: what is left is what its GPU does and waits for."""
         cols = replace(self.cols, gap=self.cols.loading, cost=np.zeros_like(self.cols.cost))
-        return Member(cols, self.joint, self.borders)
+        return ReplayedRank(cols, self.joint, self.borders)
 
     @property
     def own(self) -> Flags:
         """Which of its ops are work of its own, in no collective with others."""
         return self.joint < 0
 
-    def scaled(self, factor: float) -> Member:
+    def scaled(self, factor: float) -> ReplayedRank:
         """Return this rank with so many times its own GPU work."""
         length = np.where(self.own, np.rint(self.cols.op_duration * factor).astype(np.int64), self.cols.op_duration)
-        return Member(replace(self.cols, op_duration=length), self.joint, self.borders)
+        return ReplayedRank(replace(self.cols, op_duration=length), self.joint, self.borders)
 
 
 @dataclass(frozen=True)
@@ -66,20 +66,20 @@ class Played:
     op: I64
     measured_ns: int | None = None
 
-    def over(self, numbers: Sequence[int], cols: Columns, joint: I64) -> Member:
+    def over(self, numbers: Sequence[int], cols: Columns, joint: I64) -> ReplayedRank:
         """Return this rank over some consecutive ones of its steps, with its ``bare`` or ``recorded`` columns."""
         first, last = self.numbers.index(numbers[0]), self.numbers.index(numbers[-1]) + 1
         begin = self.borders[first] if first else 0
         end = self.borders[last] if last < len(self.borders) else len(cols.kind)
         a, b = cols.first_op[begin], cols.first_op[end]
         borders = tuple(border - begin for border in self.borders[first:last])
-        return Member(cols.only(begin, end), joint[a:b], borders)
+        return ReplayedRank(cols.only(begin, end), joint[a:b], borders)
 
 
 def played(profile: Profile) -> Played | None:
     """Return the replayed steps of the shown process on its busiest device; None where they cannot be replayed."""
     window = choose(profile)
-    if not isinstance(window, Window):
+    if not isinstance(window, ReplayedWindow):
         return None
     model = Model(profile, window, peers.unknown(profile))
     borders = sorted(model.chain.borders)
@@ -87,7 +87,7 @@ def played(profile: Profile) -> Played | None:
         return None
     ops = np.array([op.op for item in model.chain.items for op in item.ops], np.int64)
     bare = model.relieved.columns(1.0, near=model.added.near)
-    measured = costs.measured(profile, window.numbers)
+    measured = tracing_costs.measured(profile, window.numbers)
     return Played(
         bare,
         model.relieved.recorded,
@@ -100,7 +100,7 @@ def played(profile: Profile) -> Played | None:
     )
 
 
-def step_lengths(members: Sequence[Member], transfer: Mapping[int, int]) -> list[I64] | None:
+def step_lengths(members: Sequence[ReplayedRank], transfer: Mapping[int, int]) -> list[I64] | None:
     """Return the length of each step (ns) on each rank, from its first GPU work to that of the next step.
 
     ``transfer`` is collective -> how long it takes once all its ranks are there. None if the ranks wait for each other in a circle.
@@ -117,7 +117,7 @@ def step_lengths(members: Sequence[Member], transfer: Mapping[int, int]) -> list
     return lengths
 
 
-def _run(machines: Sequence[Machine], members: Sequence[Member], transfer: Mapping[int, int]) -> bool:
+def _run(machines: Sequence[Machine], members: Sequence[ReplayedRank], transfer: Mapping[int, int]) -> bool:
     """Run all ranks to their end; return whether they got there."""
     takes_part = Counter(number for member in members for number in np.unique(member.joint).tolist())
     runs = [_rounds(machine) for machine in machines]

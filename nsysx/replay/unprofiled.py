@@ -14,12 +14,12 @@ from nsysx.events.profile import Profile
 from nsysx.frames.intervals import I64
 from nsysx.model import Unprofiled
 from nsysx.replay import chain as chains
-from nsysx.replay import costs as tables
 from nsysx.replay import overhead, peers
+from nsysx.replay import tracing_costs as tables
 from nsysx.replay.chain import Chain
-from nsysx.replay.columns import Columns, WithoutTracing
-from nsysx.replay.simulate import Run, Times, run, traced
-from nsysx.replay.window import Window, Withheld, choose
+from nsysx.replay.chain_columns import Columns, WithoutTracing
+from nsysx.replay.replayed_window import ReplayedWindow, Withheld, choose
+from nsysx.replay.simulate import ReplayResult, Times, run, traced
 
 #: Median error of the predictions over twelve before/after pairs, most of them GPU-bound. No error bar is smaller.
 VALIDATED_ERROR = 0.01
@@ -46,7 +46,7 @@ _LEAST_WORK = 0.7
 class Model:
     """One rank, whose step can be computed for any cost of tracing. For the factors see `WithoutTracing`."""
 
-    def __init__(self, profile: Profile, window: Window, waiting: peers.Waiting | None = None) -> None:
+    def __init__(self, profile: Profile, window: ReplayedWindow, waiting: peers.Waiting | None = None) -> None:
         self.window, self.added = window, overhead.added(profile, window)
         self.chain = chains.chain(profile, window, self.added)
         waiting = waiting or peers.waiting(profile, *window.gpu_span)
@@ -222,7 +222,8 @@ def _other_ranks(profile: Profile) -> list[Modelled] | None:
     elsewhere = profile.other_ranks.alone if profile.other_ranks else ()
     if elsewhere is None or any(isinstance(window, Withheld) for _, window in windows):
         return None
-    return [*(Model(other, window).alone() for other, window in windows if isinstance(window, Window)), *elsewhere]
+    alone = (Model(other, window).alone() for other, window in windows if isinstance(window, ReplayedWindow))
+    return [*alone, *elsewhere]
 
 
 #: Shares of its communication for which a rank's step is computed in advance, for those who know how long it waits.
@@ -329,7 +330,7 @@ class DeviceRound:
     exposed_comm_ns: int
     causes: dict[str, int]
     before: dict[int, int]
-    run: Run
+    run: ReplayResult
 
 
 def on_device(chain: Chain, cols: Columns, communicating: Collection[int] = ()) -> DeviceRound:

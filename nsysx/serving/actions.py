@@ -18,7 +18,7 @@ from typing import Any
 import anyio
 
 from nsysx.errors import EXIT_BUDGET, NsysxError
-from nsysx.reading.beside import run_json
+from nsysx.reading.sidecar_files import run_json
 from nsysx.render.safe_text import clean
 from nsysx.render.small_json import Json, cut, text_of
 from nsysx.serving.shelf import LoadedReport

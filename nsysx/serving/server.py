@@ -29,7 +29,7 @@ _INSTRUCTIONS = (
 )
 
 
-class Answers:
+class ToolAnswers:
     """What the tools answer, one question at a time: figures are made by threads of their own."""
 
     def __init__(self, allowed: Sequence[str]) -> None:
@@ -84,7 +84,7 @@ def _result(text: str, *, failed: bool = False) -> types.CallToolResult:
 
 def made(allowed: Sequence[str]) -> Server[Any]:
     """Return the server, which runs programs only as far as ``allowed`` says."""
-    answers = Answers(allowed)
+    answers = ToolAnswers(allowed)
 
     async def tools(_context: Any, _params: Any) -> types.ListToolsResult:
         listed = [

@@ -9,11 +9,11 @@ from typing import Any
 
 from nsysx.answer import answered
 from nsysx.api import report as read
-from nsysx.api.report import Report
+from nsysx.api.report_object import Report
 from nsysx.errors import EXIT_USAGE, NsysxError
 from nsysx.model import Summary
-from nsysx.reading import inputs, tried
-from nsysx.render import answer as answers
+from nsysx.reading import report_files, tried
+from nsysx.render import answer_words as answers
 from nsysx.render import brief, finding_ids, insight, invocation, table_json
 from nsysx.render.safe_text import clean
 from nsysx.render.small_json import Json, cut, text_of
@@ -36,7 +36,7 @@ class LoadedReport:
     def __init__(self, path: Path) -> None:
         """Read a report. Raises NsysxError if it cannot be read."""
         self.path = path
-        self.files = inputs.reports([path])
+        self.files = report_files.reports([path])
         self.stamp = _stamp(self.files)
         self.report: Report = read(*self.files)
         self.typed = invocation.of_files(self.files, redact=False)
@@ -83,16 +83,16 @@ class LoadedReport:
     def answer(self) -> str:
         """Return the first answer."""
         summary = self.summary
-        self._brief = self._brief or brief.of(summary, self.typed, redact=False)
+        self._brief = self._brief or brief.answer_json(summary, self.typed, redact=False)
         return self._brief
 
     def insight(self, wanted: str) -> str:
         """Return one finding whole. Raises NsysxError if there is none of this id."""
-        return insight.of(self.summary, wanted, self.typed, redact=False)
+        return insight.insight_json(self.summary, wanted, self.typed, redact=False)
 
     def table(self, name: str, columns: list[str], top: int, where: list[str]) -> str:
         """Return rows of a table. Raises NsysxError for names that do not exist."""
-        return table_json.of(self.summary, name, columns=columns, top=top, where=where, redact=False)
+        return table_json.rows_json(self.summary, name, columns=columns, top=top, where=where, redact=False)
 
     def whatif(self, changes: Mapping[str, Any]) -> str:
         """Return what changes would save, replayed. Raises NsysxError as ``Report.whatif`` does."""

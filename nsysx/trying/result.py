@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from nsysx.advice import Verdict, verdict_of
-from nsysx.trying.same import Difference
+from nsysx.trying.same import RunDifference
 
 SCHEMA = "nsysx.try/1"
 
@@ -33,13 +33,13 @@ class Baseline:
     warm_up_steps: int = 0
     clock: str = ""
     peak_memory_bytes: int | None = None
-    difference: Difference = field(default_factory=Difference)
+    difference: RunDifference = field(default_factory=RunDifference)
     fast_step_ns: float | None = None
     slow_step_ns: float | None = None
 
 
 @dataclass
-class Trial:
+class ChangeTrial:
     """One change. ``ratio``: changed over unchanged step, and its interval; ``step_ns`` is that of the baseline times it.
 
     ``pairs``: of runs or, if the change was turned off and on in one run (``within_a_run``), of blocks of steps.
@@ -63,7 +63,7 @@ class Trial:
     within_a_run: bool = False
     start_ns: float | None = None
     pays_after_steps: int | None = None
-    difference: Difference = field(default_factory=Difference)
+    difference: RunDifference = field(default_factory=RunDifference)
     numbers: str = ""
     beyond_rounding: bool | None = None
     diverged: bool = False
@@ -85,18 +85,18 @@ class Trial:
 
 
 @dataclass
-class Result:
+class TryResult:
     """Everything that was measured. ``stopped`` says why it ended early, "" if it did not."""
 
     command: list[str]
     baseline: Baseline = field(default_factory=Baseline)
-    trials: list[Trial] = field(default_factory=list)
-    together: Trial | None = None
+    trials: list[ChangeTrial] = field(default_factory=list)
+    together: ChangeTrial | None = None
     stopped: str = ""
     interrupted: bool = False
 
     @property
-    def best(self) -> Trial | None:
+    def best(self) -> ChangeTrial | None:
         """The change that the verdict on all of them is about: the one that won, else the one that came nearest to it."""
         if winners := self.winners():
             return winners[0]
@@ -120,7 +120,7 @@ class Result:
         """Return whether anything is known of any change."""
         return any(t.pairs or t.verdict != "cannot_tell" for t in self.trials)
 
-    def winners(self) -> list[Trial]:
+    def winners(self) -> list[ChangeTrial]:
         """Return the changes that made the step faster and compute the same, the best first."""
         won = [t for t in self.trials if t.verdict == "faster" and not t.other_results]
         return sorted(won, key=lambda t: t.ratio or 1.0)

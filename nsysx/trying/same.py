@@ -27,7 +27,7 @@ _DIVERGED = 2.0
 
 
 @dataclass(frozen=True)
-class Difference:
+class RunDifference:
     """How far two runs are apart after the same steps, all relative; None where it is not known, infinite if not finite in one.
 
     ``weights``: of all parameters together after the last measured step; ``early_weights``: after ``early_steps``. ``first_update``
@@ -43,29 +43,29 @@ class Difference:
     early_update: float | None = None
 
 
-def difference(a: Mapping[str, Any], b: Mapping[str, Any]) -> Difference:
+def difference(a: Mapping[str, Any], b: Mapping[str, Any]) -> RunDifference:
     """Return how far run ``b`` is from run ``a``, from their records."""
     loss = _loss(a, b)
     old, new = _points(a), _points(b)
     if not old or not new or list(old) != list(new) or a["steps"] != b["steps"]:
-        return Difference(loss=loss)
+        return RunDifference(loss=loss)
     steps = list(old)
     weights = _apart(old[steps[-1]], new[steps[-1]])
     if len(steps) < 3:
-        return Difference(weights, loss)
+        return RunDifference(weights, loss)
     begin, first, early = steps[0], steps[1], steps[-2]
     updates = [_of_update(old, new, begin, steps) for steps in (first, early)]
-    return Difference(weights, loss, early, _apart(old[early], new[early]), *updates)
+    return RunDifference(weights, loss, early, _apart(old[early], new[early]), *updates)
 
 
-def largest(every: Iterable[Difference]) -> Difference:
+def largest(every: Iterable[RunDifference]) -> RunDifference:
     """Return the largest of each difference."""
     every = list(every)
-    values = ([getattr(d, f.name) for d in every if getattr(d, f.name) is not None] for f in fields(Difference))
-    return Difference(*(max(v, default=None) for v in values))
+    values = ([getattr(d, f.name) for d in every if getattr(d, f.name) is not None] for f in fields(RunDifference))
+    return RunDifference(*(max(v, default=None) for v in values))
 
 
-def of_unchanged(records: Sequence[Mapping[str, Any]]) -> Difference:
+def of_unchanged(records: Sequence[Mapping[str, Any]]) -> RunDifference:
     """Return the largest differences between two unchanged runs, one after the other, whichever of them is not finite."""
     pairs = [*itertools.pairwise(records), *itertools.pairwise(records[::-1])]
     return largest(difference(a, b) for a, b in pairs)
@@ -77,7 +77,7 @@ def rounding(a: Mapping[str, Any], b: Mapping[str, Any]) -> tuple[float, str]:
     return max(kinds, default=(0.0, ""))
 
 
-def beyond_rounding(seen: Difference, epsilon: float, unchanged: Difference) -> bool | None:
+def beyond_rounding(seen: RunDifference, epsilon: float, unchanged: RunDifference) -> bool | None:
     """Return whether runs are further apart than rounding and unchanged runs explain, None if that cannot be told.
 
     It is told by the first update, and by that after a few steps: what rounding does until then grows, so more of it is allowed.
@@ -95,7 +95,7 @@ def beyond_rounding(seen: Difference, epsilon: float, unchanged: Difference) -> 
     )  # fmt: skip
 
 
-def computes_other(alters: str, seen: Difference, beyond: bool | None, unchanged: Difference) -> bool:
+def computes_other(alters: str, seen: RunDifference, beyond: bool | None, unchanged: RunDifference) -> bool:
     """Return whether a change alters results more than it should. A bound computes something else on purpose.
 
     Of changes that alter rounding or random numbers nobody knows how much they should: see `diverged`.
@@ -107,7 +107,7 @@ def computes_other(alters: str, seen: Difference, beyond: bool | None, unchanged
     return _weights_differ(seen.weights, unchanged) if beyond is None else beyond
 
 
-def _weights_differ(weights: float, unchanged: Difference) -> bool:
+def _weights_differ(weights: float, unchanged: RunDifference) -> bool:
     return weights > max(_FACTOR * (unchanged.weights or 0.0), _LEAST_DIFFERENCE)
 
 
@@ -118,7 +118,7 @@ def diverged(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
     return bool(unchanged and last) and min(unchanged) > 0 and max(last) > _DIVERGED * max(unchanged)
 
 
-def broken(seen: Difference) -> bool:
+def broken(seen: RunDifference) -> bool:
     """Return whether a loss or a weight is not finite although it is without the change."""
     return any(d is not None and math.isinf(d) for d in (seen.weights, seen.loss, seen.early_weights))
 

@@ -13,9 +13,7 @@ from nsysx.errors import EXIT_EMPTY, NsysxError
 from nsysx.inject.nsysx_probe.changes import Change
 from nsysx.redaction import redacted
 from nsysx.trying import plans
-from nsysx.trying.options import Options
-from nsysx.trying.result import Baseline, Result, Trial
-from nsysx.trying.run import Limits, Run, Runner, measured_steps
+from nsysx.trying.result import Baseline, ChangeTrial, TryResult
 from nsysx.trying.same import (
     beyond_rounding,
     broken,
@@ -26,6 +24,8 @@ from nsysx.trying.same import (
     of_unchanged,
     rounding,
 )
+from nsysx.trying.trial_run import Runner, RunTimeouts, TrialRun, measured_steps
+from nsysx.trying.try_options import TryOptions
 from nsysx.trying.verdicts import gain, gain_of_blocks
 from nsysx.units import several
 
@@ -46,8 +46,8 @@ class _Tried:
     """A change, or several at once, with its pairs of runs (unchanged, changed)."""
 
     changes: tuple[Change, ...]
-    trial: Trial
-    pairs: list[tuple[Run, Run]] = field(default_factory=list)
+    trial: ChangeTrial
+    pairs: list[tuple[TrialRun, TrialRun]] = field(default_factory=list)
     unchanged_first: bool = False
     done: bool = False
     blocks: bool = False  # it was turned off and on in its runs
@@ -57,17 +57,17 @@ class Session:
     """Measures the candidates in their order; `measure` does everything and `result` holds what is known at any time."""
 
     def __init__(
-        self, command: Sequence[str], candidates: Sequence[tuple[Change, ...]], options: Options,
+        self, command: Sequence[str], candidates: Sequence[tuple[Change, ...]], options: TryOptions,
         show: Callable[[str], object] = lambda _line: None, advised: Sequence[str] = (),
     ) -> None:  # fmt: skip
         self.runner = Runner(command)
         self.options = options
         self.show = show
-        self.result = Result(redacted(command))
+        self.result = TryResult(redacted(command))
         self.deadline = time.monotonic() + options.budget_s
         self.plan = plans.first(options.steps)
-        self.unchanged: list[Run] = []
-        self.fresh: Run | None = None  # an unchanged run that has just ended and is in no pair
+        self.unchanged: list[TrialRun] = []
+        self.fresh: TrialRun | None = None  # an unchanged run that has just ended and is in no pair
         self.start_s = 0.0
         self.cuda, self.optimizers = False, list[str]()
         self.tried = [_Tried(c, _trial(c, advised)) for c in candidates]
@@ -75,7 +75,7 @@ class Session:
 
     # ---- the unchanged program --------------------------------------------------------------------------------------
 
-    def measure(self) -> Result:
+    def measure(self) -> TryResult:
         """Measure everything within the budget. Raises NsysxError if the unchanged program cannot be measured."""
         try:
             self._scout()
@@ -97,7 +97,7 @@ class Session:
         """Measure the unchanged program; later runs make as many steps as its first one."""
         left = self.deadline - time.monotonic()
         self.show("the unchanged program, to find its steps")
-        run = self.runner.run((), self.plan, Limits(left, left, left, self.deadline))
+        run = self.runner.run((), self.plan, RunTimeouts(left, left, left, self.deadline))
         self._require_steps(run)
         self.start_s = run.start_s
         self.cuda, self.optimizers = run.record["cuda"], run.record["optimizers"]
@@ -116,7 +116,7 @@ class Session:
         self._add_unchanged(again)
         self.fresh = again
 
-    def _require_steps(self, run: Run) -> None:
+    def _require_steps(self, run: TrialRun) -> None:
         if run.outcome == "failed":
             raise _no_steps(f"the unchanged program fails: {run.reason}", f"At {run.where}" if run.where else "")
         steps = run.record.get("steps", 0)
@@ -131,7 +131,7 @@ class Session:
             more = f"the program made {steps} step{'s' if steps != 1 else ''}, too few to measure"
             raise _no_steps(more, f"Let it make at least {_PROGRAM_LEAST}")
 
-    def _add_unchanged(self, run: Run) -> None:
+    def _add_unchanged(self, run: TrialRun) -> None:
         self.unchanged.append(run)
         self._base()
 
@@ -148,12 +148,12 @@ class Session:
 
     # ---- runs -------------------------------------------------------------------------------------------------------
 
-    def _run(self, changes: Sequence[Change]) -> Run:
+    def _run(self, changes: Sequence[Change]) -> TrialRun:
         patience = float(self.options.patience)
         unchanged_s = self.unchanged[-1].step_ns / 1e9 if self.unchanged else 0.0
         step_s = max(patience, _HANGS * unchanged_s)
         longest = max([step_s, *(c.start_s for c in changes)])
-        limits = Limits(max(longest, 3 * self.start_s), longest, step_s, self.deadline)
+        limits = RunTimeouts(max(longest, 3 * self.start_s), longest, step_s, self.deadline)
         names = " + ".join(c.name for c in changes) or "unchanged"
         left = max(0, self.deadline - time.monotonic())
         done = sum(tried.done or tried.trial.verdict != "cannot_tell" for tried in self.tried)
@@ -165,7 +165,7 @@ class Session:
             raise _StopError("the budget was used up")
         return run
 
-    def _run_unchanged(self) -> Run:
+    def _run_unchanged(self) -> TrialRun:
         run = self._run(())
         if run.outcome != "measured":
             alone = len(self.unchanged) < 2 and not any(tried.pairs for tried in self.tried)
@@ -256,7 +256,7 @@ class Session:
         if tried.blocks:
             self._base()
 
-    def _run_changed(self, tried: _Tried) -> Run | None:
+    def _run_changed(self, tried: _Tried) -> TrialRun | None:
         """Return a measured run with the change made, None if it failed or did not apply, which ends its trial."""
         run, trial = self._run(tried.changes), tried.trial
         seen: Mapping[str, Any] = run.record.get("changes", {})
@@ -312,7 +312,7 @@ class Session:
         else:
             trial.reason = ""
 
-    def _compare_results(self, trial: Trial, pairs: Sequence[tuple[Run, Run]]) -> None:
+    def _compare_results(self, trial: ChangeTrial, pairs: Sequence[tuple[TrialRun, TrialRun]]) -> None:
         records = [(a.record, b.record) for a, b in pairs]
         trial.difference, unchanged = largest(difference(a, b) for a, b in records), self.result.baseline.difference
         epsilon, trial.numbers = max(rounding(a, b) for a, b in records)
@@ -330,23 +330,23 @@ class _StopError(Exception):
     """Nothing more can be measured; what was measured is kept."""
 
 
-def _turned(run: Run) -> bool:
+def _turned(run: TrialRun) -> bool:
     """Return whether the changes were turned off and on in a run, often enough."""
     return len(run.block_pairs) >= _LEAST_BLOCKS
 
 
-def _spread(run: Run) -> tuple[float, float]:
+def _spread(run: TrialRun) -> tuple[float, float]:
     """Return the 10th and the 90th percentile of the measured steps of a run."""
     tenths = statistics.quantiles(measured_steps(run.record), n=10, method="inclusive")
     return tenths[0], tenths[-1]
 
 
-def _not_again(run: Run) -> str:
+def _not_again(run: TrialRun) -> str:
     """Return that the program cannot be started a second time."""
     return f"the program ran once, but not again: {_silent(run)}{f' at {run.where}' if run.where else ''}"
 
 
-def _silent(run: Run) -> str:
+def _silent(run: TrialRun) -> str:
     """Return why a run has no measured steps, also where it does not say so itself."""
     if run.outcome == "hangs":
         return f"it hangs: no step for {run.waited_s:.0f} s after {several(run.begun, 'step')}"
@@ -357,7 +357,7 @@ def _no_steps(message: str, hint: str) -> NsysxError:
     return NsysxError(message, slug="try-steps", hint=hint, exit_code=EXIT_EMPTY)
 
 
-def _peak(runs: Sequence[Run]) -> int | None:
+def _peak(runs: Sequence[TrialRun]) -> int | None:
     peaks = [r.record["peak_memory_bytes"] for r in runs if r.record.get("peak_memory_bytes") is not None]
     return max(peaks, default=None)
 
@@ -371,10 +371,10 @@ def _codes_of(changes: Sequence[Change]) -> list[str]:
     return list(dict.fromkeys(code for change in changes for code in codes_of(change.name)))
 
 
-def _trial(changes: Sequence[Change], advised: Sequence[str]) -> Trial:
+def _trial(changes: Sequence[Change], advised: Sequence[str]) -> ChangeTrial:
     alters = next((a for a in ("computation", "numerics", "memory") if any(c.alters == a for c in changes)), "speed")
     codes = _codes_of(changes)
-    return Trial(
+    return ChangeTrial(
         ",".join(c.name for c in changes), " and ".join(c.does for c in changes), alters=alters,
         beware="; ".join(c.beware for c in changes if c.beware), paste="\n".join(c.paste for c in changes if c.paste),
         advised=any(code in advised for code in codes),

@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from nsysx.comparing.statistics import MARGIN, Doubt, judge
+from nsysx.comparing.difference_intervals import MARGIN, Doubt, judge
 
 #: A step that changes by less than this is the same, wherever in the interval the change lies (share).
 _SAME = 0.03

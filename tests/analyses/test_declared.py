@@ -12,7 +12,7 @@ from nsysx import analyses, units
 from nsysx.analyses import modules
 from nsysx.events.profile import NotRecorded
 from nsysx.model import Column, Scope, Table, TableSpec
-from nsysx.ranks import comparison
+from nsysx.ranks import rank_table
 from nsysx.render import dictionary, glossary, grids
 from tests import reports
 from tests.reports import gather
@@ -33,14 +33,14 @@ def test_the_columns_that_a_table_shows_exist() -> None:
 def test_what_a_rank_adds_up_over_its_steps_is_shown_per_step() -> None:
     """A sum is shown over the row's own steps; what is no sum is a number, of one step already, or a moment."""
     no_sums = "^(rank|process|pid|device|host|steps|step_ns|clock_correction_ns|bubble_ns|(late|price|even|transfer_usual)(_.*)?_ns)$"
-    for column in comparison.COLUMNS:
+    for column in rank_table.COLUMNS:
         if column.dtype == "Int64":
             assert (column.sums == "row") != bool(re.search(no_sums, column.name)), column.name
-    row = {c.name: 4_000 if c.sums else 4 for c in comparison.COLUMNS if c.dtype == "Int64"} | {"steps": 4}
-    table = Table(comparison.KEY, "", comparison.COLUMNS, (row,), shown=comparison.SHOWN)
+    row = {c.name: 4_000 if c.sums else 4 for c in rank_table.COLUMNS if c.dtype == "Int64"} | {"steps": 4}
+    table = Table(rank_table.KEY, "", rank_table.COLUMNS, (row,), shown=rank_table.SHOWN)
     grid = grids.grid(table, top=9, redact=True, width=80)
     shown = {head.name: cell.text for head, cell in zip(grid.heads, grid.rows[0], strict=True)} if grid.rows else {}
-    sums = {c.name for c in comparison.COLUMNS if c.sums == "row" and c.unit == "ns"} & shown.keys()
+    sums = {c.name for c in rank_table.COLUMNS if c.sums == "row" and c.unit == "ns"} & shown.keys()
     assert len(sums) > 4
     assert {shown[name] for name in sums} == {units.duration(1_000)}
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nsysx.render import answer
+from nsysx.render import answer_words
 from tests.analyses import rows
 from tests.analyses.test_events import read
 from tests.builder import Report
@@ -26,7 +26,7 @@ def test_the_three_places_of_a_program_read_what_it_printed(recorded: Samples) -
     assert [r["median_ns"] / 1e3 for r in places] == pytest.approx(printed, rel=0.025)
     # Why: only the first copies its inputs inside of the window; the third has no wait for a launch.
     assert places[0]["copy_ns"] > 0 and places[1]["copy_ns"] == places[2]["copy_ns"] == 0
-    said = answer.build(summary)
+    said = answer_words.build(summary)
     assert "506 us, 54.9 us and 36.5 us in turn" in said.sentence and "copies" in said.sentence
     assert [round(b.total_ns) for b in said.bars] == [round(r["median_ns"]) for r in places]
     assert [p.label for p in said.bars[0].parts] == ["kernels", "copies", "waits"]

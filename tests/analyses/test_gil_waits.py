@@ -33,7 +33,7 @@ def test_who_had_the_lock_and_what_it_ran(tmp_path: Path) -> None:
     program = Program()
     program.process.thread(107, "logger")
     program.steps(contended, 12)
-    profile = pipeline.gather(program.report.write(tmp_path / "r.sqlite"), pipeline.Options())
+    profile = pipeline.gather(program.report.write(tmp_path / "r.sqlite"), pipeline.ReadingOptions())
     table = gil_waits.table(profile)
     (ledger,) = gpu_ledger.table(profile).to_dicts()
     assert table["idle_ns"].sum() == ledger["idle_causes"]["host_code"]
@@ -45,13 +45,13 @@ def test_who_had_the_lock_and_what_it_ran(tmp_path: Path) -> None:
 
 def test_the_lock_is_no_range_of_the_users(tmp_path: Path) -> None:
     program = Program().steps(contended, 12)
-    profile = pipeline.gather(program.report.write(tmp_path / "r.sqlite"), pipeline.Options())
+    profile = pipeline.gather(program.report.write(tmp_path / "r.sqlite"), pipeline.ReadingOptions())
     assert not [n for n in profile.ranges.ranges["label"].cast(str).to_list() if "GIL" in n]
     assert {r["holder"] for r in gil_waits.table(profile).to_dicts()} == {"thread 107", gil_waits.FREE}
 
 
 def test_what_would_record_it(tmp_path: Path) -> None:
-    profile = pipeline.gather(Program().steps(healthy).report.write(tmp_path / "r.sqlite"), pipeline.Options())
+    profile = pipeline.gather(Program().steps(healthy).report.write(tmp_path / "r.sqlite"), pipeline.ReadingOptions())
     with pytest.raises(NotRecorded) as said:
         gil_waits.table(profile)
     assert "--gil" in said.value.fix

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from nsysx import pipeline
 from nsysx.analyses import cpu_ledger, gpu_ledger, host_lines
-from nsysx.events.host_lines import interval, shared_out
 from nsysx.events.profile import NotRecorded, Profile
+from nsysx.events.sampled_lines import interval, shared_out
 from tests.findings import SAMPLED, US, Program, healthy
 
 SITE = "/opt/venv/lib/python3.12/site-packages/torch"
@@ -25,7 +25,7 @@ ENGINE = f"{SITE}/autograd/graph.py:869 _engine_run_backward"
 
 
 def gathered(program: Program, folder: Path) -> Profile:
-    return pipeline.gather(program.report.write(folder / "r.sqlite"), pipeline.Options())
+    return pipeline.gather(program.report.write(folder / "r.sqlite"), pipeline.ReadingOptions())
 
 
 def ledger(profile: Profile, cause: str) -> int:

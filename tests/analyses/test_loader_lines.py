@@ -39,7 +39,7 @@ def loading(program: Program, number: int) -> None:
 def test_what_the_workers_do(tmp_path: Path) -> None:
     program = Program()
     program.report.process(200)
-    profile = pipeline.gather(program.steps(loading, 12).report.write(tmp_path / "r.sqlite"), pipeline.Options())
+    profile = pipeline.gather(program.steps(loading, 12).report.write(tmp_path / "r.sqlite"), pipeline.ReadingOptions())
     rows = {r["part"]: r for r in loader_lines.table(profile).to_dicts()}
     assert rows["load"]["share"] == pytest.approx(0.7, abs=0.02)
     assert rows["collate"]["share"] == pytest.approx(0.3, abs=0.02)
@@ -56,5 +56,5 @@ def test_a_program_without_a_loader(tmp_path: Path) -> None:
 
     with pytest.raises(NotRecorded, match="no sample of Python's stack is in a DataLoader"):
         loader_lines.table(
-            pipeline.gather(Program().steps(body).report.write(tmp_path / "r.sqlite"), pipeline.Options())
+            pipeline.gather(Program().steps(body).report.write(tmp_path / "r.sqlite"), pipeline.ReadingOptions())
         )

@@ -25,7 +25,7 @@ def reading(program: Program, number: int) -> None:
 def test_the_parts_sum_to_the_ledger(tmp_path: Path) -> None:
     program = Program().steps(reading, 12)
     program.process.thread(107).osrt("poll", 0, program.t)  # another thread's wait is not the launching one's
-    profile = pipeline.gather(program.report.write(tmp_path / "r.sqlite"), pipeline.Options())
+    profile = pipeline.gather(program.report.write(tmp_path / "r.sqlite"), pipeline.ReadingOptions())
     table = os_waits.table(profile)
     (ledger,) = gpu_ledger.table(profile).to_dicts()
     assert table["idle_ns"].sum() == ledger["idle_causes"]["host_code"]
@@ -45,14 +45,14 @@ def test_the_longest_idle_time_comes_first_and_equal_ones_in_order_of_names(tmp_
             program.launch(50)
         program.sync()
 
-    profile = pipeline.gather(Program().steps(body, 12).report.write(tmp_path / "r.sqlite"), pipeline.Options())
+    profile = pipeline.gather(Program().steps(body, 12).report.write(tmp_path / "r.sqlite"), pipeline.ReadingOptions())
     names = [name for name in os_waits.table(profile)["name"] if name != os_waits.NO_CALL]
     assert names == ["read", "poll", "accept", "write"]
 
 
 def test_what_would_record_it(tmp_path: Path) -> None:
     program = Program().steps(healthy)
-    profile = pipeline.gather(program.report.write(tmp_path / "r.sqlite"), pipeline.Options())
+    profile = pipeline.gather(program.report.write(tmp_path / "r.sqlite"), pipeline.ReadingOptions())
     with pytest.raises(NotRecorded) as said:
         os_waits.table(profile)
     assert said.value.fix == "nsysx run --osrt"

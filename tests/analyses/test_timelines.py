@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nsysx import pipeline
-from nsysx.analyses.helpers import timelines
+from nsysx.analyses.helpers import timeline_data
 from nsysx.pictures import Span
 from tests.builder import Report, case_a
 from tests.examples import examples
@@ -34,8 +34,8 @@ def test_merged_boxes_keep_the_time_that_they_cover(pieces, most):
         spans.append(Span(at + gap, at + gap + length, kind, "k", backlog_ns=length // 2))
         at += gap + length
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(timelines, "_SPANS", most)
-        merged, gone = timelines._merge(spans, at)
+        patch.setattr(timeline_data, "_SPANS", most)
+        merged, gone = timeline_data._merge(spans, at)
     assert len(merged) + gone == len(spans)
     assert covered(merged) == covered(spans)
     for kind in ("compute", "memset"):
@@ -67,7 +67,7 @@ def test_the_queue_is_what_is_launched_and_not_run(ops, at):
     frame = pl.DataFrame(
         rows, schema={"call_start_ns": pl.Int64, "start_ns": pl.Int64, "end_ns": pl.Int64}, orient="row"
     )
-    assert timelines.queued(frame, np.array(at)).tolist() == [slow_queue(rows, t) for t in at]
+    assert timeline_data.queued(frame, np.array(at)).tolist() == [slow_queue(rows, t) for t in at]
 
 
 def test_the_queue_of_a_step_that_runs_ahead(tmp_path):
@@ -113,11 +113,11 @@ def test_a_wait_that_begins_before_the_window_keeps_only_its_rest(tmp_path):
     seen = {}
 
     def cut(profile):
-        seen["cut"] = timelines.draw(profile, profile.steps.process, 500, 1100, "cut")
+        seen["cut"] = timeline_data.draw(profile, profile.steps.process, 500, 1100, "cut")
         return ()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(timelines, "timelines", cut)
+        patch.setattr(timeline_data, "timelines", cut)
         pipeline.summarize([path], timelines=True)
     (wait,) = [s for lane in seen["cut"].lanes if lane.role == "api" for s in lane.spans]
     assert (wait.start_ns, wait.end_ns, wait.backlog_ns) == (0, 520, 510)

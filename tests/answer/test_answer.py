@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from nsysx.answer import choice, decide
+from nsysx.answer import decide, first_action
 from nsysx.findings import rule_of
 from nsysx.model import Summary
 from nsysx.pipeline import summarize
@@ -125,7 +125,7 @@ def test_a_wait_inside_the_model_makes_a_sequence_of_the_graph(tmp_path: Path) -
     said = summary.answer
     assert [a.code for a in said.do] == ["NSX102", "NSX102"] and "Take what waits out" in said.do[0].text
     assert not said.bound and said.now_ns is not None and said.then_ns is not None
-    assert said.best_ns == said.now_ns - (choice.saving_ns(summary, finding) or 0) <= said.then_ns
+    assert said.best_ns == said.now_ns - (first_action.saving_ns(summary, finding) or 0) <= said.then_ns
     assert ((finding.saving.mended and finding.saving.mended.likely_ns) or 0) >= (finding.saving_ns_per_step or 0)
     assert inconsistent(summary) == []
 
@@ -293,6 +293,6 @@ def test_a_saved_finding_whose_code_no_rule_has_is_shown(tmp_path: Path) -> None
     summary = Summary.from_json(json.loads(text))
     assert summary.answer.do[0].code == "NSX999"
     assert rule_of("NSX999").slug == "" and decide(summary).do
-    assert "NSX999" in html_page.render(summary) and "NSX999" in brief.of(summary)
+    assert "NSX999" in html_page.render(summary) and "NSX999" in brief.answer_json(summary)
     without_steps = replace(summary, steps=replace(summary.steps, source="capture"))
     assert "NSX999" in html_page.render(without_steps) and decide(without_steps).limit

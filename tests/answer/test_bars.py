@@ -24,7 +24,7 @@ from tests.samples import Samples
 def test_what_is_in_a_window_is_no_longer_than_it(
     reading: float, kernel: float, copies: float, parts: dict[str, float]
 ) -> None:
-    bar = clock_bars._window_bar("place 1 of 3", clock_bars._Window(reading, kernel, copies))
+    bar = clock_bars._window_bar("place 1 of 3", clock_bars._ClockWindow(reading, kernel, copies))
     assert {p.label: p.ns for p in bar.parts} == parts
     assert sum(p.ns for p in bar.parts) == bar.total_ns == reading
 

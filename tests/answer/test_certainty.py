@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from nsysx.answer import certainty
-from nsysx.catalogue import Limit
+from nsysx.catalogue import StepLimit
 from nsysx.model import Finding, Summary, Unprofiled
 from nsysx.saving import Saving
 from tests.render import factory
@@ -30,13 +30,13 @@ def known(low_ms: float, high_ms: float) -> Summary:
     ("low_ms", "high_ms", "level"), [(9.8, 10.3, "likely"), (9.4, 10.6, "unknown"), (5, 30, "unknown")]
 )
 def test_a_step_known_within_3_percent_raises_no_doubt(low_ms: float, high_ms: float, level: str) -> None:
-    (_, size) = certainty.of(known(low_ms, high_ms), CHOSEN).parts
+    (_, size) = certainty.certainty_of_advice(known(low_ms, high_ms), CHOSEN).parts
     assert (size.about, size.level) == ("How much", level)
     assert size.command == ("nsysx run" if level == "unknown" else "")
 
 
 def test_a_wide_step_is_told_with_its_bounds() -> None:
-    (_, size) = certainty.of(known(5, 30), CHOSEN).parts
+    (_, size) = certainty.certainty_of_advice(known(5, 30), CHOSEN).parts
     assert "5.00 ms to 30.00 ms a step." in size.reason
 
 
@@ -54,7 +54,7 @@ def test_what_would_measure_the_step(gpus: int, probe: tuple[dict[str, object], 
     capture = factory.summary().capture
     several = tuple(replace(capture.gpus[0], process=number) for number in range(gpus))
     summary = replace(known(5, 30), capture=replace(capture, gpus=several, probe=probe))
-    assert certainty.of(summary, CHOSEN).parts[1].command == command
+    assert certainty.certainty_of_advice(summary, CHOSEN).parts[1].command == command
 
 
 def test_what_a_bound_leaves_open_is_its_one_reason_and_not_the_spread_of_the_step() -> None:
@@ -62,16 +62,16 @@ def test_what_a_bound_leaves_open_is_its_one_reason_and_not_the_spread_of_the_st
     measured = known(8, 12)
     assert measured.unprofiled is not None
     measured = replace(measured, unprofiled=replace(measured.unprofiled, source="in_process"))
-    (_, size) = certainty.of(measured, bound).parts
+    (_, size) = certainty.certainty_of_advice(measured, bound).parts
     assert size.reason.startswith("Upper bound; replay error ±1.05 ms.")
     assert size.level == "likely"
-    (_, exact) = certainty.of(measured, CHOSEN).parts
+    (_, exact) = certainty.certainty_of_advice(measured, CHOSEN).parts
     assert exact.reason.startswith(
         "The step without the profiler was measured in the same process: 8.00 ms to 12.00 ms"
     )
 
 
-def limited(code: Limit, busy: float) -> Summary:
+def limited(code: StepLimit, busy: float) -> Summary:
     """Return a Summary limited by this, whose GPU is busy for this share of the step without the profiler."""
     summary = known(9.9, 10.1)
     assert summary.unprofiled is not None
@@ -87,35 +87,35 @@ def limited(code: Limit, busy: float) -> Summary:
 @pytest.mark.parametrize(
     ("code", "busy", "level"),
     [
-        (Limit.LAUNCH, 0.5, "certain"),
-        (Limit.LAUNCH, 0.8, "likely"),
-        (Limit.LAUNCH, 0.97, "unknown"),
-        (Limit.COMM, 0.97, "likely"),
-        (Limit.COPY, 0.97, "certain"),
-        (Limit.GPU, 0.97, "certain"),
-        (Limit.GPU, 0.5, "likely"),
+        (StepLimit.LAUNCH, 0.5, "certain"),
+        (StepLimit.LAUNCH, 0.8, "likely"),
+        (StepLimit.LAUNCH, 0.97, "unknown"),
+        (StepLimit.COMM, 0.97, "likely"),
+        (StepLimit.COPY, 0.97, "certain"),
+        (StepLimit.GPU, 0.97, "certain"),
+        (StepLimit.GPU, 0.5, "likely"),
     ],
 )
 def test_a_gpu_that_may_never_idle_is_a_doubt_only_about_causes_of_idle_time(
-    code: Limit, busy: float, level: str
+    code: StepLimit, busy: float, level: str
 ) -> None:
-    cause = certainty.of(limited(code, busy), None).parts[0]
+    cause = certainty.certainty_of_advice(limited(code, busy), None).parts[0]
     assert cause.level == level, cause.reason
     assert ("it may not idle at all" in cause.reason) == (level == "unknown")
 
 
 def test_steps_of_two_kinds_are_the_reason_where_the_change_is_about_them() -> None:
     slow = Finding("NSX109", "slow-steps", "found", "Every 10th step takes 304 ms: a checkpoint", "")
-    cause = certainty.of(limited(Limit.LAUNCH, 0.97), slow).parts[0]
+    cause = certainty.certainty_of_advice(limited(StepLimit.LAUNCH, 0.97), slow).parts[0]
     assert cause.level == "certain"
     assert cause.reason.endswith("steps, every 10th step takes 304 ms: a checkpoint.")
 
 
 @pytest.mark.parametrize(("count", "words"), [(1, "in only 1 steady step."), (2, "in only 2 steady steps.")])
 def test_few_steps_are_counted(count: int, words: str) -> None:
-    summary = limited(Limit.LAUNCH, 0.5)
+    summary = limited(StepLimit.LAUNCH, 0.5)
     summary = replace(summary, steps=replace(summary.steps, rows=summary.steps.rows[:count]))
-    (cause, _) = certainty.of(summary, CHOSEN).parts
+    (cause, _) = certainty.certainty_of_advice(summary, CHOSEN).parts
     assert cause.level == "likely" and words in cause.reason
 
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from nsysx.answer import factors
-from nsysx.catalogue import Limit
+from nsysx.catalogue import StepLimit
 from nsysx.model import Finding, Summary, Unprofiled
-from nsysx.render import answer as answers
+from nsysx.render import answer_words as answers
 from nsysx.saving import Saving
 from tests.render import factory
 
@@ -23,7 +23,9 @@ def job(low_ms: float = 10, high_ms: float = 30, *, comm_ms: float = 0) -> Summa
         round(comm_ms * MS),
     )  # fmt: skip
     summary: Summary = factory.summary()
-    verdict = replace(summary.verdict, code=Limit.LAUNCH.value, step_ns=20 * MS, recorded_ns=30 * MS, late_rank=None)
+    verdict = replace(
+        summary.verdict, code=StepLimit.LAUNCH.value, step_ns=20 * MS, recorded_ns=30 * MS, late_rank=None
+    )
     return replace(summary, verdict=verdict, unprofiled=real)
 
 
@@ -34,35 +36,35 @@ def finding(code: str, saving_ms: float, *, bound: bool = True, error_ms: float 
 
 def test_idle_time_that_a_change_removes_grows_with_the_step() -> None:
     """12 of 20 ms are idle: of a step of 10 ms 2 are, and of one of 30 ms 22. What is left is the GPU's work."""
-    assert factors.of(job(), finding("NSX102", 12), 12 * MS) == pytest.approx((10 / 8, 30 / 8))
+    assert factors.factor_bounds(job(), finding("NSX102", 12), 12 * MS) == pytest.approx((10 / 8, 30 / 8))
 
 
 def test_work_that_a_change_removes_stays_as_it_is() -> None:
-    assert factors.of(job(), finding("NSX105", 6), 6 * MS) == pytest.approx((30 / 24, 20 / 14), abs=1e-3)
+    assert factors.factor_bounds(job(), finding("NSX105", 6), 6 * MS) == pytest.approx((30 / 24, 20 / 14), abs=1e-3)
 
 
 def test_a_saving_longer_than_the_shortest_step_is_no_larger_a_share_of_it() -> None:
     """16 of 20 ms: a step of 10 ms is five times as fast, too, and one of 30 ms less."""
-    assert factors.of(job(), finding("NSX109", 16), 16 * MS) == pytest.approx((30 / 14, 5), abs=1e-3)
+    assert factors.factor_bounds(job(), finding("NSX109", 16), 16 * MS) == pytest.approx((30 / 14, 5), abs=1e-3)
 
 
 def test_communication_is_a_wait_for_a_host_elsewhere() -> None:
     """6 of the 8 ms that the GPU works it only communicates: without that, 2 ms are left of a step of any length."""
-    assert factors.of(job(comm_ms=6), finding("NSX110", 18), 18 * MS) == pytest.approx((5, 15))
+    assert factors.factor_bounds(job(comm_ms=6), finding("NSX110", 18), 18 * MS) == pytest.approx((5, 15))
 
 
 def test_the_error_of_an_exact_change_widens_it_and_that_of_a_bound_does_not() -> None:
     narrow = job(20, 20)
-    assert factors.of(narrow, finding("NSX101", 10, bound=False, error_ms=2), 10 * MS) == pytest.approx(
+    assert factors.factor_bounds(narrow, finding("NSX101", 10, bound=False, error_ms=2), 10 * MS) == pytest.approx(
         (20 / 12, 20 / 8), abs=1e-3
     )
-    assert factors.of(narrow, finding("NSX101", 10, error_ms=2), 10 * MS) == pytest.approx((2, 2))
+    assert factors.factor_bounds(narrow, finding("NSX101", 10, error_ms=2), 10 * MS) == pytest.approx((2, 2))
 
 
 def test_a_step_as_recorded_leaves_nothing_open() -> None:
-    assert factors.of(replace(job(), unprofiled=None), finding("NSX102", 12), 12 * MS) == ()
-    assert factors.of(job(), finding("NSX102", 0), 0) == ()
-    assert factors.of(job(), None, None) == ()
+    assert factors.factor_bounds(replace(job(), unprofiled=None), finding("NSX102", 12), 12 * MS) == ()
+    assert factors.factor_bounds(job(), finding("NSX102", 0), 0) == ()
+    assert factors.factor_bounds(job(), None, None) == ()
 
 
 @pytest.mark.parametrize(("most", "said"), [(2.28, ""), (2.31, "2.0x to 2.3x, depending on the unprofiled step time.")])

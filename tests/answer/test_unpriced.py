@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nsysx.answer import choice
+from nsysx.answer import first_action
 from nsysx.pipeline import summarize
 from tests.findings.test_compilable import launch_bound
 
@@ -18,13 +18,13 @@ def test_a_cause_of_most_of_the_step_is_advised_without_a_price(
 ) -> None:
     summary = summarize([launch_bound().write(tmp_path / "r.sqlite")])
     unknown = tuple(replace(f, saving=replace(f.saving, likely_ns=None, most_ns=None)) for f in summary.findings or ())
-    chosen = choice.first(replace(summary, replay=replay, findings=unknown))
+    chosen = first_action.first(replace(summary, replay=replay, findings=unknown))
     assert chosen is not None and chosen.code == "NSX102"
-    assert choice.first(replace(summary, replay={"trusted": False}, findings=())) is None
+    assert first_action.first(replace(summary, replay={"trusted": False}, findings=())) is None
 
 
 def test_a_replay_that_finds_nothing_is_believed(tmp_path: Path) -> None:
     summary = summarize([launch_bound().write(tmp_path / "r.sqlite")])
     nothing = tuple(replace(f, saving=replace(f.saving, likely_ns=0, most_ns=0)) for f in summary.findings or ())
-    chosen = choice.first(replace(summary, replay={"trusted": True}, findings=nothing))
+    chosen = first_action.first(replace(summary, replay={"trusted": True}, findings=nothing))
     assert chosen is None or chosen.code != "NSX102"

@@ -135,8 +135,8 @@ def test_a_budget_with_mistakes_is_refused(tmp_path: Path, wrong: dict[str, obje
 
 def test_junit_and_annotations_hold_any_name(tmp_path: Path) -> None:
     name = 'a<b>&"]]>\x00\x1b\n::error::x%'
-    result = budget.Result(name, "broken", 1.0, 0.0, 0.0, "", name, f"d{name}/t,r:ain.py", 7)
-    verdict = budget.Verdict("r", (result, budget.Result("ok", "kept", 1, 1, 0, "", "fine")), 1)
+    result = budget.BudgetLine(name, "broken", 1.0, 0.0, 0.0, "", name, f"d{name}/t,r:ain.py", 7)
+    verdict = budget.BudgetVerdict("r", (result, budget.BudgetLine("ok", "kept", 1, 1, 0, "", "fine")), 1)
     suites = list(junitparser.JUnitXml.fromstring(check_text.junit(verdict).encode()))
     cases = [case for suite in suites for case in (suite if isinstance(suite, junitparser.TestSuite) else [suite])]
     assert [[type(r) for r in case.result] for case in cases] == [[junitparser.Failure], []]
@@ -231,6 +231,6 @@ def test_annotations_name_files_as_the_repository_does(tmp_path: Path, monkeypat
     monkeypatch.chdir(tmp_path)
     recorded = ("/home/somebody/project/src/train.py", "src/train.py", "/elsewhere/other.py")
     assert [check._in_repository(file) for file in recorded] == ["src/train.py", "src/train.py", "/elsewhere/other.py"]
-    result = budget.Result("wait x", "broken", 1.0, 0.0, 0.0, "per step", "x", recorded[0], 7)
-    text = check_text.github(budget.Verdict("r", (result,), 1), check._in_repository)
+    result = budget.BudgetLine("wait x", "broken", 1.0, 0.0, 0.0, "per step", "x", recorded[0], 7)
+    text = check_text.github(budget.BudgetVerdict("r", (result,), 1), check._in_repository)
     assert text.startswith("::error file=src/train.py,line=7,")

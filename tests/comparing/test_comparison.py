@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from nsysx.comparing import comparison, differences, inputs, names, side
-from nsysx.comparing.answer import Comparison, Part
-from nsysx.comparing.wording import _idle_together, real_words
+from nsysx.comparing import comparison, differences, renamed_modules, side, side_inputs
+from nsysx.comparing.comparison_sentence import _idle_together, real_words
+from nsysx.comparing.difference_answer import Comparison, DifferencePart
 from nsysx.errors import NsysxError
 from nsysx.model import Capture, Steps, Summary, Unprofiled, Verdict
 from nsysx.render.compare_text import markdown
@@ -87,11 +87,11 @@ def test_wrappers_and_new_names_are_the_same_modules(tmp_path: Path) -> None:
 
 
 def test_names() -> None:
-    assert names.plain("_orig_mod.module.layers.0._orig_mod.fc") == "layers.0.fc"
-    assert names.plain("module") == "module"
+    assert renamed_modules.plain("_orig_mod.module.layers.0._orig_mod.fc") == "layers.0.fc"
+    assert renamed_modules.plain("module") == "module"
     have = {"h.10": "B", "h.9": "B", "x": "C"}
-    assert names.align(have, {"l.1": "B", "l.2": "B", "y": "D"}) == {"h.9": "l.1", "h.10": "l.2", "x": "x"}
-    assert names.align({"h.1": "B"}, {"l.1": "B", "l.2": "B"}) == {"h.1": "h.1"}
+    assert renamed_modules.align(have, {"l.1": "B", "l.2": "B", "y": "D"}) == {"h.9": "l.1", "h.10": "l.2", "x": "x"}
+    assert renamed_modules.align({"h.1": "B"}, {"l.1": "B", "l.2": "B"}) == {"h.1": "h.1"}
 
 
 def test_a_host_that_drifts_is_no_change(tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ def test_captures_without_steps_are_compared_as_they_are(tmp_path: Path) -> None
         program(n, steps=1, named=False).write(tmp_path / f"{i}.sqlite")
         for i, n in enumerate((NET, {**NET, "c": 9 * MS}))
     ]
-    before, after = inputs.sides([("before", files[:1]), ("after", files[1:])])
+    before, after = side_inputs.sides([("before", files[:1]), ("after", files[1:])])
     answer = comparison.compare(before, after)
     exact(answer)
     assert (answer.verdict, answer.whole, answer.difference_ns) == ("cannot_tell", True, 4 * MS)
@@ -148,7 +148,7 @@ def test_captures_without_steps_are_compared_as_they_are(tmp_path: Path) -> None
     assert "a step" not in markdown(answer).replace("what a step is", "") and "per step" not in markdown(answer)
     stepped = program(NET).write(tmp_path / "stepped.sqlite")
     with pytest.raises(NsysxError) as error:
-        inputs.sides([("before", files[:1]), ("after", [stepped])])
+        side_inputs.sides([("before", files[:1]), ("after", [stepped])])
     assert (error.value.slug, error.value.exit_code) == ("no-steps", 4)
 
 
@@ -276,8 +276,8 @@ def test_words_of_one_nanosecond() -> None:
 
 
 def test_small_causes_of_idle_time_are_told_as_one() -> None:
-    def part(kind: str, name: str, difference: int) -> Part:
-        return Part(kind, name, difference, MS, MS + difference, None, None, "cannot_tell", "both")
+    def part(kind: str, name: str, difference: int) -> DifferencePart:
+        return DifferencePart(kind, name, difference, MS, MS + difference, None, None, "cannot_tell", "both")
 
     large, small = part("ledger", "compute", 900 * US), part("module", "a", 20 * US)
     parts = [large, part("idle", "sync", 40 * US), part("idle", "alloc", 30 * US), small]

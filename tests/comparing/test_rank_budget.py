@@ -13,7 +13,7 @@ from tests.comparing import programs
 from tests.ranks.test_straggler import MS, job
 
 
-def results(path: Path, wanted: dict[str, dict[str, float]]) -> dict[str, budget.Result]:
+def results(path: Path, wanted: dict[str, dict[str, float]]) -> dict[str, budget.BudgetLine]:
     verdict = budget.check(programs.captured(summarize([path]).to_json(), path.name), wanted)
     return {r.name: r for r in verdict.results}
 

@@ -10,7 +10,7 @@ import pytest
 from nsysx import pipeline
 from nsysx.catalogue import Call
 from nsysx.events.correlate import Correlated, api_kind, correlate, plain_name
-from nsysx.frames.declared import API_CALLS, GPU_OPS
+from nsysx.frames.frame_columns import API_CALLS, GPU_OPS
 from nsysx.reading.load import load
 from tests import builder
 from tests.builder import Report

@@ -10,12 +10,12 @@ import polars as pl
 import pytest
 
 from nsysx.analyses.helpers import kernel_shapes, one_time_cost
-from nsysx.events import gpu_samples, host_lines, host_pieces, operators
+from nsysx.events import gpu_samples, host_pieces, sampled_lines, work_operators
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.frames import derived
-from nsysx.frames.declared import GPU_WINDOWS, HANDED_ON, undeclared
+from nsysx.frames.frame_columns import GPU_WINDOWS, HANDED_ON, undeclared
 from nsysx.model import Column
-from nsysx.pipeline import Options, gather
+from nsysx.pipeline import ReadingOptions, gather
 from nsysx.replay.engine import idle_of
 from tests.analyses.test_gil_waits import contended
 from tests.analyses.test_gpu_metrics import report as sampled
@@ -36,15 +36,15 @@ def wrong(profile: Profile) -> dict[str, list[str]]:
 
 @pytest.mark.parametrize("path", SAMPLES, ids=lambda p: p.name.removesuffix(".sqlite.xz"))
 def test_frames_of_samples_are_as_declared(path: Path) -> None:
-    assert wrong(gather(path, Options())) == {}
-    assert wrong(gather(path, Options(steps="all"))) == {}
+    assert wrong(gather(path, ReadingOptions())) == {}
+    assert wrong(gather(path, ReadingOptions(steps="all"))) == {}
 
 
 def test_frames_of_a_report_with_one_launch_are_as_declared(tmp_path: Path) -> None:
     report = Report()
     report.process(100).thread(100).launch(at=1000, dur=5, kernel="gemm", gpu_start=2000, gpu_dur=200)
     report.write(tmp_path / "one.sqlite")
-    assert wrong(gather(tmp_path / "one.sqlite", Options())) == {}
+    assert wrong(gather(tmp_path / "one.sqlite", ReadingOptions())) == {}
 
 
 #: What makes each derived frame; None where the report does not hold it.
@@ -61,10 +61,10 @@ MAKES: dict[str, Callable[[Profile], pl.DataFrame | None]] = {
     "REAL_IDLE": lambda p: p.once(idle_of),
     "HOST_PIECES": lambda p: p.once(host_pieces.host_pieces),
     "OP_COUNTERS": lambda p: None if p.trace.gpu_metrics is None else gpu_samples.of_ops(p.trace, p.attributed.gpu_ops),
-    "OPERATORS": lambda p: operators.find(p.trace, p.ranges, p.attributed).rows,
-    "HOST_LINES": lambda p: p.once(host_lines.host_lines).rows,
-    "IDLE_SAMPLES": lambda p: p.once(host_lines.host_lines).seen,
-    "PLACES": lambda p: p.once(host_lines.host_lines).places.places,
+    "OPERATORS": lambda p: work_operators.find(p.trace, p.ranges, p.attributed).rows,
+    "HOST_LINES": lambda p: p.once(sampled_lines.host_lines).rows,
+    "IDLE_SAMPLES": lambda p: p.once(sampled_lines.host_lines).seen,
+    "PLACES": lambda p: p.once(sampled_lines.host_lines).places.places,
     "ONE_TIME_COSTS": one_time_cost.costs,
     "KERNEL_SHAPES": lambda p: p.once(kernel_shapes.shapes),
 }
@@ -84,7 +84,7 @@ def profiles(tmp_path_factory: pytest.TempPathFactory) -> list[Profile]:
     }
     files = [SAMPLES[0].with_name(f"{n}.sqlite.xz") for n in names]
     files += [report.write(folder / f"{name}.sqlite") for name, report in made.items()]
-    return [gather(path, Options()) for path in files]
+    return [gather(path, ReadingOptions()) for path in files]
 
 
 def test_every_derived_frame_has_a_maker() -> None:

@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from nsysx.catalogue import Call
-from nsysx.events import one_time, waits
+from nsysx.events import one_time, wait_parts
 from nsysx.events.attribute import Attributed
 from nsysx.findings import _names
 
@@ -49,7 +49,7 @@ def test_the_site_of_a_wait_is_the_copy_right_before_it(seed: int) -> None:
         same = before is not None and before["kind"] == Call.COPY and before["thread"] == rows[i]["thread"]
         near = before is not None and rows[i]["start_ns"] - before["end_ns"] <= 20_000
         expected.append(i - 1 if same and near and rows[i]["name"] == "cudaStreamSynchronize" else i)
-    assert waits._sites(calls, np.array(chosen, np.int64)).tolist() == expected
+    assert wait_parts._sites(calls, np.array(chosen, np.int64)).tolist() == expected
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from nsysx.pipeline import Options, gather
+from nsysx.pipeline import ReadingOptions, gather
 from tests.reading.test_two_windows import MS, STEP, US, part, written
 
 
@@ -12,7 +12,7 @@ def test_the_first_window_ends_its_last_step_even_where_the_second_follows_as_so
     written(tmp_path)
     at = 3 * MS + 40 * MS + 8 * STEP
     part(100, 12, at=at + 200 * US, extra_domain=True).write(tmp_path / "r.sqlite")
-    given = gather(tmp_path / "r.sqlite", Options())
+    given = gather(tmp_path / "r.sqlite", ReadingOptions())
     tiles = given.steps.gpu.sort("index")
     waits = tiles["start_ns"][1:] - tiles["end_ns"][:-1]
     assert given.trace.seams

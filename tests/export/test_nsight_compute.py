@@ -25,7 +25,7 @@ def kernel(name: str, per_step: int = 3, could_go_ns: float = 1.0, mangled: str 
 
 
 def gathered(folder: Path, step: Any = body) -> Any:
-    return pipeline.gather(Torch().steps(step).report.write(folder / "r.sqlite"), pipeline.Options())
+    return pipeline.gather(Torch().steps(step).report.write(folder / "r.sqlite"), pipeline.ReadingOptions())
 
 
 def test_kernels_are_those_from_which_most_could_go(tmp_path: Path) -> None:
@@ -152,6 +152,6 @@ def test_a_program_without_steps_has_no_launches_of_one(tmp_path: Path) -> None:
     program = Torch()
     program.launch(20, ADD)
     program.sync()
-    profile = pipeline.gather(program.report.write(tmp_path / "r.sqlite"), pipeline.Options())
+    profile = pipeline.gather(program.report.write(tmp_path / "r.sqlite"), pipeline.ReadingOptions())
     with pytest.raises(NotRecorded):
         nsight_compute.chosen(profile, {}, 5)

@@ -20,7 +20,7 @@ Sample = Callable[[str], Path]
 
 
 def exported(path: Path, folder: Path, **options: object) -> Path:
-    chosen = pipeline.Options(**options)  # type: ignore[arg-type]
+    chosen = pipeline.ReadingOptions(**options)  # type: ignore[arg-type]
     to_files.write(path, chosen, to=folder, perfetto=None, force=False, redact=True)
     return folder
 
@@ -108,7 +108,7 @@ def test_what_was_not_recorded_is_described_with_its_reason(tmp_path: Path) -> N
 
 
 def test_every_declared_frame_is_what_it_declares(tmp_path: Path) -> None:
-    given = pipeline.gather(training(4).write(tmp_path / "r.sqlite"), pipeline.Options())
+    given = pipeline.gather(training(4).write(tmp_path / "r.sqlite"), pipeline.ReadingOptions())
     for frame in frames.FRAMES:
         made = frames.event_frame(given, frame.name)
         assert made.columns == [c.name for c in frame.columns]

@@ -22,8 +22,8 @@ from tests.reports import MS, US
 Sample = Callable[[str], Path]
 
 
-def traced(path: Path, **options: object) -> tuple[perfetto.Trace, Read, pipeline.Profile]:
-    given = pipeline.gather(path, pipeline.Options(**options))  # type: ignore[arg-type]
+def traced(path: Path, **options: object) -> tuple[perfetto.PerfettoTrace, Read, pipeline.Profile]:
+    given = pipeline.gather(path, pipeline.ReadingOptions(**options))  # type: ignore[arg-type]
     trace = perfetto.trace(given)
     found = read(b"".join(trace.parts))
     assert not +found.wrong, found.wrong
@@ -117,7 +117,7 @@ def hostile(tmp_path: Path) -> Path:
 
 
 def test_nothing_invisible_and_no_home_folder_in_a_name(tmp_path: Path) -> None:
-    given = pipeline.gather(hostile(tmp_path), pipeline.Options())
+    given = pipeline.gather(hostile(tmp_path), pipeline.ReadingOptions())
     for redact in (True, False):
         found = read(b"".join(perfetto.trace(given, redact=redact).parts))
         names = {s.name for s in found.slices} | {found.track(t) for t in found.tracks}

@@ -32,7 +32,7 @@ def asked(trace: Path, sql: str) -> list[tuple[str, ...]]:
 
 @pytest.mark.parametrize("name", ["ddp", "gpt", "gpt_graph", "tiny_stack", "varlen_memory"])
 def test_it_counts_the_same(sample: Callable[[str], Path], tmp_path: Path, name: str) -> None:
-    given = pipeline.gather(sample(name), pipeline.Options())
+    given = pipeline.gather(sample(name), pipeline.ReadingOptions())
     made = perfetto.trace(given)
     trace = tmp_path / "r.pftrace"
     trace.write_bytes(b"".join(made.parts))

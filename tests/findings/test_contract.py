@@ -13,7 +13,7 @@ from nsysx import findings
 from nsysx.analyses.helpers.tables import Tables
 from nsysx.events.profile import Profile
 from nsysx.model import Finding, Table
-from nsysx.pipeline import Options, gather, summarize
+from nsysx.pipeline import ReadingOptions, gather, summarize
 from nsysx.render import json_text
 from nsysx.replay.engine import replay_of
 from tests.builder import CASES, Report
@@ -38,7 +38,7 @@ def everything(program: Program, number: int) -> None:
 
 
 def judged(path: Path) -> tuple[Profile, dict[str, Table], tuple[Finding, ...]]:
-    profile = gather(path, Options())
+    profile = gather(path, ReadingOptions())
     tables = dict(Tables(profile, lambda title: None))
     return profile, tables, findings.judge(profile, tables, replay_of(profile))
 

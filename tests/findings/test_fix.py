@@ -26,7 +26,7 @@ def test_code_to_paste_is_that_of_a_remedy_that_has_a_name() -> None:
     with pytest.raises(ValueError, match="no remedy"):
         Fix("Do this", "model = faster(model)")
     with pytest.raises(KeyError):
-        Fix.of("no-such-remedy")
+        Fix.by_name("no-such-remedy")
     with pytest.raises(KeyError):
         way("compile,no-such-remedy")
 
@@ -40,7 +40,7 @@ def test_no_rule_gives_a_finding_code_of_its_own() -> None:
 
 
 def test_each_rule_tries_changes_that_exist() -> None:
-    known = changes.known({})
+    known = changes.changes_by_name({})
     assert {name for rule in findings.rules() for name in rule.RULE.tries} <= set(known)
     assert findings.codes_of("tf32") == ("NSX116",) and "tf32" in findings.tries("NSX116")
     assert findings.tries("NSX999") == () == findings.codes_of("nothing")
@@ -60,13 +60,13 @@ def test_every_advice_with_code_names_its_remedy(recorded: Samples, pairs: Sampl
 
 
 def test_words_given_for_one_remedy_are_its_own() -> None:
-    fix = Fix.of("tf32", text="Do it", paste="x()")
+    fix = Fix.by_name("tf32", text="Do it", paste="x()")
     assert (fix.ways[0].text, fix.ways[0].paste) == ("Do it", "x()")
     assert fix.but(text="Do it; look").ways[0].text == "Do it; look"
 
 
 def test_alternatives_stand_below_each_other_with_their_labels() -> None:
-    fix = Fix.of("tf32", "autocast-bf16")
+    fix = Fix.by_name("tf32", "autocast-bf16")
     assert fix.paste.splitlines() == [
         'torch.set_float32_matmul_precision("high")    # TF32',
         'with torch.autocast("cuda", torch.bfloat16):  # or BF16',

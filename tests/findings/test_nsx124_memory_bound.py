@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from nsysx.model import Finding
-from nsysx.pipeline import Options, gather, summarize
-from nsysx.replay import engine, whatif
+from nsysx.pipeline import ReadingOptions, gather, summarize
+from nsysx.replay import engine, requested_edits
 from tests.analyses.test_gpu_metrics import report, true, values
 from tests.builder import Report
 
@@ -47,10 +47,10 @@ def test_counters_beside_steps_without_a_kernel_cannot_tell(tmp_path: Path) -> N
 def test_what_a_faster_kernel_brings_ends_at_the_bandwidth(tmp_path: Path) -> None:
     """Twice as fast: the product may be, the copy at 93 % may not."""
     path = report(true).write(tmp_path / "r.sqlite")
-    profile = gather(path, Options())
+    profile = gather(path, ReadingOptions())
 
     def saving(text: str) -> tuple[str, int]:
-        ((words, edit),) = whatif.edits(profile, whatif.Changes(kernel=[text]))
+        ((words, edit),) = requested_edits.edits(profile, requested_edits.Changes(kernel=[text]))
         replay = engine.replay_of(profile)
         assert isinstance(replay, engine.Replay)
         return words, replay.saving(edit).saving_ns

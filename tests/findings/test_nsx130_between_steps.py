@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from nsysx.advice import Alternative
-from nsysx.answer import choice
-from nsysx.catalogue import Limit
+from nsysx.answer import first_action
+from nsysx.catalogue import StepLimit
 from nsysx.events.coverage import BETWEEN, EVALUATION
 from nsysx.findings import nsx130_between_steps as rule
 from nsysx.model import Finding
@@ -67,8 +67,8 @@ def between(ms: float) -> Finding:
 
 def test_what_runs_between_steps_competes_by_what_it_takes() -> None:
     graph, line = finding("NSX102", 8, bound=True), finding("NSX123", 8)
-    assert led(Limit.LAUNCH, graph, between(9)) == "NSX130"
-    assert led(Limit.LAUNCH, graph, between(7)) == "NSX102"
-    assert led(Limit.LAUNCH, line, between(9)) == "NSX123", "a line of the step with its place tells more"
-    assert led(Limit.LAUNCH, between(9)) == "NSX130"
-    assert choice.between_ns(between(9)) == 9_000_000
+    assert led(StepLimit.LAUNCH, graph, between(9)) == "NSX130"
+    assert led(StepLimit.LAUNCH, graph, between(7)) == "NSX102"
+    assert led(StepLimit.LAUNCH, line, between(9)) == "NSX123", "a line of the step with its place tells more"
+    assert led(StepLimit.LAUNCH, between(9)) == "NSX130"
+    assert first_action.between_ns(between(9)) == 9_000_000

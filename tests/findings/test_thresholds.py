@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nsysx.catalogue import Part
+from nsysx.catalogue import StepPart
 from nsysx.findings._case import Case
 from nsysx.judging import limits
 from nsysx.replay.engine import RemoveHost, replay_of
@@ -118,8 +118,8 @@ def test_waits_limit_a_step_by_no_more_than_they_are_worth(
 ) -> None:
     """The rest is host code that would be there without the wait; the sum stays."""
     monkeypatch.setattr(limits, "_worth_of_waits", lambda _: worth)
-    parts = limits._capped(None, {Part.SYNC: 10, Part.HOST: 5, Part.LAUNCH: 1})  # type: ignore[arg-type]
-    assert (parts[Part.SYNC], parts[Part.HOST], parts[Part.LAUNCH]) == (sync, host, 1)
+    parts = limits._capped(None, {StepPart.SYNC: 10, StepPart.HOST: 5, StepPart.LAUNCH: 1})  # type: ignore[arg-type]
+    assert (parts[StepPart.SYNC], parts[StepPart.HOST], parts[StepPart.LAUNCH]) == (sync, host, 1)
     assert sum(parts.values()) == 16
 
 
@@ -136,10 +136,10 @@ def test_a_saving_is_capped_by_the_part_that_its_cause_takes(tmp_path: Path) -> 
     case = Case(profile, tables, replay_of(profile))
     whole = case.worth(RemoveHost()).likely_ns
     assert whole is not None and whole > 2_500_000
-    for cause in ((Part.HOST,), (Part.LAUNCH,), (Part.COPY,)):
+    for cause in ((StepPart.HOST,), (StepPart.LAUNCH,), (StepPart.COPY,)):
         assert case.worth(RemoveHost(), cause=cause).likely_ns == min(whole, case.taken_by(cause))
-    assert case.taken_by((Part.LAUNCH,)) < whole
-    assert case.worth(RemoveHost(), cause=(Part.COPY,)).likely_ns == 0
+    assert case.taken_by((StepPart.LAUNCH,)) < whole
+    assert case.worth(RemoveHost(), cause=(StepPart.COPY,)).likely_ns == 0
 
 
 def test_the_usual_step_is_the_one_of_middle_length(tmp_path: Path) -> None:

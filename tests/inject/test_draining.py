@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from nsysx_probe import capture_range, clock, draining, window
+from nsysx_probe import capture_range, capture_window, clock, draining
 
 import nsysx
 from tests.inject.test_marking import train
@@ -251,7 +251,7 @@ def test_a_window_of_steps_ends_when_the_device_has_come_to_rest(
     drive: Any, monkeypatch: pytest.MonkeyPatch, steps: str
 ) -> None:
     seen: list[str] = []
-    monkeypatch.setattr(window.Window, "profiler", lambda _self, _torch, call: seen.append(call))
+    monkeypatch.setattr(capture_window.CaptureWindow, "profiler", lambda _self, _torch, call: seen.append(call))
     driver = drive(lambda _device: False)
     driver.cuCtxRecordEvent = lambda *_: seen.append("waits") or 0
     lab = Lab(NSYSX_STEPS=steps)

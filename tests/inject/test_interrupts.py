@@ -15,9 +15,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import nsysx_probe.interrupts
+import nsysx_probe.line_tracing
 import nsysx_probe.monitoring
-import nsysx_probe.phases
-import nsysx_probe.tracing
+import nsysx_probe.phase_ranges
 import pytest
 
 from tests.inject.test_probe_e2e import compare, nsys, profile
@@ -168,16 +168,16 @@ def test_steps_are_counted_on_where_a_handler_is_new_in_an_xray_step(tmp_path: P
 
 def test_no_handler_runs_between_a_functions_call_and_a_shielded_beginning() -> None:
     """What is told of each function that begins leaves the probe's own alone before it calls anything, after which handlers run."""
-    code = nsysx_probe.phases.Phases.leave_simple.__code__
+    code = nsysx_probe.phase_ranges.Phases.leave_simple.__code__
     engine: Any
     if hasattr(sys, "monitoring"):
         engine = nsysx_probe.monitoring.Monitoring(None)
         assert engine._begins(code, 0) is sys.monitoring.DISABLE
         told = nsysx_probe.monitoring.Monitoring._begins
     else:
-        engine = nsysx_probe.tracing.Tracing(None)
+        engine = nsysx_probe.line_tracing.Tracing(None)
         assert engine._called(SimpleNamespace(f_code=code), "call", None) is None
-        told = nsysx_probe.tracing.Tracing._called
+        told = nsysx_probe.line_tracing.Tracing._called
     before = itertools.takewhile(lambda i: not i.opname.startswith("RETURN"), dis.get_instructions(told))
     names = [instruction.opname for instruction in before]
     assert "CONTAINS_OP" in names and not [name for name in names if "CALL" in name]

@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import nsysx_probe.capture_window
 import nsysx_probe.marking
-import nsysx_probe.names
-import nsysx_probe.steps
-import nsysx_probe.window
+import nsysx_probe.qualified_names
+import nsysx_probe.step_follower
 import pytest
 import torch
 from nsysx_probe.clock import StepClock
@@ -126,7 +126,7 @@ def test_a_call_inside_of_a_network_without_marks_costs_one_look() -> None:
             train(net, 1, opt)
             if number % nsysx_probe.marking.LOOK_EVERY:
                 assert id(net[1]) not in known
-            known.setdefault(id(net[1]), nsysx_probe.names.Entry())
+            known.setdefault(id(net[1]), nsysx_probe.qualified_names.ModuleEntry())
         assert len(codes) == 1 and not lab.probe.calls.inside
 
 
@@ -215,7 +215,7 @@ def test_a_window_is_chosen_once_steps_repeat() -> None:
     lab = Lab(NSYSX_STEPS="auto", NSYSX_MARKS="few")
     try:
         train(Net(), 60)
-        assert lab.tape.texts("step") == [f"step {16 + i}" for i in range(nsysx_probe.window.AUTO_STEPS)]
+        assert lab.tape.texts("step") == [f"step {16 + i}" for i in range(nsysx_probe.capture_window.AUTO_STEPS)]
         assert lab.probe.status.record()["unrecorded_steps"]["count"] >= 10
     finally:
         lab.close()
@@ -297,7 +297,7 @@ def test_naming_many_modules_is_linear() -> None:
 def count(*events: str, states: Callable[[], int] = lambda: 0) -> int:
     """Feed events to Steps and return how many steps it found."""
     begun: list[int] = []
-    steps = nsysx_probe.steps.Steps(begun.append, lambda: None, states)
+    steps = nsysx_probe.step_follower.StepFollower(begun.append, lambda: None, states)
     for event in events:
         what, _, key = event.partition(" ")
         if what == "fwd":

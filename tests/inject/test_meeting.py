@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from nsysx_probe import capture_range, clock, draining, meeting, two_windows, window
+from nsysx_probe import capture_range, capture_window, clock, draining, meeting, probe_windows
 
 from tests.inject.test_marking import train
 from tests.inject.test_probe import Lab, Net
@@ -90,8 +90,8 @@ def test_a_process_of_a_job_that_no_torchrun_started_closes_nothing(monkeypatch:
     )
     monkeypatch.setattr(capture_range, "_open", [])
     monkeypatch.setattr(capture_range, "claim", lambda: "")
-    monkeypatch.setattr(two_windows, "is_one_of_several", lambda: True)
-    monkeypatch.setattr(two_windows, "_AS_LONG", 1e9)
+    monkeypatch.setattr(probe_windows, "is_one_of_several", lambda: True)
+    monkeypatch.setattr(probe_windows, "_AS_LONG", 1e9)
     capture_range.begin()
     lab = Lab(NSYSX_STEPS="windows", NSYSX_MARKS="few")
     try:
@@ -111,11 +111,11 @@ def test_a_process_of_a_job_that_no_torchrun_started_closes_nothing(monkeypatch:
 def test_processes_are_several_where_torch_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     import torch.distributed
 
-    assert not window.is_one_of_several()
+    assert not capture_window.is_one_of_several()
     for size, several in ((1, False), (2, True)):
         monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
         monkeypatch.setattr(torch.distributed, "get_world_size", lambda size=size: size)
-        assert window.is_one_of_several() is several
+        assert capture_window.is_one_of_several() is several
 
 
 @pytest.fixture
@@ -151,14 +151,16 @@ def test_ranks_close_and_open_by_the_number_of_the_step_and_earlier_at_the_limit
     monkeypatch.setattr(capture_range, "step_ended", step_ended)
     lab = Lab(NSYSX_STEPS="windows", NSYSX_MARKS="few", NSYSX_PROBE_DIR=str(tmp_path))
     try:
-        assert isinstance(lab.probe.parts.window, two_windows.WindowsOfRank)
+        assert isinstance(lab.probe.parts.window, probe_windows.WindowsOfRank)
         net = Net()
         optimizer = torch.optim.SGD(net.parameters(), lr=0.001)
         for _ in range(130):
             train(net, 1, optimizer)
         cold, steady = recorded(lab)
         assert windows_of_rank == ["open", "close", "open", "close"]
-        assert cold == list(range(cold_steps)) and steady == list(range(steady[0], steady[0] + window.AUTO_STEPS))
+        assert cold == list(range(cold_steps)) and steady == list(
+            range(steady[0], steady[0] + capture_window.AUTO_STEPS)
+        )
         record: dict[str, Any] = lab.probe.status.record()
         assert not record["errors"] and len(record["window_pauses_ns"]) == 2
         assert record["unrecorded_steps"]["count"] >= 24

@@ -21,7 +21,7 @@ import torch
 from nsysx_probe import ranges
 from torch import nn
 
-from nsysx.events import nvtx_ranges, pauses
+from nsysx.events import nvtx_ranges, python_pauses
 from nsysx.reading.load import load
 from tests.inject.test_probe import Lab, armed
 from tests.inject.test_probe_e2e import profile
@@ -313,4 +313,4 @@ def test_planted_collections_in_a_real_report(nsys: str, tmp_path: Path) -> None
     read = nvtx_ranges.read(load(tmp_path / "r.sqlite"))
     noted = read.pauses.filter((pl.col("kind") == "gc") & (pl.col("generation") == 2))
     assert noted["end_ns"].to_list()[-5:-1] == [end for end, _ in mine]
-    assert pauses.listened(read.notes, int(noted["process"][0]))
+    assert python_pauses.listened(read.notes, int(noted["process"][0]))

@@ -18,7 +18,7 @@ from typing import Any
 
 import nsysx_probe.backend
 import nsysx_probe.probe
-import nsysx_probe.steps
+import nsysx_probe.step_follower
 import pytest
 import torch
 import torch.nn.functional as F
@@ -1138,7 +1138,9 @@ class Loop:
 
     def __init__(self) -> None:
         self.log: list[str] = []
-        self.steps = nsysx_probe.steps.Steps(lambda index: self.log.append(f"[{index}"), lambda: self.log.append("]"))
+        self.steps = nsysx_probe.step_follower.StepFollower(
+            lambda index: self.log.append(f"[{index}"), lambda: self.log.append("]")
+        )
 
     def __call__(self, *events: str, times: int = 1) -> Loop:
         steps = self.steps

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from nsysx_probe.steps import Steps
+from nsysx_probe.step_follower import StepFollower
 
 CRITIC, ACTOR = 1, 2
 
@@ -12,7 +12,7 @@ class Loop:
     """A program without a loader: networks are called, then an optimizer steps."""
 
     def __init__(self) -> None:
-        self.steps = Steps(lambda _index: None, lambda: None)
+        self.steps = StepFollower(lambda _index: None, lambda: None)
         self.steps.related = lambda _key, _ends: (
             False
         )  # what the other optimizer works on is not called before its own turn

@@ -8,7 +8,7 @@ import pytest
 
 from nsysx import units
 from nsysx.errors import NsysxError
-from nsysx.pipeline import Options, gather_job, summarize
+from nsysx.pipeline import ReadingOptions, gather_job, summarize
 from nsysx.ranks import job_whatif
 from nsysx.replay.changes import JobChanges
 from tests.ranks.test_comparison import reports
@@ -23,7 +23,7 @@ def uneven(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def answered(path: Path, **changes: object) -> list[str]:
-    return job_whatif.lines(gather_job([path], Options()).ranks, JobChanges(**changes))  # type: ignore[arg-type]
+    return job_whatif.lines(gather_job([path], ReadingOptions()).ranks, JobChanges(**changes))  # type: ignore[arg-type]
 
 
 def test_a_job_is_answered_as_on_its_page(uneven: Path) -> None:

@@ -97,4 +97,4 @@ def test_lines_are_a_rank_s_own_where_they_take_twice_as_long() -> None:
     ]
     assert late_lines.own(rows) == 85 + 10
     assert late_lines.longer(late, [lined(0, l1=10), rank(1)]) == ()
-    assert [r["text"] for r in late_lines.told(rows)] == [None] * 4
+    assert [r["text"] for r in late_lines.rows_per_step(rows)] == [None] * 4

@@ -52,5 +52,5 @@ def test_few_of_many_ranks_are_pictured_and_the_late_one_is_among_them(summary: 
 
 
 def test_what_is_kept_of_a_rank_is_small(paths: list[Path]) -> None:
-    kept = [len(pickle.dumps(pipeline._records(pipeline.Options(whole=True), path))) for path in paths[:2]]
+    kept = [len(pickle.dumps(pipeline._records(pipeline.ReadingOptions(whole=True), path))) for path in paths[:2]]
     assert max(kept) < _MOST_BYTES

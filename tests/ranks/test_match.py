@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from nsysx.catalogue import Activity
+from nsysx.catalogue import DeviceActivity
 from nsysx.events import ledger
 from nsysx.frames.intervals import StepFunction
-from nsysx.ranks.collect import Tiles, _exposed
+from nsysx.ranks.collect import LedgerTiles, _exposed
 from nsysx.ranks.match import _pairs
 
 LONG = np.cumsum(np.random.default_rng(0).integers(50, 150, 2_000)).astype(np.int64)
@@ -26,12 +26,12 @@ def test_a_capture_that_holds_few_of_many_collectives_is_found_among_them(first:
 
 
 def test_communication_is_exposed_where_no_compute_runs() -> None:
-    comm, compute = (1 << ledger.CLASSES.index(name) for name in (Activity.COMM, Activity.COMPUTE))
+    comm, compute = (1 << ledger.CLASSES.index(name) for name in (DeviceActivity.COMM, DeviceActivity.COMPUTE))
     labels = np.array([compute, comm, comm | compute, comm, 0, comm], np.int64)
     activity = StepFunction(np.arange(0, 70, 10), labels)
     start, end = _exposed(activity, None)
     assert (start.tolist(), end.tolist()) == ([10, 30, 50], [20, 40, 60])
     # An evaluation between two steps has collectives, too, and is no part of a step's ledger.
-    steps = Tiles(np.array([0, 36], np.int64), np.array([15, 70], np.int64), {}, {})
+    steps = LedgerTiles(np.array([0, 36], np.int64), np.array([15, 70], np.int64), {}, {})
     start, end = _exposed(activity, steps)
     assert (start.tolist(), end.tolist()) == ([10, 36, 50], [15, 40, 60])

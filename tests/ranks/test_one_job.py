@@ -16,7 +16,7 @@ from nsysx.errors import NsysxError
 from nsysx.pipeline import summarize
 from nsysx.ranks import one_job
 from nsysx.ranks.collect import Rank
-from nsysx.reading.nccl_notes import Member
+from nsysx.reading.nccl_notes import CommunicatorMember
 from tests.ranks.test_comparison import rank_reports
 
 SECOND = 1_000_000_000
@@ -35,8 +35,8 @@ def rank(report: int, **facts: Any) -> Rank:
     return Rank(**known | facts)
 
 
-def in_world(size: int | None, comm: str = "world") -> dict[str, Member]:
-    return {comm: Member(size, None)}
+def in_world(size: int | None, comm: str = "world") -> dict[str, CommunicatorMember]:
+    return {comm: CommunicatorMember(size, None)}
 
 
 #: What the first and the second report say -> what is said of them.

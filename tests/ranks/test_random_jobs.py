@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from nsysx import pipeline
 from nsysx.pipeline import summarize
-from nsysx.ranks import comparison, job_compared
-from nsysx.replay import costs, unprofiled
+from nsysx.ranks import job_compared, rank_table
+from nsysx.replay import tracing_costs, unprofiled
 from tests.builder import Report
 from tests.examples import examples
 from tests.ranks.test_comparison import ALL_REDUCE
@@ -125,7 +125,9 @@ def slowed(program: Sequence[Action], what: str, us: int) -> list[Action]:
 def told(job: Job) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as folder:
         path = job.run(_RECORDED).report.write(Path(folder) / "job.sqlite")
-        rows = comparison.table(job_compared.compare(pipeline.gather_job([path], pipeline.Options()).ranks), "").rows
+        rows = rank_table.table(
+            job_compared.compare(pipeline.gather_job([path], pipeline.ReadingOptions()).ranks), ""
+        ).rows
         assert rows is not None
         return [dict(row) for row in rows]
 
@@ -167,7 +169,7 @@ def test_more_micro_batches_come_first_in_a_pipeline(tmp_path: Path, first_us: i
 
 def test_a_replay_that_is_off_widens_the_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a pipeline whose unchanged replay was 3 % off, another process took 3.4 % more than the recorded step."""
-    monkeypatch.setattr(costs, "ASSUMED", RECORDED_COSTS)
+    monkeypatch.setattr(tracing_costs, "ASSUMED", RECORDED_COSTS)
     paths = [Job([stage(0, 4, 300, norm=False)] * 2).run(_RECORDED).report.write(tmp_path / "pipeline.sqlite")]
     near = summarize(paths).unprofiled
     monkeypatch.setattr(unprofiled.Model, "error", 0.03)
@@ -191,7 +193,7 @@ def test_a_rank_alone_keeps_the_collective_that_nothing_hides(tmp_path: Path) ->
     programs = [steps(500, 100), steps(20, 900)]
     ranks = Job(programs, apart=True).run(_RECORDED).ranks
     paths = [rank.report.write(tmp_path / f"rank{r}.sqlite") for r, rank in enumerate(ranks)]
-    profile = pipeline.gather_job(paths, pipeline.Options()).profile
+    profile = pipeline.gather_job(paths, pipeline.ReadingOptions()).profile
     assert profile.other_ranks is not None and profile.other_ranks.alone is not None
     slower = max([each.step_ns for each in profile.other_ranks.alone])
     assert slower == pytest.approx(Job(programs).run(_LONG).step_us() * US, rel=0.01)

@@ -16,10 +16,10 @@ from nsysx.catalogue import Late
 from nsysx.errors import NsysxError
 from nsysx.events.profile import Profile
 from nsysx.judging import rank_waiting
-from nsysx.pipeline import Options, gather_job, summarize
+from nsysx.pipeline import ReadingOptions, gather_job, summarize
 from nsysx.ranks import straggler
-from nsysx.ranks.match import Key
-from nsysx.replay import engine, together, window
+from nsysx.ranks.match import SeriesKey
+from nsysx.replay import engine, replayed_window, together
 from tests.builder import Report
 from tests.ranks.test_comparison import ALL_REDUCE, reports
 
@@ -94,20 +94,20 @@ def test_a_rank_with_more_work(tmp_path: Path) -> None:
 @pytest.mark.parametrize("late", [0, 1, 2])
 def test_a_job_without_communication_is_as_long_as_its_slowest_rank(tmp_path: Path, late: int) -> None:
     path = job(tmp_path / "j.sqlite", [[50 * MS if r == late else 20 * MS] * 12 for r in range(3)])
-    profile = gather_job([path], Options()).profile
+    profile = gather_job([path], ReadingOptions()).profile
     made = engine.replay_of(profile)
     assert isinstance(made, engine.Replay)
     after = made.saving(engine.RemoveExposedComm())
     assert 49 * MS < after.step_ns <= made.real_ns
     assert after.saving_ns < 2 * MS
-    fast = engine.replay_of(gather_job([job(tmp_path / "e.sqlite", [[20 * MS] * 12] * 2)], Options()).profile)
+    fast = engine.replay_of(gather_job([job(tmp_path / "e.sqlite", [[20 * MS] * 12] * 2)], ReadingOptions()).profile)
     assert isinstance(fast, engine.Replay)
     assert fast.saving(engine.RemoveExposedComm()).step_ns < 21 * MS
 
 
 def test_reports_of_single_ranks_know_the_slowest_one_without_communication(tmp_path: Path) -> None:
     paths = reports(tmp_path, [300 * US, 600 * US], starts=[0, 0], clocks=[0, 0])
-    made = engine.replay_of(gather_job(paths, Options()).profile)
+    made = engine.replay_of(gather_job(paths, ReadingOptions()).profile)
     assert isinstance(made, engine.Replay)
     assert made.real_ns > 600 * US
     assert made.saving(engine.RemoveExposedComm()).step_ns > 600 * US
@@ -237,10 +237,10 @@ def test_a_balanced_pipeline_has_a_bubble_and_no_straggler(tmp_path: Path) -> No
 
 def test_only_messages_between_two_make_stages() -> None:
     """An all-to-all is made of sends, too, and each of its ranks has many partners."""
-    assert Key("1", (0, 1), 0, "sendrecv").between_two
-    assert Key("", (), 3, "sendrecv").between_two  # who exchanges them was not noted
-    assert not Key("1", (), 0, "sendrecv").between_two
-    assert not Key("1", (), 0, "allreduce").between_two
+    assert SeriesKey("1", (0, 1), 0, "sendrecv").between_two
+    assert SeriesKey("", (), 3, "sendrecv").between_two  # who exchanges them was not noted
+    assert not SeriesKey("1", (), 0, "sendrecv").between_two
+    assert not SeriesKey("1", (), 0, "allreduce").between_two
 
 
 @pytest.mark.parametrize("what", ["later", "same", "command"])
@@ -370,17 +370,17 @@ def test_steps_of_a_job_are_bare_where_cupti_left_every_rank(tmp_path: Path, lef
 
 def test_ranks_of_one_report_replay_the_same_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """More work than is replayed, in steps of different lengths on each rank: each would choose a run of its own."""
-    monkeypatch.setattr(window, "_MOST_OPS", 40)
+    monkeypatch.setattr(replayed_window, "_MOST_OPS", 40)
     own = [[(30 + (i % 5) * (1 + r) + r * (i > 8)) * MS for i in range(24)] for r in range(3)]
     chosen = []
     real = together.choose
 
-    def choose(profile: Profile) -> window.Window | window.Withheld:
+    def choose(profile: Profile) -> replayed_window.ReplayedWindow | replayed_window.Withheld:
         chosen.append(real(profile))
         return chosen[-1]
 
     monkeypatch.setattr(together, "choose", choose)
     rows, _ = ranks(job(tmp_path / "j.sqlite", own))
-    runs = [w.numbers for w in chosen if isinstance(w, window.Window)]
+    runs = [w.numbers for w in chosen if isinstance(w, replayed_window.ReplayedWindow)]
     assert len(runs) >= 3 and len(set(runs)) == 1 and 4 <= len(runs[0]) <= 8
     assert all(r["late_ns"] is None or r["replay_error"] < 0.01 for r in rows)

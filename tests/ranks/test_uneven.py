@@ -8,8 +8,8 @@ import pytest
 from nsysx.judging import rank_waiting
 from nsysx.ranks import straggler, uneven
 from nsysx.ranks.own_time import OwnTimes
-from nsysx.replay.columns import Columns
-from nsysx.replay.together import Member
+from nsysx.replay.chain_columns import Columns
+from nsysx.replay.together import ReplayedRank
 from tests.ranks.test_one_job import rank
 
 US, MS = 1_000, 1_000_000
@@ -18,7 +18,7 @@ EVEN = {("gemm", 8, 128): (50, 90 * MS), ("norm", 4, 64): (100, 10 * MS)}
 LARGE = {("gemm", 16, 128): (50, 180 * MS), ("norm", 8, 64): (100, 20 * MS)}
 
 
-def one_kernel(ns: int) -> Member:
+def one_kernel(ns: int) -> ReplayedRank:
     """Return a rank of three steps, each one kernel of this length, whose host takes 2 us."""
     steps = 3
     ones, none = np.ones(steps, np.int64), np.zeros(steps, np.int64)
@@ -28,7 +28,7 @@ def one_kernel(ns: int) -> Member:
         "op_latency": ones, "op_pause": none, "op_offset": none, "streams": 1, "limit": 1_000,
         "tail": none, "target": -ones, "stream": none,
     }  # fmt: skip
-    return Member(Columns(**known), -ones, tuple(range(steps)))
+    return ReplayedRank(Columns(**known), -ones, tuple(range(steps)))
 
 
 def times(gpu_ms: tuple[float, float], measured_ms: float | None) -> OwnTimes:

@@ -20,7 +20,7 @@ import pytest
 from nsysx import pipeline
 from nsysx.errors import EXIT_INPUT, NsysxError
 from nsysx.events import correlate
-from nsysx.reading import inputs, placing, selecting
+from nsysx.reading import placing, report_files, selecting
 from nsysx.reading.load import load
 from nsysx.reading.trace import LeftOut
 from nsysx.render import csv_text, html_page, markdown
@@ -314,12 +314,12 @@ def test_what_sqlite_quotes_stays_one_line(good: Path, tmp_path: Path) -> None:
 def test_a_folder_of_ranks_is_its_reports(good: Path, tmp_path: Path) -> None:
     for name in ("rank1.sqlite", "rank0.sqlite", "rank0.sqlite.gz", ".rank2.sqlite", "rank0.html"):
         (tmp_path / name).write_bytes(good.read_bytes() if name.endswith(".sqlite") else b"x")
-    assert [p.name for p in inputs.reports([tmp_path])] == ["rank0.sqlite", "rank1.sqlite"]
-    assert inputs.reports([good]) == [good]
+    assert [p.name for p in report_files.reports([tmp_path])] == ["rank0.sqlite", "rank1.sqlite"]
+    assert report_files.reports([good]) == [good]
     empty = tmp_path / "empty"
     empty.mkdir()
     with pytest.raises(NsysxError, match="without a report"):
-        inputs.reports([empty])
+        report_files.reports([empty])
 
 
 @pytest.mark.parametrize("kind", ["parquet", "arrow", "arrow stream"])
@@ -347,7 +347,7 @@ def test_an_export_as_a_folder_reads_as_the_report(good: Path, tmp_path: Path, k
     for name, expected in plain.frames.items():
         assert expected.equals(trace.frames[name]), name
     assert trace.capture.content_id == plain.capture.content_id
-    assert inputs.reports([folder]) == [folder]
+    assert report_files.reports([folder]) == [folder]
     (folder / f"{KERNEL}.{kind.split()[0]}").write_bytes(b"PAR1 and no more")
     refused(folder, "input-damaged")
 

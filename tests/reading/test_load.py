@@ -17,7 +17,7 @@ import pytest
 
 from nsysx import pipeline
 from nsysx.errors import EXIT_EMPTY, EXIT_INPUT, NsysxError
-from nsysx.reading import capture_facts, rows, schema, selecting
+from nsysx.reading import capture_facts, schema, selecting, table_rows
 from nsysx.reading.load import load
 from nsysx.render import json_text
 from tests import reports
@@ -463,7 +463,7 @@ def test_both_readers_give_the_same_frames(good: Path, monkeypatch: pytest.Monke
         monkeypatch.setattr(selecting, "PIECE_ROWS", 4)
     fast = load(good)
     used = []
-    monkeypatch.setattr(rows.Reader, "series", lambda *_: used.append(1) or 1 / 0)
+    monkeypatch.setattr(table_rows.Reader, "series", lambda *_: used.append(1) or 1 / 0)
     slow = load(good)
     assert used
     for name, frame in fast.frames.items():
@@ -503,8 +503,8 @@ def test_a_parquet_export_beside_is_read_instead(good: Path, tmp_path: Path, mon
     plain = load(good)
     beside = parquet_beside(good, tmp_path)
     asked: list[str] = []
-    real = rows.Reader.series
-    monkeypatch.setattr(rows.Reader, "series", lambda self, query: asked.append(query) or real(self, query))
+    real = table_rows.Reader.series
+    monkeypatch.setattr(table_rows.Reader, "series", lambda self, query: asked.append(query) or real(self, query))
     fast = load(beside)
     assert not any("KIND_RUNTIME" in q or "KIND_KERNEL" in q or "NVTX_EVENTS" in q for q in asked)
     assert plain.frames["kernel"].height > 4
@@ -529,7 +529,7 @@ def test_a_parquet_export_of_something_else_is_not(
 
 
 def test_the_fast_reader_is_the_one_that_is_used(good: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rows, "rows", lambda *_: pytest.fail("fell back"))
+    monkeypatch.setattr(table_rows, "rows", lambda *_: pytest.fail("fell back"))
     load(good)
 
 

@@ -221,7 +221,7 @@ def test_an_interrupt_before_the_command_started_ends_a_loop_too(nsys: str, tmp_
 
 
 @pytest.mark.parametrize(
-    "place", ["nsysx.outputs.open_streams", "nsysx.reading.inputs.reports", "typer.Typer.callback"]
+    "place", ["nsysx.outputs.open_streams", "nsysx.reading.report_files.reports", "typer.Typer.callback"]
 )
 def test_ctrl_c_ends_every_command_as_the_shell_expects(place: str, tmp_path: Path) -> None:
     """At the start of the program, while it reads a report, and while it is still being imported."""

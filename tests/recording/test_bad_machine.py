@@ -13,7 +13,7 @@ import pytest
 from nsysx.errors import NsysxError
 from nsysx.recording import capture
 from nsysx.recording.find_nsys import IDLE_S, ask, find_nsys
-from nsysx.recording.options import Options
+from nsysx.recording.run_options import RunOptions
 from tests.recording.test_as_bare import under
 from tests.recording.test_capture import FakeNsys, command, fake, here
 from tests.recording.test_run_e2e import CAPTURED, ENVIRONMENT, nsys, results
@@ -84,7 +84,7 @@ def test_a_command_runs_although_nsys_does_not_start(
     fake: FakeNsys, here: Path, capfd: pytest.CaptureFixture[str], mode: str, code: str, ended_by: int
 ) -> None:
     fake.does(mode)
-    result = capture.run(command("open('ran', 'a').write('x')\n" + code), Options(nsys=fake.path))
+    result = capture.run(command("open('ran', 'a').write('x')\n" + code), RunOptions(nsys=fake.path))
     assert (result.exit_code, result.ended_by) == (128 + ended_by if ended_by else 7, ended_by)
     assert (here / "ran").read_text() == "x", "once"
     assert (result.problems, result.written) == ([], [])

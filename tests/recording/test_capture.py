@@ -21,26 +21,26 @@ import pytest
 from nsysx.errors import NsysxError
 from nsysx.inject.nsysx_probe.bootstrap import FORKED
 from nsysx.recording import (
-    calibrate,
+    calibration_run,
     capture,
     clock_sampler,
     commands,
-    doctor,
     environment,
     find_nsys,
     inbox,
     install_nsys,
+    machine_checks,
     nsys_process,
-    options,
-    ranks,
+    per_rank,
     reports,
+    run_options,
     run_record,
-    two_windows,
+    window_plan,
 )
 from nsysx.recording.find_nsys import Nsys
 from nsysx.recording.inbox import Inbox
-from nsysx.recording.options import Options, Outputs
 from nsysx.recording.probes import read_probe
+from nsysx.recording.run_options import Outputs, RunOptions
 from nsysx.recording.stand_in_link import StandIn
 
 PROFILE_HELP = """
@@ -180,7 +180,7 @@ def command(code: str) -> list[str]:
 
 
 def test_default_command() -> None:
-    words = commands.profile_command(NEW, Options(), Path("/w/report"), ["cmd", "-o", "x"])
+    words = commands.profile_command(NEW, RunOptions(), Path("/w/report"), ["cmd", "-o", "x"])
     assert words == [
         "/n/nsys",
         "profile",
@@ -197,7 +197,7 @@ def test_default_command() -> None:
 
 
 def test_options_become_words() -> None:
-    options = Options(memory=True, graphs="graph", osrt=True, steps="3:5", nsys_args=("--a=1", "--b=2"))
+    options = RunOptions(memory=True, graphs="graph", osrt=True, steps="3:5", nsys_args=("--a=1", "--b=2"))
     words = commands.profile_command(NEW, options, Path("/w/report"), ["cmd"])
     assert words[-3:] == ["--a=1", "--b=2", "cmd"]
     assert {
@@ -214,13 +214,13 @@ def test_options_become_words() -> None:
 def test_a_window_is_traced_by_software_where_nsys_could_choose_the_hardware(steps: str | None, traced: str) -> None:
     """Hardware tracing has the times of kernels when the program ends: of a window it would lose them."""
     newest = replace(NEW, profile_help=f"{PROFILE_HELP} 'cuda', 'cuda-hw', 'cuda-sw', 'nvtx'")
-    words = commands.profile_command(newest, Options(steps=steps), Path("/w/report"), ["cmd"])
+    words = commands.profile_command(newest, RunOptions(steps=steps), Path("/w/report"), ["cmd"])
     assert f"--trace={traced}" in words
 
 
 def test_pythons_lock_becomes_a_word() -> None:
     nsys = replace(NEW, profile_help=f"{PROFILE_HELP} 'python-gil'")
-    options = Options(gil=True)
+    options = RunOptions(gil=True)
     commands.check_nsys(nsys, options)
     words = commands.profile_command(nsys, options, Path("/w/report"), ["cmd"])
     assert "--trace=cuda,nvtx,python-gil" in words
@@ -229,10 +229,10 @@ def test_pythons_lock_becomes_a_word() -> None:
 
 @pytest.mark.parametrize(
     ("options", "said"),
-    [(Options(gil=True), "Python's lock")],
+    [(RunOptions(gil=True), "Python's lock")],
 )
 def test_an_nsys_that_cannot_is_refused_before_anything_runs(
-    options: Options, said: str, fake: FakeNsys, here: Path
+    options: RunOptions, said: str, fake: FakeNsys, here: Path
 ) -> None:
     with pytest.raises(NsysxError, match=said) as refused:
         capture.run(command("open('ran', 'w')"), replace(options, nsys=fake.path))
@@ -252,16 +252,18 @@ def test_an_nsys_that_cannot_is_refused_before_anything_runs(
 )  # fmt: skip
 def test_gpu_metrics_by_what_this_nsys_calls_them(helps: str, words: list[str]) -> None:
     nsys = Nsys(Path("/n/nsys"), "1", helps, "")
-    asked = commands.profile_command(nsys, Options(gpu_metrics=True), Path("/w/r"), ["cmd"])
+    asked = commands.profile_command(nsys, RunOptions(gpu_metrics=True), Path("/w/r"), ["cmd"])
     assert [word for word in asked if "gpu-metrics" in word] == words
-    assert not any("gpu-metrics" in word for word in commands.profile_command(nsys, Options(), Path("/w/r"), ["cmd"]))
+    assert not any(
+        "gpu-metrics" in word for word in commands.profile_command(nsys, RunOptions(), Path("/w/r"), ["cmd"])
+    )
 
 
 def test_refused_gpu_metrics_stop_nothing_and_are_told_once(
     fake: FakeNsys, here: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     fake.does("refuses")
-    result = capture.run(command("open('ran', 'a').write('x')"), Options(nsys=fake.path, gpu_metrics=True))
+    result = capture.run(command("open('ran', 'a').write('x')"), RunOptions(nsys=fake.path, gpu_metrics=True))
     assert (result.exit_code, result.problems) == (0, [])
     assert (here / "ran").read_text() == "x", "the command runs once"
     assert fake.calls("profile") == 2
@@ -274,14 +276,14 @@ def test_refused_gpu_metrics_stop_nothing_and_are_told_once(
 
 
 def test_gpu_metrics_that_work_are_asked_for_once(fake: FakeNsys, here: Path) -> None:
-    result = capture.run(command("pass"), Options(nsys=fake.path, gpu_metrics=True))
+    result = capture.run(command("pass"), RunOptions(nsys=fake.path, gpu_metrics=True))
     told = json.loads(result.outputs.run.read_text())
     assert told["gpu_metrics"] == {"refused": None}
     assert "--gpu-metrics-devices=all" in told["nsys"]["command"]
 
 
 def test_an_old_nsys_gets_only_what_it_knows() -> None:
-    words = commands.profile_command(OLD, Options(), Path("/w/report"), ["cmd"])
+    words = commands.profile_command(OLD, RunOptions(), Path("/w/report"), ["cmd"])
     assert not [word for word in words if "graph-trace" in word or "backtrace" in word]
     assert "--sample=none" in words
     assert "--include-json=true" not in commands.export_command(OLD, Path("r"), Path("s"))
@@ -301,12 +303,12 @@ def test_ability_is_read_as_a_whole_word(helps: str, option: str, known: bool) -
 
 
 def test_percent_in_a_folder_is_not_a_pattern() -> None:
-    assert "--output=/w/50%%p/report" in commands.profile_command(NEW, Options(), Path("/w/50%p/report"), ["cmd"])
+    assert "--output=/w/50%%p/report" in commands.profile_command(NEW, RunOptions(), Path("/w/50%p/report"), ["cmd"])
 
 
 def test_environment() -> None:
     added = environment.probe_environment(
-        Options(depth=2, only="a b", source=("extra", "!mine"), texts=False, steps="1:3"),
+        RunOptions(depth=2, only="a b", source=("extra", "!mine"), texts=False, steps="1:3"),
         {"PYTHONPATH": "/their own"},
         Path("/p"),
         inject=Path("/in ject"),
@@ -326,24 +328,24 @@ def test_environment() -> None:
 @pytest.mark.parametrize("before", [{}, {"PYTHONPATH": ""}])
 def test_no_empty_entry_in_pythonpath(before: dict[str, str]) -> None:
     # An empty entry would mean the current folder.
-    added = environment.probe_environment(Options(), before, Path("/p"), inject=Path("/i"))
+    added = environment.probe_environment(RunOptions(), before, Path("/p"), inject=Path("/i"))
     assert added["PYTHONPATH"] == "/i"
 
 
 def test_no_probe_leaves_the_path_alone() -> None:
-    assert environment.probe_environment(Options(probe=False), {}, Path("/p")) == {"NSYSX_PROBE": "0"}
+    assert environment.probe_environment(RunOptions(probe=False), {}, Path("/p")) == {"NSYSX_PROBE": "0"}
 
 
 def test_a_colon_cannot_stand_in_pythonpath() -> None:
     with pytest.raises(NsysxError, match="--no-probe") as caught:
-        environment.probe_environment(Options(), {}, Path("/p"), inject=Path("/a:b/inject"))
+        environment.probe_environment(RunOptions(), {}, Path("/p"), inject=Path("/a:b/inject"))
     assert caught.value.exit_code == 125
 
 
 @pytest.mark.parametrize("steps", ["", "3", "5:5", "6:5", "-1:5", "a:b", "1:2:3", " 1:2"])
 def test_bad_steps(steps: str) -> None:
     with pytest.raises(NsysxError) as caught:
-        options.check_steps(steps)
+        run_options.check_steps(steps)
     assert caught.value.exit_code == 2
 
 
@@ -361,7 +363,7 @@ def test_bad_steps(steps: str) -> None:
     ],
 )
 def test_default_name(words: list[str], name: str) -> None:
-    assert options.default_name(words) == name
+    assert run_options.default_name(words) == name
 
 
 @pytest.mark.parametrize("name", ["out", "out.nsys-rep", "out.sqlite", "out.html", "out.run.json"])
@@ -377,10 +379,10 @@ def test_output_name_with_any_ending(name: str) -> None:
 
 
 def test_the_default_name_never_collides(here: Path) -> None:
-    assert options.free_outputs(here, "train").report.name == "train.nsys-rep"
+    assert run_options.free_outputs(here, "train").report.name == "train.nsys-rep"
     (here / "train.html").touch()
     (here / "train-2.sqlite").symlink_to("nowhere")
-    assert options.free_outputs(here, "train").report.name == "train-3.nsys-rep"
+    assert run_options.free_outputs(here, "train").report.name == "train-3.nsys-rep"
 
 
 # --- finding nsys -------------------------------------------------------------------------------------------------------
@@ -439,7 +441,7 @@ def test_commands_that_cannot_run(here: Path, fake: FakeNsys, name: str, code: i
     for script in ("script.py", "script.sh"):
         (here / script).write_text("")
     with pytest.raises(NsysxError) as caught:
-        capture.run([name, "a b"], Options(nsys=fake.path))
+        capture.run([name, "a b"], RunOptions(nsys=fake.path))
     assert caught.value.exit_code == code
     assert hint in str(caught.value)
 
@@ -448,28 +450,28 @@ def test_commands_that_cannot_run(here: Path, fake: FakeNsys, name: str, code: i
 def test_refuses_to_overwrite_before_anything_runs(here: Path, fake: FakeNsys, ending: str) -> None:
     (here / f"r.{ending}").write_text("precious")
     with pytest.raises(NsysxError, match="--force") as caught:
-        capture.run(command("open('ran', 'w')"), Options(output=Path("r"), nsys=fake.path))
+        capture.run(command("open('ran', 'w')"), RunOptions(output=Path("r"), nsys=fake.path))
     assert caught.value.exit_code == 125
     assert sorted(path.name for path in here.iterdir()) == [f"r.{ending}"]
 
 
 def test_refuses_a_missing_folder_before_anything_runs(here: Path, fake: FakeNsys) -> None:
     with pytest.raises(NsysxError, match="does not exist"):
-        capture.run(command("open('ran', 'w')"), Options(output=Path("no/r"), nsys=fake.path))
+        capture.run(command("open('ran', 'w')"), RunOptions(output=Path("no/r"), nsys=fake.path))
     assert not list(here.iterdir())
 
 
 def test_refuses_a_folder_that_takes_no_files(here: Path, fake: FakeNsys) -> None:
     with pytest.raises(NsysxError, match="cannot write there"):
-        capture.run(command("open('ran', 'w')"), Options(output=Path("/proc/r"), nsys=fake.path))
+        capture.run(command("open('ran', 'w')"), RunOptions(output=Path("/proc/r"), nsys=fake.path))
     assert not list(here.iterdir())
 
 
 # --- what nsys may do wrong -----------------------------------------------------------------------------------------------
 
 
-def run(fake: FakeNsys, code: str = "pass", **options: object) -> capture.Result:
-    return capture.run(command(code), Options(output=Path("r"), nsys=fake.path, **options))  # type: ignore[arg-type]
+def run(fake: FakeNsys, code: str = "pass", **options: object) -> capture.RunResult:
+    return capture.run(command(code), RunOptions(output=Path("r"), nsys=fake.path, **options))  # type: ignore[arg-type]
 
 
 def test_all_goes_well(here: Path, fake: FakeNsys, capfd: pytest.CaptureFixture[str]) -> None:
@@ -600,7 +602,9 @@ def test_a_folder_with_every_odd_character(tmp_path: Path, fake: FakeNsys, monke
 def test_the_command_gets_default_signals(here: Path, fake: FakeNsys) -> None:
     # Python ignores SIGPIPE for itself; what is ignored would stay so over exec.
     code = "import pathlib; print(pathlib.Path('/proc/self/status').read_text(), file=open('status', 'w'))"
-    result = capture.run(["/bin/sh", "-c", "cat /proc/self/status > status"], Options(output=Path("r"), nsys=fake.path))
+    result = capture.run(
+        ["/bin/sh", "-c", "cat /proc/self/status > status"], RunOptions(output=Path("r"), nsys=fake.path)
+    )
     assert result.exit_code == 0, code
     ignored = next(line for line in (here / "status").read_text().splitlines() if line.startswith("SigIgn"))
     internal = 0b11 << 31  # 32 and 33 belong to the C library, which resets them itself
@@ -673,7 +677,7 @@ def test_halves_that_were_linked_together(tmp_path: Path) -> None:
 
 def test_steps_that_never_came(here: Path, fake: FakeNsys, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the probe says of a window that came and could not open, as with a torch that is built without CUDA, goes before."""
-    monkeypatch.setattr(two_windows, "cuda_starts", lambda _environment: True)
+    monkeypatch.setattr(window_plan, "cuda_starts", lambda _environment: True)
     result = run(fake.does("no-report"), steps="3:5")
     assert result.exit_code == 125 and "--steps 3:5 never opened" in str(result.problems[0])
     says = {"pid": 1, "errors": ["cudaProfilerStart was not called: this torch is built without CUDA"]}
@@ -693,7 +697,7 @@ def test_damaged_probe_files_are_left_out(tmp_path: Path) -> None:
 
 
 def test_dry_run_runs_nothing_and_prints_what_runs(here: Path, fake: FakeNsys) -> None:
-    text = capture.dry_run(command("open('ran', 'a').write('x')"), Options(nsys=fake.path, depth=3))
+    text = capture.dry_run(command("open('ran', 'a').write('x')"), RunOptions(nsys=fake.path, depth=3))
     assert "export NSYSX_DEPTH=3" in text
     assert f"{fake.path} profile --trace=cuda,nvtx" in text
     assert (fake.calls("profile"), list(here.iterdir())) == (0, [])
@@ -721,7 +725,7 @@ def test_dry_run_checks_what_it_can(
     (here / "torchrun").chmod(0o755)
     monkeypatch.setenv("PATH", f"{here}:{os.environ['PATH']}")
     with pytest.raises(NsysxError) as caught:
-        capture.dry_run(words, Options(nsys=fake.path, **options))  # type: ignore[arg-type]
+        capture.dry_run(words, RunOptions(nsys=fake.path, **options))  # type: ignore[arg-type]
     assert caught.value.exit_code == code
 
 
@@ -736,7 +740,7 @@ def test_a_pattern_that_is_none_is_refused_with_the_reason(here: Path, fake: Fak
 def test_a_folder_as_output_takes_the_results(here: Path, fake: FakeNsys) -> None:
     (here / "results").mkdir()
     for number in ("", "-2"):
-        result = capture.run(command("pass"), Options(output=Path("results"), nsys=fake.path))
+        result = capture.run(command("pass"), RunOptions(output=Path("results"), nsys=fake.path))
         assert result.exit_code == 0
         assert [path.name for path in result.written] == [
             f"python{number}.{e}" for e in ("nsys-rep", "sqlite", "run.json")
@@ -769,7 +773,7 @@ def test_wrote_names_only_what_this_run_wrote(here: Path, fake: FakeNsys) -> Non
     ],
 )
 def test_what_keeps_the_probe_out_is_known_before(words: list[str], how: str) -> None:
-    assert str(options.keeps_probe_out(words) or "") == how
+    assert str(run_options.keeps_probe_out(words) or "") == how
 
 
 @pytest.mark.parametrize(
@@ -818,7 +822,7 @@ def test_what_keeps_the_probe_out_is_known_before(words: list[str], how: str) ->
     ],
 )
 def test_why_there_are_no_ranges(probes: list[dict[str, object]], reason: str | None, fix: str) -> None:
-    told = run_record.probe_off(probes, ["python", "x.py"], Options())
+    told = run_record.probe_off(probes, ["python", "x.py"], RunOptions())
     assert (told is None) == (reason is None)
     if told is not None:
         assert str(reason) in told["reason"] and fix in told["fix"]
@@ -827,7 +831,7 @@ def test_why_there_are_no_ranges(probes: list[dict[str, object]], reason: str | 
 def test_the_profile_of_the_machine_goes_into_the_record(
     here: Path, fake: FakeNsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(calibrate, "known", lambda version: {"schema": "nsysx.tracing_costs/1", "nsys": version})
+    monkeypatch.setattr(calibration_run, "known", lambda version: {"schema": "nsysx.tracing_costs/1", "nsys": version})
     run(fake)
     facts = json.loads((here / "r.run.json").read_text())
     assert facts["machine_profile"] == {"schema": "nsysx.tracing_costs/1", "nsys": "2024.1.1"}
@@ -836,7 +840,7 @@ def test_the_profile_of_the_machine_goes_into_the_record(
 def test_bytes_that_are_no_text_reach_the_command(here: Path, fake: FakeNsys) -> None:
     odd = os.fsdecode(b"a\xff\xfeb")
     code = "import os, sys; open('seen', 'wb').write(os.fsencode(sys.argv[1]))"
-    result = capture.run([*command(code), odd], Options(output=Path("r"), nsys=fake.path))
+    result = capture.run([*command(code), odd], RunOptions(output=Path("r"), nsys=fake.path))
     assert (result.exit_code, (here / "seen").read_bytes()) == (0, b"a\xff\xfeb")
     assert json.loads((here / "r.run.json").read_text())["command"][-1] == r"a\xff\xfeb"
 
@@ -1102,7 +1106,7 @@ def wait_for(condition: object, seconds: float = 120) -> None:
 
 def test_a_rank_names_its_own_results(here: Path, fake: FakeNsys, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "3")
-    result = capture.run(command("pass"), Options(nsys=fake.path, output=Path("out.sqlite"), per_rank=True))
+    result = capture.run(command("pass"), RunOptions(nsys=fake.path, output=Path("out.sqlite"), per_rank=True))
     assert result.exit_code == 0
     assert result.outputs.run.name == "out.rank3.run.json" and result.outputs.run.is_file()
 
@@ -1122,7 +1126,7 @@ def test_a_launcher_starts_every_rank_under_nsysx(here: Path, fake: FakeNsys, mo
         "import os, sys; sys.exit(int(os.environ['RANK']) * 4 + (sys.argv[1:] != ['a b']))"
     )
     words = [sys.executable, "torchrun.py", "a train.py", "a b"]
-    options = Options(nsys=fake.path, output=Path("job"), per_rank=True, report=False, memory=True)
+    options = RunOptions(nsys=fake.path, output=Path("job"), per_rank=True, report=False, memory=True)
     result = capture.run(words, options)
     assert result.exit_code == 4, "the launcher's own"
     assert {p.name for p in here.glob("job.*.run.json")} == {"job.rank0.run.json", "job.rank1.run.json"}
@@ -1138,14 +1142,14 @@ def test_a_launcher_that_does_not_heed(here: Path, fake: FakeNsys, monkeypatch: 
     monkeypatch.delenv("RANK", raising=False)
     (here / "torchrun").write_text("#!/bin/sh\nexit 0\n")
     (here / "torchrun").chmod(0o755)
-    result = capture.run(["./torchrun"], Options(nsys=fake.path, output=Path("job"), per_rank=True))
+    result = capture.run(["./torchrun"], RunOptions(nsys=fake.path, output=Path("job"), per_rank=True))
     assert result.exit_code == 125
     assert result.problems[0].slug == "no-rank"
 
 
 def test_per_rank_of_one_process_is_one_report(here: Path, fake: FakeNsys, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RANK", raising=False)
-    result = capture.run(command("pass"), Options(nsys=fake.path, output=Path("job"), per_rank=True))
+    result = capture.run(command("pass"), RunOptions(nsys=fake.path, output=Path("job"), per_rank=True))
     assert (result.exit_code, result.problems) == (0, [])
     assert (here / "job.sqlite").is_file()
 
@@ -1160,7 +1164,7 @@ def test_per_rank_of_what_starts_no_ranks_is_refused_at_once(
         (here / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{here}:{os.environ['PATH']}")
     with pytest.raises(NsysxError, match="inside each rank") as caught:
-        capture.run(words, Options(nsys=fake.path, per_rank=True))
+        capture.run(words, RunOptions(nsys=fake.path, per_rank=True))
     assert caught.value.exit_code == 2
     assert not (here / "ran").exists()
 
@@ -1181,19 +1185,23 @@ def test_what_starts_ranks(here: Path, words: list[str], text: str, starts: bool
     for name in ("go.sh", "go.sh.py"):
         (here / name).write_text(text)
         (here / name).chmod(0o755)
-    assert ranks.launches(words) is starts
+    assert per_rank.launches(words) is starts
 
 
 def test_options_of_a_rank_are_those_that_were_given() -> None:
-    options = Options(steps="1:2", memory=True, depth=0, per_rank=True, report=False, probe=False, nsys_args=("--a=b",))
-    assert ranks.option_words(options) == [
+    options = RunOptions(
+        steps="1:2", memory=True, depth=0, per_rank=True, report=False, probe=False, nsys_args=("--a=b",)
+    )
+    assert per_rank.option_words(options) == [
         *("--no-report", "--no-probe", "--steps", "1:2", "--xray", "all", "--memory", "--per-rank"),
         *("--nsys-arg", "--a=b", "--graphs", "node", "--depth", "0"),
     ]
 
 
-@pytest.mark.parametrize("options", [Options(calibrate=True, per_rank=True), Options(calibrate=True, probe=False)])
-def test_what_calibrate_does_not_go_with(options: Options) -> None:
+@pytest.mark.parametrize(
+    "options", [RunOptions(calibrate=True, per_rank=True), RunOptions(calibrate=True, probe=False)]
+)
+def test_what_calibrate_does_not_go_with(options: RunOptions) -> None:
     with pytest.raises(NsysxError, match="--calibrate") as caught:
         capture.run(command("pass"), options)
     assert caught.value.exit_code == 2
@@ -1209,7 +1217,7 @@ if os.environ.get("NSYSX_TIMING"):
     facts = {"pid": 1, "timing": {"clock": "gpu", "steps_ns": {"0": 5, "1": 6}}, "steps": {"last_closed_by": "exit", "count": 2}}
     pathlib.Path(os.environ["NSYSX_PROBE_DIR"], "probe-1.json").write_text(json.dumps(facts))
 """
-    capture.run(command(again), Options(nsys=fake.path, output=Path("out"), calibrate=True))
+    capture.run(command(again), RunOptions(nsys=fake.path, output=Path("out"), calibrate=True))
     facts = json.loads((here / "out.run.json").read_text())
     # The last step, which only the exit ended, is not kept.
     assert facts["calibration"] == {"exit_code": 0, "error": None, "clock": "gpu", "steps_ns": {"0": 5}}
@@ -1223,7 +1231,7 @@ def test_a_calibration_that_cannot_start_loses_nothing(
         raise OSError("no processes left")
 
     monkeypatch.setattr(capture, "subprocess", SimpleNamespace(DEVNULL=-3, Popen=popen))
-    result = capture.run(command("pass"), Options(nsys=fake.path, output=Path("out"), calibrate=True))
+    result = capture.run(command("pass"), RunOptions(nsys=fake.path, output=Path("out"), calibrate=True))
     assert (result.exit_code, result.problems) == (0, [])
     told = json.loads((here / "out.run.json").read_text())["calibration"]
     assert told == {"exit_code": None, "error": "it could not be started: no processes left"}
@@ -1268,7 +1276,7 @@ def test_without_clocks_a_run_goes_on_and_says_why(
     monkeypatch.setitem(sys.modules, "pynvml", bindings)
     assert f"--clocks: no GPU clocks were sampled: {why}" in run(fake, clocks=True).notes
     assert json.loads((here / "r.run.json").read_text())["clocks"]["error"] == why
-    assert doctor.clocks() == doctor.Check("GPU clocks (--clocks)", "warn", why)
+    assert machine_checks.clocks() == machine_checks.MachineCheck("GPU clocks (--clocks)", "warn", why)
 
 
 def test_standard_library_only() -> None:
@@ -1318,6 +1326,6 @@ def test_the_version_of_the_driver(tmp_path: Path) -> None:
 )
 def test_an_argument_for_nsys_replaces_our_own(arguments: tuple[str, ...], gone: str, kept: str) -> None:
     """An option that nsys gets twice makes it refuse to start."""
-    words = commands.profile_command(NEW, Options(nsys_args=arguments), Path("/w/report"), ["cmd"])
+    words = commands.profile_command(NEW, RunOptions(nsys_args=arguments), Path("/w/report"), ["cmd"])
     assert gone not in words
     assert {kept, *arguments} <= set(words)

@@ -15,7 +15,7 @@ from nsysx.inject.nsysx_probe.capture_range import CUT, LIMIT, OPEN, STEPPED
 from nsysx.pipeline import summarize
 from nsysx.recording import environment, limit, limiter
 from nsysx.recording.find_nsys import Nsys
-from nsysx.recording.options import Options, check_options
+from nsysx.recording.run_options import RunOptions, check_options
 from tests.recording.test_run_e2e import nsys, profile  # noqa: F401 - fixtures
 
 
@@ -25,7 +25,7 @@ def test_a_limit_is_of_time_and_of_events() -> None:
     )
     for wrong in ("", "0", "60s", "5:0", "-1", ":5"):
         with pytest.raises(NsysxError, match="expected S, S:EVENTS or none"):
-            check_options(Options(limit=wrong))
+            check_options(RunOptions(limit=wrong))
 
 
 @pytest.mark.parametrize(
@@ -42,22 +42,22 @@ def test_a_limit_is_of_time_and_of_events() -> None:
 def test_what_was_asked_for_as_a_whole_has_a_limit_only_if_one_is_named(
     given: str | None, steps: str | None, words: tuple[str, ...], expected: object
 ) -> None:
-    assert limit.of(given, steps, words) == expected
+    assert limit.limit_of_run(given, steps, words) == expected
 
 
 @pytest.mark.parametrize("steps", ["3:5", "auto", "manual"])
 def test_a_window_that_ends_by_itself_has_no_limit(steps: str) -> None:
-    assert limit.of(None, steps, ()) is None
+    assert limit.limit_of_run(None, steps, ()) is None
     with pytest.raises(NsysxError, match="--limit does not go with --steps"):
-        check_options(Options(limit="60", steps=steps))
+        check_options(RunOptions(limit="60", steps=steps))
 
 
 def test_the_probe_is_told_only_of_a_limit_on_its_windows() -> None:
-    def told(options: Options) -> bool:
+    def told(options: RunOptions) -> bool:
         return "NSYSX_LIMIT" in environment.probe_environment(options, {}, Path("/p"))
 
-    assert told(Options(steps="windows"))
-    assert not told(Options(steps="windows", limit="none")) and not told(Options(limit="60"))
+    assert told(RunOptions(steps="windows"))
+    assert not told(RunOptions(steps="windows", limit="none")) and not told(RunOptions(limit="60"))
 
 
 class FakeProfile:
@@ -84,7 +84,10 @@ def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 def looks(folder: Path, now: list[float], *, windows: bool) -> tuple[limiter.Limiter, FakeProfile, Any]:
     """Return a limiter of 20 s, its nsys, and a function that looks at a time and returns the files about the limit."""
-    fake, made = FakeProfile(), limiter.Limiter(limit.Limit(20), folder, Nsys(Path("/n"), "1", "", ""), windows=windows)
+    fake, made = (
+        FakeProfile(),
+        limiter.Limiter(limit.RecordingLimit(20), folder, Nsys(Path("/n"), "1", "", ""), windows=windows),
+    )
 
     def look(at: float) -> set[str]:
         now[0] = 100 + at
@@ -143,7 +146,7 @@ def test_events_are_counted_by_what_nsys_has_written(
     written = tmp_path / "nsys-report-1.qdstrm"
     monkeypatch.setattr(limiter, "collected_by", lambda _: written)
     fake = FakeProfile()
-    made = limiter.Limiter(limit.Limit(1e9, 1_000), tmp_path, Nsys(Path("/n"), "1", "", ""), windows=False)
+    made = limiter.Limiter(limit.RecordingLimit(1e9, 1_000), tmp_path, Nsys(Path("/n"), "1", "", ""), windows=False)
     for size in (10_000, 43_000, 43_001):
         written.write_bytes(b"x" * size)
         assert not fake.told

@@ -176,7 +176,7 @@ def report_of(said: dict[str, Any]) -> Report:
 def test_planted_lines_have_the_time_that_the_program_took_for_them(tmp_path: Path) -> None:
     """What a real nsys recorded, once, on a machine that was not too busy to sample: two samples are 1 ms apart in 19 of 20 cases."""
     said = json.loads(PLANTED.read_text())
-    profile = pipeline.gather(report_of(said).write(tmp_path / "r.sqlite"), pipeline.Options(steps="5:65"))
+    profile = pipeline.gather(report_of(said).write(tmp_path / "r.sqlite"), pipeline.ReadingOptions(steps="5:65"))
     first, last = profile.scope.first or 0, profile.scope.last or 0
     assert (first, last) == (5, 64)
     table = host_lines.table(profile)
@@ -197,7 +197,7 @@ def test_a_real_nsys_samples_the_lines_and_its_stacks_are_read(tmp_path: Path) -
     seen = {frame for _, stack in said["samples"] for frame in said["stacks"][stack][:1]}
     for name in said["spent"]:
         assert any(frame.endswith(f" {name}") for frame in seen), name
-    profile = pipeline.gather(report_of(said).write(tmp_path / "made.sqlite"), pipeline.Options())
+    profile = pipeline.gather(report_of(said).write(tmp_path / "made.sqlite"), pipeline.ReadingOptions())
     (row,) = gpu_ledger.table(profile).to_dicts()
     assert host_lines.table(profile)["idle_ns"].sum() == row["idle_causes"]["host_code"]
     with closing(sqlite3.connect(path)) as base:

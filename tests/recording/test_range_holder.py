@@ -24,7 +24,7 @@ class Bench:
         self.runs = {1: "a", 2: "b", 3: "c"}
         self.folder = folder
         monkeypatch.setattr(range_holder, "began", lambda pid: self.runs.get(pid, ""))
-        self.windows = range_holder.Windows(
+        self.windows = range_holder.CaptureWindows(
             str(folder), lambda: self.seen.append("open") or 1, lambda _: self.seen.append("close")
         )
         self.windows.begin()

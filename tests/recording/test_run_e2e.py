@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 
 from nsysx.inject.nsysx_probe import ranges
-from nsysx.recording import two_windows
+from nsysx.recording import window_plan
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -287,7 +287,7 @@ def test_an_option_that_nsys_does_not_know(profile: Any, tmp_path: Path) -> None
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.skipif(two_windows.cuda_starts(os.environ), reason="CUDA starts here, so that the window opens")
+@pytest.mark.skipif(window_plan.cuda_starts(os.environ), reason="CUDA starts here, so that the window opens")
 @pytest.mark.parametrize("steps", ["2:4", "auto", "manual"])
 def test_where_cuda_does_not_start_everything_is_recorded_and_that_is_said(profile: Any, steps: str) -> None:
     train = "import torch\nm = torch.nn.Linear(2, 2); o = torch.optim.SGD(m.parameters(), .1)\n"

@@ -8,8 +8,8 @@ from typing import Any
 from nsysx import analyses
 from nsysx.answer import answered
 from nsysx.model import Capture, Check, Column, Finding, Gpu, Scope, Steps, Summary, Table, TableSpec, Verdict
-from nsysx.pictures import Lane, Place, Span, Timeline
-from nsysx.ranks import comparison as ranks_room
+from nsysx.pictures import Lane, LongestStretch, Span, Timeline
+from nsysx.ranks import rank_table as ranks_room
 from nsysx.saving import Saving
 from nsysx.step_time import Unprofiled
 
@@ -180,7 +180,7 @@ def timeline(title: str = "Step 5, typical", names: tuple[str, ...] = KERNEL_NAM
     idle = Lane("idle", "GPU 0 idle", (Span(43 * MS, 44 * MS, "sync", "idle: host sync"),))
     modules = [*dict.fromkeys((None, *HOSTILE[:3], "blocks.1.loss"))]
     places = [
-        Place(20 * MS, 42 * MS, module or "", "loss", part)
+        LongestStretch(20 * MS, 42 * MS, module or "", "loss", part)
         for module in modules
         for part in ("work", "host", "sync", "comm")
     ]

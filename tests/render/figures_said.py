@@ -15,8 +15,8 @@ from nsysx.advice import Bar
 from nsysx.analyses.helpers.step_record import rows_of
 from nsysx.answer import bars, subject
 from nsysx.model import Summary
-from nsysx.render import answer, first_screen, html_page, markdown, terminal_answer
-from nsysx.render.answer import part_words
+from nsysx.render import answer_words, first_screen, html_page, markdown, terminal_answer
+from nsysx.render.answer_words import part_words
 from tests.render.test_page import Page
 
 NS = {"ns": 1.0, "us": 1e3, "ms": 1e6, "s": 1e9}
@@ -80,7 +80,7 @@ def outputs(summary: Summary) -> dict[str, str]:
 
 def figures(summary: Summary, texts: dict[str, str]) -> Iterator[Said]:
     """Yield each figure that has a name."""
-    said = answer.build(summary)
+    said = answer_words.build(summary)
     if said.bars and said.bars[0].label.startswith("GPU"):
         for part in said.bars[0].parts:
             if part.label != "other":
@@ -131,7 +131,7 @@ def _two_values(summary: Summary, texts: dict[str, str]) -> Iterator[str]:
 
 def _bars(summary: Summary, texts: dict[str, str]) -> Iterator[str]:
     """Yield bars whose parts are not their whole, and parts that an output says with another figure."""
-    said = answer.build(summary)
+    said = answer_words.build(summary)
     for bar in said.bars:
         if abs(sum(p.ns for p in bar.parts) - bar.total_ns) > 1 + 1e-6 * bar.total_ns:
             yield f"the parts of {bar.label} are not its whole"
@@ -174,7 +174,7 @@ def _same_work(bars: tuple[Bar, ...]) -> Iterator[str]:
 
 def _shares(summary: Summary, texts: dict[str, str]) -> Iterator[str]:
     """Yield shares above the whole, and shares of the headline that no bar has."""
-    said = answer.build(summary)
+    said = answer_words.build(summary)
     for where, text in texts.items():
         yield from (f"{where}: {share} %" for share in re.findall(r"(\d+(?:\.\d+)?) %", text) if float(share) > 100)
     if (
@@ -209,7 +209,7 @@ def _shares(summary: Summary, texts: dict[str, str]) -> Iterator[str]:
 
 def _places(summary: Summary, texts: dict[str, str]) -> Iterator[str]:
     """Yield work in a module, and shares of a place that times itself, that are not those of its bar."""
-    said = answer.build(summary)
+    said = answer_words.build(summary)
     drawn = [(b.label, b.total_ns) for b in said.bars] + [(p.label, p.ns) for b in said.bars[1:] for p in b.parts]
     for where, text in texts.items():
         for told, name in re.findall(rf"takes? {D} in ([\w.*]+)(?!, as recorded)\b(?!, as recorded)", text):
@@ -234,7 +234,7 @@ def _range(text: str) -> tuple[float, float]:
 
 def _ranks(summary: Summary) -> Iterator[str]:
     """Yield what the headline says of ranks and their bars do not."""
-    said = answer.build(summary)
+    said = answer_words.build(summary)
     found = re.match(
         rf"Straggler: rank (\d+) waits {OF}(?: recorded)? for rank (\d+), which (computes|\w+) {D} longer",
         said.sentence,

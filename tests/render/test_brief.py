@@ -54,9 +54,9 @@ def said(recorded: Samples) -> Callable[[str], Told]:
     def of(name: str) -> Told:
         summary = recorded.summary(name)
         return Told(
-            json.loads(brief.of(summary)),
-            lambda table, **asked: json.loads(table_json.of(summary, table, **asked))["rows"],
-            lambda wanted: json.loads(insight.of(summary, wanted)),
+            json.loads(brief.answer_json(summary)),
+            lambda table, **asked: json.loads(table_json.rows_json(summary, table, **asked))["rows"],
+            lambda wanted: json.loads(insight.insight_json(summary, wanted)),
         )
 
     return of
@@ -261,8 +261,10 @@ def test_every_layer_is_small_and_as_its_schema_says(name: str, recorded: Sample
     typed = invocation.of_files([report])
     ids = finding_ids.ids_of(summary)
     assert len(ids) == len(set(ids)) == len(summary.findings or ())
-    layers = [brief.of(summary, typed), *(insight.of(summary, wanted, typed) for wanted in ids)]
-    layers += [table_json.of(summary, table, top=top) for table in table_json.names(summary) for top in (10, 100)]
+    layers = [brief.answer_json(summary, typed), *(insight.insight_json(summary, wanted, typed) for wanted in ids)]
+    layers += [
+        table_json.rows_json(summary, table, top=top) for table in table_json.names(summary) for top in (10, 100)
+    ]
     for text in layers:
         assert len(text.encode()) <= 2500, text
         VALID.validate(json.loads(text))
@@ -286,9 +288,9 @@ def test_names_of_findings_do_not_hang_on_their_order() -> None:
 
 
 def test_a_brief_of_a_bare_report_says_what_is_missing() -> None:
-    whole = json.loads(brief.of(factory.bare()))
+    whole = json.loads(brief.answer_json(factory.bare()))
     assert whole["step"]["now_ns"] is None and whole["step"]["reason"]
-    missing = json.loads(table_json.of(factory.bare(), "waits"))
+    missing = json.loads(table_json.rows_json(factory.bare(), "waits"))
     assert missing["rows"] is None and missing["reason"]
 
 
@@ -297,9 +299,9 @@ def test_homes_are_hidden_unless_that_is_not_wanted() -> None:
     finding = replace(made.findings[0], where={"module": "loss", "file": "/home/alice/train.py", "line": 7})
     summary = factory.changed(made, findings=(finding, *made.findings[1:]))
     wanted = finding_ids.ids_of(summary)[0]
-    assert "alice" not in insight.of(summary, wanted)
-    assert json.loads(insight.of(summary, wanted))["where"]["line"] == 7
-    assert "/home/alice/train.py" in insight.of(summary, wanted, redact=False)
+    assert "alice" not in insight.insight_json(summary, wanted)
+    assert json.loads(insight.insight_json(summary, wanted))["where"]["line"] == 7
+    assert "/home/alice/train.py" in insight.insight_json(summary, wanted, redact=False)
 
 
 @pytest.mark.parametrize(
@@ -315,7 +317,7 @@ def test_conditions_choose_rows(name: str, where: tuple[str, ...], kept: set[str
     columns = (Column("name", "String", "", "its name"), Column("count", "Int64", "", "how many"))
     table = Table("kernels", "Kernels", columns, tuple(rows))
     summary = factory.changed(factory.summary(), tables={"kernels": table})
-    told = json.loads(table_json.of(summary, name, where=where))
+    told = json.loads(table_json.rows_json(summary, name, where=where))
     assert {row["name"] for row in told["rows"]} == kept and told["rows_in_all"] == len(kept)
 
 
@@ -331,14 +333,14 @@ def test_conditions_choose_rows(name: str, where: tuple[str, ...], kept: set[str
 )
 def test_a_wrong_question_is_told_the_right_one(asked: Brief, message: str, recorded: Samples) -> None:
     with pytest.raises(NsysxError, match=re.escape(message)) as error:
-        table_json.of(recorded.summary("copies"), **asked)
+        table_json.rows_json(recorded.summary("copies"), **asked)
     assert error.value.exit_code == 2
     with pytest.raises(NsysxError, match="Found: NSX"):
-        insight.of(recorded.summary("copies"), "NSX1O1")
+        insight.insight_json(recorded.summary("copies"), "NSX1O1")
 
 
 def test_rows_that_do_not_fit_are_counted(recorded: Samples) -> None:
-    told = json.loads(table_json.of(recorded.summary("gpt"), "kernels", top=200))
+    told = json.loads(table_json.rows_json(recorded.summary("gpt"), "kernels", top=200))
     assert told["left_out"] == told["rows_in_all"] - len(told["rows"]) > 0 and told["narrow"]
 
 

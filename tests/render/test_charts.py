@@ -15,7 +15,7 @@ from nsysx.pictures import Lane, Span, Strip, Timeline
 from nsysx.render import charts, live_timeline, view
 from nsysx.render.charts import colors
 from nsysx.render.charts.canvas import Room, draw, name_axes, svg
-from nsysx.render.charts.flame import flame
+from nsysx.render.charts.flame_graph import flame
 from nsysx.render.charts.kernel_strips import strips
 from nsysx.render.charts.rank_bars import RANK_PARTS, ranks
 from nsysx.render.ledgers import StepBar

@@ -80,7 +80,7 @@ def test_the_manual_of_a_finding_is_printed(name: str) -> None:
 
 
 @pytest.mark.parametrize("entry", glossary.entries(), ids=lambda e: e.name)
-def test_every_manual_fits_a_terminal(entry: glossary.Entry) -> None:
+def test_every_manual_fits_a_terminal(entry: glossary.GlossaryEntry) -> None:
     text = glossary.manual(entry)
     assert entry.what.split()[0] in text
     assert all(len(line) <= 100 for line in text.splitlines()[1:])

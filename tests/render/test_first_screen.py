@@ -11,7 +11,7 @@ from nsysx import units
 from nsysx.advice import Answer
 from nsysx.answer import subject
 from nsysx.model import Summary
-from nsysx.render import answer, first_screen, html_page
+from nsysx.render import answer_words, first_screen, html_page
 from tests.render import factory
 from tests.render.test_one_number import near, times
 from tests.render.test_page import Page
@@ -94,7 +94,7 @@ def test_the_worth_as_a_factor(
     given: Answer = replace(
         full.answer, now_ns=100, then_ns=then, then_low_ns=low, then_high_ns=high, bound=bound, times=()
     )
-    assert answer.factor(given) == said
+    assert answer_words.factor(given) == said
 
 
 def test_a_number_never_leaves_its_unit_and_code_stays_as_it_is() -> None:
@@ -112,5 +112,5 @@ def test_a_number_never_leaves_its_unit_and_code_stays_as_it_is() -> None:
     ],
 )  # fmt: skip
 def test_the_headline_is_one_idea(full: Summary, sentence: str, head: str) -> None:
-    said = answer.build(factory.changed(full, verdict=replace(full.verdict, sentence=sentence)))
+    said = answer_words.build(factory.changed(full, verdict=replace(full.verdict, sentence=sentence)))
     assert (said.head, f"{said.head} {said.rest}".strip()) == (head, sentence)

@@ -11,7 +11,7 @@ from nsysx import units
 from nsysx.advice import Action
 from nsysx.model import Summary
 from nsysx.pipeline import summarize
-from nsysx.render import answer, answer_text, html_page
+from nsysx.render import answer_text, answer_words, html_page
 from nsysx.render.markdown import escape
 from tests.builder import Report
 from tests.render import factory
@@ -35,7 +35,7 @@ def stepless(folder: Path, *, kernels: bool = True) -> Summary:
 
 def test_copies_hear_about_copies_and_get_no_python(tmp_path: Path) -> None:
     summary = stepless(tmp_path)
-    said = answer.build(summary)
+    said = answer_words.build(summary)
     assert summary.verdict.code == "copy_bound"
     assert said.code == "NSX105"
     assert "in pieces on two streams" in said.do  # 50 us of kernels hide little of 800 us of copies
@@ -44,7 +44,7 @@ def test_copies_hear_about_copies_and_get_no_python(tmp_path: Path) -> None:
 
 
 def test_without_gpu_work_nothing_else_is_advised(tmp_path: Path) -> None:
-    said = answer.build(stepless(tmp_path, kernels=False))
+    said = answer_words.build(stepless(tmp_path, kernels=False))
     assert said.code == ""
     assert said.do.startswith("Record the GPU's work: nsysx run")
     assert "parts below" not in said.worth
@@ -97,7 +97,7 @@ def test_a_change_before_another_says_what_it_saves_or_that_it_is_needed(saving_
     summary: Summary = factory.summary()
     do = (Action("Take the waits out", saving_ns=saving_ns), Action("Compile the model", saving_ns=9_000 * US))
     summary = replace(summary, answer=replace(summary.answer, do=do, now_ns=20_000 * US))
-    assert answer.build(summary).do == f"(1) Take the waits out{reason}. (2) Compile the model."
+    assert answer_words.build(summary).do == f"(1) Take the waits out{reason}. (2) Compile the model."
     assert answer_text.changes(summary, lambda text, _: str(text)) == (
         f"Take the waits out{reason}",
         "Compile the model",

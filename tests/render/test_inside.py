@@ -8,7 +8,7 @@ import pytest
 
 from nsysx.model import Summary
 from nsysx.render import step_waterfall
-from nsysx.render.charts.flame import Frame, flame, frames
+from nsysx.render.charts.flame_graph import FlameBox, flame, frames
 from nsysx.render.charts.module_flame import chart, stacks
 from tests.render import factory
 from tests.render.shapes import shapes, texts
@@ -34,7 +34,7 @@ def row(path: str, parent: str | None, own_ns: int, cls: str = "Block") -> dict[
     return {"path": path, "parent": parent, "cls": cls, "self_gpu_ns": own_ns}
 
 
-def levels_of(summary: Summary, rows: list[dict[str, object]]) -> list[list[Frame]]:
+def levels_of(summary: Summary, rows: list[dict[str, object]]) -> list[list[FlameBox]]:
     """Return the boxes of these modules by level, from the left."""
     table = replace(summary.tables["modules"], rows=tuple(rows))
     drawn = frames(stacks(replace(summary, tables={**summary.tables, "modules": table})))
@@ -42,7 +42,7 @@ def levels_of(summary: Summary, rows: list[dict[str, object]]) -> list[list[Fram
     return [sorted((f for f in drawn if f.level == n), key=lambda f: f.start_ns) for n in range(depth)]
 
 
-def wide(frame: Frame) -> float:
+def wide(frame: FlameBox) -> float:
     return frame.end_ns - frame.start_ns
 
 

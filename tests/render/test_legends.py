@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator
 
 import pytest
 
-from nsysx.advice import Part
+from nsysx.advice import BarPart
 from nsysx.model import Summary
-from nsysx.render import answer, first_screen, live_timeline, terminal_answer
+from nsysx.render import answer_words, first_screen, live_timeline, terminal_answer
 from nsysx.render.charts.colors import KIND_COLORS, KIND_NAMES, MODULE_COLORS, WORK_COLORS
 from tests.samples import DISTINCT, PAIR_NAMES, Samples
 
@@ -68,7 +68,7 @@ def unclear(shown: Iterable[tuple[object, tuple[str, bool]]]) -> list[str]:
 
 def signs(summary: Summary, plain: bool) -> Iterator[tuple[object, tuple[str, bool]]]:
     """Yield each sign of the terminal's bars with what it means."""
-    bars = [terminal_answer._few(bar) for bar in answer.build(summary).bars]
+    bars = [terminal_answer._few(bar) for bar in answer_words.build(summary).bars]
     signs = terminal_answer._signs(bars, plain)
     for part in (p for bar in bars for p in bar.parts if p.label):
         yield signs[part.kind, part.idle], meaning(part.label, part.idle)
@@ -83,7 +83,7 @@ def colors(summary: Summary) -> Iterator[tuple[object, tuple[str, bool]]]:
     )
     screen = first_screen.build(summary)
     for bar in screen.answer.bars:
-        parts: tuple[Part, ...] = bar.parts
+        parts: tuple[BarPart, ...] = bar.parts
         for part in parts:
             if part.label:
                 yield (of[part.kind], part.idle), meaning(part.label, part.idle)

@@ -11,7 +11,7 @@ from nsysx.answer import others
 from nsysx.reading.schema import PYTHON_SAMPLING_DOMAINS as SAMPLING
 from nsysx.render import html_page
 from nsysx.render.charts.canvas import svg
-from nsysx.render.charts.host_icicle import Part, boxes_of, chart, icicle
+from nsysx.render.charts.host_icicle import IcicleTime, boxes_of, chart, icicle
 from tests.findings import Program
 from tests.render.shapes import texts
 
@@ -31,7 +31,7 @@ def body(program: Program, number: int) -> None:
 
 
 def test_each_box_is_as_wide_as_what_stands_below_it() -> None:
-    parts = [Part(("a", "x"), 3), Part(("a", "y"), 5), Part(("b",), 4), Part(("c", "z"), 0)]
+    parts = [IcicleTime(("a", "x"), 3), IcicleTime(("a", "y"), 5), IcicleTime(("b",), 4), IcicleTime(("c", "z"), 0)]
     found = boxes_of(parts)
     assert [(b.level, b.start, b.end, b.name) for b in found] == [
         (0, 0, 8, "a"), (1, 0, 5, "y"), (1, 5, 8, "x"), (0, 8, 12, "b"),
@@ -66,7 +66,7 @@ def test_nothing_sampled_has_no_picture(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("count", [0, 1, 400])
 def test_any_number_of_boxes_is_the_same_picture_every_time(count: int) -> None:
-    parts = [Part((f"p{i % 7}", f"line {i}"), 1 + i % 5, unknown=i % 9 == 0) for i in range(count)]
+    parts = [IcicleTime((f"p{i % 7}", f"line {i}"), 1 + i % 5, unknown=i % 9 == 0) for i in range(count)]
     assert svg(icicle(parts, ["phase", "line"])) == svg(icicle(parts, ["phase", "line"]))
 
 

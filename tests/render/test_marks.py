@@ -6,25 +6,25 @@ import pytest
 
 from nsysx.events.attribute import IN_STEP
 from nsysx.model import Finding
-from nsysx.pictures import Lane, Place, Span, Timeline
+from nsysx.pictures import Lane, LongestStretch, Span, Timeline
 from nsysx.render import charts, live_timeline
 from tests.render import factory
 from tests.render.shapes import shapes
 
 #: Each stretch is longer than the one before it, so that the longest of all is never right by chance.
 PLACES = (
-    Place(0, 10, "blocks.3.qkv", "forward", "host"),
-    Place(10, 30, "0.1", "forward", "work"),
-    Place(30, 60, "(optimizer)", "optimizer", "host"),
-    Place(60, 100, "(clip)", "clip", "host"),
-    Place(100, 150, IN_STEP, "", "copy"),
-    Place(150, 210, IN_STEP, "", "sync"),
-    Place(210, 280, IN_STEP, "", "input"),
-    Place(280, 360, "head", "backward", "sync"),
-    Place(360, 450, "head", "backward", "comm"),
-    Place(450, 550, "head", "backward", "work"),
-    Place(550, 660, "head", "backward", "host"),
-    Place(660, 780, "head", "backward", "copy"),
+    LongestStretch(0, 10, "blocks.3.qkv", "forward", "host"),
+    LongestStretch(10, 30, "0.1", "forward", "work"),
+    LongestStretch(30, 60, "(optimizer)", "optimizer", "host"),
+    LongestStretch(60, 100, "(clip)", "clip", "host"),
+    LongestStretch(100, 150, IN_STEP, "", "copy"),
+    LongestStretch(150, 210, IN_STEP, "", "sync"),
+    LongestStretch(210, 280, IN_STEP, "", "input"),
+    LongestStretch(280, 360, "head", "backward", "sync"),
+    LongestStretch(360, 450, "head", "backward", "comm"),
+    LongestStretch(450, 550, "head", "backward", "work"),
+    LongestStretch(550, 660, "head", "backward", "host"),
+    LongestStretch(660, 780, "head", "backward", "copy"),
 )
 
 

@@ -14,7 +14,7 @@ import pytest
 from nsysx import findings, units
 from nsysx.answer import subject
 from nsysx.model import Finding, Summary
-from nsysx.render import answer, brief, view
+from nsysx.render import answer_words, brief, view
 from tests.render.factory import changed
 from tests.samples import DISTINCT, Samples
 
@@ -42,7 +42,7 @@ def near(one: float, two: float, text: str) -> bool:
 
 def contradictions(summary: Summary) -> list[str]:
     """Return what the first screen of a Summary says in two ways, in words."""
-    said, told = answer.build(summary), json.loads(brief.of(summary))
+    said, told = answer_words.build(summary), json.loads(brief.answer_json(summary))
     found = [f for f in summary.findings or () if f.verdict == "found"]
     bad = [*_findings(found, said), *_bars(said), *_brief(summary, said, told), *_steps(summary, said)]
     bad += _savings(summary, found)
@@ -51,7 +51,7 @@ def contradictions(summary: Summary) -> list[str]:
     return bad
 
 
-def _findings(found: list[Finding], said: answer.Worded) -> list[str]:
+def _findings(found: list[Finding], said: answer_words.Worded) -> list[str]:
     bad = []
     for f in found:
         if f.cost_ns_per_step is not None and (f.saving_ns_per_step or 0) > f.cost_ns_per_step:
@@ -85,7 +85,7 @@ def _savings(summary: Summary, found: list[Finding]) -> list[str]:
     return bad
 
 
-def _bars(said: answer.Worded) -> list[str]:
+def _bars(said: answer_words.Worded) -> list[str]:
     bad, totals = [], {}
     for bar in said.bars:
         if abs(sum(p.ns for p in bar.parts) - bar.total_ns) > 1 + 1e-6 * bar.total_ns:
@@ -104,7 +104,7 @@ def _bars(said: answer.Worded) -> list[str]:
     return bad
 
 
-def _brief(summary: Summary, said: answer.Worded, told: dict[str, Any]) -> list[str]:
+def _brief(summary: Summary, said: answer_words.Worded, told: dict[str, Any]) -> list[str]:
     bad = []
     if said.now_ns is None:
         return bad
@@ -124,7 +124,7 @@ def _brief(summary: Summary, said: answer.Worded, told: dict[str, Any]) -> list[
     return bad
 
 
-def _steps(summary: Summary, said: answer.Worded) -> list[str]:
+def _steps(summary: Summary, said: answer_words.Worded) -> list[str]:
     bad, words = [], " ".join([*said.facts, *(s.reason for s in said.sure)])
     counts = set(re.findall(r"(\d+) steady|in all (\d+) steps", words))
     numbers = {n for pair in counts for n in pair if n}
@@ -139,7 +139,7 @@ def _steps(summary: Summary, said: answer.Worded) -> list[str]:
     return bad
 
 
-def _causes(summary: Summary, said: answer.Worded, found: list[Finding]) -> list[str]:
+def _causes(summary: Summary, said: answer_words.Worded, found: list[Finding]) -> list[str]:
     bad, parts = [], summary.verdict.parts
     for pattern, (names, code) in CAUSES.items():
         whole = sum(parts.get(n, 0) for n in names)
@@ -179,8 +179,8 @@ def test_a_host_that_was_slower_without_the_profiler_is_said(recorded: Samples) 
     real = summary.unprofiled
     assert real is not None
     same = changed(summary, verdict=replace(summary.verdict, recorded_ns=None))
-    assert "hardly changes" in str(answer.build(same).sure)
+    assert "hardly changes" in str(answer_words.build(same).sure)
     measured = replace(real, source="in_process", measured_steps=30, high_ns=round(1.4 * real.step_ns))
-    said = str(answer.build(changed(same, unprofiled=measured)).sure)
+    said = str(answer_words.build(changed(same, unprofiled=measured)).sure)
     assert "hardly changes" not in said
     assert f"up to {units.duration(measured.high_ns)}" in said

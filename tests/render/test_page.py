@@ -16,7 +16,7 @@ import pytest
 from nsysx import analyses, findings
 from nsysx.advice import Also
 from nsysx.analyses import first_calls
-from nsysx.catalogue import Limit
+from nsysx.catalogue import StepLimit
 from nsysx.model import Table
 from nsysx.render import html_page, view
 from tests.render import factory
@@ -262,7 +262,7 @@ def test_a_table_that_says_nothing_of_a_steady_step_is_on_no_page(full):
 def test_what_a_table_matters_for_exists():
     known = {code for module in analyses.load() for code in module.SHOWN.matters}
     assert known
-    assert known <= {rule.RULE.code for rule in findings.rules()} | {limit.value for limit in Limit}
+    assert known <= {rule.RULE.code for rule in findings.rules()} | {limit.value for limit in StepLimit}
 
 
 def test_the_same_summary_gives_the_same_bytes(full, full_page):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from nsysx.render.charts import roofline
+from nsysx.render.charts import roofline_chart
 from tests.analyses.test_operators import Torch, summary
 from tests.analyses.test_roofline import body
 from tests.findings import US, Program
@@ -12,7 +12,7 @@ from tests.findings import US, Program
 
 def test_operators_stand_below_the_limits(tmp_path: Path) -> None:
     found = summary(Torch().steps(body), tmp_path)
-    drawn = roofline.chart(found)
+    drawn = roofline_chart.chart(found)
     assert drawn is not None
     (axes,) = drawn.figure.axes
     circles = [place for collection in axes.collections for place in collection.get_offsets()]
@@ -32,4 +32,4 @@ def test_without_operators_there_is_no_picture(tmp_path: Path) -> None:
         with program.range("forward"):
             program.launch(20 * US, "kernel")
 
-    assert roofline.chart(summary(Torch().steps(plain), tmp_path)) is None
+    assert roofline_chart.chart(summary(Torch().steps(plain), tmp_path)) is None

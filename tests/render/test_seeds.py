@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from nsysx.pipeline import summarize
-from nsysx.render import answer, glossary, html_page, view
+from nsysx.render import answer_words, glossary, html_page, view
 from tests.findings import Program
 from tests.render.test_page import Page
 from tests.samples import Samples
@@ -49,7 +49,7 @@ def test_which_step_time_is_real(tmp_path: Path) -> None:
             program.host(20)
 
     summary = summarize([Program().steps(body, 8).report.write(tmp_path / "r.sqlite")])
-    said = answer.build(summary)
+    said = answer_words.build(summary)
     assert said.now_ns == pytest.approx(30_000_000, rel=0.01)
     words = html.unescape(Page(html_page.render(summary)).words())
     assert re.search(r"GPU 30\.0\d ms, CPU \d+ us", words), "both are on the page, with whose they are"

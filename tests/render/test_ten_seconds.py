@@ -13,8 +13,8 @@ from functools import cache
 
 import pytest
 
-from nsysx.render import answer, html_page
-from nsysx.render.answer import Worded
+from nsysx.render import answer_words, html_page
+from nsysx.render.answer_words import Worded
 from tests.render.test_page import Page
 from tests.samples import DISTINCT, Samples
 
@@ -59,7 +59,7 @@ CLOCKS = {"custom_add": (r"custom_add_kernel", 17.6), "event_linear": (r"cuda\.E
 @pytest.fixture(scope="module")
 def said(recorded: Samples) -> Callable[[str], Worded]:
     """A function from a sample's name to its answer."""
-    return cache(lambda name: answer.build(recorded.summary(name)))
+    return cache(lambda name: answer_words.build(recorded.summary(name)))
 
 
 @pytest.fixture(scope="module")

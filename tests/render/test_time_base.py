@@ -9,11 +9,11 @@ from dataclasses import replace
 import pytest
 
 from nsysx import units
-from nsysx.answer import choice
+from nsysx.answer import first_action
 from nsysx.model import Finding, Summary
-from nsysx.pipeline import Options, gather
-from nsysx.render import answer, answer_text, brief, first_screen
-from nsysx.replay import costs, whatif
+from nsysx.pipeline import ReadingOptions, gather
+from nsysx.render import answer_text, answer_words, brief, first_screen
+from nsysx.replay import requested_edits, tracing_costs
 from nsysx.replay.engine import Replay, replay_of
 from tests.render.factory import changed
 from tests.samples import DISTINCT, RECORDED_COSTS, Samples
@@ -41,7 +41,7 @@ def test_the_step_is_the_one_that_savings_are_of(name: str, recorded: Samples) -
         return
     if summary.step.as_recorded:  # rank by rank, and so is the saving
         assert now == summary.steps.gpu_mean_ns
-        assert answer.build(summary).code == "NSX111"
+        assert answer_words.build(summary).code == "NSX111"
     else:
         # A modelled step is that of the replayed steps: the shown one is as much longer as the steady steps were, as recorded.
         recorded_ns = summary.steps.gpu_mean_ns or real.recorded_ns
@@ -55,18 +55,18 @@ def test_the_step_is_the_one_that_savings_are_of(name: str, recorded: Samples) -
 def test_what_is_left_is_the_step_less_the_saving(name: str, recorded: Samples) -> None:
     """And the card, the finding, the line for Slack and the JSON say the same."""
     summary = recorded.summary(name)
-    said = answer.build(summary)
+    said = answer_words.build(summary)
     if said.now_ns is None or said.then_ns is None:
         return
     chosen = next(f for f in _found(summary) if f.code == said.code)
     assert summary.step.saves_ns(chosen.saving) == chosen.saving_ns_per_step, "never scaled where all is in one time"
     saving = (
         summary.step.saves_ns(chosen.saving)
-        if choice.told_likely(chosen)
+        if first_action.shows_likely_saving(chosen)
         else summary.step.saves_at_most_ns(chosen.saving)
     )
     if len(summary.answer.do) > 1:
-        saving = choice.likely_ns(summary, chosen)
+        saving = first_action.likely_ns(summary, chosen)
     assert saving is not None
     assert summary.answer.best_ns is None or summary.answer.best_ns <= said.then_ns
     assert said.then_ns == said.now_ns - saving
@@ -75,7 +75,7 @@ def test_what_is_left_is_the_step_less_the_saving(name: str, recorded: Samples) 
     assert (screen.now, screen.then) == tuple(shown.split(" → "))
     assert shown in answer_text.worth_text(said)
     assert said.bound or units.duration(saving) in said.worth
-    told = json.loads(brief.of(summary))
+    told = json.loads(brief.answer_json(summary))
     assert (told["step"]["now_ns"], told["after"]["step_ns"]) == (said.now_ns, said.then_ns)
     assert told["causes"][0]["saving"]["likely_ns"] == saving
 
@@ -103,14 +103,16 @@ def test_the_loader_costs_in_the_picture_what_it_costs_in_the_finding_and_whatif
     name = "masked_slow_loader"
     summary = recorded.summary(name)
     finding = next(f for f in _found(summary) if f.code == "NSX106")
-    said = answer.build(summary)
+    said = answer_words.build(summary)
     waits = next(p.ns for p in said.bars[0].parts if p.label == "waiting for input data")
     assert units.duration(waits) in finding.title
-    monkeypatch.setattr(costs, "ASSUMED", RECORDED_COSTS)
-    profile = gather(recorded.report(name), Options())
+    monkeypatch.setattr(tracing_costs, "ASSUMED", RECORDED_COSTS)
+    profile = gather(recorded.report(name), ReadingOptions())
     replay = replay_of(profile)
     assert isinstance(replay, Replay)
-    told = replay.saving(*(edit for _, edit in whatif.edits(profile, whatif.Changes(free_loader=True))))
+    told = replay.saving(
+        *(edit for _, edit in requested_edits.edits(profile, requested_edits.Changes(free_loader=True)))
+    )
     # The page promises no more than the idle time that it shows; the replay alone saves a fifth of a percent more.
     assert told.saving_ns == pytest.approx(finding.saving_ns_per_step, rel=0.005)
     assert finding.saving_ns_per_step <= told.saving_ns
@@ -120,7 +122,7 @@ def test_the_loader_costs_in_the_picture_what_it_costs_in_the_finding_and_whatif
 
 def test_work_by_module_and_by_kind_is_the_work_of_the_step_above(recorded: Samples) -> None:
     """Of varlen fewer steps are replayed than are steady, and no two are alike."""
-    step, *others = answer.build(recorded.summary("varlen")).bars
+    step, *others = answer_words.build(recorded.summary("varlen")).bars
     busy = sum(p.ns for p in step.parts if not p.idle and p.label != "other")
     assert [b.label for b in others] == ["by module", "by kind of work"]
     for bar in others:
@@ -135,9 +137,9 @@ def test_of_savings_that_cannot_be_told_apart_the_cause_that_is_named_goes_first
         loader, code="NSX112", saving=replace(loader.saving, likely_ns=(loader.saving_ns_per_step or 0) + 1000)
     )
     close = changed(summary, findings=(above, loader))
-    assert answer.build(close).code == "NSX106"
+    assert answer_words.build(close).code == "NSX106"
     far = replace(
         above,
         saving=replace(above.saving, likely_ns=(above.saving_ns_per_step or 0) + 2 * (loader.saving.error_ns or 0)),
     )
-    assert answer.build(changed(summary, findings=(far, loader))).code == "NSX112"
+    assert answer_words.build(changed(summary, findings=(far, loader))).code == "NSX112"

@@ -11,8 +11,8 @@ import pytest
 
 from nsysx.model import Summary
 from nsysx.reading import tried
-from nsysx.render import answer as answers
 from nsysx.render import answer_text, brief, html_page, markdown, terminal_answer
+from nsysx.render import answer_words as answers
 from tests.render import factory
 
 
@@ -55,7 +55,7 @@ def test_the_changes_that_carry_out_the_advice_come_first(summary: Summary) -> N
 def test_every_output_has_them(summary: Summary) -> None:
     page, text = html_page.render(summary), markdown.render(summary)
     shown = "\n".join(line for line, _ in terminal_answer.lines(summary, 200))
-    told = json.loads(brief.of(summary))["care"]
+    told = json.loads(brief.answer_json(summary))["care"]
     lines = answers.build(summary).tried[: answer_text.MOST_TRIED]
     for line in lines:
         assert line in page and line in text, line

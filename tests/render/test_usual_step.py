@@ -9,7 +9,7 @@ import pytest
 
 from nsysx.model import Summary
 from nsysx.pipeline import summarize
-from nsysx.render import answer, answer_text, facts, first_screen, terminal_answer
+from nsysx.render import answer_text, answer_words, facts, first_screen, terminal_answer
 from tests.builder import Report
 from tests.render import factory
 
@@ -33,7 +33,7 @@ def test_a_mean_of_steps_that_differ_is_called_one_everywhere(
 ) -> None:
     """A mean within 5 % of the usual step is the step, whatever one step takes."""
     summary = with_levels(*levels)
-    said = answer.build(summary)
+    said = answer_words.build(summary)
     assert any("a step on average" in fact for fact in said.facts) == told
     assert ("on average" in answer_text.change(said)) == told
     assert ("a step on average" in " ".join(text for text, _ in terminal_answer.lines(summary, 100))) == told
@@ -53,7 +53,7 @@ def test_what_a_loop_does_beside_its_steady_steps_is_named(elsewhere_ns: int, to
     covered = {"wall_ns": 14000, "steady_ns": 990 - elsewhere_ns, "rest": rest}
     cold = {**summary.steps.rows[0], "warmup": True, "cpu_ns": 8000}  # it paid the one-time cost
     summary = replace(summary, steps=replace(summary.steps, coverage=covered, rows=(cold, *summary.steps.rows[1:])))
-    said = [fact for fact in answer.build(summary).facts if fact.startswith("steady steps cover")]
+    said = [fact for fact in answer_words.build(summary).facts if fact.startswith("steady steps cover")]
     assert said == (["steady steps cover 90 % of the loop (evaluation between steps 10 %)"] if told else [])
 
 
@@ -63,7 +63,7 @@ def test_one_time_costs_among_steady_steps_are_named() -> None:
     rows = tuple({**row, "warmup": False} for row in summary.steps.rows)
     summary = replace(summary, steps=replace(summary.steps, coverage=covered, rows=rows))
     said = "steady steps cover 75 % of the loop (steps with a one-time cost 25 %)"
-    assert said in answer.build(summary).facts
+    assert said in answer_words.build(summary).facts
 
 
 def test_figures_of_some_of_the_steady_steps_say_so(tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def test_figures_of_some_of_the_steady_steps_say_so(tmp_path: Path) -> None:
         "low_ns": 2_000_000,
         "high_ns": 3_000_000,
     }
-    told = next(fact for fact in answer.build(summary).facts if "steady of" in fact)
+    told = next(fact for fact in answer_words.build(summary).facts if "steady of" in fact)
     assert told.startswith("20 steady of 25 steps, 2.00 ms to 3.00 ms")
     assert "(the figures are of 4 in a row; all take 2.20 ms on average" in told
     assert "20 in all" in facts.steps_line(summary)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from nsysx.model import Column, Gpu, Table
-from nsysx.ranks import comparison
+from nsysx.ranks import rank_table
 from nsysx.render import grids, labels, view
 from tests.render import factory
 from tests.render.factory import MS
@@ -132,7 +132,7 @@ def test_only_the_wanted_sections_are_made():
 def test_of_many_ranks_those_that_are_waited_for_are_shown():
     columns = tuple(Column(n, "Int64", u, "") for n, u in (("rank", ""), ("delay_ns", "ns"), ("steps", "")))
     rows = tuple({"rank": r, "delay_ns": {50: 9_000, 3: 10, 40: 800}.get(r, 0), "steps": 1} for r in range(64))
-    grid = grids.grid(Table("ranks", "Ranks", columns, rows, shown=comparison.SHOWN), top=4, redact=True, width=80)
+    grid = grids.grid(Table("ranks", "Ranks", columns, rows, shown=rank_table.SHOWN), top=4, redact=True, width=80)
     assert [line[0].text for line in grid.rows] == ["0", "3", "40", "50"]
     assert grid.folded == 60
 

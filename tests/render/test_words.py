@@ -15,7 +15,7 @@ import pytest
 from rich.console import Console
 
 from nsysx import analyses
-from nsysx.render import answer, brief, grids, markdown, terminal, terminal_answer, view
+from nsysx.render import answer_words, brief, grids, markdown, terminal, terminal_answer, view
 from tests.render.test_page import Page
 from tests.samples import DISTINCT, KINDS, Samples
 
@@ -119,7 +119,7 @@ def outputs(recorded: Samples) -> Callable[[str], dict[str, str]]:
         texts = {
             "page": html.unescape(Page(recorded.page(name).read_text(encoding="utf-8")).words()),
             "markdown": html.unescape(markdown.render(summary)),
-            "brief": "\n".join(sentences(json.loads(brief.of(summary)))),
+            "brief": "\n".join(sentences(json.loads(brief.answer_json(summary)))),
         }
         for title, render in (("terminal", terminal_answer.render), ("--full", terminal.render)):
             file = io.StringIO()
@@ -235,7 +235,7 @@ def test_the_next_command_tells_something_new(recorded: Samples) -> None:
         settled = replace(summary.answer, certainty=replace(summary.answer.certainty, parts=parts))
         known = replace(settled, do=tuple(replace(action, paste="") for action in settled.do))
         for case, told in (("as it is", summary.answer), ("settled", settled), ("known", known)):
-            words = answer.build(replace(summary, answer=told), command="python train.py")
+            words = answer_words.build(replace(summary, answer=told), command="python train.py")
             commands[name, case] = words.next
             assert words.next.startswith(("nsysx run -", "nsysx try ", "nsysx whatif ")), words.next
             open_ = any(p.command for p in told.certainty.parts)  # or there is no replay that could tell

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from nsysx.replay import edits
-from nsysx.replay.chain import COPY, LAUNCH, NOT_AWAITED, PLAIN, RECORD, SYNC, WAIT_EVENT, Chain, Item
-from nsysx.replay.columns import columns
+from nsysx.replay.chain import COPY, LAUNCH, NOT_AWAITED, PLAIN, RECORD, SYNC, WAIT_EVENT, Chain, ChainItem
+from nsysx.replay.chain_columns import columns
 from tests.replay.test_simulate import SEEDS
 from tests.replay.test_simulate import chain as any_chain
 
@@ -31,7 +31,7 @@ def chain(seed: int) -> tuple[Chain, Random]:
     return Chain(items, made.streams, made.limit, steps, closing=1), random
 
 
-def no_waits(items: list[Item], calls: frozenset[int] | None, borders: frozenset[int]) -> None:
+def no_waits(items: list[ChainItem], calls: frozenset[int] | None, borders: frozenset[int]) -> None:
     chosen = {i for i, item in enumerate(items) if calls is None or item.call in calls}
     for i in tuple(chosen):
         if i + 1 < len(items) and items[i + 1].site == items[i].call:
@@ -50,7 +50,7 @@ def no_waits(items: list[Item], calls: frozenset[int] | None, borders: frozenset
         items[i] = item._replace(waits=False)
 
 
-def no_calls(items: list[Item], calls: frozenset[int] | None, borders: frozenset[int]) -> None:
+def no_calls(items: list[ChainItem], calls: frozenset[int] | None, borders: frozenset[int]) -> None:
     before = False
     for i, item in enumerate(items):
         removed = calls is not None and item.call in calls
@@ -59,7 +59,7 @@ def no_calls(items: list[Item], calls: frozenset[int] | None, borders: frozenset
         before = removed
 
 
-def graph(items: list[Item], calls: frozenset[int] | None, borders: frozenset[int]) -> None:
+def graph(items: list[ChainItem], calls: frozenset[int] | None, borders: frozenset[int]) -> None:
     head = -1
     for i, item in enumerate(items):
         chosen = calls is None or item.call in calls
@@ -78,7 +78,7 @@ def graph(items: list[Item], calls: frozenset[int] | None, borders: frozenset[in
             items[head] = items[head]._replace(cost=items[head].cost + edits.GRAPH_NODE_NS * len(ops))
 
 
-def fuse(items: list[Item], calls: frozenset[int] | None, borders: frozenset[int]) -> None:
+def fuse(items: list[ChainItem], calls: frozenset[int] | None, borders: frozenset[int]) -> None:
     inside, between = False, []
     for i, item in enumerate(items):
         chosen = calls is not None and item.call in calls
@@ -97,7 +97,7 @@ def fuse(items: list[Item], calls: frozenset[int] | None, borders: frozenset[int
             inside, between = False, []
 
 
-def no_ops(items: list[Item], ops: frozenset[int] | None, borders: frozenset[int]) -> None:
+def no_ops(items: list[ChainItem], ops: frozenset[int] | None, borders: frozenset[int]) -> None:
     assert ops is not None
     for i, item in enumerate(items):
         made = (op._replace(duration=0, pause=0, latency=0) if op.op in ops else op for op in item.ops)
@@ -106,7 +106,7 @@ def no_ops(items: list[Item], ops: frozenset[int] | None, borders: frozenset[int
             items[i] = items[i]._replace(cost=0, waits=False)
 
 
-def slower(items: list[Item], ops: frozenset[int] | None, borders: frozenset[int]) -> None:
+def slower(items: list[ChainItem], ops: frozenset[int] | None, borders: frozenset[int]) -> None:
     assert ops is not None
     for i, item in enumerate(items):
         made = (op._replace(duration=round(op.duration * 1.5)) if op.op in ops else op for op in item.ops)
@@ -132,7 +132,7 @@ def test_columns_and_calls_are_edited_alike(seed: int, case: str) -> None:
     edit, by_hand = CASES[case]
     numbers = [op.op for i in made.items for op in i.ops] if case in ("ops", "slower") else [i.call for i in made.items]
     some = frozenset(random.sample(numbers, len(numbers) * 2 // 3))
-    changed = edits.apply(columns(made), edit(some), edits.Fixed.of(made), None)  # type: ignore[arg-type]
+    changed = edits.apply(columns(made), edit(some), edits.Fixed.from_chain(made), None)  # type: ignore[arg-type]
     by_hand(made.items, some, made.borders)
     wanted = columns(made)
     for column in fields(wanted):

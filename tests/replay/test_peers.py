@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from nsysx.model import Unprofiled
-from nsysx.pipeline import Options, gather_job
+from nsysx.pipeline import ReadingOptions, gather_job
 from nsysx.replay import unprofiled
 from nsysx.replay.engine import Replay, replay_of, unprofiled_of
 from tests.builder import Report
@@ -110,7 +110,7 @@ def told(*reports: Report, folder: Path) -> tuple[Unprofiled, Replay]:
         report.write(paths[-1])
         machine = {"schema": "nsysx.run/1", "machine_profile": table()}
         paths[-1].with_suffix(".run.json").write_text(json.dumps(machine))
-    given = gather_job(paths, Options()).profile
+    given = gather_job(paths, ReadingOptions()).profile
     known, replay = unprofiled_of(given), replay_of(given)
     assert isinstance(known, Unprofiled), known
     assert isinstance(replay, Replay)

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import nsysx
-from nsysx.replay import costs
+from nsysx.replay import tracing_costs
 from tests.examples import examples
 from tests.replay.machine import CALL, COPY, RETURN, US, Action, Machine
 
@@ -125,10 +125,11 @@ def traced(monkeypatch: pytest.MonkeyPatch) -> Mapping[str, int]:
     """What a profiler adds before each call of a class (us), known to the table of costs."""
     tracing = {"launch": 5, "copy": 6, "sync": 2, "event": 4}
     table = {
-        name: costs.Cost(*(tracing.get(name, 0) * US * part for part in (1, 0.5, 1.5))) for name in costs.ASSUMED.of
+        name: tracing_costs.Cost(*(tracing.get(name, 0) * US * part for part in (1, 0.5, 1.5)))
+        for name in tracing_costs.ASSUMED.of
     }
-    monkeypatch.setattr(costs, "ASSUMED", costs.Costs("assumed", CALL * US, table))
-    monkeypatch.setattr(costs, "KERNEL_GAP_NS", 0)
+    monkeypatch.setattr(tracing_costs, "ASSUMED", tracing_costs.TracingCosts("assumed", CALL * US, table))
+    monkeypatch.setattr(tracing_costs, "KERNEL_GAP_NS", 0)
     return tracing
 
 

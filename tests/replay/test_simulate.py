@@ -7,20 +7,22 @@ from random import Random
 import pytest
 
 from nsysx.replay import simulate
-from nsysx.replay.chain import COPY, LAUNCH, PLAIN, RECORD, SYNC, WAIT_EVENT, Chain, Item, Op
-from nsysx.replay.columns import WithoutTracing, columns
+from nsysx.replay.chain import COPY, LAUNCH, PLAIN, RECORD, SYNC, WAIT_EVENT, Chain, ChainItem, Op
+from nsysx.replay.chain_columns import WithoutTracing, columns
 
 STREAMS = 3
 SEEDS = pytest.mark.parametrize("seed", range(100))
 
 
-def item(random: Random, number: int) -> Item:
+def item(random: Random, number: int) -> ChainItem:
     def time() -> int:
         return random.randrange(50)
 
     kind = random.choice((LAUNCH, LAUNCH, LAUNCH, PLAIN, PLAIN, SYNC, COPY, RECORD, WAIT_EVENT))
     gap, stream = time(), random.randrange(STREAMS)
-    made = Item(kind, number, "launch", gap, random.randint(0, gap), time(), added_before=time(), added_inside=time())
+    made = ChainItem(
+        kind, number, "launch", gap, random.randint(0, gap), time(), added_before=time(), added_inside=time()
+    )
     if kind in (RECORD, WAIT_EVENT):
         return made._replace(target=random.randint(-4, -2), stream=stream)
     if kind == SYNC:
@@ -66,8 +68,8 @@ def test_what_is_taken_out_of_columns_stays_a_time(seed: int) -> None:
 
 
 def test_a_round_that_only_repeats_is_not_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    work = [Item(LAUNCH, i, "launch", 10, 0, 5, ops=(Op(i, i % 2, 3, 1, -1, 40),)) for i in range(6)]
-    waiting = Chain([*work, Item(SYNC, 6, "sync", 5, 0, 2, waits=True)], 2)
+    work = [ChainItem(LAUNCH, i, "launch", 10, 0, 5, ops=(Op(i, i % 2, 3, 1, -1, 40),)) for i in range(6)]
+    waiting = Chain([*work, ChainItem(SYNC, 6, "sync", 5, 0, 2, waits=True)], 2)
     running_on = Chain(work, 2, limit=4)  # the queue is not yet full when the first round ends
     rounds = list[simulate.Machine]()
     for made, played in ((waiting, 2), (running_on, 3)):

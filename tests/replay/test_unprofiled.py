@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from nsysx.model import Unprofiled
-from nsysx.pipeline import Options, gather, summarize
-from nsysx.replay import costs
+from nsysx.pipeline import ReadingOptions, gather, summarize
+from nsysx.replay import tracing_costs
 from nsysx.replay.engine import (
     FreeLoader,
     Graph,
@@ -58,16 +58,16 @@ def loop(steps: int = 8, launches: int = 100, traced: bool = True, kernel: int =
 
 def table(**changed: float) -> dict[str, Any]:
     """Return a machine profile in which only launches and backward marks cost something."""
-    free = {name: {"ns": 0, "low_ns": 0, "high_ns": 0} for name in costs.ASSUMED.of}
+    free = {name: {"ns": 0, "low_ns": 0, "high_ns": 0} for name in tracing_costs.ASSUMED.of}
     free["launch"] = {"ns": LAUNCH, "low_ns": LAUNCH * 0.8, "high_ns": LAUNCH * 1.2, "inside": INSIDE}
     free["backward_mark"] = {"ns": MARK, "low_ns": MARK * 0.5, "high_ns": MARK * 1.5}
-    return {"schema": costs.SCHEMA, "launch_ns": 3 * US + LAUNCH * INSIDE, "costs": free, **changed}
+    return {"schema": tracing_costs.SCHEMA, "launch_ns": 3 * US + LAUNCH * INSIDE, "costs": free, **changed}
 
 
 def told(report: Report, folder: Path, **run: object) -> tuple[Unprofiled, Replay]:
     path = report.write(folder / "r.sqlite")
     path.with_suffix(".run.json").write_text(json.dumps({"schema": "nsysx.run/1", **run}))
-    given = gather(path, Options())
+    given = gather(path, ReadingOptions())
     known, replay = unprofiled_of(given), replay_of(given)
     assert isinstance(known, Unprofiled), known
     assert isinstance(replay, Replay)
@@ -89,7 +89,7 @@ def test_what_tracing_added_is_taken_out_where_it_arose(tmp_path: Path) -> None:
 
 
 def test_a_report_that_was_not_stretched_keeps_its_step(tmp_path: Path) -> None:
-    free = {name: {"ns": 0, "low_ns": 0, "high_ns": 0} for name in costs.ASSUMED.of}
+    free = {name: {"ns": 0, "low_ns": 0, "high_ns": 0} for name in tracing_costs.ASSUMED.of}
     known, replay = told(loop(traced=False), tmp_path, machine_profile={**table(), "costs": free})
     assert known.step_ns == known.low_ns == known.high_ns == replay.unchanged_ns
     assert known.overhead == {}
@@ -136,7 +136,7 @@ def test_a_pause_is_as_long_without_tracing_however_slow_the_calls_after_it(tmp_
     """A compilation of 30 ms evicts the caches, and the few calls that follow take four times their usual time."""
     known, replay = told(queried(30_000 * US, slow=4, of=5), tmp_path, machine_profile=free_costs())
     assert known.step_ns > 0.99 * replay.recorded_ns
-    assert known.low_ns > (1 - costs.SLOWER_WHILE_RECORDED) * replay.recorded_ns * 0.99
+    assert known.low_ns > (1 - tracing_costs.SLOWER_WHILE_RECORDED) * replay.recorded_ns * 0.99
 
 
 def test_the_bounds_hold_a_process_on_a_slower_host(tmp_path: Path) -> None:
@@ -235,7 +235,7 @@ def test_no_steps_no_figure(tmp_path: Path) -> None:
     process.context()
     process.thread(100, "python").launch(0, 5 * US, kernel="a", gpu_start=9 * US, gpu_dur=US)
     path = report.write(tmp_path / "r.sqlite")
-    assert isinstance(unprofiled_of(gather(path, Options())), Withheld)
+    assert isinstance(unprofiled_of(gather(path, ReadingOptions())), Withheld)
     summary = summarize([path])
     assert summary.to_json()["unprofiled"] is None
     assert next(c for c in summary.quality if c.check == "unprofiled").status == "missing"

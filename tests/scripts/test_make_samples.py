@@ -16,7 +16,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from nsysx.replay.whatif import Changes
+from nsysx.replay.requested_edits import Changes
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "make_samples"
 

@@ -16,7 +16,7 @@ import pytest
 
 from nsysx.inject.nsysx_probe import changes
 from nsysx.inject.nsysx_probe.changes import threads
-from nsysx.trying.run import Limits, Plan, Run, Runner
+from nsysx.trying.trial_run import Runner, RunPlan, RunTimeouts, TrialRun
 
 HEAD = """
 import os, sys, time, torch
@@ -79,7 +79,7 @@ def hang(torch, watch):
 CHANGES = (Change("reads-of-the-cpu", "reads", "", arm, alters="computation", beware="a bound"), Change("hang", "", "", hang))
 """
 
-Ran = Callable[..., Run]
+Ran = Callable[..., TrialRun]
 
 
 @pytest.fixture
@@ -94,18 +94,18 @@ def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ran:
     )  # threads of one process that wait for each other on a busy machine take seconds
 
     def run(
-        program: str, *names: str, words: tuple[str, ...] = (), plan: Plan | None = None, step_s: float = 300
-    ) -> Run:
+        program: str, *names: str, words: tuple[str, ...] = (), plan: RunPlan | None = None, step_s: float = 300
+    ) -> TrialRun:
         (tmp_path / "train.py").write_text(program)
-        known = changes.known()
+        known = changes.changes_by_name()
         runner = Runner([sys.executable, *words, "train.py"])
-        limits = Limits(300, 300, step_s, time.monotonic() + 400)
-        return runner.run([known[name] for name in names], plan or Plan(3, 10), limits)
+        limits = RunTimeouts(300, 300, step_s, time.monotonic() + 400)
+        return runner.run([known[name] for name in names], plan or RunPlan(3, 10), limits)
 
     return run
 
 
-def took(run: Run) -> dict[str, int]:
+def took(run: TrialRun) -> dict[str, int]:
     assert run.outcome == "measured", (run.outcome, run.reason, run.where)
     return {name: seen["took"] for name, seen in run.record["changes"].items()}
 
@@ -151,7 +151,7 @@ def test_changes_are_turned_off_and_on_in_blocks_of_one_run(ran: Ran, tmp_path: 
     loop = loop.replace("opt.zero_grad();", "opt.zero_grad(set_to_none=False); grads = net.weight.grad is not None;")
     program = f"import gc\n{HEAD}net = nn.Conv2d(3, 8, 3)\n{loop}{told}"
     names = ("fused", "set-to-none", "gc-freeze", "channels-last")
-    made = ran(program, *names, plan=Plan(3, 10, 0.0, 9, 3))
+    made = ran(program, *names, plan=RunPlan(3, 10, 0.0, 9, 3))
     assert took(made).keys() == set(names) and all(took(made).values())
     assert len(made.block_pairs) in (7, 8) and made.record["steps"] == 13, "the blocks come after the measured steps"
     steps = (tmp_path / "told").read_text().splitlines()
@@ -242,7 +242,7 @@ def test_workers_make_more_batches_ahead() -> None:
 
     watch = changes.Watch()
     torch = SimpleNamespace(utils=SimpleNamespace(data=SimpleNamespace(DataLoader=DataLoader)))
-    changes.known({})["loader-prefetch"].arm(torch, watch)
+    changes.changes_by_name({})["loader-prefetch"].arm(torch, watch)
     assert DataLoader([]).prefetch_factor is None and watch.count == 0, "without workers it would be an error"
     assert DataLoader([], 2, 16).prefetch_factor == 16 and watch.why_not == "prefetch_factor=16 is set already"
     assert DataLoader([], 2).prefetch_factor == 8 and watch.count == 1
@@ -284,7 +284,7 @@ def test_a_batch_is_pinned_once_and_again_if_it_changed() -> None:
 
     watch = changes.Watch()
     torch = SimpleNamespace(Tensor=Tensor, strided="strided", device=Device)
-    changes.known({})["pinned-copies"].arm(torch, watch)
+    changes.changes_by_name({})["pinned-copies"].arm(torch, watch)
     batch: Any = Tensor()
     assert batch.to("cpu") == ("cpu", False, False) and not watch.count
     assert [batch.to("cuda") for _ in range(3)] == [("cuda", True, True)] * 3

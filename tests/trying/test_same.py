@@ -13,9 +13,9 @@ from torch import nn
 
 from nsysx.inject.nsysx_probe.weights import Weights
 from nsysx.trying import same
-from nsysx.trying.result import Baseline, Result, Trial
-from nsysx.trying.same import Difference
-from nsysx.trying.wording import sentence
+from nsysx.trying.result import Baseline, ChangeTrial, TryResult
+from nsysx.trying.same import RunDifference
+from nsysx.trying.trial_sentences import sentence
 
 STEPS, EARLY = 40, 5
 
@@ -59,7 +59,7 @@ def unchanged() -> dict[str, Any]:
 
 
 def beyond(a: dict[str, Any], b: dict[str, Any]) -> bool | None:
-    return same.beyond_rounding(same.difference(a, b), same.rounding(a, b)[0], Difference())
+    return same.beyond_rounding(same.difference(a, b), same.rounding(a, b)[0], RunDifference())
 
 
 def scaled(factor: float) -> Callable[[Any, Any], Any]:
@@ -78,7 +78,7 @@ def never(_net: Any, _optimizer: Any) -> None:
 
 
 def test_rounding_of_a_fused_optimizer_is_told_from_what_alters_the_training(unchanged: dict[str, Any]) -> None:
-    assert same.difference(unchanged, trained()) == Difference(0, 0, EARLY, 0, 0, 0)
+    assert same.difference(unchanged, trained()) == RunDifference(0, 0, EARLY, 0, 0, 0)
     fused = trained(fused=True, foreach=None)
     seen = same.difference(unchanged, fused)
     assert seen.early_weights and seen.weights and seen.early_weights < 1e-5 and seen.first_update < 1e-4  # type: ignore[operator]
@@ -123,22 +123,25 @@ def record(norms: list[float], steps: int = 9, loss: float = 1.0) -> dict[str, A
 
 def test_what_is_not_finite_without_the_change_can_be_compared_with_nothing() -> None:
     one, lost = record([2.0, 1.0]), record([2.0, float("nan")], loss=float("inf"))
-    assert same.difference(one, lost) == Difference(math.inf, math.inf) and same.broken(same.difference(one, lost))
-    assert same.difference(lost, one) == Difference() == same.difference(lost, lost)
-    assert same.difference(one, record([2.0, 1.0], steps=8)) == Difference(), "after other steps"
-    assert same.difference(one, record([2.0])) == Difference(loss=0.0), "other parameters"
+    assert same.difference(one, lost) == RunDifference(math.inf, math.inf) and same.broken(same.difference(one, lost))
+    assert same.difference(lost, one) == RunDifference() == same.difference(lost, lost)
+    assert same.difference(one, record([2.0, 1.0], steps=8)) == RunDifference(), "after other steps"
+    assert same.difference(one, record([2.0])) == RunDifference(loss=0.0), "other parameters"
 
 
 def test_a_change_of_speed_that_alters_weights_does_not_win() -> None:
-    none, far = Difference(0.0), Difference(0.01)
+    none, far = RunDifference(0.0), RunDifference(0.01)
     assert same.computes_other("speed", far, None, none)
-    assert not same.computes_other("speed", far, None, Difference(0.005)), "unchanged runs differ as much"
+    assert not same.computes_other("speed", far, None, RunDifference(0.005)), "unchanged runs differ as much"
     assert not same.computes_other("speed", far, False, none), "rounding, which has grown"
     assert not same.computes_other("numerics", far, True, none)
-    later = Difference(0.01, 0.0, 5, 0.0, 0.0, 0.0)
+    later = RunDifference(0.01, 0.0, 5, 0.0, 0.0, 0.0)
     assert same.beyond_rounding(later, 1e-7, none) is True, "the same at first: no rounding that grew"
-    trials = [Trial("a", verdict="faster", ratio=0.5, other_results=True), Trial("b", verdict="faster", ratio=0.9)]
-    assert [t.change for t in Result(["x"], trials=trials).winners()] == ["b"]
+    trials = [
+        ChangeTrial("a", verdict="faster", ratio=0.5, other_results=True),
+        ChangeTrial("b", verdict="faster", ratio=0.9),
+    ]
+    assert [t.change for t in TryResult(["x"], trials=trials).winners()] == ["b"]
 
 
 def test_a_loss_far_above_all_unchanged_ones_diverged() -> None:
@@ -150,10 +153,10 @@ def test_a_loss_far_above_all_unchanged_ones_diverged() -> None:
 
 
 def test_what_weights_say_is_told_in_words() -> None:
-    base = Baseline(1e7, 1e7, 1e7, 2, 60, 10, difference=Difference(0.0, 0.0, 5, 0.0, 0.0, 0.0))
+    base = Baseline(1e7, 1e7, 1e7, 2, 60, 10, difference=RunDifference(0.0, 0.0, 5, 0.0, 0.0, 0.0))
 
     def told(*seen: Any, **more: Any) -> str:
-        return sentence(Trial("c", difference=Difference(*seen), numbers="float32", **more), base)
+        return sentence(ChangeTrial("c", difference=RunDifference(*seen), numbers="float32", **more), base)
 
     rounds = told(0.3, 2e-4, 5, 3e-7, 1e-6, 2e-4, beyond_rounding=False)
     assert rounds.endswith(
@@ -167,7 +170,9 @@ def test_what_weights_say_is_told_in_words() -> None:
     assert told(0.3, None).endswith("weights after 70 steps differ by 3e-01 (two unchanged runs: 0)"), (
         "nothing early is known"
     )
-    written = Result(["x"], base, [Trial("c", difference=Difference(0.3, 0.1, 5, 1e-3, 0.4, 0.5))]).to_json()
+    written = TryResult(
+        ["x"], base, [ChangeTrial("c", difference=RunDifference(0.3, 0.1, 5, 1e-3, 0.4, 0.5))]
+    ).to_json()
     assert written["baseline"]["early_steps"] == 5
     names = ("weights", "loss", "early_weights", "first_update", "early_update")
     assert [written["trials"][0][f"{name}_difference"] for name in names] == [0.3, 0.1, 1e-3, 0.4, 0.5]

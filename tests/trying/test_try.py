@@ -18,7 +18,7 @@ import pytest
 
 from nsysx.errors import NsysxError
 from nsysx.reading.tried import beside as tried_beside
-from nsysx.trying.options import Options
+from nsysx.trying.try_options import TryOptions
 from tests.samples import Samples
 
 HEAD = """
@@ -211,8 +211,8 @@ def test_wrong_words_are_told(tried: Try) -> None:
     assert code == 2 and "Did you mean fused?" in said
     for word in ("0", "soon", "-3m", "9 days"):
         with pytest.raises(NsysxError, match="not a time"):
-            _ = Options(budget=word).budget_s
-    assert [Options(budget=word).budget_s for word in ("90s", "10m", "1.5", "1h")] == [90, 600, 90, 3600]
+            _ = TryOptions(budget=word).budget_s
+    assert [TryOptions(budget=word).budget_s for word in ("90s", "10m", "1.5", "1h")] == [90, 600, 90, 3600]
     bare = subprocess.run([sys.executable, "-m", "nsysx", "try"], capture_output=True, text=True, timeout=600)
     assert bare.returncode == 2 and "try wants a command" in bare.stderr
 

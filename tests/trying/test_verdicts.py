@@ -15,13 +15,13 @@ from nsysx.advice import UNDECIDED, Action, Also, Alternative
 from nsysx.inject.nsysx_probe import changes
 from nsysx.model import Finding
 from nsysx.reading import tried
-from nsysx.trying import choice, verdicts
+from nsysx.trying import chosen_changes, verdicts
 from nsysx.trying.failure import of_log
-from nsysx.trying.options import Options
-from nsysx.trying.result import Result, Trial
-from nsysx.trying.run import Run, pairs_of, step_of
+from nsysx.trying.result import ChangeTrial, TryResult
 from nsysx.trying.session import Session
-from nsysx.trying.wording import text
+from nsysx.trying.trial_run import TrialRun, pairs_of, step_of
+from nsysx.trying.trial_sentences import text
+from nsysx.trying.try_options import TryOptions
 
 
 def test_an_unchanged_program_is_rarely_called_faster_or_slower_by_chance() -> None:
@@ -99,7 +99,7 @@ def test_the_reason_is_the_last_line_and_the_place_is_the_programs(
 def test_every_file_of_changes_is_known_and_every_change_is_complete() -> None:
     folder = Path(changes.__file__).parent
     assert set(changes.FILES) == {file.stem for file in folder.glob("[a-z]*.py")}
-    known = changes.known({})
+    known = changes.changes_by_name({})
     for name, change in known.items():
         assert change.does and (change.paste or name == "nothing" or change.alters == "computation"), name
         assert change.alters == "speed" or change.beware or change.alters == "memory", name
@@ -107,21 +107,21 @@ def test_every_file_of_changes_is_known_and_every_change_is_complete() -> None:
 
 
 def test_advice_comes_in_the_order_of_the_findings() -> None:
-    known = changes.known({})
-    names = [c.name for (c,) in choice.advised(["NSX104", "NSX116"], known)]
+    known = changes.changes_by_name({})
+    names = [c.name for (c,) in chosen_changes.advised(["NSX104", "NSX116"], known)]
     assert names[:2] == ["no-empty-cache", "expandable-segments"] and "tf32" in names
-    assert choice.advised(["NSX190"], known) == []
-    assert "nothing" not in [c.name for (c,) in choice.every(known)]
+    assert chosen_changes.advised(["NSX190"], known) == []
+    assert "nothing" not in [c.name for (c,) in chosen_changes.every(known)]
 
 
 def scripted(
     step_ns: Callable[[list[str]], float], names: Sequence[str] = ("nothing",), **options: Any
 ) -> tuple[Session, list[str]]:
     """Return a session whose runs have the step that ``step_ns`` gives for their changes, and the list of what it will have run."""
-    known, order = changes.known({}), []
-    session = Session(["x"], [(known[name],) for name in names], Options(budget="1m", **options))
+    known, order = changes.changes_by_name({}), []
+    session = Session(["x"], [(known[name],) for name in names], TryOptions(budget="1m", **options))
 
-    def run(made: Any, plan: Any, _limits: Any) -> Run:
+    def run(made: Any, plan: Any, _limits: Any) -> TrialRun:
         order.append("B" if made else "A")
         step = step_ns([c.name for c in made])
         seen = {c.name: {"took": 1, "where": "", "why_not": "", "note": ""} for c in made}
@@ -129,7 +129,7 @@ def scripted(
             "warm": plan.warm, "steps": 60, "steps_ns": {str(n): step for n in range(60)}, "cuda": False, "optimizers": [],
             "warm_up_ns": 0, "clock": "cpu", "changes": seen, "peak_memory_bytes": None,
         }  # fmt: skip
-        return Run("measured", content, [content], "", "", 0.0, 0.0, False)
+        return TrialRun("measured", content, [content], "", "", 0.0, 0.0, False)
 
     session.runner.run = run  # type: ignore[method-assign]
     return session, order
@@ -150,7 +150,7 @@ def with_blocks(session: Session, ratio: Callable[[list[str]], float], count: in
     run = session.runner.run
     source = random.Random(2)
 
-    def blocks(made: Any, plan: Any, limits: Any) -> Run:
+    def blocks(made: Any, plan: Any, limits: Any) -> TrialRun:
         done = run(made, plan, limits)
         if made:
             begins, steps, ran = 60, done.record["steps_ns"], []
@@ -197,7 +197,7 @@ def test_a_later_run_that_ends_before_its_blocks_is_no_failure_of_the_session() 
     with_blocks(session, lambda made: 0.98)
     run = session.runner.run
 
-    def ends(made: Any, plan: Any, limits: Any) -> Run:
+    def ends(made: Any, plan: Any, limits: Any) -> TrialRun:
         done = run(made, plan, limits)
         if order.count("B") > 1:
             done.record["blocks"] = []  # type: ignore[index]
@@ -249,7 +249,7 @@ def remedied(*names: str, **more: Any) -> Finding:
 
 def test_a_report_is_tried_by_its_first_three_remedies() -> None:
     """Those of the last action, which is what the page promises, then those of what else was found, each once."""
-    known = changes.known({})
+    known = changes.changes_by_name({})
     findings = (
         remedied("fused"),
         remedied("fused,compile", "own-kernel", "tf32"),
@@ -257,18 +257,18 @@ def test_a_report_is_tried_by_its_first_three_remedies() -> None:
     )
     action = [Action("", "NSX113", 0), Action("", "NSX102", 1)]
     answer = replace(UNDECIDED, do=tuple(action), also=(Also("NSX112", 2, "", None, False),))
-    assert [[c.name for c in tried] for tried in choice.remedies(answer, findings, known)] == [
+    assert [[c.name for c in tried] for tried in chosen_changes.remedies(answer, findings, known)] == [
         ["fused", "compile"],
         ["tf32"],
         ["fused"],
     ]
     refuted = (remedied("tf32", refuted=True),)
-    assert choice.remedies(replace(UNDECIDED, do=(Action("", "NSX116", 0),)), refuted, known) == []
+    assert chosen_changes.remedies(replace(UNDECIDED, do=(Action("", "NSX116", 0),)), refuted, known) == []
 
 
 def test_changes_that_were_not_tried_are_one_line() -> None:
-    trials = [Trial(name, "", reason="it was not tried: the budget was used up") for name in ("tf32", "compile")]
-    said = text(Result(["python"], trials=[Trial("fused", "", verdict="fails", reason="x"), *trials]))
+    trials = [ChangeTrial(name, "", reason="it was not tried: the budget was used up") for name in ("tf32", "compile")]
+    said = text(TryResult(["python"], trials=[ChangeTrial("fused", "", verdict="fails", reason="x"), *trials]))
     assert said.count("not tried") == 1 and "not tried: tf32, compile" in said
 
 
@@ -284,7 +284,7 @@ def test_what_is_measured_is_kept_when_the_unchanged_program_fails_later() -> No
     session, order = scripted(lambda _made: 1e6)
     run = session.runner.run
 
-    def fails_late(made: Any, plan: Any, limits: Any) -> Run:
+    def fails_late(made: Any, plan: Any, limits: Any) -> TrialRun:
         done = run(made, plan, limits)
         if len(order) > 4 and not made:
             done.outcome = "failed"
@@ -310,7 +310,7 @@ def test_a_second_start_that_fails_silently_is_not_the_changes_fault(
     session, order = scripted(lambda _made: 1e6)
     run = session.runner.run
 
-    def once(made: Any, plan: Any, limits: Any) -> Run:
+    def once(made: Any, plan: Any, limits: Any) -> TrialRun:
         done = run(made, plan, limits)
         return done if len(order) == 1 else replace(done, outcome=outcome, record={}, records=[], **more)
 
@@ -324,7 +324,7 @@ def test_a_change_that_hangs_fails_and_the_others_are_tried() -> None:
     session, _ = scripted(lambda _made: 1e6, ("compile", "nothing"))
     run = session.runner.run
 
-    def hangs(made: Any, plan: Any, limits: Any) -> Run:
+    def hangs(made: Any, plan: Any, limits: Any) -> TrialRun:
         done = run(made, plan, limits)
         compiled = any(c.name == "compile" for c in made)
         return replace(done, outcome="hangs", record={}, records=[], begun=12, waited_s=70.0) if compiled else done
@@ -342,7 +342,7 @@ def test_what_alters_results_more_than_rounding_says_so_where_it_is_advised() ->
     session, _ = scripted(lambda made: 5e5 if made else 1e6, ("compile",))
     run = session.runner.run
 
-    def other(made: Any, plan: Any, limits: Any) -> Run:
+    def other(made: Any, plan: Any, limits: Any) -> TrialRun:
         done = run(made, plan, limits)
         points = [
             {"steps": steps, "norms": [10.0], "projections": [10.0 + steps * (2 if made else 1)] * 4}
@@ -367,7 +367,7 @@ def test_a_change_is_not_blamed_for_losses_that_are_not_finite_without_it(lost_r
     session, order = scripted(lambda _made: 1e6)
     run = session.runner.run
 
-    def unsteady(made: Any, plan: Any, limits: Any) -> Run:
+    def unsteady(made: Any, plan: Any, limits: Any) -> TrialRun:
         done = run(made, plan, limits)
         lost = order.count("A") >= lost_run if made else order.count("A") == lost_run
         done.record["losses"] = {"last": [math.nan if lost else 1.0]}  # type: ignore[index]
@@ -384,7 +384,7 @@ def test_all_that_won_is_tried_at_once_and_only_the_best_of_changes_that_exclude
     session.cuda = True
     run = session.runner.run
 
-    def with_optimizer(made: Any, plan: Any, limits: Any) -> Run:
+    def with_optimizer(made: Any, plan: Any, limits: Any) -> TrialRun:
         done = run(made, plan, limits)
         done.record["optimizers"] = ["AdamW"]  # type: ignore[index]
         return done
@@ -404,7 +404,7 @@ def test_steps_that_differ_are_told() -> None:
     session, _ = scripted(lambda _made: 1e6)
     run = session.runner.run
 
-    def uneven(made: Any, plan: Any, limits: Any) -> Run:
+    def uneven(made: Any, plan: Any, limits: Any) -> TrialRun:
         done = run(made, plan, limits)
         done.record["steps_ns"].update({str(n): 1e7 for n in range(0, 60, 4)})
         return done
@@ -434,7 +434,7 @@ def test_a_bound_says_that_it_is_one_and_never_wins() -> None:
     result = session.measure()
     assert result.trials[0].verdict == "faster" and result.trials[0].other_results and not result.winners()
     assert "a bound" in text(result) and "No change made the step faster." in text(result)
-    known = changes.known({})
-    assert not any(c.alters == "computation" for (c,) in choice.every(known))
-    last = [c.alters for (c,) in choice.every(known, bounds=True)]
+    known = changes.changes_by_name({})
+    assert not any(c.alters == "computation" for (c,) in chosen_changes.every(known))
+    last = [c.alters for (c,) in chosen_changes.every(known, bounds=True)]
     assert last == sorted(last, key=lambda alters: alters == "computation") and "computation" in last

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from nsysx.catalogue import Activity
+from nsysx.catalogue import DeviceActivity
 from nsysx.events.profile import Profile
 
 TORCH, PROGRAM = "torch", "program"
@@ -19,10 +19,10 @@ TORCH, PROGRAM = "torch", "program"
 _WRAPPER = r"DistributedDataParallel|FullyShardedDataParallel|^FSDP"
 
 
-def told(profile: Profile, pairs: pl.DataFrame) -> pl.DataFrame:
+def with_makers(profile: Profile, pairs: pl.DataFrame) -> pl.DataFrame:
     """Return the pairs of events with ``made_by``: TORCH for those of a wrapper of ranks, else PROGRAM."""
     ops = profile.attributed.gpu_ops
-    ranks = ops.filter(ops["cls"] == Activity.COMM.value)["process"].unique()
+    ranks = ops.filter(ops["cls"] == DeviceActivity.COMM.value)["process"].unique()
     modules = profile.attributed.modules.select("module", pl.col("cls").cast(pl.String))
     wrappers = modules.filter(pl.col("cls").str.contains(_WRAPPER))["module"].cast(pl.String)
     driving = profile.steps.cpu["thread"].unique()

@@ -45,7 +45,7 @@ _RECORD = names("record process thread device context stream event call start_ns
 
 
 @dataclass(frozen=True)
-class Windows:
+class EventWindows:
     """``pairs``: one row per window. ``records``: one row per cudaEventRecord that the report has."""
 
     records: pl.DataFrame
@@ -246,13 +246,13 @@ def _stream_function(ops: pl.DataFrame, records: pl.DataFrame, times: I64) -> St
     return coverage([*((s[m], e[m]) for m in masks), (reach, np.maximum(wait_end, reach))])
 
 
-def windows(profile: Profile) -> Windows:
+def windows(profile: Profile) -> EventWindows:
     """Return the event windows of a report; ``reading_ns`` = the sum of PARTS."""
     about = _event_calls(profile)
     records, asked = _records(profile, about), _asked(profile, about)
     matched = _pairs(records, asked, about)
     if not matched:
-        return Windows(records, _NO_PAIRS)
+        return EventWindows(records, _NO_PAIRS)
     first, last = (np.array([pair[i] for pair in matched], np.int64) for i in range(2))
     estimate, earliest, latest = _device_times(profile, records, asked)
     stamps = records["stamp_ns"].fill_null(0).to_numpy()
@@ -277,7 +277,7 @@ def windows(profile: Profile) -> Windows:
         },
         schema_overrides={"paired_by": pl.String},
     )
-    return Windows(records, _placed(profile, records, pairs))
+    return EventWindows(records, _placed(profile, records, pairs))
 
 
 def _pairs(records: pl.DataFrame, asked: pl.DataFrame, calls: pl.DataFrame) -> list[tuple[int, int, str]]:

@@ -11,11 +11,11 @@ import numpy as np
 import polars as pl
 
 from nsysx.analyses.helpers import gpu_counters, operator_work
-from nsysx.events import operators
+from nsysx.events import work_operators
 from nsysx.events.families import COMMUNICATION
-from nsysx.events.flops import sizes
+from nsysx.events.operator_flops import sizes
 from nsysx.events.profile import NotRecorded, Profile
-from nsysx.frames import declared
+from nsysx.frames import frame_columns
 from nsysx.reading.trace import DeviceLimits
 from nsysx.roofline import recurrent
 from nsysx.roofline.device_rates import CALIBRATED, SEEN, DeviceRate, DeviceRates, rates_of
@@ -56,7 +56,7 @@ COLUMNS = (
     Column("by_counters", "Boolean", "", "the limit is what the GPU's counters saw it do, for want of sizes"),
     Column("why_not", "String", "", "why there is no limit"),
 )
-_SCHEMA = declared.schema(COLUMNS)
+_SCHEMA = frame_columns.schema(COLUMNS)
 
 
 def executions(profile: Profile) -> pl.DataFrame:
@@ -88,7 +88,7 @@ def _gpu_work(profile: Profile) -> tuple[pl.DataFrame, pl.DataFrame]:
     ops = profile.once(operator_work.work)
     counters = _counters(profile)
     try:
-        rows = profile.once(operator_work.of).rows
+        rows = profile.once(operator_work.operators_of_report).rows
     except NotRecorded:
         if counters is None:
             raise
@@ -205,7 +205,7 @@ def _counted(row: Mapping[str, Any]) -> tuple[int | None, int | None, str | None
         return None, None, None, "no operator launched it"
     shapes = sizes(row["shapes"])
     if row["other_sizes"]:
-        return None, None, None, operators.OTHER_SIZES
+        return None, None, None, work_operators.OTHER_SIZES
     if "::" not in row["name"]:
         why = "torch.compile made the kernel" if row["name"].startswith("Compiled") else "not an operator of torch"
         return None, None, None, why

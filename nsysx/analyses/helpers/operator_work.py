@@ -8,9 +8,9 @@ import numpy as np
 import polars as pl
 
 from nsysx.catalogue import Call
-from nsysx.events import kernel_math, operators
-from nsysx.events.operators import Operators
+from nsysx.events import kernel_math, work_operators
 from nsysx.events.profile import NotRecorded, Profile
+from nsysx.events.work_operators import WorkOperators
 from nsysx.frames import lookup
 from nsysx.rows import names
 
@@ -42,11 +42,11 @@ class Peak:
     source: str
 
 
-def of(profile: Profile) -> Operators:
+def operators_of_report(profile: Profile) -> WorkOperators:
     """Return the operators of the report. Raises NotRecorded."""
-    if not operators.recorded(profile.ranges):
+    if not work_operators.recorded(profile.ranges):
         raise NotRecorded(_why_not(profile), FIX)
-    return operators.find(profile.trace, profile.ranges, profile.attributed)
+    return work_operators.find(profile.trace, profile.ranges, profile.attributed)
 
 
 def _why_not(profile: Profile) -> str:
@@ -73,7 +73,7 @@ def work(profile: Profile) -> pl.DataFrame:
     All have none where no operator was recorded.
     """
     try:
-        row = profile.once(of).op
+        row = profile.once(operators_of_report).op
     except NotRecorded:
         row = np.full(profile.attributed.gpu_ops.height, -1)
     ops = profile.steady_ops
@@ -124,7 +124,7 @@ def executions(profile: Profile) -> pl.DataFrame:
     an execution of its own: one that lies in two modules computed once). GPU work outside of operators is one row per module,
     phase and kernel, with a null name. A CUDA graph executes the operators that it captured once per launch.
     """
-    rows, ops = profile.once(of).rows, profile.once(work)
+    rows, ops = profile.once(operators_of_report).rows, profile.once(work)
     held = ops.filter(pl.col("row") >= 0)
     held = held.group_by("row", "launch", "module", "phase", maintain_order=True).agg(*_sums())
     rows = rows.with_row_index("row").with_columns(pl.col("row").cast(pl.Int64))
@@ -191,7 +191,7 @@ def host_side(profile: Profile) -> pl.DataFrame:
 
     A wait is a synchronize call, an allocation one that reserves or frees memory of device or host.
     """
-    entered = profile.once(of)
+    entered = profile.once(operators_of_report)
     calls = profile.steady_calls
     kind = calls["kind"].cast(pl.String)
     row = entered.call[calls["call"].to_numpy()]

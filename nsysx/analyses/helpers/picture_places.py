@@ -6,7 +6,7 @@ import polars as pl
 
 from nsysx.catalogue import CAUSES, Cause
 from nsysx.events.profile import Profile
-from nsysx.pictures import Place, Span
+from nsysx.pictures import LongestStretch, Span
 
 #: Places of a picture: the longest ones stay.
 _MOST = 400
@@ -37,7 +37,7 @@ def idle_spans(pieces: pl.DataFrame, start: int) -> list[Span]:
     return [Span(a - start, b - start, *drawn[number]) for a, b, number in rows]
 
 
-def places(profile: Profile, pieces: pl.DataFrame, process: int, start: int, end: int) -> tuple[Place, ...]:
+def places(profile: Profile, pieces: pl.DataFrame, process: int, start: int, end: int) -> tuple[LongestStretch, ...]:
     """Return the longest stretch of each kind of work and of each part of idle time, by module and phase, in [start, end)."""
     parts = pl.Series([Cause.named(code).part.value for code in CAUSES])
     idle = pieces.with_columns(parts.gather(pieces["cause"].cast(pl.Int64)).alias("part"))
@@ -55,4 +55,6 @@ def places(profile: Profile, pieces: pl.DataFrame, process: int, start: int, end
     longest = both.sort(pl.col("end_ns") - pl.col("start_ns"), "start_ns", descending=[True, False])
     longest = longest.unique(["module", "phase", "part"], keep="first", maintain_order=True).head(_MOST)
     rows = longest.select("start_ns", "end_ns", "module", "phase", "part").iter_rows()
-    return tuple(Place(a - start, b - start, module or "", phase or "", part) for a, b, module, phase, part in rows)
+    return tuple(
+        LongestStretch(a - start, b - start, module or "", phase or "", part) for a, b, module, phase, part in rows
+    )

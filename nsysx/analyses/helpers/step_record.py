@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypedDict, cast
 import numpy as np
 import polars as pl
 
-from nsysx.catalogue import Activity
+from nsysx.catalogue import DeviceActivity
 from nsysx.events import ledger
 from nsysx.events.coverage import STEADY
 from nsysx.events.profile import Profile
@@ -52,11 +52,11 @@ def rows_of(steps: Steps) -> Sequence[StepRow]:
 def gpu_parts(row: StepRow) -> dict[str, int | None]:
     """Return what the device does in a step, ns, by the names of the GPU ledger; null without GPU work."""
     return {
-        Activity.COMPUTE.column: row.get("gpu_compute_ns"),
-        Activity.COMM.column: row.get("gpu_comm_ns"),
-        Activity.COPY.column: row.get("gpu_copy_ns"),
-        Activity.MEMSET.column: row.get("gpu_memset_ns"),
-        Activity.IDLE.column: row.get("gpu_idle_ns"),
+        DeviceActivity.COMPUTE.column: row.get("gpu_compute_ns"),
+        DeviceActivity.COMM.column: row.get("gpu_comm_ns"),
+        DeviceActivity.COPY.column: row.get("gpu_copy_ns"),
+        DeviceActivity.MEMSET.column: row.get("gpu_memset_ns"),
+        DeviceActivity.IDLE.column: row.get("gpu_idle_ns"),
     }
 
 
@@ -106,7 +106,7 @@ def _step_rows(profile: Profile) -> tuple[Row, ...]:
             "gpu_end_ns": tiles[index][1] if index in tiles else None,
             "phases": phases,
         }
-        for name in ("window_ns", *(activity.column for activity in Activity)):
+        for name in ("window_ns", *(activity.column for activity in DeviceActivity)):
             key = "gpu_ns" if name == "window_ns" else f"gpu_{name}"
             row[key] = int(parts[name][order[index]]) if index in tiles else None
         rows.append(row)

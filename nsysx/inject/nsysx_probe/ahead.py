@@ -46,7 +46,7 @@ def _put(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
     return arguments
 
 
-def _given(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+def _with_environment(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
     """Of a function whose third argument is the environment of the new program."""
     if len(arguments) > 2 and isinstance(arguments[2], (dict, type(os.environ))):
         path = arguments[2].get(_NAME)
@@ -99,9 +99,9 @@ def start() -> None:
 
     for module, name, change in (
         (os, "putenv", _put),
-        (os, "execve", _given),
-        (os, "posix_spawn", _given),
-        (os, "posix_spawnp", _given),
+        (os, "execve", _with_environment),
+        (os, "posix_spawn", _with_environment),
+        (os, "posix_spawnp", _with_environment),
         (_posixsubprocess, "fork_exec", _listed),
     ):
         function = getattr(module, name, None)

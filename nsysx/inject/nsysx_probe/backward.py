@@ -14,8 +14,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from .names import Entry
 from .output import Output
+from .qualified_names import ModuleEntry
 
 #: How deep into nested results the search for tensors goes, and how many items of each it looks at.
 _DEEPEST = 3
@@ -31,7 +31,7 @@ class BackwardMarks:
         self.wanted = out.choice("NSYSX_BACKWARD", ("marks", "ops", "off", "phase"))
         if self.wanted == "phase":  # an older name for off
             self.wanted = "off"
-        self.outputs: list[Callable[[Entry, Any], None]] = []  # who else looks at what modules return now
+        self.outputs: list[Callable[[ModuleEntry, Any], None]] = []  # who else looks at what modules return now
         self._ended = ended
         self._empty = torch.empty(0, device="cpu")
         self._hooks: Any = weakref.WeakKeyDictionary()  # entry -> what its carrier hands to nodes
@@ -61,7 +61,7 @@ class BackwardMarks:
                 entry.hook = entry.again.hook = None
             self._hooks.clear()
 
-    def carrier(self, entry: Entry) -> Any:
+    def carrier(self, entry: ModuleEntry) -> Any:
         """Return a tensor of ours whose hook sends this module's mark; None without a text, or while a dispatch mode or
         compiled autograd is on.
         """
@@ -82,7 +82,7 @@ class BackwardMarks:
         entry.hook = entry.again.hook = tensor
         return tensor
 
-    def _mark(self, function: Any, entry: Entry | None) -> None:
+    def _mark(self, function: Any, entry: ModuleEntry | None) -> None:
         if entry is not None:
             hook = entry.hook
             if hook is None:
@@ -92,7 +92,7 @@ class BackwardMarks:
             function.metadata["nsysx"] = None
             function._register_hook_dict(hook)
 
-    def _look(self, value: Any, entry: Entry | None, level: int = 0) -> None:
+    def _look(self, value: Any, entry: ModuleEntry | None, level: int = 0) -> None:
         """Mark the tensors in a result that is not a plain tensor."""
         tensor = self.torch.Tensor
         if isinstance(value, tensor):
@@ -120,7 +120,7 @@ class BackwardMarks:
         modes = self.torch._C._len_torch_function_stack
         mark, look, fail, outputs = self._mark, self._look, self.fail, self.outputs
 
-        def entered(entry: Entry, args: Any, kwargs: Any) -> None:
+        def entered(entry: ModuleEntry, args: Any, kwargs: Any) -> None:
             try:
                 for value in (*args, *kwargs.values()) if kwargs else args:
                     if type(value) is tensor:
@@ -133,7 +133,7 @@ class BackwardMarks:
             except Exception as error:
                 fail(error)
 
-        def returned(entry: Entry, value: Any) -> Any:
+        def returned(entry: ModuleEntry, value: Any) -> Any:
             try:
                 if outputs:
                     outputs[0](entry, value)

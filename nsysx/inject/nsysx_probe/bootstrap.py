@@ -154,10 +154,10 @@ def _arm(torch: object) -> None:
         return
     of_program: Any = None
     try:
-        from . import places
+        from . import import_places
 
-        of_program = places.load("interrupts").of_program
-        places.load("probe").arm(torch)
+        of_program = import_places.load("interrupts").of_program
+        import_places.load("probe").arm(torch)
     except Exception as error:
         if of_program is not None and of_program(error):
             raise

@@ -12,24 +12,24 @@ from .calls import ModuleCalls
 from .interrupts import shielded
 from .marking import LOOK_EVERY, Shape
 from .output import Output
-from .parts import Parts
-from .settings import Settings
+from .probe_parts import ProbeParts
+from .settings_reader import SettingsReader
 from .status import Status
-from .steps import Steps
+from .step_follower import StepFollower
 
 
 class Borders:
     """``Steps`` calls ``begin`` and ``end``; ``Phases`` calls ``call_begins`` and ``call_ended`` for networks outside of steps."""
 
-    def __init__(self, torch: Any, out: Output, parts: Parts, calls: ModuleCalls, status: Status) -> None:
+    def __init__(self, torch: Any, out: Output, parts: ProbeParts, calls: ModuleCalls, status: Status) -> None:
         self.torch = torch
         self.out = out
         self.window, self.marking, self.clock, self.pauses, self.timing, _, self.odometer, self.xray = parts
         self.calls = calls
         self.status = status
-        self.steps = Steps(self.begin, self.end, self._states)
+        self.steps = StepFollower(self.begin, self.end, self._states)
         self._optimizers: dict[int, weakref.ref[Any]] = {}
-        self.settings = Settings(torch, out, self.optimizers)
+        self.settings = SettingsReader(torch, out, self.optimizers)
         self._settings_due = True  # they are read in this window
         self._step_end: Callable[[], object] | None = None
         self._main_open = 0  # ranges of the main thread that another thread could not end

@@ -12,8 +12,8 @@ from typing import Any
 
 from . import patch
 from .backward import BackwardMarks
-from .names import Entry, Naming
 from .output import Output, counted
+from .qualified_names import ModuleEntry, Naming
 
 #: The path of a call that may open a phase. It may also turn marks on or off; ``_nsysx_t`` tells what was opened.
 _SLOW = """
@@ -115,7 +115,7 @@ class ModuleCalls:
     def arm(
         self,
         patcher: patch.Patcher,
-        enter: Callable[[Entry, Any], int],
+        enter: Callable[[ModuleEntry, Any], int],
         leave: Callable[[int], None],
         backward: BackwardMarks,
     ) -> None:

@@ -52,7 +52,7 @@ def event_here(torch: Any) -> Any:
     return event
 
 
-class Period(NamedTuple):
+class TimedStep(NamedTuple):
     """A step that another one followed immediately: its number, its length, and whether it was marked and recorded."""
 
     number: int
@@ -103,7 +103,7 @@ class StepClock:
 
     def __init__(self, torch: Any) -> None:
         self.torch = torch
-        self._periods = Ring(_MOST, len(Period._fields))
+        self._periods = Ring(_MOST, len(TimedStep._fields))
         self._open: tuple[int, int, bool, bool] | None = None
         self._events: deque[tuple[int, Any]] = deque(maxlen=_MOST)
         self._bare_from: int | None = None  # the first bare step after a window that counts
@@ -139,9 +139,9 @@ class StepClock:
             self._events.pop()
 
     @property
-    def periods(self) -> list[Period]:
+    def periods(self) -> list[TimedStep]:
         """Return the noted steps."""
-        return [Period(number, ns, bool(marked), bool(recorded)) for number, ns, marked, recorded in self._periods]
+        return [TimedStep(number, ns, bool(marked), bool(recorded)) for number, ns, marked, recorded in self._periods]
 
     def longest_ns(self) -> int:
         """Return how long the longest of the noted steps took, by the host's clock; 0 without any."""
@@ -173,7 +173,7 @@ class StepClock:
                     lengths.update(dict.fromkeys(steps, int(first.elapsed_time(last) * 1e6) // block))
         return lengths
 
-    def _lengths(self, steps: list[Period], least: int) -> tuple[list[int], str]:
+    def _lengths(self, steps: list[TimedStep], least: int) -> tuple[list[int], str]:
         """Return the lengths of steps (ns) by the device's clock (gpu) if it tells at least that many, else by the host's (cpu)."""
         device = self._by_device()
         free = [device[p.number] for p in steps if p.number in device]
@@ -238,7 +238,7 @@ class StepClock:
                 self._events.clear()  # those of single steps
                 self._block = round(_BLOCK_NS / max(usual, 1))
 
-    def known(self) -> bool:
+    def is_long_enough(self) -> bool:
         """Return whether bare steps were measured long enough, or their mean is known well enough."""
         if not self._counted_ns:
             return False

@@ -36,7 +36,7 @@ def of_program(error: BaseException) -> bool:
     codes = _handlers()
     while step is not None:
         frame = step.tb_frame
-        if above is not None and (frame.f_code in codes or _given(frame, above)):
+        if above is not None and (frame.f_code in codes or _called_as_handler(frame, above)):
             return True
         above, step = frame, step.tb_next
     if above is None or not above.f_globals.get("__name__", "").startswith("nsysx_probe."):
@@ -60,7 +60,7 @@ def _handlers() -> list[CodeType]:
     return codes
 
 
-def _given(frame: FrameType, above: FrameType) -> bool:
+def _called_as_handler(frame: FrameType, above: FrameType) -> bool:
     """Return whether the function of ``frame`` was called with the frame ``above`` it, as a handler is."""
     code = frame.f_code
     count = code.co_argcount + code.co_kwonlyargcount + 2  # two for *args and **kwargs

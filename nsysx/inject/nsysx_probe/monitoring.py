@@ -15,7 +15,7 @@ from .interrupts import shielded
 from .sources import OWN_FILES
 
 if TYPE_CHECKING:
-    from .lines import Lines
+    from .line_ranges import LineRanges
 
 #: Ids of tools that no tool of Python's documentation claims; those that are claimed say who looks on.
 _IDS = (4, 3, 5)
@@ -27,7 +27,7 @@ _SAME = 16
 class Monitoring:
     """One turn of lines after the other; the id is held only while they are on."""
 
-    def __init__(self, lines: Lines) -> None:
+    def __init__(self, lines: LineRanges) -> None:
         self.lines = lines
         self._api: Any = sys.monitoring  # type: ignore[attr-defined,unused-ignore]
         self._id: int | None = None

@@ -43,18 +43,18 @@ from collections.abc import Callable
 from typing import Any
 
 from . import backend as backends
-from . import capture_range, draining, dynamo, parts, patch
+from . import capture_range, draining, dynamo, patch, probe_parts
 from .backward import BackwardMarks
 from .borders import Borders
 from .calls import ModuleCalls
 from .interrupts import shielded
-from .names import Naming
 from .output import Output
-from .phases import Phases
+from .phase_ranges import Phases
+from .qualified_names import Naming
 from .resting import Resting
 from .roots import Roots
 from .status import Status
-from .trial import Trial
+from .trial import TrialRecorder
 
 
 class Probe:
@@ -65,7 +65,7 @@ class Probe:
         self.pid = os.getpid()
         self.armed = False
         self.out = Output(backend or backends.nowhere("off"), environ, self.disarm)
-        self.parts = parts.make(torch, self.out)
+        self.parts = probe_parts.make(torch, self.out)
         self.operators = self.parts.operators
         self.naming = Naming(torch, self.out)
         self.calls = ModuleCalls(torch, self.out, self.naming)
@@ -79,7 +79,7 @@ class Probe:
         self.settings.outputs = self.backward.outputs
         self.resting = Resting(torch, self.out, self.borders, self.phases, self.calls)
         self.roots = Roots(self.out, self.calls, self.phases)
-        self.trial = self.parts.timing if isinstance(self.parts.timing, Trial) else None
+        self.trial = self.parts.timing if isinstance(self.parts.timing, TrialRecorder) else None
         if self.trial is not None:
             self.trial.optimizers = self.borders.optimizers
             self.operators.before_backward = self.trial.before_backward  # type: ignore[method-assign]

@@ -18,7 +18,7 @@ from .calls import ModuleCalls
 from .interrupts import shielded
 from .output import Output
 from .patch import Patch, Patcher
-from .phases import Phases
+from .phase_ranges import Phases
 
 #: So many steps in a row must have been alike before the probe rests.
 _SETTLED = 4

@@ -6,9 +6,9 @@ from typing import Any
 
 from .calls import ModuleCalls
 from .interrupts import shielded
-from .names import Entry
 from .output import Output
-from .phases import Phases
+from .phase_ranges import Phases
+from .qualified_names import ModuleEntry
 
 
 class Roots:
@@ -19,7 +19,7 @@ class Roots:
         self.calls = calls
         self.phases = phases
 
-    def enter(self, entry: Entry, module: Any) -> int:
+    def enter(self, entry: ModuleEntry, module: Any) -> int:
         """Open phase and range of a call; return the token that ``leave`` needs.
 
         Bit 0: a range was opened. Bit 1: backward is marked. Bit 2: calls inside cost one look. The other bits are the level of

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from .names import held
+from .qualified_names import held
 from .settings_state import asked, name_of
 
 #: So many parameters, modules and objects of a kind are looked at.

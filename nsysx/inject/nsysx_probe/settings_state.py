@@ -88,7 +88,7 @@ _ATTENTION = {
 def switches(torch: Any) -> dict[str, Any]:
     """Return the switches of torch that change speed."""
 
-    def told(path: str) -> Any:
+    def setting_at(path: str) -> Any:
         value = torch
         for name in path.split("."):
             value = getattr(value, name)
@@ -96,11 +96,11 @@ def switches(torch: Any) -> dict[str, Any]:
         return value[0] if isinstance(value, tuple) else value
 
     return {
-        **{name: asked(told, path) for name, path in _SWITCHES.items()},
+        **{name: asked(setting_at, path) for name, path in _SWITCHES.items()},
         "matmul_tf32": _tf32(torch._C, "matmul", "_get_cublas_allow_tf32"),
         "conv_tf32": _tf32(torch._C, "conv", "_get_cudnn_allow_tf32"),
         "default_dtype": asked(lambda: name_of(torch.get_default_dtype())),
-        "sdpa": {name: asked(told, path) for name, path in _ATTENTION.items()},
+        "sdpa": {name: asked(setting_at, path) for name, path in _ATTENTION.items()},
     }
 
 

@@ -12,11 +12,11 @@ from typing import Any
 from . import bootstrap, capture_range, draining
 from .backward import BackwardMarks
 from .interrupts import of_program
-from .names import Naming
 from .output import Output
-from .parts import Parts
-from .settings import Settings
-from .steps import Steps
+from .probe_parts import ProbeParts
+from .qualified_names import Naming
+from .settings_reader import SettingsReader
+from .step_follower import StepFollower
 
 
 class Status:
@@ -26,10 +26,10 @@ class Status:
         self,
         torch: Any,
         out: Output,
-        parts: Parts,
+        parts: ProbeParts,
         backward: BackwardMarks,
         naming: Naming,
-        steps: Callable[[], Steps],  # they tell ``borders``, which tells the status
+        steps: Callable[[], StepFollower],  # they tell ``borders``, which tells the status
     ) -> None:
         self.torch = torch
         self.out = out
@@ -43,7 +43,7 @@ class Status:
         self.pair_cost_ns: int | None = None
         self.forks = 0  # children of this process that are not followed
         self.ended = False  # the counts are final, because Python is exiting or the capture has ended
-        self.settings: Settings | None = None
+        self.settings: SettingsReader | None = None
 
     def forked(self) -> None:
         """Count a child; called in the parent."""

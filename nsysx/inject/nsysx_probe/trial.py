@@ -33,7 +33,7 @@ _WAIT_S = 60.0
 _EARLY = 5
 
 
-class Trial(Timing):
+class TrialRecorder(Timing):
     """The lengths of all steps, and what tells whether the program computed the same."""
 
     def __init__(self, torch: Any, environ: Mapping[str, str]) -> None:

@@ -12,8 +12,8 @@ from typing import Any
 
 from . import backend as backends
 from .clock import StepClock
-from .lines import Lines
-from .operators import Operators
+from .line_ranges import LineRanges
+from .operator_ranges import OperatorRanges
 from .output import Output
 from .sources import Sources
 
@@ -27,13 +27,13 @@ _CAPTURE_NS = 100_000_000
 class Xray:
     """``on``: lines or operators are recorded now."""
 
-    def __init__(self, torch: Any, out: Output, operators: Operators, clock: StepClock, wanted: str) -> None:
+    def __init__(self, torch: Any, out: Output, operators: OperatorRanges, clock: StepClock, wanted: str) -> None:
         self.out = out
         self.operators = operators
         self.clock = clock
         self.wanted = wanted  # all, lines, none
         self.sources = Sources(torch, out.environ)
-        self.lines = Lines(out, backends.of_lines(out.backend) if wanted != "none" else None, self.sources)
+        self.lines = LineRanges(out, backends.of_lines(out.backend) if wanted != "none" else None, self.sources)
         self.steps: list[int] = []  # of the last window
         self.on = False
 

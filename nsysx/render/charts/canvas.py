@@ -225,7 +225,7 @@ def name_axes(axes: Axes, name: str, *, left: str = "", only: bool = True) -> No
         axes.spines["left"].set_visible(False)
 
 
-class Key(NamedTuple):
+class LegendEntry(NamedTuple):
     """An entry of a legend: what its box is filled with, edged in and hatched by; a ``line`` of that width has no box."""
 
     label: str
@@ -240,13 +240,13 @@ class Key(NamedTuple):
 DASHES = (0, (5, 2))
 
 
-def legend(axes: Axes, keys: Sequence[Key], *, rise: float, columns: int = 0, shift: float = 0.0) -> None:
+def legend(axes: Axes, keys: Sequence[LegendEntry], *, rise: float, columns: int = 0, shift: float = 0.0) -> None:
     """Write what each color stands for, ``rise`` pixels above the axes, below them where it is negative."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
     from matplotlib.transforms import ScaledTranslation
 
-    def handle(key: Key) -> Any:
+    def handle(key: LegendEntry) -> Any:
         if key.line:
             return Line2D([], [], color=key.color, linewidth=key.line, linestyle=DASHES if key.dashed else "-")
         return Patch(facecolor=key.color, edgecolor=key.edge, hatch=2 * key.hatch or None, linewidth=0.8)

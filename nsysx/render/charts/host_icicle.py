@@ -28,7 +28,7 @@ _NARROWEST = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class IcicleTime:
     """Time (ns) of one row, with its name at each level, outermost first. ``unknown`` time is drawn gray."""
 
     names: tuple[str, ...]
@@ -37,7 +37,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Box:
+class IcicleBox:
     """A box: its level, start and end (ns), its name, and how it is painted."""
 
     level: int
@@ -69,7 +69,7 @@ def chart(summary: Summary, ax: Axes | None = None) -> Chart | None:
     for row in rows:
         named = {**row, "line": _place(row)}
         names = [clean(str(named[level] or _LEVELS[level]), 200) for level in used]
-        parts.append(Part(tuple(n for n in names if n), per_step(row["idle_ns"]), unknown=not row["samples"]))
+        parts.append(IcicleTime(tuple(n for n in names if n), per_step(row["idle_ns"]), unknown=not row["samples"]))
     whole, sampled = sum(p.ns for p in parts), sum(p.ns for p in parts if not p.unknown)
     most = max(parts, key=lambda p: p.ns)
     step = " per step" if table.scope and table.scope.steps else ""
@@ -80,18 +80,18 @@ def chart(summary: Summary, ax: Axes | None = None) -> Chart | None:
     return Chart(TABLE, icicle(parts, used, ax=ax), text, text)
 
 
-def boxes_of(parts: Sequence[Part]) -> list[Box]:
+def boxes_of(parts: Sequence[IcicleTime]) -> list[IcicleBox]:
     """Return the boxes: on each level, parts with one name below one box are together, largest first."""
-    drawn: list[Box] = []
+    drawn: list[IcicleBox] = []
 
-    def place(rows: list[Part], level: int, start: float) -> None:
-        groups: dict[str, list[Part]] = {}
+    def place(rows: list[IcicleTime], level: int, start: float) -> None:
+        groups: dict[str, list[IcicleTime]] = {}
         for row in rows:
             if level < len(row.names):
                 groups.setdefault(row.names[level], []).append(row)
         for name, below in sorted(groups.items(), key=lambda g: (-sum(r.ns for r in g[1]), g[0])):
             whole = sum(r.ns for r in below)
-            drawn.append(Box(level, start, start + whole, name, below[0].names[0], all(r.unknown for r in below)))
+            drawn.append(IcicleBox(level, start, start + whole, name, below[0].names[0], all(r.unknown for r in below)))
             place(below, level + 1, start)
             start += whole
 
@@ -99,7 +99,7 @@ def boxes_of(parts: Sequence[Part]) -> list[Box]:
     return drawn
 
 
-def icicle(parts: Sequence[Part], levels: Sequence[str], width: int = 1120, ax: Axes | None = None) -> Figure:
+def icicle(parts: Sequence[IcicleTime], levels: Sequence[str], width: int = 1120, ax: Axes | None = None) -> Figure:
     """Return the icicle of these parts; ``levels`` names its rows from top to bottom. Times are per step where the parts are."""
     drawn = boxes_of(parts)
     whole = max((box.end for box in drawn), default=1.0) or 1.0
@@ -110,7 +110,7 @@ def icicle(parts: Sequence[Part], levels: Sequence[str], width: int = 1120, ax: 
         axes.set_ylim(_ROW * len(levels), 0)
         pixel = whole / width_of(axes)
         seen: dict[str, str] = {}
-        alike: dict[tuple[str, bool], list[Box]] = {}
+        alike: dict[tuple[str, bool], list[IcicleBox]] = {}
         for box in drawn:
             if (box.end - box.start) / pixel >= _NARROWEST:
                 color = KIND_COLORS["idle"] if box.unknown else mix(phase_color(box.phase, seen), 1 - 0.15 * box.level)
@@ -126,7 +126,7 @@ def icicle(parts: Sequence[Part], levels: Sequence[str], width: int = 1120, ax: 
     return draw(room, on, ax)
 
 
-def _name(axes: Axes, box: Box, divisor: float, pixel: float) -> None:
+def _name(axes: Axes, box: IcicleBox, divisor: float, pixel: float) -> None:
     """Write the name and the time of a box where they fit."""
     letters = int((box.end - box.start) / pixel / _LETTER) - 2
     if letters < _FEWEST:

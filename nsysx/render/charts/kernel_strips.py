@@ -39,7 +39,7 @@ def _axis_end(ratios: Sequence[float]) -> float:
 
 def chart(summary: Summary, ax: Axes | None = None) -> Chart | None:
     """Return the picture of single execution times, with the table's medians and verdicts."""
-    rows = {(r["name"], r.get("grid") or "", r.get("block") or ""): r for r in summary.of(kernel_spread.ROWS)}
+    rows = {(r["name"], r.get("grid") or "", r.get("block") or ""): r for r in summary.typed_rows(kernel_spread.ROWS)}
     drawn = [(s, rows[s.name, s.grid, s.block]) for s in summary.strips if (s.name, s.grid, s.block) in rows]
     if not drawn:
         return None

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from nsysx import units
-from nsysx.advice import Part
+from nsysx.advice import BarPart
 from nsysx.render.charts.canvas import HEADING, NAME, Room, boxes, draw, name_axes, time_scale, width_of, write
 from nsysx.render.charts.colors import INK, KIND_COLORS, NEUTRAL, PAPER, PAPER_SHADE, ink_on
 from nsysx.render.ledgers import Ledger
@@ -51,7 +51,7 @@ def ledger(ledgers: Sequence[Ledger], per_step: bool = True, width: int = 1120, 
 
 
 def _draw_part(
-    axes: Axes, entry: Ledger, part: Part, across: tuple[float, float], top: float, wide_pixels: float
+    axes: Axes, entry: Ledger, part: BarPart, across: tuple[float, float], top: float, wide_pixels: float
 ) -> None:
     """Draw one part of a bar, with the longest label that fits onto it; ``across`` is its left edge and its width."""
     # Host code and plain idle time are drawn in tones of the paper, which are dark on a dark page.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from nsysx import units
 from nsysx.analyses import memory as table
 from nsysx.model import Summary
-from nsysx.render.charts.canvas import DASHES, Chart, Key, Room, draw, legend, name_axes, time_scale
+from nsysx.render.charts.canvas import DASHES, Chart, LegendEntry, Room, draw, legend, name_axes, time_scale
 from nsysx.render.charts.colors import KIND_COLORS
 from nsysx.render.safe_text import clean
 
@@ -46,7 +46,7 @@ class MemoryLine:
 
 def chart(summary: Summary, ax: Axes | None = None) -> Chart | None:
     """Return the picture of memory over time."""
-    rows = summary.of(table.ROWS)
+    rows = summary.typed_rows(table.ROWS)
     if len(rows) < 2:
         return None
     places = {(r["process"], r["device"]) for r in rows}
@@ -82,7 +82,9 @@ def memory(lines: Sequence[MemoryLine], width: int = 1120, height: int = 230, ax
             if not dashed:
                 axes.fill_between(x, y, 0, step="post", color=color, alpha=0.15, linewidth=0)
             axes.plot(x, y, color=color, linewidth=1.87, linestyle=DASHES if dashed else "-", drawstyle="steps-post")
-            keys.append(Key(f"{line.name}, peak {units.size(line.peak_bytes)}", color, line=1.87, dashed=dashed))
+            keys.append(
+                LegendEntry(f"{line.name}, peak {units.size(line.peak_bytes)}", color, line=1.87, dashed=dashed)
+            )
         name_axes(axes, f"{unit} from the start of the capture", left=name, only=False)
         legend(axes, keys, rise=5, columns=min(len(keys), _LINE - 1))
 

@@ -12,7 +12,7 @@ from nsysx.analyses.modules import ModuleRow
 from nsysx.answer.bars import NO_MODULE, each, folded_path
 from nsysx.model import Summary
 from nsysx.render.charts.canvas import Chart
-from nsysx.render.charts.flame import flame, frames
+from nsysx.render.charts.flame_graph import flame, frames
 from nsysx.render.safe_text import clean
 
 if TYPE_CHECKING:
@@ -79,10 +79,10 @@ def stacks(summary: Summary) -> dict[tuple[str, ...], float]:
 
     Modules that call each other in a circle have none. Different ones of one name are told apart by their number.
     """
-    called = _children(summary.of(modules.ROWS))
+    called = _children(summary.typed_rows(modules.ROWS))
     roots = _nodes(called.get(None, []), called, 0)
     whole = sum(n.all_ns for n in roots)
-    if whole <= 0 or len(summary.of(modules.ROWS)) < 2:
+    if whole <= 0 or len(summary.typed_rows(modules.ROWS)) < 2:
         return {}
     per_step = each(summary)
     times: dict[tuple[str, ...], float] = {}

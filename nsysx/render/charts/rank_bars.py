@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from nsysx.catalogue import Paint
 from nsysx.judging import rank_waiting
 from nsysx.model import Row, Summary
-from nsysx.ranks import comparison
-from nsysx.ranks.comparison import RankRow
+from nsysx.ranks import rank_table
+from nsysx.ranks.rank_table import RankRow
 from nsysx.render.charts.canvas import (
     NAME,
     Chart,
-    Key,
+    LegendEntry,
     Room,
     boxes,
     draw,
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-TABLE = comparison.KEY
+TABLE = rank_table.KEY
 
 
-class Drawn(NamedTuple):
+class RankBarPart(NamedTuple):
     """A part of a rank's step: its label, its ns over the row's steps, and how it is painted."""
 
     label: str
@@ -48,13 +48,13 @@ def _matched_ns(row: RankRow) -> int:
 
 #: The parts of a rank's step, in the order of drawing; they sum to it.
 RANK_PARTS = (
-    Drawn("compute", lambda r: r["compute_ns"], KIND_COLORS[Paint.COMPUTE]),
-    Drawn("exposed transfer", lambda r: r["exposed_transfer_ns"] or 0, KIND_COLORS[Paint.COMM]),
-    Drawn("waiting for another rank", lambda r: r["exposed_wait_ns"] or 0, KIND_COLORS[Paint.COMM], hatched=True),
-    Drawn("communication on no other rank", lambda r: r["comm_ns"] - _matched_ns(r), "#9fd3ef"),
-    Drawn("copy", lambda r: r["copy_ns"], KIND_COLORS[Paint.COPY]),
-    Drawn("memset", lambda r: r["memset_ns"], KIND_COLORS[Paint.MEMSET]),
-    Drawn("idle", lambda r: r["idle_ns"], "#ececec"),
+    RankBarPart("compute", lambda r: r["compute_ns"], KIND_COLORS[Paint.COMPUTE]),
+    RankBarPart("exposed transfer", lambda r: r["exposed_transfer_ns"] or 0, KIND_COLORS[Paint.COMM]),
+    RankBarPart("waiting for another rank", lambda r: r["exposed_wait_ns"] or 0, KIND_COLORS[Paint.COMM], hatched=True),
+    RankBarPart("communication on no other rank", lambda r: r["comm_ns"] - _matched_ns(r), "#9fd3ef"),
+    RankBarPart("copy", lambda r: r["copy_ns"], KIND_COLORS[Paint.COPY]),
+    RankBarPart("memset", lambda r: r["memset_ns"], KIND_COLORS[Paint.MEMSET]),
+    RankBarPart("idle", lambda r: r["idle_ns"], "#ececec"),
 )
 #: Most ranks drawn as bars; more are drawn as a heat map.
 _RANK_BARS = 32
@@ -64,7 +64,7 @@ _ROW, _MAP_ROW = 24, 26
 def chart(summary: Summary, ax: Axes | None = None) -> Chart | None:
     """Return the picture of the ranks, per step."""
     rows = []
-    for r in summary.of(comparison.ROWS):
+    for r in summary.typed_rows(rank_table.ROWS):
         parts = {p.label: summary.scope_of(r).per_step(p.ns(r)) for p in RANK_PARTS}
         rows.append({"rank": r["rank"], "straggler": r["straggler"], **parts})
     if len(rows) < 2:
@@ -96,7 +96,7 @@ def ranks(rows: Sequence[Row], width: int = 1120, ax: Axes | None = None) -> Fig
     return draw(Room(width, _ROW * len(rows) + 76, 0.1 * width, 0.01 * width, 36, 40), on, ax)
 
 
-def _draw_parts(axes: Axes, rows: Sequence[Row], divisor: float) -> list[Key]:
+def _draw_parts(axes: Axes, rows: Sequence[Row], divisor: float) -> list[LegendEntry]:
     """Draw the parts of each rank's step one after the other, with waiting hatched; return what they are called."""
     keys = []
     left = [0.0] * len(rows)
@@ -108,7 +108,7 @@ def _draw_parts(axes: Axes, rows: Sequence[Row], divisor: float) -> list[Key]:
         hatch = "////" if part.hatched else ""
         places = [(a, _ROW * (i + 0.14), b, 0.72 * _ROW) for i, (a, b) in enumerate(zip(left, values, strict=True))]
         boxes(axes, places, fill, edge=edge, line=0.67, hatch=hatch)
-        keys.append(Key(part.label, fill, edge if part.hatched else "none", hatch))
+        keys.append(LegendEntry(part.label, fill, edge if part.hatched else "none", hatch))
         left = [a + b for a, b in zip(left, values, strict=True)]
     return keys
 

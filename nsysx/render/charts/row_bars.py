@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from nsysx.render.charts.canvas import NAME, Key, Room, boxes, draw, legend, name_axes, time_scale, write
+from nsysx.render.charts.canvas import NAME, LegendEntry, Room, boxes, draw, legend, name_axes, time_scale, write
 from nsysx.render.charts.canvas import Box as Place
 from nsysx.render.charts.colors import KIND_COLORS, NEUTRAL, PAPER, PAPER_SHADE
-from nsysx.render.first_screen import Box
+from nsysx.render.first_screen import BarBox
 from nsysx.render.safe_text import shorten
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ class BarRow:
     label: str
     value: str
     share: str
-    boxes: tuple[Box, ...]
+    boxes: tuple[BarBox, ...]
 
 
 #: Kinds whose color is a light gray, which hatching would hide.
@@ -80,7 +80,7 @@ def row_bars(
         lines = 1 if not narrow else 3
         legend(
             axes,
-            [Key(label, _paint(colors, kind, False)) for kind, label in keys],
+            [LegendEntry(label, _paint(colors, kind, False)) for kind, label in keys],
             rise=6,
             columns=-(-len(keys) // lines),
         )

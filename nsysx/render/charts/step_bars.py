@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from nsysx import units
 from nsysx.render.charts.canvas import (
     Box,
-    Key,
+    LegendEntry,
     Room,
     boxes,
     draw,
@@ -100,7 +100,7 @@ def _part(bar: StepBar, name: str) -> float:
     return bar.parts.get(name, 0.0)
 
 
-def _draw_parts(axes: Axes, stack: _Stack, on_gpu: bool) -> list[Key]:
+def _draw_parts(axes: Axes, stack: _Stack, on_gpu: bool) -> list[LegendEntry]:
     """Stack the named parts of each step, and the rest of its length; return what the colors stand for."""
     every = [bar for group in stack.groups for bar in group]
     names = [n for n in dict.fromkeys(name for b in every for name in b.parts) if any(b.parts.get(n) for b in every)]
@@ -113,17 +113,17 @@ def _draw_parts(axes: Axes, stack: _Stack, on_gpu: bool) -> list[Key]:
         color = phase_color(name, seen) if not on_gpu else "#ececec" if idle else KIND_COLORS[name]
         text = "idle" if idle else KIND_NAMES.get(name, shorten(clean(name, 60), _LETTERS))
         boxes(axes, stack.bars(bottom, heights), color, clip=True)
-        keys.append(Key(text, color))
+        keys.append(LegendEntry(text, color))
         bottom = [b + h for b, h in zip(bottom, heights, strict=True)]
     length = stack.mean(lambda bar: bar.length_ns)
     if any(total - low > 0.001 * total for total, low in zip(length, bottom, strict=True)):
         rest = [max(0.0, total - low) for total, low in zip(length, bottom, strict=True)]
         boxes(axes, stack.bars(bottom, rest), "#c9c9c9", clip=True)
-        keys.append(Key("outside phases" if names else "step", "#c9c9c9"))
+        keys.append(LegendEntry("outside phases" if names else "step", "#c9c9c9"))
     return keys
 
 
-def _draw_unsteady(axes: Axes, stack: _Stack) -> list[Key]:
+def _draw_unsteady(axes: Axes, stack: _Stack) -> list[LegendEntry]:
     """Hatch the steps that are in no average."""
     length = stack.mean(lambda bar: bar.length_ns)
     odd = [0.0 if any(b.steady for b in group) else h for group, h in zip(stack.groups, length, strict=True)]
@@ -132,7 +132,7 @@ def _draw_unsteady(axes: Axes, stack: _Stack) -> list[Key]:
     places = stack.bars([0.0] * len(odd), odd)
     boxes(axes, places, "#ffffff", alpha=0.33, clip=True, layer=2)
     boxes(axes, places, "none", edge="#77777788", hatch="///", clip=True, layer=2)
-    return [Key("not steady", "none", edge="#777777", hatch="///")]
+    return [LegendEntry("not steady", "none", edge="#777777", hatch="///")]
 
 
 def _label_cut(axes: Axes, stack: _Stack, top: float) -> None:
@@ -150,10 +150,10 @@ def _label_cut(axes: Axes, stack: _Stack, top: float) -> None:
                 write(axes, x, top * 0.97, text, ha="right", va="center", upward=True)
 
 
-def _draw_cpu_steps(axes: Axes, stack: _Stack) -> Key:
+def _draw_cpu_steps(axes: Axes, stack: _Stack) -> LegendEntry:
     """Mark the length of each step on the CPU."""
     lengths = stack.mean(lambda bar: bar.cpu_ns or 0)
     half = stack.wide / 2
     marks = [[(x - half, h), (x + half, h)] for x, h in zip(stack.x, lengths, strict=True)]
     segments(axes, marks, INK, 1.6, clip=True, layer=3)
-    return Key("CPU step", INK, line=1.6)
+    return LegendEntry("CPU step", INK, line=1.6)

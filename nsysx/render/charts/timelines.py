@@ -13,7 +13,7 @@ from nsysx.render.charts.canvas import (
     NARROW,
     SMALLEST,
     Box,
-    Key,
+    LegendEntry,
     Room,
     boxes,
     draw,
@@ -274,14 +274,15 @@ def _draw_arrows(axes: Axes, lanes: Sequence[Lane], places: Sequence[_Place], wi
             axes.annotate("", end, start, arrowprops=style, annotation_clip=False, zorder=4)
 
 
-def _keys(lanes: Sequence[Lane]) -> list[Key]:
+def _keys(lanes: Sequence[Lane]) -> list[LegendEntry]:
     """Return what each color stands for."""
     present = {
         s.kind if s.kind in KIND_NAMES else "other" for lane in lanes if lane.role != "phases" for s in lane.spans
     }
     keys = [
-        Key(name, color) for name, color in {n: KIND_COLORS[k] for k, n in KIND_NAMES.items() if k in present}.items()
+        LegendEntry(name, color)
+        for name, color in {n: KIND_COLORS[k] for k, n in KIND_NAMES.items() if k in present}.items()
     ]
     if any(s.backlog_ns for lane in lanes for s in lane.spans):
-        keys.append(Key("waiting for earlier GPU work", KIND_COLORS[Paint.SYNC], "#ffffff", "////"))
+        keys.append(LegendEntry("waiting for earlier GPU work", KIND_COLORS[Paint.SYNC], "#ffffff", "////"))
     return keys

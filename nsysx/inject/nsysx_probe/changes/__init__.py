@@ -23,8 +23,8 @@ ALTERS = ("speed", "numerics", "memory", "computation")
 
 #: The files of this folder, in the order in which their changes are tried without a report: what is quick to try comes first.
 FILES = (
-    "optimizers", "tf32", "cuda", "loading", "copies", "garbage", "distributed", "attention", "threads", "compiling", "graphed",
-    "mixed_precision", "reads", "batches", "skipped_update", "nothing", "clocks", "ranks", "costly", "lines",
+    "optimizers", "tf32", "cuda", "loading", "host_copies", "garbage", "distributed", "attention", "threads", "compiling", "graphed",
+    "mixed_precision", "reads", "batches", "skipped_update", "nothing", "program_clocks", "rank_work", "costly", "costly_lines",
 )  # fmt: skip
 
 
@@ -117,7 +117,7 @@ def place() -> str:
     return ""
 
 
-def known(environ: Mapping[str, str] = os.environ) -> dict[str, Change]:
+def changes_by_name(environ: Mapping[str, str] = os.environ) -> dict[str, Change]:
     """Return every change by its name, in the order in which they are tried without a report."""
     changes: list[Change] = []
     for name in FILES:
@@ -135,7 +135,7 @@ def known(environ: Mapping[str, str] = os.environ) -> dict[str, Change]:
 
 def remedies() -> dict[str, Remedy]:
     """Return every remedy of this folder by its name: the changes, and what none of them can try yet."""
-    every: list[Remedy] = [*known({}).values()]
+    every: list[Remedy] = [*changes_by_name({}).values()]
     for name in FILES:
         every += getattr(importlib.import_module(f"{__name__}.{name}"), "UNTRIED", ())
     assert len({remedy.name for remedy in every}) == len(every), "two remedies of one name"
@@ -146,7 +146,7 @@ def make(torch: Any, environ: Mapping[str, str]) -> dict[str, Watch]:
     """Make the changes that ``NSYSX_CHANGE`` names; return the watch of each."""
     names = [name for name in environ.get("NSYSX_CHANGE", "").split(",") if name]
     watches: dict[str, Watch] = {}
-    every = known(environ) if names else {}
+    every = changes_by_name(environ) if names else {}
     for name in names:
         watches[name] = Watch()
         every[name].arm(torch, watches[name])

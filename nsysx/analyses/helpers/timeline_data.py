@@ -1,0 +1,366 @@
+"""Data for pictures of one step and of the times of one kernel, bounded in size whatever the size of the report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Literal, NamedTuple
+
+import numpy as np
+import polars as pl
+
+from nsysx import ids
+from nsysx.analyses.helpers import picture_places
+from nsysx.catalogue import DeviceActivity
+from nsysx.events import gpu_samples
+from nsysx.events.profile import Profile
+from nsysx.frames.intervals import I64
+from nsysx.pictures import Counters, Lane, LongestStretch, Queue, Span, Strip, Timeline
+from nsysx.reading import schema
+
+#: With more boxes than this in a lane they are narrower than a pixel, and neighbors of one kind are merged.
+_SPANS = 1500
+#: Lanes of a picture, threads among them, and letters of a kernel's name.
+_LANES, _THREADS, _LABEL = 12, 4, 200
+#: Streams of each other process.
+_OF_OTHERS = 2
+#: Devices whose queue is drawn.
+_MOST_QUEUES = 2
+#: Instants at which the queue is drawn: two pixels each.
+_INSTANTS = 480
+#: A shorter queue (ns) does not last until the next launch: the device runs dry.
+_DRY_NS = 1_000
+_STRIPS, _DOTS = 10, 300
+_OPS = ("process", "device", "stream", "start_ns", "end_ns", "cls", "name", "call_start_ns", "thread")
+#: GPU operations in a closer look.
+_CLOSE = 10
+
+
+def _merge(spans: list[Span], width: int, most: int = _SPANS) -> tuple[tuple[Span, ...], int]:
+    """Merge neighbors of one kind that are closer than a pixel, of ``most``; return the spans and how many vanished."""
+    if len(spans) <= most:
+        return tuple(spans), 0
+    pixel = max(width // most, 1)
+    merged: list[Span] = []
+    for span in spans:
+        last = merged[-1] if merged else None
+        if (
+            last
+            and last.kind == span.kind
+            and span.start_ns - last.end_ns < pixel
+            and last.end_ns - last.start_ns < 4 * pixel
+        ):
+            before = last.end_ns - last.start_ns if last.covered_ns is None else last.covered_ns
+            merged[-1] = replace(
+                last,
+                end_ns=max(last.end_ns, span.end_ns),
+                label="several",
+                backlog_ns=last.backlog_ns + span.backlog_ns,
+                covered_ns=before + max(0, span.end_ns - max(span.start_ns, last.end_ns)),
+            )
+        else:
+            merged.append(span)
+    return tuple(merged), len(spans) - len(merged)
+
+
+def _overlapping(frame: pl.DataFrame, process: int, start: int, end: int) -> pl.DataFrame:
+    overlaps = (pl.col("process") == process) & (pl.col("end_ns") > start) & (pl.col("start_ns") < end)
+    return frame.filter(overlaps).sort("start_ns")
+
+
+def queued(ops: pl.DataFrame, time: I64) -> I64:
+    """Return the GPU time (ns) of ``ops`` that is launched but not yet run at each instant, summed over streams."""
+    ops = ops.filter(pl.col("call_start_ns").is_not_null())
+    if not ops.height or not len(time):
+        return np.zeros(len(time), np.int64)
+    base = int(time.min())
+    launch = ops["call_start_ns"].to_numpy() - base
+    # Clock conversion may put an op before its call; it was not done before it was asked for.
+    start = np.maximum(ops["start_ns"].to_numpy() - base, launch)
+    end = np.maximum(ops["end_ns"].to_numpy() - base, start)
+    live = end > 0  # what is done before the first instant is queued at none
+    launch, start, end, t = launch[live], start[live], end[live], time - base
+    order = np.argsort(launch, kind="stable")
+    asked = np.concatenate([[0], np.cumsum((end - start)[order])])[np.searchsorted(launch[order], t, side="left")]
+    start, end = np.sort(start), np.sort(end)
+    begun, ended = np.searchsorted(start, t, side="left"), np.searchsorted(end, t, side="left")
+    sums = np.concatenate([[0], np.cumsum(start)]), np.concatenate([[0], np.cumsum(end)])
+    run = t * begun - sums[0][begun] - (t * ended - sums[1][ended])
+    return np.asarray(asked - run, np.int64)
+
+
+def _queues(profile: Profile, process: int, start: int, end: int) -> tuple[Queue, ...]:
+    """Return the queues of the first devices that get work in [start, end)."""
+    ops = profile.attributed.gpu_ops.select("process", "device", "start_ns", "end_ns", "call_start_ns")
+    # Ops launched after the window or done before it are never in the queue.
+    seen = ops.filter((ops["call_start_ns"] < end) & ((ops["end_ns"] > start) | (ops["call_start_ns"] >= start)))
+    instants = np.linspace(start, end, _INSTANTS).astype(np.int64)
+    queues = []
+    for device in ops["device"].filter(ops["process"] == process).unique(maintain_order=True):
+        on_device = seen.filter((seen["process"] == process) & (seen["device"] == device))
+        launches = on_device["call_start_ns"].filter(on_device["call_start_ns"] >= start)
+        moments = launches.unique().sort().to_numpy()
+        if not len(moments):
+            continue
+        values = queued(on_device, np.concatenate([instants, moments]))
+        dry = int((values[len(instants) :] < _DRY_NS).sum())
+        queues.append(
+            Queue(
+                device, tuple((instants - start).tolist()), tuple(values[: len(instants)].tolist()), len(moments), dry
+            ),
+        )
+        if len(queues) == _MOST_QUEUES:
+            break
+    return tuple(queues)
+
+
+#: The GPU counters in the picture: column of the samples, and its label.
+_COUNTERS = {"sm_active": "SMs", "tensor_active": "tensor cores", "dram": "DRAM bandwidth"}
+
+
+def _counters(profile: Profile, process: int, start: int, end: int) -> tuple[Counters, ...]:
+    """Return the counters of the devices of a process in [start, end), as means over the pixels of the picture."""
+    counters = []
+    for device in sorted(d for p, d in profile.ledgers.activity if p == process)[:_MOST_QUEUES]:
+        rows = gpu_samples.in_window(profile.trace, process, device, start, end)
+        if rows is None or not rows.height:
+            continue
+        wide = max((end - start) // _INSTANTS, 1)
+        slot = ((pl.col("time_ns") - start) // wide).alias("place")
+        means = rows.group_by(slot).agg(pl.col(*_COUNTERS).cast(pl.Float64).mean()).sort("place")
+        shares = {name: tuple(means[c].to_list()) for c, name in _COUNTERS.items() if means[c].count()}
+        middles = tuple((means["place"].cast(pl.Int64) * wide + wide // 2).to_list())
+        counters.append(Counters(f"GPU {device}: counters", middles, shares))
+    return tuple(c for c in counters if c.shares)
+
+
+class _Lanes:
+    """The lanes of a picture of [start, end) of a process, as they come; ``merged`` counts the boxes that vanished."""
+
+    def __init__(self, profile: Profile, process: int, start: int, end: int) -> None:
+        self.profile, self.process, self.start, self.end = profile, process, start, end
+        self.lanes: list[Lane] = []
+        self.merged = 0
+        self._api_lane: dict[int, int] = {}  # of each thread
+        self._device: int | None = None  # the busiest one, once the streams are there
+
+    def _within(self, begin: int, finish: int) -> tuple[int, int]:
+        return max(begin, self.start) - self.start, min(finish, self.end) - self.start
+
+    def _add(self, role: Literal["phases", "api", "stream", "idle"], label: str, boxes: list[Span]) -> None:
+        spans, gone = _merge(boxes, self.end - self.start) if role != "phases" else (tuple(boxes), 0)
+        self.merged += gone
+        self.lanes.append(Lane(role, label, spans))
+
+    def add_threads(self) -> None:
+        """Add the phases and the API calls of the busiest threads, those that run the steps first."""
+        calls = self.profile.attributed.api_calls.select(
+            "call", "process", "thread", "start_ns", "end_ns", "kind", "name"
+        )
+        calls = _overlapping(calls, self.process, self.start, self.end)
+        waits = self.profile.ledgers.waits.select("call", "backlog_ns")
+        calls = calls.join(waits, on="call", how="left", maintain_order="left")
+        phases = _overlapping(self.profile.attributed.phase_spans, self.process, self.start, self.end)
+        names = dict(self.profile.trace.thread_name.select("thread", pl.col("name").cast(pl.String)).iter_rows())
+        steps = self.profile.steps.cpu
+        driving = set(steps.filter(pl.col("process") == self.process)["thread"].to_list())
+        busiest = calls.group_by("thread").len().sort("len", "thread", descending=[True, False])["thread"].to_list()
+        for thread in sorted(busiest[:_THREADS], key=lambda t: (t not in driving, busiest.index(t))):
+            label = names.get(thread) or f"thread {ids.tid_of(thread)}"
+            spans = phases.filter(pl.col("thread") == thread).select("start_ns", "end_ns", "phase").iter_rows()
+            if boxes := [Span(*self._within(a, b), phase, phase) for a, b, phase in spans]:
+                self._add("phases", label, boxes)
+            self._api_lane[thread] = len(self.lanes)
+            self._add("api", label, self._calls(calls.filter(pl.col("thread") == thread)))
+
+    def _calls(self, calls: pl.DataFrame) -> list[Span]:
+        text = (pl.col("kind").cast(pl.String), pl.col("name").cast(pl.String))
+        rows = calls.select("start_ns", "end_ns", *text, pl.col("backlog_ns").fill_null(0)).iter_rows()
+        return [
+            Span(*self._within(a, b), kind, name, backlog_ns=max(0, min(a + wait, self.end) - max(a, self.start)))
+            for a, b, kind, name, wait in rows
+        ]
+
+    def add_streams(self) -> None:
+        """Add the GPU ops of the busiest streams, as many as there is room for."""
+        ops = _overlapping(self.profile.attributed.gpu_ops.select(_OPS), self.process, self.start, self.end)
+        streams = ops.group_by("device", "stream").agg((pl.col("end_ns") - pl.col("start_ns")).sum().alias("ns"))
+        streams = streams.sort("ns", "device", "stream", descending=[True, False, False])
+        streams = streams.head(_LANES - len(self.lanes)).sort("device", "stream")
+        for device, stream in streams.select("device", "stream").iter_rows():
+            of_stream = ops.filter((pl.col("device") == device) & (pl.col("stream") == stream))
+            self._add("stream", f"GPU {device} stream {stream}", self._ops(of_stream))
+        by_device = ops.group_by("device").agg((pl.col("end_ns") - pl.col("start_ns")).sum().alias("ns"))
+        busiest = by_device.sort("ns", "device", descending=[True, False])["device"]
+        self._device = None if busiest.is_empty() else int(busiest[0])
+
+    def add_idle(self) -> tuple[LongestStretch, ...]:
+        """Add when the busiest device of the process idles, and why; return where work of each module and phase is."""
+        device = self._device
+        if device is None:
+            return ()
+        pieces = picture_places.idle_pieces(self.profile, self.process, device, self.start, self.end)
+        if pieces.height:
+            self._add("idle", f"GPU {device} idle", picture_places.idle_spans(pieces, self.start))
+        return picture_places.places(self.profile, pieces, self.process, self.start, self.end)
+
+    def add_other_processes(self) -> None:
+        """Add the busiest streams of the other processes of the report: the other ranks, on the same clock."""
+        ops = self.profile.attributed.gpu_ops.filter(pl.col("process") != self.process).select(_OPS)
+        ops = ops.filter((pl.col("end_ns") > self.start) & (pl.col("start_ns") < self.end)).sort("start_ns")
+        streams = ops.group_by("process", "device", "stream").agg(
+            (pl.col("end_ns") - pl.col("start_ns")).sum().alias("ns")
+        )
+        busiest = streams.sort("ns", "process", "device", "stream", descending=[True, False, False, False])
+        busiest = (
+            busiest.group_by("process", maintain_order=True).head(_OF_OTHERS).head(max(0, _LANES - len(self.lanes)))
+        )
+        for process, device, stream in (
+            busiest.sort("device", "stream").select("process", "device", "stream").iter_rows()
+        ):
+            here = (pl.col("process") == process) & (pl.col("device") == device) & (pl.col("stream") == stream)
+            self._add("stream", f"GPU {device} stream {stream}", self._ops(ops.filter(here)))
+
+    def _ops(self, ops: pl.DataFrame) -> list[Span]:
+        return _op_spans(ops, self.start, self.end, self._api_lane)
+
+
+def _op_spans(ops: pl.DataFrame, start: int, end: int, api_lane: Mapping[int, int]) -> list[Span]:
+    """Return GPU operations as boxes of [start, end); ``api_lane`` is the lane of the calls of each thread."""
+    text = (pl.col("cls").cast(pl.String), pl.col("name").cast(pl.String))
+    rows = ops.select("start_ns", "end_ns", *text, "call_start_ns", "thread").iter_rows()
+    return [
+        Span(
+            max(a, start) - start,
+            min(b, end) - start,
+            cls,
+            name[:_LABEL],
+            None if called is None else called - start,
+            None if thread is None else api_lane.get(thread),
+        )
+        for a, b, cls, name, called, thread in rows
+    ]
+
+
+def lanes_of_rank(ops: pl.DataFrame, start: int, end: int, *, device: int, streams: int, most: int) -> tuple[Lane, ...]:
+    """Return the busiest ``streams`` of a device in [start, end), of about ``most`` boxes each; one empty lane without work.
+
+    That with most compute comes first, so that equal ranks show equal streams. ``ops`` are the GPU operations of one process.
+    """
+    ops = ops.select(_OPS).filter(
+        (pl.col("device") == device) & (pl.col("end_ns") > start) & (pl.col("start_ns") < end)
+    )
+    ns = pl.col("end_ns") - pl.col("start_ns")
+    computes = ns.filter(pl.col("cls") == DeviceActivity.COMPUTE.value).sum()
+    busy = ops.group_by("stream").agg(computes.alias("compute_ns"), ns.sum().alias("ns"))
+    order = busy.sort("compute_ns", "ns", "stream", descending=[True, True, False])
+    busiest = order.head(streams)["stream"].to_list()
+    if not busiest:
+        return (Lane("stream", f"GPU {device}", ()),)
+    of_stream = {s: ops.filter(pl.col("stream") == s).sort("start_ns") for s in busiest}
+    spans = {s: _merge(_op_spans(rows, start, end, {}), end - start, most)[0] for s, rows in of_stream.items()}
+    return tuple(Lane("stream", f"GPU {device} stream {s}", spans[s]) for s in busiest)
+
+
+def draw(
+    profile: Profile, process: int, start: int, end: int, title: str, marks: tuple[tuple[int, str], ...] = ()
+) -> Timeline:
+    """Return the lanes of [start, end): phases and API calls of each thread, GPU ops of each stream, and what is queued."""
+    picture = _Lanes(profile, process, start, end)
+    picture.add_threads()
+    picture.add_streams()
+    places = picture.add_idle()
+    picture.add_other_processes()
+    inside = tuple((instant - start, name) for instant, name in marks if start <= instant < end)
+    queues = _queues(profile, process, start, end)
+    counters = _counters(profile, process, start, end)
+    return Timeline(title, start, end, tuple(picture.lanes), picture.merged, queues, counters, inside, places)
+
+
+class DrawnWindow(NamedTuple):
+    """What is drawn: a title, the stretch [start_ns, end_ns), and instants in it with a name."""
+
+    title: str
+    start_ns: int
+    end_ns: int
+    marks: tuple[tuple[int, str], ...] = ()
+
+
+def timelines(profile: Profile) -> tuple[Timeline, ...]:
+    """Return the pictures of the windows of ``windows``."""
+    process = profile.steps.process
+    return tuple(draw(profile, process, w.start_ns, w.end_ns, w.title, w.marks) for w in windows(profile))
+
+
+def windows(profile: Profile) -> tuple[DrawnWindow, ...]:
+    """Return the typical steady step and the slowest one (the whole capture where there are no steps)."""
+    steps = profile.steps
+    tiles = steps.gpu.filter((pl.col("process") == steps.process) & (pl.col("end_ns") > pl.col("start_ns")))
+    if steps.source == "capture" or steps.steady is None or not tiles.height:
+        window = steps.cpu_windows.filter(pl.col("process") == steps.process)
+        if not window.height:
+            return ()
+        start, end = window.select("start_ns", "end_ns").row(0)
+        whole = DrawnWindow("The whole capture", start, end)
+        closer = _closer(profile, steps.process)
+        # Single operations show only where the window is much shorter than the capture.
+        if closer is None or closer[1] - closer[0] > (end - start) / 4:
+            return (whole,)
+        return whole, DrawnWindow("A closer look, where the GPU works most", *closer)
+    busiest = (
+        tiles.group_by("device")
+        .agg((pl.col("end_ns") - pl.col("start_ns")).sum().alias("ns"))
+        .sort("ns", "device", descending=[True, False])
+    )
+    tiles = tiles.filter((pl.col("device") == busiest["device"][0]) & pl.col("index").is_between(*steps.steady))
+    if not tiles.height:
+        return ()
+    tiles = tiles.with_columns((pl.col("end_ns") - pl.col("start_ns")).alias("ns")).sort("ns", "index")
+    rows = tiles.select("index", "start_ns", "end_ns").rows()
+    cpu = dict(steps.cpu.filter(pl.col("process") == steps.process).select("index", "start_ns").iter_rows())
+    result = []
+    for title, (index, start, end) in (("A typical step", rows[len(rows) // 2]), ("The slowest steady step", rows[-1])):
+        # Begin with the CPU step, so that its launches are seen before the kernels that they start; a CPU far ahead is cut.
+        begin = max(min(cpu.get(index, start), start), start - (end - start))
+        step = f"step {profile.step_of_capture(index)}"
+        result.append(DrawnWindow(f"{title} ({step})", begin, end, ((start, f"{step} on the GPU"),)))
+    return tuple(result[:1] if len(rows) == 1 else result)
+
+
+def _closer(profile: Profile, process: int) -> tuple[int, int] | None:
+    """Return the window of a few consecutive launches, with all work that they start, in which the GPU works most."""
+    ops = profile.attributed.gpu_ops.filter((pl.col("process") == process) & pl.col("call_start_ns").is_not_null())
+    ops = ops.sort("call_start_ns", "op")
+    if ops.height < 2 * _CLOSE:
+        return None
+    begin = ops["call_start_ns"].to_numpy()[: -_CLOSE + 1]
+    length = ops["end_ns"].to_numpy() - np.maximum(ops["start_ns"].to_numpy(), ops["call_start_ns"].to_numpy())
+    sums = np.concatenate([[0], np.cumsum(length)])
+    last = np.lib.stride_tricks.sliding_window_view(ops["end_ns"].to_numpy(), _CLOSE).max(axis=1)
+    span = np.maximum(last - begin, 1)
+    best = int(np.argmax((sums[_CLOSE:] - sums[:-_CLOSE]) / span))
+    margin = int(span[best]) // 20
+    return int(begin[best]) - margin, int(last[best]) + margin
+
+
+def strips(profile: Profile) -> tuple[Strip, ...]:
+    """Return the times of the kernels with the longest totals, one entry per launch shape, as in ``kernel_spread``."""
+    kernels = profile.ops.select("name", "grid", "block", ns=pl.col("end_ns") - pl.col("start_ns"))  # sorted by start
+    grouped = (
+        kernels.filter(profile.ops["op_kind"] == "kernel")
+        .group_by("name", "grid", "block", maintain_order=True)
+        .agg(pl.col("ns"), pl.len().alias("count"), pl.col("ns").sum().alias("total"))
+        .filter(pl.col("count") > 1)
+        .with_columns(pl.col("name").cast(pl.String))
+        .sort("total", "name", "count", descending=[True, False, False])
+        .head(_STRIPS)
+    )
+    drawn = []
+    for (name, grid, block), times in zip(
+        grouped.select("name", "grid", "block").iter_rows(), grouped["ns"], strict=True
+    ):
+        picked = np.unique(np.linspace(0, len(times) - 1, min(len(times), _DOTS)).astype(np.int64))
+        shape = "" if grid is None else "x".join(map(str, schema.unpack(grid, schema.GRID)))
+        threads = "" if block is None else "x".join(map(str, schema.unpack(block, schema.BLOCK)[:3]))
+        drawn.append(Strip(name, shape, threads, len(times), tuple(times.gather(picked).to_list())))
+    return tuple(drawn)

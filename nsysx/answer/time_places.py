@@ -1,0 +1,24 @@
+"""Where most of a capture's time is, for advice that no finding gives a place: a module and its kernel, else a CUDA call."""
+
+from __future__ import annotations
+
+from nsysx import units
+from nsysx.analyses import api_calls, kernels, modules
+from nsysx.analyses.helpers.module_names import kernel_called
+from nsysx.model import Row, Summary
+
+
+def of_most(summary: Summary) -> Row:
+    """Return the module or range, and the kernel, in which most GPU work is; without GPU work the call that takes longest.
+
+    Keys: module, near. Empty where the capture names nothing.
+    """
+    inside = max(summary.typed_rows(modules.ROWS), key=lambda r: r["self_gpu_ns"] or 0, default=None)
+    longest = max(summary.typed_rows(kernels.ROWS), key=lambda r: r["total_ns"] or 0, default=None)
+    where = {}
+    if inside is not None and inside["self_gpu_ns"] and inside["path"]:
+        where["module"] = str(inside["path"])
+    if longest is not None:
+        return {**where, "near": kernel_called(str(longest["name"]))}
+    call = max(summary.typed_rows(api_calls.ROWS), key=lambda r: r["total_ns"] or 0, default=None)
+    return where if call is None else {**where, "near": f"{call['name']}, {units.several(call['calls'], 'call')}"}

@@ -1,0 +1,218 @@
+"""The line of Python of every call and GPU op, with the stack of lines above it, from the line ranges of an X-ray.
+
+In its few steps an X-ray notes each line of the program's own code as a range on the thread that runs it, nested as the calls are
+(``Ranges.lines``). There a call has the innermost line that is open on its thread when it begins. Calls of other steps inherit the
+line of the call that they correspond to (``sequence``). What autograd's thread launches has the line of the forward operator
+with the same sequence number, where operators were recorded, else the line that called backward. GPU work of a CUDA graph has the
+line that captured its node, else the one that launched the graph.
+
+Lines of installed packages belong to the program's own line that called them: ``Lines.own``.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import polars as pl
+
+from nsysx import ids
+from nsysx.events import sampled_stacks as stacks_room
+from nsysx.events import thread_roles
+from nsysx.events.attribute import Attributed, capture_calls
+from nsysx.events.layers import layer_of
+from nsysx.events.nvtx_ranges import Flags, Ranges
+from nsysx.events.python_lines import place
+from nsysx.frames import derived, frame_columns, lookup
+from nsysx.frames.intervals import I64, StepFunction, nesting
+from nsysx.reading.trace import Trace
+
+_NOTHING = np.empty(0, np.int64)
+PLACE = frame_columns.schema(derived.LINES, "file", "line", "function")
+
+
+@dataclass(frozen=True)
+class CodeLines:
+    """Stacks by number; ``places`` are their lines: file, line, function.
+
+    ``place`` and ``parent``: of each stack, the place of its innermost line and the stack above that, -1 for none. ``own``: of each
+    stack, the one that ends with the program's own innermost line, -1 where all lines are of packages.
+    ``call`` and ``op``: the stack of each API call and GPU op, -1 where it is not known. ``open``: thread -> the stack that was open
+    at each instant of the X-ray, -1 for none. ``of``: the call that each call corresponds to, itself where it corresponds to none.
+    """
+
+    places: pl.DataFrame
+    place: I64 = field(default_factory=lambda: _NOTHING)
+    parent: I64 = field(default_factory=lambda: _NOTHING)
+    own: I64 = field(default_factory=lambda: _NOTHING)
+    call: I64 = field(default_factory=lambda: _NOTHING)
+    op: I64 = field(default_factory=lambda: _NOTHING)
+    open: Mapping[int, StepFunction] = field(default_factory=dict)
+    of: I64 = field(default_factory=lambda: _NOTHING)
+
+    def places_of(self, stack: I64) -> I64:
+        """Return the place of the program's own line of each stack, else of its innermost; -1 for none."""
+        inner = np.append(self.own, -1)[stack]
+        return np.append(self.place, -1)[np.where(inner >= 0, inner, stack)]
+
+    def chain(self, stack: int) -> list[int]:
+        """Return the places of a stack, outermost first."""
+        chain = []
+        while stack >= 0:
+            chain.append(int(self.place[stack]))
+            stack = int(self.parent[stack])
+        return chain[::-1]
+
+    def at(self, thread: int, t: I64) -> I64:
+        """Return the stack that was open on a thread at each instant of the X-ray, -1 for none."""
+        if thread not in self.open:
+            return np.full(len(t), -1)
+        return self.open[thread].at(t).astype(np.int64)
+
+
+def find(trace: Trace, ranges: Ranges, attributed: Attributed) -> CodeLines | None:
+    """Return the lines of all calls and GPU ops, None where no X-ray noted any."""
+    if not ranges.lines.height:
+        return None
+    xray = _stacks(ranges.lines)
+    calls = attributed.api_calls
+    call, thread, start = np.full(calls.height, -1), calls["thread"].to_numpy(), calls["start_ns"].to_numpy()
+    for key in xray.open:
+        a, b = np.searchsorted(thread, [key, key + 1]).tolist()
+        call[a:b] = xray.at(key, start[a:b])
+    _backward(xray, ranges, attributed, call)
+    like = np.arange(calls.height)
+    if ranges.repeats is not None:
+        like = np.where(ranges.repeats.of >= 0, ranges.repeats.of, like)
+    call = np.where(call >= 0, call, call[like])
+    op = np.append(call, -1)[attributed.gpu_ops["call"].fill_null(-1).to_numpy()]
+    captured = _captured(trace, xray, attributed)
+    if captured is not None:
+        op = np.where(captured >= 0, captured, op)
+    return CodeLines(xray.places, xray.place, xray.parent, xray.own, call, op, xray.open, like)
+
+
+def _stacks(rows: pl.DataFrame) -> CodeLines:
+    """Return the stacks of line ranges, and which was open when; ``rows`` as `Ranges.lines`."""
+    names, code = lookup.distinct(rows["label"])
+    described = [place(name) for name in names]
+    library = np.array([stacks_room.is_library(file) for file, _, _ in described], np.bool_)
+    thread, start, end = (rows[c].to_numpy() for c in ("thread", "start_ns", "end_ns"))
+    borders = [0, *(np.flatnonzero(np.diff(thread)) + 1).tolist(), len(thread)]
+    nests = {int(thread[a]): nesting(start[a:b], end[a:b], a) for a, b in itertools.pairwise(borders) if b > a}
+    parent = np.concatenate([n.parent for n in nests.values()])
+    depth = np.concatenate([n.depth for n in nests.values()])
+    stack_of, above, last = _numbered(parent, depth, code)
+    inner = _own(above, ~library[last])
+    stack_at = np.append(stack_of, -1)
+    open_ = {t: StepFunction(n.top.times, stack_at[n.top.labels]) for t, n in nests.items()}
+    places = pl.DataFrame(described, schema=PLACE, orient="row")
+    return CodeLines(places, last, above, inner, open=open_)
+
+
+def _numbered(parent: I64, depth: I64, code: I64) -> tuple[I64, I64, I64]:
+    """Return the stack of each range, and of each stack the one above it and its last code; those above come first."""
+    stack_of = np.full(len(parent), -1)
+    above, last, count, width = [], [], 0, int(code.max(initial=0)) + 1
+    order = np.argsort(depth, kind="stable")
+    borders = np.searchsorted(depth[order], np.arange(int(depth.max(initial=-1)) + 2)).tolist()
+    for a, b in itertools.pairwise(borders):
+        level = order[a:b]
+        key = (np.append(stack_of, -1)[parent[level]] + 1) * width + code[level]
+        distinct, index = np.unique(key, return_inverse=True)
+        stack_of[level] = count + index
+        above.append(distinct // width - 1)
+        last.append(distinct % width)
+        count += len(distinct)
+    return stack_of, np.concatenate(above or [_NOTHING]), np.concatenate(last or [_NOTHING])
+
+
+def _own(above: I64, of_program: Flags) -> I64:
+    """Return of each stack the innermost one, itself or above, whose last line is the program's own; -1 where none is."""
+    inner = np.where(of_program, np.arange(len(above)), -1)
+    for _ in range(len(above)):
+        free = np.flatnonzero((inner < 0) & (above >= 0))
+        nearer = inner[above[free]]
+        if not (nearer >= 0).any():
+            break
+        inner[free] = nearer
+    return inner
+
+
+def _backward(xray: CodeLines, ranges: Ranges, attributed: Attributed, call: I64) -> None:
+    """Fill in ``call`` for what nodes of autograd launch, by sequence numbers, and for the rest of autograd's threads."""
+    rows = ranges.ranges.filter(
+        (pl.col("kind") == "op") & (pl.col("number") >= 0) & ~pl.col("repeated") & ~pl.col("crossing")
+    )
+    names, index = lookup.distinct(rows["name"])
+    nodes = np.array(["Backward" in (n or "") and "::" not in (n or "") for n in names], np.bool_)[index]
+    forward = _forward(xray, rows.filter(~nodes)) if rows.height else {}
+    of_node = layer_of(rows.filter(nodes)) if forward and nodes.any() else None
+    calls = attributed.api_calls
+    thread, start = calls["thread"].to_numpy(), calls["start_ns"].to_numpy()
+    waiting = _calling_backward(xray)
+    for key, role in attributed.roles.items():
+        a, b = np.searchsorted(thread, [key, key + 1]).tolist()
+        process = ids.process_of(key)
+        if of_node is not None and process in forward and key in of_node.threads:
+            number = np.append(of_node.rows["number"].to_numpy(), -1)[of_node.at(key, start[a:b])]
+            numbered, stack = forward[process]
+            nearest = np.minimum(np.searchsorted(numbered, number), len(numbered) - 1)
+            call[a:b] = np.where((number >= 0) & (numbered[nearest] == number), stack[nearest], call[a:b])
+        if role == thread_roles.AUTOGRAD and process in waiting:
+            call[a:b] = np.where(call[a:b] >= 0, call[a:b], xray.at(waiting[process], start[a:b]))
+
+
+def _calling_backward(xray: CodeLines) -> dict[int, int]:
+    """Return process -> the thread on which most lines were noted: while autograd's thread works, it waits in one."""
+    most: dict[int, int] = {}
+    for thread, lines in xray.open.items():
+        process = ids.process_of(thread)
+        if process not in most or len(lines.labels) > len(xray.open[most[process]].labels):
+            most[process] = thread
+    return most
+
+
+def _forward(xray: CodeLines, rows: pl.DataFrame) -> dict[int, tuple[I64, I64]]:
+    """Return process -> sequence numbers, sorted, and the stack of the last operator that carries each, which made the node."""
+    parts: dict[int, list[tuple[I64, I64, I64]]] = {}
+    for (thread,), part in rows.group_by("thread", maintain_order=True):
+        key, start = int(str(thread)), part["start_ns"].to_numpy()
+        stack = xray.at(key, start)
+        there = stack >= 0
+        parts.setdefault(ids.process_of(key), []).append((part["number"].to_numpy()[there], start[there], stack[there]))
+    made = {}
+    for process, of_threads in parts.items():
+        number, start, stack = (np.concatenate([p[i] for p in of_threads]) for i in range(3))
+        order = np.lexsort((start, number))
+        last = np.append(np.diff(number[order]) != 0, True)[: len(order)]
+        if last.any():
+            made[process] = number[order][last], stack[order][last]
+    return made
+
+
+def _captured(trace: Trace, xray: CodeLines, attributed: Attributed) -> I64 | None:
+    """Return the stack at which the node of each GPU op of a CUDA graph was captured, -1 for none; None without graphs."""
+    ops = attributed.gpu_ops
+    if not trace.graph_node.height or not ops["graph_node"].is_not_null().any():
+        return None
+    origin = capture_calls(trace, attributed.api_calls)
+    thread, time = origin["thread"].to_numpy(), origin["time_ns"].to_numpy()
+    stack = np.full(origin.height, -1)
+    for key in xray.open:
+        of_thread = np.flatnonzero(thread == key)
+        stack[of_thread] = xray.at(key, time[of_thread])
+    origin = origin.select("process", "graph_node", pl.Series("stack", stack))
+    joined = ops.select("process", "graph_node").join(
+        origin, on=["process", "graph_node"], how="left", maintain_order="left"
+    )
+    return joined["stack"].fill_null(-1).to_numpy()
+
+
+def inherited(lines: CodeLines, chosen: Flags) -> pl.DataFrame:
+    """Return call -> file, line, function of the chosen calls whose line is known, as ``python_lines``."""
+    call = np.flatnonzero(chosen & (lines.call >= 0))
+    of_call = lines.places_of(lines.call[call])
+    return pl.concat([pl.DataFrame({"call": call}), lines.places[of_call]], how="horizontal")

@@ -1,0 +1,74 @@
+"""The settings of a program that change its speed, as its probe read them once inside it. What was not read is None: unknown, not off."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from nsysx import ids
+from nsysx.events.profile import Profile
+from nsysx.model import Row
+
+
+@dataclass(frozen=True)
+class RecordedSettings:
+    """What the probe's file holds under ``settings``. Every answer is None where the file does not tell."""
+
+    record: Mapping[str, Any]
+
+    def variable(self, name: str) -> str:
+        """Return the value of an environment variable, "" where it is not set or not known."""
+        environment = self._part("environment")
+        values = environment.get("values")
+        value = values.get(name) if isinstance(values, Mapping) else None
+        return value if isinstance(value, str) else ""
+
+    def switch(self, name: str) -> Any:
+        """Return a switch of torch."""
+        return self._part("switches").get(name)
+
+    def cpu(self, name: str) -> Any:
+        """Return a fact about the processors that the program may use."""
+        return self._part("cpu").get(name)
+
+    def autocast(self, name: str) -> Any:
+        """Return a fact about the autocast regions of the step that was watched."""
+        return self._part("autocast").get(name)
+
+    def activations(self, name: str) -> Any:
+        """Return a fact about what the modules of that step returned."""
+        return self._part("activations").get(name)
+
+    def compiled(self, name: str) -> Any:
+        """Return a fact about torch.compile."""
+        return self._part("compile").get(name)
+
+    def number(self, name: str) -> int | None:
+        """Return a count: ``backwards`` of the step, those ``reducing`` gradients, ``checkpoints``, ``graphs``."""
+        value = self.record.get(name)
+        return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+    def rows(self, name: str) -> tuple[Row, ...] | None:
+        """Return the objects of a kind: optimizers, scalers, networks, wrappers, loaders."""
+        rows = self.record.get(name)
+        return tuple(r for r in rows if isinstance(r, Mapping)) if isinstance(rows, list) else None
+
+    def wrappers(self, kind: str) -> tuple[Row, ...] | None:
+        """Return the wrappers of ranks of one kind: DDP, FSDP or fully_shard."""
+        rows = self.rows("wrappers")
+        return None if rows is None else tuple(r for r in rows if r.get("kind") == kind)
+
+    def _part(self, name: str) -> Mapping[str, Any]:
+        part = self.record.get(name)
+        return part if isinstance(part, Mapping) else {}
+
+
+def settings_of(profile: Profile) -> RecordedSettings | None:
+    """Return the settings of the shown process, None where its probe did not read them."""
+    return profile.once(_read)
+
+
+def _read(profile: Profile) -> RecordedSettings | None:
+    records = [p.get("settings") for p in ids.records_of(profile.trace.capture.probe, profile.steps.process)]
+    return next((RecordedSettings(r) for r in records if isinstance(r, Mapping)), None)

@@ -1,0 +1,96 @@
+"""Lines by ``sys.settrace`` (Python 3.10 and 3.11), on the thread that drives the steps alone.
+
+Python then calls a function for each Python function that begins. Those of libraries are left alone from there on.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from .interrupts import shielded
+from .sources import OWN_FILES
+
+if TYPE_CHECKING:
+    from .line_ranges import LineRanges
+
+#: One of so many calls is timed.
+_TIMED = 64
+
+
+class Tracing:
+    """One turn of lines after the other."""
+
+    def __init__(self, lines: LineRanges) -> None:
+        self.lines = lines
+        self._outer: list[FrameType] = []
+        self._packages = True
+        self._calls = 0
+        self._given: Any = self._called  # one object, so that it is known again
+
+    def unavailable(self) -> str | None:
+        """Return why there can be no lines now, or None."""
+        if sys.gettrace() is not None or sys.getprofile() is not None:
+            return "a tracer, debugger, coverage or profiler is active"
+        return None
+
+    def start(self, outer: list[FrameType]) -> None:
+        """Begin; ``outer`` are the frames of the program that run now."""
+        self._packages = True
+        self._outer = [frame for frame in outer if frame.f_trace is None]
+        for frame in self._outer:
+            frame.f_trace = self._within
+        sys.settrace(self._given)
+
+    def stop(self) -> None:
+        """End: no frame is traced any more. A tracer that the program has begun meanwhile stays."""
+        if sys.gettrace() is self._given:
+            sys.settrace(None)
+        for frame in self._outer:
+            frame.f_trace = None
+        self._outer = []
+
+    def without_packages(self) -> None:
+        """Go on without the lines of packages."""
+        self._packages = False
+
+    @shielded
+    def _called(self, frame: FrameType, event: str, _arg: Any) -> Any:
+        try:
+            # With no call before: no handler of the program runs here, so none raises where a shielded function of the probe begins.
+            if frame.f_code.co_filename in OWN_FILES:
+                return None
+            lines = self.lines
+            if not lines.on:  # the program has put back what it had found
+                self.stop()
+                return None
+            self._calls += 1
+            begin = 0 if self._calls % _TIMED else time.perf_counter_ns()
+            code = frame.f_code
+            kind = lines.wants(code)
+            if begin:
+                lines.took(time.perf_counter_ns() - begin)
+            if event != "call" or not kind or (kind == "package" and not self._packages):
+                return None
+            lines.enter(code)
+            if frame.f_lasti > 0 and frame.f_lineno != code.co_firstlineno:  # a generator goes on
+                lines.line(code, frame.f_lineno)
+            return self._within
+        except Exception as error:
+            self.lines.fail(error)
+        return None
+
+    def _within(self, frame: FrameType, event: str, _arg: Any) -> Any:
+        lines = self.lines
+        try:
+            if not lines.on:
+                return None
+            if event == "line":
+                lines.line(frame.f_code, frame.f_lineno)
+            elif event == "return":  # of a yield and of an exception, too
+                lines.leave(frame.f_code)
+        except Exception as error:
+            lines.fail(error)
+        return self._within

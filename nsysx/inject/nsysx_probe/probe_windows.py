@@ -1,0 +1,247 @@
+"""The two windows of a run that is asked for no steps in particular (``NSYSX_STEPS=windows``), and the bare steps between them.
+
+The first holds the cold start: it opens before the command starts (``capture_range``) and closes when warm-up is over and enough steps were
+alike. Then steps run without the profiler, and the clock times them. The second holds steps like those. After it bare steps are
+timed once more, because a host's speed drifts, and then the probe leaves.
+
+That holds where nsys takes CUPTI out of the program at a window's end (``recording.window_plan.detaching``). Where CUPTI stays, steps
+are up to a third longer from the first window on: those between the windows are noted as such, those after them not at all.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections import deque
+from collections.abc import Hashable
+from typing import Any
+
+from . import capture_range, draining
+from .capture_window import AUTO_STEPS, CaptureWindow, is_one_of_several
+from .clock import StepClock
+from .meeting import Meeting
+from .output import Output
+
+#: The first window closes after so many steps in a row without marks that are alike: eight steady ones, one that shows where the
+#: last of them ends, and one to spare.
+_ALIKE = 10
+#: Such steps also take about as long: none of them this many times as long as their median.
+_AS_LONG = 2.0
+#: If steps are never alike, it closes after so many of them, or after this time from the first one's end on and so many more.
+_MOST_STEPS, _MOST_NS, _LEAST_STEPS = 64, 30_000_000_000, 3
+#: A second window that reaches the limit closes once it has so many steps: with them the report takes its averages from it.
+_WHOLE = 8
+#: Ranks of a job close and open by the number of the step, which all have in common. The first window has so many steps.
+_RANKS_COLD = 24
+#: When the second one opens, and when a window closes at the limit, one rank says so many steps before: hosts run ahead of each other.
+_RANKS_AHEAD = 4
+
+
+class TwoWindows(CaptureWindow):
+    """``cold``: the first window is open. ``first`` and ``last`` are the steps of the second one, None until they are known."""
+
+    def __init__(self, out: Output, clock: StepClock) -> None:
+        super().__init__(out, clock)
+        self.wanted = self.cold = self.two = True
+        self.after = False  # the second window has closed, and bare steps are timed once more
+        self._detached = capture_range.DETACHED in out.environ.get("NSYS_CONFIG_DIRECTIVES", "")
+        self._between: dict[str, Any] | None = None
+        self._marks_cost: dict[str, Any] | None = None
+        self._lengths: deque[int] = deque(maxlen=_ALIKE)
+        self._ended_ns = self._since_ns = 0
+        self._in_window = 0  # steps that have ended in the open window
+        self._ending = False  # the limit is reached
+        self._several = False  # the program is one of several processes that do not know of each other's windows
+        self._claimed = False  # the windows are this process's own
+        # For how long each window's end stopped the program: 0 if it closed beside it, at the limit.
+        self.pauses_ns: list[int] | None = None
+
+    def opens(self, index: int) -> bool:
+        """Return whether the second window opens with step ``index``."""
+        if self.cold or (self.opened and not self.after):
+            return False
+        return self.comes(index, 0) and not self.after
+
+    def comes(self, index: int, ahead: int) -> bool:
+        """Return whether step ``index`` is followed in full: bare steps are known well enough, or a window is open.
+
+        That chooses the steps of the second window, from ``ahead`` after ``index`` on, or ends the probe's work.
+        """
+        if self.others:
+            return True
+        if self.after:
+            self.over = self.over or self.clock.is_long_enough()
+            return self.over
+        if self.first is None and not self.cold:
+            self._choose(index, ahead)
+        return super().comes(index, ahead)
+
+    def _choose(self, index: int, ahead: int) -> None:
+        """Choose the steps of the second window, from ``ahead`` after ``index`` on, once bare steps are known."""
+        if self.clock.is_long_enough():
+            self.first = index + ahead
+            self.last = self.first + AUTO_STEPS - 1
+
+    def near(self, index: int) -> bool:
+        """Return whether the device's times of steps are wanted: they are between the windows and after them."""
+        return self.after or super().near(index)
+
+    def closes(self, index: int, *, marked: bool = False) -> bool:
+        """Return whether the open window closes with step ``index``."""
+        if not self._has_them():
+            return False
+        over = capture_range.step_ended(first=not self._in_window)
+        self._in_window += 1
+        if not self.cold:
+            if over and self._in_window >= _WHOLE and not self._ending:  # one more step, for the X-ray
+                self._ending, self.last = True, min(index + 1, self.last or 0)
+            return super().closes(index) or capture_range.closed()
+        now, before = time.perf_counter_ns(), self._ended_ns
+        self._ended_ns = now
+        if not before:
+            self._since_ns = now
+            return False
+        self._several = is_one_of_several()
+        if self._several:  # closing would stop the others in a collective, for which nsys waits 30 s
+            return over
+        self._lengths.append(now - before)
+        if marked:
+            self._alike = 0
+        usual = statistics.median(self._lengths)
+        steady = self._alike >= _ALIKE and max(self._lengths) <= _AS_LONG * usual
+        return steady or index >= _MOST_STEPS or (index >= _LEAST_STEPS and (over or now - self._since_ns > _MOST_NS))
+
+    def _has_them(self) -> bool:
+        """Return whether this process has the windows: it asks for them when its first step has ended."""
+        if not self._claimed and not self.others:
+            self.others = capture_range.claim()
+            self._claimed = not self.others
+            if self.others:  # everything of this process is recorded, as long as a window of the other one is open
+                self.wanted = self.cold = self.two = self.together = False
+            else:
+                self.pauses_ns = []
+        return self._claimed
+
+    def open(self, torch: Any) -> None:
+        """Open the second window."""
+        self._in_window = 0
+        capture_range.begin()
+
+    def close(self, torch: Any) -> bool:
+        """Close the open window and return whether the probe goes on to time bare steps."""
+        if not self.cold:
+            self._between, self._marks_cost = self.unrecorded(), self.clock.marks_cost()
+        begin = time.perf_counter_ns()
+        was_cold, self.cold = self.cold, False
+        stood = True
+        try:
+            stood = self._end(torch)
+        finally:  # Ctrl-C comes in these seconds more often than elsewhere
+            if self.pauses_ns is not None:
+                self.pauses_ns.append(time.perf_counter_ns() - begin if stood else 0)
+        self.after = not was_cold and self._detached and self.out.environ.get("NSYSX_THEN") != "stop"
+        return was_cold or self.after
+
+    def _end(self, torch: Any) -> bool:
+        """Have nsys close the window; return whether the program stood still for it."""
+        if not capture_range.closed():
+            draining.drain(self.clock.longest_ns(), several=is_one_of_several())
+        return capture_range.end()
+
+    def unrecorded(self) -> dict[str, Any] | None:
+        """Return the bare steps between the windows, as `StepClock.bare` does, with ``after_ns`` and ``after_loop_ns`` of those after them.
+
+        ``detached``: nothing of nsys was in the calls of these steps.
+        """
+        if self.cold or self.others or (self.after and self._between is None):
+            return None
+        if self._between is None:
+            bare = self.clock.bare(self.first if self.opened else None)
+            return None if bare is None else {**bare, "after_ns": [], "after_loop_ns": [], "detached": self._detached}
+        again = self.clock.bare(None) if self.after else None
+        if again is None:
+            return self._between
+        return {**self._between, "after_ns": again["lengths_ns"], "after_loop_ns": again["loop_ns"]}
+
+    def marks_cost(self) -> dict[str, Any] | None:
+        """Return `StepClock.marks_cost` of the last window."""
+        return self._marks_cost if self.after else super().marks_cost()
+
+    def never_opened(self, steps: int, rule: str) -> str | None:
+        """Return why there is no second window if that is so because of other processes; the first window opens without a step."""
+        if not (self.cold and self._several):
+            return None
+        return "one window was recorded and no step was timed: the program is one of several processes, and not torchrun started them"
+
+    def step_ended(self, shape: Hashable) -> None:
+        """Compare a step's shape with the one before, as long as the first window is open."""
+        if self.cold:
+            super().step_ended(shape)
+
+
+class WindowsOfRank(TwoWindows):
+    """The two windows of one rank of a job: the same steps on every rank, so that none waits for another more than once for each.
+
+    What nsys records is decided for all processes of a node at once, so only one of them has the range (``capture_range.ours``). The
+    others stop and begin with their ranges at the same steps, and each times its own bare steps. All of them stand still meanwhile
+    (``meeting``).
+    """
+
+    together = True
+
+    def __init__(self, out: Output, clock: StepClock) -> None:
+        super().__init__(out, clock)
+        self._meeting = Meeting(out.environ)
+        self._longest_ns = 0
+        self._begun = False
+
+    def _choose(self, index: int, ahead: int) -> None:
+        """Choose the steps of the second window as the rank that opens it does, once it knows its bare steps."""
+        self.first = self._meeting.announced()
+        if self.first is None and capture_range.leads() and self.clock.is_long_enough():
+            self.first = index + ahead + _RANKS_AHEAD
+            self._meeting.announce(self.first)
+        if self.first is not None:
+            self.last = self.first + AUTO_STEPS - 1
+
+    def closes(self, index: int, *, marked: bool = False) -> bool:
+        """Return whether the open window closes with step ``index``."""
+        if not self._has_them():
+            return False
+        over = capture_range.step_ended(first=not self._in_window)
+        self._in_window += 1
+        now, before = time.perf_counter_ns(), self._ended_ns
+        self._ended_ns = now
+        if before:
+            self._longest_ns = max(self._longest_ns, now - before)
+        if over and self._in_window >= (_LEAST_STEPS if self.cold else _WHOLE) and self._meeting.announced() is None:
+            self._meeting.announce(index + _RANKS_AHEAD)
+        return self.is_last(index)
+
+    def is_last(self, index: int) -> bool:
+        """Return whether step ``index`` is the last one of the open window."""
+        planned = index >= _RANKS_COLD - 1 if self.cold else super().is_last(index)
+        announced = None if planned else self._meeting.announced()
+        return planned or (announced is not None and index >= announced)
+
+    def left(self, index: int) -> int | None:
+        """Return how many steps of the open window follow step ``index``, None while that is not known."""
+        if self.cold:
+            return None
+        announced, left = self._meeting.announced(), super().left(index)
+        return left if announced is None or left is None else min(max(announced - index, 0), left)
+
+    def open(self, torch: Any) -> None:
+        """Open the second window, unless that was done when the step before ended."""
+        self.begin()
+
+    def begin(self) -> None:
+        """Open the second window together with the other ranks; one of them does."""
+        if not self._begun:
+            self._begun, self._in_window = True, 0
+            self._meeting.hold(capture_range.leads(), capture_range.begin, self._longest_ns)
+
+    def _end(self, torch: Any) -> bool:
+        """Have nsys close the window while all ranks stand still, with nothing to do on their devices."""
+        self._meeting.hold(capture_range.leads(), capture_range.end, self._longest_ns, drained=True)
+        return True

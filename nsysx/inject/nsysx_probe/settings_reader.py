@@ -1,0 +1,307 @@
+"""The settings of a program that change its speed, read once inside it, in the first X-ray step of each window.
+
+`Settings` reads what does not change when the step begins, watches while the step runs (autocast regions, checkpoint calls, kinds of
+numbers, which backwards reduce gradients), and puts all of it into one record when the step ends. Outside that step every function
+that the other parts call is one look at ``watching``. No tensor's values are read, nothing is synchronized, CUDA is not started.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from . import patch, settings_compile, settings_objects, settings_state
+from .interrupts import of_program
+from .output import Output
+from .settings_state import asked, name_of
+
+#: So many results of modules are looked at, and of nested ones so many items.
+_MOST_OUTPUTS, _WIDEST = 5_000, 8
+_MOST_LOADERS = 20
+
+
+class SettingsReader:
+    """``optimizers`` returns weak references to those that live; ``graphs`` how many CUDA graphs the program holds."""
+
+    def __init__(
+        self, torch: Any, out: Output, optimizers: Callable[[], list[Any]], graphs: Callable[[], int] = lambda: 0
+    ) -> None:
+        self.torch, self.out = torch, out
+        self.watching = False
+        self.graphs = graphs
+        self.outputs: list[Callable[[Any, Any], None]] = []  # `output` while it is watched: module calls look here
+        self._optimizers = optimizers
+        self._read: dict[str, Any] | None = None
+        self._seen: dict[str, Any] = {}
+        self._roots: dict[int, weakref.ref[Any]] = {}
+        self._loaders: dict[int, tuple[weakref.ref[Any], dict[str, Any]]] = {}
+        self._patches: list[patch.Patch] | None = None
+        self._began_ns = self._took_ns = 0
+
+    # ---- the step that is watched -----------------------------------------------------------------------------------
+
+    def begin(self, index: int) -> None:
+        """Begin to watch step ``index``."""
+        self._safely(lambda: self._begin(index))
+
+    def _begin(self, index: int) -> None:
+        before = time.perf_counter_ns()
+        self._seen = {
+            "step": index,
+            "state": self._state(),
+            "autocast": {"regions": 0, "dtypes": {}, "cache": None, "forward": None},
+            "checkpoints": 0,
+            "backwards": 0,
+            "reducing": None,
+            "networks": {},
+            "wrappers": [],
+            "stepping": {},
+            "scalers": {},
+            "activations": {},
+            "largest": None,
+            "float64_out": [],
+            "anomaly": False,
+            "left": _MOST_OUTPUTS,
+        }
+        self._roots.clear()
+        self._watch(True)
+        self._took_ns = time.perf_counter_ns() - before
+
+    def end(self) -> None:
+        """End to watch, and make the record."""
+        if self.watching:
+            self._safely(self._end)
+
+    def _end(self) -> None:
+        before = time.perf_counter_ns()
+        self._watch(False)
+        self._read = self._made()
+        self._read["took_ns"] = self._took_ns + time.perf_counter_ns() - before
+        self._seen = {}
+
+    def record(self, *, last: bool) -> dict[str, Any] | None:
+        """Return the record, None as long as there is none. ``last``: no step comes that could be watched; the rest is read now."""
+        if last:
+            self.end()
+        if last and self._read is None:
+            self._safely(self._without_step)
+        if self._read is None:
+            return None
+        return {**self._read, "loaders": [dict(about) for _, about in self._loaders.values()]}
+
+    def _without_step(self) -> None:
+        before = time.perf_counter_ns()
+        self._seen = {"step": None, "state": self._state()}
+        self._read = self._made()
+        self._read["took_ns"] = time.perf_counter_ns() - before
+
+    def _watch(self, on: bool) -> None:
+        self.watching = on
+        self.outputs[:] = [self.output] if on else []
+        if on and self._patches is None:
+            self._patches = self._made_patches()
+        for each in self._patches or ():
+            each.on() if on else each.off()
+
+    def _safely(self, work: Callable[[], None]) -> None:
+        """Do some work; a failure is noted and ends the watching, nothing else. Raises what is the program's."""
+        try:
+            work()
+        except Exception as error:
+            self.watching = False
+            self.outputs.clear()
+            for each in self._patches or ():
+                each.off()
+            if of_program(error):
+                raise
+            self.out.note(f"settings: {type(error).__name__}: {error}")
+
+    def _traced(self) -> bool:
+        """Return whether torch.jit traces: it would write down what a tensor is asked."""
+        return self.torch._C._get_tracing_state() is not None
+
+    def _made_patches(self) -> list[patch.Patch]:
+        """Return the functions that are followed while a step is watched: they may be called in places that no phase knows."""
+        made = []
+        checkpoints: Any = sys.modules.get("torch.utils.checkpoint")
+        functions: list[tuple[Any, str, str, Any]] = [(self.torch.autocast, "__enter__", "self", self._autocast)]
+        if checkpoints is not None:
+            functions.append((checkpoints, "checkpoint", "None", self._checkpoint))
+        for owner, name, first, enter in functions:
+            try:
+                function = getattr(owner, name)
+                names = {
+                    "_nsysx_compiling": self.torch.compiler.is_dynamo_compiling,
+                    "_nsysx_enter": enter,
+                    "_nsysx_leave": patch.nothing,
+                }
+                template = patch.AROUND.replace("ENTER", "_nsysx_enter").replace("LEAVE", "_nsysx_leave")
+                made.append(
+                    patch.Patch(getattr(function, "__wrapped__", function), template.replace("FIRST", first), names)
+                )
+            except Exception as error:
+                self.out.wrong(f"settings: {name}", error)
+        return made
+
+    # ---- what the other parts tell while the step runs --------------------------------------------------------------
+
+    def _autocast(self, region: Any) -> None:
+        def note() -> None:
+            seen = self._seen["autocast"]
+            if region._enabled:
+                seen["regions"] += 1
+                name = f"{region.device}:{name_of(region.fast_dtype)}"
+                seen["dtypes"][name] = seen["dtypes"].get(name, 0) + 1
+                seen["cache"] = bool(region._cache_enabled)
+
+        if self.watching:
+            self._safely(note)
+
+    def _checkpoint(self, _nothing: Any) -> None:
+        if self.watching:
+            self._seen["checkpoints"] += 1
+
+    def network(self, module: Any) -> None:
+        """A network is called, not from inside another one."""
+        if self.watching and not self._traced():
+            self._safely(lambda: self._network(module))
+
+    def _network(self, module: Any) -> None:
+        if id(module) in self._roots or len(self._roots) >= settings_objects.MOST:
+            return
+        self._roots[id(module)] = weakref.ref(module)
+        seen = self._seen
+        about = asked(lambda: settings_objects.network(self.torch, module))
+        if about is not None:
+            seen["networks"][id(module)] = about
+        seen["wrappers"] += settings_objects.wrappers(module)
+        seen["anomaly"] = seen["anomaly"] or bool(asked(self.torch.is_anomaly_enabled))
+        seen["autocast"]["forward"] = seen["autocast"]["forward"] or self._autocast_now()
+
+    def _autocast_now(self) -> str | None:
+        try:
+            if not self.torch.is_autocast_enabled("cuda"):
+                return None
+            return name_of(self.torch.get_autocast_dtype("cuda"))
+        except Exception:  # an older torch
+            return name_of(self.torch.get_autocast_gpu_dtype()) if self.torch.is_autocast_enabled() else None
+
+    def backward(self) -> None:
+        """A backward begins."""
+        if self.watching:
+            self._safely(self._backward)
+
+    def _backward(self) -> None:
+        seen = self._seen
+        seen["backwards"] += 1
+        seen["anomaly"] = seen["anomaly"] or bool(asked(self.torch.is_anomaly_enabled))
+        roots = [ref() for ref in self._roots.values()]
+        reduce = [asked(settings_objects.reduces, r) for r in roots if r is not None]
+        if any(answer is not None for answer in reduce):
+            seen["reducing"] = (seen["reducing"] or 0) + any(reduce)
+
+    def stepping(self, optimizer: Any, scaler: Any = None) -> None:
+        """An optimizer steps, or a gradient scaler steps it."""
+        if self.watching and not self._traced():
+            self._safely(lambda: self._stepping(optimizer, scaler))
+
+    def _stepping(self, optimizer: Any, scaler: Any) -> None:
+        seen = self._seen
+        if scaler is not None:
+            seen["scalers"][id(scaler)] = settings_objects.scaler(scaler)
+        if id(optimizer) not in seen["stepping"] and hasattr(optimizer, "param_groups"):
+            seen["stepping"][id(optimizer)] = settings_objects.gradients(self.torch, optimizer)
+
+    def output(self, entry: Any, value: Any) -> None:
+        """A module has returned ``value``."""
+        if not self._traced():
+            self._safely(lambda: self._output(entry, value))
+
+    def _output(self, entry: Any, value: Any) -> None:
+        seen, tensor = self._seen, self.torch.Tensor
+        if isinstance(value, (tuple, list)):
+            items: Any = value[:_WIDEST]
+        else:
+            items = list(value.values())[:_WIDEST] if isinstance(value, dict) else (value,)
+        for item in items:
+            if type(item) is not tensor or seen["left"] <= 0 or self.torch._C._len_torch_function_stack():
+                continue
+            seen["left"] -= 1
+            name, elements = name_of(item.dtype), int(item.numel())
+            total = seen["activations"].setdefault(name, [0, 0])
+            total[0] += 1
+            total[1] += elements
+            size = elements * item.element_size()
+            if name == "float64" and len(seen["float64_out"]) < settings_objects.MOST:
+                seen["float64_out"].append(entry.path)
+            if seen["largest"] is None or size > seen["largest"]["bytes"]:
+                shape = [int(n) for n in item.shape]
+                seen["largest"] = {"module": entry.path, "dtype": name, "shape": shape, "bytes": size}
+
+    def iterates(self, loader: Any, steps: int) -> None:
+        """A loader makes an iterator, after so many steps. That is counted always, because it is rare."""
+        self._safely(lambda: self._iterates(loader, steps))
+
+    def _iterates(self, loader: Any, steps: int) -> None:
+        entry = self._loaders.get(id(loader))
+        if entry is None or entry[0]() is not loader:
+            if len(self._loaders) >= _MOST_LOADERS:
+                return
+            about = {**settings_objects.loader(loader), "first_step": steps, "last_step": steps}
+            entry = self._loaders[id(loader)] = weakref.ref(loader), about
+        entry[1]["iterators"] += 1
+        entry[1]["last_step"] = steps
+
+    # ---- the record -------------------------------------------------------------------------------------------------
+
+    def _state(self) -> dict[str, Any]:
+        torch = self.torch
+        return {
+            "environment": asked(lambda: settings_state.environment(self.out.environ)),
+            "switches": asked(lambda: settings_state.switches(torch)),
+            "gc": asked(settings_state.collector),
+            "cpu": asked(lambda: settings_state.processors(torch)),
+        }
+
+    def _made(self) -> dict[str, Any]:
+        torch, seen = self.torch, self._seen
+        state = seen.pop("state")
+        living = [o for o in (ref() for ref in self._optimizers()) if o is not None][: settings_objects.MOST]
+        living = [] if self._traced() else living
+        optimizers = []
+        for each in living:
+            about = asked(settings_objects.optimizer, torch, each)
+            if about is not None:
+                optimizers.append({**about, "gradients": seen.get("stepping", {}).get(id(each))})
+        if seen.get("anomaly") and state["switches"] is not None:
+            state["switches"]["anomaly"] = True
+        watched = seen["step"] is not None
+        return {
+            "step": seen["step"],
+            **state,
+            "memory": asked(lambda: settings_state.memory(torch)),
+            "compile": asked(settings_compile.compiled),
+            "graphs": asked(self.graphs),
+            "optimizers": optimizers,
+            "scalers": list(seen["scalers"].values()) if watched else None,
+            "autocast": seen["autocast"] if watched else None,
+            "checkpoints": seen["checkpoints"] if watched else None,
+            "backwards": seen["backwards"] if watched else None,
+            "reducing": seen["reducing"] if watched else None,
+            "networks": list(seen["networks"].values()) if watched else None,
+            "wrappers": seen["wrappers"] if watched else None,
+            "activations": _activations(seen) if watched else None,
+        }
+
+
+def _activations(seen: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "dtypes": {
+            name: {"count": count, "elements": elements} for name, (count, elements) in seen["activations"].items()
+        },
+        "largest": seen["largest"],
+        "float64_in": seen["float64_out"],
+    }

@@ -1,0 +1,77 @@
+"""How nsys traced CUDA, what it lost because of that, and what to do; the messages themselves are explained in `nsys_messages`."""
+
+from __future__ import annotations
+
+import re
+
+from nsysx import nsys_messages, units
+from nsysx.model import Check
+from nsysx.nsys_messages import FoundMessage
+from nsysx.reading.capture_facts import CUPTI_LEFT
+from nsysx.reading.trace import Trace
+
+_HARDWARE = re.compile(r"hardware tracing used", re.IGNORECASE)
+_SOFTWARE = re.compile(r"legacy \(software", re.IGNORECASE)
+REMEDY = nsys_messages.WHOLE_PROGRAM
+
+
+def _texts(trace: Trace) -> list[str]:
+    return [d["text"] for d in trace.capture.diagnostics]
+
+
+def is_explained(text: str) -> bool:
+    """Return whether the checks in this file already cover a message from nsys."""
+    explained = nsys_messages.recognized(text)
+    dropped = explained is not None and explained.message.name == "hardware-dropped"
+    return dropped or any(pattern.search(text) for pattern in (_HARDWARE, _SOFTWARE, CUPTI_LEFT))
+
+
+def by_hardware(trace: Trace) -> bool:
+    """Return whether nsys says that the hardware of the GPU traced CUDA."""
+    return any(map(_HARDWARE.search, _texts(trace)))
+
+
+def dropped(trace: Trace) -> int:
+    """Return how many GPU events nsys reports as dropped because it never learned their times."""
+    message = next(m for m in nsys_messages.MESSAGES if m.name == "hardware-dropped")
+    return sum(int(match[1]) for match in map(message.match, _texts(trace)) if match)
+
+
+def _without_process(trace: Trace) -> nsys_messages.NsysMessage | None:
+    never = (nsys_messages.NEVER_STARTED, nsys_messages.NEVER_LOADED)
+    return next((message for message in never if message.name == trace.capture.never), None)
+
+
+def why_empty(trace: Trace) -> FoundMessage | None:
+    """Return why the report holds no CUDA, by what nsys wrote into it; None if it wrote nothing about it."""
+    return nsys_messages.why_empty(_texts(trace), _without_process(trace))
+
+
+def causes(trace: Trace) -> list[FoundMessage]:
+    """Return what nsys says that takes GPU work away whose calls were recorded, the strongest cause first.
+
+    That a process made no CUDA call, and that events might be missing as at the end of any window, explains nothing here.
+    """
+    messages = nsys_messages.in_order(_texts(trace), "cuda", "some")
+    return [each for each in messages if each.message.name not in ("no-cuda", "cuda-might-lack", "range-never-opened")]
+
+
+def remedy(trace: Trace) -> str:
+    """Return what to do if calls were recorded and the work they started was not, by what nsys says about it."""
+    if dropped(trace):
+        return REMEDY
+    return "; ".join(dict.fromkeys(each.remedy for each in causes(trace))) or nsys_messages.SILENT
+
+
+def checks(trace: Trace) -> list[Check]:
+    """Return how CUDA was traced, if nsys says so, and what was dropped."""
+    hardware, software = by_hardware(trace), any(map(_SOFTWARE.search, _texts(trace)))
+    results = []
+    if hardware or software:
+        how = "by both" if hardware and software else "by the hardware of the GPU" if hardware else "by software"
+        results.append(Check("cuda tracing", "ok", f"nsys says that CUDA was traced {how}"))
+    if count := dropped(trace):
+        why = ": hardware tracing delivers them only when the program ends" if hardware else ""
+        detail = f"nsys dropped {units.count(count)} GPU events whose times it never got{why}"
+        results.append(Check("dropped GPU events", "warn", detail, REMEDY, doubt="numbers"))
+    return results

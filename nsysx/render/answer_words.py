@@ -1,0 +1,395 @@
+"""The answer of a Summary in words: the first screen of the page, the terminal, Markdown and ``--brief``, so that they never differ.
+
+Nothing is decided here. The texts are safe to show; times are ns of one step: the step that the verdict speaks of.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from nsysx import units
+from nsysx.advice import Action, Also, Answer, Bar, BarPart, Sure, Tried
+from nsysx.analyses.helpers.step_record import rows_of
+from nsysx.answer import subject
+from nsysx.answer.first_action import NOTABLE
+from nsysx.events import coverage
+from nsysx.events.layers import bare
+from nsysx.model import Summary
+from nsysx.ranks import rank_table
+from nsysx.render import facts
+from nsysx.render.grids import CellTexts
+from nsysx.render.safe_text import clean, file_name, shorten_kernel
+from nsysx.trying.trial_sentences import measured
+
+
+@dataclass(frozen=True, slots=True)
+class Worded:
+    """The answer in words.
+
+    ``now_ns`` is the step, ``then_ns`` the step after the change (None: not known), ``bound``: that is the least that it can be.
+    ``on_average``: steps have so different lengths that none is as long as their mean, which ``now_ns`` is.
+    ``real``: times are without the profiler, or the profiler hardly changes them; ``profiled_ns`` is the step as recorded.
+    ``factor`` is the worth as a factor, "" where it is not known, ``replayed`` a sentence on what is not bounded but
+    replayed of it; ``level`` and ``why`` are how sure the answer is, in one word and one reason, ``sure`` its two halves in full.
+    ``source`` is the text of the line in ``where``, "" where it was not recorded.
+    ``head`` and ``rest`` are the sentence: its one idea, and what else it says.
+    ``tried`` are sentences on what was measured of changes, those that carry out ``do`` first.
+    """
+
+    facts: tuple[str, ...]
+    sentence: str
+    head: str
+    rest: str
+    alarms: tuple[str, ...]
+    code: str
+    do: str
+    paste: str
+    condition: str
+    where: str
+    source: str
+    now_ns: int | None
+    then_ns: int | None
+    bound: bool
+    on_average: bool
+    real: bool
+    profiled_ns: int | None
+    worth: str
+    factor: str
+    replayed: str
+    tried: tuple[str, ...]
+    level: str
+    why: str
+    sure: tuple[Sure, ...]
+    bars_title: str
+    bars: tuple[Bar, ...]
+    also: tuple[Also, ...]
+    commands: tuple[str, ...]
+    next: str
+
+
+def report_name(summary: Summary) -> str:
+    """Return the name of the (first) report, without its folders."""
+    return summary.capture.files[0].rpartition("/")[2] if summary.capture.files else "REPORT"
+
+
+def place(where: Mapping[str, Any], texts: CellTexts) -> str:
+    """Return a place in the program as text: module, phase, what lies beside it, and line, each named once."""
+    module, near = bare(str(where.get("module") or "")), str(where.get("near") or "")
+    phase = where.get("phase") if f"the {where.get('phase')}" not in (module, near) else ""
+    parts = dict.fromkeys(texts(name, 120) for name in (module, phase, near) if name)
+    if where.get("file"):
+        line = f":{where['line']}" if where.get("line") else ""
+        parts[f"{texts(file_name(str(where['file'])[:2000], True), 160)}{line}"] = None
+    return ", ".join(parts)
+
+
+def part_words(part: BarPart, total: float) -> str:
+    """Return a part in words: "computes 40.84 ms (57 %)"."""
+    return f"{part.label} {units.duration(part.ns)} ({units.share(part.ns, total)})".strip()
+
+
+def _bar(bar: Bar, texts: CellTexts) -> Bar:
+    """Return a bar whose names are safe to show."""
+
+    def name(label: str) -> str:
+        return shorten_kernel(texts(label, 200), 40) if bar.names == "kernel" else texts(label, 60)
+
+    return replace(bar, label=texts(bar.label, 60), parts=tuple(replace(p, label=name(p.label)) for p in bar.parts))
+
+
+def _facts(summary: Summary, texts: CellTexts, now: int | None, profiled: int | None) -> tuple[str, ...]:
+    """Return the report's name, the GPU, the steps and the step time."""
+    gpus = [clean(g.name, 60) for g in summary.capture.gpus if g.name]
+    line = [report_name(summary)]
+    if len(summary.capture.files) > 1:
+        line[0] += f" and {len(summary.capture.files) - 1} more"
+    kinds, ranks = sorted(set(gpus)), len(summary.typed_rows(rank_table.ROWS))
+    if ranks > len(gpus):  # one report a rank: the capture is the first one's
+        line.append(f"{ranks} ranks")
+    line += [f"{gpus.count(k)} x {k}" if gpus.count(k) > 1 else k for k in kinds[:2]] or ["no GPU recorded"]
+    if now is None:
+        line.append("no steps found")
+        return tuple(texts(s, 80) for s in line)
+    line.append(f"{facts.steady_count(summary.steps)} steady of {summary.steps.count} steps{_spread(summary)}")
+    line += _step_words(summary, units.duration(now), units.duration(profiled))
+    line += _covered(summary) + _rest(summary)
+    return tuple(texts(s, 160) for s in line)
+
+
+#: What else a loop does is named from this share of it on. Its warm-up and the step that the end cuts are no news.
+_NAMED = 0.1
+#: Another mean is told if it is longer than a step by this share, and that of the steps that followed if it differs by as much.
+_LONGER = 0.03
+_UNTOLD = (coverage.WARMUP, coverage.LAST, coverage.BEFORE, coverage.BEHIND)
+
+
+def _covered(summary: Summary) -> list[str]:
+    """Return how much of the loop behind its warm-up the steady steps are where it does something else, too, and what that is."""
+    covered = summary.steps.coverage
+    if covered is None:
+        return []
+    parts = {r["what"]: r["ns"] for r in covered["rest"] if r["what"] not in _UNTOLD}
+    if coverage.ONCE in parts:  # before the steady steps it is start-up
+        parts[coverage.ONCE] = max(0, parts[coverage.ONCE] - _start_up_ns(summary))
+    rest = sorted(((ns, what) for what, ns in parts.items()), reverse=True)
+    loop = covered["steady_ns"] + sum(ns for ns, _ in rest)
+    named = [f"{what} {units.share(ns, loop)}" for ns, what in rest if ns >= _NAMED * loop]
+    real = summary.unprofiled
+    more = None if real is None or (real.loop_ns or 0) < (1 + _LONGER) * real.step_ns else real.loop_ns
+    whole = "" if more is None else f"{units.duration(more)} a step with what runs between steps"
+    if not named:
+        return [whole] if whole else []
+    share = units.share(covered["steady_ns"], loop)
+    return [f"steady steps cover {share} of the loop ({', '.join(named)}){whole and ': '}{whole}"]
+
+
+def _rest(summary: Summary) -> list[str]:
+    """Return the mean of all steps that followed, if it is another one than that of the steps that were timed."""
+    real = summary.unprofiled
+    if real is None or real.rest_ns is None:
+        return []
+    timed = real.loop_ns or real.step_ns
+    if abs(real.rest_ns - timed) < _LONGER * timed:
+        return []
+    return [
+        f"{units.duration(real.rest_ns)} over the {real.rest_steps:,} steps that followed, and what ran between them"
+    ]
+
+
+def _start_up_ns(summary: Summary) -> int:
+    """Return how long the steps before the first steady one take (ns)."""
+    lengths = []
+    for row in rows_of(summary.steps):
+        if not row.get("warmup"):
+            break
+        lengths.append(max(row.get("cpu_ns") or 0, row.get("gpu_ns") or 0))
+    return sum(lengths)
+
+
+#: Steady steps whose longest is this many times their shortest are not told by their mean alone.
+_UNEQUAL = 1.5
+#: A mean of all steady steps that differs by this share from that of the steps in a row is told.
+_OTHER = 0.01
+
+
+def _spread(summary: Summary) -> str:
+    """Return the shortest and the longest steady step as recorded, "" where they are about the same.
+
+    Where the figures cover some of the steady steps only, it says which, and the mean of all where that is another.
+    """
+    recorded = " as recorded" * (summary.step.recorded_ns != summary.step.shown_ns)
+    every, covered = summary.steps.all_steady, summary.step.recorded_ns
+    steady = [ns for r in rows_of(summary.steps) if r.get("steady") and (ns := r.get("gpu_ns") or r.get("cpu_ns"))]
+    ends = (every["low_ns"], every["high_ns"]) if every else (min(steady, default=0), max(steady, default=0))
+    ends_text = f", {units.duration(ends[0])} to {units.duration(ends[1])}{recorded}" * (
+        ends[1] >= _UNEQUAL * ends[0] > 0
+    )
+    if every is None or not covered:
+        return ends_text
+    mean = every["mean_ns"]
+    other = f"; all take {units.duration(mean)} on average{recorded}" * (abs(mean - covered) > _OTHER * covered)
+    return f"{ends_text} (the figures are of {len(steady)} in a row{other})"
+
+
+def _step_words(summary: Summary, now: str, recorded: str) -> list[str]:
+    """Return the length of the step without and with the profiler, and its bounds where it was not measured."""
+    real, differs = summary.unprofiled, summary.step.marked
+    a_step = "a step on average" if subject.on_average(summary) else "a step"
+    if summary.step.as_recorded:
+        return [f"{now} {a_step}{', as recorded' if real is None or differs else ''}"]
+    about = differs and summary.verdict.estimated and real is not None
+    notes = []
+    if about and real is not None:
+        low, high = summary.step.bounds_ns or (real.low_ns, real.high_ns)
+        notes.append(f"{units.duration(low)} to {units.duration(high)}")
+    notes += [f"{recorded} as recorded"] if recorded != now else []
+    within = f" ({'; '.join(notes)})" if notes else ""
+    return [f"{'about ' * about}{now} {a_step}{within}"]
+
+
+def _commands(summary: Summary, typed: str) -> tuple[str, ...]:
+    """Return the commands to run next, for the reports of this Summary."""
+    name = typed or clean(report_name(summary), 80)
+    return tuple(command.replace("REPORT", name) for command in summary.answer.ask_next)
+
+
+def _whole_command(command: str) -> str:
+    """Return a command that settles something, with the program that it records."""
+    return f"{command} -- CMD" if command.startswith("nsysx run") and " -- " not in command else command
+
+
+def _next(summary: Summary, typed: str, command: str, folder: str) -> str:
+    """Return the one command to run next: on the recorded program where that is known, else one that reads the report again."""
+    answer, commands = summary.answer, _commands(summary, typed)
+    settles = next((s.command for s in answer.certainty.parts if s.command.startswith("nsysx run")), "")
+    asked = next((c for c in commands if c.startswith("nsysx run ")), "")
+    if not command:
+        return next((c for c in commands if " whatif " in c), commands[-1] if commands else "")
+    inside = f"cd {folder} && " if folder else ""
+    if asked:
+        return inside + asked.replace(" -- CMD", f" -- {command}")
+    if answer.do[-1].paste:
+        return f"{inside}nsysx try {typed or clean(report_name(summary), 80)} -- {command}"
+    again = f"{inside}{settles.removesuffix(' -- CMD') or 'nsysx run'} -- {command}"
+    # The same run once more tells nothing new; what changes would save, the report tells already.
+    return again if settles else next((c for c in commands if " whatif " in c), again)
+
+
+#: A sentence ends here; "item()." and "0.3 ms" do not.
+_END = re.compile(r"(?<=[^\s.]{2}[.)]) (?=[A-Z0-9])")
+#: Letters of a headline: two lines of the page.
+_HEADLINE = 125
+
+
+def first_sentence(text: str) -> str:
+    """Return the first sentence of a text, without its full stop."""
+    return _END.split(text)[0].rstrip(".")
+
+
+#: A second sentence that goes on with the idea of the first: what the GPU works on.
+_SAME_IDEA = re.compile(r"<?[\d.]+ % of GPU time is ")
+
+
+def _head(text: str) -> str:
+    """Return the one idea of a sentence: its first part, and the second where it goes on with it and both fit a headline."""
+    first, second, *_ = [*_END.split(text, maxsplit=2), ""]
+    both = f"{first} {second}"
+    return both if _SAME_IDEA.match(second) and len(both) <= _HEADLINE else first
+
+
+def _times(factor: float) -> str:
+    return f"{factor:.0f}x" if factor >= 10 else f"{factor:.1f}x" if factor >= 1.15 else f"{factor:.2f}x"
+
+
+def factor(answer: Answer) -> str:
+    """Return what the change is worth as a factor, with its range: "1.8x faster (1.5 to 2.2)"; "" where it is not known."""
+    now, then, low, high = answer.now_ns, answer.then_ns, answer.then_low_ns, answer.then_high_ns
+    if not now or not then or then >= now:
+        return ""
+    if answer.bound:
+        return f"up to {_times(now / then)} faster"
+    ends = answer.times or ((now / high, now / low) if low and high else ())
+    between = _between(ends)
+    return f"{_times(now / then)} faster{f' ({between})' * bool(between)}"
+
+
+def _between(ends: tuple[float, ...]) -> str:
+    """Return the least and the most factor: "1.1 to 2.7", "1.1 or more"; "" where they are told as the same."""
+    least, most = (_times(end)[:-1] for end in ends or (1.0, 1.0))
+    if ends and ends[1] >= _NO_MOST * ends[0]:
+        return f"{least} or more"
+    return "" if least == most else f"{least} to {most}"
+
+
+#: A most factor of this many times the least says only that the step after the change is within its error of nothing.
+_NO_MOST = 10
+
+
+#: Bounds of the step that leave the factor of a bound open by this much are told.
+_WIDE = 1.15
+
+
+def _replayed(answer: Answer) -> str:
+    """Return what the replay alone gives, where the step after the change is a bound beyond that; "" elsewhere."""
+    now, alone, between = answer.now_ns, answer.replayed_ns, _between(answer.times)
+    if answer.best_ns is not None and answer.then_ns and answer.best_ns < _CLOSE * answer.then_ns:
+        return f"At best {units.duration(answer.best_ns)}."
+    if answer.bound and not alone and answer.times and answer.times[1] >= _WIDE * answer.times[0]:
+        shown = between.replace(" or", "x or") if between.endswith(" or more") else f"{between.replace(' to', 'x to')}x"
+        return f"{shown}, depending on the unprofiled step time."
+    if not now or not alone:
+        return ""
+    times = f" ({_times(now / alone)}{f', {between}' * bool(between)})" if alone < now else ""
+    fused = any("compile" in action.paste or "compile" in action.text for action in answer.do)
+    return f"Replay: {units.duration(alone)}{times}; anything below {'assumes kernel fusion' if fused else 'is an upper bound'}."
+
+
+#: A step at best that is this near the likely one is no figure of its own.
+_CLOSE = 0.95
+
+
+#: What is known of a change that was tried, from what matters most.
+_VERDICTS = ("faster", "slower", "fails", "changes_results", "same", "cannot_tell", "does_not_apply")
+
+
+def tried(summary: Summary, code: str, texts: CellTexts) -> tuple[str, ...]:
+    """Return a sentence for each change that was tried, those that the finding ``code`` advises first."""
+
+    def order(trial: Tried) -> tuple[bool, int, float]:
+        return code not in trial.codes, _VERDICTS.index(trial.verdict), (trial.then_ns or 1) / (trial.now_ns or 1)
+
+    def measured_sentence(trial: Tried) -> str:
+        file, colon, line = trial.place.rpartition(":")
+        return measured(replace(trial, place=f"{file_name(file[:2000], True)}{colon}{line}" if file else ""))
+
+    ended = [trial for trial in summary.tried if trial.verdict == "fails" or trial.then_ns is not None]
+    return tuple(texts(measured_sentence(trial), 300) for trial in sorted(ended, key=order))
+
+
+def _sequence(do: Sequence[Action], now_ns: int | None) -> str:
+    """Return what to do as one text: several changes are numbered, each but the last with why it comes first."""
+    if len(do) == 1:
+        return do[0].text
+    changes = zip(do, reasons(do, now_ns), strict=True)
+    return " ".join(f"({i}) {action.text}{reason}." for i, (action, reason) in enumerate(changes, 1))
+
+
+def reasons(do: Sequence[Action], now_ns: int | None) -> list[str]:
+    """Return why each change comes before the last: what it saves by itself; where that is little, that the last needs it.
+
+    "" for the last, whose worth is that of all. ``now_ns`` is the step (ns).
+    """
+
+    def reason(action: Action) -> str:
+        saving = action.saving_ns
+        if saving is None or saving < NOTABLE * (now_ns or 0) or not saving:
+            return f", needed for ({len(do)})"
+        return f" (saves {units.duration(saving)} a step)"
+
+    return [*map(reason, do[:-1]), ""]
+
+
+def build(summary: Summary, *, redact: bool = True, typed: str = "", command: str = "", folder: str = "") -> Worded:
+    """Return the answer in words. ``redact`` hides what names a person or a machine.
+
+    ``typed`` is how a shell finds the reports, ``command`` the recorded program as a shell runs it, ``folder`` where, "" for any.
+    """
+    texts, answer = CellTexts(redact), summary.answer
+    first, sentence = answer.do[-1], texts(summary.verdict.sentence, 400)
+    head = _head(sentence)
+    return Worded(
+        facts=_facts(summary, texts, answer.now_ns, answer.recorded_ns),
+        sentence=sentence,
+        head=head,
+        rest=sentence[len(head) :].strip(),
+        alarms=tuple(texts(detail, 200) for detail in answer.alarms),
+        code=first.code,
+        do=texts(_sequence(answer.do, answer.now_ns), 500),
+        paste="\n".join(a.paste for a in answer.do if a.paste),
+        condition=texts(first.condition, 300),
+        where=place(first.where, texts),
+        source=texts(facts.source_at(summary, first.where), 120),
+        now_ns=answer.now_ns,
+        then_ns=answer.then_ns,
+        bound=answer.bound,
+        on_average=subject.on_average(summary),
+        real=answer.real,
+        profiled_ns=answer.recorded_ns,
+        worth=texts(answer.worth, 300),
+        factor=factor(answer),
+        replayed=_replayed(answer),
+        level=answer.certainty.level,
+        why=first_sentence(texts(answer.certainty.reason, 600)),
+        tried=tried(summary, first.code, texts),
+        sure=tuple(
+            replace(s, reason=texts(s.reason, 600), command=_whole_command(s.command)) for s in answer.certainty.parts
+        ),
+        bars_title=answer.picture.title,
+        bars=tuple(_bar(b, texts) for b in answer.picture.bars),
+        also=tuple(replace(a, text=texts(a.text, 150)) for a in answer.also),
+        commands=_commands(summary, typed),
+        next=_next(summary, typed, command, folder),
+    )

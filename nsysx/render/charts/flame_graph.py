@@ -1,0 +1,97 @@
+"""Folded stacks as a flame graph with its roots above: a box is as wide as its time and that of all below it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from nsysx import units
+from nsysx.render.charts.canvas import Room, boxes, draw, name_axes, time_scale, width_of, write
+from nsysx.render.charts.colors import FLAME, PAPER
+from nsysx.render.safe_text import clean, shorten
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+#: Names from the outermost to the innermost, and the ns of the innermost alone. A text is one with semicolons between the names.
+Stacks = Mapping[tuple[str, ...], float] | Mapping[str, float]
+
+_ROW, _ABOVE, _BELOW, _SIDE = 24, 4, 40, 6
+#: Most levels drawn, and the share of the whole below which a box can be seen no more.
+_MOST_LEVELS, _LEAST = 24, 0.0005
+#: The width of a letter (CSS pixels), and the fewest letters worth writing on a box.
+_LETTER, _FEWEST = 5.9, 3
+
+
+@dataclass(frozen=True, slots=True)
+class FlameBox:
+    """A box: its level, start and end (ns), how much of it is its own and not that of boxes below, and its name."""
+
+    level: int
+    start_ns: float
+    end_ns: float
+    own_ns: float
+    name: str
+
+
+def frames(stacks: Stacks) -> list[FlameBox]:
+    """Return the boxes of stacks, level by level within each; of the boxes below one, the longest stands first."""
+    drawn: list[FlameBox] = []
+
+    def lay(rows: list[tuple[tuple[str, ...], float]], level: int, start: float) -> None:
+        groups: dict[str, list[tuple[tuple[str, ...], float]]] = {}
+        for names, ns in rows:
+            if level < len(names) and level < _MOST_LEVELS:
+                groups.setdefault(names[level], []).append((names, ns))
+        for name, inside in sorted(groups.items(), key=lambda g: (-sum(ns for _, ns in g[1]), g[0])):
+            whole = sum(ns for _, ns in inside)
+            alone = sum(ns for names, ns in inside if len(names) == level + 1)
+            drawn.append(FlameBox(level, start, start + whole, alone, name))
+            lay(inside, level + 1, start)
+            start += whole
+
+    split = [(tuple(names.split(";")) if isinstance(names, str) else names, ns) for names, ns in stacks.items()]
+    lay([(names, ns) for names, ns in split if ns > 0 and names], 0, 0.0)
+    return drawn
+
+
+def flame(stacks: Stacks, words: str = "", width: int = 1120, ax: Axes | None = None) -> Figure:
+    """Return the flame graph of folded stacks. The stronger a box's color, the more of it is its own; ``words`` say what the times are."""
+    drawn = frames(stacks)
+    whole = max((frame.end_ns for frame in drawn), default=1.0) or 1.0
+    drawn = [frame for frame in drawn if frame.end_ns - frame.start_ns >= _LEAST * whole]
+    levels = max((frame.level for frame in drawn), default=0) + 1
+    divisor, unit = time_scale(whole)
+
+    def on(axes: Axes) -> None:
+        axes.set_xlim(0, whole / divisor)
+        axes.set_ylim(_ROW * levels, 0)
+        shades: dict[int, list[FlameBox]] = {}
+        for frame in drawn:
+            shades.setdefault(round((len(FLAME) - 1) * frame.own_ns / (frame.end_ns - frame.start_ns)), []).append(
+                frame
+            )
+        for number, alike in sorted(shades.items()):
+            places = [
+                (f.start_ns / divisor, _ROW * f.level + 1, (f.end_ns - f.start_ns) / divisor, _ROW - 2) for f in alike
+            ]
+            boxes(axes, places, FLAME[number], edge=PAPER, line=0.8)
+        for frame in drawn:
+            _name(axes, frame, whole, divisor)
+        name_axes(axes, f"{words}, {unit}" if words else unit)
+
+    return draw(Room(width, _ROW * levels + _ABOVE + _BELOW, _SIDE, _SIDE, _ABOVE, _BELOW), on, ax)
+
+
+def _name(axes: Axes, frame: FlameBox, whole: float, divisor: float) -> None:
+    """Write the name and the time of a box where they fit."""
+    long = frame.end_ns - frame.start_ns
+    letters = int(long / whole * width_of(axes) / _LETTER) - 1
+    if letters < _FEWEST:
+        return
+    name, time = clean(frame.name, 200), units.duration(long)
+    text = f"{name}: {time}" if len(name) + len(time) + 2 <= letters else shorten(name, letters)
+    middle = ((frame.start_ns + frame.end_ns) / 2 / divisor, _ROW * (frame.level + 0.5))
+    write(axes, *middle, text, ha="center")

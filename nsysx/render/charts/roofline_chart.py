@@ -1,0 +1,157 @@
+"""The roofline of a step: each operator by the operations that it does for each byte, and how fast it does them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from nsysx import units
+from nsysx.analyses import roofline as table
+from nsysx.analyses.roofline import RooflineRow
+from nsysx.model import Summary
+from nsysx.render.charts.canvas import NARROW, Chart, LegendEntry, Room, draw, legend, name_axes, segments, write
+from nsysx.render.charts.colors import KIND_COLORS, NEUTRAL, WORK_COLORS
+from nsysx.render.safe_text import clean
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+TABLE = table.KEY
+
+#: What multiplies nothing has no place on the axis of operations: it stands side by side between these (operations per byte).
+_SIDE_BY_SIDE = (0.004, 0.5)
+#: Operators drawn, those whose names are written, and the smallest share of the step that is drawn.
+_MOST, _NAMED, _LEAST = 24, 12, 0.004
+#: The area of a circle that would hold the whole step, and of the smallest one (square pixels).
+_AREA, _SMALLEST = 9000.0, 12.0
+_PRODUCT, _MEMORY = WORK_COLORS[0], KIND_COLORS["copy"]
+
+
+class RooflinePoint(NamedTuple):
+    """An operator: operations per byte (0 for one that multiplies nothing), bytes/s, share of the step's time, what bounds it."""
+
+    name: str
+    intensity: float
+    bytes_per_s: float
+    share: float
+    roof: str
+
+    @property
+    def tflops(self) -> float:
+        """How high it stands."""
+        return self.intensity * self.bytes_per_s / 1e12
+
+    @property
+    def area(self) -> float:
+        """The area of its circle (square pixels)."""
+        return max(_AREA * self.share, _SMALLEST)
+
+
+class RooflineLimits(NamedTuple):
+    """The limits: bytes per second, and the formats with their TFLOP/s."""
+
+    bytes_per_s: float
+    products: tuple[tuple[str, float], ...]
+
+
+def chart(summary: Summary, ax: Axes | None = None) -> Chart | None:
+    """Return the picture of the operators with a limit, None where none has one."""
+    rows = summary.typed_rows(table.ROWS)
+    step = next((r for r in rows if r["by"] == table.STEP), None)
+    operators = [r for r in rows if r["by"] == table.OPERATOR]
+    if step is None or not step["limit_ns"] or not step["peak_bytes_per_s"]:
+        return None
+    points = [p for r in operators if (p := _point(r, step["gpu_ns"])) is not None]
+    if not points:
+        return None
+    formats = {r["peak_tflops"]: r["number_format"] or "" for r in operators if r["flops"] and r["peak_tflops"]}
+    products = tuple((number_format, tflops) for tflops, number_format in sorted(formats.items()) if tflops)
+    table_scope = summary.tables[TABLE].scope
+    gpu_ns, limit_ns = (table_scope.per_step(ns) if table_scope else ns for ns in (step["gpu_ns"], step["limit_ns"]))
+    text = (
+        f"Of {units.duration(gpu_ns)} GPU time, {units.share(step['unknown_ns'], step['gpu_ns'])} of it without a limit, the device needs "
+        f"{units.duration(limit_ns)} at least; what is known is at "
+        f"{units.share(step['limit_ns'], step['gpu_ns'] - step['unknown_ns'])} of its limits."
+    )
+    caption = (
+        f"{text} A circle is an operator with its gradients, its area the time; the lines are the limits. What multiplies nothing "
+        "stands side by side to the left."
+    )
+    limits = RooflineLimits(step["peak_bytes_per_s"], products)
+    shown = sorted(points, key=lambda p: -p.share)[:_MOST]
+    return Chart(TABLE, roofline(_apart(shown), limits, ax=ax), text, caption)
+
+
+def _point(row: RooflineRow, whole_ns: int) -> RooflinePoint | None:
+    """Return the place of an operator, None for a small one and one without a limit."""
+    moved, ns = row["moved_bytes"], row["gpu_ns"] - row["unknown_ns"]
+    if not row["limit_ns"] or not moved or ns <= 0 or row["gpu_ns"] < _LEAST * whole_ns:
+        return None
+    name, intensity = clean(row["name"] or "outside", 30), (row["flops"] or 0) / moved
+    return RooflinePoint(name, intensity, moved / ns * 1e9, row["gpu_ns"] / whole_ns, row["roof"] or "")
+
+
+def _apart(points: Sequence[RooflinePoint]) -> list[RooflinePoint]:
+    """Return the points, those that multiply nothing side by side, the largest to the left."""
+    low, high = (math.log10(x) for x in _SIDE_BY_SIDE)
+    without = [p for p in points if not p.intensity]
+    between = (high - low) / max(len(without) - 1, 1)
+    moved = [p._replace(intensity=10 ** (low + n * between)) for n, p in enumerate(without)]
+    return [*moved, *(p for p in points if p.intensity)]
+
+
+def roofline(
+    points: Sequence[RooflinePoint],
+    limits: RooflineLimits,
+    width: int = 1120,
+    height: int = 420,
+    ax: Axes | None = None,
+) -> Figure:
+    """Return operators on two logarithmic axes, operations per byte and TFLOP/s, below the lines of the limits."""
+    slope = limits.bytes_per_s / 1e12
+    most = max([t for _, t in limits.products] or [2 * max(p.intensity for p in points) * slope])
+    low_x = min(_SIDE_BY_SIDE[0], *(p.intensity for p in points)) / 1.8
+    high_x = max(8 * most / slope, 2 * max(p.intensity for p in points))
+
+    def on(axes: Axes) -> None:
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        axes.set_xlim(low_x, high_x)
+        axes.set_ylim(0.3 * min(p.tflops for p in points), 2.2 * most)
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_formatter(lambda value, _: f"{value:g}")
+            axis.set_tick_params(which="minor", length=0)
+        segments(axes, [[(low_x, low_x * slope), (most / slope, most)]], NEUTRAL, 1.3)
+        middle = math.sqrt(_SIDE_BY_SIDE[1] * most / slope)
+        write(axes, middle, middle * slope, f"memory {slope:.2f} TB/s", color=NEUTRAL, offset=(10, -10))
+        for number_format, tflops in limits.products:
+            segments(axes, [[(tflops / slope, tflops), (high_x, tflops)]], NEUTRAL, 1.3)
+            name = f"{number_format} products {tflops:,.0f} TFLOP/s"
+            write(axes, high_x, tflops, name, ha="right", va="bottom", color=NEUTRAL, offset=(-2, 2))
+        for color, products in ((_PRODUCT, True), (_MEMORY, False)):
+            group = [p for p in points if (p.roof == "products") == products]
+            if group:
+                places = [p.intensity for p in group], [p.tflops for p in group]
+                axes.scatter(*places, s=[p.area for p in group], c=color, alpha=0.55, edgecolors=color, zorder=3)
+        _names(axes, points)
+        name_axes(axes, "floating point operations per byte that must move", left="TFLOP/s", only=False)
+        legend(
+            axes, [LegendEntry("limited by products", _PRODUCT), LegendEntry("limited by the memory", _MEMORY)], rise=6
+        )
+
+    return draw(Room(width, height, 84, 12, 30, 44), on, ax)
+
+
+def _names(axes: Axes, points: Sequence[RooflinePoint]) -> None:
+    """Write the names of the largest operators: below those that multiply, upward from the others, which stand close together."""
+    for point in sorted(points, key=lambda p: -p.share)[:_NAMED]:
+        radius = math.sqrt(point.area / math.pi)
+        words = f"{point.name} {units.share(point.share, 1)}"
+        if point.roof == "products":
+            write(
+                axes, point.intensity, point.tflops, words, size=NARROW, va="top", ha="center", offset=(0, -radius - 3)
+            )
+        else:
+            write(axes, point.intensity, point.tflops, words, size=NARROW, offset=(0, radius + 4), upward=True)

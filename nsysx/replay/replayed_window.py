@@ -1,0 +1,234 @@
+"""Chooses the steps, calls and GPU work that are replayed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from nsysx import units
+from nsysx.events.profile import Profile
+from nsysx.frames import lookup
+from nsysx.frames.intervals import I64
+from nsysx.replay import peers
+
+#: At most this many GPU ops are replayed; if there are more, a run of consecutive steady steps represents all.
+_MOST_OPS = 8_000
+#: Ranks are compared over this many steps or more, if so few have no more GPU ops than the second number.
+_FEWEST_OF_JOB, _MOST_OPS_OF_JOB = 3, 24_000
+#: A run that is shorter than this share of the longest possible one does not represent all steps.
+_LEAST_RUN = 0.5
+#: Mean steps that differ by less than this share are equally good.
+_AS_GOOD = 0.01
+#: Threads that are in CUDA calls at the same time for more than this share of that time do not take turns.
+_MOST_CROSSING = 0.05
+
+
+@dataclass(frozen=True)
+class ReplayedWindow:
+    """What is replayed: calls of the threads that drive a device, in order of their start, and all ops of that device; times in ns.
+
+    ``first`` is the index of the first step, ``numbers`` and ``starts`` are those of all steps, and ``gpu_span`` reaches from the
+    first one's start to the last one's end on the device. ``recorded_ns`` is the mean step on the device; ``between_ns``, per step,
+    is the time between steps (evaluation, a checkpoint), which is replayed but does not count as part of a step.
+    """
+
+    calls: pl.DataFrame
+    ops: pl.DataFrame
+    device: int
+    start_ns: int
+    end_ns: int
+    gpu_span: tuple[int, int]
+    recorded_ns: int
+    between_ns: int
+    first: int
+    numbers: tuple[int, ...]
+    starts: tuple[int, ...]
+
+    @property
+    def steps(self) -> int:
+        """The number of replayed steps."""
+        return len(self.numbers)
+
+    def step_ns(self, round_ns: int) -> int:
+        """Return the length of a step (ns) if all steps and what lies between them take ``round_ns``."""
+        return round_ns // self.steps - self.between_ns
+
+
+@dataclass(frozen=True)
+class Withheld:
+    """The reason why there is no replay."""
+
+    reason: str
+
+
+def choose(profile: Profile) -> ReplayedWindow | Withheld:
+    """Return the steady steps of the shown process on its busiest device, or why they cannot be replayed."""
+    steps = profile.steps
+    if steps.whole or steps.steady is None:
+        return Withheld("the report has no steps to replay")
+    first, last = steps.steady
+    cpu = steps.cpu.filter(pl.col("process") == steps.process).sort("index")
+    if last + 1 >= cpu.height:
+        return Withheld("no step follows the steady ones, so their end is not known")
+    device = profile.device
+    gpu = steps.gpu.filter((pl.col("process") == steps.process) & pl.col("index").is_between(first, last))
+    if not gpu.height or device is None:
+        return Withheld("no GPU work was recorded in the steady steps")
+    gpu = gpu.filter(pl.col("device") == device)
+    first, last = _fitting(profile, cpu, gpu, first, last)
+    tiles = gpu.filter(pl.col("index").is_between(first, last))
+    recorded = int((tiles["end_ns"] - tiles["start_ns"]).sum()) // (last - first + 1)
+    if recorded <= 0:
+        return Withheld("the steady steps contain no GPU time")
+    begin, finish = (int(x) for x in tiles.select(pl.col("start_ns").min(), pl.col("end_ns").max()).row(0))
+    span = (finish - begin) // (last - first + 1)
+    start, end = _begun(profile, cpu, device, first, last) or (
+        int(cpu["start_ns"][first]),
+        _end(profile, cpu, device, last),
+    )
+    driving = _driving(profile, device, start, end)
+    if isinstance(driving, Withheld):
+        return driving
+    numbers, starts = (tuple(cpu[name][first : last + 1].to_list()) for name in ("number", "start_ns"))
+    between = max(span - recorded, 0)
+    return ReplayedWindow(*driving, device, start, end, (begin, finish), recorded, between, first, numbers, starts)
+
+
+def _end(profile: Profile, cpu: pl.DataFrame, device: int, last: int) -> int:
+    """Return when the last step ends on the CPU (ns): where the next step begins, or something between the steps."""
+    between = profile.steps.between
+    behind = (pl.col("process") == profile.steps.process) & (pl.col("device") == device) & (pl.col("index") == last)
+    after = between.filter(behind)["cpu_start_ns"].min()
+    return int(after) if isinstance(after, int) else int(cpu["start_ns"][last + 1])
+
+
+def _launched(profile: Profile, which: pl.Expr) -> I64:
+    """Return, sorted, when the GPU ops that meet ``which`` (a condition on process and device) were launched (ns)."""
+    ops = profile.attributed.gpu_ops.select("process", "device", "call_start_ns").filter(which)
+    return np.sort(ops["call_start_ns"].drop_nulls().to_numpy(), kind="stable")
+
+
+def _begun(profile: Profile, cpu: pl.DataFrame, device: int, first: int, last: int) -> tuple[int, int] | None:
+    """Return when the CPU launches the first work of the first step on the device, and that of the step after the last (ns).
+
+    A step on the device lasts from its first work to that of the next step, so the window on the CPU must reach from launch to
+    launch. From one CPU step border to another it would contain one wait for data too many and lack another, and such waits differ
+    widely. The first work is what is launched first, not what starts first on the device: with several streams that can be a
+    different launch in each step. None if a step has no launch, or something lies between the steps.
+    """
+    of_device = (pl.col("process") == profile.steps.process) & (pl.col("device") == device)
+    if profile.steps.between.filter(of_device & pl.col("index").is_between(first, last)).height:
+        return None
+    called = _launched(profile, of_device)
+    starts = cpu["start_ns"].to_numpy()
+    begun = []
+    for step in (first, last + 1):
+        first_call = int(np.searchsorted(called, starts[step]))
+        if first_call == len(called) or (step + 1 < len(starts) and called[first_call] >= starts[step + 1]):
+            return None
+        begun.append(int(called[first_call]))
+    return begun[0], begun[1]
+
+
+#: The columns of calls and ops that a chain needs.
+_CALL = ("call", "process", "thread", "start_ns", "end_ns", "kind", "name", "correlation_id")
+_OP = ("op", "process", "device", "stream", "start_ns", "end_ns", "call", "thread", "call_start_ns", "latency_ns")
+
+
+def _driving(profile: Profile, device: int, start: int, end: int) -> tuple[pl.DataFrame, pl.DataFrame] | Withheld:
+    """Return the calls that drive the device in [start, end) and the device's ops, or why they cannot form a chain."""
+    of_process = pl.col("process") == profile.steps.process
+    calls = profile.attributed.api_calls.select(_CALL)
+    calls = calls.filter(of_process & (pl.col("start_ns") >= start) & (pl.col("start_ns") < end))
+    ops = lookup.having(profile.attributed.gpu_ops.select(_OP), process=profile.steps.process, device=device)
+    driving = ops.join(calls.select("call"), on="call", how="semi")["thread"].unique().to_list()
+    if not driving:
+        return Withheld("the GPU work of the steady steps was launched outside the trace")
+    driven = calls.filter(pl.col("thread").is_in(driving)).sort("start_ns", "end_ns", descending=[False, True])
+    crossing = _concurrency(driven)
+    if crossing > _MOST_CROSSING:
+        return Withheld(f"several threads drive the GPU at once ({units.share(crossing, 1)} of the time in CUDA calls)")
+    return driven, ops
+
+
+def _fitting(profile: Profile, cpu: pl.DataFrame, tiles: pl.DataFrame, first: int, last: int) -> tuple[int, int]:
+    """Return the first and last replayed step: all steady ones, if they have few enough GPU ops.
+
+    If not, it is the run of steps whose mean is closest to the mean of all, so that figures of replayed and of steady steps agree;
+    of equally good runs, the last. Ranks of a job in one report all take the same run, or they could not be replayed together.
+    """
+    called = _launched(profile, pl.col("process") == profile.steps.process)
+    borders = np.searchsorted(called, cpu["start_ns"].to_numpy()[first : last + 2])
+    if borders[-1] - borders[0] <= _MOST_OPS:
+        return first, last
+    if (run := _of_job(profile, cpu, first, last)) is not None:
+        return run
+    count = last - first + 1
+    length = np.zeros(count, np.int64)
+    length[tiles["index"].to_numpy() - first] = (tiles["end_ns"] - tiles["start_ns"]).to_numpy()
+    end = np.arange(1, count + 1)
+    # For each ``end``, the first step from which the ops are few enough; a single step is replayed however many ops it has.
+    begin = np.minimum(np.searchsorted(borders, borders[end] - _MOST_OPS), end - 1)
+    chosen = _nearest_to_mean(begin, end, length)
+    return first + chosen[0], first + chosen[1] - 1
+
+
+def _nearest_to_mean(begin: I64, end: I64, length: npt.NDArray[Any]) -> tuple[int, int]:
+    """Return the run [begin, end) of steps whose mean is closest to the mean of all; of equally good ones the last.
+
+    ``length`` is that of each step (ns). A run that is shorter than ``_LEAST_RUN`` of the longest one does not count.
+    """
+    upto = np.append(0, np.cumsum(length))
+    mean = upto[-1] / len(length)
+    long = np.flatnonzero(end - begin >= _LEAST_RUN * (end - begin).max())
+    begin, end = begin[long], end[long]
+    off = np.abs((upto[end] - upto[begin]) / (end - begin) - mean)
+    best = np.flatnonzero(off <= off.min() + _AS_GOOD * mean)[-1]
+    return int(begin[best]), int(end[best])
+
+
+def _of_job(profile: Profile, cpu: pl.DataFrame, first: int, last: int) -> tuple[int, int] | None:
+    """Return the run for all ranks of the report, by the mean of their steps of the same number; None for a single rank.
+
+    Each rank that asks gets the same numbers: as many steps as the rank with the most GPU ops may have.
+    """
+    ranks = peers.ranks(profile)
+    if len(ranks) < 2:
+        return None
+    number = pl.col("number")
+    numbered = profile.steps.cpu.select("process", "index", number).filter(pl.col("process").is_in(ranks))
+    if numbered.select("process", "number").is_duplicated().any():  # steps that count anew in each epoch
+        return None
+    tiles = profile.steps.gpu.join(numbered, on=["process", "index"])
+    tiles = tiles.filter(number.is_in(cpu["number"][first : last + 1].implode()))
+    of_step = tiles.group_by("number").agg((pl.col("end_ns") - pl.col("start_ns")).mean(), pl.col("process").n_unique())
+    whole = of_step.filter(pl.col("process") == len(ranks)).sort("number")
+    numbers, length = whole["number"].to_numpy(), whole["end_ns"].to_numpy()
+    if not len(numbers):
+        return None
+    spanned = pl.col("call_start_ns").is_between(*(int(x) for x in (tiles["start_ns"].min(), tiles["end_ns"].max())))  # type: ignore[arg-type]
+    launched = profile.attributed.gpu_ops.select("process", "call_start_ns").filter(spanned).group_by("process").len()
+    per_step = launched.filter(pl.col("process").is_in(ranks))["len"].to_numpy().max() / of_step.height
+    most = max(int(_MOST_OPS // per_step), min(_FEWEST_OF_JOB, int(_MOST_OPS_OF_JOB // per_step)), 1)
+    breaks = np.append(0, np.flatnonzero(np.diff(numbers) != 1) + 1)
+    end = np.arange(1, len(numbers) + 1)
+    begin = np.maximum(end - most, breaks[np.searchsorted(breaks, end - 1, side="right") - 1])
+    run = _nearest_to_mean(begin, end, length)
+    index = dict(zip(cpu["number"].to_list(), cpu["index"].to_list(), strict=True))
+    return index[int(numbers[run[0]])], index[int(numbers[run[1] - 1])]
+
+
+def _concurrency(calls: pl.DataFrame) -> float:
+    """Return the share of API time during which another driving thread is inside a call, too."""
+    thread, start, end = (calls[name].to_numpy() for name in ("thread", "start_ns", "end_ns"))
+    both = 0
+    for number in np.unique(thread).tolist():
+        others = np.maximum.accumulate(np.where(thread == number, np.iinfo(np.int64).min, end))
+        of_thread = thread == number
+        both += int((np.clip(others[of_thread], start[of_thread], end[of_thread]) - start[of_thread]).sum())
+    whole = int((end - start).sum())
+    return both / whole if whole else 0.0

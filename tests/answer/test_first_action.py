@@ -1,0 +1,157 @@
+"""Which of several findings leads: where two cannot be told apart, and where an exact change stands against a bound."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from nsysx.advice import Condition
+from nsysx.answer import first_action
+from nsysx.catalogue import StepLimit
+from nsysx.model import Finding, Summary
+from nsysx.saving import Saving
+from tests.render import factory
+
+MS = 1_000_000
+
+
+def finding(code: str, ms: float, *, bound: bool = False, error_ms: float = 0, paste: str = "change()") -> Finding:
+    saving, error = round(ms * MS), round(error_ms * MS)
+    return Finding(code, "", "found", code, "", {}, saving, Saving(saving, bound=bound, error_ns=error), paste=paste)
+
+
+def saves(given: Finding, **changes: Any) -> Finding:
+    """Return a finding with other figures of its saving."""
+    return replace(given, saving=replace(given.saving, **changes))
+
+
+def led(limit: StepLimit, *findings: Finding, step_ms: float = 20) -> str:
+    """Return the code of the finding that is told first."""
+    summary: Summary = factory.summary()
+    verdict = replace(summary.verdict, code=limit.value, step_ns=round(step_ms * MS), parts={}, late_rank=None)
+    summary = replace(summary, verdict=verdict, findings=findings, quality=(), replay={"trusted": True})
+    first = first_action.first(summary)
+    return "" if first is None else first.code
+
+
+@pytest.mark.parametrize(("bound_ms", "first"), [(11.9, "NSX106"), (12.1, "NSX102")])
+def test_an_exact_line_goes_before_a_bound_that_promises_no_more_than_three_times_as_much(
+    bound_ms: float, first: str
+) -> None:
+    assert led(StepLimit.LAUNCH, finding("NSX102", bound_ms, bound=True), finding("NSX106", 4)) == first
+
+
+@pytest.mark.parametrize(("exact_ms", "first"), [(2.9, "NSX102"), (3.1, "NSX106")])
+def test_an_exact_line_leads_from_15_percent_of_the_step_on(exact_ms: float, first: str) -> None:
+    assert led(StepLimit.LAUNCH, finding("NSX102", 5, bound=True), finding("NSX106", exact_ms)) == first
+
+
+def test_what_cannot_be_pasted_is_no_exact_line() -> None:
+    assert led(StepLimit.LAUNCH, finding("NSX102", 5, bound=True), finding("NSX114", 4, paste="")) == "NSX102"
+
+
+@pytest.mark.parametrize(("error_ms", "first"), [(0.9, "NSX105"), (1.1, "NSX101")])
+def test_of_savings_that_cannot_be_told_apart_the_cause_in_the_sentence_leads(error_ms: float, first: str) -> None:
+    assert led(StepLimit.SYNC, finding("NSX105", 5, error_ms=error_ms), finding("NSX101", 4)) == first
+
+
+@pytest.mark.parametrize(("error_ms", "first"), [(0.9, "NSX102"), (1.1, "NSX126")])
+def test_round_trips_lead_where_a_graph_saves_no_more_for_sure(error_ms: float, first: str) -> None:
+    trips = finding("NSX126", 4, bound=True)
+    assert led(StepLimit.LAUNCH, finding("NSX102", 5, bound=True, error_ms=error_ms), trips) == first
+
+
+def sequence(*findings: Finding, step_ms: float = 20) -> tuple[list[str], float | None]:
+    """Return the codes of what is to be done, in order, and the step after that (ms)."""
+    summary: Summary = factory.summary()
+    verdict = replace(
+        summary.verdict, code=StepLimit.LAUNCH.value, step_ns=round(step_ms * MS), parts={}, late_rank=None
+    )
+    summary = replace(summary, verdict=verdict, findings=findings, quality=(), replay={"trusted": True})
+    first = first_action.first(summary)
+    then = first_action.after(summary, first).ns
+    return [a.code for a in first_action.to_do(summary, first)], None if then is None else then / MS
+
+
+def test_an_exact_line_that_is_part_of_a_bound_comes_before_it() -> None:
+    """The optimizer's launches are among those that a graph would take: the worth is that of the graph."""
+    graph, optimizer = finding("NSX102", 15, bound=True), finding("NSX113", 2)
+    assert sequence(graph, optimizer) == (["NSX113", "NSX102"], 5)
+    assert sequence(graph, saves(optimizer, bound=True)) == (["NSX102"], 5)
+    assert sequence(graph, replace(optimizer, paste="")) == (["NSX102"], 5)
+
+
+@pytest.mark.parametrize(("ms", "error_ms", "told"), [(0.3, 0.2, True), (0.3, 0.4, False), (0.19, 0, False)])
+def test_waits_come_before_a_graph_and_add_to_it(ms: float, error_ms: float, told: bool) -> None:
+    """They would end it: from a hundredth of the step on, where that is not perhaps nothing."""
+    graph, wait = finding("NSX102", 15, bound=True), finding("NSX101", ms, error_ms=error_ms, paste="")
+    codes, then = sequence(graph, wait)
+    assert (codes == ["NSX101", "NSX102"]) == told
+    assert then == pytest.approx(5 - ms * told)
+
+
+def test_at_best_has_the_error_of_the_replay_in_it() -> None:
+    graph = saves(finding("NSX102", 15, bound=True, error_ms=1), most_ns=16 * MS)
+    assert sequence(graph) == (["NSX102"], 4)
+
+
+@pytest.mark.parametrize(("ms", "first"), [(0.19, ""), (0.21, "NSX101")])
+def test_less_than_a_hundredth_of_the_step_is_no_advice(ms: float, first: str) -> None:
+    assert led(StepLimit.SYNC, finding("NSX101", ms)) == first
+
+
+def of_20_ms(chosen: Finding) -> Summary:
+    """Return a Summary of a step of 20 ms with one finding."""
+    summary: Summary = factory.summary()
+    verdict = replace(summary.verdict, code=StepLimit.LAUNCH.value, step_ns=20 * MS, parts={}, late_rank=None)
+    return replace(summary, verdict=verdict, findings=(chosen,), quality=(), replay={"trusted": True})
+
+
+def after(chosen: Finding) -> first_action.After:
+    """Return the step after a change, of one of 20 ms."""
+    return first_action.after(of_20_ms(chosen), chosen)
+
+
+def replayed(chosen: Finding) -> int | None:
+    """Return the step that the replay alone gives after a change, of one of 20 ms."""
+    return first_action.replayed_ns(of_20_ms(chosen), chosen, after(chosen))
+
+
+def test_the_whole_program_goes_before_a_part_of_it_that_saves_no_more_for_sure() -> None:
+    """At best a part saves 9 ms: that is a saving of its own where the whole saves less than 6."""
+    part = finding("NSX113", 9, bound=True)
+    assert led(StepLimit.LAUNCH, part, finding("NSX102", 6.1, bound=True)) == "NSX102"
+    assert led(StepLimit.LAUNCH, part, finding("NSX102", 5.9, bound=True)) == "NSX113"
+
+
+def test_what_a_bound_promises_beyond_the_replay_is_told_apart() -> None:
+    """20 ms: 15 go by the replay, and perhaps 18, with its error and what a compiler may fuse."""
+    bound = saves(finding("NSX102", 15, bound=True), most_ns=18 * MS)
+    assert replayed(bound) == 5 * MS
+    assert replayed(saves(bound, bound=False)) is None
+    assert replayed(saves(bound, most_ns=None)) is None
+    assert replayed(saves(bound, most_ns=round(15.4 * MS))) is None
+    assert replayed(saves(bound, most_ns=round(15.5 * MS))) == 5 * MS
+
+
+def test_what_has_to_be_mended_first_is_replayed_with_the_change() -> None:
+    """4 of 20 ms go as it is, 15 are likely without the wait inside, and 18 go at best."""
+    wait = Condition("nothing waits", "violated", "64 waits", "Take it out")
+    chosen = replace(
+        saves(finding("NSX102", 4, bound=True), mended=Saving(15 * MS, most_ns=18 * MS)), conditions=(wait,)
+    )
+    then = after(chosen)
+    assert (then.ns, then.best_ns) == (5 * MS, 2 * MS) and not first_action.is_bound(factory.summary(), chosen)
+    assert replayed(chosen) is None
+    assert first_action.is_bound(factory.summary(), saves(chosen, mended=Saving(15 * MS)))
+
+
+def test_what_was_timed_saves_up_to_three_tenths_more_and_never_more_than_the_most() -> None:
+    """10 of 20 ms: 7 to 13, where 12 idle 7 to 12 and a little, for what is left takes less in another run."""
+    timed = saves(finding("NSX105", 10), source="time", error_ns=2 * MS)
+    then = after(timed)
+    assert (then.low_ns, then.ns, then.high_ns) == (7 * MS, 10 * MS, 13 * MS)
+    capped = after(saves(timed, most_ns=12 * MS))
+    assert capped.low_ns is not None and 7.5 * MS < capped.low_ns <= 8 * MS and capped.high_ns == 13 * MS

@@ -1,0 +1,248 @@
+"""Lines of an X-ray: what calls and GPU ops have, what the others inherit, and that divided times sum to the whole."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nsysx import pipeline
+from nsysx.analyses import gpu_ledger, lines, stacks
+from nsysx.events import line_shares
+from nsysx.events.profile import NotRecorded, Profile
+from nsysx.model import Summary
+from tests.builder import Report, Thread
+
+PACKAGE = "/env/lib/python3.12/site-packages/pkg/net.py"
+SOURCE = {"/job/train.py": {"12": "    batch = load(rows)\n", "13": "loss = net(batch)"}}
+
+
+class Program:
+    """Training steps on two threads; the X-rayed ones have lines, operators and modules.
+
+    train.py:10 main        the whole step
+    train.py:12 step          loads: no call for ``load`` ns, then a copy
+    train.py:13 step          forward, in a package (net.py:7) which calls model.py:5 and model.py:6
+    train.py:14 step          backward: autograd's thread launches what belongs to model.py:6, then model.py:5
+    train.py:15 step          the optimizer's launch, and a wait
+    """
+
+    def __init__(self, load: int = 4_000) -> None:
+        self.report = Report()
+        process = self.report.process(7)
+        process.context()
+        self.report.gpu(pids=[(7, 0)])
+        self.main, self.autograd = process.thread(7, "python"), process.thread(8, "pt_autograd_0")
+        self.n, self.load, self.on = 0, load, None
+        self.xrayed: list[int] = []
+        self.next = 1_000
+
+    def step(self, xray: bool = False, *, load: int | None = None, odd: bool = False) -> None:
+        begin = t = self.next
+        if xray != self.on:
+            self.main.mark(json.dumps({"marks": xray, "xray": xray}), begin - 1, domain="nsysx")
+            self.report.rows["NVTX_EVENTS"][-1]["text"] = "info " + self.report.rows["NVTX_EVENTS"][-1]["text"]
+        self.on = xray
+        self.xrayed += [self.n] * xray
+        noted: list[tuple[Thread, str, int, int]] = []
+        load = self.load if load is None else load
+        noted.append((self.main, "/job/train.py:12 Trainer.step", t, t + load + 200))
+        t += load
+        self.main.memcpy(at=t + 50, dur=20, gpu_start=t + 80, gpu_dur=40, bytes=4096, pageable=True)
+        t += 200
+        first = t
+        for number, line in enumerate((5, 6)):
+            noted.append((self.main, f"/job/model.py:{line} Net.forward", t + 20, t + 320))
+            if xray:
+                self.main.add_range(f"aten::linear, seq = {2 * self.n + number}, op_id = 1", t + 40, t + 300)
+            self.launch(self.main, t + 100, f"fwd{line}")
+            t += 320
+            if odd:
+                self.launch(self.main, t + 5, "odd")
+                t += 200
+        noted.append((self.main, f"{PACKAGE}:7 Wrapped.__call__", first + 10, t + 10))
+        noted.append((self.main, "/job/train.py:13 Trainer.step", first, t + 20))
+        self.main.add_range("forward Net", first, t + 20, domain="nsysx")
+        t += 20
+        first = t
+        for number, line in enumerate((6, 5)):
+            if xray:
+                name = f"AddmmBackward0, seq = {2 * self.n + 1 - number}, op_id = 1"
+                self.autograd.add_range(name, t + 20, t + 280)
+            self.launch(self.autograd, t + 100, f"bwd{line}")
+            t += 300
+        self.launch(self.autograd, t + 50, "accumulate")
+        t += 200
+        noted.append((self.main, "/job/train.py:14 Trainer.step", first, t))
+        self.main.add_range("backward", first, t, domain="nsysx")
+        noted.append((self.main, "/job/train.py:15 Trainer.step", t, t + 500))
+        self.main.add_range("optimizer SGD", t, t + 200, domain="nsysx")
+        self.launch(self.main, t + 60, "sgd")
+        self.main.sync(at=t + 250, dur=200)
+        t += 500
+        noted.append((self.main, "/job/train.py:10 main", begin, t + 100))
+        for thread, place, start, end in noted if xray else ():
+            thread.line(place, start, end)
+        self.main.add_range(f"step {self.n}", begin, t + 100, domain="nsysx")
+        self.n, self.next = self.n + 1, t + 100
+
+    def launch(self, thread: Thread, at: int, kernel: str) -> None:
+        thread.launch(at=at, dur=10, kernel=kernel, gpu_start=at + 20, gpu_dur=60)
+
+    def write(self, folder: Path, source: Mapping[str, Any] | None = SOURCE) -> Path:
+        probe = {"pid": 7, "xray": {"steps": self.xrayed, "lines": True}, "source": source}
+        (folder / "r.run.json").write_text(json.dumps({"probe": [probe]}))
+        return self.report.write(folder / "r.sqlite")
+
+    def profile(self, folder: Path) -> Profile:
+        return pipeline.gather(self.write(folder), pipeline.ReadingOptions())
+
+    def summary(self, folder: Path) -> Summary:
+        return pipeline.summarize([self.write(folder)])
+
+
+def program(plain: int = 8, xray: int = 3, **options: Any) -> Program:
+    made = Program()
+    for _ in range(plain):
+        made.step(**options)
+    for _ in range(xray):
+        made.step(True)
+    return made
+
+
+#: Kernel -> the line that it belongs to.
+WANTED = {
+    "fwd5": "/job/model.py:5", "fwd6": "/job/model.py:6", "bwd5": "/job/model.py:5", "bwd6": "/job/model.py:6",
+    "accumulate": "/job/train.py:14", "sgd": "/job/train.py:15", "HtoD": "/job/train.py:12",
+}  # fmt: skip
+
+
+def of_ops(profile: Profile) -> list[tuple[str, str | None]]:
+    code = profile.code()
+    assert code is not None
+    ops = profile.attributed.gpu_ops
+    place = code.places_of(code.op[ops["op"].to_numpy()])
+    named = [None if p < 0 else "{}:{}".format(*code.places.row(p)) for p in place.tolist()]
+    return list(zip(ops["name"].cast(pl.String).to_list(), named, strict=True))
+
+
+def test_every_launch_has_its_line(tmp_path: Path) -> None:
+    found = of_ops(program().profile(tmp_path))
+    assert len(found) == 11 * 7 and all(place == WANTED[name] for name, place in found)
+
+
+def test_xray_steps_are_not_steady(tmp_path: Path) -> None:
+    given = program().profile(tmp_path)
+    assert given.steps.steady is not None and given.steps.steady[1] == 7
+    alone = Program()
+    for _ in range(6):
+        alone.step(True)
+    (tmp_path / "all").mkdir()
+    assert alone.profile(tmp_path / "all").steps.steady is not None, "all were X-rayed: better than none"
+
+
+def test_what_corresponds_to_nothing_has_no_line(tmp_path: Path) -> None:
+    made = program(7)
+    made.step(odd=True)
+    found = of_ops(made.profile(tmp_path))
+    assert [place for name, place in found if name == "odd"] == [None, None]
+    assert all(place == WANTED[name] for name, place in found if name != "odd")
+
+
+def test_a_step_is_divided_among_lines(tmp_path: Path) -> None:
+    summary = program(load=9_000).summary(tmp_path)
+    rows = {(r["file"], r["line"]): r for r in summary.typed_rows(lines.ROWS)}
+    steps = summary.tables["lines"].scope.steps
+    load = rows["/job/train.py", 12]
+    # The X-ray loads for 4,000 ns, the plain steps for 9,000: the figures are those of the plain steps.
+    assert 9_000 * 0.9 < load["host_self_ns"] / steps < 9_000 * 1.15
+    assert load["copies"] == steps and load["copy_bytes"] == 4096 * steps and load["text"] == "batch = load(rows)"
+    assert rows["/job/train.py", 13]["gpu_self_ns"] == 0, "what the package calls is the model's own line"
+    assert rows["/job/train.py", 13]["gpu_total_ns"] == 4 * 60 * steps, "with its backward"
+    assert rows["/job/model.py", 5]["gpu_self_ns"] == 2 * 60 * steps
+    assert rows["/job/train.py", 15]["waits"] == steps and rows["/job/train.py", 15]["wait_ns"] == 200 * steps
+    assert rows["/job/train.py", 10]["host_total_ns"] <= sum(r["host_self_ns"] for r in rows.values())
+    assert max(summary.typed_rows(lines.ROWS), key=lambda r: r["idle_caused_ns"])["line"] == 12
+    assert load["idle_caused_ns"] / steps > 9_000 * 0.8
+
+
+def sums(given: Profile) -> None:
+    """Check that the tables sum to the step."""
+    start, end = given.steps.cpu_windows.select("start_ns", "end_ns").row(0)
+    ns = (given.steady_ops["end_ns"] - given.steady_ops["start_ns"]).sum()
+    idle = given.shown_idle()["ns"].sum()
+    rows = lines.table(given)
+    assert rows["host_self_ns"].sum() == end - start
+    assert rows["gpu_self_ns"].sum() == ns
+    assert rows["idle_caused_ns"].sum() == idle
+    assert (rows["host_total_ns"] >= rows["host_self_ns"]).all() and (rows["gpu_total_ns"] >= rows["gpu_self_ns"]).all()
+    stacked, rest = stacks.table(given), line_shares.shares(given).own_idle_ns
+    assert stacked["host_ns"].sum() == end - start and stacked["gpu_ns"].sum() == ns
+    assert stacked["idle_caused_ns"].sum() + rest == idle
+
+
+def test_lines_sum_to_the_step(tmp_path: Path) -> None:
+    sums(program().profile(tmp_path))
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 12_000), st.booleans()), min_size=1, max_size=8),
+    st.integers(1, 3),
+    st.booleans(),
+)
+def test_lines_sum_to_any_step(tmp_path_factory: pytest.TempPathFactory, plain: Any, xray: int, first: bool) -> None:
+    made = Program()
+    if first:
+        made.step(True)
+    for load, odd in plain:
+        made.step(load=load, odd=odd)
+    for _ in range(xray):
+        made.step(True)
+    sums(made.profile(tmp_path_factory.mktemp("report")))
+
+
+def test_without_an_xray_no_line_is_said(tmp_path: Path) -> None:
+    made = Program()
+    for _ in range(5):
+        made.step()
+    given_ = made.profile(tmp_path)
+    assert given_.code() is None
+    with pytest.raises(NotRecorded, match="no line"):
+        lines.table(given_)
+
+
+def test_a_file_that_is_no_text_has_no_words(tmp_path: Path) -> None:
+    made = program()
+    made.write(tmp_path)
+    path = made.write(tmp_path, source={"/job/train.py": 5, "/job/model.py": {"5": 7}})
+    summary = pipeline.summarize([path])
+    assert {r["text"] for r in summary.typed_rows(lines.ROWS)} == {None}
+
+
+def test_waits_copies_and_findings_have_lines(tmp_path: Path) -> None:
+    summary = program(load=9_000).summary(tmp_path)
+    assert {(r["file"], r["line"]) for r in summary.tables["waits"].rows or ()} == {
+        ("/job/train.py", 15),
+        ("/job/train.py", 12),
+    }
+    assert {(r["file"], r["line"]) for r in summary.tables["copy_sites"].rows or ()} == {("/job/train.py", 12)}
+    assert summary.tables[gpu_ledger.KEY].rows
+    found = [f for f in summary.findings if f.verdict == "found"]
+    assert found and all(f.where.get("file") for f in found if f.code != "NSX190"), "which is about the capture"
+    guilty = next(f for f in found if f.code == "NSX123")
+    assert guilty.where["line"] == 12 and "batch = load(rows)" in guilty.detail
+
+
+def test_what_launches_less_does_not_gain_the_time_of_a_line_that_does_not_launch(tmp_path: Path) -> None:
+    summary = program(load=9_000).summary(tmp_path)
+    bound = next(f for f in summary.findings if f.code == "NSX102")
+    guilty = next(f for f in summary.findings if f.code == "NSX123")
+    assert bound.verdict == "found" and guilty.cost_ns_per_step is not None and bound.cost_ns_per_step is not None
+    likely = bound.saving.likely_ns
+    assert likely is not None and likely <= bound.cost_ns_per_step - guilty.cost_ns_per_step

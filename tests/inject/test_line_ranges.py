@@ -1,0 +1,407 @@
+"""Lines of the program as nested ranges, in each Python of this machine: by ``sys.monitoring`` or by ``sys.settrace``."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+INJECT = Path(__file__).resolve().parents[2] / "nsysx" / "inject"
+
+#: Runs ``main`` of case.py with lines, and prints what was sent: of the main thread as a tree, of other threads as a list.
+HARNESS = """
+import json, os, sys, threading, types
+sys.path[:0] = [INJECT]
+from nsysx_probe import lines, monitoring, output, sources
+from nsysx_probe.backend import Backend
+
+tree, others, depth, spans, faults = [], [], [0], {}, []
+main_thread = threading.get_ident()
+def push(text):
+    assert threading.get_ident() == main_thread
+    tree.append("  " * depth[0] + text); depth[0] += 1
+def pop():
+    depth[0] -= 1
+    if depth[0] < 0: faults.append("popped too often")
+def start(text):
+    others.append(text); spans[len(others)] = text; return len(others)
+def end(token): spans.pop(token)
+tape = Backend("tape", str, push, pop, None, start, end)
+environ = dict(os.environ)
+out = output.Output(tape, environ, lambda: None)
+told = lines.Lines(out, tape, sources.Sources(types.SimpleNamespace(__file__=TORCH), environ))
+import case
+def run(f):
+    told.begin(10**9)
+    try: f()
+    finally: told.end()
+result = case.main(run, told)
+print("\\n" + json.dumps({"tree": tree, "others": others, "open": depth[0] + len(spans), "errors": out.errors, "faults": faults,
+    "why_not": told.why_not, "stopped": told.stopped, "texts": told.sources.texts(), "result": result, "trace": repr(sys.gettrace()),
+    "kind": type(told._engine).__name__}))
+"""
+
+
+def _pythons() -> list[str]:
+    """Return one interpreter of each version from 3.10 on that is here."""
+    found = {sys.version_info[:2]: sys.executable}
+    for minor in range(10, 15):
+        path = shutil.which(f"python3.{minor}")
+        words = [path, "-c", "import sys; print(sys.executable)"]
+        if (
+            path
+            and (3, minor) not in found
+            and (done := subprocess.run(words, capture_output=True, text=True)).returncode == 0
+        ):
+            found[3, minor] = done.stdout.strip()
+    return [found[version] for version in sorted(found)]
+
+
+@pytest.fixture(params=_pythons(), ids=lambda path: Path(path).parents[1].name if "versions" in path else "this")
+def python(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def run(python: str, folder: Path, case: str, *, checked: bool = True, **environ: str) -> dict[str, Any]:
+    """Return what the harness says of a program; the names of its files are shortened to those in ``folder``."""
+    (folder / "case.py").write_text(textwrap.dedent(case).lstrip("\n"))
+    (folder / "harness.py").write_text(f"INJECT = {str(INJECT)!r}; TORCH = '/nowhere/torch/__init__.py'\n{HARNESS}")
+    words = [python, "-B", str(folder / "harness.py")]
+    done = subprocess.run(words, env={"PATH": "", **environ}, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr[-3000:]
+    told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1].replace(f"{folder}/", ""))
+    if checked:
+        assert (told["open"], told["errors"], told["faults"], told["trace"]) == (0, [], [], "None")
+        assert told["why_not"] is None
+    return told
+
+
+def inside(told: dict[str, Any], file: str = "case.py") -> list[str]:
+    """Return the tree of one file's lines, as "  LINE FUNCTION", from the line on that calls the program."""
+    tree = [line for line in told["tree"] if line.strip().startswith(f"{file}:")]
+    most = min(len(line) - len(line.lstrip()) for line in tree)
+    return [line[most:].replace(f"{file}:", "").replace("main.<locals>.", "") for line in tree]
+
+
+def test_lines_are_nested_as_calls_are(python: str, tmp_path: Path) -> None:
+    told = run(
+        python,
+        tmp_path,
+        """
+        import json
+        def inner(x):
+            y = x + 1
+            return y
+        def outer():
+            a = inner(1)
+            json.dumps([a])
+            return [inner(n) for n in
+                    (1, 2)]
+        def main(run, told):
+            run(outer)
+        """,
+    )
+    lines = inside(told)
+    assert lines[:5] == ["11 main", "    6 outer", "      3 inner", "      4 inner", "    7 outer"]
+    assert sum(line.endswith("4 inner") for line in lines) == 3, "each call of the comprehension"
+    assert not [line for line in told["tree"] if "json" in line or "nsysx_probe" in line]
+    assert told["texts"]["case.py"]["7"] == "json.dumps([a])"
+
+
+def test_generators_exceptions_and_recursion(python: str, tmp_path: Path) -> None:
+    told = run(
+        python,
+        tmp_path,
+        """
+        def numbers():
+            for n in range(2):
+                yield n
+        def fails(depth):
+            if depth:
+                fails(depth - 1)
+            raise ValueError
+        def work():
+            total = 0
+            for n in numbers():
+                total += n
+            try:
+                fails(1)
+            except ValueError:
+                total += 1
+            left = numbers()
+            next(left)
+            left.close()
+            del left
+            return total
+        def main(run, told):
+            run(work)
+        """,
+    )
+    assert [line for line in inside(told) if line.endswith(" work")] == [
+        f"    {n} work" for n in (9, 10, 11, 10, 11, 10, 12, 13, 14, 15, 16, 17, 18, 19, 20)
+    ]
+    depths = {line.strip(): line.index(line.strip()) for line in inside(told)}
+    assert depths["5 fails"] == 8 and depths["7 fails"] == 8 and depths["3 numbers"] == 6
+
+
+def test_async_code_and_a_generator_that_is_thrown_into(python: str, tmp_path: Path) -> None:
+    told = run(
+        python,
+        tmp_path,
+        """
+        import asyncio, contextlib
+        @contextlib.contextmanager
+        def managed():
+            try:
+                yield 1
+            except KeyError:
+                pass
+        async def child(n):
+            await asyncio.sleep(0)
+            return n
+        async def parent():
+            return sum(await asyncio.gather(child(1), child(2)))
+        def work():
+            with managed():
+                raise KeyError
+            return asyncio.run(parent())
+        def main(run, told):
+            run(work)
+        """,
+    )
+    tree = inside(told)
+    assert sum("9 child" in line for line in tree) >= 2 and sum("10 child" in line for line in tree) == 2
+    assert [line for line in tree if line.endswith(" work")][-1] == "    16 work"
+    assert {line.index("10 child") for line in tree if "10 child" in line} <= {6, 8}, (
+        "below the line that runs the loop"
+    )
+
+
+def test_lines_end_where_the_step_ends_in_the_middle_of_functions(python: str, tmp_path: Path) -> None:
+    told = run(
+        python,
+        tmp_path,
+        """
+        def deep(told, on):
+            if on:
+                told.begin(10**9)
+            else:
+                told.end()
+            return 1
+        def step(told, on):
+            a = deep(told, on)
+            return a
+        def main(run, told):
+            for i in range(2):
+                step(told, True)
+                b = 1
+                step(told, False)
+                c = 1
+            told.begin(10**9)
+            told.end()
+        """,
+    )
+    lines = inside(told)
+    assert lines[:3] == ["12 main", "  8 step", "    3 deep"], "the frames that run when lines are turned on"
+    assert [line.strip() for line in lines].count("13 main") == 2 and "15 main" not in lines
+
+
+def test_other_threads(python: str, tmp_path: Path) -> None:
+    told = run(
+        python,
+        tmp_path,
+        """
+        import threading
+        def load(go, ready):
+            x = 1
+            ready.set()
+            go.wait()
+            return x
+        def work():
+            go, ready = threading.Event(), threading.Event()
+            thread = threading.Thread(target=load, args=(go, ready))
+            thread.start()
+            ready.wait()
+            return go, thread
+        def main(run, told):
+            kept = []
+            run(lambda: kept.append(work()))
+            kept[0][0].set()
+            kept[0][1].join()
+            run(lambda: 1)
+        """,
+    )
+    if told["kind"] == "Monitoring":
+        assert [text for text in told["others"] if "load" in text] == [f"case.py:{n} load" for n in (3, 4, 5)]
+    else:
+        assert told["others"] == []
+
+
+def test_generated_code_and_what_is_left_out_or_added(python: str, tmp_path: Path) -> None:
+    installed = tmp_path / "lib" / "site-packages"
+    for name in ("transformers", "torch", "extra"):
+        (installed / name).mkdir(parents=True)
+        (installed / name / "__init__.py").write_text("def call(f):\n    return f()\n")
+    case = f"""
+        import sys
+        sys.path.insert(0, {str(installed)!r})
+        import transformers, torch, extra
+        exec("def generated():\\n    return 1")
+        def mine():
+            return 2
+        def work():
+            transformers.call(mine)
+            torch.call(mine)
+            extra.call(mine)
+            return generated()
+        def main(run, told):
+            run(work)
+    """
+    files = {line.strip().partition(":")[0] for line in run(python, tmp_path, case)["tree"]} - {"harness.py"}
+    assert files == {"case.py", *(f"lib/site-packages/{p}/__init__.py" for p in ("transformers", "extra"))}
+    other = run(python, tmp_path, case, NSYSX_SOURCE="torch:!transformers:-extra", NSYSX_NO_SOURCE="1")
+    files = {line.strip().partition(":")[0] for line in other["tree"]} - {"harness.py"}
+    assert files == {"case.py", "lib/site-packages/torch/__init__.py"} and other["texts"] == {}
+
+
+def test_many_lines_stop_and_say_so(python: str, tmp_path: Path) -> None:
+    case = """
+        def loop(n):
+            total = 0
+            for i in range(n):
+                total += 1
+                total -= 1
+            return total
+        def main(run, told):
+            run(lambda: loop(100_000))
+            first = told.stopped
+            told.stopped = None
+            run(lambda: loop(3))
+            return [first, told.stopped]
+    """
+    told = run(python, tmp_path, case)
+    assert (
+        told["result"][0] in ("20,000 lines in one step", "lines had taken as long as a step")
+        and told["result"][1] is None
+    )
+    assert 5_000 < len(told["tree"]) < 25_000
+    assert "case.py:6 loop" in [line.strip() for line in told["tree"][-4:]], "the next step has its lines"
+
+
+def test_a_loop_in_one_line_is_one_range(python: str, tmp_path: Path) -> None:
+    told = run(
+        python,
+        tmp_path,
+        """
+        def work():
+            return [n for n in range(10_000)]
+        def main(run, told):
+            run(work)
+        """,
+    )
+    assert told["stopped"] is None and len(told["tree"]) < 10
+
+
+@pytest.mark.parametrize(
+    "who", ["sys.settrace(lambda *_: None)", "sys.setprofile(lambda *_: None)", "sys.monitoring.use_tool_id(1, 'x')"]
+)
+def test_beside_a_tracer_there_are_none(python: str, tmp_path: Path, who: str) -> None:
+    case = f"""
+        import sys
+        def work():
+            return 1
+        def main(run, told):
+            try:
+                {who}
+            except AttributeError:
+                return True
+            run(work)
+            sys.settrace(None), sys.setprofile(None)
+            return not told.why_not
+    """
+    told = run(python, tmp_path, case, checked=False)
+    assert told["result"] or ("active" in told["why_not"] and told["tree"] == [])
+
+
+def test_sources_that_changed_vanished_or_are_not_utf8(python: str, tmp_path: Path) -> None:
+    for name, text in (("changed", b"x = 1"), ("vanished", b"x = 1"), ("latin", b"x = '\xe9'" + b"#" * 100_000)):
+        (tmp_path / f"{name}.py").write_bytes(b"# -*- coding: latin-1 -*-\ndef call():\n    " + text + b"\n")
+    told = run(
+        python,
+        tmp_path,
+        """
+        import os, time, pathlib
+        import changed, vanished, latin
+        def work():
+            changed.call(); vanished.call(); latin.call()
+        def main(run, told):
+            run(work)
+            here = pathlib.Path(__file__).parent
+            (here / "vanished.py").unlink()
+            os.utime(here / "changed.py", (time.time() + 5, time.time() + 5))
+        """,
+    )
+    assert set(told["texts"]) == {"harness.py", "case.py", "latin.py"}
+    text = told["texts"]["latin.py"]["3"]
+    assert text.startswith("x = '\ufffd'") and len(text) == 200
+
+
+def test_a_forked_child_sends_nothing(python: str, tmp_path: Path) -> None:
+    told = run(
+        python,
+        tmp_path,
+        """
+        import os
+        def work(told):
+            pid = os.fork()
+            if not pid:
+                try:
+                    told._push = told._pop = lambda *_: os._exit(3)
+                    told.end()
+                    x = 1
+                    y = 2
+                finally:
+                    os._exit(0)
+            return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        def main(run, told):
+            codes = []
+            run(lambda: codes.append(work(told)))
+            return codes
+        """,
+    )
+    assert told["result"] == [0] or told["result"] == [3]
+
+
+def test_a_program_with_a_timer_has_no_lines() -> None:
+    """Its handler may raise in a function of ours, and Python drops that where a generator is given up."""
+    from nsysx_probe import line_ranges
+
+    assert line_ranges._timer() is None
+    before = signal.signal(signal.SIGALRM, lambda *_: None)
+    try:
+        assert "SIGALRM" in (line_ranges._timer() or "")
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [("/tmp/tr\udcc3\udca4nen.py", "/tmp/tränen.py"), ("/tmp/ä.py", "/tmp/ä.py"), ("/\ud800", "/\\ud800")],
+)
+def test_a_file_has_a_name_that_can_be_sent_in_any_locale(tmp_path: Path, name: str, shown: str) -> None:
+    from nsysx_probe.sources import Sources
+
+    sources = Sources(None, {})
+    path = sources.path(compile("", name, "exec"))
+    assert path == shown and path.encode()
+    sources.seen(str(tmp_path / "ä.py"), 1, package=False)
+    (tmp_path / "ä.py").write_text("x = 1\n")
+    sources._began += 60
+    assert sources.texts() == {str(tmp_path / "ä.py"): {"1": "x = 1"}}

@@ -1,0 +1,130 @@
+"""Which steps are replayed: figures of the replayed steps are those of the steady ones, whatever lies around them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from nsysx.pipeline import summarize
+from nsysx.replay import replayed_window
+from nsysx.replay.engine import replayed_scope
+from tests.builder import Report
+from tests.replay.test_engine import US, read, replayed
+
+MS = 1_000_000
+
+
+def loop(lengths: list[int], *, evaluate_after: int | None = None, kernels: int = 20) -> Report:
+    """Steps whose GPU work takes ``lengths`` (ns), launched far ahead; an evaluation of 100 ms of launches after one of them."""
+    report = Report()
+    report.gpu(pids=[(100, 0)])
+    process = report.process(100)
+    process.context()
+    main = process.thread(100, "python")
+    at, free = 20 * US, 20 * US
+    for i, length in enumerate(lengths):
+        main.add_range(f"step {i}", at, at + kernels * 10 * US + 90 * US, domain="nsysx")
+        for k in range(kernels):
+            begin = max(free, at + 10 * US + k * 10 * US + 6 * US)
+            main.launch(at + 10 * US + k * 10 * US, 4 * US, kernel="w", gpu_start=begin, gpu_dur=length // kernels)
+            free = begin + length // kernels
+        at += kernels * 10 * US + 100 * US
+        if i == evaluate_after:
+            main.sync("cudaDeviceSynchronize_v3020", at=at, dur=free + 5 * US - at)
+            at = free + 10 * US
+            main.add_range("eval", at, at + 100 * MS, domain="nsysx")
+            for k in range(50):
+                main.launch(at + k * 2 * MS, 4 * US, kernel="e", gpu_start=at + k * 2 * MS + 8 * US, gpu_dur=US)
+            at += 100 * MS
+            free = max(free, at)
+    main.sync("cudaDeviceSynchronize_v3020", at=at, dur=free + 5 * US - at)
+    return report
+
+
+def test_an_evaluation_after_the_last_steady_step_is_not_replayed(tmp_path: Path) -> None:
+    given, made = replayed(loop([10 * MS] * 9, evaluate_after=7), tmp_path)
+    assert given.steps.steady == (0, 7)
+    assert made.recorded_ns == pytest.approx(10 * MS, rel=0.01)
+    assert made.error < 0.01
+    assert made.real_ns == pytest.approx(10 * MS, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    "lengths", [[(5 + i // 2) * MS for i in range(40)], [(20, 10)[i > 20] * MS for i in range(40)]]
+)
+def test_the_steps_that_are_replayed_have_the_mean_of_all(
+    tmp_path: Path, lengths: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Growing steps, and steps that become short in the middle: a third of them is replayed."""
+    monkeypatch.setattr(replayed_window, "_MOST_OPS", 13 * 20)
+    given, made = replayed(loop(lengths), tmp_path)
+    scope = replayed_scope(given)
+    assert given.steps.steady is not None and scope is not None and scope.first is not None and scope.last is not None
+    first, last = given.steps.steady
+    mean = sum(lengths[first : last + 1]) / (last - first + 1)
+    assert made.recorded_ns == pytest.approx(mean, rel=0.08)
+    own = lengths[scope.first : scope.last + 1]
+    assert len(own) == scope.steps == made.steps
+    assert made.recorded_ns == pytest.approx(sum(own) / len(own), rel=0.02)
+
+
+@pytest.mark.parametrize("fits", [5, 11, 40])
+def test_how_many_steps_are_replayed_changes_no_figure_of_equal_steps(
+    tmp_path: Path, fits: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replayed_window, "_MOST_OPS", fits * 20)
+    report = Report()
+    report.gpu(pids=[(100, 0)])
+    process = report.process(100)
+    process.context()
+    main = process.thread(100, "python")
+    for i in range(30):  # 20 kernels of 100 us, a wait for them, 1 ms of host code
+        at = 20 * US + i * 3_200 * US
+        main.add_range(f"step {i}", at, at + 3_190 * US, domain="nsysx")
+        for k in range(20):
+            main.launch(at + k * 5 * US, 4 * US, kernel="w", gpu_start=at + 10 * US + k * 100 * US, gpu_dur=100 * US)
+        main.sync("cudaStreamSynchronize_v3020", at=at + 110 * US, dur=1_905 * US)
+    summary = summarize([report.write(tmp_path / "r.sqlite")])
+    found = {f.code: f for f in summary.findings or () if f.verdict == "found"}
+    assert summary.replay is not None and summary.replay["steps"] == min(fits, 29)
+    assert found["NSX101"].saving_ns_per_step == pytest.approx(1_190 * US, rel=0.02)
+    assert found["NSX101"].cost_ns_per_step == pytest.approx(1_195 * US, rel=0.02)
+
+
+def test_calls_of_other_steps_are_not_in_the_replay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replayed_window, "_MOST_OPS", 13 * 20)
+    given = read(loop([(5 + i // 2) * MS for i in range(40)]), tmp_path)
+    scope = replayed_scope(given)
+    assert scope is not None and scope.last is not None and given.steps.steady is not None
+    assert scope.last < given.steps.steady[1]  # steps after the replayed ones are steady too
+
+
+def starved(waits: list[int]) -> Report:
+    """Steps that wait for a batch (ns) before their work of 20 x 50 us, and synchronize after it."""
+    report = Report()
+    report.gpu(pids=[(100, 0)])
+    process = report.process(100)
+    process.context()
+    main = process.thread(100, "python")
+    at = 20 * US
+    for i, wait in enumerate(waits):
+        main.add_range(f"step {i}", at, at + wait + 1_100 * US, domain="nsysx")
+        main.add_range("data loading", at, at + wait, domain="nsysx")
+        at += wait
+        for k in range(20):
+            begin = at + 20 * US + k * 50 * US
+            main.launch(at + 10 * US + k * 10 * US, 4 * US, kernel="w", gpu_start=begin, gpu_dur=50 * US)
+        main.sync("cudaDeviceSynchronize_v3020", at=at + 250 * US, dur=780 * US)
+        at += 1_100 * US
+    return report
+
+
+def test_the_waits_for_data_of_the_replayed_steps_are_those_in_their_gpu_time(tmp_path: Path) -> None:
+    """On the CPU a step begins with the wait for its batch, on the GPU it ends with that for the next one."""
+    waits = [1, 2, 90, 5, 40, 70, 3, 60, 4, 120]
+    given, made = replayed(starved([ns * MS for ns in waits]), tmp_path)
+    assert given.steps.steady is not None
+    first, last = given.steps.steady
+    assert made.recorded_ns == pytest.approx(sum(waits[first + 1 : last + 2]) / made.steps * MS + 1_100 * US, rel=0.01)
+    assert made.error < 0.005

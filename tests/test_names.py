@@ -1,0 +1,56 @@
+"""Names explain themselves: each class and each file has a name of its own, and no helper is called after a bare participle."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).resolve().parents[1] / "nsysx"
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+#: Verbs that say of no helper what it returns or does.
+BARE = frozenset({"of", "told", "said", "given", "known"})
+
+#: Names that Python or a protocol gives.
+SHARED = frozenset({"__init__.py", "__main__.py"})
+
+
+def definitions(path: Path, kind: type | tuple[type, ...]) -> list[str]:
+    return [node.name for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, kind)]
+
+
+def homes(names: list[tuple[str, Path]]) -> dict[str, list[str]]:
+    """Return the names that stand in more than one place, with these."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for name, path in names:
+        found[name].append(path.relative_to(PACKAGE).as_posix())
+    return {name: places for name, places in found.items() if len(places) > 1}
+
+
+def test_each_class_has_a_name_of_its_own() -> None:
+    classes = [(name, path) for path in FILES for name in definitions(path, ast.ClassDef)]
+    assert len(classes) > 300
+    assert homes(classes) == {}
+
+
+def test_each_file_has_a_name_of_its_own() -> None:
+    assert homes([(path.name, path) for path in FILES if path.name not in SHARED]) == {}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(PACKAGE).as_posix())
+def test_no_helper_is_called_after_a_bare_verb(path: Path) -> None:
+    functions = definitions(path, (ast.FunctionDef, ast.AsyncFunctionDef))
+    assert [name for name in functions if name.strip("_") in BARE] == []
+
+
+def test_what_stands_twice_is_found(tmp_path: Path) -> None:
+    assert homes([("Part", PACKAGE / "a.py"), ("Part", PACKAGE / "b.py"), ("Whole", PACKAGE / "a.py")]) == {
+        "Part": ["a.py", "b.py"]
+    }
+    source = tmp_path / "a.py"
+    source.write_text("class A:\n    class B: ...\n    def of(self): ...\n", encoding="utf-8")
+    assert definitions(source, ast.ClassDef) == ["A", "B"]
+    assert definitions(source, ast.FunctionDef) == ["of"]

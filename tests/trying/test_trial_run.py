@@ -1,0 +1,91 @@
+"""What the record of one run says."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from nsysx.inject.nsysx_probe.changes import Watch
+from nsysx.inject.nsysx_probe.trial import TrialRecorder
+from nsysx.trying import trial_run
+
+
+def test_the_step_of_a_run_is_the_median_of_the_means_of_equal_blocks() -> None:
+    def step(lengths: list[float], warm: int = 3) -> float:
+        numbered = {str(number): ns for number, ns in enumerate(lengths)}
+        return trial_run.step_of({"warm": warm, "steps": len(lengths), "steps_ns": numbered})
+
+    cold, blocks = [9e9] * 3, trial_run._BLOCKS
+    lengths = [10.0 * i * i + j for i in range(blocks) for j in (0, 4)]  # blocks of two, whose means are 2, 12, 42, ...
+    assert step([*cold, *lengths]) == pytest.approx(10 * (blocks // 2) ** 2 + 2)
+    assert step([*cold, 7e9, *lengths]) == step([*cold, *lengths]), (
+        "what does not fill a block is left out at the front"
+    )
+    assert step([*cold, 5.0, 1.0, 3.0]) == 3.0, "too few for blocks: the median"
+    assert math.isnan(step(cold))
+
+
+class Device:
+    """A device with a queue, and the torch that drives it: the host is at ``host_ns``, the device busy until ``device_ns``.
+
+    An event has the time at which the device reaches it.
+    """
+
+    def __init__(self) -> None:
+        self.host_ns = self.device_ns = 0.0
+        device = self
+
+        class Event:
+            def __init__(self, enable_timing: bool) -> None:
+                self.ns = 0.0
+
+            def record(self) -> None:
+                self.ns = max(device.host_ns, device.device_ns)
+
+            def elapsed_time(self, later: Any) -> float:
+                return float(later.ns - self.ns) / 1e6
+
+        self.autocast = type("autocast", (), {"__enter__": None})
+        self.cuda = SimpleNamespace(
+            Event=Event, is_initialized=lambda: True, is_current_stream_capturing=lambda: False,
+            synchronize=self.synchronize, max_memory_allocated=lambda: 0,
+        )  # fmt: skip
+
+    def synchronize(self) -> None:
+        self.host_ns = max(self.host_ns, self.device_ns)
+
+    def no_grad(self) -> Any:
+        return contextlib.nullcontext()
+
+    def step(self, host_ns: float, device_ns: float) -> None:
+        """Let the host take ``host_ns`` to start work of ``device_ns``; the device works while the host goes on."""
+        self.device_ns = max(self.device_ns, self.host_ns) + device_ns
+        self.host_ns += host_ns
+
+
+def test_what_one_side_left_in_the_queue_is_not_in_the_others_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Replayed graphs: the host needs 0.1 ms for 1 ms of the device's work, so it is blocks ahead; without them it needs 3 ms."""
+    device = Device()
+    environ = {"NSYSX_TRIAL": "3:10:0:8:20", "NSYSX_PROBE_DIR": str(tmp_path)}
+    made = TrialRecorder(device, environ)
+    watch = Watch()
+    watch.count = 1
+    watch.can_turn()
+    made.watches = {"graphs": watch}
+    monkeypatch.setattr(made, "_finish", lambda: made.write("measured"))
+    for index in range(3 + 10 + 2 * 8 * 20):
+        made.border(index)
+        device.step(1e5 if watch.on else 3e6, 1e6)
+        made.border(None)
+    (file,) = tmp_path.glob("trial-*.json")
+    pairs = trial_run.pairs_of(json.loads(file.read_text()))
+    assert len(pairs) == 8
+    assert all(off == pytest.approx(3e6) and on == pytest.approx(1e6) for off, on in pairs), pairs
