@@ -23,7 +23,7 @@ from tests.analyses.test_gpu_metrics import true
 from tests.analyses.test_host_lines import planted
 from tests.analyses.test_operators import Torch, body
 from tests.builder import Report
-from tests.events.test_lines import program as xrayed
+from tests.events.test_code_lines import program as xrayed
 from tests.findings import Program
 
 SAMPLES = sorted((Path(__file__).resolve().parents[2] / "sample_reports").glob("*.sqlite.xz"))

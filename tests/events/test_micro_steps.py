@@ -12,7 +12,7 @@ from nsysx.findings._costly import SETTINGS
 from nsysx.model import Finding
 from nsysx.pipeline import summarize
 from tests.builder import Report
-from tests.ranks.test_comparison import ALL_REDUCE
+from tests.ranks.test_rank_table import ALL_REDUCE
 from tests.reports import gather
 
 US = 1_000

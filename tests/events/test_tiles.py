@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from nsysx.pipeline import ReadingOptions, gather
-from tests.reading.test_two_windows import MS, STEP, US, part, written
+from tests.reading.test_joined_windows import MS, STEP, US, part, written
 
 
 def test_the_first_window_ends_its_last_step_even_where_the_second_follows_as_soon_as_a_step(tmp_path: Path) -> None:

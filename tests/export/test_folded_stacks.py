@@ -11,7 +11,7 @@ from nsysx import pipeline
 from nsysx.analyses import stacks
 from nsysx.errors import NsysxError
 from nsysx.export import folded_stacks, to_files
-from tests.events.test_lines import Program, program
+from tests.events.test_code_lines import Program, program
 
 
 def test_towers_sum_to_the_tables(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from nsysx.events.coverage import BETWEEN, EVALUATION
 from nsysx.findings import nsx130_between_steps as rule
 from nsysx.model import Finding
 from nsysx.replay.engine import Withheld, unprofiled_of
-from tests.answer.test_choice import finding, led
+from tests.answer.test_first_action import finding, led
 from tests.findings import Program, healthy
 
 

@@ -11,7 +11,7 @@ from nsysx.findings.nsx110_exposed_comm import of_ranks
 from nsysx.pipeline import summarize
 from tests.builder import Report
 from tests.findings import Program, empty, healthy
-from tests.ranks.test_comparison import one_report, steps
+from tests.ranks.test_rank_table import one_report, steps
 
 
 def test_communication_alone_is_exposed(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from tests.analyses.test_kernel_spread import MIB, Line
 from tests.analyses.test_stopwatch import body
 from tests.builder import Report
 from tests.findings import Program, empty, healthy, stepless
-from tests.ranks.test_comparison import ALL_REDUCE
+from tests.ranks.test_rank_table import ALL_REDUCE
 
 MS = 1_000_000
 

@@ -12,7 +12,7 @@ from nsysx_probe import capture_range, capture_window, clock, draining, meeting,
 
 from tests.inject.test_marking import train
 from tests.inject.test_probe import Lab, Net
-from tests.inject.test_two_windows import recorded
+from tests.inject.test_probe_windows import recorded
 
 
 def rank(folder: Path, number: int, size: int = 3) -> meeting.Meeting:

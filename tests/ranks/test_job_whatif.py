@@ -11,7 +11,7 @@ from nsysx.errors import NsysxError
 from nsysx.pipeline import ReadingOptions, gather_job, summarize
 from nsysx.ranks import job_whatif
 from nsysx.replay.changes import JobChanges
-from tests.ranks.test_comparison import reports
+from tests.ranks.test_rank_table import reports
 from tests.ranks.test_straggler import job
 
 US, MS = 1_000, 1_000_000

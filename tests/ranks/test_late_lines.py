@@ -11,8 +11,8 @@ from nsysx.pipeline import summarize
 from nsysx.ranks import late_lines
 from nsysx.ranks.collect import HostLine
 from tests.builder import Report
-from tests.ranks.test_comparison import ALL_REDUCE
 from tests.ranks.test_one_job import rank
+from tests.ranks.test_rank_table import ALL_REDUCE
 
 US, MS = 1_000, 1_000_000
 FILE = "/job/train.py"

@@ -10,7 +10,7 @@ import pytest
 from nsysx.model import Finding, Summary
 from nsysx.pipeline import summarize
 from tests.builder import Report
-from tests.ranks.test_comparison import ALL_REDUCE
+from tests.ranks.test_rank_table import ALL_REDUCE
 
 US, MS = 1_000, 1_000_000
 BROADCAST = "ncclDevKernel_Broadcast_RING_LL(ncclDevKernelArgsStorage<(unsigned long)4096>)"

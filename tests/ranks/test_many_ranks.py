@@ -10,7 +10,7 @@ import pytest
 from nsysx import pipeline
 from nsysx.judging import rank_waiting
 from nsysx.model import Summary
-from tests.ranks.test_comparison import reports
+from tests.ranks.test_rank_table import reports
 
 US = 1_000
 RANKS, LATE = 64, 37

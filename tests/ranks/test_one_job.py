@@ -17,7 +17,7 @@ from nsysx.pipeline import summarize
 from nsysx.ranks import one_job
 from nsysx.ranks.collect import Rank
 from nsysx.reading.nccl_notes import CommunicatorMember
-from tests.ranks.test_comparison import rank_reports
+from tests.ranks.test_rank_table import rank_reports
 
 SECOND = 1_000_000_000
 NOTHING = np.empty(0, np.int64)

@@ -11,7 +11,7 @@ from nsysx.pictures import Lane, Timeline
 from nsysx.pipeline import summarize
 from nsysx.render import html_page, live_timeline
 from tests.builder import Report
-from tests.ranks.test_comparison import ALL_REDUCE, EPOCH, PERIOD, reports, steps
+from tests.ranks.test_rank_table import ALL_REDUCE, EPOCH, PERIOD, reports, steps
 
 COMPUTE = [300_000, 500_000]
 

@@ -17,7 +17,7 @@ from nsysx.ranks import job_compared, rank_table
 from nsysx.replay import tracing_costs, unprofiled
 from tests.builder import Report
 from tests.examples import examples
-from tests.ranks.test_comparison import ALL_REDUCE
+from tests.ranks.test_rank_table import ALL_REDUCE
 from tests.ranks.test_straggler import SEND
 from tests.replay.machine import CALL, PAUSE, US, Action, Machine
 from tests.samples import RECORDED_COSTS

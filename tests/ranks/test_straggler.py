@@ -21,7 +21,7 @@ from nsysx.ranks import straggler
 from nsysx.ranks.match import SeriesKey
 from nsysx.replay import engine, replayed_window, together
 from tests.builder import Report
-from tests.ranks.test_comparison import ALL_REDUCE, reports
+from tests.ranks.test_rank_table import ALL_REDUCE, reports
 
 US, MS = 1_000, 1_000_000
 SEND = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<(unsigned long)4096>)"

@@ -9,7 +9,7 @@ import pytest
 
 from nsysx.pipeline import summarize
 from nsysx.render import html_page
-from tests.ranks.test_comparison import ALL_REDUCE, reports
+from tests.ranks.test_rank_table import ALL_REDUCE, reports
 from tests.render.test_browser import CHROMIUM, DRIVER, REQUIRED, TIMELINE, browser, js, visit, window
 from tests.render.test_budgets import MOST_OF_A_SCREEN
 from tests.samples import Samples
