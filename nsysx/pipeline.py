@@ -257,14 +257,13 @@ def _one_job(reports: Sequence[Sequence[collect.Rank]]) -> tuple[collect.Rank, .
     return tuple(collect.numbered(ranks))
 
 
-def _quality(job: Job, tables: dict[str, Table], ranks: Table) -> tuple[Check, ...]:
+def _quality(job: Job, tables: dict[str, Table], ranks: Table, of_job: Mapping[str, Table]) -> tuple[Check, ...]:
     """Return every check of the shown report and of all ranks; ``tables`` are those of the shown report."""
-    checks = [*capture_checks.checks(job.profile, tables.values()), *rank_checks.checks(job.ranks, ranks.rows or ())]
+    shown = [*tables.values(), *of_job.values()]
+    checks = [*capture_checks.checks(job.profile, shown), *rank_checks.checks(job.ranks, ranks.rows or ())]
     if job.shown is not None:
         detail = f"{len(job.ranks)} ranks; every table but `ranks` shows rank {job.shown}"
         checks.append(Check("ranks", "ok", detail, "--rank N shows another"))
-    if ranks.rows is None:
-        checks.append(Check.no_table(ranks))
     return in_order(checks)
 
 
@@ -369,8 +368,9 @@ def summary_of(job: Job, options: ReadingOptions) -> Summary:
     drawn = tuple(other_lanes.added(picture, job.beside) for picture in alone)
     judged = findings.judge(given, tables, replay, ranks, job.shown)
     conclusion = _verdict(job, tables, ranks, judged)
-    quality = _quality(job, tables.made, ranks)
-    tables.made |= {room.KEY: room.table(compared, alone_because) for room in rank_tables.ROOMS}
+    of_job = {room.KEY: room.table(compared, alone_because) for room in rank_tables.ROOMS}
+    quality = _quality(job, tables.made, ranks, of_job)
+    tables.made |= of_job
     capture = replace(given.trace.capture, files=job.files) if job.files else given.trace.capture
     return answer.answered(
         Summary(

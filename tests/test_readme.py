@@ -90,6 +90,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         training(8, gap=100 + i).write(place / f"{name}.sqlite")
     for i, name in enumerate(("after", "b1", "b2", "b3")):
         training(8, gap=60 + i).write(place / f"{name}.sqlite")
+    (place / "ddp.sqlite.xz").symlink_to(ROOT / "sample_reports" / "ddp.sqlite.xz")
     for n in (0, 1):
         packed = ROOT / "sample_reports" / f"ddp_per_rank.rank{n}.sqlite.xz"
         for name in (f"rank{n}", f"job.rank{n}"):

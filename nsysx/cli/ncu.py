@@ -27,7 +27,7 @@ EXAMPLES = (
 class NcuWanted:
     """Which kernels, and what is done with the command."""
 
-    top: Annotated[int, Option("Kernels: those from which most could go.", "N", least=1, most=50)] = 5
+    kernels: Annotated[int, Option("Kernels: those from which most could go.", "N", least=1, most=50)] = 5
     run: Annotated[bool, Option("Run the command, too; each run starts the program anew.", typed_only=True)] = False
 
 
@@ -62,7 +62,7 @@ def ncu(
         return
     told = profile.trace.run.get("command")
     program = [str(word) for word in told] if isinstance(told, list) and told else ["python", "train.py"]
-    runs = nsight_compute.in_runs(everything[: wanted.top])
+    runs = nsight_compute.in_runs(everything[: wanted.kernels])
     for number, kernels in enumerate(runs, 1):
         output = f"{report_name(file)}{f'-{number}' if len(runs) > 1 else ''}.ncu-rep"
         words = nsight_compute.command(kernels, program, output)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -80,6 +81,7 @@ def try_(
     from nsysx.reading.tried import of_json as tried_of
     from nsysx.trying import chosen_changes, trial_sentences
 
+    began = time.monotonic()
     every_change = changes.changes_by_name()
     if listed:
         emit(trial_sentences.listing(list(every_change.values())))
@@ -98,8 +100,11 @@ def try_(
     if options.dry_run:
         emit("\n".join(["would try, in turn:", *(",".join(c.name for c in changes) for changes in candidates)]))
         return
+    spent_s = time.monotonic() - began
     _ask(options)
-    result = _measure(command, candidates, options, codes)
+    result = _measure(command, candidates, options, codes, spent_s)
+    if not result.measured():
+        outputs.pop("beside", None)  # what was tried before is worth more
     _tell(result, options, outputs, summary)
     if report is not None:
         log(report, tried_of(result.to_json()))
@@ -153,36 +158,52 @@ def _outputs(options: TryOptions, report: Path | None) -> dict[str, Path]:
     return files
 
 
-def _measure(command: list[str], candidates: Any, options: TryOptions, codes: list[str]) -> TryResult:
+def _measure(
+    command: list[str], candidates: Any, options: TryOptions, codes: list[str], spent_s: float = 0.0
+) -> TryResult:
     from nsysx.progress import Progress
     from nsysx.trying.session import Session
 
     with Progress() as line, _ended_by_signals():
-        return Session(command, candidates, options, line, codes).measure()
+        return Session(command, candidates, options, line, codes, spent_s).measure()
 
 
 def _tell(result: TryResult, options: TryOptions, files: dict[str, Path], summary: Summary | None) -> None:
-    """Write what was measured, and print it unless the JSON goes to stdout."""
+    """Write what was measured, and print it unless the JSON goes to stdout. The page takes longest, so it is last: a second Ctrl-C
+    costs no verdict.
+    """
     from nsysx.outputs import write_text
     from nsysx.render import json_text
+
+    told = json_text.text_of(result.to_json())
+    for key in ("beside", "json"):
+        if key in files:
+            write_text(files[key], told, force=options.force or key == "beside")
+            wrote(files[key])
+    emit(told if options.json == "-" else words_of(result))
+    if "html" in files and summary is not None:
+        _draw(result, files["html"], summary, force=options.force)
+
+
+def words_of(result: TryResult) -> str:
+    """Return what was measured as a terminal shows it, the verdict on all changes last."""
     from nsysx.trying import trial_sentences
 
-    texts = dict.fromkeys(files, json_text.text_of(result.to_json()))
-    if "html" in files and summary is not None:
-        from nsysx.answer import answered
-        from nsysx.reading import tried
-        from nsysx.render import html_page
+    best = result.best
+    verdict = trial_sentences.verdict_line(best.outcome, best.change) if best else ""
+    return "\n".join(harmless(line) for line in (*trial_sentences.text(result).splitlines(), verdict))
 
-        texts["html"] = html_page.render(answered(replace(summary, tried=tried.of_json(result.to_json()))))
-    for key, file in files.items():
-        write_text(file, texts[key], force=options.force or key == "beside")
-        wrote(file)
-    if options.json == "-":
-        emit(json_text.text_of(result.to_json()))
-    else:
-        best = result.best
-        verdict = trial_sentences.verdict_line(best.outcome, best.change) if best else ""
-        emit("\n".join(harmless(line) for line in (*trial_sentences.text(result).splitlines(), verdict)))
+
+def _draw(result: TryResult, file: Path, summary: Summary, *, force: bool) -> None:
+    """Write the page of a report, with what was measured."""
+    from nsysx.answer import answered
+    from nsysx.outputs import write_text
+    from nsysx.reading import tried
+    from nsysx.render import html_page
+
+    page = html_page.render(answered(replace(summary, tried=tried.of_json(result.to_json()))))
+    write_text(file, page, force=force)
+    wrote(file)
 
 
 def _advice(report: Path, *, timelines: bool) -> Summary:

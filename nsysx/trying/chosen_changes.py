@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from nsysx.advice import Answer
 from nsysx.errors import EXIT_USAGE, NsysxError
 from nsysx.inject.nsysx_probe.changes import Change
+from nsysx.trying.result import ChangeTrial
 
 if TYPE_CHECKING:  # changes are tried where nothing can read a report
     from nsysx.model import Finding
@@ -77,3 +78,24 @@ def every(every_change: Mapping[str, Change], *, bounds: bool = False) -> list[t
 def _real_first(changes: Iterable[Change], *, bounds: bool) -> list[tuple[Change, ...]]:
     order = sorted(changes, key=lambda c: c.alters == "computation")
     return [(change,) for change in order if bounds or change.alters != "computation"]
+
+
+def _codes_of(changes: Sequence[Change]) -> list[str]:
+    """Return the codes of the findings that advise these changes; none without polars, which the rules need and measuring does not."""
+    try:
+        from nsysx.findings import codes_of
+    except ImportError:  # results are joined by the names of changes
+        return []
+    return list(dict.fromkeys(code for change in changes for code in codes_of(change.name)))
+
+
+def untried(changes: Sequence[Change], advised: Sequence[str]) -> ChangeTrial:
+    """Return the record of a change, or of several at once, before it is tried; ``advised`` are the codes of a report."""
+    alters = next((a for a in ("computation", "numerics", "memory") if any(c.alters == a for c in changes)), "speed")
+    codes = _codes_of(changes)
+    return ChangeTrial(
+        ",".join(c.name for c in changes), " and ".join(c.does for c in changes), alters=alters,
+        beware="; ".join(c.beware for c in changes if c.beware), paste="\n".join(c.paste for c in changes if c.paste),
+        advised=any(code in advised for code in codes),
+        findings=codes,
+    )  # fmt: skip

@@ -22,7 +22,8 @@ class Baseline:
     """The unchanged program: the median step over its runs, the lowest and the highest. ``measured_steps``: of each run.
 
     ``difference`` holds the largest ones between two unchanged runs after the same steps. ``fast_step_ns`` and ``slow_step_ns``: a
-    tenth of its steps are shorter, a tenth longer.
+    tenth of its steps are shorter, a tenth longer. ``unseeded``: those two differ from the first steps on by more than rounding
+    explains, so what a change does to results cannot be told.
     """
 
     step_ns: float | None = None
@@ -36,6 +37,7 @@ class Baseline:
     difference: RunDifference = field(default_factory=RunDifference)
     fast_step_ns: float | None = None
     slow_step_ns: float | None = None
+    unseeded: bool = False
 
 
 @dataclass

@@ -71,6 +71,16 @@ def of_unchanged(records: Sequence[Mapping[str, Any]]) -> RunDifference:
     return largest(difference(a, b) for a, b in pairs)
 
 
+def unseeded(records: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether unchanged runs are further apart early on than rounding explains: no seed decides what they compute.
+
+    What is the same early on and differs later is no lack of a seed: atomic sums round differently in each run.
+    """
+    apart = of_unchanged(records)
+    epsilon = max((rounding(r, r)[0] for r in records), default=0.0)
+    return bool(apart.early_update) and bool(beyond_rounding(apart, epsilon, RunDifference()))
+
+
 def rounding(a: Mapping[str, Any], b: Mapping[str, Any]) -> tuple[float, str]:
     """Return the relative spacing of the coarsest numbers that one of two runs computed with, and their name; (0, "") if unknown."""
     kinds = [(w["epsilon"], w["numbers"]) for r in (a, b) if (w := r.get("weights")) and w.get("epsilon")]

@@ -12,7 +12,7 @@ from typing import Any
 from nsysx.errors import EXIT_EMPTY, NsysxError
 from nsysx.inject.nsysx_probe.changes import Change
 from nsysx.redaction import redacted
-from nsysx.trying import plans
+from nsysx.trying import chosen_changes, plans
 from nsysx.trying.result import Baseline, ChangeTrial, TryResult
 from nsysx.trying.same import (
     beyond_rounding,
@@ -23,11 +23,12 @@ from nsysx.trying.same import (
     largest,
     of_unchanged,
     rounding,
+    unseeded,
 )
 from nsysx.trying.trial_run import Runner, RunTimeouts, TrialRun, measured_steps
 from nsysx.trying.try_options import TryOptions
 from nsysx.trying.verdicts import gain, gain_of_blocks
-from nsysx.units import several
+from nsysx.units import duration, several
 
 #: What a change that won alters, where it was told that its results do not differ at all, or by rounding alone.
 _MORE_THAN_ROUNDING = "its results differ more than rounding explains: compare the losses"
@@ -58,19 +59,20 @@ class Session:
 
     def __init__(
         self, command: Sequence[str], candidates: Sequence[tuple[Change, ...]], options: TryOptions,
-        show: Callable[[str], object] = lambda _line: None, advised: Sequence[str] = (),
+        show: Callable[[str], object] = lambda _line: None, advised: Sequence[str] = (), spent_s: float = 0.0,
     ) -> None:  # fmt: skip
+        """``spent_s``: what of the budget is gone before the first run, by reading a report."""
         self.runner = Runner(command)
         self.options = options
         self.show = show
         self.result = TryResult(redacted(command))
-        self.deadline = time.monotonic() + options.budget_s
-        self.plan = plans.first(options.steps)
+        self.deadline = time.monotonic() + options.budget_s - spent_s
+        self.plan = plans.first(options.steps, options.budget_s)
         self.unchanged: list[TrialRun] = []
         self.fresh: TrialRun | None = None  # an unchanged run that has just ended and is in no pair
         self.start_s = 0.0
         self.cuda, self.optimizers = False, list[str]()
-        self.tried = [_Tried(c, _trial(c, advised)) for c in candidates]
+        self.tried = [_Tried(c, chosen_changes.untried(c, advised)) for c in candidates]
         self.result.trials = [t.trial for t in self.tried]
 
     # ---- the unchanged program --------------------------------------------------------------------------------------
@@ -95,7 +97,7 @@ class Session:
 
     def _scout(self) -> None:
         """Measure the unchanged program; later runs make as many steps as its first one."""
-        left = self.deadline - time.monotonic()
+        left = self._left_s()
         self.show("the unchanged program, to find its steps")
         run = self.runner.run((), self.plan, RunTimeouts(left, left, left, self.deadline))
         self._require_steps(run)
@@ -106,10 +108,10 @@ class Session:
             self._add_unchanged(run)
             self.fresh = run
             return
-        self.plan = plans.after(run, self.options.steps)
+        self.plan = plans.after(run, self.options.steps, self.options.budget_s)
         again = self._run(())
         if again.outcome == "ended" and again.record:  # it makes fewer steps than the plan has
-            self.plan = plans.after(again, self.options.steps)
+            self.plan = plans.after(again, self.options.steps, self.options.budget_s)
             again = self._run(())
         if again.outcome != "measured":
             raise _StopError(_not_again(again))
@@ -140,10 +142,11 @@ class Session:
         steps = [r.step_ns for r in self.unchanged]
         turned = [run.block_pairs for tried in self.tried if tried.blocks for _, run in tried.pairs]
         steps += [statistics.median(off for off, _ in pairs) for pairs in turned if pairs]
+        records = [r.record for r in self.unchanged]
         self.result.baseline = Baseline(
             statistics.median(steps), min(steps), max(steps), len(steps), self.plan.steps, self.plan.warm,
-            self.unchanged[-1].record["clock"], _peak(self.unchanged), of_unchanged([r.record for r in self.unchanged]),
-            *_spread(self.unchanged[-1]),
+            self.unchanged[-1].record["clock"], _peak(self.unchanged), of_unchanged(records),
+            *_spread(self.unchanged[-1]), unseeded(records),
         )  # fmt: skip
 
     # ---- runs -------------------------------------------------------------------------------------------------------
@@ -155,14 +158,18 @@ class Session:
         longest = max([step_s, *(c.start_s for c in changes)])
         limits = RunTimeouts(max(longest, 3 * self.start_s), longest, step_s, self.deadline)
         names = " + ".join(c.name for c in changes) or "unchanged"
-        left = max(0, self.deadline - time.monotonic())
+        left = max(0, self._left_s())
         done = sum(tried.done or tried.trial.verdict != "cannot_tell" for tried in self.tried)
         self.show(
-            f"{names}; {done} of {several(len(self.tried), 'change')} decided; {left / 60:.0f} min of the budget left"
+            f"{names}; {done} of {several(len(self.tried), 'change')} decided; {duration(left * 1e9)} of the budget left"
         )
-        run = self.runner.run(changes, self.plan, limits)
+        plan = self.plan
+        if changes:
+            waiting = [t for t in self.tried if not t.done and not t.pairs] or [t for t in self.tried if not t.done]
+            plan = plans.shared(plan, self.unchanged[-1], left / max(1, len(waiting)))
+        run = self.runner.run(changes, plan, limits)
         if run.outcome == "late":
-            raise _StopError("the budget was used up")
+            raise self._used_up()
         return run
 
     def _run_unchanged(self) -> TrialRun:
@@ -175,11 +182,34 @@ class Session:
         self._add_unchanged(run)
         return run
 
-    def _within_budget(self, runs: int) -> None:
-        """Stop unless so many runs still fit into the budget."""
-        usual = self.unchanged[-1].wall_s
-        if time.monotonic() + runs * usual > self.deadline:
-            raise _StopError("the budget was used up")
+    def _left_s(self) -> float:
+        return self.deadline - time.monotonic()
+
+    def _within_budget(self, tried: _Tried | None = None) -> None:
+        """Stop unless what comes next still fits into the budget: of a change, or an unchanged run.
+
+        Whether a change can be turned off and on is known once it ran. Until then one run is asked for, with blocks.
+        """
+        last = self.unchanged[-1]
+        if tried is None:
+            needed = last.wall_s
+        elif tried.blocks or not tried.pairs:
+            needed = plans.changed_s(self.plan, last)
+        else:
+            needed = 2 * last.wall_s
+        if needed > self._left_s():
+            raise self._used_up()
+
+    def _used_up(self) -> _StopError:
+        """Return that the budget was used up and, where changes were left out, which one has room for them."""
+        left = [t for t in self.tried if not t.done and not t.pairs]
+        if not left or not self.unchanged:
+            return _StopError("the budget was used up")
+        each_s = plans.changed_s(self.plan, self.unchanged[-1])
+        minutes = math.ceil((self.options.budget_s + len(left) * each_s) / 60)
+        return _StopError(
+            f"the budget was used up, and a change takes {duration(each_s * 1e9)} or more: --budget {minutes}m for the rest"
+        )
 
     # ---- changes ----------------------------------------------------------------------------------------------------
 
@@ -189,7 +219,7 @@ class Session:
             return
         wanted = self.options.pairs or _LEAST_PAIRS
         while len(tried.pairs) < (1 if tried.blocks else wanted) and not tried.done:
-            self._within_budget(1 if self.fresh else 2)
+            self._within_budget(tried)
             self._pair(tried)
             self._judge(tried)
         if len(self.unchanged) < 2 and tried.pairs and tried.trial.alters != "computation":
@@ -199,7 +229,7 @@ class Session:
         """If results differ with a change, run the unchanged program again: do those of unchanged runs differ as much?"""
         if not (tried.trial.difference.weights or tried.trial.difference.loss):
             return
-        self._within_budget(1)
+        self._within_budget()
         self.fresh = self._run_unchanged()
         self._judge(tried)
 
@@ -209,7 +239,7 @@ class Session:
             return
         while left := [t for t in self.tried if not t.done and t.trial.verdict == "cannot_tell"]:
             for tried in left:
-                self._within_budget(1 if tried.blocks else 2)
+                self._within_budget(tried)
                 self._pair(tried)
                 self._judge(tried)
                 tried.done = tried.done or len(tried.pairs) >= (_MOST_RUNS if tried.blocks else _MOST_PAIRS)
@@ -222,7 +252,7 @@ class Session:
                 best.setdefault(change.group, change)
         if len(best) < 2:
             return
-        tried = _Tried(tuple(best.values()), _trial(tuple(best.values()), ()))
+        tried = _Tried(tuple(best.values()), chosen_changes.untried(tuple(best.values()), ()))
         self.result.together = tried.trial
         self.tried.append(tried)
         self._first_pairs(tried)
@@ -360,23 +390,3 @@ def _no_steps(message: str, hint: str) -> NsysxError:
 def _peak(runs: Sequence[TrialRun]) -> int | None:
     peaks = [r.record["peak_memory_bytes"] for r in runs if r.record.get("peak_memory_bytes") is not None]
     return max(peaks, default=None)
-
-
-def _codes_of(changes: Sequence[Change]) -> list[str]:
-    """Return the codes of the findings that advise these changes; none without polars, which the rules need and measuring does not."""
-    try:
-        from nsysx.findings import codes_of
-    except ImportError:  # results are joined by the names of changes
-        return []
-    return list(dict.fromkeys(code for change in changes for code in codes_of(change.name)))
-
-
-def _trial(changes: Sequence[Change], advised: Sequence[str]) -> ChangeTrial:
-    alters = next((a for a in ("computation", "numerics", "memory") if any(c.alters == a for c in changes)), "speed")
-    codes = _codes_of(changes)
-    return ChangeTrial(
-        ",".join(c.name for c in changes), " and ".join(c.does for c in changes), alters=alters,
-        beware="; ".join(c.beware for c in changes if c.beware), paste="\n".join(c.paste for c in changes if c.paste),
-        advised=any(code in advised for code in codes),
-        findings=codes,
-    )  # fmt: skip

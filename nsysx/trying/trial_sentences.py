@@ -48,11 +48,17 @@ def _no_winner(result: TryResult) -> str:
 def text(result: TryResult) -> str:
     """Return the whole result for a terminal."""
     lines = [_unchanged(result.baseline)]
+    if result.baseline.unseeded:
+        lines.append(
+            f"the program is not seeded: two unchanged runs differ by as much as runs with a change "
+            f"(weights by {_tiny(result.baseline.difference.weights or 0.0)}), so nothing is said of results"
+        )
     trials = sorted(result.trials, key=lambda t: (_ORDER.index(t.verdict), t.ratio or 1.0))
     begun = [trial for trial in trials if not _untried(trial)]
     lines += [sentence(trial, result.baseline) for trial in begun]
     if left := [trial.change for trial in trials if _untried(trial)]:
-        lines.append(f"not tried: {', '.join(left)}")
+        why = " for lack of time" if result.stopped.startswith("the budget was used up") else ""
+        lines.append(f"not tried{why}: {', '.join(left)}")
     if result.stopped:
         lines.append(f"stopped early: {result.stopped}")
     if result.together is not None:
@@ -131,7 +137,7 @@ def _results(trial: ChangeTrial, baseline: Baseline) -> str:
     seen, noise = trial.difference, baseline.difference
     if trial.alters == "computation":
         return trial.beware
-    if seen.weights is None:
+    if seen.weights is None or (baseline.unseeded and not trial.beyond_rounding):
         return ""
     last = several(baseline.warm_up_steps + baseline.measured_steps, "step")
     if not seen.weights:

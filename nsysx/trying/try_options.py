@@ -22,7 +22,9 @@ class TryOptions:
         bool, Option("Also try bounds: what a step takes without reads, data or updates. They compute something else.")
     ] = False
     together: Annotated[bool, Option("At the end, try all that won at once.")] = False
-    budget: Annotated[str, Option("Begin no run after this time: 90s, 10m, 1h, or minutes.", "TIME")] = "10m"
+    budget: Annotated[
+        str, Option("Take no longer than this, with the reading of REPORT: 90s, 10m, 1h, or minutes.", "TIME")
+    ] = "10m"
     pairs: Annotated[
         int | None,
         Option(

@@ -16,6 +16,10 @@ _SAME = 0.03
 LEVEL = 0.98
 
 
+#: An interval that is wider than this on a side (log of a ratio) says nothing: two runs give ends such as 1e32.
+_NO_INTERVAL = math.log(11)
+
+
 class Gain(NamedTuple):
     """Changed over unchanged step: the estimate, its interval, and the verdict."""
 
@@ -56,6 +60,8 @@ def gain(pairs: Sequence[tuple[float, float]], unchanged: Sequence[float]) -> Ga
     middle = statistics.median(logs)
     doubt = Doubt(error, df, 0.0)
     half = doubt.half(LEVEL)
+    if half > _NO_INTERVAL:
+        return Gain(math.exp(middle), 0.0, float("inf"), "cannot_tell")
     verdict = judge(middle, doubt, MARGIN, LEVEL)
     if verdict == "cannot_tell" and _same(middle - half, middle + half):
         verdict = "same"

@@ -116,7 +116,7 @@ def test_the_dictionary_explains_every_column(key: str) -> None:
 
 def test_definitions_come_with_the_package() -> None:
     text = dictionary.lookup("definitions")
-    assert text is not None and "GPU ledger" in text and "Scope" in text
+    assert text is not None and "GPU breakdown" in text and "Scope" in text
 
 
 def test_the_depth_of_nested_modules_is_found_once_each() -> None:

@@ -222,20 +222,40 @@ WITHOUT_POLARS = "import sys; sys.modules['polars'] = None; from nsysx.__main__ 
 
 
 def test_an_interrupt_ends_the_run_and_prints_what_is_known(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text('print("began", file=open("runs", "a"))' + BY_HAND.replace("{steps}", "100000"))
-    options = ["--change", "nothing", "--steps", "5", "-y", "--json", "known.json"]
+    """The first change is decided, it fails at once; in the run of the second one Ctrl-C comes."""
+    program = 'import os; print(os.environ["NSYSX_CHANGE"], file=open("runs", "a"))\n' + BY_HAND
+    (tmp_path / "changes").mkdir()
+    (tmp_path / "changes" / "bad.py").write_text(BAD)
+    (tmp_path / "train.py").write_text(program.replace("{steps}", "100000"))
+    options = ["--change", "greedy", "--change", "nothing", "--steps", "5", "-y", "--json", "known.json"]
     words = [sys.executable, "-c", WITHOUT_POLARS, "try", *options, "--"]
     session = subprocess.Popen(
         [*words, *PYTHON], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        env={**os.environ, "PYTHONPATH": str(Path.cwd())},
+        env={**os.environ, "PYTHONPATH": str(Path.cwd()), "NSYSX_CHANGES": str(tmp_path / "changes")},
     )  # fmt: skip
     until = time.monotonic() + 600
-    while time.monotonic() < until and len(readable(tmp_path / "runs").splitlines()) < 2:
+    while time.monotonic() < until and b"nothing" not in readable(tmp_path / "runs"):
         time.sleep(0.1)
     session.send_signal(signal.SIGINT)
     out, said = session.communicate(timeout=600)
     assert session.returncode in (130, -signal.SIGINT), said
-    assert "nothing: " in out and "interrupted" in out + said
+    assert "greedy: fails: " in out and "not tried: nothing" in out and "interrupted" in out + said
     known = json.loads((tmp_path / "known.json").read_text())
     assert known["interrupted"] and known["baseline"]["runs"] >= 1
+    assert [t["verdict"] for t in known["trials"]] == ["fails", "cannot_tell"]
     assert not trials_in(tmp_path)
+
+
+def test_a_trial_that_measures_nothing_leaves_what_was_tried_before(
+    tried: Try, tmp_path: Path, recorded: Samples
+) -> None:
+    """The budget ends before the first change is made; the reading of the report counts, too."""
+    shutil.copy(recorded.report("tiny_stack"), tmp_path / "mine.sqlite")
+    (tmp_path / "mine.run.json").write_text(json.dumps({"command": PYTHON}))
+    (tmp_path / "mine.try.json").write_text("what was tried before")
+    slow = "import os, time\nif os.path.exists('second'): time.sleep(600)\nopen('second', 'w').close()\n"
+    began = time.monotonic()
+    code, result, said = tried(slow + TRAIN, "--change", "nothing", "--steps", "5", "--budget", "25s")
+    assert code == 4 and not result["trials"][0]["pairs"] and "budget was used up" in said, said
+    assert time.monotonic() - began < 25 + 15, "imports and the end of a run are all that is beside the budget"
+    assert (tmp_path / "mine.try.json").read_text() == "what was tried before"

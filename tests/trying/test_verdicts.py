@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -438,3 +439,115 @@ def test_a_bound_says_that_it_is_one_and_never_wins() -> None:
     assert not any(c.alters == "computation" for (c,) in chosen_changes.every(known))
     last = [c.alters for (c,) in chosen_changes.every(known, bounds=True)]
     assert last == sorted(last, key=lambda alters: alters == "computation") and "computation" in last
+
+
+def test_an_interruption_keeps_the_verdicts_that_were_reached() -> None:
+    """The second change is interrupted: what is known of the first one stays, and the result says why it ended."""
+    session, _ = scripted(lambda made: 5e5 if made else 1e6, ("compile", "nothing"))
+    with_blocks(session, lambda _made: 0.5)
+    run = session.runner.run
+
+    def interrupted(made: Any, plan: Any, limits: Any) -> TrialRun:
+        if [c.name for c in made] == ["nothing"]:
+            raise KeyboardInterrupt
+        return run(made, plan, limits)
+
+    session.runner.run = interrupted  # type: ignore[method-assign]
+    result = session.measure()
+    assert result.interrupted and [t.change for t in result.winners()] == ["compile"]
+    written = result.to_json()
+    assert [t["verdict"] for t in written["trials"]] == ["faster", "cannot_tell"] and written["interrupted"]
+    assert "compile: faster" in text(result) and "stopped early: interrupted" in text(result)
+    assert "not tried: nothing" in text(result)
+
+
+def on_a_clock(session: Session, monkeypatch: pytest.MonkeyPatch, step_s: float, start_s: float) -> list[float]:
+    """Let the runs of a session take the time that their steps and a start take; return a list with the time of the clock (s)."""
+    clock = [time.monotonic()]
+    session.deadline = clock[0] + session.options.budget_s
+    monkeypatch.setattr("nsysx.trying.session.time.monotonic", lambda: clock[0])
+    source = random.Random(5)
+
+    def run(made: Any, plan: Any, limits: Any) -> TrialRun:
+        measured = min(plan.steps, max(30, round(plan.seconds / step_s))) if plan.seconds else plan.steps
+        steps = plan.warm + measured
+        lengths = {
+            str(n): step_s * 1e9 * source.gauss(1, 0.01) for n in range(steps + 2 * plan.pairs * plan.block_steps)
+        }
+        ran = []
+        for block in range(2 * plan.pairs if made else 0):
+            begins, on = steps + block * plan.block_steps, block % 4 in (1, 2)
+            ran.append((on, begins + 1, begins + plan.block_steps))
+            if on:
+                lengths |= {str(n): lengths[str(n)] * 0.8 for n in range(begins, begins + plan.block_steps)}
+        wall_s = start_s + step_s * (steps + len(ran) * plan.block_steps)
+        late = clock[0] + wall_s > limits.deadline
+        clock[0] = min(clock[0] + wall_s, limits.deadline)
+        seen = {c.name: {"took": 1, "where": "", "why_not": "", "note": ""} for c in made}
+        content = {
+            "warm": plan.warm, "steps": steps, "steps_ns": lengths, "cuda": False, "optimizers": [], "warm_up_ns": 0,
+            "clock": "cpu", "changes": seen, "peak_memory_bytes": None, "blocks": ran,
+        }  # fmt: skip
+        outcome: Any = "late" if late else "measured"
+        return TrialRun(outcome, {} if late else content, [], "", "", wall_s, start_s, False)
+
+    session.runner.run = run  # type: ignore[method-assign]
+    return clock
+
+
+def test_a_budget_in_seconds_is_kept_and_has_two_changes_of_a_program_with_long_steps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """75 ms a step, 8 s to start, 55 s: blocks are as many as there is time for; what is left out is told, with what it takes."""
+    known = changes.changes_by_name({})
+    names = ("compile", "gc-freeze", "nothing", "compile-dynamic")
+    session = Session(["x"], [(known[name],) for name in names], TryOptions(budget="55s"))
+    clock = on_a_clock(session, monkeypatch, 0.075, 8.0)
+    began = clock[0]
+    result = session.measure()
+    assert clock[0] - began <= 55
+    decided = [t for t in result.trials if t.verdict == "faster"]
+    assert len(decided) >= 2 and all(t.within_a_run and t.pairs >= 8 for t in decided), text(result)
+    left = [t.change for t in result.trials if not t.pairs]
+    assert left and f"not tried for lack of time: {', '.join(left)}" in text(result)
+    assert "--budget 2m for the rest" in result.stopped
+    enough = Session(["x"], [(known[name],) for name in names], TryOptions(budget="2m"))
+    on_a_clock(enough, monkeypatch, 0.075, 8.0)
+    assert all(t.verdict == "faster" for t in enough.measure().trials), "what it says is enough is enough"
+
+
+def test_a_long_budget_has_as_many_blocks_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = Session(["x"], [(changes.changes_by_name({})["compile"],)], TryOptions(budget="10m"))
+    on_a_clock(session, monkeypatch, 0.075, 8.0)
+    assert session.measure().trials[0].pairs == session.plan.pairs == 17
+
+
+def test_a_program_without_a_seed_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each run has other weights from its first step on: no change is blamed for that, and none is called rounding."""
+    session, order = scripted(lambda made: 5e5 if made else 1e6, ("compile", "gc-freeze"))
+    with_blocks(session, lambda _made: 0.5)
+    run = session.runner.run
+
+    def other(made: Any, plan: Any, limits: Any) -> TrialRun:
+        done = run(made, plan, limits)
+        points = [
+            {"steps": steps, "norms": [10.0], "projections": [10.0 + len(order) % 3 + steps * len(order)] * 4}
+            for steps in (0, 1, 5, 60)
+        ]
+        done.record["weights"] = {"points": points, "epsilon": 2**-23, "numbers": "float32"}  # type: ignore[index]
+        return done
+
+    session.runner.run = other  # type: ignore[method-assign]
+    result = session.measure()
+    assert result.baseline.unseeded and order.count("A") == 2, "two unchanged runs are compared, once"
+    said = text(result)
+    assert said.count("the program is not seeded: two unchanged runs differ by as much") == 1
+    assert "rounding" not in said and "RESULTS DIFFER" not in said and "does not win" not in said
+    assert {t.change for t in result.winners()} == {"compile", "gc-freeze"}
+    assert result.to_json()["baseline"]["unseeded"] is True
+
+
+def test_two_runs_have_no_interval_of_astronomic_width() -> None:
+    gain = verdicts.gain([(1.0, 0.5), (1.0, 40.0)], [1.0, 1.0])
+    assert gain.verdict == "cannot_tell" and (gain.low, gain.high) == (0.0, math.inf)
+    assert verdicts.gain([(1.0, 0.5), (1.0, 0.51)], [1.0, 1.0]).high < 12
