@@ -190,7 +190,7 @@ def gather_job(
     work = partial(_records, replace(options, rank=None, progress=None))  # a worker gets no callback
     names = tuple(p.name for p in files)
     if options.rank is not None:
-        ranks = _one_job(read(work, files))
+        ranks = _one_job(read(work, files), names)
         numbers = [collect.number(ranks, index) for index in range(len(ranks))]
         if options.rank not in numbers:
             listed = f"{len(numbers)} ranks, {min(numbers)} to {max(numbers)}" if numbers else "no ranks"
@@ -207,7 +207,7 @@ def gather_job(
     first: list[Profile] = []
     others = read(work, files[1:], meanwhile=lambda: first.append(gather(files[0], options)))
     given = first[0]
-    ranks = _one_job([own_time.with_replays(collect.records(given), given), *others])
+    ranks = _one_job([own_time.with_replays(collect.records(given), given), *others], names)
     shown = next((n for n, r in enumerate(ranks) if not r.report), 0)
     number = collect.number(ranks, shown) if ranks else 0
     given = other_reports.learn(given, ranks, 0)
@@ -250,10 +250,10 @@ def _replayed(given: Profile) -> tuple[collect.Rank, ...]:
     return own_time.with_replays(ranks, given) if len(ranks) > 1 else ranks
 
 
-def _one_job(reports: Sequence[Sequence[collect.Rank]]) -> tuple[collect.Rank, ...]:
+def _one_job(reports: Sequence[Sequence[collect.Rank]], names: Sequence[str]) -> tuple[collect.Rank, ...]:
     """Return the ranks of all reports, numbered. Errors: NsysxError where they are not of one job."""
     ranks = [replace(r, report=i) for i, of_report in enumerate(reports) for r in of_report]
-    one_job.require(ranks)
+    one_job.require(ranks, names)
     return tuple(collect.numbered(ranks))
 
 

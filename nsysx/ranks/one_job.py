@@ -44,8 +44,13 @@ def _refuse(message: str, slug: str) -> NsysxError:
     return NsysxError(message, slug=slug, hint=_HINT, exit_code=EXIT_USAGE)
 
 
-def require(ranks: Sequence[Rank]) -> None:
-    """Raise NsysxError, exit code 2, unless the reports of these ranks can be one job."""
+def require(ranks: Sequence[Rank], files: Sequence[str] = ()) -> None:
+    """Raise NsysxError, exit code 2, unless the reports of these ranks, in these ``files``, can be one job.
+
+    Reports without GPU work hold no rank: if none of several has any, nothing shows that they are one job.
+    """
+    if len(files) > 1 and not ranks:
+        raise _refuse(f"{files[0]} and {files[1]} hold no GPU work: nothing shows that they are one job", "not-one-job")
     reports = _by_report(ranks)
     for i, a in enumerate(reports):
         for b in reports[i + 1 :]:

@@ -106,10 +106,10 @@ _PLACE = re.compile(r"(?P<folders>.*/)?(?P<line>[^/]+:\d+)(?P<function> .*)?", r
 
 def shorten_path(path: str, width: int) -> str:
     """Return a file's path within ``width``; its end tells most. Of a place in code the folders go first, then the function."""
-    place = _PLACE.fullmatch(path) if len(path) > width else None
-    if place is not None:
-        function = place["function"] or ""
-        path = place["line"] + (function if len(place["line"] + function) <= width else "")
+    match = _PLACE.fullmatch(path) if len(path) > width else None
+    if match is not None:
+        function = match["function"] or ""
+        path = match["line"] + (function if len(match["line"] + function) <= width else "")
     return path if len(path) <= width else f"…{path[len(path) - width + 1 :]}" if width > 1 else "…"[:width]
 
 
