@@ -35,6 +35,7 @@ from nsysx.ranks import (
     rank_checks,
     rank_table,
     rank_tables,
+    unreadable_reports,
 )
 from nsysx.reading import as_sqlite, load, opening
 from nsysx.replay.engine import Withheld, replay_of, replayed_scope, unprofiled_of
@@ -187,10 +188,11 @@ def gather_job(
         return Job(given, tuple(collect.numbered(_replayed(given))))
     options = replace(options, whole=True)  # ranks are compared call by call
     read = partial(parallel_reading.run, workers=workers, cluster=cluster, progress=options.progress)
-    work = partial(_records, replace(options, rank=None, progress=None))  # a worker gets no callback
+    of_file = partial(_records, replace(options, rank=None, progress=None))  # a worker gets no callback
+    work = partial(unreadable_reports.result_or_error, of_file)
     names = tuple(p.name for p in files)
     if options.rank is not None:
-        ranks = _one_job(read(work, files), names)
+        ranks = _one_job(unreadable_reports.without_errors(read(work, files)), names)
         numbers = [collect.number(ranks, index) for index in range(len(ranks))]
         if options.rank not in numbers:
             listed = f"{len(numbers)} ranks, {min(numbers)} to {max(numbers)}" if numbers else "no ranks"
@@ -204,10 +206,12 @@ def gather_job(
             _beside(given, ranks, wanted.report, files, read) if options.timelines else other_lanes.OtherRanksLanes()
         )
         return Job(given, ranks, names, wanted.report, options.rank, beside)
-    first: list[Profile] = []
-    others = read(work, files[1:], meanwhile=lambda: first.append(gather(files[0], options)))
-    given = first[0]
-    ranks = _one_job([own_time.with_replays(collect.records(given), given), *others], names)
+    first: list[Profile | NsysxError] = []
+    shown_one = partial(unreadable_reports.result_or_error, partial(gather, options=options))
+    others = read(work, files[1:], meanwhile=lambda: first.append(shown_one(files[0])))
+    unreadable_reports.without_errors([*first, *others])  # all that cannot be read at once
+    (given,), rest = unreadable_reports.without_errors(first), unreadable_reports.without_errors(others)
+    ranks = _one_job([own_time.with_replays(collect.records(given), given), *rest], names)
     shown = next((n for n, r in enumerate(ranks) if not r.report), 0)
     number = collect.number(ranks, shown) if ranks else 0
     given = other_reports.learn(given, ranks, 0)
