@@ -9,7 +9,7 @@ import pytest
 
 from nsysx.model import Unprofiled
 from nsysx.pipeline import ReadingOptions, gather_job
-from nsysx.replay import unprofiled
+from nsysx.replay import rank_alone
 from nsysx.replay.engine import Replay, replay_of, unprofiled_of
 from tests.builder import Report
 from tests.replay.test_unprofiled import LAUNCH, MARK, US, table
@@ -158,7 +158,7 @@ def test_who_is_last_only_under_the_profiler_waits_without_it(tmp_path: Path, pi
 
 def test_waiting_for_a_rank_that_cannot_be_replayed_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It may be the one that all wait for."""
-    monkeypatch.setattr(unprofiled, "by_communication", lambda _: ())
+    monkeypatch.setattr(rank_alone, "by_communication", lambda _: ())
     known, replay = told(*(job(marks=(5, 5), kernels=(6, 40), only=pid) for pid in (100, 200)), folder=tmp_path)
     assert known.step_ns > 0.85 * replay.recorded_ns
 
