@@ -12,7 +12,7 @@ import typer
 from nsysx.cli.command_output import talk
 from nsysx.cli.declared_options import Grouped, with_options
 from nsysx.cli.dying import EndedBy
-from nsysx.errors import NsysxError
+from nsysx.errors import EXIT_USAGE, NsysxError
 from nsysx.recording.run_options import RunOptions
 from nsysx.redaction import HIDDEN, redacted
 
@@ -43,6 +43,10 @@ def run(
     """Profile CMD with Nsight Systems, unedited, and report. The exit code is CMD's."""
     from nsysx.recording import capture
 
+    if options.tries and (options.per_rank or not options.report):
+        other = "--per-rank" if options.per_rank else "--no-report"
+        hint = "Record first, then: nsysx try REPORT -- CMD"
+        raise NsysxError(f"--try and {other} exclude each other", slug="run-try", hint=hint, exit_code=EXIT_USAGE)
     if dry_run:
         typer.echo(capture.dry_run(command, options))
         if redacted(command) != command:
@@ -53,6 +57,8 @@ def run(
     _say_result(result, told=told)
     if summary is not None:
         _say_answer(summary, result)
+        if options.tries:
+            _try(command, summary, result)
     if result.ended_by:
         raise EndedBy(result.ended_by)
     raise typer.Exit(result.exit_code)
@@ -111,6 +117,23 @@ def _say_answer(summary: Summary, result: RunResult) -> None:
     program = invocation.recorded_program(result.sqlite)
     talk("")
     terminal_answer.render(summary, console(stderr=True), clean(shlex.quote(str(result.sqlite)), 1000), program)
+
+
+def _try(command: list[str], summary: Summary, result: RunResult) -> None:
+    """Try the report's first remedies unless CMD failed. The exit code stays CMD's, whatever comes of it, but for Ctrl-C."""
+    from nsysx.cli.try_ import try_remedies
+    from nsysx.recording.capture import say
+
+    if result.launcher or result.exit_code or result.ended_by:
+        say("no remedy is tried: " + ("this is one rank of a job" if result.launcher else "CMD failed"))
+        return
+    assert result.sqlite is not None
+    try:
+        try_remedies(command, result.sqlite, result.outputs.html, summary)
+    except NsysxError as error:
+        say(f"no remedy is tried: {error}")
+    except KeyboardInterrupt:
+        result.ended_by = signal.SIGINT
 
 
 def _say_result(result: RunResult, *, told: bool) -> None:
