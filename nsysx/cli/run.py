@@ -12,7 +12,7 @@ import typer
 from nsysx.cli.command_output import talk
 from nsysx.cli.declared_options import Grouped, with_options
 from nsysx.cli.dying import EndedBy
-from nsysx.errors import EXIT_USAGE, NsysxError
+from nsysx.errors import NsysxError
 from nsysx.recording.run_options import RunOptions
 from nsysx.redaction import HIDDEN, redacted
 
@@ -43,10 +43,6 @@ def run(
     """Profile CMD with Nsight Systems, unedited, and report. The exit code is CMD's."""
     from nsysx.recording import capture
 
-    if options.tries and (options.per_rank or not options.report):
-        other = "--per-rank" if options.per_rank else "--no-report"
-        hint = "Record first, then: nsysx try REPORT -- CMD"
-        raise NsysxError(f"--try and {other} exclude each other", slug="run-try", hint=hint, exit_code=EXIT_USAGE)
     if dry_run:
         typer.echo(capture.dry_run(command, options))
         if redacted(command) != command:

@@ -103,12 +103,7 @@ class RunOptions:
         ),
     ] = True
     tries: Annotated[
-        bool,
-        Option(
-            "Then try the report's first three remedies, as nsysx try does: CMD runs again and again.",
-            names=("--try",),
-            typed_only=True,
-        ),
+        bool, Option("Then try the first three remedies: CMD runs again and again.", names=("--try",), typed_only=True)
     ] = False
     memory: Annotated[bool, Option("Record device memory allocations.")] = False
     gil: Annotated[
