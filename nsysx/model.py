@@ -252,7 +252,7 @@ class Finding:
     cost_ns_per_step: int | None = None
     saving: Saving = field(default_factory=Saving)
     fix: str = ""
-    evidence: tuple[Row, ...] = ()
+    evidence: tuple[Row, ...] = field(default=(), repr=False)
     paste: str = ""
     condition: str = ""
     scope: Scope | None = None
@@ -285,19 +285,19 @@ class Summary:
     """Everything that is shown, and nothing else."""
 
     version: str
-    capture: Capture
-    quality: tuple[Check, ...]
-    totals: Row
-    steps: Steps
+    capture: Capture = field(repr=False)
+    quality: tuple[Check, ...] = field(repr=False)
+    totals: Row = field(repr=False)
+    steps: Steps = field(repr=False)
     verdict: Verdict
-    tables: Mapping[str, Table]
-    replay: Row | None
-    findings: tuple[Finding, ...] | None
-    timelines: tuple[Timeline, ...] = ()
-    strips: tuple[Strip, ...] = ()
+    tables: Mapping[str, Table] = field(repr=False)
+    replay: Row | None = field(repr=False)
+    findings: tuple[Finding, ...] | None = field(repr=False)
+    timelines: tuple[Timeline, ...] = field(default=(), repr=False)
+    strips: tuple[Strip, ...] = field(default=(), repr=False)
     unprofiled: Unprofiled | None = None
-    tried: tuple[Tried, ...] = ()
-    answer: Answer = UNDECIDED
+    tried: tuple[Tried, ...] = field(default=(), repr=False)
+    answer: Answer = field(default=UNDECIDED, repr=False)
 
     @property
     def step(self) -> Step:

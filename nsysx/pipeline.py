@@ -35,6 +35,7 @@ from nsysx.ranks import (
     rank_checks,
     rank_table,
     rank_tables,
+    unreadable_reports,
 )
 from nsysx.reading import as_sqlite, load, opening
 from nsysx.replay.engine import Withheld, replay_of, replayed_scope, unprofiled_of
@@ -187,10 +188,11 @@ def gather_job(
         return Job(given, tuple(collect.numbered(_replayed(given))))
     options = replace(options, whole=True)  # ranks are compared call by call
     read = partial(parallel_reading.run, workers=workers, cluster=cluster, progress=options.progress)
-    work = partial(_records, replace(options, rank=None, progress=None))  # a worker gets no callback
+    of_file = partial(_records, replace(options, rank=None, progress=None))  # a worker gets no callback
+    work = partial(unreadable_reports.result_or_error, of_file)
     names = tuple(p.name for p in files)
     if options.rank is not None:
-        ranks = _one_job(read(work, files))
+        ranks = _one_job(unreadable_reports.without_errors(read(work, files)), names)
         numbers = [collect.number(ranks, index) for index in range(len(ranks))]
         if options.rank not in numbers:
             listed = f"{len(numbers)} ranks, {min(numbers)} to {max(numbers)}" if numbers else "no ranks"
@@ -204,10 +206,12 @@ def gather_job(
             _beside(given, ranks, wanted.report, files, read) if options.timelines else other_lanes.OtherRanksLanes()
         )
         return Job(given, ranks, names, wanted.report, options.rank, beside)
-    first: list[Profile] = []
-    others = read(work, files[1:], meanwhile=lambda: first.append(gather(files[0], options)))
-    given = first[0]
-    ranks = _one_job([own_time.with_replays(collect.records(given), given), *others])
+    first: list[Profile | NsysxError] = []
+    shown_one = partial(unreadable_reports.result_or_error, partial(gather, options=options))
+    others = read(work, files[1:], meanwhile=lambda: first.append(shown_one(files[0])))
+    unreadable_reports.without_errors([*first, *others])  # all that cannot be read at once
+    (given,), rest = unreadable_reports.without_errors(first), unreadable_reports.without_errors(others)
+    ranks = _one_job([own_time.with_replays(collect.records(given), given), *rest], names)
     shown = next((n for n, r in enumerate(ranks) if not r.report), 0)
     number = collect.number(ranks, shown) if ranks else 0
     given = other_reports.learn(given, ranks, 0)
@@ -250,21 +254,20 @@ def _replayed(given: Profile) -> tuple[collect.Rank, ...]:
     return own_time.with_replays(ranks, given) if len(ranks) > 1 else ranks
 
 
-def _one_job(reports: Sequence[Sequence[collect.Rank]]) -> tuple[collect.Rank, ...]:
+def _one_job(reports: Sequence[Sequence[collect.Rank]], names: Sequence[str]) -> tuple[collect.Rank, ...]:
     """Return the ranks of all reports, numbered. Errors: NsysxError where they are not of one job."""
     ranks = [replace(r, report=i) for i, of_report in enumerate(reports) for r in of_report]
-    one_job.require(ranks)
+    one_job.require(ranks, names)
     return tuple(collect.numbered(ranks))
 
 
-def _quality(job: Job, tables: dict[str, Table], ranks: Table) -> tuple[Check, ...]:
+def _quality(job: Job, tables: dict[str, Table], ranks: Table, of_job: Mapping[str, Table]) -> tuple[Check, ...]:
     """Return every check of the shown report and of all ranks; ``tables`` are those of the shown report."""
-    checks = [*capture_checks.checks(job.profile, tables.values()), *rank_checks.checks(job.ranks, ranks.rows or ())]
+    shown = [*tables.values(), *of_job.values()]
+    checks = [*capture_checks.checks(job.profile, shown), *rank_checks.checks(job.ranks, ranks.rows or ())]
     if job.shown is not None:
         detail = f"{len(job.ranks)} ranks; every table but `ranks` shows rank {job.shown}"
         checks.append(Check("ranks", "ok", detail, "--rank N shows another"))
-    if ranks.rows is None:
-        checks.append(Check.no_table(ranks))
     return in_order(checks)
 
 
@@ -369,8 +372,9 @@ def summary_of(job: Job, options: ReadingOptions) -> Summary:
     drawn = tuple(other_lanes.added(picture, job.beside) for picture in alone)
     judged = findings.judge(given, tables, replay, ranks, job.shown)
     conclusion = _verdict(job, tables, ranks, judged)
-    quality = _quality(job, tables.made, ranks)
-    tables.made |= {room.KEY: room.table(compared, alone_because) for room in rank_tables.ROOMS}
+    of_job = {room.KEY: room.table(compared, alone_because) for room in rank_tables.ROOMS}
+    quality = _quality(job, tables.made, ranks, of_job)
+    tables.made |= of_job
     capture = replace(given.trace.capture, files=job.files) if job.files else given.trace.capture
     return answer.answered(
         Summary(

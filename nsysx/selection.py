@@ -57,7 +57,7 @@ class Handling:
         Option(
             "Overwrite output files.",
             names=("--force", "-f"),
-            commands=("report", "compare", "check", "export"),
+            commands=("report", "compare", "check", "export", "whatif"),
             typed_only=True,
         ),
     ] = False

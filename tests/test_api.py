@@ -12,12 +12,14 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
 
 import nsysx
 from nsysx import api, pipeline
+from nsysx.api.argument_errors import worded
 from tests.reports import training
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -278,3 +280,46 @@ def test_run_leaves_the_window_to_the_program(command: Callable[..., list[str]],
     for steps, told in (("manual", None), ("3:5", "3:5"), ("auto", "auto")):
         environment = probe_environment(capture.RunOptions(steps=steps), {}, tmp_path)
         assert environment.get("NSYSX_STEPS") == told, "the probe opens no window that the program opens"
+
+
+def test_what_a_notebook_prints_is_short(report: Path) -> None:
+    s = nsysx.report(report)
+    c = nsysx.compare(s, s)
+    assert repr(c) == f"<nsysx.Compared {c.verdict}: {c.sentence}>"
+    for shown in (s, s.summary, c, c.answer, s.capture, *s.findings):
+        assert len(repr(shown)) < 3000, type(shown)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"steps": "zz"}, "steps='zz': not a window of steps. Write A:B with A < B, or all"),
+        ({"rank": 7}, "rank=7: the report holds "),
+        ({"max_size": "q"}, "max_size='q': not a size"),
+        ({"step_range": "("}, "step_range='(': missing )"),
+        ({"step_range": "zork"}, "step_range zork matches no range"),
+        ({"time_range": "900:901"}, "time_range='900:901': nothing was recorded then"),
+    ],
+)
+def test_errors_name_arguments(report: Path, arguments: dict[str, Any], said: str) -> None:
+    if "max_size" in arguments:
+        report = Path(ROOT / "sample_reports" / "tiny_stack.sqlite.xz")
+    with pytest.raises(nsysx.NsysxError) as error:
+        nsysx.report(report, **arguments)
+    assert str(error.value).startswith(said)
+    assert "--" not in str(error.value)
+
+
+def test_errors_of_what_if_name_arguments(report: Path) -> None:
+    s = nsysx.report(report)
+    with pytest.raises(nsysx.NsysxError, match=r"^remove_wait='zork': matches nothing\. The report has: "):
+        s.whatif(remove_wait="zork")
+
+
+def test_commands_in_errors_stay_commands() -> None:
+    command = "Name the steps: nsysx report FILE --step-range REGEX --json F"
+    assert worded(command, {"step_range"}) == command
+    assert worded("Give --baseline FILE", {"steps"}) == "Give --baseline FILE"
+    assert worded("give --max-size a larger size", {"max_size"}) == "give max_size a larger size"
+    text = "--no-empty-cache (frees in the steps): matches nothing"
+    assert worded(text, {"no_empty_cache"}) == "no_empty_cache (frees in the steps): matches nothing"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +13,9 @@ from hypothesis import strategies as st
 from nsysx.errors import NsysxError
 from nsysx.model import Capture, Steps, Summary, Verdict
 from nsysx.render import json_text
+from tests.reports import training
 from tests.samples import NAMES, Samples
+from tests.test_cli import nsysx
 
 EMPTY = Summary(
     "0.1.0",
@@ -88,3 +91,33 @@ def test_damage_is_an_error_of_its_own(key: str, value: object) -> None:
     except NsysxError:
         return
     back.to_json()
+
+
+def test_a_report_of_its_json_says_the_same(tmp_path: Path) -> None:
+    report = training(6).write(tmp_path / "r.sqlite")
+    kept, page = tmp_path / "r.json", tmp_path / "r.html"
+    asked = ["--section", "waits", "--section", "Kernels", "--section", "verdict"]
+    written = nsysx("report", report, "--json", kept)
+    assert written.returncode == 0, written.stderr
+    for words in ([], asked, ["--full"], ["--table", "kernels"], ["--brief", "-"]):
+        of_report, of_json = nsysx("report", report, *words), nsysx("report", kept, *words)
+        assert of_json.returncode == of_report.returncode == 0, of_json.stderr
+        assert of_json.stdout == of_report.stdout
+    assert nsysx("report", kept, "--html", page).returncode == 0
+    text = page.read_text(encoding="utf-8")
+    assert "<title>" in text and "holds no timelines" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["r.json", "other.sqlite"], "a Summary stands alone"),
+        (["r.json", "--steps", "1:2"], "a Summary covers what was chosen when it was written"),
+        (["none.json"], "cannot be read"),
+    ],
+)
+def test_what_a_summary_cannot_say(tmp_path: Path, words: list[str], said: str) -> None:
+    (tmp_path / "r.json").write_text(json_text.render(EMPTY), encoding="utf-8")
+    refused = nsysx("report", *words, cwd=tmp_path)
+    assert refused.returncode in (2, 3) and refused.stdout == ""
+    assert said in refused.stderr

@@ -14,6 +14,7 @@ from nsysx.answer.first_action import is_bound, nothing_to_claim, shows_likely_s
 from nsysx.answer.remarks import sentence
 from nsysx.catalogue import StepLimit
 from nsysx.findings import rule_of
+from nsysx.judging import window_checks
 from nsysx.judging.unprofiled_checks import surer
 from nsysx.model import Finding, Row, Summary
 from nsysx.ranks import rank_table
@@ -64,6 +65,8 @@ def _cause(summary: Summary, chosen: Finding | None) -> Sure:
         return Sure("What the clocks read", "certain", "The kernels are recorded with times of their own.")
     if subject.ledger_row(summary) is None:
         return Sure(about, "unknown", "No GPU work is in the capture.")
+    if window_checks.cold_report(summary.quality) is not None:
+        return Sure(about, "unknown", "The missing NAME.cold.sqlite holds the steps; this report has no whole one.")
     if summary.steps.source == "capture":
         return Sure(about, "unknown", "No steps were found, so start-up and steady work are not told apart.")
     if summary.verdict.code == StepLimit.UNKNOWN or nothing_to_claim(summary):

@@ -9,6 +9,7 @@ from nsysx.advice import Certainty
 from nsysx.answer import near_limits, subject
 from nsysx.answer.first_action import After, is_bound, nothing_to_claim
 from nsysx.findings.nsx115_wrong_timing import BOTH_SIDES, EVIDENCE, KERNEL_ITSELF
+from nsysx.judging import window_checks
 from nsysx.model import Finding, Summary
 
 
@@ -42,6 +43,8 @@ def _without_a_change(summary: Summary) -> str:
         return "Nothing to gain that was looked for."
     if subject.ledger_row(summary) is None:
         return "Not known: the GPU's work is not in the report."
+    if window_checks.cold_report(summary.quality) is not None:
+        return "Not known: the steps are not in this report."
     if nothing_to_claim(summary):
         return "Not known: the kernels are not in the report."
     if summary.steps.source != "capture":

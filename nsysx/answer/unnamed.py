@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from nsysx.answer import near_limits, subject
 from nsysx.catalogue import StepLimit
-from nsysx.judging import capture_checks
+from nsysx.judging import capture_checks, window_checks
 from nsysx.model import Summary
 
 #: What to do where a check says that so much was not recorded, by what it makes doubtful.
@@ -26,6 +26,8 @@ def to_record(summary: Summary) -> str:
             "",
         )
         return how or "Record a part of the program in which the GPU works."
+    if (elsewhere := window_checks.cold_report(summary.quality)) is not None:
+        return f"{elsewhere.fix[:1].upper()}{elsewhere.fix[1:]}: the steps stand there."
     for doubt, advice in _RECORD_AGAIN.items():
         lost = next((c for c in summary.quality if c.status == "warn" and c.doubt == doubt), None)
         if lost is not None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import polars as pl
 
+from nsysx.api.argument_errors import python_words
 from nsysx.api.files import File, framed
 from nsysx.comparing import comparison, side_inputs
 from nsysx.comparing.difference_answer import Comparison
@@ -20,6 +21,10 @@ class Compared:
     """Before against after. ``answer`` has everything that ``nsysx compare --json`` has: parts, tables, comparability."""
 
     answer: Comparison
+
+    def __repr__(self) -> str:
+        """Return the answer in a line."""
+        return f"<nsysx.Compared {self.verdict}: {self.sentence}>"
 
     @property
     def verdict(self) -> str:
@@ -63,6 +68,7 @@ class Compared:
         return framed(self.to_html(), "The comparison of nsysx")
 
 
+@python_words
 def compare(
     before: File | Iterable[File], after: File | Iterable[File], *, noise: Iterable[File] = (), margin: float = 0.01
 ) -> Compared:

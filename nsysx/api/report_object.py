@@ -12,6 +12,7 @@ import polars as pl
 from nsysx import pipeline, units
 from nsysx.advice import Answer
 from nsysx.analyses.helpers import step_record
+from nsysx.api.argument_errors import python_words
 from nsysx.api.files import File, framed
 from nsysx.errors import EXIT_EMPTY, EXIT_USAGE, NsysxError
 from nsysx.events.profile import NotRecorded as NotRecorded
@@ -236,6 +237,7 @@ class Report:
 
     # ---- questions --------------------------------------------------------------------------------------------------
 
+    @python_words
     def whatif(
         self,
         *,
@@ -304,6 +306,7 @@ class Report:
         return framed(html_page.first(self.summary), "The answer of nsysx")
 
 
+@python_words
 def report(
     *files: File,
     steps: str | None = None,

@@ -14,7 +14,7 @@ import typer
 from nsysx import outputs
 from nsysx.cli.command_output import answering, console, emit, talk, wrote
 from nsysx.cli.declared_options import with_options
-from nsysx.cli.shared_options import Reports, files_of
+from nsysx.cli.shared_options import ReportsOrSummary, files_of
 from nsysx.errors import EXIT_USAGE, NsysxError
 from nsysx.option import Option
 from nsysx.selection import Handling, Selection
@@ -24,6 +24,7 @@ EXAMPLES = (
     ("train.sqlite", "the answer"),
     ("train.sqlite --html page.html", "and the page"),
     ("train.sqlite --open", "the page in the browser"),
+    ("summary.json --html page.html", "the page of what --json wrote, without timelines"),
     ("train.sqlite --plots pictures", "every picture, for slides and papers"),
     ("train.sqlite --full --top 20", "every table, 20 rows each"),
     ("train.sqlite --brief -", "the answer for programs; then --insight ID, --table NAME"),
@@ -94,7 +95,7 @@ class ReportOutputs:
         None
     )
     full: Annotated[bool, Option("Print all tables, not only the answer.")] = False
-    section: Annotated[tuple[str, ...], Option("Print only this section (repeatable).", "NAME")] = ()
+    section: Annotated[tuple[str, ...], Option("Print only this section, or --json it (repeatable).", "NAME")] = ()
 
     @property
     def every_table(self) -> bool:
@@ -145,9 +146,10 @@ class ReportOutputs:
 
             texts[str(self.html)] = html_page.render(summary, redact=redact)
         if self.json is not None:
-            from nsysx.render import json_text
+            from nsysx.render import json_text, sections
 
-            texts[self.json] = json_text.render(summary)
+            chosen = json_text.text_of(sections.to_json(summary, self.section)) if self.section else None
+            texts[self.json] = chosen or json_text.render(summary)
         if self.markdown is not None:
             from nsysx.render import markdown as markdown_page
 
@@ -173,7 +175,7 @@ class ReportOutputs:
 
 @with_options
 def report(
-    files: Reports,
+    files: ReportsOrSummary,
     *,
     wanted: ReportOutputs,
     json_schema: JsonSchema = False,
@@ -189,6 +191,31 @@ def report(
             wanted, html=Path(tempfile.mkdtemp(prefix="nsysx-")) / f"{files[0].name.partition('.')[0]}.html"
         )
     targets = wanted.require_possible(force=handling.force)
+    with Progress() as progress:
+        summary, reports = _summary(files, targets, wanted, selection, handling, progress)
+        progress("writing")
+        texts = wanted.texts(summary, reports, top=handling.top, redact=handling.redact)
+        written = _write(summary, texts, wanted, redact=handling.redact, force=handling.force)
+    if "-" in texts:
+        emit(texts["-"])
+    elif wanted.full or wanted.section:
+        _tables(summary, handling.top, wanted.section)
+    else:
+        _answer(summary, reports if files[0].suffix.lower() == ".json" else files, reports)
+    _say_written(written, wanted)
+    if wanted.open and wanted.html is not None:
+        _open(wanted.html)
+
+
+def _summary(
+    files: list[Path],
+    targets: list[Path],
+    wanted: ReportOutputs,
+    selection: Selection,
+    handling: Handling,
+    progress: Callable[[str], None],
+) -> tuple[Summary, list[Path]]:
+    """Return the Summary of the reports, or the one that a JSON file holds, and the reports that it is of."""
     from nsysx.ranks import parallel_reading
 
     parallel_reading.limit_threads()
@@ -199,30 +226,40 @@ def report(
         from nsysx.render.charts import style
 
         style.import_early()
-    with Progress() as progress:
-        reports = report_files.reports(files)
-        outputs.check_apart(targets, [*files, *reports])
-        summary = pipeline.summarize(
-            reports,
-            selection,
-            timelines=wanted.pictures,
-            every_table=wanted.every_table,
-            workers=handling.jobs,
-            cluster=wanted.cluster,
-            progress=progress,
-        )
-        progress("writing")
-        texts = wanted.texts(summary, reports, top=handling.top, redact=handling.redact)
-        written = _write(summary, texts, wanted, redact=handling.redact, force=handling.force)
-    if "-" in texts:
-        emit(texts["-"])
-    elif wanted.full or wanted.section:
-        _tables(summary, handling.top, wanted.section)
-    else:
-        _answer(summary, files, reports)
-    _say_written(written, wanted)
-    if wanted.open and wanted.html is not None:
-        _open(wanted.html)
+    if any(file.suffix.lower() == ".json" for file in files):
+        outputs.check_apart(targets, files)
+        summary = _from_json(files, selection, pictures=wanted.pictures)
+        return summary, [files[0].parent / name for name in summary.capture.files] or files
+    reports = report_files.reports(files)
+    outputs.check_apart(targets, [*files, *reports])
+    summary = pipeline.summarize(
+        reports,
+        selection,
+        timelines=wanted.pictures,
+        every_table=wanted.every_table,
+        workers=handling.jobs,
+        cluster=wanted.cluster,
+        progress=progress,
+    )
+    return summary, reports
+
+
+def _from_json(files: Sequence[Path], selection: Selection, *, pictures: bool) -> Summary:
+    """Return the Summary that ``--json`` wrote. Raises NsysxError, exit code 2, where more is asked of it than it holds."""
+    name = files[0].name
+    if len(files) > 1:
+        message = f"{name}: a Summary stands alone"
+        hint = "Of several ranks, write one of all their reports: nsysx report RANKS --json FILE.json"
+        raise NsysxError(message, slug="several-summaries", hint=hint, exit_code=EXIT_USAGE)
+    if selection != Selection():
+        message = f"{name}: a Summary covers what was chosen when it was written"
+        hint = "Give its report to choose steps, a device, a rank or a time range"
+        raise NsysxError(message, slug="summary-selection", hint=hint, exit_code=EXIT_USAGE)
+    from nsysx.comparing import side_inputs
+    from nsysx.render import declared_tables
+
+    summary = declared_tables.of_json(side_inputs.summary_of(files[0]))
+    return declared_tables.without_timelines(summary) if pictures else summary
 
 
 def _open(page: Path) -> None:

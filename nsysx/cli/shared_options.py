@@ -16,6 +16,14 @@ Reports = Annotated[
     ),
 ]
 
+ReportsOrSummary = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="FILE",
+        help="Exports (.sqlite, packed too), .nsys-rep, a folder, or what --json wrote; several are ranks of one job.",
+    ),
+]
+
 
 def files_of(targets: Iterable[str | Path | None]) -> list[Path]:
     """Return the output files among the targets: neither absent nor stdout."""

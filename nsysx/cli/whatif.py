@@ -2,45 +2,82 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
 
 from nsysx import units
 from nsysx.advice import Answer
-from nsysx.cli.command_output import emit, harmless
+from nsysx.cli.command_output import deliver, emit, harmless
 from nsysx.cli.declared_options import with_options
-from nsysx.cli.shared_options import Reports
+from nsysx.cli.shared_options import Reports, files_of
+from nsysx.option import Option
 from nsysx.replay.changes import Changes, JobChanges
-from nsysx.selection import Selection
+from nsysx.selection import Handling, Selection
 
 #: Shown below the help: what is typed after the command, and what it does.
 EXAMPLES = (
     ("train.sqlite", "everything that could be changed"),
     ("train.sqlite --remove-wait losses.py:47", "without this wait"),
     ("train.sqlite --graph all", "a step in one CUDA graph"),
+    ("train.sqlite --json whatif.json", "all of it for programs"),
     ("ddp.sqlite --equal-ranks", "the same work on all ranks"),
 )
 
 
+@dataclass(frozen=True)
+class WhatIfOutputs:
+    """Where the answer goes besides the terminal."""
+
+    json: Annotated[str | None, Option("Write the answer as JSON.", "F|-", typed_only=True)] = None
+
+
 @with_options
-def whatif(files: Reports, *, changes: Changes, of_job: JobChanges, selection: Selection) -> None:
+def whatif(
+    files: Reports,
+    *,
+    changes: Changes,
+    of_job: JobChanges,
+    wanted: WhatIfOutputs,
+    selection: Selection,
+    handling: Handling,
+) -> None:
     """Say how long the step would take with something changed; without an option, list what can be changed."""
+    from nsysx import outputs
     from nsysx.ranks import parallel_reading
 
+    for target in files_of([wanted.json]):
+        outputs.check_output(target, force=handling.force)
+        outputs.check_apart([target], files)
     parallel_reading.limit_threads()
     from nsysx import pipeline
     from nsysx.ranks import job_whatif
     from nsysx.reading import report_files
+    from nsysx.render import json_text
     from nsysx.replay import requested_edits as room
+    from nsysx.replay import whatif_json
 
     options = pipeline.ReadingOptions.from_selection(selection)
     job = pipeline.gather_job(report_files.reports(files), options)
-    together = job_whatif.lines(job.ranks, of_job) if changes == Changes() or of_job != JobChanges() else []
-    if changes == Changes() and of_job != JobChanges():
+    of_ranks = changes == Changes() or of_job != JobChanges()
+    of_ranks_alone = changes == Changes() and of_job != JobChanges()
+
+    def answer() -> Answer:
+        return pipeline.summary_of(job, replace(options, every_table=False)).answer
+
+    if wanted.json is not None:
+        values: dict[str, Any] = {"schema": whatif_json.WHATIF_SCHEMA}
+        if not of_ranks_alone:
+            values |= whatif_json.values(job.profile, changes)
+            values["advised"] = whatif_json.advised(answer()) if changes == Changes() else None
+        prices = job_whatif.prices(job.ranks, of_job) if of_ranks else None
+        values["job"] = None if prices is None else prices.to_json()
+        deliver(wanted.json, json_text.text_of(values), force=handling.force)
+        return
+    together = job_whatif.lines(job.ranks, of_job) if of_ranks else []
+    if of_ranks_alone:
         emit("\n".join(harmless(line) for line in together))
         return
-    first = ""
-    if changes == Changes():
-        first = _of_page(pipeline.summary_of(job, replace(options, every_table=False)).answer)
+    first = _of_page(answer()) if changes == Changes() else ""
     told = room.lines(job.profile, changes, first) + ["", *together] * bool(together)
     emit("\n".join(harmless(line) for line in told))
 

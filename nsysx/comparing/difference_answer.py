@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from nsysx.catalogue import Cause, DeviceActivity
@@ -88,15 +88,15 @@ class Comparison:
     margin: float
     basis: str
     sentence: str
-    parts: tuple[DifferencePart, ...]
+    parts: tuple[DifferencePart, ...] = field(repr=False)
     parts_by: str
-    comparability: tuple[ComparabilityCheck, ...]
-    tables: Mapping[str, Sequence[PartDifference]]
+    comparability: tuple[ComparabilityCheck, ...] = field(repr=False)
+    tables: Mapping[str, Sequence[PartDifference]] = field(repr=False)
     real: Real | None
-    gpu_work: PartDifference
+    gpu_work: PartDifference = field(repr=False)
     decided_by: str
     notes: tuple[str, ...]
-    steps: Mapping[str, Sequence[Sequence[int]]]
+    steps: Mapping[str, Sequence[Sequence[int]]] = field(repr=False)
     names: tuple[tuple[str, ...], tuple[str, ...]]
     whole: bool = False
 

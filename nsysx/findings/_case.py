@@ -14,6 +14,7 @@ from nsysx.advice import Condition
 from nsysx.analyses import gpu_ledger
 from nsysx.analyses.helpers import tables as tables_of
 from nsysx.catalogue import StepLimit, StepPart
+from nsysx.events import bare
 from nsysx.events.attribute import IN_STEP
 from nsysx.events.profile import Profile
 from nsysx.findings._fix import Fix as Fix
@@ -102,6 +103,12 @@ class Case:
     def step_ns(self) -> int:
         """The step that costs and savings are shares of: without the profiler, or as recorded if that is not known."""
         return round(self._trusted.real_ns * self._of_shown) if self._trusted else self.recorded_ns
+
+    @cached_property
+    def _longest_step_ns(self) -> int:
+        """The mean step beyond which nothing can save: slow steps that came while nsys recorded nothing count, too."""
+        timed = bare.of_process(self.profile.trace.capture, self.process)
+        return max(self.step_ns, round(sum(timed) / len(timed)) if len(timed) else 0)
 
     @cached_property
     def _of_shown(self) -> float:
@@ -319,8 +326,8 @@ class Case:
         it is about, the idle time of its rule's parts if that is not given.
         """
         if not self.stepless:  # each is of one step
-            worth = worth.within(self.step_ns)
-            unblocked, mended = (saving and saving.within(self.step_ns) for saving in (unblocked, mended))
+            worth = worth.within(self._longest_step_ns)
+            unblocked, mended = (saving and saving.within(self._longest_step_ns) for saving in (unblocked, mended))
         cost_ns = None if cost_ns is None else self.lost(cost_ns, worth, as_recorded=rule.cost_as_recorded)
         advice = fix if isinstance(fix, Fix) else Fix(fix)
         site = {k: v for k, v in (where or {}).items() if k in (*SITE, "near") and v is not None and v != IN_STEP}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,8 @@ from nsysx.events.profile import Profile
 from nsysx.model import Check
 from nsysx.replay import tracing_costs
 
+#: The check of a run whose steps all stand in the report of its first window, which is missing.
+COLD_REPORT = "cold report"
 #: A step is long if it takes so many times as long as their median.
 _LONG = 1.5
 #: Quarters of so many bare steps are compared, and differ from this share of the mean on.
@@ -46,7 +48,36 @@ def limit(run: Mapping[str, Any]) -> list[Check]:
 
 def windows(profile: Profile) -> list[Check]:
     """Return what to know about the parts of the capture; [] for a run with one window."""
-    return limit(profile.trace.run) + _parts(profile)
+    return limit(profile.trace.run) + (_steps_elsewhere(profile) or _parts(profile))
+
+
+def steps_elsewhere(profile: Profile) -> bool:
+    """Return whether this is the second of two windows and holds no whole step, while the report of the first one is missing."""
+    trace = profile.trace
+    files = trace.run.get("files")
+    two = isinstance(files, dict) and bool(files.get("cold"))
+    return two and not trace.seams and trace.window is None and profile.steps.source == "capture"
+
+
+def cold_report(checks: Iterable[Check]) -> Check | None:
+    """Return the check that says that the steps stand in a missing report, None without one."""
+    return next((c for c in checks if c.check == COLD_REPORT), None)
+
+
+def _steps_elsewhere(profile: Profile) -> list[Check]:
+    """Say that the steps stand in the missing report of the first window; [] if this report has steps, or that one is here."""
+    if not steps_elsewhere(profile):
+        return []
+    sentence = "this report holds no whole step, and NAME.cold.sqlite, which holds the steps, is not beside it"
+    made = [p for p in profile.trace.capture.probe if _made_steps(p)]
+    counted = [p["steps"]["count"] for p in made]
+    opened = [p["capture_steps"][0] for p in made if isinstance(p.get("capture_steps"), list) and p["capture_steps"]]
+    if counted and opened:
+        sentence += (
+            f": its window opened after {min(opened)} of the {units.several(max(counted), 'step')} of the program"
+        )
+    fix = "put NAME.cold.sqlite, which nsysx run wrote with it, beside this report"
+    return [Check(COLD_REPORT, "warn", sentence, fix, doubt="everything")]
 
 
 def _parts(profile: Profile) -> list[Check]:

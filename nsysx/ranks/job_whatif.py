@@ -7,6 +7,8 @@ faster than that.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from nsysx import units
 from nsysx.errors import EXIT_EMPTY, EXIT_USAGE, NsysxError
@@ -29,8 +31,29 @@ def _replayed(compared: JobCompared) -> tuple[tuple[int, ...], OwnTimes] | None:
     return None
 
 
-def lines(ranks: Sequence[Rank], wanted: JobChanges) -> list[str]:
-    """Return the answer as lines of text. Without a change, all that save something are listed, none where the job cannot be replayed.
+@dataclass(frozen=True)
+class JobPrices:
+    """What changes of a job save of its step (ns), as the options that ask for them, from a replay of all its ``ranks``.
+
+    ``error`` is the share of the recorded steps by which the unchanged replay is off.
+    """
+
+    ranks: int
+    step_ns: float
+    error: float
+    savings: tuple[tuple[str, float], ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        changes = [
+            {"option": option, "step_ns": round(self.step_ns - saved), "saving_ns": round(saved)}
+            for option, saved in self.savings
+        ]
+        return {"ranks": self.ranks, "step_ns": round(self.step_ns), "error": self.error, "changes": changes}
+
+
+def prices(ranks: Sequence[Rank], wanted: JobChanges) -> JobPrices | None:
+    """Return what the changes save. Without a change, all that save something, None where the job cannot be replayed.
 
     Raises NsysxError with exit code 4 where a change is asked for and the ranks cannot be replayed together, 2 for an unknown rank.
     """
@@ -38,7 +61,7 @@ def lines(ranks: Sequence[Rank], wanted: JobChanges) -> list[str]:
     replayed = None if compared is None else _replayed(compared)
     if compared is None or replayed is None:
         if not asked:
-            return []
+            return None
         why = reason(ranks) if compared is None else "their steps are not the same, or they are too many"
         raise NsysxError(f"the ranks are not replayed together: {why}", slug="whatif-no-job", exit_code=EXIT_EMPTY)
     group, times = replayed
@@ -57,17 +80,29 @@ def lines(ranks: Sequence[Rank], wanted: JobChanges) -> list[str]:
     if wanted.hide_transfer or not asked:
         rows.append(("--hide-transfer", times.transferred_ns(0.0)))
     shown = rows if asked else sorted((row for row in rows if _tells(row[1], times)), key=lambda row: -row[1])
-    wide, step_ns = max((len(option) for option, _ in shown), default=0), _step_ns(times)
+    step_ns = _step_ns(times)
+    savings = tuple((option, min(saved, step_ns)) for option, saved in shown)
+    return JobPrices(len(group), step_ns, times.error, savings)
+
+
+def lines(ranks: Sequence[Rank], wanted: JobChanges) -> list[str]:
+    """Return what the changes save as lines of text, none where nothing does. Raises as ``prices``."""
+    prices_of = prices(ranks, wanted)
+    if prices_of is None or not prices_of.savings:
+        return []
+    wide, step_ns = max(len(option) for option, _ in prices_of.savings), prices_of.step_ns
     head = (
-        f"all {len(group)} ranks replayed together: {units.duration(step_ns)} a step, "
-        f"{units.share(times.error, 1)} off the recorded steps"
+        f"all {prices_of.ranks} ranks replayed together: {units.duration(step_ns)} a step, "
+        f"{units.share(prices_of.error, 1)} off the recorded steps"
     )
-    told = [
-        f"{option:<{wide}}  step {units.duration(step_ns - saved)}, saves {units.duration(saved)} "
-        f"({units.share(saved, step_ns)})"
-        for option, saved in ((option, min(saved, step_ns)) for option, saved in shown)
+    return [
+        head,
+        *(
+            f"{option:<{wide}}  step {units.duration(step_ns - saved)}, saves {units.duration(saved)} "
+            f"({units.share(saved, step_ns)})"
+            for option, saved in prices_of.savings
+        ),
     ]
-    return [head, *told] if told else []
 
 
 def _step_ns(times: OwnTimes) -> float:

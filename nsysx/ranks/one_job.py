@@ -7,6 +7,9 @@ from collections.abc import Sequence
 from nsysx.errors import EXIT_USAGE, NsysxError
 from nsysx.ranks.collect import Rank
 
+_NOT_ONE = "not-one-job"
+#: So many foreign reports are named.
+_MOST_NAMED = 8
 _HINT = "Reports given together are ranks of one job; to compare two runs: nsysx compare BEFORE AFTER"
 
 
@@ -33,34 +36,60 @@ def _joined(a: Sequence[Rank], b: Sequence[Rank]) -> bool:
 def _apart(a: Sequence[Rank], b: Sequence[Rank]) -> bool:
     """Return whether two sessions cannot be one job, because one began after the other was over."""
     first, other = _span(a), _span(b)
-    if first is None or other is None or _joined(a, b):
+    if first is None or other is None:
         return False
     if None not in (a[0].host, b[0].host) and a[0].host != b[0].host:
         return False  # clocks of two machines may be wrong by anything
-    return max(first[0], other[0]) >= min(first[1], other[1])
+    return max(first[0], other[0]) >= min(first[1], other[1]) and not _joined(a, b)
 
 
 def _refuse(message: str, slug: str) -> NsysxError:
     return NsysxError(message, slug=slug, hint=_HINT, exit_code=EXIT_USAGE)
 
 
-def require(ranks: Sequence[Rank]) -> None:
-    """Raise NsysxError, exit code 2, unless the reports of these ranks can be one job."""
+def _problem(a: Sequence[Rank], b: Sequence[Rank]) -> tuple[str, str] | None:
+    """Return why two reports cannot be two ranks of one job, as the end of a sentence, and the slug of the error."""
+    if a[0].content_id and a[0].content_id == b[0].content_id:
+        return "hold the same capture", "same-report"
+    if _apart(a, b):
+        return "one session ended before the other began", _NOT_ONE
+    if None not in (a[0].command, b[0].command) and a[0].command != b[0].command:
+        return "their commands differ", _NOT_ONE
+    if len(gpus := sorted({r.gpu for r in (*a, *b)})) > 1 and not _joined(a, b):
+        return " and ".join(gpus[:2]), _NOT_ONE
+    twice = {r.number for r in a if r.number is not None} & {r.number for r in b}
+    if twice:
+        return f"both hold rank {min(n for n in twice if n is not None)}", "same-rank"
+    worlds = [max((m.size or 0 for r in x for m in r.members.values()), default=0) for x in (a, b)]
+    return (f"{worlds[0]} and {worlds[1]} ranks", _NOT_ONE) if all(worlds) and worlds[0] != worlds[1] else None
+
+
+def require(ranks: Sequence[Rank], files: Sequence[str] = ()) -> None:
+    """Raise NsysxError, exit code 2, unless the reports of these ranks can be one job; those that fit to few others are named.
+
+    Reports without GPU work hold no rank: if none of several ``files`` has any, nothing shows that they are one job.
+    """
+    if len(files) > 1 and not ranks:
+        raise _refuse(f"{files[0]} and {files[1]} hold no GPU work: nothing shows that they are one job", _NOT_ONE)
     reports = _by_report(ranks)
-    for i, a in enumerate(reports):
-        for b in reports[i + 1 :]:
-            names = f"{a[0].file} and {b[0].file}"
-            if a[0].content_id and a[0].content_id == b[0].content_id:
-                raise _refuse(f"{names} hold the same capture", "same-report")
-            if _apart(a, b):
-                raise _refuse(f"{names} are not one job: one session ended before the other began", "not-one-job")
-            if None not in (a[0].command, b[0].command) and a[0].command != b[0].command:
-                raise _refuse(f"{names} are not one job: their commands differ", "not-one-job")
-            if len(gpus := sorted({r.gpu for r in (*a, *b)})) > 1 and not _joined(a, b):
-                raise _refuse(f"{names} are not one job: {' and '.join(gpus[:2])}", "not-one-job")
-            twice = {r.number for r in a if r.number is not None} & {r.number for r in b}
-            if twice:
-                raise _refuse(f"{names} both hold rank {min(n for n in twice if n is not None)}", "same-rank")
-            worlds = [max((m.size or 0 for r in x for m in r.members.values()), default=0) for x in (a, b)]
-            if all(worlds) and worlds[0] != worlds[1]:
-                raise _refuse(f"{names} are not one job: {worlds[0]} and {worlds[1]} ranks", "not-one-job")
+    problems = {
+        (i, j): problem
+        for i, a in enumerate(reports)
+        for j, b in enumerate(reports[:i])
+        if (problem := _problem(b, a)) is not None
+    }
+    if not problems:
+        return
+    names = [report[0].file for report in reports]
+    foreign = []
+    for i in range(len(reports)):
+        reasons = [why for pair, (why, slug) in problems.items() if i in pair and slug == _NOT_ONE]
+        if 2 * len(reasons) > len(reports) - 1:
+            foreign.append((names[i], reasons[0]))
+    if foreign and 2 * len(foreign) < len(reports):
+        each = "; ".join(f"{name} ({why})" for name, why in foreign[:_MOST_NAMED])
+        more = f" and {len(foreign) - _MOST_NAMED} more" if len(foreign) > _MOST_NAMED else ""
+        raise _refuse(f"not of one job with the other {len(reports) - len(foreign)} reports: {each}{more}", _NOT_ONE)
+    (j, i), (why, slug) = min(problems.items(), key=lambda item: (item[0][1], item[0][0]))
+    between = " are not one job: " if slug == _NOT_ONE else " "
+    raise _refuse(f"{names[i]} and {names[j]}{between}{why}", slug)

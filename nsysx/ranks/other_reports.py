@@ -18,14 +18,14 @@ from nsysx.events.profile import Profile
 from nsysx.frames.intervals import I64
 from nsysx.ranks.collect import Rank
 from nsysx.ranks.match import Aligned, align
-from nsysx.replay import no_comm, peers, unprofiled
+from nsysx.replay import no_comm, peers, rank_alone
 from nsysx.replay.together import Played, ReplayedRank, step_lengths
 
 
 def with_steps(ranks: Sequence[Rank], profile: Profile) -> tuple[Rank, ...]:
     """Return the ranks of a report with the step of each by how much of its communication is left."""
     shown = {each.process: each for each in (profile, *peers.others(profile))}
-    told = {process: unprofiled.by_communication(each) for process, each in shown.items()}
+    told = {process: rank_alone.by_communication(each) for process, each in shown.items()}
     without = {process: no_comm.alone(each) for process, each in shown.items() if told[process]}
     return tuple(
         replace(r, by_communication=told.get(r.process, ()), without_comm=without.get(r.process)) for r in ranks

@@ -41,7 +41,7 @@ def job_size(ranks: Sequence[Rank]) -> int:
 def _presence_checks(ranks: Sequence[Rank]) -> list[Check]:
     """Return checks on ranks that are missing and on ranks from several machines."""
     presence = []
-    size = job_size(ranks)
+    size = max(job_size(ranks), 1 + max((r.number for r in ranks if r.number is not None), default=-1))
     if size > len(ranks):
         missing = sorted(set(range(size)) - {r.number for r in ranks if r.number is not None})
         which = f"; missing: {_listed(missing)}" if len(missing) == size - len(ranks) else ""

@@ -17,11 +17,13 @@ from nsysx.answer import subject
 from nsysx.answer.first_action import NOTABLE
 from nsysx.events import coverage
 from nsysx.events.layers import bare
+from nsysx.inject.nsysx_probe import changes
 from nsysx.model import Summary
 from nsysx.ranks import rank_table
 from nsysx.render import facts
 from nsysx.render.grids import CellTexts
 from nsysx.render.safe_text import clean, file_name, shorten_kernel
+from nsysx.trying import chosen_changes
 from nsysx.trying.trial_sentences import measured
 
 
@@ -233,7 +235,7 @@ def _next(summary: Summary, typed: str, command: str, folder: str) -> str:
     inside = f"cd {folder} && " if folder else ""
     if asked:
         return inside + asked.replace(" -- CMD", f" -- {command}")
-    if answer.do[-1].paste:
+    if chosen_changes.can_try_advice(answer, summary.findings or (), changes.changes_by_name()):
         return f"{inside}nsysx try {typed or clean(report_name(summary), 80)} -- {command}"
     again = f"{inside}{settles.removesuffix(' -- CMD') or 'nsysx run'} -- {command}"
     # The same run once more tells nothing new; what changes would save, the report tells already.

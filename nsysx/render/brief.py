@@ -14,6 +14,7 @@ from typing import Any
 
 from nsysx.advice import Action, Also
 from nsysx.analyses.helpers.step_record import rows_of
+from nsysx.inject.nsysx_probe import changes
 from nsysx.model import Finding, Summary
 from nsysx.render import answer_words as answers
 from nsysx.render import finding_ids
@@ -21,6 +22,7 @@ from nsysx.render.answer_words import Worded
 from nsysx.render.invocation import Invocation
 from nsysx.render.safe_text import clean, without_homes
 from nsysx.render.small_json import MOST_BYTES, Json, cut, fitted
+from nsysx.trying import chosen_changes
 
 BRIEF_SCHEMA = "nsysx.brief/2"
 
@@ -172,7 +174,7 @@ def _commands(
     worth: list[tuple[str, str]] = []
     if first is not None:
         worth.append(("insight", f"nsysx report REPORT --insight {_quoted(first)}"))
-    if summary.answer.do and summary.answer.do[-1].paste:
+    if chosen_changes.can_try_advice(summary.answer, summary.findings or (), changes.changes_by_name()):
         worth.append(("try", "nsysx try REPORT -- CMD"))
     if (record := _record_again(summary)) is not None:
         worth.append(("record", record))

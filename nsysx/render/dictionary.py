@@ -19,20 +19,21 @@ _COVERS = {
 }
 
 
-def _tables() -> dict[str, tuple[str, tuple[Column, ...], TableSpec]]:
+def declarations() -> dict[str, tuple[str, tuple[Column, ...], TableSpec]]:
+    """Return the title, the columns and the way to show of every table, by its key."""
     by_key = {a.KEY: (a.TITLE, a.COLUMNS, a.SHOWN) for a in analyses.load()}
     return by_key | {room.KEY: (room.TITLE, room.COLUMNS, room.SHOWN) for room in rank_tables.ROOMS}
 
 
 def keys() -> list[str]:
     """Return the keys of all tables, in the order of the page."""
-    tables = _tables()
+    tables = declarations()
     return sorted(tables, key=lambda key: (tables[key][2].place, key))
 
 
 def table(key: str) -> str | None:
     """Return one table as text: what it answers, what it covers, each column with type and unit; None where there is none."""
-    title_and_columns = _tables().get(key.strip())
+    title_and_columns = declarations().get(key.strip())
     if title_and_columns is None:
         return None
     title, columns, shown = title_and_columns

@@ -11,6 +11,7 @@ from nsysx.render import finding_ids
 from nsysx.render.invocation import Invocation
 from nsysx.render.safe_text import without_homes
 from nsysx.render.small_json import Json, cut, fitted
+from nsysx.trying import chosen_changes
 from nsysx.trying.trial_sentences import measured
 
 INSIGHT_SCHEMA = "nsysx.insight/1"
@@ -86,7 +87,7 @@ def _commands(finding: Finding, typed: Invocation) -> Json:
     """Return the commands that try the change, and that record and compare the changed program."""
     if finding.verdict != "found":
         return {"explain": f"nsysx explain {finding.code}"}
-    can_try = [r.name for r in finding.remedies if not r.refuted and r.parts <= changes.changes_by_name().keys()]
+    can_try = chosen_changes.remedies_to_try(finding, changes.changes_by_name())
     commands = {"explain": f"nsysx explain {finding.code}"}
     if can_try:
         commands["try"] = typed.run(f"nsysx try REPORT --change {can_try[0]} -- CMD")

@@ -10,13 +10,13 @@ from rich.text import Text
 
 from nsysx import units
 from nsysx.catalogue import Paint
-from nsysx.errors import EXIT_USAGE, NsysxError
 from nsysx.model import Summary
+from nsysx.render import sections as sections_of
 from nsysx.render import view
 from nsysx.render.finding_view import FindingView
 from nsysx.render.grids import Grid
 from nsysx.render.ledgers import Ledger
-from nsysx.render.safe_text import clean, shorten, shorten_column
+from nsysx.render.safe_text import shorten, shorten_column
 
 _STYLES = {
     Paint.COMPUTE: "green",
@@ -30,10 +30,9 @@ _STYLES = {
 _ASCII = str.maketrans({"…": "~", "≈": "~", "→": ">", "×": "x", "–": "-", "—": "-"})
 _EIGHTHS = ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")
 _MIN_NAME = 16
+#: A place in code needs the name of its file and its line.
+_MIN_PLACE = 20
 _MAX_PROSE = 100
-
-#: What ``sections`` may name besides keys of tables.
-SECTIONS = ("verdict", "first", "steps", "ledger", "findings", "quality")
 
 
 class _Out:
@@ -107,7 +106,8 @@ def _fit(grid: Grid, width: int) -> list[tuple[int, int]]:
     """Return the columns of ``grid`` that fit ``width``, most important first, with their widths."""
     rows = grid.rows or ()
     natural = [max([len(h.label), *(cell_len(r[i].text) for r in rows)]) for i, h in enumerate(grid.heads)]
-    least = [n if grid.heads[i].numeric else min(n, _MIN_NAME) for i, n in enumerate(natural)]
+    named = [_MIN_PLACE if h.name == "file" else _MIN_NAME for h in grid.heads]
+    least = [n if grid.heads[i].numeric else min(n, named[i]) for i, n in enumerate(natural)]
     least[0] = min(natural[0], max(_MIN_NAME, width * 46 // 100))
     widths: dict[int, int] = {}
     used = -2
@@ -188,15 +188,13 @@ def _folded(summary: Summary) -> list[str]:
 def render(  # noqa: C901 - one section after the other
     summary: Summary, console: Console, *, top: int = 10, sections: Sequence[str] | None = None
 ) -> None:
-    """Print ``summary`` on ``console``: ``top`` rows of each table; ``sections`` names tables or words of SECTIONS.
+    """Print ``summary`` on ``console``: ``top`` rows of each table; ``sections`` as ``render.sections`` names them.
 
     Raises NsysxError for a section that does not exist.
     """
-    names = [*SECTIONS, *(key for key in summary.tables if key not in view.ledger_keys(summary))]
-    for name in sections or ():
-        if name not in names:
-            what = f"no section is called {clean(name, 60)}"
-            raise NsysxError(what, slug="section-unknown", hint=f"There are: {', '.join(names)}", exit_code=EXIT_USAGE)
+    if sections is not None:
+        sections = sections_of.named(summary, sections)
+    names = sections_of.names(summary)
     out = _Out(console)
     folded = _folded(summary) if sections is None else []
     made = sections if sections is not None else [name for name in names if name not in folded]

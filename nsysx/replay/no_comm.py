@@ -8,9 +8,8 @@ import numpy as np
 
 from nsysx.events.other_ranks import Modelled
 from nsysx.events.profile import Profile
-from nsysx.replay import peers, unprofiled
+from nsysx.replay import peers, rank_alone
 from nsysx.replay.edits import Fixed, RemoveExposedComm, RemoveHost, apply
-from nsysx.replay.replayed_window import ReplayedWindow, choose
 from nsysx.replay.simulate import run
 
 
@@ -19,10 +18,10 @@ def alone(profile: Profile) -> Modelled | None:
 
     ``low_ns`` is that of its GPU work alone, which takes as long on a faster host.
     """
-    window = choose(profile)
-    if not isinstance(window, ReplayedWindow):
+    model = rank_alone.by_itself(profile)
+    if model is None:
         return None
-    model = unprofiled.Model(profile, window, peers.unknown(profile))
+    window = model.window
     fixed = Fixed.from_chain(model.chain)
     cols = apply(model.relieved.columns(1.0, near=model.added.near), RemoveExposedComm(), fixed, profile)
     bare = apply(cols, RemoveHost(), fixed, profile)

@@ -329,13 +329,13 @@ def _head(profile: Profile, replay: Replay) -> list[str]:
 
 
 #: A change that saves less of the step than this saves nothing (share).
-_NOTHING = 0.005
+NOTHING = 0.005
 
 
 def _listed(profile: Profile, replay: Replay) -> list[str]:
     real_ns, factor = of_steady(replay)
     rows = [(option, outcome.scaled(factor)) for option, _, outcome in candidates(profile, replay)]
-    rows = [(option, outcome) for option, outcome in rows if outcome.saving_ns >= _NOTHING * real_ns]
+    rows = [(option, outcome) for option, outcome in rows if outcome.saving_ns >= NOTHING * real_ns]
     wide = max((len(option) for option, _ in rows), default=0)
     return [f"{option:<{wide}}  step {units.duration(o.step_ns)}, {_worth(o, real_ns)}" for option, o in rows]
 

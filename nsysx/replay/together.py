@@ -10,11 +10,9 @@ import numpy as np
 
 from nsysx.events.profile import Profile
 from nsysx.frames.intervals import I64
-from nsysx.replay import peers, tracing_costs
+from nsysx.replay import rank_alone, tracing_costs
 from nsysx.replay.chain_columns import Columns, Flags
-from nsysx.replay.replayed_window import ReplayedWindow, choose
 from nsysx.replay.simulate import ROUNDS, Machine
-from nsysx.replay.unprofiled import Model
 
 
 @dataclass(frozen=True)
@@ -78,10 +76,10 @@ class Played:
 
 def played(profile: Profile) -> Played | None:
     """Return the replayed steps of the shown process on its busiest device; None where they cannot be replayed."""
-    window = choose(profile)
-    if not isinstance(window, ReplayedWindow):
+    model = rank_alone.by_itself(profile)
+    if model is None:
         return None
-    model = Model(profile, window, peers.unknown(profile))
+    window = model.window
     borders = sorted(model.chain.borders)
     if len(borders) != window.steps:
         return None

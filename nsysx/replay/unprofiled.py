@@ -226,22 +226,6 @@ def _other_ranks(profile: Profile) -> list[Modelled] | None:
     return [*alone, *elsewhere]
 
 
-#: Shares of its communication for which a rank's step is computed in advance, for those who know how long it waits.
-_PARTS = (0.0, 0.25, 0.5, 0.75, 1.0)
-
-
-def by_communication(profile: Profile) -> tuple[tuple[float, Modelled], ...]:
-    """Return (share, step) of the shown rank with shares of its time of communication; () without a replay or communication."""
-    window = choose(profile)
-    if isinstance(window, Withheld):
-        return ()
-    model = Model(profile, window, peers.unknown(profile))
-    if not model.relieved.waits:
-        return ()
-    by_step = model.by_step()
-    return tuple((part, replace(model.at(part), by_step=by_step)) for part in _PARTS)
-
-
 def _less_waiting(step_ns: int, step_of: Callable[[float], int]) -> float:
     """Return the share of the recorded waiting for other ranks, at most 1, with which ``step_of`` gives the step."""
     if step_of(1.0) <= step_ns * (1 + _CLOSE):

@@ -43,6 +43,18 @@ def codes(answer: Answer) -> list[str]:
 _REMEDIES = 3
 
 
+def remedies_to_try(finding: Finding, every_change: Iterable[str]) -> list[str]:
+    """Return the names of those remedies of a finding that are changes that can be made, and were not made in vain before."""
+    existing = frozenset(every_change)
+    return [remedy.name for remedy in finding.remedies if not remedy.refuted and remedy.parts <= existing]
+
+
+def can_try_advice(answer: Answer, findings: Sequence[Finding], every_change: Iterable[str]) -> bool:
+    """Return whether the change that the answer ends with can be made in the running program."""
+    index = answer.do[-1].finding if answer.do else None
+    return index is not None and index < len(findings) and bool(remedies_to_try(findings[index], every_change))
+
+
 def remedies(
     answer: Answer, findings: Sequence[Finding], every_change: Mapping[str, Change]
 ) -> list[tuple[Change, ...]]:
@@ -52,8 +64,7 @@ def remedies(
     """
     places = [*(action.finding for action in reversed(answer.do)), *(also.finding for also in answer.also)]
     named = [findings[index] for index in places if index is not None and index < len(findings)]
-    order = dict.fromkeys(remedy.name for finding in named for remedy in finding.remedies if not remedy.refuted)
-    possible = [name for name in order if set(name.split(",")) <= set(every_change)]
+    possible = list(dict.fromkeys(name for finding in named for name in remedies_to_try(finding, every_change)))
     return [tuple(every_change[part] for part in name.split(",")) for name in possible[:_REMEDIES]]
 
 

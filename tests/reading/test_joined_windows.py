@@ -369,3 +369,30 @@ def test_no_bound_of_the_step_is_below_what_the_device_needs(tmp_path: Path) -> 
     real = summarize([path]).unprofiled
     assert real is not None and real.source == "in_process"
     assert 700 * US < real.low_ns <= real.step_ns
+
+
+@pytest.mark.parametrize("cold", [False, True])
+def test_a_second_window_without_a_whole_step_says_where_the_steps_are(tmp_path: Path, cold: bool) -> None:
+    """The program ended as the second window opened: its steps are in the first report, and no range was lost."""
+    report = Report()
+    main = report.process(1).thread(1, "python")
+    main.add_range("mine", 0, 10 * US)
+    main.launch(0, 10 * US, gpu_start=20 * US, gpu_dur=100 * US)
+    path = report.write(tmp_path / "r.sqlite")
+    pushed = {"ranges": {"step": 24, "phase": 72}, "ended": True, "pair_cost_ns": None, "window_pauses_ns": [MS]}
+    probe = {"pid": 1, "backend": "nvtx", "steps": {"count": 60, "first": 0}, "capture_steps": [60, 88], **pushed}
+    files = {"cold": "r.cold.sqlite"}
+    (tmp_path / "r.run.json").write_text(json.dumps({"schema": "nsysx.run/1", "files": files, "probe": [probe]}))
+    if cold:
+        part(0, 4, at=3 * MS).write(tmp_path / "r.cold.sqlite")
+    summary = summarize([path])
+    found = {c.check: c for c in summary.quality}
+    assert ("cold report" in found) is not cold
+    if not cold:
+        assert "lost ranges" not in found and found["probe ranges"].status == "ok"
+        sentence = found["cold report"].detail
+        assert "NAME.cold.sqlite, which holds the steps, is not beside it" in sentence
+        assert sentence.endswith("its window opened after 60 of the 60 steps of the program")
+        assert summary.answer.do[-1].text.startswith("Put NAME.cold.sqlite, which nsysx run wrote with it")
+        assert summary.answer.certainty.reason.startswith("The missing NAME.cold.sqlite holds the steps")
+        assert "kernels" not in summary.answer.worth

@@ -15,6 +15,7 @@ import pytest
 from rich.console import Console
 
 from nsysx import analyses
+from nsysx.advice import Alternative
 from nsysx.render import answer_words, brief, grids, markdown, terminal, terminal_answer, view
 from tests.render.test_page import Page
 from tests.samples import DISTINCT, KINDS, Samples
@@ -227,13 +228,13 @@ def test_no_two_columns_of_a_table_have_one_head() -> None:
 
 
 def test_the_next_command_tells_something_new(recorded: Samples) -> None:
-    """A change to paste is tried, what is not known is recorded, and what is known is not recorded again."""
+    """A change that can be made for a program is tried, what is not known is recorded, and what is known is not recorded again."""
     commands = {}
     for name in KINDS:
         summary = recorded.summary(name)
         parts = tuple(replace(part, command="") for part in summary.answer.certainty.parts)
         settled = replace(summary.answer, certainty=replace(summary.answer.certainty, parts=parts))
-        known = replace(settled, do=tuple(replace(action, paste="") for action in settled.do))
+        known = replace(settled, do=tuple(replace(action, finding=None) for action in settled.do))
         for case, told in (("as it is", summary.answer), ("settled", settled), ("known", known)):
             words = answer_words.build(replace(summary, answer=told), command="python train.py")
             commands[name, case] = words.next
@@ -242,3 +243,26 @@ def test_the_next_command_tells_something_new(recorded: Samples) -> None:
             assert not words.next.startswith("nsysx run -- ") or open_ or summary.replay is None, (name, case)
             assert words.next.startswith("nsysx whatif ") or words.next.endswith(" -- python train.py")
     assert {command.split(" ")[1] for command in commands.values()} == {"run", "try", "whatif"}
+
+
+def test_only_a_change_that_can_be_made_is_offered_to_be_tried(recorded: Samples) -> None:
+    """Lines to paste are no such change by themselves: an evaluation is shared among ranks by its author."""
+    offered = 0
+    for name in KINDS:
+        summary = recorded.summary(name)
+        parts = tuple(replace(part, command="") for part in summary.answer.certainty.parts)
+        summary = replace(
+            summary, answer=replace(summary.answer, certainty=replace(summary.answer.certainty, parts=parts))
+        )
+        index = summary.answer.do[-1].finding
+        if index is None or not summary.findings:
+            continue
+        names = ("fused", "share-the-evaluation")
+        for remedy, is_change in zip(names, (True, False), strict=True):
+            changed = replace(summary.findings[index], remedies=(Alternative(remedy, "do it", "code()"),))
+            findings = (*summary.findings[:index], changed, *summary.findings[index + 1 :])
+            words = answer_words.build(replace(summary, findings=findings), command="python train.py")
+            asked = any(c.startswith("nsysx run ") for c in summary.answer.ask_next)
+            assert words.next.startswith("nsysx try ") == (is_change and not asked), (name, remedy, words.next)
+            offered += is_change and not asked
+    assert offered

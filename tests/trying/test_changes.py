@@ -305,7 +305,7 @@ def test_parameters_without_a_shape_yet_are_moved_as_before() -> None:
     program = (
         "import torch, nsysx_probe.changes as c\n"
         f"for name in {names}:\n"
-        "    c.known({})[name].arm(torch, c.Watch())\n"
+        "    c.changes_by_name({})[name].arm(torch, c.Watch())\n"
         "    net = torch.nn.LazyLinear(2).to('cpu'); net.weight.cpu()\n"
         "    print(net(torch.ones(1, 3)).shape)\n"
     )

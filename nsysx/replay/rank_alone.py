@@ -1,0 +1,33 @@
+"""The model of one rank that knows nothing of the others, and its step by how much of its communication is left."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from nsysx.events.other_ranks import Modelled
+from nsysx.events.profile import Profile
+from nsysx.replay import peers, unprofiled
+from nsysx.replay.replayed_window import Withheld, choose
+
+
+def by_itself(profile: Profile) -> unprofiled.Model | None:
+    """Return the model of the shown rank that knows nothing of the others, made once; None where its steps cannot be replayed."""
+    return profile.once(_by_itself)
+
+
+def _by_itself(profile: Profile) -> unprofiled.Model | None:
+    window = choose(profile)
+    return None if isinstance(window, Withheld) else unprofiled.Model(profile, window, peers.unknown(profile))
+
+
+#: Shares of its communication for which a rank's step is computed in advance, for those who know how long it waits.
+_PARTS = (0.0, 0.25, 0.5, 0.75, 1.0)
+
+
+def by_communication(profile: Profile) -> tuple[tuple[float, Modelled], ...]:
+    """Return (share, step) of the shown rank with shares of its time of communication; () without a replay or communication."""
+    model = by_itself(profile)
+    if model is None or not model.relieved.waits:
+        return ()
+    by_step = model.by_step()
+    return tuple((part, replace(model.at(part), by_step=by_step)) for part in _PARTS)

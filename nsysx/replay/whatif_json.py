@@ -1,0 +1,91 @@
+"""What ``nsysx whatif`` says as plain values, ``nsysx.whatif/1``: the same changes from the same replay as its text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nsysx import units
+from nsysx.advice import Answer
+from nsysx.errors import EXIT_EMPTY, NsysxError
+from nsysx.events.profile import Profile
+from nsysx.replay import requested_edits
+from nsysx.replay.changes import Changes
+from nsysx.replay.engine import Outcome, Replay, replay_of
+
+WHATIF_SCHEMA = "nsysx.whatif/1"
+
+
+def values(profile: Profile, changes: Changes) -> dict[str, Any]:
+    """Return what the changes are worth, without one all that save something; ns are of a step, without the profiler's time.
+
+    ``recorded_ns`` and ``replayed_ns`` are with it. ``trusted`` is false, and ``changes`` empty, where the unchanged replay misses the
+    recorded step by too much; ``gpu_work_ns`` and ``loading_ns`` need no replay. ``alternatives`` are other ways to make a change,
+    ``together`` is null unless several are asked for. Raises NsysxError, exit code 4 without a replay, 2 for a name that matches nothing.
+    """
+    replay = replay_of(profile)
+    if not isinstance(replay, Replay):
+        raise NsysxError(f"no replay: {replay.reason}", slug="whatif-no-replay", exit_code=EXIT_EMPTY)
+    asked = requested_edits.edits(profile, changes)
+    if not replay.trusted and asked and changes != Changes(free_loader=True):
+        what = f"the unchanged replay misses the recorded step by {units.share(replay.error, 1)}: no claims are made"
+        raise NsysxError(what, slug="whatif-untrusted", exit_code=EXIT_EMPTY)
+    real_ns, factor = requested_edits.of_steady(replay)
+    recorded_ns = replay.steady()[1]
+    real = replay.unprofiled
+    low, high = (round(ns * real_ns / max(real.step_ns, 1)) for ns in (real.low_ns, real.high_ns))
+    shown: list[dict[str, Any]] = []
+    if replay.trusted and asked:
+        for words, edit in asked:
+            ways = [
+                {"change": way, **_outcome(replay.saving(other).scaled(factor))}
+                for way, other in requested_edits.alternatives(edit)
+            ]
+            shown.append(
+                {"option": None, "change": words, **_outcome(replay.saving(edit).scaled(factor)), "alternatives": ways}
+            )
+    elif replay.trusted:
+        for option, words, outcome in requested_edits.candidates(profile, replay):
+            if (scaled := outcome.scaled(factor)).saving_ns >= requested_edits.NOTHING * real_ns:
+                shown.append({"option": option, "change": words, **_outcome(scaled), "alternatives": []})
+    whole = replay.saving(*(edit for _, edit in asked)).scaled(factor) if replay.trusted and len(asked) > 1 else None
+    return {
+        "schema": WHATIF_SCHEMA,
+        "step_ns": real_ns if replay.trusted else None,
+        "low_ns": low if replay.trusted else None,
+        "high_ns": high if replay.trusted else None,
+        "source": real.source if replay.trusted else "recorded",
+        "recorded_ns": round(recorded_ns),
+        "replayed_ns": round(replay.unchanged_ns),
+        "error": replay.error,
+        "trusted": replay.trusted,
+        "gpu_work_ns": round(replay.gpu_work_ns()),
+        "loading_ns": round(replay.loading_ns()),
+        "changes": shown,
+        "together": None if whole is None else _outcome(whole),
+    }
+
+
+def advised(answer: Answer) -> dict[str, Any] | None:
+    """Return what the page advises, with the page's figures; None where it gives none. ``bound``: it saves at most that."""
+    if answer.then_ns is None or answer.now_ns is None:
+        return None
+    return {
+        "finding": answer.do[-1].code,
+        "change": answer.do[-1].text,
+        "step_ns": answer.then_ns,
+        "low_ns": answer.then_low_ns,
+        "high_ns": answer.then_high_ns,
+        "saving_ns": answer.now_ns - answer.then_ns,
+        "bound": answer.bound,
+    }
+
+
+def _outcome(outcome: Outcome) -> dict[str, Any]:
+    """Return an outcome: ``saving_ns`` is negative where the change may cost time, ``error_ns`` is its error bar."""
+    return {
+        "step_ns": round(outcome.step_ns),
+        "saving_ns": round(outcome.saving_ns),
+        "error_ns": round(outcome.bar_ns),
+        "limit": outcome.next_limit,
+        "moves_to": outcome.moves_to,
+    }
