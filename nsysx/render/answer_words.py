@@ -22,6 +22,7 @@ from nsysx.model import Summary
 from nsysx.ranks import rank_table
 from nsysx.render import facts
 from nsysx.render.grids import CellTexts
+from nsysx.render.how_sure import half_line
 from nsysx.render.safe_text import clean, file_name, shorten_kernel
 from nsysx.trying import chosen_changes
 from nsysx.trying.trial_sentences import measured
@@ -36,8 +37,7 @@ class Worded:
     ``real``: times are without the profiler, or the profiler hardly changes them; ``profiled_ns`` is the step as recorded.
     ``factor`` is the worth as a factor, "" where it is not known, ``replayed`` a sentence on what is not bounded but
     replayed of it; ``level`` and ``why`` are how sure the answer is, in one word and one reason, ``sure`` its two halves in full and
-    ``halves`` one line of each: which it is with how sure it is, and why.
-    ``source`` is the text of the line in ``where``, "" where it was not recorded.
+    ``halves`` each in one line. ``source`` is the text of the line in ``where``, "" where it was not recorded.
     ``head`` and ``rest`` are the sentence: its one idea, and what else it says.
     ``tried`` are sentences on what was measured of changes, those that carry out ``do`` first.
     """
@@ -248,17 +248,6 @@ _END = re.compile(r"(?<=[^\s.]{2}[.)]) (?=[A-Z0-9])")
 _HEADLINE = 125
 
 
-def _half(sure: Sure) -> str:
-    """Return which half of the answer is how sure: "Cause certain"."""
-    return f"{'Size' if sure.about == 'How much' else 'Cause'} {sure.level}"
-
-
-def _why(reason: str) -> str:
-    """Return the first sentence of a reason, without what the half and its level say already."""
-    why = first_sentence(reason).removeprefix("Low confidence in size, because ")
-    return f"{why[:1].upper()}{why[1:]}"
-
-
 def first_sentence(text: str) -> str:
     """Return the first sentence of a text, without its full stop."""
     return _END.split(text)[0].rstrip(".")
@@ -402,7 +391,7 @@ def build(summary: Summary, *, redact: bool = True, typed: str = "", command: st
         sure=tuple(
             replace(s, reason=texts(s.reason, 600), command=_whole_command(s.command)) for s in answer.certainty.parts
         ),
-        halves=tuple((_half(s), _why(texts(s.reason, 600))) for s in answer.certainty.parts),
+        halves=tuple(half_line(s, first_sentence(texts(s.reason, 600))) for s in answer.certainty.parts),
         bars_title=answer.picture.title,
         bars=tuple(_bar(b, texts) for b in answer.picture.bars),
         also=tuple(replace(a, text=texts(a.text, 150)) for a in answer.also),
