@@ -192,7 +192,7 @@ def gather_job(
     work = partial(unreadable_reports.result_or_error, of_file)
     names = tuple(p.name for p in files)
     if options.rank is not None:
-        ranks = _one_job(unreadable_reports.without_errors(read(work, files)))
+        ranks = _one_job(unreadable_reports.without_errors(read(work, files)), names)
         numbers = [collect.number(ranks, index) for index in range(len(ranks))]
         if options.rank not in numbers:
             listed = f"{len(numbers)} ranks, {min(numbers)} to {max(numbers)}" if numbers else "no ranks"
@@ -211,7 +211,7 @@ def gather_job(
     others = read(work, files[1:], meanwhile=lambda: first.append(shown_one(files[0])))
     unreadable_reports.without_errors([*first, *others])  # all that cannot be read at once
     (given,), rest = unreadable_reports.without_errors(first), unreadable_reports.without_errors(others)
-    ranks = _one_job([own_time.with_replays(collect.records(given), given), *rest])
+    ranks = _one_job([own_time.with_replays(collect.records(given), given), *rest], names)
     shown = next((n for n, r in enumerate(ranks) if not r.report), 0)
     number = collect.number(ranks, shown) if ranks else 0
     given = other_reports.learn(given, ranks, 0)
@@ -254,10 +254,10 @@ def _replayed(given: Profile) -> tuple[collect.Rank, ...]:
     return own_time.with_replays(ranks, given) if len(ranks) > 1 else ranks
 
 
-def _one_job(reports: Sequence[Sequence[collect.Rank]]) -> tuple[collect.Rank, ...]:
+def _one_job(reports: Sequence[Sequence[collect.Rank]], names: Sequence[str]) -> tuple[collect.Rank, ...]:
     """Return the ranks of all reports, numbered. Errors: NsysxError where they are not of one job."""
     ranks = [replace(r, report=i) for i, of_report in enumerate(reports) for r in of_report]
-    one_job.require(ranks)
+    one_job.require(ranks, names)
     return tuple(collect.numbered(ranks))
 
 

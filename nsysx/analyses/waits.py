@@ -67,7 +67,7 @@ SHOWN = TableSpec(
         "Places where the CPU stood still for the GPU. A long wait is only a symptom: while the GPU is busy it costs nothing. "
         "What counts is the GPU idle time that a wait causes, and its saving. Total = backlog + own work + host cost."
     ),
-    first=names("api module total_ns idle_caused_ns saving_ns calls file backlog_ns own_op_ns host_ns phase"),
+    first=names("api file total_ns idle_caused_ns saving_ns module calls backlog_ns own_op_ns host_ns phase"),
     bar="total_ns",
     terms=("api",),
 )

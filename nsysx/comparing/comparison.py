@@ -142,7 +142,7 @@ def _work(before: Side, after: Side, noise: Side | None, margin: float) -> tuple
     row = next(r for r in rows if r.name == "gpu_work")
     doubt = differences.doubts(before, after, noise, "work", ["gpu_work"])[0]
     doubt = difference_intervals.Doubt(doubt.error, doubt.df, row.drift_ns)
-    half = doubt.half(difference_intervals.LEVEL)
+    half = doubt.half(difference_intervals.LEVEL) + doubt.drift
     verdict = difference_intervals.judge(row.difference_ns, doubt, margin * row.before_ns)
     bounded = half != float("inf")
     low, high = (row.difference_ns - half, row.difference_ns + half) if bounded else (None, None)

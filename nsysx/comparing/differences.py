@@ -19,6 +19,7 @@ F64 = npt.NDArray[np.float64]
 class PartDifference:
     """One name of a part, per step on both sides. ``low_ns`` and ``high_ns`` bound the difference, None if unknown.
 
+    They allow for ``drift_ns``, by which processes may differ: the verdict follows from the interval that is shown.
     ``status`` is both, added, removed or renamed (``now`` is then the name after); ``verdict`` is faster, slower, same or
     cannot_tell.
     """
@@ -137,7 +138,7 @@ def table(
         old, new = float(a[i]), float(b[i])
         allowed = unknown * max(old, new)
         doubt = difference_intervals.Doubt(sure[i].error, sure[i].df, allowed)
-        half = doubt.half(difference_intervals.ROW_LEVEL)
+        half = doubt.half(difference_intervals.ROW_LEVEL) + allowed
         bounded = bool(np.isfinite(half))
         margin = max(difference_intervals.MARGIN * old, floor)
         verdict = difference_intervals.judge(new - old, doubt, margin, difference_intervals.ROW_LEVEL)

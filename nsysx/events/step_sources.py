@@ -203,7 +203,7 @@ def find_steps(ranges: Ranges, attributed: Attributed, step_range: str | None) -
         return chosen_of
     measured = [p for (p,), of_process in calls.group_by("process") if measuring.measures(of_process)]
     repeated = from_kernels(attributed.gpu_ops, calls).filter(~pl.col("process").is_in(measured))
-    steps, refused = _plausible(repeated, rows, attributed.gpu_ops)
+    steps, refused = _plausible(_behind_warmup(repeated, rows), rows, attributed.gpu_ops)
     if steps.height > 1:
         why = f"the {narrow[1]} hold less than half of the GPU work" if narrow else "no step range in the report"
         return [("kernels", f"the repeated kernel sequence ({why})", steps)]
@@ -213,6 +213,22 @@ def find_steps(ranges: Ranges, attributed: Attributed, step_range: str | None) -
         f"no step range, no optimizer range, {measuring.WHY if measured else refused or 'no repeated kernel sequence'}"
     )
     return [("capture", f"the whole capture as one step: {why}", whole_capture(attributed))]
+
+
+#: What programs call the range around their warm-up.
+_WARMUP = r"(?i)(?:^|[^a-z])warm[ _-]?up(?:$|[^a-z])"
+
+
+def _behind_warmup(steps: pl.DataFrame, ranges: pl.DataFrame) -> pl.DataFrame:
+    """Return the repetitions without those that begin inside of a range that the program calls its warm-up, where two others are left."""
+    called = _labeled(ranges, _WARMUP)
+    kept = [steps.clear()]
+    for (process,), of_process in steps.group_by("process", maintain_order=True):
+        of_ranges = called.filter(pl.col("process") == process)
+        start, end = union(of_ranges["start_ns"].to_numpy(), of_ranges["end_ns"].to_numpy())
+        later = of_process.filter(~pl.Series(_within(of_process["start_ns"].to_numpy(), start, end), dtype=pl.Boolean))
+        kept.append(later if later.height > 1 else of_process)
+    return pl.concat(kept)
 
 
 #: Repetitions whose middle half differs by more than this factor are different work, of a like sequence.

@@ -64,8 +64,13 @@ def _problem(a: Sequence[Rank], b: Sequence[Rank]) -> tuple[str, str] | None:
     return (f"{worlds[0]} and {worlds[1]} ranks", _NOT_ONE) if all(worlds) and worlds[0] != worlds[1] else None
 
 
-def require(ranks: Sequence[Rank]) -> None:
-    """Raise NsysxError, exit code 2, unless the reports of these ranks can be one job; those that fit to few others are named."""
+def require(ranks: Sequence[Rank], files: Sequence[str] = ()) -> None:
+    """Raise NsysxError, exit code 2, unless the reports of these ranks can be one job; those that fit to few others are named.
+
+    Reports without GPU work hold no rank: if none of several ``files`` has any, nothing shows that they are one job.
+    """
+    if len(files) > 1 and not ranks:
+        raise _refuse(f"{files[0]} and {files[1]} hold no GPU work: nothing shows that they are one job", _NOT_ONE)
     reports = _by_report(ranks)
     problems = {
         (i, j): problem

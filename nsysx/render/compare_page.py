@@ -6,6 +6,7 @@ from nsysx import units
 from nsysx.comparing.difference_answer import Comparison
 from nsysx.render import compare_charts, compare_text, page_templates
 from nsysx.render import compare_view as view
+from nsysx.render.html_page import typeset
 from nsysx.render.safe_text import clean, file_name
 
 
@@ -19,7 +20,7 @@ def render(answer: Comparison, *, redact: bool = True, top: int = 60) -> str:
     ]
     waterfall, steps = compare_charts.waterfall(answer), compare_charts.steps(answer)
     names = [", ".join(clean(file_name(n, redact), 80) for n in side) for side in answer.names]
-    return page_templates.template("compare.html.j2").render(
+    page = page_templates.template("compare.html.j2").render(
         style=page_templates.text("page.css"),
         script=script,
         script_hash=page_templates.sha256(script),
@@ -43,3 +44,4 @@ def render(answer: Comparison, *, redact: bool = True, top: int = 60) -> str:
         checks=[(x.status, clean(x.check, 60), clean(x.detail, 600)) for x in answer.comparability],
         ticket=compare_text.markdown(answer, top=8, redact=redact),
     )
+    return typeset(page)

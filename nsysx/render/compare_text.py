@@ -11,7 +11,7 @@ from rich.text import Text
 from nsysx.comparing.comparison import TABLES
 from nsysx.comparing.difference_answer import Comparison
 from nsysx.render import compare_view as view
-from nsysx.render.markdown import escape
+from nsysx.render.markdown import cell, escape
 from nsysx.render.safe_text import clean, shorten
 
 _STYLES = {"faster": "bold green", "slower": "bold red", "same": "bold", "cannot_tell": "bold yellow"}
@@ -102,15 +102,26 @@ def markdown(answer: Comparison, *, top: int = 10, redact: bool = False) -> str:
     out += [f"- Not known: {escape(line)}" for line in view.unknowns(answer)]
     out += ["", escape(view.basis(answer)), "", "**What the difference is made of**", ""]
     heads = ("part", "before", "after", "difference", "interval", view.share_head(answer), "verdict")
-    out += _table(heads, [view.part_line(p, 70, answer.before_ns).cells for p in answer.parts])
-    for key, rows in answer.tables.items():
+    parts = [view.part_line(p, 70, answer.before_ns).cells for p in answer.parts[:top]]
+    if rest := answer.parts[top:]:
+        parts.append(
+            (f"{len(rest)} smaller parts", "", "", view.signed(sum(p.difference_ns for p in rest)), "", "", "")
+        )
+    out += _table(heads, parts)
+    unchanged = []
+    for key, every in answer.tables.items():
+        rows = view.changed(every)
         if rows:
             more = f" (first {top} of {len(rows)})" if len(rows) > top else ""
-            out += ["", f"**{view.TITLES[key]}**{'' if answer.whole else ', per step'}{more}", ""]
+            out += ["", f"**{view.TITLES[key]}** that changed{'' if answer.whole else ', per step'}{more}", ""]
             out += _table(view.HEADS, [view.line(key, r, 70, redact=redact).cells for r in rows[:top]])
+        elif every:
+            unchanged.append(view.TITLES[key])
+    if unchanged:
+        out += ["", f"No row that surely changed: {'; '.join(unchanged)}."]
     return "\n".join(out) + "\n"
 
 
 def _table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> list[str]:
     lines = ["| " + " | ".join(heads) + " |", "|---|" + "---:|" * (len(heads) - 2) + "---|"]
-    return lines + ["| " + " | ".join(escape(c) for c in row) + " |" for row in rows]
+    return lines + ["| " + " | ".join(map(cell, row)) + " |" for row in rows]

@@ -135,7 +135,7 @@ _BETWEEN = re.compile(
 _UNIT = re.compile(r"(?<=\d) (ns|us|ms|s|%|x|KiB|MiB|GiB|B|[GMk]B/s)(?![\w/])")
 
 
-def _typeset(page: str) -> str:
+def typeset(page: str) -> str:
     """Return the page with numbers that do not break from their units, and microseconds as the world writes them."""
 
     def unit(number: re.Match[str]) -> str:
@@ -191,7 +191,7 @@ def _render(summary: Summary, redact: bool, top: int, *, whole: bool = True) -> 
         anchors={cell.term for row in seen for cell in row if cell.term},
         explained=glossary.explained,
     )
-    page = _typeset(page)
+    page = typeset(page)
     every_mark = [*screen.marks, *[()] * len(drawn)]
     lanes = [
         live_timeline.data(entry, redact=redact, marks=marks)

@@ -13,8 +13,8 @@ from nsysx.model import Summary
 from nsysx.render import answer_words
 from nsysx.render.answer_text import markdown_lines
 
-#: A word that contains a sign that starts markup; an underscore inside a word never does.
-_MARKUP = re.compile(r"[\\`*\[\]<>#|~@&$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|://|www\.")
+#: A word that contains a sign that starts markup; an underscore inside a word never does, nor "<" before a number alone.
+_MARKUP = re.compile(r"[\\`*\[\]>#|~@&$]|(?<=\w)<|<(?!\d)|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|://|www\.")
 #: What code does not make harmless in all of them: what ends code or a table cell, mentions, links, Jira macros, and what a
 #: parser without code spans would take for an HTML tag that loads or runs something.
 _NEVER_CODE = re.compile(r"[`|@$]|\]\(|\[~|!\[|://|www\.|\{[a-z]+[:}]|<[!/?#]|=\S", re.IGNORECASE)
@@ -30,11 +30,16 @@ _OPENS, _CLOSES = re.compile(r"(?<=\w)<|(?<=[\w>])\("), re.compile(r"(?<!-)>|\)"
 _LONGEST_NAME = 24
 
 
+def cell(text: str) -> str:
+    """Return ``text`` for a cell of a table, where nothing starts a line; see ``escape``."""
+    return "".join(_words(text))
+
+
 def escape(text: str) -> str:
     """Return ``text`` so that Markdown shows it unchanged: no markup, HTML, mention, issue link, table cell or formula."""
-    marked = "".join(_words(text))
-    # At the start of a line, only a sign that would start a list or a heading is escaped.
-    marked = re.sub(r"^(\s*)([-+=!>#*])", lambda m: f"{m[1]}&#{ord(m[2])};", marked)
+    marked = cell(text)
+    # At the start of a line, only a sign that would start a list or a heading is escaped: not that of a number.
+    marked = re.sub(r"^(\s*)([-+](?!\d)|[=!>#*])", lambda m: f"{m[1]}&#{ord(m[2])};", marked)
     return re.sub(r"^(\s*\d+)([.)])(?=\s|$)", lambda m: f"{m[1]}&#{ord(m[2])};", marked)
 
 
@@ -45,17 +50,22 @@ def _words(text: str) -> Iterator[str]:
     while index < len(parts):
         word, taken = parts[index], 1
         if index % 2 == 0 and word not in _ALONE and _MARKUP.search(word):
-            # A name continues over blanks until its brackets are closed.
-            opened = _open(word)
-            while opened > 0 and index + taken + 1 < len(parts) and taken < 2 * _LONGEST_NAME:
-                opened += _open(parts[index + taken + 1])
-                taken += 2
-            whole = "".join(parts[index : index + taken])
-            yield _code(whole if opened <= 0 else word)
-            taken = taken if opened <= 0 else 1
+            taken = _taken(parts, index)
+            yield _code("".join(parts[index : index + taken]))
         else:
             yield word
         index += taken
+
+
+def _taken(parts: list[str], index: int) -> int:
+    """Return how many parts the name at ``index`` has: it continues over blanks to where its brackets close, or where it was cut."""
+    opened = _open(parts[index])
+    for last in range(index, min(len(parts), index + 2 * _LONGEST_NAME + 1), 2):
+        # Inside of a name, "(" opens a bracket after a blank, too: that of a cast.
+        opened += _open(parts[last]) + parts[last].startswith("(") if last > index else 0
+        if opened <= 0 or parts[last].endswith("…"):
+            return last - index + 1
+    return 1
 
 
 def _open(word: str) -> int:

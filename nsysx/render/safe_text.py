@@ -100,8 +100,16 @@ def shorten_kernel(name: str, width: int) -> str:
     return shorten(text, width)
 
 
+#: A place as a table shows it, "folder/file.py:12 function": its folders, file and line, and function.
+_PLACE = re.compile(r"(?P<folders>.*/)?(?P<line>[^/]+:\d+)(?P<function> .*)?", re.DOTALL)
+
+
 def shorten_path(path: str, width: int) -> str:
-    """Return a file's path within ``width``; its end tells most."""
+    """Return a file's path within ``width``; its end tells most. Of a place in code the folders go first, then the function."""
+    match = _PLACE.fullmatch(path) if len(path) > width else None
+    if match is not None:
+        function = match["function"] or ""
+        path = match["line"] + (function if len(match["line"] + function) <= width else "")
     return path if len(path) <= width else f"…{path[len(path) - width + 1 :]}" if width > 1 else "…"[:width]
 
 

@@ -30,6 +30,8 @@ _STYLES = {
 _ASCII = str.maketrans({"…": "~", "≈": "~", "→": ">", "×": "x", "–": "-", "—": "-"})
 _EIGHTHS = ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")
 _MIN_NAME = 16
+#: A place in code needs the name of its file and its line.
+_MIN_PLACE = 20
 _MAX_PROSE = 100
 
 
@@ -104,7 +106,8 @@ def _fit(grid: Grid, width: int) -> list[tuple[int, int]]:
     """Return the columns of ``grid`` that fit ``width``, most important first, with their widths."""
     rows = grid.rows or ()
     natural = [max([len(h.label), *(cell_len(r[i].text) for r in rows)]) for i, h in enumerate(grid.heads)]
-    least = [n if grid.heads[i].numeric else min(n, _MIN_NAME) for i, n in enumerate(natural)]
+    named = [_MIN_PLACE if h.name == "file" else _MIN_NAME for h in grid.heads]
+    least = [n if grid.heads[i].numeric else min(n, named[i]) for i, n in enumerate(natural)]
     least[0] = min(natural[0], max(_MIN_NAME, width * 46 // 100))
     widths: dict[int, int] = {}
     used = -2

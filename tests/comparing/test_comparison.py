@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import lzma
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from nsysx.comparing.comparison_sentence import _idle_together, real_words
 from nsysx.comparing.difference_answer import Comparison, DifferencePart
 from nsysx.errors import NsysxError
 from nsysx.model import Capture, Steps, Summary, Unprofiled, Verdict
+from nsysx.render import compare_page
 from nsysx.render.compare_text import markdown
 from tests.comparing.programs import MS, US, captured, program, summary
 
@@ -84,6 +86,40 @@ def test_wrappers_and_new_names_are_the_same_modules(tmp_path: Path) -> None:
     assert (rows["net.one"].status, rows["net.two"].status) == ("both", "renamed")
     assert rows["net.two"].now == "module.net.zwei"
     assert answer.verdict == "same"
+
+
+def test_a_row_is_judged_by_the_interval_that_it_shows(tmp_path: Path) -> None:
+    """What processes may differ by is in both: an interval without zero is never "cannot tell"."""
+    before = summary(tmp_path, program(NET, host=9 * MS, noise=5 * US, seed=1), "b")
+    answer = compare(before, summary(tmp_path, program({**NET, "c": 4 * MS}, host=8 * MS, noise=5 * US, seed=9), "a"))
+    rows = [*answer.parts, answer.gpu_work, *(row for table in answer.tables.values() for row in table)]
+    seen = [row for row in rows if row.low_ns is not None and row.high_ns is not None]
+    assert [row for row in seen if row.verdict == "cannot_tell"]
+    for row in seen:
+        if row.verdict == "cannot_tell":
+            assert row.low_ns <= 0 <= row.high_ns
+        elif row.verdict in ("faster", "slower"):
+            assert (row.high_ns < 0) == (row.verdict == "faster") and (row.low_ns > 0) == (row.verdict == "slower")
+
+
+def test_a_ticket_holds_what_changed_and_names_the_rest(tmp_path: Path) -> None:
+    nets = {f"m{i}": MS for i in range(20)}
+    before = summary(tmp_path, program(nets), "b")
+    answer = compare(before, summary(tmp_path, program({**nets, "m3": 2 * MS}), "a"))
+    text = markdown(answer, top=5)
+    assert "| m3 kernels | 1.00 ms | 2.00 ms | +1.00 ms |" in text and "&#45;" not in text
+    parts = text.partition("difference is made of")[2].partition("\n\n**")[0]
+    assert re.search(r"^\| \d+ smaller parts \|", parts, re.MULTILINE) and parts.count("\n| ") == 7
+    assert not re.search(r"^\| m4 ", text, re.MULTILINE)
+    assert "No row that surely changed: " in text
+    assert len(text.splitlines()) < 60
+
+
+def test_the_page_writes_microseconds_in_one_way(tmp_path: Path) -> None:
+    before = summary(tmp_path, program(NET), "b")
+    page = compare_page.render(compare(before, summary(tmp_path, program({**NET, "c": 5 * MS + 200 * US}), "a")))
+    prose = re.sub(r"(?s)<(script|style|pre|textarea).*?</\1>|<[^>]*>", " ", page)
+    assert "µs" in prose and not re.search(r"\d[ \u00a0]us\b", prose)
 
 
 def test_names() -> None:

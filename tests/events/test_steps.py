@@ -169,6 +169,22 @@ def test_then_the_repeated_kernel_sequence(tmp_path: Path) -> None:
     assert spans(table) == [*((i * PERIOD + 20 * US, (i + 1) * PERIOD + 20 * US) for i in range(5)), last]
 
 
+@pytest.mark.parametrize(
+    ("name", "first"),
+    [("warm up", 3), ("gpu_warmup", 3), ("Warm-Up of the model", 3), ("forward all", 0), ("warmupper", 0)],
+)
+def test_repetitions_in_a_range_called_warm_up_are_no_steps(name: str, first: int, tmp_path: Path) -> None:
+    report, main = loop(9, nothing)
+    main.add_range(name, 0, 3 * PERIOD)
+    assert spans(read(report, tmp_path))[0][0] == first * PERIOD + 20 * US
+
+
+def test_a_program_that_only_warms_up_keeps_its_steps(tmp_path: Path) -> None:
+    report, main = loop(6, nothing)
+    main.add_range("warmup", 0, 6 * PERIOD)
+    assert len(spans(read(report, tmp_path))) == 6
+
+
 def test_else_the_whole_capture(tmp_path: Path) -> None:
     report = Report()
     main = report.process(1).thread(1)

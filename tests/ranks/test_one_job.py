@@ -17,6 +17,7 @@ from nsysx.pipeline import summarize
 from nsysx.ranks import one_job
 from nsysx.ranks.collect import Rank
 from nsysx.reading.nccl_notes import CommunicatorMember
+from tests.builder import Report
 from tests.ranks.test_rank_table import rank_reports
 
 SECOND = 1_000_000_000
@@ -150,3 +151,19 @@ def test_a_foreign_report_among_built_ones_is_named(six: list[Path], tmp_path: P
         summarize([other, *six])
     assert caught.value.message == "not of one job with the other 5 reports: part3.sqlite (9 and 6 ranks)"
     assert (caught.value.slug, caught.value.exit_code) == ("not-one-job", 2)
+
+
+def test_reports_without_gpu_work_are_no_job(tmp_path: Path) -> None:
+    """They hold no rank that could be compared: two runs of a program on the CPU are two runs."""
+    paths = []
+    for name in "ab":
+        report = Report()
+        thread = report.process(1).thread()
+        for i in range(5):
+            with thread.range("step"):
+                thread.call("cudaGetDevice_v3020", i * 1000, 100)
+        paths.append(report.write(tmp_path / f"{name}.sqlite"))
+    with pytest.raises(NsysxError, match=r"a\.sqlite and b\.sqlite hold no GPU work") as caught:
+        summarize(paths)
+    assert (caught.value.slug, caught.value.exit_code) == ("not-one-job", 2)
+    assert "nsysx compare" in (caught.value.hint or "")

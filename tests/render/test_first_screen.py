@@ -98,7 +98,7 @@ def test_the_worth_as_a_factor(
 
 
 def test_a_number_never_leaves_its_unit_and_code_stays_as_it_is() -> None:
-    page = html_page._typeset('<p title="5 us">takes 5 us of 10 ms (50 %), 5 users</p><pre>x = 5 us</pre><b>3 ms</b>')
+    page = html_page.typeset('<p title="5 us">takes 5 us of 10 ms (50 %), 5 users</p><pre>x = 5 us</pre><b>3 ms</b>')
     assert page == (
         '<p title="5\u00a0µs">takes 5\u00a0µs of 10\u00a0ms (50\u00a0%), 5 users</p><pre>x = 5 us</pre><b>3\u00a0ms</b>'
     )

@@ -31,3 +31,13 @@ def test_terminal(name: str, width: int, recorded: Samples) -> None:
         expected.parent.mkdir(exist_ok=True)
         expected.write_text(text, encoding="utf-8")
     assert text == expected.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("key", ["waits", "copy_sites"])
+def test_a_place_in_code_keeps_its_file_and_line_at_80_columns(key: str, recorded: Samples) -> None:
+    """That is the width of a pipe, too: a call site without its line is none."""
+    summary, out = recorded.summary("masked_lines"), io.StringIO()
+    terminal.render(summary, Console(file=out, width=80), sections=[key])
+    places = [f"{row['file'].rpartition('/')[2]}:{row['line']}" for row in summary.rows(key) if row["line"]]
+    assert places
+    assert set(places) <= set(out.getvalue().split())

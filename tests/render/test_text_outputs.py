@@ -55,13 +55,13 @@ CPU thread main: 69.00 ms
 
 WAITS_80 = """\
 Waits  per step, mean of 10 steady steps
-call                   module            total  GPU idle caused   saving  calls
-cudaStreamSynchronize  blocks.1.loss  38.00 ms          6.00 ms  40.0 us    1.2
+call                   Python line               total  GPU idle caused   saving
+cudaStreamSynchronize  losses.py:88           38.00 ms          6.00 ms  40.0 us
 """
 
 WAITS_120 = """\
-call                   module            total  GPU idle caused   saving  calls  Python line           backlog  own work
-cudaStreamSynchronize  blocks.1.loss  38.00 ms          6.00 ms  40.0 us    1.2  …train/losses.py:88  37.00 ms    100 us
+call                   Python line                total  GPU idle caused   saving  module         calls   backlog  phase
+cudaStreamSynchronize  losses.py:88            38.00 ms          6.00 ms  40.0 us  blocks.1.loss    1.2  37.00 ms  loss
 """
 
 MODULES_80 = """\
@@ -246,7 +246,7 @@ def test_figures_over_the_whole_capture_are_never_divided_by_steps(full):
     assert "per step" not in text.partition("Where the time goes")[2].replace("saves 22.00 ms per step", "").replace(
         "400 us per step", ""
     )
-    assert re.search(r"^cudaStreamSynchronize +blocks.1.loss +380\.0 ms +60\.00 ms", text, re.MULTILINE)
+    assert re.search(r"^cudaStreamSynchronize +losses.py:88 +380\.0 ms +60\.00 ms", text, re.MULTILINE)
 
 
 @pytest.mark.parametrize(

@@ -109,7 +109,7 @@ def test_every_room_has_changes_and_tests_and_a_seed_chooses_the_same(mutate: Mo
 
 
 def test_a_change_is_killed_by_a_test_that_fails_with_it_alone(
-    mutate: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    mutate: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     package, tests = tmp_path / "nsysx", tmp_path / "tests"
     package.mkdir()
@@ -125,3 +125,19 @@ def test_a_change_is_killed_by_a_test_that_fails_with_it_alone(
     )
     survivors = mutate.run(mutate.Source(package / "m.py").changes(), 1, 100)
     assert [(c.line, c.old) for c in survivors] == [(6, "+")]
+    # Tests that fail without a change hide none that another test notices.
+    (tests / "test_m.py").write_text(
+        "from nsysx.m import f\n\n\ndef test_broken():\n    assert False\n\n\ndef test_f():\n    assert f(3, 1) == 2\n"
+    )
+    (tests / "test_m_gone.py").write_text("from nsysx.m import gone\n")
+    monkeypatch.setattr(
+        mutate,
+        "tracked",
+        lambda: ["nsysx/__init__.py", "nsysx/m.py", "tests/test_m.py", "tests/test_m_gone.py", "pyproject.toml"],
+    )
+    capsys.readouterr()
+    survivors = mutate.run(mutate.Source(package / "m.py").changes(), 1, 100)
+    assert [(c.line, c.old) for c in survivors] == [(6, "+")]
+    printed = capsys.readouterr().out
+    assert printed.count("left out") == 2 and "UNKNOWN" not in printed
+    assert "tests/test_m.py::test_broken" in printed and "tests/test_m_gone.py\n" in printed
