@@ -12,6 +12,7 @@ import typer
 
 from nsysx.cli.command_output import emit, harmless, talk, wrote
 from nsysx.cli.declared_options import Grouped, with_options
+from nsysx.cli.shared_options import schema_option
 from nsysx.errors import EXIT_EMPTY, EXIT_USAGE, NsysxError
 from nsysx.trying.try_options import TryOptions
 
@@ -60,6 +61,9 @@ def _split(words: list[str], after: list[str] | None) -> tuple[Path | None, list
     return (Path(before[0]) if before else None), command
 
 
+JsonSchema = Annotated[bool, schema_option("try")]
+
+
 @with_options
 def try_(
     context: typer.Context,
@@ -73,6 +77,7 @@ def try_(
     ] = None,
     *,
     listed: Annotated[bool, typer.Option("--list", help="List the changes; run nothing.")] = False,
+    json_schema: JsonSchema = False,
     options: TryOptions,
 ) -> None:
     """Run CMD unchanged and with changes made in it, in turn, and say what each change gains. CMD's files stay unedited."""
