@@ -7,6 +7,7 @@ The command line, its help, the options kept in a file, the words for another pr
 
 from __future__ import annotations
 
+import keyword
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple, TypeVar, get_type_hints
@@ -59,9 +60,10 @@ class Declared(NamedTuple):
 
     @property
     def parameter(self) -> str:
-        """Return its name in a file of options, without ``--`` and with ``_``."""
+        """Return its name in a file of options, without ``--`` and with ``_``; a word of Python's own gets a ``_`` behind it."""
         long = next(name for name in self.names if name.startswith("--"))
-        return long.removeprefix("--").replace("-", "_")
+        name = long.removeprefix("--").replace("-", "_")
+        return f"{name}_" if keyword.iskeyword(name) else name
 
     @property
     def flag(self) -> bool:
@@ -77,7 +79,7 @@ class Declared(NamedTuple):
         """Return the words with which a command line says ``value``, also a default: a file of options may have another."""
         if value is None or (self.flag and value == self.default):
             return []
-        long = "--" + self.parameter.replace("_", "-")
+        long = "--" + self.parameter.rstrip("_").replace("_", "-")
         if self.flag:
             return [long]
         return [word for item in (value if isinstance(value, tuple) else (value,)) for word in (long, str(item))]

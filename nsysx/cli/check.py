@@ -11,7 +11,7 @@ import typer
 
 from nsysx.cli.command_output import deliver
 from nsysx.cli.declared_options import with_options
-from nsysx.cli.shared_options import files_of
+from nsysx.cli.shared_options import files_of, schema_option
 from nsysx.errors import EXIT_USAGE, NsysxError
 from nsysx.option import Option
 from nsysx.selection import Handling, Selection
@@ -43,10 +43,14 @@ def _in_repository(file: str) -> str:
     return next((end for end in ends if ".." not in end and Path(end).is_file()), file)
 
 
+JsonSchema = Annotated[bool, schema_option("check")]
+
+
 @with_options
 def check(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A report (.sqlite) or a Summary (.json).")],
     *,
+    json_schema: JsonSchema = False,
     wanted: CheckOutputs,
     selection: Selection,
     handling: Handling,

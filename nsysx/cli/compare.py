@@ -11,7 +11,7 @@ import typer
 
 from nsysx.cli.command_output import answering, console, deliver, emit, wrote
 from nsysx.cli.declared_options import Command, with_options
-from nsysx.cli.shared_options import files_of
+from nsysx.cli.shared_options import files_of, schema_option
 from nsysx.errors import EXIT_USAGE, NsysxError
 from nsysx.option import Option
 from nsysx.selection import Handling, Selection
@@ -72,8 +72,18 @@ class CompareArguments:
     margin: Annotated[float, Option("Smallest change that counts.", "PERCENT", least=0, most=100)] = 1.0
 
 
+JsonSchema = Annotated[bool, schema_option("compare")]
+
+
 @with_options
-def compare(files: Files = None, *, wanted: CompareArguments, selection: Selection, handling: Handling) -> None:
+def compare(
+    files: Files = None,
+    *,
+    json_schema: JsonSchema = False,
+    wanted: CompareArguments,
+    selection: Selection,
+    handling: Handling,
+) -> None:
     """Say whether AFTER is faster than BEFORE, by how much, how sure that is, and what made the difference."""
     from nsysx.outputs import check_output
     from nsysx.progress import Progress

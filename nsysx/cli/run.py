@@ -53,6 +53,8 @@ def run(
     _say_result(result, told=told)
     if summary is not None:
         _say_answer(summary, result)
+        if options.tries:
+            _try(command, summary, result)
     if result.ended_by:
         raise EndedBy(result.ended_by)
     raise typer.Exit(result.exit_code)
@@ -111,6 +113,23 @@ def _say_answer(summary: Summary, result: RunResult) -> None:
     program = invocation.recorded_program(result.sqlite)
     talk("")
     terminal_answer.render(summary, console(stderr=True), clean(shlex.quote(str(result.sqlite)), 1000), program)
+
+
+def _try(command: list[str], summary: Summary, result: RunResult) -> None:
+    """Try the report's first remedies unless CMD failed. The exit code stays CMD's, whatever comes of it, but for Ctrl-C."""
+    from nsysx.cli.try_ import try_remedies
+    from nsysx.recording.capture import say
+
+    if result.launcher or result.exit_code or result.ended_by:
+        say("no remedy is tried: " + ("this is one rank of a job" if result.launcher else "CMD failed"))
+        return
+    assert result.sqlite is not None
+    try:
+        try_remedies(command, result.sqlite, result.outputs.html, summary)
+    except NsysxError as error:
+        say(f"no remedy is tried: {error}")
+    except KeyboardInterrupt:
+        result.ended_by = signal.SIGINT
 
 
 def _say_result(result: RunResult, *, told: bool) -> None:

@@ -25,6 +25,23 @@ ReportsOrSummary = Annotated[
 ]
 
 
+def schema_option(command: str) -> typer.models.OptionInfo:
+    """Return the option that prints the JSON Schema of what a command writes with ``--json``."""
+
+    def printed(wanted: bool) -> None:
+        if wanted:
+            from nsysx.cli.command_output import emit
+            from nsysx.render import json_text, result_schemas
+
+            emit(json_text.text_of(result_schemas.schema_of(command)))
+            raise typer.Exit
+
+    info: typer.models.OptionInfo = typer.Option(
+        "--json-schema", callback=printed, is_eager=True, help="Print the JSON Schema of --json."
+    )
+    return info
+
+
 def files_of(targets: Iterable[str | Path | None]) -> list[Path]:
     """Return the output files among the targets: neither absent nor stdout."""
     return [Path(target) for target in targets if target is not None and str(target) != "-"]

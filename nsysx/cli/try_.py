@@ -12,6 +12,7 @@ import typer
 
 from nsysx.cli.command_output import emit, harmless, talk, wrote
 from nsysx.cli.declared_options import Grouped, with_options
+from nsysx.cli.shared_options import schema_option
 from nsysx.errors import EXIT_EMPTY, EXIT_USAGE, NsysxError
 from nsysx.trying.try_options import TryOptions
 
@@ -60,6 +61,9 @@ def _split(words: list[str], after: list[str] | None) -> tuple[Path | None, list
     return (Path(before[0]) if before else None), command
 
 
+JsonSchema = Annotated[bool, schema_option("try")]
+
+
 @with_options
 def try_(
     context: typer.Context,
@@ -73,6 +77,7 @@ def try_(
     ] = None,
     *,
     listed: Annotated[bool, typer.Option("--list", help="List the changes; run nothing.")] = False,
+    json_schema: JsonSchema = False,
     options: TryOptions,
 ) -> None:
     """Run CMD unchanged and with changes made in it, in turn, and say what each change gains. CMD's files stay unedited."""
@@ -96,7 +101,7 @@ def try_(
     if not candidates:
         candidates = _candidates(summary, codes, every_change, options)
     if not candidates:
-        raise NsysxError("the report advises no change that can be tried", slug="try-nothing", exit_code=EXIT_EMPTY)
+        raise _nothing_to_try()
     if options.dry_run:
         emit("\n".join(["would try, in turn:", *(",".join(c.name for c in changes) for changes in candidates)]))
         return
@@ -112,6 +117,43 @@ def try_(
         raise KeyboardInterrupt
     if not result.measured():
         raise NsysxError(result.stopped, slug="try-nothing", exit_code=EXIT_EMPTY)
+
+
+def try_remedies(command: list[str], report: Path, page: Path, summary: Summary) -> None:
+    """Try the first remedies of a report that was just recorded of CMD, and write them beside it and into its page.
+
+    What is measured goes to stderr: stdout is CMD's. Raises NsysxError if nothing can be tried, KeyboardInterrupt after an
+    interruption, with what is known said and written.
+    """
+    from nsysx.cli.trial_log import log
+    from nsysx.inject.nsysx_probe import changes
+    from nsysx.outputs import write_text
+    from nsysx.reading import tried
+    from nsysx.render import json_text
+    from nsysx.trying import chosen_changes
+
+    candidates = chosen_changes.remedies(summary.answer, summary.findings or (), changes.changes_by_name())
+    if not candidates:
+        raise _nothing_to_try()
+    options = TryOptions(yes=True)
+    talk("")
+    _ask(options)
+    result = _measure(command, candidates, options, chosen_changes.codes(summary.answer))
+    talk("")
+    for line in words_of(result).splitlines():
+        talk(line)
+    if result.measured():
+        beside = tried.file_beside(report)
+        write_text(beside, json_text.text_of(result.to_json()), force=True)
+        wrote(beside)
+        _draw(result, page, summary, force=True)
+        log(report, tried.of_json(result.to_json()))
+    if result.interrupted:
+        raise KeyboardInterrupt
+
+
+def _nothing_to_try() -> NsysxError:
+    return NsysxError("the report advises no change that can be tried", slug="try-nothing", exit_code=EXIT_EMPTY)
 
 
 def _candidates(

@@ -9,7 +9,7 @@ from nsysx import units
 from nsysx.advice import Answer
 from nsysx.cli.command_output import deliver, emit, harmless
 from nsysx.cli.declared_options import with_options
-from nsysx.cli.shared_options import Reports, files_of
+from nsysx.cli.shared_options import Reports, files_of, schema_option
 from nsysx.option import Option
 from nsysx.replay.changes import Changes, JobChanges
 from nsysx.selection import Handling, Selection
@@ -31,10 +31,14 @@ class WhatIfOutputs:
     json: Annotated[str | None, Option("Write the answer as JSON.", "F|-", typed_only=True)] = None
 
 
+JsonSchema = Annotated[bool, schema_option("whatif")]
+
+
 @with_options
 def whatif(
     files: Reports,
     *,
+    json_schema: JsonSchema = False,
     changes: Changes,
     of_job: JobChanges,
     wanted: WhatIfOutputs,

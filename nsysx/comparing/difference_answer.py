@@ -12,7 +12,7 @@ from nsysx.comparing.differences import PartDifference
 
 SCHEMA = "nsysx.compare/1"
 #: Fields of the answer that are plain values, under the same names in its JSON.
-_AS_THEY_ARE = (
+AS_THEY_ARE = (
     *("verdict", "difference_ns", "low_ns", "high_ns", "before_ns", "after_ns", "drift_ns", "detectable_ns", "margin"),
     *("basis", "sentence", "parts_by", "decided_by"),
 )
@@ -108,7 +108,7 @@ class Comparison:
 
         return {
             "schema": SCHEMA,
-            **{name: getattr(self, name) for name in _AS_THEY_ARE},
+            **{name: getattr(self, name) for name in AS_THEY_ARE},
             "whole_captures": self.whole,
             "parts": [asdict(p) for p in self.parts],
             "comparability": [asdict(line) for line in self.comparability],

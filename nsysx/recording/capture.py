@@ -80,9 +80,18 @@ __all__ = ["Outputs", "RunOptions", "RunResult", "dry_run", "find_nsys", "note_h
 LOW_DISK_BYTES = 2 << 30
 
 
+def _check_tries(options: RunOptions) -> None:
+    """Raise NsysxError if remedies are to be tried of what gives no report of the whole job."""
+    if options.tries and (options.per_rank or not options.report):
+        other = "--per-rank" if options.per_rank else "--no-report"
+        hint = "Record first, then: nsysx try REPORT -- CMD"
+        raise NsysxError(f"--try does not go with {other}", slug="run-try", hint=hint, exit_code=EXIT_USAGE)
+
+
 def _prepare(command: Sequence[str], options: RunOptions) -> tuple[Nsys, Outputs]:
     """Check everything that can be checked before the command runs; return the nsys and the files. Raises NsysxError."""
     check_options(options)
+    _check_tries(options)
     check_command(command)
     nsys = find_nsys(options.nsys)
     check_nsys(nsys, options)
@@ -99,6 +108,7 @@ def run(command: Sequence[str], options: RunOptions) -> RunResult:
     Raises NsysxError only before the command starts; later failures are in the result, so that nothing recorded is lost.
     """
     check_options(options)
+    _check_tries(options)
     check_command(command)
     if options.per_rank and rank_of(os.environ) is None:
         if launches(command):

@@ -102,6 +102,9 @@ class RunOptions:
             "Keep no text of the program's lines in NAME.run.json.", names=("--no-source",), variable="NSYSX_NO_SOURCE"
         ),
     ] = True
+    tries: Annotated[
+        bool, Option("Then try the first three remedies: CMD runs again and again.", names=("--try",), typed_only=True)
+    ] = False
     memory: Annotated[bool, Option("Record device memory allocations.")] = False
     gil: Annotated[
         bool,

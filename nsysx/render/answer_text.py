@@ -99,7 +99,9 @@ def _markdown_answer(worded: Worded, escape: Any) -> Iterator[str]:
     yield f"- **Worth:** {escape(worth_text(worded))}"
     for tried in worded.tried[:MOST_TRIED]:
         yield f"- **Tried:** {escape(tried)}"
-    yield f"- **Sure:** {worded.level}. {escape(worded.why)}"
+    yield f"- **Sure:** {worded.level}."
+    for half, why in worded.halves:
+        yield f"  - {half}: {escape(why)}"
     if worded.bars:
         yield ""
         yield "| " + escape(worded.bars_title) + " | time | parts |"

@@ -22,6 +22,7 @@ from nsysx.model import Summary
 from nsysx.ranks import rank_table
 from nsysx.render import facts
 from nsysx.render.grids import CellTexts
+from nsysx.render.how_sure import half_line
 from nsysx.render.safe_text import clean, file_name, shorten_kernel
 from nsysx.trying import chosen_changes
 from nsysx.trying.trial_sentences import measured
@@ -35,8 +36,8 @@ class Worded:
     ``on_average``: steps have so different lengths that none is as long as their mean, which ``now_ns`` is.
     ``real``: times are without the profiler, or the profiler hardly changes them; ``profiled_ns`` is the step as recorded.
     ``factor`` is the worth as a factor, "" where it is not known, ``replayed`` a sentence on what is not bounded but
-    replayed of it; ``level`` and ``why`` are how sure the answer is, in one word and one reason, ``sure`` its two halves in full.
-    ``source`` is the text of the line in ``where``, "" where it was not recorded.
+    replayed of it; ``level`` and ``why`` are how sure the answer is, in one word and one reason, ``sure`` its two halves in full and
+    ``halves`` each in one line. ``source`` is the text of the line in ``where``, "" where it was not recorded.
     ``head`` and ``rest`` are the sentence: its one idea, and what else it says.
     ``tried`` are sentences on what was measured of changes, those that carry out ``do`` first.
     """
@@ -65,6 +66,7 @@ class Worded:
     level: str
     why: str
     sure: tuple[Sure, ...]
+    halves: tuple[tuple[str, str], ...]
     bars_title: str
     bars: tuple[Bar, ...]
     also: tuple[Also, ...]
@@ -389,6 +391,7 @@ def build(summary: Summary, *, redact: bool = True, typed: str = "", command: st
         sure=tuple(
             replace(s, reason=texts(s.reason, 600), command=_whole_command(s.command)) for s in answer.certainty.parts
         ),
+        halves=tuple(half_line(s, first_sentence(texts(s.reason, 600))) for s in answer.certainty.parts),
         bars_title=answer.picture.title,
         bars=tuple(_bar(b, texts) for b in answer.picture.bars),
         also=tuple(replace(a, text=texts(a.text, 150)) for a in answer.also),

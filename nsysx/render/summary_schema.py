@@ -36,14 +36,14 @@ def _finding() -> dict[str, Any]:
     }
 
 
-def _typed(hint: Any) -> dict[str, Any]:
+def typed(hint: Any) -> dict[str, Any]:
     """Return the schema of a value with this type, records with all that is in them."""
     outer, inner = get_origin(hint), get_args(hint)
     if is_dataclass(hint):
         hints = get_type_hints(hint)
-        return {**_record(hint), "properties": {f.name: _typed(hints[f.name]) for f in fields(hint)}}
+        return {**_record(hint), "properties": {f.name: typed(hints[f.name]) for f in fields(hint)}}
     if outer is tuple:
-        return {"type": "array", "items": _typed(inner[0])}
+        return {"type": "array", "items": typed(inner[0])}
     if outer is Literal:
         return {"enum": list(inner)}
     if outer is UnionType:
@@ -74,11 +74,11 @@ def schema() -> Mapping[str, Any]:
         "totals": {"type": "object"},
         "steps": _record(model.Steps),
         "verdict": _record(model.Verdict),
-        "answer": _typed(advice.Answer),
+        "answer": typed(advice.Answer),
         **tables,
         "replay": {"type": ["object", "null"]},
         "unprofiled": _record(model.Unprofiled, nullable=True),
-        "tried": {"type": "array", "items": _typed(advice.Tried)},
+        "tried": {"type": "array", "items": typed(advice.Tried)},
         "findings": {"type": ["array", "null"], "items": _finding()},
         "scopes": {"type": "object"},
     }

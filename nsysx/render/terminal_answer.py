@@ -141,7 +141,8 @@ def _lines(said: Worded, width: int, plain: bool, bars: int, also: int, code: in
     for line in said.tried[: min(MOST_TRIED, also)]:
         out += [(row, "green" if ": faster" in line else "") for row in wrapped(line, head)]
         head = ""
-    out.append((f"SURE   {_one_line(f'{said.level}: {said.why}', width - 7)}", ""))
+    for head, (half, why) in zip(("SURE", ""), said.halves, strict=False):
+        out.append((f"{head:<7}{_one_line(f'{half.lower()}: {why}', width - 7)}", ""))
     head = "ALSO"
     for entry in said.also[:also]:
         worth = also_worth(entry)
