@@ -81,7 +81,12 @@ def test_several_captures_and_summaries(capsys, monkeypatch, tmp_path: Path) -> 
 
 @pytest.mark.parametrize(
     ("words", "slug"),
-    [(["one.json"], "needs two reports"), ([], "needs two reports"), (["a", "b", "c"], "needs two reports"), (["--before", "x"], "needs two reports")],
+    [
+        (["one.json"], "needs two reports"),
+        ([], "needs two reports"),
+        (["a", "b", "c"], "needs two reports"),
+        (["--before", "x"], "needs two reports"),
+    ],
 )
 def test_what_is_no_pair(capsys, monkeypatch, words, slug) -> None:
     code, _, err = call(capsys, monkeypatch, "compare", *words)
