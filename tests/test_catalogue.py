@@ -20,6 +20,7 @@ OTHER_MEANINGS = {
     "compute": "a key of a budget, the compute capability of a card, a color",
     "copy": "a kernel family, a column, a call that is calibrated, a color",
     "host": "a column, a part of a comparison",
+    "input": "the gradient of an input",
     "launch": "a column, a call that is calibrated, a color",
     "load": "a color, what a line of a loader does",
     "profiler": "a color, the name of a module of torch",

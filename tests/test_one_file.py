@@ -50,7 +50,7 @@ from typing import Annotated, TypedDict
 import polars as pl
 
 from nsysx.events.profile import Profile
-from nsysx.frames import declared
+from nsysx.frames import frame_columns
 from nsysx.model import TableSpec
 from nsysx.rows import Of, TableOf, columns_of
 
@@ -74,7 +74,7 @@ SHOWN = TableSpec(
 
 def table(profile: Profile) -> pl.DataFrame:
     """Return one row."""
-    return pl.DataFrame([{"name": "second_row", "second_ns": profile.scope.steps * 7000}], declared.schema(COLUMNS))
+    return pl.DataFrame([{"name": "second_row", "second_ns": profile.scope.steps * 7000}], frame_columns.schema(COLUMNS))
 '''
 
 

@@ -33,7 +33,7 @@ class JobPartRow(TypedDict):
     """A part of the steps of one rank, or of all together."""
 
     rank: Annotated[int | None, Of("number of the rank; null for the sum over all ranks")]
-    steps: Annotated[int, Of("steps that ns covers, over all ranks for their sum; 0: the whole capture")]
+    steps: Annotated[int, Of("steps that time_ns covers, over all ranks for their sum; 0: the whole capture")]
     part: Annotated[str, Of("what the rank does: computes, copies, idles, transfers, waits, or communicates unmatched")]
     waits_for: Annotated[
         int | None, Of("of waiting: the rank that came last; null for several ranks, for nobody, and for other parts")
@@ -50,7 +50,7 @@ class JobPartRow(TypedDict):
         str | None,
         Of("of waiting: kernels, or the line of Python, at which that rank is longer; null where none stands out"),
     ]
-    ns: Annotated[int, Of("time; over the rows of a rank its window_ns", "ns", sums="row", label="time")]
+    time_ns: Annotated[int, Of("time; over the rows of a rank its window_ns", "ns", sums="row", label="time")]
     share: Annotated[float, Of("part of the rank's window, 0 to 1")]
 
 
@@ -64,8 +64,8 @@ SHOWN = TableSpec(
         "The steps of each rank in parts that sum to them: what it computes and transfers, and what it waits for. Waiting is told by the "
         "rank that came last, and by what that rank spends more time on."
     ),
-    first=names("rank part ns share waits_for cause detail steps"),
-    keep="ns",
+    first=names("rank part time_ns share waits_for cause detail steps"),
+    keep="time_ns",
 )
 
 
@@ -143,7 +143,7 @@ def _parts(ranks: Sequence[Rank], r: int, parts: Stretches) -> list[dict[str, An
         part: str, ns: int, waits_for: int | None = None, cause: str | None = None, detail: str | None = None
     ) -> None:
         if ns:
-            rows.append({"part": part, "waits_for": waits_for, "cause": cause, "detail": detail, "ns": ns})
+            rows.append({"part": part, "waits_for": waits_for, "cause": cause, "detail": detail, "time_ns": ns})
 
     add("computes", rank.parts[DeviceActivity.COMPUTE.column])
     add("copies", rank.parts[DeviceActivity.COPY.column] + rank.parts[DeviceActivity.MEMSET.column])
@@ -166,10 +166,12 @@ def _of_all(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     sums: dict[tuple[Any, ...], int] = {}
     for row in rows:
         key = (row["part"], row["waits_for"], row["cause"], row["detail"])
-        sums[key] = sums.get(key, 0) + row["ns"]
+        sums[key] = sums.get(key, 0) + row["time_ns"]
     order = {part: i for i, part in enumerate(dict.fromkeys(row["part"] for row in rows))}
     listed = sorted(sums.items(), key=lambda e: (order[e[0][0]], -e[1]))
-    return [dict(zip(("part", "waits_for", "cause", "detail"), key, strict=True)) | {"ns": ns} for key, ns in listed]
+    return [
+        dict(zip(("part", "waits_for", "cause", "detail"), key, strict=True)) | {"time_ns": ns} for key, ns in listed
+    ]
 
 
 def chosen(ranks: Sequence[Rank], waits_ns: Sequence[int]) -> list[int]:
@@ -189,13 +191,13 @@ def table(compared: JobCompared | None, reason: str) -> Table:
     of_each = [_parts(ranks, r, of_rank) for r, of_rank in enumerate(parts)]
     whole = sum(rank.parts["window_ns"] for rank in ranks)
     rows = [
-        {"rank": None, "steps": sum(rank.steps for rank in ranks), **row, "share": _share(row["ns"], whole)}
+        {"rank": None, "steps": sum(rank.steps for rank in ranks), **row, "share": _share(row["time_ns"], whole)}
         for row in _of_all([row for of_rank in of_each for row in of_rank])
     ]
     for r in chosen(ranks, [int(p.ns[p.state == WAITS].sum()) for p in parts]):
         window = ranks[r].parts["window_ns"]
         rows += [
-            {"rank": number(ranks, r), "steps": ranks[r].steps, **row, "share": _share(row["ns"], window)}
+            {"rank": number(ranks, r), "steps": ranks[r].steps, **row, "share": _share(row["time_ns"], window)}
             for row in of_each[r]
         ]
     return Table(KEY, TITLE, COLUMNS, tuple({c.name: row[c.name] for c in COLUMNS} for row in rows), shown=SHOWN)

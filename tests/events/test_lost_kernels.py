@@ -79,7 +79,7 @@ def test_a_wait_that_did_not_suffice_is_told(tmp_path: Path) -> None:
 def test_a_step_that_the_probe_timed_stands_there_without_any_gpu_work(tmp_path: Path) -> None:
     bare = {"count": 40, "median_ns": 13_830 * US, "low_ns": 13_800 * US, "high_ns": 13_900 * US, "clock": "gpu"}
     summary = summary_of(full_queue(0), tmp_path, {"unrecorded_steps": bare})
-    assert summary.verdict.sentence.endswith("Without the profiler the probe timed 13.83 ms a step.")
+    assert summary.verdict.sentence.endswith("Unprofiled step time: 13.83 ms.")
     assert (
         summary_of(full_queue(24), tmp_path, {"unrecorded_steps": bare}).verdict.sentence.count("the probe timed") == 0
     )

@@ -142,8 +142,8 @@ def test_a_private_copy_is_taken_where_the_program_has_its_own_first(tmp_path: P
     (tmp_path / "json.py").write_text("mine = 1\n")
     code = (
         f"import sys; sys.path[:0] = [{str(tmp_path)!r}, {str(INJECT)!r}]; import json\n"
-        "from nsysx_probe import places\n"
-        "out = places.load('output'); print(out.json.dumps([1]), json.mine, sys.modules['json'] is json)"
+        "from nsysx_probe import import_places\n"
+        "out = import_places.load('output'); print(out.json.dumps([1]), json.mine, sys.modules['json'] is json)"
     )
     done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, timeout=600)
     assert (done.stdout, done.stderr) == ("[1] 1 True\n", "")

@@ -19,7 +19,7 @@ INJECT = Path(__file__).resolve().parents[2] / "nsysx" / "inject"
 HARNESS = """
 import json, os, sys, threading, types
 sys.path[:0] = [INJECT]
-from nsysx_probe import lines, monitoring, output, sources
+from nsysx_probe import line_ranges, monitoring, output, sources
 from nsysx_probe.backend import Backend
 
 tree, others, depth, spans, faults = [], [], [0], {}, []
@@ -36,7 +36,7 @@ def end(token): spans.pop(token)
 tape = Backend("tape", str, push, pop, None, start, end)
 environ = dict(os.environ)
 out = output.Output(tape, environ, lambda: None)
-told = lines.Lines(out, tape, sources.Sources(types.SimpleNamespace(__file__=TORCH), environ))
+told = line_ranges.LineRanges(out, tape, sources.Sources(types.SimpleNamespace(__file__=TORCH), environ))
 import case
 def run(f):
     told.begin(10**9)

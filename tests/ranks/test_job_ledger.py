@@ -31,19 +31,19 @@ def conserves(of: Summary) -> None:
         theirs = [p for p in parts if p["rank"] == row["rank"]]
         if not theirs:
             continue
-        assert sum(p["ns"] for p in theirs) == row["window_ns"]
-        assert all(p["ns"] > 0 for p in theirs)
+        assert sum(p["time_ns"] for p in theirs) == row["window_ns"]
+        assert all(p["time_ns"] > 0 for p in theirs)
         waits = {p["waits_for"]: 0 for p in theirs if p["part"] == "waits"}
         for p in theirs:
             if p["part"] == "waits":
-                waits[p["waits_for"]] += p["ns"]
+                waits[p["waits_for"]] += p["time_ns"]
         assert waits == {w["rank"]: w["ns"] for w in row["waits_for"] or ()}
         here = [p for p in places if p["rank"] == row["rank"]]
         assert sum(p["exposed_ns"] for p in here) == row["comm_ns"]
         if row["exposed_wait_ns"] is not None:
             for column in ("wait_ns", "transfer_ns", "unmatched_ns"):
                 assert sum(p[column] for p in here) == row[f"exposed_{column}"]
-    assert sum(p["ns"] for p in parts if p["rank"] is None) == sum(row["window_ns"] for row in ranks)
+    assert sum(p["time_ns"] for p in parts if p["rank"] is None) == sum(row["window_ns"] for row in ranks)
 
 
 @settings(max_examples=examples(3), deadline=None, suppress_health_check=list(HealthCheck))
@@ -75,16 +75,18 @@ def test_waiting_is_told_by_what_the_late_rank_does(tmp_path: Path, idle: str, c
     conserves(of)
     waits = [p for p in of.rows("job_ledger") if p["rank"] == 0 and p["part"] == "waits"]
     assert (waits[0]["waits_for"], waits[0]["cause"], waits[0]["detail"]) == (1, cause, detail)
-    assert waits[0]["ns"] > 0.95 * sum(p["ns"] for p in waits)
+    assert waits[0]["time_ns"] > 0.95 * sum(p["time_ns"] for p in waits)
     assert not [p for p in of.rows("job_ledger") if p["rank"] == 1 and p["part"] == "waits" and p["waits_for"] == 0]
 
 
 def test_waiting_for_a_line_names_it(tmp_path: Path) -> None:
     of = summarize([test_late_lines.job(tmp_path / "j.sqlite", 8 * MS)])
     conserves(of)
-    waits = max((p for p in of.rows("job_ledger") if p["rank"] == 0 and p["part"] == "waits"), key=lambda p: p["ns"])
+    waits = max(
+        (p for p in of.rows("job_ledger") if p["rank"] == 0 and p["part"] == "waits"), key=lambda p: p["time_ns"]
+    )
     assert (waits["cause"], waits["detail"]) == ("host", "train.py:37")
-    assert waits["ns"] / waits["steps"] == pytest.approx(8 * MS, rel=0.05)
+    assert waits["time_ns"] / waits["steps"] == pytest.approx(8 * MS, rel=0.05)
     places = {(p["collective"], tuple(p["members"]), p["line"]) for p in of.rows("communication_places")}
     assert places == {("allreduce", (0, 1), 40)}
 

@@ -145,7 +145,7 @@ def test_the_time_of_the_loop_is_that_of_all_steps(both: tuple[Summary, Summary]
 
 def test_a_rare_long_step_is_read_and_explained(both: tuple[Summary, Summary]) -> None:
     whole, parts = (next(f for f in s.findings if f.code == "NSX109") for s in both)
-    assert parts.title == whole.title and "data loader" in parts.title
+    assert parts.title == whole.title and "data loading" in parts.title
     assert parts.cost_ns_per_step == pytest.approx(whole.cost_ns_per_step, rel=0.03)
     assert parts.saving_ns_per_step is None, "the steps that the figures are of have no such step"
 

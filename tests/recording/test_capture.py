@@ -831,7 +831,9 @@ def test_why_there_are_no_ranges(probes: list[dict[str, object]], reason: str | 
 def test_the_profile_of_the_machine_goes_into_the_record(
     here: Path, fake: FakeNsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(calibration_run, "known", lambda version: {"schema": "nsysx.tracing_costs/1", "nsys": version})
+    monkeypatch.setattr(
+        calibration_run, "profile_of_machine", lambda version: {"schema": "nsysx.tracing_costs/1", "nsys": version}
+    )
     run(fake)
     facts = json.loads((here / "r.run.json").read_text())
     assert facts["machine_profile"] == {"schema": "nsysx.tracing_costs/1", "nsys": "2024.1.1"}

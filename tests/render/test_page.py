@@ -207,7 +207,7 @@ def test_a_long_table_is_folded_and_small(full):
     rows = tuple(factory.kernel_row(f"kernel_{i}<float, {i}>(float*)", (2000 - i) * factory.US) for i in range(1000))
     tables = {**full.tables, "kernels": replace(full.tables["kernels"], rows=rows)}
     page = html_page.render(replace(full, tables=tables))
-    assert "950 more rows, see nsysx report --json" in Page(page).words()
+    assert "950 more rows, see --json or --csv" in Page(page).words()
     assert "kernel_49&lt;" in page
     assert "kernel_50&lt;" not in page
     assert len(page.encode()) < 600_000
@@ -227,7 +227,7 @@ def test_ten_thousand_rows_in_every_table_stay_under_the_cap(full, monkeypatch):
     large = replace(full, tables={key: many(table) for key, table in full.tables.items()})
     page = html_page.render(large)
     assert len(page.encode()) < 1_000_000
-    assert "9,950 more rows, see <code>nsysx report --json</code>" in page
+    assert "9,950 more rows, see <code>--json</code> or <code>--csv</code>" in page
     # Whoever asks for more than fits gets as much as fits.
     assert len(html_page._render(large, True, 200).encode()) > 600_000
     monkeypatch.setattr(html_page, "MAX_BYTES", 600_000)

@@ -29,7 +29,7 @@ class Expected:
     limits: str  # in the sentence
     do: str  # in the first card
     step_ms: tuple[float, float]  # the step without the profiler, at least and at most
-    then_ms: tuple[float, float]  # the step after the change
+    then_ms: tuple[float, float] | None  # the step after the change, None where no size is told
     size: str  # how sure the size is: level
 
 
@@ -37,7 +37,7 @@ class Expected:
 #: compile), 45.8 (ignore_index), 47.4 (8 workers), 19.0 (compile), 4.1 (pinned, prefetched), 37.2 at least (equal ranks).
 #: No two steps of varlen are alike; nobody has made the changes of the others.
 TABLE = {
-    "tiny_stack": Expected("launches", r"waiting for kernel launches", r"torch\.compile|CUDA graph", (9.5, 11.8), (1.2, 3.6), "unknown"),
+    "tiny_stack": Expected("launches", r"waiting for kernel launches", r"torch\.compile|CUDA graph", (9.5, 11.8), None, "unknown"),
     "masked_nonzero": Expected("mask", r"MaskedLoss \(mostly sorting", r"ignore_index", (67, 69.5), (45, 47.5), "likely"),
     "masked_lines": Expected("mask", r"MaskedLoss \(mostly sorting", r"ignore_index", (67, 69.5), (45, 47.5), "likely"),
     "masked_ignore_index": Expected("layout", r"mostly convolutions", r"channels_last", (45, 46.5), (39, 45.4), "likely"),
@@ -68,6 +68,10 @@ def first_screen(recorded: Samples) -> Callable[[str], str]:
     return cache(lambda name: Page(html_page.first(recorded.summary(name))).words())
 
 
+def sentences(text: str) -> list[str]:
+    return [one.rstrip(".") for one in re.split(r"(?<=\.) ", text)]
+
+
 def test_every_sample_has_its_line() -> None:
     assert {*TABLE, *ALONE, *CLOCKS, "ddp_four.rank3"} == set(DISTINCT)
 
@@ -78,7 +82,10 @@ def test_the_answers_are_right(name: str, said: Callable[[str], Worded]) -> None
     assert re.search(wanted.limits, got.sentence), got.sentence
     assert re.search(wanted.do, f"{got.do} {got.paste}"), got.do
     assert got.now_ns is not None and wanted.step_ms[0] <= got.now_ns / MS <= wanted.step_ms[1], got.now_ns
-    assert got.then_ns is not None and wanted.then_ms[0] <= got.then_ns / MS <= wanted.then_ms[1], got.then_ns
+    if wanted.then_ms is None:
+        assert got.then_ns is None
+    else:
+        assert got.then_ns is not None and wanted.then_ms[0] <= got.then_ns / MS <= wanted.then_ms[1], got.then_ns
     assert [s.level for s in got.sure if s.about == "How much"] == [wanted.size]
     assert all(s.reason for s in got.sure)
 
@@ -89,9 +96,10 @@ def test_all_four_stand_on_the_first_screen(
 ) -> None:
     words, got = first_screen(name), said(name)
     clauses = re.split(r"\(\d\) | \(saves [^)]*\)\.?|; |: |\. ", got.do)  # the card has the first, the list the others
-    for text in (got.sentence, *clauses, "How sure", *(s.reason for s in got.sure)):
+    # The headline is the first sentence; the others stand below it.
+    for text in (*sentences(got.sentence), *clauses, "How sure", *(s.reason for s in got.sure)):
         assert re.sub(r"\s+", " ", text).rstrip(".") in words, text
-    assert re.search(r"[\d.]+ ms → [\d.]+ ms", words)
+    assert bool(re.search(r"[\d.]+ ms → [\d.]+ ms", words)) == (TABLE[name].then_ms is not None)
 
 
 @pytest.mark.parametrize("name", CLOCKS)
@@ -103,7 +111,7 @@ def test_programs_that_time_themselves_hear_what_the_kernel_takes(
     assert re.search(pattern, got.sentence)
     assert re.search(rf"kernels? takes? {kernel_us} us", got.sentence)
     assert got.sure[0].level == "certain"
-    assert got.sentence in first_screen(name)
+    assert all(text in first_screen(name) for text in sentences(got.sentence))
 
 
 @pytest.mark.parametrize("name", ALONE)

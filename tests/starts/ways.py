@@ -170,7 +170,7 @@ def _trees() -> list[Case]:
     wrappers = {
         "env and timeout": ("env", "A=1", "timeout", "300", *run), "nohup": ("nohup", *run), "stdbuf": ("stdbuf", "-oL", *run),
         "taskset": ("taskset", "-c", "0", *run), "setsid": ("setsid", "-w", *run), "time": ("bash", "-c", "time -p $PYTHON main.py"),
-        "script of bash": ("bash", "train.sh"), "coverage run": ("{python}", "-m", "coverage", "run", "--data-file=/dev/null", "main.py"),
+        "script of bash": ("bash", "train.sh"), "coverage run": ("{python}", "-m", "coverage", "run", "--data-file=.coverage", "main.py"),
         "uv run": ("{python}", "-m", "uv", "run", "--no-project", "--python", *run),
     }  # fmt: skip
     needs = {"coverage run": "coverage", "uv run": "uv"}
