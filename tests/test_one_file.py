@@ -26,12 +26,12 @@ What it means
 
 from __future__ import annotations
 
-from nsysx.catalogue import Limit
+from nsysx.catalogue import StepLimit
 from nsysx.findings._case import Case, Rule
 from nsysx.model import Finding
 from nsysx.replay.edits import Graph, RemoveHost
 
-RULE = Rule("NSX100", "second-finding", "Second finding", about=Limit.LAUNCH, whole=True, same_time=("NSX102",))
+RULE = Rule("NSX100", "second-finding", "Second finding", about=StepLimit.LAUNCH, whole=True, same_time=("NSX102",))
 REQUIRES = ("steps",)
 
 
