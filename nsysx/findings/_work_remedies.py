@@ -39,10 +39,10 @@ def kind_of(texts: list[str], *, outside: bool) -> tuple[WorkKind, int] | None:
     """Return the first kind that fits a line of these, the costliest first, and that line; None where nothing is known."""
     return next(
         (
-            (kind, place)
+            (kind, index)
             for kind in KINDS
             if outside or not kind.outside
-            for place, text in enumerate(texts)
+            for index, text in enumerate(texts)
             if re.search(kind.text, text)
         ),
         None,

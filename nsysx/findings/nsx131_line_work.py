@@ -100,12 +100,12 @@ def _groups(case: Case, code: CodeLines) -> Iterator[_Group]:
             if not case.notable(case.per_step(sum(of_line[n] for n in numbers)), _FOUND):
                 continue
             ranked = sorted(numbers, key=lambda n: -of_line[n])
-            found = kind_of([texts.get((file, n), "") for n in ranked], outside=not inside)
-            if found is None:
+            remedied = kind_of([texts.get((file, n), "") for n in ranked], outside=not inside)
+            if remedied is None:
                 continue
-            kind, place = found
-            chosen = [ranked[place]]
-            chosen += [n for n in ranked if n != ranked[place] and kind.beside and not inside]
+            kind, index = remedied
+            chosen = [ranked[index]]
+            chosen += [n for n in ranked if n != ranked[index] and kind.beside and not inside]
             work = part.filter(pl.col("line").is_in(chosen))
             yield _Group(str(file), str(function), chosen, [texts.get((file, n), "") for n in chosen], work, kind)
 
@@ -127,9 +127,9 @@ def _moving(case: Case, code: CodeLines) -> pl.DataFrame:
     phase = ops["phase"].cast(pl.String)
     chosen = (ops["op_kind"] == "kernel") & ops["family"].cast(pl.String).is_in(_MOVING).fill_null(value=False)
     chosen &= ~phase.is_in(_OTHER_PHASES).fill_null(value=False)
-    place = code.places_of(code.op[ops["op"].to_numpy()])
+    line_row = code.places_of(code.op[ops["op"].to_numpy()])
     kernels = ops.select("op", pl.col("family").cast(pl.String), ns=pl.col("end_ns") - pl.col("start_ns"))
-    kernels = kernels.with_columns(place=pl.Series(place), inside=pl.Series(of_networks(case.profile, ops)))
+    kernels = kernels.with_columns(place=pl.Series(line_row), inside=pl.Series(of_networks(case.profile, ops)))
     places = code.places.with_row_index("place").with_columns(pl.col("place").cast(pl.Int64))
     return kernels.filter(chosen).join(places, on="place", how="inner", maintain_order="left").drop_nulls("line")
 
