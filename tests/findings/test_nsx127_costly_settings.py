@@ -360,6 +360,15 @@ def test_float64_is_seen_by_the_kernels_alone(tmp_path: Path) -> None:
     assert seen.verdict == "found" and seen.evidence[0]["setting"] == "float64"
 
 
+def test_float64_with_which_equations_are_solved_is_no_oversight(tmp_path: Path) -> None:
+    def body(program: Program, number: int) -> None:
+        doubled(program, number)
+        for _ in range(3):
+            program.launch(400, "void trsm_left_kernel<int, double>")
+
+    assert names(summary(tmp_path, CLEAN, body)) == set()
+
+
 def keeping(program: Program, number: int) -> None:
     """Operators that take 100 us before they launch, as those that keep a traceback do, and gradients that are read."""
     with program.range("forward"), program.range("net:Net"):

@@ -27,7 +27,13 @@ def padding(torch: Any, batch: Any) -> dict[str, Any] | None:
         if real is None:
             continue
         rows, length = int(tensor.shape[0]), int(tensor.shape[1])
-        about = {"name": name, "rows": rows, "length": length, "longest": int(real.max()), "real": int(real.sum())}
+        about: dict[str, Any] = {
+            "name": name,
+            "rows": rows,
+            "length": length,
+            "longest": int(real.max()),
+            "real": int(real.sum()),
+        }
         if "mask" in name:
             return about
         if best is None or about["real"] / rows / length < best["real"] / best["rows"] / best["length"]:
