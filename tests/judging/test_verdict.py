@@ -294,7 +294,11 @@ def test_without_gpu_work(tmp_path: Path) -> None:
     def calls_only(main: Thread, t: int) -> None:
         main.call("cudaFree_v3020", t, 10)
 
-    unknown(loop(calls_only), tmp_path, "no GPU work")
+    def copies(main: Thread, t: int) -> None:
+        main.call("cudaMemcpyAsync_v3020", t, 10)
+
+    unknown(loop(calls_only), tmp_path, "the program gave the GPU no work: 8 CUDA calls")
+    unknown(loop(copies), tmp_path, "the capture holds no GPU work")
 
 
 def test_without_gpu_work_in_the_steps(tmp_path: Path) -> None:
