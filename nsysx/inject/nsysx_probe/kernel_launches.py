@@ -133,12 +133,11 @@ class KernelLaunches:
 
     def _has_products(self, kernel: Any) -> bool:
         """Return whether a kernel, or a function that it calls, multiplies matrices, as far as its source says."""
-        found = self._multiplies.get(id(kernel))
-        if found is None:
+        if id(kernel) not in self._multiplies:
             if len(self._multiplies) >= _MOST_KERNELS:
                 self._multiplies.clear()
-            found = self._multiplies[id(kernel)] = kernel, multiplies(kernel)
-        return found[1]
+            self._multiplies[id(kernel)] = kernel, multiplies(kernel)
+        return self._multiplies[id(kernel)][1]
 
 
 def bytes_held(tensors: list[Any]) -> int:
@@ -147,8 +146,8 @@ def bytes_held(tensors: list[Any]) -> int:
     for tensor in tensors:
         if tensor.device.type != "cpu":
             numbers = math.prod(size for size, stride in zip(tensor.shape, tensor.stride()) if stride)  # noqa: B905 - Python 3.9
-            place = tensor.data_ptr()
-            held[place] = max(held.get(place, 0), numbers * tensor.element_size() if tensor.numel() else 0)
+            address = tensor.data_ptr()
+            held[address] = max(held.get(address, 0), numbers * tensor.element_size() if tensor.numel() else 0)
     return sum(held.values())
 
 
