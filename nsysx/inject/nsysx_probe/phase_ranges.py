@@ -108,9 +108,11 @@ class Phases:
             self.steps.turns_taken.networks.add(id(module))
             if self.steps.pending and self.steps.index == self.steps.first:  # the first round may not be over
                 self._note(module)
-            self.steps.forward(grad)
+            self.steps.forward(grad, acts=not grad and (training or not same))
         else:
-            self.steps.forward(grad, (entry.path, entry.cls), self._version(module))
+            self.steps.forward(
+                grad, (entry.path, entry.cls), self._version(module), acts=not grad and (training or not same)
+            )
         if self.steps.pending:
             self._note(module)
 
