@@ -16,7 +16,7 @@ class Span:
 
     ``kind`` is an API kind or phase on a CPU lane and compute, comm, copy, memset on a GPU lane. ``launch_ns`` is when the
     API call of a GPU op began (None when unknown), ``backlog_ns`` how much of a blocking call was waiting for earlier work.
-    ``module`` is what a GPU op works for and ``place`` the line that launched it, "path:line"; "" when unknown.
+    ``module`` is what a GPU op works for and ``line`` the line that launched it, "path:line"; "" when unknown.
     A box merged from several neighbors has ``covered_ns``: how much of it they fill together.
     """
 
@@ -29,7 +29,7 @@ class Span:
     backlog_ns: int = 0
     covered_ns: int | None = None
     module: str = ""
-    place: str = ""
+    line: str = ""
 
 
 Role = Literal["phases", "lines", "api", "stream", "modules", "idle"]

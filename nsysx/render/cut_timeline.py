@@ -24,7 +24,7 @@ def shown(picture: Timeline) -> Timeline:
         ),
         queues=tuple(_queue(q, first, last) for q in picture.queues),
         counters=tuple(_counters(c, first, last) for c in picture.counters),
-        marks=tuple((at - first, name) for at, name in picture.marks if first < at < last),
+        marks=tuple((instant - first, name) for instant, name in picture.marks if first < instant < last),
         places=(),
         step_ns=None,
     )
@@ -45,14 +45,14 @@ def _cut(span: Span, first: int, last: int) -> Span:
     )
 
 
-def _instants(at: tuple[int, ...], first: int, last: int) -> list[int]:
-    return [n for n, instant in enumerate(at) if first <= instant <= last]
+def _instants(times: tuple[int, ...], first: int, last: int) -> list[int]:
+    return [n for n, instant in enumerate(times) if first <= instant <= last]
 
 
 def _queue(queue: Queue, first: int, last: int) -> Queue:
     inside = _instants(queue.at_ns, first, last)
-    at, queued = (tuple(values[n] for n in inside) for values in (queue.at_ns, queue.queued_ns))
-    return replace(queue, at_ns=tuple(instant - first for instant in at), queued_ns=queued)
+    instants, queued = (tuple(values[n] for n in inside) for values in (queue.at_ns, queue.queued_ns))
+    return replace(queue, at_ns=tuple(instant - first for instant in instants), queued_ns=queued)
 
 
 def _counters(counters: Counters, first: int, last: int) -> Counters:

@@ -110,27 +110,27 @@ def data(picture: Timeline, *, redact: bool = True, marks: Sequence[Mark] = ()) 
     for lane, name in zip(picture.lanes, lane_names(picture.lanes, redact), strict=True):
         numbers: list[int] = []
         fill: dict[int, int] = {}
-        of: list[int] = []
+        origins: list[int] = []
         before = 0
         for number, span in enumerate(sorted(lane.spans, key=lambda s: s.start_ns)):
             long = span.end_ns - span.start_ns
             color = lane_color(lane, span.kind or span.label, seen)
             text = shown(lane.role, span.label, span.kind)
-            numbers += [span.start_ns - before, long, colors.of(color), texts.of(text)]
+            numbers += [span.start_ns - before, long, colors.number(color), texts.number(text)]
             before = span.end_ns
             if span.covered_ns is not None and long:
                 fill[number] = min(100, round(100 * span.covered_ns / long))
             if lane.role == "stream":
-                known = span.launch_ns is not None and span.launch_lane is not None and span.covered_ns is None
-                module, place = clean(span.module, _LABEL), code_place(span.place, redact)
-                of += [
-                    max(0, span.start_ns - span.launch_ns) if known and span.launch_ns is not None else -1,
-                    span.launch_lane if known and span.launch_lane is not None else -1,
-                    texts.of(module) if module else -1,
-                    texts.of(place) if place else -1,
+                alone = span.launch_ns is not None and span.launch_lane is not None and span.covered_ns is None
+                module, line = clean(span.module, _LABEL), code_place(span.line, redact)
+                origins += [
+                    max(0, span.start_ns - span.launch_ns) if alone and span.launch_ns is not None else -1,
+                    span.launch_lane if alone and span.launch_lane is not None else -1,
+                    texts.number(module) if module else -1,
+                    texts.number(line) if line else -1,
                 ]
         entry = {"name": name, "at": numbers, "fill": fill, "idle": lane.role == "idle"}
-        lanes.append(entry | ({"of": of} if any(n >= 0 for n in of) else {}))
+        lanes.append(entry | ({"of": origins} if any(n >= 0 for n in origins) else {}))
     queues = [{"name": f"GPU {q.device}: work queued", "ns": q.queued_ns} for q in picture.queues]
     whole = {
         "ns": max(1, picture.end_ns - picture.start_ns),
@@ -151,7 +151,7 @@ class _Numbered:
     def __init__(self) -> None:
         self.numbers: dict[str, int] = {}
 
-    def of(self, text: str) -> int:
+    def number(self, text: str) -> int:
         return self.numbers.setdefault(text, len(self.numbers))
 
 

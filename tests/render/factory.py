@@ -121,6 +121,7 @@ def kernel_row(name: str, total_ns: int, count: int = 100, share: float = 0.1) -
     mean = total_ns // count
     return {
         "name": name,
+        "family": "elementwise",
         "count": count,
         "total_ns": total_ns,
         "mean_ns": mean,
@@ -129,6 +130,11 @@ def kernel_row(name: str, total_ns: int, count: int = 100, share: float = 0.1) -
         "max_ns": mean * 2,
         "std_ns": mean / 10,
         "share": share,
+        "step_ns": total_ns / 50,
+        "operator": "aten::mul",
+        "module": "blocks.*.loss",
+        "file": "/home/somebody/project/train.py",
+        "line": 47,
         "api_self_ns": count * 5 * US,
         "queue_ns": count * 90 * US,
     }
@@ -171,7 +177,7 @@ def timeline(title: str = "Step 5, typical", names: tuple[str, ...] = KERNEL_NAM
                     3 * MS + i * 600 * US,
                     1,
                     module=f"blocks.{i % 3}.loss",
-                    place="/home/somebody/project/train.py:47",
+                    line="/home/somebody/project/train.py:47",
                 )
                 for i in range(24)
             ),

@@ -18,19 +18,19 @@ _MOST_GAPS = 20_000
 
 
 def of_ops(profile: Profile, ops: pl.DataFrame) -> pl.DataFrame:
-    """Return ``ops``, rows of ``attributed.gpu_ops``, with module as text and ``place``: "path:line" that launched it, null if unknown."""
+    """Return ``ops``, rows of ``attributed.gpu_ops``, with module as text and ``line``: "path:line" that launched it, null if unknown."""
     code = profile.code()
     module = pl.col("module").cast(pl.String)
     if code is None:
-        return ops.with_columns(module, pl.lit(None, pl.String).alias("place"))
+        return ops.with_columns(module, pl.lit(None, pl.String).alias("line"))
     return ops.with_columns(
-        module, lookup.at(_words(code), code.places_of(code.op[ops["op"].to_numpy()])).alias("place")
+        module, lookup.at(_words(code), code.places_of(code.op[ops["op"].to_numpy()])).alias("line")
     )
 
 
 def _words(code: CodeLines) -> pl.Series:
     """Return "path:line" of each place, null where the line is not known."""
-    return code.places.select(pl.format("{}:{}", "file", "line").alias("place"))["place"]
+    return code.places.select(pl.format("{}:{}", "file", "line").alias("line"))["line"]
 
 
 def host_lines(profile: Profile, thread: int, start: int, end: int) -> list[Span]:
@@ -43,7 +43,7 @@ def host_lines(profile: Profile, thread: int, start: int, end: int) -> list[Span
         return []
     borders, call = _calls(profile.ledgers.threads.get(thread), start, end)
     gap = np.flatnonzero(call < 0)
-    place = code.places_of(np.append(code.call, -1)[call])
+    line_row = code.places_of(np.append(code.call, -1)[call])
     if len(gap) and len(call) <= _MOST_GAPS:
         pieces = pl.DataFrame(
             {"thread": thread, "start_ns": borders[:-1][gap], "end_ns": borders[1:][gap], "group": gap}
@@ -52,8 +52,8 @@ def host_lines(profile: Profile, thread: int, start: int, end: int) -> list[Span
         shares = shares.with_columns(pl.Series("place", code.places_of(shares["stack"].to_numpy())))
         sums = shares.group_by("group", "place").agg(pl.col("ns").sum()).sort("ns", "place", descending=True)
         most = sums.unique("group", keep="first", maintain_order=True)
-        place[most["group"].to_numpy()] = most["place"].to_numpy()
-    return _runs(borders[:-1], borders[1:], lookup.at(_words(code), place), start)
+        line_row[most["group"].to_numpy()] = most["place"].to_numpy()
+    return _runs(borders[:-1], borders[1:], lookup.at(_words(code), line_row), start)
 
 
 def _calls(calls: StepFunction | None, start: int, end: int) -> tuple[I64, I64]:

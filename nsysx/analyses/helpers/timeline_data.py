@@ -54,7 +54,7 @@ def _merge(spans: list[Span], width: int, most: int = _SPANS) -> tuple[tuple[Spa
                 end_ns=max(last.end_ns, span.end_ns),
                 label=last.label if last.label == span.label else "several",
                 module=last.module if last.module == span.module else "",
-                place=last.place if last.place == span.place else "",
+                line=last.line if last.line == span.line else "",
                 backlog_ns=last.backlog_ns + span.backlog_ns,
                 covered_ns=before + max(0, span.end_ns - max(span.start_ns, last.end_ns)),
             )
@@ -244,7 +244,7 @@ class _Lanes:
 def _op_spans(ops: pl.DataFrame, start: int, end: int, api_lane: Mapping[int, int]) -> list[Span]:
     """Return GPU operations as boxes of [start, end); ``api_lane`` is the lane of the calls of each thread."""
     text = (pl.col("cls").cast(pl.String), pl.col("name").cast(pl.String))
-    code = [pl.col(c).fill_null("") if c in ops.columns else pl.lit("").alias(c) for c in ("module", "place")]
+    code = [pl.col(c).fill_null("") if c in ops.columns else pl.lit("").alias(c) for c in ("module", "line")]
     rows = ops.select("start_ns", "end_ns", *text, "call_start_ns", "thread", *code).iter_rows()
     return [
         Span(
@@ -255,9 +255,9 @@ def _op_spans(ops: pl.DataFrame, start: int, end: int, api_lane: Mapping[int, in
             None if called is None else called - start,
             None if thread is None else api_lane.get(thread),
             module=module,
-            place=place,
+            line=line,
         )
-        for a, b, cls, name, called, thread, module, place in rows
+        for a, b, cls, name, called, thread, module, line in rows
     ]
 
 

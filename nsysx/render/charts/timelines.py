@@ -207,9 +207,9 @@ def box_name(lane: Lane, span: Span, redact: bool) -> str:
     return scrub(name) if redact else name
 
 
-def code_place(place: str, redact: bool) -> str:
+def code_place(line: str, redact: bool) -> str:
     """Return "path:line" for people, "" if it is."""
-    path, colon, number = place.rpartition(":")
+    path, colon, number = line.rpartition(":")
     return clean(file_name(path, redact) + colon + number, 200)
 
 

@@ -20,6 +20,11 @@ document.querySelectorAll("figure[data-live]").forEach(function (figure) {
     if (size < 1e6) return (ns / 1e3).toFixed(size < 1e5 ? 1 : 0) + " \u00b5s";
     return size < 1e9 ? (ns / 1e6).toFixed(2) + " ms" : (ns / 1e9).toFixed(2) + " s";
   }
+  /* An instant on the axis, in the unit of the longest, with as many digits as tell it from the next one, ``step`` ns later. */
+  function tick(ns, step) {
+    var unit = to < 1e3 ? [1, "ns"] : to < 1e6 ? [1e3, "\u00b5s"] : to < 1e9 ? [1e6, "ms"] : [1e9, "s"];
+    return (ns / unit[0]).toFixed(Math.max(0, Math.ceil(-Math.log10(step / unit[0]) - 1e-9))) + " " + unit[1];
+  }
   /* Times count from what is shown at first: the start of the step. */
   function when(ns) { return duration(ns - data.shown[0]); }
   function names() { return Math.min(190, 0.28 * canvas.clientWidth); }
@@ -41,8 +46,10 @@ document.querySelectorAll("figure[data-live]").forEach(function (figure) {
       }
     });
     flags = data.marks.length || first ? FLAG : 0;
+    var narrow = figure.clientWidth < 500;  /* on a phone the queue is in the still picture alone */
+    if (narrow) data.queues = [];
     strips = STRIP * data.queues.length;
-    row = Math.max(12, Math.min(21, (174 - strips) / data.lanes.length));  /* with many ranks the lanes get lower, not the list below */
+    row = Math.max(12, Math.min(21, ((narrow ? 106 : 174) - strips) / data.lanes.length));  /* with many lanes they get lower, not the list below */
     from = data.shown[0];
     to = data.shown[1];
   }
@@ -196,7 +203,8 @@ document.querySelectorAll("figure[data-live]").forEach(function (figure) {
     for (var t = Math.ceil((from - data.shown[0]) / step) * step; t <= to - data.shown[0]; t += step) {
       var x = left + (t + data.shown[0] - from) * scale;
       g.fillRect(x, flags, 0.5, high - AXIS + 4 - flags);
-      if (x + 2 + g.measureText(duration(t)).width <= wide) g.fillText(duration(t), x + 2, high - AXIS / 2 + 2);
+      var words = tick(t, step);
+      if (x + 2 + g.measureText(words).width <= wide) g.fillText(words, x + 2, high - AXIS / 2 + 2);
     }
   }
   /* Arrows from a launch to the start of its work: of what is chosen, else of the longest that are seen. */
