@@ -171,9 +171,9 @@ def apply(cols: Columns, edit: Edit, fixed: Fixed, profile: Profile) -> Columns:
         case FreeLoader():
             return replace(cols, gap=cols.gap - cols.loading, loading=np.zeros_like(cols.loading))
         case RemoveCalls(calls, between):
-            return _without_calls(cols, _chosen(cols, calls), between)
+            return without_calls(cols, _chosen(cols, calls), between)
         case RemoveOps(ops):
-            return _without_ops(cols, fixed.ops(ops))
+            return without_ops(cols, fixed.ops(ops))
         case ScaleOps(ops, factor, bound, least):
             for chosen, by in ((ops - bound, factor), (ops & bound, max(factor, least))):
                 cols = _scaled(cols, fixed.ops(chosen), by)
@@ -218,13 +218,15 @@ def _scaled(cols: Columns, ops: Flags, factor: float) -> Columns:
     )
 
 
-def _without_calls(cols: Columns, removed: Flags, between: bool) -> Columns:
+def without_calls(cols: Columns, removed: Flags, between: bool) -> Columns:
+    """Return the columns with nothing left of these items but the work that they launch; see ``RemoveCalls``."""
     follows = removed & np.append(False, removed[:-1])
     gap = np.where(follows, cols.loading, cols.gap) if between else cols.gap
     return replace(cols, gap=gap, cost=np.where(removed, 0, cols.cost), waits=cols.waits & ~removed)
 
 
-def _without_ops(cols: Columns, ops: Flags) -> Columns:
+def without_ops(cols: Columns, ops: Flags) -> Columns:
+    """Return the columns without these GPU ops, and without the launches that only they need."""
     count = np.diff(cols.first_op)
     idle = (count > 0) & (np.bincount(cols.op_item[ops], minlength=len(count)) == count)
     return replace(
