@@ -180,6 +180,9 @@ class Probe:
         self.parts.odometer.arm(self.patcher, self.status.write)
         if self.resting.possible:
             around(torch.nn.Module.eval, "eval", "None", self.resting.interrupted, patch.nothing)
+        around(
+            torch.autograd.profiler.profile._start_trace, "trace", "self", self.status.profiler_starts, patch.nothing
+        )
         if self.operators.wanted != "off":
             around(
                 torch.autograd.profiler._run_on_profiler_start,
