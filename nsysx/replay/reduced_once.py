@@ -9,7 +9,7 @@ from nsysx.events import micro_steps
 from nsysx.events.profile import Profile
 from nsysx.frames.intervals import I64, union
 from nsysx.frames.statistics import F64
-from nsysx.replay.edits import slowed_by_communication
+from nsysx.replay.slowed_kernels import slowed_by_communication
 
 
 def shares(profile: Profile, ops: I64) -> F64 | None:
