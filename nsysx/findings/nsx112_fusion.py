@@ -140,8 +140,8 @@ def of_networks(profile: Profile, ops: pl.DataFrame) -> Flags:
 def _outside(profile: Profile) -> frozenset[str]:
     """Return the modules that are no part of the program's networks, none where no network is known."""
     networks, classes = program_of(profile).networks, root_classes(profile)
-    known = bool({*networks} & {*classes.values()})
-    return frozenset(m for m, cls in classes.items() if known and cls not in networks)
+    any_network = bool({*networks} & {*classes.values()})
+    return frozenset(m for m, cls in classes.items() if any_network and cls not in networks)
 
 
 def root_classes(profile: Profile) -> dict[str, str | None]:

@@ -105,7 +105,7 @@ class SettingsReader:
             self._safely(self._without_step)
         if self._read is None:
             return None
-        saves = [{"place": at, **about} for at, about in list(self._saves.items())[:_MOST_LOADERS]]
+        saves = [{"place": line, **about} for line, about in list(self._saves.items())[:_MOST_LOADERS]]
         return {**self._read, "loaders": [dict(about) for _, about in self._loaders.values()], "saves": saves}
 
     def _without_step(self) -> None:
