@@ -69,6 +69,8 @@ def _unpriced(summary: Summary, ranked: Sequence[Finding], step: int) -> Finding
 #: An exact change is worth a word of its own from this share of the step on, and stands behind a bound that promises more than
 #: so many times as much.
 _EXACT, _FAR_MORE = 0.15, 3.0
+#: A compiler that fuses what it can has to promise more than so many times what work saves that was recorded (`Rule.direct`).
+_OF_A_COMPILER, _RECORDED = 2.0, 2
 #: A change whose saving nobody can compute is still advised where its cause costs this share of the step.
 _UNPRICED = 0.3
 #: A part of the program goes before the whole of it if at best it saves more than so many times as much as is likely of the whole.
@@ -87,6 +89,12 @@ def _best(summary: Summary, worth: Sequence[Finding], step: int) -> Finding:
     leading = next((f for f in alike if rule_of(f.code).leads), None)
     if leading is not None:
         return leading
+    if rule_of(best.code).whole and rule_of(best.code).direct < _RECORDED and not best.saving.bound:
+        # What a compiler may make of all that is left stands behind work of a place, whose change is known.
+        much = max(_EXACT * step, saves[id(best)] / _OF_A_COMPILER)
+        placed = [f for f in worth if rule_of(f.code).direct >= _RECORDED and saves[id(f)] >= much]
+        if placed:
+            return max(placed, key=lambda f: saves[id(f)])
     if best.saving.bound:
         most = max(_EXACT * step, saves[id(best)] / _FAR_MORE)
         causes = shows_likely_saving(

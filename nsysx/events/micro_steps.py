@@ -14,6 +14,7 @@ import polars as pl
 
 from nsysx.catalogue import DeviceActivity
 from nsysx.events.profile import Profile
+from nsysx.frames import lookup
 from nsysx.reading import nccl_notes
 
 #: Rounds of an optimizer that have to be alike, as a share of all, and how many are needed.
@@ -22,13 +23,15 @@ _ALIKE, _FEWEST = 0.8, 2
 _REDUCES = ("allreduce", "reducescatter")
 #: The kind of a copy within a device, as CUPTI numbers them.
 _ON_DEVICE = 8
+#: A wrapper that averages gradients divides each on its way into the bucket: a product with a number, for nearly all of those copied out.
+_DIVIDES, _ALL = r"AUnaryFunctor<.*MulFunctor", 0.95
 
 
 @dataclass(frozen=True)
 class MicroSteps:
     """``count`` backwards before each step of the optimizer, all of which reduce gradients; ``early``: the GPU ops of those reductions
-    in all but the last of them, and ``each``, the reductions of one backward. ``copies``: the copies into and out of their buckets, copies
-    on the device that those backwards make.
+    in all but the last of them, and ``each``, the reductions of one backward. ``copies``: what moves gradients into and out of their
+    buckets, copies on the device and divisions that those backwards make.
     """
 
     count: int
@@ -66,6 +69,9 @@ def _found(profile: Profile) -> MicroSteps | None:
     kinds = {name: nccl_notes.kind_of(name) for name in names.unique()}
     reduces = (names.replace_strict(kinds, default="", return_dtype=pl.String)).is_in(_REDUCES)
     reducing, copies = ops.filter(reduces), every.filter(every["copy_kind"] == _ON_DEVICE)
+    divisions = every.filter(lookup.matching(every["name"], _DIVIDES))
+    if _ALL * copies.height <= divisions.height <= copies.height:
+        copies = pl.concat([copies, divisions]).sort("call_start_ns")
     return _counted(rounds, reducing, copies)
 
 
@@ -92,17 +98,15 @@ def _backwards(profile: Profile, start: int, end: int) -> list[list[tuple[int, i
 
 def _counted(rounds: list[list[tuple[int, int]]], reducing: pl.DataFrame, copies: pl.DataFrame) -> MicroSteps | None:
     """Return the micro-steps of these rounds, by the reductions in each backward."""
-    counts = [
-        tuple(_within(reducing, a, b).height for a, b in backwards) for backwards in rounds[1:]
-    ]  # the first may be cut
-    if not counts:
+    counts = [tuple(_within(reducing, a, b).height for a, b in backwards) for backwards in rounds]
+    if len(counts) < 2:
         return None
-    usual, times = Counter(counts).most_common(1)[0]
-    if times < max(_FEWEST, _ALIKE * len(counts)) or len(usual) < 2 or not usual[0] or len(set(usual)) > 1:
+    usual, times = Counter(counts[1:]).most_common(1)[0]  # the first may be cut
+    if times < max(_FEWEST, _ALIKE * len(counts[1:])) or len(usual) < 2 or not usual[0] or len(set(usual)) > 1:
         return None
     early = [
         backward
-        for backwards, count in zip(rounds[1:], counts, strict=True)
+        for backwards, count in zip(rounds, counts, strict=True)
         if count == usual
         for backward in backwards[:-1]
     ]

@@ -36,7 +36,8 @@ _LIBRARY_DOMAINS = re.compile(
 # Numbers of more digits count nothing, and do not fit 64 bits.
 _STEP = re.compile(r"^(?:train(?:ing)?[ _]?)?(?:step|iter(?:ation)?|ProfilerStep)[\s_#:=\-]*(\d{1,18})$", re.IGNORECASE)
 _MODULE = re.compile(r"^([\w.\-]*):([A-Za-z_]\w*)$")
-_OP = re.compile(r"^(.*?), (?:seq = (\d{1,18})(?!\d)|op_id = \d+)")
+# What stands behind the sign of numbers is what the probe knows of a launch of Triton.
+_OP = re.compile(r"^(.*?)(?:#(?:\d{1,18}|products))?, (?:seq = (\d{1,18})(?!\d)|op_id = \d+)")
 _PHASES = (
     ("data", re.compile(r"^:?(data[ _]?load(ing|er)?|data|next[ _]batch|get[ _]batch|load[ _]batch)\b", re.IGNORECASE)),
     ("evaluation", re.compile(r"^:?(eval(uation)?|valid(ation)?|inference)\b", re.IGNORECASE)),

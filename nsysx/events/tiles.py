@@ -141,8 +141,11 @@ class _Steps:
         named = np.zeros(len(self.start), np.bool_)
         named[step[behind & self.evaluation]] = True
         named = named[:-1] & (2 * named.sum() < len(named))
-        odd = _exceptional(border[1:-1] - other, _NOTICED * usual) | named
-        idle = _exceptional(self.start[1:] - self.end[:-1], _PAUSE_NOTICED * usual) & ~odd
+        # What launches as much as usual is what the program does behind each step, however long the host takes for it this time.
+        launches = np.bincount(step[behind], minlength=len(self.start))[:-1]
+        of_loop = (launches > 0) & (launches == (np.median(launches) if len(launches) else 0))
+        odd = (_exceptional(border[1:-1] - other, _NOTICED * usual) & ~of_loop) | named
+        idle = _exceptional(self.start[1:] - self.end[:-1], _PAUSE_NOTICED * usual) & ~odd & ~of_loop
         for seam in self.seams:  # the end of the last step of each part was not recorded
             idle |= (self.start[:-1] < seam) & (self.start[1:] >= seam)
         end = border[1:].copy()

@@ -33,6 +33,10 @@ _MADE = r"\((\d{1,18}),(\d{1,9})\)"
 OTHER_SIZES = "its sizes are not those of the step in which they were recorded"
 #: A step in which more than this share of operators has calls unlike those that they inherit from has other sizes.
 _MANY = 0.1
+#: A launch of a kernel of Triton, as the probe names it (``inject.nsysx_probe.kernel_launches``): bytes of its tensors, or "products".
+_LAUNCH = r"^triton::[^,]+#(\d{1,18}|products),"
+#: Why a kernel of Triton has no limit by its bytes.
+MULTIPLIES = "a kernel of Triton that multiplies matrices: how many operations is not known"
 #: A node of autograd: MulBackward0, CompiledFunctionBackward.
 _NODE = re.compile(r"^[^:]*Backward\d*$")
 #: What torch.compile calls the ranges around its programs.
@@ -48,7 +52,8 @@ class WorkOperators:
     there is none), node (of autograd, around it; null in a forward), read (text: ``shapes`` as the operator reads them, see
     ``operator_reads``), other_sizes (the step has other sizes than the one in which they were recorded: they are null), flops
     (floating point operations of one execution, null where they cannot be told), why_not (then the reason; null for operators that
-    multiply nothing), gradient_flops (of one gradient, where it is not known which a backward made).
+    multiply nothing), gradient_flops (of one gradient, where it is not known which a backward made), tensor_bytes (what the tensors hold
+    that a kernel of Triton was launched with; null for all else).
     """
 
     rows: pl.DataFrame
@@ -127,7 +132,7 @@ def _without_sizes(rows: pl.DataFrame, unlike: Flags) -> pl.DataFrame:
     other = pl.Series("other_sizes", unlike)
     counts = pl.col("flops").is_not_null() | pl.col("gradient_flops").is_not_null()
     return rows.with_columns(
-        *(pl.when(~other).then(c).alias(c) for c in ("shapes", "read", "flops", "gradient_flops")),
+        *(pl.when(~other).then(c).alias(c) for c in ("shapes", "read", "flops", "gradient_flops", "tensor_bytes")),
         pl.when(other & counts).then(pl.lit(OTHER_SIZES)).otherwise("why_not").alias("why_not"),
         other,
     )
@@ -201,7 +206,13 @@ def _described(layer: Layer, used: I64, outermost: I64, node: I64, compiled: Fla
     )
     keys = ["name", "shapes", "results", "made"]
     described = described.join(kinds, on=keys, how="left", nulls_equal=True, maintain_order="left")
-    return described.select("name", "shapes", "caller", "node", "read", "flops", "why_not", "gradient_flops")
+    held = text.str.extract(_LAUNCH, 1)
+    return described.select(
+        "name", "shapes", "caller", "node", "read", "flops",
+        pl.when(pl.Series(held == "products")).then(pl.lit(MULTIPLIES)).otherwise("why_not").alias("why_not"),
+        "gradient_flops",
+        tensor_bytes=held.cast(pl.Int64, strict=False),
+    )  # fmt: skip
 
 
 def _results(layer: Layer, described: pl.DataFrame) -> list[pl.Series]:

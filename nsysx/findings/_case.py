@@ -272,17 +272,8 @@ class Case:
         sure = f"{'replay error ' * bound}±{units.duration(bar)}"
         if saving < bar:
             sure += ", so perhaps nothing"
-        return Saving(
-            saving,
-            sure,
-            bound,
-            bar,
-            most,
-            source="replay",
-            scope=replayed_scope(self.profile),
-            moves_to=outcome.moves_to,
-            next_limit=outcome.next_limit,
-        )
+        scope, then = replayed_scope(self.profile), (outcome.moves_to, outcome.next_limit)
+        return Saving(saving, sure, bound, bar, most, None, "replay", scope, *then)
 
     def _reaches(self, edit: Edit) -> bool:
         """Return whether the replay covers any call or op that an edit names; an edit that names none applies to all."""
@@ -298,6 +289,15 @@ class Case:
     def bound(self, ns: float, why: str) -> Saving:
         """Return an upper bound that needs no replay: the time per step (ns) that a change removes; ``why`` says which."""
         return Saving(min(round(max(0, ns)), self.step_ns), why, bound=True, source="time")
+
+    def worth_or_time(self, ns: float, why: str, *edits: Edit, cause: Sequence[StepPart] = ()) -> Saving:
+        """Return what a change saves at best by the replay, or by the time per step (ns) that it removes where none can tell.
+
+        A replay that misses the recorded step is not stepped around: the times that it would be bounded by are those that it misses.
+        """
+        worth = self.worth(*edits, cause=cause, bound=True)
+        distrusted = isinstance(self.replay, Replay) and not self.replay.trusted
+        return self.bound(ns, why) if worth.likely_ns is None and not self.stepless and not distrusted else worth
 
     def found(
         self,

@@ -18,7 +18,8 @@ class Costly(NamedTuple):
 
     ``seen`` is ``when`` for a capture whose settings were not read, None where it does not show there. ``takes``: the time that it is
     about, where that is known. ``leads``: what it costs cannot be small and nothing else is worth doing before it, known or not.
-    ``phase``: where it acts; ``place``: where it is set, if not in the program's code.
+    ``phase``: where it acts; ``place``: where it is set, if not in the program's code. ``anywhere``: the advice to a program that is
+    not written in Python, which a setting that kernels show may be of.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Costly(NamedTuple):
     leads: bool = False
     phase: str | None = None
     place: str | None = None
+    anywhere: str | None = None
 
 
 SETTINGS = (
@@ -83,6 +85,7 @@ SETTINGS = (
         worth=_float64.halved,
         seen=_float64.seen,
         takes=_float64.taken,
+        anywhere="Compute with float32 where its 7 digits are enough",
     ),
     Costly(
         "GradScaler with bfloat16",

@@ -280,7 +280,19 @@ def seen_to_reduce_each(case: Case) -> str:
 
 
 def reduced_once(case: Case, settings: RecordedSettings | None) -> Saving:
-    """Return what it is worth if only the last backward of a step communicates: a bound, for ranks then wait for each other there."""
+    """Return what it is worth if only the last backward of a step communicates: by the replay of all ranks, where there is one.
+
+    Else it is a bound, for ranks then wait for each other there.
+    """
+    row = next((r for r in (case.ranks.rows or () if case.ranks else ()) if r["reduced_once_ns"] is not None), None)
+    if row is not None:
+        error = round((row["replay_error"] or 0) * case.step_ns)
+        return Saving(
+            min(row["reduced_once_ns"], case.step_ns),
+            "all ranks replayed together, without the early reductions and what they slow",
+            error_ns=error,
+            source="replay",
+        )
     micro = micro_steps.micro_steps(case.profile)
     if micro is not None:
         # In the step of each of them the ranks meet, the transfer slows the kernels beside it, and host code copies and launches.

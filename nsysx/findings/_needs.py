@@ -18,7 +18,7 @@ from nsysx.findings._case import Case, Need, State
 from nsysx.findings._names import called
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64
-from nsysx.replay.edits import slowed_by_communication
+from nsysx.replay.slowed_kernels import slowed_by_communication
 
 #: Phases whose work a compiled model holds.
 _MODEL = ("forward", "backward")

@@ -7,7 +7,7 @@ from dataclasses import replace
 import polars as pl
 
 from nsysx.findings._case import Case, Fix, Saving, calls_of, ops_of
-from nsysx.findings.nsx112_fusion import chains_of, of_modules
+from nsysx.findings.nsx112_fusion import chains_of, of_networks
 from nsysx.findings.nsx113_tiny_launches import recurrent
 from nsysx.replay.engine import Edit, Fuse, Graph, RemoveOps
 
@@ -22,7 +22,7 @@ def edits_of_paste(case: Case, fix: Fix, kept: frozenset[int]) -> tuple[Edit, ..
     The loss, the optimizer and what Python does between stay, and so do recurrent layers of cuDNN. A fused optimizer makes one launch.
     """
     names = fix.ways[0].name.split(",") if fix.ways else []
-    inside = case.replayed.filter(pl.Series(of_modules(case.replayed), dtype=pl.Boolean))
+    inside = case.replayed.filter(pl.Series(of_networks(case.profile, case.replayed), dtype=pl.Boolean))
     inside = inside.filter(~inside["module"].cast(pl.String).is_in(list(recurrent(case))).fill_null(value=False))
     edits: list[Edit] = []
     if inside.height and not {*names}.isdisjoint((*_GRAPHED, *_COMPILED)):

@@ -40,6 +40,7 @@ from nsysx.findings._needs import SAME_SHAPES
 from nsysx.findings._once import Takes
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64
+from nsysx.judging.program import program_of
 from nsysx.model import Finding
 from nsysx.reading.schema import BLOCK, GRID
 from nsysx.replay.engine import Fuse, RemoveOps
@@ -69,16 +70,20 @@ _FOUND = 0.10
 
 
 def chains_of(profile: Profile) -> pl.DataFrame:
-    """Return the kernels that can be fused: runs of neighbors on one stream, of a network's modules, that can share data.
+    """Return the kernels that a compiled network fuses, see ``chains_among``."""
+    return chains_among(profile, of_networks(profile, profile.steady_ops))
+
+
+def chains_among(profile: Profile, chosen: Flags) -> pl.DataFrame:
+    """Return those of the chosen steady GPU ops that can be fused: runs of neighbors on one stream that can share data.
 
     Columns: op, ns, module, phase (null outside of any), run (number of the chain), longest (of its chain).
     """
     ops = profile.steady_ops  # sorted by start
-    in_module = of_modules(ops)
     rows = np.flatnonzero((ops["op_kind"] != "graph").to_numpy())
     rows = rows[np.lexsort([ops[c].to_numpy()[rows] for c in ("stream", "device")])]
     family = lookup.coded(ops["family"], {name: i for i, name in enumerate(_FUSIBLE)})[rows]
-    fusible = (family >= 0) & in_module[rows]
+    fusible = (family >= 0) & chosen[rows]
     keys = [ops[c].to_numpy()[rows] for c in ("device", "stream")]
     keys.append(ops["phase"].to_physical().cast(pl.Int64).fill_null(-1).to_numpy()[rows])
     new = np.logical_or.reduce([np.diff(p, prepend=-2) != 0 for p in (*keys, fusible.astype(np.int8))])
@@ -122,8 +127,28 @@ def _other_size(ops: pl.DataFrame) -> Flags:
     return other
 
 
+def of_networks(profile: Profile, ops: pl.DataFrame) -> Flags:
+    """Return which ops or calls belong to a network that the program calls; a loss is a module, and ``torch.compile(model)`` leaves it.
+
+    Where the networks are not known, any module is a part of one.
+    """
+    outside = profile.once(_outside)
+    modules, module = lookup.distinct(ops["module"])
+    return of_modules(ops) & ~np.array([m in outside for m in modules], np.bool_)[module]
+
+
+def _outside(profile: Profile) -> frozenset[str]:
+    """Return the modules that are no part of the program's networks, none where no network is known."""
+    tree, networks = profile.attributed.modules.select(pl.col("module", "cls", "parent").cast(pl.String)), set()
+    root: dict[str, str] = {}
+    for module, cls, parent in tree.drop_nulls("module").iter_rows():  # parents come first
+        root[module] = root.get(parent, module)
+        networks |= {module} if parent is None and cls in program_of(profile).networks else set()
+    return frozenset(m for m, outermost in root.items() if networks and outermost not in networks)
+
+
 def of_modules(ops: pl.DataFrame) -> Flags:
-    """Return which GPU ops belong to a module of a network."""
+    """Return which GPU ops belong to a module."""
     modules, module = lookup.distinct(ops["module"])
     phases, phase = lookup.distinct(ops["phase"])
     belongs = np.array([[_belongs(m, p) for p in phases] for m in modules], np.bool_)

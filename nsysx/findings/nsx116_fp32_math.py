@@ -80,11 +80,11 @@ def check(case: Case) -> list[Finding]:
     conv = lookup.matching(fp32_kernels["name"], r"conv|wgrad|dgrad|fprop|cudnn")
     of_conv = int(fp32_kernels.filter(pl.Series(conv, dtype=pl.Boolean))["ns"].sum())
     operation = "convolutions" if 2 * of_conv > int(fp32_kernels["ns"].sum()) else "GEMMs"
-    worth = case.worth(ScaleOps(ops_of(fp32_kernels), 1 / _FASTER), cause=RULE.cause, bound=True)
+    why = f"these kernels, {_FASTER} times as fast"
+    faster = ScaleOps(ops_of(fp32_kernels), 1 / _FASTER)
+    worth = case.worth_or_time(taken * (1 - 1 / _FASTER), why, faster, cause=RULE.cause)
     if worth.likely_ns is not None and not case.notable(worth.likely_ns):
         return case.clear(RULE, "faster FP32 products would shorten the step by less than 1 %")
-    if worth.likely_ns is None and not case.stepless:
-        worth = case.bound(taken * (1 - 1 / _FASTER), f"these kernels, {_FASTER} times as fast")
     if tensor.any() and operation == "convolutions":
         worth = Saving(None, "not known: cuDNN picks these kernels although it may use tensor cores, as others here do")
     old = any(_WITHOUT_TF32.search(name) for name in cards.values())

@@ -58,9 +58,7 @@ def check(case: Case) -> list[Finding]:
     edits: list[Edit] = [RemoveOps(ops_of(conversions))]
     if norms.height:
         edits.append(ScaleOps(ops_of(norms), _NORM))
-    worth = case.worth(*edits, cause=RULE.cause, bound=True)
-    if worth.likely_ns is None and not case.stepless:
-        worth = case.bound(taken, "the conversions themselves")
+    worth = case.worth_or_time(taken, "the conversions themselves", *edits, cause=RULE.cause)
     cost = case.lost(taken, worth)
     count = conversions.height / case.steps
     detail = (

@@ -61,9 +61,7 @@ def check(case: Case) -> list[Finding]:
     taken = case.per_step(int(kernels["ns"].sum()))
     if not case.notable(taken):
         return case.clear(RULE, f"kernels between the products of attention take {case.share(taken)} of the step")
-    worth = case.worth(RemoveOps(ops_of(kernels)), cause=RULE.cause, bound=True)
-    if worth.likely_ns is None and not case.stepless:
-        worth = case.bound(taken, "the kernels between the products")
+    worth = case.worth_or_time(taken, "the kernels between the products", RemoveOps(ops_of(kernels)), cause=RULE.cause)
     detail = (
         f"A softmax runs between two GEMMs {places / case.steps:.0f} times {case.per}, and {kernels.height / case.steps:.0f} "
         f"kernels between them carry the scores through memory: {units.duration(taken)} ({case.share(taken)})."

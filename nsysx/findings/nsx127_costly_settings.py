@@ -21,6 +21,8 @@ Harmless when
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from nsysx.events.recorded_settings import settings_of
 from nsysx.findings._case import Case, Fix, Rule, Saving
 from nsysx.findings._costly import SETTINGS, Costly
@@ -60,7 +62,9 @@ def _finding(case: Case, each: Costly, text: str, replayed: Saving | None) -> Fi
         f"{text[:1].upper()}{text[1:]}.",
         worth=worth,
         cost_ns=worth.likely_ns,
-        fix=Fix.by_name(each.remedy),
+        fix=Fix.by_name(
+            each.remedy if case.program.python else replace(each.remedy, text=each.anywhere or each.remedy.text)
+        ),
         where={"phase": each.phase, "near": each.place},
         takes=None if each.takes is None or worth.likely_ns is None else each.takes(case),
         evidence=[{"setting": each.name, "seen": text, "leads": each.leads}],

@@ -1,13 +1,15 @@
 """NSX128 far-from-limits: kernels of your own that use neither the memory's bandwidth nor the tensor cores.
 
 What it means
-    The GPU's counters saw what the kernel moves and multiplies while it runs: a small part of what the device could. The rest of its
+    What the kernel moves and multiplies while it runs is a small part of what the device could. The rest of its
     time it waits: for addresses that lie apart and are fetched one by one, for one block after another, for numbers that the next
     instruction needs. A kernel that waits less does the same in the time that its bytes take at the memory bandwidth: that is the
     saving at best. Kernels of libraries are left out, because nobody rewrites them.
 
 In the trace
-    DRAM Read and Write Bandwidth and Tensor Active both far below their limits while the kernel runs alone (nsysx run --gpu-metrics).
+    A kernel of Triton that does not multiply matrices takes much longer than its tensors need to move once (their sizes are those of the
+    X-ray steps). Any other kernel: DRAM Read and Write Bandwidth and Tensor Active both far below their limits while it runs alone (nsysx
+    run --gpu-metrics).
 
 Bad
     v = tl.load(x + i * columns + column)              # neighbors in a block lie a row apart
@@ -16,7 +18,8 @@ Good
     v = tl.load(x + row * columns + i)                 # neighbors lie side by side: one fetch for all
 
 Harmless when
-    The kernel computes much on few bytes without tensor cores, such as simulations and random numbers.
+    The kernel computes much on few bytes without tensor cores, such as simulations and random numbers, or reads a tensor of its own
+    results again and again because it must.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ from nsysx.catalogue import StepLimit, StepPart
 from nsysx.events.profile import NotRecorded
 from nsysx.findings._case import Case, Fix, Rule, ops_of
 from nsysx.findings._once import Takes
-from nsysx.frames import lookup
+from nsysx.frames import frame_columns, lookup
 from nsysx.model import Finding
 from nsysx.replay.engine import ScaleOps
 
@@ -59,8 +62,7 @@ def check(case: Case) -> list[Finding]:
     names = names.filter(pl.col("ns") >= _FOUND * case.step_ns * case.steps)
     if not names.height:
         return case.clear(RULE, "no kernel of the program's own takes 5 % of the step")
-    counted = _counted(case)
-    seen = names.join(counted, on="name", how="inner")
+    seen = names.join(_limited(case), on="name", how="inner")
     seen = seen.sort(pl.col("gpu_ns") - pl.col("limit_ns"), "name", descending=[True, False])
     if not seen.height:
         longest, ns = names.row(0)
@@ -77,14 +79,18 @@ def check(case: Case) -> list[Finding]:
     return [_found(case, by_program, far.row(0, named=True))]
 
 
-def _counted(case: Case) -> pl.DataFrame:
-    """Return name, gpu_ns, limit_ns and roof of the kernels whose limit the counters tell."""
+def _limited(case: Case) -> pl.DataFrame:
+    """Return name, gpu_ns, limit_ns, roof, moved_bytes and by_counters of the kernels whose limit counters or their tensors tell."""
     try:
-        done = case.profile.once(limits_of_work.executions).filter("by_counters")
+        done = case.profile.once(limits_of_work.executions)
     except NotRecorded:
-        return pl.DataFrame(schema={"name": pl.String, "gpu_ns": pl.Int64, "limit_ns": pl.Float64, "roof": pl.String})
+        done = pl.DataFrame(schema=frame_columns.schema(limits_of_work.COLUMNS))
+    done = done.filter(pl.col("limit_ns").is_not_null())
     return done.group_by(name="kernel").agg(
-        pl.col("gpu_ns", "limit_ns").sum(), pl.col("roof").drop_nulls().mode().sort().first()
+        pl.col("gpu_ns", "limit_ns").sum(),
+        pl.col("roof").drop_nulls().mode().sort().first(),
+        pl.col("moved_bytes").sum() / pl.len(),
+        pl.col("by_counters").any(),
     )
 
 
@@ -96,13 +102,16 @@ def _found(case: Case, kernels: pl.DataFrame, row: dict[str, object]) -> Finding
     what = "memory bandwidth" if row["roof"] == limits_of_work.MEMORY else "tensor cores"
     called = kernel_called(name)
     title = f"{called[:1].upper()}{called[1:]} takes {units.duration(cost)} {case.per} at {units.share(reached, 1)} of the {what}"
-    detail = (
-        f"It takes {case.share(cost)} of the step and is far from both limits: it waits for addresses that lie apart, or for its own "
-        f"results. At the limit the same work takes {units.duration(round(cost * reached))}."
-    )
+    apart = "it waits for addresses that lie apart, or for its own results"
+    if row["by_counters"]:
+        how = f"It takes {case.share(cost)} of the step and is far from both limits: {apart}."
+    else:
+        bytes_ = units.size(float(str(row["moved_bytes"])))
+        how = f"It takes {case.share(cost)} of the step, and its tensors hold {bytes_} for each launch, each counted once: {apart}."
+    detail = f"{how} At the limit the same work takes {units.duration(round(cost * reached))}."
     fix = Fix(
-        "Let neighboring threads read neighboring addresses, and give each block more work in flight: nsysx ncu REPORT shows "
-        "what it waits for"
+        f"{called[:1].upper()}{called[1:]} is at {units.share(reached, 1)} of the {what}: let neighboring threads read neighboring "
+        "addresses, and give each block more work in flight. nsysx ncu REPORT shows what it waits for"
     )
     evidence = [
         {"kernel": name, "count": of_kernel.height / case.steps, "total_ns": cost, what: units.share(reached, 1)}

@@ -32,7 +32,7 @@ from nsysx.findings._needs import FUSABLE, fused_code
 from nsysx.findings._once import Takes
 from nsysx.frames import lookup
 from nsysx.model import Finding
-from nsysx.replay.engine import Replay, ScaleOps
+from nsysx.replay.engine import ScaleOps
 
 RULE = Rule(
     "NSX129",
@@ -67,10 +67,9 @@ def check(case: Case) -> list[Finding]:
         return case.clear(
             RULE, f"the optimizer takes {units.duration(taken)} {case.per}: it is fused, or has no fused form"
         )
-    worth = case.worth(ScaleOps(ops_of(kernels), _SPARSE if embeds else _FUSED), cause=RULE.cause, bound=True)
-    distrusted = isinstance(case.replay, Replay) and not case.replay.trusted
-    if worth.likely_ns is None and not case.stepless and not distrusted:
-        worth = case.bound(taken * (1 - _FUSED), "what fewer passes over the same numbers save")
+    left = _SPARSE if embeds else _FUSED
+    why = "what fewer passes over the same numbers save"
+    worth = case.worth_or_time(taken * (1 - left), why, ScaleOps(ops_of(kernels), left), cause=RULE.cause)
     if worth.likely_ns is not None and not case.notable(worth.likely_ns):
         return case.clear(RULE, "a shorter update would shorten the step by less than 1 %")
     detail = (

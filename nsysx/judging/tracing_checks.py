@@ -13,6 +13,8 @@ from nsysx.reading.trace import Trace
 _HARDWARE = re.compile(r"hardware tracing used", re.IGNORECASE)
 _SOFTWARE = re.compile(r"legacy \(software", re.IGNORECASE)
 REMEDY = nsys_messages.WHOLE_PROGRAM
+#: What to do about a program that traces itself.
+WITHOUT_PROFILER = "leave torch.profiler out while nsys records: CUPTI serves one tool at a time"
 
 
 def _texts(trace: Trace) -> list[str]:
@@ -56,10 +58,19 @@ def causes(trace: Trace) -> list[FoundMessage]:
     return [each for each in messages if each.message.name not in ("no-cuda", "cuda-might-lack", "range-never-opened")]
 
 
+def _own_profilers(trace: Trace) -> tuple[int, bool]:
+    """Return how often the program started torch.profiler itself, as its probe saw it, and whether it asked for CUDA."""
+    noted = [p["own_profiler"] for p in trace.capture.probe if isinstance(p.get("own_profiler"), dict)]
+    times = sum(n["times"] for n in noted if isinstance(n.get("times"), int))
+    return times, any(n.get("cuda") is True for n in noted)
+
+
 def remedy(trace: Trace) -> str:
-    """Return what to do if calls were recorded and the work they started was not, by what nsys says about it."""
+    """Return what to do if calls were recorded and the work they started was not, by what nsys and the probe say about it."""
     if dropped(trace):
         return REMEDY
+    if _own_profilers(trace)[1]:
+        return WITHOUT_PROFILER
     return "; ".join(dict.fromkeys(each.remedy for each in causes(trace))) or nsys_messages.SILENT
 
 
@@ -74,4 +85,9 @@ def checks(trace: Trace) -> list[Check]:
         why = ": hardware tracing delivers them only when the program ends" if hardware else ""
         detail = f"nsys dropped {units.count(count)} GPU events whose times it never got{why}"
         results.append(Check("dropped GPU events", "warn", detail, REMEDY, doubt="numbers"))
+    times, cuda = _own_profilers(trace)
+    if times:
+        detail = f"the program starts torch.profiler itself ({units.several(times, 'time')}): steps under it are slower"
+        detail += ", and kernels may be in its trace instead of this report" * cuda
+        results.append(Check("torch.profiler", "warn", detail, WITHOUT_PROFILER, doubt="numbers" if cuda else ""))
     return results

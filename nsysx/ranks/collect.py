@@ -108,7 +108,7 @@ class Rank:
     first event to the last, since the session's start; ``command`` and ``content_id`` are equal for equal commands and captures.
     ``by_communication``, if several reports are read, is its step without tracing at parts of its communication time, and
     ``without_comm`` the same without any, see `no_comm`; ``played`` is the replay of its steps, None where there is none. ``seams``:
-    see `Trace`. ``micro_steps``: backwards of a step that each reduce gradients. ``host_lines``: how long its host is at each line in
+    see `Trace`. ``host_lines``: how long its host is at each line in
     one step (ns), empty where no lines were noted. ``evaluations``: its evaluations [start, end) on the CPU.
     """
 
@@ -143,7 +143,6 @@ class Rank:
     without_comm: Modelled | None = None
     played: Played | None = None
     seams: tuple[int, ...] = ()
-    micro_steps: int = 1
     host_lines: Mapping[HostLine, int] = field(default_factory=dict)
     evaluations: tuple[I64, I64] = field(default_factory=lambda: (np.empty(0, np.int64), np.empty(0, np.int64)))
     places: tuple[Place, ...] = ()

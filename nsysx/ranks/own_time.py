@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from nsysx.events import micro_steps
 from nsysx.events.profile import Profile
 from nsysx.frames.intervals import I64
 from nsysx.frames.statistics import F64
@@ -44,12 +43,7 @@ def with_replays(ranks: Sequence[Rank], profile: Profile) -> tuple[Rank, ...]:
         if played_rank is not None and played_rank.device == rank.device:
             row = {op: i for i, op in enumerate(ops_of(profile, rank))}
             rows = np.array([row.get(op, -1) for op in played_rank.op.tolist()], np.int64)
-            micro = micro_steps.micro_steps(shown[rank.process])
-            rank = replace(
-                rank,
-                played=replace(played_rank, op=rows),
-                micro_steps=1 if micro is None else micro.count,
-            )
+            rank = replace(rank, played=replace(played_rank, op=rows))
         made.append(rank)
     return tuple(made)
 
@@ -99,6 +93,12 @@ class OwnTimes:
         """Return by how much the job's step is shorter if collectives, once all ranks are there, take ``factor`` times as long (ns)."""
         then = _job_step(list(self.members), {number: round(ns * factor) for number, ns in self.transfer.items()})
         return self._measured(then)
+
+    def reduced_once_ns(self) -> float | None:
+        """Return by how much the job's step is shorter if only the last of several micro-steps reduces gradients (ns); None: it has one."""
+        if all(member.once is None for member in self.members):
+            return None
+        return self._measured(_job_step([member.reduced_once() for member in self.members], self.transfer))
 
     def even_ns(self, *, without_host: bool = False) -> float:
         """Return by how much the job's step is shorter if all ranks have as much GPU work of their own as they have on average (ns).

@@ -16,6 +16,7 @@ from nsysx.ranks import late_lines, lone_work, straggler, uneven
 from nsysx.ranks.collect import LEDGER, Rank, number
 from nsysx.ranks.collective_costs import CollectiveCosts
 from nsysx.ranks.job_compared import JobCompared
+from nsysx.ranks.own_time import own_times
 from nsysx.rows import Of, TableOf, columns_of, names
 
 KEY = "ranks"
@@ -177,6 +178,14 @@ class RankRow(TypedDict):
     replay_error: Annotated[
         float | None, Of("how far the replay of all ranks is off the recorded steps, 0 to 1; null likewise")
     ]
+    reduced_once_ns: Annotated[
+        int | None,
+        Of(
+            "per step: what all ranks save if gradients are reduced in the last micro-step of a step alone, replayed; null where they "
+            "are reduced once, or the ranks are not replayed together",
+            "ns",
+        ),
+    ]
     lone_work: Annotated[
         Sequence[Mapping[str, Any]] | None,
         Of(
@@ -257,6 +266,18 @@ def _behind(late: straggler.Straggler | None, r: int) -> dict[str, object]:
     }
 
 
+def _reduced_once(compared: JobCompared) -> dict[int, int]:
+    """Return the place of a rank -> what its group saves of a step if only the last micro-step reduces gradients (ns)."""
+    saved: dict[int, int] = {}
+    for group in straggler.groups(compared.costs):
+        replays = [compared.ranks[r].played for r in group]
+        if any(p is not None and p.once is not None for p in replays):
+            times = own_times(compared.aligned, group)
+            ns = None if times is None else times.reduced_once_ns()
+            saved |= {} if ns is None else dict.fromkeys(group, round(ns))
+    return saved
+
+
 def _late_kernels(ranks: Sequence[Rank], late: straggler.Straggler | None, r: int) -> list[Mapping[str, Any]] | None:
     """Return in which kernels the work of a straggler differs from that of its peers; None for any other rank."""
     if late is None or late.place != r or late.cause != Late.COMPUTE:
@@ -318,7 +339,7 @@ def table(compared: JobCompared | None, why_not: str) -> Table:
     if compared is None:
         return Table(KEY, TITLE, COLUMNS, None, why_not, shown=SHOWN)
     aligned, costs, late, ranks = compared.aligned, compared.costs, compared.late, compared.ranks
-    lone = lone_work.of_each(aligned)
+    lone, once = lone_work.of_each(aligned), _reduced_once(compared)
     exposed = [costs_room.exposed(rank, cost) for rank, cost in zip(ranks, costs, strict=True)]
     because = _late_because(ranks, late)
     hosts = _in_order(r.host for r in ranks)
@@ -352,6 +373,7 @@ def table(compared: JobCompared | None, why_not: str) -> Table:
                 **_behind(late, r),
                 "late_kernels": _late_kernels(ranks, late, r),
                 "late_lines": _late_lines(ranks, late, r),
+                "reduced_once_ns": once.get(r),
                 "lone_work": lone.get(r),
                 "bubble_ns": _bubble(rank, cost),
                 "late_because": because[r],

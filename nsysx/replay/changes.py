@@ -43,3 +43,4 @@ class JobChanges:
         int | None, Option("Job: let collectives transfer that many times as fast.", "TIMES", least=2)
     ] = None
     hide_transfer: Annotated[bool, Option("Job: let transfer take no time; late ranks are still waited for.")] = False
+    reduce_once: Annotated[bool, Option("Job: reduce gradients in the last micro-step of a step alone.")] = False

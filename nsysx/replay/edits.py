@@ -11,9 +11,10 @@ import polars as pl
 
 from nsysx.catalogue import DeviceActivity
 from nsysx.events.profile import Profile
-from nsysx.frames.intervals import I64, union
+from nsysx.frames.intervals import I64
 from nsysx.replay.chain import COPY, LAUNCH, NOT_AWAITED, PLAIN, RECORD, WAIT_EVENT, Chain
 from nsysx.replay.chain_columns import Columns, Flags
+from nsysx.replay.slowed_kernels import slowed_by_communication
 
 #: CPU time of one replay of a CUDA graph, by how the graph is made. Captured by hand: 5 us for the launch and 5 us for the copy into
 #: the static input (H200: 2.6 us alone in a loop; a decoding step of 2.59 ms became 0.436 ms). ``make_graphed_callables``: the same
@@ -23,8 +24,6 @@ GRAPH_PRICE_NS = {"raw": 10_000, "callable": 20_000, "compiled": 310_000}
 GRAPH_NODE_NS, GRAPH_GAP_NS = 3, 1_000
 #: Time of a kernel that does not depend on its bytes; fused kernels take it once. The shortest kernels on an H200 take 1.0 us.
 _KERNEL_FLOOR_NS = 1_000
-#: Least number of runs alone, and of runs beside communication, from which a kernel's slowdown is derived.
-_SEEN_OFTEN = 3
 #: Rate of copies from pinned memory over PCIe 5 x16 (H200 host), used if the report has no copy of this size itself.
 _PINNED_BYTES_PER_S = 55e9
 _LARGE_BYTES = 1 << 20
@@ -171,9 +170,9 @@ def apply(cols: Columns, edit: Edit, fixed: Fixed, profile: Profile) -> Columns:
         case FreeLoader():
             return replace(cols, gap=cols.gap - cols.loading, loading=np.zeros_like(cols.loading))
         case RemoveCalls(calls, between):
-            return _without_calls(cols, _chosen(cols, calls), between)
+            return without_calls(cols, _chosen(cols, calls), between)
         case RemoveOps(ops):
-            return _without_ops(cols, fixed.ops(ops))
+            return without_ops(cols, fixed.ops(ops))
         case ScaleOps(ops, factor, bound, least):
             for chosen, by in ((ops - bound, factor), (ops & bound, max(factor, least))):
                 cols = _scaled(cols, fixed.ops(chosen), by)
@@ -218,13 +217,15 @@ def _scaled(cols: Columns, ops: Flags, factor: float) -> Columns:
     )
 
 
-def _without_calls(cols: Columns, removed: Flags, between: bool) -> Columns:
+def without_calls(cols: Columns, removed: Flags, between: bool) -> Columns:
+    """Return the columns with nothing left of these items but the work that they launch; see ``RemoveCalls``."""
     follows = removed & np.append(False, removed[:-1])
     gap = np.where(follows, cols.loading, cols.gap) if between else cols.gap
     return replace(cols, gap=gap, cost=np.where(removed, 0, cols.cost), waits=cols.waits & ~removed)
 
 
-def _without_ops(cols: Columns, ops: Flags) -> Columns:
+def without_ops(cols: Columns, ops: Flags) -> Columns:
+    """Return the columns without these GPU ops, and without the launches that only they need."""
     count = np.diff(cols.first_op)
     idle = (count > 0) & (np.bincount(cols.op_item[ops], minlength=len(count)) == count)
     return replace(
@@ -365,36 +366,3 @@ def _without_comm(cols: Columns, fixed: Fixed, profile: Profile) -> Columns:
     for group, factor in profile.once(slowed_by_communication):
         cols = _scaled(cols, fixed.ops(group), factor)
     return cols
-
-
-def slowed_by_communication(profile: Profile) -> list[tuple[frozenset[int], float]]:
-    """Return the groups of ``slowed`` for the ops of the shown process."""
-    ops = profile.attributed.gpu_ops.select("op", "process", "cls", "name", "grid", "block", "start_ns", "end_ns")
-    ops = ops.filter(pl.col("process") == profile.steps.process)
-    is_comm = ops["cls"] == DeviceActivity.COMM.value
-    return slowed(ops.filter(~is_comm), ops.filter(is_comm))
-
-
-def slowed(ops: pl.DataFrame, comm: pl.DataFrame) -> list[tuple[frozenset[int], float]]:
-    """Return groups of ops that ran beside communication and were slowed by it, each with a factor below 1.
-
-    The factor is the median time of the same kernel (name, grid, block) alone over its median time beside communication. Kernels
-    without enough runs of both kinds are left out.
-    """
-    start, end = union(comm["start_ns"].to_numpy(), comm["end_ns"].to_numpy())
-    if not len(start):
-        return []
-    a, b = ops["start_ns"].to_numpy(), ops["end_ns"].to_numpy()
-    first = np.searchsorted(end, a, side="right")
-    beside = (first < len(start)) & (start[np.minimum(first, len(start) - 1)] < b)
-    same = ("name", "grid", "block")
-    timed = ops.select("op", *same, ns=pl.col("end_ns") - pl.col("start_ns")).with_columns(beside=beside)
-    factors = []
-    for _, alike in timed.group_by(same):
-        alone, together = alike.filter(~pl.col("beside")), alike.filter("beside")
-        if min(alone.height, together.height) >= _SEEN_OFTEN:
-            usual, slow = alone["ns"].to_numpy(), together["ns"].to_numpy()
-            factor = float(np.median(usual) / np.median(slow)) if np.median(slow) else 1.0
-            if factor < 1:
-                factors.append((frozenset(together["op"].to_list()), factor))
-    return factors

@@ -11,6 +11,7 @@ import polars as pl
 
 from nsysx import units
 from nsysx.events.profile import Profile
+from nsysx.events.step_work import gpu_work
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64
 from nsysx.replay import peers
@@ -158,8 +159,9 @@ def _driving(profile: Profile, device: int, start: int, end: int) -> tuple[pl.Da
 def _fitting(profile: Profile, cpu: pl.DataFrame, tiles: pl.DataFrame, first: int, last: int) -> tuple[int, int]:
     """Return the first and last replayed step: all steady ones, if they have few enough GPU ops.
 
-    If not, it is the run of steps whose mean is closest to the mean of all, so that figures of replayed and of steady steps agree;
-    of equally good runs, the last. Ranks of a job in one report all take the same run, or they could not be replayed together.
+    If not, it is the run of steps whose mean length and mean GPU work are closest to those of all, so that figures of replayed and of
+    steady steps agree (steps as long as the others may wait where those compute); of equally good runs, the last. Ranks of a job in
+    one report all take the same run, or they could not be replayed together.
     """
     called = _launched(profile, pl.col("process") == profile.steps.process)
     borders = np.searchsorted(called, cpu["start_ns"].to_numpy()[first : last + 2])
@@ -173,21 +175,25 @@ def _fitting(profile: Profile, cpu: pl.DataFrame, tiles: pl.DataFrame, first: in
     end = np.arange(1, count + 1)
     # For each ``end``, the first step from which the ops are few enough; a single step is replayed however many ops it has.
     begin = np.minimum(np.searchsorted(borders, borders[end] - _MOST_OPS), end - 1)
-    chosen = _nearest_to_mean(begin, end, length)
+    ops = lookup.having(profile.attributed.gpu_ops.select(_OP), process=profile.steps.process)
+    work = gpu_work(cpu[first : last + 1], tiles.filter(pl.col("index").is_between(first, last)), ops)
+    chosen = _nearest_to_mean(begin, end, length, work)
     return first + chosen[0], first + chosen[1] - 1
 
 
-def _nearest_to_mean(begin: I64, end: I64, length: npt.NDArray[Any]) -> tuple[int, int]:
+def _nearest_to_mean(begin: I64, end: I64, length: npt.NDArray[Any], *others: I64) -> tuple[int, int]:
     """Return the run [begin, end) of steps whose mean is closest to the mean of all; of equally good ones the last.
 
-    ``length`` is that of each step (ns). A run that is shorter than ``_LEAST_RUN`` of the longest one does not count.
+    ``length`` is that of each step, ``others`` are other times of the steps whose means have to agree as well (ns). A run that is
+    shorter than ``_LEAST_RUN`` of the longest one does not count.
     """
-    upto = np.append(0, np.cumsum(length))
-    mean = upto[-1] / len(length)
     long = np.flatnonzero(end - begin >= _LEAST_RUN * (end - begin).max())
     begin, end = begin[long], end[long]
-    off = np.abs((upto[end] - upto[begin]) / (end - begin) - mean)
-    best = np.flatnonzero(off <= off.min() + _AS_GOOD * mean)[-1]
+    off = np.zeros(len(begin))
+    for times in (length, *others):
+        upto = np.append(0, np.cumsum(times))
+        off += np.abs((upto[end] - upto[begin]) / (end - begin) - upto[-1] / len(times))
+    best = np.flatnonzero(off <= off.min() + _AS_GOOD * length.mean())[-1]
     return int(begin[best]), int(end[best])
 
 

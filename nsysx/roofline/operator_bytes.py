@@ -18,6 +18,7 @@ concatenation                          its parts, read and written
 random numbers, fill                   what is written
 optimizer, fused                       parameter, gradient and states read, all but the gradient written
 optimizer, foreach                     its lists read, the first written
+kernels of Triton and TorchInductor    each tensor that they are launched with once, see inject.nsysx_probe.kernel_launches
 =====================================  ====================================================================================
 """
 

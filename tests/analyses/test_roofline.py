@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from nsysx import units
 from nsysx.analyses.helpers import limits_of_work
+from nsysx.events import work_operators
 from tests.analyses.test_operators import GEMM, Torch, summary, table
 from tests.findings import US, Program
 
@@ -109,3 +111,29 @@ def test_a_report_without_operators_has_no_roofline_and_says_what_records_it(tmp
     found = summary(Torch().steps(plain), tmp_path)
     assert found.tables["roofline"].rows is None
     assert "operator" in found.tables["roofline"].reason
+
+
+def test_a_kernel_of_triton_must_move_what_its_tensors_hold_unless_it_multiplies(tmp_path: Path) -> None:
+    held = 1 << 30
+
+    def launches(program: Program, number: int) -> None:
+        assert isinstance(program, Torch)
+        with program.op(f"triton::mine#{held}", "[[1024, 262144]]"):
+            program.launch(4000, "mine")
+        with program.op("triton::product#products", "[[4096, 4096]]"):
+            program.launch(300, "product")
+        with program.op(f"triton::part#{held}", "[[1024, 262144]]"):
+            program.launch(20, "part")
+
+    found = summary(Torch().steps(launches), tmp_path)
+    scope, of = found.tables["roofline"].scope, rows_of(found, "operator")
+    assert scope is not None and scope.steps
+    assert of["mine"]["moved_bytes"] == held * scope.steps and of["mine"]["roof"] == "memory"
+    assert of["mine"]["limit_ns"] + of["mine"]["could_go_ns"] == of["mine"]["gpu_ns"] == scope.steps * 4000 * US
+    assert (of["product"]["limit_ns"], of["product"]["why_not"]) == (None, work_operators.MULTIPLIES)
+    assert (of["part"]["limit_ns"], of["part"]["why_not"]) == (None, limits_of_work.TOO_FAST)
+    (far,) = (f for f in found.findings or () if f.code == "NSX128")
+    assert far.verdict == "found" and far.where["near"] == "the kernel mine"
+    assert "its tensors hold 1.0 GiB for each launch" in far.detail
+    assert far.saving_ns_per_step == pytest.approx(of["mine"]["could_go_ns"] / scope.steps, rel=0.02)
+    assert f"at {units.share(of['mine']['limit_share'], 1)} of the memory bandwidth" in far.title

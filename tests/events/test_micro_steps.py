@@ -6,11 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from nsysx.errors import NsysxError
 from nsysx.events.micro_steps import MicroSteps, micro_steps
 from nsysx.findings import _costly_when as when
 from nsysx.findings._costly import SETTINGS
 from nsysx.model import Finding
-from nsysx.pipeline import summarize
+from nsysx.pipeline import ReadingOptions, gather_job, summarize
+from nsysx.ranks import job_whatif
+from nsysx.replay.changes import JobChanges
 from tests.builder import Report
 from tests.ranks.test_rank_table import ALL_REDUCE
 from tests.reports import gather
@@ -19,13 +22,24 @@ US = 1_000
 STEPS = 8
 
 
-def program(reduces: tuple[int, ...], *, optimizers: int = 1) -> Report:
-    """Steps of so many backwards, each with so many reductions of 400 us that nothing runs beside; an optimizer ends it, or each."""
+def program(reduces: tuple[int, ...], *, optimizers: int = 1, ranks: int = 1) -> Report:
+    """Steps of so many backwards, each with so many reductions of 400 us that nothing runs beside; an optimizer ends it, or each.
+
+    All ``ranks`` do the same at the same time.
+    """
     report = Report()
-    report.gpu(pids=[(100, 0)])
-    process = report.process(100)
+    for rank in range(ranks):
+        _rank(report, rank, reduces, optimizers, stream=20 if ranks == 1 else 7)
+    return report
+
+
+def _rank(report: Report, rank: int, reduces: tuple[int, ...], optimizers: int, stream: int) -> None:
+    """Add a rank that reduces on this stream: a replay of several knows of no order but that of a stream."""
+    pid = 100 + rank
+    report.gpu(rank, pids=[(pid, 0)])
+    process = report.process(pid)
     process.context()
-    main = process.thread(100, "python")
+    main = process.thread(pid, "python")
     t = free = 0
 
     def kernel(name: str, us: int, stream: int = 7) -> None:
@@ -52,7 +66,7 @@ def program(reduces: tuple[int, ...], *, optimizers: int = 1) -> Report:
             t += US
             kernel("gemm_back", 200)
             for _ in range(count):
-                kernel(ALL_REDUCE, 400, stream=20)
+                kernel(ALL_REDUCE, 400, stream=stream)
             main.add_range("backward", begun, t, domain="nsysx")
             if optimizers > 1:
                 optimizer()
@@ -62,7 +76,6 @@ def program(reduces: tuple[int, ...], *, optimizers: int = 1) -> Report:
         t = max(free, t) + 5 * US
         main.add_range(f"step {number}", began, t, domain="nsysx")
         t += US
-    return report
 
 
 def seen(report: Report, folder: Path) -> MicroSteps | None:
@@ -98,6 +111,21 @@ def test_the_capture_alone_tells_to_reduce_once(tmp_path: Path) -> None:
     assert finding.saving.likely_ns == pytest.approx(6 * 400 * US, rel=0.15)
     single = summarize([program((0, 0, 0, 2)).write(tmp_path / "s.sqlite")]).findings or ()
     assert next(f for f in single if f.code == "NSX127").verdict == "cannot_tell"
+
+
+def test_all_ranks_are_replayed_without_the_early_reductions(tmp_path: Path) -> None:
+    path = program((2, 2, 2, 2), ranks=2).write(tmp_path / "r.sqlite")
+    page = summarize([path])
+    finding = next(f for f in page.findings or () if f.code == "NSX127")
+    assert not finding.saving.bound and finding.saving.source == "replay"
+    assert finding.saving.likely_ns == pytest.approx(6 * 400 * US, rel=0.03)
+    ranks = gather_job([path], ReadingOptions()).ranks
+    prices = job_whatif.prices(ranks, JobChanges(reduce_once=True))
+    assert prices is not None
+    assert prices.savings == (("--reduce-once", pytest.approx(finding.saving.likely_ns, abs=1)),)
+    once = gather_job([program((0, 0, 0, 2), ranks=2).write(tmp_path / "s.sqlite")], ReadingOptions()).ranks
+    with pytest.raises(NsysxError, match="no step has several micro-steps"):
+        job_whatif.prices(once, JobChanges(reduce_once=True))
 
 
 def test_the_setting_that_answers_it_is_the_same_row() -> None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from nsysx.pipeline import ReadingOptions, gather
+from tests.findings import DOMAIN, Program
 from tests.reading.test_joined_windows import MS, STEP, US, part, written
 
 
@@ -18,3 +21,24 @@ def test_the_first_window_ends_its_last_step_even_where_the_second_follows_as_so
     assert given.trace.seams
     assert [n for n, wait in enumerate(waits) if wait] == [7], "every other step lasts until the next one"
     assert tiles["end_ns"][7] < given.trace.seams[0] <= tiles["start_ns"][8]
+
+
+@pytest.mark.parametrize(("rarely", "apart"), [(False, 0), (True, 2)], ids=["the same, slower", "something else"])
+def test_what_launches_as_much_behind_each_step_is_the_loop_however_long_it_takes(
+    rarely: bool, apart: int, tmp_path: Path
+) -> None:
+    """Behind each step the host works and launches: twice it takes three times as long, and that is no evaluation."""
+    program = Program()
+    for number in range(14):
+        begin = program.t
+        program.launch(200)
+        program.sync()
+        program.main.add_range(f"step {number}", begin, program.t, domain=DOMAIN)
+        slow = number in (4, 9)
+        program.host(900 if slow else 300)
+        for _ in range(12 if slow and rarely else 2):
+            program.launch(20)
+        program.sync()
+    program.summary(tmp_path)
+    given = gather(next(tmp_path.glob("*.sqlite")), ReadingOptions())
+    assert given.steps.between.height == apart

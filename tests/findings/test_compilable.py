@@ -1,4 +1,4 @@
-"""torch.compile is only advised to programs that can have it: Python with a PyTorch of 2.0 or later, as far as is known."""
+"""Advice fits the program: torch.compile where it exists (Python with PyTorch 2.0 or later, as far as is known), numpy in Python only."""
 
 from __future__ import annotations
 
@@ -59,3 +59,16 @@ def test_no_program_is_told_to_compile_that_cannot(tmp_path: Path, report: Repor
 
 def test_the_version_that_the_probe_noted_counts_more_than_the_clock(tmp_path: Path) -> None:
     assert "torch.compile" in advice(tmp_path, launch_bound(utc_ns=IN_2022), "2.1.0")
+
+
+@pytest.mark.parametrize(("process", "numpy"), [("python3", True), ("clover_leaf", False)])
+def test_a_program_without_python_hears_nothing_of_numpy(tmp_path: Path, process: str, numpy: bool) -> None:
+    report = Report()
+    main = report.process(100, name=process).thread(100)
+    for i in range(8):
+        at = i * 1_000 * US
+        main.launch(at=at, dur=5 * US, kernel="advec<double>", gpu_start=at + 9 * US, gpu_dur=900 * US)
+        main.sync(at=at + 10 * US, dur=905 * US)
+        main.add_range(f"step {i}", at, at + 999 * US)
+    told = advice(tmp_path, report)
+    assert "float32" in told and ("numpy" in told) is numpy

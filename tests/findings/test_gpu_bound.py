@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from nsysx.replay import engine
 from tests.findings import Program, empty, healthy, stepless
 
 SGEMM = "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize32x32x8_stage3_warpsize1x2x1_ffma_aligna4_alignc4_execute"
@@ -139,3 +140,22 @@ def test_pages_of_unified_memory_move(tmp_path: Path) -> None:
 def test_without_gpu_work_it_cannot_be_told(code: str, tmp_path: Path) -> None:
     assert empty().finding(tmp_path, code).verdict == "cannot_tell"
     assert stepless(healthy).finding(tmp_path, code).verdict in ("clear", "cannot_tell")
+
+
+#: Kernels of one step that a rule prices by the replay, by code.
+PRICED = {
+    "NSX116": [(400, SGEMM)] * 10,
+    "NSX117": [(400, "nchwToNhwcKernel<float>"), (400, TF32_CONV)] * 5,
+    "NSX118": [(100, "sgemm_128x128"), (200, "softmax_warp_forward"), (100, "sgemm_128x128")] * 4,
+}
+
+
+@pytest.mark.parametrize("code", PRICED)
+def test_a_replay_that_misses_the_step_is_not_stepped_around(
+    code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "TRUSTED_ERROR", -1.0)
+    finding = Program().steps(running(*PRICED[code])).finding(tmp_path, code)
+    assert finding.verdict == "found"
+    assert finding.saving_ns_per_step is None
+    assert "misses the recorded step" in finding.saving.confidence

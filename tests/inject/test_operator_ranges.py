@@ -83,6 +83,62 @@ for value in [*net.state_dict().values(), torch.get_rng_state()]:
 print(state.hexdigest())
 """
 
+#: What there is of Triton without a device: launches that do nothing.
+TRITON = """
+class JITFunction:
+    def __init__(self, name, src="", **scope):
+        self.__name__, self.src, self.__globals__, self.runs = name, src, scope, 0
+
+    def run(self, *args, grid, warmup, **kwargs):
+        self.runs += not warmup
+        return self.runs
+
+    def __getitem__(self, grid):
+        return lambda *args, **kwargs: self.run(*args, grid=grid, warmup=False, **kwargs)
+"""
+TUNED = """
+class Autotuner:
+    def __init__(self, fn):
+        self.fn, self.tuned = fn, False
+
+    def run(self, *args, **kwargs):
+        for _ in range(1 if self.tuned else 5):
+            self.fn.run(*args, **kwargs)
+        self.tuned = True
+"""
+LAUNCHES = """
+import os, sys
+import torch, withnvtx
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), "without_device"))
+from triton.runtime.jit import JITFunction
+from triton.runtime.autotuner import Autotuner
+function = type(JITFunction.run)
+scale = JITFunction("scale", "def scale(x, y): tl.store(y, tl.load(x))")
+inner = JITFunction("inner", "def inner(a, b): return tl.dot(a, b)")
+product = JITFunction("product", "def product(x, y): tl.store(y, inner(x, x))", inner=inner)
+tuned = Autotuner(product)
+before = JITFunction.run.__code__
+try:
+    torch.cuda.get_device_capability()  # Triton asks before it compiles its first kernel
+except Exception:
+    pass
+x, y = torch.ones(4, 8), torch.empty(4, 1).expand(4, 8)
+for i in range(12):
+    withnvtx.step(str(i))
+    scale[(1,)](x, y)
+    scale.run(x, y, grid=None, warmup=True)
+    tuned.run(x, y=y, grid=(1,), warmup=False)
+    torch.relu(x)
+assert (scale.runs, product.runs) == (12, 16)
+net = torch.nn.Linear(8, 8)
+net(x)
+for i in range(12, 30):
+    withnvtx.step(str(i))
+    scale[(1,)](x, y)
+    net(x)
+print(JITFunction.run.__code__ is before)
+"""
+
 
 @pytest.fixture(scope="module")
 def extension(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -97,10 +153,17 @@ def extension(tmp_path_factory: pytest.TempPathFactory) -> Path:
         words.append("-D_GLIBCXX_USE_CXX11_ABI=0")
     subprocess.run(words, cwd=folder, check=True, timeout=600)
     (folder / "program.py").write_text(PROGRAM)
+    (folder / "launches.py").write_text(LAUNCHES)
+    runtime = folder / "without_device" / "triton" / "runtime"
+    runtime.mkdir(parents=True)
+    (runtime / "jit.py").write_text(TRITON)
+    (runtime / "autotuner.py").write_text(TUNED)
     return folder
 
 
-def run(folder: Path, scratch: Path, **extra: str) -> tuple[str, list[str], dict[str, Any]]:
+def run(
+    folder: Path, scratch: Path, program: str = "program.py", **extra: str
+) -> tuple[str, list[str], dict[str, Any]]:
     """Return what the program printed, the tape, and what the probe wrote."""
     environ = {k: v for k, v in os.environ.items() if not k.startswith(("NSYSX_", "NVTX_"))}
     environ |= {
@@ -108,7 +171,7 @@ def run(folder: Path, scratch: Path, **extra: str) -> tuple[str, list[str], dict
         "PYTHONPATH": f"{INJECT}:{folder}",
         "NSYSX_PROBE_DIR": str(scratch),
     } | extra
-    words = [sys.executable, str(folder / "program.py")]
+    words = [sys.executable, str(folder / program)]
     done = subprocess.run(words, env=environ, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     probe = next(iter(scratch.glob("probe-*.json")))
@@ -249,3 +312,42 @@ def test_without_shapes_where_several_threads_run_a_backward(monkeypatch: pytest
         operators.in_step(True)
         operators.before_backward(())
     assert turned == [True, False] and "several threads" in out.errors[0] and operators.record()["shapes"] is False
+
+
+def test_launches_of_triton_make_steps_until_a_network_does_and_are_operators_of_x_ray_steps(
+    extension: Path, tmp_path: Path
+) -> None:
+    printed, tape, probe = run(extension, tmp_path, "launches.py", NSYSX_XRAY="all", NSYSX_FORCE="1")
+    assert printed == "True\n", "a network has come: launches have their own code again"
+    assert not probe["errors"]
+    launches = {number: [t for t in texts if t.startswith("triton::")] for number, texts in by_step(tape).items()}
+    marked = [n for n, texts in launches.items() if n < 12 and texts]
+    assert marked and 0 not in marked and len(marked) <= 3, "the first step's tuning and all plain steps have none"
+    first, second = launches[marked[0]]
+    # What lies on the host is not moved by the device.
+    assert first.startswith("triton::scale#0, op_id") and "sizes = [[4, 8], [4, 8]]" in first
+    assert second.startswith("triton::product#products, op_id")
+    assert probe["steps"]["count"] == 12 + 19, (
+        "one for each launch of the first kernel, then one for each call of the network"
+    )
+
+
+def test_bytes_of_a_launch_count_each_place_once_and_an_expanded_tensor_as_its_source() -> None:
+    from nsysx_probe.kernel_launches import bytes_held
+
+    def tensor(place: int, shape: tuple[int, ...], stride: tuple[int, ...], width: int, device: str = "cuda") -> Any:
+        numel = 1
+        for size in shape:
+            numel *= size
+        return SimpleNamespace(
+            device=SimpleNamespace(type=device), shape=shape, stride=lambda: stride, data_ptr=lambda: place,
+            element_size=lambda: width, numel=lambda: numel,
+        )  # fmt: skip
+
+    x, same = tensor(64, (4, 8), (8, 1), 4), tensor(64, (4, 8), (8, 1), 4)
+    expanded, empty, host = (
+        tensor(512, (4, 8), (0, 1), 2),
+        tensor(900, (0, 8), (8, 1), 4),
+        tensor(1, (9,), (1,), 8, "cpu"),
+    )
+    assert bytes_held([x, same, expanded, empty, host]) == 4 * 8 * 4 + 8 * 2

@@ -1150,6 +1150,7 @@ class Loop:
             "stop": steps.epoch_end,
             "eval fetch": lambda: steps.fetch(training=False),
             "eval": lambda: (steps.forward(False), steps.forward_end()),
+            "act": lambda: (steps.forward(False, acts=True), steps.forward_end()),
             "fwd": lambda: (steps.forward(), steps.forward_end()),
             "bwd": lambda: (steps.backward(), steps.backward_end()),
             "opt": lambda: steps.optimizer_end("a"),
@@ -1174,6 +1175,17 @@ def test_training_with_a_loader_and_evaluation() -> None:
         "made eval fetch eval eval fetch eval [0 fetch fwd bwd opt ] [1 fetch fwd bwd opt ] stop eval fetch eval "
         "[2 fetch fwd bwd opt ] exit"
     )
+
+
+def test_what_acts_behind_step_after_step_is_a_part_of_each() -> None:
+    """A rollout or a teacher; an evaluation of the trained network stays outside, however often it comes."""
+    loop = Loop()("made")("fwd", "bwd", "opt", "act", times=5)("fwd")
+    assert loop.text() == (
+        "made [0 fwd bwd opt ] act [1 fwd bwd opt ] act [2 fwd bwd opt ] act [3 fwd bwd opt act ] [4 fwd bwd opt act ] [5 fwd"
+    )
+    assert " ] eval [4 fwd" in Loop()("made")("fwd", "bwd", "opt", "eval", times=5).text()
+    now_and_then = Loop()("made")("fwd", "bwd", "opt", "act", "fwd", "bwd", "opt", times=5)
+    assert "opt act" not in now_and_then.text()
 
 
 def test_training_without_a_loader() -> None:

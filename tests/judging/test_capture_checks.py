@@ -79,6 +79,22 @@ def test_gpu_work_missing(tmp_path: Path) -> None:
     assert "torch.profiler" in check.fix  # what takes it away without a word of nsys
 
 
+@pytest.mark.parametrize(("cuda", "doubt"), [(True, "numbers"), (False, "")])
+def test_a_program_that_traces_itself(tmp_path: Path, cuda: bool, doubt: str) -> None:
+    report = Report()
+    main = report.process(1).thread(1)
+    main.launch(20, 10)
+    facts = {"pid": 1, "backend": "nvtx", "own_profiler": {"times": 3, "cuda": cuda}}
+    found = checks(report, tmp_path, {"probe": [facts, {"pid": 2, "own_profiler": None}]})
+    check = found["torch.profiler"]
+    assert "starts torch.profiler itself (3 times)" in check.detail and check.doubt == doubt
+    assert ("kernels may be in its trace" in check.detail) is cuda
+    assert (found["gpu work"].fix == check.fix) is cuda  # CUPTI serves one tool: what took the kernels away is known
+    report.process(1).thread(1).launch(60, 10, gpu_start=80)
+    (tmp_path / "r.run.json").unlink()
+    assert "torch.profiler" not in checks(report, tmp_path)
+
+
 @pytest.mark.parametrize(("schema", "newer"), [("2.7.1", False), ("3.25.1", False), ("4.0.0", True), ("12.1", True)])
 def test_an_export_of_a_later_nsys_is_read_and_said(tmp_path: Path, schema: str, newer: bool) -> None:
     report = Report(schema)

@@ -157,6 +157,7 @@ def test_a_script_with_its_own_ranges_profiler_and_child(profile: Any, tmp_path:
     modules = {label.cls for text in run.ranges() if (label := ranges.decode(text)).kind == "module"}
     assert {"Linear", "ReLU"} <= modules  # of both processes
     assert len([p for p in run.facts["probe"] if p["ranges_pushed"]]) == 2
+    assert [p["own_profiler"] for p in run.facts["probe"] if p["own_profiler"]] == [{"times": 1, "cuda": False}]
 
 
 @pytest.mark.parametrize(

@@ -69,6 +69,29 @@ def test_the_steps_that_are_replayed_have_the_mean_of_all(
     assert made.recorded_ns == pytest.approx(sum(own) / len(own), rel=0.02)
 
 
+def test_the_steps_that_are_replayed_wait_and_compute_as_all_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twenty steps that compute all the time, then twenty of the same length that wait for half of it: some of both are replayed."""
+    monkeypatch.setattr(replayed_window, "_MOST_OPS", 13 * 20)
+    report = Report()
+    report.gpu(pids=[(100, 0)])
+    process = report.process(100)
+    process.context()
+    main = process.thread(100, "python")
+    for i in range(41):
+        at, took = 20 * US + i * 10 * MS, (490 if i < 20 else 245) * US
+        main.add_range(f"step {i}", at, at + 9_990 * US, domain="nsysx")
+        for k in range(20):
+            main.launch(at + k * 5 * US, 4 * US, kernel="w", gpu_start=at + 110 * US + k * took, gpu_dur=took)
+        main.sync("cudaStreamSynchronize_v3020", at=at + 105 * US, dur=20 * took + 10 * US)
+    given, made = replayed(report, tmp_path)
+    scope = replayed_scope(given)
+    assert given.steps.steady == (0, 39) and scope is not None and scope.first is not None and scope.last is not None
+    assert made.steps == 13
+    assert 6 <= sum(i < 20 for i in range(scope.first, scope.last + 1)) <= 7
+
+
 @pytest.mark.parametrize("fits", [5, 11, 40])
 def test_how_many_steps_are_replayed_changes_no_figure_of_equal_steps(
     tmp_path: Path, fits: int, monkeypatch: pytest.MonkeyPatch

@@ -97,6 +97,22 @@ def test_the_tests_that_import_a_file_come_first(mutate: ModuleType) -> None:
     assert mutate.ordered(lanes)[0] == "tests/export/test_lanes.py"
 
 
+def test_quick_tests_that_call_the_changed_function_come_first(mutate: ModuleType) -> None:
+    change = next(c for c in mutate.Source(mutate.PACKAGE / "export" / "lanes.py").changes())
+    first, last = mutate.function_of(change)
+    assert first <= change.line <= last
+    here, elsewhere = f"nsysx/export/lanes.py:{first}", f"nsysx/export/lanes.py:{last + 1}"
+    noted = {
+        "slow": (30.0, [here]),
+        "other": (0.1, [elsewhere]),
+        "middle": (9.0, [here]),
+        "quick": (0.5, [elsewhere, here]),
+    }
+    calls = {test: mutate.TestCalls(*values) for test, values in noted.items()}
+    assert mutate.batches(change, calls) == [["quick", "middle"], ["slow"], ["other"]]
+    assert mutate.batches(change, {}) == [mutate.ordered(change)]
+
+
 def test_every_room_has_changes_and_tests_and_a_seed_chooses_the_same(mutate: ModuleType) -> None:
     assert mutate.chosen(["frames"], 2, 1) == mutate.chosen(["frames"], 2, 1) != mutate.chosen(["frames"], 2, 2)
     first = mutate.chosen([], 2, 1)

@@ -74,7 +74,7 @@ def executions(profile: Profile) -> pl.DataFrame:
 #: The operators of a report without any.
 _NO_OPERATORS = {
     **dict.fromkeys(("name", "shapes", "caller", "node", "read", "why_not"), pl.String),
-    **dict.fromkeys(("flops", "gradient_flops"), pl.Int64),
+    **dict.fromkeys(("flops", "gradient_flops", "tensor_bytes"), pl.Int64),
     "other_sizes": pl.Boolean,
 }
 
@@ -181,7 +181,7 @@ def _of_node(node: str | None) -> str | None:
 def _with_bytes(rows: pl.DataFrame) -> pl.DataFrame:
     """Add flops, moved_bytes, number_format (the fastest) and why_not; each kind of execution is counted once."""
     keys = ["name", "shapes", "read", "kernel", "formats", "spelled", "flops", "gradient_flops", "why_not", "op_kind",
-            "copied", "other_sizes", "family"]  # fmt: skip
+            "copied", "other_sizes", "family", "tensor_bytes"]  # fmt: skip
     kinds = rows.select(keys).unique(maintain_order=True)
     counted = [_counted(row) for row in kinds.iter_rows(named=True)]
     names = ("_flops", "moved_bytes", "number_format", "_why")
@@ -206,6 +206,10 @@ def _counted(row: Mapping[str, Any]) -> tuple[int | None, int | None, str | None
     shapes = sizes(row["shapes"])
     if row["other_sizes"]:
         return None, None, None, work_operators.OTHER_SIZES
+    if row["tensor_bytes"] is not None:
+        return 0, row["tensor_bytes"], None, None
+    if row["why_not"] == work_operators.MULTIPLIES:
+        return None, None, None, row["why_not"]
     if "::" not in row["name"]:
         why = "torch.compile made the kernel" if row["name"].startswith("Compiled") else "not an operator of torch"
         return None, None, None, why

@@ -36,6 +36,7 @@ class Phases:
         self.driver: int | None = None
         #: During a capture: the key of each optimizer step that ended, and None for each backward that ended.
         self.capturing: list[int | None] | None = None
+        self.network_seen = False  # the driver has called a network
         self._trained_root: Any = None
         self._trains = False  # that root was in training mode when it was called
         self._rank = 0  # what the driver has done: called a network, run backward, stepped an optimizer
@@ -77,7 +78,25 @@ class Phases:
                 self.borders.call_begins((entry.path, entry.cls, grad))
         return self._open("forward" if grad else "evaluation", entry.cls)
 
+    def enter_launch(self, kernel: Any) -> bool:
+        """A kernel of Triton is about to be launched: outside of all else it counts as a network, in a program that has none."""
+        if self.network_seen or self.steps.trains or self.steps.user:
+            self.borders.xray.launches.unfollow()
+            return False
+        thread = self.out.thread
+        if thread.phases or thread.open or not self._drives(_CALLED):
+            return False
+        self.steps.forward(False, id(kernel))
+        thread.open += 1
+        return True
+
+    def leave_launch(self) -> None:
+        """It has been launched."""
+        self.out.thread.open -= 1
+        self.steps.forward_end()
+
     def _forward(self, entry: ModuleEntry, module: Any, grad: bool) -> None:
+        self.network_seen = True
         training = held(module).get("training") is not False
         same = self._trained_root is not None and self._trained_root() is module
         if grad and same and self._trains and not training:
@@ -89,9 +108,11 @@ class Phases:
             self.steps.turns_taken.networks.add(id(module))
             if self.steps.pending and self.steps.index == self.steps.first:  # the first round may not be over
                 self._note(module)
-            self.steps.forward(grad)
+            self.steps.forward(grad, acts=not grad and (training or not same))
         else:
-            self.steps.forward(grad, (entry.path, entry.cls), self._version(module))
+            self.steps.forward(
+                grad, (entry.path, entry.cls), self._version(module), acts=not grad and (training or not same)
+            )
         if self.steps.pending:
             self._note(module)
 

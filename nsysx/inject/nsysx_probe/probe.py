@@ -21,7 +21,8 @@ out); built-in functions that start other programs, until torch is imported (``a
 The parts: ``steps`` finds steps from the events that ``phases`` and ``calls`` see; ``borders`` does
 the work between steps; ``marking`` chooses the steps whose modules are marked, ``window`` those that are captured;
 ``names`` knows modules by path; ``backward`` marks autograd nodes; ``xray`` turns on what marked steps carry beside their modules:
-``lines`` of the program and torch's own ranges of ``operators``; ``pauses`` records garbage collections and compilations; ``output`` sends.
+``lines`` of the program, torch's own ranges of ``operators`` and ``launches`` of Triton; ``pauses`` records garbage collections and
+compilations; ``output`` sends.
 
 Environment: NSYSX_PROBE_DIR (the folder of probe-<pid>.json), NSYSX_XRAY=all|lines|none (what marked steps carry),
 NSYSX_SOURCE=PREFIX:!PREFIX (code that has lines, too, or has none), NSYSX_NO_SOURCE=1 (the probe file holds no text of lines),
@@ -96,6 +97,7 @@ class Probe:
         self.resting.stop()
         self.patcher.off()
         self.parts.xray.turn_off()
+        self.parts.xray.launches.unfollow()
         self.operators.turn(False)
         for remove in self._removers:
             remove()
@@ -176,10 +178,16 @@ class Probe:
             )
         self._arm_optimizers()
         self._arm_graphs()
+        launches = self.parts.xray.launches
+        launches.follow(phases.enter_launch, phases.leave_launch)
+        around(self.torch.cuda.get_device_capability, "capability", "None", launches.look, patch.nothing)
         self.resting.arm(self.patcher)
         self.parts.odometer.arm(self.patcher, self.status.write)
         if self.resting.possible:
             around(torch.nn.Module.eval, "eval", "None", self.resting.interrupted, patch.nothing)
+        around(
+            torch.autograd.profiler.profile._start_trace, "trace", "self", self.status.profiler_starts, patch.nothing
+        )
         if self.operators.wanted != "off":
             around(
                 torch.autograd.profiler._run_on_profiler_start,

@@ -44,6 +44,16 @@ class Status:
         self.forks = 0  # children of this process that are not followed
         self.ended = False  # the counts are final, because Python is exiting or the capture has ended
         self.settings: SettingsReader | None = None
+        self.profilers, self.traces_cuda = (
+            0,
+            False,
+        )  # how often the program started torch's profiler, and whether it asked for CUDA
+
+    def profiler_starts(self, profiler: Any) -> None:
+        """Note that the program starts torch's own profiler; that of CUDA needs the one place that CUPTI has."""
+        self.profilers += 1
+        asked = getattr(profiler, "kineto_activities", None) or ()
+        self.traces_cuda = self.traces_cuda or any(getattr(each, "name", "") == "CUDA" for each in asked)
 
     def forked(self) -> None:
         """Count a child; called in the parent."""
@@ -119,6 +129,7 @@ class Status:
             "device_waits": draining.waits,
             "window_missed": window.never_opened(self.steps().index + 1, self.steps().rule),
             "operators": parts.operators.record(),
+            "own_profiler": {"times": self.profilers, "cuda": self.traces_cuda} if self.profilers else None,
             "pauses": parts.pauses.listens,
             "pauses_left_out": parts.pauses.left_out,
             "rank": self.out.environ.get("RANK") or self.parts.window.rank,

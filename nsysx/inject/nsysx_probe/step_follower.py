@@ -11,7 +11,8 @@ work is complete by the first of these rules that applies:
 
 The next step begins with the next fetch from a DataLoader if there is one, else with the next forward, or with the next
 call of an optimizer that runs the forward itself (a closure). Evaluation between training steps ends a step and does not begin
-one. In a program that makes an optimizer, only training makes steps.
+one; a network that acts without gradients behind step after step (a rollout, a teacher) is a part of each. In a program that makes
+an optimizer, only training makes steps.
 
 What a step is may show only later: a rule that learns late corrects the number of steps (``count``), not the ranges that were sent.
 """
@@ -28,6 +29,9 @@ from .turns import Turns
 _GONE_AFTER = 12
 #: So often an optimizer may step in a round before one that is expected: the critic's steps for one of the generator.
 _MOST_TURNS = 12
+
+#: After so many steps in a row behind which a network acts, what it does belongs to the step.
+_ACTS = 3
 
 #: Answers whether an optimizer is expected to step in this round, from its key and that of the one that ends rounds; None: unknown.
 Related = Callable[[object, object], Optional[bool]]  # noqa: UP045 - Python 3.9 reads this too
@@ -79,6 +83,7 @@ class StepFollower:
         self.turns_taken = Turns()
         self.empty: list[int] = []  # steps without any work
         self.closed_by = ""
+        self._acted = 0  # so many steps in a row were closed by a network that acts
 
     @property
     def count(self) -> int:
@@ -136,9 +141,10 @@ class StepFollower:
             self.closed_by = why
             self._end()
 
-    def _close_for_evaluation(self, complete: object) -> None:
-        if self.is_open and complete:
+    def _close_for_evaluation(self, complete: object, *, acts: bool = False) -> None:
+        if self.is_open and complete and not (acts and self._acted >= _ACTS):
             self._close("evaluation")
+            self._acted = self._acted + 1 if acts else 0
 
     def _border(self) -> None:
         if self.is_open and not self.done:
@@ -149,6 +155,7 @@ class StepFollower:
 
     def next(self) -> None:
         """End the open step here and begin the next one."""
+        self._acted = self._acted if self._acted >= _ACTS or not self.is_open else 0
         self._close("border")
         self._open()
 
@@ -195,15 +202,20 @@ class StepFollower:
         if not self.user and self.is_open and self.done:
             self._close("loader end")
 
-    def forward(self, training: bool = True, network: object = None, version: int | None = None) -> None:
-        """A whole network is about to be called. ``version`` counts how often its weights were changed, None: unknown."""
+    def forward(
+        self, training: bool = True, network: object = None, version: int | None = None, *, acts: bool = False
+    ) -> None:
+        """A whole network is about to be called. ``version`` counts how often its weights were changed, None: unknown.
+
+        ``acts``: it is called without gradients, and is not in evaluation mode.
+        """
         if self.user:
             return
         first, self.forward_seen = not self.forward_seen, True
         self.called = self.called or training
         if not training and self.trains:
             # In the middle of a step it is a teacher, a rollout or a target network, and so part of the step.
-            self._close_for_evaluation(self.done and (self.by_fetch or not self._awaits()))
+            self._close_for_evaluation(self.done and (self.by_fetch or not self._awaits()), acts=acts)
             return
         if self.by_fetch:
             # A batch that is fetched once and used many times: from here on fetches do not tell steps apart.

@@ -12,6 +12,7 @@ from typing import Any
 
 from . import backend as backends
 from .clock import StepClock
+from .kernel_launches import KernelLaunches
 from .line_ranges import LineRanges
 from .operator_ranges import OperatorRanges
 from .output import Output
@@ -33,6 +34,7 @@ class Xray:
         self.clock = clock
         self.wanted = wanted  # all, lines, none
         self.sources = Sources(torch, out.environ)
+        self.launches = KernelLaunches(torch, out)
         self.lines = LineRanges(out, backends.of_lines(out.backend) if wanted != "none" else None, self.sources)
         self.steps: list[int] = []  # of the last window
         self.on = False
@@ -58,10 +60,12 @@ class Xray:
         """Record neither lines nor operators from here on."""
         self.on = False
         self.lines.end()
+        self.launches.record(False)
         self.operators.in_step(False)
 
     def _turn_on(self, usual_ns: int) -> None:
         self.operators.in_step(True)
+        self.launches.record(self.operators.on and self.operators.shapes)
         self.lines.begin(usual_ns)
         self.on = self.lines.on or self.operators.on
 

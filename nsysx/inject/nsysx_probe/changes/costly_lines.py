@@ -96,5 +96,29 @@ UNTRIED = (
         untried=_OWN_CODE,
     ),
     Remedy("copied-in-place", "Copy into what exists (a.copy_(b)) in place of a deep copy, and rarely", untried=_OWN_CODE),
+    Remedy(
+        "classes-as-numbers",
+        "Use class numbers in place of one-hot rows: F.cross_entropy(logits, target, label_smoothing=...) in a loss, an index or an "
+        "embedding elsewhere",
+        "loss = F.cross_entropy(logits, target, label_smoothing=0.1)  # target: class numbers", untried=_OWN_CODE,
+    ),
+    Remedy(
+        "fused-loss", "Use the loss that torch has for this, one pass for softmax and loss: F.cross_entropy takes logits",
+        "loss = F.cross_entropy(logits, target)", untried=_OWN_CODE,
+    ),
+    Remedy(
+        "distances-by-product",
+        "Compute distances of all pairs by a product, without the tensor of all differences: torch.cdist",
+        "distance = torch.cdist(a, b)", "Distances near 0 are less exact.", untried=_OWN_CODE,
+    ),
+    Remedy(
+        "views-for-copies",
+        "Leave the copies out: expand() or broadcasting makes views, scaled_dot_product_attention(enable_gqa=True) takes fewer key heads",
+        "y = F.scaled_dot_product_attention(q, k, v, enable_gqa=True)", untried=_OWN_CODE,
+    ),
+    Remedy(
+        "compile-function", "Fuse this function: torch.compile(model) does not reach what runs outside of the model",
+        "@torch.compile\ndef loss_of(logits, target): ...", untried="which tensors it takes, the program says",
+    ),
     Remedy("out-of-the-loop", "Move it out of the loop, into another process, or onto the GPU", untried=_OWN_CODE),
 )  # fmt: skip

@@ -1,0 +1,49 @@
+"""What can be done about a line of Python whose kernels only move memory, by what stands in the line. The first row that fits counts."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+
+class WorkKind(NamedTuple):
+    """A remedy, and the text of lines that it is for.
+
+    ``outside``: it is for lines outside of networks alone. ``beside``: lines around such a line serve it, too. ``stays``: the families
+    of kernels that are still needed; None where kernels become fewer, and no family goes.
+    """
+
+    remedy: str
+    text: str
+    outside: bool = False
+    beside: bool = True
+    stays: tuple[str, ...] | None = ()
+
+
+#: Rows of one tensor against rows of another one: a[:, None] - b[None], a.unsqueeze(1) - b.unsqueeze(0).
+_ROWS = r"(\[[^\]]*\bNone\b[^\]]*\]|\.unsqueeze\([^)]*\))"
+_SOFTMAX = ("softmax and loss",)
+KINDS = (
+    WorkKind("classes-as-numbers", r"\bone_hot\(", stays=_SOFTMAX),
+    WorkKind("distances-by-product", rf"{_ROWS}\s*-\s*[\w.]+{_ROWS}"),
+    WorkKind("views-for-copies", r"\brepeat_interleave\(|\.repeat\(|\.tile\(|\.expand\([^)]*\)\.(contiguous|clone)\(", beside=False),
+    WorkKind("fused-loss", r"\blog_softmax\(|\blogsumexp\(|softmax\([^)]*\)(\.clamp\w*\([^)]*\))?\.log\(|\blog\(\s*\w*softmax",
+             outside=True, stays=_SOFTMAX),
+    WorkKind("foreach-parameters", r"\bparameters\(\)|\bstate_dict\(|\b(ema|shadow|average|decay)\w*\b|\.grad\b", outside=True,
+             beside=False, stays=None),
+    WorkKind("compile-function", r"", outside=True, stays=None),
+)  # fmt: skip
+
+
+def kind_of(texts: list[str], *, outside: bool) -> tuple[WorkKind, int] | None:
+    """Return the first kind that fits a line of these, the costliest first, and that line; None where nothing is known."""
+    return next(
+        (
+            (kind, index)
+            for kind in KINDS
+            if outside or not kind.outside
+            for index, text in enumerate(texts)
+            if re.search(kind.text, text)
+        ),
+        None,
+    )

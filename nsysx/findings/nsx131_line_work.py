@@ -1,0 +1,179 @@
+"""NSX131 line-work: lines of the program whose kernels only move memory take a large part of the GPU's work.
+
+What it means
+    A loss, an augmentation, a metric or an average that is written out in elementwise operations reads and writes its tensors once
+    for each of them. For logits over a large vocabulary each pass moves as many bytes as the weights of the model.
+    torch.compile(model) does not reach what runs outside of the model. Often one function of torch does the same in one pass.
+
+In the trace
+    Elementwise, reduction and copy kernels that one function of the program launches, in its forward and for its backward. Of lines
+    inside a network only those count of which a better form is known by what they call.
+
+Bad
+    target = F.one_hot(target, classes).float()            # rows of zeros, in int64 and once more in float32
+    loss = -(target * F.log_softmax(logits, -1)).sum(-1).mean()
+
+Good
+    loss = F.cross_entropy(logits, target, label_smoothing=0.1)
+
+Harmless when
+    The tensors are small, or what is written out has no shorter form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import PurePath
+from typing import NamedTuple
+
+import numpy as np
+import polars as pl
+
+from nsysx import units
+from nsysx.analyses import lines
+from nsysx.catalogue import StepLimit, StepPart
+from nsysx.events.code_lines import CodeLines
+from nsysx.findings._case import Case, Fix, Rule, ops_of
+from nsysx.findings._line_remedies import quoted
+from nsysx.findings._once import Takes
+from nsysx.findings._work_remedies import WorkKind, kind_of
+from nsysx.findings.nsx112_fusion import chains_among, of_networks
+from nsysx.model import Finding
+from nsysx.replay.engine import RemoveOps
+
+RULE = Rule(
+    "NSX131",
+    "line-work",
+    "Work of lines that only moves memory",
+    cause=(StepPart.WORK,),
+    about=StepLimit.GPU,
+    leads=True,
+)
+REQUIRES = ("steps", "kernels")
+#: From this share of the step on.
+_FOUND = 0.05
+#: Kernels that compute little for what they move.
+_MOVING = (
+    "elementwise",
+    "norm",
+    "reduction",
+    "random",
+    "softmax and loss",
+    "copy",
+    "sort, scan and gather",
+    "embedding",
+)
+#: Phases that have rules of their own.
+_OTHER_PHASES = ("optimizer", "zero_grad", "clip")
+#: Lines of one function with at most so many others between them serve one purpose.
+_APART = 3
+
+
+class _Group(NamedTuple):
+    """Lines of one function: file, numbers and text, first the one that the remedy is for; their kernels: op, ns, family, line."""
+
+    file: str
+    function: str
+    lines: list[int]
+    texts: list[str]
+    kernels: pl.DataFrame
+    kind: WorkKind
+
+
+def check(case: Case) -> list[Finding]:
+    """Return a finding for each group of lines whose change saves 5 % of the step or more."""
+    code = case.profile.code()
+    if code is None:
+        return case.cannot_tell(RULE, "which line launches a kernel was not recorded", "nsysx run -- CMD")
+    findings = [f for group in _groups(case, code) if (f := _found(case, group)) is not None]
+    return findings or case.clear(RULE, "no lines whose kernels only move memory can save 5 % of the step")
+
+
+def _groups(case: Case, code: CodeLines) -> Iterator[_Group]:
+    """Return the lines with much such work: those outside of networks by what they are part of, inside those with a known remedy."""
+    texts = {(r["file"], r["line"]): str(r["text"] or "") for r in case.typed_rows(lines.ROWS)}
+    kernels = _moving(case, code)
+    for (file, function, inside), part in kernels.group_by("file", "function", "inside", maintain_order=True):
+        by_line = part.group_by("line").agg(pl.col("ns").sum()).sort("line")
+        of_line = dict(by_line.iter_rows())
+        for numbers in _blocks(list(of_line)):
+            if not case.notable(case.per_step(sum(of_line[n] for n in numbers)), _FOUND):
+                continue
+            ranked = sorted(numbers, key=lambda n: -of_line[n])
+            remedied = kind_of([texts.get((file, n), "") for n in ranked], outside=not inside)
+            if remedied is None:
+                continue
+            kind, index = remedied
+            chosen = [ranked[index]]
+            chosen += [n for n in ranked if n != ranked[index] and kind.beside and not inside]
+            work = part.filter(pl.col("line").is_in(chosen))
+            yield _Group(str(file), str(function), chosen, [texts.get((file, n), "") for n in chosen], work, kind)
+
+
+def _blocks(numbers: list[int]) -> list[list[int]]:
+    """Return the numbers of lines, in order, in blocks of those that lie close together."""
+    blocks: list[list[int]] = []
+    for number in numbers:
+        if blocks and number - blocks[-1][-1] <= _APART:
+            blocks[-1].append(number)
+        else:
+            blocks.append([number])
+    return blocks
+
+
+def _moving(case: Case, code: CodeLines) -> pl.DataFrame:
+    """Return the kernels that move memory, of lines that are known: op, ns, family, file, line, function, inside (a network)."""
+    ops = case.ops
+    phase = ops["phase"].cast(pl.String)
+    chosen = (ops["op_kind"] == "kernel") & ops["family"].cast(pl.String).is_in(_MOVING).fill_null(value=False)
+    chosen &= ~phase.is_in(_OTHER_PHASES).fill_null(value=False)
+    line_row = code.places_of(code.op[ops["op"].to_numpy()])
+    kernels = ops.select("op", pl.col("family").cast(pl.String), ns=pl.col("end_ns") - pl.col("start_ns"))
+    kernels = kernels.with_columns(place=pl.Series(line_row), inside=pl.Series(of_networks(case.profile, ops)))
+    places = code.places.with_row_index("place").with_columns(pl.col("place").cast(pl.Int64))
+    return kernels.filter(chosen).join(places, on="place", how="inner", maintain_order="left").drop_nulls("line")
+
+
+def _found(case: Case, group: _Group) -> Finding | None:
+    """Return the finding about lines, None where their change saves too little."""
+    gone = _gone(case, group)
+    worth = case.worth_or_time(
+        case.per_step(int(gone["ns"].sum())), "the kernels that go", RemoveOps(ops_of(gone)), cause=RULE.cause
+    )
+    if worth.likely_ns is None or not case.notable(worth.likely_ns, _FOUND):
+        return None
+    taken = case.per_step(int(group.kernels["ns"].sum()))
+    first, last = min(group.lines), max(group.lines)
+    there = f"{PurePath(group.file).name}:{first}{f'-{last}' * (last > first)}"
+    text = group.texts[0].partition("  #")[0]
+    title = (
+        f"{there} {group.function} moves memory for {units.duration(taken)} {case.per}, {case.share(taken)} of the step"
+    )
+    detail = (
+        f"{group.kernels.height / case.steps:.0f} kernels of {'these lines' if last > first else 'this line'} and of their backward "
+        f"compute little and move much{f': `{quoted(text)}`' * bool(text)}. Without what need not be done "
+        f"{units.duration(case.per_step(int(gone['ns'].sum())))} of that goes."
+    )
+    evidence = [
+        {"file": group.file, "line": number, "total_ns": case.per_step(ns)}
+        for number, ns in group.kernels.group_by("line").agg(pl.col("ns").sum()).sort("line").iter_rows()
+    ]
+    return case.found(
+        RULE,
+        title,
+        detail,
+        worth=worth,
+        cost_ns=taken,
+        fix=Fix.by_name(group.kind.remedy),
+        where={"file": group.file, "line": group.lines[0]},
+        evidence=evidence,
+        takes=Takes(ops_of(group.kernels)),
+    )
+
+
+def _gone(case: Case, group: _Group) -> pl.DataFrame:
+    """Return the kernels that are not needed with the remedy: op, ns."""
+    if group.kind.stays is not None:
+        return group.kernels.filter(~pl.col("family").is_in(group.kind.stays)).select("op", "ns")
+    chains = chains_among(case.profile, np.isin(case.ops["op"].to_numpy(), group.kernels["op"].to_numpy()))
+    return chains.filter(~pl.col("longest")).select("op", "ns")

@@ -1,0 +1,93 @@
+"""NSX131: lines whose kernels only move memory: a loss written out, distances of all pairs; and what a compiled network does not reach."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from nsysx.findings._work_remedies import kind_of
+from nsysx.model import Finding
+from tests.findings.lined import Lined, forward
+
+SCALE = "void at::native::vectorized_elementwise_kernel<4, Mul>(int)"
+SOFTMAX = "cunn_SoftMaxForward<LogSoftMaxForwardEpilogue>"
+#: Lines of a loss, and 100 us of kernels for each.
+LOSS = {
+    30: "logp = F.log_softmax(logits, dim=-1)",
+    31: "rows = F.one_hot(target, n).float()",
+    33: "loss = -(rows * logp).sum(-1).mean()",
+}
+PLAIN = {30: "logp = penalty(logits)", 31: "rows = scale(logp)", 33: "loss = rows.mean()"}
+
+
+def body(program: Lined, number: int, *, inside: bool = False, kernels: int = 1) -> None:
+    """A network of 500 us, and lines 30 to 33 with a softmax of 100 us and elementwise kernels of 400 us."""
+    with program.line(20), program.range("forward"), program.range("net:Net"):
+        program.launch(500, "nvjet_gemm")
+    for line, names in ((30, [SOFTMAX]), (31, [SCALE] * 2 * kernels), (33, [SCALE] * 2 * kernels)):
+        with program.line(line, "loss_of"):
+            if inside:
+                with program.range("forward"), program.range("net:Net"):
+                    for name in names:
+                        program.launch(100, name)
+            else:
+                for name in names:
+                    program.launch(100, name)
+    program.sync()
+
+
+def found(folder: Path, source: dict[int, str], inside: bool = False) -> list[Finding]:
+    return Lined(source).run(lambda program, number: body(program, number, inside=inside)).found(folder, "NSX131")
+
+
+def test_what_a_loss_by_class_numbers_does_not_need_goes(tmp_path: Path) -> None:
+    """400 us of elementwise kernels go, the softmax stays."""
+    (finding,) = found(tmp_path, LOSS)
+    assert [way.name for way in finding.remedies] == ["classes-as-numbers"]
+    assert finding.cost_ns_per_step == pytest.approx(500_000, rel=0.02)
+    assert finding.saving_ns_per_step == pytest.approx(400_000, rel=0.05)
+    assert finding.where["line"] == 31 and "train.py:30-33 loss_of" in finding.title
+
+
+def test_lines_outside_of_the_network_are_fused_as_a_function(tmp_path: Path) -> None:
+    """Of five kernels in a row that share data one is left."""
+    (finding,) = found(tmp_path, PLAIN)
+    assert [way.name for way in finding.remedies] == ["compile-function"]
+    assert finding.saving_ns_per_step == pytest.approx(400_000, rel=0.05)
+
+
+def test_inside_a_network_only_lines_with_a_better_form_are_named(tmp_path: Path) -> None:
+    assert found(tmp_path, PLAIN, inside=True) == []
+    (tmp_path / "b").mkdir()
+    (finding,) = found(tmp_path / "b", {**PLAIN, 31: "d = (a[:, None] - b[None]).pow(2).sum(-1)"}, inside=True)
+    assert [way.name for way in finding.remedies] == ["distances-by-product"]
+    assert finding.saving_ns_per_step == pytest.approx(200_000, rel=0.05), "the line's own kernels"
+
+
+def test_without_such_lines_it_is_clear(tmp_path: Path) -> None:
+    assert [f.verdict for f in Lined().run(lambda program, number: forward(program)).findings(tmp_path, "NSX131")] == [
+        "clear"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("remedy", "text"),
+    [
+        ("classes-as-numbers", "dist = F.one_hot(target, n).float()"),
+        ("distances-by-product", "d = (x[:, None, :] - y[None, :, :]) ** 2"),
+        ("distances-by-product", "d = (a.unsqueeze(1) - b.unsqueeze(0)).norm(dim=-1)"),
+        ("views-for-copies", "k = k.repeat_interleave(groups, dim=1)"),
+        ("fused-loss", "logp = torch.log_softmax(logits, -1)"),
+        ("fused-loss", "nll = -torch.log(softmax(logits))[rows, target]"),
+        ("foreach-parameters", "for e, p in zip(ema, net.parameters()): e.mul_(d).add_(p, alpha=1 - d)"),
+        ("compile-function", "image = image * gain + bias"),
+    ],
+)
+def test_a_line_says_what_its_work_can_be(remedy: str, text: str) -> None:
+    found = kind_of([text], outside=True)
+    assert found is not None and found[0].remedy == remedy
+
+
+def test_a_softmax_of_attention_is_no_loss() -> None:
+    assert kind_of(["p = torch.log_softmax(scores, -1)"], outside=False) is None
