@@ -49,12 +49,12 @@ class RollCall:
     def look(self, *, last: bool) -> JobRanks | None:
         """Return the ranks if all have come; ``last``: those of this node will do, if the launcher says which these are."""
         if self._have_come(range(self._size)):
-            said = {rank: self._store.get(self._key(rank)).decode().split() for rank in range(self._size)}
-            here = [rank for rank, words in said.items() if words[0] == self._address]
+            words_of = {rank: self._store.get(self._key(rank)).decode().split() for rank in range(self._size)}
+            here = [rank for rank, words in words_of.items() if words[0] == self._address]
             lowest: dict[str, int] = {}
-            for rank, (address, _) in said.items():
+            for rank, (address, _) in words_of.items():
                 lowest.setdefault(address, rank)
-            return JobRanks(self._rank, here, said[0][1], list(lowest.values()), self._store)
+            return JobRanks(self._rank, here, words_of[0][1], list(lowest.values()), self._store)
         of_node = _of_node(self._rank) if last else range(0)
         if of_node and self._have_come(of_node):
             words = self._store.get(self._key(of_node[0])).decode().split()
