@@ -60,7 +60,8 @@ class Meeting:
         if not self._job.leads:
             return self._wait([self._path("done", number, self._job.here[0])], longest)
         try:
-            came = self._wait([self._path("here", number, rank) for rank in self._job.here], until)
+            others = [rank for rank in self._job.here if rank != self._job.rank]
+            came = self._wait([self._path("here", number, rank) for rank in others], until)
             act()
             if self._job.link is not None:
                 came = self._job.link.gather(number, longest - _LOOK_S) and came
