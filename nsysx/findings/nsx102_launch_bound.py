@@ -213,10 +213,10 @@ def _fix(case: Case, saving_ns: int) -> Fix:
     if program.compiled:
         text = "torch.compile(model, mode='reduce-overhead') puts what is already compiled into CUDA graphs"
         return Fix.by_name(_GRAPHED.name, text=text, paste=_COMPILED, needs=_needs.GRAPH)
-    if obstacle := _no_graph(case):
-        return obstacle
-    if (wrapped := _wrapped(case)) is not None:
-        return wrapped
+    if _needs.DIFFERENTIATED_ONCE.test(case)[0] == "violated":  # nothing that compiles has a second derivative
+        return Fix.by_name("cuda-graph", needs=_needs.GRAPH)
+    if (instead := _no_graph(case) or _wrapped(case)) is not None:
+        return instead
     text = f"{_GRAPHED.text}, or capture the step in a CUDA graph: {_launches(case)}"
     ways = [way(_GRAPHED.name, paste=f"{_GRAPHED.paste}{_which(case)}"), way("cuda-graph")]
     count = _calls_of_network(case)
