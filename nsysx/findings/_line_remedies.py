@@ -39,7 +39,7 @@ _KINDS = tuple(
         ("no-sleep", r"\bsleep\("),
         ("no-process-in-a-step", r"\bsubprocess\.|\bos\.(system|popen)\(|\bcheck_output\(|\bPopen\("),
         ("saved-aside", r"\btorch\.save\(|\bsave_pretrained\(|\bsave_checkpoint\("),
-        ("gradients-in-buckets", r"\ball_reduce\w*\(.*\.?grad\b"),
+        ("gradients-in-buckets", r"\ball_reduce\w*\(.*grads?\b"),
         ("tensors-gathered", r"gather_object\("),
         ("own-part-of-data", r"\bscatter\w*\(.*(batch|data|input|image|\bx\b)|\b(scatter|broadcast)_object_list\("),
         ("collective-rarely", r"\bbarrier\(|\ball_(reduce|gather)\w*\(|\bbroadcast\w*\("),

@@ -31,6 +31,7 @@ from nsysx.analyses import gpu_ledger
 from nsysx.catalogue import DeviceActivity, StepLimit, StepPart
 from nsysx.events.recorded_settings import settings_of
 from nsysx.findings._case import Case, Fix, Rule, Saving, ops_of, way
+from nsysx.findings._meetings import meeting
 from nsysx.findings._names import launched_by, mostly
 from nsysx.findings._needs import FUSABLE, GATHERED, fused_code, shards, slowed_ns
 from nsysx.findings._once import Takes
@@ -141,6 +142,9 @@ def check(case: Case) -> list[Finding]:
         evidence=evidence,
         takes=Takes(ops_of(comm)),
     )
+    if (at := meeting(case)) is not None:
+        told = at.fix.into(replace(exposed, where=at.where or exposed.where, saving=at.worth), torch=case.program.torch)
+        return [case.claims.instead(exposed, told)]
     if case.ranks is None:
         return [case.claims.instead(exposed, _of_its_wrapper(case, exposed))]
     told = of_ranks(exposed, case.ranks, case.shown_rank, recorded_ns=recorded)
