@@ -16,6 +16,7 @@ class Span:
 
     ``kind`` is an API kind or phase on a CPU lane and compute, comm, copy, memset on a GPU lane. ``launch_ns`` is when the
     API call of a GPU op began (None when unknown), ``backlog_ns`` how much of a blocking call was waiting for earlier work.
+    ``module`` is what a GPU op works for and ``line`` the line that launched it, "path:line"; "" when unknown.
     A box merged from several neighbors has ``covered_ns``: how much of it they fill together.
     """
 
@@ -27,13 +28,25 @@ class Span:
     launch_lane: int | None = None
     backlog_ns: int = 0
     covered_ns: int | None = None
+    module: str = ""
+    line: str = ""
+
+
+Role = Literal["phases", "lines", "api", "stream", "modules", "idle"]
+#: The lanes of threads, and those whose boxes are named by the program and have no kind of work.
+CPU_ROLES: tuple[Role, ...] = ("phases", "lines", "api")
+NAMED_ROLES: tuple[Role, ...] = ("phases", "lines", "modules")
 
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """One row of a timeline picture: ``role`` is phases, api, stream, or idle (when a device has no work, by cause)."""
+    """One row of a timeline picture.
 
-    role: Literal["phases", "api", "stream", "idle"]
+    ``role`` is phases, lines (of the program, "path:line"), or api for a thread, stream, modules (that the device works for), or idle
+    (when it has no work, by cause) for a device.
+    """
+
+    role: Role
     label: str
     spans: tuple[Span, ...]
 
@@ -80,7 +93,8 @@ class Timeline:
     """The picture of one window: CPU threads above, GPU streams below.
 
     ``marks`` are instants with a name, ns from the start of the window; ``places`` say where what a finding names is.
-    ``note`` says what of the job is not in the picture, "" if nothing is missing.
+    ``note`` says what of the job is not in the picture, "" if nothing is missing. ``step_ns`` is the step in the window, which begins
+    with its first launch: start and end, ns from the start of the window, which it is where None.
     """
 
     title: str
@@ -93,6 +107,12 @@ class Timeline:
     marks: tuple[tuple[int, str], ...] = ()
     places: tuple[LongestStretch, ...] = ()
     note: str = ""
+    step_ns: tuple[int, int] | None = None
+
+    @property
+    def shown_ns(self) -> tuple[int, int]:
+        """What of the window is shown at first: the step, ns from the start of the window."""
+        return self.step_ns or (0, self.end_ns - self.start_ns)
 
 
 @dataclass(frozen=True, slots=True)

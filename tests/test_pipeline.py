@@ -139,7 +139,8 @@ CONTRACT: dict[str, str] = {
     "gpu_ledger": "process device window_ns compute_ns comm_ns copy_ns memset_ns idle_ns busy_ns hidden_copy_ns hidden_comm_ns "
     "idle_causes",
     "cpu_ledger": "process thread window_ns launch_ns copy_ns sync_wait_ns alloc_ns load_ns other_api_ns outside_api_ns",
-    "kernels": "name count total_ns mean_ns median_ns min_ns max_ns std_ns share api_self_ns queue_ns",
+    "kernels": "name count total_ns mean_ns median_ns min_ns max_ns std_ns share step_ns operator module file line "
+    "api_self_ns queue_ns",
     "api_calls": "name kind calls total_ns self_ns backlog_ns own_op_ns host_ns first_ns steady_median_ns",
     "modules": "path cls calls forward_gpu_ns backward_gpu_ns self_gpu_ns launch_ns wait_ns idle_blamed_ns grade",
     "phases": "name cpu_ns gpu_busy_ns gpu_idle_ns",
@@ -263,6 +264,10 @@ def check_sums(summary: Summary) -> None:
         kernels = summary.rows("kernels")
         assert (total(kernels, "count"), total(kernels, "total_ns")) == (totals["kernels"], totals["kernel_ns"])
         assert not totals["kernel_ns"] or sum(r["share"] for r in kernels) == pytest.approx(1)
+        if (scope := summary.steps.scope).steps:
+            of_kernels = {r["family"] for r in kernels}
+            families = [r for r in summary.rows("kernel_families") if r["family"] in of_kernels]
+            assert sum(r["step_ns"] for r in kernels) * scope.steps == pytest.approx(total(families, "total_ns"))
     for row in summary.rows("waits"):
         parts = [row[p] for p in ("backlog_ns", "own_op_ns", "host_ns")]
         # What a call waited for cannot be said where no GPU work was recorded.

@@ -1,4 +1,4 @@
-"""Kernel time by kernel name."""
+"""Kernel time by kernel name, and where most of each comes from: its operator, module and line."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import numpy as np
 import polars as pl
 
 from nsysx.analyses.helpers import shared_columns
+from nsysx.analyses.helpers.module_names import folded
+from nsysx.analyses.helpers.operator_work import operators_of_report
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.frames import lookup
 from nsysx.model import TableSpec
@@ -31,6 +33,17 @@ class KernelRow(TypedDict):
     max_ns: Annotated[int, Of("longest", "ns")]
     std_ns: Annotated[float | None, Of("sample standard deviation, null for a single execution", "ns", label="std dev")]
     share: Annotated[float | None, Of("part of all kernel time, 0 to 1")]
+    step_ns: Annotated[
+        float | None, Of("its time in a steady step, mean; null without steps", "ns", label="kernel time per step")
+    ]
+    operator: Annotated[str | None, Of("operator that has most of its time; null where no operators were recorded")]
+    module: Annotated[
+        str | None, Of("module that has most of its time, * where several alike have; null where none is known")
+    ]
+    file: Annotated[
+        str | None, Of("file of the line that launches most of it; null where no line was noted", label="Python line")
+    ]
+    line: Annotated[int | None, Of("that line")]
     api_self_ns: Annotated[
         int | None, Of("self time of its launch calls; null if graphs launched all of it", "ns", label="API self time")
     ]
@@ -49,10 +62,10 @@ SHOWN = TableSpec(
     place=70,
     group="kernel-tables",
     intro=(
-        "Functions that ran on the GPU. Queue is how long they waited after their launch, summed: long queues are normal on a "
-        "busy GPU."
+        "Functions that ran on the GPU, and what has most of the time of each. Queue is how long they waited after their launch, "
+        "summed: long queues are normal on a busy GPU."
     ),
-    first=names("name total_ns share count mean_ns median_ns max_ns queue_ns api_self_ns"),
+    first=names("name step_ns share module file operator count median_ns queue_ns total_ns mean_ns max_ns api_self_ns"),
     bar="total_ns",
     hide=("min_ns", "std_ns"),
 )
@@ -85,7 +98,54 @@ def table(profile: Profile) -> pl.DataFrame:
             for c, f in (("self_ns", "api_self_ns"), ("queue_ns", "queue_ns"))
         ),
     )
+    grouped = grouped.join(_per_step(profile), on="name", how="left").join(_places(profile), on="name", how="left")
     grouped = grouped.with_columns(
         shared_columns.share(grouped["total_ns"]).alias("share"), pl.col("name", "family").cast(pl.String)
     )
-    return grouped.sort("total_ns", "name", descending=[True, False])
+    grouped = grouped.sort("total_ns", "name", descending=[True, False])
+    return grouped.select(c.name for c in COLUMNS)
+
+
+def _per_step(profile: Profile) -> pl.DataFrame:
+    """Return name, step_ns: the mean time of each kernel in a steady step, 0 for those of other steps; null without steps."""
+    steps, ops = profile.scope.steps, profile.steady_ops
+    ns = pl.when(pl.col("op_kind") == "kernel").then(pl.col("end_ns") - pl.col("start_ns")).otherwise(0).sum()
+    sums = ops.group_by("name").agg((ns / max(1, steps)).alias("step_ns"))
+    every = profile.ops.select("name").unique(maintain_order=True).join(sums, on="name", how="left")
+    per_step = pl.col("step_ns").fill_null(0.0) if steps else pl.lit(None, pl.Float64)
+    return every.select("name", per_step.alias("step_ns"))
+
+
+def _places(profile: Profile) -> pl.DataFrame:
+    """Return name, operator, module, file, line: what has most of the time of each kernel, null where nothing is known."""
+    ops = profile.ops.filter(profile.ops["op_kind"] == "kernel")
+    op, code = ops["op"].to_numpy(), profile.code()
+    line_row = np.full(len(op), -1) if code is None else code.places_of(code.op[op])
+    lines = pl.DataFrame(schema={"file": pl.String, "line": pl.Int64}) if code is None else code.places
+    try:
+        operators = profile.once(operators_of_report)
+        operator = lookup.at(operators.rows["name"].cast(pl.String), operators.op[op])
+    except NotRecorded:
+        operator = pl.Series([None] * len(op), dtype=pl.String)
+    modules = ops["module"].cast(pl.String).drop_nulls().unique().to_list()
+    rows = ops.select(
+        "name",
+        pl.col("module").cast(pl.String),
+        operator.alias("operator"),
+        pl.Series("place", line_row),
+        ns=pl.col("end_ns") - pl.col("start_ns"),
+    ).with_columns(pl.col("place").replace(-1, None))
+    rows = rows.with_columns(pl.col("module").replace(modules, [folded(m) for m in modules]).alias("pattern"))
+    most = rows.select("name").unique(maintain_order=True)
+    for column in ("pattern", "operator", "place"):
+        grouped = rows.filter(pl.col(column).is_not_null()).group_by("name", column)
+        sums = grouped.agg(pl.col("ns").sum(), pl.col("module").n_unique().alias("alike"), pl.col("module").min())
+        first = sums.sort("ns", column, descending=[True, False]).unique("name", keep="first", maintain_order=True)
+        if column == "pattern":  # a star stands for the numbers of several modules, not of one
+            alike = pl.when(pl.col("alike") > 1).then("pattern").otherwise("module").alias("module")
+            first = first.select("name", "ns", "alike", alike)
+        else:
+            first = first.drop("module")
+        most = most.join(first.drop("ns", "alike"), on="name", how="left", maintain_order="left")
+    row = most["place"].fill_null(-1).to_numpy()
+    return most.drop("place").with_columns(lookup.at(lines[c], row).alias(c) for c in ("file", "line"))

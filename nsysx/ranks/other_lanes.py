@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import polars as pl
 
-from nsysx.analyses.helpers import timeline_data
+from nsysx.analyses.helpers import picture_windows, timeline_data
 from nsysx.events.profile import Profile
-from nsysx.pictures import Lane, Timeline
+from nsysx.pictures import CPU_ROLES, Lane, Timeline
 from nsysx.ranks import collect, collective_costs, straggler
 from nsysx.ranks.match import Aligned, align, common
 
@@ -74,7 +74,7 @@ class OtherRanksLanes:
 
 def plan(profile: Profile, ranks: Sequence[collect.Rank], report: int) -> LanePlan:
     """Return what is drawn beside ``profile``, of the report with this number: ranks that it does not hold, on a known clock."""
-    windows = tuple(Stretch(w.start_ns, w.end_ns) for w in timeline_data.windows(profile))
+    windows = tuple(Stretch(w.start_ns, w.end_ns) for w in picture_windows.windows(profile))
     here = {process for process, _ in profile.ledgers.activity}
     held = [n for n, r in enumerate(ranks) if r.report == report and r.process in here]
     others = [n for n in range(len(ranks)) if n not in held]
@@ -165,7 +165,7 @@ def added(picture: Timeline, beside: OtherRanksLanes) -> Timeline:
     ]
     labeled = [
         lane
-        if planned.shown_rank is None or lane.role not in ("stream", "idle")
+        if planned.shown_rank is None or lane.role in CPU_ROLES
         else replace(lane, label=f"rank {planned.shown_rank}: {lane.label}")
         for lane in picture.lanes
     ]

@@ -28,7 +28,9 @@ BRIEF_SCHEMA = "nsysx.brief/2"
 
 _MOST_CAUSES, _MOST_CARE, _MOST_NOT_RECORDED = 3, 3, 2
 #: Letters of texts where there is all the room.
-_SENTENCE, _WHAT, _DO, _CARE, _REASON, _PLACE = 300, 160, 240, 160, 180, 100
+_SENTENCE, _WHAT, _DO, _CARE, _REASON, _PLACE = 240, 160, 240, 160, 120, 100
+#: Letters of what is to be done for the causes after the first, beside their code and without: they are read once the first is gone.
+_LATER_DO_WITH_CODE, _LATER_DO = 10, 90
 #: Bytes of code to paste: a longer one stands in the insight alone. That of the first cause goes before words.
 _PASTE, _FIRST_PASTE = 320, 420
 #: Below this share of the room an answer names fewer causes.
@@ -136,19 +138,21 @@ def _cause(cause: _Cause, summary: Summary, worded: Worded | None, ids: list[str
     paste = worded.paste if worded else action.paste if action else finding.paste if finding else ""
     advice = worded.do if worded else action.text if action else finding.fix if finding else ""
     conditions = action.conditions if action else finding.conditions if finding else ()
+    shown_paste = _paste(paste, room, first=worded is not None)
+    most_do = _DO if worded else _LATER_DO_WITH_CODE if shown_paste else _LATER_DO
     content: Json = {
         "id": None if cause.index is None else ids[cause.index],
         "what": cut(what, 50 + round(_WHAT * room)),
         "where": finding_ids.place_of(summary, where, 40 + round(_PLACE * room)),
         "saving": saving and {name: value for name, value in saving.items() if value is not None},
-        "do": cut(advice, 50 + round(_DO * room)),
-        "paste": _paste(paste, room, first=worded is not None),
+        "do": cut(advice, 50 + round(most_do * room)),
+        "paste": shown_paste,
         "conditions": finding_ids.states_of([c for c in conditions if c.state != "holds"]),
         "conditions_hold": sum(c.state == "holds" for c in conditions),
     }
     if saving is None and finding is not None:
         content["saving_unknown"] = cut(finding_ids.saving_reason(summary, finding), 120)
-    if paste and content["paste"] is None:
+    if paste and shown_paste is None:
         content["paste_is"] = "in the insight"
     return content
 
@@ -174,12 +178,13 @@ def _commands(
     worth: list[tuple[str, str]] = []
     if first is not None:
         worth.append(("insight", f"nsysx report REPORT --insight {_quoted(first)}"))
-    if chosen_changes.can_try_advice(summary.answer, summary.findings or (), changes.changes_by_name()):
+    can_try = chosen_changes.can_try_advice(summary.answer, summary.findings or (), changes.changes_by_name())
+    if can_try:
         worth.append(("try", "nsysx try REPORT -- CMD"))
     if (record := _record_again(summary)) is not None:
         worth.append(("record", record))
     worth += [("table", "nsysx report REPORT --table findings")]
-    if summary.replay is not None:
+    if summary.replay is not None and not can_try:  # what can be measured need not be replayed
         worth.append(("whatif", "nsysx whatif REPORT"))
     commands: dict[str, str] = {}
     left = MOST_BYTES * (0.2 + 0.4 * room)

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass, replace
 
 from nsysx import units
+from nsysx.analyses import kernels
 from nsysx.answer.bars import MODULES, WORK
 from nsysx.judging.verdict import EACH_STEP
 from nsysx.model import Summary
@@ -19,6 +20,7 @@ from nsysx.render import (
     page_templates,
     plots,
     step_waterfall,
+    top_kernel,
     view,
 )
 from nsysx.render.charts.colors import KIND_COLORS, MODULE_COLORS, WORK_COLORS
@@ -91,6 +93,8 @@ def _groups(summary: Summary, shown: view.View, timelines: int, redact: bool) ->
     """Return the closed lines that are not empty."""
     groups, stepped = [], summary.steps.source != "capture"
     told = [g for g in shown.grids if g.rows and _matters(summary, g.key)]
+    if of_top := top_kernel.sentence(summary, redact=redact):
+        told = [replace(g, intro=f"{of_top} {g.intro}") if g.key == kernels.KEY else g for g in told]
     if (others := beyond.table(summary, first_screen.listed(summary), redact=redact)) is not None:
         told.append(replace(others, group="all-findings"))
     for key, title in _LINES:
@@ -151,7 +155,7 @@ def first(summary: Summary, *, redact: bool = True) -> str:
 
 def _render(summary: Summary, redact: bool, top: int, *, whole: bool = True) -> str:
     shown = view.build(summary, top=top, redact=redact, width=84)
-    script = page_templates.text("page.js")
+    script = "".join(map(page_templates.text, ("timeline.js", "page.js")))
     summary = replace(summary, timelines=plots.distinct(summary.timelines))
     drawn = plots.timeline_charts(summary, redact) if whole else []
     screen = first_screen.build(summary, redact=redact)

@@ -13,10 +13,10 @@ from nsysx.events.attribute import IN_STEP
 from nsysx.events.layers import bare
 from nsysx.findings import rule_of
 from nsysx.model import Finding
-from nsysx.pictures import LongestStretch, Timeline
+from nsysx.pictures import NAMED_ROLES, Lane, LongestStretch, Role, Span, Timeline
 from nsysx.render.charts.colors import KIND_COLORS, KIND_NAMES
-from nsysx.render.charts.timelines import lane_color, lane_names
-from nsysx.render.safe_text import clean, scrub, shorten_kernel
+from nsysx.render.charts.timelines import box_name, code_place, lane_color, lane_names
+from nsysx.render.safe_text import clean, shorten_kernel
 
 #: The page with this data stays below this size (bytes); pictures whose data does not fit are stills only.
 MOST_BYTES = 950_000
@@ -73,7 +73,7 @@ def legend(pictures: Sequence[Timeline]) -> tuple[tuple[str, bool, str], ...]:
     filled: dict[tuple[str, bool, str], float] = {}
     for timeline, lane in ((picture, lane) for picture in pictures for lane in picture.lanes):
         idle, window = lane.role == "idle", max(1, timeline.end_ns - timeline.start_ns)
-        for span in lane.spans if lane.role != "phases" else ():
+        for span in lane.spans if lane.role not in NAMED_ROLES else ():
             words = clean(span.label, 60) if idle else KIND_NAMES.get(span.kind, "")
             if words and not (idle and span.covered_ns is not None):
                 key = (span.kind, idle, words)
@@ -88,45 +88,71 @@ def legend(pictures: Sequence[Timeline]) -> tuple[tuple[str, bool, str], ...]:
 
 
 def data(picture: Timeline, *, redact: bool = True, marks: Sequence[Mark] = ()) -> str:
-    """Return the lanes as JSON: ``ns`` of the window, ``marks``, tables of ``text`` and ``color``, and ``lanes``.
+    """Return the lanes as JSON: ``ns`` of the window, ``shown`` of it at first, ``marks``, tables of ``text`` and ``color``, ``lanes``.
 
     Each mark is [number, start, end], each of ``lines`` an instant and its name. Each lane has ``name``, ``at``, ``fill``, and
     ``idle``: it shows idle time, hatched.
     ``at`` is flat, four numbers per box: ns since the end of the box before it, length in ns, and indices of color and text.
     ``fill`` has, by number of the box, the percentage of it that is filled, for boxes that stand for several neighbors.
+    ``of`` of a lane of GPU work is flat, four numbers per box, too: ns from its launch to its start and the lane of that call, and
+    indices of the texts of module and line, -1 for what is not known. ``queues`` are work launched and not yet run: name, ns at
+    instants in equal distances.
     """
-    texts: dict[str, int] = {}
-    colors: dict[str, int] = {}
+    texts, colors = _Numbered(), _Numbered()
     seen: dict[str, str] = {}
 
     @cache  # the boxes of a step have few names
-    def shown(label: str, kind: str) -> str:
-        text = clean(label, 200) or KIND_NAMES.get(kind, "")
-        return shorten_kernel(scrub(text) if redact else text, _LABEL)
+    def shown(role: Role, label: str, kind: str) -> str:
+        name = box_name(Lane(role, "", ()), Span(0, 0, kind, label), redact)
+        return shorten_kernel(name or KIND_NAMES.get(kind, ""), _LABEL)
 
     lanes = []
     for lane, name in zip(picture.lanes, lane_names(picture.lanes, redact), strict=True):
         numbers: list[int] = []
         fill: dict[int, int] = {}
+        origins: list[int] = []
         before = 0
         for number, span in enumerate(sorted(lane.spans, key=lambda s: s.start_ns)):
             long = span.end_ns - span.start_ns
-            text = shown(span.label, span.kind)
             color = lane_color(lane, span.kind or span.label, seen)
-            numbers += [
-                span.start_ns - before,
-                long,
-                colors.setdefault(color, len(colors)),
-                texts.setdefault(text, len(texts)),
-            ]
+            text = shown(lane.role, span.label, span.kind)
+            numbers += [span.start_ns - before, long, colors.number(color), texts.number(text)]
             before = span.end_ns
             if span.covered_ns is not None and long:
                 fill[number] = min(100, round(100 * span.covered_ns / long))
-        lanes.append({"name": name, "at": numbers, "fill": fill, "idle": lane.role == "idle"})
-    length = max(1, picture.end_ns - picture.start_ns)
-    lines = [(instant, clean(name, 60)) for instant, name in picture.marks]
-    whole = {"ns": length, "marks": marks, "lines": lines, "text": list(texts), "color": list(colors), "lanes": lanes}
+            if lane.role == "stream":
+                alone = span.launch_ns is not None and span.launch_lane is not None and span.covered_ns is None
+                module, line = clean(span.module, _LABEL), code_place(span.line, redact)
+                origins += [
+                    max(0, span.start_ns - span.launch_ns) if alone and span.launch_ns is not None else -1,
+                    span.launch_lane if alone and span.launch_lane is not None else -1,
+                    texts.number(module) if module else -1,
+                    texts.number(line) if line else -1,
+                ]
+        entry = {"name": name, "at": numbers, "fill": fill, "idle": lane.role == "idle"}
+        lanes.append(entry | ({"of": origins} if any(n >= 0 for n in origins) else {}))
+    queues = [{"name": f"GPU {q.device}: work queued", "ns": q.queued_ns} for q in picture.queues]
+    whole = {
+        "ns": max(1, picture.end_ns - picture.start_ns),
+        "shown": picture.shown_ns,
+        "marks": marks,
+        "lines": [(instant, clean(name, 60)) for instant, name in picture.marks],
+        "text": list(texts.numbers),
+        "color": list(colors.numbers),
+        "lanes": lanes,
+        "queues": queues,
+    }
     return json.dumps(whole, ensure_ascii=False, separators=(",", ":"))
+
+
+class _Numbered:
+    """Texts by number, in the order in which they come."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[str, int] = {}
+
+    def number(self, text: str) -> int:
+        return self.numbers.setdefault(text, len(self.numbers))
 
 
 def token(number: int) -> str:

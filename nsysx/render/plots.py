@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Literal, get_args
 from nsysx import units
 from nsysx.events.profile import NotRecorded
 from nsysx.model import Summary
-from nsysx.pictures import Counters, Queue, Timeline
-from nsysx.render import charts, step_waterfall, view
+from nsysx.pictures import CPU_ROLES, Counters, Queue, Timeline
+from nsysx.render import charts, cut_timeline, step_waterfall, view
 from nsysx.render.charts import Chart, host_icicle, memory_lines, module_flame, rank_bars
 from nsysx.render.charts.flame_graph import Stacks, flame
 from nsysx.render.charts.row_bars import BarRow, row_bars
@@ -91,7 +91,7 @@ def distinct(timelines: Sequence[Timeline]) -> tuple[Timeline, ...]:
 
 def timeline_charts(summary: Summary, redact: bool) -> list[Chart]:
     """Return the pictures of single windows, on one time scale where all stay readable on it."""
-    entries = summary.timelines[:4]
+    entries = [cut_timeline.shown(entry) for entry in summary.timelines[:4]]
     lengths = [entry.end_ns - entry.start_ns for entry in entries]
     common = max(lengths) if lengths and max(lengths) <= 2 * min(lengths) else None
     figures = []
@@ -103,7 +103,7 @@ def timeline_charts(summary: Summary, redact: bool) -> list[Chart]:
         caption = (
             f"{title}, a window of {units.duration(window)}{': ' if words else ''}{words}. {ahead} {entry.note}".strip()
         )
-        lanes = sum(lane.role in ("phases", "api") for lane in entry.lanes)
+        lanes = sum(lane.role in CPU_ROLES for lane in entry.lanes)
         alt = f"Timeline with {lanes} CPU lanes above {len(entry.lanes) - lanes} of GPUs. {caption}"
         drawing = charts.timeline(entry, redact=redact, span_ns=common)
         figures.append(Chart("timeline" if number == 1 else f"timeline-{number}", drawing, alt, caption))
@@ -161,7 +161,7 @@ class Plots:
         windows = distinct(self._summary.timelines)
         if not -len(windows) <= number < len(windows):
             raise NotRecorded(f"the report has {len(windows)} timelines")
-        return charts.timeline(windows[number], redact=False, ax=ax)
+        return charts.timeline(cut_timeline.shown(windows[number]), redact=False, ax=ax)
 
     def memory(self, *, ax: Axes | None = None) -> Figure:
         """Return the memory of each device over time."""

@@ -18,7 +18,10 @@ _ROOMS = (1.0, 0.8, 0.65, 0.5, 0.4, 0.3, 0.22, 0.15, 0.0)
 
 def text_of(content: Json) -> str:
     """Return values as JSON text that ends with a newline."""
-    lines = [f"{json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in content.items()]
+    lines = [
+        f"{json.dumps(key)}:{json.dumps(value, ensure_ascii=False, separators=(',', ':'))}"
+        for key, value in content.items()
+    ]
     return harmless_json("{" + ",\n ".join(lines) + "}\n")
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from nsysx import pipeline
 from nsysx.analyses.helpers import timeline_data
+from nsysx.analyses.helpers.picture_windows import DrawnWindow
 from nsysx.pictures import Span
 from tests.builder import Report, case_a
 from tests.examples import examples
@@ -113,7 +114,7 @@ def test_a_wait_that_begins_before_the_window_keeps_only_its_rest(tmp_path):
     seen = {}
 
     def cut(profile):
-        seen["cut"] = timeline_data.draw(profile, profile.steps.process, 500, 1100, "cut")
+        seen["cut"] = timeline_data.draw(profile, profile.steps.process, DrawnWindow("cut", 500, 1100))
         return ()
 
     with pytest.MonkeyPatch.context() as patch:

@@ -121,6 +121,7 @@ def kernel_row(name: str, total_ns: int, count: int = 100, share: float = 0.1) -
     mean = total_ns // count
     return {
         "name": name,
+        "family": "elementwise",
         "count": count,
         "total_ns": total_ns,
         "mean_ns": mean,
@@ -129,6 +130,11 @@ def kernel_row(name: str, total_ns: int, count: int = 100, share: float = 0.1) -
         "max_ns": mean * 2,
         "std_ns": mean / 10,
         "share": share,
+        "step_ns": total_ns / 50,
+        "operator": "aten::mul",
+        "module": "blocks.*.loss",
+        "file": "/home/somebody/project/train.py",
+        "line": 47,
         "api_self_ns": count * 5 * US,
         "queue_ns": count * 90 * US,
     }
@@ -170,6 +176,8 @@ def timeline(title: str = "Step 5, typical", names: tuple[str, ...] = KERNEL_NAM
                     names[i % len(names)],
                     3 * MS + i * 600 * US,
                     1,
+                    module=f"blocks.{i % 3}.loss",
+                    line="/home/somebody/project/train.py:47",
                 )
                 for i in range(24)
             ),
@@ -178,13 +186,20 @@ def timeline(title: str = "Step 5, typical", names: tuple[str, ...] = KERNEL_NAM
         ),
     )
     idle = Lane("idle", "GPU 0 idle", (Span(43 * MS, 44 * MS, "sync", "idle: host sync"),))
+    host = Lane("lines", "main", (Span(3 * MS, 40 * MS, "", "/home/somebody/project/train.py:47"),))
+    of_modules = Lane(
+        "modules",
+        "GPU 0 modules",
+        tuple(Span((4 + 20 * i) * MS, (23 + 20 * i) * MS, "", f"blocks.{i}.loss") for i in range(3)),
+    )
     modules = [*dict.fromkeys((None, *HOSTILE[:3], "blocks.1.loss"))]
     places = [
         LongestStretch(20 * MS, 42 * MS, module or "", "loss", part)
         for module in modules
         for part in ("work", "host", "sync", "comm")
     ]
-    return Timeline(title, 0, 69_250_000, (phases, api, gpu, idle), merged=12, places=tuple(places))
+    lanes = (phases, api, gpu, idle, host, of_modules)
+    return Timeline(title, 0, 69_250_000, lanes, merged=12, places=tuple(places), step_ns=(2 * MS, 69_000_000))
 
 
 def summary(**changes: Any) -> Summary:
@@ -585,7 +600,7 @@ def ranks(count: int, late: int) -> Table:
             "bus_bytes_per_s": 1.8e11, "by_collective": [{"kind": "allreduce", "calls": 30}], "last_share": float(r == late),
             "delay_ns": 3_000 * 10 * US * (count - 1) * (r == late), "straggler": r == late,
             "late_because": {"compute": 3_000 * US} if r == late else {}, "clock_correction_ns": 12,
-            "transfer_usual_ns": MS, "bubble_ns": None,
+            "transfer_usual_ns": MS, "bubble_ns": None, "reduced_once_ns": None,
             "waits_for": [{"rank": late, "ns": wait * 10 * US, "because": "compute"}] if wait else [],
         }  # fmt: skip
         behind = {

@@ -294,10 +294,27 @@ def test_the_timeline_of_the_first_screen_zooms_moves_and_obeys_keys(browser, pa
     canvas = browser.find_element("css selector", "#timeline canvas")
     assert canvas.is_displayed(), "without a click"
     start, end = window(browser)
-    assert start == 0 < end
+    live = js(browser, "return JSON.parse(document.querySelector('#timeline figure').dataset.live)")
+    assert [start, end] == live["shown"], "the step, not what leads to it"
+    browser.find_element("xpath", "//section[@id='timeline']//button[.='Zoom out']").click()
+    assert window(browser) == (0, live["ns"]), "what leads to it is a click away"
+    browser.find_element("xpath", "//section[@id='timeline']//button[.='Whole window']").click()
+    assert window(browser) == (start, end)
     browser.find_element("xpath", "//section[@id='timeline']//button[.='Zoom in']").click()
     near = window(browser)
-    assert near[1] - near[0] == pytest.approx(end / 2, abs=2)
+    assert near[1] - near[0] == pytest.approx((end - start) / 2, abs=2)
+    turn = (
+        f"{TIMELINE} const r = c.getBoundingClientRect(); c.dispatchEvent(new WheelEvent('wheel',"
+        " {deltaY: -1, clientX: r.left + 600, clientY: r.top + 40, cancelable: true}))"
+    )
+    js(browser, turn)
+    assert window(browser) == near, "a page that is scrolled does not zoom"
+    js(browser, "document.querySelector('#timeline canvas').focus()")
+    js(browser, turn)
+    assert window(browser)[1] - window(browser)[0] < near[1] - near[0], "after a click the wheel zooms"
+    browser.find_element("xpath", "//section[@id='timeline']//button[.='Whole window']").click()
+    browser.find_element("xpath", "//section[@id='timeline']//button[.='Zoom in']").click()
+    near = window(browser)
     canvas.send_keys(Keys.ARROW_RIGHT)
     moved = window(browser)
     assert moved[0] > near[0] and moved[1] - moved[0] == pytest.approx(near[1] - near[0], abs=2)

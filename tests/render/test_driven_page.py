@@ -45,6 +45,16 @@ def boxes(live: dict) -> list[tuple[str, bool, list[tuple[int, int, str, float]]
     return lanes
 
 
+def named(live: dict, lane: dict, name: str) -> int:
+    """Return how many boxes of a lane are not called so, but work for a module or line that is."""
+    texts = [*live["text"], ""]
+    pairs = zip(lane.get("of", ())[2::4], lane.get("of", ())[3::4], lane["at"][3::4], strict=False)
+    return sum(
+        name.lower() not in texts[own].lower() and any(name.lower() in texts[i].lower() for i in (module, line))
+        for module, line, own in pairs
+    )
+
+
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A page whose table of kernels has the kernels of its timeline."""
@@ -71,13 +81,14 @@ def test_a_span_has_sums_that_are_those_of_its_boxes(browser, page: Path) -> Non
         DRAG.replace("SHIFT", "true")
         + "put('pointerdown', at(.25), 40); put('pointermove', at(.75), 40); put('pointerup', at(.75), 40)",
     )
-    assert window(browser) == (0, live["ns"]), "a selection does not move the window"
+    assert list(window(browser)) == live["shown"], "a selection does not move the window"
     told = {}
     for line in js(browser, "return [...document.querySelectorAll('.sums li')].map(e => e.textContent)"):
         found = re.match(r"(.*): ([\d.,]+ (?:ns|µs|ms|s)) \(", line)
         assert found, line
         told[found[1]] = ns_of(found[2])
-    a, b = 0.25 * live["ns"], 0.75 * live["ns"]
+    first, last = live["shown"]
+    a, b = first + 0.25 * (last - first), first + 0.75 * (last - first)
     wanted = {}
     for name, _, shown in boxes(live):
         if whole := sum(max(0, min(b, end) - max(a, start)) * fill for start, end, _, fill in shown):
@@ -95,6 +106,7 @@ def test_names_are_found_one_after_the_other(browser, page: Path) -> None:
     live = live_of(browser)
     name = next(text for lane, idle, shown in boxes(live) if not idle and "GPU" in lane for *_, text, _ in shown)
     count = sum(name.lower() in text.lower() for _, _, shown in boxes(live) for *_, text, _ in shown)
+    count += sum(named(live, lane, name) for lane in live["lanes"])
     seek = browser.find_element("css selector", "#timeline input[type=search]")
     seek.send_keys(name)
     output = "return document.querySelector('#timeline output').textContent"
@@ -108,29 +120,52 @@ def test_names_are_found_one_after_the_other(browser, page: Path) -> None:
     assert js(browser, output) == "Nothing here is named so"
 
 
-def test_from_a_finding_to_its_kernel_to_the_row_of_that(browser, page: Path) -> None:
+def test_from_a_finding_to_its_kernel_its_launch_its_line_its_row_and_back(browser, page: Path) -> None:
     visit(browser, page)
-    number = live_of(browser)["marks"][0][0]
+    live = live_of(browser)
+    number = live["marks"][0][0]
     browser.find_element("css selector", f"#do-{number} summary").click()
     browser.find_element("css selector", f"#do-{number} button.goto").click()
     js(browser, "document.querySelector('#timeline canvas').dispatchEvent(new KeyboardEvent('keydown', {key: '0'}))")
-    clicked = (
-        DRAG.replace("SHIFT", "false")
-        + "for (let y = 20; y < r.height - 24; y += 6) for (let x = 0.02; x < 1; x += 0.02) {"
-        " const o = {clientX: r.left + at(x), clientY: r.top + y, bubbles: true};"
-        " put('pointerdown', at(x), y); put('pointerup', at(x), y); c.dispatchEvent(new MouseEvent('click', o));"
-        " const b = document.querySelector('#timeline .torow'); if (b) { b.click();"
-        " return document.querySelector('#timeline input').value; } }"
-    )
-    name = js(browser, clicked)
-    assert name
-    row = "const tr = document.querySelector('#kernels tr.here');"
-    assert js(browser, f"{row} return tr.textContent").replace("…", "")[:4] in name or js(
-        browser, f"{row} return tr.cells[0].title"
-    )
-    assert js(
+    lane = next(n for n, lane in enumerate(live["lanes"]) if "of" in lane)
+    row = max(12, min(21, (174 - 26 * len(live["queues"])) / len(live["lanes"])))
+    js(browser, click(0.5, 18 + (lane + 0.5) * row))
+    output = "return document.querySelector('#timeline output').textContent"
+    kernel = js(browser, output)
+    assert re.search(
+        r"; launched at [\d.]+ ms by cudaLaunchKernel, [\d.]+ (µs|ms) in the queue; module blocks", kernel
+    ), kernel
+    assert "line project/train.py:47" in kernel
+    press(browser, "Its launch")
+    assert js(browser, output).startswith("cudaLaunchKernel: 7.0 µs")
+    near = window(browser)
+    assert near[0] >= 0 and near[1] <= live["ns"], "both are seen"
+    press(browser, "What it launched")
+    assert js(browser, output)[:60] == kernel[:60], "and back"
+    press(browser, "Its row in Kernels")
+    here = "const tr = document.querySelector('#kernels tr.here'), r = tr.getBoundingClientRect();"
+    assert js(browser, f"{here} return r.height > 0 && r.top >= 0 && r.bottom <= innerHeight")
+    js(
         browser,
-        f"{row} const r = tr.getBoundingClientRect(); return r.height > 0 && r.top >= 0 && r.bottom <= innerHeight",
+        "document.querySelector('#timeline canvas').dispatchEvent(new KeyboardEvent('keydown', {key: 'Escape'}))",
+    )
+    js(browser, f"{here} tr.querySelector('button.seek').click()")
+    assert "number 1: " in js(browser, output), "a row of the table leads to the timeline"
+    assert browser.get_log("browser") == []
+
+
+def click(share: float, y: float) -> str:
+    """Return a script that clicks the timeline at this share of what it shows, ``y`` pixels below its top."""
+    return (
+        DRAG.replace("SHIFT", "false") + f"put('pointerdown', at({share}), {y}); put('pointerup', at({share}), {y});"
+        f"c.dispatchEvent(new MouseEvent('click', {{clientX: r.left + at({share}), clientY: r.top + {y}, bubbles: true}}))"
+    )
+
+
+def press(browser, words: str) -> None:
+    js(
+        browser,
+        f"[...document.querySelectorAll('#timeline output button')].find(b => b.textContent === '{words}').click()",
     )
 
 

@@ -176,7 +176,7 @@ def test_the_order_of_the_page(full_page):
 
 def test_the_alt_text_says_what_the_picture_shows(full_page):
     alts = [image["alt"].replace("\u00a0", " ") for image in Page(full_page).all("img")]
-    assert alts[0].startswith("Timeline with 2 CPU lanes above 2 of GPUs. Step 5, typical")
+    assert alts[0].startswith("Timeline with 3 CPU lanes above 3 of GPUs. Step 5, typical, a window of 67.00 ms")
     assert alts[1].startswith("GPU 0 (NVIDIA H200): 69.25 ms; compute 56.00 ms (81 %), idle: host sync 6.00 ms (8.7 %)")
     assert "CPU thread main: 69.00 ms; host syncs 40.00 ms (58 %)" in alts[1]
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Literal, NamedTuple
 
 import numpy as np
 import polars as pl
 
 from nsysx import ids
-from nsysx.analyses.helpers import picture_places
+from nsysx.analyses.helpers import picture_code, picture_places, picture_windows
+from nsysx.analyses.helpers.picture_windows import DrawnWindow
 from nsysx.catalogue import DeviceActivity
-from nsysx.events import gpu_samples
+from nsysx.events import gpu_samples, line_shares
 from nsysx.events.profile import Profile
 from nsysx.frames.intervals import I64
-from nsysx.pictures import Counters, Lane, LongestStretch, Queue, Span, Strip, Timeline
+from nsysx.pictures import Counters, Lane, LongestStretch, Queue, Role, Span, Strip, Timeline
 from nsysx.reading import schema
 
 #: With more boxes than this in a lane they are narrower than a pixel, and neighbors of one kind are merged.
@@ -32,8 +32,6 @@ _INSTANTS = 480
 _DRY_NS = 1_000
 _STRIPS, _DOTS = 10, 300
 _OPS = ("process", "device", "stream", "start_ns", "end_ns", "cls", "name", "call_start_ns", "thread")
-#: GPU operations in a closer look.
-_CLOSE = 10
 
 
 def _merge(spans: list[Span], width: int, most: int = _SPANS) -> tuple[tuple[Span, ...], int]:
@@ -54,7 +52,9 @@ def _merge(spans: list[Span], width: int, most: int = _SPANS) -> tuple[tuple[Spa
             merged[-1] = replace(
                 last,
                 end_ns=max(last.end_ns, span.end_ns),
-                label="several",
+                label=last.label if last.label == span.label else "several",
+                module=last.module if last.module == span.module else "",
+                line=last.line if last.line == span.line else "",
                 backlog_ns=last.backlog_ns + span.backlog_ns,
                 covered_ns=before + max(0, span.end_ns - max(span.start_ns, last.end_ns)),
             )
@@ -89,8 +89,8 @@ def queued(ops: pl.DataFrame, time: I64) -> I64:
     return np.asarray(asked - run, np.int64)
 
 
-def _queues(profile: Profile, process: int, start: int, end: int) -> tuple[Queue, ...]:
-    """Return the queues of the first devices that get work in [start, end)."""
+def _queues(profile: Profile, process: int, start: int, end: int, first: int) -> tuple[Queue, ...]:
+    """Return the queues of the first devices that get work in [start, end); launches from ``first`` on are counted."""
     ops = profile.attributed.gpu_ops.select("process", "device", "start_ns", "end_ns", "call_start_ns")
     # Ops launched after the window or done before it are never in the queue.
     seen = ops.filter((ops["call_start_ns"] < end) & ((ops["end_ns"] > start) | (ops["call_start_ns"] >= start)))
@@ -103,10 +103,15 @@ def _queues(profile: Profile, process: int, start: int, end: int) -> tuple[Queue
         if not len(moments):
             continue
         values = queued(on_device, np.concatenate([instants, moments]))
-        dry = int((values[len(instants) :] < _DRY_NS).sum())
+        counted = moments >= first
+        dry = int((values[len(instants) :][counted] < _DRY_NS).sum())
         queues.append(
             Queue(
-                device, tuple((instants - start).tolist()), tuple(values[: len(instants)].tolist()), len(moments), dry
+                device,
+                tuple((instants - start).tolist()),
+                tuple(values[: len(instants)].tolist()),
+                int(counted.sum()),
+                dry,
             ),
         )
         if len(queues) == _MOST_QUEUES:
@@ -147,7 +152,7 @@ class _Lanes:
     def _within(self, begin: int, finish: int) -> tuple[int, int]:
         return max(begin, self.start) - self.start, min(finish, self.end) - self.start
 
-    def _add(self, role: Literal["phases", "api", "stream", "idle"], label: str, boxes: list[Span]) -> None:
+    def _add(self, role: Role, label: str, boxes: list[Span]) -> None:
         spans, gone = _merge(boxes, self.end - self.start) if role != "phases" else (tuple(boxes), 0)
         self.merged += gone
         self.lanes.append(Lane(role, label, spans))
@@ -163,6 +168,7 @@ class _Lanes:
         phases = _overlapping(self.profile.attributed.phase_spans, self.process, self.start, self.end)
         names = dict(self.profile.trace.thread_name.select("thread", pl.col("name").cast(pl.String)).iter_rows())
         steps = self.profile.steps.cpu
+        driver = line_shares.driver(self.profile)
         driving = set(steps.filter(pl.col("process") == self.process)["thread"].to_list())
         busiest = calls.group_by("thread").len().sort("len", "thread", descending=[True, False])["thread"].to_list()
         for thread in sorted(busiest[:_THREADS], key=lambda t: (t not in driving, busiest.index(t))):
@@ -170,6 +176,8 @@ class _Lanes:
             spans = phases.filter(pl.col("thread") == thread).select("start_ns", "end_ns", "phase").iter_rows()
             if boxes := [Span(*self._within(a, b), phase, phase) for a, b, phase in spans]:
                 self._add("phases", label, boxes)
+            if thread == driver and (boxes := picture_code.host_lines(self.profile, thread, self.start, self.end)):
+                self._add("lines", label, boxes)
             self._api_lane[thread] = len(self.lanes)
             self._add("api", label, self._calls(calls.filter(pl.col("thread") == thread)))
 
@@ -183,7 +191,10 @@ class _Lanes:
 
     def add_streams(self) -> None:
         """Add the GPU ops of the busiest streams, as many as there is room for."""
-        ops = _overlapping(self.profile.attributed.gpu_ops.select(_OPS), self.process, self.start, self.end)
+        ops = _overlapping(
+            self.profile.attributed.gpu_ops.select(*_OPS, "op", "module"), self.process, self.start, self.end
+        )
+        ops = picture_code.of_ops(self.profile, ops)
         streams = ops.group_by("device", "stream").agg((pl.col("end_ns") - pl.col("start_ns")).sum().alias("ns"))
         streams = streams.sort("ns", "device", "stream", descending=[True, False, False])
         streams = streams.head(_LANES - len(self.lanes)).sort("device", "stream")
@@ -193,6 +204,11 @@ class _Lanes:
         by_device = ops.group_by("device").agg((pl.col("end_ns") - pl.col("start_ns")).sum().alias("ns"))
         busiest = by_device.sort("ns", "device", descending=[True, False])["device"]
         self._device = None if busiest.is_empty() else int(busiest[0])
+        inside = ops.filter(pl.col("device") == self._device).with_columns(
+            pl.col("start_ns", "end_ns").clip(self.start, self.end)
+        )
+        if boxes := picture_code.modules(inside, self.start):
+            self._add("modules", f"GPU {self._device} modules", boxes)
 
     def add_idle(self) -> tuple[LongestStretch, ...]:
         """Add when the busiest device of the process idles, and why; return where work of each module and phase is."""
@@ -228,7 +244,8 @@ class _Lanes:
 def _op_spans(ops: pl.DataFrame, start: int, end: int, api_lane: Mapping[int, int]) -> list[Span]:
     """Return GPU operations as boxes of [start, end); ``api_lane`` is the lane of the calls of each thread."""
     text = (pl.col("cls").cast(pl.String), pl.col("name").cast(pl.String))
-    rows = ops.select("start_ns", "end_ns", *text, "call_start_ns", "thread").iter_rows()
+    code = [pl.col(c).fill_null("") if c in ops.columns else pl.lit("").alias(c) for c in ("module", "line")]
+    rows = ops.select("start_ns", "end_ns", *text, "call_start_ns", "thread", *code).iter_rows()
     return [
         Span(
             max(a, start) - start,
@@ -237,8 +254,10 @@ def _op_spans(ops: pl.DataFrame, start: int, end: int, api_lane: Mapping[int, in
             name[:_LABEL],
             None if called is None else called - start,
             None if thread is None else api_lane.get(thread),
+            module=module,
+            line=line,
         )
-        for a, b, cls, name, called, thread in rows
+        for a, b, cls, name, called, thread, module, line in rows
     ]
 
 
@@ -262,85 +281,36 @@ def lanes_of_rank(ops: pl.DataFrame, start: int, end: int, *, device: int, strea
     return tuple(Lane("stream", f"GPU {device} stream {s}", spans[s]) for s in busiest)
 
 
-def draw(
-    profile: Profile, process: int, start: int, end: int, title: str, marks: tuple[tuple[int, str], ...] = ()
-) -> Timeline:
-    """Return the lanes of [start, end): phases and API calls of each thread, GPU ops of each stream, and what is queued."""
+def draw(profile: Profile, process: int, window: DrawnWindow) -> Timeline:
+    """Return the lanes of a window: phases, lines and API calls of threads, GPU ops of streams, their modules, and what is queued."""
+    start, end = window.start_ns, window.end_ns
     picture = _Lanes(profile, process, start, end)
     picture.add_threads()
     picture.add_streams()
     places = picture.add_idle()
     picture.add_other_processes()
-    inside = tuple((instant - start, name) for instant, name in marks if start <= instant < end)
-    queues = _queues(profile, process, start, end)
+    inside = tuple((instant - start, name) for instant, name in window.marks if start <= instant < end)
+    first = start if window.step is None else window.step[0]
+    queues = _queues(profile, process, start, end, first)
     counters = _counters(profile, process, start, end)
-    return Timeline(title, start, end, tuple(picture.lanes), picture.merged, queues, counters, inside, places)
-
-
-class DrawnWindow(NamedTuple):
-    """What is drawn: a title, the stretch [start_ns, end_ns), and instants in it with a name."""
-
-    title: str
-    start_ns: int
-    end_ns: int
-    marks: tuple[tuple[int, str], ...] = ()
+    return Timeline(
+        window.title,
+        start,
+        end,
+        tuple(picture.lanes),
+        picture.merged,
+        queues,
+        counters,
+        inside,
+        places,
+        step_ns=window.step and (window.step[0] - start, window.step[1] - start),
+    )
 
 
 def timelines(profile: Profile) -> tuple[Timeline, ...]:
-    """Return the pictures of the windows of ``windows``."""
+    """Return the pictures of the windows that are drawn."""
     process = profile.steps.process
-    return tuple(draw(profile, process, w.start_ns, w.end_ns, w.title, w.marks) for w in windows(profile))
-
-
-def windows(profile: Profile) -> tuple[DrawnWindow, ...]:
-    """Return the typical steady step and the slowest one (the whole capture where there are no steps)."""
-    steps = profile.steps
-    tiles = steps.gpu.filter((pl.col("process") == steps.process) & (pl.col("end_ns") > pl.col("start_ns")))
-    if steps.source == "capture" or steps.steady is None or not tiles.height:
-        window = steps.cpu_windows.filter(pl.col("process") == steps.process)
-        if not window.height:
-            return ()
-        start, end = window.select("start_ns", "end_ns").row(0)
-        whole = DrawnWindow("The whole capture", start, end)
-        closer = _closer(profile, steps.process)
-        # Single operations show only where the window is much shorter than the capture.
-        if closer is None or closer[1] - closer[0] > (end - start) / 4:
-            return (whole,)
-        return whole, DrawnWindow("A closer look, where the GPU works most", *closer)
-    busiest = (
-        tiles.group_by("device")
-        .agg((pl.col("end_ns") - pl.col("start_ns")).sum().alias("ns"))
-        .sort("ns", "device", descending=[True, False])
-    )
-    tiles = tiles.filter((pl.col("device") == busiest["device"][0]) & pl.col("index").is_between(*steps.steady))
-    if not tiles.height:
-        return ()
-    tiles = tiles.with_columns((pl.col("end_ns") - pl.col("start_ns")).alias("ns")).sort("ns", "index")
-    rows = tiles.select("index", "start_ns", "end_ns").rows()
-    cpu = dict(steps.cpu.filter(pl.col("process") == steps.process).select("index", "start_ns").iter_rows())
-    result = []
-    for title, (index, start, end) in (("A typical step", rows[len(rows) // 2]), ("The slowest steady step", rows[-1])):
-        # Begin with the CPU step, so that its launches are seen before the kernels that they start; a CPU far ahead is cut.
-        begin = max(min(cpu.get(index, start), start), start - (end - start))
-        step = f"step {profile.step_of_capture(index)}"
-        result.append(DrawnWindow(f"{title} ({step})", begin, end, ((start, f"{step} on the GPU"),)))
-    return tuple(result[:1] if len(rows) == 1 else result)
-
-
-def _closer(profile: Profile, process: int) -> tuple[int, int] | None:
-    """Return the window of a few consecutive launches, with all work that they start, in which the GPU works most."""
-    ops = profile.attributed.gpu_ops.filter((pl.col("process") == process) & pl.col("call_start_ns").is_not_null())
-    ops = ops.sort("call_start_ns", "op")
-    if ops.height < 2 * _CLOSE:
-        return None
-    begin = ops["call_start_ns"].to_numpy()[: -_CLOSE + 1]
-    length = ops["end_ns"].to_numpy() - np.maximum(ops["start_ns"].to_numpy(), ops["call_start_ns"].to_numpy())
-    sums = np.concatenate([[0], np.cumsum(length)])
-    last = np.lib.stride_tricks.sliding_window_view(ops["end_ns"].to_numpy(), _CLOSE).max(axis=1)
-    span = np.maximum(last - begin, 1)
-    best = int(np.argmax((sums[_CLOSE:] - sums[:-_CLOSE]) / span))
-    margin = int(span[best]) // 20
-    return int(begin[best]) - margin, int(last[best]) + margin
+    return tuple(draw(profile, process, w) for w in picture_windows.windows(profile))
 
 
 def strips(profile: Profile) -> tuple[Strip, ...]:

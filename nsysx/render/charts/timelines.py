@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nsysx import units
 from nsysx.catalogue import Paint
-from nsysx.pictures import Counters, Lane, Queue, Span, Timeline
+from nsysx.pictures import NAMED_ROLES, Counters, Lane, Queue, Span, Timeline
 from nsysx.render.charts.canvas import (
     NAME,
     NARROW,
@@ -26,7 +26,7 @@ from nsysx.render.charts.canvas import (
     write,
 )
 from nsysx.render.charts.colors import INK, KIND_COLORS, KIND_NAMES, NEUTRAL, ink_on, phase_color, shade
-from nsysx.render.safe_text import clean, scrub, shorten, shorten_kernel
+from nsysx.render.safe_text import clean, file_name, scrub, shorten, shorten_kernel
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -118,9 +118,9 @@ def timeline(
 
 
 def lane_names(lanes: Sequence[Lane], redact: bool) -> list[str]:
-    """Return the names of the lanes; where a thread has two, each says what it shows."""
+    """Return the names of the lanes; where a thread has several, each says what it shows."""
     called = [clean(lane.label, 60) for lane in lanes]
-    which = {"phases": ": phases", "api": ": CUDA calls"}
+    which = {"phases": ": phases", "lines": ": lines", "api": ": CUDA calls"}
     names = [
         name + (which.get(lane.role, "") if called.count(name) > 1 else "")
         for name, lane in zip(called, lanes, strict=True)
@@ -174,8 +174,8 @@ def _draw_counters(axes: Axes, counters: Counters, floor: float, divisor: float)
 
 
 def lane_color(lane: Lane, span_kind: str, seen: dict[str, str]) -> str:
-    """Return the color of a kind on a lane."""
-    if lane.role == "phases":
+    """Return the color of a kind on a lane, or of what the program names."""
+    if lane.role in NAMED_ROLES:
         return phase_color(span_kind, seen)
     return KIND_COLORS.get(span_kind, KIND_COLORS[Paint.OTHER])
 
@@ -199,14 +199,27 @@ def _draw_lane(axes: Axes, lane: Lane, where: _Place, seen: dict[str, str], reda
         outlines(axes, columns, color, layer=3)
 
 
+def box_name(lane: Lane, span: Span, redact: bool) -> str:
+    """Return the name of a box as one line of harmless text; of a line of the program its file, without the folders above."""
+    if lane.role == "lines":
+        return code_place(span.label, redact)
+    name = clean(span.label, 200)
+    return scrub(name) if redact else name
+
+
+def code_place(line: str, redact: bool) -> str:
+    """Return "path:line" for people, "" if it is."""
+    path, colon, number = line.rpartition(":")
+    return clean(file_name(path, redact) + colon + number, 200)
+
+
 def _name_box(axes: Axes, lane: Lane, span: Span, where: _Place, color: str, redact: bool) -> None:
     """Write the name of a box onto it where there is room."""
     length = span.end_ns - span.start_ns
     room = int((length / where.pixel_ns - 10) / 5.8)
     if room < 1:
         return
-    name = clean(span.label, 200)
-    name = scrub(name) if redact else name
+    name = box_name(lane, span, redact)
     if room < min(len(name), 12):
         return
     text = shorten_kernel(name, min(60, room)) if lane.role == "stream" else shorten(name, min(60, room))
@@ -277,7 +290,10 @@ def _draw_arrows(axes: Axes, lanes: Sequence[Lane], places: Sequence[_Place], wi
 def _keys(lanes: Sequence[Lane]) -> list[LegendEntry]:
     """Return what each color stands for."""
     present = {
-        s.kind if s.kind in KIND_NAMES else "other" for lane in lanes if lane.role != "phases" for s in lane.spans
+        s.kind if s.kind in KIND_NAMES else "other"
+        for lane in lanes
+        if lane.role not in NAMED_ROLES
+        for s in lane.spans
     }
     keys = [
         LegendEntry(name, color)

@@ -1,0 +1,61 @@
+"""A timeline cut to what of its window is shown at first: pictures that cannot be moved show the step alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from nsysx.pictures import Counters, Queue, Span, Timeline
+
+
+def shown(picture: Timeline) -> Timeline:
+    """Return the picture of the step in its window; the picture as it is where the window is the step."""
+    first, last = picture.shown_ns
+    if (first, last) == (0, picture.end_ns - picture.start_ns):
+        return picture
+    return replace(
+        picture,
+        start_ns=picture.start_ns + first,
+        end_ns=picture.start_ns + last,
+        lanes=tuple(
+            replace(
+                lane, spans=tuple(_cut(s, first, last) for s in lane.spans if s.end_ns > first and s.start_ns < last)
+            )
+            for lane in picture.lanes
+        ),
+        queues=tuple(_queue(q, first, last) for q in picture.queues),
+        counters=tuple(_counters(c, first, last) for c in picture.counters),
+        marks=tuple((instant - first, name) for instant, name in picture.marks if first < instant < last),
+        places=(),
+        step_ns=None,
+    )
+
+
+def _cut(span: Span, first: int, last: int) -> Span:
+    start, end = max(span.start_ns, first), min(span.end_ns, last)
+    covered = span.covered_ns
+    if covered is not None:
+        covered = round(covered * (end - start) / max(1, span.end_ns - span.start_ns))
+    return replace(
+        span,
+        start_ns=start - first,
+        end_ns=end - first,
+        covered_ns=covered,
+        backlog_ns=max(0, min(span.start_ns + span.backlog_ns, end) - start),
+        launch_ns=None if span.launch_ns is None else span.launch_ns - first,
+    )
+
+
+def _instants(times: tuple[int, ...], first: int, last: int) -> list[int]:
+    return [n for n, instant in enumerate(times) if first <= instant <= last]
+
+
+def _queue(queue: Queue, first: int, last: int) -> Queue:
+    inside = _instants(queue.at_ns, first, last)
+    instants, queued = (tuple(values[n] for n in inside) for values in (queue.at_ns, queue.queued_ns))
+    return replace(queue, at_ns=tuple(instant - first for instant in instants), queued_ns=queued)
+
+
+def _counters(counters: Counters, first: int, last: int) -> Counters:
+    inside = _instants(counters.at_ns, first, last)
+    shares = {name: tuple(values[n] for n in inside) for name, values in counters.shares.items()}
+    return replace(counters, at_ns=tuple(counters.at_ns[n] - first for n in inside), shares=shares)
