@@ -180,8 +180,8 @@ def _parameter_bytes(settings: RecordedSettings, wrappers: list[Row]) -> int:
     whole = 0
     for row in settings.rows("optimizers") or ():
         elements, kinds = row.get("elements"), row.get("dtypes")
-        own = next(iter(kinds), "float32") if isinstance(kinds, Mapping) else "float32"
-        whole += elements * _BYTES.get(kind or own, 4) if isinstance(elements, int) else 0
+        stored = next(iter(kinds), "float32") if isinstance(kinds, Mapping) else "float32"
+        whole += elements * _BYTES.get(kind or stored, 4) if isinstance(elements, int) else 0
     return whole
 
 

@@ -25,7 +25,7 @@ _MOST = 0.5
 _SYNCHRONIZED = r"\bSyncBatchNorm"
 
 
-class Meeting(NamedTuple):
+class CommunicationCause(NamedTuple):
     """What to do about communication at a place, and what goes then: ``worth`` by the replay."""
 
     fix: Fix
@@ -33,7 +33,7 @@ class Meeting(NamedTuple):
     worth: Saving
 
 
-def meeting(case: Case) -> Meeting | None:
+def meeting(case: Case) -> CommunicationCause | None:
     """Return the place that most of the communication of the steps comes from, if it is one that can be changed; else None."""
     comm = case.ops.select("op", "call", "module", ns=pl.col("end_ns") - pl.col("start_ns")).filter(
         case.ops["cls"] == DeviceActivity.COMM.value
@@ -41,20 +41,20 @@ def meeting(case: Case) -> Meeting | None:
     return _of_line(case, comm) or _of_layers(case, comm)
 
 
-def _of_line(case: Case, comm: pl.DataFrame) -> Meeting | None:
+def _of_line(case: Case, comm: pl.DataFrame) -> CommunicationCause | None:
     code = case.profile.code()
     if code is None or not comm.height:
         return None
-    place = code.places_of(code.op[comm["op"].to_numpy()])
-    known = place >= 0
-    if not known.any():
+    line_of_op = code.places_of(code.op[comm["op"].to_numpy()])
+    noted = line_of_op >= 0
+    if not noted.any():
         return None
     ns = comm["ns"].to_numpy()
-    sums = np.bincount(place[known], ns[known], minlength=code.places.height)
+    sums = np.bincount(line_of_op[noted], ns[noted], minlength=code.places.height)
     most = int(sums.argmax())
     file, line, _ = code.places.row(most)
     text = lines.text_of(lines.texts(case.profile), file, line) or ""
-    often = int((place == most).sum()) / case.steps
+    often = int((line_of_op == most).sum()) / case.steps
     fix = _line_remedies.fix_of(_line_remedies.Seen(text))
     if fix is not None and "all_reduce" in text and often >= _line_remedies.LOOPS:
         fix = Fix.by_name("gradients-in-buckets")
@@ -64,10 +64,10 @@ def _of_line(case: Case, comm: pl.DataFrame) -> Meeting | None:
     calls = calls_of(case.calls.filter(pl.Series(here, dtype=pl.Boolean)))
     theirs = case.ops.filter(case.ops["call"].is_in(list(calls)).fill_null(value=False))
     worth = case.worth(RemoveWaits(calls), RemoveCalls(calls), RemoveHost(calls), RemoveOps(ops_of(theirs)), bound=True)
-    return Meeting(fix, {"file": file, "line": line}, worth)
+    return CommunicationCause(fix, {"file": file, "line": line}, worth)
 
 
-def _of_layers(case: Case, comm: pl.DataFrame) -> Meeting | None:
+def _of_layers(case: Case, comm: pl.DataFrame) -> CommunicationCause | None:
     """Return the layers that normalize over all ranks, if most communication is theirs."""
     modules = case.profile.attributed.modules
     layers = modules["module"].filter(modules["cls"].str.contains(_SYNCHRONIZED).fill_null(value=False))
@@ -76,4 +76,4 @@ def _of_layers(case: Case, comm: pl.DataFrame) -> Meeting | None:
     theirs = comm.filter(comm["module"].cast(pl.String).is_in(layers.cast(pl.String).to_list()).fill_null(value=False))
     if int(theirs["ns"].sum()) < _MOST * int(comm["ns"].sum()):
         return None
-    return Meeting(Fix.by_name("own-statistics"), {}, case.worth(RemoveOps(ops_of(theirs)), bound=True))
+    return CommunicationCause(Fix.by_name("own-statistics"), {}, case.worth(RemoveOps(ops_of(theirs)), bound=True))

@@ -99,15 +99,15 @@ def _beside(
     group: list[_CostlyLine],
 ) -> list[_CostlyLine]:
     """Return the other lines of a function in which ranks exchange values that read values, too: they make the CPU wait before it."""
-    known, (file, function, _) = {line.place for line in group}, group[0].kind
+    named, (file, function, _) = {line.place for line in group}, group[0].kind
     more = []
-    for place in range(code.places.height):
-        row = rows.get(code.places.row(place))
-        if place in known or row is None or (row["file"], row["function"]) != (file, function) or not row["waits"]:
+    for line_row in range(code.places.height):
+        row = rows.get(code.places.row(line_row))
+        if line_row in named or row is None or (row["file"], row["function"]) != (file, function) or not row["waits"]:
             continue
         seen = _line_remedies.Seen(str(row["text"] or "").partition("  #")[0], 0.0, 0.0, row["waits"] / case.steps)
         fix = _line_remedies.fix_of(seen)
-        line = _CostlyLine(place, row, case.per_step(every.get(place, 0.0)), seen, frozenset(), fix)
+        line = _CostlyLine(line_row, row, case.per_step(every.get(line_row, 0.0)), seen, frozenset(), fix)
         more += [line] if line.kind == group[0].kind else []
     return more
 
