@@ -6,15 +6,19 @@ or with objects that are pickled, is no matter of links or of buckets.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 import polars as pl
 
+from nsysx import units
 from nsysx.analyses import lines
 from nsysx.catalogue import DeviceActivity
+from nsysx.events.recorded_settings import settings_of
 from nsysx.findings import _line_remedies
-from nsysx.findings._case import Case, Fix, Saving, calls_of, ops_of
+from nsysx.findings._case import Case, Fix, Saving, calls_of, ops_of, way
 from nsysx.model import Row
 from nsysx.replay.edits import RemoveCalls, RemoveHost, RemoveOps, RemoveWaits
 
@@ -26,11 +30,11 @@ _SYNCHRONIZED = r"\bSyncBatchNorm"
 
 
 class CommunicationCause(NamedTuple):
-    """What to do about communication at a place, and what goes then: ``worth`` by the replay."""
+    """What to do about communication, at which place, and what goes then: ``worth`` by the replay, None: what no communication saves."""
 
     fix: Fix
     where: Row
-    worth: Saving
+    worth: Saving | None = None
 
 
 def meeting(case: Case) -> CommunicationCause | None:
@@ -38,7 +42,7 @@ def meeting(case: Case) -> CommunicationCause | None:
     comm = case.ops.select("op", "call", "module", ns=pl.col("end_ns") - pl.col("start_ns")).filter(
         case.ops["cls"] == DeviceActivity.COMM.value
     )
-    return _of_line(case, comm) or _of_layers(case, comm)
+    return _of_line(case, comm) or _of_layers(case, comm) or _of_links(case)
 
 
 def _of_line(case: Case, comm: pl.DataFrame) -> CommunicationCause | None:
@@ -77,3 +81,45 @@ def _of_layers(case: Case, comm: pl.DataFrame) -> CommunicationCause | None:
     if int(theirs["ns"].sum()) < _MOST * int(comm["ns"].sum()):
         return None
     return CommunicationCause(Fix.by_name("own-statistics"), {}, case.worth(RemoveOps(ops_of(theirs)), bound=True))
+
+
+#: Variables that keep NCCL off the fast way between GPUs, with the value that does so where only one does.
+_SLOW_WAYS = {"NCCL_P2P_DISABLE": "1", "NCCL_P2P_LEVEL": "LOC", "NCCL_SHM_DISABLE": "1", "NCCL_NET": "Socket"}
+#: Cards whose GPUs are joined by NVLink in one host, and what its slowest way (a pair of A100s with half of their links) is far above.
+_JOINED, _SLOW_BYTES_PER_S = r"(H100|H200|B200|B300|GB\d00|A100|A800|H800|H20)(?!.*(PCIe|NVL|MIG))", 30e9
+#: Messages smaller than this do not reach the bandwidth of any link, and transfer has to be this share of what is exposed.
+_LARGE_BYTES, _TRANSFERS = 4 << 20, 0.5
+
+
+def _of_links(case: Case) -> CommunicationCause | None:
+    """Return that data takes a slow way between GPUs of one host, where most of the exposed communication is transfer."""
+    rows = (case.ranks.rows if case.ranks is not None else None) or ()
+    exposed = sum(row["comm_ns"] for row in rows)
+    if not exposed or sum(row["exposed_transfer_ns"] or 0 for row in rows) < _TRANSFERS * exposed:
+        return None
+    settings = settings_of(case.profile)
+    for name, value in _SLOW_WAYS.items():
+        if settings is not None and settings.variable(name).strip().lower() == value.lower():
+            text = f"Unset {name}={value}: GPUs then exchange data through the host's memory, not directly"
+            return CommunicationCause(
+                Fix.by_name(way("unset-variable", text, f"env -u {name} torchrun train.py")), {"near": name}
+            )
+    return None if (slow := _slowest(rows)) is None else CommunicationCause(Fix(slow), {})
+
+
+def _slowest(rows: Sequence[Row]) -> str | None:
+    """Return what to look at where large messages of ranks on one host are far slower than the links of their cards; else None."""
+    if len({row["host"] for row in rows}) != 1 or not all(re.search(_JOINED, row["gpu"]) for row in rows):
+        return None
+    rates = [
+        each["bus_bytes_per_s"]
+        for row in rows
+        for each in row["by_collective"] or ()
+        if each["bus_bytes_per_s"] and each["bytes"] and each["bytes"] >= _LARGE_BYTES * each["calls"]
+    ]
+    if not rates or max(rates) >= _SLOW_BYTES_PER_S:
+        return None
+    return (
+        f"Find out why NCCL does not use NVLink: large messages move at {units.size(max(rates))} a second at most. NCCL_DEBUG=INFO says "
+        "which way each pair takes (P2P is right, SHM and NET are not), nvidia-smi topo -m which there is"
+    )

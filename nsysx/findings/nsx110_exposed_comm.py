@@ -144,7 +144,8 @@ def check(case: Case) -> list[Finding]:
     )
     if (met := meeting(case)) is not None:
         told = met.fix.into(
-            replace(exposed, where=met.where or exposed.where, saving=met.worth), torch=case.program.torch
+            replace(exposed, where=met.where or exposed.where, saving=met.worth or exposed.saving),
+            torch=case.program.torch,
         )
         return [case.claims.instead(exposed, told)]
     if exposed.fix == _PIPELINE:
