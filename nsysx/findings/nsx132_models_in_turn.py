@@ -27,6 +27,7 @@ import polars as pl
 from nsysx import units
 from nsysx.catalogue import Call, StepLimit, StepPart
 from nsysx.findings._case import Case, Fix, Rule, Saving
+from nsysx.findings._held import idle_ns
 from nsysx.findings._lines import calling_line
 from nsysx.findings._once import Takes
 from nsysx.findings.nsx112_fusion import outermost
@@ -56,7 +57,8 @@ def check(case: Case) -> list[Finding]:
     if not made.height:
         return case.clear(RULE, f"fewer than {_MODELS} models of one class run in a step")
     cls, launches, count = made.row(0)
-    lost = case.lost_to(StepLimit.LAUNCH)
+    # What host code between takes that no launch explains stays, however many models there are.
+    lost = max(0, case.lost_to(StepLimit.LAUNCH) - case.per_step(idle_ns(case.profile)))
     if launches < _LAUNCHED * calls.height or not case.notable(lost, _FOUND):
         return case.clear(RULE, f"the GPU idles {case.share(lost)} of the step waiting for launches, or for others")
     saved = round((1 - 1 / count) * lost)
