@@ -37,7 +37,9 @@ _LIBRARY_DOMAINS = re.compile(
 _STEP = re.compile(r"^(?:train(?:ing)?[ _]?)?(?:step|iter(?:ation)?|ProfilerStep)[\s_#:=\-]*(\d{1,18})$", re.IGNORECASE)
 _MODULE = re.compile(r"^([\w.\-]*):([A-Za-z_]\w*)$")
 # What stands behind the sign of numbers is what the probe knows of a launch of Triton.
-_OP = re.compile(r"^(.*?)(?:#(?:\d{1,18}|products))?, (?:seq = (\d{1,18})(?!\d)|op_id = \d+)")
+_OP = re.compile(
+    r"^((?P<launch>triton::)?.*?)(?(launch)(?:#(?:\d{1,18}|products))?), (?:seq = (?P<seq>\d{1,18})(?!\d)|op_id = \d+)"
+)
 _PHASES = (
     ("data", re.compile(r"^:?(data[ _]?load(ing|er)?|data|next[ _]batch|get[ _]batch|load[ _]batch)\b", re.IGNORECASE)),
     ("evaluation", re.compile(r"^:?(eval(uation)?|valid(ation)?|inference)\b", re.IGNORECASE)),
@@ -108,9 +110,9 @@ def meaning(text: str, by_probe: bool) -> tuple[str, str, str, int, bool]:
         return label.kind, label.name, label.cls, label.number, "recompute" in label.flags
     if match := _OP.match(text):
         # What has no sequence number is not an operator of autograd, but a range of Python's that emit_nvtx wrote.
-        inner = ("op",) if match[2] or "::" in match[1] else meaning(match[1], False)
+        inner = ("op",) if match["seq"] or "::" in match[1] else meaning(match[1], False)
         if inner[0] not in ("step", "phase", "module"):
-            return "op", match[1], "", int(match[2]) if match[2] else -1, False
+            return "op", match[1], "", int(match["seq"]) if match["seq"] else -1, False
         text = match[1]
     if framework := framework_ranges.meaning_of_text(text):
         return *framework, -1, False
