@@ -30,7 +30,8 @@ class UnreadGradients:
 
     def network(self, module: Any) -> None:
         """Note a network that is called."""
-        given = [p for p, _ in zip(_trained(module), range(_PARAMETERS))]  # noqa: B905 - Python 3.9
+        with self._torch._C.DisableTorchFunction():
+            given = [p for p, _ in zip(_trained(module), range(_PARAMETERS))]  # noqa: B905 - Python 3.9
         if given:
             self._parameters.setdefault(id(module), (type(module).__name__, given))
 
