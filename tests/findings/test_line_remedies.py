@@ -245,6 +245,27 @@ def test_a_loop_inside_a_network_is_its_lines(tmp_path: Path) -> None:
     assert not Lined(text).run(at_once).found(tmp_path / "b", "NSX123")
 
 
+def test_what_a_loop_is_worth_holds_no_wait_of_another_line(tmp_path: Path) -> None:
+    """Without the wait of line 16 the host would be ahead of 4 ms of GPU work: that is not the loop's."""
+
+    def body(program: Lined, number: int) -> None:
+        by_groups(program, number)
+        with program.range("forward"), program.range("net:Net"):
+            program.launch(4_000)
+        with program.line(16):
+            program.sync()
+        with program.line(17):
+            program.host(3_000)
+        with program.range("forward"), program.range("net:Net"):
+            program.launch(4_000)
+        with program.line(18):
+            program.sync()
+
+    summary = Lined({15: "rows.append(x[batch == g].mean(0))"}).run(body).summary(tmp_path)
+    finding = next(f for f in summary.findings or () if f.code == "NSX123" and f.where["line"] == 15)
+    assert 1_000 * US < (finding.saving.likely_ns or 0) < 3_000 * US
+
+
 def averaging(program: Lined, number: int) -> None:
     rest(program)
     for line in (14, 15):
