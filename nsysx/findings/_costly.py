@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from nsysx.advice import Alternative
 from nsysx.events.recorded_settings import RecordedSettings
-from nsysx.findings import _anomaly, _float64, _padding
+from nsysx.findings import _anomaly, _float64, _padding, _unread
 from nsysx.findings import _costly_when as when
 from nsysx.findings._case import Case, Saving, way
 from nsysx.findings._once import Takes
@@ -128,6 +128,16 @@ SETTINGS = (
         takes=_padding.taken,
         leads=True,
         place="the loader",
+    ),
+    Costly(
+        "gradients that nothing reads",
+        _unread.unread,
+        "A backward runs for nothing",
+        way("detached"),
+        worth=_unread.without,
+        takes=_unread.taken,
+        leads=True,
+        phase="backward",
     ),
     Costly("cores", when.one_core, "One core for the whole program", way("more-cores")),
     Costly("threads", when.too_many_threads, "More threads than cores", way("threads-cores")),

@@ -139,12 +139,18 @@ def of_networks(profile: Profile, ops: pl.DataFrame) -> Flags:
 
 def _outside(profile: Profile) -> frozenset[str]:
     """Return the modules that are no part of the program's networks, none where no network is known."""
-    tree, networks = profile.attributed.modules.select(pl.col("module", "cls", "parent").cast(pl.String)), set()
-    root: dict[str, str] = {}
+    networks, classes = program_of(profile).networks, root_classes(profile)
+    any_network = bool({*networks} & {*classes.values()})
+    return frozenset(m for m, cls in classes.items() if any_network and cls not in networks)
+
+
+def root_classes(profile: Profile) -> dict[str, str | None]:
+    """Return module -> class of the outermost module that it is a part of."""
+    tree = profile.attributed.modules.select(pl.col("module", "cls", "parent").cast(pl.String))
+    classes: dict[str, str | None] = {}
     for module, cls, parent in tree.drop_nulls("module").iter_rows():  # parents come first
-        root[module] = root.get(parent, module)
-        networks |= {module} if parent is None and cls in program_of(profile).networks else set()
-    return frozenset(m for m, outermost in root.items() if networks and outermost not in networks)
+        classes[module] = classes.get(parent, cls)
+    return classes
 
 
 def of_modules(ops: pl.DataFrame) -> Flags:

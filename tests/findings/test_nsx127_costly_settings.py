@@ -142,6 +142,13 @@ def multiplying(program: Program, number: int) -> None:
             program.launch(200, "nvjet_gemm")
 
 
+def backward_twice(program: Program, number: int) -> None:
+    multiplying(program, number)
+    for us in (300, 200):
+        with program.range("backward"), program.range("net:Net"):
+            program.launch(us, "nvjet_gemm")
+
+
 FAULTS: list[tuple[str, dict[str, Any], dict[str, Any], Callable[[Program, int], None], int | None]] = [
     (
         "CUDA_LAUNCH_BLOCKING",
@@ -200,6 +207,13 @@ FAULTS: list[tuple[str, dict[str, Any], dict[str, Any], Callable[[Program, int],
         {"padding": {"name": "ids", "rows": 8, "length": 400, "longest": 390, "real": 3000}},
         multiplying,
         500,  # a quarter of 2,000 us of the network's work
+    ),
+    (
+        "gradients that nothing reads",
+        {"unread": {"Net": [0]}},
+        {"unread": {"Other": [0]}},
+        backward_twice,
+        300,  # the first of two backwards; 200 us of the second are read
     ),
     (
         "GradScaler with bfloat16",
