@@ -290,3 +290,22 @@ def test_lines_of_one_function_with_one_remedy_are_one_thing_to_do(tmp_path: Pat
 def test_lines_that_only_start_what_others_made_get_no_advice_of_their_own(text: str) -> None:
     assert _line_remedies.of_training(text)
     assert not _line_remedies.of_training("env.step(action)")
+
+
+@pytest.mark.parametrize(
+    ("text", "loads", "launches", "remedy"),
+    [
+        ("y = F.scaled_dot_product_attention(q, k, v)", 1, 3, "one-length-for-attention"),
+        ("y = F.scaled_dot_product_attention(q, k, v)", 0.9, 3, None),
+        ("y = net(x)", 1, 3, "no-kernel-built-in-a-step"),
+        ("y = net(x)", 0, 3, None),
+        ("rows.append(x[batch == g].mean(0))", 0, 20, "segments-at-once"),
+        ("rows.append(x[batch == g].mean(0))", 0, 19, None),
+        ("y = step(x)", 0, 20, "batched-operation"),
+    ],
+)
+def test_some_lines_are_told_only_if_they_load_or_loop(
+    text: str, loads: float, launches: int, remedy: str | None
+) -> None:
+    fix = fix_of(Seen(text, launches=launches, loads=loads))
+    assert (fix.ways[0].name if fix else None) == remedy

@@ -45,11 +45,14 @@ def _of_operators(profile: Profile, pairs: pl.DataFrame) -> pl.Series:
         pl.col("label").cast(pl.String).str.contains(_OPERATOR).fill_null(value=False)
     )
     within = np.zeros(pairs.height, np.bool_)
-    thread, at = pairs["thread"].to_numpy(), profile.attributed.api_calls["start_ns"].gather(pairs["call"]).to_numpy()
+    thread, recorded_ns = (
+        pairs["thread"].to_numpy(),
+        profile.attributed.api_calls["start_ns"].gather(pairs["call"]).to_numpy(),
+    )
     for (number,), of_thread in ranges.sort("start_ns").group_by("thread"):
         ends = np.append(np.iinfo(np.int64).min, np.maximum.accumulate(of_thread["end_ns"].to_numpy()))
-        begun = np.searchsorted(of_thread["start_ns"].to_numpy(), at, side="right")
-        within |= (thread == number) & (ends[begun] > at)
+        begun = np.searchsorted(of_thread["start_ns"].to_numpy(), recorded_ns, side="right")
+        within |= (thread == number) & (ends[begun] > recorded_ns)
     return pl.Series(within, dtype=pl.Boolean)
 
 
