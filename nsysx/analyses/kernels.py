@@ -65,7 +65,7 @@ SHOWN = TableSpec(
         "Functions that ran on the GPU, and what has most of the time of each. Queue is how long they waited after their launch, "
         "summed: long queues are normal on a busy GPU."
     ),
-    first=names("name step_ns share module file operator count median_ns queue_ns total_ns mean_ns max_ns api_self_ns"),
+    first=names("name step_ns total_ns share module file operator count median_ns queue_ns mean_ns max_ns api_self_ns"),
     bar="total_ns",
     hide=("min_ns", "std_ns"),
 )
