@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, replace
 
 from nsysx import units
-from nsysx.analyses import kernels
+from nsysx.analyses import kernels, stacks
 from nsysx.answer.bars import MODULES, WORK
 from nsysx.judging.verdict import EACH_STEP
 from nsysx.model import Summary
@@ -113,8 +113,16 @@ def _groups(summary: Summary, shown: view.View, timelines: int, redact: bool) ->
 
 #: Rows of a table and of evidence, ledgers, and checks that passed that are seen at once; the others open with a button.
 ROWS, EVIDENCE, LEDGERS, PASSED = 8, 2, 2, 1
+#: Rows of a table for experts, of stacks, which a flame graph above it shows, words explained, and names of what was not found.
+EXPERT_ROWS, STACKS, WORDS, CLEAR = 5, 3, 5, 5
 #: Columns of a table, the most important first; CSV and JSON have all.
 COLUMNS = 9
+
+
+def _most(group: str, key: str) -> int:
+    """Return how many rows of a table are seen at once."""
+    return STACKS if key == stacks.KEY else EXPERT_ROWS if group == "experts" else ROWS
+
 
 #: Ticket systems take no larger attachment, and no reader wants one (bytes).
 MAX_BYTES = 8_000_000
@@ -134,7 +142,7 @@ def render(summary: Summary, *, redact: bool = True, top: int = 50) -> str:
 
 #: What holds text that is no prose: code, scripts, styles and what is copied; text of a picture or box, and between two tags.
 _BETWEEN = re.compile(
-    r"(<(script|style|pre|code|textarea)\b.*?</\2>)|((?: (?:alt|title)=\"[^\"]*\")|>[^<]+(?=<))", re.DOTALL
+    r"(<(script|style|pre|code|textarea)\b.*?</\2(?=>))|((?: (?:alt|title)=\"[^\"]*\")|>[^<]+(?=<))", re.DOTALL
 )
 _UNIT = re.compile(r"(?<=\d) (ns|us|ms|s|%|x|KiB|MiB|GiB|B|[GMk]B/s)(?![\w/])")
 
@@ -162,7 +170,8 @@ def _render(summary: Summary, redact: bool, top: int, *, whole: bool = True) -> 
     windows = _windows(summary, redact) if drawn else ()
     groups = _groups(summary, shown, len(drawn) - len(windows), redact) if whole else ()
     waterfall = step_waterfall.build(summary) if whole else ()
-    seen = [row for group in groups for g in group.grids for row in (g.rows or ())[:ROWS]]
+    most = {g.key: _most(group.key, g.key) for group in groups for g in group.grids}
+    seen = [row for group in groups for g in group.grids for row in (g.rows or ())[: most[g.key]]]
     page = page_templates.template("page.html.j2").render(
         v=shown,
         screen=screen,
@@ -172,6 +181,9 @@ def _render(summary: Summary, redact: bool, top: int, *, whole: bool = True) -> 
         groups=groups,
         absent=beyond.absent(shown),
         most_rows=ROWS,
+        seen=most,
+        most_words=WORDS,
+        most_clear=CLEAR,
         most_columns=COLUMNS,
         most_evidence=EVIDENCE,
         most_ledgers=LEDGERS,
