@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from nsysx import units
@@ -10,9 +11,11 @@ from nsysx.analyses import kernels, stacks
 from nsysx.answer.bars import MODULES, WORK
 from nsysx.judging.verdict import EACH_STEP
 from nsysx.model import Summary
+from nsysx.pictures import Timeline
 from nsysx.render import (
     beyond,
     charts,
+    cut_timeline,
     first_screen,
     glossary,
     live_timeline,
@@ -161,6 +164,12 @@ def first(summary: Summary, *, redact: bool = True) -> str:
     return _render(summary, redact, 1, whole=False)
 
 
+def _live(picture: Timeline, redact: bool, marks: Sequence[live_timeline.Mark]) -> Iterator[str]:
+    """Yield the data of a timeline, then with fewer boxes, for a page that has no room for all."""
+    yield live_timeline.data(picture, redact=redact, marks=marks)
+    yield live_timeline.data(cut_timeline.thinned(picture), redact=redact, marks=marks)
+
+
 def _render(summary: Summary, redact: bool, top: int, *, whole: bool = True) -> str:
     shown = view.build(summary, top=top, redact=redact, width=84)
     script = "".join(map(page_templates.text, ("timeline.js", "flame.js", "page.js")))
@@ -210,7 +219,6 @@ def _render(summary: Summary, redact: bool, top: int, *, whole: bool = True) -> 
     page = typeset(page)
     every_mark = [*screen.marks, *[()] * len(drawn)]
     lanes = [
-        live_timeline.data(entry, redact=redact, marks=marks)
-        for entry, marks in zip(summary.timelines[: len(drawn)], every_mark, strict=False)
+        _live(entry, redact, marks) for entry, marks in zip(summary.timelines[: len(drawn)], every_mark, strict=False)
     ]
     return live_timeline.fill(page, lanes)
