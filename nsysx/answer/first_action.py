@@ -95,7 +95,7 @@ def _best(summary: Summary, worth: Sequence[Finding], step: int) -> Finding:
         placed = [f for f in worth if rule_of(f.code).direct >= _RECORDED and saves[id(f)] >= much]
         if placed:
             return max(placed, key=lambda f: saves[id(f)])
-    if best.saving.bound:
+    if best.saving.bound and best.saving.source != "steps":  # how much longer steps are was measured
         most = max(_EXACT * step, saves[id(best)] / _FAR_MORE)
         causes = shows_likely_saving(
             best

@@ -5,14 +5,18 @@ from __future__ import annotations
 from nsysx import units
 from nsysx.analyses import api_calls, kernels, modules
 from nsysx.analyses.helpers.module_names import kernel_called
+from nsysx.answer import subject
 from nsysx.model import Row, Summary
 
 
 def of_most(summary: Summary) -> Row:
     """Return the module or range, and the kernel, in which most GPU work is; without GPU work the call that takes longest.
 
-    Keys: module, near. Empty where the capture names nothing.
+    Keys: module, near. Empty where the capture names nothing, and of a program that measures: most of its time may be what prepares
+    a measurement (a flush of the cache, copies).
     """
+    if subject.measures(summary):
+        return {}
     inside = max(summary.typed_rows(modules.ROWS), key=lambda r: r["self_gpu_ns"] or 0, default=None)
     longest = max(summary.typed_rows(kernels.ROWS), key=lambda r: r["total_ns"] or 0, default=None)
     where = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from nsysx.answer import near_limits, subject
 from nsysx.catalogue import StepLimit
-from nsysx.judging import capture_checks, window_checks
+from nsysx.judging import capture_checks, nothing_recorded, window_checks
 from nsysx.model import Summary
 
 #: What to do where a check says that so much was not recorded, by what it makes doubtful.
@@ -17,15 +17,10 @@ _RECORD_AGAIN = {
 def to_record(summary: Summary) -> str:
     """Return what to do where no change can be named: mostly how to record what would tell."""
     if subject.ledger_row(summary) is None:
-        how = next(
-            (
-                f"Record the GPU's work: {c.fix}"
-                for c in summary.quality
-                if c.check == capture_checks.GPU_WORK and c.fix
-            ),
-            "",
-        )
-        return how or "Record a part of the program in which the GPU works."
+        how = next((c.fix for c in summary.quality if c.check == capture_checks.GPU_WORK and c.fix), "")
+        if how == nothing_recorded.REACH_WORK:
+            return f"{how[:1].upper()}{how[1:]}"
+        return f"Record the GPU's work: {how}" if how else "Record a part of the program in which the GPU works."
     if (elsewhere := window_checks.cold_report(summary.quality)) is not None:
         return f"{elsewhere.fix[:1].upper()}{elsewhere.fix[1:]}: the steps stand there."
     for doubt, advice in _RECORD_AGAIN.items():
@@ -34,6 +29,10 @@ def to_record(summary: Summary) -> str:
             return f"{advice}: {lost.fix}" if lost.fix else advice
     if subject.measures(summary):
         return "Nothing: the program measures, and its CUDA events read what the kernels take, within a tenth."
+    if summary.step.shown_ns is None and not summary.totals["kernels"]:
+        return (
+            "Let the program reach its kernels inside the capture: it launched none, and only copied or cleared memory."
+        )
     if summary.step.shown_ns is None:
         how = "nsysx run -- CMD" + ("" if summary.verdict.host == "Python" else ", or NVTX ranges and --step-range")
         return f"Mark the steps, so that start-up and steady work are told apart: {how}"

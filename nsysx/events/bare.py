@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 
 from nsysx import ids
+from nsysx.events.nvtx_ranges import Flags
 from nsysx.events.trend import SPREAD, Trend, trend
+from nsysx.frames.intervals import I64
 from nsysx.model import Capture, Row
 
 #: No step is longer than an hour (ns); a larger value in a file is rejected.
@@ -32,6 +34,25 @@ def of_process(capture: Capture, process: int) -> list[int]:
     """Return the lengths (ns) of all bare steps of a process, between the windows and after them, in order."""
     record: Row = next(iter(ids.records_of(capture.probe, process)), {})
     return [*lengths(record), *after(record, capture)]
+
+
+#: A step is long if it takes this share longer than the median, and longer than the usual spread explains; of fewer steps none is.
+_LONGER, _LEAST_STEPS = 0.2, 4
+
+
+def long_steps(ns: I64) -> Flags:
+    """Return which steps are long, by their lengths (ns)."""
+    median = float(np.median(ns))
+    spread = 1.4826 * float(np.median(np.abs(ns - median)))
+    return np.asarray(ns > median + max(_LONGER * median, 5 * spread), np.bool_)
+
+
+def excess_ns(capture: Capture, process: int) -> float:
+    """Return what long steps add to the mean of all bare steps of a process (ns), 0 where none is known to be long."""
+    ns = np.asarray(of_process(capture, process), np.int64)
+    if len(ns) < _LEAST_STEPS:
+        return 0.0
+    return float((ns - np.median(ns))[long_steps(ns)].sum()) / len(ns)
 
 
 def loop(record: Mapping[str, Any], capture: Capture) -> tuple[list[int], list[int]]:

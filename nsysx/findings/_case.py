@@ -102,7 +102,7 @@ class Case:
     @cached_property
     def step_ns(self) -> int:
         """The step that costs and savings are shares of: without the profiler, or as recorded if that is not known."""
-        return round(self._trusted.real_ns * self._of_shown) if self._trusted else self.recorded_ns
+        return round(self._trusted.real_ns * self._beside_replayed) if self._trusted else self.recorded_ns
 
     @cached_property
     def _longest_step_ns(self) -> int:
@@ -112,6 +112,13 @@ class Case:
 
     @cached_property
     def _of_shown(self) -> float:
+        """What a saving of replayed steps is of the shown one: what rare long steps add is not in the steps that were replayed."""
+        partly = self._trusted is not None and self._trusted.steps < self.steps and not self.profile.steps.in_rounds
+        rare = bare.excess_ns(self.profile.trace.capture, self.process) if partly else 0.0
+        return self._beside_replayed * max(0.0, 1 - rare / max(self.step_ns, 1))
+
+    @cached_property
+    def _beside_replayed(self) -> float:
         """The length of the verdict's step, in replayed steps; the two differ where the replay covers only some of the steps."""
         if (
             self._trusted is None
@@ -291,10 +298,7 @@ class Case:
         return Saving(min(round(max(0, ns)), self.step_ns), why, bound=True, source="time")
 
     def worth_or_time(self, ns: float, why: str, *edits: Edit, cause: Sequence[StepPart] = ()) -> Saving:
-        """Return what a change saves at best by the replay, or by the time per step (ns) that it removes where none can tell.
-
-        A replay that misses the recorded step is not stepped around: the times that it would be bounded by are those that it misses.
-        """
+        """Return what a change saves at best by the replay, or the time per step (ns) that it removes; not past a distrusted replay."""
         worth = self.worth(*edits, cause=cause, bound=True)
         distrusted = isinstance(self.replay, Replay) and not self.replay.trusted
         return self.bound(ns, why) if worth.likely_ns is None and not self.stepless and not distrusted else worth

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from nsysx.advice import Alternative
 from nsysx.events.recorded_settings import RecordedSettings
-from nsysx.findings import _anomaly, _float64
+from nsysx.findings import _anomaly, _float64, _padding
 from nsysx.findings import _costly_when as when
 from nsysx.findings._case import Case, Saving, way
 from nsysx.findings._once import Takes
@@ -118,6 +118,16 @@ SETTINGS = (
         seen=when.seen_to_reduce_each,
         leads=True,
         phase="backward",
+    ),
+    Costly(
+        "padding",
+        _padding.padded,
+        "Batches are mostly padding",
+        way("pad-to-longest"),
+        worth=_padding.shorter,
+        takes=_padding.taken,
+        leads=True,
+        place="the loader",
     ),
     Costly("cores", when.one_core, "One core for the whole program", way("more-cores")),
     Costly("threads", when.too_many_threads, "More threads than cores", way("threads-cores")),

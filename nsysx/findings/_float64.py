@@ -31,6 +31,23 @@ def _doubles(case: Case) -> pl.DataFrame:
     return case.kernels.filter(pl.Series(doubles & ~arguments, dtype=pl.Boolean))
 
 
+#: Kernels that factorize and solve: with fewer digits such a matrix may not be solvable at all.
+_SOLVERS = r"(?i)getrf|potrf|trsm|trsv|trtri|syev|gesvd|geqrf|cholesky|laswp|linalg"
+#: Float64 is for a solver if so much of its time is in lines that solve, or in the solvers' own kernels where no line is known.
+_OF_LINES, _OF_KERNELS = 0.5, 0.2
+
+
+def _for_solvers(case: Case) -> bool:
+    """Return whether the numbers are float64 because equations are solved with them: that is no oversight."""
+    doubles, code = _doubles(case), case.profile.code()
+    solves = np.asarray(lookup.matching(doubles["name"], _SOLVERS), np.bool_)
+    ns = doubles["ns"].to_numpy()
+    if code is None or not solves.any():
+        return bool(ns[solves].sum() >= _OF_KERNELS * max(ns.sum(), 1))
+    line_row = code.places_of(code.op[doubles["op"].to_numpy()])
+    return bool(ns[np.isin(line_row, line_row[solves])].sum() >= _OF_LINES * max(ns.sum(), 1))
+
+
 def in_settings(case: Case, settings: RecordedSettings) -> str:
     networks = [(r.get("class"), r.get("dtypes")) for r in settings.rows("networks") or ()]
     where = [f"parameters of {c}" for c, kinds in networks if isinstance(kinds, Mapping) and kinds.get("float64")]
@@ -46,7 +63,7 @@ def in_settings(case: Case, settings: RecordedSettings) -> str:
 def seen(case: Case) -> str:
     """Return what the kernels alone tell of float64, "" where theirs take too little."""
     ns = case.per_step(int(_doubles(case)["ns"].sum()))
-    much = case.notable(ns, MUCH)
+    much = case.notable(ns, MUCH) and not _for_solvers(case)
     return f"float64 outside of modules: its kernels take {units.duration(ns)} {case.per}" if much else ""
 
 

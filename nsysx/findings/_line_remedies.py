@@ -61,7 +61,7 @@ _KINDS = tuple(
             r"\bprint\(|\blog(ger|ging)?\.|\.log_(dict|metrics|scalars?|hyperparams)\(|\bself\.log\(|\bwandb\b|"
             r"\badd_(scalar|histogram)\(|\bset_postfix\(|\.(write|flush)\(",
         ),
-        ("foreach-parameters", r"\bparameters\(\)|\bstate_dict\(|\b(ema|shadow|average|decay)\w*\b|\.grad\b"),
+        ("foreach-parameters", r"\bparameters\(\)|\bstate_dict\(|\b(ema|shadow|average|decay)\w*\b|(?<!autograd)\.grad\b"),
         ("copied-in-place", r"\bdeepcopy\("),
         ("preallocated", r"\btorch\.(cat|concat)\("),
         ("made-on-gpu", r"\brand(n|int|perm|om)?\w*\(|\bshuffle\(|\bsample\("),

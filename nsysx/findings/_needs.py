@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
+from pathlib import PurePath
 
 import numpy as np
 import polars as pl
 
 from nsysx import units
-from nsysx.analyses import compilations, copy_sites
+from nsysx.analyses import compilations, copy_sites, lines
 from nsysx.analyses.helpers.module_names import by_class, folded
 from nsysx.catalogue import Call
 from nsysx.events.attribute import IN_STEP
@@ -203,6 +205,26 @@ REPEATS = Need("each step makes the same launches", _repeats)
 SAME_SHAPES = Need("each step has inputs of the same shapes", _same_shapes)
 NO_RECOMPILATION = Need("nothing is compiled again in steady steps", _no_recompilation)
 ONE_THREAD = Need("one thread drives the model", _one_thread)
+
+#: A line that asks for gradients which are differentiated again.
+_TWICE = re.compile(r"\bcreate_graph\s*=\s*True|\b(hessian|jacrev|hvp|vhp)\(")
+
+
+def _differentiated_once(case: Case) -> tuple[State, str]:
+    rows = case.typed_rows(lines.ROWS)
+    if not rows:
+        return "unknown", "the lines of the program were not recorded"
+    twice = next((r for r in rows if _TWICE.search(str(r["text"] or ""))), None)
+    if twice is None:
+        return "holds", "no line asks for a graph of gradients"
+    return (
+        "violated",
+        f"{PurePath(str(twice['file'])).name}:{twice['line']} asks for gradients that are differentiated again",
+    )
+
+
+#: torch.compile makes a backward, and none of that.
+DIFFERENTIATED_ONCE = Need("no gradient is differentiated again", _differentiated_once)
 #: The program's thread, and that of autograd.
 _WITH_AUTOGRAD = 2
 #: What a CUDA graph of the model needs.

@@ -29,7 +29,7 @@ KINDS = (
     WorkKind("views-for-copies", r"\brepeat_interleave\(|\.repeat\(|\.tile\(|\.expand\([^)]*\)\.(contiguous|clone)\(", beside=False),
     WorkKind("fused-loss", r"\blog_softmax\(|\blogsumexp\(|softmax\([^)]*\)(\.clamp\w*\([^)]*\))?\.log\(|\blog\(\s*\w*softmax",
              outside=True, stays=_SOFTMAX),
-    WorkKind("foreach-parameters", r"\bparameters\(\)|\bstate_dict\(|\b(ema|shadow|average|decay)\w*\b|\.grad\b", outside=True,
+    WorkKind("foreach-parameters", r"\bparameters\(\)|\bstate_dict\(|\b(ema|shadow|average|decay)\w*\b|(?<!autograd)\.grad\b", outside=True,
              beside=False, stays=None),
     WorkKind("compile-function", r"", outside=True, stays=None),
 )  # fmt: skip

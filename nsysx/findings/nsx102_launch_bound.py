@@ -38,13 +38,12 @@ from nsysx import units
 from nsysx.advice import Alternative
 from nsysx.analyses import host_lines, modules
 from nsysx.catalogue import Call, StepLimit, StepPart
-from nsysx.findings import _needs, _pasted
+from nsysx.findings import _needs, _pasted, _requests
 from nsysx.findings._case import SITE, Case, Fix, Rule, Saving, calls_of, way
 from nsysx.findings._held import held, idle_ns
 from nsysx.findings._names import launched_by, mostly, networks_called
 from nsysx.findings.nsx112_fusion import fusible_ns
 from nsysx.findings.nsx126_round_trips import rounds
-from nsysx.frames import lookup
 from nsysx.model import Finding, Row
 from nsysx.replay.engine import Graph, RemoveWaits
 
@@ -67,11 +66,6 @@ _DDP = "DistributedDataParallel"
 _IN_A_GRAPH = "Shapes must stay the same, and nothing in the graph may wait, allocate or read a value back."
 
 
-#: A forward-only step as short as this pays for guards and copied inputs as much as a graph of it saves.
-_SHORT_NS = 3_000_000
-_BATCH = Fix.by_name("batched-inputs")
-#: Inputs of a batch for which its worth is told.
-_IN_A_BATCH = 8
 _GRAPH_OF_A_CALL = (
     "A CUDA graph (torch.cuda.graph, mode='reduce-overhead') may not help, so measure it: each call of a compiled model pays for "
     "guards and a copy of its inputs."
@@ -125,11 +119,18 @@ def check(case: Case) -> list[Finding]:
         detail += " Profiling slows every launch; without it the GPU idles less."
     title = f"The GPU idles {units.duration(cost)} {case.per} waiting for kernel launches"
     where = _place(case)
-    if _serves(case, cost):
+    if _requests.served(case, cost):
         detail += f" {_GRAPH_OF_A_CALL}"
         return [
             case.found(
-                RULE, title, detail, worth=_batched(case), cost_ns=cost, fix=_BATCH, evidence=blockers, where=where
+                RULE,
+                title,
+                detail,
+                worth=_requests.batched(case),
+                cost_ns=cost,
+                fix=_requests.BATCH,
+                evidence=blockers,
+                where=where,
             )
         ]
     fix, worth = _advised(case, alone, worth, unblocked)
@@ -198,31 +199,6 @@ def _place(case: Case) -> Row:
     return {"file": line["file"], "line": line["line"]} if line else mostly(case.profile, case.kernels)
 
 
-def _batched(case: Case) -> Saving:
-    """Return what batches are worth: a step then serves several inputs. The launches stay; the GPU's work grows with them, or less."""
-    works = case.taken_by(part for part in StepPart if not part.idle)
-    least = _IN_A_BATCH * case.step_ns / max(case.step_ns + (_IN_A_BATCH - 1) * works, 1)
-    grows = (
-        f"{least:.1f} times as many inputs a second if the GPU's {units.duration(works)} for one grow with the batch"
-    )
-    return Saving(None, f"with {_IN_A_BATCH} inputs in a step about {grows}, up to {_IN_A_BATCH} times if not")
-
-
-def _serves(case: Case, cost: int) -> bool:
-    """Return whether the program only computes forward, in short steps that launches limit: a server, one request at a time.
-
-    Each request is answered, so its result is waited for; passes that follow each other without that are one computation.
-    """
-    program = case.program
-    short = case.step_ns <= _SHORT_NS and 2 * cost >= case.step_ns
-    answers = 2 * case.profile.once(_needs.waits).height >= case.steps
-    if not program.torch or program.trains or program.compiled or program.graphs or not (short and answers):
-        return False
-    if lookup.matching(case.calls["phase"], "^(backward|optimizer)$").any():
-        return False
-    return not any(need.test(case)[0] == "violated" for need in _needs.GRAPH)
-
-
 def _fix(case: Case, saving_ns: int) -> Fix:
     """Return how this program can make fewer launches: nothing that it already does. ``saving_ns``: what a CUDA graph alone saves."""
     program = case.program
@@ -237,10 +213,10 @@ def _fix(case: Case, saving_ns: int) -> Fix:
     if program.compiled:
         text = "torch.compile(model, mode='reduce-overhead') puts what is already compiled into CUDA graphs"
         return Fix.by_name(_GRAPHED.name, text=text, paste=_COMPILED, needs=_needs.GRAPH)
-    if obstacle := _no_graph(case):
-        return obstacle
-    if (wrapped := _wrapped(case)) is not None:
-        return wrapped
+    if _needs.DIFFERENTIATED_ONCE.test(case)[0] == "violated":  # nothing that compiles has a second derivative
+        return Fix.by_name("cuda-graph", needs=_needs.GRAPH)
+    if (instead := _no_graph(case) or _wrapped(case)) is not None:
+        return instead
     text = f"{_GRAPHED.text}, or capture the step in a CUDA graph: {_launches(case)}"
     ways = [way(_GRAPHED.name, paste=f"{_GRAPHED.paste}{_which(case)}"), way("cuda-graph")]
     count = _calls_of_network(case)

@@ -164,7 +164,7 @@ def _by_step(values: I64 | Shares, step: I64, tiles: pl.DataFrame) -> I64:
 
 
 def _copied_out(case: Case, tiles: pl.DataFrame, slow: Mask) -> list[_SlowCause]:
-    """Return the copies to the host that only slow steps make, as a checkpoint does, with what runs between them.
+    """Return the copies to the host that slow steps alone make, some of them or all, as a checkpoint does, with what runs between.
 
     ``torch.save`` copies one tensor after the other and writes each: the device idles or copies from the first to the last.
     """
@@ -177,23 +177,27 @@ def _copied_out(case: Case, tiles: pl.DataFrame, slow: Mask) -> list[_SlowCause]
     step, start, end, size = (values[inside] for values in (step, start, end, size))
     moved = _by_step(size, step, tiles)
     usual = float(np.median(moved[~slow]))
-    if moved[slow].min() < max(SAVED_BYTES, MANY_TIMES * usual):
+    saves = slow & (moved >= max(SAVED_BYTES, MANY_TIMES * usual))
+    if not saves.any():
         return []
     first, last = np.full(tiles.height, np.iinfo(np.int64).max), np.zeros(tiles.height, np.int64)
     np.minimum.at(first, step, start)
     np.maximum.at(last, step, end)
     # What the host does before the first copy (pickling) and behind the last one (writing) lies in the gaps beside them.
-    first, last = _with_gaps(case, np.where(slow, first, begin), np.where(slow, last, begin))
+    first, last = _with_gaps(case, np.where(saves, first, begin), np.where(saves, last, begin))
     first, last = np.maximum(first, begin), np.minimum(last, until)
     activity = case.profile.ledgers.activity[case.process, case.device or 0]
-    burst = np.where(slow)[0]
+    burst = np.where(saves)[0]
     working = ledger.gpu_parts(activity, first[burst], last[burst])[DeviceActivity.COMPUTE.column]
-    ns = float((last[burst] - first[burst] - working).mean())
+    took = last[burst] - first[burst] - working
+    some = f"{saves.sum()} of them {'copies' if saves.sum() == 1 else 'copy'}"
+    who = "Each of them copies" if saves.sum() == slow.sum() else some
     detail = (
-        f"Each of them copies {units.size(float(moved[slow].mean()))} to the host, the others {units.size(usual)}: it is in these "
-        f"copies, and in what runs around them, for {units.duration(ns)}, as torch.save is."
+        f"{who} {units.size(float(moved[saves].mean()))} to the host, the others {units.size(usual)}: in these "
+        f"copies, and in what runs around them, are {units.duration(float(took.mean()))}, as in torch.save."
     )
-    made = tuple(copies.filter(pl.Series(inside))["call"].drop_nulls().filter(pl.Series(slow[step])).to_list())
+    ns = float(took.sum()) / int(slow.sum())
+    made = tuple(copies.filter(pl.Series(inside))["call"].drop_nulls().filter(pl.Series(saves[step])).to_list())
     return [_SlowCause("a checkpoint or another large read-back", ns, detail, _SAVE, ns, bound=True, calls=made)]
 
 
@@ -250,7 +254,7 @@ def check(case: Case) -> list[Finding]:
         return case.cannot_tell(RULE, f"{tiles.height} steady steps are too few to call one slow", "profile more steps")
     table = _components(case, tiles)
     ns = table["ns"].to_numpy()
-    median, slow = float(np.median(ns)), _slow(ns)
+    median, slow = float(np.median(ns)), bare.long_steps(ns)
     cost = round(float((ns - median)[slow].sum()) / len(ns))
     rare = rare_steps.rare_steps(case, tiles)
     apart = [_rarely(rare, tiles)] if rare is not None and case.notable(rare.cost_ns) else []
@@ -265,13 +269,6 @@ def _rarely(rare: rare_steps.Rare, steady: pl.DataFrame) -> Finding:
     tiles = pl.concat([rare.tiles, steady]).sort("index")
     slow = tiles["index"].is_in(rare.tiles["index"].to_list()).to_numpy()
     return _found(rare.case, tiles, _components(rare.case, tiles), slow, rare.cost_ns, rare)
-
-
-def _slow(ns: I64) -> Mask:
-    """Return which steps take 20 % longer than the median, and longer than the usual spread explains."""
-    median = float(np.median(ns))
-    spread = 1.4826 * float(np.median(np.abs(ns - median)))
-    return np.asarray(ns > median + max(_SLOWER * median, 5 * spread), np.bool_)
 
 
 def _explained(cause: _SlowCause | None, reason: str, excess: float, longer: float) -> str:
@@ -370,20 +367,12 @@ def _worth(case: Case, cause: _SlowCause | None, longer: float, share: float, me
     if cause is None or cause.saving_ns is None:
         return Saving(None, "from step lengths, not replayed")
     saving = min(cause.saving_ns, longer * min(1.0, case.step_ns / mean)) * share
-    if without_profiler := _slow_without_profiler(case):
-        saving = min(cause.saving_ns / longer, 1.0) * without_profiler
+    timed = 0.0 if case.profile.steps.in_rounds else bare.excess_ns(case.profile.trace.capture, case.process)
+    if timed:
+        saving = min(cause.saving_ns / longer, 1.0) * timed
     return Saving(
         round(saving),
         "from step lengths: slow steps without it, the others as they are",
         bound=cause.bound,
         source="steps",
     )
-
-
-def _slow_without_profiler(case: Case) -> float:
-    """Return what slow steps add to the mean of all bare steps (ns), 0 where none is known to be slow."""
-    bare_ns = np.asarray(bare.of_process(case.profile.trace.capture, case.process), np.int64)
-    if case.profile.steps.in_rounds or len(bare_ns) < _LEAST_STEPS:
-        return 0.0
-    slow = _slow(bare_ns)
-    return float((bare_ns - np.median(bare_ns))[slow].sum()) / len(bare_ns)

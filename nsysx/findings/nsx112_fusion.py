@@ -36,7 +36,7 @@ from nsysx.events.nvtx_ranges import Flags
 from nsysx.events.profile import Profile
 from nsysx.findings._case import Case, Fix, Rule, Saving, calls_of, ops_of
 from nsysx.findings._names import networks_called
-from nsysx.findings._needs import SAME_SHAPES
+from nsysx.findings._needs import DIFFERENTIATED_ONCE, SAME_SHAPES
 from nsysx.findings._once import Takes
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64
@@ -173,6 +173,9 @@ def check(case: Case) -> list[Finding]:
     """Return one finding where fusing all chains may save 10 % of the step or more."""
     if case.program.compiled:
         return case.clear(RULE, "the program is already compiled")
+    once, seen = DIFFERENTIATED_ONCE.test(case)
+    if once == "violated":
+        return case.clear(RULE, f"torch.compile makes one backward, and {seen}")
     if case.ops.height and not of_modules(case.ops).any():
         return case.cannot_tell(RULE, "which kernels share data is unknown: no module is marked", "nsysx run -- CMD")
     chains = case.profile.once(chains_of)

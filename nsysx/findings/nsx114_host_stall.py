@@ -30,6 +30,7 @@ import numpy as np
 import polars as pl
 
 from nsysx import units
+from nsysx.analyses.helpers.module_names import folded
 from nsysx.catalogue import Call, Cause, StepLimit, StepPart
 from nsysx.events import python_pauses, sampled_stacks
 from nsysx.events.nvtx_ranges import Flags
@@ -69,7 +70,7 @@ _AFTER_A_WAIT = (
 )
 
 
-def _stalls(case: Case) -> pl.DataFrame:
+def stalls_of_host(case: Case) -> pl.DataFrame:
     """Return the gaps of the busiest device that host code makes far longer than usual: op, ns, real_ns (without tracing).
 
     Columns gc and compile: the part of ns that lies in pauses of that kind, as the probe noted them. A gap that began in a
@@ -241,14 +242,18 @@ def _before_ops(case: Case, ops: pl.Series) -> Takes:
 
 def _placed(case: Case) -> pl.DataFrame:
     """Return the stalls of launches of the shown process, with the place of each launch, and made_ns: before a copy of much data."""
-    stalls = _stalls(case)
+    stalls = stalls_of_host(case)
     ended = case.profile.attributed.gpu_ops.select("call", made=_made())[stalls["op"]]
     stalls = stalls.with_columns(ended["call"], pl.when(ended["made"]).then("ns").otherwise(0).alias("made_ns"))
     calls = case.profile.attributed.api_calls
     # The call that ends the last gap already belongs to the step after the steady ones.
     launched = lookup.at(calls["process"], stalls["call"].fill_null(-1).to_numpy()) == case.process
     stalls = case.with_lines(stalls.filter(launched.fill_null(False)))
-    return stalls.with_columns(calls[c].gather(stalls["call"]).cast(pl.String) for c in ("module", "phase"))
+    stalls = stalls.with_columns(calls[c].gather(stalls["call"]).cast(pl.String) for c in ("module", "phase"))
+    # Places that differ by a number alone are one: each for itself, a layer of a token may stall for next to nothing.
+    alike = lookup.changed(stalls["module"].cast(pl.Categorical), folded).cast(pl.String)
+    several = pl.col("module").n_unique().over(alike) > 1
+    return stalls.with_columns(pl.when(several).then(alike).otherwise("module").alias("module"))
 
 
 def check(case: Case) -> list[Finding]:

@@ -19,7 +19,7 @@ Good
 
 Harmless when
     The kernel computes much on few bytes without tensor cores, such as simulations and random numbers, or reads a tensor of its own
-    results again and again because it must.
+    results again and again because it must. A kernel with fewer blocks than the device has SMs is NSX122's.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from __future__ import annotations
 import polars as pl
 
 from nsysx import units
-from nsysx.analyses.helpers import limits_of_work
+from nsysx.analyses.helpers import kernel_shapes, limits_of_work
 from nsysx.analyses.helpers.module_names import kernel_called
 from nsysx.catalogue import StepLimit, StepPart
 from nsysx.events.profile import NotRecorded
@@ -71,6 +71,10 @@ def check(case: Case) -> list[Finding]:
         )
         return case.cannot_tell(RULE, what, "nsysx run --gpu-metrics -- CMD")
     far = seen.with_columns(reached=pl.col("limit_ns") / pl.col("gpu_ns")).filter(pl.col("reached") <= _FAR)
+    few = far.filter(pl.col("name").is_in(_small_grids(case).implode()))
+    if few.height == far.height > 0:
+        return case.clear(RULE, f"{kernel_called(few['name'][0])} has too few blocks for the device: NSX122")
+    far = far.filter(~pl.col("name").is_in(few["name"].implode()))
     if not far.height:
         best = seen.row(0, named=True)
         return case.clear(
@@ -92,6 +96,13 @@ def _limited(case: Case) -> pl.DataFrame:
         pl.col("moved_bytes").sum() / pl.len(),
         pl.col("by_counters").any(),
     )
+
+
+def _small_grids(case: Case) -> pl.Series:
+    """Return the kernels of which most of the time has fewer blocks than the device has SMs: more of them is what helps first."""
+    rows = case.profile.once(kernel_shapes.shapes).with_columns(pl.col("name").cast(pl.String))
+    small = pl.col("total_ns").filter(pl.col("limit") == kernel_shapes.SMALL_GRID).sum()
+    return rows.group_by("name").agg(small * 2 > pl.col("total_ns").sum()).filter("total_ns")["name"]
 
 
 def _found(case: Case, kernels: pl.DataFrame, row: dict[str, object]) -> Finding:

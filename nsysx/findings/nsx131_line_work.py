@@ -35,6 +35,7 @@ from nsysx.catalogue import StepLimit, StepPart
 from nsysx.events.code_lines import CodeLines
 from nsysx.findings._case import Case, Fix, Rule, ops_of
 from nsysx.findings._line_remedies import quoted
+from nsysx.findings._needs import DIFFERENTIATED_ONCE
 from nsysx.findings._once import Takes
 from nsysx.findings._work_remedies import WorkKind, kind_of
 from nsysx.findings.nsx112_fusion import chains_among, of_networks
@@ -104,6 +105,8 @@ def _groups(case: Case, code: CodeLines) -> Iterator[_Group]:
             if remedied is None:
                 continue
             kind, index = remedied
+            if kind.remedy == "compile-function" and DIFFERENTIATED_ONCE.test(case)[0] == "violated":
+                continue
             chosen = [ranked[index]]
             chosen += [n for n in ranked if n != ranked[index] and kind.beside and not inside]
             work = part.filter(pl.col("line").is_in(chosen))

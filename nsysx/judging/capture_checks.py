@@ -12,7 +12,15 @@ from nsysx import nsys_messages, units
 from nsysx.catalogue import Call
 from nsysx.events import lost_kernels
 from nsysx.events.profile import Profile
-from nsysx.judging import probe_checks, sample_checks, step_checks, tracing_checks, unprofiled_checks, window_checks
+from nsysx.judging import (
+    nothing_recorded,
+    probe_checks,
+    sample_checks,
+    step_checks,
+    tracing_checks,
+    unprofiled_checks,
+    window_checks,
+)
 from nsysx.judging.limits import MIGRATIONS
 from nsysx.judging.other_work import shared_gpu
 from nsysx.judging.probe_checks import LOST_RANGES
@@ -67,6 +75,8 @@ def _gpu_work(profile: Profile) -> list[Check]:
             detail += "".join(f"; {each.cause}" for each in why[:1])
             return [Check(GPU_WORK, "missing", detail, tracing_checks.remedy(trace), doubt="numbers")]
         empty = tracing_checks.why_empty(trace)
+        if nothing_recorded.only_set_up(profile):
+            return [Check(GPU_WORK, "missing", detail, nothing_recorded.REACH_WORK, doubt="numbers")]
         fix = _RECORD if calls.height else _without_gpu(trace) or (empty.remedy if empty else _RECORD)
         return [Check(GPU_WORK, "missing", detail, fix, doubt="numbers")]
     opaque = pl.col("op_kind") == "graph"

@@ -28,6 +28,17 @@ def error(path: Path, trace: Trace) -> NsysxError:
     return NsysxError(message, slug="nothing-recorded", hint=hint, exit_code=EXIT_EMPTY)
 
 
+#: What gives the GPU work.
+_GIVES_WORK = (*Call.LAUNCHES, Call.COPY, Call.MEMSET)
+#: What to do about a program that made CUDA calls and gave the GPU nothing to do.
+REACH_WORK = "let the program reach its work on the GPU inside the capture: it set CUDA up, and launched, copied and cleared nothing"
+
+
+def only_set_up(profile: Profile) -> bool:
+    """Return whether the capture has CUDA calls, and none that gives the GPU work: nothing was lost then."""
+    return bool(profile.calls.height) and not profile.calls["kind"].is_in(_GIVES_WORK).any()
+
+
 def sentence(profile: Profile) -> tuple[str, tuple[str, ...]]:
     """Return the sentence for a capture without GPU work, with its cause where nsys says one, and what to do."""
     causes = tracing_checks.causes(profile.trace)
@@ -37,6 +48,9 @@ def sentence(profile: Profile) -> tuple[str, tuple[str, ...]]:
         return f"The capture holds {held}, but no GPU work{why}.", (tracing_checks.remedy(profile.trace),)
     if not causes and not profile.calls.height and (empty := tracing_checks.why_empty(profile.trace)):
         causes = [empty]
+    if not causes and only_set_up(profile):
+        calls = units.several(profile.calls.height, "CUDA call")
+        return f"The program gave the GPU no work: {calls}, no launch, copy or memset.", (REACH_WORK,)
     if not causes:
         return "The capture holds no GPU work.", ("Record with -t cuda on a machine with a CUDA GPU",)
     return f"The capture holds no GPU work: {causes[0].cause}.", (causes[0].remedy,)

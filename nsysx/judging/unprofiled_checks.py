@@ -22,8 +22,8 @@ _WIDE = 0.2
 def surer(capture: Capture) -> str:
     """Return the command that measures the step of this program without the profiler, where a report has only an estimate.
 
-    A plain run times steps between its two windows; with several processes it records everything, but each rank times the steps
-    before a window that is given. A run that had two windows and no time between them was too short, and would be again.
+    A plain run times steps between its two windows; with several processes without a process group it records everything, but each
+    times the steps before a window that is given. A run that had two windows and no time between them was too short, and would be again.
     """
     if any(isinstance(p.get("window_pauses_ns"), list) for p in capture.probe):
         return "nsysx run --calibrate"

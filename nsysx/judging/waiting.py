@@ -56,8 +56,8 @@ def _next_is_selection(profile: Profile, rows: npt.NDArray[np.int64]) -> npt.NDA
     thread = calls["thread"].to_numpy()
     open_, sized = np.ones(len(rows), np.bool_), np.zeros(len(rows), np.bool_)
     for ahead in range(1, _NEXT_CALLS + 1):  # calls are numbered by thread and time
-        next_row = np.minimum(rows + ahead, calls.height - 1)
-        open_ &= (rows + ahead < calls.height) & (thread[next_row] == thread[rows])
+        next_row = np.minimum(rows + ahead, calls.height - 1)  # behind the last call that one is asked again
+        open_ &= thread[next_row] == thread[rows]
         sized |= open_ & launches[next_row] & selects[next_row]
         open_ &= ~launches[next_row]
     return sized

@@ -33,11 +33,8 @@ _DETACHING = ("CuptiSubscribeOnStart=true", capture_range.DETACHED)
 #: CUDA graphs are replayed when CUPTI comes back (pytorch/pytorch#146604).
 _CAN_DETACH, _DRIVER_OF_CUDA_12 = (2024, 5), 525
 
-_SEVERAL = "there are several processes"
 #: Where whoever had the first window ends before its second one, the next process gets two: so many windows nsys opens at most.
 _MOST = 32
-#: Environment variables with which a launcher says how many processes a job has.
-_SIZES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS")
 
 #: Ends with this code if there is no driver, or if it finds no device; in a process of its own, because a driver's start stays. It gets
 #: so long (s).
@@ -80,7 +77,7 @@ def decided(
     if options.steps not in (None, WINDOWS):
         why = "" if cuda_starts(environment) else f"--steps {options.steps} needs CUDA, which does not start here"
         return replace(options, steps=None) if why else options, why
-    why = obstacle(command, options, nsys, environment)
+    why = obstacle(command, options, nsys)
     return replace(options, steps=None if why else WINDOWS), why
 
 
@@ -96,8 +93,8 @@ def cuda_starts(environment: Mapping[str, str]) -> bool:
     return done.returncode != _NO_CUDA
 
 
-def obstacle(command: Sequence[str], options: RunOptions, nsys: Nsys, environment: Mapping[str, str]) -> str:
-    """Return why this run cannot have two windows, "" if it can. ``environment`` is that of the command, with the probe's."""
+def obstacle(command: Sequence[str], options: RunOptions, nsys: Nsys) -> str:
+    """Return why this run cannot have two windows, "" if it can."""
     if not options.probe:
         return "the probe is off"
     if how := keeps_probe_out(command):
@@ -106,6 +103,4 @@ def obstacle(command: Sequence[str], options: RunOptions, nsys: Nsys, environmen
         return f"nsys {nsys.version} cannot record two windows"
     if any(OF_CAPTURE.match(word) for word in options.nsys_args):
         return "--nsys-arg says when to record"
-    if options.per_rank or any(environment.get(name, "1") not in ("", "0", "1") for name in _SIZES):
-        return _SEVERAL
     return "--calibrate goes with one window only" if options.calibrate else ""

@@ -73,8 +73,9 @@ def choose(profile: Profile) -> ReplayedWindow | Withheld:
         return Withheld("the report has no steps to replay")
     first, last = steps.steady
     cpu = steps.cpu.filter(pl.col("process") == steps.process).sort("index")
-    if last + 1 >= cpu.height:
-        return Withheld("no step follows the steady ones, so their end is not known")
+    last = min(last, cpu.height - 2)  # the end of a step is where the next one begins
+    if last < first:
+        return Withheld("no step follows the steady one, so its end is not known")
     device = profile.device
     gpu = steps.gpu.filter((pl.col("process") == steps.process) & pl.col("index").is_between(first, last))
     if not gpu.height or device is None:

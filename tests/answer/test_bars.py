@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from nsysx.analyses import stopwatch
+from nsysx.analyses import alloc_flushes, data_loader, stopwatch
 from nsysx.answer import bars, clock_bars
 from nsysx.model import Summary
 from tests.render import factory
@@ -45,3 +45,24 @@ def test_bars_of_readings_are_of_the_kernel_that_the_finding_is_about(recorded: 
     other = {**table.rows[0], "kernel_ns": 2_000_000.0, "both_ns": None}
     several = replace(summary, tables={**summary.tables, stopwatch.KEY: replace(table, rows=(other, *table.rows))})
     assert clock_bars.pictured(several, finding, "readings") == clock_bars.pictured(summary, finding, "readings")
+
+
+def test_bars_of_batches_hold_what_the_gpu_waits_for_each(recorded: Samples) -> None:
+    summary = recorded.summary("masked_slow_loader")
+    rows = {f"step {r['index']}": r for r in summary.typed_rows(data_loader.ROWS) if r["steady"]}
+    drawn = bars._loader_bars(summary)
+    assert drawn
+    for bar in drawn:
+        waits = {p.label: p.ns for p in bar.parts}["waiting for input data"]
+        assert waits == min(rows[bar.label]["gpu_idle_ns"] or 0, bar.total_ns) > 0
+        assert sum(p.ns for p in bar.parts) == bar.total_ns == rows[bar.label]["step_ns"]
+
+
+def test_without_a_step_that_frees_or_one_that_does_not_no_two_are_compared(recorded: Samples) -> None:
+    freeing, even = recorded.summary("varlen"), recorded.summary("tiny_stack")
+    assert [bar.label for bar in bars._flush_bars(freeing)][:1] == ["a usual step"]
+    assert bars._flush_bars(even) == ()
+    flushes = freeing.tables[alloc_flushes.KEY]
+    steps = {row["step"] for row in flushes.rows or ()}
+    alone = replace(freeing.steps, rows=tuple(r for r in freeing.steps.rows if r["index"] in steps))
+    assert bars._flush_bars(replace(freeing, steps=alone)) == ()

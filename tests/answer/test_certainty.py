@@ -109,6 +109,8 @@ def test_steps_of_two_kinds_are_the_reason_where_the_change_is_about_them() -> N
     cause = certainty.certainty_of_advice(limited(StepLimit.LAUNCH, 0.97), slow).parts[0]
     assert cause.level == "certain"
     assert cause.reason.endswith("steps, every 10th step takes 304 ms: a checkpoint.")
+    other = certainty.certainty_of_advice(limited(StepLimit.LAUNCH, 0.97), CHOSEN).parts[0]
+    assert other == certainty.certainty_of_advice(limited(StepLimit.LAUNCH, 0.97), None).parts[0]
 
 
 @pytest.mark.parametrize(("count", "words"), [(1, "in only 1 steady step."), (2, "in only 2 steady steps.")])

@@ -155,3 +155,11 @@ def test_what_was_timed_saves_up_to_three_tenths_more_and_never_more_than_the_mo
     assert (then.low_ns, then.ns, then.high_ns) == (7 * MS, 10 * MS, 13 * MS)
     capped = after(saves(timed, most_ns=12 * MS))
     assert capped.low_ns is not None and 7.5 * MS < capped.low_ns <= 8 * MS and capped.high_ns == 13 * MS
+
+
+def test_a_change_and_those_before_it_save_no_more_than_the_step() -> None:
+    summary: Summary = factory.summary()
+    chosen = next(f for f in summary.findings or () if f.verdict == "found")
+    assert summary.step.shown_ns is not None
+    assert first_action._with_lines_before(summary, chosen, 100 * summary.step.shown_ns) == summary.step.shown_ns
+    assert first_action._with_lines_before(summary, chosen, 1) >= 1

@@ -9,6 +9,7 @@ import pytest
 
 from nsysx.answer import first_action
 from nsysx.pipeline import summarize
+from tests.builder import Report
 from tests.findings.test_compilable import launch_bound
 
 
@@ -28,3 +29,15 @@ def test_a_replay_that_finds_nothing_is_believed(tmp_path: Path) -> None:
     nothing = tuple(replace(f, saving=replace(f.saving, likely_ns=0, most_ns=0)) for f in summary.findings or ())
     chosen = first_action.first(replace(summary, replay={"trusted": True}, findings=nothing))
     assert chosen is None or chosen.code != "NSX102"
+
+
+def test_a_program_that_reached_no_kernel_is_not_sent_to_mark_its_steps(tmp_path: Path) -> None:
+    report = Report()
+    main = report.process(100).thread(100)
+    main.call("cudaFree_v3020", at=1_000, dur=120_000_000)
+    main.memset(at=130_000_000, dur=9_000, gpu_start=130_010_000, gpu_dur=1_500)
+    assert (
+        summarize([report.write(tmp_path / "r.sqlite")])
+        .answer.do[0]
+        .text.startswith("Let the program reach its kernels")
+    )

@@ -376,6 +376,26 @@ def test_a_short_forward_that_launches_limit_is_batched(
     )
 
 
+def test_a_pause_before_each_of_many_layers_is_one_and_no_work_for_a_batch(tmp_path: Path) -> None:
+    """Each step is another layer: a millisecond in which it loads its weights, three launches, and a result that is waited for."""
+
+    def body(program: Program, number: int) -> None:
+        with program.range("forward"), program.range(f"layers.{number}:Block"):
+            program.host(1_000)
+            for _ in range(3):
+                program.launch(5)
+                program.host(10)
+        program.copy(2, "DtoH", bytes=64)
+
+    summary = Program().steps(body, 120).summary(tmp_path)
+    found = {f.code: f for f in summary.findings or () if f.verdict == "found"}
+    stall = found["NSX114"]
+    assert stall.where["module"] == "layers.*"
+    assert 900_000 < (stall.saving_ns_per_step or 0) < 1_100_000
+    assert not found["NSX102"].fix.startswith("Batch incoming inputs")
+    assert summary.answer.do[0].code == "NSX114"
+
+
 @pytest.mark.parametrize(
     ("module", "classes", "said"),
     [

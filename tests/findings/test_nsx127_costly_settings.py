@@ -134,7 +134,14 @@ LOADER = {
     "last_step": 50,
 }
 
+
 #: name, the fault, the same without it, the program, and the saving in us, None where it is not known
+def multiplying(program: Program, number: int) -> None:
+    with program.range("forward"), program.range("net:Net"):
+        for _ in range(10):
+            program.launch(200, "nvjet_gemm")
+
+
 FAULTS: list[tuple[str, dict[str, Any], dict[str, Any], Callable[[Program, int], None], int | None]] = [
     (
         "CUDA_LAUNCH_BLOCKING",
@@ -186,6 +193,13 @@ FAULTS: list[tuple[str, dict[str, Any], dict[str, Any], Callable[[Program, int],
         {"networks": [{"class": "Net", "dtypes": {"float32": 8}, "convolutions": 0}]},
         doubled,
         1000,
+    ),
+    (
+        "padding",
+        {"padding": {"name": "ids", "rows": 8, "length": 400, "longest": 300, "real": 800}},
+        {"padding": {"name": "ids", "rows": 8, "length": 400, "longest": 390, "real": 3000}},
+        multiplying,
+        500,  # a quarter of 2,000 us of the network's work
     ),
     (
         "GradScaler with bfloat16",
@@ -344,6 +358,15 @@ def test_float64_is_seen_by_the_kernels_alone(tmp_path: Path) -> None:
     (tmp_path / "r.run.json").unlink()
     (seen,) = of_settings(Program().steps(doubled).summary(tmp_path))
     assert seen.verdict == "found" and seen.evidence[0]["setting"] == "float64"
+
+
+def test_float64_with_which_equations_are_solved_is_no_oversight(tmp_path: Path) -> None:
+    def body(program: Program, number: int) -> None:
+        doubled(program, number)
+        for _ in range(3):
+            program.launch(400, "void trsm_left_kernel<int, double>")
+
+    assert names(summary(tmp_path, CLEAN, body)) == set()
 
 
 def keeping(program: Program, number: int) -> None:

@@ -44,3 +44,12 @@ def test_the_roofline_has_the_limits_of_the_counters_where_there_are_no_sizes(tm
     assert step["counters_ns"] == step["gpu_ns"] and step["unknown_ns"] == 0
     assert step["gpu_ns"] == step["limit_ns"] + step["could_go_ns"]
     assert step["roof"] == "memory" and 0.1 <= step["limit_share"] < 0.13
+
+
+def test_a_kernel_of_too_few_blocks_is_left_to_the_rule_of_small_grids(tmp_path: Path) -> None:
+    given = report(lambda at: values(99, 2, 5, 5))
+    for row in given.rows["CUPTI_ACTIVITY_KIND_KERNEL"]:
+        row |= {"gridX": 12, "gridY": 1, "gridZ": 1}
+    clear = finding(given, tmp_path, "NSX128")
+    assert clear.verdict == "clear" and "too few blocks" in clear.detail
+    assert finding(given, tmp_path, "NSX122").verdict == "found"

@@ -65,6 +65,23 @@ def test_inside_a_network_only_lines_with_a_better_form_are_named(tmp_path: Path
     assert finding.saving_ns_per_step == pytest.approx(200_000, rel=0.05), "the line's own kernels"
 
 
+def test_nothing_is_compiled_where_gradients_are_differentiated_again(tmp_path: Path) -> None:
+    """torch.compile makes one backward: neither the network nor the lines beside it are advised to be compiled."""
+
+    def chain(program: Lined, number: int) -> None:
+        with program.line(20), program.range("forward"), program.range("net:Net"):
+            for _ in range(10):
+                program.launch(100, SCALE)
+        body(program, number)
+
+    codes = {}
+    for folder, text in (("once", "logp = penalty(logits)"), ("twice", "g = grad(u.sum(), x, create_graph=True)[0]")):
+        (tmp_path / folder).mkdir()
+        findings = Lined({**PLAIN, 30: text}).run(chain).summary(tmp_path / folder).findings or ()
+        codes[folder] = {f.code for f in findings if f.verdict == "found"} & {"NSX112", "NSX131"}
+    assert codes == {"once": {"NSX112", "NSX131"}, "twice": set()}
+
+
 def test_without_such_lines_it_is_clear(tmp_path: Path) -> None:
     assert [f.verdict for f in Lined().run(lambda program, number: forward(program)).findings(tmp_path, "NSX131")] == [
         "clear"

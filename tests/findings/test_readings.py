@@ -290,6 +290,17 @@ def test_a_checkpoint_is_told_by_what_it_copies_to_the_host(tmp_path: Path) -> N
     assert finding.saving_ns_per_step == pytest.approx(4_360_000, rel=0.05)
 
 
+def test_a_checkpoint_is_told_beside_a_step_that_is_slow_for_another_reason(tmp_path: Path) -> None:
+    def body(program: Program, number: int) -> None:
+        saving(16, 256)(program, number)
+        program.host(12_000 if number == 5 else 0)
+
+    finding = Program().steps(body, 32).finding(tmp_path, "NSX109")
+    assert "a checkpoint or another large read-back" in finding.title
+    assert "1 of them copies 256.0 MiB to the host" in finding.detail  # the last step is no steady one
+    assert finding.saving_ns_per_step == pytest.approx(43_600_000 / 31, rel=0.05)
+
+
 @pytest.mark.parametrize("slow_ms", [0, 94])
 def test_slow_steps_cost_what_they_take_without_the_profiler(tmp_path: Path, slow_ms: int) -> None:
     """Bare, every fifth step takes 94 ms longer than the others' 4: that is 18.8 of 22.8 ms a step, whatever the window holds."""

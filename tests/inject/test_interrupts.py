@@ -40,7 +40,7 @@ def handler(number, frame):
     global raised
     raised += 1
     raise Ended[raised % len(Ended)]("time is up")
-signal.signal(signal.SIGALRM, handler)  # from the start: a program with a timer has no lines, which a tracer would have to follow
+signal.signal(signal.SIGALRM, handler)
 for _ in range(20):
     step()
 random.seed(1)
@@ -171,11 +171,11 @@ def test_no_handler_runs_between_a_functions_call_and_a_shielded_beginning() -> 
     code = nsysx_probe.phase_ranges.Phases.leave_simple.__code__
     engine: Any
     if hasattr(sys, "monitoring"):
-        engine = nsysx_probe.monitoring.Monitoring(None)
+        engine = nsysx_probe.monitoring.Monitoring(SimpleNamespace(passed_over=0))
         assert engine._begins(code, 0) is sys.monitoring.DISABLE
         told = nsysx_probe.monitoring.Monitoring._begins
     else:
-        engine = nsysx_probe.line_tracing.Tracing(None)
+        engine = nsysx_probe.line_tracing.Tracing(SimpleNamespace(passed_over=0))
         assert engine._called(SimpleNamespace(f_code=code), "call", None) is None
         told = nsysx_probe.line_tracing.Tracing._called
     before = itertools.takewhile(lambda i: not i.opname.startswith("RETURN"), dis.get_instructions(told))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from nsysx_probe import capture_range, capture_window, clock, draining, meeting, probe_windows
+from nsysx_probe import capture_range, capture_window, clock, draining, job_ranks, meeting, probe_windows
 
 from tests.inject.test_marking import train
 from tests.inject.test_probe import Lab, Net
@@ -16,8 +16,7 @@ from tests.inject.test_probe_windows import recorded
 
 
 def rank(folder: Path, number: int, size: int = 3) -> meeting.Meeting:
-    about = {"NSYSX_PROBE_DIR": str(folder), "LOCAL_RANK": str(number), "LOCAL_WORLD_SIZE": str(size)}
-    return meeting.Meeting(about)
+    return meeting.Meeting(str(folder), job_ranks.JobRanks(number, range(size), "1"))
 
 
 def test_all_wait_for_the_last_one_and_go_on_when_the_first_has_acted(tmp_path: Path) -> None:
@@ -31,7 +30,7 @@ def test_all_wait_for_the_last_one_and_go_on_when_the_first_has_acted(tmp_path: 
         for turn in range(2):
             time.sleep(0.05 * number)
             happened.append(f"{turn} comes")
-            assert at.hold(number == 0, act, 0)
+            assert at.hold(act, 0)
             happened.append(f"{turn} goes")
 
     ranks = [threading.Thread(target=attend, args=(i, rank(tmp_path, i))) for i in range(3)]
@@ -52,10 +51,10 @@ def test_a_rank_that_never_comes_is_not_waited_for_longer_than_its_steps_may_tak
     monkeypatch.setattr(meeting, "_WAIT_S", 0.05)
     acted: list[float] = []
     began = time.monotonic()
-    assert not rank(tmp_path, 0).hold(True, lambda: acted.append(time.monotonic() - began), round(0.1e9))
+    assert not rank(tmp_path, 0).hold(lambda: acted.append(time.monotonic() - began), round(0.1e9))
     assert len(acted) == 1 and acted[0] >= 0.05 + 2 * 0.1
-    assert rank(tmp_path, 1).hold(False, lambda: acted.append(0), 0)  # it comes too late and is not held
-    assert not rank(tmp_path / "gone", 1).hold(False, lambda: acted.append(0), 0)  # nobody leads
+    assert rank(tmp_path, 1).hold(lambda: acted.append(0), 0)  # it comes too late and is not held
+    assert not rank(tmp_path / "gone", 1).hold(lambda: acted.append(0), 0)  # nobody leads
     assert len(acted) == 1
 
 
@@ -64,8 +63,8 @@ def test_a_signal_that_ends_the_wait_is_the_programs_and_holds_nobody_else(tmp_p
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        rank(tmp_path, 0, size=1).hold(True, act, 0)
-    assert rank(tmp_path, 1, size=2).hold(False, act, 0)
+        rank(tmp_path, 0, size=1).hold(act, 0)
+    assert rank(tmp_path, 1, size=2).hold(act, 0)
 
 
 def test_a_window_ends_when_the_device_has_nothing_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,21 +74,21 @@ def test_a_window_ends_when_the_device_has_nothing_to_do(tmp_path: Path, monkeyp
         seen.append(f"drains {longest_ns} {several} {sorted(p.name for p in tmp_path.iterdir())}")
 
     monkeypatch.setattr(draining, "drain", drain)
-    rank(tmp_path, 0, size=1).hold(True, lambda: seen.append("acts"), 7, drained=True)
+    rank(tmp_path, 0, size=1).hold(lambda: seen.append("acts"), 7, drained=True)
     assert seen == ["drains 7 True []", "acts"]  # the others do not see this rank before
     seen.clear()
-    rank(tmp_path / "b", 0, size=1).hold(True, lambda: seen.append("acts"), 0)  # a window that opens
+    rank(tmp_path / "b", 0, size=1).hold(lambda: seen.append("acts"), 0)  # a window that opens
     assert seen == ["acts"]
 
 
-def test_a_process_of_a_job_that_no_torchrun_started_closes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_of_a_job_without_a_store_closes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its peers would wait for it in their collectives, with their windows open."""
     switched: list[str] = []
     monkeypatch.setattr(
         capture_range, "_calls", [lambda: switched.append("open") or 1, lambda _: switched.append("close")]
     )
     monkeypatch.setattr(capture_range, "_open", [])
-    monkeypatch.setattr(capture_range, "claim", lambda: "")
+    monkeypatch.setattr(capture_range, "claim", lambda **_: "")
     monkeypatch.setattr(probe_windows, "is_one_of_several", lambda: True)
     monkeypatch.setattr(probe_windows, "_AS_LONG", 1e9)
     capture_range.begin()
@@ -118,6 +117,18 @@ def test_processes_are_several_where_torch_says_so(monkeypatch: pytest.MonkeyPat
         assert capture_window.is_one_of_several() is several
 
 
+class RollOfOne:
+    """The roll of a job of one rank, which has come at the second look."""
+
+    def __init__(self, _address: str) -> None:
+        self.looks = 0
+
+    def look(self, *, last: bool) -> job_ranks.JobRanks | None:
+        assert not last
+        self.looks += 1
+        return job_ranks.JobRanks(0, [0], "1") if self.looks > 1 else None
+
+
 @pytest.fixture
 def windows_of_rank(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     """Let the only rank of a job have two windows, and bare steps be known soon; return what nsys would see."""
@@ -127,10 +138,11 @@ def windows_of_rank(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str
     calls = [lambda: switched.append("open") or 1, lambda _: switched.append("close")]
     monkeypatch.setattr(capture_range, "_calls", calls)
     monkeypatch.setattr(capture_range, "_open", [])
-    monkeypatch.setattr(capture_range, "claim", lambda: "")
-    about = {"NSYSX_STEPS": "windows", "TORCHELASTIC_RUN_ID": "1", "LOCAL_RANK": "0", "NSYSX_PROBE_DIR": str(tmp_path)}
-    for name, value in about.items():
+    monkeypatch.setattr(capture_range, "claim", lambda **_: "")
+    for name, value in {"NSYSX_STEPS": "windows", "NSYSX_PROBE_DIR": str(tmp_path)}.items():
         monkeypatch.setenv(name, value)
+    monkeypatch.setattr(probe_windows, "is_one_of_several", lambda: True)
+    monkeypatch.setattr(probe_windows, "RollCall", RollOfOne)
     capture_range.begin()
     return switched
 
@@ -151,7 +163,6 @@ def test_ranks_close_and_open_by_the_number_of_the_step_and_earlier_at_the_limit
     monkeypatch.setattr(capture_range, "step_ended", step_ended)
     lab = Lab(NSYSX_STEPS="windows", NSYSX_MARKS="few", NSYSX_PROBE_DIR=str(tmp_path))
     try:
-        assert isinstance(lab.probe.parts.window, probe_windows.WindowsOfRank)
         net = Net()
         optimizer = torch.optim.SGD(net.parameters(), lr=0.001)
         for _ in range(130):
@@ -187,3 +198,102 @@ def test_a_window_of_a_rank_ends_with_the_optimizer_and_not_with_the_next_forwar
         assert (cold[-1], steady[0], steady[-1]) == (closed, opened + 1, closed_again)
     finally:
         lab.close()
+
+
+class Store:
+    """A store as torch.distributed's; ``broken``: the rank that keeps it has ended."""
+
+    def __init__(self) -> None:
+        self.held: dict[str, str] = {}
+        self.broken = False
+
+    def set(self, key: str, value: str) -> None:
+        if self.broken:
+            raise RuntimeError("connection reset")
+        self.held[key] = value
+
+    def check(self, keys: list[str]) -> bool:
+        if self.broken:
+            raise RuntimeError("connection reset")
+        return all(key in self.held for key in keys)
+
+    def get(self, key: str) -> bytes:
+        return self.held[key].encode()
+
+
+def calls_roll(
+    monkeypatch: pytest.MonkeyPatch, store: Store, number: int, size: int, address: str
+) -> job_ranks.RollCall:
+    import torch.distributed
+
+    monkeypatch.setattr(torch.distributed, "get_rank", lambda: number)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: size)
+    monkeypatch.setattr(torch.distributed.distributed_c10d, "_get_default_store", lambda: store)
+    return job_ranks.RollCall(address)
+
+
+def test_ranks_learn_from_the_store_which_of_them_the_same_run_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store()
+    rolls = []
+    for number, address in enumerate(["a", "a", "b", "b"]):
+        assert all(roll.look(last=False) is None and roll.look(last=True) is None for roll in rolls)
+        rolls.append(calls_roll(monkeypatch, store, number, 4, address))
+    jobs = [roll.look(last=False) for roll in rolls]
+    assert [
+        (job.rank, job.here, job.leads, job.chooses, job.several_runs, job.link is None) for job in jobs if job
+    ] == [
+        (0, [0, 1], True, True, True, False),
+        (1, [0, 1], False, False, True, True),
+        (2, [2, 3], True, False, True, False),
+        (3, [2, 3], False, False, True, True),
+    ]
+    assert len({job.start for job in jobs if job}) == 1
+
+
+def test_ranks_of_a_node_meet_where_those_of_others_are_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store()
+    rolls = [calls_roll(monkeypatch, store, number, 4, "a") for number in (2, 3)]
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    for number, roll in enumerate(rolls):
+        monkeypatch.setenv("LOCAL_RANK", str(number))
+        assert roll.look(last=False) is None
+        job = roll.look(last=True)
+        assert job and (job.here, job.leads, job.several_runs) == ([2, 3], number == 0, False)
+
+
+def test_leading_ranks_of_two_runs_wait_for_each_other_and_have_the_same_steps(tmp_path: Path) -> None:
+    store = Store()
+    ranks = [
+        meeting.Meeting(str(tmp_path / folder), job_ranks.JobRanks(number, here, "1", [0, 2], store))
+        for number, here, folder in ((0, [0, 1], "a"), (1, [0, 1], "a"), (2, [2], "b"))
+    ]
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    ranks[0].announce(40)
+    assert [at.announced() for at in ranks] == [40, 40, 40]
+    happened: list[str] = []
+
+    def attend(number: int, at: meeting.Meeting) -> None:
+        time.sleep(0.1 * number)
+        assert at.hold(lambda: happened.append(f"{number} acts"), 0)
+        happened.append("goes")
+
+    threads = [threading.Thread(target=attend, args=each) for each in enumerate(ranks)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert sorted(happened[:2]) == ["0 acts", "2 acts"] and happened[2:] == ["goes"] * 3
+
+
+def test_a_run_that_never_comes_or_a_store_that_is_gone_holds_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(meeting, "_WAIT_S", 0.05)
+    for broken in (False, True):
+        store, acted = Store(), []
+        at = meeting.Meeting(str(tmp_path), job_ranks.JobRanks(0, [0], f"{broken}", [0, 1], store))
+        store.broken = broken
+        began = time.monotonic()
+        at.announce(3)
+        assert not at.hold(lambda: acted.append(1), 0) and acted == [1] and time.monotonic() - began < 5  # noqa: B023

@@ -28,7 +28,7 @@ def switched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     seen: list[str] = []
     monkeypatch.setattr(capture_range, "_calls", [lambda: seen.append("open") or 1, lambda _: seen.append("close")])
     monkeypatch.setattr(capture_range, "_open", [])
-    monkeypatch.setattr(capture_range, "claim", lambda: "")
+    monkeypatch.setattr(capture_range, "claim", lambda **_: "")
     monkeypatch.setattr(clock, "_SETTLING_NS", 0)
     monkeypatch.setattr(clock, "_SHORTEST_NS", 0)
     monkeypatch.setattr(clock, "_LONGEST_NS", 1 << 60)
@@ -496,7 +496,7 @@ def test_steps_of_40_s_and_of_20_us_have_both_windows(
     monkeypatch.setattr(time, "perf_counter_ns", lambda: now[0])
     monkeypatch.setattr(capture_range, "_calls", [lambda: seen.append("open") or 1, lambda _: seen.append("close")])
     monkeypatch.setattr(capture_range, "_open", [])
-    monkeypatch.setattr(capture_range, "claim", lambda: "")
+    monkeypatch.setattr(capture_range, "claim", lambda **_: "")
     capture_range.begin()
     told = clock.StepClock(torch)
     window = probe_windows.TwoWindows(output.Output(backend.nowhere("off"), {}, lambda: None), told)
@@ -551,7 +551,7 @@ def test_a_process_asks_whether_windows_can_be_had(
 def test_a_process_that_does_not_get_the_windows_is_recorded_without(
     switched: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(capture_range, "claim", lambda: "4711")
+    monkeypatch.setattr(capture_range, "claim", lambda **_: "4711")
     lab = Lab(NSYSX_STEPS="windows", NSYSX_MARKS="few")
     try:
         net = Net()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from nsysx_probe import settings_state
+from nsysx_probe import batch_padding, settings_state
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
@@ -270,3 +270,38 @@ def test_our_own_recorder_of_operators_is_not_the_programs_profiler(monkeypatch:
     with armed() as lab, torch.autograd.profiler.profile():
         train(nn.Linear(8, 4))
         assert settings(lab)["switches"]["autograd_profiler"] is True
+
+
+def padded(lengths: list[int], length: int = 40) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return ids and mask of rows with these lengths."""
+    ids, mask = torch.zeros(len(lengths), length, dtype=torch.long), torch.zeros(len(lengths), length, dtype=torch.long)
+    for row, n in enumerate(lengths):
+        ids[row, :n], mask[row, :n] = torch.arange(1, n + 1), 1
+    return ids, mask
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_padding_of_the_batch_that_a_loader_makes(workers: int) -> None:
+    with armed() as lab:
+        net = nn.Embedding(50, 4)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        data = [(*(t[0] for t in padded([n])), 1) for n in (10, 20, 30, 20)] * 4
+        keys = ("input_ids", "attention_mask", "label")
+        loader = DataLoader([dict(zip(keys, row, strict=True)) for row in data], batch_size=4, num_workers=workers)
+        for batch in loader:
+            optimizer.zero_grad()
+            net(batch["input_ids"]).sum().backward()
+            optimizer.step()
+        found = settings(lab)["padding"]
+    assert found == {"name": "attention_mask", "rows": 4, "length": 40, "longest": 30, "real": 80}
+
+
+def test_what_looks_like_padding_and_is_none() -> None:
+    ids, mask = padded([10, 20, 30, 40])
+    assert batch_padding.padding(torch, (ids, torch.ones(4)))["real"] == 100
+    assert batch_padding.padding(torch, {"a": ids.flip(1)})["longest"] == 40, "on the left"
+    frames = ids[..., None].float() * torch.rand(4, 40, 3).clamp(min=0.1)
+    assert batch_padding.padding(torch, frames)["real"] == 100
+    equal, images = padded([30, 30, 30])[0], torch.zeros(4, 3, 32, 32)
+    for other in (equal, torch.randint(0, 9, (8, 64)), torch.rand(8, 64), images, mask.bool().numpy(), "text", None):
+        assert batch_padding.padding(torch, other) is None

@@ -7,7 +7,7 @@ from typing import Any
 
 import polars as pl
 
-from nsysx.judging import limit_words, verdict
+from nsysx.judging import gpu_work, limit_words, verdict, window_checks
 from nsysx.scope import Scope
 
 SHOWN, OTHER = 1, 2
@@ -63,3 +63,22 @@ def test_passes_of_one_thread_are_told() -> None:
         ),
     )
     assert verdict._passes(profile).startswith("A step is 2 forward and backward passes")
+
+
+def test_the_process_that_has_the_windows_is_none_of_the_others() -> None:
+    """Nor is one that made no step."""
+    probes = [
+        {"pid": 1, "windows_of": None, "steps": {"count": 20}}, {"pid": 2, "windows_of": "1", "steps": {"count": 20}},
+        {"pid": 3, "windows_of": "1", "steps": {"count": 0}},
+    ]  # fmt: skip
+    profile: Any = SimpleNamespace(trace=SimpleNamespace(capture=SimpleNamespace(probe=probes)))
+    assert window_checks._others(profile).startswith(". 1 other process made steps, too")
+
+
+def test_work_of_no_known_kind_has_no_kind() -> None:
+    def kind(*work: tuple[str, int]) -> str:
+        return gpu_work._kind(pl.DataFrame(work, schema=["family", "ns"], orient="row"))
+
+    assert kind(("gemm", 50), ("norm", 50)) == "GEMM"
+    assert kind(("gemm", 49), ("norm", 26), ("other", 25)) == ""
+    assert kind(("other", 90), ("gemm", 10)) == ""

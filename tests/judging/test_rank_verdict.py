@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nsysx.judging import rank_verdict
+from nsysx.judging import rank_verdict, rank_waiting
 from nsysx.model import Scope, Table, Verdict
 
 MS = 1_000_000
@@ -102,3 +102,20 @@ def test_without_a_late_rank_or_a_long_wait_the_verdict_stays(rows):
 def test_waits_are_named_as_recorded_where_the_step_is_not():
     said = rank_verdict.of_ranks(verdict(recorded_ns=80 * MS), ranks({"exposed_wait_ns": 309 * MS}, LATE)).sentence
     assert "of 72.0 ms recorded for rank 1" in said
+
+
+def last_in(share, delay_ms):
+    """Return two ranks of which the second comes last in a share of the collectives and causes a wait (ns)."""
+    usual = {"straggler": False, "bubble_ns": None, "steps": 10, "window_ns": 700 * MS}
+    return [
+        {**usual, "rank": 0, "delay_ns": 20 * MS, "last_share": 1 - share, "exposed_wait_ns": 70 * MS},
+        {**usual, "rank": 1, "delay_ns": delay_ms * MS, "last_share": share, "exposed_wait_ns": 20 * MS},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("share", "delay_ms", "named"), [(0.8, 80, True), (0.76, 61, True), (0.74, 80, False), (0.8, 59, False)]
+)
+def test_a_rank_is_waited_for_if_it_mostly_comes_last_and_causes_most_of_the_waiting(share, delay_ms, named):
+    late = rank_waiting.waited_for(last_in(share, delay_ms))
+    assert (late and late["rank"]) == (1 if named else None)

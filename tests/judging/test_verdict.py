@@ -258,6 +258,10 @@ def test_profiler_time_is_a_part_of_its_own(tmp_path: Path) -> None:
     assert found.code == "launch_bound"
     assert found.sentence.startswith("Host-bound: the GPU idles 340 of 700 us ")
     assert found.recorded_ns == 1_000_000, "the step as recorded is not for the headline"
+    assert "profiler" not in found.parts and all(found.parts.values()), (
+        "what nsys takes is no part of the step without it"
+    )
+    assert sum(found.parts.values()) == found.step_ns == 700_000
 
 
 def test_pages_that_move_by_themselves_are_work_of_their_own_kind(tmp_path: Path) -> None:
@@ -290,7 +294,11 @@ def test_without_gpu_work(tmp_path: Path) -> None:
     def calls_only(main: Thread, t: int) -> None:
         main.call("cudaFree_v3020", t, 10)
 
-    unknown(loop(calls_only), tmp_path, "no GPU work")
+    def copies(main: Thread, t: int) -> None:
+        main.call("cudaMemcpyAsync_v3020", t, 10)
+
+    unknown(loop(calls_only), tmp_path, "the program gave the GPU no work: 8 CUDA calls")
+    unknown(loop(copies), tmp_path, "the capture holds no GPU work")
 
 
 def test_without_gpu_work_in_the_steps(tmp_path: Path) -> None:

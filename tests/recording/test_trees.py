@@ -163,3 +163,36 @@ def test_a_process_that_a_command_leaves_behind_is_ended_and_waited_for(tmp_path
         assert stopper.sent == [signal.SIGINT, signal.SIGTERM]
         left.wait(timeout=20)
         assert not stopper.runs() and not stopper.waits() and stopper.ended(0) and not stopper.ended(3)
+
+
+SPAWNED = """
+import sys, time, torch
+from torch import distributed as dist, multiprocessing
+def work(rank, path):
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method="file://" + path, rank=rank, world_size=2)
+    net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 8))
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    for i in range(300):
+        time.sleep(0.02)
+        optimizer.zero_grad()
+        net(torch.randn(4, 8)).square().mean().backward()
+        optimizer.step()
+    dist.barrier()
+    dist.destroy_process_group()
+if __name__ == "__main__":
+    multiprocessing.spawn(work, (sys.argv[1],), nprocs=2)
+    print("trained")
+"""
+
+
+def test_ranks_that_a_program_starts_itself_have_the_same_two_windows(profile: Any, tmp_path: Path) -> None:  # noqa: F811
+    """Nothing in their environment says what rank they are, as with mpirun, srun or Ray: they find each other in the store."""
+    folder_with(tmp_path, spawned=SPAWNED)
+    run = profile(PYTHON, "spawned.py", str(tmp_path / "store"))
+    assert (run.code, run.out) == (0, "trained\n") and run.facts["files"]["cold"] == "r.cold.sqlite"
+    ranks = of_steps(run)
+    assert sorted(rank["rank"] for rank in ranks) == ["0", "1"] and not any(rank["errors"] for rank in ranks)
+    assert ranks[0]["capture_steps"] == ranks[1]["capture_steps"] and all(
+        len(rank["window_pauses_ns"]) == 2 and rank["unrecorded_steps"]["count"] >= 8 for rank in ranks
+    )

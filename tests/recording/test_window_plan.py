@@ -88,7 +88,6 @@ def test_cupti_leaves_the_program_between_windows_where_that_is_safe(
         (["python", "-I", "x.py"], WANTED, CAN, {}, "python -I keeps the probe out"),
         (["python", "x.py"], WANTED, replace(CAN, profile_help="-o"), {}, "nsys 2025.3.1 cannot record two windows"),
         (["python", "x.py"], replace(WANTED, nsys_args=("--duration=3",)), CAN, {}, "--nsys-arg says when to record"),
-        (["python", "x.py"], WANTED, CAN, {"WORLD_SIZE": "2"}, "there are several processes"),
         (
             ["timeout", "9", "python", "x.py"],
             replace(WANTED, calibrate=True),

@@ -113,9 +113,12 @@ def _end(_window: Any, *, alone: bool = False) -> None:
     _ask("end", alone=alone)
 
 
-def claim() -> str:
-    """Claim the windows for this process, or for the job that it is a rank of; return the process that has them, "" if it is this one."""
-    answer = _ask(f"claim {_key()}").split()
+def claim(*, several: bool) -> str:
+    """Claim the windows for this process, or for the job that it is one of ``several`` ranks of.
+
+    Return the process that has them, "" if it is this one.
+    """
+    answer = _ask(f"claim {_key() if several else os.getpid()}").split()
     if answer[:1] != ["yes"]:
         return answer[1] if len(answer) > 1 else "0"
     _open[:] = [1] if answer[1] == "open" else []
@@ -123,9 +126,7 @@ def claim() -> str:
 
 
 def _key() -> str:
-    """Return what all ranks of a job have in common, of this start of them; without a job the process."""
-    if not of_rank():
-        return str(os.getpid())
+    """Return what all ranks of a job that one launcher has started here have in common, of this start of them."""
     names = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT")
     return "-".join([str(os.getppid()), *("".join(os.environ.get(name, "").split()) for name in names)])
 
@@ -200,13 +201,3 @@ def closed() -> bool:
 def ours() -> bool:
     """Return whether this process may have windows."""
     return bool(_calls)
-
-
-def leads() -> bool:
-    """Return whether this process opens and closes windows for its whole job."""
-    return not of_rank() or os.environ.get("LOCAL_RANK") == "0"
-
-
-def of_rank() -> bool:
-    """Return whether this process is a rank of a job whose ranks torchrun has started."""
-    return bool(os.environ.get("TORCHELASTIC_RUN_ID") and os.environ.get("LOCAL_RANK"))

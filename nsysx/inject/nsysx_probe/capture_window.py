@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Hashable
 from typing import Any
@@ -19,6 +20,8 @@ _LEAST_BEFORE = 16
 _MOST_BEFORE = 48
 #: Steps at a window's end that carry everything, and how many plain ones come before them where the probe chooses.
 XRAY_STEPS, PLAIN_STEPS = 3, 24
+#: Environment variables with which launchers say how many processes a job has.
+_SIZES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
 #: ``auto``: how many steps are captured. The first one is X-rayed, too, in case the program ends before the window.
 AUTO_STEPS = 1 + PLAIN_STEPS + XRAY_STEPS
 
@@ -26,13 +29,14 @@ AUTO_STEPS = 1 + PLAIN_STEPS + XRAY_STEPS
 class CaptureWindow:
     """``first`` and ``last`` are the steps A and B-1, None until they are known; without a window ``wanted`` is False.
 
-    ``others`` is the process that has the windows, if it is not this one.
+    ``others`` is the process that has the windows, if it is not this one; ``rank`` the number of this one in its job, if it was asked for.
     ``two``, ``cold``, ``after`` and ``over`` belong to a run with two windows (``two_windows``), ``together`` to one of several ranks.
     """
 
     two = cold = after = over = together = False
     pauses_ns: list[int] | None = None
     others = ""
+    rank: str | None = None
 
     def __init__(self, out: Output, clock: StepClock) -> None:
         self.out, self.clock = out, clock
@@ -144,8 +148,8 @@ class CaptureWindow:
 
 
 def is_one_of_several() -> bool:
-    """Return whether this process works with others."""
+    """Return whether this process works with others: torch.distributed knows, or before it starts the launcher."""
     distributed: Any = sys.modules.get("torch.distributed")
-    return bool(
-        distributed and distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1
-    )
+    if distributed and distributed.is_available() and distributed.is_initialized():
+        return bool(distributed.get_world_size() > 1)
+    return any(os.environ.get(name, "1") not in ("", "0", "1") for name in _SIZES)

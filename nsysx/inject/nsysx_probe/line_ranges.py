@@ -7,6 +7,9 @@ and end), because whoever turns lines off has to end those, too.
 Which code gets ranges, ``sources`` decides. How Python tells of lines depends on its version: ``monitoring`` or ``tracing``. Where a
 tracer, a debugger, coverage or a profiler is at work, there are no lines: these see every Python function that runs, ours too.
 
+Where the program handles a timer, its generators have no lines of their own, but those of who asks them for more: Python drops what is
+raised where a generator is given up, and the program would wait for its handler's exception in vain.
+
 A step may have ``MOST_LINES`` lines, packages fewer, and lines may cost as much time as the step takes without them. After that the
 rest of the step has none, and what stopped them is noted.
 """
@@ -29,6 +32,8 @@ from .sources import Sources
 
 #: Most lines that a step begins, and how many of them may be those of packages.
 MOST_LINES, MOST_OF_PACKAGES = 20_000, 10_000
+#: The flags of a code that can be given up: a generator's, a coroutine's, of both kinds, and of an asynchronous generator.
+SUSPENDED = 0x20 | 0x80 | 0x100 | 0x200
 #: Lines may take this long (ns) in any step, however short.
 _LEAST_NS = 5_000_000
 #: A line that took longer was interrupted (ns).
@@ -56,17 +61,11 @@ class Own(threading.local):
         self.now = Open(-1, drives=False)
 
 
-def _timer() -> str | None:
-    """Return why there can be no lines in a program with a timer: its handler may raise anywhere, so in functions of ours, too.
-
-    Where a generator is being given up Python drops what a tracing function raises, and the program would wait for it in vain.
-    """
+def handles_timer() -> bool:
+    """Return whether the program handles a timer, whose exceptions must reach it, wherever they strike, so in functions of ours, too."""
     import signal
 
-    for name in ("SIGALRM", "SIGVTALRM", "SIGPROF"):
-        if callable(signal.getsignal(getattr(signal, name))):
-            return f"the program handles a timer ({name}), whose exceptions must reach it"
-    return None
+    return any(callable(signal.getsignal(number)) for number in (signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF))
 
 
 class LineRanges:
@@ -75,6 +74,7 @@ class LineRanges:
     def __init__(self, out: Output, backend: Backend | None, sources: Sources) -> None:
         self.out = out
         self.sources = sources
+        self.passed_over = 0  # codes with one of these flags have no lines
         self.wants = sources.kind
         self.why_not = None if backend is not None else "only the package nvtx has ranges in a domain of their own"
         self.stopped: str | None = None
@@ -102,8 +102,9 @@ class LineRanges:
         try:
             self._settle()
             if not self.on and self.why_not is None:
-                self.why_not = _timer() or self._engine.unavailable()
+                self.why_not = self._engine.unavailable()
                 if self.why_not is None:
+                    self.passed_over = SUSPENDED if handles_timer() else 0
                     self._on()
         except Exception as error:
             self.fail(error)
@@ -139,7 +140,7 @@ class LineRanges:
         frames: list[FrameType] = []
         frame: FrameType | None = sys._getframe(1)
         while frame is not None:
-            if self.wants(frame.f_code):
+            if not frame.f_code.co_flags & self.passed_over and self.wants(frame.f_code):
                 frames.append(frame)
             frame = frame.f_back
         return frames[::-1]
@@ -147,6 +148,13 @@ class LineRanges:
     def _off(self) -> None:
         if not self.on:
             return
+        try:
+            self._end_all()
+        except BaseException:  # a signal's handler, maybe in the middle of it
+            self._end_all()
+            raise
+
+    def _end_all(self) -> None:
         self.on = False
         self._engine.stop()
         if os.getpid() == self._pid:  # a forked child sends nothing
@@ -166,8 +174,9 @@ class LineRanges:
         self._events = self._of_packages = self._of_others = self._timed_ns = 0
 
     def _close(self, frames: list[list[Any]]) -> None:
-        while frames:
-            self._end(frames.pop())
+        while frames:  # a frame leaves the list when its range has ended: a handler's exception may come before
+            self._end(frames[-1])
+            del frames[-1]
 
     def _cleared(self, *, drives: bool) -> Open:
         """End what this thread has left open in a turn that another thread has ended; return what it opens in this turn."""
@@ -199,8 +208,9 @@ class LineRanges:
         if frames[-1][0] is not code and not any(frame[0] is code for frame in frames):
             return
         while True:
-            frame = frames.pop()
+            frame = frames[-1]
             self._end(frame)
+            del frames[-1]
             if frame[0] is code:
                 return
 
@@ -226,7 +236,8 @@ class LineRanges:
             opened = self._another()
         frames = opened.frames
         while frames and frames[-1][0] is not code:
-            self._end(frames.pop())
+            self._end(frames[-1])
+            del frames[-1]
         if not frames:
             frames += [[code, None, None]]
         frame = frames[-1]
@@ -263,11 +274,12 @@ class LineRanges:
                 self._engine.without_packages()
 
     def _end(self, frame: list[Any]) -> None:
-        text, token = frame[1:]
-        frame[1] = frame[2] = None
-        if token is not None:
+        if frame[2] is not None:
+            token = frame[2]
+            frame[1] = frame[2] = None
             self._backend.end(token)
-        elif text is not None:
+        elif frame[1] is not None:
+            frame[1] = None  # with no jump before the call, where Python 3.10 runs handlers
             self._backend.pop()
 
     def _text(self, code: CodeType, number: int) -> tuple[Any, bool]:

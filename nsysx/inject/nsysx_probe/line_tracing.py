@@ -60,9 +60,10 @@ class Tracing:
     def _called(self, frame: FrameType, event: str, _arg: Any) -> Any:
         try:
             # With no call before: no handler of the program runs here, so none raises where a shielded function of the probe begins.
-            if frame.f_code.co_filename in OWN_FILES:
-                return None
+            # With no jump before either: Python 3.10 runs handlers at jumps.
             lines = self.lines
+            if (frame.f_code.co_filename in OWN_FILES) | (frame.f_code.co_flags & lines.passed_over):
+                return None
             if not lines.on:  # the program has put back what it had found
                 self.stop()
                 return None

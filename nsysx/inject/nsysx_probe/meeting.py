@@ -5,7 +5,7 @@ would have collectives in its queue that wait for the rank that closes the windo
 events of that rank are lost, and CUPTI stays in its calls (two H100s, nsys 2025.3). So each rank waits here until the others of its
 node have come and, before a window ends, until its own device has done what was launched.
 
-Ranks tell each other by empty files beside the probe's own. Standard library only.
+Ranks tell each other by empty files beside the probe's own; which ranks these are, ``job_ranks`` knows. Standard library only.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from . import draining
+from .job_ranks import JobRanks
 
 #: How often a rank looks whether the others have come (s).
 _LOOK_S = 0.002
@@ -24,19 +25,28 @@ _WAIT_S, _WAIT_STEPS = 10.0, 2
 
 
 class Meeting:
-    """The ranks of one node. ``environ`` is that of torchrun's worker; ``number`` counts the meetings from 0 on."""
+    """The ranks of a job that one nsys records, which tell each other by files in ``folder``; ``number`` counts the meetings from 0 on.
 
-    def __init__(self, environ: Any) -> None:
-        # Without a folder no file can be made.
-        self._folder, self._rank = environ.get("NSYSX_PROBE_DIR") or os.devnull, environ.get("LOCAL_RANK", "0")
-        # torchrun may start all ranks anew: the files of those that have ended are not theirs.
-        self._start = environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-        size = environ.get("LOCAL_WORLD_SIZE", "1")
-        self._others = [str(rank) for rank in range(int(size) if size.isdecimal() else 1) if str(rank) != self._rank]
+    Where several runs of nsysx record the job, on nodes of their own, each has such a meeting at the same step, and their leading ranks
+    wait for each other.
+    """
+
+    def __init__(self, folder: str, job: JobRanks) -> None:
+        self._folder, self._job = folder or os.devnull, job  # without a folder no file can be made
         self.number = 0
 
-    def hold(self, leads: bool, act: Callable[[], Any], longest_ns: int, *, drained: bool = False) -> bool:
-        """Stop until all ranks are here, let the one that ``leads`` call ``act``, and go on together; return whether all came.
+    @property
+    def chooses(self) -> bool:
+        """Return whether this rank chooses the steps for the whole job."""
+        return self._job.chooses
+
+    @property
+    def several_runs(self) -> bool:
+        """Return whether several runs of nsysx record the job."""
+        return self._job.several_runs
+
+    def hold(self, act: Callable[[], Any], longest_ns: int, *, drained: bool = False) -> bool:
+        """Stop until all ranks are here, let the one that leads call ``act``, and go on together; return whether all came.
 
         ``longest_ns`` is the longest step so far. With ``drained`` the devices have done their work before this rank counts as here.
         """
@@ -45,46 +55,62 @@ class Meeting:
         if drained:
             until += draining.longest_wait_s(longest_ns, several=True)
             draining.drain(longest_ns, several=True)
-        self._sign(f"here-{self._start}-{number}-{self._rank}")
-        if not leads:
-            return self._wait([f"done-{self._start}-{number}"], until + _WAIT_S)
+        self._sign("here", number, self._job.rank)
+        longest = until + _WAIT_S * (1 + self._job.several_runs)
+        if not self._job.leads:
+            return self._wait([self._path("done", number, self._job.here[0])], longest)
         try:
-            came = self._wait([f"here-{self._start}-{number}-{rank}" for rank in self._others], until)
+            others = [rank for rank in self._job.here if rank != self._job.rank]
+            came = self._wait([self._path("here", number, rank) for rank in others], until)
             act()
+            if self._job.link is not None:
+                came = self._job.link.gather(number, longest - _LOOK_S) and came
         finally:  # also where a signal ends the wait: nobody else waits for this rank then
-            self._sign(f"done-{self._start}-{number}")
+            self._sign("done", number, self._job.rank)
         return came
 
     def announce(self, step: int) -> None:
         """Say, long enough before, with which step all hold the next meeting."""
-        path = f"{self._folder}/step-{self._start}-{self.number}"
-        try:
-            with open(f"{path}-{self._rank}", "w") as file:  # noqa: PTH123 - importing pathlib takes milliseconds
-                file.write(str(step))
-            os.replace(f"{path}-{self._rank}", path)  # noqa: PTH105
-        except OSError:
-            pass
+        self._write(step)
+        if self._job.link is not None:
+            self._job.link.announce(self.number, step)
 
     def announced(self) -> int | None:
         """Return the step of the next meeting if one was announced."""
         try:
-            with open(f"{self._folder}/step-{self._start}-{self.number}") as file:  # noqa: PTH123
+            with open(self._path("step", self.number)) as file:  # noqa: PTH123 - importing pathlib takes milliseconds
                 return int(file.read())
         except (OSError, ValueError):
-            return None
+            pass
+        step = None if self._job.link is None else self._job.link.announced(self.number)
+        if step is not None:
+            self._write(step)
+        return step
 
-    def _sign(self, name: str) -> None:
+    def _write(self, step: int) -> None:
+        path = self._path("step", self.number)
         try:
-            os.close(os.open(f"{self._folder}/{name}", os.O_CREAT | os.O_WRONLY))
+            with open(f"{path}-{self._job.rank}", "w") as file:  # noqa: PTH123
+                file.write(str(step))
+            os.replace(f"{path}-{self._job.rank}", path)  # noqa: PTH105
+        except OSError:
+            pass
+
+    def _path(self, *name: object) -> str:
+        return f"{self._folder}/{'-'.join(map(str, (name[0], self._job.start, *name[1:])))}"
+
+    def _sign(self, *name: object) -> None:
+        try:
+            os.close(os.open(self._path(*name), os.O_CREAT | os.O_WRONLY))
         except OSError:  # a full disk: the others wait for as long as they do for one that never comes
             pass
 
-    def _wait(self, names: list[str], until: float) -> bool:
+    def _wait(self, paths: list[str], until: float) -> bool:
         """Wait for these files; return whether all are there."""
-        while names:
-            names = [name for name in names if not os.path.exists(f"{self._folder}/{name}")]  # noqa: PTH110
-            if names and time.monotonic() > until:
+        while paths:
+            paths = [path for path in paths if not os.path.exists(path)]  # noqa: PTH110
+            if paths and time.monotonic() > until:
                 return False
-            if names:
+            if paths:
                 time.sleep(_LOOK_S)
         return True

@@ -115,16 +115,17 @@ class Monitoring:
             # With no call before: no handler of the program runs here, so none raises where a shielded function of the probe begins.
             if code.co_filename in OWN_FILES:
                 return self._api.DISABLE
-            if not self._follow(code):
+            if code.co_flags & self.lines.passed_over or not self._follow(code):
                 return self._api.DISABLE
             self.lines.enter(code)
         except Exception as error:
             self.lines.fail(error)
         return None
 
+    @shielded
     def _resumes(self, code: CodeType, _offset: int) -> Any:
         try:
-            if not self._follow(code):
+            if code.co_flags & self.lines.passed_over or not self._follow(code):
                 return self._api.DISABLE
             self.lines.enter(code)
             self.lines.line(code, sys._getframe(1).f_lineno)
@@ -132,9 +133,10 @@ class Monitoring:
             self.lines.fail(error)
         return None
 
+    @shielded
     def _throws(self, code: CodeType, _offset: int, _exception: BaseException) -> None:
         try:
-            if id(code) in self._codes:
+            if not code.co_flags & self.lines.passed_over and id(code) in self._codes:
                 self.lines.enter(code)
         except Exception as error:
             self.lines.fail(error)
@@ -145,9 +147,10 @@ class Monitoring:
         except Exception as error:
             self.lines.fail(error)
 
+    @shielded
     def _unwinds(self, code: CodeType, _offset: int, _exception: BaseException) -> None:
         try:
-            if id(code) in self._codes:
+            if not code.co_flags & self.lines.passed_over and id(code) in self._codes:
                 self.lines.leave(code)
         except Exception as error:
             self.lines.fail(error)

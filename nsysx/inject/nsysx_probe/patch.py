@@ -31,6 +31,13 @@ finally:
     del _nsysx_t
 """
 
+#: Passes on what a function returns; nothing stays to be done when it raises.
+RESULT = """
+if _nsysx_compiling():
+    BODY
+RESULT
+"""
+
 #: Stands for the constant of the patched code that holds what the template calls, until it is compiled.
 _STAND_IN = "what the probe calls"
 _COMPILING = "_nsysx_compiling"

@@ -12,7 +12,7 @@ from .odometer import Odometer
 from .operator_ranges import OperatorRanges
 from .output import Output
 from .pauses import Pauses
-from .probe_windows import TwoWindows, WindowsOfRank
+from .probe_windows import TwoWindows
 from .timing import Timing
 from .trial import TrialRecorder
 from .xray import Xray
@@ -34,9 +34,7 @@ class ProbeParts(NamedTuple):
 def make(torch: Any, out: Output) -> ProbeParts:
     """Make the parts as the environment asks for them."""
     clock, timing = StepClock(torch), None
-    window: CaptureWindow = CaptureWindow(out, clock)
-    if capture_range.ours():
-        window = WindowsOfRank(out, clock) if capture_range.of_rank() else TwoWindows(out, clock)
+    window = TwoWindows(out, clock) if capture_range.ours() else CaptureWindow(out, clock)
     timed = out.environ.get("NSYSX_TIMING") == "1"
     if timed:
         first, last = window.first, window.last

@@ -6,6 +6,10 @@ timed once more, because a host's speed drifts, and then the probe leaves.
 
 That holds where nsys takes CUPTI out of the program at a window's end (``recording.window_plan.detaching``). Where CUPTI stays, steps
 are up to a third longer from the first window on: those between the windows are noted as such, those after them not at all.
+
+Of a job, the windows are over the same steps on every rank, so that none waits for another more than once for each. What nsys records
+is decided for all processes of a node at once, so one rank of those opens and closes them; the others begin and stop with their ranges
+at the same steps, and each times its own bare steps. All of them stand still meanwhile (``meeting``).
 """
 
 from __future__ import annotations
@@ -19,6 +23,8 @@ from typing import Any
 from . import capture_range, draining
 from .capture_window import AUTO_STEPS, CaptureWindow, is_one_of_several
 from .clock import StepClock
+from .interrupts import of_program
+from .job_ranks import RollCall
 from .meeting import Meeting
 from .output import Output
 
@@ -34,7 +40,10 @@ _WHOLE = 8
 #: Ranks of a job close and open by the number of the step, which all have in common. The first window has so many steps.
 _RANKS_COLD = 24
 #: When the second one opens, and when a window closes at the limit, one rank says so many steps before: hosts run ahead of each other.
-_RANKS_AHEAD = 4
+#: Those of other runs of nsysx look now and then, so the second one opens so much later for them (ns).
+_RANKS_AHEAD, _RUNS_AHEAD_NS = 4, 2_000_000_000
+#: With this step at the latest a rank knows the others, or closes no window.
+_RANKS_KNOWN = _RANKS_COLD - _RANKS_AHEAD
 
 
 class TwoWindows(CaptureWindow):
@@ -51,7 +60,12 @@ class TwoWindows(CaptureWindow):
         self._ended_ns = self._since_ns = 0
         self._in_window = 0  # steps that have ended in the open window
         self._ending = False  # the limit is reached
-        self._several = False  # the program is one of several processes that do not know of each other's windows
+        self._several = False  # the program is one of several processes
+        self._roll: RollCall | None = None  # of the ranks of its job, as long as not all have come
+        self._meeting: Meeting | None = None  # of these ranks, once they are known
+        self._stranger = ""  # why they are not
+        self._longest_ns = 0  # the longest step of a job
+        self._begun = False  # the second window was opened
         self._claimed = False  # the windows are this process's own
         # For how long each window's end stopped the program: 0 if it closed beside it, at the limit.
         self.pauses_ns: list[int] | None = None
@@ -78,8 +92,16 @@ class TwoWindows(CaptureWindow):
 
     def _choose(self, index: int, ahead: int) -> None:
         """Choose the steps of the second window, from ``ahead`` after ``index`` on, once bare steps are known."""
-        if self.clock.is_long_enough():
-            self.first = index + ahead
+        if self._meeting is not None:
+            self.first = self._meeting.announced()
+        if self.first is None and self.clock.is_long_enough():
+            if self._meeting is None:
+                self.first = index + ahead
+            elif self._meeting.chooses:
+                late_ns = _RUNS_AHEAD_NS if self._meeting.several_runs else 0
+                self.first = index + ahead + _RANKS_AHEAD + late_ns // int(statistics.median(self._lengths))
+                self._meeting.announce(self.first)
+        if self.first is not None:
             self.last = self.first + AUTO_STEPS - 1
 
     def near(self, index: int) -> bool:
@@ -92,16 +114,20 @@ class TwoWindows(CaptureWindow):
             return False
         over = capture_range.step_ended(first=not self._in_window)
         self._in_window += 1
+        now, before = time.perf_counter_ns(), self._ended_ns
+        self._ended_ns = now
+        if self._several and self._meeting is None:
+            self._meet(index)
+        if self._meeting is not None:
+            return self._closes_together(self._meeting, index, now - before if before else 0, over=over)
         if not self.cold:
             if over and self._in_window >= _WHOLE and not self._ending:  # one more step, for the X-ray
                 self._ending, self.last = True, min(index + 1, self.last or 0)
             return super().closes(index) or capture_range.closed()
-        now, before = time.perf_counter_ns(), self._ended_ns
-        self._ended_ns = now
         if not before:
             self._since_ns = now
             return False
-        self._several = is_one_of_several()
+        self._several = self._several or is_one_of_several()
         if self._several:  # closing would stop the others in a collective, for which nsys waits 30 s
             return over
         self._lengths.append(now - before)
@@ -111,21 +137,85 @@ class TwoWindows(CaptureWindow):
         steady = self._alike >= _ALIKE and max(self._lengths) <= _AS_LONG * usual
         return steady or index >= _MOST_STEPS or (index >= _LEAST_STEPS and (over or now - self._since_ns > _MOST_NS))
 
+    def _closes_together(self, meeting: Meeting, index: int, length_ns: int, *, over: bool) -> bool:
+        """Return whether the window of all ranks closes with step ``index``, which took so long."""
+        self._lengths.append(max(length_ns, 1))
+        self._longest_ns = max(self._longest_ns, length_ns)
+        if over and self._in_window >= (_LEAST_STEPS if self.cold else _WHOLE) and meeting.announced() is None:
+            meeting.announce(index + _RANKS_AHEAD)
+        return self.is_last(index)
+
+    def _meet(self, index: int) -> None:
+        """Learn who the other ranks of the job are, if all of them have come."""
+        if self._roll is None:
+            return
+        try:
+            job = self._roll.look(last=index >= _RANKS_KNOWN)
+        except Exception as error:
+            if of_program(error):
+                raise
+            self._roll, self._stranger = None, f"{type(error).__name__}: {error}"[:200]
+            return
+        if job is not None:
+            folder = self.out.environ.get("NSYSX_PROBE_DIR", "")
+            self._meeting, self._roll, self.together = Meeting(folder, job), None, True
+            self.rank = str(job.rank)
+        elif index >= _RANKS_KNOWN:
+            self._roll, self._stranger = None, "not all ranks make steps under nsysx"
+
+    def _call_roll(self) -> None:
+        """Say to the other ranks of the job which run records this one."""
+        try:
+            self._roll = RollCall(self.out.environ.get(capture_range.ADDRESS, ""))
+        except Exception as error:
+            if of_program(error):
+                raise
+            self._stranger = f"its ranks have no store of torch.distributed ({type(error).__name__})"
+
+    def is_last(self, index: int) -> bool:
+        """Return whether step ``index`` is the last one of the open window."""
+        if self._meeting is None:
+            return super().is_last(index)
+        planned = index >= _RANKS_COLD - 1 if self.cold else super().is_last(index)
+        announced = None if planned else self._meeting.announced()
+        return planned or (announced is not None and index >= announced)
+
+    def left(self, index: int) -> int | None:
+        """Return how many steps of the open window follow step ``index``, None while that is not known."""
+        if self._meeting is None:
+            return super().left(index)
+        if self.cold:
+            return None
+        announced, left = self._meeting.announced(), super().left(index)
+        return left if announced is None or left is None else min(max(announced - index, 0), left)
+
     def _has_them(self) -> bool:
         """Return whether this process has the windows: it asks for them when its first step has ended."""
         if not self._claimed and not self.others:
-            self.others = capture_range.claim()
+            self._several = is_one_of_several()
+            self.others = capture_range.claim(several=self._several)
             self._claimed = not self.others
             if self.others:  # everything of this process is recorded, as long as a window of the other one is open
                 self.wanted = self.cold = self.two = self.together = False
             else:
                 self.pauses_ns = []
+                if self._several:
+                    self._call_roll()
         return self._claimed
 
     def open(self, torch: Any) -> None:
-        """Open the second window."""
-        self._in_window = 0
-        capture_range.begin()
+        """Open the second window, unless that was done when the step before ended."""
+        self.begin()
+
+    def begin(self) -> None:
+        """Open the second window, together with the other ranks of a job."""
+        if self._begun:
+            return
+        self._begun, self._in_window = True, 0
+        if self._meeting is None:
+            capture_range.begin()
+        else:
+            self._meeting.hold(capture_range.begin, self._longest_ns)
 
     def close(self, torch: Any) -> bool:
         """Close the open window and return whether the probe goes on to time bare steps."""
@@ -144,6 +234,9 @@ class TwoWindows(CaptureWindow):
 
     def _end(self, torch: Any) -> bool:
         """Have nsys close the window; return whether the program stood still for it."""
+        if self._meeting is not None:
+            self._meeting.hold(capture_range.end, self._longest_ns, drained=True)
+            return True
         if not capture_range.closed():
             draining.drain(self.clock.longest_ns(), several=is_one_of_several())
         return capture_range.end()
@@ -171,77 +264,10 @@ class TwoWindows(CaptureWindow):
         """Return why there is no second window if that is so because of other processes; the first window opens without a step."""
         if not (self.cold and self._several):
             return None
-        return "one window was recorded and no step was timed: the program is one of several processes, and not torchrun started them"
+        why = self._stranger or "they began without a process group"
+        return f"one window was recorded and no step was timed: the program is one of several processes, and {why}"
 
     def step_ended(self, shape: Hashable) -> None:
         """Compare a step's shape with the one before, as long as the first window is open."""
         if self.cold:
             super().step_ended(shape)
-
-
-class WindowsOfRank(TwoWindows):
-    """The two windows of one rank of a job: the same steps on every rank, so that none waits for another more than once for each.
-
-    What nsys records is decided for all processes of a node at once, so only one of them has the range (``capture_range.ours``). The
-    others stop and begin with their ranges at the same steps, and each times its own bare steps. All of them stand still meanwhile
-    (``meeting``).
-    """
-
-    together = True
-
-    def __init__(self, out: Output, clock: StepClock) -> None:
-        super().__init__(out, clock)
-        self._meeting = Meeting(out.environ)
-        self._longest_ns = 0
-        self._begun = False
-
-    def _choose(self, index: int, ahead: int) -> None:
-        """Choose the steps of the second window as the rank that opens it does, once it knows its bare steps."""
-        self.first = self._meeting.announced()
-        if self.first is None and capture_range.leads() and self.clock.is_long_enough():
-            self.first = index + ahead + _RANKS_AHEAD
-            self._meeting.announce(self.first)
-        if self.first is not None:
-            self.last = self.first + AUTO_STEPS - 1
-
-    def closes(self, index: int, *, marked: bool = False) -> bool:
-        """Return whether the open window closes with step ``index``."""
-        if not self._has_them():
-            return False
-        over = capture_range.step_ended(first=not self._in_window)
-        self._in_window += 1
-        now, before = time.perf_counter_ns(), self._ended_ns
-        self._ended_ns = now
-        if before:
-            self._longest_ns = max(self._longest_ns, now - before)
-        if over and self._in_window >= (_LEAST_STEPS if self.cold else _WHOLE) and self._meeting.announced() is None:
-            self._meeting.announce(index + _RANKS_AHEAD)
-        return self.is_last(index)
-
-    def is_last(self, index: int) -> bool:
-        """Return whether step ``index`` is the last one of the open window."""
-        planned = index >= _RANKS_COLD - 1 if self.cold else super().is_last(index)
-        announced = None if planned else self._meeting.announced()
-        return planned or (announced is not None and index >= announced)
-
-    def left(self, index: int) -> int | None:
-        """Return how many steps of the open window follow step ``index``, None while that is not known."""
-        if self.cold:
-            return None
-        announced, left = self._meeting.announced(), super().left(index)
-        return left if announced is None or left is None else min(max(announced - index, 0), left)
-
-    def open(self, torch: Any) -> None:
-        """Open the second window, unless that was done when the step before ended."""
-        self.begin()
-
-    def begin(self) -> None:
-        """Open the second window together with the other ranks; one of them does."""
-        if not self._begun:
-            self._begun, self._in_window = True, 0
-            self._meeting.hold(capture_range.leads(), capture_range.begin, self._longest_ns)
-
-    def _end(self, torch: Any) -> bool:
-        """Have nsys close the window while all ranks stand still, with nothing to do on their devices."""
-        self._meeting.hold(capture_range.leads(), capture_range.end, self._longest_ns, drained=True)
-        return True

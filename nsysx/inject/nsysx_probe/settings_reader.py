@@ -2,7 +2,8 @@
 
 `Settings` reads what does not change when the step begins, watches while the step runs (autocast regions, checkpoint calls, kinds of
 numbers, which backwards reduce gradients), and puts all of it into one record when the step ends. Outside that step every function
-that the other parts call is one look at ``watching``. No tensor's values are read, nothing is synchronized, CUDA is not started.
+that the other parts call is one look at ``watching``. No tensor's values are read but those of one batch that a loader has put
+together on the CPU; nothing is synchronized, CUDA is not started.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from . import patch, settings_compile, settings_objects, settings_state
+from . import batch_padding, patch, settings_compile, settings_objects, settings_state
 from .interrupts import of_program
 from .output import Output
 from .settings_state import asked, name_of
@@ -21,6 +22,8 @@ from .settings_state import asked, name_of
 #: So many results of modules are looked at, and of nested ones so many items.
 _MOST_OUTPUTS, _WIDEST = 5_000, 8
 _MOST_LOADERS = 20
+#: torch's iterators of loaders: what they return is a batch.
+_LOADERS = ("_SingleProcessDataLoaderIter", "_MultiProcessingDataLoaderIter")
 
 
 class SettingsReader:
@@ -64,6 +67,7 @@ class SettingsReader:
             "largest": None,
             "float64_out": [],
             "anomaly": False,
+            "padding": None,
             "left": _MOST_OUTPUTS,
         }
         self._roots.clear()
@@ -144,6 +148,17 @@ class SettingsReader:
                 )
             except Exception as error:
                 self.out.wrong(f"settings: {name}", error)
+        for owner in (vars(sys.modules.get("torch.utils.data.dataloader") or object).get(n) for n in _LOADERS):
+            try:
+                names = {
+                    "_nsysx_compiling": self.torch.compiler.is_dynamo_compiling,
+                    "_nsysx_out": self._batch,
+                    "_nsysx_e": None,
+                }
+                if owner is not None:
+                    made.append(patch.Patch(owner._next_data, patch.RESULT, names))
+            except Exception as error:
+                self.out.wrong("settings: batches", error)
         return made
 
     # ---- what the other parts tell while the step runs --------------------------------------------------------------
@@ -163,6 +178,16 @@ class SettingsReader:
     def _checkpoint(self, _nothing: Any) -> None:
         if self.watching:
             self._seen["checkpoints"] += 1
+
+    def _batch(self, _nothing: Any, batch: Any) -> Any:
+        """A loader returns a batch."""
+
+        def look() -> None:
+            self._seen["padding"] = batch_padding.padding(self.torch, batch)
+
+        if self.watching and self._seen["padding"] is None and not self._traced():
+            self._safely(look)
+        return batch
 
     def network(self, module: Any) -> None:
         """A network is called, not from inside another one."""
@@ -294,6 +319,7 @@ class SettingsReader:
             "networks": list(seen["networks"].values()) if watched else None,
             "wrappers": seen["wrappers"] if watched else None,
             "activations": _activations(seen) if watched else None,
+            "padding": seen["padding"] if watched else None,
         }
 
 

@@ -132,7 +132,7 @@ class Status:
             "own_profiler": {"times": self.profilers, "cuda": self.traces_cuda} if self.profilers else None,
             "pauses": parts.pauses.listens,
             "pauses_left_out": parts.pauses.left_out,
-            "rank": self.out.environ.get("RANK"),
+            "rank": self.out.environ.get("RANK") or self.parts.window.rank,
             "xray": parts.xray.record(),
             "source": parts.xray.sources.texts(),
             "settings": self.settings.record(last=self.ended) if self.settings is not None else None,
@@ -150,7 +150,7 @@ class Status:
         if folder and self.out.environ.get("NSYSX_THEN") == "stop":
             try:
                 # Whoever ends one rank of a job has the others, or a new start of all: the launcher ends them together.
-                process = os.getppid() if capture_range.of_rank() else self.pid
+                process = os.getppid() if self.parts.window.together else self.pid
                 (Path(folder) / capture_range.CLOSED).write_text(str(process))
             except OSError as error:
                 self.out.wrong("NSYSX_THEN", error)

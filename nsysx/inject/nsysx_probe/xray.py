@@ -59,9 +59,11 @@ class Xray:
     def turn_off(self) -> None:
         """Record neither lines nor operators from here on."""
         self.on = False
-        self.lines.end()
-        self.launches.record(False)
-        self.operators.in_step(False)
+        try:
+            self.lines.end()
+        finally:  # a signal's exception may end that
+            self.launches.record(False)
+            self.operators.in_step(False)
 
     def _turn_on(self, usual_ns: int) -> None:
         self.operators.in_step(True)

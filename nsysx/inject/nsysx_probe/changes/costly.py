@@ -32,6 +32,12 @@ UNTRIED = (
         "no-cudnn-benchmark", "Turn the search off, or pad inputs to few shapes", "torch.backends.cudnn.benchmark = False",
         untried=_SET_BY_PROGRAM,
     ),
+    Remedy(
+        "pad-to-longest",
+        "Pad each batch to its own longest sample, and put samples of like lengths into one batch",
+        'tokenizer.pad(samples, padding="longest", pad_to_multiple_of=8)  # in the collate_fn; and a sampler by length',
+        untried="how the samples are put together is the program's own code",
+    ),
     Remedy("cudnn-on", "Turn cuDNN on", "torch.backends.cudnn.enabled = True", untried=_SET_BY_PROGRAM),
     Remedy(
         "sdpa-allowed", "Allow the fast kernels of scaled_dot_product_attention",

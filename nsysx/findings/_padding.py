@@ -1,0 +1,65 @@
+"""What padding costs: work on rows that are filled up to a length which no sample of the batch has, or which few have."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from nsysx import units
+from nsysx.catalogue import StepPart
+from nsysx.events.recorded_settings import RecordedSettings
+from nsysx.findings._case import Case, Saving, ops_of
+from nsysx.findings._once import Takes
+from nsysx.findings.nsx112_fusion import of_networks
+from nsysx.model import Row
+from nsysx.replay.engine import ScaleOps
+
+#: Padding is worth a word from this share of the batch on.
+_MUCH = 0.3
+#: Of a length that no sample has a word is due from this share on.
+_BEYOND = 0.1
+
+
+def _counts(settings: RecordedSettings | None) -> Row | None:
+    """Return the counts of the batch that was looked at, None where there was none."""
+    seen = None if settings is None else settings.record.get("padding")
+    counts = seen if isinstance(seen, dict) else {}
+    keys = ("rows", "length", "longest", "real")
+    whole = all(isinstance(counts.get(key), int) and counts[key] > 0 for key in keys)
+    return counts if whole and counts["real"] <= counts["rows"] * counts["length"] else None
+
+
+def padded(case: Case, settings: RecordedSettings) -> str:
+    """Return how much of a batch is padding, "" where that is little."""
+    seen = _counts(settings)
+    if seen is None:
+        return ""
+    share = 1 - seen["real"] / (seen["rows"] * seen["length"])
+    beyond = 1 - seen["longest"] / seen["length"]
+    if share < _MUCH and beyond < _BEYOND:
+        return ""
+    return (
+        f"{units.share(share, 1)} of the batch that was looked at is padding ({seen['name']}): its {seen['rows']} rows are "
+        f"{seen['length']} long, the longest sample {seen['longest']}, the usual one {round(seen['real'] / seen['rows'])}"
+    )
+
+
+def shorter(case: Case, settings: RecordedSettings | None) -> Saving | None:
+    """Return what it is worth if the work of the networks is as long as the longest sample; at best, as all that is no padding.
+
+    Products and elementwise work grow with the length, attention with its square. None where rows are as long as the longest sample:
+    how far batches of like lengths are possible, no batch tells.
+    """
+    seen = _counts(settings)
+    if seen is None or 1 - seen["longest"] / seen["length"] < _BEYOND:
+        return None
+    ops = taken(case).ops
+    if not ops:
+        return None
+    likely = case.worth(ScaleOps(ops, seen["longest"] / seen["length"]), cause=(StepPart.WORK,), bound=True)
+    best = case.worth(ScaleOps(ops, seen["real"] / (seen["rows"] * seen["length"])), cause=(StepPart.WORK,), bound=True)
+    return replace(likely, most_ns=best.most_ns) if likely.likely_ns is not None and best.most_ns else likely
+
+
+def taken(case: Case) -> Takes:
+    """Return the work of the networks."""
+    return Takes(ops_of(case.ops.filter(of_networks(case.profile, case.ops))))
