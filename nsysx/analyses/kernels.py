@@ -33,9 +33,7 @@ class KernelRow(TypedDict):
     max_ns: Annotated[int, Of("longest", "ns")]
     std_ns: Annotated[float | None, Of("sample standard deviation, null for a single execution", "ns", label="std dev")]
     share: Annotated[float | None, Of("part of all kernel time, 0 to 1")]
-    step_ns: Annotated[
-        float | None, Of("its time in a steady step, mean; null without steps", "ns", label="kernel time per step")
-    ]
+    step_ns: Annotated[float | None, Of("its time in a steady step, mean; null without steps", "ns", label="per step")]
     operator: Annotated[str | None, Of("operator that has most of its time; null where no operators were recorded")]
     module: Annotated[
         str | None, Of("module that has most of its time, * where several alike have; null where none is known")

@@ -12,6 +12,7 @@ from nsysx.answer.bars import MODULES, WORK
 from nsysx.judging.verdict import EACH_STEP
 from nsysx.model import Summary
 from nsysx.pictures import Timeline
+from nsysx.ranks import rank_waits
 from nsysx.render import (
     beyond,
     charts,
@@ -116,15 +117,15 @@ def _groups(summary: Summary, shown: view.View, timelines: int, redact: bool) ->
 
 #: Rows of a table and of evidence, ledgers, and checks that passed that are seen at once; the others open with a button.
 ROWS, EVIDENCE, LEDGERS, PASSED = 8, 2, 2, 1
-#: Rows of a table for experts, of stacks, which a flame graph above it shows, words explained, and names of what was not found.
-EXPERT_ROWS, STACKS, WORDS, CLEAR = 5, 3, 5, 5
+#: Rows of a table for experts, of one whose picture shows all that it holds, words explained, and names of what was not found.
+EXPERT_ROWS, PICTURED, WORDS, CLEAR = 4, 2, 4, 4
 #: Columns of a table, the most important first; CSV and JSON have all.
 COLUMNS = 9
 
 
 def _most(group: str, key: str) -> int:
     """Return how many rows of a table are seen at once."""
-    return STACKS if key == stacks.KEY else EXPERT_ROWS if group == "experts" else ROWS
+    return PICTURED if key in (stacks.KEY, rank_waits.KEY) else EXPERT_ROWS if group == "experts" else ROWS
 
 
 #: Ticket systems take no larger attachment, and no reader wants one (bytes).

@@ -16,7 +16,6 @@ document.querySelectorAll("figure[data-flame]").forEach(function (figure) {
       button.title = one[4] + ": " + size(long) + ", " + Math.round(1000 * long / whole) / 10 + " % of " + size(whole);
       button.style.cssText = "left:" + 100 * (a - from) / (to - from) + "%;width:" + 100 * share + "%;top:" + HIGH * one[0] + "px";
       button.style.setProperty("--own", 14 + 56 * one[3] + "%");
-      button.classList.toggle("above", !!chosen && one[0] < chosen[0]);
       button.setAttribute("aria-pressed", String(one === chosen));
       if (share < 0.03) button.textContent = "";
       if (!button.textContent) button.setAttribute("aria-label", button.title);
