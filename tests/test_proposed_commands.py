@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import html
 import json
+import lzma
 import os
 import re
 import shlex
-import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from nsysx.cli import process
 from nsysx.model import Summary
+from nsysx.pipeline import summarize
 from nsysx.render import answer_words, brief, finding_ids, html_page, insight, invocation, markdown, terminal_answer
 from tests.recording.test_capture import FakeNsys
 from tests.samples import KINDS, NAMES, PAIR_NAMES, Samples
@@ -53,10 +54,10 @@ def in_text(text: str) -> Iterator[str]:
         yield next(filter(None, match.groups()))
 
 
-def on_pages(summary: Summary) -> Iterator[str]:
+def on_pages(summary: Summary, page: str) -> Iterator[str]:
     """Yield the commands of what is read by others."""
     yield from in_text(markdown.render(summary))
-    yield from in_text(html.unescape(html_page.render(summary)))
+    yield from in_text(html.unescape(page))
 
 
 #: Texts for people that begin with the name of a command, and are no command.
@@ -69,7 +70,7 @@ def distinct(commands: Iterator[str]) -> list[str]:
     return [command.replace(" -- CMD", " -- python3 program.py") for command in typed if not PROSE.search(command)]
 
 
-def ran(command: str, folder: Path, nsys: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+def ran(command: str, folder: Path, nsys: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
     """Run a command as a shell does that has nothing but this folder; what runs a program says what it would do."""
     words = shlex.split(command)
     if words[0] == "cd":
@@ -85,10 +86,68 @@ def ran(command: str, folder: Path, nsys: Path, capsys: pytest.CaptureFixture[st
             sys, "argv", [word.replace("~", str(Path.home()), 1) if word.startswith("~/") else word for word in words]
         )
         code = process.exit_code_of_command()
-    return code, capsys.readouterr().err
+    told = capsys.readouterr()
+    return code, told.out, told.err
 
 
-#: One report of each kind, and programs of frameworks: a command takes a second, and every report has a dozen.
+#: Options whose value is a name of this report; ``--table`` and ``--xray`` keep theirs.
+_NAMES_OF_A_REPORT = ("--insight", "--change", "-o", "--steps", "--where")
+
+
+def form(command: str) -> str:
+    """Return what commands of one kind share: the command and its options, without files, names of this report and the program."""
+    words = shlex.split(command.partition(" -- ")[0])
+    words = words[3:] if words[0] == "cd" else words
+    kept = [word for before, word in zip(["", *words], words, strict=False) if before not in _NAMES_OF_A_REPORT]
+    return " ".join("FILE" if "/" in word or ".sqlite" in word else word for word in kept if not word.startswith("NSX"))
+
+
+class Shelter:
+    """The folder of a report, which holds what its commands need, and an empty one elsewhere."""
+
+    def __init__(self, original: Path, folder: Path) -> None:
+        self.home, self.elsewhere = folder / "the report's folder", folder / "elsewhere"
+        self.home.mkdir(parents=True)
+        self.elsewhere.mkdir()
+        self.report = self.home / f"{original.name.partition('.sqlite')[0]}.sqlite"
+        packed = original.suffix == ".xz"
+        self.report.write_bytes(lzma.decompress(original.read_bytes()) if packed else original.read_bytes())
+        record = original.with_name(f"{self.report.stem}.run.json")
+        if record.is_file():  # it was recorded elsewhere, by a Python that is not here
+            told = json.loads(record.read_text())
+            told["command"][0] = sys.executable
+            (self.home / record.name).write_text(json.dumps(told))
+        os.link(self.report, self.home / f"{self.report.stem}-after.sqlite")
+
+    def commands(self, summary: Summary, page: str) -> list[tuple[str, Path]]:
+        """Return the commands that outputs of its report propose, and where they are typed."""
+        asked = distinct(proposed(summary, self.report, self.elsewhere))
+        shared = distinct(on_pages(summary, page))
+        return [*((c, self.elsewhere) for c in asked), *((c, self.home) for c in shared)]
+
+    def failing(
+        self, asked: list[tuple[str, Path]], seen: set[str], nsys: Path, capsys: pytest.CaptureFixture[str],
+        key: Callable[[str], str] = str,
+    ) -> list[tuple[str, int, str]]:  # fmt: skip
+        """Run commands, and those that their outputs propose, each ``key`` once; return those that failed, with code and message."""
+        bad = []
+        for command, folder in asked:
+            if key(command) in seen:
+                continue
+            seen.add(key(command))
+            if "-o " in command:  # its report is that of a changed program
+                command = command.replace("-after", "-after2")
+            code, out, error = ran(command, folder, nsys, capsys)
+            for log in self.home.glob("*.log.jsonl"):  # what a comparison refuted is not tried again
+                log.unlink()
+            if code or "Traceback" in error:
+                bad.append((command, code, error))
+            more = [c for c in distinct(in_text(out)) if "REPORT" not in c and "AFTER" not in c]
+            asked.extend((c, folder) for c in more)
+        return bad
+
+
+#: One report of each kind, and programs of frameworks.
 REPORTS = (*KINDS, "ddp_four.rank0", "pairs/lightning", "pairs/trainer")
 
 
@@ -108,32 +167,38 @@ def test_every_command_that_is_proposed_has_all_that_it_needs(
         assert words[1] != "run" or " -- " in command, command
 
 
-@pytest.mark.parametrize("name", REPORTS)
-def test_every_command_that_is_proposed_runs_elsewhere(
-    name: str, recorded: Samples, pairs: Samples, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_every_form_of_proposed_command_runs_elsewhere(
+    recorded: Samples, pairs: Samples, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    samples = pairs if name.startswith("pairs/") else recorded
-    original = samples.report(name.removeprefix("pairs/"))
-    home, elsewhere = tmp_path / "the report's folder", tmp_path / "elsewhere"
-    home.mkdir()
-    elsewhere.mkdir()
-    report = Path(shutil.copy(original, home))
-    record = original.with_suffix(".run.json")
-    if record.is_file():  # it was recorded elsewhere, by a Python that is not here
-        told = json.loads(record.read_text())
-        told["command"][0] = sys.executable
-        (home / record.name).write_text(json.dumps(told))
-    shutil.copy(report, home / f"{report.stem}-after.sqlite")
-    nsys = FakeNsys(tmp_path / "fake").path
-    asked = distinct(proposed(samples.summary(name.removeprefix("pairs/")), report, elsewhere))
-    assert len(asked) >= 3
-    shared = distinct(on_pages(samples.summary(name.removeprefix("pairs/"))))
-    bad = []
-    for command, folder in [*((c, elsewhere) for c in asked), *((c, home) for c in shared)]:
-        if "-o " in command:  # its report is that of a changed program
-            command = command.replace("-after", "-after2")
-        code, error = ran(command, folder, nsys, capsys)
-        # A report without a replay, or whose advice cannot be tried, says so in one line.
-        if code not in (0, 4) or "Traceback" in error:
-            bad.append((command, code, error))
+    """Commands differ by report, finding and program; each form is run once, for the first report that proposes it."""
+    nsys, seen, bad = FakeNsys(tmp_path / "fake").path, set[str](), []
+    for name in REPORTS:
+        samples, sample = (pairs, name.removeprefix("pairs/")) if name.startswith("pairs/") else (recorded, name)
+        shelter = Shelter(samples.report(sample), tmp_path / sample)
+        asked = shelter.commands(samples.summary(sample), samples.page(sample).read_text())
+        assert len(asked) >= 3
+        bad += shelter.failing(asked, seen, nsys, capsys, form)
+    assert not bad, bad
+    assert {command.split()[1] for command in seen} >= {"report", "whatif", "compare", "run", "try", "explain"}
+
+
+#: Reports at hand, all of whose commands are run: NSYSX_REPORTS=FOLDER:FOLDER.
+AT_HAND = [
+    report
+    for folder in os.environ.get("NSYSX_REPORTS", "").split(":")
+    if folder
+    for report in sorted([*Path(folder).glob("*.sqlite"), *Path(folder).glob("*.sqlite.xz")])
+]
+
+
+@pytest.mark.parametrize("report", AT_HAND, ids=[report.name for report in AT_HAND])
+def test_every_command_of_a_report_at_hand_runs_elsewhere(
+    report: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shelter = Shelter(report, tmp_path / "of")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(shelter.home)
+        summary = summarize([Path(shelter.report.name)], timelines=True)
+    asked = shelter.commands(summary, html_page.render(summary))
+    bad = shelter.failing(asked, set(), FakeNsys(tmp_path / "fake").path, capsys)
     assert not bad, bad

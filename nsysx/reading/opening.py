@@ -62,7 +62,7 @@ def _near(path: Path) -> str:
         names = [p.name for p in path.parent.iterdir() if ".sqlite" in p.name or p.suffix in (".nsys-rep", ".json")]
     except OSError:
         return f"There is no folder {path.parent}"
-    close = difflib.get_close_matches(path.name, names, n=1)
+    close = difflib.get_close_matches(path.name, [name for name in names if name != path.name], n=1)
     return f"Did you mean {path.with_name(close[0])}?" if close else "Check the path; `nsysx run` writes NAME.sqlite"
 
 
@@ -71,7 +71,8 @@ def kind_of(path: Path) -> str:
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:
-        raise fail(path, "no such file", _near(path), "input-missing") from None
+        what = f"is a link to {path.readlink()}, which does not exist" if path.is_symlink() else "no such file"
+        raise fail(path, what, _near(path), "input-missing") from None
     except (OSError, ValueError) as error:
         raise fail(path, f"cannot be read ({_why(error)})", "Check the path", "input-unreadable") from None
     if stat.S_ISDIR(mode):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -22,7 +23,7 @@ from nsysx.reading.sidecar_files import run_json
 from nsysx.render.safe_text import clean
 from nsysx.render.small_json import Json, cut, text_of
 from nsysx.serving.shelf import LoadedReport
-from nsysx.serving.tools import READS, RUNS, wrong
+from nsysx.serving.tools import READS, RUNS, WRITES, wrong
 
 #: How often progress is told (s), and how long a process gets to end what it has started before it is killed.
 _EACH_S, _GRACE_S = 1.0, 15.0
@@ -48,6 +49,9 @@ def words_of(what: str, loaded: LoadedReport | None, asked: Mapping[str, Any]) -
     options = [str(word) for word in asked.get("options", ())]
     if "--" in options:
         raise wrong("options: -- begins a command", "Give it as command")
+    writes = [word for word in options if word.partition("=")[0] in WRITES or re.match(r"-\w*f", word)]
+    if what in READS and writes:
+        raise wrong(f"options: {clean(writes[0], 60)} writes files", f"The answer of {what} is the result")
     if what in RUNS:
         command = _command(loaded, asked)
         if what == "record":
@@ -84,8 +88,8 @@ async def run(what: str, words: Sequence[str], folder: Path | None, tell: Tell) 
     """Run ``nsysx WORDS`` and return what came of it as JSON. It is ended with the request. Raises NsysxError if it failed."""
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(
-            [sys.executable, "-m", "nsysx", *words], stdin=subprocess.DEVNULL, stdout=out, stderr=errors,
-            start_new_session=True, cwd=folder,
+            [sys.executable, "-m", "nsysx.serving.ends_with_server", str(os.getpid()), *words], stdin=subprocess.DEVNULL,
+            stdout=out, stderr=errors, start_new_session=True, cwd=folder,
         )  # fmt: skip
         began = time.monotonic()
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -115,4 +116,5 @@ async def _serve(allowed: Sequence[str]) -> None:
 
 def serve(allowed: Sequence[str]) -> None:
     """Answer on stdin and stdout until the client ends."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # as an exception it would wait for the thread that waits for stdin
     anyio.run(_serve, allowed)

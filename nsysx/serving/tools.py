@@ -13,6 +13,8 @@ Kind = Literal["string", "integer", "strings", "object"]
 
 #: What ``act`` can do; the last two run programs, and are refused unless ``nsysx mcp --allow`` names them.
 READS, RUNS = ("whatif", "compare", "check"), ("try", "record")
+#: Options of a command that reads that would have it write files, over others, too: a client that may only read does not.
+WRITES = ("--html", "--json", "--markdown", "--junit", "--force")
 
 
 @dataclass(frozen=True)

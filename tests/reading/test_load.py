@@ -63,6 +63,8 @@ def survives(path: Path) -> str:
 def test_missing(tmp_path: Path) -> None:
     refused(tmp_path / "none.sqlite", "input-missing")
     assert list(tmp_path.iterdir()) == []  # sqlite3.connect alone would have made the file
+    (tmp_path / "link.sqlite").symlink_to("gone.sqlite")
+    refused(tmp_path / "link.sqlite", "input-missing", "is a link to gone.sqlite")
 
 
 def test_folder(tmp_path: Path) -> None:

@@ -17,8 +17,11 @@ from typing import Any
 
 import pytest
 
+from nsysx.cli.check import check
+from nsysx.cli.compare import compare
+from nsysx.cli.declared_options import typed_only
 from nsysx.errors import NsysxError
-from nsysx.serving import tools
+from nsysx.serving import actions, tools
 from tests.samples import Samples
 
 pytest.importorskip("mcp", reason="the extra mcp is not installed")
@@ -129,6 +132,18 @@ def test_a_wrong_question_is_answered_with_the_right_name(name: str, arguments: 
     assert message in str(error.value)
 
 
+@pytest.mark.parametrize("option", ["--html=x.html", "--json", "--junit", "-f", "--force", "--", "-vf"])
+def test_an_action_that_reads_writes_no_file(option: str) -> None:
+    with pytest.raises(NsysxError, match=r"writes files|begins a command"):
+        actions.words_of("compare", None, {"after": "a.sqlite", "options": [option, "x"]})
+
+
+def test_every_option_that_writes_is_refused() -> None:
+    """Those that no file of options may set are those that name outputs, but for --change, which an argument gives."""
+    declared = {option for command in (compare, check) for option in typed_only(command)} - {"change"}
+    assert {f"--{name}" for name in declared} <= {*tools.WRITES, "--json-schema", "--init"}, declared
+
+
 def test_texts_are_taken_for_what_they_mean() -> None:
     assert tools.checked("table", {"name": "waits", "top": "25", "columns": "api, calls", "filter": "calls>1"}) == {
         "name": "waits", "top": 25, "columns": ["api", "calls"], "filter": ["calls>1"],
@@ -216,25 +231,40 @@ def waited_for(condition: Callable[[], bool], seconds: float = 60) -> bool:
     return False
 
 
-def test_nothing_is_left_of_a_killed_client(recorded: Samples, tmp_path: Path) -> None:
-    mark = f"mark{os.getpid()}"
-    (tmp_path / "program.py").write_text(f"import sys, time, torch\n{mark} = 1\ntime.sleep(300)\n")
-    python = tmp_path / mark
+def waiting_program(folder: Path) -> tuple[str, Path]:
+    """A program that says that it runs, and a Python of a name that no other process has."""
+    (folder / "program.py").write_text("import time\nopen('running', 'w').close()\ntime.sleep(300)\n")
+    python = folder / f"mark-{folder.name}-{os.getpid()}"
     python.symlink_to(sys.executable)
+    return python.name, python
+
+
+@pytest.mark.parametrize(
+    ("killed", "number"),
+    [("client", signal.SIGKILL), ("server", signal.SIGKILL), ("server", signal.SIGINT)],
+)
+def test_nothing_is_left_of_a_client_or_a_server_that_is_ended(
+    killed: str, number: signal.Signals, recorded: Samples, tmp_path: Path
+) -> None:
+    mark, python = waiting_program(tmp_path)
     code = CLIENT.format(
         root=str(ROOT), folder=str(tmp_path), report=str(recorded.report("copies")), python=str(python)
     )
-    client = subprocess.Popen([sys.executable, "-c", code], env=ENVIRONMENT, stdout=subprocess.PIPE, text=True)
+    client = subprocess.Popen(
+        [sys.executable, "-c", code], env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
     assert client.stdout is not None and client.stdout.readline() == "ready\n"
     servers = children_of(client.pid)
-    assert servers and waited_for(lambda: bool(of_group(f"{mark}\0program.py")))
-    client.send_signal(signal.SIGKILL)
-    client.wait()
-    client.stdout.close()
+    assert servers and waited_for((tmp_path / "running").exists)
+    for pid in [client.pid] if killed == "client" else servers:
+        os.kill(pid, number)
     try:
         assert waited_for(lambda: not of_group(mark)), "a program is left"
+        client.kill()
+        client.wait()
         assert waited_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in servers)), "a server is left"
     finally:
+        client.stdout.close()
         for pid in (*of_group(mark), *servers):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -257,22 +287,25 @@ def test_a_program_that_asks_is_answered_by_nobody(recorded: Samples, tmp_path: 
 
 
 def test_a_request_that_is_cancelled_ends_what_it_started(recorded: Samples, tmp_path: Path) -> None:
-    mark = f"stop{os.getpid()}"
-    (tmp_path / "program.py").write_text("import time, torch\ntime.sleep(300)\n")
-    (tmp_path / mark).symlink_to(sys.executable)
+    mark, python = waiting_program(tmp_path)
 
     async def questions() -> None:
         async with server("--allow", "try", folder=tmp_path) as client:
             await answer_of(client, "load", path=str(recorded.report("copies")))
-            asked = asyncio.create_task(
-                text_of(client, "act", what="try", command=[str(tmp_path / mark), "program.py"])
-            )
-            assert await asyncio.to_thread(waited_for, lambda: bool(of_group(f"{mark}\0program.py")))
+            told: list[tuple[float, str]] = []
+
+            async def progress(done: float, _total: float | None, message: str | None) -> None:
+                told.append((done, str(message)))
+
+            question = {"what": "try", "command": [str(python), "program.py"]}
+            asked = asyncio.create_task(client.call_tool("act", question, progress_callback=progress))
+            assert await asyncio.to_thread(waited_for, (tmp_path / "running").exists)
             asked.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await asked
             assert await asyncio.to_thread(waited_for, lambda: not of_group(mark)), "the program is left"
             assert (await answer_of(client, "answer"))["limit"], "the server answers on"
+            assert told and told == sorted(told, key=lambda line: line[0]), "progress goes on, in seconds"
 
     asyncio.run(questions())
 
