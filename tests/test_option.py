@@ -23,7 +23,8 @@ from nsysx.reading import report_files as named_inputs
 from nsysx.recording import capture
 from nsysx.recording.environment import probe_environment
 from nsysx.recording.per_rank import option_words
-from nsysx.recording.run_options import Outputs, RunOptions, RunResult
+from nsysx.recording.run_options import RunOptions
+from nsysx.recording.run_outputs import Outputs, RunResult
 from nsysx.replay.changes import Changes, JobChanges
 from nsysx.selection import Handling, Selection
 
@@ -183,7 +184,7 @@ def test_every_change_arrives(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
 
 
 def test_every_change_of_a_job_arrives(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    every = JobChanges(equal_ranks=True, usual_rank=3, faster_links=4, hide_transfer=True, reduce_once=True)
+    every = JobChanges(equal_ranks=True, usual_rank=3, faster_links=4, hide_transfer=True, on_all_ranks="no-sync")
     assert all(getattr(every, f.name) != f.default for f in fields(JobChanges))
     got: list[JobChanges] = []
     job = type("Job", (), {"profile": None, "ranks": ()})

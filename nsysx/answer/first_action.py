@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from nsysx.advice import Action, Condition
-from nsysx.answer import measured, subject, time_places, unnamed
+from nsysx.answer import measured, near_limits, subject, time_places, unnamed
 from nsysx.answer.bars import called
 from nsysx.catalogue import StepLimit, StepPart
 from nsysx.findings import rule_of
@@ -43,7 +43,8 @@ def first(summary: Summary) -> Finding | None:
     unsaid = next((f for f in ranked if _of_the_cause_alone(summary, f, step)), None)
     if unsaid is not None:
         return unsaid
-    worth = [f for f in ranked if (_likely_ns(summary, f) or 0) >= NOTABLE * step]
+    least = _MUCH if near_limits.near(summary) else NOTABLE
+    worth = [f for f in ranked if (_likely_ns(summary, f) or 0) >= least * step]
     best = _best(summary, worth, step) if worth else _unpriced(summary, ranked, step)
     between = next((f for f in ranked if about(f) == "loop"), None)
     if between is None or between_ns(between) <= (0 if best is None else _likely_ns(summary, best) or 0):
@@ -97,9 +98,8 @@ def _best(summary: Summary, worth: Sequence[Finding], step: int) -> Finding:
             return max(placed, key=lambda f: saves[id(f)])
     if best.saving.bound and best.saving.source != "steps":  # how much longer steps are was measured
         most = max(_EXACT * step, saves[id(best)] / _FAR_MORE)
-        causes = shows_likely_saving(
-            best
-        )  # what is likely of a change for the whole stands behind a cause that has a place
+        # What is likely of a change for the whole stands behind a cause that has a place.
+        causes = shows_likely_saving(best)
         exact = [
             f
             for f in worth
@@ -116,7 +116,7 @@ def _best(summary: Summary, worth: Sequence[Finding], step: int) -> Finding:
     return next((f for f in alike if about(f) == summary.verdict.code), best)
 
 
-#: A setting that is known to cost this share of the step comes first, too.
+#: A setting that is known to cost this share of the step comes first, too; near the device's limits nothing does that saves less.
 _MUCH = 0.05
 
 

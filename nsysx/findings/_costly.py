@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 from nsysx.advice import Alternative
 from nsysx.events.recorded_settings import RecordedSettings
-from nsysx.findings import _anomaly, _float64, _padding
+from nsysx.findings import _anomaly, _float64, _padding, _unread
+from nsysx.findings import _costly_jobs as jobs
 from nsysx.findings import _costly_when as when
 from nsysx.findings._case import Case, Saving, way
 from nsysx.findings._once import Takes
@@ -120,6 +121,53 @@ SETTINGS = (
         phase="backward",
     ),
     Costly(
+        "gradient_as_bucket_view",
+        jobs.copies_gradients,
+        "Gradients are copied out of their buckets",
+        way("ddp-bucket-view"),
+        worth=jobs.bucket_view,
+        phase="backward",
+    ),
+    Costly(
+        "broadcast_buffers",
+        jobs.sends_buffers,
+        "Buffers are sent to all ranks in each step",
+        way("own-buffers"),
+        worth=jobs.own_buffers,
+        phase="forward",
+    ),
+    Costly(
+        "small buckets",
+        jobs.small_buckets,
+        "Gradients are reduced in many small buckets",
+        way("usual-buckets"),
+        worth=jobs.fewer_buckets,
+        phase="backward",
+    ),
+    Costly(
+        "one bucket",
+        jobs.one_bucket,
+        "Gradients are reduced in one bucket, after backward",
+        way("usual-buckets"),
+        worth=jobs.overlapped_buckets,
+        phase="backward",
+    ),
+    Costly(
+        "reshard_after_forward",
+        jobs.gathers_again,
+        "Parameters are gathered again in backward although they would fit",
+        way("no-reshard"),
+        worth=jobs.kept_gathered,
+        phase="backward",
+    ),
+    Costly(
+        "CPU offload",
+        jobs.offloads,
+        "A sharded model keeps its parameters on the CPU",
+        way("no-offload"),
+        leads=True,
+    ),
+    Costly(
         "padding",
         _padding.padded,
         "Batches are mostly padding",
@@ -128,6 +176,16 @@ SETTINGS = (
         takes=_padding.taken,
         leads=True,
         place="the loader",
+    ),
+    Costly(
+        "gradients that nothing reads",
+        _unread.unread,
+        "A backward runs for nothing",
+        way("detached"),
+        worth=_unread.without,
+        takes=_unread.taken,
+        leads=True,
+        phase="backward",
     ),
     Costly("cores", when.one_core, "One core for the whole program", way("more-cores")),
     Costly("threads", when.too_many_threads, "More threads than cores", way("threads-cores")),

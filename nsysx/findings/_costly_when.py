@@ -12,11 +12,10 @@ from nsysx.catalogue import Call, DeviceActivity, StepPart
 from nsysx.events import micro_steps
 from nsysx.events.attribute import IN_STEP
 from nsysx.events.recorded_settings import RecordedSettings
-from nsysx.findings import _needs
+from nsysx.findings import _costly_jobs, _needs
 from nsysx.findings._case import Case, Saving, calls_of, ops_of
 from nsysx.findings._once import Takes
 from nsysx.frames import lookup
-from nsysx.model import Row
 from nsysx.replay.edits import RemoveOps, RemoveWaits
 
 #: What is said where no replay shows what a setting costs.
@@ -239,12 +238,8 @@ def anew(case: Case, settings: RecordedSettings) -> str:
     return ""
 
 
-def _ddp(settings: RecordedSettings) -> Row | None:
-    return next(iter(settings.wrappers("DDP") or ()), None)
-
-
 def finds_unused(case: Case, settings: RecordedSettings) -> str:
-    ddp = _ddp(settings)
+    ddp = _costly_jobs.ddp(settings)
     if ddp is None or ddp.get("find_unused_parameters") is not True or ddp.get("unused_parameter_bytes"):
         return ""
     gradients = [r.get("gradients") for r in settings.rows("optimizers") or ()]
@@ -264,7 +259,7 @@ def reduces_each(case: Case, settings: RecordedSettings) -> str:
     count, reducing = _micro_steps(settings), settings.number("reducing")
     if count < 2 or reducing is None or reducing < count or not _communicates(case):
         return ""
-    ranks = "DDP" if _ddp(settings) else "FSDP"
+    ranks = "DDP" if _costly_jobs.ddp(settings) else "FSDP"
     return f"{ranks} reduces gradients in each of the {count} backwards of a step: no_sync() is not used"
 
 
@@ -284,15 +279,9 @@ def reduced_once(case: Case, settings: RecordedSettings | None) -> Saving:
 
     Else it is a bound, for ranks then wait for each other there.
     """
-    row = next((r for r in (case.ranks.rows or () if case.ranks else ()) if r["reduced_once_ns"] is not None), None)
-    if row is not None:
-        error = round((row["replay_error"] or 0) * case.step_ns)
-        return Saving(
-            min(row["reduced_once_ns"], case.step_ns),
-            "all ranks replayed together, without the early reductions and what they slow",
-            error_ns=error,
-            source="replay",
-        )
+    replayed = _costly_jobs.on_all_ranks(case, "no-sync")
+    if replayed is not None:
+        return replayed
     micro = micro_steps.micro_steps(case.profile)
     if micro is not None:
         # In the step of each of them the ranks meet, the transfer slows the kernels beside it, and host code copies and launches.

@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 
 from nsysx.catalogue import Cause
+from nsysx.events import sampled_stacks as stacks_room
 from nsysx.events.attribute import IN_STEP
 from nsysx.events.code_lines import CodeLines
 from nsysx.events.line_shares import divided
@@ -28,7 +29,7 @@ def line_of(profile: Profile, site: Row, calls: Iterable[int], takes: Takes) -> 
     """Return file and line that most of the time of a finding belongs to; empty where no line is known.
 
     That is the line of the calls that it is about; else of the GPU ops and idle time that it takes; else of the work of its module;
-    else, for one about time of the step, of most GPU work.
+    else, for one about time of the step, of most GPU work. Work that many lines launch has the line that calls them all.
     """
     code = profile.code()
     if code is None:
@@ -40,8 +41,48 @@ def line_of(profile: Profile, site: Row, calls: Iterable[int], takes: Takes) -> 
         lambda: _of_module(profile, code, str(site.get("module") or "")),
         lambda: _of_ops(code, ops if takes.idle is not None or takes.ops else ops.clear()),
     )
-    where = next(filter(None, (_most(code, *weights()) for weights in ways)), {})
+    calling = calling_line(profile, takes) if takes.ops and takes.idle is None and not len(rows) else {}
+    where = calling or next(filter(None, (_most(code, *weights()) for weights in ways)), {})
     return {k: where[k] for k in ("file", "line") if k in where}
+
+
+#: Work is of one line if that launches so much of it, else of the innermost line below which so much of it is launched.
+_OF_ONE, _BELOW = 0.8, 0.6
+#: Functions of modules: whoever calls the network names it better than a line in it.
+_OF_MODULE = re.compile(r"(^|\.)(forward|__call__)$")
+
+
+def calling_line(profile: Profile, takes: Takes, of_one: float = _OF_ONE) -> dict[str, Any]:
+    """Return file and line, outside of modules, that calls what launches the GPU ops.
+
+    Empty where one line launches the share ``of_one`` of them, or none is known.
+    """
+    code, ops = profile.code(), profile.steady_ops.filter(profile.steady_ops["op"].is_in(list(takes.ops)))
+    if code is None:
+        return {}
+    stack, ns = code.op[ops["op"].to_numpy()], (ops["end_ns"] - ops["start_ns"]).to_numpy()
+    stack, ns = stack[stack >= 0], ns[stack >= 0]
+    line_row = lookup.totals(code.places_of(stack), ns, code.places.height)
+    if not line_row.any() or line_row.max() >= of_one * ns.sum():
+        return {}
+    distinct, number = np.unique(stack, return_inverse=True)
+    weight = lookup.totals(number, ns, len(distinct))
+    chains = [code.chain(int(s)) for s in distinct]
+    path: list[int] = []
+    while True:
+        below: dict[int, int] = {}
+        for chain, part in zip(chains, weight.tolist(), strict=True):
+            if len(chain) > len(path) and chain[: len(path)] == path:
+                below[chain[len(path)]] = below.get(chain[len(path)], 0) + part
+        most = max(below, key=lambda line: below[line], default=-1)
+        if most < 0 or below[most] < _BELOW * ns.sum():
+            break
+        path.append(most)
+    places = [code.places.row(line, named=True) for line in path]
+    calling = [
+        row for row in places if not stacks_room.is_library(row["file"]) and not _OF_MODULE.search(row["function"])
+    ]
+    return {key: calling[-1][key] for key in ("file", "line")} if calling else {}
 
 
 def launching(profile: Profile, kernel: str) -> dict[str, Any]:

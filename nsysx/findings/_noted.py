@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import PurePath
 from typing import NamedTuple
@@ -21,7 +21,7 @@ from nsysx.findings._held import guilty
 from nsysx.findings._lines import by_line, share_of
 from nsysx.findings._once import Takes
 from nsysx.model import Finding
-from nsysx.replay.engine import Edit, Fuse, RemoveOps, RemoveWaits
+from nsysx.replay.engine import Edit, Fuse, RemoveCalls, RemoveHost, RemoveOps, RemoveWaits
 
 #: Most lines that are named.
 _LINES = 5
@@ -29,6 +29,11 @@ _LINES = 5
 _MAY_STAY = 0.2
 #: ``copy_kind`` of a copy from the device to the host.
 _TO_HOST = 2
+
+
+#: Remedies of lines at which ranks meet; with reads of values in one function they exchange metrics, and go together.
+_MEETS = ("collective-rarely", "tensors-gathered")
+_EXCHANGED = ("keep-on-gpu", *_MEETS)
 
 
 class _CostlyLine(NamedTuple):
@@ -44,8 +49,15 @@ class _CostlyLine(NamedTuple):
     @property
     def kind(self) -> tuple[object, ...]:
         """Lines of one function with one remedy are one thing to do."""
-        alone = self.fix is None or not self.fix.ways
-        return (self.place,) if alone else (self.row["file"], self.row["function"], self.fix.ways[0].name)  # type: ignore[union-attr]
+        if self.fix is None or not self.fix.ways:
+            return (self.place,)
+        name = self.fix.ways[0].name
+        return self.row["file"], self.row["function"], "exchanged" if name in _EXCHANGED else name
+
+    @property
+    def meets(self) -> bool:
+        """Whether ranks meet at this line."""
+        return self.fix is not None and bool(self.fix.ways) and self.fix.ways[0].name in _MEETS
 
 
 def found(case: Case, rule: Rule) -> list[Finding]:
@@ -71,9 +83,33 @@ def found(case: Case, rule: Rule) -> list[Finding]:
         seen = _line_remedies.Seen(text, loads.get(line_row, 0), launches, row["waits"] / case.steps)
         line = _CostlyLine(line_row, row, cost, seen, looping, _line_remedies.fix_of(seen))
         kinds.setdefault(line.kind, []).append(line)
+    for key, group in kinds.items():
+        if key[-1] == "exchanged" and any(line.meets for line in group):
+            kinds[key] = [*group, *_beside(case, code, rows, every, group)]
     ranked = sorted(kinds.values(), key=lambda group: -sum(line.cost for line in group))
     findings = [f for group in ranked if (f := _one(case, rule, code, group)) is not None]
     return findings[:_LINES]
+
+
+def _beside(
+    case: Case,
+    code: CodeLines,
+    rows: Mapping[tuple[str | None, int | None, str], lines.CodeLineRow],
+    every: dict[int, float],
+    group: list[_CostlyLine],
+) -> list[_CostlyLine]:
+    """Return the other lines of a function in which ranks exchange values that read values, too: they make the CPU wait before it."""
+    named, (file, function, _) = {line.place for line in group}, group[0].kind
+    more = []
+    for line_row in range(code.places.height):
+        row = rows.get(code.places.row(line_row))
+        if line_row in named or row is None or (row["file"], row["function"]) != (file, function) or not row["waits"]:
+            continue
+        seen = _line_remedies.Seen(str(row["text"] or "").partition("  #")[0], 0.0, 0.0, row["waits"] / case.steps)
+        fix = _line_remedies.fix_of(seen)
+        line = _CostlyLine(line_row, row, case.per_step(every.get(line_row, 0.0)), seen, frozenset(), fix)
+        more += [line] if line.kind == group[0].kind else []
+    return more
 
 
 def _one(case: Case, rule: Rule, code: CodeLines, group: list[_CostlyLine]) -> Finding | None:
@@ -118,6 +154,8 @@ def _one(case: Case, rule: Rule, code: CodeLines, group: list[_CostlyLine]) -> F
 def _worth(case: Case, rule: Rule, code: CodeLines, group: list[_CostlyLine], calls: frozenset[int]) -> Saving:
     """Return what lines of one kind save: by a replay of their launches as one where they loop, else the idle time while they run."""
     idle = case.taken_by(part for part in StepPart if part.idle)
+    if any(line.meets for line in group) and (exchanged := _without(case, code, group, idle)) is not None:
+        return exchanged
     alone = min(sum(line.cost for line in group if not line.looping), case.step_ns)
     if not calls and group[0].fix is None:
         return case.bound(alone, "the time the GPU idles while this line runs; what of it can go is not known")
@@ -139,6 +177,23 @@ def _worth(case: Case, rule: Rule, code: CodeLines, group: list[_CostlyLine], ca
     if worth.likely_ns is None or not alone:
         return worth
     return replace(worth, likely_ns=min(worth.likely_ns + alone, max(worth.likely_ns, case.taken_by(rule.cause))))
+
+
+def _without(case: Case, code: CodeLines, group: list[_CostlyLine], idle: int) -> Saving | None:
+    """Return what it saves if lines are not there: their calls, waits and GPU work, and the host code at them; None without a replay."""
+    here = np.isin(code.places_of(code.call[case.calls["call"].to_numpy()]), [line.place for line in group])
+    calls = calls_of(case.calls.filter(pl.Series(here, dtype=pl.Boolean)))
+    theirs = case.ops.filter(case.ops["call"].is_in(list(calls)).fill_null(value=False))
+    edits: list[Edit] = [RemoveWaits(calls), RemoveCalls(calls), RemoveHost(calls)]
+    worth = case.worth(*edits, *([RemoveOps(ops_of(theirs))] if theirs.height else []))
+    if not calls or worth.likely_ns is None:
+        return None
+    # Host code after the last call at such a line comes before a call elsewhere.
+    called = set(
+        code.places_of(code.call[case.calls["call"].filter(pl.Series(here, dtype=pl.Boolean)).to_numpy()]).tolist()
+    )
+    silent = sum(line.cost for line in group if line.place not in called)
+    return replace(worth, likely_ns=min(worth.likely_ns + silent, max(worth.likely_ns, idle), case.step_ns))
 
 
 def _per_step(case: Case, code: CodeLines, kinds: Iterable[str]) -> dict[int, float]:

@@ -34,6 +34,7 @@ from nsysx import units
 from nsysx.catalogue import CAUSES, WORKING, DeviceActivity
 from nsysx.catalogue import Cause as IdleCause
 from nsysx.events import bare, ledger, python_pauses, sm_clocks, trend
+from nsysx.events.recorded_settings import settings_of
 from nsysx.findings import _pauses as _pauses_of
 from nsysx.findings import _rare_steps as rare_steps
 from nsysx.findings._case import Case, Fix, Rule, Saving, ops_of
@@ -198,7 +199,17 @@ def _copied_out(case: Case, tiles: pl.DataFrame, slow: Mask) -> list[_SlowCause]
     )
     ns = float(took.sum()) / int(slow.sum())
     made = tuple(copies.filter(pl.Series(inside))["call"].drop_nulls().filter(pl.Series(saves[step])).to_list())
-    return [_SlowCause("a checkpoint or another large read-back", ns, detail, _SAVE, ns, bound=True, calls=made)]
+    name = "a checkpoint or another large read-back"
+    return [_SlowCause(name, ns, detail, _SAVE, ns, bound=True, calls=made, where=_saving_line(case))]
+
+
+def _saving_line(case: Case) -> Row | None:
+    """Return the line that the probe saw save for most of the time, None where it saw none."""
+    settings = settings_of(case.profile)
+    saves = (settings.rows("saves") if settings else None) or ()
+    timed = [row for row in saves if isinstance(row.get("ns"), int)]
+    file, _, line = str(max(timed, key=lambda row: row["ns"], default={}).get("place") or "").rpartition(":")
+    return {"file": file, "line": int(line)} if file and line.isdigit() else None
 
 
 def _with_gaps(case: Case, first: I64, last: I64) -> tuple[I64, I64]:

@@ -139,12 +139,18 @@ def of_networks(profile: Profile, ops: pl.DataFrame) -> Flags:
 
 def _outside(profile: Profile) -> frozenset[str]:
     """Return the modules that are no part of the program's networks, none where no network is known."""
-    tree, networks = profile.attributed.modules.select(pl.col("module", "cls", "parent").cast(pl.String)), set()
-    root: dict[str, str] = {}
+    networks, roots = program_of(profile).networks, outermost(profile)
+    any_network = any(cls in networks for _, cls in roots.values())
+    return frozenset(m for m, (_, cls) in roots.items() if any_network and cls not in networks)
+
+
+def outermost(profile: Profile) -> dict[str, tuple[str, str | None]]:
+    """Return module -> the outermost module that it is a part of, and the class of that."""
+    tree = profile.attributed.modules.select(pl.col("module", "cls", "parent").cast(pl.String))
+    roots: dict[str, tuple[str, str | None]] = {}
     for module, cls, parent in tree.drop_nulls("module").iter_rows():  # parents come first
-        root[module] = root.get(parent, module)
-        networks |= {module} if parent is None and cls in program_of(profile).networks else set()
-    return frozenset(m for m, outermost in root.items() if networks and outermost not in networks)
+        roots[module] = roots.get(parent, (module, cls))
+    return roots
 
 
 def of_modules(ops: pl.DataFrame) -> Flags:

@@ -58,6 +58,11 @@ _CHANNELS_LAST = way(
     'with torch.autocast("cuda", torch.bfloat16):\n'
     "    y = model(images.to(memory_format=torch.channels_last))",
 )
+_INSIDE = Fix.by_name(
+    "autocast-bf16",
+    text="Move this call into the region of torch.autocast that the rest of the step runs in: it runs outside, in float32",
+    paste='with torch.autocast("cuda", torch.bfloat16):\n    soft = teacher(x)      # whatever runs outside now',
+)
 #: Cards whose tensor cores have no TF32 and no BF16.
 _WITHOUT_TF32 = re.compile(r"V100|\bT4\b|TITAN (V|RTX)|RTX 20\d\d|Quadro (RTX|GV)", re.IGNORECASE)
 #: How much faster tensor cores are: FP32 against TF32 on A100 and H100, against FP16 on V100 and T4 (data sheets).
@@ -121,6 +126,8 @@ def _fix(case: Case, old: bool, tensor: bool, operation: str) -> Fix:
     if old:
         return Fix.by_name("autocast-fp16")
     settings = settings_of(case.profile)
+    if tensor and settings is not None and settings.autocast("regions") and settings.autocast("dtypes"):
+        return _INSIDE
     if operation == "convolutions":
         # What cuDNN is told already is not advised; its search for the fastest algorithm has a finding of its own.
         if settings is not None and (tensor or settings.switch("conv_tf32") is True):

@@ -79,12 +79,12 @@ def prices(ranks: Sequence[Rank], wanted: JobChanges) -> JobPrices | None:
         rows.append((f"--faster-links {by}", times.transferred_ns(1 / by)))
     if wanted.hide_transfer or not asked:
         rows.append(("--hide-transfer", times.transferred_ns(0.0)))
-    once_ns = times.reduced_once_ns() if wanted.reduce_once or not asked else None
-    if wanted.reduce_once and once_ns is None:
-        why = "no step has several micro-steps that each reduce gradients"
-        raise NsysxError(f"--reduce-once: {why}", slug="whatif-no-micro-steps", exit_code=EXIT_EMPTY)
-    if once_ns is not None:
-        rows.append(("--reduce-once", once_ns))
+    changed = times.changed_ns() if wanted.on_all_ranks or not asked else {}
+    if wanted.on_all_ranks and wanted.on_all_ranks not in changed:
+        can = ", ".join(changed) or "none"
+        what = f"--on-all-ranks {wanted.on_all_ranks}: these steps hold nothing that it changes (they do for: {can})"
+        raise NsysxError(what, slug="whatif-no-change", exit_code=EXIT_USAGE)
+    rows += [(f"--on-all-ranks {name}", ns) for name, ns in changed.items() if wanted.on_all_ranks in ("", name)]
     shown = rows if asked else sorted((row for row in rows if _tells(row[1], times)), key=lambda row: -row[1])
     step_ns = _step_ns(times)
     savings = tuple((option, min(saved, step_ns)) for option, saved in shown)

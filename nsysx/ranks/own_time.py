@@ -94,11 +94,12 @@ class OwnTimes:
         then = _job_step(list(self.members), {number: round(ns * factor) for number, ns in self.transfer.items()})
         return self._measured(then)
 
-    def reduced_once_ns(self) -> float | None:
-        """Return by how much the job's step is shorter if only the last of several micro-steps reduces gradients (ns); None: it has one."""
-        if all(member.once is None for member in self.members):
-            return None
-        return self._measured(_job_step([member.reduced_once() for member in self.members], self.transfer))
+    def changed_ns(self) -> dict[str, float]:
+        """Return by how much the job's step is shorter with each change that its ranks can make, see ``job_changes`` (ns)."""
+        return {
+            name: self._measured(_job_step([member.changed(name) for member in self.members], self.transfer))
+            for name in dict.fromkeys(name for member in self.members for name in member.left)
+        }
 
     def even_ns(self, *, without_host: bool = False) -> float:
         """Return by how much the job's step is shorter if all ranks have as much GPU work of their own as they have on average (ns).

@@ -178,11 +178,11 @@ class RankRow(TypedDict):
     replay_error: Annotated[
         float | None, Of("how far the replay of all ranks is off the recorded steps, 0 to 1; null likewise")
     ]
-    reduced_once_ns: Annotated[
-        int | None,
+    changed_ns: Annotated[
+        Mapping[str, int] | None,
         Of(
-            "per step: what all ranks save if gradients are reduced in the last micro-step of a step alone, replayed; null where they "
-            "are reduced once, or the ranks are not replayed together",
+            "per step: what all ranks save with a change made on all of them, by the name of its remedy, replayed; null where the ranks "
+            "are not replayed together",
             "ns",
         ),
     ]
@@ -266,15 +266,15 @@ def _behind(late: straggler.Straggler | None, r: int) -> dict[str, object]:
     }
 
 
-def _reduced_once(compared: JobCompared) -> dict[int, int]:
-    """Return the place of a rank -> what its group saves of a step if only the last micro-step reduces gradients (ns)."""
-    saved: dict[int, int] = {}
+def _changed(compared: JobCompared) -> dict[int, dict[str, int]]:
+    """Return the place of a rank -> what its group saves of a step with each change that its ranks can make (ns)."""
+    saved: dict[int, dict[str, int]] = {}
     for group in straggler.groups(compared.costs):
         replays = [compared.ranks[r].played for r in group]
-        if any(p is not None and p.once is not None for p in replays):
-            times = own_times(compared.aligned, group)
-            ns = None if times is None else times.reduced_once_ns()
-            saved |= {} if ns is None else dict.fromkeys(group, round(ns))
+        times = own_times(compared.aligned, group) if any(p is not None and p.left for p in replays) else None
+        if times is not None:
+            of_group = {name: round(ns) for name, ns in times.changed_ns().items()}
+            saved |= dict.fromkeys(group, of_group)
     return saved
 
 
@@ -339,7 +339,7 @@ def table(compared: JobCompared | None, why_not: str) -> Table:
     if compared is None:
         return Table(KEY, TITLE, COLUMNS, None, why_not, shown=SHOWN)
     aligned, costs, late, ranks = compared.aligned, compared.costs, compared.late, compared.ranks
-    lone, once = lone_work.of_each(aligned), _reduced_once(compared)
+    lone, changed = lone_work.of_each(aligned), _changed(compared)
     exposed = [costs_room.exposed(rank, cost) for rank, cost in zip(ranks, costs, strict=True)]
     because = _late_because(ranks, late)
     hosts = _in_order(r.host for r in ranks)
@@ -373,7 +373,7 @@ def table(compared: JobCompared | None, why_not: str) -> Table:
                 **_behind(late, r),
                 "late_kernels": _late_kernels(ranks, late, r),
                 "late_lines": _late_lines(ranks, late, r),
-                "reduced_once_ns": once.get(r),
+                "changed_ns": changed.get(r),
                 "lone_work": lone.get(r),
                 "bubble_ns": _bubble(rank, cost),
                 "late_because": because[r],

@@ -43,4 +43,6 @@ class JobChanges:
         int | None, Option("Job: let collectives transfer that many times as fast.", "TIMES", least=2)
     ] = None
     hide_transfer: Annotated[bool, Option("Job: let transfer take no time; late ranks are still waited for.")] = False
-    reduce_once: Annotated[bool, Option("Job: reduce gradients in the last micro-step of a step alone.")] = False
+    on_all_ranks: Annotated[
+        str, Option("Job: make this change on all ranks (no-sync, no-reshard, ddp-bucket-view, own-buffers).", "NAME")
+    ] = ""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from nsysx.events.profile import Profile
 from nsysx.frames.intervals import I64
 from nsysx.frames.statistics import F64
-from nsysx.replay import rank_alone, reduced_once, tracing_costs
+from nsysx.replay import job_changes, rank_alone, tracing_costs
 from nsysx.replay.chain_columns import Columns, Flags
 from nsysx.replay.edits import without_calls, without_ops
 from nsysx.replay.simulate import ROUNDS, Machine
@@ -21,13 +21,13 @@ from nsysx.replay.simulate import ROUNDS, Machine
 class ReplayedRank:
     """One rank of a joint replay: its columns, the number of the collective that each op is (-1: none), and where steps begin.
 
-    ``once``: see ``Played``.
+    ``left``: see ``Played``.
     """
 
     cols: Columns
     joint: I64
     borders: tuple[int, ...]
-    once: F64 | None = None
+    left: Mapping[str, F64] = field(default_factory=dict)
 
     def alone(self, transfer: Mapping[int, int]) -> ReplayedRank:
         """Return this rank as it is if no other was ever late: each of its collectives takes its transfer."""
@@ -51,12 +51,13 @@ class ReplayedRank:
         length = np.where(self.own, np.rint(self.cols.op_duration * factor).astype(np.int64), self.cols.op_duration)
         return replace(self, cols=replace(self.cols, op_duration=length))
 
-    def reduced_once(self) -> ReplayedRank:
-        """Return this rank where only the last of its micro-steps reduces gradients; as it is if it has none."""
-        if self.once is None:
+    def changed(self, name: str) -> ReplayedRank:
+        """Return this rank with a change made, see ``job_changes``; as it is if there is nothing to change."""
+        left = self.left.get(name)
+        if left is None:
             return self
-        length = np.rint(self.cols.op_duration * self.once).astype(np.int64)
-        gone = self.once == 0
+        gone = left == 0
+        length = np.rint(self.cols.op_duration * left).astype(np.int64)
         cols = without_ops(replace(self.cols, op_duration=length), gone)
         return replace(self, cols=_without_launches(cols, gone), joint=np.where(gone, -1, self.joint))
 
@@ -90,8 +91,8 @@ class Played:
 
     ``numbers`` are those of its steps and ``borders`` the items with which they begin; ``recorded_ns`` is its recorded step on
     ``device``, ``measured_ns`` the one that its process measured without a profiler, None if it did not. ``op`` is the GPU op of each op
-    of the columns; in the record of a rank, the row of the collective that it is, -1 if it is none. ``once`` is what is left of each op
-    if only the last of several micro-steps reduces gradients (share), None where there is one alone.
+    of the columns; in the record of a rank, the row of the collective that it is, -1 if it is none. ``left`` is, by the name of
+    a change that all ranks can make, what it leaves of each op (share), see ``job_changes``.
     """
 
     bare: Columns
@@ -102,7 +103,7 @@ class Played:
     device: int
     op: I64
     measured_ns: int | None = None
-    once: F64 | None = None
+    left: Mapping[str, F64] = field(default_factory=dict)
 
     def over(self, numbers: Sequence[int], cols: Columns, joint: I64) -> ReplayedRank:
         """Return this rank over some consecutive ones of its steps, with its ``bare`` or ``recorded`` columns."""
@@ -111,7 +112,8 @@ class Played:
         end = self.borders[last] if last < len(self.borders) else len(cols.kind)
         a, b = cols.first_op[begin], cols.first_op[end]
         borders = tuple(border - begin for border in self.borders[first:last])
-        return ReplayedRank(cols.only(begin, end), joint[a:b], borders, None if self.once is None else self.once[a:b])
+        left = {name: of_op[a:b] for name, of_op in self.left.items()}
+        return ReplayedRank(cols.only(begin, end), joint[a:b], borders, left)
 
 
 def played(profile: Profile) -> Played | None:
@@ -135,7 +137,7 @@ def played(profile: Profile) -> Played | None:
         window.device,
         ops,
         None if measured is None else measured.step_ns,
-        reduced_once.shares(profile, ops),
+        job_changes.left_by(profile, ops),
     )
 
 

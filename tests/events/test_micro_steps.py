@@ -120,12 +120,12 @@ def test_all_ranks_are_replayed_without_the_early_reductions(tmp_path: Path) -> 
     assert not finding.saving.bound and finding.saving.source == "replay"
     assert finding.saving.likely_ns == pytest.approx(6 * 400 * US, rel=0.03)
     ranks = gather_job([path], ReadingOptions()).ranks
-    prices = job_whatif.prices(ranks, JobChanges(reduce_once=True))
+    prices = job_whatif.prices(ranks, JobChanges(on_all_ranks="no-sync"))
     assert prices is not None
-    assert prices.savings == (("--reduce-once", pytest.approx(finding.saving.likely_ns, abs=1)),)
+    assert prices.savings == (("--on-all-ranks no-sync", pytest.approx(finding.saving.likely_ns, abs=1)),)
     once = gather_job([program((0, 0, 0, 2), ranks=2).write(tmp_path / "s.sqlite")], ReadingOptions()).ranks
-    with pytest.raises(NsysxError, match="no step has several micro-steps"):
-        job_whatif.prices(once, JobChanges(reduce_once=True))
+    with pytest.raises(NsysxError, match="hold nothing that it changes"):
+        job_whatif.prices(once, JobChanges(on_all_ranks="no-sync"))
 
 
 def test_the_setting_that_answers_it_is_the_same_row() -> None:

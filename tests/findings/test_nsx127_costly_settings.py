@@ -124,6 +124,42 @@ def reducing(program: Program, number: int) -> None:
             program.launch(300, "ncclDevKernel_AllReduce_Sum_f32_RING_LL")
 
 
+def bucketed(program: Program, number: int) -> None:
+    """A backward that reduces gradients and copies them out of their buckets."""
+    with program.range("forward"), program.range("net:Net"):
+        program.launch(500)
+    with program.range("backward"):
+        program.launch(500)
+        for _ in range(4):
+            program.launch(100, "ncclDevKernel_AllReduce_Sum_f32_RING_LL")
+            program.copy(50, "DtoD", bytes=1 << 20)
+
+
+def sending(program: Program, number: int) -> None:
+    """A forward that sends buffers."""
+    with program.range("forward"), program.range("net:Net"):
+        for _ in range(2):
+            program.launch(100, "ncclDevKernel_Broadcast_RING_LL")
+            program.launch(500)
+    with program.range("backward"):
+        program.launch(500)
+
+
+def sharded(program: Program, number: int) -> None:
+    """Parameters that are gathered in forward, again in backward, and gradients that are scattered."""
+    with program.range("forward"), program.range("net:Net"):
+        for _ in range(2):
+            program.launch(100, "ncclDevKernel_AllGather_RING_LL")
+            program.launch(500)
+    with program.range("backward"):
+        for _ in range(2):
+            program.launch(100, "ncclDevKernel_AllGather_RING_LL")
+            program.launch(500)
+            program.launch(100, "ncclDevKernel_ReduceScatter_Sum_f32_RING_LL")
+
+
+SHARDED = {"kind": "fully_shard", "count": 2, "reshard_after_forward": True, "offload": False}
+FITS = {"reserved_peak_bytes": 20 << 30, "total_bytes": 80 << 30}
 DDP = {"kind": "DDP", "count": 1, "find_unused_parameters": False, "unused_parameter_bytes": 0}
 LOADER = {
     "workers": 4,
@@ -140,6 +176,13 @@ def multiplying(program: Program, number: int) -> None:
     with program.range("forward"), program.range("net:Net"):
         for _ in range(10):
             program.launch(200, "nvjet_gemm")
+
+
+def backward_twice(program: Program, number: int) -> None:
+    multiplying(program, number)
+    for us in (300, 200):
+        with program.range("backward"), program.range("net:Net"):
+            program.launch(us, "nvjet_gemm")
 
 
 FAULTS: list[tuple[str, dict[str, Any], dict[str, Any], Callable[[Program, int], None], int | None]] = [
@@ -202,6 +245,13 @@ FAULTS: list[tuple[str, dict[str, Any], dict[str, Any], Callable[[Program, int],
         500,  # a quarter of 2,000 us of the network's work
     ),
     (
+        "gradients that nothing reads",
+        {"unread": {"Net": [0]}},
+        {"unread": {"Other": [0]}},
+        backward_twice,
+        300,  # the first of two backwards; 200 us of the second are read
+    ),
+    (
         "GradScaler with bfloat16",
         {"scalers": [{"enabled": True}]},
         {"scalers": [{"enabled": True}], "autocast": {"dtypes": {"cuda:float16": 1, "cuda:bfloat16": 0}}},
@@ -235,6 +285,42 @@ FAULTS: list[tuple[str, dict[str, Any], dict[str, Any], Callable[[Program, int],
         reducing,
         3 * 300,
     ),
+    (
+        "gradient_as_bucket_view",
+        {"wrappers": [{**DDP, "gradient_as_bucket_view": False}]},
+        {"wrappers": [{**DDP, "gradient_as_bucket_view": True}]},
+        bucketed,
+        4 * (50 + 10),  # the copies, and the pauses before them
+    ),
+    (
+        "broadcast_buffers",
+        {"wrappers": [{**DDP, "broadcast_buffers": True, "buffers": 8}]},
+        {"wrappers": [{**DDP, "broadcast_buffers": True, "buffers": 0}]},
+        sending,
+        200,
+    ),
+    (
+        "small buckets",
+        {"wrappers": [{**DDP, "bucket_cap_bytes": 1 << 20, "bucket_bytes": ", ".join(["1048576"] * 40)}]},
+        {"wrappers": [{**DDP, "bucket_cap_bytes": 25 << 20, "bucket_bytes": ", ".join(["1048576"] * 40)}]},
+        bucketed,
+        round((1 - 3 / 40) * 400),
+    ),
+    (
+        "one bucket",
+        {"wrappers": [{**DDP, "bucket_cap_bytes": 1 << 30, "bucket_bytes": f"{100 << 20}"}]},
+        {"wrappers": [{**DDP, "bucket_cap_bytes": 1 << 30, "bucket_bytes": f"{10 << 20}"}]},
+        bucketed,
+        round(0.75 * 400),
+    ),
+    (
+        "reshard_after_forward",
+        {"wrappers": [SHARDED], "memory": FITS, "optimizers": [{**ADAM, "elements": 1 << 30}]},
+        {"wrappers": [SHARDED], "memory": FITS, "optimizers": [{**ADAM, "elements": 20 << 30}]},
+        sharded,
+        200,
+    ),
+    ("CPU offload", {"wrappers": [{**SHARDED, "offload": True}]}, {"wrappers": [SHARDED]}, sharded, None),
     ("cores", {"cpu": {"allowed": 1}}, {"cpu": {"allowed": 1, "cores": 1}}, healthy, None),
     ("threads", {"cpu": {"torch_threads": 64}}, {"cpu": {"torch_threads": 16}}, healthy, None),
     (

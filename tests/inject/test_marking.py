@@ -144,7 +144,8 @@ def test_networks_outside_of_steps_are_marked_in_few_calls() -> None:
         for _ in range(40):
             step()
         marked = [label for label in lab.tape.labels("module") if label.cls == "ReLU"]
-        assert 3 <= len(marked) <= 6
+        # Behind three steps it is outside of them, from then on a part of each: both have their references.
+        assert 3 <= len(marked) <= 8
         assert [p.name for p in lab.tape.labels("phase")].count("evaluation") == 40
         assert 3 <= lab.tape.modules().count("Net.head") <= 6
         before = len(marked)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import time
 from typing import Any
@@ -305,3 +306,54 @@ def test_what_looks_like_padding_and_is_none() -> None:
     equal, images = padded([30, 30, 30])[0], torch.zeros(4, 3, 32, 32)
     for other in (equal, torch.randint(0, 9, (8, 64)), torch.rand(8, 64), images, mask.bool().numpy(), "text", None):
         assert batch_padding.padding(torch, other) is None
+
+
+@pytest.mark.parametrize("detached", [False, True])
+def test_gradients_that_no_optimizer_reads_before_they_are_reset(detached: bool) -> None:
+    """A generator gets gradients from the critic's loss unless its result is detached; clipping is no reset."""
+
+    class Generator(nn.Linear):
+        pass
+
+    class Critic(nn.Linear):
+        pass
+
+    with armed() as lab:
+        generator, critic = Generator(8, 8), Critic(8, 1)
+        of_generator, of_critic = (torch.optim.SGD(net.parameters(), lr=0.1) for net in (generator, critic))
+        for _ in range(4):
+            fake = generator(torch.randn(4, 8))
+            loss = critic(fake.detach() if detached else fake).mean()
+            of_critic.zero_grad()
+            loss.backward()
+            nn.utils.clip_grad_norm_(critic.parameters(), 1.0)
+            of_critic.step()
+            of_generator.zero_grad()
+            (-critic(generator(torch.randn(4, 8))).mean()).backward()
+            of_generator.step()
+        found = settings(lab)
+    assert found["unread"] == ({} if detached else {"Generator": [0]})
+
+
+def test_gradients_of_a_network_that_no_optimizer_holds() -> None:
+    with armed() as lab:
+        net, judge = nn.Sequential(nn.Linear(8, 8)), nn.Linear(8, 1)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for _ in range(4):
+            optimizer.zero_grad()
+            judge(net(torch.randn(4, 8))).mean().backward()
+            optimizer.step()
+        found = settings(lab)
+    assert found["unread"] == {"Linear": [0]}
+
+
+def test_lines_that_save_and_how_long_they_take() -> None:
+    with armed() as lab:
+        net = nn.Linear(8, 4)
+        train(net, steps=2)
+        for _ in range(3):
+            torch.save(net.state_dict(), io.BytesIO())
+        train(net, steps=2)
+        (found,) = settings(lab)["saves"]
+    assert found["count"] == 3 and found["ns"] > 0
+    assert found["place"].rpartition(":")[0] == __file__

@@ -261,6 +261,7 @@ class Phases:
             self.out.close(level)
             if not self.out.thread.phases and self.driver == threading.get_ident():
                 self.steps.backward_end()
+                self.borders.settings.backward_ended()
                 if self.capturing is not None:
                     self.capturing.append(None)
         except BaseException as error:
@@ -305,6 +306,7 @@ class Phases:
         try:
             if not self.out.thread.phases and self.driver in (None, threading.get_ident()):
                 self.steps.zero_grad()
+                self.borders.settings.zeroes()
             return self._open("zero_grad")
         except BaseException as error:
             return self.out.fail("zero_grad", error, before + 1)

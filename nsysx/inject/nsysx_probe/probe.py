@@ -176,6 +176,7 @@ class Probe:
                 phases.leave_simple,
                 each_step=True,
             )
+        self.settings.arm(self.patcher)
         self._arm_optimizers()
         self._arm_graphs()
         launches = self.parts.xray.launches

@@ -15,9 +15,11 @@ from collections.abc import Callable
 from typing import Any
 
 from . import batch_padding, patch, settings_compile, settings_objects, settings_state
+from .changes import place
 from .interrupts import of_program
 from .output import Output
 from .settings_state import asked, name_of
+from .unread_gradients import UnreadGradients
 
 #: So many results of modules are looked at, and of nested ones so many items.
 _MOST_OUTPUTS, _WIDEST = 5_000, 8
@@ -41,8 +43,16 @@ class SettingsReader:
         self._seen: dict[str, Any] = {}
         self._roots: dict[int, weakref.ref[Any]] = {}
         self._loaders: dict[int, tuple[weakref.ref[Any], dict[str, Any]]] = {}
+        self._saves: dict[str, dict[str, int]] = {}  # of each line
         self._patches: list[patch.Patch] | None = None
-        self._began_ns = self._took_ns = 0
+        self._began_ns = self._took_ns = self._saving_ns = 0
+
+    def arm(self, patcher: patch.Patcher) -> None:
+        """Follow torch.save, from where it opens its file to where it closes it."""
+        room = self.torch.serialization
+        patcher.around(room._open_zipfile_writer, "save", "None", self.saves, patch.nothing)
+        for kind in (room._open_zipfile_writer_file, room._open_zipfile_writer_buffer):
+            patcher.around(kind.__exit__, "saved", "None", self.saved, patch.nothing)
 
     # ---- the step that is watched -----------------------------------------------------------------------------------
 
@@ -68,6 +78,7 @@ class SettingsReader:
             "float64_out": [],
             "anomaly": False,
             "padding": None,
+            "unread": UnreadGradients(self.torch),
             "left": _MOST_OUTPUTS,
         }
         self._roots.clear()
@@ -94,7 +105,8 @@ class SettingsReader:
             self._safely(self._without_step)
         if self._read is None:
             return None
-        return {**self._read, "loaders": [dict(about) for _, about in self._loaders.values()]}
+        saves = [{"place": line, **about} for line, about in list(self._saves.items())[:_MOST_LOADERS]]
+        return {**self._read, "loaders": [dict(about) for _, about in self._loaders.values()], "saves": saves}
 
     def _without_step(self) -> None:
         before = time.perf_counter_ns()
@@ -199,6 +211,7 @@ class SettingsReader:
             return
         self._roots[id(module)] = weakref.ref(module)
         seen = self._seen
+        seen["unread"].network(module)
         about = asked(lambda: settings_objects.network(self.torch, module))
         if about is not None:
             seen["networks"][id(module)] = about
@@ -222,11 +235,22 @@ class SettingsReader:
     def _backward(self) -> None:
         seen = self._seen
         seen["backwards"] += 1
+        seen["unread"].begins()
         seen["anomaly"] = seen["anomaly"] or bool(asked(self.torch.is_anomaly_enabled))
         roots = [ref() for ref in self._roots.values()]
         reduce = [asked(settings_objects.reduces, r) for r in roots if r is not None]
         if any(answer is not None for answer in reduce):
             seen["reducing"] = (seen["reducing"] or 0) + any(reduce)
+
+    def backward_ended(self) -> None:
+        """The backward has ended."""
+        if self.watching and self._seen["backwards"]:
+            self._safely(lambda: self._seen["unread"].ended())
+
+    def zeroes(self) -> None:
+        """Gradients are about to be reset."""
+        if self.watching and not self._traced():
+            self._safely(lambda: self._seen["unread"].zeroes())
 
     def stepping(self, optimizer: Any, scaler: Any = None) -> None:
         """An optimizer steps, or a gradient scaler steps it."""
@@ -237,6 +261,8 @@ class SettingsReader:
         seen = self._seen
         if scaler is not None:
             seen["scalers"][id(scaler)] = settings_objects.scaler(scaler)
+        if scaler is None and hasattr(optimizer, "param_groups"):
+            seen["unread"].read(optimizer)
         if id(optimizer) not in seen["stepping"] and hasattr(optimizer, "param_groups"):
             seen["stepping"][id(optimizer)] = settings_objects.gradients(self.torch, optimizer)
 
@@ -265,6 +291,20 @@ class SettingsReader:
             if seen["largest"] is None or size > seen["largest"]["bytes"]:
                 shape = [int(n) for n in item.shape]
                 seen["largest"] = {"module": entry.path, "dtype": name, "shape": shape, "bytes": size}
+
+    def saves(self, _nothing: Any) -> None:
+        """torch.save begins. That is counted always, because it is rare."""
+        self._saving_ns = time.perf_counter_ns()
+
+    def saved(self, _nothing: Any) -> None:
+        """torch.save has written."""
+
+        def note() -> None:
+            row = self._saves.setdefault(place(), {"count": 0, "ns": 0})
+            row["count"] += 1
+            row["ns"] += time.perf_counter_ns() - self._saving_ns
+
+        self._safely(note)
 
     def iterates(self, loader: Any, steps: int) -> None:
         """A loader makes an iterator, after so many steps. That is counted always, because it is rare."""
@@ -320,6 +360,7 @@ class SettingsReader:
             "wrappers": seen["wrappers"] if watched else None,
             "activations": _activations(seen) if watched else None,
             "padding": seen["padding"] if watched else None,
+            "unread": asked(lambda: seen["unread"].finish(living)) if watched else None,
         }
 
 

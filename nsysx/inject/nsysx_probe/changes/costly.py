@@ -38,6 +38,13 @@ UNTRIED = (
         'tokenizer.pad(samples, padding="longest", pad_to_multiple_of=8)  # in the collate_fn; and a sampler by length',
         untried="how the samples are put together is the program's own code",
     ),
+    Remedy(
+        "detached",
+        "Detach what another network made before it is used in this loss, or call that network under torch.no_grad(): its gradients "
+        "are reset before an optimizer reads them",
+        "loss = critic(fake.detach()).mean()  # or: with torch.no_grad(): fake = generator(z)",
+        untried="which tensors to detach, the program says",
+    ),
     Remedy("cudnn-on", "Turn cuDNN on", "torch.backends.cudnn.enabled = True", untried=_SET_BY_PROGRAM),
     Remedy(
         "sdpa-allowed", "Allow the fast kernels of scaled_dot_product_attention",

@@ -42,6 +42,46 @@ UNTRIED = (
         untried=_ALL_RANKS,
     ),
     Remedy(
+        "no-reshard",
+        "Keep gathered parameters until backward: reshard_after_forward=False (FSDP: ShardingStrategy.SHARD_GRAD_OP)",
+        "fully_shard(block, reshard_after_forward=False)", "All gathered parameters must fit beside the activations.",
+        untried=_ALL_RANKS,
+    ),
+    Remedy(
+        "no-offload", "Keep parameters, gradients and the optimizer's state on the GPU: no CPUOffloadPolicy",
+        "fully_shard(block)  # no offload_policy", "They must fit: their sizes are divided by the ranks.", untried=_ALL_RANKS,
+    ),
+    Remedy(
+        "own-buffers", "Let each rank keep its own buffers: broadcast_buffers=False",
+        "model = DistributedDataParallel(model, broadcast_buffers=False)",
+        "Running statistics then differ a little between ranks; those of rank 0 are what is saved anyway.", untried=_ALL_RANKS,
+    ),
+    Remedy(
+        "usual-buckets", "Reduce gradients in buckets of 25 MB, the usual size: fewer messages, which still overlap with backward",
+        "model = DistributedDataParallel(model, bucket_cap_mb=25, gradient_as_bucket_view=True)", untried=_ALL_RANKS,
+    ),
+    Remedy(
+        "gradients-in-buckets",
+        "Reduce gradients in buckets while backward runs: DistributedDataParallel does it; or all of them in one flat tensor",
+        "model = DistributedDataParallel(model, gradient_as_bucket_view=True)", "Every rank must use the same parameters.",
+        untried=_ALL_RANKS,
+    ),
+    Remedy(
+        "own-part-of-data", "Let each rank read its own part of the data: what one rank reads and sends, all wait for",
+        "loader = DataLoader(data, sampler=DistributedSampler(data), num_workers=8)", untried=_ALL_RANKS,
+    ),
+    Remedy(
+        "tensors-gathered",
+        "Add up on the GPU and all_reduce one tensor every n steps: *_object pickles, copies to the CPU and waits on every rank",
+        "dist.all_reduce(totals)  # once in 100 steps: counts and sums", untried=_ALL_RANKS,
+    ),
+    Remedy(
+        "own-statistics",
+        "Use BatchNorm of each rank, or GroupNorm: SyncBatchNorm lets all ranks meet in each layer, forward and backward",
+        "model = DistributedDataParallel(model)  # without convert_sync_batchnorm",
+        "Batches of each rank must be large enough (16 or more).", untried=_ALL_RANKS,
+    ),
+    Remedy(
         "tensor-parallel",
         "Let the GPUs work at the same time: split each layer over them (tensor parallel), feed micro-batches through a pipeline, or, "
         "if the model fits on one GPU, give each GPU a copy of it and batches of its own",

@@ -1,0 +1,113 @@
+"""Changes that a job makes on all its ranks: what of a rank's GPU work each of them leaves.
+
+A change is known by the name of its remedy. What is there to be changed is read from the capture alone; whether the change is advised
+is for the rules to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import polars as pl
+
+from nsysx.catalogue import DeviceActivity
+from nsysx.events import micro_steps
+from nsysx.events.profile import Profile
+from nsysx.frames.intervals import I64, union
+from nsysx.frames.statistics import F64
+from nsysx.reading import nccl_notes
+from nsysx.replay.slowed_kernels import slowed_by_communication
+
+#: The kind of a copy within a device, as CUPTI numbers them.
+_ON_DEVICE = 8
+#: What is worth a change comes at least so often in a step.
+_FEWEST = 2
+
+
+def left_by(profile: Profile, ops: I64) -> Mapping[str, F64]:
+    """Return remedy -> what is left of the time of each of these GPU ops (0: it is gone), for those that remove something in each step.
+
+    Kernels that ran beside communication that goes take as long as they take alone, where that is known.
+    """
+    left = {}
+    for name, of_change in _GONE.items():
+        removed = of_change(profile)
+        here = np.isin(ops, list(removed))
+        if here.any():
+            left[name] = np.where(here, 0.0, _relieved(profile, removed, ops))
+    return left
+
+
+def gone(profile: Profile, name: str) -> frozenset[int]:
+    """Return the GPU work of the shown process that a change removes, empty where there is nothing to be changed."""
+    return _GONE[name](profile)
+
+
+def _relieved(profile: Profile, removed: frozenset[int], ops: I64) -> F64:
+    """Return what is left of ops that communication which is removed slows."""
+    left = np.ones(len(ops))
+    timed = profile.attributed.gpu_ops.select("op", "start_ns", "end_ns", "cls")
+    comm = timed.filter(pl.col("op").is_in(list(removed)) & (timed["cls"] == DeviceActivity.COMM.value))
+    begin, end = union(comm["start_ns"].to_numpy(), comm["end_ns"].to_numpy())
+    if not len(end):
+        return left
+    for group, factor in profile.once(slowed_by_communication):
+        beside = timed.filter(pl.col("op").is_in(list(group)))
+        first = np.searchsorted(end, beside["start_ns"].to_numpy(), side="right")
+        meets = (first < len(end)) & (begin[np.minimum(first, len(end) - 1)] < beside["end_ns"].to_numpy())
+        left[np.isin(ops, beside["op"].to_numpy()[meets])] = factor
+    return left
+
+
+def _reduced_once(profile: Profile) -> frozenset[int]:
+    """Return the reductions of all but the last of several micro-steps, and what moves gradients into and out of their buckets."""
+    micro = micro_steps.micro_steps(profile)
+    return frozenset() if micro is None else micro.early | micro.copies
+
+
+def _in_phase(profile: Profile, phase: str) -> pl.DataFrame:
+    """Return op, kind (of collective, "" for others) and copy_kind of the steady GPU work that a phase launches."""
+    ops = profile.steady_ops.select("op", "name", "cls", "phase", "copy_kind")
+    ops = ops.filter(ops["phase"].cast(pl.String) == phase)
+    names = ops["name"].cast(pl.String)
+    comm = ops["cls"] == DeviceActivity.COMM.value
+    kinds = {name: nccl_notes.kind_of(name) for name in names.filter(comm).drop_nulls().unique()}
+    kind = names.replace_strict(kinds, default="", return_dtype=pl.String)
+    return ops.with_columns(kind=pl.when(comm).then(kind).otherwise(pl.lit("")))
+
+
+def _often(profile: Profile, ops: pl.DataFrame) -> frozenset[int]:
+    steps = profile.scope.steps or 0
+    return frozenset(ops["op"].to_list()) if steps and ops.height >= _FEWEST * steps else frozenset()
+
+
+def _gathered_again(profile: Profile) -> frozenset[int]:
+    """Return the gathers of parameters in backward that the forward made already, as those of a sharded model are."""
+    backward, forward = _in_phase(profile, "backward"), _in_phase(profile, "forward")
+    if not ((backward["kind"] == "reducescatter").any() and (forward["kind"] == "allgather").any()):
+        return frozenset()
+    return _often(profile, backward.filter(pl.col("kind") == "allgather"))
+
+
+def _copied_out(profile: Profile) -> frozenset[int]:
+    """Return the copies of gradients out of their buckets: copies on the device in a backward that reduces."""
+    backward = _in_phase(profile, "backward")
+    if not (backward["kind"] == "allreduce").any():
+        return frozenset()
+    return _often(profile, backward.filter((pl.col("copy_kind") == _ON_DEVICE).fill_null(value=False)))
+
+
+def _sent_buffers(profile: Profile) -> frozenset[int]:
+    """Return the broadcasts in forward, with which a wrapper makes the buffers of all ranks those of the first one."""
+    forward = _in_phase(profile, "forward").filter(pl.col("kind") == "broadcast")
+    return frozenset(forward["op"].to_list()) if forward.height >= (profile.scope.steps or 1) else frozenset()
+
+
+#: Remedy -> the GPU work of the shown process that it removes.
+_GONE: Mapping[str, Callable[[Profile], frozenset[int]]] = {
+    "no-sync": _reduced_once,
+    "no-reshard": _gathered_again,
+    "ddp-bucket-view": _copied_out,
+    "own-buffers": _sent_buffers,
+}

@@ -1,0 +1,99 @@
+"""NSX110: communication that a line of the program or its layers ask for is changed there, not by buckets or links."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from nsysx.events.recorded_settings import RecordedSettings
+from nsysx.findings import _meetings
+from nsysx.findings._case import Case
+from tests.findings.lined import FILE, Lined
+
+REDUCE, GATHER = "ncclDevKernel_AllReduce_Sum_f32_RING_LL", "ncclDevKernel_AllGather_RING_LL"
+
+
+def training(program: Lined, number: int, kernel: str, line: int, times: int = 30) -> None:
+    """A forward and backward of 1 ms each, and collectives of 50 us of a line behind them."""
+    with program.line(20), program.range("forward"), program.range("net:Net"):
+        program.launch(1000)
+    with program.line(21), program.range("backward"):
+        program.launch(1000)
+    with program.line(line):
+        for _ in range(times):
+            program.launch(50, kernel)
+
+
+def normalizing(layer: str) -> Callable[[Lined, int], None]:
+    """Return a forward whose normalization layers communicate."""
+
+    def body(program: Lined, number: int) -> None:
+        with program.line(20), program.range("forward"), program.range("net:Net"):
+            for i in range(10):
+                with program.range(f"net.bn{i}:{layer}"):
+                    program.launch(50, GATHER)
+                program.launch(200)
+
+    return body
+
+
+@pytest.mark.parametrize(
+    ("text", "kernel", "times", "remedy"),
+    [
+        ("dist.all_reduce(p.grad)", REDUCE, 30, "gradients-in-buckets"),
+        ("dist.all_reduce(tensor)", REDUCE, 30, "gradients-in-buckets"),
+        ("dist.all_gather_object(everyone, mine)", GATHER, 4, "tensors-gathered"),
+        ("loss.backward()", REDUCE, 30, None),  # a wrapper's own
+        ("dist.all_reduce(flat)", REDUCE, 1, None),
+    ],
+)
+def test_the_line_that_communicates_says_what_to_do(
+    text: str, kernel: str, times: int, remedy: str | None, tmp_path: Path
+) -> None:
+    program = Lined({30: text}).run(lambda p, n: training(p, n, kernel, 30, times))
+    (found,) = program.found(tmp_path, "NSX110")
+    named = [r.name for r in found.remedies]
+    if remedy is None:
+        assert not {"gradients-in-buckets", "tensors-gathered"} & set(named)
+        return
+    assert named == [remedy] and (found.where["file"], found.where["line"]) == (FILE, 30)
+    assert found.saving.likely_ns == pytest.approx(times * 50_000, rel=0.25)
+
+
+@pytest.mark.parametrize("layer", ["SyncBatchNorm", "TensorParallelNorm"])
+def test_layers_that_normalize_over_all_ranks_are_told(layer: str, tmp_path: Path) -> None:
+    (found,) = Lined({20: "y = net(x)"}).run(normalizing(layer)).found(tmp_path, "NSX110")
+    assert ("own-statistics" in [r.name for r in found.remedies]) == (layer == "SyncBatchNorm")
+
+
+def linked(case: str, bandwidth: float, environment: dict[str, str]) -> Case:
+    """Return a case of two ranks on one host whose exposed communication is transfer, at this bus bandwidth."""
+    large = {"bytes": 10 * (25 << 20), "calls": 10, "bus_bytes_per_s": bandwidth}
+    row = {"comm_ns": 100, "exposed_transfer_ns": 90, "host": 0, "gpu": case, "by_collective": [large]}
+    run = {"probe": [{"pid": 1, "settings": {"environment": {"values": environment}}}]}
+    profile = SimpleNamespace(process=1 << 24, trace=SimpleNamespace(capture=SimpleNamespace(probe=run["probe"])))
+    profile.once = lambda make: RecordedSettings(run["probe"][0]["settings"])
+    return cast(Case, SimpleNamespace(ranks=SimpleNamespace(rows=[row, dict(row)]), profile=profile))
+
+
+@pytest.mark.parametrize(
+    ("gpu", "bandwidth", "environment", "words"),
+    [
+        ("NVIDIA H100 80GB HBM3", 8e9, {}, "why NCCL does not use NVLink"),
+        ("NVIDIA H100 80GB HBM3", 200e9, {}, None),
+        ("NVIDIA H100 PCIe", 8e9, {}, None),
+        ("NVIDIA L40S", 8e9, {}, None),
+        ("NVIDIA L40S", 8e9, {"NCCL_P2P_DISABLE": "1"}, "NCCL_P2P_DISABLE"),
+        ("NVIDIA L40S", 8e9, {"NCCL_P2P_DISABLE": "0"}, None),
+    ],
+)
+def test_slow_links_are_told_where_faster_ones_are_there(
+    gpu: str, bandwidth: float, environment: dict[str, str], words: str | None
+) -> None:
+    found = _meetings._of_links(linked(gpu, bandwidth, environment))
+    assert (found is None) == (words is None)
+    assert found is None or (words or "") in found.fix.text
