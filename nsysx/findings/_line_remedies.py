@@ -56,7 +56,8 @@ _KINDS = tuple(
             rf"\btorch\.stack\(\s*{_LIST}|\btorch\.tensor\(",
         ),
         ("no-lock", r"\.acquire\(|\.join\(\s*(timeout\s*=[^)]*)?\)|\b\w*(queue|_q|q)\.get\(|\.result\(|\bwith \w*lock\b"),
-        ("sample-on-gpu", r"\b(np|numpy)\.(cumsum|searchsorted|argmax|argsort|random\.choice|exp|sort)\b|\brng\."),
+        ("picked-on-gpu", r"\brandom\.(choice|permutation|shuffle|sample)\(|\brng\.(choice|permutation|shuffle)\("),
+        ("sample-on-gpu", r"\b(np|numpy)\.(cumsum|searchsorted|argmax|argsort|exp|sort)\b|\brng\."),
         ("keep-on-gpu", r"\.(item|tolist|cpu|numpy)\(|\b(float|int|bool)\(\w+"),
         ("fixed-shape", r"\bnonzero\(|\bmasked_select\(|\bunique\w*\(|\bwhere\([^,()]*\)|\[[^\]]*mask[^\]]*\]|repeat_interleave\("),
         (

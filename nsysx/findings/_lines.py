@@ -41,24 +41,29 @@ def line_of(profile: Profile, site: Row, calls: Iterable[int], takes: Takes) -> 
         lambda: _of_module(profile, code, str(site.get("module") or "")),
         lambda: _of_ops(code, ops if takes.idle is not None or takes.ops else ops.clear()),
     )
-    calling = _calling(profile, code, takes) if takes.ops and takes.idle is None and not len(rows) else {}
+    calling = calling_line(profile, takes) if takes.ops and takes.idle is None and not len(rows) else {}
     where = calling or next(filter(None, (_most(code, *weights()) for weights in ways)), {})
     return {k: where[k] for k in ("file", "line") if k in where}
 
 
 #: Work is of one line if that launches so much of it, else of the innermost line below which so much of it is launched.
-_OF_ONE, _BELOW = 0.8, 0.8
+_OF_ONE, _BELOW = 0.8, 0.6
 #: Functions of modules: whoever calls the network names it better than a line in it.
 _OF_MODULE = re.compile(r"(^|\.)(forward|__call__)$")
 
 
-def _calling(profile: Profile, code: CodeLines, takes: Takes) -> dict[str, Any]:
-    """Return the line that calls what launches the GPU ops, outside of modules; empty where one line launches most, or none is known."""
-    ops = profile.steady_ops.filter(profile.steady_ops["op"].is_in(list(takes.ops)))
+def calling_line(profile: Profile, takes: Takes, of_one: float = _OF_ONE) -> dict[str, Any]:
+    """Return file and line, outside of modules, that calls what launches the GPU ops.
+
+    Empty where one line launches the share ``of_one`` of them, or none is known.
+    """
+    code, ops = profile.code(), profile.steady_ops.filter(profile.steady_ops["op"].is_in(list(takes.ops)))
+    if code is None:
+        return {}
     stack, ns = code.op[ops["op"].to_numpy()], (ops["end_ns"] - ops["start_ns"]).to_numpy()
     stack, ns = stack[stack >= 0], ns[stack >= 0]
     line_row = lookup.totals(code.places_of(stack), ns, code.places.height)
-    if not line_row.any() or line_row.max() >= _OF_ONE * ns.sum():
+    if not line_row.any() or line_row.max() >= of_one * ns.sum():
         return {}
     distinct, number = np.unique(stack, return_inverse=True)
     weight = lookup.totals(number, ns, len(distinct))
@@ -77,7 +82,7 @@ def _calling(profile: Profile, code: CodeLines, takes: Takes) -> dict[str, Any]:
     calling = [
         row for row in places if not stacks_room.is_library(row["file"]) and not _OF_MODULE.search(row["function"])
     ]
-    return calling[-1] if calling else {}
+    return {key: calling[-1][key] for key in ("file", "line")} if calling else {}
 
 
 def launching(profile: Profile, kernel: str) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from nsysx.events.recorded_settings import RecordedSettings, settings_of
 from nsysx.findings._case import Case, Saving, ops_of
 from nsysx.findings._needs import steady_steps
 from nsysx.findings._once import Takes
-from nsysx.findings.nsx112_fusion import root_classes
+from nsysx.findings.nsx112_fusion import outermost
 from nsysx.replay.engine import RemoveOps
 
 #: Below this share of the step such work is not worth a word.
@@ -64,8 +64,8 @@ def _work(case: Case) -> pl.DataFrame:
     called = kernels["call_start_ns"].fill_null(-1).to_numpy()
     row = np.searchsorted(start, called, side="right") - 1
     inside = (row >= 0) & (called < np.append(end, -1)[row])
-    classes, number = root_classes(case.profile), np.append(nth, -1)[row].tolist()
-    roots = (classes.get(module) for module in kernels["module"].cast(pl.String).to_list())
+    networks, number = outermost(case.profile), np.append(nth, -1)[row].tolist()
+    roots = (networks.get(module, ("", None))[1] for module in kernels["module"].cast(pl.String).to_list())
     wanted = [cls is not None and n in lost.get(cls, ()) for cls, n in zip(roots, number, strict=True)]
     chosen_rows = pl.Series(inside & np.array(wanted, np.bool_), dtype=pl.Boolean)
     return kernels.filter(chosen_rows).select("op", ns=pl.col("end_ns") - pl.col("start_ns"))

@@ -139,18 +139,18 @@ def of_networks(profile: Profile, ops: pl.DataFrame) -> Flags:
 
 def _outside(profile: Profile) -> frozenset[str]:
     """Return the modules that are no part of the program's networks, none where no network is known."""
-    networks, classes = program_of(profile).networks, root_classes(profile)
-    any_network = bool({*networks} & {*classes.values()})
-    return frozenset(m for m, cls in classes.items() if any_network and cls not in networks)
+    networks, roots = program_of(profile).networks, outermost(profile)
+    any_network = any(cls in networks for _, cls in roots.values())
+    return frozenset(m for m, (_, cls) in roots.items() if any_network and cls not in networks)
 
 
-def root_classes(profile: Profile) -> dict[str, str | None]:
-    """Return module -> class of the outermost module that it is a part of."""
+def outermost(profile: Profile) -> dict[str, tuple[str, str | None]]:
+    """Return module -> the outermost module that it is a part of, and the class of that."""
     tree = profile.attributed.modules.select(pl.col("module", "cls", "parent").cast(pl.String))
-    classes: dict[str, str | None] = {}
+    roots: dict[str, tuple[str, str | None]] = {}
     for module, cls, parent in tree.drop_nulls("module").iter_rows():  # parents come first
-        classes[module] = classes.get(parent, cls)
-    return classes
+        roots[module] = roots.get(parent, (module, cls))
+    return roots
 
 
 def of_modules(ops: pl.DataFrame) -> Flags:

@@ -32,6 +32,7 @@ LINES = [
     ("logged-rarely", "print(step, total)"),
     ("logged-rarely", "self.log_dict(grad_norm(self, norm_type=2))"),
     ("keep-on-gpu", "losses.append(loss.item())"),
+    ("picked-on-gpu", "chosen = np.random.choice(n, size=k, replace=False)"),
     ("sample-on-gpu", "c = np.cumsum(p[b]); nxt.append(int(np.searchsorted(c, r)))"),
     ("fixed-shape", "picked = torch.where(x > 0)"),
     ("fixed-shape", "rows = x[mask]"),

@@ -37,6 +37,11 @@ UNTRIED = (
         "back once, when it is needed",
         "ids = torch.multinomial(logits.softmax(-1), 1)[:, 0]", untried=_OWN_CODE,
     ),
+    Remedy(
+        "picked-on-gpu",
+        "Pick on the GPU, with repetition (torch.randint): without it all of them are shuffled each time; or shuffle once for many steps",
+        'index = torch.randint(count, (picked,), device="cuda")', untried=_OWN_CODE,
+    ),
     Remedy("no-sleep", "Leave this pause out, or wait for what it waits for in another thread", untried=_OWN_CODE),
     Remedy(
         "no-lock",
@@ -115,6 +120,13 @@ UNTRIED = (
         "views-for-copies",
         "Leave the copies out: expand() or broadcasting makes views, scaled_dot_product_attention(enable_gqa=True) takes fewer key heads",
         "y = F.scaled_dot_product_attention(q, k, v, enable_gqa=True)", untried=_OWN_CODE,
+    ),
+    Remedy(
+        "stacked-models",
+        "Run these models as one: stack their parameters (torch.func.stack_module_state), vmap over them, one optimizer for the stack",
+        "params, buffers = torch.func.stack_module_state(models)\n"
+        "y = torch.vmap(lambda p, b: torch.func.functional_call(base, (p, b), (x,)))(params, buffers)",
+        "No model may need what another one computes.", untried=_OWN_CODE,
     ),
     Remedy(
         "compile-function", "Fuse this function: torch.compile(model) does not reach what runs outside of the model",

@@ -1,0 +1,51 @@
+"""NSX132: models of one class that run one after the other, and layers of one network, which are no such models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from nsysx.model import Finding
+from tests.findings import Program
+
+
+def in_turn(count: int, *, us: float = 4) -> Callable[[Program, int], None]:
+    """``count`` models of one class, each with ten launches and 10 us of Python before each."""
+
+    def body(program: Program, number: int) -> None:
+        for model in range(count):
+            with program.range("forward"), program.range(f"{f'Net#{model}' if model else 'Net'}:Net"):
+                for _ in range(10):
+                    program.host(10)
+                    program.launch(us)
+
+    return body
+
+
+def layers(program: Program, number: int) -> None:
+    with program.range("forward"), program.range("(Net):Net"):
+        for layer in range(6):
+            with program.range(f"layers.{layer}:Linear"):
+                for _ in range(10):
+                    program.host(10)
+                    program.launch(4)
+
+
+def finding(folder: Path, body: Callable[[Program, int], None]) -> Finding:
+    return Program().steps(body).finding(folder, "NSX132")
+
+
+def test_the_launches_of_one_model_stay(tmp_path: Path) -> None:
+    found = finding(tmp_path, in_turn(8))
+    assert found.verdict == "found" and "8 models of class Net" in found.title
+    assert found.saving_ns_per_step == pytest.approx(7 / 8 * (found.cost_ns_per_step or 0), rel=0.001)
+    assert [way.name for way in found.remedies] == ["stacked-models"]
+
+
+@pytest.mark.parametrize("body", [in_turn(3), in_turn(8, us=400), layers], ids=["few", "busy", "layers"])
+def test_few_models_a_busy_gpu_and_layers_of_one_network_are_clear(
+    body: Callable[[Program, int], None], tmp_path: Path
+) -> None:
+    assert finding(tmp_path, body).verdict == "clear"
