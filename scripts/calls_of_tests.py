@@ -66,7 +66,8 @@ class Calls:
         self.code = {**around, **self.code}
 
     def pytest_sessionfinish(self) -> None:
-        Path(os.environ["NSYSX_CALLS"]).write_text(json.dumps(self.tests), encoding="utf-8")
+        if self.tests:
+            Path(os.environ["NSYSX_CALLS"]).write_text(json.dumps(self.tests), encoding="utf-8")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -16,11 +16,15 @@ from typing import Any
 
 import polars as pl
 import pytest
+from mypy import api as mypy_api
 
 import nsysx
 from nsysx import api, pipeline
+from nsysx.api import named_frames, report_object
 from nsysx.api.argument_errors import worded
+from nsysx.export import frames as event_frames
 from tests.reports import training
+from tests.samples import Samples
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -323,3 +327,14 @@ def test_commands_in_errors_stay_commands() -> None:
     assert worded("give --max-size a larger size", {"max_size"}) == "give max_size a larger size"
     text = "--no-empty-cache (frees in the steps): matches nothing"
     assert worded(text, {"no_empty_cache"}) == "no_empty_cache (frees in the steps): matches nothing"
+
+
+def test_the_frames_that_a_type_checker_knows_are_those_of_a_report(recorded: Samples) -> None:
+    """``s.kernles`` is an error before the program runs, and no frame is."""
+    names = set(named_frames.NamedFrames.__annotations__)
+    of_class = {name for name in vars(report_object.Report) if not name.startswith("_")}
+    made = {"steps", *recorded.summary("tiny_stack").tables, *event_frames.BY_NAME}
+    assert names | (of_class & made) == made and not names & of_class
+    checked = "import nsysx\ns = nsysx.report('r.sqlite')\nframe = s.kernel_spread\ns.kernles\n"
+    stdout, _, status = mypy_api.run(["--config-file=", "-c", checked])
+    assert status == 1 and '"Report" has no attribute "kernles"' in stdout and stdout.count("error:") == 1, stdout

@@ -19,7 +19,7 @@ from nsysx.cli import process as cli
 from nsysx.cli.app import common_first
 from nsysx.errors import NsysxError
 from nsysx.reading import report_files
-from nsysx.recording.run_options import Outputs, RunResult
+from nsysx.recording.run_outputs import Outputs, RunResult
 from nsysx.selection import Selection
 from tests.builder import Report
 from tests.replay.test_peers import job as two_ranks

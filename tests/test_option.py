@@ -23,7 +23,8 @@ from nsysx.reading import report_files as named_inputs
 from nsysx.recording import capture
 from nsysx.recording.environment import probe_environment
 from nsysx.recording.per_rank import option_words
-from nsysx.recording.run_options import Outputs, RunOptions, RunResult
+from nsysx.recording.run_options import RunOptions
+from nsysx.recording.run_outputs import Outputs, RunResult
 from nsysx.replay.changes import Changes, JobChanges
 from nsysx.selection import Handling, Selection
 

@@ -42,7 +42,11 @@ class EventRow(TypedDict):
     paired_by: Annotated[str, Of("read (as elapsed_time asked for them), or order (by the order of the records)")]
     device_stamps: Annotated[bool, Of("timed on the device; false: inferred from stream order")]
     made_by: Annotated[
-        str, Of("program, or torch: the wrapper of a rank times itself and orders its streams with events")
+        str,
+        Of(
+            "program, or torch: the wrapper of a rank times itself and orders its streams with events, and an operator times the kernels "
+            "that it chooses from"
+        ),
     ]
     verdict: Annotated[str, Of("kernel (at least 90 % of the reading), or the largest of the other parts", codes=True)]
 

@@ -33,9 +33,7 @@ class KernelRow(TypedDict):
     max_ns: Annotated[int, Of("longest", "ns")]
     std_ns: Annotated[float | None, Of("sample standard deviation, null for a single execution", "ns", label="std dev")]
     share: Annotated[float | None, Of("part of all kernel time, 0 to 1")]
-    step_ns: Annotated[
-        float | None, Of("its time in a steady step, mean; null without steps", "ns", label="kernel time per step")
-    ]
+    step_ns: Annotated[float | None, Of("its time in a steady step, mean; null without steps", "ns", label="per step")]
     operator: Annotated[str | None, Of("operator that has most of its time; null where no operators were recorded")]
     module: Annotated[
         str | None, Of("module that has most of its time, * where several alike have; null where none is known")
@@ -65,7 +63,7 @@ SHOWN = TableSpec(
         "Functions that ran on the GPU, and what has most of the time of each. Queue is how long they waited after their launch, "
         "summed: long queues are normal on a busy GPU."
     ),
-    first=names("name step_ns share module file operator count median_ns queue_ns total_ns mean_ns max_ns api_self_ns"),
+    first=names("name step_ns total_ns share module file operator count median_ns queue_ns mean_ns max_ns api_self_ns"),
     bar="total_ns",
     hide=("min_ns", "std_ns"),
 )

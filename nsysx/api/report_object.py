@@ -14,6 +14,7 @@ from nsysx.advice import Answer
 from nsysx.analyses.helpers import step_record
 from nsysx.api.argument_errors import python_words
 from nsysx.api.files import File, framed
+from nsysx.api.named_frames import NamedFrames
 from nsysx.errors import EXIT_EMPTY, EXIT_USAGE, NsysxError
 from nsysx.events.profile import NotRecorded as NotRecorded
 from nsysx.events.profile import Profile
@@ -69,7 +70,7 @@ def _answered(profile: Profile, wanted: changes.Changes) -> WhatIf:
     return WhatIf(words, real_ns, done.step_ns, done.saving_ns, done.bar_ns, done.next_limit, done.moves_to)
 
 
-class Report:
+class Report(NamedFrames):
     """A capture that was read; ``nsysx.report`` returns it.
 
     Records: ``summary`` and its parts ``verdict``, ``answer``, ``findings``, ``unprofiled``, ``capture``, ``quality``, ``totals``.
@@ -193,11 +194,13 @@ class Report:
         """
         return self.frame("ops")
 
-    def __getattr__(self, name: str) -> pl.DataFrame:
-        """Return a frame by its name."""
-        if name.startswith("_") or name not in self._frame_names():
-            raise AttributeError(f"a report has no {name!r}; names() lists its frames")
-        return self.frame(name)
+    if not TYPE_CHECKING:  # a type checker knows the frames of NamedFrames, and no others
+
+        def __getattr__(self, name: str) -> pl.DataFrame:
+            """Return a frame by its name."""
+            if name.startswith("_") or name not in self._frame_names():
+                raise AttributeError(f"a report has no {name!r}; names() lists its frames")
+            return self.frame(name)
 
     def __dir__(self) -> Iterable[str]:
         """List the frames too."""

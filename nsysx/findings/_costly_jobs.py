@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-import numpy as np
 import polars as pl
 
 from nsysx import units
@@ -17,7 +16,7 @@ from nsysx.replay import job_changes
 from nsysx.replay.edits import RemoveOps
 
 #: The size of DDP's buckets, and what a step may be divided into before they are called small (times as many).
-_USUAL_BYTES, _SMALL = 25 << 20, 4
+_USUAL_BYTES, _SMALL = 25 << 20, 2
 #: One bucket with this share of all gradients is reduced when backward is nearly over.
 _WHOLE = 0.5
 #: Of the card's memory this share stays free when all parameters are gathered.
@@ -100,28 +99,31 @@ def _usual_count(whole: int) -> int:
     return 1 + -(-whole // _USUAL_BYTES)
 
 
+def _reductions(case: Case) -> pl.DataFrame:
+    """Return the collectives that backward launches, as GPU ops."""
+    comm = case.timed_ops(case.ops["cls"] == DeviceActivity.COMM.value, "op", "phase")
+    return comm.filter(comm["phase"].cast(pl.String) == "backward")
+
+
 def small_buckets(case: Case, settings: RecordedSettings) -> str:
     """Return that gradients are reduced in many small messages."""
-    sizes = _buckets(settings)
+    whole, times = sum(_buckets(settings)), round(_reductions(case).height / case.steps)
     cap = (ddp(settings) or {}).get("bucket_cap_bytes")
-    if not isinstance(cap, int) or cap >= _USUAL_BYTES or len(sizes) < _SMALL * _usual_count(sum(sizes)):
+    if not isinstance(cap, int) or cap >= _USUAL_BYTES or not whole or times < _SMALL * _usual_count(whole):
         return ""
-    usual = units.size(float(np.median(sizes)))
     return (
-        f"DDP reduces {units.size(sum(sizes))} of gradients in {units.several(len(sizes), 'bucket')} of {usual} "
-        f"(bucket_cap_mb={cap >> 20}): each is a launch and a meeting of all ranks"
+        f"DDP reduces {units.size(whole)} of gradients in {units.several(times, 'message')} (bucket_cap_mb={cap >> 20}): each is a launch "
+        "and a meeting of all ranks"
     )
 
 
 def fewer_buckets(case: Case, settings: RecordedSettings | None) -> Saving | None:
     """Return the most that buckets of the usual size save: what the other reductions take beyond compute, and their launches."""
-    sizes = _buckets(settings) if settings is not None else []
-    if not sizes:
+    whole, reductions = sum(_buckets(settings)) if settings is not None else 0, _reductions(case)
+    if not whole or not reductions.height:
         return None
-    gone = 1 - _usual_count(sum(sizes)) / len(sizes)
-    reductions = case.timed_ops(case.ops["cls"] == DeviceActivity.COMM.value, "op", "phase")
-    ops = reductions.filter(reductions["phase"].cast(pl.String) == "backward")["op"].to_list()
-    launches = case.worth(RemoveOps(frozenset(ops)), bound=True).likely_ns or 0
+    gone = max(1 - _usual_count(whole) * case.steps / reductions.height, 0.0)
+    launches = case.worth(RemoveOps(frozenset(reductions["op"].to_list())), bound=True).likely_ns or 0
     met = case.taken_by((StepPart.COMM,)) + case.per_step(_needs.slowed_ns(case))
     return case.bound(
         gone * max(met, launches), "reductions beyond those of usual buckets are gone, with what they slow"
@@ -135,7 +137,9 @@ def one_bucket(case: Case, settings: RecordedSettings) -> str:
     cap = (ddp(settings) or {}).get("bucket_cap_bytes")
     if not isinstance(cap, int) or cap <= 2 * _USUAL_BYTES or largest < max(_WHOLE * whole, 2 * _USUAL_BYTES):
         return ""
-    if not case.notable(case.taken_by((StepPart.COMM,))):
+    # What DDP lists may be its buckets before it divides them anew: then backward reduces more often.
+    often = 2 * _reductions(case).height >= _usual_count(whole) * case.steps
+    if often or not case.notable(case.taken_by((StepPart.COMM,))):
         return ""
     return (
         f"DDP reduces {units.size(largest)} of {units.size(whole)} of gradients in one bucket (bucket_cap_mb={cap >> 20}), which is "

@@ -149,7 +149,8 @@ def check(case: Case) -> list[Finding]:
     rows = [row for row in case.typed_rows(events.ROWS) if row["made_by"] == event_makers.PROGRAM]
     if not rows:
         return case.clear(
-            RULE, "only PyTorch's own wrapper of the ranks uses events here, for its statistics and its streams"
+            RULE,
+            "only PyTorch itself uses events here: its wrapper of the ranks, or operators that choose their fastest kernel",
         )
     told: set[int] = set()
     for row in rows:

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from nsysx.ranks import communication_places, job_ledger, rank_table
+from nsysx.ranks import communication_places, job_ledger, rank_table, rank_waits
 
-ROOMS = (rank_table, job_ledger, communication_places)
+ROOMS = (rank_table, job_ledger, communication_places, rank_waits)

@@ -54,17 +54,8 @@ from nsysx.recording.probes import read_probe
 from nsysx.recording.record import Recorder, Recording
 from nsysx.recording.reports import keep, last_words, write_run
 from nsysx.recording.run_messages import say
-from nsysx.recording.run_options import (
-    Outputs,
-    RunOptions,
-    RunResult,
-    check_command,
-    check_options,
-    failed,
-    gone,
-    keeps_probe_out,
-    wanted_outputs,
-)
+from nsysx.recording.run_options import RunOptions, check_options, failed, gone
+from nsysx.recording.run_outputs import Outputs, RunResult, wanted_outputs
 from nsysx.recording.run_record import (
     driver_version,
     note_html,
@@ -73,6 +64,7 @@ from nsysx.recording.run_record import (
     run_record,
     window_missed,
 )
+from nsysx.recording.typed_command import check_command, keeps_probe_out
 from nsysx.recording.windows_link import holder_words
 
 __all__ = ["Outputs", "RunOptions", "RunResult", "dry_run", "find_nsys", "note_html", "run", "say"]

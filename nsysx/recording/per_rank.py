@@ -20,7 +20,8 @@ from nsysx.outputs import check_output
 from nsysx.recording.environment import users_environment
 from nsysx.recording.follow import run_alone
 from nsysx.recording.inbox import Inbox
-from nsysx.recording.run_options import ENDINGS, LAUNCHERS, Outputs, RunOptions, RunResult, default_name, failed
+from nsysx.recording.run_options import RunOptions, failed
+from nsysx.recording.run_outputs import ENDINGS, LAUNCHERS, Outputs, RunResult, default_name
 
 #: Environment variables in which launchers tell a process its rank.
 _RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")

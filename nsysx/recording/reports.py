@@ -22,7 +22,8 @@ from nsysx.recording.nsys_process import NsysProcess
 from nsysx.recording.probes import no_cuda, read_probe
 from nsysx.recording.record import Recording, progress_of
 from nsysx.recording.run_messages import StatusLine
-from nsysx.recording.run_options import Outputs, RunOptions, RunResult, failed, free_outputs
+from nsysx.recording.run_options import RunOptions, failed
+from nsysx.recording.run_outputs import Outputs, RunResult, free_outputs
 
 #: With less free space than this, a full disk is the likely cause of a failure.
 _FULL_BYTES = 1 << 20

@@ -1,26 +1,17 @@
-"""The options of ``nsysx run``, checked before anything starts, and the names of its output files."""
+"""The options of ``nsysx run``, checked before anything starts."""
 
 from __future__ import annotations
 
 import os
 import re
 import shlex
-import shutil
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
-from nsysx import redaction
-from nsysx.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, EXIT_RUN_FAILED, EXIT_USAGE, NsysxError
+from nsysx.errors import EXIT_RUN_FAILED, EXIT_USAGE, NsysxError
 from nsysx.option import Option, declared
 from nsysx.recording import limit
-from nsysx.recording.meant import meant
-
-ENDINGS = (".nsys-rep", ".sqlite", ".html", ".run.json")
-
-#: Programs that start a script in several processes; the results are named after the script.
-LAUNCHERS = frozenset(("torchrun", "torch.distributed.run", "torch.distributed.launch", "accelerate", "deepspeed"))
 
 _DEFAULT = "on by default now, in the X-ray steps (--xray)"
 
@@ -157,113 +148,9 @@ class RunOptions:
     backward: Annotated[str | None, Option("As --xray.", gone=_DEFAULT)] = None
 
 
-@dataclass(frozen=True, slots=True)
-class Outputs:
-    """The files of one run, all in one folder."""
-
-    report: Path
-    sqlite: Path
-    html: Path
-    run: Path
-
-    @classmethod
-    def named(cls, name: Path) -> Outputs:
-        """Return the files for ``-o name``, with or without one of their endings. Raises NsysxError."""
-        stem = name.name
-        for ending in ENDINGS:
-            stem = stem.removesuffix(ending)
-        if not stem or stem == "..":
-            raise NsysxError(f"-o {name}: no file name", slug="output-name", exit_code=EXIT_RUN_FAILED)
-        return cls(*(name.with_name(stem + ending) for ending in ENDINGS))
-
-    @property
-    def stem(self) -> Path:
-        """Return the path that all files share, without their endings."""
-        return self.report.with_name(self.report.name.removesuffix(ENDINGS[0]))
-
-    @property
-    def cold(self) -> tuple[Path, Path]:
-        """Return the report and the export of the first of two windows; the others are those of the second, or of the only one."""
-        name = self.stem.name
-        return self.report.with_name(f"{name}.cold.nsys-rep"), self.report.with_name(f"{name}.cold.sqlite")
-
-    def all(self) -> tuple[Path, ...]:
-        """Return every file that a run may write."""
-        return (self.report, self.sqlite, self.html, self.run, *self.cold)
-
-    def taken(self) -> bool:
-        """Return whether any of the files exists."""
-        return any(os.path.lexists(path) for path in self.all())
-
-
-@dataclass(slots=True)
-class RunResult:
-    """The result of a run: the exit code to end with, the files that it wrote, and the messages for the user, in order.
-
-    ``ended_by``: the signal to end with in place of the exit code, 0 for none. A shell's loop ends only if its command died of
-    Ctrl-C. ``launcher``: the command that started this rank, where it is one of a job.
-    """
-
-    exit_code: int
-    outputs: Outputs
-    sqlite: Path | None = None
-    report: Path | None = None
-    cold: Path | None = None  # the export of the first of two windows
-    written: list[Path] = field(default_factory=list)
-    problems: list[NsysxError] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    ended_by: int = 0
-    launcher: tuple[str, ...] = ()
-
-    def ends_as(self, status: int) -> None:
-        """End as a command did: with its exit code, or if ``status`` is negative by that signal."""
-        self.exit_code, self.ended_by = status if status >= 0 else 128 - status, max(-status, 0)
-
-
 def failed(message: str, slug: str, hint: str = "") -> NsysxError:
     """Return an error with the exit code of a failed run."""
     return NsysxError(message, slug=slug, hint=hint, exit_code=EXIT_RUN_FAILED)
-
-
-def default_name(command: Sequence[str]) -> str:
-    """Return the name of the results if ``-o`` gives none: the script's name, else the program's."""
-    words = list(command)
-    program = Path(words[0]).name
-    if re.fullmatch(r"python[\d.]*", program):
-        script = next((word for word in words[1:] if word.endswith(".py")), None)
-        if "-m" in words[1:-1]:
-            program = words[words.index("-m") + 1]
-            script = script if program in LAUNCHERS else program
-        if script:
-            return Path(script).name.removesuffix(".py")
-    elif program in LAUNCHERS and (script := next((word for word in words[1:] if word.endswith(".py")), None)):
-        return Path(script).name.removesuffix(".py")
-    return Path(words[0]).name.removesuffix(".sh").removesuffix(".py") or "command"
-
-
-def free_outputs(folder: Path, name: str) -> Outputs:
-    """Return the files of the first of name, name-2, name-3 ... in ``folder`` that is not taken."""
-    number = 1
-    while True:
-        outputs = Outputs.named(folder / (name if number == 1 else f"{name}-{number}"))
-        if not outputs.taken():
-            return outputs
-        number += 1
-
-
-def wanted_outputs(command: Sequence[str], options: RunOptions) -> Outputs:
-    """Return the files to write: ``-o NAME``, or free names after the command in ``-o FOLDER`` or here. Raises NsysxError."""
-    output = options.output
-    if output is not None and output.exists() and not (output.is_dir() or output.is_file()):
-        raise failed(
-            f"-o {output}: is a device or a pipe, not a name for files", "output-name", "Name the results: -o NAME"
-        )
-    if output is None or output.is_dir():
-        return free_outputs(output or Path(), default_name(command))
-    return Outputs.named(output)
-
-
-# --- checks -----------------------------------------------------------------------------------------------------------
 
 
 def check_steps(steps: str) -> str:
@@ -330,71 +217,3 @@ def gone(options: RunOptions) -> list[str]:
     """Return what to say of each option given that has no effect any more."""
     given = [o for o in declared(RunOptions) if o.option.gone and getattr(options, o.field) != o.default]
     return [f"{option.names[-1]}: {option.option.gone}" for option in given]
-
-
-def check_command(command: Sequence[str]) -> None:
-    """Raise NsysxError if ``command`` cannot be found (exit code 127) or executed (126), as a shell would."""
-    name = command[0]
-    if shutil.which(name):
-        return
-    path, told = Path(name), redaction.redacted([name])[0]
-    if hint := meant(command):
-        raise NsysxError(f"{told}: command not found", slug="command-missing", hint=hint, exit_code=EXIT_NOT_FOUND)
-    if os.sep not in name or not path.exists():
-        hint = f"Did you mean ./{name}?" if path.is_file() else "Check the name and PATH"
-        if name.endswith(".py") and path.is_file():
-            hint = f"Did you mean: nsysx run -- python {redaction.shell(command)}"
-        raise NsysxError(f"{told}: command not found", slug="command-missing", hint=hint, exit_code=EXIT_NOT_FOUND)
-    what, hint = "is not executable", f"chmod +x {shlex.quote(name)}"
-    if path.is_dir():
-        what, hint = "is a folder, not a command", ""
-    elif name.endswith(".py"):
-        hint = f"Did you mean: nsysx run -- python {redaction.shell(command)}"
-    raise NsysxError(f"{told}: {what}", slug="command-not-executable", hint=hint, exit_code=EXIT_NOT_EXECUTABLE)
-
-
-# --- what keeps the probe out -----------------------------------------------------------------------------------------
-
-#: Python options that take the next word as their value.
-_WITH_WORD = ("-W", "-X", "--check-hash-based-pycs")
-
-
-def _python_options(words: Sequence[str]) -> Iterator[str]:
-    """Yield the letters of Python's options before -c, -m or the script."""
-    remaining = iter(words)
-    for word in remaining:
-        if not word.startswith("-") or word in ("-", "--"):
-            return
-        if word in _WITH_WORD:
-            next(remaining, None)
-        elif not word.startswith(("--", "-W", "-X")):
-            letters = word[1:]
-            stop = min((letters.index(letter) for letter in "cm" if letter in letters), default=len(letters))
-            yield from letters[:stop]
-            if stop < len(letters):
-                return
-
-
-class Barrier(NamedTuple):
-    """A program and the option of it that keeps the probe out."""
-
-    program: str
-    option: str
-
-    def __str__(self) -> str:
-        return f"{self.program} {self.option}"
-
-
-def keeps_probe_out(command: Sequence[str]) -> Barrier | None:
-    """Return what in ``command`` keeps PYTHONPATH or sitecustomize from Python, or None if nothing visible does."""
-    words = list(command)
-    if Path(words[0]).name == "env":
-        for index, word in enumerate(words[1:], 1):
-            if word in ("-i", "-", "--ignore-environment"):
-                return Barrier("env", word)
-            if not word.startswith("-") and "=" not in word:
-                return keeps_probe_out(words[index:])
-        return None
-    if not re.fullmatch(r"python[\d.]*", Path(words[0]).name):
-        return None
-    return next((Barrier("python", f"-{letter}") for letter in _python_options(words[1:]) if letter in "IES"), None)

@@ -19,7 +19,9 @@ from nsysx.recording.find_nsys import Nsys
 from nsysx.recording.probes import armed, final
 from nsysx.recording.record import Recording
 from nsysx.recording.reports import output_lines
-from nsysx.recording.run_options import Outputs, RunOptions, RunResult, keeps_probe_out
+from nsysx.recording.run_options import RunOptions
+from nsysx.recording.run_outputs import Outputs, RunResult
+from nsysx.recording.typed_command import keeps_probe_out
 from nsysx.redaction import redacted
 
 RUN_SCHEMA = "nsysx.run/1"

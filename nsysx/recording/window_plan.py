@@ -18,7 +18,8 @@ from dataclasses import replace
 from nsysx.inject.nsysx_probe import capture_range
 from nsysx.recording.find_nsys import Nsys, version_key
 from nsysx.recording.limit import OF_CAPTURE
-from nsysx.recording.run_options import RunOptions, keeps_probe_out
+from nsysx.recording.run_options import RunOptions
+from nsysx.recording.typed_command import keeps_probe_out
 
 #: What ``--steps`` says for two windows.
 WINDOWS = capture_range.MODE

@@ -17,7 +17,7 @@ from nsysx.analyses.helpers.step_record import rows_of
 from nsysx.inject.nsysx_probe import changes
 from nsysx.model import Finding, Summary
 from nsysx.render import answer_words as answers
-from nsysx.render import finding_ids
+from nsysx.render import facts, finding_ids
 from nsysx.render.answer_words import Worded
 from nsysx.render.invocation import Invocation
 from nsysx.render.safe_text import clean, without_homes
@@ -49,7 +49,7 @@ class _Cause:
 def answer_json(summary: Summary, invocation: Invocation | None = None, *, redact: bool = True) -> str:
     """Return the first answer of a Summary as JSON. Times are in ns; ``invocation`` says how its reports are typed."""
     worded = answers.build(summary, redact=redact)
-    typed = invocation or Invocation(answers.report_name(summary), after="AFTER")
+    typed = invocation or Invocation(facts.report_name(summary), after="AFTER")
     return fitted(lambda room: _content(summary, worded, typed, redact, room))
 
 

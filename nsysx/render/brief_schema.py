@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from nsysx.render.brief import BRIEF_SCHEMA
 from nsysx.render.insight import INSIGHT_SCHEMA
+from nsysx.render.schema_parts import list_of, object_of
 from nsysx.render.table_json import TABLE_SCHEMA
 
 _NS: Mapping[str, Any] = {"type": ["integer", "null"], "description": "ns of one step; null where it is not known"}
@@ -18,18 +20,7 @@ _COUNT: Mapping[str, Any] = {"type": "integer", "minimum": 0}
 _STATES = ("holds", "violated", "unknown")
 
 
-def _object(required: Mapping[str, Any], optional: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    return {
-        "type": "object",
-        "properties": {**required, **(optional or {})},
-        "required": list(required),
-        "additionalProperties": False,
-    }
-
-
-def _list(items: Mapping[str, Any], most: int | None = None) -> dict[str, Any]:
-    return {"type": "array", "items": items, **({} if most is None else {"maxItems": most})}
-
+_object = partial(object_of, closed=True)
 
 _WHERE = _object(
     {},
@@ -81,13 +72,13 @@ def _brief() -> dict[str, Any]:
             },
             {"reason": {**_TEXT, "description": "why now_ns is null"}},
         ),
-        "causes": _list(_CAUSE, 3),
+        "causes": list_of(_CAUSE, 3),
         "after": _object({
             "step_ns": _NS, "low_ns": _NS, "high_ns": _NS, "at_best_ns": _NS, "bound": _FLAG,
             "sure": {"enum": ["certain", "likely", "unknown"]}, "reason": _TEXT,
         }),
         "care": _TEXTS,
-        "not_recorded": _list(_object({"what": _TEXT, "record_with": _TEXT})),
+        "not_recorded": list_of(_object({"what": _TEXT, "record_with": _TEXT})),
         "commands": _COMMANDS,
     })  # fmt: skip
 
@@ -102,10 +93,10 @@ def _insight() -> dict[str, Any]:
         "cost_ns_per_step": _NS, "cost_as_recorded": _FLAG,
         "saving": _SAVING, "saving_reason": _TEXT, "moves_to": _NULLABLE,
         "do": _TEXT, "paste": _NULLABLE, "only_if": _TEXT,
-        "conditions": _list(condition),
-        "remedies": _list(_object({"name": _TEXT, "refuted": _FLAG})),
+        "conditions": list_of(condition),
+        "remedies": list_of(_object({"name": _TEXT, "refuted": _FLAG})),
         "tried": _TEXTS, "overlaps": _TEXTS,
-        "evidence": _list({"type": "object"}), "evidence_rows": _COUNT,
+        "evidence": list_of({"type": "object"}), "evidence_rows": _COUNT,
         "stop_if": _TEXT,
         "commands": _COMMANDS,
     })  # fmt: skip

@@ -9,6 +9,9 @@ from nsysx.render import compare_view as view
 from nsysx.render.html_page import typeset
 from nsysx.render.safe_text import clean, file_name
 
+#: Parts of the difference that the first screen names.
+_PARTS = 4
+
 
 def render(answer: Comparison, *, redact: bool = True, top: int = 60) -> str:
     """Return the page; ``top`` bounds the rows of each table, ``redact`` hides what names a person or machine."""
@@ -20,13 +23,23 @@ def render(answer: Comparison, *, redact: bool = True, top: int = 60) -> str:
     ]
     waterfall, steps = compare_charts.waterfall(answer), compare_charts.steps(answer)
     names = [", ".join(clean(file_name(n, redact), 80) for n in side) for side in answer.names]
+    first, _, caveats = clean(answer.sentence, 1500).partition(". ")
+    head, _, others = first.partition("; ")
+    lede = " ".join(filter(None, (f"Also: {others}." if others else "", caveats)))
     page = page_templates.template("compare.html.j2").render(
         style=page_templates.text("page.css"),
         script=script,
         script_hash=page_templates.sha256(script),
         label=view.LABELS[answer.verdict],
         code=answer.verdict,
-        sentence=clean(answer.sentence, 1500),
+        head=head.removesuffix("."),
+        lede=lede,
+        worth=view.worth(answer),
+        real=view.both_steps(answer),
+        unprofiled=view.without_profiler(answer) is not None,
+        places=view.places(answer, redact=redact),
+        most_parts=_PARTS,
+        duration=units.duration,
         names=names,
         warnings=view.warnings(answer),
         notes=[clean(n, 400) for n in answer.notes],

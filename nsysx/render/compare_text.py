@@ -108,6 +108,7 @@ def markdown(answer: Comparison, *, top: int = 10, redact: bool = False) -> str:
             (f"{len(rest)} smaller parts", "", "", view.signed(sum(p.difference_ns for p in rest)), "", "", "")
         )
     out += _table(heads, parts)
+    out += ["", "<details><summary>Row by row</summary>"]
     unchanged = []
     for key, every in answer.tables.items():
         rows = view.changed(every)
@@ -119,7 +120,7 @@ def markdown(answer: Comparison, *, top: int = 10, redact: bool = False) -> str:
             unchanged.append(view.TITLES[key])
     if unchanged:
         out += ["", f"No row that surely changed: {'; '.join(unchanged)}."]
-    return "\n".join(out) + "\n"
+    return "\n".join([*out, "", "</details>"]) + "\n"
 
 
 def _table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> list[str]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from nsysx import units
 from nsysx.comparing.comparison import TABLES
-from nsysx.comparing.difference_answer import Comparison, DifferencePart, part_words
+from nsysx.comparing.difference_answer import Comparison, DifferencePart, Real, part_words
 from nsysx.comparing.differences import PartDifference
 from nsysx.render.safe_text import clean, scrub, shorten, shorten_kernel
 
@@ -77,6 +77,37 @@ def _line(
     times = (units.duration(row.before_ns), units.duration(row.after_ns), signed(row.difference_ns))
     cells = (name, *times, interval(row.low_ns, row.high_ns), what, verdict if judged else "")
     return ComparedLine(cells, full, (row.before_ns, row.after_ns, row.difference_ns))
+
+
+def without_profiler(answer: Comparison) -> Real | None:
+    """Return both steps without the profiler where they tell whether the step changed, else None: those as recorded do."""
+    return answer.real if answer.real is not None and answer.real.verdict == answer.verdict else None
+
+
+def both_steps(answer: Comparison) -> tuple[int, int]:
+    """Return the step before and after (ns), without the profiler where that tells, see `without_profiler`."""
+    times = without_profiler(answer) or answer
+    return times.before_ns, times.after_ns
+
+
+def worth(answer: Comparison) -> str:
+    """Return how much faster the step is in words: "1.50x faster", "No measurable difference"."""
+    before, after = both_steps(answer)
+    if answer.verdict not in ("faster", "slower") or not before or not after:
+        return {"same": "No difference", "cannot_tell": "No measurable difference"}.get(
+            answer.verdict, LABELS[answer.verdict]
+        )
+    return f"{max(before, after) / min(before, after):.2f}x {'faster' if after < before else 'slower'}"
+
+
+def places(answer: Comparison, *, redact: bool) -> list[tuple[str, ComparedLine]]:
+    """Return the module and the kernel that changed most, each with what it is."""
+    most = []
+    for key, noun in (("modules", "module"), ("kernels", "kernel")):
+        if rows := changed(answer.tables.get(key, ())):
+            row = max(rows, key=lambda r: abs(r.difference_ns))
+            most.append((noun, line(key, row, 40, redact=redact)))
+    return most
 
 
 def changed(rows: Sequence[PartDifference]) -> list[PartDifference]:

@@ -1,4 +1,4 @@
-"""A timeline cut to what of its window is shown at first: pictures that cannot be moved show the step alone."""
+"""A timeline cut to what of its window is shown at first, or thinned to fewer boxes."""
 
 from __future__ import annotations
 
@@ -28,6 +28,53 @@ def shown(picture: Timeline) -> Timeline:
         places=(),
         step_ns=None,
     )
+
+
+#: Boxes of a lane of calls that are left when it is thinned.
+_THIN = 1500
+
+
+def thinned(picture: Timeline) -> Timeline:
+    """Return the picture with neighboring short calls as one box, "several", of the kind that has most of it; see `Span.covered_ns`.
+
+    Idle time keeps its causes, GPU work its kernels and modules: their sums are what a reader asks for.
+    """
+    pixel = max(1, (picture.end_ns - picture.start_ns) // _THIN)
+    return replace(
+        picture,
+        lanes=tuple(
+            replace(lane, spans=_together(lane.spans, pixel))
+            if lane.role == "api" and len(lane.spans) > _THIN
+            else lane
+            for lane in picture.lanes
+        ),
+    )
+
+
+def _together(spans: tuple[Span, ...], pixel: int) -> tuple[Span, ...]:
+    """Return the spans of a lane with those that begin in one pixel, and are no longer, as one."""
+    groups: dict[int, list[Span]] = {}
+    for number, span in enumerate(spans):
+        short = span.end_ns - span.start_ns < pixel
+        groups.setdefault(span.start_ns // pixel if short else -1 - number, []).append(span)
+    merged = []
+    for group in groups.values():
+        ns: dict[str, int] = {}
+        for span in group:
+            covered = span.end_ns - span.start_ns if span.covered_ns is None else span.covered_ns
+            ns[span.kind] = ns.get(span.kind, 0) + covered
+        first = group[0] if len(group) == 1 else None
+        merged.append(
+            first
+            or Span(
+                group[0].start_ns,
+                max(s.end_ns for s in group),
+                max(ns, key=lambda kind: ns[kind]),
+                "several" if len({s.label for s in group}) > 1 else group[0].label,
+                covered_ns=sum(ns.values()),
+            )
+        )
+    return tuple(sorted(merged, key=lambda s: s.start_ns))
 
 
 def _cut(span: Span, first: int, last: int) -> Span:

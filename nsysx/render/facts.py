@@ -25,6 +25,11 @@ class Fact:
     note: str = ""
 
 
+def report_name(summary: Summary) -> str:
+    """Return the name of the (first) report, without its folders."""
+    return summary.capture.files[0].rpartition("/")[2] if summary.capture.files else "REPORT"
+
+
 def steady_count(steps: Steps) -> int:
     """Return how many steps are steady, wherever they lie."""
     first, last = steps.steady or (0, -1)

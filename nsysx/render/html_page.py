@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from nsysx import units
-from nsysx.analyses import kernels
+from nsysx.analyses import kernels, stacks
 from nsysx.answer.bars import MODULES, WORK
 from nsysx.judging.verdict import EACH_STEP
 from nsysx.model import Summary
+from nsysx.pictures import Timeline
+from nsysx.ranks import rank_waits
 from nsysx.render import (
     beyond,
     charts,
+    cut_timeline,
     first_screen,
     glossary,
     live_timeline,
@@ -113,8 +117,16 @@ def _groups(summary: Summary, shown: view.View, timelines: int, redact: bool) ->
 
 #: Rows of a table and of evidence, ledgers, and checks that passed that are seen at once; the others open with a button.
 ROWS, EVIDENCE, LEDGERS, PASSED = 8, 2, 2, 1
+#: Rows of a table for experts, of one whose picture shows all that it holds, words explained, and names of what was not found.
+EXPERT_ROWS, PICTURED, WORDS, CLEAR = 4, 2, 4, 4
 #: Columns of a table, the most important first; CSV and JSON have all.
 COLUMNS = 9
+
+
+def _most(group: str, key: str) -> int:
+    """Return how many rows of a table are seen at once."""
+    return PICTURED if key in (stacks.KEY, rank_waits.KEY) else EXPERT_ROWS if group == "experts" else ROWS
+
 
 #: Ticket systems take no larger attachment, and no reader wants one (bytes).
 MAX_BYTES = 8_000_000
@@ -134,7 +146,7 @@ def render(summary: Summary, *, redact: bool = True, top: int = 50) -> str:
 
 #: What holds text that is no prose: code, scripts, styles and what is copied; text of a picture or box, and between two tags.
 _BETWEEN = re.compile(
-    r"(<(script|style|pre|code|textarea)\b.*?</\2>)|((?: (?:alt|title)=\"[^\"]*\")|>[^<]+(?=<))", re.DOTALL
+    r"(<(script|style|pre|code|textarea)\b.*?</\2(?=>))|((?: (?:alt|title)=\"[^\"]*\")|>[^<]+(?=<))", re.DOTALL
 )
 _UNIT = re.compile(r"(?<=\d) (ns|us|ms|s|%|x|KiB|MiB|GiB|B|[GMk]B/s)(?![\w/])")
 
@@ -153,16 +165,23 @@ def first(summary: Summary, *, redact: bool = True) -> str:
     return _render(summary, redact, 1, whole=False)
 
 
+def _live(picture: Timeline, redact: bool, marks: Sequence[live_timeline.Mark]) -> Iterator[str]:
+    """Yield the data of a timeline, then with fewer boxes, for a page that has no room for all."""
+    yield live_timeline.data(picture, redact=redact, marks=marks)
+    yield live_timeline.data(cut_timeline.thinned(picture), redact=redact, marks=marks)
+
+
 def _render(summary: Summary, redact: bool, top: int, *, whole: bool = True) -> str:
     shown = view.build(summary, top=top, redact=redact, width=84)
-    script = "".join(map(page_templates.text, ("timeline.js", "page.js")))
+    script = "".join(map(page_templates.text, ("timeline.js", "flame.js", "page.js")))
     summary = replace(summary, timelines=plots.distinct(summary.timelines))
     drawn = plots.timeline_charts(summary, redact) if whole else []
     screen = first_screen.build(summary, redact=redact)
     windows = _windows(summary, redact) if drawn else ()
     groups = _groups(summary, shown, len(drawn) - len(windows), redact) if whole else ()
     waterfall = step_waterfall.build(summary) if whole else ()
-    seen = [row for group in groups for g in group.grids for row in (g.rows or ())[:ROWS]]
+    most = {g.key: _most(group.key, g.key) for group in groups for g in group.grids}
+    seen = [row for group in groups for g in group.grids for row in (g.rows or ())[: most[g.key]]]
     page = page_templates.template("page.html.j2").render(
         v=shown,
         screen=screen,
@@ -172,6 +191,9 @@ def _render(summary: Summary, redact: bool, top: int, *, whole: bool = True) -> 
         groups=groups,
         absent=beyond.absent(shown),
         most_rows=ROWS,
+        seen=most,
+        most_words=WORDS,
+        most_clear=CLEAR,
         most_columns=COLUMNS,
         most_evidence=EVIDENCE,
         most_ledgers=LEDGERS,
@@ -198,7 +220,6 @@ def _render(summary: Summary, redact: bool, top: int, *, whole: bool = True) -> 
     page = typeset(page)
     every_mark = [*screen.marks, *[()] * len(drawn)]
     lanes = [
-        live_timeline.data(entry, redact=redact, marks=marks)
-        for entry, marks in zip(summary.timelines[: len(drawn)], every_mark, strict=False)
+        _live(entry, redact, marks) for entry, marks in zip(summary.timelines[: len(drawn)], every_mark, strict=False)
     ]
     return live_timeline.fill(page, lanes)

@@ -6,8 +6,7 @@ from nsysx import units
 from nsysx.advice import Tried
 from nsysx.inject.nsysx_probe import changes
 from nsysx.model import Finding, Summary
-from nsysx.render import answer_words as answers
-from nsysx.render import finding_ids
+from nsysx.render import facts, finding_ids
 from nsysx.render.invocation import Invocation
 from nsysx.render.safe_text import without_homes
 from nsysx.render.small_json import Json, cut, fitted
@@ -29,7 +28,7 @@ def insight_json(summary: Summary, wanted: str, invocation: Invocation | None = 
     and ``verify`` how to see that a change worked.
     """
     index = finding_ids.index_of(summary, wanted)
-    typed = invocation or Invocation(answers.report_name(summary), after="AFTER")
+    typed = invocation or Invocation(facts.report_name(summary), after="AFTER")
     return fitted(lambda room: _content(summary, index, typed, redact, room))
 
 

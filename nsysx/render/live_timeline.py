@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from html import escape
 
@@ -19,7 +19,7 @@ from nsysx.render.charts.timelines import box_name, code_place, lane_color, lane
 from nsysx.render.safe_text import clean, shorten_kernel
 
 #: The page with this data stays below this size (bytes); pictures whose data does not fit are stills only.
-MOST_BYTES = 950_000
+MOST_BYTES = 985_000
 _LABEL = 80
 #: The rule about single steps that are longer than the others, and the one about a line, wherever that runs.
 _OF_SLOW_STEPS, _OF_LINES = "slow-steps", "python-line"
@@ -160,13 +160,11 @@ def token(number: int) -> str:
     return f"\x01live{number}\x01"
 
 
-def fill(page: str, texts: Sequence[str]) -> str:
-    """Return the page with the data of as many pictures as fit, in order."""
+def fill(page: str, texts: Iterable[Iterable[str]]) -> str:
+    """Return the page with the data of as many pictures as fit, in order; of each the first text that does."""
     size = len(page.encode())
-    for number, text in enumerate(texts):
-        quoted = escape(text)
-        size += len(quoted.encode())
-        if size > MOST_BYTES:
-            quoted, size = "", MOST_BYTES
+    for number, texts_of in enumerate(texts):
+        quoted = next((q for q in map(escape, texts_of) if size + len(q.encode()) <= MOST_BYTES), "")
+        size = size + len(quoted.encode()) if quoted else MOST_BYTES
         page = page.replace(token(number), quoted)
     return page

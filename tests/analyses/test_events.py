@@ -183,6 +183,37 @@ def test_parts_of_a_place_are_sums_over_its_windows(tmp_path: Path) -> None:
     assert (site["first_ns"], site["median_ns"]) == (49_998, 49_998)
 
 
+@pytest.mark.parametrize(
+    ("name", "maker"),
+    [
+        ("aten::cudnn_convolution", "torch"),
+        ("torch.nn.functional.conv2d", "torch"),
+        ("conv", "program"),
+        (None, "program"),
+    ],
+)
+def test_events_inside_an_operator_are_those_of_its_search_for_the_fastest_kernel(
+    tmp_path: Path, name: str | None, maker: str
+) -> None:
+    """Not so the events that a program records around it, whose first one the device reaches while the operator runs."""
+    report = Report()
+    main = report.process(100).thread(100)
+    main.launch(at=0, dur=1_000, kernel="before", gpu_start=2_000, gpu_dur=10_000)
+    main.event_record(8, at=5_000)
+    if name:
+        main.add_range(name, 10_000, 300_000)
+    for i in range(3):
+        at = 20_000 + 50_000 * i
+        main.event_record(2 * i, at=at)
+        main.launch(at=at + 10_000, dur=1_000, gpu_start=at + 12_000, gpu_dur=20_000)
+        main.event_record(2 * i + 1, at=at + 15_000)
+        read(main, 2 * i, 2 * i + 1, at=at + 40_000)
+    main.event_record(9, at=310_000)
+    read(main, 8, 9, at=330_000)
+    found = sorted(summary(report, tmp_path).rows("events"), key=lambda row: row["windows"])
+    assert [(row["windows"], row["made_by"]) for row in found] == [(1, "program"), (3, maker)]
+
+
 def test_without_records_it_says_so(tmp_path: Path) -> None:
     report = Report()
     report.process(100).thread(100).launch(at=0, gpu_start=100)

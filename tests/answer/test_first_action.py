@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from nsysx.advice import Condition
-from nsysx.answer import first_action
+from nsysx.answer import first_action, others
 from nsysx.catalogue import StepLimit
+from nsysx.events import measuring
 from nsysx.model import Finding, Summary
 from nsysx.saving import Saving
 from tests.render import factory
@@ -163,3 +164,22 @@ def test_a_change_and_those_before_it_save_no_more_than_the_step() -> None:
     assert summary.step.shown_ns is not None
     assert first_action._with_lines_before(summary, chosen, 100 * summary.step.shown_ns) == summary.step.shown_ns
     assert first_action._with_lines_before(summary, chosen, 1) >= 1
+
+
+def test_the_error_of_the_replay_widens_what_a_change_may_save() -> None:
+    """4 ms by the replay, off by 1 ms: 0.7 to 1.3 times as much, and the error on both sides."""
+    for error_ms, low_ms, high_ms in ((0, 14.8, 17.2), (1, 13.8, 18.2)):
+        then = after(saves(finding("NSX105", 4, error_ms=error_ms), source="replay"))
+        assert (then.low_ns, then.high_ns) == (round(low_ms * MS), round(high_ms * MS))
+
+
+def test_what_measuring_makes_by_itself_is_told_of_other_programs_alone() -> None:
+    first, launches, wait, copy = (finding(code, 3) for code in ("NSX104", "NSX102", "NSX101", "NSX105"))
+    plain = replace(of_20_ms(first), findings=(first, launches, wait, copy))
+    assert {a.code for a in others.also(plain, first, first_action.to_do(plain, first))} == {
+        "NSX102",
+        "NSX101",
+        "NSX105",
+    }
+    measures = replace(plain, steps=replace(plain.steps, rule=measuring.WHY))
+    assert {a.code for a in others.also(measures, first, first_action.to_do(measures, first))} == {"NSX105"}

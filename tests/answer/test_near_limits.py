@@ -60,3 +60,26 @@ def test_a_kernel_of_the_programs_own_that_nothing_is_known_of_is_named(tmp_path
         "nsysx run --gpu-metrics -- CMD, or nsysx ncu REPORT."
     )
     assert found.answer.worth == "Not known: how near that kernel is to the device's limits."
+
+
+def test_near_the_limits_a_change_that_saves_little_is_no_first_line(tmp_path: Path) -> None:
+    def body(program: Program, number: int) -> None:
+        assert isinstance(program, Torch)
+        with program.range("forward"), program.range("net:Net"):
+            for _ in range(4):
+                with program.op("aten::addmm", "[[4096], [4096, 4096], [4096, 4096], [], []]"):
+                    program.launch(190, GEMM)
+            program.sync()
+            program.host(gap_us)
+            with program.op("aten::add", f"[{LARGE}, {LARGE}, []]"):
+                program.launch(200, ADD)
+
+    texts = {}
+    for gap_us in (20, 400):
+        folder = tmp_path / str(gap_us)
+        folder.mkdir()
+        found = summary(Torch().steps(body), folder)
+        assert near_limits.near(found) and found.answer is not None
+        texts[gap_us] = found.answer.do[0].text
+    assert texts[20].startswith("Nothing: the GPU works near its limits.")
+    assert not texts[400].startswith("Nothing")

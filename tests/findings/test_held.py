@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from nsysx.findings import _held
+from tests import reports
 from tests.findings import US, Program
 from tests.findings.lined import Lined, forward
 
@@ -68,3 +70,20 @@ def test_a_slow_host_is_not_a_line(tmp_path: Path) -> None:
     (finding,) = Lined(TEXT).run(body).findings(tmp_path, "NSX102")
     assert finding.verdict == "found"
     assert (finding.saving.likely_ns or 0) > 2_000 * US
+
+
+@pytest.mark.parametrize(("pause_us", "apart"), [(450, False), (700, False), (900, True), (1_700, True)])
+def test_a_pause_is_apart_from_half_a_millisecond_and_twenty_usual_ones_on(
+    tmp_path: Path, pause_us: int, apart: bool
+) -> None:
+    """Of a host that takes 40 us from launch to launch."""
+
+    def body(program: Program, number: int) -> None:
+        for part in range(30):
+            program.host(40 if part != 15 else pause_us)
+            program.launch(4)
+        program.sync()
+
+    program = Program().steps(body)
+    profile = reports.gather(program.report, tmp_path)
+    assert len(_held.held(profile)) == (profile.scope.steps if apart else 0)

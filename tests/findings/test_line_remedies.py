@@ -250,6 +250,27 @@ def test_a_loop_inside_a_network_is_its_lines(tmp_path: Path) -> None:
     assert not Lined(text).run(at_once).found(tmp_path / "b", "NSX123")
 
 
+def test_what_a_loop_is_worth_holds_no_wait_of_another_line(tmp_path: Path) -> None:
+    """Without the wait of line 16 the host would be ahead of 4 ms of GPU work: that is not the loop's."""
+
+    def body(program: Lined, number: int) -> None:
+        by_groups(program, number)
+        with program.range("forward"), program.range("net:Net"):
+            program.launch(4_000)
+        with program.line(16):
+            program.sync()
+        with program.line(17):
+            program.host(3_000)
+        with program.range("forward"), program.range("net:Net"):
+            program.launch(4_000)
+        with program.line(18):
+            program.sync()
+
+    summary = Lined({15: "rows.append(x[batch == g].mean(0))"}).run(body).summary(tmp_path)
+    finding = next(f for f in summary.findings or () if f.code == "NSX123" and f.where["line"] == 15)
+    assert 1_000 * US < (finding.saving.likely_ns or 0) < 3_000 * US
+
+
 def averaging(program: Lined, number: int) -> None:
     rest(program)
     for line in (14, 15):
@@ -274,3 +295,22 @@ def test_lines_of_one_function_with_one_remedy_are_one_thing_to_do(tmp_path: Pat
 def test_lines_that_only_start_what_others_made_get_no_advice_of_their_own(text: str) -> None:
     assert _line_remedies.of_training(text)
     assert not _line_remedies.of_training("env.step(action)")
+
+
+@pytest.mark.parametrize(
+    ("text", "loads", "launches", "remedy"),
+    [
+        ("y = F.scaled_dot_product_attention(q, k, v)", 1, 3, "one-length-for-attention"),
+        ("y = F.scaled_dot_product_attention(q, k, v)", 0.9, 3, None),
+        ("y = net(x)", 1, 3, "no-kernel-built-in-a-step"),
+        ("y = net(x)", 0, 3, None),
+        ("rows.append(x[batch == g].mean(0))", 0, 20, "segments-at-once"),
+        ("rows.append(x[batch == g].mean(0))", 0, 19, None),
+        ("y = step(x)", 0, 20, "batched-operation"),
+    ],
+)
+def test_some_lines_are_told_only_if_they_load_or_loop(
+    text: str, loads: float, launches: int, remedy: str | None
+) -> None:
+    fix = fix_of(Seen(text, launches=launches, loads=loads))
+    assert (fix.ways[0].name if fix else None) == remedy

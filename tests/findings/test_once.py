@@ -133,3 +133,10 @@ def test_savings_overlap_where_they_are_about_the_same_time_or_promise_more_than
     assert [g.overlaps for g in give(time([50, 50]), same, 100, 1)] == [(1,), (0,)]
     more = [claim("A", [1, 0], 50, 90), claim("B", [0, 1], 50, 50)]
     assert [g.overlaps for g in give(time([50, 50]), more, 100, 1)] == [(1,), (0,)]
+
+
+@pytest.mark.parametrize(("shared_ns", "overlaps"), [(90, False), (110, True), (150, True)])
+def test_less_than_a_hundredth_of_the_step_in_common_is_no_overlap(shared_ns: int, overlaps: bool) -> None:
+    both = [claim("A", [1, 1, 0], 5_000, 100), claim("B", [0, 1, 1], 5_000, 100)]
+    given_ = give(time([5_000 - shared_ns, shared_ns, 5_000]), both, 10_000, 1)
+    assert [g.overlaps for g in given_] == ([(1,), (0,)] if overlaps else [(), ()])

@@ -13,7 +13,7 @@ US, MS = 1_000, 1_000_000
 
 
 def verdict(report: Report, path, **options):
-    return pipeline.summarize([report.write(path / "r.sqlite")], **options).verdict
+    return pipeline.summarize([report.write(path / "r.sqlite")], every_table=False, **options).verdict
 
 
 def steps(thread: Thread, count: int, work, length: int = 1_000 * US) -> None:

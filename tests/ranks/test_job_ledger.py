@@ -43,6 +43,13 @@ def conserves(of: Summary) -> None:
         if row["exposed_wait_ns"] is not None:
             for column in ("wait_ns", "transfer_ns", "unmatched_ns"):
                 assert sum(p[column] for p in here) == row[f"exposed_{column}"]
+    by_step = {r["rank"]: r for r in of.rows("rank_waits")}
+    for row in ranks:
+        if row["rank"] in by_step:
+            one = by_step[row["rank"]]
+            assert one["wait_ns"] == row["exposed_wait_ns"] and one["steps"] == row["steps"]
+            assert one["longest_ns"] <= one["wait_ns"]
+            assert len(one["by_step_ns"]) != one["steps"] or sum(one["by_step_ns"]) == one["wait_ns"]
     assert sum(p["time_ns"] for p in parts if p["rank"] is None) == sum(row["window_ns"] for row in ranks)
 
 

@@ -10,11 +10,15 @@ from nsysx import units
 from nsysx.errors import NsysxError
 from nsysx.pipeline import ReadingOptions, gather_job, summarize
 from nsysx.ranks import job_whatif
-from nsysx.replay.changes import JobChanges
+from nsysx.replay import whatif_json
+from nsysx.replay.changes import Changes, JobChanges
 from tests.ranks.test_rank_table import reports
 from tests.ranks.test_straggler import job
+from tests.samples import unpack
 
 US, MS = 1_000, 1_000_000
+#: Kernels beside communication take longer than alone (share).
+ROUGHLY = 0.03
 
 
 @pytest.fixture(scope="module")
@@ -53,3 +57,29 @@ def test_what_cannot_be_replayed_or_named_is_said(uneven: Path, tmp_path: Path) 
     assert answered(alone) == []
     with pytest.raises(NsysxError, match="one rank"):
         answered(alone, equal_ranks=True)
+
+
+def test_no_change_of_a_real_job_beats_what_its_ranks_compute(tmp_path: Path) -> None:
+    """Rank 1 of the sample has twice the batch: without any communication the job waits for it, and evened out there is the mean."""
+    given = gather_job([unpack("ddp", tmp_path)], ReadingOptions())
+    compute = [rank.parts["compute_ns"] / rank.steps for rank in given.ranks]
+    slowest, mean = max(compute), sum(compute) / len(compute)
+    alone = whatif_json.values(given.profile, Changes(no_comm=True))["changes"]
+    assert [row["step_ns"] for row in alone if row["step_ns"] < (1 - ROUGHLY) * slowest] == []
+    listed = job_whatif.prices(given.ranks, JobChanges())
+    links = [
+        job_whatif.prices(given.ranks, JobChanges(faster_links=100)),
+        job_whatif.prices(given.ranks, JobChanges(hide_transfer=True)),
+    ]
+    assert listed is not None and listed.savings
+    for prices in (listed, *links):
+        assert prices is not None
+        for option, saved in prices.savings:
+            least = (
+                slowest
+                if option.startswith(("--faster", "--hide", "--on-all"))
+                else min(compute)
+                if "usual" in option
+                else mean
+            )
+            assert prices.step_ns - saved >= (1 - ROUGHLY) * least, option

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -9,7 +12,7 @@ from nsysx.catalogue import DeviceActivity
 from nsysx.events import ledger
 from nsysx.frames.intervals import StepFunction
 from nsysx.ranks.collect import LedgerTiles, _exposed
-from nsysx.ranks.match import _pairs
+from nsysx.ranks.match import SEND_RECEIVE, _pairs, align
 
 LONG = np.cumsum(np.random.default_rng(0).integers(50, 150, 2_000)).astype(np.int64)
 
@@ -35,3 +38,27 @@ def test_communication_is_exposed_where_no_compute_runs() -> None:
     steps = LedgerTiles(np.array([0, 36], np.int64), np.array([15, 70], np.int64), {}, {})
     start, end = _exposed(activity, steps)
     assert (start.tolist(), end.tolist()) == ([10, 36, 50], [15, 40, 60])
+
+
+@pytest.mark.parametrize(
+    ("kind", "pair", "one"), [("all-reduce", (), True), (SEND_RECEIVE, (0, 1), True), (SEND_RECEIVE, (), False)]
+)
+def test_a_name_of_nccl_is_enough_except_for_transfers_between_ranks_that_it_does_not_name(
+    kind: str, pair: tuple[int, ...], one: bool
+) -> None:
+    """Two ranks on one clock whose kernels of one communicator never run at the same time."""
+
+    def rank(late_ns: int) -> Any:
+        series = SimpleNamespace(communicator="c", pair=pair, stream=7, kind=kind, kernel_kind=kind)
+        start = np.arange(20, dtype=np.int64) * 100_000 + late_ns
+        return SimpleNamespace(
+            report=0,
+            utc_epoch_ns=None,
+            series=[series],
+            belongs=np.zeros(20, np.int64),
+            start_ns=start,
+            end_ns=start + 10_000,
+        )
+
+    groups = align([rank(0), rank(40_000)]).groups
+    assert [sorted(group) for _, group in groups] == [[0, 1]] * one

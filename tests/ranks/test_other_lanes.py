@@ -109,3 +109,15 @@ def test_the_other_ranks_of_a_report_are_drawn_beside_one_of_it(tmp_path: Path) 
     assert [sorted(lanes(picture, rank)) for rank in range(4)] == [
         [f"GPU {rank % 2} stream 20", f"GPU {rank % 2} stream 7"] for rank in range(4)
     ]
+
+
+def test_ranks_that_each_see_their_device_as_the_first_have_lanes_of_their_own(tmp_path: Path) -> None:
+    paths = []
+    for node in range(2):
+        report = Report()
+        for i in range(2):
+            steps(report.process(100 + i), 300_000 - node, 300_000)
+        paths.append(report.write(tmp_path / f"node{node}.sqlite"))
+    picture = drawn(paths, rank=3)
+    counts = [{name: len(lane.spans) for name, lane in lanes(picture, rank).items()} for rank in range(4)]
+    assert counts == [counts[3]] * 4 and set(counts[3]) == {"GPU 0 stream 20", "GPU 0 stream 7"}

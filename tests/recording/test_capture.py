@@ -34,13 +34,16 @@ from nsysx.recording import (
     per_rank,
     reports,
     run_options,
+    run_outputs,
     run_record,
+    typed_command,
     window_plan,
 )
 from nsysx.recording.find_nsys import Nsys
 from nsysx.recording.inbox import Inbox
 from nsysx.recording.probes import read_probe
-from nsysx.recording.run_options import Outputs, RunOptions
+from nsysx.recording.run_options import RunOptions
+from nsysx.recording.run_outputs import Outputs
 from nsysx.recording.stand_in_link import StandIn
 
 PROFILE_HELP = """
@@ -363,7 +366,7 @@ def test_bad_steps(steps: str) -> None:
     ],
 )
 def test_default_name(words: list[str], name: str) -> None:
-    assert run_options.default_name(words) == name
+    assert run_outputs.default_name(words) == name
 
 
 @pytest.mark.parametrize("name", ["out", "out.nsys-rep", "out.sqlite", "out.html", "out.run.json"])
@@ -379,10 +382,10 @@ def test_output_name_with_any_ending(name: str) -> None:
 
 
 def test_the_default_name_never_collides(here: Path) -> None:
-    assert run_options.free_outputs(here, "train").report.name == "train.nsys-rep"
+    assert run_outputs.free_outputs(here, "train").report.name == "train.nsys-rep"
     (here / "train.html").touch()
     (here / "train-2.sqlite").symlink_to("nowhere")
-    assert run_options.free_outputs(here, "train").report.name == "train-3.nsys-rep"
+    assert run_outputs.free_outputs(here, "train").report.name == "train-3.nsys-rep"
 
 
 # --- finding nsys -------------------------------------------------------------------------------------------------------
@@ -773,7 +776,7 @@ def test_wrote_names_only_what_this_run_wrote(here: Path, fake: FakeNsys) -> Non
     ],
 )
 def test_what_keeps_the_probe_out_is_known_before(words: list[str], how: str) -> None:
-    assert str(run_options.keeps_probe_out(words) or "") == how
+    assert str(typed_command.keeps_probe_out(words) or "") == how
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,8 @@ from nsysx.pipeline import summarize
 from nsysx.recording import capture, commands, environment, news, then_stop, window_plan, windows_link
 from nsysx.recording.find_nsys import Nsys
 from nsysx.recording.inbox import ReceivedSignal
-from nsysx.recording.run_options import Outputs, RunOptions, check_options
+from nsysx.recording.run_options import RunOptions, check_options
+from nsysx.recording.run_outputs import Outputs
 from tests.recording.test_capture import FakeNsys
 from tests.recording.test_run_e2e import nsys, profile  # noqa: F401 - fixtures
 

@@ -12,7 +12,7 @@ from itertools import pairwise
 import pytest
 
 from nsysx.pictures import Lane, Span, Strip, Timeline
-from nsysx.render import charts, live_timeline, view
+from nsysx.render import charts, cut_timeline, live_timeline, view
 from nsysx.render.charts import colors
 from nsysx.render.charts.canvas import Room, draw, name_axes, svg
 from nsysx.render.charts.flame_graph import flame
@@ -280,6 +280,18 @@ def test_what_is_looked_at_closely_is_what_the_still_shows(full):
 
 def test_a_page_that_is_large_already_gets_no_data_of_timelines(monkeypatch):
     page = f"<p>{live_timeline.token(0)}|{live_timeline.token(1)}</p>"
-    assert live_timeline.fill(page, ['{"a":1}', "{}"]) == "<p>{&quot;a&quot;:1}|{}</p>"
+    assert live_timeline.fill(page, [['{"a":1}'], ["{}"]]) == "<p>{&quot;a&quot;:1}|{}</p>"
     monkeypatch.setattr(live_timeline, "MOST_BYTES", 30)
-    assert live_timeline.fill(page, ["x" * 20, "{}"]) == "<p>|</p>"
+    assert live_timeline.fill(page, [["x" * 20], ["{}"]]) == "<p>|</p>"
+    assert live_timeline.fill(page, [["x" * 20, "y"], ["{}"]]) == "<p>y|{}</p>", "with fewer boxes it fits"
+
+
+def test_a_thinned_timeline_covers_the_same_time_with_fewer_boxes():
+    calls = tuple(Span(1_000 * i, 1_000 * i + 300, ("launch", "other")[i % 2], f"call {i % 2}") for i in range(20_000))
+    lanes = (Lane("api", "python", (*calls, Span(30 * MS, 32 * MS, "sync", "wait"))), Lane("idle", "GPU 0 idle", calls))
+    thin = cut_timeline.thinned(Timeline("t", 0, 40 * MS, lanes))
+    spans = thin.lanes[0].spans
+    covered = sum(s.end_ns - s.start_ns if s.covered_ns is None else s.covered_ns for s in spans)
+    assert covered == 20_000 * 300 + 2 * MS and len(spans) < 1600
+    assert spans[-1].label == "wait" and spans[0].label == "several", "what is long stays itself"
+    assert thin.lanes[1] == lanes[1], "idle time keeps its causes"

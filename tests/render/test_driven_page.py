@@ -185,3 +185,18 @@ def test_buttons_copy_the_lines_and_the_ticket(browser, page: Path) -> None:
         assert wanted.strip()
         assert browser.execute_async_script(read).strip() == wanted.strip()
         assert button.text == "Copied"
+
+
+def test_a_box_of_a_flame_graph_becomes_as_wide_as_the_picture_and_leads_back(browser, page: Path) -> None:
+    visit(browser, page, fragment="#modules")
+    flame = "const f = document.querySelector('figure[data-flame] .flame'), all = [...f.querySelectorAll('button')];"
+    share = flame + "return all.map(b => b.getBoundingClientRect().width / f.clientWidth)"
+    before = js(browser, share)
+    number = min(range(len(before)), key=lambda n: before[n])
+    name = js(browser, f"{flame} const b = all[{number}], t = b.title; b.click(); return t")
+    chosen = f"{flame} const b = all.find(b => b.title === {json.dumps(name)}); return b.getBoundingClientRect().width / f.clientWidth"
+    assert before[number] < 0.9 and js(browser, chosen) == pytest.approx(1, abs=0.01)
+    assert js(browser, "return document.activeElement.title") == name, "keys go on from there"
+    js(browser, f"{flame} all.find(b => b.title === {json.dumps(name)}).click()")
+    assert js(browser, share) == pytest.approx(before)
+    assert browser.get_log("browser") == []

@@ -54,6 +54,22 @@ own(300)
 if rank == 0: weights(m); print("start", start)
 dist.destroy_process_group()
 """
+#: Ranks that no launcher has numbered in a way of its own: they find each other in the store of their process group.
+RANKS_OF_ITS_OWN = """
+import os, sys, time
+from lab import *
+dist = torch.distributed
+def work(rank, size):
+    dist.init_process_group("gloo", init_method="file://" + os.path.abspath("store.tmp"), rank=rank, world_size=size)
+    m = nn.parallel.DistributedDataParallel(net()); o = optim.SGD(m.parameters(), .1)
+    for i in range(300): o.zero_grad(); m(x()).sum().backward(); o.step(); time.sleep(.02)
+    own(300)
+    if rank == 0: weights(m)
+    dist.barrier(); dist.destroy_process_group()
+if __name__ == "__main__":
+    if len(sys.argv) > 1: work(int(os.environ["SLURM_PROCID"]), int(os.environ["SLURM_NTASKS"]))
+    else: torch.multiprocessing.spawn(work, (2,), nprocs=2)
+"""
 GUARDED = "import sys\nfrom train import *\nif __name__ == '__main__':\n    main()\n"
 WORKERS = """
 from lab import *
@@ -170,7 +186,7 @@ def _trees() -> list[Case]:
     wrappers = {
         "env and timeout": ("env", "A=1", "timeout", "300", *run), "nohup": ("nohup", *run), "stdbuf": ("stdbuf", "-oL", *run),
         "taskset": ("taskset", "-c", "0", *run), "setsid": ("setsid", "-w", *run), "time": ("bash", "-c", "time -p $PYTHON main.py"),
-        "script of bash": ("bash", "train.sh"), "coverage run": ("{python}", "-m", "coverage", "run", "--data-file=.coverage", "main.py"),
+        "script of bash": ("bash", "train.sh"), "coverage run": ("{python}", "-m", "coverage", "run", "--data-file=coverage.tmp", "main.py"),
         "uv run": ("{python}", "-m", "uv", "run", "--no-project", "--python", *run),
     }  # fmt: skip
     needs = {"coverage run": "coverage", "uv run": "uv"}
@@ -181,8 +197,11 @@ def _trees() -> list[Case]:
     ]  # fmt: skip
     stopped = "$PYTHON main.py waits 2> /dev/null; echo after $?"
     torchrun = "$PYTHON -m torch.distributed.run --standalone --max-restarts 1 --nproc_per_node 2 main.py 2> /dev/null"
+    started = "export SLURM_NTASKS=2; SLURM_PROCID=1 $PYTHON main.py rank & SLURM_PROCID=0 $PYTHON main.py rank; wait"
     return [
         *trees,
+        _way("ranks that the program spawns", *run, program=RANKS_OF_ITS_OWN, slow=True, windows=True),
+        _way("ranks that something else starts", "bash", "-c", started, program=RANKS_OF_ITS_OWN, slow=True, windows=True),
         _way("then stop of a shell's program", "bash", "-c", stopped, program=MANY, options=("--then", "stop"), signal=2, slow=True, ends=False),
         _way("a handler's interrupt in the background", *run, "waits", "handler", program=MANY, signal=2, background=True, slow=True),
         _way("ranks that are started anew", "bash", "-c", torchrun, program=ANEW, slow=True, windows=True, ends=False),

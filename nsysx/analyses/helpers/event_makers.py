@@ -1,9 +1,12 @@
-"""Whose event pairs are: the program's, which times something with them, or those of the wrapper that makes a program a rank of a job.
+"""Whose event pairs are: the program's, which times something with them, or PyTorch's: those of the wrapper that makes a program a rank
+of a job, and those inside its operators.
 
 DistributedDataParallel times its forward and backward with events, in its first steps and then in every hundredth; FSDP orders
 its streams with events that no stream waits for where the next gather is known to come later. Both record them in the forward of the
 wrapper itself, or on the autograd thread, where no program sets a clock. Nobody reads the events of FSDP, nor those that order the
 streams of collectives: in a process that communicates, pairs that are only paired by their order are torch's.
+
+An operator that looks for its fastest kernel (cudnn.benchmark) times each with events; no program sets a clock inside an operator.
 """
 
 from __future__ import annotations
@@ -15,12 +18,14 @@ from nsysx.catalogue import DeviceActivity
 from nsysx.events.profile import Profile
 
 TORCH, PROGRAM = "torch", "program"
+#: Ranges of PyTorch's operators: its own, and those of DLProf and PyProf.
+_OPERATOR = r"^(aten::|torch\.nn\.functional\.)"
 #: Classes whose instances make a module a part of a job.
 _WRAPPER = r"DistributedDataParallel|FullyShardedDataParallel|^FSDP"
 
 
 def with_makers(profile: Profile, pairs: pl.DataFrame) -> pl.DataFrame:
-    """Return the pairs of events with ``made_by``: TORCH for those of a wrapper of ranks, else PROGRAM."""
+    """Return the pairs of events with ``made_by``: TORCH for those of a wrapper of ranks or of an operator, else PROGRAM."""
     ops = profile.attributed.gpu_ops
     ranks = ops.filter(ops["cls"] == DeviceActivity.COMM.value)["process"].unique()
     modules = profile.attributed.modules.select("module", pl.col("cls").cast(pl.String))
@@ -30,8 +35,25 @@ def with_makers(profile: Profile, pairs: pl.DataFrame) -> pl.DataFrame:
     elsewhere = ~pl.col("thread").is_in(driving.implode()) if len(driving) else pl.col("phase") == "backward"
     unread = pl.col("paired_by") == "order"
     torchs = pl.col("process").is_in(ranks.implode()) & (wrapper | elsewhere | unread).fill_null(value=False)
-    torchs |= pl.col("process").is_in(_reading_themselves(profile))
+    torchs |= pl.col("process").is_in(_reading_themselves(profile)) | _of_operators(profile, pairs)
     return pairs.with_columns(made_by=pl.when(torchs).then(pl.lit(TORCH)).otherwise(pl.lit(PROGRAM)))
+
+
+def _of_operators(profile: Profile, pairs: pl.DataFrame) -> pl.Series:
+    """Return the pairs whose first record is made inside an operator of PyTorch, on the same thread."""
+    ranges = profile.ranges.ranges.filter(
+        pl.col("label").cast(pl.String).str.contains(_OPERATOR).fill_null(value=False)
+    )
+    within = np.zeros(pairs.height, np.bool_)
+    thread, recorded_ns = (
+        pairs["thread"].to_numpy(),
+        profile.attributed.api_calls["start_ns"].gather(pairs["call"]).to_numpy(),
+    )
+    for (number,), of_thread in ranges.sort("start_ns").group_by("thread"):
+        ends = np.append(np.iinfo(np.int64).min, np.maximum.accumulate(of_thread["end_ns"].to_numpy()))
+        begun = np.searchsorted(of_thread["start_ns"].to_numpy(), recorded_ns, side="right")
+        within |= (thread == number) & (ends[begun] > recorded_ns)
+    return pl.Series(within, dtype=pl.Boolean)
 
 
 def _reading_themselves(profile: Profile) -> list[int]:

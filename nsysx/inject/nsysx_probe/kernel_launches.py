@@ -122,13 +122,18 @@ class KernelLaunches:
             self.out.fail("launch", error)
 
     def _range(self, kernel: Any, arguments: tuple[Any, ...]) -> Any:
-        """Open the range of a launch."""
+        """Open the range of a launch and return it; None, and no more of them in this step, where tensors cannot be asked."""
         torch, function = self.torch, getattr(kernel, "fn", kernel)
-        with torch._C.DisableTorchFunction():
-            tensors = [t for a in arguments if isinstance(t := getattr(a, "base", a), torch.Tensor)]
-            what = "products" if self._has_products(kernel) else bytes_held(tensors)
-            range_ = torch._C._profiler._RecordFunctionFast(f"triton::{function.__name__}#{what}", tensors)
-            range_.__enter__()
+        try:
+            with torch._C.DisableTorchFunction():
+                tensors = [t for a in arguments if isinstance(t := getattr(a, "base", a), torch.Tensor)]
+                what = "products" if self._has_products(kernel) else bytes_held(tensors)
+                range_ = torch._C._profiler._RecordFunctionFast(f"triton::{function.__name__}#{what}", tensors)
+                range_.__enter__()
+        except Exception as error:
+            self.out.wrong("launch", error)
+            self.record(False)
+            return None
         return range_
 
     def _has_products(self, kernel: Any) -> bool:

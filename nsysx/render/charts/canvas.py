@@ -25,12 +25,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A picture with its text alternative and its caption; ``name`` is that of its files."""
+    """A picture with its text alternative and its caption; ``name`` is that of its files.
+
+    ``boxes_json`` are the boxes of a flame graph for the page's script: level, start and end (ns), share that is its own, name.
+    """
 
     name: str
     figure: Figure
     alt: str
     caption: str
+    boxes_json: str = ""
 
     @property
     def width(self) -> int:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -55,6 +56,17 @@ def frames(stacks: Stacks) -> list[FlameBox]:
     split = [(tuple(names.split(";")) if isinstance(names, str) else names, ns) for names, ns in stacks.items()]
     lay([(names, ns) for names, ns in split if ns > 0 and names], 0, 0.0)
     return drawn
+
+
+def boxes_json(drawn: Sequence[FlameBox]) -> str:
+    """Return the boxes that can be seen as JSON, see `Chart`."""
+    whole = max((frame.end_ns for frame in drawn), default=1.0) or 1.0
+    rows = [
+        (f.level, round(f.start_ns), round(f.end_ns), round(f.own_ns / (f.end_ns - f.start_ns), 2), clean(f.name, 100))
+        for f in drawn
+        if f.end_ns - f.start_ns >= _LEAST * whole
+    ]
+    return json.dumps(rows, ensure_ascii=False, separators=(",", ":"))
 
 
 def flame(stacks: Stacks, words: str = "", width: int = 1120, ax: Axes | None = None) -> Figure:

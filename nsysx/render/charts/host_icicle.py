@@ -10,6 +10,7 @@ from nsysx import units
 from nsysx.model import Row, Summary
 from nsysx.render.charts.canvas import Chart, Room, boxes, draw, name_axes, time_scale, width_of, write
 from nsysx.render.charts.colors import KIND_COLORS, mix, phase_color, shade
+from nsysx.render.charts.flame_graph import FlameBox, boxes_json
 from nsysx.render.safe_text import clean, file_name, shorten
 
 if TYPE_CHECKING:
@@ -77,7 +78,8 @@ def chart(summary: Summary, ax: Axes | None = None) -> Chart | None:
         f"{units.duration(whole)} of GPU idle time in host code{step}, {units.share(sampled, whole)} of it sampled. "
         f"Most is in {most.names[-1]}: {units.duration(most.ns)}."
     )
-    return Chart(TABLE, icicle(parts, used, ax=ax), text, text)
+    frames = [FlameBox(b.level, b.start, b.end, 0.0, b.name) for b in boxes_of(parts)]
+    return Chart(TABLE, icicle(parts, used, ax=ax), text, text, boxes_json(frames))
 
 
 def boxes_of(parts: Sequence[IcicleTime]) -> list[IcicleBox]:

@@ -12,7 +12,7 @@ from nsysx.analyses.modules import ModuleRow
 from nsysx.answer.bars import NO_MODULE, each, folded_path
 from nsysx.model import Summary
 from nsysx.render.charts.canvas import Chart
-from nsysx.render.charts.flame_graph import flame, frames
+from nsysx.render.charts.flame_graph import boxes_json, flame, frames
 from nsysx.render.safe_text import clean
 
 if TYPE_CHECKING:
@@ -120,4 +120,4 @@ def chart(summary: Summary, ax: Axes | None = None) -> Chart | None:
         "A box is as wide as the GPU time of the module and of all that it calls, in one step; repeated blocks are one box. "
         "The stronger its color, the more of that is the module's own."
     )
-    return Chart(TABLE, flame(times, "GPU time of one step", ax=ax), alt, caption)
+    return Chart(TABLE, flame(times, "GPU time of one step", ax=ax), alt, caption, boxes_json(frames(times)))

@@ -510,4 +510,4 @@ function same(cell, text) {
     return found >= 0;
   });
 }
-function bare(name) { return name.replace(/(\w+|\(anonymous namespace\)|<unnamed>)::/g, ""); }
+function bare(name) { return name.replace(/(\w+|\(anonymous namespace\)|<unnamed>)::|\((?:unsigned )?(?:int|long|short|char|bool)\)/g, ""); }

@@ -1,0 +1,77 @@
+"""The waiting of each rank in each step as a heat map."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING
+
+from nsysx import units
+from nsysx.catalogue import Paint
+from nsysx.model import Summary
+from nsysx.ranks import rank_waits
+from nsysx.ranks.rank_waits import RankWaitRow
+from nsysx.render.charts.canvas import NAME, Box, Chart, LegendEntry, Room, boxes, draw, legend, name_axes, write
+from nsysx.render.charts.colors import KIND_COLORS, PAPER_SHADE, mix
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+TABLE = rank_waits.KEY
+
+#: Shades of waiting, from a fifth of the longest to all of it; less is left blank.
+_SHADES = 5
+#: Height of a rank, and room beside, above and below the map (CSS pixels); of more ranks the rows get lower.
+_ROW, _LOWEST, _HIGH, _LEFT, _RIGHT, _ABOVE, _BELOW = 18, 5, 420, 70, 12, 8, 62
+
+
+def chart(summary: Summary, ax: Axes | None = None) -> Chart | None:
+    """Return the heat map, None for fewer than two ranks or steps, and where nobody waits."""
+    rows = summary.typed_rows(rank_waits.ROWS)
+    longest = max((ns for r in rows for ns in r["by_step_ns"]), default=0)
+    columns = max((len(r["by_step_ns"]) for r in rows), default=0)
+    if len(rows) < 2 or columns < 2 or not longest:
+        return None
+    most = max(rows, key=lambda r: r["wait_ns"] / max(1, r["steps"]))
+    usual = units.duration(most["wait_ns"] / max(1, most["steps"]))
+    text = f"Waiting by rank (rows) and step, at most {units.duration(longest)}. Rank {most['rank']} waits most: {usual} a step."
+    tall = max(_LOWEST, min(_ROW, _HIGH / len(rows)))
+
+    def on(axes: Axes) -> None:
+        axes.set_xlim(0, columns)
+        axes.set_ylim(tall * len(rows), 0)
+        boxes(axes, [(0.0, 0.0, float(columns), tall * len(rows))], PAPER_SHADE, layer=0.5)
+        alike: dict[int, list[Box]] = {}
+        for number, row in enumerate(rows):
+            for shade, begin, end in _runs(row, longest):
+                alike.setdefault(shade, []).append((float(begin), tall * number, float(end - begin), tall - 1))
+        for shade, places in sorted(alike.items()):
+            boxes(axes, places, _color(shade))
+        named = max(1, round(14 / tall))
+        for number, row in enumerate(rows):
+            if number % named == 0:
+                write(axes, 0, tall * (number + 0.5), f"rank {row['rank']}", size=NAME, ha="right", offset=(-6, 0))
+        axes.locator_params(axis="x", integer=True)
+        steps = max(r["steps"] for r in rows)
+        name_axes(axes, "steady step" if steps == columns else f"{steps} steady steps in {columns} groups")
+        keys = [LegendEntry(units.duration(longest * n / _SHADES), _color(n)) for n in range(1, _SHADES + 1)]
+        legend(axes, keys, rise=-42, shift=7 - _LEFT)
+
+    return Chart(
+        TABLE, draw(Room(1120, tall * len(rows) + _ABOVE + _BELOW, _LEFT, _RIGHT, _ABOVE, _BELOW), on, ax), text, text
+    )
+
+
+def _color(shade: int) -> str:
+    return mix(KIND_COLORS[Paint.LAUNCH], shade / _SHADES)
+
+
+def _runs(row: RankWaitRow, longest: int) -> list[tuple[int, int, int]]:
+    """Return shade, begin and end of neighboring steps of one shade; those of nearly no waiting are left out."""
+    shades = [-(-_SHADES * ns // longest) if ns >= longest / 20 else 0 for ns in row["by_step_ns"]]
+    runs, begin = [], 0
+    for shade, group in itertools.groupby(shades):
+        end = begin + len(list(group))
+        if shade:
+            runs.append((shade, begin, end))
+        begin = end
+    return runs

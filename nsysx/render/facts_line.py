@@ -1,0 +1,123 @@
+"""The line of facts above an answer: report, GPU, steps, the length of a step, and what of the loop the steady steps are."""
+
+from __future__ import annotations
+
+from nsysx import units
+from nsysx.analyses.helpers.step_record import rows_of
+from nsysx.answer import subject
+from nsysx.events import coverage
+from nsysx.model import Summary
+from nsysx.ranks import rank_table
+from nsysx.render import facts
+from nsysx.render.grids import CellTexts
+from nsysx.render.safe_text import clean
+
+
+def facts_line(summary: Summary, texts: CellTexts, now: int | None, profiled: int | None) -> tuple[str, ...]:
+    """Return the report's name, the GPU, the steps and the step time."""
+    gpus = [clean(g.name, 60) for g in summary.capture.gpus if g.name]
+    line = [facts.report_name(summary)]
+    if len(summary.capture.files) > 1:
+        line[0] += f" and {len(summary.capture.files) - 1} more"
+    kinds, ranks = sorted(set(gpus)), len(summary.typed_rows(rank_table.ROWS))
+    if ranks > len(gpus):  # one report a rank: the capture is the first one's
+        line.append(f"{ranks} ranks")
+    line += [f"{gpus.count(k)} x {k}" if gpus.count(k) > 1 else k for k in kinds[:2]] or ["no GPU recorded"]
+    if now is None:
+        line.append("no steps found")
+        return tuple(texts(s, 80) for s in line)
+    line.append(f"{facts.steady_count(summary.steps)} steady of {summary.steps.count} steps{_spread(summary)}")
+    line += _step_words(summary, units.duration(now), units.duration(profiled))
+    line += _covered(summary) + _rest(summary)
+    return tuple(texts(s, 160) for s in line)
+
+
+#: What else a loop does is named from this share of it on. Its warm-up and the step that the end cuts are no news.
+_NAMED = 0.1
+#: Another mean is told if it is longer than a step by this share, and that of the steps that followed if it differs by as much.
+_LONGER = 0.03
+_UNTOLD = (coverage.WARMUP, coverage.LAST, coverage.BEFORE, coverage.BEHIND)
+
+
+def _covered(summary: Summary) -> list[str]:
+    """Return how much of the loop behind its warm-up the steady steps are where it does something else, too, and what that is."""
+    covered = summary.steps.coverage
+    if covered is None:
+        return []
+    parts = {r["what"]: r["ns"] for r in covered["rest"] if r["what"] not in _UNTOLD}
+    if coverage.ONCE in parts:  # before the steady steps it is start-up
+        parts[coverage.ONCE] = max(0, parts[coverage.ONCE] - _start_up_ns(summary))
+    rest = sorted(((ns, what) for what, ns in parts.items()), reverse=True)
+    loop = covered["steady_ns"] + sum(ns for ns, _ in rest)
+    named = [f"{what} {units.share(ns, loop)}" for ns, what in rest if ns >= _NAMED * loop]
+    real = summary.unprofiled
+    more = None if real is None or (real.loop_ns or 0) < (1 + _LONGER) * real.step_ns else real.loop_ns
+    whole = "" if more is None else f"{units.duration(more)} a step with what runs between steps"
+    if not named:
+        return [whole] if whole else []
+    share = units.share(covered["steady_ns"], loop)
+    return [f"steady steps cover {share} of the loop ({', '.join(named)}){whole and ': '}{whole}"]
+
+
+def _rest(summary: Summary) -> list[str]:
+    """Return the mean of all steps that followed, if it is another one than that of the steps that were timed."""
+    real = summary.unprofiled
+    if real is None or real.rest_ns is None:
+        return []
+    timed = real.loop_ns or real.step_ns
+    if abs(real.rest_ns - timed) < _LONGER * timed:
+        return []
+    return [
+        f"{units.duration(real.rest_ns)} over the {real.rest_steps:,} steps that followed, and what ran between them"
+    ]
+
+
+def _start_up_ns(summary: Summary) -> int:
+    """Return how long the steps before the first steady one take (ns)."""
+    lengths = []
+    for row in rows_of(summary.steps):
+        if not row.get("warmup"):
+            break
+        lengths.append(max(row.get("cpu_ns") or 0, row.get("gpu_ns") or 0))
+    return sum(lengths)
+
+
+#: Steady steps whose longest is this many times their shortest are not told by their mean alone.
+_UNEQUAL = 1.5
+#: A mean of all steady steps that differs by this share from that of the steps in a row is told.
+_OTHER = 0.01
+
+
+def _spread(summary: Summary) -> str:
+    """Return the shortest and the longest steady step as recorded, "" where they are about the same.
+
+    Where the figures cover some of the steady steps only, it says which, and the mean of all where that is another.
+    """
+    recorded = " as recorded" * (summary.step.recorded_ns != summary.step.shown_ns)
+    every, covered = summary.steps.all_steady, summary.step.recorded_ns
+    steady = [ns for r in rows_of(summary.steps) if r.get("steady") and (ns := r.get("gpu_ns") or r.get("cpu_ns"))]
+    ends = (every["low_ns"], every["high_ns"]) if every else (min(steady, default=0), max(steady, default=0))
+    ends_text = f", {units.duration(ends[0])} to {units.duration(ends[1])}{recorded}" * (
+        ends[1] >= _UNEQUAL * ends[0] > 0
+    )
+    if every is None or not covered:
+        return ends_text
+    mean = every["mean_ns"]
+    other = f"; all take {units.duration(mean)} on average{recorded}" * (abs(mean - covered) > _OTHER * covered)
+    return f"{ends_text} (the figures are of {len(steady)} in a row{other})"
+
+
+def _step_words(summary: Summary, now: str, recorded: str) -> list[str]:
+    """Return the length of the step without and with the profiler, and its bounds where it was not measured."""
+    real, differs = summary.unprofiled, summary.step.marked
+    a_step = "a step on average" if subject.on_average(summary) else "a step"
+    if summary.step.as_recorded:
+        return [f"{now} {a_step}{', as recorded' if real is None or differs else ''}"]
+    about = differs and summary.verdict.estimated and real is not None
+    notes = []
+    if about and real is not None:
+        low, high = summary.step.bounds_ns or (real.low_ns, real.high_ns)
+        notes.append(f"{units.duration(low)} to {units.duration(high)}")
+    notes += [f"{recorded} as recorded"] if recorded != now else []
+    within = f" ({'; '.join(notes)})" if notes else ""
+    return [f"{'about ' * about}{now} {a_step}{within}"]
