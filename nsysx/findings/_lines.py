@@ -47,7 +47,7 @@ def line_of(profile: Profile, site: Row, calls: Iterable[int], takes: Takes) -> 
 
 
 #: Work is of one line if that launches so much of it, else of the innermost line below which so much of it is launched.
-_OF_ONE, _BELOW = 0.8, 0.6
+_OF_ONE, _BELOW = 0.5, 0.6
 #: Functions of modules: whoever calls the network names it better than a line in it.
 _OF_MODULE = re.compile(r"(^|\.)(forward|__call__)$")
 
