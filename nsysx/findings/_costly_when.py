@@ -16,6 +16,7 @@ from nsysx.findings import _costly_jobs, _needs
 from nsysx.findings._case import Case, Saving, calls_of, ops_of
 from nsysx.findings._once import Takes
 from nsysx.frames import lookup
+from nsysx.model import Row
 from nsysx.replay.edits import RemoveOps, RemoveWaits
 
 #: What is said where no replay shows what a setting costs.
@@ -225,17 +226,24 @@ def without_scaler(case: Case, settings: RecordedSettings | None) -> Saving:
 _OFTEN_STEPS = 200
 
 
-def anew(case: Case, settings: RecordedSettings) -> str:
+def restarted_loader(settings: RecordedSettings) -> Row | None:
+    """Return workers and every (steps) of a loader whose workers are started anew again and again, None where there is none."""
     for row in settings.rows("loaders") or ():
         made, span = _whole(row.get("iterators")), _whole(row.get("last_step")) - _whole(row.get("first_step"))
         if not _whole(row.get("workers")) or row.get("persistent_workers") is not False or made < 3:
             continue
-        each = span / (made - 1)
-        if each <= _OFTEN_STEPS:
-            return (
-                f"the loader starts its {row['workers']} workers anew every {each:.0f} steps: persistent_workers is off"
-            )
-    return ""
+        if span / (made - 1) <= _OFTEN_STEPS:
+            return {"workers": row["workers"], "every": span / (made - 1)}
+    return None
+
+
+def anew(case: Case, settings: RecordedSettings) -> str:
+    row = restarted_loader(settings)
+    if row is None:
+        return ""
+    return (
+        f"the loader starts its {row['workers']} workers anew every {row['every']:.0f} steps: persistent_workers is off"
+    )
 
 
 def finds_unused(case: Case, settings: RecordedSettings) -> str:
@@ -251,13 +259,17 @@ def finds_unused(case: Case, settings: RecordedSettings) -> str:
     )
 
 
+#: So many backwards in a step are micro-steps.
+_SEVERAL = 2
+
+
 def _micro_steps(settings: RecordedSettings) -> int:
     return settings.number("backwards") or 0
 
 
 def reduces_each(case: Case, settings: RecordedSettings) -> str:
     count, reducing = _micro_steps(settings), settings.number("reducing")
-    if count < 2 or reducing is None or reducing < count or not _communicates(case):
+    if count < _SEVERAL or reducing is None or reducing < count or not _communicates(case):
         return ""
     ranks = "DDP" if _costly_jobs.ddp(settings) else "FSDP"
     return f"{ranks} reduces gradients in each of the {count} backwards of a step: no_sync() is not used"
@@ -283,22 +295,16 @@ def reduced_once(case: Case, settings: RecordedSettings | None) -> Saving:
     if replayed is not None:
         return replayed
     micro = micro_steps.micro_steps(case.profile)
-    if micro is not None:
-        # In the step of each of them the ranks meet, the transfer slows the kernels beside it, and host code copies and launches.
-        share = (micro.count - 1) / micro.count
-        met = case.taken_by((StepPart.COMM,)) + case.per_step(_needs.slowed_ns(case))
-        called = case.worth(RemoveOps(micro.early | micro.copies), bound=True).likely_ns or 0
-        return case.bound(share * met + called, "the early reductions, what they slow and the calls for them are gone")
-    count = _micro_steps(settings) if settings is not None else 0
-    ops = case.timed_ops(case.ops["cls"] == DeviceActivity.COMM.value, "op", "call").drop_nulls("call")
-    calls = case.calls.select("call", "start_ns")
-    started = ops.join(calls, on="call", how="inner").sort("start_ns")
-    if not started.height:
+    count = micro.count if micro is not None else _micro_steps(settings) if settings is not None else 0
+    if count < _SEVERAL:
         return Saving(None, UNKNOWN)
-    step = pl.Series("step", _needs.step_of(case.profile, started["start_ns"]))
-    rank = pl.int_range(pl.len()).over("step") * count
-    early = started.with_columns(step).filter(rank < pl.len().over("step") * (count - 1))
-    return case.worth(RemoveOps(ops_of(early)), cause=(StepPart.COMM,), bound=True)
+    # In the step of each of them the ranks meet, the transfer slows the kernels beside it, and host code copies and launches.
+    share = (count - 1) / count
+    met = case.taken_by((StepPart.COMM,)) + case.per_step(_needs.slowed_ns(case))
+    if micro is None:  # too few steps to tell the reductions of one backward from those of the next
+        return case.bound(share * met, "the early reductions are gone, and what they slow")
+    called = case.worth(RemoveOps(micro.early | micro.copies), bound=True).likely_ns or 0
+    return case.bound(share * met + called, "the early reductions, what they slow and the calls for them are gone")
 
 
 def one_core(case: Case, settings: RecordedSettings) -> str:

@@ -22,8 +22,10 @@ from __future__ import annotations
 
 from nsysx import units
 from nsysx.events.coverage import BETWEEN, EVALUATION
-from nsysx.findings._case import Case, Fix, Rule, Saving
-from nsysx.model import Finding
+from nsysx.events.recorded_settings import settings_of
+from nsysx.findings._case import Case, Fix, Rule, Saving, way
+from nsysx.findings._costly_when import restarted_loader
+from nsysx.model import Finding, Row
 from nsysx.replay.engine import Withheld, unprofiled_of
 
 RULE = Rule("NSX130", "between-steps", "What runs between the steps", about="loop", whole=True)
@@ -44,19 +46,42 @@ def check(case: Case) -> list[Finding]:
         return case.clear(RULE, "next to nothing runs between the steps")
     between = real.loop_ns - real.step_ns
     evaluates = covered.parts.get(EVALUATION, 0) > covered.parts.get(BETWEEN, 0)
-    what = "evaluation" if evaluates else "other code"
+    restarted = None if evaluates else _restarted_loader(case)
+    what = "evaluation" if evaluates else "other code" if restarted is None else "a new start of the loader"
     loop = f"{units.duration(real.loop_ns)} that a step takes with what runs between steps"
     detail = (
         f"A step takes {units.duration(real.step_ns)}, and {units.duration(real.loop_ns)} with what runs between steps: "
         f"{units.share(between, real.loop_ns)} of the loop is no step."
     )
+    if restarted is not None:
+        detail += f" The loader starts its {restarted['workers']} workers anew every {restarted['every']:.0f} steps."
     title = f"Between steps {what} takes {units.duration(between)} per step, {units.share(between, real.loop_ns)} of the loop"
     worth = Saving(
         None,
         f"up to {units.duration(between)} of the {loop}: as much as runs less often, elsewhere or at the same time",
     )
-    where = {"near": "evaluation between steps" if evaluates else "between steps"}
+    near = (
+        "evaluation between steps" if evaluates else "between steps" if restarted is None else "where an epoch begins"
+    )
     # It is no time of the step, so it is no cost of it: what it takes of the loop is told.
     evidence = [{"step_ns": real.step_ns, "loop_ns": real.loop_ns, "between_ns": between}]
-    fix = _EVALUATES if evaluates else _OTHER
-    return [case.found(RULE, title, detail, worth=worth, cost_ns=None, fix=fix, where=where, evidence=evidence)]
+    fix = _EVALUATES if evaluates else _OTHER if restarted is None else _kept_workers(restarted)
+    return [
+        case.found(RULE, title, detail, worth=worth, cost_ns=None, fix=fix, where={"near": near}, evidence=evidence)
+    ]
+
+
+def _restarted_loader(case: Case) -> Row | None:
+    """Return the loader whose workers start anew between steps, None where there is none or the settings were not read."""
+    settings = settings_of(case.profile)
+    return None if settings is None else restarted_loader(settings)
+
+
+def _kept_workers(restarted: Row) -> Fix:
+    """Return the advice to keep the workers of a loader."""
+    text = (
+        f"Keep the {restarted['workers']} workers of the loader from one epoch to the next (persistent_workers=True): they are started "
+        f"anew every {restarted['every']:.0f} steps"
+    )
+    paste = f"loader = DataLoader(data, num_workers={restarted['workers']}, persistent_workers=True)"
+    return Fix.by_name(way("persistent-workers", text, paste))

@@ -414,6 +414,18 @@ def test_a_setting_that_costs(
     )
 
 
+def test_micro_steps_of_one_step_are_priced_by_its_communication(tmp_path: Path) -> None:
+    """One steady step is too little to tell the reductions of its backwards apart: its settings count them."""
+    settings = changed(CLEAN, {"wrappers": [DDP], "backwards": 4, "reducing": 4})
+    record = {"pid": 100, "backend": "nvtx", "ranges": {}, "ranges_pushed": 1, "settings": settings}
+    (tmp_path / "r.run.json").write_text(json.dumps({"probe": [record]}))
+    found = Program().steps(reducing, count=3).findings(tmp_path, "NSX127")
+    (finding,) = found
+    assert finding.evidence[0]["setting"] == "no_sync unused"
+    assert finding.saving.bound and finding.saving.source == "time"
+    assert finding.saving_ns_per_step == pytest.approx(3 * 300_000, rel=0.05)
+
+
 def test_every_setting_of_the_table_has_its_fault_here_or_is_a_variable() -> None:
     tested = {f[0] for f in FAULTS}
     assert not [s.name for s in SETTINGS if s.name not in tested and not s.name.isupper()]

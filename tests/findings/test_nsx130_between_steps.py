@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -19,12 +20,15 @@ from nsysx.replay.engine import Withheld, unprofiled_of
 from tests.answer.test_first_action import finding, led
 from tests.findings import Program, healthy
 
+#: Workers that start anew every 32 steps.
+LOADER = {"workers": 12, "persistent_workers": False, "iterators": 8, "first_step": 0, "last_step": 224}
+
 
 @pytest.fixture
 def found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Finding]:
     """Return what the rule says of a loop that takes so many times as long as its steps, of which ``part`` is what runs between."""
 
-    def told(times: float | None, part: str = BETWEEN) -> Finding:
+    def told(times: float | None, part: str = BETWEEN, loader: dict[str, Any] | None = None) -> Finding:
         def with_loop(profile: Any) -> Any:
             real = unprofiled_of(profile)
             assert not isinstance(real, Withheld)
@@ -33,6 +37,9 @@ def found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Find
             return replace(real, loop_ns=None if times is None else round(times * real.step_ns))
 
         monkeypatch.setattr(rule, "unprofiled_of", with_loop)
+        settings = None if loader is None else {"loaders": [{**LOADER, **loader}]}
+        record = {"pid": 100, "backend": "nvtx", "ranges": {}, "ranges_pushed": 1, "settings": settings}
+        (tmp_path / "r.run.json").write_text(json.dumps({"probe": [record]}))
         return Program().steps(healthy).finding(tmp_path, "NSX130")
 
     return told
@@ -48,6 +55,24 @@ def test_much_between_steps_is_told_by_name_with_its_share_of_the_loop(found: Ca
     assert [way.name for way in evaluation.remedies] == ["evaluated-rarely"]
     assert evaluation.saving_ns_per_step is None, "it is no time of the step"
     assert [way.name for way in found(2.0).remedies] == ["beside-the-loop"]
+
+
+@pytest.mark.parametrize(
+    ("loader", "part", "remedy"),
+    [
+        ({}, BETWEEN, "persistent-workers"),
+        ({}, EVALUATION, "evaluated-rarely"),
+        ({"persistent_workers": True}, BETWEEN, "beside-the-loop"),
+        ({"last_step": 22_400}, BETWEEN, "beside-the-loop"),  # epochs so long that workers hardly ever start
+    ],
+)
+def test_workers_that_start_anew_between_steps_are_kept(
+    found: Callable[..., Finding], loader: dict[str, Any], part: str, remedy: str
+) -> None:
+    finding = found(2.0, part, loader)
+    assert [way.name for way in finding.remedies] == [remedy]
+    assert ("num_workers=12, persistent_workers=True" in finding.paste) == (remedy == "persistent-workers")
+    assert ("every 32 steps" in finding.fix) == (remedy == "persistent-workers")
 
 
 @pytest.mark.parametrize("times", [None, 1.0, 1.09])
