@@ -48,7 +48,7 @@ def seen(case: Case) -> str:
 
 def _lengths(case: Case) -> list[int]:
     """Return the sizes of what transforms of the X-ray read, those of the longest operators first."""
-    shapes = [str(r["shapes"] or "") for r in case.typed_rows(operators.ROWS) if "_fft_" in r["name"]]
+    shapes = [str(r["shapes"] or "") for r in case.typed_rows(operators.ROWS) if "_fft_" in (r["name"] or "")]
     return [int(n) for shape in shapes for n in re.findall(r"\d+", shape) if int(n) > 1]
 
 
