@@ -109,20 +109,11 @@ def _best(summary: Summary, worth: Sequence[Finding], step: int) -> Finding:
             return max(exact, key=lambda f: saves[id(f)])
     if about(best) == summary.verdict.code:
         # A change for the whole program holds that of a part of it, of which only the most that it may save is replayed.
-        part = best.saving.bound and not rule_of(best.code).whole and not _names_its_change(best)
+        part = best.saving.bound and not rule_of(best.code).whole and not subject.names_its_change(best)
         enough = saves[id(best)] / _OF_A_PART if part else least
         alike = [f for f in worth if saves[id(f)] >= enough and rule_of(f.code).whole and about(f) == about(best)]
         return next(iter(alike), best)
     return next((f for f in alike if about(f) == summary.verdict.code), best)
-
-
-#: Remedies that make launches or passes fewer for whatever stands there.
-_FOR_ANYTHING = ("compile", "cuda-graph", "larger-graphs", "larger-batches", "batched-operation")
-
-
-def _names_its_change(finding: Finding) -> bool:
-    """Return whether a finding's first remedy is for what was recorded, such as a call of a library, and not for any chain of kernels."""
-    return bool(finding.remedies) and not finding.remedies[0].name.startswith(_FOR_ANYTHING)
 
 
 #: A setting that is known to cost this share of the step comes first, too; near the device's limits nothing does that saves less.

@@ -54,14 +54,14 @@ def _lengths(case: Case) -> list[int]:
 
 def factors(number: int) -> list[int]:
     """Return the prime factors of a number above 1, smallest first."""
-    found, divisor = [], 2
+    primes, divisor = [], 2
     while divisor * divisor <= number:
         if number % divisor:
             divisor += 1
         else:
-            found.append(divisor)
+            primes.append(divisor)
             number //= divisor
-    return [*found, number] if number > 1 else found
+    return [*primes, number] if number > 1 else primes
 
 
 def padded(length: int) -> int:
