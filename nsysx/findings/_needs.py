@@ -23,6 +23,7 @@ from nsysx.findings._case import Case, Need, State, way
 from nsysx.findings._names import called
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64
+from nsysx.model import Row
 from nsysx.replay.slowed_kernels import slowed_by_communication
 
 #: Phases whose work a compiled model holds.
@@ -312,6 +313,29 @@ def merged_groups(case: Case) -> Alternative | None:
     if not fusable:
         return replace(merged, text=text, paste=paste.replace(", fused=True)", ")") if program.optimizer_class else "")
     return replace(merged, text=text.replace(" each:", " each, with fused=True:"), paste=paste)
+
+
+#: Copies to the GPU of so few bytes are single numbers of the program; so many of them in each step are made by a loop.
+_NUMBER_BYTES, _MANY_NUMBERS = 64, 20
+#: So many launches for each such copy at most: the copies are what keeps launches from running ahead.
+_LAUNCHES_EACH = 20
+
+
+def numbers_copied(case: Case, rows: Iterable[Row] | None = None) -> Alternative | None:
+    """Return the remedy for single numbers that are copied to the GPU one by one, each with a wait; None where they are few."""
+    every = case.rows(copy_sites.KEY) if rows is None else rows
+    tiny = [
+        r
+        for r in every
+        if r["direction"] == "HtoD" and r["obstacle"] == "pageable" and r["bytes"] <= _NUMBER_BYTES * r["count"]
+    ]
+    count, size = sum(r["count"] for r in tiny), sum(r["bytes"] for r in tiny)
+    launches = int(case.calls["kind"].is_in(Call.LAUNCHES).sum())
+    if case.stepless or count < _MANY_NUMBERS * case.steps or launches > _LAUNCHES_EACH * count:
+        return None
+    once = way("constants-once")
+    copies = f"{case.often(count, 'copy', 'copies')} of {units.size(size / count)} to the GPU {case.per}, each of which waits"
+    return replace(once, text=f"{once.text}: {copies}")
 
 
 def slowed_ns(case: Case) -> float:

@@ -213,6 +213,8 @@ def _fix(case: Case, saving_ns: int) -> Fix:
     if program.compiled:
         text = "torch.compile(model, mode='reduce-overhead') puts what is already compiled into CUDA graphs"
         return Fix.by_name(_GRAPHED.name, text=text, paste=_COMPILED, needs=_needs.GRAPH)
+    if not program.networks and (once := _needs.numbers_copied(case)) is not None:
+        return Fix.by_name(once)
     if _needs.DIFFERENTIATED_ONCE.test(case)[0] == "violated":  # nothing that compiles has a second derivative
         return Fix.by_name("cuda-graph", needs=_needs.GRAPH)
     if (instead := _no_graph(case) or _wrapped(case)) is not None:

@@ -35,7 +35,7 @@ from nsysx.analyses.helpers import shared_columns
 from nsysx.catalogue import Call, StepLimit, StepPart
 from nsysx.events.recorded_settings import settings_of
 from nsysx.findings._case import SITE, Case, Fix, Rule, calls_of, ops_of, way
-from nsysx.findings._needs import PAGEABLE, step_of
+from nsysx.findings._needs import PAGEABLE, numbers_copied, step_of
 from nsysx.findings._once import Takes, began_in
 from nsysx.frames import lookup
 from nsysx.model import Finding, Row
@@ -222,6 +222,8 @@ def _fix(case: Case, row: Row, copies: pl.DataFrame) -> Fix:
             )
         how = "" if pinned else "from pinned memory (cudaHostAlloc), "
         return Fix(f"Copy {how}on a separate stream, while kernels run")
+    if (once := numbers_copied(case, [row])) is not None:
+        return Fix.by_name(once)
     module, phase = str(row["module"] or ""), row["phase"]
     if re.search(_FSDP, module):
         return Fix(

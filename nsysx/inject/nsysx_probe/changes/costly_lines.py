@@ -29,6 +29,11 @@ UNTRIED = (
         "The converted weights must fit in memory.", untried=_OWN_CODE,
     ),
     Remedy(
+        "constants-once",
+        "Make these constants once, before the loop, or use Python's numbers in their place",
+        'gravity = torch.tensor(9.81, device="cuda")  # once, before the loop', untried=_OWN_CODE,
+    ),
+    Remedy(
         "one-length-for-attention",
         "Turn cuDNN's attention off: it builds a kernel for each new length, here in each step; or keep one length (a cache of "
         "fixed size with a mask)",
