@@ -17,6 +17,7 @@ from nsysx.events.attribute import IN_STEP
 from nsysx.events.code_lines import CodeLines
 from nsysx.findings import _line_remedies, _needs
 from nsysx.findings._case import Case, Fix, Rule, Saving, calls_of, ops_of
+from nsysx.findings._cpu_operators import more_threads
 from nsysx.findings._held import guilty
 from nsysx.findings._lines import by_line, share_of
 from nsysx.findings._once import Takes
@@ -81,7 +82,8 @@ def found(case: Case, rule: Rule) -> list[Finding]:
         # A loop costs what is idle for its launches, too.
         cost = min(case.per_step(every[line_row] if looping else ns), case.taken_by(rule.cause))
         seen = _line_remedies.Seen(text, loads.get(line_row, 0), launches, row["waits"] / case.steps)
-        line = _CostlyLine(line_row, row, cost, seen, looping, _line_remedies.fix_of(seen))
+        fix = more_threads(case, line_row) or _line_remedies.fix_of(seen)
+        line = _CostlyLine(line_row, row, cost, seen, looping, fix)
         kinds.setdefault(line.kind, []).append(line)
     for key, group in kinds.items():
         if key[-1] == "exchanged" and any(line.meets for line in group):

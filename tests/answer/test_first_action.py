@@ -103,6 +103,14 @@ def test_less_than_a_hundredth_of_the_step_is_no_advice(ms: float, first: str) -
     assert led(StepLimit.SYNC, finding("NSX101", ms)) == first
 
 
+@pytest.mark.parametrize(("ms", "error_ms", "first"), [(0.9, 0.7, ""), (0.9, 0.5, "NSX123"), (1.1, 0.9, "NSX123")])
+def test_a_small_saving_that_may_be_none_is_no_advice(ms: float, error_ms: float, first: str) -> None:
+    """From 5 % of the step on it is, and where something is left at the lower end of what is likely."""
+    replayed = saves(finding("NSX123", ms, error_ms=error_ms), source="replay")
+    assert led(StepLimit.LAUNCH, replayed) == first
+    assert led(StepLimit.LAUNCH, replayed, finding("NSX106", 0.5)) == (first or "NSX106")
+
+
 def of_20_ms(chosen: Finding) -> Summary:
     """Return a Summary of a step of 20 ms with one finding."""
     summary: Summary = factory.summary()
