@@ -54,20 +54,16 @@ def first(summary: Summary) -> Finding | None:
     return best if named else between
 
 
-#: Factors that are written as 1.00.
-_NO_FACTOR = 1.005
-
-
 def may_save_nothing(summary: Summary, finding: Finding) -> bool:
-    """Return whether a saving is small and may be none: its interval holds no gain, or nobody knows how wrong it is."""
+    """Return whether a saving is small and not worth a word for sure: by its interval, or because nobody knows how wrong it is."""
     step, saving = summary.step.shown_ns, likely_ns(summary, finding)
-    if not step or not saving or saving >= _MUCH * step or is_bound(summary, finding):
+    if not step or not saving or not NOTABLE * step <= saving < _MUCH * step:
         return False
     margins = margins_ns(summary, finding)
-    if margins is None or finding.saving.error_ns is None:
+    if margins is None or is_bound(summary, finding) or finding.saving.error_ns is None:
         return True
     less = step / (step - max(0, saving - margins[0]))
-    return min(factors.factor_bounds(summary, finding, saving, margins), default=less) < _NO_FACTOR
+    return min(factors.factor_bounds(summary, finding, saving, margins), default=less) < 1 + NOTABLE
 
 
 def between_ns(finding: Finding) -> int:

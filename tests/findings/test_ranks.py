@@ -187,7 +187,7 @@ def test_ranks_that_wait_for_each_others_launches_are_told_to_make_fewer(
 
 
 def test_fewer_launches_leave_what_a_line_runs_besides(tmp_path: Path) -> None:
-    """Each step has one long pause of host code that no launch explains: it is no part of what fewer launches save, the meeting of the ranks is."""
+    """Each step has one long pause of host code that no launch explains: fewer launches leave it, and shorten the meeting of the ranks."""
     saved = {}
     for noted in (False, True):
         report = in_turn(tmp_path / f"{noted}.sqlite", 800_000, kernels=(REDUCE,), noted=noted)
