@@ -46,8 +46,8 @@ def more_threads(case: Case, line_row: int) -> Fix | None:
 
 def _cores(settings: RecordedSettings) -> int:
     """Return how many cores the program may use, 0 where that is not known."""
-    known = [int(n) for name in ("allowed", "quota") if isinstance(n := settings.cpu(name), int | float)]
-    return min(known, default=0)
+    limits = [int(n) for name in ("allowed", "quota") if isinstance(n := settings.cpu(name), int | float)]
+    return min(limits, default=0)
 
 
 def _shares(profile: Profile) -> F64:
@@ -59,8 +59,8 @@ def _shares(profile: Profile) -> F64:
     for function in code.open.values():
         ns = np.diff(function.times)
         whole += lookup.totals(code.places_of(function.labels[: len(ns)].astype(np.int64)), ns, size)
-    place, ns = _alone(profile, code)
-    shares: F64 = lookup.totals(place, ns, size) / np.maximum(whole, 1)
+    line_row, ns = _alone(profile, code)
+    shares: F64 = lookup.totals(line_row, ns, size) / np.maximum(whole, 1)
     return shares
 
 
