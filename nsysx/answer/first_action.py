@@ -121,7 +121,7 @@ def _best(summary: Summary, worth: Sequence[Finding], step: int) -> Finding:
             return max(exact, key=lambda f: saves[id(f)])
     if about(best) == summary.verdict.code:
         # A change for the whole program holds that of a part of it, of which only the most that it may save is replayed.
-        part = best.saving.bound and not rule_of(best.code).whole
+        part = best.saving.bound and not rule_of(best.code).whole and not subject.names_its_change(best)
         enough = saves[id(best)] / _OF_A_PART if part else least
         alike = [f for f in worth if saves[id(f)] >= enough and rule_of(f.code).whole and about(f) == about(best)]
         return next(iter(alike), best)

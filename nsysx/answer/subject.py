@@ -1,11 +1,11 @@
-"""What the outputs show of a Summary: the rank and the device that it speaks of, and whether its step is a mean of unlike ones."""
+"""What the outputs show of a Summary: its rank and device, whether its step is a mean of unlike ones, and what a finding changes."""
 
 from __future__ import annotations
 
 from nsysx.analyses import gpu_ledger
 from nsysx.events import levels, measuring
 from nsysx.events.levels import Level
-from nsysx.model import Summary
+from nsysx.model import Finding, Summary
 from nsysx.ranks import rank_table
 
 
@@ -33,3 +33,12 @@ def rank_waited_for(summary: Summary) -> rank_table.RankRow | None:
     """Return the row of the rank that the verdict names as late, None where it names none."""
     late = summary.verdict.late_rank
     return None if late is None else next((r for r in summary.typed_rows(rank_table.ROWS) if r["rank"] == late), None)
+
+
+#: Remedies that make launches or passes fewer for whatever stands there.
+_FOR_ANYTHING = ("compile", "cuda-graph", "larger-graphs", "larger-batches", "batched-operation")
+
+
+def names_its_change(finding: Finding) -> bool:
+    """Return whether a finding's first remedy is for what was recorded, such as a call of a library, and not for any chain of kernels."""
+    return bool(finding.remedies) and not finding.remedies[0].name.startswith(_FOR_ANYTHING)

@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 from nsysx.advice import Alternative
 from nsysx.events.recorded_settings import RecordedSettings
-from nsysx.findings import _anomaly, _float64, _padding, _unread
+from nsysx.findings import _anomaly, _float64, _padding, _transform_lengths, _unread
 from nsysx.findings import _costly_jobs as jobs
 from nsysx.findings import _costly_when as when
-from nsysx.findings._case import Case, Saving, way
+from nsysx.findings._case import Case, Need, Saving, way
 from nsysx.findings._once import Takes
 
 
@@ -20,7 +20,7 @@ class Costly(NamedTuple):
     ``seen`` is ``when`` for a capture whose settings were not read, None where it does not show there. ``takes``: the time that it is
     about, where that is known. ``leads``: what it costs cannot be small and nothing else is worth doing before it, known or not.
     ``phase``: where it acts; ``place``: where it is set, if not in the program's code. ``anywhere``: the advice to a program that is
-    not written in Python, which a setting that kernels show may be of.
+    not written in Python, which a setting that kernels show may be of. ``need``: what the change needs, told where it is violated.
     """
 
     name: str
@@ -34,6 +34,7 @@ class Costly(NamedTuple):
     phase: str | None = None
     place: str | None = None
     anywhere: str | None = None
+    need: Need | None = None
 
 
 SETTINGS = (
@@ -87,6 +88,18 @@ SETTINGS = (
         seen=_float64.seen,
         takes=_float64.taken,
         anywhere="Compute with float32 where its 7 digits are enough",
+        need=_float64.NOT_MEANT,
+    ),
+    Costly(
+        "FFT length",
+        _transform_lengths.odd,
+        "Fourier transforms of an awkward length",
+        way("fft-length"),
+        worth=_transform_lengths.shorter,
+        seen=_transform_lengths.seen,
+        takes=_transform_lengths.taken,
+        leads=True,
+        anywhere="Pad transforms to a length whose factors are 2, 3, 5 and 7",
     ),
     Costly(
         "GradScaler with bfloat16",

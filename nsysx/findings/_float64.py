@@ -11,8 +11,9 @@ import polars as pl
 from nsysx import units
 from nsysx.catalogue import StepPart
 from nsysx.events.recorded_settings import RecordedSettings
-from nsysx.findings._case import Case, Saving, ops_of
+from nsysx.findings._case import Case, Need, Saving, State, ops_of
 from nsysx.findings._once import Takes
+from nsysx.findings.nsx112_fusion import of_modules
 from nsysx.frames import lookup
 from nsysx.replay.edits import ScaleOps
 
@@ -46,6 +47,22 @@ def _for_solvers(case: Case) -> bool:
         return bool(ns[solves].sum() >= _OF_KERNELS * max(ns.sum(), 1))
     line_row = code.places_of(code.op[doubles["op"].to_numpy()])
     return bool(ns[np.isin(line_row, line_row[solves])].sum() >= _OF_LINES * max(ns.sum(), 1))
+
+
+#: Kernels that transform, beside those that solve: simulations of physics are made of both.
+_TRANSFORMS = r"fft|bluestein"
+
+
+def _not_meant(case: Case) -> tuple[State, str]:
+    if case.program.networks or of_modules(case.ops).any():
+        return "holds", "a network runs in the steps"
+    if not lookup.matching(case.kernels["name"], f"{_SOLVERS}|{_TRANSFORMS}").any():
+        return "unknown", "no network was seen"
+    return "violated", "no network was seen, and transforms or solvers run: simulations mostly need float64"
+
+
+#: Numbers of a simulation are float64 on purpose.
+NOT_MEANT = Need("float64 is an oversight", _not_meant)
 
 
 def in_settings(case: Case, settings: RecordedSettings) -> str:

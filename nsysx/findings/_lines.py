@@ -42,12 +42,16 @@ def line_of(profile: Profile, site: Row, calls: Iterable[int], takes: Takes) -> 
         lambda: _of_ops(code, ops if takes.idle is not None or takes.ops else ops.clear()),
     )
     calling = calling_line(profile, takes) if takes.ops and takes.idle is None and not len(rows) else {}
+    if calling and _share_below(code, ops, calling) >= _OF_ALL:
+        calling = calling_line(profile, takes, _HALF)
     where = calling or next(filter(None, (_most(code, *weights()) for weights in ways)), {})
     return {k: where[k] for k in ("file", "line") if k in where}
 
 
 #: Work is of one line if that launches so much of it, else of the innermost line below which so much of it is launched.
 _OF_ONE, _BELOW = 0.8, 0.6
+#: A line below which so much of all work is launched says nothing: of one that launches so much of what is asked the place is known.
+_OF_ALL, _HALF = 0.9, 0.5
 #: Functions of modules: whoever calls the network names it better than a line in it.
 _OF_MODULE = re.compile(r"(^|\.)(forward|__call__)$")
 
@@ -83,6 +87,17 @@ def calling_line(profile: Profile, takes: Takes, of_one: float = _OF_ONE) -> dic
         row for row in places if not stacks_room.is_library(row["file"]) and not _OF_MODULE.search(row["function"])
     ]
     return {key: calling[-1][key] for key in ("file", "line")} if calling else {}
+
+
+def _share_below(code: CodeLines, ops: pl.DataFrame, line: dict[str, Any]) -> float:
+    """Return the share of GPU ops, by their time, that a line launches, or a line that it calls."""
+    stack, ns = code.op[ops["op"].to_numpy()], (ops["end_ns"] - ops["start_ns"]).to_numpy()
+    distinct, number = np.unique(stack[stack >= 0], return_inverse=True)
+    weight = lookup.totals(number, ns[stack >= 0], len(distinct))
+    there = (code.places["file"] == line["file"]) & (code.places["line"] == line["line"])
+    places = frozenset(np.flatnonzero(there.fill_null(value=False).to_numpy()).tolist())
+    below = [not places.isdisjoint(code.chain(int(s))) for s in distinct]
+    return float(weight[np.array(below, np.bool_)].sum() / max(weight.sum(), 1))
 
 
 def launching(profile: Profile, kernel: str) -> dict[str, Any]:

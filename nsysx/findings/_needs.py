@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import PurePath
 
 import numpy as np
 import polars as pl
 
 from nsysx import units
+from nsysx.advice import Alternative
 from nsysx.analyses import compilations, copy_sites, lines
 from nsysx.analyses.helpers.module_names import by_class, folded
 from nsysx.catalogue import Call
 from nsysx.events.attribute import IN_STEP
 from nsysx.events.layers import PATHLESS, bare
 from nsysx.events.profile import Profile
-from nsysx.findings._case import Case, Need, State
+from nsysx.events.recorded_settings import settings_of
+from nsysx.findings._case import Case, Need, State, way
 from nsysx.findings._names import called
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64
@@ -281,6 +284,34 @@ def shards(case: Case) -> bool:
 def fused_code(case: Case) -> str:
     """Return the line that makes the program's optimizer, of a class that is FUSABLE, a fused one."""
     return f"optimizer = torch.optim.{case.program.optimizer_class}(model.parameters(), fused=True)"
+
+
+#: From so many groups on, of so few tensors each, an optimizer's launches are those of its groups: it updates one after the other.
+_GROUPS, _OF_TENSORS = 20, 2
+
+
+def groups_of_one(case: Case) -> int | None:
+    """Return the number of an optimizer's groups of parameters where there are many of hardly more than a tensor each, else None."""
+    settings = settings_of(case.profile)
+    for row in (settings.rows("optimizers") if settings else None) or ():
+        groups, tensors = row.get("groups"), row.get("parameters")
+        if isinstance(groups, int) and isinstance(tensors, int) and _GROUPS < groups <= tensors <= _OF_TENSORS * groups:
+            return groups
+    return None
+
+
+def merged_groups(case: Case) -> Alternative | None:
+    """Return the remedy for an optimizer whose groups hold hardly more than a tensor each, None for any other."""
+    groups, program = groups_of_one(case), case.program
+    if groups is None:
+        return None
+    merged = way("groups-merged")
+    fusable, cls = program.optimizer_class in FUSABLE, program.optimizer_class or "the optimizer"
+    text = merged.text.replace("the optimizer's groups", f"the {groups} groups of {cls}")
+    paste = merged.paste.replace("torch.optim.AdamW", f"torch.optim.{cls}" if fusable else cls)
+    if not fusable:
+        return replace(merged, text=text, paste=paste.replace(", fused=True)", ")") if program.optimizer_class else "")
+    return replace(merged, text=text.replace(" each:", " each, with fused=True:"), paste=paste)
 
 
 def slowed_ns(case: Case) -> float:

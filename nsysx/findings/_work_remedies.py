@@ -10,7 +10,8 @@ class WorkKind(NamedTuple):
     """A remedy, and the text of lines that it is for.
 
     ``outside``: it is for lines outside of networks alone. ``beside``: lines around such a line serve it, too. ``stays``: the families
-    of kernels that are still needed; None where kernels become fewer, and no family goes.
+    of kernels that are still needed; None where kernels become fewer, and no family goes. ``unchanging``: it is for programs that do
+    not train: what they read stays as it is.
     """
 
     remedy: str
@@ -18,6 +19,7 @@ class WorkKind(NamedTuple):
     outside: bool = False
     beside: bool = True
     stays: tuple[str, ...] | None = ()
+    unchanging: bool = False
 
 
 #: Rows of one tensor against rows of another one: a[:, None] - b[None], a.unsqueeze(1) - b.unsqueeze(0).
@@ -25,6 +27,8 @@ _ROWS = r"(\[[^\]]*\bNone\b[^\]]*\]|\.unsqueeze\([^)]*\))"
 _SOFTMAX = ("softmax and loss",)
 KINDS = (
     WorkKind("classes-as-numbers", r"\bone_hot\(", stays=_SOFTMAX),
+    WorkKind("weights-converted-once", r"(?i)weight\w*(\(\))?\.(float|half|bfloat16|double|to|type)\(|\b(dequantize|unpack)\w*\(.*weight",
+             unchanging=True),
     WorkKind("distances-by-product", rf"{_ROWS}\s*-\s*[\w.]+{_ROWS}"),
     WorkKind("views-for-copies", r"\brepeat_interleave\(|\.repeat\(|\.tile\(|\.expand\([^)]*\)\.(contiguous|clone)\(", beside=False),
     WorkKind("fused-loss", r"\blog_softmax\(|\blogsumexp\(|softmax\([^)]*\)(\.clamp\w*\([^)]*\))?\.log\(|\blog\(\s*\w*softmax",
@@ -35,13 +39,13 @@ KINDS = (
 )  # fmt: skip
 
 
-def kind_of(texts: list[str], *, outside: bool) -> tuple[WorkKind, int] | None:
+def kind_of(texts: list[str], *, outside: bool, trains: bool = False) -> tuple[WorkKind, int] | None:
     """Return the first kind that fits a line of these, the costliest first, and that line; None where nothing is known."""
     return next(
         (
             (kind, index)
             for kind in KINDS
-            if outside or not kind.outside
+            if (outside or not kind.outside) and not (trains and kind.unchanging)
             for index, text in enumerate(texts)
             if re.search(kind.text, text)
         ),

@@ -32,7 +32,7 @@ from nsysx.events.nvtx_ranges import Flags
 from nsysx.findings._case import Case, Fix, Need, Rule, calls_of
 from nsysx.findings._held import held
 from nsysx.findings._names import called
-from nsysx.findings._needs import FUSABLE, GRAPH, NOT_FUSED, REPEATS
+from nsysx.findings._needs import FUSABLE, GRAPH, NOT_FUSED, REPEATS, merged_groups
 from nsysx.findings._once import Takes
 from nsysx.frames import lookup
 from nsysx.model import Finding, Row
@@ -52,6 +52,7 @@ _LARGER = Fix.by_name(
     "larger-batches",
     text="Use larger batches: a recurrent layer makes the same launches for any; in BF16 cuDNN has kernels for the whole sequence",
 )
+_MERGED = "groups-merged"
 _LAUNCHES, _TINY_NS = 20, 10_000
 _MODULES = 3
 _CLEAR = "no part of the model lets the GPU idle behind tiny launches for 1 % of the step"
@@ -98,7 +99,8 @@ def check(case: Case) -> list[Finding]:
             _fix(case, row["phase"], row["part"]),
             calls_of(_part(case.replayed).filter(lookup.same_values(row, key))),
         )
-        fuses = fix.needs == _FUSED.needs  # one launch in place of them: no bound
+        # One launch in place of them, or a few: no bound.
+        fuses = fix.needs == _FUSED.needs or fix.ways[0].name == _MERGED
         graph = Graph(calls - held(case.profile))  # what other host code lies between stays
         worth = case.worth(Fuse(calls) if fuses else graph, cause=RULE.cause, bound=not fuses)
         if worth.likely_ns is not None and not case.notable(worth.likely_ns):
@@ -140,6 +142,9 @@ def _fix(case: Case, phase: str | None, part: str | None) -> Fix:
     program = case.program
     if part in recurrent(case):
         return _LARGER
+    merged = merged_groups(case) if phase == "optimizer" else None
+    if merged is not None:
+        return Fix.by_name(merged)
     if phase == "optimizer" and program.optimizer in ("loop", "foreach"):
         if program.optimizer_class not in (None, *FUSABLE):
             return _FUSED

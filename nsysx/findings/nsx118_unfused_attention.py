@@ -3,7 +3,8 @@
 What it means
     Attention scores grow with the square of the sequence length. Written as matmul, softmax, matmul they go to memory and
     back for every scale, mask, softmax and dropout. scaled_dot_product_attention keeps them on the chip (FlashAttention, or
-    cuDNN's kernel). The saving shown is the time of the kernels between the two products, an upper bound: the products stay.
+    cuDNN's kernel). The saving shown is the time of the kernels between the
+    two products; a fused kernel makes the products faster, too, or slower.
 
 In the trace
     In each layer a product, then scale, mask and softmax kernels, then another product; no flash or fmha kernel.
@@ -21,6 +22,8 @@ Harmless when
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 import polars as pl
@@ -42,7 +45,8 @@ RULE = Rule(
     tries=("sdpa-flash", "sdpa-efficient", "sdpa-cudnn", "sdpa-math", "compile", "compile-reduce-overhead"),
 )
 REQUIRES = ("kernels",)
-_FIX = Fix.by_name("sdpa")
+_FIX, _FIX_OF_MODULE = Fix.by_name("sdpa"), Fix.by_name("no-attention-weights")
+_MODULE = "MultiheadAttention"
 _FIX_ANYWHERE = Fix("Use a fused attention kernel (FlashAttention, or cuDNN's)")
 #: Softmax of scores, not of a loss.
 _SOFTMAX = r"(?i)softmax"
@@ -62,13 +66,25 @@ def check(case: Case) -> list[Finding]:
     if not case.notable(taken):
         return case.clear(RULE, f"kernels between the products of attention take {case.share(taken)} of the step")
     worth = case.worth_or_time(taken, "the kernels between the products", RemoveOps(ops_of(kernels)), cause=RULE.cause)
+    if worth.source == "replay":  # a fused kernel makes the products, too: what lies between them is no bound
+        worth = replace(worth, bound=False, most_ns=None)
     detail = (
         f"A softmax runs between two GEMMs {places / case.steps:.0f} times {case.per}, and {kernels.height / case.steps:.0f} "
         f"kernels between them carry the scores through memory: {units.duration(taken)} ({case.share(taken)})."
     )
-    fix = _FIX if case.program.torch else _FIX_ANYWHERE
+    fix = _fix(case, kernels)
     title = f"Attention is not fused: scores go through memory for {units.duration(taken)}"
     return [case.found(RULE, title, detail, worth=worth, cost_ns=taken, fix=fix, takes=Takes(ops_of(kernels)))]
+
+
+def _fix(case: Case, kernels: pl.DataFrame) -> Fix:
+    """Return how to fuse: torch's own module does where nobody asks for the weights, which most of the kernels may be of."""
+    if not case.program.torch:
+        return _FIX_ANYWHERE
+    tree = case.profile.attributed.modules.select(pl.col("module", "cls").cast(pl.String))
+    theirs = tree.filter(pl.col("cls") == _MODULE)["module"].drop_nulls()
+    module = case.ops.filter(case.ops["op"].is_in(kernels["op"].implode()))["module"].cast(pl.String)
+    return _FIX_OF_MODULE if 2 * int(module.is_in(theirs.implode()).sum()) > kernels.height else _FIX
 
 
 def _between(case: Case) -> tuple[pl.DataFrame, int]:

@@ -56,15 +56,18 @@ def _finding(case: Case, each: Costly, text: str, replayed: Saving | None) -> Fi
         if replayed.likely_ns is not None and not case.notable(replayed.likely_ns):
             return None
         worth = replayed if replayed.likely_ns is not None else Saving(None, f"{UNKNOWN} ({replayed.confidence})")
+    fix = Fix.by_name(
+        each.remedy if case.program.python else replace(each.remedy, text=each.anywhere or each.remedy.text)
+    )
+    if each.need is not None and each.need.test(case)[0] == "violated":
+        fix = replace(fix, needs=(each.need,))
     return case.found(
         RULE,
         each.title,
         f"{text[:1].upper()}{text[1:]}.",
         worth=worth,
         cost_ns=worth.likely_ns,
-        fix=Fix.by_name(
-            each.remedy if case.program.python else replace(each.remedy, text=each.anywhere or each.remedy.text)
-        ),
+        fix=fix,
         where={"phase": each.phase, "near": each.place},
         takes=None if each.takes is None or worth.likely_ns is None else each.takes(case),
         evidence=[{"setting": each.name, "seen": text, "leads": each.leads}],

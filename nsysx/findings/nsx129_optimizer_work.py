@@ -28,7 +28,7 @@ import polars as pl
 from nsysx import units
 from nsysx.catalogue import StepLimit, StepPart
 from nsysx.findings._case import Case, Fix, Rule, ops_of, way
-from nsysx.findings._needs import FUSABLE, fused_code
+from nsysx.findings._needs import FUSABLE, fused_code, merged_groups
 from nsysx.findings._once import Takes
 from nsysx.frames import lookup
 from nsysx.model import Finding
@@ -89,7 +89,7 @@ def check(case: Case) -> list[Finding]:
 def _fix(case: Case, fusable: bool, embeds: bool) -> Fix:
     fused = way("fused", paste=fused_code(case) if fusable else None)
     if not embeds:
-        return Fix.by_name(fused)
+        return Fix.by_name((merged_groups(case) or fused) if fusable else fused)
     sparse = way("sparse-embeddings")
     return Fix.by_name(sparse, fused) if fusable else Fix.by_name(sparse)
 

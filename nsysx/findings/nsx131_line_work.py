@@ -22,6 +22,7 @@ Harmless when
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import PurePath
 from typing import NamedTuple
@@ -94,21 +95,30 @@ def _groups(case: Case, code: CodeLines) -> Iterator[_Group]:
     """Return the lines with much such work: those outside of networks by what they are part of, inside those with a known remedy."""
     texts = {(r["file"], r["line"]): str(r["text"] or "") for r in case.typed_rows(lines.ROWS)}
     kernels = _moving(case, code)
-    for (file, function, inside), part in kernels.group_by("file", "function", "inside", maintain_order=True):
+    # Inside of networks a line counts by itself or with others of its kind, whatever function it is in.
+    purpose = pl.when("inside").then(pl.lit("")).otherwise("function").alias("purpose")
+    for (file, _, inside), part in kernels.group_by("file", purpose, "inside", maintain_order=True):
         by_line = part.group_by("line").agg(pl.col("ns").sum()).sort("line")
         of_line = dict(by_line.iter_rows())
         for numbers in _blocks(list(of_line)):
             if not case.notable(case.per_step(sum(of_line[n] for n in numbers)), _FOUND):
                 continue
             ranked = sorted(numbers, key=lambda n: -of_line[n])
-            remedied = kind_of([texts.get((file, n), "") for n in ranked], outside=not inside)
+            remedied = kind_of(
+                [texts.get((file, n), "") for n in ranked], outside=not inside, trains=case.program.trains
+            )
             if remedied is None:
                 continue
             kind, index = remedied
             if kind.remedy == "compile-function" and DIFFERENTIATED_ONCE.test(case)[0] == "violated":
                 continue
             chosen = [ranked[index]]
-            chosen += [n for n in ranked if n != ranked[index] and kind.beside and not inside]
+            chosen += [
+                n
+                for n in ranked
+                if n != ranked[index] and (re.search(kind.text, texts.get((file, n), "")) if inside else kind.beside)
+            ]
+            function = part.filter(pl.col("line") == chosen[0])["function"][0]
             work = part.filter(pl.col("line").is_in(chosen))
             yield _Group(str(file), str(function), chosen, [texts.get((file, n), "") for n in chosen], work, kind)
 

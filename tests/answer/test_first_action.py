@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from nsysx.advice import Condition
+from nsysx.advice import Alternative, Condition
 from nsysx.answer import first_action, others
 from nsysx.catalogue import StepLimit
 from nsysx.events import measuring
@@ -62,6 +62,13 @@ def test_of_savings_that_cannot_be_told_apart_the_cause_in_the_sentence_leads(er
 def test_round_trips_lead_where_a_graph_saves_no_more_for_sure(error_ms: float, first: str) -> None:
     trips = finding("NSX126", 4, bound=True)
     assert led(StepLimit.LAUNCH, finding("NSX102", 5, bound=True, error_ms=error_ms), trips) == first
+
+
+@pytest.mark.parametrize(("change", "first"), [("fused", "NSX129"), ("compile,fused", "NSX112")])
+def test_a_change_for_what_was_recorded_goes_before_a_compiler(change: str, first: str) -> None:
+    """At best it saves a little more than is likely of compiling the whole; what compiles a part is a part of that."""
+    part = replace(saves(finding("NSX129", 5, bound=True), source="replay"), remedies=(Alternative(change, change),))
+    assert led(StepLimit.GPU, finding("NSX112", 4.5), part) == first
 
 
 def sequence(*findings: Finding, step_ms: float = 20) -> tuple[list[str], float | None]:

@@ -90,6 +90,17 @@ def test_attention_in_pieces_is_found(tmp_path: Path) -> None:
     assert "scaled_dot_product_attention" in finding.fix
 
 
+def test_attention_of_torchs_own_module_is_fused_without_its_weights(tmp_path: Path) -> None:
+    def body(program: Program, number: int) -> None:
+        with program.range("forward"), program.range("blocks.0.attention:MultiheadAttention"):
+            for us, name in [(200, "nvjet_bmm"), (100, SOFTMAX), (200, "nvjet_bmm")] * 4:
+                program.launch(us, name)
+
+    finding = Program().steps(body).finding(tmp_path, "NSX118")
+    assert [way.name for way in finding.remedies] == ["no-attention-weights"] and "need_weights=False" in finding.paste
+    assert not finding.saving.bound, "the products become faster, too"
+
+
 @pytest.mark.parametrize(
     "kernels",
     [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from nsysx.findings._costly import SETTINGS
 from nsysx.findings._costly_when import UNKNOWN
+from nsysx.findings._transform_lengths import factors, padded
 from nsysx.model import Finding, Summary
 from tests.findings import Program, healthy
 
@@ -99,6 +101,13 @@ def doubled(program: Program, number: int) -> None:
     with program.range("forward"), program.range("net:Net"):
         for _ in range(10):
             program.launch(200, "elementwise_kernel<AddFunctor<double>>")
+            program.launch(200)
+
+
+def transforming(program: Program, number: int) -> None:
+    with program.range("forward"), program.range("net:Net"):
+        for _ in range(10):
+            program.launch(200, "void multi_bluestein_fft<256, float>")
             program.launch(200)
 
 
@@ -236,6 +245,13 @@ FAULTS: list[tuple[str, dict[str, Any], dict[str, Any], Callable[[Program, int],
         {"networks": [{"class": "Net", "dtypes": {"float32": 8}, "convolutions": 0}]},
         doubled,
         1000,
+    ),
+    (
+        "FFT length",
+        {},
+        {},
+        transforming,
+        1600,  # four fifths of 2,000 us
     ),
     (
         "padding",
@@ -393,7 +409,9 @@ def test_a_setting_that_costs(
         assert finding.saving.confidence == UNKNOWN
         assert finding.cost_ns_per_step is None
     # The kernels show float64 whatever the settings say.
-    assert name not in names(summary(tmp_path, changed(CLEAN, without), healthy if body is doubled else body))
+    assert name not in names(
+        summary(tmp_path, changed(CLEAN, without), healthy if body in (doubled, transforming) else body)
+    )
 
 
 def test_micro_steps_of_one_step_are_priced_by_its_communication(tmp_path: Path) -> None:
@@ -465,6 +483,36 @@ def test_float64_with_which_equations_are_solved_is_no_oversight(tmp_path: Path)
             program.launch(400, "void trsm_left_kernel<int, double>")
 
     assert names(summary(tmp_path, CLEAN, body)) == set()
+
+
+def test_float64_of_a_simulation_without_a_network_is_a_remark(tmp_path: Path) -> None:
+    """Transforms of float64 beside elementwise work: it has its size and is never the first thing to do; in a network it is."""
+    bodies = {}
+    for name in ("simulation", "network"):
+
+        def body(program: Program, number: int, network: bool = name == "network") -> None:
+            with (
+                program.range("forward") if network else nullcontext(),
+                program.range("net:Net") if network else nullcontext(),
+            ):
+                for _ in range(10):
+                    program.launch(200, "elementwise_kernel<AddFunctor<double>>")
+                    program.launch(200, "void regular_fft<4096, double>")
+
+        (tmp_path / name).mkdir()
+        bodies[name] = summary(tmp_path / name, changed(CLEAN, {"networks": None}), body)
+    states = {}
+    for name, whole in bodies.items():
+        (finding,) = of_settings(whole)
+        assert finding.evidence[0]["setting"] == "float64" and (finding.saving.likely_ns or 0) > 0
+        assert whole.answer is not None
+        states[name] = ([c.state for c in finding.conditions], whole.answer.do[0].code)
+    assert states == {"simulation": (["violated"], ""), "network": ([], "NSX127")}
+
+
+def test_lengths_of_transforms_are_padded_to_small_factors() -> None:
+    assert factors(32767) == [7, 31, 151] and padded(32767) == 32768
+    assert factors(4096) == [2] * 12 and padded(4096) == 4096
 
 
 def keeping(program: Program, number: int) -> None:

@@ -64,3 +64,28 @@ def test_a_fused_or_a_short_update_is_clear(
     tmp_path: Path, optimizer: dict[str, Any], body: Callable[[Program, int], None]
 ) -> None:
     assert found(tmp_path, optimizer, body).verdict == "clear"
+
+
+@pytest.mark.parametrize(("groups", "way"), [(200, "groups-merged"), (28, "fused")])
+def test_an_optimizer_with_a_group_for_each_tensor_merges_them(tmp_path: Path, groups: int, way: str) -> None:
+    finding = found(tmp_path, {"class": "Adam", "fused": None, "groups": groups, "parameters": 200}, updating)
+    assert finding.remedies[0].name == way and "torch.optim.Adam(" in finding.paste and "fused=True" in finding.paste
+
+
+@pytest.mark.parametrize(("groups", "way"), [(200, "groups-merged"), (28, "fused")])
+def test_tiny_launches_of_many_groups_are_a_cause_of_their_own(tmp_path: Path, groups: int, way: str) -> None:
+    """Launches of each group in turn; the few launches that are left save the idle time between them."""
+
+    def launching(program: Program, number: int) -> None:
+        with program.range("forward"), program.range("net:Net"):
+            program.launch(500, "sgemm_128x128")
+        with program.range("optimizer Adam"):
+            for _ in range(100):
+                program.host(20)
+                program.launch(4, FOREACH)
+
+    many = ADAM | {"class": "Adam", "fused": None, "groups": groups, "parameters": 200}
+    whole = summary(tmp_path, changed(CLEAN, {"optimizers": [many]}), launching)
+    (finding,) = [f for f in whole.findings or () if f.code == "NSX113"]
+    assert finding.remedies[0].name == way and not finding.saving.bound
+    assert (finding.saving_ns_per_step or 0) > 1_000_000

@@ -108,3 +108,27 @@ def test_a_line_says_what_its_work_can_be(remedy: str, text: str) -> None:
 
 def test_a_softmax_of_attention_is_no_loss() -> None:
     assert kind_of(["p = torch.log_softmax(scores, -1)"], outside=False) is None
+
+
+@pytest.mark.parametrize("trains", [False, True])
+def test_weights_that_each_call_converts_are_converted_once_where_nothing_trains(tmp_path: Path, trains: bool) -> None:
+    """Two lines of two functions convert weights for 400 us; a program that trains changes them in each step."""
+    source = {
+        30: "x = self.scaled(x)",
+        31: "return self.weight.float() * self.scale",
+        33: "y = F.linear(x, self.full_weight().to(x.dtype))",
+    }
+
+    def calling(program: Lined, number: int) -> None:
+        body(program, number, inside=True)
+        if trains:
+            with program.range("backward"):
+                program.launch(100, "nvjet_gemm")
+
+    findings = Lined(source).run(calling).found(tmp_path, "NSX131")
+    if trains:
+        assert findings == []
+        return
+    (finding,) = findings
+    assert [way.name for way in finding.remedies] == ["weights-converted-once"]
+    assert finding.saving_ns_per_step == pytest.approx(400_000, rel=0.05), "all of both lines"

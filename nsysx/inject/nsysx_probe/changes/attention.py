@@ -69,4 +69,11 @@ UNTRIED = (
         "y = F.scaled_dot_product_attention(q, k, v, is_causal=True)", "Nothing else may need the scores.",
         untried="attention written by hand is the program's own code",
     ),
+    Remedy(
+        "no-attention-weights",
+        "Call nn.MultiheadAttention with need_weights=False: with its default it makes and averages all scores, and cannot use the "
+        "fused kernel",
+        "y, _ = self.attention(q, k, v, need_weights=False)", "Nothing may read the weights that it returns.",
+        untried="whether the weights are read, the program says",
+    ),
 )  # fmt: skip

@@ -55,6 +55,13 @@ UNTRIED = (
         "The result must not need 16 digits.", untried=_SET_BY_PROGRAM,
     ),
     Remedy(
+        "fft-length",
+        "Pad the transform to a length whose factors are 2, 3, 5 and 7, mostly the next power of 2: cuFFT has kernels for these",
+        "n = 1 << (n - 1).bit_length()  # or scipy.fft.next_fast_len\ny = torch.fft.rfft(x, n=n)",
+        "What is padded must be cut off again, as of a convolution; a spectrum has other frequencies.",
+        untried="which lengths may change, the program says",
+    ),
+    Remedy(
         "no-scaler", "Leave the GradScaler out: bfloat16 has the range of float32", "loss.backward(); optimizer.step()",
         untried=_SET_BY_PROGRAM,
     ),

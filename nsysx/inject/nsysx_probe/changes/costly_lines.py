@@ -22,6 +22,13 @@ UNTRIED = (
         "x = torch.from_numpy(frames).to(device).float().div_(255)", untried=_OWN_CODE,
     ),
     Remedy(
+        "weights-converted-once",
+        "Convert the weights once, when the model is loaded, or multiply by a kernel that reads them as they are stored: here each "
+        "call converts all of them",
+        "weight = layer.weight.float().mul(layer.scale).to(torch.bfloat16)  # once, before the loop",
+        "The converted weights must fit in memory.", untried=_OWN_CODE,
+    ),
+    Remedy(
         "one-length-for-attention",
         "Turn cuDNN's attention off: it builds a kernel for each new length, here in each step; or keep one length (a cache of "
         "fixed size with a mask)",

@@ -94,6 +94,13 @@ CHANGES = (
 )  # fmt: skip
 UNTRIED = (
     Remedy(
+        "groups-merged",
+        "Merge the optimizer's groups with the same options into one each: every group is updated by itself, here a tensor at a time",
+        'groups = [{"params": tensors, **options} for options, tensors in merged]\n'
+        "optimizer = torch.optim.AdamW(groups, fused=True)",
+        "A scheduler must have the same factor for all tensors of a group.", untried="which options a tensor has, the program says",
+    ),
+    Remedy(
         "sparse-embeddings",
         "Give large embeddings sparse gradients (sparse=True) and an optimizer for them: only the rows that a step used are updated",
         "table = torch.nn.Embedding(rows, width, sparse=True)\ntables = torch.optim.SparseAdam(list(table.parameters()))",
