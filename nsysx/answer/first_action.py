@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from nsysx.advice import Action, Condition
-from nsysx.answer import measured, near_limits, subject, time_places, unnamed
+from nsysx.answer import factors, measured, near_limits, subject, time_places, unnamed, unstepped
 from nsysx.answer.bars import called
-from nsysx.catalogue import StepLimit, StepPart
+from nsysx.catalogue import StepLimit
 from nsysx.findings import rule_of
 from nsysx.model import Finding, Summary
 
@@ -32,7 +32,7 @@ def first(summary: Summary) -> Finding | None:
         return None
     ranked, step = [f for f in by_saving(summary) if _advisable(summary, f)], summary.step.shown_ns
     if step is None:
-        return _without_steps(summary, ranked)
+        return unstepped.first(summary, ranked)
     if subject.rank_waited_for(summary) is not None:
         return next((f for f in ranked if about(f) == "late rank"), None)
     if summary.verdict.code == StepLimit.UNKNOWN:
@@ -44,7 +44,7 @@ def first(summary: Summary) -> Finding | None:
     if unsaid is not None:
         return unsaid
     least = _MUCH if near_limits.near(summary) else NOTABLE
-    worth = [f for f in ranked if (_likely_ns(summary, f) or 0) >= least * step]
+    worth = [f for f in ranked if (_likely_ns(summary, f) or 0) >= least * step and not may_save_nothing(summary, f)]
     best = _best(summary, worth, step) if worth else _unpriced(summary, ranked, step)
     between = next((f for f in ranked if about(f) == "loop"), None)
     if between is None or between_ns(between) <= (0 if best is None else _likely_ns(summary, best) or 0):
@@ -52,6 +52,18 @@ def first(summary: Summary) -> Finding | None:
     # A line that costs much of each step runs between steps, too, where these are a part of every round of the loop.
     named = best is not None and rule_of(best.code).leads and (_likely_ns(summary, best) or 0) >= _EXACT * step
     return best if named else between
+
+
+def may_save_nothing(summary: Summary, finding: Finding) -> bool:
+    """Return whether a saving is small and not worth a word for sure: by its interval, or because nobody knows how wrong it is."""
+    step, saving = summary.step.shown_ns, likely_ns(summary, finding)
+    if not step or not saving or not NOTABLE * step <= saving < _MUCH * step:
+        return False
+    margins = margins_ns(summary, finding)
+    if margins is None or is_bound(summary, finding) or finding.saving.error_ns is None:
+        return True
+    less = step / (step - max(0, saving - margins[0]))
+    return min(factors.factor_bounds(summary, finding, saving, margins), default=less) < 1 + NOTABLE
 
 
 def between_ns(finding: Finding) -> int:
@@ -139,24 +151,6 @@ def _of_the_cause_alone(summary: Summary, finding: Finding, step: int) -> bool:
     return bool(replayed) and finding.saving.likely_ns is None and much and launches
 
 
-def _without_steps(summary: Summary, ranked: list[Finding]) -> Finding | None:
-    """Return a finding about what the program's own clocks read, about the cause, or about its kernels where the GPU mostly works."""
-    if summary.steps.source != "capture" or subject.ledger_row(summary) is None:
-        return None
-    read = next((f for f in ranked if rule_of(f.code).reading), None)
-    of_kernels = next((f for f in ranked if about(f) == "timing"), None)
-    if subject.measures(summary):
-        return read or of_kernels
-    cause = next((f for f in ranked if about(f) == summary.verdict.code), None)
-    return read or cause or (of_kernels if _mostly_works(summary) else None)
-
-
-def _mostly_works(summary: Summary) -> bool:
-    """Return whether the GPU works for at least half of the time that the verdict speaks of."""
-    parts = summary.verdict.parts
-    return 2 * sum(ns for part, ns in parts.items() if not StepPart.named(part).idle) >= sum(parts.values())
-
-
 def nothing_to_claim(summary: Summary) -> bool:
     """Return whether so much is missing from the capture that nothing may be said of what a change would save."""
     return any(c.status == "warn" and c.doubt == "everything" for c in summary.quality)
@@ -240,7 +234,8 @@ def place_of(summary: Summary, finding: Finding) -> int:
 def to_do(summary: Summary, chosen: Finding | None) -> tuple[Action, ...]:
     """Return what to do; about the capture itself where nothing in the program can be named."""
     if chosen is None:
-        return (Action(unnamed.to_record(summary), where=time_places.of_most(summary)),)
+        unsure = any(may_save_nothing(summary, f) for f in by_saving(summary))
+        return (Action(unnamed.to_record(summary, unsure=unsure), where=time_places.of_most(summary)),)
     where, index = dict(chosen.where) or dict(time_places.of_most(summary)), place_of(summary, chosen)
     if where.get("module"):
         where["module"] = called(summary, str(where["module"]))

@@ -14,8 +14,8 @@ _RECORD_AGAIN = {
 }
 
 
-def to_record(summary: Summary) -> str:
-    """Return what to do where no change can be named: mostly how to record what would tell."""
+def to_record(summary: Summary, *, unsure: bool = False) -> str:
+    """Return what to do where no change can be named: mostly how to record what would tell; ``unsure``: one may save something."""
     if subject.ledger_row(summary) is None:
         how = next((c.fix for c in summary.quality if c.check == capture_checks.GPU_WORK and c.fix), "")
         if how == nothing_recorded.REACH_WORK:
@@ -43,4 +43,5 @@ def to_record(summary: Summary) -> str:
     figures = near_limits.sentence(summary)
     if near_limits.near(summary):
         return f"Nothing: the GPU works near its limits. {figures}"
-    return f"Nothing that was looked for saves 1 % of the step. What is left is the GPU work itself. {figures}".rstrip()
+    sure = " for sure" * unsure
+    return f"Nothing that was looked for saves 1 % of the step{sure}. What is left is the GPU work itself. {figures}".rstrip()

@@ -17,6 +17,7 @@ from nsysx.events.attribute import IN_STEP
 from nsysx.events.code_lines import CodeLines
 from nsysx.findings import _line_remedies, _needs
 from nsysx.findings._case import Case, Fix, Rule, Saving, calls_of, ops_of
+from nsysx.findings._cpu_operators import more_threads
 from nsysx.findings._held import guilty
 from nsysx.findings._lines import by_line, share_of
 from nsysx.findings._once import Takes
@@ -80,8 +81,10 @@ def found(case: Case, rule: Rule) -> list[Finding]:
             continue
         # A loop costs what is idle for its launches, too.
         cost = min(case.per_step(every[line_row] if looping else ns), case.taken_by(rule.cause))
-        seen = _line_remedies.Seen(text, loads.get(line_row, 0), launches, row["waits"] / case.steps)
-        line = _CostlyLine(line_row, row, cost, seen, looping, _line_remedies.fix_of(seen))
+        loop = launches if looping else 0.0  # a line that calls a network makes its launches, but is no loop
+        seen = _line_remedies.Seen(text, loads.get(line_row, 0), loop, row["waits"] / case.steps)
+        fix = more_threads(case, line_row) or _line_remedies.fix_of(seen)
+        line = _CostlyLine(line_row, row, cost, seen, looping, fix)
         kinds.setdefault(line.kind, []).append(line)
     for key, group in kinds.items():
         if key[-1] == "exchanged" and any(line.meets for line in group):
@@ -133,7 +136,7 @@ def _one(case: Case, rule: Rule, code: CodeLines, group: list[_CostlyLine]) -> F
     noted = f"The X-ray noted this line{f': {text}' * bool(text)}."
     if more:
         noted += f" The same holds for line {' and '.join(str(line.row['line']) for line in group[1:])}."
-    launches, waits = (sum(getattr(line.seen, name) for line in group) for name in ("launches", "waits"))
+    launches, waits = sum(line.row["launches"] for line in group) / case.steps, sum(line.seen.waits for line in group)
     detail = (
         f"{noted} As a loop it makes {launches:.0f} launches in a step{f' and waits {waits:.0f} times' * (waits >= 1)}, while the GPU "
         f"idles {units.duration(cost)}."

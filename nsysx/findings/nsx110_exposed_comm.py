@@ -31,6 +31,7 @@ from nsysx.analyses import gpu_ledger
 from nsysx.catalogue import DeviceActivity, StepLimit, StepPart
 from nsysx.events.recorded_settings import settings_of
 from nsysx.findings._case import Case, Fix, Rule, Saving, ops_of, way
+from nsysx.findings._held import idle_ns
 from nsysx.findings._meetings import meeting
 from nsysx.findings._names import launched_by, mostly
 from nsysx.findings._needs import FUSABLE, GATHERED, fused_code, shards, slowed_ns
@@ -227,7 +228,8 @@ def _by_hosts(finding: Finding, table: Table) -> bool:
 def _fewer_launches(case: Case, finding: Finding) -> Finding:
     """Return the finding with what shortens a wait for other ranks' launches: fewer launches on every rank.
 
-    At best only the GPU's own work is left: on no rank launches then take time, and no rank waits for another.
+    At best only the GPU's own work is left, and what lines of the program run besides launching: on no rank launches then take time,
+    and no rank waits for another.
     """
     program = case.program
     loop = program.optimizer != "fused" and program.optimizer_class in FUSABLE
@@ -248,9 +250,11 @@ def _fewer_launches(case: Case, finding: Finding) -> Finding:
             way("fused", paste=code),
         ]
     fix = Fix.by_name(*ways, text=text or compiled.text)
+    # What a line runs besides is no part of launching: fewer launches leave it where it is.
+    other = 0 if case.profile.code() is None else case.per_step(idle_ns(case.profile))
     worth = case.bound(
-        case.taken_by(p for p in StepPart if p.idle or p is StepPart.COMM),
-        "the GPU's own work is left, and what is transferred",
+        case.taken_by(p for p in StepPart if p.idle or p is StepPart.COMM) - other,
+        f"the GPU's own work is left, {'other host code, ' * case.notable(other)}and what is transferred",
     )
     return replace(
         fix.into(finding, torch=program.torch),

@@ -3,7 +3,8 @@
 What it means
     While the GPU idled for host code, the program was at this line: the X-ray of `nsysx run` noted it, or samples of Python's stack
     are on it again and again. The line costs the idle time that it explains, not the time that it takes: while the GPU is busy it
-    costs nothing. A line that mostly launches is none of these: what it costs are its launches.
+    costs nothing. A line that mostly launches is none of these: what it costs are its launches. Where its time is operators of torch on
+    the CPU and torch has one thread of many cores, as under torchrun unless OMP_NUM_THREADS is set, more threads are advised.
 
 In the trace
     Gaps on the GPU with no CUDA call on the launching thread, and this line in the X-ray or in the Python samples of that time.

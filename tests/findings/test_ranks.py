@@ -134,8 +134,11 @@ def test_a_rank_with_more_steady_steps_than_it_shares_is_told_so(tmp_path: Path)
     assert said.fix.startswith("Make rank 1 faster")
 
 
-def in_turn(path: Path, late_ns: int, *, kernels: tuple[str, ...], host: bool = True) -> Path:
-    """Write a job of two ranks, each the late one in every other step: because it launches late, or else because it computes longer."""
+def in_turn(path: Path, late_ns: int, *, kernels: tuple[str, ...], host: bool = True, noted: bool = False) -> Path:
+    """Write a job of two ranks, each the late one in every other step: because it launches late, or else because it computes longer.
+
+    ``noted``: the line that makes it late is known.
+    """
     report, collective, ms = Report(), 50_000, 1_000_000
     for rank in range(2):
         process = report.process(100 + rank)
@@ -146,6 +149,8 @@ def in_turn(path: Path, late_ns: int, *, kernels: tuple[str, ...], host: bool = 
             mine = late_ns * (step % 2 == rank)
             begin, compute = t + 10_000 + mine * host, 500_000 + mine * (not host)
             thread.launch(begin - 8_000, kernel="void at::native::gemm", gpu_start=begin, gpu_dur=compute, device=rank)
+            if noted:
+                thread.line("/job/train.py:30 data", t, begin - 8_500)
             at, done = begin + compute, t + 510_000 + late_ns + collective
             for i, kernel in enumerate(kernels):  # the first one waits for the late rank
                 length = done - at - 10_000 if i == 0 else 9_000
@@ -179,3 +184,15 @@ def test_ranks_that_wait_for_each_others_launches_are_told_to_make_fewer(
     assert finding.fix.startswith(advice)
     left = (summary.answer.now_ns or 0) - (finding.saving_ns_per_step or 0)
     assert not host or left == pytest.approx(500_000, rel=0.1)
+
+
+def test_fewer_launches_leave_what_a_line_runs_besides(tmp_path: Path) -> None:
+    """Each step has one long pause of host code that no launch explains: fewer launches leave it, and shorten the meeting of the ranks."""
+    saved = {}
+    for noted in (False, True):
+        report = in_turn(tmp_path / f"{noted}.sqlite", 800_000, kernels=(REDUCE,), noted=noted)
+        (finding,) = (f for f in summarize([report]).findings or () if f.code == "NSX110")
+        saved[noted] = finding.saving_ns_per_step or 0
+        assert finding.fix.startswith("Make fewer launches on every rank")
+    exposed = next(e["total_ns"] for e in finding.evidence if e.get("part") == "exposed communication")
+    assert exposed <= saved[True] < saved[False] - 400_000

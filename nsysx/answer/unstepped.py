@@ -1,0 +1,28 @@
+"""What to do first in a program without steps: no change can be priced there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from nsysx.answer import subject
+from nsysx.catalogue import StepPart
+from nsysx.findings import rule_of
+from nsysx.model import Finding, Summary
+
+
+def first(summary: Summary, ranked: Sequence[Finding]) -> Finding | None:
+    """Return a finding about what the program's own clocks read, about the cause, or about its kernels where the GPU mostly works."""
+    if summary.steps.source != "capture" or subject.ledger_row(summary) is None:
+        return None
+    read = next((f for f in ranked if rule_of(f.code).reading), None)
+    of_kernels = next((f for f in ranked if rule_of(f.code).about == "timing"), None)
+    if subject.measures(summary):
+        return read or of_kernels
+    cause = next((f for f in ranked if rule_of(f.code).about == summary.verdict.code), None)
+    return read or cause or (of_kernels if _mostly_works(summary) else None)
+
+
+def _mostly_works(summary: Summary) -> bool:
+    """Return whether the GPU works for at least half of the time that the verdict speaks of."""
+    parts = summary.verdict.parts
+    return 2 * sum(ns for part, ns in parts.items() if not StepPart.named(part).idle) >= sum(parts.values())

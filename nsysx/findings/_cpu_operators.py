@@ -1,0 +1,89 @@
+"""Operators of torch that work on the CPU while the GPU waits: with one thread of many cores they take far longer than they have to.
+
+An X-ray notes operators and lines. An operator that takes long and makes no CUDA call works on tensors of the CPU.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import polars as pl
+
+from nsysx.events.code_lines import CodeLines
+from nsysx.events.profile import Profile
+from nsysx.events.recorded_settings import RecordedSettings, settings_of
+from nsysx.findings._case import Case, Fix, way
+from nsysx.frames import lookup
+from nsysx.frames.intervals import I64
+from nsysx.frames.statistics import F64
+
+#: An operator that takes less (ns) has little to divide among threads.
+_LONG_NS = 200_000
+#: Operators that go through their elements in turn, whatever threads there are, such as those that draw numbers.
+_IN_TURN = r"^aten::_?(rand|normal|uniform|bernoulli|multinomial|exponential|unique|nonzero|masked_select|bincount)"
+#: So much of a line's time has to be such work, and so many cores have to be there for each process.
+_MOSTLY, _CORES = 0.5, 4
+
+
+def more_threads(case: Case, line_row: int) -> Fix | None:
+    """Return the advice for a line that mostly computes on the CPU with one thread although more cores are there, else None."""
+    settings, code = settings_of(case.profile), case.profile.code()
+    if settings is None or code is None or settings.cpu("torch_threads") != 1:
+        return None
+    ranks = max(Counter(row["host"] for row in (case.ranks.rows if case.ranks else None) or ()).values(), default=1)
+    cores = _cores(settings) // ranks
+    if cores < _CORES or case.profile.once(_shares)[line_row] < _MOSTLY:
+        return None
+    several = ranks > 1
+    text = (
+        f"Give torch more threads for its work on the CPU: it has 1, and there are {cores} cores{' for each rank' * several}"
+        f"{' (torchrun sets OMP_NUM_THREADS=1 where nobody sets it)' * several}"
+    )
+    paste = f"torch.set_num_threads({cores})  # or OMP_NUM_THREADS={cores} in the environment"
+    return Fix.by_name(way("threads-cores", text, paste))
+
+
+def _cores(settings: RecordedSettings) -> int:
+    """Return how many cores the program may use, 0 where that is not known."""
+    limits = [int(n) for name in ("allowed", "quota") if isinstance(n := settings.cpu(name), int | float)]
+    return min(limits, default=0)
+
+
+def _shares(profile: Profile) -> F64:
+    """Return of each line (places of `CodeLines`) which share of its own time in the X-ray such operators take."""
+    code = profile.code()
+    assert code is not None
+    size = code.places.height + 1
+    whole = np.zeros(size, np.int64)
+    for function in code.open.values():
+        ns = np.diff(function.times)
+        whole += lookup.totals(code.places_of(function.labels[: len(ns)].astype(np.int64)), ns, size)
+    line_row, ns = _alone(profile, code)
+    shares: F64 = lookup.totals(line_row, ns, size) / np.maximum(whole, 1)
+    return shares
+
+
+def _alone(profile: Profile, code: CodeLines) -> tuple[I64, I64]:
+    """Return the line and the length (ns) of each long operator that calls nothing of CUDA, the outermost of several."""
+    ranges = profile.ranges.ranges
+    ops = ranges.filter(
+        (pl.col("kind") == "op")
+        & (pl.col("end_ns") - pl.col("start_ns") >= _LONG_NS)
+        & ~(pl.col("crossing") | pl.col("open") | pl.col("repeated"))
+        & pl.col("name").cast(pl.String).str.starts_with("aten::")
+    )
+    calls = profile.attributed.api_calls
+    places, lengths = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    for (key,), part in ops.sort("start_ns").group_by("thread", maintain_order=True):
+        thread = int(str(key))
+        called = calls["start_ns"].filter(calls["thread"] == thread).sort().to_numpy()
+        start, end = part["start_ns"].to_numpy(), part["end_ns"].to_numpy()
+        free = np.searchsorted(called, start) == np.searchsorted(called, end)
+        names = part["name"].filter(pl.Series(free, dtype=pl.Boolean))
+        start, end = start[free], end[free]
+        outer = start >= np.append(0, np.maximum.accumulate(end))[:-1] if len(end) else free[:0]
+        chosen = outer & ~lookup.matching(names, _IN_TURN)
+        places.append(code.places_of(code.at(thread, start[chosen])))
+        lengths.append((end - start)[chosen])
+    return np.concatenate(places), np.concatenate(lengths)
