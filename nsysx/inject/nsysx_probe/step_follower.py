@@ -215,7 +215,9 @@ class StepFollower:
         self.called = self.called or training
         if not training and self.trains:
             # In the middle of a step it is a teacher, a rollout or a target network, and so part of the step.
-            self._close_for_evaluation(self.done and (self.by_fetch or not self._awaits()), acts=acts)
+            # Without any backward (a zeroth-order method) such calls are all that tells steps apart.
+            complete = self.done and (self.by_fetch or not self._awaits())
+            self._close_for_evaluation(complete, acts=acts and self.backward_seen)
             return
         if self.by_fetch:
             # A batch that is fetched once and used many times: from here on fetches do not tell steps apart.
