@@ -106,11 +106,12 @@ def table(profile: Profile) -> pl.DataFrame:
 
 def _per_step(profile: Profile) -> pl.DataFrame:
     """Return name, step_ns: the mean time of each kernel in a steady step, 0 for those of other steps; null without steps."""
-    steps, ops = profile.scope.steps, profile.steady_ops
-    ns = pl.when(pl.col("op_kind") == "kernel").then(pl.col("end_ns") - pl.col("start_ns")).otherwise(0).sum()
-    sums = ops.group_by("name").agg((ns / max(1, steps)).alias("step_ns"))
+    kernel = pl.col("op_kind") == "kernel"
+    times = pl.when(kernel).then(pl.col("end_ns") - pl.col("start_ns")).otherwise(0).sum()
+    sums = profile.steady_ops.group_by("name").agg(times.alias("ns"))
+    sums = sums.select("name", pl.Series("step_ns", [profile.scope.per_step(ns) for ns in sums["ns"]], pl.Float64))
     every = profile.ops.select("name").unique(maintain_order=True).join(sums, on="name", how="left")
-    per_step = pl.col("step_ns").fill_null(0.0) if steps else pl.lit(None, pl.Float64)
+    per_step = pl.col("step_ns").fill_null(0.0) if profile.scope.steps else pl.lit(None, pl.Float64)
     return every.select("name", per_step.alias("step_ns"))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Annotated, TypedDict
 
 import numpy as np
@@ -34,7 +33,7 @@ class RankWaitRow(TypedDict):
     longest_ns: Annotated[int, Of("the most of it in one step", "ns", label="longest in a step")]
     longest_step: Annotated[int, Of("that step, counted from the first steady one, 0", label="in step")]
     by_step_ns: Annotated[
-        Sequence[int],
+        list[int],
         Of(f"the same in each step; of more than {_MOST_STEPS} steps the mean of as many groups of neighbors", "ns"),
     ]
 

@@ -15,7 +15,7 @@ from nsysx.findings import rule_of
 from nsysx.model import Finding
 from nsysx.pictures import NAMED_ROLES, Lane, LongestStretch, Role, Span, Timeline
 from nsysx.render.charts.colors import KIND_COLORS, KIND_NAMES
-from nsysx.render.charts.timelines import box_name, code_place, lane_color, lane_names
+from nsysx.render.charts.timelines import box_name, code_place, lane_color, lane_names, shown_name
 from nsysx.render.safe_text import clean, shorten_kernel
 
 #: The page with this data stays below this size (bytes); pictures whose data does not fit are stills only.
@@ -122,7 +122,7 @@ def data(picture: Timeline, *, redact: bool = True, marks: Sequence[Mark] = ()) 
                 fill[number] = min(100, round(100 * span.covered_ns / long))
             if lane.role == "stream":
                 alone = span.launch_ns is not None and span.launch_lane is not None and span.covered_ns is None
-                module, line = clean(span.module, _LABEL), code_place(span.line, redact)
+                module, line = clean(shown_name(span.module, redact), _LABEL), code_place(span.line, redact)
                 origins += [
                     max(0, span.start_ns - span.launch_ns) if alone and span.launch_ns is not None else -1,
                     span.launch_lane if alone and span.launch_lane is not None else -1,
@@ -136,7 +136,7 @@ def data(picture: Timeline, *, redact: bool = True, marks: Sequence[Mark] = ()) 
         "ns": max(1, picture.end_ns - picture.start_ns),
         "shown": picture.shown_ns,
         "marks": marks,
-        "lines": [(instant, clean(name, 60)) for instant, name in picture.marks],
+        "lines": [(instant, clean(shown_name(name, redact), 60)) for instant, name in picture.marks],
         "text": list(texts.numbers),
         "color": list(colors.numbers),
         "lanes": lanes,

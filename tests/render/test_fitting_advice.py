@@ -46,7 +46,7 @@ def test_copies_hear_about_copies_and_get_no_python(tmp_path: Path) -> None:
 def test_without_gpu_work_nothing_else_is_advised(tmp_path: Path) -> None:
     said = answer_words.build(stepless(tmp_path, kernels=False))
     assert said.code == ""
-    assert said.do.startswith("Record the GPU's work: nsysx run")
+    assert said.do.startswith("Let the program reach its work on the GPU inside the capture")
     assert "parts below" not in said.worth
 
 

@@ -203,8 +203,13 @@ def box_name(lane: Lane, span: Span, redact: bool) -> str:
     """Return the name of a box as one line of harmless text; of a line of the program its file, without the folders above."""
     if lane.role == "lines":
         return code_place(span.label, redact)
-    name = clean(span.label, 200)
-    return scrub(name) if redact else name
+    return shown_name(span.label, redact)
+
+
+def shown_name(name: str, redact: bool) -> str:
+    """Return a name of the program as one line of harmless text, without the home folder of a path."""
+    text = clean(name, 200)
+    return scrub(text) if redact else text
 
 
 def code_place(line: str, redact: bool) -> str:

@@ -31,9 +31,11 @@ def chart(summary: Summary, ax: Axes | None = None) -> Chart | None:
     columns = max((len(r["by_step_ns"]) for r in rows), default=0)
     if len(rows) < 2 or columns < 2 or not longest:
         return None
-    most = max(rows, key=lambda r: r["wait_ns"] / max(1, r["steps"]))
-    usual = units.duration(most["wait_ns"] / max(1, most["steps"]))
-    text = f"Waiting by rank (rows) and step, at most {units.duration(longest)}. Rank {most['rank']} waits most: {usual} a step."
+    most = max(rows, key=lambda r: r["wait_ns"])
+    waited = f"{units.duration(most['wait_ns'])} in {most['steps']} steps"
+    text = (
+        f"Waiting by rank (rows) and step, at most {units.duration(longest)}. Rank {most['rank']} waits most: {waited}."
+    )
     tall = max(_LOWEST, min(_ROW, _HIGH / len(rows)))
 
     def on(axes: Axes) -> None:

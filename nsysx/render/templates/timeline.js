@@ -458,6 +458,7 @@ document.querySelectorAll("figure[data-live]").forEach(function (figure) {
     var names = {};
     data.text.forEach(function (text) { names[text] = true; });
     document.querySelectorAll(".item td.m, .item th.m, #modules th.m, #lines th.m, #kernels th.m, #kernels td.m").forEach(function (cell) {
+      if (cell.querySelector("button")) return;  /* another timeline of the page has it */
       var text = name_of(cell), found = names[text] ? text : "", star = starred(text);
       if (!found) found = data.text.filter(function (one) { return same(cell, one); })[0];
       if (!found) return;
