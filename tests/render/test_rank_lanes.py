@@ -18,9 +18,9 @@ __all__ = ["browser"]  # the fixture
 
 pytestmark = pytest.mark.skipif(not (CHROMIUM and DRIVER) and not REQUIRED, reason="needs chromium and chromedriver")
 
-#: What the page says under the pointer along the lane of this number.
+#: What the page says under the pointer along the lane of this number, of so many, above so many strips of queues.
 _SAID = f"""{TIMELINE}
-const r = c.getBoundingClientRect(), row = (r.height - 22 - 18) / arguments[1], said = new Set();
+const r = c.getBoundingClientRect(), row = (r.height - 22 - 18 - 26 * arguments[2]) / arguments[1], said = new Set();
 for (let x = 200; x < r.width; x += 3) {{
   c.dispatchEvent(new PointerEvent("pointermove", {{clientX: r.left + x, clientY: r.top + 18 + (arguments[0] + 0.5) * row}}));
   said.add(document.querySelector("#timeline output").textContent.split(":")[0]);
@@ -29,8 +29,11 @@ return [...said].filter(Boolean);"""
 
 
 def names(browser) -> list[str]:
-    live = js(browser, "return document.querySelector('#timeline figure').dataset.live")
-    return [lane["name"] for lane in json.loads(live)["lanes"]]
+    return [lane["name"] for lane in drawn(browser)["lanes"]]
+
+
+def drawn(browser) -> dict[str, list[dict]]:
+    return json.loads(js(browser, "return document.querySelector('#timeline figure').dataset.live"))
 
 
 def test_every_rank_has_lanes_that_zoom_and_speak(browser, tmp_path: Path) -> None:
@@ -38,11 +41,11 @@ def test_every_rank_has_lanes_that_zoom_and_speak(browser, tmp_path: Path) -> No
     page = tmp_path / "page.html"
     page.write_text(html_page.render(summarize(paths, timelines=True)), encoding="utf-8")
     visit(browser, page)
-    lanes = names(browser)
+    lanes, strips = names(browser), len(drawn(browser)["queues"])
     for rank in range(2):
         for stream, kernel in ((7, "gemm"), (20, ALL_REDUCE)):
             lane = lanes.index(f"rank {rank}: GPU 0 stream {stream}")
-            said = browser.execute_script(_SAID, lane, len(lanes))
+            said = browser.execute_script(_SAID, lane, len(lanes), strips)
             assert said == [kernel], (rank, stream)
     start, end = window(browser)
     canvas = browser.find_element("css selector", "#timeline canvas")
@@ -50,7 +53,7 @@ def test_every_rank_has_lanes_that_zoom_and_speak(browser, tmp_path: Path) -> No
     near = window(browser)
     assert start <= near[0] < near[1] <= end and near[1] - near[0] < end - start
     lane = lanes.index("rank 1: GPU 0 stream 7")
-    assert browser.execute_script(_SAID, lane, len(lanes)) == ["gemm"], "it zooms with the others"
+    assert browser.execute_script(_SAID, lane, len(lanes), strips) == ["gemm"], "it zooms with the others"
     assert browser.get_log("browser") == []
 
 

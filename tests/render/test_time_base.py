@@ -134,7 +134,7 @@ def test_of_savings_that_cannot_be_told_apart_the_cause_that_is_named_goes_first
     summary = recorded.summary("masked_slow_loader")
     loader = next(f for f in _found(summary) if f.code == "NSX106")
     above = replace(
-        loader, code="NSX112", saving=replace(loader.saving, likely_ns=(loader.saving_ns_per_step or 0) + 1000)
+        loader, code="NSX105", saving=replace(loader.saving, likely_ns=(loader.saving_ns_per_step or 0) + 1000)
     )
     close = changed(summary, findings=(above, loader))
     assert answer_words.build(close).code == "NSX106"
@@ -142,4 +142,4 @@ def test_of_savings_that_cannot_be_told_apart_the_cause_that_is_named_goes_first
         above,
         saving=replace(above.saving, likely_ns=(above.saving_ns_per_step or 0) + 2 * (loader.saving.error_ns or 0)),
     )
-    assert answer_words.build(changed(summary, findings=(far, loader))).code == "NSX112"
+    assert answer_words.build(changed(summary, findings=(far, loader))).code == "NSX105"
