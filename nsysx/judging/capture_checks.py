@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Literal
+from typing import Any, Literal
 
 import polars as pl
 
@@ -106,8 +106,10 @@ def _gpu_work(profile: Profile) -> list[Check]:
     single = int(lost_kernels.lost(calls).sum())
     if profile.steps.lost:
         checks.append(_lost(profile, single + graphs, launches))
-    elif single and not captured:
-        checks += _without_kernel(trace, calls, single, launches)
+    elif single:
+        cut = _cut_at_limit(trace, calls)
+        if cut or not captured:  # what was captured into graphs has no kernels either, but is not the end of a queue
+            checks += _without_kernel(trace, cut, single, launches)
     checks += _graphs(bars, bars_ns, 0 if profile.steps.lost else graphs)
     if ahead:
         detail = f"GPU work starts up to {units.duration(skew)} before its call ({units.several(ahead, 'time')}): clamped to 0"
@@ -115,10 +117,20 @@ def _gpu_work(profile: Profile) -> list[Check]:
     return checks
 
 
-def _without_kernel(trace: Trace, calls: pl.DataFrame, single: int, launches: int) -> list[Check]:
-    """Say how many launches have no kernel in the report; a few of the last ones have none where no process waited for its GPU."""
+def _device_waits(trace: Trace) -> list[dict[str, Any]]:
+    """Return how long processes waited for their GPU before a recording ended, and whether it came to rest."""
+    return [w for p in trace.capture.probe for w in p.get("device_waits") or () if isinstance(w, dict)]
+
+
+def _cut_at_limit(trace: Trace, calls: pl.DataFrame) -> bool:
+    """Return whether the limit ended a recording before the GPU was done, so that the last launches have no kernels."""
+    tired = any(w.get("rested") is False for w in _device_waits(trace)) and bool(window_checks.limit(trace.run))
+    return (tired or window_checks.stopped_at_limit(trace.run)) and lost_kernels.at_the_end(calls)
+
+
+def _without_kernel(trace: Trace, cut: bool, single: int, launches: int) -> list[Check]:
+    """Say how many launches have no kernel in the report; ``cut``: the limit ended it before the GPU was done."""
     many = single > max(10, launches // 50)
-    cut = window_checks.stopped_at_limit(trace.run) and lost_kernels.at_the_end(calls)
     if not (many or cut):
         return []
     detail = f"the kernels of {units.count(single)} of {units.count(launches)} launches are not in the report"
@@ -137,7 +149,7 @@ def _lost(profile: Profile, missing: int, launches: int) -> Check:
     steps = profile.steps.lost
     detail = f"the work of {units.count(missing)} of {units.count(launches)} launches is not in the report, because nsys dropped what "
     detail += "the GPU had not done when a recording ended"
-    waits = [w for p in profile.trace.capture.probe for w in p.get("device_waits") or () if isinstance(w, dict)]
+    waits = _device_waits(profile.trace)
     if tired := [w["ns"] for w in waits if w.get("rested") is False and isinstance(w.get("ns"), int)]:
         detail += f", after {units.duration(max(tired))} of waiting for it"
     detail += f": {units.several(steps, 'step')} with such launches {'is' if steps == 1 else 'are'} left out"

@@ -192,6 +192,11 @@ def test_launches_that_had_not_run_when_the_limit_was_reached_are_counted(tmp_pa
     assert "waits for the GPU" in found.fix
     closed = {"limit": {"reached": [{"after_s": 120.0, "by": "time", "window": True}]}}
     assert "launches without kernel" not in checks(queued, tmp_path, closed)
+    # A graph was captured, and the wait for the GPU ended before it came to rest.
+    tired = closed | {"probe": [{"device_waits": [{"ns": 5_000_000_000, "rested": False}]}]}
+    graphs = simple(lambda m: m.launch(1000, 10), lambda m: m.launch(1020, 10), lambda m: m.graph_node(1005, 3))
+    assert "the kernels of 2 of 3 launches" in checks(graphs, tmp_path, tired)["launches without kernel"].detail
+    assert "launches without kernel" not in checks(graphs, tmp_path, closed)
     behind = simple(lambda m: m.launch(1000, 10), lambda m: m.launch(2000, 10, gpu_start=2020, gpu_dur=10))
     assert "launches without kernel" not in checks(behind, tmp_path, stopped)
 
