@@ -141,6 +141,23 @@ UNTRIED = (
         "No model may need what another one computes.", untried=_OWN_CODE,
     ),
     Remedy(
+        "inputs-in-one-call",
+        "Call it once for all of these inputs: none of the calls needs what another one makes. Put them in one batch (torch.cat or "
+        "torch.stack), and split the result",
+        "y = model(torch.cat(inputs)).split([len(x) for x in inputs])", "Inputs of one batch need one shape.", untried=_OWN_CODE,
+    ),
+    Remedy(
+        "one-table", "Look all of these tables up at once: one nn.Embedding that holds them all, with an offset for each column",
+        "table = nn.Embedding(sum(sizes), dim)  # offsets: where each column begins\ny = table(columns + offsets).flatten(1)",
+        "The tables must have one width.", untried=_OWN_CODE,
+    ),
+    Remedy(
+        "layers-at-once",
+        "Run these layers as one: a wider layer where they have one input, a batched product of stacked weights (torch.bmm) where each has "
+        "its own", "y = torch.einsum('bki,kio->bko', x, weights)  # weights of all layers, stacked",
+        "The layers must have one shape.", untried=_OWN_CODE,
+    ),
+    Remedy(
         "compile-function", "Fuse this function: torch.compile(model) does not reach what runs outside of the model",
         "@torch.compile\ndef loss_of(logits, target): ...", untried="which tensors it takes, the program says",
     ),
