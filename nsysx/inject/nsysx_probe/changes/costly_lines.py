@@ -143,6 +143,7 @@ UNTRIED = (
     Remedy(
         "compile-function", "Fuse this function: torch.compile(model) does not reach what runs outside of the model",
         "@torch.compile\ndef loss_of(logits, target): ...", untried="which tensors it takes, the program says",
+        for_anything=True,
     ),
     Remedy("out-of-the-loop", "Move it out of the loop, into another process, or onto the GPU", untried=_OWN_CODE),
 )  # fmt: skip
