@@ -24,7 +24,8 @@ ALTERS = ("speed", "numerics", "memory", "computation")
 #: The files of this folder, in the order in which their changes are tried without a report: what is quick to try comes first.
 FILES = (
     "optimizers", "tf32", "cuda", "loading", "host_copies", "garbage", "distributed", "attention", "threads", "compiling", "graphed",
-    "mixed_precision", "reads", "batches", "skipped_update", "nothing", "program_clocks", "rank_work", "costly", "costly_lines",
+    "mixed_precision", "reads", "batches", "skipped_update", "switches", "array_types", "nothing", "program_clocks", "rank_work",
+    "costly", "costly_lines",
 )  # fmt: skip
 
 

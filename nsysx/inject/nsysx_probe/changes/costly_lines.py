@@ -34,12 +34,6 @@ UNTRIED = (
         'gravity = torch.tensor(9.81, device="cuda")  # once, before the loop', untried=_OWN_CODE,
     ),
     Remedy(
-        "one-length-for-attention",
-        "Turn cuDNN's attention off: it builds a kernel for each new length, here in each step; or keep one length (a cache of "
-        "fixed size with a mask)",
-        "torch.backends.cuda.enable_cudnn_sdp(False)", untried=_OWN_CODE,
-    ),
-    Remedy(
         "no-kernel-built-in-a-step",
         "Keep the sizes of this call the same: a kernel is built and loaded for each new size, here in each step", untried=_OWN_CODE,
     ),
