@@ -125,8 +125,8 @@ def _read(ops: pl.DataFrame, modules: pl.DataFrame) -> OperatorFlow | None:
 
 def _makers(text: str) -> tuple[int, ...]:
     pairs = [(int(number), int(result)) for number, result in _EACH.findall(text)]
-    known = tuple(number for number, result in pairs if result >= 0)
-    return known if not pairs or pairs[0][1] >= 0 else (-1, *known)
+    makers = tuple(number for number, result in pairs if result >= 0)
+    return makers if not pairs or pairs[0][1] >= 0 else (-1, *makers)
 
 
 def depth(flow: OperatorFlow, calls: Sequence[ModuleCall]) -> int:

@@ -92,7 +92,7 @@ def check(case: Case) -> list[Finding]:
     def launches(each: _Turns) -> int:
         return sum(made.get(module, 0) for module in each.modules)
 
-    best = max(turns, key=lambda each: (launches(each) * each.goes, -len(each.modules), each.cls), default=None)
+    best = max(turns, key=lambda each: (launches(each) * each.goes, len(each.modules), each.cls), default=None)
     if best is None:
         return case.clear(
             RULE, f"fewer than {_CALLS} calls of one kind run in turn, or each needs the result of another"
@@ -166,26 +166,26 @@ def _independent(case: Case, flow: OperatorFlow) -> list[_Turns]:
     for call in flow.calls:
         root = call.first >= ends
         ends = max(ends, call.last)
-        kinds["" if root else _place(call.path), call.cls].append(call)
+        kinds["" if root else _unnumbered(call.path), call.cls].append(call)
     turns = []
-    for (place, cls), calls in kinds.items():
+    for (path, cls), calls in kinds.items():
         paths = {call.path for call in calls}
-        if len(calls) < _CALLS or (len(paths) == 1 and _needs_rest(case, calls)):
+        if len(calls) < _CALLS or (len(paths) < len(calls) and _needs_rest(case, calls)):
             continue
         deep = depth(flow, calls)
         if 2 * deep <= len(calls):
             several = len(paths) > 1
-            turns.append(_Turns(cls, len(calls), deep, several, several and not place, _alike(case, place, cls), calls))
+            turns.append(_Turns(cls, len(calls), deep, several, several and not path, _alike(case, path, cls), calls))
     return turns
 
 
-def _place(path: str) -> str:
+def _unnumbered(path: str) -> str:
     """Return the path of a module without the numbers that tell alike ones apart."""
     return re.sub(r"#\*", "", folded(path))
 
 
 def _needs_rest(case: Case, calls: Sequence[ModuleCall]) -> bool:
-    """Return whether something between the calls of one module stands for a need that operators do not show.
+    """Return whether something between calls of the same module stands for a need that operators do not show.
 
     That is a backward, which the calls of an accumulation have each of their own, an optimizer, or an answer that the host reads before
     it makes the next input.
@@ -203,12 +203,12 @@ def _needs_rest(case: Case, calls: Sequence[ModuleCall]) -> bool:
     return all(int((copies == way).sum()) >= len(calls) // 2 for way in ("HtoD", "DtoH"))
 
 
-def _alike(case: Case, place: str, cls: str) -> frozenset[str]:
+def _alike(case: Case, path: str, cls: str) -> frozenset[str]:
     """Return the modules of a class at alike places ("": outermost ones), in all steps, and all that are parts of them."""
     tree = case.profile.attributed.modules.select(pl.col("module", "cls", "parent").cast(pl.String))
     chosen: set[str] = set()
     for module, its_class, parent in tree.drop_nulls("module").iter_rows():  # parents come first
-        alike = its_class == cls and (parent is None if not place else _place(bare(module)) == place)
+        alike = its_class == cls and (parent is None if not path else _unnumbered(bare(module)) == path)
         if alike or parent in chosen:
             chosen.add(module)
     return frozenset(chosen)
