@@ -34,12 +34,6 @@ UNTRIED = (
         'gravity = torch.tensor(9.81, device="cuda")  # once, before the loop', untried=_OWN_CODE,
     ),
     Remedy(
-        "one-length-for-attention",
-        "Turn cuDNN's attention off: it builds a kernel for each new length, here in each step; or keep one length (a cache of "
-        "fixed size with a mask)",
-        "torch.backends.cuda.enable_cudnn_sdp(False)", untried=_OWN_CODE,
-    ),
-    Remedy(
         "no-kernel-built-in-a-step",
         "Keep the sizes of this call the same: a kernel is built and loaded for each new size, here in each step", untried=_OWN_CODE,
     ),
@@ -143,6 +137,7 @@ UNTRIED = (
     Remedy(
         "compile-function", "Fuse this function: torch.compile(model) does not reach what runs outside of the model",
         "@torch.compile\ndef loss_of(logits, target): ...", untried="which tensors it takes, the program says",
+        for_anything=True,
     ),
     Remedy("out-of-the-loop", "Move it out of the loop, into another process, or onto the GPU", untried=_OWN_CODE),
 )  # fmt: skip
