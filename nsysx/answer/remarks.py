@@ -12,6 +12,9 @@ from nsysx.findings.nsx115_wrong_timing import BOTH_SIDES, EVIDENCE, KERNEL_ITSE
 from nsysx.judging import window_checks
 from nsysx.model import Finding, Summary
 
+#: Begins a remark on a worth that is not known.
+NOT_KNOWN = "Not known"
+
 
 def worth(summary: Summary, chosen: Finding | None, then: After) -> str:
     """Return a remark on what the change is worth."""
@@ -26,13 +29,13 @@ def worth(summary: Summary, chosen: Finding | None, then: After) -> str:
 
 
 def not_known(summary: Summary, chosen: Finding | None, sure: Certainty) -> str:
-    """Return the remark on the worth where the cause or the size of a change is not known: why, and what would tell."""
+    """Return the remark on the worth where the cause or the size of a change is not known: why, and how to measure it."""
     if chosen is None or summary.step.shown_ns is None or chosen.saving.likely_ns is None:
         return worth(summary, chosen, After())
     unknown = next((half for half in sure.parts if half.level == "unknown"), None)
-    told = f"Not known: {sure.reason[:1].lower()}{sure.reason[1:]}"
+    told = f"{NOT_KNOWN}: {sure.reason[:1].lower()}{sure.reason.partition('. ')[0].rstrip('.')[1:]}."
     command = unknown.command if unknown is not None else ""
-    return f"{told} {command} would tell." if command else told
+    return f"{told} To measure it: {command}" if command else told
 
 
 def _without_a_change(summary: Summary) -> str:
@@ -40,7 +43,7 @@ def _without_a_change(summary: Summary) -> str:
     if summary.step.shown_ns is not None and summary.replay is not None and summary.replay.get("trusted", True):
         if near_limits.unseen_kernel(summary):
             return "Not known: how near that kernel is to the device's limits."
-        return "Nothing to gain that was looked for."
+        return "Nothing found to gain."
     if subject.ledger_row(summary) is None:
         return "Not known: the GPU's work is not in the report."
     if window_checks.cold_report(summary.quality) is not None:

@@ -20,10 +20,11 @@ def batched(case: Case) -> Saving:
     """Return what batches are worth: a step then serves several inputs. The launches stay; the GPU's work grows with them, or less."""
     works = case.taken_by(part for part in StepPart if not part.idle)
     least = _IN_A_BATCH * case.step_ns / max(case.step_ns + (_IN_A_BATCH - 1) * works, 1)
-    grows = (
-        f"{least:.1f} times as many inputs a second if the GPU's {units.duration(works)} for one grow with the batch"
+    grows = f"the GPU's {units.duration(works)} for one input grow with the batch"
+    return Saving(
+        None,
+        f"a batch of {_IN_A_BATCH} gives about {least:.1f}x the inputs a second if {grows}, up to {_IN_A_BATCH}x if they do not",
     )
-    return Saving(None, f"with {_IN_A_BATCH} inputs in a step about {grows}, up to {_IN_A_BATCH} times if not")
 
 
 def served(case: Case, cost: int) -> bool:
