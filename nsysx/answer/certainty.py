@@ -98,7 +98,9 @@ def _cause(summary: Summary, chosen: Finding | None) -> Sure:
         alone = f"{name} {spread} in all {len(shares)} steps. One report cannot tell slow links from a late rank."
         return Sure(about, "likely", alone, "nsysx report RANK0.sqlite RANK1.sqlite ...")
     if chosen is not None and about_of(chosen) == "slow steps":
-        kind = f"Of {len(shares)} steps, {chosen.title[:1].lower()}{chosen.title[1:]}"
+        kind = chosen.title
+        if f" of {len(shares)} steps" not in kind:
+            kind = f"Of {len(shares)} steps, {kind[:1].lower()}{kind[1:]}"
         return Sure(about, "likely" if warned else "certain", f"{kind}.{more}")
     return _of_all_steps(summary, steady, spread, more)
 

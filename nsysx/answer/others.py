@@ -13,6 +13,7 @@ from nsysx.answer.bars import folded_path
 from nsysx.answer.change_savings import NOTABLE, about, by_saving, place_of
 from nsysx.catalogue import StepLimit
 from nsysx.findings import rule_of
+from nsysx.findings.nsx114_host_stall import UNEXPLAINED
 from nsysx.model import Finding, Summary
 
 #: A finding whose saving is not known is a line of its own where it costs at least this part of the step.
@@ -34,7 +35,7 @@ def also(summary: Summary, chosen: Finding | None, do: Sequence[Action]) -> tupl
         if place_of(summary, f) in told or f.code in same or about(f) == "capture" or measured.in_vain(f):
             continue
         saving = summary.step.saves_ns(f.saving)
-        if subject.measures(summary) and about(f) in _BY_MEASURING:
+        if f.title.endswith(UNEXPLAINED) or (subject.measures(summary) and about(f) in _BY_MEASURING):
             continue
         if step is not None and saving is None and (f.cost_ns_per_step or 0) < _MUCH * step:
             continue

@@ -59,6 +59,8 @@ REQUIRES = ("steps", "gpu", "launches")
 _ALONE = (StepPart.HOST, StepPart.LAUNCH)
 _STALL_NS, _TIMES = 100_000, 10
 _SITES = 3
+#: Ends a title where nothing says what the CPU does meanwhile: such a place is none to act on, but a reason to record lines.
+UNEXPLAINED = "; CPU cause not recorded"
 #: Shares of the gaps: a pause that the probe noted is mentioned from the first on, and in the title from the second on.
 _NAMED, _MOSTLY = 0.1, 0.5
 #: A line with this share of the samples, or a call with this share of the time, is named as what the thread did.
@@ -293,7 +295,7 @@ def check(case: Case) -> list[Finding]:
         elif line:
             title += f", while the host runs {sampled_stacks.spoken(line['file'], line['line'], line['function'])}"
         elif case.program.python and known_lines(case.profile) is None:
-            title += "; CPU cause not recorded"
+            title += UNEXPLAINED
         detail = (
             f"In {units.several(row['stalls'], 'gap')} in {case.steps} steps (longest: {units.duration(row['longest_ns'])} as recorded) "
             f"the launching thread makes no CUDA call and the GPU idles. {_activities_in_words(case, row, named, ops)}"

@@ -31,6 +31,7 @@ class FindingView:
     notable: bool = False
     overlaps: str = ""
     counted: str = ""
+    line: str = ""
 
 
 def _where(where: Row, summary: Summary, texts: CellTexts) -> str:
@@ -43,10 +44,15 @@ def _where(where: Row, summary: Summary, texts: CellTexts) -> str:
         parts.append(texts(phase, 40))
     if where.get("near"):
         parts.append(texts(where["near"], 120))
-    if where.get("file"):
-        line = f":{where['line']}" if where.get("line") else ""
-        parts.append(f"{texts(file_name(str(where['file'])[:2000], texts.redact), 160)}{line}")
-    return ", ".join(parts)
+    return ", ".join(filter(None, (*parts, _line(where, texts))))
+
+
+def _line(where: Row, texts: CellTexts) -> str:
+    """Return the line of a place, or its file; "" without one."""
+    if not where.get("file"):
+        return ""
+    line = f":{where['line']}" if where.get("line") else ""
+    return f"{texts(file_name(str(where['file'])[:2000], texts.redact), 160)}{line}"
 
 
 def _one_name(rows: tuple[Row, ...]) -> tuple[Row, ...]:
@@ -90,6 +96,7 @@ def finding_of(finding: Finding, summary: Summary, texts: CellTexts, width: int)
         else title,
         detail=texts(finding.detail, 2000),
         where=_where(finding.where, summary, texts),
+        line=_line(finding.where, texts),
         cost=cost,
         cost_time="as recorded" if summary.step.marked and finding.cost_as_recorded else "",
         saving="" if not saving else ("at most " if finding.saving.bound else "") + units.duration(saving),
