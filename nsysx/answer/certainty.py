@@ -27,8 +27,8 @@ _QUOTED = 150
 
 #: How the step without the profiler is known: how sure that makes it, in words, and whether another run would measure it.
 _SOURCES: Mapping[str, tuple[Level, str, bool]] = {
-    "in_process": ("likely", "The step without the profiler was measured in the same process", False),
-    "second_run": ("likely", "The step without the profiler was measured in a second run", False),
+    "in_process": ("likely", "The unprofiled step was measured in the same process", False),
+    "second_run": ("likely", "The unprofiled step was measured in a second run", False),
     "modelled": ("likely", "The profiler's overhead is estimated", True),
     "assumed": ("unknown", "The unprofiled step was not measured", True),
 }
