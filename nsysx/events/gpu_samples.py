@@ -209,7 +209,7 @@ def _least_squares(matrix: F64, values: dict[str, F64]) -> tuple[dict[str, F64],
 
 
 def _at_least_zero(squares: F64, products: F64) -> F64:
-    """Return the unknowns of least squares from their normal equations; one that comes out below 0 is 0, and the others are solved again."""
+    """Return the unknowns of least squares from their normal equations; what comes out below 0 is 0, the others are solved again."""
     left, rates = np.arange(len(products)), np.zeros(0)
     ridge = _SINGULAR * np.trace(squares)
     while len(left):
