@@ -9,7 +9,7 @@ from typing import Any
 from nsysx.model import Column, Row, Scope, Table, TableSpec
 from nsysx.render import glossary, module_rows
 from nsysx.render.labels import is_numeric, label, label_of, number, plain, worded
-from nsysx.render.safe_text import clean, file_name, scrub, shorten_cell, shorten_column
+from nsysx.render.safe_text import clean, file_name, is_whole_place, scrub, shorten_cell, shorten_column
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class CellTexts:
 
     def cell(self, value: object, column: str) -> tuple[str, str]:
         """Return the text of a cell, and the whole text if that is longer."""
-        if column == "file" and self.redact:
+        if self.redact and (column == "file" or is_whole_place(str(value)[:2000])):
             value = file_name(str(value)[:2000], True)
         full = self(value, 600)
         text = shorten_cell(full, column, self.width)

@@ -220,3 +220,12 @@ def file_name(path: str, redact: bool) -> str:
         return path
     parts = [p for p in re.split(r"[/\\]+", scrub(path)) if p and p != "~"]
     return "/".join(parts[-2:])
+
+
+#: A line of code with the whole path of its file, "/srv/work/train.py:12", in a column that also holds other names.
+_WHOLE_PLACE = re.compile(r"(?:/|[A-Za-z]:[\\/])\S.*:\d+", re.DOTALL)
+
+
+def is_whole_place(text: str) -> bool:
+    """Return whether ``text`` is a line of code with the whole path of its file."""
+    return _WHOLE_PLACE.fullmatch(text) is not None

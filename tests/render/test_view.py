@@ -144,3 +144,17 @@ def test_what_the_profiler_said_several_times_is_told_once(full):
         "Buffers: 49 of 50. (2 times)",
         "Not all events.",
     )
+
+
+def test_a_line_under_any_column_is_shown_without_its_folders_when_redacted():
+    columns = tuple(Column(name, "String", "", "") for name in ("by", "name"))
+    rows = ({"by": "line", "name": "/srv/alice/work/train.py:12"}, {"by": "operator", "name": "aten::mm"})
+    hidden, shown = (
+        [
+            [cell.text for cell in row]
+            for row in grids.grid(Table("t", "T", columns, rows), top=5, redact=redact, width=80).rows
+        ]
+        for redact in (True, False)
+    )
+    assert hidden == [["line", "work/train.py:12"], ["operator", "aten::mm"]]
+    assert shown == [["line", "/srv/alice/work/train.py:12"], ["operator", "aten::mm"]]

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from nsysx.inject.nsysx_probe import changes
-from nsysx.inject.nsysx_probe.changes import threads
+from nsysx.inject.nsysx_probe.changes import array_types, threads
 from nsysx.trying.trial_run import Runner, RunPlan, RunTimeouts, TrialRun
 
 HEAD = """
@@ -58,9 +58,11 @@ PARALLEL = (
 import torch.distributed as dist
 torch.manual_seed(int(os.environ["RANK"]))
 dist.init_process_group("gloo")
-net = nn.parallel.DistributedDataParallel(nn.Linear(8, 8)); opt = torch.optim.SGD(net.parameters(), lr=1e-3)
+net = nn.parallel.DistributedDataParallel(nn.Linear(8, 8), find_unused_parameters=True); opt = torch.optim.SGD(net.parameters(), lr=1e-3)
 for i in range(60):
-    opt.zero_grad(); net(torch.randn(4, 8)).square().mean().backward(); opt.step()
+    opt.zero_grad()
+    for part in range(3): net(torch.randn(4, 8)).square().mean().backward()
+    opt.step()
 dist.destroy_process_group()
 """
 )
@@ -120,6 +122,60 @@ def test_bounds_threads_and_attention_take_effect(ran: Ran, monkeypatch: pytest.
     losses = made.record["losses"]
     assert losses["last"] and set(losses["first"]) == set(losses["last"])
     assert made.record["changes"]["sdpa-math"]["where"].endswith("train.py:11"), "the line that calls the network"
+
+
+#: What the program sets and what only costs time, each in its own way: held for its steps, given as an argument, or in the environment.
+COSTLY = (
+    "import os; os.environ['CUDA_LAUNCH_BLOCKING'] = '1'\n"
+    + HEAD
+    + """
+import numpy as np
+torch.use_deterministic_algorithms(True); torch.backends.cudnn.benchmark = True; torch.backends.cuda.enable_flash_sdp(False)
+mean = torch.from_numpy(np.ones(62))
+attention = nn.MultiheadAttention(8, 2, batch_first=True)
+opt = torch.optim.SGD([{"params": [p], "weight_decay": 0.1 * (p.dim() > 1)} for p in attention.parameters()], lr=1e-3)
+for i in range(40):
+    x = torch.randn(2, 3, 8)
+    with torch.autograd.set_detect_anomaly(True, check_nan=False):
+        loss = attention(x, x, x)[0].square().mean() + torch.fft.irfft(torch.fft.rfft(mean, n=62), n=62).mean()
+        loss.backward()
+    opt.step(); opt.zero_grad()
+assert mean.dtype == torch.float32 and not torch.is_anomaly_enabled()
+"""
+)
+
+
+def test_what_the_program_sets_is_set_otherwise_and_does_the_same(ran: Ran) -> None:
+    names = (
+        "no-anomaly",
+        "not-deterministic",
+        "no-cudnn-benchmark",
+        "sdpa-allowed",
+        "no-attention-weights",
+        "groups-merged",
+    )
+    made = ran(COSTLY, *names, "float32", "fft-length", "unset-launch-blocking", "cudnn-on")
+    counts = took(made)
+    assert counts["no-anomaly"] >= 13 and counts["no-attention-weights"] >= 13 and counts["fft-length"] >= 26
+    held = (
+        "not-deterministic",
+        "no-cudnn-benchmark",
+        "sdpa-allowed",
+        "groups-merged",
+        "float32",
+        "unset-launch-blocking",
+    )
+    assert {counts[name] for name in held} == {1}, "once, and they stay"
+    assert not counts["cudnn-on"] and made.record["changes"]["cudnn-on"]["why_not"] == "cuDNN is on"
+    unchanged = ran(COSTLY, "float32", "nothing")
+    first, last = (made.record["losses"][which] for which in ("first", "last"))
+    assert first == pytest.approx(unchanged.record["losses"]["first"]) and last == pytest.approx(
+        unchanged.record["losses"]["last"]
+    )
+
+
+def test_lengths_of_transforms() -> None:
+    assert [array_types.next_length(n) for n in (1, 62, 64, 127, 32_767)] == [1, 63, 64, 128, 32_768]
 
 
 def test_a_read_is_answered_from_the_step_before(ran: Ran, tmp_path: Path) -> None:
@@ -194,12 +250,15 @@ def test_all_ranks_change_and_stop_together(ran: Ran) -> None:
         "--rdzv-backend=c10d",
         "--rdzv-endpoint=localhost:0",
     )
-    made = ran(PARALLEL, "ddp-bucket-view", "ddp-static-graph", "ddp-large-buckets", words=launch)
+    of_wrapper = ("ddp-bucket-view", "no-unused-search", "own-buffers", "ddp-large-buckets")
+    made = ran(PARALLEL, *of_wrapper, "no-sync", words=launch)
     assert made.outcome == "measured" and [r["ended"] for r in made.records] == ["measured"] * 2, made
     assert {r["rank"] for r in made.records} == {"0", "1"} and {r["steps"] for r in made.records} == {13}
     for record in made.records:
-        assert [seen["took"] for seen in record["changes"].values()] == [1, 1, 1]
-        assert all(seen["where"].endswith("train.py:9") for seen in record["changes"].values())
+        seen = record["changes"]
+        assert [seen[name]["took"] for name in of_wrapper] == [1] * 4
+        assert all(seen[name]["where"].endswith("train.py:9") for name in of_wrapper)
+        assert seen["no-sync"]["took"] == 2 * 12, "two of three micro-steps, from the second step on"
     first, second = sorted(made.records, key=lambda r: r["rank"])
     assert first["weights"] == second["weights"] and first["losses"] != second["losses"]
     assert made.record["losses"] == first["losses"], "the same rank in each run, whichever is the slowest"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -54,6 +55,25 @@ def _only(wanted: str) -> Callable[[Any, Watch], None]:
     return arm
 
 
+def _without_weights(torch: Any, watch: Watch) -> None:
+    watch.why_not = "nn.MultiheadAttention is not called for its weights"
+    watch.can_turn()
+    owner = torch.nn.MultiheadAttention
+    original = owner.forward
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        given = signature.bind(self, *args, **kwargs)
+        if not watch.on or not given.arguments.get("need_weights", True):
+            return original(self, *args, **kwargs)
+        given.arguments["need_weights"] = False
+        watch.took()
+        return original(*given.args, **given.kwargs)
+
+    owner.forward = forward
+
+
 def _change(name: str, backend: str, wanted: str) -> Change:
     paste = f"from torch.nn.attention import SDPBackend, sdpa_kernel\nwith sdpa_kernel(SDPBackend.{backend}):\n    output = model(inputs)"
     return Change(
@@ -62,7 +82,16 @@ def _change(name: str, backend: str, wanted: str) -> Change:
     )  # fmt: skip
 
 
-CHANGES = tuple(_change(*backend) for backend in _BACKENDS)
+CHANGES = (
+    *(_change(*backend) for backend in _BACKENDS),
+    Change(
+        "no-attention-weights", "attention without its weights", "y, _ = self.attention(q, k, v, need_weights=False)", _without_weights,
+        alters="numerics", beware="another algorithm rounds in another order",
+        advice="Call nn.MultiheadAttention with need_weights=False: with its default it makes and averages all scores, and cannot use the "
+        "fused kernel",
+        condition="Nothing may read the weights that it returns.",
+    ),
+)  # fmt: skip
 UNTRIED = (
     Remedy(
         "sdpa", "Use F.scaled_dot_product_attention; in transformers attn_implementation='sdpa'",
@@ -74,12 +103,5 @@ UNTRIED = (
         "For another fixed pattern: flex_attention with a block mask",
         "y = F.scaled_dot_product_attention(q, k, v, is_causal=True)", "The mask must be the causal one.",
         untried="what the mask holds, the program says",
-    ),
-    Remedy(
-        "no-attention-weights",
-        "Call nn.MultiheadAttention with need_weights=False: with its default it makes and averages all scores, and cannot use the "
-        "fused kernel",
-        "y, _ = self.attention(q, k, v, need_weights=False)", "Nothing may read the weights that it returns.",
-        untried="whether the weights are read, the program says",
     ),
 )  # fmt: skip

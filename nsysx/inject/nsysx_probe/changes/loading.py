@@ -60,6 +60,21 @@ def _pinned(torch: Any, watch: Watch) -> None:
     with_arguments(torch.utils.data.DataLoader, change)
 
 
+def _persistent(torch: Any, watch: Watch) -> None:
+    watch.why_not = "no DataLoader with workers was made"
+
+    def change(named: dict[str, Any]) -> None:
+        if not named.get("num_workers"):
+            return
+        if named.get("persistent_workers"):
+            watch.why_not = "it keeps its workers already"
+            return
+        named["persistent_workers"] = True
+        watch.took()
+
+    with_arguments(torch.utils.data.DataLoader, change)
+
+
 def _loader(number: int, name: str) -> Change:
     return Change(
         name, f"num_workers={number} for the DataLoader",
@@ -84,6 +99,13 @@ CHANGES = (
         "pin-memory", "pin_memory=True for the DataLoader", "pin_memory=True,  # one more argument of the DataLoader", _pinned,
         alters="memory", needs="cuda", beware="batches stay in host memory that cannot be swapped out",
         advice="Pin the memory (pin_memory=True)", example="loader = DataLoader(data, pin_memory=True)",
+    ),
+    Change(
+        "persistent-workers", "persistent_workers=True for the DataLoader",
+        "persistent_workers=True,  # one more argument of the DataLoader", _persistent,
+        alters="numerics", beware="random numbers that the dataset draws are others",
+        advice="Keep the workers of the loader",
+        example="loader = DataLoader(data, num_workers=8, persistent_workers=True)",
     ),
 )  # fmt: skip
 UNTRIED = (

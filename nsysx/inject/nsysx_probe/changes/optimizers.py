@@ -73,6 +73,37 @@ def _to_none(torch: Any, watch: Watch) -> None:
         owner.zero_grad = wrapped(owner.zero_grad)
 
 
+def _merged(torch: Any, watch: Watch) -> None:
+    watch.why_not = "no optimizer has two groups with the same options"
+
+    def change(named: dict[str, Any]) -> None:
+        named["params"] = groups = list(named["params"])
+        merged: dict[str, dict[str, Any]] = {}
+        for group in groups:
+            if not isinstance(group, dict):
+                return
+            options = {name: value for name, value in group.items() if name != "params"}
+            given = group["params"]
+            tensors = [given] if isinstance(given, torch.Tensor) else list(given)
+            merged.setdefault(repr(sorted(options.items())), {**options, "params": []})["params"] += tensors
+        if len(merged) < len(groups):
+            named["params"] = list(merged.values())
+            watch.took()
+
+    with_arguments(torch.optim.Optimizer, change)
+
+
+def _without_scaler(torch: Any, watch: Watch) -> None:
+    watch.why_not = "no GradScaler that scales was made"
+
+    def change(named: dict[str, Any]) -> None:
+        if named.get("enabled", True):
+            named["enabled"] = False
+            watch.took()
+
+    with_arguments(torch.amp.GradScaler, change)
+
+
 CHANGES = (
     Change(
         "fused", "fused=True for the optimizer", "fused=True,  # one more argument of the optimizer", _with("fused", "foreach"),
@@ -91,15 +122,22 @@ CHANGES = (
         alters="memory", needs="optimizer",
         beware="code that reads .grad after zero_grad finds None",
     ),
+    Change(
+        "groups-merged", "groups of the optimizer with the same options merged",
+        'groups = [{"params": tensors, **options} for options, tensors in merged]\n'
+        "optimizer = torch.optim.AdamW(groups, fused=True)", _merged, needs="optimizer",
+        alters="numerics", beware="a scheduler with a factor for each group finds fewer groups",
+        advice="Merge the optimizer's groups with the same options into one each: every group is updated by itself, here a tensor at a "
+        "time",
+        condition="A scheduler must have the same factor for all tensors of a group.",
+    ),
+    Change(
+        "no-scaler", "no GradScaler", "loss.backward(); optimizer.step()", _without_scaler, needs="optimizer",
+        alters="numerics", beware="float16 loses small gradients without it",
+        advice="Leave the GradScaler out: bfloat16 has the range of float32",
+    ),
 )  # fmt: skip
 UNTRIED = (
-    Remedy(
-        "groups-merged",
-        "Merge the optimizer's groups with the same options into one each: every group is updated by itself, here a tensor at a time",
-        'groups = [{"params": tensors, **options} for options, tensors in merged]\n'
-        "optimizer = torch.optim.AdamW(groups, fused=True)",
-        "A scheduler must have the same factor for all tensors of a group.", untried="which options a tensor has, the program says",
-    ),
     Remedy(
         "sparse-embeddings",
         "Give large embeddings sparse gradients (sparse=True) and an optimizer for them: only the rows that a step used are updated",

@@ -52,15 +52,6 @@ UNTRIED = (
         "fully_shard(block)  # no offload_policy", "They must fit: their sizes are divided by the ranks.", untried=_ALL_RANKS,
     ),
     Remedy(
-        "own-buffers", "Let each rank keep its own buffers: broadcast_buffers=False",
-        "model = DistributedDataParallel(model, broadcast_buffers=False)",
-        "Running statistics then differ a little between ranks; those of rank 0 are what is saved anyway.", untried=_ALL_RANKS,
-    ),
-    Remedy(
-        "usual-buckets", "Reduce gradients in buckets of 25 MB, the usual size: fewer messages, which still overlap with backward",
-        "model = DistributedDataParallel(model, bucket_cap_mb=25, gradient_as_bucket_view=True)", untried=_ALL_RANKS,
-    ),
-    Remedy(
         "gradients-in-buckets",
         "Reduce gradients in buckets while backward runs: DistributedDataParallel does it; or all of them in one flat tensor",
         "model = DistributedDataParallel(model, gradient_as_bucket_view=True)", "Every rank must use the same parameters.",
