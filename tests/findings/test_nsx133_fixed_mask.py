@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from nsysx.findings.nsx133_fixed_mask import fixed_mask
+from tests.analyses.test_operators import GEMM, Torch, summary
+from tests.findings import Program
 
 Q = [8, 16, 2048, 64]
 
@@ -44,3 +48,31 @@ def test_short_sequences_and_odd_sizes_are_none() -> None:
     assert fixed_mask(None, None) is None and fixed_mask("[]", "[]") is None
     cross = [8, 16, 300, 64]
     assert fixed_mask(json.dumps([Q, cross, cross, [2048, 300]]), None) is None, "keys of another length"
+
+
+def masked(mask: str) -> Callable[[Program, int], None]:
+    """Return a step of attention for 600 us and a product for 400 us, with the mask's sizes."""
+
+    def body(program: Program, number: int) -> None:
+        assert isinstance(program, Torch)
+        with program.range("forward"), program.range("net:Net"):
+            with program.op("aten::_scaled_dot_product_cudnn_attention", f"[{Q}, {Q}, {Q}, {mask}, [], []]"):
+                program.launch(600, "cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_26")
+            with program.op("aten::addmm", "[[4096], [4096, 4096], [4096, 4096], [], []]"):
+                program.launch(400, GEMM)
+
+    return body
+
+
+def test_half_of_the_masked_work_is_what_could_go(tmp_path: Path) -> None:
+    found = summary(Torch().steps(masked("[1, 1, 2048, 2048]")), tmp_path)
+    (one,) = (f for f in found.findings or () if f.code == "NSX133")
+    assert (one.verdict, one.cost_ns_per_step) == ("found", 600_000)
+    assert one.saving.likely_ns == pytest.approx(300_000, rel=0.1)
+    assert "is_causal=True" in (one.fix or "") and "2048 x 2048" in one.detail
+
+
+@pytest.mark.parametrize("mask", ["[]", "[8, 1, 1, 2048]"])
+def test_without_such_a_mask_it_is_clear(mask: str, tmp_path: Path) -> None:
+    found = summary(Torch().steps(masked(mask)), tmp_path)
+    assert [f.verdict for f in found.findings or () if f.code == "NSX133"] == ["clear"]
