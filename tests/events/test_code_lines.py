@@ -170,7 +170,7 @@ def test_a_step_is_divided_among_lines(tmp_path: Path) -> None:
     assert load["copies"] == steps and load["copy_bytes"] == 4096 * steps and load["text"] == "batch = load(rows)"
     assert rows["/job/train.py", 13]["gpu_self_ns"] == 0, "what the package calls is the model's own line"
     assert rows["/job/train.py", 13]["gpu_total_ns"] == 6 * 60 * steps, "with its backward"
-    assert rows["/job/model.py", 5]["gpu_self_ns"] == 2 * 60 * steps
+    assert rows["/job/model.py", 5]["gpu_self_ns"] == 3 * 60 * steps
     assert rows["/job/train.py", 15]["waits"] == steps and rows["/job/train.py", 15]["wait_ns"] == 200 * steps
     assert rows["/job/train.py", 10]["host_total_ns"] <= sum(r["host_self_ns"] for r in rows.values())
     assert max(summary.typed_rows(lines.ROWS), key=lambda r: r["idle_caused_ns"])["line"] == 12
