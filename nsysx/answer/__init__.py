@@ -9,19 +9,19 @@ from __future__ import annotations
 from dataclasses import replace
 
 from nsysx.advice import Answer
-from nsysx.answer import bars, certainty, factors, first_action, measured, others, remarks
+from nsysx.answer import bars, certainty, change_savings, factors, first_action, measured, others, remarks
 from nsysx.model import Finding, Summary
 
 
 def decide(summary: Summary) -> Answer:
     """Return the answer of a Summary, all of whose other parts are final."""
     chosen, now = first_action.first(summary), summary.step.shown_ns
-    predicted = None if chosen is None else first_action.saving_ns(summary, chosen)
+    predicted = None if chosen is None else change_savings.saving_ns(summary, chosen)
     won = measured.winner(summary, chosen, predicted, now)
     if won is None:
         return _predicted(summary, chosen)
     chosen = measured.adviser(summary, won, chosen)
-    index = None if chosen is None else first_action.place_of(summary, chosen)
+    index = None if chosen is None else change_savings.place_of(summary, chosen)
     return measured.with_measured_change(_predicted(summary, chosen), won, chosen, index)
 
 
@@ -30,7 +30,7 @@ def _predicted(summary: Summary, chosen: Finding | None) -> Answer:
     do, sure = first_action.to_do(summary, chosen), certainty.certainty_of_advice(summary, chosen)
     # Of what is not known no figure is given: what the next command tells is worth more than a factor that nobody can believe.
     told = sure.level != "unknown"
-    then = first_action.after(summary, chosen) if told else first_action.After()
+    then = change_savings.after(summary, chosen) if told else change_savings.After()
     return Answer(
         limit=summary.verdict.code,
         do=do,
@@ -38,7 +38,7 @@ def _predicted(summary: Summary, chosen: Finding | None) -> Answer:
         then_ns=then.ns,
         then_low_ns=then.low_ns,
         then_high_ns=then.high_ns,
-        bound=first_action.is_bound(summary, chosen),
+        bound=change_savings.is_bound(summary, chosen),
         real=summary.unprofiled is not None and not (summary.step.as_recorded and summary.step.marked),
         recorded_ns=summary.step.recorded_ns,
         worth=remarks.worth(summary, chosen, then) if told else remarks.not_known(summary, chosen, sure),
@@ -47,7 +47,7 @@ def _predicted(summary: Summary, chosen: Finding | None) -> Answer:
         also=others.also(summary, chosen, do),
         alarms=tuple(c.detail for c in summary.quality if c.status == "warn" and c.doubt in ("numbers", "everything")),
         ask_next=others.ask_next(summary, chosen),
-        replayed_ns=first_action.replayed_ns(summary, chosen, then),
+        replayed_ns=change_savings.replayed_ns(summary, chosen, then),
         times=_times(summary, chosen) if told else (),
         best_ns=then.best_ns,
     )
@@ -55,8 +55,8 @@ def _predicted(summary: Summary, chosen: Finding | None) -> Answer:
 
 def _times(summary: Summary, chosen: Finding | None) -> tuple[float, ...]:
     """Return the least and the most factor of a change, its own headline between them."""
-    likely = None if chosen is None else first_action.likely_ns(summary, chosen)
-    margins = None if first_action.is_bound(summary, chosen) else first_action.margins_ns(summary, chosen)
+    likely = None if chosen is None else change_savings.likely_ns(summary, chosen)
+    margins = None if change_savings.is_bound(summary, chosen) else change_savings.margins_ns(summary, chosen)
     return factors.factor_bounds(summary, chosen, likely, margins)
 
 

@@ -9,8 +9,8 @@ import numpy as np
 from nsysx import units
 from nsysx.advice import Certainty, Level, Sure
 from nsysx.answer import subject
-from nsysx.answer.first_action import about as about_of
-from nsysx.answer.first_action import is_bound, nothing_to_claim, shows_likely_saving
+from nsysx.answer.change_savings import about as about_of
+from nsysx.answer.change_savings import is_bound, nothing_to_claim, shows_likely_saving
 from nsysx.answer.remarks import sentence
 from nsysx.catalogue import StepLimit
 from nsysx.findings import rule_of

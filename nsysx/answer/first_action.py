@@ -1,25 +1,30 @@
-"""What to do first, and what that is worth."""
+"""What to do first: which finding leads, and the lines that make its change."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import NamedTuple
 
-from nsysx.advice import Action, Condition
+from nsysx.advice import Action
 from nsysx.answer import factors, measured, near_limits, subject, time_places, unnamed, unstepped
 from nsysx.answer.bars import called
+from nsysx.answer.change_savings import (
+    NOTABLE,
+    about,
+    by_saving,
+    changes_before,
+    is_bound,
+    likely_alone_ns,
+    likely_ns,
+    margins_ns,
+    nothing_to_claim,
+    place_of,
+    shows_likely_saving,
+    violated_conditions,
+)
 from nsysx.catalogue import StepLimit
 from nsysx.findings import rule_of
 from nsysx.model import Finding, Summary
-
-#: Below this part of the step a saving is not a line of its own.
-NOTABLE = 0.01
-
-
-def by_saving(summary: Summary) -> list[Finding]:
-    """Return what was found, largest saving first."""
-    return [f for f in summary.findings or () if f.verdict == "found"]
 
 
 def first(summary: Summary) -> Finding | None:
@@ -44,13 +49,15 @@ def first(summary: Summary) -> Finding | None:
     if unsaid is not None:
         return unsaid
     least = _MUCH if near_limits.near(summary) else NOTABLE
-    worth = [f for f in ranked if (_likely_ns(summary, f) or 0) >= least * step and not may_save_nothing(summary, f)]
+    worth = [
+        f for f in ranked if (likely_alone_ns(summary, f) or 0) >= least * step and not may_save_nothing(summary, f)
+    ]
     best = _best(summary, worth, step) if worth else _unpriced(summary, ranked, step)
     between = next((f for f in ranked if about(f) == "loop"), None)
-    if between is None or between_ns(between) <= (0 if best is None else _likely_ns(summary, best) or 0):
+    if between is None or between_ns(between) <= (0 if best is None else likely_alone_ns(summary, best) or 0):
         return best
     # A line that costs much of each step runs between steps, too, where these are a part of every round of the loop.
-    named = best is not None and rule_of(best.code).leads and (_likely_ns(summary, best) or 0) >= _EXACT * step
+    named = best is not None and rule_of(best.code).leads and (likely_alone_ns(summary, best) or 0) >= _EXACT * step
     return best if named else between
 
 
@@ -90,42 +97,65 @@ _UNPRICED = 0.3
 _OF_A_PART = 1.5
 
 
-def _best(summary: Summary, worth: Sequence[Finding], step: int) -> Finding:
-    """Return the finding that saves most; of savings that cannot be told apart, the one about the cause that the sentence names.
+class _Contest:
+    """The findings that may lead, and the one of them that saves most; each method names another one that goes before that, or None."""
 
-    A line to paste whose saving is known goes before a bound, unless that promises far more.
-    """
-    saves = {id(f): _likely_ns(summary, f) or 0 for f in worth}
-    best = max(worth, key=lambda f: saves[id(f)])
-    least = saves[id(best)] - (best.saving.error_ns or 0)
-    alike = [f for f in worth if f is best or saves[id(f)] >= least]
-    leading = next((f for f in alike if rule_of(f.code).leads), None)
-    if leading is not None:
-        return leading
-    if rule_of(best.code).whole and rule_of(best.code).direct < _RECORDED and not best.saving.bound:
-        # What a compiler may make of all that is left stands behind work of a place, whose change is known.
-        much = max(_EXACT * step, saves[id(best)] / _OF_A_COMPILER)
-        placed = [f for f in worth if rule_of(f.code).direct >= _RECORDED and saves[id(f)] >= much]
-        if placed:
-            return max(placed, key=lambda f: saves[id(f)])
-    if best.saving.bound and best.saving.source != "steps":  # how much longer steps are was measured
-        most = max(_EXACT * step, saves[id(best)] / _FAR_MORE)
-        # What is likely of a change for the whole stands behind a cause that has a place.
-        causes = shows_likely_saving(best)
-        exact = [
-            f
-            for f in worth
-            if (rule_of(f.code).leads if causes else f.paste) and not is_bound(summary, f) and saves[id(f)] >= most
-        ]
-        if exact:
-            return max(exact, key=lambda f: saves[id(f)])
-    if about(best) == summary.verdict.code:
-        # A change for the whole program holds that of a part of it, of which only the most that it may save is replayed.
-        part = best.saving.bound and not rule_of(best.code).whole and not subject.names_its_change(best)
-        enough = saves[id(best)] / _OF_A_PART if part else least
-        alike = [f for f in worth if saves[id(f)] >= enough and rule_of(f.code).whole and about(f) == about(best)]
-        return next(iter(alike), best)
-    return next((f for f in alike if about(f) == summary.verdict.code), best)
+    def __init__(self, summary: Summary, worth: Sequence[Finding], step: int) -> None:
+        self._summary, self._worth, self._step = summary, worth, step
+        self._by_finding = {id(f): likely_alone_ns(summary, f) or 0 for f in worth}
+        self.best = self._largest(worth)
+        self._least = self._saves_ns(self.best) - (self.best.saving.error_ns or 0)
+        self._alike = [f for f in worth if f is self.best or self._saves_ns(f) >= self._least]
+
+    def _saves_ns(self, finding: Finding) -> int:
+        return self._by_finding[id(finding)]
+
+    def _largest(self, findings: Sequence[Finding]) -> Finding:
+        return max(findings, key=self._saves_ns)
+
+    def leading(self) -> Finding | None:
+        """Return one that cannot be told apart and whose rule leads."""
+        return next((f for f in self._alike if rule_of(f.code).leads), None)
+
+    def placed(self) -> Finding | None:
+        """Return work of a place, whose change is known: what a compiler may make of all that is left stands behind it."""
+        rule = rule_of(self.best.code)
+        if not rule.whole or rule.direct >= _RECORDED or self.best.saving.bound:
+            return None
+        much = max(_EXACT * self._step, self._saves_ns(self.best) / _OF_A_COMPILER)
+        placed = [f for f in self._worth if rule_of(f.code).direct >= _RECORDED and self._saves_ns(f) >= much]
+        return self._largest(placed) if placed else None
+
+    def exact(self) -> Finding | None:
+        """Return one whose saving is known, unless the bound of the best promises far more.
+
+        What is likely of a change for the whole stands behind a cause that has a place.
+        """
+        if not self.best.saving.bound or self.best.saving.source == "steps":  # how much longer steps are was measured
+            return None
+        much, causes = max(_EXACT * self._step, self._saves_ns(self.best) / _FAR_MORE), shows_likely_saving(self.best)
+        priced = [f for f in self._worth if not is_bound(self._summary, f) and self._saves_ns(f) >= much]
+        exact = [f for f in priced if (rule_of(f.code).leads if causes else f.paste)]
+        return self._largest(exact) if exact else None
+
+    def of_the_cause(self) -> Finding | None:
+        """Return one about the cause that the sentence names; where the best is, the change for the whole program.
+
+        That holds the change of a part, of which only the most that it may save is replayed.
+        """
+        cause = self._summary.verdict.code
+        if about(self.best) != cause:
+            return next((f for f in self._alike if about(f) == cause), None)
+        part = self.best.saving.bound and not rule_of(self.best.code).whole and not subject.names_its_change(self.best)
+        enough = self._saves_ns(self.best) / _OF_A_PART if part else self._least
+        whole = (f for f in self._worth if self._saves_ns(f) >= enough and rule_of(f.code).whole and about(f) == cause)
+        return next(whole, None)
+
+
+def _best(summary: Summary, worth: Sequence[Finding], step: int) -> Finding:
+    """Return the finding that saves most, or the first one that goes before it."""
+    contest = _Contest(summary, worth, step)
+    return contest.leading() or contest.placed() or contest.exact() or contest.of_the_cause() or contest.best
 
 
 #: A setting that is known to cost this share of the step comes first, too; near the device's limits nothing does that saves less.
@@ -151,15 +181,6 @@ def _of_the_cause_alone(summary: Summary, finding: Finding, step: int) -> bool:
     return bool(replayed) and finding.saving.likely_ns is None and much and launches
 
 
-def nothing_to_claim(summary: Summary) -> bool:
-    """Return whether so much is missing from the capture that nothing may be said of what a change would save."""
-    return any(c.status == "warn" and c.doubt == "everything" for c in summary.quality)
-
-
-def _violated(finding: Finding) -> list[Condition]:
-    return [c for c in finding.conditions if c.state == "violated"]
-
-
 def _advisable(summary: Summary, finding: Finding) -> bool:
     """Return whether a change can be made, as far as is known: nothing that it needs is violated, or the program can mend that first.
 
@@ -167,68 +188,8 @@ def _advisable(summary: Summary, finding: Finding) -> bool:
     """
     if measured.in_vain(finding):
         return False
-    violated = _violated(finding)
+    violated = violated_conditions(finding)
     return not violated or (finding.saving.mended_ns is not None and all(c.mend for c in violated))
-
-
-def saving_ns(summary: Summary, finding: Finding) -> int | None:
-    """Return the most that a finding saves of the shown step (ns), together with what has to be mended or comes first."""
-    saving, mended = summary.step.saves_at_most_ns(finding.saving), finding.saving.mended
-    if _violated(finding) and mended is not None and mended.likely_ns is not None:
-        saving = mended.most_ns or mended.likely_ns
-    return _with_lines_before(summary, finding, saving)
-
-
-def _with_lines_before(summary: Summary, finding: Finding, saving: int | None) -> int | None:
-    """Return a saving with that of the exact changes that come before (ns)."""
-    if saving is None:
-        return None
-    # Waits are no part of what a change for the launches saves.
-    before = [f for f in _lines_before(summary, finding) if about(f) != about(finding) or _only_compiles(finding)]
-    saving += sum(summary.step.saves_ns(f.saving) or 0 for f in before)
-    return min(saving, summary.step.shown_ns or saving)
-
-
-#: What is replayed is told beside a bound if the two steps differ by this share.
-_APART = 0.1
-
-
-def replayed_ns(summary: Summary, chosen: Finding | None, then: After) -> int | None:
-    """Return the step (ns) that the replay gives with a change whose saving is only bounded; None where that is the bound itself."""
-    now = summary.step.shown_ns
-    if chosen is None or now is None or then.ns is None or not is_bound(summary, chosen) or not chosen.saving.bound:
-        return None
-    saving = likely_ns(summary, chosen)
-    return None if saving is None or now - saving <= (1 + _APART) * then.ns else now - saving
-
-
-def _only_compiles(finding: Finding) -> bool:
-    """Return whether a change is for the launches of a network alone: those of the optimizer are then no part of its saving."""
-    names = finding.remedies[0].name.split(",") if finding.remedies else []
-    return shows_likely_saving(finding) and names[:1] != [] and names[0].startswith("compile") and "fused" not in names
-
-
-def likely_ns(summary: Summary, chosen: Finding) -> int | None:
-    """Return what a finding saves of the shown step by the replay alone, with what has to be mended or comes first (ns)."""
-    return _with_lines_before(summary, chosen, _likely_ns(summary, chosen))
-
-
-def _likely_ns(summary: Summary, finding: Finding) -> int | None:
-    """Return what a finding saves by the replay alone, together with what has to be mended first (ns)."""
-    mended_ns = finding.saving.mended_ns
-    if not _violated(finding) or mended_ns is None:
-        return summary.step.saves_ns(finding.saving)
-    return min(mended_ns, summary.step.shown_ns or mended_ns)
-
-
-def about(finding: Finding) -> str:
-    """Return what a finding's rule is about: a verdict's code, or another word of ``Rule.about``."""
-    return rule_of(finding.code).about
-
-
-def place_of(summary: Summary, finding: Finding) -> int:
-    """Return the place of a finding among those of the Summary."""
-    return next(i for i, f in enumerate(summary.findings or ()) if f is finding)
 
 
 def to_do(summary: Summary, chosen: Finding | None) -> tuple[Action, ...]:
@@ -239,7 +200,7 @@ def to_do(summary: Summary, chosen: Finding | None) -> tuple[Action, ...]:
     where, index = dict(chosen.where) or dict(time_places.of_most(summary)), place_of(summary, chosen)
     if where.get("module"):
         where["module"] = called(summary, str(where["module"]))
-    violated = _violated(chosen)
+    violated = violated_conditions(chosen)
     lines = (
         Action(
             _COMMAND.sub("", f.fix),
@@ -251,7 +212,7 @@ def to_do(summary: Summary, chosen: Finding | None) -> tuple[Action, ...]:
             f.conditions,
             summary.step.saves_ns(f.saving),
         )
-        for f in _lines_before(summary, chosen)
+        for f in changes_before(summary, chosen)
     )
     mended = (
         Action(f"{c.mend}: {c.detail}", chosen.code, index, conditions=(c,), saving_ns=c.saving_ns) for c in violated
@@ -278,118 +239,3 @@ def _of_the_change(summary: Summary, chosen: Finding) -> int | None:
 
 #: A command that a remedy ends with, of no use as a step of several.
 _COMMAND = re.compile(r"[;:] nsysx [^;]*")
-#: Most changes that come before one for the whole program.
-_MOST_BEFORE = 2
-#: Phases of a model: a wait in them is told as the condition that it violates.
-_MODEL = ("forward", "backward")
-
-
-def _lines_before(summary: Summary, chosen: Finding) -> list[Finding]:
-    """Return the exact changes to make before a bound for the whole program, largest saving first.
-
-    They are lines to paste that remove a part of what the bound may remove, and waits, which would end a CUDA graph.
-    """
-    step, rule = summary.step.shown_ns, rule_of(chosen.code)
-    if step is None or not rule.whole or not chosen.saving.bound or rule.about != StepLimit.LAUNCH:
-        return []
-
-    def exact(f: Finding) -> bool:
-        saving = summary.step.saves_ns(f.saving) or 0
-        if f is chosen or f.saving.bound or _violated(f) or saving < NOTABLE * step or _part_of(f, chosen):
-            return False
-        wait = about(f) == StepLimit.SYNC and saving > (f.saving.error_ns or 0) and f.where.get("phase") not in _MODEL
-        return wait or (about(f) == rule.about and bool(f.paste))
-
-    return [f for f in by_saving(summary) if exact(f)][:_MOST_BEFORE]
-
-
-def _part_of(finding: Finding, chosen: Finding) -> bool:
-    """Return whether what a finding advises is in the lines of another one."""
-    lines = chosen.remedies[0].parts if chosen.remedies else frozenset()
-    return bool(finding.remedies) and finding.remedies[0].parts <= lines
-
-
-def is_bound(summary: Summary, chosen: Finding | None) -> bool:
-    """Return whether the saving is an upper bound, and nothing likely is known."""
-    return chosen is not None and (chosen.saving.bound or bool(_violated(chosen))) and not shows_likely_saving(chosen)
-
-
-def shows_likely_saving(chosen: Finding) -> bool:
-    """Return whether a saving at best is told by what is likely: where the replay made exactly the change, as far as it can.
-
-    Where something has to be mended first, that is the replay of both.
-    """
-    if about(chosen) == "late rank":  # the work of a rank may move to its peers, or go
-        return False
-    mended = chosen.saving.mended
-    if _violated(chosen):
-        return mended is not None and mended.likely_ns is not None and mended.most_ns is not None
-    return chosen.saving.bound and chosen.saving.source == "replay"
-
-
-#: Of changes that were tried after a replay had made them, nine in ten saved between these parts of what it said, beyond its error:
-#: `tests/answer/test_tried_savings.py` holds them.
-LEAST, MOST = 0.7, 1.3
-#: The work that a change leaves takes this much less time in another run (share of it).
-_REPEATS = 0.02
-
-
-def margins_ns(summary: Summary, chosen: Finding | None) -> tuple[int, int] | None:
-    """Return how much less and how much more than said a change may save (ns), never more than the best that is known for it.
-
-    None where that is not known.
-    """
-    if chosen is None:
-        return None
-    saving, error = likely_ns(summary, chosen), chosen.saving.error_ns or 0
-    if saving is None or is_bound(summary, chosen):
-        return None if chosen.saving.error_ns is None else (error, error)
-    less, more = round((1 - LEAST) * saving), round((MOST - 1) * saving)
-    if chosen.saving.source == "replay":
-        less, more = less + error, more + error
-    else:  # what was computed from recorded times has no error of a replay besides
-        less, more = max(less, error), max(more, error)
-    if shows_likely_saving(chosen) or chosen.saving.most_ns is not None:
-        most = (saving_ns(summary, chosen) if shows_likely_saving(chosen) else chosen.saving.most_ns) or saving
-        repeats = round(_REPEATS * max(0, (summary.step.shown_ns or 0) - most))
-        more = min(more, max(0, most + repeats - saving))
-    if about(chosen) in _IDLE and not chosen.saving.bound and (real := summary.unprofiled) is not None:
-        # What makes the GPU wait no more saves what it idles, and none of its work.
-        now = summary.step.shown_ns or 0
-        more = min(more, max(0, round(now * (1 - real.gpu_busy_ns / max(real.step_ns, 1))) - saving))
-    return less, more
-
-
-#: Causes of idle time alone.
-_IDLE = (StepLimit.LAUNCH, StepLimit.SYNC, StepLimit.ALLOC, StepLimit.INPUT)
-
-
-class After(NamedTuple):
-    """The step after the change, and the least and the most that it may be; None where that is not known: an estimate has no error.
-
-    ``best_ns``: what no change of the kind can beat, where ``ns`` is what is likely.
-    """
-
-    ns: int | None = None
-    low_ns: int | None = None
-    high_ns: int | None = None
-    best_ns: int | None = None
-
-
-def after(summary: Summary, chosen: Finding | None) -> After:
-    """Return the step after the change: the step less the saving, which may be off by its error, or nothing if it is a bound."""
-    now = summary.step.shown_ns
-    saving = None if chosen is None else saving_ns(summary, chosen)
-    if now is None or chosen is None or saving is None:
-        return After()
-    if is_bound(summary, chosen):
-        return After(now - saving, now - saving, now)
-    best = None
-    if shows_likely_saving(chosen):
-        best, saving = now - saving, min(saving, likely_ns(summary, chosen) or 0)
-    if (margins := margins_ns(summary, chosen)) is None:
-        return After(now - saving, best_ns=best)
-    less, more = margins
-    least = now - min(now, saving + more)
-    low = least if best is None else min(now - saving, max(least, best))
-    return After(now - saving, low, now - max(0, saving - less), best)

@@ -10,7 +10,7 @@ from nsysx.advice import Action, Also
 from nsysx.analyses import gpu_ledger, waits
 from nsysx.answer import measured, subject
 from nsysx.answer.bars import folded_path
-from nsysx.answer.first_action import NOTABLE, about, by_saving, place_of
+from nsysx.answer.change_savings import NOTABLE, about, by_saving, place_of
 from nsysx.catalogue import StepLimit
 from nsysx.findings import rule_of
 from nsysx.model import Finding, Summary

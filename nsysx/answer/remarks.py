@@ -7,7 +7,7 @@ import re
 from nsysx import units
 from nsysx.advice import Certainty
 from nsysx.answer import near_limits, subject
-from nsysx.answer.first_action import After, is_bound, nothing_to_claim
+from nsysx.answer.change_savings import After, is_bound, nothing_to_claim
 from nsysx.findings.nsx115_wrong_timing import BOTH_SIDES, EVIDENCE, KERNEL_ITSELF
 from nsysx.judging import window_checks
 from nsysx.model import Finding, Summary

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from nsysx import findings
 from nsysx.analyses import gpu_ledger
 from nsysx.events import levels, measuring
 from nsysx.events.levels import Level
@@ -35,10 +36,6 @@ def rank_waited_for(summary: Summary) -> rank_table.RankRow | None:
     return None if late is None else next((r for r in summary.typed_rows(rank_table.ROWS) if r["rank"] == late), None)
 
 
-#: Remedies that make launches or passes fewer for whatever stands there.
-_FOR_ANYTHING = ("compile", "cuda-graph", "larger-graphs", "larger-batches", "batched-operation")
-
-
 def names_its_change(finding: Finding) -> bool:
     """Return whether a finding's first remedy is for what was recorded, such as a call of a library, and not for any chain of kernels."""
-    return bool(finding.remedies) and not finding.remedies[0].name.startswith(_FOR_ANYTHING)
+    return bool(finding.remedies) and not findings.for_anything(finding.remedies[0].name)

@@ -12,7 +12,7 @@ Lines of installed packages belong to the program's own line that called them: `
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -56,6 +56,11 @@ class CodeLines:
         """Return the place of the program's own line of each stack, else of its innermost; -1 for none."""
         inner = np.append(self.own, -1)[stack]
         return np.append(self.place, -1)[np.where(inner >= 0, inner, stack)]
+
+    def made_at(self, calls: pl.DataFrame, places: Sequence[int]) -> pl.DataFrame:
+        """Return the rows of a frame whose ``call`` is made at one of some lines (rows of ``places``)."""
+        there = np.isin(self.places_of(self.call[calls["call"].to_numpy()]), places)
+        return calls.filter(pl.Series(there, dtype=pl.Boolean))
 
     def chain(self, stack: int) -> list[int]:
         """Return the places of a stack, outermost first."""

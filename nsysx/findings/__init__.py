@@ -20,6 +20,7 @@ from typing import cast
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.findings import _noted, _once, nsx123_python_line
 from nsysx.findings._case import Case, Rule
+from nsysx.findings._fix import for_anything as for_anything
 from nsysx.model import Finding, Table, Verdict
 from nsysx.replay.engine import Replay, Withheld
 

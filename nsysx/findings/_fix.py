@@ -27,6 +27,12 @@ def _remedies_by_name() -> dict[str, changes.Remedy]:
     return changes.remedies()
 
 
+def for_anything(names: str) -> bool:
+    """Return whether a remedy, the first of several with commas between, is for whatever kernels stand there; False for unknown ones."""
+    remedy = _remedies_by_name().get(names.partition(",")[0])
+    return remedy is not None and remedy.for_anything
+
+
 def way(names: str, text: str | None = None, paste: str | None = None, condition: str | None = None) -> Alternative:
     """Return the remedy of a name, or of several at once with commas between, in words of this capture where they are given.
 

@@ -64,14 +64,11 @@ def calling_line(profile: Profile, takes: Takes, of_one: float = _OF_ONE) -> dic
     code, ops = profile.code(), profile.steady_ops.filter(profile.steady_ops["op"].is_in(list(takes.ops)))
     if code is None:
         return {}
-    stack, ns = code.op[ops["op"].to_numpy()], (ops["end_ns"] - ops["start_ns"]).to_numpy()
-    stack, ns = stack[stack >= 0], ns[stack >= 0]
-    line_row = lookup.totals(code.places_of(stack), ns, code.places.height)
-    if not line_row.any() or line_row.max() >= of_one * ns.sum():
+    stack, weight = _launched_by(code, ops)
+    of_line, whole = lookup.totals(code.places_of(stack), weight, code.places.height), weight.sum()
+    if not of_line.any() or of_line.max() >= of_one * whole:
         return {}
-    distinct, number = np.unique(stack, return_inverse=True)
-    weight = lookup.totals(number, ns, len(distinct))
-    chains = [code.chain(int(s)) for s in distinct]
+    chains = [code.chain(int(s)) for s in stack]
     path: list[int] = []
     while True:
         below: dict[int, int] = {}
@@ -79,7 +76,7 @@ def calling_line(profile: Profile, takes: Takes, of_one: float = _OF_ONE) -> dic
             if len(chain) > len(path) and chain[: len(path)] == path:
                 below[chain[len(path)]] = below.get(chain[len(path)], 0) + part
         most = max(below, key=lambda line: below[line], default=-1)
-        if most < 0 or below[most] < _BELOW * ns.sum():
+        if most < 0 or below[most] < _BELOW * whole:
             break
         path.append(most)
     places = [code.places.row(line, named=True) for line in path]
@@ -91,13 +88,18 @@ def calling_line(profile: Profile, takes: Takes, of_one: float = _OF_ONE) -> dic
 
 def _share_below(code: CodeLines, ops: pl.DataFrame, line: dict[str, Any]) -> float:
     """Return the share of GPU ops, by their time, that a line launches, or a line that it calls."""
-    stack, ns = code.op[ops["op"].to_numpy()], (ops["end_ns"] - ops["start_ns"]).to_numpy()
-    distinct, number = np.unique(stack[stack >= 0], return_inverse=True)
-    weight = lookup.totals(number, ns[stack >= 0], len(distinct))
+    stack, weight = _launched_by(code, ops)
     there = (code.places["file"] == line["file"]) & (code.places["line"] == line["line"])
     places = frozenset(np.flatnonzero(there.fill_null(value=False).to_numpy()).tolist())
-    below = [not places.isdisjoint(code.chain(int(s))) for s in distinct]
+    below = [not places.isdisjoint(code.chain(int(s))) for s in stack]
     return float(weight[np.array(below, np.bool_)].sum() / max(weight.sum(), 1))
+
+
+def _launched_by(code: CodeLines, ops: pl.DataFrame) -> _Weights:
+    """Return the stacks that launch GPU ops, each once, and the GPU time of what each launches (ns)."""
+    stack, ns = code.op[ops["op"].to_numpy()], (ops["end_ns"] - ops["start_ns"]).to_numpy()
+    distinct, number = np.unique(stack[stack >= 0], return_inverse=True)
+    return distinct, lookup.totals(number, ns[stack >= 0], len(distinct))
 
 
 def launching(profile: Profile, kernel: str) -> dict[str, Any]:

@@ -18,9 +18,10 @@ from nsysx.analyses import lines
 from nsysx.catalogue import DeviceActivity
 from nsysx.events.recorded_settings import settings_of
 from nsysx.findings import _line_remedies
-from nsysx.findings._case import Case, Fix, Saving, calls_of, ops_of, way
+from nsysx.findings._case import Case, Fix, Saving, ops_of, way
+from nsysx.findings._once import edits_without
 from nsysx.model import Row
-from nsysx.replay.edits import RemoveCalls, RemoveHost, RemoveOps, RemoveWaits
+from nsysx.replay.edits import RemoveOps
 
 #: Remedies of lines that are better than those of exposed communication.
 _OF_LINES = ("gradients-in-buckets", "tensors-gathered", "own-part-of-data")
@@ -64,10 +65,7 @@ def _of_line(case: Case, comm: pl.DataFrame) -> CommunicationCause | None:
         fix = Fix.by_name("gradients-in-buckets")
     if sums[most] < _MOST * ns.sum() or fix is None or not fix.ways or fix.ways[0].name not in _OF_LINES:
         return None
-    here = np.isin(code.places_of(code.call[case.calls["call"].to_numpy()]), [most])
-    calls = calls_of(case.calls.filter(pl.Series(here, dtype=pl.Boolean)))
-    theirs = case.ops.filter(case.ops["call"].is_in(list(calls)).fill_null(value=False))
-    worth = case.worth(RemoveWaits(calls), RemoveCalls(calls), RemoveHost(calls), RemoveOps(ops_of(theirs)), bound=True)
+    worth = case.worth(*edits_without(code.made_at(case.calls, [most]), case.ops), bound=True)
     return CommunicationCause(fix, {"file": file, "line": line}, worth)
 
 

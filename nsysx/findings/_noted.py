@@ -20,9 +20,9 @@ from nsysx.findings._case import Case, Fix, Rule, Saving, calls_of, ops_of
 from nsysx.findings._cpu_operators import more_threads
 from nsysx.findings._held import guilty
 from nsysx.findings._lines import by_line, share_of
-from nsysx.findings._once import Takes
+from nsysx.findings._once import Takes, edits_without
 from nsysx.model import Finding
-from nsysx.replay.engine import Edit, Fuse, RemoveCalls, RemoveHost, RemoveOps, RemoveWaits
+from nsysx.replay.engine import Edit, Fuse, RemoveOps, RemoveWaits
 
 #: Most lines that are named.
 _LINES = 5
@@ -168,15 +168,11 @@ def _worth(case: Case, rule: Rule, code: CodeLines, group: list[_CostlyLine], ca
     # In one call for all of it neither the sizes are read back nor does anything wait in between.
     of_loop = [line.place for line in group if line.looping]
     reads = case.ops.filter((case.ops["copy_kind"] == _TO_HOST).fill_null(value=False) & case.ops["call"].is_not_null())
-    reads = reads.filter(
-        pl.Series(np.isin(code.places_of(code.call[reads["call"].to_numpy()]), of_loop), dtype=pl.Boolean)
-    )
-    waits = case.profile.once(_needs.waits)["call"]
-    waits = waits.filter(pl.Series(np.isin(code.places_of(code.call[waits.to_numpy()]), of_loop), dtype=pl.Boolean))
-    edits: list[Edit] = [RemoveWaits(frozenset(waits.to_list()))] if len(waits) else []
+    reads, waits = code.made_at(reads, of_loop), code.made_at(case.profile.once(_needs.waits), of_loop)
+    edits: list[Edit] = [RemoveWaits(calls_of(waits))] if waits.height else []
     edits += [RemoveOps(ops_of(reads))] if reads.height else []
-    between = pl.Series(np.isin(code.places_of(code.call[case.calls["call"].to_numpy()]), of_loop), dtype=pl.Boolean)
-    worth = case.worth(*edits, Fuse(calls | calls_of(case.calls.filter(between))), cause=(*rule.cause, StepPart.WORK))
+    between = calls_of(code.made_at(case.calls, of_loop))
+    worth = case.worth(*edits, Fuse(calls | between), cause=(*rule.cause, StepPart.WORK))
     if worth.likely_ns is None or not alone:
         return worth
     return replace(worth, likely_ns=min(worth.likely_ns + alone, max(worth.likely_ns, case.taken_by(rule.cause))))
@@ -184,17 +180,12 @@ def _worth(case: Case, rule: Rule, code: CodeLines, group: list[_CostlyLine], ca
 
 def _without(case: Case, code: CodeLines, group: list[_CostlyLine], idle: int) -> Saving | None:
     """Return what it saves if lines are not there: their calls, waits and GPU work, and the host code at them; None without a replay."""
-    here = np.isin(code.places_of(code.call[case.calls["call"].to_numpy()]), [line.place for line in group])
-    calls = calls_of(case.calls.filter(pl.Series(here, dtype=pl.Boolean)))
-    theirs = case.ops.filter(case.ops["call"].is_in(list(calls)).fill_null(value=False))
-    edits: list[Edit] = [RemoveWaits(calls), RemoveCalls(calls), RemoveHost(calls)]
-    worth = case.worth(*edits, *([RemoveOps(ops_of(theirs))] if theirs.height else []))
-    if not calls or worth.likely_ns is None:
+    calls = code.made_at(case.calls, [line.place for line in group])
+    worth = case.worth(*edits_without(calls, case.ops))
+    if not calls.height or worth.likely_ns is None:
         return None
     # Host code after the last call at such a line comes before a call elsewhere.
-    called = set(
-        code.places_of(code.call[case.calls["call"].filter(pl.Series(here, dtype=pl.Boolean)).to_numpy()]).tolist()
-    )
+    called = set(code.places_of(code.call[calls["call"].to_numpy()]).tolist())
     silent = sum(line.cost for line in group if line.place not in called)
     return replace(worth, likely_ns=min(worth.likely_ns + silent, max(worth.likely_ns, idle), case.step_ns))
 
@@ -213,7 +204,7 @@ _IN_A_MODULE = 100
 def _looping(case: Case, code: CodeLines, line_row: int) -> frozenset[int]:
     """Return the launches that a line makes as a loop: those outside of all modules and phases, and many in one module."""
     calls = case.calls.filter(case.calls["kind"].is_in(Call.LAUNCHES))
-    theirs = calls.filter(pl.Series(code.places_of(code.call[calls["call"].to_numpy()]) == line_row, dtype=pl.Boolean))
+    theirs = code.made_at(calls, [line_row])
     module = theirs["module"].cast(pl.String).fill_null(IN_STEP)
     outside = theirs["phase"].is_null() & (module == IN_STEP)
     often = theirs.select(pl.len().over("module")).to_series() if theirs.height else pl.Series([], dtype=pl.UInt32)

@@ -12,6 +12,8 @@ import polars as pl
 from nsysx.catalogue import Cause, StepPart
 from nsysx.frames import lookup
 from nsysx.model import Finding
+from nsysx.replay.edits import RemoveCalls, RemoveHost, RemoveOps, RemoveWaits
+from nsysx.replay.engine import Edit
 
 #: Findings that share less than this part of the step do not overlap.
 _SHARED = 0.01
@@ -186,3 +188,11 @@ def calls_of(frame: pl.DataFrame) -> frozenset[int]:
 def ops_of(frame: pl.DataFrame) -> frozenset[int]:
     """Return the GPU ops of a frame, as edits want them."""
     return frozenset(frame["op"].to_list())
+
+
+def edits_without(calls: pl.DataFrame, ops: pl.DataFrame) -> list[Edit]:
+    """Return the edits after which calls are not made: their waits, time, host code before them, and GPU work of ``ops``."""
+    gone = calls_of(calls)
+    launched = ops_of(ops.filter(ops["call"].is_in(list(gone)).fill_null(value=False)))
+    edits: list[Edit] = [RemoveWaits(gone), RemoveCalls(gone), RemoveHost(gone)]
+    return [*edits, RemoveOps(launched)] if launched else edits

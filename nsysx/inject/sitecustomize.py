@@ -11,10 +11,10 @@ import sys
 _here = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - there may be no pathlib
 
 if sys.version_info >= (3, 9):  # noqa: UP036 - see above
-    import nsysx_probe.bootstrap  # type: ignore[import-not-found] # this folder is on the program's path, not on mypy's
+    from nsysx_probe import bootstrap as _bootstrap  # type: ignore[import-not-found] # this folder is on the program's path, not on mypy's
 
-    nsysx_probe.bootstrap.start()
-    nsysx_probe.bootstrap.next_sitecustomize(_here)
+    _bootstrap.start()
+    _bootstrap.next_sitecustomize(_here)
 else:
     _path = sys.path[:]
     _ours = sys.modules.pop("sitecustomize", None)

@@ -107,8 +107,8 @@ def probe_environment(
         values.pop("NSYSX_STEPS")
     if options.steps == window_plan.WINDOWS:
         added |= window_plan.ENVIRONMENT
-        if limit.limit_of_run(options.limit, options.steps, options.nsys_args):
-            added["NSYSX_LIMIT"] = "1"
+    if limit.limit_of_run(options.limit, options.steps, options.nsys_args):
+        added["NSYSX_LIMIT"] = "1"
     return added | {name: value for name, value in values.items() if value is not None}
 
 

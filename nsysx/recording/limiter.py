@@ -1,9 +1,10 @@
 """``--limit``: ends a recording that nothing else ends, so that an hour of a program without steps is no report of an hour.
 
-A run with two windows closes its own at the border of a step. Here they are asked to, because only the program itself can end the
-range that nsys listens for and open another one later: first at the next border; without a step, or if none comes for as long
-again, at once, in a thread of the probe. Where that fails too (a program that has replaced itself by another), and where
-everything is recorded, ``nsys stop`` ends the recording; the program goes on either way.
+A run with two windows closes its own at the border of a step. Without a step, or if none comes for as long again, and where everything
+is recorded, it ends in the middle of something. nsys drops what the devices have not done by then, so each process with the probe first
+brings its devices to rest, and stands still until the recording has ended (``inject.nsysx_probe.at_limit``). What holds the range of a
+window then ends it, so that another one may be opened later; where it does not, and where everything is recorded, ``nsys stop`` ends the
+recording. The program goes on either way.
 
 nsys does not tell how many events it has. Its agent writes what it gets to one file, whose size tells about how many they are:
 43 bytes for a range of NVTX (nsys 2023.4). What a process still holds back is not in it.
@@ -12,25 +13,69 @@ nsys does not tell how many events it has. Its agent writes what it gets to one 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import subprocess
 import time
 from pathlib import Path
 from typing import Any
 
-from nsysx.inject.nsysx_probe.capture_range import CUT, LIMIT, OPEN, STEPPED
+from nsysx.inject.nsysx_probe.at_limit import BUSY, DRAINS, OPEN, REST, WATCHES
+from nsysx.inject.nsysx_probe.capture_range import CUT, LIMIT, STEPPED
 from nsysx.recording.find_nsys import Nsys
 from nsysx.recording.limit import RecordingLimit
 from nsysx.recording.nsys_process import NsysProcess, words_of
+from nsysx.recording.process_activity import stat_of
 from nsysx.recording.run_messages import say
 
 #: What nsys's agent writes for one event.
 _BYTES_PER_EVENT = 43
-#: How often nsys's file is measured; the least time in which a step has to end; and how long the probe has to close a window that is
-#: to close at once: it waits for the device, and nsys needs 3 s.
+#: How often nsys's file is measured; the least time in which a step has to end; and how long a window may take to close once it is asked
+#: to: nsys needs 3 s.
 _LOOK_S, _PATIENCE_S, _CLOSING_S = 1.0, 10.0, 20.0
+#: How long a process may take to see that its devices are to come to rest (Python may be in one long call), and how long they may need.
+_SEES_S, _RESTS_S = 5.0, 75.0
+#: How long after ``nsys stop`` the program stands still at most, and what nsys prints when it records no more.
+_STOPS_S, _STOPPED = 10.0, "Generating "
 #: Without steps for so many times the limit, a window that has some closes as one that has none.
 _MOST = 2.0
+
+
+class _Rest:
+    """Asks all processes with the probe to bring their devices to rest, and holds them so until it is closed."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._since = folder, time.monotonic()
+        self._file = -1
+        with contextlib.suppress(OSError):  # without a file nobody is asked, without a lock nobody held
+            self._file = os.open(folder / REST, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC)
+            fcntl.flock(self._file, fcntl.LOCK_EX)
+
+    def come(self) -> bool:
+        """Return whether no device needs to be waited for any more. If one cannot come to rest, nobody is held any longer."""
+        waited = time.monotonic() - self._since
+        if (self._runs(WATCHES) and waited < _SEES_S) or (self._runs(DRAINS) and waited < _RESTS_S):
+            return False
+        if self._runs(BUSY):
+            self._unlock()
+        return True
+
+    def _unlock(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+        self._file = -1
+
+    def _runs(self, sign: str) -> bool:
+        """Return whether a process runs that has a file of this kind."""
+        stats = [stat_of(int(path.name.removeprefix(sign))) for path in self._folder.glob(f"{sign}[0-9]*")]
+        return any(stat is not None and stat[0] not in "ZX" for stat in stats)
+
+    def close(self) -> None:
+        """Let all processes go on."""
+        for path in self._folder.glob("limit-*-[0-9]*"):
+            path.unlink(missing_ok=True)
+        (self._folder / REST).unlink(missing_ok=True)
+        self._unlock()
 
 
 class Limiter:
@@ -39,27 +84,47 @@ class Limiter:
     def __init__(self, limit: RecordingLimit, probe_dir: Path, nsys: Nsys, *, windows: bool) -> None:
         self._limit, self._folder, self._nsys, self._windows = limit, probe_dir, nsys, windows
         self._since: float | None = None if windows else time.monotonic()
-        self._asked = self._cut = 0.0
+        self._asked = self._cut = self._stopping = 0.0
+        self._rest: _Rest | None = None
         self._looked = 0.0
         self._collects: Path | None = None
         self._stop: subprocess.Popen[bytes] | None = None
         self.reached: list[dict[str, Any]] = []
+        if not windows:
+            self._sign(OPEN)
 
     def look(self, profile: NsysProcess) -> None:
         """End the recording if it is time for it."""
-        if self._stop is not None or (self._windows and not self._window_is_open()):
+        if self._stop is not None:
+            self._after_stop(self._stop, profile)
+        if self._stop is not None or not self._is_open():
             return
         now = time.monotonic()
         if not self._asked and not self._reaches(profile, now):
             return
-        if not self._windows:
-            self._stop_nsys(profile)
+        at_once = not self._windows or not self._has_steps() or now - self._asked > self._patience()
+        if at_once and self._rest is None:
+            self._rest = _Rest(self._folder)
+        if self._rest is None or not self._rest.come():
             return
-        if not self._cut and (not self._has_steps() or now - self._asked > self._patience()):
+        if self._windows and not self._cut:
             self._cut = now
             self._sign(CUT)
-        if self._cut and now - self._cut > _CLOSING_S:
+        elif not self._windows or now - self._cut > _CLOSING_S:
             self._stop_nsys(profile)
+
+    def _after_stop(self, stop: subprocess.Popen[bytes], profile: NsysProcess) -> None:
+        """Let the program go on once nsys records no more."""
+        ended = stop.poll() is not None or _STOPPED in profile.output()
+        if self._rest is not None and (ended or time.monotonic() - self._stopping > _STOPS_S):
+            self._let_go()
+            if not self._windows:
+                (self._folder / OPEN).unlink(missing_ok=True)
+
+    def _let_go(self) -> None:
+        if self._rest is not None:
+            self._rest.close()
+            self._rest = None
 
     def _reaches(self, profile: NsysProcess, now: float) -> bool:
         """Return whether the limit is reached; if so, say it, and ask an open window to close."""
@@ -80,12 +145,13 @@ class Limiter:
         """Return how long a window with steps may wait for the end of one (s)."""
         return (_MOST - 1) * max(self._limit.seconds, _PATIENCE_S)
 
-    def _window_is_open(self) -> bool:
-        """Note when the window opened; once it has closed, forget it."""
-        if (self._folder / OPEN).exists():
+    def _is_open(self) -> bool:
+        """Note when the window opened; once it has closed, forget it. What is recorded as a whole is open."""
+        if not self._windows or (self._folder / OPEN).exists():
             self._since = self._since if self._since is not None else time.monotonic()
             return True
         if self._since is not None:
+            self._let_go()
             self._since, self._asked, self._cut = None, 0.0, 0.0
             for name in (LIMIT, CUT):
                 (self._folder / name).unlink(missing_ok=True)
@@ -122,6 +188,7 @@ class Limiter:
 
     def _stop_nsys(self, profile: NsysProcess) -> None:
         """Tell nsys to stop; what it has becomes a report while the command goes on."""
+        self._stopping = time.monotonic()
         session = session_of(profile) or f"profile-{profile.process.pid}"
         with contextlib.suppress(OSError):
             self._stop = profile.helper([str(self._nsys.path), "stop", f"--session={session}"])
@@ -133,6 +200,7 @@ class Limiter:
 
     def end(self) -> list[dict[str, Any]]:
         """Return what has ended at the limit, in order: after_s, by (time or events), window; the command has ended."""
+        self._let_go()
         if self._stop is not None and self._stop.poll() is None:
             self._stop.kill()
             self._stop.wait()

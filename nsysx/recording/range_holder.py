@@ -15,8 +15,7 @@ socket, each process of the program asks in one line and gets one line (``inject
 * ``begin``: whoever has the windows wants the second one. It is opened from here, too: nsys takes the range of one process only. With
   nsys 2025.3 (H100) it ended the program (SIGTERM) and lost the first report where another process had the second range, with 2023.4
   at the third.
-* ``end``: the open window is to be closed from here. ``1`` if that changed something. At the limit any process may ask for it, once its
-  own device has done its work; if none does, it is closed all the same.
+* ``end``: the open window is to be closed from here. ``1`` if that changed something. At the limit ``nsysx run`` asks for it, by a file.
 
 Where who had the windows ended before its second one, whoever comes next gets a first window of its own; ranks that their launcher
 has started anew do so, too, where those before ended in the second one. With words after DOMAIN they are run as the command, in place
@@ -34,7 +33,6 @@ import select
 import signal
 import struct
 import sys
-import time
 from _socket import AF_UNIX, SO_PEERCRED, SOCK_STREAM, SOL_SOCKET, socket
 from collections.abc import Callable
 from typing import Any
@@ -45,8 +43,6 @@ OPEN, STEPPED, CUT = "window-open", "window-has-steps", "window-cut"
 _LOOK_S = 0.25
 #: Who connects asks at once.
 _ASKS_S = 5.0
-#: So long the processes of the program have to close a window that has reached the limit (s).
-_CLOSES_S = 8.0
 
 
 def began(pid: int) -> str:
@@ -81,7 +77,6 @@ class CaptureWindows:
         self._first = 0  # the process that came first of them
         self._second = self._over = False  # the second window was opened; it has closed
         self._there: dict[int, str] = {}  # the processes with torch, and when they began
-        self._cut = 0.0  # when the open window was to be closed
 
     @property
     def open(self) -> bool:
@@ -100,7 +95,6 @@ class CaptureWindows:
         """Close the window; nsys needs 3 s for it. Return whether one was open."""
         if not self._range:
             return False
-        self._cut = 0.0
         try:
             self._end(self._range.pop())
         finally:
@@ -110,16 +104,9 @@ class CaptureWindows:
         return True
 
     def look(self) -> None:
-        """Close the window if ``nsysx run`` asks for it and no process of the program does it."""
-        if not self._range or not self._wants_cut():
-            return
-        now = time.monotonic()
-        self._cut = self._cut or now
-        if now - self._cut > _CLOSES_S or not any(map(_runs, self._there.items())):
+        """Close the window if ``nsysx run`` asks for it."""
+        if self._range and os.path.exists(f"{self._folder}/{CUT}"):  # noqa: PTH110
             self.end()
-
-    def _wants_cut(self) -> bool:
-        return os.path.exists(f"{self._folder}/{CUT}")  # noqa: PTH110
 
     def answer(self, pid: int, words: list[str]) -> str:
         """Return the answer to what a process asks."""
@@ -128,7 +115,7 @@ class CaptureWindows:
             return self._here(pid, key)
         if asked == "claim":
             return self._claim(pid, key)
-        if asked == "end" and (pid in self._of or self._wants_cut()):
+        if asked == "end" and pid in self._of:
             return str(int(self.end()))
         if pid not in self._of or self._over:
             return "0"

@@ -146,7 +146,7 @@ class Recorder:
         """Record everything: without the range, nothing would be."""
         say("this nsys does not take the range that opens its windows; everything is recorded")
         self.options, self.recording.windows = replace(self.options, steps=None), False
-        of_windows = {"NSYSX_STEPS", "NSYSX_LIMIT", *window_plan.ENVIRONMENT}
+        of_windows = {"NSYSX_STEPS", *window_plan.ENVIRONMENT}
         self.environment = {name: value for name, value in self.environment.items() if name not in of_windows}
 
     def _wait_for_start(self, profile: NsysProcess, stand_in: StandIn) -> bool:

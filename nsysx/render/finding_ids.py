@@ -7,7 +7,7 @@ from typing import Any
 
 from nsysx.advice import Condition
 from nsysx.analyses import lines
-from nsysx.answer import first_action
+from nsysx.answer import change_savings
 from nsysx.errors import EXIT_USAGE, NsysxError
 from nsysx.model import Finding, Row, Summary
 from nsysx.render.safe_text import clean, shorten_path
@@ -92,9 +92,9 @@ def saving_of(summary: Summary, finding: Finding) -> Json | None:
     likely = summary.step.saves_ns(finding.saving)
     if likely is None or now is None:
         return None
-    if first_action.is_bound(summary, finding):
+    if change_savings.is_bound(summary, finding):
         return {"likely_ns": likely, "low_ns": 0, "high_ns": likely, "bound": True}
-    margins = first_action.margins_ns(summary, finding)
+    margins = change_savings.margins_ns(summary, finding)
     low, high = (None, None) if margins is None else (max(0, likely - margins[0]), min(now, likely + margins[1]))
     return {"likely_ns": likely, "low_ns": low, "high_ns": high, "bound": False}
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from nsysx import units
 from nsysx.answer.bars import called
-from nsysx.answer.first_action import NOTABLE
+from nsysx.answer.change_savings import NOTABLE
 from nsysx.events.layers import bare
 from nsysx.model import Column, Finding, Row, Summary, Table
 from nsysx.render.grids import CellTexts, Grid, grid

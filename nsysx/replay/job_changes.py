@@ -32,7 +32,7 @@ def left_by(profile: Profile, ops: I64) -> Mapping[str, F64]:
     """
     left = {}
     for name, of_change in _GONE.items():
-        removed = of_change(profile)
+        removed = profile.once(of_change)
         here = np.isin(ops, list(removed))
         if here.any():
             left[name] = np.where(here, 0.0, _relieved(profile, removed, ops))
@@ -41,7 +41,7 @@ def left_by(profile: Profile, ops: I64) -> Mapping[str, F64]:
 
 def gone(profile: Profile, name: str) -> frozenset[int]:
     """Return the GPU work of the shown process that a change removes, empty where there is nothing to be changed."""
-    return _GONE[name](profile)
+    return profile.once(_GONE[name])
 
 
 def _relieved(profile: Profile, removed: frozenset[int], ops: I64) -> F64:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from nsysx.answer import decide, first_action
+from nsysx.answer import change_savings, decide
 from nsysx.findings import rule_of
 from nsysx.model import Summary
 from nsysx.pipeline import summarize
@@ -125,7 +125,7 @@ def test_a_wait_inside_the_model_makes_a_sequence_of_the_graph(tmp_path: Path) -
     said = summary.answer
     assert [a.code for a in said.do] == ["NSX102", "NSX102"] and "Take what waits out" in said.do[0].text
     assert not said.bound and said.now_ns is not None and said.then_ns is not None
-    assert said.best_ns == said.now_ns - (first_action.saving_ns(summary, finding) or 0) <= said.then_ns
+    assert said.best_ns == said.now_ns - (change_savings.saving_ns(summary, finding) or 0) <= said.then_ns
     assert ((finding.saving.mended and finding.saving.mended.likely_ns) or 0) >= (finding.saving_ns_per_step or 0)
     assert inconsistent(summary) == []
 

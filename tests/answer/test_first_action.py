@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from nsysx.advice import Alternative, Condition
-from nsysx.answer import first_action, others
+from nsysx.answer import change_savings, first_action, others
 from nsysx.catalogue import StepLimit
 from nsysx.events import measuring
 from nsysx.model import Finding, Summary
@@ -79,7 +79,7 @@ def sequence(*findings: Finding, step_ms: float = 20) -> tuple[list[str], float 
     )
     summary = replace(summary, verdict=verdict, findings=findings, quality=(), replay={"trusted": True})
     first = first_action.first(summary)
-    then = first_action.after(summary, first).ns
+    then = change_savings.after(summary, first).ns
     return [a.code for a in first_action.to_do(summary, first)], None if then is None else then / MS
 
 
@@ -126,14 +126,14 @@ def of_20_ms(chosen: Finding) -> Summary:
     return replace(summary, verdict=verdict, findings=(chosen,), quality=(), replay={"trusted": True})
 
 
-def after(chosen: Finding) -> first_action.After:
+def after(chosen: Finding) -> change_savings.After:
     """Return the step after a change, of one of 20 ms."""
-    return first_action.after(of_20_ms(chosen), chosen)
+    return change_savings.after(of_20_ms(chosen), chosen)
 
 
 def replayed(chosen: Finding) -> int | None:
     """Return the step that the replay alone gives after a change, of one of 20 ms."""
-    return first_action.replayed_ns(of_20_ms(chosen), chosen, after(chosen))
+    return change_savings.replayed_ns(of_20_ms(chosen), chosen, after(chosen))
 
 
 def test_the_whole_program_goes_before_a_part_of_it_that_saves_no_more_for_sure() -> None:
@@ -160,9 +160,9 @@ def test_what_has_to_be_mended_first_is_replayed_with_the_change() -> None:
         saves(finding("NSX102", 4, bound=True), mended=Saving(15 * MS, most_ns=18 * MS)), conditions=(wait,)
     )
     then = after(chosen)
-    assert (then.ns, then.best_ns) == (5 * MS, 2 * MS) and not first_action.is_bound(factory.summary(), chosen)
+    assert (then.ns, then.best_ns) == (5 * MS, 2 * MS) and not change_savings.is_bound(factory.summary(), chosen)
     assert replayed(chosen) is None
-    assert first_action.is_bound(factory.summary(), saves(chosen, mended=Saving(15 * MS)))
+    assert change_savings.is_bound(factory.summary(), saves(chosen, mended=Saving(15 * MS)))
 
 
 def test_what_was_timed_saves_up_to_three_tenths_more_and_never_more_than_the_most() -> None:
@@ -178,8 +178,8 @@ def test_a_change_and_those_before_it_save_no_more_than_the_step() -> None:
     summary: Summary = factory.summary()
     chosen = next(f for f in summary.findings or () if f.verdict == "found")
     assert summary.step.shown_ns is not None
-    assert first_action._with_lines_before(summary, chosen, 100 * summary.step.shown_ns) == summary.step.shown_ns
-    assert first_action._with_lines_before(summary, chosen, 1) >= 1
+    assert change_savings._with_lines_before(summary, chosen, 100 * summary.step.shown_ns) == summary.step.shown_ns
+    assert change_savings._with_lines_before(summary, chosen, 1) >= 1
 
 
 def test_the_error_of_the_replay_widens_what_a_change_may_save() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from nsysx import answer
 from nsysx.advice import Alternative, Tried
-from nsysx.answer import first_action, measured
+from nsysx.answer import change_savings, first_action, measured
 from nsysx.model import Finding, Summary
 from nsysx.render import html_page, markdown
 from tests.samples import NAMES, PAIR_NAMES, Samples
@@ -136,7 +136,7 @@ def test_what_helped_most_is_advised_with_what_it_gave(summary: Summary, first: 
 
 
 def test_a_finding_that_was_not_tried_and_promises_more_stays_first(summary: Summary, first: Finding) -> None:
-    saving = first_action.saving_ns(summary, first)
+    saving = change_savings.saving_ns(summary, first)
     now = summary.step.shown_ns
     assert saving is not None and now is not None
     little, much = 1 - saving / now / 2, max(0.01, 1 - 2 * saving / now)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
+import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from nsysx_probe import capture_range, capture_window, clock, draining
+from nsysx_probe import at_limit, capture_range, capture_window, clock, draining
 
 import nsysx
 from tests.inject.test_marking import train
@@ -99,6 +103,15 @@ def drive(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Callable[[int],
     draining.captured.clear()
 
 
+def held_at_rest(several: bool = False) -> bool | None:
+    """Return whether the devices are at rest where the program is held for it."""
+    held = draining.Held(several=several)
+    with held:
+        pass
+    assert sys.getswitchinterval() < 1
+    return held.rested
+
+
 def until(seconds: float) -> Callable[[int], bool]:
     """Return a device that has work for so long."""
     end = time.monotonic() + seconds
@@ -137,8 +150,15 @@ def test_an_old_driver_is_synchronized_where_nobody_has_to_wait_for_it(drive: An
 def test_a_stream_that_is_captured_is_left_alone(drive: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     driver = drive(lambda _device: False)
     draining.captured.add(7)
-    assert draining.drain() is None and draining.drain_beside() is None
-    draining.captured.clear()
+    assert draining.drain() is None and not draining.waits
+    monkeypatch.setattr(draining, "_LONGEST_S", 0.05)
+    assert held_at_rest() is False and not draining.waits.pop()["rested"]
+    monkeypatch.undo()
+    monkeypatch.setattr(draining, "waits", [])
+    monkeypatch.setattr(draining, "_driver", lambda _loader=None: driver)
+    threading.Timer(0.05, draining.captured.clear).start()  # the capture ends
+    assert held_at_rest() is True and draining.waits.pop()["ns"] >= 50_000_000
+    driver.called.clear()
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
     assert draining.drain() is None
@@ -166,15 +186,13 @@ def test_without_a_driver_or_a_device_there_is_nothing_to_wait_for(drive: Any) -
     assert draining._driver() is None or torch.cuda.is_available()
     driver = drive(lambda _device: True)
     driver.cuDeviceGetCount = lambda _count: 3  # the program has not begun to use it
-    assert draining.drain() is None and draining.drain_beside() is None and not draining.waits
+    assert draining.drain() is None and held_at_rest() is None and not draining.waits
     assert draining.drain() is None
 
 
-@pytest.mark.parametrize(
-    ("longest_s", "several", "wait_s"), [(0, False, 10), (0.5, False, 42), (9, False, 60), (1, True, 13)]
-)
-def test_the_time_grows_with_the_steps(longest_s: float, several: bool, wait_s: float) -> None:
-    assert draining.longest_wait_s(round(longest_s * 1e9), several) == wait_s
+@pytest.mark.parametrize(("longest_s", "wait_s"), [(0, 10), (0.014, 10 + 1024 * 0.014), (9, 60)])
+def test_the_time_grows_with_the_steps(longest_s: float, wait_s: float) -> None:
+    assert draining.longest_wait_s(round(longest_s * 1e9)) == pytest.approx(wait_s)
 
 
 def test_a_signal_ends_the_wait_and_is_the_programs(drive: Any) -> None:
@@ -186,20 +204,20 @@ def test_a_signal_ends_the_wait_and_is_the_programs(drive: Any) -> None:
         draining.drain()
 
 
-def test_beside_the_program_its_other_threads_launch_next_to_nothing(drive: Any) -> None:
-    """The program launches as fast as it can; the device needs 2 ms for each, so that it never rests by itself."""
-    launched, done_at, stop = [0], [time.monotonic()], threading.Event()
+@pytest.fixture
+def launching(drive: Any) -> Iterator[list[float]]:
+    """Yield when the device will have done all: the program launches as fast as it can, the device needs 5 ms for each launch."""
+    done_at, stop, recorded = [time.monotonic()], threading.Event(), dict[int, float]()
 
     def program() -> None:
         while not stop.is_set():
-            done_at[0] = max(done_at[0], time.monotonic()) + 0.002
-            launched[0] += 1
+            done_at[0] = max(done_at[0], time.monotonic()) + 0.005
             time.sleep(0.0001)
 
     thread = threading.Thread(target=program)
     thread.start()
-    time.sleep(0.2)
-    recorded = {}
+    while done_at[0] - time.monotonic() < 0.3:  # the queue is long
+        time.sleep(0.01)
     driver = drive(lambda device: time.monotonic() < recorded[device])
     record = driver.cuCtxRecordEvent
 
@@ -208,14 +226,31 @@ def test_beside_the_program_its_other_threads_launch_next_to_nothing(drive: Any)
         return int(record(context, event))
 
     driver.cuCtxRecordEvent = note
-    try:
-        assert done_at[0] - time.monotonic() > 0.2  # the queue is long
-        assert draining.drain_beside() is True
-        left = done_at[0] - time.monotonic()
-        assert left < 0.02 and draining.waits[-1]["beside"]
-    finally:
-        stop.set()
-        thread.join()
+    yield done_at
+    stop.set()
+    thread.join()
+
+
+def test_a_program_that_is_held_launches_nothing_from_when_its_devices_rest(
+    launching: list[float], tmp_path: Path
+) -> None:
+    """It never rests by itself. It is held as long as somebody else has locked a file, and then goes on."""
+    locks = [sys.executable, "-c", LOCKS, str(tmp_path / "lock")]
+    with subprocess.Popen(locks, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None and other.stdin is not None
+        other.stdout.readline()
+        held = draining.Held()
+        with held:
+            assert held.rested and launching[0] <= time.monotonic()
+            ctypes.PyDLL(None).write(other.stdin.fileno(), b"\n", 1)  # it unlocks half a second later
+            before, began = launching[0], time.monotonic()
+            held.until_unlocked(str(tmp_path / "lock"))
+            assert time.monotonic() - began > 0.3 and launching[0] == before
+        time.sleep(0.1)
+        assert launching[0] > before and draining.waits[-1]["beside"]
+
+
+LOCKS = "import fcntl, sys, time; f = open(sys.argv[1], 'w'); fcntl.flock(f, 2); print(1, flush=True); input(); time.sleep(0.5)"
 
 
 def test_the_range_of_two_windows_ends_when_the_device_has_come_to_rest(
@@ -287,24 +322,34 @@ def test_the_programs_own_window_ends_when_the_device_has_come_to_rest(
     assert seen == ["sync", "start", "work", "waits", "waits", "stop"]
 
 
-def test_a_window_that_is_cut_closes_with_the_device_at_rest_and_no_other_thread_running(
-    drive: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+@pytest.mark.parametrize(("busy_s", "several", "sign"), [(0.1, False, at_limit.RESTS), (99, True, at_limit.BUSY)])
+def test_a_process_comes_to_rest_when_nsysx_run_asks_for_it(
+    drive: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, busy_s: float, several: bool, sign: str
 ) -> None:
-    seen: list[str] = []
-    calls = [lambda: seen.append("open") or 1, lambda _: seen.append("close"), lambda _: seen.append("close alone")]
-    monkeypatch.setattr(capture_range, "_calls", calls)
-    monkeypatch.setattr(capture_range, "_open", [])
-    monkeypatch.setattr(capture_range, "_limited", [str(tmp_path)])
-    monkeypatch.setattr(capture_range, "_LOOK_S", 0.01)
+    monkeypatch.setattr(at_limit, "_LOOK_S", 0.01)
     monkeypatch.setattr(draining, "_WAIT_OF_RANK_S", 0.2)
-    drive(until(0.1))
-    for name in (capture_range.OPEN, capture_range.CUT):  # a window is open, and has reached the limit
-        (tmp_path / name).touch()
-    for closes in ("close alone", "close"):  # a device that does not rest: the program goes on
-        capture_range.begin()
-        deadline = time.monotonic() + 10
-        while closes not in seen and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert seen == ["open", closes]
-        seen.clear()
-        drive(lambda _device: True)
+    monkeypatch.setattr(capture_window, "is_one_of_several", lambda: several)
+    drive(until(busy_s))
+    monkeypatch.setenv("NSYSX_PROBE_DIR", str(tmp_path))
+    monkeypatch.setenv("NSYSX_LIMIT", "1")
+    (tmp_path / at_limit.OPEN).touch()
+    at_limit.watch_whole()
+    deadline = time.monotonic() + 10
+
+    def becomes(kind: str) -> bool:
+        path = tmp_path / f"{kind}{os.getpid()}"
+        while not path.exists() and time.monotonic() < deadline:
+            time.sleep(0.005)
+        return path.exists()
+
+    assert becomes(at_limit.WATCHES)
+    (tmp_path / at_limit.REST).touch()  # nobody has locked it: the program is not held
+    assert becomes(sign) and draining.waits[-1]["rested"] == (not several)
+
+
+def test_a_process_watches_as_long_as_something_is_recorded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(at_limit, "_LOOK_S", 0.001)
+    (tmp_path / at_limit.REST).touch()
+    at_limit._watch(str(tmp_path), lambda: False)
+    assert (tmp_path / f"{at_limit.WATCHES}{os.getpid()}").exists()
+    at_limit._watch(str(tmp_path / "gone"), lambda: True)

@@ -70,15 +70,30 @@ def test_a_signal_that_ends_the_wait_is_the_programs_and_holds_nobody_else(tmp_p
 def test_a_window_ends_when_the_device_has_nothing_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
 
-    def drain(longest_ns: int, *, several: bool) -> None:
-        seen.append(f"drains {longest_ns} {several} {sorted(p.name for p in tmp_path.iterdir())}")
+    def drain(longest_ns: int) -> None:
+        seen.append(f"drains {longest_ns} {sorted(p.name for p in tmp_path.iterdir())}")
 
     monkeypatch.setattr(draining, "drain", drain)
     rank(tmp_path, 0, size=1).hold(lambda: seen.append("acts"), 7, drained=True)
-    assert seen == ["drains 7 True []", "acts"]  # the others do not see this rank before
+    assert seen == ["drains 7 ['comes-1-0-0']", "acts"]  # the others do not see this rank as here before
     seen.clear()
     rank(tmp_path / "b", 0, size=1).hold(lambda: seen.append("acts"), 0)  # a window that opens
     assert seen == ["acts"]
+
+
+def test_the_device_of_a_rank_that_has_come_is_waited_for_longer_than_one_that_never_comes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(meeting, "_WAIT_S", 0.1)
+    monkeypatch.setattr(draining, "_WAIT_S", 5.0)
+    rests, seen = threading.Event(), list[bool]()
+    slow = threading.Thread(target=lambda: rank(tmp_path, 1).hold(lambda: None, 0, drained=True))
+    monkeypatch.setattr(draining, "drain", lambda _: threading.current_thread() is slow and rests.wait(10))
+    slow.start()
+    threading.Timer(0.5, rests.set).start()
+    assert not rank(tmp_path, 0).hold(lambda: seen.append(rests.is_set()), 0, drained=True)  # rank 2 is not there
+    slow.join()
+    assert seen == [True]
 
 
 def test_a_process_of_a_job_without_a_store_closes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from nsysx_probe import backend, bootstrap, capture_range, clock, output, probe_windows
+from nsysx_probe import at_limit, backend, bootstrap, capture_range, clock, output, probe_windows
 
 from tests.inject.test_marking import train
 from tests.inject.test_probe import Lab, Net
@@ -368,7 +368,7 @@ def test_a_step_that_begins_at_another_place_is_no_gap_in_the_loop(switched: lis
 @pytest.fixture
 def limited(switched: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """Return the folder of the files about the limit; the first window is open, and is watched."""
-    sign = tmp_path / capture_range.OPEN
+    sign = tmp_path / at_limit.OPEN
 
     def opened() -> int:
         sign.touch()
@@ -382,34 +382,29 @@ def limited(switched: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 
     monkeypatch.setattr(capture_range, "_calls", [opened, ended])
     monkeypatch.setattr(capture_range, "_limited", [str(tmp_path)])
-    monkeypatch.setattr(capture_range, "_LOOK_S", 0.001)
+    monkeypatch.setattr(at_limit, "_LOOK_S", 0.001)
     capture_range._open.clear()
     switched.clear()
     capture_range.begin()
     return tmp_path
 
 
-def until_closed() -> None:
-    for _ in range(5_000):
-        if not capture_range._open:
-            return
-        time.sleep(0.002)
-    raise AssertionError("the window is still open")
-
-
 def test_a_window_without_steps_is_closed_beside_the_program_and_the_second_one_still_comes(
     switched: list[str], limited: Path
 ) -> None:
-    assert (limited / capture_range.OPEN).exists()
     lab = Lab(NSYSX_STEPS="windows", NSYSX_MARKS="few")
     try:
-        (limited / capture_range.CUT).touch()
-        until_closed()
-        with capture_range._ending:
-            assert switched == ["open", "close"] and not (limited / capture_range.OPEN).exists()
-        (limited / capture_range.CUT).unlink()
+        (limited / at_limit.REST).touch()
+        for _ in range(5_000):
+            if (limited / f"{at_limit.RESTS}{os.getpid()}").exists():
+                break
+            time.sleep(0.002)
+        else:
+            raise AssertionError("it does not say that it rests")
+        (limited / at_limit.REST).unlink()
+        (limited / at_limit.OPEN).unlink()  # who holds the range has closed the window
         train(Net(), 120)
-        assert switched == ["open", "close", "open", "close"]
+        assert switched == ["open", "open", "close"]
         record = lab.probe.status.record()
         assert record["window_pauses_ns"][0] == 0 < record["window_pauses_ns"][1] and not record["errors"]
         assert record["unrecorded_steps"]["count"] >= clock._ENOUGH

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +13,8 @@ from typing import Any
 import pytest
 
 from nsysx.errors import NsysxError
-from nsysx.inject.nsysx_probe.capture_range import CUT, LIMIT, OPEN, STEPPED
+from nsysx.inject.nsysx_probe.at_limit import BUSY, DRAINS, OPEN, REST, RESTS, WATCHES, is_open
+from nsysx.inject.nsysx_probe.capture_range import CUT, LIMIT, STEPPED
 from nsysx.pipeline import summarize
 from nsysx.recording import environment, limit, limiter
 from nsysx.recording.find_nsys import Nsys
@@ -52,12 +55,12 @@ def test_a_window_that_ends_by_itself_has_no_limit(steps: str) -> None:
         check_options(RunOptions(limit="60", steps=steps))
 
 
-def test_the_probe_is_told_only_of_a_limit_on_its_windows() -> None:
+def test_the_probe_is_told_of_a_limit() -> None:
     def told(options: RunOptions) -> bool:
         return "NSYSX_LIMIT" in environment.probe_environment(options, {}, Path("/p"))
 
-    assert told(RunOptions(steps="windows"))
-    assert not told(RunOptions(steps="windows", limit="none")) and not told(RunOptions(limit="60"))
+    assert told(RunOptions(steps="windows")) and told(RunOptions(limit="60"))
+    assert not told(RunOptions(steps="windows", limit="none")) and not told(RunOptions(steps="3:5"))
 
 
 class FakeProfile:
@@ -65,14 +68,18 @@ class FakeProfile:
 
     def __init__(self) -> None:
         self.told: list[list[str]] = []
+        self.printed = ""
         self.process = SimpleNamespace(pid=7)
 
     def members(self) -> list[int]:
         return []
 
+    def output(self) -> str:
+        return self.printed
+
     def helper(self, words: list[str]) -> SimpleNamespace:
         self.told.append(words[1:])
-        return SimpleNamespace(poll=lambda: 0)
+        return SimpleNamespace(poll=lambda: None if not self.printed else 0, kill=list, wait=list)
 
 
 @pytest.fixture
@@ -92,17 +99,67 @@ def looks(folder: Path, now: list[float], *, windows: bool) -> tuple[limiter.Lim
     def look(at: float) -> set[str]:
         now[0] = 100 + at
         made.look(fake)  # type: ignore[arg-type]
-        return {path.name for path in folder.iterdir()} - {OPEN, STEPPED}
+        return {path.name for path in folder.iterdir()} - {OPEN, STEPPED, f"{WATCHES}{os.getpid()}"}
 
     return made, fake, look
 
 
+def locked(folder: Path) -> bool:
+    """Return whether a program that is at rest would be held."""
+    with (folder / REST).open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
 def test_what_is_recorded_as_a_whole_is_ended_by_nsys(tmp_path: Path, now: list[float]) -> None:
     made, fake, look = looks(tmp_path, now, windows=False)
-    assert not look(19) and not fake.told and not made.stopped
-    look(20), look(21), look(60)
-    assert fake.told == [["stop", "--session=profile-7"]] and made.stopped
+    assert is_open(str(tmp_path)) and not look(19) and not fake.told and not made.stopped
+    assert look(20) == {REST} and fake.told == [["stop", "--session=profile-7"]] and made.stopped and locked(tmp_path)
+    assert look(21) == {REST}
+    fake.printed = "Generating '/tmp/x.qdstrm'"
+    assert not look(22) and not is_open(str(tmp_path)) and len(fake.told) == 1
     assert made.end() == [{"after_s": 20.0, "by": "time", "window": False}]
+
+
+@pytest.mark.parametrize("windows", [True, False])
+def test_a_recording_ends_when_all_devices_are_at_rest(tmp_path: Path, now: list[float], *, windows: bool) -> None:
+    _, fake, look = looks(tmp_path, now, windows=windows)
+    (tmp_path / OPEN).touch()
+    (tmp_path / f"{WATCHES}1").touch()  # process 1 runs on every machine
+    (tmp_path / f"{WATCHES}{1 << 30}").touch()  # this one has ended
+    look(0), look(20)
+    files = look(20.2)
+    assert REST in files and CUT not in files and not fake.told
+    (tmp_path / f"{WATCHES}1").rename(tmp_path / f"{DRAINS}1")
+    assert CUT not in look(60) and not fake.told  # it takes its time
+    (tmp_path / f"{DRAINS}1").rename(tmp_path / f"{RESTS}1")
+    assert (CUT in look(61)) == windows and bool(fake.told) is not windows and locked(tmp_path)
+    (tmp_path / OPEN).unlink()
+    fake.printed = "Generating "
+    assert not look(62)  # all go on
+
+
+@pytest.mark.parametrize(("sign", "after_s"), [(WATCHES, 6), (DRAINS, 76)])
+def test_a_process_that_sees_nothing_or_a_device_that_never_rests_is_not_waited_for_any_longer(
+    tmp_path: Path, now: list[float], sign: str, after_s: int
+) -> None:
+    _, _, look = looks(tmp_path, now, windows=True)
+    (tmp_path / OPEN).touch()
+    (tmp_path / f"{sign}1").touch()
+    look(0)
+    assert CUT not in look(20) and CUT not in look(20 + after_s - 2) and CUT in look(20 + after_s)
+
+
+def test_where_one_device_cannot_come_to_rest_nobody_is_held(tmp_path: Path, now: list[float]) -> None:
+    _, _, look = looks(tmp_path, now, windows=True)
+    (tmp_path / OPEN).touch()
+    (tmp_path / f"{RESTS}1").touch()
+    (tmp_path / f"{BUSY}{os.getpid()}").touch()
+    look(0)
+    assert CUT in look(20) and not locked(tmp_path)
 
 
 def test_a_window_without_steps_is_closed_at_once_and_the_next_one_has_its_own_time(
@@ -112,11 +169,11 @@ def test_a_window_without_steps_is_closed_at_once_and_the_next_one_has_its_own_t
     assert not look(500)  # no window is open
     (tmp_path / OPEN).touch()
     assert not look(510) and not look(529)
-    assert look(530) == {LIMIT, CUT}
-    (tmp_path / OPEN).unlink()  # the probe has closed it
+    assert look(530) == {LIMIT, CUT, REST}
+    (tmp_path / OPEN).unlink()  # who holds the range has closed it
     assert not look(531)
     (tmp_path / OPEN).touch()
-    assert not look(540) and not look(559) and look(560) == {LIMIT, CUT}
+    assert not look(540) and not look(559) and look(560) == {LIMIT, CUT, REST}
     assert not fake.told and not made.stopped and len(made.end()) == 2
 
 
@@ -128,16 +185,19 @@ def test_a_step_of_40_s_ends_before_its_window_does(tmp_path: Path, now: list[fl
     assert look(21) == {LIMIT} and look(40) == {
         LIMIT
     }  # it closes with the next step, at the latest after as long again
-    assert look(42) == {LIMIT, CUT}
+    assert look(42) == {LIMIT, CUT, REST}
 
 
-def test_a_program_that_has_replaced_itself_cannot_close_its_window(tmp_path: Path, now: list[float]) -> None:
+def test_where_nobody_closes_the_window_nsys_ends_the_recording(tmp_path: Path, now: list[float]) -> None:
     made, fake, look = looks(tmp_path, now, windows=True)
     (tmp_path / OPEN).touch()
     look(0), look(21), look(40)
     assert not fake.told
     look(42)
-    assert fake.told and made.stopped
+    assert fake.told and made.stopped and locked(tmp_path)
+    look(53)  # whatever nsys does, the program is not held any longer
+    assert not (tmp_path / REST).exists()
+    made.end()
 
 
 def test_events_are_counted_by_what_nsys_has_written(

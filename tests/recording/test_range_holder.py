@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from nsysx.inject.nsysx_probe.capture_range import CUT, OPEN, STEPPED
+from nsysx.inject.nsysx_probe.at_limit import OPEN
+from nsysx.inject.nsysx_probe.capture_range import CUT, STEPPED
 from nsysx.recording import range_holder, windows_link
 from nsysx.recording.inbox import Inbox
 
@@ -116,31 +117,16 @@ def test_a_program_in_the_place_of_another_goes_on_in_its_open_window_and_has_no
     assert bench.ask(1, "here") == "replaced" and bench.seen == ["open", "close"]
 
 
-def test_a_window_at_the_limit_is_closed_by_who_has_torch_or_from_here(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_window_at_the_limit_is_closed_when_nsysx_run_asks_for_it(bench: Bench) -> None:
     (bench.folder / STEPPED).touch()
     bench.ask(1, "here")
+    bench.windows.look()
+    assert bench.windows.open and bench.ask(1, "end") == "0"  # it has made no step
     (bench.folder / CUT).touch()
     bench.windows.look()
-    assert bench.windows.open  # process 1 waits for its device
-    assert bench.ask(1, "end") == "1" and not (bench.folder / STEPPED).exists()
-    (bench.folder / CUT).unlink()
-    bench.windows.begin()
+    assert not bench.windows.open and not (bench.folder / STEPPED).exists() and bench.seen == ["open", "close"]
     bench.windows.look()
-    assert bench.windows.open
-    (bench.folder / CUT).touch()
-    now = [100.0]
-    monkeypatch.setattr(range_holder.time, "monotonic", lambda: now[0])
-    bench.windows.look()
-    assert bench.windows.open
-    now[0] += range_holder._CLOSES_S + 1
-    bench.windows.look()
-    assert not bench.windows.open
-    bench.windows.begin()
-    del bench.runs[1]
-    bench.windows.look()  # nobody is left that could
-    assert not bench.windows.open
+    assert bench.seen == ["open", "close"]
 
 
 LIBRARY = """

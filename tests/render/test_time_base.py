@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from nsysx import units
-from nsysx.answer import first_action
+from nsysx.answer import change_savings
 from nsysx.model import Finding, Summary
 from nsysx.pipeline import ReadingOptions, gather
 from nsysx.render import answer_text, answer_words, brief, first_screen
@@ -62,11 +62,11 @@ def test_what_is_left_is_the_step_less_the_saving(name: str, recorded: Samples) 
     assert summary.step.saves_ns(chosen.saving) == chosen.saving_ns_per_step, "never scaled where all is in one time"
     saving = (
         summary.step.saves_ns(chosen.saving)
-        if first_action.shows_likely_saving(chosen)
+        if change_savings.shows_likely_saving(chosen)
         else summary.step.saves_at_most_ns(chosen.saving)
     )
     if len(summary.answer.do) > 1:
-        saving = first_action.likely_ns(summary, chosen)
+        saving = change_savings.likely_ns(summary, chosen)
     assert saving is not None
     assert summary.answer.best_ns is None or summary.answer.best_ns <= said.then_ns
     assert said.then_ns == said.now_ns - saving

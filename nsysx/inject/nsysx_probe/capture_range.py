@@ -15,6 +15,7 @@ import _thread
 import os
 import time
 
+from . import at_limit
 from .interrupts import of_program
 
 if False:  # importing typing takes milliseconds
@@ -28,17 +29,15 @@ DETACHED = "CuptiFinalizeOnStop=true"
 MODE = "windows"
 #: Where the windows are asked for: the name of an abstract Unix socket.
 ADDRESS = "NSYSX_WINDOWS"
-#: Files beside the probe's own. The probe makes the first and the last: the last window of steps has closed (it holds the process to
-#: end for ``--then stop``); a window is open; a step has ended in it.
-CLOSED, OPEN, STEPPED = "windows-closed", "window-open", "window-has-steps"
-#: ``nsysx run`` makes these: the open window has reached the limit and is to close with a step, or at once.
+#: Files of the probe beside its own: the last window of steps has closed (it holds the process to end for ``--then stop``); a step has
+#: ended in the open window.
+CLOSED, STEPPED = "windows-closed", "window-has-steps"
+#: ``nsysx run`` makes these: the open window has reached the limit and is to close with a step; who holds the range is to close it now.
 LIMIT, CUT = "window-limit", "window-cut"
-#: How often a thread looks for the last of them while a window is open (s): a program without steps calls nothing of the probe's.
-_LOOK_S = 0.25
 #: How long nsys needs at most to begin in another process than that which holds the range (s).
 _BEGINS_S = 0.5
 
-# Functions that open and close a window, the last one while no other thread of Python runs; empty where there are no windows.
+# Functions that open and close a window; empty where there are no windows.
 _calls: list[Any] = []
 _open: list[Any] = []  # not empty while a window is open, as far as this process knows
 _over: list[str] = []  # the process that had both windows, before this one came
@@ -48,19 +47,14 @@ _limited: list[str] = []  # where the files about the limit are; empty without a
 _ending = _thread.allocate_lock()
 
 
-def _ask(text: str, *, alone: bool = False) -> str:
-    """Return the answer of the process that holds the range, "" if it is gone. Raises what a signal's handler raises.
-
-    ``alone``: no other thread of Python runs until it has come.
-    """
+def _ask(text: str) -> str:
+    """Return the answer of the process that holds the range, "" if it is gone. Raises what a signal's handler raises."""
     from _socket import AF_UNIX, SOCK_STREAM, socket
 
     link = socket(AF_UNIX, SOCK_STREAM)
     try:
         link.connect("\0" + os.environ.get(ADDRESS, ""))
         link.send(text.encode() + b"\n")
-        if alone:
-            _await(link.fileno())
         return link.recv(256).decode().strip()
     except Exception as error:
         if of_program(error):  # a TimeoutError is an OSError
@@ -68,18 +62,6 @@ def _ask(text: str, *, alone: bool = False) -> str:
         return ""
     finally:
         link.close()
-
-
-def _await(fd: int) -> None:
-    """Wait until there is something to read, with the interpreter's lock kept."""
-    import ctypes as c
-
-    class Wanted(c.Structure):
-        _fields_ = (("fd", c.c_int), ("events", c.c_short), ("happened", c.c_short))
-
-    wanted, libc = Wanted(fd, 1, 0), c.PyDLL(None, use_errno=True)  # 1: POLLIN
-    while libc.poll(c.byref(wanted), c.c_ulong(1), -1) < 0 and c.get_errno() == 4:  # EINTR: its handler runs later
-        pass
 
 
 def here() -> None:
@@ -94,11 +76,11 @@ def here() -> None:
         _replaced.append(True)
     elif answer:
         _open[:] = [1] if answer == "open" else []
-        _calls[:] = [_begin, _end, lambda window: _end(window, alone=True)]
+        _calls[:] = [_begin, _end]
         if environ.get("NSYSX_LIMIT") and environ.get("NSYSX_PROBE_DIR"):
             _limited.append(environ["NSYSX_PROBE_DIR"])
             if _open:
-                _thread.start_new_thread(_watch, (_open[0],))
+                _watch()
 
 
 def _begin() -> int:
@@ -108,9 +90,9 @@ def _begin() -> int:
     return 1
 
 
-def _end(_window: Any, *, alone: bool = False) -> None:
+def _end(_window: Any) -> None:
     """Have the window closed by the process that opened it."""
-    _ask("end", alone=alone)
+    _ask("end")
 
 
 def claim(*, several: bool) -> str:
@@ -151,34 +133,23 @@ def begin() -> None:
     if not _open:
         _open.append(_calls[0]())
         if _limited:
-            _thread.start_new_thread(_watch, (_open[0],))
+            _watch()
 
 
-def end(*, alone: bool = False) -> bool:
-    """Close the window and return whether one was open; nsys needs 3 s for it.
-
-    ``alone``: no other thread of Python runs meanwhile.
-    """
+def end() -> bool:
+    """Close the window and return whether one was open; nsys needs 3 s for it."""
     with _ending:
         if closed() or not _open:
             _open.clear()
             return False
-        _calls[-1 if alone else 1](_open.pop())
+        _calls[1](_open.pop())
         return True
 
 
-def _watch(window: Any) -> None:
-    """Close the window, in a thread of its own, if ``nsysx run`` asks for it."""
-    try:
-        while _open == [window] and not closed():
-            time.sleep(_LOOK_S)
-            if os.path.exists(f"{_limited[0]}/{CUT}"):  # noqa: PTH110
-                from . import draining
-
-                end(alone=bool(draining.drain_beside()))
-                return
-    except Exception:  # the interpreter is going
-        pass
+def _watch() -> None:
+    """Watch whether the open window ends at the limit, in the middle of something."""
+    window = list(_open)
+    at_limit.watch(_limited[0], lambda: _open == window and not closed())
 
 
 def step_ended(first: bool) -> bool:
@@ -195,7 +166,7 @@ def step_ended(first: bool) -> bool:
 
 def closed() -> bool:
     """Return whether the window was closed at the limit, while the program was in the middle of something."""
-    return bool(_limited) and not (_open and os.path.exists(f"{_limited[0]}/{OPEN}"))  # noqa: PTH110
+    return bool(_limited) and not (_open and at_limit.is_open(_limited[0]))
 
 
 def ours() -> bool:

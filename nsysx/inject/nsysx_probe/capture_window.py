@@ -118,7 +118,7 @@ class CaptureWindow:
 
     def close(self, torch: Any) -> bool:
         """Close the window and return whether the probe goes on, which it does not."""
-        draining.drain(self.clock.longest_ns(), several=is_one_of_several())
+        draining.drain(self.clock.longest_ns())
         self.profiler(torch, "cudaProfilerStop")
         return False
 

@@ -24,14 +24,15 @@ if False:  # importing typing takes milliseconds
     from typing import Any
 
 #: A wait ends after this time (s) and so many of the longest steps so far, at the latest after ``_LONGEST_S``: a queue holds up to
-#: 1,024 launches, which may be as many steps if each is one graph.
-_WAIT_S, _WAIT_STEPS, _LONGEST_S = 10.0, 64, 60.0
-#: The same for one of several processes, whose device may wait for one that is not there.
-_WAIT_OF_RANK_S, _STEPS_OF_RANK = 5.0, 8
+#: 1,024 launches, which may be as many steps if each is one graph. In the middle of something no step tells, so it ends only then.
+_WAIT_S, _WAIT_STEPS, _LONGEST_S = 10.0, 1024, 60.0
+#: The same in the middle of something for one of several processes, whose device may wait for one that is held as well.
+_WAIT_OF_RANK_S = 5.0
 #: How long to sleep between two looks at an event, at first and at most (s).
 _LOOK_S, _MOST_S = 0.001, 0.01
-#: The same where the program's other threads are held back meanwhile (us).
-_HELD_US = 20_000
+#: The same where the program's other threads are held back meanwhile (s); a switch interval that never ends (s); and the operation of
+#: flock that shares a file or fails at once (LOCK_SH | LOCK_NB).
+_HELD_S, _NEVER_S, _SHARED_AT_ONCE = 0.02, 1e6, 5
 
 #: Numbers of cuda.h: an event without time, the mode in which a thread's calls disturb no capture, the stream that waits for all
 #: others but those that asked not to, and results.
@@ -44,22 +45,23 @@ waits: list[dict[str, Any]] = []
 captured: set[int] = set()
 
 
-def longest_wait_s(longest_ns: int, several: bool) -> float:
-    """Return how long a wait may take, by the longest step so far."""
-    least, steps = (_WAIT_OF_RANK_S, _STEPS_OF_RANK) if several else (_WAIT_S, _WAIT_STEPS)
-    return float(min(least + steps * longest_ns / 1e9, _LONGEST_S))
-
-
-def drain(longest_ns: int = 0, *, several: bool = False) -> bool | None:
-    """Wait until the devices have done what was launched; return whether they have, None if there is no device in use.
+def longest_wait_s(longest_ns: int, *, beside: bool = False, several: bool = False) -> float:
+    """Return how long a wait may take, by the longest step so far; ``beside``: in the middle of something.
 
     ``several``: this process is one of several that may wait for each other on their devices.
     """
+    if beside:
+        return _WAIT_OF_RANK_S if several else _LONGEST_S
+    return min(_WAIT_S + _WAIT_STEPS * longest_ns / 1e9, _LONGEST_S)
+
+
+def drain(longest_ns: int = 0) -> bool | None:
+    """Wait until the devices have done what was launched; return whether they have, None if there is no device in use."""
     cuda = _driver()
     if cuda is None or _captures():
         return None
     begin, answers = time.perf_counter_ns(), []
-    until = time.monotonic() + longest_wait_s(longest_ns, several)
+    until = time.monotonic() + longest_wait_s(longest_ns)
     ended = _thread.allocate_lock()
     ended.acquire()
 
@@ -76,35 +78,72 @@ def drain(longest_ns: int = 0, *, several: bool = False) -> bool | None:
     return _noted(begin, answers[0] if answers else False, beside=False)
 
 
-def drain_beside(longest_ns: int = 0) -> bool | None:
-    """Do the same where the program goes on meanwhile, for a window that closes in the middle of something.
+class Held:
+    """Holds all other threads of Python from when the devices are at rest to the end of the ``with``; they may launch nothing meanwhile.
 
-    All threads of Python but this one are held back, so that they launch next to nothing: one at a time runs for a moment, whenever
-    this one looks.
+    ``rested`` tells whether the devices are; None if no device is in use. Until they are, one thread at a time runs for a moment,
+    whenever this one looks: a device may wait for something that only the program can do.
     """
-    if _driver() is None or captured:
-        return None
-    begin, rested = time.perf_counter_ns(), False
-    try:
-        import ctypes
 
-        cuda, held = _driver(ctypes.PyDLL), ctypes.PyDLL(None).usleep  # they keep the interpreter's lock
+    def __init__(self, *, several: bool = False) -> None:
+        self.rested: bool | None = None
+        self._several = several
+        self._usual_s = sys.getswitchinterval()
+        self._libc: Any = None
 
-        def sleep(_seconds: float) -> None:
-            held(_HELD_US)
+    def __enter__(self) -> None:
+        if _driver() is None:
+            return
+        begin, until = time.perf_counter_ns(), time.monotonic() + longest_wait_s(0, beside=True, several=self._several)
+        while captured and time.monotonic() < until:  # a graph that is captured ends by itself, if nobody is held
+            time.sleep(_LOOK_S)
+        try:
+            import ctypes
 
-        until = time.monotonic() + longest_wait_s(longest_ns, several=True)
-        answer: bool | None = True
-        while answer and not rested and time.monotonic() < until:
-            sleep(0)
-            since = time.monotonic()
-            answer = _wait(cuda, until, sleep)
-            rested = bool(answer) and time.monotonic() - since < 1e-6 * _HELD_US  # nothing was left to do
-        if answer is None:
-            return None
-    except Exception:
-        pass
-    return _noted(begin, rested, beside=True)
+            self._libc = ctypes.PyDLL(None)  # what it calls keeps the interpreter's lock
+            self.rested = not captured and self._come_to_rest(_driver(ctypes.PyDLL), until)
+        except Exception:
+            self.rested = False
+        _noted(begin, self.rested, beside=True)
+
+    def _come_to_rest(self, cuda: Any, until: float) -> bool | None:
+        answer = _wait(cuda, until, lambda _seconds: self._sleep(_HELD_S))
+        while answer and time.monotonic() < until:
+            sys.setswitchinterval(_NEVER_S)  # no other thread can ask for the interpreter's lock any more
+            looks = [self._look(cuda, until) for _ in range(2)]
+            if all(looks):
+                return True
+            sys.setswitchinterval(self._usual_s)
+            self._sleep(_HELD_S)
+        return None if answer is None else False
+
+    def _look(self, cuda: Any, until: float) -> bool:
+        """Wait a moment, in which calls of the program outside Python end, and return whether next to nothing is left to be done."""
+        self._sleep(_HELD_S)
+        since = time.monotonic()
+        return bool(_wait(cuda, until, self._sleep)) and time.monotonic() - since < _HELD_S
+
+    def __exit__(self, *_what: object) -> None:
+        sys.setswitchinterval(self._usual_s)
+
+    def _sleep(self, seconds: float) -> None:
+        self._libc.usleep(round(1e6 * seconds))
+
+    def rename(self, path: str, to: str) -> None:
+        """Rename a file."""
+        if self.rested:
+            self._libc.rename(os.fsencode(path), os.fsencode(to))
+        else:
+            os.rename(path, to)  # noqa: PTH104
+
+    def until_unlocked(self, path: str) -> None:
+        """Wait until nobody has locked a file (flock) any more, at the latest after ``_LONGEST_S``."""
+        until, libc = time.monotonic() + _LONGEST_S, self._libc
+        file = libc.open(os.fsencode(path), os.O_RDONLY | os.O_CLOEXEC)
+        while file >= 0 and libc.flock(file, _SHARED_AT_ONCE) < 0 and time.monotonic() < until:
+            self._sleep(_MOST_S)
+        if file >= 0:
+            libc.close(file)
 
 
 def _noted(begin_ns: int, rested: bool | None, *, beside: bool) -> bool | None:

@@ -48,23 +48,29 @@ class Meeting:
     def hold(self, act: Callable[[], Any], longest_ns: int, *, drained: bool = False) -> bool:
         """Stop until all ranks are here, let the one that leads call ``act``, and go on together; return whether all came.
 
-        ``longest_ns`` is the longest step so far. With ``drained`` the devices have done their work before this rank counts as here.
+        ``longest_ns`` is the longest step so far. With ``drained`` the devices have done their work before this rank counts as here;
+        for a rank that does not come nobody waits as long as for the device of one that has.
         """
-        until = time.monotonic() + _WAIT_S + _WAIT_STEPS * longest_ns / 1e9
+        until, beyond = time.monotonic() + _WAIT_S + _WAIT_STEPS * longest_ns / 1e9, 0.0
         number, self.number = self.number, self.number + 1
+        self._sign("comes", number, self._job.rank)
         if drained:
-            until += draining.longest_wait_s(longest_ns, several=True)
-            draining.drain(longest_ns, several=True)
+            beyond = draining.longest_wait_s(longest_ns)
+            draining.drain(longest_ns)
         self._sign("here", number, self._job.rank)
         longest = until + _WAIT_S * (1 + self._job.several_runs)
         if not self._job.leads:
-            return self._wait([self._path("done", number, self._job.here[0])], longest)
+            leader = self._job.here[0]
+            came = self._wait([self._path("comes", number, leader)], longest)
+            return self._wait([self._path("done", number, leader)], longest + came * beyond)
         try:
             others = [rank for rank in self._job.here if rank != self._job.rank]
-            came = self._wait([self._path("here", number, rank) for rank in others], until)
+            came = self._wait([self._path("comes", number, rank) for rank in others], until)
+            rest = [rank for rank in others if os.path.exists(self._path("comes", number, rank))]  # noqa: PTH110
+            came = self._wait([self._path("here", number, rank) for rank in rest], until + beyond) and came
             act()
             if self._job.link is not None:
-                came = self._job.link.gather(number, longest - _LOOK_S) and came
+                came = self._job.link.gather(number, longest + beyond - _LOOK_S) and came
         finally:  # also where a signal ends the wait: nobody else waits for this rank then
             self._sign("done", number, self._job.rank)
         return came

@@ -28,7 +28,7 @@ Environment: NSYSX_PROBE_DIR (the folder of probe-<pid>.json), NSYSX_XRAY=all|li
 NSYSX_SOURCE=PREFIX:!PREFIX (code that has lines, too, or has none), NSYSX_NO_SOURCE=1 (the probe file holds no text of lines),
 NSYSX_MARKS=few|all|off (in which steps modules are marked; for tests), NSYSX_DEPTH=N (modules at most N path parts deep),
 NSYSX_ONLY=REGEX (modules whose path matches), NSYSX_BACKWARD=marks|ops|off (for tests), NSYSX_STEPS=A:B|auto|windows (only these
-steps are captured, all others run without ranges), NSYSX_LIMIT=1 (windows close when ``nsysx run`` asks for it), NSYSX_WINDOWS=NAME
+steps are captured, all others run without ranges), NSYSX_LIMIT=1 (a recording ends when ``nsysx run`` asks for it), NSYSX_WINDOWS=NAME
 (where windows are asked for), NSYSX_PAUSES=0 (collections and compilations are not recorded), NSYSX_TIMING=1 (no ranges at all, only the
 length of each step),
 NSYSX_TRIAL (the same for ``nsysx try``: see trial).
@@ -43,8 +43,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from . import at_limit, capture_range, draining, dynamo, patch, probe_parts
 from . import backend as backends
-from . import capture_range, draining, dynamo, patch, probe_parts
 from .backward import BackwardMarks
 from .borders import Borders
 from .calls import ModuleCalls
@@ -357,6 +357,8 @@ def arm(torch: Any) -> None:
     if environ.get("NSYSX_TIMING") == "1":
         backend = backends.nowhere("timing")
     else:
+        if environ.get("NSYSX_STEPS") != capture_range.MODE:
+            at_limit.watch_whole()
         backend, why = backends.choose(torch, environ.get("NSYSX_BACKEND", ""))
         if backend is not None:
             capture_range.here()

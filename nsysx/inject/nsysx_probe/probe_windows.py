@@ -238,7 +238,7 @@ class TwoWindows(CaptureWindow):
             self._meeting.hold(capture_range.end, self._longest_ns, drained=True)
             return True
         if not capture_range.closed():
-            draining.drain(self.clock.longest_ns(), several=is_one_of_several())
+            draining.drain(self.clock.longest_ns())
         return capture_range.end()
 
     def unrecorded(self) -> dict[str, Any] | None:

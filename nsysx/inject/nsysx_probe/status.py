@@ -44,10 +44,8 @@ class Status:
         self.forks = 0  # children of this process that are not followed
         self.ended = False  # the counts are final, because Python is exiting or the capture has ended
         self.settings: SettingsReader | None = None
-        self.profilers, self.traces_cuda = (
-            0,
-            False,
-        )  # how often the program started torch's profiler, and whether it asked for CUDA
+        self.profilers = 0  # how often the program started torch's profiler
+        self.traces_cuda = False  # whether it asked that for CUDA
 
     def profiler_starts(self, profiler: Any) -> None:
         """Note that the program starts torch's own profiler; that of CUDA needs the one place that CUPTI has."""

@@ -34,14 +34,16 @@ class Remedy:
 
     ``advice`` says what to do and stands alone, ``example`` are lines of a program in which it is done, "" where none are short,
     ``condition`` a sentence on what must hold for it. ``label`` tells its lines from those of another one for the same. ``untried``:
-    why no change can try it yet, "" for a `Change`.
+    why no change can try it yet, "" for a `Change`. ``for_anything``: it makes launches or passes fewer for whatever kernels stand
+    there, and is not about what they compute.
     """
 
     def __init__(
-        self, name: str, advice: str, example: str = "", condition: str = "", *, label: str = "", untried: str = ""
-    ) -> None:
+        self, name: str, advice: str, example: str = "", condition: str = "", *, label: str = "", untried: str = "",
+        for_anything: bool = False,
+    ) -> None:  # fmt: skip
         self.name, self.advice, self.example, self.condition = name, advice, example, condition
-        self.label, self.untried = label, untried
+        self.label, self.untried, self.for_anything = label, untried, for_anything
 
 
 class Change(Remedy):
@@ -57,10 +59,17 @@ class Change(Remedy):
     def __init__(
         self, name: str, does: str, paste: str, arm: Callable[[Any, Watch], Any], *, alters: str = "speed", beware: str = "",
         needs: str = "", group: str = "", start_s: float = 0.0, environment: Mapping[str, Callable[[str], str]] | None = None,
-        advice: str = "", example: str | None = None, condition: str = "", label: str = "",
+        advice: str = "", example: str | None = None, condition: str = "", label: str = "", for_anything: bool = False,
     ) -> None:  # fmt: skip
         assert alters in ALTERS, alters
-        super().__init__(name, advice or does, paste if example is None else example, condition, label=label)
+        super().__init__(
+            name,
+            advice or does,
+            paste if example is None else example,
+            condition,
+            label=label,
+            for_anything=for_anything,
+        )
         self.does, self.paste, self.arm = does, paste, arm
         self.alters, self.beware, self.needs, self.group, self.start_s = alters, beware, needs, group or name, start_s
         self.environment = environment or {}

@@ -51,11 +51,14 @@ UNTRIED = (
     ),
     Remedy(
         "larger-batches", "Use fewer, larger batches: one call makes the same launches for all of their inputs",
-        condition="The activations of a larger micro-batch need more memory.", untried=_OWN_CODE,
+        condition="The activations of a larger micro-batch need more memory.", untried=_OWN_CODE, for_anything=True,
     ),
-    Remedy("batched-operation", "Use one batched or fused operation instead of a loop", untried=_OWN_CODE),
+    Remedy("batched-operation", "Use one batched or fused operation instead of a loop", untried=_OWN_CODE, for_anything=True),
     Remedy("own-kernel", "Use a fused or Triton kernel that splits the work along another axis", untried="a kernel has to be written"),
     Remedy("fewer-conversions", "Do without copies and conversions between formats", untried=_OWN_CODE),
     Remedy("sequence-at-once", "Run a recurrent cell over the whole sequence in one call", untried=_OWN_CODE),
-    Remedy("larger-graphs", "Put more of the step into the CUDA graphs that the program already replays", untried=_OWN_CODE),
+    Remedy(
+        "larger-graphs", "Put more of the step into the CUDA graphs that the program already replays", untried=_OWN_CODE,
+        for_anything=True,
+    ),
 )  # fmt: skip

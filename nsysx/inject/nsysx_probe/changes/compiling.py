@@ -66,7 +66,7 @@ def _change(name: str, call: str, advice: str, condition: str, **options: Any) -
     return Change(
         name, f"{call} for the outermost module", f"model = {call}  # before the loop", _with(**options),
         alters="numerics", group="compile", start_s=_START_S, beware="results differ by rounding",
-        advice=advice, example=f"model = {call}", condition=condition,
+        advice=advice, example=f"model = {call}", condition=condition, for_anything=True,
     )  # fmt: skip
 
 
@@ -86,12 +86,12 @@ UNTRIED = (
     Remedy(
         "compile-wrapped", "torch.compile of the module before it is wrapped",
         "model = DistributedDataParallel(torch.compile(module))", _BREAKS,
-        untried="what is wrapped is compiled before the wrapper is made",
+        untried="what is wrapped is compiled before the wrapper is made", for_anything=True,
     ),
     Remedy(
         "compile-blocks", "torch.compile of each block before fully_shard",
         "for name, block in model.blocks.named_children(): setattr(model.blocks, name, torch.compile(block))  # then fully_shard",
-        _BREAKS, untried="which modules are blocks, the program says",
+        _BREAKS, untried="which modules are blocks, the program says", for_anything=True,
     ),
     Remedy(
         "alike-inputs",

@@ -31,7 +31,7 @@ CHANGES = (
     Change(
         "cuda-graph", "CUDA graphs of the network", "model = torch.cuda.make_graphed_callables(model, (sample_input,))  # before the loop",
         _arm, alters="numerics", needs="cuda", group="compile",
-        advice="Capture the step in a CUDA graph",
+        advice="Capture the step in a CUDA graph", for_anything=True,
         beware="the network is run before the first step; each step must have the same shapes, and reads nothing back",
     ),
 )  # fmt: skip

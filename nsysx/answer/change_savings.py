@@ -1,0 +1,209 @@
+"""What the change of a finding saves of the shown step, how far off that may be, and the step after it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from nsysx.advice import Condition
+from nsysx.catalogue import StepLimit
+from nsysx.findings import rule_of
+from nsysx.model import Finding, Summary
+
+#: Below this part of the step a saving is not a line of its own.
+NOTABLE = 0.01
+
+
+def by_saving(summary: Summary) -> list[Finding]:
+    """Return what was found, largest saving first."""
+    return [f for f in summary.findings or () if f.verdict == "found"]
+
+
+def nothing_to_claim(summary: Summary) -> bool:
+    """Return whether so much is missing from the capture that nothing may be said of what a change would save."""
+    return any(c.status == "warn" and c.doubt == "everything" for c in summary.quality)
+
+
+def violated_conditions(finding: Finding) -> list[Condition]:
+    """Return what a change needs and does not find in this program."""
+    return [c for c in finding.conditions if c.state == "violated"]
+
+
+def saving_ns(summary: Summary, finding: Finding) -> int | None:
+    """Return the most that a finding saves of the shown step (ns), together with what has to be mended or comes first."""
+    saving, mended = summary.step.saves_at_most_ns(finding.saving), finding.saving.mended
+    if violated_conditions(finding) and mended is not None and mended.likely_ns is not None:
+        saving = mended.most_ns or mended.likely_ns
+    return _with_lines_before(summary, finding, saving)
+
+
+def _with_lines_before(summary: Summary, finding: Finding, saving: int | None) -> int | None:
+    """Return a saving with that of the exact changes that come before (ns)."""
+    if saving is None:
+        return None
+    # Waits are no part of what a change for the launches saves.
+    before = [f for f in changes_before(summary, finding) if about(f) != about(finding) or _only_compiles(finding)]
+    saving += sum(summary.step.saves_ns(f.saving) or 0 for f in before)
+    return min(saving, summary.step.shown_ns or saving)
+
+
+#: What is replayed is told beside a bound if the two steps differ by this share.
+_APART = 0.1
+
+
+def replayed_ns(summary: Summary, chosen: Finding | None, then: After) -> int | None:
+    """Return the step (ns) that the replay gives with a change whose saving is only bounded; None where that is the bound itself."""
+    now = summary.step.shown_ns
+    if chosen is None or now is None or then.ns is None or not is_bound(summary, chosen) or not chosen.saving.bound:
+        return None
+    saving = likely_ns(summary, chosen)
+    return None if saving is None or now - saving <= (1 + _APART) * then.ns else now - saving
+
+
+def _only_compiles(finding: Finding) -> bool:
+    """Return whether a change is for the launches of a network alone: those of the optimizer are then no part of its saving."""
+    names = finding.remedies[0].name.split(",") if finding.remedies else []
+    return shows_likely_saving(finding) and names[:1] != [] and names[0].startswith("compile") and "fused" not in names
+
+
+def likely_ns(summary: Summary, chosen: Finding) -> int | None:
+    """Return what a finding saves of the shown step by the replay alone, with what has to be mended or comes first (ns)."""
+    return _with_lines_before(summary, chosen, likely_alone_ns(summary, chosen))
+
+
+def likely_alone_ns(summary: Summary, finding: Finding) -> int | None:
+    """Return what a finding saves by the replay alone, together with what has to be mended first (ns)."""
+    mended_ns = finding.saving.mended_ns
+    if not violated_conditions(finding) or mended_ns is None:
+        return summary.step.saves_ns(finding.saving)
+    return min(mended_ns, summary.step.shown_ns or mended_ns)
+
+
+def about(finding: Finding) -> str:
+    """Return what a finding's rule is about: a verdict's code, or another word of ``Rule.about``."""
+    return rule_of(finding.code).about
+
+
+def place_of(summary: Summary, finding: Finding) -> int:
+    """Return the place of a finding among those of the Summary."""
+    return next(i for i, f in enumerate(summary.findings or ()) if f is finding)
+
+
+#: Most changes that come before one for the whole program.
+_MOST_BEFORE = 2
+#: Phases of a model: a wait in them is told as the condition that it violates.
+_MODEL = ("forward", "backward")
+
+
+def changes_before(summary: Summary, chosen: Finding) -> list[Finding]:
+    """Return the exact changes to make before a bound for the whole program, largest saving first.
+
+    They are lines to paste that remove a part of what the bound may remove, and waits, which would end a CUDA graph.
+    """
+    step, rule = summary.step.shown_ns, rule_of(chosen.code)
+    if step is None or not rule.whole or not chosen.saving.bound or rule.about != StepLimit.LAUNCH:
+        return []
+
+    def exact(f: Finding) -> bool:
+        saving = summary.step.saves_ns(f.saving) or 0
+        if f is chosen or f.saving.bound or violated_conditions(f) or saving < NOTABLE * step or _part_of(f, chosen):
+            return False
+        wait = about(f) == StepLimit.SYNC and saving > (f.saving.error_ns or 0) and f.where.get("phase") not in _MODEL
+        return wait or (about(f) == rule.about and bool(f.paste))
+
+    return [f for f in by_saving(summary) if exact(f)][:_MOST_BEFORE]
+
+
+def _part_of(finding: Finding, chosen: Finding) -> bool:
+    """Return whether what a finding advises is in the lines of another one."""
+    lines = chosen.remedies[0].parts if chosen.remedies else frozenset()
+    return bool(finding.remedies) and finding.remedies[0].parts <= lines
+
+
+def is_bound(summary: Summary, chosen: Finding | None) -> bool:
+    """Return whether the saving is an upper bound, and nothing likely is known."""
+    return (
+        chosen is not None
+        and (chosen.saving.bound or bool(violated_conditions(chosen)))
+        and not shows_likely_saving(chosen)
+    )
+
+
+def shows_likely_saving(chosen: Finding) -> bool:
+    """Return whether a saving at best is told by what is likely: where the replay made exactly the change, as far as it can.
+
+    Where something has to be mended first, that is the replay of both.
+    """
+    if about(chosen) == "late rank":  # the work of a rank may move to its peers, or go
+        return False
+    mended = chosen.saving.mended
+    if violated_conditions(chosen):
+        return mended is not None and mended.likely_ns is not None and mended.most_ns is not None
+    return chosen.saving.bound and chosen.saving.source == "replay"
+
+
+#: Of changes that were tried after a replay had made them, nine in ten saved between these parts of what it said, beyond its error:
+#: `tests/answer/test_tried_savings.py` holds them.
+LEAST, MOST = 0.7, 1.3
+#: The work that a change leaves takes this much less time in another run (share of it).
+_REPEATS = 0.02
+
+
+def margins_ns(summary: Summary, chosen: Finding | None) -> tuple[int, int] | None:
+    """Return how much less and how much more than said a change may save (ns), never more than the best that is known for it.
+
+    None where that is not known.
+    """
+    if chosen is None:
+        return None
+    saving, error = likely_ns(summary, chosen), chosen.saving.error_ns or 0
+    if saving is None or is_bound(summary, chosen):
+        return None if chosen.saving.error_ns is None else (error, error)
+    less, more = round((1 - LEAST) * saving), round((MOST - 1) * saving)
+    if chosen.saving.source == "replay":
+        less, more = less + error, more + error
+    else:  # what was computed from recorded times has no error of a replay besides
+        less, more = max(less, error), max(more, error)
+    if shows_likely_saving(chosen) or chosen.saving.most_ns is not None:
+        most = (saving_ns(summary, chosen) if shows_likely_saving(chosen) else chosen.saving.most_ns) or saving
+        repeats = round(_REPEATS * max(0, (summary.step.shown_ns or 0) - most))
+        more = min(more, max(0, most + repeats - saving))
+    if about(chosen) in _IDLE and not chosen.saving.bound and (real := summary.unprofiled) is not None:
+        # What makes the GPU wait no more saves what it idles, and none of its work.
+        now = summary.step.shown_ns or 0
+        more = min(more, max(0, round(now * (1 - real.gpu_busy_ns / max(real.step_ns, 1))) - saving))
+    return less, more
+
+
+#: Causes of idle time alone.
+_IDLE = (StepLimit.LAUNCH, StepLimit.SYNC, StepLimit.ALLOC, StepLimit.INPUT)
+
+
+class After(NamedTuple):
+    """The step after the change, and the least and the most that it may be; None where that is not known: an estimate has no error.
+
+    ``best_ns``: what no change of the kind can beat, where ``ns`` is what is likely.
+    """
+
+    ns: int | None = None
+    low_ns: int | None = None
+    high_ns: int | None = None
+    best_ns: int | None = None
+
+
+def after(summary: Summary, chosen: Finding | None) -> After:
+    """Return the step after the change: the step less the saving, which may be off by its error, or nothing if it is a bound."""
+    now = summary.step.shown_ns
+    saving = None if chosen is None else saving_ns(summary, chosen)
+    if now is None or chosen is None or saving is None:
+        return After()
+    if is_bound(summary, chosen):
+        return After(now - saving, now - saving, now)
+    best = None
+    if shows_likely_saving(chosen):
+        best, saving = now - saving, min(saving, likely_ns(summary, chosen) or 0)
+    if (margins := margins_ns(summary, chosen)) is None:
+        return After(now - saving, best_ns=best)
+    less, more = margins
+    least = now - min(now, saving + more)
+    low = least if best is None else min(now - saving, max(least, best))
+    return After(now - saving, low, now - max(0, saving - less), best)
