@@ -41,8 +41,8 @@ class RecordedSettings:
         places = self._part("places")
         noted = [places.get(name) for name in names if name != "loader"]
         noted += [row.get("place") for row in self.rows("loaders") or () if "loader" in names]
-        for place in noted:
-            file, _, line = str(place or "").rpartition(":")
+        for file_and_line in noted:
+            file, _, line = str(file_and_line or "").rpartition(":")
             if file and line.isdigit():
                 return {"file": file, "line": int(line)}
         return {}

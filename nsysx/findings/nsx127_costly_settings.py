@@ -46,15 +46,15 @@ def check(case: Case) -> list[Finding]:
     places = [{} if settings is None else settings.place(*each.set_by) for each, _ in seen]
     findings = [
         f
-        for (each, text, replayed), place in zip(priced, places, strict=True)
-        if (f := _finding(case, each, text, replayed, place)) is not None
+        for (each, text, replayed), set_at in zip(priced, places, strict=True)
+        if (f := _finding(case, each, text, replayed, set_at)) is not None
     ]
     if findings or settings is not None:
         return findings or case.clear(RULE, f"none of {len(SETTINGS)} settings that only cost time is on")
     return case.cannot_tell(RULE, "the settings of the program were not read", "nsysx run -- CMD")
 
 
-def _finding(case: Case, each: Costly, text: str, replayed: Saving | None, place: Row) -> Finding | None:
+def _finding(case: Case, each: Costly, text: str, replayed: Saving | None, set_at: Row) -> Finding | None:
     """Return the finding about a setting, None where the replay shows that it costs nothing."""
     worth = Saving(None, UNKNOWN)
     if replayed is not None:
@@ -73,7 +73,7 @@ def _finding(case: Case, each: Costly, text: str, replayed: Saving | None, place
         worth=worth,
         cost_ns=worth.likely_ns,
         fix=fix,
-        where={"phase": each.phase, "near": each.place, **place},
+        where={"phase": each.phase, "near": each.place, **set_at},
         takes=None if each.takes is None else each.takes(case),
         evidence=[{"setting": each.name, "seen": text, "leads": each.leads}],
     )

@@ -59,8 +59,8 @@ def _handle(torch: Any, library: Any) -> Any:
     properties = torch.cuda.get_device_properties(torch.cuda.current_device())
     domain, bus, slot = (int(getattr(properties, f"pci_{part}_id")) for part in ("domain", "bus", "device"))
     handle = ctypes.c_void_p()
-    place = f"{domain:08x}:{bus:02x}:{slot:02x}.0".encode("ascii")
-    return None if library.nvmlDeviceGetHandleByPciBusId_v2(place, ctypes.byref(handle)) else handle
+    address = f"{domain:08x}:{bus:02x}:{slot:02x}.0".encode("ascii")
+    return None if library.nvmlDeviceGetHandleByPciBusId_v2(address, ctypes.byref(handle)) else handle
 
 
 def _answers(library: Any, handle: Any) -> dict[str, Any]:
