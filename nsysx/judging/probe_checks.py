@@ -154,7 +154,7 @@ def modules_by_sequence(profile: Profile) -> list[Check]:
     matched = repeats.launches - repeats.unmatched
     weak = repeats.unmatched > _UNMATCHED * repeats.launches
     detail = (
-        f"modules were marked in {repeats.marked} steps; {repeats.steps} others ({repeats.exact} of them exactly) repeat their "
+        f"modules were marked in {units.several(repeats.marked, 'step')}; {repeats.steps} others ({repeats.exact} of them exactly) repeat their "
         f"calls: {units.count(matched)} of {units.several(repeats.launches, 'launch, copy or memset', 'launches, copies and memsets')}"
     )
     fix = "a longer window (--steps A:B) meets more of the shapes that the steps have" if weak else ""

@@ -9,6 +9,7 @@ from nsysx.answer.bars import called
 from nsysx.answer.change_savings import NOTABLE
 from nsysx.events.layers import bare
 from nsysx.model import Column, Finding, Row, Summary, Table
+from nsysx.render.answer_text import listed
 from nsysx.render.grids import CellTexts, Grid, grid
 from nsysx.render.safe_text import clean, file_name
 
@@ -103,7 +104,7 @@ def finding_of(finding: Finding, summary: Summary, texts: CellTexts, width: int)
         confidence=texts(finding.saving.confidence, 200),
         fix=texts(finding.fix, 2000),
         evidence=evidence,
-        overlaps=" and ".join(_codes(finding, summary)),
+        overlaps=listed(_codes(finding, summary)),
         counted=_counted(finding, summary),
         notable=(saving or 0) >= NOTABLE * (summary.step.shown_ns or 0) and bool(saving),
     )
