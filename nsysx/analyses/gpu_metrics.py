@@ -7,6 +7,7 @@ from typing import Annotated, TypedDict
 import polars as pl
 
 from nsysx.analyses.helpers import gpu_counters
+from nsysx.analyses.helpers.analysis_bounds import MOST_METRIC_ROWS
 from nsysx.events import gpu_samples
 from nsysx.events.profile import Profile
 from nsysx.frames import frame_columns, lookup
@@ -58,8 +59,6 @@ SHOWN = TableSpec(
     depth=1,
     rows=60,
 )
-#: Most rows of each kind, longest first.
-_ROWS = 30
 
 
 def _step(profile: Profile) -> pl.DataFrame:
@@ -96,5 +95,5 @@ def table(profile: Profile) -> pl.DataFrame:
             pl.lit(by).alias("by"), pl.col(column).cast(pl.String).alias("name"), pl.col("samples").fill_null(0)
         )
         rows = rows.sort("total_ns", "name", descending=[True, False], nulls_last=True)
-        parts.append(rows.head(_ROWS).select(*_SCHEMA))
+        parts.append(rows.head(MOST_METRIC_ROWS).select(*_SCHEMA))
     return pl.concat(parts)

@@ -10,16 +10,10 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
+from nsysx.events.event_bounds import FEWEST_GPU_SAMPLES, MEMORY_BOUND_SHARE
 from nsysx.frames import derived, frame_columns
 from nsysx.frames.intervals import I64
 from nsysx.reading.trace import Trace
-
-#: With fewer samples a mean is not given: at 20 kHz these are 0.5 ms of a kernel, at 10 kHz 1 ms.
-LEAST = 10
-#: A kernel that takes this share of the memory bandwidth and more gains by moving fewer bytes and by nothing else: what is left
-#: is the price of turning the memory between reading and writing, and of refreshing it. Measured on an H200: a kernel that reads
-#: and writes 4 GB takes 89.8 % (Nsight Compute says 89.3 %); it moves what its bytes over its time say.
-MEMORY_BOUND = 0.85
 
 
 def _gpus(trace: Trace) -> dict[int, list[tuple[int, int]]]:
@@ -82,7 +76,7 @@ _SCHEMA = frame_columns.schema(c for c in derived.OP_COUNTERS if c.name != "dram
 def memory_bound(trace: Trace, ops: pl.DataFrame, chosen: pl.DataFrame) -> tuple[frozenset[int], float]:
     """Return which of the chosen ops are at the memory bandwidth, and what part of their time the bytes take at least.
 
-    Told by kernel and launch shape, from ``LEAST`` samples on; (no ops, 0.0) where nothing was sampled. ``ops`` are all GPU
+    Told by kernel and launch shape, from ``FEWEST_GPU_SAMPLES`` samples on; (no ops, 0.0) where nothing was sampled. ``ops`` are all GPU
     ops of the report.
     """
     if trace.gpu_metrics is None:
@@ -90,7 +84,7 @@ def memory_bound(trace: Trace, ops: pl.DataFrame, chosen: pl.DataFrame) -> tuple
     shape = ["name", "grid", "block"]
     sampled = of_ops(trace, ops).join(chosen.select("op", *shape), on="op", how="inner")
     means = sampled.group_by(shape).agg(pl.len().alias("samples"), pl.col("dram").cast(pl.Float64).mean())
-    means = means.filter((pl.col("samples") >= LEAST) & (pl.col("dram") >= MEMORY_BOUND))
+    means = means.filter((pl.col("samples") >= FEWEST_GPU_SAMPLES) & (pl.col("dram") >= MEMORY_BOUND_SHARE))
     if not means.height:
         return frozenset(), 0.0
     bound = chosen.join(means, on=shape, how="semi", nulls_equal=True)

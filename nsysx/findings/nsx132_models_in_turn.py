@@ -27,6 +27,12 @@ import polars as pl
 from nsysx import units
 from nsysx.catalogue import Call, StepLimit, StepPart
 from nsysx.findings._case import Case, Fix, Rule, Saving
+from nsysx.findings._finding_bounds import (
+    FEWEST_MODELS_IN_TURN,
+    MODELS_IN_TURN_LAUNCHES_SHARE,
+    MODELS_IN_TURN_SHARE,
+    STACKED_MODELS_MAY_STAY_SHARE,
+)
 from nsysx.findings._held import idle_ns
 from nsysx.findings._lines import calling_line
 from nsysx.findings._once import Takes
@@ -42,10 +48,6 @@ RULE = Rule(
     leads=True,
 )
 REQUIRES = ("steps", "gpu", "launches")
-#: From so many models on, if they make this share of the launches, and the GPU waits for launches for this share of the step.
-_MODELS, _LAUNCHED, _FOUND = 4, 0.3, 0.2
-#: Of a saving that is computed from times so much may stay (share of it).
-_MAY_STAY = 0.2
 
 
 def check(case: Case) -> list[Finding]:
@@ -53,19 +55,19 @@ def check(case: Case) -> list[Finding]:
     calls = case.calls.filter(case.calls["kind"].is_in(Call.LAUNCHES)).select("call", pl.col("module").cast(pl.String))
     roots = _roots(case)
     made = calls.join(roots, on="module", how="inner").group_by("cls").agg(pl.len(), pl.col("root").n_unique())
-    made = made.filter(pl.col("root") >= _MODELS).sort("root", "cls", descending=[True, False])
+    made = made.filter(pl.col("root") >= FEWEST_MODELS_IN_TURN).sort("root", "cls", descending=[True, False])
     if not made.height:
-        return case.clear(RULE, f"fewer than {_MODELS} models of one class run in a step")
+        return case.clear(RULE, f"fewer than {FEWEST_MODELS_IN_TURN} models of one class run in a step")
     cls, launches, count = made.row(0)
     # What host code between takes that no launch explains stays, however many models there are.
     lost = max(0, case.lost_to(StepLimit.LAUNCH) - case.per_step(idle_ns(case.profile)))
-    if launches < _LAUNCHED * calls.height or not case.notable(lost, _FOUND):
+    if launches < MODELS_IN_TURN_LAUNCHES_SHARE * calls.height or not case.notable(lost, MODELS_IN_TURN_SHARE):
         return case.clear(RULE, f"the GPU idles {case.share(lost)} of the step waiting for launches, or for others")
     saved = round((1 - 1 / count) * lost)
     worth = Saving(
         saved,
         "the launches of one model stay, and the GPU's work as it is",
-        error_ns=round(_MAY_STAY * saved),
+        error_ns=round(STACKED_MODELS_MAY_STAY_SHARE * saved),
         most_ns=round((1 - 1 / count) * case.step_ns),
         source="time",
     )

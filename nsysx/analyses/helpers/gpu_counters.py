@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import polars as pl
 
 from nsysx.events import gpu_samples
+from nsysx.events.event_bounds import FEWEST_GPU_SAMPLES
 from nsysx.events.profile import NotRecorded, Profile
 
 _FIX = "nsysx run --gpu-metrics -- CMD"
@@ -40,7 +41,7 @@ def _why_not(profile: Profile) -> str:
 
 def means(frame: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
     """Return samples, the means of MEANS (0 to 1) and clock_mhz by these columns; null for fewer samples than ``LEAST``."""
-    enough = pl.len() >= gpu_samples.LEAST
+    enough = pl.len() >= FEWEST_GPU_SAMPLES
     columns = {c: pl.col(c).cast(pl.Float64).mean() for c in MEANS}
     columns["clock_mhz"] = pl.col("clock_hz").mean() / 1e6
     return frame.group_by(by).agg(
