@@ -288,3 +288,7 @@ COPY_AND_WAIT_NS = 20_000
 OTHER_SIZES_SHARE = 0.1
 #: ``aten::conv2d`` holds ``aten::convolution``, ``aten::_convolution`` and ``aten::cudnn_convolution``.
 DEEPEST_CONVOLUTION = 2
+
+# ---- operator_flow --------------------------------------------------------------------------------------------------
+#: A step of more operators is not looked at.
+MOST_FLOW_OPERATORS = 200_000

@@ -320,7 +320,9 @@ LINE_WORK_SHARE = 0.05
 LINES_APART = 3
 
 # ---- nsx132_models_in_turn --------------------------------------------------------------------------------------
-#: From so many models on, if they make this share of the launches, and the GPU waits for launches for this share of the step.
-FEWEST_MODELS_IN_TURN, MODELS_IN_TURN_LAUNCHES_SHARE, MODELS_IN_TURN_SHARE = 4, 0.3, 0.2
+#: Of models whose operators were not recorded, if they make this share of the launches.
+MODELS_IN_TURN_LAUNCHES_SHARE = 0.3
 #: Of a saving that is computed from times so much may stay (share of it).
 STACKED_MODELS_MAY_STAY_SHARE = 0.2
+#: From so many calls on, half of which at most need another one, if the change saves this share of the step.
+FEWEST_CALLS_IN_TURN, CALLS_IN_TURN_SAVING_SHARE = 4, 0.1
