@@ -19,7 +19,6 @@ from nsysx.findings._finding_bounds import (
     CONVOLUTION_TRIAL_NS,
     FEWEST_MICRO_STEPS,
     FREE_LAUNCH_NS,
-    FREE_MEMORY_SHARE,
     LOADER_RESTART_STEPS,
     MUCH_CONVOLUTION_SHARE,
 )
@@ -337,14 +336,3 @@ def many_regions(case: Case, settings: RecordedSettings) -> str:
     if not isinstance(regions, int) or regions <= AUTOCAST_REGIONS * max(1, _micro_steps(settings)):
         return ""
     return f"autocast is entered {regions} times in a step: its cache of cast weights is emptied at each exit"
-
-
-def needless_checkpoints(case: Case, settings: RecordedSettings) -> str:
-    calls, memory = settings.number("checkpoints"), settings.record.get("memory")
-    if not calls or not isinstance(memory, Mapping):
-        return ""
-    total, peak = _whole(memory.get("total_bytes")), _whole(memory.get("reserved_peak_bytes"))
-    if not total or not peak or total - peak < FREE_MEMORY_SHARE * total:
-        return ""
-    free = units.size(total - peak)
-    return f"checkpoint() recomputes {units.several(calls, 'part')} of the forward in each backward, and {free} of the card are never used"

@@ -35,8 +35,6 @@ LOADER_RESTART_STEPS = 200
 FEWEST_MICRO_STEPS = 2
 #: More autocast regions in one backward's forward than this are entered per layer.
 AUTOCAST_REGIONS = 8
-#: Of the card's memory this share has to be free at the peak before recomputing is called needless.
-FREE_MEMORY_SHARE = 0.5
 
 # ---- _cpu_operators ---------------------------------------------------------------------------------------------
 #: An operator that takes less (ns) has little to divide among threads.
@@ -326,3 +324,16 @@ MODELS_IN_TURN_LAUNCHES_SHARE = 0.3
 STACKED_MODELS_MAY_STAY_SHARE = 0.2
 #: From so many calls on, half of which at most need another one, if the change saves this share of the step.
 FEWEST_CALLS_IN_TURN, CALLS_IN_TURN_SAVING_SHARE = 4, 0.1
+
+# ---- _recomputed ----------------------------------------------------------------------------------------------------
+#: Of the card's memory this share has to be free at the peak before recomputing is called needless.
+FREE_MEMORY_SHARE = 0.5
+#: The gradients of products take twice what the products take. What a backward computes beyond that it computes again; a repeated part of
+#: the forward smaller than this may be the compiler's own choice, which recomputes what is cheap.
+GRADIENTS_OF_PRODUCTS_TIMES, LEAST_RECOMPUTED_SHARE = 2.0, 0.3
+
+# ---- nsx133_fixed_mask ----------------------------------------------------------------------------------------------
+#: A causal mask leaves half of the scores.
+CAUSAL_SCORES_LEFT = 0.5
+#: Queries and keys of one sequence are this many at least: shorter attention is not what a step waits for.
+SHORTEST_ATTENTION = 128

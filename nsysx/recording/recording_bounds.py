@@ -14,11 +14,6 @@ MOST_IN_PLACE_TIMES = 3.0
 #: With less free space than this (bytes) a recording warns before it starts.
 LOW_DISK_BYTES = 2 << 30
 
-# ---- commands ---------------------------------------------------------------------------------------------------
-#: How often GPU metrics are sampled (Hz): a kernel must span several whole samples. nsys accepts up to 200,000.
-#: Measured on an H200 at this rate: 5.4 million rows in 12 s.
-GPU_METRICS_HZ = 20_000
-
 # ---- find_nsys --------------------------------------------------------------------------------------------------
 #: A helper that neither computes nor waits for a disk for this long hangs, and how often that is looked at.
 HELPER_IDLE_S, HELPER_LOOK_S = 4.0, 0.25
@@ -107,3 +102,11 @@ NO_CUDA_EXIT, CUDA_STARTS_S = 9, 20.0
 # ---- windows_link -----------------------------------------------------------------------------------------------
 #: nsys opens the first window in 0.2 s. It gets this long.
 WINDOW_OPENS_S = 30.0
+
+# ---- default_counters -----------------------------------------------------------------------------------------------
+#: How often they are sampled (Hz), by default and where they are asked for, so that a kernel spans several samples.
+DEFAULT_COUNTERS_HZ, ASKED_COUNTERS_HZ = 2_000, 20_000
+#: The samples of a report are kept of the last seconds of its kernels (ns): 4,000 of each counter.
+KEPT_COUNTERS_NS = 2_000_000_000
+#: The bit of CAP_SYS_ADMIN among the effective capabilities of a process, see capabilities(7).
+SYS_ADMIN_BIT = 1 << 21

@@ -29,8 +29,8 @@ COUNTED_PRODUCTS_SHARE = 0.95
 MOST_FLOPS_ROWS = 40
 
 # ---- gpu_metrics ------------------------------------------------------------------------------------------------
-#: Most rows of each kind, longest first.
-MOST_METRIC_ROWS = 30
+#: Most rows of each kind, longest first; part of its time for which a counter is sampled at least where it is shown.
+MOST_METRIC_ROWS, SAMPLED_METRIC_SHARE = 30, 0.8
 
 # ---- helpers/allocator_retries ----------------------------------------------------------------------------------
 #: The allocator goes straight from free to free, and from the last free to the retry (ns); a program that calls empty_cache()

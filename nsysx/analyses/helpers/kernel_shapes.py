@@ -7,8 +7,7 @@ import polars as pl
 
 from nsysx.analyses.helpers import gpu_counters
 from nsysx.analyses.helpers.analysis_bounds import EMPTY_LAST_WAVE_SHARE, SMALL_GRID_BLOCKS_PER_SM
-from nsysx.events import kernel_math, occupancy
-from nsysx.events.event_bounds import MEMORY_BOUND_SHARE
+from nsysx.events import gpu_samples, kernel_math, occupancy
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.frames.intervals import I64
 from nsysx.reading import schema
@@ -16,7 +15,6 @@ from nsysx.reading.trace import DeviceLimits
 
 #: The columns that identify a row of ``shapes``: one kernel, launched in one way, on one kind of device.
 SHAPE = ("name", "grid", "block", "card")
-#: From this share of empty block slots on, the last wave is worth mentioning.
 SMALL_GRID, LAST_WAVE, FP32 = "fewer blocks than SMs", "last wave", "FP32 beside tensor cores"
 DRAM = "DRAM bandwidth"
 
@@ -123,13 +121,14 @@ _COUNTED = {"samples": pl.Int64, **dict.fromkeys(("dram", "tensor_active", "sm_a
 def _with_counters(profile: Profile, rows: pl.DataFrame) -> pl.DataFrame:
     """Add samples, dram, tensor_active and sm_active, null if the GPU's counters were not sampled, and the limit they show."""
     try:
-        samples = profile.once(gpu_counters.samples)
+        counters = gpu_counters.of_kernels(profile)
     except NotRecorded:
         return rows.with_columns(pl.lit(None, dtype=kind).alias(c) for c, kind in _COUNTED.items())
-    ops = with_card(profile, profile.steady_ops.select("op", "process", "device", "name", "grid", "block"))
-    counters = gpu_counters.means(samples.join(ops, on="op", how="inner"), SHAPE).select(*SHAPE, *_COUNTED)
-    rows = rows.join(counters, on=SHAPE, how="left", nulls_equal=True).with_columns(pl.col("samples").fill_null(0))
-    bound = pl.when(pl.col("dram") >= MEMORY_BOUND_SHARE).then(pl.lit(DRAM))
+    on = ["name", "grid", "block"]
+    rows = rows.join(counters.select(*on, *_COUNTED), on=on, how="left", nulls_equal=True).with_columns(
+        pl.col("samples").fill_null(0)
+    )
+    bound = pl.when(pl.col("dram") >= gpu_samples.MEMORY_BOUND).then(pl.lit(DRAM))
     return rows.with_columns(pl.coalesce(bound, "limit").alias("limit"))
 
 
