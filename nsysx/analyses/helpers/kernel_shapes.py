@@ -7,7 +7,8 @@ import polars as pl
 
 from nsysx.analyses.helpers import gpu_counters
 from nsysx.analyses.helpers.analysis_bounds import EMPTY_LAST_WAVE_SHARE, SMALL_GRID_BLOCKS_PER_SM
-from nsysx.events import gpu_samples, kernel_math, occupancy
+from nsysx.events import kernel_math, occupancy
+from nsysx.events.event_bounds import MEMORY_BOUND_SHARE
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.frames.intervals import I64
 from nsysx.reading import schema
@@ -128,7 +129,7 @@ def _with_counters(profile: Profile, rows: pl.DataFrame) -> pl.DataFrame:
     rows = rows.join(counters.select(*on, *_COUNTED), on=on, how="left", nulls_equal=True).with_columns(
         pl.col("samples").fill_null(0)
     )
-    bound = pl.when(pl.col("dram") >= gpu_samples.MEMORY_BOUND).then(pl.lit(DRAM))
+    bound = pl.when(pl.col("dram") >= MEMORY_BOUND_SHARE).then(pl.lit(DRAM))
     return rows.with_columns(pl.coalesce(bound, "limit").alias("limit"))
 
 
