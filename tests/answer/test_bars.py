@@ -6,9 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from nsysx.analyses import alloc_flushes, data_loader, stopwatch
+from nsysx.advice import Bar, BarPart
+from nsysx.analyses import alloc_flushes, data_loader, event_windows, stopwatch
 from nsysx.answer import bars, clock_bars
-from nsysx.model import Summary
+from nsysx.catalogue import Paint
+from nsysx.model import Summary, Table
 from tests.render import factory
 from tests.samples import Samples
 
@@ -66,3 +68,29 @@ def test_without_a_step_that_frees_or_one_that_does_not_no_two_are_compared(reco
     steps = {row["step"] for row in flushes.rows or ()}
     alone = replace(freeing.steps, rows=tuple(r for r in freeing.steps.rows if r["index"] in steps))
     assert bars._flush_bars(replace(freeing, steps=alone)) == ()
+
+
+@pytest.mark.parametrize(("total", "overlaps"), [(80.7, False), (80.9, True), (60, False)])
+def test_work_that_is_longer_than_the_gpu_works_overlaps(total: float, overlaps: bool) -> None:
+    """What the GPU does of a step, small parts included, against the sum of its kernels: 1 % more is the same."""
+    parts = (
+        BarPart("compute", 70, Paint.COMPUTE), BarPart("other", 10, Paint.OTHER, True), BarPart("waiting", 20, Paint.OUTSIDE, True),
+    )  # fmt: skip
+    drawn = bars._overlapping(Bar("by kernel", total, ()), Bar("GPU 0", 100, parts))
+    assert drawn is not None and drawn.label == "by kernel" + ", overlapping" * overlaps
+    assert bars._overlapping(None, Bar("GPU 0", 100, parts)) is None
+
+
+@pytest.mark.parametrize(
+    ("sites", "labels"), [((0, 0), ["window 1", "window 2"]), ((0, 1), ["window 1, pair 1", "window 2, pair 2"])]
+)
+def test_windows_of_several_pairs_are_numbered_from_one(sites: tuple[int, int], labels: list[str]) -> None:
+    rows = [
+        {"start_ns": 10 * i, "reading_ns": 100, "site": site, "kernel_ns": 60, "copy_ns": 0, "memset_ns": 0}
+        for i, site in enumerate(sites)
+    ]
+    summary: Summary = factory.summary()
+    table = Table(event_windows.KEY, "", (), tuple(reversed(rows)))
+    drawn = clock_bars._window_bars(replace(summary, tables={**summary.tables, event_windows.KEY: table}))
+    assert drawn is not None and drawn.first
+    assert [bar.label for bar in drawn.bars] == labels

@@ -422,3 +422,21 @@ def test_the_busiest_device_is_judged(tmp_path: Path) -> None:
     found = judged(loop(two), tmp_path)
     assert found.code == "gpu_bound"
     assert found.evidence[0].startswith("GPU 0 busy 95 %")
+
+
+@pytest.mark.parametrize(
+    ("process", "thread", "probed", "host"),
+    [
+        ("python3.11", "main", False, "Python"),
+        ("trainer", "pt_main_thread", False, "Python"),  # a thread alone
+        ("trainer", "main", True, "Python"),  # the probe alone
+        ("trainer", "main", False, "the host code"),
+    ],
+)
+def test_one_sign_of_python_is_enough(tmp_path: Path, process: str, thread: str, probed: bool, host: str) -> None:
+    report = Report()
+    main = report.process(1, name=process).thread(1, thread)
+    for i in range(8):
+        launch_bound(main, i * PERIOD)
+        main.add_range(f"step {i}", i * PERIOD, i * PERIOD + 990 * US, domain="nsysx" if probed else "")
+    assert judged(report, tmp_path).host == host

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from nsysx import units
 from nsysx.errors import NsysxError
 from nsysx.pipeline import ReadingOptions, gather_job, summarize
-from nsysx.ranks import job_whatif
+from nsysx.ranks import job_whatif, rank_table
 from nsysx.replay import whatif_json
 from nsysx.replay.changes import Changes, JobChanges
 from tests.ranks.test_rank_table import reports
@@ -83,3 +85,21 @@ def test_no_change_of_a_real_job_beats_what_its_ranks_compute(tmp_path: Path) ->
                 else mean
             )
             assert prices.step_ns - saved >= (1 - ROUGHLY) * least, option
+
+
+def test_what_all_ranks_can_change_is_told_of_each_rank_of_their_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two groups: of the one whose replays hold nothing that can change, nothing is told."""
+    left, none = SimpleNamespace(left={"x": 1}), SimpleNamespace(left={})
+    compared: Any = SimpleNamespace(
+        costs=None, aligned="aligned", ranks=[SimpleNamespace(played=p) for p in (left, None, none, none)]
+    )
+    monkeypatch.setattr(rank_table.straggler, "groups", lambda _: [(0, 1), (2, 3)])
+    asked = []
+
+    def times(aligned: object, group: tuple[int, ...]) -> Any:
+        asked.append((aligned, group))
+        return SimpleNamespace(changed_ns=lambda: {"x": 1234.6})
+
+    monkeypatch.setattr(rank_table, "own_times", times)
+    assert rank_table._changed(compared) == {0: {"x": 1235}, 1: {"x": 1235}}
+    assert asked == [("aligned", (0, 1))]
