@@ -338,7 +338,7 @@ def test_when_the_profiler_is_in_the_way(tmp_path: Path) -> None:
     [
         # The GPU's own work takes more than half: that is the limit, as in steps; one cause beside it is called by its name alone.
         (70, 0, "GPU busy 71 % of the 1.97 ms from its first to its last work; the rest: host code between launches "),
-        (60, 30, "GPU busy 90 % of the 1.99 ms from its first to its last work; no single cause takes the rest: exposed copies 600 us,"),
+        (60, 30, "GPU busy 90 % of the 1.99 ms from its first to its last work; the rest: exposed copies 600 us, kernel launch latency"),
         (60, 40, "GPU busy 100 % of the 2.00 ms from its first to its last work; the rest: exposed copies 800 us."),
         (45, 25, "without steps: GPU busy 71 % of the 1.97 ms from its first to its last work; of it: exposed copies 500 us; idle"),
         (45, 0, "Host-bound: "),
