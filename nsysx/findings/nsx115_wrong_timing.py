@@ -51,7 +51,9 @@ REQUIRES = ("stopwatch",)
 _FIX, _FIX_SHORT = Fix.by_name("benchmark-timer"), Fix.by_name("timed-graph")
 #: A reading is wrong when it is off from the kernel's time by this factor, up or down.
 _WRONG = 1.5
-_FIX_ELSEWHERE = Fix("Synchronize before and after, warm up, and take a median; or read two CUDA events around many calls")
+_FIX_ELSEWHERE = Fix(
+    "Synchronize before and after, warm up, and take a median; or read two CUDA events around many calls"
+)
 _LEAST = 3
 #: A kernel of which more are launched for each synchronize is work of a loop that waits now and then, as solvers do: nobody times it.
 _MOST_LAUNCHES = 10

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from nsysx.catalogue import StepLimit, StepPart
-from nsysx.judging import limit_words, limits, sample_checks, verdict, waiting
+from nsysx.judging import limit_words, limits, program, sample_checks, verdict, waiting
 from nsysx.judging.limits import WindowLimits
 
 MS = 1_000_000
@@ -152,3 +152,60 @@ def test_samples_say_too_little_where_more_than_15_percent_has_no_line(
     (check,) = sample_checks.python_samples(given)
     assert check.status == status and f"{sampled_ms} % of its time has a line" in check.detail
     assert "2 samples of Python's stack on 2 threads" in check.detail
+
+
+@pytest.mark.parametrize(
+    ("parts", "sentence"),
+    [
+        ({"work": 49, "untraced": 51}, "Limit unknown: for 51.0 of 100.0 ms the GPU waits for work whose launch is not in the capture."),
+        ({"work": 51, "untraced": 49}, "GPU-bound: GPU busy 51 % of 100.0 ms."),
+        ({"work": 82, "host": 8, "profiler": 10}, "Limit unknown: the profiler itself takes 10.0 ms of 100.0 ms, the GPU works 82.0."),
+        ({"work": 82, "host": 10, "profiler": 8}, "GPU-bound: GPU busy 89 % of 92.0 ms."),  # less than half of the idle time
+        ({"work": 93, "host": 3, "profiler": 4}, "GPU-bound: GPU busy 97 % of 96.0 ms."),  # too little idle time to matter
+    ],
+)  # fmt: skip
+def test_nothing_is_claimed_where_most_is_the_profilers_or_launched_elsewhere(
+    profile: Any, monkeypatch: pytest.MonkeyPatch, parts: dict[str, float], sentence: str
+) -> None:
+    monkeypatch.setattr(verdict, "_evidence", lambda *_: ())
+    monkeypatch.setattr(verdict, "_blamed", lambda *_: "")
+    monkeypatch.setattr(verdict, "_course", lambda *_: "")
+    assert verdict._judged(profile, window(**parts))[1] == sentence
+
+
+@pytest.mark.parametrize(
+    ("idle_ms", "words"),
+    [
+        ({"a": 12, "b": 8}, "60 % of the GPU's idle time is before work of module 'a'"),
+        ({"b": 10, "a": 10}, "50 % of the GPU's idle time is before work of module 'a'"),
+        ({None: 12, "a": 8}, ""),  # most is before work of no module
+        ({None: 10, "a": 10}, "50 % of the GPU's idle time is before work of module 'a'"),
+        ({"(outside)": 20}, ""),
+        (dict.fromkeys("abcdef", 4), ""),  # none of them has a fifth
+        ({"a": 14}, ""),  # idle time that is no limit
+        ({"a": 15}, "100 % of the GPU's idle time is before work of module 'a'"),
+    ],
+)
+def test_idle_time_is_blamed_on_the_module_that_has_most_of_it(idle_ms: dict[str | None, int], words: str) -> None:
+    pl = sample_checks.pl
+    ops = pl.DataFrame({"module": list(idle_ms)}, schema={"module": pl.Categorical})
+    pieces = pl.DataFrame({"op": range(len(idle_ms)), "ns": [each * MS for each in idle_ms.values()]})
+    given: Any = SimpleNamespace(
+        idle=lambda: {(1, 0): pieces}, attributed=SimpleNamespace(gpu_ops=ops, without_path=("(outside)",))
+    )
+    assert verdict._blamed(given, window(work=100)) == words
+
+
+@pytest.mark.parametrize(
+    ("versions", "recorded", "second"),
+    [
+        (("2.1.0",), 0, True), (("1.13.1",), 2**62, False), (("2.0", "0.4"), 2**62, False), ((None,), 1_678_838_400_000_000_000, True),
+        ((), 1_678_838_399_999_999_999, False), ((), None, True),
+    ],
+)  # fmt: skip
+def test_a_compiler_is_there_from_the_second_version_of_pytorch_on(
+    versions: tuple[str | None, ...], recorded: int | None, second: bool
+) -> None:
+    """By what the probe noted, else by when the report was recorded; unknown is no reason against it."""
+    capture: Any = SimpleNamespace(probe=[{"torch": v} for v in versions], utc_epoch_ns=recorded)
+    assert program._second_torch(capture) is second
