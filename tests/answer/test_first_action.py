@@ -208,3 +208,20 @@ def test_what_is_mended_first_saves_what_is_likely_where_nothing_more_is_known()
         mended = Saving(15 * MS, most_ns=most_ns)
         chosen = replace(saves(finding("NSX102", 4, bound=True), mended=mended), conditions=(wait,))
         assert change_savings.saving_ns(of_20_ms(chosen), chosen) == expected
+
+
+def test_without_a_step_or_a_saving_there_is_no_step_afterwards() -> None:
+    """Each of the three is needed: a change, a step, and what the one saves of the other."""
+    chosen = finding("NSX106", 4)
+    whole = of_20_ms(chosen)
+    stepless = replace(
+        whole,
+        unprofiled=None,
+        verdict=replace(whole.verdict, step_ns=None),
+        steps=replace(whole.steps, source="capture"),
+    )
+    assert change_savings.after(whole, chosen).ns == 16 * MS
+    assert change_savings.after(whole, None) == change_savings.After()
+    assert change_savings.after(whole, replace(chosen, saving=Saving(None, "no replay"))) == change_savings.After()
+    assert stepless.step.shown_ns is None
+    assert change_savings.after(stepless, chosen) == change_savings.After()
