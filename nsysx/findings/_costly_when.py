@@ -19,7 +19,9 @@ from nsysx.findings._finding_bounds import (
     CONVOLUTION_TRIAL_NS,
     FEWEST_MICRO_STEPS,
     FREE_LAUNCH_NS,
+    LITTLE_POWER,
     LOADER_RESTART_STEPS,
+    LOW_CLOCK,
     MUCH_CONVOLUTION_SHARE,
 )
 from nsysx.findings._once import Takes
@@ -293,6 +295,34 @@ def reduced_once(case: Case, settings: RecordedSettings | None) -> Saving:
         return case.bound(share * met, "the early reductions are gone, and what they slow")
     called = case.worth(RemoveOps(micro.early | micro.copies), bound=True).likely_ns or 0
     return case.bound(share * met + called, "the early reductions, what they slow and the calls for them are gone")
+
+
+#: What holds clocks down that should not; drawing all the power that the card has is the usual way of working.
+_HELD = ("application clocks", "hardware slowdown", "temperature", "temperature of the hardware", "power brake")
+
+
+def low_power(case: Case, settings: RecordedSettings) -> str:
+    limit, most = settings.card("power_limit_w"), settings.card("default_power_limit_w")
+    if not isinstance(limit, int | float) or not isinstance(most, int | float) or limit >= LITTLE_POWER * most:
+        return ""
+    return (
+        f"the GPU may draw {limit:.0f} W, and {most:.0f} W is its own limit: its clocks fall where it would draw more"
+    )
+
+
+def held_clocks(case: Case, settings: RecordedSettings) -> str:
+    clock, most, reasons = (settings.card(name) for name in ("clock_mhz", "most_clock_mhz", "held_by"))
+    held = [reason for reason in reasons if reason in _HELD] if isinstance(reasons, list) else []
+    if not held or not isinstance(clock, int) or not isinstance(most, int) or clock >= LOW_CLOCK * most:
+        return ""
+    return f"the GPU runs at {clock} of {most} MHz: held down by {' and '.join(held)}"
+
+
+def shared_card(case: Case, settings: RecordedSettings) -> str:
+    others = settings.card("others")
+    if not isinstance(others, int) or others < 1:
+        return ""
+    return f"{units.several(others, 'other process', 'other processes')} had work on this GPU: they take turns with this one"
 
 
 def one_core(case: Case, settings: RecordedSettings) -> str:

@@ -35,6 +35,8 @@ LOADER_RESTART_STEPS = 200
 FEWEST_MICRO_STEPS = 2
 #: More autocast regions in one backward's forward than this are entered per layer.
 AUTOCAST_REGIONS = 8
+#: A power limit below this share of the card's own costs; clocks below this share of their most are held down.
+LITTLE_POWER, LOW_CLOCK = 0.95, 0.9
 
 # ---- _cpu_operators ---------------------------------------------------------------------------------------------
 #: An operator that takes less (ns) has little to divide among threads.
@@ -240,6 +242,8 @@ STALL_MADE_BYTES = 64 << 10
 WRONG_READING_TIMES = 1.5
 #: Fewer readings than this say nothing: one may be off by accident.
 FEWEST_WRONG_READINGS = 3
+#: A kernel of which more are launched for each synchronize is work of a loop that waits now and then, as solvers do: nobody times it.
+MOST_LAUNCHES = 10
 
 # ---- nsx116_fp32_math -------------------------------------------------------------------------------------------
 #: How much faster tensor cores are: FP32 against TF32 on A100 and H100, against FP16 on V100 and T4 (data sheets).

@@ -33,7 +33,7 @@ from nsysx.analyses.stopwatch import by_way
 from nsysx.catalogue import DeviceActivity
 from nsysx.events.kernel_names import function_of
 from nsysx.findings._case import NO_SAVING, Case, Fix, Rule
-from nsysx.findings._finding_bounds import FEWEST_WRONG_READINGS, WRONG_READING_TIMES
+from nsysx.findings._finding_bounds import FEWEST_WRONG_READINGS, MOST_LAUNCHES, WRONG_READING_TIMES
 from nsysx.findings._lines import launching
 from nsysx.frames import lookup
 from nsysx.model import Finding
@@ -50,6 +50,9 @@ RULE = Rule(
 )
 REQUIRES = ("stopwatch",)
 _FIX, _FIX_SHORT = Fix.by_name("benchmark-timer"), Fix.by_name("timed-graph")
+_FIX_ELSEWHERE = Fix(
+    "Synchronize before and after, warm up, and take a median; or read two CUDA events around many calls"
+)
 #: Ways of timing a kernel, as named in the evidence: the kernel's own time, and a clock with a synchronize on both sides.
 KERNEL_ITSELF, BOTH_SIDES = "the kernel itself", "a synchronize before and after"
 _WAYS = {
@@ -106,7 +109,7 @@ def check(case: Case) -> list[Finding]:
         if row["name"] not in shown_names:
             continue
         kernel = row["kernel_ns"]
-        if kernel is None or row["calls"] < FEWEST_WRONG_READINGS:
+        if kernel is None or not FEWEST_WRONG_READINGS <= row["calls"] <= MOST_LAUNCHES * fences.sum():
             continue
         wrong = _misreading(case, row, kernel)
         if not wrong:
@@ -129,6 +132,8 @@ def check(case: Case) -> list[Finding]:
             because = f"Even with both, {more} of the reading is the launch and the return of the synchronize."
         # What hides behind kernels when the call is repeated: everything that the CPU does for one call.
         fix = _FIX_SHORT if (row["host_ns"] or 0) + (row["api_ns"] or 0) > kernel else _FIX
+        if not case.program.python:
+            fix = _FIX_ELSEWHERE
         evidence = [Reading({"way": _WAYS[way], "reads_ns": ns, "from": ways[way].how}) for way, ns in reads.items()]
         evidence.append(Reading({"way": KERNEL_ITSELF, "reads_ns": kernel, "from": "measured"}))
         findings.append(
