@@ -26,8 +26,9 @@ COUNTERS = (
     ("dram_write", re.compile(r"^DRAM Write\b.*%", re.IGNORECASE)),
     ("clock_hz", re.compile(r"^GPC Clock Frequency\b", re.IGNORECASE)),
 )
-#: The samples of a report are kept of the last seconds of its kernels (ns): 4,000 of each counter.
-_KEPT_NS = 2_000_000_000
+#: The samples of a report are kept of the last seconds of its kernels (ns), 4,000 of each counter, or fewer, 500 at least: as many as take
+#: this share of what the export holds else. A row of theirs takes so many bytes (nsys 2025.3: 30 to 34).
+_KEPT_NS, _LEAST_NS, _SHARE, _ROW_BYTES = 2_000_000_000, 250_000_000, 0.15, 32
 #: The samples, the names of their counters, and the kernels.
 _SAMPLES, _NAMES, _KERNELS = "GPU_METRICS", "TARGET_INFO_GPU_METRICS", "CUPTI_ACTIVITY_KIND_KERNEL"
 _PARAMETERS, _STATUS = Path("/proc/driver/nvidia/params"), Path("/proc/self/status")
@@ -83,7 +84,9 @@ def keep_few(sqlite: Path, *, cold: bool) -> None:
         ends = None, None
         if _KERNELS in tables and not cold:
             ends = connection.execute(f'SELECT min("start"), max("end") FROM {_KERNELS}').fetchone()
-        first, last = (-1, -1) if ends[1] is None else (max(ends[0], ends[1] - _KEPT_NS), ends[1])
+        first, last = (
+            (-1, -1) if ends[1] is None else (max(ends[0], ends[1] - _kept_ns(connection, len(kept))), ends[1])
+        )
         connection.execute("BEGIN")
         connection.execute(
             f'DELETE FROM {_SAMPLES} WHERE "timestamp" NOT BETWEEN ? AND ? OR metricId NOT IN ({", ".join(map(str, kept)) or -1})',
@@ -91,3 +94,14 @@ def keep_few(sqlite: Path, *, cold: bool) -> None:
         )
         connection.execute("COMMIT")
         connection.execute("VACUUM")
+
+
+def _kept_ns(connection: sqlite3.Connection, counters: int) -> int:
+    """Return of how long the samples are kept (ns)."""
+    (pages,), (page,), (rows,) = (
+        connection.execute(query).fetchone()
+        for query in ("PRAGMA page_count", "PRAGMA page_size", f"SELECT count(*) FROM {_SAMPLES}")
+    )
+    others = max(pages * page - rows * _ROW_BYTES, 0)
+    of_share = int(_SHARE * others / (_ROW_BYTES * max(counters, 1) * SELDOM_HZ) * 1e9)
+    return min(_KEPT_NS, max(of_share, _LEAST_NS))
