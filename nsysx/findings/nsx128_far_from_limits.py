@@ -47,7 +47,8 @@ _FAR, _FOUND = 0.4, 0.05
 _MORE = 1.5
 #: Kernels of libraries.
 _LIBRARY = (
-    r"at::native|cudnn|cublas|cutlass|nvjet|xmma|^nccl|cub::|thrust::|triton_(poi|red|per)_fused|magma|cusparse|cufft"
+    r"at::native|cudnn|cublas|cutlass|nvjet|xmma|^nccl|cub::|thrust::|triton_(poi|red|per)_fused|magma|cusparse|cusolver|"
+    r"cufft|(regular|vector)_fft|[sd]pRadix|bluestein|potrf|getrf|trsm|zdisplace_pointers"
 )
 
 
