@@ -329,7 +329,9 @@ def judge(case: Case, bare: Result, probed: Result) -> list[Deviation]:
     expected = [case.told[0]] if case.told and case.told[0] else [] if case.told else wanted
     if case.name.startswith(("odd", "ways")) and not wanted and not case.told:
         return found
-    left = any(len(r.get("window_pauses_ns") or ()) == 2 for r in armed)  # after its second window the probe counts no more
+    left = any(
+        len(r.get("window_pauses_ns") or ()) == 2 for r in armed
+    )  # after its second window the probe counts no more
     if counts(probed) != expected and not left:
         rules = [r["steps"]["rule"] for r in armed if r.get("steps")]
         found.append(Deviation(case.name, "miscounted", f"{counts(probed)} for {expected}, by {rules}"))
