@@ -11,18 +11,14 @@ from nsysx.analyses import operators
 from nsysx.catalogue import StepPart
 from nsysx.events.recorded_settings import RecordedSettings
 from nsysx.findings._case import Case, Saving, ops_of
+from nsysx.findings._finding_bounds import BLUESTEIN_LEFT_SHARE, LARGEST_FFT_PRIME, MUCH_BLUESTEIN_SHARE
 from nsysx.findings._once import Takes
 from nsysx.frames import lookup
+from nsysx.inject.nsysx_probe.changes.array_types import next_length
 from nsysx.replay.engine import ScaleOps
 
 #: Kernels of Bluestein's algorithm, which cuFFT uses for lengths with a prime factor above 127.
 _BLUESTEIN = r"(?i)bluestein|chirp_signal"
-_LARGEST_PRIME = 127
-#: Below this share of the step such kernels are not worth a word.
-_MUCH = 0.05
-#: Bluestein's algorithm makes two complex transforms of at least twice the length, and products before, between and behind them; a real
-#: transform of a length with small factors moves a quarter to an eighth of these numbers.
-_LEFT = 0.2
 
 
 def _kernels(case: Case) -> pl.DataFrame:
@@ -37,13 +33,13 @@ def odd(case: Case, settings: RecordedSettings) -> str:
 def seen(case: Case) -> str:
     """Return the same by the kernels and operators alone."""
     ns = case.per_step(int(_kernels(case)["ns"].sum()))
-    if not case.notable(ns, _MUCH):
+    if not case.notable(ns, MUCH_BLUESTEIN_SHARE):
         return ""
     told = f"cuFFT has no kernels for this length of transform and makes longer ones of it (Bluestein): {units.duration(ns)} {case.per}"
-    length = next((n for n in _lengths(case) if factors(n)[-1] > _LARGEST_PRIME), None)
+    length = next((n for n in _lengths(case) if factors(n)[-1] > LARGEST_FFT_PRIME), None)
     if length is None:
         return told
-    return f"{told}. {length} is {' x '.join(map(str, factors(length)))}; pad to {padded(length)}"
+    return f"{told}. {length} is {' x '.join(map(str, factors(length)))}; pad to {next_length(length)}"
 
 
 def _lengths(case: Case) -> list[int]:
@@ -64,14 +60,9 @@ def factors(number: int) -> list[int]:
     return [*primes, number] if number > 1 else primes
 
 
-def padded(length: int) -> int:
-    """Return the least length from this one on whose factors are 2, 3, 5 and 7, which cuFFT has kernels for."""
-    return next(n for n in range(length, 2 * length + 1) if factors(n)[-1] <= 7)
-
-
 def shorter(case: Case, settings: RecordedSettings | None) -> Saving:
     """Return what transforms of a length with small factors save."""
-    return case.worth(ScaleOps(taken(case).ops, _LEFT), cause=(StepPart.WORK,))
+    return case.worth(ScaleOps(taken(case).ops, BLUESTEIN_LEFT_SHARE), cause=(StepPart.WORK,))
 
 
 def taken(case: Case) -> Takes:

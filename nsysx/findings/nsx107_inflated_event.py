@@ -29,8 +29,10 @@ from nsysx import units
 from nsysx.analyses import event_windows, events
 from nsysx.analyses.event_windows import parts_of
 from nsysx.analyses.helpers import event_makers
-from nsysx.findings._case import NO_SAVING, Case, Fix, Rule
+from nsysx.findings._case import NO_SAVING, Case, Fix, Rule, ops_of
+from nsysx.findings._finding_bounds import ALIKE_PLACES_SHARE, INFLATED_READING_SHARE, MOST_EVENT_PLACES
 from nsysx.findings._names import mostly
+from nsysx.findings._once import Takes
 from nsysx.model import Finding, Row
 
 RULE = Rule("NSX107", "inflated-event", "Inflated cuda.Event windows", about="timing", picture="windows", reading=True)
@@ -42,11 +44,6 @@ _PARTS = {
     "other_streams_ns": "work of other streams",
     "idle_ns": "start latency and dependencies",
 }
-_SITES = 4
-#: A reading this much above its kernels is inflated (share of the kernels' time).
-_OFF = 0.1
-#: Places whose kernel times differ by no more than this share do the same work.
-_ALIKE = 0.05
 
 
 def _usual(case: Case, row: events.EventRow) -> tuple[str, dict[str, int]]:
@@ -69,7 +66,7 @@ def _in_turn(case: Case, row: events.EventRow) -> list[events.EventRow]:
     """Return the places that this place's loop times in turn, in order; none if it times only one, or different kernels."""
     rows = [r for r in case.typed_rows(events.ROWS) if row["turns"] and r["loop"] == row["loop"]]
     kernels = [r["kernel_median_ns"] for r in rows]
-    alike = len(rows) == row["turns"] and max(kernels) <= (1 + _ALIKE) * min(kernels)
+    alike = len(rows) == row["turns"] and max(kernels) <= (1 + ALIKE_PLACES_SHARE) * min(kernels)
     return sorted(rows, key=lambda r: r["turn"] or 0) if alike else []
 
 
@@ -102,27 +99,33 @@ def _finding(case: Case, row: events.EventRow, turns: list[events.EventRow]) -> 
         )
         because = f"At {_which(row)}, {shares}."
     evidence = [row for window_row in turns or [row] for row in _evidence(case, window_row)]
+    inside = _inside(case, row)
     return case.found(
         RULE,
         title,
         detail,
         worth=NO_SAVING,
         cost_ns=None,
-        where=row if row["module"] else _timed(case, row),
+        where=row if row["module"] else _timed(case, inside),
         fix=_FIX,
         evidence=evidence,
         because=because,
+        takes=Takes(ops_of(inside)),
     )
 
 
-def _timed(case: Case, row: events.EventRow) -> Row:
+def _timed(case: Case, inside: pl.DataFrame) -> Row:
     """Return the kernel that most of the time between the events of a place is, for one outside of all modules."""
+    most = mostly(case.profile, inside)
+    return {**most, "near": f"around {most['near']}"} if "near" in most else most
+
+
+def _inside(case: Case, row: events.EventRow) -> pl.DataFrame:
+    """Return the kernels between the events of a place."""
     windows = [] if case.missing("event_windows") else case.typed_rows(event_windows.ROWS)
     spans = [(w["start_ns"], w["start_ns"] + w["reading_ns"]) for w in windows if w["site"] == row["site"]]
     within = pl.any_horizontal(pl.col("start_ns").is_between(a, b) for a, b in spans) if spans else pl.lit(value=False)
-    inside = case.kernels.filter(case.kernels["op"].is_in(case.ops.filter(within)["op"].implode()))
-    most = mostly(case.profile, inside)
-    return {**most, "near": f"around {most['near']}"} if "near" in most else most
+    return case.kernels.filter(case.kernels["op"].is_in(case.ops.filter(within)["op"].implode()))
 
 
 def _evidence(case: Case, window_row: events.EventRow) -> list[Row]:
@@ -154,10 +157,15 @@ def check(case: Case) -> list[Finding]:
         )
     told: set[int] = set()
     for row in rows:
-        if row["verdict"] == "kernel" or not row["kernel_ns"] or len(findings) == _SITES or row["site"] in told:
+        if (
+            row["verdict"] == "kernel"
+            or not row["kernel_ns"]
+            or len(findings) == MOST_EVENT_PLACES
+            or row["site"] in told
+        ):
             continue
         # One window can inflate a sum; what people read is the usual window.
-        if row["median_ns"] < (1 + _OFF) * row["kernel_median_ns"]:
+        if row["median_ns"] < (1 + INFLATED_READING_SHARE) * row["kernel_median_ns"]:
             continue
         turns = _in_turn(case, row)
         told |= {r["site"] for r in turns}
