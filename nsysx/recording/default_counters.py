@@ -13,10 +13,17 @@ from dataclasses import replace
 from pathlib import Path
 
 from nsysx.inject.nsysx_probe import capture_range
+from nsysx.recording.recording_bounds import (
+    ASKED_COUNTERS_HZ,
+    COUNTER_ROW_BYTES,
+    COUNTERS_OF_EXPORT_SHARE,
+    DEFAULT_COUNTERS_HZ,
+    KEPT_COUNTERS_NS,
+    LEAST_COUNTERS_NS,
+    SYS_ADMIN_BIT,
+)
 from nsysx.recording.run_options import RunOptions
 
-#: How often they are sampled (Hz), by default and where they are asked for, so that a kernel spans several samples.
-SELDOM_HZ, ASKED_HZ = 2_000, 20_000
 #: Column and pattern of nsys's name for its counter. Shares are in percent of the device's maximum.
 COUNTERS = (
     ("sm_active", re.compile(r"^SMs? Active\b.*%", re.IGNORECASE)),
@@ -26,14 +33,9 @@ COUNTERS = (
     ("dram_write", re.compile(r"^DRAM Write\b.*%", re.IGNORECASE)),
     ("clock_hz", re.compile(r"^GPC Clock Frequency\b", re.IGNORECASE)),
 )
-#: The samples of a report are kept of the last seconds of its kernels (ns), 4,000 of each counter, or fewer, 500 at least: as many as take
-#: this share of what the export holds else. A row of theirs takes so many bytes (nsys 2025.3: 30 to 34).
-_KEPT_NS, _LEAST_NS, _SHARE, _ROW_BYTES = 2_000_000_000, 250_000_000, 0.15, 32
 #: The samples, the names of their counters, and the kernels.
 _SAMPLES, _NAMES, _KERNELS = "GPU_METRICS", "TARGET_INFO_GPU_METRICS", "CUPTI_ACTIVITY_KIND_KERNEL"
 _PARAMETERS, _STATUS = Path("/proc/driver/nvidia/params"), Path("/proc/self/status")
-#: The bit of CAP_SYS_ADMIN among the effective capabilities of a process, see capabilities(7).
-_SYS_ADMIN = 1 << 21
 
 
 def decided(options: RunOptions) -> tuple[RunOptions, str]:
@@ -55,7 +57,7 @@ def refused(parameters: Path = _PARAMETERS, status: Path = _STATUS) -> str | Non
                 numbers.append(int(match[1], 16))
     if len(numbers) < 2:
         return None
-    if not numbers[0] or numbers[1] & _SYS_ADMIN:
+    if not numbers[0] or numbers[1] & SYS_ADMIN_BIT:
         return ""
     return (
         "the driver gives its counters to administrators only: run it by sudo, or load the kernel module nvidia with "
@@ -66,8 +68,8 @@ def refused(parameters: Path = _PARAMETERS, status: Path = _STATUS) -> str | Non
 def frequency(options: RunOptions) -> int:
     """Return how often nsys samples the counters (Hz), 0 for never."""
     if options.gpu_metrics:
-        return ASKED_HZ
-    return SELDOM_HZ if options.counters and options.steps == capture_range.MODE else 0
+        return ASKED_COUNTERS_HZ
+    return DEFAULT_COUNTERS_HZ if options.counters and options.steps == capture_range.MODE else 0
 
 
 def keep_few(sqlite: Path, *, cold: bool) -> None:
@@ -102,6 +104,8 @@ def _kept_ns(connection: sqlite3.Connection, counters: int) -> int:
         connection.execute(query).fetchone()
         for query in ("PRAGMA page_count", "PRAGMA page_size", f"SELECT count(*) FROM {_SAMPLES}")
     )
-    others = max(pages * page - rows * _ROW_BYTES, 0)
-    of_share = int(_SHARE * others / (_ROW_BYTES * max(counters, 1) * SELDOM_HZ) * 1e9)
-    return min(_KEPT_NS, max(of_share, _LEAST_NS))
+    others = max(pages * page - rows * COUNTER_ROW_BYTES, 0)
+    of_share = int(
+        COUNTERS_OF_EXPORT_SHARE * others / (COUNTER_ROW_BYTES * max(counters, 1) * DEFAULT_COUNTERS_HZ) * 1e9
+    )
+    return min(KEPT_COUNTERS_NS, max(of_share, LEAST_COUNTERS_NS))

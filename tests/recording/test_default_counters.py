@@ -85,7 +85,7 @@ def test_an_export_keeps_the_counters_that_are_read_while_kernels_run(tmp_path: 
 def test_of_a_long_recording_the_last_part_is_kept(
     share: float, first: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(default_counters, "_SHARE", share)
+    monkeypatch.setattr(default_counters, "COUNTERS_OF_EXPORT_SHARE", share)
     made = report(true)
     made.process(100).thread(100).launch(at=9_000 * MS, kernel="late", gpu_start=9_001 * MS, gpu_dur=MS)
     for at in range(6_000 * MS, 9_002 * MS, 500 * MS):
