@@ -344,3 +344,9 @@ MOVES_MORE_TIMES = 1.5
 CAUSAL_SCORES_LEFT = 0.5
 #: Queries and keys of one sequence are this many at least: shorter attention is not what a step waits for.
 SHORTEST_ATTENTION = 128
+
+# ---- nsx134_odd_sizes -----------------------------------------------------------------------------------------------
+#: What tensor cores are fed with at once.
+FED_AT_ONCE_BYTES = 16
+#: A product is slow at this share of the limit and below; large ones of even sizes reach about this share (H100: 0.72 to 0.93).
+SLOW_PRODUCT_SHARE, EVEN_PRODUCT_SHARE = 0.55, 0.75

@@ -28,6 +28,7 @@ from nsysx.catalogue import StepLimit, StepPart
 from nsysx.events.operator_flops import sizes
 from nsysx.events.profile import NotRecorded
 from nsysx.findings._case import Case, Fix, Rule, ops_of
+from nsysx.findings._finding_bounds import EVEN_PRODUCT_SHARE, FED_AT_ONCE_BYTES, SLOW_PRODUCT_SHARE
 from nsysx.findings._once import Takes
 from nsysx.model import Finding
 from nsysx.replay.engine import ScaleOps
@@ -36,10 +37,6 @@ from nsysx.roofline.element_types import OF_FORMAT
 RULE = Rule("NSX134", "odd-sizes", "Products of odd sizes", cause=(StepPart.WORK,), about=StepLimit.GPU, leads=True)
 REQUIRES = ("operators", "kernels")
 _PRODUCTS = r"^aten::(addmm|mm|bmm|baddbmm|_addmm_activation)\b"
-#: What tensor cores are fed with at once (bytes).
-_AT_ONCE = 16
-#: A product is slow at this share of the limit and below; large ones of even sizes reach about ``_REACHED``.
-_SLOW, _REACHED = 0.55, 0.75
 
 
 def check(case: Case) -> list[Finding]:
@@ -59,7 +56,7 @@ def check(case: Case) -> list[Finding]:
         odd_size(shapes, number_format) for shapes, number_format in kinds.select("shapes", "number_format").iter_rows()
     ]
     kinds = kinds.with_columns(pl.Series("size", odd, dtype=pl.Int64)).drop_nulls("size")
-    kinds = kinds.filter(pl.col("limit_ns") <= _SLOW * pl.col("gpu_ns"))
+    kinds = kinds.filter(pl.col("limit_ns") <= SLOW_PRODUCT_SHARE * pl.col("gpu_ns"))
     named = rows.join(kinds.select("name", "shapes", "size"), on=["name", "shapes"], how="inner")
     work = case.profile.once(operator_work.work)
     ops = work.join(named.select(pl.col("row").cast(pl.Int64), "size"), on="row", how="inner")
@@ -67,7 +64,7 @@ def check(case: Case) -> list[Finding]:
     if not case.notable(taken, 2 * 0.01):
         return case.clear(RULE, "no slow product has a size that is no multiple of 16 bytes")
     reached = float(kinds["limit_ns"].sum()) / float(kinds["gpu_ns"].sum())
-    worth = case.worth(ScaleOps(ops_of(ops), reached / _REACHED), cause=RULE.cause)
+    worth = case.worth(ScaleOps(ops_of(ops), reached / EVEN_PRODUCT_SHARE), cause=RULE.cause)
     size = int(ops.group_by("size").agg(pl.col("ns").sum()).sort("ns", "size", descending=True)["size"][0])
     even = -(-size // 64) * 64
     title = f"Products of a size of {size} take {units.duration(taken)} {case.per} at {units.share(reached, 1)} of what is possible"
@@ -86,5 +83,5 @@ def odd_size(shapes: str | None, number_format: str | None) -> int | None:
     width, given = OF_FORMAT.get(number_format or ""), [s for s in sizes(shapes) or [] if len(s) in (2, 3)]
     if width is None or width >= 4 or len(given) < 2:
         return None
-    odd = [n for shape in given[-2:] for n in shape[-2:] if n * width % _AT_ONCE and n > _AT_ONCE]
+    odd = [n for shape in given[-2:] for n in shape[-2:] if n * width % FED_AT_ONCE_BYTES and n > FED_AT_ONCE_BYTES]
     return max(odd, default=None)
