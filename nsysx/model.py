@@ -147,8 +147,8 @@ class Capture:
     ``content_id`` is the same for every export and copy of one capture, and differs between captures. ``driver_version`` and
     ``sm_clock_mhz``, the median clock of the busiest GPU as sampled by `nsysx run --clocks`, are null if they were not recorded.
     ``cupti_left`` holds the ids of the processes of which nsys says that CUPTI left them at the end of the (first) window, null for
-    one that it does not name. ``never`` is `never-started` or `never-loaded` where the lines that nsys writes into every recording
-    show that it recorded no program, else null.
+    one that it does not name. ``never`` names the message of `nsys_messages` that says why a capture without CUDA has none, where nsys
+    wrote none itself, else null.
     """
 
     files: tuple[str, ...]

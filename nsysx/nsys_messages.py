@@ -211,7 +211,9 @@ MESSAGES = (
         certain=False,
     ),
 )
-#: What a report shows by what nsys did not write. Both need the other lines of a recording, so a report without any says nothing.
+#: How a report names the events of CUDA among those that nsys was told to record.
+_CUDA_EVENTS = "Cuda"
+#: What a report shows by what nsys did not write. The first two need the other lines of a recording: a report without any says nothing.
 NEVER_STARTED = NsysMessage(
     "never-started",
     "",
@@ -227,6 +229,20 @@ NEVER_LOADED = NsysMessage(
     "running), as another user, or cleared its environment",
     _WRAP,
 )
+
+
+NOT_TRACED = NsysMessage(
+    "not-traced",
+    "",
+    "cuda",
+    "CUDA was not traced: nsys was told to record other things only",
+    "record with cuda among what follows -t: nsys profile -t cuda,nvtx CMD, or nsysx run -- CMD",
+)
+
+
+def named(name: str | None) -> NsysMessage | None:
+    """Return the message of this name, None if there is none."""
+    return next((each for each in (*MESSAGES, NEVER_STARTED, NEVER_LOADED, NOT_TRACED) if each.name == name), None)
 
 
 def _filled(message: NsysMessage, match: re.Match[str] | None, words: str) -> FoundMessage:
@@ -252,21 +268,27 @@ def in_order(texts: Iterable[str], *hides: Hides) -> list[FoundMessage]:
     return sorted(by_name.values(), key=lambda each: names.index(each.message.name))
 
 
-def absent(texts: Iterable[str]) -> NsysMessage | None:
-    """Return what a recording shows by the lines that nsys writes into every whole one and that are not there."""
-    lines = list(texts)
-    if not any(re.search(r"launched by the profiler|attached to the process|Profiling has", line) for line in lines):
-        return None
-    if not any("Profiling has started" in line for line in lines):
-        return NEVER_STARTED
-    return None if any(re.search("injection", line, re.IGNORECASE) for line in lines) else NEVER_LOADED
+def absent(texts: Iterable[str], traced: Iterable[str] = ()) -> NsysMessage | None:
+    """Return why a recording without CUDA is empty by what stands in every whole one: lines of nsys, and what was ``traced``.
+
+    ``traced`` are the kinds of events that nsys was told to record, none where the report does not list them.
+    """
+    lines, kinds = list(texts), set(traced)
+    if kinds and _CUDA_EVENTS not in kinds:
+        return NOT_TRACED
+    if any(re.search(r"launched by the profiler|attached to the process|Profiling has", line) for line in lines):
+        if not any("Profiling has started" in line for line in lines):
+            return NEVER_STARTED
+        if not any(re.search("injection", line, re.IGNORECASE) for line in lines):
+            return NEVER_LOADED
+    return named("no-cuda") if kinds else None
 
 
-def why_empty(texts: Iterable[str], lines: NsysMessage | None = None) -> FoundMessage | None:
-    """Return why a report holds no CUDA at all; ``lines`` is what ``absent`` found. None where nsys wrote nothing about it."""
+def why_empty(texts: Iterable[str], unwritten: NsysMessage | None = None) -> FoundMessage | None:
+    """Return why a report holds no CUDA at all; ``unwritten`` is what ``absent`` found. None where nothing in it tells."""
     causes = in_order(texts, "cuda", "some")
     sure = [each for each in causes if each.message.certain and each.message.hides == "cuda"]
-    if not sure and lines is not None:
-        return _filled(lines, None, "")
     likely = [each for each in causes if each.message.name != "cuda-might-lack"]
+    if unwritten is not None and not sure and (unwritten.certain or not likely):
+        return _filled(unwritten, None, "")
     return next(iter(sure or likely), None)

@@ -100,6 +100,41 @@ def test_an_empty_report_says_why_it_is_empty(
     assert remedy in caught.value.hint
 
 
+@pytest.mark.parametrize(
+    ("kinds", "lines", "cause", "remedy"),
+    [
+        (("NvtxEvents", "OpenACC"), (), "CUDA was not traced", "-t cuda"),
+        (("NvtxEvents", "Cuda"), (), "made no CUDA call", "is_available"),
+        # What is written and certain is stronger than what nsys was told to record, and what may be, than that no call was made.
+        (("NvtxEvents",), (WRITTEN[0],), "protected memory", "conf-compute"),
+        (("NvtxEvents", "Cuda"), (WRITTEN[12],), "is newer than this nsys knows", "as new as the driver"),
+        (("Cuda",), BEGUN, "no program loaded the library", "inside the container"),
+    ],
+)
+def test_an_empty_report_in_which_nsys_wrote_nothing_says_what_was_traced(
+    tmp_path: Path, kinds: tuple[str, ...], lines: tuple[tuple[int | str, str], ...], cause: str, remedy: str
+) -> None:
+    report = empty(tmp_path, *(line if isinstance(line[0], int) else (3, line[0]) for line in lines))
+    for kind in kinds:
+        report.capture("CAPTURE_EVENT_TYPE", kind)
+    with pytest.raises(NsysxError, match=cause) as caught:
+        summarize([report.write(tmp_path / "r.sqlite")])
+    assert remedy in caught.value.hint
+
+
+def test_why_there_is_no_cuda_is_asked_only_where_there_is_none(tmp_path: Path) -> None:
+    for launched in (True, False):
+        report = Report()
+        thread = report.process(1).thread(1)
+        thread.add_range("all", 0, 50)
+        if launched:
+            thread.launch(10, 10, gpu_start=30)
+        report.capture("CAPTURE_EVENT_TYPE", "NvtxEvents")
+        summary = summarize([report.write(tmp_path / f"{launched}.sqlite")])
+        assert summary.capture.never == (None if launched else "not-traced")
+        assert ("CUDA was not traced" in summary.verdict.sentence) != launched
+
+
 def test_launches_without_kernels_are_explained_by_nsys_words(tmp_path: Path) -> None:
     """Records that could not be parsed are no other tool's fault."""
     report = Report()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from nsysx import units
 from nsysx.analyses import api_calls, kernels, modules
 from nsysx.analyses.helpers.module_names import kernel_called
@@ -21,7 +23,8 @@ def of_most(summary: Summary) -> Row:
     longest = max(summary.typed_rows(kernels.ROWS), key=lambda r: r["total_ns"] or 0, default=None)
     where = {}
     if inside is not None and inside["self_gpu_ns"] and inside["path"]:
-        where["module"] = str(inside["path"])
+        # A range inside ranges of its own name is one place: recursion, or a range that nobody closes.
+        where["module"] = " / ".join(name for name, _ in itertools.groupby(str(inside["path"]).split(" / ")))
     if longest is not None:
         return {**where, "near": kernel_called(str(longest["name"]))}
     call = max(summary.typed_rows(api_calls.ROWS), key=lambda r: r["total_ns"] or 0, default=None)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from nsysx.analyses import kernels
 from nsysx.answer import near_limits, subject
 from nsysx.catalogue import StepLimit
 from nsysx.judging import capture_checks, nothing_recorded, window_checks
+from nsysx.judging.program import TORCH_KERNEL
 from nsysx.model import Summary
 
 #: What to do where a check says that so much was not recorded, by what it makes doubtful.
@@ -12,6 +14,15 @@ _RECORD_AGAIN = {
     "everything": "Record again, so that the kernels are in the report",
     "findings": "Record what the CUDA graphs launch, which this report does not hold",
 }
+
+
+def _marks(summary: Summary) -> str:
+    """Return how the steps of a program are marked: `nsysx run` knows only those of PyTorch in Python."""
+    if summary.verdict.host != "Python":
+        return "NVTX ranges around each, and --step-range"
+    if summary.capture.probe or any(TORCH_KERNEL.search(str(r["name"])) for r in summary.typed_rows(kernels.ROWS)):
+        return "nsysx run -- CMD"
+    return "nsysx run -- CMD if PyTorch makes them, else NVTX ranges around each, and --step-range"
 
 
 def to_record(summary: Summary, *, unsure: bool = False) -> str:
@@ -34,8 +45,9 @@ def to_record(summary: Summary, *, unsure: bool = False) -> str:
             "Let the program reach its kernels inside the capture: it launched none, and only copied or cleared memory."
         )
     if summary.step.shown_ns is None:
-        how = "nsysx run -- CMD" + ("" if summary.verdict.host == "Python" else ", or NVTX ranges and --step-range")
-        return f"Mark the steps, so that start-up and steady work are told apart: {how}"
+        if summary.verdict.code == StepLimit.GPU and (unseen := near_limits.unseen_kernel(summary)):
+            return f"Look at the GPU work itself. {unseen}"
+        return f"Mark the steps, so that start-up and steady work are told apart: {_marks(summary)}"
     if summary.verdict.code == StepLimit.UNKNOWN:
         return "Record again: what limits the step is not known without what the sentence above misses."
     if summary.replay is None or not summary.replay.get("trusted", True):

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from nsysx.advice import Alternative
 from nsysx.events.recorded_settings import RecordedSettings
-from nsysx.findings import _anomaly, _float64, _padding, _transform_lengths, _unread
+from nsysx.findings import _anomaly, _float64, _padding, _recomputed, _transform_lengths, _unread
 from nsysx.findings import _costly_jobs as jobs
 from nsysx.findings import _costly_when as when
 from nsysx.findings._case import Case, Need, Saving, way
@@ -225,9 +225,11 @@ SETTINGS = (
     ),
     Costly(
         "checkpoints",
-        when.needless_checkpoints,
+        _recomputed.needless,
         "Activations are recomputed although memory is free",
         way("fewer-checkpoints"),
+        worth=_recomputed.without,
+        takes=_recomputed.taken,
         phase="backward",
     ),
     *(

@@ -54,6 +54,10 @@ _TRANSFORMS = r"fft|bluestein"
 
 
 def _not_meant(case: Case) -> tuple[State, str]:
+    if not (
+        case.program.python or case.program.torch
+    ):  # whatever its ranges are called, they are no modules of a network
+        return "violated", "the program is neither Python's nor PyTorch's: whoever wrote its kernels chose their types"
     if case.program.networks or of_modules(case.ops).any():
         return "holds", "a network runs in the steps"
     if not lookup.matching(case.kernels["name"], f"{_SOLVERS}|{_TRANSFORMS}").any():

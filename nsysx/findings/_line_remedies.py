@@ -37,6 +37,11 @@ _KINDS = tuple(
         ("no-kernel-built-in-a-step", r"", True),
         ("segments-at-once", r"\[[^\]]*(==|[Mm]ask)[^\]]*\]", False, True),
         ("no-sleep", r"\bsleep\("),
+        ("iterator-once", r"\bnext\(\s*iter\(|\bDataLoader\("),
+        ("made-once", r"\btorch\.compile\(|\boptim\.[A-Z]\w*\(|\b(Adam|AdamW|SGD|RMSprop)\("),
+        ("no-collect", r"\bgc\.collect\(|\bempty_cache\("),
+        ("drawn-rarely", r"\bplt\.|\bsavefig\(|\bsave_image\(|\bmake_grid\(|\bimwrite\(|\badd_(images?|figure|video|embedding|graph)\("),
+        ("pairs-at-once", r"\blinear_sum_assignment\("),
         ("no-process-in-a-step", r"\bsubprocess\.|\bos\.(system|popen)\(|\bcheck_output\(|\bPopen\("),
         ("saved-aside", r"\btorch\.save\(|\bsave_pretrained\(|\bsave_checkpoint\("),
         ("gradients-in-buckets", r"\ball_reduce\w*\(.*grads?\b"),
@@ -45,7 +50,12 @@ _KINDS = tuple(
         ("collective-rarely", r"\bbarrier\(|\ball_(reduce|gather)\w*\(|\bbroadcast\w*\("),
         ("tokens-once", r"(?i)tokeniz|\bencode_plus\(|\bbatch_encode\w*\("),
         ("decoded-in-workers", r"\bImage\.|\bcv2\.|\bPIL\.|\bim(read|decode)\(|(?i:\baugment|\btransforms?\b|\bdecode_)"),
-        ("parsed-once", r"\b(json|yaml|csv|pickle)\.\w*load\w*\(|\b(json|yaml)\.dumps?\(|\bread_csv\(|\bliteral_eval\("),
+        (
+            "parsed-once",
+            r"\b(json|yaml|csv|pickle|torch|np|numpy|librosa|torchaudio)\.\w*load\w*\(|\b(json|yaml)\.dumps?\(|\bread_\w+\(|"
+            r"\bliteral_eval\(|\bh5py\.|\bmemmap\(|\bfromfile\(|\bopen\(|\bload_dataset\(",
+        ),
+        ("table-once", r"\.(iloc|loc|iat|at)\[|\.iter(rows|tuples)\("),
         (
             "converted-on-gpu",
             r"\b(as_?tensor|tensor|as_?array|array|astype)\([^\[\]]*\bfloat(32)?\b[^\[\]]*\)[^\[\]]*/\s*\(?\s*(255|127|256)",
@@ -56,6 +66,11 @@ _KINDS = tuple(
             rf"\btorch\.stack\(\s*{_LIST}|\btorch\.tensor\(",
         ),
         ("no-lock", r"\.acquire\(|\.join\(\s*(timeout\s*=[^)]*)?\)|\b\w*(queue|_q|q)\.get\(|\.result\(|\bwith \w*lock\b"),
+        (
+            "metrics-rarely",
+            r"\b\w*(roc_auc|f1|accuracy|precision|recall|bleu|rouge|jaccard)_score\(|\bconfusion_matrix\(|\bclassification_report\(|"
+            r"\b(edit_?distance|levenshtein\w*|wer|cer)\(",
+        ),
         ("picked-on-gpu", r"\brandom\.(choice|permutation|shuffle|sample)\(|\brng\.(choice|permutation|shuffle)\("),
         ("sample-on-gpu", r"\b(np|numpy)\.(cumsum|searchsorted|argmax|argsort|exp|sort)\b|\brng\."),
         ("keep-on-gpu", r"\.(item|tolist|cpu|numpy)\(|\b(float|int|bool)\(\w+"),
@@ -63,9 +78,10 @@ _KINDS = tuple(
         (
             "logged-rarely",
             r"\bprint\(|\blog(ger|ging)?\.|\.log_(dict|metrics|scalars?|hyperparams)\(|\bself\.log\(|\bwandb\b|"
-            r"\badd_(scalar|histogram)\(|\bset_postfix\(|\.(write|flush)\(",
+            r"\badd_(scalars?|histogram|text)\(|\bset_(postfix|description)\w*\(|\.(write|writerow|flush)\(|\bmemory_(stats|summary)\(|"
+            r"\b(pynvml|psutil)\b|\bnvml\w*\(|\bhashlib\.",
         ),
-        ("foreach-parameters", r"\bparameters\(\)|\bstate_dict\(|\b(ema|shadow|average|decay)\w*\b|(?<!autograd)\.grad\b"),
+        ("foreach-parameters", r"\b(named_)?parameters\(\)|\bstate_dict\(|\b(ema|shadow|average|decay)\w*\b|(?<!autograd)\.grad\b"),
         ("copied-in-place", r"\bdeepcopy\("),
         ("preallocated", r"\btorch\.(cat|concat)\("),
         ("made-on-gpu", r"\brand(n|int|perm|om)?\w*\(|\bshuffle\(|\bsample\("),

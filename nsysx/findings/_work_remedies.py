@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import NamedTuple
 
 
@@ -30,24 +31,24 @@ KINDS = (
     WorkKind("weights-converted-once", r"(?i)weight\w*(\(\))?\.(float|half|bfloat16|double|to|type)\(|\b(dequantize|unpack)\w*\(.*weight",
              unchanging=True),
     WorkKind("distances-by-product", rf"{_ROWS}\s*-\s*[\w.]+{_ROWS}"),
+    WorkKind("sums-by-product", rf"{_ROWS}\s*\*[^=]*\)\.(sum|mean)\("),
+    WorkKind("library-convolution", r"\bunfold\(", beside=False),
+    WorkKind("preallocated", r"\btorch\.(cat|concat|hstack|vstack)\([^)]*(past|cache|histor|memor|buffer|prefix|generated|outputs?\b)",
+             beside=False),
+    WorkKind("largest-for-sort", r"\b(arg)?sort\(", beside=False),
+    WorkKind("one-layout", r"(permute|transpose|movedim|rearrange)\([^()]*\)\.contiguous\(", beside=False),
+    WorkKind("kept-constant", r"\b(tril|triu|arange|meshgrid|linspace|hann_window|hamming_window|eye)\(", beside=False),
     WorkKind("views-for-copies", r"\brepeat_interleave\(|\.repeat\(|\.tile\(|\.expand\([^)]*\)\.(contiguous|clone)\(", beside=False),
     WorkKind("fused-loss", r"\blog_softmax\(|\blogsumexp\(|softmax\([^)]*\)(\.clamp\w*\([^)]*\))?\.log\(|\blog\(\s*\w*softmax",
              outside=True, stays=_SOFTMAX),
-    WorkKind("foreach-parameters", r"\bparameters\(\)|\bstate_dict\(|\b(ema|shadow|average|decay)\w*\b|(?<!autograd)\.grad\b", outside=True,
-             beside=False, stays=None),
+    WorkKind("foreach-parameters", r"\b(named_)?parameters\(\)|\bstate_dict\(|\b(ema|shadow|average|decay)\w*\b|(?<!autograd)\.grad\b",
+             outside=True, beside=False, stays=None),
     WorkKind("compile-function", r"", outside=True, stays=None),
 )  # fmt: skip
 
 
-def kind_of(texts: list[str], *, outside: bool, trains: bool = False) -> tuple[WorkKind, int] | None:
-    """Return the first kind that fits a line of these, the costliest first, and that line; None where nothing is known."""
-    return next(
-        (
-            (kind, index)
-            for kind in KINDS
-            if (outside or not kind.outside) and not (trains and kind.unchanging)
-            for index, text in enumerate(texts)
-            if re.search(kind.text, text)
-        ),
-        None,
-    )
+def kinds_of(texts: list[str], *, outside: bool, trains: bool = False) -> Iterator[tuple[WorkKind, int]]:
+    """Yield each kind that fits a line of these, the costliest first, and that line."""
+    for kind in KINDS:
+        if (outside or not kind.outside) and not (trains and kind.unchanging):
+            yield from ((kind, index) for index, text in enumerate(texts) if re.search(kind.text, text))

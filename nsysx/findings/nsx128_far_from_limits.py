@@ -66,9 +66,8 @@ def check(case: Case) -> list[Finding]:
     seen = seen.sort(pl.col("gpu_ns") - pl.col("limit_ns"), "name", descending=[True, False])
     if not seen.height:
         longest, ns = names.row(0)
-        what = (
-            f"{kernel_called(longest)} takes {case.share(case.per_step(ns))} of the step; what it moves was not sampled"
-        )
+        share = f"{case.share(case.per_step(ns))} of the {'capture' if case.stepless else 'step'}"
+        what = f"{kernel_called(longest)} takes {share}; what it moves was not sampled"
         return case.cannot_tell(RULE, what, "nsysx run --gpu-metrics -- CMD")
     far = seen.with_columns(reached=pl.col("limit_ns") / pl.col("gpu_ns")).filter(pl.col("reached") <= _FAR)
     few = far.filter(pl.col("name").is_in(_small_grids(case).implode()))

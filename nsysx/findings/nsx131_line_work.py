@@ -38,7 +38,7 @@ from nsysx.findings._case import Case, Fix, Rule, ops_of
 from nsysx.findings._line_remedies import quoted
 from nsysx.findings._needs import DIFFERENTIATED_ONCE
 from nsysx.findings._once import Takes
-from nsysx.findings._work_remedies import WorkKind, kind_of
+from nsysx.findings._work_remedies import WorkKind, kinds_of
 from nsysx.findings.nsx112_fusion import chains_among, of_networks
 from nsysx.model import Finding
 from nsysx.replay.engine import RemoveOps
@@ -104,23 +104,21 @@ def _groups(case: Case, code: CodeLines) -> Iterator[_Group]:
             if not case.notable(case.per_step(sum(of_line[n] for n in numbers)), _FOUND):
                 continue
             ranked = sorted(numbers, key=lambda n: -of_line[n])
-            remedied = kind_of(
-                [texts.get((file, n), "") for n in ranked], outside=not inside, trains=case.program.trains
-            )
-            if remedied is None:
-                continue
-            kind, index = remedied
-            if kind.remedy == "compile-function" and DIFFERENTIATED_ONCE.test(case)[0] == "violated":
-                continue
-            chosen = [ranked[index]]
-            chosen += [
-                n
-                for n in ranked
-                if n != ranked[index] and (re.search(kind.text, texts.get((file, n), "")) if inside else kind.beside)
-            ]
-            function = part.filter(pl.col("line") == chosen[0])["function"][0]
-            work = part.filter(pl.col("line").is_in(chosen))
-            yield _Group(str(file), str(function), chosen, [texts.get((file, n), "") for n in chosen], work, kind)
+            lines_of = [texts.get((file, n), "") for n in ranked]
+            for kind, index in kinds_of(lines_of, outside=not inside, trains=case.program.trains):
+                if kind.remedy == "compile-function" and DIFFERENTIATED_ONCE.test(case)[0] == "violated":
+                    continue
+                beside = [re.search(kind.text, text) is not None if inside else kind.beside for text in lines_of]
+                chosen = [
+                    ranked[index],
+                    *(n for n, goes in zip(ranked, beside, strict=True) if goes and n != ranked[index]),
+                ]
+                if not case.notable(case.per_step(sum(of_line[n] for n in chosen)), _FOUND):
+                    continue
+                function = part.filter(pl.col("line") == chosen[0])["function"][0]
+                work = part.filter(pl.col("line").is_in(chosen))
+                yield _Group(str(file), str(function), chosen, [texts.get((file, n), "") for n in chosen], work, kind)
+                break
 
 
 def _blocks(numbers: list[int]) -> list[list[int]]:

@@ -1,13 +1,15 @@
-"""NSX132 models-in-turn: many models of one class run one after the other, each with launches of its own.
+"""NSX132 models-in-turn: models of one class, or calls of one model, run one after the other, each with launches of its own.
 
 What it means
-    An ensemble, a population or one model for each class or agent: each is small, and the GPU waits for the launches of every one of
-    them. Their parameters can be stacked, so that one batched operation serves all: torch.func.stack_module_state and vmap, with one
-    optimizer for the stacked parameters. The saving keeps the launches of one model and the GPU's work as it is: larger kernels may
-    save some of that, too.
+    An ensemble, one model for each class or agent, a table for each column, a head for each task, or one network that is called for
+    each frame, crop or request: each call is small, and the GPU waits for the launches of every one of them. Where no call needs what
+    another one computes, one batched operation serves all: inputs in one batch, one table with an offset for each column, stacked
+    parameters (torch.func.stack_module_state and vmap). The saving keeps the launches of as many calls as have to come one after the
+    other, and the GPU's work as it is: larger kernels may save some of that, too.
 
 In the trace
-    The same launches again and again, for modules of one class that are no part of each other.
+    The same launches again and again, for modules of one class that are no part of each other. The operators of an X-ray say which
+    made their arguments, and so which calls need the result of another one.
 
 Bad
     for model, opt in zip(models, opts): loss_of(model(x)).backward(); opt.step()
@@ -22,65 +24,204 @@ Harmless when
 
 from __future__ import annotations
 
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
 import polars as pl
 
 from nsysx import units
+from nsysx.analyses.helpers.module_names import folded
 from nsysx.catalogue import Call, StepLimit, StepPart
+from nsysx.events.layers import bare
+from nsysx.events.operator_flow import ModuleCall, OperatorFlow, depth, flow_of
 from nsysx.findings._case import Case, Fix, Rule, Saving
 from nsysx.findings._held import idle_ns
 from nsysx.findings._lines import calling_line
 from nsysx.findings._once import Takes
 from nsysx.findings.nsx112_fusion import outermost
-from nsysx.model import Finding
+from nsysx.model import Finding, Row
 
 RULE = Rule(
     "NSX132",
     "models-in-turn",
-    "Models of one class that run in turn",
+    "Models and calls that run in turn",
     cause=(StepPart.HOST, StepPart.LAUNCH),
     about=StepLimit.LAUNCH,
     leads=True,
 )
 REQUIRES = ("steps", "gpu", "launches")
-#: From so many models on, if they make this share of the launches, and the GPU waits for launches for this share of the step.
-_MODELS, _LAUNCHED, _FOUND = 4, 0.3, 0.2
+#: From so many calls on, half of which at most need another one, if the change saves this share of the step.
+_CALLS, _FOUND = 4, 0.1
+#: Of models whose operators were not recorded, if they make this share of the launches.
+_LAUNCHED = 0.3
 #: Of a saving that is computed from times so much may stay (share of it).
 _MAY_STAY = 0.2
 
 
+class _Turns(NamedTuple):
+    """Calls that run one after the other: class, how often in a step, and how many have to; of several modules, or of one; whether
+    these are networks of their own; whose launches (modules), and the calls of one step where an X-ray shows them.
+    """
+
+    cls: str
+    times: int
+    deep: int
+    several: bool
+    networks: bool
+    modules: frozenset[str]
+    calls: Sequence[ModuleCall] = ()
+
+    @property
+    def goes(self) -> float:
+        """The share of their launches that one call for all does not make."""
+        return 1 - self.deep / self.times
+
+
 def check(case: Case) -> list[Finding]:
-    """Return one finding about the class with most models, where the GPU idles for their launches."""
+    """Return one finding about the calls that wait most for launches of their own."""
+    flow = flow_of(case.profile)
+    turns = _models(case) if flow is None else _independent(case, flow)
     calls = case.calls.filter(case.calls["kind"].is_in(Call.LAUNCHES)).select("call", pl.col("module").cast(pl.String))
-    roots = _roots(case)
-    made = calls.join(roots, on="module", how="inner").group_by("cls").agg(pl.len(), pl.col("root").n_unique())
-    made = made.filter(pl.col("root") >= _MODELS).sort("root", "cls", descending=[True, False])
-    if not made.height:
-        return case.clear(RULE, f"fewer than {_MODELS} models of one class run in a step")
-    cls, launches, count = made.row(0)
-    # What host code between takes that no launch explains stays, however many models there are.
+    made = dict(calls.group_by("module").len().iter_rows())
+    # What host code between takes that no launch explains stays, however many calls there are.
     lost = max(0, case.lost_to(StepLimit.LAUNCH) - case.per_step(idle_ns(case.profile)))
-    if launches < _LAUNCHED * calls.height or not case.notable(lost, _FOUND):
-        return case.clear(RULE, f"the GPU idles {case.share(lost)} of the step waiting for launches, or for others")
-    saved = round((1 - 1 / count) * lost)
+
+    def launches(each: _Turns) -> int:
+        return sum(made.get(module, 0) for module in each.modules)
+
+    best = max(turns, key=lambda each: (launches(each) * each.goes, len(each.modules), each.cls), default=None)
+    if best is None:
+        return case.clear(
+            RULE, f"fewer than {_CALLS} calls of one kind run in turn, or each needs the result of another"
+        )
+    cost = round(lost * launches(best) / max(calls.height, 1))
+    if best.networks and launches(best) >= _LAUNCHED * calls.height:
+        cost = lost  # the loss and the optimizer of each run in turn, too
+    saved = round(cost * best.goes)
+    if not case.notable(saved, _FOUND) or (best.networks and cost < lost):
+        return case.clear(RULE, f"calls in turn make the GPU idle {case.share(cost)} of the step waiting for launches")
+    stays = "one call" if best.deep == 1 else f"{best.deep} calls"
     worth = Saving(
         saved,
-        "the launches of one model stay, and the GPU's work as it is",
+        f"the launches of {stays} stay, and the GPU's work as it is",
         error_ns=round(_MAY_STAY * saved),
-        most_ns=round((1 - 1 / count) * case.step_ns),
+        most_ns=round(best.goes * case.step_ns),
         source="time",
     )
     detail = (
-        f"{count} models of class {cls} make {launches / case.steps:.0f} of {calls.height / case.steps:.0f} launches {case.per}; the GPU "
-        f"idles {units.duration(lost)} ({case.share(lost)}) waiting for launches."
+        f"{_described(best)} They make {launches(best) / case.steps:.0f} of {calls.height / case.steps:.0f} launches {case.per}; the GPU "
+        f"idles {units.duration(cost)} ({case.share(cost)}) waiting for these."
     )
-    theirs = case.ops["module"].cast(pl.String).is_in(roots.filter(pl.col("cls") == cls)["module"].to_list())
+    theirs = case.ops["module"].cast(pl.String).is_in(list(best.modules))
     takes = Takes(frozenset(case.ops.filter(theirs.fill_null(value=False))["op"].to_list()))
-    where = calling_line(case.profile, takes, of_one=1.1) or {"module": cls}
-    title = f"{count} models of class {cls} run one after the other; the GPU idles {units.duration(lost)} for launches"
-    return [case.found(RULE, title, detail, worth=worth, cost_ns=lost, fix=Fix.by_name("stacked-models"), where=where)]
+    where = _calling(case, best) or calling_line(case.profile, takes, of_one=1.1) or {"module": best.cls}
+    what = f"{best.times} {'models' if best.networks else 'modules'} of class {best.cls} run one after the other"
+    if not best.several:
+        what = f"{best.cls} is called {best.times} times in turn"
+    title = f"{what}; the GPU idles {units.duration(cost)} for launches"
+    return [case.found(RULE, title, detail, worth=worth, cost_ns=cost, fix=_fix(best), where=where, takes=takes)]
 
 
-def _roots(case: Case) -> pl.DataFrame:
-    """Return module, root (the outermost module that it is a part of) and cls (the class of that)."""
-    rows = [(module, root, cls) for module, (root, cls) in outermost(case.profile).items()]
-    return pl.DataFrame(rows, schema=dict.fromkeys(("module", "root", "cls"), pl.String), orient="row").drop_nulls()
+def _described(turns: _Turns) -> str:
+    """Return what is known of what the calls need, in a sentence."""
+    each = f"{turns.times} {f'modules of class {turns.cls}' if turns.several else f'calls of {turns.cls}'}"
+    if not turns.calls:
+        return f"{each} run one after the other."
+    if turns.deep == 1:
+        return f"Of {each} none needs what another one makes."
+    return f"Of {each} at most {turns.deep} need what another one makes, one after the other."
+
+
+#: Classes of torch whose work for several of them is one operator.
+_TABLES, _LAYERS = ("Embedding", "EmbeddingBag"), ("Linear", "Conv1d", "LayerNorm")
+
+
+def _fix(turns: _Turns) -> Fix:
+    if not turns.several:
+        return Fix.by_name("inputs-in-one-call")
+    remedies = {**dict.fromkeys(_TABLES, "one-table"), **dict.fromkeys(_LAYERS, "layers-at-once")}
+    return Fix.by_name(remedies.get(turns.cls, "stacked-models"))
+
+
+def _models(case: Case) -> list[_Turns]:
+    """Return the classes of several outermost models: without operators it is not known whether one needs what another one makes."""
+    roots: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
+    for module, (root, cls) in outermost(case.profile).items():
+        if cls is not None:
+            roots[cls][root].add(module)
+    return [
+        _Turns(cls, len(models), 1, True, True, frozenset().union(*models.values()))
+        for cls, models in roots.items()
+        if len(models) >= _CALLS
+    ]
+
+
+def _independent(case: Case, flow: OperatorFlow) -> list[_Turns]:
+    """Return the calls of one kind in an X-ray step, of models or of modules at alike places, at most half of which need another one."""
+    kinds: dict[tuple[str, str], list[ModuleCall]] = defaultdict(list)
+    ends = -1
+    for call in flow.calls:
+        root = call.first >= ends
+        ends = max(ends, call.last)
+        kinds["" if root else _unnumbered(call.path), call.cls].append(call)
+    turns = []
+    for (path, cls), calls in kinds.items():
+        paths = {call.path for call in calls}
+        if len(calls) < _CALLS or (len(paths) < len(calls) and _needs_rest(case, calls)):
+            continue
+        deep = depth(flow, calls)
+        if 2 * deep <= len(calls):
+            several = len(paths) > 1
+            turns.append(_Turns(cls, len(calls), deep, several, several and not path, _alike(case, path, cls), calls))
+    return turns
+
+
+def _unnumbered(path: str) -> str:
+    """Return the path of a module without the numbers that tell alike ones apart."""
+    return re.sub(r"#\*", "", folded(path))
+
+
+def _needs_rest(case: Case, calls: Sequence[ModuleCall]) -> bool:
+    """Return whether something between calls of the same module stands for a need that operators do not show.
+
+    That is a backward, which the calls of an accumulation have each of their own, an optimizer, or an answer that the host reads before
+    it makes the next input.
+    """
+    first, last = calls[0], calls[-1]
+    api = case.profile.attributed.api_calls
+    between = (api["start_ns"] >= first.end_ns) & (api["start_ns"] < last.start_ns) & (api["thread"] == first.thread)
+    rows = api.filter(between)
+    if rows["phase"].cast(pl.String).is_in(["backward", "optimizer"]).any():
+        return True
+    ops = case.profile.attributed.gpu_ops
+    copies = ops.filter((ops["op_kind"] == "memcpy") & ops["call"].is_in(rows["call"].implode()))["name"].cast(
+        pl.String
+    )
+    return all(int((copies == way).sum()) >= len(calls) // 2 for way in ("HtoD", "DtoH"))
+
+
+def _alike(case: Case, path: str, cls: str) -> frozenset[str]:
+    """Return the modules of a class at alike places ("": outermost ones), in all steps, and all that are parts of them."""
+    tree = case.profile.attributed.modules.select(pl.col("module", "cls", "parent").cast(pl.String))
+    chosen: set[str] = set()
+    for module, its_class, parent in tree.drop_nulls("module").iter_rows():  # parents come first
+        alike = its_class == cls and (parent is None if not path else _unnumbered(bare(module)) == path)
+        if alike or parent in chosen:
+            chosen.add(module)
+    return frozenset(chosen)
+
+
+def _calling(case: Case, turns: _Turns) -> Row:
+    """Return file and line at which the calls are made, empty where no X-ray noted lines."""
+    code = case.profile.code()
+    if code is None or not turns.calls:
+        return {}
+    starts = np.array([call.start_ns for call in turns.calls], np.int64)
+    lines = code.places_of(code.at(turns.calls[0].thread, starts))
+    if not (lines >= 0).any():
+        return {}
+    row = code.places.row(int(np.bincount(lines[lines >= 0]).argmax()), named=True)
+    return {key: row[key] for key in ("file", "line")}

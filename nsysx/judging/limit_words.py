@@ -79,8 +79,10 @@ def headline(profile: Profile, limits: WindowLimits, code: StepLimit, *, average
 
 def unknown(limits: WindowLimits) -> str:
     """Return the sentence for a capture without steps whose time has no single cause."""
-    parts = divided(limits, [p for p in StepPart if p not in (*GPU_PARTS, StepPart.ELSEWHERE)])
-    return f"Limit unknown without steps: {_gpu_busy(limits)}; idle: {parts}."
+    idle = divided(limits, [p for p in StepPart if p not in (*GPU_PARTS, StepPart.ELSEWHERE)])
+    moves = divided(limits, [p for p in GPU_PARTS if p.limit])
+    parts = "".join(f"; {name}: {words}" for name, words in (("of it", moves), ("idle", idle)) if words)
+    return f"Limit unknown without steps: {_gpu_busy(limits)}{parts}."
 
 
 def untraced(limits: WindowLimits) -> str:
@@ -191,7 +193,9 @@ def _busy(profile: Profile, limits: WindowLimits, begin: str) -> str:
         held = _bare(limits, parts[StepPart.DEPENDENCY])
         return f"{works}; for {held} its next kernel is queued but waits for another stream or GPU."
     if sum(limits.lost.values()) >= LIMITS * real:
-        return f"{works}; no single cause takes the rest: {divided(limits, [p for p in StepPart if p.limit])}."
+        causes = sum(ns >= _WORD * real for ns in limits.lost.values())
+        rest = "no single cause takes the rest" if causes > 1 else "the rest"
+        return f"{works}; {rest}: {divided(limits, [p for p in StepPart if p.limit])}."
     most = gpu_work.most(profile, limits.process, limits.device)
     return f"{works}.{f' {most}.' if most else ''}"
 

@@ -16,7 +16,9 @@ _PROFILE = "Profile with: nsysx run -- CMD"
 
 def error(path: Path, trace: Trace) -> NsysxError:
     """Return the error for a report without CUDA and ranges: the cause, as far as nsys wrote one down, and what to do."""
+    recorded_ns = trace.capture.duration_ns
     message = f"{path.name}: holds no CUDA and no NVTX rows"
+    message += f" in {units.duration(recorded_ns)} of recording" if recorded_ns else ""
     off = trace.run.get("probe_off")
     if why := tracing_checks.why_empty(trace):
         message, hint = f"{message}: {why.cause}", f"{why.remedy[:1].upper()}{why.remedy[1:]}"

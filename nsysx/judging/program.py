@@ -18,7 +18,7 @@ from nsysx.model import Capture
 _PYTHON = re.compile(r"python|pypy|ipython|jupyter|pt_main_thread|torchrun|^ray|uvicorn|gunicorn", re.IGNORECASE)
 #: Threads that only PyTorch starts.
 _TORCH_THREAD = re.compile(r"^pt_")
-_TORCH_KERNEL = r"at::native|at_cuda_detail|c10::"
+TORCH_KERNEL = re.compile(r"at::native|at_cuda_detail|c10::")
 #: Kernels that a compiler wrote: TorchInductor names its Triton kernels by kind; JAX and XLA name theirs by fusion.
 _COMPILED = r"^triton_(poi|red|per|tem|for|unk|mm|bmm|spl)|^(loop|input|wrapped)_\w*fusion|^cutedsl_fused|^inductor"
 _COMPILED_RANGE = re.compile(r"CompiledFunction|Torch-Compiled|OptimizedModule|inductor|CompiledFxGraph")
@@ -78,7 +78,7 @@ def _read(profile: Profile) -> Program:
 
     torch = (
         probe
-        or launched(_TORCH_KERNEL)
+        or launched(TORCH_KERNEL.pattern)
         or any(_TORCH_THREAD.search(t) for t in threads)
         or any(label.startswith("aten::") for label in labels)
     )

@@ -39,14 +39,9 @@ def dropped(trace: Trace) -> int:
     return sum(int(match[1]) for match in map(message.match, _texts(trace)) if match)
 
 
-def _without_process(trace: Trace) -> nsys_messages.NsysMessage | None:
-    never = (nsys_messages.NEVER_STARTED, nsys_messages.NEVER_LOADED)
-    return next((message for message in never if message.name == trace.capture.never), None)
-
-
 def why_empty(trace: Trace) -> FoundMessage | None:
-    """Return why the report holds no CUDA, by what nsys wrote into it; None if it wrote nothing about it."""
-    return nsys_messages.why_empty(_texts(trace), _without_process(trace))
+    """Return why the report holds no CUDA, by what nsys wrote into it and what it did not; None if neither tells."""
+    return nsys_messages.why_empty(_texts(trace), nsys_messages.named(trace.capture.never))
 
 
 def causes(trace: Trace) -> list[FoundMessage]:

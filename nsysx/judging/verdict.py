@@ -5,7 +5,7 @@ own time is taken out. What is left is the GPU's own work and time that somebody
 the loader, the allocator, copies and communication that nothing hides. The GPU is the limit if less than 15 % can be
 removed, or if no single cause takes 15 % and the GPU works at least half of the time. Otherwise the limit is the cause that is
 worth most: what its removal saves in the replay, at most the time that it takes. If the replay gives no cause 15 % of the step,
-it is the cause that takes longest. Without steps the limit is unknown unless one cause takes half of the time.
+it is the cause that takes longest. Without steps the limit is unknown unless one cause, or the GPU's own work, takes half of the time.
 """
 
 from __future__ import annotations
@@ -105,13 +105,14 @@ def _limit(profile: Profile, limits: WindowLimits) -> StepLimit:
     lost, real = limits.lost, limits.real_ns
     if sum(lost.values()) < LIMITS * real:
         return StepLimit.GPU
+    works = limits.parts[StepPart.WORK] + limits.parts[StepPart.PAUSE] >= _HALF * real
     longest = max(lost, key=lambda code: (lost[code], code))
     if lost[longest] < LIMITS * real:
-        return StepLimit.GPU if limits.parts[StepPart.WORK] + limits.parts[StepPart.PAUSE] >= _HALF * real else longest
+        return StepLimit.GPU if works else longest
     worths = {code: _value(profile, limits, code) for code, ns in lost.items() if ns >= LIMITS * real}
     best = max(worths, key=lambda code: (worths[code], code))
     if profile.steps.source == "capture" and lost[best] < _HALF * real:
-        return StepLimit.UNKNOWN
+        return StepLimit.GPU if works else StepLimit.UNKNOWN
     return best if worths[best] >= LIMITS * limits.per_step(real) else longest
 
 

@@ -176,8 +176,10 @@ def capture_of(
         query(connection, tables, "META_DATA_EXPORT", "name", "value")
         or query(connection, tables, "EXPORT_META_DATA", "name", "value")
     )
-    options = {}
+    options, traced = {}, set()
     for name, value in query(connection, tables, "META_DATA_CAPTURE", "name", "value"):
+        if name == "CAPTURE_EVENT_TYPE":
+            traced.add(str(value))
         if match := _OPTIONS.match(str(name)):
             options[match[1]] = str(value)
     gpu = pl.concat([frames[f].select("process", "device").unique() for f in ("kernel", "memcpy", "memset", "graph")])
@@ -192,7 +194,9 @@ def capture_of(
     )
     written = query(connection, tables, "DIAGNOSTIC_EVENT", "severity", "text", "globalPid")
     messages = [row for row in written if _pid_of(row[2]) not in nsysx_pids]
-    never = nsys_messages.absent(str(text) for _, text, _ in messages)
+    never = None
+    if not frames["runtime"].height and not used:
+        never = nsys_messages.absent((str(text) for _, text, _ in messages), traced)
     diagnostics = tuple(
         {"severity": {1: "info", 2: "warning", 3: "error"}.get(severity, "other"), "text": str(text).strip()}
         for severity, text, _ in messages

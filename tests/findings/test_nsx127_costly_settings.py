@@ -485,6 +485,25 @@ def test_float64_with_which_equations_are_solved_is_no_oversight(tmp_path: Path)
     assert names(summary(tmp_path, CLEAN, body)) == set()
 
 
+def test_float64_of_a_program_that_is_not_pythons_is_a_remark(tmp_path: Path) -> None:
+    """Who writes kernels in C++ chooses their types; libraries of Python choose by themselves."""
+    states = {}
+    for name in ("solver", "python"):
+        program = Program()
+        process = program.report.process(200, name=name)
+        program.process, program.main = process, process.thread(200, name)
+        for number in range(8):  # ranges of its own: no probe was there
+            begin = program.t
+            for _ in range(10):
+                program.launch(200, "elementwise_kernel<AddFunctor<double>>")
+                program.launch(200)
+            program.main.add_range(f"step {number}", begin, program.t)
+        (finding,) = of_settings(program.summary(tmp_path))
+        assert finding.evidence[0]["setting"] == "float64"
+        states[name] = [c.state for c in finding.conditions]
+    assert states["solver"] == ["violated"] and states["python"] != ["violated"]
+
+
 def test_float64_of_a_simulation_without_a_network_is_a_remark(tmp_path: Path) -> None:
     """Transforms of float64 beside elementwise work: it has its size and is never the first thing to do; in a network it is."""
     bodies = {}

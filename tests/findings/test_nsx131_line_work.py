@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nsysx.findings._work_remedies import kind_of
+from nsysx.findings._work_remedies import kinds_of
 from nsysx.model import Finding
 from tests.findings.lined import Lined, forward
 
@@ -98,16 +98,22 @@ def test_without_such_lines_it_is_clear(tmp_path: Path) -> None:
         ("fused-loss", "logp = torch.log_softmax(logits, -1)"),
         ("fused-loss", "nll = -torch.log(softmax(logits))[rows, target]"),
         ("foreach-parameters", "for e, p in zip(ema, net.parameters()): e.mul_(d).add_(p, alpha=1 - d)"),
+        ("sums-by-product", "y = (a[:, :, None] * b[:, None]).sum(-1)"),
+        ("library-convolution", "columns = F.unfold(x, 7, padding=3)"),
+        ("preallocated", "k = torch.cat([self.cache_k, k], dim=2)"),
+        ("largest-for-sort", "order = scores.argsort(descending=True)[:, :k]"),
+        ("one-layout", "y = x.permute(0, 2, 3, 1).contiguous()"),
+        ("kept-constant", "mask = torch.ones(n, n, device=x.device).tril()"),
         ("compile-function", "image = image * gain + bias"),
     ],
 )
 def test_a_line_says_what_its_work_can_be(remedy: str, text: str) -> None:
-    found = kind_of([text], outside=True)
-    assert found is not None and found[0].remedy == remedy
+    kind, _ = next(kinds_of([text], outside=True))
+    assert kind.remedy == remedy
 
 
 def test_a_softmax_of_attention_is_no_loss() -> None:
-    assert kind_of(["p = torch.log_softmax(scores, -1)"], outside=False) is None
+    assert not list(kinds_of(["p = torch.log_softmax(scores, -1)"], outside=False))
 
 
 @pytest.mark.parametrize("trains", [False, True])

@@ -1,4 +1,4 @@
-"""NSX132: models of one class that run one after the other, and layers of one network, which are no such models."""
+"""NSX132: models of one class, or calls of one, that run one after the other; layers of one network are no such models."""
 
 from __future__ import annotations
 
@@ -49,3 +49,46 @@ def test_few_models_a_busy_gpu_and_layers_of_one_network_are_clear(
     body: Callable[[Program, int], None], tmp_path: Path
 ) -> None:
     assert finding(tmp_path, body).verdict == "clear"
+
+
+def operator(program: Program, number: int, made: int, begin: int) -> None:
+    """An operator that was open since ``begin``, and which made its argument."""
+    text = f"aten::linear, op_id = {number}, sizes = [[4, 8]], input_op_ids = [({made},0)]"
+    program.main.add_range(text, begin, program.t)
+
+
+def called(name: str, *, chained: bool = False, busy: bool = False) -> Callable[[Program, int], None]:
+    """Eight calls of a module, of ``name`` with their number in it, each of what the one before made, or all of the same."""
+
+    def body(program: Program, number: int) -> None:
+        first = 1_000 * (number + 1)
+        with program.range("forward"), program.range("(Net):Net"):
+            for turn in range(8):
+                with program.range(name.format(turn)):
+                    begin = program.t
+                    for _ in range(10):
+                        program.host(10)
+                        program.launch(400 if busy else 4)
+                    operator(program, first + turn, first + turn - 1 if chained and turn else 1, begin)
+
+    return body
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("frames:Encoder", "inputs-in-one-call"),
+        ("tables.{}:Embedding", "one-table"),
+        ("heads.{}:Linear", "layers-at-once"),
+        ("experts.{}:Expert", "stacked-models"),
+    ],
+)
+def test_calls_that_need_nothing_of_each_other_are_one(name: str, remedy: str, tmp_path: Path) -> None:
+    found = finding(tmp_path, called(name))
+    assert found.verdict == "found" and [way.name for way in found.remedies] == [remedy]
+    assert found.saving_ns_per_step == pytest.approx(7 / 8 * (found.cost_ns_per_step or 0), rel=0.001)
+
+
+@pytest.mark.parametrize("kind", [{"chained": True}, {"busy": True}], ids=str)
+def test_calls_that_need_the_one_before_and_a_busy_gpu_are_clear(kind: dict[str, bool], tmp_path: Path) -> None:
+    assert finding(tmp_path, called("blocks.{}:Block", **kind)).verdict == "clear"

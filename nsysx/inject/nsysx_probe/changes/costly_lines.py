@@ -86,6 +86,56 @@ UNTRIED = (
         untried=_OWN_CODE,
     ),
     Remedy(
+        "iterator-once",
+        "Make the loader and its iterator once, before the loop: each new one starts its workers and fills their queues anew",
+        "for batch in loader: ...  # not next(iter(loader)) in each step", untried=_OWN_CODE,
+    ),
+    Remedy("made-once", "Make this once, before the loop: what is made anew in each step starts from nothing each time", untried=_OWN_CODE),
+    Remedy(
+        "no-collect",
+        "Leave gc.collect() and empty_cache() out of the loop: one walks over all objects of Python, the other gives back memory that the "
+        "next step asks for again", untried=_OWN_CODE,
+    ),
+    Remedy(
+        "drawn-rarely", "Draw and write pictures every n steps or after the epoch, from a process of its own",
+        "if step % 500 == 0: draw(step, sample.cpu())", untried=_OWN_CODE,
+    ),
+    Remedy(
+        "pairs-at-once", "Copy the costs of all samples to the host at once and match them in a pool of threads: each is waited for",
+        "costs = cost.cpu()  # all samples in one copy\npairs = list(pool.map(linear_sum_assignment, costs.split(sizes, -1)))",
+        untried=_OWN_CODE,
+    ),
+    Remedy(
+        "table-once", "Make the table one array or tensor before the loop and index that: pandas looks up each row by its label",
+        "values = torch.from_numpy(table.to_numpy(np.float32))  # once, before the loop\nx = values[index]", untried=_OWN_CODE,
+    ),
+    Remedy(
+        "metrics-rarely",
+        "Compute this metric every n steps or once at the end, from tensors that stay on the GPU until then (torchmetrics, or counts that "
+        "add up there)", "if step % 100 == 0: metric = f1_score(labels.cpu(), predicted.cpu())", untried=_OWN_CODE,
+    ),
+    Remedy(
+        "sums-by-product", "Let a product of matrices sum over this dimension (torch.einsum, @): here all products are written out",
+        'y = torch.einsum("bik,bjk->bij", a, b)  # not (a[:, :, None] * b[:, None]).sum(-1)', untried=_OWN_CODE,
+    ),
+    Remedy(
+        "library-convolution", "Use torch's convolution or pooling: unfold() writes each element once for each window that holds it",
+        "y = F.conv2d(x, weight.view(out, in_, k, k), padding=k // 2)", untried=_OWN_CODE,
+    ),
+    Remedy(
+        "largest-for-sort", "Take the few largest (torch.topk) in place of sorting all of them", "values, index = scores.topk(k)",
+        "Only the first of the sorted values may be needed.", untried=_OWN_CODE,
+    ),
+    Remedy(
+        "one-layout",
+        "Keep one layout from layer to layer (channels_last, or Linear in place of 1x1 convolutions): contiguous() after a permute moves "
+        "the whole tensor", "model = model.to(memory_format=torch.channels_last)", untried=_OWN_CODE,
+    ),
+    Remedy(
+        "kept-constant", "Make this once and keep it on the GPU (register_buffer): it is the same in each step",
+        'self.register_buffer("mask", torch.ones(n, n, dtype=torch.bool).tril(), persistent=False)', untried=_OWN_CODE,
+    ),
+    Remedy(
         "segments-at-once",
         "Do this for all groups in one call (index_add_, scatter_reduce, segment_reduce): here each group has a mask of its own, which "
         "waits for its size",
@@ -133,6 +183,23 @@ UNTRIED = (
         "params, buffers = torch.func.stack_module_state(models)\n"
         "y = torch.vmap(lambda p, b: torch.func.functional_call(base, (p, b), (x,)))(params, buffers)",
         "No model may need what another one computes.", untried=_OWN_CODE,
+    ),
+    Remedy(
+        "inputs-in-one-call",
+        "Call it once for all of these inputs: none of the calls needs what another one makes. Put them in one batch (torch.cat or "
+        "torch.stack), and split the result",
+        "y = model(torch.cat(inputs)).split([len(x) for x in inputs])", "Inputs of one batch need one shape.", untried=_OWN_CODE,
+    ),
+    Remedy(
+        "one-table", "Look all of these tables up at once: one nn.Embedding that holds them all, with an offset for each column",
+        "table = nn.Embedding(sum(sizes), dim)  # offsets: where each column begins\ny = table(columns + offsets).flatten(1)",
+        "The tables must have one width.", untried=_OWN_CODE,
+    ),
+    Remedy(
+        "layers-at-once",
+        "Run these layers as one: a wider layer where they have one input, a batched product of stacked weights (torch.bmm) where each has "
+        "its own", "y = torch.einsum('bki,kio->bko', x, weights)  # weights of all layers, stacked",
+        "The layers must have one shape.", untried=_OWN_CODE,
     ),
     Remedy(
         "compile-function", "Fuse this function: torch.compile(model) does not reach what runs outside of the model",

@@ -1,0 +1,61 @@
+"""What to do first where a report has no steps: the work that stands there, and how this program's steps can be marked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from nsysx.model import Summary
+from nsysx.pipeline import summarize
+from tests.builder import Report
+from tests.reports import US
+
+
+def unlike(folder: Path, program: str, *, kernel: str, busy_us: int, ranges: tuple[str, ...] = ()) -> Summary:
+    """Return the Summary of 20 kernels, each of another name, so that nothing repeats; one comes every 100 us."""
+    report = Report()
+    main = report.process(1, name=program).thread(1, program)
+    for i in range(20):
+        at = 10 * US + i * 100 * US
+        main.launch(at, 5 * US, kernel=kernel.format(i), gpu_start=at + 8 * US, gpu_dur=busy_us * US)
+    for depth, name in enumerate(ranges):
+        main.add_range(name, depth, 2_100 * US - depth)
+    return summarize([report.write(folder / "r.sqlite")], every_table=False)
+
+
+@pytest.mark.parametrize(
+    ("program", "kernel", "how"),
+    [
+        ("python", "at::native::add_{}", "nsysx run -- CMD"),
+        ("python", "fusion_{}", "nsysx run -- CMD if PyTorch makes them, else NVTX ranges around each, and --step-range"),
+        ("solver", "spmv_{}", "NVTX ranges around each, and --step-range"),
+    ],
+)  # fmt: skip
+def test_steps_are_marked_by_what_this_program_can(tmp_path: Path, program: str, kernel: str, how: str) -> None:
+    """`nsysx run` marks steps of PyTorch alone: it is no advice for others."""
+    found = unlike(tmp_path, program, kernel=kernel, busy_us=20)
+    assert found.answer is not None
+    assert found.answer.do[0].text == f"Mark the steps, so that start-up and steady work are told apart: {how}"
+
+
+def test_work_of_the_gpu_itself_is_looked_at_before_steps_are_marked(tmp_path: Path) -> None:
+    """One kernel that takes most of a capture needs no steps to be the next thing to look at."""
+    report = Report()
+    main = report.process(1, name="solver").thread(1)
+    main.launch(0, 5 * US, kernel="setup", gpu_start=8 * US, gpu_dur=10 * US)
+    main.launch(10 * US, 5 * US, kernel="solve", gpu_start=20 * US, gpu_dur=5_000 * US)
+    found = summarize([report.write(tmp_path / "r.sqlite")], every_table=False)
+    assert found.verdict.code == "gpu_bound" and found.answer is not None
+    text = found.answer.do[0].text
+    assert (
+        text.startswith("Look at the GPU work itself. The kernel solve takes 100 % of the capture")
+        and "nsysx ncu" in text
+    )
+
+
+def test_ranges_inside_ranges_of_their_own_name_are_one_place(tmp_path: Path) -> None:
+    """Recursion, or a range that nobody closes, is no path of its own."""
+    found = unlike(tmp_path, "solver", kernel="spmv_{}", busy_us=20, ranges=("solve", "descend", "descend", "descend"))
+    assert found.answer is not None
+    assert found.answer.do[0].where["module"] == "solve / descend"
