@@ -56,7 +56,7 @@ def name_of(groups: Sequence[ProcessGroup], members: Sequence[int], size: int | 
     None where no group of that size holds them, or not exactly one with a name may be it.
     """
     count = len(members) if size is None else size
-    found = [g for g in groups if len(g.ranks) == count and set(members) <= set(g.ranks)]
-    used = [g for g in found if g.collectives != 0] or found
+    of_size = [g for g in groups if len(g.ranks) == count and set(members) <= set(g.ranks)]
+    used = [g for g in of_size if g.collectives != 0] or of_size
     names = {g.name for g in used}
     return None if len(names) != 1 else names.pop() or None

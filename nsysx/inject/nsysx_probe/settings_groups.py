@@ -92,7 +92,7 @@ def _uses(roots: Iterable[Any]) -> tuple[dict[str, str], dict[str, str]]:
             mesh: Any = asked(lambda p: p.device_mesh, parameter) if split else None
             if mesh is not None and id(mesh) not in seen:
                 seen.add(id(mesh))
-                for place, dimension in enumerate(asked(lambda m: m.mesh_dim_names, mesh) or ()):
-                    name = asked(lambda m, i: _name(m.get_group(i)), mesh, place)
+                for index, dimension in enumerate(asked(lambda m: m.mesh_dim_names, mesh) or ()):
+                    name = asked(lambda m, i: _name(m.get_group(i)), mesh, index)
                     dimensions |= {} if name is None else {name: str(dimension)}
     return dimensions, wrappers
