@@ -19,7 +19,8 @@ class Costly(NamedTuple):
 
     ``seen`` is ``when`` for a capture whose settings were not read, None where it does not show there. ``takes``: the time that it is
     about, where that is known. ``leads``: what it costs cannot be small and nothing else is worth doing before it, known or not.
-    ``phase``: where it acts; ``place``: where it is set, if not in the program's code. ``anywhere``: the advice to a program that is
+    ``phase``: where it acts; ``place``: where it is set, if not in the program's code; ``set_by``: names under which the probe notes the
+    line that sets it. ``anywhere``: the advice to a program that is
     not written in Python, which a setting that kernels show may be of. ``need``: what the change needs, told where it is violated.
     """
 
@@ -35,6 +36,7 @@ class Costly(NamedTuple):
     place: str | None = None
     anywhere: str | None = None
     need: Need | None = None
+    set_by: tuple[str, ...] = ()
 
 
 SETTINGS = (
@@ -55,6 +57,7 @@ SETTINGS = (
         worth=_anomaly.worth,
         leads=True,
         phase="backward",
+        set_by=("anomaly",),
     ),
     Costly("profiler", when.profiler, "A profiler of torch is on in the steps", way("no-profiler"), leads=True),
     Costly(
@@ -62,12 +65,14 @@ SETTINGS = (
         when.deterministic,
         "Deterministic algorithms are asked for",
         way("not-deterministic"),
+        set_by=("deterministic", "cudnn_deterministic"),
     ),
     Costly(
         "cudnn.benchmark off",
         when.no_benchmark,
         "cuDNN does not look for its fastest convolutions",
         way("cudnn-benchmark"),
+        takes=when.of_convolutions,
     ),
     Costly(
         "cudnn.benchmark on",
@@ -76,8 +81,17 @@ SETTINGS = (
         way("no-cudnn-benchmark"),
         worth=when.trials,
         takes=when.of_convolutions,
+        set_by=("cudnn_benchmark",),
     ),
-    Costly("cudnn off", when.no_cudnn, "cuDNN is turned off", way("cudnn-on"), leads=True),
+    Costly(
+        "cudnn off",
+        when.no_cudnn,
+        "cuDNN is turned off",
+        way("cudnn-on"),
+        takes=when.of_convolutions,
+        leads=True,
+        set_by=("cudnn_enabled",),
+    ),
     Costly("attention kernels", when.slow_attention, "Fast attention kernels are turned off", way("sdpa-allowed")),
     Costly(
         "float64",
@@ -115,12 +129,14 @@ SETTINGS = (
         "The loader starts its workers anew again and again",
         way("persistent-workers"),
         phase="data",
+        set_by=("loader",),
     ),
     Costly(
         "find_unused_parameters",
         when.finds_unused,
         "DDP looks for unused parameters, and there are none",
         way("no-unused-search"),
+        set_by=("DDP",),
         phase="backward",
     ),
     Costly(
@@ -139,6 +155,7 @@ SETTINGS = (
         "Gradients are copied out of their buckets",
         way("ddp-bucket-view"),
         worth=jobs.bucket_view,
+        set_by=("DDP",),
         phase="backward",
     ),
     Costly(
@@ -147,6 +164,7 @@ SETTINGS = (
         "Buffers are sent to all ranks in each step",
         way("own-buffers"),
         worth=jobs.own_buffers,
+        set_by=("DDP",),
         phase="forward",
     ),
     Costly(
@@ -155,6 +173,7 @@ SETTINGS = (
         "Gradients are reduced in many small buckets",
         way("usual-buckets"),
         worth=jobs.fewer_buckets,
+        set_by=("DDP",),
         phase="backward",
     ),
     Costly(
@@ -163,6 +182,7 @@ SETTINGS = (
         "Gradients are reduced in one bucket, after backward",
         way("usual-buckets"),
         worth=jobs.overlapped_buckets,
+        set_by=("DDP",),
         phase="backward",
     ),
     Costly(
@@ -187,6 +207,7 @@ SETTINGS = (
         way("pad-to-longest"),
         worth=_padding.shorter,
         takes=_padding.taken,
+        set_by=("loader",),
         leads=True,
         place="the loader",
     ),
@@ -199,6 +220,17 @@ SETTINGS = (
         takes=_unread.taken,
         leads=True,
         phase="backward",
+    ),
+    Costly(
+        "power limit",
+        when.low_power,
+        "The GPU may draw less power than it could",
+        way("full-power"),
+        place="the driver",
+    ),
+    Costly("clocks", when.held_clocks, "The GPU's clocks are held down", way("full-clocks"), place="the driver"),
+    Costly(
+        "other processes", when.shared_card, "Other processes use the GPU, too", way("own-gpu"), place="the machine"
     ),
     Costly("cores", when.one_core, "One core for the whole program", way("more-cores")),
     Costly("threads", when.too_many_threads, "More threads than cores", way("threads-cores")),

@@ -51,7 +51,12 @@ REQUIRES = ("stopwatch",)
 _FIX, _FIX_SHORT = Fix.by_name("benchmark-timer"), Fix.by_name("timed-graph")
 #: A reading is wrong when it is off from the kernel's time by this factor, up or down.
 _WRONG = 1.5
+_FIX_ELSEWHERE = Fix(
+    "Synchronize before and after, warm up, and take a median; or read two CUDA events around many calls"
+)
 _LEAST = 3
+#: A kernel of which more are launched for each synchronize is work of a loop that waits now and then, as solvers do: nobody times it.
+_MOST_LAUNCHES = 10
 #: Ways of timing a kernel, as named in the evidence: the kernel's own time, and a clock with a synchronize on both sides.
 KERNEL_ITSELF, BOTH_SIDES = "the kernel itself", "a synchronize before and after"
 _WAYS = {
@@ -104,7 +109,7 @@ def check(case: Case) -> list[Finding]:
         if row["name"] not in shown_names:
             continue
         kernel = row["kernel_ns"]
-        if kernel is None or row["calls"] < _LEAST:
+        if kernel is None or not _LEAST <= row["calls"] <= _MOST_LAUNCHES * fences.sum():
             continue
         wrong = _misreading(case, row, kernel)
         if not wrong:
@@ -127,6 +132,8 @@ def check(case: Case) -> list[Finding]:
             because = f"Even with both, {more} of the reading is the launch and the return of the synchronize."
         # What hides behind kernels when the call is repeated: everything that the CPU does for one call.
         fix = _FIX_SHORT if (row["host_ns"] or 0) + (row["api_ns"] or 0) > kernel else _FIX
+        if not case.program.python:
+            fix = _FIX_ELSEWHERE
         evidence = [Reading({"way": _WAYS[way], "reads_ns": ns, "from": ways[way].how}) for way, ns in reads.items()]
         evidence.append(Reading({"way": KERNEL_ITSELF, "reads_ns": kernel, "from": "measured"}))
         findings.append(

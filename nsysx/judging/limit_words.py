@@ -193,8 +193,8 @@ def _busy(profile: Profile, limits: WindowLimits, begin: str) -> str:
         held = _bare(limits, parts[StepPart.DEPENDENCY])
         return f"{works}; for {held} its next kernel is queued but waits for another stream or GPU."
     if sum(limits.lost.values()) >= LIMITS * real:
-        causes = sum(ns >= _WORD * real for ns in limits.lost.values())
-        rest = "no single cause takes the rest" if causes > 1 else "the rest"
+        single = any(ns >= LIMITS * real for ns in limits.lost.values())
+        rest = "the rest" if single else "no single cause takes the rest"
         return f"{works}; {rest}: {divided(limits, [p for p in StepPart if p.limit])}."
     most = gpu_work.most(profile, limits.process, limits.device)
     return f"{works}.{f' {most}.' if most else ''}"
