@@ -32,6 +32,7 @@ def _predicted(summary: Summary, chosen: Finding | None) -> Answer:
     told = sure.level != "unknown"
     bounded = sure.parts[0].level != "unknown"
     then = change_savings.after(summary, chosen) if told else change_savings.After()
+    times = _times(summary, chosen, told=told) if bounded else ()
     return Answer(
         limit=summary.verdict.code,
         do=do,
@@ -42,14 +43,16 @@ def _predicted(summary: Summary, chosen: Finding | None) -> Answer:
         bound=change_savings.is_bound(summary, chosen),
         real=summary.unprofiled is not None and not (summary.step.as_recorded and summary.step.marked),
         recorded_ns=summary.step.recorded_ns,
-        worth=remarks.worth(summary, chosen, then) if told else remarks.not_known(summary, chosen, sure),
+        worth=remarks.worth(summary, chosen, then)
+        if told
+        else remarks.not_known(summary, chosen, sure, bounded=bool(times)),
         certainty=sure,
         picture=bars.pictured(summary, chosen),
         also=others.also(summary, chosen, do),
         alarms=tuple(c.detail for c in summary.quality if c.status == "warn" and c.doubt in ("numbers", "everything")),
         ask_next=others.ask_next(summary, chosen),
         replayed_ns=change_savings.replayed_ns(summary, chosen, then),
-        times=_times(summary, chosen, told=told) if bounded else (),
+        times=times,
         best_ns=then.best_ns,
     )
 

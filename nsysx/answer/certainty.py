@@ -19,7 +19,7 @@ from nsysx.answer.answer_bounds import (
 )
 from nsysx.answer.change_savings import about as about_of
 from nsysx.answer.change_savings import is_bound, nothing_to_claim, shows_likely_saving
-from nsysx.answer.remarks import sentence
+from nsysx.answer.remarks import NOT_MEASURED, of_step, sentence
 from nsysx.catalogue import StepLimit
 from nsysx.findings import rule_of
 from nsysx.judging import window_checks
@@ -32,7 +32,7 @@ _SOURCES: Mapping[str, tuple[Level, str, bool]] = {
     "in_process": ("likely", "The unprofiled step was measured in the same process", False),
     "second_run": ("likely", "The unprofiled step was measured in a second run", False),
     "modelled": ("likely", "The profiler's overhead is estimated", True),
-    "assumed": ("unknown", "The unprofiled step was not measured", True),
+    "assumed": ("unknown", NOT_MEASURED, True),
 }
 #: By cause: the name of the share of a step in which it shows, and the columns of a step that add up to it.
 _SHARES: Mapping[str, tuple[str, tuple[str, ...]]] = {
@@ -93,10 +93,7 @@ def _cause(summary: Summary, chosen: Finding | None) -> Sure:
         alone = f"{name} {spread} in all {len(shares)} steps. One report cannot tell slow links from a late rank."
         return Sure(about, "likely", alone, "nsysx report RANK0.sqlite RANK1.sqlite ...")
     if chosen is not None and about_of(chosen) == "slow steps":
-        kind = chosen.title
-        if f" of {len(shares)} steps" not in kind:
-            kind = f"Of {len(shares)} steps, {kind[:1].lower()}{kind[1:]}"
-        return Sure(about, "likely" if warned else "certain", f"{kind}.{more}")
+        return Sure(about, "likely" if warned else "certain", f"{chosen.title}.{more}")
     return _of_all_steps(summary, steady, spread, more)
 
 
@@ -153,9 +150,7 @@ def _size(summary: Summary, chosen: Finding) -> Sure:
     if is_bound(summary, chosen) and level == "likely":
         # More than the step's own spread, what lies beyond the bound is not known.
         return Sure(about, level, f"{how} {reason}.", command)
-    low, high = summary.step.bounds_ns or (real.low_ns, real.high_ns)
-    span = units.span(units.duration(low), units.duration(high))
-    return Sure(about, level, f"{reason}: {span} a step. {how}".strip(), command)
+    return Sure(about, level, f"{of_step(summary, reason)} {how}".strip(), command)
 
 
 def _quoted(text: str) -> str:

@@ -23,7 +23,6 @@ from nsysx.answer.bars import folded_path
 from nsysx.answer.change_savings import about, by_saving, place_of
 from nsysx.catalogue import StepLimit
 from nsysx.findings import rule_of
-from nsysx.findings.nsx114_host_stall import UNEXPLAINED
 from nsysx.model import Finding, Summary
 
 #: What a program that measures makes by itself: it waits for what it measures, and the GPU then waits for the next launch.
@@ -39,7 +38,7 @@ def also(summary: Summary, chosen: Finding | None, do: Sequence[Action]) -> tupl
         if place_of(summary, f) in told or f.code in same or about(f) == "capture" or measured.in_vain(f):
             continue
         saving = summary.step.saves_ns(f.saving)
-        if f.title.endswith(UNEXPLAINED) or (subject.measures(summary) and about(f) in _BY_MEASURING):
+        if f.unexplained or (subject.measures(summary) and about(f) in _BY_MEASURING):
             continue
         if step is not None and saving is None and (f.cost_ns_per_step or 0) < UNKNOWN_SAVING_COST_SHARE * step:
             continue

@@ -67,8 +67,6 @@ RULE = Rule(
 REQUIRES = ("steps", "gpu", "launches")
 #: The parts of the verdict that are the host's own, without any wait.
 _ALONE = (StepPart.HOST, StepPart.LAUNCH)
-#: Ends a title where nothing says what the CPU does meanwhile: such a place is none to act on, but a reason to record lines.
-UNEXPLAINED = "; CPU cause not recorded"
 _AFTER_A_WAIT = (
     " {} of it also counts as idle after host syncs: the pause would be harmless if the thread ran ahead of the GPU."
 )
@@ -205,7 +203,9 @@ def _move_it(case: Case, row: Row, line: Mapping[str, Any]) -> Fix:
             f"Move what {sampled_stacks.spoken(line['file'], line['line'], line['function'])} does {before} out of the loop"
         )
     if case.program.python and known_lines(case.profile) is None:
-        return Fix(f"Find the line that keeps the CPU busy {before} (nsysx run), and move it out of the loop")
+        return Fix(
+            f"Find the line that keeps the CPU busy {before} (nsysx run), and move it out of the loop", unexplained=True
+        )
     return Fix(f"Move what {case.program.host} does {before} out of the loop")
 
 
@@ -297,7 +297,7 @@ def check(case: Case) -> list[Finding]:
         elif line:
             title += f", while the host runs {sampled_stacks.spoken(line['file'], line['line'], line['function'])}"
         elif case.program.python and known_lines(case.profile) is None:
-            title += UNEXPLAINED
+            title += "; CPU cause not recorded"
         detail = (
             f"In {units.several(row['stalls'], 'gap')} in {case.steps} steps (longest: {units.duration(row['longest_ns'])} as recorded) "
             f"the launching thread makes no CUDA call and the GPU idles. {_activities_in_words(case, row, named, ops)}"

@@ -12,7 +12,7 @@ from typing import Any
 
 from nsysx import units
 from nsysx.advice import Action, Also, Answer, Bar, BarPart, Sure, Tried
-from nsysx.answer import remarks, subject
+from nsysx.answer import subject
 from nsysx.answer.answer_bounds import NOTABLE
 from nsysx.events.layers import bare
 from nsysx.inject.nsysx_probe import changes
@@ -249,11 +249,11 @@ def _half(sure: Sure, why: str) -> tuple[str, str]:
 
 def _worth(answer: Answer) -> str:
     """Return the remark on the worth; where only the length of the step is not known, with the factors that its bounds give."""
-    if answer.then_ns is not None or not answer.times or answer.times[1] < _WIDE:
+    if answer.then_ns is not None or not answer.times:
         return answer.worth
     between = f"up to {_times(answer.times[1])}" if answer.bound else _with_signs(answer.times)
     between = f"at least {between.removesuffix(' or more')}" if between.endswith(" or more") else between
-    return f"{between} faster;{answer.worth.removeprefix(f'{remarks.NOT_KNOWN}:')}"
+    return f"{between} faster; {answer.worth[:1].lower()}{answer.worth[1:]}"
 
 
 def build(summary: Summary, *, redact: bool = True, typed: str = "", command: str = "", folder: str = "") -> Worded:
