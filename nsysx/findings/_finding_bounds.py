@@ -332,12 +332,21 @@ FEWEST_CALLS_IN_TURN, CALLS_IN_TURN_SAVING_SHARE = 4, 0.1
 # ---- _recomputed ----------------------------------------------------------------------------------------------------
 #: Of the card's memory this share has to be free at the peak before recomputing is called needless.
 FREE_MEMORY_SHARE = 0.5
-#: The gradients of products take twice what the products take. What a backward computes beyond that it computes again; a repeated part of
-#: the forward smaller than this may be the compiler's own choice, which recomputes what is cheap.
-GRADIENTS_OF_PRODUCTS_TIMES, LEAST_RECOMPUTED_SHARE = 2.0, 0.3
+#: The gradients of products take twice what the products take, those of fused attention 2.5 times (it computes its scores again). What a
+#: backward computes beyond that it computes again; a repeated part of the forward smaller than this may be the compiler's own choice.
+GRADIENTS_OF_PRODUCTS_TIMES, GRADIENTS_OF_ATTENTION_TIMES, LEAST_RECOMPUTED_SHARE = 2.0, 2.5, 0.3
+
+#: So many times what it needs a kernel moves if it fetches lines of memory of which it uses a part (NSX128).
+MOVES_MORE_TIMES = 1.5
 
 # ---- nsx133_fixed_mask ----------------------------------------------------------------------------------------------
 #: A causal mask leaves half of the scores.
 CAUSAL_SCORES_LEFT = 0.5
 #: Queries and keys of one sequence are this many at least: shorter attention is not what a step waits for.
 SHORTEST_ATTENTION = 128
+
+# ---- nsx134_odd_sizes -----------------------------------------------------------------------------------------------
+#: What tensor cores are fed with at once.
+FED_AT_ONCE_BYTES = 16
+#: A product is slow at this share of the limit and below; large ones of even sizes reach about this share (H100: 0.72 to 0.93).
+SLOW_PRODUCT_SHARE, EVEN_PRODUCT_SHARE = 0.55, 0.75
