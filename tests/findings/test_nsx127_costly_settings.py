@@ -6,10 +6,12 @@ import json
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from nsysx.findings import _costly_when
 from nsysx.findings._costly import SETTINGS
 from nsysx.findings._costly_when import UNKNOWN
 from nsysx.findings._transform_lengths import factors
@@ -659,3 +661,14 @@ def test_loaders_are_told_what_they_lack(tmp_path: Path) -> None:
     assert "8,192 calls" in told(workers=4, **rows) and "__getitems__" in told(workers=0, **rows)
     assert "__getitems__" not in told(workers=4, batch_size=32, collate="default_collate")
     assert "__getitems__" not in told(workers=4, batch_size=8192, collate="own")
+
+
+@pytest.mark.parametrize(
+    ("backends", "told"),
+    [(("eager",), True), (("aot_eager",), True), (("aot_eager_decomp_partition",), True), (("pre_dispatch_eager",), True),
+     (("eager_noexcept",), True), (("eager_debug",), True), (("inductor",), False), (("eager", "inductor"), False), ((), False)],
+)  # fmt: skip
+def test_backends_that_compile_nothing_are_each_told(backends: tuple[str, ...], told: bool) -> None:
+    settings: Any = SimpleNamespace(compiled=lambda _: [{"name": name} for name in backends])
+    case: Any = SimpleNamespace()
+    assert bool(_costly_when.debug_backend(case, settings)) is told
