@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from nsysx.advice import Alternative
 from nsysx.events.recorded_settings import RecordedSettings
-from nsysx.findings import _anomaly, _float64, _padding, _transform_lengths, _unread
+from nsysx.findings import _anomaly, _float64, _grown_inputs, _padding, _products, _transform_lengths, _unread
 from nsysx.findings import _costly_jobs as jobs
 from nsysx.findings import _costly_when as when
 from nsysx.findings._case import Case, Need, Saving, way
@@ -100,6 +100,35 @@ SETTINGS = (
         takes=_transform_lengths.taken,
         leads=True,
         anywhere="Pad transforms to a length whose factors are 2, 3, 5 and 7",
+    ),
+    Costly(
+        "product sizes",
+        _products.awkward,
+        "Products of matrices with an awkward side",
+        way("side-of-64"),
+        worth=_products.padded,
+        takes=_products.taken,
+        leads=True,
+    ),
+    Costly(
+        "autocast of weights",
+        _products.cast_in_calls,
+        "Autocast converts the weights in each call",
+        way("weights-in-bf16"),
+        worth=_products.converted_once,
+        takes=_products.of_casts,
+        leads=True,
+        phase="evaluation",
+    ),
+    Costly(
+        "no cache of keys",
+        _grown_inputs.grows,
+        "All tokens before are computed again for each new one",
+        way("kept-keys"),
+        worth=_grown_inputs.cached,
+        takes=_grown_inputs.taken,
+        leads=True,
+        phase="evaluation",
     ),
     Costly(
         "GradScaler with bfloat16",

@@ -111,6 +111,42 @@ def transforming(program: Program, number: int) -> None:
             program.launch(200)
 
 
+def operator(program: Program, text: str, us: float, kernel: str) -> None:
+    """An operator of a step, with its one kernel."""
+    begin = program.t
+    program.launch(us, kernel)
+    program.main.add_range(f"{text.partition(',')[0]}, op_id = {begin + 1}{text[text.index(',') :]}", begin, program.t)
+
+
+HALF = "cutlass_80_tensorop_bf16_s16816gemm_bf16_128x128_align2"
+
+
+def awkward(program: Program, number: int) -> None:
+    """Products with a side of 4097 take four times as long as those with one of 4096."""
+    with program.range("forward"), program.range("net:Net"):
+        for _ in range(5):
+            operator(program, "aten::mm, sizes = [[4096, 1024], [1024, 4096]]", 100, HALF)
+            operator(program, "aten::mm, sizes = [[4096, 1024], [1024, 4097]]", 400, HALF)
+
+
+def casting(program: Program, number: int) -> None:
+    """A network that answers: each of its products has its weights converted before it."""
+    with program.range("evaluation"), program.range("net:Net"):
+        for _ in range(5):
+            begin = program.t
+            operator(program, "aten::copy_, sizes = [[4096, 1024], [4096, 1024]]", 100, "unrolled_elementwise_kernel")
+            program.main.add_range("aten::to, op_id = 1, sizes = [[4096, 1024]]", begin - 1, program.t)
+            operator(program, "aten::mm, sizes = [[64, 1024], [1024, 4096]]", 100, HALF)
+
+
+def growing(program: Program, number: int) -> None:
+    """A network that is asked for one token more in each call, of all tokens so far."""
+    for token in range(4):
+        with program.range("evaluation"), program.range("net:Net"):
+            operator(program, f"aten::embedding, sizes = [[5000, 64], [2, {100 + token}]]", 10, "indexSelect")
+            program.launch(490)
+
+
 def reading(program: Program, number: int) -> None:
     """A scaler that reads a flag after backward, while the GPU has nothing else to do."""
     with program.range("forward"), program.range("net:Net"):
@@ -253,6 +289,9 @@ FAULTS: list[tuple[str, dict[str, Any], dict[str, Any], Callable[[Program, int],
         transforming,
         1600,  # four fifths of 2,000 us
     ),
+    ("product sizes", {}, {}, awkward, 1500),
+    ("autocast of weights", {}, {"autocast": {"regions": 0}}, casting, 500),
+    ("no cache of keys", {}, {}, growing, 1600),  # four fifths of 2,000 us
     (
         "padding",
         {"padding": {"name": "ids", "rows": 8, "length": 400, "longest": 300, "real": 800}},
@@ -408,10 +447,9 @@ def test_a_setting_that_costs(
         assert finding.saving_ns_per_step is None
         assert finding.saving.confidence == UNKNOWN
         assert finding.cost_ns_per_step is None
-    # The kernels show float64 whatever the settings say.
-    assert name not in names(
-        summary(tmp_path, changed(CLEAN, without), healthy if body in (doubled, transforming) else body)
-    )
+    # The kernels and operators show these whatever the settings say.
+    seen = body in (doubled, transforming, awkward, growing)
+    assert name not in names(summary(tmp_path, changed(CLEAN, without), healthy if seen else body))
 
 
 def test_micro_steps_of_one_step_are_priced_by_its_communication(tmp_path: Path) -> None:

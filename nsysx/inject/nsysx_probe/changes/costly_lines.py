@@ -151,6 +151,21 @@ UNTRIED = (
         "Do what runs between the steps more rarely, or beside them: in a thread or process of its own, in the workers of the loader, "
         "or on the GPU", untried=_OWN_CODE,
     ),
+    Remedy(
+        "side-of-64",
+        "Pad this side to a multiple of 64 (of 8 at least), such as 50304 for a vocabulary of 50257: tensor cores read rows of that length "
+        "well, and the rest is masked or cut off", "head = nn.Linear(width, -(-vocabulary // 64) * 64)  # logits[..., :vocabulary]",
+        untried=_OWN_CODE,
+    ),
+    Remedy(
+        "weights-in-bf16", "Give the model its format once, before the loop: autocast converts all weights again in each call",
+        "model = model.to(torch.bfloat16)  # inputs, too; no autocast", "Norms and softmax in bfloat16 must be exact enough.",
+        untried=_OWN_CODE,
+    ),
+    Remedy(
+        "kept-keys", "Keep keys and values of all tokens before (use_cache=True): each call then computes its new token alone",
+        "out = model(token, past_key_values=past, use_cache=True)\npast = out.past_key_values", untried=_OWN_CODE,
+    ),
     Remedy("preallocated", "Write into a tensor made before the loop in place of torch.cat in it", untried=_OWN_CODE),
     Remedy(
         "numpy-on-gpu", "Do this with tensors on the GPU: most of numpy has the same in torch; or in the workers of the loader",
