@@ -7,7 +7,16 @@ from typing import NamedTuple
 
 from nsysx.advice import Alternative
 from nsysx.events.recorded_settings import RecordedSettings
-from nsysx.findings import _anomaly, _float64, _grown_inputs, _padding, _products, _transform_lengths, _unread
+from nsysx.findings import (
+    _anomaly,
+    _costly_kernels,
+    _float64,
+    _grown_inputs,
+    _padding,
+    _products,
+    _transform_lengths,
+    _unread,
+)
 from nsysx.findings import _costly_jobs as jobs
 from nsysx.findings import _costly_when as when
 from nsysx.findings._case import Case, Need, Saving, way
@@ -62,6 +71,9 @@ SETTINGS = (
         when.deterministic,
         "Deterministic algorithms are asked for",
         way("not-deterministic"),
+        worth=_costly_kernels.not_deterministic,
+        takes=_costly_kernels.of_determinism,
+        leads=True,
     ),
     Costly(
         "cudnn.benchmark off",
@@ -109,16 +121,6 @@ SETTINGS = (
         worth=_products.padded,
         takes=_products.taken,
         leads=True,
-    ),
-    Costly(
-        "autocast of weights",
-        _products.cast_in_calls,
-        "Autocast converts the weights in each call",
-        way("weights-in-bf16"),
-        worth=_products.converted_once,
-        takes=_products.of_casts,
-        leads=True,
-        phase="evaluation",
     ),
     Costly(
         "no cache of keys",
@@ -229,6 +231,16 @@ SETTINGS = (
         leads=True,
         phase="backward",
     ),
+    Costly(
+        "parameters that no optimizer holds",
+        _unread.unheld,
+        "Gradients are computed for parameters that no optimizer holds",
+        way("frozen"),
+        worth=_unread.frozen,
+        takes=_unread.of_unheld,
+        leads=True,
+        phase="backward",
+    ),
     Costly("cores", when.one_core, "One core for the whole program", way("more-cores")),
     Costly("threads", when.too_many_threads, "More threads than cores", way("threads-cores")),
     Costly(
@@ -257,7 +269,19 @@ SETTINGS = (
         when.needless_checkpoints,
         "Activations are recomputed although memory is free",
         way("fewer-checkpoints"),
+        worth=_costly_kernels.without_recomputing,
+        takes=_costly_kernels.of_recomputing,
+        leads=True,
         phase="backward",
+    ),
+    Costly(
+        "recompile limit",
+        _costly_kernels.given_up,
+        "torch.compile has given a function up",
+        way("compiled-for-all-calls"),
+        worth=_costly_kernels.fused_again,
+        takes=_costly_kernels.taken,
+        leads=True,
     ),
     *(
         Costly(

@@ -1,4 +1,4 @@
-"""Products of matrices that take longer than they have to: sides that tensor cores do not fit, and weights that each call converts."""
+"""Products of matrices that take longer than they have to, because a side of theirs does not fit tensor cores."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from nsysx.analyses.helpers.operator_work import HALF
 from nsysx.catalogue import StepPart
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.events.recorded_settings import RecordedSettings
-from nsysx.findings._case import Case, Saving, ops_of
+from nsysx.findings._case import Case, Saving
 from nsysx.findings._once import Takes
-from nsysx.replay.engine import RemoveOps, ScaleOps
+from nsysx.replay.engine import ScaleOps
 
 #: Which arguments of an operator are the factors.
 _FACTORS = {"aten::mm": (0, 1), "aten::addmm": (1, 2), "aten::bmm": (0, 1), "aten::baddbmm": (1, 2)}
@@ -106,57 +106,3 @@ def taken(case: Case) -> Takes:
     """Return these products."""
     slow = case.profile.once(_slow)
     return Takes(frozenset() if slow is None else slow.ops)
-
-
-# ---- weights that autocast converts in each call -------------------------------------------------------------------------
-
-
-def _casts(profile: Profile) -> pl.DataFrame:
-    """Return the conversions (op, ns) of what is a factor of a product of the same module, and as large in each call: its weights."""
-    try:
-        rows = (
-            profile.once(operator_work.operators_of_report)
-            .rows.with_row_index("row")
-            .with_columns(pl.col("row").cast(pl.Int64))
-        )
-    except NotRecorded:
-        return pl.DataFrame(schema={"op": pl.Int64, "ns": pl.Int64})
-    work = profile.once(operator_work.work).join(
-        rows.select("row", "shapes", "caller", operator="name"), on="row", how="inner"
-    )
-    weights = work.filter(
-        pl.col("multiplies") & pl.col("operator").is_in(list(_FACTORS)) & pl.col("module").is_not_null()
-    )
-    sizes = {
-        (module, tuple(sorted(json.loads(shapes)[_FACTORS[operator][1]])))
-        for module, operator, shapes in weights.select("module", "operator", "shapes").drop_nulls().unique().iter_rows()
-    }
-    casts = work.filter(
-        (pl.col("operator") == "aten::copy_") & (pl.col("caller") == "aten::to") & pl.col("shapes").is_not_null()
-    )
-    chosen = [
-        (module, tuple(sorted(json.loads(shapes)[0]))) in sizes
-        for module, shapes in casts.select("module", "shapes").iter_rows()
-    ]
-    return casts.filter(pl.Series(chosen, dtype=pl.Boolean)).select("op", "ns")
-
-
-def cast_in_calls(case: Case, settings: RecordedSettings) -> str:
-    """Return that autocast converts the weights in each call of a program that does not train them, "" where it does not."""
-    regions = settings.autocast("regions")
-    if case.program.trains or not isinstance(regions, int) or not regions:
-        return ""
-    ns = case.per_step(int(case.profile.once(_casts)["ns"].sum()))
-    if not case.notable(ns, _MUCH):
-        return ""
-    return f"autocast converts the weights in each call, and nothing trains them: {units.duration(ns)} {case.per}"
-
-
-def converted_once(case: Case, settings: RecordedSettings | None) -> Saving:
-    """Return what it is worth if weights have the format of the products from the start."""
-    return case.worth(RemoveOps(of_casts(case).ops), cause=(StepPart.WORK, StepPart.LAUNCH))
-
-
-def of_casts(case: Case) -> Takes:
-    """Return these conversions."""
-    return Takes(ops_of(case.profile.once(_casts)))

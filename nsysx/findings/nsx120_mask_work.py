@@ -84,6 +84,18 @@ _LOSS_KERNEL = r"nll_loss|cross_?entropy|LogSoftMax|mse_|smooth_l1|bce_|binary_c
 _LOSS_NAME = re.compile(r"loss|criterion", re.IGNORECASE)
 
 
+#: Kernels that add the gradients of rows which were picked by number, equal ones one after the other, and those that pick by a mask.
+_ADDS, _PICKS_BY_MASK, _MOSTLY = r"indexing_backward", r"DeviceSelect|write_indices|nonzero|masked_", 0.6
+
+
+def _mostly_adds(work: pl.DataFrame) -> bool:
+    """Return whether most of this work adds gradients of rows that numbers picked, and none picks by a mask."""
+    if work["name"].str.contains(_PICKS_BY_MASK).any():
+        return False
+    adds = work.filter(pl.col("name").str.contains(_ADDS))
+    return int(adds["ns"].sum()) >= _MOSTLY * int(work["ns"].sum())
+
+
 def _is_loss(case: Case, module: str | None, phases: pl.Series, names: pl.Series) -> bool:
     """Return whether a mask here selects the inputs of a loss: by the module's name, the phase, or a loss's own kernels."""
     if (module and _LOSS_NAME.search(module)) or "loss" in phases.cast(pl.String).to_list():
@@ -148,6 +160,9 @@ def _of_module(case: Case, mask_kernels: pl.DataFrame, row: Row) -> Finding | No
         title = f"Masking and the work on what it selects take {units.duration(whole_ns)}{case.in_module(row)}"
         cost = whole_ns
     fix = _OF_LOSS if loss else _FIXED_SHAPE
+    if not all_of_it and _mostly_adds(work):
+        fix = Fix.by_name("rows-by-embedding")
+        title = f"Rows that indices pick take {units.duration(cost)} in backward: equal ones are added in turn"
     takes = Takes(ops_of(whole if all_of_it else work))
     return case.found(
         RULE,

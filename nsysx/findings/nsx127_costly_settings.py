@@ -70,5 +70,7 @@ def _finding(case: Case, each: Costly, text: str, replayed: Saving | None) -> Fi
         fix=fix,
         where={"phase": each.phase, "near": each.place},
         takes=None if each.takes is None or worth.likely_ns is None else each.takes(case),
-        evidence=[{"setting": each.name, "seen": text, "leads": each.leads}],
+        evidence=[
+            {"setting": each.name, "seen": text, "leads": each.leads and (each.worth is None or replayed is not None)}
+        ],
     )

@@ -360,6 +360,7 @@ class SettingsReader:
             "wrappers": seen["wrappers"] if watched else None,
             "activations": _activations(seen) if watched else None,
             "padding": seen["padding"] if watched else None,
+            "unheld": asked(lambda: seen["unread"].unheld(living)) if watched else None,
             "unread": asked(lambda: seen["unread"].finish(living)) if watched else None,
         }
 

@@ -86,6 +86,48 @@ UNTRIED = (
         untried=_OWN_CODE,
     ),
     Remedy(
+        "drawn-on-gpu",
+        "Draw on the GPU (torch.randint, and torch.isin or searchsorted to leave some out): this takes its data to the CPU, works there "
+        "with numpy or Python, and copies the result back", 'pairs = torch.randint(nodes, (2, count), device="cuda")', untried=_OWN_CODE,
+    ),
+    Remedy(
+        "independent-normal",
+        "Use Independent(Normal(mean, std), 1) where dimensions do not depend on each other: MultivariateNormal factorizes a matrix for "
+        "each sample, checks it, and solves with it", "policy = torch.distributions.Independent(torch.distributions.Normal(mean, std), 1)",
+        "The covariance must be diagonal.", untried=_OWN_CODE,
+    ),
+    Remedy(
+        "rows-by-embedding",
+        "Look rows up with F.embedding or index_select: the backward of x[index] sorts the indices and adds those that are equal one after "
+        "the other", "rows = F.embedding(index, table)  # not table[index]", untried=_OWN_CODE,
+    ),
+    Remedy(
+        "compiled-for-all-calls",
+        "Keep what changes from call to call in a tensor (register_buffer), or mark it dynamic: a Python number that torch.compile takes "
+        "for a constant compiles the function anew each time, until the limit ends that",
+        'self.register_buffer("calls", torch.zeros((), dtype=torch.int64))  # not self.calls = 0', untried=_OWN_CODE,
+    ),
+    Remedy(
+        "batch-that-pins",
+        "Give the class of the batch a method pin_memory() that pins its tensors, or return a tuple or a dict: pin_memory=True of the "
+        "loader leaves all other types as they are",
+        "def pin_memory(self):\n    return type(self)(*(t.pin_memory() for t in self.tensors))", untried=_OWN_CODE,
+    ),
+    Remedy(
+        "computed-once",
+        "Compute this once, after loading, and keep the result: nothing that goes into it changes from call to call",
+        "stored = F.normalize(stored)  # once, before the loop", untried=_OWN_CODE,
+    ),
+    Remedy(
+        "weights-folded",
+        "Fold weight normalization into the weights once, after loading: each call computes them anew, and nothing trains them",
+        "model.remove_weight_norm()  # or torch.nn.utils.parametrize.remove_parametrizations(layer, 'weight')", untried=_OWN_CODE,
+    ),
+    Remedy(
+        "frozen", "Freeze what no optimizer updates: backward computes and keeps gradients of these weights for nothing",
+        "model.requires_grad_(False)  # before adapters or a new head are added", untried=_OWN_CODE,
+    ),
+    Remedy(
         "iterator-once",
         "Make the loader and its iterator once, before the loop: each new one starts its workers and fills their queues anew",
         "for batch in loader: ...  # not next(iter(loader)) in each step", untried=_OWN_CODE,
@@ -155,11 +197,6 @@ UNTRIED = (
         "side-of-64",
         "Pad this side to a multiple of 64 (of 8 at least), such as 50304 for a vocabulary of 50257: tensor cores read rows of that length "
         "well, and the rest is masked or cut off", "head = nn.Linear(width, -(-vocabulary // 64) * 64)  # logits[..., :vocabulary]",
-        untried=_OWN_CODE,
-    ),
-    Remedy(
-        "weights-in-bf16", "Give the model its format once, before the loop: autocast converts all weights again in each call",
-        "model = model.to(torch.bfloat16)  # inputs, too; no autocast", "Norms and softmax in bfloat16 must be exact enough.",
         untried=_OWN_CODE,
     ),
     Remedy(
