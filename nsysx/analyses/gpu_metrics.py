@@ -28,12 +28,14 @@ class CountersRow(TypedDict):
         int,
         Of("time of its kernels in the steady steps; for the step, the steady steps themselves", "ns", sums="scope"),
     ]
-    samples: Annotated[
-        int, Of("samples that lie in one of its kernels, an interval from its ends, with nothing else running")
-    ]
+    samples: Annotated[int, Of("intervals of the sampler in which it runs, all of its times together")]
     sm_active: Annotated[
-        float | None, Of("share of SMs with a warp, mean of the samples, 0 to 1; null for fewer than 10 of them")
+        float | None,
+        Of(
+            "share of SMs with a warp while it runs, 0 to 1; null for fewer than 10 samples, or where they leave it open"
+        ),
     ]
+    sm_issue: Annotated[float | None, Of("share of cycles in which the SMs issue an instruction, likewise")]
     tensor_active: Annotated[float | None, Of("share of cycles in which the tensor cores work, likewise")]
     dram: Annotated[float | None, Of("share of the memory bandwidth, read and write together, likewise")]
     dram_read: Annotated[float | None, Of("reading alone")]
@@ -48,18 +50,19 @@ SHOWN = TableSpec(
     place=88,
     group="kernel-tables",
     intro=(
-        "Sampled by the device itself, so over every process that uses it. A sample counts for a kernel only if the kernel "
-        "runs alone around it: short kernels get a dash."
+        "Sampled by the device itself, so over every process that uses it; all repetitions of a kernel together. What runs too little, "
+        "or always beside other work, gets a dash."
     ),
-    first=("name", "by", "total_ns", "dram", "tensor_active", "sm_active", "clock_mhz", "samples"),
+    first=("name", "by", "total_ns", "dram", "tensor_active", "sm_active", "sm_issue", "clock_mhz", "samples"),
     hide=("dram_read", "dram_write"),
     unknown="outside",
     bar="dram",
     depth=1,
     rows=60,
 )
-#: Most rows of each kind, longest first.
-_ROWS = 30
+#: Most rows of each kind, longest first; part of its time for which a counter is sampled at least where it is shown.
+_ROWS, _MOSTLY = 30, 0.8
+_LAUNCH = ("name", "grid", "block")
 
 
 def _step(profile: Profile) -> pl.DataFrame:
@@ -69,10 +72,10 @@ def _step(profile: Profile) -> pl.DataFrame:
     inside = gpu_samples.in_window(profile.trace, profile.process, device, start, end)
     if inside is None:
         return pl.DataFrame(schema=_SCHEMA)
-    row = gpu_counters.means(inside.with_columns(by=pl.lit("step")), ["by"])
-    return row.with_columns(name=pl.lit(profile.scope.mean), total_ns=pl.lit(end - start, dtype=pl.Int64)).select(
-        *_SCHEMA
-    )
+    means = (pl.col(c).cast(pl.Float64).mean() for c in _SCHEMA if c in inside.columns)
+    row = inside.select(*means, pl.len().cast(pl.Int64).alias("samples"), clock_mhz=pl.col("clock_hz").mean() / 1e6)
+    step = {"by": pl.lit("step"), "name": pl.lit(profile.scope.mean), "total_ns": pl.lit(end - start, dtype=pl.Int64)}
+    return row.with_columns(**step).select(*_SCHEMA)
 
 
 _SCHEMA = frame_columns.schema(COLUMNS)
@@ -80,21 +83,32 @@ _SCHEMA = frame_columns.schema(COLUMNS)
 
 def table(profile: Profile) -> pl.DataFrame:
     """Return the row of the step, then those of kernels, families, modules and phases, longest first. Raises NotRecorded."""
-    samples = profile.once(gpu_counters.samples)
     ops = profile.steady_ops
     if profile.device is not None:
         ops = lookup.having(ops, device=profile.device)
     ops = ops.filter(ops["op_kind"] == "kernel").select(
-        "op", "name", "family", "module", "phase", ns=pl.col("end_ns") - pl.col("start_ns")
+        *_LAUNCH, "family", "module", "phase", ns=pl.col("end_ns") - pl.col("start_ns")
     )
-    joined = samples.join(ops, on="op", how="inner")
+    shares = gpu_counters.of_kernels(profile)
+    longest = ops.group_by(_LAUNCH).agg(pl.col("ns").sum().alias("_whole"))
+    ops = ops.join(
+        longest.join(shares, on=_LAUNCH, how="left", nulls_equal=True), on=_LAUNCH, how="left", nulls_equal=True
+    )
     parts = [_step(profile)]
     for by, column in (("kernel", "name"), ("family", "family"), ("module", "module"), ("phase", "phase")):
-        total = ops.group_by(column).agg(pl.col("ns").sum().alias("total_ns"))
-        rows = total.join(gpu_counters.means(joined, [column]), on=column, how="left", nulls_equal=True)
-        rows = rows.with_columns(
-            pl.lit(by).alias("by"), pl.col(column).cast(pl.String).alias("name"), pl.col("samples").fill_null(0)
+        rows = ops.group_by(column).agg(
+            pl.col("ns").sum().alias("total_ns"),
+            (pl.col("samples") * pl.col("ns") / pl.col("_whole")).sum().round().cast(pl.Int64).alias("samples"),
+            *(_mean(c) for c in shares.columns if c in _SCHEMA and c not in ("name", "samples")),
         )
+        rows = rows.with_columns(pl.lit(by).alias("by"), pl.col(column).cast(pl.String).alias("name"))
         rows = rows.sort("total_ns", "name", descending=[True, False], nulls_last=True)
         parts.append(rows.head(_ROWS).select(*_SCHEMA))
     return pl.concat(parts)
+
+
+def _mean(counter: str) -> pl.Expr:
+    """Return a counter over all kernels of a group, by their time; null where it is not sampled for most of that."""
+    ns, sampled = pl.col("ns"), pl.col(counter).is_not_null()
+    mean = (pl.col(counter) * ns).sum() / ns.filter(sampled).sum()
+    return pl.when(ns.filter(sampled).sum() >= _MOSTLY * ns.sum()).then(mean).alias(counter)

@@ -51,12 +51,13 @@ class KernelLimitRow(TypedDict):
     occupancy_limit: Annotated[str | None, Of("what limits it: warps, blocks, registers or shared memory")]
     dram: Annotated[
         float | None,
-        Of("share of the memory bandwidth, sampled while it runs alone, 0 to 1; null for fewer than 10 samples"),
+        Of("share of the memory bandwidth, from samples of all its repetitions, 0 to 1; null for fewer than 10"),
     ]
     tensor_active: Annotated[float | None, Of("share of cycles in which the tensor cores work, likewise")]
     sm_active: Annotated[float | None, Of("share of SMs with a warp, likewise")]
     samples: Annotated[
-        int | None, Of("samples while it ran alone; null if GPU metrics were not recorded (nsysx run --gpu-metrics)")
+        int | None,
+        Of("intervals of the sampler in which it ran; null if GPU metrics were not recorded (nsysx run --gpu-metrics)"),
     ]
     registers: Annotated[int | None, Of("registers per thread")]
     shared_bytes: Annotated[int | None, Of("static and dynamic shared memory per block", "bytes")]

@@ -14,6 +14,7 @@ from nsysx.findings import (
     _grown_inputs,
     _padding,
     _products,
+    _recomputed,
     _transform_lengths,
     _unread,
 )
@@ -266,11 +267,11 @@ SETTINGS = (
     ),
     Costly(
         "checkpoints",
-        when.needless_checkpoints,
+        _recomputed.needless,
         "Activations are recomputed although memory is free",
         way("fewer-checkpoints"),
-        worth=_costly_kernels.without_recomputing,
-        takes=_costly_kernels.of_recomputing,
+        worth=_recomputed.without,
+        takes=_recomputed.taken,
         leads=True,
         phase="backward",
     ),

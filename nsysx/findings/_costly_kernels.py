@@ -1,4 +1,4 @@
-"""What kernels show of settings that cost: work that a setting adds, that is done twice, or that a compiler no longer fuses."""
+"""What kernels show of settings that cost: work that a setting adds, or that a compiler no longer fuses."""
 
 from __future__ import annotations
 
@@ -61,17 +61,6 @@ def not_deterministic(case: Case, settings: RecordedSettings | None) -> Saving |
 def of_determinism(case: Case) -> Takes:
     """Return these kernels."""
     return Takes(case.profile.once(_for_determinism))
-
-
-def without_recomputing(case: Case, settings: RecordedSettings | None) -> Saving | None:
-    """Return what it is worth if no part of the forward is computed again; None where what is computed again was not marked."""
-    again = of_recomputing(case).ops
-    return case.worth(RemoveOps(again), cause=(StepPart.WORK,)) if again else None
-
-
-def of_recomputing(case: Case) -> Takes:
-    """Return the GPU work that is computed again in backward."""
-    return Takes(ops_of(case.ops.filter(case.ops["recompute"].fill_null(value=False))))
 
 
 # ---- functions that torch.compile has given up ------------------------------------------------------------------------

@@ -352,18 +352,3 @@ def many_regions(case: Case, settings: RecordedSettings) -> str:
     if not isinstance(regions, int) or regions <= _REGIONS * max(1, _micro_steps(settings)):
         return ""
     return f"autocast is entered {regions} times in a step: its cache of cast weights is emptied at each exit"
-
-
-#: Of the card's memory this share has to be free at the peak before recomputing is called needless.
-_FREE = 0.5
-
-
-def needless_checkpoints(case: Case, settings: RecordedSettings) -> str:
-    calls, memory = settings.number("checkpoints"), settings.record.get("memory")
-    if not calls or not isinstance(memory, Mapping):
-        return ""
-    total, peak = _whole(memory.get("total_bytes")), _whole(memory.get("reserved_peak_bytes"))
-    if not total or not peak or total - peak < _FREE * total:
-        return ""
-    free = units.size(total - peak)
-    return f"checkpoint() recomputes {units.several(calls, 'part')} of the forward in each backward, and {free} of the card are never used"

@@ -15,7 +15,6 @@ def _chosen(columns: tuple[Column, ...], *names: str) -> tuple[Column, ...]:
 
 
 _CALL = column("call", "Int64", "", "the API call")
-_OP = column("op", "Int64", "", "the GPU op")
 _START, _END = column("start_ns", "Int64", "ns", "start"), column("end_ns", "Int64", "ns", "end")
 _THREAD, _PROCESS = column("thread", "Int64", "", "thread"), column("process", "Int64", "", "process")
 _INSIDE = column("ns", "Int64", "ns", "length inside the window")
@@ -23,6 +22,7 @@ _MODULE = column("module", "String", "", "module, null for none")
 _PHASE = column("phase", "String", "", "phase of the step, null for none")
 _SHARES = (
     column("sm_active", "Float32", "", "share of cycles in which SMs had a warp, 0 to 1"),
+    column("sm_issue", "Float32", "", "share of cycles in which SMs issued an instruction, 0 to 1"),
     column("tensor_active", "Float32", "", "share of cycles in which tensor cores worked, 0 to 1"),
     column("dram_read", "Float32", "", "read bandwidth of the device memory as a share of the maximum, 0 to 1"),
     column("dram_write", "Float32", "", "write bandwidth, likewise"),
@@ -49,7 +49,7 @@ BACKTRACES = (
 )
 COUNTERS = (
     column("gpu", "Int64", "", "nsys's number of the device"),
-    column("time_ns", "Int64", "ns", "end of the interval that was sampled"),
+    column("time_ns", "Int64", "ns", "begin of the interval that was sampled"),
     *_SHARES,
     _CLOCK,
 )
@@ -101,13 +101,6 @@ HOST_PIECES = (
     column("thread", "Int64", "", "thread that was late, -1 for none"),
     column("module", "Categorical", "", "module of that op"),
     column("phase", "Categorical", "", "phase of that op"),
-)
-#: ``gpu_samples.of_ops``: one row per counter sample that lies entirely inside an op.
-OP_COUNTERS = (
-    _OP,
-    *_SHARES,
-    _CLOCK,
-    column("dram", "Float32", "", "read and write together, null if either is missing"),
 )
 #: ``Operators.rows``: one row per operator to which work belongs.
 OPERATORS = (

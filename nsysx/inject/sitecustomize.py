@@ -11,7 +11,8 @@ import sys
 _here = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - there may be no pathlib
 
 if sys.version_info >= (3, 9):  # noqa: UP036 - see above
-    from nsysx_probe import bootstrap as _bootstrap  # type: ignore[import-not-found] # this folder is on the program's path, not on mypy's
+    # This folder is on the program's path, not on mypy's. The name is one that nobody finds who looks for nsysx.
+    import nsysx_probe.bootstrap as _bootstrap  # type: ignore[import-not-found]
 
     _bootstrap.start()
     _bootstrap.next_sitecustomize(_here)

@@ -7,15 +7,12 @@ sample becomes one row. The table's pitfalls:
 - ``metricId`` can be understood only with TARGET_INFO_GPU_METRICS, whose names differ between versions and devices;
 - counters cover the whole device, whichever process uses it;
 - the clock is in Hz although its name says MHz, and times before the start of the session are negative.
-
-Not yet checked against a capture file: built from the schema and from observations of one capture on an H200.
 """
 
 from __future__ import annotations
 
 import itertools
 import os
-import re
 import sqlite3
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -25,18 +22,13 @@ import polars as pl
 from nsysx.frames import derived, frame_columns
 from nsysx.reading import capture_facts, decoding, placing, selecting, table_rows
 from nsysx.reading.trace import Window
+from nsysx.recording.default_counters import COUNTERS
 
 TABLE, NAMES = "GPU_METRICS", "TARGET_INFO_GPU_METRICS"
 
-#: Column and pattern of nsys's name for its counter. Shares are in percent of the device's maximum.
-_COUNTERS = (
-    ("sm_active", re.compile(r"^SMs? Active\b.*%", re.IGNORECASE)),
-    ("tensor_active", re.compile(r"^Tensor Active\b.*%", re.IGNORECASE)),
-    ("dram_read", re.compile(r"^DRAM Read\b.*%", re.IGNORECASE)),
-    ("dram_write", re.compile(r"^DRAM Write\b.*%", re.IGNORECASE)),
-    ("clock_hz", re.compile(r"^GPC Clock Frequency\b", re.IGNORECASE)),
-)
-COLUMNS = tuple(name for name, _ in _COUNTERS)
+COLUMNS = tuple(name for name, _ in COUNTERS)
+#: Those that are shares of a maximum, 0 to 1.
+SHARES = COLUMNS[:-1]
 SCHEMA = frame_columns.schema(derived.COUNTERS)
 
 _MOST_THREADS = 8
@@ -52,7 +44,7 @@ def _wanted(connection: sqlite3.Connection, tables: dict[str, set[str]]) -> dict
     for kind, metric, name in capture_facts.query(connection, tables, NAMES, "typeId", "metricId", "metricName"):
         if isinstance(kind, int) and isinstance(metric, int) and 0 <= metric < 1 << 40:
             text = decoding.text_of(name) or ""
-            column = next((c for c, pattern in _COUNTERS if pattern.search(text)), None)
+            column = next((c for c, pattern in COUNTERS if pattern.search(text)), None)
             if column is not None and column not in [c for (_, g), c in columns.items() if g == kind & 0xFF]:
                 columns[metric, kind & 0xFF] = column
     return columns

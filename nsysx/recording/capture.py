@@ -37,8 +37,8 @@ from nsysx import redaction
 from nsysx.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, EXIT_RUN_FAILED, EXIT_USAGE, NsysxError
 from nsysx.inject.nsysx_probe import capture_range
 from nsysx.outputs import check_output
+from nsysx.recording import default_counters, window_plan
 from nsysx.recording import limit as limits
-from nsysx.recording import window_plan
 from nsysx.recording.commands import (
     check_nsys,
     export_command,
@@ -138,13 +138,16 @@ def _run_in(folder: Path, command: Sequence[str], options: RunOptions, nsys: Nsy
     """Do the whole run in a private folder and put the outcome into ``result``."""
     probe_dir = folder / "probe"
     probe_dir.mkdir()
-    if options.gpu_metrics and not gpu_metrics_words(nsys):
+    if options.gpu_metrics and not gpu_metrics_words(nsys, default_counters.ASKED_HZ):
         result.notes.append("--gpu-metrics: this nsys does not sample the GPU's counters")
     wanted = options
     options, added, why_all = _decided(command, options, nsys, probe_dir)
+    options, no_counters = default_counters.decided(options)
     limit = limits.limit_of_run(options.limit, None if why_all else wanted.steps, options.nsys_args)
     environment = users_environment() | added
     _announce(command, options, nsys, result.outputs, why_all)
+    if no_counters:
+        say(f"no GPU counters: {no_counters}")
     if options.then and options.steps is None and limit is None:
         say("warning: without a window and a limit, --then stop has nothing to wait for: the command runs to its end")
     with Inbox() as inbox:
@@ -160,6 +163,7 @@ def _run_in(folder: Path, command: Sequence[str], options: RunOptions, nsys: Nsy
         try:
             keep(folder, recording, options, nsys, inbox, result)
             probes = read_probe(probe_dir)
+            recording.metrics_refused = recording.metrics_refused or no_counters
             record = run_record(command, options, nsys, recording, result) | {"probe": probes}
             record["probe_off"] = probe_off(probes, command, options)
             if record["probe_off"] and options.probe:
@@ -249,6 +253,7 @@ def dry_run(command: Sequence[str], options: RunOptions) -> str:
     nsys, outputs = _prepare(command, options)
     folder = outputs.report.parent.absolute() / f".nsysx-{outputs.stem.name}"
     options, environment, _ = _decided(command, options, nsys, folder)
+    options, _ = default_counters.decided(options)
     stem = outputs.stem.absolute()
     if options.steps == window_plan.WINDOWS:
         environment[capture_range.ADDRESS] = address = f"nsysx-windows-{secrets.token_hex(16)}"

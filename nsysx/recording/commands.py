@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from nsysx.recording import window_plan
+from nsysx.recording import default_counters, window_plan
 from nsysx.recording.find_nsys import Nsys
 from nsysx.recording.run_options import RunOptions, failed
 from nsysx.redaction import redacted
@@ -31,13 +31,8 @@ def check_nsys(nsys: Nsys, options: RunOptions) -> None:
         raise failed(what, "nsys-gil", "Name a newer nsys with --nsys PATH, or leave --gil out")
 
 
-#: How often GPU metrics are sampled (Hz): a kernel must span several whole samples. nsys accepts up to 200,000.
-#: Measured on an H200 at this rate: 5.4 million rows in 12 s.
-GPU_METRICS_HZ = 20_000
-
-
-def gpu_metrics_words(nsys: Nsys) -> list[str]:
-    """Return the nsys options that sample the GPU's counters, or [] if this nsys has none (before 2021.2)."""
+def gpu_metrics_words(nsys: Nsys, hz: int) -> list[str]:
+    """Return the nsys options that sample the GPU's counters so often, or [] if this nsys has none (before 2021.2)."""
     # Renamed in 2024.5, which still accepts the old name.
     name = next((n for n in ("--gpu-metrics-devices", "--gpu-metrics-device") if nsys.profile_has(n)), None)
     if name is None:
@@ -45,7 +40,7 @@ def gpu_metrics_words(nsys: Nsys) -> list[str]:
     devices = "cuda-visible" if "cuda-visible" in nsys.profile_help else "all"
     words = [f"{name}={devices}"]
     if nsys.profile_has("--gpu-metrics-frequency"):
-        words.append(f"--gpu-metrics-frequency={GPU_METRICS_HZ}")
+        words.append(f"--gpu-metrics-frequency={hz}")
     return words
 
 
@@ -71,8 +66,8 @@ def profile_command(nsys: Nsys, options: RunOptions, report: Path, command: Sequ
     words = [str(nsys.path), "profile", *(f"{name}={value}" for name, value in ours.items() if name not in given)]
     if options.memory:
         words.append("--cuda-memory-usage=true")
-    if options.gpu_metrics:
-        words += gpu_metrics_words(nsys)
+    if hz := default_counters.frequency(options):
+        words += gpu_metrics_words(nsys, hz)
     if options.steps == window_plan.WINDOWS:
         words += window_plan.profile_words()
     elif options.steps is not None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from nsysx.inject.nsysx_probe import capture_range
-from nsysx.recording import window_plan
+from nsysx.recording import default_counters, window_plan
 from nsysx.recording.commands import must_descend, profile_command, stand_in_words
 from nsysx.recording.environment import of_command
 from nsysx.recording.find_nsys import Nsys
@@ -58,7 +58,7 @@ class Recording:
     output: str = ""
     clocks: dict[str, Any] | None = None
     trouble: str = ""
-    metrics_refused: str = ""  # why there are no GPU metrics although they were asked for
+    metrics_refused: str = ""  # why there are no GPU metrics although they are asked for, or sampled by default
     interrupted: int = 0  # the signal with which the user ended the wait for nsys
     reached: list[dict[str, Any]] = field(default_factory=list)  # what ended at the limit: after_s, by, window
     windows: bool = True  # no second attempt without windows was necessary
@@ -117,7 +117,7 @@ class Recorder:
                     break
                 attempts -= 1
                 # The driver may refuse its counters, or another process may hold them.
-                if self.options.gpu_metrics and (not attempts or _OF_METRICS.search(recording.output)):
+                if default_counters.frequency(self.options) and (not attempts or _OF_METRICS.search(recording.output)):
                     self.options, attempts = self._without_metrics(recording.output), 2
             recording.output = profile.output()
         finally:
@@ -130,8 +130,9 @@ class Recorder:
     def _without_metrics(self, output: str) -> RunOptions:
         """Warn why nsys does not sample the GPU's counters, and return the options of a run without them."""
         self.recording.metrics_refused = why = refusal(output)
-        say(f"warning: --gpu-metrics: {why}; recording without")
-        return replace(self.options, gpu_metrics=False)
+        asked = "warning: --gpu-metrics" if self.options.gpu_metrics else "no GPU counters"
+        say(f"{asked}: {why}; recording without")
+        return replace(self.options, gpu_metrics=False, counters=False)
 
     def _window_opens(self, stand_in: StandIn) -> bool:
         """Open the first of two windows, if there are two; return False where nsys does not take the range that opens it."""

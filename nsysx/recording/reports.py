@@ -13,7 +13,7 @@ from pathlib import Path
 
 from nsysx.errors import NsysxError
 from nsysx.outputs import move_into_place
-from nsysx.recording import window_plan
+from nsysx.recording import default_counters, window_plan
 from nsysx.recording.commands import export_command
 from nsysx.recording.find_nsys import Nsys, importer_of
 from nsysx.recording.follow import stop
@@ -208,6 +208,9 @@ def _export(
         output = last_words(log.read_text(errors="replace"))
         result.problems.append(failed(what, "nsys-export", f"Try: {again}. {output}".rstrip()))
         return None
+    if options.counters and not options.gpu_metrics:
+        with contextlib.suppress(sqlite3.Error):
+            default_counters.keep_few(made, cold=report == result.outputs.cold[0])
     _publish(made, sqlite, options, result)
     return sqlite
 

@@ -104,9 +104,18 @@ class RunOptions:
     gpu_metrics: Annotated[
         bool,
         Option(
-            "Sample the GPU's counters: SMs, tensor cores, memory bandwidth. If refused, the run goes on without them."
+            "Sample the GPU's counters ten times as often as by default, keep all of them, and do so whatever is recorded. If "
+            "refused, the run goes on without them."
         ),
     ] = False
+    counters: Annotated[
+        bool,
+        Option(
+            "Do not sample the GPU's counters (SMs, tensor cores, memory bandwidth), as two windows do where the driver allows it.",
+            names=("--no-counters",),
+            hidden=True,
+        ),
+    ] = True
     per_rank: Annotated[bool, Option("Under torchrun and launchers built on it: one report per rank.")] = False
     nsys: Annotated[
         Path | None,

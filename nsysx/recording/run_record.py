@@ -14,7 +14,7 @@ from typing import Any
 from nsysx import __version__
 from nsysx.inject.nsysx_probe import bootstrap
 from nsysx.inject.nsysx_probe import ranges as vocabulary
-from nsysx.recording import calibration_run
+from nsysx.recording import calibration_run, default_counters
 from nsysx.recording.find_nsys import Nsys
 from nsysx.recording.probes import armed, final
 from nsysx.recording.record import Recording
@@ -85,8 +85,11 @@ def run_record(
         record["driver_version"] = version
     if machine := calibration_run.profile_of_machine(nsys.version):
         record["machine_profile"] = machine
-    if options.gpu_metrics:
-        record["gpu_metrics"] = {"refused": recording.metrics_refused or None}
+    if (hz := default_counters.frequency(options)) or recording.metrics_refused:
+        record["gpu_metrics"] = {
+            "refused": recording.metrics_refused or None,
+            "hz": None if recording.metrics_refused else hz,
+        }
     return record if recording.clocks is None else record | {"clocks": recording.clocks}
 
 

@@ -89,7 +89,7 @@ def _kernel(profile: Profile, text: str) -> ScaleOps:
     matches = _matching(profile.steady_ops, match[1], ("name", "family"))
     if not matches.height:
         raise _none("--kernel", match[1], _names(profile, "family"))
-    bound, least = gpu_samples.memory_bound(profile.trace, profile.attributed.gpu_ops, matches)
+    bound, least = gpu_samples.memory_bound(profile, matches)
     return ScaleOps(frozenset(matches["op"].to_list()), 1 / float(match[2]), bound, least)
 
 

@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from nsysx.analyses.helpers import kernel_shapes, one_time_cost
-from nsysx.events import gpu_samples, host_pieces, sampled_lines, work_operators
+from nsysx.events import host_pieces, sampled_lines, work_operators
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.frames import derived
 from nsysx.frames.frame_columns import GPU_WINDOWS, HANDED_ON, undeclared
@@ -60,7 +60,6 @@ MAKES: dict[str, Callable[[Profile], pl.DataFrame | None]] = {
     "IDLE_PIECES": lambda p: p.shown_idle(),
     "REAL_IDLE": lambda p: p.once(idle_of),
     "HOST_PIECES": lambda p: p.once(host_pieces.host_pieces),
-    "OP_COUNTERS": lambda p: None if p.trace.gpu_metrics is None else gpu_samples.of_ops(p.trace, p.attributed.gpu_ops),
     "OPERATORS": lambda p: work_operators.find(p.trace, p.ranges, p.attributed).rows,
     "HOST_LINES": lambda p: p.once(sampled_lines.host_lines).rows,
     "IDLE_SAMPLES": lambda p: p.once(sampled_lines.host_lines).seen,

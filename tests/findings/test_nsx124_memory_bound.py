@@ -9,7 +9,7 @@ import pytest
 from nsysx.model import Finding
 from nsysx.pipeline import ReadingOptions, gather, summarize
 from nsysx.replay import engine, requested_edits
-from tests.analyses.test_gpu_metrics import report, true, values
+from tests.analyses.test_gpu_metrics import report, true, working
 from tests.builder import Report
 
 
@@ -28,7 +28,7 @@ def test_a_copy_at_the_bandwidth_is_found_and_promises_nothing(tmp_path: Path) -
 
 
 def test_kernels_below_are_clear_and_unsampled_ones_cannot_be_told(tmp_path: Path) -> None:
-    assert finding(report(lambda at: values(99, 0, 40, 40)), tmp_path, "NSX124").verdict == "clear"
+    assert finding(report(working(99, 0, 40, 40)), tmp_path, "NSX124").verdict == "clear"
     assert finding(report(None), tmp_path, "NSX124").verdict == "cannot_tell"
     short = report(true)
     for row in short.rows["CUPTI_ACTIVITY_KIND_KERNEL"]:

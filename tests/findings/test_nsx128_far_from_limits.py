@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from tests.analyses import rows
-from tests.analyses.test_gpu_metrics import report, true, values
+from tests.analyses.test_gpu_metrics import report, true, working
 from tests.findings.test_nsx124_memory_bound import finding
 
 MS = 1_000_000
 
 
 def test_a_kernel_far_from_both_limits_is_found_with_what_could_go(tmp_path: Path) -> None:
-    far = finding(report(lambda at: values(99, 2, 5, 5)), tmp_path, "NSX128")
+    far = finding(report(working(99, 2, 5, 5)), tmp_path, "NSX128")
     assert far.verdict == "found"
     assert far.title.startswith("The kernel my_gemm takes 2.00 ms per step at 1") and far.title.endswith(
         "% of the memory bandwidth"
@@ -31,7 +31,7 @@ def test_kernels_near_a_limit_are_clear_and_unsampled_ones_cannot_be_told(tmp_pa
 
 
 def test_kernels_of_libraries_are_nobodys_to_rewrite(tmp_path: Path) -> None:
-    given = report(lambda at: values(99, 2, 5, 5))
+    given = report(working(99, 2, 5, 5))
     names = [row for row in given.rows["StringIds"] if row["value"] in ("my_gemm", "copy_kernel")]
     for row in names:
         row["value"] = f"void at::native::{row['value']}<float>(T1)"
@@ -39,7 +39,7 @@ def test_kernels_of_libraries_are_nobodys_to_rewrite(tmp_path: Path) -> None:
 
 
 def test_the_roofline_has_the_limits_of_the_counters_where_there_are_no_sizes(tmp_path: Path) -> None:
-    table = rows(report(lambda at: values(99, 2, 5, 5)), tmp_path, "roofline")
+    table = rows(report(working(99, 2, 5, 5)), tmp_path, "roofline")
     step = next(r for r in table if r["by"] == "step")
     assert step["counters_ns"] == step["gpu_ns"] and step["unknown_ns"] == 0
     assert step["gpu_ns"] == step["limit_ns"] + step["could_go_ns"]
@@ -47,7 +47,7 @@ def test_the_roofline_has_the_limits_of_the_counters_where_there_are_no_sizes(tm
 
 
 def test_a_kernel_of_too_few_blocks_is_left_to_the_rule_of_small_grids(tmp_path: Path) -> None:
-    given = report(lambda at: values(99, 2, 5, 5))
+    given = report(working(99, 2, 5, 5))
     for row in given.rows["CUPTI_ACTIVITY_KIND_KERNEL"]:
         row |= {"gridX": 12, "gridY": 1, "gridZ": 1}
     clear = finding(given, tmp_path, "NSX128")

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import torch
-from nsysx_probe import at_limit, capture_range, capture_window, clock, draining
+from nsysx_probe import at_limit, at_work, capture_range, capture_window, clock, draining
 
 import nsysx
 from tests.inject.test_marking import train
@@ -96,7 +96,7 @@ def drive(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Callable[[int],
 
     def use(busy: Callable[[int], bool]) -> Driver:
         driver = Driver(busy)
-        monkeypatch.setattr(draining, "_driver", lambda _loader=None: driver)
+        monkeypatch.setattr(draining, "driver", lambda _loader=None: driver)
         return driver
 
     yield use
@@ -155,7 +155,7 @@ def test_a_stream_that_is_captured_is_left_alone(drive: Any, monkeypatch: pytest
     assert held_at_rest() is False and not draining.waits.pop()["rested"]
     monkeypatch.undo()
     monkeypatch.setattr(draining, "waits", [])
-    monkeypatch.setattr(draining, "_driver", lambda _loader=None: driver)
+    monkeypatch.setattr(draining, "driver", lambda _loader=None: driver)
     threading.Timer(0.05, draining.captured.clear).start()  # the capture ends
     assert held_at_rest() is True and draining.waits.pop()["ns"] >= 50_000_000
     driver.called.clear()
@@ -183,7 +183,7 @@ def test_the_probe_knows_which_graphs_are_captured() -> None:
 
 
 def test_without_a_driver_or_a_device_there_is_nothing_to_wait_for(drive: Any) -> None:
-    assert draining._driver() is None or torch.cuda.is_available()
+    assert draining.driver() is None or torch.cuda.is_available()
     driver = drive(lambda _device: True)
     driver.cuDeviceGetCount = lambda _count: 3  # the program has not begun to use it
     assert draining.drain() is None and held_at_rest() is None and not draining.waits
@@ -353,3 +353,28 @@ def test_a_process_watches_as_long_as_something_is_recorded(monkeypatch: pytest.
     at_limit._watch(str(tmp_path), lambda: False)
     assert (tmp_path / f"{at_limit.WATCHES}{os.getpid()}").exists()
     at_limit._watch(str(tmp_path / "gone"), lambda: True)
+
+
+@pytest.mark.parametrize("traced", [True, False])
+def test_a_window_is_open_once_calls_of_the_driver_take_longer(
+    drive: Any, monkeypatch: pytest.MonkeyPatch, *, traced: bool
+) -> None:
+    monkeypatch.setattr(at_work, "_LONGEST_S", 0.3)
+    monkeypatch.setattr(at_work, "waits", [])
+    driver = drive(lambda _device: False)
+    began = time.perf_counter()
+    driver.cuCtxGetCurrent = lambda _: time.sleep(0.001) if traced and time.perf_counter() - began > 0.1 else 0
+    tracing = at_work.CallTracing()
+    tracing.wait()
+    (wait,) = at_work.waits
+    assert wait["seen"] is traced and time.perf_counter() - began > 0.1 and 0 < wait["bare_ns"] < 1_000_000
+    assert wait["ns"] < 0.3e9 if traced else wait["ns"] >= 0.3e9
+
+
+def test_where_no_device_is_in_use_nobody_waits_for_its_calls(drive: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(at_work, "waits", [])
+    driver = drive(lambda _device: False)
+    for call in (lambda _: 3, None):  # not begun, unknown
+        driver.cuCtxGetCurrent = call
+        at_work.CallTracing().wait()
+    assert not at_work.waits

@@ -273,7 +273,8 @@ def test_refused_gpu_metrics_stop_nothing_and_are_told_once(
     assert capfd.readouterr().err.count("ERR_NVGPUCTRPERM; recording without") == 1
     told = json.loads(result.outputs.run.read_text())
     assert told["gpu_metrics"] == {
-        "refused": "Illegal --gpu-metrics-devices argument: 0. Insufficient privilege: ERR_NVGPUCTRPERM"
+        "refused": "Illegal --gpu-metrics-devices argument: 0. Insufficient privilege: ERR_NVGPUCTRPERM",
+        "hz": None,
     }
     assert not any("--gpu-metrics" in word for word in told["nsys"]["command"])
 
@@ -281,7 +282,7 @@ def test_refused_gpu_metrics_stop_nothing_and_are_told_once(
 def test_gpu_metrics_that_work_are_asked_for_once(fake: FakeNsys, here: Path) -> None:
     result = capture.run(command("pass"), RunOptions(nsys=fake.path, gpu_metrics=True))
     told = json.loads(result.outputs.run.read_text())
-    assert told["gpu_metrics"] == {"refused": None}
+    assert told["gpu_metrics"] == {"refused": None, "hz": 20_000}
     assert "--gpu-metrics-devices=all" in told["nsys"]["command"]
 
 

@@ -120,12 +120,13 @@ _COUNTED = {"samples": pl.Int64, **dict.fromkeys(("dram", "tensor_active", "sm_a
 def _with_counters(profile: Profile, rows: pl.DataFrame) -> pl.DataFrame:
     """Add samples, dram, tensor_active and sm_active, null if the GPU's counters were not sampled, and the limit they show."""
     try:
-        samples = profile.once(gpu_counters.samples)
+        counters = gpu_counters.of_kernels(profile)
     except NotRecorded:
         return rows.with_columns(pl.lit(None, dtype=kind).alias(c) for c, kind in _COUNTED.items())
-    ops = with_card(profile, profile.steady_ops.select("op", "process", "device", "name", "grid", "block"))
-    counters = gpu_counters.means(samples.join(ops, on="op", how="inner"), SHAPE).select(*SHAPE, *_COUNTED)
-    rows = rows.join(counters, on=SHAPE, how="left", nulls_equal=True).with_columns(pl.col("samples").fill_null(0))
+    on = ["name", "grid", "block"]
+    rows = rows.join(counters.select(*on, *_COUNTED), on=on, how="left", nulls_equal=True).with_columns(
+        pl.col("samples").fill_null(0)
+    )
     bound = pl.when(pl.col("dram") >= gpu_samples.MEMORY_BOUND).then(pl.lit(DRAM))
     return rows.with_columns(pl.coalesce(bound, "limit").alias("limit"))
 

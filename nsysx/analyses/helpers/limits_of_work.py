@@ -105,11 +105,10 @@ def _counters(profile: Profile) -> pl.DataFrame | None:
     counted_roof, which it is. None where nothing was sampled. The bandwidth is that which copies reach.
     """
     try:
-        samples = profile.once(gpu_counters.samples)
+        means = gpu_counters.of_kernels(profile)
     except NotRecorded:
         return None
     launched = profile.steady_ops.select("op", "name", "grid", "block")
-    means = gpu_counters.means(samples.join(launched, on="op", how="inner"), ["name", "grid", "block"])
     key = (profile.process, profile.device or 0)
     reached = rates_of(_device_name(profile), profile.trace.limits.get(key, DeviceLimits()), {}, None)
     nominal = reached.nominal_memory or 0.0

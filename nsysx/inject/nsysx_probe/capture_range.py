@@ -34,7 +34,7 @@ ADDRESS = "NSYSX_WINDOWS"
 CLOSED, STEPPED = "windows-closed", "window-has-steps"
 #: ``nsysx run`` makes these: the open window has reached the limit and is to close with a step; who holds the range is to close it now.
 LIMIT, CUT = "window-limit", "window-cut"
-#: How long nsys needs at most to begin in another process than that which holds the range (s).
+#: How long nsys usually needs to begin in another process than that which holds the range (s); `at_work` tells where it needs longer.
 _BEGINS_S = 0.5
 
 # Functions that open and close a window; empty where there are no windows.

@@ -57,7 +57,7 @@ def longest_wait_s(longest_ns: int, *, beside: bool = False, several: bool = Fal
 
 def drain(longest_ns: int = 0) -> bool | None:
     """Wait until the devices have done what was launched; return whether they have, None if there is no device in use."""
-    cuda = _driver()
+    cuda = driver()
     if cuda is None or _captures():
         return None
     begin, answers = time.perf_counter_ns(), []
@@ -92,7 +92,7 @@ class Held:
         self._libc: Any = None
 
     def __enter__(self) -> None:
-        if _driver() is None:
+        if driver() is None:
             return
         begin, until = time.perf_counter_ns(), time.monotonic() + longest_wait_s(0, beside=True, several=self._several)
         while captured and time.monotonic() < until:  # a graph that is captured ends by itself, if nobody is held
@@ -101,7 +101,7 @@ class Held:
             import ctypes
 
             self._libc = ctypes.PyDLL(None)  # what it calls keeps the interpreter's lock
-            self.rested = not captured and self._come_to_rest(_driver(ctypes.PyDLL), until)
+            self.rested = not captured and self._come_to_rest(driver(ctypes.PyDLL), until)
         except Exception:
             self.rested = False
         _noted(begin, self.rested, beside=True)
@@ -152,7 +152,7 @@ def _noted(begin_ns: int, rested: bool | None, *, beside: bool) -> bool | None:
     return rested
 
 
-def _driver(loader: Any = None) -> Any:
+def driver(loader: Any = None) -> Any:
     """Return the driver's library, None if the program has not loaded it."""
     try:
         import ctypes
@@ -227,7 +227,7 @@ def _synchronized(context: Any) -> Callable[[], bool | None]:
     import ctypes as c
 
     results: list[int] = []
-    cuda = _driver()
+    cuda = driver()
 
     def wait() -> None:
         cuda.cuThreadExchangeStreamCaptureMode(c.byref(c.c_int(_RELAXED)))

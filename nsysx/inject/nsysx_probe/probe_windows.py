@@ -21,6 +21,7 @@ from collections.abc import Hashable
 from typing import Any
 
 from . import capture_range, draining
+from .at_work import CallTracing
 from .capture_window import AUTO_STEPS, CaptureWindow, is_one_of_several
 from .clock import StepClock
 from .interrupts import of_program
@@ -212,10 +213,12 @@ class TwoWindows(CaptureWindow):
         if self._begun:
             return
         self._begun, self._in_window = True, 0
+        tracing = CallTracing()
         if self._meeting is None:
             capture_range.begin()
         else:
             self._meeting.hold(capture_range.begin, self._longest_ns)
+        tracing.wait()
 
     def close(self, torch: Any) -> bool:
         """Close the open window and return whether the probe goes on to time bare steps."""

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from . import bootstrap, capture_range, draining
+from . import at_work, bootstrap, capture_range, draining
 from .backward import BackwardMarks
 from .interrupts import of_program
 from .output import Output
@@ -125,6 +125,7 @@ class Status:
             "window_pauses_ns": window.pauses_ns,
             "windows_of": window.others or capture_range.had_by() or None,
             "device_waits": draining.waits,
+            "tracing_waits": at_work.waits,
             "window_missed": window.never_opened(self.steps().index + 1, self.steps().rule),
             "operators": parts.operators.record(),
             "own_profiler": {"times": self.profilers, "cuda": self.traces_cuda} if self.profilers else None,

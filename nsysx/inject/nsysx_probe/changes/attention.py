@@ -98,4 +98,10 @@ UNTRIED = (
         "y = F.scaled_dot_product_attention(q, k, v, is_causal=True)", "Nothing else may need the scores.",
         untried="attention written by hand is the program's own code",
     ),
+    Remedy(
+        "is-causal", "Give is_causal=True instead of a causal mask: half of the scores are not computed then. "
+        "For another fixed pattern: flex_attention with a block mask",
+        "y = F.scaled_dot_product_attention(q, k, v, is_causal=True)", "The mask must be the causal one.",
+        untried="what the mask holds, the program says",
+    ),
 )  # fmt: skip
