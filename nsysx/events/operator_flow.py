@@ -176,9 +176,9 @@ def made_weights(flow: OperatorFlow, copied: Sequence[bool]) -> list[int]:
         same.append(bool(makers) and of_same and earlier and not new)
     chosen: set[int] = set()
     waiting = [
-        row_of[makers[place]]
+        row_of[makers[argument]]
         for name, makers in zip(flow.names, flow.made, strict=True)
-        if (place := _WEIGHTS.get(name)) is not None and len(makers) > place and makers[place] in row_of
+        if (argument := _WEIGHTS.get(name)) is not None and len(makers) > argument and makers[argument] in row_of
     ]
     while waiting:
         row = waiting.pop()

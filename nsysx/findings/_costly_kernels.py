@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import polars as pl
 
@@ -82,8 +84,9 @@ def given_up(case: Case, settings: RecordedSettings) -> str:
     row = _given_up(settings)
     if row is None:
         return ""
-    reason = " ".join(str(row.get("reason") or "").partition("#")[0].split())
-    why = f" ({reason.partition(': ')[2] or reason})" if reason else ""
+    told = str(row.get("reason") or "")  # "0/6: self.calls == 6   # where"
+    guard = re.match(r"(?:\d+/\d+: )?([^#]*)", told)
+    why = f" ({' '.join(guard[1].split())})" if guard and guard[1].strip() else ""
     return (
         f"{row['function']} (line {row['line']}) was compiled {row['count'] + 1} times, each time for another value{why}: past that limit "
         "it runs without the compiler"

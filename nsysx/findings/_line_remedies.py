@@ -39,7 +39,7 @@ _KINDS = tuple(
         ("no-sleep", r"\bsleep\("),
         ("iterator-once", r"\bnext\(\s*iter\("),
         ("made-once", r"^(?!.*\bfit\().*(\btorch\.compile\(|\boptim\.[A-Z]\w*\(|\b(Adam|AdamW|SGD|RMSprop)\()"),
-        ("drawn-on-gpu", r"\bnegative_sampling\(|\brandom\.(sample|choices?)\("),
+        ("drawn-on-gpu", r"\bnegative_sampling\("),
         ("independent-normal", r"\bMultivariateNormal\("),
         ("no-collect", r"\bgc\.collect\(|\bempty_cache\("),
         ("drawn-rarely", r"\bplt\.|\bsavefig\(|\bsave_image\(|\bmake_grid\(|\bimwrite\(|\badd_(images?|figure|video|embedding|graph)\("),

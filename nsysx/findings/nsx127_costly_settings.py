@@ -61,6 +61,8 @@ def _finding(case: Case, each: Costly, text: str, replayed: Saving | None) -> Fi
     )
     if each.need is not None and each.need.test(case)[0] == "violated":
         fix = replace(fix, needs=(each.need,))
+    # What is about certain work, none of which was seen, may cost nothing.
+    leads = each.leads and (each.takes is None or replayed is not None)
     return case.found(
         RULE,
         each.title,
@@ -70,7 +72,5 @@ def _finding(case: Case, each: Costly, text: str, replayed: Saving | None) -> Fi
         fix=fix,
         where={"phase": each.phase, "near": each.place},
         takes=None if each.takes is None or worth.likely_ns is None else each.takes(case),
-        evidence=[
-            {"setting": each.name, "seen": text, "leads": each.leads and (each.worth is None or replayed is not None)}
-        ],
+        evidence=[{"setting": each.name, "seen": text, "leads": leads}],
     )

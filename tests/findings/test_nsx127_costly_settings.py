@@ -51,6 +51,15 @@ CLEAN: dict[str, Any] = {
 ADAM = {"class": "AdamW", "module": "torch", "fused": True, "devices": {"cuda": 4}, "state_devices": {"cuda": 8}}
 
 
+ANEW = {
+    "file": "train.py",
+    "function": "forward",
+    "line": 65,
+    "count": 7,
+    "reason": "0/6: self.calls == 6  # train.py:66",
+}
+
+
 def changed(base: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
     """Return settings with a change: objects are merged, all else is replaced."""
     merged = dict(base)
@@ -127,16 +136,6 @@ def awkward(program: Program, number: int) -> None:
         for _ in range(5):
             operator(program, "aten::mm, sizes = [[4096, 1024], [1024, 4096]]", 100, HALF)
             operator(program, "aten::mm, sizes = [[4096, 1024], [1024, 4097]]", 400, HALF)
-
-
-def casting(program: Program, number: int) -> None:
-    """A network that answers: each of its products has its weights converted before it."""
-    with program.range("evaluation"), program.range("net:Net"):
-        for _ in range(5):
-            begin = program.t
-            operator(program, "aten::copy_, sizes = [[4096, 1024], [4096, 1024]]", 100, "unrolled_elementwise_kernel")
-            program.main.add_range("aten::to, op_id = 1, sizes = [[4096, 1024]]", begin - 1, program.t)
-            operator(program, "aten::mm, sizes = [[64, 1024], [1024, 4096]]", 100, HALF)
 
 
 def growing(program: Program, number: int) -> None:
@@ -290,7 +289,20 @@ FAULTS: list[tuple[str, dict[str, Any], dict[str, Any], Callable[[Program, int],
         1600,  # four fifths of 2,000 us
     ),
     ("product sizes", {}, {}, awkward, 1500),
-    ("autocast of weights", {}, {"autocast": {"regions": 0}}, casting, 500),
+    (
+        "recompile limit",
+        {"compile": {"recompile_limit": 8, "recompilations": [ANEW]}},
+        {"compile": {"recompile_limit": 8, "recompilations": [{**ANEW, "count": 6}]}},
+        healthy,
+        None,
+    ),
+    (
+        "parameters that no optimizer holds",
+        {"unheld": {"Net": [900, 1000]}},
+        {"unheld": {"Net": [10, 1000]}},
+        backward_twice,
+        225,  # of 500 us of products nine tenths of a half
+    ),
     ("no cache of keys", {}, {}, growing, 1600),  # four fifths of 2,000 us
     (
         "padding",
