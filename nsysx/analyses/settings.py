@@ -42,8 +42,8 @@ SHOWN = TableSpec(
     depth=2,
     stepless=True,
 )
-#: What is about the reading itself, and lines of the program with their time, which are no settings.
-_OWN = ("step", "took_ns", "saves")
+#: What is about the reading itself, and lines of the program, which are no settings.
+_OWN = ("step", "took_ns", "saves", "places")
 
 
 def _flat(name: str, value: Any) -> Iterator[tuple[str, str | None]]:

@@ -148,26 +148,52 @@ def _own(above: I64, of_program: Flags) -> I64:
 
 def _backward(xray: CodeLines, ranges: Ranges, attributed: Attributed, call: I64) -> None:
     """Fill in ``call`` for what nodes of autograd launch, by sequence numbers, and for the rest of autograd's threads."""
-    rows = ranges.ranges.filter(
-        (pl.col("kind") == "op") & (pl.col("number") >= 0) & ~pl.col("repeated") & ~pl.col("crossing")
-    )
+    operators = ranges.ranges.filter((pl.col("kind") == "op") & ~pl.col("repeated") & ~pl.col("crossing"))
+    rows = operators.filter(pl.col("number") >= 0)
     names, index = lookup.distinct(rows["name"])
     nodes = np.array(["Backward" in (n or "") and "::" not in (n or "") for n in names], np.bool_)[index]
     forward = _forward(xray, rows.filter(~nodes)) if rows.height else {}
-    of_node = layer_of(rows.filter(nodes)) if forward and nodes.any() else None
+    of_node = _Nodes(rows.filter(nodes), operators) if forward and nodes.any() else None
     calls = attributed.api_calls
     thread, start = calls["thread"].to_numpy(), calls["start_ns"].to_numpy()
     waiting = _calling_backward(xray)
     for key, role in attributed.roles.items():
         a, b = np.searchsorted(thread, [key, key + 1]).tolist()
         process = ids.process_of(key)
-        if of_node is not None and process in forward and key in of_node.threads:
-            number = np.append(of_node.rows["number"].to_numpy(), -1)[of_node.at(key, start[a:b])]
+        if of_node is not None and process in forward:
+            number = of_node.numbers(key, start[a:b])
             numbered, stack = forward[process]
             nearest = np.minimum(np.searchsorted(numbered, number), len(numbered) - 1)
             call[a:b] = np.where((number >= 0) & (numbered[nearest] == number), stack[nearest], call[a:b])
         if role == thread_roles.AUTOGRAD and process in waiting:
             call[a:b] = np.where(call[a:b] >= 0, call[a:b], xray.at(waiting[process], start[a:b]))
+
+
+#: How torch calls a node of autograd, with what it does to the node's gradients: adds them to others, or casts them.
+_EVALUATION = "autograd::engine::evaluate_function"
+
+
+class _Nodes:
+    """The nodes of autograd, each until torch is done with it."""
+
+    def __init__(self, nodes: pl.DataFrame, operators: pl.DataFrame) -> None:
+        self._nodes = layer_of(nodes)
+        names, index = lookup.distinct(operators["name"])
+        evaluates = np.array([(n or "").startswith(_EVALUATION) for n in names], np.bool_)[index]
+        self._evaluations = layer_of(operators.filter(evaluates))
+        thread, start = (self._nodes.rows[c].to_numpy() for c in ("thread", "start_ns"))
+        #: Of each evaluation the number of its node, and -1 for none.
+        self._numbers = np.full(self._evaluations.rows.height + 1, -1)
+        for key in self._evaluations.threads:
+            a, b = np.searchsorted(thread, [key, key + 1]).tolist()
+            self._numbers[self._evaluations.at(key, start[a:b])] = self._nodes.rows["number"].to_numpy()[a:b]
+        self._numbers[-1] = -1
+
+    def numbers(self, thread: int, t: I64) -> I64:
+        """Return the sequence number of the node that is at work on a thread at each instant, -1 for none."""
+        number = np.append(self._nodes.rows["number"].to_numpy(), -1)[self._nodes.at(thread, t)]
+        evaluated: I64 = self._numbers[self._evaluations.at(thread, t)]
+        return np.where(number >= 0, number, evaluated)
 
 
 def _calling_backward(xray: CodeLines) -> dict[int, int]:

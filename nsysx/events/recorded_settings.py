@@ -32,6 +32,21 @@ class RecordedSettings:
         """Return a fact about the processors that the program may use."""
         return self._part("cpu").get(name)
 
+    def card(self, name: str) -> Any:
+        """Return a fact about the GPU, as the driver has it."""
+        return self._part("card").get(name)
+
+    def place(self, *names: str) -> Row:
+        """Return file and line where the program first sets one of these, or iterates a loader; empty if that is not known."""
+        places = self._part("places")
+        noted = [places.get(name) for name in names if name != "loader"]
+        noted += [row.get("place") for row in self.rows("loaders") or () if "loader" in names]
+        for file_and_line in noted:
+            file, _, line = str(file_and_line or "").rpartition(":")
+            if file and line.isdigit():
+                return {"file": file, "line": int(line)}
+        return {}
+
     def autocast(self, name: str) -> Any:
         """Return a fact about the autocast regions of the step that was watched."""
         return self._part("autocast").get(name)

@@ -29,7 +29,8 @@ class Costly(NamedTuple):
 
     ``seen`` is ``when`` for a capture whose settings were not read, None where it does not show there. ``takes``: the time that it is
     about, where that is known. ``leads``: what it costs cannot be small and nothing else is worth doing before it, known or not.
-    ``phase``: where it acts; ``place``: where it is set, if not in the program's code. ``anywhere``: the advice to a program that is
+    ``phase``: where it acts; ``place``: where it is set, if not in the program's code; ``set_by``: names under which the probe notes the
+    line that sets it. ``anywhere``: the advice to a program that is
     not written in Python, which a setting that kernels show may be of. ``need``: what the change needs, told where it is violated.
     """
 
@@ -45,6 +46,7 @@ class Costly(NamedTuple):
     place: str | None = None
     anywhere: str | None = None
     need: Need | None = None
+    set_by: tuple[str, ...] = ()
 
 
 SETTINGS = (
@@ -65,6 +67,7 @@ SETTINGS = (
         worth=_anomaly.worth,
         leads=True,
         phase="backward",
+        set_by=("anomaly",),
     ),
     Costly("profiler", when.profiler, "A profiler of torch is on in the steps", way("no-profiler"), leads=True),
     Costly(
@@ -75,12 +78,14 @@ SETTINGS = (
         worth=_costly_kernels.not_deterministic,
         takes=_costly_kernels.of_determinism,
         leads=True,
+        set_by=("deterministic", "cudnn_deterministic"),
     ),
     Costly(
         "cudnn.benchmark off",
         when.no_benchmark,
         "cuDNN does not look for its fastest convolutions",
         way("cudnn-benchmark"),
+        takes=when.of_convolutions,
     ),
     Costly(
         "cudnn.benchmark on",
@@ -89,8 +94,17 @@ SETTINGS = (
         way("no-cudnn-benchmark"),
         worth=when.trials,
         takes=when.of_convolutions,
+        set_by=("cudnn_benchmark",),
     ),
-    Costly("cudnn off", when.no_cudnn, "cuDNN is turned off", way("cudnn-on"), leads=True),
+    Costly(
+        "cudnn off",
+        when.no_cudnn,
+        "cuDNN is turned off",
+        way("cudnn-on"),
+        takes=when.of_convolutions,
+        leads=True,
+        set_by=("cudnn_enabled",),
+    ),
     Costly("attention kernels", when.slow_attention, "Fast attention kernels are turned off", way("sdpa-allowed")),
     Costly(
         "float64",
@@ -147,12 +161,14 @@ SETTINGS = (
         "The loader starts its workers anew again and again",
         way("persistent-workers"),
         phase="data",
+        set_by=("loader",),
     ),
     Costly(
         "find_unused_parameters",
         when.finds_unused,
         "DDP looks for unused parameters, and there are none",
         way("no-unused-search"),
+        set_by=("DDP",),
         phase="backward",
     ),
     Costly(
@@ -171,6 +187,7 @@ SETTINGS = (
         "Gradients are copied out of their buckets",
         way("ddp-bucket-view"),
         worth=jobs.bucket_view,
+        set_by=("DDP",),
         phase="backward",
     ),
     Costly(
@@ -179,6 +196,7 @@ SETTINGS = (
         "Buffers are sent to all ranks in each step",
         way("own-buffers"),
         worth=jobs.own_buffers,
+        set_by=("DDP",),
         phase="forward",
     ),
     Costly(
@@ -187,6 +205,7 @@ SETTINGS = (
         "Gradients are reduced in many small buckets",
         way("usual-buckets"),
         worth=jobs.fewer_buckets,
+        set_by=("DDP",),
         phase="backward",
     ),
     Costly(
@@ -195,6 +214,7 @@ SETTINGS = (
         "Gradients are reduced in one bucket, after backward",
         way("usual-buckets"),
         worth=jobs.overlapped_buckets,
+        set_by=("DDP",),
         phase="backward",
     ),
     Costly(
@@ -219,6 +239,7 @@ SETTINGS = (
         way("pad-to-longest"),
         worth=_padding.shorter,
         takes=_padding.taken,
+        set_by=("loader",),
         leads=True,
         place="the loader",
     ),
@@ -241,6 +262,17 @@ SETTINGS = (
         takes=_unread.of_unheld,
         leads=True,
         phase="backward",
+    ),
+    Costly(
+        "power limit",
+        when.low_power,
+        "The GPU may draw less power than it could",
+        way("full-power"),
+        place="the driver",
+    ),
+    Costly("clocks", when.held_clocks, "The GPU's clocks are held down", way("full-clocks"), place="the driver"),
+    Costly(
+        "other processes", when.shared_card, "Other processes use the GPU, too", way("own-gpu"), place="the machine"
     ),
     Costly("cores", when.one_core, "One core for the whole program", way("more-cores")),
     Costly("threads", when.too_many_threads, "More threads than cores", way("threads-cores")),

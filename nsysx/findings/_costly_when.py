@@ -307,6 +307,36 @@ def reduced_once(case: Case, settings: RecordedSettings | None) -> Saving:
     return case.bound(share * met + called, "the early reductions, what they slow and the calls for them are gone")
 
 
+#: A power limit below this share of the card's own costs; clocks below this share of their most are held down.
+_LITTLE_POWER, _LOW_CLOCK = 0.95, 0.9
+#: What holds clocks down that should not; drawing all the power that the card has is the usual way of working.
+_HELD = ("application clocks", "hardware slowdown", "temperature", "temperature of the hardware", "power brake")
+
+
+def low_power(case: Case, settings: RecordedSettings) -> str:
+    limit, most = settings.card("power_limit_w"), settings.card("default_power_limit_w")
+    if not isinstance(limit, int | float) or not isinstance(most, int | float) or limit >= _LITTLE_POWER * most:
+        return ""
+    return (
+        f"the GPU may draw {limit:.0f} W, and {most:.0f} W is its own limit: its clocks fall where it would draw more"
+    )
+
+
+def held_clocks(case: Case, settings: RecordedSettings) -> str:
+    clock, most, reasons = (settings.card(name) for name in ("clock_mhz", "most_clock_mhz", "held_by"))
+    held = [reason for reason in reasons if reason in _HELD] if isinstance(reasons, list) else []
+    if not held or not isinstance(clock, int) or not isinstance(most, int) or clock >= _LOW_CLOCK * most:
+        return ""
+    return f"the GPU runs at {clock} of {most} MHz: held down by {' and '.join(held)}"
+
+
+def shared_card(case: Case, settings: RecordedSettings) -> str:
+    others = settings.card("others")
+    if not isinstance(others, int) or others < 1:
+        return ""
+    return f"{units.several(others, 'other process', 'other processes')} had work on this GPU: they take turns with this one"
+
+
 def one_core(case: Case, settings: RecordedSettings) -> str:
     allowed, cores, quota = (settings.cpu(n) for n in ("allowed", "cores", "quota"))
     if isinstance(allowed, int) and isinstance(cores, int) and allowed == 1 < cores:

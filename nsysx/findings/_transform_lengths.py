@@ -13,6 +13,7 @@ from nsysx.events.recorded_settings import RecordedSettings
 from nsysx.findings._case import Case, Saving, ops_of
 from nsysx.findings._once import Takes
 from nsysx.frames import lookup
+from nsysx.inject.nsysx_probe.changes.array_types import next_length
 from nsysx.replay.engine import ScaleOps
 
 #: Kernels of Bluestein's algorithm, which cuFFT uses for lengths with a prime factor above 127.
@@ -43,7 +44,7 @@ def seen(case: Case) -> str:
     length = next((n for n in _lengths(case) if factors(n)[-1] > _LARGEST_PRIME), None)
     if length is None:
         return told
-    return f"{told}. {length} is {' x '.join(map(str, factors(length)))}; pad to {padded(length)}"
+    return f"{told}. {length} is {' x '.join(map(str, factors(length)))}; pad to {next_length(length)}"
 
 
 def _lengths(case: Case) -> list[int]:
@@ -62,11 +63,6 @@ def factors(number: int) -> list[int]:
             primes.append(divisor)
             number //= divisor
     return [*primes, number] if number > 1 else primes
-
-
-def padded(length: int) -> int:
-    """Return the least length from this one on whose factors are 2, 3, 5 and 7, which cuFFT has kernels for."""
-    return next(n for n in range(length, 2 * length + 1) if factors(n)[-1] <= 7)
 
 
 def shorter(case: Case, settings: RecordedSettings | None) -> Saving:

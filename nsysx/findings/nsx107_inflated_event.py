@@ -29,8 +29,9 @@ from nsysx import units
 from nsysx.analyses import event_windows, events
 from nsysx.analyses.event_windows import parts_of
 from nsysx.analyses.helpers import event_makers
-from nsysx.findings._case import NO_SAVING, Case, Fix, Rule
+from nsysx.findings._case import NO_SAVING, Case, Fix, Rule, ops_of
 from nsysx.findings._names import mostly
+from nsysx.findings._once import Takes
 from nsysx.model import Finding, Row
 
 RULE = Rule("NSX107", "inflated-event", "Inflated cuda.Event windows", about="timing", picture="windows", reading=True)
@@ -102,27 +103,33 @@ def _finding(case: Case, row: events.EventRow, turns: list[events.EventRow]) -> 
         )
         because = f"At {_which(row)}, {shares}."
     evidence = [row for window_row in turns or [row] for row in _evidence(case, window_row)]
+    inside = _inside(case, row)
     return case.found(
         RULE,
         title,
         detail,
         worth=NO_SAVING,
         cost_ns=None,
-        where=row if row["module"] else _timed(case, row),
+        where=row if row["module"] else _timed(case, inside),
         fix=_FIX,
         evidence=evidence,
         because=because,
+        takes=Takes(ops_of(inside)),
     )
 
 
-def _timed(case: Case, row: events.EventRow) -> Row:
+def _timed(case: Case, inside: pl.DataFrame) -> Row:
     """Return the kernel that most of the time between the events of a place is, for one outside of all modules."""
+    most = mostly(case.profile, inside)
+    return {**most, "near": f"around {most['near']}"} if "near" in most else most
+
+
+def _inside(case: Case, row: events.EventRow) -> pl.DataFrame:
+    """Return the kernels between the events of a place."""
     windows = [] if case.missing("event_windows") else case.typed_rows(event_windows.ROWS)
     spans = [(w["start_ns"], w["start_ns"] + w["reading_ns"]) for w in windows if w["site"] == row["site"]]
     within = pl.any_horizontal(pl.col("start_ns").is_between(a, b) for a, b in spans) if spans else pl.lit(value=False)
-    inside = case.kernels.filter(case.kernels["op"].is_in(case.ops.filter(within)["op"].implode()))
-    most = mostly(case.profile, inside)
-    return {**most, "near": f"around {most['near']}"} if "near" in most else most
+    return case.kernels.filter(case.kernels["op"].is_in(case.ops.filter(within)["op"].implode()))
 
 
 def _evidence(case: Case, window_row: events.EventRow) -> list[Row]:

@@ -28,6 +28,7 @@ from collections.abc import Sequence
 from nsysx import units
 from nsysx.analyses import kernel_spread
 from nsysx.findings._case import NO_SAVING, Case, Rule
+from nsysx.findings._lines import launching
 from nsysx.model import Finding
 
 RULE = Rule("NSX108", "kernel-spread", "Cold-cache or clock spread", about="timing", picture="readings")
@@ -62,7 +63,8 @@ def _finding(case: Case, cause: str, rows: Sequence[kernel_spread.SpreadRow]) ->
         {"kernel": r["name"], "count": r["count"], "p10_ns": r["p10_ns"], "p90_ns": r["p90_ns"], "why": r["detail"]}
         for r in rows[:8]
     ]
-    return case.found(RULE, title, detail, worth=NO_SAVING, cost_ns=None, fix=fix, evidence=evidence)
+    where = launching(case.profile, worst["name"])
+    return case.found(RULE, title, detail, worth=NO_SAVING, cost_ns=None, fix=fix, where=where, evidence=evidence)
 
 
 def check(case: Case) -> list[Finding]:

@@ -28,6 +28,7 @@ from nsysx import units
 from nsysx.analyses.helpers import kernel_shapes
 from nsysx.catalogue import StepLimit
 from nsysx.findings._case import Case, Fix, Rule, Saving
+from nsysx.findings._lines import launching
 from nsysx.model import Finding
 
 RULE = Rule(
@@ -77,4 +78,5 @@ def check(case: Case) -> list[Finding]:
         ways.insert(0, ("compile", "operations fused by torch.compile"))
     fix = Fix.listed("Move fewer bytes: ", ways, ", ")
     worth = Saving(None, "not known: it depends on which bytes need not move")
-    return [case.found(RULE, title, detail, worth=worth, cost_ns=None, fix=fix, evidence=evidence)]
+    where = launching(case.profile, str(bound["name"][0]))
+    return [case.found(RULE, title, detail, worth=worth, cost_ns=None, fix=fix, where=where, evidence=evidence)]

@@ -27,7 +27,7 @@ from nsysx.events.recorded_settings import settings_of
 from nsysx.findings._case import Case, Fix, Rule, Saving
 from nsysx.findings._costly import SETTINGS, Costly
 from nsysx.findings._costly_when import UNKNOWN
-from nsysx.model import Finding
+from nsysx.model import Finding, Row
 
 RULE = Rule("NSX127", "costly-settings", "Settings that only cost time", direct=3)
 
@@ -43,13 +43,18 @@ def check(case: Case) -> list[Finding]:
         (each, text, each.worth(case, settings) if each.worth is not None and not case.stepless else None)
         for each, text in seen
     ]
-    findings = [f for each, text, replayed in priced if (f := _finding(case, each, text, replayed)) is not None]
+    places = [{} if settings is None else settings.place(*each.set_by) for each, _ in seen]
+    findings = [
+        f
+        for (each, text, replayed), set_at in zip(priced, places, strict=True)
+        if (f := _finding(case, each, text, replayed, set_at)) is not None
+    ]
     if findings or settings is not None:
         return findings or case.clear(RULE, f"none of {len(SETTINGS)} settings that only cost time is on")
     return case.cannot_tell(RULE, "the settings of the program were not read", "nsysx run -- CMD")
 
 
-def _finding(case: Case, each: Costly, text: str, replayed: Saving | None) -> Finding | None:
+def _finding(case: Case, each: Costly, text: str, replayed: Saving | None, set_at: Row) -> Finding | None:
     """Return the finding about a setting, None where the replay shows that it costs nothing."""
     worth = Saving(None, UNKNOWN)
     if replayed is not None:
@@ -70,7 +75,7 @@ def _finding(case: Case, each: Costly, text: str, replayed: Saving | None) -> Fi
         worth=worth,
         cost_ns=worth.likely_ns,
         fix=fix,
-        where={"phase": each.phase, "near": each.place},
-        takes=None if each.takes is None or worth.likely_ns is None else each.takes(case),
+        where={"phase": each.phase, "near": each.place, **set_at},
+        takes=None if each.takes is None else each.takes(case),
         evidence=[{"setting": each.name, "seen": text, "leads": leads}],
     )

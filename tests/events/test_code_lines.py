@@ -74,8 +74,12 @@ class Program:
         for number, line in enumerate((6, 5)):
             if xray:
                 name = f"AddmmBackward0, seq = {2 * self.n + 1 - number}, op_id = 1"
-                self.autograd.add_range(name, t + 20, t + 280)
+                self.autograd.add_range(
+                    "autograd::engine::evaluate_function: AddmmBackward0, op_id = 2", t + 10, t + 290
+                )
+                self.autograd.add_range(name, t + 20, t + 180)
             self.launch(self.autograd, t + 100, f"bwd{line}")
+            self.launch(self.autograd, t + 220, f"sum{line}")  # gradients are added when the node is done
             t += 300
         self.launch(self.autograd, t + 50, "accumulate")
         t += 200
@@ -119,6 +123,7 @@ def program(plain: int = 8, xray: int = 3, **options: Any) -> Program:
 #: Kernel -> the line that it belongs to.
 WANTED = {
     "fwd5": "/job/model.py:5", "fwd6": "/job/model.py:6", "bwd5": "/job/model.py:5", "bwd6": "/job/model.py:6",
+    "sum5": "/job/model.py:5", "sum6": "/job/model.py:6",
     "accumulate": "/job/train.py:14", "sgd": "/job/train.py:15", "HtoD": "/job/train.py:12",
 }  # fmt: skip
 
@@ -134,7 +139,7 @@ def of_ops(profile: Profile) -> list[tuple[str, str | None]]:
 
 def test_every_launch_has_its_line(tmp_path: Path) -> None:
     found = of_ops(program().profile(tmp_path))
-    assert len(found) == 11 * 7 and all(place == WANTED[name] for name, place in found)
+    assert len(found) == 11 * 9 and all(place == WANTED[name] for name, place in found)
 
 
 def test_xray_steps_are_not_steady(tmp_path: Path) -> None:
@@ -164,8 +169,8 @@ def test_a_step_is_divided_among_lines(tmp_path: Path) -> None:
     assert 9_000 * 0.9 < load["host_self_ns"] / steps < 9_000 * 1.15
     assert load["copies"] == steps and load["copy_bytes"] == 4096 * steps and load["text"] == "batch = load(rows)"
     assert rows["/job/train.py", 13]["gpu_self_ns"] == 0, "what the package calls is the model's own line"
-    assert rows["/job/train.py", 13]["gpu_total_ns"] == 4 * 60 * steps, "with its backward"
-    assert rows["/job/model.py", 5]["gpu_self_ns"] == 2 * 60 * steps
+    assert rows["/job/train.py", 13]["gpu_total_ns"] == 6 * 60 * steps, "with its backward"
+    assert rows["/job/model.py", 5]["gpu_self_ns"] == 3 * 60 * steps
     assert rows["/job/train.py", 15]["waits"] == steps and rows["/job/train.py", 15]["wait_ns"] == 200 * steps
     assert rows["/job/train.py", 10]["host_total_ns"] <= sum(r["host_self_ns"] for r in rows.values())
     assert max(summary.typed_rows(lines.ROWS), key=lambda r: r["idle_caused_ns"])["line"] == 12

@@ -12,7 +12,8 @@ import pytest
 
 from nsysx.findings._costly import SETTINGS
 from nsysx.findings._costly_when import UNKNOWN
-from nsysx.findings._transform_lengths import factors, padded
+from nsysx.findings._transform_lengths import factors
+from nsysx.inject.nsysx_probe.changes.array_types import next_length
 from nsysx.model import Finding, Summary
 from tests.findings import Program, healthy
 
@@ -35,6 +36,14 @@ CLEAN: dict[str, Any] = {
     },
     "cpu": {"cores": 8, "allowed": 8, "quota": None, "torch_threads": 8},
     "memory": {"total_bytes": 80 << 30, "reserved_peak_bytes": 70 << 30},
+    "card": {
+        "power_limit_w": 700.0,
+        "default_power_limit_w": 700.0,
+        "clock_mhz": 1980,
+        "most_clock_mhz": 1980,
+        "held_by": ["power limit"],
+        "others": 0,
+    },
     "compile": None,
     "graphs": 0,
     "optimizers": [],
@@ -388,6 +397,15 @@ FAULTS: list[tuple[str, dict[str, Any], dict[str, Any], Callable[[Program, int],
         200,
     ),
     ("CPU offload", {"wrappers": [{**SHARDED, "offload": True}]}, {"wrappers": [SHARDED]}, sharded, None),
+    ("power limit", {"card": {"power_limit_w": 400.0}}, {"card": {"power_limit_w": 690.0}}, healthy, None),
+    (
+        "clocks",
+        {"card": {"clock_mhz": 1200, "held_by": ["temperature"]}},
+        {"card": {"clock_mhz": 1200, "held_by": ["power limit"]}},
+        healthy,
+        None,
+    ),
+    ("other processes", {"card": {"others": 2}}, {"card": {"others": None}}, healthy, None),
     ("cores", {"cpu": {"allowed": 1}}, {"cpu": {"allowed": 1, "cores": 1}}, healthy, None),
     ("threads", {"cpu": {"torch_threads": 64}}, {"cpu": {"torch_threads": 16}}, healthy, None),
     (
@@ -580,8 +598,8 @@ def test_float64_of_a_simulation_without_a_network_is_a_remark(tmp_path: Path) -
 
 
 def test_lengths_of_transforms_are_padded_to_small_factors() -> None:
-    assert factors(32767) == [7, 31, 151] and padded(32767) == 32768
-    assert factors(4096) == [2] * 12 and padded(4096) == 4096
+    assert factors(32767) == [7, 31, 151] and next_length(32767) == 32768
+    assert factors(4096) == [2] * 12 and next_length(4096) == 4096
 
 
 def keeping(program: Program, number: int) -> None:

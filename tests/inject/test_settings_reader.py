@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 import json
+import sys
 import time
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import pytest
 import torch
-from nsysx_probe import batch_padding, settings_state
+from nsysx_probe import batch_padding, settings_card, settings_state
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
@@ -28,6 +30,10 @@ def train(net: nn.Module, optimizer: Any = None, *, steps: int = 4, micro: int =
             net(torch.randn(2, width, dtype=dtype)).sum().backward()
         optimizer.step()
     return optimizer
+
+
+def line_here() -> int:
+    return sys._getframe(1).f_lineno
 
 
 def settings(lab: Lab) -> dict[str, Any]:
@@ -357,3 +363,63 @@ def test_lines_that_save_and_how_long_they_take() -> None:
         (found,) = settings(lab)["saves"]
     assert found["count"] == 3 and found["ns"] > 0
     assert found["place"].rpartition(":")[0] == __file__
+
+
+def test_where_the_program_sets_what_costs_and_its_functions_are_its_own_again() -> None:
+    own = torch.autograd.set_detect_anomaly.__init__.__code__
+    with armed() as lab:
+        torch.autograd.set_detect_anomaly(False)
+        assert torch.autograd.set_detect_anomaly.__init__.__code__ is not own
+        with torch.autograd.set_detect_anomaly(True, check_nan=False):
+            first = line_here() - 1
+            assert torch.autograd.set_detect_anomaly.__init__.__code__ is own
+        torch.backends.cudnn.benchmark = False
+        net = nn.Linear(8, 8)
+        for _ in DataLoader(TensorDataset(torch.zeros(8, 2)), batch_size=2):
+            train(net, steps=2)
+    found = settings(lab)
+    assert found["places"] == {"anomaly": f"{__file__}:{first}", "cudnn_benchmark": f"{__file__}:{first + 3}"}
+    assert found["loaders"][0]["place"] == f"{__file__}:{first + 5}"
+
+
+class _Library:
+    """Stands for NVIDIA's library: a card of 700 W that may draw 400, held by its temperature, with one process more on it."""
+
+    values: ClassVar = {
+        "nvmlDeviceGetEnforcedPowerLimit": 400_000,
+        "nvmlDeviceGetPowerManagementDefaultLimit": 700_000,
+        "nvmlDeviceGetCurrentClocksThrottleReasons": 0x20 | 0x4,
+    }
+
+    def __getattr__(self, call: str) -> Any:
+        def answer(*given: Any) -> int:
+            if call in ("nvmlInit_v2", "nvmlShutdown"):
+                return 0
+            if call == "nvmlDeviceGetHandleByPciBusId_v2":
+                return 0 if given[0] == b"00000000:1b:00.0" else 2
+            if call == "nvmlDeviceGetComputeRunningProcesses_v3":
+                given[1]._obj.value = 2
+                return 0
+            if call in self.values:
+                given[-1]._obj.value = self.values[call]
+                return 0
+            return 3  # not supported
+
+        return answer
+
+
+def test_what_the_driver_says_of_the_card() -> None:
+    place = SimpleNamespace(pci_domain_id=0, pci_bus_id=0x1B, pci_device_id=0)
+    cuda = SimpleNamespace(
+        is_initialized=lambda: True, current_device=lambda: 0, get_device_properties=lambda _device: place
+    )
+    found = settings_card.card(SimpleNamespace(cuda=cuda), lambda _name: _Library())
+    assert found is not None
+    known = {
+        "power_limit_w": 400.0,
+        "default_power_limit_w": 700.0,
+        "held_by": ["power limit", "temperature"],
+        "others": 1,
+    }
+    assert {name: value for name, value in found.items() if value is not None} == known
+    assert settings_card.card(torch) is None, "this process has started no CUDA"

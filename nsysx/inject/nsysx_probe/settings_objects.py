@@ -126,9 +126,9 @@ def network(torch: Any, root: Any) -> dict[str, Any]:
 def wrappers(root: Any) -> list[dict[str, Any]]:
     """Return the options of each DDP and FSDP wrapper in a network; wrappers of one kind with the same options are counted."""
     options: list[dict[str, Any]] = []
-    ddp = _loaded("torch.nn.parallel.distributed", "DistributedDataParallel")
-    whole = _loaded("torch.distributed.fsdp.fully_sharded_data_parallel", "FullyShardedDataParallel")
-    sharded = _loaded("torch.distributed.fsdp", "FSDPModule")
+    ddp = loaded("torch.nn.parallel.distributed", "DistributedDataParallel")
+    whole = loaded("torch.distributed.fsdp.fully_sharded_data_parallel", "FullyShardedDataParallel")
+    sharded = loaded("torch.distributed.fsdp", "FSDPModule")
     for module in modules(root):
         about = None
         if ddp and isinstance(module, ddp):
@@ -147,7 +147,7 @@ def wrappers(root: Any) -> list[dict[str, Any]]:
     return options
 
 
-def _loaded(module: str, name: str) -> Any:
+def loaded(module: str, name: str) -> Any:
     """Return a class of torch if the program has loaded its module."""
     return getattr(sys.modules.get(module), name, None)
 
@@ -213,9 +213,9 @@ def _fsdp2(module: Any) -> dict[str, Any] | None:
 
 def reduces(root: Any) -> bool | None:
     """Return whether the next backward of a wrapped network reduces gradients across ranks; None if it is not wrapped."""
-    ddp = _loaded("torch.nn.parallel.distributed", "DistributedDataParallel")
-    whole = _loaded("torch.distributed.fsdp.fully_sharded_data_parallel", "FullyShardedDataParallel")
-    sharded = _loaded("torch.distributed.fsdp", "FSDPModule")
+    ddp = loaded("torch.nn.parallel.distributed", "DistributedDataParallel")
+    whole = loaded("torch.distributed.fsdp.fully_sharded_data_parallel", "FullyShardedDataParallel")
+    sharded = loaded("torch.distributed.fsdp", "FSDPModule")
     if ddp and isinstance(root, ddp):
         return bool(root.require_backward_grad_sync)
     if whole and isinstance(root, whole):

@@ -14,10 +14,11 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from . import batch_padding, patch, settings_compile, settings_objects, settings_state
+from . import batch_padding, patch, settings_card, settings_compile, settings_objects, settings_state
 from .changes import place
 from .interrupts import of_program
 from .output import Output
+from .setting_places import SettingPlaces
 from .settings_state import asked, name_of
 from .unread_gradients import UnreadGradients
 
@@ -44,6 +45,7 @@ class SettingsReader:
         self._roots: dict[int, weakref.ref[Any]] = {}
         self._loaders: dict[int, tuple[weakref.ref[Any], dict[str, Any]]] = {}
         self._saves: dict[str, dict[str, int]] = {}  # of each line
+        self._places = SettingPlaces(torch, out)
         self._patches: list[patch.Patch] | None = None
         self._began_ns = self._took_ns = self._saving_ns = 0
 
@@ -53,6 +55,7 @@ class SettingsReader:
         patcher.around(room._open_zipfile_writer, "save", "None", self.saves, patch.nothing)
         for kind in (room._open_zipfile_writer_file, room._open_zipfile_writer_buffer):
             patcher.around(kind.__exit__, "saved", "None", self.saved, patch.nothing)
+        self._places.arm(patcher)
 
     # ---- the step that is watched -----------------------------------------------------------------------------------
 
@@ -106,7 +109,12 @@ class SettingsReader:
         if self._read is None:
             return None
         saves = [{"place": line, **about} for line, about in list(self._saves.items())[:_MOST_LOADERS]]
-        return {**self._read, "loaders": [dict(about) for _, about in self._loaders.values()], "saves": saves}
+        return {
+            **self._read,
+            "loaders": [dict(about) for _, about in self._loaders.values()],
+            "saves": saves,
+            "places": dict(self._places.noted),
+        }
 
     def _without_step(self) -> None:
         before = time.perf_counter_ns()
@@ -315,7 +323,7 @@ class SettingsReader:
         if entry is None or entry[0]() is not loader:
             if len(self._loaders) >= _MOST_LOADERS:
                 return
-            about = {**settings_objects.loader(loader), "first_step": steps, "last_step": steps}
+            about = {**settings_objects.loader(loader), "first_step": steps, "last_step": steps, "place": place()}
             entry = self._loaders[id(loader)] = weakref.ref(loader), about
         entry[1]["iterators"] += 1
         entry[1]["last_step"] = steps
@@ -348,6 +356,7 @@ class SettingsReader:
             "step": seen["step"],
             **state,
             "memory": asked(lambda: settings_state.memory(torch)),
+            "card": asked(lambda: settings_card.card(torch)),
             "compile": asked(settings_compile.compiled),
             "graphs": asked(self.graphs),
             "optimizers": optimizers,

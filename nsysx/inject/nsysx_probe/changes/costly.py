@@ -5,6 +5,7 @@ from __future__ import annotations
 from . import Change, Remedy
 
 _SET_BY_PROGRAM = "the program or its environment sets it: change it there, and time both"
+_MACHINE = "who runs the machine sets it"
 CHANGES: tuple[Change, ...] = ()
 UNTRIED = (
     Remedy(
@@ -26,6 +27,17 @@ UNTRIED = (
         "are reset before an optimizer reads them",
         "loss = critic(fake.detach()).mean()  # or: with torch.no_grad(): fake = generator(z)",
         untried="which tensors to detach, the program says",
+    ),
+    Remedy(
+        "full-power", "Give the GPU its own power limit back", "sudo nvidia-smi -pl WATTS  # the default of nvidia-smi -q -d POWER",
+        untried=_MACHINE,
+    ),
+    Remedy(
+        "full-clocks", "Let the GPU choose its clocks, and cool it", "sudo nvidia-smi -rac; sudo nvidia-smi -rgc", untried=_MACHINE,
+    ),
+    Remedy(
+        "own-gpu", "Give the program a GPU of its own", "nvidia-smi  # shows who else is there; CUDA_VISIBLE_DEVICES chooses another one",
+        untried=_MACHINE,
     ),
     Remedy(
         "more-cores", "Give the program more cores, near its GPU",
