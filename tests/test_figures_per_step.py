@@ -135,7 +135,7 @@ def test_an_evaluation_between_two_steps(program: Program, after: int) -> None:
 def test_only_some_of_the_steps_are_replayed(program: Program, part: int) -> None:
     whole = summary(build(program))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(replayed_window, "_MOST_OPS", len(program.late) * len(program.kernels) // part)
+        patch.setattr(replayed_window, "MOST_REPLAYED_OPS", len(program.late) * len(program.kernels) // part)
         some = summary(build(program))
     assert some.replay and whole.replay and some.replay["steps"] < whole.replay["steps"]
     assert differences(whole, some) == {}

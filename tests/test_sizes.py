@@ -1,11 +1,15 @@
-"""Files that a reader can hold: the long ones that are left are listed, and the list can only shrink.
+"""Files that a reader can hold: the long ones that are left are listed, and the list can only shrink; tuned numbers have one place.
 
 How tangled a function may be is ruff's to say: C901 in pyproject.toml.
 """
 
 from __future__ import annotations
 
-from tests.test_layers import FILES, ids
+import ast
+
+import pytest
+
+from tests.test_layers import FILES, PACKAGE, ids
 
 #: Files that are still too long. An entry that is no longer needed fails.
 LONG_FILES: set[str] = set()
@@ -16,3 +20,73 @@ def test_no_file_is_longer_than_a_reader_can_hold() -> None:
     long = {ids(p) for p in FILES if len(p.read_text(encoding="utf-8").splitlines()) > MOST_LINES}
     assert long <= LONG_FILES, f"too long: {sorted(long - LONG_FILES)}"
     assert long >= LONG_FILES, f"no longer too long, take them from the list: {sorted(LONG_FILES - long)}"
+
+
+#: Rooms whose tuned numbers stand in one file each, with a comment on what each bounds.
+BOUNDS = {
+    "analyses": "helpers/analysis_bounds.py",
+    "answer": "answer_bounds.py",
+    "comparing": "comparing_bounds.py",
+    "events": "event_bounds.py",
+    "findings": "_finding_bounds.py",
+    "judging": "judging_bounds.py",
+    "ranks": "rank_bounds.py",
+    "reading": "reading_bounds.py",
+    "recording": "recording_bounds.py",
+    "replay": "replay_bounds.py",
+    "trying": "trial_bounds.py",
+}
+#: What numbers of these rooms stand elsewhere: those of nsys's tables with its tables, and those of files that run alone, in
+#: processes that know nothing of this package.
+ELSEWHERE = {"reading/schema.py", "recording/stand_in.py", "recording/range_holder.py", "recording/witness.py"}
+
+
+def is_number(node: ast.expr) -> bool:
+    """Return whether an expression is made of numbers alone."""
+    if isinstance(node, ast.BinOp):
+        return is_number(node.left) and is_number(node.right)
+    if isinstance(node, ast.UnaryOp):
+        return is_number(node.operand)
+    return isinstance(node, ast.Constant) and type(node.value) in (int, float)
+
+
+def numbers_of(source: str) -> dict[str, int]:
+    """Return the names that are numbers at the level of the module, except exit codes, each with its line."""
+    numbers = {}
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+            names = node.targets[0] if isinstance(node, ast.Assign) else node.target
+            pairs = [(names, node.value)]
+            if isinstance(names, ast.Tuple) and isinstance(node.value, ast.Tuple):
+                pairs = list(zip(names.elts, node.value.elts, strict=True))
+            numbers |= {
+                name.id: node.lineno for name, value in pairs if isinstance(name, ast.Name) and is_number(value)
+            }
+    return {name: line for name, line in numbers.items() if not name.startswith("EXIT_")}
+
+
+@pytest.mark.parametrize("room", BOUNDS)
+def test_tuned_numbers_stand_in_one_place_of_their_room(room: str) -> None:
+    home = PACKAGE / room / BOUNDS[room]
+    others = [path for path in (PACKAGE / room).rglob("*.py") if path != home and ids(path) not in ELSEWHERE]
+    named = {ids(path): sorted(numbers_of(path.read_text(encoding="utf-8"))) for path in others}
+    assert {path: names for path, names in named.items() if names} == {}, f"they belong into {ids(home)}"
+
+
+@pytest.mark.parametrize("room", BOUNDS)
+def test_each_tuned_number_says_what_it_bounds(room: str) -> None:
+    source = (PACKAGE / room / BOUNDS[room]).read_text(encoding="utf-8")
+    lines, numbers = source.splitlines(), numbers_of(source)
+    assert numbers and not [name for name in numbers if name.startswith("_") or len(name) < 4]
+    begun = sorted(set(numbers.values()))
+    # Lines that follow each other share a comment.
+    bare = [line for line in begun if not lines[line - 2].startswith("#: ") and line - 1 not in begun]
+    assert [lines[line - 1] for line in bare] == []
+
+
+def test_a_number_that_stands_elsewhere_is_seen() -> None:
+    assert numbers_of("A, B = 1 << 20, -0.5\nC: int = 3\nEXIT_X = 2\nD = True\nE = f(1)\nF = (1, 2)\n") == {
+        "A": 1,
+        "B": 1,
+        "C": 2,
+    }

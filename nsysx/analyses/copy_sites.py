@@ -8,6 +8,7 @@ import numpy as np
 import polars as pl
 
 from nsysx.analyses.helpers import shared_columns
+from nsysx.analyses.helpers.analysis_bounds import COPIES_LONG_AGO_NS, HIDDEN_COPIES_SHARE, LARGE_LINK_COPY_BYTES
 from nsysx.analyses.helpers.host_stopwatch import gpu_calls
 from nsysx.catalogue import DeviceActivity
 from nsysx.events.ledger import CLASSES
@@ -74,11 +75,6 @@ SHOWN = TableSpec(
     bar="exposed_ns",
     depth=2,
 )
-#: A place counts as hidden when this share of its copy time is.
-_HIDDEN = 0.9
-#: Only copies of this size show what a link can do.
-_LARGE_BYTES = 1 << 20
-_LONG_AGO = -(1 << 62)
 _WANTED = (
     *("process", "device", "stream", "name", "start_ns", "end_ns", "bytes", "src_kind", "dst_kind"),
     *("call", "call_start_ns", "call_end_ns", "module", "phase"),
@@ -88,7 +84,7 @@ _WANTED = (
 def _followed_by_sync(profile: Profile, calls: I64) -> I64:
     """Return, per call, the end of the synchronize that is the thread's next GPU call; long ago if that call is none."""
     gpu = gpu_calls(profile)
-    ended = np.full(len(calls), _LONG_AGO, np.int64)
+    ended = np.full(len(calls), COPIES_LONG_AGO_NS, np.int64)
     row = np.searchsorted(gpu.call, calls, side="right")
     near = np.flatnonzero((calls >= 0) & np.append(gpu.sync, False)[row])
     thread = profile.attributed.api_calls["thread"].to_numpy()
@@ -127,7 +123,7 @@ def _limits(profile: Profile) -> dict[tuple[str, str, str], tuple[float, str]]:
     """Return (direction, source, destination) -> (possible bytes/s, where that figure comes from)."""
     ns = pl.col("end_ns") - pl.col("start_ns")
     seen = profile.ops.select("name", "bytes", "src_kind", "dst_kind", "start_ns", "end_ns")
-    seen = seen.filter(profile.ops["op_kind"] == "memcpy").filter(pl.col("bytes") >= _LARGE_BYTES, ns > 0)
+    seen = seen.filter(profile.ops["op_kind"] == "memcpy").filter(pl.col("bytes") >= LARGE_LINK_COPY_BYTES, ns > 0)
     seen = seen.with_columns(
         shared_columns.memory("src_kind"), shared_columns.memory("dst_kind"), pl.col("name").cast(pl.String)
     )
@@ -182,7 +178,7 @@ def table(profile: Profile) -> pl.DataFrame:
     )
     pageable = (pl.col("src_kind") == "pageable") | (pl.col("dst_kind") == "pageable")
     obstacle = (
-        pl.when(pl.col("hidden_ns") >= _HIDDEN * pl.col("total_ns"))
+        pl.when(pl.col("hidden_ns") >= HIDDEN_COPIES_SHARE * pl.col("total_ns"))
         .then(None)
         .when(pageable)
         .then(pl.lit("pageable"))

@@ -8,14 +8,13 @@ import polars as pl
 
 from nsysx.analyses import events
 from nsysx.analyses.helpers import event_pairs
+from nsysx.analyses.helpers.analysis_bounds import MOST_EVENT_WINDOWS
 from nsysx.events.profile import Profile
 from nsysx.model import TableSpec
 from nsysx.rows import Of, TableOf, columns_of, names
 
 KEY = "event_windows"
 TITLE = "CUDA event windows, one by one"
-#: Most windows that are listed; ``events`` holds the sums of all.
-_ROWS = 500
 
 
 class WindowRow(TypedDict):
@@ -64,4 +63,4 @@ SHOWN = TableSpec(
 def table(profile: Profile) -> pl.DataFrame:
     """Return the first 500 windows in order of time."""
     pairs, _ = events.grouped(profile)
-    return pairs.sort("start_ns", "end_ns").head(_ROWS).select(c.name for c in COLUMNS)
+    return pairs.sort("start_ns", "end_ns").head(MOST_EVENT_WINDOWS).select(c.name for c in COLUMNS)

@@ -7,6 +7,7 @@ from typing import Annotated, TypedDict
 import polars as pl
 
 from nsysx.analyses.helpers import event_makers, event_pairs, event_rounds
+from nsysx.analyses.helpers.analysis_bounds import TRUE_READING_SHARE
 from nsysx.analyses.helpers.event_pairs import PARTS
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.model import TableSpec
@@ -65,8 +66,6 @@ SHOWN = TableSpec(
     hide=("loop",),
     depth=1,
 )
-#: A reading counts as kernel time if this share of it is.
-_TRUE_SHARE = 0.9
 
 
 def grouped(profile: Profile) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -113,7 +112,7 @@ def _grouped(profile: Profile) -> tuple[pl.DataFrame, pl.DataFrame]:
     largest = pl.concat_list(PARTS[1:]).list.arg_max()
     names = [p.removesuffix("_ns") for p in PARTS[1:]]
     verdict = (
-        pl.when(pl.col("_share") >= _TRUE_SHARE)
+        pl.when(pl.col("_share") >= TRUE_READING_SHARE)
         .then(pl.lit("kernel"))
         .otherwise(largest.replace_strict(dict(enumerate(names)), return_dtype=pl.String))
     )

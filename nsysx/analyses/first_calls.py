@@ -8,6 +8,7 @@ import numpy as np
 import polars as pl
 
 from nsysx.analyses.helpers import one_time_cost, shared_columns
+from nsysx.analyses.helpers.analysis_bounds import MOST_FIRST_CALLS
 from nsysx.catalogue import Call
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.events.thread_roles import elsewhere
@@ -75,8 +76,6 @@ SHOWN = TableSpec(
     terms=("name", "api"),
 )
 _WHOLE = "nsysx report without --time-range"
-#: Most rows listed one by one; the others share one row, so that the sum is the whole bill.
-_ROWS = 60
 
 
 def _host(profile: Profile, paid: pl.DataFrame) -> tuple[int, int]:
@@ -129,8 +128,8 @@ def table(profile: Profile) -> pl.DataFrame:
     if ns:
         host = "(longer warm-up steps outside CUDA calls)"
         extra.append({"name": host, "what": "host", "calls": count, "one_time_ns": ns, "evidence": "step length"})
-    cheaper = rows.slice(_ROWS)
+    cheaper = rows.slice(MOST_FIRST_CALLS)
     if cheaper.height:
         sums = {c: int(cheaper[c].sum()) for c in ("calls", "one_time_ns")}
         extra.append({"name": f"({cheaper.height} cheaper rows)", "what": "rest", **sums})
-    return pl.concat([rows.head(_ROWS), pl.DataFrame(extra, schema=rows.schema)])
+    return pl.concat([rows.head(MOST_FIRST_CALLS), pl.DataFrame(extra, schema=rows.schema)])

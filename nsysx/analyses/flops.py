@@ -8,6 +8,7 @@ import polars as pl
 
 from nsysx import units
 from nsysx.analyses.helpers import operator_work
+from nsysx.analyses.helpers.analysis_bounds import COUNTED_PRODUCTS_SHARE, MOST_FLOPS_ROWS
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.frames import frame_columns
 from nsysx.model import TableSpec
@@ -90,9 +91,6 @@ SHOWN = TableSpec(
     bar="gpu_ns",
     rows=40,
 )  # fmt: skip
-#: With less of the products counted, MFU would be a guess (share of the time of kernels that multiply).
-COUNTED_LEAST = 0.95
-_ROWS = 40
 _SCHEMA = frame_columns.schema(COLUMNS)
 
 
@@ -160,7 +158,7 @@ def _why_no_mfu(row: dict[str, float], step_ns: int | None) -> str | None:
         return "no operator with a known number of operations did any GPU work"
     if step_ns is None:
         return "no steps were found"
-    if row["counted"] is not None and row["counted"] < COUNTED_LEAST:
+    if row["counted"] is not None and row["counted"] < COUNTED_PRODUCTS_SHARE:
         return f"operations are counted for only {units.share(row['counted'], 1)} of the time of kernels that multiply"
     if row["_unknown"]:
         return (
@@ -189,5 +187,5 @@ def table(profile: Profile) -> pl.DataFrame:
             )
         )
         rows = rows.sort("gpu_ns", "name", descending=[True, False], nulls_last=True)
-        parts.append(rows.head(_ROWS).select(*_SCHEMA))
+        parts.append(rows.head(MOST_FLOPS_ROWS).select(*_SCHEMA))
     return pl.concat(parts)

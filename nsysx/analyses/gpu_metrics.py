@@ -7,6 +7,7 @@ from typing import Annotated, TypedDict
 import polars as pl
 
 from nsysx.analyses.helpers import gpu_counters
+from nsysx.analyses.helpers.analysis_bounds import MOST_METRIC_ROWS, SAMPLED_METRIC_SHARE
 from nsysx.events import gpu_samples
 from nsysx.events.profile import Profile
 from nsysx.frames import frame_columns, lookup
@@ -60,8 +61,6 @@ SHOWN = TableSpec(
     depth=1,
     rows=60,
 )
-#: Most rows of each kind, longest first; part of its time for which a counter is sampled at least where it is shown.
-_ROWS, _MOSTLY = 30, 0.8
 _LAUNCH = ("name", "grid", "block")
 
 
@@ -103,7 +102,7 @@ def table(profile: Profile) -> pl.DataFrame:
         )
         rows = rows.with_columns(pl.lit(by).alias("by"), pl.col(column).cast(pl.String).alias("name"))
         rows = rows.sort("total_ns", "name", descending=[True, False], nulls_last=True)
-        parts.append(rows.head(_ROWS).select(*_SCHEMA))
+        parts.append(rows.head(MOST_METRIC_ROWS).select(*_SCHEMA))
     return pl.concat(parts)
 
 
@@ -111,4 +110,4 @@ def _mean(counter: str) -> pl.Expr:
     """Return a counter over all kernels of a group, by their time; null where it is not sampled for most of that."""
     ns, sampled = pl.col("ns"), pl.col(counter).is_not_null()
     mean = (pl.col(counter) * ns).sum() / ns.filter(sampled).sum()
-    return pl.when(ns.filter(sampled).sum() >= _MOSTLY * ns.sum()).then(mean).alias(counter)
+    return pl.when(ns.filter(sampled).sum() >= SAMPLED_METRIC_SHARE * ns.sum()).then(mean).alias(counter)

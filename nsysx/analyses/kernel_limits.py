@@ -7,6 +7,7 @@ from typing import Annotated, TypedDict
 import polars as pl
 
 from nsysx.analyses.helpers import shared_columns
+from nsysx.analyses.helpers.analysis_bounds import MOST_LIMIT_ROWS, NAMED_SHAPES_SHARE
 from nsysx.analyses.helpers.kernel_shapes import shapes
 from nsysx.catalogue import StepLimit
 from nsysx.events.profile import Profile
@@ -85,10 +86,6 @@ SHOWN = TableSpec(
     depth=1,
     rows=40,
 )  # fmt: skip
-#: Most shapes listed one by one; the others share one row, so that the sum is all kernel time.
-_ROWS = 60
-#: A kernel has a row of its own for what its other shapes take from this share of all kernel time on: it is not hidden in the rest.
-_NAMED = 0.01
 #: What the row that holds all the rest is named after, see ``columns.with_rest``.
 REST = "other kernels and shapes"
 
@@ -102,12 +99,12 @@ def table(profile: Profile) -> pl.DataFrame:
         pl.col("grid_text").alias("grid"),
         pl.col("block_text").alias("block"),
     ).select(c.name for c in COLUMNS)
-    listed, unlisted = rows.head(_ROWS), rows.slice(_ROWS)
+    listed, unlisted = rows.head(MOST_LIMIT_ROWS), rows.slice(MOST_LIMIT_ROWS)
     each = unlisted.group_by("name", maintain_order=True).agg(
         pl.col("family").first(), pl.col("share", "count", "total_ns").sum()
     )
     # A kernel of many shapes is not hidden in the rest: what tells its shapes apart is null in its row.
-    named = each.filter(pl.col("share").fill_null(0.0) >= _NAMED).sort("total_ns", descending=True)
+    named = each.filter(pl.col("share").fill_null(0.0) >= NAMED_SHAPES_SHARE).sort("total_ns", descending=True)
     left = unlisted.join(named.select("name"), on="name", how="anti", maintain_order="left")
     rows = pl.concat([listed, named, left], how="diagonal").select(rows.columns)
     return shared_columns.with_rest(rows, listed.height + named.height, REST, "share", "count", "total_ns")

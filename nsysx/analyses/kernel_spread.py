@@ -26,6 +26,19 @@ import numpy.typing as npt
 import polars as pl
 
 from nsysx import units
+from nsysx.analyses.helpers.analysis_bounds import (
+    EXPLAINED_SPREAD_SHARE,
+    FEWEST_SPREAD_EXECUTIONS,
+    MOST_SPREAD_ROWS,
+    MOST_TESTED_EXECUTIONS,
+    SLOW_FIRST_TIMES,
+    SPREAD_BINS,
+    SPREAD_CHANCE,
+    SPREAD_LONG_AGO_NS,
+    SPREAD_RESOLUTION_NS,
+    STEADY_SPREAD_SHARE,
+    TIED_CAUSES_SHARE,
+)
 from nsysx.events import sm_clocks
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.frames import frame_columns
@@ -75,18 +88,8 @@ SHOWN = TableSpec(
     first=("name", "verdict", "median_ns", "first_ns", "p10_ns", "p90_ns", "spread", "count", "detail", "total_ns"),
     depth=1,
 )
-_ROWS = 50
-#: A spread up to this share, or up to this many ns, is steady: Nsight's own resolution is 32 ns.
-_STEADY, _RESOLUTION_NS = 0.10, 64
-_FIRST = 1.25
-_P, _EXPLAINED, _TIE = 0.01, 0.30, 0.05
-_LEAST = 5
-#: Most executions of one kernel that are tested.
-_SAMPLE = 4_000
 #: Families whose kernels only move data: they run near the memory bandwidth.
 _MOVES_DATA = ("elementwise", "reduction", "optimizer", "norm", "copy", "softmax and loss", "random", "embedding")
-_BIN = 64
-_LONG_AGO = -(1 << 62)
 
 Mask = npt.NDArray[np.bool_]
 
@@ -119,11 +122,11 @@ class _Features:
         self.position[self.order] = np.arange(len(self.order))
         self.borders = np.cumsum([0, *(len(rows) for _, rows in places)])
         # Per op in that order: the last end before it, and the start after it.
-        self.reach, self.next = np.full((2, len(self.order)), _LONG_AGO)
+        self.reach, self.next = np.full((2, len(self.order)), SPREAD_LONG_AGO_NS)
         for _, rows in places:
             position = self.position[rows]
             self.reach[position[1:]] = np.maximum.accumulate(self.end[rows])[:-1]
-            self.next[position] = np.append(self.start[rows][1:], -_LONG_AGO)
+            self.next[position] = np.append(self.start[rows][1:], -SPREAD_LONG_AGO_NS)
         cards = {(g.process, g.device): g for g in profile.trace.capture.gpus}
         shown = [cards.get(p) for p, _ in places]
         rates = [(c.memory_bandwidth or 0) / 1e9 if c else 0.0 for c in shown]
@@ -166,24 +169,24 @@ class _Common:
         usual = frame.group_by("shape").agg(pl.len(), pl.col("ns").median())
         medians = np.full(int(shape.max(initial=-1)) + 1, np.nan)
         medians[usual["shape"].to_numpy()] = np.where(
-            usual["len"].to_numpy() >= 2 * _LEAST, usual["ns"].to_numpy(), np.nan
+            usual["len"].to_numpy() >= 2 * FEWEST_SPREAD_EXECUTIONS, usual["ns"].to_numpy(), np.nan
         )
         finite = np.isfinite(medians[shape[rows]])
         rows = rows[finite]
         self.slow = np.log(features.duration[rows] / medians[shape[rows]])
         self.slot = np.full(len(shape), -1, np.int64)
         self.slot[rows] = np.arange(len(rows))
-        self.sum = np.add.reduceat(self.slow, np.arange(0, len(rows), _BIN)) if len(rows) else np.empty(0)
-        self.count = np.bincount(np.arange(len(rows)) // _BIN)
+        self.sum = np.add.reduceat(self.slow, np.arange(0, len(rows), SPREAD_BINS)) if len(rows) else np.empty(0)
+        self.count = np.bincount(np.arange(len(rows)) // SPREAD_BINS)
 
     def figure_at(self, kernel: I64, rows: I64) -> F64:
         """Return that figure at ``rows`` of a kernel whose rows are ``kernel``; NaN where too few others ran."""
         slots = self.slot[kernel]
         slots = slots[slots >= 0]
-        others = self.count - np.bincount(slots // _BIN, minlength=len(self.count))
-        slowness = self.sum - np.bincount(slots // _BIN, self.slow[slots], minlength=len(self.count))
-        mean = np.append(np.where(others >= _LEAST, slowness / np.maximum(others, 1), np.nan), np.nan)
-        usual: F64 = mean[self.slot[rows] // _BIN]
+        others = self.count - np.bincount(slots // SPREAD_BINS, minlength=len(self.count))
+        slowness = self.sum - np.bincount(slots // SPREAD_BINS, self.slow[slots], minlength=len(self.count))
+        mean = np.append(np.where(others >= FEWEST_SPREAD_EXECUTIONS, slowness / np.maximum(others, 1), np.nan), np.nan)
+        usual: F64 = mean[self.slot[rows] // SPREAD_BINS]
         return usual
 
 
@@ -202,9 +205,9 @@ def _kruskal(share: float, executions: int, groups: int) -> float:
 def _by_module(module: I64, every: F64) -> tuple[float, float, str] | None:
     """Return (explained, p, detail) for the modules as the reason, None if there are too few or too many of them."""
     _, group, counts = np.unique(module, return_inverse=True, return_counts=True)
-    enough = counts >= _LEAST
+    enough = counts >= FEWEST_SPREAD_EXECUTIONS
     groups = int(enough.sum())
-    if not 2 <= groups <= len(every) / _LEAST:
+    if not 2 <= groups <= len(every) / FEWEST_SPREAD_EXECUTIONS:
         return None
     kept = enough[group]
     group, every, counts = (np.cumsum(enough) - 1)[group[kept]], every[kept], counts[enough]
@@ -217,7 +220,7 @@ def _by_module(module: I64, every: F64) -> tuple[float, float, str] | None:
 
 def _two(duration: F64, slow: Mask, fast: Mask, words: tuple[str, str]) -> tuple[float, float, str] | None:
     """Return (explained, p, detail) if ``slow`` takes longer than ``fast``, None if not or if there are too few of either."""
-    if slow.sum() < _LEAST or fast.sum() < _LEAST:
+    if slow.sum() < FEWEST_SPREAD_EXECUTIONS or fast.sum() < FEWEST_SPREAD_EXECUTIONS:
         return None
     a, b = float(np.median(duration[slow])), float(np.median(duration[fast]))
     p = mann_whitney(duration[slow], duration[fast])
@@ -255,8 +258,12 @@ def _verdict(features: _Features, rows: I64, common: Callable[[], _Common]) -> t
     later = every[1:]
     low, median, high = (float(q) for q in np.quantile(later, [0.1, 0.5, 0.9]))
     spread = (high - low) / median if median else None
-    calm = high - low <= max(_STEADY * median, _RESOLUTION_NS)
-    slow_first = features.from_the_start and every[0] > _FIRST * median and every[0] - median > 2 * _RESOLUTION_NS
+    calm = high - low <= max(STEADY_SPREAD_SHARE * median, SPREAD_RESOLUTION_NS)
+    slow_first = (
+        features.from_the_start
+        and every[0] > SLOW_FIRST_TIMES * median
+        and every[0] - median > 2 * SPREAD_RESOLUTION_NS
+    )
     if calm and slow_first:
         if len(rows) >= 20 and every[0] > later.max():
             return spread, "first_call", f"first {units.duration(every[0])}, later {units.duration(median)}"
@@ -268,12 +275,12 @@ def _verdict(features: _Features, rows: I64, common: Callable[[], _Common]) -> t
             )
     if calm:
         return spread, "steady", ""
-    if len(rows) < 2 * _LEAST:
+    if len(rows) < 2 * FEWEST_SPREAD_EXECUTIONS:
         return spread, "cannot_tell", "too few executions"
     chosen = np.arange(len(rows))
-    if len(rows) > _SAMPLE:
+    if len(rows) > MOST_TESTED_EXECUTIONS:
         # Evenly over the capture: more would make the test slower, not better.
-        chosen = np.linspace(0, len(rows) - 1, _SAMPLE).astype(np.int64)
+        chosen = np.linspace(0, len(rows) - 1, MOST_TESTED_EXECUTIONS).astype(np.int64)
     kernel, rows, every = rows, rows[chosen], every[chosen]
     causes: dict[str, tuple[float, float, str]] = {}
     beside = features.overlapped(rows)
@@ -287,10 +294,13 @@ def _verdict(features: _Features, rows: I64, common: Callable[[], _Common]) -> t
         causes["data"] = answer
     if low and (answer := _clock(features.clock[rows], every, common().figure_at(kernel, rows), log(high / low))):
         causes["clock"] = answer
-    good = sorted(((e, k, d) for k, (e, p, d) in causes.items() if p < _P and e >= _EXPLAINED), reverse=True)
+    good = sorted(
+        ((e, k, d) for k, (e, p, d) in causes.items() if p < SPREAD_CHANCE and e >= EXPLAINED_SPREAD_SHARE),
+        reverse=True,
+    )
     if not good:
         return spread, "cannot_tell", "no reason explains the spread"
-    if len(good) > 1 and good[1][0] > good[0][0] - _TIE:
+    if len(good) > 1 and good[1][0] > good[0][0] - TIED_CAUSES_SHARE:
         return spread, "cannot_tell", f"{good[0][1]} or {good[1][1]}"
     return spread, good[0][1], good[0][2]
 
@@ -326,11 +336,13 @@ def table(profile: Profile) -> pl.DataFrame:
         return _Common(features, shape)
 
     rows: list[dict[str, object]] = []
-    for line, members in zip(grouped.head(_ROWS).drop("row").to_dicts(), grouped["row"].head(_ROWS), strict=True):
+    for line, members in zip(
+        grouped.head(MOST_SPREAD_ROWS).drop("row").to_dicts(), grouped["row"].head(MOST_SPREAD_ROWS), strict=True
+    ):
         spread, verdict, detail = _verdict(features, members.cast(pl.Int64).to_numpy(), common)
         shown = _shape(line["grid"], line["block"])
         rows.append({**line, **shown, "spread": spread, "verdict": verdict, "detail": detail})
-    unlisted = grouped.slice(_ROWS)
+    unlisted = grouped.slice(MOST_SPREAD_ROWS)
     if unlisted.height:
         sums = {c: int(unlisted[c].sum()) for c in ("count", "total_ns")}
         rows.append(

@@ -8,6 +8,7 @@ import numpy as np
 import polars as pl
 
 from nsysx.analyses.helpers import one_time_cost
+from nsysx.analyses.helpers.analysis_bounds import NO_LAUNCH_WAIT_SHARE, SLOW_LAUNCH_NS, SLOW_LAUNCH_TIMES
 from nsysx.analyses.helpers.launch_queue import pending, queue_full
 from nsysx.catalogue import Call, Cause
 from nsysx.events.profile import NotRecorded, Profile
@@ -19,10 +20,7 @@ from nsysx.rows import Of, TableOf, columns_of, names
 KEY = "launches"
 NEEDS = "runtime"
 TITLE = "Launches"
-#: A launch is slow when it takes this many times the median of its function, and more than 50 us.
-_SLOW_FACTOR, _SLOW_NS = 10, 50_000
 #: If it idles for launches for less than this share of the steady window, the GPU does not wait for them.
-_FREE_SHARE = 0.02
 _LAUNCH, _HOST = Cause.LAUNCH_LATENCY.number, Cause.HOST_CODE.number
 
 
@@ -153,7 +151,7 @@ def _launches(profile: Profile) -> pl.DataFrame:
     launch_only = pl.col("self_ns") - pl.col("queue_full_ns") - pl.col("one_time_ns").fill_null(0)
     calls = calls.with_columns(launch_only.alias("own_ns"))
     median = pl.col("own_ns").median().over("name")
-    slow = (pl.col("own_ns") > _SLOW_FACTOR * median) & (pl.col("own_ns") > _SLOW_NS)
+    slow = (pl.col("own_ns") > SLOW_LAUNCH_TIMES * median) & (pl.col("own_ns") > SLOW_LAUNCH_NS)
     return calls.with_columns(slow.alias("slow"))
 
 
@@ -181,7 +179,7 @@ def _verdict() -> pl.Expr:
     return (
         pl.when(pl.col("idle_share").is_null())
         .then(pl.lit("cannot_tell"))
-        .when(pl.col("idle_share") > _FREE_SHARE)
+        .when(pl.col("idle_share") > NO_LAUNCH_WAIT_SHARE)
         .then(pl.lit("critical"))
         .when(pl.col("queue_full_ns") * 2 > pl.col("total_ns"))
         .then(pl.lit("queue_full"))

@@ -8,6 +8,7 @@ import numpy as np
 import polars as pl
 
 from nsysx.analyses.helpers import shared_columns
+from nsysx.analyses.helpers.analysis_bounds import MEMORY_LINE_POINTS
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.frames import frame_columns
 from nsysx.model import TableSpec
@@ -15,8 +16,6 @@ from nsysx.rows import Of, TableOf, columns_of, names
 
 KEY = "memory"
 TITLE = "Memory over time"
-#: Points per line of the picture.
-_POINTS = 300
 
 
 class MemoryRow(TypedDict):
@@ -64,7 +63,7 @@ def table(profile: Profile) -> pl.DataFrame:
     for (process, device, memory_kind), part in rows.group_by("process", "device", "kind", maintain_order=True):
         time = part["time_ns"].to_numpy()
         first, last = int(time[0]), int(time[-1])
-        width = max(1, -(-(last - first + 1) // _POINTS))
+        width = max(1, -(-(last - first + 1) // MEMORY_LINE_POINTS))
         stretch = (time - first) // width
         level = np.cumsum(part["_change"].to_numpy())
         part = part.with_columns(pl.Series("_stretch", stretch), pl.Series("_level", level))

@@ -18,7 +18,13 @@ import numpy as np
 import polars as pl
 
 from nsysx.analyses.helpers import host_stopwatch
-from nsysx.analyses.helpers.host_stopwatch import LEAST, GpuCalls, backlog, gpu_calls, median, readings, total
+from nsysx.analyses.helpers.analysis_bounds import (
+    FEWEST_EXECUTIONS,
+    MOST_REPLAYED_EXECUTIONS,
+    MOST_TIMED_KERNELS,
+    MOST_TIMED_MODULES,
+)
+from nsysx.analyses.helpers.host_stopwatch import GpuCalls, backlog, gpu_calls, median, readings, total
 from nsysx.analyses.helpers.launch_queue import queue_full
 from nsysx.catalogue import Call
 from nsysx.events.layers import PATHLESS
@@ -77,11 +83,6 @@ SHOWN = TableSpec(
     hide=host_stopwatch.HIDDEN,
     depth=1,
 )
-_ROWS = 20
-#: Whole models are not timed this way.
-_MOST_KERNELS = 64
-#: Most executions per module that are replayed.
-_SAMPLE = 200
 
 
 class _LaunchedWork:
@@ -213,10 +214,10 @@ def table(profile: Profile) -> pl.DataFrame:
     chosen = (
         executions.group_by("name")
         .agg(pl.col("busy").sum(), pl.len().cast(pl.Int64).alias("calls"), each.alias("each"), pl.col("row"))
-        .filter((pl.col("calls") >= LEAST) & (pl.col("each") <= _MOST_KERNELS))
+        .filter((pl.col("calls") >= FEWEST_EXECUTIONS) & (pl.col("each") <= MOST_TIMED_KERNELS))
         .with_columns(pl.col("name").cast(pl.String))
         .sort("busy", "name", descending=[True, False])
-        .head(_ROWS)
+        .head(MOST_TIMED_MODULES)
     )
     kind = profile.attributed.api_calls["kind"]
     blocked = profile.ledgers.waits.filter(pl.col("backlog_ns") > 0)
@@ -226,7 +227,7 @@ def table(profile: Profile) -> pl.DataFrame:
     for line, members in zip(chosen.select("name", "calls").to_dicts(), chosen["row"], strict=True):
         rows = members.to_numpy()
         rows = rows[np.argsort(start[rows], kind="stable")]
-        if len(rows) > _SAMPLE:
-            rows = rows[np.linspace(0, len(rows) - 1, _SAMPLE).astype(np.int64)]
+        if len(rows) > MOST_REPLAYED_EXECUTIONS:
+            rows = rows[np.linspace(0, len(rows) - 1, MOST_REPLAYED_EXECUTIONS).astype(np.int64)]
         lines.append({**line, **_line(profile, [c[rows] for c in columns_], work, calls, back)})
     return pl.DataFrame(lines, schema=frame_columns.schema(COLUMNS))

@@ -7,6 +7,7 @@ from typing import Annotated, TypedDict
 import polars as pl
 
 from nsysx.analyses.helpers import operator_work, shared_columns
+from nsysx.analyses.helpers.analysis_bounds import MOST_OPERATOR_ROWS
 from nsysx.events.profile import Profile
 from nsysx.frames import frame_columns
 from nsysx.model import TableSpec
@@ -71,7 +72,6 @@ SHOWN = TableSpec(
     rows=40,
 )  # fmt: skip
 #: Most rows listed one by one; the others share one row, so that the sum is all GPU time.
-_ROWS = 200
 _KEY = [c for c in operator_work.PLACE if c != "caller"]
 
 
@@ -113,4 +113,4 @@ def table(profile: Profile) -> pl.DataFrame:
     rows = rows.sort(largest, "name", "shapes", "module", "phase", descending=[True, *[False] * 4], nulls_last=True)
     rows = rows.with_columns(shapes=_short(rows["shapes"])).select(*frame_columns.schema(COLUMNS))
     sums = ("calls", "kernels", "gpu_ns", "waits", "wait_ns", "allocations", "allocation_ns")
-    return shared_columns.with_rest(rows, _ROWS, "other operators and shapes", *sums)
+    return shared_columns.with_rest(rows, MOST_OPERATOR_ROWS, "other operators and shapes", *sums)

@@ -7,6 +7,7 @@ from typing import Annotated, TypedDict
 import polars as pl
 
 from nsysx.analyses.helpers import limits_of_work
+from nsysx.analyses.helpers.analysis_bounds import MOST_ROOFLINE_ROWS
 from nsysx.analyses.helpers.module_names import folded
 from nsysx.catalogue import StepLimit
 from nsysx.events.profile import Profile
@@ -110,8 +111,6 @@ STEP, ROOF, OPERATOR, LINE, MODULE, FAMILY, NOT_KNOWN = (
     "family",
     "not known",
 )
-#: Most rows of one kind; the others share one, so that their sums hold.
-_ROWS = 60
 
 
 def table(profile: Profile) -> pl.DataFrame:
@@ -148,7 +147,7 @@ def _named(profile: Profile, done: pl.DataFrame) -> pl.DataFrame:
 
 
 def _summed(done: pl.DataFrame, by: str) -> pl.DataFrame:
-    """Return one row per name, with all its columns but ``rates``; beyond ``_ROWS`` the rest in one."""
+    """Return one row per name, with all its columns but ``rates``; beyond ``MOST_ROOFLINE_ROWS`` the rest in one."""
     ns, limit = pl.col("gpu_ns"), pl.col("limit_ns")
     limited = limit.is_not_null()
     products = limited & (pl.col("flops") > 0)
@@ -188,9 +187,9 @@ def _summed(done: pl.DataFrame, by: str) -> pl.DataFrame:
 
 
 def _fewer(done: pl.DataFrame) -> pl.DataFrame:
-    """Return the rows with the names beyond the ``_ROWS`` largest as one."""
+    """Return the rows with the names beyond the ``MOST_ROOFLINE_ROWS`` largest as one."""
     order = done.group_by("name").agg(pl.col("gpu_ns").sum()).sort("gpu_ns", "name", descending=[True, False])
-    unlisted = order["name"][_ROWS:].drop_nulls()
+    unlisted = order["name"][MOST_ROOFLINE_ROWS:].drop_nulls()
     if not len(unlisted):
         return done
     rest = pl.lit(f"({len(unlisted)} others)")

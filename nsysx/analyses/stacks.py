@@ -7,6 +7,7 @@ from typing import Annotated, TypedDict
 import polars as pl
 
 from nsysx.analyses import lines as lines_table
+from nsysx.analyses.helpers.analysis_bounds import MOST_STACKS
 from nsysx.events import sampled_stacks as stacks_room
 from nsysx.events.code_lines import CodeLines
 from nsysx.events.profile import Profile
@@ -15,8 +16,6 @@ from nsysx.rows import Of, TableOf, columns_of, names
 
 KEY = "stacks"
 TITLE = "Time by stack"
-#: Stacks that are listed; all others are one row.
-_MOST = 200
 
 
 class StackRow(TypedDict):
@@ -84,7 +83,7 @@ def table(profile: Profile) -> pl.DataFrame:
     rows = rows.select(
         "stack", gpu_ns="gpu_self_ns", host_ns="host_self_ns", idle_caused_ns="idle_caused_ns", launches="launches"
     )
-    rest, rows = rows.slice(_MOST), rows.head(_MOST)
+    rest, rows = rows.slice(MOST_STACKS), rows.head(MOST_STACKS)
     text = [";".join(of_place[p] for p in lines.chain(s)) or lines_table.NOT_KNOWN for s in rows["stack"].to_list()]
     rows = rows.with_columns(pl.Series("stack", text, dtype=pl.String))
     if rest.height:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 import polars as pl
 
 from nsysx.analyses import api_calls
+from nsysx.analyses.helpers.analysis_bounds import MOST_PART_NAMES, MOST_STEP_BLOCKS
 from nsysx.catalogue import DeviceActivity
 from nsysx.events import ledger
 from nsysx.events.profile import NotRecorded, Profile
@@ -49,10 +50,7 @@ ROWS: TableOf[PartRow] = TableOf(KEY)
 
 SHOWN = TableSpec(covers="steady", place=900, unseen=True)
 
-#: A long run is kept as this many blocks of neighboring steps: enough for an interval, small enough for a file.
-MOST_BLOCKS = 64
 #: Most names kept per part; the others share one row of this name, so that sums hold.
-MOST_NAMES = 400
 REST = "(the rest)"
 
 _Row = tuple[str, str | None, str | None, str | None, list[int] | None, list[int]]
@@ -83,7 +81,7 @@ class _Blocks:
         self.start, self.end = cpu["start_ns"].to_numpy(), cpu["end_ns"].to_numpy()
         self.gpu_start, self.gpu_end = tiles["start_ns"].to_numpy(), tiles["end_ns"].to_numpy()
         self.steps = cpu.height
-        self.size = min(self.steps, MOST_BLOCKS)
+        self.size = min(self.steps, MOST_STEP_BLOCKS)
         count = self.steps
         self.of = np.arange(count, dtype=np.int64) * self.size // count
 
@@ -119,7 +117,7 @@ def _grouped(
     *,
     counted: bool = True,
 ) -> Iterator[_Row]:
-    """Yield one row per name, longest first, and one for all beyond MOST_NAMES. ``step``: the step of each row, never -1."""
+    """Yield one row per name, longest first, and one for all beyond MOST_PART_NAMES. ``step``: the step of each row, never -1."""
     names, group = distinct(column)
     cell = group
     cell *= blocks.size
@@ -128,10 +126,10 @@ def _grouped(
     table = totals(cell, ns, size).reshape(-1, blocks.size)
     many = np.bincount(cell, minlength=size).reshape(-1, blocks.size)
     order = sorted(np.flatnonzero(many.any(axis=1)).tolist(), key=lambda i: (-int(table[i].sum()), names[i] or ""))
-    for i in order[:MOST_NAMES]:
+    for i in order[:MOST_PART_NAMES]:
         name = names[i]
         yield part, name, (cls or {}).get(name), None, many[i].tolist() if counted else None, table[i].tolist()
-    if unlisted := order[MOST_NAMES:]:
+    if unlisted := order[MOST_PART_NAMES:]:
         count = many[unlisted].sum(axis=0).tolist() if counted else None
         yield part, REST, None, None, count, table[unlisted].sum(axis=0).tolist()
 

@@ -22,7 +22,8 @@ import numpy as np
 import polars as pl
 
 from nsysx.analyses.helpers import host_stopwatch
-from nsysx.analyses.helpers.host_stopwatch import LEAST, GpuCalls, Mask, backlog, gpu_calls, median, readings, total
+from nsysx.analyses.helpers.analysis_bounds import FEWEST_EXECUTIONS, MOST_STOPWATCH_ROWS
+from nsysx.analyses.helpers.host_stopwatch import GpuCalls, Mask, backlog, gpu_calls, median, readings, total
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.frames import frame_columns
 from nsysx.frames.intervals import I64, Labels
@@ -115,7 +116,6 @@ SHOWN = TableSpec(
     hide=host_stopwatch.HIDDEN,
     depth=1,
 )
-_ROWS = 30
 _LIBRARY = r"at::|at_cuda|c10::|cub::|thrust|cublas|cudnn|cutlass|xmma|nvjet|nccl|cufft|cusparse|cusolver|splitKreduce|gemm|^void native::"
 
 
@@ -195,11 +195,11 @@ def table(profile: Profile) -> pl.DataFrame:
         pl.DataFrame({"name": ops["name"].gather(rows), "ns": end - start, "launch": np.arange(len(rows))})
         .group_by("name")
         .agg(pl.len().cast(pl.Int64).alias("calls"), pl.col("ns").sum(), pl.col("launch"))
-        .filter(pl.col("calls") >= LEAST)
+        .filter(pl.col("calls") >= FEWEST_EXECUTIONS)
         .with_columns(pl.col("name").cast(pl.String))
         .with_columns((~pl.col("name").str.contains(_LIBRARY)).alias("custom"))
         .sort("custom", "ns", "name", descending=[True, True, False])
-        .head(_ROWS)
+        .head(MOST_STOPWATCH_ROWS)
     )
     row, alone = calls.row[call[rows]], alone[op]
     # Around the launches that a synchronize follows, and then around those of one kernel after another: less memory at once.

@@ -7,6 +7,7 @@ from typing import Annotated, TypedDict
 import polars as pl
 
 from nsysx.analyses.helpers import shared_columns
+from nsysx.analyses.helpers.analysis_bounds import MOST_REPLAYED_ITEMS
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.model import TableSpec
 from nsysx.replay.engine import RemoveWaits, Replay, replay_of
@@ -75,9 +76,6 @@ SHOWN = TableSpec(
 
 _SITE = ["api", "module", "phase", "thread_role", "file", "line", "function"]
 
-#: Each replay costs about a microsecond per item of the chain; this bounds what a report spends on savings.
-_REPLAYED_ITEMS = 200_000
-
 
 def table(profile: Profile) -> pl.DataFrame:
     """Return one row per call site, longest first. Only the sites that wait longest have a saving."""
@@ -104,7 +102,7 @@ def table(profile: Profile) -> pl.DataFrame:
     replay = replay_of(profile)
     if isinstance(replay, Replay) and replay.trusted:
         covered = set(profile.steady_calls.filter(replay.covered(profile.steady_calls))["call"].to_list())
-        for i, calls in enumerate(grouped["_calls"].head(max(_REPLAYED_ITEMS // (3 * replay.items), 1)).to_list()):
+        for i, calls in enumerate(grouped["_calls"].head(max(MOST_REPLAYED_ITEMS // (3 * replay.items), 1)).to_list()):
             if covered.isdisjoint(calls):  # in steps that are not replayed, its worth is unknown
                 continue
             outcome = replay.saving(RemoveWaits(frozenset(calls)))

@@ -13,6 +13,16 @@ from nsysx.analyses import alloc_flushes, data_loader, kernel_families, kernel_l
 from nsysx.analyses.helpers.module_names import spoken
 from nsysx.analyses.helpers.step_record import rows_of
 from nsysx.answer import clock_bars, subject
+from nsysx.answer.answer_bounds import (
+    BUSY_GPU_SHARE,
+    MOST_BARS,
+    MOST_BATCH_BARS,
+    MOST_NAMED_PARTS,
+    MOST_UNNAMED_SHARE,
+    PAUSED_WINDOW_SHARE,
+    SAME_WORK_SHARE,
+    SMALL_PART_SHARE,
+)
 from nsysx.catalogue import FAMILIES, Paint, StepLimit
 from nsysx.catalogue import StepPart as Code
 from nsysx.events import kernel_names
@@ -26,18 +36,6 @@ NO_MODULE = "(not attributed)"
 MODULES, WORK = "m", "w"
 #: Kinds of work that have a color of their own in every picture.
 _KNOWN = {"communication": Paint.COMM, "copies": Paint.COPY, "memsets": Paint.MEMSET}
-#: Parts of a bar below this share are shown together.
-_SMALL = 0.02
-#: Bars in a picture, and named parts of a bar by module or kind of work.
-_MOST_BARS, _MOST_NAMED = 8, 5
-#: A bar whose parts without a name are more than this says nothing (share).
-_MOST_UNNAMED = 0.5
-#: Single steps shown to say how long each waits for its batch; more would say the same.
-_MOST_BATCHES = 3
-#: Two sums that differ by less than this are the same work (share).
-_SAME = 0.01
-#: A GPU busy for this share of the step is pictured by what it works on.
-_BUSY = 0.8
 
 #: What the GPU does or waits for, by part of the verdict: kind (a color), label, idle.
 PARTS = {part.value: (part.color, part.drawn, part.idle) for part in Code if part.drawn}
@@ -78,8 +76,8 @@ def each(summary: Summary, row: Row | None = None) -> Callable[[float], float]:
 
 def merged(parts: Iterable[BarPart], total: float) -> tuple[BarPart, ...]:
     """Return the parts, with those below 2 % as one."""
-    shown = [p for p in parts if p.ns >= _SMALL * total and p.ns > 0]
-    small = [p for p in parts if 0 < p.ns < _SMALL * total]
+    shown = [p for p in parts if p.ns >= SMALL_PART_SHARE * total and p.ns > 0]
+    small = [p for p in parts if 0 < p.ns < SMALL_PART_SHARE * total]
     if len(small) < 2:
         return (*shown, *small)
     return (*shown, BarPart("other", sum(p.ns for p in small), Paint.OTHER, all(p.idle for p in small)))
@@ -124,11 +122,11 @@ def _rank_bars(summary: Summary, late: rank_table.RankRow | None) -> tuple[Bar, 
     Of many, the late rank is among them, or else those that differ most: the ones that wait least and longest.
     """
     rows = list(summary.typed_rows(rank_table.ROWS))
-    if len(rows) > _MOST_BARS:
+    if len(rows) > MOST_BARS:
         waiting = sorted(rows, key=lambda r: r.get("exposed_wait_ns") or 0)
-        ends = {r["rank"] for r in (*waiting[: _MOST_BARS // 2], *waiting[-_MOST_BARS // 2 :])}
+        ends = {r["rank"] for r in (*waiting[: MOST_BARS // 2], *waiting[-MOST_BARS // 2 :])}
         rows = (
-            [*[r for r in rows if r is not late][: _MOST_BARS - 1], late]
+            [*[r for r in rows if r is not late][: MOST_BARS - 1], late]
             if late
             else [r for r in rows if r["rank"] in ends]
         )
@@ -157,12 +155,12 @@ def _named(sums: list[tuple[str, float]], label: str, rest: str, colors: str = W
     """Return a bar of the largest sums; those below 2 %, and what is of no known kind ("other"), go with the rest."""
     total = sum(ns for _, ns in sums)
     named = sorted((e for e in sums if e[0] != "other"), key=lambda e: -e[1])
-    top = [(name, ns) for name, ns in named[:_MOST_NAMED] if ns >= _SMALL * total]
+    top = [(name, ns) for name, ns in named[:MOST_NAMED_PARTS] if ns >= SMALL_PART_SHARE * total]
     if total <= 0 or not top:
         return None
     parts = [BarPart(name, ns, _KNOWN.get(name) or f"{colors}{i}") for i, (name, ns) in enumerate(top)]
     left = total - sum(p.ns for p in parts)
-    if left > _MOST_UNNAMED * total:
+    if left > MOST_UNNAMED_SHARE * total:
         return None
     return Bar(label, total, (*parts, *([BarPart(rest, left, Paint.OTHER)] if left > 0.5 else [])))
 
@@ -209,7 +207,11 @@ def _opened(summary: Summary, first: Finding) -> Bar | None:
     name = str(first.where["module"])
     # Where the module does nothing but mask work, the bar is the module; else it is only its mask work.
     whole = next((ns for label, ns, _ in module_sums(summary) if label == name), None)
-    label = name if whole is not None and abs(whole - first.cost_ns_per_step) <= _SAME * whole else f"masks in {name}"
+    label = (
+        name
+        if whole is not None and abs(whole - first.cost_ns_per_step) <= SAME_WORK_SHARE * whole
+        else f"masks in {name}"
+    )
     parts = [BarPart(k, ns, f"{WORK}{i}") for i, (k, ns) in enumerate(sorted(sums.items(), key=lambda e: -e[1]))]
     return Bar(label, total, merged([*parts, BarPart("the rest of it", max(0.0, rest), Paint.OTHER)], total))
 
@@ -245,7 +247,7 @@ def _loader_bars(summary: Summary) -> tuple[Bar, ...]:
     """Return the first steady steps: how long the GPU waits for the batch of each, and the rest of the step."""
     rows = [r for r in summary.typed_rows(data_loader.ROWS) if r["steady"] and r["step_ns"]]
     bars = []
-    for row in rows[:_MOST_BATCHES]:
+    for row in rows[:MOST_BATCH_BARS]:
         wait = min(row["gpu_idle_ns"] or 0, row["step_ns"])
         parts = (
             BarPart("waiting for input data", wait, Paint.DATA, True),
@@ -311,7 +313,10 @@ def pictured(summary: Summary, first: Finding | None) -> Picture:
         title += f"; below, single steps{', as recorded' * another}" * bool(more)
     elif ranks := _rank_bars(summary, None):
         return Picture("ranks", "One step on the GPU; below, rank by rank, as recorded", (step, *ranks))
-    elif summary.verdict.code == StepLimit.GPU and sum(p.ns for p in step.parts if not p.idle) >= _BUSY * step.total_ns:
+    elif (
+        summary.verdict.code == StepLimit.GPU
+        and sum(p.ns for p in step.parts if not p.idle) >= BUSY_GPU_SHARE * step.total_ns
+    ):
         opened = _opened(summary, first) if first is not None and asked == "masks" else None
         asked = "work"
         more = tuple(_overlapping(b, step) for b in (_module_bar(summary), opened or _family_bar(summary)))
@@ -322,19 +327,17 @@ def pictured(summary: Summary, first: Finding | None) -> Picture:
 def _overlapping(bar: Bar | None, step: Bar) -> Bar | None:
     """Return a bar of GPU work that says so where it is longer than the GPU works: streams then run at the same time."""
     busy = sum(p.ns for p in step.parts if not p.idle or p.label == "other")
-    return replace(bar, label=f"{bar.label}, overlapping") if bar and bar.total_ns > (1 + _SAME) * busy else bar
+    return (
+        replace(bar, label=f"{bar.label}, overlapping") if bar and bar.total_ns > (1 + SAME_WORK_SHARE) * busy else bar
+    )
 
 
 #: Pictures of single steps below the step, by the name with which a rule asks for one (``Rule.picture``).
 _SINGLE_STEPS: Mapping[str, Callable[[Summary], tuple[Bar, ...]]] = {"loader": _loader_bars, "flushes": _flush_bars}
 
 
-#: The window of a capture without steps is shorter than the GPU's by this share where long pauses are left out.
-_PAUSED = 0.02
-
-
 def whole_words(summary: Summary) -> str:
     """Return what part of a capture without steps is shown."""
     row, shown = subject.ledger_row(summary), summary.verdict.step_ns
-    paused = row is not None and shown is not None and row["window_ns"] > (1 + _PAUSED) * shown
+    paused = row is not None and shown is not None and row["window_ns"] > (1 + PAUSED_WINDOW_SHARE) * shown
     return "from its first to its last work" + ", without long pauses" * paused

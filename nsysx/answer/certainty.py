@@ -9,6 +9,13 @@ import numpy as np
 from nsysx import units
 from nsysx.advice import Certainty, Level, Sure
 from nsysx.answer import subject
+from nsysx.answer.answer_bounds import (
+    ALL_BUSY_SHARE,
+    CLOSELY_KNOWN_SHARE,
+    MOSTLY_BUSY_SHARE,
+    QUOTED_DETAIL_LETTERS,
+    UNEVEN_STEPS_TIMES,
+)
 from nsysx.answer.change_savings import about as about_of
 from nsysx.answer.change_savings import is_bound, nothing_to_claim, shows_likely_saving
 from nsysx.answer.remarks import sentence
@@ -18,11 +25,6 @@ from nsysx.judging import window_checks
 from nsysx.judging.unprofiled_checks import surer
 from nsysx.model import Finding, Row, Summary
 from nsysx.ranks import rank_table
-
-#: A step without the profiler that is known this closely raises no doubt, wherever it comes from (share of the step).
-_CLOSE = 0.03
-#: Letters of a check's detail that a reason quotes.
-_QUOTED = 150
 
 #: How the step without the profiler is known: how sure that makes it, in words, and whether another run would measure it.
 _SOURCES: Mapping[str, tuple[Level, str, bool]] = {
@@ -38,13 +40,6 @@ _SHARES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     StepLimit.COPY: ("Exposed copies", ("gpu_copy_ns",)),
 }
 _IDLE = ("GPU idle", ("gpu_idle_ns",))
-#: A GPU that idles under the profiler may be busy in the real step. Above the first share its idle time is only a likely limit,
-#: above the second an unknown one.
-_MOSTLY_BUSY, _ALL_BUSY = 0.75, 0.95
-
-
-#: Steps of one kind of work differ in length by less than this factor, without the shortest and the longest tenth.
-_UNEVEN = 3.0
 
 
 _ORDER: tuple[Level, ...] = ("unknown", "likely", "certain")
@@ -107,7 +102,7 @@ def _of_all_steps(summary: Summary, steady: Sequence[Row], spread: str, more: st
     about, count, warned = "What limits it", len(steady), bool(more)
     name, columns = _SHARES.get(summary.verdict.code, _IDLE)
     short, long = np.quantile([r["gpu_ns"] for r in steady], (0.1, 0.9)).tolist()
-    uneven = long > _UNEVEN * short
+    uneven = long > UNEVEN_STEPS_TIMES * short
     level: Level = "likely" if warned or uneven else "certain"
     reason = f"{name} {spread} in all {count} steps"
     if uneven:
@@ -121,12 +116,12 @@ def _of_all_steps(summary: Summary, steady: Sequence[Row], spread: str, more: st
         else:
             reason += f", as recorded; GPU idle {idle}"
         if (name, columns) == _IDLE:
-            level = "unknown" if most >= _ALL_BUSY else "likely" if most >= _MOSTLY_BUSY else level
-            reason += ": it may not idle at all" if most >= _ALL_BUSY else ""
+            level = "unknown" if most >= ALL_BUSY_SHARE else "likely" if most >= MOSTLY_BUSY_SHARE else level
+            reason += ": it may not idle at all" if most >= ALL_BUSY_SHARE else ""
         elif summary.verdict.code == StepLimit.COMM:  # a rank that is traced arrives later, and its peers wait for it
             level = "likely"
             reason += "; tracing may make ranks wait longer"
-        elif summary.verdict.code == StepLimit.GPU and least < _MOSTLY_BUSY:
+        elif summary.verdict.code == StepLimit.GPU and least < MOSTLY_BUSY_SHARE:
             level = "likely"
     elif summary.step.recorded_ns != summary.step.shown_ns:
         reason += ", as recorded"
@@ -145,12 +140,12 @@ def _size(summary: Summary, chosen: Finding) -> Sure:
         made = f"The step is as long as the profiler made it. {how}".strip()
         return Sure(about, "unknown", made, surer(summary.capture))
     if not summary.step.marked:
-        slower = real.measured_steps and real.high_ns > (1 + _CLOSE) * real.step_ns
+        slower = real.measured_steps and real.high_ns > (1 + CLOSELY_KNOWN_SHARE) * real.step_ns
         longer = f"Without the profiler steps took up to {units.duration(real.high_ns)}: the host was slower then."
         return Sure(about, "likely", f"{how} {longer if slower else 'Tracing hardly changes this step.'}".strip())
     level, reason, measurable = _SOURCES[real.source]
     command = surer(summary.capture) if measurable else ""
-    if real.high_ns - real.low_ns <= 2 * _CLOSE * real.step_ns:
+    if real.high_ns - real.low_ns <= 2 * CLOSELY_KNOWN_SHARE * real.step_ns:
         return Sure(about, "likely", f"{how} {reason}.".strip())
     if is_bound(summary, chosen) and level == "likely":
         # More than the step's own spread, what lies beyond the bound is not known.
@@ -161,4 +156,4 @@ def _size(summary: Summary, chosen: Finding) -> Sure:
 
 
 def _quoted(text: str) -> str:
-    return text if len(text) <= _QUOTED else f"{text[: _QUOTED - 1]}…"
+    return text if len(text) <= QUOTED_DETAIL_LETTERS else f"{text[: QUOTED_DETAIL_LETTERS - 1]}…"

@@ -5,12 +5,17 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from nsysx.advice import Condition
+from nsysx.answer.answer_bounds import (
+    MOST_CHANGES_BEFORE,
+    NOTABLE,
+    REPLAY_APART_SHARE,
+    SAVED_LEAST,
+    SAVED_MOST,
+    WORK_REPEATS_SHARE,
+)
 from nsysx.catalogue import StepLimit
 from nsysx.findings import rule_of
 from nsysx.model import Finding, Summary
-
-#: Below this part of the step a saving is not a line of its own.
-NOTABLE = 0.01
 
 
 def by_saving(summary: Summary) -> list[Finding]:
@@ -46,17 +51,13 @@ def _with_lines_before(summary: Summary, finding: Finding, saving: int | None) -
     return min(saving, summary.step.shown_ns or saving)
 
 
-#: What is replayed is told beside a bound if the two steps differ by this share.
-_APART = 0.1
-
-
 def replayed_ns(summary: Summary, chosen: Finding | None, then: After) -> int | None:
     """Return the step (ns) that the replay gives with a change whose saving is only bounded; None where that is the bound itself."""
     now = summary.step.shown_ns
     if chosen is None or now is None or then.ns is None or not is_bound(summary, chosen) or not chosen.saving.bound:
         return None
     saving = likely_ns(summary, chosen)
-    return None if saving is None or now - saving <= (1 + _APART) * then.ns else now - saving
+    return None if saving is None or now - saving <= (1 + REPLAY_APART_SHARE) * then.ns else now - saving
 
 
 def _only_compiles(finding: Finding) -> bool:
@@ -88,8 +89,6 @@ def place_of(summary: Summary, finding: Finding) -> int:
     return next(i for i, f in enumerate(summary.findings or ()) if f is finding)
 
 
-#: Most changes that come before one for the whole program.
-_MOST_BEFORE = 2
 #: Phases of a model: a wait in them is told as the condition that it violates.
 _MODEL = ("forward", "backward")
 
@@ -110,7 +109,7 @@ def changes_before(summary: Summary, chosen: Finding) -> list[Finding]:
         wait = about(f) == StepLimit.SYNC and saving > (f.saving.error_ns or 0) and f.where.get("phase") not in _MODEL
         return wait or (about(f) == rule.about and bool(f.paste))
 
-    return [f for f in by_saving(summary) if exact(f)][:_MOST_BEFORE]
+    return [f for f in by_saving(summary) if exact(f)][:MOST_CHANGES_BEFORE]
 
 
 def _part_of(finding: Finding, chosen: Finding) -> bool:
@@ -141,13 +140,6 @@ def shows_likely_saving(chosen: Finding) -> bool:
     return chosen.saving.bound and chosen.saving.source == "replay"
 
 
-#: Of changes that were tried after a replay had made them, nine in ten saved between these parts of what it said, beyond its error:
-#: `tests/answer/test_tried_savings.py` holds them.
-LEAST, MOST = 0.7, 1.3
-#: The work that a change leaves takes this much less time in another run (share of it).
-_REPEATS = 0.02
-
-
 def margins_ns(summary: Summary, chosen: Finding | None) -> tuple[int, int] | None:
     """Return how much less and how much more than said a change may save (ns), never more than the best that is known for it.
 
@@ -158,14 +150,14 @@ def margins_ns(summary: Summary, chosen: Finding | None) -> tuple[int, int] | No
     saving, error = likely_ns(summary, chosen), chosen.saving.error_ns or 0
     if saving is None or is_bound(summary, chosen):
         return None if chosen.saving.error_ns is None else (error, error)
-    less, more = round((1 - LEAST) * saving), round((MOST - 1) * saving)
+    less, more = round((1 - SAVED_LEAST) * saving), round((SAVED_MOST - 1) * saving)
     if chosen.saving.source == "replay":
         less, more = less + error, more + error
     else:  # what was computed from recorded times has no error of a replay besides
         less, more = max(less, error), max(more, error)
     if shows_likely_saving(chosen) or chosen.saving.most_ns is not None:
         most = (saving_ns(summary, chosen) if shows_likely_saving(chosen) else chosen.saving.most_ns) or saving
-        repeats = round(_REPEATS * max(0, (summary.step.shown_ns or 0) - most))
+        repeats = round(WORK_REPEATS_SHARE * max(0, (summary.step.shown_ns or 0) - most))
         more = min(more, max(0, most + repeats - saving))
     if about(chosen) in _IDLE and not chosen.saving.bound and (real := summary.unprofiled) is not None:
         # What makes the GPU wait no more saves what it idles, and none of its work.

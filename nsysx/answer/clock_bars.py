@@ -6,12 +6,10 @@ from typing import NamedTuple
 
 from nsysx.advice import Bar, BarPart, Picture
 from nsysx.analyses import event_windows, events, stopwatch
+from nsysx.answer.answer_bounds import MOST_EVENT_WINDOWS, OUTLYING_READING_TIMES
 from nsysx.catalogue import Paint
 from nsysx.findings.nsx115_wrong_timing import BOTH_SIDES, EVIDENCE, KERNEL_ITSELF
 from nsysx.model import Finding, Summary
-
-#: cuda.Event windows in a picture, and how many times the median a reading may be before it is left out.
-_MOST_WINDOWS, _FAR = 6, 20
 
 
 def _reading_bars(summary: Summary, first: Finding | None) -> tuple[Bar, ...]:
@@ -55,7 +53,7 @@ def _window_bars(summary: Summary) -> _Windows | None:
     windows = list(enumerate(sorted(summary.typed_rows(event_windows.ROWS), key=lambda r: r["start_ns"]), 1))
     usual = sorted(r["reading_ns"] for _, r in windows)[len(windows) // 2] if windows else 0
     several = len({r["site"] for _, r in windows}) > 1
-    shown = [(n, r) for n, r in windows if r["reading_ns"] <= _FAR * usual][:_MOST_WINDOWS]
+    shown = [(n, r) for n, r in windows if r["reading_ns"] <= OUTLYING_READING_TIMES * usual][:MOST_EVENT_WINDOWS]
     bars = tuple(
         _window_bar(f"window {number}" + (f", pair {row['site'] + 1}" if several else ""), _ClockWindow.from_row(row))
         for number, row in shown
@@ -96,7 +94,7 @@ def _turn_bars(summary: Summary) -> tuple[Bar, ...]:
     """
     places = sorted((r for r in summary.typed_rows(events.ROWS) if r.get("turns")), key=lambda r: r["site"])
     bars = []
-    for window_row in places[:_MOST_WINDOWS]:
+    for window_row in places[:MOST_EVENT_WINDOWS]:
         windows = sorted(
             (w for w in summary.typed_rows(event_windows.ROWS) if w["site"] == window_row["site"]), key=_reading_ns
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from nsysx.answer.answer_bounds import MOST_SAVED_SHARE
 from nsysx.catalogue import StepLimit
 from nsysx.findings import rule_of
 from nsysx.model import Finding, Summary
@@ -9,9 +10,6 @@ from nsysx.model import Finding, Summary
 #: Causes whose time is the host's, of communication that of a host elsewhere: in a longer step without the profiler the GPU idles for
 #: longer.
 _OF_THE_HOST = (StepLimit.LAUNCH, StepLimit.SYNC, StepLimit.ALLOC, StepLimit.INPUT)
-
-#: A change saves at most this share of a step.
-_MOST = 0.99
 
 
 def factor_bounds(
@@ -36,7 +34,7 @@ def factor_bounds(
     def at(step: int, saving: int) -> float:
         idle = min(saving, now - busy) if host else 0.0
         grows = max(0.0, step - busy) / max(now - busy, 1.0)
-        left = (now - min(saving, _MOST * now)) * min(1.0, step / now)
+        left = (now - min(saving, MOST_SAVED_SHARE * now)) * min(1.0, step / now)
         return step / max(step - idle * grows - (saving - idle), left)
 
     ends = [at(step, saving) for step in (*bounds, now) for saving in (max(0, saving_ns - less), saving_ns + more)]

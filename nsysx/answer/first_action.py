@@ -7,9 +7,18 @@ from collections.abc import Sequence
 
 from nsysx.advice import Action
 from nsysx.answer import factors, measured, near_limits, subject, time_places, unnamed, unstepped
+from nsysx.answer.answer_bounds import (
+    BOUND_LEADS_TIMES,
+    COMPILER_LEADS_TIMES,
+    COSTLY_SETTING_SHARE,
+    EXACT_CHANGE_SHARE,
+    NOTABLE,
+    PART_LEADS_TIMES,
+    RECORDED_DIRECTNESS,
+    UNPRICED_CAUSE_SHARE,
+)
 from nsysx.answer.bars import called
 from nsysx.answer.change_savings import (
-    NOTABLE,
     about,
     by_saving,
     changes_before,
@@ -48,7 +57,7 @@ def first(summary: Summary) -> Finding | None:
     unsaid = next((f for f in ranked if _of_the_cause_alone(summary, f, step)), None)
     if unsaid is not None:
         return unsaid
-    least = _MUCH if near_limits.near(summary) else NOTABLE
+    least = COSTLY_SETTING_SHARE if near_limits.near(summary) else NOTABLE
     worth = [
         f for f in ranked if (likely_alone_ns(summary, f) or 0) >= least * step and not may_save_nothing(summary, f)
     ]
@@ -57,14 +66,18 @@ def first(summary: Summary) -> Finding | None:
     if between is None or between_ns(between) <= (0 if best is None else likely_alone_ns(summary, best) or 0):
         return best
     # A line that costs much of each step runs between steps, too, where these are a part of every round of the loop.
-    named = best is not None and rule_of(best.code).leads and (likely_alone_ns(summary, best) or 0) >= _EXACT * step
+    named = (
+        best is not None
+        and rule_of(best.code).leads
+        and (likely_alone_ns(summary, best) or 0) >= EXACT_CHANGE_SHARE * step
+    )
     return best if named else between
 
 
 def may_save_nothing(summary: Summary, finding: Finding) -> bool:
     """Return whether a saving is small and not worth a word for sure: by its interval, or because nobody knows how wrong it is."""
     step, saving = summary.step.shown_ns, likely_ns(summary, finding)
-    if not step or not saving or not NOTABLE * step <= saving < _MUCH * step:
+    if not step or not saving or not NOTABLE * step <= saving < COSTLY_SETTING_SHARE * step:
         return False
     margins = margins_ns(summary, finding)
     if margins is None or is_bound(summary, finding) or finding.saving.error_ns is None:
@@ -82,19 +95,12 @@ def _unpriced(summary: Summary, ranked: Sequence[Finding], step: int) -> Finding
     """Return the costliest finding about the cause where no replay can price any change, None where one can: it found nothing then."""
     if summary.replay is not None and summary.replay.get("trusted", True):
         return None
-    of_cause = [f for f in ranked if about(f) == summary.verdict.code and (f.cost_ns_per_step or 0) >= _UNPRICED * step]
+    of_cause = [
+        f
+        for f in ranked
+        if about(f) == summary.verdict.code and (f.cost_ns_per_step or 0) >= UNPRICED_CAUSE_SHARE * step
+    ]
     return max(of_cause, key=lambda f: f.cost_ns_per_step or 0, default=None)
-
-
-#: An exact change is worth a word of its own from this share of the step on, and stands behind a bound that promises more than
-#: so many times as much.
-_EXACT, _FAR_MORE = 0.15, 3.0
-#: A compiler that fuses what it can has to promise more than so many times what work saves that was recorded (`Rule.direct`).
-_OF_A_COMPILER, _RECORDED = 2.0, 2
-#: A change whose saving nobody can compute is still advised where its cause costs this share of the step.
-_UNPRICED = 0.3
-#: A part of the program goes before the whole of it if at best it saves more than so many times as much as is likely of the whole.
-_OF_A_PART = 1.5
 
 
 class _Contest:
@@ -120,10 +126,10 @@ class _Contest:
     def placed(self) -> Finding | None:
         """Return work of a place, whose change is known: what a compiler may make of all that is left stands behind it."""
         rule = rule_of(self.best.code)
-        if not rule.whole or rule.direct >= _RECORDED or self.best.saving.bound:
+        if not rule.whole or rule.direct >= RECORDED_DIRECTNESS or self.best.saving.bound:
             return None
-        much = max(_EXACT * self._step, self._saves_ns(self.best) / _OF_A_COMPILER)
-        placed = [f for f in self._worth if rule_of(f.code).direct >= _RECORDED and self._saves_ns(f) >= much]
+        much = max(EXACT_CHANGE_SHARE * self._step, self._saves_ns(self.best) / COMPILER_LEADS_TIMES)
+        placed = [f for f in self._worth if rule_of(f.code).direct >= RECORDED_DIRECTNESS and self._saves_ns(f) >= much]
         return self._largest(placed) if placed else None
 
     def exact(self) -> Finding | None:
@@ -133,7 +139,10 @@ class _Contest:
         """
         if not self.best.saving.bound or self.best.saving.source == "steps":  # how much longer steps are was measured
             return None
-        much, causes = max(_EXACT * self._step, self._saves_ns(self.best) / _FAR_MORE), shows_likely_saving(self.best)
+        much, causes = (
+            max(EXACT_CHANGE_SHARE * self._step, self._saves_ns(self.best) / BOUND_LEADS_TIMES),
+            shows_likely_saving(self.best),
+        )
         priced = [f for f in self._worth if not is_bound(self._summary, f) and self._saves_ns(f) >= much]
         exact = [f for f in priced if (rule_of(f.code).leads if causes else f.paste)]
         return self._largest(exact) if exact else None
@@ -147,7 +156,7 @@ class _Contest:
         if about(self.best) != cause:
             return next((f for f in self._alike if about(f) == cause), None)
         part = self.best.saving.bound and not rule_of(self.best.code).whole and not subject.names_its_change(self.best)
-        enough = self._saves_ns(self.best) / _OF_A_PART if part else self._least
+        enough = self._saves_ns(self.best) / PART_LEADS_TIMES if part else self._least
         whole = (f for f in self._worth if self._saves_ns(f) >= enough and rule_of(f.code).whole and about(f) == cause)
         return next(whole, None)
 
@@ -158,16 +167,12 @@ def _best(summary: Summary, worth: Sequence[Finding], step: int) -> Finding:
     return contest.leading() or contest.placed() or contest.exact() or contest.of_the_cause() or contest.best
 
 
-#: A setting that is known to cost this share of the step comes first, too; near the device's limits nothing does that saves less.
-_MUCH = 0.05
-
-
 def _certain(finding: Finding, step: int) -> bool:
     """Return whether a setting that gives nothing costs time for certain, and much of it, or nobody knows how much: it comes first."""
     if not any(row.get("leads") for row in finding.evidence):
         return False
     saving_ns = finding.saving.likely_ns
-    return saving_ns is None or saving_ns >= _MUCH * step
+    return saving_ns is None or saving_ns >= COSTLY_SETTING_SHARE * step
 
 
 def _of_the_cause_alone(summary: Summary, finding: Finding, step: int) -> bool:

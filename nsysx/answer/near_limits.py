@@ -5,17 +5,13 @@ from __future__ import annotations
 from nsysx import units
 from nsysx.analyses import roofline
 from nsysx.analyses.roofline import RooflineRow
+from nsysx.answer.answer_bounds import KNOWN_LIMITS_SHARE, NEAR_LIMIT_SHARE, NEAR_LIMIT_STEP_SHARE
 from nsysx.model import Summary
 
 #: What a roof is called, and its share of the work from which on it is worth a word.
 _ROOFS = {"products": "multiplies at {} of the fastest products", "memory": "moves bytes at {} of the memory bandwidth"}
-_LEAST = 0.05
-#: Work whose limits are known for less of its time than this is not told by its limits.
-_KNOWN = 0.5
 #: The rule that asks for counters of kernels of the program's own.
 _OWN_KERNEL = "NSX128"
-#: From this share of its limit on there is nothing to gain by the same operators.
-NEAR = 0.8
 
 
 def sentence(summary: Summary) -> str:
@@ -26,7 +22,7 @@ def sentence(summary: Summary) -> str:
     if step is None or scope is None or step["limit_ns"] is None or step["could_go_ns"] is None:
         return unseen_kernel(summary)
     whole_ns = step["gpu_ns"]
-    if whole_ns - step["unknown_ns"] < _KNOWN * whole_ns:
+    if whole_ns - step["unknown_ns"] < KNOWN_LIMITS_SHARE * whole_ns:
         return unseen_kernel(summary)
     operators = [r for r in rows if r["by"] == roofline.OPERATOR]
     under = {r["name"]: r for r in rows if r["by"] == roofline.ROOF}
@@ -36,7 +32,7 @@ def sentence(summary: Summary) -> str:
     largest = max(operators, key=lambda r: (r["could_go_ns"] or 0, r["name"] or ""))
     if largest["name"] and not near(summary):
         text += f", {units.duration(scope.per_step(largest['could_go_ns'] or 0))} of it in {largest['name']}"
-    if step["unknown_ns"] >= _LEAST * whole_ns:
+    if step["unknown_ns"] >= NEAR_LIMIT_STEP_SHARE * whole_ns:
         text += f"; of {units.share(step['unknown_ns'], whole_ns)} no limit is known"
     return f"{text}."
 
@@ -56,11 +52,11 @@ def near(summary: Summary) -> bool:
     step = next((r for r in summary.typed_rows(roofline.ROWS) if r["by"] == roofline.STEP), None)
     if step is None or step["limit_share"] is None:
         return False
-    return step["limit_share"] >= NEAR and step["unknown_ns"] < (1 - NEAR) * step["gpu_ns"]
+    return step["limit_share"] >= NEAR_LIMIT_SHARE and step["unknown_ns"] < (1 - NEAR_LIMIT_SHARE) * step["gpu_ns"]
 
 
 def _part(roof: str, row: RooflineRow, whole_ns: int) -> str:
     """Return "61 % multiplies at 85 % of the fastest products", "" for a small part."""
-    if row["limit_share"] is None or row["gpu_ns"] < _LEAST * whole_ns:
+    if row["limit_share"] is None or row["gpu_ns"] < NEAR_LIMIT_STEP_SHARE * whole_ns:
         return ""
     return f"{units.share(row['gpu_ns'], whole_ns)} {_ROOFS[roof].format(units.share(row['limit_share'], 1))}"

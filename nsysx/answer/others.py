@@ -9,20 +9,24 @@ from typing import NamedTuple
 from nsysx.advice import Action, Also
 from nsysx.analyses import gpu_ledger, waits
 from nsysx.answer import measured, subject
+from nsysx.answer.answer_bounds import (
+    LITTLE_SAVING_SHARE,
+    LONG_WAIT_SHARE,
+    MOST_ALSO_FOUND,
+    MOST_OF_A_RULE,
+    MUCH_HOST_CODE_SHARE,
+    NOTABLE,
+    TITLE_LETTERS,
+    UNKNOWN_SAVING_COST_SHARE,
+)
 from nsysx.answer.bars import folded_path
-from nsysx.answer.change_savings import NOTABLE, about, by_saving, place_of
+from nsysx.answer.change_savings import about, by_saving, place_of
 from nsysx.catalogue import StepLimit
 from nsysx.findings import rule_of
 from nsysx.model import Finding, Summary
 
-#: A finding whose saving is not known is a line of its own where it costs at least this part of the step.
-_MUCH = 0.2
-#: Most lines under "also found", and most of them from one rule.
-_MOST_ALSO, _MOST_OF_A_RULE = 5, 2
 #: What a program that measures makes by itself: it waits for what it measures, and the GPU then waits for the next launch.
 _BY_MEASURING = (StepLimit.LAUNCH, StepLimit.SYNC)
-#: Letters of a title that are read: the rest is cut wherever it is shown.
-_TITLE = 440
 
 
 def also(summary: Summary, chosen: Finding | None, do: Sequence[Action]) -> tuple[Also, ...]:
@@ -36,11 +40,11 @@ def also(summary: Summary, chosen: Finding | None, do: Sequence[Action]) -> tupl
         saving = summary.step.saves_ns(f.saving)
         if subject.measures(summary) and about(f) in _BY_MEASURING:
             continue
-        if step is not None and saving is None and (f.cost_ns_per_step or 0) < _MUCH * step:
+        if step is not None and saving is None and (f.cost_ns_per_step or 0) < UNKNOWN_SAVING_COST_SHARE * step:
             continue
         if step is not None and saving is not None and (saving < NOTABLE * step or saving < (f.saving.error_ns or 0)):
             continue
-        title = folded_path(f.title[:_TITLE])
+        title = folded_path(f.title[:TITLE_LETTERS])
         title = f"Repeated blocks{title[1:]}" if title.startswith("*:") else title
         text = summary.step.marks_title(title, as_recorded=f.title_as_recorded)
         key = f"{f.code} {_without_numbers(text)}"
@@ -50,10 +54,13 @@ def also(summary: Summary, chosen: Finding | None, do: Sequence[Action]) -> tupl
         )
     chosen_lines: list[Also] = []
     for line in sorted(lines.values(), key=lambda a: -(a.saving_ns or 0)):
-        if sum(other.code == line.code for other in chosen_lines) < _MOST_OF_A_RULE:
+        if sum(other.code == line.code for other in chosen_lines) < MOST_OF_A_RULE:
             chosen_lines.append(line)
-    named = [*(a.finding for a in do if a.finding is not None), *(line.finding for line in chosen_lines[:_MOST_ALSO])]
-    return tuple(replace(a, overlaps=before(summary, named, a.finding)) for a in chosen_lines[:_MOST_ALSO])
+    named = [
+        *(a.finding for a in do if a.finding is not None),
+        *(line.finding for line in chosen_lines[:MOST_ALSO_FOUND]),
+    ]
+    return tuple(replace(a, overlaps=before(summary, named, a.finding)) for a in chosen_lines[:MOST_ALSO_FOUND])
 
 
 def before(summary: Summary, named: Sequence[int], shown: int) -> tuple[str, ...]:
@@ -67,16 +74,12 @@ def _without_numbers(text: str) -> str:
     return "".join(c for c in text if not c.isdigit() and c != ".")
 
 
-#: Where the GPU waits for host code for this share of the step, a run that finds the lines is worthwhile.
-_MUCH_HOST_CODE = 0.1
-
-
 def _host_code_unseen(summary: Summary) -> bool:
     """Return whether the GPU waits for the host code of a probed program whose stacks were not sampled."""
     lines, step = summary.tables.get("host_lines"), summary.verdict.step_ns or 0
     if (noted := summary.tables.get("lines")) is not None and noted.rows is not None:
         return False
-    much = summary.verdict.parts.get("host", 0) >= _MUCH_HOST_CODE * step > 0
+    much = summary.verdict.parts.get("host", 0) >= MUCH_HOST_CODE_SHARE * step > 0
     return much and bool(summary.capture.probe) and lines is not None and lines.rows is None
 
 
@@ -104,10 +107,6 @@ class LongestWait(NamedTuple):
     little: bool
 
 
-#: A wait is worth a word from this share of the device's window; a saving below the other share of the wait is little of it.
-_LONG, _LITTLE = 0.05, 0.2
-
-
 def longest_wait(summary: Summary) -> LongestWait | None:
     """Return what removing the longest wait is worth, the first question of anybody who sees one; None for waits not worth a word."""
     table, shown = summary.tables.get("waits"), summary.steps.scope.processes[0] if summary.steps.scope else None
@@ -116,7 +115,9 @@ def longest_wait(summary: Summary) -> LongestWait | None:
     if not replayed or table is None or table.scope is None or not table.scope.steps:
         return None
     row, saved = max(replayed, key=lambda r: r[0].get("total_ns") or 0)
-    if (row.get("total_ns") or 0) < _LONG * max(windows, default=0):
+    if (row.get("total_ns") or 0) < LONG_WAIT_SHARE * max(windows, default=0):
         return None
     wait, saving = (table.scope.per_step(ns) for ns in (row["total_ns"], saved))
-    return LongestWait(row["api"], row.get("module"), wait, saving, row.get("moves_to") or "", saving < _LITTLE * wait)
+    return LongestWait(
+        row["api"], row.get("module"), wait, saving, row.get("moves_to") or "", saving < LITTLE_SAVING_SHARE * wait
+    )

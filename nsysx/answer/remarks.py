@@ -7,6 +7,7 @@ import re
 from nsysx import units
 from nsysx.advice import Certainty
 from nsysx.answer import near_limits, subject
+from nsysx.answer.answer_bounds import CARD_DETAIL_LETTERS
 from nsysx.answer.change_savings import After, is_bound, nothing_to_claim
 from nsysx.findings.nsx115_wrong_timing import BOTH_SIDES, EVIDENCE, KERNEL_ITSELF
 from nsysx.judging import window_checks
@@ -62,15 +63,11 @@ def _of_reading(chosen: Finding) -> str:
     return _whole_sentences(chosen.detail.removesuffix(chosen.because).rstrip())
 
 
-#: Letters of a detail on a card: what goes beyond is told with the finding.
-_CARD = 220
-
-
 def _whole_sentences(text: str) -> str:
     """Return the first sentences of a text that fit on a card; a longer first one as it is."""
     kept = ""
     for part in re.split(r"(?<=[.!?]) (?=[A-Z0-9])", text):
-        if kept and len(kept) + len(part) >= _CARD:
+        if kept and len(kept) + len(part) >= CARD_DETAIL_LETTERS:
             break
         kept += f" {part}" if kept else part
     return kept

@@ -15,6 +15,14 @@ from nsysx.analyses import waits as wait_table
 from nsysx.catalogue import Call, Cause, DeviceActivity
 from nsysx.comparing import difference_intervals, rank_budget
 from nsysx.comparing.comparability import doubtful
+from nsysx.comparing.comparing_bounds import (
+    BUDGET_LEAST_SHARE,
+    BUDGET_ROOM_TIMES,
+    GPU_DRIFT_SHARE,
+    MOST_NAMED_KNOWN,
+    SELDOM_CALLS,
+    STEP_LEVEL,
+)
 from nsysx.comparing.side import BlockSeries, Captured
 from nsysx.errors import EXIT_BUDGET, EXIT_EMPTY, EXIT_USAGE, NsysxError
 from nsysx.events import families
@@ -34,13 +42,6 @@ _KINDS = {
 }
 #: The columns that identify a wait.
 _SITE = ("api", "module", "phase", "file", "line")
-#: Headroom that --init leaves above a measured time (factor), at least; and the share of the step below which it sets no limit,
-#: because two captures of one program differ by as much.
-_ROOM, _LEAST_SHARE = 1.05, 0.01
-#: So many known names stand in a message.
-_MOST_NAMED = 20
-#: Calls per step beyond a whole allowed number that are no breach: what only some steps do, such as logging.
-_SELDOM = 0.5
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ def _noise(capture: Captured, series: BlockSeries, drift: float) -> float:
     """Return how far a mean per step may be off (ns): the scatter of steps, and the drift between processes."""
     rows = (series.ns / series.steps)[None, :]
     error, df = mean_error(rows, block_length(rows[0]))
-    half = difference_intervals.Doubt(float(error[0]), df, 0.0).half(difference_intervals.LEVEL)
+    half = difference_intervals.Doubt(float(error[0]), df, 0.0).half(STEP_LEVEL)
     return (0.0 if half == float("inf") else half) + drift * series.mean_ns
 
 
@@ -137,7 +138,7 @@ def _time(capture: Captured, name: str) -> Measured:
     series = capture.series(part).get(key) if part else None
     if series is None:
         return None
-    noise = _noise(capture, series, difference_intervals.GPU_DRIFT)
+    noise = _noise(capture, series, GPU_DRIFT_SHARE)
     if name in ("step", "gpu_idle"):
         noise += PROCESS_DRIFT * capture.series("work")["rest"].mean_ns
     return series.mean_ns / 1e6, noise / 1e6
@@ -196,8 +197,8 @@ _SECTIONS: Mapping[str, _Section] = {
     "counts": _Section(_count, "per step", tuple(_KINDS)),
     "times_ms": _Section(_time, "ms", (*_OF_PARTS, "real_step", "first_calls")),
     "idle_ms": _Section(_series("idle", PROCESS_DRIFT), "ms", known=_causes),
-    "modules_ms": _Section(_series("module", difference_intervals.GPU_DRIFT), "ms", known=_modules),
-    "families_ms": _Section(_series("family", difference_intervals.GPU_DRIFT), "ms", known=_families),
+    "modules_ms": _Section(_series("module", GPU_DRIFT_SHARE), "ms", known=_modules),
+    "families_ms": _Section(_series("family", GPU_DRIFT_SHARE), "ms", known=_families),
     "gpu_busy_min": _Section(_busy, "share", single=True, least=True),
     "peak_memory_bytes": _Section(_peak, "bytes", single=True),
     "ranks_ms": _Section(rank_budget.times, "ms", rank_budget.TIMES),
@@ -285,7 +286,7 @@ def lint(capture: Captured, allowed: Sequence[Mapping[str, Any]]) -> list[Budget
                 left[i] -= taken
                 excess -= taken
                 met |= float(a.get("count", 1)) >= 1
-        status: Status = "broken" if excess > (_SELDOM if met else 1e-6) else "kept"
+        status: Status = "broken" if excess > (SELDOM_CALLS if met else 1e-6) else "kept"
         words = f"{wait_place}: {per_step:.4g} a step" + (
             f", {excess:.4g} of them not allowed" if status == "broken" else ""
         )
@@ -308,7 +309,7 @@ def lint(capture: Captured, allowed: Sequence[Mapping[str, Any]]) -> list[Budget
 def _unknown(shown: str, name: str, names: Sequence[str]) -> NsysxError:
     """Return the error for a name that no budget has, with the one that was probably meant."""
     close = difflib.get_close_matches(name, names, n=1)
-    several = f"{', '.join(names[:_MOST_NAMED])}{' ...' * (len(names) > _MOST_NAMED)}"
+    several = f"{', '.join(names[:MOST_NAMED_KNOWN])}{' ...' * (len(names) > MOST_NAMED_KNOWN)}"
     hint = f"Did you mean {close[0]}?" if close else f"Known: {several}"
     return NsysxError(f"budget: {shown} is unknown", slug="bad-budget", hint=hint, exit_code=EXIT_USAGE)
 
@@ -385,8 +386,8 @@ def init(capture: Captured) -> str:
         "[times_ms]",
     ]
     times = {n: got for n in ("step", "exposed_comm", "exposed_copy") if (got := _time(capture, n)) is not None}
-    least = _LEAST_SHARE * times["step"][0] if "step" in times else 0.0
-    lines += [f"{n} = {max(ms * _ROOM, ms + noise):.4g}" for n, (ms, noise) in times.items() if ms > least]
+    least = BUDGET_LEAST_SHARE * times["step"][0] if "step" in times else 0.0
+    lines += [f"{n} = {max(ms * BUDGET_ROOM_TIMES, ms + noise):.4g}" for n, (ms, noise) in times.items() if ms > least]
     lines += ["", "# Allowed waits, each with its number in a usual step. A new one fails."]
     allowed = capture.summary.typed_rows(wait_table.ROWS)
     for wait in allowed:

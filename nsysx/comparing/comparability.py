@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from nsysx import units
+from nsysx.comparing.comparing_bounds import EQUAL_CLOCKS_SHARE, SAME_KERNELS_SHARE, STEP_COUNTS_TIMES
 from nsysx.comparing.side import Captured, Side
 from nsysx.events.families import COMMUNICATION, family
 from nsysx.judging.capture_checks import EVENTS_MISSING
@@ -16,12 +17,6 @@ from nsysx.model import Summary
 
 #: Options of nsys that change the cost of tracing, by words in their names.
 _OPTIONS = ("TRACE", "RATE", "BACKTRACE", "SAMPL", "GRAPH", "MEMORY", "CTXSW")
-#: The programs share their kernels if those on both sides take this share of GPU time.
-_SAME_KERNELS = 0.5
-#: With equal clocks, unchanged kernels differ by less than this share.
-_CLOCKS = 0.015
-#: If step counts differ by more than this factor, so do warm-up and caches.
-_STEPS = 4.0
 
 
 @dataclass(frozen=True)
@@ -135,7 +130,7 @@ def _changed_options(before: Side, after: Side) -> tuple[str, str]:
 def _count(before: Side, after: Side) -> ComparabilityCheck:
     a, b = (min(c.steps for c in s.captures) for s in (before, after))
     words = f"steps: {a} before, {b} after"
-    if max(a, b) > _STEPS * min(a, b):
+    if max(a, b) > STEP_COUNTS_TIMES * min(a, b):
         return ComparabilityCheck(
             "steps",
             "differs",
@@ -184,7 +179,7 @@ def _work(before: Side, after: Side) -> list[ComparabilityCheck]:
     whole = sum(ns for _, ns in a.values()) + sum(ns for _, ns in b.values())
     shared = sum(a[k][1] + b[k][1] for k in both) / whole if whole else 1.0
     words = f"{len(both)} kernels on both sides take {units.share(shared, 1)} of kernel time"
-    if shared < _SAME_KERNELS:
+    if shared < SAME_KERNELS_SHARE:
         rows = [
             ComparabilityCheck("kernels", "differs", f"Only {words}: is it the same program?", str(len(a)), str(len(b)))
         ]
@@ -200,8 +195,8 @@ def _work(before: Side, after: Side) -> list[ComparabilityCheck]:
     low, middle, high = np.quantile(ratios, (0.2, 0.5, 0.8))
     order = np.argsort(ratios)
     by_time = float(ratios[order][np.searchsorted(np.cumsum(weight[order]), weight.sum() / 2)])
-    apart = min(low, by_time) > 1 + _CLOCKS / 2 or max(high, by_time) < 1 - _CLOCKS / 2
-    if abs(middle - 1) > _CLOCKS and apart:
+    apart = min(low, by_time) > 1 + EQUAL_CLOCKS_SHARE / 2 or max(high, by_time) < 1 - EQUAL_CLOCKS_SHARE / 2
+    if abs(middle - 1) > EQUAL_CLOCKS_SHARE and apart:
         detail = (
             f"Nearly all kernels that run equally often on both sides take {units.share(abs(middle - 1), 1)} "
             f"{'longer' if middle > 1 else 'less'}: other clocks, other shapes (batch, length) or another precision."
@@ -218,7 +213,7 @@ def _clocks(before: Side, after: Side) -> list[ComparabilityCheck]:
         return []
     a, b = (float(np.mean(side)) for side in clocks)
     words = f"median SM clock {a:.0f} MHz before, {b:.0f} after"
-    if abs(a - b) > _CLOCKS * max(a, b):
+    if abs(a - b) > EQUAL_CLOCKS_SHARE * max(a, b):
         detail = f"The GPU ran at another clock: {words}. Everything computed takes longer at the lower one."
         return [ComparabilityCheck("clock", "differs", detail, f"{a:.0f} MHz", f"{b:.0f} MHz")]
     return [ComparabilityCheck("clock", "same", words, f"{a:.0f} MHz", f"{b:.0f} MHz")]

@@ -7,20 +7,20 @@ from typing import NamedTuple
 
 from nsysx.catalogue import DeviceActivity
 from nsysx.comparing import comparability, difference_intervals, differences
+from nsysx.comparing.comparing_bounds import (
+    GPU_BOUND_WAIT_SHARE,
+    GPU_DRIFT_SHARE,
+    MODULES_ATTRIBUTED_SHARE,
+    MOST_NAMED_PARTS,
+    SAME_MEANS_SHARE,
+    SAME_WORK_MARGINS,
+    STEP_LEVEL,
+)
 from nsysx.comparing.comparison_sentence import real_words, sentence
 from nsysx.comparing.difference_answer import Comparison, DifferencePart, Real
 from nsysx.comparing.differences import PartDifference
 from nsysx.comparing.side import Side, as_fine, renamed
 from nsysx.frames.statistics import PROCESS_DRIFT
-
-#: A step is GPU-bound, and follows its GPU work, if the device waits for the host or other ranks for at most this share of it.
-_GPU_BOUND = 0.1
-#: Compute time is split by module if modules account for this share of it.
-_ATTRIBUTED = 0.5
-#: Most parts that are named one by one; the smaller ones share one part, so that the sum holds.
-_MOST_PARTS = 20
-#: GPU-bound steps with the same GPU work are the same if they differ by no more than this many margins.
-_SAME_WORK = 2
 
 
 class ComparedTable(NamedTuple):
@@ -38,12 +38,12 @@ class ComparedTable(NamedTuple):
 
 
 TABLES = (
-    ComparedTable("ledger", "ledger", difference_intervals.GPU_DRIFT, "Where the step goes"),
+    ComparedTable("ledger", "ledger", GPU_DRIFT_SHARE, "Where the step goes"),
     ComparedTable("idle", "idle", PROCESS_DRIFT, "GPU idle time by cause"),
     ComparedTable("phases", "phase", PROCESS_DRIFT, "Phases, on the CPU"),
-    ComparedTable("modules", "module", difference_intervals.GPU_DRIFT, "Modules, own GPU time", leads=True),
-    ComparedTable("families", "family", difference_intervals.GPU_DRIFT, "Kernel families"),
-    ComparedTable("kernels", "kernel", difference_intervals.GPU_DRIFT, "Kernels", leads=True),
+    ComparedTable("modules", "module", GPU_DRIFT_SHARE, "Modules, own GPU time", leads=True),
+    ComparedTable("families", "family", GPU_DRIFT_SHARE, "Kernel families"),
+    ComparedTable("kernels", "kernel", GPU_DRIFT_SHARE, "Kernels", leads=True),
     ComparedTable("api_calls", "api", PROCESS_DRIFT, "CUDA API calls, own time", leads=True),
     ComparedTable("waits", "wait", PROCESS_DRIFT, "Waits", leads=True),
 )
@@ -64,11 +64,9 @@ def _compute(
     before: Side, after: Side, noise: Side | None, step: float
 ) -> tuple[str, list[tuple[str, PartDifference]]]:
     """Return what compute time is split by, and its rows: by module if they account for most of it, else by family."""
-    by_module = min(_attributed(before), _attributed(after)) >= _ATTRIBUTED
+    by_module = min(_attributed(before), _attributed(after)) >= MODULES_ATTRIBUTED_SHARE
     split = "module" if by_module else "family"
-    rows = differences.table(
-        before, after, noise, f"{split}_compute", step_ns=step, drift=difference_intervals.GPU_DRIFT
-    )
+    rows = differences.table(before, after, noise, f"{split}_compute", step_ns=step, drift=GPU_DRIFT_SHARE)
     return split, [(split, r) for r in rows]
 
 
@@ -77,7 +75,7 @@ def _parts(
 ) -> tuple[str, tuple[DifferencePart, ...]]:
     """Return the parts of the difference: compute by module or family, communication, copies, memsets, idle by cause."""
     split, ranked = _compute(before, after, noise, step)
-    ledger = differences.table(before, after, noise, "ledger", step_ns=step, drift=difference_intervals.GPU_DRIFT)
+    ledger = differences.table(before, after, noise, "ledger", step_ns=step, drift=GPU_DRIFT_SHARE)
     ranked += [
         ("ledger", r) for r in ledger if r.name in (DeviceActivity.COMM, DeviceActivity.COPY, DeviceActivity.MEMSET)
     ]
@@ -85,7 +83,7 @@ def _parts(
     ranked += [("idle", r) for r in idle]
     ranked = [(kind, r) for kind, r in ranked if r.before_ns or r.after_ns]
     ranked.sort(key=lambda e: -abs(e[1].difference_ns))
-    named, smaller = ranked[:_MOST_PARTS], ranked[_MOST_PARTS:]
+    named, smaller = ranked[:MOST_NAMED_PARTS], ranked[MOST_NAMED_PARTS:]
     values = [r.difference_ns for _, r in named] + ([sum(r.difference_ns for _, r in smaller)] if smaller else [])
     if not values:
         return split, ()
@@ -133,20 +131,22 @@ def _drift(before: Side, after: Side, step: float) -> float:
     """
     waiting = max(_per_step(before, "work", "rest"), _per_step(after, "work", "rest"))
     host = PROCESS_DRIFT * max(_host_time(before), _host_time(after))
-    return min(waiting, host) + difference_intervals.GPU_DRIFT * step
+    return min(waiting, host) + GPU_DRIFT_SHARE * step
 
 
 def _work(before: Side, after: Side, noise: Side | None, margin: float) -> tuple[PartDifference, bool]:
     """Return the difference of GPU work, judged at the level of the step, and whether both sides are GPU-bound."""
-    rows = differences.table(before, after, noise, "work", step_ns=0.0, drift=difference_intervals.GPU_DRIFT)
+    rows = differences.table(before, after, noise, "work", step_ns=0.0, drift=GPU_DRIFT_SHARE)
     row = next(r for r in rows if r.name == "gpu_work")
     doubt = differences.doubts(before, after, noise, "work", ["gpu_work"])[0]
     doubt = difference_intervals.Doubt(doubt.error, doubt.df, row.drift_ns)
-    half = doubt.half(difference_intervals.LEVEL) + doubt.drift
+    half = doubt.half(STEP_LEVEL) + doubt.drift
     verdict = difference_intervals.judge(row.difference_ns, doubt, margin * row.before_ns)
     bounded = half != float("inf")
     low, high = (row.difference_ns - half, row.difference_ns + half) if bounded else (None, None)
-    bound = all(_per_step(s, "work", "rest") <= _GPU_BOUND * _per_step(s, "step", "gpu") for s in (before, after))
+    bound = all(
+        _per_step(s, "work", "rest") <= GPU_BOUND_WAIT_SHARE * _per_step(s, "step", "gpu") for s in (before, after)
+    )
     return replace(row, verdict=verdict, low_ns=low, high_ns=high), bound
 
 
@@ -188,20 +188,18 @@ def _judged(
     doubt = differences.doubts(before, after, noise, "step", ["gpu"])[0]
     measured = differences.measured_between(before, after, noise)
     drift = 0.0 if measured else _drift(before, after, max(old, new))
-    half = doubt.half(difference_intervals.LEVEL)
+    half = doubt.half(STEP_LEVEL)
     verdict = difference_intervals.judge(
         new - old, difference_intervals.Doubt(doubt.error, doubt.df, drift), margin * old
     )
     work, gpu_bound = _work(before, after, noise, margin)
     by_work = verdict == "cannot_tell" and gpu_bound and half != float("inf")
-    if by_work and (work.verdict != "same" or abs(new - old) <= _SAME_WORK * margin * old):
+    if by_work and (work.verdict != "same" or abs(new - old) <= SAME_WORK_MARGINS * margin * old):
         verdict = work.verdict
     return verdict, half, drift, work, by_work and verdict != "cannot_tell"
 
 
-def compare(
-    before: Side, after: Side, noise: Side | None = None, *, margin: float = difference_intervals.MARGIN
-) -> Comparison:
+def compare(before: Side, after: Side, noise: Side | None = None, *, margin: float = SAME_MEANS_SHARE) -> Comparison:
     """Return the comparison of two sides. ``noise``: captures of one program, which show how much captures differ."""
     after, now = renamed(after, before)
     sides = [before, after] if noise is None else [before, after, renamed(noise, before)[0]]

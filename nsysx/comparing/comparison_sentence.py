@@ -6,14 +6,10 @@ from collections.abc import Sequence
 
 from nsysx import units
 from nsysx.catalogue import DeviceActivity
+from nsysx.comparing.comparing_bounds import MOST_SENTENCE_PARTS, OWN_CAUSE_SHARE, SENTENCE_PART_SHARE
 from nsysx.comparing.difference_answer import Comparison, DifferencePart
 from nsysx.comparing.differences import PartDifference
 from nsysx.comparing.side import GPU_CAUSES
-
-#: Most parts that a sentence names, and the share of the difference that one needs to be worth naming.
-_NAMED, _WORTH = 3, 0.02
-#: Causes of idle time that make up less than this share of the difference are named together.
-_OWN_CAUSE = 0.1
 
 
 def _unit(ns: float) -> tuple[float, str]:
@@ -46,7 +42,7 @@ def _share(difference: float, before: float, low: int | None, high: int | None) 
 
 def _idle_together(parts: Sequence[DifferencePart], total: int) -> list[DifferencePart]:
     """Return the parts, with the idle time of minor causes as one part."""
-    small = [p for p in parts if p.kind == "idle" and abs(p.difference_ns) < _OWN_CAUSE * abs(total)]
+    small = [p for p in parts if p.kind == "idle" and abs(p.difference_ns) < OWN_CAUSE_SHARE * abs(total)]
     if len(small) < 2:
         return list(parts)
     difference, before, after = (sum(getattr(p, k) for p in small) for k in ("difference_ns", "before_ns", "after_ns"))
@@ -59,8 +55,8 @@ def _because(parts: Sequence[DifferencePart], total: int) -> str:
     scale, _ = _unit(total)
     sign = 1 if total > 0 else -1
     parts = _idle_together(parts, total)
-    named = [p for p in parts if p.kind != "rest" and abs(p.difference_ns) >= _WORTH * abs(total)]
-    same = [p for p in named if p.difference_ns * sign > 0][:_NAMED]
+    named = [p for p in parts if p.kind != "rest" and abs(p.difference_ns) >= SENTENCE_PART_SHARE * abs(total)]
+    same = [p for p in named if p.difference_ns * sign > 0][:MOST_SENTENCE_PARTS]
     against = [p for p in named if p.difference_ns * sign < 0][:2]
     if not same:
         return ""
@@ -69,7 +65,7 @@ def _because(parts: Sequence[DifferencePart], total: int) -> str:
         more = "less" if sign > 0 else "more"
         text += "; " + ", ".join(f"{_number(p.difference_ns, scale)} {more} in {p.words}" for p in against)
     unnamed = total - sum(p.difference_ns for p in (*same, *against))
-    if abs(unnamed) >= _WORTH * abs(total):
+    if abs(unnamed) >= SENTENCE_PART_SHARE * abs(total):
         opposite = "" if unnamed * sign > 0 else (" less" if sign > 0 else " more")
         text += f"{';' if against else ','} {_number(unnamed, scale)}{opposite} in other parts"
     return text

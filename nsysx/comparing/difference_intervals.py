@@ -2,7 +2,7 @@
 
 The unit is the capture. If a side has several, or captures for ``--noise`` are given, the scatter between captures decides.
 With one capture a side, only the scatter of steps is known, which correlate (`frames.statistics`). How much processes differ is
-then not seen at all and is allowed for (`frames.statistics.PROCESS_DRIFT`, `GPU_DRIFT`).
+then not seen at all and is allowed for (`frames.statistics.PROCESS_DRIFT`, `GPU_DRIFT_SHARE`).
 """
 
 from __future__ import annotations
@@ -13,16 +13,8 @@ from math import sqrt
 
 import numpy as np
 
+from nsysx.comparing.comparing_bounds import STEP_LEVEL
 from nsysx.frames.statistics import t_quantile
-
-#: GPU work differs by up to this share from process to process: clocks, temperature, addresses (measured on one H200).
-GPU_DRIFT = 0.005
-#: Two means are the same if their difference, with all its doubt, stays within this share.
-MARGIN = 0.01
-#: Confidence for the step, and for single rows: there are hundreds of those, so theirs is higher.
-LEVEL, ROW_LEVEL = 0.95, 0.99
-#: A row that differs by less than this share of the step is not worth a verdict of its own.
-ROW_FLOOR = 0.001
 
 
 @dataclass(frozen=True)
@@ -55,7 +47,7 @@ def between(groups: Sequence[Sequence[float]], level: float) -> tuple[float, flo
     return (sqrt(total / df), float(df)) if df else (float("nan"), 0.0)
 
 
-def judge(difference: float, doubt: Doubt, margin: float, level: float = LEVEL) -> str:
+def judge(difference: float, doubt: Doubt, margin: float, level: float = STEP_LEVEL) -> str:
     """Return "faster", "slower", "same" or "cannot_tell" for after minus before; ``margin`` in the same unit."""
     half = doubt.half(level) + doubt.drift
     low, high = difference - half, difference + half

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nsysx.comparing import difference_intervals
+from nsysx.comparing.comparing_bounds import ROW_FLOOR_SHARE, ROW_LEVEL, SAME_MEANS_SHARE
 from nsysx.comparing.side import BlockSeries, Captured, Side
 from nsysx.frames.statistics import block_length, mean_error, satterthwaite
 
@@ -132,16 +133,16 @@ def table(
     sure = doubts(before, after, noise, part, keys)
     a, b = _means(before, part, keys).mean(axis=1), _means(after, part, keys).mean(axis=1)
     present = [{k for c in s.captures for k in c.series(part)} for s in (before, after)]
-    floor = difference_intervals.ROW_FLOOR * step_ns
+    floor = ROW_FLOOR_SHARE * step_ns
     rows = []
     for i, key in enumerate(keys):
         old, new = float(a[i]), float(b[i])
         allowed = unknown * max(old, new)
         doubt = difference_intervals.Doubt(sure[i].error, sure[i].df, allowed)
-        half = doubt.half(difference_intervals.ROW_LEVEL) + allowed
+        half = doubt.half(ROW_LEVEL) + allowed
         bounded = bool(np.isfinite(half))
-        margin = max(difference_intervals.MARGIN * old, floor)
-        verdict = difference_intervals.judge(new - old, doubt, margin, difference_intervals.ROW_LEVEL)
+        margin = max(SAME_MEANS_SHARE * old, floor)
+        verdict = difference_intervals.judge(new - old, doubt, margin, ROW_LEVEL)
         if verdict in ("faster", "slower") and abs(new - old) < floor:
             verdict = "same"
         status = "both"

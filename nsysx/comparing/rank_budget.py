@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from nsysx.comparing import difference_intervals
+from nsysx.comparing.comparing_bounds import GPU_DRIFT_SHARE
 from nsysx.comparing.side import Captured
 from nsysx.frames.statistics import PROCESS_DRIFT
 from nsysx.ranks import rank_table
 from nsysx.ranks.rank_table import RankRow
 
 #: Two captures of one job differ in their waiting by what the hosts of two processes differ by (share of it).
-_DRIFT = PROCESS_DRIFT + difference_intervals.GPU_DRIFT
+_DRIFT = PROCESS_DRIFT + GPU_DRIFT_SHARE
 
 
 def _per_step(row: RankRow, ns: int) -> float:

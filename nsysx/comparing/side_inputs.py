@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from nsysx import pipeline
+from nsysx.comparing.comparing_bounds import MOST_SUMMARY_BYTES
 from nsysx.comparing.side import Captured, Side, captured, side
 from nsysx.errors import EXIT_EMPTY, EXIT_INPUT, EXIT_USAGE, NsysxError
 from nsysx.model import Summary
@@ -21,14 +22,11 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-#: No Summary is this large; a larger file is not read.
-_MOST_BYTES = 1_000_000_000
-
 
 def read_json(path: Path) -> Any:
     """Return the content of a JSON file. Raises NsysxError, exit code 3."""
     try:
-        if path.stat().st_size > _MOST_BYTES:
+        if path.stat().st_size > MOST_SUMMARY_BYTES:
             raise NsysxError(f"{path.name}: too large for a Summary", slug="not-a-summary")
         return json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

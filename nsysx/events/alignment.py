@@ -8,12 +8,11 @@ from difflib import SequenceMatcher
 
 import numpy as np
 
+from nsysx.events.event_bounds import SMALL_ALIGNMENT_PAIRS
 from nsysx.frames.intervals import I64
 
 #: Runs of so many elements are looked for first, then shorter ones; longer runs seldom occur twice.
 _RUNS = (32, 8, 2)
-#: Below this product of lengths every pair may be looked at.
-_SMALL = 20_000
 #: An odd number, so that equal elements at different places of a run do not cancel out.
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 
@@ -38,7 +37,7 @@ def align(a: I64, b: I64) -> Pairs:
         runs.append((high_a, high_b, n))
         if low_a == high_a or low_b == high_b:
             continue
-        if (high_a - low_a) * (high_b - low_b) <= _SMALL:
+        if (high_a - low_a) * (high_b - low_b) <= SMALL_ALIGNMENT_PAIRS:
             matcher = SequenceMatcher(None, a[low_a:high_a].tolist(), b[low_b:high_b].tolist(), autojunk=False)
             runs += [(low_a + m.a, low_b + m.b, m.size) for m in matcher.get_matching_blocks()]
             continue

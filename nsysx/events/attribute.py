@@ -18,8 +18,9 @@ from nsysx import ids
 from nsysx.events import thread_roles
 from nsysx.events.batch_waits import batch_waits
 from nsysx.events.correlate import Correlated, Threads
+from nsysx.events.event_bounds import LOOKUP_BLOCK_ROWS, MARKED, REPEATED, UNMATCHED
 from nsysx.events.layers import PATHLESS, Layer, layer_of, module_layer, paths, root_names
-from nsysx.events.nvtx_ranges import MARKED, REPEATED, UNMATCHED, Flags, Ranges
+from nsysx.events.nvtx_ranges import Flags, Ranges
 from nsysx.frames import frame_columns, lookup
 from nsysx.frames.intervals import I64, Labels
 from nsysx.reading.load import Trace
@@ -88,9 +89,6 @@ def _phase_spans(layer: Layer) -> pl.DataFrame:
 
 _SPANS = frame_columns.schema(frame_columns.PHASE_SPANS)
 
-#: Rows are looked up in blocks: what is needed in between stays in the cache and costs no new memory.
-_BLOCK = 1 << 18
-
 
 class _Finder:
     """Answers (thread, instant) -> module row, phase, grade."""
@@ -152,8 +150,8 @@ class _Finder:
         grade, recompute = np.empty(n, np.int8), np.empty(n, np.bool_)
         borders = [0, *(np.flatnonzero(thread[1:] != thread[:-1]) + 1).tolist(), n]
         for a, b in itertools.pairwise(borders):
-            for first in range(a, b, _BLOCK):
-                rows = slice(first, min(first + _BLOCK, b))
+            for first in range(a, b, LOOKUP_BLOCK_ROWS):
+                rows = slice(first, min(first + LOOKUP_BLOCK_ROWS, b))
                 self._look_up(int(thread[a]), t[rows], phase[rows], key[rows], grade[rows], recompute[rows])
         return pl.DataFrame(
             {

@@ -9,15 +9,17 @@ from typing import Any
 import numpy as np
 
 from nsysx import ids
+from nsysx.events.event_bounds import (
+    BARE_FEWEST_STEPS,
+    ENOUGH_BARE_STEPS,
+    LONG_BARE_STEP_SHARE,
+    LONGEST_STEP_NS,
+    UNEVEN_SPREAD_SHARE,
+)
 from nsysx.events.nvtx_ranges import Flags
-from nsysx.events.trend import SPREAD, Trend, trend
+from nsysx.events.trend import Trend, trend
 from nsysx.frames.intervals import I64
 from nsysx.model import Capture, Row
-
-#: No step is longer than an hour (ns); a larger value in a file is rejected.
-_LONGEST_NS = 3_600e9
-#: From so many steps on, their course is that of the program.
-_ENOUGH = 24
 
 
 def lengths(record: Mapping[str, Any]) -> list[int]:
@@ -36,21 +38,17 @@ def of_process(capture: Capture, process: int) -> list[int]:
     return [*lengths(record), *after(record, capture)]
 
 
-#: A step is long if it takes this share longer than the median, and longer than the usual spread explains; of fewer steps none is.
-_LONGER, _LEAST_STEPS = 0.2, 4
-
-
 def long_steps(ns: I64) -> Flags:
     """Return which steps are long, by their lengths (ns)."""
     median = float(np.median(ns))
     spread = 1.4826 * float(np.median(np.abs(ns - median)))
-    return np.asarray(ns > median + max(_LONGER * median, 5 * spread), np.bool_)
+    return np.asarray(ns > median + max(LONG_BARE_STEP_SHARE * median, 5 * spread), np.bool_)
 
 
 def excess_ns(capture: Capture, process: int) -> float:
     """Return what long steps add to the mean of all bare steps of a process (ns), 0 where none is known to be long."""
     ns = np.asarray(of_process(capture, process), np.int64)
-    if len(ns) < _LEAST_STEPS:
+    if len(ns) < BARE_FEWEST_STEPS:
         return 0.0
     return float((ns - np.median(ns))[long_steps(ns)].sum()) / len(ns)
 
@@ -69,7 +67,7 @@ def rest(record: Mapping[str, Any], capture: Capture) -> list[tuple[int, int]]:
     blocks = noted.get("blocks") if isinstance(noted, dict) and detached(record, capture) else None
     given = [tuple(b) for b in blocks if isinstance(b, list) and len(b) == 2] if isinstance(blocks, list) else []
     whole = all(isinstance(n, int) and not isinstance(n, bool) and 0 < n < 1 << 62 for block in given for n in block)
-    return [(steps, ns) for steps, ns in given if ns < steps * _LONGEST_NS] if whole else []
+    return [(steps, ns) for steps, ns in given if ns < steps * LONGEST_STEP_NS] if whole else []
 
 
 def detached(record: Mapping[str, Any], capture: Capture) -> bool:
@@ -91,13 +89,13 @@ def _noted(record: Mapping[str, Any], name: str) -> list[int]:
     noted = record.get("unrecorded_steps")
     given = noted.get(name) if isinstance(noted, dict) else None
     lengths_ns = given if isinstance(given, list) else []
-    sane = all(isinstance(ns, int) and not isinstance(ns, bool) and 0 < ns < _LONGEST_NS for ns in lengths_ns)
+    sane = all(isinstance(ns, int) and not isinstance(ns, bool) and 0 < ns < LONGEST_STEP_NS for ns in lengths_ns)
     return lengths_ns if sane else []
 
 
 def timed(probes: Sequence[Row], process: int) -> bool:
     """Return whether enough bare steps of a process were timed to tell by themselves whether its steps grow."""
-    return len(next(map(lengths, ids.records_of(probes, process)), [])) >= _ENOUGH
+    return len(next(map(lengths, ids.records_of(probes, process)), [])) >= ENOUGH_BARE_STEPS
 
 
 def course(recorded: Trend, probes: Sequence[Row], process: int) -> Trend:
@@ -109,7 +107,7 @@ def course(recorded: Trend, probes: Sequence[Row], process: int) -> Trend:
     if recorded.kind not in ("growing", "falling"):
         return recorded
     bare_ns = next(map(lengths, ids.records_of(probes, process)), [])
-    if len(bare_ns) < _ENOUGH or trend(np.asarray(bare_ns, np.int64)).kind == recorded.kind:
+    if len(bare_ns) < ENOUGH_BARE_STEPS or trend(np.asarray(bare_ns, np.int64)).kind == recorded.kind:
         return recorded
-    uneven = recorded.spread is not None and recorded.spread > SPREAD
+    uneven = recorded.spread is not None and recorded.spread > UNEVEN_SPREAD_SHARE
     return replace(recorded, kind="uneven" if uneven else "level", note="")

@@ -11,6 +11,7 @@ import numpy as np
 import polars as pl
 
 from nsysx.events.correlate import Correlated
+from nsysx.events.event_bounds import FEWEST_BATCHES, LONG_BATCH_WAIT_NS
 from nsysx.events.nvtx_ranges import Flags
 from nsysx.frames import frame_columns, lookup
 from nsysx.frames.frame_columns import PHASE_SPANS
@@ -20,8 +21,6 @@ from nsysx.reading.trace import Trace
 DATA = "data"
 #: Calls in which a thread waits until another thread or process has something for it.
 WAITS = r"^(sem_(timed|clock)?wait|pthread_cond_(timed|clock)?wait|futex|poll|ppoll|select|pselect6?|epoll_p?wait|read|recv(msg|from)?)\b"
-#: A wait shorter than this (ns) is no wait for work; a loop takes at least so many batches.
-_LONG_NS, _LEAST = 100_000, 3
 
 
 def batch_waits(trace: Trace, correlated: Correlated, marked: pl.DataFrame) -> pl.DataFrame:
@@ -32,7 +31,7 @@ def batch_waits(trace: Trace, correlated: Correlated, marked: pl.DataFrame) -> p
     """
     none = pl.DataFrame(schema=frame_columns.schema(PHASE_SPANS))
     calls, ops = correlated.api_calls, correlated.gpu_ops
-    waits = trace.osrt.filter(pl.col("end_ns") - pl.col("start_ns") >= _LONG_NS)
+    waits = trace.osrt.filter(pl.col("end_ns") - pl.col("start_ns") >= LONG_BATCH_WAIT_NS)
     waits = waits.filter(lookup.matching(waits["name"], WAITS))
     if not waits.height:
         return none
@@ -53,7 +52,7 @@ def batch_waits(trace: Trace, correlated: Correlated, marked: pl.DataFrame) -> p
         fed = copies[np.append(working["call"].to_numpy(), calls.height)[following]]
         apart = _apart(start, end, called) & _apart(start, end, marked.filter(pl.col("thread") == thread))
         spans = of_thread.filter(pl.Series(fed & apart))
-        if spans.height >= _LEAST:
+        if spans.height >= FEWEST_BATCHES:
             owner, phase = pl.lit(process, pl.Int64).alias("process"), pl.lit(DATA).cast(none.schema["phase"])
             spans = spans.select(owner, "thread", "start_ns", "end_ns", phase.alias("phase"))
             spans_of.append(spans.filter((pl.col("start_ns") >= pl.col("end_ns").cum_max().shift(1)).fill_null(True)))

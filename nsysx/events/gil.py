@@ -5,13 +5,11 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
+from nsysx.events.event_bounds import GIL_SAMPLE_PERIODS
 from nsysx.events.host_pieces import host_pieces, split
 from nsysx.events.profile import Profile
 from nsysx.events.sampled_lines import known_lines
 from nsysx.frames.intervals import I64
-
-#: A sample tells what a holder ran this many sampling periods before or after.
-_NEAR_PERIODS = 10
 
 
 def gil_idle(profile: Profile) -> pl.DataFrame:
@@ -58,6 +56,6 @@ def lines_of(profile: Profile, thread: I64, instants: I64) -> I64:
         nearest = np.where(
             np.abs(time[before] - instants[of_thread]) <= np.abs(time[behind] - instants[of_thread]), before, behind
         )
-        near = np.abs(time[nearest] - instants[of_thread]) <= _NEAR_PERIODS * lines.period_ns
+        near = np.abs(time[nearest] - instants[of_thread]) <= GIL_SAMPLE_PERIODS * lines.period_ns
         places[of_thread[near]] = lines.places.place[stacks["stack"].to_numpy()[nearest[near]]]
     return places

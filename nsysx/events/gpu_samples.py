@@ -16,6 +16,19 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from nsysx.events.event_bounds import (
+    APART_RATIO,
+    FEWEST_GPU_SAMPLES,
+    LEFT_OUT_PARTS,
+    MEMORY_BOUND_SHARE,
+    MOST_SAMPLED_KINDS,
+    OTHERS_AT_WORK_SHARE,
+    RUN_TOGETHER_SHARE,
+    SAMPLES_PER_KIND,
+    SINGULAR_RATIO,
+    SMALL_SAMPLED_KIND_SHARE,
+    SURE_SHARE_ERROR,
+)
 from nsysx.events.profile import Profile
 from nsysx.frames import intervals
 from nsysx.frames.intervals import I64
@@ -24,24 +37,6 @@ from nsysx.reading.trace import Trace
 
 F64 = npt.NDArray[np.float64]
 
-#: What runs for fewer intervals of the sampler than this, in all samples together, has no shares.
-LEAST = 10
-#: A share whose standard error is larger than this (points of a share) is not known.
-_SURE = 0.03
-#: Most kinds of work whose shares are unknowns, samples for each, and the least part of the time that one takes: all others are one.
-_KINDS, _SAMPLES_EACH, _SMALL = 60, 4, 0.003
-#: So many parts of the samples are left out in turn.
-_PARTS = 8
-#: What two kinds of work have together, and nothing more, is numbered where they always run in one ratio: neither is alone apart then.
-_SINGULAR, _APART = 1e-8, 1e-3
-#: Work that shares this part of its time with other work has no shares: what each of them had is not to be alone apart.
-_TOGETHER = 0.2
-#: Where the device is at work for this share of its idle time, other processes use it.
-_OTHERS = 0.15
-#: A kernel that takes this share of the memory bandwidth and more gains by moving fewer bytes and by nothing else: what is left
-#: is the price of turning the memory between reading and writing, and of refreshing it. Measured on an H200: a kernel that reads
-#: and writes 4 GB takes 89.8 % (Nsight Compute says 89.3 %); it moves what its bytes over its time say.
-MEMORY_BOUND = 0.85
 _LAUNCH = ("name", "grid", "block")
 #: The columns of ``of_kernels`` beside what they are grouped by.
 _RESULT = {"samples": pl.Int64, **dict.fromkeys((*SHARES, "dram", "clock_mhz"), pl.Float64)}
@@ -75,8 +70,8 @@ def of_kernels(profile: Profile) -> pl.DataFrame:
     """Return one row per launch of a kernel (name, grid, block) of the steady steps, over all devices of the process.
 
     Columns beside those: samples (intervals that it ran, rounded), sm_active, sm_issue, tensor_active, dram_read, dram_write, dram (the sum
-    of these two), 0 to 1, clock_mhz. Null where the device does not have the counter, where it ran for fewer than ``LEAST`` intervals,
-    and where the samples leave its share open. No rows where nothing was sampled.
+    of these two), 0 to 1, clock_mhz. Null where the device does not have the counter, where it ran for fewer intervals than
+    ``FEWEST_GPU_SAMPLES``, and where the samples leave its share open. No rows where nothing was sampled.
     """
     parts = []
     for gpu, places in gpus_of(profile.trace).items():
@@ -115,7 +110,7 @@ def _of_gpu(profile: Profile, gpu: int, places: list[tuple[int, int]], used: lis
     ops = ops.filter((pl.col("end_ns") > start) & (pl.col("start_ns") < end)).select("op", "start_ns", "end_ns")
     steady = profile.steady_ops.filter(pl.col("device").is_in(used)).select("op", *_LAUNCH)
     kinds = steady.select(_LAUNCH).unique(maintain_order=True).with_row_index("kind")
-    if len(times) < _PARTS * LEAST or not kinds.height:
+    if len(times) < LEFT_OUT_PARTS * FEWEST_GPU_SAMPLES or not kinds.height:
         return _no_rows(profile)
     steady = steady.join(kinds, on=_LAUNCH, how="left", nulls_equal=True, maintain_order="left").select("op", "kind")
     ops = ops.join(steady, on="op", how="left", maintain_order="left")
@@ -126,7 +121,9 @@ def _of_gpu(profile: Profile, gpu: int, places: list[tuple[int, int]], used: lis
     position[numbered] = np.arange(len(numbered))
     ran = _ran(s, e, position[of_kind], len(numbered), times, interval)
     counters = {c: samples[c].cast(pl.Float64).to_numpy() for c in SHARES}
-    alone = _mostly_alone(s, e, position[of_kind], len(numbered)) & (ran[:, : len(numbered)].sum(axis=0) >= LEAST)
+    alone = _mostly_alone(s, e, position[of_kind], len(numbered)) & (
+        ran[:, : len(numbered)].sum(axis=0) >= FEWEST_GPU_SAMPLES
+    )
     values = _solved(ran, counters, samples["clock_hz"].to_numpy() / 1e6, alone)
     rows = pl.DataFrame({c: pl.Series(values[c], dtype=t, nan_to_null=True) for c, t in _RESULT.items()})
     return kinds[numbered].drop("kind").hstack(rows)
@@ -135,8 +132,8 @@ def _of_gpu(profile: Profile, gpu: int, places: list[tuple[int, int]], used: lis
 def _chosen(start: I64, end: I64, of_kind: I64, kinds: int, samples: int, interval: int) -> I64:
     """Return the kinds whose shares are unknowns of their own: the longest, as many as so many samples can tell apart."""
     total = np.bincount(of_kind, end - start, kinds + 1)[:kinds]
-    longest = np.argsort(-total, kind="stable")[: min(_KINDS, samples // _SAMPLES_EACH)]
-    return longest[total[longest] >= _SMALL * samples * interval]
+    longest = np.argsort(-total, kind="stable")[: min(MOST_SAMPLED_KINDS, samples // SAMPLES_PER_KIND)]
+    return longest[total[longest] >= SMALL_SAMPLED_KIND_SHARE * samples * interval]
 
 
 def _ran(start: I64, end: I64, of_kind: I64, kinds: int, times: I64, interval: int) -> F64:
@@ -162,7 +159,7 @@ def _mostly_alone(start: I64, end: I64, of_kind: I64, kinds: int) -> npt.NDArray
     beside = several[position[len(start) :]] - several[position[: len(start)]]
     return (
         np.bincount(of_kind, beside, kinds + 1)[:kinds]
-        <= _TOGETHER * np.bincount(of_kind, end - start, kinds + 1)[:kinds]
+        <= RUN_TOGETHER_SHARE * np.bincount(of_kind, end - start, kinds + 1)[:kinds]
     )
 
 
@@ -172,14 +169,14 @@ def _solved(ran: F64, counters: dict[str, F64], clock: F64, alone: npt.NDArray[n
     result = {**dict.fromkeys(_RESULT, nothing), "samples": np.round(total[:-2])}
     values = {c: v for c, v in counters.items() if np.isnan(v).mean() < 0.5}
     good = ~np.isnan(np.stack([*values.values(), np.zeros(len(ran))])).any(axis=0)
-    if good.sum() < _PARTS * LEAST:
+    if good.sum() < LEFT_OUT_PARTS * FEWEST_GPU_SAMPLES:
         return result
     rates, errors = _least_squares(ran[good], {c: v[good] for c, v in values.items()})
     idle_use, how_sure = (kind["sm_active"][-1] if "sm_active" in kind else 0.0 for kind in (rates, errors))
-    if total[-1] >= LEAST and how_sure <= _SURE and idle_use > _OTHERS:
+    if total[-1] >= FEWEST_GPU_SAMPLES and how_sure <= SURE_SHARE_ERROR and idle_use > OTHERS_AT_WORK_SHARE:
         return result
     for name, share in rates.items():
-        sure = alone & (errors[name][:-2] <= _SURE)
+        sure = alone & (errors[name][:-2] <= SURE_SHARE_ERROR)
         result[name] = np.where(sure, np.clip(share[:-2], 0.0, 1.0), np.nan)
     result["dram"] = np.minimum(result["dram_read"] + result["dram_write"], 1.0)
     good = ~np.isnan(clock)
@@ -192,18 +189,18 @@ def _solved(ran: F64, counters: dict[str, F64], clock: F64, alone: npt.NDArray[n
 
 def _least_squares(matrix: F64, values: dict[str, F64]) -> tuple[dict[str, F64], dict[str, F64]]:
     """Return the unknowns of each counter, none below 0, and their standard errors, infinite where the samples do not tell one apart."""
-    parts = np.array_split(np.arange(len(matrix)), _PARTS)
+    parts = np.array_split(np.arange(len(matrix)), LEFT_OUT_PARTS)
     each = np.column_stack([*values.values()]) if values else np.zeros((len(matrix), 0))
     squares = np.stack([matrix[p].T @ matrix[p] for p in parts])
     products = np.stack([matrix[p].T @ each[p] for p in parts])
     whole, right = squares.sum(axis=0), products.sum(axis=0)
-    apart = np.diag(np.linalg.pinv(whole, rcond=_SINGULAR, hermitian=True) @ whole) > 1 - _APART
+    apart = np.diag(np.linalg.pinv(whole, rcond=SINGULAR_RATIO, hermitian=True) @ whole) > 1 - APART_RATIO
     rates, errors = {}, {}
     for i, name in enumerate(values):
         without = np.stack(
             [_at_least_zero(whole - s, right[:, i] - r[:, i]) for s, r in zip(squares, products, strict=True)]
         )
-        error = np.sqrt((_PARTS - 1) / _PARTS * ((without - without.mean(axis=0)) ** 2).sum(axis=0))
+        error = np.sqrt((LEFT_OUT_PARTS - 1) / LEFT_OUT_PARTS * ((without - without.mean(axis=0)) ** 2).sum(axis=0))
         rates[name], errors[name] = _at_least_zero(whole, right[:, i]), np.where(apart, error, np.inf)
     return rates, errors
 
@@ -211,7 +208,7 @@ def _least_squares(matrix: F64, values: dict[str, F64]) -> tuple[dict[str, F64],
 def _at_least_zero(squares: F64, products: F64) -> F64:
     """Return the unknowns of least squares from their normal equations; what comes out below 0 is 0, the others are solved again."""
     left, rates = np.arange(len(products)), np.zeros(0)
-    ridge = _SINGULAR * np.trace(squares)
+    ridge = SINGULAR_RATIO * np.trace(squares)
     while len(left):
         rates = np.linalg.solve(squares[np.ix_(left, left)] + ridge * np.eye(len(left)), products[left])
         if (rates >= 0).all():
@@ -227,7 +224,7 @@ def memory_bound(profile: Profile, chosen: pl.DataFrame) -> tuple[frozenset[int]
 
     Told by kernel and launch shape; (no ops, 0.0) where nothing was sampled.
     """
-    means = profile.once(of_kernels).filter(pl.col("dram") >= MEMORY_BOUND)
+    means = profile.once(of_kernels).filter(pl.col("dram") >= MEMORY_BOUND_SHARE)
     if not means.height:
         return frozenset(), 0.0
     bound = chosen.join(means, on=_LAUNCH, how="semi", nulls_equal=True)

@@ -11,8 +11,8 @@ import polars as pl
 
 from nsysx.catalogue import Call, Cause, Trait
 from nsysx.events.attribute import Attributed
+from nsysx.events.event_bounds import CLOCK_ERROR_NS, GAP_BLOCK_ROWS
 from nsysx.events.nvtx_ranges import Flags
-from nsysx.events.streams import CLOCK_ERROR_NS
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64, Labels, StepFunction, coverage, merged, union
 from nsysx.reading.load import Trace
@@ -21,8 +21,6 @@ _BLOCKING = [cause.number for cause in Cause if Trait.BLOCKS in cause.trait]
 
 #: Start, end, label and cause of pieces of idle time.
 Pieces = tuple[I64, I64, I64, I64]
-#: Gaps are split in blocks: what is needed in between stays in the cache and costs no new memory.
-_BLOCK = 1 << 16
 
 
 FAR = np.iinfo(np.int64).max // 4
@@ -146,8 +144,8 @@ class Host:
         if thread is None and not len(self.overhead.labels):
             yield start, end, label, np.full(len(start), cause)
             return
-        for first in range(0, len(start), _BLOCK):
-            rows = slice(first, first + _BLOCK)
+        for first in range(0, len(start), GAP_BLOCK_ROWS):
+            rows = slice(first, first + GAP_BLOCK_ROWS)
             yield self._split(thread, start[rows], end[rows], label[rows], cause)
 
     def _split(self, thread: int | None, start: I64, end: I64, label: I64, cause: int) -> Pieces:

@@ -12,19 +12,13 @@ import polars as pl
 
 from nsysx.catalogue import CAUSES, Cause
 from nsysx.events.attribute import Attributed
+from nsysx.events.event_bounds import CLOCK_ERROR_NS, FEWEST_FOR_MEDIAN, USUAL_LAUNCH_NS, USUAL_PAUSE_NS
 from nsysx.events.host_activity import FAR, Gaps, Host, Pieces, hosts
-from nsysx.events.streams import CLOCK_ERROR_NS
 from nsysx.frames import frame_columns, lookup
 from nsysx.frames.intervals import I64, StepFunction
 from nsysx.reading.load import Trace
 
 _IDLE = frame_columns.schema(frame_columns.IDLE)
-
-#: A median of fewer is none.
-_MANY = 20
-#: Where it is not known: the time from the call of a launch to its kernel, under tracing, and the pause between two kernels.
-_LAUNCH_NS = 20_000
-_PAUSE_NS = 5_000
 
 
 @dataclass(frozen=True)
@@ -36,7 +30,7 @@ class _Usual:
 
     @staticmethod
     def usual_among(seen: I64, default: int) -> _Usual:
-        ns = int(np.median(seen)) if len(seen) >= _MANY else default
+        ns = int(np.median(seen)) if len(seen) >= FEWEST_FOR_MEDIAN else default
         return _Usual(ns, max(2 * ns, ns + CLOCK_ERROR_NS))
 
 
@@ -86,7 +80,7 @@ def _ready(gaps: Gaps) -> tuple[I64, I64]:
     g0, g1 = gaps.g0, gaps.g1
     in_gap, queued = gaps.in_gap, gaps.queued
     begin = np.where(in_gap, np.minimum(gaps.called, g1), np.where(queued, g0, g1))
-    latency = _Usual.usual_among((g1 - begin)[in_gap], _LAUNCH_NS)
+    latency = _Usual.usual_among((g1 - begin)[in_gap], USUAL_LAUNCH_NS)
     possible = np.maximum(gaps.called + latency.ns, gaps.returned)
     late = g1 - possible > latency.noticed - latency.ns
     # A queued op could have started long before: whatever time is left had another reason.
@@ -100,7 +94,7 @@ def _ready(gaps: Gaps) -> tuple[I64, I64]:
 def _pauses(gaps: Gaps, ready: I64) -> I64:
     """Return where the pause between two kernels of one stream ends, ``ready`` where X did not just follow its own stream."""
     follows = gaps.queued & gaps.same_stream
-    pause = _Usual.usual_among((gaps.g1 - ready)[follows], _PAUSE_NS)
+    pause = _Usual.usual_among((gaps.g1 - ready)[follows], USUAL_PAUSE_NS)
     long = gaps.g1 - ready > pause.noticed
     return np.where(follows, np.where(long, ready + pause.ns, gaps.g1), ready)
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 
+from nsysx.events.event_bounds import LONGEST_KERNEL_NAME
+
 #: How the compilers of a report write a namespace without a name: a kernel in one would be called by nothing.
 _NO_NAMESPACE = re.compile(r"(?:<unnamed>|\(anonymous namespace\)|\{anonymous\}|_GLOBAL__N__\w+)::")
 #: A kernel that runs a lambda is named by the function that contains the lambda.
 _LAMBDA = re.compile(r"<(?:\w+::)*(\w+)\((?=.*lambda)")
-#: Longer names are template arguments of a megabyte; the function stands early.
-_MOST = 2000
 
 
 def function_of(name: str) -> str:
@@ -17,12 +17,12 @@ def function_of(name: str) -> str:
 
     What has no function in its name is returned as it is, so that nothing is called by an empty word.
     """
-    text = _NO_NAMESPACE.sub("", name[:_MOST]).strip()
+    text = _NO_NAMESPACE.sub("", name[:LONGEST_KERNEL_NAME]).strip()
     text = text.removeprefix("void ")
     return re.sub(r"[<(].*", "", text, flags=re.DOTALL).strip(": ") or text or name
 
 
 def computes(name: str) -> str:
     """Return the function that contains the lambda which a kernel runs, else its own, see `function_of`."""
-    inner = _LAMBDA.search(_NO_NAMESPACE.sub("", name[:_MOST]))
+    inner = _LAMBDA.search(_NO_NAMESPACE.sub("", name[:LONGEST_KERNEL_NAME]))
     return inner[1] if inner else function_of(name)

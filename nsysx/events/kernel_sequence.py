@@ -22,6 +22,22 @@ import numpy as np
 import polars as pl
 
 from nsysx.catalogue import Call
+from nsysx.events.event_bounds import (
+    ALIKE_DISTANCES_SHARE,
+    COMPARED_NEIGHBORS,
+    DIFFERING_DISTANCES_SHARE,
+    FEW_DISTANCES,
+    FEWEST_MARKERS,
+    INPUT_COPIES_SHARE,
+    INPUT_COPY_BYTES,
+    LEVEL_COVERAGE_SHARE,
+    LEVEL_EXTRA_SHARE,
+    LONGEST_STEP_PERIODS,
+    LOOP_ALIKE_SHARE,
+    LOOP_REPETITIONS,
+    SAME_KINDS_SHARE,
+    SHORTEST_PERIOD,
+)
 from nsysx.events.nvtx_ranges import Flags
 from nsysx.frames import frame_columns, lookup
 from nsysx.frames.intervals import I64
@@ -29,37 +45,12 @@ from nsysx.frames.intervals import I64
 #: What every source of steps gives.
 STEP = frame_columns.schema(frame_columns.CPU_STEPS, "process", "thread", "number", "start_ns", "end_ns")
 
-#: Fewer elements than this repeat everywhere (a GEMM and its reduction); a launch of a CUDA graph may be a step by itself.
-_SHORTEST = 8
-#: A level needs this many markers, so that two distances between them can agree.
-_FEWEST = 3
-#: With fewer distances than this the work in them must agree, too: three runs of a query are not steps.
-_FEW = 4
-#: Distances between markers agree when they differ by no more than this share: a step may reach for another kernel.
-_ALIKE = 0.1
-_FEW_DIFFER = 0.25
-#: Neighboring periods hold the same kinds of work to at least this share; training two networks in turn does not.
-_SAME_WORK = 0.8
-#: A level must hold this share of the computing: the test that steps from ranges must pass, too.
-_COVERAGE = 0.5
-#: A longer period is a level of its own when so much of its work, by count or by time, lies outside the shorter ones.
-_EXTRA = 0.005
-#: Up to this many periods, what lies between two markers is one step (the first one is longer); behind that something else ran.
-_LONGEST = 1.5
-#: Copies from the host that take more than this share of a period move weights, not an input.
-_INPUT_SHARE = 0.1
-#: A copy of an input has at least this many bytes; less is an index or a scalar.
-_INPUT_BYTES = 1024
 
 #: What happens once in a step, by the names that PyTorch and its usual companions give to kernels.
 _OPTIMIZER = re.compile(r"adam|sgd|multi_tensor_apply|lamb(?!da)|adagrad|rmsprop|addcdiv", re.IGNORECASE)
 _OUTPUT = re.compile(r"nll_loss|cross_?entropy|log_?softmax|mse_loss|argmax|multinomial|distribution_", re.IGNORECASE)
 #: Kernels of neural networks: their layers repeat. Of anything else a repeated sequence is an iteration.
 _NETWORK = re.compile(r"gemm|nvjet|cutlass|flash|fmha|at::native|layer_?norm|cudnn|triton_|conv", re.IGNORECASE)
-
-
-#: So many repetitions of one period, alike to this share of their launches, are a loop, whatever they hold.
-_LOOPS, _LOOP_ALIKE = 64, 0.95
 
 
 @dataclass(frozen=True)
@@ -100,7 +91,7 @@ class _Level:
         begin = end = np.empty(0, np.int64)
         for places in self.markers:
             gaps = np.diff(places)
-            same = np.abs(gaps - self.period) <= _ALIKE * self.period
+            same = np.abs(gaps - self.period) <= ALIKE_DISTANCES_SHARE * self.period
             if same.sum() > len(begin):
                 begin, end = places[:-1][same], places[1:][same]
         return begin, end
@@ -132,7 +123,7 @@ def _line(process: int, ops: pl.DataFrame, calls: pl.DataFrame) -> _LaunchOrder:
         for values in (computing, np.where(is_input, ns, 0))
     )
     # A copy of a few bytes is not an input: it gets a kind of its own that marks nothing.
-    small = is_input[first] & (ops["bytes"].fill_null(0).to_numpy()[first] < _INPUT_BYTES)
+    small = is_input[first] & (ops["bytes"].fill_null(0).to_numpy()[first] < INPUT_COPY_BYTES)
     kind = np.where(small, len(names), kind)
     thread, start, end = (ops[c].to_numpy()[first] for c in ("thread", "call_start_ns", "call_end_ns"))
     computes = (kernel | opaque | graph)[first]
@@ -144,43 +135,39 @@ def _places(ids: I64) -> Iterator[I64]:
     order = np.argsort(ids, kind="stable")
     borders = np.flatnonzero(np.diff(ids[order], prepend=-1, append=-1))
     for a, b in zip(borders[:-1].tolist(), borders[1:].tolist(), strict=True):
-        if b - a < _FEWEST:
+        if b - a < FEWEST_MARKERS:
             continue
         places = order[a:b]
         yield places
         gaps = np.diff(places)
         burst = places[np.concatenate(([True], 2 * gaps > np.partition(gaps, -2)[-2]))]
-        if _FEWEST <= len(burst) < len(places):
+        if FEWEST_MARKERS <= len(burst) < len(places):
             yield burst
 
 
 def _levels(line: _LaunchOrder) -> list[_Level]:
     """Return the levels that hold enough of the computing, the shortest period first."""
-    least = _COVERAGE * int(line.work[-1])
+    least = LEVEL_COVERAGE_SHARE * int(line.work[-1])
     periods: list[tuple[int, I64]] = []
     for places in (*_places(line.kind), *_places(line.shape)):
         gaps, count = np.unique(np.diff(places), return_counts=True)
         period = int(gaps[np.argmax(count)])
-        same = np.abs(np.diff(places) - period) <= _ALIKE * period
-        if same.sum() < _FEWEST - 1:
+        same = np.abs(np.diff(places) - period) <= ALIKE_DISTANCES_SHARE * period
+        if same.sum() < FEWEST_MARKERS - 1:
             continue
         held = np.diff(line.work[places])[same]
         # The last period has no marker behind it that would show where it ends.
         if held.sum() + np.median(held) >= least:
             periods.append((period, places))
     by_graphs = {period for period, places in periods if line.names[line.kind[places[0]]] == _GRAPH}
-    periods = [(p, places) for p, places in periods if p >= _SHORTEST or p in by_graphs]
+    periods = [(p, places) for p, places in periods if p >= SHORTEST_PERIOD or p in by_graphs]
     grouped: list[tuple[int, list[I64]]] = []
     for period, places in sorted(periods, key=lambda f: f[0]):
-        if not grouped or period > grouped[-1][0] * (1 + _ALIKE / 2):
+        if not grouped or period > grouped[-1][0] * (1 + ALIKE_DISTANCES_SHARE / 2):
             grouped.append((period, []))
         grouped[-1][1].append(places)
     levels = (_Level(period, tuple(markers)) for period, markers in grouped)
     return [level for level in levels if _repeats(line, level)]
-
-
-#: So many pairs of neighbors are compared.
-_COMPARED = 16
 
 
 def _repeats(line: _LaunchOrder, level: _Level) -> bool:
@@ -188,13 +175,13 @@ def _repeats(line: _LaunchOrder, level: _Level) -> bool:
     begin, end = level.segments
     pairs = np.flatnonzero(begin[1:] == end[:-1])
     shares = []
-    for i in pairs[:: max(1, len(pairs) // _COMPARED)].tolist():
+    for i in pairs[:: max(1, len(pairs) // COMPARED_NEIGHBORS)].tolist():
         counts, other = (np.bincount(line.kind[begin[j] : end[j]], minlength=len(line.names)) for j in (i, i + 1))
         shares.append(np.minimum(counts, other).sum() / max(1, np.maximum(counts, other).sum()))
-    if not shares or float(np.median(shares)) < _SAME_WORK:
+    if not shares or float(np.median(shares)) < SAME_KINDS_SHARE:
         return False
     work = line.work[end] - line.work[begin]
-    return len(begin) >= _FEW or int(work.min()) >= (1 - _FEW_DIFFER) * int(work.max())
+    return len(begin) >= FEW_DISTANCES or int(work.min()) >= (1 - DIFFERING_DISTANCES_SHARE) * int(work.max())
 
 
 def _holds(line: _LaunchOrder, level: _Level, kinds: Flags) -> bool:
@@ -206,7 +193,7 @@ def _holds(line: _LaunchOrder, level: _Level, kinds: Flags) -> bool:
 
 def _is_level_above(line: _LaunchOrder, below: _Level, above: _Level) -> bool:
     """Return whether a longer period holds enough that its shorter ones do not: then those are parts of it."""
-    if above.period < 2 * (1 - _ALIKE) * below.period:
+    if above.period < 2 * (1 - ALIKE_DISTANCES_SHARE) * below.period:
         return False
     if not any(line.computes[places[0]] for places in above.markers):
         return False  # only copies mark it: every tenth step that reads a loss
@@ -220,7 +207,7 @@ def _is_level_above(line: _LaunchOrder, below: _Level, above: _Level) -> bool:
     by_time = np.concatenate(([0], np.cumsum(np.where(outside, np.diff(line.work), 0))))
     extra = (by_count[end] - by_count[begin]).sum() / max(1, (end - begin).sum())
     extra_time = (by_time[end] - by_time[begin]).sum() / max(1, (line.work[end] - line.work[begin]).sum())
-    return bool(max(extra, extra_time) >= _EXTRA)
+    return bool(max(extra, extra_time) >= LEVEL_EXTRA_SHARE)
 
 
 def _step_level(line: _LaunchOrder) -> _Level | None:
@@ -245,11 +232,11 @@ def _step_level(line: _LaunchOrder) -> _Level | None:
     if climbed:
         return chosen
     if not line.flags(_NETWORK)[line.kind].any():
-        return chosen if len(chosen.segments[0]) >= _FEW else None
+        return chosen if len(chosen.segments[0]) >= FEW_DISTANCES else None
     marks = optimizer | output | np.array([name in ("DtoH", _GRAPH) for name in line.names])
     begin, end = chosen.segments
     inputs = (line.input_work[end] - line.input_work[begin]).sum()
-    if 0 < inputs <= _INPUT_SHARE * (line.work[end] - line.work[begin]).sum():
+    if 0 < inputs <= INPUT_COPIES_SHARE * (line.work[end] - line.work[begin]).sum():
         marks |= np.array([name == "HtoD" for name in line.names])
     return chosen if _holds(line, chosen, marks) else _loop_level(line)
 
@@ -265,12 +252,12 @@ def _loop_level(line: _LaunchOrder) -> _Level | None:
         gaps, count = np.unique(np.diff(places), return_counts=True)
         period = int(gaps[np.argmax(count)])
         lasts = int(line.start[places[-1]] - line.start[places[0]])
-        if lasts < _COVERAGE * int(line.end[-1] - line.start[0]):
+        if lasts < LEVEL_COVERAGE_SHARE * int(line.end[-1] - line.start[0]):
             continue  # a few readings between other things
-        if 2 <= period <= size / _LOOPS and len(places) >= _LOOP_ALIKE * size / period:
+        if 2 <= period <= size / LOOP_REPETITIONS and len(places) >= LOOP_ALIKE_SHARE * size / period:
             markers.setdefault(period, []).append(places)
     for period in sorted(markers):
-        if (line.shape[period:] == line.shape[:-period]).mean() >= _LOOP_ALIKE:
+        if (line.shape[period:] == line.shape[:-period]).mean() >= LOOP_ALIKE_SHARE:
             return _Level(period, tuple(markers[period]))
     return None
 
@@ -285,8 +272,8 @@ def _begins(line: _LaunchOrder, level: _Level) -> I64:
     optimizer = line.flags(_OPTIMIZER)[line.kind]
 
     def regular(places: I64) -> int:
-        last = len(line.kind) - int(places[-1]) >= (1 - _ALIKE) * level.period
-        return int((np.abs(np.diff(places) - level.period) <= _ALIKE * level.period).sum()) + last
+        last = len(line.kind) - int(places[-1]) >= (1 - ALIKE_DISTANCES_SHARE) * level.period
+        return int((np.abs(np.diff(places) - level.period) <= ALIKE_DISTANCES_SHARE * level.period).sum()) + last
 
     def evenness(places: I64) -> tuple[bool, int, float, int]:
         pauses = float(np.median(pause[places[places > 0]]))
@@ -303,7 +290,7 @@ def _behind_optimizer(line: _LaunchOrder, level: _Level, places: I64) -> I64:
     last = updates[np.searchsorted(updates, np.append(places[1:], len(line.kind)), side="left") - 1]
     begins: I64 = last[last + 1 < len(line.kind)] + 1
     before = int(begins[0]) - level.period if len(begins) else -1
-    return np.concatenate(([max(before, 0)], begins)) if before >= -_ALIKE * level.period else begins
+    return np.concatenate(([max(before, 0)], begins)) if before >= -ALIKE_DISTANCES_SHARE * level.period else begins
 
 
 def _steps(line: _LaunchOrder, level: _Level) -> pl.DataFrame:
@@ -313,9 +300,9 @@ def _steps(line: _LaunchOrder, level: _Level) -> pl.DataFrame:
     behind = np.append(first[1:], size)
     length = behind - first
     last = np.arange(len(first)) == len(first) - 1
-    cut = (length > _LONGEST * level.period) | (last & (length > level.period))
+    cut = (length > LONGEST_STEP_PERIODS * level.period) | (last & (length > level.period))
     until = np.where(cut, first + level.period, behind)
-    keep = np.where(last, length >= (1 - _ALIKE) * level.period, 2 * length > level.period)
+    keep = np.where(last, length >= (1 - ALIKE_DISTANCES_SHARE) * level.period, 2 * length > level.period)
     first, until = first[keep], until[keep]
     begin = np.maximum.accumulate(line.start[first])
     next_begin = np.where(until < size, line.start[np.minimum(until, size - 1)], line.end[-1])
@@ -339,7 +326,7 @@ def from_kernels(ops: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
     launched = ops.select("process", "bytes", *wanted).filter(pl.col("call").is_not_null())
     parts: Sequence[pl.DataFrame] = []
     for (process,), part in launched.group_by("process", maintain_order=True):
-        if part.height < _FEWEST:
+        if part.height < FEWEST_MARKERS:
             continue
         line = _line(int(str(process)), part, calls)
         level = _step_level(line)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
+from nsysx.events.event_bounds import LONGEST_RANGE_PATH
 from nsysx.events.nvtx_ranges import Ranges
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64, Labels, Nesting, nesting
@@ -124,7 +125,6 @@ def paths(layer: Layer) -> tuple[pl.Series, I64]:
 
 #: A path of nested ranges that is longer (characters) is not continued: what lies deeper is one entry. Without a bound the text
 #: of a recursion grows with the square of its depth.
-_LONGEST_PATH = 2_000
 _DEEPER = "(nested deeper)"
 
 
@@ -156,7 +156,7 @@ class _Paths:
             number = len(self.paths)
             numbers.append(number)
             self.paths.append(path)
-            if path is not None and len(path) > _LONGEST_PATH:
+            if path is not None and len(path) > LONGEST_RANGE_PATH:
                 self.paths.append(f"{path} / {_DEEPER}")
                 last += [number + 1, number + 1]
             else:

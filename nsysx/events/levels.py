@@ -7,17 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from nsysx import units
+from nsysx.events.event_bounds import LEVELS_APART_TIMES, MISLEADING_MEAN_SHARE, MOST_LEVELS, TWO_STEPS_APART
 from nsysx.events.trend import ordinal
 from nsysx.frames.intervals import I64
-
-#: Two steps whose lengths are neighbors in size are of two levels if the longer one is so many times the shorter.
-_APART = 1.5
-#: With more levels than this the lengths are spread, and no level is usual.
-_MOST = 4
-#: A mean that is off the usual length by no more than this share of it misleads nobody.
-_TOLD = 0.05
-#: Two steps alone are periodic if their distance is at least this, and their numbers are those that a loop asks for by modulo.
-_TWO_APART = 8
 
 
 @dataclass(frozen=True)
@@ -38,8 +30,8 @@ class Level:
 def level_of(lengths: I64) -> I64:
     """Return the level of each step, numbered by length: 0 has the shortest. One level where the lengths are merely spread."""
     ordered = np.sort(lengths)
-    apart = np.flatnonzero(ordered[1:] > _APART * np.maximum(ordered[:-1], 1))
-    if not len(apart) or len(apart) + 1 > _MOST:
+    apart = np.flatnonzero(ordered[1:] > LEVELS_APART_TIMES * np.maximum(ordered[:-1], 1))
+    if not len(apart) or len(apart) + 1 > MOST_LEVELS:
         return np.zeros(len(lengths), np.int64)
     return np.searchsorted(ordered[apart + 1], lengths, side="right").astype(np.int64)
 
@@ -52,7 +44,7 @@ def _every(places: I64, numbers: I64) -> int | None:
     k = int(gaps[0])
     if places[0] > k or places[-1] + k < len(numbers):  # loops often leave out step 0
         return None
-    if len(places) == 2 and (k < _TWO_APART or int(numbers[places[0]]) % k not in (0, k - 1)):
+    if len(places) == 2 and (k < TWO_STEPS_APART or int(numbers[places[0]]) % k not in (0, k - 1)):
         return None
     return k
 
@@ -84,7 +76,7 @@ def note(of_lengths: tuple[Level, ...]) -> str:
     """Return the levels in words, "Usually 5.50 ms; every 10th step takes 304.0 ms."; "" where the mean says nearly as much."""
     steps = sum(level.count for level in of_lengths)
     mean = sum(level.mean_ns * level.count for level in of_lengths) / max(steps, 1)
-    if len(of_lengths) < 2 or abs(mean - of_lengths[0].median_ns) <= _TOLD * of_lengths[0].median_ns:
+    if len(of_lengths) < 2 or abs(mean - of_lengths[0].median_ns) <= MISLEADING_MEAN_SHARE * of_lengths[0].median_ns:
         return ""
     rest = []
     for level in of_lengths[1:]:

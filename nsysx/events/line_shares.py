@@ -15,14 +15,12 @@ import polars as pl
 
 from nsysx.catalogue import Cause
 from nsysx.events.code_lines import CodeLines
+from nsysx.events.event_bounds import FAR_CALLS, STACK_IN_CALL, STACK_UNKNOWN
 from nsysx.events.nvtx_ranges import Flags
 from nsysx.events.profile import Profile
 from nsysx.events.sampled_lines import shared_out
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64, StepFunction, merged, overlay
-
-#: What the stack of time inside of a call stands for, and of time in which no line was open.
-_IN_CALL, _UNKNOWN = -2, -1
 
 
 @dataclass(frozen=True)
@@ -102,7 +100,7 @@ def _strata(calls: pl.DataFrame, before: I64, behind: I64, group: I64, whole: Fl
     distinct = keys.unique(maintain_order=True).with_row_index("stratum").with_columns(pl.col("stratum").cast(pl.Int64))
     stratum = keys.join(distinct, on=keys.columns, how="left", maintain_order="left")["stratum"].to_numpy()
     before, behind = distinct["before"].to_numpy(), distinct["behind"].to_numpy()
-    both = (before >= 0) & (behind > before) & (behind - before <= _FAR) & (thread[before] == thread[behind])
+    both = (before >= 0) & (behind > before) & (behind - before <= FAR_CALLS) & (thread[before] == thread[behind])
     rows = np.arange(len(before))
     windows = [_window(rows[both], thread[before[both]], end[before[both]], start[behind[both]], edge=False)]
     for chosen, row, step in ((~distinct["whole"].to_numpy() & (before >= 0), before, 1), (behind >= 0, behind, -1)):
@@ -112,10 +110,6 @@ def _strata(calls: pl.DataFrame, before: I64, behind: I64, group: I64, whole: Fl
         first, last = np.minimum(near, row[alone])[there], np.maximum(near, row[alone])[there]
         windows.append(_window(alone[there], thread[first], end[first], start[last], edge=True))
     return stratum, pl.concat(windows).filter(pl.col("end_ns") > pl.col("start_ns"))
-
-
-#: Two calls with more than this many between them, in the X-ray, do not show what lies between two that follow each other.
-_FAR = 64
 
 
 def _window(stratum: I64, thread: I64, start: I64, end: I64, *, edge: bool) -> pl.DataFrame:
@@ -139,7 +133,7 @@ def _shared(
     bare = np.setdiff1d(np.arange(count), rows["stratum"].to_numpy())
     rest = {
         "stratum": bare,
-        "stack": np.full(len(bare), _UNKNOWN),
+        "stack": np.full(len(bare), STACK_UNKNOWN),
         "weight": np.ones(len(bare)),
         "all": np.ones(len(bare)),
     }
@@ -155,14 +149,14 @@ def _weights(profile: Profile, lines: CodeLines, thread: int, windows: pl.DataFr
         return pl.DataFrame(schema={"stratum": pl.Int64, "stack": pl.Int64, "weight": pl.Int64})
     calls = profile.ledgers.threads[thread]
     times, (label, stack) = overlay([calls, lines.open[thread]], int(start.min()), int(end.max()))
-    stack = np.where(label >= 0, _IN_CALL, stack.astype(np.int64))
+    stack = np.where(label >= 0, STACK_IN_CALL, stack.astype(np.int64))
     first = np.searchsorted(times, start, side="right") - 1
     count = np.maximum(np.searchsorted(times, end, side="left") - first, 0)
     row = np.repeat(np.arange(len(start)), count)
     segment = np.arange(len(row)) - np.repeat(np.cumsum(count) - count, count) + first[row]
     ns = np.minimum(times[segment + 1], end[row]) - np.maximum(times[segment], start[row])
-    kept = (stack[segment] != _IN_CALL) & (ns > 0)
-    kept &= (stack[segment] != _UNKNOWN) | ~windows["edge"].to_numpy()[row]
+    kept = (stack[segment] != STACK_IN_CALL) & (ns > 0)
+    kept &= (stack[segment] != STACK_UNKNOWN) | ~windows["edge"].to_numpy()[row]
     frame = pl.DataFrame({"stratum": stratum[row][kept], "stack": stack[segment][kept], "weight": ns[kept]})
     return frame.group_by("stratum", "stack").agg(pl.col("weight").sum())
 

@@ -9,18 +9,11 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
+from nsysx.events.event_bounds import FEWEST_READINGS, MOST_TIMED_OPS, READ_GAP_NS, TIMED_OPS_SHARE
 from nsysx.frames.intervals import I64
 
 #: Why what repeats in such a program is no step.
 WHY = "the program times single operations with CUDA events, and what repeats is the measurement"
-#: Fewer readings are no loop of measurements.
-_LEAST = 4
-#: GPU operations between the two events of a pair, at most: more is a step, or a part of one, that the program times.
-_MOST_OPS = 8
-#: The timed operations are this share of all that the thread launches while it measures: the rest prepares them (copies, a flush).
-_SHARE = 0.25
-#: The two questions of one reading follow each other within this time.
-READ_GAP_NS = 20_000
 
 
 def measures(calls: pl.DataFrame) -> bool:
@@ -35,7 +28,7 @@ def _measures(calls: pl.DataFrame) -> bool:
     orders = kind.shift(-1).str.contains("StreamWaitEvent").fill_null(value=False)
     recorded = calls.filter(kind.str.contains("EventRecord") & ~orders)["start_ns"].to_numpy()
     readings = _readings(calls, kind)
-    if len(readings) < _LEAST or len(recorded) < 2 * _LEAST:
+    if len(readings) < FEWEST_READINGS or len(recorded) < 2 * FEWEST_READINGS:
         return False
     begun = int(np.searchsorted(recorded, readings[0]))
     if begun % 2:  # a start without its end before the first reading: these records are no pairs
@@ -46,7 +39,7 @@ def _measures(calls: pl.DataFrame) -> bool:
     launched = ops["start_ns"].to_numpy()
     inside = total[np.searchsorted(launched, pairs[:, 1])] - total[np.searchsorted(launched, pairs[:, 0])]
     meanwhile = int(total[np.searchsorted(launched, pairs[-1, 1])] - total[np.searchsorted(launched, pairs[0, 0])])
-    return bool(np.median(inside) <= _MOST_OPS and inside.sum() >= max(_SHARE * meanwhile, 1))
+    return bool(np.median(inside) <= MOST_TIMED_OPS and inside.sum() >= max(TIMED_OPS_SHARE * meanwhile, 1))
 
 
 def _readings(calls: pl.DataFrame, name: pl.Series) -> I64:

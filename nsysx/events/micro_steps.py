@@ -13,18 +13,15 @@ import numpy as np
 import polars as pl
 
 from nsysx.catalogue import DeviceActivity
+from nsysx.events.event_bounds import ALIKE_ROUNDS_SHARE, ALL_DIVIDED_SHARE, FEWEST_ROUNDS, ON_DEVICE_KIND
 from nsysx.events.profile import Profile
 from nsysx.frames import lookup
 from nsysx.reading import nccl_notes
 
-#: Rounds of an optimizer that have to be alike, as a share of all, and how many are needed.
-_ALIKE, _FEWEST = 0.8, 2
 #: Collectives that reduce gradients.
 _REDUCES = ("allreduce", "reducescatter")
-#: The kind of a copy within a device, as CUPTI numbers them.
-_ON_DEVICE = 8
 #: A wrapper that averages gradients divides each on its way into the bucket: a product with a number, for nearly all of those copied out.
-_DIVIDES, _ALL = r"AUnaryFunctor<.*MulFunctor", 0.95
+_DIVIDES = r"AUnaryFunctor<.*MulFunctor"
 
 
 @dataclass(frozen=True)
@@ -68,9 +65,9 @@ def _found(profile: Profile) -> MicroSteps | None:
     names = ops["name"].cast(pl.String)
     kinds = {name: nccl_notes.kind_of(name) for name in names.unique()}
     reduces = (names.replace_strict(kinds, default="", return_dtype=pl.String)).is_in(_REDUCES)
-    reducing, copies = ops.filter(reduces), every.filter(every["copy_kind"] == _ON_DEVICE)
+    reducing, copies = ops.filter(reduces), every.filter(every["copy_kind"] == ON_DEVICE_KIND)
     divisions = every.filter(lookup.matching(every["name"], _DIVIDES))
-    if _ALL * copies.height <= divisions.height <= copies.height:
+    if ALL_DIVIDED_SHARE * copies.height <= divisions.height <= copies.height:
         copies = pl.concat([copies, divisions]).sort("call_start_ns")
     return _counted(rounds, reducing, copies)
 
@@ -102,7 +99,12 @@ def _counted(rounds: list[list[tuple[int, int]]], reducing: pl.DataFrame, copies
     if len(counts) < 2:
         return None
     usual, times = Counter(counts[1:]).most_common(1)[0]  # the first may be cut
-    if times < max(_FEWEST, _ALIKE * len(counts[1:])) or len(usual) < 2 or not usual[0] or len(set(usual)) > 1:
+    if (
+        times < max(FEWEST_ROUNDS, ALIKE_ROUNDS_SHARE * len(counts[1:]))
+        or len(usual) < 2
+        or not usual[0]
+        or len(set(usual)) > 1
+    ):
         return None
     early = [
         backward

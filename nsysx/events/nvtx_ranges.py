@@ -54,10 +54,6 @@ _PHASES = (
 _COUNTER = re.compile(r"([\s_#:=\-]|^)\d+$")
 
 
-#: What ``Repeats.calls`` says of a call: its step was marked (or it is in none), it repeats one of a marked step, or none.
-MARKED, REPEATED, UNMATCHED = 0, 1, 2
-
-
 LINE_RANGES = frame_columns.schema(derived.LINE_RANGES)
 
 

@@ -20,15 +20,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from nsysx.events.event_bounds import (
+    OLD_SHARED_UNIT_BYTES,
+    REGISTER_UNIT,
+    SHARED_UNIT_BYTES,
+    SYSTEM_SHARED_BYTES,
+    THREADS_PER_WARP,
+    UNLIMITED_BLOCKS,
+)
 from nsysx.frames.intervals import I64
 from nsysx.reading.trace import DeviceLimits
-
-THREADS_PER_WARP = 32
-#: Registers are given to a warp in this many at once (compute capability 3.0 and newer).
-_REGISTER_UNIT = 256
-#: What the system takes of each block's shared memory (bytes), and the unit in which it is given, from 8.0 on and before.
-_SYSTEM_SHARED, _SHARED_UNIT, _SHARED_UNIT_OLD = 1024, 128, 256
-_UNLIMITED = 1 << 40
 
 #: What ends the number of blocks on an SM, in the order in which a tie is told.
 LIMITS = ("warps", "blocks", "registers", "shared memory")
@@ -58,15 +59,15 @@ def resident(limits: DeviceLimits, threads: I64, registers: I64, shared_bytes: I
     warps = np.maximum(-(-threads // THREADS_PER_WARP), 1)
     by_warps = limits.warps_per_sm // warps
     parts = 2 if limits.compute == (6, 0) else 4
-    per_warp = np.maximum(_rounded(registers * THREADS_PER_WARP, _REGISTER_UNIT), _REGISTER_UNIT)
+    per_warp = np.maximum(_rounded(registers * THREADS_PER_WARP, REGISTER_UNIT), REGISTER_UNIT)
     # Where an SM has more registers than one block may use, it has several files of that size.
     file = min(limits.registers_per_block or limits.registers_per_sm, limits.registers_per_sm)
     by_registers = file // parts // per_warp * parts // warps * (limits.registers_per_sm // file)
-    by_registers = np.where(registers > 0, by_registers, _UNLIMITED)
+    by_registers = np.where(registers > 0, by_registers, UNLIMITED_BLOCKS)
     modern = limits.compute >= (8, 0)
-    asked = shared_bytes + (_SYSTEM_SHARED if modern else 0)
-    taken = _rounded(asked, _SHARED_UNIT if modern else _SHARED_UNIT_OLD)
-    by_shared = np.where(taken > 0, limits.shared_per_sm // np.maximum(taken, 1), _UNLIMITED)
+    asked = shared_bytes + (SYSTEM_SHARED_BYTES if modern else 0)
+    taken = _rounded(asked, SHARED_UNIT_BYTES if modern else OLD_SHARED_UNIT_BYTES)
+    by_shared = np.where(taken > 0, limits.shared_per_sm // np.maximum(taken, 1), UNLIMITED_BLOCKS)
     by_blocks = np.full(len(warps), limits.blocks_per_sm, np.int64)
     all_of_them = np.stack([by_warps, by_blocks, by_registers, by_shared])
     return Resident(all_of_them.min(axis=0), warps, all_of_them.argmin(axis=0))

@@ -10,14 +10,11 @@ import numpy as np
 import polars as pl
 
 from nsysx.events.attribute import Attributed
+from nsysx.events.event_bounds import FEWEST_RETURNS, ONE_TIME_EXPLAINS_SHARE, UNEVEN_RETURNS_TIMES
 from nsysx.events.nvtx_ranges import Flags
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64, coverage
 
-#: One-time work explains a long step from this share of its excess on.
-_EXPLAINS = 0.5
-#: So many long steps come back, if the longest distance between two of them is at most so many times the shortest.
-_COMES_BACK, _UNEVEN = 3, 2
 #: The kind of calls that load code.
 _LOADS = "^load$"
 
@@ -66,7 +63,7 @@ def one_time_steps(
     for (begin, finish), (usual, most) in zip(windows, usual_ns, strict=True):
         length = finish - begin
         spent = function.within(function.labels > 0, begin, finish)
-        chosen |= (length > most) & (spent >= _EXPLAINS * (length - usual))
+        chosen |= (length > most) & (spent >= ONE_TIME_EXPLAINS_SHARE * (length - usual))
     none = np.zeros(count, np.bool_)
     return (none, chosen) if _come_back(chosen) else (chosen, none)
 
@@ -75,7 +72,10 @@ def _come_back(chosen: Flags) -> bool:
     """Return whether these steps are a habit: a new shape every third step compiles every third step."""
     places = np.flatnonzero(chosen & ~np.append(False, chosen[:-1]))  # a pause between two steps is long in both
     places = places[places > 0]  # the first step pays for whatever the program does at first
-    if len(places) < _COMES_BACK:
+    if len(places) < FEWEST_RETURNS:
         return False
     gaps = np.diff(places)
-    return bool(gaps.max() <= _UNEVEN * gaps.min() and len(chosen) - places[-1] <= _UNEVEN * gaps.max())
+    return bool(
+        gaps.max() <= UNEVEN_RETURNS_TIMES * gaps.min()
+        and len(chosen) - places[-1] <= UNEVEN_RETURNS_TIMES * gaps.max()
+    )

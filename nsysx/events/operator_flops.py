@@ -26,13 +26,10 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from nsysx.events.event_bounds import LONGEST_SIZES_TEXT, MOST_OPERATIONS
 from nsysx.frames import lookup
 
 Shape = list[int]
-#: Sizes of one operator longer than this are not read.
-_LONGEST = 20_000
-#: No operator computes more than this.
-_MOST = 1 << 62
 
 #: Why there is no number for the backward of a convolution: it may have made one gradient or two.
 ONE_GRADIENT = "which gradients it made is not recorded"
@@ -148,7 +145,7 @@ def convolutions(names: pl.Series, *, backward: bool = False) -> npt.NDArray[np.
 
 def sizes(text: str | None) -> list[Shape] | None:
     """Return the sizes of each argument, None for text that is none."""
-    if text is None or len(text) > _LONGEST:
+    if text is None or len(text) > LONGEST_SIZES_TEXT:
         return None
     try:
         shapes = json.loads(text)
@@ -210,4 +207,4 @@ def flops_of_operator(
         if out is None:
             return None, _NO_RESULT
         number = _convolution(given[0], given[1], out[0])
-    return (number, None) if number is not None and number < _MOST else (None, _ODD)
+    return (number, None) if number is not None and number < MOST_OPERATIONS else (None, _ODD)

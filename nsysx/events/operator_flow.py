@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import polars as pl
 
+from nsysx.events.event_bounds import MOST_FLOW_OPERATORS
 from nsysx.events.layers import layer_of
 from nsysx.events.profile import Profile
 from nsysx.frames.intervals import I64
@@ -30,8 +31,6 @@ _VIEWS = re.compile(
 )
 #: Operators that write into their first argument.
 _IN_PLACE = re.compile(r"^aten::[a-z]\w*[^_]_$")
-#: A step of more operators is not looked at.
-_MOST = 200_000
 
 
 @dataclass(frozen=True)
@@ -83,7 +82,7 @@ def _flow(profile: Profile) -> OperatorFlow | None:
             continue
         thread = int(called["thread"].mode().sort()[0])
         theirs = ops.filter(inside & (pl.col("thread") == thread)).sort("start_ns")
-        if not theirs.height or theirs.height > _MOST:
+        if not theirs.height or theirs.height > MOST_FLOW_OPERATORS:
             continue
         return _read(theirs, called.filter(pl.col("thread") == thread))
     return None

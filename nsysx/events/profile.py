@@ -15,6 +15,7 @@ from nsysx.catalogue import Call
 from nsysx.events import code_lines as lines_room
 from nsysx.events import ledger
 from nsysx.events.attribute import Attributed
+from nsysx.events.event_bounds import MOST_FRAME_PIECES
 from nsysx.events.layers import PATHLESS
 from nsysx.events.ledger import Ledgers
 from nsysx.events.nvtx_ranges import Ranges
@@ -265,9 +266,6 @@ def _wait_sites(profile: Profile) -> pl.DataFrame:
     )
 
 
-#: More pieces than this make a frame slow.
-_MOST_RUNS = 16
-
 Mask = npt.NDArray[np.bool_]
 
 
@@ -275,7 +273,7 @@ def _rows(frame: pl.DataFrame, inside: Mask) -> pl.DataFrame:
     """Return the rows that are inside."""
     # Rows are sorted by time, at most per thread: what lies in a window is a few runs of rows, and a run costs no memory.
     borders = np.flatnonzero(np.diff(inside, prepend=False, append=False)).tolist()
-    if len(borders) > 2 * _MOST_RUNS:
+    if len(borders) > 2 * MOST_FRAME_PIECES:
         return frame.filter(pl.Series(inside, dtype=pl.Boolean))
     runs = [frame.slice(a, b - a) for a, b in zip(borders[::2], borders[1::2], strict=True)]
     return pl.concat(runs, rechunk=False) if runs else frame.clear()

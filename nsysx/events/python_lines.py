@@ -10,15 +10,10 @@ import polars as pl
 
 from nsysx.catalogue import Call
 from nsysx.events import sampled_stacks
+from nsysx.events.event_bounds import LINE_EARLY_NS, SAME_BREATH_NS
 from nsysx.events.nvtx_ranges import Ranges
 from nsysx.frames import derived, frame_columns, lookup
 from nsysx.reading.load import Trace
-
-#: How long before its call a backtrace may lie; measured: 30 to 60 ns. No call that waits is as short as this.
-_LINE_EARLY_NS = 500
-
-#: torch calls the copy and the wait for it from one C++ function; between two calls from Python lies more than this.
-_SAME_BREATH_NS = 1_500
 
 
 def _own_frame(frames: list[str]) -> str:
@@ -74,14 +69,14 @@ def _native_frames(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
     for low, high, part in _on_threads(calls, marks, "time_ns"):
         time = part["time_ns"].to_numpy()
         # The first mark from a little before its begin on speaks for a call: of each mark these are a run of calls.
-        last = np.searchsorted(start[low:high], time + _LINE_EARLY_NS, side="right")
+        last = np.searchsorted(start[low:high], time + LINE_EARLY_NS, side="right")
         mark = np.repeat(np.arange(len(time) + 1), np.diff(last, prepend=0, append=high - low))
         inside = np.append(time, np.iinfo(np.int64).max)[mark] <= end[low:high]
         stack_of[low:high][inside] = part["stack"].to_numpy()[mark[inside]]
     stack_of[of_text.is_null().to_numpy()[stack_of]] = 0
     # Of a copy that torch waits for in the same breath (item, nonzero, a mask) only the wait carries a backtrace.
     copy = np.flatnonzero((calls["kind"] == Call.COPY).to_numpy()[:-1])
-    breath = (thread[copy] == thread[copy + 1]) & (start[copy + 1] - end[copy] <= _SAME_BREATH_NS)
+    breath = (thread[copy] == thread[copy + 1]) & (start[copy + 1] - end[copy] <= SAME_BREATH_NS)
     copy = copy[breath & (stack_of[copy] == 0)]
     stack_of[copy] = stack_of[copy + 1]
     call = np.flatnonzero(stack_of)

@@ -11,17 +11,14 @@ from typing import Any
 
 import polars as pl
 
+from nsysx.events.event_bounds import LONGEST_PYTHON_PAUSE_NS, THREAD_BITS
 from nsysx.frames import frame_columns
 from nsysx.inject.nsysx_probe import ranges as vocabulary
 
-#: Longer than any pause (ns, a day), and older than any that waits for its mark.
-_LONGEST_NS = 86_400 * 10**9
-
 _SCHEMA = frame_columns.schema(frame_columns.PAUSES)
-_THREAD_BITS = 0xFFFFFF
 
 
-def _whole(value: Any, most: int = _LONGEST_NS) -> int | None:
+def _whole(value: Any, most: int = LONGEST_PYTHON_PAUSE_NS) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= most else None
 
 
@@ -40,9 +37,9 @@ def _pause(process: int | None, thread: int | None, time: int, kind: str, text: 
     ago, ns = _whole(note.get("ago_ns")), _whole(note.get("ns"))
     if ago is None or ns is None:
         return None
-    low_bits = _whole(note.get("thread"), _THREAD_BITS)
+    low_bits = _whole(note.get("thread"), THREAD_BITS)
     if thread is not None and low_bits:
-        thread = (thread & ~_THREAD_BITS) | low_bits
+        thread = (thread & ~THREAD_BITS) | low_bits
     backward = note.get("backward")
     return {
         "process": process,

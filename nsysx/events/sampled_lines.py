@@ -16,17 +16,12 @@ import numpy.typing as npt
 import polars as pl
 
 from nsysx.events import sampled_stacks as stacks_room
+from nsysx.events.event_bounds import FAR_SAMPLE_PERIODS, NEAR_SAMPLE_PERIODS, QUANTILE_OF_95_PERCENT
 from nsysx.events.host_pieces import CAUSES, host_pieces
 from nsysx.events.profile import Profile
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64, StepFunction, coverage, merged
 from nsysx.frames.intervals import union as union_of
-
-#: A sample speaks for its thread this many sampling periods before and after it: near ones first (nsys 2025.3 at 1 kHz was never
-#: more than 2.1 late), then those of a sampler that is kept waiting, for Python's lock (5 ms at a time) or for a core.
-_NEAR, _FAR = 2, 10
-#: Quantile of the normal distribution of a two-sided interval of 95 %.
-_Z = 1.959964
 
 KEY = ["place", "module", "phase", "thread"]
 
@@ -60,7 +55,7 @@ class SampledLines:
 def nearest_for(time: I64, period: int) -> I64:
     """Return how long each sample of a thread is the nearest one (ns), and no longer than it may speak."""
     apart = np.concatenate(([period], np.diff(time), [period]))
-    stretch: I64 = np.clip((apart[1:] + apart[:-1]) // 2, 1, 2 * _FAR * period)
+    stretch: I64 = np.clip((apart[1:] + apart[:-1]) // 2, 1, 2 * FAR_SAMPLE_PERIODS * period)
     return stretch
 
 
@@ -97,7 +92,7 @@ def _speakers(
     It speaks for itself. Autograd's thread runs no Python: for it speaks the thread that called backward and waits for it.
     """
     speaking = []
-    for periods in (_NEAR, _FAR):
+    for periods in (NEAR_SAMPLE_PERIODS, FAR_SAMPLE_PERIODS):
         speaking.append((thread, sampled.covered(thread, periods)))
         if driver is not None and driver != thread:
             speaking.append((driver, sampled.covered(driver, periods, waiting=True)))
@@ -186,9 +181,9 @@ def interval(share: pl.Expr, n: pl.Expr, whole: pl.Expr) -> tuple[pl.Expr, pl.Ex
 
     Source: E. B. Wilson, Probable inference, the law of succession, and statistical inference, JASA 22 (1927).
     """
-    middle = share + _Z**2 / (2 * n)
-    reach = _Z * (share * (1 - share) / n + _Z**2 / (4 * n**2)).sqrt()
-    scale = 1 + _Z**2 / n
+    middle = share + QUANTILE_OF_95_PERCENT**2 / (2 * n)
+    reach = QUANTILE_OF_95_PERCENT * (share * (1 - share) / n + QUANTILE_OF_95_PERCENT**2 / (4 * n**2)).sqrt()
+    scale = 1 + QUANTILE_OF_95_PERCENT**2 / n
     low = ((middle - reach) / scale).clip(0.0, 1.0) * whole
     high = ((middle + reach) / scale).clip(0.0, 1.0) * whole
     return low.round().cast(pl.Int64).alias("low_ns"), high.round().cast(pl.Int64).alias("high_ns")

@@ -9,31 +9,29 @@ import numpy.typing as npt
 import polars as pl
 
 from nsysx.events import nvtx_ranges, trend
+from nsysx.events.event_bounds import (
+    AFTER_SESSION_NS,
+    AS_CLOSE_MEANS_SHARE,
+    BEFORE_SESSION_NS,
+    CLOSE_MEANS_SHARE,
+    COLD_START_STEPS,
+    DEVICE_AND_CPU_STEP_SHARE,
+    LAST_STEPS_READ,
+    LEADING_STEPS,
+    MORE_STRETCH_STEPS,
+    MOST_LONG_STEPS_READ,
+    RARE_LONG_STEP_TIMES,
+    RARE_LONG_STEPS_SHARE,
+    STEPS_READ_BESIDE,
+    STRETCH_STEPS,
+    TENTHS_APART_SHARE,
+    WORK_AS_EXPECTED_SHARE,
+    WORTH_SAMPLING_TIMES,
+)
 from nsysx.events.profile import Profile
 from nsysx.frames.intervals import I64
 from nsysx.reading.capture_parts import CaptureParts, Choice
 from nsysx.reading.trace import Sampled, Trace
-
-#: Steps of the cold start, of the stretch (or so many more), and of those in front of it: they fill the queue of the device.
-_COLD, _STRETCH, _MORE, _LEAD = 48, 128, 32, 8
-#: A capture with fewer steps than so many times those that would be read is read as a whole.
-_WORTH = 3
-#: A step is long if it takes so many times as long as the median one, and rare if fewer than one in a stretch are.
-_LONG = 1.5
-#: Rare long steps that take more than this share of the time are what the report is about: then every step is read.
-_MOST = 0.1
-#: The stretch stands for all steps if their means differ by less than this share; so close ones are equally close.
-_CLOSE, _AS_CLOSE = 0.01, 0.001
-#: And so far each tenth of the stretch may be from the same tenth of all.
-_DECILE = 0.1
-#: So far the time of all GPU work may be from what the steps that were read make expect.
-_WORK_ALIKE = 0.02
-#: So far the mean step on the device may be from that on the CPU.
-_ALIKE = 0.02
-#: Long steps that are read, each with so many before and after it; and the last steps, with what comes after them.
-_READ, _BESIDE, _LAST = 8, 1, 2
-#: Before and after everything in a session (ns).
-_BEFORE, _NEVER = -(1 << 60), 1 << 60
 
 
 def choose(look: Trace) -> CaptureParts | None:
@@ -42,28 +40,31 @@ def choose(look: Trace) -> CaptureParts | None:
     Parts are enough where one process alone has steps, which ranges mark one after another, and a stretch of them is as long as all.
     """
     steps = _steps(look)
-    if steps is None or steps.height < _WORTH * (_COLD + _LEAD + _STRETCH):
+    if steps is None or steps.height < WORTH_SAMPLING_TIMES * (COLD_START_STEPS + LEADING_STEPS + STRETCH_STEPS):
         return None
     start, end = steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy()
     length = np.append(np.diff(start), end[-1] - start[-1])  # with what lies behind a step
-    later = length[_COLD:-1]
-    long = later > _LONG * np.median(later)
-    if long.sum() * _STRETCH >= len(later):  # they belong to the usual steps
+    later = length[COLD_START_STEPS:-1]
+    long = later > RARE_LONG_STEP_TIMES * np.median(later)
+    if long.sum() * STRETCH_STEPS >= len(later):  # they belong to the usual steps
         long = np.zeros(len(later), np.bool_)
-    if later[long].sum() > _MOST * later.sum() or trend.trend(later[~long]).kind in ("growing", "falling"):
+    if later[long].sum() > RARE_LONG_STEPS_SHARE * later.sum() or trend.trend(later[~long]).kind in (
+        "growing",
+        "falling",
+    ):
         return None
     stretch = _stretch(later, long)
     if stretch is None or not _alike(later[stretch[0] : stretch[1] + 1], later[~long]):
         return None
-    first, last = (_COLD + offset for offset in stretch)
-    rows = np.flatnonzero(long) + _COLD
+    first, last = (COLD_START_STEPS + offset for offset in stretch)
+    rows = np.flatnonzero(long) + COLD_START_STEPS
     rows = rows[np.argsort(-length[rows], kind="stable")]
     # One more step shows where the last of a stretch ends.
-    wanted = [(0, _COLD), (first - _LEAD, last + 2), (len(start) - _LAST, len(start))]
-    wanted += [(i - _BESIDE, i + _BESIDE + 1) for i in rows[:_READ].tolist()]
+    wanted = [(0, COLD_START_STEPS), (first - LEADING_STEPS, last + 2), (len(start) - LAST_STEPS_READ, len(start))]
+    wanted += [(i - STEPS_READ_BESIDE, i + STEPS_READ_BESIDE + 1) for i in rows[:MOST_LONG_STEPS_READ].tolist()]
     parts = _apart(sorted(wanted))
     long_steps = tuple((int(start[i]), int(length[i])) for i in rows)
-    edges = [_BEFORE, *start[1:].tolist(), _NEVER]
+    edges = [BEFORE_SESSION_NS, *start[1:].tolist(), AFTER_SESSION_NS]
     main = next(n for n, (a, b) in enumerate(parts) if a <= first < b)
     return CaptureParts(
         tuple((edges[a], edges[b]) for a, b in parts), main, Sampled(length, parts, first, last, long_steps)
@@ -96,17 +97,17 @@ def stands(given: Profile) -> bool:
     if sampled is None or steps.steady is None or steps.whole or steps.parts != 1 or given.trace.left_out:
         return False
     first, last = steps.steady
-    if steps.source not in ("nsysx", "user") or last - first + 1 < _STRETCH // 2:
+    if steps.source not in ("nsysx", "user") or last - first + 1 < STRETCH_STEPS // 2:
         return False
     if steps.cpu.filter(pl.col("process") == steps.process).height != len(sampled.indices):
         return False
-    if abs(gpu_work_error(given, sampled)) > _WORK_ALIKE:
+    if abs(gpu_work_error(given, sampled)) > WORK_AS_EXPECTED_SHARE:
         return False
     of_process = steps.windows.filter(pl.col("process") == steps.process)
     if not of_process.height:
         return True
     on_device = int((of_process["end_ns"] - of_process["start_ns"]).to_numpy().max()) / (last - first + 1)
-    return abs(on_device / float(sampled.read_ns.mean()) - 1) <= _ALIKE
+    return abs(on_device / float(sampled.read_ns.mean()) - 1) <= DEVICE_AND_CPU_STEP_SHARE
 
 
 def gpu_work_error(given: Profile, sampled: Sampled) -> float:
@@ -134,14 +135,14 @@ def _stretch(later: I64, long: npt.NDArray[np.bool_]) -> tuple[int, int] | None:
     """
     usual_ns = float(later[~long].mean())
     ends, longs = (np.concatenate(([0], np.cumsum(values))) for values in (later, long.astype(np.int64)))
-    best, chosen = _CLOSE, None
-    for size in range(_STRETCH, min(_STRETCH + _MORE, len(later) - _LEAD) + 1):
+    best, chosen = CLOSE_MEANS_SHARE, None
+    for size in range(STRETCH_STEPS, min(STRETCH_STEPS + MORE_STRETCH_STEPS, len(later) - LEADING_STEPS) + 1):
         means = (ends[size:] - ends[:-size]) / size
         off = np.where(longs[size:] == longs[:-size], np.abs(means / usual_ns - 1), np.inf)
-        off[:_LEAD] = np.inf  # they are read before it
-        if off.min() < best - _AS_CLOSE or (chosen is None and off.min() <= best):
+        off[:LEADING_STEPS] = np.inf  # they are read before it
+        if off.min() < best - AS_CLOSE_MEANS_SHARE or (chosen is None and off.min() <= best):
             best = float(off.min())
-            first = int(np.flatnonzero(off <= best + _AS_CLOSE)[-1])
+            first = int(np.flatnonzero(off <= best + AS_CLOSE_MEANS_SHARE)[-1])
             chosen = first, first + size - 1
     return chosen
 
@@ -149,7 +150,7 @@ def _stretch(later: I64, long: npt.NDArray[np.bool_]) -> tuple[int, int] | None:
 def _alike(some: I64, every: I64) -> bool:
     """Return whether some lengths are distributed as all of them are."""
     deciles = np.arange(0.1, 1.0, 0.1)
-    return bool((np.abs(np.quantile(some, deciles) / np.quantile(every, deciles) - 1) <= _DECILE).all())
+    return bool((np.abs(np.quantile(some, deciles) / np.quantile(every, deciles) - 1) <= TENTHS_APART_SHARE).all())
 
 
 def _steps(look: Trace) -> pl.DataFrame | None:

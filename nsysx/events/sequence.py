@@ -25,15 +25,14 @@ import polars as pl
 from nsysx.events import marked_when
 from nsysx.events.alignment import Pairs, align
 from nsysx.events.correlate import Correlated
-from nsysx.events.nvtx_ranges import MARKED, REPEATED, UNMATCHED, Flags, Ranges, Repeats
+from nsysx.events.event_bounds import COMPARED_SEQUENCES, MARKED, REPEATED, UNMATCHED
+from nsysx.events.nvtx_ranges import Flags, Ranges, Repeats
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64
 from nsysx.inject.nsysx_probe.ranges import PHASES
 
 #: Kinds of calls that a program makes in the same order each time. Allocations and queries of events come as they please.
 _KEPT = "^(launch|graph_launch|copy|memset|sync)$"
-#: So many different marked sequences are compared with one that is like none of them.
-_CANDIDATES = 4
 
 
 @dataclass(frozen=True)
@@ -228,7 +227,7 @@ class _Repeater:
             pairs = self._pairs(tokens, cut, theirs, c)
             if best is None or len(pairs[0]) > len(best[2][0]):
                 best = template, c, pairs
-            if len(seen) >= _CANDIDATES:
+            if len(seen) >= COMPARED_SEQUENCES:
                 break
         return None if best is None else (source, *best)
 

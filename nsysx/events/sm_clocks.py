@@ -5,13 +5,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from nsysx.events.event_bounds import FEWEST_CLOCK_SAMPLES, LAST_CLOCK_HOLDS_NS
 from nsysx.frames.intervals import I64
 from nsysx.reading.load import Trace
-
-#: Fewer samples say nothing.
-_LEAST = 5
-#: The last sample holds for so long (ns).
-_HOLDS_NS = 1_000_000_000
 
 
 def sm_clock(trace: Trace, devices: int) -> tuple[I64, npt.NDArray[np.float64]] | None:
@@ -27,7 +23,7 @@ def sm_clock(trace: Trace, devices: int) -> tuple[I64, npt.NDArray[np.float64]] 
     if not isinstance(times, list) or not isinstance(values, list):
         return None
     pairs = [(t, v) for t, v in zip(times, values, strict=False) if isinstance(t, int) and isinstance(v, int)]
-    if len(pairs) < _LEAST:
+    if len(pairs) < FEWEST_CLOCK_SAMPLES:
         return None
     return np.array([t for t, _ in pairs], np.int64) - epoch, np.array([v for _, v in pairs], np.float64)
 
@@ -38,7 +34,7 @@ def at(samples: tuple[I64, npt.NDArray[np.float64]] | None, times: I64) -> npt.N
     if samples is not None:
         when, clock = samples
         row = np.searchsorted(when, times, side="right") - 1
-        held = (row >= 0) & (times <= when[-1] + _HOLDS_NS)
+        held = (row >= 0) & (times <= when[-1] + LAST_CLOCK_HOLDS_NS)
         mhz[held] = clock[row[held]]
     return mhz
 

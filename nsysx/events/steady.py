@@ -10,6 +10,7 @@ import polars as pl
 
 from nsysx import ids
 from nsysx.events.attribute import Attributed
+from nsysx.events.event_bounds import FIRST_CALL_STEP_SHARE, UNMARKED_STEPS_TIMES, WARMUP_EXCESS, WHOLE_WINDOW_STEPS
 from nsysx.events.nvtx_ranges import Flags
 from nsysx.events.one_time import one_time_steps
 from nsysx.frames import lookup
@@ -17,14 +18,6 @@ from nsysx.frames.intervals import I64
 from nsysx.model import Row
 
 Times = npt.NDArray[np.float64]
-
-#: A step belongs to the warm-up while it is this much longer than the later ones, or carries first-call work.
-_WARMUP_EXCESS = 0.15
-_FIRST_CALL_SHARE = 0.02
-#: So many steps without marks tell more than the same with those that were marked.
-_ENOUGH = 3
-#: A second window with so many steps is whole enough to be the one that averages are taken over, however long the first one is.
-_WINDOW = 8
 
 
 def _full(cpu: pl.DataFrame, ops: pl.DataFrame) -> Flags:
@@ -69,7 +62,7 @@ def _usual(length: I64, last: int) -> tuple[float, float]:
     half = len(length) // 2
     tail = length[half : last + 1] if last >= half else length[-1:]
     usual = float(np.median(tail))
-    return usual, usual * (1 + _WARMUP_EXCESS) + 3 * float(np.median(np.abs(tail - usual)))
+    return usual, usual * (1 + WARMUP_EXCESS) + 3 * float(np.median(np.abs(tail - usual)))
 
 
 def _first_calls(cpu: pl.DataFrame, attributed: Attributed, last: int) -> Times:
@@ -122,7 +115,7 @@ def steady_steps(
     once, often = one_time_steps(int(cpu["process"][0]), windows, usual, attributed, pauses)
     once[last + 1 :] = False  # the last step holds whatever the program does at its end
     (begin, end), (base, most) = windows[0], usual[0]
-    fine = (end - begin <= most) & (_first_calls(cpu, attributed, last) <= _FIRST_CALL_SHARE * max(base, 1.0))
+    fine = (end - begin <= most) & (_first_calls(cpu, attributed, last) <= FIRST_CALL_STEP_SHARE * max(base, 1.0))
     fine[1:] |= often[1:]  # what comes back is no warm-up, but the first step pays for more
     # Before the probe took the cheap leaves back, steps cost more and modules were told apart otherwise.
     thinned = told_of.get("thinned_from")
@@ -131,9 +124,9 @@ def steady_steps(
     # The same goes for the steps whose modules it marked, where enough others are left.
     unmarked = told_of.get("unmarked_from")
     after = int((cpu["number"] < unmarked).sum()) if isinstance(unmarked, int) else 0
-    least = max(least, after) if last - after + 1 >= _ENOUGH else least
+    least = max(least, after) if last - after + 1 >= UNMARKED_STEPS_TIMES else least
     behind = int(np.flatnonzero(traced[:last])[-1]) + 1 if traced[:last].any() else 0
-    least = max(least, behind) if last - behind + 1 >= _ENOUGH else least
+    least = max(least, behind) if last - behind + 1 >= UNMARKED_STEPS_TIMES else least
     for first in range(least, min(max(n // 2, least) + 1, last + 1)):
         if full[first] and fine[first : first + 2].all():
             return first, last, once
@@ -149,7 +142,7 @@ def in_main_part(
     other lengths, and the others follow after steps that are not there: each is judged by its own steps.
     """
     first, last, once = steady_steps(cpu, gpu, attributed, pauses, told_of)
-    if main is None or len(main) < _WINDOW:
+    if main is None or len(main) < WHOLE_WINDOW_STEPS:
         return first, last, once
     inside = pl.col("index").is_between(main.start, main.stop - 1)
     of_main = steady_steps(cpu.filter(inside), gpu.filter(inside), attributed, pauses, told_of)

@@ -17,16 +17,9 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 
+from nsysx.events.event_bounds import BETWEEN_OF_STEP_SHARE, BETWEEN_WORKS_SHARE, FEWEST_PERIODS, MOST_STEP_PARTS
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64
-
-#: The whole must be seen so many times: from fewer, a short capture would have hardly any step, and an evaluation after every few
-#: steps looks the same.
-_FEWEST = 6
-#: What lies between belongs to the step if it takes this share of the time, and follows at most so many proposed steps.
-_SHARE, _MOST_PARTS = 0.25, 16
-#: At least this share of what lies between launches kernels: a pause of the host is no work.
-_WORKS = 0.9
 
 
 def _parts(start: I64, end: I64, behind: I64, launched: I64) -> int | None:
@@ -35,12 +28,12 @@ def _parts(start: I64, end: I64, behind: I64, launched: I64) -> int | None:
     ``behind``: after which steps something else runs, in order. ``launched``: when kernels and graphs were launched.
     """
     count = np.unique(np.diff(behind))
-    if len(behind) <= _FEWEST or len(count) != 1 or count[0] > _MOST_PARTS:
+    if len(behind) <= FEWEST_PERIODS or len(count) != 1 or count[0] > MOST_STEP_PARTS:
         return None
     begins, ends = end[behind], start[behind + 1]
     works = np.searchsorted(launched, ends) > np.searchsorted(launched, begins)
     whole = int(end[behind[-1]] - end[behind[0]])
-    if works.mean() < _WORKS or (ends - begins)[:-1].sum() < _SHARE * whole:
+    if works.mean() < BETWEEN_WORKS_SHARE or (ends - begins)[:-1].sum() < BETWEEN_OF_STEP_SHARE * whole:
         return None
     return int(count[0])
 

@@ -12,6 +12,16 @@ from nsysx.catalogue import Call
 from nsysx.errors import EXIT_EMPTY, EXIT_USAGE, NsysxError
 from nsysx.events import measuring
 from nsysx.events.attribute import Attributed
+from nsysx.events.event_bounds import (
+    FEWEST_BETWEEN,
+    FEWEST_PLACED,
+    FEWEST_SPREAD,
+    IN_ONE_RANGE_SHARE,
+    MOST_OPTIMIZERS,
+    NEIGHBORS_OVERLAP_SHARE,
+    REPETITIONS_SPREAD_TIMES,
+    SAME_TURN_SHARE,
+)
 from nsysx.events.kernel_sequence import STEP, from_kernels
 from nsysx.events.nvtx_ranges import Flags, Ranges
 from nsysx.frames import lookup
@@ -19,8 +29,6 @@ from nsysx.frames.intervals import I64, union
 
 #: The rule whose last step nothing closes.
 MARKS = "NVTX marks named like steps"
-#: Ranges that overlap their neighbor by less than this share of their length are neighbors that were stamped in two places.
-_OVERLAP = 0.5
 
 
 def _from_spans(spans: pl.DataFrame) -> pl.DataFrame:
@@ -29,7 +37,9 @@ def _from_spans(spans: pl.DataFrame) -> pl.DataFrame:
     reach = pl.col("end_ns").cum_max().shift(1).over("process")
     spans = spans.filter(reach.is_null() | (pl.col("end_ns") > reach))
     shared = pl.col("end_ns").shift(1).over("process") - pl.col("start_ns")
-    spans = spans.filter(shared.is_null() | (shared <= _OVERLAP * (pl.col("end_ns") - pl.col("start_ns"))))
+    spans = spans.filter(
+        shared.is_null() | (shared <= NEIGHBORS_OVERLAP_SHARE * (pl.col("end_ns") - pl.col("start_ns")))
+    )
     following = pl.col("start_ns").shift(-1).over("process")
     ends = pl.min_horizontal("end_ns", following)
     return spans.with_columns(pl.when(following.is_null()).then("end_ns").otherwise(ends).alias("end_ns")).select(
@@ -80,10 +90,6 @@ def _from_marks(marks: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-#: So many optimizers under one name are told apart, by this share of equal work from one turn to the next.
-_MOST_OPTIMIZERS, _SAME_TURN = 4, 0.8
-
-
 def _turns(spans: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
     """Keep one of several optimizers that share a name and take turns: how often they launch repeats after each turn."""
     kept = []
@@ -92,7 +98,7 @@ def _turns(spans: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
         called = launches.sort().to_numpy()
         counts = np.diff(np.searchsorted(called, of_process["end_ns"].to_numpy()))
         every = next(
-            (k for k in range(1, _MOST_OPTIMIZERS + 1) if len(counts) >= 3 * k and _repeats(counts, k)),
+            (k for k in range(1, MOST_OPTIMIZERS + 1) if len(counts) >= 3 * k and _repeats(counts, k)),
             1,
         )
         kept.append(of_process[every - 1 :: every])
@@ -100,7 +106,7 @@ def _turns(spans: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
 
 
 def _repeats(counts: I64, every: int) -> bool:
-    return bool((counts[every:] == counts[:-every]).mean() >= _SAME_TURN)
+    return bool((counts[every:] == counts[:-every]).mean() >= SAME_TURN_SHARE)
 
 
 def _from_optimizer(ranges: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
@@ -231,14 +237,6 @@ def _behind_warmup(steps: pl.DataFrame, ranges: pl.DataFrame) -> pl.DataFrame:
     return pl.concat(kept)
 
 
-#: Repetitions whose middle half differs by more than this factor are different work, of a like sequence.
-_SPREAD = 3.0
-#: Fewer repetitions than this are not judged by their place, and by their spread.
-_PLACED, _SPREAD_OF = 4, 8
-#: Repetitions are parts of a pass if one range of a forward, a backward or a module holds this share of them.
-_IN_ONE = 0.75
-
-
 def _plausible(steps: pl.DataFrame, ranges: pl.DataFrame, ops: pl.DataFrame) -> tuple[pl.DataFrame, str]:
     """Return the repetitions of the processes in which they may be steps, and why those of another process are none."""
     kept, refused = [steps.clear()], ""
@@ -258,10 +256,10 @@ def _no_steps(steps: pl.DataFrame, ranges: pl.DataFrame, ops: pl.DataFrame) -> s
     passes = ranges.filter(whole_pass | (pl.col("kind") == "module"))
     start, end = passes["start_ns"].to_numpy(), passes["end_ns"].to_numpy()
     inside = np.searchsorted(begin, end) - np.searchsorted(begin, start)
-    if len(begin) >= _PLACED and len(inside) and inside.max() >= max(_IN_ONE * len(begin), 2):
+    if len(begin) >= FEWEST_PLACED and len(inside) and inside.max() >= max(IN_ONE_RANGE_SHARE * len(begin), 2):
         label = passes["label"].cast(pl.String)[int(inside.argmax())]
         return f"the repeated kernel sequence lies inside one range {label[:60]!r} and is a part of a pass"
-    if len(begin) < _SPREAD_OF:
+    if len(begin) < FEWEST_SPREAD:
         return ""
     # The host may run ahead and then wait; the device may be late. Only what is uneven on both is no repetition.
     called = ops.select("call_start_ns", "start_ns").drop_nulls().sort("call_start_ns", "start_ns")
@@ -272,7 +270,7 @@ def _no_steps(steps: pl.DataFrame, ranges: pl.DataFrame, ops: pl.DataFrame) -> s
         # The first ones may be warm-up.
         low, high = np.quantile(np.maximum(np.diff(borders), 1)[len(borders) // 4 :], (0.25, 0.75))
         spread.append(float(high / low))
-    if min(spread) > _SPREAD:
+    if min(spread) > REPETITIONS_SPREAD_TIMES:
         return f"the lengths of the repeated kernel sequence differ too much (their middle half by a factor of {min(spread):.1f})"
     return ""
 
@@ -283,9 +281,6 @@ def _processes(steps: list[pl.DataFrame]) -> list[int]:
 
 #: Copies are not work of a step: what a program loads before its first step may take longer than all of them.
 _COMPUTES = ("kernel", "graph")
-
-#: Between so many pairs of steps what comes between them repeats.
-_COMES_BACK = 3
 
 
 def _covers(steps: pl.DataFrame, ops: pl.DataFrame, evaluations: pl.DataFrame) -> bool:
@@ -311,7 +306,7 @@ def _covers(steps: pl.DataFrame, ops: pl.DataFrame, evaluations: pl.DataFrame) -
         inside += int(ns[within].sum())
         beside = evaluations.filter(pl.col("process") == process).sort("start_ns")
         begin, until = union(*(beside[c].to_numpy() for c in ("start_ns", "end_ns")))
-        if len(np.unique(np.searchsorted(start, begin))) < _COMES_BACK:
+        if len(np.unique(np.searchsorted(start, begin))) < FEWEST_BETWEEN:
             whole -= int(ns[~within & _within(called, begin, until)].sum())
     return 2 * inside >= whole
 

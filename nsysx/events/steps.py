@@ -26,11 +26,12 @@ from nsysx.events import bare, lost_kernels, step_periods, step_work
 from nsysx.events import levels as level_room
 from nsysx.events.attribute import Attributed
 from nsysx.events.coverage import Coverage, coverage
+from nsysx.events.event_bounds import FEW_STEPS
 from nsysx.events.levels import Level
 from nsysx.events.nvtx_ranges import Flags, Ranges
 from nsysx.events.steady import in_main_part, steps_of_probe, worked
 from nsysx.events.step_sources import MARKS, find_steps, whole_capture
-from nsysx.events.tiles import FEW_STEPS, Run, StepTiles, gpu_tiles, representative, runs, without_evaluation
+from nsysx.events.tiles import Run, StepTiles, gpu_tiles, representative, runs, without_evaluation
 from nsysx.events.trend import Trend, trend
 from nsysx.model import Row
 from nsysx.reading.trace import Sampled

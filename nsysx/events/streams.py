@@ -11,16 +11,11 @@ from collections.abc import Iterator
 import numpy as np
 import polars as pl
 
+from nsysx.events.event_bounds import BEFORE_ALL_EVENTS_NS, BLOCKING_STREAM, DEFAULT_STREAM
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64
 from nsysx.reading import schema
 from nsysx.reading.load import Trace
-
-#: GPU and CPU stamps come from two clocks; work was seen to end up to 7 us after the synchronize that waited for it returned.
-CLOCK_ERROR_NS = 20_000
-
-#: Before every event; times can be negative.
-NEVER = -(1 << 62)
 
 
 def records(trace: Trace, calls: pl.DataFrame, asked: pl.DataFrame) -> pl.DataFrame:
@@ -76,10 +71,6 @@ def _work(ops: pl.DataFrame, window: tuple[int, int] | None) -> Iterator[tuple[_
         yield (process, context, stream), (launch[row], np.maximum.accumulate(end[row]))
 
 
-#: How a stream was made (``creation`` of the frame ``cuda_stream``).
-_BLOCKING, _DEFAULT = 1, 3
-
-
 def _blocking(trace: Trace, places: set[_Place]) -> dict[_Place, list[_Place]]:
     """Return the blocking streams of the context of each legacy default stream.
 
@@ -90,8 +81,8 @@ def _blocking(trace: Trace, places: set[_Place]) -> dict[_Place, list[_Place]]:
     for stream_key in places:
         process, context, stream = stream_key
         in_context = {s: how for (pid, c, s), how in made.items() if pid == process & 0xFFFFFF and c == context}
-        blocking = [s for s, how in in_context.items() if how == _BLOCKING and s != stream]
-        if blocking and in_context.get(stream, _DEFAULT) == _DEFAULT:
+        blocking = [s for s, how in in_context.items() if how == BLOCKING_STREAM and s != stream]
+        if blocking and in_context.get(stream, DEFAULT_STREAM) == DEFAULT_STREAM:
             waits_for[stream_key] = [(process, context, s) for s in blocking]
     return waits_for
 
@@ -124,7 +115,7 @@ class Streams:
             by_source.setdefault(key, []).append(i)
         # A wait holds what its event's stream held when it was recorded, other waits of that stream included: a fixed point,
         # reached in as many rounds as the longest chain of waits that matters.
-        held = np.full(edges.height, NEVER, np.int64)
+        held = np.full(edges.height, BEFORE_ALL_EVENTS_NS, np.int64)
         while True:
             self.edges = {key: (times, np.maximum.accumulate(held[r])) for key, (r, times) in rows.items()}
             new = held.copy()
@@ -139,12 +130,12 @@ class Streams:
         return self.work.keys() | self.edges.keys()
 
     def last_end(self, key: _Place, before: I64) -> I64:
-        """Return the latest end of what stream ``key`` holds that was launched before each instant, NEVER for nothing."""
-        result = np.full(len(before), NEVER, np.int64)
+        """Return the latest end of what stream ``key`` holds that was launched before each instant, BEFORE_ALL_EVENTS_NS for nothing."""
+        result = np.full(len(before), BEFORE_ALL_EVENTS_NS, np.int64)
         for stream_key in (key, *self._blocking.get(key, ())):
             for held in (self.work, self.edges):
                 if stream_key in held:
                     order, reach = held[stream_key]
                     i = np.searchsorted(order, before, side="left") - 1
-                    result = np.maximum(result, np.where(i >= 0, reach[np.maximum(i, 0)], NEVER))
+                    result = np.maximum(result, np.where(i >= 0, reach[np.maximum(i, 0)], BEFORE_ALL_EVENTS_NS))
         return result

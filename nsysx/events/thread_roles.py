@@ -13,6 +13,7 @@ import numpy as np
 import polars as pl
 
 from nsysx import ids
+from nsysx.events.event_bounds import HELPS_BACKWARD_SHARE
 from nsysx.events.nvtx_ranges import Ranges
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64
@@ -34,8 +35,6 @@ _NAMED = (
     (WATCHDOG, re.compile(r"^pt_(nccl|gloo|ucc|tcpstore|elastic)|watchd|heartb", re.IGNORECASE)),
     (COMPILER, re.compile(r"^pt_(compile|inductor)|SubprocPool|compile_worker", re.IGNORECASE)),
 )
-#: A thread without a name of PyTorch's works for backward if it launches work, at least this share of it while a backward runs.
-_HELPS = 0.9
 
 
 def _named(name: str | None) -> str | None:
@@ -102,4 +101,4 @@ def _by_work(start: I64, launches: np.ndarray, backward: tuple[I64, I64] | None)
     launch_ns = start[launches]
     last = np.searchsorted(backward[0], launch_ns, side="right") - 1
     inside = (last >= 0) & (backward[1][np.maximum(last, 0)] > launch_ns)
-    return AUTOGRAD if inside.mean() >= _HELPS else None
+    return AUTOGRAD if inside.mean() >= HELPS_BACKWARD_SHARE else None

@@ -14,16 +14,17 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
+from nsysx.events.event_bounds import (
+    AS_GOOD_MEAN_SHARE,
+    FEW_STEPS,
+    LEAST_RUN_SHARE,
+    NOTICED_DELAY_SHARE,
+    NOTICED_PAUSE_SHARE,
+    SPARED_RUN_STEPS,
+)
 from nsysx.events.nvtx_ranges import Flags
 from nsysx.frames import frame_columns, lookup
 from nsysx.frames.intervals import I64
-
-#: What delays the next step by less than this share of a step, beyond what every step pays, is part of the loop.
-_NOTICED = 0.05
-#: The same for a pause without GPU work: the host's own time spreads more.
-_PAUSE_NOTICED = 0.25
-#: In captures of so few steps there is no neighbor to make up for the host time before the first op: it counts.
-FEW_STEPS = 3
 
 _NEVER = np.iinfo(np.int64).max
 
@@ -144,8 +145,8 @@ class _Steps:
         # What launches as much as usual is what the program does behind each step, however long the host takes for it this time.
         launches = np.bincount(step[behind], minlength=len(self.start))[:-1]
         of_loop = (launches > 0) & (launches == (np.median(launches) if len(launches) else 0))
-        odd = (_exceptional(border[1:-1] - other, _NOTICED * usual) & ~of_loop) | named
-        idle = _exceptional(self.start[1:] - self.end[:-1], _PAUSE_NOTICED * usual) & ~odd & ~of_loop
+        odd = (_exceptional(border[1:-1] - other, NOTICED_DELAY_SHARE * usual) & ~of_loop) | named
+        idle = _exceptional(self.start[1:] - self.end[:-1], NOTICED_PAUSE_SHARE * usual) & ~odd & ~of_loop
         for seam in self.seams:  # the end of the last step of each part was not recorded
             idle |= (self.start[:-1] < seam) & (self.start[1:] >= seam)
         end = border[1:].copy()
@@ -198,14 +199,6 @@ def gpu_tiles(
     return StepTiles(pl.concat(tiles).sort(order), pl.concat(between).sort(order))
 
 
-#: A run of so many steps can spare its last one.
-_SPARED = 4
-
-
-#: A stretch of this share of the longest one's steps may represent all steady steps; means that differ by less than the second
-#: share are equally good.
-_LEAST_RUN, _AS_GOOD = 0.5, 0.01
-
 #: First and last step.
 Run = tuple[int, int]
 
@@ -224,7 +217,7 @@ def runs(steady: Run, between: pl.DataFrame, once: Flags, cut: Sequence[int] = (
             stretches.append((begin, step - 1))
             begin = step + 1
         elif step in cuts:
-            stretches.append((begin, step - 1 if step - begin + 1 >= _SPARED else step))
+            stretches.append((begin, step - 1 if step - begin + 1 >= SPARED_RUN_STEPS else step))
             begin = step + 1
     stretches.append((begin, last))
     most = max(b - a + 1 for a, b in stretches)
@@ -240,8 +233,8 @@ def representative(stretches: list[Run], lengths: I64) -> Run:
     the longest, and of these the last. ``lengths`` has one value for each step of the process (ns).
     """
     most = max(b - a + 1 for a, b in stretches)
-    long = [run for run in stretches if run[1] - run[0] + 1 >= _LEAST_RUN * most]
+    long = [run for run in stretches if run[1] - run[0] + 1 >= LEAST_RUN_SHARE * most]
     every = float(np.concatenate([lengths[a : b + 1] for a, b in stretches]).mean())
     off = [abs(float(lengths[a : b + 1].mean()) - every) for a, b in long]
-    near = [run for run, ns in zip(long, off, strict=True) if ns <= min(off) + _AS_GOOD * every]
+    near = [run for run, ns in zip(long, off, strict=True) if ns <= min(off) + AS_GOOD_MEAN_SHARE * every]
     return max(near, key=lambda run: (run[1] - run[0], run[0]))

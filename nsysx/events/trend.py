@@ -9,18 +9,18 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from nsysx import units
+from nsysx.events.event_bounds import (
+    FEWEST_TREND_STEPS,
+    LEVEL_CHANGE_SHARE,
+    MOST_TREND_STEPS,
+    OTHER_LONG_STEPS_SHARE,
+    PERIOD_BY_ACCIDENT,
+    TREND_BLOCKS,
+    TREND_SCORE,
+    UNEVEN_SPREAD_SHARE,
+    WORK_OF_CHANGE_SHARE,
+)
 from nsysx.frames.intervals import I64
-
-#: With fewer steps nothing is said about their course.
-_FEWEST = 5
-#: Steps that change by less than this share of the median over the window are level.
-_CHANGE = 0.15
-#: Mann-Kendall: the normal score beyond which a trend is no accident, 99 % on both sides.
-_SCORE = 2.58
-#: How often a period may be seen in steps whose order is random, and which part of the other steps may be as long.
-_ACCIDENT, _OTHERS = 0.005, 0.1
-#: A middle 80 % wider than this share of the median is uneven.
-SPREAD = 0.25
 
 
 @dataclass(frozen=True)
@@ -88,24 +88,14 @@ def period(values: I64, least: float) -> RepeatingExcess | None:
         lowest = table.reshape(rows, k).min(axis=0)
         size = rows - (np.arange(k) >= n - (rows - 1) * k)
         high = n - np.searchsorted(ordered, lowest)
-        for phase in np.flatnonzero((size >= 3) & (high <= size + _OTHERS * (n - size))).tolist():
+        for phase in np.flatnonzero((size >= 3) & (high <= size + OTHER_LONG_STEPS_SHARE * (n - size))).tolist():
             chosen = np.arange(n) % k == phase
             high_ones, others = values[chosen], values[~chosen]
-            if high_ones.min() <= np.quantile(others, 1 - _OTHERS) + least:
+            if high_ones.min() <= np.quantile(others, 1 - OTHER_LONG_STEPS_SHARE) + least:
                 continue
-            if _accident(int(high[phase]), len(high_ones), n) <= _ACCIDENT:
+            if _accident(int(high[phase]), len(high_ones), n) <= PERIOD_BY_ACCIDENT:
                 return RepeatingExcess(k, phase, int(np.median(high_ones) - np.median(others)))
     return None
-
-
-#: Pairs grow with the square of the steps; a trend shows in this many.
-_MOST = 500
-
-
-#: A course shows in so many blocks of steps, each longer than the one before.
-_BLOCKS = 4
-#: Which part of a change of the steps their GPU work has to make: what else changes is the host or the profiler.
-_OF_WORK = 0.5
 
 
 def _by_blocks(values: I64, change: float) -> bool:
@@ -113,7 +103,7 @@ def _by_blocks(values: I64, change: float) -> bool:
 
     A launch-bound loop wanders: its steps may end longer than they began, but do not grow all the way.
     """
-    medians = np.array([np.median(block) for block in np.array_split(values, min(_BLOCKS, len(values) // 2))])
+    medians = np.array([np.median(block) for block in np.array_split(values, min(TREND_BLOCKS, len(values) // 2))])
     return bool((np.diff(medians) * np.sign(change) > 0).all())
 
 
@@ -123,19 +113,19 @@ def trend(lengths: I64, work: I64 | None = None, *, in_a_row: bool = True) -> Tr
     Steps that do not lie ``in_a_row`` show no period. ``work`` is the GPU's work in each step (ns): where it is known, steps only
     grow if it does.
     """
-    every = max(1, -(-len(lengths) // _MOST))
+    every = max(1, -(-len(lengths) // MOST_TREND_STEPS))
     values = lengths[::every]
     middle = float(np.median(values)) if len(values) else 0.0
-    if len(values) < _FEWEST or middle <= 0:
+    if len(values) < FEWEST_TREND_STEPS or middle <= 0:
         return Trend("unknown")
     low, high = np.quantile(values, (0.1, 0.9))
     spread = float((high - low) / middle)
     change, score = _slope(values)
     share = change / middle
-    grows = abs(share) > _CHANGE and abs(score) > _SCORE and _by_blocks(values, change)
+    grows = abs(share) > LEVEL_CHANGE_SHARE and abs(score) > TREND_SCORE and _by_blocks(values, change)
     if grows and work is not None:
         of_work = _slope(work[::every])[0]
-        grows = of_work * np.sign(change) >= _OF_WORK * abs(change) and _by_blocks(work[::every], change)
+        grows = of_work * np.sign(change) >= WORK_OF_CHANGE_SHARE * abs(change) and _by_blocks(work[::every], change)
     if grows:
         first, last = (
             int(np.median(part)) for part in (values[: len(values) // 4 + 1], values[-(len(values) // 4 + 1) :])
@@ -144,10 +134,10 @@ def trend(lengths: I64, work: I64 | None = None, *, in_a_row: bool = True) -> Tr
         verb = "grows" if change > 0 else "falls"
         note = f"Step time {verb} from {units.duration(first)} to {units.duration(last)}."
         return Trend(kind, share, spread, note=note)
-    if in_a_row and len(values) == len(lengths) and (rhythm := period(values, _CHANGE * middle)):
+    if in_a_row and len(values) == len(lengths) and (rhythm := period(values, LEVEL_CHANGE_SHARE * middle)):
         note = f"Every {ordinal(rhythm.every)} step takes {units.duration(rhythm.excess_ns)} longer than the others."
         return Trend("periodic", share, spread, rhythm.every, rhythm.excess_ns, note)
-    if spread > SPREAD:
+    if spread > UNEVEN_SPREAD_SHARE:
         ends = f"{units.duration(int(low))} to {units.duration(int(high))}"
         return Trend("uneven", share, spread, note=f"The steps differ: the middle 80 % take {ends}.")
     return Trend("level", share, spread)

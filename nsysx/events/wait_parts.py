@@ -7,19 +7,19 @@ import polars as pl
 
 from nsysx.catalogue import Call
 from nsysx.events.attribute import Attributed
+from nsysx.events.event_bounds import (
+    BEFORE_ALL_EVENTS_NS,
+    CLOCK_ERROR_NS,
+    COPY_AND_WAIT_NS,
+    DRAINED_SOON_NS,
+    FEWEST_USUAL_CALLS,
+)
 from nsysx.events.nvtx_ranges import Flags
-from nsysx.events.streams import CLOCK_ERROR_NS, NEVER, Streams, records
+from nsysx.events.streams import Streams, records
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64, length
 from nsysx.reading import schema
 from nsysx.reading.load import Trace
-
-#: An allocation that waited for the device returns this soon after it has drained, where its usual duration is not known.
-_DRAIN_NS = 50_000
-#: The usual duration of an allocation call is the median of at least so many that found nothing queued.
-_USUAL_OF = 3
-#: torch calls the copy and the wait for it from one function: no more than this lies between them, tracing included.
-_SITE_NS = 20_000
 
 
 def _blocking_copies(ops: pl.DataFrame) -> pl.DataFrame:
@@ -92,8 +92,8 @@ def _targets(trace: Trace, calls: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFr
 
 
 def _drained(streams: Streams, rows: pl.DataFrame) -> I64:
-    """Return the last end of the work that each call waits for, NEVER for none."""
-    d = np.full(rows.height, NEVER, np.int64)
+    """Return the last end of the work that each call waits for, BEFORE_ALL_EVENTS_NS for none."""
+    d = np.full(rows.height, BEFORE_ALL_EVENTS_NS, np.int64)
     for (process, context, stream), part in rows.with_row_index("_row").group_by(
         "process", "context", "stream", maintain_order=True
     ):
@@ -115,10 +115,10 @@ def _allocations_that_waited(rows: pl.DataFrame, d: I64) -> Flags:
     alone = rows.filter(free).select("process", "name", (pl.col("end_ns") - pl.col("start_ns")).alias("ns"))
     usual = alone.group_by("process", "name").agg(pl.col("ns").median().alias("usual"), pl.len().alias("calls"))
     joined = rows.select("process", "name").join(
-        usual.filter(pl.col("calls") >= _USUAL_OF), on=["process", "name"], how="left", maintain_order="left"
+        usual.filter(pl.col("calls") >= FEWEST_USUAL_CALLS), on=["process", "name"], how="left", maintain_order="left"
     )
     longer = end - start - joined["usual"].fill_null(float("nan")).to_numpy()
-    waited: Flags = np.where(np.isnan(longer), end - d <= _DRAIN_NS, longer > (d - start) / 2)
+    waited: Flags = np.where(np.isnan(longer), end - d <= DRAINED_SOON_NS, longer > (d - start) / 2)
     return waited
 
 
@@ -180,5 +180,5 @@ def _sites(calls: pl.DataFrame, chosen: I64) -> I64:
     waits = (lookup.coded(asking["kind"], {Call.SYNC: 0}) == 0) & lookup.matching(asking["name"], "Stream")
     after = waits & (lookup.coded(before["kind"], {Call.COPY: 0}) == 0) & (chosen > 0)
     after &= (asking["thread"] == before["thread"]).to_numpy()
-    after &= (asking["start_ns"] - before["end_ns"]).to_numpy() <= _SITE_NS
+    after &= (asking["start_ns"] - before["end_ns"]).to_numpy() <= COPY_AND_WAIT_NS
     return np.where(after, chosen - 1, chosen)

@@ -20,6 +20,7 @@ import polars as pl
 
 from nsysx.events import operator_flops, operator_reads
 from nsysx.events.attribute import Attributed, capture_calls
+from nsysx.events.event_bounds import DEEPEST_CONVOLUTION, OTHER_SIZES_SHARE
 from nsysx.events.layers import Layer, layer_of
 from nsysx.events.nvtx_ranges import Flags, Ranges
 from nsysx.frames import lookup
@@ -31,8 +32,6 @@ _ID = r", op_id = (\d{1,18})\b"
 _MADE = r"\((\d{1,18}),(\d{1,9})\)"
 #: Why an operator of a step has no sizes.
 OTHER_SIZES = "its sizes are not those of the step in which they were recorded"
-#: A step in which more than this share of operators has calls unlike those that they inherit from has other sizes.
-_MANY = 0.1
 #: A launch of a kernel of Triton, as the probe names it (``inject.nsysx_probe.kernel_launches``): bytes of its tensors, or "products".
 _LAUNCH = r"^triton::[^,]+#(\d{1,18}|products),"
 #: Why a kernel of Triton has no limit by its bytes.
@@ -124,7 +123,7 @@ def _unlike(attributed: Attributed, ranges: Ranges, call: I64, step: I64) -> Fla
     unlike[call[compared[differs]]] = True
     held = np.unique(call[compared])
     of_step, differing = (np.bincount(step[rows], minlength=int(step.max()) + 1) for rows in (held, held[unlike[held]]))
-    return unlike | (differing > _MANY * of_step)[step]
+    return unlike | (differing > OTHER_SIZES_SHARE * of_step)[step]
 
 
 def _without_sizes(rows: pl.DataFrame, unlike: Flags) -> pl.DataFrame:
@@ -276,7 +275,7 @@ def _taken(layer: Layer, wanted: pl.DataFrame) -> pl.DataFrame:
     # (process, id): an operator that is wanted, (process, as): the number that its result may have.
     level = wanted.unique().with_columns(pl.col("id").alias("as"))
     chosen = [level]
-    for _ in range(_DEEPEST):
+    for _ in range(DEEPEST_CONVOLUTION):
         level = level.join(numbered, left_on=["process", "as"], right_on=["process", "own"], how="inner")
         level = level.select("process", "id", pl.col("above").alias("as")).drop_nulls()
         chosen.append(level)
@@ -292,7 +291,3 @@ def _taken(layer: Layer, wanted: pl.DataFrame) -> pl.DataFrame:
     sizes = text.gather(given["row"]).str.extract(_SIZES, 1).str.strip_prefix("[").str.extract_all(r"\[[\d, ]*\]")
     given = given.with_columns(size=sizes.list.get(given["place"], null_on_oob=True))
     return given.filter(pl.col("size") != "[]").select("process", "id", "result", "size")
-
-
-#: ``aten::conv2d`` holds ``aten::convolution``, ``aten::_convolution`` and ``aten::cudnn_convolution``.
-_DEEPEST = 2

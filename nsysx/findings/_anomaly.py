@@ -9,12 +9,8 @@ from nsysx.catalogue import Call
 from nsysx.events.profile import Profile
 from nsysx.events.recorded_settings import RecordedSettings
 from nsysx.findings._case import Case, Saving
+from nsysx.findings._finding_bounds import ANOMALY_FLAG_BYTES, ANOMALY_OPERATOR_BEGINS_NS
 from nsysx.frames import lookup
-
-#: From the beginning of an operator until what it calls begins, where no traceback is kept (ns).
-_BEGINS_NS = 5_000
-#: A gradient's check is read as one flag: bytes of the copy.
-_FLAG_BYTES = 8
 
 
 def tracebacks_ns(profile: Profile) -> float | None:
@@ -43,7 +39,7 @@ def tracebacks_ns(profile: Profile) -> float | None:
         start, end = of_grad["start_ns"].to_numpy(), of_grad["end_ns"].to_numpy()
         after = np.searchsorted(every, start, side="right")
         inner = np.minimum(np.append(every, np.iinfo(np.int64).max)[after], end)
-        total += float(np.clip(inner - start - _BEGINS_NS, 0, None).sum())
+        total += float(np.clip(inner - start - ANOMALY_OPERATOR_BEGINS_NS, 0, None).sum())
     return total / count
 
 
@@ -52,7 +48,9 @@ def checks_ns(case: Case) -> float:
 
     A check is a comparison, a reduction that may set memory before, and the read of one flag.
     """
-    copies = case.ops.filter((case.ops["copy_kind"] == 2).fill_null(value=False) & (case.ops["bytes"] <= _FLAG_BYTES))
+    copies = case.ops.filter(
+        (case.ops["copy_kind"] == 2).fill_null(value=False) & (case.ops["bytes"] <= ANOMALY_FLAG_BYTES)
+    )
     kinds = (*Call.LAUNCHES, Call.MEMSET, Call.COPY, Call.SYNC)
     calls = case.calls.filter(case.calls["kind"].is_in(kinds)).sort("thread", "start_ns")
     read = np.flatnonzero(lookup.among(copies["call"].drop_nulls().sort(), calls["call"]).to_numpy())

@@ -17,6 +17,7 @@ from nsysx.catalogue import StepLimit, StepPart
 from nsysx.events import bare
 from nsysx.events.attribute import IN_STEP
 from nsysx.events.profile import Profile
+from nsysx.findings._finding_bounds import NOTABLE, SAME_WORK_REPEATS_SHARE
 from nsysx.findings._fix import Fix as Fix
 from nsysx.findings._fix import Need as Need
 from nsysx.findings._fix import State as State
@@ -37,10 +38,7 @@ from nsysx.replay.engine import Edit, Replay, Withheld, idle_of, replayed_scope
 from nsysx.rows import R, TableOf
 from nsysx.saving import Saving as Saving
 
-#: Below this share of the step nothing is worth a change.
-NOTABLE = 0.01
 #: The same GPU work takes this much less time in another run (share of it).
-_REPEATS = 0.02
 SITE = ("module", "phase", "file", "line")
 
 
@@ -275,7 +273,11 @@ class Case:
             if gone is None
             else self.per_step(int(self.timed_ops(self.ops["op"].is_in(gone), "op")["ns"].sum()))
         )
-        most = max(saving, min(saving + bar, round(cap + _REPEATS * (self.step_ns - cap)), works)) if bound else None
+        most = (
+            max(saving, min(saving + bar, round(cap + SAME_WORK_REPEATS_SHARE * (self.step_ns - cap)), works))
+            if bound
+            else None
+        )
         sure = f"{'replay error ' * bound}±{units.duration(bar)}"
         if saving < bar:
             sure += ", so perhaps nothing"

@@ -11,16 +11,11 @@ from nsysx.catalogue import DeviceActivity, StepPart
 from nsysx.events.recorded_settings import RecordedSettings
 from nsysx.findings import _needs
 from nsysx.findings._case import Case, Saving
+from nsysx.findings._finding_bounds import ONE_BUCKET_SHARE, SMALL_BUCKETS_TIMES, SPARE_MEMORY_SHARE, USUAL_BUCKET_BYTES
 from nsysx.model import Row
 from nsysx.replay import job_changes
 from nsysx.replay.edits import RemoveOps
 
-#: The size of DDP's buckets, and what a step may be divided into before they are called small (times as many).
-_USUAL_BYTES, _SMALL = 25 << 20, 2
-#: One bucket with this share of all gradients is reduced when backward is nearly over.
-_WHOLE = 0.5
-#: Of the card's memory this share stays free when all parameters are gathered.
-_SPARE = 0.1
 #: Bytes of numbers by their kind; parameters whose kind is not said have that of the optimizer.
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float64": 8}
 
@@ -96,7 +91,7 @@ def _buckets(settings: RecordedSettings) -> list[int]:
 
 def _usual_count(whole: int) -> int:
     """Return how many buckets of the usual size hold so many bytes, with the small first one."""
-    return 1 + -(-whole // _USUAL_BYTES)
+    return 1 + -(-whole // USUAL_BUCKET_BYTES)
 
 
 def _reductions(case: Case) -> pl.DataFrame:
@@ -109,7 +104,12 @@ def small_buckets(case: Case, settings: RecordedSettings) -> str:
     """Return that gradients are reduced in many small messages."""
     whole, times = sum(_buckets(settings)), round(_reductions(case).height / case.steps)
     cap = (ddp(settings) or {}).get("bucket_cap_bytes")
-    if not isinstance(cap, int) or cap >= _USUAL_BYTES or not whole or times < _SMALL * _usual_count(whole):
+    if (
+        not isinstance(cap, int)
+        or cap >= USUAL_BUCKET_BYTES
+        or not whole
+        or times < SMALL_BUCKETS_TIMES * _usual_count(whole)
+    ):
         return ""
     return (
         f"DDP reduces {units.size(whole)} of gradients in {units.several(times, 'message')} (bucket_cap_mb={cap >> 20}): each is a launch "
@@ -135,7 +135,11 @@ def one_bucket(case: Case, settings: RecordedSettings) -> str:
     sizes = _buckets(settings)
     whole, largest = sum(sizes), max(sizes, default=0)
     cap = (ddp(settings) or {}).get("bucket_cap_bytes")
-    if not isinstance(cap, int) or cap <= 2 * _USUAL_BYTES or largest < max(_WHOLE * whole, 2 * _USUAL_BYTES):
+    if (
+        not isinstance(cap, int)
+        or cap <= 2 * USUAL_BUCKET_BYTES
+        or largest < max(ONE_BUCKET_SHARE * whole, 2 * USUAL_BUCKET_BYTES)
+    ):
         return ""
     # What DDP lists may be its buckets before it divides them anew: then backward reduces more often.
     often = 2 * _reductions(case).height >= _usual_count(whole) * case.steps
@@ -152,7 +156,7 @@ def overlapped_buckets(case: Case, settings: RecordedSettings | None) -> Saving 
     sizes = _buckets(settings) if settings is not None else []
     if not sizes:
         return None
-    left = min(_USUAL_BYTES / sum(sizes), 1.0)
+    left = min(USUAL_BUCKET_BYTES / sum(sizes), 1.0)
     return case.bound(
         (1 - left) * case.taken_by((StepPart.COMM,)), "all but the last bucket is reduced beside backward"
     )
@@ -169,7 +173,12 @@ def gathers_again(case: Case, settings: RecordedSettings) -> str:
     if not again or not isinstance(memory, Mapping) or not gone:
         return ""
     total, peak, whole = memory.get("total_bytes"), memory.get("reserved_peak_bytes"), _parameter_bytes(settings, again)
-    if not isinstance(total, int) or not isinstance(peak, int) or not whole or peak + whole > (1 - _SPARE) * total:
+    if (
+        not isinstance(total, int)
+        or not isinstance(peak, int)
+        or not whole
+        or peak + whole > (1 - SPARE_MEMORY_SHARE) * total
+    ):
         return ""
     count = sum(n for r in again if isinstance(n := r.get("count"), int))
     return (

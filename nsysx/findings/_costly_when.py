@@ -14,6 +14,16 @@ from nsysx.events.attribute import IN_STEP
 from nsysx.events.recorded_settings import RecordedSettings
 from nsysx.findings import _costly_jobs, _needs
 from nsysx.findings._case import Case, Saving, calls_of, ops_of
+from nsysx.findings._finding_bounds import (
+    AUTOCAST_REGIONS,
+    CONVOLUTION_TRIAL_NS,
+    FEWEST_MICRO_STEPS,
+    FREE_LAUNCH_NS,
+    LITTLE_POWER,
+    LOADER_RESTART_STEPS,
+    LOW_CLOCK,
+    MUCH_CONVOLUTION_SHARE,
+)
 from nsysx.findings._once import Takes
 from nsysx.frames import lookup
 from nsysx.model import Row
@@ -94,17 +104,13 @@ def blocking(case: Case, settings: RecordedSettings) -> str:
     return f"CUDA_LAUNCH_BLOCKING={value}: each launch returns when its kernel has ended" if on(value) else ""
 
 
-#: A launch that waits for nothing returns after this time (ns), traced.
-_LAUNCH_NS = 6_000
-
-
 def unblocked(case: Case, settings: RecordedSettings | None) -> Saving:
     """Return what launches take longer than those that wait for nothing.
 
     The replay cannot tell: it takes launches that are longer than launches are elsewhere for what tracing adds.
     """
     launches = case.calls.filter(case.calls["kind"].is_in(Call.LAUNCHES))
-    waited = int((launches["end_ns"] - launches["start_ns"] - _LAUNCH_NS).clip(0).sum())
+    waited = int((launches["end_ns"] - launches["start_ns"] - FREE_LAUNCH_NS).clip(0).sum())
     idle = case.taken_by(p for p in StepPart if p.idle)
     why = "what launches take longer than those that wait for nothing"
     return Saving(min(case.per_step(waited), idle), why, most_ns=idle, source="time")
@@ -140,10 +146,6 @@ def _whole(value: object) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) else 0
 
 
-#: Convolutions below this share of the step are not worth a search for the fastest.
-_MUCH = 0.05
-
-
 def _convolution_kernels(case: Case) -> pl.DataFrame:
     return case.kernels.filter(
         pl.Series(lookup.matching(case.kernels["name"], r"conv|wgrad|dgrad|fprop|cudnn|implicit"), dtype=pl.Boolean)
@@ -154,7 +156,7 @@ def no_benchmark(case: Case, settings: RecordedSettings) -> str:
     if settings.switch("cudnn_benchmark") is not False or not _convolutions(settings):
         return ""
     ns = case.per_step(int(_convolution_kernels(case)["ns"].sum()))
-    if not case.notable(ns, _MUCH) or _needs.SAME_SHAPES.test(case)[0] != "holds":
+    if not case.notable(ns, MUCH_CONVOLUTION_SHARE) or _needs.SAME_SHAPES.test(case)[0] != "holds":
         return ""
     return f"torch.backends.cudnn.benchmark is off, shapes do not change, and convolutions take {units.duration(ns)} {case.per}"
 
@@ -184,10 +186,6 @@ def slow_attention(case: Case, settings: RecordedSettings) -> str:
     return "no fast kernel of scaled_dot_product_attention is allowed, only the plain one" if off else ""
 
 
-#: A kernel of these takes this time or more to build and try (ns): shorter pauses are others'.
-_TRIAL_NS = 200_000
-
-
 def trials(case: Case, settings: RecordedSettings | None) -> Saving | None:
     """Return what the search for the fastest convolution costs: the time the GPU idles in convolutions, and their trials."""
     module = case.calls["module"].cast(pl.String).fill_null("")
@@ -198,7 +196,7 @@ def trials(case: Case, settings: RecordedSettings | None) -> Saving | None:
         .is_in(case.ops.filter(case.ops["call"].is_in(calls["call"].implode()))["op"].implode())
         .fill_null(value=False)
     )
-    idle = case.per_step(int(case.idle.filter(began & (case.idle["ns"] >= _TRIAL_NS))["real_ns"].sum()))
+    idle = case.per_step(int(case.idle.filter(began & (case.idle["ns"] >= CONVOLUTION_TRIAL_NS))["real_ns"].sum()))
     if not idle:
         return None
     why = "the time the GPU idles between convolutions whose algorithms are tried"
@@ -222,17 +220,13 @@ def without_scaler(case: Case, settings: RecordedSettings | None) -> Saving:
     return case.worth(RemoveWaits(calls_of(waits.filter(waits["phase"].cast(pl.String) == "optimizer"))))
 
 
-#: An iterator made again after at most so many steps.
-_OFTEN_STEPS = 200
-
-
 def restarted_loader(settings: RecordedSettings) -> Row | None:
     """Return workers and every (steps) of a loader whose workers are started anew again and again, None where there is none."""
     for row in settings.rows("loaders") or ():
         made, span = _whole(row.get("iterators")), _whole(row.get("last_step")) - _whole(row.get("first_step"))
         if not _whole(row.get("workers")) or row.get("persistent_workers") is not False or made < 3:
             continue
-        if span / (made - 1) <= _OFTEN_STEPS:
+        if span / (made - 1) <= LOADER_RESTART_STEPS:
             return {"workers": row["workers"], "every": span / (made - 1)}
     return None
 
@@ -259,17 +253,13 @@ def finds_unused(case: Case, settings: RecordedSettings) -> str:
     )
 
 
-#: So many backwards in a step are micro-steps.
-_SEVERAL = 2
-
-
 def _micro_steps(settings: RecordedSettings) -> int:
     return settings.number("backwards") or 0
 
 
 def reduces_each(case: Case, settings: RecordedSettings) -> str:
     count, reducing = _micro_steps(settings), settings.number("reducing")
-    if count < _SEVERAL or reducing is None or reducing < count or not _communicates(case):
+    if count < FEWEST_MICRO_STEPS or reducing is None or reducing < count or not _communicates(case):
         return ""
     ranks = "DDP" if _costly_jobs.ddp(settings) else "FSDP"
     return f"{ranks} reduces gradients in each of the {count} backwards of a step: no_sync() is not used"
@@ -296,7 +286,7 @@ def reduced_once(case: Case, settings: RecordedSettings | None) -> Saving:
         return replayed
     micro = micro_steps.micro_steps(case.profile)
     count = micro.count if micro is not None else _micro_steps(settings) if settings is not None else 0
-    if count < _SEVERAL:
+    if count < FEWEST_MICRO_STEPS:
         return Saving(None, UNKNOWN)
     # In the step of each of them the ranks meet, the transfer slows the kernels beside it, and host code copies and launches.
     share = (count - 1) / count
@@ -307,15 +297,13 @@ def reduced_once(case: Case, settings: RecordedSettings | None) -> Saving:
     return case.bound(share * met + called, "the early reductions, what they slow and the calls for them are gone")
 
 
-#: A power limit below this share of the card's own costs; clocks below this share of their most are held down.
-_LITTLE_POWER, _LOW_CLOCK = 0.95, 0.9
 #: What holds clocks down that should not; drawing all the power that the card has is the usual way of working.
 _HELD = ("application clocks", "hardware slowdown", "temperature", "temperature of the hardware", "power brake")
 
 
 def low_power(case: Case, settings: RecordedSettings) -> str:
     limit, most = settings.card("power_limit_w"), settings.card("default_power_limit_w")
-    if not isinstance(limit, int | float) or not isinstance(most, int | float) or limit >= _LITTLE_POWER * most:
+    if not isinstance(limit, int | float) or not isinstance(most, int | float) or limit >= LITTLE_POWER * most:
         return ""
     return (
         f"the GPU may draw {limit:.0f} W, and {most:.0f} W is its own limit: its clocks fall where it would draw more"
@@ -325,7 +313,7 @@ def low_power(case: Case, settings: RecordedSettings) -> str:
 def held_clocks(case: Case, settings: RecordedSettings) -> str:
     clock, most, reasons = (settings.card(name) for name in ("clock_mhz", "most_clock_mhz", "held_by"))
     held = [reason for reason in reasons if reason in _HELD] if isinstance(reasons, list) else []
-    if not held or not isinstance(clock, int) or not isinstance(most, int) or clock >= _LOW_CLOCK * most:
+    if not held or not isinstance(clock, int) or not isinstance(most, int) or clock >= LOW_CLOCK * most:
         return ""
     return f"the GPU runs at {clock} of {most} MHz: held down by {' and '.join(held)}"
 
@@ -373,12 +361,8 @@ def on_host(case: Case, settings: RecordedSettings) -> str:
     return ""
 
 
-#: More autocast regions in one backward's forward than this are entered per layer.
-_REGIONS = 8
-
-
 def many_regions(case: Case, settings: RecordedSettings) -> str:
     regions = settings.autocast("regions")
-    if not isinstance(regions, int) or regions <= _REGIONS * max(1, _micro_steps(settings)):
+    if not isinstance(regions, int) or regions <= AUTOCAST_REGIONS * max(1, _micro_steps(settings)):
         return ""
     return f"autocast is entered {regions} times in a step: its cache of cast weights is emptied at each exit"

@@ -14,16 +14,17 @@ from nsysx.events.code_lines import CodeLines
 from nsysx.events.profile import Profile
 from nsysx.events.recorded_settings import RecordedSettings, settings_of
 from nsysx.findings._case import Case, Fix, way
+from nsysx.findings._finding_bounds import (
+    FEWEST_CORES_PER_PROCESS,
+    LONG_CPU_OPERATOR_NS,
+    OF_LINE_IN_CPU_OPERATORS_SHARE,
+)
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64
 from nsysx.frames.statistics import F64
 
-#: An operator that takes less (ns) has little to divide among threads.
-_LONG_NS = 200_000
 #: Operators that go through their elements in turn, whatever threads there are, such as those that draw numbers.
 _IN_TURN = r"^aten::_?(rand|normal|uniform|bernoulli|multinomial|exponential|unique|nonzero|masked_select|bincount)"
-#: So much of a line's time has to be such work, and so many cores have to be there for each process.
-_MOSTLY, _CORES = 0.5, 4
 
 
 def more_threads(case: Case, line_row: int) -> Fix | None:
@@ -33,7 +34,7 @@ def more_threads(case: Case, line_row: int) -> Fix | None:
         return None
     ranks = max(Counter(row["host"] for row in (case.ranks.rows if case.ranks else None) or ()).values(), default=1)
     cores = _cores(settings) // ranks
-    if cores < _CORES or case.profile.once(_shares)[line_row] < _MOSTLY:
+    if cores < FEWEST_CORES_PER_PROCESS or case.profile.once(_shares)[line_row] < OF_LINE_IN_CPU_OPERATORS_SHARE:
         return None
     several = ranks > 1
     text = (
@@ -69,7 +70,7 @@ def _alone(profile: Profile, code: CodeLines) -> tuple[I64, I64]:
     ranges = profile.ranges.ranges
     ops = ranges.filter(
         (pl.col("kind") == "op")
-        & (pl.col("end_ns") - pl.col("start_ns") >= _LONG_NS)
+        & (pl.col("end_ns") - pl.col("start_ns") >= LONG_CPU_OPERATOR_NS)
         & ~(pl.col("crossing") | pl.col("open") | pl.col("repeated"))
         & pl.col("name").cast(pl.String).str.starts_with("aten::")
     )

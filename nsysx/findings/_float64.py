@@ -12,13 +12,21 @@ from nsysx import units
 from nsysx.catalogue import StepPart
 from nsysx.events.recorded_settings import RecordedSettings
 from nsysx.findings._case import Case, Need, Saving, State, ops_of
+from nsysx.findings._finding_bounds import (
+    FLOAT32_OTHER_LEFT,
+    FLOAT32_OTHER_LEFT_BEST,
+    FLOAT32_PRODUCT_LEFT,
+    FLOAT32_PRODUCT_LEFT_BEST,
+    MUCH_FLOAT64_SHARE,
+    SOLVER_KERNELS_SHARE,
+    SOLVER_LINES_SHARE,
+)
 from nsysx.findings._once import Takes
 from nsysx.findings.nsx112_fusion import of_modules
 from nsysx.frames import lookup
 from nsysx.replay.edits import ScaleOps
 
 #: Outside of modules kernels of float64 below this share of the step are not worth a word.
-MUCH = 0.05
 _DOUBLE = r"(?i)double|f64|dgemm|dgemv|float64"
 
 
@@ -34,8 +42,6 @@ def _doubles(case: Case) -> pl.DataFrame:
 
 #: Kernels that factorize and solve: with fewer digits such a matrix may not be solvable at all.
 _SOLVERS = r"(?i)getrf|potrf|trsm|trsv|trtri|syev|gesvd|geqrf|cholesky|laswp|linalg"
-#: Float64 is for a solver if so much of its time is in lines that solve, or in the solvers' own kernels where no line is known.
-_OF_LINES, _OF_KERNELS = 0.5, 0.2
 
 
 def _for_solvers(case: Case) -> bool:
@@ -44,9 +50,9 @@ def _for_solvers(case: Case) -> bool:
     solves = np.asarray(lookup.matching(doubles["name"], _SOLVERS), np.bool_)
     ns = doubles["ns"].to_numpy()
     if code is None or not solves.any():
-        return bool(ns[solves].sum() >= _OF_KERNELS * max(ns.sum(), 1))
+        return bool(ns[solves].sum() >= SOLVER_KERNELS_SHARE * max(ns.sum(), 1))
     line_row = code.places_of(code.op[doubles["op"].to_numpy()])
-    return bool(ns[np.isin(line_row, line_row[solves])].sum() >= _OF_LINES * max(ns.sum(), 1))
+    return bool(ns[np.isin(line_row, line_row[solves])].sum() >= SOLVER_LINES_SHARE * max(ns.sum(), 1))
 
 
 #: Kernels that transform, beside those that solve: simulations of physics are made of both.
@@ -84,19 +90,13 @@ def in_settings(case: Case, settings: RecordedSettings) -> str:
 def seen(case: Case) -> str:
     """Return what the kernels alone tell of float64, "" where theirs take too little."""
     ns = case.per_step(int(_doubles(case)["ns"].sum()))
-    much = case.notable(ns, MUCH) and not _for_solvers(case)
+    much = case.notable(ns, MUCH_FLOAT64_SHARE) and not _for_solvers(case)
     return f"float64 outside of modules: its kernels take {units.duration(ns)} {case.per}" if much else ""
 
 
 def taken(case: Case) -> Takes:
     """Return the kernels that compute with float64."""
     return Takes(ops_of(_doubles(case)))
-
-
-#: Products of float64 against those of float32, of which tensor cores make most: twice as long without, sixteen times with TF32.
-_PRODUCTS, _PRODUCTS_BEST = 0.18, 1 / 16
-#: All other kernels: half of the bytes, and less where they compute exponentials.
-_OTHERS, _OTHERS_BEST = 0.5, 0.3
 
 
 def halved(case: Case, settings: RecordedSettings | None) -> Saving:
@@ -109,6 +109,9 @@ def halved(case: Case, settings: RecordedSettings | None) -> Saving:
         edits = [ScaleOps(ops, by) for ops, by in ((of_products, product), (others, other)) if ops]
         return case.worth(*edits, cause=(StepPart.WORK,), bound=True) if edits else Saving(None, "no kernel of float64")
 
-    likely, best = worth(_PRODUCTS, _OTHERS), worth(_PRODUCTS_BEST, _OTHERS_BEST)
+    likely, best = (
+        worth(FLOAT32_PRODUCT_LEFT, FLOAT32_OTHER_LEFT),
+        worth(FLOAT32_PRODUCT_LEFT_BEST, FLOAT32_OTHER_LEFT_BEST),
+    )
     most = max(likely.most_ns or 0, best.most_ns or 0)
     return likely if likely.likely_ns is None else replace(likely, most_ns=most)

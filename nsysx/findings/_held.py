@@ -12,16 +12,17 @@ import polars as pl
 from nsysx.catalogue import Call, Cause
 from nsysx.events.line_shares import divided
 from nsysx.events.profile import Profile
-from nsysx.findings._lines import FOR_A_LAUNCH_NS
+from nsysx.findings._finding_bounds import (
+    FOR_A_LAUNCH_NS,
+    HELD_ANYWHERE_NS,
+    HELD_ANYWHERE_TIMES,
+    HELD_BY_LINE_NS,
+    HELD_BY_LINE_TIMES,
+)
 from nsysx.findings._pauses import time_in
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64
 from nsysx.replay.engine import idle_of
-
-#: Host code before a call is more than launching takes from this time on (ns), if it is also so many times the usual pause: of a
-#: line that mostly does something else (``FOR_A_LAUNCH_NS``), and before any other.
-_OF_A_LINE_NS, _OF_A_LINE = 50_000, 4
-_ALONE_NS, _ALONE = 500_000, 20
 
 
 def pauses(profile: Profile) -> pl.DataFrame:
@@ -62,7 +63,7 @@ def _guilty(profile: Profile) -> I64:
     calls = profile.steady_calls
     launch = calls["call"].filter(calls["kind"].is_in(Call.LAUNCHES)).to_numpy()
     often = lookup.totals(lines.places_of(lines.call[launch]), np.ones(len(launch), np.int64), size)
-    least = max(FOR_A_LAUNCH_NS, _OF_A_LINE * usual_ns(profile))
+    least = max(FOR_A_LAUNCH_NS, HELD_BY_LINE_TIMES * usual_ns(profile))
     return np.flatnonzero((host[:-1] > 0) & (host[:-1] >= least * often[:-1]))
 
 
@@ -83,10 +84,10 @@ def idle_ns(profile: Profile) -> float:
 def _held(profile: Profile) -> frozenset[int]:
     gaps, usual = profile.once(pauses), usual_ns(profile)
     ns = (gaps["end_ns"] - gaps["start_ns"]).to_numpy()
-    chosen = ns >= max(_ALONE_NS, _ALONE * usual)
+    chosen = ns >= max(HELD_ANYWHERE_NS, HELD_ANYWHERE_TIMES * usual)
     lines = profile.code()
     if lines is not None:
-        long = np.flatnonzero(ns >= max(_OF_A_LINE_NS, _OF_A_LINE * usual))
+        long = np.flatnonzero(ns >= max(HELD_BY_LINE_NS, HELD_BY_LINE_TIMES * usual))
         pieces = gaps.select("thread", "start_ns", "end_ns", group=pl.int_range(pl.len(), dtype=pl.Int64))[long]
         parts = divided(profile, lines, pieces)
         of_guilty = np.isin(lines.places_of(parts["stack"].to_numpy()), guilty(profile))

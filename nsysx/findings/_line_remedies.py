@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from nsysx.findings._finding_bounds import LOOP_LAUNCHES, QUOTED_LINE_LETTERS
 from nsysx.findings._fix import Fix
 
 
@@ -91,27 +92,20 @@ _KINDS = tuple(
     )
 )  # fmt: skip
 
-#: Letters of a line that a title quotes.
-_QUOTED = 60
-
 
 def quoted(text: str) -> str:
     """Return what of a line is quoted."""
-    return text if len(text) <= _QUOTED else f"{text[: _QUOTED - 3].rstrip()}..."
-
-
-#: Launches in a step from which a line is a loop over something.
-LOOPS = 20
+    return text if len(text) <= QUOTED_LINE_LETTERS else f"{text[: QUOTED_LINE_LETTERS - 3].rstrip()}..."
 
 
 def fix_of(seen: Seen) -> Fix | None:
     """Return what can be done about a line, None where that is not known."""
     for kind in _KINDS:
-        if (kind.loads and seen.loads < 1) or (kind.loops and seen.launches < LOOPS):
+        if (kind.loads and seen.loads < 1) or (kind.loops and seen.launches < LOOP_LAUNCHES):
             continue
         if re.search(kind.text, seen.text):
             return Fix.by_name(kind.remedy)
-    return Fix.by_name("batched-operation") if seen.launches >= LOOPS else None
+    return Fix.by_name("batched-operation") if seen.launches >= LOOP_LAUNCHES else None
 
 
 #: Such lines run what others made: the networks, their gradients and the optimizer have rules of their own.

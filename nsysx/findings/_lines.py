@@ -15,14 +15,18 @@ from nsysx.events.attribute import IN_STEP
 from nsysx.events.code_lines import CodeLines
 from nsysx.events.line_shares import divided
 from nsysx.events.profile import Profile
+from nsysx.findings._finding_bounds import (
+    BELOW_ALL_WORK_SHARE,
+    BELOW_ONE_LINE_SHARE,
+    MOST_IDLE_PIECES,
+    OF_ONE_LINE_AT_LEAST_SHARE,
+    OF_ONE_LINE_SHARE,
+)
 from nsysx.findings._once import Shares, Takes
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64
 from nsysx.model import Row
 from nsysx.replay.engine import idle_of
-
-#: With more pieces of idle time than this their lines are told for all together.
-_MANY = 200_000
 
 
 def line_of(profile: Profile, site: Row, calls: Iterable[int], takes: Takes) -> dict[str, Any]:
@@ -42,21 +46,17 @@ def line_of(profile: Profile, site: Row, calls: Iterable[int], takes: Takes) -> 
         lambda: _of_ops(code, ops if takes.idle is not None or takes.ops else ops.clear()),
     )
     calling = calling_line(profile, takes) if takes.ops and takes.idle is None and not len(rows) else {}
-    if calling and _share_below(code, ops, calling) >= _OF_ALL:
-        calling = calling_line(profile, takes, _HALF)
+    if calling and _share_below(code, ops, calling) >= BELOW_ALL_WORK_SHARE:
+        calling = calling_line(profile, takes, OF_ONE_LINE_AT_LEAST_SHARE)
     where = calling or next(filter(None, (_most(code, *weights()) for weights in ways)), {})
     return {k: where[k] for k in ("file", "line") if k in where}
 
 
-#: Work is of one line if that launches so much of it, else of the innermost line below which so much of it is launched.
-_OF_ONE, _BELOW = 0.8, 0.6
-#: A line below which so much of all work is launched says nothing: of one that launches so much of what is asked the place is known.
-_OF_ALL, _HALF = 0.9, 0.5
 #: Functions of modules: whoever calls the network names it better than a line in it.
 _OF_MODULE = re.compile(r"(^|\.)(forward|__call__)$")
 
 
-def calling_line(profile: Profile, takes: Takes, of_one: float = _OF_ONE) -> dict[str, Any]:
+def calling_line(profile: Profile, takes: Takes, of_one: float = OF_ONE_LINE_SHARE) -> dict[str, Any]:
     """Return file and line, outside of modules, that calls what launches the GPU ops.
 
     Empty where one line launches the share ``of_one`` of them, or none is known.
@@ -76,7 +76,7 @@ def calling_line(profile: Profile, takes: Takes, of_one: float = _OF_ONE) -> dic
             if len(chain) > len(path) and chain[: len(path)] == path:
                 below[chain[len(path)]] = below.get(chain[len(path)], 0) + part
         most = max(below, key=lambda line: below[line], default=-1)
-        if most < 0 or below[most] < _BELOW * whole:
+        if most < 0 or below[most] < BELOW_ONE_LINE_SHARE * whole:
             break
         path.append(most)
     places = [code.places.row(line, named=True) for line in path]
@@ -164,7 +164,7 @@ def _by_line(profile: Profile) -> pl.DataFrame:
     code, idle = profile.code(), profile.once(idle_of)
     assert code is not None
     host = (idle["cause"] == Cause.HOST_CODE.number).to_numpy()
-    number = np.arange(idle.height) if idle.height <= _MANY else np.full(idle.height, -1)
+    number = np.arange(idle.height) if idle.height <= MOST_IDLE_PIECES else np.full(idle.height, -1)
     begin, end = profile.window
     cut = idle.select(
         "thread", pl.col("start_ns").clip(begin), pl.col("end_ns").clip(None, end), group=pl.Series(2 * number + host)
@@ -190,10 +190,6 @@ def _by_line(profile: Profile) -> pl.DataFrame:
         "ns",
         (pl.col("ns") * pl.Series(left[piece])).alias("real_ns"),
     )
-
-
-#: A line that takes less than this for each of its launches (ns) is busy launching.
-FOR_A_LAUNCH_NS = 250_000
 
 
 def share_of(profile: Profile, line_row: int) -> Shares:

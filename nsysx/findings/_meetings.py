@@ -19,6 +19,13 @@ from nsysx.catalogue import DeviceActivity
 from nsysx.events.recorded_settings import settings_of
 from nsysx.findings import _line_remedies
 from nsysx.findings._case import Case, Fix, Saving, ops_of, way
+from nsysx.findings._finding_bounds import (
+    LARGE_MESSAGE_BYTES,
+    LOOP_LAUNCHES,
+    OF_ONE_CALLER_SHARE,
+    SLOW_NVLINK_BYTES_PER_S,
+    TRANSFER_OF_EXPOSED_SHARE,
+)
 from nsysx.findings._once import edits_without
 from nsysx.model import Row
 from nsysx.replay.edits import RemoveOps
@@ -26,7 +33,6 @@ from nsysx.replay.edits import RemoveOps
 #: Remedies of lines that are better than those of exposed communication.
 _OF_LINES = ("gradients-in-buckets", "tensors-gathered", "own-part-of-data")
 #: A line, or layers of one kind, are the cause if they launch this share of the time of all communication.
-_MOST = 0.5
 _SYNCHRONIZED = r"\bSyncBatchNorm"
 
 
@@ -61,9 +67,9 @@ def _of_line(case: Case, comm: pl.DataFrame) -> CommunicationCause | None:
     text = lines.text_of(lines.texts(case.profile), file, line) or ""
     often = int((line_of_op == most).sum()) / case.steps
     fix = _line_remedies.fix_of(_line_remedies.Seen(text))
-    if fix is not None and "all_reduce" in text and often >= _line_remedies.LOOPS:
+    if fix is not None and "all_reduce" in text and often >= LOOP_LAUNCHES:
         fix = Fix.by_name("gradients-in-buckets")
-    if sums[most] < _MOST * ns.sum() or fix is None or not fix.ways or fix.ways[0].name not in _OF_LINES:
+    if sums[most] < OF_ONE_CALLER_SHARE * ns.sum() or fix is None or not fix.ways or fix.ways[0].name not in _OF_LINES:
         return None
     worth = case.worth(*edits_without(code.made_at(case.calls, [most]), case.ops), bound=True)
     return CommunicationCause(fix, {"file": file, "line": line}, worth)
@@ -76,7 +82,7 @@ def _of_layers(case: Case, comm: pl.DataFrame) -> CommunicationCause | None:
     if not len(layers):
         return None
     theirs = comm.filter(comm["module"].cast(pl.String).is_in(layers.cast(pl.String).to_list()).fill_null(value=False))
-    if int(theirs["ns"].sum()) < _MOST * int(comm["ns"].sum()):
+    if int(theirs["ns"].sum()) < OF_ONE_CALLER_SHARE * int(comm["ns"].sum()):
         return None
     return CommunicationCause(Fix.by_name("own-statistics"), {}, case.worth(RemoveOps(ops_of(theirs)), bound=True))
 
@@ -84,16 +90,14 @@ def _of_layers(case: Case, comm: pl.DataFrame) -> CommunicationCause | None:
 #: Variables that keep NCCL off the fast way between GPUs, with the value that does so where only one does.
 _SLOW_WAYS = {"NCCL_P2P_DISABLE": "1", "NCCL_P2P_LEVEL": "LOC", "NCCL_SHM_DISABLE": "1", "NCCL_NET": "Socket"}
 #: Cards whose GPUs are joined by NVLink in one host, and what its slowest way (a pair of A100s with half of their links) is far above.
-_JOINED, _SLOW_BYTES_PER_S = r"(H100|H200|B200|B300|GB\d00|A100|A800|H800|H20)(?!.*(PCIe|NVL|MIG))", 30e9
-#: Messages smaller than this do not reach the bandwidth of any link, and transfer has to be this share of what is exposed.
-_LARGE_BYTES, _TRANSFERS = 4 << 20, 0.5
+_JOINED = r"(H100|H200|B200|B300|GB\d00|A100|A800|H800|H20)(?!.*(PCIe|NVL|MIG))"
 
 
 def _of_links(case: Case) -> CommunicationCause | None:
     """Return that data takes a slow way between GPUs of one host, where most of the exposed communication is transfer."""
     rows = (case.ranks.rows if case.ranks is not None else None) or ()
     exposed = sum(row["comm_ns"] for row in rows)
-    if not exposed or sum(row["exposed_transfer_ns"] or 0 for row in rows) < _TRANSFERS * exposed:
+    if not exposed or sum(row["exposed_transfer_ns"] or 0 for row in rows) < TRANSFER_OF_EXPOSED_SHARE * exposed:
         return None
     settings = settings_of(case.profile)
     for name, value in _SLOW_WAYS.items():
@@ -113,9 +117,9 @@ def _slowest(rows: Sequence[Row]) -> str | None:
         each["bus_bytes_per_s"]
         for row in rows
         for each in row["by_collective"] or ()
-        if each["bus_bytes_per_s"] and each["bytes"] and each["bytes"] >= _LARGE_BYTES * each["calls"]
+        if each["bus_bytes_per_s"] and each["bytes"] and each["bytes"] >= LARGE_MESSAGE_BYTES * each["calls"]
     ]
-    if not rates or max(rates) >= _SLOW_BYTES_PER_S:
+    if not rates or max(rates) >= SLOW_NVLINK_BYTES_PER_S:
         return None
     return (
         f"Find out why NCCL does not use NVLink: large messages move at {units.size(max(rates))} a second at most. NCCL_DEBUG=INFO says "

@@ -14,6 +14,7 @@ from nsysx.events.attribute import IN_STEP
 from nsysx.events.layers import bare
 from nsysx.events.nvtx_ranges import Flags
 from nsysx.events.profile import Profile
+from nsysx.findings._finding_bounds import MOST_NAMED_NETWORKS
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64
 from nsysx.judging.program import program_of
@@ -32,15 +33,13 @@ def called(profile: Profile, module: str) -> str:
 
 #: Directions of copies that a program makes, in words.
 _WAYS = {"HtoD": "to the GPU", "DtoH": "to the host"}
-#: Networks that are named; the others are counted.
-_NAMED = 2
 
 
 def networks_called(profile: Profile) -> str:
     """Return the classes of the networks that the program calls: "GPT", "Encoder and Decoder", "" where none is known."""
     classes = program_of(profile).networks
-    if len(classes) > _NAMED + 1:
-        classes = (*classes[:_NAMED], f"{len(classes) - _NAMED} more")
+    if len(classes) > MOST_NAMED_NETWORKS + 1:
+        classes = (*classes[:MOST_NAMED_NETWORKS], f"{len(classes) - MOST_NAMED_NETWORKS} more")
     return f"{', '.join(classes[:-1])} and {classes[-1]}" if len(classes) > 1 else "".join(classes)
 
 

@@ -20,6 +20,14 @@ from nsysx.events.layers import PATHLESS, bare
 from nsysx.events.profile import Profile
 from nsysx.events.recorded_settings import settings_of
 from nsysx.findings._case import Case, Need, State, way
+from nsysx.findings._finding_bounds import (
+    LAUNCHES_PER_NUMBER_COPY,
+    MANY_NUMBER_COPIES,
+    MANY_PARAMETER_GROUPS,
+    NUMBER_COPY_BYTES,
+    TENSORS_OF_SMALL_GROUP,
+    THREADS_WITH_AUTOGRAD,
+)
 from nsysx.findings._names import called
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64
@@ -188,7 +196,7 @@ def _no_recompilation(case: Case) -> tuple[State, str]:
 def _one_thread(case: Case) -> tuple[State, str]:
     """Return whether one thread drives the model's forward; autograd has a thread of its own, which a graph takes."""
     if not case.profile.once(_has_phases):
-        if case.calls["thread"].filter(case.calls["kind"].is_in(Call.LAUNCHES)).n_unique() <= _WITH_AUTOGRAD:
+        if case.calls["thread"].filter(case.calls["kind"].is_in(Call.LAUNCHES)).n_unique() <= THREADS_WITH_AUTOGRAD:
             return "holds", "no more threads launch than the program's and that of autograd"
         return "unknown", "the phases of a step are not recorded"
     threads = case.profile.once(_forward_threads)
@@ -229,8 +237,6 @@ def _differentiated_once(case: Case) -> tuple[State, str]:
 
 #: torch.compile makes a backward, and none of that.
 DIFFERENTIATED_ONCE = Need("no gradient is differentiated again", _differentiated_once)
-#: The program's thread, and that of autograd.
-_WITH_AUTOGRAD = 2
 #: What a CUDA graph of the model needs.
 GRAPH = (NO_WAIT, NO_MEMORY_CALL, REPEATS, SAME_SHAPES, NO_RECOMPILATION, ONE_THREAD)
 
@@ -287,16 +293,16 @@ def fused_code(case: Case) -> str:
     return f"optimizer = torch.optim.{case.program.optimizer_class}(model.parameters(), fused=True)"
 
 
-#: From so many groups on, of so few tensors each, an optimizer's launches are those of its groups: it updates one after the other.
-_GROUPS, _OF_TENSORS = 20, 2
-
-
 def groups_of_one(case: Case) -> int | None:
     """Return the number of an optimizer's groups of parameters where there are many of hardly more than a tensor each, else None."""
     settings = settings_of(case.profile)
     for row in (settings.rows("optimizers") if settings else None) or ():
         groups, tensors = row.get("groups"), row.get("parameters")
-        if isinstance(groups, int) and isinstance(tensors, int) and _GROUPS < groups <= tensors <= _OF_TENSORS * groups:
+        if (
+            isinstance(groups, int)
+            and isinstance(tensors, int)
+            and MANY_PARAMETER_GROUPS < groups <= tensors <= TENSORS_OF_SMALL_GROUP * groups
+        ):
             return groups
     return None
 
@@ -315,23 +321,17 @@ def merged_groups(case: Case) -> Alternative | None:
     return replace(merged, text=text.replace(" each:", " each, with fused=True:"), paste=paste)
 
 
-#: Copies to the GPU of so few bytes are single numbers of the program; so many of them in each step are made by a loop.
-_NUMBER_BYTES, _MANY_NUMBERS = 64, 20
-#: So many launches for each such copy at most: the copies are what keeps launches from running ahead.
-_LAUNCHES_EACH = 20
-
-
 def numbers_copied(case: Case, rows: Iterable[Row] | None = None) -> Alternative | None:
     """Return the remedy for single numbers that are copied to the GPU one by one, each with a wait; None where they are few."""
     every = case.rows(copy_sites.KEY) if rows is None else rows
     tiny = [
         r
         for r in every
-        if r["direction"] == "HtoD" and r["obstacle"] == "pageable" and r["bytes"] <= _NUMBER_BYTES * r["count"]
+        if r["direction"] == "HtoD" and r["obstacle"] == "pageable" and r["bytes"] <= NUMBER_COPY_BYTES * r["count"]
     ]
     count, size = sum(r["count"] for r in tiny), sum(r["bytes"] for r in tiny)
     launches = int(case.calls["kind"].is_in(Call.LAUNCHES).sum())
-    if case.stepless or count < _MANY_NUMBERS * case.steps or launches > _LAUNCHES_EACH * count:
+    if case.stepless or count < MANY_NUMBER_COPIES * case.steps or launches > LAUNCHES_PER_NUMBER_COPY * count:
         return None
     once = way("constants-once")
     copies = f"{case.often(count, 'copy', 'copies')} of {units.size(size / count)} to the GPU {case.per}, each of which waits"

@@ -18,19 +18,19 @@ from nsysx.events.code_lines import CodeLines
 from nsysx.findings import _line_remedies, _needs
 from nsysx.findings._case import Case, Fix, Rule, Saving, calls_of, ops_of
 from nsysx.findings._cpu_operators import more_threads
+from nsysx.findings._finding_bounds import (
+    DEVICE_TO_HOST_KIND,
+    LINE_MAY_STAY_SHARE,
+    LOOP_LAUNCHES,
+    LOOP_LAUNCHES_IN_MODULE,
+    MOST_NOTED_LINES,
+    OF_NOTED_LINE_SHARE,
+)
 from nsysx.findings._held import guilty
 from nsysx.findings._lines import by_line, share_of
 from nsysx.findings._once import Takes, edits_without
 from nsysx.model import Finding
 from nsysx.replay.engine import Edit, Fuse, RemoveOps, RemoveWaits
-
-#: Most lines that are named.
-_LINES = 5
-#: A remedy takes most of a line's time, not always all of it (share of it that may stay).
-_MAY_STAY = 0.2
-#: ``copy_kind`` of a copy from the device to the host.
-_TO_HOST = 2
-
 
 #: Remedies of lines at which ranks meet; with reads of values in one function they exchange metrics, and go together.
 _MEETS = ("collective-rarely", "tensors-gathered")
@@ -91,7 +91,7 @@ def found(case: Case, rule: Rule) -> list[Finding]:
             kinds[key] = [*group, *_beside(case, code, rows, every, group)]
     ranked = sorted(kinds.values(), key=lambda group: -sum(line.cost for line in group))
     findings = [f for group in ranked if (f := _one(case, rule, code, group)) is not None]
-    return findings[:_LINES]
+    return findings[:MOST_NOTED_LINES]
 
 
 def _beside(
@@ -164,10 +164,12 @@ def _worth(case: Case, rule: Rule, code: CodeLines, group: list[_CostlyLine], ca
         return case.bound(alone, "the time the GPU idles while this line runs; what of it can go is not known")
     if not calls:
         why = "the time the GPU idles while this line runs"
-        return Saving(alone, why, error_ns=round(_MAY_STAY * alone), most_ns=max(alone, idle), source="time")
+        return Saving(alone, why, error_ns=round(LINE_MAY_STAY_SHARE * alone), most_ns=max(alone, idle), source="time")
     # In one call for all of it neither the sizes are read back nor does anything wait in between.
     of_loop = [line.place for line in group if line.looping]
-    reads = case.ops.filter((case.ops["copy_kind"] == _TO_HOST).fill_null(value=False) & case.ops["call"].is_not_null())
+    reads = case.ops.filter(
+        (case.ops["copy_kind"] == DEVICE_TO_HOST_KIND).fill_null(value=False) & case.ops["call"].is_not_null()
+    )
     reads, waits = code.made_at(reads, of_loop), code.made_at(case.profile.once(_needs.waits), of_loop)
     edits: list[Edit] = [RemoveWaits(calls_of(waits))] if waits.height else []
     edits += [RemoveOps(ops_of(reads))] if reads.height else []
@@ -197,10 +199,6 @@ def _per_step(case: Case, code: CodeLines, kinds: Iterable[str]) -> dict[int, fl
     return dict(zip(line_row.tolist(), (often / case.steps).tolist(), strict=True))
 
 
-#: Launches of one line in one module from which it is a loop there: a layer or a function of a library makes fewer.
-_IN_A_MODULE = 100
-
-
 def _looping(case: Case, code: CodeLines, line_row: int) -> frozenset[int]:
     """Return the launches that a line makes as a loop: those outside of all modules and phases, and many in one module."""
     calls = case.calls.filter(case.calls["kind"].is_in(Call.LAUNCHES))
@@ -209,13 +207,13 @@ def _looping(case: Case, code: CodeLines, line_row: int) -> frozenset[int]:
     outside = theirs["phase"].is_null() & (module == IN_STEP)
     often = theirs.select(pl.len().over("module")).to_series() if theirs.height else pl.Series([], dtype=pl.UInt32)
     alone = theirs["call"].filter(outside)
-    loop = alone if len(alone) >= _line_remedies.LOOPS * case.steps else alone.clear()
-    inside = theirs["call"].filter(~outside & (module != IN_STEP) & (often >= _IN_A_MODULE * case.steps))
+    loop = alone if len(alone) >= LOOP_LAUNCHES * case.steps else alone.clear()
+    inside = theirs["call"].filter(~outside & (module != IN_STEP) & (often >= LOOP_LAUNCHES_IN_MODULE * case.steps))
     return frozenset(loop.to_list()) | frozenset(inside.to_list())
 
 
 #: Rules whose findings about the time of a line are that line's, and the share of their time from which they are.
-_OF_A_LINE, _MOSTLY = ("NSX114",), 0.6
+_OF_A_LINE = ("NSX114",)
 
 
 def folded(case: Case, findings: list[Finding], code: str) -> list[Finding]:
@@ -234,7 +232,7 @@ def folded(case: Case, findings: list[Finding], code: str) -> list[Finding]:
             theirs = case.claims.takes(other).idle
             if other.code in _OF_A_LINE and theirs is not None:
                 share = np.asarray(theirs, np.float64) * real
-                if float(np.minimum(own_share, theirs) @ real) >= _MOSTLY * max(float(share.sum()), 1.0):
+                if float(np.minimum(own_share, theirs) @ real) >= OF_NOTED_LINE_SHARE * max(float(share.sum()), 1.0):
                     gone.add(id(other))
                     also.append(other.title)
             elif other.code == "NSX101" and _same_line(finding, other):

@@ -10,13 +10,11 @@ import numpy.typing as npt
 import polars as pl
 
 from nsysx.catalogue import Cause, StepPart
+from nsysx.findings._finding_bounds import OVERLAP_SHARE
 from nsysx.frames import lookup
 from nsysx.model import Finding
 from nsysx.replay.edits import RemoveCalls, RemoveHost, RemoveOps, RemoveWaits
 from nsysx.replay.engine import Edit
-
-#: Findings that share less than this part of the step do not overlap.
-_SHARED = 0.01
 
 Shares = npt.NDArray[np.float64]
 
@@ -174,7 +172,7 @@ def give(time: Pieces, claims: Sequence[Claim], step_ns: int, steps: int) -> tup
         shared = float(np.minimum(claimed[i].share(), claimed[j].share()) @ time.ns) * scale
         both = about[i] + about[j] - shared
         saved = claims[i].saving_ns + claims[j].saving_ns
-        return min(shared, about[i], about[j]) >= _SHARED * step_ns or saved > both + _SHARED * step_ns
+        return min(shared, about[i], about[j]) >= OVERLAP_SHARE * step_ns or saved > both + OVERLAP_SHARE * step_ns
 
     every = range(len(claims))
     return tuple(Given(counted[i], tuple(j for j in every if j != i and overlap(i, j))) for i in every)

@@ -8,15 +8,11 @@ from nsysx import units
 from nsysx.catalogue import StepPart
 from nsysx.events.recorded_settings import RecordedSettings
 from nsysx.findings._case import Case, Saving, ops_of
+from nsysx.findings._finding_bounds import BEYOND_LONGEST_SAMPLE_SHARE, MUCH_PADDING_SHARE
 from nsysx.findings._once import Takes
 from nsysx.findings.nsx112_fusion import of_networks
 from nsysx.model import Row
 from nsysx.replay.engine import ScaleOps
-
-#: Padding is worth a word from this share of the batch on.
-_MUCH = 0.3
-#: Of a length that no sample has a word is due from this share on.
-_BEYOND = 0.1
 
 
 def _counts(settings: RecordedSettings | None) -> Row | None:
@@ -35,7 +31,7 @@ def padded(case: Case, settings: RecordedSettings) -> str:
         return ""
     share = 1 - seen["real"] / (seen["rows"] * seen["length"])
     beyond = 1 - seen["longest"] / seen["length"]
-    if share < _MUCH and beyond < _BEYOND:
+    if share < MUCH_PADDING_SHARE and beyond < BEYOND_LONGEST_SAMPLE_SHARE:
         return ""
     return (
         f"{units.share(share, 1)} of the batch that was looked at is padding ({seen['name']}): its {seen['rows']} rows are "
@@ -50,7 +46,7 @@ def shorter(case: Case, settings: RecordedSettings | None) -> Saving | None:
     how far batches of like lengths are possible, no batch tells.
     """
     seen = _counts(settings)
-    if seen is None or 1 - seen["longest"] / seen["length"] < _BEYOND:
+    if seen is None or 1 - seen["longest"] / seen["length"] < BEYOND_LONGEST_SAMPLE_SHARE:
         return None
     ops = taken(case).ops
     if not ops:

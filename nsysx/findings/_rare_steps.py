@@ -10,11 +10,9 @@ import numpy as np
 import polars as pl
 
 from nsysx.findings._case import Case
+from nsysx.findings._finding_bounds import LONG_STEP_TIMES
 from nsysx.reading.trace import Sampled
 from nsysx.replay.engine import idle_of
-
-#: A step on the device is long if it takes so many times as long as the median steady one.
-_LONG = 1.5
 
 
 @dataclass(frozen=True)
@@ -77,7 +75,7 @@ def rare_steps(case: Case, steady: pl.DataFrame) -> Rare | None:
         (pl.col("process") == case.process)
         & (pl.col("device") == case.device)
         & pl.col("index").is_in(whole["index"].to_list())
-        & (pl.col("end_ns") - pl.col("start_ns") > _LONG * median)
+        & (pl.col("end_ns") - pl.col("start_ns") > LONG_STEP_TIMES * median)
     )
     if not tiles.height:
         return None

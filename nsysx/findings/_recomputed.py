@@ -12,14 +12,10 @@ from nsysx.catalogue import StepPart
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.events.recorded_settings import RecordedSettings
 from nsysx.findings._case import Case, Saving, ops_of
+from nsysx.findings._finding_bounds import FREE_MEMORY_SHARE, GRADIENTS_OF_PRODUCTS_TIMES, LEAST_RECOMPUTED_SHARE
 from nsysx.findings._once import Takes
 from nsysx.replay.engine import RemoveOps, ScaleOps
 
-#: Of the card's memory this share has to be free at the peak before recomputing is called needless.
-_FREE = 0.5
-#: The gradients of products take twice what the products take. What a backward computes beyond that it computes again; a repeated part of
-#: the forward smaller than this may be the compiler's own choice, which recomputes what is cheap.
-_GRADIENTS, _LEAST = 2.0, 0.3
 _COMPILED = "CompiledFunctionBackward"
 
 
@@ -33,7 +29,7 @@ def needless(case: Case, settings: RecordedSettings) -> str:
     if calls := settings.number("checkpoints"):
         return f"checkpoint() recomputes {units.several(calls, 'part')} of the forward in each backward, {unused}"
     share = case.profile.once(repeated_share)
-    if share < _LEAST:
+    if share < LEAST_RECOMPUTED_SHARE:
         return ""
     return f"the compiled backward repeats {units.share(min(share, 1.0), 1)} of the forward's products, as checkpoint() asks, {unused}"
 
@@ -42,7 +38,7 @@ def _free_bytes(memory: Mapping[str, object]) -> int:
     total, peak = memory.get("total_bytes"), memory.get("reserved_peak_bytes")
     if not isinstance(total, int) or not isinstance(peak, int) or not total or not peak:
         return 0
-    return total - peak if total - peak >= _FREE * total else 0
+    return total - peak if total - peak >= FREE_MEMORY_SHARE * total else 0
 
 
 def repeated_share(profile: Profile) -> float:
@@ -58,7 +54,7 @@ def repeated_share(profile: Profile) -> float:
     ).row(0, named=True)
     if not made["forward"] or not made["backward"]:
         return 0.0
-    return max(float(made["backward"] / made["forward"]) - _GRADIENTS, 0.0)
+    return max(float(made["backward"] / made["forward"]) - GRADIENTS_OF_PRODUCTS_TIMES, 0.0)
 
 
 def without(case: Case, settings: RecordedSettings | None) -> Saving | None:
@@ -69,7 +65,10 @@ def without(case: Case, settings: RecordedSettings | None) -> Saving | None:
     backward, share = _compiled_backward(case), case.profile.once(repeated_share)
     if not backward.height or not share:
         return None
-    return case.worth(ScaleOps(ops_of(backward), _GRADIENTS / (_GRADIENTS + min(share, 1.0))), cause=(StepPart.WORK,))
+    return case.worth(
+        ScaleOps(ops_of(backward), GRADIENTS_OF_PRODUCTS_TIMES / (GRADIENTS_OF_PRODUCTS_TIMES + min(share, 1.0))),
+        cause=(StepPart.WORK,),
+    )
 
 
 def taken(case: Case) -> Takes:

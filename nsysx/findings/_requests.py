@@ -6,24 +6,22 @@ from nsysx import units
 from nsysx.catalogue import StepPart
 from nsysx.findings import _needs
 from nsysx.findings._case import Case, Fix, Saving
+from nsysx.findings._finding_bounds import BATCHED_INPUTS, SHORT_FORWARD_STEP_NS
 from nsysx.findings.nsx114_host_stall import stalls_of_host
 from nsysx.frames import lookup
 
-#: A forward-only step as short as this pays for guards and copied inputs as much as a graph of it saves.
-_SHORT_NS = 3_000_000
 #: Inputs of a batch for which its worth is told.
-_IN_A_BATCH = 8
 BATCH = Fix.by_name("batched-inputs")
 
 
 def batched(case: Case) -> Saving:
     """Return what batches are worth: a step then serves several inputs. The launches stay; the GPU's work grows with them, or less."""
     works = case.taken_by(part for part in StepPart if not part.idle)
-    least = _IN_A_BATCH * case.step_ns / max(case.step_ns + (_IN_A_BATCH - 1) * works, 1)
+    least = BATCHED_INPUTS * case.step_ns / max(case.step_ns + (BATCHED_INPUTS - 1) * works, 1)
     grows = (
         f"{least:.1f} times as many inputs a second if the GPU's {units.duration(works)} for one grow with the batch"
     )
-    return Saving(None, f"with {_IN_A_BATCH} inputs in a step about {grows}, up to {_IN_A_BATCH} times if not")
+    return Saving(None, f"with {BATCHED_INPUTS} inputs in a step about {grows}, up to {BATCHED_INPUTS} times if not")
 
 
 def served(case: Case, cost: int) -> bool:
@@ -34,7 +32,7 @@ def served(case: Case, cost: int) -> bool:
     """
     program = case.program
     paused = case.per_step(int(stalls_of_host(case)["real_ns"].sum()))
-    short = case.step_ns <= _SHORT_NS and 2 * cost >= case.step_ns and 2 * paused < cost
+    short = case.step_ns <= SHORT_FORWARD_STEP_NS and 2 * cost >= case.step_ns and 2 * paused < cost
     answers = 2 * case.profile.once(_needs.waits).height >= case.steps
     if not program.torch or program.trains or program.compiled or program.graphs or not (short and answers):
         return False

@@ -11,6 +11,7 @@ from nsysx.analyses import operators
 from nsysx.catalogue import StepPart
 from nsysx.events.recorded_settings import RecordedSettings
 from nsysx.findings._case import Case, Saving, ops_of
+from nsysx.findings._finding_bounds import BLUESTEIN_LEFT_SHARE, LARGEST_FFT_PRIME, MUCH_BLUESTEIN_SHARE
 from nsysx.findings._once import Takes
 from nsysx.frames import lookup
 from nsysx.inject.nsysx_probe.changes.array_types import next_length
@@ -18,12 +19,6 @@ from nsysx.replay.engine import ScaleOps
 
 #: Kernels of Bluestein's algorithm, which cuFFT uses for lengths with a prime factor above 127.
 _BLUESTEIN = r"(?i)bluestein|chirp_signal"
-_LARGEST_PRIME = 127
-#: Below this share of the step such kernels are not worth a word.
-_MUCH = 0.05
-#: Bluestein's algorithm makes two complex transforms of at least twice the length, and products before, between and behind them; a real
-#: transform of a length with small factors moves a quarter to an eighth of these numbers.
-_LEFT = 0.2
 
 
 def _kernels(case: Case) -> pl.DataFrame:
@@ -38,10 +33,10 @@ def odd(case: Case, settings: RecordedSettings) -> str:
 def seen(case: Case) -> str:
     """Return the same by the kernels and operators alone."""
     ns = case.per_step(int(_kernels(case)["ns"].sum()))
-    if not case.notable(ns, _MUCH):
+    if not case.notable(ns, MUCH_BLUESTEIN_SHARE):
         return ""
     told = f"cuFFT has no kernels for this length of transform and makes longer ones of it (Bluestein): {units.duration(ns)} {case.per}"
-    length = next((n for n in _lengths(case) if factors(n)[-1] > _LARGEST_PRIME), None)
+    length = next((n for n in _lengths(case) if factors(n)[-1] > LARGEST_FFT_PRIME), None)
     if length is None:
         return told
     return f"{told}. {length} is {' x '.join(map(str, factors(length)))}; pad to {next_length(length)}"
@@ -67,7 +62,7 @@ def factors(number: int) -> list[int]:
 
 def shorter(case: Case, settings: RecordedSettings | None) -> Saving:
     """Return what transforms of a length with small factors save."""
-    return case.worth(ScaleOps(taken(case).ops, _LEFT), cause=(StepPart.WORK,))
+    return case.worth(ScaleOps(taken(case).ops, BLUESTEIN_LEFT_SHARE), cause=(StepPart.WORK,))
 
 
 def taken(case: Case) -> Takes:

@@ -11,13 +11,11 @@ from nsysx import units
 from nsysx.catalogue import StepPart
 from nsysx.events.recorded_settings import RecordedSettings, settings_of
 from nsysx.findings._case import Case, Saving, ops_of
+from nsysx.findings._finding_bounds import MUCH_UNREAD_SHARE
 from nsysx.findings._needs import steady_steps
 from nsysx.findings._once import Takes
 from nsysx.findings.nsx112_fusion import outermost
 from nsysx.replay.engine import RemoveOps, ScaleOps
-
-#: Below this share of the step such work is not worth a word.
-_MUCH = 0.03
 
 
 def _lost(settings: RecordedSettings | None) -> dict[str, list[int]]:
@@ -30,7 +28,7 @@ def _lost(settings: RecordedSettings | None) -> dict[str, list[int]]:
 def unread(case: Case, settings: RecordedSettings) -> str:
     """Return what is made for nothing, "" where it is nothing or little."""
     lost, ns = _lost(settings), case.per_step(int(_work(case)["ns"].sum()))
-    if not lost or not case.notable(ns, _MUCH):
+    if not lost or not case.notable(ns, MUCH_UNREAD_SHARE):
         return ""
     return (
         f"the backward of {' and '.join(lost)} runs for gradients that are reset before an optimizer reads them: "

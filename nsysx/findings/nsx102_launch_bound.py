@@ -40,6 +40,12 @@ from nsysx.analyses import host_lines, modules
 from nsysx.catalogue import Call, StepLimit, StepPart
 from nsysx.findings import _needs, _pasted, _requests
 from nsysx.findings._case import SITE, Case, Fix, Rule, Saving, calls_of, way
+from nsysx.findings._finding_bounds import (
+    FUSION_LEADS_TIMES,
+    LAUNCH_BOUND_SHARE,
+    SEQUENCE_CELL_CALLS,
+    SEVERAL_MODEL_CALLS,
+)
 from nsysx.findings._held import held, idle_ns
 from nsysx.findings._names import launched_by, mostly, networks_called
 from nsysx.findings.nsx112_fusion import fusible_ns
@@ -55,10 +61,8 @@ RULE = Rule(
     tries=("fused", "foreach", "compile", "compile-reduce-overhead", "cuda-graph", "near-gpu"),
 )  # fmt: skip
 REQUIRES = ("steps", "gpu", "launches")
-_FOUND = 0.05
 _GRAPHED, _FUSED, _FUSED_FOR_ALL_SHAPES = way("compile-reduce-overhead"), way("compile"), way("compile-dynamic")
 #: A model that is called several times a step overwrites its last output.
-_SEVERAL = 2
 _MARK = "torch.compiler.cudagraph_mark_step_begin()  # before each call of the model"
 _KEPT = "The model is called {count:.0f} times a step: clone what is kept of an output until after the next call."
 _COMPILED = 'model = torch.compile(model, mode="reduce-overhead")  # where it is compiled'
@@ -93,7 +97,7 @@ def check(case: Case) -> list[Finding]:
     # What a line runs besides is no part of launching; of a pause whose line is not known only the saving is left out.
     other = 0 if case.profile.code() is None else case.per_step(idle_ns(case.profile))
     cost = max(0, case.lost_to(StepLimit.LAUNCH) - other)
-    if not case.notable(cost, _FOUND):
+    if not case.notable(cost, LAUNCH_BOUND_SHARE):
         share, beside = case.share(cost), " besides what other host code takes" * case.notable(other)
         return case.clear(RULE, f"the GPU idles {share} of the step waiting for kernel launches{beside}, less than 5 %")
     # Rounds whose answers are read one by one are no launches that a graph could take together.
@@ -239,7 +243,7 @@ def _fix(case: Case, saving_ns: int) -> Fix:
     if program.optimizer == "foreach" and program.optimizer_class in _needs.FUSABLE:
         text = f"{text}; fused=True for the optimizer"
         ways = _with_fused(case, ways)
-    if count >= _SEVERAL:
+    if count >= SEVERAL_MODEL_CALLS:
         first, kept = ways[0], _KEPT.format(count=count)
         ways[0] = replace(first, paste=f"{first.paste}\n{_MARK}", condition=f"{first.condition} {kept}")
     return Fix.by_name(*ways, text=text, needs=_needs.GRAPH)
@@ -266,9 +270,7 @@ class _Cell(NamedTuple):
 
 
 #: Recurrent cells of PyTorch, and what runs them over a whole sequence in one call. From so many calls a step on.
-_CELLS, _A_SEQUENCE = {"LSTMCell": "LSTM", "GRUCell": "GRU", "RNNCell": "RNN"}, 8
-#: Kernels that a compiler can fuse lead from so many times on what a graph saves.
-_FAR_MORE = 1.5
+_CELLS = {"LSTMCell": "LSTM", "GRUCell": "GRU", "RNNCell": "RNN"}
 
 
 def _launches(case: Case) -> str:
@@ -281,7 +283,7 @@ def _launches(case: Case) -> str:
 def _mostly_fusible(case: Case, saving_ns: int) -> int:
     """Return what kernels take that a compiler can fuse (ns a step) where that is far more than a graph saves, else 0."""
     fusible = fusible_ns(case)
-    return fusible if case.notable(fusible, _FOUND) and fusible > _FAR_MORE * saving_ns else 0
+    return fusible if case.notable(fusible, LAUNCH_BOUND_SHARE) and fusible > FUSION_LEADS_TIMES * saving_ns else 0
 
 
 def _cell(case: Case) -> _Cell | None:
@@ -292,12 +294,16 @@ def _cell(case: Case) -> _Cell | None:
         if r["cls"] in _CELLS
     )
     most = max(cells, key=lambda cell: cell.calls, default=None)
-    return most if most is not None and most.calls >= _A_SEQUENCE else None
+    return most if most is not None and most.calls >= SEQUENCE_CELL_CALLS else None
 
 
 def _accumulates(case: Case, count: float) -> bool:
     """Return whether a step calls one network several times, backward after each, for one optimizer step, and mostly idles."""
-    if count < _SEVERAL or len(case.program.networks) != 1 or 2 * case.lost_to(StepLimit.LAUNCH) < case.step_ns:
+    if (
+        count < SEVERAL_MODEL_CALLS
+        or len(case.program.networks) != 1
+        or 2 * case.lost_to(StepLimit.LAUNCH) < case.step_ns
+    ):
         return False
     parts = _parts(case).group_by("name").len()
     often: dict[str, float] = dict(parts.select(pl.col("name").cast(pl.String), pl.col("len") / case.steps).iter_rows())

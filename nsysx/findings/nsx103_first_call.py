@@ -33,6 +33,7 @@ from nsysx.analyses.helpers import one_time_cost
 from nsysx.catalogue import StepLimit
 from nsysx.events.thread_roles import elsewhere
 from nsysx.findings._case import NO_SAVING, Case, Rule
+from nsysx.findings._finding_bounds import FIRST_CALL_SHARE
 from nsysx.model import Finding
 
 RULE = Rule(
@@ -44,8 +45,6 @@ RULE = Rule(
     tries=("compile-dynamic",),
 )
 REQUIRES = ("first_calls",)
-#: Least share of the window, or of a step, that is reported.
-_IN_WINDOW = 0.02
 
 
 def _clock(case: Case) -> tuple[int, int] | None:
@@ -72,7 +71,7 @@ def check(case: Case) -> list[Finding]:
         window = case.window[1] - case.window[0]
         # The table holds all processes, the window is that of one.
         bill = int(costs.filter(pl.col("process") == case.process)["one_time_ns"].sum())
-        if bill < _IN_WINDOW * window:
+        if bill < FIRST_CALL_SHARE * window:
             return case.clear(RULE, "the window holds next to no one-time cost")
         title = f"{units.duration(bill)} of CPU time is one-time cost"
         detail = (
@@ -93,7 +92,7 @@ def check(case: Case) -> list[Finding]:
     if clock is not None:
         sentence += f"; a clock over the first {clock[0]} steps would read {units.duration(clock[1])} per step"
         sentence += f", the steady step is {units.duration(case.recorded_ns)}"
-    if not case.notable(inside, _IN_WINDOW):
+    if not case.notable(inside, FIRST_CALL_SHARE):
         return case.clear(RULE, f"{sentence}; the steady steps hold {'next to none' if inside else 'none'} of it")
     title = f"Steady steps hold one-time costs, {units.duration(inside)} {case.per}"
     worst = costs.sort("one_time_ns", "call", descending=[True, False]).head(6)

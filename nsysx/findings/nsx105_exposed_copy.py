@@ -35,6 +35,12 @@ from nsysx.analyses.helpers import shared_columns
 from nsysx.catalogue import Call, StepLimit, StepPart
 from nsysx.events.recorded_settings import settings_of
 from nsysx.findings._case import SITE, Case, Fix, Rule, calls_of, ops_of, way
+from nsysx.findings._finding_bounds import (
+    HIDING_KERNELS_SHARE,
+    MADE_ON_CPU_SHARE,
+    MOST_COPY_PLACES,
+    MUCH_READ_BACK_BYTES,
+)
 from nsysx.findings._needs import PAGEABLE, numbers_copied, step_of
 from nsysx.findings._once import Takes, began_in
 from nsysx.frames import lookup
@@ -82,8 +88,6 @@ _MAKE = Fix.by_name(
 )
 #: The same where the GPU does not wait for the data itself: it lies in memory already.
 _PIN_ONCE = Fix.by_name("pinned-copies", needs=(PAGEABLE,))
-#: The GPU waits for data that the CPU makes where it idles before the copies for this share of the step.
-_MADE = 0.05
 #: The parts of the verdict that belong to the host.
 _HOST = (StepPart.SYNC, StepPart.HOST, StepPart.LAUNCH)
 #: Ranges in which FSDP gathers the parameters of a module.
@@ -98,11 +102,7 @@ _OBSTACLES = {
 }
 _SELECT = "Select or reduce on the GPU"
 #: Kernels that take less than this share of the copies' time hide none of it.
-_TOO_SHORT = 0.1
 _WAYS = {"HtoD": "to the GPU", "DtoH": "to the host"}
-_SITES = 4
-#: More than this in each step is no result that somebody reads: it should be selected or reduced on the GPU.
-_MUCH_BYTES = 1 << 20
 
 
 def check(case: Case) -> list[Finding]:
@@ -120,7 +120,7 @@ def check(case: Case) -> list[Finding]:
     )
     findings: list[Finding] = []
     for row in case.typed_rows(copy_sites.ROWS):
-        if row["direction"] not in ("HtoD", "DtoH") or not row["obstacle"] or len(findings) == _SITES:
+        if row["direction"] not in ("HtoD", "DtoH") or not row["obstacle"] or len(findings) == MOST_COPY_PLACES:
             continue
         at_site = copies.filter(lookup.same_values(row, ("direction", "src_kind", "dst_kind", *SITE)))
         syncs = after.filter(pl.col("copy").is_in(at_site["call"].drop_nulls().implode()))
@@ -167,7 +167,7 @@ def check(case: Case) -> list[Finding]:
 def _made_before(case: Case, copies: pl.DataFrame) -> bool:
     """Return whether the GPU idles right before these copies: then the CPU makes what they move, and pinning does not help."""
     ended = case.idle.filter(case.idle["op"].is_in(copies["op"].implode()))
-    return case.notable(case.per_step(float(ended["real_ns"].sum())), _MADE)
+    return case.notable(case.per_step(float(ended["real_ns"].sum())), MADE_ON_CPU_SHARE)
 
 
 def _beside(case: Case, copies: pl.DataFrame, *, made: bool) -> frozenset[int]:
@@ -213,7 +213,7 @@ def _fix(case: Case, row: Row, copies: pl.DataFrame) -> Fix:
             return Fix("Copy to pinned memory (cudaHostAlloc) on a separate stream, and read the result later")
         made = case.calls["start_ns"].filter(case.calls["call"].is_in(copies["call"].drop_nulls().implode()))
         each_step = 2 * len(np.unique(step_of(case.profile, made))) >= case.steps
-        if each_step and not case.stepless and row["bytes"] >= _MUCH_BYTES * case.steps:
+        if each_step and not case.stepless and row["bytes"] >= MUCH_READ_BACK_BYTES * case.steps:
             size = units.size(row["bytes"] / case.steps)
             return Fix(
                 f"{_SELECT} (topk, argmax, sum) and copy only the result: {size} go to the host in each step; "
@@ -222,7 +222,7 @@ def _fix(case: Case, row: Row, copies: pl.DataFrame) -> Fix:
         return Fix("Copy to pinned memory with non_blocking=True and read the result a step later")
     if not program.torch:
         works, exposed = int(case.kernels["ns"].sum()), row["exposed_ns"] or 0
-        if pinned and works < _TOO_SHORT * exposed:
+        if pinned and works < HIDING_KERNELS_SHARE * exposed:
             return Fix(
                 "Copy less, keep the data on the GPU, or copy in pieces on two streams, to the GPU and to the host at once: the kernels "
                 f"take {units.duration(case.per_step(works))}, too short to hide {units.duration(case.per_step(exposed))} of copies"

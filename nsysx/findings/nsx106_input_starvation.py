@@ -26,6 +26,7 @@ from nsysx.catalogue import StepLimit, StepPart
 from nsysx.events import batch_waits, sampled_stacks
 from nsysx.events.recorded_settings import settings_of
 from nsysx.findings._case import Case, Fix, Rule, way
+from nsysx.findings._finding_bounds import MANY_BATCH_ROWS
 from nsysx.findings._needs import LOADER
 from nsysx.model import Finding, Row
 from nsysx.replay.engine import FreeLoader
@@ -63,10 +64,6 @@ def _busiest_line(row: LoaderLineRow) -> str:
     return f" The loader spends {units.share(row['share'], 1)} of its time at {line_text}{inside} ({row['samples']} samples)."
 
 
-#: From this batch size on most of a batch's time is the call and the stacking of each row, whatever a row is.
-_MANY_ROWS = 512
-
-
 def _of_loader(case: Case) -> Fix:
     """Return how a loader gets faster: no option that it has already, as far as its settings were read."""
     settings = settings_of(case.profile)
@@ -74,7 +71,7 @@ def _of_loader(case: Case) -> Fix:
     most: Row = max(loaders, key=lambda r: r.get("iterators") or 0, default={})
     workers, cores = most.get("workers"), settings.cpu("allowed") if settings else None
     batch = most.get("batch_size")
-    if isinstance(batch, int) and batch >= _MANY_ROWS and most.get("collate") == "default_collate":
+    if isinstance(batch, int) and batch >= MANY_BATCH_ROWS and most.get("collate") == "default_collate":
         rows = way("batched-samples")
         text = f"{rows.text}: here each batch makes {units.count(batch)} calls and stacks as many tensors"
         return Fix.by_name(

@@ -30,6 +30,7 @@ from nsysx.analyses import event_windows, events
 from nsysx.analyses.event_windows import parts_of
 from nsysx.analyses.helpers import event_makers
 from nsysx.findings._case import NO_SAVING, Case, Fix, Rule, ops_of
+from nsysx.findings._finding_bounds import ALIKE_PLACES_SHARE, INFLATED_READING_SHARE, MOST_EVENT_PLACES
 from nsysx.findings._names import mostly
 from nsysx.findings._once import Takes
 from nsysx.model import Finding, Row
@@ -43,11 +44,6 @@ _PARTS = {
     "other_streams_ns": "work of other streams",
     "idle_ns": "start latency and dependencies",
 }
-_SITES = 4
-#: A reading this much above its kernels is inflated (share of the kernels' time).
-_OFF = 0.1
-#: Places whose kernel times differ by no more than this share do the same work.
-_ALIKE = 0.05
 
 
 def _usual(case: Case, row: events.EventRow) -> tuple[str, dict[str, int]]:
@@ -70,7 +66,7 @@ def _in_turn(case: Case, row: events.EventRow) -> list[events.EventRow]:
     """Return the places that this place's loop times in turn, in order; none if it times only one, or different kernels."""
     rows = [r for r in case.typed_rows(events.ROWS) if row["turns"] and r["loop"] == row["loop"]]
     kernels = [r["kernel_median_ns"] for r in rows]
-    alike = len(rows) == row["turns"] and max(kernels) <= (1 + _ALIKE) * min(kernels)
+    alike = len(rows) == row["turns"] and max(kernels) <= (1 + ALIKE_PLACES_SHARE) * min(kernels)
     return sorted(rows, key=lambda r: r["turn"] or 0) if alike else []
 
 
@@ -161,10 +157,15 @@ def check(case: Case) -> list[Finding]:
         )
     told: set[int] = set()
     for row in rows:
-        if row["verdict"] == "kernel" or not row["kernel_ns"] or len(findings) == _SITES or row["site"] in told:
+        if (
+            row["verdict"] == "kernel"
+            or not row["kernel_ns"]
+            or len(findings) == MOST_EVENT_PLACES
+            or row["site"] in told
+        ):
             continue
         # One window can inflate a sum; what people read is the usual window.
-        if row["median_ns"] < (1 + _OFF) * row["kernel_median_ns"]:
+        if row["median_ns"] < (1 + INFLATED_READING_SHARE) * row["kernel_median_ns"]:
             continue
         turns = _in_turn(case, row)
         told |= {r["site"] for r in turns}

@@ -28,6 +28,7 @@ from collections.abc import Sequence
 from nsysx import units
 from nsysx.analyses import kernel_spread
 from nsysx.findings._case import NO_SAVING, Case, Rule
+from nsysx.findings._finding_bounds import SPREAD_OF_KERNELS_SHARE
 from nsysx.findings._lines import launching
 from nsysx.model import Finding
 
@@ -43,8 +44,6 @@ _CAUSES = {
         "Lock the clocks for benchmarks (nvidia-smi --lock-gpu-clocks); nsysx run --clocks shows them",
     ),
 }
-#: A spread that sums to a smaller share of the kernel time is not worth a word.
-_SHARE = 0.01
 
 
 def _range_ns(row: kernel_spread.SpreadRow) -> float:
@@ -71,7 +70,7 @@ def check(case: Case) -> list[Finding]:
     """Return a finding per cause that a rank test supports, where the spread sums to 1 % of the kernel time."""
     rows = case.typed_rows(kernel_spread.ROWS)
     # Without steps this is a benchmark: the kernels it times may be a small share of what runs.
-    least = 0 if case.stepless else _SHARE * sum(r["total_ns"] for r in rows)
+    least = 0 if case.stepless else SPREAD_OF_KERNELS_SHARE * sum(r["total_ns"] for r in rows)
     findings = []
     for cause in _CAUSES:
         of_cause = [r for r in rows if r["verdict"] == cause and r["count"] * _range_ns(r) >= least]

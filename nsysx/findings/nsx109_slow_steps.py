@@ -38,6 +38,18 @@ from nsysx.events.recorded_settings import settings_of
 from nsysx.findings import _pauses as _pauses_of
 from nsysx.findings import _rare_steps as rare_steps
 from nsysx.findings._case import Case, Fix, Rule, Saving, ops_of
+from nsysx.findings._finding_bounds import (
+    MOST_LISTED_SLOW_STEPS,
+    MOST_NAMED_SLOW_STEPS,
+    SAVED_BYTES,
+    SAVED_TIMES,
+    SLOW_CAUSE_ALL_SHARE,
+    SLOW_CAUSE_IN_TITLE_SHARE,
+    SLOW_CAUSE_NAMED_SHARE,
+    SLOW_STEP_SHARE,
+    SLOW_STEPS_FEWEST_STEPS,
+    SLOWER_CLOCK_SHARE,
+)
 from nsysx.findings._once import Takes
 from nsysx.frames.intervals import I64
 from nsysx.model import Finding, Row
@@ -55,24 +67,15 @@ RULE = Rule(
     tries=("gc-freeze", "compile-dynamic"),
 )
 REQUIRES = ("gpu",)
-_SLOWER, _LEAST_STEPS = 0.2, 4
-#: Shares of the difference: a cause is mentioned from the first on, and named in the title from the second on.
-_NAMED, _MOSTLY = 0.1, 0.5
 #: A clock lower by less than this share explains nothing: it changes by a few percent all the time.
-_SLOWER_CLOCK = 0.05
 _PARTS = tuple(activity.column for activity in WORKING)
 #: Slow steps read something back that others do not, if it is so many bytes, and so many times what the others read.
-SAVED_BYTES, MANY_TIMES = 1 << 20, 10
 _SAVE = Fix(
     "Copy to pinned memory without waiting and write from a thread: torch.distributed.checkpoint.async_save, or clones of the "
     "state dict that a thread saves; read other large results rarely"
 )
 #: Files of PyTorch itself: the function that it calls in place of the program's.
 _OF_TORCH = r"(^|/)torch/|^external_utils\.py$"
-#: Slow steps whose numbers are given.
-_LISTED = 8
-#: Slow steps that the title names; a cause that explains less of the difference than this says how much.
-_NAMED_STEPS, _MOST_OF = 2, 0.9
 
 
 def _components(case: Case, tiles: pl.DataFrame) -> pl.DataFrame:
@@ -178,7 +181,7 @@ def _copied_out(case: Case, tiles: pl.DataFrame, slow: Mask) -> list[_SlowCause]
     step, start, end, size = (values[inside] for values in (step, start, end, size))
     moved = _by_step(size, step, tiles)
     usual = float(np.median(moved[~slow]))
-    saves = slow & (moved >= max(SAVED_BYTES, MANY_TIMES * usual))
+    saves = slow & (moved >= max(SAVED_BYTES, SAVED_TIMES * usual))
     if not saves.any():
         return []
     first, last = np.full(tiles.height, np.iinfo(np.int64).max), np.zeros(tiles.height, np.int64)
@@ -228,10 +231,10 @@ def _clock(case: Case, tiles: pl.DataFrame, table: pl.DataFrame, slow: Mask) -> 
     samples = sm_clocks.sm_clock(case.profile.trace, working)
     mhz = sm_clocks.means(samples, tiles["start_ns"].to_numpy(), tiles["end_ns"].to_numpy())
     measured = np.isfinite(mhz)
-    if (measured & slow).sum() == 0 or (measured & ~slow).sum() < _LEAST_STEPS:
+    if (measured & slow).sum() == 0 or (measured & ~slow).sum() < SLOW_STEPS_FEWEST_STEPS:
         return []
     late, usual = float(mhz[measured & slow].mean()), float(np.median(mhz[measured & ~slow]))
-    if late > usual * (1 - _SLOWER_CLOCK):
+    if late > usual * (1 - SLOWER_CLOCK_SHARE):
         return []
     compute = table[DeviceActivity.COMPUTE.column].to_numpy()
     # A kernel slows down at most in proportion to its clock.
@@ -244,7 +247,7 @@ def _clock(case: Case, tiles: pl.DataFrame, table: pl.DataFrame, slow: Mask) -> 
 
 def _every(case: Case, ns: I64, late: int) -> str:
     """Return ", every 10th" where the ``late`` slow steps come in a fixed period, else nothing."""
-    rhythm = trend.period(ns, _SLOWER * float(np.median(ns)))
+    rhythm = trend.period(ns, SLOW_STEP_SHARE * float(np.median(ns)))
     of_level = (level.every for level in case.profile.steps.levels[1:] if level.count == late)
     every = rhythm.every if rhythm else next(of_level, None)
     return f", every {trend.ordinal(every)}" if every else ""
@@ -261,7 +264,7 @@ def check(case: Case) -> list[Finding]:
         & (pl.col("device") == case.device)
         & pl.col("index").is_between(first, last)
     ).sort("index")
-    if tiles.height < _LEAST_STEPS:
+    if tiles.height < SLOW_STEPS_FEWEST_STEPS:
         return case.cannot_tell(RULE, f"{tiles.height} steady steps are too few to call one slow", "profile more steps")
     table = _components(case, tiles)
     ns = table["ns"].to_numpy()
@@ -285,7 +288,11 @@ def _rarely(rare: rare_steps.Rare, steady: pl.DataFrame) -> Finding:
 def _explained(cause: _SlowCause | None, reason: str, excess: float, longer: float) -> str:
     """Return why steps are longer by ``longer``: the cause, else what grows most, by ``excess`` (ns); how much of it, unless nearly all."""
     reason, explained = (cause.name, cause.ns) if cause else (reason, excess)
-    return reason if explained >= _MOST_OF * longer else f"{reason}, {units.share(explained, longer)} of the difference"
+    return (
+        reason
+        if explained >= SLOW_CAUSE_ALL_SHARE * longer
+        else f"{reason}, {units.share(explained, longer)} of the difference"
+    )
 
 
 def _found(
@@ -306,8 +313,8 @@ def _found(
         label = f"GPU idle, {IdleCause.named(worst.removeprefix('idle: ')).label}"
     longer = float(late["ns"].cast(pl.Float64).sum()) / late.height - median
     candidates = (*_pauses(case, tiles, slow), *_clock(case, tiles, table, slow), *_copied_out(case, tiles, slow))
-    causes = [c for c in candidates if c.ns >= _NAMED * longer]
-    cause = next((c for c in sorted(causes, key=lambda c: -c.ns) if c.ns >= _MOSTLY * longer), None)
+    causes = [c for c in candidates if c.ns >= SLOW_CAUSE_NAMED_SHARE * longer]
+    cause = next((c for c in sorted(causes, key=lambda c: -c.ns) if c.ns >= SLOW_CAUSE_IN_TITLE_SHARE * longer), None)
     count, total = (rare.long, rare.steps) if rare else (late.height, len(ns))
     every, several = "" if rare else _every(case, ns, late.height), late.height > 1
     takes = _which(case, late, several)
@@ -315,7 +322,7 @@ def _found(
     which = f"{count} of {total} steps take"
     if every:
         which = f"E{every[3:]} step takes"
-    elif count <= _NAMED_STEPS:
+    elif count <= MOST_NAMED_SLOW_STEPS:
         which = takes.replace(",", " and")
     reason = label if worst.startswith("idle") else f"more {label}"
     middle = units.duration(float(np.median(late["ns"].to_numpy())))  # what the headline says of these steps, too
@@ -352,8 +359,8 @@ _APART = Saving(None, "the steps that the figures are of have none of these")
 
 def _which(case: Case, late: pl.DataFrame, several: bool) -> str:
     """Return "Steps 8, 16 take", numbered as in the capture."""
-    numbers = [case.profile.step_of_capture(i) for i in late["index"].head(_LISTED).to_list()]
-    more = f" and {late.height - _LISTED} more" if late.height > _LISTED else ""
+    numbers = [case.profile.step_of_capture(i) for i in late["index"].head(MOST_LISTED_SLOW_STEPS).to_list()]
+    more = f" and {late.height - MOST_LISTED_SLOW_STEPS} more" if late.height > MOST_LISTED_SLOW_STEPS else ""
     return f"Step{'s' * several} {', '.join(map(str, numbers))}{more} take{'s' * (not several)}"
 
 

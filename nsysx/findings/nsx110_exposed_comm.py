@@ -31,6 +31,7 @@ from nsysx.analyses import gpu_ledger
 from nsysx.catalogue import DeviceActivity, StepLimit, StepPart
 from nsysx.events.recorded_settings import settings_of
 from nsysx.findings._case import Case, Fix, Rule, Saving, ops_of, way
+from nsysx.findings._finding_bounds import BUBBLE_GAINED_SHARE, GATHERED_OUTPUTS_SHARE, MORE_MICRO_BATCHES_TIMES
 from nsysx.findings._held import idle_ns
 from nsysx.findings._meetings import meeting
 from nsysx.findings._names import launched_by, mostly
@@ -158,11 +159,6 @@ def check(case: Case) -> list[Finding]:
     return [case.claims.instead(exposed, _of_its_wrapper(case, told))]
 
 
-#: So many times as many micro-batches are what is likely, and this share of the bubble that they remove stays gone: kernels of smaller
-#: batches use a GPU less well (two stages on H100s, 1 to 4 micro-batches: 86.4 to 72.1 ms, where 54 ms would be without that).
-_MORE_MICRO_BATCHES, _GAINED = 4, 0.45
-
-
 def _smaller_bubble(case: Case, cost: int) -> Saving:
     """Return what more micro-batches save of a step in which stages wait for each other for ``cost`` (ns).
 
@@ -170,10 +166,10 @@ def _smaller_bubble(case: Case, cost: int) -> Saving:
     """
     stages = max(len(case.ranks.rows or ()) if case.ranks is not None else 0, 2)
     bubble = min(cost / case.step_ns, 0.99)
-    many = _MORE_MICRO_BATCHES * max((stages - 1) * (1 - bubble) / bubble, 1.0)
+    many = MORE_MICRO_BATCHES_TIMES * max((stages - 1) * (1 - bubble) / bubble, 1.0)
     then = (case.step_ns - cost) / (1 - (stages - 1) / (many + stages - 1))
-    likely = round(_GAINED * max(case.step_ns - then, 0.0))
-    why = f"{_MORE_MICRO_BATCHES} times as many micro-batches; each works less well on a GPU than a large one"
+    likely = round(BUBBLE_GAINED_SHARE * max(case.step_ns - then, 0.0))
+    why = f"{MORE_MICRO_BATCHES_TIMES} times as many micro-batches; each works less well on a GPU than a large one"
     return Saving(likely, why, error_ns=round(0.3 * likely), most_ns=cost, source="time")
 
 
@@ -207,8 +203,6 @@ def _of_its_wrapper(case: Case, finding: Finding) -> Finding:
 #: What to do where the output of each split layer is gathered.
 _PAIRED = Fix.by_name("paired-splits")
 _SENT = "what is sent and waited for alone; a reduction for each pair stays, and work that every rank repeats goes"
-#: This share of what split layers transfer in the forward is gathering, if their outputs are gathered; a row-wise layer reduces.
-_GATHERING = 0.5
 
 
 def _gathers_outputs(case: Case) -> bool:
@@ -217,7 +211,11 @@ def _gathers_outputs(case: Case) -> bool:
     forward = comm.filter((comm["phase"].cast(pl.String) == "forward") & comm["module"].is_not_null())
     gathers = lookup.matching(forward["name"], GATHERED)
     gathered, whole = int(forward["ns"].to_numpy()[gathers].sum()), int(forward["ns"].sum())
-    return not shards(case) and gathered > _GATHERING * whole > 0 and forward["module"].filter(gathers).n_unique() > 1
+    return (
+        not shards(case)
+        and gathered > GATHERED_OUTPUTS_SHARE * whole > 0
+        and forward["module"].filter(gathers).n_unique() > 1
+    )
 
 
 def _by_hosts(finding: Finding, table: Table) -> bool:

@@ -33,6 +33,7 @@ from nsysx import units
 from nsysx.catalogue import Late, StepPart
 from nsysx.findings import _line_remedies
 from nsysx.findings._case import Case, Fix, Rule, Saving
+from nsysx.findings._finding_bounds import LINE_HOLDS_RANK_SHARE, RANK_WORK_LEADS_SHARE
 from nsysx.judging import rank_waiting
 from nsysx.model import Finding, Row, Table
 from nsysx.replay.engine import Withheld, unprofiled_of
@@ -45,10 +46,6 @@ def check(case: Case) -> list[Finding]:
     """Return what the table of ranks says of the steps, see ``of_ranks``, and what one rank does alone between them."""
     late, alone = of_ranks(case.ranks), _alone(case)
     return [late, *alone] if late.verdict == "found" or not alone else alone
-
-
-#: From this share of a step, with what runs between steps, sharing what one rank does there comes first.
-_LEADS = 0.05
 
 
 def _alone(case: Case) -> list[Finding]:
@@ -69,7 +66,7 @@ def _alone(case: Case) -> list[Finding]:
         size, leads = "not known: how often it runs is not, without a step timed between the windows", False
         if between and not isinstance(real, Withheld) and real.loop_ns is not None:
             then = real.loop_ns - round(between * (1 - 1 / len(rows)))
-            leads = real.loop_ns - then >= _LEADS * real.loop_ns
+            leads = real.loop_ns - then >= RANK_WORK_LEADS_SHARE * real.loop_ns
             size = (
                 f"a step with what runs between steps takes {units.duration(real.loop_ns)} on average: "
                 f"{units.duration(then)} where {len(rows)} ranks share it"
@@ -145,14 +142,14 @@ def of_ranks(table: Table | None) -> Finding:
     )
 
 
-#: A line is what holds a rank if it is there for this share of what the rank is late by.
-_HOLDS = 0.5
-
-
 def _holds(late: Row) -> Row | None:
     """Return the line that holds a rank longer than its peers; None where none does, or all take longer by a like share."""
     line = next(iter(late["late_lines"] or ()), None)
-    if line is None or line["ns"] < 2 * line["others_ns"] or line["ns"] - line["others_ns"] < _HOLDS * late["late_ns"]:
+    if (
+        line is None
+        or line["ns"] < 2 * line["others_ns"]
+        or line["ns"] - line["others_ns"] < LINE_HOLDS_RANK_SHARE * late["late_ns"]
+    ):
         return None
     return dict(line)
 

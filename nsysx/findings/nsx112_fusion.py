@@ -35,6 +35,7 @@ from nsysx.events.layers import PATHLESS
 from nsysx.events.nvtx_ranges import Flags
 from nsysx.events.profile import Profile
 from nsysx.findings._case import Case, Fix, Rule, Saving, calls_of, ops_of
+from nsysx.findings._finding_bounds import FEWEST_CHAIN_KERNELS, FUSION_BOUND_SHARE, SAME_SIZE_TIMES
 from nsysx.findings._names import networks_called
 from nsysx.findings._needs import DIFFERENTIATED_ONCE, SAME_SHAPES
 from nsysx.findings._once import Takes
@@ -59,14 +60,8 @@ REQUIRES = ("steps", "kernels")
 _COMPILE, _DYNAMIC = Fix.by_name("compile"), Fix.by_name("compile-dynamic")
 #: Kernels that a compiler fuses with their neighbors: each reads and writes a tensor, and computes little.
 _FUSIBLE = ("elementwise", "norm", "reduction", "random", "softmax and loss")
-#: The fewest kernels that make a chain.
-_CHAIN = 2
-#: Threads of two elementwise kernels on tensors of one size differ by this factor at most.
-_SAME_SIZE = 4
 #: Phases in which no network runs: ``torch.compile(model)`` reaches none of their kernels.
 _NO_NETWORK = ("optimizer", "zero_grad", "clip", "data", "h2d")
-#: A bound has to promise more than a prediction does before it is worth a word (share of the step).
-_FOUND = 0.10
 
 
 def chains_of(profile: Profile) -> pl.DataFrame:
@@ -92,7 +87,7 @@ def chains_among(profile: Profile, chosen: Flags) -> pl.DataFrame:
     new |= _other_size(ops.select("name", "grid", "block")[rows])
     run = np.cumsum(new)
     rows, run = rows[fusible], run[fusible]
-    long = np.bincount(run)[run] >= _CHAIN
+    long = np.bincount(run)[run] >= FEWEST_CHAIN_KERNELS
     rows, run = rows[long], run[long]
     ns = (ops["end_ns"].to_numpy() - ops["start_ns"].to_numpy())[rows]
     first = np.flatnonzero(np.diff(run, prepend=0))
@@ -123,7 +118,7 @@ def _other_size(ops: pl.DataFrame) -> Flags:
     sized[shaped] = threads
     other = np.zeros(ops.height, np.bool_)
     ratio = sized[1:] / sized[:-1]
-    other[1:] = (ratio > _SAME_SIZE) | (ratio < 1 / _SAME_SIZE)  # of an unknown size neither is true
+    other[1:] = (ratio > SAME_SIZE_TIMES) | (ratio < 1 / SAME_SIZE_TIMES)  # of an unknown size neither is true
     return other
 
 
@@ -192,7 +187,7 @@ def check(case: Case) -> list[Finding]:
     worth = case.worth(RemoveOps(ops_of(extra)), fused, cause=RULE.cause, bound=True) if extra.height else Saving(0, "")
     # How many launches a compiler leaves is not known: no more than time on the GPU counts.
     bound = min(cost if worth.likely_ns is None else min(cost, worth.likely_ns), case.step_ns)
-    if not case.notable(bound, _FOUND):
+    if not case.notable(bound, FUSION_BOUND_SHARE):
         return case.clear(
             RULE, f"fusing every chain of elementwise kernels is worth at most {case.share(bound)} of the step"
         )

@@ -30,6 +30,7 @@ from nsysx.analyses.helpers.module_names import folded
 from nsysx.catalogue import StepLimit, StepPart
 from nsysx.events.nvtx_ranges import Flags
 from nsysx.findings._case import Case, Fix, Need, Rule, calls_of
+from nsysx.findings._finding_bounds import MANY_TINY_LAUNCHES, MOST_TINY_MODULES, TINY_KERNEL_NS
 from nsysx.findings._held import held
 from nsysx.findings._names import called
 from nsysx.findings._needs import FUSABLE, GRAPH, NOT_FUSED, REPEATS, merged_groups
@@ -53,8 +54,6 @@ _LARGER = Fix.by_name(
     text="Use larger batches: a recurrent layer makes the same launches for any; in BF16 cuDNN has kernels for the whole sequence",
 )
 _MERGED = "groups-merged"
-_LAUNCHES, _TINY_NS = 20, 10_000
-_MODULES = 3
 _CLEAR = "no part of the model lets the GPU idle behind tiny launches for 1 % of the step"
 
 
@@ -78,7 +77,7 @@ def check(case: Case) -> list[Finding]:
         _part(kernels.select("module", "phase", "ns").filter(single).drop_nulls("module"))
         .group_by(key)
         .agg(pl.len().alias("launches"), pl.col("ns").median().alias("median_ns"))
-        .filter((pl.col("launches") >= _LAUNCHES * case.steps) & (pl.col("median_ns") < _TINY_NS))
+        .filter((pl.col("launches") >= MANY_TINY_LAUNCHES * case.steps) & (pl.col("median_ns") < TINY_KERNEL_NS))
         .with_columns(pl.col(key).cast(pl.String))
     )
     if not tiny.height:
@@ -91,7 +90,7 @@ def check(case: Case) -> list[Finding]:
     rows = tiny.join(blamed, on=key, how="inner", nulls_equal=True)
     rows = rows.sort("idle_ns", *key, descending=[True, False, False], nulls_last=True)
     findings = []
-    for row in rows.head(_MODULES).to_dicts():
+    for row in rows.head(MOST_TINY_MODULES).to_dicts():
         cost = min(case.per_step(row["idle_ns"]), case.taken_by(RULE.cause))
         if not case.notable(cost):
             continue

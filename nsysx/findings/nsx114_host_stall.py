@@ -38,10 +38,20 @@ from nsysx.events.os_calls import os_idle
 from nsysx.events.sampled_lines import known_lines
 from nsysx.findings import _pauses
 from nsysx.findings._case import SITE, Case, Fix, Rule
+from nsysx.findings._finding_bounds import (
+    MOST_STALL_PLACES,
+    SAVED_BYTES,
+    SAVED_TIMES,
+    STALL_CAUSE_IN_TITLE_SHARE,
+    STALL_CAUSE_NAMED_SHARE,
+    STALL_MADE_BYTES,
+    STALL_NS,
+    STALL_STANDS_OUT_SHARE,
+    STALL_TIMES,
+)
 from nsysx.findings._lines import running
 from nsysx.findings._needs import steady_steps, step_of
 from nsysx.findings._once import Takes
-from nsysx.findings.nsx109_slow_steps import MANY_TIMES, SAVED_BYTES
 from nsysx.frames import lookup
 from nsysx.model import Finding, Row
 from nsysx.replay.engine import RemoveCalls, RemoveHost
@@ -57,14 +67,7 @@ RULE = Rule(
 REQUIRES = ("steps", "gpu", "launches")
 #: The parts of the verdict that are the host's own, without any wait.
 _ALONE = (StepPart.HOST, StepPart.LAUNCH)
-_STALL_NS, _TIMES = 100_000, 10
-_SITES = 3
-#: Shares of the gaps: a pause that the probe noted is mentioned from the first on, and in the title from the second on.
-_NAMED, _MOSTLY = 0.1, 0.5
-#: A line with this share of the samples, or a call with this share of the time, is named as what the thread did.
-_STANDS_OUT = 0.3
 #: A pause before a pageable copy of this many bytes to the device made that data.
-_MADE_BYTES = 64 << 10
 _AFTER_A_WAIT = (
     " {} of it also counts as idle after host syncs: the pause would be harmless if the thread ran ahead of the GPU."
 )
@@ -85,7 +88,7 @@ def stalls_of_host(case: Case) -> pl.DataFrame:
     host = host.with_columns(paused).filter(~pl.Series(_of_a_checkpoint(case, host), dtype=pl.Boolean))
     gaps = host.group_by("gap").agg(pl.col("op").first(), pl.col("ns", "real_ns", *keys).sum())
     usual = _usual_pause(case.calls)
-    least = max(_STALL_NS, _TIMES * usual) if usual is not None else _STALL_NS
+    least = max(STALL_NS, STALL_TIMES * usual) if usual is not None else STALL_NS
     return gaps.filter(pl.col("ns") >= least).select("op", "ns", "real_ns", *keys)
 
 
@@ -114,7 +117,7 @@ def _of_a_checkpoint(case: Case, gaps: pl.DataFrame) -> Flags:
     step = step_of(case.profile, calls.gather(copies["call"].fill_null(0)))  # the one in which it is launched
     moved = np.zeros(steady_steps(case.profile).height + 1, np.int64)
     np.add.at(moved, step, copies["bytes"].fill_null(0).to_numpy())
-    saves = moved >= max(SAVED_BYTES, MANY_TIMES * float(np.median(moved[1:])) if len(moved) > 1 else 0)
+    saves = moved >= max(SAVED_BYTES, SAVED_TIMES * float(np.median(moved[1:])) if len(moved) > 1 else 0)
     saved = copies.filter(pl.Series(saves[step], dtype=pl.Boolean))
     if not saved.height:
         return np.zeros(gaps.height, np.bool_)
@@ -164,7 +167,7 @@ def _os_call(case: Case, ops: pl.Series) -> list[str]:
     return [
         f"{units.share(m['ns'], whole)} of that is spent in {m['name']} ({m['kind']})"
         for m in most
-        if m["ns"] >= _STANDS_OUT * whole
+        if m["ns"] >= STALL_STANDS_OUT_SHARE * whole
     ]
 
 
@@ -188,7 +191,7 @@ def _what_ran(case: Case, ops: pl.Series) -> str:
     )
     name = sampled_stacks.spoken(most["file"], most["line"], most["function"])
     name += f", in {most['framework']}" if most["framework"] else ""
-    if most["len"] < _STANDS_OUT * seen.height:
+    if most["len"] < STALL_STANDS_OUT_SHARE * seen.height:
         return f"No line stands out in {seen.height} samples of its stack there; the most frequent, {most['len']} times, is {name}."
     return f"{most['len']} of {seen.height} samples of its stack there are of {name}."
 
@@ -229,7 +232,7 @@ def _making(case: Case, ops: pl.Series, row: Row) -> Fix | None:
 def _made() -> pl.Expr:
     """Return whether a GPU op is a copy of much data from pageable memory to the device."""
     copy = (pl.col("op_kind") == "memcpy") & (pl.col("copy_kind") == 1) & (pl.col("src_kind") == 0)
-    return (copy & (pl.col("bytes") >= _MADE_BYTES)).fill_null(False)
+    return (copy & (pl.col("bytes") >= STALL_MADE_BYTES)).fill_null(False)
 
 
 def _before_ops(case: Case, ops: pl.Series) -> Takes:
@@ -269,7 +272,7 @@ def check(case: Case) -> list[Finding]:
     )
     rows = rows.sort("real_ns", *SITE, descending=[True] + [False] * 4, nulls_last=True)
     findings = []
-    for row in rows.head(_SITES).to_dicts():
+    for row in rows.head(MOST_STALL_PLACES).to_dicts():
         cost = min(case.per_step(row["real_ns"]), case.taken_by(RULE.cause))
         if not case.notable(cost):
             continue
@@ -277,8 +280,8 @@ def check(case: Case) -> list[Finding]:
         worth = case.worth(RemoveHost(before), RemoveCalls(small), cause=RULE.cause)
         ops = stalls.filter(lookup.same_values(row, SITE))["op"]
         cost = case.lost(cost, worth)
-        named = [k for k in _pauses.KINDS if row[k.key] >= _NAMED * row["gaps_ns"]]
-        mostly = next((k for k in named if row[k.key] >= _MOSTLY * row["gaps_ns"]), None)
+        named = [k for k in _pauses.KINDS if row[k.key] >= STALL_CAUSE_NAMED_SHARE * row["gaps_ns"]]
+        mostly = next((k for k in named if row[k.key] >= STALL_CAUSE_IN_TITLE_SHARE * row["gaps_ns"]), None)
         title = f"GPU idle {units.duration(cost)} {case.per} {_before_what(case, row)}"
         # The verdict counts idle time after a wait toward the wait: without it the thread would have been ahead.
         after = cost - case.taken_by(_ALONE)

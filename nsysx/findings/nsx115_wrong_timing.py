@@ -33,6 +33,7 @@ from nsysx.analyses.stopwatch import by_way
 from nsysx.catalogue import DeviceActivity
 from nsysx.events.kernel_names import function_of
 from nsysx.findings._case import NO_SAVING, Case, Fix, Rule
+from nsysx.findings._finding_bounds import FEWEST_WRONG_READINGS, MOST_LAUNCHES, WRONG_READING_TIMES
 from nsysx.findings._lines import launching
 from nsysx.frames import lookup
 from nsysx.model import Finding
@@ -49,9 +50,9 @@ RULE = Rule(
 )
 REQUIRES = ("stopwatch",)
 _FIX, _FIX_SHORT = Fix.by_name("benchmark-timer"), Fix.by_name("timed-graph")
-#: A reading is wrong when it is off from the kernel's time by this factor, up or down.
-_WRONG = 1.5
-_LEAST = 3
+_FIX_ELSEWHERE = Fix(
+    "Synchronize before and after, warm up, and take a median; or read two CUDA events around many calls"
+)
 #: Ways of timing a kernel, as named in the evidence: the kernel's own time, and a clock with a synchronize on both sides.
 KERNEL_ITSELF, BOTH_SIDES = "the kernel itself", "a synchronize before and after"
 _WAYS = {
@@ -82,7 +83,11 @@ def _misreading(case: Case, row: stopwatch.ReadingRow, kernel_ns: float) -> dict
     if not row["custom"] and "after" not in fenced:
         taken.discard("both")  # fenced in one way only: perhaps not to time it
     read = {way: ns for way, ns in measured.items() if way in taken}
-    return {way: ns for way, ns in read.items() if not kernel_ns / _WRONG <= ns <= kernel_ns * _WRONG}
+    return {
+        way: ns
+        for way, ns in read.items()
+        if not kernel_ns / WRONG_READING_TIMES <= ns <= kernel_ns * WRONG_READING_TIMES
+    }
 
 
 def _communicates(case: Case) -> bool:
@@ -93,7 +98,7 @@ def _communicates(case: Case) -> bool:
 def check(case: Case) -> list[Finding]:
     """Return a finding per kernel around which the program's synchronize calls make a clock misread it by a factor of 1.5."""
     fences = case.profile.calls["name"].is_in(["cudaDeviceSynchronize", "cuCtxSynchronize"])
-    if fences.sum() < _LEAST:
+    if fences.sum() < FEWEST_WRONG_READINGS:
         return case.clear(RULE, "the program does not synchronize around single operations")
     if not case.stepless and _communicates(case):
         return case.clear(RULE, "the ranks of a job synchronize for one another in its steps: that times no operation")
@@ -104,7 +109,7 @@ def check(case: Case) -> list[Finding]:
         if row["name"] not in shown_names:
             continue
         kernel = row["kernel_ns"]
-        if kernel is None or row["calls"] < _LEAST:
+        if kernel is None or not FEWEST_WRONG_READINGS <= row["calls"] <= MOST_LAUNCHES * fences.sum():
             continue
         wrong = _misreading(case, row, kernel)
         if not wrong:
@@ -127,6 +132,8 @@ def check(case: Case) -> list[Finding]:
             because = f"Even with both, {more} of the reading is the launch and the return of the synchronize."
         # What hides behind kernels when the call is repeated: everything that the CPU does for one call.
         fix = _FIX_SHORT if (row["host_ns"] or 0) + (row["api_ns"] or 0) > kernel else _FIX
+        if not case.program.python:
+            fix = _FIX_ELSEWHERE
         evidence = [Reading({"way": _WAYS[way], "reads_ns": ns, "from": ways[way].how}) for way, ns in reads.items()]
         evidence.append(Reading({"way": KERNEL_ITSELF, "reads_ns": kernel, "from": "measured"}))
         findings.append(

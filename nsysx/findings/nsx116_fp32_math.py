@@ -33,6 +33,7 @@ from nsysx.catalogue import StepLimit, StepPart
 from nsysx.events import kernel_math
 from nsysx.events.recorded_settings import settings_of
 from nsysx.findings._case import Case, Fix, Rule, Saving, ops_of, way
+from nsysx.findings._finding_bounds import TENSOR_CORES_TIMES
 from nsysx.findings._names import mostly
 from nsysx.findings._once import Takes
 from nsysx.frames import lookup
@@ -65,8 +66,6 @@ _INSIDE = Fix.by_name(
 )
 #: Cards whose tensor cores have no TF32 and no BF16.
 _WITHOUT_TF32 = re.compile(r"V100|\bT4\b|TITAN (V|RTX)|RTX 20\d\d|Quadro (RTX|GV)", re.IGNORECASE)
-#: How much faster tensor cores are: FP32 against TF32 on A100 and H100, against FP16 on V100 and T4 (data sheets).
-_FASTER = 8
 
 
 def check(case: Case) -> list[Finding]:
@@ -85,9 +84,9 @@ def check(case: Case) -> list[Finding]:
     conv = lookup.matching(fp32_kernels["name"], r"conv|wgrad|dgrad|fprop|cudnn")
     of_conv = int(fp32_kernels.filter(pl.Series(conv, dtype=pl.Boolean))["ns"].sum())
     operation = "convolutions" if 2 * of_conv > int(fp32_kernels["ns"].sum()) else "GEMMs"
-    why = f"these kernels, {_FASTER} times as fast"
-    faster = ScaleOps(ops_of(fp32_kernels), 1 / _FASTER)
-    worth = case.worth_or_time(taken * (1 - 1 / _FASTER), why, faster, cause=RULE.cause)
+    why = f"these kernels, {TENSOR_CORES_TIMES} times as fast"
+    faster = ScaleOps(ops_of(fp32_kernels), 1 / TENSOR_CORES_TIMES)
+    worth = case.worth_or_time(taken * (1 - 1 / TENSOR_CORES_TIMES), why, faster, cause=RULE.cause)
     if worth.likely_ns is not None and not case.notable(worth.likely_ns):
         return case.clear(RULE, "faster FP32 products would shorten the step by less than 1 %")
     if tensor.any() and operation == "convolutions":
@@ -98,7 +97,7 @@ def check(case: Case) -> list[Finding]:
     evidence = [{"kernel": k, "count": n / case.steps, "total_ns": case.per_step(ns)} for k, n, ns in rows.iter_rows()]
     detail = (
         f"Kernels that multiply in FP32 take {units.duration(taken)} {case.per} ({case.share(taken)}). Tensor cores are up to "
-        f"{_FASTER} times as fast in {'FP16' if old else 'TF32 or BF16'}; kernels that then wait for memory gain less."
+        f"{TENSOR_CORES_TIMES} times as fast in {'FP16' if old else 'TF32 or BF16'}; kernels that then wait for memory gain less."
     )
     fix = _fix(case, old, bool(tensor.any()), operation)
     formats = "FP16" if old else "TF32 and BF16"

@@ -26,6 +26,7 @@ import polars as pl
 from nsysx import units
 from nsysx.catalogue import StepLimit, StepPart
 from nsysx.findings._case import Case, Fix, Rule, ops_of
+from nsysx.findings._finding_bounds import CHANNELS_LAST_NORM_LEFT
 from nsysx.findings._names import mostly
 from nsysx.findings._once import Takes
 from nsysx.frames import lookup
@@ -44,7 +45,7 @@ REQUIRES = ("kernels",)
 _CHANNELS_LAST = Fix.by_name("channels-last")
 #: Batch normalization of torch over planes of NCHW; in channels last it takes about this part of the time (60.3 to 41.3 ms a step of a
 #: detector in BF16 on an H100, without its conversions).
-_PLANES, _NORM = r"(?i)batch_norm_(?!.*channels_last)", 0.6
+_PLANES = r"(?i)batch_norm_(?!.*channels_last)"
 _CONVERSION = r"(?i)nchwToNhwc|nhwcToNchw|nchw2nhwc|nhwc2nchw|tensorTransformGeneric"
 
 
@@ -57,7 +58,7 @@ def check(case: Case) -> list[Finding]:
     norms = case.kernels.filter(pl.Series(lookup.matching(case.kernels["name"], _PLANES), dtype=pl.Boolean))
     edits: list[Edit] = [RemoveOps(ops_of(conversions))]
     if norms.height:
-        edits.append(ScaleOps(ops_of(norms), _NORM))
+        edits.append(ScaleOps(ops_of(norms), CHANNELS_LAST_NORM_LEFT))
     worth = case.worth_or_time(taken, "the conversions themselves", *edits, cause=RULE.cause)
     cost = case.lost(taken, worth)
     count = conversions.height / case.steps

@@ -31,6 +31,7 @@ import polars as pl
 from nsysx import units
 from nsysx.catalogue import StepLimit, StepPart
 from nsysx.findings._case import Case, Fix, Rule, ops_of
+from nsysx.findings._finding_bounds import FEWEST_ATTENTIONS, MOST_ATTENTION_KERNELS
 from nsysx.findings._once import Takes
 from nsysx.frames import lookup
 from nsysx.model import Finding
@@ -51,16 +52,12 @@ _FIX_ANYWHERE = Fix("Use a fused attention kernel (FlashAttention, or cuDNN's)")
 #: Softmax of scores, not of a loss.
 _SOFTMAX = r"(?i)softmax"
 _OF_LOSS = r"LogSoftMax|log_softmax|nll_loss|cross_?entropy"
-#: Most kernels between the two products: cast, scale, mask, softmax, dropout. More than this is something else.
-_BETWEEN = 8
-#: This often in a step it belongs to the layers, not to the head.
-_LEAST = 2
 
 
 def check(case: Case) -> list[Finding]:
     """Return one finding where the kernels between the products of attention take 1 % of the step or more."""
     kernels, places = _between(case)
-    if places < _LEAST * case.steps:
+    if places < FEWEST_ATTENTIONS * case.steps:
         return case.clear(RULE, "no layer runs a softmax between two products")
     taken = case.per_step(int(kernels["ns"].sum()))
     if not case.notable(taken):
@@ -106,7 +103,7 @@ def _between(case: Case) -> tuple[pl.DataFrame, int]:
         return ops.clear(), 0
     next_product = np.unique(next_product[inner])
     first, last = row[next_product - 1] + 1, row[next_product]
-    near = (last - first <= _BETWEEN) & (stream[first - 1] == stream[last])
+    near = (last - first <= MOST_ATTENTION_KERNELS) & (stream[first - 1] == stream[last])
     first, last = first[near], last[near]
     border = np.zeros(len(rows) + 1, np.int64)
     np.add.at(border, first, 1)

@@ -24,6 +24,7 @@ from __future__ import annotations
 from nsysx import units
 from nsysx.catalogue import StepLimit, StepPart
 from nsysx.findings._case import Case, Fix, Rule
+from nsysx.findings._finding_bounds import SHORT_KERNELS_SHARE
 from nsysx.findings._names import mostly
 from nsysx.model import Finding
 
@@ -37,14 +38,12 @@ RULE = Rule(
     tries=("fused", "foreach", "compile", "compile-reduce-overhead"),
 )
 REQUIRES = ("kernels", "steps", "gpu")
-#: Least share of the step that is reported; a normal step has 2 to 3 % of such pauses.
-_FOUND = 0.05
 
 
 def check(case: Case) -> list[Finding]:
     """Return one finding where pauses between queued kernels take 5 % of the step or more."""
     cost = case.taken_by(RULE.cause)
-    if not case.notable(cost, _FOUND):
+    if not case.notable(cost, SHORT_KERNELS_SHARE):
         return case.clear(RULE, f"pauses between queued kernels take {case.share(cost)} of the step, less than 5 %")
     median = case.kernels["ns"].median()
     each = f" of {units.duration(float(median))} (median)" if isinstance(median, (int, float)) else ""

@@ -34,6 +34,7 @@ import polars as pl
 from nsysx import units
 from nsysx.catalogue import StepLimit, StepPart
 from nsysx.findings._case import Case, Fix, Rule, Saving, ops_of
+from nsysx.findings._finding_bounds import MOST_MASK_MODULES
 from nsysx.findings._once import Takes
 from nsysx.frames import lookup
 from nsysx.model import Finding, Row
@@ -70,7 +71,6 @@ _ORIGINS = (
 )
 #: Kernels that show that a module masks; a sort, a lookup or the backward of an embedding does not.
 _SIGN = r"DeviceSelect|write_indices|nonzero|indexing_backward|masked_(select|scatter)"
-_MODULES = 4
 
 
 def _origin(kernel: str) -> str:
@@ -115,7 +115,7 @@ def check(case: Case) -> list[Finding]:
         .agg(pl.col("ns").sum(), pl.col("name").str.contains(_SIGN).any().alias("masks"))
         .filter("masks")
         .sort("ns", "module", descending=[True, False], nulls_last=True)
-        .head(_MODULES)
+        .head(MOST_MASK_MODULES)
     )
     findings = [
         f for row in modules.select("module").to_dicts() if (f := _of_module(case, mask_kernels, row)) is not None

@@ -30,18 +30,13 @@ from nsysx.analyses.helpers import kernel_shapes
 from nsysx.catalogue import DeviceActivity, StepLimit, StepPart
 from nsysx.events import concurrency
 from nsysx.findings._case import Case, Fix, Rule, Saving, ops_of
+from nsysx.findings._finding_bounds import MOST_SMALL_GRID_KERNELS, SMALL_GRID_ALONE_SHARE, SMALL_GRID_KERNEL_NS
 from nsysx.findings._once import Takes
 from nsysx.model import Finding
 from nsysx.replay.engine import ScaleOps
 
 RULE = Rule("NSX122", "small-grid", "Kernels too small for the device", cause=(StepPart.WORK,), about=StepLimit.GPU)
 REQUIRES = ("kernel_limits",)
-#: A shorter kernel takes the time it takes to start, whatever its grid (ns).
-_LONG_NS = 10_000
-#: While a kernel runs alone for less of its time than this, others may use the SMs that it leaves empty (share).
-_ALONE = 0.9
-#: Most kernels that are replayed and listed.
-_KERNELS = 8
 
 
 def check(case: Case) -> list[Finding]:
@@ -53,7 +48,7 @@ def check(case: Case) -> list[Finding]:
         )
     small = shapes.filter(
         (pl.col("limit") == kernel_shapes.SMALL_GRID)
-        & (pl.col("median_ns") >= _LONG_NS)
+        & (pl.col("median_ns") >= SMALL_GRID_KERNEL_NS)
         & (pl.col("cls") == DeviceActivity.COMPUTE.value)
     )
     wanted = ("op", "process", "device", "name", "grid", "block", "module", "start_ns", "end_ns")
@@ -62,7 +57,9 @@ def check(case: Case) -> list[Finding]:
     ops = kernel_shapes.with_card(case.profile, kernels).join(
         small.select(*kernel_shapes.SHAPE, "blocks", "sm_count"), on=kernel_shapes.SHAPE, how="inner", nulls_equal=True
     )
-    ops = ops.filter(pl.Series(concurrency.alone(ops, case.profile.attributed.gpu_ops) >= _ALONE, dtype=pl.Boolean))
+    ops = ops.filter(
+        pl.Series(concurrency.alone(ops, case.profile.attributed.gpu_ops) >= SMALL_GRID_ALONE_SHARE, dtype=pl.Boolean)
+    )
     ops = ops.with_columns(
         ns=pl.col("end_ns") - pl.col("start_ns"), idle_part=1 - pl.col("blocks") / pl.col("sm_count")
     ).with_columns(lost=pl.col("ns") * pl.col("idle_part"))
@@ -79,7 +76,7 @@ def check(case: Case) -> list[Finding]:
     )
     edits = [
         ScaleOps(ops_of(r.select(pl.col("op").explode())), 1 - r["idle_part"].item())
-        for r in rows.head(_KERNELS).iter_slices(1)
+        for r in rows.head(MOST_SMALL_GRID_KERNELS).iter_slices(1)
     ]
     worth = case.worth(*edits, cause=RULE.cause, bound=True)
     if worth.likely_ns is not None and not case.notable(worth.likely_ns):
@@ -97,7 +94,7 @@ def _found(case: Case, rows: pl.DataFrame, cost: int, worth: Saving) -> Finding:
             "count": r["count"] / case.steps,
             "total_ns": case.per_step(r["ns"]),
         }
-        for r in rows.head(_KERNELS).iter_rows(named=True)
+        for r in rows.head(MOST_SMALL_GRID_KERNELS).iter_rows(named=True)
     ]
     worst = rows.row(0, named=True)
     taken = case.per_step(int(rows["ns"].sum()))

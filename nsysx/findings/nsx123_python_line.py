@@ -37,6 +37,7 @@ from nsysx.events.host_pieces import CAUSES
 from nsysx.events.sampled_lines import interval, known_lines
 from nsysx.findings import _noted
 from nsysx.findings._case import Case, Fix, Rule, way
+from nsysx.findings._finding_bounds import FEWEST_LINE_SAMPLES, MOST_PYTHON_LINES
 from nsysx.findings._once import Takes
 from nsysx.model import Finding
 
@@ -51,7 +52,6 @@ RULE = Rule(
 )
 REQUIRES = ("steps",)
 #: Most lines that are named, and fewest samples behind a figure: with 10 its 95 % interval is from half to twice the figure.
-_LINES, _FEWEST = 3, 10
 _PLACE = ["file", "line", "function"]
 #: What to do about a line, by the framework function that runs below it; the first match counts.
 _FIXES = (
@@ -157,15 +157,15 @@ def check(case: Case) -> list[Finding]:
     if case.profile.code() is not None:
         return _noted.found(case, RULE) or case.clear(RULE, _NONE)
     seen = _costs(case)
-    if seen.height < _FEWEST:
+    if seen.height < FEWEST_LINE_SAMPLES:
         return case.clear(
             RULE,
             f"only {units.several(seen.height, 'sample')} in host code that the GPU waits for: too few to name a line",
         )
-    by_line = seen.group_by(_PLACE).agg(pl.len(), pl.col("real_ns").sum()).filter(pl.col("len") >= _FEWEST)
+    by_line = seen.group_by(_PLACE).agg(pl.len(), pl.col("real_ns").sum()).filter(pl.col("len") >= FEWEST_LINE_SAMPLES)
     by_line = by_line.sort("real_ns", *_PLACE, descending=[True, False, False, False], nulls_last=True)
     findings = []
-    for file, line, function, *_ in by_line.head(_LINES).iter_rows():
+    for file, line, function, *_ in by_line.head(MOST_PYTHON_LINES).iter_rows():
         same_line = (
             (pl.col("file") == file)
             & (pl.col("function") == function)

@@ -28,6 +28,7 @@ from nsysx import units
 from nsysx.analyses.helpers import kernel_shapes
 from nsysx.catalogue import StepLimit
 from nsysx.findings._case import Case, Fix, Rule, Saving
+from nsysx.findings._finding_bounds import MEMORY_BOUND_SHARE, MOST_MEMORY_BOUND_KERNELS
 from nsysx.findings._lines import launching
 from nsysx.model import Finding
 
@@ -39,8 +40,6 @@ RULE = Rule(
     tries=("compile", "compile-reduce-overhead", "autocast-bf16"),
 )
 REQUIRES = ("gpu_metrics",)
-_FOUND = 0.05
-_KERNELS = 6
 
 
 def check(case: Case) -> list[Finding]:
@@ -51,7 +50,7 @@ def check(case: Case) -> list[Finding]:
         return case.cannot_tell(RULE, "no kernel ran alone for ten samples of the memory bandwidth")
     bound = measured.filter(pl.col("limit") == kernel_shapes.DRAM)
     taken = case.per_step(int(bound["total_ns"].sum()))
-    if not case.notable(taken, _FOUND):
+    if not case.notable(taken, MEMORY_BOUND_SHARE):
         highest = measured.row(int(measured["dram"].arg_max() or 0), named=True)
         sentence = (
             f"kernels at 85 % of the memory bandwidth or more take {case.share(taken)} of the step; the highest reaches"
@@ -66,7 +65,7 @@ def check(case: Case) -> list[Finding]:
             "memory bandwidth": units.share(row["dram"], 1),
             "samples": row["samples"],
         }
-        for row in bound.head(_KERNELS).iter_rows(named=True)
+        for row in bound.head(MOST_MEMORY_BOUND_KERNELS).iter_rows(named=True)
     ]
     title = f"Kernels take {units.duration(taken)} {case.per} at {units.share(share, 1)} of the memory bandwidth: only fewer bytes help"
     detail = (

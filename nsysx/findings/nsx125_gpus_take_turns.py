@@ -25,6 +25,7 @@ import numpy as np
 from nsysx import units
 from nsysx.catalogue import StepLimit
 from nsysx.findings._case import Case, Fix, Rule
+from nsysx.findings._finding_bounds import GPUS_IN_TURNS_SHARE
 from nsysx.findings._once import Takes
 from nsysx.judging.other_work import other_gpus
 from nsysx.model import Finding
@@ -33,7 +34,6 @@ RULE = Rule("NSX125", "gpus-take-turns", "GPUs that take turns", about=StepLimit
 REQUIRES = ("gpu", "steps")
 
 #: GPUs that share the work of a step idle now and then while another works; for this share of the step they take turns.
-_MUCH = 0.1
 _FIX = Fix.by_name("tensor-parallel")
 
 
@@ -44,7 +44,7 @@ def check(case: Case) -> list[Finding]:
         return case.clear(RULE, "the process works on one GPU")
     # Without the profiler a GPU idles less, and while another works not more than at all.
     cost = round(case.per_step(work.meanwhile_ns) * case.real_part(frozenset()))
-    if not case.notable(cost, _MUCH):
+    if not case.notable(cost, GPUS_IN_TURNS_SHARE):
         return case.clear(RULE, f"another GPU works while this one idles for {case.share(cost)} of the step")
     others = f"GPU {work.devices[0]} works" if len(work.devices) == 1 else f"{len(work.devices)} other GPUs work"
     detail = (

@@ -45,6 +45,7 @@ from nsysx.events.attribute import IN_STEP
 from nsysx.events.nvtx_ranges import Flags
 from nsysx.events.profile import Profile
 from nsysx.findings._case import Case, Fix, Rule
+from nsysx.findings._finding_bounds import ALIKE_ROUNDS_SHARE, FEWEST_ROUND_LAUNCHES, FEWEST_ROUNDS, ROUND_TRIPS_SHARE
 from nsysx.findings._names import called, networks_called
 from nsysx.findings._once import Takes
 from nsysx.frames import lookup
@@ -63,10 +64,7 @@ RULE = Rule(
     direct=3,
 )
 REQUIRES = ("steps", "gpu", "waits")
-#: Fewest alike rounds a step, fewest launches of one, and how far their number may be from the usual one (share).
-_ROUNDS, _LAUNCHES, _ALIKE = 4, 2, 0.25
 #: Least share of the step in which the GPU idles in rounds.
-_FOUND = 0.15
 _TRAINS, _CALLS = "^(backward|optimizer)$", "^(forward|evaluation)$"
 _CLEAR = "no step asks the GPU the same four times or more and reads each answer before it asks again"
 
@@ -95,7 +93,7 @@ def rounds(profile: Profile) -> Rounds | None:
     """
     reads = _reads(profile)
     steps = max(profile.scope.steps, 1)
-    if len(reads) < _ROUNDS * steps:
+    if len(reads) < FEWEST_ROUNDS * steps:
         return None
     calls = profile.attributed.api_calls
     thread = calls["thread"].to_numpy()
@@ -110,16 +108,16 @@ def rounds(profile: Profile) -> Rounds | None:
     uploads = np.zeros(calls.height, np.bool_)
     uploads[copied.to_numpy()] = True
     launches = within(calls["kind"].is_in(Call.LAUNCHES).to_numpy())
-    candidate = (launches >= _LAUNCHES) & (within(matching(calls["phase"], _TRAINS)) == 0)
+    candidate = (launches >= FEWEST_ROUND_LAUNCHES) & (within(matching(calls["phase"], _TRAINS)) == 0)
     if not candidate.any():
         return None
     usual = float(np.median(launches[candidate]))
-    alike = candidate & (np.abs(launches - usual) <= _ALIKE * usual)
+    alike = candidate & (np.abs(launches - usual) <= ALIKE_ROUNDS_SHARE * usual)
     network, upload = (
         2 * int((within(chosen)[alike] > 0).sum()) >= int(alike.sum())
         for chosen in (matching(calls["phase"], _CALLS), uploads)
     )
-    if alike.sum() < _ROUNDS * steps or (network and not upload):
+    if alike.sum() < FEWEST_ROUNDS * steps or (network and not upload):
         return None
     first, last = begin[alike], end[alike] - 1
     made = np.concatenate([np.arange(a, b + 1) for a, b in zip(first.tolist(), last.tolist(), strict=True)])
@@ -170,7 +168,7 @@ def _loops(case: Case) -> list[_Loop]:
     each = inside.group_by("module").agg(
         pl.len(), pl.col("index").n_unique().alias("steps"), pl.col("asks").mode().sort().first(), pl.col("call")
     )
-    often = each.filter((pl.col("len") >= _ROUNDS * case.steps) & (2 * pl.col("steps") >= case.steps))
+    often = each.filter((pl.col("len") >= FEWEST_ROUNDS * case.steps) & (2 * pl.col("steps") >= case.steps))
     often = often.with_columns(module.map_elements(folded, pl.String).alias("name")).sort("module")
     return [
         _Loop(
@@ -193,7 +191,7 @@ def _in_modules(case: Case) -> list[Finding]:
         before = ops.cast(pl.String).is_in(loop.modules).fill_null(value=False)
         idle = case.per_step(float(case.idle.filter(before)["real_ns"].sum()))
         idle = min(idle, case.taken_by(RULE.cause))
-        if not case.notable(idle, _FOUND):
+        if not case.notable(idle, ROUND_TRIPS_SHARE):
             continue
         count, sized = f"{loop.each:.0f}", loop.asks == waiting.SIZE
         what = "for a size (nonzero, x[mask])" if sized else "for a value"
@@ -243,7 +241,7 @@ def _outside(case: Case) -> list[Finding]:
     inside = (last >= 0) & (case.idle["start_ns"].to_numpy() < seen.end_ns[np.maximum(last, 0)])
     idle = case.per_step(float(case.idle["real_ns"].to_numpy()[inside].sum()))
     cost = min(idle, case.taken_by(RULE.cause))
-    if not case.notable(cost, _FOUND):
+    if not case.notable(cost, ROUND_TRIPS_SHARE):
         return []
     count = seen.reads / case.steps
     often, asked = f"{count:.0f} times {case.per}", networks_called(case.profile)

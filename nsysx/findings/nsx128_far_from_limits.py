@@ -32,6 +32,7 @@ from nsysx.analyses.helpers.module_names import kernel_called
 from nsysx.catalogue import StepLimit, StepPart
 from nsysx.events.profile import NotRecorded
 from nsysx.findings._case import Case, Fix, Rule, ops_of
+from nsysx.findings._finding_bounds import FAR_FROM_LIMITS_SHARE, FAR_KERNEL_OF_STEP_SHARE
 from nsysx.findings._once import Takes
 from nsysx.frames import frame_columns, lookup
 from nsysx.model import Finding
@@ -41,8 +42,6 @@ RULE = Rule(
     "NSX128", "far-from-limits", "Kernels of your own far from both limits", cause=(StepPart.WORK,), about=StepLimit.GPU
 )
 REQUIRES = ("kernels",)
-#: A kernel is far from its limits if they take this share of its time or less, and worth a word from this share of the step on.
-_FAR, _FOUND = 0.4, 0.05
 #: Kernels of libraries.
 _LIBRARY = (
     r"at::native|cudnn|cublas|cutlass|nvjet|xmma|^nccl|cub::|thrust::|triton_(poi|red|per)_fused|magma|cusparse|cufft"
@@ -59,7 +58,7 @@ def check(case: Case) -> list[Finding]:
         .agg(pl.col("ns").sum())
         .sort("ns", "name", descending=[True, False])
     )
-    names = names.filter(pl.col("ns") >= _FOUND * case.step_ns * case.steps)
+    names = names.filter(pl.col("ns") >= FAR_KERNEL_OF_STEP_SHARE * case.step_ns * case.steps)
     if not names.height:
         return case.clear(RULE, "no kernel of the program's own takes 5 % of the step")
     seen = names.join(_limited(case), on="name", how="inner")
@@ -69,7 +68,9 @@ def check(case: Case) -> list[Finding]:
         share = f"{case.share(case.per_step(ns))} of the {'capture' if case.stepless else 'step'}"
         what = f"{kernel_called(longest)} takes {share}; what it moves was not sampled"
         return case.cannot_tell(RULE, what, "nsysx run --gpu-metrics -- CMD")
-    far = seen.with_columns(reached=pl.col("limit_ns") / pl.col("gpu_ns")).filter(pl.col("reached") <= _FAR)
+    far = seen.with_columns(reached=pl.col("limit_ns") / pl.col("gpu_ns")).filter(
+        pl.col("reached") <= FAR_FROM_LIMITS_SHARE
+    )
     few = far.filter(pl.col("name").is_in(_small_grids(case).implode()))
     if few.height == far.height > 0:
         return case.clear(RULE, f"{kernel_called(few['name'][0])} has too few blocks for the device: NSX122")

@@ -28,6 +28,12 @@ import polars as pl
 from nsysx import units
 from nsysx.catalogue import StepLimit, StepPart
 from nsysx.findings._case import Case, Fix, Rule, ops_of, way
+from nsysx.findings._finding_bounds import (
+    FUSED_UPDATE_LEFT,
+    MOSTLY_TABLES_TIMES,
+    OPTIMIZER_WORK_SHARE,
+    SPARSE_UPDATE_LEFT,
+)
 from nsysx.findings._needs import FUSABLE, fused_code, merged_groups
 from nsysx.findings._once import Takes
 from nsysx.frames import lookup
@@ -43,13 +49,7 @@ RULE = Rule(
     tries=("fused",),
 )
 REQUIRES = ("steps", "kernels")
-#: From this share of the step on.
-_MUCH = 0.10
-#: Numbers that a fused update moves over those that foreach kernels move: parameter, gradient and two states read, all but the
-#: gradient written, against one pass for each operation of the update (torch/optim/adam.py).
-_FUSED = 7 / 18
 #: Of a dense update of embeddings about this part is left where only the rows that a step used are updated.
-_SPARSE = 0.2
 _EMBEDDING = r"embedding_(dense_)?backward|compute_grad_weight|sum_and_scatter"
 
 
@@ -58,7 +58,7 @@ def check(case: Case) -> list[Finding]:
     phase = case.kernels["phase"].cast(pl.String)
     kernels = case.kernels.filter(phase == "optimizer")
     taken = case.per_step(int(kernels["ns"].sum()))
-    if not case.notable(taken, _MUCH):
+    if not case.notable(taken, OPTIMIZER_WORK_SHARE):
         return case.clear(RULE, f"kernels of the optimizer take {case.share(taken)} of the step, less than 10 %")
     program = case.program
     fusable = program.optimizer in ("foreach", "loop") and program.optimizer_class in FUSABLE
@@ -67,7 +67,7 @@ def check(case: Case) -> list[Finding]:
         return case.clear(
             RULE, f"the optimizer takes {units.duration(taken)} {case.per}: it is fused, or has no fused form"
         )
-    left = _SPARSE if embeds else _FUSED
+    left = SPARSE_UPDATE_LEFT if embeds else FUSED_UPDATE_LEFT
     why = "what fewer passes over the same numbers save"
     worth = case.worth_or_time(taken * (1 - left), why, ScaleOps(ops_of(kernels), left), cause=RULE.cause)
     if worth.likely_ns is not None and not case.notable(worth.likely_ns):
@@ -99,12 +99,8 @@ def _dense_embeddings(case: Case) -> bool:
     return bool(np.any(lookup.matching(case.kernels["name"], _EMBEDDING))) and _large(case)
 
 
-#: The optimizer works for this many times as long as all matrix products together: the parameters are mostly tables.
-_TABLES = 3
-
-
 def _large(case: Case) -> bool:
     """Return whether the optimizer moves far more than the products of the step do, as one over tables does."""
     products = case.kernels.filter(case.kernels["family"].cast(pl.String) == "gemm")
     of_optimizer = case.kernels.filter(case.kernels["phase"].cast(pl.String) == "optimizer")
-    return int(of_optimizer["ns"].sum()) >= _TABLES * int(products["ns"].sum())
+    return int(of_optimizer["ns"].sum()) >= MOSTLY_TABLES_TIMES * int(products["ns"].sum())

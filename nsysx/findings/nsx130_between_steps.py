@@ -25,13 +25,13 @@ from nsysx.events.coverage import BETWEEN, EVALUATION
 from nsysx.events.recorded_settings import settings_of
 from nsysx.findings._case import Case, Fix, Rule, Saving, way
 from nsysx.findings._costly_when import restarted_loader
+from nsysx.findings._finding_bounds import BETWEEN_STEPS_SHARE
 from nsysx.model import Finding, Row
 from nsysx.replay.engine import Withheld, unprofiled_of
 
 RULE = Rule("NSX130", "between-steps", "What runs between the steps", about="loop", whole=True)
 REQUIRES = ("steps",)
 #: From this share of the loop on.
-_MUCH = 0.10
 _EVALUATES = Fix.by_name("evaluated-rarely")
 _OTHER = Fix.by_name("beside-the-loop")
 
@@ -42,7 +42,7 @@ def check(case: Case) -> list[Finding]:
     covered = case.profile.steps.coverage
     if isinstance(real, Withheld) or covered is None:
         return case.cannot_tell(RULE, "how long the loop is without the profiler is not known", "nsysx run -- CMD")
-    if real.loop_ns is None or real.loop_ns - real.step_ns < _MUCH * real.loop_ns:
+    if real.loop_ns is None or real.loop_ns - real.step_ns < BETWEEN_STEPS_SHARE * real.loop_ns:
         return case.clear(RULE, "next to nothing runs between the steps")
     between = real.loop_ns - real.step_ns
     evaluates = covered.parts.get(EVALUATION, 0) > covered.parts.get(BETWEEN, 0)

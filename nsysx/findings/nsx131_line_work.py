@@ -35,6 +35,7 @@ from nsysx.analyses import lines
 from nsysx.catalogue import StepLimit, StepPart
 from nsysx.events.code_lines import CodeLines
 from nsysx.findings._case import Case, Fix, Rule, ops_of
+from nsysx.findings._finding_bounds import LINE_WORK_SHARE, LINES_APART
 from nsysx.findings._line_remedies import quoted
 from nsysx.findings._needs import DIFFERENTIATED_ONCE
 from nsysx.findings._once import Takes
@@ -52,8 +53,6 @@ RULE = Rule(
     leads=True,
 )
 REQUIRES = ("steps", "kernels")
-#: From this share of the step on.
-_FOUND = 0.05
 #: Kernels that compute little for what they move.
 _MOVING = (
     "elementwise",
@@ -67,8 +66,6 @@ _MOVING = (
 )
 #: Phases that have rules of their own.
 _OTHER_PHASES = ("optimizer", "zero_grad", "clip")
-#: Lines of one function with at most so many others between them serve one purpose.
-_APART = 3
 
 
 class _Group(NamedTuple):
@@ -101,7 +98,7 @@ def _groups(case: Case, code: CodeLines) -> Iterator[_Group]:
         by_line = part.group_by("line").agg(pl.col("ns").sum()).sort("line")
         of_line = dict(by_line.iter_rows())
         for numbers in _blocks(list(of_line)):
-            if not case.notable(case.per_step(sum(of_line[n] for n in numbers)), _FOUND):
+            if not case.notable(case.per_step(sum(of_line[n] for n in numbers)), LINE_WORK_SHARE):
                 continue
             ranked = sorted(numbers, key=lambda n: -of_line[n])
             lines_of = [texts.get((file, n), "") for n in ranked]
@@ -113,7 +110,7 @@ def _groups(case: Case, code: CodeLines) -> Iterator[_Group]:
                     ranked[index],
                     *(n for n, goes in zip(ranked, beside, strict=True) if goes and n != ranked[index]),
                 ]
-                if not case.notable(case.per_step(sum(of_line[n] for n in chosen)), _FOUND):
+                if not case.notable(case.per_step(sum(of_line[n] for n in chosen)), LINE_WORK_SHARE):
                     continue
                 function = part.filter(pl.col("line") == chosen[0])["function"][0]
                 work = part.filter(pl.col("line").is_in(chosen))
@@ -125,7 +122,7 @@ def _blocks(numbers: list[int]) -> list[list[int]]:
     """Return the numbers of lines, in order, in blocks of those that lie close together."""
     blocks: list[list[int]] = []
     for number in numbers:
-        if blocks and number - blocks[-1][-1] <= _APART:
+        if blocks and number - blocks[-1][-1] <= LINES_APART:
             blocks[-1].append(number)
         else:
             blocks.append([number])
@@ -151,7 +148,7 @@ def _found(case: Case, group: _Group) -> Finding | None:
     worth = case.worth_or_time(
         case.per_step(int(gone["ns"].sum())), "the kernels that go", RemoveOps(ops_of(gone)), cause=RULE.cause
     )
-    if worth.likely_ns is None or not case.notable(worth.likely_ns, _FOUND):
+    if worth.likely_ns is None or not case.notable(worth.likely_ns, LINE_WORK_SHARE):
         return None
     taken = case.per_step(int(group.kernels["ns"].sum()))
     first, last = min(group.lines), max(group.lines)

@@ -38,6 +38,12 @@ from nsysx.catalogue import Call, StepLimit, StepPart
 from nsysx.events.layers import bare
 from nsysx.events.operator_flow import ModuleCall, OperatorFlow, depth, flow_of, signature
 from nsysx.findings._case import Case, Fix, Rule, Saving
+from nsysx.findings._finding_bounds import (
+    CALLS_IN_TURN_SAVING_SHARE,
+    FEWEST_CALLS_IN_TURN,
+    MODELS_IN_TURN_LAUNCHES_SHARE,
+    STACKED_MODELS_MAY_STAY_SHARE,
+)
 from nsysx.findings._held import idle_ns
 from nsysx.findings._lines import calling_line
 from nsysx.findings._once import Takes
@@ -53,12 +59,6 @@ RULE = Rule(
     leads=True,
 )
 REQUIRES = ("steps", "gpu", "launches")
-#: From so many calls on, half of which at most need another one, if the change saves this share of the step.
-_CALLS, _FOUND = 4, 0.1
-#: Of models whose operators were not recorded, if they make this share of the launches.
-_LAUNCHED = 0.3
-#: Of a saving that is computed from times so much may stay (share of it).
-_MAY_STAY = 0.2
 
 
 class _Turns(NamedTuple):
@@ -95,19 +95,20 @@ def check(case: Case) -> list[Finding]:
     best = max(turns, key=lambda each: (launches(each) * each.goes, len(each.modules), each.cls), default=None)
     if best is None:
         return case.clear(
-            RULE, f"fewer than {_CALLS} calls of one kind run in turn, or each needs the result of another"
+            RULE,
+            f"fewer than {FEWEST_CALLS_IN_TURN} calls of one kind run in turn, or each needs the result of another",
         )
     cost = round(lost * launches(best) / max(calls.height, 1))
-    if best.networks and launches(best) >= _LAUNCHED * calls.height:
+    if best.networks and launches(best) >= MODELS_IN_TURN_LAUNCHES_SHARE * calls.height:
         cost = lost  # the loss and the optimizer of each run in turn, too
     saved = round(cost * best.goes)
-    if not case.notable(saved, _FOUND) or (best.networks and cost < lost):
+    if not case.notable(saved, CALLS_IN_TURN_SAVING_SHARE) or (best.networks and cost < lost):
         return case.clear(RULE, f"calls in turn make the GPU idle {case.share(cost)} of the step waiting for launches")
     stays = "one call" if best.deep == 1 else f"{best.deep} calls"
     worth = Saving(
         saved,
         f"the launches of {stays} stay, and the GPU's work as it is",
-        error_ns=round(_MAY_STAY * saved),
+        error_ns=round(STACKED_MODELS_MAY_STAY_SHARE * saved),
         most_ns=round(best.goes * case.step_ns),
         source="time",
     )
@@ -155,7 +156,7 @@ def _models(case: Case) -> list[_Turns]:
     return [
         _Turns(cls, len(models), 1, True, True, frozenset().union(*models.values()))
         for cls, models in roots.items()
-        if len(models) >= _CALLS
+        if len(models) >= FEWEST_CALLS_IN_TURN
     ]
 
 
@@ -172,7 +173,7 @@ def _independent(case: Case, flow: OperatorFlow) -> list[_Turns]:
     turns = []
     for (path, cls, _), calls in kinds.items():
         paths = {call.path for call in calls}
-        if len(calls) < _CALLS or (len(paths) < len(calls) and _needs_rest(case, calls)):
+        if len(calls) < FEWEST_CALLS_IN_TURN or (len(paths) < len(calls) and _needs_rest(case, calls)):
             continue
         deep = depth(flow, calls)
         if 2 * deep <= len(calls):

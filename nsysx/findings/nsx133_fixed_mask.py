@@ -33,6 +33,7 @@ from nsysx.catalogue import StepLimit, StepPart
 from nsysx.events.operator_flops import sizes
 from nsysx.events.profile import NotRecorded
 from nsysx.findings._case import Case, Fix, Rule, ops_of
+from nsysx.findings._finding_bounds import CAUSAL_SCORES_LEFT, SHORTEST_ATTENTION
 from nsysx.findings._once import Takes
 from nsysx.model import Finding
 from nsysx.replay.engine import ScaleOps
@@ -42,10 +43,6 @@ RULE = Rule(
 )
 REQUIRES = ("operators", "kernels")
 _FUSED = r"scaled_dot_product_(?:cudnn|efficient|flash)|_(?:efficient|flash)_attention"
-#: A causal mask leaves half of the scores.
-_LEFT = 0.5
-#: Queries and keys of one sequence are this many at least: shorter attention is not what a step waits for.
-_SHORTEST = 128
 
 
 def check(case: Case) -> list[Finding]:
@@ -64,7 +61,7 @@ def check(case: Case) -> list[Finding]:
     taken = case.per_step(int(ops["ns"].sum()))
     if not case.notable(taken):
         return case.clear(RULE, "no fused attention is given a fixed mask of all queries and keys")
-    worth = case.worth(ScaleOps(ops_of(ops), _LEFT), cause=RULE.cause)
+    worth = case.worth(ScaleOps(ops_of(ops), CAUSAL_SCORES_LEFT), cause=RULE.cause)
     best = case.worth(ScaleOps(ops_of(ops), _at_limit(case)), cause=RULE.cause, bound=True)
     if worth.likely_ns is not None and best.most_ns:
         worth = replace(worth, most_ns=best.most_ns)
@@ -87,7 +84,7 @@ def fixed_mask(shapes: str | None, read: str | None) -> int | None:
     given = sizes(shapes) or []
     source = json.loads(read) if read else given
     lengths = [s[2] for s in given if len(s) == 4]
-    if len(lengths) < 3 or lengths[0] < _SHORTEST:
+    if len(lengths) < 3 or lengths[0] < SHORTEST_ATTENTION:
         return None
     length = lengths[0]
     for shape, stored in zip(given, source, strict=False):
@@ -101,4 +98,4 @@ def _at_limit(case: Case) -> float:
     done = case.profile.once(limits_of_work.executions).filter(
         pl.col("name").str.contains(_FUSED) & pl.col("limit_ns").is_not_null()
     )
-    return float(done["limit_ns"].sum()) / max(float(done["gpu_ns"].sum()), 1.0) if done.height else _LEFT
+    return float(done["limit_ns"].sum()) / max(float(done["gpu_ns"].sum()), 1.0) if done.height else CAUSAL_SCORES_LEFT

@@ -21,6 +21,7 @@ from nsysx.judging import (
     unprofiled_checks,
     window_checks,
 )
+from nsysx.judging.judging_bounds import NEWEST_READ_SCHEMA
 from nsysx.judging.limits import MIGRATIONS
 from nsysx.judging.other_work import shared_gpu
 from nsysx.judging.probe_checks import LOST_RANGES
@@ -316,17 +317,13 @@ def _instances(trace: Trace) -> list[Check]:
     return [Check("divided card", "warn", detail)]
 
 
-#: Reports of this and older major versions of the export were read (2.x in nsys 2019.6 to 3.25 in 2026.2).
-_READ_SCHEMA = 3
-
-
 def _newer(trace: Trace) -> list[Check]:
     """Return a warning if the export's schema is newer than any that was known when this was written."""
     version = trace.capture.schema_version or ""
     major = re.match(r"(\d{1,9})\.", version)
-    if major is None or int(major[1]) <= _READ_SCHEMA:
+    if major is None or int(major[1]) <= NEWEST_READ_SCHEMA:
         return []
-    detail = f"schema {version[:20]} of nsys is newer than any that was tried ({_READ_SCHEMA}.x): a column may mean something else"
+    detail = f"schema {version[:20]} of nsys is newer than any that was tried ({NEWEST_READ_SCHEMA}.x): a column may mean something else"
     return [Check("export schema", "warn", detail, "look for a newer nsysx")]
 
 

@@ -12,11 +12,12 @@ from nsysx.catalogue import FAMILIES
 from nsysx.events.kernel_names import function_of
 from nsysx.events.profile import Profile
 from nsysx.frames import lookup
-
-#: Modules are named if the largest has this share of the GPU's work; a second one needs the lower share.
-_FIRST, _MODULE = 1 / 3, 0.2
-#: A kind of work is named from this share of all work on; for a module, if it is half of the module's work.
-_KIND, _MOST = 0.1, 0.5
+from nsysx.judging.judging_bounds import (
+    FIRST_MODULE_SHARE,
+    KIND_OF_WORK_SHARE,
+    MOST_OF_MODULE_SHARE,
+    SECOND_MODULE_SHARE,
+)
 
 #: Families whose names tell a reader nothing.
 _UNKNOWN = ("other",)
@@ -53,21 +54,25 @@ def most(profile: Profile, process: int, device: int) -> str:
     # Work outside of modules has none, the root holds all of them, and a name of numbers alone says nothing.
     no_path = {folded(name) for name in profile.attributed.without_path}
     modules = [(m, ns) for m, ns in sums if m not in no_path and re.search("[A-Za-z]", m)]
-    if modules and modules[0][1] >= _FIRST * whole:
+    if modules and modules[0][1] >= FIRST_MODULE_SHARE * whole:
         shares, names = [], []
         for name, ns in modules[:2]:
-            if ns >= _MODULE * whole:
+            if ns >= SECOND_MODULE_SHARE * whole:
                 of_module = work.filter(pl.col("module") == name)
                 count, kind = of_module["path"].n_unique(), _kind(of_module)
                 more = [f"{count} modules"] * (count > 1) + [f"mostly {kind}"] * bool(kind)
                 names.append(f"{name[:80]}" + (f" ({', '.join(more)})" if more else ""))
                 shares.append(units.share(ns, whole))
         return _sentence(shares, names)
-    kinds = [(FAMILIES.get(f, f), t) for f, t in _sums(work, "family") if f not in _UNKNOWN and t >= _KIND * whole][:3]
+    kinds = [
+        (FAMILIES.get(f, f), t)
+        for f, t in _sums(work, "family")
+        if f not in _UNKNOWN and t >= KIND_OF_WORK_SHARE * whole
+    ][:3]
     if kinds:
         return _sentence([units.share(t, whole) for _, t in kinds], [f for f, _ in kinds])
     kernels = _sums(work.filter(pl.col("op_kind") == "kernel"), "name")
-    if not kernels or kernels[0][1] < _KIND * whole:
+    if not kernels or kernels[0][1] < KIND_OF_WORK_SHARE * whole:
         return ""
     name = function_of(kernels[0][0])[:60]
     return _sentence([units.share(kernels[0][1], whole)], [f"the kernel {name}"])
@@ -83,7 +88,7 @@ def _sentence(shares: list[str], work: list[str]) -> str:
 def _kind(work: pl.DataFrame) -> str:
     whole = int(work["ns"].sum())
     family, ns = _sums(work, "family")[0]
-    return FAMILIES.get(family, family) if ns >= _MOST * whole and family not in _UNKNOWN else ""
+    return FAMILIES.get(family, family) if ns >= MOST_OF_MODULE_SHARE * whole and family not in _UNKNOWN else ""
 
 
 def _sums(work: pl.DataFrame, column: str) -> list[tuple[str, int]]:

@@ -8,11 +8,9 @@ from nsysx import units
 from nsysx.catalogue import Call
 from nsysx.events.kernel_names import function_of
 from nsysx.events.profile import Profile
+from nsysx.judging.judging_bounds import GROWING_KERNEL_LETTERS, GROWING_KERNEL_SHARE, GROWTH_PART_OF_STEPS
 from nsysx.reading import schema
 
-#: A kernel is named if it makes this share of the growth; the steps at the beginning and at the end are this part of all.
-_SHARE, _PART = 0.15, 4
-_NAME = 60
 _AXES = ("x", "y", "z")
 
 
@@ -20,7 +18,7 @@ def words(profile: Profile) -> str:
     """Return which kernels grow with the steps and what else changes with them, as a sentence; "" where nothing stands out."""
     shown = pl.col("process") == profile.steps.process
     steps = profile.steps.cpu.filter(shown & pl.col("steady")).sort("start_ns")
-    if steps.height < 2 * _PART:
+    if steps.height < 2 * GROWTH_PART_OF_STEPS:
         return ""
     of_step = profile.steady_ops.filter(shown & (pl.col("op_kind") == "kernel")).drop_nulls("call_start_ns")
     of_step = of_step.select("name", "grid", "call_start_ns", ns=pl.col("end_ns") - pl.col("start_ns"))
@@ -29,7 +27,7 @@ def words(profile: Profile) -> str:
         left_on="call_start_ns",
         right_on="begin",
     )
-    few = steps.height // _PART
+    few = steps.height // GROWTH_PART_OF_STEPS
     early, late = (of_step.filter(c) for c in (pl.col("step") < few, pl.col("step") >= steps.height - few))
     sums = [part.group_by("name").agg(pl.col("ns").sum() / few) for part in (early, late)]
     grown = sums[1].join(sums[0], on="name", how="left", suffix="_early").fill_null(0)
@@ -37,10 +35,10 @@ def words(profile: Profile) -> str:
     whole = float(grown["more"].sum())
     top = grown.sort("more", "name", descending=[True, False]).head(1).to_dicts()
     named = ""
-    if top and whole > 0 and top[0]["more"] >= _SHARE * whole:
+    if top and whole > 0 and top[0]["more"] >= GROWING_KERNEL_SHARE * whole:
         row = top[0]
         took = f"{units.duration(row['ns_early'])} to {units.duration(row['ns'])} a step"
-        name = function_of(row["name"])[:_NAME]
+        name = function_of(row["name"])[:GROWING_KERNEL_LETTERS]
         named = f" {units.share(row['more'], whole)} of the growth is the kernel {name}, {took}{_grid(early, late, row['name'])}."
     return named + _allocator(profile)
 

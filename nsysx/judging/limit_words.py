@@ -13,18 +13,17 @@ from nsysx.events.line_shares import shares
 from nsysx.events.profile import Profile
 from nsysx.frames.lookup import totals
 from nsysx.judging import gpu_work
+from nsysx.judging.judging_bounds import (
+    ALL_IDLE_OF_CAUSE_SHARE,
+    IDLE_AT_LINE_SHARE,
+    LIMITING_SHARE,
+    MOST_COPIES_SHARE,
+    NEARLY_ALL_COPIES_SHARE,
+    NOTABLE_PART_SHARE,
+)
 from nsysx.judging.limits import WindowLimits
 from nsysx.judging.other_work import other_gpus
 from nsysx.judging.program import program_of
-
-#: From this share of the step on, a cause that could be removed limits it.
-LIMITS = 0.15
-#: A part below this share of the step is not worth a word.
-_WORD = 0.01
-#: From this share of the copy time on, the main direction stands for all copies; above the second, for most of them.
-_NEARLY_ALL, _MOST = 0.95, 0.5
-#: A cause of this share of the idle time is the cause of all of it, and a line with this share is named as where it is.
-_ALL_OF_IT, _AT_A_LINE = 0.9, 0.5
 
 #: Parts in which the device is not idle; what limits the step in these ways is such work itself.
 GPU_PARTS = (StepPart.WORK, StepPart.COMM, StepPart.COPY, StepPart.MIGRATION)
@@ -71,7 +70,7 @@ def headline(profile: Profile, limits: WindowLimits, code: StepLimit, *, average
     line = _line(profile) if code == StepLimit.LAUNCH else None
     if line is not None:
         return f"{text}, {_bare(limits, line[1] * idle)} of it in {line[0]}{_second(profile, limits, code)}."
-    if limits.lost[code] >= _ALL_OF_IT * idle:
+    if limits.lost[code] >= ALL_IDLE_OF_CAUSE_SHARE * idle:
         return f"{text}{_clause(profile, limits, code)}{_second(profile, limits, code)}."
     of_it = _bare(limits, limits.lost[code])
     return f"{text}, {of_it} of it{_clause(profile, limits, code)}{_second(profile, limits, code)}."
@@ -108,7 +107,9 @@ def without_kernels(limits: WindowLimits) -> str:
 def divided(limits: WindowLimits, among: Iterable[StepPart]) -> str:
     """Return the parts of a step that are worth a word, longest first, in words."""
     parts = sorted(((limits.parts[p], p) for p in among), reverse=True)
-    words = [f"{p.label} {short(limits.per_step(ns))}" for ns, p in parts if ns >= _WORD * limits.real_ns and ns]
+    words = [
+        f"{p.label} {short(limits.per_step(ns))}" for ns, p in parts if ns >= NOTABLE_PART_SHARE * limits.real_ns and ns
+    ]
     return ", ".join(words)
 
 
@@ -140,7 +141,7 @@ def _gpu_busy(limits: WindowLimits) -> str:
 
 def _second(profile: Profile, limits: WindowLimits, code: StepLimit) -> str:
     """Return the largest cause beside the limit, "" where none could limit the step itself."""
-    others = {c: ns for c, ns in limits.lost.items() if c != code and ns >= LIMITS * limits.real_ns}
+    others = {c: ns for c, ns in limits.lost.items() if c != code and ns >= LIMITING_SHARE * limits.real_ns}
     if not others:
         return ""
     second = max(others, key=lambda c: (others[c], c))
@@ -183,18 +184,18 @@ def _busy(profile: Profile, limits: WindowLimits, begin: str) -> str:
     """Return the sentence about a step that the GPU limits: what it works on, or what slows it down."""
     parts, real = limits.parts, limits.real_ns
     works = f"{begin}{_gpu_busy(limits)}"
-    if parts[StepPart.PAUSE] >= LIMITS * real and parts[StepPart.PAUSE] >= parts[StepPart.DEPENDENCY]:
+    if parts[StepPart.PAUSE] >= LIMITING_SHARE * real and parts[StepPart.PAUSE] >= parts[StepPart.DEPENDENCY]:
         count, median = gpu_work.kernels(profile, limits.process, limits.device)
         each = f"{units.count(limits.per_step(count))} short kernels" + (
             f" of {units.duration(median)}" if median else ""
         )
         return f"{works}, {StepPart.PAUSE.label} take {_bare(limits, parts[StepPart.PAUSE])}: {each}."
-    if parts[StepPart.DEPENDENCY] >= LIMITS * real:
+    if parts[StepPart.DEPENDENCY] >= LIMITING_SHARE * real:
         held = _bare(limits, parts[StepPart.DEPENDENCY])
         return f"{works}; for {held} its next kernel is queued but waits for another stream or GPU."
-    if sum(limits.lost.values()) >= LIMITS * real:
-        causes = sum(ns >= _WORD * real for ns in limits.lost.values())
-        rest = "no single cause takes the rest" if causes > 1 else "the rest"
+    if sum(limits.lost.values()) >= LIMITING_SHARE * real:
+        single = any(ns >= LIMITING_SHARE * real for ns in limits.lost.values())
+        rest = "the rest" if single else "no single cause takes the rest"
         return f"{works}; {rest}: {divided(limits, [p for p in StepPart if p.limit])}."
     most = gpu_work.most(profile, limits.process, limits.device)
     return f"{works}.{f' {most}.' if most else ''}"
@@ -215,7 +216,7 @@ def _line(profile: Profile) -> tuple[str, float] | None:
         return None
     sums = totals(line_row[noted], ns[noted], lines.places.height)
     most = int(np.argmax(sums))
-    if sums[most] < _AT_A_LINE * whole:
+    if sums[most] < IDLE_AT_LINE_SHARE * whole:
         return None
     file, line = lines.places.select("file", "line").row(most)
     return f"{str(file).rpartition('/')[2][:80]}:{line}", float(sums[most] / whole)
@@ -269,6 +270,6 @@ def _direction(profile: Profile, limits: WindowLimits) -> str:
     grouped = copies.group_by(pl.col("name").cast(pl.String)).agg(ns).sort("ns", "name", descending=[True, False])
     way = words.get(str(grouped["name"][0]), "") if grouped.height else ""
     whole = int(grouped["ns"].sum())
-    if not way or grouped["ns"][0] >= _NEARLY_ALL * whole:
+    if not way or grouped["ns"][0] >= NEARLY_ALL_COPIES_SHARE * whole:
         return way
-    return f" (mostly{way})" if grouped["ns"][0] >= _MOST * whole else ""
+    return f" (mostly{way})" if grouped["ns"][0] >= MOST_COPIES_SHARE * whole else ""

@@ -16,6 +16,7 @@ from nsysx.events.profile import Profile
 from nsysx.frames.intervals import I64, StepFunction, coverage
 from nsysx.frames.lookup import at, having
 from nsysx.judging import waiting
+from nsysx.judging.judging_bounds import OTHER_PART_PAUSE_NS, SAME_STEP_SHARE
 from nsysx.model import Scope, Unprofiled
 from nsysx.replay.engine import (
     Edit,
@@ -36,13 +37,6 @@ from nsysx.replay.unprofiled import steady_lengths
 
 #: Copy kinds of unified memory: pages that move when touched, without a call (``schema.COPY_KINDS``).
 MIGRATIONS = (11, 12)
-
-#: In a capture without steps, a pause of the host this long (ns) is some other part of the program, not GPU work. People and
-#: other programs take this long; a training loop that does would have steps, which were not recognized.
-ELSEWHERE_NS = 100_000_000
-
-#: A recorded step this much longer than the real one is worth mentioning (share of the real one).
-SAME = 0.05
 
 
 @dataclass(frozen=True)
@@ -129,7 +123,7 @@ def _unprofiled(profile: Profile, recorded: WindowLimits, unprofiled: Unprofiled
     """
     real, with_it = steady_lengths(profile, unprofiled, recorded.steps)
     window, steps = real * recorded.steps, recorded.steps
-    much = recorded.window_ns > (1 + SAME) * window
+    much = recorded.window_ns > (1 + SAME_STEP_SHARE) * window
     of_the_host = (StepPart.HOST, StepPart.LAUNCH, StepPart.SYNC)
     stay = {p: ns for p, ns in recorded.parts.items() if p not in (*of_the_host, StepPart.PROFILER)}
     stay[StepPart.COMM] = min(stay[StepPart.COMM], unprofiled.exposed_comm_ns * steps)
@@ -252,7 +246,7 @@ def idle_parts(profile: Profile, process: int, device: int, *, real: bool = Fals
     part = of_cause[pieces["cause"].to_numpy()]
     once = np.zeros(len(ns), np.int64)
     if profile.steps.source == "capture":
-        part[(part == number[StepPart.HOST]) & (ns >= ELSEWHERE_NS)] = number[StepPart.ELSEWHERE]
+        part[(part == number[StepPart.HOST]) & (ns >= OTHER_PART_PAUSE_NS)] = number[StepPart.ELSEWHERE]
         once = _paid_once(profile, process, begin, finish)
         once[(part == number[StepPart.ELSEWHERE]) | (part == number[StepPart.PROFILER])] = 0
         first = _before_first(profile, pieces, once) & np.isin(part, (number[StepPart.HOST], number[StepPart.LAUNCH]))

@@ -10,10 +10,8 @@ import numpy as np
 from nsysx import ids, units
 from nsysx.events.profile import Profile
 from nsysx.frames.intervals import coverage, overlay
+from nsysx.judging.judging_bounds import OTHERS_WORK_SHARE
 from nsysx.model import Check
-
-#: Work of others for less than this share of the steps changes no figure that is shown.
-_NOTABLE = 0.01
 
 
 @dataclass(frozen=True)
@@ -65,7 +63,7 @@ def shared_gpu(profile: Profile) -> list[Check]:
         and its_limits.gpu == shown.gpu
     ]
     work, whole = _work_at(profile, others), profile.window[1] - profile.window[0]
-    if not work.busy_ns or work.busy_ns < _NOTABLE * whole:
+    if not work.busy_ns or work.busy_ns < OTHERS_WORK_SHARE * whole:
         return []
     pids = sorted({ids.pid_of(process) for process, _ in others})
     who = f"process {pids[0]} works" if len(pids) == 1 else f"{len(pids)} other processes work"

@@ -11,6 +11,7 @@ from nsysx import ids, units
 from nsysx.events.profile import Profile
 from nsysx.inject.nsysx_probe import ranges as vocabulary
 from nsysx.judging import window_checks
+from nsysx.judging.judging_bounds import ACROSS_WINDOWS_SHARE, COSTLY_PROFILING_SHARE, UNMATCHED_LAUNCHES_SHARE
 from nsysx.model import Check, Row
 
 #: The name of a check.
@@ -35,10 +36,6 @@ def probe_ranges(profile: Profile) -> list[Check]:
         detail = "the report was not made by `nsysx run`: modules and phases come from the user's own ranges"
         return [Check("probe ranges", "missing", detail, "nsysx run -- CMD")]
     return _against_count(profile, recorded)
-
-
-#: Of ranks that do not close the windows themselves, up to so much of their ranges lies in the steps in which they close.
-_ACROSS = 0.05
 
 
 def _against_count(profile: Profile, recorded: int) -> list[Check]:
@@ -76,7 +73,7 @@ def _against_count(profile: Profile, recorded: int) -> list[Check]:
         return [Check("probe ranges", "ok", detail)]
     missing = pushed - recorded
     several = sum(isinstance(p.get("window_pauses_ns"), list) for p in trace.capture.probe) > 1
-    if several and 0 <= missing <= pushed * _ACROSS:
+    if several and 0 <= missing <= pushed * ACROSS_WINDOWS_SHARE:
         detail = f"pushed {units.count(pushed)}, in the report {units.count(recorded)}: a window ends in the middle of other ranks' steps"
         return [Check("probe ranges", "ok", detail)]
     if missing > 0 and any(p.get("windows_of") for p in trace.capture.probe):
@@ -87,10 +84,6 @@ def _against_count(profile: Profile, recorded: int) -> list[Check]:
         fix = "let the process exit by itself: one that dies cannot flush; a capture window shorter than the run has fewer too"
         return [Check("probe ranges", "warn", detail, fix, doubt="cause")]
     return [Check("probe ranges", "ok", f"pushed {units.count(pushed)}, in the report {units.count(recorded)}")]
-
-
-#: From this share of a step on, the cost of profiling is worth a warning.
-_COSTLY = 0.05
 
 
 def probe_cost(profile: Profile) -> list[Check]:
@@ -116,7 +109,7 @@ def probe_cost(profile: Profile) -> list[Check]:
         f"{units.duration(mark)} and {units.several(others, 'other range')} at {units.duration(pair)} take at least "
         f"{units.share(share, 1)} of the steady CPU time; nsys itself comes on top"
     )
-    costly = share > _COSTLY
+    costly = share > COSTLY_PROFILING_SHARE
     fix = "--depth N marks fewer modules" if costly else ""
     return [Check("probe cost", "warn" if costly else "ok", detail + _marks_cost(probe), fix), *_thinned(probe)]
 
@@ -152,17 +145,13 @@ def modules_by_sequence(profile: Profile) -> list[Check]:
     if repeats is None:
         return []
     matched = repeats.launches - repeats.unmatched
-    weak = repeats.unmatched > _UNMATCHED * repeats.launches
+    weak = repeats.unmatched > UNMATCHED_LAUNCHES_SHARE * repeats.launches
     detail = (
         f"modules were marked in {repeats.marked} steps; {repeats.steps} others ({repeats.exact} of them exactly) repeat their "
         f"calls: {units.count(matched)} of {units.several(repeats.launches, 'launch, copy or memset', 'launches, copies and memsets')}"
     )
     fix = "a longer window (--steps A:B) meets more of the shapes that the steps have" if weak else ""
     return [Check("modules by sequence", "warn" if weak else "ok", detail, fix)]
-
-
-#: From this share of unmatched launches on, the modules miss enough to warn about.
-_UNMATCHED = 0.03
 
 
 def _pushed(probe: Row) -> int:
@@ -207,8 +196,8 @@ def profiling_cost(profile: Profile) -> list[Check]:
         f"a step took {units.duration(without)} without the profiler and {units.duration(with_)} with it: profiling cost "
         f"{units.share(share, 1)} of a step (medians of the same {len(both)} steps)"
     )
-    fix = "waits for launches are overstated by about that much" if share > _COSTLY else ""
-    return [Check("profiling cost", "warn" if share > _COSTLY else "ok", detail, fix)]
+    fix = "waits for launches are overstated by about that much" if share > COSTLY_PROFILING_SHARE else ""
+    return [Check("profiling cost", "warn" if share > COSTLY_PROFILING_SHARE else "ok", detail, fix)]
 
 
 def _whole(value: Any) -> int:

@@ -12,6 +12,7 @@ from nsysx.events.layers import PATHLESS
 from nsysx.events.profile import Profile
 from nsysx.events.recorded_settings import RecordedSettings, settings_of
 from nsysx.frames import lookup
+from nsysx.judging.judging_bounds import TORCH_2_NS
 from nsysx.model import Capture
 
 #: Executables and threads that run Python.
@@ -103,16 +104,12 @@ def _read(profile: Profile) -> Program:
     )
 
 
-#: When PyTorch 2.0, the first with torch.compile, came out: 2023-03-15, in ns since 1970.
-_TORCH_2_NS = 1_678_838_400_000_000_000
-
-
 def _second_torch(capture: Capture) -> bool:
     """Return whether PyTorch may be 2.0 or later: by its version where the probe noted one, else by the time of the recording."""
     versions = [str(p["torch"]) for p in capture.probe if p.get("torch")]
     if versions:
         return not any(version.startswith(("0.", "1.")) for version in versions)
-    return capture.utc_epoch_ns is None or capture.utc_epoch_ns >= _TORCH_2_NS
+    return capture.utc_epoch_ns is None or capture.utc_epoch_ns >= TORCH_2_NS
 
 
 def _fused_by_setting(settings: RecordedSettings | None) -> str | None:

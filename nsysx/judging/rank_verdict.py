@@ -7,12 +7,10 @@ from dataclasses import replace
 
 from nsysx import units
 from nsysx.catalogue import Late, StepLimit
-from nsysx.judging.limit_words import LIMITS, pair, short
+from nsysx.judging.judging_bounds import LIMITING_SHARE, NO_NETWORK_PROBLEM_SHARE, RANKS_WAIT_MOSTLY_SHARE
+from nsysx.judging.limit_words import pair, short
 from nsysx.judging.rank_waiting import per_step
 from nsysx.model import Row, Scope, Table, Verdict
-
-#: Below this share of the step, transferring the data itself is no problem.
-_NO_NETWORK = 0.02
 
 
 def of_ranks(verdict: Verdict, table: Table, shown: int | None = None) -> Verdict:
@@ -30,7 +28,7 @@ def of_ranks(verdict: Verdict, table: Table, shown: int | None = None) -> Verdic
     if late is None:
         return _in_turn(verdict, rows, shown_row)
     waiting = shown_row if shown_row is not late else max((r for r in rows if r is not late), key=_waits, default=None)
-    if shown_row is None or waiting is None or _waits(waiting) < LIMITS * waiting["window_ns"]:
+    if shown_row is None or waiting is None or _waits(waiting) < LIMITING_SHARE * waiting["window_ns"]:
         return verdict
     return replace(verdict, sentence=_sentence(late, waiting, shown_row, verdict), late_rank=late["rank"])
 
@@ -46,8 +44,6 @@ def _of_work(late: Row, rows: Sequence[Row], verdict: Verdict) -> str:
     )
 
 
-#: Of what ranks make each other wait, this part decides why.
-_MOSTLY = 0.5
 #: How the ledger calls idle time for launches, as an excess of one rank over its peers.
 _LAUNCHES = ("idle: host_code", "idle: launch_latency")
 
@@ -65,10 +61,14 @@ def wait_for_hosts(rows: Sequence[Row]) -> bool:
         why, idle = row.get("late_because") or {}, row.get("idle_causes") or {}
         if why:
             return str(max(why, key=lambda part: why[part])) in _LAUNCHES
-        return bool(sum(idle.get(cause.removeprefix("idle: "), 0) for cause in _LAUNCHES) > _MOSTLY * longest)
+        return bool(
+            sum(idle.get(cause.removeprefix("idle: "), 0) for cause in _LAUNCHES) > RANKS_WAIT_MOSTLY_SHARE * longest
+        )
 
     delays = [(r.get("delay_ns") or 0, by_host(r)) for r in rows]
-    return bool(sum(delay for delay, host in delays if host) > _MOSTLY * sum(delay for delay, _ in delays))
+    return bool(
+        sum(delay for delay, host in delays if host) > RANKS_WAIT_MOSTLY_SHARE * sum(delay for delay, _ in delays)
+    )
 
 
 def _in_turn(verdict: Verdict, rows: Sequence[Row], shown: Row | None) -> Verdict:
@@ -76,7 +76,7 @@ def _in_turn(verdict: Verdict, rows: Sequence[Row], shown: Row | None) -> Verdic
     if shown is None or verdict.code != StepLimit.COMM or not wait_for_hosts(rows):
         return verdict
     alone = _waits(shown) + (shown["exposed_transfer_ns"] or 0)
-    if _waits(shown) <= _MOSTLY * alone:
+    if _waits(shown) <= RANKS_WAIT_MOSTLY_SHARE * alone:
         return verdict
     more = f" {units.share(_waits(shown), alone)} of that is waiting for ranks whose host launches later."
     return replace(verdict, sentence=verdict.sentence + more)
@@ -101,7 +101,7 @@ def _sentence(late: Row, waiting: Row, shown_row: Row, verdict: Verdict) -> str:
     cause, behind = late["late_cause"], late["late_ns"] or 0
     extra = (late["late_because"] or {}).get(Late.COMPUTE, behind) if cause == Late.COMPUTE else behind
     why = f", which {Late.named(cause).doing.format(short(extra))}" if extra else ""
-    transfer = (waiting["exposed_transfer_ns"] or 0) < _NO_NETWORK * waiting["window_ns"]
+    transfer = (waiting["exposed_transfer_ns"] or 0) < NO_NETWORK_PROBLEM_SHARE * waiting["window_ns"]
     network = " The network is not the problem." if transfer else ""
     who = f"rank {late['rank']}" if shown_row is waiting else f"this rank, {late['rank']}"
     return f"Straggler: rank {waiting['rank']} waits {part} of {whole}{recorded} for {who}{why}.{network}"

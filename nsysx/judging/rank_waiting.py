@@ -5,12 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nsysx import units
+from nsysx.judging.judging_bounds import LAST_RANK_SHARE, NOTABLE_RANK_WAIT_SHARE
 from nsysx.model import Row, Scope
-
-#: Below this share of a step, waiting is not worth a word.
-_NOTABLE = 0.01
-#: A rank that comes last in this share of the collectives, and causes this share of all waiting, is the one that is waited for.
-_MOSTLY = 0.75
 
 
 def per_step(row: Row, column: str) -> float:
@@ -26,7 +22,7 @@ def waited_for(rows: Sequence[Row]) -> Row | None:
         return late
     last = max(rows, key=lambda r: r["delay_ns"] or 0, default=None)
     delay = sum(r["delay_ns"] or 0 for r in rows)
-    if last is None or not delay or last["delay_ns"] < _MOSTLY * delay or last["last_share"] < _MOSTLY:
+    if last is None or not delay or last["delay_ns"] < LAST_RANK_SHARE * delay or last["last_share"] < LAST_RANK_SHARE:
         return None
     return last if _waited(rows) else None
 
@@ -37,7 +33,7 @@ def _waited(rows: Sequence[Row]) -> float:
     if longest is None:
         return 0.0
     ns = per_step(longest, "exposed_wait_ns")
-    return ns if ns >= _NOTABLE * per_step(longest, "window_ns") else 0.0
+    return ns if ns >= NOTABLE_RANK_WAIT_SHARE * per_step(longest, "window_ns") else 0.0
 
 
 def sentence(rows: Sequence[Row]) -> str:

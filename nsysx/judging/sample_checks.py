@@ -7,10 +7,8 @@ import polars as pl
 from nsysx import units
 from nsysx.events.profile import Profile
 from nsysx.events.sampled_lines import known_lines
+from nsysx.judging.judging_bounds import MUCH_UNSAMPLED_SHARE
 from nsysx.model import Check
-
-#: If more of the idle time in host code than this has no sample, the lines say too little (share).
-_MUCH_UNSEEN = 0.15
 
 
 def python_samples(profile: Profile) -> list[Check]:
@@ -32,5 +30,5 @@ def python_samples(profile: Profile) -> list[Check]:
     if not whole:
         return [Check("python samples", "ok", f"{detail}; the GPU waits for no host code")]
     detail += f"; {units.count(seen)} are in host code that the GPU waits for, and {units.share(sampled, whole)} of its time has a line"
-    few = sampled < (1 - _MUCH_UNSEEN) * whole
+    few = sampled < (1 - MUCH_UNSAMPLED_SHARE) * whole
     return [Check("python samples", "warn" if few else "ok", detail, "profile more steps" if few else "")]

@@ -7,11 +7,9 @@ import polars as pl
 from nsysx import units
 from nsysx.events import sampling
 from nsysx.events.profile import Profile
+from nsysx.judging.judging_bounds import FEW_STEADY_STEPS
 from nsysx.model import Check
 from nsysx.reading.trace import Sampled
-
-#: Fewer steady steps than this are too few.
-_FEW = 5
 
 
 def steps(profile: Profile) -> list[Check]:
@@ -20,7 +18,7 @@ def steps(profile: Profile) -> list[Check]:
     if table.source == "capture":
         fix = "nsysx run -- CMD, or mark steps with NVTX ranges and --step-range"
         return [Check("steps", "warn", f"{table.rule}: averages are over everything, warm-up included", fix)]
-    few = profile.scope.steps < _FEW
+    few = profile.scope.steps < FEW_STEADY_STEPS
     count = table.cpu.filter(pl.col("process") == table.process).height
     total = count if sampled is None else len(sampled.lengths_ns)
     detail = f"{profile.scope.steps} steady steps of {total}, from {table.rule}"

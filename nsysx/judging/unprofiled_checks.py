@@ -5,6 +5,7 @@ from __future__ import annotations
 from nsysx import ids, units
 from nsysx.events import bare
 from nsysx.events.profile import Profile
+from nsysx.judging.judging_bounds import WIDE_BOUNDS_SHARE
 from nsysx.model import Capture, Check
 from nsysx.replay.engine import Withheld, unprofiled_of
 
@@ -15,8 +16,6 @@ _SOURCES = {
     "modelled": "modeled from the cost of tracing on this machine (nsysx calibrate)",
     "assumed": "assumed from the cost of tracing on another machine",
 }
-#: A step whose bounds are further apart than this share of it is only roughly known.
-_WIDE = 0.2
 
 
 def surer(capture: Capture) -> str:
@@ -51,7 +50,7 @@ def unprofiled(profile: Profile) -> list[Check]:
     if estimate.rest_ns is not None:
         many = units.several(estimate.rest_steps, "step")
         detail += f"; the {many} that followed to the program's end took {units.duration(estimate.rest_ns)}, with what ran between them"
-    wide = estimate.high_ns - estimate.low_ns > _WIDE * estimate.step_ns
+    wide = estimate.high_ns - estimate.low_ns > WIDE_BOUNDS_SHARE * estimate.step_ns
     return [Check("unprofiled", "warn" if wide else "ok", detail, better if wide else "")]
 
 

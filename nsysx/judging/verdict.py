@@ -22,25 +22,20 @@ from nsysx.events import levels
 from nsysx.events.profile import Profile
 from nsysx.frames.lookup import at, distinct, totals
 from nsysx.judging import growth, limit_words, nothing_recorded
-from nsysx.judging.limit_words import GPU_PARTS, LIMITS, divided
+from nsysx.judging.judging_bounds import GPU_IS_LIMIT_SHARE, LIMITING_SHARE, WHOLE_PASSES_SHARE
+from nsysx.judging.limit_words import GPU_PARTS, divided
 from nsysx.judging.limits import WindowLimits, limits_of, worth
 from nsysx.judging.program import program_of
 from nsysx.model import Verdict
 from nsysx.replay.engine import Withheld, unprofiled_of
 from nsysx.replay.tracing_costs import measured
 
-#: From this share of the step on, the GPU's own work is the limit if nothing else is.
-_HALF = 0.5
 _MARK_STEPS = (
     "For a verdict on one step, run the loop under nsysx run, or mark its steps with NVTX ranges and give --step-range"
 )
 
 #: Profiling slows every launch, and a host-bound program pays for that in full.
 _CAVEAT = "Profiling slows every launch, so without it the GPU idles less: compare with the unprofiled step before acting on this"
-
-
-#: If the passes per step are this far from a whole number, they are no regular pattern.
-_PASS = 0.2
 
 
 def judge(profile: Profile, gpu_rows: Sequence[GpuRow]) -> Verdict:
@@ -84,9 +79,13 @@ def _judged(profile: Profile, limits: WindowLimits) -> tuple[StepLimit, str, tup
     evidence = _evidence(profile, limits)
     if not limits.kernels:
         return StepLimit.UNKNOWN, limit_words.without_kernels(limits), evidence
-    if limits.parts[StepPart.UNTRACED] > _HALF * limits.real_ns:
+    if limits.parts[StepPart.UNTRACED] > GPU_IS_LIMIT_SHARE * limits.real_ns:
         return StepLimit.UNKNOWN, limit_words.untraced(limits), evidence
-    if limits.parts[StepPart.PROFILER] >= _HALF * limits.idle_ns > _HALF * LIMITS * limits.window_ns:
+    if (
+        limits.parts[StepPart.PROFILER]
+        >= GPU_IS_LIMIT_SHARE * limits.idle_ns
+        > GPU_IS_LIMIT_SHARE * LIMITING_SHARE * limits.window_ns
+    ):
         return StepLimit.UNKNOWN, limit_words.profiled(limits), evidence
     code = _limit(profile, limits)
     if code == StepLimit.LAUNCH and not limits.unprofiled:
@@ -103,17 +102,17 @@ def _judged(profile: Profile, limits: WindowLimits) -> tuple[StepLimit, str, tup
 def _limit(profile: Profile, limits: WindowLimits) -> StepLimit:
     """Return the verdict code by the rule above."""
     lost, real = limits.lost, limits.real_ns
-    if sum(lost.values()) < LIMITS * real:
+    if sum(lost.values()) < LIMITING_SHARE * real:
         return StepLimit.GPU
-    works = limits.parts[StepPart.WORK] + limits.parts[StepPart.PAUSE] >= _HALF * real
+    works = limits.parts[StepPart.WORK] + limits.parts[StepPart.PAUSE] >= GPU_IS_LIMIT_SHARE * real
     longest = max(lost, key=lambda code: (lost[code], code))
-    if lost[longest] < LIMITS * real:
+    if lost[longest] < LIMITING_SHARE * real:
         return StepLimit.GPU if works else longest
-    worths = {code: _value(profile, limits, code) for code, ns in lost.items() if ns >= LIMITS * real}
+    worths = {code: _value(profile, limits, code) for code, ns in lost.items() if ns >= LIMITING_SHARE * real}
     best = max(worths, key=lambda code: (worths[code], code))
-    if profile.steps.source == "capture" and lost[best] < _HALF * real:
+    if profile.steps.source == "capture" and lost[best] < GPU_IS_LIMIT_SHARE * real:
         return StepLimit.GPU if works else StepLimit.UNKNOWN
-    return best if worths[best] >= LIMITS * limits.per_step(real) else longest
+    return best if worths[best] >= LIMITING_SHARE * limits.per_step(real) else longest
 
 
 def _value(profile: Profile, limits: WindowLimits, code: StepLimit) -> float:
@@ -173,7 +172,7 @@ def _passes(profile: Profile) -> str:
     begun = order.filter((order != order.shift(1)).fill_null(True))
     count = {phase: scope.per_step(int((begun == phase).sum())) for phase in ("forward", "backward", "optimizer")}
     backward, optimizer = round(count["backward"]), round(count["optimizer"])
-    steady = all(abs(count[p] - n) < _PASS for p, n in (("backward", backward), ("optimizer", optimizer)))
+    steady = all(abs(count[p] - n) < WHOLE_PASSES_SHARE for p, n in (("backward", backward), ("optimizer", optimizer)))
     if backward < 2 or not steady or not optimizer:
         return ""
     if optimizer == 1:
@@ -194,7 +193,7 @@ def _blamed(profile: Profile, limits: WindowLimits) -> str:
         name is None
         or name in profile.attributed.without_path
         or most < 0.2 * whole
-        or whole < LIMITS * limits.window_ns
+        or whole < LIMITING_SHARE * limits.window_ns
     ):
         return ""
     return f"{units.share(most, whole)} of the GPU's idle time is before work of module '{name}'"

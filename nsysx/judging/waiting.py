@@ -13,16 +13,14 @@ from nsysx.analyses.helpers.module_names import folded
 from nsysx.catalogue import Call
 from nsysx.events.profile import Profile
 from nsysx.frames import lookup
+from nsysx.judging.judging_bounds import CALLS_UNTIL_SIZED_KERNELS, LISTED_WAIT_SHARE, MOST_WAIT_PLACES, SIZE_COPY_BYTES
 from nsysx.replay.engine import RemoveWaits, Replay, replay_of
 
 PLACE = ("api", "asks", "module", "phase", "file", "line")
 #: What a wait is for: nothing (the program synchronizes), a value that it reads back, or how many elements a mask selects.
 NOTHING, VALUE, SIZE = "nothing", "value", "size"
 #: A size is one number, and the kernels that need it are launched next; no more calls than this lie between.
-_SIZE_BYTES, _NEXT_CALLS = 8, 8
 _SELECTS = r"DeviceSelect|DeviceCompactInit|write_indices"
-#: A place is listed if it waits, or leaves the GPU idle, for this share of the steps; and at most this many are.
-_LISTED, _MOST = 0.001, 8
 
 
 class Waits(NamedTuple):
@@ -55,7 +53,7 @@ def _next_is_selection(profile: Profile, rows: npt.NDArray[np.int64]) -> npt.NDA
     launches = calls["kind"].is_in(Call.LAUNCHES).to_numpy()
     thread = calls["thread"].to_numpy()
     open_, sized = np.ones(len(rows), np.bool_), np.zeros(len(rows), np.bool_)
-    for ahead in range(1, _NEXT_CALLS + 1):  # calls are numbered by thread and time
+    for ahead in range(1, CALLS_UNTIL_SIZED_KERNELS + 1):  # calls are numbered by thread and time
         next_row = np.minimum(rows + ahead, calls.height - 1)  # behind the last call that one is asked again
         open_ &= thread[next_row] == thread[rows]
         sized |= open_ & launches[next_row] & selects[next_row]
@@ -78,7 +76,7 @@ def asked(profile: Profile, calls: pl.DataFrame) -> pl.Series:
         back.group_by("call").agg(pl.col("bytes").sum()), on="call", how="left", maintain_order="left"
     )["bytes"]
     reads = moved.is_not_null().to_numpy()
-    counts = reads & (moved.fill_null(0) <= _SIZE_BYTES).to_numpy() & _next_is_selection(profile, rows)
+    counts = reads & (moved.fill_null(0) <= SIZE_COPY_BYTES).to_numpy() & _next_is_selection(profile, rows)
     explicit = ~reads & (calls["kind"] == Call.SYNC).to_numpy()
     return pl.Series("asks", np.select([counts, explicit], [SIZE, NOTHING], VALUE).tolist(), dtype=pl.String)
 
@@ -120,9 +118,9 @@ def waits(profile: Profile) -> Waits:
         pl.col("ns", "backlog_ns", "own_op_ns", "host_ns", "idle_caused_ns").sum(),
     )
     start, end = profile.window
-    long = pl.max_horizontal("ns", "idle_caused_ns") >= max(_LISTED * (end - start), 1)
+    long = pl.max_horizontal("ns", "idle_caused_ns") >= max(LISTED_WAIT_SHARE * (end - start), 1)
     by = [True] + [False] * len(PLACE)
-    return Waits(calls, places.sort("ns", *PLACE, descending=by, nulls_last=True).filter(long).head(_MOST))
+    return Waits(calls, places.sort("ns", *PLACE, descending=by, nulls_last=True).filter(long).head(MOST_WAIT_PLACES))
 
 
 def at(calls: pl.DataFrame, where: dict[str, object]) -> frozenset[int]:

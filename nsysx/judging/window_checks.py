@@ -10,15 +10,12 @@ import numpy as np
 from nsysx import ids, units
 from nsysx.events import bare
 from nsysx.events.profile import Profile
+from nsysx.judging.judging_bounds import BARE_DRIFT_SHARE, BARE_QUARTERS, LONG_STEP_TIMES
 from nsysx.model import Check
-from nsysx.replay import tracing_costs
+from nsysx.replay.replay_bounds import BOOTSTRAP_FEWEST_STEPS
 
 #: The check of a run whose steps all stand in the report of its first window, which is missing.
 COLD_REPORT = "cold report"
-#: A step is long if it takes so many times as long as their median.
-_LONG = 1.5
-#: Quarters of so many bare steps are compared, and differ from this share of the mean on.
-_QUARTER, _DRIFT = 4, 0.02
 
 
 def _reached(run: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -156,10 +153,10 @@ def _pauses(record: Mapping[str, Any]) -> list[int]:
 def _drift(lengths: np.ndarray[Any, np.dtype[np.int64]]) -> str:
     """Return how the bare steps changed from their first quarter to their last one, "" where they did not."""
     part = len(lengths) // 4
-    if part < _QUARTER:
+    if part < BARE_QUARTERS:
         return ""
     first, last, mean = (float(some.mean()) for some in (lengths[:part], lengths[-part:], lengths))
-    if abs(last - first) <= _DRIFT * mean:
+    if abs(last - first) <= BARE_DRIFT_SHARE * mean:
         return ""
     return f", {units.duration(round(first))} in the mean of their first quarter and {units.duration(round(last))} in that of the last"
 
@@ -178,14 +175,14 @@ def _by_rank(profile: Profile) -> str:
 
 def _missed(profile: Profile, lengths: np.ndarray[Any, np.dtype[np.int64]]) -> list[Check]:
     """Return a warning if some bare steps took far longer than the others, and no recorded step does."""
-    if len(lengths) < tracing_costs.FEWEST:
+    if len(lengths) < BOOTSTRAP_FEWEST_STEPS:
         return []
     usual = float(np.median(lengths))
-    long = lengths[lengths > _LONG * usual]
+    long = lengths[lengths > LONG_STEP_TIMES * usual]
     of_all = profile.steps.cpu
     steps = of_all.filter(of_all["steady"] & (of_all["process"] == profile.steps.process))
     recorded = (steps["end_ns"] - steps["start_ns"]).to_numpy()
-    if not len(long) or (len(recorded) and (recorded > _LONG * np.median(recorded)).any()):
+    if not len(long) or (len(recorded) and (recorded > LONG_STEP_TIMES * np.median(recorded)).any()):
         return []
     more = units.duration(round(float(long.mean()) - usual))
     sentence = (

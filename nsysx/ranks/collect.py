@@ -24,6 +24,7 @@ from nsysx.events.profile import Profile
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64, StepFunction, coverage
 from nsysx.model import UNKNOWN_GPU
+from nsysx.ranks.rank_bounds import MOST_COMPARED_KERNELS
 from nsysx.reading import nccl_notes
 from nsysx.reading.load import Trace
 from nsysx.replay.together import Played
@@ -209,16 +210,12 @@ def command_key(words: object) -> str | None:
     return hashlib.sha256("\0".join(kept).encode(errors="replace")).hexdigest()[:16]
 
 
-#: This many kernels are enough to tell whether a device runs all of them slower.
-_MOST_KERNELS = 60
-
-
 def _kernels(ops: pl.DataFrame, start: int, end: int) -> dict[tuple[str, int, int], tuple[int, int]]:
     """Return a device's longest compute kernels in the steady window: (name, grid, block) -> (executions, ns)."""
     ops = ops.filter((pl.col("start_ns") >= start) & (pl.col("start_ns") < end))
     ns = (pl.col("end_ns") - pl.col("start_ns")).sum().alias("ns")
     rows = ops.group_by("name", "grid", "block").agg(pl.len(), ns).with_columns(pl.col("name").cast(pl.String))
-    rows = rows.sort("ns", "name", "grid", "block", descending=[True, False, False, False]).head(_MOST_KERNELS)
+    rows = rows.sort("ns", "name", "grid", "block", descending=[True, False, False, False]).head(MOST_COMPARED_KERNELS)
     return {(str(n), int(g or 0), int(b or 0)): (int(k), int(t)) for n, g, b, k, t in rows.iter_rows()}
 
 

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from nsysx.frames.intervals import I64, StepFunction, coverage, nesting, overlay
 from nsysx.ranks.collect import Rank
 from nsysx.ranks.match import Aligned, SeriesKey
+from nsysx.ranks.rank_bounds import MOST_LATE_RANKS
 from nsysx.reading import nccl_notes
 
 Bools = npt.NDArray[np.bool_]
@@ -200,10 +201,6 @@ def stretches(rank: Rank, costs: CollectiveCosts) -> Stretches:
     return Stretches(ns, state, row, np.where(state == WAITS, np.append(late, -1)[waits], -1))
 
 
-#: Ranks whose lateness is told by itself at most.
-_MOST_TOLD = 6
-
-
 def exposed_by(parts: Stretches, itself: int) -> dict[int | None, int]:
     """Return the place of a rank -> exposed waiting for it, most first (ns); None: for all others, and what nobody is late for.
 
@@ -213,7 +210,7 @@ def exposed_by(parts: Stretches, itself: int) -> dict[int | None, int]:
     late, ns = parts.late[waits], parts.ns[waits]
     sums = {r: int(ns[late == r].sum()) for r in np.unique(late).tolist() if r not in (itself, -1)}
     told: dict[int | None, int] = {}
-    for r in sorted(sums, key=lambda r: (-sums[r], r))[:_MOST_TOLD]:
+    for r in sorted(sums, key=lambda r: (-sums[r], r))[:MOST_LATE_RANKS]:
         told[r] = sums[r]
     rest = int(ns.sum()) - sum(told.values())
     return {r: ns for r, ns in told.items() if ns} | ({None: rest} if rest else {})

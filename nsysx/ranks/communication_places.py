@@ -14,13 +14,11 @@ from nsysx.ranks.collect import Place, Rank, number
 from nsysx.ranks.collective_costs import MOVES, UNMATCHED, WAITS, Stretches
 from nsysx.ranks.job_compared import JobCompared
 from nsysx.ranks.job_ledger import chosen
+from nsysx.ranks.rank_bounds import MOST_COMMUNICATION_PLACES
 from nsysx.rows import Of, TableOf, columns_of, names
 
 KEY = "communication_places"
 TITLE = "Exposed communication by place"
-
-#: Places that are told by themselves, for each rank; what is left is one row without a place.
-_MOST_PLACES = 12
 
 
 class PlaceRow(TypedDict):
@@ -89,7 +87,7 @@ def _rows(
         for i, state in enumerate((WAITS, MOVES, UNMATCHED), 1):
             each[i] += int(parts.ns[of_row & (parts.state == state)].sum())
     order = sorted(sums.items(), key=lambda e: (-sum(e[1][1:]), str(e[0])))
-    kept = order if len(order) <= _MOST_PLACES else order[: _MOST_PLACES - 1]
+    kept = order if len(order) <= MOST_COMMUNICATION_PLACES else order[: MOST_COMMUNICATION_PLACES - 1]
     if rest := order[len(kept) :]:
         kept = [*kept, ((None,) * 6, [sum(each[i] for _, each in rest) for i in range(4)])]
     keys = ("collective", "members", *Place._fields)

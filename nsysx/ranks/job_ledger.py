@@ -18,13 +18,12 @@ from nsysx.ranks import late_lines, straggler, uneven
 from nsysx.ranks.collect import Rank, number
 from nsysx.ranks.collective_costs import MOVES, UNMATCHED, WAITS, Stretches
 from nsysx.ranks.job_compared import JobCompared
+from nsysx.ranks.rank_bounds import MOST_LEDGER_RANKS
 from nsysx.rows import Of, TableOf, columns_of, names
 
 KEY = "job_ledger"
 TITLE = "Where the time of the job goes"
 
-#: Ranks that have rows of their own at most: of more those that wait least and longest.
-_MOST_RANKS = 16
 #: What a rank that waits in turn is waiting for.
 IN_TURN = "in turn"
 
@@ -176,10 +175,10 @@ def _of_all(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 def chosen(ranks: Sequence[Rank], waits_ns: Sequence[int]) -> list[int]:
     """Return the places of the ranks that have rows of their own: of many those that wait least and longest."""
-    if len(ranks) <= _MOST_RANKS:
+    if len(ranks) <= MOST_LEDGER_RANKS:
         return list(range(len(ranks)))
     order = sorted(range(len(ranks)), key=lambda r: (waits_ns[r], r))
-    return sorted(order[: _MOST_RANKS // 2] + order[-_MOST_RANKS // 2 :])
+    return sorted(order[: MOST_LEDGER_RANKS // 2] + order[-MOST_LEDGER_RANKS // 2 :])
 
 
 def table(compared: JobCompared | None, reason: str) -> Table:

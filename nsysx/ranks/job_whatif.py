@@ -16,10 +16,8 @@ from nsysx.ranks import straggler
 from nsysx.ranks.collect import Rank, number
 from nsysx.ranks.job_compared import JobCompared, compare, reason
 from nsysx.ranks.own_time import OwnTimes, own_times
+from nsysx.ranks.rank_bounds import FASTER_LINKS_TIMES, STRAGGLER_SHARE
 from nsysx.replay.changes import JobChanges
-
-#: Links that are listed where nothing is asked for: so many times as fast.
-_FASTER = 2
 
 
 def _replayed(compared: JobCompared) -> tuple[tuple[int, ...], OwnTimes] | None:
@@ -75,7 +73,7 @@ def prices(ranks: Sequence[Rank], wanted: JobChanges) -> JobPrices | None:
     if wanted.equal_ranks or not asked:
         rows.append(("--equal-ranks", times.even_ns()))
     if wanted.faster_links or not asked:
-        by = wanted.faster_links or _FASTER
+        by = wanted.faster_links or FASTER_LINKS_TIMES
         rows.append((f"--faster-links {by}", times.transferred_ns(1 / by)))
     if wanted.hide_transfer or not asked:
         rows.append(("--hide-transfer", times.transferred_ns(0.0)))
@@ -117,4 +115,4 @@ def _step_ns(times: OwnTimes) -> float:
 
 
 def _tells(saved_ns: float, times: OwnTimes) -> bool:
-    return saved_ns >= straggler.NOTABLE * _step_ns(times)
+    return saved_ns >= STRAGGLER_SHARE * _step_ns(times)

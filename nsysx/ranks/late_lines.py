@@ -16,13 +16,7 @@ from nsysx.events.line_shares import host_time
 from nsysx.events.profile import Profile
 from nsysx.frames import lookup
 from nsysx.ranks.collect import HostLine, Rank
-
-#: Lines of a rank that are kept: those that take longest.
-_MOST_KEPT = 60
-#: A line is a rank's own if it takes this many times as long as on its peers.
-_OWN = 2.0
-#: Lines that are told at most.
-_MOST = 5
+from nsysx.ranks.rank_bounds import MOST_KEPT_LINES, MOST_LATE_LINES, OWN_LINE_TIMES
 
 
 class Longer(NamedTuple):
@@ -40,7 +34,7 @@ class Longer(NamedTuple):
     @property
     def own(self) -> bool:
         """Whether it is the rank's own: it takes many times as long as on its peers."""
-        return self.ns >= _OWN * self.ns_there
+        return self.ns >= OWN_LINE_TIMES * self.ns_there
 
 
 def host_lines(profile: Profile) -> Mapping[HostLine, int]:
@@ -53,7 +47,7 @@ def host_lines(profile: Profile) -> Mapping[HostLine, int]:
     ns = lookup.totals(line_of, time["ns"].to_numpy(), code.places.height + 1)[:-1]
     source = lines.texts(profile)
     kept: dict[HostLine, int] = {}
-    for row in np.argsort(-ns, kind="stable")[:_MOST_KEPT].tolist():
+    for row in np.argsort(-ns, kind="stable")[:MOST_KEPT_LINES].tolist():
         file, line, _ = code.places.row(row)
         if ns[row] and file and line is not None:
             text = (lines.text_of(source, file, line) or "").partition("  #")[0]
@@ -88,5 +82,5 @@ def rows_per_step(rows: Sequence[Longer]) -> list[Mapping[str, Any]]:
             "ns": round(row.ns),
             "others_ns": round(row.ns_there),
         }
-        for row in rows[:_MOST]
+        for row in rows[:MOST_LATE_LINES]
     ]

@@ -16,12 +16,8 @@ from nsysx.events.profile import Profile
 from nsysx.frames.intervals import I64, union
 from nsysx.ranks.collect import Place, Rank
 from nsysx.ranks.match import Aligned
+from nsysx.ranks.rank_bounds import DURING_EVALUATION_SHARE, NOTABLE_EVALUATION_SHARE
 from nsysx.reading import nccl_notes
-
-#: Others wait for an evaluation if it runs in this share of the time in which they wait.
-_DURING = 0.5
-#: They wait for longer than this share of a step, or it is not worth a word.
-_NOTABLE = 0.25
 
 
 def evaluations(profile: Profile) -> tuple[I64, I64]:
@@ -53,7 +49,7 @@ def of_each(aligned: Aligned) -> dict[int, list[Mapping[str, Any]]]:
             row = {
                 "start_ns": begin - aligned.offset[late],
                 "ns": ns,
-                "ranks": int((waited[:, n] > _DURING * ns).sum()),
+                "ranks": int((waited[:, n] > DURING_EVALUATION_SHARE * ns).sum()),
                 "collective": key.kind,
                 "file": launched.file,
                 "line": launched.line,
@@ -65,15 +61,15 @@ def of_each(aligned: Aligned) -> dict[int, list[Mapping[str, Any]]]:
 def _evaluates(aligned: Aligned, late: int, begin: int, finish: int) -> bool:
     """Return whether a rank evaluates for most of this time, which is worth a word."""
     rank = aligned.ranks[late]
-    if finish - begin < _NOTABLE * (rank.step_ns or 0):
+    if finish - begin < NOTABLE_EVALUATION_SHARE * (rank.step_ns or 0):
         return False
     start, end = (times + aligned.offset[late] for times in rank.evaluations)
     inside = np.maximum(np.minimum(end, finish) - np.maximum(start, begin), 0)
     # Between two batches of an evaluation no range is open.
     here = np.flatnonzero(inside)
-    return bool(len(here)) and min(int(end[here[-1]]), finish) - max(int(start[here[0]]), begin) >= _DURING * (
-        finish - begin
-    )
+    return bool(len(here)) and min(int(end[here[-1]]), finish) - max(
+        int(start[here[0]]), begin
+    ) >= DURING_EVALUATION_SHARE * (finish - begin)
 
 
 def _place(rank: Rank, row: int) -> Place:

@@ -10,6 +10,7 @@ import numpy as np
 
 from nsysx.frames.intervals import I64
 from nsysx.ranks.collect import Rank
+from nsysx.ranks.rank_bounds import COLLECTIVES_TOGETHER_SHARE, SENDS_TOGETHER_SHARE
 from nsysx.reading.nccl_notes import SEND_RECEIVE
 
 
@@ -27,13 +28,6 @@ class SeriesKey(NamedTuple):
     def between_two(self) -> bool:
         """Whether only two ranks exchange these messages, or NCCL did not note who does; an all-to-all has more partners."""
         return self.kind == SEND_RECEIVE and (bool(self.pair) or not self.communicator)
-
-
-#: Ranks take part in one collective if their kernels for it run at the same time; this share of a sequence has to.
-_TOGETHER = 0.8
-#: Data may arrive before the receiver asks for it, so fewer sends and receives run at the same time (two H200s with NVLink, a
-#: pipeline of two stages: 75 %).
-_TOGETHER_PAIRS = 0.5
 
 
 @dataclass
@@ -115,7 +109,7 @@ def align(ranks: Sequence[Rank]) -> Aligned:
             if key in rows[r]:
                 # NCCL itself says that these are one series; for send and receive only if both ranks are known.
                 sure = bool(key.communicator) and (key.kind != SEND_RECEIVE or bool(key.pair))
-                least = _TOGETHER_PAIRS if key.kind == SEND_RECEIVE else _TOGETHER
+                least = SENDS_TOGETHER_SHARE if key.kind == SEND_RECEIVE else COLLECTIVES_TOGETHER_SHARE
                 _join_group(aligned, groups, r, rows[r][key], sure=sure, least=least)
         aligned.groups += [(key, group) for group in groups if len(group) > 1]
     return aligned
@@ -181,13 +175,19 @@ def _correction(
     correction = int(np.median(apart))
     if overlapping:
         together = (start[i] < other_end[j]) & (other_start[j] < end[i])
-        return correction if np.mean(together) >= _TOGETHER else None
+        return correction if np.mean(together) >= COLLECTIVES_TOGETHER_SHARE else None
     usual = max(float(np.median(end - start)), 50_000.0)
     return correction if np.median(np.abs(apart - correction)) <= usual else None
 
 
 def _join_group(
-    aligned: Aligned, groups: list[dict[int, I64]], r: int, collectives: I64, *, sure: bool, least: float = _TOGETHER
+    aligned: Aligned,
+    groups: list[dict[int, I64]],
+    r: int,
+    collectives: I64,
+    *,
+    sure: bool,
+    least: float = COLLECTIVES_TOGETHER_SHARE,
 ) -> None:
     """Add rank r to the group whose kernels run at the same time as its own, else start a new group.
 

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from nsysx.errors import EXIT_USAGE, NsysxError
 from nsysx.ranks.collect import Rank
+from nsysx.ranks.rank_bounds import MOST_FOREIGN_REPORTS
 
 _NOT_ONE = "not-one-job"
 #: So many foreign reports are named.
-_MOST_NAMED = 8
 _HINT = "Reports given together are ranks of one job; to compare two runs: nsysx compare BEFORE AFTER"
 
 
@@ -87,8 +87,8 @@ def require(ranks: Sequence[Rank], files: Sequence[str] = ()) -> None:
         if 2 * len(reasons) > len(reports) - 1:
             foreign.append((names[i], reasons[0]))
     if foreign and 2 * len(foreign) < len(reports):
-        each = "; ".join(f"{name} ({why})" for name, why in foreign[:_MOST_NAMED])
-        more = f" and {len(foreign) - _MOST_NAMED} more" if len(foreign) > _MOST_NAMED else ""
+        each = "; ".join(f"{name} ({why})" for name, why in foreign[:MOST_FOREIGN_REPORTS])
+        more = f" and {len(foreign) - MOST_FOREIGN_REPORTS} more" if len(foreign) > MOST_FOREIGN_REPORTS else ""
         raise _refuse(f"not of one job with the other {len(reports) - len(foreign)} reports: {each}{more}", _NOT_ONE)
     (j, i), (why, slug) = min(problems.items(), key=lambda item: (item[0][1], item[0][0]))
     between = " are not one job: " if slug == _NOT_ONE else " "

@@ -16,11 +16,13 @@ from nsysx.events.profile import Profile
 from nsysx.pictures import CPU_ROLES, Lane, Timeline
 from nsysx.ranks import collect, collective_costs, straggler
 from nsysx.ranks.match import Aligned, align, common
-
-#: Other ranks that are drawn at most, the lanes of a picture with them, how many have room even beside many lanes, and streams of each.
-_RANKS, _LANES, _LEAST, _STREAMS = 7, 14, 3, 2
-#: Boxes of all their lanes together.
-_SPANS = 3_000
+from nsysx.ranks.rank_bounds import (
+    FEWEST_DRAWN_RANKS,
+    MOST_DRAWN_LANES,
+    MOST_DRAWN_RANKS,
+    MOST_DRAWN_SPANS,
+    MOST_DRAWN_STREAMS,
+)
 
 
 class Stretch(NamedTuple):
@@ -83,7 +85,7 @@ def plan(profile: Profile, ranks: Sequence[collect.Rank], report: int) -> LanePl
     aligned = align(ranks)
     comparable = _on_one_clock(aligned, report)
     placed = [n for n in others if ranks[n].report in comparable]
-    if len(placed) > _LEAST and (late := _late(aligned)) is not None:
+    if len(placed) > FEWEST_DRAWN_RANKS and (late := _late(aligned)) is not None:
         placed.sort(key=lambda n: n != late)  # the one that the others wait for is drawn before any other
     zero = aligned.offset[held[0]]
     numbers = [collect.number(ranks, n) for n in range(len(ranks))]
@@ -91,10 +93,10 @@ def plan(profile: Profile, ranks: Sequence[collect.Rank], report: int) -> LanePl
         windows,
         tuple(
             DrawnRank(ranks[n].report, numbers[n], ranks[n].process, ranks[n].device, aligned.offset[n] - zero)
-            for n in placed[:_RANKS]
+            for n in placed[:MOST_DRAWN_RANKS]
         ),
         numbers[held[0]] if len(held) == 1 else None,
-        tuple(numbers[n] for n in placed[_RANKS:]),
+        tuple(numbers[n] for n in placed[MOST_DRAWN_RANKS:]),
         tuple(numbers[n] for n in others if n not in placed),
     )
 
@@ -136,14 +138,14 @@ def _on_one_clock(aligned: Aligned, report: int) -> set[int]:
 
 def lanes(planned: LanePlan, report: int, ops: pl.DataFrame) -> Lanes:
     """Return the lanes of the ranks of one report; ``ops`` are its GPU operations, as ``events.correlate`` makes them."""
-    most = _SPANS // max(1, _STREAMS * len(planned.wanted))
+    most = MOST_DRAWN_SPANS // max(1, MOST_DRAWN_STREAMS * len(planned.wanted))
     return {
         (rank.number, window): timeline_data.lanes_of_rank(
             ops.filter(pl.col("process") == rank.process),
             window.start_ns - rank.offset_ns,
             window.end_ns - rank.offset_ns,
             device=rank.device,
-            streams=_STREAMS,
+            streams=MOST_DRAWN_STREAMS,
             most=most,
         )
         for rank in planned.wanted
@@ -155,9 +157,9 @@ def lanes(planned: LanePlan, report: int, ops: pl.DataFrame) -> Lanes:
 def added(picture: Timeline, beside: OtherRanksLanes) -> Timeline:
     """Return the picture with the lanes of as many other ranks as there is room for below its own, each named by its rank."""
     planned, window = beside.plan, Stretch(picture.start_ns, picture.end_ns)
-    room = max(_LEAST, _LANES - len(picture.lanes))
+    room = max(FEWEST_DRAWN_RANKS, MOST_DRAWN_LANES - len(picture.lanes))
     drawn, left = sorted(planned.wanted[:room], key=lambda rank: rank.number), planned.wanted[room:]
-    streams = _STREAMS if _STREAMS * len(drawn) <= room else 1
+    streams = MOST_DRAWN_STREAMS if MOST_DRAWN_STREAMS * len(drawn) <= room else 1
     others = [
         replace(lane, label=f"rank {rank.number}: {lane.label}")
         for rank in drawn

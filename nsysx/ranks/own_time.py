@@ -18,15 +18,10 @@ from nsysx.ranks import late_lines, lone_work
 from nsysx.ranks.collect import Rank
 from nsysx.ranks.match import Aligned
 from nsysx.ranks.other_reports import ops_of
+from nsysx.ranks.rank_bounds import FEWEST_REPLAYED_STEPS, MOST_REPLAYED_RANKS, REPLAYED_TOGETHER_SHARE
 from nsysx.replay import peers
 from nsysx.replay.chain_columns import Columns
 from nsysx.replay.together import Played, ReplayedRank, played, step_lengths
-
-#: More ranks than these are not replayed together: each takes 0.1 s.
-_MOST_RANKS = 16
-_FEWEST_STEPS = 3
-#: Ranks are one job only if this share of a rank's matched collectives has its counterparts in the replayed steps of the others.
-_TOGETHER = 0.8
 
 
 def with_replays(ranks: Sequence[Rank], profile: Profile) -> tuple[Rank, ...]:
@@ -34,7 +29,7 @@ def with_replays(ranks: Sequence[Rank], profile: Profile) -> tuple[Rank, ...]:
     if not any(len(rank.start_ns) for rank in ranks):
         return tuple(ranks)
     made = []
-    shown = {each.process: each for each in (profile, *peers.others(profile, _MOST_RANKS))}
+    shown = {each.process: each for each in (profile, *peers.others(profile, MOST_REPLAYED_RANKS))}
     for rank in ranks:
         if rank.process in shown:
             alone = shown[rank.process]
@@ -120,11 +115,11 @@ class OwnTimes:
 def own_times(aligned: Aligned, group: Sequence[int]) -> OwnTimes | None:
     """Return the ranks of a group in replay; None if one of them has no replay, or their replayed steps are not the same."""
     replays = [aligned.ranks[r].played for r in group]
-    if len(group) > _MOST_RANKS or any(p is None for p in replays):
+    if len(group) > MOST_REPLAYED_RANKS or any(p is None for p in replays):
         return None
     played_ranks = [p for p in replays if p is not None]
     numbers = sorted(set[int].intersection(*(set(p.numbers) for p in played_ranks)))
-    if len(numbers) < _FEWEST_STEPS or numbers[-1] - numbers[0] != len(numbers) - 1:
+    if len(numbers) < FEWEST_REPLAYED_STEPS or numbers[-1] - numbers[0] != len(numbers) - 1:
         return None
     number, transfer, shared = _collectives(aligned, group)
     members = {
@@ -200,4 +195,4 @@ def _whole(members: Sequence[ReplayedRank], shared: frozenset[int]) -> bool:
     """Return whether the replayed steps of all ranks hold the same ones of the collectives that they share."""
     sets = [shared.intersection(member.joint.tolist()) for member in members]
     everywhere = frozenset[int].intersection(*sets)
-    return bool(everywhere) and all(len(everywhere) >= _TOGETHER * len(numbers) for numbers in sets)
+    return bool(everywhere) and all(len(everywhere) >= REPLAYED_TOGETHER_SHARE * len(numbers) for numbers in sets)

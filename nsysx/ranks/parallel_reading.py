@@ -13,19 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from nsysx.errors import EXIT_USAGE, NsysxError
+from nsysx.ranks.rank_bounds import CLUSTER_ANSWER_S, MOST_READING_THREADS, POOL_BYTES
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
 T = TypeVar("T")
 
-#: With fewer bytes to read than this, starting workers takes longer than the work.
-_POOL_BYTES = 24_000_000
-
-_MOST_THREADS = 4
-
-#: How long a cluster may take to answer.
-_ANSWER_S = 10.0
 
 #: dask's nanny makes glibc return memory at every free, which costs a fifth of the CPU time here. Both thresholds are needed:
 #: setting only one keeps glibc from adapting the other.
@@ -44,7 +38,7 @@ def limit_threads() -> None:
     cores with all threads: 2,000 kernels took 1.23 s instead of 0.66, and 300,000 took 4.1 s instead of 3.2. numpy would start
     a thread per core for products of large matrices, of which a report has none: on two cores that takes 0.05 s.
     """
-    polars_threads = os.environ.get("POLARS_MAX_THREADS", str(min(cores(), _MOST_THREADS)))
+    polars_threads = os.environ.get("POLARS_MAX_THREADS", str(min(cores(), MOST_READING_THREADS)))
     with _environment(POLARS_MAX_THREADS=polars_threads, OPENBLAS_NUM_THREADS="1"):
         import numpy  # noqa: F401 - it starts its threads when it is imported
         import polars
@@ -82,7 +76,7 @@ def run(
         return _on_cluster(work, paths, cluster, workers, done, here)
     if workers is None:
         size = sum(p.stat().st_size for p in paths if p.is_file())
-        workers = min(cores(), len(paths)) if size >= _POOL_BYTES else 1
+        workers = min(cores(), len(paths)) if size >= POOL_BYTES else 1
     results: dict[int, T] = {}
     if workers > 1 and len(paths) > 1:
         # The last round has one worker: workers mostly die because memory is too small for several.
@@ -178,7 +172,7 @@ def _on_cluster(
                     memory_limit=0,
                 )
             else:
-                client = distributed.Client(cluster, timeout=_ANSWER_S)
+                client = distributed.Client(cluster, timeout=CLUSTER_ANSWER_S)
         except (OSError, ValueError, RuntimeError) as error:  # a TimeoutError is an OSError
             message = f"--cluster {cluster}: {error}"
             raise NsysxError(message, slug="cluster-unreachable", exit_code=EXIT_USAGE) from None

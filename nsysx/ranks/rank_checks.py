@@ -6,9 +6,7 @@ from collections.abc import Sequence
 
 from nsysx.model import Check, Row
 from nsysx.ranks.collect import Rank, number
-
-#: The clocks of one host agree better than this (ns); more is worth a warning.
-_CLOCKS_NS = 1_000_000
+from nsysx.ranks.rank_bounds import CLOCKS_AGREE_NS
 
 
 def _messages_checks(ranks: Sequence[Rank]) -> list[Check]:
@@ -93,7 +91,7 @@ def checks(ranks: Sequence[Rank], rows: Sequence[Row]) -> list[Check]:
         results.append(
             Check("rank clocks", "warn", "a report does not say when its session began: it is aligned by collectives")
         )
-    elif far > _CLOCKS_NS:
+    elif far > CLOCKS_AGREE_NS:
         detail = f"clocks of the ranks differ by up to {far / 1e6:.1f} ms (other hosts, or drift); they are aligned by collectives"
         results.append(Check("rank clocks", "warn", detail))
     return results

@@ -17,6 +17,7 @@ from nsysx.ranks.collect import LEDGER, Rank, number
 from nsysx.ranks.collective_costs import CollectiveCosts
 from nsysx.ranks.job_compared import JobCompared
 from nsysx.ranks.own_time import own_times
+from nsysx.ranks.rank_bounds import STRAGGLER_SHARE
 from nsysx.rows import Of, TableOf, columns_of, names
 
 KEY = "ranks"
@@ -237,7 +238,7 @@ def _late_because(ranks: Sequence[Rank], late: straggler.Straggler | None) -> li
     more = straggler.excesses(ranks, range(len(ranks)))
     if late is not None:
         more |= straggler.excesses(ranks, late.peers)
-    floors = [straggler.NOTABLE * rank.parts["window_ns"] / max(rank.steps, 1) for rank in ranks]
+    floors = [STRAGGLER_SHARE * rank.parts["window_ns"] / max(rank.steps, 1) for rank in ranks]
     return [{k: int(v) for k, v in more[r].items() if v >= floor} for r, floor in enumerate(floors)]
 
 

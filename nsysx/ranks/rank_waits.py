@@ -12,13 +12,11 @@ from nsysx.ranks.collect import Rank, number
 from nsysx.ranks.collective_costs import CollectiveCosts, waiting_per_step
 from nsysx.ranks.job_compared import JobCompared
 from nsysx.ranks.job_ledger import chosen
+from nsysx.ranks.rank_bounds import MOST_LISTED_STEPS
 from nsysx.rows import Of, TableOf, columns_of, names
 
 KEY = "rank_waits"
 TITLE = "Waiting by rank and step"
-
-#: Steps that are listed one by one; of more, neighbors are listed together.
-_MOST_STEPS = 60
 
 
 class RankWaitRow(TypedDict):
@@ -34,7 +32,10 @@ class RankWaitRow(TypedDict):
     longest_step: Annotated[int, Of("that step, counted from the first steady one, 0", label="in step")]
     by_step_ns: Annotated[
         list[int],
-        Of(f"the same in each step; of more than {_MOST_STEPS} steps the mean of as many groups of neighbors", "ns"),
+        Of(
+            f"the same in each step; of more than {MOST_LISTED_STEPS} steps the mean of as many groups of neighbors",
+            "ns",
+        ),
     ]
 
 
@@ -71,7 +72,7 @@ def _per_step(rank: Rank, costs: CollectiveCosts) -> I64:
 
 
 def _row(rank: int, waits: I64) -> Row:
-    groups = np.array_split(waits, min(len(waits), _MOST_STEPS))
+    groups = np.array_split(waits, min(len(waits), MOST_LISTED_STEPS))
     row: RankWaitRow = {
         "rank": rank,
         "steps": len(waits),

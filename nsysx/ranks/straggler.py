@@ -34,21 +34,16 @@ from nsysx.ranks.collect import Rank
 from nsysx.ranks.collective_costs import CollectiveCosts, waiting_per_step
 from nsysx.ranks.match import Aligned
 from nsysx.ranks.own_time import OwnTimes, own_times
+from nsysx.ranks.rank_bounds import (
+    FALSE_ALARM_CHANCE,
+    FEWEST_COLLECTIVES_BEFORE,
+    LAST_BEFORE_SHARE,
+    SLOWER_CLOCK_SHARE,
+    SLOWEST_CLOCK_SHARE,
+    STRAGGLER_FEWEST_STEPS,
+    STRAGGLER_SHARE,
+)
 from nsysx.reading import nccl_notes
-
-#: A rank is called a straggler if it makes the others wait for this share of a step.
-NOTABLE = 0.01
-#: The chance that a group of equal ranks shows a straggler.
-_FALSE_ALARM = 0.05
-_FEWEST_STEPS = 3
-#: On a slower clock nearly all kernels of equal shape take longer, by at least this share.
-_CLOCKS = 0.01
-#: No clock drops this far (share); kernels that take this much longer do more work.
-_MOST_CLOCKS = 1.0
-
-#: In an earlier window, a straggler comes last in this share of the collectives of its second half, if there are so many. Of five jobs
-#: of equal ranks on two H100s, the rank that comes last was another one in each window in four; one that sleeps was last in 94 %.
-_LAST_BEFORE, _FEWEST_BEFORE = 0.75, 8
 
 #: Causes of a rank's excess: parts of its ledger and causes of its idle time.
 _IDLE = "idle: "
@@ -146,7 +141,7 @@ def _without_waiting(ranks: Sequence[Rank], costs: Sequence[CollectiveCosts], gr
             return None
         chosen = [i for i, a in enumerate(costs[r].among) if a.together and a.ranks == group]
         rows.append((tiles.end_ns - tiles.start_ns) - waiting_per_step(ranks[r], costs[r], chosen))
-    if len({len(row) for row in rows}) != 1 or len(rows[0]) < _FEWEST_STEPS:
+    if len({len(row) for row in rows}) != 1 or len(rows[0]) < STRAGGLER_FEWEST_STEPS:
         return None
     return np.array(rows, np.float64)
 
@@ -185,7 +180,7 @@ def _slower(rank: Rank, others: Sequence[Rank]) -> float:
     order = np.argsort(ratios)
     share = np.cumsum(np.array(weight)[order]) / sum(weight)
     low, middle = (np.array(ratios)[order][min(int(np.searchsorted(share, q)), len(order) - 1)] for q in (0.2, 0.5))
-    return float(middle - 1) if low > 1 + _CLOCKS and middle < 1 + _MOST_CLOCKS else 0.0
+    return float(middle - 1) if low > 1 + SLOWER_CLOCK_SHARE and middle < 1 + SLOWEST_CLOCK_SHARE else 0.0
 
 
 def _cause(more: Mapping[str, float]) -> Late:
@@ -235,7 +230,7 @@ def _late_before(aligned: Aligned, group: tuple[int, ...], r: int) -> bool:
         settled = start[:, before[len(before) // 2 :]]
         counted += settled.shape[1]
         last += int((settled.argmax(axis=0) == r).sum())
-    return counted < _FEWEST_BEFORE or last >= _LAST_BEFORE * counted
+    return counted < FEWEST_COLLECTIVES_BEFORE or last >= LAST_BEFORE_SHARE * counted
 
 
 def _candidate(aligned: Aligned, costs: Sequence[CollectiveCosts], group: tuple[int, ...]) -> Straggler | None:
@@ -259,11 +254,16 @@ def _by_work(ranks: Sequence[Rank], group: tuple[int, ...], times: OwnTimes) -> 
     others = [ranks[x] for x in group if x != group[r]]
     late, half = _late(behind, r)
     busy = uneven.is_bound(float(times.gpu_ns[r].mean()), times.real)
-    if late < NOTABLE * times.step or late - half <= 0 or not busy or not uneven.is_uneven(ranks[group[r]], others):
+    if (
+        late < STRAGGLER_SHARE * times.step
+        or late - half <= 0
+        or not busy
+        or not uneven.is_uneven(ranks[group[r]], others)
+    ):
         return None
     even = times.even_ns(without_host=True)
     _, without, alone = _shares(times.gpu_ns, r)
-    if even < NOTABLE * times.real:
+    if even < STRAGGLER_SHARE * times.real:
         return None
     return Straggler(
         place=group[r],
@@ -295,7 +295,7 @@ def _behind_peers(step_ns: F64) -> F64:
 def _late(behind: F64, r: int) -> tuple[float, float]:
     """Return by how much a rank is behind (ns), and half the width of the interval, corrected for the number of ranks."""
     error, df = mean_error(behind[r : r + 1], block_length(behind[r]))
-    half = float(error[0]) * t_quantile(1 - 2 * _FALSE_ALARM / len(behind), max(df, 1.0)) if df else float("inf")
+    half = float(error[0]) * t_quantile(1 - 2 * FALSE_ALARM_CHANCE / len(behind), max(df, 1.0)) if df else float("inf")
     return float(behind[r].mean()), half
 
 
@@ -311,7 +311,7 @@ def _by_own_time(
     r = int(behind.mean(axis=1).argmax())
     late, half = _late(behind, r)
     beyond = _replayed(times, r) if times is not None and late > 0 else _by_ledger(ranks, group, r, step_ns)
-    if late < NOTABLE * beyond.step or late - half <= 0:
+    if late < STRAGGLER_SHARE * beyond.step or late - half <= 0:
         return None
     compute = beyond.cause is Late.COMPUTE
     slower = _slower(ranks[group[r]], [ranks[x] for x in group if x != group[r]]) if compute else 0.0
@@ -320,8 +320,8 @@ def _by_own_time(
     alone_ns = min(late_lines.own(late_lines.longer(ranks[group[r]], [ranks[x] for x in group if x != group[r]])), late)
     # The delay beyond drift has to be notable too.
     drift = min(beyond.drift, late - alone_ns)
-    unsure = beyond.cause in (Late.HOST, Late.PROFILER) and alone_ns < NOTABLE * beyond.step
-    if late - drift < NOTABLE * beyond.step or (unsure and not _late_before(aligned, group, r)):
+    unsure = beyond.cause in (Late.HOST, Late.PROFILER) and alone_ns < STRAGGLER_SHARE * beyond.step
+    if late - drift < STRAGGLER_SHARE * beyond.step or (unsure and not _late_before(aligned, group, r)):
         drift = late
     return Straggler(
         place=group[r],

@@ -13,13 +13,7 @@ from typing import Any, NamedTuple
 
 from nsysx.events.kernel_names import function_of
 from nsysx.ranks.collect import Rank
-
-#: A GPU that works for this share of the step leaves no time to anything else.
-_BOUND = 0.9
-#: Uneven work is the cause if this share of the work of a rank is in kernels that its peers do not run alike.
-_UNLIKE = 0.5
-#: Kernels that are told at most.
-_MOST = 5
+from nsysx.ranks.rank_bounds import GPU_BOUND_SHARE, MOST_UNEVEN_KERNELS, UNLIKE_KERNELS_SHARE
 
 #: How the kernels of a rank differ from those of its peers.
 LARGER, MORE, OTHER, LONGER = "on larger inputs", "run more often", "not on the others", "take longer"
@@ -51,12 +45,12 @@ def unlike(rank: Rank, others: Sequence[Rank]) -> float:
 
 def is_bound(gpu_ns: float, step_ns: float) -> bool:
     """Return whether the GPU of a rank alone, without any host code, takes about as long as the job's step."""
-    return gpu_ns >= _BOUND * step_ns
+    return gpu_ns >= GPU_BOUND_SHARE * step_ns
 
 
 def is_uneven(rank: Rank, others: Sequence[Rank]) -> bool:
     """Return whether most of the work of a rank is in kernels that its peers do not run alike."""
-    return unlike(rank, others) >= _UNLIKE
+    return unlike(rank, others) >= UNLIKE_KERNELS_SHARE
 
 
 def differences(rank: Rank, others: Sequence[Rank]) -> tuple[Differs, ...]:
@@ -73,7 +67,7 @@ def differences(rank: Rank, others: Sequence[Rank]) -> tuple[Differs, ...]:
         same_grids = all(grids == g for _, _, g in there)
         how = OTHER if not times_there else MORE if times > times_there else LONGER if same_grids else LARGER
         told.append(Differs(name, how, times, times_there, ns, ns_there))
-    return tuple(sorted(told, key=lambda d: (d.ns_there - d.ns, d.kernel))[:_MOST])
+    return tuple(sorted(told, key=lambda d: (d.ns_there - d.ns, d.kernel))[:MOST_UNEVEN_KERNELS])
 
 
 def rows(differs: Sequence[Differs]) -> list[Mapping[str, Any]]:

@@ -7,11 +7,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from nsysx.errors import EXIT_INPUT, NsysxError
+from nsysx.ranks.rank_bounds import MOST_UNREADABLE_REPORTS
 
 T = TypeVar("T")
-
-#: So many of them are named.
-_MOST_NAMED = 8
 
 
 def result_or_error(work: Callable[[Path], T], path: Path) -> T | NsysxError:
@@ -30,8 +28,8 @@ def without_errors(results: Sequence[T | NsysxError]) -> list[T]:
     if len(errors) == 1:
         raise errors[0]
     if errors:
-        each = "; ".join(error.message for error in errors[:_MOST_NAMED])
-        more = f"; and {len(errors) - _MOST_NAMED} more" if len(errors) > _MOST_NAMED else ""
+        each = "; ".join(error.message for error in errors[:MOST_UNREADABLE_REPORTS])
+        more = f"; and {len(errors) - MOST_UNREADABLE_REPORTS} more" if len(errors) > MOST_UNREADABLE_REPORTS else ""
         hint = "Export or copy them again, or leave them out: the ranks that are missing are named"
         raise NsysxError(
             f"{len(errors)} of {len(results)} reports cannot be read: {each}{more}", slug=errors[0].slug, hint=hint

@@ -22,13 +22,8 @@ from typing import IO, cast
 from nsysx import units
 from nsysx.errors import EXIT_USAGE, NsysxError
 from nsysx.reading import columnar, opening
+from nsysx.reading.reading_bounds import COPY_BLOCK_BYTES, EXPORT_LIMIT_S, SPARE_DISK_BYTES
 from nsysx.selection import Selection
-
-_BLOCK_BYTES = 1 << 20
-#: A copy leaves at least this much of the disk free.
-_SPARE_BYTES = 1 << 28
-#: Time limit for nsys export.
-_EXPORT_LIMIT_S = 3600.0
 
 if sys.version_info >= (3, 14):
     from compression.zstd import ZstdError
@@ -100,7 +95,7 @@ def _with_log(path: Path, folder: Path) -> Path:
 
 
 def _room_for(path: Path, folder: Path, size: int) -> None:
-    if shutil.disk_usage(folder).free < size + _SPARE_BYTES:
+    if shutil.disk_usage(folder).free < size + SPARE_DISK_BYTES:
         raise opening.no_room(path, folder)
 
 
@@ -152,7 +147,7 @@ def _unpacked(path: Path, target: Path, ending: str, most_bytes: int) -> Path:
     written = 0
     try:
         with _packed(path, ending) as source, target.open("wb") as sink:
-            block = source.read(_BLOCK_BYTES)
+            block = source.read(COPY_BLOCK_BYTES)
             _check_inside(path, block)
             while block:
                 written += len(block)
@@ -162,7 +157,7 @@ def _unpacked(path: Path, target: Path, ending: str, most_bytes: int) -> Path:
                     raise opening.fail(path, what, hint, "input-too-large")
                 _room_for(path, target.parent, len(block))
                 sink.write(block)
-                block = source.read(_BLOCK_BYTES)
+                block = source.read(COPY_BLOCK_BYTES)
     except (EOFError, OSError, lzma.LZMAError, zlib.error, *_ZSTD_ERRORS) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise  # an error of the disk, not of the packed data
@@ -201,7 +196,7 @@ def _exported(path: Path, folder: Path) -> Path:
     made = folder / "report.sqlite"
     command = export_command(nsys, path.absolute(), made)
     try:
-        done = subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, timeout=_EXPORT_LIMIT_S)
+        done = subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, timeout=EXPORT_LIMIT_S)
         lines = (done.stdout + done.stderr).decode(errors="replace").split("\n")
     except (OSError, subprocess.TimeoutExpired) as error:
         raise opening.fail(path, f"nsys could not export it ({error})", by_hand, "input-nsys-rep") from None

@@ -15,6 +15,7 @@ import polars as pl
 from nsysx import ids, nsys_messages
 from nsysx.model import UNKNOWN_GPU, Capture, Gpu
 from nsysx.reading import decoding
+from nsysx.reading.reading_bounds import SINCE_1970_NS
 
 #: Losses that change what can be concluded, beside the messages that `nsys_messages` explains; others are about features that
 #: were not asked for.
@@ -41,21 +42,17 @@ def query(
     return connection.execute(f'SELECT {selected} FROM "{table}"').fetchall()
 
 
-#: No session lasts this long (ns, 3 years), so an export with such times counts from 1970 (``nsys export --ts-normalize``).
-_SINCE_1970_NS = 10**17
-
-
 def time_zero(connection: sqlite3.Connection, tables: dict[str, set[str]]) -> int:
     """Return the start of the session in the export's own time (ns): 0, or its UTC time if times count from 1970."""
     epoch = query(connection, tables, "TARGET_INFO_SESSION_START_TIME", "utcEpochNs")
     zero = epoch[0][0] if epoch else None
-    if not isinstance(zero, int) or zero < _SINCE_1970_NS:
+    if not isinstance(zero, int) or zero < SINCE_1970_NS:
         return 0
     for table in ("CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_KERNEL", "NVTX_EVENTS"):
         if "start" in tables.get(table, ()):
             row = connection.execute(f'SELECT start FROM "{table}" WHERE start > 0 LIMIT 1').fetchone()
             if row:
-                return zero if isinstance(row[0], int) and row[0] >= _SINCE_1970_NS else 0
+                return zero if isinstance(row[0], int) and row[0] >= SINCE_1970_NS else 0
     return 0
 
 

@@ -17,12 +17,15 @@ import polars as pl
 
 from nsysx.frames.intervals import I64
 from nsysx.reading import decoding, schema
+from nsysx.reading.reading_bounds import (
+    AFTER_SESSION_NS,
+    BEFORE_SESSION_NS,
+    LONGEST_STEP_TEXT_BYTES,
+    MOST_RANGE_TEXTS,
+    PARTS_APART_NS,
+)
 from nsysx.reading.trace import Sampled, Trace, Window
 
-#: With more texts than this all ranges are read; a longer one (bytes) is no step.
-_MOST_TEXTS, _LONGEST = 50_000, 100
-#: What the parts lie apart (ns).
-_APART_NS = 1_000
 #: GPU work, and what is told of a call by its id: they belong to the part of their call.
 _WORK = ("kernel", "memcpy", "memset", "graph")
 _OF_CALLS = (*_WORK, "sync", "event")
@@ -83,9 +86,9 @@ def steps_alone(connection: sqlite3.Connection, tables: Mapping[str, set[str]], 
     """Return the SQL condition that an NVTX row may be a step or names a domain; true for all if that cannot be told by its text's id."""
     if "textId" not in tables["NVTX_EVENTS"] or not {"id", "value"} <= tables.get("StringIds", set()):
         return "1 = 1"
-    query = f"SELECT id, CAST(value AS BLOB) FROM StringIds WHERE length(value) <= {_LONGEST} LIMIT {_MOST_TEXTS + 1}"
+    query = f"SELECT id, CAST(value AS BLOB) FROM StringIds WHERE length(value) <= {LONGEST_STEP_TEXT_BYTES} LIMIT {MOST_RANGE_TEXTS + 1}"
     texts = connection.execute(query).fetchall()
-    if len(texts) > _MOST_TEXTS:
+    if len(texts) > MOST_RANGE_TEXTS:
         return "1 = 1"
     named = [str(key) for key, text in texts if isinstance(key, int) and is_step(decoding.text_of(text) or "")]
     inline = 'OR "text" IS NOT NULL' if "text" in tables["NVTX_EVENTS"] else ""
@@ -129,7 +132,7 @@ class Clock:
         start = next((c for c in _INSTANTS if c in frame.columns), None)
         if start is None:
             return frame
-        part = self.part_of(frame[start].fill_null(_UNKNOWN_NS).to_numpy())
+        part = self.part_of(frame[start].fill_null(BEFORE_SESSION_NS).to_numpy())
         return self._moved(frame.filter(part >= 0), part[part >= 0])
 
     def _moved(self, frame: pl.DataFrame, part: I64) -> pl.DataFrame:
@@ -141,7 +144,7 @@ class Clock:
 
     def ranges(self, nvtx: pl.DataFrame) -> pl.DataFrame:
         """Return the NVTX rows that share time with a part; a range across several stays one, and an open one stays open."""
-        start, end = nvtx["start_ns"].to_numpy(), nvtx["end_ns"].fill_null(_NEVER_NS).to_numpy()
+        start, end = nvtx["start_ns"].to_numpy(), nvtx["end_ns"].fill_null(AFTER_SESSION_NS).to_numpy()
         kind = nvtx["event_type"].to_numpy()
         first, last = self.last_begun(start), self.last_begun(end - 1)
         behind = (start >= self.end[first]) & (kind != schema.NVTX_DOMAIN)
@@ -169,10 +172,6 @@ class Clock:
         return frame.with_columns(moved)
 
 
-#: A time before and one after everything in a session.
-_UNKNOWN_NS, _NEVER_NS = -(1 << 62), 1 << 60
-
-
 def _moved_values(values: pl.Series, moved: I64) -> pl.Series:
     """Return ``moved`` under the name of ``values``, null where they are."""
     changed = pl.Series(values.name, moved)
@@ -187,7 +186,7 @@ def _parts_of(frame: pl.DataFrame, part_of_call: pl.DataFrame, clock: Clock) -> 
     time = next((c for c in _INSTANTS if c in frame.columns), None)
     if time is not None:
         alone = (frame["correlation_id"].fill_null(0) == 0).to_numpy()
-        part[alone] = clock.part_of(frame[time].fill_null(_UNKNOWN_NS).to_numpy()[alone])
+        part[alone] = clock.part_of(frame[time].fill_null(BEFORE_SESSION_NS).to_numpy()[alone])
     return part
 
 
@@ -229,7 +228,7 @@ def _shifts(trace: Trace, still: Clock, part_of_call: pl.DataFrame) -> list[int]
         np.maximum.at(ends, part[part >= 0], trace.frames[name]["end_ns"].to_numpy()[part >= 0])
     shifts = [0]
     for before, begin in zip(ends[:-1].tolist(), still.begin[1:].tolist(), strict=True):
-        shifts.append(before + shifts[-1] + _APART_NS - begin)
+        shifts.append(before + shifts[-1] + PARTS_APART_NS - begin)
     return shifts
 
 

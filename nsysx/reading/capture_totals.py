@@ -9,12 +9,11 @@ from pathlib import Path
 import polars as pl
 
 from nsysx.reading import decoding, schema, selecting, table_rows
+from nsysx.reading.reading_bounds import CALL_LENGTH_BITS, MOST_CALL_NAMES
 from nsysx.reading.trace import Totals
 
 #: Tables of GPU work, whose rows are counted and added up.
 _WORK = ("kernel", "memcpy", "memset", "graph")
-#: A call's id of its name and its length (ns) travel as one integer; longer calls (18 minutes) and greater ids are no more counted.
-_BITS, _IDS = 40, 1 << 22
 
 
 def read(
@@ -36,8 +35,8 @@ def read(
     runtime = schema.SOURCES["runtime"].table
     if runtime in tables:
         length = '"end" - "start"'
-        fits = f'"nameId" BETWEEN 0 AND {_IDS - 1} AND {length} BETWEEN 0 AND {(1 << _BITS) - 1}'
-        value = f'CASE WHEN {fits} THEN "nameId" * {1 << _BITS} + ({length}) END AS value'
+        fits = f'"nameId" BETWEEN 0 AND {MOST_CALL_NAMES - 1} AND {length} BETWEEN 0 AND {(1 << CALL_LENGTH_BITS) - 1}'
+        value = f'CASE WHEN {fits} THEN "nameId" * {1 << CALL_LENGTH_BITS} + ({length}) END AS value'
         copies = f'"eventClass" <> {schema.BACKTRACE_CLASS}' if "eventClass" in tables[runtime] else "1 = 1"
         pieces += _pieces(connection, "runtime", value, ("value",), copies)
     made = dict(table_rows.read(database, pieces, progress))
@@ -63,7 +62,9 @@ def _pieces(
 
 def _by_name(database: Path, values: pl.Series) -> tuple[tuple[str | None, int, int], ...]:
     """Return name, calls and time (ns) of each API function."""
-    split = pl.DataFrame({"id": values.to_numpy() >> _BITS, "ns": values.to_numpy() & ((1 << _BITS) - 1)})
+    split = pl.DataFrame(
+        {"id": values.to_numpy() >> CALL_LENGTH_BITS, "ns": values.to_numpy() & ((1 << CALL_LENGTH_BITS) - 1)}
+    )
     grouped = split.group_by("id").agg(pl.len(), pl.col("ns").sum()).sort("id")
     names, _ = decoding.strings_of(database, grouped["id"].to_numpy())
     return tuple((names.get(key), int(number), int(ns)) for key, number, ns in grouped.iter_rows())

@@ -10,12 +10,12 @@ from pathlib import Path
 import polars as pl
 
 from nsysx.reading import opening, schema, selecting
+from nsysx.reading.reading_bounds import COLUMN_BLOCK_ROWS
 from nsysx.reading.trace import Window
 
 #: What reading a damaged Parquet or Arrow file raises.
 _BROKEN = (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException)
 _ARROW_MAGIC = b"ARROW1"
-_BLOCK_ROWS = 65_536
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,100}")
 _PLAIN = (pl.String, pl.Binary, pl.Boolean)
 _ENDINGS = (".parquet", ".arrow", ".arrows")
@@ -123,5 +123,5 @@ def _copy(file: Path, base: sqlite3.Connection) -> None:
     listed = ", ".join(f'"{c}"' for c in frame.columns)
     base.execute(f'CREATE TABLE "{file.stem}" ({listed})')
     insert = f'INSERT INTO "{file.stem}" VALUES ({", ".join("?" * frame.width)})'
-    for block in frame.iter_slices(_BLOCK_ROWS):
+    for block in frame.iter_slices(COLUMN_BLOCK_ROWS):
         base.executemany(insert, block.iter_rows())

@@ -21,6 +21,7 @@ import polars as pl
 
 from nsysx.frames import derived, frame_columns
 from nsysx.reading import capture_facts, decoding, placing, selecting, table_rows
+from nsysx.reading.reading_bounds import COUNTER_THREADS, LAST_TIME_NS, LEAST_CLOCK_HZ, MOST_PERCENT
 from nsysx.reading.trace import Window
 from nsysx.recording.default_counters import COUNTERS
 
@@ -30,12 +31,6 @@ COLUMNS = tuple(name for name, _ in COUNTERS)
 #: Those that are shares of a maximum, 0 to 1.
 SHARES = COLUMNS[:-1]
 SCHEMA = frame_columns.schema(derived.COUNTERS)
-
-_MOST_THREADS = 8
-#: Rounding gives slightly more than 100 %; a value above this is not a share.
-_MOST_PERCENT = 110
-#: A clock below this is in MHz after all.
-_LEAST_HZ = 1_000_000
 
 
 def _wanted(connection: sqlite3.Connection, tables: dict[str, set[str]]) -> dict[tuple[int, int], str]:
@@ -88,11 +83,11 @@ def read(
         return None
     column_of = {metric * 256 + gpu: column for (metric, gpu), column in wanted.items()}
     metrics = sorted({metric for metric, _ in wanted})
-    with table_rows.Reader(database) as reader, ThreadPoolExecutor(min(os.cpu_count() or 1, _MOST_THREADS)) as pool:
+    with table_rows.Reader(database) as reader, ThreadPoolExecutor(min(os.cpu_count() or 1, COUNTER_THREADS)) as pool:
         pieces = _pieces(connection, metrics, window)
         parts = list(pool.map(lambda piece: _sampled(table_rows.piece(reader, piece), column_of), pieces))
     samples = pl.concat([pl.DataFrame(schema=SCHEMA), *parts])
-    possible = pl.col("time_ns").is_between(zero - placing.LAST_NS, zero + placing.LAST_NS)
+    possible = pl.col("time_ns").is_between(zero - LAST_TIME_NS, zero + LAST_TIME_NS)
     samples = placing.since(samples.filter(possible), zero)
     # The rows of one sample may be in two pieces.
     return samples.group_by("gpu", "time_ns").agg(pl.col(COLUMNS).max()).sort("gpu", "time_ns")
@@ -102,8 +97,8 @@ def _sampled(values: pl.DataFrame, column_of: dict[int, str]) -> pl.DataFrame:
     """Return one row per sample of some rows (time_ns, key, value)."""
     keys = {column: [k for k, c in column_of.items() if c == column] for column in COLUMNS}
     value = pl.col("value").cast(pl.Float64)
-    share = pl.when(pl.col("value").is_between(0, _MOST_PERCENT)).then((value / 100).clip(0, 1))
-    hz = pl.when(pl.col("value") >= _LEAST_HZ).then(value).when(pl.col("value") > 0).then(value * 1e6)
+    share = pl.when(pl.col("value").is_between(0, MOST_PERCENT)).then((value / 100).clip(0, 1))
+    hz = pl.when(pl.col("value") >= LEAST_CLOCK_HZ).then(value).when(pl.col("value") > 0).then(value * 1e6)
     return (
         values.drop_nulls()
         .group_by((pl.col("key") & 0xFF).alias("gpu"), "time_ns")

@@ -13,41 +13,34 @@ import polars as pl
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64, merged
 from nsysx.reading import opening, schema, selecting
+from nsysx.reading.reading_bounds import DENSE_LOOKUP_TIMES, ID_IMPOSSIBLE, ID_NOT_RECORDED, STRINGS_PER_QUERY
 from nsysx.reading.selecting import PACKED, PackedColumn
 from nsysx.reading.trace import LeftOut
 
-#: A lookup table over ids is used if it is at most this many times as long as the column.
-_DENSE = 64
-#: Number of strings per query.
-_ASKED = 10_000
-
-#: The ids that stand for a name that was not recorded and for one whose id is impossible.
-_NONE, _UNFIT = -1, -2
-
 
 def _ids(frame: pl.DataFrame, packed: PackedColumn) -> I64:
-    """Return the string ids that the packed column holds at ``packed``, with _NONE and _UNFIT where there is no usable id."""
+    """Return the string ids that the packed column holds at ``packed``, ID_NOT_RECORDED or ID_IMPOSSIBLE for no usable one."""
     ids: I64 = (frame[PACKED].to_numpy() >> packed.shift) & ((1 << packed.column.bits) - 1)
     special = ids >= packed.unfit
     if special.any():
-        ids[special] = np.where(ids[special] == packed.null, _NONE, _UNFIT)
+        ids[special] = np.where(ids[special] == packed.null, ID_NOT_RECORDED, ID_IMPOSSIBLE)
     return ids
 
 
 def _distinct(ids: I64) -> I64:
     """Return the distinct ids, sorted. Ids are row numbers of StringIds, so a lookup table over them is usually short."""
     top = int(ids.max(initial=0))
-    if top > _DENSE * (len(ids) + 1):
+    if top > DENSE_LOOKUP_TIMES * (len(ids) + 1):
         return merged([ids[ids >= 0]])
     present = np.zeros(top + 3, np.bool_)
-    present[ids] = True  # _NONE and _UNFIT are negative and fall into the two extra places at the end
+    present[ids] = True  # ID_NOT_RECORDED and ID_IMPOSSIBLE are negative and fall into the two extra places at the end
     return np.flatnonzero(present[:-2])
 
 
 def _names(ids: I64, strings: Mapping[int, str | None]) -> pl.Series:
     distinct_ids = _distinct(ids)
     words = [strings.get(i) for i in distinct_ids.tolist()]
-    if len(distinct_ids) and distinct_ids[-1] > _DENSE * (len(ids) + 1):
+    if len(distinct_ids) and distinct_ids[-1] > DENSE_LOOKUP_TIMES * (len(ids) + 1):
         return lookup.named(words, np.where(ids >= 0, np.searchsorted(distinct_ids, ids), -1))
     code = np.full(int(distinct_ids[-1]) + 3 if len(distinct_ids) else 2, -1)
     code[distinct_ids] = np.arange(len(distinct_ids))
@@ -71,8 +64,8 @@ def strings_of(path: Path, wanted: I64) -> tuple[dict[int, str | None], list[Lef
     texts: dict[int, str | None] = {}
     twice = 0
     with closing(opening.connect(path)) as connection:
-        for i in range(0, len(wanted), _ASKED):
-            listed = ",".join(map(str, wanted[i : i + _ASKED].tolist()))
+        for i in range(0, len(wanted), STRINGS_PER_QUERY):
+            listed = ",".join(map(str, wanted[i : i + STRINGS_PER_QUERY].tolist()))
             for key, value in connection.execute(f"SELECT id, value FROM StringIds WHERE id IN ({listed})"):
                 twice += key in texts
                 # A table without its primary key could hold an id twice; the first one counts.
@@ -127,6 +120,6 @@ def _unnamed(frame: pl.DataFrame, source: schema.Source, names: pl.Series, place
     """Count the rows that have the id of a name but no name."""
     if not names.null_count():
         return []
-    has_id = np.any([_ids(frame, packed) != _NONE for packed in places], axis=0)
+    has_id = np.any([_ids(frame, packed) != ID_NOT_RECORDED for packed in places], axis=0)
     rows = int(np.count_nonzero(names.is_null().to_numpy() & has_id))
     return [LeftOut(source.table, "the id of a name that is not in the report", rows, "kept")] if rows else []

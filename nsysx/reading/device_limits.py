@@ -6,18 +6,17 @@ import sqlite3
 
 from nsysx import ids
 from nsysx.reading import capture_facts
+from nsysx.reading.reading_bounds import MOST_OF_A_DEVICE
 from nsysx.reading.trace import DeviceLimits
 
 _COLUMNS = (
     "id", "deviceId", "cuDevice", "smCount", "maxWarpsPerSm", "maxBlocksPerSm", "maxRegistersPerSm", "maxRegistersPerBlock",
     "maxShmemPerSm", "clockRate", "memoryBandwidth", "l2CacheSize", "computeMajor", "computeMinor",
 )  # fmt: skip
-#: No device has this much of anything; a larger value is damage.
-_MOST = 1 << 53
 
 
 def _limit(value: object) -> int | None:
-    return value if isinstance(value, int) and 0 < value < _MOST else None
+    return value if isinstance(value, int) and 0 < value < MOST_OF_A_DEVICE else None
 
 
 def limits_of(

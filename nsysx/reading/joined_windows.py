@@ -19,14 +19,11 @@ import polars as pl
 
 from nsysx.model import UNKNOWN_GPU, Capture, Gpu
 from nsysx.reading import capture_facts, opening, schema
+from nsysx.reading.reading_bounds import JOINED_WINDOWS_APART_NS, SECOND_REPORT_DOMAINS
 from nsysx.reading.trace import LeftOut, Trace
 
 #: Columns that hold a time; 0 in the last one means that it was not noted.
 _TIMES, _DEVICE_TIME = ("start_ns", "end_ns", "time_ns"), "device_ns"
-#: What the parts lie apart in the joined capture (ns).
-_APART_NS = 1_000
-#: Added to the numbers of the second report's NVTX domains, which count anew. 0 is the default domain in both.
-_MORE_DOMAINS = 1 << 32
 #: Frames of which both reports have the same rows.
 _SAME = ("cuda_stream", "thread_name")
 
@@ -53,7 +50,7 @@ def without_cold(trace: Trace) -> Trace:
 
 def joined(cold: Trace, steady: Trace) -> Trace:
     """Return both as one capture, with the facts of the run from ``steady``."""
-    begin_ns = _last(cold) + _APART_NS
+    begin_ns = _last(cold) + JOINED_WINDOWS_APART_NS
     shift = begin_ns - _first(steady)
     ids = 1 + max((_most(frame, "correlation_id") for frame in cold.frames.values()), default=0)
     frames = {name: pl.concat([frame, _moved(steady.frames[name], shift, ids)]) for name, frame in cold.frames.items()}
@@ -94,7 +91,9 @@ def _most(frame: pl.DataFrame, column: str) -> int:
 
 
 def _renumbered(domain: str) -> pl.Expr:
-    return pl.when(pl.col(domain) > 0).then(pl.col(domain) + _MORE_DOMAINS).otherwise(pl.col(domain)).alias(domain)
+    return (
+        pl.when(pl.col(domain) > 0).then(pl.col(domain) + SECOND_REPORT_DOMAINS).otherwise(pl.col(domain)).alias(domain)
+    )
 
 
 def _shifted(frame: pl.DataFrame | None, shift: int) -> pl.DataFrame | None:

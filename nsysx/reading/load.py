@@ -38,6 +38,7 @@ from nsysx.reading import (
     table_rows,
     tried,
 )
+from nsysx.reading.reading_bounds import LONG_CAPTURE_ROWS
 from nsysx.reading.trace import LeftOut, Trace, Window
 
 __all__ = ["LeftOut", "Trace", "Window", "load"]
@@ -45,8 +46,6 @@ __all__ = ["LeftOut", "Trace", "Window", "load"]
 #: Each table of a report with its columns.
 _Tables = dict[str, set[str]]
 
-#: From so many rows on a capture may be read in parts: before that, all of it is read in a few seconds.
-LONG_ROWS = 2_000_000
 #: The tables whose rows are counted for that.
 _LONG = ("CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_KERNEL", "NVTX_EVENTS")
 
@@ -166,7 +165,7 @@ def _read(
     asked = window and (window[0] + zero, window[1] + zero)
     raw, pieces = _asked(path, connection, tables, asked)
     chosen = None
-    if choice is not None and not raw and _rows(connection, tables) >= LONG_ROWS:
+    if choice is not None and not raw and _rows(connection, tables) >= LONG_CAPTURE_ROWS:
         chosen, raw, pieces = _glance(path, database, connection, tables, zero, pieces, choice, progress)
     raw |= dict(table_rows.read(database, pieces, progress))
     raw = {name: raw[name] for name in schema.SOURCES if name in raw}

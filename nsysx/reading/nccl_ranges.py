@@ -10,7 +10,8 @@ import polars as pl
 
 from nsysx import ids
 from nsysx.frames import derived, frame_columns
-from nsysx.reading import placing, schema
+from nsysx.reading import schema
+from nsysx.reading.reading_bounds import LAST_TIME_NS, MOST_SIZE_BYTES
 
 
 def nccl(connection: sqlite3.Connection, tables: dict[str, set[str]], domains: pl.DataFrame) -> pl.DataFrame | None:
@@ -38,9 +39,7 @@ def nccl(connection: sqlite3.Connection, tables: dict[str, set[str]], domains: p
     groups: dict[Any, tuple[Any, ...]] = {}
     out = []
     for thread, start, end, domain, operation, text_of_payload in rows:
-        if not all(isinstance(v, int) and abs(v) < placing.LAST_NS for v in (start, end)) or not isinstance(
-            thread, int
-        ):
+        if not all(isinstance(v, int) and abs(v) < LAST_TIME_NS for v in (start, end)) or not isinstance(thread, int):
             continue
         if (ids.process_of(thread), domain) not in places:
             continue
@@ -66,7 +65,7 @@ def _payload(text: Any, names: tuple[tuple[str, str], ...]) -> tuple[Any, ...]:
         (None if v is None else str(v))
         if name == "communicator"
         else v
-        if v is not None and 0 <= v < placing.MOST_BYTES
+        if v is not None and 0 <= v < MOST_SIZE_BYTES
         else None
         for v, (name, _) in zip(whole, names, strict=True)
     )

@@ -16,19 +16,14 @@ from pathlib import Path
 from typing import NoReturn
 
 from nsysx.errors import EXIT_INPUT, NsysxError
+from nsysx.reading.reading_bounds import FILE_HEAD_BYTES, LOCKED_FILE_S, MOST_BESIDE_BYTES, SQLITE_MESSAGE_LETTERS
 
 _SQLITE_MAGIC = b"SQLite format 3\x00"
 _LFS_MAGIC = b"version https://git-lfs"
 #: First bytes of a compressed file -> the ending of its format.
 PACKED_MAGIC = {b"\xfd7zXZ": ".xz", b"\x1f\x8b": ".gz", b"(\xb5/\xfd": ".zst"}
-#: How much of a file is read to tell what it is.
-_HEAD_BYTES = 4096
 #: Keys near the beginning of a trace of torch.profiler, or of anything else in Chrome's format.
 _TRACE_EVENTS = re.compile(rb'"(schemaVersion|deviceProperties|traceEvents|distributedInfo|displayTimeUnit)"\s*:')
-#: Characters of a SQLite message that are shown.
-_LONGEST_MESSAGE = 120
-#: How long to wait for another process that has locked the file.
-_LOCK_LIMIT_S = 5.0
 
 #: File name ending of other formats -> what the file is, and what to do with it.
 _FOREIGN = {
@@ -81,7 +76,7 @@ def kind_of(path: Path) -> str:
         raise fail(path, "is a pipe or a device", "Write it into a file first, and give that", "input-special")
     try:
         with path.open("rb") as file:
-            head = file.read(_HEAD_BYTES)
+            head = file.read(FILE_HEAD_BYTES)
     except OSError as error:
         raise fail(path, f"cannot be read ({_why(error)})", "Check its permissions", "input-unreadable") from None
     return _by_content(path, head)
@@ -119,7 +114,7 @@ def is_sqlite(head: bytes) -> bool:
 
 def is_trace_events(head: bytes) -> bool:
     """Return whether the first bytes are those of a trace in Chrome's format."""
-    return _TRACE_EVENTS.search(head[:_HEAD_BYTES]) is not None
+    return _TRACE_EVENTS.search(head[:FILE_HEAD_BYTES]) is not None
 
 
 def refuse_trace_events(path: Path) -> NoReturn:
@@ -129,10 +124,6 @@ def refuse_trace_events(path: Path) -> NoReturn:
     raise fail(path, what, hint, "input-kineto")
 
 
-#: No file that nsysx writes beside a report is this large.
-_MOST_BESIDE_BYTES = 1 << 28
-
-
 def json_beside(path: Path) -> object:
     """Return what a JSON file beside a report holds, None if there is none or nothing usable in it.
 
@@ -140,7 +131,7 @@ def json_beside(path: Path) -> object:
     """
     try:
         about = path.stat()
-        if not stat.S_ISREG(about.st_mode) or about.st_size > _MOST_BESIDE_BYTES:
+        if not stat.S_ISREG(about.st_mode) or about.st_size > MOST_BESIDE_BYTES:
             return None
         return json.loads(path.read_text(encoding="utf-8", errors="replace"))
     except (OSError, ValueError, RecursionError):
@@ -151,7 +142,7 @@ def json_lines_beside(path: Path) -> list[object]:
     """Return what the lines of a file beside a report hold, [] if there is none; lines that are no JSON are left out."""
     try:
         about = path.stat()
-        if not stat.S_ISREG(about.st_mode) or about.st_size > _MOST_BESIDE_BYTES:
+        if not stat.S_ISREG(about.st_mode) or about.st_size > MOST_BESIDE_BYTES:
             return []
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -187,7 +178,7 @@ def check_finished(path: Path) -> None:
         return
     try:
         address = f"{resolved.as_uri()}?mode=ro"
-        with closing(sqlite3.connect(address, uri=True, timeout=_LOCK_LIMIT_S)) as connection:
+        with closing(sqlite3.connect(address, uri=True, timeout=LOCKED_FILE_S)) as connection:
             connection.execute("PRAGMA schema_version").fetchone()
     except sqlite3.Error as error:
         if "locked" in str(error):
@@ -232,7 +223,7 @@ def connect(path: Path) -> sqlite3.Connection:
 
 def _first_line(error: BaseException) -> str:
     """Return the first line of SQLite's message, shortened: it may quote pages of a damaged schema."""
-    return next(iter(str(error).splitlines()), "")[:_LONGEST_MESSAGE]
+    return next(iter(str(error).splitlines()), "")[:SQLITE_MESSAGE_LETTERS]
 
 
 @contextmanager

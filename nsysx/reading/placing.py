@@ -9,20 +9,16 @@ import polars as pl
 
 from nsysx import ids
 from nsysx.reading import schema
+from nsysx.reading.reading_bounds import (
+    HOST_NODE_DEVICE,
+    LAST_TIME_NS,
+    LONGEST_RANGE_NS,
+    MOST_DEVICES,
+    MOST_SIZE_BYTES,
+    MOST_TABLE_SUM,
+)
 from nsysx.reading.trace import REVERSED, LeftOut
 
-#: A time beyond this (ns, 73 years) is damaged, even if times count from 1970.
-LAST_NS = 1 << 61
-#: 13 days (ns): no range lasts longer, and no two rows of a session lie further apart.
-LONGEST_NS = 1 << 50
-#: A size beyond this (bytes) is damaged.
-MOST_BYTES = 1 << 53
-#: The driver allows 32 GPUs in a system (NV_MAX_DEVICES in its nvlimits.h), and MIG divides a GPU into at most 7.
-MOST_DEVICES = 256
-#: The device of a CUDA graph that begins with a host node (CUpti_ActivityGraphTrace).
-_HOST_NODE = (1 << 31) - 1
-#: Upper limit for the sum of the durations, or of the sizes, of one table, so that the sum over all tables fits into 64 bits.
-_MOST_SUM = 1 << 60
 #: Columns without which a row cannot be placed, and what they are called in messages.
 _PLACE = {
     "start_ns": "time",
@@ -83,12 +79,16 @@ def sane(frame: pl.DataFrame, source: schema.Source, around: int | None) -> tupl
             and source.frame in _GPU_WORK
             and _outside(given.frame["device"], 0, MOST_DEVICES - 1)
         ):
-            possible = pl.col("device").is_between(0, MOST_DEVICES - 1) | (pl.col("device") == _HOST_NODE)
+            possible = pl.col("device").is_between(0, MOST_DEVICES - 1) | (pl.col("device") == HOST_NODE_DEVICE)
             given.keep(possible, "a device that no machine has")
         if column.unit == "bytes":
             _sizes(given, column.name)
         if column.unit == "ns":
-            low, high = (-LAST_NS, LAST_NS) if around is None else (around - LONGEST_NS, around + LONGEST_NS)
+            low, high = (
+                (-LAST_TIME_NS, LAST_TIME_NS)
+                if around is None
+                else (around - LONGEST_RANGE_NS, around + LONGEST_RANGE_NS)
+            )
             if _outside(given.frame[column.name], low, high):
                 # Marks and open ranges have no end, and an event may have no device time, so null is possible.
                 possible = pl.col(column.name).is_between(low, high)
@@ -103,9 +103,9 @@ def sane(frame: pl.DataFrame, source: schema.Source, around: int | None) -> tupl
 def _sizes(given: _Rows, name: str) -> None:
     """Make impossible sizes null, and so large ones that the sum would not fit into 64 bits."""
     sizes = given.frame[name]
-    most = MOST_BYTES
-    if sizes.len() > _MOST_SUM // MOST_BYTES and float(sizes.cast(pl.Float64).sum()) > _MOST_SUM:
-        most = _MOST_SUM // sizes.len()
+    most = MOST_SIZE_BYTES
+    if sizes.len() > MOST_TABLE_SUM // MOST_SIZE_BYTES and float(sizes.cast(pl.Float64).sum()) > MOST_TABLE_SUM:
+        most = MOST_TABLE_SUM // sizes.len()
     if _outside(sizes, 0, most):
         before = sizes.null_count()
         possible = pl.col(name).is_between(0, most)
@@ -115,16 +115,20 @@ def _sizes(given: _Rows, name: str) -> None:
 
 def _lengths(given: _Rows, source: schema.Source) -> None:
     """Leave out rows that last for days or end before they begin, and GPU work that was not timed."""
-    if source.frame in _GPU_WORK and _outside(given.frame["start_ns"], 1, LAST_NS):
+    if source.frame in _GPU_WORK and _outside(given.frame["start_ns"], 1, LAST_TIME_NS):
         given.keep((pl.col("start_ns") != 0) | (pl.col("end_ns") != 0), "both times zero")
     lasted = given.frame["end_ns"] - given.frame["start_ns"]
     least, most = lasted.min(), lasted.max()
     if isinstance(least, int) and least < 0:
         given.keep((lasted >= 0) | lasted.is_null(), REVERSED)
         lasted = lasted.filter((lasted >= 0) | lasted.is_null())
-    longest = LONGEST_NS
-    if isinstance(most, int) and most * len(lasted) > _MOST_SUM and float(lasted.cast(pl.Float64).sum()) > _MOST_SUM:
-        longest = _MOST_SUM // len(lasted)
+    longest = LONGEST_RANGE_NS
+    if (
+        isinstance(most, int)
+        and most * len(lasted) > MOST_TABLE_SUM
+        and float(lasted.cast(pl.Float64).sum()) > MOST_TABLE_SUM
+    ):
+        longest = MOST_TABLE_SUM // len(lasted)
     if isinstance(most, int) and most > longest:
         given.keep((lasted <= longest) | lasted.is_null(), "an impossible length")
 
@@ -138,10 +142,12 @@ def center(frames: Mapping[str, pl.DataFrame]) -> int | None:
     """Return a time (ns) near most rows, None if no two rows lie further apart than a session can last."""
     columns = [f[c] for f in frames.values() for c in ("start_ns", "end_ns", "time_ns") if c in f.columns]
     ends = [e for c in columns for e in (c.min(), c.max()) if isinstance(e, int)]
-    if not ends or (max(ends) - min(ends) <= LONGEST_NS and min(ends) >= -LAST_NS and max(ends) <= LAST_NS):
+    if not ends or (
+        max(ends) - min(ends) <= LONGEST_RANGE_NS and min(ends) >= -LAST_TIME_NS and max(ends) <= LAST_TIME_NS
+    ):
         return None
     starts = max((f["start_ns"] for f in frames.values() if "start_ns" in f.columns), key=len, default=columns[0])
-    middle = starts.filter(starts.is_between(-LAST_NS, LAST_NS)).median()
+    middle = starts.filter(starts.is_between(-LAST_TIME_NS, LAST_TIME_NS)).median()
     return int(middle) if isinstance(middle, int | float) else 0
 
 

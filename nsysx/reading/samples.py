@@ -18,17 +18,19 @@ import numpy as np
 import polars as pl
 
 from nsysx.frames import frame_columns, lookup
-from nsysx.reading import decoding, placing, schema, selecting, table_rows
+from nsysx.reading import decoding, schema, selecting, table_rows
+from nsysx.reading.reading_bounds import (
+    LAST_TIME_NS,
+    LONGEST_RANGE_NS,
+    MOST_FILE_LINES,
+    MOST_STACK_FRAMES,
+    MOST_STRING_IDS,
+    NO_FRAMES,
+    NO_JSON,
+    NO_TEXT,
+    SAMPLE_ROWS_AT_ONCE,
+)
 from nsysx.reading.trace import LeftOut, Window
-
-#: Rows that are read at once; a stack is about a kilobyte of text.
-_AT_ONCE = 50_000
-#: Only this many innermost frames of a deeper stack are kept. Python's default recursion limit is 1,000.
-_MOST_FRAMES = 1_000
-#: No file has this many lines; some versions of nsys leave the upper half of the number uninitialized.
-_MOST_LINES = 10_000_000
-#: No row of StringIds has this id.
-_MOST_STRINGS = 1 << 31
 
 _TYPES = {"thread": pl.Int64(), "time_ns": pl.Int64(), "text": pl.Binary()}
 #: The process is added later.
@@ -37,11 +39,10 @@ STACKS = frame_columns.schema(frame_columns.STACKS)
 
 #: (function, file, line): two string ids and a line number, each -1 if it is not known.
 _Frame = tuple[int, int, int]
-_NO_TEXT, _NO_JSON, _NO_FRAMES = -1, -2, -3
 _REASONS = {
-    _NO_TEXT: "no stack: export the report with --include-json true",
-    _NO_JSON: "a stack that is not JSON as nsys writes it",
-    _NO_FRAMES: "a stack without frames",
+    NO_TEXT: "no stack: export the report with --include-json true",
+    NO_JSON: "a stack that is not JSON as nsys writes it",
+    NO_FRAMES: "a stack without frames",
 }
 
 
@@ -84,15 +85,15 @@ class _Stacks:
 
     def _read(self, text: bytes) -> int:
         if not text:
-            return _NO_TEXT
+            return NO_TEXT
         listed = _frames_of(text)
         if listed is None:
-            return _NO_JSON
+            return NO_JSON
         if not listed:
-            return _NO_FRAMES
-        stack = tuple(map(_frame, listed[:_MOST_FRAMES]))
+            return NO_FRAMES
+        stack = tuple(map(_frame, listed[:MOST_STACK_FRAMES]))
         number = self.number.setdefault(stack, len(self.number))
-        if len(listed) > _MOST_FRAMES:
+        if len(listed) > MOST_STACK_FRAMES:
             self.cut.add(number)
         return number
 
@@ -110,7 +111,7 @@ def _frames_of(text: bytes) -> list[Any] | None:
 def _frame(listed: Any) -> _Frame:
     values = listed if isinstance(listed, dict) else {}
     function, file, line = (values.get(k) for k in ("Function", "File", "Line"))
-    return _within(function, _MOST_STRINGS), _within(file, _MOST_STRINGS), _within(line, _MOST_LINES)
+    return _within(function, MOST_STRING_IDS), _within(file, MOST_STRING_IDS), _within(line, MOST_FILE_LINES)
 
 
 def _within(value: Any, most: int) -> int:
@@ -140,9 +141,7 @@ def python_samples(
     samples = pl.concat(blocks)
     notes: list[LeftOut] = []
     low, high = (
-        (-placing.LAST_NS, placing.LAST_NS)
-        if around is None
-        else (around - placing.LONGEST_NS, around + placing.LONGEST_NS)
+        (-LAST_TIME_NS, LAST_TIME_NS) if around is None else (around - LONGEST_RANGE_NS, around + LONGEST_RANGE_NS)
     )
     samples = _kept(samples, pl.col("thread").is_not_null(), "no thread", notes)
     samples = _kept(samples, pl.col("time_ns").is_between(low, high).fill_null(False), "an impossible time", notes)
@@ -151,7 +150,7 @@ def python_samples(
     frames, unnamed = _named(list(stacks.number), database, tables)
     for chosen, reason in (
         (unnamed, "the id of a name that is not in the report"),
-        (stacks.cut, f"a stack of more than {_MOST_FRAMES:,} frames"),
+        (stacks.cut, f"a stack of more than {MOST_STACK_FRAMES:,} frames"),
     ):
         if chosen and (count := samples["stack"].is_in(list(chosen)).sum()):
             notes.append(LeftOut(_TABLE, reason, int(count), "kept"))
@@ -188,7 +187,7 @@ def _pieces(
         f'SELECT "globalTid" AS thread, "start" AS time_ns, CAST(COALESCE({text}, \'\') AS BLOB) AS text FROM "NVTX_EVENTS" WHERE '
         + " AND ".join(where)
     )
-    parts = selecting.parts_of(connection, "NVTX_EVENTS", _AT_ONCE)
+    parts = selecting.parts_of(connection, "NVTX_EVENTS", SAMPLE_ROWS_AT_ONCE)
     return [selecting.Piece("nvtx", f"{query} AND {part}", dict(_TYPES)) for part in parts]
 
 

@@ -12,12 +12,8 @@ from dataclasses import dataclass
 import polars as pl
 
 from nsysx.reading import schema
+from nsysx.reading.reading_bounds import LEAST_ROW_BYTES, PIECE_ROWS
 from nsysx.reading.trace import Window
-
-#: Tables are read in pieces of this many rows, so that there are enough pieces to keep every thread busy until the end.
-PIECE_ROWS = 400_000
-#: Least size of a row in the file: its length, its rowid, a header of one column and its pointer in the page.
-_LEAST_ROW_BYTES = 6
 
 #: The column that carries those with ``bits``, see ``packing``.
 PACKED = "_packed"
@@ -133,7 +129,7 @@ def borders(connection: sqlite3.Connection, table: str, rows: int | None = None)
         return []
     (pages,), (page_bytes,) = (connection.execute(f"PRAGMA {p}").fetchone() for p in ("page_count", "page_size"))
     span = high - low + 1
-    if span <= pages * page_bytes // _LEAST_ROW_BYTES:
+    if span <= pages * page_bytes // LEAST_ROW_BYTES:
         count = -(-span // rows)
         return [low - 1 + span * i // count for i in range(1, count)]
     rowids: list[int] = []

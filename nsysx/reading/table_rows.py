@@ -22,10 +22,8 @@ from typing import Any
 import polars as pl
 
 from nsysx.reading import opening, schema, selecting
+from nsysx.reading.reading_bounds import TABLE_BATCH_ROWS, TABLE_THREADS
 from nsysx.reading.selecting import PACKED, Piece
-
-_MOST_THREADS = 8
-_BATCH_ROWS = 65_536
 
 
 class Reader:
@@ -57,7 +55,7 @@ class Reader:
         import adbc_driver_manager
 
         with closing(adbc_driver_manager.AdbcStatement(self._connection())) as statement:
-            statement.set_options(**{"adbc.sqlite.query.batch_rows": str(_BATCH_ROWS)})
+            statement.set_options(**{"adbc.sqlite.query.batch_rows": str(TABLE_BATCH_ROWS)})
             statement.set_sql_query(query)
             stream, _ = statement.execute_query()
             series = pl.from_arrow(stream)
@@ -85,7 +83,7 @@ def rows(path: Path, wanted: Piece) -> pl.DataFrame:
     blocks = []
     with closing(opening.connect(path)) as connection:
         cursor = connection.execute(wanted.query)
-        while block := cursor.fetchmany(_BATCH_ROWS):
+        while block := cursor.fetchmany(TABLE_BATCH_ROWS):
             columns = []
             for (name, kind), values in zip(wanted.types.items(), zip(*block, strict=True), strict=True):
                 expected = int if kind == pl.Int64() else bytes
@@ -115,7 +113,7 @@ def piece(reader: Reader, wanted: Piece) -> pl.DataFrame:
 
 def read(path: Path, pieces: list[Piece], progress: Callable[[str], None] | None) -> Iterator[tuple[str, pl.DataFrame]]:
     """Yield (frame name, table of integers and blobs) for the frames that ``pieces`` belong to, in their order."""
-    with Reader(path) as reader, ThreadPoolExecutor(min(os.cpu_count() or 1, _MOST_THREADS)) as pool:
+    with Reader(path) as reader, ThreadPoolExecutor(min(os.cpu_count() or 1, TABLE_THREADS)) as pool:
         frames = pool.map(partial(piece, reader), pieces)
         try:
             for name, of_frame in itertools.groupby(pieces, key=lambda p: p.frame):

@@ -15,12 +15,10 @@ from typing import Any
 from nsysx import records
 from nsysx.advice import DECISIONS, Tried
 from nsysx.reading import opening
+from nsysx.reading.reading_bounds import MOST_TRIAL_LINES
 from nsysx.reading.sidecar_files import report_name
 
 LOG_SCHEMA = "nsysx.log/1"
-
-#: Lines that are read, the last ones: nobody tries more.
-_MOST_LINES = 1000
 
 
 def log_beside(report: Path) -> Path:
@@ -32,7 +30,7 @@ def log_beside(report: Path) -> Path:
 def logged(report: Path) -> tuple[Tried, ...]:
     """Return what the log of a report says of each change, in its order; lines that are damaged or of another version are left out."""
     latest: dict[str, Tried] = {}
-    for entry in opening.json_lines_beside(log_beside(report))[-_MOST_LINES:]:
+    for entry in opening.json_lines_beside(log_beside(report))[-MOST_TRIAL_LINES:]:
         if not isinstance(entry, Mapping) or entry.get("schema") != LOG_SCHEMA:
             continue
         try:

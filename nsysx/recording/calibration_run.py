@@ -23,14 +23,9 @@ from typing import Any
 from nsysx.catalogue import Call
 from nsysx.errors import EXIT_RUN_FAILED, NsysxError
 from nsysx.inject.nsysx_probe import calibration
+from nsysx.recording.recording_bounds import CALIBRATION_COMMAND_S, CALIBRATION_PROCESSES, MOST_IN_PLACE_TIMES
 
 SCHEMA = "nsysx.tracing_costs/1"
-#: Each process is timed without and with tracing; a fourth process did not change the median.
-_PROCESSES = 3
-#: Time limit for each nsys command (s); starting, measuring and exporting together take a quarter of it.
-_COMMAND_LIMIT_S = 120
-#: Upper limit of the factor by which a call among other work costs more than one in a tight loop that runs from the cache.
-_MAX_IN_PLACE_FACTOR = 3.0
 #: Classes of CUDA runtime calls, each with a text that its names contain; the first that matches counts.
 _CLASSES = (
     (Call.LAUNCH, "LaunchKernel"),
@@ -90,8 +85,8 @@ def calibrate(nsys: Path, nsys_version: str, say: Callable[[str], object], pytho
     interpreter = python or shutil.which("python") or shutil.which("python3") or "python3"
     runs = []
     with tempfile.TemporaryDirectory(prefix="nsysx-calibrate-") as scratch:
-        for number in range(_PROCESSES):
-            say(f"calibrate: process {number + 1} of {_PROCESSES}")
+        for number in range(CALIBRATION_PROCESSES):
+            say(f"calibrate: process {number + 1} of {CALIBRATION_PROCESSES}")
             runs.append(_measure(nsys, interpreter, Path(scratch) / str(number)))
     gpu, version = machine
     header = {"schema": SCHEMA, "gpu": gpu, "driver": version, "nsys": nsys_version, "torch": runs[0]["torch"]}
@@ -127,7 +122,7 @@ def _measure(nsys: Path, python: str, stem: Path) -> dict[str, Any]:
 
 def _call(words: Sequence[str]) -> None:
     try:
-        done = subprocess.run(words, capture_output=True, text=True, timeout=_COMMAND_LIMIT_S, check=False)
+        done = subprocess.run(words, capture_output=True, text=True, timeout=CALIBRATION_COMMAND_S, check=False)
     except (OSError, subprocess.SubprocessError) as error:
         raise _failed(f"{Path(words[0]).name} {words[1]}: {error}", "nsysx doctor says what is missing") from error
     if done.returncode:
@@ -178,7 +173,7 @@ def costs(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         added["nested"] = added[Call.OTHER]
         counts = {name: n / run["steps"] for name, n in run["counts"].items()}
         whole = sum(added[name] * n for name, n in counts.items())
-        in_place = min(max(_added(run["step"]) / whole, 1.0), _MAX_IN_PLACE_FACTOR) if whole > 0 else 1.0
+        in_place = min(max(_added(run["step"]) / whole, 1.0), MOST_IN_PLACE_TIMES) if whole > 0 else 1.0
         for name, ns in added.items():
             added_per_run.setdefault(name, []).append(ns * (in_place if name in _CALLS else 1.0))
     return {

@@ -52,6 +52,7 @@ from nsysx.recording.inbox import ENDING, Inbox
 from nsysx.recording.per_rank import launcher, launches, rank_of, rank_outputs, run_ranks
 from nsysx.recording.probes import read_probe
 from nsysx.recording.record import Recorder, Recording
+from nsysx.recording.recording_bounds import ASKED_COUNTERS_HZ, LOW_DISK_BYTES
 from nsysx.recording.reports import keep, last_words, write_run
 from nsysx.recording.run_messages import say
 from nsysx.recording.run_options import RunOptions, check_options, failed, gone
@@ -68,8 +69,6 @@ from nsysx.recording.typed_command import check_command, keeps_probe_out
 from nsysx.recording.windows_link import holder_words
 
 __all__ = ["Outputs", "RunOptions", "RunResult", "dry_run", "find_nsys", "note_html", "run", "say"]
-
-LOW_DISK_BYTES = 2 << 30
 
 
 def _check_tries(options: RunOptions) -> None:
@@ -138,7 +137,7 @@ def _run_in(folder: Path, command: Sequence[str], options: RunOptions, nsys: Nsy
     """Do the whole run in a private folder and put the outcome into ``result``."""
     probe_dir = folder / "probe"
     probe_dir.mkdir()
-    if options.gpu_metrics and not gpu_metrics_words(nsys, default_counters.ASKED_HZ):
+    if options.gpu_metrics and not gpu_metrics_words(nsys, ASKED_COUNTERS_HZ):
         result.notes.append("--gpu-metrics: this nsys does not sample the GPU's counters")
     wanted = options
     options, added, why_all = _decided(command, options, nsys, probe_dir)

@@ -13,10 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from nsysx.inject.nsysx_probe import capture_range
+from nsysx.recording.recording_bounds import ASKED_COUNTERS_HZ, DEFAULT_COUNTERS_HZ, KEPT_COUNTERS_NS, SYS_ADMIN_BIT
 from nsysx.recording.run_options import RunOptions
 
-#: How often they are sampled (Hz), by default and where they are asked for, so that a kernel spans several samples.
-SELDOM_HZ, ASKED_HZ = 2_000, 20_000
 #: Column and pattern of nsys's name for its counter. Shares are in percent of the device's maximum.
 COUNTERS = (
     ("sm_active", re.compile(r"^SMs? Active\b.*%", re.IGNORECASE)),
@@ -26,13 +25,9 @@ COUNTERS = (
     ("dram_write", re.compile(r"^DRAM Write\b.*%", re.IGNORECASE)),
     ("clock_hz", re.compile(r"^GPC Clock Frequency\b", re.IGNORECASE)),
 )
-#: The samples of a report are kept of the last seconds of its kernels (ns): 4,000 of each counter.
-_KEPT_NS = 2_000_000_000
 #: The samples, the names of their counters, and the kernels.
 _SAMPLES, _NAMES, _KERNELS = "GPU_METRICS", "TARGET_INFO_GPU_METRICS", "CUPTI_ACTIVITY_KIND_KERNEL"
 _PARAMETERS, _STATUS = Path("/proc/driver/nvidia/params"), Path("/proc/self/status")
-#: The bit of CAP_SYS_ADMIN among the effective capabilities of a process, see capabilities(7).
-_SYS_ADMIN = 1 << 21
 
 
 def decided(options: RunOptions) -> tuple[RunOptions, str]:
@@ -54,7 +49,7 @@ def refused(parameters: Path = _PARAMETERS, status: Path = _STATUS) -> str | Non
                 numbers.append(int(match[1], 16))
     if len(numbers) < 2:
         return None
-    if not numbers[0] or numbers[1] & _SYS_ADMIN:
+    if not numbers[0] or numbers[1] & SYS_ADMIN_BIT:
         return ""
     return (
         "the driver gives its counters to administrators only: run it by sudo, or load the kernel module nvidia with "
@@ -65,8 +60,8 @@ def refused(parameters: Path = _PARAMETERS, status: Path = _STATUS) -> str | Non
 def frequency(options: RunOptions) -> int:
     """Return how often nsys samples the counters (Hz), 0 for never."""
     if options.gpu_metrics:
-        return ASKED_HZ
-    return SELDOM_HZ if options.counters and options.steps == capture_range.MODE else 0
+        return ASKED_COUNTERS_HZ
+    return DEFAULT_COUNTERS_HZ if options.counters and options.steps == capture_range.MODE else 0
 
 
 def keep_few(sqlite: Path, *, cold: bool) -> None:
@@ -83,7 +78,7 @@ def keep_few(sqlite: Path, *, cold: bool) -> None:
         ends = None, None
         if _KERNELS in tables and not cold:
             ends = connection.execute(f'SELECT min("start"), max("end") FROM {_KERNELS}').fetchone()
-        first, last = (-1, -1) if ends[1] is None else (max(ends[0], ends[1] - _KEPT_NS), ends[1])
+        first, last = (-1, -1) if ends[1] is None else (max(ends[0], ends[1] - KEPT_COUNTERS_NS), ends[1])
         connection.execute("BEGIN")
         connection.execute(
             f'DELETE FROM {_SAMPLES} WHERE "timestamp" NOT BETWEEN ? AND ? OR metricId NOT IN ({", ".join(map(str, kept)) or -1})',

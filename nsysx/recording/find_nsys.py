@@ -16,6 +16,7 @@ from pathlib import Path
 from nsysx.errors import EXIT_NOT_FOUND
 from nsysx.outputs import working_folder_is_gone
 from nsysx.recording.process_activity import SessionActivity, activity_of_session
+from nsysx.recording.recording_bounds import HELPER_IDLE_S, HELPER_LOOK_S
 from nsysx.recording.run_options import failed
 
 #: Where NVIDIA's installers and the Linux distributions put nsys.
@@ -31,7 +32,6 @@ NSYS_PLACES = (
     "/usr/lib/nsight-systems/bin/nsys",
 )
 #: A helper that neither computes nor waits for a disk for this long hangs, and how often that is looked at.
-IDLE_S, _LOOK_S = 4.0, 0.25
 GET_NSYS = (
     "Install Nsight Systems (part of the CUDA toolkit; on Debian `nsysx doctor --install-nsys` needs no root rights) "
     "or name it with --nsys PATH"
@@ -97,19 +97,19 @@ def ask(command: Sequence[str | Path], timeout_s: float = 60) -> tuple[int, str]
         return EXIT_NOT_FOUND, str(error)
     while True:
         with contextlib.suppress(subprocess.TimeoutExpired):
-            out, err = process.communicate(timeout=_LOOK_S)
+            out, err = process.communicate(timeout=HELPER_LOOK_S)
             output = out if process.returncode == 0 else out + err
             return process.returncode, output.strip()
         now, activity = time.monotonic(), activity_of_session(process.pid)
         if activity.working or activity != before:
             active, before = now, activity
-        if now - active > IDLE_S or now - began > timeout_s:
+        if now - active > HELPER_IDLE_S or now - began > timeout_s:
             with contextlib.suppress(OSError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
             return (
                 EXIT_NOT_FOUND,
-                f"{command[0]} did nothing for {IDLE_S:.0f} s" if now - active > IDLE_S else "no answer",
+                f"{command[0]} did nothing for {HELPER_IDLE_S:.0f} s" if now - active > HELPER_IDLE_S else "no answer",
             )
 
 

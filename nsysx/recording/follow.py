@@ -8,12 +8,8 @@ import time
 from collections.abc import Mapping, Sequence
 
 from nsysx.recording.inbox import STOPPING, Inbox
+from nsysx.recording.recording_bounds import CHILD_LOOK_S, OTHER_LOOK_S, SUSPENDED_WITHIN_S
 from nsysx.recording.target import DirectChild, Target
-
-#: The command may stop only some time after the suspend key's signal, once it has restored its terminal.
-_STOPS_WITHIN_S = 2.0
-#: SIGCHLD reports a child's end at once; these are for a SIGCHLD that gets lost, and for a command that is not our child.
-_CHILD_STEP_S, _OTHER_STEP_S = 0.25, 0.05
 
 
 class Follower:
@@ -22,7 +18,7 @@ class Follower:
     def __init__(self, target: Target, inbox: Inbox) -> None:
         self._target, self._inbox = target, inbox
         self._stop_until = 0.0
-        self._step_s = _CHILD_STEP_S if isinstance(target, DirectChild) else _OTHER_STEP_S
+        self._step_s = CHILD_LOOK_S if isinstance(target, DirectChild) else OTHER_LOOK_S
 
     def step(self) -> None:
         """Wait a moment for a signal or for the command's end, pass a signal on, and stop if the command stops."""
@@ -30,7 +26,7 @@ class Follower:
         if received is not None:
             self._target.receive(received)
             if received.number in STOPPING:
-                self._stop_until = time.monotonic() + _STOPS_WITHIN_S
+                self._stop_until = time.monotonic() + SUSPENDED_WITHIN_S
                 time.sleep(0.02)  # the command needs a moment to stop
         if time.monotonic() < self._stop_until and self._target.stopped():
             self._stop_until = 0.0

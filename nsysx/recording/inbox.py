@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from nsysx.recording.process_activity import stat_of
+from nsysx.recording.recording_bounds import BUSY_WITNESS_S, FRESH_SIGNAL_NS, SI_KERNEL, WITNESS_S
 
 WITNESS = Path(__file__).parent / "witness.py"
 
@@ -27,14 +28,6 @@ _FAULTS = frozenset((signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL
 PASSED_ON = frozenset(signal.valid_signals()) - _FAULTS - {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD}
 #: Python ignores these from its start, so how they were inherited cannot be known: the command gets the default.
 _IGNORED_BY_PYTHON = frozenset((signal.SIGPIPE, signal.SIGXFSZ))
-
-#: Sent by the kernel, which means by a terminal to the whole group (asm-generic/siginfo.h).
-_SI_KERNEL = 0x80
-#: A scheduler signals the processes of a job one after another, and the witness may be the last. On a busy machine it may have to
-#: wait for a processor before it can tell; a witness that sleeps has got nothing.
-_WITNESS_S, _BUSY_WITNESS_S = 0.1, 10.0
-#: A signal that the witness got longer ago than this is not the one that has just arrived here.
-_FRESH_NS = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +107,7 @@ class Inbox:
             return None
         self.received.append(number)
         witnessed = self._witnessed(number)
-        return ReceivedSignal(number, witnessed or info.si_code == _SI_KERNEL, info.si_code == _SI_KERNEL)
+        return ReceivedSignal(number, witnessed or info.si_code == SI_KERNEL, info.si_code == SI_KERNEL)
 
     def _witness_works(self) -> bool:
         stat = stat_of(self._witness.pid) if self._witness is not None else None
@@ -125,7 +118,7 @@ class Inbox:
         began = time.monotonic()
         stream = self._witness.stdout if self._witness is not None else None
         while True:
-            fresh = time.monotonic_ns() - _FRESH_NS
+            fresh = time.monotonic_ns() - FRESH_SIGNAL_NS
             self._seen = [seen for seen in self._seen if seen[1] > fresh]
             for seen in self._seen:
                 if seen[0] == number:
@@ -133,8 +126,8 @@ class Inbox:
                     return True
             if stream is None:
                 return False
-            if not select.select([stream], [], [], _WITNESS_S)[0]:
-                if self._witness_works() and time.monotonic() - began < _BUSY_WITNESS_S:
+            if not select.select([stream], [], [], WITNESS_S)[0]:
+                if self._witness_works() and time.monotonic() - began < BUSY_WITNESS_S:
                     continue
                 return False
             data = os.read(stream.fileno(), 65536)

@@ -21,6 +21,7 @@ from pathlib import Path
 from nsysx.errors import NsysxError
 from nsysx.recording.find_nsys import Nsys, importer_fault, user_folder, version_of
 from nsysx.recording.machine_checks import records
+from nsysx.recording.recording_bounds import DOWNLOAD_S
 from nsysx.recording.run_options import failed
 
 _PACKAGES = ("nsight-systems", "nsight-systems-target", "libssh-4")
@@ -32,7 +33,6 @@ _LIBRARIES = (
 _KEYS = ("/usr/share/keyrings/debian-archive-keyring.gpg", "/usr/share/keyrings/debian-archive-keyring.pgp")
 _RELEASE = "trixie"
 _ELSEWHERE = "On other systems install Nsight Systems from NVIDIA: it is part of the CUDA toolkit"
-_DOWNLOAD_S = 1800.0
 
 
 def _fail(message: str, hint: str = "") -> NsysxError:
@@ -43,7 +43,7 @@ def _call(words: Sequence[str | Path], folder: Path | None = None) -> subprocess
     """Run a tool to its end. Raises NsysxError if it does not start or does not end in time."""
     try:
         return subprocess.run(
-            words, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_DOWNLOAD_S
+            words, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=DOWNLOAD_S
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise _fail(str(error)) from None

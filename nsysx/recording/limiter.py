@@ -26,19 +26,20 @@ from nsysx.recording.find_nsys import Nsys
 from nsysx.recording.limit import RecordingLimit
 from nsysx.recording.nsys_process import NsysProcess, words_of
 from nsysx.recording.process_activity import stat_of
+from nsysx.recording.recording_bounds import (
+    BYTES_PER_EVENT,
+    LIMIT_LOOK_S,
+    RESTS_S,
+    SEES_S,
+    STEP_END_PATIENCE_S,
+    STOPS_S,
+    WINDOW_CLOSING_S,
+    WITHOUT_STEPS_TIMES,
+)
 from nsysx.recording.run_messages import say
 
-#: What nsys's agent writes for one event.
-_BYTES_PER_EVENT = 43
-#: How often nsys's file is measured; the least time in which a step has to end; and how long a window may take to close once it is asked
-#: to: nsys needs 3 s.
-_LOOK_S, _PATIENCE_S, _CLOSING_S = 1.0, 10.0, 20.0
-#: How long a process may take to see that its devices are to come to rest (Python may be in one long call), and how long they may need.
-_SEES_S, _RESTS_S = 5.0, 75.0
 #: How long after ``nsys stop`` the program stands still at most, and what nsys prints when it records no more.
-_STOPS_S, _STOPPED = 10.0, "Generating "
-#: Without steps for so many times the limit, a window that has some closes as one that has none.
-_MOST = 2.0
+_STOPPED = "Generating "
 
 
 class _Rest:
@@ -54,7 +55,7 @@ class _Rest:
     def come(self) -> bool:
         """Return whether no device needs to be waited for any more. If one cannot come to rest, nobody is held any longer."""
         waited = time.monotonic() - self._since
-        if (self._runs(WATCHES) and waited < _SEES_S) or (self._runs(DRAINS) and waited < _RESTS_S):
+        if (self._runs(WATCHES) and waited < SEES_S) or (self._runs(DRAINS) and waited < RESTS_S):
             return False
         if self._runs(BUSY):
             self._unlock()
@@ -110,13 +111,13 @@ class Limiter:
         if self._windows and not self._cut:
             self._cut = now
             self._sign(CUT)
-        elif not self._windows or now - self._cut > _CLOSING_S:
+        elif not self._windows or now - self._cut > WINDOW_CLOSING_S:
             self._stop_nsys(profile)
 
     def _after_stop(self, stop: subprocess.Popen[bytes], profile: NsysProcess) -> None:
         """Let the program go on once nsys records no more."""
         ended = stop.poll() is not None or _STOPPED in profile.output()
-        if self._rest is not None and (ended or time.monotonic() - self._stopping > _STOPS_S):
+        if self._rest is not None and (ended or time.monotonic() - self._stopping > STOPS_S):
             self._let_go()
             if not self._windows:
                 (self._folder / OPEN).unlink(missing_ok=True)
@@ -143,7 +144,7 @@ class Limiter:
 
     def _patience(self) -> float:
         """Return how long a window with steps may wait for the end of one (s)."""
-        return (_MOST - 1) * max(self._limit.seconds, _PATIENCE_S)
+        return (WITHOUT_STEPS_TIMES - 1) * max(self._limit.seconds, STEP_END_PATIENCE_S)
 
     def _is_open(self) -> bool:
         """Note when the window opened; once it has closed, forget it. What is recorded as a whole is open."""
@@ -175,7 +176,7 @@ class Limiter:
 
     def _too_many(self, profile: NsysProcess, now: float) -> bool:
         """Return whether nsys has about as many events as it may have."""
-        if now - self._looked < _LOOK_S:
+        if now - self._looked < LIMIT_LOOK_S:
             return False
         self._looked = now
         try:
@@ -184,7 +185,7 @@ class Limiter:
             self._collects, size = None, 0
         if self._collects is None:
             self._collects = collected_by(profile)
-        return size > self._limit.events * _BYTES_PER_EVENT
+        return size > self._limit.events * BYTES_PER_EVENT
 
     def _stop_nsys(self, profile: NsysProcess) -> None:
         """Tell nsys to stop; what it has becomes a report while the command goes on."""

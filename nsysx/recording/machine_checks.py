@@ -19,9 +19,9 @@ from typing import Literal
 from nsysx import nsys_messages
 from nsysx.errors import NsysxError
 from nsysx.recording import clock_sampler
-from nsysx.recording.capture import LOW_DISK_BYTES
 from nsysx.recording.commands import export_command, profile_command
 from nsysx.recording.find_nsys import Nsys, ask, find_nsys
+from nsysx.recording.recording_bounds import LOW_DISK_BYTES
 from nsysx.recording.run_options import RunOptions
 
 _GPU = "GPU and driver"

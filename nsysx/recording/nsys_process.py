@@ -15,21 +15,19 @@ from typing import IO
 from nsysx.recording.find_nsys import a_working_folder
 from nsysx.recording.inbox import Inbox
 from nsysx.recording.process_activity import stat_of
+from nsysx.recording.recording_bounds import (
+    AGENT_WORKS_OVER_S,
+    AGENT_WORKS_SHARE,
+    KILLED_WITHIN_S,
+    NSYS_IDLE_S,
+    NSYS_LOOK_S,
+    ORPHANED_AGENT_S,
+    QUIET_LOOKS,
+    STOOD_STILL_S,
+)
 
-#: An nsys that neither computes nor waits for a disk for this long hangs. A working nsys was never idle for over 1 s (measured).
-IDLE_S = 7.0
-#: How often nsys is looked at; reading /proc takes about a millisecond.
-_LOOK_S = 0.25
-#: After a longer gap between two looks this process itself stood still, and nsys with it: a paused virtual machine or container.
-_STOOD_STILL_S = 2.0
-#: An agent whose nsys was killed waits forever and uses up to 3.3 % of a processor (measured). It counts as working only above this
-#: share of a processor over this many seconds.
-_WORKS, _WORKS_OVER_S = 0.1, 1.0
 #: How long such an agent may be idle: nobody is left to tell it to go on.
-_ORPHANS_S = 3.0
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-#: A new process shows its name only after a moment, and a killed one stays while a disk access lasts.
-_QUIET_LOOKS, _KILL_S = 3, 5.0
 
 
 def words_of(pid: int) -> list[bytes]:
@@ -56,7 +54,7 @@ class NsysProcess:
         self._cost: dict[int, int] = {}
         self._looks: list[bool] = []
         self._active = time.monotonic()
-        self._looked = self._costed = self._active - _LOOK_S
+        self._looked = self._costed = self._active - NSYS_LOOK_S
         self._alive = True
 
     def _started(self, words: Sequence[str], sink: IO[bytes] | int) -> subprocess.Popen[bytes]:
@@ -112,9 +110,9 @@ class NsysProcess:
         only if they do much.
         """
         unseen = time.monotonic() - self._looked
-        if unseen >= _LOOK_S:
+        if unseen >= NSYS_LOOK_S:
             self._looked = time.monotonic()
-            self._active += max(unseen - _STOOD_STILL_S, 0.0)
+            self._active += max(unseen - STOOD_STILL_S, 0.0)
             # Asked before the look, which may not show what nsys starts meanwhile and leaves behind.
             orphans = self.process.poll() is not None
             stats = {pid: stat for pid in self.members() if (stat := stat_of(pid)) is not None}
@@ -122,10 +120,10 @@ class NsysProcess:
             # D: waiting for a disk; R: running or waiting for a processor. An idle process is seen so now and then, too.
             self._looks.append(any(stat[0] in "DR" for stat in stats.values()))
             since, changed = self._looked - self._costed, cost.keys() != self._cost.keys()
-            if changed or not orphans or since >= _WORKS_OVER_S:
+            if changed or not orphans or since >= AGENT_WORKS_OVER_S:
                 used = sum(ticks - self._cost.get(pid, 0) for pid, ticks in cost.items()) / _TICKS_PER_S
                 busy = sum(self._looks) > max(len(self._looks) / 2, 2) if orphans else any(self._looks)
-                if changed or busy or used > (_WORKS * since if orphans else 0):
+                if changed or busy or used > (AGENT_WORKS_SHARE * since if orphans else 0):
                     self._active = self._looked
                 self._cost, self._costed, self._looks = cost, self._looked, []
             self._alive = bool(cost) or not orphans
@@ -134,11 +132,13 @@ class NsysProcess:
     def wakes(self) -> None:
         """Count idle time from now on, because until now nsys was waiting for somebody else."""
         self._active = time.monotonic()
-        self._looked = self._active - _LOOK_S
+        self._looked = self._active - NSYS_LOOK_S
 
     def hangs(self) -> bool:
         """Return whether it has been idle for too long."""
-        return self._looked - self._active > (IDLE_S if self.process.poll() is None else min(IDLE_S, _ORPHANS_S))
+        return self._looked - self._active > (
+            NSYS_IDLE_S if self.process.poll() is None else min(NSYS_IDLE_S, ORPHANED_AGENT_S)
+        )
 
     def ended_by_itself(self) -> bool:
         """Return whether nsys itself has ended without a signal; its agent may still be there."""
@@ -147,8 +147,8 @@ class NsysProcess:
 
     def kill(self) -> None:
         """Kill it at once with all its processes, including one that it is just starting."""
-        quiet, until = 0, time.monotonic() + _KILL_S
-        while quiet < _QUIET_LOOKS and time.monotonic() < until:
+        quiet, until = 0, time.monotonic() + KILLED_WITHIN_S
+        while quiet < QUIET_LOOKS and time.monotonic() < until:
             members = self.members(leftovers=True)
             quiet = 0 if members else quiet + 1
             for pid in members:

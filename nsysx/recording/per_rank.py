@@ -20,6 +20,7 @@ from nsysx.outputs import check_output
 from nsysx.recording.environment import users_environment
 from nsysx.recording.follow import run_alone
 from nsysx.recording.inbox import Inbox
+from nsysx.recording.recording_bounds import LAUNCHER_SCRIPT_BYTES
 from nsysx.recording.run_options import RunOptions, failed
 from nsysx.recording.run_outputs import ENDINGS, LAUNCHERS, Outputs, RunResult, default_name
 
@@ -28,7 +29,6 @@ _RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
 
 #: What the text of a script contains if it calls a launcher that heeds PYTHON_EXEC.
 _LAUNCHES = re.compile(r"torchrun|torch\.distributed\.(run|launch)\b|accelerate[\s\"',]+launch|elastic_launch")
-_SCRIPT_BYTES = 1 << 20
 #: How a rank is told what started it: the words of that command, as JSON.
 _LAUNCHER = "NSYSX_LAUNCHER"
 _INSIDE = "Start it inside each rank: LAUNCHER ... nsysx run --per-rank -o NAME -- python SCRIPT"
@@ -76,7 +76,7 @@ def launches(command: Sequence[str]) -> bool:
 def _script_text(script: str) -> str:
     """Return the first MiB of a script's text, "" if it is a binary or cannot be read."""
     with contextlib.suppress(OSError, ValueError), Path(script).open("rb") as file:
-        text = file.read(_SCRIPT_BYTES).decode(errors="replace")
+        text = file.read(LAUNCHER_SCRIPT_BYTES).decode(errors="replace")
         return "" if "\0" in text else text
     return ""
 

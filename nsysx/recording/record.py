@@ -27,19 +27,13 @@ from nsysx.recording.limit import RecordingLimit
 from nsysx.recording.limiter import Limiter
 from nsysx.recording.news import News
 from nsysx.recording.nsys_process import NsysProcess
+from nsysx.recording.recording_bounds import CTRL_C_GRACE_S, LEAST_TEMPORARY_BYTES, STAND_IN_START_S
 from nsysx.recording.run_messages import StatusLine, say
 from nsysx.recording.run_options import RunOptions
 from nsysx.recording.stand_in_link import StandIn
 from nsysx.recording.target import DirectChild, StandInChild, Target
 from nsysx.recording.then_stop import Stopper
 from nsysx.recording.windows_link import WindowsLink
-
-#: nsys needs half a second to start the stand-in, several seconds from a cold network drive. It gets this long while it works.
-START_S = 60.0
-#: With less than this free in the temporary folder nsys may not start, and what it collects would not fit.
-_LEAST_TEMPORARY_BYTES = 64 << 20
-#: A Ctrl-C this soon after the command's end was meant for the command.
-_GRACE_S = 1.0
 
 
 @dataclass(slots=True)
@@ -166,7 +160,7 @@ class Recorder:
             elif received is not None and received.number != signal.SIGCONT:
                 self._early.append(received)
             profile.look()
-            if profile.hangs() or time.monotonic() - began > START_S:
+            if profile.hangs() or time.monotonic() - began > STAND_IN_START_S:
                 what = "does nothing" if profile.hangs() else "is not ready"
                 waited = time.monotonic() - began
                 self.recording.trouble = f"nsys {what} after {waited:.0f} s"
@@ -255,7 +249,7 @@ class Recorder:
                     stop()
                     profile.wakes()
                 elif received is not None and received.number in ENDING:
-                    if time.monotonic() - ended > _GRACE_S:
+                    if time.monotonic() - ended > CTRL_C_GRACE_S:
                         recording.interrupted = received.number
                         break
                     say("the command has ended; finishing the report. Interrupt again to stop that")
@@ -275,7 +269,7 @@ def _temporary_folder_has_space() -> bool:
     if not Path(folder).is_absolute():  # processes of nsys work in other folders
         return False
     try:
-        return shutil.disk_usage(folder).free > _LEAST_TEMPORARY_BYTES and os.access(folder, os.W_OK | os.X_OK)
+        return shutil.disk_usage(folder).free > LEAST_TEMPORARY_BYTES and os.access(folder, os.W_OK | os.X_OK)
     except OSError:
         return False
 

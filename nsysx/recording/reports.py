@@ -21,12 +21,10 @@ from nsysx.recording.inbox import ENDING, STOPPING, Inbox
 from nsysx.recording.nsys_process import NsysProcess
 from nsysx.recording.probes import no_cuda, read_probe
 from nsysx.recording.record import Recording, progress_of
+from nsysx.recording.recording_bounds import FULL_DISK_BYTES
 from nsysx.recording.run_messages import StatusLine
 from nsysx.recording.run_options import RunOptions, failed
 from nsysx.recording.run_outputs import Outputs, RunResult, free_outputs
-
-#: With less free space than this, a full disk is the likely cause of a failure.
-_FULL_BYTES = 1 << 20
 
 
 def keep(folder: Path, recording: Recording, options: RunOptions, nsys: Nsys, inbox: Inbox, result: RunResult) -> None:
@@ -171,7 +169,7 @@ def _how_to_import(kept: Path, nsys: Nsys) -> str:
 
 
 def _if_full(folder: Path) -> str:
-    return ", the disk is full" if shutil.disk_usage(folder).free < _FULL_BYTES else ""
+    return ", the disk is full" if shutil.disk_usage(folder).free < FULL_DISK_BYTES else ""
 
 
 def output_lines(output: str) -> list[str]:

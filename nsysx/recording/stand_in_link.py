@@ -9,8 +9,7 @@ import socket
 import struct
 from collections.abc import Callable, Iterator, Sequence
 
-#: Limit for the stand-in's answers, which normally come at once. Most are counted in looks, because this process may stand still.
-_ANSWER_S, _LOOK_S, _LOOKS = 10.0, 0.1, 600
+from nsysx.recording.recording_bounds import STAND_IN_ANSWER_LOOK_S, STAND_IN_ANSWER_LOOKS, STAND_IN_ANSWER_S
 
 
 class StandIn:
@@ -70,16 +69,16 @@ class StandIn:
         self._read += data
 
     def _hear_until(self, complete: Callable[[], bool]) -> None:
-        for _ in range(_LOOKS):
+        for _ in range(STAND_IN_ANSWER_LOOKS):
             if complete() or not self.open:
                 break
-            self._hear(_LOOK_S)
+            self._hear(STAND_IN_ANSWER_LOOK_S)
 
     def _tell(self, data: bytes, streams: Sequence[int] = ()) -> None:
         if self._link is None:
             return
         try:
-            self._link.settimeout(_ANSWER_S)
+            self._link.settimeout(STAND_IN_ANSWER_S)
             if streams:
                 sent = socket.send_fds(self._link, [data], list(streams))
                 data = data[sent:]
@@ -118,8 +117,8 @@ class StandIn:
 
     def pid_of_command(self) -> int:
         """Return the process id of the command that the stand-in was told to start. Raises OSError if it did not start."""
-        for _ in range(_LOOKS):
-            for words in self.listen(_LOOK_S):
+        for _ in range(STAND_IN_ANSWER_LOOKS):
+            for words in self.listen(STAND_IN_ANSWER_LOOK_S):
                 if words[:1] == ["pid"]:
                     return int(words[1])
                 if words[:1] == ["failed"]:

@@ -11,12 +11,12 @@ from pathlib import Path
 from nsysx.inject.nsysx_probe.capture_range import CLOSED
 from nsysx.recording.inbox import ReceivedSignal
 from nsysx.recording.process_activity import stat_of
+from nsysx.recording.recording_bounds import STOPPED_GRACE_S
 from nsysx.recording.run_messages import say
 from nsysx.recording.target import Target
 
 #: What the command is sent, and how long it has before the next: a handler of Ctrl-C may write a checkpoint.
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-_GRACE_S = 30.0
 
 
 class Stopper:
@@ -37,7 +37,7 @@ class Stopper:
         if len(self.sent) == len(_SIGNALS) or not (all_recorded or self._sign.exists()):
             return
         now = time.monotonic()
-        if self.sent and (now - self._since < _GRACE_S or (self._inner and not self.runs())):
+        if self.sent and (now - self._since < STOPPED_GRACE_S or (self._inner and not self.runs())):
             return
         if not self.sent:
             say("everything is recorded that was asked for; ending the command, as --then stop asks")
@@ -67,7 +67,7 @@ class Stopper:
 
     def waits(self) -> bool:
         """Return whether that process is to be waited for although the command has ended."""
-        patient = len(self.sent) < len(_SIGNALS) or time.monotonic() - self._since < _GRACE_S
+        patient = len(self.sent) < len(_SIGNALS) or time.monotonic() - self._since < STOPPED_GRACE_S
         return bool(self.sent) and patient and self.runs()
 
     def ended(self, status: int) -> bool:

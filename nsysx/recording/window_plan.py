@@ -18,6 +18,7 @@ from dataclasses import replace
 from nsysx.inject.nsysx_probe import capture_range
 from nsysx.recording.find_nsys import Nsys, version_key
 from nsysx.recording.limit import OF_CAPTURE
+from nsysx.recording.recording_bounds import CUDA_STARTS_S, DRIVER_OF_CUDA_12_6, MOST_WINDOWS, NO_CUDA_EXIT
 from nsysx.recording.run_options import RunOptions
 from nsysx.recording.typed_command import keeps_probe_out
 
@@ -32,26 +33,23 @@ DIRECTIVES = "NSYS_CONFIG_DIRECTIVES"
 _DETACHING = ("CuptiSubscribeOnStart=true", capture_range.DETACHED)
 #: The first nsys with the CUPTI of CUDA 12.6, and the first driver for which nsys loads a CUPTI that new: older ones crash where
 #: CUDA graphs are replayed when CUPTI comes back (pytorch/pytorch#146604).
-_CAN_DETACH, _DRIVER_OF_CUDA_12 = (2024, 5), 525
+_CAN_DETACH = (2024, 5)
 
-#: Where whoever had the first window ends before its second one, the next process gets two: so many windows nsys opens at most.
-_MOST = 32
 
 #: Ends with this code if there is no driver, or if it finds no device; in a process of its own, because a driver's start stays. It gets
 #: so long (s).
-_NO_CUDA, _STARTS_S = 9, 20.0
 _STARTS_CUDA = f"""import ctypes, sys
 try:
     failed = ctypes.CDLL("libcuda.so.1").cuInit(0)
 except OSError:
     failed = True
-sys.exit({_NO_CUDA} if failed else 0)"""
+sys.exit({NO_CUDA_EXIT} if failed else 0)"""
 
 
 def profile_words() -> list[str]:
     """Return the options of ``nsys profile`` for two windows."""
     range_ = f"{capture_range.TEXT}@{capture_range.DOMAIN}"
-    return ["--capture-range=nvtx", f"--nvtx-capture={range_}", f"--capture-range-end=repeat:{_MOST}"]
+    return ["--capture-range=nvtx", f"--nvtx-capture={range_}", f"--capture-range-end=repeat:{MOST_WINDOWS}"]
 
 
 def detaching(options: RunOptions, nsys: Nsys, users: Mapping[str, str], driver: str | None) -> dict[str, str]:
@@ -61,7 +59,7 @@ def detaching(options: RunOptions, nsys: Nsys, users: Mapping[str, str], driver:
     """
     if options.steps != WINDOWS or version_key(nsys.version) < _CAN_DETACH:
         return {}
-    if driver is None or version_key(driver)[0] < _DRIVER_OF_CUDA_12:
+    if driver is None or version_key(driver)[0] < DRIVER_OF_CUDA_12_6:
         return {}
     of_user = [word for word in users.get(DIRECTIVES, "").split(";") if word.strip()]
     named = {word.split("=")[0].strip() for word in of_user}
@@ -87,11 +85,11 @@ def cuda_starts(environment: Mapping[str, str]) -> bool:
     words, quiet = [sys.executable, "-I", "-S", "-c", _STARTS_CUDA], subprocess.DEVNULL
     try:
         done = subprocess.run(
-            words, env=dict(environment), stdin=quiet, stdout=quiet, stderr=quiet, timeout=_STARTS_S, check=False
+            words, env=dict(environment), stdin=quiet, stdout=quiet, stderr=quiet, timeout=CUDA_STARTS_S, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
         return True
-    return done.returncode != _NO_CUDA
+    return done.returncode != NO_CUDA_EXIT
 
 
 def obstacle(command: Sequence[str], options: RunOptions, nsys: Nsys) -> str:

@@ -14,10 +14,9 @@ from pathlib import Path
 
 from nsysx.inject.nsysx_probe.capture_range import DOMAIN, TEXT
 from nsysx.recording.inbox import Inbox
+from nsysx.recording.recording_bounds import WINDOW_OPENS_S
 
 HOLDER = Path(__file__).parent / "range_holder.py"
-#: nsys opens the first window in 0.2 s. It gets this long.
-_OPENS_S = 30.0
 
 
 def holder_words(address: str, probe_dir: Path) -> list[str]:
@@ -47,7 +46,7 @@ class WindowsLink:
                 )
         except OSError:
             return False
-        until, answer = time.monotonic() + _OPENS_S, b""
+        until, answer = time.monotonic() + WINDOW_OPENS_S, b""
         assert self._holder.stdout is not None
         while b"\n" not in answer and select.select([self._holder.stdout], [], [], max(until - time.monotonic(), 0))[0]:
             data = os.read(self._holder.stdout.fileno(), 64)

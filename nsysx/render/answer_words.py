@@ -13,7 +13,7 @@ from typing import Any
 from nsysx import units
 from nsysx.advice import Action, Also, Answer, Bar, BarPart, Sure, Tried
 from nsysx.answer import subject
-from nsysx.answer.change_savings import NOTABLE
+from nsysx.answer.answer_bounds import NOTABLE
 from nsysx.events.layers import bare
 from nsysx.inject.nsysx_probe import changes
 from nsysx.model import Summary

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nsysx import units
+from nsysx.answer.answer_bounds import NOTABLE
 from nsysx.answer.bars import called
-from nsysx.answer.change_savings import NOTABLE
 from nsysx.events.layers import bare
 from nsysx.model import Column, Finding, Row, Summary, Table
 from nsysx.render.grids import CellTexts, Grid, grid

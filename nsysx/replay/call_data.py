@@ -13,12 +13,8 @@ from nsysx.catalogue import Call
 from nsysx.events.profile import Profile
 from nsysx.frames.intervals import I64
 from nsysx.reading import schema
+from nsysx.replay.replay_bounds import HOST_TO_DEVICE_KIND, MOST_EVENTS, PAGEABLE_KIND, STAGED_NS_PER_BYTE
 from nsysx.replay.replayed_window import ReplayedWindow
-
-_MOST_EVENTS = (1 << 62) - 1
-_TO_DEVICE, _PAGEABLE = 1, 0
-#: The slowest that a CPU fills a staging buffer: 2 GB/s.
-_STAGED_NS_PER_BYTE = 0.5
 
 
 @dataclass
@@ -66,10 +62,10 @@ def call_data(profile: Profile, window: ReplayedWindow) -> CallData:
 def _staging(profile: Profile, window: ReplayedWindow) -> dict[int, int]:
     """Return call -> how long filling its staging buffer may take (ns), for copies from pageable memory to the device."""
     copies = profile.attributed.gpu_ops.select("call", "bytes", "copy_kind", "src_kind").filter(
-        (pl.col("copy_kind") == _TO_DEVICE) & (pl.col("src_kind") == _PAGEABLE)
+        (pl.col("copy_kind") == HOST_TO_DEVICE_KIND) & (pl.col("src_kind") == PAGEABLE_KIND)
     )
     copies = copies.drop_nulls(["call", "bytes"]).join(window.calls.select("call"), on="call", how="semi")
-    return {call: round(size * _STAGED_NS_PER_BYTE) for call, size in copies.select("call", "bytes").iter_rows()}
+    return {call: round(size * STAGED_NS_PER_BYTE) for call, size in copies.select("call", "bytes").iter_rows()}
 
 
 def _usual_latency(window: ReplayedWindow) -> int:
@@ -95,7 +91,7 @@ def _median_latency(launched: pl.DataFrame) -> int:
 
 def awaited(event: int) -> int:
     """Return the ``target`` of an event: below -1, and within 64 bits even if a damaged report has a huge id."""
-    return -2 - (event & _MOST_EVENTS)
+    return -2 - (event & MOST_EVENTS)
 
 
 def events(profile: Profile, calls: pl.DataFrame) -> tuple[dict[int, tuple[int, int]], dict[int, tuple[int, int]]]:

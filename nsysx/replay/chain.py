@@ -17,22 +17,18 @@ from nsysx.catalogue import Call
 from nsysx.events.profile import Profile
 from nsysx.replay.call_data import CallData, awaited, call_data, events
 from nsysx.replay.overhead import Added
+from nsysx.replay.replay_bounds import (
+    DEEP_QUEUE_OPS,
+    END_OF_TIME_NS,
+    MERGED_CALLS_NS,
+    NOT_AWAITED,
+    STREAM_FREE_SOON_NS,
+    USUAL_KERNEL_PAUSE_NS,
+)
 from nsysx.replay.replayed_window import ReplayedWindow
 
 #: Kinds of items. A copy may wait for its own op, a sync for other work; plain calls only take CPU time.
 LAUNCH, SYNC, COPY, RECORD, WAIT_EVENT, PLAIN = range(6)
-NOT_AWAITED = -(1 << 62)
-
-#: A launch with at least this many pending ops can find the queue full; CUDA's limit is 1024.
-_DEEP = 900
-#: The pause between two queued kernels if the report shows none (H200).
-_USUAL_PAUSE_NS = 1_000
-#: A copy that begins this soon after its stream is free may have waited for it (ns).
-_SOON_NS = 3_000
-#: Later than any time.
-_END_OF_TIME_NS = 1 << 62
-#: Plain calls of one kind with less host code than this before them (ns) join the item before, since no edit concerns them.
-_MERGED_NS = 20_000
 
 
 class Op(NamedTuple):
@@ -119,7 +115,7 @@ def chain(profile: Profile, window: ReplayedWindow, added: Added) -> Chain:
     ops = _ops_of_calls(window)
     items: list[ChainItem] = []
     borders: list[int] = []
-    starts = [*window.starts, _END_OF_TIME_NS]
+    starts = [*window.starts, END_OF_TIME_NS]
     columns, reach = _own_time(window)
     costs = (added.before.tolist(), added.inside.tolist())
     for call, kind, a, b, gap, cost, nested, before_ns, inside_ns in zip(*columns, *costs, strict=False):
@@ -205,7 +201,7 @@ def _closing(profile: Profile, window: ReplayedWindow) -> int:
 
 def _mergeable(last: ChainItem, item: ChainItem) -> bool:
     plain = last.kind == item.kind == PLAIN and last.api == item.api
-    return plain and not last.loading and not item.loading and item.gap < _MERGED_NS
+    return plain and not last.loading and not item.loading and item.gap < MERGED_CALLS_NS
 
 
 def _merged(last: ChainItem, item: ChainItem) -> ChainItem:
@@ -281,7 +277,7 @@ def _launching(
     a, b = when
     if blocking is None or item.api != Call.COPY:
         depth = queues.depth(a)
-        if depth >= _DEEP and item.cost > 3 * max(data.usual_cost, 1):
+        if depth >= DEEP_QUEUE_OPS and item.cost > 3 * max(data.usual_cost, 1):
             queues.stalled.append(depth)
             return LAUNCH, data.usual_cost, False, NOT_AWAITED
         return LAUNCH, item.cost, False, NOT_AWAITED
@@ -298,7 +294,7 @@ def _launching(
 
 def _staged(call: int, latency: int, pause: int, data: CallData) -> bool:
     """Return whether a copy began when the CPU had filled its staging buffer, and not when its stream was free (times in ns)."""
-    return pause > _SOON_NS and latency <= data.usual_latency + data.staging.get(call, -data.usual_latency)
+    return pause > STREAM_FREE_SOON_NS and latency <= data.usual_latency + data.staging.get(call, -data.usual_latency)
 
 
 def _queued(call: int, launched: list[_Ran], called: int, data: CallData, queues: _Queues) -> tuple[Op, ...]:
@@ -328,7 +324,7 @@ def _queued(call: int, launched: list[_Ran], called: int, data: CallData, queues
 
 def _settle_pauses(items: list[ChainItem], queues: _Queues) -> None:
     """Give the usual pause to ops that show none of their own."""
-    usual = int(np.median(queues.pauses)) if queues.pauses else _USUAL_PAUSE_NS
+    usual = int(np.median(queues.pauses)) if queues.pauses else USUAL_KERNEL_PAUSE_NS
     for i, item in enumerate(items):
         if item.ops and item.ops[0].pause < 0:
             first = item.ops[0]

@@ -12,17 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from nsysx.frames.intervals import I64
-from nsysx.replay import tracing_costs
 from nsysx.replay.chain import LAUNCH, Chain, ChainItem, Op
+from nsysx.replay.replay_bounds import KERNEL_GAP_NS, TRACED_CODE_NEAR_CALL_NS, TRACED_TIME_STAYS_SHARE
 
 Flags = npt.NDArray[np.bool_]
-
-#: At least this share of a recorded time remains, because tracing is never all of it.
-_STAYS = 0.2
-#: Tracing also slows the host code around its events, whose data it drives out of caches, by up to this much of the code before
-#: each call (ns). Over the same programs as in ``overhead``, 50 to 200 us are equally good. A longer pause is the program's own
-#: work, such as a compilation, which is as long without tracing.
-_NEAR_NS = 100_000
 
 
 @dataclass(frozen=True)
@@ -117,7 +110,7 @@ class WithoutTracing:
     ) -> Columns:
         """Return the columns without ``scale`` times what tracing added, and with all other host time multiplied by ``host``.
 
-        Calls and up to ``_NEAR_NS`` of the host code before each are multiplied by ``near``, too.
+        Calls and up to ``TRACED_CODE_NEAR_CALL_NS`` of the host code before each are multiplied by ``near``, too.
         Waiting of ops for other ranks is multiplied by ``waits`` if that is at most 1; above 1, the whole time of the collectives
         is. All device time is multiplied by ``work``.
         """
@@ -137,13 +130,13 @@ class WithoutTracing:
         before, inside = self._before * scale, self._inside * scale
         code = base.gap - base.loading  # tracing does not prolong waiting for data
         # What is more than the host code can hold must lie in the call, and the other way round.
-        room_before, room_inside = code * (1 - _STAYS), base.cost * (1 - _STAYS)
+        room_before, room_inside = code * (1 - TRACED_TIME_STAYS_SHARE), base.cost * (1 - TRACED_TIME_STAYS_SHARE)
         more_inside, more_before = np.maximum(before - room_before, 0), np.maximum(inside - room_inside, 0)
         less_code = np.minimum(before + more_before, room_before)
         less_cost = np.minimum(inside + more_inside, room_inside)
         latency, pause = self._relieved_ops(base, inside, scale)
         left = code - less_code
-        left -= (1 - near) * np.minimum(left, _NEAR_NS)
+        left -= (1 - near) * np.minimum(left, TRACED_CODE_NEAR_CALL_NS)
         return replace(
             base,
             gap=base.loading + _whole(left * host),
@@ -162,10 +155,12 @@ class WithoutTracing:
         item = np.flatnonzero((counts > 0) & (inside != 0))
         first = base.first_op[item]
         latency, pause = base.op_latency.copy(), base.op_pause.copy()
-        latency[first] = _whole(latency[first] - np.minimum(inside[item], latency[first] * (1 - _STAYS)))
-        between = np.where(counts[item] == 1, tracing_costs.KERNEL_GAP_NS * min(scale, 1), inside[item])
+        latency[first] = _whole(
+            latency[first] - np.minimum(inside[item], latency[first] * (1 - TRACED_TIME_STAYS_SHARE))
+        )
+        between = np.where(counts[item] == 1, KERNEL_GAP_NS * min(scale, 1), inside[item])
         queued = np.where(base.kind[item] == LAUNCH, between, 0.0)
-        pause[first] = _whole(pause[first] - np.minimum(queued, pause[first] * (1 - _STAYS)))
+        pause[first] = _whole(pause[first] - np.minimum(queued, pause[first] * (1 - TRACED_TIME_STAYS_SHARE)))
         return latency, pause
 
 

@@ -12,21 +12,22 @@ import polars as pl
 from nsysx.catalogue import DeviceActivity
 from nsysx.events.profile import Profile
 from nsysx.frames.intervals import I64
-from nsysx.replay.chain import COPY, LAUNCH, NOT_AWAITED, PLAIN, RECORD, WAIT_EVENT, Chain
+from nsysx.replay.chain import COPY, LAUNCH, PLAIN, RECORD, WAIT_EVENT, Chain
 from nsysx.replay.chain_columns import Columns, Flags
+from nsysx.replay.replay_bounds import (
+    GRAPH_GAP_NS,
+    GRAPH_NODE_NS,
+    KERNEL_FLOOR_NS,
+    LARGE_COPY_BYTES,
+    NOT_AWAITED,
+    PINNED_BYTES_PER_S,
+)
 from nsysx.replay.slowed_kernels import slowed_by_communication
 
 #: CPU time of one replay of a CUDA graph, by how the graph is made. Captured by hand: 5 us for the launch and 5 us for the copy into
 #: the static input (H200: 2.6 us alone in a loop; a decoding step of 2.59 ms became 0.436 ms). ``make_graphed_callables``: the same
 #: step became 0.44 ms. ``torch.compile(mode="reduce-overhead")``: 176 us for guards and 128 us for cudagraph trees (pytorch#150488).
 GRAPH_PRICE_NS = {"raw": 10_000, "callable": 20_000, "compiled": 310_000}
-#: CPU time that each node adds to a graph launch (H200: 2.4 ns), and the pause between the kernels of a graph.
-GRAPH_NODE_NS, GRAPH_GAP_NS = 3, 1_000
-#: Time of a kernel that does not depend on its bytes; fused kernels take it once. The shortest kernels on an H200 take 1.0 us.
-_KERNEL_FLOOR_NS = 1_000
-#: Rate of copies from pinned memory over PCIe 5 x16 (H200 host), used if the report has no copy of this size itself.
-_PINNED_BYTES_PER_S = 55e9
-_LARGE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -310,16 +311,18 @@ def _fused(cols: Columns, fixed: Fixed, chosen: Flags) -> Columns:
         cost=np.where(inside, 0, cols.cost),
         op_latency=np.where(ops, 0, cols.op_latency),
         op_pause=np.where(ops, 0, cols.op_pause),
-        op_duration=np.where(ops, np.maximum(cols.op_duration - _KERNEL_FLOOR_NS, 0), cols.op_duration),
+        op_duration=np.where(ops, np.maximum(cols.op_duration - KERNEL_FLOOR_NS, 0), cols.op_duration),
     )
 
 
 def pinned_rate(profile: Profile) -> float:
     """Return how fast the device copies from pinned memory (bytes/s): as the report's own large copies do, if it has any."""
     copies = profile.steady_ops.filter(pl.col("copy_kind") == 1)
-    pinned = copies.filter(((pl.col("src_kind") == 1) | (pl.col("dst_kind") == 1)) & (pl.col("bytes") >= _LARGE_BYTES))
+    pinned = copies.filter(
+        ((pl.col("src_kind") == 1) | (pl.col("dst_kind") == 1)) & (pl.col("bytes") >= LARGE_COPY_BYTES)
+    )
     ns = (pinned["end_ns"] - pinned["start_ns"]).sum()
-    return float(pinned["bytes"].sum() / ns * 1e9) if ns else _PINNED_BYTES_PER_S
+    return float(pinned["bytes"].sum() / ns * 1e9) if ns else PINNED_BYTES_PER_S
 
 
 def _pinned(cols: Columns, fixed: Fixed, ops: frozenset[int], bandwidth: float | None, profile: Profile) -> Columns:

@@ -44,13 +44,11 @@ from nsysx.replay.edits import (
     ScaleOps,
     apply,
 )
+from nsysx.replay.replay_bounds import TRUSTED_ERROR, VALIDATED_ERROR_SHARE
 from nsysx.replay.replayed_window import ReplayedWindow, Withheld, choose
 from nsysx.replay.simulate import ReplayResult, run
-from nsysx.replay.unprofiled import VALIDATED_ERROR
 
 __all__ = [
-    "TRUSTED_ERROR",
-    "VALIDATED_ERROR",
     "Edit",
     "FreeLoader",
     "Fuse",
@@ -73,9 +71,6 @@ __all__ = [
     "replayed_scope",
     "unprofiled_of",
 ]
-
-#: If the unchanged replay is off by more than this, the model does not describe the program and makes no claims.
-TRUSTED_ERROR = 0.05
 
 
 @dataclass(frozen=True)
@@ -129,7 +124,7 @@ class Replay:
         self._real = self._seen.run
         self.real_ns = self.window.step_ns(self._real.round_ns)
         #: The least error bar of a saving, per step (ns): the error of the unchanged replay, at least the validated one.
-        self.bar_ns = round(max(self.error, VALIDATED_ERROR) * self.real_ns)
+        self.bar_ns = round(max(self.error, VALIDATED_ERROR_SHARE) * self.real_ns)
         self._known: dict[tuple[Edit, ...], Outcome] = {}
 
     def steady(self) -> tuple[int, int]:

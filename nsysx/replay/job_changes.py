@@ -17,12 +17,8 @@ from nsysx.events.profile import Profile
 from nsysx.frames.intervals import I64, union
 from nsysx.frames.statistics import F64
 from nsysx.reading import nccl_notes
+from nsysx.replay.replay_bounds import FEWEST_CHANGES_PER_STEP, ON_DEVICE_KIND
 from nsysx.replay.slowed_kernels import slowed_by_communication
-
-#: The kind of a copy within a device, as CUPTI numbers them.
-_ON_DEVICE = 8
-#: What is worth a change comes at least so often in a step.
-_FEWEST = 2
 
 
 def left_by(profile: Profile, ops: I64) -> Mapping[str, F64]:
@@ -79,7 +75,7 @@ def _in_phase(profile: Profile, phase: str) -> pl.DataFrame:
 
 def _often(profile: Profile, ops: pl.DataFrame) -> frozenset[int]:
     steps = profile.scope.steps or 0
-    return frozenset(ops["op"].to_list()) if steps and ops.height >= _FEWEST * steps else frozenset()
+    return frozenset(ops["op"].to_list()) if steps and ops.height >= FEWEST_CHANGES_PER_STEP * steps else frozenset()
 
 
 def _gathered_again(profile: Profile) -> frozenset[int]:
@@ -95,7 +91,7 @@ def _copied_out(profile: Profile) -> frozenset[int]:
     backward = _in_phase(profile, "backward")
     if not (backward["kind"] == "allreduce").any():
         return frozenset()
-    return _often(profile, backward.filter((pl.col("copy_kind") == _ON_DEVICE).fill_null(value=False)))
+    return _often(profile, backward.filter((pl.col("copy_kind") == ON_DEVICE_KIND).fill_null(value=False)))
 
 
 def _sent_buffers(profile: Profile) -> frozenset[int]:

@@ -16,24 +16,21 @@ import polars as pl
 from nsysx.catalogue import Call
 from nsysx.events.profile import Profile
 from nsysx.frames.intervals import I64
+from nsysx.replay.replay_bounds import (
+    COLD_AFTER_PAUSE_NS,
+    ENOUGH_CALLS_OF_A_NAME,
+    ENOUGH_TRIVIAL_CALLS,
+    FASTEST_HOST_TIMES,
+    SLOW_HOST_POWER,
+    SLOWED_HOST_LEAST,
+    SLOWEST_HOST_TIMES,
+    UNDISTURBED_CALL_TIMES,
+)
 from nsysx.replay.replayed_window import ReplayedWindow
 from nsysx.replay.tracing_costs import CALL_CLASSES, FLUSH, GRAPH_NODE, Cost, Source, TracingCosts, costs
 
 F64 = npt.NDArray[np.float64]
 
-#: Limits of the factor by which a host's launches are slower than those of the host on which the costs were measured.
-_SLOWEST, _FASTEST = 3.0, 0.4
-#: Trivial calls of one name, and of all names, with fewer of which nothing can be said about the speed of the host.
-_ENOUGH_OF_A_NAME, _ENOUGH = 50, 100
-#: Calls that begin sooner than this behind a pause of this length find the caches cold (ns), and say nothing about the host.
-_PAUSE_NS = 1_000_000
-#: On a host that nothing slows down, the median trivial call takes this many times as long as the fastest tenth of its name does.
-_UNDISTURBED = 1.1
-#: If trivial calls are slower than that by a factor, host code around calls is slower by this power of it. Over 31 programs on
-#: H200 hosts with a known unprofiled step (5 to 78 ms), these two give a median error of 4 to 5 % and no bias.
-_SLOW_HOST = 0.5
-#: Least such factor.
-_SLOWED_MOST = 0.4
 #: Kind of an API call -> its class, where they differ.
 _CLASS_OF_KIND = {Call.FREE: Call.ALLOC, Call.HOST_ALLOC: Call.ALLOC, Call.LOAD: Call.OTHER}
 
@@ -109,7 +106,7 @@ def _speed(calls: pl.DataFrame, table: TracingCosts) -> float:
     took = (launches["end_ns"] - launches["start_ns"]).median()
     if not isinstance(took, int | float) or not table.launch_ns:
         return 1.0
-    return min(max(took / table.launch_ns, _FASTEST), _SLOWEST)
+    return min(max(took / table.launch_ns, FASTEST_HOST_TIMES), SLOWEST_HOST_TIMES)
 
 
 def _near(calls: pl.DataFrame) -> float:
@@ -119,17 +116,19 @@ def _near(calls: pl.DataFrame) -> float:
     machine, says nothing about this one: ``nsysx calibrate`` measured 80 and 125 ns on one machine.
     """
     reach = pl.col("end_ns").cum_max().shift(1)
-    pause = pl.when(pl.col("start_ns") - reach >= _PAUSE_NS).then("start_ns").forward_fill()
-    warm = pause.is_null() | (pl.col("start_ns") - pause >= _PAUSE_NS)
+    pause = pl.when(pl.col("start_ns") - reach >= COLD_AFTER_PAUSE_NS).then("start_ns").forward_fill()
+    warm = pause.is_null() | (pl.col("start_ns") - pause >= COLD_AFTER_PAUSE_NS)
     trivial = calls.filter(warm & (pl.col("kind") == Call.OTHER)).select(
         "name", ns=pl.col("end_ns") - pl.col("start_ns")
     )
     usual = pl.col("ns").quantile(0.1).over("name").clip(1)
-    slower = trivial.filter(pl.len().over("name") >= _ENOUGH_OF_A_NAME).select(pl.col("ns") / usual)["ns"]
+    slower = trivial.filter(pl.len().over("name") >= ENOUGH_CALLS_OF_A_NAME).select(pl.col("ns") / usual)["ns"]
     middle = slower.median()
-    if slower.len() < _ENOUGH or not isinstance(middle, int | float):
+    if slower.len() < ENOUGH_TRIVIAL_CALLS or not isinstance(middle, int | float):
         return 1.0
-    return float(min(max((_UNDISTURBED / middle) ** _SLOW_HOST, _SLOWED_MOST), 1.0)) if middle else 1.0
+    return (
+        float(min(max((UNDISTURBED_CALL_TIMES / middle) ** SLOW_HOST_POWER, SLOWED_HOST_LEAST), 1.0)) if middle else 1.0
+    )
 
 
 def _nested(calls: pl.DataFrame) -> npt.NDArray[np.bool_]:

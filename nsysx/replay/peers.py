@@ -18,13 +18,7 @@ from nsysx.catalogue import DeviceActivity
 from nsysx.events.profile import Profile
 from nsysx.frames.intervals import I64
 from nsysx.reading import nccl_notes
-
-#: At most this many other ranks are replayed, because more of them tell little that is new.
-_MOST_PEERS = 8
-#: Ranks that spend less than this share of the time sending and receiving are not stages of a pipeline.
-_LEAST_SENDING = 0.01
-#: Processes are ranks of one job if more than this share of a rank's collectives have a counterpart at the same time.
-_TOGETHER = 0.5
+from nsysx.replay.replay_bounds import LEAST_SENDING_SHARE, MOST_REPLAYED_PEERS, RANKS_TOGETHER_SHARE
 
 
 @dataclass(frozen=True)
@@ -52,13 +46,13 @@ def waiting(profile: Profile, start_ns: int, end_ns: int) -> Waiting:
     # A receive waits for work that another stage of a pipeline does for it. The time that this stage takes without waiting, which
     # is the step of ranks that do the same work at the same time, does not tell how long the receive waits.
     sends = in_window.filter(pl.col("kind") == nccl_notes.SEND_RECEIVE)["ns"].sum()
-    if sends < _LEAST_SENDING * (end_ns - start_ns):
+    if sends < LEAST_SENDING_SHARE * (end_ns - start_ns):
         whole = dict(in_window.select("op", "ns").iter_rows())
         others_facts = profile.other_ranks
         if others_facts is not None:
             return Waiting({op: others_facts.waiting_ns.get(op, 0) for op in whole}, whole, by_peers=True)
         waited = _waited(in_window, ops.filter(pl.col("process") != profile.process))
-        if len(waited) > _TOGETHER * len(whole):
+        if len(waited) > RANKS_TOGETHER_SHARE * len(whole):
             return Waiting(waited, whole, by_peers=True)
     return profile.once(unknown)
 
@@ -106,7 +100,7 @@ def communication(profile: Profile) -> list[int]:
     return list(profile.once(unknown).whole_ns)
 
 
-def others(profile: Profile, most: int = _MOST_PEERS) -> Iterator[Profile]:
+def others(profile: Profile, most: int = MOST_REPLAYED_PEERS) -> Iterator[Profile]:
     """Yield the profile with another rank of the report as the shown one, for each rank that has collectives and steps.
 
     A rank whose window holds fewer steps than that of the shown one has fewer steady ones: behind the last must be another.

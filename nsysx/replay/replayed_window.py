@@ -15,17 +15,14 @@ from nsysx.events.step_work import gpu_work
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64
 from nsysx.replay import peers
-
-#: At most this many GPU ops are replayed; if there are more, a run of consecutive steady steps represents all.
-_MOST_OPS = 8_000
-#: Ranks are compared over this many steps or more, if so few have no more GPU ops than the second number.
-_FEWEST_OF_JOB, _MOST_OPS_OF_JOB = 3, 24_000
-#: A run that is shorter than this share of the longest possible one does not represent all steps.
-_LEAST_RUN = 0.5
-#: Mean steps that differ by less than this share are equally good.
-_AS_GOOD = 0.01
-#: Threads that are in CUDA calls at the same time for more than this share of that time do not take turns.
-_MOST_CROSSING = 0.05
+from nsysx.replay.replay_bounds import (
+    AS_GOOD_MEAN_SHARE,
+    FEWEST_STEPS_OF_JOB,
+    LEAST_RUN_SHARE,
+    MOST_CROSSING_SHARE,
+    MOST_OPS_OF_JOB,
+    MOST_REPLAYED_OPS,
+)
 
 
 @dataclass(frozen=True)
@@ -152,7 +149,7 @@ def _driving(profile: Profile, device: int, start: int, end: int) -> tuple[pl.Da
         return Withheld("the GPU work of the steady steps was launched outside the trace")
     driven = calls.filter(pl.col("thread").is_in(driving)).sort("start_ns", "end_ns", descending=[False, True])
     crossing = _concurrency(driven)
-    if crossing > _MOST_CROSSING:
+    if crossing > MOST_CROSSING_SHARE:
         return Withheld(f"several threads drive the GPU at once ({units.share(crossing, 1)} of the time in CUDA calls)")
     return driven, ops
 
@@ -166,7 +163,7 @@ def _fitting(profile: Profile, cpu: pl.DataFrame, tiles: pl.DataFrame, first: in
     """
     called = _launched(profile, pl.col("process") == profile.steps.process)
     borders = np.searchsorted(called, cpu["start_ns"].to_numpy()[first : last + 2])
-    if borders[-1] - borders[0] <= _MOST_OPS:
+    if borders[-1] - borders[0] <= MOST_REPLAYED_OPS:
         return first, last
     if (run := _of_job(profile, cpu, first, last)) is not None:
         return run
@@ -175,7 +172,7 @@ def _fitting(profile: Profile, cpu: pl.DataFrame, tiles: pl.DataFrame, first: in
     length[tiles["index"].to_numpy() - first] = (tiles["end_ns"] - tiles["start_ns"]).to_numpy()
     end = np.arange(1, count + 1)
     # For each ``end``, the first step from which the ops are few enough; a single step is replayed however many ops it has.
-    begin = np.minimum(np.searchsorted(borders, borders[end] - _MOST_OPS), end - 1)
+    begin = np.minimum(np.searchsorted(borders, borders[end] - MOST_REPLAYED_OPS), end - 1)
     ops = lookup.having(profile.attributed.gpu_ops.select(_OP), process=profile.steps.process)
     work = gpu_work(cpu[first : last + 1], tiles.filter(pl.col("index").is_between(first, last)), ops)
     chosen = _nearest_to_mean(begin, end, length, work)
@@ -186,15 +183,15 @@ def _nearest_to_mean(begin: I64, end: I64, length: npt.NDArray[Any], *others: I6
     """Return the run [begin, end) of steps whose mean is closest to the mean of all; of equally good ones the last.
 
     ``length`` is that of each step, ``others`` are other times of the steps whose means have to agree as well (ns). A run that is
-    shorter than ``_LEAST_RUN`` of the longest one does not count.
+    shorter than ``LEAST_RUN_SHARE`` of the longest one does not count.
     """
-    long = np.flatnonzero(end - begin >= _LEAST_RUN * (end - begin).max())
+    long = np.flatnonzero(end - begin >= LEAST_RUN_SHARE * (end - begin).max())
     begin, end = begin[long], end[long]
     off = np.zeros(len(begin))
     for times in (length, *others):
         upto = np.append(0, np.cumsum(times))
         off += np.abs((upto[end] - upto[begin]) / (end - begin) - upto[-1] / len(times))
-    best = np.flatnonzero(off <= off.min() + _AS_GOOD * length.mean())[-1]
+    best = np.flatnonzero(off <= off.min() + AS_GOOD_MEAN_SHARE * length.mean())[-1]
     return int(begin[best]), int(end[best])
 
 
@@ -220,7 +217,7 @@ def _of_job(profile: Profile, cpu: pl.DataFrame, first: int, last: int) -> tuple
     spanned = pl.col("call_start_ns").is_between(*(int(x) for x in (tiles["start_ns"].min(), tiles["end_ns"].max())))  # type: ignore[arg-type]
     launched = profile.attributed.gpu_ops.select("process", "call_start_ns").filter(spanned).group_by("process").len()
     per_step = launched.filter(pl.col("process").is_in(ranks))["len"].to_numpy().max() / of_step.height
-    most = max(int(_MOST_OPS // per_step), min(_FEWEST_OF_JOB, int(_MOST_OPS_OF_JOB // per_step)), 1)
+    most = max(int(MOST_REPLAYED_OPS // per_step), min(FEWEST_STEPS_OF_JOB, int(MOST_OPS_OF_JOB // per_step)), 1)
     breaks = np.append(0, np.flatnonzero(np.diff(numbers) != 1) + 1)
     end = np.arange(1, len(numbers) + 1)
     begin = np.maximum(end - most, breaks[np.searchsorted(breaks, end - 1, side="right") - 1])

@@ -35,6 +35,7 @@ from nsysx.replay.engine import (
     ScaleOps,
     replay_of,
 )
+from nsysx.replay.replay_bounds import CACHE_FLUSH_NS, MOST_WAITS_TRIED, SAVES_NOTHING_SHARE
 
 
 def _none(option: str, text: str, names: Sequence[str]) -> NsysxError:
@@ -128,10 +129,6 @@ def _fused(profile: Profile) -> Fuse:
     return Fuse(frozenset(of_optimizer["call"].to_list()))
 
 
-#: Calls of one flush of the cache follow each other within this time (ns); calls from Python lie further apart.
-_FLUSH_NS = 200_000
-
-
 def cache_calls(profile: Profile) -> frozenset[int]:
     """Return the calls that flushing the cache makes in the steady steps: frees, the waits beside them, and mallocs to refill it.
 
@@ -143,7 +140,7 @@ def cache_calls(profile: Profile) -> frozenset[int]:
     if not free.any():
         return frozenset()
     start, end = calls["start_ns"].to_numpy(), calls["end_ns"].to_numpy()
-    near = np.flatnonzero((start[1:] - end[:-1] <= _FLUSH_NS) & (start[1:] >= start[:-1]))
+    near = np.flatnonzero((start[1:] - end[:-1] <= CACHE_FLUSH_NS) & (start[1:] >= start[:-1]))
     beside = np.zeros(len(free), np.bool_)
     beside[near] |= free[near + 1]
     beside[near + 1] |= free[near]
@@ -248,15 +245,11 @@ def candidates(profile: Profile, replay: Replay) -> list[tuple[str, str, Outcome
     return sorted(outcomes, key=lambda row: (-row[2].saving_ns, row[0]))
 
 
-#: How many of the longest waits are tried if the command line asks for nothing.
-_WAITS_TRIED = 4
-
-
 def _longest_waits(profile: Profile, replay: Replay) -> list[str]:
     blocked = replay.blocked_ns()
     sites = profile.wait_sites().select("site", "call").group_by("site").agg("call")
     waits = {site: sum(blocked.get(c, 0) for c in calls) for site, calls in sites.iter_rows()}
-    return sorted((s for s, ns in waits.items() if ns), key=lambda s: (-waits[s], s))[:_WAITS_TRIED]
+    return sorted((s for s, ns in waits.items() if ns), key=lambda s: (-waits[s], s))[:MOST_WAITS_TRIED]
 
 
 def bounds(profile: Profile, replay: Replay) -> list[str]:
@@ -328,14 +321,10 @@ def _head(profile: Profile, replay: Replay) -> list[str]:
     ]
 
 
-#: A change that saves less of the step than this saves nothing (share).
-NOTHING = 0.005
-
-
 def _listed(profile: Profile, replay: Replay) -> list[str]:
     real_ns, factor = of_steady(replay)
     rows = [(option, outcome.scaled(factor)) for option, _, outcome in candidates(profile, replay)]
-    rows = [(option, outcome) for option, outcome in rows if outcome.saving_ns >= NOTHING * real_ns]
+    rows = [(option, outcome) for option, outcome in rows if outcome.saving_ns >= SAVES_NOTHING_SHARE * real_ns]
     wide = max((len(option) for option, _ in rows), default=0)
     return [f"{option:<{wide}}  step {units.duration(o.step_ns)}, {_worth(o, real_ns)}" for option, o in rows]
 

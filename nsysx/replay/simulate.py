@@ -15,15 +15,10 @@ from functools import cached_property
 import numpy as np
 
 from nsysx.frames.intervals import I64
-from nsysx.replay.chain import COPY, NOT_AWAITED, PLAIN, RECORD, SYNC, WAIT_EVENT, Chain
+from nsysx.replay.chain import COPY, PLAIN, RECORD, SYNC, WAIT_EVENT, Chain
 from nsysx.replay.chain_columns import Columns, Flags, columns
+from nsysx.replay.replay_bounds import NOT_AWAITED, REPLAYED_ROUNDS, SHORT_STRETCH_ITEMS, USUAL_QUEUE_OPS
 
-#: Rounds of the steps: one to settle, one to measure, and one after it.
-ROUNDS = 3
-#: Number of pending ops at which launches stall, if the report shows no other number.
-_QUEUE = 1024
-#: Fewer items than this are run one by one, which is faster (about 40 us per stretch, less than 1 us per item).
-_SHORT = 48
 #: Earlier than any time.
 _NEVER = np.iinfo(np.int64).min
 
@@ -105,7 +100,7 @@ class Machine:
         self.cols = cols
         every = calls is not None
         self.plan = _plan(cols, every) if joint is None else [_rows(cols, (0, len(cols.kind)), every, joint)]
-        self.limit = cols.limit or _QUEUE
+        self.limit = cols.limit or USUAL_QUEUE_OPS
         self.t = 0
         self.free = [0] * (cols.streams + 1)
         self.events: dict[int, int] = {}
@@ -233,7 +228,7 @@ def _plan(cols: Columns, every: bool) -> list[_Stretch | list[_Row]]:
     plan: list[_Stretch | list[_Row]] = []
     joint = np.full(len(cols.op_item), -1)
     reached = 0
-    for begin, end in _long(alone, cols.first_op, cols.limit or _QUEUE):
+    for begin, end in _long(alone, cols.first_op, cols.limit or USUAL_QUEUE_OPS):
         if reached < begin:
             plan.append(_rows(cols, (reached, begin), every, joint))
         plan.append(_stretch(cols, begin, end, behind))
@@ -247,9 +242,9 @@ def _long(alone: Flags, first_op: I64, limit: int) -> Iterator[tuple[int, int]]:
     """Yield [begin, end) of each stretch between items that run alone that is long enough and whose ops fit into the queue."""
     reached = 0
     for stop in [*np.flatnonzero(alone).tolist(), len(alone)]:
-        while stop - reached >= _SHORT:
+        while stop - reached >= SHORT_STRETCH_ITEMS:
             end = min(max(int(np.searchsorted(first_op, first_op[reached] + limit)), reached + 1), stop)
-            if end - reached >= _SHORT:
+            if end - reached >= SHORT_STRETCH_ITEMS:
                 yield reached, end
             reached = end
         reached = stop + 1
@@ -303,7 +298,7 @@ def _stretch(cols: Columns, first: int, last: int, behind: Flags) -> _Stretch:
     return _Stretch(first, last, call_at, int(took.sum()), loads, launched, b - a, tuple(streams))
 
 
-def run(chain: Chain | Columns, rounds: int = ROUNDS) -> ReplayResult:
+def run(chain: Chain | Columns, rounds: int = REPLAYED_ROUNDS) -> ReplayResult:
     """Run the chain ``rounds`` times in a row, in O(items + ops) per round. The last but one round is measured.
 
     The last one is not run where it would repeat the one before, as it does in most programs.
@@ -312,7 +307,7 @@ def run(chain: Chain | Columns, rounds: int = ROUNDS) -> ReplayResult:
     return _run(cols, Machine(cols, None), rounds)
 
 
-def traced(cols: Columns, rounds: int = ROUNDS) -> tuple[ReplayResult, Times]:
+def traced(cols: Columns, rounds: int = REPLAYED_ROUNDS) -> tuple[ReplayResult, Times]:
     """Run the chain ``rounds`` times in a row; return also when each call and op began."""
     called, left = list[int](), list[int]()
     machine = Machine(cols, (called, left))

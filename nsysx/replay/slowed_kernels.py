@@ -8,9 +8,7 @@ import polars as pl
 from nsysx.catalogue import DeviceActivity
 from nsysx.events.profile import Profile
 from nsysx.frames.intervals import union
-
-#: Least number of runs alone, and of runs beside communication, from which a kernel's slowdown is derived.
-_SEEN_OFTEN = 3
+from nsysx.replay.replay_bounds import FEWEST_KERNEL_RUNS
 
 
 def slowed_by_communication(profile: Profile) -> list[tuple[frozenset[int], float]]:
@@ -38,7 +36,7 @@ def slowed(ops: pl.DataFrame, comm: pl.DataFrame) -> list[tuple[frozenset[int], 
     factors = []
     for _, alike in timed.group_by(same):
         alone, together = alike.filter(~pl.col("beside")), alike.filter("beside")
-        if min(alone.height, together.height) >= _SEEN_OFTEN:
+        if min(alone.height, together.height) >= FEWEST_KERNEL_RUNS:
             usual, slow = alone["ns"].to_numpy(), together["ns"].to_numpy()
             factor = float(np.median(usual) / np.median(slow)) if np.median(slow) else 1.0
             if factor < 1:

@@ -14,7 +14,8 @@ from nsysx.frames.statistics import F64
 from nsysx.replay import job_changes, rank_alone, tracing_costs
 from nsysx.replay.chain_columns import Columns, Flags
 from nsysx.replay.edits import without_calls, without_ops
-from nsysx.replay.simulate import ROUNDS, Machine
+from nsysx.replay.replay_bounds import REPLAYED_ROUNDS
+from nsysx.replay.simulate import Machine
 
 
 @dataclass(frozen=True)
@@ -151,9 +152,9 @@ def step_lengths(members: Sequence[ReplayedRank], transfer: Mapping[int, int]) -
         return None
     lengths = []
     for machine, member in zip(machines, members, strict=True):
-        begins = np.array(machine.begins, np.int64).reshape(ROUNDS, -1)
+        begins = np.array(machine.begins, np.int64).reshape(REPLAYED_ROUNDS, -1)
         first = member.cols.first_op[list(member.borders)]
-        rounds = begins[ROUNDS - 2 :, first]
+        rounds = begins[REPLAYED_ROUNDS - 2 :, first]
         lengths.append(np.diff(np.append(rounds[0], rounds[1, 0])))
     return lengths
 
@@ -181,5 +182,5 @@ def _run(machines: Sequence[Machine], members: Sequence[ReplayedRank], transfer:
 
 
 def _rounds(machine: Machine) -> Generator[tuple[int, int], int, None]:
-    for _ in range(ROUNDS):
+    for _ in range(REPLAYED_ROUNDS):
         yield from machine.play()

@@ -19,6 +19,14 @@ from nsysx.events import bare
 from nsysx.events.profile import Profile
 from nsysx.frames.statistics import bootstrap_bounds
 from nsysx.model import Capture
+from nsysx.replay.replay_bounds import (
+    ATTACHED_STEP_SHARE,
+    BOOTSTRAP_FEWEST_STEPS,
+    BOOTSTRAP_RESAMPLES,
+    BOOTSTRAP_SHARE,
+    LEAST_MEASURED_BAR_SHARE,
+    LONGEST_COST_NS,
+)
 
 Source = Literal["in_process", "second_run", "modelled", "assumed"]
 
@@ -34,10 +42,6 @@ CALL_CLASSES = (
     Call.OTHER,
 )
 FLUSH = Cause.PROFILER.value
-
-
-#: No cost and no step is longer than an hour (ns); a larger value in a file is rejected.
-_LONGEST_NS = 3_600e9
 
 
 @dataclass(frozen=True)
@@ -74,16 +78,6 @@ class Measured:
     mean: bool = False
 
 
-#: Least error bar of a mean of measured steps, as a share: a host's and a device's speed drift by that between two stretches of
-#: one process.
-_LEAST_BAR = 0.02
-#: A bare step between two windows, as a share of one with CUPTI in each call: 0.73 to 1.04 over eight host-bound programs, each
-#: against a process of its own (H100, nsys 2025.3, 500 to 1,500 launches a step).
-_ATTACHED = 0.7
-#: The bootstrap: resamples, fewest steps, and the share of resampled means between the bounds.
-_RESAMPLES, FEWEST, _SHARE = 2_000, 10, 0.95
-
-
 def mean_of(lengths: Sequence[int]) -> tuple[int, int, int]:
     """Return the mean of steps that followed one another, and its bounds (ns).
 
@@ -92,9 +86,13 @@ def mean_of(lengths: Sequence[int]) -> tuple[int, int, int]:
     values = np.asarray(lengths, np.float64)
     mean = float(values.mean())
     low, high = float(values.min()), float(values.max())
-    if len(values) >= FEWEST:
-        low, high = bootstrap_bounds(values, _SHARE, _RESAMPLES)
-    return round(mean), round(min(low, mean * (1 - _LEAST_BAR))), round(max(high, mean * (1 + _LEAST_BAR)))
+    if len(values) >= BOOTSTRAP_FEWEST_STEPS:
+        low, high = bootstrap_bounds(values, BOOTSTRAP_SHARE, BOOTSTRAP_RESAMPLES)
+    return (
+        round(mean),
+        round(min(low, mean * (1 - LEAST_MEASURED_BAR_SHARE))),
+        round(max(high, mean * (1 + LEAST_MEASURED_BAR_SHARE))),
+    )
 
 
 #: nsys 2025.3 on H200 hosts, torch 2.11: six programs with blocks of steps without and with tracing in one process, and loops of
@@ -121,15 +119,6 @@ ASSUMED = TracingCosts(
         "mark": Cost(400, 150, 1_000),
     },
 )
-#: Tracing increases the distance between two queued kernels of a stream by this much (H200: 1.83 to 2.01 us).
-KERNEL_GAP_NS = 200
-#: A host can be slower by this share while it is recorded, and faster by this one, independently of the profiler: in one process,
-#: the same Python loop took 30 us at one time and 55 at another. Over 53 steps of 33 programs on H200 hosts 0.3 held 96 %; of 19
-#: further programs, on H100 and H200 hosts, two took half of the modelled step (a language model and a denoiser).
-SLOWER_WHILE_RECORDED, FASTER_WHILE_RECORDED = 0.6, 0.15
-#: A process without the profiler takes no more than the recorded step on a host that is slower by this share: of 72 captures on
-#: H100 and H200 hosts whose bare step is known, three took longer (two 1.08 times the recorded step, and a loader).
-SLOWER_ELSEWHERE = 0.06
 
 
 def parsed(profile: object, source: Source) -> TracingCosts | None:
@@ -155,7 +144,7 @@ def parsed(profile: object, source: Source) -> TracingCosts | None:
 
 
 def _number(value: object) -> TypeGuard[float]:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < _LONGEST_NS
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < LONGEST_COST_NS
 
 
 def costs(run: Mapping[str, Any]) -> TracingCosts:
@@ -237,7 +226,7 @@ def _loop_ns(profile: Profile) -> int | None:
     means = np.array([np.mean(steps) for steps, _ in timed])
     loops = np.array([np.mean(loop) if loop else mean for (_, loop), mean in zip(timed, means, strict=True)])
     more = float(np.average(loops - means, weights=counts))
-    every = [np.mean(steps) for steps, _, _ in stretches if len(steps) >= FEWEST]
+    every = [np.mean(steps) for steps, _, _ in stretches if len(steps) >= BOOTSTRAP_FEWEST_STEPS]
     if more <= (max(every) - min(every) if every else 0):
         return None
     return round(float(np.mean([ns for steps, _, _ in stretches for ns in steps])) + more)
@@ -282,10 +271,15 @@ def _beside_windows(between: Sequence[int], after: Sequence[int], *, detached: b
     """
     steps = [*between, *after]
     step, low, high = mean_of(steps)
-    means = [round(float(np.mean(part))) for part in (between, after) if len(part) >= FEWEST]
+    means = [round(float(np.mean(part))) for part in (between, after) if len(part) >= BOOTSTRAP_FEWEST_STEPS]
     low, high = min([low, *means]), max([high, *means])
     return Measured(
-        "in_process", step, low if detached else min(low, round(_ATTACHED * step)), high, len(steps), mean=True
+        "in_process",
+        step,
+        low if detached else min(low, round(ATTACHED_STEP_SHARE * step)),
+        high,
+        len(steps),
+        mean=True,
     )
 
 

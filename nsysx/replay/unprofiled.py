@@ -18,29 +18,25 @@ from nsysx.replay import overhead, peers
 from nsysx.replay import tracing_costs as tables
 from nsysx.replay.chain import Chain
 from nsysx.replay.chain_columns import Columns, WithoutTracing
+from nsysx.replay.replay_bounds import (
+    CLOSE_TO_MEASURED_SHARE,
+    FASTER_WHILE_RECORDED,
+    GRAPH_NODES_BAR_SHARE,
+    LEAST_HOST_TIMES,
+    LEAST_WORK_TIMES,
+    MODEL_BAR_ABOVE_SHARE,
+    MODEL_BAR_BELOW_SHARE,
+    MOST_COST_SCALE,
+    MOST_HOST_TIMES,
+    MOST_RANK_WAITING_TIMES,
+    MOST_WORK_TIMES,
+    SCALE_HALVINGS,
+    SLOWER_ELSEWHERE,
+    SLOWER_WHILE_RECORDED,
+    VALIDATED_ERROR_SHARE,
+)
 from nsysx.replay.replayed_window import ReplayedWindow, Withheld, choose
 from nsysx.replay.simulate import ReplayResult, Times, run, traced
-
-#: Median error of the predictions over twelve before/after pairs, most of them GPU-bound. No error bar is smaller.
-VALIDATED_ERROR = 0.01
-#: Least error bar of a modelled step, as shares below and above: GPU-bound programs, which the model does not change, took 1.4 %
-#: less to 2.6 % more in another process.
-_LEAST_BELOW, _LEAST_ABOVE = 0.02, 0.03
-#: The same if nodes of CUDA graphs were traced, which prolongs the work on the GPU itself: steps were off by up to 9 %.
-_LEAST_BAR_GRAPHS = 0.1
-#: How far costs are scaled to match a measured step, and how closely it must be matched.
-_MOST_SCALE, _CLOSE = 4.0, 0.002
-#: Bisections of that range until a scale is good enough.
-_HALVINGS = 9
-#: A rank may wait for others at most this many times as long as recorded.
-_MOST_WAITING = 64.0
-#: If the step stays longer than the measured one at any scale, all host code is faster, down to this factor.
-_LEAST_HOST = 0.3
-#: If the measured steps were longer than the recorded ones, the host was slower, up to this factor, or else the device.
-_MOST_HOST, _MOST_WORK = 3.0, 1.5
-#: If even that is not enough, the device is faster without tracing, down to this factor: copies from pageable memory, which the
-#: host makes, took 10.1 ms per step with tracing and 8.3 ms without (H200).
-_LEAST_WORK = 0.7
 
 
 class Model:
@@ -75,18 +71,18 @@ class Model:
             return Modelled(step, step, step)
         # The bounds also allow for a host that was slower or faster than usual during the recording, as hosts sometimes are.
         low = self._at_least(waits)
-        high = min(self.step(added.low, 1 + tables.FASTER_WHILE_RECORDED, waits, near=added.near), self.most(waits))
+        high = min(self.step(added.low, 1 + FASTER_WHILE_RECORDED, waits, near=added.near), self.most(waits))
         graphs = tables.GRAPH_NODE in added.totals
-        below, above = (_LEAST_BAR_GRAPHS,) * 2 if graphs else (_LEAST_BELOW, _LEAST_ABOVE)
+        below, above = (GRAPH_NODES_BAR_SHARE,) * 2 if graphs else (MODEL_BAR_BELOW_SHARE, MODEL_BAR_ABOVE_SHARE)
         off = max(
-            self.error - VALIDATED_ERROR, 0.0
+            self.error - VALIDATED_ERROR_SHARE, 0.0
         )  # a replay that does not meet the recorded step may miss the other one as far
         return Modelled(step, min(low, round(step * (1 - below - off))), max(high, round(step * (1 + above + off))))
 
     def most(self, waits: float = 1.0) -> int:
         """Return the longest step (ns): as tracing makes none shorter, the recorded one on a host as slow as in another process."""
-        elsewhere = self.step(0.0, 1 + tables.SLOWER_ELSEWHERE, waits)
-        return max(elsewhere, round(self.step(0.0, 1.0, waits) * (1 + _LEAST_BELOW)))
+        elsewhere = self.step(0.0, 1 + SLOWER_ELSEWHERE, waits)
+        return max(elsewhere, round(self.step(0.0, 1.0, waits) * (1 + MODEL_BAR_BELOW_SHARE)))
 
     def alone(self) -> Modelled:
         """Return this rank's step if it never waited for another rank; as recorded if the others do not show the waiting."""
@@ -120,7 +116,7 @@ class Model:
 
     def _at_least(self, waits: float) -> int:
         """Return the step (ns) on the slowest host during the recording, at the highest costs of tracing."""
-        return self.step(self.added.high, 1 - tables.SLOWER_WHILE_RECORDED, waits, near=self.added.near)
+        return self.step(self.added.high, 1 - SLOWER_WHILE_RECORDED, waits, near=self.added.near)
 
 
 def of_job(ranks: Sequence[Modelled]) -> Modelled:
@@ -228,7 +224,7 @@ def _other_ranks(profile: Profile) -> list[Modelled] | None:
 
 def _less_waiting(step_ns: int, step_of: Callable[[float], int]) -> float:
     """Return the share of the recorded waiting for other ranks, at most 1, with which ``step_of`` gives the step."""
-    if step_of(1.0) <= step_ns * (1 + _CLOSE):
+    if step_of(1.0) <= step_ns * (1 + CLOSE_TO_MEASURED_SHARE):
         return 1.0
     if step_of(0.0) >= step_ns:
         return 0.0
@@ -240,38 +236,44 @@ def _waiting(step_ns: int, step_of: Callable[[float], int]) -> float:
 
     It is more than 1 if this rank is faster without tracing and the rank that it waits for is not.
     """
-    if step_of(1.0) >= step_ns * (1 - _CLOSE):
+    if step_of(1.0) >= step_ns * (1 - CLOSE_TO_MEASURED_SHARE):
         return _less_waiting(step_ns, step_of)
     most = 2.0
-    while step_of(most) < step_ns and most < _MOST_WAITING:
+    while step_of(most) < step_ns and most < MOST_RANK_WAITING_TIMES:
         most *= 2
     return most - _bisected(0.0, most, step_ns, lambda less: step_of(most - less))
 
 
 def _least_ns(model: Model) -> int:
     """Return the least possible step (ns): no host time, no waiting, and the device as much faster as was ever observed."""
-    return model.step(_MOST_SCALE, 0.0, 0.0, _LEAST_WORK)
+    return model.step(MOST_COST_SCALE, 0.0, 0.0, LEAST_WORK_TIMES)
 
 
 def _meeting(step_ns: int, step_of: Callable[..., int]) -> tuple[float, float, float]:
     """Return the factors of the costs, of other host time and of device time that make the step equal the measured one."""
-    if abs(step_of(1.0) - step_ns) <= _CLOSE * step_ns:
+    if abs(step_of(1.0) - step_ns) <= CLOSE_TO_MEASURED_SHARE * step_ns:
         return 1.0, 1.0, 1.0
     if step_of(0.0) <= step_ns:
         return 0.0, 1.0, 1.0
-    if step_of(_MOST_SCALE) < step_ns:
-        return _bisected(0.0, _MOST_SCALE, step_ns, step_of), 1.0, 1.0
-    if step_of(_MOST_SCALE, _LEAST_HOST) > step_ns:
+    if step_of(MOST_COST_SCALE) < step_ns:
+        return _bisected(0.0, MOST_COST_SCALE, step_ns, step_of), 1.0, 1.0
+    if step_of(MOST_COST_SCALE, LEAST_HOST_TIMES) > step_ns:
         # Host time cannot explain the difference, so it must be device time.
-        work = 1.0 - _bisected(0.0, 1.0 - _LEAST_WORK, step_ns, lambda less: step_of(1.0, 1.0, 1.0 - less))
-        if step_of(1.0, 1.0, work) <= step_ns * (1 + 2 * _CLOSE):
+        work = 1.0 - _bisected(0.0, 1.0 - LEAST_WORK_TIMES, step_ns, lambda less: step_of(1.0, 1.0, 1.0 - less))
+        if step_of(1.0, 1.0, work) <= step_ns * (1 + 2 * CLOSE_TO_MEASURED_SHARE):
             return 1.0, 1.0, work
         # Both are longer than the step: the device's time that is left without host code, and then the host code beside it.
-        work = 1.0 - _bisected(0.0, 1.0 - _LEAST_WORK, step_ns, lambda less: step_of(1.0, _LEAST_HOST, 1.0 - less))
-        return 1.0, 1.0 - _bisected(0.0, 1.0 - _LEAST_HOST, step_ns, lambda less: step_of(1.0, 1.0 - less, work)), work
+        work = 1.0 - _bisected(
+            0.0, 1.0 - LEAST_WORK_TIMES, step_ns, lambda less: step_of(1.0, LEAST_HOST_TIMES, 1.0 - less)
+        )
+        return (
+            1.0,
+            1.0 - _bisected(0.0, 1.0 - LEAST_HOST_TIMES, step_ns, lambda less: step_of(1.0, 1.0 - less, work)),
+            work,
+        )
     # Even without any cost of tracing, the host was slower here than when the step was measured.
-    host = 1.0 - _bisected(0.0, 1.0 - _LEAST_HOST, step_ns, lambda less: step_of(_MOST_SCALE, 1.0 - less))
-    return _MOST_SCALE, host, 1.0
+    host = 1.0 - _bisected(0.0, 1.0 - LEAST_HOST_TIMES, step_ns, lambda less: step_of(MOST_COST_SCALE, 1.0 - less))
+    return MOST_COST_SCALE, host, 1.0
 
 
 def _slower(step_ns: int, model: Model, waits: float) -> tuple[float, float, float] | None:
@@ -279,23 +281,25 @@ def _slower(step_ns: int, model: Model, waits: float) -> tuple[float, float, flo
 
     None if it is not longer, or longer than a slower host or device explains.
     """
-    if step_ns <= model.step(0.0) * (1 + _CLOSE):
+    if step_ns <= model.step(0.0) * (1 + CLOSE_TO_MEASURED_SHARE):
         return None
-    if model.step(0.0, _MOST_HOST, waits) >= step_ns:
-        less = _bisected(0.0, _MOST_HOST - 1, step_ns, lambda less: model.step(0.0, _MOST_HOST - less, waits))
-        return 0.0, _MOST_HOST - less, 1.0
-    if model.step(0.0, 1.0, waits, _MOST_WORK) >= step_ns:
-        less = _bisected(0.0, _MOST_WORK - 1, step_ns, lambda less: model.step(0.0, 1.0, waits, _MOST_WORK - less))
-        return 0.0, 1.0, _MOST_WORK - less
+    if model.step(0.0, MOST_HOST_TIMES, waits) >= step_ns:
+        less = _bisected(0.0, MOST_HOST_TIMES - 1, step_ns, lambda less: model.step(0.0, MOST_HOST_TIMES - less, waits))
+        return 0.0, MOST_HOST_TIMES - less, 1.0
+    if model.step(0.0, 1.0, waits, MOST_WORK_TIMES) >= step_ns:
+        less = _bisected(
+            0.0, MOST_WORK_TIMES - 1, step_ns, lambda less: model.step(0.0, 1.0, waits, MOST_WORK_TIMES - less)
+        )
+        return 0.0, 1.0, MOST_WORK_TIMES - less
     return None
 
 
 def _bisected(low: float, high: float, step_ns: int, step_of: Callable[[float], int]) -> float:
     """Return where ``step_of``, a decreasing function, equals ``step_ns`` within the tolerance, by bisection."""
-    for _ in range(_HALVINGS):
+    for _ in range(SCALE_HALVINGS):
         middle = (low + high) / 2
         step = step_of(middle)
-        if abs(step - step_ns) <= _CLOSE * step_ns:
+        if abs(step - step_ns) <= CLOSE_TO_MEASURED_SHARE * step_ns:
             return middle
         low, high = (middle, high) if step > step_ns else (low, middle)
     return (low + high) / 2

@@ -11,6 +11,7 @@ from nsysx.events.profile import Profile
 from nsysx.replay import requested_edits
 from nsysx.replay.changes import Changes
 from nsysx.replay.engine import Outcome, Replay, replay_of
+from nsysx.replay.replay_bounds import SAVES_NOTHING_SHARE
 
 WHATIF_SCHEMA = "nsysx.whatif/1"
 
@@ -45,7 +46,7 @@ def values(profile: Profile, changes: Changes) -> dict[str, Any]:
             )
     elif replay.trusted:
         for option, words, outcome in requested_edits.candidates(profile, replay):
-            if (scaled := outcome.scaled(factor)).saving_ns >= requested_edits.NOTHING * real_ns:
+            if (scaled := outcome.scaled(factor)).saving_ns >= SAVES_NOTHING_SHARE * real_ns:
                 shown.append({"option": option, "change": words, **_outcome(scaled), "alternatives": []})
     whole = replay.saving(*(edit for _, edit in asked)).scaled(factor) if replay.trusted and len(asked) > 1 else None
     return {

@@ -10,6 +10,7 @@ from nsysx.advice import Answer
 from nsysx.errors import EXIT_USAGE, NsysxError
 from nsysx.inject.nsysx_probe.changes import Change
 from nsysx.trying.result import ChangeTrial
+from nsysx.trying.trial_bounds import MOST_TRIED_REMEDIES
 
 if TYPE_CHECKING:  # changes are tried where nothing can read a report
     from nsysx.model import Finding
@@ -39,10 +40,6 @@ def codes(answer: Answer) -> list[str]:
     return list(dict.fromkeys(code for code in every if code))
 
 
-#: Most remedies of a report that are tried unless others are asked for.
-_REMEDIES = 3
-
-
 def remedies_to_try(finding: Finding, every_change: Iterable[str]) -> list[str]:
     """Return the names of those remedies of a finding that are changes that can be made, and were not made in vain before."""
     existing = frozenset(every_change)
@@ -65,7 +62,7 @@ def remedies(
     places = [*(action.finding for action in reversed(answer.do)), *(also.finding for also in answer.also)]
     named = [findings[index] for index in places if index is not None and index < len(findings)]
     possible = list(dict.fromkeys(name for finding in named for name in remedies_to_try(finding, every_change)))
-    return [tuple(every_change[part] for part in name.split(",")) for name in possible[:_REMEDIES]]
+    return [tuple(every_change[part] for part in name.split(",")) for name in possible[:MOST_TRIED_REMEDIES]]
 
 
 def advised(

@@ -12,18 +12,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-#: Rounding may alter this much of the first update: the square root of the numbers' spacing, times this; of the first few, which it
-#: grows in, the fourth root. With AdamW and float32, 1.4e-3 and 0.07: rounding gave 1e-7 and 2e-4, a rate that is 1 % off 1e-2, no
-#: decay 4e-3. In bfloat16, 0.35: autocast gave 0.15.
-_TIMES = 4.0
-#: Differences are told from those of unchanged runs if they are so many times as large.
-_FACTOR = 10.0
-#: Weights that differ by more than this (relative) are not the same.
-_LEAST_DIFFERENCE = 1e-4
-#: Sums in float64 differ by this much by themselves (relative).
-_EXACT = 1e-12
-#: A loss so many times as high as all of the unchanged run is no longer learning.
-_DIVERGED = 2.0
+from nsysx.trying.trial_bounds import (
+    DIFFERENT_TIMES,
+    DIVERGED_LOSS_TIMES,
+    FLOAT64_SUMS_DIFFERENCE,
+    LEAST_WEIGHT_DIFFERENCE,
+    ROUNDING_TIMES,
+)
 
 
 @dataclass(frozen=True)
@@ -96,9 +91,9 @@ def beyond_rounding(seen: RunDifference, epsilon: float, unchanged: RunDifferenc
         return None
     if seen.early_update == 0 and seen.weights is not None:
         return _weights_differ(seen.weights, unchanged)  # what was the same diverged later
-    limits = (_TIMES * epsilon**0.5, _TIMES * epsilon**0.25)
+    limits = (ROUNDING_TIMES * epsilon**0.5, ROUNDING_TIMES * epsilon**0.25)
     return any(
-        share > max(limit, _FACTOR * (noise or 0.0))
+        share > max(limit, DIFFERENT_TIMES * (noise or 0.0))
         for share, limit, noise in zip(
             (seen.first_update, seen.early_update), limits, (unchanged.first_update, unchanged.early_update), strict=True
         )
@@ -118,14 +113,14 @@ def computes_other(alters: str, seen: RunDifference, beyond: bool | None, unchan
 
 
 def _weights_differ(weights: float, unchanged: RunDifference) -> bool:
-    return weights > max(_FACTOR * (unchanged.weights or 0.0), _LEAST_DIFFERENCE)
+    return weights > max(DIFFERENT_TIMES * (unchanged.weights or 0.0), LEAST_WEIGHT_DIFFERENCE)
 
 
 def diverged(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
     """Return whether the loss of the last step of ``b`` is far above all losses that are known of ``a``."""
     unchanged = [v for which in ("first", "last") for v in (a.get("losses") or {}).get(which) or []]
     last = (b.get("losses") or {}).get("last") or []
-    return bool(unchanged and last) and min(unchanged) > 0 and max(last) > _DIVERGED * max(unchanged)
+    return bool(unchanged and last) and min(unchanged) > 0 and max(last) > DIVERGED_LOSS_TIMES * max(unchanged)
 
 
 def broken(seen: RunDifference) -> bool:
@@ -148,7 +143,7 @@ def _apart(old: Mapping[str, list[float]], new: Mapping[str, list[float]]) -> fl
     norms = math.hypot(*old["norms"])
     norms_differ = math.dist(old["norms"], new["norms"])
     apart = max(norms_differ, _length(old, new))
-    return apart / norms if apart > _EXACT * norms else 0.0
+    return apart / norms if apart > FLOAT64_SUMS_DIFFERENCE * norms else 0.0
 
 
 def _of_update(old: Mapping[int, Any], new: Mapping[int, Any], begin: int, after: int) -> float | None:

@@ -25,6 +25,14 @@ from nsysx.trying.same import (
     rounding,
     unseeded,
 )
+from nsysx.trying.trial_bounds import (
+    FEWEST_BLOCK_PAIRS,
+    FEWEST_PAIRS,
+    FEWEST_PROGRAM_STEPS,
+    HANGING_STEP_TIMES,
+    MOST_BLOCK_RUNS,
+    MOST_PAIRS,
+)
 from nsysx.trying.trial_run import Runner, RunTimeouts, TrialRun, measured_steps
 from nsysx.trying.try_options import TryOptions
 from nsysx.trying.verdicts import gain, gain_of_blocks
@@ -32,14 +40,6 @@ from nsysx.units import duration, several
 
 #: What a change that won alters, where it was told that its results do not differ at all, or by rounding alone.
 _MORE_THAN_ROUNDING = "its results differ more than rounding explains: compare the losses"
-#: A program with fewer steps than this cannot be measured.
-_PROGRAM_LEAST = 8
-#: Pairs that each change gets; more than the second do not decide either, nor do more runs of blocks than `_MOST_RUNS`.
-_LEAST_PAIRS, _MOST_PAIRS, _MOST_RUNS = 3, 20, 5
-#: Pairs of blocks in a run that tell more than a pair of runs.
-_LEAST_BLOCKS = 8
-#: A step this many times the unchanged one is no step any more.
-_HANGS = 10
 
 
 @dataclass
@@ -129,9 +129,9 @@ class Session:
             raise _no_steps("the program imports no torch", "Is CMD started with the right Python?")
         if not steps:
             raise _no_steps("the program made no step that the probe can see", "Call nsysx.step() at each step's start")
-        if run.outcome == "ended" and steps < _PROGRAM_LEAST:
+        if run.outcome == "ended" and steps < FEWEST_PROGRAM_STEPS:
             more = f"the program made {steps} step{'s' if steps != 1 else ''}, too few to measure"
-            raise _no_steps(more, f"Let it make at least {_PROGRAM_LEAST}")
+            raise _no_steps(more, f"Let it make at least {FEWEST_PROGRAM_STEPS}")
 
     def _add_unchanged(self, run: TrialRun) -> None:
         self.unchanged.append(run)
@@ -154,7 +154,7 @@ class Session:
     def _run(self, changes: Sequence[Change]) -> TrialRun:
         patience = float(self.options.patience)
         unchanged_s = self.unchanged[-1].step_ns / 1e9 if self.unchanged else 0.0
-        step_s = max(patience, _HANGS * unchanged_s)
+        step_s = max(patience, HANGING_STEP_TIMES * unchanged_s)
         longest = max([step_s, *(c.start_s for c in changes)])
         limits = RunTimeouts(max(longest, 3 * self.start_s), longest, step_s, self.deadline)
         names = " + ".join(c.name for c in changes) or "unchanged"
@@ -217,7 +217,7 @@ class Session:
         if reason := self._lacks(tried.changes):
             tried.trial.verdict, tried.trial.reason, tried.done = "does_not_apply", reason, True
             return
-        wanted = self.options.pairs or _LEAST_PAIRS
+        wanted = self.options.pairs or FEWEST_PAIRS
         while len(tried.pairs) < (1 if tried.blocks else wanted) and not tried.done:
             self._within_budget(tried)
             self._pair(tried)
@@ -242,7 +242,7 @@ class Session:
                 self._within_budget(tried)
                 self._pair(tried)
                 self._judge(tried)
-                tried.done = tried.done or len(tried.pairs) >= (_MOST_RUNS if tried.blocks else _MOST_PAIRS)
+                tried.done = tried.done or len(tried.pairs) >= (MOST_BLOCK_RUNS if tried.blocks else MOST_PAIRS)
 
     def _together(self) -> None:
         best: dict[str, Change] = {}
@@ -362,7 +362,7 @@ class _StopError(Exception):
 
 def _turned(run: TrialRun) -> bool:
     """Return whether the changes were turned off and on in a run, often enough."""
-    return len(run.block_pairs) >= _LEAST_BLOCKS
+    return len(run.block_pairs) >= FEWEST_BLOCK_PAIRS
 
 
 def _spread(run: TrialRun) -> tuple[float, float]:

@@ -22,14 +22,7 @@ from nsysx.recording.environment import probe_environment, users_environment
 from nsysx.recording.run_options import RunOptions as RecordingOptions
 from nsysx.redaction import redacted
 from nsysx.trying.failure import of_log
-
-_POLL_S = 0.05
-#: How long other ranks of a job get to finish after the first one (s).
-_RANKS_S = 10.0
-#: A step is the median over this many blocks of steps.
-_BLOCKS = 5
-#: How much of a run's output is kept to say why it failed.
-_LOG_BYTES = 200_000
+from nsysx.trying.trial_bounds import BLOCKS_OF_STEPS, KEPT_LOG_BYTES, OTHER_RANKS_END_S, RUN_POLL_S
 
 
 @dataclass(frozen=True)
@@ -96,10 +89,10 @@ class TrialRun:
 def step_of(record: Mapping[str, Any]) -> float:
     """Return the length of a step (ns) from the measured ones of a record, NaN if there is none."""
     lengths = measured_steps(record)
-    size = len(lengths) // _BLOCKS
+    size = len(lengths) // BLOCKS_OF_STEPS
     if size < 1:
         return float(statistics.median(lengths)) if lengths else float("nan")
-    lengths = lengths[len(lengths) - size * _BLOCKS :]
+    lengths = lengths[len(lengths) - size * BLOCKS_OF_STEPS :]
     return float(statistics.median(sum(lengths[i : i + size]) / size for i in range(0, len(lengths), size)))
 
 
@@ -189,7 +182,7 @@ class Runner:
                 return "hangs", now - moved
             if now > limits.deadline:
                 return "late", now - moved
-            time.sleep(_POLL_S)
+            time.sleep(RUN_POLL_S)
 
     def _result(
         self, process: subprocess.Popen[bytes], folder: Path, outcome: str, began: float, waited_s: float
@@ -238,7 +231,9 @@ def _all_ranks(folder: Path) -> bool:
     records = [r for r in _records(folder) if r["ended"] == "measured"] if files else []
     if not records:
         return False
-    return len(records) >= records[0]["ranks"] or time.time() - min(f.stat().st_mtime for f in files) > _RANKS_S
+    return (
+        len(records) >= records[0]["ranks"] or time.time() - min(f.stat().st_mtime for f in files) > OTHER_RANKS_END_S
+    )
 
 
 def _steps_begun(folder: Path) -> int:
@@ -261,7 +256,7 @@ def _no_torch(folder: Path) -> bool:
 
 def _tail(file: Path) -> str:
     with file.open("rb") as opened:
-        opened.seek(max(0, file.stat().st_size - _LOG_BYTES))
+        opened.seek(max(0, file.stat().st_size - KEPT_LOG_BYTES))
         return opened.read().decode("utf-8", "replace")
 
 
@@ -277,7 +272,7 @@ def end_completely(process: subprocess.Popen[bytes], folder: Path) -> None:
         for pid in left:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
-        time.sleep(_POLL_S)
+        time.sleep(RUN_POLL_S)
 
 
 def _with_environment(entry: bytes) -> list[int]:

@@ -7,13 +7,11 @@ import math
 from nsysx.advice import Tried
 from nsysx.inject.nsysx_probe.changes import Change
 from nsysx.trying.result import Baseline, ChangeTrial, TryResult
+from nsysx.trying.trial_bounds import GROWN_DIFFERENCE_TIMES, UNLIKE_STEPS_TIMES
 from nsysx.units import duration, several, size
 
 _ORDER = ("faster", "same", "cannot_tell", "slower", "fails", "does_not_apply")
-#: Steps are told to differ if their 90th percentile is this many times the 10th.
-_UNLIKE = 3
 #: Weights that differ so many times as much at the end as early on: the difference grew.
-_GROWN = 10
 _WORDS = {"cannot_tell": "cannot tell", "changes_results": "changes results", "does_not_apply": "does not apply"}
 
 
@@ -87,7 +85,7 @@ def _unchanged(baseline: Baseline) -> str:
     between = f"{duration(baseline.low_ns)} to {duration(baseline.high_ns)} in {several(baseline.runs, 'run')}"
     line = f"unchanged: {duration(baseline.step_ns)} a step ({between} of {several(baseline.measured_steps, 'step')})"
     fast, slow = baseline.fast_step_ns, baseline.slow_step_ns
-    if fast and slow and slow > _UNLIKE * fast:
+    if fast and slow and slow > UNLIKE_STEPS_TIMES * fast:
         line += f"; its steps differ: a tenth take less than {duration(fast)}, a tenth more than {duration(slow)}"
     return line
 
@@ -146,7 +144,7 @@ def _results(trial: ChangeTrial, baseline: Baseline) -> str:
         return f"RESULTS DIFFER: {_apart(trial)}{_no_winner_because(trial)}"
     end = f"weights after {last} differ by {_tiny(seen.weights)}"
     if trial.beyond_rounding is False and seen.early_weights:
-        grown = ", grown" if seen.weights > _GROWN * seen.early_weights else ""
+        grown = ", grown" if seen.weights > GROWN_DIFFERENCE_TIMES * seen.early_weights else ""
         end = (
             f"weights after {several(seen.early_steps or 0, 'step')} differ by {_tiny(seen.early_weights)}, as by rounding "
             f"({trial.numbers}), after {last} by {_tiny(seen.weights)}{grown}"

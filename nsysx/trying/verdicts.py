@@ -8,13 +8,9 @@ import statistics
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from nsysx.comparing.difference_intervals import MARGIN, Doubt, judge
-
-#: A step that changes by less than this is the same, wherever in the interval the change lies (share).
-_SAME = 0.03
-#: Confidence of an interval. It is looked at after each pair, so it is higher than that of one look.
-LEVEL = 0.98
-
+from nsysx.comparing.comparing_bounds import SAME_MEANS_SHARE
+from nsysx.comparing.difference_intervals import Doubt, judge
+from nsysx.trying.trial_bounds import PAIRS_LEVEL, SAME_STEP_SHARE
 
 #: An interval that is wider than this on a side (log of a ratio) says nothing: two runs give ends such as 1e32.
 _NO_INTERVAL = math.log(11)
@@ -59,10 +55,10 @@ def gain(pairs: Sequence[tuple[float, float]], unchanged: Sequence[float]) -> Ga
         error, df = max(error, floor), df + explained * (len(unchanged) - 1)
     middle = statistics.median(logs)
     doubt = Doubt(error, df, 0.0)
-    half = doubt.half(LEVEL)
+    half = doubt.half(PAIRS_LEVEL)
     if half > _NO_INTERVAL:
         return Gain(math.exp(middle), 0.0, float("inf"), "cannot_tell")
-    verdict = judge(middle, doubt, MARGIN, LEVEL)
+    verdict = judge(middle, doubt, SAME_MEANS_SHARE, PAIRS_LEVEL)
     if verdict == "cannot_tell" and _same(middle - half, middle + half):
         verdict = "same"
     return Gain(math.exp(middle), math.exp(middle - half), math.exp(middle + half), verdict)
@@ -70,7 +66,7 @@ def gain(pairs: Sequence[tuple[float, float]], unchanged: Sequence[float]) -> Ga
 
 def _same(low: float, high: float) -> bool:
     """Return whether an interval (logs of ratios) that holds no change holds no change that is worth a word either."""
-    return -_SAME <= low <= 0 <= high <= _SAME
+    return -SAME_STEP_SHARE <= low <= 0 <= high <= SAME_STEP_SHARE
 
 
 def gain_of_blocks(pairs: Sequence[tuple[float, float]]) -> Gain:
@@ -81,13 +77,13 @@ def gain_of_blocks(pairs: Sequence[tuple[float, float]]) -> Gain:
     """
     logs = sorted(math.log(b / a) for a, b in pairs)
     n, out = len(logs), 0
-    while 2 * sum(math.comb(n, k) for k in range(out + 1)) <= (1 - LEVEL) * 2**n:
+    while 2 * sum(math.comb(n, k) for k in range(out + 1)) <= (1 - PAIRS_LEVEL) * 2**n:
         out += 1  # so many on each side are outside
     middle = statistics.median(logs) if logs else float("nan")
     if not out:
         return Gain(math.exp(middle), 0.0, float("inf"), "cannot_tell")
     low, high = logs[out - 1], logs[n - out]
     verdict = "faster" if high < 0 else "slower" if low > 0 else "cannot_tell"
-    if (low >= -MARGIN and high <= MARGIN) or _same(low, high):
+    if (low >= -SAME_MEANS_SHARE and high <= SAME_MEANS_SHARE) or _same(low, high):
         verdict = "same"
     return Gain(math.exp(middle), math.exp(low), math.exp(high), verdict)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from nsysx.analyses import step_parts
+from nsysx.analyses.helpers.analysis_bounds import MOST_STEP_BLOCKS
 from nsysx.pipeline import summarize
 from tests.comparing.programs import MS, program
 from tests.reports import training
@@ -29,7 +30,7 @@ def test_parts_sum_in_every_block(tmp_path: Path, count: int) -> None:
     found = parts(training(count).write(tmp_path / "r.sqlite"))
     steps, ns = found["step"]["gpu"]
     assert steps is not None
-    assert len(ns) == min(sum(steps), step_parts.MOST_BLOCKS)
+    assert len(ns) == min(sum(steps), MOST_STEP_BLOCKS)
     assert total(found["ledger"]) == ns
     assert total(found["idle"]) == found["ledger"]["idle"][1]
     assert total(found["module_compute"]) == total(found["family_compute"]) == found["ledger"]["compute"][1]
@@ -49,7 +50,7 @@ def test_sums_are_those_of_the_tables(tmp_path: Path) -> None:
 def test_many_names_keep_their_sum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = program({f"m{i}": MS + i for i in range(9)}, steps=6).write(tmp_path / "r.sqlite")
     whole = parts(path)
-    monkeypatch.setattr(step_parts, "MOST_NAMES", 4)
+    monkeypatch.setattr(step_parts, "MOST_PART_NAMES", 4)
     few = parts(path)
     assert step_parts.REST in few["module"]
     assert total(few["module"]) == total(whole["module"])

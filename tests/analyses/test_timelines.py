@@ -35,7 +35,7 @@ def test_merged_boxes_keep_the_time_that_they_cover(pieces, most):
         spans.append(Span(at + gap, at + gap + length, kind, "k", backlog_ns=length // 2))
         at += gap + length
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(timeline_data, "_SPANS", most)
+        patch.setattr(timeline_data, "MOST_LANE_SPANS", most)
         merged, gone = timeline_data._merge(spans, at)
     assert len(merged) + gone == len(spans)
     assert covered(merged) == covered(spans)

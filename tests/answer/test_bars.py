@@ -6,9 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from nsysx.analyses import alloc_flushes, data_loader, stopwatch
+from nsysx.advice import Bar, BarPart
+from nsysx.analyses import alloc_flushes, data_loader, event_windows, stopwatch
 from nsysx.answer import bars, clock_bars
-from nsysx.model import Summary
+from nsysx.catalogue import Paint
+from nsysx.model import Finding, Summary, Table
+from nsysx.saving import Saving
 from tests.render import factory
 from tests.samples import Samples
 
@@ -66,3 +69,77 @@ def test_without_a_step_that_frees_or_one_that_does_not_no_two_are_compared(reco
     steps = {row["step"] for row in flushes.rows or ()}
     alone = replace(freeing.steps, rows=tuple(r for r in freeing.steps.rows if r["index"] in steps))
     assert bars._flush_bars(replace(freeing, steps=alone)) == ()
+
+
+@pytest.mark.parametrize(("total", "overlaps"), [(80.7, False), (80.9, True), (60, False)])
+def test_work_that_is_longer_than_the_gpu_works_overlaps(total: float, overlaps: bool) -> None:
+    """What the GPU does of a step, small parts included, against the sum of its kernels: 1 % more is the same."""
+    parts = (
+        BarPart("compute", 70, Paint.COMPUTE), BarPart("other", 10, Paint.OTHER, True), BarPart("waiting", 20, Paint.OUTSIDE, True),
+    )  # fmt: skip
+    drawn = bars._overlapping(Bar("by kernel", total, ()), Bar("GPU 0", 100, parts))
+    assert drawn is not None and drawn.label == "by kernel" + ", overlapping" * overlaps
+    assert bars._overlapping(None, Bar("GPU 0", 100, parts)) is None
+
+
+@pytest.mark.parametrize(
+    ("sites", "labels"), [((0, 0), ["window 1", "window 2"]), ((0, 1), ["window 1, pair 1", "window 2, pair 2"])]
+)
+def test_windows_of_several_pairs_are_numbered_from_one(sites: tuple[int, int], labels: list[str]) -> None:
+    rows = [
+        {"start_ns": 10 * i, "reading_ns": 100, "site": site, "kernel_ns": 60, "copy_ns": 0, "memset_ns": 0}
+        for i, site in enumerate(sites)
+    ]
+    summary: Summary = factory.summary()
+    table = Table(event_windows.KEY, "", (), tuple(reversed(rows)))
+    drawn = clock_bars._window_bars(replace(summary, tables={**summary.tables, event_windows.KEY: table}))
+    assert drawn is not None and drawn.first
+    assert [bar.label for bar in drawn.bars] == labels
+
+
+def step_row(index: int, gpu_ns: int, idle_ns: int, *, steady: bool = True) -> dict[str, object]:
+    return {"index": index, "gpu_ns": gpu_ns, "gpu_idle_ns": idle_ns, "steady": steady}
+
+
+def test_the_step_that_loses_most_to_the_allocator_stands_beside_the_median_of_the_others() -> None:
+    """Of what it lost no more is drawn than it idles; a step that is not steady and a flush between steps are neither."""
+    rows = (step_row(0, 900, 800, steady=False), step_row(1, 100, 10), step_row(2, 130, 40), step_row(3, 300, 90),
+            step_row(4, 110, 20), step_row(5, 120, 30), step_row(6, 400, 60))  # fmt: skip
+    flushes = [{"step": at, "idle_caused_ns": ns} for at, ns in ((3, 50), (3, 30), (6, 70), (0, 700), (None, 600))]
+    summary: Summary = factory.summary()
+    table = Table(alloc_flushes.KEY, "", (), tuple(flushes))
+    summary = replace(
+        summary,
+        steps=replace(summary.steps, rows=rows),
+        tables={**summary.tables, alloc_flushes.KEY: table},
+    )
+    drawn = bars._flush_bars(summary)
+    assert [(bar.label, bar.total_ns) for bar in drawn] == [("a usual step", 120), ("step 3", 300)]
+    assert [{p.label: p.ns for p in bar.parts} for bar in drawn] == [
+        {"busy": 90, "other idle time": 30},
+        {"busy": 210, "allocator calls": 80, "other idle time": 10},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("of_module", "label"), [(10_000, "Loss"), (10_099, "Loss"), (10_102, "masks in Loss"), (0, "masks in Loss")]
+)
+def test_mask_work_is_the_module_where_that_does_nothing_else(
+    monkeypatch: pytest.MonkeyPatch, of_module: int, label: str
+) -> None:
+    """Within 1 % it is all of its work. The parts sum to what the masks cost, with a rest that no operation is known of."""
+    monkeypatch.setattr(bars, "_to_shown", lambda _: 2.0)
+    monkeypatch.setattr(bars, "module_sums", lambda _: [("Loss", of_module, 0)] if of_module else [])
+    evidence = [
+        {"from": "sort", "total_ns": 3_000},
+        {"from": "nonzero", "total_ns": 5_000},
+        {"from": None, "total_ns": 9},
+    ]
+    finding = Finding(
+        "NSX120", "", "found", "", "", {"module": "Loss"}, 10_000, Saving(1), evidence=tuple(evidence)
+    )  # fmt: skip
+    drawn = bars._opened(factory.summary(), finding)
+    assert drawn is not None and (drawn.label, drawn.total_ns) == (label, 20_000)
+    assert {p.label: p.ns for p in drawn.parts} == {"nonzero": 10_000, "sort": 6_000, "the rest of it": 4_000}
+    assert bars._opened(factory.summary(), replace(finding, cost_ns_per_step=3_000)) is None  # more than they cost
+    assert bars._opened(factory.summary(), replace(finding, where={})) is None

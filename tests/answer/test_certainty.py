@@ -8,7 +8,7 @@ import pytest
 
 from nsysx.answer import certainty
 from nsysx.catalogue import StepLimit
-from nsysx.model import Finding, Summary, Unprofiled
+from nsysx.model import Check, Finding, Summary, Unprofiled
 from nsysx.saving import Saving
 from tests.render import factory
 
@@ -127,3 +127,19 @@ def test_without_steps_there_is_no_step_to_speak_of(without: dict[str, object]) 
     assert summary.step.shown_ns == 10 * MS and summary.step.recorded_ns == 20 * MS
     summary = replace(summary, steps=replace(summary.steps, **without))
     assert summary.step.shown_ns is None and summary.step.recorded_ns is None
+
+
+@pytest.mark.parametrize(
+    ("low_ns", "drift_ns", "warned", "level"),
+    [(300, 200, False, "certain"), (200, 200, False, "likely"), (300, 200, True, "likely"), (300, None, False, "certain")],
+)  # fmt: skip
+def test_a_late_rank_is_certain_where_it_is_later_than_healthy_ones_and_nothing_is_doubted(
+    monkeypatch: pytest.MonkeyPatch, low_ns: int, drift_ns: int | None, warned: bool, level: str
+) -> None:
+    late = {"rank": 3, "last_share": 0.9, "late_low_ns": low_ns, "late_drift_ns": drift_ns}
+    monkeypatch.setattr(certainty.subject, "rank_waited_for", lambda _: late)
+    doubts = (Check("kernels", "warn", "some are lost", doubt="numbers"),) if warned else ()
+    summary = replace(known(9.8, 10.3), quality=(Check("style", "warn", "unlike others"), *doubts))
+    cause = certainty._cause(summary, CHOSEN)
+    assert cause.level == level and f"rank 3 takes {low_ns} ns a step or more longer than its peers" in cause.reason
+    assert ("But: " in cause.reason) is warned

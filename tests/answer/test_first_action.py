@@ -199,3 +199,29 @@ def test_what_measuring_makes_by_itself_is_told_of_other_programs_alone() -> Non
     }
     measures = replace(plain, steps=replace(plain.steps, rule=measuring.WHY))
     assert {a.code for a in others.also(measures, first, first_action.to_do(measures, first))} == {"NSX105"}
+
+
+def test_what_is_mended_first_saves_what_is_likely_where_nothing_more_is_known() -> None:
+    """At best as much as is known at best, else as much as is likely."""
+    wait = Condition("nothing waits", "violated", "64 waits", "Take it out")
+    for most_ns, expected in ((18 * MS, 18 * MS), (None, 15 * MS)):
+        mended = Saving(15 * MS, most_ns=most_ns)
+        chosen = replace(saves(finding("NSX102", 4, bound=True), mended=mended), conditions=(wait,))
+        assert change_savings.saving_ns(of_20_ms(chosen), chosen) == expected
+
+
+def test_without_a_step_or_a_saving_there_is_no_step_afterwards() -> None:
+    """Each of the three is needed: a change, a step, and what the one saves of the other."""
+    chosen = finding("NSX106", 4)
+    whole = of_20_ms(chosen)
+    stepless = replace(
+        whole,
+        unprofiled=None,
+        verdict=replace(whole.verdict, step_ns=None),
+        steps=replace(whole.steps, source="capture"),
+    )
+    assert change_savings.after(whole, chosen).ns == 16 * MS
+    assert change_savings.after(whole, None) == change_savings.After()
+    assert change_savings.after(whole, replace(chosen, saving=Saving(None, "no replay"))) == change_savings.After()
+    assert stepless.step.shown_ns is None
+    assert change_savings.after(stepless, chosen) == change_savings.After()

@@ -142,3 +142,14 @@ def test_a_finding_that_was_not_tried_and_promises_more_stays_first(summary: Sum
     little, much = 1 - saving / now / 2, max(0.01, 1 - 2 * saving / now)
     assert with_trials(summary, trial("faster", little, "NSX000", "torch.x()")).answer == summary.answer
     assert with_trials(summary, trial("faster", much, "NSX000", "torch.x()")).answer.do[0].paste == "torch.x()"
+
+
+@pytest.mark.parametrize("lacks", ["now_ns", "low_ns", "high_ns"])
+def test_a_trial_without_its_interval_changes_no_answer(summary: Summary, first: Finding, lacks: str) -> None:
+    """Each of its times is needed: the step of the report is scaled by all of them."""
+    won = replace(trial("faster", 0.5, first.code, "x()"), **{lacks: None})
+    predicted = answer.decide(summary)
+    assert measured.with_measured_change(predicted, won, first, 0) is predicted
+    whole = replace(won, **{lacks: getattr(trial("faster", 0.5, first.code, "x()"), lacks)})
+    assert measured.with_measured_change(predicted, whole, first, 0) is not predicted
+    assert measured.with_measured_change(replace(predicted, now_ns=None), whole, first, 0).now_ns is None

@@ -8,7 +8,7 @@ import statistics
 import pytest
 
 from nsysx.advice import Answer
-from nsysx.answer import change_savings
+from nsysx.answer.answer_bounds import SAVED_LEAST, SAVED_MOST
 from tests.samples import DISTINCT, PAIR_NAMES, SAMPLES, Samples
 
 #: Programs before and after a change: the share of the step that the replay said it saves, and that it saved without a profiler.
@@ -25,7 +25,7 @@ def _inside(told: dict[str, float], tried: float) -> bool:
     """Return whether a tried saving lies in what is told: the margins, the error of the replay, and that of the step."""
     step = (told["high_ms"] - told["low_ms"]) / (2 * told["step_ms"])
     error = _REPLAY + step
-    return change_savings.LEAST * told["saved"] - error <= tried <= change_savings.MOST * told["saved"] + error
+    return SAVED_LEAST * told["saved"] - error <= tried <= SAVED_MOST * told["saved"] + error
 
 
 def test_nine_in_ten_of_what_was_tried_lie_in_what_is_told() -> None:
@@ -45,9 +45,9 @@ def test_narrower_margins_would_not_hold_them() -> None:
     assert len(out) > 0.1 * len(ROWS)
 
 
-@pytest.mark.parametrize("part", [change_savings.LEAST, change_savings.MOST])
+@pytest.mark.parametrize("part", [SAVED_LEAST, SAVED_MOST])
 def test_the_interval_holds_its_own_headline(part: float) -> None:
-    assert change_savings.LEAST < 1 < change_savings.MOST and part > 0
+    assert SAVED_LEAST < 1 < SAVED_MOST and part > 0
 
 
 #: Programs whose first advice is the change that was tried on them, and the code of the finding that gives it.

@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 
 from nsysx.events import layers
+from nsysx.events.event_bounds import LONGEST_RANGE_PATH
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.frames import lookup
 from nsysx.pipeline import summarize
@@ -30,7 +31,7 @@ def test_ranges_nested_very_deep_have_paths_of_bounded_length(tmp_path: Path) ->
     rows = summary.tables["modules"].rows
     paths = [row["path"] for row in rows]
     assert len(set(paths)) == len(paths)
-    assert max(map(len, paths)) < layers._LONGEST_PATH + 50
+    assert max(map(len, paths)) < LONGEST_RANGE_PATH + 50
     assert sum(path.endswith(layers._DEEPER) for path in paths) == 1
     assert sum(row["self_gpu_ns"] for row in rows) == 7 * deep
     assert rows[0]["forward_gpu_ns"] == 7 * deep

@@ -442,3 +442,25 @@ def test_a_fence_around_other_work_than_the_usual_reads_nothing_of_it(tmp_path: 
                 main.sync("cudaDeviceSynchronize_v3020", at=at + 6_000, dur=took + 9_000)
         found = [f for f in summarize([report.write(tmp_path / f"{short}.sqlite")]).findings if f.code == "NSX115"]
         assert (found[0].verdict == "found") is not short
+
+
+@pytest.mark.parametrize(
+    ("waits_each", "program", "fix"),
+    [(1, "python", "A kernel shorter"), (1, "solver", "Synchronize before"), (40, "solver", None)],
+)
+def test_a_loop_that_waits_now_and_then_times_nothing(
+    tmp_path: Path, waits_each: int, program: str, fix: str | None
+) -> None:
+    """A solver asks after many kernels whether it is done. What it asks after each of them is a clock, told in words of its language."""
+    report = Report()
+    main = report.process(100, name=program).thread(100, program)
+    free = 0
+    for i in range(160):
+        at = 200_000 * i
+        free = max(free, at + 8_000) + 100_000 + 150_000 * (i % waits_each != 0)
+        main.launch(at=at, dur=5_000, kernel=f"sweep_kernel_{i % 2}", gpu_start=free - 100_000, gpu_dur=40_000)
+        if i % waits_each == waits_each - 1:
+            main.sync("cudaDeviceSynchronize_v3020", at=at + 6_000, dur=free - at)
+    found = [f for f in summarize([report.write(tmp_path / "r.sqlite")]).findings or () if f.code == "NSX115"]
+    assert (found[0].verdict == "found") is (fix is not None)
+    assert fix is None or str(found[0].fix).startswith(fix)

@@ -338,7 +338,7 @@ def test_when_the_profiler_is_in_the_way(tmp_path: Path) -> None:
     [
         # The GPU's own work takes more than half: that is the limit, as in steps; one cause beside it is called by its name alone.
         (70, 0, "GPU busy 71 % of the 1.97 ms from its first to its last work; the rest: host code between launches "),
-        (60, 30, "GPU busy 90 % of the 1.99 ms from its first to its last work; no single cause takes the rest: exposed copies 600 us,"),
+        (60, 30, "GPU busy 90 % of the 1.99 ms from its first to its last work; the rest: exposed copies 600 us, kernel launch latency"),
         (60, 40, "GPU busy 100 % of the 2.00 ms from its first to its last work; the rest: exposed copies 800 us."),
         (45, 25, "without steps: GPU busy 71 % of the 1.97 ms from its first to its last work; of it: exposed copies 500 us; idle"),
         (45, 0, "Host-bound: "),
@@ -422,3 +422,21 @@ def test_the_busiest_device_is_judged(tmp_path: Path) -> None:
     found = judged(loop(two), tmp_path)
     assert found.code == "gpu_bound"
     assert found.evidence[0].startswith("GPU 0 busy 95 %")
+
+
+@pytest.mark.parametrize(
+    ("process", "thread", "probed", "host"),
+    [
+        ("python3.11", "main", False, "Python"),
+        ("trainer", "pt_main_thread", False, "Python"),  # a thread alone
+        ("trainer", "main", True, "Python"),  # the probe alone
+        ("trainer", "main", False, "the host code"),
+    ],
+)
+def test_one_sign_of_python_is_enough(tmp_path: Path, process: str, thread: str, probed: bool, host: str) -> None:
+    report = Report()
+    main = report.process(1, name=process).thread(1, thread)
+    for i in range(8):
+        launch_bound(main, i * PERIOD)
+        main.add_range(f"step {i}", i * PERIOD, i * PERIOD + 990 * US, domain="nsysx" if probed else "")
+    assert judged(report, tmp_path).host == host

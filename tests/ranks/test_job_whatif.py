@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from nsysx import units
+from nsysx.catalogue import Late
 from nsysx.errors import NsysxError
 from nsysx.pipeline import ReadingOptions, gather_job, summarize
-from nsysx.ranks import job_whatif
+from nsysx.ranks import job_whatif, rank_table
 from nsysx.replay import whatif_json
 from nsysx.replay.changes import Changes, JobChanges
 from tests.ranks.test_rank_table import reports
@@ -83,3 +86,46 @@ def test_no_change_of_a_real_job_beats_what_its_ranks_compute(tmp_path: Path) ->
                 else mean
             )
             assert prices.step_ns - saved >= (1 - ROUGHLY) * least, option
+
+
+def test_what_all_ranks_can_change_is_told_of_each_rank_of_their_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two groups: of the one whose replays hold nothing that can change, nothing is told."""
+    left, none = SimpleNamespace(left={"x": 1}), SimpleNamespace(left={})
+    compared: Any = SimpleNamespace(
+        costs=None, aligned="aligned", ranks=[SimpleNamespace(played=p) for p in (left, None, none, none)]
+    )
+    monkeypatch.setattr(rank_table.straggler, "groups", lambda _: [(0, 1), (2, 3)])
+    asked = []
+
+    def times(aligned: object, group: tuple[int, ...]) -> Any:
+        asked.append((aligned, group))
+        return SimpleNamespace(changed_ns=lambda: {"x": 1234.6})
+
+    monkeypatch.setattr(rank_table, "own_times", times)
+    assert rank_table._changed(compared) == {0: {"x": 1235}, 1: {"x": 1235}}
+    assert asked == [("aligned", (0, 1))]
+
+
+@pytest.mark.parametrize(
+    ("cause", "kernels", "lines"),
+    [(Late.COMPUTE, True, False), (Late.HOST, False, True), (Late.INPUT, False, True), (Late.UNKNOWN, False, True)],
+)
+def test_what_makes_a_rank_late_is_told_of_that_rank_by_its_cause_alone(
+    monkeypatch: pytest.MonkeyPatch, cause: Late, kernels: bool, lines: bool
+) -> None:
+    """Held against the peers of the late rank. Nothing found is not known, never an empty list."""
+    found: list[dict[str, int]] = [{"ns": 1}]
+    ranks: Any = ["a", "b", "c", "d"]
+    held = []
+    monkeypatch.setattr(rank_table.uneven, "differences", lambda rank, peers: held.append((rank, peers)))
+    monkeypatch.setattr(rank_table.late_lines, "longer", lambda rank, peers: held.append((rank, peers)))
+    monkeypatch.setattr(rank_table.uneven, "rows", lambda _: list(found))
+    monkeypatch.setattr(rank_table.late_lines, "rows_per_step", lambda _: list(found))
+    late: Any = SimpleNamespace(place=1, cause=cause, peers=(0, 1, 3))
+    assert rank_table._late_kernels(ranks, late, 1) == (found if kernels else None)
+    assert rank_table._late_lines(ranks, late, 1) == (found if lines else None)
+    assert held == [("b", ["a", "d"])]
+    for each in (rank_table._late_kernels, rank_table._late_lines):
+        assert each(ranks, late, 0) is None and each(ranks, None, 1) is None
+    found.clear()
+    assert rank_table._late_kernels(ranks, late, 1) is None and rank_table._late_lines(ranks, late, 1) is None

@@ -178,7 +178,7 @@ def test_numpy_gets_no_threads() -> None:
 
 
 def test_a_cluster_that_is_not_there(paths: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parallel_reading, "_ANSWER_S", 0.5)
+    monkeypatch.setattr(parallel_reading, "CLUSTER_ANSWER_S", 0.5)
     with pytest.raises(NsysxError) as caught:
         parallel_reading.run(size, paths, cluster="tcp://127.0.0.1:9")
     assert caught.value.slug in {"cluster-unreachable", "cluster-missing"}

@@ -370,7 +370,7 @@ def test_steps_of_a_job_are_bare_where_cupti_left_every_rank(tmp_path: Path, lef
 
 def test_ranks_of_one_report_replay_the_same_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """More work than is replayed, in steps of different lengths on each rank: each would choose a run of its own."""
-    monkeypatch.setattr(replayed_window, "_MOST_OPS", 40)
+    monkeypatch.setattr(replayed_window, "MOST_REPLAYED_OPS", 40)
     own = [[(30 + (i % 5) * (1 + r) + r * (i > 8)) * MS for i in range(24)] for r in range(3)]
     chosen = []
     real = rank_alone.choose

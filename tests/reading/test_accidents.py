@@ -20,8 +20,9 @@ import pytest
 from nsysx import pipeline
 from nsysx.errors import EXIT_INPUT, NsysxError
 from nsysx.events import correlate
-from nsysx.reading import placing, report_files, selecting
+from nsysx.reading import report_files, selecting
 from nsysx.reading.load import load
+from nsysx.reading.reading_bounds import LONGEST_RANGE_NS, MOST_DEVICES
 from nsysx.reading.trace import LeftOut
 from nsysx.render import csv_text, html_page, markdown
 from tests import reports
@@ -108,7 +109,7 @@ def test_sizes_never_overflow(tmp_path: Path) -> None:
 
 
 def test_a_time_far_from_all_others_is_left_out(good: Path, tmp_path: Path) -> None:
-    far = placing.LONGEST_NS * 2
+    far = LONGEST_RANGE_NS * 2
     path = reports.edited(
         good, tmp_path, f'UPDATE {KERNEL} SET start = start + {far}, "end" = "end" + {far} WHERE rowid = 1'
     )
@@ -128,7 +129,7 @@ def test_devices_that_no_machine_has_are_left_out(tmp_path: Path) -> None:
     for i in range(2_000):
         main.launch(at=50_000 * i, dur=5_000, gpu_start=50_000 * i + 10_000, gpu_dur=20_000, device=3 * i - 300)
     trace = load(report.write(tmp_path / "r.sqlite"))
-    assert trace.kernel["device"].unique().sort().to_list() == list(range(0, placing.MOST_DEVICES, 3))
+    assert trace.kernel["device"].unique().sort().to_list() == list(range(0, MOST_DEVICES, 3))
     assert trace.left_out == (LeftOut(KERNEL, "a device that no machine has", 2_000 - trace.kernel.height),)
 
 
@@ -268,7 +269,7 @@ def test_a_hot_journal_is_not_ignored(good: Path, tmp_path: Path) -> None:
 def test_a_report_that_is_being_written_is_waited_for_then_refused(
     good: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nsysx.reading.opening._LOCK_LIMIT_S", 0.1)
+    monkeypatch.setattr("nsysx.reading.opening.LOCKED_FILE_S", 0.1)
     path = Path(shutil.copy(good, tmp_path / "r.sqlite"))
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as base:
         base.execute("PRAGMA journal_mode = OFF")

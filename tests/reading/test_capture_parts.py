@@ -76,13 +76,13 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def every_report_is_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(load, "LONG_ROWS", 0)
+    monkeypatch.setattr(load, "LONG_CAPTURE_ROWS", 0)
 
 
 @pytest.fixture(scope="module")
 def both(path: Path) -> tuple[Summary, Summary]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(load, "LONG_ROWS", 0)
+        patch.setattr(load, "LONG_CAPTURE_ROWS", 0)
         return pipeline.summarize([path], every_step=True), pipeline.summarize([path])
 
 
@@ -165,7 +165,7 @@ def test_a_range_across_the_parts_is_one(path: Path) -> None:
 
 def test_every_step_reads_all_and_changes_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     every = pipeline.summarize([path], every_step=True).to_json()
-    monkeypatch.setattr(load, "LONG_ROWS", 1 << 40)
+    monkeypatch.setattr(load, "LONG_CAPTURE_ROWS", 1 << 40)
     assert every == pipeline.summarize([path]).to_json()
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from nsysx.errors import NsysxError
 from nsysx.events.coverage import BEFORE, BEHIND, BETWEEN
-from nsysx.events.trend import SPREAD
+from nsysx.events.event_bounds import UNEVEN_SPREAD_SHARE
 from nsysx.pipeline import ReadingOptions, gather, summarize
 from nsysx.reading import report_files
 from nsysx.reading.load import load
@@ -261,7 +261,9 @@ def test_steps_that_grow_only_while_they_are_recorded_do_not_grow(tmp_path: Path
     course = gather(path, ReadingOptions()).steps.trend
     said = next(check.detail for check in summarize([path]).quality if check.check == "windows")
     assert ("in the mean of their first quarter" in said) == bare_grow
-    assert course.kind == ("growing" if bare_grow else "uneven" if (course.spread or 0) > SPREAD else "level")
+    assert course.kind == (
+        "growing" if bare_grow else "uneven" if (course.spread or 0) > UNEVEN_SPREAD_SHARE else "level"
+    )
     assert ("grows from" in course.note) == bare_grow
 
 

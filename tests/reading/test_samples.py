@@ -182,7 +182,7 @@ def test_pieces_hold_what_the_whole_holds(tmp_path: Path, monkeypatch: pytest.Mo
         main.sample(1_000_000 * i, [f"a.py:{i % 7 + 1} f", *MAIN])
     path = report.write(tmp_path / "r.sqlite")
     whole = load(path)
-    monkeypatch.setattr(samples, "_AT_ONCE", 30)
+    monkeypatch.setattr(samples, "SAMPLE_ROWS_AT_ONCE", 30)
     parts = load(path)
     assert parts.samples.equals(whole.samples)
     assert parts.stacks.equals(whole.stacks)

@@ -12,7 +12,8 @@ import pytest
 
 from nsysx.errors import NsysxError
 from nsysx.recording import capture
-from nsysx.recording.find_nsys import IDLE_S, ask, find_nsys
+from nsysx.recording.find_nsys import ask, find_nsys
+from nsysx.recording.recording_bounds import HELPER_IDLE_S
 from nsysx.recording.run_options import RunOptions
 from tests.recording.test_as_bare import under
 from tests.recording.test_capture import FakeNsys, command, fake, here
@@ -67,7 +68,7 @@ def test_an_nsys_that_hangs_is_refused_within_seconds(tmp_path: Path) -> None:
     began = time.monotonic()
     with pytest.raises(NsysxError, match="it hangs"):
         find_nsys(hangs)
-    assert IDLE_S <= time.monotonic() - began < IDLE_S + 120, "a busy machine may add to it"
+    assert HELPER_IDLE_S <= time.monotonic() - began < HELPER_IDLE_S + 120, "a busy machine may add to it"
 
 
 def test_a_helper_that_works_is_waited_for() -> None:

@@ -554,7 +554,7 @@ def test_a_failed_export_keeps_the_report(here: Path, fake: FakeNsys) -> None:
 def test_an_export_that_fails_once_is_repeated(
     here: Path, fake: FakeNsys, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(nsys_process, "IDLE_S", 2.0)
+    monkeypatch.setattr(nsys_process, "NSYS_IDLE_S", 2.0)
     result = run(fake.does(mode))
     assert (result.exit_code, result.problems, fake.calls("export")) == (0, [], 2)
     assert sorted(path.name for path in here.iterdir()) == ["r.nsys-rep", "r.run.json", "r.sqlite"]
@@ -894,7 +894,7 @@ def test_an_installed_nsys_is_found_without_path(tmp_path: Path, monkeypatch: py
 def test_an_nsys_that_does_nothing_is_not_waited_for(
     here: Path, fake: FakeNsys, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(nsys_process, "IDLE_S", 1.0)
+    monkeypatch.setattr(nsys_process, "NSYS_IDLE_S", 1.0)
     began = time.monotonic()
     result = run(fake.does("hang"), "open('ran', 'a').write('x'); raise SystemExit(5)")
     assert time.monotonic() - began < 120
@@ -905,7 +905,7 @@ def test_an_nsys_that_does_nothing_is_not_waited_for(
 
 @pytest.mark.usefixtures("here")
 def test_an_nsys_that_does_nothing_once_leaves_no_fault(fake: FakeNsys, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nsys_process, "IDLE_S", 0.5)
+    monkeypatch.setattr(nsys_process, "NSYS_IDLE_S", 0.5)
     result = run(fake.does("hangs-once"), "pass")
     assert (result.exit_code, result.problems, fake.calls("profile")) == (0, [], 2)
 
@@ -914,7 +914,7 @@ def test_an_nsys_that_does_nothing_once_leaves_no_fault(fake: FakeNsys, monkeypa
 def test_an_nsys_that_leaves_the_command_is_named_by_how_it_ended(
     fake: FakeNsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(nsys_process, "_ORPHANS_S", 0.3)
+    monkeypatch.setattr(nsys_process, "ORPHANED_AGENT_S", 0.3)
     code = f"""
 import os, pathlib, time
 folder = pathlib.Path({str(fake.folder)!r})
@@ -963,7 +963,7 @@ def test_what_nsys_started_just_before_it_died_is_looked_for_once_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Reading /proc takes a while on a busy machine, and shows what was there when it began."""
-    monkeypatch.setattr(nsys_process, "_LOOK_S", 0.0)
+    monkeypatch.setattr(nsys_process, "NSYS_LOOK_S", 0.0)
     with Inbox() as inbox:
         process = nsys_process.NsysProcess(["sleep", "600"], tmp_path / "log", inbox)
 
@@ -981,7 +981,7 @@ def test_time_in_which_nobody_looked_is_no_idleness(tmp_path: Path, monkeypatch:
     pause_s = 0.0
     real = time.monotonic
     monkeypatch.setattr(nsys_process, "time", SimpleNamespace(monotonic=lambda: real() + pause_s, sleep=time.sleep))
-    monkeypatch.setattr(nsys_process, "IDLE_S", 3.0)
+    monkeypatch.setattr(nsys_process, "NSYS_IDLE_S", 3.0)
 
     def looked(seconds: float) -> bool:
         end = real() + seconds
@@ -1006,7 +1006,7 @@ def test_time_in_which_nobody_looked_is_no_idleness(tmp_path: Path, monkeypatch:
 def test_an_agent_whose_nsys_was_killed_is_not_waited_for(
     here: Path, fake: FakeNsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(nsys_process, "IDLE_S", 2.0)
+    monkeypatch.setattr(nsys_process, "NSYS_IDLE_S", 2.0)
     result = run(fake.does("killed"), "raise SystemExit(5)")
     assert result.exit_code == 5  # the command's own
     assert "did not come to an end" in result.problems[0].message
@@ -1016,7 +1016,7 @@ def test_an_agent_whose_nsys_was_killed_is_not_waited_for(
 def test_what_stays_when_the_report_is_made_costs_nothing(
     here: Path, fake: FakeNsys, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(nsys_process, "IDLE_S", 1.0)
+    monkeypatch.setattr(nsys_process, "NSYS_IDLE_S", 1.0)
     began = time.monotonic()
     result = run(fake.does(mode), "open('ran', 'w')")
     assert time.monotonic() - began < 120
@@ -1034,7 +1034,7 @@ def _bytes(place: Path) -> bytes:
 
 
 def test_an_nsys_that_never_ends_is_not_waited_for(here: Path, fake: FakeNsys, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nsys_process, "IDLE_S", 1.0)
+    monkeypatch.setattr(nsys_process, "NSYS_IDLE_S", 1.0)
     began = time.monotonic()
     result = run(fake.does("no-end"), "raise SystemExit(5)")
     assert time.monotonic() - began < 120

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from nsysx.replay import edits
-from nsysx.replay.chain import COPY, LAUNCH, NOT_AWAITED, PLAIN, RECORD, SYNC, WAIT_EVENT, Chain, ChainItem
+from nsysx.replay.chain import COPY, LAUNCH, PLAIN, RECORD, SYNC, WAIT_EVENT, Chain, ChainItem
 from nsysx.replay.chain_columns import columns
+from nsysx.replay.replay_bounds import GRAPH_GAP_NS, GRAPH_NODE_NS, NOT_AWAITED
 from tests.replay.test_simulate import SEEDS
 from tests.replay.test_simulate import chain as any_chain
 
@@ -69,13 +70,13 @@ def graph(items: list[ChainItem], calls: frozenset[int] | None, borders: frozens
         elif item.kind != LAUNCH or not chosen:
             head = -1
         else:
-            ops = tuple(op._replace(pause=min(op.pause, edits.GRAPH_GAP_NS)) for op in item.ops)
+            ops = tuple(op._replace(pause=min(op.pause, GRAPH_GAP_NS)) for op in item.ops)
             if head >= 0 and not item.loading:
                 items[i] = item._replace(gap=0, cost=0, ops=tuple(op._replace(latency=0) for op in ops))
             else:
                 head = i
                 items[i] = item._replace(cost=edits.GRAPH_PRICE_NS["raw"], ops=ops)
-            items[head] = items[head]._replace(cost=items[head].cost + edits.GRAPH_NODE_NS * len(ops))
+            items[head] = items[head]._replace(cost=items[head].cost + GRAPH_NODE_NS * len(ops))
 
 
 def fuse(items: list[ChainItem], calls: frozenset[int] | None, borders: frozenset[int]) -> None:

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import nsysx
-from nsysx.replay import tracing_costs
+from nsysx.replay import chain_columns, tracing_costs
 from tests.examples import examples
 from tests.replay.machine import CALL, COPY, RETURN, US, Action, Machine
 
@@ -129,7 +129,7 @@ def traced(monkeypatch: pytest.MonkeyPatch) -> Mapping[str, int]:
         for name in tracing_costs.ASSUMED.of
     }
     monkeypatch.setattr(tracing_costs, "ASSUMED", tracing_costs.TracingCosts("assumed", CALL * US, table))
-    monkeypatch.setattr(tracing_costs, "KERNEL_GAP_NS", 0)
+    monkeypatch.setattr(chain_columns, "KERNEL_GAP_NS", 0)
     return tracing
 
 

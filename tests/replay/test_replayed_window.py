@@ -57,7 +57,7 @@ def test_the_steps_that_are_replayed_have_the_mean_of_all(
     tmp_path: Path, lengths: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Growing steps, and steps that become short in the middle: a third of them is replayed."""
-    monkeypatch.setattr(replayed_window, "_MOST_OPS", 13 * 20)
+    monkeypatch.setattr(replayed_window, "MOST_REPLAYED_OPS", 13 * 20)
     given, made = replayed(loop(lengths), tmp_path)
     scope = replayed_scope(given)
     assert given.steps.steady is not None and scope is not None and scope.first is not None and scope.last is not None
@@ -73,7 +73,7 @@ def test_the_steps_that_are_replayed_wait_and_compute_as_all_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Twenty steps that compute all the time, then twenty of the same length that wait for half of it: some of both are replayed."""
-    monkeypatch.setattr(replayed_window, "_MOST_OPS", 13 * 20)
+    monkeypatch.setattr(replayed_window, "MOST_REPLAYED_OPS", 13 * 20)
     report = Report()
     report.gpu(pids=[(100, 0)])
     process = report.process(100)
@@ -96,7 +96,7 @@ def test_the_steps_that_are_replayed_wait_and_compute_as_all_do(
 def test_how_many_steps_are_replayed_changes_no_figure_of_equal_steps(
     tmp_path: Path, fits: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(replayed_window, "_MOST_OPS", fits * 20)
+    monkeypatch.setattr(replayed_window, "MOST_REPLAYED_OPS", fits * 20)
     report = Report()
     report.gpu(pids=[(100, 0)])
     process = report.process(100)
@@ -116,7 +116,7 @@ def test_how_many_steps_are_replayed_changes_no_figure_of_equal_steps(
 
 
 def test_calls_of_other_steps_are_not_in_the_replay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replayed_window, "_MOST_OPS", 13 * 20)
+    monkeypatch.setattr(replayed_window, "MOST_REPLAYED_OPS", 13 * 20)
     given = read(loop([(5 + i // 2) * MS for i in range(40)]), tmp_path)
     scope = replayed_scope(given)
     assert scope is not None and scope.last is not None and given.steps.steady is not None

@@ -49,9 +49,9 @@ def chain(seed: int) -> tuple[Chain, Random]:
 def test_stretches_yield_what_single_calls_yield(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     made, _ = chain(seed)
     cols = columns(made)
-    monkeypatch.setattr(simulate, "_SHORT", 10**9)
+    monkeypatch.setattr(simulate, "SHORT_STRETCH_ITEMS", 10**9)
     slow = simulate.traced(cols)
-    monkeypatch.setattr(simulate, "_SHORT", 1)
+    monkeypatch.setattr(simulate, "SHORT_STRETCH_ITEMS", 1)
     fast = simulate.traced(cols)
     assert fast[0] == slow[0] == simulate.run(made)
     for name in ("called", "left", "op_begin"):

@@ -22,6 +22,7 @@ from nsysx.replay.engine import (
     replay_of,
     unprofiled_of,
 )
+from nsysx.replay.replay_bounds import SLOWER_WHILE_RECORDED
 from tests.builder import Report
 
 pytestmark = pytest.mark.traced
@@ -136,7 +137,7 @@ def test_a_pause_is_as_long_without_tracing_however_slow_the_calls_after_it(tmp_
     """A compilation of 30 ms evicts the caches, and the few calls that follow take four times their usual time."""
     known, replay = told(queried(30_000 * US, slow=4, of=5), tmp_path, machine_profile=free_costs())
     assert known.step_ns > 0.99 * replay.recorded_ns
-    assert known.low_ns > (1 - tracing_costs.SLOWER_WHILE_RECORDED) * replay.recorded_ns * 0.99
+    assert known.low_ns > (1 - SLOWER_WHILE_RECORDED) * replay.recorded_ns * 0.99
 
 
 def test_the_bounds_hold_a_process_on_a_slower_host(tmp_path: Path) -> None:

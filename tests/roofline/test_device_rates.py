@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from nsysx.reading.trace import DeviceLimits
@@ -55,3 +57,10 @@ def test_recurrent_layers_multiply_each_weight_at_each_place() -> None:
     assert recurrent.operations("aten::_cudnn_rnn_backward", sizes) == 2 * forward
     assert recurrent.operations("aten::_cudnn_rnn", [[6400, 512], *weights]) is None, "a packed sequence"
     assert recurrent.operations("aten::mm", sizes) is None
+
+
+def test_a_device_whose_cache_is_unknown_has_none() -> None:
+    """Nothing then takes less because of it."""
+    known = DeviceLimits(compute=(9, 0), sm_count=132, clock_hz=1_980_000_000, memory_bandwidth=3_350_000_000_000)
+    assert rates_of("of nobody", known, {}, None).cache_bytes == 0
+    assert rates_of("of nobody", replace(known, cache_bytes=50_000_000), {}, None).cache_bytes == 50_000_000

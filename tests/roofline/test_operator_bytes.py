@@ -129,3 +129,26 @@ def test_odd_sizes_are_nothing_known(name: str) -> None:
 def test_what_has_no_formula_is_not_known() -> None:
     assert moved("aten::unique2", "void cub::DeviceRadixSort<float>(T)", [100]) is None
     assert moved("aten::mul", VECTOR.format("X", 3), [3]) is None, "the type is not named"
+
+
+@pytest.mark.parametrize(
+    ("names", "kernel", "sizes"),
+    [
+        (("mm", "_int_mm"), GEMM, ([30, 50], [50, 70])),
+        (("addmm", "addmm_", "_addmm_activation"), GEMM, ([70], [30, 50], [50, 70], [], [])),
+        (("bmm",), GEMM, ([4, 3, 5], [4, 5, 7])),
+        (("convolution", "_convolution", "cudnn_convolution", "cudnn_convolution_transpose"), "conv", ([2, 4, 9, 9], [6, 4, 3, 3], [])),
+    ],
+)  # fmt: skip
+def test_names_of_one_operator_move_the_same(names: tuple[str, ...], kernel: str, sizes: tuple[list[int], ...]) -> None:
+    """What a library or a compiler calls an operator changes nothing of its bytes, and each of its names is known."""
+    found = {name: moved(f"aten::{name}", kernel, *sizes, width=2, result=588) for name in names}
+    assert len(set(found.values())) == 1 and None not in found.values()
+
+
+@pytest.mark.parametrize(
+    ("types", "mask", "size"), [("float, bool", True, 4), ("bool, bool", False, 1), ("float, float", False, 4)]
+)
+def test_a_mask_is_a_bool_beside_numbers(types: str, mask: bool, size: int) -> None:
+    found = types_of(f"void at::native::vectorized_elementwise_kernel<4, at::native::F<{types}>>(int)")
+    assert (found.mask, found.size) == (mask, size)

@@ -14,6 +14,7 @@ import pytest
 from nsysx.inject.nsysx_probe.changes import Watch
 from nsysx.inject.nsysx_probe.trial import TrialRecorder
 from nsysx.trying import trial_run
+from nsysx.trying.trial_bounds import BLOCKS_OF_STEPS
 
 
 def test_the_step_of_a_run_is_the_median_of_the_means_of_equal_blocks() -> None:
@@ -21,7 +22,7 @@ def test_the_step_of_a_run_is_the_median_of_the_means_of_equal_blocks() -> None:
         numbered = {str(number): ns for number, ns in enumerate(lengths)}
         return trial_run.step_of({"warm": warm, "steps": len(lengths), "steps_ns": numbered})
 
-    cold, blocks = [9e9] * 3, trial_run._BLOCKS
+    cold, blocks = [9e9] * 3, BLOCKS_OF_STEPS
     lengths = [10.0 * i * i + j for i in range(blocks) for j in (0, 4)]  # blocks of two, whose means are 2, 12, 42, ...
     assert step([*cold, *lengths]) == pytest.approx(10 * (blocks // 2) ** 2 + 2)
     assert step([*cold, 7e9, *lengths]) == step([*cold, *lengths]), (

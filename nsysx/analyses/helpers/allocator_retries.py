@@ -13,17 +13,15 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from nsysx.analyses.helpers.analysis_bounds import ALLOCATOR_RETRY_NS, EMPTY_FREE_NS
 from nsysx.catalogue import Call
 from nsysx.events.profile import Profile
 from nsysx.frames.intervals import I64
 
 #: The allocator goes straight from free to free, and from the last free to the retry (ns); a program that calls empty_cache()
 #: and then allocates takes longer than this in Python.
-_PAUSE_NS = 100_000
 _FREES = r"^(cudaFree|cuMemFree|cuMemUnmap|cuMemRelease)(Async)?$"
 _ALLOCS = r"^(cudaMalloc|cuMemAlloc|cuMemCreate|cuMemMap|cuMemSetAccess)(Async)?(_v2)?$"
-#: Freeing memory takes longer than this (ns); cudaFree(0), which libraries use to start the driver, does not.
-_EMPTY_FREE_NS = 10_000
 #: Calls that the allocator itself makes on the way: they do not end a run.
 _ALONG = r"EventSynchronize|EventQuery|EventDestroy|EventRecord|IsCapturing|GetDevice|SetDevice|AddressFree|AddressReserve|MemGetInfo"
 
@@ -67,7 +65,7 @@ def _members(profile: Profile) -> pl.DataFrame:
     def follows(i: I64) -> npt.NDArray[np.bool_]:
         call, before = top[i], top[i - 1]
         pause = start[call] - np.maximum(end[before], start[before])
-        at_once: npt.NDArray[np.bool_] = (i > 0) & (thread[call] == thread[before]) & (pause <= _PAUSE_NS)
+        at_once: npt.NDArray[np.bool_] = (i > 0) & (thread[call] == thread[before]) & (pause <= ALLOCATOR_RETRY_NS)
         return at_once
 
     retries = np.searchsorted(top, np.flatnonzero(alloc & ~along))
@@ -81,7 +79,7 @@ def _members(profile: Profile) -> pl.DataFrame:
     first = begins[np.searchsorted(begins, last, side="left") - 1]
     for i, a, b in zip(retries.tolist(), first.tolist(), last.tolist(), strict=True):
         frees = top[freed[a:b]]
-        if int((end[frees] - start[frees]).sum()) < _EMPTY_FREE_NS or (i + 1 < len(top) and creates[top[i + 1]]):
+        if int((end[frees] - start[frees]).sum()) < EMPTY_FREE_NS or (i + 1 < len(top) and creates[top[i + 1]]):
             continue
         rows += [(number, call, "free") for call in frees.tolist()]
         rows.append((number, int(top[i]), "retry"))

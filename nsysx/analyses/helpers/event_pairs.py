@@ -22,7 +22,7 @@ from typing import Annotated
 import numpy as np
 import polars as pl
 
-from nsysx.events.measuring import READ_GAP_NS
+from nsysx.events.event_bounds import READ_GAP_NS
 from nsysx.events.profile import Profile
 from nsysx.frames.intervals import I64, StepFunction, coverage, overlay
 from nsysx.frames.lookup import matching

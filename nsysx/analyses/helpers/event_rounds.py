@@ -11,10 +11,10 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 
+from nsysx.analyses.helpers.analysis_bounds import FEWEST_LOOP_ROUNDS, MOST_LOOP_PLACES
 from nsysx.frames.intervals import I64
 
 #: Most places in one loop that are told apart, and fewest whole rounds that this takes.
-_MOST_PLACES, _ROUNDS = 16, 3
 _KINDS = ("kernel", "memcpy", "memset")
 
 
@@ -61,7 +61,7 @@ def _before(part: pl.DataFrame, ops: pl.DataFrame) -> I64:
 
 def _period(signs: Sequence[tuple[object, ...]]) -> int:
     """Return after how many windows the same ones recur, 1 if all are alike or in no order; the first may differ."""
-    for turns in range(1, min(_MOST_PLACES, len(signs) // _ROUNDS) + 1):
+    for turns in range(1, min(MOST_LOOP_PLACES, len(signs) // FEWEST_LOOP_ROUNDS) + 1):
         if all(sign == next_sign for sign, next_sign in zip(signs[turns:-turns], signs[2 * turns :], strict=True)):
             return turns
     return 1

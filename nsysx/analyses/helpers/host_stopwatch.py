@@ -8,6 +8,7 @@ from typing import Annotated
 import numpy as np
 import numpy.typing as npt
 
+from nsysx.analyses.helpers.analysis_bounds import FEWEST_EXECUTIONS, HOST_WINDOWS_LONG_AGO_NS
 from nsysx.catalogue import Call
 from nsysx.events.profile import Profile
 from nsysx.frames.intervals import I64, Labels
@@ -25,16 +26,13 @@ HowRead = Annotated[str | None, Of("measured or composed; null likewise")]
 #: What a table of readings shows, in order, with the readings of events, and what it hides.
 READ = (*(f"{way}_ns" for way in WAYS), "event_idle_ns", "event_queued_ns", "benchmark_ns")
 HIDDEN = tuple(f"{way}_from" for way in WAYS)
-#: Fewer executions of a kind are not a measurement.
-LEAST = 3
-_LONG_AGO = -(1 << 62)
 
 
 def median(values: I64, chosen: Mask | None = None) -> float | None:
-    """Return the median of the values (of those chosen), None for fewer than LEAST."""
+    """Return the median of the values (of those chosen), None for fewer than FEWEST_EXECUTIONS."""
     if chosen is not None and not chosen.all():
         values = values[chosen]
-    if len(values) < LEAST:
+    if len(values) < FEWEST_EXECUTIONS:
         return None
     # np.median spends longer on its checks than on the few values of a small report.
     low, high = (len(values) - 1) // 2, len(values) // 2
@@ -63,10 +61,10 @@ class Backlog:
             # Ops come by their start, which is nearly the order of their launches: a stable sort only merges runs.
             rows = rows[np.argsort(called[rows], kind="stable")]
             times = called[rows]
-            reach = np.concatenate(([_LONG_AGO], np.maximum.accumulate(end[rows])))
+            reach = np.concatenate(([HOST_WINDOWS_LONG_AGO_NS], np.maximum.accumulate(end[rows])))
             self._of[key] = times, reach
             # The ops of a graph are launched at one instant: before each of them is what was before the first.
-            first = np.flatnonzero(np.diff(times, prepend=_LONG_AGO))
+            first = np.flatnonzero(np.diff(times, prepend=HOST_WINDOWS_LONG_AGO_NS))
             before = np.repeat(first, np.diff(first, append=len(times)))
             self.alone[rows] = reach[before] <= times
 

@@ -6,7 +6,9 @@ import numpy as np
 import polars as pl
 
 from nsysx.analyses.helpers import gpu_counters
-from nsysx.events import gpu_samples, kernel_math, occupancy
+from nsysx.analyses.helpers.analysis_bounds import EMPTY_LAST_WAVE_SHARE, SMALL_GRID_BLOCKS_PER_SM
+from nsysx.events import kernel_math, occupancy
+from nsysx.events.event_bounds import MEMORY_BOUND_SHARE
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.frames.intervals import I64
 from nsysx.reading import schema
@@ -14,10 +16,6 @@ from nsysx.reading.trace import DeviceLimits
 
 #: The columns that identify a row of ``shapes``: one kernel, launched in one way, on one kind of device.
 SHAPE = ("name", "grid", "block", "card")
-#: A grid of at most this many blocks per SM leaves a fifth of the SMs or more without any.
-SMALL = 0.8
-#: From this share of empty block slots on, the last wave is worth mentioning.
-TAIL = 0.25
 SMALL_GRID, LAST_WAVE, FP32 = "fewer blocks than SMs", "last wave", "FP32 beside tensor cores"
 DRAM = "DRAM bandwidth"
 
@@ -95,14 +93,18 @@ def _described(profile: Profile, rows: pl.DataFrame, card: int) -> pl.DataFrame:
         put(column, figures[column], pl.Float64())
     put("occupancy_limit", figures["occupancy_limit"], pl.String())
     frame = frame.with_columns(columns.values())
-    small = pl.col("blocks") <= SMALL * limits.sm_count if limits.sm_count else pl.lit(None, dtype=pl.Boolean)
+    small = (
+        pl.col("blocks") <= SMALL_GRID_BLOCKS_PER_SM * limits.sm_count
+        if limits.sm_count
+        else pl.lit(None, dtype=pl.Boolean)
+    )
     return frame.with_columns(
         pl.lit(limits.sm_count, dtype=pl.Int64).alias("sm_count"),
         pl.when(small)
         .then(pl.lit(SMALL_GRID))
         .when((pl.col("number_format") == "fp32") & tensor)
         .then(pl.lit(FP32))
-        .when(pl.col("tail_share") >= TAIL)
+        .when(pl.col("tail_share") >= EMPTY_LAST_WAVE_SHARE)
         .then(pl.lit(LAST_WAVE))
         .alias("limit"),
     )
@@ -127,7 +129,7 @@ def _with_counters(profile: Profile, rows: pl.DataFrame) -> pl.DataFrame:
     rows = rows.join(counters.select(*on, *_COUNTED), on=on, how="left", nulls_equal=True).with_columns(
         pl.col("samples").fill_null(0)
     )
-    bound = pl.when(pl.col("dram") >= gpu_samples.MEMORY_BOUND).then(pl.lit(DRAM))
+    bound = pl.when(pl.col("dram") >= MEMORY_BOUND_SHARE).then(pl.lit(DRAM))
     return rows.with_columns(pl.coalesce(bound, "limit").alias("limit"))
 
 

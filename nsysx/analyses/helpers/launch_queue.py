@@ -5,17 +5,13 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
+from nsysx.analyses.helpers.analysis_bounds import BLOCKED_LAUNCH_TIMES, FULL_QUEUE_OPS
 from nsysx.catalogue import Call
 from nsysx.events.profile import Profile
 from nsysx.frames.intervals import I64, union
 from nsysx.frames.lookup import totals
 from nsysx.reading import schema
 from nsysx.reading.load import Trace
-
-#: A channel holds about 1024 pending commands, and a launch blocks when it is full. Slightly less here: not all are recorded.
-FULL_QUEUE = 900
-#: Without overhead rows, a launch blocked when the queue was full and it took this many times the median launch.
-BLOCKED_FACTOR = 5
 
 
 def _borders(profile: Profile) -> dict[int, tuple[I64, I64]]:
@@ -77,8 +73,8 @@ def overhead_inside(trace: Trace, calls: pl.DataFrame, types: tuple[int, ...]) -
 def queue_full(profile: Profile, calls: pl.DataFrame) -> I64:
     """Return, per launch call, how long it blocked because the launch queue was full (ns); 0 for other calls.
 
-    Measured where the report has overhead rows of that kind. Else by rule: at least FULL_QUEUE ops pending and
-    BLOCKED_FACTOR times the median launch; then all above the median is blocking.
+    Measured where the report has overhead rows of that kind. Else by rule: at least FULL_QUEUE_OPS ops pending and
+    BLOCKED_LAUNCH_TIMES times the median launch; then all above the median is blocking.
     """
     kind = calls["kind"]
     launch = ((kind == Call.LAUNCH) | (kind == Call.GRAPH_LAUNCH)).to_numpy()
@@ -86,8 +82,8 @@ def queue_full(profile: Profile, calls: pl.DataFrame) -> I64:
         return np.where(launch, overhead_inside(profile.trace, calls, (schema.OVERHEAD_QUEUE_FULL,)), 0)
     ns = calls["self_ns"].to_numpy()
     median = int(np.median(ns[launch]))
-    rows = np.flatnonzero(launch & (ns > BLOCKED_FACTOR * max(median, 1)))
+    rows = np.flatnonzero(launch & (ns > BLOCKED_LAUNCH_TIMES * max(median, 1)))
     process, start = (calls[c].to_numpy()[rows] for c in ("process", "start_ns"))
     waited = np.zeros(calls.height, np.int64)
-    waited[rows] = np.where(pending(profile, process, start) >= FULL_QUEUE, ns[rows] - median, 0)
+    waited[rows] = np.where(pending(profile, process, start) >= FULL_QUEUE_OPS, ns[rows] - median, 0)
     return waited

@@ -11,6 +11,7 @@ import numpy as np
 import polars as pl
 
 from nsysx.analyses.helpers import gpu_counters, operator_work
+from nsysx.analyses.helpers.analysis_bounds import CACHES_MOVED_TIMES, KERNEL_CLOCK_TOLERANCE_NS, LARGE_COPY_BYTES
 from nsysx.events import work_operators
 from nsysx.events.families import COMMUNICATION
 from nsysx.events.operator_flops import sizes
@@ -25,16 +26,10 @@ from nsysx.rows import Column
 
 #: Which roof is higher over an execution.
 PRODUCTS, MEMORY, LINK = "products", "memory", "link"
-#: Copies between host and device of this size show how fast the link is (bytes).
-_LARGE = 1 << 20
-#: Executions that move this many caches show how fast the memory is.
-_CACHES = 4
 #: Kernels that do fewer operations than the sizes say: Winograd's minimal filtering.
 _FEWER = re.compile("winograd", re.IGNORECASE)
 #: Attention counts in full, but a causal mask, which is no tensor, leaves half.
 _ATTENTION = re.compile(r"_scaled_dot_product|_flash_att|_efficient_attention|_flash_attn")
-#: The longer of limit and time may be the limit by this much: clocks of kernels are read to 32 ns.
-_TOLERANCE_NS = 64
 
 COLUMNS = (
     Column("name", "String", "", "operator, null for work outside of all"),
@@ -260,7 +255,9 @@ def _operations(row: Mapping[str, Any], shapes: list[list[int]]) -> tuple[int, i
 
 def _links(rows: pl.DataFrame, limits: DeviceLimits) -> dict[str, float]:
     """Return direction -> bytes/s of the fastest large copy between host and device."""
-    copies = rows.filter((pl.col("op_kind") == "memcpy") & (pl.col("copied") >= _LARGE) & (pl.col("gpu_ns") > 0))
+    copies = rows.filter(
+        (pl.col("op_kind") == "memcpy") & (pl.col("copied") >= LARGE_COPY_BYTES) & (pl.col("gpu_ns") > 0)
+    )
     fastest = copies.group_by("kernel").agg((pl.col("copied") / pl.col("gpu_ns") * 1e9).max().alias("rate"))
     return dict(fastest.iter_rows())
 
@@ -282,7 +279,7 @@ def device_rates(profile: Profile) -> DeviceRates:
     if not rates.memory or not rates.cache or not rates.nominal_memory:
         return rates
     # The rate at which the memory would have moved what the cache cannot hold.
-    large = rows.filter(pl.col("moved_bytes") >= _CACHES * max(rates.cache_bytes, _LARGE))
+    large = rows.filter(pl.col("moved_bytes") >= CACHES_MOVED_TIMES * max(rates.cache_bytes, LARGE_COPY_BYTES))
     beyond = large["moved_bytes"].to_numpy() - rates.cache_bytes
     left = large["gpu_ns"].to_numpy() - rates.cache_bytes / rates.cache.per_s * 1e9
     reached = beyond[left > 0] / left[left > 0] * 1e9
@@ -302,7 +299,7 @@ def _with_limits(rows: pl.DataFrame, rates: DeviceRates, links: Mapping[str, flo
         pl.Series("_why", [why for _, _, why in limited], dtype=pl.String),
     )
     rows = rows.join(kinds, on=keys, how="left", nulls_equal=True, maintain_order="left")
-    possible = pl.col("_limit") <= pl.col("gpu_ns") + _TOLERANCE_NS
+    possible = pl.col("_limit") <= pl.col("gpu_ns") + KERNEL_CLOCK_TOLERANCE_NS
     rows = rows.with_columns(
         limit_ns=pl.when(possible).then(pl.min_horizontal("_limit", pl.col("gpu_ns").cast(pl.Float64))),
         roof=pl.when(possible).then("_roof"),

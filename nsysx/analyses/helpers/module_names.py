@@ -7,11 +7,11 @@ from collections.abc import Callable, Collection
 from functools import cache
 
 from nsysx import units
+from nsysx.analyses.helpers.analysis_bounds import KERNEL_NAME_LETTERS
 from nsysx.events.attribute import IN_STEP, outside_in
 from nsysx.events.kernel_names import function_of
 
 #: Letters of a kernel's name in a sentence.
-_KERNEL = 48
 _NUMBERS = re.compile(r"(\d+|\*)(\.(\d+|\*))*")
 #: What the column module says of work in no module, and how people say it.
 _OUTSIDE = {
@@ -70,4 +70,4 @@ def kernel_called(name: str) -> str:
     A longer one is cut where it says what it computes with, and no more how.
     """
     plain = function_of(name).rpartition("::")[2]
-    return f"the kernel {plain if len(plain) <= _KERNEL else f'{plain[: _KERNEL - 1]}…'}"
+    return f"the kernel {plain if len(plain) <= KERNEL_NAME_LETTERS else f'{plain[: KERNEL_NAME_LETTERS - 1]}…'}"

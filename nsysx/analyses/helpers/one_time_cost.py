@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from nsysx.analyses.helpers.analysis_bounds import RECURRING_CALLS_PER_STEP
 from nsysx.analyses.helpers.launch_queue import overhead_inside, queue_full
 from nsysx.catalogue import Call
 from nsysx.events.profile import Profile, calls_in
@@ -30,7 +31,6 @@ from nsysx.reading import schema
 LOADS = r"LoadData|LoadFatBinary|LibraryLoad|ModuleLoad|cuLink|^cuInit$|PrimaryCtxRetain|^cuCtxCreate"
 _CREATES = r"Create"
 #: From this many calls per steady step on, a function belongs to every step; with fewer, a cache is still being filled.
-_RECURS = 0.5
 _EVIDENCE = ("in full", "measured", "only call", "above median")
 
 
@@ -91,7 +91,7 @@ def _recurring(
     inside = calls_in(calls, profile.steps.cpu_windows)
     made = np.bincount(function[inside], minlength=functions.height)
     steps = dict(profile.steps.cpu.filter("steady").group_by("process").len().iter_rows())
-    least = np.array([max(1.0, _RECURS * steps.get(p, 0)) for p in functions["process"].to_list()])
+    least = np.array([max(1.0, RECURRING_CALLS_PER_STEP * steps.get(p, 0)) for p in functions["process"].to_list()])
     return np.asarray(made >= least)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
+from nsysx.analyses.helpers.analysis_bounds import FEWEST_PRODUCTS, LONG_PRODUCT_NS
 from nsysx.catalogue import Call
 from nsysx.events import kernel_math, work_operators
 from nsysx.events.profile import NotRecorded, Profile
@@ -15,10 +16,6 @@ from nsysx.frames import lookup
 from nsysx.rows import names
 
 FIX = "nsysx run -- CMD"
-#: A product shows how fast the device can be if it takes this long (ns): shorter ones are mostly launch, first and last wave.
-LONG_NS = 50_000
-#: ... and was executed so often that its median is not one lucky execution.
-_LEAST = 3
 #: Plain GEMMs, the fastest work of a device.
 _PLAIN = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::_scaled_mm", "aten::_addmm_activation")
 CALIBRATED, SEEN = "nsysx calibrate", "fastest product of this report"
@@ -159,7 +156,7 @@ def calibrated(profile: Profile) -> dict[str, Peak]:
 def peaks(profile: Profile) -> dict[str, Peak]:
     """Return number format -> the fastest GEMM measured: by ``nsysx calibrate``, else (or faster) in this report.
 
-    In the report: the best median rate of one operator and shape, see ``LONG_NS``. No datasheet is asked: its figure is reached
+    In the report: the best median rate of one operator and shape, see ``LONG_PRODUCT_NS``. No datasheet is asked: its figure is reached
     by no product. Raises NotRecorded.
     """
     rows = profile.once(executions).filter(
@@ -170,7 +167,7 @@ def peaks(profile: Profile) -> dict[str, Peak]:
         pl.col("gpu_ns").median().alias("ns"),
         (pl.col("flops") / pl.col("gpu_ns") * 1e9).median().alias("rate"),
     )
-    rates = rates.filter((pl.col("n") >= _LEAST) & (pl.col("ns") >= LONG_NS))
+    rates = rates.filter((pl.col("n") >= FEWEST_PRODUCTS) & (pl.col("ns") >= LONG_PRODUCT_NS))
     fastest = calibrated(profile)
     for name, rate in rates.group_by("number_format").agg(pl.col("rate").max()).sort("number_format").iter_rows():
         if name not in fastest or rate > fastest[name].flops_per_s:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
+from nsysx.analyses.helpers.analysis_bounds import MOST_DRAWN_GAPS
 from nsysx.events.attribute import IN_STEP
 from nsysx.events.code_lines import CodeLines
 from nsysx.events.line_shares import divided
@@ -12,9 +13,6 @@ from nsysx.events.profile import Profile
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64, StepFunction
 from nsysx.pictures import Span
-
-#: In a window with more calls than this no gap between two of them has a line of its own: a picture has 1,120 pixels.
-_MOST_GAPS = 20_000
 
 
 def of_ops(profile: Profile, ops: pl.DataFrame) -> pl.DataFrame:
@@ -44,7 +42,7 @@ def host_lines(profile: Profile, thread: int, start: int, end: int) -> list[Span
     borders, call = _calls(profile.ledgers.threads.get(thread), start, end)
     gap = np.flatnonzero(call < 0)
     line_row = code.places_of(np.append(code.call, -1)[call])
-    if len(gap) and len(call) <= _MOST_GAPS:
+    if len(gap) and len(call) <= MOST_DRAWN_GAPS:
         pieces = pl.DataFrame(
             {"thread": thread, "start_ns": borders[:-1][gap], "end_ns": borders[1:][gap], "group": gap}
         )

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import polars as pl
 
+from nsysx.analyses.helpers.analysis_bounds import MOST_DRAWN_PLACES
 from nsysx.catalogue import CAUSES, Cause
 from nsysx.events.profile import Profile
 from nsysx.pictures import LongestStretch, Span
-
-#: Places of a picture: the longest ones stay.
-_MOST = 400
 
 
 def idle_pieces(profile: Profile, process: int, device: int, start: int, end: int) -> pl.DataFrame:
@@ -53,7 +51,7 @@ def places(profile: Profile, pieces: pl.DataFrame, process: int, start: int, end
     )
     both = pl.concat([idle.select(work.columns), work])
     longest = both.sort(pl.col("end_ns") - pl.col("start_ns"), "start_ns", descending=[True, False])
-    longest = longest.unique(["module", "phase", "part"], keep="first", maintain_order=True).head(_MOST)
+    longest = longest.unique(["module", "phase", "part"], keep="first", maintain_order=True).head(MOST_DRAWN_PLACES)
     rows = longest.select("start_ns", "end_ns", "module", "phase", "part").iter_rows()
     return tuple(
         LongestStretch(a - start, b - start, module or "", phase or "", part) for a, b, module, phase, part in rows

@@ -7,10 +7,8 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 
+from nsysx.analyses.helpers.analysis_bounds import CLOSER_LOOK_OPS
 from nsysx.events.profile import Profile
-
-#: GPU operations in a closer look.
-_CLOSE = 10
 
 
 class DrawnWindow(NamedTuple):
@@ -62,13 +60,13 @@ def _closer(profile: Profile, process: int) -> tuple[int, int] | None:
     """Return the window of a few consecutive launches, with all work that they start, in which the GPU works most."""
     ops = profile.attributed.gpu_ops.filter((pl.col("process") == process) & pl.col("call_start_ns").is_not_null())
     ops = ops.sort("call_start_ns", "op")
-    if ops.height < 2 * _CLOSE:
+    if ops.height < 2 * CLOSER_LOOK_OPS:
         return None
-    begin = ops["call_start_ns"].to_numpy()[: -_CLOSE + 1]
+    begin = ops["call_start_ns"].to_numpy()[: -CLOSER_LOOK_OPS + 1]
     length = ops["end_ns"].to_numpy() - np.maximum(ops["start_ns"].to_numpy(), ops["call_start_ns"].to_numpy())
     sums = np.concatenate([[0], np.cumsum(length)])
-    last = np.lib.stride_tricks.sliding_window_view(ops["end_ns"].to_numpy(), _CLOSE).max(axis=1)
+    last = np.lib.stride_tricks.sliding_window_view(ops["end_ns"].to_numpy(), CLOSER_LOOK_OPS).max(axis=1)
     span = np.maximum(last - begin, 1)
-    best = int(np.argmax((sums[_CLOSE:] - sums[:-_CLOSE]) / span))
+    best = int(np.argmax((sums[CLOSER_LOOK_OPS:] - sums[:-CLOSER_LOOK_OPS]) / span))
     margin = int(span[best]) // 20
     return int(begin[best]) - margin, int(last[best]) + margin

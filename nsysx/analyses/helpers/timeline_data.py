@@ -10,6 +10,18 @@ import polars as pl
 
 from nsysx import ids
 from nsysx.analyses.helpers import picture_code, picture_places, picture_windows
+from nsysx.analyses.helpers.analysis_bounds import (
+    DRY_QUEUE_NS,
+    LANE_LABEL_LETTERS,
+    MOST_DOTS,
+    MOST_DRAWN_QUEUES,
+    MOST_LANE_SPANS,
+    MOST_LANES,
+    MOST_STRIPS,
+    MOST_THREAD_LANES,
+    QUEUE_INSTANTS,
+    STREAMS_OF_OTHERS,
+)
 from nsysx.analyses.helpers.picture_windows import DrawnWindow
 from nsysx.catalogue import DeviceActivity
 from nsysx.events import gpu_samples, line_shares
@@ -18,23 +30,10 @@ from nsysx.frames.intervals import I64
 from nsysx.pictures import Counters, Lane, LongestStretch, Queue, Role, Span, Strip, Timeline
 from nsysx.reading import schema
 
-#: With more boxes than this in a lane they are narrower than a pixel, and neighbors of one kind are merged.
-_SPANS = 1500
-#: Lanes of a picture, threads among them, and letters of a kernel's name.
-_LANES, _THREADS, _LABEL = 12, 4, 200
-#: Streams of each other process.
-_OF_OTHERS = 2
-#: Devices whose queue is drawn.
-_MOST_QUEUES = 2
-#: Instants at which the queue is drawn: two pixels each.
-_INSTANTS = 480
-#: A shorter queue (ns) does not last until the next launch: the device runs dry.
-_DRY_NS = 1_000
-_STRIPS, _DOTS = 10, 300
 _OPS = ("process", "device", "stream", "start_ns", "end_ns", "cls", "name", "call_start_ns", "thread")
 
 
-def _merge(spans: list[Span], width: int, most: int = _SPANS) -> tuple[tuple[Span, ...], int]:
+def _merge(spans: list[Span], width: int, most: int = MOST_LANE_SPANS) -> tuple[tuple[Span, ...], int]:
     """Merge neighbors of one kind that are closer than a pixel, of ``most``; return the spans and how many vanished."""
     if len(spans) <= most:
         return tuple(spans), 0
@@ -94,7 +93,7 @@ def _queues(profile: Profile, process: int, start: int, end: int, first: int) ->
     ops = profile.attributed.gpu_ops.select("process", "device", "start_ns", "end_ns", "call_start_ns")
     # Ops launched after the window or done before it are never in the queue.
     seen = ops.filter((ops["call_start_ns"] < end) & ((ops["end_ns"] > start) | (ops["call_start_ns"] >= start)))
-    instants = np.linspace(start, end, _INSTANTS).astype(np.int64)
+    instants = np.linspace(start, end, QUEUE_INSTANTS).astype(np.int64)
     queues = []
     for device in ops["device"].filter(ops["process"] == process).unique(maintain_order=True):
         on_device = seen.filter((seen["process"] == process) & (seen["device"] == device))
@@ -104,7 +103,7 @@ def _queues(profile: Profile, process: int, start: int, end: int, first: int) ->
             continue
         values = queued(on_device, np.concatenate([instants, moments]))
         counted = moments >= first
-        dry = int((values[len(instants) :][counted] < _DRY_NS).sum())
+        dry = int((values[len(instants) :][counted] < DRY_QUEUE_NS).sum())
         queues.append(
             Queue(
                 device,
@@ -114,7 +113,7 @@ def _queues(profile: Profile, process: int, start: int, end: int, first: int) ->
                 dry,
             ),
         )
-        if len(queues) == _MOST_QUEUES:
+        if len(queues) == MOST_DRAWN_QUEUES:
             break
     return tuple(queues)
 
@@ -126,11 +125,11 @@ _COUNTERS = {"sm_active": "SMs", "tensor_active": "tensor cores", "dram": "DRAM 
 def _counters(profile: Profile, process: int, start: int, end: int) -> tuple[Counters, ...]:
     """Return the counters of the devices of a process in [start, end), as means over the pixels of the picture."""
     counters = []
-    for device in sorted(d for p, d in profile.ledgers.activity if p == process)[:_MOST_QUEUES]:
+    for device in sorted(d for p, d in profile.ledgers.activity if p == process)[:MOST_DRAWN_QUEUES]:
         rows = gpu_samples.in_window(profile.trace, process, device, start, end)
         if rows is None or not rows.height:
             continue
-        wide = max((end - start) // _INSTANTS, 1)
+        wide = max((end - start) // QUEUE_INSTANTS, 1)
         slot = ((pl.col("time_ns") - start) // wide).alias("place")
         means = rows.group_by(slot).agg(pl.col(*_COUNTERS).cast(pl.Float64).mean()).sort("place")
         shares = {name: tuple(means[c].to_list()) for c, name in _COUNTERS.items() if means[c].count()}
@@ -171,7 +170,7 @@ class _Lanes:
         driver = line_shares.driver(self.profile)
         driving = set(steps.filter(pl.col("process") == self.process)["thread"].to_list())
         busiest = calls.group_by("thread").len().sort("len", "thread", descending=[True, False])["thread"].to_list()
-        for thread in sorted(busiest[:_THREADS], key=lambda t: (t not in driving, busiest.index(t))):
+        for thread in sorted(busiest[:MOST_THREAD_LANES], key=lambda t: (t not in driving, busiest.index(t))):
             label = names.get(thread) or f"thread {ids.tid_of(thread)}"
             spans = phases.filter(pl.col("thread") == thread).select("start_ns", "end_ns", "phase").iter_rows()
             if boxes := [Span(*self._within(a, b), phase, phase) for a, b, phase in spans]:
@@ -197,7 +196,7 @@ class _Lanes:
         ops = picture_code.of_ops(self.profile, ops)
         streams = ops.group_by("device", "stream").agg((pl.col("end_ns") - pl.col("start_ns")).sum().alias("ns"))
         streams = streams.sort("ns", "device", "stream", descending=[True, False, False])
-        streams = streams.head(_LANES - len(self.lanes)).sort("device", "stream")
+        streams = streams.head(MOST_LANES - len(self.lanes)).sort("device", "stream")
         for device, stream in streams.select("device", "stream").iter_rows():
             of_stream = ops.filter((pl.col("device") == device) & (pl.col("stream") == stream))
             self._add("stream", f"GPU {device} stream {stream}", self._ops(of_stream))
@@ -229,7 +228,9 @@ class _Lanes:
         )
         busiest = streams.sort("ns", "process", "device", "stream", descending=[True, False, False, False])
         busiest = (
-            busiest.group_by("process", maintain_order=True).head(_OF_OTHERS).head(max(0, _LANES - len(self.lanes)))
+            busiest.group_by("process", maintain_order=True)
+            .head(STREAMS_OF_OTHERS)
+            .head(max(0, MOST_LANES - len(self.lanes)))
         )
         for process, device, stream in (
             busiest.sort("device", "stream").select("process", "device", "stream").iter_rows()
@@ -251,7 +252,7 @@ def _op_spans(ops: pl.DataFrame, start: int, end: int, api_lane: Mapping[int, in
             max(a, start) - start,
             min(b, end) - start,
             cls,
-            name[:_LABEL],
+            name[:LANE_LABEL_LETTERS],
             None if called is None else called - start,
             None if thread is None else api_lane.get(thread),
             module=module,
@@ -323,13 +324,13 @@ def strips(profile: Profile) -> tuple[Strip, ...]:
         .filter(pl.col("count") > 1)
         .with_columns(pl.col("name").cast(pl.String))
         .sort("total", "name", "count", descending=[True, False, False])
-        .head(_STRIPS)
+        .head(MOST_STRIPS)
     )
     drawn = []
     for (name, grid, block), times in zip(
         grouped.select("name", "grid", "block").iter_rows(), grouped["ns"], strict=True
     ):
-        picked = np.unique(np.linspace(0, len(times) - 1, min(len(times), _DOTS)).astype(np.int64))
+        picked = np.unique(np.linspace(0, len(times) - 1, min(len(times), MOST_DOTS)).astype(np.int64))
         shape = "" if grid is None else "x".join(map(str, schema.unpack(grid, schema.GRID)))
         threads = "" if block is None else "x".join(map(str, schema.unpack(block, schema.BLOCK)[:3]))
         drawn.append(Strip(name, shape, threads, len(times), tuple(times.gather(picked).to_list())))

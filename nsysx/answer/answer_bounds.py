@@ -1,0 +1,88 @@
+"""The numbers that the room ``answer`` was tuned with: each with what it bounds, its unit and its reason, by the file that uses it."""
+
+from __future__ import annotations
+
+# ---- bars -------------------------------------------------------------------------------------------------------
+#: Parts of a bar below this share are shown together.
+SMALL_PART_SHARE = 0.02
+#: Bars in a picture, and named parts of a bar by module or kind of work.
+MOST_BARS, MOST_NAMED_PARTS = 8, 5
+#: A bar whose parts without a name are more than this says nothing (share).
+MOST_UNNAMED_SHARE = 0.5
+#: Single steps shown to say how long each waits for its batch; more would say the same.
+MOST_BATCH_BARS = 3
+#: Two sums that differ by less than this are the same work (share).
+SAME_WORK_SHARE = 0.01
+#: A GPU busy for this share of the step is pictured by what it works on.
+BUSY_GPU_SHARE = 0.8
+#: The window of a capture without steps is shorter than the GPU's by this share where long pauses are left out.
+PAUSED_WINDOW_SHARE = 0.02
+
+# ---- certainty --------------------------------------------------------------------------------------------------
+#: A step without the profiler that is known this closely raises no doubt, wherever it comes from (share of the step).
+CLOSELY_KNOWN_SHARE = 0.03
+#: Letters of a check's detail that a reason quotes.
+QUOTED_DETAIL_LETTERS = 150
+#: A GPU that idles under the profiler may be busy in the real step. Above the first share its idle time is only a likely limit,
+#: above the second an unknown one.
+MOSTLY_BUSY_SHARE, ALL_BUSY_SHARE = 0.75, 0.95
+#: Steps of one kind of work differ in length by less than this factor, without the shortest and the longest tenth.
+UNEVEN_STEPS_TIMES = 3.0
+
+# ---- change_savings ---------------------------------------------------------------------------------------------
+#: Below this part of the step a saving is not a line of its own.
+NOTABLE = 0.01
+#: What is replayed is told beside a bound if the two steps differ by this share.
+REPLAY_APART_SHARE = 0.1
+#: Most changes that come before one for the whole program.
+MOST_CHANGES_BEFORE = 2
+#: Of changes that were tried after a replay had made them, nine in ten saved between these parts of what it said, beyond its error:
+#: `tests/answer/test_tried_savings.py` holds them.
+SAVED_LEAST, SAVED_MOST = 0.7, 1.3
+#: The work that a change leaves takes this much less time in another run (share of it).
+WORK_REPEATS_SHARE = 0.02
+
+# ---- clock_bars -------------------------------------------------------------------------------------------------
+#: cuda.Event windows in a picture, and how many times the median a reading may be before it is left out.
+MOST_EVENT_WINDOWS, OUTLYING_READING_TIMES = 6, 20
+
+# ---- factors ----------------------------------------------------------------------------------------------------
+#: A change saves at most this share of a step.
+MOST_SAVED_SHARE = 0.99
+
+# ---- first_action -----------------------------------------------------------------------------------------------
+#: An exact change is worth a word of its own from this share of the step on, and stands behind a bound that promises more than
+#: so many times as much.
+EXACT_CHANGE_SHARE, BOUND_LEADS_TIMES = 0.15, 3.0
+#: A compiler that fuses what it can has to promise more than so many times what work saves that was recorded (`Rule.direct`).
+COMPILER_LEADS_TIMES, RECORDED_DIRECTNESS = 2.0, 2
+#: A change whose saving nobody can compute is still advised where its cause costs this share of the step.
+UNPRICED_CAUSE_SHARE = 0.3
+#: A part of the program goes before the whole of it if at best it saves more than so many times as much as is likely of the whole.
+PART_LEADS_TIMES = 1.5
+#: A setting that is known to cost this share of the step comes first, too; near the device's limits nothing does that saves less.
+COSTLY_SETTING_SHARE = 0.05
+
+# ---- near_limits ------------------------------------------------------------------------------------------------
+#: Work below this share of the step decides nothing about how near the step is to its limits.
+NEAR_LIMIT_STEP_SHARE = 0.05
+#: Work whose limits are known for less of its time than this is not told by its limits.
+KNOWN_LIMITS_SHARE = 0.5
+#: From this share of its limit on there is nothing to gain by the same operators.
+NEAR_LIMIT_SHARE = 0.8
+
+# ---- others -----------------------------------------------------------------------------------------------------
+#: A finding whose saving is not known is a line of its own where it costs at least this part of the step.
+UNKNOWN_SAVING_COST_SHARE = 0.2
+#: Most lines under "also found", and most of them from one rule.
+MOST_ALSO_FOUND, MOST_OF_A_RULE = 5, 2
+#: Letters of a title that are read: the rest is cut wherever it is shown.
+TITLE_LETTERS = 440
+#: Where the GPU waits for host code for this share of the step, a run that finds the lines is worthwhile.
+MUCH_HOST_CODE_SHARE = 0.1
+#: A wait is worth a word from this share of the device's window; a saving below the other share of the wait is little of it.
+LONG_WAIT_SHARE, LITTLE_SAVING_SHARE = 0.05, 0.2
+
+# ---- remarks ----------------------------------------------------------------------------------------------------
+#: Letters of a detail on a card: what goes beyond is told with the finding.
+CARD_DETAIL_LETTERS = 220

@@ -1,0 +1,50 @@
+"""The numbers that the room ``comparing`` was tuned with: each with what it bounds, its unit and its reason, by the file that uses it."""
+
+from __future__ import annotations
+
+# ---- budget -----------------------------------------------------------------------------------------------------
+#: Headroom that --init leaves above a measured time (factor), at least; and the share of the step below which it sets no limit,
+#: because two captures of one program differ by as much.
+BUDGET_ROOM_TIMES, BUDGET_LEAST_SHARE = 1.05, 0.01
+#: So many known names stand in a message.
+MOST_NAMED_KNOWN = 20
+#: Calls per step beyond a whole allowed number that are no breach: what only some steps do, such as logging.
+SELDOM_CALLS = 0.5
+
+# ---- comparability ----------------------------------------------------------------------------------------------
+#: The programs share their kernels if those on both sides take this share of GPU time.
+SAME_KERNELS_SHARE = 0.5
+#: With equal clocks, unchanged kernels differ by less than this share.
+EQUAL_CLOCKS_SHARE = 0.015
+#: If step counts differ by more than this factor, so do warm-up and caches.
+STEP_COUNTS_TIMES = 4.0
+
+# ---- comparison -------------------------------------------------------------------------------------------------
+#: A step is GPU-bound, and follows its GPU work, if the device waits for the host or other ranks for at most this share of it.
+GPU_BOUND_WAIT_SHARE = 0.1
+#: Compute time is split by module if modules account for this share of it.
+MODULES_ATTRIBUTED_SHARE = 0.5
+#: Most parts that are named one by one; the smaller ones share one part, so that the sum holds.
+MOST_NAMED_PARTS = 20
+#: GPU-bound steps with the same GPU work are the same if they differ by no more than this many margins.
+SAME_WORK_MARGINS = 2
+
+# ---- comparison_sentence ----------------------------------------------------------------------------------------
+#: Most parts that a sentence names, and the share of the difference that one needs to be worth naming.
+MOST_SENTENCE_PARTS, SENTENCE_PART_SHARE = 3, 0.02
+#: Causes of idle time that make up less than this share of the difference are named together.
+OWN_CAUSE_SHARE = 0.1
+
+# ---- difference_intervals ---------------------------------------------------------------------------------------
+#: GPU work differs by up to this share from process to process: clocks, temperature, addresses (measured on one H200).
+GPU_DRIFT_SHARE = 0.005
+#: Two means are the same if their difference, with all its doubt, stays within this share.
+SAME_MEANS_SHARE = 0.01
+#: Confidence for the step, and for single rows: there are hundreds of those, so theirs is higher.
+STEP_LEVEL, ROW_LEVEL = 0.95, 0.99
+#: A row that differs by less than this share of the step is not worth a verdict of its own.
+ROW_FLOOR_SHARE = 0.001
+
+# ---- side_inputs ------------------------------------------------------------------------------------------------
+#: No Summary is this large; a larger file is not read.
+MOST_SUMMARY_BYTES = 1_000_000_000

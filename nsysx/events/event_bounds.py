@@ -1,0 +1,308 @@
+"""The numbers that the room ``events`` was tuned with: each with what it bounds, its unit and its reason, by the file that uses it."""
+
+from __future__ import annotations
+
+# ---- alignment --------------------------------------------------------------------------------------------------
+#: Below this product of lengths every pair may be looked at.
+SMALL_ALIGNMENT_PAIRS = 20_000
+
+# ---- attribute --------------------------------------------------------------------------------------------------
+#: Rows are looked up in blocks: what is needed in between stays in the cache and costs no new memory.
+LOOKUP_BLOCK_ROWS = 1 << 18
+
+# ---- bare -------------------------------------------------------------------------------------------------------
+#: No step is longer than an hour (ns); a larger value in a file is rejected.
+LONGEST_STEP_NS = 3_600e9
+#: From so many steps on, their course is that of the program.
+ENOUGH_BARE_STEPS = 24
+#: A step is long if it takes this share longer than the median, and longer than the usual spread explains; of fewer steps none is.
+LONG_BARE_STEP_SHARE, BARE_FEWEST_STEPS = 0.2, 4
+
+# ---- batch_waits ------------------------------------------------------------------------------------------------
+#: A wait shorter than this (ns) is no wait for work; a loop takes at least so many batches.
+LONG_BATCH_WAIT_NS, FEWEST_BATCHES = 100_000, 3
+
+# ---- correlate --------------------------------------------------------------------------------------------------
+#: An id range this many times the number of ids still fits a table of its own.
+DENSE_ID_RANGE_TIMES = 64
+
+# ---- gil --------------------------------------------------------------------------------------------------------
+#: A sample tells what a holder ran this many sampling periods before or after.
+GIL_SAMPLE_PERIODS = 10
+
+# ---- gpu_samples ------------------------------------------------------------------------------------------------
+#: With fewer samples a mean is not given: at 20 kHz these are 0.5 ms of a kernel, at 10 kHz 1 ms.
+FEWEST_GPU_SAMPLES = 10
+#: A kernel that takes this share of the memory bandwidth and more gains by moving fewer bytes and by nothing else: what is left is the
+#: price of turning the memory between reading and writing, and of refreshing it. Measured on an H200: a kernel that reads and writes
+#: 4 GB takes 89.8 % (Nsight Compute says 89.3 %); it moves what its bytes over its time say.
+MEMORY_BOUND_SHARE = 0.85
+#: A share whose standard error is larger than this (points of a share) is not known.
+SURE_SHARE_ERROR = 0.03
+#: Most kinds of work whose shares are unknowns, samples for each, and the least part of the time that one takes: all others are one.
+MOST_SAMPLED_KINDS, SAMPLES_PER_KIND, SMALL_SAMPLED_KIND_SHARE = 60, 4, 0.003
+#: So many parts of the samples are left out in turn.
+LEFT_OUT_PARTS = 8
+#: What two kinds of work have together, and nothing more, is numbered where they always run in one ratio: neither is alone apart then.
+SINGULAR_RATIO, APART_RATIO = 1e-8, 1e-3
+#: Work that shares this part of its time with other work has no shares: what each of them had is not to be alone apart.
+RUN_TOGETHER_SHARE = 0.2
+#: Where the device is at work for this share of its idle time, other processes use it.
+OTHERS_AT_WORK_SHARE = 0.15
+
+# ---- host_activity ----------------------------------------------------------------------------------------------
+#: Gaps are split in blocks: what is needed in between stays in the cache and costs no new memory.
+GAP_BLOCK_ROWS = 1 << 16
+
+# ---- idle_blame -------------------------------------------------------------------------------------------------
+#: A median of fewer is none.
+FEWEST_FOR_MEDIAN = 20
+#: Where it is not known: the time from the call of a launch to its kernel, under tracing, and the pause between two kernels (ns).
+USUAL_LAUNCH_NS = 20_000
+USUAL_PAUSE_NS = 5_000
+
+# ---- kernel_names -----------------------------------------------------------------------------------------------
+#: Longer names are template arguments of a megabyte; the function stands early.
+LONGEST_KERNEL_NAME = 2000
+
+# ---- kernel_sequence --------------------------------------------------------------------------------------------
+#: Fewer elements than this repeat everywhere (a GEMM and its reduction); a launch of a CUDA graph may be a step by itself.
+SHORTEST_PERIOD = 8
+#: A level needs this many markers, so that two distances between them can agree.
+FEWEST_MARKERS = 3
+#: With fewer distances than this the work in them must agree, too: three runs of a query are not steps.
+FEW_DISTANCES = 4
+#: Distances between markers agree when they differ by no more than this share: a step may reach for another kernel.
+ALIKE_DISTANCES_SHARE = 0.1
+#: So many distances may differ from the others (share of them).
+DIFFERING_DISTANCES_SHARE = 0.25
+#: Neighboring periods hold the same kinds of work to at least this share; training two networks in turn does not.
+SAME_KINDS_SHARE = 0.8
+#: A level must hold this share of the computing: the test that steps from ranges must pass, too.
+LEVEL_COVERAGE_SHARE = 0.5
+#: A longer period is a level of its own when so much of its work, by count or by time, lies outside the shorter ones.
+LEVEL_EXTRA_SHARE = 0.005
+#: Up to this many periods, what lies between two markers is one step (the first one is longer); behind that something else ran.
+LONGEST_STEP_PERIODS = 1.5
+#: Copies from the host that take more than this share of a period move weights, not an input.
+INPUT_COPIES_SHARE = 0.1
+#: A copy of an input has at least this many bytes; less is an index or a scalar.
+INPUT_COPY_BYTES = 1024
+#: So many repetitions of one period, alike to this share of their launches, are a loop, whatever they hold.
+LOOP_REPETITIONS, LOOP_ALIKE_SHARE = 64, 0.95
+#: So many pairs of neighbors are compared.
+COMPARED_NEIGHBORS = 16
+
+# ---- layers -----------------------------------------------------------------------------------------------------
+#: A path of nested ranges that is longer (characters) is not continued: what lies deeper is one entry. Without a bound the text
+#: of a recursion grows with the square of its depth.
+LONGEST_RANGE_PATH = 2_000
+
+# ---- levels -----------------------------------------------------------------------------------------------------
+#: Two steps whose lengths are neighbors in size are of two levels if the longer one is so many times the shorter.
+LEVELS_APART_TIMES = 1.5
+#: With more levels than this the lengths are spread, and no level is usual.
+MOST_LEVELS = 4
+#: A mean that is off the usual length by no more than this share of it misleads nobody.
+MISLEADING_MEAN_SHARE = 0.05
+#: Two steps alone are periodic if their distance is at least this, and their numbers are those that a loop asks for by modulo.
+TWO_STEPS_APART = 8
+
+# ---- line_shares ------------------------------------------------------------------------------------------------
+#: What the stack of time inside of a call stands for, and of time in which no line was open.
+STACK_IN_CALL, STACK_UNKNOWN = -2, -1
+#: Two calls with more than this many between them, in the X-ray, do not show what lies between two that follow each other.
+FAR_CALLS = 64
+
+# ---- measuring --------------------------------------------------------------------------------------------------
+#: Fewer readings are no loop of measurements.
+FEWEST_READINGS = 4
+#: GPU operations between the two events of a pair, at most: more is a step, or a part of one, that the program times.
+MOST_TIMED_OPS = 8
+#: The timed operations are this share of all that the thread launches while it measures: the rest prepares them (copies, a flush).
+TIMED_OPS_SHARE = 0.25
+#: The two questions of one reading follow each other within this time.
+READ_GAP_NS = 20_000
+
+# ---- micro_steps ------------------------------------------------------------------------------------------------
+#: Rounds of an optimizer that have to be alike, as a share of all, and how many are needed.
+ALIKE_ROUNDS_SHARE, FEWEST_ROUNDS = 0.8, 2
+#: The kind of a copy within a device, as CUPTI numbers them.
+ON_DEVICE_KIND = 8
+#: A wrapper that averages gradients divides each on its way into the bucket: a product with a number, for nearly all of those copied out.
+ALL_DIVIDED_SHARE = 0.95
+
+# ---- nvtx_ranges ------------------------------------------------------------------------------------------------
+#: What ``Repeats.calls`` says of a call: its step was marked (or it is in none), it repeats one of a marked step, or none.
+MARKED, REPEATED, UNMATCHED = 0, 1, 2
+
+# ---- occupancy --------------------------------------------------------------------------------------------------
+#: Threads of a warp on every device of NVIDIA.
+THREADS_PER_WARP = 32
+#: Registers are given to a warp in this many at once (compute capability 3.0 and newer).
+REGISTER_UNIT = 256
+#: What the system takes of each block's shared memory (bytes), and the unit in which it is given, from 8.0 on and before.
+SYSTEM_SHARED_BYTES, SHARED_UNIT_BYTES, OLD_SHARED_UNIT_BYTES = 1024, 128, 256
+#: What nothing limits: more blocks than an SM ever holds.
+UNLIMITED_BLOCKS = 1 << 40
+
+# ---- one_time ---------------------------------------------------------------------------------------------------
+#: One-time work explains a long step from this share of its excess on.
+ONE_TIME_EXPLAINS_SHARE = 0.5
+#: So many long steps come back, if the longest distance between two of them is at most so many times the shortest.
+FEWEST_RETURNS, UNEVEN_RETURNS_TIMES = 3, 2
+
+# ---- operator_flops ---------------------------------------------------------------------------------------------
+#: Sizes of one operator longer than this are not read.
+LONGEST_SIZES_TEXT = 20_000
+#: No operator computes more than this.
+MOST_OPERATIONS = 1 << 62
+
+# ---- profile ----------------------------------------------------------------------------------------------------
+#: More pieces than this make a frame slow.
+MOST_FRAME_PIECES = 16
+
+# ---- python_lines -----------------------------------------------------------------------------------------------
+#: How long before its call a backtrace may lie; measured: 30 to 60 ns. No call that waits is as short as this.
+LINE_EARLY_NS = 500
+#: torch calls the copy and the wait for it from one C++ function; between two calls from Python lies more than this.
+SAME_BREATH_NS = 1_500
+
+# ---- python_pauses ----------------------------------------------------------------------------------------------
+#: Longer than any pause (ns, a day), and older than any that waits for its mark.
+LONGEST_PYTHON_PAUSE_NS = 86_400 * 10**9
+#: The bits of a global thread id that are the thread's; the process is above them.
+THREAD_BITS = 0xFFFFFF
+
+# ---- sampled_lines ----------------------------------------------------------------------------------------------
+#: A sample speaks for its thread this many sampling periods before and after it: near ones first (nsys 2025.3 at 1 kHz was never
+#: more than 2.1 late), then those of a sampler that is kept waiting, for Python's lock (5 ms at a time) or for a core.
+NEAR_SAMPLE_PERIODS, FAR_SAMPLE_PERIODS = 2, 10
+#: Quantile of the normal distribution of a two-sided interval of 95 %.
+QUANTILE_OF_95_PERCENT = 1.959964
+
+# ---- sampling ---------------------------------------------------------------------------------------------------
+#: Steps of the cold start, of the stretch (or so many more), and of those in front of it: they fill the queue of the device.
+COLD_START_STEPS, STRETCH_STEPS, MORE_STRETCH_STEPS, LEADING_STEPS = 48, 128, 32, 8
+#: A capture with fewer steps than so many times those that would be read is read as a whole.
+WORTH_SAMPLING_TIMES = 3
+#: A step is long if it takes so many times as long as the median one, and rare if fewer than one in a stretch are.
+RARE_LONG_STEP_TIMES = 1.5
+#: Rare long steps that take more than this share of the time are what the report is about: then every step is read.
+RARE_LONG_STEPS_SHARE = 0.1
+#: The stretch stands for all steps if their means differ by less than this share; so close ones are equally close.
+CLOSE_MEANS_SHARE, AS_CLOSE_MEANS_SHARE = 0.01, 0.001
+#: And so far each tenth of the stretch may be from the same tenth of all.
+TENTHS_APART_SHARE = 0.1
+#: So far the time of all GPU work may be from what the steps that were read make expect.
+WORK_AS_EXPECTED_SHARE = 0.02
+#: So far the mean step on the device may be from that on the CPU.
+DEVICE_AND_CPU_STEP_SHARE = 0.02
+#: Long steps that are read, each with so many before and after it; and the last steps, with what comes after them.
+MOST_LONG_STEPS_READ, STEPS_READ_BESIDE, LAST_STEPS_READ = 8, 1, 2
+#: Before and after everything in a session (ns).
+BEFORE_SESSION_NS, AFTER_SESSION_NS = -(1 << 60), 1 << 60
+
+# ---- sequence ---------------------------------------------------------------------------------------------------
+#: So many different marked sequences are compared with one that is like none of them.
+COMPARED_SEQUENCES = 4
+
+# ---- sm_clocks --------------------------------------------------------------------------------------------------
+#: Fewer samples say nothing.
+FEWEST_CLOCK_SAMPLES = 5
+#: The last sample holds for so long (ns).
+LAST_CLOCK_HOLDS_NS = 1_000_000_000
+
+# ---- steady -----------------------------------------------------------------------------------------------------
+#: A step belongs to the warm-up while it is this much longer than the later ones, or carries first-call work.
+WARMUP_EXCESS = 0.15
+#: First-call work of this share of a step makes it one of the warm-up.
+FIRST_CALL_STEP_SHARE = 0.02
+#: So many steps without marks tell more than the same with those that were marked.
+UNMARKED_STEPS_TIMES = 3
+#: A second window with so many steps is whole enough to be the one that averages are taken over, however long the first one is.
+WHOLE_WINDOW_STEPS = 8
+
+# ---- step_periods -----------------------------------------------------------------------------------------------
+#: The whole must be seen so many times: from fewer, a short capture would have hardly any step, and an evaluation after every few
+#: steps looks the same.
+FEWEST_PERIODS = 6
+#: What lies between belongs to the step if it takes this share of the time, and follows at most so many proposed steps.
+BETWEEN_OF_STEP_SHARE, MOST_STEP_PARTS = 0.25, 16
+#: At least this share of what lies between launches kernels: a pause of the host is no work.
+BETWEEN_WORKS_SHARE = 0.9
+
+# ---- step_sources -----------------------------------------------------------------------------------------------
+#: Ranges that overlap their neighbor by less than this share of their length are neighbors that were stamped in two places.
+NEIGHBORS_OVERLAP_SHARE = 0.5
+#: So many optimizers under one name are told apart, by this share of equal work from one turn to the next.
+MOST_OPTIMIZERS, SAME_TURN_SHARE = 4, 0.8
+#: Repetitions whose middle half differs by more than this factor are different work, of a like sequence.
+REPETITIONS_SPREAD_TIMES = 3.0
+#: Fewer repetitions than this are not judged by their place, and by their spread.
+FEWEST_PLACED, FEWEST_SPREAD = 4, 8
+#: Repetitions are parts of a pass if one range of a forward, a backward or a module holds this share of them.
+IN_ONE_RANGE_SHARE = 0.75
+#: Between so many pairs of steps what comes between them repeats.
+FEWEST_BETWEEN = 3
+
+# ---- streams ----------------------------------------------------------------------------------------------------
+#: GPU and CPU stamps come from two clocks; work was seen to end up to 7 us after the synchronize that waited for it returned.
+CLOCK_ERROR_NS = 20_000
+#: Before every event; times can be negative.
+BEFORE_ALL_EVENTS_NS = -(1 << 62)
+#: How a stream was made (``creation`` of the frame ``cuda_stream``).
+BLOCKING_STREAM, DEFAULT_STREAM = 1, 3
+
+# ---- thread_roles -----------------------------------------------------------------------------------------------
+#: A thread without a name of PyTorch's works for backward if it launches work, at least this share of it while a backward runs.
+HELPS_BACKWARD_SHARE = 0.9
+
+# ---- tiles ------------------------------------------------------------------------------------------------------
+#: What delays the next step by less than this share of a step, beyond what every step pays, is part of the loop.
+NOTICED_DELAY_SHARE = 0.05
+#: The same for a pause without GPU work: the host's own time spreads more.
+NOTICED_PAUSE_SHARE = 0.25
+#: In captures of so few steps there is no neighbor to make up for the host time before the first op: it counts.
+FEW_STEPS = 3
+#: A run of so many steps can spare its last one.
+SPARED_RUN_STEPS = 4
+#: A stretch of this share of the longest one's steps may represent all steady steps; means that differ by less than the second
+#: share are equally good.
+LEAST_RUN_SHARE, AS_GOOD_MEAN_SHARE = 0.5, 0.01
+
+# ---- trend ------------------------------------------------------------------------------------------------------
+#: With fewer steps nothing is said about their course.
+FEWEST_TREND_STEPS = 5
+#: Steps that change by less than this share of the median over the window are level.
+LEVEL_CHANGE_SHARE = 0.15
+#: Mann-Kendall: the normal score beyond which a trend is no accident, 99 % on both sides.
+TREND_SCORE = 2.58
+#: How often a period may be seen in steps whose order is random, and which part of the other steps may be as long.
+PERIOD_BY_ACCIDENT, OTHER_LONG_STEPS_SHARE = 0.005, 0.1
+#: A middle 80 % wider than this share of the median is uneven.
+UNEVEN_SPREAD_SHARE = 0.25
+#: Pairs grow with the square of the steps; a trend shows in this many.
+MOST_TREND_STEPS = 500
+#: A course shows in so many blocks of steps, each longer than the one before.
+TREND_BLOCKS = 4
+#: Which part of a change of the steps their GPU work has to make: what else changes is the host or the profiler.
+WORK_OF_CHANGE_SHARE = 0.5
+
+# ---- wait_parts -------------------------------------------------------------------------------------------------
+#: An allocation that waited for the device returns this soon after it has drained, where its usual duration is not known.
+DRAINED_SOON_NS = 50_000
+#: The usual duration of an allocation call is the median of at least so many that found nothing queued.
+FEWEST_USUAL_CALLS = 3
+#: torch calls the copy and the wait for it from one function: no more than this lies between them, tracing included.
+COPY_AND_WAIT_NS = 20_000
+
+# ---- work_operators ---------------------------------------------------------------------------------------------
+#: A step in which more than this share of operators has calls unlike those that they inherit from has other sizes.
+OTHER_SIZES_SHARE = 0.1
+#: ``aten::conv2d`` holds ``aten::convolution``, ``aten::_convolution`` and ``aten::cudnn_convolution``.
+DEEPEST_CONVOLUTION = 2
+
+# ---- operator_flow --------------------------------------------------------------------------------------------------
+#: A step of more operators is not looked at.
+MOST_FLOW_OPERATORS = 200_000

@@ -1,0 +1,93 @@
+"""The numbers that the room ``judging`` was tuned with: each with what it bounds, its unit and its reason, by the file that uses it."""
+
+from __future__ import annotations
+
+# ---- capture_checks ---------------------------------------------------------------------------------------------
+#: Reports of this and older major versions of the export were read (2.x in nsys 2019.6 to 3.25 in 2026.2).
+NEWEST_READ_SCHEMA = 3
+
+# ---- gpu_work ---------------------------------------------------------------------------------------------------
+#: Modules are named if the largest has this share of the GPU's work; a second one needs the lower share.
+FIRST_MODULE_SHARE, SECOND_MODULE_SHARE = 1 / 3, 0.2
+#: A kind of work is named from this share of all work on; for a module, if it is half of the module's work.
+KIND_OF_WORK_SHARE, MOST_OF_MODULE_SHARE = 0.1, 0.5
+
+# ---- growth -----------------------------------------------------------------------------------------------------
+#: A kernel is named if it makes this share of the growth; the steps at the beginning and at the end are this part of all.
+GROWING_KERNEL_SHARE, GROWTH_PART_OF_STEPS = 0.15, 4
+GROWING_KERNEL_LETTERS = 60
+
+# ---- limit_words ------------------------------------------------------------------------------------------------
+#: From this share of the step on, a cause that could be removed limits it.
+LIMITING_SHARE = 0.15
+#: A part below this share of the step is not worth a word.
+NOTABLE_PART_SHARE = 0.01
+#: From this share of the copy time on, the main direction stands for all copies; above the second, for most of them.
+NEARLY_ALL_COPIES_SHARE, MOST_COPIES_SHARE = 0.95, 0.5
+#: A cause of this share of the idle time is the cause of all of it, and a line with this share is named as where it is.
+ALL_IDLE_OF_CAUSE_SHARE, IDLE_AT_LINE_SHARE = 0.9, 0.5
+
+# ---- limits -----------------------------------------------------------------------------------------------------
+#: In a capture without steps, a pause of the host this long (ns) is some other part of the program, not GPU work. People and
+#: other programs take this long; a training loop that does would have steps, which were not recognized.
+OTHER_PART_PAUSE_NS = 100_000_000
+#: A recorded step this much longer than the real one is worth mentioning (share of the real one).
+SAME_STEP_SHARE = 0.05
+
+# ---- other_work -------------------------------------------------------------------------------------------------
+#: Work of others for less than this share of the steps changes no figure that is shown.
+OTHERS_WORK_SHARE = 0.01
+
+# ---- probe_checks -----------------------------------------------------------------------------------------------
+#: Of ranks that do not close the windows themselves, up to so much of their ranges lies in the steps in which they close.
+ACROSS_WINDOWS_SHARE = 0.05
+#: From this share of a step on, the cost of profiling is worth a warning.
+COSTLY_PROFILING_SHARE = 0.05
+#: From this share of unmatched launches on, the modules miss enough to warn about.
+UNMATCHED_LAUNCHES_SHARE = 0.03
+
+# ---- program ----------------------------------------------------------------------------------------------------
+#: When PyTorch 2.0, the first with torch.compile, came out: 2023-03-15, in ns since 1970.
+TORCH_2_NS = 1_678_838_400_000_000_000
+
+# ---- rank_verdict -----------------------------------------------------------------------------------------------
+#: Below this share of the step, transferring the data itself is no problem.
+NO_NETWORK_PROBLEM_SHARE = 0.02
+#: Of what ranks make each other wait, this part decides why.
+RANKS_WAIT_MOSTLY_SHARE = 0.5
+
+# ---- rank_waiting -----------------------------------------------------------------------------------------------
+#: Below this share of a step, waiting is not worth a word.
+NOTABLE_RANK_WAIT_SHARE = 0.01
+#: A rank that comes last in this share of the collectives, and causes this share of all waiting, is the one that is waited for.
+LAST_RANK_SHARE = 0.75
+
+# ---- sample_checks ----------------------------------------------------------------------------------------------
+#: If more of the idle time in host code than this has no sample, the lines say too little (share).
+MUCH_UNSAMPLED_SHARE = 0.15
+
+# ---- step_checks ------------------------------------------------------------------------------------------------
+#: Fewer steady steps than this are too few.
+FEW_STEADY_STEPS = 5
+
+# ---- unprofiled_checks ------------------------------------------------------------------------------------------
+#: A step whose bounds are further apart than this share of it is only roughly known.
+WIDE_BOUNDS_SHARE = 0.2
+
+# ---- verdict ----------------------------------------------------------------------------------------------------
+#: From this share of the step on, the GPU's own work is the limit if nothing else is.
+GPU_IS_LIMIT_SHARE = 0.5
+#: If the passes per step are this far from a whole number, they are no regular pattern.
+WHOLE_PASSES_SHARE = 0.2
+
+# ---- waiting ----------------------------------------------------------------------------------------------------
+#: A size is one number, and the kernels that need it are launched next; no more calls than this lie between.
+SIZE_COPY_BYTES, CALLS_UNTIL_SIZED_KERNELS = 8, 8
+#: A place is listed if it waits, or leaves the GPU idle, for this share of the steps; and at most this many are.
+LISTED_WAIT_SHARE, MOST_WAIT_PLACES = 0.001, 8
+
+# ---- window_checks ----------------------------------------------------------------------------------------------
+#: A step is long if it takes so many times as long as their median.
+LONG_STEP_TIMES = 1.5
+#: Quarters of so many bare steps are compared, and differ from this share of the mean on.
+BARE_QUARTERS, BARE_DRIFT_SHARE = 4, 0.02

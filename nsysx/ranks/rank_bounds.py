@@ -1,0 +1,103 @@
+"""The numbers that the room ``ranks`` was tuned with: each with what it bounds, its unit and its reason, by the file that uses it."""
+
+from __future__ import annotations
+
+# ---- collect ----------------------------------------------------------------------------------------------------
+#: This many kernels are enough to tell whether a device runs all of them slower.
+MOST_COMPARED_KERNELS = 60
+
+# ---- collective_costs -------------------------------------------------------------------------------------------
+#: Ranks whose lateness is told by itself at most.
+MOST_LATE_RANKS = 6
+
+# ---- communication_places ---------------------------------------------------------------------------------------
+#: Places that are told by themselves, for each rank; what is left is one row without a place.
+MOST_COMMUNICATION_PLACES = 12
+
+# ---- job_ledger -------------------------------------------------------------------------------------------------
+#: Ranks that have rows of their own at most: of more those that wait least and longest.
+MOST_LEDGER_RANKS = 16
+
+# ---- job_whatif -------------------------------------------------------------------------------------------------
+#: Links that are listed where nothing is asked for: so many times as fast.
+FASTER_LINKS_TIMES = 2
+
+# ---- late_lines -------------------------------------------------------------------------------------------------
+#: Lines of a rank that are kept: those that take longest.
+MOST_KEPT_LINES = 60
+#: A line is a rank's own if it takes this many times as long as on its peers.
+OWN_LINE_TIMES = 2.0
+#: Lines that are told at most.
+MOST_LATE_LINES = 5
+
+# ---- lone_work --------------------------------------------------------------------------------------------------
+#: Others wait for an evaluation if it runs in this share of the time in which they wait.
+DURING_EVALUATION_SHARE = 0.5
+#: They wait for longer than this share of a step, or it is not worth a word.
+NOTABLE_EVALUATION_SHARE = 0.25
+
+# ---- match ------------------------------------------------------------------------------------------------------
+#: Ranks take part in one collective if their kernels for it run at the same time; this share of a sequence has to.
+COLLECTIVES_TOGETHER_SHARE = 0.8
+#: Data may arrive before the receiver asks for it, so fewer sends and receives run at the same time (two H200s with NVLink, a
+#: pipeline of two stages: 75 %).
+SENDS_TOGETHER_SHARE = 0.5
+
+# ---- one_job ----------------------------------------------------------------------------------------------------
+#: So many foreign reports are named.
+MOST_FOREIGN_REPORTS = 8
+
+# ---- other_lanes ------------------------------------------------------------------------------------------------
+#: Other ranks that are drawn at most, the lanes of a picture with them, how many have room even beside many lanes, and streams of each.
+MOST_DRAWN_RANKS, MOST_DRAWN_LANES, FEWEST_DRAWN_RANKS, MOST_DRAWN_STREAMS = 7, 14, 3, 2
+#: Boxes of all their lanes together.
+MOST_DRAWN_SPANS = 3_000
+
+# ---- own_time ---------------------------------------------------------------------------------------------------
+#: More ranks than these are not replayed together: each takes 0.1 s.
+MOST_REPLAYED_RANKS = 16
+FEWEST_REPLAYED_STEPS = 3
+#: Ranks are one job only if this share of a rank's matched collectives has its counterparts in the replayed steps of the others.
+REPLAYED_TOGETHER_SHARE = 0.8
+
+# ---- parallel_reading -------------------------------------------------------------------------------------------
+#: With fewer bytes to read than this, starting workers takes longer than the work.
+POOL_BYTES = 24_000_000
+#: Threads of polars in each process that reads a report: more of them wait for each other.
+MOST_READING_THREADS = 4
+#: How long a cluster may take to answer.
+CLUSTER_ANSWER_S = 10.0
+
+# ---- rank_checks ------------------------------------------------------------------------------------------------
+#: The clocks of one host agree better than this (ns); more is worth a warning.
+CLOCKS_AGREE_NS = 1_000_000
+
+# ---- rank_waits -------------------------------------------------------------------------------------------------
+#: Steps that are listed one by one; of more, neighbors are listed together.
+MOST_LISTED_STEPS = 60
+
+# ---- straggler --------------------------------------------------------------------------------------------------
+#: A rank is called a straggler if it makes the others wait for this share of a step.
+STRAGGLER_SHARE = 0.01
+#: The chance that a group of equal ranks shows a straggler.
+FALSE_ALARM_CHANCE = 0.05
+STRAGGLER_FEWEST_STEPS = 3
+#: On a slower clock nearly all kernels of equal shape take longer, by at least this share.
+SLOWER_CLOCK_SHARE = 0.01
+#: No clock drops this far (share); kernels that take this much longer do more work.
+SLOWEST_CLOCK_SHARE = 1.0
+#: In an earlier window, a straggler comes last in this share of the collectives of its second half, if there are so many. Of five jobs
+#: of equal ranks on two H100s, the rank that comes last was another one in each window in four; one that sleeps was last in 94 %.
+LAST_BEFORE_SHARE, FEWEST_COLLECTIVES_BEFORE = 0.75, 8
+
+# ---- uneven -----------------------------------------------------------------------------------------------------
+#: A GPU that works for this share of the step leaves no time to anything else.
+GPU_BOUND_SHARE = 0.9
+#: Uneven work is the cause if this share of the work of a rank is in kernels that its peers do not run alike.
+UNLIKE_KERNELS_SHARE = 0.5
+#: Kernels that are told at most.
+MOST_UNEVEN_KERNELS = 5
+
+# ---- unreadable_reports -----------------------------------------------------------------------------------------
+#: So many of them are named.
+MOST_UNREADABLE_REPORTS = 8
