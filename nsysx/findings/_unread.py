@@ -101,7 +101,7 @@ def unheld(case: Case, settings: RecordedSettings) -> str:
     """Return which parameters get gradients that no optimizer reads, "" where it is none or what they take is little."""
     lost, (work, share) = _unheld(settings), _weights_alone(case)
     ns = round(_OF_WEIGHTS * share * case.per_step(int(work["ns"].sum())))
-    if not lost or not case.notable(ns, _MUCH):
+    if not lost or not case.notable(ns, MUCH_UNREAD_SHARE):
         return ""
     told = " and ".join(f"{units.share(n, whole)} of the parameters of {cls}" for cls, (n, whole) in lost.items())
     return f"{told} get gradients, and no optimizer holds these: computed for nothing and kept: about {units.duration(ns)} {case.per}"

@@ -247,6 +247,6 @@ def _fix(case: Case, row: Row, copies: pl.DataFrame) -> Fix:
     ahead = _SOONER if row["obstacle"] == "nothing_beside" else _AHEAD
     if pinned:
         return ahead
-    if row["bytes"] >= _MUCH_BYTES * case.steps and _pins_in_vain(case):
+    if row["bytes"] >= MUCH_READ_BACK_BYTES * case.steps and _pins_in_vain(case):
         return Fix.by_name("batch-that-pins")
     return _PIN if _unpinned_loader(case) else _MAKE if _made_before(case, copies) else _PIN_ONCE
