@@ -111,6 +111,14 @@ class _Steps:
         np.minimum.at(first, step[chosen], self.op_begin[chosen])
         return first
 
+    def begin_of_first(self, step: I64, chosen: Flags) -> I64:
+        """Return when the first launched op of each step begins: on a stream of its own later work may run ahead of it."""
+        rows = np.flatnonzero(chosen)
+        rows = rows[np.lexsort((self.op_begin[rows], self.called[rows]))[::-1]]
+        begin = np.full(len(self.start), _NEVER)
+        begin[step[rows]] = self.op_begin[rows]  # the last assignment, of the first launch, holds
+        return begin
+
     def last_end(self, step: I64, chosen: Flags) -> I64:
         last = np.full(len(self.start), -_NEVER)
         np.maximum.at(last, step[chosen], self.op_end[chosen])
@@ -119,7 +127,7 @@ class _Steps:
     def borders(self, step: I64, inside: Flags) -> I64:
         """Return where each step begins on the device, and where the last one ends."""
         n = len(self.start)
-        border = np.append(self.first_begin(step, inside), self.op_end[inside & (step == step[inside].max())].max())
+        border = np.append(self.begin_of_first(step, inside), self.op_end[inside & (step == step[inside].max())].max())
         if n <= self.few:
             # The step begins with its host code, unless the device is still busy with what came before.
             before = np.array([self.op_end[self.called < s].max(initial=-_NEVER) for s in self.start])

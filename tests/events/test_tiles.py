@@ -42,3 +42,16 @@ def test_what_launches_as_much_behind_each_step_is_the_loop_however_long_it_take
     program.summary(tmp_path)
     given = gather(next(tmp_path.glob("*.sqlite")), ReadingOptions())
     assert given.steps.between.height == apart
+
+
+def test_a_step_begins_with_what_it_launches_first_though_another_stream_runs_ahead(tmp_path: Path) -> None:
+    """The host is far ahead; a small kernel of each step runs at once on a stream of its own, long before the step's other work."""
+
+    def body(program: Program, _number: int) -> None:
+        program.launch(900, stream=7)
+        program.launch(100, stream=7)
+        program.launch(50, stream=13)
+
+    Program().steps(body, 12).summary(tmp_path)
+    tiles = gather(next(tmp_path.glob("*.sqlite")), ReadingOptions()).steps.gpu.sort("index")
+    assert (tiles["end_ns"] - tiles["start_ns"])[:-1].to_list() == [1000 * US] * 11

@@ -322,12 +322,17 @@ def judge(case: Case, bare: Result, probed: Result) -> list[Deviation]:
     if not case.ends:  # the program dies before the probe can write its last counts
         return found
     sent = sum(r["ranges_pushed"] for r in armed)
-    if probed.captured is not None and probed.captured != sent:
+    # A process that was replaced by another program has sent its last ones in vain, for all that anybody can do.
+    least = sum(r["ranges_pushed"] for r in armed if r["ended"])
+    if probed.captured is not None and not least <= probed.captured <= sent:
         found.append(Deviation(case.name, "lost", f"{probed.captured} of {sent} ranges and marks were recorded"))
     expected = [case.told[0]] if case.told and case.told[0] else [] if case.told else wanted
     if case.name.startswith(("odd", "ways")) and not wanted and not case.told:
         return found
-    if counts(probed) != expected:
+    left = any(
+        len(r.get("window_pauses_ns") or ()) == 2 for r in armed
+    )  # after its second window the probe counts no more
+    if counts(probed) != expected and not left:
         rules = [r["steps"]["rule"] for r in armed if r.get("steps")]
         found.append(Deviation(case.name, "miscounted", f"{counts(probed)} for {expected}, by {rules}"))
     return found

@@ -1,7 +1,7 @@
 """Tells when nsys has begun to trace the CUDA calls of this process, after another process has opened a window.
 
 It begins there 0.07 to 0.8 s later (H100, nsys 2025.3). A launch in between is lost, and one at the very moment has no kernel. A call of
-the driver that does nothing takes 0.3 us by itself and some times as long once it is traced, so its time tells. Standard library only.
+the driver that does nothing takes 0.2 us by itself and 0.55 to 0.75 us once it is traced, so its time tells. Standard library only.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from . import draining
 if False:  # importing typing takes milliseconds
     from typing import Any
 
-#: How many calls one look takes the shortest of; how much longer a traced one is, at least (ns), and how many times as long.
-_CALLS, _LONGER_NS, _LONGER = 20, 250, 1.4
+#: How many calls the shortest is taken of: before, and at each look, where nsys may record them; and how many times as long a traced
+#: one takes at least.
+_BARE_CALLS, _CALLS, _LONGER = 500, 60, 1.5
 #: How often to look, how long at most, and how long after nsys has begun to trace calls it has begun to record kernels (s).
 _LOOK_S, _LONGEST_S, _KERNELS_S = 0.01, 1.5, 0.05
 
@@ -26,28 +27,28 @@ class CallTracing:
     """Is made before a window opens, and waits after that until nsys traces this process."""
 
     def __init__(self) -> None:
-        self._bare_ns = _shortest_ns()
+        self._bare_ns = _shortest_ns(_BARE_CALLS)
 
     def wait(self) -> None:
         """Wait until calls take longer, where this process uses a device; not for good, because nsys may trace no calls."""
         if self._bare_ns is None:
             return
         begin, until = time.perf_counter_ns(), time.monotonic() + _LONGEST_S
-        ns = _shortest_ns() or 0
+        ns = _shortest_ns(_CALLS) or 0
         while not self._traced(ns) and time.monotonic() < until:
             time.sleep(_LOOK_S)
-            ns = _shortest_ns() or 0
+            ns = _shortest_ns(_CALLS) or 0
         if self._traced(ns):
             time.sleep(_KERNELS_S)
         waited = time.perf_counter_ns() - begin
         waits.append({"ns": waited, "seen": self._traced(ns), "bare_ns": self._bare_ns, "traced_ns": ns})
 
     def _traced(self, ns: int) -> bool:
-        return ns > max((self._bare_ns or 0) + _LONGER_NS, (self._bare_ns or 0) * _LONGER)
+        return ns > _LONGER * (self._bare_ns or 0)
 
 
-def _shortest_ns() -> int | None:
-    """Return the shortest time of some calls of the driver that do nothing; None if this process uses no device."""
+def _shortest_ns(calls: int) -> int | None:
+    """Return the shortest time of so many calls of the driver that do nothing; None if this process uses no device."""
     try:
         import ctypes
 
@@ -56,7 +57,7 @@ def _shortest_ns() -> int | None:
         if cuda is None or cuda.cuCtxGetCurrent(ctypes.byref(context)):
             return None
         call, to, times = cuda.cuCtxGetCurrent, ctypes.byref(context), []
-        for _ in range(_CALLS):
+        for _ in range(calls):
             begin = clock()
             call(to)
             times.append(clock() - begin)
