@@ -12,6 +12,7 @@ from nsysx.catalogue import StepPart
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.events.recorded_settings import RecordedSettings, settings_of
 from nsysx.findings._case import Case, Saving, ops_of
+from nsysx.findings._finding_bounds import DETERMINISM_MAY_STAY_SHARE
 from nsysx.findings._once import Takes
 from nsysx.findings.nsx112_fusion import chains_among
 from nsysx.frames import lookup
@@ -22,10 +23,6 @@ from nsysx.replay.edits import RemoveOps
 _IN_ORDER = r"indexing_backward|(?<!ten)sort|radix|DeviceScan"
 #: Operators that make new memory, which is filled for determinism's sake.
 _NEW_MEMORY = ("aten::empty", "aten::empty_like", "aten::empty_strided", "aten::new_empty", "aten::resize_")
-
-
-#: Of a saving that is computed from times so much may stay (share of it).
-_MAY_STAY = 0.2
 
 
 def _for_determinism(profile: Profile) -> frozenset[int]:
@@ -57,7 +54,7 @@ def not_deterministic(case: Case, settings: RecordedSettings | None) -> Saving |
         return None
     likely = min(case.per_step(ns), case.step_ns)
     why = "the time of the kernels that only determinism needs; launches that it adds go, too"
-    return Saving(likely, why, error_ns=round(_MAY_STAY * likely), most_ns=case.step_ns, source="time")
+    return Saving(likely, why, error_ns=round(DETERMINISM_MAY_STAY_SHARE * likely), most_ns=case.step_ns, source="time")
 
 
 def of_determinism(case: Case) -> Takes:

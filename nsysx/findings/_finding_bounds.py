@@ -341,3 +341,35 @@ GRADIENTS_OF_PRODUCTS_TIMES, LEAST_RECOMPUTED_SHARE = 2.0, 0.3
 CAUSAL_SCORES_LEFT = 0.5
 #: Queries and keys of one sequence are this many at least: shorter attention is not what a step waits for.
 SHORTEST_ATTENTION = 128
+
+# ---- _costly_kernels --------------------------------------------------------------------------------------------
+#: Of a saving that is computed from the time of kernels so much may stay (share of it).
+DETERMINISM_MAY_STAY_SHARE = 0.2
+
+# ---- _grown_inputs ----------------------------------------------------------------------------------------------
+#: From so many calls on that are each one longer than the one before, if they are this share of all.
+GROWN_CALLS, GROWN_CALLS_SHARE = 3, 0.5
+#: Shorter sequences (tokens) cost little when they are computed again.
+GROWN_SHORTEST_TOKENS = 16
+#: With a cache one token is computed in place of all: so much of the work stays, which mostly reads the weights.
+CACHED_WORK_STAYS_SHARE = 0.2
+
+# ---- _products --------------------------------------------------------------------------------------------------
+#: Rows of 16 bits are read well by tensor cores if they are a multiple of so many numbers long.
+ROW_MULTIPLE = 8
+#: Products are slow if they reach less than this share of the rate of the others; shorter ones (ns) reach none.
+SLOW_PRODUCTS_SHARE, LONG_PRODUCT_NS = 0.7, 20_000
+#: Below this share of the step awkward products are not worth a word.
+MUCH_AWKWARD_SHARE = 0.05
+
+# ---- _unread, of weights ----------------------------------------------------------------------------------------
+#: Of the products of a backward half make the gradients of weights, the other half those of inputs.
+WEIGHT_GRADIENTS_SHARE = 0.5
+
+# ---- nsx120_mask_work, of rows ----------------------------------------------------------------------------------
+#: Work of indices is mostly the adding of equal rows from this share of it on.
+ADDED_ROWS_SHARE = 0.6
+
+# ---- nsx134_weights_in_calls ------------------------------------------------------------------------------------
+#: Weights computed anew are worth a word from this share of the step on, and so many operators are named.
+WEIGHTS_ANEW_SHARE, WEIGHT_OPERATORS_NAMED = 0.05, 3

@@ -13,6 +13,12 @@ from nsysx.catalogue import StepPart
 from nsysx.events.profile import Profile
 from nsysx.events.recorded_settings import RecordedSettings
 from nsysx.findings._case import Case, Saving, ops_of
+from nsysx.findings._finding_bounds import (
+    CACHED_WORK_STAYS_SHARE,
+    GROWN_CALLS,
+    GROWN_CALLS_SHARE,
+    GROWN_SHORTEST_TOKENS,
+)
 from nsysx.findings._once import Takes
 from nsysx.findings.nsx112_fusion import of_networks
 from nsysx.replay.engine import ScaleOps
@@ -20,10 +26,6 @@ from nsysx.replay.engine import ScaleOps
 #: A lookup of tokens by their numbers: its sizes are those of the table and of the numbers.
 _LOOKUP = "aten::embedding"
 _SIZES = re.compile(r"sizes = (\[[\[\]\d, ]*\])")
-#: From so many calls on that are each one longer than the one before, if they are so many of all; shorter sequences cost little.
-_CALLS, _MOSTLY, _SHORTEST = 3, 0.5, 16
-#: With a cache one token is computed in place of all: its work is mostly reading the weights. So much of the work stays.
-_STAYS = 0.2
 
 
 class _Growth(NamedTuple):
@@ -53,8 +55,8 @@ def _lengths(profile: Profile) -> dict[str, list[int]]:
 
 def _growth(profile: Profile) -> _Growth | None:
     for lengths in _lengths(profile).values():
-        grown = [b for a, b in itertools.pairwise(lengths) if b == a + 1 and b >= _SHORTEST]
-        if len(grown) + 1 >= _CALLS and len(grown) >= _MOSTLY * (len(lengths) - 1):
+        grown = [b for a, b in itertools.pairwise(lengths) if b == a + 1 and b >= GROWN_SHORTEST_TOKENS]
+        if len(grown) + 1 >= GROWN_CALLS and len(grown) >= GROWN_CALLS_SHARE * (len(lengths) - 1):
             return _Growth(grown[0] - 1, grown[-1], len(lengths))
     return None
 
@@ -72,7 +74,7 @@ def grows(case: Case, settings: RecordedSettings) -> str:
 
 def cached(case: Case, settings: RecordedSettings | None) -> Saving:
     """Return what it is worth if each call computes its new token alone."""
-    return case.worth(ScaleOps(taken(case).ops, _STAYS), cause=(StepPart.WORK,), bound=True)
+    return case.worth(ScaleOps(taken(case).ops, CACHED_WORK_STAYS_SHARE), cause=(StepPart.WORK,), bound=True)
 
 
 def taken(case: Case) -> Takes:

@@ -14,17 +14,14 @@ from nsysx.catalogue import StepPart
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.events.recorded_settings import RecordedSettings
 from nsysx.findings._case import Case, Saving
+from nsysx.findings._finding_bounds import LONG_PRODUCT_NS, MUCH_AWKWARD_SHARE, ROW_MULTIPLE, SLOW_PRODUCTS_SHARE
 from nsysx.findings._once import Takes
 from nsysx.replay.engine import ScaleOps
 
 #: Which arguments of an operator are the factors.
 _FACTORS = {"aten::mm": (0, 1), "aten::addmm": (1, 2), "aten::bmm": (0, 1), "aten::baddbmm": (1, 2)}
-#: Formats of 16 bits, whose rows tensor cores read well if they are so many numbers long, or a multiple of that.
-_FORMATS, _WELL = ("bf16", "fp16", HALF), 8
-#: Products are slow if they reach less than this share of the rate of the others; shorter ones (ns) reach none.
-_SLOW, _LONG_NS = 0.7, 20_000
-#: Below this share of the step such work is not worth a word.
-_MUCH = 0.05
+#: Formats of 16 bits.
+_FORMATS = ("bf16", "fp16", HALF)
 
 
 class _Product(NamedTuple):
@@ -37,7 +34,7 @@ class _Product(NamedTuple):
 
     @property
     def fits(self) -> bool:
-        return all(side % _WELL == 0 for side in self.sides)
+        return all(side % ROW_MULTIPLE == 0 for side in self.sides)
 
 
 class _SlowProducts(NamedTuple):
@@ -70,14 +67,14 @@ def _products(profile: Profile) -> list[_Product]:
 
 
 def _slow(profile: Profile) -> _SlowProducts | None:
-    products = [each for each in _products(profile) if each.ns >= _LONG_NS]
+    products = [each for each in _products(profile) if each.ns >= LONG_PRODUCT_NS]
     well, awkward = ([each for each in products if each.fits is fits] for fits in (True, False))
     if not well or not awkward:
         return None
     rates = [sum(each.flops for each in part) / sum(each.ns for each in part) for part in (well, awkward)]
     lost: dict[int, int] = {}
     for each in awkward:
-        side = next(side for side in each.sides if side % _WELL)
+        side = next(side for side in each.sides if side % ROW_MULTIPLE)
         lost[side] = lost.get(side, 0) + each.ns
     ops = frozenset(each.op for each in awkward)
     return _SlowProducts(
@@ -88,10 +85,15 @@ def _slow(profile: Profile) -> _SlowProducts | None:
 def awkward(case: Case, settings: RecordedSettings) -> str:
     """Return what products with an awkward side take, and which side it is; "" where that is little, or they are as fast as others."""
     slow = case.profile.once(_slow)
-    if slow is None or slow.rate > _SLOW or not case.notable(case.per_step(slow.ns) * (1 - slow.rate), _MUCH):
+    if (
+        slow is None
+        or slow.rate > SLOW_PRODUCTS_SHARE
+        or not case.notable(case.per_step(slow.ns) * (1 - slow.rate), MUCH_AWKWARD_SHARE)
+    ):
         return ""
+    taken_by_them = units.duration(case.per_step(slow.ns))
     return (
-        f"products with a side of {slow.side}, which is no multiple of {_WELL}, take {units.duration(case.per_step(slow.ns))} {case.per}: "
+        f"products with a side of {slow.side}, which is no multiple of {ROW_MULTIPLE}, take {taken_by_them} {case.per}: "
         f"they reach {units.share(slow.rate, 1)} of the rate of the others; pad it to {-(-slow.side // 64) * 64}"
     )
 

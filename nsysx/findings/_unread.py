@@ -11,7 +11,7 @@ from nsysx import units
 from nsysx.catalogue import StepPart
 from nsysx.events.recorded_settings import RecordedSettings, settings_of
 from nsysx.findings._case import Case, Saving, ops_of
-from nsysx.findings._finding_bounds import MUCH_UNREAD_SHARE
+from nsysx.findings._finding_bounds import MUCH_UNREAD_SHARE, WEIGHT_GRADIENTS_SHARE
 from nsysx.findings._needs import steady_steps
 from nsysx.findings._once import Takes
 from nsysx.findings.nsx112_fusion import outermost
@@ -71,8 +71,6 @@ def _work(case: Case) -> pl.DataFrame:
 
 # ---- parameters that no optimizer holds ------------------------------------------------------------------------------
 
-#: Of the products of a backward half make the gradients of weights, the other half those of inputs.
-_OF_WEIGHTS = 0.5
 _PRODUCTS = ("gemm", "convolution")
 
 
@@ -100,7 +98,7 @@ def _weights_alone(case: Case) -> tuple[pl.DataFrame, float]:
 def unheld(case: Case, settings: RecordedSettings) -> str:
     """Return which parameters get gradients that no optimizer reads, "" where it is none or what they take is little."""
     lost, (work, share) = _unheld(settings), _weights_alone(case)
-    ns = round(_OF_WEIGHTS * share * case.per_step(int(work["ns"].sum())))
+    ns = round(WEIGHT_GRADIENTS_SHARE * share * case.per_step(int(work["ns"].sum())))
     if not lost or not case.notable(ns, MUCH_UNREAD_SHARE):
         return ""
     told = " and ".join(f"{units.share(n, whole)} of the parameters of {cls}" for cls, (n, whole) in lost.items())
@@ -110,7 +108,7 @@ def unheld(case: Case, settings: RecordedSettings) -> str:
 def frozen(case: Case, settings: RecordedSettings | None) -> Saving:
     """Return what it is worth if no gradients of these weights are computed."""
     work, share = _weights_alone(case)
-    return case.worth(ScaleOps(ops_of(work), 1 - _OF_WEIGHTS * share), cause=(StepPart.WORK,))
+    return case.worth(ScaleOps(ops_of(work), 1 - WEIGHT_GRADIENTS_SHARE * share), cause=(StepPart.WORK,))
 
 
 def of_unheld(case: Case) -> Takes:

@@ -34,7 +34,7 @@ import polars as pl
 from nsysx import units
 from nsysx.catalogue import StepLimit, StepPart
 from nsysx.findings._case import Case, Fix, Rule, Saving, ops_of
-from nsysx.findings._finding_bounds import MOST_MASK_MODULES
+from nsysx.findings._finding_bounds import ADDED_ROWS_SHARE, MOST_MASK_MODULES
 from nsysx.findings._once import Takes
 from nsysx.frames import lookup
 from nsysx.model import Finding, Row
@@ -85,7 +85,7 @@ _LOSS_NAME = re.compile(r"loss|criterion", re.IGNORECASE)
 
 
 #: Kernels that add the gradients of rows which were picked by number, equal ones one after the other, and those that pick by a mask.
-_ADDS, _PICKS_BY_MASK, _MOSTLY = r"indexing_backward", r"DeviceSelect|write_indices|nonzero|masked_", 0.6
+_ADDS, _PICKS_BY_MASK = r"indexing_backward", r"DeviceSelect|write_indices|nonzero|masked_"
 
 
 def _mostly_adds(work: pl.DataFrame) -> bool:
@@ -93,7 +93,7 @@ def _mostly_adds(work: pl.DataFrame) -> bool:
     if work["name"].str.contains(_PICKS_BY_MASK).any():
         return False
     adds = work.filter(pl.col("name").str.contains(_ADDS))
-    return int(adds["ns"].sum()) >= _MOSTLY * int(work["ns"].sum())
+    return int(adds["ns"].sum()) >= ADDED_ROWS_SHARE * int(work["ns"].sum())
 
 
 def _is_loss(case: Case, module: str | None, phases: pl.Series, names: pl.Series) -> bool:

@@ -32,6 +32,7 @@ from nsysx.catalogue import StepLimit, StepPart
 from nsysx.events.operator_flow import OperatorFlow, flow_of, made_weights
 from nsysx.events.profile import Profile
 from nsysx.findings._case import Case, Fix, Rule, Saving, calls_of, ops_of
+from nsysx.findings._finding_bounds import WEIGHT_OPERATORS_NAMED, WEIGHTS_ANEW_SHARE
 from nsysx.findings._once import Takes
 from nsysx.model import Finding
 from nsysx.replay.engine import RemoveCalls, RemoveHost, RemoveOps, RemoveWaits
@@ -45,10 +46,6 @@ RULE = Rule(
     leads=True,
 )
 REQUIRES = ("steps", "gpu")
-#: From this share of the step on.
-_FOUND = 0.05
-#: Operators that are named.
-_NAMED = 3
 _NORMALIZED = "aten::_weight_norm"
 
 
@@ -64,11 +61,11 @@ def check(case: Case) -> list[Finding]:
     calls = _calls(case, flow, rows)
     theirs = case.ops.filter(case.ops["call"].is_in(list(calls)).fill_null(value=False))
     worth = _worth(case, calls, theirs)
-    if worth is None or not case.notable(worth.likely_ns or 0, _FOUND):
+    if worth is None or not case.notable(worth.likely_ns or 0, WEIGHTS_ANEW_SHARE):
         return case.clear(RULE, "computing weights anew takes less than 5 % of the step")
     outer = _outermost(flow, rows)
     names = Counter(flow.names[row].removeprefix("aten::") for row in outer)
-    told = ", ".join(f"{name} ({often} times)" for name, often in names.most_common(_NAMED))
+    told = ", ".join(f"{name} ({often} times)" for name, often in names.most_common(WEIGHT_OPERATORS_NAMED))
     cost = case.per_step(int((theirs["end_ns"] - theirs["start_ns"]).sum()))
     detail = (
         f"{told} compute weights from tensors that no step changes: {units.duration(cost)} of the GPU's time and "

@@ -147,6 +147,13 @@ def awkward(program: Program, number: int) -> None:
             operator(program, "aten::mm, sizes = [[4096, 1024], [1024, 4097]]", 400, HALF)
 
 
+def in_order(program: Program, number: int) -> None:
+    """A backward that adds rows in the order of their sorted indices."""
+    multiplying(program, number)
+    with program.range("backward"), program.range("net:Net"):
+        program.launch(400, "indexing_backward_kernel_stride_1<float>")
+
+
 def growing(program: Program, number: int) -> None:
     """A network that is asked for one token more in each call, of all tokens so far."""
     for token in range(4):
@@ -709,3 +716,12 @@ def test_loaders_are_told_what_they_lack(tmp_path: Path) -> None:
     assert "8,192 calls" in told(workers=4, **rows) and "__getitems__" in told(workers=0, **rows)
     assert "__getitems__" not in told(workers=4, batch_size=32, collate="default_collate")
     assert "__getitems__" not in told(workers=4, batch_size=8192, collate="own")
+
+
+def test_determinism_is_worth_the_kernels_that_add_in_order(tmp_path: Path) -> None:
+    whole = summary(tmp_path, changed(CLEAN, {"switches": {"deterministic": True}}), in_order)
+    (finding,) = of_settings(whole)
+    assert finding.evidence[0]["setting"] == "deterministic algorithms" and finding.evidence[0]["leads"]
+    assert finding.saving_ns_per_step == pytest.approx(400_000, rel=0.05)
+    (unseen,) = of_settings(summary(tmp_path, changed(CLEAN, {"switches": {"deterministic": True}})))
+    assert not unseen.evidence[0]["leads"] and unseen.saving_ns_per_step is None
