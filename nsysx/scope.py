@@ -49,7 +49,7 @@ class Scope:
         """What a figure is the mean of: "mean of 17 steady steps", or "whole capture"."""
         if not self.steps:
             return "whole capture" if self.of == "capture" else f"the {self._whole}"
-        return f"mean of {self.steps} {self.of} step{'s' * (self.steps != 1)}"
+        return f"mean of {self.steps} {self.of} step{'s' if self.steps != 1 else ''}"
 
     @property
     def label(self) -> str:

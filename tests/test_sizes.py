@@ -90,3 +90,27 @@ def test_a_number_that_stands_elsewhere_is_seen() -> None:
         "B": 1,
         "C": 2,
     }
+
+
+def multiplied(source: str) -> list[int]:
+    """Return the lines in which a text is multiplied by a condition, which is there or not: ``if`` says that in words."""
+
+    def is_text(node: ast.expr) -> bool:
+        return isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str))
+
+    def is_condition(node: ast.expr) -> bool:
+        called = node.func if isinstance(node, ast.Call) else None
+        negated = isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not)
+        return (
+            negated
+            or isinstance(node, ast.Compare | ast.BoolOp)
+            or (isinstance(called, ast.Name) and called.id == "bool")
+        )
+
+    products = [n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.BinOp) and isinstance(n.op, ast.Mult)]
+    return [n.lineno for n in products if is_text(n.left) and is_condition(n.right)]
+
+
+def test_no_text_is_multiplied_by_a_condition() -> None:
+    assert multiplied("a = 's' * (n != 1)\nb = f'{x}' * bool(y)\nc = '-' * 3\nd = ' ' * (n - 1)\n") == [1, 2]
+    assert {ids(path): lines for path in FILES if (lines := multiplied(path.read_text(encoding="utf-8")))} == {}

@@ -296,7 +296,9 @@ def pictured(summary: Summary, first: Finding | None) -> Picture:
     late = subject.rank_waited_for(summary)
     if late is not None:
         another = summary.step.recorded_ns != summary.step.shown_ns
-        return Picture("ranks", f"One step, rank by rank{', as recorded' * another}", _rank_bars(summary, late))
+        return Picture(
+            "ranks", f"One step, rank by rank{', as recorded' if another else ''}", _rank_bars(summary, late)
+        )
     asked: str = findings.rule_of(first.code).picture if first else ""
     if summary.steps.source == "capture" and (picture := clock_bars.pictured(summary, first, asked)):
         return picture
@@ -310,7 +312,7 @@ def pictured(summary: Summary, first: Finding | None) -> Picture:
         # Single steps are as recorded: beside a step of another length they would say something wrong.
         more = () if summary.step.marked else _SINGLE_STEPS[asked](summary)
         another = summary.step.recorded_ns != summary.step.shown_ns
-        title += f"; below, single steps{', as recorded' * another}" * bool(more)
+        title += f"; below, single steps{', as recorded' if another else ''}" if more else ""
     elif ranks := _rank_bars(summary, None):
         return Picture("ranks", "One step on the GPU; below, rank by rank, as recorded", (step, *ranks))
     elif (
@@ -340,4 +342,4 @@ def whole_words(summary: Summary) -> str:
     """Return what part of a capture without steps is shown."""
     row, shown = subject.ledger_row(summary), summary.verdict.step_ns
     paused = row is not None and shown is not None and row["window_ns"] > (1 + PAUSED_WINDOW_SHARE) * shown
-    return "from its first to its last work" + ", without long pauses" * paused
+    return "from its first to its last work" + (", without long pauses" if paused else "")

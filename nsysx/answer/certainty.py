@@ -86,7 +86,9 @@ def _cause(summary: Summary, chosen: Finding | None) -> Sure:
     spread = low if low == high else f"{low} to {high}"
     if len(shares) < 3:
         return Sure(
-            about, "likely", f"{name} {spread}, in only {len(shares)} steady step{'s' * (len(shares) > 1)}.{more}"
+            about,
+            "likely",
+            f"{name} {spread}, in only {len(shares)} steady step{'s' if len(shares) > 1 else ''}.{more}",
         )
     if summary.verdict.code == StepLimit.COMM and len(summary.typed_rows(rank_table.ROWS)) < 2:
         alone = f"{name} {spread} in all {len(shares)} steps. One report cannot tell slow links from a late rank."

@@ -55,5 +55,5 @@ def to_record(summary: Summary, *, unsure: bool = False) -> str:
     figures = near_limits.sentence(summary)
     if near_limits.near(summary):
         return f"Nothing: the GPU works near its limits. {figures}"
-    sure = " for sure" * unsure
+    sure = " for sure" if unsure else ""
     return f"Nothing that was looked for saves 1 % of the step{sure}. What is left is the GPU work itself. {figures}".rstrip()

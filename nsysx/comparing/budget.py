@@ -309,7 +309,7 @@ def lint(capture: Captured, allowed: Sequence[Mapping[str, Any]]) -> list[Budget
 def _unknown(shown: str, name: str, names: Sequence[str]) -> NsysxError:
     """Return the error for a name that no budget has, with the one that was probably meant."""
     close = difflib.get_close_matches(name, names, n=1)
-    several = f"{', '.join(names[:MOST_NAMED_KNOWN])}{' ...' * (len(names) > MOST_NAMED_KNOWN)}"
+    several = f"{', '.join(names[:MOST_NAMED_KNOWN])}{' ...' if len(names) > MOST_NAMED_KNOWN else ''}"
     hint = f"Did you mean {close[0]}?" if close else f"Known: {several}"
     return NsysxError(f"budget: {shown} is unknown", slug="bad-budget", hint=hint, exit_code=EXIT_USAGE)
 

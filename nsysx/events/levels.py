@@ -82,5 +82,5 @@ def note(of_lengths: tuple[Level, ...]) -> str:
     for level in of_lengths[1:]:
         several = level.count > 1 and level.every is None
         which = f"every {ordinal(level.every)} step" if level.every else f"{level.count} of {steps} steps"
-        rest.append(f"{which} take{'s' * (not several)} {units.duration(level.median_ns)}")
+        rest.append(f"{which} take{'s' if not several else ''} {units.duration(level.median_ns)}")
     return f"Usually {units.duration(of_lengths[0].median_ns)}; {', '.join(rest)}."

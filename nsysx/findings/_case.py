@@ -278,7 +278,7 @@ class Case:
             if bound
             else None
         )
-        sure = f"{'replay error ' * bound}±{units.duration(bar)}"
+        sure = f"{'replay error ' if bound else ''}±{units.duration(bar)}"
         if saving < bar:
             sure += ", so perhaps nothing"
         scope, then = replayed_scope(self.profile), (outcome.moves_to, outcome.next_limit)

@@ -13,7 +13,6 @@ from nsysx.findings import (
     _float64,
     _grown_inputs,
     _padding,
-    _products,
     _recomputed,
     _transform_lengths,
     _unread,
@@ -127,15 +126,6 @@ SETTINGS = (
         takes=_transform_lengths.taken,
         leads=True,
         anywhere="Pad transforms to a length whose factors are 2, 3, 5 and 7",
-    ),
-    Costly(
-        "product sizes",
-        _products.awkward,
-        "Products of matrices with an awkward side",
-        way("side-of-64"),
-        worth=_products.padded,
-        takes=_products.taken,
-        leads=True,
     ),
     Costly(
         "no cache of keys",

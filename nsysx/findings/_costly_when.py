@@ -165,8 +165,10 @@ def benchmark_in_vain(case: Case, settings: RecordedSettings) -> str:
     if settings.switch("cudnn_benchmark") is not True or not _convolutions(settings):
         return ""
     state, seen = _needs.SAME_SHAPES.test(case)
-    return f"torch.backends.cudnn.benchmark is on, and each new shape is tried with each algorithm: {seen}" * (
-        state == "violated"
+    return (
+        f"torch.backends.cudnn.benchmark is on, and each new shape is tried with each algorithm: {seen}"
+        if state == "violated"
+        else ""
     )
 
 
@@ -176,7 +178,7 @@ def of_convolutions(case: Case) -> Takes:
 
 
 def no_cudnn(case: Case, settings: RecordedSettings) -> str:
-    return "torch.backends.cudnn is off" * (settings.switch("cudnn") is False and bool(_convolutions(settings)))
+    return "torch.backends.cudnn is off" if settings.switch("cudnn") is False and bool(_convolutions(settings)) else ""
 
 
 def slow_attention(case: Case, settings: RecordedSettings) -> str:

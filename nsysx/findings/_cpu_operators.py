@@ -38,8 +38,8 @@ def more_threads(case: Case, line_row: int) -> Fix | None:
         return None
     several = ranks > 1
     text = (
-        f"Give torch more threads for its work on the CPU: it has 1, and there are {cores} cores{' for each rank' * several}"
-        f"{' (torchrun sets OMP_NUM_THREADS=1 where nobody sets it)' * several}"
+        f"Give torch more threads for its work on the CPU: it has 1, and there are {cores} cores{' for each rank' if several else ''}"
+        f"{' (torchrun sets OMP_NUM_THREADS=1 where nobody sets it)' if several else ''}"
     )
     paste = f"torch.set_num_threads({cores})  # or OMP_NUM_THREADS={cores} in the environment"
     return Fix.by_name(way("threads-cores", text, paste))

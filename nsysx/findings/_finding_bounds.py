@@ -332,15 +332,24 @@ FEWEST_CALLS_IN_TURN, CALLS_IN_TURN_SAVING_SHARE = 4, 0.1
 # ---- _recomputed ----------------------------------------------------------------------------------------------------
 #: Of the card's memory this share has to be free at the peak before recomputing is called needless.
 FREE_MEMORY_SHARE = 0.5
-#: The gradients of products take twice what the products take. What a backward computes beyond that it computes again; a repeated part of
-#: the forward smaller than this may be the compiler's own choice, which recomputes what is cheap.
-GRADIENTS_OF_PRODUCTS_TIMES, LEAST_RECOMPUTED_SHARE = 2.0, 0.3
+#: The gradients of products take twice what the products take, those of fused attention 2.5 times (it computes its scores again). What a
+#: backward computes beyond that it computes again; a repeated part of the forward smaller than this may be the compiler's own choice.
+GRADIENTS_OF_PRODUCTS_TIMES, GRADIENTS_OF_ATTENTION_TIMES, LEAST_RECOMPUTED_SHARE = 2.0, 2.5, 0.3
+
+#: So many times what it needs a kernel moves if it fetches lines of memory of which it uses a part (NSX128).
+MOVES_MORE_TIMES = 1.5
 
 # ---- nsx133_fixed_mask ----------------------------------------------------------------------------------------------
 #: A causal mask leaves half of the scores.
 CAUSAL_SCORES_LEFT = 0.5
 #: Queries and keys of one sequence are this many at least: shorter attention is not what a step waits for.
 SHORTEST_ATTENTION = 128
+
+# ---- nsx134_odd_sizes -----------------------------------------------------------------------------------------------
+#: What tensor cores are fed with at once.
+FED_AT_ONCE_BYTES = 16
+#: A product is slow at this share of the limit and below; large ones of even sizes reach about this share (H100: 0.72 to 0.93).
+SLOW_PRODUCT_SHARE, EVEN_PRODUCT_SHARE = 0.55, 0.75
 
 # ---- _costly_kernels --------------------------------------------------------------------------------------------
 #: Of a saving that is computed from the time of kernels so much may stay (share of it).
@@ -354,14 +363,6 @@ GROWN_SHORTEST_TOKENS = 16
 #: With a cache one token is computed in place of all: so much of the work stays, which mostly reads the weights.
 CACHED_WORK_STAYS_SHARE = 0.2
 
-# ---- _products --------------------------------------------------------------------------------------------------
-#: Rows of 16 bits are read well by tensor cores if they are a multiple of so many numbers long.
-ROW_MULTIPLE = 8
-#: Products are slow if they reach less than this share of the rate of the others; shorter ones (ns) reach none.
-SLOW_PRODUCTS_SHARE, LONG_PRODUCT_NS = 0.7, 20_000
-#: Below this share of the step awkward products are not worth a word.
-MUCH_AWKWARD_SHARE = 0.05
-
 # ---- _unread, of weights ----------------------------------------------------------------------------------------
 #: Of the products of a backward half make the gradients of weights, the other half those of inputs.
 WEIGHT_GRADIENTS_SHARE = 0.5
@@ -370,6 +371,6 @@ WEIGHT_GRADIENTS_SHARE = 0.5
 #: Work of indices is mostly the adding of equal rows from this share of it on.
 ADDED_ROWS_SHARE = 0.6
 
-# ---- nsx134_weights_in_calls ------------------------------------------------------------------------------------
+# ---- nsx135_weights_in_calls ------------------------------------------------------------------------------------
 #: Weights computed anew are worth a word from this share of the step on, and so many operators are named.
 WEIGHTS_ANEW_SHARE, WEIGHT_OPERATORS_NAMED = 0.05, 3

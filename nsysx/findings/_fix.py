@@ -119,6 +119,6 @@ def _beside_each_other(ways: Sequence[Alternative]) -> str:
         return ""
     heads = [remedy.paste.partition("\n")[0] for remedy in ways]
     width = max(map(len, heads)) + 2
-    told = (f"# {'or ' * bool(i)}{label}" for i, label in enumerate(labels))
+    told = (f"# {'or ' if i else ''}{label}" for i, label in enumerate(labels))
     rest = (remedy.paste.removeprefix(head) for remedy, head in zip(ways, heads, strict=True))
     return "\n".join(f"{head:<{width}}{label}{more}" for head, label, more in zip(heads, told, rest, strict=True))

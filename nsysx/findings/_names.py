@@ -46,7 +46,7 @@ def networks_called(profile: Profile) -> str:
 def launched_by(profile: Profile) -> Row:
     """Return what a step's launches belong to: the networks that the program calls, and its optimizer's step."""
     program, asked = program_of(profile), networks_called(profile)
-    network = f"{asked}.forward{' and backward' * program.trains}" if asked else ""
+    network = f"{asked}.forward{' and backward' if program.trains else ''}" if asked else ""
     optimizer = f"{program.optimizer_class}.step" if program.optimizer_class else ""
     return {"module": ", ".join(filter(None, (network, optimizer)))}
 

@@ -12,7 +12,12 @@ from nsysx.catalogue import StepPart
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.events.recorded_settings import RecordedSettings
 from nsysx.findings._case import Case, Saving, ops_of
-from nsysx.findings._finding_bounds import FREE_MEMORY_SHARE, GRADIENTS_OF_PRODUCTS_TIMES, LEAST_RECOMPUTED_SHARE
+from nsysx.findings._finding_bounds import (
+    FREE_MEMORY_SHARE,
+    GRADIENTS_OF_ATTENTION_TIMES,
+    GRADIENTS_OF_PRODUCTS_TIMES,
+    LEAST_RECOMPUTED_SHARE,
+)
 from nsysx.findings._once import Takes
 from nsysx.replay.engine import RemoveOps, ScaleOps
 
@@ -47,14 +52,21 @@ def repeated_share(profile: Profile) -> float:
         rows = profile.once(operator_work.operators_of_report).rows
     except NotRecorded:
         return 0.0
-    compiled = pl.col("node").fill_null("").str.starts_with(_COMPILED)
+    compiled, flops = pl.col("node").fill_null("").str.starts_with(_COMPILED), pl.col("flops")
+    attends = (
+        pl.when(pl.col("name").str.contains("attention|attn"))
+        .then(GRADIENTS_OF_ATTENTION_TIMES)
+        .otherwise(GRADIENTS_OF_PRODUCTS_TIMES)
+    )
+    forward = pl.col("node").is_null()
     made = rows.select(
-        backward=pl.col("flops").filter(compiled).sum(),
-        forward=pl.col("flops").filter(pl.col("node").is_null()).sum(),
+        backward=flops.filter(compiled).sum(),
+        forward=flops.filter(forward).sum(),
+        gradients=(flops * attends).filter(forward).sum(),
     ).row(0, named=True)
     if not made["forward"] or not made["backward"]:
         return 0.0
-    return max(float(made["backward"] / made["forward"]) - GRADIENTS_OF_PRODUCTS_TIMES, 0.0)
+    return max(float(made["backward"] - made["gradients"]) / float(made["forward"]), 0.0)
 
 
 def without(case: Case, settings: RecordedSettings | None) -> Saving | None:

@@ -98,7 +98,7 @@ def check(case: Case) -> list[Finding]:
     other = 0 if case.profile.code() is None else case.per_step(idle_ns(case.profile))
     cost = max(0, case.lost_to(StepLimit.LAUNCH) - other)
     if not case.notable(cost, LAUNCH_BOUND_SHARE):
-        share, beside = case.share(cost), " besides what other host code takes" * case.notable(other)
+        share, beside = case.share(cost), (" besides what other host code takes" if case.notable(other) else "")
         return case.clear(RULE, f"the GPU idles {share} of the step waiting for kernel launches{beside}, less than 5 %")
     # Rounds whose answers are read one by one are no launches that a graph could take together.
     trips = case.profile.once(rounds)
@@ -277,7 +277,7 @@ def _launches(case: Case) -> str:
     """Return how many launches a step makes, and of which network."""
     asked = networks_called(case.profile)
     count = round(int(case.calls["kind"].is_in(Call.LAUNCHES).sum()) / case.steps)
-    return f"{units.several(count, 'launch', 'launches')} a step{f' of your {asked}' * bool(asked)}"
+    return f"{units.several(count, 'launch', 'launches')} a step{f' of your {asked}' if asked else ''}"
 
 
 def _mostly_fusible(case: Case, saving_ns: int) -> int:
@@ -374,7 +374,7 @@ def _wrapped(case: Case) -> Fix | None:
 def _which(case: Case) -> str:
     """Return a comment that says what ``model`` stands for: the program's networks, by their classes."""
     asked = networks_called(case.profile)
-    each = "each of: " * (len(case.program.networks) > 1)
+    each = "each of: " if len(case.program.networks) > 1 else ""
     return f"  # {each or 'your '}{asked}" if asked else "  # your network"
 
 

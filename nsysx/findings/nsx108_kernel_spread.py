@@ -56,7 +56,8 @@ def _finding(case: Case, cause: str, rows: Sequence[kernel_spread.SpreadRow]) ->
     worst = rows[0]
     low, high = units.duration(worst["p10_ns"]), units.duration(worst["p90_ns"])
     several = len(rows) > 1
-    title = f"{units.several(len(rows), 'kernel varies', 'kernels vary')} with {words}, {'one of them ' * several}from {low} to {high}"
+    which = "one of them " if several else ""
+    title = f"{units.several(len(rows), 'kernel varies', 'kernels vary')} with {words}, {which}from {low} to {high}"
     detail = f"A rank test ties the spread of these kernels to {words}: {worst['detail']}."
     evidence = [
         {"kernel": r["name"], "count": r["count"], "p10_ns": r["p10_ns"], "p90_ns": r["p90_ns"], "why": r["detail"]}

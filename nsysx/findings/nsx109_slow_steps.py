@@ -318,7 +318,7 @@ def _found(
     count, total = (rare.long, rare.steps) if rare else (late.height, len(ns))
     every, several = "" if rare else _every(case, ns, late.height), late.height > 1
     takes = _which(case, late, several)
-    lasts = f"{units.duration(float(late['ns'].to_numpy().mean()))}{' on average' * several}"
+    lasts = f"{units.duration(float(late['ns'].to_numpy().mean()))}{' on average' if several else ''}"
     which = f"{count} of {total} steps take"
     if every:
         which = f"E{every[3:]} step takes"
@@ -361,7 +361,7 @@ def _which(case: Case, late: pl.DataFrame, several: bool) -> str:
     """Return "Steps 8, 16 take", numbered as in the capture."""
     numbers = [case.profile.step_of_capture(i) for i in late["index"].head(MOST_LISTED_SLOW_STEPS).to_list()]
     more = f" and {late.height - MOST_LISTED_SLOW_STEPS} more" if late.height > MOST_LISTED_SLOW_STEPS else ""
-    return f"Step{'s' * several} {', '.join(map(str, numbers))}{more} take{'s' * (not several)}"
+    return f"Step{'s' if several else ''} {', '.join(map(str, numbers))}{more} take{'s' if not several else ''}"
 
 
 def _of_steps(case: Case, tiles: pl.DataFrame, chosen: Mask) -> Takes:

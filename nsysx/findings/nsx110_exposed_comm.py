@@ -239,7 +239,7 @@ def _fewer_launches(case: Case, finding: Finding) -> Finding:
         )
         advice = f"Make fewer launches on every rank: torch.compile of {what}"
         compiled = way(name, advice)
-        text = f"{advice}{', fused=True for the optimizer' * loop}: the ranks wait for each other's host code, not for data"
+        text = f"{advice}{', fused=True for the optimizer' if loop else ''}: the ranks wait for each other's host code, not for data"
     ways = [compiled]
     if loop:
         code = fused_code(case)
@@ -252,7 +252,7 @@ def _fewer_launches(case: Case, finding: Finding) -> Finding:
     other = 0 if case.profile.code() is None else case.per_step(idle_ns(case.profile))
     worth = case.bound(
         case.taken_by(p for p in StepPart if p.idle or p is StepPart.COMM) - other,
-        f"the GPU's own work is left, {'other host code, ' * case.notable(other)}and what is transferred",
+        f"the GPU's own work is left, {'other host code, ' if case.notable(other) else ''}and what is transferred",
     )
     return replace(
         fix.into(finding, torch=program.torch),

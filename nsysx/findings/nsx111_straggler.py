@@ -75,7 +75,7 @@ def _alone(case: Case) -> list[Finding]:
             _answer(
                 "found",
                 f"Rank {row['rank']} alone evaluates between steps, for {units.duration(longest['ns'])}; {waiting} more "
-                f"wait{'s' * (longest['ranks'] == 1)} for it",
+                f"wait{'s' if longest['ranks'] == 1 else ''} for it",
                 f"Others wait in {longest['collective']} until rank {row['rank']} comes from its evaluation. No step holds it"
                 + (f"; spread over all, it takes {units.duration(between)} of a step." if between else "."),
                 cost_ns=between or None,

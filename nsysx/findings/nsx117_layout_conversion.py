@@ -74,7 +74,7 @@ def check(case: Case) -> list[Finding]:
     fix = _CHANNELS_LAST
     if not case.program.torch:
         fix = Fix("Keep tensors in NHWC, the layout that the convolutions use")
-    slow = " and slow normalization in NCHW" * bool(norms.height)
+    slow = " and slow normalization in NCHW" if norms.height else ""
     title = f"Conversions between memory layouts{slow} take {units.duration(cost)}"
     return [
         case.found(

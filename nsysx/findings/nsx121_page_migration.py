@@ -57,7 +57,7 @@ def check(case: Case) -> list[Finding]:
     detail = (
         f"For {units.duration(cost)} {case.per} ({case.share(cost)}) the GPU only moves pages of unified memory, or waits for "
         f"them: {units.several(moves.height, 'transfer')} of {units.size(size / moves.height)} on average in the whole capture"
-        f"{', back and forth' * both}. No API call asks for them."
+        f"{', back and forth' if both else ''}. No API call asks for them."
     )
     fix = "cudaMemPrefetchAsync before the kernels that use the data, cudaMemAdvise for data that stays, or cudaMalloc and one copy"
     title = f"Page migration of unified memory takes {units.duration(cost)}"

@@ -27,12 +27,12 @@ from __future__ import annotations
 import polars as pl
 
 from nsysx import units
-from nsysx.analyses.helpers import kernel_shapes, limits_of_work
+from nsysx.analyses.helpers import gpu_counters, kernel_shapes, limits_of_work
 from nsysx.analyses.helpers.module_names import kernel_called
 from nsysx.catalogue import StepLimit, StepPart
 from nsysx.events.profile import NotRecorded
 from nsysx.findings._case import Case, Fix, Rule, ops_of
-from nsysx.findings._finding_bounds import FAR_FROM_LIMITS_SHARE, FAR_KERNEL_OF_STEP_SHARE
+from nsysx.findings._finding_bounds import FAR_FROM_LIMITS_SHARE, FAR_KERNEL_OF_STEP_SHARE, MOVES_MORE_TIMES
 from nsysx.findings._once import Takes
 from nsysx.frames import frame_columns, lookup
 from nsysx.model import Finding
@@ -44,7 +44,8 @@ RULE = Rule(
 REQUIRES = ("kernels",)
 #: Kernels of libraries.
 _LIBRARY = (
-    r"at::native|cudnn|cublas|cutlass|nvjet|xmma|^nccl|cub::|thrust::|triton_(poi|red|per)_fused|magma|cusparse|cufft"
+    r"at::native|cudnn|cublas|cutlass|nvjet|xmma|^nccl|cub::|thrust::|triton_(poi|red|per)_fused|magma|cusparse|cusolver|"
+    r"cufft|(regular|vector)_fft|[sd]pRadix|bluestein|potrf|getrf|trsm|zdisplace_pointers"
 )
 
 
@@ -105,6 +106,23 @@ def _small_grids(case: Case) -> pl.Series:
     return rows.group_by("name").agg(small * 2 > pl.col("total_ns").sum()).filter("total_ns")["name"]
 
 
+def _why(case: Case, name: str, needed: float | None, launch_ns: float) -> str:
+    """Return what the counters say that it does instead, or may do; ``needed``: bytes that a launch must move, None where unknown."""
+    try:
+        shares = gpu_counters.of_kernels(case.profile).filter(pl.col("name").cast(pl.String) == name)
+    except NotRecorded:
+        shares = pl.DataFrame({"dram": [], "sm_issue": []})
+    dram, issue = (shares[column].cast(pl.Float64).mean() for column in ("dram", "sm_issue"))
+    limits = case.profile.trace.limits.get((case.process, case.device or 0))
+    if not isinstance(dram, float) or limits is None or not limits.memory_bandwidth:
+        return "it waits for addresses that lie apart, or for its own results"
+    moved = dram * limits.memory_bandwidth * launch_ns / 1e9
+    if needed and moved >= MOVES_MORE_TIMES * needed:
+        return f"the memory moves {units.size(moved)} for it, because addresses that lie apart fetch what nobody uses"
+    issues = f", and its SMs issue in {units.share(issue, 1)} of the cycles" if isinstance(issue, float) else ""
+    return f"the memory is used to {units.share(dram, 1)}{issues}: it waits, for addresses that lie apart or for its own results"
+
+
 def _found(case: Case, kernels: pl.DataFrame, row: dict[str, object]) -> Finding:
     name, reached = str(row["name"]), float(str(row["reached"]))
     of_kernel = kernels.filter(pl.col("name").cast(pl.String) == name)
@@ -113,12 +131,11 @@ def _found(case: Case, kernels: pl.DataFrame, row: dict[str, object]) -> Finding
     what = "memory bandwidth" if row["roof"] == limits_of_work.MEMORY else "tensor cores"
     called = kernel_called(name)
     title = f"{called[:1].upper()}{called[1:]} takes {units.duration(cost)} {case.per} at {units.share(reached, 1)} of the {what}"
-    apart = "it waits for addresses that lie apart, or for its own results"
-    if row["by_counters"]:
-        how = f"It takes {case.share(cost)} of the step and is far from both limits: {apart}."
-    else:
-        bytes_ = units.size(float(str(row["moved_bytes"])))
-        how = f"It takes {case.share(cost)} of the step, and its tensors hold {bytes_} for each launch, each counted once: {apart}."
+    needed = None if row["by_counters"] else float(str(row["moved_bytes"]))
+    how = f"It takes {case.share(cost)} of the step and is far from both limits"
+    if needed is not None:
+        how = f"It takes {case.share(cost)} of the step, and its tensors hold {units.size(needed)} for each launch, each counted once"
+    how += f": {_why(case, name, needed, int(of_kernel['ns'].sum()) / of_kernel.height)}."
     detail = f"{how} At the limit the same work takes {units.duration(round(cost * reached))}."
     fix = Fix(
         f"{called[:1].upper()}{called[1:]} is at {units.share(reached, 1)} of the {what}: let neighboring threads read neighboring "

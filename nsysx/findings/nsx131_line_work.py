@@ -152,14 +152,14 @@ def _found(case: Case, group: _Group) -> Finding | None:
         return None
     taken = case.per_step(int(group.kernels["ns"].sum()))
     first, last = min(group.lines), max(group.lines)
-    there = f"{PurePath(group.file).name}:{first}{f'-{last}' * (last > first)}"
+    there = f"{PurePath(group.file).name}:{first}{f'-{last}' if last > first else ''}"
     text = group.texts[0].partition("  #")[0]
     title = (
         f"{there} {group.function} moves memory for {units.duration(taken)} {case.per}, {case.share(taken)} of the step"
     )
     detail = (
         f"{group.kernels.height / case.steps:.0f} kernels of {'these lines' if last > first else 'this line'} and of their backward "
-        f"compute little and move much{f': `{quoted(text)}`' * bool(text)}. Without what need not be done "
+        f"compute little and move much{f': `{quoted(text)}`' if text else ''}. Without what need not be done "
         f"{units.duration(case.per_step(int(gone['ns'].sum())))} of that goes."
     )
     evidence = [

@@ -99,8 +99,10 @@ def _gpu_work(profile: Profile) -> list[Check]:
         fix = "start the capture before the launches, and do not cut it short with --duration"
         checks.append(Check("gpu ops without call", "warn", detail, fix, doubt="cause"))
     else:
-        but = f", except for {units.several(int(moves.sum()), 'page migration')}, which no call asks for" * bool(
-            moves.any()
+        but = (
+            f", except for {units.several(int(moves.sum()), 'page migration')}, which no call asks for"
+            if moves.any()
+            else ""
         )
         checks.append(Check("gpu ops without call", "ok", f"the launch of all GPU work is in the capture{but}"))
     captured = trace.graph_node.height > 0

@@ -57,7 +57,7 @@ def name_of(code: StepLimit) -> str:
 def headline(profile: Profile, limits: WindowLimits, code: StepLimit, *, average: bool = False) -> str:
     """Return the sentence on what limits the step. ``average``: its mean is the length of no single step."""
     start_up = code == StepLimit.WARMUP and profile.steps.source == "capture"
-    begin = f"{'Start-up, not steady work' if start_up else name_of(code)}: {'on average ' * average}"
+    begin = f"{'Start-up, not steady work' if start_up else name_of(code)}: {'on average ' if average else ''}"
     if code == StepLimit.GPU:
         return _busy(profile, limits, begin)
     if code in _WORKING:
@@ -124,7 +124,7 @@ def _span(limits: WindowLimits) -> str:
 def _lead(limits: WindowLimits, ns: int) -> str:
     """Return "2.2 of 15.4 ms"."""
     part, whole = pair(limits.per_step(ns), limits.per_step(limits.real_ns))
-    return f"{part} of {'the ' * limits.whole}{whole}{_span(limits)}"
+    return f"{part} of {'the ' if limits.whole else ''}{whole}{_span(limits)}"
 
 
 def _bare(limits: WindowLimits, ns: float) -> str:
@@ -136,7 +136,7 @@ def _bare(limits: WindowLimits, ns: float) -> str:
 def _gpu_busy(limits: WindowLimits) -> str:
     """Return "GPU busy 97 % of 4.52 ms"."""
     busy = units.share(sum(limits.parts[p] for p in GPU_PARTS), limits.real_ns)
-    return f"GPU busy {busy} of {'the ' * limits.whole}{short(limits.per_step(limits.real_ns))}{_span(limits)}"
+    return f"GPU busy {busy} of {'the ' if limits.whole else ''}{short(limits.per_step(limits.real_ns))}{_span(limits)}"
 
 
 def _second(profile: Profile, limits: WindowLimits, code: StepLimit) -> str:

@@ -22,7 +22,7 @@ def error(path: Path, trace: Trace) -> NsysxError:
     off = trace.run.get("probe_off")
     if why := tracing_checks.why_empty(trace):
         message, hint = f"{message}: {why.cause}", f"{why.remedy[:1].upper()}{why.remedy[1:]}"
-        hint += f'. nsys says: "{why.words.rstrip(".")}"' * bool(why.words)
+        hint += f'. nsys says: "{why.words.rstrip(".")}"' if why.words else ""
     elif isinstance(off, dict):
         hint = f"No ranges from the probe: {off.get('reason')}; {off.get('fix')}"
     else:

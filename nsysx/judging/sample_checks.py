@@ -24,7 +24,7 @@ def python_samples(profile: Profile) -> list[Check]:
     samples = profile.trace.samples.filter(pl.col("process") == profile.process)
     threads = samples["thread"].n_unique()
     detail = (
-        f"{units.count(samples.height)} samples of Python's stack on {threads} thread{'s' * (threads != 1)}, one every "
+        f"{units.count(samples.height)} samples of Python's stack on {threads} thread{'s' if threads != 1 else ''}, one every "
         f"{units.duration(lines.period_ns)}"
     )
     if not whole:

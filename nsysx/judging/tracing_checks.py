@@ -83,6 +83,6 @@ def checks(trace: Trace) -> list[Check]:
     times, cuda = _own_profilers(trace)
     if times:
         detail = f"the program starts torch.profiler itself ({units.several(times, 'time')}): steps under it are slower"
-        detail += ", and kernels may be in its trace instead of this report" * cuda
+        detail += ", and kernels may be in its trace instead of this report" if cuda else ""
         results.append(Check("torch.profiler", "warn", detail, WITHOUT_PROFILER, doubt="numbers" if cuda else ""))
     return results

@@ -139,7 +139,7 @@ def _evidence(profile: Profile, limits: WindowLimits) -> tuple[str, ...]:
     """Return the window, how it divides, and what lies outside it."""
     busy = units.share(sum(limits.parts[p] for p in GPU_PARTS), limits.window_ns)
     steps = limits.steps
-    over = "the whole capture" if limits.whole else f"{steps} steady step{'s' * (steps != 1)}"
+    over = "the whole capture" if limits.whole else f"{steps} steady step{'s' if steps != 1 else ''}"
     lines = [f"GPU {limits.device} busy {busy} of {over} ({units.duration(limits.window_ns)})"]
     if limits.recorded_ns is not None:
         lines[0] += f", without the profiler; as recorded: {units.duration(limits.recorded_ns)}"

@@ -24,6 +24,7 @@ from nsysx.events.profile import Profile
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64, StepFunction, coverage
 from nsysx.model import UNKNOWN_GPU
+from nsysx.ranks import process_groups
 from nsysx.ranks.rank_bounds import MOST_COMPARED_KERNELS
 from nsysx.reading import nccl_notes
 from nsysx.reading.load import Trace
@@ -110,7 +111,8 @@ class Rank:
     ``by_communication``, if several reports are read, is its step without tracing at parts of its communication time, and
     ``without_comm`` the same without any, see `no_comm`; ``played`` is the replay of its steps, None where there is none. ``seams``:
     see `Trace`. ``host_lines``: how long its host is at each line in
-    one step (ns), empty where no lines were noted. ``evaluations``: its evaluations [start, end) on the CPU.
+    one step (ns), empty where no lines were noted. ``evaluations``: its evaluations [start, end) on the CPU. ``groups``: the process
+    groups that it is in, empty where they were not noted.
     """
 
     report: int
@@ -148,6 +150,7 @@ class Rank:
     evaluations: tuple[I64, I64] = field(default_factory=lambda: (np.empty(0, np.int64), np.empty(0, np.int64)))
     places: tuple[Place, ...] = ()
     placed: I64 = field(default_factory=lambda: np.empty(0, np.int64))
+    groups: tuple[process_groups.ProcessGroup, ...] = ()
 
 
 def _collectives(
@@ -324,6 +327,7 @@ def records(profile: Profile, *, alone: bool = False) -> tuple[Rank, ...]:
                 seams=profile.trace.seams,
                 places=places,
                 placed=placed,
+                groups=process_groups.recorded(profile, process),
             )
         )
     return tuple(result)

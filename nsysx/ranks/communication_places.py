@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any, NamedTuple, TypedDict
 
 import numpy as np
 
 from nsysx.analyses.helpers.module_names import folded
 from nsysx.model import Table, TableSpec
 from nsysx.ranks import collective_costs as costs_room
+from nsysx.ranks import process_groups
 from nsysx.ranks.collect import Place, Rank, number
 from nsysx.ranks.collective_costs import MOVES, UNMATCHED, WAITS, Stretches
 from nsysx.ranks.job_compared import JobCompared
@@ -28,6 +29,13 @@ class PlaceRow(TypedDict):
     steps: Annotated[int, Of("steps that the sums cover; 0: the whole capture")]
     collective: Annotated[
         str | None, Of("kind of collective; null for the rest, which has many, and where none was seen")
+    ]
+    group: Annotated[
+        str | None,
+        Of(
+            "process group by its name in the program: a dimension of a DeviceMesh, its description, or data for that of DDP and "
+            "FSDP; null likewise, and where it has none or the settings were not read"
+        ),
     ]
     members: Annotated[Sequence[int] | None, Of("ranks that take part, as far as they were recorded; null likewise")]
     phase: Annotated[str | None, Of("phase that launches it")]
@@ -56,23 +64,32 @@ SHOWN = TableSpec(
     intro=(
         "What is launched where: communication that no compute hides, by kind, by the ranks that take part, and by phase, module and line."
     ),
-    first=names("rank collective members exposed_ns wait_ns transfer_ns phase module file calls steps"),
+    first=names("rank collective group members exposed_ns wait_ns transfer_ns phase module file calls steps"),
     keep="exposed_ns",
 )
 
 
-def _members(compared: JobCompared) -> dict[tuple[int, int], tuple[int, ...]]:
-    """Return (rank, row of its collectives) -> the numbers of the ranks that take part in it, for those that are matched."""
-    members_of: dict[tuple[int, int], tuple[int, ...]] = {}
-    for _, group in compared.aligned.groups:
+class _Takers(NamedTuple):
+    """Who takes part in a collective: the name of their group, and their numbers; None where that is not known."""
+
+    group: str | None = None
+    members: tuple[int, ...] | None = None
+
+
+def _takers(compared: JobCompared) -> dict[tuple[int, int], _Takers]:
+    """Return (rank, row of its collectives) -> who takes part in it, for those that are matched."""
+    takers_of: dict[tuple[int, int], _Takers] = {}
+    for key, group in compared.aligned.groups:
         members = tuple(sorted(number(compared.ranks, r) for r in group))
         for r, rows in group.items():
-            members_of |= dict.fromkeys(((r, row) for row in rows.tolist()), members)
-    return members_of
+            member = compared.ranks[r].members.get(key.communicator)
+            name = process_groups.name_of(compared.ranks[r].groups, members, None if member is None else member.size)
+            takers_of |= dict.fromkeys(((r, row) for row in rows.tolist()), _Takers(name, members))
+    return takers_of
 
 
 def _rows(
-    ranks: Sequence[Rank], r: int, parts: Stretches, members: Mapping[tuple[int, int], tuple[int, ...]]
+    ranks: Sequence[Rank], r: int, parts: Stretches, takers: Mapping[tuple[int, int], _Takers]
 ) -> list[dict[str, Any]]:
     """Return the rows of one rank, the longest first."""
     rank = ranks[r]
@@ -82,15 +99,17 @@ def _rows(
         launched = rank.places[rank.placed[row]] if row >= 0 and len(rank.placed) else Place()
         kind = rank.series[rank.belongs[row]].kind if row >= 0 else None
         module = None if launched.module is None else folded(launched.module)
-        each = sums.setdefault((kind, members.get((r, row)), *launched._replace(module=module)), [0, 0, 0, 0])
+        each = sums.setdefault(
+            (kind, *takers.get((r, row), _Takers()), *launched._replace(module=module)), [0, 0, 0, 0]
+        )
         each[0] += row >= 0
         for i, state in enumerate((WAITS, MOVES, UNMATCHED), 1):
             each[i] += int(parts.ns[of_row & (parts.state == state)].sum())
     order = sorted(sums.items(), key=lambda e: (-sum(e[1][1:]), str(e[0])))
+    keys = ("collective", *_Takers._fields, *Place._fields)
     kept = order if len(order) <= MOST_COMMUNICATION_PLACES else order[: MOST_COMMUNICATION_PLACES - 1]
     if rest := order[len(kept) :]:
-        kept = [*kept, ((None,) * 6, [sum(each[i] for _, each in rest) for i in range(4)])]
-    keys = ("collective", "members", *Place._fields)
+        kept = [*kept, ((None,) * len(keys), [sum(each[i] for _, each in rest) for i in range(4)])]
     figures = ("calls", "wait_ns", "transfer_ns", "unmatched_ns")
     return [
         {"rank": number(ranks, r), "steps": rank.steps, "exposed_ns": sum(each[1:])}
@@ -104,8 +123,8 @@ def table(compared: JobCompared | None, reason: str) -> Table:
     """Return the exposed communication of each rank by place. Without a second rank no rows, and the reason."""
     if compared is None:
         return Table(KEY, TITLE, COLUMNS, None, reason, shown=SHOWN)
-    ranks, members = compared.ranks, _members(compared)
+    ranks, takers = compared.ranks, _takers(compared)
     parts = [costs_room.stretches(rank, cost) for rank, cost in zip(ranks, compared.costs, strict=True)]
     shown = chosen(ranks, [int(p.ns[p.state == WAITS].sum()) for p in parts])
-    rows = [row for r in shown for row in _rows(ranks, r, parts[r], members)]
+    rows = [row for r in shown for row in _rows(ranks, r, parts[r], takers)]
     return Table(KEY, TITLE, COLUMNS, tuple({c.name: row[c.name] for c in COLUMNS} for row in rows), shown=SHOWN)

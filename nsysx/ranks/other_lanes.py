@@ -120,7 +120,7 @@ def _named(numbers: Sequence[int], what: str) -> str:
             runs.append([n])
     names = [str(run[0]) if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in runs]
     shown = ", ".join(names[:4]) + (" and others" if len(names) > 4 else "")
-    return f"Rank{'s' * (len(numbers) > 1)} {shown}: {what}."
+    return f"Rank{'s' if len(numbers) > 1 else ''} {shown}: {what}."
 
 
 def _on_one_clock(aligned: Aligned, report: int) -> set[int]:

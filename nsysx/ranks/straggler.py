@@ -219,7 +219,11 @@ def _by_ledger(ranks: Sequence[Rank], group: tuple[int, ...], r: int, step_ns: F
 
 
 def _late_before(aligned: Aligned, group: tuple[int, ...], r: int) -> bool:
-    """Return whether rank ``r`` (its place in the group) was the last of its group in an earlier window, too, or there was none."""
+    """Return whether rank ``r`` (its place in the group) was the last of its group in an earlier window, too.
+
+    Without one, host code that is longer at no line of its own is what two healthy processes differ by for seconds, where lines were
+    noted; where none were, nothing can tell.
+    """
     seams = aligned.ranks[group[r]].seams
     counted = last = 0
     for key, rows in aligned.groups:
@@ -230,7 +234,9 @@ def _late_before(aligned: Aligned, group: tuple[int, ...], r: int) -> bool:
         settled = start[:, before[len(before) // 2 :]]
         counted += settled.shape[1]
         last += int((settled.argmax(axis=0) == r).sum())
-    return counted < FEWEST_COLLECTIVES_BEFORE or last >= LAST_BEFORE_SHARE * counted
+    if counted < FEWEST_COLLECTIVES_BEFORE:
+        return not all(aligned.ranks[x].host_lines for x in group)
+    return last >= LAST_BEFORE_SHARE * counted
 
 
 def _candidate(aligned: Aligned, costs: Sequence[CollectiveCosts], group: tuple[int, ...]) -> Straggler | None:

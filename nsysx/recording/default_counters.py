@@ -13,7 +13,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from nsysx.inject.nsysx_probe import capture_range
-from nsysx.recording.recording_bounds import ASKED_COUNTERS_HZ, DEFAULT_COUNTERS_HZ, KEPT_COUNTERS_NS, SYS_ADMIN_BIT
+from nsysx.recording.recording_bounds import (
+    ASKED_COUNTERS_HZ,
+    COUNTER_ROW_BYTES,
+    COUNTERS_OF_EXPORT_SHARE,
+    DEFAULT_COUNTERS_HZ,
+    KEPT_COUNTERS_NS,
+    LEAST_COUNTERS_NS,
+    SYS_ADMIN_BIT,
+)
 from nsysx.recording.run_options import RunOptions
 
 #: Column and pattern of nsys's name for its counter. Shares are in percent of the device's maximum.
@@ -78,7 +86,9 @@ def keep_few(sqlite: Path, *, cold: bool) -> None:
         ends = None, None
         if _KERNELS in tables and not cold:
             ends = connection.execute(f'SELECT min("start"), max("end") FROM {_KERNELS}').fetchone()
-        first, last = (-1, -1) if ends[1] is None else (max(ends[0], ends[1] - KEPT_COUNTERS_NS), ends[1])
+        first, last = (
+            (-1, -1) if ends[1] is None else (max(ends[0], ends[1] - _kept_ns(connection, len(kept))), ends[1])
+        )
         connection.execute("BEGIN")
         connection.execute(
             f'DELETE FROM {_SAMPLES} WHERE "timestamp" NOT BETWEEN ? AND ? OR metricId NOT IN ({", ".join(map(str, kept)) or -1})',
@@ -86,3 +96,16 @@ def keep_few(sqlite: Path, *, cold: bool) -> None:
         )
         connection.execute("COMMIT")
         connection.execute("VACUUM")
+
+
+def _kept_ns(connection: sqlite3.Connection, counters: int) -> int:
+    """Return of how long the samples are kept (ns)."""
+    (pages,), (page,), (rows,) = (
+        connection.execute(query).fetchone()
+        for query in ("PRAGMA page_count", "PRAGMA page_size", f"SELECT count(*) FROM {_SAMPLES}")
+    )
+    others = max(pages * page - rows * COUNTER_ROW_BYTES, 0)
+    of_share = int(
+        COUNTERS_OF_EXPORT_SHARE * others / (COUNTER_ROW_BYTES * max(counters, 1) * DEFAULT_COUNTERS_HZ) * 1e9
+    )
+    return min(KEPT_COUNTERS_NS, max(of_share, LEAST_COUNTERS_NS))

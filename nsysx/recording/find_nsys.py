@@ -120,7 +120,7 @@ def asked_version(nsys: Path) -> tuple[str, str]:
     return (
         (match.group(1), "")
         if match and code == 0
-        else ("", ", it hangs" * (code == EXIT_NOT_FOUND and "did nothing" in output))
+        else ("", (", it hangs" if code == EXIT_NOT_FOUND and "did nothing" in output else ""))
     )
 
 

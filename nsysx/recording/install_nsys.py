@@ -25,10 +25,10 @@ from nsysx.recording.recording_bounds import DOWNLOAD_S
 from nsysx.recording.run_options import failed
 
 _PACKAGES = ("nsight-systems", "nsight-systems-target", "libssh-4")
-#: Packages of libraries that the importer needs and a slim system may lack.
+#: Packages of libraries that the importer needs and a slim system may lack. Two have other names from Debian 13 on.
 _LIBRARIES = (
-    *("libpfm4", "libelf1", "libgssapi-krb5-2", "libkrb5-3", "libk5crypto3", "libkrb5support0", "libcom-err2"),
-    *("libkeyutils1", "libssl3", "zlib1g"),
+    *("libpfm4", "libelf1", "libelf1t64", "libgssapi-krb5-2", "libkrb5-3", "libk5crypto3", "libkrb5support0"),
+    *("libcom-err2", "libkeyutils1", "libssl3", "libssl3t64", "zlib1g"),
 )
 _KEYS = ("/usr/share/keyrings/debian-archive-keyring.gpg", "/usr/share/keyrings/debian-archive-keyring.pgp")
 _RELEASE = "trixie"
@@ -176,7 +176,8 @@ def _add_libraries(apt: _Apt, to: Path) -> None:
     """Put the libraries that the machine lacks beside the importer, which looks there first."""
     if not _missing(to):
         return
-    apt.unpack(_LIBRARIES)
+    for package in _LIBRARIES:  # apt gets none of several if it does not have one of them
+        apt.unpack([package])
     for _ in range(2):  # a library may need another one
         for name in _missing(to):
             if library := next(apt.root.rglob(name), None):

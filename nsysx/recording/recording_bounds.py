@@ -106,7 +106,9 @@ WINDOW_OPENS_S = 30.0
 # ---- default_counters -----------------------------------------------------------------------------------------------
 #: How often they are sampled (Hz), by default and where they are asked for, so that a kernel spans several samples.
 DEFAULT_COUNTERS_HZ, ASKED_COUNTERS_HZ = 2_000, 20_000
-#: The samples of a report are kept of the last seconds of its kernels (ns): 4,000 of each counter.
-KEPT_COUNTERS_NS = 2_000_000_000
+#: The samples of a report are kept of the last seconds of its kernels (ns), 4,000 of each counter, or fewer, 500 at least: as many as take
+#: this share of what the export holds else. A row of theirs takes so many bytes (nsys 2025.3: 30 to 34).
+KEPT_COUNTERS_NS, LEAST_COUNTERS_NS = 2_000_000_000, 250_000_000
+COUNTERS_OF_EXPORT_SHARE, COUNTER_ROW_BYTES = 0.15, 32
 #: The bit of CAP_SYS_ADMIN among the effective capabilities of a process, see capabilities(7).
 SYS_ADMIN_BIT = 1 << 21

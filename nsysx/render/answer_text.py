@@ -28,8 +28,8 @@ def change(worded: Worded) -> str:
     """Return "15.4 ms → 3.2 ms at best", "" where the step after the change is not known."""
     if worded.now_ns is None or worded.then_ns is None:
         return ""
-    mean, best = " on average" * worded.on_average, " at best" * worded.bound
-    comma = "," * (worded.on_average and worded.bound)
+    mean, best = (" on average" if worded.on_average else ""), (" at best" if worded.bound else "")
+    comma = "," if worded.on_average and worded.bound else ""
     return f"{units.duration(worded.now_ns)} → {units.duration(worded.then_ns)} a step{mean}{comma}{best}"
 
 
@@ -57,7 +57,7 @@ def what_to_do(worded: Worded) -> str:
     if not worded.where:
         return worded.do
     line = f": {worded.source}" if worded.source else ""
-    return f"{worded.do.removesuffix('.')} ({worded.where}{line}){'.' * worded.do.endswith('.')}"
+    return f"{worded.do.removesuffix('.')} ({worded.where}{line}){'.' if worded.do.endswith('.') else ''}"
 
 
 def worth_text(worded: Worded) -> str:
@@ -66,7 +66,7 @@ def worth_text(worded: Worded) -> str:
     if not arrow:
         return worded.worth
     more = f". {worded.replayed.removesuffix('.')}" if worded.replayed else ""
-    return f"{worded.factor}{': ' * bool(worded.factor)}{arrow}{', as recorded' * (not worded.real)}{more}"
+    return f"{worded.factor}{': ' if worded.factor else ''}{arrow}{', as recorded' if not worded.real else ''}{more}"
 
 
 # ---------------------------------------------------------------- Markdown

@@ -159,7 +159,7 @@ def factor(answer: Answer) -> str:
         return f"up to {_times(now / then)} faster"
     ends = answer.times or ((now / high, now / low) if low and high else ())
     between = _between(ends)
-    return f"{_times(now / then)} faster{f' ({between})' * bool(between)}"
+    return f"{_times(now / then)} faster{f' ({between})' if between else ''}"
 
 
 def _between(ends: tuple[float, ...]) -> str:
@@ -188,7 +188,7 @@ def _replayed(answer: Answer) -> str:
         return f"{shown}, depending on the unprofiled step time."
     if not now or not alone:
         return ""
-    times = f" ({_times(now / alone)}{f', {between}' * bool(between)})" if alone < now else ""
+    times = f" ({_times(now / alone)}{f', {between}' if between else ''})" if alone < now else ""
     fused = any("compile" in action.paste or "compile" in action.text for action in answer.do)
     return f"Replay: {units.duration(alone)}{times}; anything below {'assumes kernel fusion' if fused else 'is an upper bound'}."
 

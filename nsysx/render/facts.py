@@ -41,7 +41,7 @@ def steps_line(summary: Summary) -> str:
     steps = summary.steps
     if not steps.count:
         return clean(steps.rule or "No steps were found: the numbers cover the whole capture.", 300)
-    text = f"{units.count(steps.count)} step{'s' * (steps.count != 1)}"
+    text = f"{units.count(steps.count)} step{'s' if steps.count != 1 else ''}"
     if steps.steady and steps.count > 1:
         first, last = steps.steady
         text += f", {units.count(last - first + 1)} steady ({first} to {last})"

@@ -93,17 +93,19 @@ def _spread(summary: Summary) -> str:
 
     Where the figures cover some of the steady steps only, it says which, and the mean of all where that is another.
     """
-    recorded = " as recorded" * (summary.step.recorded_ns != summary.step.shown_ns)
+    recorded = " as recorded" if summary.step.recorded_ns != summary.step.shown_ns else ""
     every, covered = summary.steps.all_steady, summary.step.recorded_ns
     steady = [ns for r in rows_of(summary.steps) if r.get("steady") and (ns := r.get("gpu_ns") or r.get("cpu_ns"))]
     ends = (every["low_ns"], every["high_ns"]) if every else (min(steady, default=0), max(steady, default=0))
-    ends_text = f", {units.duration(ends[0])} to {units.duration(ends[1])}{recorded}" * (
-        ends[1] >= _UNEQUAL * ends[0] > 0
+    ends_text = (
+        f", {units.duration(ends[0])} to {units.duration(ends[1])}{recorded}"
+        if ends[1] >= _UNEQUAL * ends[0] > 0
+        else ""
     )
     if every is None or not covered:
         return ends_text
     mean = every["mean_ns"]
-    other = f"; all take {units.duration(mean)} on average{recorded}" * (abs(mean - covered) > _OTHER * covered)
+    other = f"; all take {units.duration(mean)} on average{recorded}" if abs(mean - covered) > _OTHER * covered else ""
     return f"{ends_text} (the figures are of {len(steady)} in a row{other})"
 
 
@@ -120,4 +122,4 @@ def _step_words(summary: Summary, now: str, recorded: str) -> list[str]:
         notes.append(f"{units.duration(low)} to {units.duration(high)}")
     notes += [f"{recorded} as recorded"] if recorded != now else []
     within = f" ({'; '.join(notes)})" if notes else ""
-    return [f"{'about ' * about}{now} {a_step}{within}"]
+    return [f"{'about ' if about else ''}{now} {a_step}{within}"]

@@ -178,7 +178,7 @@ def _items(
                 code=shown.code,
                 what=", then ".join(map(first_clause, how)),
                 title=titles.get(index, shown.title),
-                worth="" if not saving or not step else f"{'up to ' * bound}{units.duration(saving)}",
+                worth="" if not saving or not step else f"{'up to ' if bound else ''}{units.duration(saving)}",
                 share=share,
                 where=shown.where,
                 why=shown.detail,

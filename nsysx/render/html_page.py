@@ -38,7 +38,7 @@ _BAR_COLORS = {f"{MODULES}{i}": c for i, c in enumerate(MODULE_COLORS)} | {
 
 def _windows(summary: Summary, redact: bool) -> tuple[str, ...]:
     """Return the titles of the timelines on the first screen: one usual step, and the slow one where steps have several lengths."""
-    recorded = ", as recorded" * (summary.step.recorded_ns != summary.step.shown_ns)
+    recorded = ", as recorded" if summary.step.recorded_ns != summary.step.shown_ns else ""
     return tuple(f"{CellTexts(redact)(t.title, 200)}{recorded}" for t in first_screen.windows(summary))
 
 
@@ -71,7 +71,8 @@ def _inside(key: str, shown: view.View, grids: tuple[Grid, ...], timelines: int,
     if key == "where":
         devices = sum(entry.device for entry in shown.ledgers)
         threads = len(shown.ledgers) - devices
-        return f"{devices} GPU{'s' * (devices != 1)}, {threads} CPU thread{'s' * (threads != 1)}{', step by step' * stepped}"
+        of_gpus, of_threads = units.several(devices, "GPU"), units.several(threads, "CPU thread")
+        return f"{of_gpus}, {of_threads}{', step by step' if stepped else ''}"
     if key == "timelines":
         return "the slowest steady step" if stepped else "a closer look"
     if key == "all-findings":

@@ -82,7 +82,7 @@ class _Out:
         """Return a bar for ``share`` of ``width`` characters; anything above zero shows."""
         eighths = 0 if share <= 0 else max(1, round(min(1.0, share) * width * 8))
         if not self.unicode:
-            return "#" * max(1, round(eighths / 8)) if eighths >= 4 else "." * bool(eighths)
+            return "#" * max(1, round(eighths / 8)) if eighths >= 4 else ("." if eighths else "")
         return "█" * (eighths // 8) + _EIGHTHS[eighths % 8]
 
 
@@ -222,7 +222,7 @@ def render(  # noqa: C901 - one section after the other
             out.head(f"Where the {'step' if shown.per_step else 'time'} goes", shown.ledger_title)
             _ledgers(out, shown.ledgers[: max(4, top)])
         if shown.quiet_threads:
-            more = f"{shown.quiet_threads} more thread{'s' * (shown.quiet_threads > 1)}"
+            more = f"{shown.quiet_threads} more thread{'s' if shown.quiet_threads > 1 else ''}"
             out.line(f"{more} with under 1 % of the time in CUDA calls", "dim")
         for reason in shown.ledger_reasons:
             out.line(f"Not recorded: {reason}", "dim")

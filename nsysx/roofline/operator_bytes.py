@@ -258,7 +258,7 @@ _FORMULAS: dict[str, Callable[[OperatorCall], int | None]] = {
     **dict.fromkeys(("_cudnn_rnn", "_cudnn_rnn_backward"), _recurrent),
     **dict.fromkeys(
         ("native_layer_norm", "native_group_norm", "native_batch_norm", "cudnn_batch_norm", "_batch_norm_impl_index",
-         "_fused_rms_norm", "_softmax", "_log_softmax", "native_dropout", "logsumexp"),
+         "_fused_rms_norm", "_softmax", "_log_softmax", "native_dropout", "logsumexp", "cumsum"),
         _in_and_out(),
     ),
     **dict.fromkeys(
@@ -270,7 +270,7 @@ _FORMULAS: dict[str, Callable[[OperatorCall], int | None]] = {
     **dict.fromkeys(
         ("sum", "mean", "amax", "amin", "max", "min", "prod", "norm", "linalg_vector_norm", "any", "all", "argmax",
          "argmin", "var", "var_mean", "std", "count_nonzero", "avg_pool2d", "max_pool2d_with_indices", "max_pool2d",
-         "_adaptive_avg_pool2d", "upsample_nearest2d", "upsample_bilinear2d", "cumsum", "dot"),
+         "_adaptive_avg_pool2d", "upsample_nearest2d", "upsample_bilinear2d", "dot"),
         _largest_once,
     ),
     **dict.fromkeys(

@@ -17,7 +17,7 @@ _WORDS = {"cannot_tell": "cannot tell", "changes_results": "changes results", "d
 
 def verdict_line(verdict: str, change: str = "") -> str:
     """Return the last line of ``nsysx try`` and ``nsysx compare``: the one verdict, and the change that it is about."""
-    return f"Verdict: {_WORDS.get(verdict, verdict)}{f' ({change})' * bool(change)}"
+    return f"Verdict: {_WORDS.get(verdict, verdict)}{f' ({change})' if change else ''}"
 
 
 def listing(changes: list[Change]) -> str:

@@ -6,10 +6,12 @@ import json
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from nsysx.findings import _costly_when
 from nsysx.findings._costly import SETTINGS
 from nsysx.findings._costly_when import UNKNOWN
 from nsysx.findings._transform_lengths import factors
@@ -134,17 +136,6 @@ def operator(program: Program, text: str, us: float, kernel: str) -> None:
     begin = program.t
     program.launch(us, kernel)
     program.main.add_range(f"{text.partition(',')[0]}, op_id = {begin + 1}{text[text.index(',') :]}", begin, program.t)
-
-
-HALF = "cutlass_80_tensorop_bf16_s16816gemm_bf16_128x128_align2"
-
-
-def awkward(program: Program, number: int) -> None:
-    """Products with a side of 4097 take four times as long as those with one of 4096."""
-    with program.range("forward"), program.range("net:Net"):
-        for _ in range(5):
-            operator(program, "aten::mm, sizes = [[4096, 1024], [1024, 4096]]", 100, HALF)
-            operator(program, "aten::mm, sizes = [[4096, 1024], [1024, 4097]]", 400, HALF)
 
 
 def in_order(program: Program, number: int) -> None:
@@ -304,7 +295,6 @@ FAULTS: list[tuple[str, dict[str, Any], dict[str, Any], Callable[[Program, int],
         transforming,
         1600,  # four fifths of 2,000 us
     ),
-    ("product sizes", {}, {}, awkward, 1500),
     (
         "recompile limit",
         {"compile": {"recompile_limit": 8, "recompilations": [ANEW]}},
@@ -485,7 +475,7 @@ def test_a_setting_that_costs(
         assert finding.saving.confidence == UNKNOWN
         assert finding.cost_ns_per_step is None
     # The kernels and operators show these whatever the settings say.
-    seen = body in (doubled, transforming, awkward, growing)
+    seen = body in (doubled, transforming, growing)
     assert name not in names(summary(tmp_path, changed(CLEAN, without), healthy if seen else body))
 
 
@@ -725,3 +715,14 @@ def test_determinism_is_worth_the_kernels_that_add_in_order(tmp_path: Path) -> N
     assert finding.saving_ns_per_step == pytest.approx(400_000, rel=0.05)
     (unseen,) = of_settings(summary(tmp_path, changed(CLEAN, {"switches": {"deterministic": True}})))
     assert not unseen.evidence[0]["leads"] and unseen.saving_ns_per_step is None
+
+
+@pytest.mark.parametrize(
+    ("backends", "told"),
+    [(("eager",), True), (("aot_eager",), True), (("aot_eager_decomp_partition",), True), (("pre_dispatch_eager",), True),
+     (("eager_noexcept",), True), (("eager_debug",), True), (("inductor",), False), (("eager", "inductor"), False), ((), False)],
+)  # fmt: skip
+def test_backends_that_compile_nothing_are_each_told(backends: tuple[str, ...], told: bool) -> None:
+    settings: Any = SimpleNamespace(compiled=lambda _: [{"name": name} for name in backends])
+    case: Any = SimpleNamespace()
+    assert bool(_costly_when.debug_backend(case, settings)) is told

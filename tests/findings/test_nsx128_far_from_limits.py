@@ -20,6 +20,7 @@ def test_a_kernel_far_from_both_limits_is_found_with_what_could_go(tmp_path: Pat
         "% of the memory bandwidth"
     )
     assert far.cost_ns_per_step == 2 * MS
+    assert "the memory is used to 10.0 %, and its SMs issue in 30 % of the cycles" in far.detail
     # At most: 2 ms at a tenth of the bandwidth, of which copies reach nine tenths.
     assert far.saving_ns_per_step == pytest.approx(1.79 * MS, rel=0.03)
 

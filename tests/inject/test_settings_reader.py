@@ -6,12 +6,13 @@ import io
 import json
 import sys
 import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
 import torch
-from nsysx_probe import batch_padding, settings_card, settings_state
+from nsysx_probe import batch_padding, settings_card, settings_groups, settings_state
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
@@ -378,6 +379,34 @@ def test_lines_that_save_and_how_long_they_take() -> None:
         (found,) = settings(lab)["saves"]
     assert found["count"] == 3 and found["ns"] > 0
     assert found["place"].rpartition(":")[0] == __file__
+
+
+def test_process_groups_have_their_names_and_the_collectives_of_the_step(tmp_path: Path) -> None:
+    from torch import distributed
+
+    distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        own = distributed.new_group([0], group_desc="experts")
+        net = nn.parallel.DistributedDataParallel(nn.Linear(8, 4))
+        net.register_forward_hook(lambda *_: distributed.all_reduce(torch.ones(1), group=own))
+        with armed() as lab:
+            train(net, micro=2)
+            found = settings(lab)["groups"]
+    finally:
+        distributed.destroy_process_group()
+    assert all(group["ranks"] == [0] for group in found)
+    default, experts = found
+    assert (default["description"], default["wrapper"], default["dimension"]) == ("default_pg", "DDP", None)
+    assert (experts["description"], experts["wrapper"], experts["collectives"]) == ("experts", None, 2)
+    assert default["collectives"] > 0
+
+
+@pytest.mark.parametrize(
+    ("described", "dimension"),
+    [("mesh_tp", "tp"), ("mesh_default", None), ("mesh_dim_0", None), ("default_pg", None), (None, None)],
+)
+def test_a_group_of_a_mesh_has_the_name_of_its_dimension(described: str | None, dimension: str | None) -> None:
+    assert settings_groups._dimension(described) == dimension
 
 
 def test_where_the_program_sets_what_costs_and_its_functions_are_its_own_again() -> None:

@@ -75,8 +75,9 @@ def test_a_line_that_one_rank_alone_runs_is_named_though_it_is_shorter_than_what
     assert any(r.get("line") == "train.py:37" for r in found.evidence)
 
 
-def test_a_host_that_is_slower_in_all_of_its_lines_is_no_straggler(tmp_path: Path) -> None:
-    summary = summarize([job(tmp_path / "j.sqlite", 0, slower=1.1)])
+@pytest.mark.parametrize("slower", [1.1, 1.7])
+def test_a_host_that_is_slower_in_all_of_its_lines_is_no_straggler(tmp_path: Path, slower: float) -> None:
+    summary = summarize([job(tmp_path / "j.sqlite", 0, slower=slower)])
     rows = list(summary.rows("ranks"))
     assert not any(r["straggler"] for r in rows)
     assert next(f for f in summary.findings or () if f.code == "NSX111").verdict == "clear"

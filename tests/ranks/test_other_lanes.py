@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 
 from nsysx.pictures import Lane, Timeline
 from nsysx.pipeline import summarize
+from nsysx.ranks import collective_costs, other_lanes
 from nsysx.render import html_page, live_timeline
 from tests.builder import Report
 from tests.ranks.test_rank_table import ALL_REDUCE, EPOCH, PERIOD, reports, steps
@@ -121,3 +125,27 @@ def test_ranks_that_each_see_their_device_as_the_first_have_lanes_of_their_own(t
     picture = drawn(paths, rank=3)
     counts = [{name: len(lane.spans) for name, lane in lanes(picture, rank).items()} for rank in range(4)]
     assert counts == [counts[3]] * 4 and set(counts[3]) == {"GPU 0 stream 20", "GPU 0 stream 7"}
+
+
+def test_clocks_are_known_by_collectives_in_common_or_by_one_host() -> None:
+    """Report 1 is met over report 0, report 3 is of the same host; 4 is of another host, and 5 does not say when it began."""
+    ranks = [
+        SimpleNamespace(report=report, host=host, utc_epoch_ns=began)
+        for report, host, began in ((0, "a", 7), (1, "b", 7), (2, "b", None), (3, "a", 7), (4, "c", 7), (5, "a", None))
+    ]
+    aligned: Any = SimpleNamespace(ranks=ranks, groups=[("g", (1, 2)), ("h", (0, 1))])
+    assert other_lanes._on_one_clock(aligned, 0) == {0, 1, 2, 3}
+    assert other_lanes._on_one_clock(aligned, 4) == {4}
+    assert other_lanes._on_one_clock(aligned, 5) == {5}  # its own start is not known
+
+
+def test_bytes_are_those_of_the_collectives_that_nccl_noted() -> None:
+    """A message of no byte is one that was noted, one of -1 was not; what begins outside of the window counts for nothing."""
+    tally = collective_costs.Tally()
+    rank: Any = SimpleNamespace(members={"world": SimpleNamespace(size=2)})
+    key: Any = SimpleNamespace(communicator="world", kind="allreduce")
+    inside = np.array([True, True, True, False])
+    message, transfer = np.array([0, -1, 800, 900]), np.array([5, 7, 10, 99])
+    collective_costs._tally(tally, rank, key, inside, message, transfer, np.array([1, 2, 3, 4]))
+    assert (tally.calls, tally.transfer_ns, tally.wait_ns) == (3, 22, 6)
+    assert (tally.sized, tally.bytes, tally.bus_ns) == (2, 800, 15)

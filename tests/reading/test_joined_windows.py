@@ -361,6 +361,21 @@ def test_what_runs_between_is_formed_over_the_stretches_of_the_step(
 
 
 @pytest.mark.traced
+@pytest.mark.parametrize(("pauses", "told_us"), [(1, None), (2, 2_000), (4, 2_500)])
+def test_one_pause_in_each_stretch_is_nothing_that_runs_between(
+    tmp_path: Path, pauses: int, told_us: int | None
+) -> None:
+    """A pause of 10 ms after some of forty steps of 1.5 ms: what comes once is the machine, what comes back is the loop's."""
+    path = written(tmp_path, after_ns=[1_500 * US] * 40)
+    record = json.loads((tmp_path / "r.run.json").read_text())
+    loop = [11_500 * US] * pauses + [1_500 * US] * (40 - pauses)
+    record["probe"][0]["unrecorded_steps"] |= {"loop_ns": loop, "after_loop_ns": loop[::-1]}
+    (tmp_path / "r.run.json").write_text(json.dumps(record))
+    real = summarize([path]).unprofiled
+    assert real is not None and real.loop_ns == (told_us and told_us * US)
+
+
+@pytest.mark.traced
 def test_no_bound_of_the_step_is_below_what_the_device_needs(tmp_path: Path) -> None:
     """The kernels of a step take 1.4 ms; a noted minimum of 0.1 ms is a host that ran ahead of its device."""
     path = written(tmp_path)

@@ -81,7 +81,11 @@ def test_an_export_keeps_the_counters_that_are_read_while_kernels_run(tmp_path: 
     assert samples() == []
 
 
-def test_of_a_long_recording_the_last_seconds_are_kept(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("share", "first"), [(1e3, 7_500 * MS), (0.0, 9_000 * MS)])
+def test_of_a_long_recording_the_last_part_is_kept(
+    share: float, first: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(default_counters, "COUNTERS_OF_EXPORT_SHARE", share)
     made = report(true)
     made.process(100).thread(100).launch(at=9_000 * MS, kernel="late", gpu_start=9_001 * MS, gpu_dur=MS)
     for at in range(6_000 * MS, 9_002 * MS, 500 * MS):
@@ -89,4 +93,4 @@ def test_of_a_long_recording_the_last_seconds_are_kept(tmp_path: Path) -> None:
     path = made.write(tmp_path / "r.sqlite")
     default_counters.keep_few(path, cold=False)
     (times,) = zip(*sqlite3.connect(path).execute("SELECT DISTINCT timestamp FROM GPU_METRICS ORDER BY 1"), strict=True)
-    assert times == tuple(range(7_500 * MS, 9_001 * MS, 500 * MS))
+    assert times == tuple(range(first, 9_001 * MS, 500 * MS))

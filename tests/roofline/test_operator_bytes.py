@@ -137,6 +137,11 @@ def test_what_has_no_formula_is_not_known() -> None:
         (("mm", "_int_mm"), GEMM, ([30, 50], [50, 70])),
         (("addmm", "addmm_", "_addmm_activation"), GEMM, ([70], [30, 50], [50, 70], [], [])),
         (("bmm",), GEMM, ([4, 3, 5], [4, 5, 7])),
+        (("sum", "mean", "amax", "amin", "max", "min", "prod", "norm", "any", "all", "argmax", "argmin", "var", "std", "cumsum",
+          "avg_pool2d", "max_pool2d_with_indices", "_adaptive_avg_pool2d", "upsample_nearest2d"), "reduce<float>", ([2, 4, 8, 8],)),
+        (("avg_pool2d_backward", "max_pool2d_with_indices_backward", "_adaptive_avg_pool2d_backward"), "pool<float>",
+         ([2, 4, 4, 4], [2, 4, 8, 8])),
+        (("fill_", "zero_", "normal_", "uniform_", "bernoulli_", "random_", "exponential_"), "fill<float>", ([64, 64],)),
         (("convolution", "_convolution", "cudnn_convolution", "cudnn_convolution_transpose"), "conv", ([2, 4, 9, 9], [6, 4, 3, 3], [])),
     ],
 )  # fmt: skip
@@ -152,3 +157,7 @@ def test_names_of_one_operator_move_the_same(names: tuple[str, ...], kernel: str
 def test_a_mask_is_a_bool_beside_numbers(types: str, mask: bool, size: int) -> None:
     found = types_of(f"void at::native::vectorized_elementwise_kernel<4, at::native::F<{types}>>(int)")
     assert (found.mask, found.size) == (mask, size)
+
+
+def test_a_reduction_reads_the_largest_of_its_tensors_once() -> None:
+    assert moved("aten::mean", "reduce<float>", [7], [100]) == moved("aten::mean", "reduce<float>", [100], [7]) == 400

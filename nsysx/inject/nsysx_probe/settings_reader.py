@@ -14,7 +14,15 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from . import batch_padding, patch, settings_card, settings_compile, settings_objects, settings_state
+from . import (
+    batch_padding,
+    patch,
+    settings_card,
+    settings_compile,
+    settings_groups,
+    settings_objects,
+    settings_state,
+)
 from .changes import place
 from .interrupts import of_program
 from .output import Output
@@ -82,6 +90,7 @@ class SettingsReader:
             "anomaly": False,
             "padding": None,
             "unread": UnreadGradients(self.torch),
+            "groups": asked(settings_groups.counts) or {},
             "left": _MOST_OUTPUTS,
         }
         self._roots.clear()
@@ -367,11 +376,16 @@ class SettingsReader:
             "reducing": seen["reducing"] if watched else None,
             "networks": list(seen["networks"].values()) if watched else None,
             "wrappers": seen["wrappers"] if watched else None,
+            "groups": asked(self._groups) if watched else None,
             "activations": _activations(seen) if watched else None,
             "padding": seen["padding"] if watched else None,
             "unheld": asked(lambda: seen["unread"].unheld(living)) if watched else None,
             "unread": asked(lambda: seen["unread"].finish(living)) if watched else None,
         }
+
+    def _groups(self) -> list[dict[str, Any]]:
+        roots = [root for root in (ref() for ref in self._roots.values()) if root is not None]
+        return settings_groups.groups(self._seen["groups"], roots)
 
 
 def _activations(seen: dict[str, Any]) -> dict[str, Any]:

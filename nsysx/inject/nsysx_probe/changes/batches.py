@@ -55,6 +55,10 @@ UNTRIED = (
     ),
     Remedy("batched-operation", "Use one batched or fused operation instead of a loop", untried=_OWN_CODE, for_anything=True),
     Remedy("own-kernel", "Use a fused or Triton kernel that splits the work along another axis", untried="a kernel has to be written"),
+    Remedy(
+        "even-sizes", "Make this size a multiple of 64", "nn.Linear(width, 50304)  # not 50257",
+        "What is added is never asked for: targets stay below the old size.", untried=_OWN_CODE,
+    ),
     Remedy("fewer-conversions", "Do without copies and conversions between formats", untried=_OWN_CODE),
     Remedy("sequence-at-once", "Run a recurrent cell over the whole sequence in one call", untried=_OWN_CODE),
     Remedy(

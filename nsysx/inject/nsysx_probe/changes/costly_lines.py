@@ -194,12 +194,6 @@ UNTRIED = (
         "or on the GPU", untried=_OWN_CODE,
     ),
     Remedy(
-        "side-of-64",
-        "Pad this side to a multiple of 64 (of 8 at least), such as 50304 for a vocabulary of 50257: tensor cores read rows of that length "
-        "well, and the rest is masked or cut off", "head = nn.Linear(width, -(-vocabulary // 64) * 64)  # logits[..., :vocabulary]",
-        untried=_OWN_CODE,
-    ),
-    Remedy(
         "kept-keys", "Keep keys and values of all tokens before (use_cache=True): each call then computes its new token alone",
         "out = model(token, past_key_values=past, use_cache=True)\npast = out.past_key_values", untried=_OWN_CODE,
     ),

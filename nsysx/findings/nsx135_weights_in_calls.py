@@ -1,4 +1,4 @@
-"""NSX134 weights-in-calls: each call computes its weights anew, from tensors that no step changes.
+"""NSX135 weights-in-calls: each call computes its weights anew, from tensors that no step changes.
 
 What it means
     Weights that are normalized, converted, dequantized or put together in forward are needed so while they are trained. A program that
@@ -38,7 +38,7 @@ from nsysx.model import Finding
 from nsysx.replay.engine import RemoveCalls, RemoveHost, RemoveOps, RemoveWaits
 
 RULE = Rule(
-    "NSX134",
+    "NSX135",
     "weights-in-calls",
     "Weights that each call computes anew",
     cause=(StepPart.WORK, StepPart.HOST, StepPart.LAUNCH),

@@ -1,4 +1,4 @@
-"""NSX134: weights that each call computes from what no step changes, and work that depends on the step or trains."""
+"""NSX135: weights that each call computes from what no step changes, and work that depends on the step or trains."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def finding(folder: Path, **kind: object) -> Finding:
     return (
         Lined({1: "y = net(x)"})
         .run(lambda program, number: answering(program, number, **kind))
-        .finding(folder, "NSX134")
+        .finding(folder, "NSX135")
     )  # type: ignore[arg-type]
 
 

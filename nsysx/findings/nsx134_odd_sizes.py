@@ -1,0 +1,87 @@
+"""NSX134 odd-sizes: products whose rows do not begin at multiples of 16 bytes, so that tensor cores cannot be fed.
+
+What it means
+    The fast kernels of cuBLAS load 16 bytes at once, 8 numbers of bfloat16. Where a size is no multiple of that, as a vocabulary of
+    50257, rows begin in between, and an older kernel that loads number by number takes several times as long, forward and in both
+    gradients. A size that is a little larger costs nothing: what is added is never asked for.
+
+In the trace
+    Products in a format of tensor cores, with a size that is no multiple of 16 bytes, far below the fastest products of the device.
+
+Bad
+    head = nn.Linear(1024, 50257)
+
+Good
+    head = nn.Linear(1024, 50304)                      # a multiple of 64; targets stay below 50257
+
+Harmless when
+    The product is small, or other products of the program are not faster either.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from nsysx import units
+from nsysx.analyses.helpers import limits_of_work, operator_work
+from nsysx.catalogue import StepLimit, StepPart
+from nsysx.events.operator_flops import sizes
+from nsysx.events.profile import NotRecorded
+from nsysx.findings._case import Case, Fix, Rule, ops_of
+from nsysx.findings._finding_bounds import EVEN_PRODUCT_SHARE, FED_AT_ONCE_BYTES, SLOW_PRODUCT_SHARE
+from nsysx.findings._once import Takes
+from nsysx.model import Finding
+from nsysx.replay.engine import ScaleOps
+from nsysx.roofline.element_types import OF_FORMAT
+
+RULE = Rule("NSX134", "odd-sizes", "Products of odd sizes", cause=(StepPart.WORK,), about=StepLimit.GPU, leads=True)
+REQUIRES = ("operators", "kernels")
+_PRODUCTS = r"^aten::(addmm|mm|bmm|baddbmm|_addmm_activation)\b"
+
+
+def check(case: Case) -> list[Finding]:
+    """Return one finding where slow products of odd sizes take 2 % of the step or more."""
+    try:
+        rows = case.profile.once(operator_work.operators_of_report).rows.with_row_index("row")
+        done = case.profile.once(limits_of_work.executions)
+    except NotRecorded:
+        return case.cannot_tell(RULE, "operators were not recorded", operator_work.FIX)
+    kinds = done.filter(
+        pl.col("name").str.contains(_PRODUCTS) & pl.col("limit_ns").is_not_null() & (pl.col("flops") > 0)
+    )
+    kinds = kinds.group_by("name", "shapes", "number_format", maintain_order=True).agg(
+        pl.col("gpu_ns", "limit_ns").sum()
+    )
+    odd = [
+        odd_size(shapes, number_format) for shapes, number_format in kinds.select("shapes", "number_format").iter_rows()
+    ]
+    kinds = kinds.with_columns(pl.Series("size", odd, dtype=pl.Int64)).drop_nulls("size")
+    kinds = kinds.filter(pl.col("limit_ns") <= SLOW_PRODUCT_SHARE * pl.col("gpu_ns"))
+    named = rows.join(kinds.select("name", "shapes", "size"), on=["name", "shapes"], how="inner")
+    work = case.profile.once(operator_work.work)
+    ops = work.join(named.select(pl.col("row").cast(pl.Int64), "size"), on="row", how="inner")
+    taken = case.per_step(int(ops["ns"].sum()))
+    if not case.notable(taken, 2 * 0.01):
+        return case.clear(RULE, "no slow product has a size that is no multiple of 16 bytes")
+    reached = float(kinds["limit_ns"].sum()) / float(kinds["gpu_ns"].sum())
+    worth = case.worth(ScaleOps(ops_of(ops), reached / EVEN_PRODUCT_SHARE), cause=RULE.cause)
+    size = int(ops.group_by("size").agg(pl.col("ns").sum()).sort("ns", "size", descending=True)["size"][0])
+    even = -(-size // 64) * 64
+    title = f"Products of a size of {size} take {units.duration(taken)} {case.per} at {units.share(reached, 1)} of what is possible"
+    detail = (
+        f"{size} is no multiple of 8: rows do not begin at multiples of 16 bytes, and the fast kernels cannot load them. Products of such "
+        f"sizes take {case.share(taken)} of the step at {units.share(reached, 1)} of the fastest products; with {even} they come near."
+    )
+    fix = Fix.by_name("even-sizes").but(
+        text=f"Make the size {size} a multiple of 64: {even}", paste=f"nn.Linear(width, {even})  # not {size}"
+    )
+    return [case.found(RULE, title, detail, worth=worth, cost_ns=taken, fix=fix, takes=Takes(ops_of(ops)))]
+
+
+def odd_size(shapes: str | None, number_format: str | None) -> int | None:
+    """Return the largest size of a product's factors whose rows are no multiple of 16 bytes, None for none."""
+    width, given = OF_FORMAT.get(number_format or ""), [s for s in sizes(shapes) or [] if len(s) in (2, 3)]
+    if width is None or width >= 4 or len(given) < 2:
+        return None
+    odd = [n for shape in given[-2:] for n in shape[-2:] if n * width % FED_AT_ONCE_BYTES and n > FED_AT_ONCE_BYTES]
+    return max(odd, default=None)
