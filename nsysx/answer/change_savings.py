@@ -158,7 +158,10 @@ def margins_ns(summary: Summary, chosen: Finding | None) -> tuple[int, int] | No
     if shows_likely_saving(chosen) or chosen.saving.most_ns is not None:
         most = (saving_ns(summary, chosen) if shows_likely_saving(chosen) else chosen.saving.most_ns) or saving
         repeats = round(WORK_REPEATS_SHARE * max(0, (summary.step.shown_ns or 0) - most))
-        more = min(more, max(0, most + repeats - saving))
+        left = max(0, most + repeats - saving)
+        # A replay that is no bound, and leaves more open than it shows, says itself how much.
+        open_too = chosen.saving.source == "replay" and not chosen.saving.bound and chosen.saving.most_ns is not None
+        more = max(more, left) if open_too else min(more, left)
     if about(chosen) in _IDLE and not chosen.saving.bound and (real := summary.unprofiled) is not None:
         # What makes the GPU wait no more saves what it idles, and none of its work.
         now = summary.step.shown_ns or 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 import polars as pl
@@ -281,11 +282,17 @@ def seen_to_reduce_each(case: Case) -> str:
 def reduced_once(case: Case, settings: RecordedSettings | None) -> Saving:
     """Return what it is worth if only the last backward of a step communicates: by the replay of all ranks, where there is one.
 
-    Else it is a bound, for ranks then wait for each other there.
+    Else it is a bound, for ranks then wait for each other there. The replay keeps the ranks' hosts as late as they were recorded, which
+    early reductions are a reason of, too: so the bound is the most that its interval holds.
     """
-    replayed = _costly_jobs.on_all_ranks(case, "no-sync")
-    if replayed is not None:
-        return replayed
+    replayed, bound = _costly_jobs.on_all_ranks(case, "no-sync"), _without_early_reductions(case, settings)
+    if replayed is None or replayed.likely_ns is None:
+        return bound
+    return replace(replayed, most_ns=max(replayed.likely_ns, bound.likely_ns or 0))
+
+
+def _without_early_reductions(case: Case, settings: RecordedSettings | None) -> Saving:
+    """Return the most that reducing gradients once in a step can save: what the early reductions take of it, slow, and call for."""
     micro = micro_steps.micro_steps(case.profile)
     count = micro.count if micro is not None else _micro_steps(settings) if settings is not None else 0
     if count < FEWEST_MICRO_STEPS:

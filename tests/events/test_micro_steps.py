@@ -119,6 +119,13 @@ def test_all_ranks_are_replayed_without_the_early_reductions(tmp_path: Path) -> 
     finding = next(f for f in page.findings or () if f.code == "NSX127")
     assert not finding.saving.bound and finding.saving.source == "replay"
     assert finding.saving.likely_ns == pytest.approx(6 * 400 * US, rel=0.03)
+    most = finding.saving.most_ns
+    assert most is not None and most >= finding.saving.likely_ns
+    answer = page.answer
+    assert answer.do[-1].code == "NSX127" and answer.now_ns is not None and answer.then_low_ns is not None
+    assert answer.now_ns - answer.then_low_ns >= most, (
+        "what the early reductions take is the most that the interval holds"
+    )
     ranks = gather_job([path], ReadingOptions()).ranks
     prices = job_whatif.prices(ranks, JobChanges(on_all_ranks="no-sync"))
     assert prices is not None
