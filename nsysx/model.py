@@ -236,11 +236,10 @@ class Verdict:
 class Finding:
     """The answer of one rule: found, clear, or cannot tell.
 
-    ``saving``: what its change saves. ``paste`` makes the change, ``condition`` must hold for it. ``because``: the end of the detail, on
-    a wrong reading. ``title_as_recorded``, ``cost_as_recorded``: their times are of the steps as recorded; all others are of the shown
-    step. ``conditions``: what it needs, tested. ``own_ns_per_step``: what of its cost counts here alone, so that findings never sum
-    above the step. ``overlaps``: places, in the Summary, of findings about the same time, or that together save more than both are
-    about. ``remedies``: what ``fix`` advises, by name, any of which will do, and what it no longer does.
+    ``paste`` makes the change, ``condition`` must hold for it, ``conditions`` are tested. ``because``: the end of the detail, on a wrong
+    reading. ``title_as_recorded``, ``cost_as_recorded``: as recorded; all other times are of the shown step. ``own_ns_per_step``: what of
+    its cost counts here alone, so that sums stay within the step. ``overlaps``: places of findings about the same time, or that save more
+    together than both are about. ``remedies``: what ``fix`` advises, any will do. ``unexplained``: it only says what to record.
     """
 
     code: str
@@ -259,6 +258,7 @@ class Finding:
     because: str = ""
     title_as_recorded: bool = False
     cost_as_recorded: bool = False
+    unexplained: bool = field(default=False, compare=False)
     conditions: tuple[Condition, ...] = ()
     own_ns_per_step: int | None = None
     overlaps: tuple[int, ...] = ()

@@ -55,3 +55,8 @@ def count(number: float | None) -> str:
 def several(number: float, singular: str, many: str = "") -> str:
     """Return a number with what it counts: "1 range", "2,500 ranges"; ``many`` is the plural if it is not ``singular`` + s."""
     return f"{count(number)} {singular if number == 1 else many or f'{singular}s'}"
+
+
+def span(low: str, high: str) -> str:
+    """Return two figures in words as a range: "1.20 ms to 3.40 ms"; one alone where both read the same."""
+    return low if low == high else f"{low} to {high}"

@@ -28,9 +28,11 @@ def decide(summary: Summary) -> Answer:
 def _predicted(summary: Summary, chosen: Finding | None) -> Answer:
     """Return the answer whose first advice is that of a finding, as the capture alone has it."""
     do, sure = first_action.to_do(summary, chosen), certainty.certainty_of_advice(summary, chosen)
-    # Of what is not known no figure is given: what the next command tells is worth more than a factor that nobody can believe.
+    # Of what is not known no step is given; where only the length of the step is not, the factors that its bounds give are.
     told = sure.level != "unknown"
+    bounded = sure.parts[0].level != "unknown"
     then = change_savings.after(summary, chosen) if told else change_savings.After()
+    times = _times(summary, chosen, told=told) if bounded else ()
     return Answer(
         limit=summary.verdict.code,
         do=do,
@@ -41,22 +43,27 @@ def _predicted(summary: Summary, chosen: Finding | None) -> Answer:
         bound=change_savings.is_bound(summary, chosen),
         real=summary.unprofiled is not None and not (summary.step.as_recorded and summary.step.marked),
         recorded_ns=summary.step.recorded_ns,
-        worth=remarks.worth(summary, chosen, then) if told else remarks.not_known(summary, chosen, sure),
+        worth=remarks.worth(summary, chosen, then)
+        if told
+        else remarks.not_known(summary, chosen, sure, bounded=bool(times)),
         certainty=sure,
         picture=bars.pictured(summary, chosen),
         also=others.also(summary, chosen, do),
         alarms=tuple(c.detail for c in summary.quality if c.status == "warn" and c.doubt in ("numbers", "everything")),
         ask_next=others.ask_next(summary, chosen),
         replayed_ns=change_savings.replayed_ns(summary, chosen, then),
-        times=_times(summary, chosen) if told else (),
+        times=times,
         best_ns=then.best_ns,
     )
 
 
-def _times(summary: Summary, chosen: Finding | None) -> tuple[float, ...]:
-    """Return the least and the most factor of a change, its own headline between them."""
+def _times(summary: Summary, chosen: Finding | None, *, told: bool) -> tuple[float, ...]:
+    """Return the least and the most factor of a change, its own headline between them; of a bound without one, of all that it may save."""
+    bound = change_savings.is_bound(summary, chosen)
+    if chosen is not None and bound and not told:
+        return factors.factor_bounds(summary, chosen, change_savings.saving_ns(summary, chosen))
     likely = None if chosen is None else change_savings.likely_ns(summary, chosen)
-    margins = None if change_savings.is_bound(summary, chosen) else change_savings.margins_ns(summary, chosen)
+    margins = None if bound else change_savings.margins_ns(summary, chosen)
     return factors.factor_bounds(summary, chosen, likely, margins)
 
 

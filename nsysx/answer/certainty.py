@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -18,7 +19,7 @@ from nsysx.answer.answer_bounds import (
 )
 from nsysx.answer.change_savings import about as about_of
 from nsysx.answer.change_savings import is_bound, nothing_to_claim, shows_likely_saving
-from nsysx.answer.remarks import sentence
+from nsysx.answer.remarks import NOT_MEASURED, of_step, sentence
 from nsysx.catalogue import StepLimit
 from nsysx.findings import rule_of
 from nsysx.judging import window_checks
@@ -28,10 +29,10 @@ from nsysx.ranks import rank_table
 
 #: How the step without the profiler is known: how sure that makes it, in words, and whether another run would measure it.
 _SOURCES: Mapping[str, tuple[Level, str, bool]] = {
-    "in_process": ("likely", "The step without the profiler was measured in the same process", False),
-    "second_run": ("likely", "The step without the profiler was measured in a second run", False),
+    "in_process": ("likely", "The unprofiled step was measured in the same process", False),
+    "second_run": ("likely", "The unprofiled step was measured in a second run", False),
     "modelled": ("likely", "The profiler's overhead is estimated", True),
-    "assumed": ("unknown", "Low confidence in size, because the unprofiled step was not measured", True),
+    "assumed": ("unknown", NOT_MEASURED, True),
 }
 #: By cause: the name of the share of a step in which it shows, and the columns of a step that add up to it.
 _SHARES: Mapping[str, tuple[str, tuple[str, ...]]] = {
@@ -63,7 +64,7 @@ def _cause(summary: Summary, chosen: Finding | None) -> Sure:
     if window_checks.cold_report(summary.quality) is not None:
         return Sure(about, "unknown", "The missing NAME.cold.sqlite holds the steps; this report has no whole one.")
     if summary.steps.source == "capture":
-        return Sure(about, "unknown", "No steps were found, so start-up and steady work are not told apart.")
+        return Sure(about, "unknown", "No steps were found, so start-up and steady work are not separated.")
     if summary.verdict.code == StepLimit.UNKNOWN or nothing_to_claim(summary):
         return Sure(about, "unknown", "The capture lacks what it takes; see How far to trust this.")
     late = subject.rank_waited_for(summary)
@@ -83,7 +84,7 @@ def _cause(summary: Summary, chosen: Finding | None) -> Sure:
     if not shares:
         return Sure(about, "unknown", "No GPU work lies in steady steps.")
     low, high = units.share(min(shares), 1), units.share(max(shares), 1)
-    spread = low if low == high else f"{low} to {high}"
+    spread = units.span(low, high)
     if len(shares) < 3:
         return Sure(
             about,
@@ -94,8 +95,7 @@ def _cause(summary: Summary, chosen: Finding | None) -> Sure:
         alone = f"{name} {spread} in all {len(shares)} steps. One report cannot tell slow links from a late rank."
         return Sure(about, "likely", alone, "nsysx report RANK0.sqlite RANK1.sqlite ...")
     if chosen is not None and about_of(chosen) == "slow steps":
-        kind = f"Of {len(shares)} steps, {chosen.title[:1].lower()}{chosen.title[1:]}"
-        return Sure(about, "likely" if warned else "certain", f"{kind}.{more}")
+        return Sure(about, "likely" if warned else "certain", f"{chosen.title}.{more}")
     return _of_all_steps(summary, steady, spread, more)
 
 
@@ -112,7 +112,7 @@ def _of_all_steps(summary: Summary, steady: Sequence[Row], spread: str, more: st
     if summary.step.marked and (real := summary.unprofiled) is not None:
         least, most = real.gpu_busy_ns / max(real.high_ns, 1), min(real.gpu_busy_ns / max(real.low_ns, 1), 1.0)
         # Shares of recorded steps are not those of the shown one: of one fact, a reader gets one number.
-        idle = f"{units.share(1 - most, 1)} to {units.share(1 - least, 1)} without the profiler"
+        idle = f"{units.span(units.share(1 - most, 1), units.share(1 - least, 1))} without the profiler"
         if (name, columns) == _IDLE and not uneven:
             reason = f"GPU idle in all {count} steps, {idle}"
         else:
@@ -133,7 +133,7 @@ def _of_all_steps(summary: Summary, steady: Sequence[Row], spread: str, more: st
 def _size(summary: Summary, chosen: Finding) -> Sure:
     """Return how sure the size of the saving is, from how it is known and from what tracing did to the step."""
     about, real = "How much", summary.unprofiled
-    how = sentence(chosen.saving.confidence).replace("±", "Off by up to ", 1)
+    how = sentence(re.sub("^(?=±)", "replay error ", chosen.saving.confidence))
     if shows_likely_saving(chosen):
         how = "The replay made exactly this change; what was tried of the kind saved 0.7 to 1.3 times as much."
     elif is_bound(summary, chosen):
@@ -152,9 +152,7 @@ def _size(summary: Summary, chosen: Finding) -> Sure:
     if is_bound(summary, chosen) and level == "likely":
         # More than the step's own spread, what lies beyond the bound is not known.
         return Sure(about, level, f"{how} {reason}.", command)
-    low, high = summary.step.bounds_ns or (real.low_ns, real.high_ns)
-    span = f"{units.duration(low)} to {units.duration(high)} a step."
-    return Sure(about, level, f"{reason}: {span} {how}".strip(), command)
+    return Sure(about, level, f"{of_step(summary, reason)} {how}".strip(), command)
 
 
 def _quoted(text: str) -> str:

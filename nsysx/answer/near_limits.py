@@ -9,7 +9,7 @@ from nsysx.answer.answer_bounds import KNOWN_LIMITS_SHARE, NEAR_LIMIT_SHARE, NEA
 from nsysx.model import Summary
 
 #: What a roof is called, and its share of the work from which on it is worth a word.
-_ROOFS = {"products": "multiplies at {} of the fastest products", "memory": "moves bytes at {} of the memory bandwidth"}
+_ROOFS = {"products": "is compute-bound (at {} of peak)", "memory": "is memory-bound (at {} of peak bandwidth)"}
 #: The rule that asks for counters of kernels of the program's own.
 _OWN_KERNEL = "NSX128"
 
@@ -33,7 +33,7 @@ def sentence(summary: Summary) -> str:
     if largest["name"] and not near(summary):
         text += f", {units.duration(scope.per_step(largest['could_go_ns'] or 0))} of it in {largest['name']}"
     if step["unknown_ns"] >= NEAR_LIMIT_STEP_SHARE * whole_ns:
-        text += f"; of {units.share(step['unknown_ns'], whole_ns)} no limit is known"
+        text += f"; for {units.share(step['unknown_ns'], whole_ns)} no limit is known"
     return f"{text}."
 
 
@@ -56,7 +56,7 @@ def near(summary: Summary) -> bool:
 
 
 def _part(roof: str, row: RooflineRow, whole_ns: int) -> str:
-    """Return "61 % multiplies at 85 % of the fastest products", "" for a small part."""
+    """Return "61 % is compute-bound (at 85 % of peak)", "" for a small part."""
     if row["limit_share"] is None or row["gpu_ns"] < NEAR_LIMIT_STEP_SHARE * whole_ns:
         return ""
     return f"{units.share(row['gpu_ns'], whole_ns)} {_ROOFS[roof].format(units.share(row['limit_share'], 1))}"

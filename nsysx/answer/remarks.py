@@ -13,6 +13,9 @@ from nsysx.findings.nsx115_wrong_timing import BOTH_SIDES, EVIDENCE, KERNEL_ITSE
 from nsysx.judging import window_checks
 from nsysx.model import Finding, Summary
 
+#: Why the size of a saving is not known where the step without the profiler is only assumed.
+NOT_MEASURED = "The unprofiled step was not measured"
+
 
 def worth(summary: Summary, chosen: Finding | None, then: After) -> str:
     """Return a remark on what the change is worth."""
@@ -26,14 +29,23 @@ def worth(summary: Summary, chosen: Finding | None, then: After) -> str:
     return "at best" if is_bound(summary, chosen) else f"saves {units.duration(now - then.ns)}"
 
 
-def not_known(summary: Summary, chosen: Finding | None, sure: Certainty) -> str:
-    """Return the remark on the worth where the cause or the size of a change is not known: why, and what would tell."""
+def of_step(summary: Summary, reason: str) -> str:
+    """Return why a step without the profiler is no closer known, with its bounds."""
+    real = summary.unprofiled
+    low, high = summary.step.bounds_ns or ((real.low_ns, real.high_ns) if real else (None, None))
+    return f"{reason}: {units.span(units.duration(low), units.duration(high))} a step."
+
+
+def not_known(summary: Summary, chosen: Finding | None, sure: Certainty, *, bounded: bool) -> str:
+    """Return why the cause or the size of a change is not known, and how to measure it; ``bounded``: its factors stand before that."""
     if chosen is None or summary.step.shown_ns is None or chosen.saving.likely_ns is None:
         return worth(summary, chosen, After())
     unknown = next((half for half in sure.parts if half.level == "unknown"), None)
-    told = f"Not known: {sure.reason[:1].lower()}{sure.reason[1:]}"
+    real = summary.unprofiled
+    why = of_step(summary, NOT_MEASURED) if real is not None and real.source == "assumed" else sure.reason
+    told = why if bounded else f"Not known: {why[:1].lower()}{why[1:]}"
     command = unknown.command if unknown is not None else ""
-    return f"{told} {command} would tell." if command else told
+    return f"{told} To measure it: {command}" if command else told
 
 
 def _without_a_change(summary: Summary) -> str:
@@ -41,7 +53,7 @@ def _without_a_change(summary: Summary) -> str:
     if summary.step.shown_ns is not None and summary.replay is not None and summary.replay.get("trusted", True):
         if near_limits.unseen_kernel(summary):
             return "Not known: how near that kernel is to the device's limits."
-        return "Nothing to gain that was looked for."
+        return "Nothing found to gain."
     if subject.ledger_row(summary) is None:
         return "Not known: the GPU's work is not in the report."
     if window_checks.cold_report(summary.quality) is not None:

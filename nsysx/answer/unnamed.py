@@ -47,7 +47,7 @@ def to_record(summary: Summary, *, unsure: bool = False) -> str:
     if summary.step.shown_ns is None:
         if summary.verdict.code == StepLimit.GPU and (unseen := near_limits.unseen_kernel(summary)):
             return f"Look at the GPU work itself. {unseen}"
-        return f"Mark the steps, so that start-up and steady work are told apart: {_marks(summary)}"
+        return f"Mark the steps, to separate start-up from steady work: {_marks(summary)}"
     if summary.verdict.code == StepLimit.UNKNOWN:
         return "Record again: what limits the step is not known without what the sentence above misses."
     if summary.replay is None or not summary.replay.get("trusted", True):
@@ -56,4 +56,4 @@ def to_record(summary: Summary, *, unsure: bool = False) -> str:
     if near_limits.near(summary):
         return f"Nothing: the GPU works near its limits. {figures}"
     sure = " for sure" if unsure else ""
-    return f"Nothing that was looked for saves 1 % of the step{sure}. What is left is the GPU work itself. {figures}".rstrip()
+    return f"Nothing: no change that was looked for saves 1 % of the step{sure}. What is left is GPU work. {figures}".rstrip()

@@ -66,7 +66,8 @@ def short(file: str) -> str:
 
 def spoken(file: str, line: int | None, function: str) -> str:
     """Return a place for a sentence, without its folder: "train.py:12 augment"."""
-    return f"{_slashes(file).rsplit('/', 1)[-1]}{'' if line is None else f':{line}'} {function}"
+    inside = "" if function == "<module>" else f" {function}"
+    return f"{_slashes(file).rsplit('/', 1)[-1]}{'' if line is None else f':{line}'}{inside}"
 
 
 def is_library(file: str) -> bool:

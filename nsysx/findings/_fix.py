@@ -54,6 +54,7 @@ class Fix:
 
     ``needs`` are the same as tests of the capture (``_needs``): what violates one is never advised, see ``answer.first_action``. ``ways``
     are the remedies that it advises, any of which will do. Code to paste is always that of one of them: what was tried is known by name.
+    ``unexplained``: what to change is not known, and it says how to record that.
     """
 
     text: str
@@ -61,6 +62,7 @@ class Fix:
     condition: str = ""
     needs: tuple[Need, ...] = ()
     ways: tuple[Alternative, ...] = ()
+    unexplained: bool = False
 
     def __post_init__(self) -> None:
         if self.paste and not self.ways:
@@ -109,7 +111,14 @@ class Fix:
     def into(self, finding: Finding, *, torch: bool = True) -> Finding:
         """Return a finding with this advice; code to paste is for programs that use torch."""
         paste, ways = (self.paste, self.ways) if torch else ("", ())
-        return replace(finding, fix=self.text, paste=paste, condition=self.condition, remedies=ways)
+        return replace(
+            finding,
+            fix=self.text,
+            paste=paste,
+            condition=self.condition,
+            remedies=ways,
+            unexplained=self.unexplained,
+        )
 
 
 def _beside_each_other(ways: Sequence[Alternative]) -> str:

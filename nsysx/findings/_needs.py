@@ -210,7 +210,7 @@ def _one_thread(case: Case) -> tuple[State, str]:
 NO_WAIT = Need(
     "nothing waits or reads a value back inside the model",
     _no_wait,
-    "Take what waits out of the model: no .item(), nonzero(), x[mask] or synchronize() in forward",
+    "Remove host syncs from the model: no .item(), nonzero(), x[mask] or synchronize() in forward",
 )
 NO_MEMORY_CALL = Need("nothing allocates or frees device memory inside the model", _no_memory_call)
 REPEATS = Need("each step makes the same launches", _repeats)

@@ -133,16 +133,20 @@ def _one(case: Case, rule: Rule, code: CodeLines, group: list[_CostlyLine]) -> F
     more = f" and {units.several(len(group) - 1, 'line')} beside it" if len(group) > 1 else ""
     hold = "hold" if more else "holds"
     title = f"{there}{called}{more} {hold} the CPU for {units.duration(host)} {case.per}; the GPU idles {units.duration(cost)}"
-    noted = f"The X-ray noted this line{f': {text}' if text else ''}."
+    cut = _line_remedies.quoted(text) != text
+    noted = f"The X-ray noted this line{f': {text}' if cut else ''}."
     if more:
         noted += f" The same holds for line {' and '.join(str(line.row['line']) for line in group[1:])}."
     launches, waits = sum(line.row["launches"] for line in group) / case.steps, sum(line.seen.waits for line in group)
     waiting = f" and waits {waits:.0f} times" if waits >= 1 else ""
+    why_not = (
+        f" Its {launches:.3g} kernels a step are not why: fewer launches would not shorten it." if launches >= 1 else ""
+    )
     detail = (
         f"{noted} As a loop it makes {launches:.0f} launches in a step{waiting}, while the GPU idles {units.duration(cost)}."
         if calls
         else f"{noted} It takes {units.duration(host)} of the host's time {case.per}, {units.duration(cost)} of that while the GPU has "
-        f"nothing to do. It launches {launches:.3g} kernels in a step: fewer launches would not shorten it."
+        f"nothing to do.{why_not}"
     )
     if (loads := sum(line.seen.loads for line in group)) >= 1:
         detail += f" {units.several(round(loads), 'kernel')} {case.per} are built and loaded there: sizes are new in each step."

@@ -18,10 +18,11 @@ def batched(case: Case) -> Saving:
     """Return what batches are worth: a step then serves several inputs. The launches stay; the GPU's work grows with them, or less."""
     works = case.taken_by(part for part in StepPart if not part.idle)
     least = BATCHED_INPUTS * case.step_ns / max(case.step_ns + (BATCHED_INPUTS - 1) * works, 1)
-    grows = (
-        f"{least:.1f} times as many inputs a second if the GPU's {units.duration(works)} for one grow with the batch"
+    grows = f"the GPU's {units.duration(works)} for one input grow with the batch"
+    return Saving(
+        None,
+        f"a batch of {BATCHED_INPUTS} gives about {least:.1f}x the inputs a second if {grows}, up to {BATCHED_INPUTS}x if they do not",
     )
-    return Saving(None, f"with {BATCHED_INPUTS} inputs in a step about {grows}, up to {BATCHED_INPUTS} times if not")
 
 
 def served(case: Case, cost: int) -> bool:

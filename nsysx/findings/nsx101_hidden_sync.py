@@ -60,9 +60,9 @@ def _fix(case: Case, row: Row) -> Fix:
 
 
 _WAIT = {
-    waiting.NOTHING: "An explicit wait",
-    waiting.VALUE: "A wait",
-    waiting.SIZE: "A wait for a size (nonzero, x[mask])",
+    waiting.NOTHING: "An explicit host sync",
+    waiting.VALUE: "A host sync",
+    waiting.SIZE: "A host sync for a size (nonzero, x[mask])",
 }
 _FOR = {
     waiting.NOTHING: " (an explicit synchronize)",
@@ -146,7 +146,7 @@ def _finding(case: Case, row: Row, calls: frozenset[int], worth: Saving) -> Find
             f"{_WAIT[row['asks']]} in {row['api']}{case.in_module(row)} leaves the GPU idle for {units.duration(idle)}"
         )
     if harmless:
-        title = f"A wait of {units.duration(wait)} in {row['api']}{case.in_module(row)} costs next to nothing"
+        title = f"A host sync of {units.duration(wait)} in {row['api']}{case.in_module(row)} costs next to nothing"
     return case.found(
         RULE,
         title,

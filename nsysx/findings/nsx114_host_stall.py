@@ -67,7 +67,6 @@ RULE = Rule(
 REQUIRES = ("steps", "gpu", "launches")
 #: The parts of the verdict that are the host's own, without any wait.
 _ALONE = (StepPart.HOST, StepPart.LAUNCH)
-#: A pause before a pageable copy of this many bytes to the device made that data.
 _AFTER_A_WAIT = (
     " {} of it also counts as idle after host syncs: the pause would be harmless if the thread ran ahead of the GPU."
 )
@@ -204,7 +203,9 @@ def _move_it(case: Case, row: Row, line: Mapping[str, Any]) -> Fix:
             f"Move what {sampled_stacks.spoken(line['file'], line['line'], line['function'])} does {before} out of the loop"
         )
     if case.program.python and known_lines(case.profile) is None:
-        return Fix(f"See which line holds the CPU up {before}: nsysx run; then move it out of the loop")
+        return Fix(
+            f"Find the line that keeps the CPU busy {before} (nsysx run), and move it out of the loop", unexplained=True
+        )
     return Fix(f"Move what {case.program.host} does {before} out of the loop")
 
 
@@ -294,7 +295,7 @@ def check(case: Case) -> list[Finding]:
         elif making:
             title += ": the CPU makes data, then copies it"
         elif line:
-            title += f": {sampled_stacks.spoken(line['file'], line['line'], line['function'])} runs"
+            title += f", while the host runs {sampled_stacks.spoken(line['file'], line['line'], line['function'])}"
         elif case.program.python and known_lines(case.profile) is None:
             title += "; CPU cause not recorded"
         detail = (

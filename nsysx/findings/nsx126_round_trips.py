@@ -200,7 +200,9 @@ def _in_modules(case: Case) -> list[Finding]:
             f"Each round makes a few launches and cannot begin before the one before it is done; the backward repeats them. The modules' "
             f"kernels take {units.duration(works)} {case.per}, the GPU idles between them for {units.duration(idle)}."
         )
-        worth = case.bound((works + idle) * (1 - 1 / loop.each), "all rounds but one go, their kernels included")
+        worth = case.bound(
+            (works + idle) * (1 - 1 / loop.each), "assumes that all rounds but one go, with their kernels"
+        )
         # Fewer, longer kernels also let the host get ahead, wherever the GPU idles for it.
         ahead = works * (1 - 1 / loop.each) + case.taken_by(RULE.cause)
         worth = replace(worth, most_ns=case.bound(ahead, "").likely_ns)
@@ -255,7 +257,7 @@ def _outside(case: Case) -> list[Finding]:
     made = case.timed_ops(case.ops["call"].is_in(seen.calls.tolist()).fill_null(value=False), "op")
     works = case.per_step(int(made["ns"].sum()))
     saved = 1 - 1 / count
-    worth = case.bound(cost * saved, "all rounds but one go, at best their kernels, too")
+    worth = case.bound(cost * saved, "assumes that all rounds but one go, at best with their kernels")
     worth = replace(worth, most_ns=case.bound((cost + works) * saved * seen.reads / len(seen.start_ns), "").likely_ns)
     where = {"module": asked, "phase": "evaluation"} if seen.network and asked else {}
     return [
@@ -283,6 +285,6 @@ def _fix(seen: Rounds, count: str, asked: str) -> Fix:
         )
     return Fix.by_name(
         "rounds-at-once",
-        text=f"Handle all {count} in one round: now each takes the same {seen.launches} launches and a read back. Use operations "
+        text=f"Do all {count} as one batch: now each makes the same {seen.launches} launches and a read back. Use operations "
         "on the whole batch (a mask over all, torchvision.ops.batched_nms) and one .cpu() at the end",
     )

@@ -58,7 +58,7 @@ def check(case: Case) -> list[Finding]:
     title = f"Between steps {what} takes {units.duration(between)} per step, {units.share(between, real.loop_ns)} of the loop"
     worth = Saving(
         None,
-        f"up to {units.duration(between)} of the {loop}: as much as runs less often, elsewhere or at the same time",
+        f"up to {units.duration(between)} of the {loop}, if that runs less often, elsewhere or in parallel",
     )
     near = (
         "evaluation between steps" if evaluates else "between steps" if restarted is None else "where an epoch begins"

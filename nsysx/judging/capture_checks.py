@@ -42,7 +42,7 @@ _GRADES = {
     "seq": "by autograd's sequence numbers",
     "sequence": "by repeating the calls of a step whose modules were marked",
     "time": "by what the calling thread did at that time",
-    "none": "not at all",
+    "none": "to none",
 }
 
 

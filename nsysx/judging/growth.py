@@ -39,7 +39,8 @@ def words(profile: Profile) -> str:
         row = top[0]
         took = f"{units.duration(row['ns_early'])} to {units.duration(row['ns'])} a step"
         name = function_of(row["name"])[:GROWING_KERNEL_LETTERS]
-        named = f" {units.share(row['more'], whole)} of the growth is the kernel {name}, {took}{_grid(early, late, row['name'])}."
+        part = units.share(min(row["more"], whole), whole)
+        named = f" {part} of the growth is the kernel {name}, {took}{_grid(early, late, row['name'])}."
     return named + _allocator(profile)
 
 

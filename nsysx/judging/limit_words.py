@@ -148,7 +148,7 @@ def _second(profile: Profile, limits: WindowLimits, code: StepLimit) -> str:
     ns = _bare(limits, others[second])
     if second in _WORKING:
         return f"; {_noun(profile, limits, second)}: {ns}"
-    return f"{'; it idles' if code in _WORKING else ', and'} {ns}{_clause(profile, limits, second)}"
+    return f"{'; the GPU idles' if code in _WORKING else ', and'} {ns}{_clause(profile, limits, second)}"
 
 
 def _noun(profile: Profile, limits: WindowLimits, code: StepLimit) -> str:

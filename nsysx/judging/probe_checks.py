@@ -146,9 +146,10 @@ def modules_by_sequence(profile: Profile) -> list[Check]:
         return []
     matched = repeats.launches - repeats.unmatched
     weak = repeats.unmatched > UNMATCHED_LAUNCHES_SHARE * repeats.launches
+    calls = units.several(repeats.launches, "launch, copy or memset", "launches, copies and memsets")
     detail = (
-        f"modules were marked in {repeats.marked} steps; {repeats.steps} others ({repeats.exact} of them exactly) repeat their "
-        f"calls: {units.count(matched)} of {units.several(repeats.launches, 'launch, copy or memset', 'launches, copies and memsets')}"
+        f"modules were marked in {units.several(repeats.marked, 'step')}; {repeats.steps} others ({repeats.exact} of them exactly) "
+        f"repeat their calls: {units.count(matched)} of {calls}"
     )
     fix = "a longer window (--steps A:B) meets more of the shapes that the steps have" if weak else ""
     return [Check("modules by sequence", "warn" if weak else "ok", detail, fix)]

@@ -97,7 +97,7 @@ def _waits(row: Row) -> int:
 def _sentence(late: Row, waiting: Row, shown_row: Row, verdict: Verdict) -> str:
     scope = Scope("steady", (waiting["process"],), steps=waiting["steps"] or 0)
     part, whole = pair(scope.per_step(_waits(waiting)), scope.per_step(waiting["window_ns"]))
-    recorded = " recorded" if verdict.recorded_ns else ""
+    recorded = " (as recorded)" if verdict.recorded_ns else ""
     cause, behind = late["late_cause"], late["late_ns"] or 0
     extra = (late["late_because"] or {}).get(Late.COMPUTE, behind) if cause == Late.COMPUTE else behind
     why = f", which {Late.named(cause).doing.format(short(extra))}" if extra else ""

@@ -19,7 +19,6 @@ from nsysx.inject.nsysx_probe import changes
 from nsysx.model import Summary
 from nsysx.render import facts, facts_line
 from nsysx.render.grids import CellTexts
-from nsysx.render.how_sure import half_line
 from nsysx.render.safe_text import clean, file_name, shorten_kernel
 from nsysx.trying import chosen_changes
 from nsysx.trying.trial_sentences import measured
@@ -170,6 +169,12 @@ def _between(ends: tuple[float, ...]) -> str:
     return "" if least == most else f"{least} to {most}"
 
 
+def _with_signs(ends: tuple[float, ...]) -> str:
+    """Return the least and the most factor: "1.1x to 2.7x", "1.1x or more"."""
+    least, _, most = _between(ends).partition(" to ")
+    return f"{least}x to {most}x" if most else least.replace(" or", "x or")
+
+
 #: A most factor of this many times the least says only that the step after the change is within its error of nothing.
 _NO_MOST = 10
 
@@ -184,8 +189,7 @@ def _replayed(answer: Answer) -> str:
     if answer.best_ns is not None and answer.then_ns and answer.best_ns < _CLOSE * answer.then_ns:
         return f"At best {units.duration(answer.best_ns)}."
     if answer.bound and not alone and answer.times and answer.times[1] >= _WIDE * answer.times[0]:
-        shown = between.replace(" or", "x or") if between.endswith(" or more") else f"{between.replace(' to', 'x to')}x"
-        return f"{shown}, depending on the unprofiled step time."
+        return f"{_with_signs(answer.times)}, depending on the unprofiled step time."
     if not now or not alone:
         return ""
     times = f" ({_times(now / alone)}{f', {between}' if between else ''})" if alone < now else ""
@@ -238,6 +242,20 @@ def reasons(do: Sequence[Action], now_ns: int | None) -> list[str]:
     return [*map(reason, do[:-1]), ""]
 
 
+def _half(sure: Sure, why: str) -> tuple[str, str]:
+    """Return which half is how sure, as "Cause certain", and why in one sentence."""
+    return f"{'Size' if sure.about == 'How much' else 'Cause'} {sure.level}", f"{why[:1].upper()}{why[1:]}"
+
+
+def _worth(answer: Answer) -> str:
+    """Return the remark on the worth; where only the length of the step is not known, with the factors that its bounds give."""
+    if answer.then_ns is not None or not answer.times:
+        return answer.worth
+    between = f"up to {_times(answer.times[1])}" if answer.bound else _with_signs(answer.times)
+    between = f"at least {between.removesuffix(' or more')}" if between.endswith(" or more") else between
+    return f"{between} faster; {answer.worth[:1].lower()}{answer.worth[1:]}"
+
+
 def build(summary: Summary, *, redact: bool = True, typed: str = "", command: str = "", folder: str = "") -> Worded:
     """Return the answer in words. ``redact`` hides what names a person or a machine.
 
@@ -264,7 +282,7 @@ def build(summary: Summary, *, redact: bool = True, typed: str = "", command: st
         on_average=subject.on_average(summary),
         real=answer.real,
         profiled_ns=answer.recorded_ns,
-        worth=texts(answer.worth, 300),
+        worth=texts(_worth(answer), 300),
         factor=factor(answer),
         replayed=_replayed(answer),
         level=answer.certainty.level,
@@ -273,7 +291,7 @@ def build(summary: Summary, *, redact: bool = True, typed: str = "", command: st
         sure=tuple(
             replace(s, reason=texts(s.reason, 600), command=_whole_command(s.command)) for s in answer.certainty.parts
         ),
-        halves=tuple(half_line(s, first_sentence(texts(s.reason, 600))) for s in answer.certainty.parts),
+        halves=tuple(_half(s, first_sentence(texts(s.reason, 600))) for s in answer.certainty.parts),
         bars_title=answer.picture.title,
         bars=tuple(_bar(b, texts) for b in answer.picture.bars),
         also=tuple(replace(a, text=texts(a.text, 150)) for a in answer.also),

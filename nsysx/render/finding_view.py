@@ -9,6 +9,7 @@ from nsysx.answer.answer_bounds import NOTABLE
 from nsysx.answer.bars import called
 from nsysx.events.layers import bare
 from nsysx.model import Column, Finding, Row, Summary, Table
+from nsysx.render.answer_text import listed
 from nsysx.render.grids import CellTexts, Grid, grid
 from nsysx.render.safe_text import clean, file_name
 
@@ -31,6 +32,7 @@ class FindingView:
     notable: bool = False
     overlaps: str = ""
     counted: str = ""
+    line: str = ""
 
 
 def _where(where: Row, summary: Summary, texts: CellTexts) -> str:
@@ -43,10 +45,15 @@ def _where(where: Row, summary: Summary, texts: CellTexts) -> str:
         parts.append(texts(phase, 40))
     if where.get("near"):
         parts.append(texts(where["near"], 120))
-    if where.get("file"):
-        line = f":{where['line']}" if where.get("line") else ""
-        parts.append(f"{texts(file_name(str(where['file'])[:2000], texts.redact), 160)}{line}")
-    return ", ".join(parts)
+    return ", ".join(filter(None, (*parts, _line(where, texts))))
+
+
+def _line(where: Row, texts: CellTexts) -> str:
+    """Return the line of a place, or its file; "" without one."""
+    if not where.get("file"):
+        return ""
+    line = f":{where['line']}" if where.get("line") else ""
+    return f"{texts(file_name(str(where['file'])[:2000], texts.redact), 160)}{line}"
 
 
 def _one_name(rows: tuple[Row, ...]) -> tuple[Row, ...]:
@@ -90,13 +97,14 @@ def finding_of(finding: Finding, summary: Summary, texts: CellTexts, width: int)
         else title,
         detail=texts(finding.detail, 2000),
         where=_where(finding.where, summary, texts),
+        line=_line(finding.where, texts),
         cost=cost,
         cost_time="as recorded" if summary.step.marked and finding.cost_as_recorded else "",
         saving="" if not saving else ("at most " if finding.saving.bound else "") + units.duration(saving),
         confidence=texts(finding.saving.confidence, 200),
         fix=texts(finding.fix, 2000),
         evidence=evidence,
-        overlaps=" and ".join(_codes(finding, summary)),
+        overlaps=listed(_codes(finding, summary)),
         counted=_counted(finding, summary),
         notable=(saving or 0) >= NOTABLE * (summary.step.shown_ns or 0) and bool(saving),
     )

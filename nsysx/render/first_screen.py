@@ -14,6 +14,7 @@ from nsysx.render import answer_words as answers
 from nsysx.render import code as code_of
 from nsysx.render import finding_view, live_timeline
 from nsysx.render.answer_text import changes, first_clause, spoken_of
+from nsysx.render.answer_text import listed as names_listed
 from nsysx.render.answer_words import Worded, part_words
 from nsysx.render.grids import CellTexts, Grid
 
@@ -61,7 +62,7 @@ class TodoItem:
     ``under`` is the number of the line of the same cause, in which this one is folded, 0 for none.
     ``how`` is what ``what`` leaves out; ``size`` says what is lost, and how far the saving can be off. ``overlaps``: the numbers of
     lines above that it overlaps with. ``marked``: the timeline shows where it is, under ``number``. ``states`` are its conditions:
-    state, name, what was seen.
+    state, name, what was seen. ``line`` is how ``where`` ends if that is a line of code, else "".
     """
 
     number: int
@@ -81,6 +82,7 @@ class TodoItem:
     overlaps: str
     size: str
     evidence: Grid | None
+    line: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,9 +189,12 @@ def _items(
                 condition=texts(finding.condition, 300),
                 states=tuple((c.state, texts(c.name, 120), texts(c.detail, 200)) for c in finding.conditions),
                 marked=number in marked,
-                overlaps=" and ".join(str(1 + n) for n, p in enumerate(chosen[: number - 1]) if p in finding.overlaps),
+                overlaps=names_listed(
+                    [str(1 + n) for n, p in enumerate(chosen[: number - 1]) if p in finding.overlaps]
+                ),
                 size=_size(shown),
                 evidence=shown.evidence,
+                line=shown.line,
             )
         )
     return tuple(items), marks

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from nsysx import units
-from nsysx.analyses import kernels, stacks
+from nsysx.analyses import kernels, lines, stacks
 from nsysx.answer.bars import MODULES, WORK
 from nsysx.judging.verdict import EACH_STEP
 from nsysx.model import Summary
@@ -193,6 +193,7 @@ def _render(summary: Summary, redact: bool, top: int, *, whole: bool = True) -> 
         absent=beyond.absent(shown),
         most_rows=ROWS,
         seen=most,
+        lines_shown=lines.KEY in most,
         most_words=WORDS,
         most_clear=CLEAR,
         most_columns=COLUMNS,

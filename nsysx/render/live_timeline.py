@@ -41,20 +41,26 @@ def marks(pictures: Sequence[Timeline], findings: Sequence[Finding]) -> tuple[tu
     return tuple(map(tuple, placed))
 
 
-def _place(picture: Timeline, finding: Finding) -> LongestStretch | None:
+def _place(picture: Timeline, finding: Finding) -> LongestStretch | Span | None:
     """Return the longest stretch of what a finding is about, None where the picture does not show it.
 
-    That is its part of the step: in its module and phase where it names them, outside of modules where it names what lies beside it.
+    That is its part of the step: in its module and phase where it names them, outside of modules where it names what lies beside it. A
+    finding about a line, or without such a part, is where its line runs for longest.
     """
     rule = rule_of(finding.code)
     parts: Sequence[str] = rule.cause
     if rule.slug == _OF_SLOW_STEPS:  # where the device idles longest is what makes a step slow
         parts = [p.value for p in StepPart if p.idle]
-    if not parts or rule.about == "capture" or rule.slug == _OF_LINES:
+    if rule.about == "capture":
         return None
+    at_line = f"{finding.where['file']}:{finding.where.get('line')}" if finding.where.get("file") else None
+    runs = [s for lane in picture.lanes if lane.role == "lines" for s in lane.spans if s.label == at_line]
+    of_line = max(runs, key=lambda s: s.end_ns - s.start_ns, default=None)
+    if not parts or rule.slug == _OF_LINES:
+        return of_line
     anywhere = rule.whole or rule.about == "late rank"
     here = [p for p in picture.places if p.part in parts and (anywhere or _inside(p, finding))]
-    return max(here, key=lambda p: p.end_ns - p.start_ns, default=None)
+    return max(here, key=lambda p: p.end_ns - p.start_ns, default=of_line)
 
 
 def _inside(piece: LongestStretch, finding: Finding) -> bool:

@@ -222,10 +222,10 @@ def file_name(path: str, redact: bool) -> str:
     return "/".join(parts[-2:])
 
 
-#: A line of code with the whole path of its file, "/srv/work/train.py:12", in a column that also holds other names.
-_WHOLE_PLACE = re.compile(r"(?:/|[A-Za-z]:[\\/])\S.*:\d+", re.DOTALL)
+#: A line of code with the whole path of its file, "/srv/work/train.py:12", or the file alone, in a column that also holds other names.
+_WHOLE_PLACE = re.compile(r"(?:/|[A-Za-z]:[\\/])\S.*(?::\d+|\.py)", re.DOTALL)
 
 
 def is_whole_place(text: str) -> bool:
-    """Return whether ``text`` is a line of code with the whole path of its file."""
+    """Return whether ``text`` is a line of code, or a file of code, with its whole path."""
     return _WHOLE_PLACE.fullmatch(text) is not None

@@ -66,9 +66,7 @@ def test_what_a_bound_leaves_open_is_its_one_reason_and_not_the_spread_of_the_st
     assert size.reason.startswith("Upper bound; replay error ±1.05 ms.")
     assert size.level == "likely"
     (_, exact) = certainty.certainty_of_advice(measured, CHOSEN).parts
-    assert exact.reason.startswith(
-        "The step without the profiler was measured in the same process: 8.00 ms to 12.00 ms"
-    )
+    assert exact.reason.startswith("The unprofiled step was measured in the same process: 8.00 ms to 12.00 ms")
 
 
 def limited(code: StepLimit, busy: float) -> Summary:

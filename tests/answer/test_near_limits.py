@@ -31,7 +31,7 @@ def test_work_near_its_limits_has_nothing_to_gain(tmp_path: Path) -> None:
     assert near_limits.near(found)
     text = near_limits.sentence(found)
     assert text == (
-        "Of the GPU time, 79 % multiplies at 92 % of the fastest products and 21 % moves bytes at 89 % of the memory bandwidth: "
+        "Of the GPU time, 79 % is compute-bound (at 92 % of peak) and 21 % is memory-bound (at 89 % of peak bandwidth): "
         "at most 84.5 us of 960 us could go."
     )
     assert found.answer is not None and found.answer.do[0].text.startswith(
@@ -47,9 +47,9 @@ def test_work_far_from_them_says_what_could_go_and_where(tmp_path: Path) -> None
 
 def test_nothing_is_told_of_work_without_limits(tmp_path: Path) -> None:
     found = summary(of(190, 200, unknown_us=2000), tmp_path)
-    assert "multiplies" not in near_limits.sentence(found) and not near_limits.near(found)
+    assert "compute-bound" not in near_limits.sentence(found) and not near_limits.near(found)
     some = summary(of(190, 200, unknown_us=300), tmp_path)
-    assert near_limits.sentence(some).endswith("of 24 % no limit is known.")
+    assert near_limits.sentence(some).endswith("for 24 % no limit is known.")
 
 
 def test_a_kernel_of_the_programs_own_that_nothing_is_known_of_is_named(tmp_path: Path) -> None:

@@ -80,7 +80,9 @@ def _inconsistent(answer: Answer) -> list[str]:
     """Return which bounds of an answer exclude its own headline."""
     now, then = answer.now_ns, answer.then_ns
     if not now or then is None:
-        return ["a factor without a step"] * bool(answer.times)
+        least, most = answer.times or (1.0, 1.0)
+        bounds_alone = answer.certainty.level == "unknown" and 1 <= least <= most  # of a step whose length is not known
+        return ["a factor without a step"] * (not bounds_alone and bool(answer.times))
     low, high, best = answer.then_low_ns, answer.then_high_ns, answer.best_ns
     least, most = answer.times or (0.0, float("inf"))
     wrong = {

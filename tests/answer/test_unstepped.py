@@ -36,7 +36,7 @@ def test_steps_are_marked_by_what_this_program_can(tmp_path: Path, program: str,
     """`nsysx run` marks steps of PyTorch alone: it is no advice for others."""
     found = unlike(tmp_path, program, kernel=kernel, busy_us=20)
     assert found.answer is not None
-    assert found.answer.do[0].text == f"Mark the steps, so that start-up and steady work are told apart: {how}"
+    assert found.answer.do[0].text == f"Mark the steps, to separate start-up from steady work: {how}"
 
 
 def test_work_of_the_gpu_itself_is_looked_at_before_steps_are_marked(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ def test_a_wait_behind_a_busy_device_is_found_and_worth_next_to_nothing(tmp_path
     assert finding.where["module"] == "loss_fn"
     assert finding.where["phase"] == "loss"
     # The step is 7 ms; the CPU waits for most of the 5 ms before the select kernel is done. Only the launch after costs.
-    assert finding.title.startswith("A wait of 6.59 ms in cudaStreamSynchronize in loss_fn costs next to nothing")
+    assert finding.title.startswith("A host sync of 6.59 ms in cudaStreamSynchronize in loss_fn costs next to nothing")
     assert finding.cost_ns_per_step is not None and finding.cost_ns_per_step < 0.01 * 7_000_000
     assert finding.saving_ns_per_step is not None and 0 <= finding.saving_ns_per_step < 0.01 * 7_000_000
     assert "leave it" in finding.detail
@@ -168,7 +168,7 @@ def test_a_harmless_sync_is_no_reason_to_act(tmp_path: Path) -> None:
     assert all((f.saving_ns_per_step or 0) < 0.01 * step for f in summary.findings or ())
     shown = view.build(summary, top=10)
     assert shown.first is None
-    assert shown.no_first.startswith("Nothing that was looked for saves 1 % of the step.")
+    assert shown.no_first.startswith("Nothing: no change that was looked for saves 1 % of the step.")
 
 
 def test_waits_of_ddp_for_its_own_statistics_are_not_the_programs(tmp_path: Path) -> None:
@@ -233,7 +233,7 @@ def test_synchronizing_after_each_phase_is_one_thing_to_remove(tmp_path: Path) -
                 program.host(200)
 
     (found,) = (f for f in Program().steps(body).findings(tmp_path, "NSX101") if f.verdict == "found")
-    assert found.title.startswith("An explicit wait in cudaDeviceSynchronize keeps")
+    assert found.title.startswith("An explicit host sync in cudaDeviceSynchronize keeps")
     assert found.fix.startswith("Remove torch.cuda.synchronize() from the loop")
     assert found.saving_ns_per_step is not None and found.saving_ns_per_step > 400_000  # of three pauses of 200 us
 

@@ -375,7 +375,7 @@ def test_attribution(tmp_path: Path) -> None:
     assert "attribution" not in checks(simple(), tmp_path)  # without ranges the check "nvtx" says it all
     found = checks(simple(lambda m: m.add_range("mine", 500, 600)), tmp_path)["attribution"]
     assert (found.status, found.fix) == ("warn", "nsysx run -- CMD")
-    assert "100 % not at all" in found.detail
+    assert "100 % to none" in found.detail
 
 
 @pytest.mark.parametrize(("lost", "status"), [(9, "ok"), (20, "warn")])

@@ -31,12 +31,12 @@ CLOSE = 0.006
 #: What a clause of the headline, or the title of a line, calls a part of the step: pattern with one time, label of the part.
 NAMED = (
     (
-        rf"(?:, and|, |it idles) ?{D}(?: of it)? (?:waiting for kernel launches|in kernel launch latency)",
+        rf"(?:, and|, |(?:it|the GPU) idles) ?{D}(?: of it)? (?:waiting for kernel launches|in kernel launch latency)",
         "waiting for kernel launches",
     ),
-    (rf"(?:, and|, |it idles) ?{D}(?: of it)? waiting for input data", "waiting for input data"),
-    (rf"(?:, and|, |it idles) ?{D}(?: of it)? after host syncs", "idle after host syncs"),
-    (rf"(?:, and|, |it idles) ?{D}(?: of it)? while memory is allocated", "allocator calls"),
+    (rf"(?:, and|, |(?:it|the GPU) idles) ?{D}(?: of it)? waiting for input data", "waiting for input data"),
+    (rf"(?:, and|, |(?:it|the GPU) idles) ?{D}(?: of it)? after host syncs", "idle after host syncs"),
+    (rf"(?:, and|, |(?:it|the GPU) idles) ?{D}(?: of it)? while memory is allocated", "allocator calls"),
     (rf"; exposed copies[^:;.]*: {D}", "exposed copies"),
     (rf"; exposed communication: {D}", "exposed communication"),
     (rf"The GPU idles {D} per step waiting for kernel launches", "waiting for kernel launches"),

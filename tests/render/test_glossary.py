@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from nsysx.catalogue import Cause, CpuPart, DeviceActivity, StepLimit, StepPart
 from nsysx.render import glossary, html_page
 from tests.render import factory
 
@@ -19,6 +20,16 @@ def test_every_name_is_explained_once():
     names = [name.lower() for entry in glossary.entries() for name in (entry.name, *entry.aliases)]
     assert len(names) == len(set(names))
     assert len({glossary.anchor(entry) for entry in glossary.entries()}) == len(glossary.entries())
+
+
+#: Labels that are whole sentences of plain words.
+PLAIN = ("long pauses in which the program does something else", "other CUDA calls", "outside CUDA calls")
+
+
+@pytest.mark.parametrize("words", [StepLimit, StepPart, DeviceActivity, CpuPart, Cause])
+def test_every_label_of_a_page_is_explained(words: type[StepPart]) -> None:
+    labels = {getattr(word, name, "") for word in words for name in ("label", "drawn", "noun")} - {"", *PLAIN}
+    assert not [label for label in labels if glossary.lookup(label) is None]
 
 
 def test_the_file_holds_entries_and_nothing_else():

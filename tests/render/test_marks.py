@@ -54,6 +54,27 @@ def test_a_finding_is_marked_where_it_is(code, where, place):
     assert marked(code, **where) == place
 
 
+def test_a_finding_about_a_line_is_marked_where_that_runs_for_longest() -> None:
+    runs = tuple(
+        Span(a, b, "", text) for a, b, text in ((0, 9, "/a/x.py:7"), (20, 70, "/a/x.py:7"), (80, 900, "/a/x.py:8"))
+    )
+    picture = Timeline("step", 0, 1000, (Lane("lines", "main", runs),), places=PLACES)
+    findings = [
+        Finding("NSX123", "line", "found", "", "", where={"file": "/a/x.py", "line": 7}),
+        Finding("NSX123", "line", "found", "", "", where={"file": "/b/x.py", "line": 7}),  # another file
+        Finding(
+            "NSX114",
+            "idle",
+            "found",
+            "",
+            "",
+            where={"module": "head", "phase": "backward", "file": "/a/x.py", "line": 8},
+        ),
+        Finding("NSX114", "idle", "found", "", "", where={"module": "elsewhere", "file": "/a/x.py", "line": 7}),
+    ]
+    assert live_timeline.marks((picture,), findings) == (((1, 20, 70), (3, 550, 660), (4, 20, 70)),)
+
+
 @pytest.mark.parametrize(
     ("code", "where"),
     [

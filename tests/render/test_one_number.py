@@ -144,7 +144,7 @@ def _causes(summary: Summary, said: answer_words.Worded, found: list[Finding]) -
     for pattern, (names, code) in CAUSES.items():
         whole = sum(parts.get(n, 0) for n in names)
         length = re.search(
-            rf"(?:, and|,|it idles) ((?:[\d.,]+) (?:ns|us|ms|s))(?: of it)? (?:{pattern})", said.sentence
+            rf"(?:, and|,|(?:it|the GPU) idles) ((?:[\d.,]+) (?:ns|us|ms|s))(?: of it)? (?:{pattern})", said.sentence
         )
         if length and not near(times(length[1])[0], whole, length[1]):
             bad.append(f"the sentence says {length[1]}, the picture {whole} ns")

@@ -77,7 +77,9 @@ def test_when_removing_a_mask_pays(page: Callable[[str], str]) -> None:
     words = page("masked_nonzero")
     assert "The masked values must be cheap enough to compute and throw away" in words
     assert re.search(r"68\.\d+ ms → 46\.\d+ ms a step", words)
-    assert re.search(r"NSX101 A wait of [\d.]+ ms in cudaStreamSynchronize in MaskedLoss costs next to nothing", words)
+    assert re.search(
+        r"NSX101 A host sync of [\d.]+ ms in cudaStreamSynchronize in MaskedLoss costs next to nothing", words
+    )
 
 
 def test_own_ranges_stand_where_modules_do(tmp_path: Path) -> None:

@@ -148,7 +148,11 @@ def test_what_the_profiler_said_several_times_is_told_once(full):
 
 def test_a_line_under_any_column_is_shown_without_its_folders_when_redacted():
     columns = tuple(Column(name, "String", "", "") for name in ("by", "name"))
-    rows = ({"by": "line", "name": "/srv/alice/work/train.py:12"}, {"by": "operator", "name": "aten::mm"})
+    rows = (
+        {"by": "line", "name": "/srv/alice/work/train.py:12"},
+        {"by": "file", "name": "/srv/alice/work/train.py"},
+        {"by": "operator", "name": "aten::mm"},
+    )
     hidden, shown = (
         [
             [cell.text for cell in row]
@@ -156,5 +160,9 @@ def test_a_line_under_any_column_is_shown_without_its_folders_when_redacted():
         ]
         for redact in (True, False)
     )
-    assert hidden == [["line", "work/train.py:12"], ["operator", "aten::mm"]]
-    assert shown == [["line", "/srv/alice/work/train.py:12"], ["operator", "aten::mm"]]
+    assert hidden == [["line", "work/train.py:12"], ["file", "work/train.py"], ["operator", "aten::mm"]]
+    assert shown == [
+        ["line", "/srv/alice/work/train.py:12"],
+        ["file", "/srv/alice/work/train.py"],
+        ["operator", "aten::mm"],
+    ]

@@ -72,6 +72,10 @@ RETIRED = {
     r"paid once|one-time work": "one-time cost",
     r"pauses between (?:queued )?kernels|\bbetween kernels \d": "inter-kernel gaps",
     r"launches in flight": "kernel launch latency",
+    r"\bOff by up to": "replay error ±1.25 ms",
+    r"\bFuse them\b": "name what is fused: nobody knows what them is",
+    r"fastest products": "compute-bound (at 85 % of peak)",
+    r"\bwould tell\b": "to measure it: the command",
 }
 BANNED |= RETIRED
 
@@ -182,6 +186,10 @@ def test_the_patterns_find_what_they_ban() -> None:
         "after fc.evaluation, before conv1.evaluation",
         "54 % of its work is matrix products",
         "the GPU ledger",
+        "Off by up to 1.25 ms",
+        "Fuse them with torch.compile(model)",
+        "54 % multiplies at 76 % of the fastest products",
+        "nsysx run would tell",
         "1 calls",
         "step None",
     ):

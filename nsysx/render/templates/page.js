@@ -96,6 +96,19 @@ document.querySelectorAll("table.sortable").forEach(function (table) {
     opened = [];
   });
 })();
+/* The line of a finding leads to its row in the table of lines; without a script to the table. */
+document.querySelectorAll("a.toline").forEach(function (link) {
+  link.addEventListener("click", function (event) {
+    var row = Array.prototype.filter.call(document.querySelectorAll("#lines tbody tr"), function (tr) {
+      return ((tr.cells[0].title || tr.cells[0].textContent) + " ").indexOf(link.textContent + " ") === 0;
+    })[0];
+    if (!row) return;
+    event.preventDefault();
+    expose(row);
+    row.scrollIntoView({ block: "center" });
+    row.classList.add("here");
+  });
+});
 /* Buttons that copy lines to paste, or the answer for a ticket. A page opened from a disk may not be allowed the newer way. */
 document.querySelectorAll("button.copy").forEach(function (button) {
   var name = button.textContent, of = button.getAttribute("data-copy-of"), text = of ? document.getElementById(of).value : button.getAttribute("data-copy");

@@ -71,7 +71,7 @@ def _change(name: str, call: str, advice: str, condition: str, **options: Any) -
 
 
 CHANGES = (
-    _change("compile", "torch.compile(model)", "Fuse them with torch.compile(model)", _BREAKS),
+    _change("compile", "torch.compile(model)", "Fuse elementwise kernels with torch.compile(model)", _BREAKS),
     _change(
         "compile-reduce-overhead", 'torch.compile(model, mode="reduce-overhead")',
         "torch.compile(model, mode='reduce-overhead')", _FIXED_SHAPES, mode="reduce-overhead",

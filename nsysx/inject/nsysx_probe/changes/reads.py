@@ -127,7 +127,7 @@ _LEFT_OUT = "what stands for the values that are left out, the program says"
 _OWN_CODE = "what a round computes is the program's own code"
 UNTRIED = (
     Remedy(
-        "keep-on-gpu", "Keep the value on the GPU, or ask for it rarely: nsysx explain NSX101",
+        "keep-on-gpu", "Keep the value on the GPU, or read it less often: nsysx explain NSX101",
         "running += loss.detach()  # .item() once in 100 steps", "You see the value some steps later.",
         untried="which value may come later, the program says; bound-reads tells what all of them cost",
     ),
@@ -144,7 +144,7 @@ UNTRIED = (
     ),
     Remedy(
         "rounds-at-once",
-        "Handle all rounds in one: use operations on the whole batch (a mask over all, torchvision.ops.batched_nms) and one .cpu() at "
+        "Do all rounds as one batch: use operations on the whole batch (a mask over all, torchvision.ops.batched_nms) and one .cpu() at "
         "the end",
         "kept = torchvision.ops.batched_nms(boxes.view(-1, 4), scores.view(-1), image_of_box, 0.5)\nresult = kept.cpu()",
         untried=_OWN_CODE,
