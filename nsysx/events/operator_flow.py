@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import polars as pl
@@ -17,11 +17,12 @@ import polars as pl
 from nsysx.events.event_bounds import MOST_FLOW_OPERATORS
 from nsysx.events.layers import layer_of
 from nsysx.events.profile import Profile
+from nsysx.frames.intervals import I64
 
 _ID = r", op_id = (\d{1,18})\b"
 _MADE = r"input_op_ids = (\[.*\])"
-#: The size of the first argument.
-_SIZE = r"sizes = \[(\[[\d, ]*\])"
+#: The sizes of all arguments, and that of the first one.
+_SIZES = r"sizes = \[([\[\]\d, ]*)\]"
 _EACH = re.compile(r"\((\d{1,18}),(-?\d{1,9})\)")
 #: Operators whose result is a view of their first argument.
 _VIEWS = re.compile(
@@ -49,8 +50,8 @@ class ModuleCall:
 class OperatorFlow:
     """Operators of one X-ray step on the thread that calls the modules, in order of time, and the calls of modules among them.
 
-    ``number``: of each operator its own, ``made``: the numbers of those that made its arguments, -1 for a first one without a name.
-    ``size``: that of the first argument as text. ``calls``: outer ones before inner ones.
+    ``number``: of each operator its own, ``made``: of each argument the number of the one that made it, -1 for one without a name.
+    ``start_ns`` and ``end_ns`` on ``thread``. ``size``: those of the arguments as text. ``calls``: outer ones before inner ones.
     """
 
     names: Sequence[str]
@@ -58,6 +59,9 @@ class OperatorFlow:
     made: Sequence[tuple[int, ...]]
     size: Sequence[str]
     calls: tuple[ModuleCall, ...]
+    thread: int = 0
+    start_ns: I64 = field(default_factory=lambda: np.empty(0, np.int64))
+    end_ns: I64 = field(default_factory=lambda: np.empty(0, np.int64))
 
 
 def flow_of(profile: Profile) -> OperatorFlow | None:
@@ -71,7 +75,7 @@ def _flow(profile: Profile) -> OperatorFlow | None:
     )
     modules = ranges.filter((pl.col("kind") == "module") & pl.col("own"))
     ops = ranges.filter((pl.col("kind") == "op") & pl.col("name").cast(pl.String).str.starts_with("aten::"))
-    for start, end in _last_steps(ranges, ops):
+    for start, end in _steps(profile, ranges, ops):
         inside = (pl.col("start_ns") >= start) & (pl.col("end_ns") <= end)
         called = modules.filter(inside)
         if not called.height:
@@ -84,15 +88,26 @@ def _flow(profile: Profile) -> OperatorFlow | None:
     return None
 
 
-def _last_steps(ranges: pl.DataFrame, ops: pl.DataFrame) -> Iterator[tuple[int, int]]:
-    """Return start and end of the steps that hold operators, the last but one first: the last one may have been cut short."""
+def _steps(profile: Profile, ranges: pl.DataFrame, ops: pl.DataFrame) -> Iterator[tuple[int, int]]:
+    """Return start and end of the steps that hold operators, first those that most calls of other steps correspond to, the last one last:
+    it may have been cut short.
+    """
     if not ops.height:
         return
     steps = ranges.filter((pl.col("kind") == "step") & pl.col("own")).sort("start_ns")
     times = ops["start_ns"].sort().to_numpy()
     start, end = (steps[c].to_numpy() for c in ("start_ns", "end_ns"))
     held = np.flatnonzero(np.searchsorted(times, end) > np.searchsorted(times, start))
-    for row in [*held[-2:-1].tolist(), *held[-1:].tolist()]:
+    like = np.empty(0, np.int64)
+    if profile.ranges.repeats is not None:
+        like = np.sort(
+            profile.attributed.api_calls["start_ns"].to_numpy()[
+                profile.ranges.repeats.of[profile.ranges.repeats.of >= 0]
+            ]
+        )
+    often = np.searchsorted(like, end[held]) - np.searchsorted(like, start[held])
+    last = np.arange(len(held)) == len(held) - 1
+    for row in held[np.lexsort((-held, last, -often))].tolist():
         yield int(start[row]), int(end[row])
 
 
@@ -118,14 +133,63 @@ def _read(ops: pl.DataFrame, modules: pl.DataFrame) -> OperatorFlow | None:
     calls = tuple(
         ModuleCall(path, cls, thread, start, end, a, b) for (path, cls, thread, start, end), a, b in spans if b > a
     )
-    sizes = text.str.extract(_SIZE, 1).fill_null("").to_list()
-    return OperatorFlow(ops["name"].cast(pl.String).to_list(), numbers, given, sizes, calls)
+    sizes = text.str.extract(_SIZES, 1).fill_null("").to_list()
+    names, thread = ops["name"].cast(pl.String).to_list(), int(ops["thread"][0])
+    return OperatorFlow(names, numbers, given, sizes, calls, thread, starts, ops["end_ns"].to_numpy())
 
 
 def _makers(text: str) -> tuple[int, ...]:
-    pairs = [(int(number), int(result)) for number, result in _EACH.findall(text)]
-    makers = tuple(number for number, result in pairs if result >= 0)
-    return makers if not pairs or pairs[0][1] >= 0 else (-1, *makers)
+    return tuple(int(number) if int(result) >= 0 else -1 for number, result in _EACH.findall(text))
+
+
+#: Operators whose result nobody knows before: drawn, read from the host, or a part that Python's numbers choose.
+_NEW = re.compile(
+    r"rand|normal_|uniform|bernoulli|dropout|multinomial|exponential|lift_fresh|scalar_tensor|::full|::fill|"
+    r"::(select|slice|narrow|index\w*|gather|as_strided|take\w*|split\w*|chunk|unbind|roll|copy_)$"
+)
+#: Operators that multiply what they are given by weights, and which argument these are. Their results are no weights.
+_WEIGHTS = {
+    **{
+        f"aten::{name}": 1
+        for name in ("linear", "matmul", "mm", "bmm", "convolution", "_convolution", "cudnn_convolution")
+    },
+    **{f"aten::conv{kind}d": 1 for kind in ("1", "2", "3", "_transpose1", "_transpose2", "_transpose3")},
+    **{f"aten::{name}": 2 for name in ("addmm", "baddbmm")},
+}
+_PRODUCT = re.compile(r"::(\w*conv\w*|\w*mm\w*|linear|matmul|einsum|embedding\w*|\w*attention\w*|lstm|gru|rnn\w*)$")
+
+
+def made_weights(flow: OperatorFlow, copied: Sequence[bool]) -> list[int]:
+    """Return the operators that make weights from nothing but tensors without a name, in a program that changes none of these.
+
+    ``copied``: of each operator, whether it copies something from the host.
+    """
+    row_of = {number: row for row, number in enumerate(flow.number)}
+    same: list[bool] = []  # as in the step before
+    for name, makers, from_host in zip(flow.names, flow.made, copied, strict=True):
+        of_same = all(
+            same[row_of[number]] for number in makers if number >= 0 and row_of.get(number, len(same)) < len(same)
+        )
+        earlier = all(number < 0 or row_of.get(number, len(same)) < len(same) for number in makers)
+        new = from_host or _NEW.search(name) or _PRODUCT.search(name) or _IN_PLACE.match(name)
+        same.append(bool(makers) and of_same and earlier and not new)
+    chosen: set[int] = set()
+    waiting = [
+        row_of[makers[argument]]
+        for name, makers in zip(flow.names, flow.made, strict=True)
+        if (argument := _WEIGHTS.get(name)) is not None and len(makers) > argument and makers[argument] in row_of
+    ]
+    while waiting:
+        row = waiting.pop()
+        if same[row] and row not in chosen:
+            chosen.add(row)
+            waiting += [row_of[number] for number in flow.made[row] if number in row_of]
+    return sorted(chosen)
+
+
+def signature(flow: OperatorFlow, call: ModuleCall) -> int:
+    """Return a number that calls share which run the same operators on tensors of the same sizes."""
+    return hash((tuple(flow.names[call.first : call.last]), tuple(flow.size[call.first : call.last])))
 
 
 def depth(flow: OperatorFlow, calls: Sequence[ModuleCall]) -> int:
@@ -138,6 +202,11 @@ def depth(flow: OperatorFlow, calls: Sequence[ModuleCall]) -> int:
         reached.until(call.first, call.last, above)
         deepest, following = max(deepest, above), call.last
     return deepest
+
+
+def _first(sizes: str) -> str:
+    """Return the size of the first of several arguments."""
+    return sizes.partition("]")[0]
 
 
 class _Reached:
@@ -154,10 +223,10 @@ class _Reached:
     def of_arguments(self, row: int, before: int = -1) -> int:
         """Return what the arguments of an operator needed; ``before``: only those made before that row."""
         flow, most = self.flow, 0
+        if flow.made[row] and flow.made[row][0] < 0 and _VIEWS.match(flow.names[row]):
+            most = self.of.get(_first(flow.size[row]), 0)
         for number in flow.made[row]:
-            if number < 0:
-                most = max(most, self.of.get(flow.size[row], 0) if _VIEWS.match(flow.names[row]) else 0)
-            elif before < 0 or number < flow.number[before]:
+            if number >= 0 and (before < 0 or number < flow.number[before]):
                 most = max(most, self.of.get(number, 0), self.of.get(self.viewed.get(number, number), 0))
         return most
 
@@ -167,7 +236,7 @@ class _Reached:
             name, number, made = self.flow.names[row], self.flow.number[row], self.flow.made[row]
             most = self.of[number] = max(least, self.of_arguments(row))
             if _VIEWS.match(name) and made:
-                self.viewed[number] = self.flow.size[row] if made[0] < 0 else self.viewed.get(made[0], made[0])
+                self.viewed[number] = _first(self.flow.size[row]) if made[0] < 0 else self.viewed.get(made[0], made[0])
             elif _IN_PLACE.match(name) and made and made[0] in self.viewed:
                 viewed = self.viewed[made[0]]
                 self.of[viewed] = max(self.of.get(viewed, 0), most)

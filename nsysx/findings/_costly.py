@@ -7,7 +7,16 @@ from typing import NamedTuple
 
 from nsysx.advice import Alternative
 from nsysx.events.recorded_settings import RecordedSettings
-from nsysx.findings import _anomaly, _float64, _padding, _recomputed, _transform_lengths, _unread
+from nsysx.findings import (
+    _anomaly,
+    _costly_kernels,
+    _float64,
+    _grown_inputs,
+    _padding,
+    _recomputed,
+    _transform_lengths,
+    _unread,
+)
 from nsysx.findings import _costly_jobs as jobs
 from nsysx.findings import _costly_when as when
 from nsysx.findings._case import Case, Need, Saving, way
@@ -65,6 +74,9 @@ SETTINGS = (
         when.deterministic,
         "Deterministic algorithms are asked for",
         way("not-deterministic"),
+        worth=_costly_kernels.not_deterministic,
+        takes=_costly_kernels.of_determinism,
+        leads=True,
         set_by=("deterministic", "cudnn_deterministic"),
     ),
     Costly(
@@ -114,6 +126,16 @@ SETTINGS = (
         takes=_transform_lengths.taken,
         leads=True,
         anywhere="Pad transforms to a length whose factors are 2, 3, 5 and 7",
+    ),
+    Costly(
+        "no cache of keys",
+        _grown_inputs.grows,
+        "All tokens before are computed again for each new one",
+        way("kept-keys"),
+        worth=_grown_inputs.cached,
+        takes=_grown_inputs.taken,
+        leads=True,
+        phase="evaluation",
     ),
     Costly(
         "GradScaler with bfloat16",
@@ -222,6 +244,16 @@ SETTINGS = (
         phase="backward",
     ),
     Costly(
+        "parameters that no optimizer holds",
+        _unread.unheld,
+        "Gradients are computed for parameters that no optimizer holds",
+        way("frozen"),
+        worth=_unread.frozen,
+        takes=_unread.of_unheld,
+        leads=True,
+        phase="backward",
+    ),
+    Costly(
         "power limit",
         when.low_power,
         "The GPU may draw less power than it could",
@@ -262,7 +294,17 @@ SETTINGS = (
         way("fewer-checkpoints"),
         worth=_recomputed.without,
         takes=_recomputed.taken,
+        leads=True,
         phase="backward",
+    ),
+    Costly(
+        "recompile limit",
+        _costly_kernels.given_up,
+        "torch.compile has given a function up",
+        way("compiled-for-all-calls"),
+        worth=_costly_kernels.fused_again,
+        takes=_costly_kernels.taken,
+        leads=True,
     ),
     *(
         Costly(

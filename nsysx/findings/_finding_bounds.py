@@ -350,3 +350,27 @@ SHORTEST_ATTENTION = 128
 FED_AT_ONCE_BYTES = 16
 #: A product is slow at this share of the limit and below; large ones of even sizes reach about this share (H100: 0.72 to 0.93).
 SLOW_PRODUCT_SHARE, EVEN_PRODUCT_SHARE = 0.55, 0.75
+
+# ---- _costly_kernels --------------------------------------------------------------------------------------------
+#: Of a saving that is computed from the time of kernels so much may stay (share of it).
+DETERMINISM_MAY_STAY_SHARE = 0.2
+
+# ---- _grown_inputs ----------------------------------------------------------------------------------------------
+#: From so many calls on that are each one longer than the one before, if they are this share of all.
+GROWN_CALLS, GROWN_CALLS_SHARE = 3, 0.5
+#: Shorter sequences (tokens) cost little when they are computed again.
+GROWN_SHORTEST_TOKENS = 16
+#: With a cache one token is computed in place of all: so much of the work stays, which mostly reads the weights.
+CACHED_WORK_STAYS_SHARE = 0.2
+
+# ---- _unread, of weights ----------------------------------------------------------------------------------------
+#: Of the products of a backward half make the gradients of weights, the other half those of inputs.
+WEIGHT_GRADIENTS_SHARE = 0.5
+
+# ---- nsx120_mask_work, of rows ----------------------------------------------------------------------------------
+#: Work of indices is mostly the adding of equal rows from this share of it on.
+ADDED_ROWS_SHARE = 0.6
+
+# ---- nsx135_weights_in_calls ------------------------------------------------------------------------------------
+#: Weights computed anew are worth a word from this share of the step on, and so many operators are named.
+WEIGHTS_ANEW_SHARE, WEIGHT_OPERATORS_NAMED = 0.05, 3

@@ -181,6 +181,13 @@ def _beside(case: Case, copies: pl.DataFrame, *, made: bool) -> frozenset[int]:
     return frozenset([*(calls + 1).tolist(), *(calls[sync] + 2).tolist()])
 
 
+def _pins_in_vain(case: Case) -> bool:
+    """Return whether the loader of the steps pins what it returns, and yet pageable memory is copied: it leaves the batch as it is."""
+    settings = settings_of(case.profile)
+    loaders = settings.rows("loaders") if settings is not None else None
+    return bool(loaders) and all(row.get("pin_memory") is True for row in loaders or ())
+
+
 def _unpinned_loader(case: Case) -> bool:
     """Return whether a loader of the program may give batches that are not pinned; one that pins them is not asked to."""
     settings = settings_of(case.profile)
@@ -240,4 +247,6 @@ def _fix(case: Case, row: Row, copies: pl.DataFrame) -> Fix:
     ahead = _SOONER if row["obstacle"] == "nothing_beside" else _AHEAD
     if pinned:
         return ahead
+    if row["bytes"] >= MUCH_READ_BACK_BYTES * case.steps and _pins_in_vain(case):
+        return Fix.by_name("batch-that-pins")
     return _PIN if _unpinned_loader(case) else _MAKE if _made_before(case, copies) else _PIN_ONCE

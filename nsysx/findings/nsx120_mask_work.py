@@ -34,7 +34,7 @@ import polars as pl
 from nsysx import units
 from nsysx.catalogue import StepLimit, StepPart
 from nsysx.findings._case import Case, Fix, Rule, Saving, ops_of
-from nsysx.findings._finding_bounds import MOST_MASK_MODULES
+from nsysx.findings._finding_bounds import ADDED_ROWS_SHARE, MOST_MASK_MODULES
 from nsysx.findings._once import Takes
 from nsysx.frames import lookup
 from nsysx.model import Finding, Row
@@ -82,6 +82,18 @@ _NEUTRAL = ("scatter or gather", "sort: unique, or backward of indexing", "uniqu
 #: Kernels and module names that mark a loss.
 _LOSS_KERNEL = r"nll_loss|cross_?entropy|LogSoftMax|mse_|smooth_l1|bce_|binary_cross"
 _LOSS_NAME = re.compile(r"loss|criterion", re.IGNORECASE)
+
+
+#: Kernels that add the gradients of rows which were picked by number, equal ones one after the other, and those that pick by a mask.
+_ADDS, _PICKS_BY_MASK = r"indexing_backward", r"DeviceSelect|write_indices|nonzero|masked_"
+
+
+def _mostly_adds(work: pl.DataFrame) -> bool:
+    """Return whether most of this work adds gradients of rows that numbers picked, and none picks by a mask."""
+    if work["name"].str.contains(_PICKS_BY_MASK).any():
+        return False
+    adds = work.filter(pl.col("name").str.contains(_ADDS))
+    return int(adds["ns"].sum()) >= ADDED_ROWS_SHARE * int(work["ns"].sum())
 
 
 def _is_loss(case: Case, module: str | None, phases: pl.Series, names: pl.Series) -> bool:
@@ -148,6 +160,9 @@ def _of_module(case: Case, mask_kernels: pl.DataFrame, row: Row) -> Finding | No
         title = f"Masking and the work on what it selects take {units.duration(whole_ns)}{case.in_module(row)}"
         cost = whole_ns
     fix = _OF_LOSS if loss else _FIXED_SHAPE
+    if not all_of_it and _mostly_adds(work):
+        fix = Fix.by_name("rows-by-embedding")
+        title = f"Rows that indices pick take {units.duration(cost)} in backward: equal ones are added in turn"
     takes = Takes(ops_of(whole if all_of_it else work))
     return case.found(
         RULE,

@@ -66,6 +66,8 @@ def _finding(case: Case, each: Costly, text: str, replayed: Saving | None, set_a
     )
     if each.need is not None and each.need.test(case)[0] == "violated":
         fix = replace(fix, needs=(each.need,))
+    # What is about certain work, none of which was seen, may cost nothing.
+    leads = each.leads and (each.takes is None or replayed is not None)
     return case.found(
         RULE,
         each.title,
@@ -75,5 +77,5 @@ def _finding(case: Case, each: Costly, text: str, replayed: Saving | None, set_a
         fix=fix,
         where={"phase": each.phase, "near": each.place, **set_at},
         takes=None if each.takes is None else each.takes(case),
-        evidence=[{"setting": each.name, "seen": text, "leads": each.leads}],
+        evidence=[{"setting": each.name, "seen": text, "leads": leads}],
     )

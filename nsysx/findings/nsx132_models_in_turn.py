@@ -36,7 +36,7 @@ from nsysx import units
 from nsysx.analyses.helpers.module_names import folded
 from nsysx.catalogue import Call, StepLimit, StepPart
 from nsysx.events.layers import bare
-from nsysx.events.operator_flow import ModuleCall, OperatorFlow, depth, flow_of
+from nsysx.events.operator_flow import ModuleCall, OperatorFlow, depth, flow_of, signature
 from nsysx.findings._case import Case, Fix, Rule, Saving
 from nsysx.findings._finding_bounds import (
     CALLS_IN_TURN_SAVING_SHARE,
@@ -162,14 +162,16 @@ def _models(case: Case) -> list[_Turns]:
 
 def _independent(case: Case, flow: OperatorFlow) -> list[_Turns]:
     """Return the calls of one kind in an X-ray step, of models or of modules at alike places, at most half of which need another one."""
-    kinds: dict[tuple[str, str], list[ModuleCall]] = defaultdict(list)
+    kinds: dict[tuple[str, str, int], list[ModuleCall]] = defaultdict(list)
     ends = -1
     for call in flow.calls:
         root = call.first >= ends
         ends = max(ends, call.last)
-        kinds["" if root else _unnumbered(call.path), call.cls].append(call)
+        # Tables of one width can be one whatever they hold; all else has to be alike.
+        alike = 0 if call.cls in _TABLES else signature(flow, call)
+        kinds["" if root else _unnumbered(call.path), call.cls, alike].append(call)
     turns = []
-    for (path, cls), calls in kinds.items():
+    for (path, cls, _), calls in kinds.items():
         paths = {call.path for call in calls}
         if len(calls) < FEWEST_CALLS_IN_TURN or (len(paths) < len(calls) and _needs_rest(case, calls)):
             continue

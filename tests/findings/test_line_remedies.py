@@ -23,6 +23,8 @@ LINES = [
     ("iterator-once", "x, y = next(iter(loader))"),
     ("made-once", "fast = torch.compile(loss_of)"),
     ("no-collect", "gc.collect()"),
+    ("independent-normal", "return MultivariateNormal(mean, torch.diag_embed(std ** 2))"),
+    ("drawn-on-gpu", "false = negative_sampling(edges, num_nodes=n)"),
     ("drawn-rarely", "plt.savefig(path)"),
     ("drawn-rarely", "writer.add_images('samples', x, step)"),
     ("pairs-at-once", "i, j = linear_sum_assignment(cost.cpu())"),

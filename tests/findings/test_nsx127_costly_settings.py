@@ -62,6 +62,15 @@ CLEAN: dict[str, Any] = {
 ADAM = {"class": "AdamW", "module": "torch", "fused": True, "devices": {"cuda": 4}, "state_devices": {"cuda": 8}}
 
 
+ANEW = {
+    "file": "train.py",
+    "function": "forward",
+    "line": 65,
+    "count": 7,
+    "reason": "0/6: self.calls == 6  # train.py:66",
+}
+
+
 def changed(base: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
     """Return settings with a change: objects are merged, all else is replaced."""
     merged = dict(base)
@@ -120,6 +129,28 @@ def transforming(program: Program, number: int) -> None:
         for _ in range(10):
             program.launch(200, "void multi_bluestein_fft<256, float>")
             program.launch(200)
+
+
+def operator(program: Program, text: str, us: float, kernel: str) -> None:
+    """An operator of a step, with its one kernel."""
+    begin = program.t
+    program.launch(us, kernel)
+    program.main.add_range(f"{text.partition(',')[0]}, op_id = {begin + 1}{text[text.index(',') :]}", begin, program.t)
+
+
+def in_order(program: Program, number: int) -> None:
+    """A backward that adds rows in the order of their sorted indices."""
+    multiplying(program, number)
+    with program.range("backward"), program.range("net:Net"):
+        program.launch(400, "indexing_backward_kernel_stride_1<float>")
+
+
+def growing(program: Program, number: int) -> None:
+    """A network that is asked for one token more in each call, of all tokens so far."""
+    for token in range(4):
+        with program.range("evaluation"), program.range("net:Net"):
+            operator(program, f"aten::embedding, sizes = [[5000, 64], [2, {100 + token}]]", 10, "indexSelect")
+            program.launch(490)
 
 
 def reading(program: Program, number: int) -> None:
@@ -264,6 +295,21 @@ FAULTS: list[tuple[str, dict[str, Any], dict[str, Any], Callable[[Program, int],
         transforming,
         1600,  # four fifths of 2,000 us
     ),
+    (
+        "recompile limit",
+        {"compile": {"recompile_limit": 8, "recompilations": [ANEW]}},
+        {"compile": {"recompile_limit": 8, "recompilations": [{**ANEW, "count": 6}]}},
+        healthy,
+        None,
+    ),
+    (
+        "parameters that no optimizer holds",
+        {"unheld": {"Net": [900, 1000]}},
+        {"unheld": {"Net": [10, 1000]}},
+        backward_twice,
+        225,  # of 500 us of products nine tenths of a half
+    ),
+    ("no cache of keys", {}, {}, growing, 1600),  # four fifths of 2,000 us
     (
         "padding",
         {"padding": {"name": "ids", "rows": 8, "length": 400, "longest": 300, "real": 800}},
@@ -428,10 +474,9 @@ def test_a_setting_that_costs(
         assert finding.saving_ns_per_step is None
         assert finding.saving.confidence == UNKNOWN
         assert finding.cost_ns_per_step is None
-    # The kernels show float64 whatever the settings say.
-    assert name not in names(
-        summary(tmp_path, changed(CLEAN, without), healthy if body in (doubled, transforming) else body)
-    )
+    # The kernels and operators show these whatever the settings say.
+    seen = body in (doubled, transforming, growing)
+    assert name not in names(summary(tmp_path, changed(CLEAN, without), healthy if seen else body))
 
 
 def test_micro_steps_of_one_step_are_priced_by_its_communication(tmp_path: Path) -> None:
@@ -661,6 +706,15 @@ def test_loaders_are_told_what_they_lack(tmp_path: Path) -> None:
     assert "8,192 calls" in told(workers=4, **rows) and "__getitems__" in told(workers=0, **rows)
     assert "__getitems__" not in told(workers=4, batch_size=32, collate="default_collate")
     assert "__getitems__" not in told(workers=4, batch_size=8192, collate="own")
+
+
+def test_determinism_is_worth_the_kernels_that_add_in_order(tmp_path: Path) -> None:
+    whole = summary(tmp_path, changed(CLEAN, {"switches": {"deterministic": True}}), in_order)
+    (finding,) = of_settings(whole)
+    assert finding.evidence[0]["setting"] == "deterministic algorithms" and finding.evidence[0]["leads"]
+    assert finding.saving_ns_per_step == pytest.approx(400_000, rel=0.05)
+    (unseen,) = of_settings(summary(tmp_path, changed(CLEAN, {"switches": {"deterministic": True}})))
+    assert not unseen.evidence[0]["leads"] and unseen.saving_ns_per_step is None
 
 
 @pytest.mark.parametrize(

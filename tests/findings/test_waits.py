@@ -236,3 +236,19 @@ def test_synchronizing_after_each_phase_is_one_thing_to_remove(tmp_path: Path) -
     assert found.title.startswith("An explicit host sync in cudaDeviceSynchronize keeps")
     assert found.fix.startswith("Remove torch.cuda.synchronize() from the loop")
     assert found.saving_ns_per_step is not None and found.saving_ns_per_step > 400_000  # of three pauses of 200 us
+
+
+@pytest.mark.parametrize("by_mask", [False, True])
+def test_rows_that_numbers_pick_are_looked_up_by_an_embedding(tmp_path: Path, by_mask: bool) -> None:
+    """The backward of table[index] sorts, and adds equal rows in turn; that of a mask has its own kernels besides."""
+
+    def body(program: Program, number: int) -> None:
+        with program.range("forward"), program.range("net:Net"):
+            program.launch(500, "DeviceSelectSweepKernel<int>" if by_mask else "nvjet_gemm")
+            program.launch(100, "void index_elementwise_kernel<128>(long)")
+            for _ in range(10):
+                program.launch(100)
+            program.launch(1000, "void indexing_backward_kernel<float, 4>(long const*)")
+
+    finding = Program().steps(body).finding(tmp_path, "NSX120")
+    assert ([way.name for way in finding.remedies] == ["rows-by-embedding"]) is not by_mask

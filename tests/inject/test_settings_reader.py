@@ -352,6 +352,21 @@ def test_gradients_of_a_network_that_no_optimizer_holds() -> None:
             optimizer.step()
         found = settings(lab)
     assert found["unread"] == {"Linear": [0]}
+    assert found["unheld"] == {"Linear": [9, 9]}
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_gradients_of_a_base_that_is_not_frozen(frozen: bool) -> None:
+    """An optimizer holds the adapter alone: its network trains 72 numbers for nothing, unless they are frozen."""
+    with armed() as lab:
+        net = nn.Sequential(nn.Linear(8, 8).requires_grad_(not frozen), nn.Linear(8, 2))
+        optimizer = torch.optim.SGD(net[1].parameters(), lr=0.1)
+        for _ in range(4):
+            optimizer.zero_grad()
+            net(torch.randn(4, 8)).mean().backward()
+            optimizer.step()
+        found = settings(lab)
+    assert found["unheld"] == ({} if frozen else {"Sequential": [72, 90]})
 
 
 def test_lines_that_save_and_how_long_they_take() -> None:

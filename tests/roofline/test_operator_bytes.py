@@ -137,7 +137,7 @@ def test_what_has_no_formula_is_not_known() -> None:
         (("mm", "_int_mm"), GEMM, ([30, 50], [50, 70])),
         (("addmm", "addmm_", "_addmm_activation"), GEMM, ([70], [30, 50], [50, 70], [], [])),
         (("bmm",), GEMM, ([4, 3, 5], [4, 5, 7])),
-        (("sum", "mean", "amax", "amin", "max", "min", "prod", "norm", "any", "all", "argmax", "argmin", "var", "std", "cumsum",
+        (("sum", "mean", "amax", "amin", "max", "min", "prod", "norm", "any", "all", "argmax", "argmin", "var", "std",
           "avg_pool2d", "max_pool2d_with_indices", "_adaptive_avg_pool2d", "upsample_nearest2d"), "reduce<float>", ([2, 4, 8, 8],)),
         (("avg_pool2d_backward", "max_pool2d_with_indices_backward", "_adaptive_avg_pool2d_backward"), "pool<float>",
          ([2, 4, 4, 4], [2, 4, 8, 8])),

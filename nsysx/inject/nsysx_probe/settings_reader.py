@@ -379,6 +379,7 @@ class SettingsReader:
             "groups": asked(self._groups) if watched else None,
             "activations": _activations(seen) if watched else None,
             "padding": seen["padding"] if watched else None,
+            "unheld": asked(lambda: seen["unread"].unheld(living)) if watched else None,
             "unread": asked(lambda: seen["unread"].finish(living)) if watched else None,
         }
 

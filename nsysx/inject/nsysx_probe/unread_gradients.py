@@ -12,8 +12,8 @@ from typing import Any
 from . import settings_objects
 from .qualified_names import held
 
-#: So many parameters of a network are looked at: the first ones of its modules.
-_PARAMETERS = 4
+#: So many parameters of a network are looked at: the first ones of its modules; and of so many it is seen whether an optimizer holds them.
+_PARAMETERS, _MOST = 4, 20_000
 
 
 class UnreadGradients:
@@ -22,6 +22,7 @@ class UnreadGradients:
     def __init__(self, torch: Any) -> None:
         self._torch = torch
         self._parameters: dict[int, tuple[str, list[Any]]] = {}  # of each network
+        self._trained: dict[int, list[Any]] = {}  # all of them
         self._before: dict[int, list[tuple[int, int]]] = {}
         self._resets: dict[int, list[tuple[int, int]]] | None = None  # before the last reset
         self._written: dict[int, list[int]] = {}  # backwards that wrote gradients which nothing has read so far
@@ -31,9 +32,10 @@ class UnreadGradients:
     def network(self, module: Any) -> None:
         """Note a network that is called."""
         with self._torch._C.DisableTorchFunction():
-            given = [p for p, _ in zip(_trained(module), range(_PARAMETERS))]  # noqa: B905 - Python 3.9
-        if given:
-            self._parameters.setdefault(id(module), (type(module).__name__, given))
+            given = [p for p, _ in zip(_trained(module), range(_MOST))]  # noqa: B905 - Python 3.9
+        if given and id(module) not in self._parameters:
+            self._parameters[id(module)] = (type(module).__name__, given[:_PARAMETERS])
+            self._trained[id(module)] = given
 
     def begins(self) -> None:
         """A backward begins."""
@@ -64,6 +66,19 @@ class UnreadGradients:
         for key in [k for k in self._written if k not in kept]:
             self._lost(key)
         return self.unread
+
+    def unheld(self, optimizers: list[Any]) -> dict[str, list[int]]:
+        """Return class of a network -> numbers of its parameters with gradients that no optimizer reads, and of all that it trains."""
+        theirs = {id(p) for each in optimizers for p in settings_objects.parameters_of(each)}
+        counted: dict[str, list[int]] = {}
+        with self._torch._C.DisableTorchFunction():
+            for key, parameters in self._trained.items():
+                lost = sum(p.numel() for p in parameters if id(p) not in theirs and p.grad is not None)
+                if lost and theirs:
+                    row = counted.setdefault(self._parameters[key][0], [0, 0])
+                    row[0] += lost
+                    row[1] += sum(p.numel() for p in parameters)
+        return counted
 
     def _held_by(self, optimizer: Any) -> list[int]:
         theirs = {id(p) for p in settings_objects.parameters_of(optimizer)}

@@ -86,6 +86,48 @@ UNTRIED = (
         untried=_OWN_CODE,
     ),
     Remedy(
+        "drawn-on-gpu",
+        "Draw on the GPU (torch.randint, and torch.isin or searchsorted to leave some out): this takes its data to the CPU, works there "
+        "with numpy or Python, and copies the result back", 'pairs = torch.randint(nodes, (2, count), device="cuda")', untried=_OWN_CODE,
+    ),
+    Remedy(
+        "independent-normal",
+        "Use Independent(Normal(mean, std), 1) where dimensions do not depend on each other: MultivariateNormal factorizes a matrix for "
+        "each sample, checks it, and solves with it", "policy = torch.distributions.Independent(torch.distributions.Normal(mean, std), 1)",
+        "The covariance must be diagonal.", untried=_OWN_CODE,
+    ),
+    Remedy(
+        "rows-by-embedding",
+        "Look rows up with F.embedding or index_select: the backward of x[index] sorts the indices and adds those that are equal one after "
+        "the other", "rows = F.embedding(index, table)  # not table[index]", untried=_OWN_CODE,
+    ),
+    Remedy(
+        "compiled-for-all-calls",
+        "Keep what changes from call to call in a tensor (register_buffer), or mark it dynamic: a Python number that torch.compile takes "
+        "for a constant compiles the function anew each time, until the limit ends that",
+        'self.register_buffer("calls", torch.zeros((), dtype=torch.int64))  # not self.calls = 0', untried=_OWN_CODE,
+    ),
+    Remedy(
+        "batch-that-pins",
+        "Give the class of the batch a method pin_memory() that pins its tensors, or return a tuple or a dict: pin_memory=True of the "
+        "loader leaves all other types as they are",
+        "def pin_memory(self):\n    return type(self)(*(t.pin_memory() for t in self.tensors))", untried=_OWN_CODE,
+    ),
+    Remedy(
+        "computed-once",
+        "Compute this once, after loading, and keep the result: nothing that goes into it changes from call to call",
+        "stored = F.normalize(stored)  # once, before the loop", untried=_OWN_CODE,
+    ),
+    Remedy(
+        "weights-folded",
+        "Fold weight normalization into the weights once, after loading: each call computes them anew, and nothing trains them",
+        "model.remove_weight_norm()  # or torch.nn.utils.parametrize.remove_parametrizations(layer, 'weight')", untried=_OWN_CODE,
+    ),
+    Remedy(
+        "frozen", "Freeze what no optimizer updates: backward computes and keeps gradients of these weights for nothing",
+        "model.requires_grad_(False)  # before adapters or a new head are added", untried=_OWN_CODE,
+    ),
+    Remedy(
         "iterator-once",
         "Make the loader and its iterator once, before the loop: each new one starts its workers and fills their queues anew",
         "for batch in loader: ...  # not next(iter(loader)) in each step", untried=_OWN_CODE,
@@ -150,6 +192,10 @@ UNTRIED = (
         "beside-the-loop",
         "Do what runs between the steps more rarely, or beside them: in a thread or process of its own, in the workers of the loader, "
         "or on the GPU", untried=_OWN_CODE,
+    ),
+    Remedy(
+        "kept-keys", "Keep keys and values of all tokens before (use_cache=True): each call then computes its new token alone",
+        "out = model(token, past_key_values=past, use_cache=True)\npast = out.past_key_values", untried=_OWN_CODE,
     ),
     Remedy("preallocated", "Write into a tensor made before the loop in place of torch.cat in it", untried=_OWN_CODE),
     Remedy(

@@ -1,0 +1,61 @@
+"""NSX135: weights that each call computes from what no step changes, and work that depends on the step or trains."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from nsysx.model import Finding
+from tests.findings.lined import Lined
+
+SCALE = "void at::native::vectorized_elementwise_kernel<4, Mul>(int)"
+
+
+def operator(program: Lined, name: str, number: int, made: list[int], us: float, kernel: str = SCALE) -> None:
+    """An operator with one kernel; ``made``: what made its arguments, -1 for what is older than the step."""
+    begin = program.t
+    program.host(5)
+    program.launch(us, kernel)
+    if program.noted is None:  # no step of the X-ray
+        return
+    makers = ", ".join(f"({max(each, 0)},{-1 if each < 0 else 0})" for each in made)
+    sizes = ", ".join("[64, 64]" for _ in made)
+    program.main.add_range(
+        f"aten::{name}, op_id = {number}, sizes = [{sizes}], input_op_ids = [{makers}]", begin, program.t
+    )
+
+
+def answering(program: Lined, number: int, *, phase: str = "evaluation", of_step: bool = False) -> None:
+    """Two layers whose weights are scaled (300 us) before a product (200 us); ``of_step``: by something that the step made."""
+    first = 1000 * number + 10
+    operator(program, "rand", first, [-1], 10)
+    for layer in range(2):
+        scaled = first + 10 * layer + 1
+        with program.range(phase), program.range(f"layers.{layer}:Layer"):
+            operator(program, "mul", scaled, [-1, first if of_step else -1], 300)
+            operator(program, "linear", scaled + 1, [first, scaled], 200, "nvjet_gemm")
+    if phase == "forward":
+        with program.range("backward"):
+            program.launch(100)
+    program.sync()
+
+
+def finding(folder: Path, **kind: object) -> Finding:
+    return (
+        Lined({1: "y = net(x)"})
+        .run(lambda program, number: answering(program, number, **kind))
+        .finding(folder, "NSX135")
+    )  # type: ignore[arg-type]
+
+
+def test_weights_that_nothing_changes_are_computed_once(tmp_path: Path) -> None:
+    found = finding(tmp_path)
+    assert found.verdict == "found" and "mul (2 times)" in found.detail
+    assert found.saving_ns_per_step == pytest.approx(600_000, rel=0.05)
+    assert [way.name for way in found.remedies] == ["computed-once"]
+
+
+@pytest.mark.parametrize("kind", [{"phase": "forward"}, {"of_step": True}], ids=str)
+def test_weights_that_train_or_depend_on_the_step_are_clear(kind: dict[str, object], tmp_path: Path) -> None:
+    assert finding(tmp_path, **kind).verdict == "clear"
