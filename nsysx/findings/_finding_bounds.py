@@ -101,6 +101,8 @@ LAUNCHES_PER_NUMBER_COPY = 20
 # ---- _noted -----------------------------------------------------------------------------------------------------
 #: Most lines that are named.
 MOST_NOTED_LINES = 5
+#: A call (ns) that takes less looks up a kernel that is loaded: 0.2 to 17 us there, 44 us and more to load one (H100, nsys 2025.3).
+LEAST_LOAD_NS = 20_000
 #: A remedy takes most of a line's time, not always all of it (share of it that may stay).
 LINE_MAY_STAY_SHARE = 0.2
 #: ``copy_kind`` of a copy from the device to the host.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import PurePath
 from typing import NamedTuple
@@ -20,6 +20,7 @@ from nsysx.findings._case import Case, Fix, Rule, Saving, calls_of, ops_of
 from nsysx.findings._cpu_operators import more_threads
 from nsysx.findings._finding_bounds import (
     DEVICE_TO_HOST_KIND,
+    LEAST_LOAD_NS,
     LINE_MAY_STAY_SHARE,
     LOOP_LAUNCHES,
     LOOP_LAUNCHES_IN_MODULE,
@@ -69,7 +70,7 @@ def found(case: Case, rule: Rule) -> list[Finding]:
     every = dict(noted.group_by("place").agg(pl.col("real_ns").sum()).iter_rows())
     costs = noted.filter(pl.col("host")).group_by("place").agg(pl.col("real_ns").sum())
     rows = {(r["file"], r["line"], r["function"]): r for r in case.typed_rows(lines.ROWS)}
-    loads, busy = _per_step(case, code, (Call.LOAD,)), set(guilty(case.profile).tolist())
+    loads, busy = _loads_per_step(case, code), set(guilty(case.profile).tolist())
     kinds: dict[tuple[object, ...], list[_CostlyLine]] = {}
     for line_row, ns in costs.sort("real_ns", "place", descending=[True, False]).iter_rows():
         row = rows.get(code.places.row(line_row))
@@ -196,9 +197,10 @@ def _without(case: Case, code: CodeLines, group: list[_CostlyLine], idle: int) -
     return replace(worth, likely_ns=min(worth.likely_ns + silent, max(worth.likely_ns, idle), case.step_ns))
 
 
-def _per_step(case: Case, code: CodeLines, kinds: Iterable[str]) -> dict[int, float]:
-    """Return place -> how many calls of some kinds it makes in a step."""
-    calls = case.calls["call"].filter(case.calls["kind"].is_in(list(kinds))).to_numpy()
+def _loads_per_step(case: Case, code: CodeLines) -> dict[int, float]:
+    """Return place -> how many kernels it loads in a step; calls that only look up what is loaded are none."""
+    loads = (pl.col("kind") == Call.LOAD) & (pl.col("end_ns") - pl.col("start_ns") >= LEAST_LOAD_NS)
+    calls = case.calls.filter(loads)["call"].to_numpy()
     line_row, often = np.unique(code.places_of(code.call[calls]), return_counts=True)
     return dict(zip(line_row.tolist(), (often / case.steps).tolist(), strict=True))
 

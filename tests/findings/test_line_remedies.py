@@ -183,6 +183,20 @@ def test_the_line_is_what_to_do_and_nothing_without_the_fault(
     assert [f.verdict for f in Lined({12: text}).run(without).findings(tmp_path / "b", "NSX123")] == ["clear"]
 
 
+def test_a_kernel_that_is_only_looked_up_is_not_built(tmp_path: Path) -> None:
+    def body(program: Lined, number: int) -> None:
+        forward(program, 5)
+        with program.line(12), program.range("forward"), program.range("net:Net"):
+            program.host(3_000)
+            program.call("cuKernelGetFunction", 1)
+            program.launch(5)
+        rest(program)
+
+    finding = next(f for f in Lined({12: "a = self.cell(x)"}).run(body).findings(tmp_path, "NSX123"))
+    assert finding.verdict == "found" and finding.where["line"] == 12
+    assert "no-kernel-built-in-a-step" not in [way.name for way in finding.remedies]
+
+
 def test_a_line_of_which_nothing_better_is_known_is_told_with_its_place(tmp_path: Path) -> None:
     def body(program: Lined, number: int) -> None:
         with program.line(12):
