@@ -241,7 +241,7 @@ def test_waits_copies_and_findings_have_lines(tmp_path: Path) -> None:
     found = [f for f in summary.findings if f.verdict == "found"]
     assert found and all(f.where.get("file") for f in found if f.code != "NSX190"), "which is about the capture"
     guilty = next(f for f in found if f.code == "NSX123")
-    assert guilty.where["line"] == 12 and "batch = load(rows)" in guilty.detail
+    assert guilty.where["line"] == 12 and "batch = load(rows)" in guilty.title
 
 
 def test_what_launches_less_does_not_gain_the_time_of_a_line_that_does_not_launch(tmp_path: Path) -> None:
