@@ -136,6 +136,7 @@ class Probe:
             self.disarm()
             if self.out.recording:
                 self.out.info(self.status.counts())
+                self.out.flush(last=True)  # a program that Ctrl-C ends dies of the signal after this: nsys gets nothing more
         self.patcher.off()  # the steps of the rest of the run are counted
         if self.parts.timing is not None:
             self.parts.timing.ended = True
