@@ -15,7 +15,9 @@ the name ``_nsysx_compiling`` in the module of a function that has no ``torch``,
 variables of such functions while they run (``sys._getframe().f_back.f_locals``; a traceback has none); the key
 ``nsysx`` in the metadata of autograd nodes that carry a mark (their Python objects are made anew at each look, so a weak table
 cannot hold them); one function in ``gc.callbacks`` (Python tells of collections nowhere else; NSYSX_PAUSES=0 leaves it
-out); built-in functions that start other programs, until torch is imported (``ahead``); and the probe's functions, for
+out); the thread that looks for the limit while something with one is recorded (``at_limit``), for what dumps all threads
+(``faulthandler``, ``sys._current_frames``); built-in functions that start other programs, until torch is imported
+(``ahead``); and the probe's functions, for
 ``sys.settrace`` and ``sys.setprofile``, which see every Python function that runs.
 
 The parts: ``steps`` finds steps from the events that ``phases`` and ``calls`` see; ``borders`` does
@@ -136,7 +138,9 @@ class Probe:
             self.disarm()
             if self.out.recording:
                 self.out.info(self.status.counts())
-                self.out.flush(last=True)  # a program that Ctrl-C ends dies of the signal after this: nsys gets nothing more
+                self.out.flush(
+                    last=True
+                )  # a program that Ctrl-C ends dies of the signal after this: nsys gets nothing more
         self.patcher.off()  # the steps of the rest of the run are counted
         if self.parts.timing is not None:
             self.parts.timing.ended = True
