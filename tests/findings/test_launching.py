@@ -369,7 +369,7 @@ def test_a_short_forward_that_launches_limit_is_batched(
     finding = next(f for f in summary.findings or () if f.code == "NSX102")
     assert finding.fix.startswith("Batch incoming inputs") == batch
     assert (finding.saving_ns_per_step is None) == batch
-    assert ("with 8 inputs in a step about " in finding.saving.confidence) == batch
+    assert ("a batch of 8 gives about " in finding.saving.confidence) == batch
     assert (summary.answer.do[0].text.startswith("Batch incoming inputs"), summary.answer.then_ns is None) == (
         batch,
         batch,

@@ -126,7 +126,7 @@ def test_a_stall_without_samples_says_how_to_name_it(tmp_path: Path) -> None:
     program = Program().steps(stalled, 12)
     program.report.rows["NVTX_EVENTS"] = [r for r in program.report.rows["NVTX_EVENTS"] if r["eventType"] != 34]
     finding = program.finding(tmp_path, "NSX114")
-    assert "nsysx run;" in finding.fix
+    assert "(nsysx run)" in finding.fix
     assert "py-spy" not in finding.fix
 
 

@@ -101,7 +101,7 @@ def test_figures_of_a_window_are_those_of_a_step(profile: Any) -> None:
         ({"work": 50, "host": 44, "input": 6}, StepLimit.LAUNCH, "the GPU idles 50.0 of 100.0 ms, 44.0 ms of it waiting"),
         ({"work": 50, "host": 24, "launch": 26}, StepLimit.LAUNCH, "the GPU idles 50.0 of 100.0 ms in kernel launch latency."),
         ({"work": 50, "host": 25, "launch": 25}, StepLimit.LAUNCH, "the GPU idles 50.0 of 100.0 ms waiting for kernel launches."),
-        ({"work": 40, "copy": 40, "host": 20}, StepLimit.COPY, "exposed copies take 40.0 of 100.0 ms; it idles 20.0 ms waiting for kernel"),
+        ({"work": 40, "copy": 40, "host": 20}, StepLimit.COPY, "exposed copies take 40.0 of 100.0 ms; the GPU idles 20.0 ms waiting for kernel"),
         ({"work": 40, "copy": 40, "comm": 20}, StepLimit.COPY, "exposed copies take 40.0 of 100.0 ms; exposed communication: 20.0 ms."),
         ({"work": 40, "copy": 20, "comm": 40}, StepLimit.COMM, "exposed communication takes 40.0 of 100.0 ms; exposed copies: 20.0 ms."),
         ({"work": 40, "copy": 19, "migration": 21, "host": 20}, StepLimit.COPY, "exposed page migration takes 40.0 of 100.0 ms"),

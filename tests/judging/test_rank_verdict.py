@@ -101,7 +101,7 @@ def test_without_a_late_rank_or_a_long_wait_the_verdict_stays(rows):
 
 def test_waits_are_named_as_recorded_where_the_step_is_not():
     said = rank_verdict.of_ranks(verdict(recorded_ns=80 * MS), ranks({"exposed_wait_ns": 309 * MS}, LATE)).sentence
-    assert "of 72.0 ms recorded for rank 1" in said
+    assert "of 72.0 ms (as recorded) for rank 1" in said
 
 
 def last_in(share, delay_ms):

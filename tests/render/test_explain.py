@@ -89,7 +89,7 @@ def test_every_manual_fits_a_terminal(entry: glossary.GlossaryEntry) -> None:
 @pytest.mark.parametrize(
     "typed",
     [
-        "launch latency", "queue", "GPU-bound", "straggler", "NCCL", "GIL", "waits for Python", "at best", "critical path", "slurm", "ray",
+        "launch latency", "queue", "GPU-bound", "straggler", "NCCL", "GIL", "waiting for kernel launches", "at best", "critical path", "slurm", "ray",
         "fork", "spawn", "docker", "CUPTI_ERROR_INSUFFICIENT_PRIVILEGES", "ERR_NVGPUCTRPERM", "perf_event_paranoid",
         "No CUDA events collected", "CUPTI multiple subscribers", "Not all CUDA events might have been collected",
     ],
