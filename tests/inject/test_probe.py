@@ -992,6 +992,16 @@ def test_user_step_does_nothing_without_the_probe(monkeypatch: pytest.MonkeyPatc
     nsysx.step()
 
 
+def test_what_is_sent_at_the_exit_leaves_the_process_at_once() -> None:
+    """Ctrl-C ends Python by its signal, behind all that runs at an exit: nsys then sends nothing that it still keeps there."""
+    lab = Lab()
+    lab.probe.out.backend.flush = lambda: lab.tape._note("flush", "")
+    _train(Net(), steps=1)
+    lab.close()
+    assert [what for _, what, _ in lab.tape.calls][-2:] == ["mark", "flush"]
+    assert lab.tape.labels("info")[-1] == ranges.decode(lab.tape.calls[-2][2])
+
+
 def test_steps_in_another_thread_end_at_exit() -> None:
     with armed() as lab:
 

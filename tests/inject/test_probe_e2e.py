@@ -245,10 +245,15 @@ def test_loader_workers(nsys: str, tmp_path: Path, script: Path, context: str) -
     assert len(run.files) >= (1 if context == "fork" else 3)
 
 
-def test_exit_code_and_tail_of_a_failing_program(nsys: str, tmp_path: Path, script: Path) -> None:
-    script.write_text(TRAIN.replace('    print("argv"', '    raise SystemExit(7)\n    print("argv"'))
+@pytest.mark.parametrize(
+    ("ending", "codes"), [("raise SystemExit(7)", (7,)), ("raise KeyboardInterrupt", (130, -signal.SIGINT))]
+)
+def test_exit_code_and_tail_of_a_failing_program(
+    nsys: str, tmp_path: Path, script: Path, ending: str, codes: tuple[int, ...]
+) -> None:
+    script.write_text(TRAIN.replace('    print("argv"', f'    {ending}\n    print("argv"'))
     run = profile(nsys, tmp_path, [sys.executable, str(script)])
-    assert run.code == 7
+    assert run.code in codes
     run.check()
     full(run)
 

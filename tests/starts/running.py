@@ -28,6 +28,8 @@ from tests.starts.cases import HERE, LAB, Case
 
 ROOT = HERE.parent.parent
 INJECT = ROOT / "nsysx" / "inject"
+#: ``python -m nsysx`` of this checkout. PYTHONPATH stays the program's own: torch shortens paths in its log by what is in it.
+NSYSX = f"import runpy, sys; sys.path.insert(0, {str(ROOT)!r}); runpy.run_module('nsysx', run_name='__main__', alter_sys=True)"
 SECONDS = 400
 #: Memory may grow by this much more than in the bare run: what the allocator takes at a time, and bytes a step. So 100 bytes a step are
 #: seen in a program of 60,000 steps, of which the last 40,000 count.
@@ -140,12 +142,8 @@ class Bench:
         known = {"{python}": sys.executable}
         command = [known.get(w, w.replace("{packages}", packages)) for w in case.command or ("{python}", "main.py")]
         if self.nsys and probed:
-            run = [sys.executable, "-m", "nsysx", "run", "--no-report", "--nsys", self.nsys, "-o", str(self.side / "r")]
-            environment = {
-                **environment,
-                "NSYSX_KEEP": "1",
-                "PYTHONPATH": os.pathsep.join((environment["PYTHONPATH"], str(ROOT))),
-            }
+            run = [sys.executable, "-c", NSYSX, "run", "--no-report", "--nsys", self.nsys, "-o", str(self.side / "r")]
+            environment = {**environment, "NSYSX_KEEP": "1"}
             command = [*run, *case.options, "--", *command]
         if case.terminal:
             return _in_terminal(command, self.folder, environment, out, err)

@@ -172,7 +172,7 @@ def _starts() -> list[Case]:
         _way("subprocess", program="import subprocess, sys; sys.exit(subprocess.call([sys.executable, 'inner.py']))", files={"inner.py": MAIN}),
         _way("replaced by another program", program="import os, sys, torch; os.execv(sys.executable, [sys.executable, 'inner.py'])", files={"inner.py": MAIN}),
         _way("environment", program=ENVIRONMENT, env={"MINE": "1"}),
-        _way("sitecustomize of the user", program=MAIN + "import sitecustomize; print(sitecustomize.mine, sitecustomize.__file__[-20:])\n", files={"sitecustomize.py": "import sys; mine = 1; 'nsysx' in sys.orig_argv or sys.stderr.write('mine\\n')\n"}),  # nsysx is a Python, too
+        _way("sitecustomize of the user", program=MAIN + "import sitecustomize; print(sitecustomize.mine, sitecustomize.__file__[-20:])\n", files={"sitecustomize.py": "import sys; mine = 1; '--no-report' in sys.orig_argv or sys.stderr.write('mine\\n')\n"}),  # nsysx is a Python, too
         _way("launcher with its own sitecustomize", *launch, files=_launched("os.environ['PYTHONPATH'] = path; os.execl(program, program, *sys.argv[2:])\n")),
         _way("launcher with its own sitecustomize that waits", *launch, files=_launched("sys.exit(subprocess.call(sys.argv[1:], env={**os.environ, 'PYTHONPATH': path}))\n")),
         _way("launcher of a command with its own sitecustomize", "{python}", "launch.py", "bash", "-c", "$PYTHON main.py; echo $?", files=_launched("os.environ['PYTHONPATH'] = path; os.execvp(program, sys.argv[1:])\n")),
@@ -282,6 +282,8 @@ def _endings() -> list[Case]:
         "closed output": ("sys.stdout.flush(); sys.stdout.close()", True), "closed descriptors": ("sys.stdout.flush(); os.closerange(3, 100)", True),
     }  # fmt: skip
     hidden = (
+        # A dump of all threads shows the one that looks for the limit, as documented (nsysx/docs/recording.md).
+        (r"Thread 0x[^\n]*\n  File \"[^\n]*at_limit\.py\", line \d+ in _watch\n\n", ""),
         (r"Thread 0x[0-9a-f]+|0x[0-9a-f]{6,}|Current thread \S+", "ADDRESS"),
         (r"\(pid[ =]\d+\)|Process \d+|Thread-\d+", "NUMBER"),
     )

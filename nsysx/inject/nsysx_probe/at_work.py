@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 
 from . import draining
+from .interrupts import of_program
 
 if False:  # importing typing takes milliseconds
     from typing import Any
@@ -48,13 +49,16 @@ class CallTracing:
 
 
 def _shortest_ns(calls: int) -> int | None:
-    """Return the shortest time of so many calls of the driver that do nothing; None if this process uses no device."""
+    """Return the shortest time of so many calls of the driver that do nothing; None if this thread uses no device.
+
+    Who only asks whether there is a device, as every optimizer of torch does, has begun to use the driver, but no context.
+    """
     try:
         import ctypes
 
         context, clock = ctypes.c_void_p(), time.perf_counter_ns
         cuda = draining.driver(ctypes.PyDLL)
-        if cuda is None or cuda.cuCtxGetCurrent(ctypes.byref(context)):
+        if cuda is None or cuda.cuCtxGetCurrent(ctypes.byref(context)) or not context.value:
             return None
         call, to, times = cuda.cuCtxGetCurrent, ctypes.byref(context), []
         for _ in range(calls):
@@ -62,5 +66,7 @@ def _shortest_ns(calls: int) -> int | None:
             call(to)
             times.append(clock() - begin)
         return min(times)
-    except Exception:  # an unknown driver
+    except Exception as error:  # an unknown driver
+        if of_program(error):
+            raise
         return None

@@ -10,27 +10,25 @@
 - The probe puts nothing on the user's modules or tensors, so pickle, deepcopy and state dicts do not change.
 - The probe handles no signals.
 
-What stays visible to a program that looks for it: an object of ours among the constants of functions whose code was exchanged (and
-the name ``_nsysx_compiling`` in the module of a function that has no ``torch``, because Dynamo reads globals only); two local
-variables of such functions while they run (``sys._getframe().f_back.f_locals``; a traceback has none); the key
-``nsysx`` in the metadata of autograd nodes that carry a mark (their Python objects are made anew at each look, so a weak table
-cannot hold them); one function in ``gc.callbacks`` (Python tells of collections nowhere else; NSYSX_PAUSES=0 leaves it
-out); built-in functions that start other programs, until torch is imported (``ahead``); and the probe's functions, for
-``sys.settrace`` and ``sys.setprofile``, which see every Python function that runs.
+What stays visible to a program that looks for it: an object of ours among the constants of functions whose code was exchanged (and the
+name ``_nsysx_compiling`` in the module of a function that has no ``torch``, because Dynamo reads globals only); two local variables of
+such functions while they run (``sys._getframe().f_back.f_locals``; a traceback has none); the key ``nsysx`` in the metadata of autograd
+nodes that carry a mark (their Python objects are made anew at each look, so a weak table cannot hold them); one function in
+``gc.callbacks`` (Python tells of collections nowhere else; NSYSX_PAUSES=0 leaves it out); the thread that looks for the limit
+(``at_limit``), in dumps of all threads; built-in functions that start other programs, until torch is imported (``ahead``); and the probe's
+functions, for ``sys.settrace`` and ``sys.setprofile``, which see every Python function that runs.
 
-The parts: ``steps`` finds steps from the events that ``phases`` and ``calls`` see; ``borders`` does
-the work between steps; ``marking`` chooses the steps whose modules are marked, ``window`` those that are captured;
-``names`` knows modules by path; ``backward`` marks autograd nodes; ``xray`` turns on what marked steps carry beside their modules:
-``lines`` of the program, torch's own ranges of ``operators`` and ``launches`` of Triton; ``pauses`` records garbage collections and
-compilations; ``output`` sends.
+The parts: ``steps`` finds steps from the events that ``phases`` and ``calls`` see; ``borders`` does the work between steps; ``marking``
+chooses the steps whose modules are marked, ``window`` those that are captured; ``names`` knows modules by path; ``backward`` marks
+autograd nodes; ``xray`` turns on what marked steps carry beside their modules: ``lines`` of the program, torch's own ranges of
+``operators`` and ``launches`` of Triton; ``pauses`` records garbage collections and compilations; ``output`` sends.
 
 Environment: NSYSX_PROBE_DIR (the folder of probe-<pid>.json), NSYSX_XRAY=all|lines|none (what marked steps carry),
 NSYSX_SOURCE=PREFIX:!PREFIX (code that has lines, too, or has none), NSYSX_NO_SOURCE=1 (the probe file holds no text of lines),
-NSYSX_MARKS=few|all|off (in which steps modules are marked; for tests), NSYSX_DEPTH=N (modules at most N path parts deep),
-NSYSX_ONLY=REGEX (modules whose path matches), NSYSX_BACKWARD=marks|ops|off (for tests), NSYSX_STEPS=A:B|auto|windows (only these
-steps are captured, all others run without ranges), NSYSX_LIMIT=1 (a recording ends when ``nsysx run`` asks for it), NSYSX_WINDOWS=NAME
-(where windows are asked for), NSYSX_PAUSES=0 (collections and compilations are not recorded), NSYSX_TIMING=1 (no ranges at all, only the
-length of each step),
+NSYSX_MARKS=few|all|off (in which steps modules are marked; for tests), NSYSX_DEPTH=N (modules at most N path parts deep), NSYSX_ONLY=REGEX
+(modules whose path matches), NSYSX_BACKWARD=marks|ops|off (for tests), NSYSX_STEPS=A:B|auto|windows (only these steps are captured, all
+others run without ranges), NSYSX_LIMIT=1 (a recording ends when ``nsysx run`` asks for it), NSYSX_WINDOWS=NAME (where windows are asked
+for), NSYSX_PAUSES=0 (collections and compilations are not recorded), NSYSX_TIMING=1 (no ranges at all, only the length of each step),
 NSYSX_TRIAL (the same for ``nsysx try``: see trial).
 """
 
@@ -136,6 +134,7 @@ class Probe:
             self.disarm()
             if self.out.recording:
                 self.out.info(self.status.counts())
+                self.out.flush(last=True)  # Ctrl-C ends Python by the signal itself: nsys gets nothing more
         self.patcher.off()  # the steps of the rest of the run are counted
         if self.parts.timing is not None:
             self.parts.timing.ended = True
