@@ -111,6 +111,7 @@ def test_the_probe_is_told_what_it_needs(tmp_path: Path) -> None:
     told = probe_environment(replace(ALL, probe=True), {}, tmp_path)
     assert {name: value for name, value in told.items() if name.startswith("NSYSX_")} == {
         "NSYSX_PROBE_DIR": str(tmp_path),
+        "NSYSX_LIMIT": "1",  # there is one; `nsysx run` asks when it is reached
         **{
             one.option.variable: "1"
             if one.flag
