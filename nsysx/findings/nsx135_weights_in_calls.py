@@ -31,11 +31,10 @@ from nsysx import units
 from nsysx.catalogue import StepLimit, StepPart
 from nsysx.events.operator_flow import OperatorFlow, flow_of, made_weights
 from nsysx.events.profile import Profile
-from nsysx.findings._case import Case, Fix, Rule, Saving, calls_of, ops_of
+from nsysx.findings._case import Case, Fix, Rule, calls_of, ops_of
 from nsysx.findings._finding_bounds import WEIGHT_OPERATORS_NAMED, WEIGHTS_ANEW_SHARE
-from nsysx.findings._once import Takes
+from nsysx.findings._once import Takes, edits_without
 from nsysx.model import Finding
-from nsysx.replay.engine import RemoveCalls, RemoveHost, RemoveOps, RemoveWaits
 
 RULE = Rule(
     "NSX135",
@@ -58,9 +57,10 @@ def check(case: Case) -> list[Finding]:
     if case.ops["phase"].cast(pl.String).is_in(["backward", "optimizer"]).any():
         return case.clear(RULE, "the program trains its weights")
     rows = made_weights(flow, _copied(case.profile, flow))
-    calls = _calls(case, flow, rows)
+    made = _calls(case, flow, rows)
+    calls = calls_of(made)
     theirs = case.ops.filter(case.ops["call"].is_in(list(calls)).fill_null(value=False))
-    worth = _worth(case, calls, theirs)
+    worth = case.worth(*edits_without(made, case.ops), cause=RULE.cause) if calls else None
     if worth is None or not case.notable(worth.likely_ns or 0, WEIGHTS_ANEW_SHARE):
         return case.clear(RULE, "computing weights anew takes less than 5 % of the step")
     outer = _outermost(flow, rows)
@@ -80,14 +80,6 @@ def check(case: Case) -> list[Finding]:
             RULE, title, detail, worth=worth, cost_ns=worth.likely_ns, fix=fix, calls=calls, takes=Takes(ops_of(theirs))
         )
     ]
-
-
-def _worth(case: Case, calls: frozenset[int], theirs: pl.DataFrame) -> Saving | None:
-    """Return what it saves if these calls and their work are not made, None where there are none."""
-    if not calls:
-        return None
-    edits = (RemoveWaits(calls), RemoveCalls(calls), RemoveHost(calls))
-    return case.worth(*edits, *([RemoveOps(ops_of(theirs))] if theirs.height else []), cause=RULE.cause)
 
 
 def _copied(profile: Profile, flow: OperatorFlow) -> list[bool]:
@@ -114,11 +106,11 @@ def _outermost(flow: OperatorFlow, rows: list[int]) -> list[int]:
     return outer
 
 
-def _calls(case: Case, flow: OperatorFlow, rows: list[int]) -> frozenset[int]:
-    """Return the steady calls that these operators make, by the step in which they were recorded."""
+def _calls(case: Case, flow: OperatorFlow, rows: list[int]) -> pl.DataFrame:
+    """Return the rows of ``case.calls`` that these operators make, by the step in which they were recorded."""
     outer, calls = _outermost(flow, rows), case.profile.attributed.api_calls
     if not outer:
-        return frozenset()
+        return case.calls.clear()
     start, end = flow.start_ns[outer], flow.end_ns[outer]
     when = calls["start_ns"].to_numpy()
     last = np.searchsorted(start, when, side="right") - 1
@@ -127,4 +119,4 @@ def _calls(case: Case, flow: OperatorFlow, rows: list[int]) -> frozenset[int]:
     if case.profile.ranges.repeats is not None:
         like = np.where(case.profile.ranges.repeats.of >= 0, case.profile.ranges.repeats.of, like)
     steady = case.calls["call"].to_numpy()
-    return calls_of(case.calls.filter(pl.Series(inside[like[steady]], dtype=pl.Boolean)))
+    return case.calls.filter(pl.Series(inside[like[steady]], dtype=pl.Boolean))
