@@ -24,7 +24,6 @@ from nsysx.judging.judging_bounds import (
 from nsysx.judging.limits import WindowLimits
 from nsysx.judging.other_work import other_gpus
 from nsysx.judging.program import program_of
-from nsysx.replay.engine import Withheld, unprofiled_of
 
 #: Parts in which the device is not idle; what limits the step in these ways is such work itself.
 GPU_PARTS = (StepPart.WORK, StepPart.COMM, StepPart.COPY, StepPart.MIGRATION)
@@ -143,7 +142,7 @@ def _gpu_busy(limits: WindowLimits) -> str:
 def _second(profile: Profile, limits: WindowLimits, code: StepLimit) -> str:
     """Return the largest cause beside the limit that could limit the step itself, and what runs between steps; "" where there is none."""
     others = {c: ns for c, ns in limits.lost.items() if c != code and ns >= LIMITING_SHARE * limits.real_ns}
-    between = _between(profile)
+    between = _between(limits)
     if not others:
         return between
     second = max(others, key=lambda c: (others[c], c))
@@ -153,12 +152,12 @@ def _second(profile: Profile, limits: WindowLimits, code: StepLimit) -> str:
     return f"{'; the GPU idles' if code in _WORKING else ', and'} {ns}{_clause(profile, limits, second)}{between}"
 
 
-def _between(profile: Profile) -> str:
-    """Return what the loop takes besides its steps, as measured without the profiler, "" where that is no limit of it."""
-    real = unprofiled_of(profile)
-    if isinstance(real, Withheld) or (real.loop_ns or 0) < real.step_ns / (1 - LIMITING_SHARE):
+def _between(limits: WindowLimits) -> str:
+    """Return what the loop takes besides its steps, "" where that is no limit of it."""
+    between, step = limits.between_ns, limits.per_step(limits.real_ns)
+    if between < LIMITING_SHARE * (step + between):
         return ""
-    return f"; what runs between steps adds {short((real.loop_ns or 0) - real.step_ns)} a step"
+    return f"; what runs between steps adds {short(between)} a step"
 
 
 def _noun(profile: Profile, limits: WindowLimits, code: StepLimit) -> str:
@@ -193,7 +192,7 @@ def _clause(profile: Profile, limits: WindowLimits, code: StepLimit) -> str:
 def _busy(profile: Profile, limits: WindowLimits, begin: str) -> str:
     """Return the sentence about a step that the GPU limits: what it works on, or what slows it down."""
     parts, real = limits.parts, limits.real_ns
-    works = f"{begin}{_gpu_busy(limits)}{_between(profile)}"
+    works = f"{begin}{_gpu_busy(limits)}{_between(limits)}"
     if parts[StepPart.PAUSE] >= LIMITING_SHARE * real and parts[StepPart.PAUSE] >= parts[StepPart.DEPENDENCY]:
         count, median = gpu_work.kernels(profile, limits.process, limits.device)
         each = f"{units.count(limits.per_step(count))} short kernels" + (
