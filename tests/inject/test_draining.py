@@ -261,7 +261,12 @@ def test_the_range_of_two_windows_ends_when_the_device_has_come_to_rest(
     monkeypatch.setattr(capture_range, "_calls", [lambda: seen.append("open") or 1, lambda _: seen.append("close")])
     monkeypatch.setattr(capture_range, "_open", [])
     monkeypatch.setattr(capture_range, "claim", lambda **_: "")
-    for name, value in {"_SETTLING_NS": 0, "_SHORTEST_NS": 0, "_LONGEST_NS": 1 << 60, "_KNOWN": 100.0}.items():
+    for name, value in {
+        "BARE_SETTLING_NS": 0,
+        "BARE_SHORTEST_NS": 0,
+        "BARE_LONGEST_NS": 1 << 60,
+        "BARE_ERROR_SHARE": 1e2,
+    }.items():
         monkeypatch.setattr(clock, name, value)
     capture_range.begin()
     driver = drive(lambda _device: False)

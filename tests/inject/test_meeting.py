@@ -147,7 +147,12 @@ class RollOfOne:
 @pytest.fixture
 def windows_of_rank(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     """Let the only rank of a job have two windows, and bare steps be known soon; return what nsys would see."""
-    for name, value in {"_SETTLING_NS": 0, "_SHORTEST_NS": 0, "_LONGEST_NS": 1 << 60, "_KNOWN": 100.0}.items():
+    for name, value in {
+        "BARE_SETTLING_NS": 0,
+        "BARE_SHORTEST_NS": 0,
+        "BARE_LONGEST_NS": 1 << 60,
+        "BARE_ERROR_SHARE": 1e2,
+    }.items():
         monkeypatch.setattr(clock, name, value)
     switched: list[str] = []
     calls = [lambda: switched.append("open") or 1, lambda _: switched.append("close")]
