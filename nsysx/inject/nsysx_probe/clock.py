@@ -144,7 +144,10 @@ class StepClock:
     @property
     def periods(self) -> list[TimedStep]:
         """Return the noted steps."""
-        return [TimedStep(number, ns, bool(marked), bool(recorded), fetch) for number, ns, marked, recorded, fetch in self._periods]
+        return [
+            TimedStep(number, ns, bool(marked), bool(recorded), fetch)
+            for number, ns, marked, recorded, fetch in self._periods
+        ]
 
     def longest_ns(self) -> int:
         """Return how long the longest of the noted steps took, by the host's clock; 0 without any."""
