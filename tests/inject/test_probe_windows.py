@@ -96,7 +96,9 @@ def test_the_time_in_next_is_noted_for_each_bare_step(
         net, inner = Net(), iter(torch.utils.data.DataLoader(Slow(), shuffle=False))
         opt = torch.optim.SGD(net.parameters(), lr=0.001)
         outer = torch.utils.data.DataLoader([0] * 1_000, batch_size=1, collate_fn=lambda _: next(inner))
-        beside = threading.Thread(target=lambda: list(zip(range(60), torch.utils.data.DataLoader(Slow()), strict=False)))
+        beside = threading.Thread(
+            target=lambda: list(zip(range(60), torch.utils.data.DataLoader(Slow()), strict=False))
+        )
         beside.start()
         for x in outer:
             opt.zero_grad()

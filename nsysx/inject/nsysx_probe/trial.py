@@ -26,7 +26,7 @@ from .timing import Timing
 from .weights import Weights
 
 #: Least number of measured steps, and of those that took many times S seconds.
-_LEAST, _LEAST_LONG, _MANY = 30, 5, 6
+_LEAST, _LEAST_LONG, _MANY = 30, 5, 3
 #: How long a finished process waits to be killed (s).
 _WAIT_S = 60.0
 #: Parameters are looked at after so many steps, or after the warm-up if that is shorter: later, rounding may have grown.
