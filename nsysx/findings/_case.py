@@ -119,14 +119,10 @@ class Case:
     @cached_property
     def _beside_replayed(self) -> float:
         """The length of the verdict's step, in replayed steps; the two differ where the replay covers only some of the steps."""
-        if (
-            self._trusted is None
-            or not self._trusted.real_ns
-            or not self.rows(gpu_ledger.KEY)
-            or not self.limits.unprofiled
-        ):
+        replayed_ns = self._trusted.real_ns if self._trusted else 0
+        if not replayed_ns or not self.rows(gpu_ledger.KEY) or not self.limits.unprofiled:
             return 1.0
-        return self.limits.per_step(self.limits.window_ns) / self._trusted.real_ns
+        return self.limits.per_step(self.limits.window_ns) / replayed_ns
 
     @property
     def _trusted(self) -> Replay | None:
