@@ -43,8 +43,8 @@ def gone(profile: Profile, name: str) -> frozenset[int]:
 def communicating(profile: Profile) -> frozenset[int]:
     """Return the GPU work of the shown process that is there for communication alone: it, and what changes of all ranks remove."""
     ops = profile.attributed.gpu_ops
-    own = (ops["process"] == profile.steps.process) & (ops["cls"] == DeviceActivity.COMM.value)
-    return frozenset(ops["op"].filter(own).to_list()).union(*(gone(profile, name) for name in _GONE))
+    here = (ops["process"] == profile.steps.process) & (ops["cls"] == DeviceActivity.COMM.value)
+    return frozenset(ops["op"].filter(here).to_list()).union(*(gone(profile, name) for name in _GONE))
 
 
 def _relieved(profile: Profile, removed: frozenset[int], ops: I64) -> F64:
