@@ -13,7 +13,9 @@ elementwise, conversions, copies       each tensor that the kernel is given once
 normalization, softmax                 input and result; gradients: gradient, input and result
 reductions, losses, pooling            what is reduced; gradients of pooling: both sizes
 embedding, gather, index               what is given out
-scatter, index_add                     what is added
+scatter, index_add, index_put          what is added or put
+Fourier transforms                     input and result, the half that is real once
+selection (topk)                       what is selected from
 concatenation                          its parts, read and written
 random numbers, fill                   what is written
 optimizer, fused                       parameter, gradient and states read, all but the gradient written
@@ -191,6 +193,46 @@ def _gathered(call: OperatorCall) -> int | None:
     return None if call.types.size is None or len(call.sizes) < 3 else math.prod(call.sizes[2]) * call.types.size
 
 
+def _indexed(call: OperatorCall) -> int | None:
+    """Return what an index with tensors gives out at least: a row for each place that they name together.
+
+    None for one that has the sizes of what it indexes: a mask has them, and how much that picks its sizes do not tell.
+    """
+    if call.types.size is None or len(call.sizes) < 2 or not call.sizes[0]:
+        return None
+    source, indices = call.sizes[0], [s for s in call.sizes[1:] if s]
+    left = len(source) - len(indices)
+    if left < 0 or not indices or any(s == source[: len(s)] for s in indices):
+        return None
+    return _broadcast(indices) * math.prod(sorted(source)[:left]) * call.types.size
+
+
+def _put(call: OperatorCall) -> int | None:
+    """Return what is read of the values that are put, the last tensor: indices stand before it."""
+    values = next((s for s in reversed(call.read) if s), None)
+    return (
+        None
+        if call.types.size is None or values is None or len(call.sizes) < 3
+        else math.prod(values) * call.types.size
+    )
+
+
+def _transformed(read: int, written: int) -> Callable[[OperatorCall], int | None]:
+    """Return the formula of a Fourier transform that reads and writes so many real numbers for each of its input at least."""
+
+    def formula(call: OperatorCall) -> int | None:
+        size, numbers = call.types.size, math.prod(call.sizes[0]) if call.sizes and call.sizes[0] else 0
+        return None if size is None else numbers * (read + written) * size
+
+    return formula
+
+
+def _foreach_copied(call: OperatorCall) -> int | None:
+    """Return the bytes of lists that are copied into lists, in the narrower of both formats."""
+    equal = _lists(call.sizes, (2,))
+    return None if equal is None or call.types.size is None else 2 * equal[1] * call.types.size
+
+
 def _scattered(call: OperatorCall) -> int | None:
     """Return what a scatter reads of its source, the fourth argument."""
     source = call.read[3] if len(call.read) > 3 else None
@@ -258,7 +300,7 @@ _FORMULAS: dict[str, Callable[[OperatorCall], int | None]] = {
     **dict.fromkeys(("_cudnn_rnn", "_cudnn_rnn_backward"), _recurrent),
     **dict.fromkeys(
         ("native_layer_norm", "native_group_norm", "native_batch_norm", "cudnn_batch_norm", "_batch_norm_impl_index",
-         "_fused_rms_norm", "_softmax", "_log_softmax", "native_dropout", "logsumexp", "cumsum"),
+         "_fused_rms_norm", "_softmax", "_log_softmax", "native_dropout", "logsumexp", "cumsum", "_weight_norm_interface", "sort"),
         _in_and_out(),
     ),
     **dict.fromkeys(
@@ -270,17 +312,24 @@ _FORMULAS: dict[str, Callable[[OperatorCall], int | None]] = {
     **dict.fromkeys(
         ("sum", "mean", "amax", "amin", "max", "min", "prod", "norm", "linalg_vector_norm", "any", "all", "argmax",
          "argmin", "var", "var_mean", "std", "count_nonzero", "avg_pool2d", "max_pool2d_with_indices", "max_pool2d",
-         "_adaptive_avg_pool2d", "upsample_nearest2d", "upsample_bilinear2d", "dot"),
+         "_adaptive_avg_pool2d", "upsample_nearest2d", "upsample_bilinear2d", "dot", "topk", "kthvalue", "tril", "triu"),
         _largest_once,
     ),
     **dict.fromkeys(
         ("avg_pool2d_backward", "max_pool2d_with_indices_backward", "_adaptive_avg_pool2d_backward"), _pooled
     ),
-    "upsample_nearest2d_backward": _reads(1),
+    **dict.fromkeys(("upsample_nearest2d_backward", "upsample_bilinear2d_backward"), _reads(1)),
     "embedding": _looked_up,
     "embedding_dense_backward": _reads(1),
     "gather": _gathered,
+    **dict.fromkeys(("scatter_", "scatter"), _gathered),
     **dict.fromkeys(("scatter_add_", "scatter_add", "index_add_", "index_add"), _scattered),
+    "index": _indexed,
+    **dict.fromkeys(("_index_put_impl_", "index_put_"), _put),
+    "_fft_r2c": _transformed(1, 1),
+    "_fft_c2c": _transformed(2, 2),
+    "_fft_c2r": _transformed(2, 1),
+    "_foreach_copy_": _foreach_copied,
     "cat": _concatenated,
     **dict.fromkeys(("fill_", "zero_", "normal_", "uniform_", "bernoulli_", "random_", "exponential_"), _written),
     **dict.fromkeys(("_fused_adam_", "_fused_adamw_"), _fused((5, 4))),

@@ -85,7 +85,9 @@ def _arguments(module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) ->
 def _names(module: Any) -> tuple[str, ...]:
     """Return the names of the arguments of a network, below what torch wraps it in."""
     below = held(module).get("_modules") or {}
-    inner = next((m for name, m in below.items() if name in WRAPPER_PARTS or (name == "module" and len(below) == 1)), None)
+    inner = next(
+        (m for name, m in below.items() if name in WRAPPER_PARTS or (name == "module" and len(below) == 1)), None
+    )
     if inner is not None:
         return _names(inner)
     code = type(module).forward.__code__

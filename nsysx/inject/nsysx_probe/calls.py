@@ -13,7 +13,7 @@ from typing import Any
 from . import patch
 from .backward import BackwardMarks
 from .output import Output, counted
-from .qualified_names import ModuleEntry, Naming
+from .qualified_names import Naming
 
 #: The path of a call that may open a phase. It may also turn marks on or off; ``_nsysx_t`` tells what was opened.
 _SLOW = """
