@@ -40,7 +40,8 @@ Shape = list[int]
 class OperatorCall:
     """One operator as it was called. ``sizes``: of each argument; ``read``: the same as it is read: None for one that stands
     before already, the source's size for an expanded one. ``width``: bytes of one number of its products, None where unknown.
-    ``result``: numbers in the result of a product where its operations tell, ``gradients``: how many a backward made.
+    ``result``: numbers in the result of a product where its operations tell, ``gradients``: how many a backward made, ``launch``:
+    blocks in y and threads in x of its longest kernel, None where they are not recorded.
     """
 
     name: str
@@ -50,6 +51,7 @@ class OperatorCall:
     width: int | None = None
     result: int = 0
     gradients: int = 1
+    launch: tuple[int, int] | None = None
 
 
 def _numbers(shapes: Sequence[Shape | None]) -> int:
@@ -181,6 +183,24 @@ def _pooled(call: OperatorCall) -> int | None:
     return None if call.types.size is None else _numbers(call.sizes[:2]) * call.types.size
 
 
+def _of_row(call: OperatorCall, row: int) -> int | None:
+    """Return the bytes of one of the numbers in a row that torch moves as bytes, by how it is launched; None where several sizes fit.
+
+    ``vectorized_gather_kernel``: a thread moves ``width`` bytes, a block at most 256 times that, in whole warps
+    (https://github.com/pytorch/pytorch/blob/main/aten/src/ATen/native/cuda/IndexKernelUtils.cu).
+    """
+    width = call.types.vector
+    if width is None or call.launch is None or not row:
+        return call.types.size
+    fits = []
+    for size in (1, 2, 4, 8, 16):
+        vectors = -(-row * size // width)
+        threads = min(256, -(-vectors // 32) * 32)
+        if row * size % width == 0 and call.launch == (-(-vectors // 256), threads):
+            fits.append(size)
+    return fits[0] if len(fits) == 1 else None
+
+
 def _looked_up(call: OperatorCall) -> int | None:
     """Return the bytes of an embedding: its result, (indices) x (row), is written, and some rows are read."""
     if call.types.size is None or len(call.sizes) < 2 or len(call.sizes[0]) != 2:
@@ -190,7 +210,10 @@ def _looked_up(call: OperatorCall) -> int | None:
 
 def _gathered(call: OperatorCall) -> int | None:
     """Return what a gather writes: as many numbers as its index has."""
-    return None if call.types.size is None or len(call.sizes) < 3 else math.prod(call.sizes[2]) * call.types.size
+    if len(call.sizes) < 3:
+        return None
+    size = _of_row(call, math.prod(call.sizes[2][1:]))
+    return None if size is None else math.prod(call.sizes[2]) * size
 
 
 def _indexed(call: OperatorCall) -> int | None:
@@ -198,13 +221,15 @@ def _indexed(call: OperatorCall) -> int | None:
 
     None for one that has the sizes of what it indexes: a mask has them, and how much that picks its sizes do not tell.
     """
-    if call.types.size is None or len(call.sizes) < 2 or not call.sizes[0]:
+    if len(call.sizes) < 2 or not call.sizes[0]:
         return None
     source, indices = call.sizes[0], [s for s in call.sizes[1:] if s]
     left = len(source) - len(indices)
-    if left < 0 or not indices or any(s == source[: len(s)] for s in indices):
+    row = math.prod(source[1:]) if call.types.vector else math.prod(sorted(source)[: max(left, 0)])
+    size = _of_row(call, row)
+    if size is None or left < 0 or not indices or any(s == source[: len(s)] for s in indices):
         return None
-    return _broadcast(indices) * math.prod(sorted(source)[:left]) * call.types.size
+    return _broadcast(indices) * row * size
 
 
 def _put(call: OperatorCall) -> int | None:

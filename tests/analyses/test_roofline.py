@@ -56,7 +56,7 @@ def sums(found: Any) -> dict[str, Any]:
 def test_rooflines_of_recordings_sum_to_their_steps(tmp_path: Path, name: str) -> None:
     """A graph network with its gradients and optimizer, and operators on 1 GB and more with the device's counters."""
     step = sums(summarize([unpack(name, tmp_path, RECORDINGS)]))
-    assert 0.4 < step["limit_share"] <= 1 and step["unknown_ns"] < 0.01 * step["gpu_ns"]
+    assert 0.4 < step["limit_share"] <= 1 and step["unknown_ns"] < 0.1 * step["gpu_ns"]
 
 
 def test_every_kind_of_rows_sums_to_the_step(tmp_path: Path) -> None:

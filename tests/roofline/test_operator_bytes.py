@@ -136,6 +136,18 @@ def test_what_moves_less_than_the_largest_of_its_sizes(
     assert moved(f"aten::{name}", kernel, *sizes) == bytes_
 
 
+@pytest.mark.parametrize(("row", "launch", "size"), [(256, (1, 64), 4), (256, (1, 32), 2), (768, (1, 192), 4), (2560, (3, 256), 4),
+                                                     (2560, (2, 256), 2), (64, (1, 32), None), (256, (1, 96), None)])  # fmt: skip
+def test_rows_that_are_moved_as_bytes_have_their_numbers_size_by_their_launch(
+    row: int, launch: tuple[int, int], size: int | None
+) -> None:
+    """Real launches on an H100; short rows fit into a warp with numbers of several sizes."""
+    kernel = "void at::native::vectorized_gather_kernel<(int)16, long>(char *, char *, T2 *)"
+    gather = OperatorCall("aten::gather", s := [[90, row], [], [50, row], []], s, types_of(kernel), launch=launch)
+    index = OperatorCall("aten::index", s := [[90, row], [50]], s, types_of(kernel), launch=launch)
+    assert bytes_of(gather, kernel) == bytes_of(index, kernel) == (None if size is None else 50 * row * size)
+
+
 def test_optimizers() -> None:
     parameters = [[10, 20], [20], [7]]
     numbers = 227
