@@ -136,8 +136,11 @@ def test_what_moves_less_than_the_largest_of_its_sizes(
     assert moved(f"aten::{name}", kernel, *sizes) == bytes_
 
 
-@pytest.mark.parametrize(("row", "launch", "size"), [(256, (1, 64), 4), (256, (1, 32), 2), (768, (1, 192), 4), (2560, (3, 256), 4),
-                                                     (2560, (2, 256), 2), (64, (1, 32), None), (256, (1, 96), None)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("row", "launch", "size"),
+    [(256, (1, 64), 4), (256, (1, 32), None), (768, (1, 192), 4), (768, (1, 96), 2), (2560, (3, 256), 4), (2560, (2, 256), 2),
+     (64, (1, 32), None), (256, (1, 96), None)],
+)  # fmt: skip
 def test_rows_that_are_moved_as_bytes_have_their_numbers_size_by_their_launch(
     row: int, launch: tuple[int, int], size: int | None
 ) -> None:

@@ -11,15 +11,16 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from .probe_bounds import (
+    HELD_STORAGE_BYTES,
+    HELD_TENSOR_BYTES,
+    IGNORED_TARGET,
+    LARGEST_PADDED_TENSOR,
+    MOST_BATCH_TENSORS,
+    SHORTEST_PADDED,
+)
 from .qualified_names import WRAPPER_PARTS, held
 from .settings_state import asked
-
-#: So many tensors of a batch are looked at, of so many elements at most, and samples shorter than this are not padded to a length.
-_MOST, _LARGEST, _SHORTEST = 8, 1 << 22, 8
-#: Tensors are held if they and what they are a view of are so small (bytes) that no allocation of the program misses them.
-_HELD_BYTES, _HELD_STORAGE_BYTES = 1 << 20, 1 << 24
-#: What torch's losses ignore: such targets say nothing about their samples.
-_IGNORED = -100
 
 
 class BatchPadding:
@@ -45,15 +46,15 @@ class BatchPadding:
         if trees is not None and getattr(getattr(trees, "local", None), "tree_manager_containers", None):
             return  # they record anew when a tensor of theirs lives longer than before
         for name, value in _arguments(module, args, kwargs):
-            if len(self._held) < _MOST and self._may_be_held(value):
+            if len(self._held) < MOST_BATCH_TENSORS and self._may_be_held(value):
                 self._held[name] = value, value._version
 
     def _may_be_held(self, value: Any) -> bool:
         if type(value) is not self.torch.Tensor or value.layout != self.torch.strided or value.is_inference():
             return False
         whole = not (value.is_floating_point() or value.is_complex())
-        small = value.numel() * value.element_size() <= _HELD_BYTES
-        return whole and small and value.untyped_storage().nbytes() <= _HELD_STORAGE_BYTES and value.dim() >= 2
+        small = value.numel() * value.element_size() <= HELD_TENSOR_BYTES
+        return whole and small and value.untyped_storage().nbytes() <= HELD_STORAGE_BYTES and value.dim() >= 2
 
     def window_closed(self) -> None:
         """Read what the network was called with: nothing is recorded any more, and the devices have rested."""
@@ -106,8 +107,8 @@ def padding(torch: Any, batch: Any) -> dict[str, Any] | None:
         if (
             tensor.dim() not in (2, 3)
             or tensor.shape[0] < 2
-            or tensor.shape[1] < _SHORTEST
-            or tensor.numel() > _LARGEST
+            or tensor.shape[1] < SHORTEST_PADDED
+            or tensor.numel() > LARGEST_PADDED_TENSOR
             or _targets(tensor, [other for _, other in tensors])
         ):
             continue
@@ -132,7 +133,7 @@ def padding(torch: Any, batch: Any) -> dict[str, Any] | None:
 def _targets(tensor: Any, tensors: list[Any]) -> bool:
     """Return whether these are targets, some of them ignored, of samples that are in the batch as well: a prompt is no padding."""
     beside = any(t is not tensor and t.shape == tensor.shape and not t.is_floating_point() for t in tensors)
-    return beside and not tensor.is_floating_point() and bool((tensor == _IGNORED).any())
+    return beside and not tensor.is_floating_point() and bool((tensor == IGNORED_TARGET).any())
 
 
 def _tensors(torch: Any, batch: Any) -> Iterator[tuple[str, Any]]:
@@ -142,7 +143,7 @@ def _tensors(torch: Any, batch: Any) -> Iterator[tuple[str, Any]]:
         items = list(batch.items())
     else:
         items = list(enumerate(batch)) if isinstance(batch, (tuple, list)) else []
-    for name, value in items[:_MOST]:
+    for name, value in items[:MOST_BATCH_TENSORS]:
         if type(value) is torch.Tensor and value.device.type == "cpu" and value.layout == torch.strided:
             yield str(name), value.detach()
 

@@ -13,12 +13,11 @@ from .borders import Borders
 from .interrupts import shielded
 from .operator_ranges import OperatorRanges
 from .output import Output
+from .probe_bounds import MOST_FIRST_ROOTS, MOST_ROOT_PARAMETERS
 from .qualified_names import ModuleEntry, held
 
 #: What a thread may do: call a network, run backward, step an optimizer.
 _CALLED, _RAN_BACKWARD, _STEPPED = 1, 2, 3
-_MOST_ROOTS = 1_000
-_MOST_PARAMETERS = 10_000
 
 
 class Phases:
@@ -128,7 +127,7 @@ class Phases:
         first = self._first.get(id(module))
         if first is None or first[0]() is not module:
             weights = next(_parameters(module, 1), None)
-            if len(self._first) > _MOST_ROOTS:
+            if len(self._first) > MOST_FIRST_ROOTS:
                 self._first.clear()
             first = self._first[id(module)] = (
                 weakref.ref(module),
@@ -157,8 +156,8 @@ class Phases:
         step, modules = self._called
         if step != self.steps.index:
             return False
-        roots = [ref() for ref in modules.values()]
-        return any(id(p) in weights for root in roots if root is not None for p in _parameters(root, _MOST_PARAMETERS))
+        roots = [root for ref in modules.values() if (root := ref()) is not None]
+        return any(id(p) in weights for root in roots for p in _parameters(root, MOST_ROOT_PARAMETERS))
 
     def _drives(self, rank: int) -> bool:
         """Return whether this thread's events make steps: those of the one that does most, and of the main thread among equals."""

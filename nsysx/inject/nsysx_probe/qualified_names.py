@@ -10,14 +10,10 @@ from typing import Any, NamedTuple
 from . import ranges
 from .interrupts import of_program, shielded
 from .output import Output
+from .probe_bounds import MOST_ALIASES, MOST_LEAVES, MOST_WALKS
 
 #: Path parts that wrappers add. So does ``module``, but only as an only child (DistributedDataParallel and similar).
 WRAPPER_PARTS = frozenset(("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"))
-
-#: How often all roots are walked again because a module inside one of them is unknown.
-_MOST_WALKS = 8
-_MOST_ALIASES = 50
-_MOST_LEAVES = 10_000
 
 
 class ModuleEntry:
@@ -163,7 +159,7 @@ class Naming:
         Such modules come and go by the thousand: one that died leaves its name and its entry to the next.
         """
         cls = type(module)
-        if not self._inside() or self.walks < _MOST_WALKS or _children(module) or held(module).get("_is_replica"):
+        if not self._inside() or self.walks < MOST_WALKS or _children(module) or held(module).get("_is_replica"):
             return None
         if cls.__module__.startswith("torch.fx.") or held(module).get("_compiled_call_impl") is not None:
             return None
@@ -173,7 +169,7 @@ class Naming:
         entry = self._leaves.get(kind)
         if entry is None:
             entry = self._entry(module, self.names[id(module)])
-            if len(self._leaves) < _MOST_LEAVES:
+            if len(self._leaves) < MOST_LEAVES:
                 self._leaves[kind] = entry
         self.entries[id(module)] = entry
         return entry
@@ -186,7 +182,7 @@ class Naming:
         if inside and type(module).__module__.startswith("torch.fx."):
             self._remember(module, "GraphModule", None, 1, True)
             return
-        if inside and self.walks < _MOST_WALKS:
+        if inside and self.walks < MOST_WALKS:
             self.walks += 1
             for root in [r() for r in self._roots.values()]:
                 if root is not None:
@@ -243,7 +239,7 @@ class Naming:
                     todo.append((child, f"{path}.{part}" if path else part, key, level + 1, False))
 
     def _alias(self, first: str, other: str) -> None:
-        if first != other and len(self.aliases) < _MOST_ALIASES:
+        if first != other and len(self.aliases) < MOST_ALIASES:
             others = self.aliases.setdefault(first, [])
             if other not in others:
                 others.append(other)

@@ -23,15 +23,8 @@ from collections.abc import Callable
 from typing import Any, Optional
 
 from .call_periods import Calls
+from .probe_bounds import ACTS_FOR_STEPS, GONE_AFTER_STEPS, MOST_TURNS
 from .turns import Turns
-
-#: After this many steps of other optimizers, the one that ended rounds is gone or steps too rarely to end one.
-_GONE_AFTER = 12
-#: So often an optimizer may step in a round before one that is expected: the critic's steps for one of the generator.
-_MOST_TURNS = 12
-
-#: After so many steps in a row behind which a network acts, what it does belongs to the step.
-_ACTS = 3
 
 #: Answers whether an optimizer is expected to step in this round, from its key and that of the one that ends rounds; None: unknown.
 Related = Callable[[object, object], Optional[bool]]  # noqa: UP045 - Python 3.9 reads this too
@@ -142,7 +135,7 @@ class StepFollower:
             self._end()
 
     def _close_for_evaluation(self, complete: object, *, acts: bool = False) -> None:
-        if self.is_open and complete and not (acts and self._acted >= _ACTS):
+        if self.is_open and complete and not (acts and self._acted >= ACTS_FOR_STEPS):
             self._close("evaluation")
             self._acted = self._acted + 1 if acts else 0
 
@@ -155,7 +148,7 @@ class StepFollower:
 
     def next(self) -> None:
         """End the open step here and begin the next one."""
-        self._acted = self._acted if self._acted >= _ACTS or not self.is_open else 0
+        self._acted = self._acted if self._acted >= ACTS_FOR_STEPS or not self.is_open else 0
         self._close("border")
         self._open()
 
@@ -367,7 +360,7 @@ class StepFollower:
             self.others = 0
             if self.held:
                 self.turns += 1
-                if self.turns > _MOST_TURNS or not self._awaits():  # the expected ones do not belong to this round
+                if self.turns > MOST_TURNS or not self._awaits():  # the expected ones do not belong to this round
                     self.pending.clear()
                     self.correction += self.turns
             return
@@ -376,7 +369,7 @@ class StepFollower:
         # A new optimizer ends the round from now on, whether it is the second of a GAN or that of the next stage, unless it came
         # right after the one that ends rounds, with the same backward or in the same batch.
         first = new and (not self.done or self.held)
-        if self.key is None or first or self.others >= _GONE_AFTER or self.turns_taken.apart(key, self.key):
+        if self.key is None or first or self.others >= GONE_AFTER_STEPS or self.turns_taken.apart(key, self.key):
             if first and self.key is not None:
                 self.turns_taken.begin_rounds(self.index - self.first)
             self.key = key
