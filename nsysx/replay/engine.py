@@ -18,13 +18,13 @@ need the value for which a removed wait waited, and that host code takes the sam
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from functools import partial
 
 import polars as pl
 
 from nsysx import units
+from nsysx.events.other_ranks import Modelled
 from nsysx.events.profile import Profile
 from nsysx.model import Scope, Unprofiled
 from nsysx.replay import no_comm, real_idle, unprofiled
@@ -146,7 +146,11 @@ class Replay:
             if ns > self._real.blocked.get(call, 0)
         }
         if any(isinstance(edit, RemoveExposedComm) for edit in edits):
-            step = max(step, min(self._profile.once(_without_comm)(step), self.real_ns))
+            shown, rest = self._profile.once(_without_comm)
+            if shown is not None and len(edits) == 1:
+                step = no_comm.job_step(self.real_ns, [shown, *rest])
+            elif rest:
+                step = max(step, no_comm.job_step(self.real_ns, rest))
         saving = min(self.real_ns - step, sum(map(self.most_ns, edits)), self.real_ns)
         step = self.real_ns - saving
         return Outcome(step, saving, self._limit(after, step), self._moves_to(grown), self._bar(saving))
@@ -248,11 +252,9 @@ class Replay:
         return site if sites[site] > 0.01 * self.real_ns * self.steps else None
 
 
-def _without_comm(profile: Profile) -> Callable[[int], int]:
-    """Return a function from the step of the shown rank without communication (ns) to that of the job: no rank waits for less."""
-    rest = no_comm.others(profile)
-    shown = no_comm.alone(profile) if rest else None
-    return (lambda step: step) if shown is None else partial(no_comm.job_step, shown=shown, rest=rest)
+def _without_comm(profile: Profile) -> tuple[Modelled | None, list[Modelled]]:
+    """Return the steps without communication of the shown rank, None if it cannot be told, and of the others."""
+    return no_comm.alone(profile), no_comm.others(profile)
 
 
 def replay_of(profile: Profile) -> Replay | Withheld:
