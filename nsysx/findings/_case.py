@@ -118,14 +118,10 @@ class Case:
     @cached_property
     def _beside_replayed(self) -> float:
         """The length of the verdict's step, in replayed steps; the two differ where the replay covers only some of the steps."""
-        if (
-            self._trusted is None
-            or not self._trusted.real_ns
-            or not self.rows(gpu_ledger.KEY)
-            or not self.limits.unprofiled
-        ):
+        replay = self._trusted
+        if replay is None or not replay.real_ns or not self.rows(gpu_ledger.KEY) or not self.limits.unprofiled:
             return 1.0
-        return self.limits.per_step(self.limits.window_ns) / self._trusted.real_ns
+        return self.limits.per_step(self.limits.window_ns) / replay.real_ns
 
     @property
     def _trusted(self) -> Replay | None:
@@ -248,8 +244,10 @@ class Case:
         return ns_per_step > 0 and ns_per_step >= share * self.step_ns
 
     def share(self, ns_per_step: float) -> str:
-        """Return a time per step as a share of the step, for people."""
-        return units.share(ns_per_step, self.step_ns)
+        """Return a time per step as a share of the step, for people; without steps of what the verdict divides."""
+        return units.share(
+            ns_per_step, self.limits.real_ns if self.stepless and self.rows(gpu_ledger.KEY) else self.step_ns
+        )
 
     def worth(self, *edits: Edit, cause: Sequence[StepPart] = (), bound: bool = False) -> Saving:
         """Return what a change saves by the replay, scaled to the step that the verdict speaks of.
@@ -357,6 +355,7 @@ class Case:
             because=because,
             title_as_recorded=title_as_recorded,
             cost_as_recorded=rule.cost_as_recorded,
+            stepless_ns=cost_ns if self.stepless else None,
             conditions=tuple(self._tested(need, mended) for need in advice.needs),
         )
         finding = advice.into(finding, torch=self.program.torch)

@@ -249,7 +249,10 @@ def idle_parts(profile: Profile, process: int, device: int, *, real: bool = Fals
         part[(part == number[StepPart.HOST]) & (ns >= OTHER_PART_PAUSE_NS)] = number[StepPart.ELSEWHERE]
         once = _paid_once(profile, process, begin, finish)
         once[(part == number[StepPart.ELSEWHERE]) | (part == number[StepPart.PROFILER])] = 0
-        first = _before_first(profile, pieces, once) & np.isin(part, (number[StepPart.HOST], number[StepPart.LAUNCH]))
+        # Behind a launch, code is loaded on the device: then a kernel waits, and nothing that was recorded is what it waits for.
+        loading = (part == number[StepPart.DEPENDENCY]) & pieces["waited_device"].is_null().to_numpy()
+        late = loading | np.isin(part, (number[StepPart.HOST], number[StepPart.LAUNCH]))
+        first = _before_first(profile, pieces, once) & late
         once[first] = ns[first]
     else:
         kind = at(profile.attributed.api_calls["kind"], pieces["began_in"].fill_null(-1).to_numpy())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,6 +11,9 @@ import pytest
 from nsysx.catalogue import StepLimit, StepPart
 from nsysx.judging import limit_words, limits, program, sample_checks, verdict, waiting
 from nsysx.judging.limits import WindowLimits
+from nsysx.pipeline import summarize
+from tests.builder import Report
+from tests.reports import US
 
 MS = 1_000_000
 
@@ -210,3 +214,20 @@ def test_a_compiler_is_there_from_the_second_version_of_pytorch_on(
     """By what the probe noted, else by when the report was recorded; unknown is no reason against it."""
     capture: Any = SimpleNamespace(probe=[{"torch": v} for v in versions], utc_epoch_ns=recorded)
     assert program._second_torch(capture) is second
+
+
+@pytest.mark.parametrize(("stream", "part"), [(None, "start_up"), (9, "dependency")])
+def test_a_first_kernel_that_waits_for_nothing_recorded_is_being_loaded(
+    tmp_path: Path, stream: int | None, part: str
+) -> None:
+    """Launched at once, it begins 2 ms later, and its call is one-time cost; unless it is another stream's work that ended last."""
+    report = Report()
+    main = report.process(1, name="solver").thread(1)
+    main.memcpy(0, 5 * US, kind="HtoD", gpu_start=10 * US, gpu_dur=300 * US, stream=stream or 7)
+    main.launch(400 * US, 80 * US, kernel="first", gpu_start=2_400 * US, gpu_dur=20 * US)
+    for again in range(2):
+        main.launch(
+            (2_430 + again * 30) * US, 5 * US, kernel="first", gpu_start=(2_450 + again * 30) * US, gpu_dur=20 * US
+        )
+    parts = summarize([report.write(tmp_path / "r.sqlite")], every_table=False).verdict.parts
+    assert max(parts, key=lambda name: parts[name]) == part
