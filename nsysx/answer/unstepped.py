@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nsysx.answer import subject
-from nsysx.answer.answer_bounds import COSTLY_SETTING_SHARE
+from nsysx.answer.answer_bounds import COSTLY_SETTING_SHARE, UNPRICED_CAUSE_SHARE
 from nsysx.catalogue import StepPart
 from nsysx.findings import rule_of
 from nsysx.model import Finding, Summary
@@ -20,8 +20,10 @@ def first(summary: Summary, ranked: Sequence[Finding]) -> Finding | None:
     if subject.measures(summary):
         return read or of_kernels
     about_it = [f for f in ranked if rule_of(f.code).about == summary.verdict.code and _costs_much(summary, f)]
-    cause = max(about_it, key=lambda f: f.stepless_ns or 0, default=None)
-    return read or cause or (of_kernels if _mostly_works(summary) else None)
+    # What kernels wait for counts as their work: it is found by what it costs.
+    much = [f for f in ranked if (f.stepless_ns or 0) >= UNPRICED_CAUSE_SHARE * sum(summary.verdict.parts.values()) > 0]
+    cause, costly = (max(each, key=lambda f: f.stepless_ns or 0, default=None) for each in (about_it, much))
+    return read or cause or costly or (of_kernels if _mostly_works(summary) else None)
 
 
 def _costs_much(summary: Summary, finding: Finding) -> bool:
