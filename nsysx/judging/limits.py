@@ -35,10 +35,10 @@ from nsysx.replay.engine import (
 )
 from nsysx.replay.unprofiled import steady_lengths
 
-#: Copy kinds of unified memory: pages that move when touched, without a call (``schema.COPY_KINDS``). To the device they move for a
-#: kernel that touches them, to the host for its own code.
-TO_DEVICE, TO_HOST = 11, 12
-MIGRATIONS = (TO_DEVICE, TO_HOST)
+#: Copy kinds of unified memory: pages that move when touched, without a call (``schema.COPY_KINDS``).
+MIGRATIONS = (11, 12)
+#: To the device they move for a kernel that touches them, to the host for its own code.
+TO_DEVICE, TO_HOST = MIGRATIONS
 
 
 @dataclass(frozen=True)
