@@ -19,13 +19,13 @@ def decide(summary: Summary) -> Answer:
     predicted = None if chosen is None else change_savings.saving_ns(summary, chosen)
     won = measured.winner(summary, chosen, predicted, now)
     if won is None:
-        return _predicted(summary, chosen)
+        return as_if_chosen(summary, chosen)
     chosen = measured.adviser(summary, won, chosen)
     index = None if chosen is None else change_savings.place_of(summary, chosen)
-    return measured.with_measured_change(_predicted(summary, chosen), won, chosen, index)
+    return measured.with_measured_change(as_if_chosen(summary, chosen), won, chosen, index)
 
 
-def _predicted(summary: Summary, chosen: Finding | None) -> Answer:
+def as_if_chosen(summary: Summary, chosen: Finding | None) -> Answer:
     """Return the answer whose first advice is that of a finding, as the capture alone has it."""
     do, sure = first_action.to_do(summary, chosen), certainty.certainty_of_advice(summary, chosen)
     # Of what is not known no step is given; where only the length of the step is not, the factors that its bounds give are.

@@ -32,6 +32,8 @@ def factor_bounds(
     less, more = margins_ns or (error, error)
 
     def at(step: int, saving: int) -> float:
+        if about == "slow steps":  # what varies is how often they come: the usual step stays
+            return max(1.0, step / max(now - saving, (1 - MOST_SAVED_SHARE) * now))
         idle = min(saving, now - busy) if host else 0.0
         grows = max(0.0, step - busy) / max(now - busy, 1.0)
         left = (now - min(saving, MOST_SAVED_SHARE * now)) * min(1.0, step / now)

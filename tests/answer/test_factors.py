@@ -45,7 +45,13 @@ def test_work_that_a_change_removes_stays_as_it_is() -> None:
 
 def test_a_saving_longer_than_the_shortest_step_is_no_larger_a_share_of_it() -> None:
     """16 of 20 ms: a step of 10 ms is five times as fast, too, and one of 30 ms less."""
-    assert factors.factor_bounds(job(), finding("NSX109", 16), 16 * MS) == pytest.approx((30 / 14, 5), abs=1e-3)
+    assert factors.factor_bounds(job(), finding("NSX116", 16), 16 * MS) == pytest.approx((30 / 14, 5), abs=1e-3)
+
+
+def test_slow_steps_may_come_more_or_less_often_and_leave_the_usual_step() -> None:
+    """16 of 20 ms are those of slow steps: 4 ms are left of a mean of 10 ms and of one of 30 ms, and no step becomes slower."""
+    assert factors.factor_bounds(job(), finding("NSX109", 16), 16 * MS) == pytest.approx((10 / 4, 30 / 4))
+    assert factors.factor_bounds(job(), finding("NSX109", 1), 1 * MS) == pytest.approx((1, 30 / 19), abs=1e-3)
 
 
 def test_communication_is_a_wait_for_a_host_elsewhere() -> None:

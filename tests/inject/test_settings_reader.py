@@ -6,7 +6,6 @@ import io
 import json
 import sys
 import time
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -17,6 +16,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 
+from tests.inject.own_process import as_one_rank
 from tests.inject.test_probe import Lab, armed
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -381,19 +381,16 @@ def test_lines_that_save_and_how_long_they_take() -> None:
     assert found["place"].rpartition(":")[0] == __file__
 
 
-def test_process_groups_have_their_names_and_the_collectives_of_the_step(tmp_path: Path) -> None:
+@as_one_rank
+def test_process_groups_have_their_names_and_the_collectives_of_the_step() -> None:
     from torch import distributed
 
-    distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
-    try:
-        own = distributed.new_group([0], group_desc="experts")
-        net = nn.parallel.DistributedDataParallel(nn.Linear(8, 4))
-        net.register_forward_hook(lambda *_: distributed.all_reduce(torch.ones(1), group=own))
-        with armed() as lab:
-            train(net, micro=2)
-            found = settings(lab)["groups"]
-    finally:
-        distributed.destroy_process_group()
+    own = distributed.new_group([0], group_desc="experts")
+    net = nn.parallel.DistributedDataParallel(nn.Linear(8, 4))
+    net.register_forward_hook(lambda *_: distributed.all_reduce(torch.ones(1), group=own))
+    with armed() as lab:
+        train(net, micro=2)
+        found = settings(lab)["groups"]
     assert all(group["ranks"] == [0] for group in found)
     default, experts = found
     assert (default["description"], default["wrapper"], default["dimension"]) == ("default_pg", "DDP", None)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-#: So many tensors of a batch are looked at, of so many elements at most, and samples shorter than this are not padded to a length.
-_MOST, _LARGEST, _SHORTEST = 8, 1 << 22, 8
+from .probe_bounds import LARGEST_PADDED_TENSOR, MOST_BATCH_TENSORS, SHORTEST_PADDED
 
 
 def padding(torch: Any, batch: Any) -> dict[str, Any] | None:
@@ -19,8 +18,8 @@ def padding(torch: Any, batch: Any) -> dict[str, Any] | None:
         if (
             tensor.dim() not in (2, 3)
             or tensor.shape[0] < 2
-            or tensor.shape[1] < _SHORTEST
-            or tensor.numel() > _LARGEST
+            or tensor.shape[1] < SHORTEST_PADDED
+            or tensor.numel() > LARGEST_PADDED_TENSOR
         ):
             continue
         real = _lengths(torch, tensor)
@@ -48,7 +47,7 @@ def _tensors(torch: Any, batch: Any) -> Iterator[tuple[str, Any]]:
         items = list(batch.items())
     else:
         items = list(enumerate(batch)) if isinstance(batch, (tuple, list)) else []
-    for name, value in items[:_MOST]:
+    for name, value in items[:MOST_BATCH_TENSORS]:
         if type(value) is torch.Tensor and value.device.type == "cpu" and value.layout == torch.strided:
             yield str(name), value.detach()
 

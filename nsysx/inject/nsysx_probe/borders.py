@@ -10,8 +10,9 @@ from typing import Any
 from . import ranges
 from .calls import ModuleCalls
 from .interrupts import shielded
-from .marking import LOOK_EVERY, Shape
+from .marking import Shape
 from .output import Output
+from .probe_bounds import LOOK_EVERY
 from .probe_parts import ProbeParts
 from .settings_reader import SettingsReader
 from .status import Status

@@ -179,7 +179,7 @@ class Probe:
         self._arm_optimizers()
         self._arm_graphs()
         launches = self.parts.xray.launches
-        launches.follow(phases.enter_launch, phases.leave_launch)
+        launches.follow(phases.sole_work.enter_launch, phases.sole_work.leave)
         around(self.torch.cuda.get_device_capability, "capability", "None", launches.look, patch.nothing)
         self.resting.arm(self.patcher)
         self.parts.odometer.arm(self.patcher, self.status.write)

@@ -19,11 +19,7 @@ from .interrupts import shielded
 from .output import Output
 from .patch import Patch, Patcher
 from .phase_ranges import Phases
-
-#: So many steps in a row must have been alike before the probe rests.
-_SETTLED = 4
-#: So many steps before the window are followed in full again.
-_AHEAD = 2
+from .probe_bounds import RESTING_AHEAD, RESTING_SETTLED
 
 
 class Resting:
@@ -99,7 +95,7 @@ class Resting:
             if dropped:
                 self.clock.stop()
             self.clock.begin(following, event=self.window.near(following))
-            if self.window.comes(following, _AHEAD) or dropped or steps.pending:
+            if self.window.comes(following, RESTING_AHEAD) or dropped or steps.pending:
                 self.wake()
         except BaseException as error:
             self.out.fail("resting", error)
@@ -116,12 +112,12 @@ class Resting:
             index, before = steps.index, self._last
             if self.window.cold:
                 return
-            if self.window.comes(index + 1, _AHEAD):
+            if self.window.comes(index + 1, RESTING_AHEAD):
                 self.possible = self.window.two
                 return
             self._last = index
             self._alike = self._alike + 1 if index == before + 1 and self._settled() else 0
-            if self._alike >= _SETTLED:
+            if self._alike >= RESTING_SETTLED:
                 self._rest()
         except BaseException as error:
             self.out.fail("resting", error)

@@ -6,11 +6,9 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+from .probe_bounds import MOST_MODULES, MOST_OBJECTS, MOST_PARAMETERS
 from .qualified_names import held
 from .settings_state import asked, name_of
-
-#: So many parameters, modules and objects of a kind are looked at.
-_MOST_PARAMETERS, _MOST_MODULES, MOST = 5_000, 5_000, 20
 
 
 def _plain(value: Any) -> Any:
@@ -22,7 +20,7 @@ def _plain(value: Any) -> Any:
 
 def parameters_of(optimizer: Any) -> list[Any]:
     """Return the parameters of an optimizer, up to a limit."""
-    return [p for group in optimizer.param_groups for p in group["params"]][:_MOST_PARAMETERS]
+    return [p for group in optimizer.param_groups for p in group["params"]][:MOST_PARAMETERS]
 
 
 def optimizer(torch: Any, each: Any) -> dict[str, Any]:
@@ -82,7 +80,7 @@ def scaler(each: Any) -> dict[str, Any]:
 def modules(root: Any) -> Iterator[Any]:
     """Yield the modules of a network, up to a limit, without asking methods that may be the user's."""
     waiting, seen = [root], set[int]()
-    while waiting and len(seen) < _MOST_MODULES:
+    while waiting and len(seen) < MOST_MODULES:
         item = waiting.pop()
         if id(item) not in seen:
             seen.add(id(item))
@@ -102,7 +100,7 @@ def network(torch: Any, root: Any) -> dict[str, Any]:
         for module in modules(root):
             convolutions += isinstance(module, convolution)
             for parameter in (held(module).get("_parameters") or {}).values():
-                if parameter is None or id(parameter) in seen or len(seen) >= _MOST_PARAMETERS:
+                if parameter is None or id(parameter) in seen or len(seen) >= MOST_PARAMETERS:
                     continue
                 seen.add(id(parameter))
                 name = name_of(parameter.dtype)
@@ -116,7 +114,7 @@ def network(torch: Any, root: Any) -> dict[str, Any]:
         "class": type(root).__name__,
         "parameters": len(seen),
         "dtypes": dtypes,
-        "float64_in": sorted(set(unlike))[:MOST],
+        "float64_in": sorted(set(unlike))[:MOST_OBJECTS],
         "convolutions": convolutions,
         "channels_last": last if dims else None,
         "training": held(root).get("training"),
@@ -142,7 +140,7 @@ def wrappers(root: Any) -> list[dict[str, Any]]:
         same = next((a for a in options if {**a, "count": 0} == {**about, "count": 0}), None)
         if same is not None:
             same["count"] += 1
-        elif len(options) < MOST:
+        elif len(options) < MOST_OBJECTS:
             options.append(about)
     return options
 

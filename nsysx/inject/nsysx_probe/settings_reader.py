@@ -26,13 +26,11 @@ from . import (
 from .changes import place
 from .interrupts import of_program
 from .output import Output
+from .probe_bounds import MOST_LOADERS, MOST_OBJECTS, MOST_OUTPUTS, WIDEST_OUTPUT
 from .setting_places import SettingPlaces
 from .settings_state import asked, name_of
 from .unread_gradients import UnreadGradients
 
-#: So many results of modules are looked at, and of nested ones so many items.
-_MOST_OUTPUTS, _WIDEST = 5_000, 8
-_MOST_LOADERS = 20
 #: torch's iterators of loaders: what they return is a batch.
 _LOADERS = ("_SingleProcessDataLoaderIter", "_MultiProcessingDataLoaderIter")
 
@@ -91,7 +89,7 @@ class SettingsReader:
             "padding": None,
             "unread": UnreadGradients(self.torch),
             "groups": asked(settings_groups.counts) or {},
-            "left": _MOST_OUTPUTS,
+            "left": MOST_OUTPUTS,
         }
         self._roots.clear()
         self._watch(True)
@@ -117,7 +115,7 @@ class SettingsReader:
             self._safely(self._without_step)
         if self._read is None:
             return None
-        saves = [{"place": line, **about} for line, about in list(self._saves.items())[:_MOST_LOADERS]]
+        saves = [{"place": line, **about} for line, about in list(self._saves.items())[:MOST_LOADERS]]
         return {
             **self._read,
             "loaders": [dict(about) for _, about in self._loaders.values()],
@@ -224,7 +222,7 @@ class SettingsReader:
             self._safely(lambda: self._network(module))
 
     def _network(self, module: Any) -> None:
-        if id(module) in self._roots or len(self._roots) >= settings_objects.MOST:
+        if id(module) in self._roots or len(self._roots) >= MOST_OBJECTS:
             return
         self._roots[id(module)] = weakref.ref(module)
         seen = self._seen
@@ -291,9 +289,9 @@ class SettingsReader:
     def _output(self, entry: Any, value: Any) -> None:
         seen, tensor = self._seen, self.torch.Tensor
         if isinstance(value, (tuple, list)):
-            items: Any = value[:_WIDEST]
+            items: Any = value[:WIDEST_OUTPUT]
         else:
-            items = list(value.values())[:_WIDEST] if isinstance(value, dict) else (value,)
+            items = list(value.values())[:WIDEST_OUTPUT] if isinstance(value, dict) else (value,)
         for item in items:
             if type(item) is not tensor or seen["left"] <= 0 or self.torch._C._len_torch_function_stack():
                 continue
@@ -303,7 +301,7 @@ class SettingsReader:
             total[0] += 1
             total[1] += elements
             size = elements * item.element_size()
-            if name == "float64" and len(seen["float64_out"]) < settings_objects.MOST:
+            if name == "float64" and len(seen["float64_out"]) < MOST_OBJECTS:
                 seen["float64_out"].append(entry.path)
             if seen["largest"] is None or size > seen["largest"]["bytes"]:
                 shape = [int(n) for n in item.shape]
@@ -330,7 +328,7 @@ class SettingsReader:
     def _iterates(self, loader: Any, steps: int) -> None:
         entry = self._loaders.get(id(loader))
         if entry is None or entry[0]() is not loader:
-            if len(self._loaders) >= _MOST_LOADERS:
+            if len(self._loaders) >= MOST_LOADERS:
                 return
             about = {**settings_objects.loader(loader), "first_step": steps, "last_step": steps, "place": place()}
             entry = self._loaders[id(loader)] = weakref.ref(loader), about
@@ -351,7 +349,7 @@ class SettingsReader:
     def _made(self) -> dict[str, Any]:
         torch, seen = self.torch, self._seen
         state = seen.pop("state")
-        living = [o for o in (ref() for ref in self._optimizers()) if o is not None][: settings_objects.MOST]
+        living = [o for o in (ref() for ref in self._optimizers()) if o is not None][:MOST_OBJECTS]
         living = [] if self._traced() else living
         optimizers = []
         for each in living:

@@ -1,0 +1,70 @@
+"""What nsysx predicts of programs whose change was measured, blind or after a fault was planted.
+
+``tried_programs.json`` has a row for each. ``before_ms`` and ``after_ms``: both sides in one process, blocks in turn, on an H100.
+``predicted``: what the page of a recording of the unchanged program says of this change, ``scripts/tried_table`` renews it; null where
+no finding advises the change with a size. The recordings themselves are too large to stand here. A step of the recording may be another
+than that of the measurement (a token or an answer), or was run by another host: only factors are compared.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROWS = json.loads((Path(__file__).parent / "tried_programs.json").read_text())
+PREDICTED = [row for row in ROWS if row["predicted"] is not None]
+#: Where the measured factor lies outside, and why. The aim is one row in ten at most.
+OUTSIDE = {
+    "recsys": "dense gradients are no longer written either",
+    "ecg_distill": "the host that waits for the GPU counts as one at work, and BF16 is faster than TF32",
+    "ensemble": "the host was half as fast where it was measured",
+    "sentiment": "the host was slower where it was measured",
+    "rerank": "half of a thousandth above: the host that waits for the GPU counts as one at work",
+    "depth": "convolutions that determinism slows down are not counted",
+}
+
+
+def _measured(row: dict[str, Any]) -> float:
+    return float(row["before_ms"] / row["after_ms"])
+
+
+def test_measured_changes_lie_in_what_is_predicted() -> None:
+    """The aim is 90 %, 83 % is reached. Rows outside are named with the reason: none is forgotten or added."""
+    out = [
+        row["program"]
+        for row in PREDICTED
+        if not row["predicted"]["least"] <= _measured(row) <= row["predicted"]["most"]
+    ]
+    assert sorted(out) == sorted(OUTSIDE)
+    assert len(PREDICTED) >= 37 and len(out) <= 0.17 * len(PREDICTED)
+
+
+def test_most_measured_changes_are_advised_with_a_size() -> None:
+    assert len(PREDICTED) >= 0.8 * len(ROWS)
+
+
+def test_what_is_likely_is_neither_too_large_nor_too_small() -> None:
+    likely = [row for row in PREDICTED if row["predicted"]["likely"] is not None]
+    ratios = [row["predicted"]["likely"] / _measured(row) for row in likely]
+    assert 0.9 <= statistics.median(ratios) <= 1.1, sorted(ratios)
+
+
+@pytest.mark.parametrize("row", PREDICTED, ids=[row["program"] for row in PREDICTED])
+def test_an_interval_holds_its_own_headline(row: dict[str, Any]) -> None:
+    predicted = row["predicted"]
+    assert predicted["least"] <= (predicted["likely"] or predicted["most"]) <= predicted["most"]
+
+
+def test_intervals_name_the_factor_within_two_times() -> None:
+    """So the table tells wrong intervals from right ones: one of a tenth around what is likely would not hold them."""
+    assert statistics.median(row["predicted"]["most"] / row["predicted"]["least"] for row in PREDICTED) <= 2
+    near = [
+        row
+        for row in PREDICTED
+        if row["predicted"]["likely"] and abs(_measured(row) / row["predicted"]["likely"] - 1) <= 0.1
+    ]
+    assert len(near) < 0.9 * len(PREDICTED)
