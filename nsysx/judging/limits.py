@@ -291,8 +291,8 @@ def _in_other_part(profile: Profile, process: int, device: int, begin: I64, fini
     ops = ops.filter(~ops["copy_kind"].is_in(list(MIGRATIONS)).fill_null(False))
     starts, ends = ops["start_ns"].sort().to_numpy(), ops["end_ns"].sort().to_numpy()
     behind = np.searchsorted(starts, finish)
-    next_ns = np.append(starts, np.iinfo(np.int64).max)[behind]
-    last_ns = np.append(ends, 0)[np.searchsorted(ends, begin, side="right") - 1]
+    next_ns: I64 = np.append(starts, np.iinfo(np.int64).max)[behind]
+    last_ns: I64 = np.append(ends, 0)[np.searchsorted(ends, begin, side="right") - 1]
     return next_ns - last_ns >= OTHER_PART_PAUSE_NS
 
 
