@@ -258,12 +258,8 @@ class Finding:
     because: str = ""
     title_as_recorded: bool = False
     cost_as_recorded: bool = False
-<<<<<<< HEAD
-    unexplained: bool = field(default=False, compare=False)
-    stepless_ns: int | None = field(default=None, compare=False)
-=======
     unexplained: bool = False
->>>>>>> main
+    stepless_ns: int | None = field(default=None, compare=False)
     conditions: tuple[Condition, ...] = ()
     own_ns_per_step: int | None = None
     overlaps: tuple[int, ...] = ()

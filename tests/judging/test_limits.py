@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-<<<<<<< HEAD
-from pathlib import Path
-=======
 from dataclasses import replace
->>>>>>> main
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
