@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from nsysx.catalogue import Cause
+from nsysx.catalogue import Call, Cause
 from nsysx.events import sampled_stacks as stacks_room
 from nsysx.events.attribute import IN_STEP
 from nsysx.events.code_lines import CodeLines
@@ -112,6 +112,29 @@ def running(profile: Profile, takes: Takes) -> dict[str, Any]:
     """Return file, line and function of what mostly runs in the time that a finding takes; empty where that is not known."""
     code = profile.code()
     return {} if code is None else _most(code, *_of_takes(profile, code, takes))
+
+
+def runs_networks(profile: Profile, line: Row) -> bool:
+    """Return whether a line (file, line, function) is in the forward of a module, or calls a network: it has to stay where it is."""
+    code = profile.code()
+    if code is None:
+        return False
+    if _OF_MODULE.search(str(line["function"])):
+        return True
+    calls = profile.steady_calls
+    launches = calls.select("call", "module", "phase").filter(calls["kind"].is_in(Call.LAUNCHES))
+    there = lookup.same_values(line, ("file", "line", "function"))
+    place = next(iter(code.places.with_row_index().filter(there)["index"]), -1)
+    stack = code.call[launches["call"].to_numpy()]
+    own = launches.filter(pl.Series(code.places_of(stack) == place, dtype=pl.Boolean))
+    if (own["phase"] == "forward").any():
+        return True
+    inner = code.places["function"].cast(pl.String).str.contains(_OF_MODULE.pattern).fill_null(value=False).to_numpy()
+    for number in np.unique(stack[stack >= 0]).tolist():
+        chain = code.chain(int(number))
+        if place in chain and inner[chain[chain.index(place) :]].any():
+            return True
+    return False
 
 
 def _most(code: CodeLines, line_row: I64, ns: I64) -> dict[str, Any]:

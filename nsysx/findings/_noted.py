@@ -30,6 +30,7 @@ from nsysx.findings._finding_bounds import (
 from nsysx.findings._held import guilty
 from nsysx.findings._lines import by_line, share_of
 from nsysx.findings._once import Takes, edits_without
+from nsysx.findings.nsx113_tiny_launches import recurrent
 from nsysx.model import Finding
 from nsysx.replay.engine import Edit, Fuse, RemoveOps, RemoveWaits
 
@@ -206,7 +207,10 @@ def _loads_per_step(case: Case, code: CodeLines) -> dict[int, float]:
 
 
 def _looping(case: Case, code: CodeLines, line_row: int) -> frozenset[int]:
-    """Return the launches that a line makes as a loop: those outside of all modules and phases, and many in one module."""
+    """Return the launches that a line makes as a loop: those outside of all modules and phases, and many in one module.
+
+    Recurrent layers of torch make many launches in one call.
+    """
     calls = case.calls.filter(case.calls["kind"].is_in(Call.LAUNCHES))
     theirs = code.made_at(calls, [line_row])
     module = theirs["module"].cast(pl.String).fill_null(IN_STEP)
@@ -214,7 +218,8 @@ def _looping(case: Case, code: CodeLines, line_row: int) -> frozenset[int]:
     often = theirs.select(pl.len().over("module")).to_series() if theirs.height else pl.Series([], dtype=pl.UInt32)
     alone = theirs["call"].filter(outside)
     loop = alone if len(alone) >= LOOP_LAUNCHES * case.steps else alone.clear()
-    inside = theirs["call"].filter(~outside & (module != IN_STEP) & (often >= LOOP_LAUNCHES_IN_MODULE * case.steps))
+    of_layer = ~outside & (module != IN_STEP) & ~module.is_in(list(recurrent(case)))
+    inside = theirs["call"].filter(of_layer & (often >= LOOP_LAUNCHES_IN_MODULE * case.steps))
     return frozenset(loop.to_list()) | frozenset(inside.to_list())
 
 
