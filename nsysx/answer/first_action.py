@@ -160,7 +160,6 @@ class _Contest:
         whole = (f for f in self._worth if self._saves_ns(f) >= enough and rule_of(f.code).whole and about(f) == cause)
         return next(whole, None)
 
-
     def specific(self, chosen: Finding) -> Finding | None:
         """Return one whose change is for what was recorded, where the chosen one's is for whatever kernels stand there.
 

@@ -14,6 +14,7 @@ from nsysx.events import sampled_stacks as stacks_room
 from nsysx.events.attribute import IN_STEP
 from nsysx.events.code_lines import CodeLines
 from nsysx.events.line_shares import divided
+from nsysx.events.nvtx_ranges import Flags
 from nsysx.events.profile import Profile
 from nsysx.findings._finding_bounds import (
     BELOW_ALL_WORK_SHARE,
@@ -114,6 +115,14 @@ def running(profile: Profile, takes: Takes) -> dict[str, Any]:
     return {} if code is None else _most(code, *_of_takes(profile, code, takes))
 
 
+def in_forward(code: CodeLines, stacks: I64) -> Flags:
+    """Return which stacks have a line of a module's forward among theirs, or above them."""
+    inner = code.places["function"].cast(pl.String).str.contains(_OF_MODULE.pattern).fill_null(value=False).to_numpy()
+    distinct, number = np.unique(stacks, return_inverse=True)
+    below = np.array([inner[code.chain(int(s))].any() if s >= 0 else False for s in distinct.tolist()], np.bool_)
+    return np.asarray(below[number], np.bool_)
+
+
 def runs_networks(profile: Profile, line: Row) -> bool:
     """Return whether a line (file, line, function) is in the forward of a module, or calls a network: it has to stay where it is."""
     code = profile.code()
@@ -129,12 +138,9 @@ def runs_networks(profile: Profile, line: Row) -> bool:
     own = launches.filter(pl.Series(code.places_of(stack) == place, dtype=pl.Boolean))
     if (own["phase"] == "forward").any():
         return True
-    inner = code.places["function"].cast(pl.String).str.contains(_OF_MODULE.pattern).fill_null(value=False).to_numpy()
-    for number in np.unique(stack[stack >= 0]).tolist():
-        chain = code.chain(int(number))
-        if place in chain and inner[chain[chain.index(place) :]].any():
-            return True
-    return False
+    distinct = np.unique(stack)
+    through = [place in code.chain(int(number)) for number in distinct[in_forward(code, distinct)].tolist()]
+    return any(through)
 
 
 def _most(code: CodeLines, line_row: I64, ns: I64) -> dict[str, Any]:

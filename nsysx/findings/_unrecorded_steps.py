@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from nsysx import units
+from nsysx.catalogue import StepPart
 from nsysx.events import bare, trend
 from nsysx.events.recorded_settings import settings_of
 from nsysx.findings._case import Case, Fix, Rule, Saving
@@ -13,7 +14,9 @@ from nsysx.findings.nsx106_input_starvation import of_loader
 from nsysx.frames.intervals import I64
 from nsysx.model import Finding
 
-_LOOK = Fix("Look at what these steps do that the recorded ones do not: logging, validation, checkpoints, data that comes late")
+_LOOK = Fix(
+    "Look at what these steps do that the recorded ones do not: logging, validation, checkpoints, data that comes late"
+)
 
 
 def found(case: Case, rule: Rule) -> Finding | None:
@@ -47,10 +50,14 @@ def found(case: Case, rule: Rule) -> Finding | None:
         return case.found(rule, title, detail, worth=worth, cost_ns=cost, fix=_LOOK)
     detail += f" The {workers} workers of the DataLoader fill their queue before a window, and fall behind after it."
     why = "from step lengths: long steps as the usual one, if they wait for the loader"
-    worth = Saving(min(cost, case.step_ns), why, error_ns=cost - _without_longest(ns, slow, usual), source="steps")
+    inside = case.taken_by((StepPart.LONGER,))  # a step that is shown as recorded has none of it
+    error = cost - _without_longest(ns, slow, usual)
+    worth = Saving(min(cost, inside), why, error_ns=error, source="steps") if inside else Saving(None, why)
     fix = of_loader(case)
     fix = fix.but(text=f"Make the loader keep up: {fix.text[:1].lower()}{fix.text[1:]}")
-    return case.found(rule, title, detail, worth=worth, cost_ns=cost, fix=fix, where={"module": "DataLoader", "phase": "data"})
+    return case.found(
+        rule, title, detail, worth=worth, cost_ns=cost, fix=fix, where={"module": "DataLoader", "phase": "data"}
+    )
 
 
 def _without_longest(ns: I64, slow: I64, usual: int) -> int:

@@ -204,7 +204,9 @@ def _move_it(case: Case, row: Row, line: Mapping[str, Any]) -> Fix:
         there = sampled_stacks.spoken(line["file"], line["line"], line["function"])
         if _stays(case, line):
             inside = "Look for what keeps the CPU busy below"
-            return Fix(f"{inside} {there} {before}: nsysx run --source torch -- CMD names the lines there", unexplained=True)
+            return Fix(
+                f"{inside} {there} {before}: nsysx run --source torch -- CMD names the lines there", unexplained=True
+            )
         return Fix(f"Move what {there} does {before} out of the loop")
     if case.program.python and known_lines(case.profile) is None:
         return Fix(

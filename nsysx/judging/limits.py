@@ -167,10 +167,13 @@ def _shrunk(profile: Profile, recorded: WindowLimits, unprofiled: Unprofiled, mu
     """
     real, with_it = steady_lengths(profile, unprofiled, recorded.steps)
     window = real * recorded.steps
-    busy = round(window * unprofiled.gpu_busy)
+    works = {p: recorded.parts[p] for p in (StepPart.WORK, StepPart.COMM, StepPart.COPY)}
+    busy, longer = round(window * unprofiled.gpu_busy), _longer(profile, recorded, window)
+    if longer:  # what the usual step works is known: the rest of the longer ones is not
+        busy = min(busy, sum(works.values()))
+        longer = min(longer, window - busy)
     device = (profile, recorded.process, recorded.device)
-    worked = _to_sum({p: recorded.parts[p] for p in (StepPart.WORK, StepPart.COMM, StepPart.COPY)}, busy)
-    longer = min(_longer(profile, recorded, window), window - busy)
+    worked = _to_sum(works, busy)
     idle = _to_sum(
         {StepPart.LAUNCH: 0} | idle_parts(*device, real=True) | {StepPart.PROFILER: 0}, window - busy - longer
     ) | {StepPart.LONGER: longer}
