@@ -19,7 +19,8 @@ def factor_bounds(
 
     The GPU's work is what was recorded; a step that is longer without the profiler idles for longer. So what a change saves of idle
     time grows with that. What it saves of other time stays, and is no larger a share of a shorter step. Empty without a saving, and
-    where the step is as recorded, unless the saving is a time that was recorded, too. ``margins_ns``: how much less and more it may save, the error of the saving where not given.
+    where the step is as recorded, unless the saving is a time that was recorded, too. ``margins_ns``: how much less and more it may
+    save, the error of the saving where not given.
     """
     now, bounds, real = summary.step.shown_ns, summary.step.bounds_ns, summary.unprofiled
     if chosen is None or not saving_ns or not now:

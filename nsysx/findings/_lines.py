@@ -133,13 +133,13 @@ def runs_networks(profile: Profile, line: Row) -> bool:
     calls = profile.steady_calls
     launches = calls.select("call", "module", "phase").filter(calls["kind"].is_in(Call.LAUNCHES))
     there = lookup.same_values(line, ("file", "line", "function"))
-    place = next(iter(code.places.with_row_index().filter(there)["index"]), -1)
+    line_row = next(iter(code.places.with_row_index().filter(there)["index"]), -1)
     stack = code.call[launches["call"].to_numpy()]
-    own = launches.filter(pl.Series(code.places_of(stack) == place, dtype=pl.Boolean))
-    if (own["phase"] == "forward").any():
+    made_there = launches.filter(pl.Series(code.places_of(stack) == line_row, dtype=pl.Boolean))
+    if (made_there["phase"] == "forward").any():
         return True
     distinct = np.unique(stack)
-    through = [place in code.chain(int(number)) for number in distinct[in_forward(code, distinct)].tolist()]
+    through = [line_row in code.chain(int(number)) for number in distinct[in_forward(code, distinct)].tolist()]
     return any(through)
 
 

@@ -218,8 +218,8 @@ def _looping(case: Case, code: CodeLines, line_row: int) -> frozenset[int]:
     often = theirs.select(pl.len().over("module")).to_series() if theirs.height else pl.Series([], dtype=pl.UInt32)
     alone = theirs["call"].filter(outside)
     loop = alone if len(alone) >= LOOP_LAUNCHES * case.steps else alone.clear()
-    own = np.append(code.own, -1)[code.call[theirs["call"].to_numpy()]]
-    within = pl.Series(in_forward(code, own), dtype=pl.Boolean)
+    of_program = np.append(code.own, -1)[code.call[theirs["call"].to_numpy()]]
+    within = pl.Series(in_forward(code, of_program), dtype=pl.Boolean)
     of_layer = within & ~outside & (module != IN_STEP) & ~module.is_in(list(recurrent(case)))
     inside = theirs["call"].filter(of_layer & (often >= LOOP_LAUNCHES_IN_MODULE * case.steps))
     return frozenset(loop.to_list()) | frozenset(inside.to_list())

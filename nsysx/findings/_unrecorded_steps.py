@@ -7,6 +7,7 @@ import numpy as np
 from nsysx import units
 from nsysx.catalogue import StepPart
 from nsysx.events import bare, trend
+from nsysx.events.nvtx_ranges import Flags
 from nsysx.events.recorded_settings import settings_of
 from nsysx.findings._case import Case, Fix, Rule, Saving
 from nsysx.findings._finding_bounds import FEWEST_UNRECORDED_STEPS, SLOW_STEP_SHARE, UNRECORDED_STEPS_SHARE
@@ -19,18 +20,18 @@ _LOOK = Fix(
 )
 
 
-def found(case: Case, rule: Rule) -> Finding | None:
+def found(case: Case, rule: Rule) -> list[Finding]:
     """Return the finding about steps that are long among those that were timed without the profiler, and that the window lacks.
 
-    Workers of a DataLoader fill their queue while a window opens: steps that wait for them are then in none of its few steps. None where
+    Workers of a DataLoader fill their queue while a window opens: steps that wait for them are then in none of its few steps. Empty where
     such steps take less than 5 % of the mean step.
     """
     ns = np.asarray(bare.of_process(case.profile.trace.capture, case.process), np.int64)
     if case.profile.steps.in_rounds or len(ns) < FEWEST_UNRECORDED_STEPS:
-        return None
+        return []
     cost = round(bare.excess_ns(case.profile.trace.capture, case.process))
     if not case.notable(cost, UNRECORDED_STEPS_SHARE):
-        return None
+        return []
     slow, usual = bare.long_steps(ns), int(np.median(ns))
     rhythm = trend.period(ns, SLOW_STEP_SHARE * usual)
     late = units.span(units.duration(int(ns[slow].min())), units.duration(int(ns[slow].max())))
@@ -41,13 +42,13 @@ def found(case: Case, rule: Rule) -> Finding | None:
     )
     title = f"{which} {late}, the usual one {units.duration(usual)}: none of the recorded steps is so long"
     detail = (
-        f"Without the profiler {len(ns)} steps were timed. Long ones add {units.duration(cost)} to their mean. The recorded steps hold none "
-        "of them, so what they do is not in the report."
+        f"Without the profiler {len(ns)} steps were timed. Long ones add {units.duration(cost)} to their mean. The recorded steps hold "
+        "none of them, so what they do is not in the report."
     )
     workers = _workers(case)
     if rhythm is not None or not workers:
         worth = Saving(None, "what these steps do was not recorded")
-        return case.found(rule, title, detail, worth=worth, cost_ns=cost, fix=_LOOK)
+        return [case.found(rule, title, detail, worth=worth, cost_ns=cost, fix=_LOOK)]
     detail += f" The {workers} workers of the DataLoader fill their queue before a window, and fall behind after it."
     why = "from step lengths: long steps as the usual one, if they wait for the loader"
     inside = case.taken_by((StepPart.LONGER,))  # a step that is shown as recorded has none of it
@@ -55,12 +56,11 @@ def found(case: Case, rule: Rule) -> Finding | None:
     worth = Saving(min(cost, inside), why, error_ns=error, source="steps") if inside else Saving(None, why)
     fix = of_loader(case)
     fix = fix.but(text=f"Make the loader keep up: {fix.text[:1].lower()}{fix.text[1:]}")
-    return case.found(
-        rule, title, detail, worth=worth, cost_ns=cost, fix=fix, where={"module": "DataLoader", "phase": "data"}
-    )
+    where = {"module": "DataLoader", "phase": "data"}
+    return [case.found(rule, title, detail, worth=worth, cost_ns=cost, fix=fix, where=where)]
 
 
-def _without_longest(ns: I64, slow: I64, usual: int) -> int:
+def _without_longest(ns: I64, slow: Flags, usual: int) -> int:
     """Return what long steps add to the mean without the longest of them (ns)."""
     more = np.sort((ns - usual)[slow])[:-1]
     return round(float(more.sum()) / len(ns))

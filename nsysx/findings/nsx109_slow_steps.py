@@ -274,8 +274,8 @@ def check(case: Case) -> list[Finding]:
     rare = rare_steps.rare_steps(case, tiles)
     apart = [_rarely(rare, tiles)] if rare is not None and case.notable(rare.cost_ns) else []
     if not case.notable(cost):
-        unseen = _unrecorded_steps.found(case, RULE)
-        return apart or ([unseen] if unseen else []) or case.clear(RULE, f"the slowest of {len(ns)} steady steps takes {units.duration(int(ns.max()))}, "
+        apart = apart or _unrecorded_steps.found(case, RULE)
+        return apart or case.clear(RULE, f"the slowest of {len(ns)} steady steps takes {units.duration(int(ns.max()))}, "
                             f"the median {units.duration(median)}")  # fmt: skip
     return [_found(case, tiles, table, slow, cost), *apart]
 
