@@ -14,6 +14,7 @@ from nsysx.findings._finding_bounds import FEWEST_UNRECORDED_STEPS, SLOW_STEP_SH
 from nsysx.findings.nsx106_input_starvation import of_loader
 from nsysx.frames.intervals import I64
 from nsysx.model import Finding
+from nsysx.replay.engine import Replay
 
 _LOOK = Fix(
     "Look at what these steps do that the recorded ones do not: logging, validation, checkpoints, data that comes late"
@@ -29,7 +30,10 @@ def found(case: Case, rule: Rule) -> list[Finding]:
     ns = np.asarray(bare.of_process(case.profile.trace.capture, case.process), np.int64)
     if case.profile.steps.in_rounds or len(ns) < FEWEST_UNRECORDED_STEPS:
         return []
-    cost = round(bare.excess_ns(case.profile.trace.capture, case.process))
+    loading = case.replay.more_loading_ns if isinstance(case.replay, Replay) and case.replay.trusted else 0
+    cost = (
+        round(bare.excess_ns(case.profile.trace.capture, case.process)) - loading
+    )  # waits that were timed have a rule
     if not case.notable(cost, UNRECORDED_STEPS_SHARE):
         return []
     slow, usual = bare.long_steps(ns), int(np.median(ns))
@@ -52,7 +56,7 @@ def found(case: Case, rule: Rule) -> list[Finding]:
     detail += f" The {workers} workers of the DataLoader fill their queue before a window, and fall behind after it."
     why = "from step lengths: long steps as the usual one, if they wait for the loader"
     inside = case.taken_by((StepPart.LONGER,))  # a step that is shown as recorded has none of it
-    error = cost - _without_longest(ns, slow, usual)
+    error = max(0, cost - _without_longest(ns, slow, usual))
     worth = Saving(min(cost, inside), why, error_ns=error, source="steps") if inside else Saving(None, why)
     fix = of_loader(case)
     fix = fix.but(text=f"Make the loader keep up: {fix.text[:1].lower()}{fix.text[1:]}")

@@ -72,6 +72,8 @@ LAUNCHER_SCRIPT_BYTES = 1 << 20
 # ---- record -----------------------------------------------------------------------------------------------------
 #: nsys needs half a second to start the stand-in, several seconds from a cold network drive. It gets this long while it works.
 STAND_IN_START_S = 60.0
+#: nsys holds its lock of all sessions for milliseconds; who holds it for this long does not give it back.
+SESSION_LOCK_S = 2.0
 #: With less than this free in the temporary folder nsys may not start, and what it collects would not fit.
 LEAST_TEMPORARY_BYTES = 64 << 20
 #: A Ctrl-C this soon after the command's end was meant for the command.

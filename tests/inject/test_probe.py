@@ -26,6 +26,8 @@ from nsysx_probe import ranges
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
+from tests.inject.own_process import as_one_rank
+
 ROOT = Path(__file__).resolve().parents[2]
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -1098,43 +1100,40 @@ def test_an_unfinished_module_fails_with_its_own_error(lab: Lab) -> None:
     assert str(probed.value) == str(bare.value)
 
 
-# ---- distributed, in one process -------------------------------------------------------------------------------------
+# ---- distributed, one rank --------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def group(tmp_path: Path) -> Iterator[None]:
-    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
-    yield
-    torch.distributed.destroy_process_group()
-
-
-def test_ddp(lab: Lab, group: None) -> None:
-    net = nn.parallel.DistributedDataParallel(Net(), find_unused_parameters=True)
-    opt = torch.optim.SGD(net.parameters(), lr=0.1)
-    for _ in range(2):
-        opt.zero_grad()
-        net(torch.randn(2, 8)).sum().backward()
-        opt.step()
+@as_one_rank
+def test_ddp() -> None:
+    with armed() as lab:
+        net = nn.parallel.DistributedDataParallel(Net(), find_unused_parameters=True)
+        opt = torch.optim.SGD(net.parameters(), lr=0.1)
+        for _ in range(2):
+            opt.zero_grad()
+            net(torch.randn(2, 8)).sum().backward()
+            opt.step()
     assert lab.tape.modules() == ["", *NET] * 2
     assert lab.tape.texts("module")[:2] == [":DistributedDataParallel", ":Net"]
     assert lab.tape.texts("phase").count("forward DistributedDataParallel") == 2
     assert "bwd blocks.0.fc1:Linear" in lab.tape.texts("backward_module")
 
 
-def test_fsdp2(lab: Lab, group: None) -> None:
+@as_one_rank
+def test_fsdp2() -> None:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
-    mesh = init_device_mesh("cpu", (1,))
-    net = Net()
-    for block in net.blocks:
-        fully_shard(block, mesh=mesh)
-    fully_shard(net, mesh=mesh)
-    opt = torch.optim.AdamW(net.parameters(), lr=0.1)
-    for _ in range(2):
-        net(torch.randn(2, 8)).sum().backward()
-        opt.step()
-        opt.zero_grad()
+    with armed() as lab:
+        mesh = init_device_mesh("cpu", (1,))
+        net = Net()
+        for block in net.blocks:
+            fully_shard(block, mesh=mesh)
+        fully_shard(net, mesh=mesh)
+        opt = torch.optim.AdamW(net.parameters(), lr=0.1)
+        for _ in range(2):
+            net(torch.randn(2, 8)).sum().backward()
+            opt.step()
+            opt.zero_grad()
     assert lab.tape.modules() == NET * 2
     assert lab.tape.texts("module")[:3] == [":Net", "blocks:Sequential", "blocks.0:Block"]
     assert "bwd blocks.0.fc1:Linear" in lab.tape.texts("backward_module")

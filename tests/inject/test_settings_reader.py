@@ -6,17 +6,17 @@ import io
 import json
 import sys
 import time
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
 import torch
-from nsysx_probe import batch_padding, settings_card, settings_groups, settings_state
+from nsysx_probe import batch_padding, settings_card, settings_groups, settings_objects, settings_state
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 
+from tests.inject.own_process import as_one_rank
 from tests.inject.test_probe import Lab, armed
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -167,6 +167,18 @@ def test_loaders_and_how_often_they_make_iterators() -> None:
         (found,) = settings(lab)["loaders"]
     assert (found["workers"], found["pin_memory"], found["batch_size"]) == (0, False, 4)
     assert (found["iterators"], found["first_step"], found["last_step"]) == (5, 0, 8)
+    assert found["samples"] is None  # a class of torch makes them
+
+
+class _Own(torch.utils.data.Dataset[int]):
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+def test_the_line_that_makes_a_sample_is_the_programs_own_also_in_a_subset() -> None:
+    loader = DataLoader(torch.utils.data.Subset(_Own(), [0, 1]))
+    line = _Own.__getitem__.__code__.co_firstlineno
+    assert settings_objects.loader(loader)["samples"] == f"{__file__}:{line}"
 
 
 def test_a_scaler_and_anomaly_inside_the_step_alone() -> None:
@@ -315,6 +327,56 @@ def test_what_looks_like_padding_and_is_none() -> None:
         assert batch_padding.padding(torch, other) is None
 
 
+class Texts(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(50, 4)
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None, **_: Any) -> torch.Tensor:
+        return self.table(input_ids).sum()
+
+
+def called_with(*args: Any, change: Any = None, wrap: Any = None, **kwargs: Any) -> Any:
+    """Return the padding that is in the record of a network that is called so in a window of three steps."""
+    lab = Lab(NSYSX_STEPS="2:5")
+    try:
+        net = Texts()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        call = wrap(net) if wrap else net
+        for _ in range(8):
+            optimizer.zero_grad()
+            call(*args, **kwargs).backward()
+            optimizer.step()
+            if change is not None:
+                change.add_(0)
+        assert all(error.startswith("cudaProfilerSt") for error in lab.probe.out.errors)
+        return settings(lab)["padding"]
+    finally:
+        lab.close()
+
+
+def test_padding_of_what_a_network_is_called_with() -> None:
+    """It is read once the window has closed; a mask has its name from the call or from the network, whatever torch wraps that in."""
+    ids, mask = padded([10, 20, 30, 20])
+    whole = {"name": "attention_mask", "rows": 4, "length": 40, "longest": 30, "real": 80}
+    assert called_with(input_ids=ids, attention_mask=mask.bool()) == whole
+    assert called_with(ids, mask[:, None, None]) == whole, "its dimensions of heads and queries are 1"
+    assert called_with(ids, mask, wrap=nn.DataParallel) == whole
+    assert called_with(ids, mask, wrap=lambda net: torch.compile(net, backend="eager")) == whole
+    assert called_with(ids) == {**whole, "name": "input_ids"}
+    large = nn.functional.pad(ids, (0, 40_000))
+    assert called_with(large) is None, "it is too large to be held"
+    assert called_with(ids, mask, change=mask) == {**whole, "name": "input_ids"}, "the program wrote into the mask"
+    full = padded([40] * 4)[0]
+    assert called_with(full) is None
+    assert called_with(full, labels=torch.where(mask == 0, full, -100)) is None, "a prompt that the loss ignores"
+    with armed() as lab:  # no window closes
+        train(net := Texts(), steps=0).zero_grad()
+        for _ in range(4):
+            net(ids, mask).backward()
+        assert settings(lab)["padding"] is None
+
+
 @pytest.mark.parametrize("detached", [False, True])
 def test_gradients_that_no_optimizer_reads_before_they_are_reset(detached: bool) -> None:
     """A generator gets gradients from the critic's loss unless its result is detached; clipping is no reset."""
@@ -381,19 +443,16 @@ def test_lines_that_save_and_how_long_they_take() -> None:
     assert found["place"].rpartition(":")[0] == __file__
 
 
-def test_process_groups_have_their_names_and_the_collectives_of_the_step(tmp_path: Path) -> None:
+@as_one_rank
+def test_process_groups_have_their_names_and_the_collectives_of_the_step() -> None:
     from torch import distributed
 
-    distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
-    try:
-        own = distributed.new_group([0], group_desc="experts")
-        net = nn.parallel.DistributedDataParallel(nn.Linear(8, 4))
-        net.register_forward_hook(lambda *_: distributed.all_reduce(torch.ones(1), group=own))
-        with armed() as lab:
-            train(net, micro=2)
-            found = settings(lab)["groups"]
-    finally:
-        distributed.destroy_process_group()
+    own = distributed.new_group([0], group_desc="experts")
+    net = nn.parallel.DistributedDataParallel(nn.Linear(8, 4))
+    net.register_forward_hook(lambda *_: distributed.all_reduce(torch.ones(1), group=own))
+    with armed() as lab:
+        train(net, micro=2)
+        found = settings(lab)["groups"]
     assert all(group["ranks"] == [0] for group in found)
     default, experts = found
     assert (default["description"], default["wrapper"], default["dimension"]) == ("default_pg", "DDP", None)
