@@ -18,21 +18,22 @@ LIBRARIES = (
     ("Apex", r"\bcu(Apply|Compute)\w*(LayerNorm|RMSNorm|GradInput|GradGammaBeta|PartGradGammaBeta)|^void multi_tensor_apply_kernel|apex::"),
     ("vLLM", r"\bvllm::|flashinfer::"),
     ("Mamba", r"selective_scan_(fwd|bwd)_kernel|causal_conv1d_(fwd|bwd)_kernel"),
-    ("cuDNN", r"cudnn|[dw]grad[123]d_|\bconv[123]d_c1_k1|implicit_convolve|LSTM_elementWise|GRU_elementWise|RNN_blockPersist|"
+    ("cuDNN", r"cudnn|convolve_common_engine|[dw]grad_alg\d_engine|[dw]grad[123]d_|\bconv[123]d_c1_k1|implicit_convolve|LSTM_elementWise|GRU_elementWise|RNN_blockPersist|"
               r"elemWiseRNNcell|persistRNN|\bbn_(fw|bw)_|nchwToNhwc|nhwcToNchw|\bop_(generic_)?tensor_kernel"),
-    ("cuFFT", r"cufft|(regular|vector|bluestein)_fft|composite_\w*fft|[sd]pRadix|bluestein"),
+    ("cuFFT", r"cufft|(regular|vector|bluestein)_fft|composite_\w*fft|[sd]pRadix|bluestein|(un)?packR2C|unpackC2R|real_complex_args_t"),
     ("cuSPARSE", r"cusparse"),
     ("cuSOLVER", r"cusolver|\b(potrf|getrf|geqrf|getrs|potrs|syevj?|gesvdj?|larft|larfb|laswp|ormqr|orgqr|sytrd)\w*\b|"
-                 r"kernel<(potrf|getrf|geqrf|syevj)\w*_params_"),
-    ("cuBLAS", r"cublas|nvjet|xmma|gemv|gemmSN|gemmk1|splitKreduce|dot_kernel<|\b(scal|asum|axpy|nrm2|iamax)_kernel|"
+                 r"kernel<(potrf|getrf|geqrf|syevj)\w*_params_|\bxxtrf\d"),
+    ("cuBLAS", r"cublas|nvjet|xmma|gemv|gemmSN|gemmk1|[sdcz]gemm_largek|splitKreduce|dot_kernel<|\b(scal|asum|axpy|nrm2|iamax)_kernel|"
                r"(volta|turing|ampere|maxwell|hopper)_\w*gemm|trsm|trsv|zdisplace_pointers|reduce_1Block_kernel|copy_kernel_\w*cublas"),
     ("cuRAND", r"curand|generate_seed_pseudo|gen_sequenced<"),
     ("CUTLASS", r"cutlass|\bcute::"),
     ("CUB and Thrust", r"\bcub::|thrust::|DeviceRadixSort|DeviceScan|DeviceReduce|DeviceSelect"),
     ("MAGMA", r"magma"),
     ("TorchInductor", r"triton_(poi|red|per|tem|for|split_scan|mm)_"),
+    ("CUDA driver", r"^mem(cpy|set)(8|16|32|64)_\w+$"),
     ("XLA", r"^(wrapped|loop|input|gemm)_(\w+_)?fusion"),
-    ("PyTorch", r"at::native|at_cuda_detail|c10::|torch::"),
+    ("PyTorch", r"at::native|at_cuda_detail|c10::|torch::|<unnamed>::(softmax_warp|indexing_backward)|^reduction_\w+_kernel$"),
 )  # fmt: skip
 
 
