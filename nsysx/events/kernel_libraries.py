@@ -18,7 +18,8 @@ LIBRARIES = (
     ("Apex", r"\bcu(Apply|Compute)\w*(LayerNorm|RMSNorm|GradInput|GradGammaBeta|PartGradGammaBeta)|^void multi_tensor_apply_kernel|apex::"),
     ("vLLM", r"\bvllm::|flashinfer::"),
     ("Mamba", r"selective_scan_(fwd|bwd)_kernel|causal_conv1d_(fwd|bwd)_kernel"),
-    ("cuDNN", r"cudnn|convolve_common_engine|[dw]grad_alg\d_engine|[dw]grad[123]d_|\bconv[123]d_c1_k1|implicit_convolve|LSTM_elementWise|GRU_elementWise|RNN_blockPersist|"
+    ("cuDNN", r"cudnn|convolve_common_engine|[dw]grad_alg\d_engine|"
+              r"[dw]grad[123]d_|\bconv[123]d_c1_k1|implicit_convolve|LSTM_elementWise|GRU_elementWise|RNN_blockPersist|"
               r"elemWiseRNNcell|persistRNN|\bbn_(fw|bw)_|nchwToNhwc|nhwcToNchw|\bop_(generic_)?tensor_kernel"),
     ("cuFFT", r"cufft|(regular|vector|bluestein)_fft|composite_\w*fft|[sd]pRadix|bluestein|(un)?packR2C|unpackC2R|real_complex_args_t"),
     ("cuSPARSE", r"cusparse"),
