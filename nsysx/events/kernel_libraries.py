@@ -40,7 +40,7 @@ LIBRARIES = (
 
 def library_of(names: pl.Series) -> pl.Series:
     """Return the library of each kernel, null for what is the program's own as far as its name says."""
-    found = np.full(len(names), None, object)
+    libraries = np.full(len(names), None, object)
     for library, pattern in reversed(LIBRARIES):
-        found[lookup.matching(names, pattern)] = library
-    return pl.Series("library", found.tolist(), dtype=pl.String)
+        libraries[lookup.matching(names, pattern)] = library
+    return pl.Series("library", libraries.tolist(), dtype=pl.String)
