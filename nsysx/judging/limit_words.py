@@ -193,6 +193,8 @@ def _busy(profile: Profile, limits: WindowLimits, begin: str) -> str:
     """Return the sentence about a step that the GPU limits: what it works on, or what slows it down."""
     parts, real = limits.parts, limits.real_ns
     works = f"{begin}{_gpu_busy(limits)}{_between(limits)}"
+    if parts[StepPart.LONGER] >= LIMITING_SHARE * real:
+        return f"{works}, {_bare(limits, parts[StepPart.LONGER])} is in {StepPart.LONGER.label}."
     if parts[StepPart.PAUSE] >= LIMITING_SHARE * real and parts[StepPart.PAUSE] >= parts[StepPart.DEPENDENCY]:
         count, median = gpu_work.kernels(profile, limits.process, limits.device)
         each = f"{units.count(limits.per_step(count))} short kernels" + (
