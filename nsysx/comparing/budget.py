@@ -27,7 +27,8 @@ from nsysx.comparing.side import BlockSeries, Captured
 from nsysx.errors import EXIT_BUDGET, EXIT_EMPTY, EXIT_USAGE, NsysxError
 from nsysx.events import families
 from nsysx.findings import rules
-from nsysx.frames.statistics import PROCESS_DRIFT, block_length, mean_error
+from nsysx.frames.frame_bounds import PROCESS_DRIFT
+from nsysx.frames.statistics import block_length, mean_error
 
 SCHEMA = "nsysx.check/1"
 EXIT_INCONCLUSIVE = 5

@@ -15,10 +15,6 @@ import numpy.typing as npt
 F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
 
-#: Host code of one program runs up to this share slower or faster from process to process, above all under a profiler
-#: (measured: a host-bound loop, H200 hosts).
-PROCESS_DRIFT = 1 / 3
-
 
 @cache
 def t_quantile(level: float, df: float) -> float:

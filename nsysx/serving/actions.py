@@ -22,11 +22,10 @@ from nsysx.errors import EXIT_BUDGET, NsysxError
 from nsysx.reading.sidecar_files import run_json
 from nsysx.render.safe_text import clean
 from nsysx.render.small_json import Json, cut, text_of
+from nsysx.serving.serving_bounds import GRACE_S, PROGRESS_EACH_S
 from nsysx.serving.shelf import LoadedReport
 from nsysx.serving.tools import READS, RUNS, WRITES, wrong
 
-#: How often progress is told (s), and how long a process gets to end what it has started before it is killed.
-_EACH_S, _GRACE_S = 1.0, 15.0
 #: Exit code of a check that cannot tell.
 _INCONCLUSIVE = 5
 
@@ -94,7 +93,7 @@ async def run(what: str, words: Sequence[str], folder: Path | None, tell: Tell) 
         began = time.monotonic()
         try:
             while process.poll() is None:
-                await anyio.sleep(_EACH_S if time.monotonic() - began > _EACH_S else 0.05)
+                await anyio.sleep(PROGRESS_EACH_S if time.monotonic() - began > PROGRESS_EACH_S else 0.05)
                 await tell(round(time.monotonic() - began, 1), _last_line(errors) or f"nsysx {what} runs")
         finally:
             _end(process)
@@ -118,7 +117,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         with contextlib.suppress(ProcessLookupError):
             process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(_GRACE_S)
+            process.wait(GRACE_S)
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
