@@ -12,3 +12,5 @@ LOOKUP_TABLE = 1 << 24
 #: Host code of one program runs up to this share slower or faster from process to process, above all under a profiler
 #: (measured: a host-bound loop, H200 hosts).
 PROCESS_DRIFT = 1 / 3
+#: Degrees of freedom beyond which Student's t is the normal distribution, to four digits.
+MOST_DEGREES = 1e4

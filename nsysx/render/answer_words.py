@@ -19,7 +19,14 @@ from nsysx.inject.nsysx_probe import changes
 from nsysx.model import Summary
 from nsysx.render import facts, facts_line
 from nsysx.render.grids import CellTexts
-from nsysx.render.render_bounds import CLOSE_SHARE, HEADLINE_LETTERS, MOST_OVER_LEAST, WIDE_FACTOR
+from nsysx.render.render_bounds import (
+    CLOSE_SHARE,
+    HEADLINE_LETTERS,
+    MOST_OVER_LEAST,
+    ONE_DIGIT_FACTOR,
+    WHOLE_FACTOR,
+    WIDE_FACTOR,
+)
 from nsysx.render.safe_text import clean, file_name, shorten_kernel
 from nsysx.trying import chosen_changes
 from nsysx.trying.trial_sentences import measured
@@ -145,7 +152,13 @@ def _head(text: str) -> str:
 
 
 def _times(factor: float) -> str:
-    return f"{factor:.0f}x" if factor >= 10 else f"{factor:.1f}x" if factor >= 1.15 else f"{factor:.2f}x"
+    return (
+        f"{factor:.0f}x"
+        if factor >= WHOLE_FACTOR
+        else f"{factor:.1f}x"
+        if factor >= ONE_DIGIT_FACTOR
+        else f"{factor:.2f}x"
+    )
 
 
 def factor(answer: Answer) -> str:

@@ -30,6 +30,7 @@ from nsysx.render import (
 from nsysx.render.charts.colors import KIND_COLORS, MODULE_COLORS, WORK_COLORS
 from nsysx.render.grids import CellTexts, Grid
 from nsysx.render.render_bounds import (
+    FEWEST_TOP,
     MOST_PAGE_BYTES,
     PAGE_CLEAR,
     PAGE_COLUMNS,
@@ -146,7 +147,7 @@ def render(summary: Summary, *, redact: bool = True, top: int = 50) -> str:
     """
     while True:
         page = _render(summary, redact, top)
-        if len(page.encode()) <= MOST_PAGE_BYTES or top <= 5:
+        if len(page.encode()) <= MOST_PAGE_BYTES or top <= FEWEST_TOP:
             return page
         top //= 2
 

@@ -21,6 +21,8 @@ MOST_OVER_LEAST = 10
 WIDE_FACTOR = 1.15
 #: A step at best that is this near the likely one is no figure of its own.
 CLOSE_SHARE = 0.95
+#: Factors from which no digit and one digit follow the point: 1.1x would stand for 1.05 as for 1.15.
+WHOLE_FACTOR, ONE_DIGIT_FACTOR = 10, 1.15
 
 # ---- brief ----------------------------------------------------------------------------------------------------------
 #: Causes, warnings and reasons for what was not recorded where there is all the room. Chosen: an assistant reads the answer
@@ -34,6 +36,10 @@ LATER_DO_WITH_CODE, LATER_DO = 10, 90
 BRIEF_PASTE_BYTES, FIRST_PASTE_BYTES = 320, 420
 #: Below this share of the room an answer names fewer causes.
 LITTLE_ROOM = 0.3
+
+# ---- charts/canvas --------------------------------------------------------------------------------------------------
+#: A line of the legend that is thicker (CSS pixels) is drawn longer, so that its dashes are seen.
+THICK_LINE = 1.7
 
 # ---- charts/flame_graph ---------------------------------------------------------------------------------------------
 #: Height of a row, and room above, below and at the sides (CSS pixels).
@@ -175,6 +181,8 @@ PAGE_EXPERT_ROWS, PAGE_PICTURED_ROWS, PAGE_WORDS, PAGE_CLEAR = 4, 2, 4, 4
 PAGE_COLUMNS = 9
 #: Ticket systems take no larger attachment, and no reader wants one (bytes).
 MOST_PAGE_BYTES = 8_000_000
+#: Rows below which a page that is too large is not made again with fewer.
+FEWEST_TOP = 5
 
 # ---- insight --------------------------------------------------------------------------------------------------------
 #: Rows of evidence, and remedies or changes that were tried, where there is all the room. Chosen.

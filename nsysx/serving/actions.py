@@ -18,16 +18,13 @@ from typing import Any
 
 import anyio
 
-from nsysx.errors import EXIT_BUDGET, NsysxError
+from nsysx.errors import EXIT_BUDGET, EXIT_INCONCLUSIVE, NsysxError
 from nsysx.reading.sidecar_files import run_json
 from nsysx.render.safe_text import clean
 from nsysx.render.small_json import Json, cut, text_of
 from nsysx.serving.serving_bounds import GRACE_S, PROGRESS_EACH_S
 from nsysx.serving.shelf import LoadedReport
 from nsysx.serving.tools import READS, RUNS, WRITES, wrong
-
-#: Exit code of a check that cannot tell.
-_INCONCLUSIVE = 5
 
 #: What is told of one change that was tried, and of a comparison.
 _OF_TRIAL = ("change", "outcome", "verdict", "step_ns", "low_ns", "high_ns", "reason", "where", "paste")
@@ -103,7 +100,7 @@ async def run(what: str, words: Sequence[str], folder: Path | None, tell: Tell) 
     # 1 and 5 are answers of check; a recorded command has its own exit code.
     if (
         process.returncode
-        and not (what == "check" and process.returncode in (EXIT_BUDGET, _INCONCLUSIVE))
+        and not (what == "check" and process.returncode in (EXIT_BUDGET, EXIT_INCONCLUSIVE))
         and not (what == "record" and "wrote" in last_line)
     ):
         message = last_line.removeprefix("nsysx: error: ") or f"nsysx {what} ended with {process.returncode}"

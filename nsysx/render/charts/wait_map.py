@@ -71,12 +71,7 @@ def chart(summary: Summary, ax: Axes | None = None) -> Chart | None:
         above=WAIT_ABOVE,
         below=WAIT_BELOW,
     )
-    return Chart(
-        TABLE,
-        draw(room, on, ax),
-        text,
-        text,
-    )
+    return Chart(TABLE, draw(room, on, ax), text, text)
 
 
 def _color(shade: int) -> str:
