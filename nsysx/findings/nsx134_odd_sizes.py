@@ -28,7 +28,7 @@ from nsysx.catalogue import StepLimit, StepPart
 from nsysx.events.operator_flops import sizes
 from nsysx.events.profile import NotRecorded
 from nsysx.findings._case import Case, Fix, Rule, ops_of
-from nsysx.findings._finding_bounds import EVEN_PRODUCT_SHARE, FED_AT_ONCE_BYTES, SLOW_PRODUCT_SHARE
+from nsysx.findings._finding_bounds import EVEN_PRODUCT_SHARE, FED_AT_ONCE_BYTES, ODD_SIZES_SHARE, SLOW_PRODUCT_SHARE
 from nsysx.findings._once import Takes
 from nsysx.model import Finding
 from nsysx.replay.engine import ScaleOps
@@ -61,7 +61,7 @@ def check(case: Case) -> list[Finding]:
     work = case.profile.once(operator_work.work)
     ops = work.join(named.select(pl.col("row").cast(pl.Int64), "size"), on="row", how="inner")
     taken = case.per_step(int(ops["ns"].sum()))
-    if not case.notable(taken, 2 * 0.01):
+    if not case.notable(taken, ODD_SIZES_SHARE):
         return case.clear(RULE, "no slow product has a size that is no multiple of 16 bytes")
     reached = float(kinds["limit_ns"].sum()) / float(kinds["gpu_ns"].sum())
     worth = case.worth(ScaleOps(ops_of(ops), reached / EVEN_PRODUCT_SHARE), cause=RULE.cause)

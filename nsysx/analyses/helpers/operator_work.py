@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from nsysx.analyses.helpers.analysis_bounds import FEWEST_PRODUCTS, LONG_PRODUCT_NS
+from nsysx.analyses.helpers.analysis_bounds import FEWEST_PRODUCTS, LONG_PRODUCT_NS, MOST_RATE_PER_S
 from nsysx.catalogue import Call
 from nsysx.events import kernel_math, work_operators
 from nsysx.events.profile import NotRecorded, Profile
@@ -149,7 +149,7 @@ def calibrated(profile: Profile) -> dict[str, Peak]:
     return {
         str(name): Peak(float(rate), CALIBRATED)
         for name, rate in products.items()
-        if isinstance(rate, int | float) and not isinstance(rate, bool) and 0 < rate < 1e18
+        if isinstance(rate, int | float) and not isinstance(rate, bool) and 0 < rate < MOST_RATE_PER_S
     }
 
 
