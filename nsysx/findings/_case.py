@@ -111,21 +111,18 @@ class Case:
     @cached_property
     def _of_shown(self) -> float:
         """What a saving of replayed steps is of the shown one: what rare long steps add is not in the steps that were replayed."""
-        partly = self._trusted is not None and self._trusted.steps < self.steps and not self.profile.steps.in_rounds
-        rare = bare.excess_ns(self.profile.trace.capture, self.process) if partly else 0.0
-        return self._beside_replayed * max(0.0, 1 - rare / max(self.step_ns, 1))
+        if self._trusted is None or self._trusted.steps >= self.steps or self.profile.steps.in_rounds:
+            return self._beside_replayed
+        rare = bare.excess_ns(self.profile.trace.capture, self.process) - self._trusted.more_loading_ns
+        return self._beside_replayed * max(0.0, 1 - max(rare, 0.0) / max(self.step_ns, 1))
 
     @cached_property
     def _beside_replayed(self) -> float:
         """The length of the verdict's step, in replayed steps; the two differ where the replay covers only some of the steps."""
-        if (
-            self._trusted is None
-            or not self._trusted.real_ns
-            or not self.rows(gpu_ledger.KEY)
-            or not self.limits.unprofiled
-        ):
+        replayed_ns = self._trusted.real_ns if self._trusted else 0
+        if not replayed_ns or not self.rows(gpu_ledger.KEY) or not self.limits.unprofiled:
             return 1.0
-        return self.limits.per_step(self.limits.window_ns) / self._trusted.real_ns
+        return self.limits.per_step(self.limits.window_ns) / replayed_ns
 
     @property
     def _trusted(self) -> Replay | None:

@@ -9,12 +9,12 @@ import polars as pl
 from nsysx import units
 from nsysx.catalogue import DeviceActivity, StepPart
 from nsysx.events.recorded_settings import RecordedSettings
-from nsysx.findings import _needs
 from nsysx.findings._case import Case, Saving
 from nsysx.findings._finding_bounds import ONE_BUCKET_SHARE, SMALL_BUCKETS_TIMES, SPARE_MEMORY_SHARE, USUAL_BUCKET_BYTES
 from nsysx.model import Row
 from nsysx.replay import job_changes
 from nsysx.replay.edits import RemoveOps
+from nsysx.replay.slowed_kernels import slowed_ns
 
 #: Bytes of numbers by their kind; parameters whose kind is not said have that of the optimizer.
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float64": 8}
@@ -124,7 +124,7 @@ def fewer_buckets(case: Case, settings: RecordedSettings | None) -> Saving | Non
         return None
     gone = max(1 - _usual_count(whole) * case.steps / reductions.height, 0.0)
     launches = case.worth(RemoveOps(frozenset(reductions["op"].to_list())), bound=True).likely_ns or 0
-    met = case.taken_by((StepPart.COMM,)) + case.per_step(_needs.slowed_ns(case))
+    met = case.taken_by((StepPart.COMM,)) + case.per_step(slowed_ns(case.profile))
     return case.bound(
         gone * max(met, launches), "reductions beyond those of usual buckets are gone, with what they slow"
     )

@@ -29,6 +29,7 @@ from nsysx.findings._once import Takes
 from nsysx.frames import lookup
 from nsysx.model import Row
 from nsysx.replay.edits import RemoveOps, RemoveWaits
+from nsysx.replay.slowed_kernels import slowed_ns
 
 #: What is said where no replay shows what a setting costs.
 UNKNOWN = "not known: the cause is certain, the size is not; change it and time both (nsysx try, or nsysx run and nsysx compare)"
@@ -299,7 +300,7 @@ def _without_early_reductions(case: Case, settings: RecordedSettings | None) -> 
         return Saving(None, UNKNOWN)
     # In the step of each of them the ranks meet, the transfer slows the kernels beside it, and host code copies and launches.
     share = (count - 1) / count
-    met = case.taken_by((StepPart.COMM,)) + case.per_step(_needs.slowed_ns(case))
+    met = case.taken_by((StepPart.COMM,)) + case.per_step(slowed_ns(case.profile))
     if micro is None:  # too few steps to tell the reductions of one backward from those of the next
         return case.bound(share * met, "the early reductions are gone, and what they slow")
     called = case.worth(RemoveOps(micro.early | micro.copies), bound=True).likely_ns or 0

@@ -32,7 +32,6 @@ from nsysx.findings._names import called
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64
 from nsysx.model import Row
-from nsysx.replay.slowed_kernels import slowed_by_communication
 
 #: Phases whose work a compiled model holds.
 _MODEL = ("forward", "backward")
@@ -336,10 +335,3 @@ def numbers_copied(case: Case, rows: Iterable[Row] | None = None) -> Alternative
     once = way("constants-once")
     copies = f"{case.often(count, 'copy', 'copies')} of {units.size(size / count)} to the GPU {case.per}, each of which waits"
     return replace(once, text=f"{once.text}: {copies}")
-
-
-def slowed_ns(case: Case) -> float:
-    """Return how much longer the kernels beside communication take than the same kernels alone (ns, over the steps)."""
-    ns = case.timed_ops(case.ops["op_kind"] == "kernel", "op")
-    groups = case.profile.once(slowed_by_communication)
-    return sum((1 - factor) * float(ns["ns"].filter(ns["op"].is_in(list(group))).sum()) for group, factor in groups)

@@ -35,13 +35,14 @@ from nsysx.findings._finding_bounds import BUBBLE_GAINED_SHARE, GATHERED_OUTPUTS
 from nsysx.findings._held import idle_ns
 from nsysx.findings._meetings import meeting
 from nsysx.findings._names import launched_by, mostly
-from nsysx.findings._needs import FUSABLE, GATHERED, fused_code, shards, slowed_ns
+from nsysx.findings._needs import FUSABLE, GATHERED, fused_code, shards
 from nsysx.findings._once import Takes
 from nsysx.frames import lookup
 from nsysx.judging import rank_verdict
 from nsysx.model import Finding, Table
 from nsysx.reading import nccl_notes
 from nsysx.replay.engine import RemoveExposedComm
+from nsysx.replay.slowed_kernels import slowed_ns
 
 RULE = Rule(
     "NSX110",
@@ -122,7 +123,7 @@ def check(case: Case) -> list[Finding]:
         f"{units.duration(hidden)} more is hidden behind compute." if hidden else "none is hidden behind compute."
     )
     title = f"Exposed communication takes {units.duration(cost)} {case.per}"
-    slow = case.per_step(slowed_ns(case)) if hidden else 0
+    slow = case.per_step(slowed_ns(case.profile)) if hidden else 0
     worth = case.worth(RemoveExposedComm(), bound=True)
     if worth.likely_ns is not None:
         # Kernels beside it are faster only where none communicates at all: a rank that waits less still transfers.

@@ -127,6 +127,7 @@ def _unprofiled(profile: Profile, recorded: WindowLimits, unprofiled: Unprofiled
     of_the_host = (StepPart.HOST, StepPart.LAUNCH, StepPart.SYNC)
     stay = {p: ns for p, ns in recorded.parts.items() if p not in (*of_the_host, StepPart.PROFILER)}
     stay[StepPart.COMM] = min(stay[StepPart.COMM], unprofiled.exposed_comm_ns * steps)
+    stay[StepPart.INPUT] += _more_loading_ns(profile) * steps
     of_host = window - sum(stay.values())
     if recorded.parts[StepPart.MIGRATION] and (of_host < 0 or not much):
         return recorded  # pages that move by themselves are not part of the replay
@@ -152,6 +153,12 @@ def _unprofiled(profile: Profile, recorded: WindowLimits, unprofiled: Unprofiled
         estimated=_estimated(unprofiled),
         unprofiled=True,
     )
+
+
+def _more_loading_ns(profile: Profile) -> int:
+    """Return how much longer a step waits for batches than as recorded (ns)."""
+    replay = replay_of(profile)
+    return replay.more_loading_ns if isinstance(replay, Replay) else 0
 
 
 def _estimated(unprofiled: Unprofiled) -> bool:

@@ -9,11 +9,12 @@ from typing import Literal
 import numpy as np
 import polars as pl
 
-from nsysx.catalogue import DeviceActivity
 from nsysx.events.profile import Profile
 from nsysx.frames.intervals import I64
+from nsysx.replay import job_changes
 from nsysx.replay.chain import COPY, LAUNCH, PLAIN, RECORD, WAIT_EVENT, Chain
 from nsysx.replay.chain_columns import Columns, Flags
+from nsysx.replay.removed_work import without_calls, without_launches, without_ops
 from nsysx.replay.replay_bounds import (
     GRAPH_GAP_NS,
     GRAPH_NODE_NS,
@@ -113,7 +114,7 @@ class OverlapCopies:
 
 @dataclass(frozen=True)
 class RemoveExposedComm:
-    """Communication takes no time: an upper bound for what hiding it is worth."""
+    """Communication takes no time, on the GPU or on the host: no change of it saves more."""
 
 
 Edit = (
@@ -215,27 +216,6 @@ def _chosen(cols: Columns, calls: frozenset[int] | None) -> Flags:
 def _scaled(cols: Columns, ops: Flags, factor: float) -> Columns:
     return replace(
         cols, op_duration=np.where(ops, np.rint(cols.op_duration * factor).astype(np.int64), cols.op_duration)
-    )
-
-
-def without_calls(cols: Columns, removed: Flags, between: bool) -> Columns:
-    """Return the columns with nothing left of these items but the work that they launch; see ``RemoveCalls``."""
-    follows = removed & np.append(False, removed[:-1])
-    gap = np.where(follows, cols.loading, cols.gap) if between else cols.gap
-    return replace(cols, gap=gap, cost=np.where(removed, 0, cols.cost), waits=cols.waits & ~removed)
-
-
-def without_ops(cols: Columns, ops: Flags) -> Columns:
-    """Return the columns without these GPU ops, and without the launches that only they need."""
-    count = np.diff(cols.first_op)
-    idle = (count > 0) & (np.bincount(cols.op_item[ops], minlength=len(count)) == count)
-    return replace(
-        cols,
-        op_duration=np.where(ops, 0, cols.op_duration),
-        op_pause=np.where(ops, 0, cols.op_pause),
-        op_latency=np.where(ops, 0, cols.op_latency),
-        cost=np.where(idle, 0, cols.cost),
-        waits=cols.waits & ~idle,
     )
 
 
@@ -361,11 +341,9 @@ def _unstaged(cols: Columns, places: Flags) -> Columns:
 
 
 def _without_comm(cols: Columns, fixed: Fixed, profile: Profile) -> Columns:
-    """Let communication take no time, and let kernels that ran beside it take as long as they take alone, if that is known."""
-    ops = profile.attributed.gpu_ops
-    is_comm = (ops["process"] == profile.steps.process) & (ops["cls"] == DeviceActivity.COMM.value)
-    comm = fixed.ops(frozenset(ops["op"].filter(is_comm).to_list()))
-    cols = replace(cols, op_duration=np.where(comm, 0, cols.op_duration))
+    """Let what is there for communication alone be gone, its launches too; kernels that ran beside it take as long as alone, if known."""
+    gone = fixed.ops(profile.once(job_changes.communicating))
+    cols = without_launches(without_ops(cols, gone), gone)
     for group, factor in profile.once(slowed_by_communication):
         cols = _scaled(cols, fixed.ops(group), factor)
     return cols

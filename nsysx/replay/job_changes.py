@@ -41,6 +41,13 @@ def gone(profile: Profile, name: str) -> frozenset[int]:
     return profile.once(_GONE[name])
 
 
+def communicating(profile: Profile) -> frozenset[int]:
+    """Return the GPU work of the shown process that is there for communication alone: it, and what changes of all ranks remove."""
+    ops = profile.attributed.gpu_ops
+    here = (ops["process"] == profile.steps.process) & (ops["cls"] == DeviceActivity.COMM.value)
+    return frozenset(ops["op"].filter(here).to_list()).union(*(gone(profile, name) for name in _GONE))
+
+
 def _relieved(profile: Profile, removed: frozenset[int], ops: I64) -> F64:
     """Return what is left of ops that communication which is removed slows."""
     left = np.ones(len(ops))

@@ -16,17 +16,19 @@ from nsysx.replay.simulate import run
 def alone(profile: Profile) -> Modelled | None:
     """Return the step of the shown rank without any communication; None if it cannot be replayed.
 
-    ``low_ns`` is that of its GPU work alone, which takes as long on a faster host.
+    ``low_ns`` is that of its GPU work alone, which takes as long on a faster host; ``high_ns`` is the step with its communication as
+    long as recorded.
     """
     model = rank_alone.by_itself(profile)
     if model is None:
         return None
     window = model.window
     fixed = Fixed.from_chain(model.chain)
-    cols = apply(model.relieved.columns(1.0, near=model.added.near), RemoveExposedComm(), fixed, profile)
+    near = model.added.near
+    cols = apply(model.relieved.columns(1.0, near=near), RemoveExposedComm(), fixed, profile)
     bare = apply(cols, RemoveHost(), fixed, profile)
     step, work = (window.step_ns(run(each).round_ns) for each in (cols, bare))
-    return Modelled(step, min(work, step), step, model.by_step(cols))
+    return Modelled(step, min(work, step), max(model.step(1.0, near=near), step), model.by_step(cols))
 
 
 def others(profile: Profile) -> list[Modelled]:
@@ -36,17 +38,21 @@ def others(profile: Profile) -> list[Modelled]:
     return [step for step in (*here, *elsewhere) if step is not None]
 
 
-def job_step(shown_ns: int, shown: Modelled, rest: Sequence[Modelled]) -> int:
-    """Return the step (ns) of a job without communication, whose shown rank takes ``shown_ns`` for itself.
+def job_step(real_ns: int, ranks: Sequence[Modelled]) -> int:
+    """Return the step (ns) without communication of a job with these ranks, whose step is ``real_ns`` now.
 
-    ``shown`` and ``rest`` are the modelled steps of the ranks. Where the shown rank turned out faster than modelled, so are the hosts
-    of the others, but not their GPU work.
+    If that is less than a rank's modelled step, its host is so much faster, but not its GPU work. If it is more, then nothing tells
+    a slower host from slower communication, and the most that communication may take is all of it.
     """
-    factor = min(shown_ns / shown.step_ns, 1.0) if shown.step_ns else 1.0
-    slowest = max((max(round(r.step_ns * factor), r.low_ns) for r in rest), default=0)
-    numbers = sorted(set[int].intersection(*(set(r.by_step) for r in (shown, *rest))))
-    lengths = np.array([[r.by_step[n] for n in numbers] for r in (shown, *rest)], np.float64)
+
+    def of_rank(rank: Modelled) -> float:
+        faster = min(real_ns / rank.high_ns, 1.0) if rank.high_ns else 1.0
+        return max(rank.step_ns * faster, rank.low_ns)
+
+    slowest = max(map(of_rank, ranks), default=0.0)
+    numbers = sorted(set[int].intersection(*(set(r.by_step) for r in ranks)))
+    lengths = np.array([[r.by_step[n] for n in numbers] for r in ranks], np.float64)
     longest = lengths.mean(axis=1).max() if numbers else 0.0
     # In each step another rank may be the slowest one.
     in_turn = float(lengths.max(axis=0).mean() / longest) if longest else 1.0
-    return round(max(shown_ns, slowest) * in_turn)
+    return min(round(slowest * in_turn), real_ns)

@@ -104,6 +104,10 @@ SHORT_STRETCH_ITEMS = 48
 # ---- slowed_kernels ---------------------------------------------------------------------------------------------
 #: Least number of runs alone, and of runs beside communication, from which a kernel's slowdown is derived.
 FEWEST_KERNEL_RUNS = 3
+#: A kernel whose longest tenth of runs takes more than this many times its shortest tenth, with nothing beside it, does not always
+#: do the same work. In four jobs on H100s half of the GPU time is in kernels with 1.02 to 1.04; copies of differing sizes have 10,
+#: attention over texts of differing lengths 3.5.
+STEADY_KERNEL_TIMES = 1.2
 
 # ---- tracing_costs ----------------------------------------------------------------------------------------------
 #: No cost and no step is longer than an hour (ns); a larger value in a file is rejected.

@@ -36,6 +36,7 @@ from nsysx.replay.engine import (
     replay_of,
 )
 from nsysx.replay.replay_bounds import CACHE_FLUSH_NS, MOST_WAITS_TRIED, SAVES_NOTHING_SHARE
+from nsysx.replay.slowed_kernels import slowed_ns
 
 
 def _none(option: str, text: str, names: Sequence[str]) -> NsysxError:
@@ -202,8 +203,15 @@ def edits(profile: Profile, changes: Changes) -> list[tuple[str, Edit]]:
     if changes.no_host:
         result.append(("no host code between calls (upper bound)", RemoveHost()))
     if changes.no_comm:
-        result.append(("communication takes no time (upper bound)", RemoveExposedComm()))
+        result.append((_no_comm_words(profile), RemoveExposedComm()))
     return result
+
+
+def _no_comm_words(profile: Profile) -> str:
+    """Return what no communication is, with what it slows: without it, a rank computes for less time than was recorded of it."""
+    slowed = slowed_ns(profile) / max(profile.scope.steps, 1)
+    beside = f", kernels beside it {units.duration(slowed)} less" if slowed >= 1 else ""
+    return f"communication takes no time{beside} (upper bound)"
 
 
 #: Other ways to make a change, each with its own price.

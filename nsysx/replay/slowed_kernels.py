@@ -8,22 +8,34 @@ import polars as pl
 from nsysx.catalogue import DeviceActivity
 from nsysx.events.profile import Profile
 from nsysx.frames.intervals import union
-from nsysx.replay.replay_bounds import FEWEST_KERNEL_RUNS
+from nsysx.replay.replay_bounds import FEWEST_KERNEL_RUNS, STEADY_KERNEL_TIMES
+
+#: What kernels that do the same work share. A grid alone does not tell it: that of a persistent matrix product is the number of
+#: multiprocessors, whatever its size. Layers of one build (``blocks.0``, ``blocks.1``) do the same work.
+_SAME = ("name", "grid", "block", "phase", "module")
 
 
 def slowed_by_communication(profile: Profile) -> list[tuple[frozenset[int], float]]:
     """Return the groups of ``slowed`` for the ops of the shown process."""
-    ops = profile.attributed.gpu_ops.select("op", "process", "cls", "name", "grid", "block", "start_ns", "end_ns")
+    ops = profile.attributed.gpu_ops.select("op", "process", "op_kind", "cls", *_SAME, "start_ns", "end_ns")
     ops = ops.filter(pl.col("process") == profile.steps.process)
     is_comm = ops["cls"] == DeviceActivity.COMM.value
-    return slowed(ops.filter(~is_comm), ops.filter(is_comm))
+    return slowed(ops.filter(~is_comm & (ops["op_kind"] == "kernel")), ops.filter(is_comm))
+
+
+def slowed_ns(profile: Profile) -> float:
+    """Return how much longer the kernels beside communication take than alone, over the steady steps of the shown process (ns)."""
+    ops = profile.steady_ops.filter(pl.col("process") == profile.steps.process)
+    ns = ops.select("op", ns=pl.col("end_ns") - pl.col("start_ns"))
+    groups = profile.once(slowed_by_communication)
+    return sum((1 - factor) * float(ns["ns"].filter(ns["op"].is_in(list(group))).sum()) for group, factor in groups)
 
 
 def slowed(ops: pl.DataFrame, comm: pl.DataFrame) -> list[tuple[frozenset[int], float]]:
     """Return groups of ops that ran beside communication and were slowed by it, each with a factor below 1.
 
-    The factor is the median time of the same kernel (name, grid, block) alone over its median time beside communication. Kernels
-    without enough runs of both kinds are left out.
+    The factor is the median time of the same work alone over its median time beside communication. Kernels without enough runs of
+    both kinds are left out, and so are those that alone take now this long, now that: their inputs differ.
     """
     start, end = union(comm["start_ns"].to_numpy(), comm["end_ns"].to_numpy())
     if not len(start):
@@ -31,14 +43,21 @@ def slowed(ops: pl.DataFrame, comm: pl.DataFrame) -> list[tuple[frozenset[int], 
     a, b = ops["start_ns"].to_numpy(), ops["end_ns"].to_numpy()
     first = np.searchsorted(end, a, side="right")
     beside = (first < len(start)) & (start[np.minimum(first, len(start) - 1)] < b)
-    same = ("name", "grid", "block")
-    timed = ops.select("op", *same, ns=pl.col("end_ns") - pl.col("start_ns")).with_columns(beside=beside)
+    modules = ops["module"].drop_nulls().unique()
+    alike_modules = dict(zip(modules, modules.cast(pl.String).str.replace_all(r"\d+", "#"), strict=True))
+    timed = ops.select(
+        "op",
+        *_SAME[:-1],
+        pl.col("module").replace_strict(alike_modules, default=None, return_dtype=pl.String),
+        ns=pl.col("end_ns") - pl.col("start_ns"),
+    ).with_columns(beside=beside)
     factors = []
-    for _, alike in timed.group_by(same):
+    for _, alike in timed.group_by(_SAME):
         alone, together = alike.filter(~pl.col("beside")), alike.filter("beside")
-        if min(alone.height, together.height) >= FEWEST_KERNEL_RUNS:
-            usual, slow = alone["ns"].to_numpy(), together["ns"].to_numpy()
-            factor = float(np.median(usual) / np.median(slow)) if np.median(slow) else 1.0
-            if factor < 1:
-                factors.append((frozenset(together["op"].to_list()), factor))
+        if min(alone.height, together.height) < FEWEST_KERNEL_RUNS:
+            continue
+        low, usual, high = np.quantile(alone["ns"].to_numpy(), (0.1, 0.5, 0.9))
+        factor = float(usual / max(np.median(together["ns"].to_numpy()), 1))
+        if factor < 1 and high <= STEADY_KERNEL_TIMES * low:
+            factors.append((frozenset(together["op"].to_list()), factor))
     return factors

@@ -13,7 +13,7 @@ from nsysx.frames.intervals import I64
 from nsysx.frames.statistics import F64
 from nsysx.replay import job_changes, rank_alone, tracing_costs
 from nsysx.replay.chain_columns import Columns, Flags
-from nsysx.replay.edits import without_calls, without_ops
+from nsysx.replay.removed_work import without_launches, without_ops
 from nsysx.replay.replay_bounds import REPLAYED_ROUNDS
 from nsysx.replay.simulate import Machine
 
@@ -60,30 +60,7 @@ class ReplayedRank:
         gone = left == 0
         length = np.rint(self.cols.op_duration * left).astype(np.int64)
         cols = without_ops(replace(self.cols, op_duration=length), gone)
-        return replace(self, cols=_without_launches(cols, gone), joint=np.where(gone, -1, self.joint))
-
-
-def _without_launches(cols: Columns, gone: Flags) -> Columns:
-    """Return the columns without the calls that are there for these ops alone, and without the host code for them.
-
-    What is called between two of their launches and launches nothing belongs to them. Before and after a run of them there is host code
-    that leads to them and back, with other work on one side alone: the shorter of the two goes (DDP on an H100: 10 us before and 24 us
-    after a gradient's copy, 18 us between two other launches).
-    """
-    launches = np.diff(cols.first_op) > 0
-    removed = launches & (np.bincount(cols.op_item[~gone], minlength=len(launches)) == 0)
-    ends = np.flatnonzero(launches | cols.waits)
-    # Stretch n is what follows the n-th launch or wait, up to the next one, itself included; the first one precedes them all.
-    stretch = np.searchsorted(ends, np.arange(len(launches)))
-    goes = np.append(removed[ends], False)
-    before = np.append(False, goes[:-1])
-    host = np.bincount(stretch, cols.gap - cols.loading + np.where(launches, 0, cols.cost), minlength=len(goes))
-    whole = goes & before
-    enters, leaves = np.flatnonzero(goes & ~before), np.flatnonzero(before & ~goes)
-    whole[np.where(host[enters] <= host[leaves], enters, leaves)] = True
-    left = ~whole[stretch]
-    cols = without_calls(cols, removed | ~(left | launches | cols.waits), between=False)
-    return replace(cols, gap=np.where(left, cols.gap, cols.loading))
+        return replace(self, cols=without_launches(cols, gone), joint=np.where(gone, -1, self.joint))
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-from nsysx_probe import batch_padding, settings_card, settings_groups, settings_state
+from nsysx_probe import batch_padding, settings_card, settings_groups, settings_objects, settings_state
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
@@ -167,6 +167,18 @@ def test_loaders_and_how_often_they_make_iterators() -> None:
         (found,) = settings(lab)["loaders"]
     assert (found["workers"], found["pin_memory"], found["batch_size"]) == (0, False, 4)
     assert (found["iterators"], found["first_step"], found["last_step"]) == (5, 0, 8)
+    assert found["samples"] is None  # a class of torch makes them
+
+
+class _Own(torch.utils.data.Dataset[int]):
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+def test_the_line_that_makes_a_sample_is_the_programs_own_also_in_a_subset() -> None:
+    loader = DataLoader(torch.utils.data.Subset(_Own(), [0, 1]))
+    line = _Own.__getitem__.__code__.co_firstlineno
+    assert settings_objects.loader(loader)["samples"] == f"{__file__}:{line}"
 
 
 def test_a_scaler_and_anomaly_inside_the_step_alone() -> None:

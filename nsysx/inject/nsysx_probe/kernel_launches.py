@@ -104,6 +104,9 @@ class KernelLaunches:
             if self.recording and tensors is not None:
                 range_ = self._range(kernel, (*tensors, *by_name.values()))
         except BaseException as error:
+            if entered:
+                entered = False
+                self._leave()
             self.out.fail("launch", error)
         return entered, range_
 

@@ -15,6 +15,7 @@ from .operator_ranges import OperatorRanges
 from .output import Output
 from .probe_bounds import MOST_FIRST_ROOTS, MOST_ROOT_PARAMETERS
 from .qualified_names import ModuleEntry, held
+from .sole_work import SoleWork
 
 #: What a thread may do: call a network, run backward, step an optimizer.
 _CALLED, _RAN_BACKWARD, _STEPPED = 1, 2, 3
@@ -35,13 +36,14 @@ class Phases:
         self.driver: int | None = None
         #: During a capture: the key of each optimizer step that ended, and None for each backward that ended.
         self.capturing: list[int | None] | None = None
-        self.network_seen = False  # the driver has called a network
         self._trained_root: Any = None
         self._trains = False  # that root was in training mode when it was called
         self._rank = 0  # what the driver has done: called a network, run backward, stepped an optimizer
         self._first: dict[int, tuple[Any, Any]] = {}  # id of a root -> weak references to it and to its first parameter
         self._called: tuple[int, dict[int, Any]] = (-1, {})  # a step, and the networks that it has called
         self.steps.related = self._related
+        unfollow = borders.xray.launches.unfollow
+        self.sole_work = SoleWork(torch, out, self.steps, lambda: self._drives(_CALLED), unfollow)
         self._graphs: Any = weakref.WeakKeyDictionary()  # CUDA graph -> what ended in its capture
 
     def _alone(self) -> bool:
@@ -77,25 +79,8 @@ class Phases:
                 self.borders.call_begins((entry.path, entry.cls, grad))
         return self._open("forward" if grad else "evaluation", entry.cls)
 
-    def enter_launch(self, kernel: Any) -> bool:
-        """A kernel of Triton is about to be launched: outside of all else it counts as a network, in a program that has none."""
-        if self.network_seen or self.steps.trains or self.steps.user:
-            self.borders.xray.launches.unfollow()
-            return False
-        thread = self.out.thread
-        if thread.phases or thread.open or not self._drives(_CALLED):
-            return False
-        self.steps.forward(False, id(kernel))
-        thread.open += 1
-        return True
-
-    def leave_launch(self) -> None:
-        """It has been launched."""
-        self.out.thread.open -= 1
-        self.steps.forward_end()
-
     def _forward(self, entry: ModuleEntry, module: Any, grad: bool) -> None:
-        self.network_seen = True
+        self.sole_work.give_way()
         training = held(module).get("training") is not False
         same = self._trained_root is not None and self._trained_root() is module
         if grad and same and self._trains and not training:
@@ -354,6 +339,7 @@ class Phases:
         try:
             if not self._alone():
                 return None
+            self.sole_work.give_way()
             self.steps.forward(self.torch.is_grad_enabled())
         except Exception as error:
             self.out.fail("replay", error)

@@ -269,7 +269,7 @@ MOST_TIMED_STEPS = 100_000
 # ---- trial ----------------------------------------------------------------------------------------------------------
 #: Least number of measured steps, least number of those that together took S seconds, and how many times S fewer than the least
 #: number may take. Chosen.
-TRIAL_LEAST_STEPS, TRIAL_LEAST_LONG, TRIAL_MANY_TIMES = 30, 5, 6
+TRIAL_LEAST_STEPS, TRIAL_LEAST_LONG, TRIAL_MANY_TIMES = 30, 5, 3
 #: How long a finished process waits to be killed (s).
 TRIAL_KILLED_S = 60.0
 #: Parameters are looked at after so many steps, or after the warm-up if that is shorter: later, rounding may have grown.

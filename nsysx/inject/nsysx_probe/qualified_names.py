@@ -15,6 +15,11 @@ from .probe_bounds import MOST_ALIASES, MOST_LEAVES, MOST_WALKS
 #: Path parts that wrappers add. So does ``module``, but only as an only child (DistributedDataParallel and similar).
 WRAPPER_PARTS = frozenset(("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"))
 
+#: An outermost call of a module without parameters opens no phase: it may be all that the program does (``sole_work``).
+SOLE = "sole"
+#: Modules of torch that a program calls between its own functions: activations, and what makes a region.
+_HELPERS = ("torch.nn.", "torch.fx.", "torch._dynamo.")
+
 
 class ModuleEntry:
     """What is known about one module: its prepared texts, and how its calls are treated."""
@@ -42,10 +47,14 @@ class ModuleEntry:
         self.again: ModuleEntry = self  # the entry for a call inside backward (recompute)
         self.slow = False  # an outermost call goes through enter and leave
         self.always = False  # a nested call does so, too
-        self.root = ""  # the phase that an outermost call opens
+        self.root = ""  # the phase that an outermost call opens, or SOLE
         self.quiet = False  # the inside of a compiled region, which already has a range
         self.hook: Any = None  # the tensor that carries the backward mark, made at first use
         self.up: ModuleEntry | None = None  # the surrounding module
+
+    def unfollow(self) -> None:
+        """Treat the calls of a module without parameters as those of a helper: only what is inside a compiled region needs them."""
+        self.root, self.slow = "", self.always
 
 
 class Name(NamedTuple):
@@ -274,6 +283,8 @@ class Naming:
         # A compiled region without parameters opens no phase, but its inside must still see that it is inside a region.
         entry.slow = bool(entry.root) or name.quiet or region
         entry.always = name.level == 0 or entry.root == "loss" or name.quiet
+        if not entry.root and name.level == 0 and not held(module).get("_is_replica") and _is_users(module):
+            entry.root, entry.slow, entry.always = SOLE, True, entry.slow
         again.slow = again.always = name.quiet or region
         if (self.depth is None or name.level <= self.depth) and (self.only is None or self.only.search(name.path)):
             flags = ("compiled",) if compiled else ()
@@ -322,6 +333,20 @@ def has_parameters(root: Any) -> bool:
         held_here = held(module).get("_parameters")
         parameters = held_here.values() if isinstance(held_here, dict) else _asked(module.parameters, False)
         if any(p is not None for p in parameters):
+            return True
+        todo.extend(child for _, child in _children(module))
+    return False
+
+
+def _is_users(root: Any) -> bool:
+    """Return whether ``root`` or a module below it is no ready-made one of torch's."""
+    todo, seen = [root], set()
+    while todo:
+        module = todo.pop()
+        if id(module) in seen:
+            continue
+        seen.add(id(module))
+        if not type(module).__module__.startswith(_HELPERS):
             return True
         todo.extend(child for _, child in _children(module))
     return False

@@ -36,8 +36,7 @@ class StepFollower:
     def __init__(
         self, begin: Callable[[int], Any], end: Callable[[], Any], states: Callable[[], int] = lambda: 0
     ) -> None:
-        self._begin = begin
-        self._end = end
+        self._begin, self._end = begin, end
         self.related: Related = lambda _key, _ends: None
         self.compilations: Callable[[], int | None] = lambda: None  # how much torch.compile has compiled; None: unknown
         self._compiled: int | None = None  # that number when backward ended
@@ -257,25 +256,31 @@ class StepFollower:
         if self.user:
             return
         if not self.trains:  # what came before the first backward was no step
-            self._restart(self.index if self.is_open else self.index + 1)
+            self._restart()
             self.called = self.is_open
         called, self.called, self.forward_seen = self.called, False, True
         if not (self.is_open and called):
             self.forward(True)
             self.called = False
 
+    def network_comes(self) -> None:
+        """The first network is about to be called: what was called before it, or in its step, made no steps."""
+        if not self.user and not self.trains:
+            if not self.by_fetch:
+                self._close("a network is called")
+            self._restart()
+
     def restart(self) -> None:
         """Another thread drives from here on: what came before was no step."""
         if not self.user:
             self._close("another thread drives")
-            self._restart(self.index + 1)
-            self.key = None
-            self.keys.clear()
-            self.turns_taken = Turns()
+            self._restart()
+            self.key, self.keys, self.turns_taken = None, set(), Turns()
             self.by_fetch = self.forward_seen = self.backward_seen = False
 
-    def _restart(self, first: int) -> None:
-        self.first, self.correction, self.unfinished, self._skipped = first, 0, 0, False
+    def _restart(self) -> None:
+        self.first = self.index if self.is_open else self.index + 1
+        self.correction, self.unfinished, self._skipped = 0, 0, False
         self.calls = Calls()
 
     def backward_end(self) -> None:
@@ -317,7 +322,7 @@ class StepFollower:
         self.optimizer_made = True
         if not self.user:
             self._close("training begins")
-            self._restart(self.index + 1)
+            self._restart()
 
     def optimizer(self, key: object) -> None:
         """An outermost optimizer is about to step; it begins a step if the optimizer calls the network itself."""
