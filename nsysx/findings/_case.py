@@ -334,11 +334,11 @@ class Case:
         cost_ns = None if cost_ns is None else self.lost(cost_ns, worth, as_recorded=rule.cost_as_recorded)
         advice = fix if isinstance(fix, Fix) else Fix(fix)
         site = {k: v for k, v in (where or {}).items() if k in (*SITE, "near") and v is not None and v != IN_STEP}
-        if not any(site.get(k) for k in ("module", "file", "near")) and (beside := near(self.profile, calls)):
-            site["near"] = beside
         about = takes or (Takes(idle=of_parts(self.idle, rule.cause)) if rule.cause else Takes())
         if rule.about != "capture" and not site.get("file"):
             site |= line_of(self.profile, site, calls, about)
+        if not any(site.get(k) for k in ("module", "file", "near")) and (beside := near(self.profile, calls)):
+            site["near"] = beside
         finding = Finding(
             rule.code,
             rule.slug,

@@ -44,7 +44,8 @@ class WindowLimits:
     """The steady window of one device. ``parts`` (ns, by Part) sum to ``window_ns``; ``kernels``: whether any ran at all.
 
     ``unprofiled``: the parts are those of the step without a profiler. ``recorded_ns`` is then the window as recorded if it
-    differs enough to mention, else None. ``estimated``: the step comes from costs of tracing, it was not measured.
+    differs enough to mention, else None. ``estimated``: the step comes from costs of tracing, it was not measured. ``between_ns``: what
+    runs between steps adds so much to each, as measured without the profiler.
     """
 
     process: int
@@ -57,6 +58,7 @@ class WindowLimits:
     recorded_ns: int | None = None
     estimated: bool = False
     unprofiled: bool = False
+    between_ns: int = 0
 
     @property
     def real_ns(self) -> int:
@@ -91,7 +93,8 @@ def limits_of(profile: Profile, rows: Sequence[GpuRow]) -> WindowLimits:
         recorded.device,
     ):
         return recorded
-    return _with_waits(profile, _unprofiled(profile, recorded, unprofiled))
+    limits = _with_waits(profile, _unprofiled(profile, recorded, unprofiled))
+    return replace(limits, between_ns=max((unprofiled.loop_ns or 0) - unprofiled.step_ns, 0))
 
 
 def _with_waits(profile: Profile, limits: WindowLimits) -> WindowLimits:

@@ -40,6 +40,7 @@ from nsysx.render.render_bounds import (
     PAGE_PASSED,
     PAGE_PICTURED_ROWS,
     PAGE_ROWS,
+    PAGE_TODO,
     PAGE_WORDS,
 )
 
@@ -205,6 +206,7 @@ def _render(summary: Summary, redact: bool, top: int, *, whole: bool = True) -> 
         most_clear=PAGE_CLEAR,
         most_columns=PAGE_COLUMNS,
         most_evidence=PAGE_EVIDENCE,
+        most_items=PAGE_TODO,
         most_ledgers=PAGE_LEDGERS,
         most_checks=PAGE_PASSED + sum(c.status != "ok" for c in shown.quality),
         style=page_templates.text("page.css"),
