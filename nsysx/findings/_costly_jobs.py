@@ -54,7 +54,8 @@ def _removed(name: str) -> Callable[[Case, RecordedSettings | None], Saving | No
 bucket_view, own_buffers, kept_gathered = map(_removed, ("ddp-bucket-view", "own-buffers", "no-reshard"))
 
 
-def _sharded(settings: RecordedSettings) -> list[Row]:
+def sharded(settings: RecordedSettings) -> list[Row]:
+    """Return the options of the wrappers that divide parameters over the ranks."""
     return [*(settings.wrappers("fully_shard") or ()), *(settings.wrappers("FSDP") or ())]
 
 
@@ -166,7 +167,7 @@ def gathers_again(case: Case, settings: RecordedSettings) -> str:
     """Return that parameters are gathered a second time in backward although the card holds all of them."""
     again = [
         r
-        for r in _sharded(settings)
+        for r in sharded(settings)
         if r.get("reshard_after_forward") is True or "FULL_SHARD" in str(r.get("sharding_strategy"))
     ]
     memory, gone = settings.record.get("memory"), job_changes.gone(case.profile, "no-reshard")
@@ -200,6 +201,6 @@ def _parameter_bytes(settings: RecordedSettings, wrappers: list[Row]) -> int:
 
 def offloads(case: Case, settings: RecordedSettings) -> str:
     """Return that a sharded model keeps its parameters on the CPU."""
-    if not any(r.get("offload") is True for r in _sharded(settings)):
+    if not any(r.get("offload") is True for r in sharded(settings)):
         return ""
     return "FSDP keeps parameters and gradients on the CPU: each step copies all of them both ways, and the optimizer runs there"

@@ -255,6 +255,9 @@ def _fewer_launches(case: Case, finding: Finding) -> Finding:
         case.taken_by(p for p in StepPart if p.idle or p is StepPart.COMM) - other,
         f"the GPU's own work is left, {'other host code, ' if case.notable(other) else ''}and what is transferred",
     )
+    if shards(case) and finding.saving.likely_ns is not None and finding.saving.likely_ns < (worth.likely_ns or 0):
+        # Larger units leave the launches of the model: all that they can save is what no collective at all does, on any rank.
+        worth = replace(worth, likely_ns=finding.saving.likely_ns, confidence=finding.saving.confidence, source="replay")
     return replace(
         fix.into(finding, torch=program.torch),
         where={k: v for k, v in launched_by(case.profile).items() if v} or finding.where,
