@@ -258,7 +258,7 @@ SETTINGS = (
         "metrics in each step",
         collectives.metrics_each_step,
         "A value of all ranks is reduced and read in each step",
-        way("metrics-seldom"),
+        way("collective-rarely"),
         worth=collectives.without_metrics,
         seen=collectives.metrics_each_step,
         takes=collectives.of_metrics,

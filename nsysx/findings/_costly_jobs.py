@@ -14,6 +14,7 @@ from nsysx.findings._finding_bounds import ONE_BUCKET_SHARE, SMALL_BUCKETS_TIMES
 from nsysx.model import Row
 from nsysx.replay import job_changes
 from nsysx.replay.edits import RemoveOps
+from nsysx.replay.replay_bounds import VALIDATED_ERROR_SHARE
 from nsysx.replay.slowed_kernels import slowed_ns
 
 #: Bytes of numbers by their kind; parameters whose kind is not said have that of the optimizer.
@@ -31,7 +32,7 @@ def on_all_ranks(case: Case, name: str) -> Saving | None:
     saved = next((r["changed_ns"][name] for r in rows if name in (r["changed_ns"] or {})), None)
     if saved is None:
         return None
-    error = max((r["replay_error"] or 0 for r in rows), default=0)
+    error = max((VALIDATED_ERROR_SHARE, *(r["replay_error"] or 0 for r in rows)))
     return Saving(
         min(saved, case.step_ns),
         "all ranks replayed together, without what the change removes",

@@ -54,7 +54,7 @@ def test_metrics_that_are_reduced_and_read_in_each_step_are_told_with_their_line
     (finding,) = found(tmp_path).values()
     assert finding.evidence[0]["setting"] == "metrics in each step"
     assert (finding.where["file"], finding.where["line"]) == (FILE, 30)
-    assert "dist.all_reduce(value)" in finding.detail and [r.name for r in finding.remedies] == ["metrics-seldom"]
+    assert "dist.all_reduce(value)" in finding.detail and [r.name for r in finding.remedies] == ["collective-rarely"]
     # The all-reduce, the copy, and of 200 us of host code what the GPU waits for.
     assert 250_000 < (finding.saving_ns_per_step or 0) < 350_000
 

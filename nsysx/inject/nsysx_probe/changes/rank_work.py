@@ -64,13 +64,6 @@ UNTRIED = (
         "model = FullyShardedDataParallel(model, limit_all_gathers=True)", untried=_ALL_RANKS,
     ),
     Remedy(
-        "metrics-seldom",
-        "Add metrics up on the GPU, and reduce them in one tensor once in many steps: each all_reduce with its .item() lets all ranks "
-        "and their hosts meet",
-        "totals += torch.stack((loss.detach(), right))  # once in 100 steps: dist.all_reduce(totals); totals.tolist()",
-        "Nothing that the program does next may depend on the value in each step.", untried=_ALL_RANKS,
-    ),
-    Remedy(
         "async-collectives",
         "Start these collectives with async_op=True and wait for each where its result is needed: work between the two runs beside it",
         "work = dist.all_reduce(x, async_op=True)  # ... work.wait() before x is used",
