@@ -111,21 +111,18 @@ class Case:
     @cached_property
     def _of_shown(self) -> float:
         """What a saving of replayed steps is of the shown one: what rare long steps add is not in the steps that were replayed."""
-        partly = self._trusted is not None and self._trusted.steps < self.steps and not self.profile.steps.in_rounds
-        rare = bare.excess_ns(self.profile.trace.capture, self.process) if partly else 0.0
-        return self._beside_replayed * max(0.0, 1 - rare / max(self.step_ns, 1))
+        if self._trusted is None or self._trusted.steps >= self.steps or self.profile.steps.in_rounds:
+            return self._beside_replayed
+        rare = bare.excess_ns(self.profile.trace.capture, self.process) - self._trusted.more_loading_ns
+        return self._beside_replayed * max(0.0, 1 - max(rare, 0.0) / max(self.step_ns, 1))
 
     @cached_property
     def _beside_replayed(self) -> float:
         """The length of the verdict's step, in replayed steps; the two differ where the replay covers only some of the steps."""
-        if (
-            self._trusted is None
-            or not self._trusted.real_ns
-            or not self.rows(gpu_ledger.KEY)
-            or not self.limits.unprofiled
-        ):
+        replayed_ns = self._trusted.real_ns if self._trusted else 0
+        if not replayed_ns or not self.rows(gpu_ledger.KEY) or not self.limits.unprofiled:
             return 1.0
-        return self.limits.per_step(self.limits.window_ns) / self._trusted.real_ns
+        return self.limits.per_step(self.limits.window_ns) / replayed_ns
 
     @property
     def _trusted(self) -> Replay | None:
@@ -337,11 +334,11 @@ class Case:
         cost_ns = None if cost_ns is None else self.lost(cost_ns, worth, as_recorded=rule.cost_as_recorded)
         advice = fix if isinstance(fix, Fix) else Fix(fix)
         site = {k: v for k, v in (where or {}).items() if k in (*SITE, "near") and v is not None and v != IN_STEP}
-        if not any(site.get(k) for k in ("module", "file", "near")) and (beside := near(self.profile, calls)):
-            site["near"] = beside
         about = takes or (Takes(idle=of_parts(self.idle, rule.cause)) if rule.cause else Takes())
         if rule.about != "capture" and not site.get("file"):
             site |= line_of(self.profile, site, calls, about)
+        if not any(site.get(k) for k in ("module", "file", "near")) and (beside := near(self.profile, calls)):
+            site["near"] = beside
         finding = Finding(
             rule.code,
             rule.slug,

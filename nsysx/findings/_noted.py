@@ -150,7 +150,9 @@ def _one(case: Case, rule: Rule, code: CodeLines, group: list[_CostlyLine]) -> F
         f"nothing to do.{why_not}"
     )
     if (loads := sum(line.seen.loads for line in group)) >= 1:
-        detail += f" {units.several(round(loads), 'kernel')} {case.per} are built and loaded there: sizes are new in each step."
+        detail += (
+            f" It builds and loads {units.several(round(loads), 'kernel')} {case.per}: sizes are new in each step."
+        )
     where = {"file": first.row["file"], "line": first.row["line"]}
     shares = [share_of(case.profile, line.place) for line in group]
     takes = Takes(idle=np.clip(np.sum(shares, axis=0), 0.0, 1.0))
@@ -246,7 +248,7 @@ def folded(case: Case, findings: list[Finding], code: str) -> list[Finding]:
                 gone.add(id(finding if more else other))
                 also += [] if more else [other.title]
         if also:
-            told = replace(finding, detail=f"{finding.detail} The same time: {'; '.join(also)}.")
+            told = replace(finding, detail=f"{finding.detail} Other findings about this time: {'; '.join(also)}.")
             findings = [case.claims.instead(finding, told) if f is finding else f for f in findings]
     return [f for f in findings if id(f) not in gone]
 

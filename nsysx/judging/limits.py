@@ -44,7 +44,8 @@ class WindowLimits:
     """The steady window of one device. ``parts`` (ns, by Part) sum to ``window_ns``; ``kernels``: whether any ran at all.
 
     ``unprofiled``: the parts are those of the step without a profiler. ``recorded_ns`` is then the window as recorded if it
-    differs enough to mention, else None. ``estimated``: the step comes from costs of tracing, it was not measured.
+    differs enough to mention, else None. ``estimated``: the step comes from costs of tracing, it was not measured. ``between_ns``: what
+    runs between steps adds so much to each, as measured without the profiler.
     """
 
     process: int
@@ -57,6 +58,7 @@ class WindowLimits:
     recorded_ns: int | None = None
     estimated: bool = False
     unprofiled: bool = False
+    between_ns: int = 0
 
     @property
     def real_ns(self) -> int:
@@ -91,7 +93,8 @@ def limits_of(profile: Profile, rows: Sequence[GpuRow]) -> WindowLimits:
         recorded.device,
     ):
         return recorded
-    return _with_waits(profile, _unprofiled(profile, recorded, unprofiled))
+    limits = _with_waits(profile, _unprofiled(profile, recorded, unprofiled))
+    return replace(limits, between_ns=max((unprofiled.loop_ns or 0) - unprofiled.step_ns, 0))
 
 
 def _with_waits(profile: Profile, limits: WindowLimits) -> WindowLimits:
@@ -127,6 +130,7 @@ def _unprofiled(profile: Profile, recorded: WindowLimits, unprofiled: Unprofiled
     of_the_host = (StepPart.HOST, StepPart.LAUNCH, StepPart.SYNC)
     stay = {p: ns for p, ns in recorded.parts.items() if p not in (*of_the_host, StepPart.PROFILER)}
     stay[StepPart.COMM] = min(stay[StepPart.COMM], unprofiled.exposed_comm_ns * steps)
+    stay[StepPart.INPUT] += _more_loading_ns(profile) * steps
     of_host = window - sum(stay.values())
     if recorded.parts[StepPart.MIGRATION] and (of_host < 0 or not much):
         return recorded  # pages that move by themselves are not part of the replay
@@ -152,6 +156,12 @@ def _unprofiled(profile: Profile, recorded: WindowLimits, unprofiled: Unprofiled
         estimated=_estimated(unprofiled),
         unprofiled=True,
     )
+
+
+def _more_loading_ns(profile: Profile) -> int:
+    """Return how much longer a step waits for batches than as recorded (ns)."""
+    replay = replay_of(profile)
+    return replay.more_loading_ns if isinstance(replay, Replay) else 0
 
 
 def _estimated(unprofiled: Unprofiled) -> bool:

@@ -75,6 +75,48 @@ def test_the_cold_start_and_then_steady_steps_with_bare_ones_between(switched: l
         lab.close()
 
 
+class Slow(torch.utils.data.Dataset[torch.Tensor]):
+    """Each sample takes 2 ms."""
+
+    def __len__(self) -> int:
+        return 1_000
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        time.sleep(0.002)
+        return torch.ones(8)
+
+
+@pytest.mark.parametrize("rests", [True, False])
+def test_the_time_in_next_is_noted_for_each_bare_step(
+    switched: list[str], monkeypatch: pytest.MonkeyPatch, rests: bool
+) -> None:
+    """Also where another loader is read inside the one of the loop, whose time is not added twice, and beside it, by another thread."""
+    if not rests:
+        monkeypatch.setattr("nsysx_probe.resting.Resting.look", lambda _resting: None)
+    lab = Lab(NSYSX_STEPS="windows", NSYSX_MARKS="few")
+    try:
+        net, inner = Net(), iter(torch.utils.data.DataLoader(Slow(), shuffle=False))
+        opt = torch.optim.SGD(net.parameters(), lr=0.001)
+        outer = torch.utils.data.DataLoader([0] * 1_000, batch_size=1, collate_fn=lambda _: next(inner))
+        beside = threading.Thread(
+            target=lambda: list(zip(range(60), torch.utils.data.DataLoader(Slow()), strict=False))
+        )
+        beside.start()
+        for x in outer:
+            opt.zero_grad()
+            net(x).sum().backward()
+            opt.step()
+            if len(switched) == 4:
+                break
+        beside.join()
+        real = lab.probe.status.record()["unrecorded_steps"]
+        assert len(real["fetch_ns"]) == len(real["lengths_ns"]) >= clock.BARE_ENOUGH
+        assert all(2_000_000 <= fetch < ns for fetch, ns in zip(real["fetch_ns"], real["lengths_ns"], strict=True))
+        assert real["after_fetch_ns"] == []
+    finally:
+        lab.close()
+
+
 @pytest.mark.parametrize("more", [0, 8, 90])
 def test_bare_steps_are_timed_once_more_where_nsys_leaves_the_program(
     switched: list[str], monkeypatch: pytest.MonkeyPatch, more: int
@@ -97,7 +139,7 @@ def test_bare_steps_are_timed_once_more_where_nsys_leaves_the_program(
         assert real["detached"] and not was["after_ns"] and real["lengths_ns"] == was["lengths_ns"]
         # One step has no length: the probe begins to rest in it.
         least, most = {0: (0, 0), 8: (4, 8), 90: (clock.BARE_ENOUGH - 1, clock.BARE_ENOUGH + 4)}[more]
-        assert least <= len(real["after_ns"]) <= most
+        assert least <= len(real["after_ns"]) <= most and real["after_fetch_ns"] == [0] * len(real["after_ns"])
         assert (True in rested) == (more > 0) and installed(lab) == set()
         for name in ("marks_cost_ns_per_step", "marked_steps", "capture_steps", "window_pauses_ns"):
             assert record[name] == before[name], name

@@ -45,12 +45,13 @@ def event_here(torch: Any) -> Any:
 
 
 class TimedStep(NamedTuple):
-    """A step that another one followed immediately: its number, its length, and whether it was marked and recorded."""
+    """A step that another one followed immediately: number, length, whether it was marked and recorded, time in loaders' ``next``."""
 
     number: int
     ns: int
     marked: bool
     recorded: bool
+    fetch_ns: int
 
 
 class Ring:
@@ -103,6 +104,7 @@ class StepClock:
         self._counted, self._look_at = 0, BARE_ENOUGH
         self._block = 1  # the steps between two events
         self._begun = Ring(MOST_CLOCKED_STEPS, 2)  # number and time of each step's beginning
+        self.fetch_ns = 0  # how long the open step has waited for batches (`Fetches`)
 
     def begin(self, index: int, *, recorded: bool = False, marked: bool = False, event: bool = False) -> None:
         """Note that step ``index`` begins now; ``event``: a capture window comes soon, so the device's time is wanted, too."""
@@ -111,7 +113,8 @@ class StepClock:
             self._record_event(index)
         before, self._open = self._open, (index, now, marked, recorded)
         if before is not None and before[0] != index:
-            self._periods.append(before[0], now - before[1], before[2], before[3])
+            self._periods.append(before[0], now - before[1], before[2], before[3], self.fetch_ns)
+        self.fetch_ns = 0
         if self._begun and self._begun[-1][0] == index:  # it begins at another place in the program
             self._begun.pop()
         else:
@@ -133,7 +136,10 @@ class StepClock:
     @property
     def periods(self) -> list[TimedStep]:
         """Return the noted steps."""
-        return [TimedStep(number, ns, bool(marked), bool(recorded)) for number, ns, marked, recorded in self._periods]
+        return [
+            TimedStep(number, ns, bool(marked), bool(recorded), fetch)
+            for number, ns, marked, recorded, fetch in self._periods
+        ]
 
     def longest_ns(self) -> int:
         """Return how long the longest of the noted steps took, by the host's clock; 0 without any."""
@@ -165,11 +171,11 @@ class StepClock:
                     lengths.update(dict.fromkeys(steps, int(first.elapsed_time(last) * 1e6) // block))
         return lengths
 
-    def _lengths(self, steps: list[TimedStep], least: int) -> tuple[list[int], str]:
-        """Return the lengths of steps (ns) by the device's clock (gpu) if it tells at least that many, else by the host's (cpu)."""
+    def _timed(self, steps: list[TimedStep], least: int) -> tuple[list[TimedStep], str]:
+        """Return the steps with their lengths by the device's clock (gpu) if it tells at least that many, else by the host's (cpu)."""
         device = self._by_device()
-        free = [device[p.number] for p in steps if p.number in device]
-        return (free, "gpu") if len(free) >= least else ([p.ns for p in steps], "cpu")
+        free = [p._replace(ns=device[p.number]) for p in steps if p.number in device]
+        return (free, "gpu") if len(free) >= least else (steps, "cpu")
 
     def _loop(self, first: int, before: int | None) -> list[int]:
         """Return how long each step from ``first`` on took from its beginning to that of the next one, whatever ran between them (ns).
@@ -194,7 +200,8 @@ class StepClock:
         steps = [p for p in periods if not p.recorded and p.number < before - 1]
         first = max(WARM_UP_STEPS, len(steps) // CLOCK_BLOCKS)
         steps = steps[first:] if periods and periods[0].number < WARM_UP_STEPS else steps
-        free, clock = self._lengths(steps, CLOCK_BLOCKS * SMALLEST_CLOCK_BLOCK)
+        timed, clock = self._timed(steps, CLOCK_BLOCKS * SMALLEST_CLOCK_BLOCK)
+        free = [p.ns for p in timed]
         size = len(free) // CLOCK_BLOCKS
         if size < SMALLEST_CLOCK_BLOCK:
             return None
@@ -248,9 +255,10 @@ class StepClock:
         return bool(2 * error <= BARE_ERROR_SHARE * statistics.fmean(means))
 
     def bare(self, before: int | None) -> dict[str, Any] | None:
-        """Return count, median_ns, low_ns, high_ns, clock, where, lengths_ns and loop_ns of the bare steps; None if there are too few.
+        """Return count, median_ns, low_ns, high_ns, clock, where, lengths_ns, fetch_ns and loop_ns of the bare steps; None if too few.
 
-        ``before``: the first step of the second window, None if it never opened. ``lengths_ns`` are those of all steps, in order;
+        ``before``: the first step of the second window, None if it never opened. ``lengths_ns`` are those of all steps, in order,
+        and ``fetch_ns`` what of each the host spent in the ``next`` of loaders (it may be hidden behind work of the device);
         ``loop_ns`` the same with what ran behind each and was no step, [] where that is next to nothing. If it runs behind every step,
         none has a length of its own.
         """
@@ -258,10 +266,11 @@ class StepClock:
             return None
         loop = self._loop(self._bare_from, before)
         steps = [p for p in self.periods if p.number >= self._bare_from and (before is None or p.number < before - 1)]
-        lengths, clock = self._lengths(steps, max(BARE_FEWEST, len(steps) // 2))
+        timed, clock = self._timed(steps, max(BARE_FEWEST, len(steps) // 2))
+        lengths = [p.ns for p in timed]
         told = {"clock": clock, "where": "between the windows", "loop_ns": loop}
         if len(lengths) < BARE_FEWEST:
-            return {"count": 0, **told, "lengths_ns": []} if len(loop) >= BARE_FEWEST else None
+            return {"count": 0, **told, "lengths_ns": [], "fetch_ns": []} if len(loop) >= BARE_FEWEST else None
         return {
             "count": len(lengths),
             "median_ns": round(statistics.median(lengths)),
@@ -269,6 +278,7 @@ class StepClock:
             "high_ns": max(lengths),
             **told,
             "lengths_ns": lengths,
+            "fetch_ns": [p.fetch_ns for p in timed],
         }
 
     def marks_cost(self) -> dict[str, Any] | None:

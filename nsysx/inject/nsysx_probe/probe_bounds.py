@@ -22,6 +22,10 @@ WIDEST_RESULT = 32
 # ---- batch_padding --------------------------------------------------------------------------------------------------
 #: So many tensors of a batch are looked at, of so many elements at most, and samples shorter than this are not padded to a length.
 MOST_BATCH_TENSORS, LARGEST_PADDED_TENSOR, SHORTEST_PADDED = 8, 1 << 22, 8
+#: Tensors are held if they and what they are a view of are so small (bytes) that no allocation of the program misses them.
+HELD_TENSOR_BYTES, HELD_STORAGE_BYTES = 1 << 20, 1 << 24
+#: What torch's losses ignore: such targets say nothing about their samples.
+IGNORED_TARGET = -100
 
 # ---- blocks ---------------------------------------------------------------------------------------------------------
 #: One part of so many of a block's steps is not counted, at least one step.
@@ -265,7 +269,7 @@ MOST_TIMED_STEPS = 100_000
 # ---- trial ----------------------------------------------------------------------------------------------------------
 #: Least number of measured steps, least number of those that together took S seconds, and how many times S fewer than the least
 #: number may take. Chosen.
-TRIAL_LEAST_STEPS, TRIAL_LEAST_LONG, TRIAL_MANY_TIMES = 30, 5, 6
+TRIAL_LEAST_STEPS, TRIAL_LEAST_LONG, TRIAL_MANY_TIMES = 30, 5, 3
 #: How long a finished process waits to be killed (s).
 TRIAL_KILLED_S = 60.0
 #: Parameters are looked at after so many steps, or after the warm-up if that is shorter: later, rounding may have grown.

@@ -17,7 +17,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections import deque
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 from . import capture_range, draining
@@ -250,7 +250,7 @@ class TwoWindows(CaptureWindow):
         return capture_range.end()
 
     def unrecorded(self) -> dict[str, Any] | None:
-        """Return the bare steps between the windows, as `StepClock.bare` does, with ``after_ns`` and ``after_loop_ns`` of those after them.
+        """Return the bare steps between the windows, as `StepClock.bare` does, with what `_after` returns of those after them.
 
         ``detached``: nothing of nsys was in the calls of these steps.
         """
@@ -258,11 +258,11 @@ class TwoWindows(CaptureWindow):
             return None
         if self._between is None:
             bare = self.clock.bare(self.first if self.opened else None)
-            return None if bare is None else {**bare, "after_ns": [], "after_loop_ns": [], "detached": self._detached}
+            return None if bare is None else {**bare, **_after(), "detached": self._detached}
         again = self.clock.bare(None) if self.after else None
         if again is None:
             return self._between
-        return {**self._between, "after_ns": again["lengths_ns"], "after_loop_ns": again["loop_ns"]}
+        return {**self._between, **_after(**again)}
 
     def marks_cost(self) -> dict[str, Any] | None:
         """Return `StepClock.marks_cost` of the last window."""
@@ -279,3 +279,10 @@ class TwoWindows(CaptureWindow):
         """Compare a step's shape with the one before, as long as the first window is open."""
         if self.cold:
             super().step_ended(shape)
+
+
+def _after(
+    lengths_ns: Sequence[int] = (), fetch_ns: Sequence[int] = (), loop_ns: Sequence[int] = (), **_more: object
+) -> dict[str, Any]:
+    """Return what the record holds of the bare steps after the second window."""
+    return {"after_ns": [*lengths_ns], "after_fetch_ns": [*fetch_ns], "after_loop_ns": [*loop_ns]}

@@ -1,8 +1,8 @@
 """Lets a program run almost bare while it waits for its capture window: only the end of each optimizer step is followed.
 
 Once steps have repeated by one plain rule (one optimizer, which steps once in each), its end alone tells steps apart. So far from
-the window everything that runs in each step (module calls, backward, batches, zero_grad) has its own code back. All of it
-returns two steps before the window, or as soon as something happens that the rule does not cover.
+the window everything that runs in each step (module calls, backward, zero_grad) has its own code back, and of a batch only the time
+is noted (fetches). All of it returns two steps before the window, or as soon as something happens that the rule does not cover.
 
 While resting, a step lasts from one end of the optimizer's step to the next; its length is the same as from forward to forward.
 A step with ``Module.eval`` or a new pass over a loader is not timed: it may contain an evaluation. One without either is.

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+from .changes import is_library
 from .probe_bounds import MOST_MODULES, MOST_OBJECTS, MOST_PARAMETERS
 from .qualified_names import held
 from .settings_state import asked, name_of
@@ -238,7 +239,19 @@ def loader(each: Any) -> dict[str, Any]:
         "prefetch_factor": asked(lambda: _plain(each.prefetch_factor)),
         "batch_size": asked(lambda: _plain(each.batch_size)),
         "dataset": asked(lambda: type(each.dataset).__name__),
+        "samples": asked(lambda: _samples(each.dataset)),
         "collate": asked(lambda: _plain(each.collate_fn)),
         "start_method": asked(lambda: each.multiprocessing_context.get_start_method()),
         "iterators": 0,
     }
+
+
+def _samples(dataset: Any) -> str | None:
+    """Return file:line of the program's own method that makes a sample, also inside of subsets; None where it is a library's."""
+    for _ in range(MOST_OBJECTS):
+        for name in ("__getitem__", "__iter__"):
+            code = getattr(getattr(type(dataset), name, None), "__code__", None)
+            if code is not None and not is_library(code.co_filename):
+                return f"{code.co_filename}:{code.co_firstlineno}"
+        dataset = held(dataset).get("dataset")
+    return None
