@@ -147,11 +147,11 @@ def shared_cores(case: Case, settings: RecordedSettings) -> str:
     """Return that ranks of one host may only use cores that others of them use, too, and these are too few."""
     allowed = {}
     for process in peers.ranks(case.profile):
-        noted = (p.get("settings") for p in ids.records_of(case.profile.trace.capture.probe, process))
-        record = next((each for each in noted if isinstance(each, dict)), {})
+        records = (p.get("settings") for p in ids.records_of(case.profile.trace.capture.probe, process))
+        record = next((each for each in records if isinstance(each, dict)), {})
         allowed[process] = _cores(RecordedSettings(record).cpu("allowed_cores"))
-    own, cores = allowed.get(case.process, frozenset()), settings.cpu("cores")
-    sharing = [each for each in allowed.values() if each & own]
+    of_shown, cores = allowed.get(case.process, frozenset()), settings.cpu("cores")
+    sharing = [each for each in allowed.values() if each & of_shown]
     together = frozenset[int]().union(*sharing)
     if len(sharing) < 2 or not isinstance(cores, int) or len(together) >= min(CORES_PER_RANK * len(sharing), cores):
         return ""
@@ -188,10 +188,10 @@ def _meeting_lines(case: Case) -> _Lines | None:
     code, comm = case.profile.code(), _of_program(case)
     if code is None or not comm.height:
         return None
-    place = code.places_of(code.op[comm["op"].to_numpy()])
+    place_of_op = code.places_of(code.op[comm["op"].to_numpy()])
     source = lines.texts(case.profile)
     text = {n: lines.text_of(source, *code.places.row(n)[:2]) or "" for n in range(code.places.height)}
-    often = {n: int((place == n).sum()) for n in np.unique(place[place >= 0]).tolist()}
+    often = {n: int((place_of_op == n).sum()) for n in np.unique(place_of_op[place_of_op >= 0]).tolist()}
     meets = [
         n
         for n, count in often.items()
@@ -206,7 +206,7 @@ def _meeting_lines(case: Case) -> _Lines | None:
     waits = code.made_at(case.profile.wait_sites(), reads)
     if not meets or waits.height < case.steps:
         return None
-    return _Lines(meets, reads, frozenset(comm["op"].to_numpy()[np.isin(place, meets)].tolist()))
+    return _Lines(meets, reads, frozenset(comm["op"].to_numpy()[np.isin(place_of_op, meets)].tolist()))
 
 
 def metrics_each_step(case: Case, settings: RecordedSettings | None = None) -> str:
@@ -288,9 +288,9 @@ def place_of_held_up(case: Case) -> Row:
     code, held = case.profile.code(), _held_up(case)
     if code is None or not held.height:
         return {}
-    place = code.places_of(code.op[held["op"].to_numpy()])
-    known = place >= 0
-    if not known.any():
+    place_of_op = code.places_of(code.op[held["op"].to_numpy()])
+    noted = place_of_op >= 0
+    if not noted.any():
         return {}
-    file, line, _ = code.places.row(int(np.bincount(place[known], held["ns"].to_numpy()[known]).argmax()))
+    file, line, _ = code.places.row(int(np.bincount(place_of_op[noted], held["ns"].to_numpy()[noted]).argmax()))
     return {"file": file, "line": line}
