@@ -193,6 +193,8 @@ def _busy(profile: Profile, limits: WindowLimits, begin: str) -> str:
     """Return the sentence about a step that the GPU limits: what it works on, or what slows it down."""
     parts, real = limits.parts, limits.real_ns
     works = f"{begin}{_gpu_busy(limits)}{_between(limits)}"
+    if parts[StepPart.LONGER] >= LIMITING_SHARE * real:
+        return f"{works}, {_bare(limits, parts[StepPart.LONGER])} is in {StepPart.LONGER.label}."
     if parts[StepPart.PAUSE] >= LIMITING_SHARE * real and parts[StepPart.PAUSE] >= parts[StepPart.DEPENDENCY]:
         count, median = gpu_work.kernels(profile, limits.process, limits.device)
         each = f"{units.count(limits.per_step(count))} short kernels" + (
@@ -213,7 +215,7 @@ def _busy(profile: Profile, limits: WindowLimits, begin: str) -> str:
 def _line(profile: Profile) -> tuple[str, float] | None:
     """Return the line of the program at which the device idles most, as "file.py:31", and its share of the idle time.
 
-    None where no line has a third of it, or lines were not recorded.
+    None where no line has 40 % of it, or lines were not recorded.
     """
     lines = profile.code()
     if lines is None or not profile.recorded("runtime"):
