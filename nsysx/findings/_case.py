@@ -335,7 +335,8 @@ class Case:
         advice = fix if isinstance(fix, Fix) else Fix(fix)
         site = {k: v for k, v in (where or {}).items() if k in (*SITE, "near") and v is not None and v != IN_STEP}
         about = takes or (Takes(idle=of_parts(self.idle, rule.cause)) if rule.cause else Takes())
-        if rule.about != "capture" and not site.get("file"):
+        # The lines that an X-ray noted are those of usual steps.
+        if rule.about not in ("capture", "slow steps") and not site.get("file"):
             site |= line_of(self.profile, site, calls, about)
         if not any(site.get(k) for k in ("module", "file", "near")) and (beside := near(self.profile, calls)):
             site["near"] = beside
