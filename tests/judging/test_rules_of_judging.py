@@ -24,6 +24,7 @@ from nsysx.judging import (
     step_checks,
     tracing_checks,
 )
+from nsysx.judging.judging_bounds import IDLE_AT_LINE_SHARE
 from nsysx.model import Row, Scope, Table, Verdict
 from nsysx.reading import schema
 from tests.judging.test_limits import window
@@ -654,21 +655,23 @@ def test_operators_cost_that_were_recorded_in_the_steady_steps(rows: list[Any], 
     assert probe_checks.operator_cost(profile) == []
 
 
+#: The least time of 1,000 ns at which a line is named.
+LEAST = int(np.ceil(1_000 * IDLE_AT_LINE_SHARE))
+
+
 @pytest.mark.parametrize(
     ("stacks", "own_ns", "line"),
     [
-        ({0: 40, 1: 30, -1: 50}, 0, ("train.py:3", 1 / 3)),
-        ({0: 39, 1: 31, -1: 50}, 0, None),  # none has a third
-        ({0: 40, 1: 30}, 50, ("train.py:3", 1 / 3)),
-        ({0: 40, 1: 30}, 51, None),
-        ({-1: 50}, 0, None),
+        ({0: LEAST, 1: 300, -1: 700 - LEAST}, 0, "train.py:3"),
+        ({0: LEAST - 1, 1: 300, -1: 701 - LEAST}, 0, None),
+        ({0: LEAST, 1: 300}, 700 - LEAST, "train.py:3"),
+        ({0: LEAST - 1, 1: 300}, 701 - LEAST, None),
+        ({-1: 1_000}, 0, None),
         ({}, 0, None),
-        ({1: 60, 0: 40}, 0, ("net.py:7", 0.6)),
+        ({1: LEAST + 1, 0: 300, -1: 699 - LEAST}, 0, "net.py:7"),
     ],
 )  # fmt: skip
-def test_the_line_with_a_third_of_the_idle_time_is_named(
-    stacks: dict[int, int], own_ns: int, line: tuple[str, float] | None
-) -> None:
+def test_the_line_with_much_of_the_idle_time_is_named(stacks: dict[int, int], own_ns: int, line: str | None) -> None:
     idle = pl.DataFrame(
         {"stack": list(stacks), "ns": list(stacks.values())}, schema={"stack": pl.Int64, "ns": pl.Int64}
     )
@@ -677,7 +680,8 @@ def test_the_line_with_a_third_of_the_idle_time_is_named(
     profile: Any = SimpleNamespace(
         code=lambda: code, recorded=lambda _: True, once=lambda _: SimpleNamespace(idle=idle, own_idle_ns=own_ns)
     )
-    assert limit_words._line(profile) == line
+    share = max(stacks.values(), default=0) / 1_000
+    assert limit_words._line(profile) == (None if line is None else (line, share))
     profile.recorded = lambda _: False
     assert limit_words._line(profile) is None
     profile.recorded, profile.code = lambda _: True, lambda: None
