@@ -258,7 +258,7 @@ class Finding:
     because: str = ""
     title_as_recorded: bool = False
     cost_as_recorded: bool = False
-    unexplained: bool = field(default=False, compare=False)
+    unexplained: bool = False
     conditions: tuple[Condition, ...] = ()
     own_ns_per_step: int | None = None
     overlaps: tuple[int, ...] = ()

@@ -58,8 +58,6 @@ EXACT_CHANGE_SHARE, BOUND_LEADS_TIMES = 0.15, 3.0
 COMPILER_LEADS_TIMES, RECORDED_DIRECTNESS = 2.0, 2
 #: A change whose saving nobody can compute is still advised where its cause costs this share of the step.
 UNPRICED_CAUSE_SHARE = 0.3
-#: A part of the program goes before the whole of it if at best it saves more than so many times as much as is likely of the whole.
-PART_LEADS_TIMES = 1.5
 #: A setting that is known to cost this share of the step comes first, too; near the device's limits nothing does that saves less.
 COSTLY_SETTING_SHARE = 0.05
 

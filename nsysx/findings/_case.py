@@ -17,7 +17,7 @@ from nsysx.catalogue import StepLimit, StepPart
 from nsysx.events import bare
 from nsysx.events.attribute import IN_STEP
 from nsysx.events.profile import Profile
-from nsysx.findings._finding_bounds import NOTABLE, SAME_WORK_REPEATS_SHARE
+from nsysx.findings._finding_bounds import NOTABLE, SAME_WORK_REPEATS_SHARE, WAITED_FOR_SHARE
 from nsysx.findings._fix import Fix as Fix
 from nsysx.findings._fix import Need as Need
 from nsysx.findings._fix import State as State
@@ -33,7 +33,7 @@ from nsysx.judging import waiting
 from nsysx.judging.limits import WindowLimits, limits_of
 from nsysx.judging.program import Program, program_of
 from nsysx.model import Finding, Row, Scope, Table
-from nsysx.replay.edits import shortened
+from nsysx.replay.edits import freed_ns, shortened
 from nsysx.replay.engine import Edit, Replay, Withheld, idle_of, replayed_scope
 from nsysx.rows import R, TableOf
 from nsysx.saving import Saving as Saving
@@ -251,8 +251,7 @@ class Case:
     def worth(self, *edits: Edit, cause: Sequence[StepPart] = (), bound: bool = False) -> Saving:
         """Return what a change saves by the replay, scaled to the step that the verdict speaks of.
 
-        ``cause``: the parts of the verdict that cap the saving; ``bound``: the saving is an upper bound. Its ``most_ns`` has
-        the error of the replay in it: what is told as the best must not be beaten.
+        ``cause``: parts of the verdict that cap the saving; ``bound``: it is an upper bound, whose ``most_ns`` has the replay's error.
         """
         if not isinstance(self.replay, Replay):
             return Saving(None, f"no replay: {self.replay.reason}" if self.replay else "no replay")
@@ -265,16 +264,15 @@ class Case:
         saving = min(max(0, round(outcome.saving_ns * self._of_shown)), max(cap, 0))
         bar = round(outcome.bar_ns * self._of_shown)
         gone = shortened(edits)
-        works = (
-            self.step_ns
-            if gone is None
-            else self.per_step(int(self.timed_ops(self.ops["op"].is_in(gone), "op")["ns"].sum()))
-        )
-        most = (
-            max(saving, min(saving + bar, round(cap + SAME_WORK_REPEATS_SHARE * (self.step_ns - cap)), works))
-            if bound
-            else None
-        )
+        timed = None if gone is None else self.timed_ops(self.ops["op"].is_in(gone), "op")
+        works = self.step_ns if timed is None else self.per_step(int(timed["ns"].sum()))
+        repeats = round(SAME_WORK_REPEATS_SHARE * (self.step_ns - cap))
+        most = max(saving, min(saving + bar, cap + repeats, works)) if bound else None
+        waited_for = self.taken_by(part for part in StepPart if part.idle) <= WAITED_FOR_SHARE * self.step_ns
+        if most is not None and timed is not None and waited_for and outcome.limited_by_host:
+            # A host that waits for a busy GPU is not seen at work: what the replay takes for its work is the most that it may be.
+            most = max(most, min(self.per_step(round(freed_ns(edits, timed))), max(cap, 0)))
+            saving = (saving + most) // 2
         sure = f"{'replay error ' if bound else ''}±{units.duration(bar)}"
         if saving < bar:
             sure += ", so perhaps nothing"
@@ -334,11 +332,11 @@ class Case:
         cost_ns = None if cost_ns is None else self.lost(cost_ns, worth, as_recorded=rule.cost_as_recorded)
         advice = fix if isinstance(fix, Fix) else Fix(fix)
         site = {k: v for k, v in (where or {}).items() if k in (*SITE, "near") and v is not None and v != IN_STEP}
-        if not any(site.get(k) for k in ("module", "file", "near")) and (beside := near(self.profile, calls)):
-            site["near"] = beside
         about = takes or (Takes(idle=of_parts(self.idle, rule.cause)) if rule.cause else Takes())
         if rule.about != "capture" and not site.get("file"):
             site |= line_of(self.profile, site, calls, about)
+        if not any(site.get(k) for k in ("module", "file", "near")) and (beside := near(self.profile, calls)):
+            site["near"] = beside
         finding = Finding(
             rule.code,
             rule.slug,

@@ -13,6 +13,8 @@ ANOMALY_FLAG_BYTES = 8
 NOTABLE = 0.01
 #: The same GPU work takes this much less time in another run (share of it).
 SAME_WORK_REPEATS_SHARE = 0.02
+#: The host waits for a GPU that idles for no more than this share of the step.
+WAITED_FOR_SHARE = 0.1
 
 # ---- _costly_jobs -----------------------------------------------------------------------------------------------
 #: The size of DDP's buckets, and what a step may be divided into before they are called small (times as many).
@@ -145,6 +147,10 @@ BLUESTEIN_LEFT_SHARE = 0.2
 #: Backwards that nothing reads are not worth a word below this share of the step.
 MUCH_UNREAD_SHARE = 0.03
 
+# ---- _unrecorded_steps ------------------------------------------------------------------------------------------
+#: Of so many steps without the profiler some may be called long; they are worth a word from this share of the mean step on.
+FEWEST_UNRECORDED_STEPS, UNRECORDED_STEPS_SHARE = 20, 0.05
+
 # ---- nsx102_launch_bound ----------------------------------------------------------------------------------------
 #: Least share of the step in which the GPU idles for launches that is reported; a normal step has 2 to 3 % of such pauses.
 LAUNCH_BOUND_SHARE = 0.05
@@ -250,6 +256,8 @@ MOST_LAUNCHES = 10
 # ---- nsx116_fp32_math -------------------------------------------------------------------------------------------
 #: How much faster tensor cores are: FP32 against TF32 on A100 and H100, against FP16 on V100 and T4 (data sheets).
 TENSOR_CORES_TIMES = 8
+#: The same of FP32 against BF16 on A100 (19.5 to 312 TFLOPS) and H100 (67 to 989), for work that a region of autocast takes in.
+BF16_CORES_TIMES = 15
 
 # ---- nsx117_layout_conversion -----------------------------------------------------------------------------------
 #: Batch normalization in channels last takes about this part of what it takes over planes of NCHW (60.3 to 41.3 ms a step of a

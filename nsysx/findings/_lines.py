@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from nsysx.catalogue import Cause
+from nsysx.catalogue import Call, Cause
 from nsysx.events import sampled_stacks as stacks_room
 from nsysx.events.attribute import IN_STEP
 from nsysx.events.code_lines import CodeLines
 from nsysx.events.line_shares import divided
+from nsysx.events.nvtx_ranges import Flags
 from nsysx.events.profile import Profile
 from nsysx.findings._finding_bounds import (
     BELOW_ALL_WORK_SHARE,
@@ -32,8 +33,8 @@ from nsysx.replay.engine import idle_of
 def line_of(profile: Profile, site: Row, calls: Iterable[int], takes: Takes) -> dict[str, Any]:
     """Return file and line that most of the time of a finding belongs to; empty where no line is known.
 
-    That is the line of the calls that it is about; else of the GPU ops and idle time that it takes; else of the work of its module;
-    else, for one about time of the step, of most GPU work. Work that many lines launch has the line that calls them all.
+    That is the line of the calls that it is about; else of the GPU ops and idle time that it takes; else of the work of its module, or
+    of its phase; else, for one about time of the step, of most GPU work. Work that many lines launch has the line that calls them all.
     """
     code = profile.code()
     if code is None:
@@ -43,6 +44,7 @@ def line_of(profile: Profile, site: Row, calls: Iterable[int], takes: Takes) -> 
         lambda: _of_calls(profile, code, rows),
         lambda: _of_takes(profile, code, takes),
         lambda: _of_module(profile, code, str(site.get("module") or "")),
+        lambda: _of_phase(profile, code, str(site.get("phase") or "")),
         lambda: _of_ops(code, ops if takes.idle is not None or takes.ops else ops.clear()),
     )
     calling = calling_line(profile, takes) if takes.ops and takes.idle is None and not len(rows) else {}
@@ -114,6 +116,34 @@ def running(profile: Profile, takes: Takes) -> dict[str, Any]:
     return {} if code is None else _most(code, *_of_takes(profile, code, takes))
 
 
+def in_forward(code: CodeLines, stacks: I64) -> Flags:
+    """Return which stacks have a line of a module's forward among theirs, or above them."""
+    inner = code.places["function"].cast(pl.String).str.contains(_OF_MODULE.pattern).fill_null(value=False).to_numpy()
+    distinct, number = np.unique(stacks, return_inverse=True)
+    below = np.array([inner[code.chain(int(s))].any() if s >= 0 else False for s in distinct.tolist()], np.bool_)
+    return np.asarray(below[number], np.bool_)
+
+
+def runs_networks(profile: Profile, line: Row) -> bool:
+    """Return whether a line (file, line, function) is in the forward of a module, or calls a network: it has to stay where it is."""
+    code = profile.code()
+    if code is None:
+        return False
+    if _OF_MODULE.search(str(line["function"])):
+        return True
+    calls = profile.steady_calls
+    launches = calls.select("call", "module", "phase").filter(calls["kind"].is_in(Call.LAUNCHES))
+    there = lookup.same_values(line, ("file", "line", "function"))
+    line_row = next(iter(code.places.with_row_index().filter(there)["index"]), -1)
+    stack = code.call[launches["call"].to_numpy()]
+    made_there = launches.filter(pl.Series(code.places_of(stack) == line_row, dtype=pl.Boolean))
+    if (made_there["phase"] == "forward").any():
+        return True
+    distinct = np.unique(stack)
+    through = [line_row in code.chain(int(number)) for number in distinct[in_forward(code, distinct)].tolist()]
+    return any(through)
+
+
 def _most(code: CodeLines, line_row: I64, ns: I64) -> dict[str, Any]:
     """Return the line with most of the time, empty where none has any."""
     there = line_row >= 0
@@ -150,6 +180,11 @@ def _of_module(profile: Profile, code: CodeLines, module: str) -> _Weights:
         return np.empty(0, np.int64), np.empty(0, np.int64)
     pattern = r"\d+".join(map(re.escape, module.split("*")))
     return _of_ops(code, profile.steady_ops.filter(lookup.matching(profile.steady_ops["module"], f"^{pattern}(\\.|$)")))
+
+
+def _of_phase(profile: Profile, code: CodeLines, phase: str) -> _Weights:
+    """Return what the GPU ops of a phase are launched by."""
+    return _of_ops(code, profile.steady_ops.filter(pl.col("phase").cast(pl.String) == phase))
 
 
 def by_line(profile: Profile) -> pl.DataFrame:

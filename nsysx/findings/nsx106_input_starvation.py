@@ -66,7 +66,7 @@ def _busiest_line(row: LoaderLineRow) -> str:
     return f" The loader spends {units.share(row['share'], 1)} of its time at {line_text}{inside} ({row['samples']} samples)."
 
 
-def _of_loader(case: Case) -> Fix:
+def of_loader(case: Case) -> Fix:
     """Return how a loader gets faster: no option that it has already, as far as its settings were read."""
     settings = settings_of(case.profile)
     loaders = (settings.rows("loaders") if settings else None) or ()
@@ -154,7 +154,7 @@ def check(case: Case) -> list[Finding]:
     handed_over = not (case.profile.ranges.ranges["name"] == batch_waits.DATA).any()
     fix = Fix("Prepare the next batch while the GPU works on this one: in another thread, process or stream")
     if case.program.loader:
-        fix = _of_loader(case)
+        fix = of_loader(case)
     elif handed_over:
         fix = _HANDED_OVER
         detail += (

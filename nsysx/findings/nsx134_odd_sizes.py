@@ -67,10 +67,10 @@ def check(case: Case) -> list[Finding]:
     worth = case.worth(ScaleOps(ops_of(ops), reached / EVEN_PRODUCT_SHARE), cause=RULE.cause)
     size = int(ops.group_by("size").agg(pl.col("ns").sum()).sort("ns", "size", descending=True)["size"][0])
     even = -(-size // 64) * 64
-    title = f"Products of a size of {size} take {units.duration(taken)} {case.per} at {units.share(reached, 1)} of what is possible"
+    title = f"GEMMs of a size of {size} take {units.duration(taken)} {case.per} at {units.share(reached, 1)} of what is possible"
     detail = (
-        f"{size} is no multiple of 8: rows do not begin at multiples of 16 bytes, and the fast kernels cannot load them. Products of such "
-        f"sizes take {case.share(taken)} of the step at {units.share(reached, 1)} of the fastest products; with {even} they come near."
+        f"{size} is no multiple of 8: rows do not begin at multiples of 16 bytes, and the fast kernels cannot load them. GEMMs of such "
+        f"sizes take {case.share(taken)} of the step, at {units.share(reached, 1)} of the rate of the fastest; with {even} near it."
     )
     fix = Fix.by_name("even-sizes").but(
         text=f"Make the size {size} a multiple of 64: {even}", paste=f"nn.Linear(width, {even})  # not {size}"

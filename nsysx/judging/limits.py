@@ -12,6 +12,7 @@ import polars as pl
 from nsysx.analyses.gpu_ledger import GpuRow
 from nsysx.analyses.helpers import one_time_cost
 from nsysx.catalogue import Call, Cause, StepLimit, StepPart
+from nsysx.events import bare
 from nsysx.events.profile import Profile
 from nsysx.frames.intervals import I64, StepFunction, coverage
 from nsysx.frames.lookup import at, having
@@ -44,7 +45,8 @@ class WindowLimits:
     """The steady window of one device. ``parts`` (ns, by Part) sum to ``window_ns``; ``kernels``: whether any ran at all.
 
     ``unprofiled``: the parts are those of the step without a profiler. ``recorded_ns`` is then the window as recorded if it
-    differs enough to mention, else None. ``estimated``: the step comes from costs of tracing, it was not measured.
+    differs enough to mention, else None. ``estimated``: the step comes from costs of tracing, it was not measured. ``between_ns``: what
+    runs between steps adds so much to each, as measured without the profiler.
     """
 
     process: int
@@ -57,6 +59,7 @@ class WindowLimits:
     recorded_ns: int | None = None
     estimated: bool = False
     unprofiled: bool = False
+    between_ns: int = 0
 
     @property
     def real_ns(self) -> int:
@@ -91,7 +94,8 @@ def limits_of(profile: Profile, rows: Sequence[GpuRow]) -> WindowLimits:
         recorded.device,
     ):
         return recorded
-    return _with_waits(profile, _unprofiled(profile, recorded, unprofiled))
+    limits = _with_waits(profile, _unprofiled(profile, recorded, unprofiled))
+    return replace(limits, between_ns=max((unprofiled.loop_ns or 0) - unprofiled.step_ns, 0))
 
 
 def _with_waits(profile: Profile, limits: WindowLimits) -> WindowLimits:
@@ -128,6 +132,7 @@ def _unprofiled(profile: Profile, recorded: WindowLimits, unprofiled: Unprofiled
     stay = {p: ns for p, ns in recorded.parts.items() if p not in (*of_the_host, StepPart.PROFILER)}
     stay[StepPart.COMM] = min(stay[StepPart.COMM], unprofiled.exposed_comm_ns * steps)
     stay[StepPart.INPUT] += _more_loading_ns(profile) * steps
+    stay[StepPart.LONGER] = _longer(profile, recorded, window)
     of_host = window - sum(stay.values())
     if recorded.parts[StepPart.MIGRATION] and (of_host < 0 or not much):
         return recorded  # pages that move by themselves are not part of the replay
@@ -172,10 +177,16 @@ def _shrunk(profile: Profile, recorded: WindowLimits, unprofiled: Unprofiled, mu
     """
     real, with_it = steady_lengths(profile, unprofiled, recorded.steps)
     window = real * recorded.steps
-    busy = round(window * unprofiled.gpu_busy)
+    works = {p: recorded.parts[p] for p in (StepPart.WORK, StepPart.COMM, StepPart.COPY)}
+    busy, longer = round(window * unprofiled.gpu_busy), _longer(profile, recorded, window)
+    if longer:  # what the usual step works is known: the rest of the longer ones is not
+        busy = min(busy, sum(works.values()))
+        longer = min(longer, window - busy)
     device = (profile, recorded.process, recorded.device)
-    worked = _to_sum({p: recorded.parts[p] for p in (StepPart.WORK, StepPart.COMM, StepPart.COPY)}, busy)
-    idle = _to_sum({StepPart.LAUNCH: 0} | idle_parts(*device, real=True) | {StepPart.PROFILER: 0}, window - busy)
+    worked = _to_sum(works, busy)
+    idle = _to_sum(
+        {StepPart.LAUNCH: 0} | idle_parts(*device, real=True) | {StepPart.PROFILER: 0}, window - busy - longer
+    ) | {StepPart.LONGER: longer}
     return replace(
         recorded,
         window_ns=window,
@@ -184,6 +195,14 @@ def _shrunk(profile: Profile, recorded: WindowLimits, unprofiled: Unprofiled, mu
         estimated=much and _estimated(unprofiled),
         unprofiled=True,
     )
+
+
+def _longer(profile: Profile, recorded: WindowLimits, window: int) -> int:
+    """Return what of the window (ns) is in none of the recorded steps: some steps without the profiler take longer than the usual one."""
+    if profile.steps.in_rounds:
+        return 0
+    more = round(bare.excess_ns(profile.trace.capture, recorded.process)) - _more_loading_ns(profile)
+    return max(0, min(more * recorded.steps, window - recorded.window_ns))
 
 
 def _to_sum(parts: dict[StepPart, int], whole: int) -> dict[StepPart, int]:

@@ -135,7 +135,8 @@ def _all_drawn(worded: Worded) -> tuple[DrawnBar, ...]:
 def _how(text: str, what: str) -> str:
     """Return what an advice says beyond its first clause."""
     rest = text.removeprefix(what)
-    return rest.lstrip(";:. ") if not rest or rest[0] in ";:." else text
+    told = rest.lstrip(";:. ") if not rest or rest[0] in ";:." else text
+    return units.capitalized(told)
 
 
 def windows(summary: Summary) -> tuple[Timeline, ...]:

@@ -118,6 +118,8 @@ def _groups(summary: Summary, shown: view.View, timelines: int, redact: bool) ->
 
 #: Rows of a table and of evidence, ledgers, and checks that passed that are seen at once; the others open with a button.
 ROWS, EVIDENCE, LEDGERS, PASSED = 8, 2, 2, 1
+#: Lines of the list of what to do that are seen at once, those of one cause among them; the others open with a button.
+TODO = 5
 #: Rows of a table for experts, of one whose picture shows all that it holds, words explained, and names of what was not found.
 EXPERT_ROWS, PICTURED, WORDS, CLEAR = 4, 2, 4, 4
 #: Columns of a table, the most important first; CSV and JSON have all.
@@ -198,6 +200,7 @@ def _render(summary: Summary, redact: bool, top: int, *, whole: bool = True) -> 
         most_clear=CLEAR,
         most_columns=COLUMNS,
         most_evidence=EVIDENCE,
+        most_items=TODO,
         most_ledgers=LEDGERS,
         most_checks=PASSED + sum(c.status != "ok" for c in shown.quality),
         style=page_templates.text("page.css"),

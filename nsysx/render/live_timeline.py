@@ -45,7 +45,7 @@ def _place(picture: Timeline, finding: Finding) -> LongestStretch | Span | None:
     """Return the longest stretch of what a finding is about, None where the picture does not show it.
 
     That is its part of the step: in its module and phase where it names them, outside of modules where it names what lies beside it. A
-    finding about a line, or without such a part, is where its line runs for longest.
+    finding about a line, or without such a part, is where its line runs for longest; one with a line and no module is where that runs.
     """
     rule = rule_of(finding.code)
     parts: Sequence[str] = rule.cause
@@ -60,6 +60,8 @@ def _place(picture: Timeline, finding: Finding) -> LongestStretch | Span | None:
         return of_line
     anywhere = rule.whole or rule.about == "late rank"
     here = [p for p in picture.places if p.part in parts and (anywhere or _inside(p, finding))]
+    if runs and not anywhere and not finding.where.get("module"):
+        here = [p for p in here if any(s.start_ns < p.end_ns and p.start_ns < s.end_ns for s in runs)]
     return max(here, key=lambda p: p.end_ns - p.start_ns, default=of_line)
 
 

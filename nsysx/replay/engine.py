@@ -73,6 +73,10 @@ __all__ = [
 ]
 
 
+#: What limits a step whose host is at work nearly always, or as long as the GPU is.
+_HOST, _IN_TURN = "host code and launches", "host code and launches in turn with GPU work"
+
+
 @dataclass(frozen=True)
 class Outcome:
     """The step after an edit, in unprofiled time. ``saving_ns``: how much shorter it is, ``bar_ns``: the error bar of that.
@@ -85,6 +89,11 @@ class Outcome:
     next_limit: str
     moves_to: str | None
     bar_ns: int = 0
+
+    @property
+    def limited_by_host(self) -> bool:
+        """Whether the host's own work keeps the step from being shorter."""
+        return self.next_limit in (_HOST, _IN_TURN)
 
     def scaled(self, factor: float) -> Outcome:
         """Return the same outcome for a step that is ``factor`` times as long."""
@@ -238,8 +247,8 @@ class Replay:
         if after.gpu_ns >= 0.9 * whole:
             return "GPU work"
         if after.cpu_ns >= 0.9 * whole:
-            return "host code and launches"
-        return "waits for the GPU" if waiting > 0.1 * whole else "host code and launches in turn with GPU work"
+            return _HOST
+        return "waits for the GPU" if waiting > 0.1 * whole else _IN_TURN
 
     def _moves_to(self, grown: dict[int, int]) -> str | None:
         """Return the call site whose wait grows most, None if no wait grows by more than 1 % of the step."""

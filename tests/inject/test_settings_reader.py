@@ -327,6 +327,56 @@ def test_what_looks_like_padding_and_is_none() -> None:
         assert batch_padding.padding(torch, other) is None
 
 
+class Texts(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(50, 4)
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None, **_: Any) -> torch.Tensor:
+        return self.table(input_ids).sum()
+
+
+def called_with(*args: Any, change: Any = None, wrap: Any = None, **kwargs: Any) -> Any:
+    """Return the padding that is in the record of a network that is called so in a window of three steps."""
+    lab = Lab(NSYSX_STEPS="2:5")
+    try:
+        net = Texts()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        call = wrap(net) if wrap else net
+        for _ in range(8):
+            optimizer.zero_grad()
+            call(*args, **kwargs).backward()
+            optimizer.step()
+            if change is not None:
+                change.add_(0)
+        assert all(error.startswith("cudaProfilerSt") for error in lab.probe.out.errors)
+        return settings(lab)["padding"]
+    finally:
+        lab.close()
+
+
+def test_padding_of_what_a_network_is_called_with() -> None:
+    """It is read once the window has closed; a mask has its name from the call or from the network, whatever torch wraps that in."""
+    ids, mask = padded([10, 20, 30, 20])
+    whole = {"name": "attention_mask", "rows": 4, "length": 40, "longest": 30, "real": 80}
+    assert called_with(input_ids=ids, attention_mask=mask.bool()) == whole
+    assert called_with(ids, mask[:, None, None]) == whole, "its dimensions of heads and queries are 1"
+    assert called_with(ids, mask, wrap=nn.DataParallel) == whole
+    assert called_with(ids, mask, wrap=lambda net: torch.compile(net, backend="eager")) == whole
+    assert called_with(ids) == {**whole, "name": "input_ids"}
+    large = nn.functional.pad(ids, (0, 40_000))
+    assert called_with(large) is None, "it is too large to be held"
+    assert called_with(ids, mask, change=mask) == {**whole, "name": "input_ids"}, "the program wrote into the mask"
+    full = padded([40] * 4)[0]
+    assert called_with(full) is None
+    assert called_with(full, labels=torch.where(mask == 0, full, -100)) is None, "a prompt that the loss ignores"
+    with armed() as lab:  # no window closes
+        train(net := Texts(), steps=0).zero_grad()
+        for _ in range(4):
+            net(ids, mask).backward()
+        assert settings(lab)["padding"] is None
+
+
 @pytest.mark.parametrize("detached", [False, True])
 def test_gradients_that_no_optimizer_reads_before_they_are_reset(detached: bool) -> None:
     """A generator gets gradients from the critic's loss unless its result is detached; clipping is no reset."""

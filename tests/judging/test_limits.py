@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -89,6 +90,18 @@ def test_figures_of_a_window_are_those_of_a_step(profile: Any) -> None:
         == "Input-bound: the GPU idles 15.0 of 25.0 ms, 8.8 ms of it waiting for input data, and 6.2 ms waiting for kernel launches."
     )
     assert window(whole=True, steps=4, work=4).per_step(4 * MS) == 4 * MS
+
+
+@pytest.mark.parametrize(("between_ms", "told"), [(4.3, False), (4.5, True)])
+def test_what_runs_between_steps_is_told_where_it_could_limit_the_loop(
+    profile: Any, between_ms: float, told: bool
+) -> None:
+    """From 15 % of the loop on, that is of the step of 25 ms with it, whatever limits the step itself."""
+    words = f"; what runs between steps adds {between_ms:.2f} ms a step."
+    for code, parts in ((StepLimit.GPU, {"work": 100}), (StepLimit.INPUT, {"work": 40, "input": 60})):
+        four = replace(window(steps=4, **parts), between_ns=round(between_ms * MS))
+        sentence = limit_words.headline(profile, four, code)
+        assert sentence.endswith(words) == told, sentence
 
 
 @pytest.mark.parametrize(

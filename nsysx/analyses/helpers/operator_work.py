@@ -84,6 +84,8 @@ def work(profile: Profile) -> pl.DataFrame:
         pl.col("module", "phase", "name", "family", "op_kind").cast(pl.String),
         "op",
         "bytes",
+        "grid",
+        "block",
         "recompute",
         kernel=(pl.col("op_kind").cast(pl.String) == "kernel"),
         ns=pl.col("end_ns") - pl.col("start_ns"),

@@ -239,7 +239,9 @@ class Borders:
         self.xray.turn_off()
         self.out.info(self.status.counts())
         self.out.recording = False
-        if self.window.close(self.torch):
+        goes_on = self.window.close(self.torch)
+        self.settings.window_closed()
+        if goes_on:
             self.calls.turn(False)
             self.clock.start_bare(self.steps.index + 1)
             self.status.write()

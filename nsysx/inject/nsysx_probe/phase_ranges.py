@@ -61,7 +61,7 @@ class Phases:
 
     # ---- networks and losses ----------------------------------------------------------------------------------------
 
-    def root(self, entry: ModuleEntry, module: Any) -> int:
+    def root(self, entry: ModuleEntry, module: Any, given: tuple[Any, ...] = ()) -> int:
         """Open the phase of an outermost network, or of a loss, and return its level, 0 if none was opened."""
         thread = self.out.thread
         this_thread = threading.get_ident()
@@ -74,7 +74,7 @@ class Phases:
         grad = self.torch.is_grad_enabled()
         if not thread.phases and self.driver == this_thread:
             self._forward(entry, module, grad)
-            self.borders.settings.network(module)
+            self.borders.settings.network(module, *given)
             if not self.steps.is_open:
                 self.borders.call_begins((entry.path, entry.cls, grad))
         return self._open("forward" if grad else "evaluation", entry.cls)

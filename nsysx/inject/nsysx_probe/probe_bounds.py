@@ -22,6 +22,10 @@ WIDEST_RESULT = 32
 # ---- batch_padding --------------------------------------------------------------------------------------------------
 #: So many tensors of a batch are looked at, of so many elements at most, and samples shorter than this are not padded to a length.
 MOST_BATCH_TENSORS, LARGEST_PADDED_TENSOR, SHORTEST_PADDED = 8, 1 << 22, 8
+#: Tensors are held if they and what they are a view of are so small (bytes) that no allocation of the program misses them.
+HELD_TENSOR_BYTES, HELD_STORAGE_BYTES = 1 << 20, 1 << 24
+#: What torch's losses ignore: such targets say nothing about their samples.
+IGNORED_TARGET = -100
 
 # ---- blocks ---------------------------------------------------------------------------------------------------------
 #: One part of so many of a block's steps is not counted, at least one step.

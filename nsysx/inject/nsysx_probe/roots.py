@@ -19,8 +19,8 @@ class Roots:
         self.calls = calls
         self.phases = phases
 
-    def enter(self, entry: ModuleEntry, module: Any) -> int:
-        """Open phase and range of a call; return the token that ``leave`` needs.
+    def enter(self, entry: ModuleEntry, module: Any, *given: Any) -> int:
+        """Open phase and range of a call with the arguments ``given`` (args, kwargs); return the token that ``leave`` needs.
 
         Bit 0: a range was opened. Bit 1: backward is marked. Bit 2: calls inside cost one look. Bit 3: the call is followed as the
         program's sole work. Bit 4: a network inside of it is an outermost one. The other bits are the level of the phase.
@@ -34,7 +34,7 @@ class Roots:
                 if not nested and self.phases.sole_work.enter_module(entry):
                     token |= 8
             elif entry.root and (not nested or entry.root == "loss"):
-                token = self.phases.root(entry, module) << 5
+                token = self.phases.root(entry, module, given) << 5
                 if nested:
                     calls.losses.add(type(module))
             if calls.marks and out.recording:

@@ -11,11 +11,10 @@ from __future__ import annotations
 import sys
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from . import (
-    batch_padding,
     patch,
     settings_card,
     settings_compile,
@@ -23,6 +22,7 @@ from . import (
     settings_objects,
     settings_state,
 )
+from .batch_padding import BatchPadding
 from .changes import place
 from .interrupts import of_program
 from .output import Output
@@ -47,6 +47,7 @@ class SettingsReader:
         self.outputs: list[Callable[[Any, Any], None]] = []  # `output` while it is watched: module calls look here
         self._optimizers = optimizers
         self._read: dict[str, Any] | None = None
+        self._padding = BatchPadding(torch)
         self._seen: dict[str, Any] = {}
         self._roots: dict[int, weakref.ref[Any]] = {}
         self._loaders: dict[int, tuple[weakref.ref[Any], dict[str, Any]]] = {}
@@ -86,12 +87,12 @@ class SettingsReader:
             "largest": None,
             "float64_out": [],
             "anomaly": False,
-            "padding": None,
             "unread": UnreadGradients(self.torch),
             "groups": asked(settings_groups.counts) or {},
             "left": MOST_OUTPUTS,
         }
         self._roots.clear()
+        self._padding = BatchPadding(self.torch)
         self._watch(True)
         self._took_ns = time.perf_counter_ns() - before
 
@@ -107,6 +108,10 @@ class SettingsReader:
         self._read["took_ns"] = self._took_ns + time.perf_counter_ns() - before
         self._seen = {}
 
+    def window_closed(self) -> None:
+        """The window has closed: what had to wait for that is read now."""
+        self._safely(self._padding.window_closed)
+
     def record(self, *, last: bool) -> dict[str, Any] | None:
         """Return the record, None as long as there is none. ``last``: no step comes that could be watched; the rest is read now."""
         if last:
@@ -120,6 +125,7 @@ class SettingsReader:
             **self._read,
             "loaders": [dict(about) for _, about in self._loaders.values()],
             "saves": saves,
+            "padding": self._padding.counts,
             "places": dict(self._places.noted),
         }
 
@@ -208,18 +214,15 @@ class SettingsReader:
 
     def _batch(self, _nothing: Any, batch: Any) -> Any:
         """A loader returns a batch."""
-
-        def look() -> None:
-            self._seen["padding"] = batch_padding.padding(self.torch, batch)
-
-        if self.watching and self._seen["padding"] is None and not self._traced():
-            self._safely(look)
+        if self.watching and not self._traced():
+            self._safely(lambda: self._padding.loaded(batch))
         return batch
 
-    def network(self, module: Any) -> None:
+    def network(self, module: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None) -> None:
         """A network is called, not from inside another one."""
         if self.watching and not self._traced():
             self._safely(lambda: self._network(module))
+            self._safely(lambda: self._padding.called(module, args, kwargs or {}))
 
     def _network(self, module: Any) -> None:
         if id(module) in self._roots or len(self._roots) >= MOST_OBJECTS:
@@ -376,7 +379,6 @@ class SettingsReader:
             "wrappers": seen["wrappers"] if watched else None,
             "groups": asked(self._groups) if watched else None,
             "activations": _activations(seen) if watched else None,
-            "padding": seen["padding"] if watched else None,
             "unheld": asked(lambda: seen["unread"].unheld(living)) if watched else None,
             "unread": asked(lambda: seen["unread"].finish(living)) if watched else None,
         }
