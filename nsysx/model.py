@@ -259,7 +259,7 @@ class Finding:
     title_as_recorded: bool = False
     cost_as_recorded: bool = False
     unexplained: bool = False
-    stepless_ns: int | None = field(default=None, compare=False)
+    stepless_ns: int | None = None
     conditions: tuple[Condition, ...] = ()
     own_ns_per_step: int | None = None
     overlaps: tuple[int, ...] = ()
