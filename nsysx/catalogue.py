@@ -121,6 +121,9 @@ class StepPart(_Code):
     START_UP = "start_up", "one-time cost", "one-time cost", Paint.LOAD, True, StepLimit.WARMUP
     HOST = "host", "host code between launches", AT_LAUNCHES, Paint.OUTSIDE, True, StepLimit.LAUNCH
     LAUNCH = "launch", "kernel launch latency", "", Paint.LAUNCH, True, StepLimit.LAUNCH
+    LONGER = (
+        "longer", "longer steps that were not recorded", "longer steps, not recorded", Paint.IDLE, True, None,
+    )  # fmt: skip
     PROFILER = "profiler", "the profiler itself", "", Paint.PROFILER, True, None
     UNTRACED = "untraced", "launched outside the trace", "launched outside the trace", Paint.IDLE, True, None
     ELSEWHERE = "elsewhere", "long pauses in which the program does something else", "", Paint.IDLE, False, None

@@ -81,5 +81,5 @@ _OF_FINDING = {
 FINDING_KEYS = (
     "code", "slug", "verdict", "title", "detail", "where", "cost_ns_per_step", "saving_ns_per_step", "confidence", "fix", "evidence",
     "bound", "error_ns", "paste", "condition", "scope", "saving_scope", "because", "title_as_recorded", "cost_as_recorded", "conditions",
-    "unblocked_ns", "unblocked_most_ns", "most_ns", "own_ns_per_step", "overlaps", "remedies", "saving_source",
+    "unblocked_ns", "unblocked_most_ns", "most_ns", "own_ns_per_step", "overlaps", "remedies", "saving_source", "unexplained",
 )  # fmt: skip

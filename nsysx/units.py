@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 
 def duration(ns: float | None) -> str:
     """Return ``ns`` nanoseconds in a unit that keeps three or four digits, "-" for None."""
@@ -55,6 +57,16 @@ def count(number: float | None) -> str:
 def several(number: float, singular: str, many: str = "") -> str:
     """Return a number with what it counts: "1 range", "2,500 ranges"; ``many`` is the plural if it is not ``singular`` + s."""
     return f"{count(number)} {singular if number == 1 else many or f'{singular}s'}"
+
+
+def capitalized(text: str) -> str:
+    """Return a text as the begin of a sentence; one that begins with a name of code stays as it is."""
+    plain = _PLAIN_WORD.match(text)
+    return f"{text[:1].upper()}{text[1:]}" if plain else text
+
+
+#: A plain word at the begin of a text: no name of code is.
+_PLAIN_WORD = re.compile(r"[a-z]+(?=[ ,:;)]|$)")
 
 
 def span(low: str, high: str) -> str:

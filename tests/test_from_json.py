@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import io
 import json
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
+from nsysx.answer import answered
 from nsysx.errors import NsysxError
-from nsysx.model import Capture, Steps, Summary, Verdict
-from nsysx.render import json_text
+from nsysx.model import Capture, Finding, Steps, Summary, Verdict
+from nsysx.render import brief, declared_tables, html_page, json_text, markdown, terminal, terminal_answer
 from tests.reports import training
-from tests.samples import NAMES, Samples
+from tests.samples import KINDS, NAMES, Samples
 from tests.test_cli import nsysx
 
 EMPTY = Summary(
@@ -48,6 +53,42 @@ def test_what_comes_back_is_what_was_written(name: str, recorded: Samples) -> No
     assert {key: table.scope for key, table in back.tables.items()} == {
         key: table.scope for key, table in summary.tables.items()
     }
+
+
+def kept(summary: Summary) -> tuple[Summary, Summary]:
+    """Return a Summary as its JSON has it, without timelines, and that which is read back from the JSON."""
+    read = declared_tables.of_json(Summary.from_json(values(summary)))
+    return replace(summary, timelines=(), strips=()), read
+
+
+def shown(render: Callable[[Summary, Console], None], summary: Summary) -> str:
+    """Return what a terminal shows."""
+    text = io.StringIO()
+    render(summary, Console(file=text, width=120))
+    return text.getvalue()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_text_of_the_json_is_that_of_the_report(name: str, recorded: Samples) -> None:
+    """Also where the answer is found anew, as for what was tried later: then what only says what to record is no item, too."""
+    summary, read = kept(recorded.summary(name))
+    assert answered(read).answer == answered(summary).answer
+    assert markdown.render(read) == markdown.render(summary)
+    assert brief.answer_json(read) == brief.answer_json(summary)
+    assert shown(terminal_answer.render, read) == shown(terminal_answer.render, summary)
+    assert shown(terminal.render, read) == shown(terminal.render, summary)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_the_page_of_the_json_is_that_of_the_report(name: str, recorded: Samples) -> None:
+    summary, read = kept(recorded.summary(name))
+    assert html_page.render(read) == html_page.render(summary)
+
+
+def test_a_finding_without_a_known_cause_is_none_of_the_list_when_read_back() -> None:
+    finding = Finding("NSX114", "host-stall", "found", "GPU idle", "", unexplained=True)
+    _, read = kept(replace(EMPTY, findings=(finding,)))
+    assert read.findings == (finding,)
 
 
 def test_what_a_later_version_added_is_left_out() -> None:

@@ -84,8 +84,7 @@ SHOWN = TableSpec(
     place=35,
     group="where",
     intro=(
-        "What each line of the program costs. An X-ray of a few steps noted the lines; the times are those of the other steps, in which "
-        "the host's time between two calls is divided as it was between the same two in the X-ray."
+        "What each line of the program costs. An X-ray of a few steps noted the lines; the times are those of the other steps."
     ),
     first=names(
         "file text idle_caused_ns gpu_self_ns host_self_ns launches wait_ns copies gpu_total_ns host_total_ns function"

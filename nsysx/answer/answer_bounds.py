@@ -17,6 +17,8 @@ SAME_WORK_SHARE = 0.01
 BUSY_GPU_SHARE = 0.8
 #: The window of a capture without steps is shorter than the GPU's by this share where long pauses are left out.
 PAUSED_WINDOW_SHARE = 0.02
+#: What is left of a bar is a part of its own from here on (ns): less is rounding.
+LEAST_REST_NS = 0.5
 
 # ---- certainty --------------------------------------------------------------------------------------------------
 #: A step without the profiler that is known this closely raises no doubt, wherever it comes from (share of the step).
@@ -58,8 +60,6 @@ EXACT_CHANGE_SHARE, BOUND_LEADS_TIMES = 0.15, 3.0
 COMPILER_LEADS_TIMES, RECORDED_DIRECTNESS = 2.0, 2
 #: A change whose saving nobody can compute is still advised where its cause costs this share of the step.
 UNPRICED_CAUSE_SHARE = 0.3
-#: A part of the program goes before the whole of it if at best it saves more than so many times as much as is likely of the whole.
-PART_LEADS_TIMES = 1.5
 #: A setting that is known to cost this share of the step comes first, too; near the device's limits nothing does that saves less.
 COSTLY_SETTING_SHARE = 0.05
 

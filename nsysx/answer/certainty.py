@@ -78,6 +78,8 @@ def _cause(summary: Summary, chosen: Finding | None) -> Sure:
         longer = f"takes {units.duration(late.get('late_low_ns') or 0)} a step or more longer than its peers"
         reason = f"Without waiting, rank {late['rank']} {longer}, and comes last in {share} of the collectives."
         return Sure(about, level, f"{reason}{more}")
+    if summary.verdict.code == StepLimit.INPUT and (bare := _bare_wait(chosen)):
+        return Sure(about, "likely" if warned else "certain", f"{bare}{more}")
     name, columns = _SHARES.get(summary.verdict.code, _IDLE)
     steady = [r for r in summary.steps.rows if r.get("steady") and r.get("gpu_ns")]
     shares = [sum(r.get(c) or 0 for c in columns) / r["gpu_ns"] for r in steady]
@@ -97,6 +99,15 @@ def _cause(summary: Summary, chosen: Finding | None) -> Sure:
     if chosen is not None and about_of(chosen) == "slow steps":
         return Sure(about, "likely" if warned else "certain", f"{chosen.title}.{more}")
     return _of_all_steps(summary, steady, spread, more)
+
+
+def _bare_wait(chosen: Finding | None) -> str:
+    """Return that the wait for batches was timed in the steps without the profiler, "" where that is not what the finding rests on."""
+    timed = next((row for row in chosen.evidence if "more_wait_ns" in row), None) if chosen is not None else None
+    if timed is None:
+        return ""
+    more, recorded = units.duration(timed["more_wait_ns"]), units.duration(timed["recorded_wait_ns"])
+    return f"Each wait for a batch was timed without the profiler, too: there it is {more} longer than the recorded {recorded}."
 
 
 def _of_all_steps(summary: Summary, steady: Sequence[Row], spread: str, more: str) -> Sure:
@@ -138,6 +149,8 @@ def _size(summary: Summary, chosen: Finding) -> Sure:
         how = "The replay made exactly this change; what was tried of the kind saved 0.7 to 1.3 times as much."
     elif is_bound(summary, chosen):
         how = f"Upper bound{f'; {chosen.saving.confidence}' if chosen.saving.confidence else ''}."
+    if real is None and chosen.saving.source == "time" and not is_bound(summary, chosen):
+        return Sure(about, "likely", f"{how} As recorded: what else the step does is shorter without the profiler.")
     if real is None:
         made = f"The step is as long as the profiler made it. {how}".strip()
         return Sure(about, "unknown", made, surer(summary.capture))

@@ -19,10 +19,16 @@ def factor_bounds(
 
     The GPU's work is what was recorded; a step that is longer without the profiler idles for longer. So what a change saves of idle
     time grows with that. What it saves of other time stays, and is no larger a share of a shorter step. Empty without a saving, and
-    where the step is as recorded. ``margins_ns``: how much less and more it may save, the error of the saving where not given.
+    where the step is as recorded, unless the saving is a time that was recorded, too. ``margins_ns``: how much less and more it may
+    save, the error of the saving where not given.
     """
     now, bounds, real = summary.step.shown_ns, summary.step.bounds_ns, summary.unprofiled
-    if chosen is None or not saving_ns or not now or bounds is None or real is None or summary.step.as_recorded:
+    if chosen is None or not saving_ns or not now:
+        return ()
+    if real is None and chosen.saving.source == "time" and margins_ns is not None:
+        most = min(saving_ns + margins_ns[1], round(MOST_SAVED_SHARE * now))
+        return round(now / (now - max(0, saving_ns - margins_ns[0])), 3), round(now / (now - most), 3)
+    if bounds is None or real is None or summary.step.as_recorded:
         return ()
     about = rule_of(chosen.code).about
     waits_for_peers = real.exposed_comm_ns if about == StepLimit.COMM else 0

@@ -13,7 +13,6 @@ from nsysx.answer.answer_bounds import (
     COSTLY_SETTING_SHARE,
     EXACT_CHANGE_SHARE,
     NOTABLE,
-    PART_LEADS_TIMES,
     RECORDED_DIRECTNESS,
     UNPRICED_CAUSE_SHARE,
 )
@@ -150,21 +149,39 @@ class _Contest:
     def of_the_cause(self) -> Finding | None:
         """Return one about the cause that the sentence names; where the best is, the change for the whole program.
 
-        That holds the change of a part, of which only the most that it may save is replayed.
+        That holds the change of a part: the same change of the whole program is never worth less.
         """
         cause = self._summary.verdict.code
         if about(self.best) != cause:
             return next((f for f in self._alike if about(f) == cause), None)
-        part = self.best.saving.bound and not rule_of(self.best.code).whole and not subject.names_its_change(self.best)
-        enough = self._saves_ns(self.best) / PART_LEADS_TIMES if part else self._least
+        general = self.best.saving.bound and not subject.names_its_change(self.best)
+        part = not rule_of(self.best.code).whole and (general or _for_anything(self.best))
+        enough = 0.0 if part else self._least
         whole = (f for f in self._worth if self._saves_ns(f) >= enough and rule_of(f.code).whole and about(f) == cause)
         return next(whole, None)
+
+    def specific(self, chosen: Finding) -> Finding | None:
+        """Return one whose change is for what was recorded, where the chosen one's is for whatever kernels stand there.
+
+        It need save only a part of what that does: fewer launches and fused kernels leave the cause where it is.
+        """
+        if not _for_anything(chosen):
+            return None
+        much = max(EXACT_CHANGE_SHARE * self._step, self._saves_ns(chosen) / BOUND_LEADS_TIMES)
+        causes = [f for f in self._worth if subject.names_its_change(f) and self._saves_ns(f) >= much]
+        return self._largest(causes) if causes else None
+
+
+def _for_anything(finding: Finding) -> bool:
+    """Return whether a finding's change makes launches or passes fewer for whatever stands there, and its rule names no cause."""
+    return not subject.names_its_change(finding) and not rule_of(finding.code).leads and bool(finding.remedies)
 
 
 def _best(summary: Summary, worth: Sequence[Finding], step: int) -> Finding:
     """Return the finding that saves most, or the first one that goes before it."""
-    contest = _Contest(summary, worth, step)
-    return contest.leading() or contest.placed() or contest.exact() or contest.of_the_cause() or contest.best
+    contest = _Contest(summary, [f for f in worth if not f.unexplained] or worth, step)
+    chosen = contest.leading() or contest.placed() or contest.exact() or contest.of_the_cause() or contest.best
+    return contest.specific(chosen) or chosen
 
 
 def _certain(finding: Finding, step: int) -> bool:

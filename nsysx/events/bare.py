@@ -32,6 +32,18 @@ def after(record: Mapping[str, Any], capture: Capture) -> list[int]:
     return _noted(record, "after_ns") if detached(record, capture) else []
 
 
+def batches(record: Mapping[str, Any], capture: Capture) -> list[tuple[int, int]]:
+    """Return the length of each bare step and the time that the host spent in the ``next`` of its loader (ns).
+
+    [] where that was not noted.
+    """
+    parts = [
+        (lengths(record), _noted(record, "fetch_ns", 0)),
+        (after(record, capture), _noted(record, "after_fetch_ns", 0)),
+    ]
+    return [pair for steps, fetches in parts if len(steps) == len(fetches) for pair in zip(steps, fetches, strict=True)]
+
+
 def of_process(capture: Capture, process: int) -> list[int]:
     """Return the lengths (ns) of all bare steps of a process, between the windows and after them, in order."""
     record: Row = next(iter(ids.records_of(capture.probe, process)), {})
@@ -78,18 +90,15 @@ def detached(record: Mapping[str, Any], capture: Capture) -> bool:
     noted = record.get("unrecorded_steps")
     asked = isinstance(noted, dict) and noted.get("detached") is True
     ranks = [p for p in capture.probe if p.get("rank") is not None and isinstance(p.get("unrecorded_steps"), dict)]
-    return asked and bool(capture.cupti_left) and all(_left(p.get("pid"), capture) for p in (record, *ranks))
+    left = capture.cupti_left
+    return asked and bool(left) and (None in left or all(p.get("pid") in left for p in (record, *ranks)))
 
 
-def _left(pid: object, capture: Capture) -> bool:
-    return pid in capture.cupti_left or None in capture.cupti_left
-
-
-def _noted(record: Mapping[str, Any], name: str) -> list[int]:
+def _noted(record: Mapping[str, Any], name: str, least: int = 1) -> list[int]:
     noted = record.get("unrecorded_steps")
     given = noted.get(name) if isinstance(noted, dict) else None
     lengths_ns = given if isinstance(given, list) else []
-    sane = all(isinstance(ns, int) and not isinstance(ns, bool) and 0 < ns < LONGEST_STEP_NS for ns in lengths_ns)
+    sane = all(isinstance(ns, int) and not isinstance(ns, bool) and least <= ns < LONGEST_STEP_NS for ns in lengths_ns)
     return lengths_ns if sane else []
 
 

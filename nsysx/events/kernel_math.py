@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from nsysx.events.event_bounds import TENSOR_CORES_FROM
 from nsysx.frames import lookup
 
 Mask = npt.NDArray[np.bool_]
@@ -21,6 +22,8 @@ _FP32 = (
     r"sgemm|cgemm|_simt_|simt_s|ffma|f32f32_f32f32_f32_(?!.*tf32)|(wgrad|dgrad)\w*engine<float|implicit_convolve_sgemm"
     r"|explicit_convolve_sgemm|scudnn"
 )
+#: Products with a vector of FP32, which have no use for tensor cores: no format would make them faster but by its size.
+_VECTOR = r"(gemv\w*(::kernel)?|dot_kernel)<(int, )*float\b"
 _TENSOR = r"tf32|tensorop|1688|16816|wgmma|nvjet|hmma|h884|bf16|f16f16"
 #: Formats by name, the first that matches counts, for a kernel names its accumulator too. cuDNN's "wgmma_f16" is any format of
 #: 16 bits. Where CUTLASS names an instruction for FP32 numbers alone, it rounds them to TF32. nvjet names input, accumulator and
@@ -48,6 +51,11 @@ def fp32(names: pl.Series) -> Mask:
     return lookup.matching(names, _FP32) & ~on_tensor_cores(names)
 
 
+def by_vector(names: pl.Series) -> Mask:
+    """Return which kernels multiply FP32 with a vector."""
+    return lookup.matching(names, _VECTOR)
+
+
 def on_tensor_cores(names: pl.Series) -> Mask:
     """Return which kernels name an instruction or a format of tensor cores."""
     return lookup.matching(names, _TENSOR)
@@ -56,7 +64,7 @@ def on_tensor_cores(names: pl.Series) -> Mask:
 def number_format(names: pl.Series, families: pl.Series) -> pl.Series:
     """Return fp8, tf32, bf16, fp16, int8, fp64 or fp32 for kernels that multiply; null for others and where no name says so."""
     formats = np.full(len(names), None, object)
-    formats[fp32(names)] = "fp32"
+    formats[fp32(names) | by_vector(names)] = "fp32"
     for name, pattern in reversed(_FORMATS):
         formats[lookup.matching(names, pattern)] = name
     products = families.cast(pl.String).is_in(PRODUCTS).fill_null(False).to_numpy()
@@ -68,4 +76,4 @@ def has_tensor_cores(card: str, compute: tuple[int, int] | None = None) -> bool:
     """Say whether a device has tensor cores: from compute capability 7.0 on, but for the GTX 16 series (7.5 without)."""
     if _WITHOUT.search(card):
         return False
-    return compute is None or compute[0] >= 7
+    return compute is None or compute[0] >= TENSOR_CORES_FROM

@@ -37,10 +37,14 @@ class RecordedSettings:
         return self._part("card").get(name)
 
     def place(self, *names: str) -> Row:
-        """Return file and line where the program first sets one of these, or iterates a loader; empty if that is not known."""
-        places = self._part("places")
-        noted = [places.get(name) for name in names if name != "loader"]
-        noted += [row.get("place") for row in self.rows("loaders") or () if "loader" in names]
+        """Return file and line where the program first sets one of these; empty if that is not known.
+
+        ``loader``: where it iterates one; ``samples``: where its own code makes the samples of one.
+        """
+        places, loaders = self._part("places"), self.rows("loaders") or ()
+        of_loader = {"loader": "place", "samples": "samples"}
+        noted = [places.get(name) for name in names if name not in of_loader]
+        noted += [row.get(of_loader[name]) for name in names if name in of_loader for row in loaders]
         for file_and_line in noted:
             file, _, line = str(file_and_line or "").rpartition(":")
             if file and line.isdigit():

@@ -17,7 +17,7 @@ from nsysx.catalogue import StepLimit, StepPart
 from nsysx.events import bare
 from nsysx.events.attribute import IN_STEP
 from nsysx.events.profile import Profile
-from nsysx.findings._finding_bounds import NOTABLE, SAME_WORK_REPEATS_SHARE
+from nsysx.findings._finding_bounds import NOTABLE, SAME_WORK_REPEATS_SHARE, WAITED_FOR_SHARE
 from nsysx.findings._fix import Fix as Fix
 from nsysx.findings._fix import Need as Need
 from nsysx.findings._fix import State as State
@@ -33,7 +33,7 @@ from nsysx.judging import waiting
 from nsysx.judging.limits import WindowLimits, limits_of
 from nsysx.judging.program import Program, program_of
 from nsysx.model import Finding, Row, Scope, Table
-from nsysx.replay.edits import shortened
+from nsysx.replay.edits import freed_ns, shortened
 from nsysx.replay.engine import Edit, Replay, Withheld, idle_of, replayed_scope
 from nsysx.rows import R, TableOf
 from nsysx.saving import Saving as Saving
@@ -111,21 +111,18 @@ class Case:
     @cached_property
     def _of_shown(self) -> float:
         """What a saving of replayed steps is of the shown one: what rare long steps add is not in the steps that were replayed."""
-        partly = self._trusted is not None and self._trusted.steps < self.steps and not self.profile.steps.in_rounds
-        rare = bare.excess_ns(self.profile.trace.capture, self.process) if partly else 0.0
-        return self._beside_replayed * max(0.0, 1 - rare / max(self.step_ns, 1))
+        if self._trusted is None or self._trusted.steps >= self.steps or self.profile.steps.in_rounds:
+            return self._beside_replayed
+        rare = bare.excess_ns(self.profile.trace.capture, self.process) - self._trusted.more_loading_ns
+        return self._beside_replayed * max(0.0, 1 - max(rare, 0.0) / max(self.step_ns, 1))
 
     @cached_property
     def _beside_replayed(self) -> float:
         """The length of the verdict's step, in replayed steps; the two differ where the replay covers only some of the steps."""
-        if (
-            self._trusted is None
-            or not self._trusted.real_ns
-            or not self.rows(gpu_ledger.KEY)
-            or not self.limits.unprofiled
-        ):
+        replayed_ns = self._trusted.real_ns if self._trusted else 0
+        if not replayed_ns or not self.rows(gpu_ledger.KEY) or not self.limits.unprofiled:
             return 1.0
-        return self.limits.per_step(self.limits.window_ns) / self._trusted.real_ns
+        return self.limits.per_step(self.limits.window_ns) / replayed_ns
 
     @property
     def _trusted(self) -> Replay | None:
@@ -248,14 +245,15 @@ class Case:
         return ns_per_step > 0 and ns_per_step >= share * self.step_ns
 
     def share(self, ns_per_step: float) -> str:
-        """Return a time per step as a share of the step, for people."""
-        return units.share(ns_per_step, self.step_ns)
+        """Return a time per step as a share of the step, for people; without steps of what the verdict divides."""
+        return units.share(
+            ns_per_step, self.limits.real_ns if self.stepless and self.rows(gpu_ledger.KEY) else self.step_ns
+        )
 
     def worth(self, *edits: Edit, cause: Sequence[StepPart] = (), bound: bool = False) -> Saving:
         """Return what a change saves by the replay, scaled to the step that the verdict speaks of.
 
-        ``cause``: the parts of the verdict that cap the saving; ``bound``: the saving is an upper bound. Its ``most_ns`` has
-        the error of the replay in it: what is told as the best must not be beaten.
+        ``cause``: parts of the verdict that cap the saving; ``bound``: it is an upper bound, whose ``most_ns`` has the replay's error.
         """
         if not isinstance(self.replay, Replay):
             return Saving(None, f"no replay: {self.replay.reason}" if self.replay else "no replay")
@@ -268,16 +266,15 @@ class Case:
         saving = min(max(0, round(outcome.saving_ns * self._of_shown)), max(cap, 0))
         bar = round(outcome.bar_ns * self._of_shown)
         gone = shortened(edits)
-        works = (
-            self.step_ns
-            if gone is None
-            else self.per_step(int(self.timed_ops(self.ops["op"].is_in(gone), "op")["ns"].sum()))
-        )
-        most = (
-            max(saving, min(saving + bar, round(cap + SAME_WORK_REPEATS_SHARE * (self.step_ns - cap)), works))
-            if bound
-            else None
-        )
+        timed = None if gone is None else self.timed_ops(self.ops["op"].is_in(gone), "op")
+        works = self.step_ns if timed is None else self.per_step(int(timed["ns"].sum()))
+        repeats = round(SAME_WORK_REPEATS_SHARE * (self.step_ns - cap))
+        most = max(saving, min(saving + bar, cap + repeats, works)) if bound else None
+        waited_for = self.taken_by(part for part in StepPart if part.idle) <= WAITED_FOR_SHARE * self.step_ns
+        if most is not None and timed is not None and waited_for and outcome.limited_by_host:
+            # A host that waits for a busy GPU is not seen at work: what the replay takes for its work is the most that it may be.
+            most = max(most, min(self.per_step(round(freed_ns(edits, timed))), max(cap, 0)))
+            saving = (saving + most) // 2
         sure = f"{'replay error ' if bound else ''}±{units.duration(bar)}"
         if saving < bar:
             sure += ", so perhaps nothing"
@@ -337,11 +334,12 @@ class Case:
         cost_ns = None if cost_ns is None else self.lost(cost_ns, worth, as_recorded=rule.cost_as_recorded)
         advice = fix if isinstance(fix, Fix) else Fix(fix)
         site = {k: v for k, v in (where or {}).items() if k in (*SITE, "near") and v is not None and v != IN_STEP}
+        about = takes or (Takes(idle=of_parts(self.idle, rule.cause)) if rule.cause else Takes())
+        # The lines that an X-ray noted are those of usual steps.
+        if rule.about not in ("capture", "slow steps") and not site.get("file"):
+            site |= line_of(self.profile, site, calls, about)
         if not any(site.get(k) for k in ("module", "file", "near")) and (beside := near(self.profile, calls)):
             site["near"] = beside
-        about = takes or (Takes(idle=of_parts(self.idle, rule.cause)) if rule.cause else Takes())
-        if rule.about != "capture" and not site.get("file"):
-            site |= line_of(self.profile, site, calls, about)
         finding = Finding(
             rule.code,
             rule.slug,
@@ -357,6 +355,7 @@ class Case:
             because=because,
             title_as_recorded=title_as_recorded,
             cost_as_recorded=rule.cost_as_recorded,
+            stepless_ns=cost_ns if self.stepless else None,
             conditions=tuple(self._tested(need, mended) for need in advice.needs),
         )
         finding = advice.into(finding, torch=self.program.torch)

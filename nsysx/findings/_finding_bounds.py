@@ -13,6 +13,8 @@ ANOMALY_FLAG_BYTES = 8
 NOTABLE = 0.01
 #: The same GPU work takes this much less time in another run (share of it).
 SAME_WORK_REPEATS_SHARE = 0.02
+#: The host waits for a GPU that idles for no more than this share of the step.
+WAITED_FOR_SHARE = 0.1
 
 # ---- _costly_collectives ----------------------------------------------------------------------------------------
 #: So many gathers in a phase of each step are those of units.
@@ -155,6 +157,10 @@ BLUESTEIN_LEFT_SHARE = 0.2
 #: Backwards that nothing reads are not worth a word below this share of the step.
 MUCH_UNREAD_SHARE = 0.03
 
+# ---- _unrecorded_steps ------------------------------------------------------------------------------------------
+#: Of so many steps without the profiler some may be called long; they are worth a word from this share of the mean step on.
+FEWEST_UNRECORDED_STEPS, UNRECORDED_STEPS_SHARE = 20, 0.05
+
 # ---- nsx102_launch_bound ----------------------------------------------------------------------------------------
 #: Least share of the step in which the GPU idles for launches that is reported; a normal step has 2 to 3 % of such pauses.
 LAUNCH_BOUND_SHARE = 0.05
@@ -260,6 +266,8 @@ MOST_LAUNCHES = 10
 # ---- nsx116_fp32_math -------------------------------------------------------------------------------------------
 #: How much faster tensor cores are: FP32 against TF32 on A100 and H100, against FP16 on V100 and T4 (data sheets).
 TENSOR_CORES_TIMES = 8
+#: The same of FP32 against BF16 on A100 (19.5 to 312 TFLOPS) and H100 (67 to 989), for work that a region of autocast takes in.
+BF16_CORES_TIMES = 15
 
 # ---- nsx117_layout_conversion -----------------------------------------------------------------------------------
 #: Batch normalization in channels last takes about this part of what it takes over planes of NCHW (60.3 to 41.3 ms a step of a
@@ -362,6 +370,9 @@ SHORTEST_ATTENTION = 128
 FED_AT_ONCE_BYTES = 16
 #: A product is slow at this share of the limit and below; large ones of even sizes reach about this share (H100: 0.72 to 0.93).
 SLOW_PRODUCT_SHARE, EVEN_PRODUCT_SHARE = 0.55, 0.75
+#: Products of odd sizes that take less of a step (share) are not worth other sizes. Chosen: twice what is told elsewhere,
+#: because a network is changed for it.
+ODD_SIZES_SHARE = 0.02
 
 # ---- _costly_kernels --------------------------------------------------------------------------------------------
 #: Of a saving that is computed from the time of kernels so much may stay (share of it).

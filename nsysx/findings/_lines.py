@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from nsysx.catalogue import Cause
+from nsysx.catalogue import Call, Cause
 from nsysx.events import sampled_stacks as stacks_room
 from nsysx.events.attribute import IN_STEP
 from nsysx.events.code_lines import CodeLines
 from nsysx.events.line_shares import divided
+from nsysx.events.nvtx_ranges import Flags
 from nsysx.events.profile import Profile
 from nsysx.findings._finding_bounds import (
     BELOW_ALL_WORK_SHARE,
@@ -91,8 +92,7 @@ def _share_below(code: CodeLines, ops: pl.DataFrame, line: dict[str, Any]) -> fl
     stack, weight = _launched_by(code, ops)
     there = (code.places["file"] == line["file"]) & (code.places["line"] == line["line"])
     places = frozenset(np.flatnonzero(there.fill_null(value=False).to_numpy()).tolist())
-    below = [not places.isdisjoint(code.chain(int(s))) for s in stack]
-    return float(weight[np.array(below, np.bool_)].sum() / max(weight.sum(), 1))
+    return float(weight[code.passing(stack, places)].sum() / max(weight.sum(), 1))
 
 
 def _launched_by(code: CodeLines, ops: pl.DataFrame) -> _Weights:
@@ -112,6 +112,34 @@ def running(profile: Profile, takes: Takes) -> dict[str, Any]:
     """Return file, line and function of what mostly runs in the time that a finding takes; empty where that is not known."""
     code = profile.code()
     return {} if code is None else _most(code, *_of_takes(profile, code, takes))
+
+
+def in_forward(code: CodeLines, stacks: I64) -> Flags:
+    """Return which stacks have a line of a module's forward among theirs, or above them."""
+    inner = code.places["function"].cast(pl.String).str.contains(_OF_MODULE.pattern).fill_null(value=False).to_numpy()
+    distinct, number = np.unique(stacks, return_inverse=True)
+    below = np.array([inner[code.chain(int(s))].any() if s >= 0 else False for s in distinct.tolist()], np.bool_)
+    return np.asarray(below[number], np.bool_)
+
+
+def runs_networks(profile: Profile, line: Row) -> bool:
+    """Return whether a line (file, line, function) is in the forward of a module, or calls a network: it has to stay where it is."""
+    code = profile.code()
+    if code is None:
+        return False
+    if _OF_MODULE.search(str(line["function"])):
+        return True
+    calls = profile.steady_calls
+    launches = calls.select("call", "module", "phase").filter(calls["kind"].is_in(Call.LAUNCHES))
+    there = lookup.same_values(line, ("file", "line", "function"))
+    line_row = next(iter(code.places.with_row_index().filter(there)["index"]), -1)
+    stack = code.call[launches["call"].to_numpy()]
+    made_there = launches.filter(pl.Series(code.places_of(stack) == line_row, dtype=pl.Boolean))
+    if (made_there["phase"] == "forward").any():
+        return True
+    distinct = np.unique(stack)
+    through = [line_row in code.chain(int(number)) for number in distinct[in_forward(code, distinct)].tolist()]
+    return any(through)
 
 
 def _most(code: CodeLines, line_row: I64, ns: I64) -> dict[str, Any]:

@@ -28,8 +28,9 @@ from nsysx.findings._finding_bounds import (
     OF_NOTED_LINE_SHARE,
 )
 from nsysx.findings._held import guilty
-from nsysx.findings._lines import by_line, share_of
+from nsysx.findings._lines import by_line, in_forward, share_of
 from nsysx.findings._once import Takes, edits_without
+from nsysx.findings.nsx113_tiny_launches import recurrent
 from nsysx.model import Finding
 from nsysx.replay.engine import Edit, Fuse, RemoveOps, RemoveWaits
 
@@ -150,7 +151,9 @@ def _one(case: Case, rule: Rule, code: CodeLines, group: list[_CostlyLine]) -> F
         f"nothing to do.{why_not}"
     )
     if (loads := sum(line.seen.loads for line in group)) >= 1:
-        detail += f" {units.several(round(loads), 'kernel')} {case.per} are built and loaded there: sizes are new in each step."
+        detail += (
+            f" It builds and loads {units.several(round(loads), 'kernel')} {case.per}: sizes are new in each step."
+        )
     where = {"file": first.row["file"], "line": first.row["line"]}
     shares = [share_of(case.profile, line.place) for line in group]
     takes = Takes(idle=np.clip(np.sum(shares, axis=0), 0.0, 1.0))
@@ -206,7 +209,10 @@ def _loads_per_step(case: Case, code: CodeLines) -> dict[int, float]:
 
 
 def _looping(case: Case, code: CodeLines, line_row: int) -> frozenset[int]:
-    """Return the launches that a line makes as a loop: those outside of all modules and phases, and many in one module."""
+    """Return the launches that a line makes as a loop: those outside of all modules and phases, and many in one module.
+
+    A line outside of networks that calls one is no loop, nor is one call of a recurrent layer of torch.
+    """
     calls = case.calls.filter(case.calls["kind"].is_in(Call.LAUNCHES))
     theirs = code.made_at(calls, [line_row])
     module = theirs["module"].cast(pl.String).fill_null(IN_STEP)
@@ -214,7 +220,10 @@ def _looping(case: Case, code: CodeLines, line_row: int) -> frozenset[int]:
     often = theirs.select(pl.len().over("module")).to_series() if theirs.height else pl.Series([], dtype=pl.UInt32)
     alone = theirs["call"].filter(outside)
     loop = alone if len(alone) >= LOOP_LAUNCHES * case.steps else alone.clear()
-    inside = theirs["call"].filter(~outside & (module != IN_STEP) & (often >= LOOP_LAUNCHES_IN_MODULE * case.steps))
+    of_program = np.append(code.own, -1)[code.call[theirs["call"].to_numpy()]]
+    within = pl.Series(in_forward(code, of_program), dtype=pl.Boolean)
+    of_layer = within & ~outside & (module != IN_STEP) & ~module.is_in(list(recurrent(case)))
+    inside = theirs["call"].filter(of_layer & (often >= LOOP_LAUNCHES_IN_MODULE * case.steps))
     return frozenset(loop.to_list()) | frozenset(inside.to_list())
 
 
@@ -246,7 +255,7 @@ def folded(case: Case, findings: list[Finding], code: str) -> list[Finding]:
                 gone.add(id(finding if more else other))
                 also += [] if more else [other.title]
         if also:
-            told = replace(finding, detail=f"{finding.detail} The same time: {'; '.join(also)}.")
+            told = replace(finding, detail=f"{finding.detail} Other findings about this time: {'; '.join(also)}.")
             findings = [case.claims.instead(finding, told) if f is finding else f for f in findings]
     return [f for f in findings if id(f) not in gone]
 

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import polars as pl
+
 from nsysx import units
+from nsysx.analyses.helpers.operator_work import operators_of_report
 from nsysx.catalogue import StepPart
+from nsysx.events.profile import NotRecorded
 from nsysx.events.recorded_settings import RecordedSettings
 from nsysx.findings._case import Case, Saving, ops_of
 from nsysx.findings._finding_bounds import BEYOND_LONGEST_SAMPLE_SHARE, MUCH_PADDING_SHARE
@@ -13,6 +17,9 @@ from nsysx.findings._once import Takes
 from nsysx.findings.nsx112_fusion import of_networks
 from nsysx.model import Row
 from nsysx.replay.engine import ScaleOps
+
+#: Operators of samples that lie one behind another without padding.
+_PACKS = r"_pack_padded_sequence|_varlen_|nested_tensor|_nested_|jagged"
 
 
 def _counts(settings: RecordedSettings | None) -> Row | None:
@@ -24,10 +31,20 @@ def _counts(settings: RecordedSettings | None) -> Row | None:
     return counts if whole and counts["real"] <= counts["rows"] * counts["length"] else None
 
 
+def _leaves_out(case: Case) -> bool:
+    """Return whether the program packs its samples: then no work is done on padding, though batches hold it."""
+    try:
+        rows = case.profile.once(operators_of_report).rows
+    except NotRecorded:
+        return False
+    names = pl.concat([rows["name"], rows["caller"]]).cast(pl.String).unique()
+    return bool(names.str.contains(_PACKS).any())
+
+
 def padded(case: Case, settings: RecordedSettings) -> str:
-    """Return how much of a batch is padding, "" where that is little."""
+    """Return how much of a batch is padding, "" where that is little or left out."""
     seen = _counts(settings)
-    if seen is None:
+    if seen is None or _leaves_out(case):
         return ""
     share = 1 - seen["real"] / (seen["rows"] * seen["length"])
     beyond = 1 - seen["longest"] / seen["length"]

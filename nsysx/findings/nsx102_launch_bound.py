@@ -87,8 +87,15 @@ def _blockers(case: Case) -> list[Row]:
     rows = calls.filter(blocks).group_by("name", *SITE).agg(pl.len().alias("calls"))
     rows = rows.sort("calls", "name", *SITE, descending=[True] + [False] * 5, nulls_last=True)
     return [
-        {"blocks capture": name, "module": module, "phase": phase, "line": line, "calls": calls_ / case.steps}
-        for name, module, phase, _, line, calls_ in rows.head(8).iter_rows()
+        {
+            "blocks capture": name,
+            "module": module,
+            "phase": phase,
+            "file": file,
+            "line": line,
+            "calls": calls_ / case.steps,
+        }
+        for name, module, phase, file, line, calls_ in rows.head(8).iter_rows()
     ]
 
 

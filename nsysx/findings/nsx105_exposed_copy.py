@@ -147,10 +147,11 @@ def check(case: Case) -> list[Finding]:
             f"({units.size(row['bytes'] / case.steps)} {case.per}): {units.duration(exposed)} with no kernel running at the "
             f"same time, because {obstacle}."
         )
+        single = row["count"] in (1, case.steps)
         if held:
-            detail += f" They block the CPU for {units.duration(held)}, including the wait after them."
+            detail += f" {'It blocks' if single else 'They block'} the CPU for {units.duration(held)}, including the wait after them."
         if row["bandwidth_bytes_per_s"]:
-            detail += f" They reach {units.bandwidth(row['bandwidth_bytes_per_s'])}"
+            detail += f" {'It reaches' if single else 'They reach'} {units.bandwidth(row['bandwidth_bytes_per_s'])}"
             detail += f" of {units.bandwidth(limit)} ({row['limit_from']})." if limit else "."
         gpu = f"take {units.duration(exposed)} of GPU time" if case.notable(exposed) else ""
         cpu = f"block the CPU for {units.duration(held)}" if case.notable(held) else ""

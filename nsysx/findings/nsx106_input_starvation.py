@@ -5,7 +5,8 @@ What it means
     and augmenting; otherwise there are too few workers or they are too slow. A wait while the GPU has work costs nothing.
 
 In the trace
-    The range of the data phase, with the device idle under it.
+    The range of the data phase, with the device idle under it. In the window it may be missing: that opens with batches that workers
+    made while the program stood still. Then the time in the loader's next() of the steps without the profiler shows it.
 
 Bad
     loader = DataLoader(data, batch_size=64)                       # num_workers=0
@@ -28,8 +29,9 @@ from nsysx.events.recorded_settings import settings_of
 from nsysx.findings._case import Case, Fix, Rule, way
 from nsysx.findings._finding_bounds import MANY_BATCH_ROWS
 from nsysx.findings._needs import LOADER
+from nsysx.judging.limit_words import pair
 from nsysx.model import Finding, Row
-from nsysx.replay.engine import FreeLoader
+from nsysx.replay.engine import FreeLoader, Replay
 
 RULE = Rule(
     "NSX106",
@@ -64,7 +66,7 @@ def _busiest_line(row: LoaderLineRow) -> str:
     return f" The loader spends {units.share(row['share'], 1)} of its time at {line_text}{inside} ({row['samples']} samples)."
 
 
-def _of_loader(case: Case) -> Fix:
+def of_loader(case: Case) -> Fix:
     """Return how a loader gets faster: no option that it has already, as far as its settings were read."""
     settings = settings_of(case.profile)
     loaders = (settings.rows("loaders") if settings else None) or ()
@@ -123,11 +125,24 @@ def check(case: Case) -> list[Finding]:
     if worth.likely_ns is None:
         # No replay is needed to know what the GPU does meanwhile: nothing.
         worth = case.bound(idle, "the time the GPU idles while the step waits for its batch")
+    title = f"The GPU idles {units.duration(idle)} {case.per} waiting for input data"
     starved = sum(r["verdict"] == "starved" for r in rows)
     detail = (
         f"The step waits {units.duration(wait)} for its batch ({case.share(wait)}). The GPU idles meanwhile in {starved} of "
         f"{len(rows)} steady steps, {units.duration(idle)} {case.per}."
     )
+    more = case.replay.more_loading_ns if isinstance(case.replay, Replay) and case.replay.trusted else 0
+    evidence: list[Row] = []
+    if 2 * more > idle:
+        part, whole = pair(idle, case.step_ns)
+        title = f"The loader cannot keep up: the GPU waits {part} of {whole} for input data"
+        recorded = round(sum(r["wait_ns"] for r in rows) / len(rows))
+        detail = (
+            f"In steps without the profiler the loop waits {units.duration(more)} longer for a batch than in recorded ones "
+            f"({units.duration(recorded)}), and the GPU has nothing to do: the window opened with batches that workers had made while "
+            "the program stood still."
+        )
+        evidence = [{"more_wait_ns": more, "recorded_wait_ns": recorded, "step_ns": case.step_ns}]
     after = f"; after that the limit is {worth.next_limit}" if worth.next_limit else ""
     detail += f" A loader that is always ready would save up to {units.duration(worth.likely_ns)}{after}."
     api = round(sum(r["api_ns"] for r in rows) / len(rows))
@@ -139,14 +154,15 @@ def check(case: Case) -> list[Finding]:
     handed_over = not (case.profile.ranges.ranges["name"] == batch_waits.DATA).any()
     fix = Fix("Prepare the next batch while the GPU works on this one: in another thread, process or stream")
     if case.program.loader:
-        fix = _of_loader(case)
+        fix = of_loader(case)
     elif handed_over:
         fix = _HANDED_OVER
         detail += (
             " The thread that launches waits in the operating system until another thread or process hands it over."
         )
-    title = f"The GPU idles {units.duration(idle)} {case.per} waiting for input data"
     where: dict[str, object] = {"module": "DataLoader" if case.program.loader else None, "phase": "data"}
     if busiest:
         where |= {"file": busiest["file"], "line": busiest["line"]}
-    return [case.found(RULE, title, detail, worth=worth, cost_ns=idle, where=where, fix=fix)]
+    elif case.program.loader and (settings := settings_of(case.profile)):
+        where |= settings.place("samples", "loader")
+    return [case.found(RULE, title, detail, worth=worth, cost_ns=idle, where=where, fix=fix, evidence=evidence)]

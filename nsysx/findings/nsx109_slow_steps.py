@@ -37,6 +37,7 @@ from nsysx.events import bare, ledger, python_pauses, sm_clocks, trend
 from nsysx.events.recorded_settings import settings_of
 from nsysx.findings import _pauses as _pauses_of
 from nsysx.findings import _rare_steps as rare_steps
+from nsysx.findings import _unrecorded_steps
 from nsysx.findings._case import Case, Fix, Rule, Saving, ops_of
 from nsysx.findings._finding_bounds import (
     MOST_LISTED_SLOW_STEPS,
@@ -273,6 +274,7 @@ def check(case: Case) -> list[Finding]:
     rare = rare_steps.rare_steps(case, tiles)
     apart = [_rarely(rare, tiles)] if rare is not None and case.notable(rare.cost_ns) else []
     if not case.notable(cost):
+        apart = apart or _unrecorded_steps.found(case, RULE)
         return apart or case.clear(RULE, f"the slowest of {len(ns)} steady steps takes {units.duration(int(ns.max()))}, "
                             f"the median {units.duration(median)}")  # fmt: skip
     return [_found(case, tiles, table, slow, cost), *apart]

@@ -30,6 +30,7 @@ import numpy as np
 import polars as pl
 
 from nsysx import units
+from nsysx.analyses import lines
 from nsysx.analyses.helpers.module_names import folded
 from nsysx.catalogue import Call, Cause, StepLimit, StepPart
 from nsysx.events import python_pauses, sampled_stacks
@@ -49,7 +50,8 @@ from nsysx.findings._finding_bounds import (
     STALL_STANDS_OUT_SHARE,
     STALL_TIMES,
 )
-from nsysx.findings._lines import running
+from nsysx.findings._line_remedies import of_training
+from nsysx.findings._lines import running, runs_networks
 from nsysx.findings._needs import steady_steps, step_of
 from nsysx.findings._once import Takes
 from nsysx.frames import lookup
@@ -78,7 +80,8 @@ def stalls_of_host(case: Case) -> pl.DataFrame:
     Columns gc and compile: the part of ns that lies in pauses of that kind, as the probe noted them. A gap that began in a
     call that waits belongs to that call (NSX101).
     """
-    host = case.idle.filter((pl.col("cause") == Cause.HOST_CODE.number) & pl.col("op").is_not_null())
+    pieces = case.idle.select("cause", "op", "gap", "began_in", "start_ns", "end_ns", "ns", "real_ns")
+    host = pieces.filter((pl.col("cause") == Cause.HOST_CODE.number) & pl.col("op").is_not_null())
     kind = lookup.at(case.profile.attributed.api_calls["kind"], host["began_in"].fill_null(-1).to_numpy())
     host = host.filter(~kind.is_in(Call.WAITS).fill_null(False))
     start, end = (host[c].to_numpy() for c in ("start_ns", "end_ns"))
@@ -174,13 +177,13 @@ def _what_ran(case: Case, ops: pl.Series) -> str:
     """Return a sentence on what the thread did in the gaps before these ops, from samples of its stack."""
     listened = python_pauses.listened(case.profile.ranges.notes, case.process)
     suspects = f"Python, the GIL{'' if listened else ', garbage collection'} or the operating system"
-    lines = known_lines(case.profile)
-    if lines is None:
+    sampled = known_lines(case.profile)
+    if sampled is None:
         return f"The capture does not say why: {suspects if case.program.python else 'its own code or the operating system'}."
-    seen = lines.seen.filter(pl.col("op").is_in(ops.to_list()))
+    seen = sampled.seen.filter(pl.col("op").is_in(ops.to_list()))
     if not seen.height:
         return f"No sample of Python's stack lies in these gaps: {suspects}."
-    places = lines.places.places.with_row_index("place").with_columns(pl.col("place").cast(pl.Int64))
+    places = sampled.places.places.with_row_index("place").with_columns(pl.col("place").cast(pl.Int64))
     most = (
         seen.group_by("place")
         .len()
@@ -199,14 +202,24 @@ def _move_it(case: Case, row: Row, line: Mapping[str, Any]) -> Fix:
     """Return the advice for a pause whose kind is not known; ``line`` is what runs in it, empty where that was not recorded."""
     before = _before_what(case, row)
     if line:
-        return Fix(
-            f"Move what {sampled_stacks.spoken(line['file'], line['line'], line['function'])} does {before} out of the loop"
-        )
+        there = sampled_stacks.spoken(line["file"], line["line"], line["function"])
+        if _stays(case, line):
+            inside = "Look for what keeps the CPU busy below"
+            return Fix(
+                f"{inside} {there} {before}: nsysx run --source torch -- CMD names the lines there", unexplained=True
+            )
+        return Fix(f"Move what {there} does {before} out of the loop")
     if case.program.python and known_lines(case.profile) is None:
         return Fix(
             f"Find the line that keeps the CPU busy {before} (nsysx run), and move it out of the loop", unexplained=True
         )
     return Fix(f"Move what {case.program.host} does {before} out of the loop")
+
+
+def _stays(case: Case, line: Mapping[str, Any]) -> bool:
+    """Return whether a line runs the network, the backward pass or the optimizer: no loop of steps is without it."""
+    same = (r for r in case.typed_rows(lines.ROWS) if (r["file"], r["line"]) == (line["file"], line["line"]))
+    return any(of_training(str(r["text"] or "")) for r in same) or runs_networks(case.profile, line)
 
 
 def _before_what(case: Case, row: Row) -> str:

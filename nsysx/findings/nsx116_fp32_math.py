@@ -33,7 +33,7 @@ from nsysx.catalogue import StepLimit, StepPart
 from nsysx.events import kernel_math
 from nsysx.events.recorded_settings import settings_of
 from nsysx.findings._case import Case, Fix, Rule, Saving, ops_of, way
-from nsysx.findings._finding_bounds import TENSOR_CORES_TIMES
+from nsysx.findings._finding_bounds import BF16_CORES_TIMES, TENSOR_CORES_TIMES
 from nsysx.findings._names import mostly
 from nsysx.findings._once import Takes
 from nsysx.frames import lookup
@@ -66,6 +66,8 @@ _INSIDE = Fix.by_name(
 )
 #: Cards whose tensor cores have no TF32 and no BF16.
 _WITHOUT_TF32 = re.compile(r"V100|\bT4\b|TITAN (V|RTX)|RTX 20\d\d|Quadro (RTX|GV)", re.IGNORECASE)
+#: Fused attention on FP32 numbers: a region of autocast gives it others, TF32 does not change it.
+_FP32_ATTENTION = r"fmha\w*_f32"
 
 
 def check(case: Case) -> list[Finding]:
@@ -84,23 +86,29 @@ def check(case: Case) -> list[Finding]:
     conv = lookup.matching(fp32_kernels["name"], r"conv|wgrad|dgrad|fprop|cudnn")
     of_conv = int(fp32_kernels.filter(pl.Series(conv, dtype=pl.Boolean))["ns"].sum())
     operation = "convolutions" if 2 * of_conv > int(fp32_kernels["ns"].sum()) else "GEMMs"
-    why = f"these kernels, {TENSOR_CORES_TIMES} times as fast"
-    faster = ScaleOps(ops_of(fp32_kernels), 1 / TENSOR_CORES_TIMES)
-    worth = case.worth_or_time(taken * (1 - 1 / TENSOR_CORES_TIMES), why, faster, cause=RULE.cause)
+    old = any(_WITHOUT_TF32.search(name) for name in cards.values())
+    fix = _fix(case, old, bool(tensor.any()), operation)
+    inside = fix is _INSIDE
+    times = BF16_CORES_TIMES if inside else TENSOR_CORES_TIMES
+    if inside:
+        attends = lookup.matching(kernels["name"], _FP32_ATTENTION)
+        fp32_kernels = kernels.filter(pl.Series(attends | kernel_math.fp32(kernels["name"]), dtype=pl.Boolean))
+        taken = case.per_step(int(fp32_kernels["ns"].sum()))
+    formats = "FP16" if old else "BF16" if inside else "TF32 and BF16"
+    why = f"these kernels, {times} times as fast"
+    faster = ScaleOps(ops_of(fp32_kernels), 1 / times)
+    worth = case.worth_or_time(taken * (1 - 1 / times), why, faster, cause=RULE.cause)
     if worth.likely_ns is not None and not case.notable(worth.likely_ns):
         return case.clear(RULE, "faster FP32 products would shorten the step by less than 1 %")
     if tensor.any() and operation == "convolutions":
         worth = Saving(None, "not known: cuDNN picks these kernels although it may use tensor cores, as others here do")
-    old = any(_WITHOUT_TF32.search(name) for name in cards.values())
     rows = fp32_kernels.group_by(pl.col("name").cast(pl.String)).agg(pl.len().alias("count"), pl.col("ns").sum())
     rows = rows.sort("ns", "name", descending=[True, False]).head(6)
     evidence = [{"kernel": k, "count": n / case.steps, "total_ns": case.per_step(ns)} for k, n, ns in rows.iter_rows()]
     detail = (
         f"Kernels that multiply in FP32 take {units.duration(taken)} {case.per} ({case.share(taken)}). Tensor cores are up to "
-        f"{TENSOR_CORES_TIMES} times as fast in {'FP16' if old else 'TF32 or BF16'}; kernels that then wait for memory gain less."
+        f"{times} times as fast in {formats.replace('and', 'or')}; kernels that then wait for memory gain less."
     )
-    fix = _fix(case, old, bool(tensor.any()), operation)
-    formats = "FP16" if old else "TF32 and BF16"
     title = f"FP32 {operation} take {units.duration(taken)}; the GPU has tensor cores for {formats}"
     where = mostly(case.profile, fp32_kernels)
     return [

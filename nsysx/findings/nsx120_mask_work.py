@@ -148,7 +148,7 @@ def _of_module(case: Case, mask_kernels: pl.DataFrame, row: Row) -> Finding | No
     else:
         detail += ", an upper bound for what fixed shapes save."
     if worth.next_limit:
-        detail += f" After that, {worth.next_limit} limits the step."
+        detail += f" After that the limit is {worth.next_limit}."
     by_kernel = work.group_by("name").agg(pl.len().alias("count"), pl.col("ns").sum())
     by_kernel = by_kernel.sort("ns", "name", descending=[True, False])
     evidence = [

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from nsysx import units
 from nsysx.events.recorded_settings import settings_of
 from nsysx.findings._case import Case, Fix, Rule, Saving
 from nsysx.findings._costly import SETTINGS, Costly
@@ -71,7 +72,7 @@ def _finding(case: Case, each: Costly, text: str, replayed: Saving | None, set_a
     return case.found(
         RULE,
         each.title,
-        f"{text[:1].upper()}{text[1:]}.",
+        f"{units.capitalized(text)}.",
         worth=worth,
         cost_ns=worth.likely_ns,
         fix=fix,

@@ -30,11 +30,12 @@ from nsysx import units
 from nsysx.analyses.helpers import gpu_counters, kernel_shapes, limits_of_work
 from nsysx.analyses.helpers.module_names import kernel_called
 from nsysx.catalogue import StepLimit, StepPart
+from nsysx.events.kernel_libraries import library_of
 from nsysx.events.profile import NotRecorded
 from nsysx.findings._case import Case, Fix, Rule, ops_of
 from nsysx.findings._finding_bounds import FAR_FROM_LIMITS_SHARE, FAR_KERNEL_OF_STEP_SHARE, MOVES_MORE_TIMES
 from nsysx.findings._once import Takes
-from nsysx.frames import frame_columns, lookup
+from nsysx.frames import frame_columns
 from nsysx.model import Finding
 from nsysx.replay.engine import ScaleOps
 
@@ -42,18 +43,12 @@ RULE = Rule(
     "NSX128", "far-from-limits", "Kernels of your own far from both limits", cause=(StepPart.WORK,), about=StepLimit.GPU
 )
 REQUIRES = ("kernels",)
-#: Kernels of libraries.
-_LIBRARY = (
-    r"at::native|cudnn|cublas|cutlass|nvjet|xmma|^nccl|cub::|thrust::|triton_(poi|red|per)_fused|magma|cusparse|cusolver|"
-    r"cufft|(regular|vector)_fft|[sd]pRadix|bluestein|potrf|getrf|trsm|zdisplace_pointers"
-)
 
 
 def check(case: Case) -> list[Finding]:
     """Return one finding for the kernel of the program's own from which most could go."""
     kernels = case.kernels
-    library = lookup.matching(kernels["name"], _LIBRARY)
-    by_program = kernels.filter(~pl.Series(library, dtype=pl.Boolean))
+    by_program = kernels.filter(library_of(kernels["name"]).is_null())
     names = (
         by_program.group_by(pl.col("name").cast(pl.String))
         .agg(pl.col("ns").sum())

@@ -38,7 +38,7 @@ from nsysx.findings._needs import FUSABLE, fused_code, merged_groups
 from nsysx.findings._once import Takes
 from nsysx.frames import lookup
 from nsysx.model import Finding
-from nsysx.replay.engine import ScaleOps
+from nsysx.replay.edits import Edit, RemoveOps, ScaleOps
 
 RULE = Rule(
     "NSX129",
@@ -69,7 +69,11 @@ def check(case: Case) -> list[Finding]:
         )
     left = SPARSE_UPDATE_LEFT if embeds else FUSED_UPDATE_LEFT
     why = "what fewer passes over the same numbers save"
-    worth = case.worth_or_time(taken * (1 - left), why, ScaleOps(ops_of(kernels), left), cause=RULE.cause)
+    updates, written = ops_of(kernels), ops_of(_dense_gradients(case)) if embeds else frozenset[int]()
+    edits: list[Edit] = [ScaleOps(updates, left)]
+    if written:
+        edits.append(RemoveOps(written))
+    worth = case.worth_or_time(taken * (1 - left), why, *edits, cause=RULE.cause)
     if worth.likely_ns is not None and not case.notable(worth.likely_ns):
         return case.clear(RULE, "a shorter update would shorten the step by less than 1 %")
     detail = (
@@ -79,7 +83,7 @@ def check(case: Case) -> list[Finding]:
     if embeds:
         detail += " Gradients of embeddings are dense: rows that no input of a step used are updated, too."
     title = f"The optimizer's kernels take {units.duration(taken)} {case.per}"
-    takes = Takes(ops_of(kernels))
+    takes = Takes(updates | written)
     fix = _fix(case, fusable, embeds)
     return [
         case.found(RULE, title, detail, worth=worth, cost_ns=taken, fix=fix, where={"phase": "optimizer"}, takes=takes)
@@ -97,6 +101,16 @@ def _fix(case: Case, fusable: bool, embeds: bool) -> Fix:
 def _dense_embeddings(case: Case) -> bool:
     """Return whether embeddings have dense gradients, as the kernels that make them say, and hold most of the parameters."""
     return bool(np.any(lookup.matching(case.kernels["name"], _EMBEDDING))) and _large(case)
+
+
+def _dense_gradients(case: Case) -> pl.DataFrame:
+    """Return the ops of backward that write the gradients of embeddings out for all rows, used or not."""
+    kernels, ops = case.kernels, case.ops
+    theirs = kernels.filter(pl.Series(lookup.matching(kernels["name"], _EMBEDDING), dtype=pl.Boolean))["module"]
+    modules = theirs.cast(pl.String).drop_nulls().unique()
+    writes = ops["family"].cast(pl.String).is_in(["elementwise", "memset"])
+    backward = (ops["phase"].cast(pl.String) == "backward") & ops["module"].cast(pl.String).is_in(modules.implode())
+    return ops.filter((writes & backward).fill_null(value=False))
 
 
 def _large(case: Case) -> bool:

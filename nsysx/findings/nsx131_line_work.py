@@ -159,8 +159,8 @@ def _found(case: Case, group: _Group) -> Finding | None:
     )
     detail = (
         f"{group.kernels.height / case.steps:.0f} kernels of {'these lines' if last > first else 'this line'} and of their backward "
-        f"compute little and move much{f': `{quoted(text)}`' if text else ''}. Without what need not be done "
-        f"{units.duration(case.per_step(int(gone['ns'].sum())))} of that goes."
+        f"compute little and move much{f': `{quoted(text)}`' if text else ''}. "
+        f"{units.duration(case.per_step(int(gone['ns'].sum())))} of that is avoidable."
     )
     evidence = [
         {"file": group.file, "line": number, "total_ns": case.per_step(ns)}

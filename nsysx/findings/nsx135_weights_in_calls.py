@@ -65,7 +65,9 @@ def check(case: Case) -> list[Finding]:
         return case.clear(RULE, "computing weights anew takes less than 5 % of the step")
     outer = _outermost(flow, rows)
     names = Counter(flow.names[row].removeprefix("aten::") for row in outer)
-    told = ", ".join(f"{name} ({often} times)" for name, often in names.most_common(WEIGHT_OPERATORS_NAMED))
+    told = ", ".join(
+        f"{name} ({units.several(often, 'time')})" for name, often in names.most_common(WEIGHT_OPERATORS_NAMED)
+    )
     cost = case.per_step(int((theirs["end_ns"] - theirs["start_ns"]).sum()))
     detail = (
         f"{told} compute weights from tensors that no step changes: {units.duration(cost)} of the GPU's time and "

@@ -140,15 +140,24 @@ def _gpu_busy(limits: WindowLimits) -> str:
 
 
 def _second(profile: Profile, limits: WindowLimits, code: StepLimit) -> str:
-    """Return the largest cause beside the limit, "" where none could limit the step itself."""
+    """Return the largest cause beside the limit that could limit the step itself, and what runs between steps; "" where there is none."""
     others = {c: ns for c, ns in limits.lost.items() if c != code and ns >= LIMITING_SHARE * limits.real_ns}
+    between = _between(limits)
     if not others:
-        return ""
+        return between
     second = max(others, key=lambda c: (others[c], c))
     ns = _bare(limits, others[second])
     if second in _WORKING:
-        return f"; {_noun(profile, limits, second)}: {ns}"
-    return f"{'; the GPU idles' if code in _WORKING else ', and'} {ns}{_clause(profile, limits, second)}"
+        return f"; {_noun(profile, limits, second)}: {ns}{between}"
+    return f"{'; the GPU idles' if code in _WORKING else ', and'} {ns}{_clause(profile, limits, second)}{between}"
+
+
+def _between(limits: WindowLimits) -> str:
+    """Return what the loop takes besides its steps, "" where that is no limit of it."""
+    between, step = limits.between_ns, limits.per_step(limits.real_ns)
+    if between < LIMITING_SHARE * (step + between):
+        return ""
+    return f"; what runs between steps adds {short(between)} a step"
 
 
 def _noun(profile: Profile, limits: WindowLimits, code: StepLimit) -> str:
@@ -183,7 +192,9 @@ def _clause(profile: Profile, limits: WindowLimits, code: StepLimit) -> str:
 def _busy(profile: Profile, limits: WindowLimits, begin: str) -> str:
     """Return the sentence about a step that the GPU limits: what it works on, or what slows it down."""
     parts, real = limits.parts, limits.real_ns
-    works = f"{begin}{_gpu_busy(limits)}"
+    works = f"{begin}{_gpu_busy(limits)}{_between(limits)}"
+    if parts[StepPart.LONGER] >= LIMITING_SHARE * real:
+        return f"{works}, {_bare(limits, parts[StepPart.LONGER])} is in {StepPart.LONGER.label}."
     if parts[StepPart.PAUSE] >= LIMITING_SHARE * real and parts[StepPart.PAUSE] >= parts[StepPart.DEPENDENCY]:
         count, median = gpu_work.kernels(profile, limits.process, limits.device)
         each = f"{units.count(limits.per_step(count))} short kernels" + (
@@ -204,7 +215,7 @@ def _busy(profile: Profile, limits: WindowLimits, begin: str) -> str:
 def _line(profile: Profile) -> tuple[str, float] | None:
     """Return the line of the program at which the device idles most, as "file.py:31", and its share of the idle time.
 
-    None where no line has half of it, or lines were not recorded.
+    None where no line has 40 % of it, or lines were not recorded.
     """
     lines = profile.code()
     if lines is None or not profile.recorded("runtime"):

@@ -70,8 +70,7 @@ SHOWN = TableSpec(
     place=241,
     group="rank-tables",
     intro=(
-        "The steps of each rank in parts that sum to them: what it computes and transfers, and what it waits for. Waiting is told by the "
-        "rank that came last, and by what that rank spends more time on."
+        "The steps of each rank in parts that sum to them. A wait names the rank that came last, and what that rank spends more time on."
     ),
     first=names("rank part time_ns share waits_for cause detail group steps"),
     keep="time_ns",

@@ -6,6 +6,7 @@ the command's end from the stand-in that it started. Nothing here waits for an n
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import shutil
@@ -27,7 +28,7 @@ from nsysx.recording.limit import RecordingLimit
 from nsysx.recording.limiter import Limiter
 from nsysx.recording.news import News
 from nsysx.recording.nsys_process import NsysProcess
-from nsysx.recording.recording_bounds import CTRL_C_GRACE_S, LEAST_TEMPORARY_BYTES, STAND_IN_START_S
+from nsysx.recording.recording_bounds import CTRL_C_GRACE_S, LEAST_TEMPORARY_BYTES, SESSION_LOCK_S, STAND_IN_START_S
 from nsysx.recording.run_messages import StatusLine, say
 from nsysx.recording.run_options import RunOptions
 from nsysx.recording.stand_in_link import StandIn
@@ -74,7 +75,7 @@ class Recorder:
     ) -> None:
         self.folder, self.command, self.options, self.nsys, self.inbox = folder, command, options, nsys, inbox
         self.environment, self.limit = dict(environment), limit
-        self._for_nsys = dict(environment) if _temporary_folder_has_space() else {**environment, "TMPDIR": str(folder)}
+        self._for_nsys = dict(environment) if _temporary_folder_serves() else {**environment, "TMPDIR": str(folder)}
         self.recording = Recording()
         self._early: list[ReceivedSignal] = []
         self._link = WindowsLink()
@@ -263,15 +264,35 @@ class Recorder:
         profile.kill()  # whatever is left of it
 
 
-def _temporary_folder_has_space() -> bool:
+def _temporary_folder_serves() -> bool:
     """Return whether nsys can work in the temporary folder; if not, it gets the folder beside the results."""
     folder = os.environ.get("TMPDIR") or "/tmp"
     if not Path(folder).is_absolute():  # processes of nsys work in other folders
         return False
     try:
-        return shutil.disk_usage(folder).free > LEAST_TEMPORARY_BYTES and os.access(folder, os.W_OK | os.X_OK)
+        has_room = shutil.disk_usage(folder).free > LEAST_TEMPORARY_BYTES and os.access(folder, os.W_OK | os.X_OK)
+        return has_room and not _is_locked(Path(folder, "nvidia", "nsight_systems"))
     except OSError:
         return False
+
+
+def _is_locked(folder: Path) -> bool:
+    """Return whether an nsys that hangs or was stopped, or another user's, holds what every nsys of this machine waits for in a folder.
+
+    Each nsys locks a file there again and again, for a moment, and waits for it without an end.
+    """
+    until = time.monotonic() + SESSION_LOCK_S
+    for path in folder.glob(f"NSys-SessionManager.lock-{Path('/proc/self/ns/pid').stat().st_ino}-*"):
+        with path.open("r+b") as file:
+            while True:
+                try:
+                    fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except (BlockingIOError, PermissionError):
+                    if time.monotonic() > until:
+                        return True
+                    time.sleep(0.05)
+    return False
 
 
 #: The last line that nsys prints, after it has written and closed its report.

@@ -13,6 +13,8 @@ MOST_IN_PLACE_TIMES = 3.0
 # ---- capture ----------------------------------------------------------------------------------------------------
 #: With less free space than this (bytes) a recording warns before it starts.
 LOW_DISK_BYTES = 2 << 30
+#: Letters of a command line that are shown. Chosen: one line of a terminal beside its label.
+SHOWN_COMMAND = 60
 
 # ---- find_nsys --------------------------------------------------------------------------------------------------
 #: A helper that neither computes nor waits for a disk for this long hangs, and how often that is looked at.
@@ -72,6 +74,8 @@ LAUNCHER_SCRIPT_BYTES = 1 << 20
 # ---- record -----------------------------------------------------------------------------------------------------
 #: nsys needs half a second to start the stand-in, several seconds from a cold network drive. It gets this long while it works.
 STAND_IN_START_S = 60.0
+#: nsys holds its lock of all sessions for milliseconds; who holds it for this long does not give it back.
+SESSION_LOCK_S = 2.0
 #: With less than this free in the temporary folder nsys may not start, and what it collects would not fit.
 LEAST_TEMPORARY_BYTES = 64 << 20
 #: A Ctrl-C this soon after the command's end was meant for the command.

@@ -118,12 +118,12 @@ def _codes(finding: Finding, summary: Summary) -> tuple[str, ...]:
 def _counted(finding: Finding, summary: Summary) -> str:
     """Return how much of a cost counts with the finding, where others that it overlaps with count the rest: each time counts once."""
     cost, counted = finding.cost_ns_per_step, finding.own_ns_per_step
-    codes, step = _codes(finding, summary), summary.step.shown_ns
-    if cost is None or counted is None or not codes or not step or cost - counted < NOTABLE * step:
+    step = summary.step.shown_ns
+    if cost is None or counted is None or not finding.overlaps or not step or cost - counted < NOTABLE * step:
         return ""
     if counted < NOTABLE * step:
-        return f"all of it also counted in {', '.join(codes)}"
-    return f"{units.duration(counted)} of it not counted elsewhere (the rest in {', '.join(codes)})"
+        return "all of it also counted elsewhere"
+    return f"{units.duration(counted)} of it not counted elsewhere"
 
 
 def findings_of(summary: Summary, texts: CellTexts, width: int) -> tuple[FindingView, ...] | None:

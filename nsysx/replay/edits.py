@@ -203,6 +203,16 @@ def shortened(edits: Sequence[Edit]) -> frozenset[int] | None:
     return frozenset(ops)
 
 
+def freed_ns(edits: Sequence[Edit], ops: pl.DataFrame) -> float:
+    """Return what edits take off the time of GPU ops (op, ns) themselves."""
+    freed = 0.0
+    for edit in edits:
+        if isinstance(edit, RemoveOps | ScaleOps):
+            left = edit.factor if isinstance(edit, ScaleOps) else 0.0
+            freed += (1 - left) * int(ops.filter(ops["op"].is_in(list(edit.ops)))["ns"].sum())
+    return freed
+
+
 def _among(numbers: I64, wanted: frozenset[int]) -> Flags:
     among: Flags = np.isin(numbers, np.fromiter(wanted, np.int64, len(wanted)))
     return among

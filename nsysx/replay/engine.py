@@ -73,6 +73,10 @@ __all__ = [
 ]
 
 
+#: What limits a step whose host is at work nearly always, or as long as the GPU is.
+_HOST, _IN_TURN = "host code and launches", "host code and launches in turn with GPU work"
+
+
 @dataclass(frozen=True)
 class Outcome:
     """The step after an edit, in unprofiled time. ``saving_ns``: how much shorter it is, ``bar_ns``: the error bar of that.
@@ -85,6 +89,11 @@ class Outcome:
     next_limit: str
     moves_to: str | None
     bar_ns: int = 0
+
+    @property
+    def limited_by_host(self) -> bool:
+        """Whether the host's own work keeps the step from being shorter."""
+        return self.next_limit in (_HOST, _IN_TURN)
 
     def scaled(self, factor: float) -> Outcome:
         """Return the same outcome for a step that is ``factor`` times as long."""
@@ -122,7 +131,9 @@ class Replay:
         self._fixed = Fixed.from_chain(model.chain)
         self.unprofiled, self._columns, self._seen = unprofiled.unprofiled(profile, model)
         self._real = self._seen.run
-        self.real_ns = self.window.step_ns(self._real.round_ns)
+        #: How long the bare step waits for batches beyond what the recorded ones do, per step (ns): no call of the chain shows it.
+        self.more_loading_ns = self._seen.loading_ns // window.steps
+        self.real_ns = self.window.step_ns(self._real.round_ns) + self.more_loading_ns
         #: The least error bar of a saving, per step (ns): the error of the unchanged replay, at least the validated one.
         self.bar_ns = round(max(self.error, VALIDATED_ERROR_SHARE) * self.real_ns)
         self._known: dict[tuple[Edit, ...], Outcome] = {}
@@ -139,7 +150,7 @@ class Replay:
 
     def _replayed(self, edits: tuple[Edit, ...]) -> Outcome:
         after = self._edited(edits)
-        step = self.window.step_ns(after.round_ns)
+        step = self.window.step_ns(after.round_ns) + (0 if FreeLoader() in edits else self.more_loading_ns)
         grown = {
             call: ns - self._real.blocked.get(call, 0)
             for call, ns in after.blocked.items()
@@ -188,7 +199,7 @@ class Replay:
 
     def loading_ns(self) -> int:
         """Return how long a step waits for data on the threads that drive the GPU (ns)."""
-        return int(self._columns.loading.sum()) // self.steps
+        return int(self._columns.loading.sum()) // self.steps + self.more_loading_ns
 
     def gpu_work_ns(self) -> int:
         """Return the GPU work of a step (ns), that of the busiest stream, because streams may overlap."""
@@ -222,7 +233,7 @@ class Replay:
         while site is not None and len(links) < most:
             gone |= sites[site]
             after = self._edited((RemoveWaits(frozenset(gone)),))
-            blocked, step = after.blocked, self.window.step_ns(after.round_ns)
+            blocked, step = after.blocked, self.window.step_ns(after.round_ns) + self.more_loading_ns
             following, ns = longest()
             links.append(Moved(site, step, self.real_ns - step, following, ns // self.steps))
             if self.real_ns - step > 0.01 * self.real_ns:
@@ -236,8 +247,8 @@ class Replay:
         if after.gpu_ns >= 0.9 * whole:
             return "GPU work"
         if after.cpu_ns >= 0.9 * whole:
-            return "host code and launches"
-        return "waits for the GPU" if waiting > 0.1 * whole else "host code and launches in turn with GPU work"
+            return _HOST
+        return "waits for the GPU" if waiting > 0.1 * whole else _IN_TURN
 
     def _moves_to(self, grown: dict[int, int]) -> str | None:
         """Return the call site whose wait grows most, None if no wait grows by more than 1 % of the step."""
@@ -272,7 +283,7 @@ def idle_of(profile: Profile) -> pl.DataFrame:
         return idle.with_columns(real_ns="ns")
     window = replay.window
     return real_idle.without_tracing(
-        idle, replay.idle_before(), window.gpu_span, replay.unprofiled, profile.scope.steps
+        idle, replay.idle_before(), window.gpu_span, replay.unprofiled, profile.scope.steps, replay.more_loading_ns
     )
 
 

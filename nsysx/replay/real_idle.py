@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 import polars as pl
 
+from nsysx.catalogue import Cause
 from nsysx.events.profile import Profile
 from nsysx.model import Unprofiled
 
@@ -21,13 +22,19 @@ def recorded(profile: Profile) -> pl.DataFrame:
 
 
 def without_tracing(
-    idle: pl.DataFrame, before: Mapping[int, int], span: tuple[int, int], real: Unprofiled, steps: int
+    idle: pl.DataFrame,
+    before: Mapping[int, int],
+    span: tuple[int, int],
+    real: Unprofiled,
+    steps: int,
+    loading_ns: int = 0,
 ) -> pl.DataFrame:
     """Return the idle pieces of ``steps`` steps with ``real_ns``: their shares of the idle time of these steps without a profiler.
 
     ``before`` is op -> idle time before it in the replay (ns), ``span`` the time of the replayed steps on the device. A gap inside
     the span counts with what the replay leaves of it, at most its recorded length, and a gap elsewhere with the same share on
-    average. All are then scaled so that they sum to the idle time of ``real``.
+    average. All are then scaled so that they sum to the idle time of ``real``. Of that, ``loading_ns`` per step is waiting for batches
+    that no recorded step has (`bare_loading`): a piece of its own, of no recorded length.
     """
     left = pl.DataFrame(
         {"op": list(before), "_left": list(before.values())}, schema={"op": pl.Int64, "_left": pl.Int64}
@@ -46,7 +53,17 @@ def without_tracing(
         else 1.0
     )
     part_left = gaps["_part"].fill_null(usual).to_numpy() * gaps["ns"].to_numpy()
-    whole = real.step_ns * max(steps, 1) * (1 - real.gpu_busy)
+    loading = loading_ns * max(steps, 1)
+    whole = real.step_ns * max(steps, 1) * (1 - real.gpu_busy) - loading
     # The running sum is rounded, so that the pieces add up to the whole.
     upto = np.rint(np.cumsum(part_left) * (whole / max(float(part_left.sum()), 1.0))).astype(np.int64)
-    return idle.with_columns(pl.Series("real_ns", np.diff(upto, prepend=0)))
+    pieces = idle.with_columns(pl.Series("real_ns", np.diff(upto, prepend=0)))
+    return pieces if not loading else pl.concat([pieces, _unrecorded(pieces, start + 1, loading)])
+
+
+def _unrecorded(pieces: pl.DataFrame, at_ns: int, real_ns: int) -> pl.DataFrame:
+    """Return one more piece, in which the host waits for batches: at a point of the steps, because it was not recorded."""
+    made = {"start_ns": at_ns, "end_ns": at_ns, "cause": Cause.DATA_LOADER.number, "ns": 0, "real_ns": real_ns}
+    row = {name: made.get(name) for name in pieces.columns}
+    row |= pieces.select("process", "device", pl.col("gap").max() + 1).row(0, named=True) if pieces.height else {}
+    return pl.DataFrame([row], schema=pieces.schema)

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import polars as pl
 
-from nsysx.catalogue import Cause
 from nsysx.events.other_ranks import Modelled
 from nsysx.events.profile import Profile
-from nsysx.frames.intervals import I64
 from nsysx.model import Unprofiled
+from nsysx.replay import bare_loading, overhead, peers
 from nsysx.replay import chain as chains
-from nsysx.replay import overhead, peers
 from nsysx.replay import tracing_costs as tables
-from nsysx.replay.chain import Chain
 from nsysx.replay.chain_columns import Columns, WithoutTracing
+from nsysx.replay.device_round import DeviceRound, on_device
 from nsysx.replay.replay_bounds import (
     CLOSE_TO_MEASURED_SHARE,
     FASTER_WHILE_RECORDED,
@@ -36,7 +34,7 @@ from nsysx.replay.replay_bounds import (
     VALIDATED_ERROR_SHARE,
 )
 from nsysx.replay.replayed_window import ReplayedWindow, Withheld, choose
-from nsysx.replay.simulate import ReplayResult, Times, run, traced
+from nsysx.replay.simulate import run, traced
 
 
 class Model:
@@ -146,7 +144,7 @@ def unprofiled(profile: Profile, model: Model) -> tuple[Unprofiled, Columns, Dev
     least = _least_ns(model) if measured is not None else 0
     if measured is not None and measured.step_ns < least:  # not a step: the host only ran ahead of the device
         measured = None
-    work = near = 1.0
+    work, near, loading = 1.0, 1.0, 0
     if measured is None:
         scale, host, near, count, source = 1.0, 1.0, added.near, 0, added.source
         others = _other_ranks(profile) if model.with_peers else None
@@ -161,16 +159,21 @@ def unprofiled(profile: Profile, model: Model) -> tuple[Unprofiled, Columns, Dev
     else:
         # Tracing makes no step shorter: if the measured steps were longer, the host was slower then. But a mean of all steps
         # counts what only some of them do, and so it is the step.
-        slower = _slower(measured.step_ns, model, waits=1.0) if measured.mean else None
-        step = measured.step_ns if slower else min(measured.step_ns, model.step(0.0))
+        if measured.mean:
+            waits_ns = int(relieved.recorded.loading.sum()) // steps
+            loading = bare_loading.more_ns(profile, model.step(1.0, near=added.near), waits_ns)
+        worked = measured.step_ns - loading
+        slower = _slower(worked, model, waits=1.0) if measured.mean else None
+        worked = worked if slower else min(worked, model.step(0.0))
+        step = worked + loading
         low, high = min(max(measured.low_ns, least), step), measured.high_ns
         source, count = measured.source, measured.count
-        waits = _less_waiting(step, lambda part: model.step(1.0, 1.0, part)) if relieved.waits else 1.0
+        waits = _less_waiting(worked, lambda part: model.step(1.0, 1.0, part)) if relieved.waits else 1.0
         scale, host, work = slower or _meeting(
-            step, lambda scale, host=1.0, work=1.0: model.step(scale, host, waits, work)
+            worked, lambda scale, host=1.0, work=1.0: model.step(scale, host, waits, work)
         )
     cols = relieved.columns(scale, host, waits, work, near)
-    shown = on_device(model.chain, cols, peers.communication(profile))
+    shown = on_device(model.chain, cols, peers.communication(profile)).waiting_longer(loading * steps)
     # If something lies between steps, it is assumed to have the same shares of work and idle time as the steps.
     part = 1.0 if not window.between_ns else step / max(step + window.between_ns, 1)
     return (
@@ -303,86 +306,3 @@ def _bisected(low: float, high: float, step_ns: int, step_of: Callable[[float], 
             return middle
         low, high = (middle, high) if step > step_ns else (low, middle)
     return (low + high) / 2
-
-
-@dataclass(frozen=True)
-class DeviceRound:
-    """One round of a chain on its device (ns, over all steps): its length, the union of its GPU work, idle time by cause.
-
-    ``exposed_comm_ns`` is the part of the union in which only communication runs. ``before``: op -> idle time that it ends. ``run`` is
-    the replay whose measured round it is.
-    """
-
-    whole_ns: int
-    busy_ns: int
-    exposed_comm_ns: int
-    causes: dict[str, int]
-    before: dict[int, int]
-    run: ReplayResult
-
-
-def on_device(chain: Chain, cols: Columns, communicating: Collection[int] = ()) -> DeviceRound:
-    """Return what the measured round of a replay does on the device. The causes sum to the idle time.
-
-    ``cols`` are the columns of ``chain``, with any changes; ``communicating`` are the communication ops.
-    """
-    replayed, times = traced(cols)
-    ends = replayed.ends
-    start, end = ends[-3] if len(ends) > 2 else 0, ends[-2]
-    rounds = len(times.called)
-    called_at = np.repeat(times.called, np.diff(cols.first_op), axis=1).ravel()
-    op_begin = times.op_begin.ravel()
-    order = np.argsort(op_begin, kind="stable")
-    begin, finish = op_begin[order], (op_begin + np.tile(cols.op_duration, rounds))[order]
-    names = np.array([op.op for item in chain.items for op in item.ops], np.int64)
-    reach = np.maximum.accumulate(np.append(start, finish))[:-1]
-    gaps = np.flatnonzero((begin > reach) & (begin > start) & (reach < end))
-    g0, g1 = np.maximum(reach[gaps], start), np.minimum(begin[gaps], end)
-    idle = int((g1 - g0).sum())
-    first = order[gaps]  # the op that ends each gap
-    called = called_at[first]
-    split = np.clip(called, g0, g1)
-    causes = _host_causes(chain, cols, times, (g0, split))
-    late = called >= g0
-    queued = begin[gaps] - called > np.tile(cols.op_latency, rounds)[first]
-    after = g1 - split
-    causes[Cause.LAUNCH_LATENCY] = int(after[late | ~queued].sum())
-    short = ~late & queued & (after <= np.tile(cols.op_pause, rounds)[first])
-    causes[Cause.KERNEL_GAP] = int(after[short].sum())
-    causes[Cause.DEPENDENCY] = int(after[~late & queued & ~short].sum())
-    causes[Cause.HOST_CODE] = causes.get(Cause.HOST_CODE, 0) + idle - sum(causes.values())
-    before = dict(zip(names[first % max(len(names), 1)].tolist(), (g1 - g0).tolist(), strict=True))
-    exposed = 0
-    if communicating and len(names):
-        computing = ~np.isin(names, list(communicating))[order % len(names)]
-        exposed = end - start - idle - _union(begin[computing], finish[computing], start, end)
-    idle_causes = {cause.value: ns for cause, ns in causes.items() if ns > 0}
-    return DeviceRound(end - start, end - start - idle, exposed, idle_causes, before, replayed)
-
-
-def _union(begin: I64, finish: I64, start: int, end: int) -> int:
-    """Return the length of the union of these intervals, which must be sorted by start, within [start, end)."""
-    begin, finish = np.clip(begin, start, end), np.clip(finish, start, end)
-    reach = np.maximum.accumulate(np.append(start, finish))[:-1]
-    return int(np.maximum(finish - np.maximum(begin, reach), 0).sum())
-
-
-def _host_causes(chain: Chain, cols: Columns, times: Times, windows: tuple[I64, I64]) -> dict[Cause, int]:
-    """Return cause -> time (ns) of what the CPU did in the disjoint windows [starts, ends)."""
-    names = [Cause.DATA_LOADER, Cause.HOST_CODE, *(cause for cause in Cause if cause.kinds)]
-    number = {name: n for n, name in enumerate(names)}
-    calls = np.array([number[Cause.of_call(item.api)] for item in chain.items], np.int64)
-    free = times.called - cols.gap
-    # Each item has three segments: waiting for data, other host code, the call itself.
-    edges = np.append(np.stack([free, free + cols.loading, times.called], axis=-1), times.left[-1, -1])
-    label = np.tile(
-        np.stack([np.full_like(calls, 0), np.full_like(calls, 1), calls], axis=-1).ravel(), len(times.called)
-    )
-    ns = np.diff(edges)
-    causes = {}
-    for n, name in enumerate(names):
-        upto = np.append(0, np.cumsum(np.where(label == n, ns, 0)))
-        within = np.interp(windows[1], edges, upto) - np.interp(windows[0], edges, upto)
-        if took := int(np.rint(within.sum())):
-            causes[name] = took
-    return causes

@@ -13,7 +13,9 @@ elementwise, conversions, copies       each tensor that the kernel is given once
 normalization, softmax                 input and result; gradients: gradient, input and result
 reductions, losses, pooling            what is reduced; gradients of pooling: both sizes
 embedding, gather, index               what is given out
-scatter, index_add                     what is added
+scatter, index_add, index_put          what is added or put
+Fourier transforms                     input and result, the half that is real once
+selection (topk)                       what is selected from
 concatenation                          its parts, read and written
 random numbers, fill                   what is written
 optimizer, fused                       parameter, gradient and states read, all but the gradient written
@@ -38,7 +40,8 @@ Shape = list[int]
 class OperatorCall:
     """One operator as it was called. ``sizes``: of each argument; ``read``: the same as it is read: None for one that stands
     before already, the source's size for an expanded one. ``width``: bytes of one number of its products, None where unknown.
-    ``result``: numbers in the result of a product where its operations tell, ``gradients``: how many a backward made.
+    ``result``: numbers in the result of a product where its operations tell, ``gradients``: how many a backward made, ``launch``:
+    blocks in y and threads in x of its longest kernel, None where they are not recorded.
     """
 
     name: str
@@ -48,6 +51,7 @@ class OperatorCall:
     width: int | None = None
     result: int = 0
     gradients: int = 1
+    launch: tuple[int, int] | None = None
 
 
 def _numbers(shapes: Sequence[Shape | None]) -> int:
@@ -179,6 +183,24 @@ def _pooled(call: OperatorCall) -> int | None:
     return None if call.types.size is None else _numbers(call.sizes[:2]) * call.types.size
 
 
+def _of_row(call: OperatorCall, row: int) -> int | None:
+    """Return the bytes of one of the numbers in a row that torch moves as bytes, by how it is launched; None where several sizes fit.
+
+    ``vectorized_gather_kernel``: a thread moves ``width`` bytes, a block at most 256 times that, in whole warps
+    (https://github.com/pytorch/pytorch/blob/main/aten/src/ATen/native/cuda/IndexKernelUtils.cu).
+    """
+    width = call.types.vector
+    if width is None or call.launch is None or not row:
+        return call.types.size
+    fits = []
+    for size in (1, 2, 4, 8, 16):
+        vectors = -(-row * size // width)
+        threads = min(256, -(-vectors // 32) * 32)
+        if row * size % width == 0 and call.launch == (-(-vectors // 256), threads):
+            fits.append(size)
+    return fits[0] if len(fits) == 1 else None
+
+
 def _looked_up(call: OperatorCall) -> int | None:
     """Return the bytes of an embedding: its result, (indices) x (row), is written, and some rows are read."""
     if call.types.size is None or len(call.sizes) < 2 or len(call.sizes[0]) != 2:
@@ -188,7 +210,52 @@ def _looked_up(call: OperatorCall) -> int | None:
 
 def _gathered(call: OperatorCall) -> int | None:
     """Return what a gather writes: as many numbers as its index has."""
-    return None if call.types.size is None or len(call.sizes) < 3 else math.prod(call.sizes[2]) * call.types.size
+    if len(call.sizes) < 3:
+        return None
+    size = _of_row(call, math.prod(call.sizes[2][1:]))
+    return None if size is None else math.prod(call.sizes[2]) * size
+
+
+def _indexed(call: OperatorCall) -> int | None:
+    """Return what an index with tensors gives out at least: a row for each place that they name together.
+
+    None for one that has the sizes of what it indexes: a mask has them, and how much that picks its sizes do not tell.
+    """
+    if len(call.sizes) < 2 or not call.sizes[0]:
+        return None
+    source, indices = call.sizes[0], [s for s in call.sizes[1:] if s]
+    left = len(source) - len(indices)
+    row = math.prod(source[1:]) if call.types.vector else math.prod(sorted(source)[: max(left, 0)])
+    size = _of_row(call, row)
+    if size is None or left < 0 or not indices or any(s == source[: len(s)] for s in indices):
+        return None
+    return _broadcast(indices) * row * size
+
+
+def _put(call: OperatorCall) -> int | None:
+    """Return what is read of the values that are put, the last tensor: indices stand before it."""
+    values = next((s for s in reversed(call.read) if s), None)
+    return (
+        None
+        if call.types.size is None or values is None or len(call.sizes) < 3
+        else math.prod(values) * call.types.size
+    )
+
+
+def _transformed(read: int, written: int) -> Callable[[OperatorCall], int | None]:
+    """Return the formula of a Fourier transform that reads and writes so many real numbers for each of its input at least."""
+
+    def formula(call: OperatorCall) -> int | None:
+        size, numbers = call.types.size, math.prod(call.sizes[0]) if call.sizes and call.sizes[0] else 0
+        return None if size is None else numbers * (read + written) * size
+
+    return formula
+
+
+def _foreach_copied(call: OperatorCall) -> int | None:
+    """Return the bytes of lists that are copied into lists, in the narrower of both formats."""
+    equal = _lists(call.sizes, (2,))
+    return None if equal is None or call.types.size is None else 2 * equal[1] * call.types.size
 
 
 def _scattered(call: OperatorCall) -> int | None:
@@ -258,7 +325,7 @@ _FORMULAS: dict[str, Callable[[OperatorCall], int | None]] = {
     **dict.fromkeys(("_cudnn_rnn", "_cudnn_rnn_backward"), _recurrent),
     **dict.fromkeys(
         ("native_layer_norm", "native_group_norm", "native_batch_norm", "cudnn_batch_norm", "_batch_norm_impl_index",
-         "_fused_rms_norm", "_softmax", "_log_softmax", "native_dropout", "logsumexp", "cumsum"),
+         "_fused_rms_norm", "_softmax", "_log_softmax", "native_dropout", "logsumexp", "cumsum", "_weight_norm_interface", "sort"),
         _in_and_out(),
     ),
     **dict.fromkeys(
@@ -270,17 +337,24 @@ _FORMULAS: dict[str, Callable[[OperatorCall], int | None]] = {
     **dict.fromkeys(
         ("sum", "mean", "amax", "amin", "max", "min", "prod", "norm", "linalg_vector_norm", "any", "all", "argmax",
          "argmin", "var", "var_mean", "std", "count_nonzero", "avg_pool2d", "max_pool2d_with_indices", "max_pool2d",
-         "_adaptive_avg_pool2d", "upsample_nearest2d", "upsample_bilinear2d", "dot"),
+         "_adaptive_avg_pool2d", "upsample_nearest2d", "upsample_bilinear2d", "dot", "topk", "kthvalue", "tril", "triu"),
         _largest_once,
     ),
     **dict.fromkeys(
         ("avg_pool2d_backward", "max_pool2d_with_indices_backward", "_adaptive_avg_pool2d_backward"), _pooled
     ),
-    "upsample_nearest2d_backward": _reads(1),
+    **dict.fromkeys(("upsample_nearest2d_backward", "upsample_bilinear2d_backward"), _reads(1)),
     "embedding": _looked_up,
     "embedding_dense_backward": _reads(1),
     "gather": _gathered,
+    **dict.fromkeys(("scatter_", "scatter"), _gathered),
     **dict.fromkeys(("scatter_add_", "scatter_add", "index_add_", "index_add"), _scattered),
+    "index": _indexed,
+    **dict.fromkeys(("_index_put_impl_", "index_put_"), _put),
+    "_fft_r2c": _transformed(1, 1),
+    "_fft_c2c": _transformed(2, 2),
+    "_fft_c2r": _transformed(2, 1),
+    "_foreach_copy_": _foreach_copied,
     "cat": _concatenated,
     **dict.fromkeys(("fill_", "zero_", "normal_", "uniform_", "bernoulli_", "random_", "exponential_"), _written),
     **dict.fromkeys(("_fused_adam_", "_fused_adamw_"), _fused((5, 4))),

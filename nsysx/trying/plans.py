@@ -68,13 +68,14 @@ def _with_blocks(warm: int, steps: int, step_s: float, asked: int | None) -> Run
     return RunPlan(warm, steps, 0.0, pairs, size)
 
 
-def shared(plan: RunPlan, unchanged: TrialRun, share_s: float) -> RunPlan:
+def shared(plan: RunPlan, unchanged: TrialRun, share_s: float, left_s: float) -> RunPlan:
     """Return the plan with as many pairs of blocks as fit into ``share_s`` beside what a run without blocks takes.
 
-    `PAIRS_LOW` at least: fewer decide nothing. ``unchanged`` is a run of the plan; it has no blocks.
+    `PAIRS_LOW` at least, because fewer decide nothing; none where these do not fit into ``left_s`` either. ``unchanged`` is a run of
+    the plan; it has no blocks.
     """
-    if not plan.pairs:
-        return plan
+    if not plan.pairs or changed_s(plan, unchanged) > left_s:
+        return replace(plan, pairs=0)
     room = share_s - unchanged.wall_s
     fit = int(room / (2 * plan.block_steps * unchanged.step_ns / 1e9)) if room > 0 else 0
     return replace(plan, pairs=min(plan.pairs, max(PAIRS_LOW, fit)))

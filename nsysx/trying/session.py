@@ -32,11 +32,12 @@ from nsysx.trying.trial_bounds import (
     HANGING_STEP_TIMES,
     MOST_BLOCK_RUNS,
     MOST_PAIRS,
+    START_SCATTER,
 )
-from nsysx.trying.trial_run import Runner, RunTimeouts, TrialRun, measured_steps
+from nsysx.trying.trial_run import Runner, RunTimeouts, TrialRun, measured_steps, noise_of
 from nsysx.trying.try_options import TryOptions
 from nsysx.trying.verdicts import gain, gain_of_blocks
-from nsysx.units import duration, several
+from nsysx.units import duration, several, share
 
 #: What a change that won alters, where it was told that its results do not differ at all, or by rounding alone.
 _MORE_THAN_ROUNDING = "its results differ more than rounding explains: compare the losses"
@@ -166,7 +167,7 @@ class Session:
         plan = self.plan
         if changes:
             waiting = [t for t in self.tried if not t.done and not t.pairs] or [t for t in self.tried if not t.done]
-            plan = plans.shared(plan, self.unchanged[-1], left / max(1, len(waiting)))
+            plan = plans.shared(plan, self.unchanged[-1], left / max(1, len(waiting)), left)
         run = self.runner.run(changes, plan, limits)
         if run.outcome == "late":
             raise self._used_up()
@@ -188,12 +189,12 @@ class Session:
     def _within_budget(self, tried: _Tried | None = None) -> None:
         """Stop unless what comes next still fits into the budget: of a change, or an unchanged run.
 
-        Whether a change can be turned off and on is known once it ran. Until then one run is asked for, with blocks.
+        Whether a change can be turned off and on is known once it ran. Until then one run is asked for.
         """
         last = self.unchanged[-1]
-        if tried is None:
+        if tried is None or not tried.pairs:
             needed = last.wall_s
-        elif tried.blocks or not tried.pairs:
+        elif tried.blocks:
             needed = plans.changed_s(self.plan, last)
         else:
             needed = 2 * last.wall_s
@@ -319,7 +320,8 @@ class Session:
             measured = gain_of_blocks(steps)
         else:
             steps = [(a.step_ns, b.step_ns) for a, b in pairs]
-            measured = gain(steps, [r.step_ns for r in self.unchanged])
+            noise = max(noise_of(run.record) for pair in pairs for run in pair)
+            measured = gain(steps, [r.step_ns for r in self.unchanged], noise)
         assert baseline.step_ns is not None
         trial.pairs, trial.within_a_run = len(steps), tried.blocks
         trial.verdict = measured.verdict  # type: ignore[assignment]
@@ -340,7 +342,8 @@ class Session:
             units = "blocks of steps" if tried.blocks else "runs"
             trial.reason = f"{len(steps)} pairs of {units} do not decide" + (f"; {stopped}" if stopped else "")
         else:
-            trial.reason = ""
+            few = not tried.blocks and len(steps) < FEWEST_PAIRS
+            trial.reason = _few(len(steps)) if few else ""
 
     def _compare_results(self, trial: ChangeTrial, pairs: Sequence[tuple[TrialRun, TrialRun]]) -> None:
         records = [(a.record, b.record) for a, b in pairs]
@@ -363,6 +366,11 @@ class _StopError(Exception):
 def _turned(run: TrialRun) -> bool:
     """Return whether the changes were turned off and on in a run, often enough."""
     return len(run.block_pairs) >= FEWEST_BLOCK_PAIRS
+
+
+def _few(pairs: int) -> str:
+    """Return what the interval of so few pairs of runs rests on."""
+    return f"from {several(pairs, 'pair')} of runs: it is assumed that two starts differ by {share(START_SCATTER, 1)}"
 
 
 def _spread(run: TrialRun) -> tuple[float, float]:

@@ -10,7 +10,7 @@ MOST_TRIED_REMEDIES = 3
 #: Steps that warm up, and those of a program whose step takes longer than `_LONG_S`.
 WARM_UP_STEPS, WARM_UP_STEPS_LONG, LONG_STEP_S = 10, 3, 2.0
 #: Measured steps of a run: as many as take `_ENOUGH_S`, within these limits, but not more than take `_MANY` times that.
-MEASURED_S, MEASURED_TIMES, MEASURED_STEPS_LOW, MEASURED_STEPS_HIGH, MEASURED_STEPS_LEAST = 5.0, 6, 30, 200, 5
+MEASURED_S, MEASURED_TIMES, MEASURED_STEPS_LOW, MEASURED_STEPS_HIGH, MEASURED_STEPS_LEAST = 5.0, 3, 30, 200, 5
 #: One part of so many of the budget is the most that the measured steps of a run take: a short budget has several runs, too.
 BUDGET_PARTS = 20
 #: A block takes as many steps as take `_BLOCK_S`, within these limits; and fewer if a step takes longer than `_LONG_S`.
@@ -57,9 +57,16 @@ KEPT_LOG_BYTES = 200_000
 UNLIKE_STEPS_TIMES = 3
 #: Weights that differ so many times as much at the end as early on: the difference grew.
 GROWN_DIFFERENCE_TIMES = 10
+#: Per cent from which no digit follows the point, and beyond which an interval says nothing.
+WHOLE_PERCENT, WIDEST_PERCENT = 10, 1000
+#: A later start from which on it is told (ns). Chosen.
+NOTABLE_START_NS = 1e9
 
 # ---- verdicts ---------------------------------------------------------------------------------------------------
 #: A step that changes by less than this is the same, wherever in the interval the change lies (share).
 SAME_STEP_SHARE = 0.03
 #: Confidence of an interval. It is looked at after each pair, so it is higher than that of one look.
 PAIRS_LEVEL = 0.98
+#: What the steps of two runs of one program differ by (standard deviation, share), where too few pairs of runs show it: as much as
+#: those of launch-bound programs, whose runs differ most.
+START_SCATTER = 0.05

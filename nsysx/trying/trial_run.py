@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import signal
 import statistics
@@ -88,12 +89,25 @@ class TrialRun:
 
 def step_of(record: Mapping[str, Any]) -> float:
     """Return the length of a step (ns) from the measured ones of a record, NaN if there is none."""
+    means = _block_means(record) or measured_steps(record)
+    return float(statistics.median(means)) if means else float("nan")
+
+
+def noise_of(record: Mapping[str, Any]) -> float:
+    """Return the error that the scatter of a run's own steps gives `step_of` (log of a ratio), infinite for too few steps."""
+    means = _block_means(record)
+    if len(means) < BLOCKS_OF_STEPS or min(means) <= 0:
+        return float("inf")
+    # The error of a median of normal values is 1.25 times that of their mean.
+    return 1.25 * statistics.stdev(map(math.log, means)) / math.sqrt(BLOCKS_OF_STEPS)
+
+
+def _block_means(record: Mapping[str, Any]) -> list[float]:
+    """Return the mean step (ns) of each of the blocks of a record's measured steps, [] for fewer steps than blocks."""
     lengths = measured_steps(record)
     size = len(lengths) // BLOCKS_OF_STEPS
-    if size < 1:
-        return float(statistics.median(lengths)) if lengths else float("nan")
     lengths = lengths[len(lengths) - size * BLOCKS_OF_STEPS :]
-    return float(statistics.median(sum(lengths[i : i + size]) / size for i in range(0, len(lengths), size)))
+    return [sum(lengths[i : i + size]) / size for i in range(0, len(lengths), size)] if size else []
 
 
 def measured_steps(record: Mapping[str, Any]) -> list[int]:

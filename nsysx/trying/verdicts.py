@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from nsysx.comparing.comparing_bounds import SAME_MEANS_SHARE
 from nsysx.comparing.difference_intervals import Doubt, judge
-from nsysx.trying.trial_bounds import PAIRS_LEVEL, SAME_STEP_SHARE
+from nsysx.trying.trial_bounds import FEWEST_PAIRS, PAIRS_LEVEL, SAME_STEP_SHARE, START_SCATTER
 
 #: An interval that is wider than this on a side (log of a ratio) says nothing: two runs give ends such as 1e32.
 _NO_INTERVAL = math.log(11)
@@ -36,8 +36,10 @@ def scatter(steps: Sequence[float]) -> float:
     return math.sqrt(sum((b - a) ** 2 for a, b in itertools.pairwise(logs)) / (2 * (len(logs) - 1)))
 
 
-def gain(pairs: Sequence[tuple[float, float]], unchanged: Sequence[float]) -> Gain:
+def gain(pairs: Sequence[tuple[float, float]], unchanged: Sequence[float], noise: float = 0.0) -> Gain:
     """Return the gain from pairs (unchanged, changed) of steps: the median of their ratios, with Student's interval of the logs.
+
+    Fewer pairs than tell their own scatter have an assumed one; ``noise`` is what the steps within those runs add to it (log).
 
     The error is at least that which the scatter of all ``unchanged`` runs gives: three pairs may agree by chance. Degrees of
     freedom are those of the pairs, and those of the unchanged runs as far as their scatter explains that of the pairs: if changed
@@ -45,9 +47,8 @@ def gain(pairs: Sequence[tuple[float, float]], unchanged: Sequence[float]) -> Ga
     """
     logs = [math.log(b / a) for a, b in pairs]
     n = len(logs)
-    if n < 2:
-        ratio = math.exp(statistics.median(logs)) if logs else float("nan")
-        return Gain(ratio, 0.0, float("inf"), "cannot_tell")
+    if n < FEWEST_PAIRS:
+        return _of_few(logs, noise)
     error, df = statistics.stdev(logs) / math.sqrt(n), float(n - 1)
     floor = scatter(unchanged) * math.sqrt(2 / n)
     if math.isfinite(floor):
@@ -61,6 +62,20 @@ def gain(pairs: Sequence[tuple[float, float]], unchanged: Sequence[float]) -> Ga
     verdict = judge(middle, doubt, SAME_MEANS_SHARE, PAIRS_LEVEL)
     if verdict == "cannot_tell" and _same(middle - half, middle + half):
         verdict = "same"
+    return Gain(math.exp(middle), math.exp(middle - half), math.exp(middle + half), verdict)
+
+
+def _of_few(logs: Sequence[float], noise: float) -> Gain:
+    """Return the gain from one or two pairs (logs of ratios), whose runs differ as much as those of other programs do.
+
+    Two that differ by more than that show that this program's differ more: then nothing is known.
+    """
+    middle = statistics.median(logs) if logs else float("nan")
+    error = math.hypot(START_SCATTER, noise) * math.sqrt(2 / max(len(logs), 1))
+    half = Doubt(error, float("inf"), 0.0).half(PAIRS_LEVEL)
+    if not logs or not half < _NO_INTERVAL or max(abs(log - middle) for log in logs) > half:
+        return Gain(math.exp(middle), 0.0, float("inf"), "cannot_tell")
+    verdict = "faster" if middle + half < 0 else "slower" if middle - half > 0 else "cannot_tell"
     return Gain(math.exp(middle), math.exp(middle - half), math.exp(middle + half), verdict)
 
 

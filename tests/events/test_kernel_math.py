@@ -14,6 +14,9 @@ from nsysx.events import kernel_math
         ("sm80_xmma_gemm_f32f32_f32f32_f32_nn_n_tilesize256x128x8_stage3_warpsize2x2x1_ffma_aligna4", "gemm", "fp32"),
         ("sm80_xmma_gemm_f32f32_tf32f32_f32_nn_n_tilesize128x128x16_stage4_warpsize2x2x1_tensor16x8x8", "gemm", "tf32"),
         ("ampere_sgemm_128x64_nn", "gemm", "fp32"),
+        ("std::enable_if<!T7, void>::type internal::gemvx::kernel<int, int, float, float, float, float, (bool)0>(T13)", "gemm", "fp32"),
+        ("void dot_kernel<float, (int)128, (int)0, cublasDotParams<cublasGemvTensorStridedBatched<const float>>>(T4)", "gemm", "fp32"),
+        ("void gemv2T_kernel_val<int, int, __nv_bfloat16, __nv_bfloat16, float, float, (int)128>(T1)", "gemm", "bf16"),
         ("volta_s884gemm_fp16_128x64_ldg8_f2f_nn", "gemm", "fp16"),
         ("ampere_bf16_s16816gemm_bf16_128x256_ldg8_f2f_stages_64x3_nn", "gemm", "bf16"),
         ("void cutlass::Kernel2<cutlass_80_tensorop_f16_s16816gemm_relu_f16_256x128_32x3_nn_align8>", "gemm", "fp16"),
@@ -41,3 +44,11 @@ def test_tensor_cores_are_told_from_the_compute_capability_and_else_the_name() -
     assert not kernel_math.has_tensor_cores("unknown GPU", (6, 1))
     assert not kernel_math.has_tensor_cores("NVIDIA GeForce GTX 1660", (7, 5))
     assert not kernel_math.has_tensor_cores("Tesla P40")
+
+
+def test_a_product_with_a_vector_has_no_use_for_tensor_cores() -> None:
+    names = pl.Series(
+        ["void gemv2T_kernel_val<int, int, float, float>(T1)", "ampere_sgemm_128x64_nn"], dtype=pl.Categorical
+    )
+    assert kernel_math.by_vector(names).tolist() == [True, False]
+    assert kernel_math.fp32(names).tolist() == [False, True]

@@ -26,7 +26,7 @@ def test_phases(name: str, detail: str) -> None:
     text = ranges.phase(name, detail)
     label = ranges.decode(text)
     assert (label.kind, label.name) == ("phase", name)
-    assert len(text) <= ranges.MAX_TEXT
+    assert len(text) <= ranges.MOST_TEXT_LETTERS
 
 
 @given(st.text(max_size=400), WORD, st.lists(st.sampled_from(ranges.FLAGS), unique=True), st.booleans())
@@ -36,7 +36,7 @@ def test_modules(path: str, cls: str, flags: list[str], backward: bool) -> None:
     assert label.kind == ("backward_module" if backward else "module")
     assert label.cls == ranges.word(cls)[:80]
     assert label.flags == tuple(flags)
-    assert len(text) <= ranges.MAX_TEXT
+    assert len(text) <= ranges.MOST_TEXT_LETTERS
     if len(path) < 80:
         assert label.name == ranges.word(path)
     assert ranges.decode(ranges.PREFIX + text) == label
@@ -47,7 +47,7 @@ def test_sync_lines(file: str, line: int, function: str) -> None:
     text = ranges.sync(file, line, function)
     label = ranges.decode(text)
     assert label.kind == "sync"
-    assert len(text) <= ranges.MAX_TEXT
+    assert len(text) <= ranges.MOST_TEXT_LETTERS
     tail = label.name.rpartition(" ")
     assert tail[0].endswith(f":{line}")
     assert tail[2] == ranges.word(function)[:60]

@@ -40,6 +40,7 @@ def test_what_breaks_a_graph_is_listed(tmp_path: Path) -> None:
     finding = Program().steps(body).finding(tmp_path, "NSX102")
     assert {row["blocks capture"] for row in finding.evidence} == {"cudaStreamSynchronize", "cudaMalloc"}
     assert all(row["calls"] == pytest.approx(1, abs=0.2) for row in finding.evidence)
+    assert all(row.keys() >= {"file", "line"} for row in finding.evidence)  # a line without its file names no place
 
 
 @pytest.mark.parametrize(("unlike", "state"), [(0, "holds"), (1, "holds"), (2, "violated")])

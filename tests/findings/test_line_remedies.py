@@ -197,6 +197,41 @@ def test_a_kernel_that_is_only_looked_up_is_not_built(tmp_path: Path) -> None:
     assert "no-kernel-built-in-a-step" not in [way.name for way in finding.remedies]
 
 
+@pytest.mark.parametrize(
+    ("function", "cls", "loops"),
+    [("Net.forward", "Net", True), ("Net.forward", "LSTM", False), ("train", "Net", False)],
+    ids=["a loop in forward", "one call of a recurrent layer", "a line that calls the network"],
+)
+def test_what_a_network_launches_is_a_loop_only_of_a_line_in_it(
+    tmp_path: Path, function: str, cls: str, loops: bool
+) -> None:
+    def body(program: Lined, number: int) -> None:
+        with program.line(12, function), program.range("forward"), program.range(f"net:{cls}"):
+            for _ in range(120):
+                program.host(10)
+                program.launch(4)
+        rest(program)
+
+    found = Lined({12: "x = self.layer(x)"}).run(body).found(tmp_path, "NSX123")
+    assert [w.name for f in found for w in f.remedies] == ["batched-operation"] * loops
+
+
+@pytest.mark.parametrize("function", ["train", "Net.forward"])
+def test_a_line_that_runs_the_network_is_not_to_be_moved(tmp_path: Path, function: str) -> None:
+    """What takes long below it is to be found out: no loop is without that line."""
+
+    def body(program: Lined, number: int) -> None:
+        forward(program, 5)
+        with program.line(12, function), program.range("forward"), program.range("net:Net"):
+            program.launch(5)
+            program.host(3_000)
+            program.launch(5)
+        rest(program)
+
+    stalls = Lined({12: "loss = net(x)"}).run(body).found(tmp_path, "NSX114")
+    assert not [f for f in stalls if "out of the loop" in f.fix]
+
+
 def test_a_line_of_which_nothing_better_is_known_is_told_with_its_place(tmp_path: Path) -> None:
     def body(program: Lined, number: int) -> None:
         with program.line(12):
@@ -244,7 +279,7 @@ def by_groups(program: Lined, number: int) -> None:
     """Rows of 40 groups picked by masks, each of which reads its size back: line 15, in the network."""
     with program.range("forward"), program.range("net:Net"):
         program.launch(500)
-        with program.line(15):
+        with program.line(15, "Net.forward"):
             for _ in range(40):
                 for _ in range(3):
                     program.host(10)

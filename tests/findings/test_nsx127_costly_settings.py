@@ -696,6 +696,25 @@ def test_a_search_in_vain_is_worth_the_pauses_before_convolutions(tmp_path: Path
     assert 1_000_000 < (found[0].saving_ns_per_step or 0) < 2_200_000
 
 
+@pytest.mark.parametrize("packs", [False, True])
+def test_padding_that_the_program_leaves_out_costs_nothing(tmp_path: Path, packs: bool) -> None:
+    """A recurrent layer of a packed batch multiplies no padding, though the loader's batch holds it."""
+
+    def body(program: Program, number: int) -> None:
+        if packs:
+            operator(
+                program,
+                "aten::_pack_padded_sequence, sizes = [[8, 400, 16], [8]]",
+                20,
+                "CatArrayBatchedCopy",
+            )
+        multiplying(program, number)
+
+    batch = {"padding": {"name": "ids", "rows": 8, "length": 400, "longest": 300, "real": 800}}
+    told = {f.evidence[0]["setting"] for f in of_settings(summary(tmp_path, changed(CLEAN, batch), body)) if f.evidence}
+    assert ("padding" in told) is not packs
+
+
 def test_the_table_holds_every_setting(tmp_path: Path) -> None:
     rows = summary(tmp_path, changed(CLEAN, {"loaders": [LOADER]})).tables["settings"].rows
     assert rows is not None

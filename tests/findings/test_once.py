@@ -81,7 +81,7 @@ def test_a_pause_counts_with_the_finding_about_it_and_not_with_the_one_about_all
     assert also.overlaps
     page = html_page.render(summary)
     assert "(overlaps 1" in page
-    assert "of it not counted elsewhere" in page or "all of it also counted in" in page
+    assert "of it not counted elsewhere" in page or "all of it also counted elsewhere" in page
 
 
 def finding(code: str, cost: int, saving: int = 0) -> Finding:

@@ -130,7 +130,7 @@ def test_every_device_in_use_has_done_what_was_launched(drive: Any) -> None:
 
 
 def test_a_wait_ends_without_a_device_that_never_rests(drive: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(draining, "_WAIT_S", 0.1)
+    monkeypatch.setattr(draining, "DRAIN_S", 0.1)
     for old in (False, True):
         driver = drive(lambda device: device == 2)
         if old:  # a driver without the call: a synchronize, which is left alone
@@ -152,7 +152,7 @@ def test_a_stream_that_is_captured_is_left_alone(drive: Any, monkeypatch: pytest
     driver = drive(lambda _device: False)
     draining.captured.add(7)
     assert draining.drain() is None and not draining.waits
-    monkeypatch.setattr(draining, "_LONGEST_S", 0.05)
+    monkeypatch.setattr(draining, "DRAIN_LONGEST_S", 0.05)
     assert held_at_rest() is False and not draining.waits.pop()["rested"]
     monkeypatch.undo()
     monkeypatch.setattr(draining, "waits", [])
@@ -261,7 +261,12 @@ def test_the_range_of_two_windows_ends_when_the_device_has_come_to_rest(
     monkeypatch.setattr(capture_range, "_calls", [lambda: seen.append("open") or 1, lambda _: seen.append("close")])
     monkeypatch.setattr(capture_range, "_open", [])
     monkeypatch.setattr(capture_range, "claim", lambda **_: "")
-    for name, value in {"_SETTLING_NS": 0, "_SHORTEST_NS": 0, "_LONGEST_NS": 1 << 60, "_KNOWN": 100.0}.items():
+    for name, value in {
+        "BARE_SETTLING_NS": 0,
+        "BARE_SHORTEST_NS": 0,
+        "BARE_LONGEST_NS": 1 << 60,
+        "BARE_ERROR_SHARE": 1e2,
+    }.items():
         monkeypatch.setattr(clock, name, value)
     capture_range.begin()
     driver = drive(lambda _device: False)
@@ -327,8 +332,8 @@ def test_the_programs_own_window_ends_when_the_device_has_come_to_rest(
 def test_a_process_comes_to_rest_when_nsysx_run_asks_for_it(
     drive: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, busy_s: float, several: bool, sign: str
 ) -> None:
-    monkeypatch.setattr(at_limit, "_LOOK_S", 0.01)
-    monkeypatch.setattr(draining, "_WAIT_OF_RANK_S", 0.2)
+    monkeypatch.setattr(at_limit, "LIMIT_LOOK_S", 0.01)
+    monkeypatch.setattr(draining, "DRAIN_OF_RANK_S", 0.2)
     monkeypatch.setattr(capture_window, "is_one_of_several", lambda: several)
     drive(until(busy_s))
     monkeypatch.setenv("NSYSX_PROBE_DIR", str(tmp_path))
@@ -349,7 +354,7 @@ def test_a_process_comes_to_rest_when_nsysx_run_asks_for_it(
 
 
 def test_a_process_watches_as_long_as_something_is_recorded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(at_limit, "_LOOK_S", 0.001)
+    monkeypatch.setattr(at_limit, "LIMIT_LOOK_S", 0.001)
     (tmp_path / at_limit.REST).touch()
     at_limit._watch(str(tmp_path), lambda: False)
     assert (tmp_path / f"{at_limit.WATCHES}{os.getpid()}").exists()
@@ -360,7 +365,7 @@ def test_a_process_watches_as_long_as_something_is_recorded(monkeypatch: pytest.
 def test_a_window_is_open_once_calls_of_the_driver_take_longer(
     drive: Any, monkeypatch: pytest.MonkeyPatch, *, traced: bool
 ) -> None:
-    monkeypatch.setattr(at_work, "_LONGEST_S", 20 if traced else 0.3)
+    monkeypatch.setattr(at_work, "AT_WORK_LONGEST_S", 20 if traced else 0.3)
     monkeypatch.setattr(at_work, "waits", [])
     driver = drive(lambda _device: False)
     began = time.perf_counter()

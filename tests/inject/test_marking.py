@@ -124,7 +124,7 @@ def test_a_call_inside_of_a_network_without_marks_costs_one_look() -> None:
         for number in range(8, 24):
             del known[id(net[1])]  # it would be learned again if it were looked up
             train(net, 1, opt)
-            if number % nsysx_probe.marking.LOOK_EVERY:
+            if number % nsysx_probe.probe_bounds.LOOK_EVERY:
                 assert id(net[1]) not in known
             known.setdefault(id(net[1]), nsysx_probe.qualified_names.ModuleEntry())
         assert len(codes) == 1 and not lab.probe.calls.inside

@@ -48,7 +48,7 @@ def test_all_wait_for_the_last_one_and_go_on_when_the_first_has_acted(tmp_path: 
 def test_a_rank_that_never_comes_is_not_waited_for_longer_than_its_steps_may_take(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(meeting, "_WAIT_S", 0.05)
+    monkeypatch.setattr(meeting, "MEETING_S", 0.05)
     acted: list[float] = []
     began = time.monotonic()
     assert not rank(tmp_path, 0).hold(lambda: acted.append(time.monotonic() - began), round(0.1e9))
@@ -84,8 +84,8 @@ def test_a_window_ends_when_the_device_has_nothing_to_do(tmp_path: Path, monkeyp
 def test_the_device_of_a_rank_that_has_come_is_waited_for_longer_than_one_that_never_comes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(meeting, "_WAIT_S", 0.1)
-    monkeypatch.setattr(draining, "_WAIT_S", 5.0)
+    monkeypatch.setattr(meeting, "MEETING_S", 0.1)
+    monkeypatch.setattr(draining, "DRAIN_S", 5.0)
     rests, seen = threading.Event(), list[bool]()
     slow = threading.Thread(target=lambda: rank(tmp_path, 1).hold(lambda: None, 0, drained=True))
     monkeypatch.setattr(draining, "drain", lambda _: threading.current_thread() is slow and rests.wait(10))
@@ -105,7 +105,7 @@ def test_a_process_of_a_job_without_a_store_closes_nothing(monkeypatch: pytest.M
     monkeypatch.setattr(capture_range, "_open", [])
     monkeypatch.setattr(capture_range, "claim", lambda **_: "")
     monkeypatch.setattr(probe_windows, "is_one_of_several", lambda: True)
-    monkeypatch.setattr(probe_windows, "_AS_LONG", 1e9)
+    monkeypatch.setattr(probe_windows, "FIRST_WINDOW_LONGER", 1e9)
     capture_range.begin()
     lab = Lab(NSYSX_STEPS="windows", NSYSX_MARKS="few")
     try:
@@ -147,7 +147,12 @@ class RollOfOne:
 @pytest.fixture
 def windows_of_rank(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     """Let the only rank of a job have two windows, and bare steps be known soon; return what nsys would see."""
-    for name, value in {"_SETTLING_NS": 0, "_SHORTEST_NS": 0, "_LONGEST_NS": 1 << 60, "_KNOWN": 100.0}.items():
+    for name, value in {
+        "BARE_SETTLING_NS": 0,
+        "BARE_SHORTEST_NS": 0,
+        "BARE_LONGEST_NS": 1 << 60,
+        "BARE_ERROR_SHARE": 1e2,
+    }.items():
         monkeypatch.setattr(clock, name, value)
     switched: list[str] = []
     calls = [lambda: switched.append("open") or 1, lambda _: switched.append("close")]
@@ -304,7 +309,7 @@ def test_leading_ranks_of_two_runs_wait_for_each_other_and_have_the_same_steps(t
 def test_a_run_that_never_comes_or_a_store_that_is_gone_holds_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(meeting, "_WAIT_S", 0.05)
+    monkeypatch.setattr(meeting, "MEETING_S", 0.05)
     for broken in (False, True):
         store, acted = Store(), []
         at = meeting.Meeting(str(tmp_path), job_ranks.JobRanks(0, [0], f"{broken}", [0, 1], store))

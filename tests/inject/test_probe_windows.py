@@ -29,11 +29,11 @@ def switched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     monkeypatch.setattr(capture_range, "_calls", [lambda: seen.append("open") or 1, lambda _: seen.append("close")])
     monkeypatch.setattr(capture_range, "_open", [])
     monkeypatch.setattr(capture_range, "claim", lambda **_: "")
-    monkeypatch.setattr(clock, "_SETTLING_NS", 0)
-    monkeypatch.setattr(clock, "_SHORTEST_NS", 0)
-    monkeypatch.setattr(clock, "_LONGEST_NS", 1 << 60)
-    monkeypatch.setattr(clock, "_KNOWN", 100.0)
-    monkeypatch.setattr(probe_windows, "_AS_LONG", 1e9)
+    monkeypatch.setattr(clock, "BARE_SETTLING_NS", 0)
+    monkeypatch.setattr(clock, "BARE_SHORTEST_NS", 0)
+    monkeypatch.setattr(clock, "BARE_LONGEST_NS", 1 << 60)
+    monkeypatch.setattr(clock, "BARE_ERROR_SHARE", 100.0)
+    monkeypatch.setattr(probe_windows, "FIRST_WINDOW_LONGER", 1e9)
     capture_range.begin()
     yield seen
 
@@ -61,14 +61,58 @@ def test_the_cold_start_and_then_steady_steps_with_bare_ones_between(switched: l
                 bare |= {"rests"} if lab.probe.resting.on else set()
         cold, steady = recorded(lab)
         assert switched == ["open", "close", "open", "close"]
-        assert cold[0] == 0 and 4 + probe_windows._ALIKE <= len(cold) <= 8 + probe_windows._ALIKE
-        assert len(steady) == probe_windows.AUTO_STEPS and steady[0] > cold[-1] + clock._ENOUGH
+        assert (
+            cold[0] == 0 and 4 + probe_windows.FIRST_WINDOW_ALIKE <= len(cold) <= 8 + probe_windows.FIRST_WINDOW_ALIKE
+        )
+        assert len(steady) == probe_windows.AUTO_STEPS and steady[0] > cold[-1] + clock.BARE_ENOUGH
         assert bare == {"rests"} and installed(lab) == set()  # after the second window nothing is followed
         record = lab.probe.status.record()
         real = record["unrecorded_steps"]
-        assert real["where"] == "between the windows" and real["count"] == len(real["lengths_ns"]) >= clock._ENOUGH
+        assert real["where"] == "between the windows" and real["count"] == len(real["lengths_ns"]) >= clock.BARE_ENOUGH
         assert record["marked_steps"] == [steady[0], *steady[-3:]] and record["steps"]["unmarked_from"] == steady[1]
         assert len(record["window_pauses_ns"]) == 2 and record["ended"] is True
+    finally:
+        lab.close()
+
+
+class Slow(torch.utils.data.Dataset[torch.Tensor]):
+    """Each sample takes 2 ms."""
+
+    def __len__(self) -> int:
+        return 1_000
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        time.sleep(0.002)
+        return torch.ones(8)
+
+
+@pytest.mark.parametrize("rests", [True, False])
+def test_the_time_in_next_is_noted_for_each_bare_step(
+    switched: list[str], monkeypatch: pytest.MonkeyPatch, rests: bool
+) -> None:
+    """Also where another loader is read inside the one of the loop, whose time is not added twice, and beside it, by another thread."""
+    if not rests:
+        monkeypatch.setattr("nsysx_probe.resting.Resting.look", lambda _resting: None)
+    lab = Lab(NSYSX_STEPS="windows", NSYSX_MARKS="few")
+    try:
+        net, inner = Net(), iter(torch.utils.data.DataLoader(Slow(), shuffle=False))
+        opt = torch.optim.SGD(net.parameters(), lr=0.001)
+        outer = torch.utils.data.DataLoader([0] * 1_000, batch_size=1, collate_fn=lambda _: next(inner))
+        beside = threading.Thread(
+            target=lambda: list(zip(range(60), torch.utils.data.DataLoader(Slow()), strict=False))
+        )
+        beside.start()
+        for x in outer:
+            opt.zero_grad()
+            net(x).sum().backward()
+            opt.step()
+            if len(switched) == 4:
+                break
+        beside.join()
+        real = lab.probe.status.record()["unrecorded_steps"]
+        assert len(real["fetch_ns"]) == len(real["lengths_ns"]) >= clock.BARE_ENOUGH
+        assert all(2_000_000 <= fetch < ns for fetch, ns in zip(real["fetch_ns"], real["lengths_ns"], strict=True))
+        assert real["after_fetch_ns"] == []
     finally:
         lab.close()
 
@@ -94,8 +138,8 @@ def test_bare_steps_are_timed_once_more_where_nsys_leaves_the_program(
         real, was = record["unrecorded_steps"], before["unrecorded_steps"]
         assert real["detached"] and not was["after_ns"] and real["lengths_ns"] == was["lengths_ns"]
         # One step has no length: the probe begins to rest in it.
-        least, most = {0: (0, 0), 8: (4, 8), 90: (clock._ENOUGH - 1, clock._ENOUGH + 4)}[more]
-        assert least <= len(real["after_ns"]) <= most
+        least, most = {0: (0, 0), 8: (4, 8), 90: (clock.BARE_ENOUGH - 1, clock.BARE_ENOUGH + 4)}[more]
+        assert least <= len(real["after_ns"]) <= most and real["after_fetch_ns"] == [0] * len(real["after_ns"])
         assert (True in rested) == (more > 0) and installed(lab) == set()
         for name in ("marks_cost_ns_per_step", "marked_steps", "capture_steps", "window_pauses_ns"):
             assert record[name] == before[name], name
@@ -167,7 +211,7 @@ def test_what_is_counted_so_far_is_written_now_and_then(monkeypatch: pytest.Monk
 def test_a_program_that_ends_early_keeps_what_it_has(
     switched: list[str], monkeypatch: pytest.MonkeyPatch, steps: int, seen: list[str], known: bool
 ) -> None:
-    monkeypatch.setattr(clock, "_KNOWN", 0.0)
+    monkeypatch.setattr(clock, "BARE_ERROR_SHARE", 0.0)
     lab = Lab(NSYSX_STEPS="windows", NSYSX_MARKS="few")
     try:
         train(Net(), steps)
@@ -182,8 +226,8 @@ def test_a_program_that_ends_early_keeps_what_it_has(
 def test_the_first_window_closes_although_steps_are_never_alike(
     switched: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(probe_windows, "_MOST_STEPS", 12)
-    monkeypatch.setattr(probe_windows, "_ALIKE", 1000)
+    monkeypatch.setattr(probe_windows, "FIRST_WINDOW_STEPS", 12)
+    monkeypatch.setattr(probe_windows, "FIRST_WINDOW_ALIKE", 1000)
     lab = Lab(NSYSX_STEPS="windows", NSYSX_MARKS="few")
     try:
         train(Net(), 30)
@@ -198,7 +242,7 @@ def test_a_program_that_fails_in_any_phase_keeps_what_was_measured(
     switched: list[str], monkeypatch: pytest.MonkeyPatch, at: int, error: type[BaseException]
 ) -> None:
     """It fails in the cold start, in the bare steps, in the second window or after it."""
-    monkeypatch.setattr(clock, "_ENOUGH", 16)
+    monkeypatch.setattr(clock, "BARE_ENOUGH", 16)
     lab = Lab(NSYSX_STEPS="windows", NSYSX_MARKS="few")
     try:
         net = Net()
@@ -272,7 +316,7 @@ def test_the_mean_is_measured_for_three_seconds_unless_it_is_known_before(monkey
                 break
             now[0] += lengths.pop(index)
         assert least_s <= (now[0] - begun) / 1e9 <= most_s
-        assert begun - told._bare_ns >= clock._SETTLING_NS
+        assert begun - told._bare_ns >= clock.BARE_SETTLING_NS
         real = told.bare(None)
         assert real is not None and set(real["lengths_ns"]) == {10_000_000, 10_000_000 + jitter}
 
@@ -382,7 +426,7 @@ def limited(switched: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 
     monkeypatch.setattr(capture_range, "_calls", [opened, ended])
     monkeypatch.setattr(capture_range, "_limited", [str(tmp_path)])
-    monkeypatch.setattr(at_limit, "_LOOK_S", 0.001)
+    monkeypatch.setattr(at_limit, "LIMIT_LOOK_S", 0.001)
     capture_range._open.clear()
     switched.clear()
     capture_range.begin()
@@ -407,7 +451,7 @@ def test_a_window_without_steps_is_closed_beside_the_program_and_the_second_one_
         assert switched == ["open", "open", "close"]
         record = lab.probe.status.record()
         assert record["window_pauses_ns"][0] == 0 < record["window_pauses_ns"][1] and not record["errors"]
-        assert record["unrecorded_steps"]["count"] >= clock._ENOUGH
+        assert record["unrecorded_steps"]["count"] >= clock.BARE_ENOUGH
     finally:
         lab.close()
 
@@ -422,12 +466,12 @@ def test_windows_with_steps_close_with_one_at_the_limit(switched: list[str], lim
         (limited / capture_range.LIMIT).touch()
         train(net, 4, opt)
         assert (
-            recorded(lab)[0] == list(range(probe_windows._LEAST_STEPS + 1))
+            recorded(lab)[0] == list(range(probe_windows.FIRST_WINDOW_LEAST + 1))
             and not (limited / capture_range.STEPPED).exists()
         )
         train(net, 90, opt)
         assert switched == ["open", "close", "open", "close"]
-        assert len(recorded(lab)[1]) == probe_windows._WHOLE + 1, "one more, for the X-ray"
+        assert len(recorded(lab)[1]) == probe_windows.SECOND_WINDOW_WHOLE + 1, "one more, for the X-ray"
     finally:
         lab.close()
 

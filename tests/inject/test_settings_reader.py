@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-from nsysx_probe import batch_padding, settings_card, settings_groups, settings_state
+from nsysx_probe import batch_padding, settings_card, settings_groups, settings_objects, settings_state
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
@@ -167,6 +167,18 @@ def test_loaders_and_how_often_they_make_iterators() -> None:
         (found,) = settings(lab)["loaders"]
     assert (found["workers"], found["pin_memory"], found["batch_size"]) == (0, False, 4)
     assert (found["iterators"], found["first_step"], found["last_step"]) == (5, 0, 8)
+    assert found["samples"] is None  # a class of torch makes them
+
+
+class _Own(torch.utils.data.Dataset[int]):
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+def test_the_line_that_makes_a_sample_is_the_programs_own_also_in_a_subset() -> None:
+    loader = DataLoader(torch.utils.data.Subset(_Own(), [0, 1]))
+    line = _Own.__getitem__.__code__.co_firstlineno
+    assert settings_objects.loader(loader)["samples"] == f"{__file__}:{line}"
 
 
 def test_a_scaler_and_anomaly_inside_the_step_alone() -> None:
@@ -313,6 +325,56 @@ def test_what_looks_like_padding_and_is_none() -> None:
     equal, images = padded([30, 30, 30])[0], torch.zeros(4, 3, 32, 32)
     for other in (equal, torch.randint(0, 9, (8, 64)), torch.rand(8, 64), images, mask.bool().numpy(), "text", None):
         assert batch_padding.padding(torch, other) is None
+
+
+class Texts(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(50, 4)
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None, **_: Any) -> torch.Tensor:
+        return self.table(input_ids).sum()
+
+
+def called_with(*args: Any, change: Any = None, wrap: Any = None, **kwargs: Any) -> Any:
+    """Return the padding that is in the record of a network that is called so in a window of three steps."""
+    lab = Lab(NSYSX_STEPS="2:5")
+    try:
+        net = Texts()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        call = wrap(net) if wrap else net
+        for _ in range(8):
+            optimizer.zero_grad()
+            call(*args, **kwargs).backward()
+            optimizer.step()
+            if change is not None:
+                change.add_(0)
+        assert all(error.startswith("cudaProfilerSt") for error in lab.probe.out.errors)
+        return settings(lab)["padding"]
+    finally:
+        lab.close()
+
+
+def test_padding_of_what_a_network_is_called_with() -> None:
+    """It is read once the window has closed; a mask has its name from the call or from the network, whatever torch wraps that in."""
+    ids, mask = padded([10, 20, 30, 20])
+    whole = {"name": "attention_mask", "rows": 4, "length": 40, "longest": 30, "real": 80}
+    assert called_with(input_ids=ids, attention_mask=mask.bool()) == whole
+    assert called_with(ids, mask[:, None, None]) == whole, "its dimensions of heads and queries are 1"
+    assert called_with(ids, mask, wrap=nn.DataParallel) == whole
+    assert called_with(ids, mask, wrap=lambda net: torch.compile(net, backend="eager")) == whole
+    assert called_with(ids) == {**whole, "name": "input_ids"}
+    large = nn.functional.pad(ids, (0, 40_000))
+    assert called_with(large) is None, "it is too large to be held"
+    assert called_with(ids, mask, change=mask) == {**whole, "name": "input_ids"}, "the program wrote into the mask"
+    full = padded([40] * 4)[0]
+    assert called_with(full) is None
+    assert called_with(full, labels=torch.where(mask == 0, full, -100)) is None, "a prompt that the loss ignores"
+    with armed() as lab:  # no window closes
+        train(net := Texts(), steps=0).zero_grad()
+        for _ in range(4):
+            net(ids, mask).backward()
+        assert settings(lab)["padding"] is None
 
 
 @pytest.mark.parametrize("detached", [False, True])

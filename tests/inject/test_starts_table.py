@@ -13,7 +13,7 @@ from tests.starts.cases import Case, table
 ALWAYS = (
     "one batch of a loader", "evaluation with gradients", "wgan", "cycle of two", "sam without state", "by hand", "no modules",
     "two networks", "zeroth order", "one network", "a thread", "draft", "find_spec first", "iterable loader",
-    "profiler of torch", "module without init", "module that watches",
+    "profiler of torch", "module without init", "module that watches", "solver", "transform and metric",
 )  # fmt: skip
 QUICK = [c for c in table() if not c.slow and not c.command]
 FRESH = [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,6 +12,9 @@ import pytest
 from nsysx.catalogue import StepLimit, StepPart
 from nsysx.judging import limit_words, limits, program, sample_checks, verdict, waiting
 from nsysx.judging.limits import WindowLimits
+from nsysx.pipeline import summarize
+from tests.builder import Report
+from tests.reports import US
 
 MS = 1_000_000
 
@@ -89,6 +94,18 @@ def test_figures_of_a_window_are_those_of_a_step(profile: Any) -> None:
         == "Input-bound: the GPU idles 15.0 of 25.0 ms, 8.8 ms of it waiting for input data, and 6.2 ms waiting for kernel launches."
     )
     assert window(whole=True, steps=4, work=4).per_step(4 * MS) == 4 * MS
+
+
+@pytest.mark.parametrize(("between_ms", "told"), [(4.3, False), (4.5, True)])
+def test_what_runs_between_steps_is_told_where_it_could_limit_the_loop(
+    profile: Any, between_ms: float, told: bool
+) -> None:
+    """From 15 % of the loop on, that is of the step of 25 ms with it, whatever limits the step itself."""
+    words = f"; what runs between steps adds {between_ms:.2f} ms a step."
+    for code, parts in ((StepLimit.GPU, {"work": 100}), (StepLimit.INPUT, {"work": 40, "input": 60})):
+        four = replace(window(steps=4, **parts), between_ns=round(between_ms * MS))
+        sentence = limit_words.headline(profile, four, code)
+        assert sentence.endswith(words) == told, sentence
 
 
 @pytest.mark.parametrize(
@@ -210,3 +227,73 @@ def test_a_compiler_is_there_from_the_second_version_of_pytorch_on(
     """By what the probe noted, else by when the report was recorded; unknown is no reason against it."""
     capture: Any = SimpleNamespace(probe=[{"torch": v} for v in versions], utc_epoch_ns=recorded)
     assert program._second_torch(capture) is second
+
+
+@pytest.mark.parametrize(("stream", "part"), [(None, "start_up"), (9, "dependency")])
+def test_a_first_kernel_that_waits_for_nothing_recorded_is_being_loaded(
+    tmp_path: Path, stream: int | None, part: str
+) -> None:
+    """Launched at once, it begins 2 ms later, and its call is one-time cost; unless it is another stream's work that ended last."""
+    report = Report()
+    main = report.process(1, name="solver").thread(1)
+    main.memcpy(0, 5 * US, kind="HtoD", gpu_start=10 * US, gpu_dur=300 * US, stream=stream or 7)
+    main.launch(400 * US, 80 * US, kernel="first", gpu_start=2_400 * US, gpu_dur=20 * US)
+    for again in range(2):
+        main.launch(
+            (2_430 + again * 30) * US, 5 * US, kernel="first", gpu_start=(2_450 + again * 30) * US, gpu_dur=20 * US
+        )
+    parts = summarize([report.write(tmp_path / "r.sqlite")], every_table=False).verdict.parts
+    assert max(parts, key=lambda name: parts[name]) == part
+
+
+def shared_memory(
+    tmp_path: Path, reads: tuple[int, int], *, again_ms: int | None = None, prefetch: bool = False
+) -> Any:
+    """Return the Summary of a kernel of 10 ms, 4 of them while pages come to it, whose result the host then reads page by page.
+
+    ``reads``: so many pages, one in so many ms, each moves for 0.1 ms; ``again_ms``: when the next kernel is launched.
+    """
+    report = Report()
+    process = report.process(1, name="solver")
+    main = process.thread(1)
+    if prefetch:
+        main.call("cudaMemPrefetchAsync_v8000", 0, 5 * US)
+    main.launch(10 * US, 5 * US, kernel="add", gpu_start=20 * US, gpu_dur=10 * MS)
+    process.copy("UVM_HtoD", MS, 4 * MS, correlation=0, bytes=1 << 20)
+    pages, each_ms = reads
+    for page in range(pages):
+        process.copy("UVM_DtoH", (12 + page * each_ms) * MS, MS // 10, correlation=0, bytes=1 << 20)
+    if again_ms is not None:
+        main.launch(again_ms * MS, 5 * US, kernel="add", gpu_start=again_ms * MS + 10 * US, gpu_dur=10 * MS)
+    return summarize([report.write(tmp_path / "r.sqlite")], every_table=False)
+
+
+@pytest.mark.parametrize(
+    ("again_ms", "parts"),
+    [
+        (None, {"work": 10, "migration": 1}),  # behind the last kernel
+        (111, {"work": 20, "migration": 1}),  # 100 ms and more
+        (109, {"work": 20, "migration": 1, "host": 98}),
+    ],
+)
+def test_the_device_waits_for_no_page_that_the_host_reads(
+    tmp_path: Path, again_ms: int | None, parts: dict[str, int]
+) -> None:
+    """Ten pages, one in 4 ms: they move for 1 ms, the rest is code of the host, and a long stretch of it another part of the program."""
+    verdict = shared_memory(tmp_path, (10, 4), again_ms=again_ms).verdict
+    assert {name: round(ns / MS) for name, ns in verdict.parts.items() if ns >= MS // 2} == parts
+    assert sum(verdict.parts.values()) == verdict.step_ns
+
+
+@pytest.mark.parametrize("prefetch", [True, False])
+def test_pages_that_kernels_wait_for_are_found_beneath_them(tmp_path: Path, prefetch: bool) -> None:
+    found = shared_memory(tmp_path, (10, 4), prefetch=prefetch)
+    assert found.verdict.sentence.startswith("GPU-bound: GPU busy 100 % of the 11.0 ms in which the program uses it")
+    finding = next(f for f in found.findings if f.code == "NSX121" and f.verdict == "found")
+    assert (
+        "For 5.00 ms in the capture (45 %)" in finding.detail
+        and "(1.00 ms), or kernels wait for pages (4.00 ms)" in finding.detail
+    )
+    assert found.answer.do[0].code == "NSX121", "nearly half of the time is worth more than another look at the kernel"
+    assert ("cudaMemPrefetchAsync" in finding.fix) == (not prefetch)
+    assert ("prefetches some of them already" in finding.detail) == prefetch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -35,6 +36,18 @@ def test_a_temporary_folder_that_takes_nothing(nsys: str, tmp_path: Path, kind: 
     place = Path("/sys") if kind == "full" else tmp_path / "missing"  # nothing can be written to /sys, not even by root
     run = done(under(nsys, ["printenv", "TMPDIR"]), tmp_path, TMPDIR=str(place))
     assert (run.returncode, run.stdout) == (0, f"{place}\n"), run.stderr
+    assert results(tmp_path) == CAPTURED
+
+
+def test_an_nsys_that_holds_what_all_others_wait_for(nsys: str, tmp_path: Path) -> None:
+    """One that was stopped, or hangs, would hold every other nsys of the machine for good."""
+    place = tmp_path / "nvidia" / "nsight_systems"
+    place.mkdir(parents=True)
+    name = f"NSys-SessionManager.lock-{Path('/proc/self/ns/pid').stat().st_ino}-2023.4.4"
+    with (place / name).open("wb") as held:
+        fcntl.lockf(held, fcntl.LOCK_EX)
+        run = done(under(nsys, ["printenv", "TMPDIR"]), tmp_path, TMPDIR=str(tmp_path))
+    assert (run.returncode, run.stdout) == (0, f"{tmp_path}\n"), run.stderr
     assert results(tmp_path) == CAPTURED
 
 

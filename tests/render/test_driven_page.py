@@ -9,7 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from nsysx.advice import Also
+from nsysx.analyses import lines
+from nsysx.model import Table
 from nsysx.render import html_page
+from nsysx.saving import Saving
 from tests.render import factory
 from tests.render.test_browser import CHROMIUM, DRIVER, REQUIRED, TIMELINE, browser, js, visit, window
 
@@ -199,4 +203,56 @@ def test_a_box_of_a_flame_graph_becomes_as_wide_as_the_picture_and_leads_back(br
     assert js(browser, "return document.activeElement.title") == name, "keys go on from there"
     js(browser, f"{flame} all.find(b => b.title === {json.dumps(name)}).click()")
     assert js(browser, share) == pytest.approx(before)
+    assert browser.get_log("browser") == []
+
+
+@pytest.fixture(scope="module")
+def crowded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A page whose list has seven findings of one cause, the first at a line that stands low in the table of lines."""
+    full = factory.summary()
+    where = {"file": "/home/alice/secret-project/train/losses.py", "line": 88}
+    first = full.findings[0]
+    same = tuple(
+        replace(first, slug=f"mask-work-{n}", title=f"Masks, part {n}", saving=Saving(factory.MS), overlaps=(0,))
+        for n in range(6)
+    )
+    also = tuple(
+        Also(first.code, len(full.findings) + n, f"Masks, part {n}", factory.MS, bound=False) for n in range(6)
+    )
+    blank = {c.name: 0 if c.dtype == "Int64" else "train" for c in lines.COLUMNS}
+    rows = [{**blank, "file": where["file"], "line": n, "text": "x = x + 1"} for n in (*range(1, 30), where["line"])]
+    tables = {**full.tables, lines.KEY: Table(lines.KEY, "Time by line", lines.COLUMNS, tuple(rows), shown=lines.SHOWN)}
+    answer = replace(full.answer, also=also)
+    summary = replace(full, findings=(*full.findings, *same), answer=answer, tables=tables)
+    made = tmp_path_factory.mktemp("crowded") / "page.html"
+    made.write_text(html_page.render(summary), encoding="utf-8")
+    return made
+
+
+def test_five_lines_of_the_list_are_seen_and_the_others_open(browser, crowded: Path) -> None:
+    visit(browser, crowded)
+    browser.find_element("css selector", "#do-1 summary").click()
+    seen = "return [...document.querySelectorAll('.todo .item')].filter(i => i.getClientRects().length).map(i => i.id)"
+    assert js(browser, seen) == [f"do-{n}" for n in range(1, 6)]
+    more = browser.find_element("css selector", "#do-1 > button[aria-expanded]")
+    assert more.text == "2 more"
+    more.click()
+    assert js(browser, seen) == [f"do-{n}" for n in range(1, 8)]
+    visit(browser, crowded, scripts=False)
+    browser.find_element("css selector", "#do-1 summary").click()
+    assert browser.find_element("css selector", "#do-7").is_displayed(), "without a script all stand there"
+    visit(browser, crowded)
+
+
+def test_the_line_of_a_finding_leads_to_its_row(browser, crowded: Path) -> None:
+    visit(browser, crowded)
+    row = "const tr = [...document.querySelectorAll('#lines tbody tr')].at(-1), r = tr.getBoundingClientRect();"
+    assert not js(browser, f"{row} return r.height > 0"), "closed, and beyond the rows that are seen"
+    browser.find_element("css selector", "#do-1 summary").click()
+    link = browser.find_element("css selector", "#do-1 a.toline")
+    assert link.text == "train/losses.py:88"
+    link.click()
+    assert js(browser, f"{row} return tr.cells[0].textContent").startswith("train/losses.py:88")
+    assert js(browser, f"{row} return r.height > 0 && r.top >= 0 && r.bottom <= innerHeight")
+    assert js(browser, f"{row} return tr.classList.contains('here')")
     assert browser.get_log("browser") == []

@@ -19,6 +19,7 @@ from nsysx.replay.engine import (
     RemoveWaits,
     Replay,
     Withheld,
+    idle_of,
     replay_of,
     unprofiled_of,
 )
@@ -44,6 +45,7 @@ def loop(steps: int = 8, launches: int = 100, traced: bool = True, kernel: int =
     at, free = 0, 0
     for number in range(steps):
         begin = at
+        main.add_range("data DataLoader", begin, begin + US, domain="nsysx")
         for k in range(launches):
             if k % (launches // marks) == 0:
                 main.mark("bwd layer:Linear", at + US, domain="nsysx")
@@ -252,3 +254,30 @@ def test_causes_sum_to_the_idle_time_and_savings_stay_inside_the_step(tmp_path: 
             outcome = replay.saving(edit)
             assert outcome.saving_ns <= known.gpu_idle_ns + 2
             assert outcome.step_ns >= known.gpu_busy_ns - 2
+
+
+def test_waiting_for_batches_that_only_bare_steps_have_is_the_loaders(tmp_path: Path) -> None:
+    """Every fourth bare step waits 2 ms longer for its batch; no recorded one does. What the wait does not lengthen is hidden."""
+    wait = 2_000 * US
+    fetches = [wait if i % 4 == 0 else 50 * US for i in range(40)]
+    lengths = [BARE + (wait if ns == wait else 0) for ns in fetches]
+    bare = {"lengths_ns": lengths, "fetch_ns": fetches, "where": "between the windows", "detached": True}
+    run = {"probe": [{"pid": 100, "unrecorded_steps": bare}], "machine_profile": table()}
+    known, replay = told(loop(), tmp_path, **run)
+    assert known.step_ns == sum(lengths) // len(lengths) and replay.more_loading_ns == pytest.approx(wait / 4, rel=0.01)
+    assert known.idle_causes["data_loader"] == replay.more_loading_ns
+    assert sum(known.idle_causes.values()) == pytest.approx(known.gpu_idle_ns, abs=len(known.idle_causes) + 1)
+    assert replay.saving(FreeLoader()).step_ns == pytest.approx(BARE, rel=0.01)
+    assert replay.saving(Graph()).step_ns > replay.more_loading_ns + known.gpu_busy_ns
+    path = tmp_path / "r.sqlite"
+    profile = gather(path, ReadingOptions())
+    idle = idle_of(profile)
+    assert idle["real_ns"].sum() == pytest.approx(known.gpu_idle_ns * profile.scope.steps, rel=0.01)
+    finding = next(f for f in summarize([path]).findings or () if f.code == "NSX106")
+    assert finding.title.startswith("The loader cannot keep up"), finding.title
+    assert finding.saving.likely_ns == pytest.approx(wait / 4, rel=0.05)
+    for hidden in ([2 * US] * 40, [wait] * 40):  # no wait, and one that the work of the device covers
+        bare |= {"lengths_ns": [BARE] * 40, "fetch_ns": hidden}
+        assert told(loop(), tmp_path, **run)[1].more_loading_ns == 0
+    bare |= {"fetch_ns": fetches[1:]}  # of another number of steps: not usable
+    assert told(loop(), tmp_path, **run)[1].more_loading_ns == 0

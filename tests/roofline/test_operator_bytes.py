@@ -103,6 +103,54 @@ def test_reductions_norms_and_lookups() -> None:
     assert moved("aten::fill_", "void v<FillFunctor<float>>(T)", [8, 10], []) == 80 * 4
 
 
+INDEX = "void index_elementwise_kernel<(int)128, (int)4, gpu_index_kernel<index_kernel_impl<OpaqueType<(int)4>>(T)>>(T)"
+BACKWARD = "void indexing_backward_kernel<float, (int)4>(const long *, T1 *)"
+
+
+@pytest.mark.parametrize(
+    ("name", "kernel", "sizes", "bytes_"),
+    [
+        ("index", INDEX, ([24, 128, 32, 40], [64, 1], [80]), 64 * 80 * 24 * 32 * 4),  # 128 channels, which the sizes leave open
+        ("index", INDEX, ([4000], [4, 16]), 4 * 16 * 4),
+        ("index", INDEX, ([64, 30], [64, 30]), None),  # a mask, or as many indices
+        ("index", INDEX, ([64, 30], [64]), None),
+        ("_index_put_impl_", BACKWARD, ([4, 64], [900], [900, 64], [], []), 900 * 64 * 4),
+        ("topk", "void mbtopk::gatherTopK<float, unsigned int, (int)2>(T1)", ([64, 3000], [], []), 64 * 3000 * 4),
+        ("_weight_norm_interface", "void weight_norm_fwd_first_dim_kernel<float, float>(T1 *)", ([256, 256, 7], [256, 1, 1], []),
+         2 * 256 * 256 * 7 * 4),
+        ("_fft_r2c", "void multi_bluestein_fft<(unsigned int)256, unsigned int, float>(T1)", ([4, 100], [], []), 2 * 400 * 4),
+        ("_fft_c2c", "void multi_bluestein_fft<(unsigned int)256, unsigned int, double>(T1)", ([4, 100], [], []), 4 * 400 * 8),
+        ("_fft_c2r", "void regular_fft<float>(T1)", ([4, 51], [], []), 3 * 204 * 4),
+        ("_foreach_copy_", "multi_tensor_apply_kernel<TensorListMetadata<(int)2>, Copy<c10::BFloat16, float>>", ([30], [7], [30], [7]),
+         2 * 37 * 2),
+        ("scatter_", "void _scatter_gather_elementwise_kernel<(int)128, (int)8, F<float, long>>(T)", ([16, 20000], [], [16, 1], []),
+         16 * 4),
+        ("gather", "void at::native::vectorized_gather_kernel<(int)16, long>(char *)", ([90, 40], [], [900, 40], []), None),
+        ("isneginf", VECTOR.format("isneginf_kernel_impl<float>", 2), ([80, 63],), 80 * 63 * 5),
+        ("gt", VECTOR.format("compare_scalar_kernel<float>", 2), ([80, 63], []), 80 * 63 * 5),
+    ],
+)  # fmt: skip
+def test_what_moves_less_than_the_largest_of_its_sizes(
+    name: str, kernel: str, sizes: tuple[list[int], ...], bytes_: int | None
+) -> None:
+    assert moved(f"aten::{name}", kernel, *sizes) == bytes_
+
+
+@pytest.mark.parametrize(
+    ("row", "launch", "size"),
+    [(256, (1, 64), 4), (256, (1, 32), None), (768, (1, 192), 4), (768, (1, 96), 2), (2560, (3, 256), 4), (2560, (2, 256), 2),
+     (64, (1, 32), None), (256, (1, 96), None)],
+)  # fmt: skip
+def test_rows_that_are_moved_as_bytes_have_their_numbers_size_by_their_launch(
+    row: int, launch: tuple[int, int], size: int | None
+) -> None:
+    """Real launches on an H100; short rows fit into a warp with numbers of several sizes."""
+    kernel = "void at::native::vectorized_gather_kernel<(int)16, long>(char *, char *, T2 *)"
+    gather = OperatorCall("aten::gather", s := [[90, row], [], [50, row], []], s, types_of(kernel), launch=launch)
+    index = OperatorCall("aten::index", s := [[90, row], [50]], s, types_of(kernel), launch=launch)
+    assert bytes_of(gather, kernel) == bytes_of(index, kernel) == (None if size is None else 50 * row * size)
+
+
 def test_optimizers() -> None:
     parameters = [[10, 20], [20], [7]]
     numbers = 227

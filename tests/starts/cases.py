@@ -49,6 +49,10 @@ class Case:
     background: bool = False
     #: It makes enough steps for two windows, which one of its processes, or each rank of its job, must have.
     windows: bool = False
+    #: Why it cannot run under nsys at all, with or without nsysx.
+    not_under_nsys: str = ""
+    #: A signal's exception may strike between a range and its count.
+    struck: bool = False
 
 
 def told(text: str) -> tuple[int, str]:

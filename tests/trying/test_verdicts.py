@@ -461,25 +461,39 @@ def test_an_interruption_keeps_the_verdicts_that_were_reached() -> None:
     assert "not tried: nothing" in text(result)
 
 
-def on_a_clock(session: Session, monkeypatch: pytest.MonkeyPatch, step_s: float, start_s: float) -> list[float]:
-    """Let the runs of a session take the time that their steps and a start take; return a list with the time of the clock (s)."""
+def on_a_clock(
+    session: Session,
+    monkeypatch: pytest.MonkeyPatch,
+    step_s: float,
+    start_s: float,
+    *,
+    turns: bool = True,
+    factor: float = 0.8,
+) -> list[float]:
+    """Let the runs of a session take the time that their steps and a start take; return a list with the time of the clock (s).
+
+    A change takes ``factor`` times the step, and can be turned off and on in a run (``turns``).
+    """
     clock = [time.monotonic()]
     session.deadline = clock[0] + session.options.budget_s
     monkeypatch.setattr("nsysx.trying.session.time.monotonic", lambda: clock[0])
     source = random.Random(5)
 
     def run(made: Any, plan: Any, limits: Any) -> TrialRun:
-        measured = min(plan.steps, max(30, round(plan.seconds / step_s))) if plan.seconds else plan.steps
+        enough = max(5, min(30, round(3 * plan.seconds / step_s)), round(plan.seconds / step_s))
+        measured = min(plan.steps, enough) if plan.seconds else plan.steps
         steps = plan.warm + measured
         lengths = {
             str(n): step_s * 1e9 * source.gauss(1, 0.01) for n in range(steps + 2 * plan.pairs * plan.block_steps)
         }
         ran = []
-        for block in range(2 * plan.pairs if made else 0):
+        if made:
+            lengths |= {str(number): lengths[str(number)] * factor for number in range(steps)}
+        for block in range(2 * plan.pairs if made and turns else 0):
             begins, on = steps + block * plan.block_steps, block % 4 in (1, 2)
             ran.append((on, begins + 1, begins + plan.block_steps))
             if on:
-                lengths |= {str(n): lengths[str(n)] * 0.8 for n in range(begins, begins + plan.block_steps)}
+                lengths |= {str(n): lengths[str(n)] * factor for n in range(begins, begins + plan.block_steps)}
         wall_s = start_s + step_s * (steps + len(ran) * plan.block_steps)
         late = clock[0] + wall_s > limits.deadline
         clock[0] = min(clock[0] + wall_s, limits.deadline)
@@ -551,3 +565,38 @@ def test_two_runs_have_no_interval_of_astronomic_width() -> None:
     gain = verdicts.gain([(1.0, 0.5), (1.0, 40.0)], [1.0, 1.0])
     assert gain.verdict == "cannot_tell" and (gain.low, gain.high) == (0.0, math.inf)
     assert verdicts.gain([(1.0, 0.5), (1.0, 0.51)], [1.0, 1.0]).high < 12
+
+
+@pytest.mark.parametrize("turns", [True, False])
+def test_a_budget_of_30_s_measures_a_change_of_a_program_that_starts_in_5_s(
+    monkeypatch: pytest.MonkeyPatch, turns: bool
+) -> None:
+    """Also one that cannot be turned off and on: two pairs of runs decide a gain beyond what starts are assumed to differ by."""
+    for step_s in (0.005, 0.075, 0.15, 0.3):
+        session = Session(["x"], [(changes.changes_by_name({})["compile"],)], TryOptions(budget="30s"))
+        began = on_a_clock(session, monkeypatch, step_s, 5.0, turns=turns, factor=0.7)[0]
+        result = session.measure()
+        assert session.deadline - began == 30 and time.monotonic() - began <= 30
+        trial = result.trials[0]
+        fits = turns and step_s < 0.1
+        assert trial.verdict == "faster" and trial.within_a_run == fits, (step_s, text(result))
+        assert trial.low_ns < 0.7e9 * step_s < trial.high_ns  # type: ignore[operator]
+        assert fits or trial.pairs > 2 or "of runs: it is assumed that two starts differ by 5.0 %" in text(result)
+
+
+def test_few_pairs_of_runs_decide_only_what_starts_do_not_explain() -> None:
+    assert verdicts.gain([(100.0, 80.0)], [100.0]).verdict == "faster"
+    assert verdicts.gain([(100.0, 125.0)], [100.0]).verdict == "slower"
+    assert verdicts.gain([(100.0, 88.0)], [100.0]).verdict == "cannot_tell"
+    assert verdicts.gain([(100.0, 86.0), (100.0, 87.0)], [100.0, 100.0]).verdict == "faster"
+    # Steps that scatter as much within a run tell as little, and so do runs that differ more than is assumed.
+    assert verdicts.gain([(100.0, 80.0)], [100.0], noise=0.1).verdict == "cannot_tell"
+    assert verdicts.gain([(100.0, 80.0)], [100.0], noise=math.inf).verdict == "cannot_tell"
+    assert verdicts.gain([(100.0, 60.0), (100.0, 90.0)], [100.0, 100.0]).verdict == "cannot_tell"
+
+
+def test_unchanged_programs_are_rarely_called_faster_from_few_pairs() -> None:
+    source = random.Random(2)
+    for n in (1, 2):
+        pairs = [[(source.gauss(100, 5), source.gauss(100, 5)) for _ in range(n)] for _ in range(400)]
+        assert sum(verdicts.gain(each, [100.0]).verdict != "cannot_tell" for each in pairs) <= 400 / 20

@@ -102,7 +102,7 @@ def _described(profile: Profile, rows: pl.DataFrame, card: int) -> pl.DataFrame:
         pl.lit(limits.sm_count, dtype=pl.Int64).alias("sm_count"),
         pl.when(small)
         .then(pl.lit(SMALL_GRID))
-        .when((pl.col("number_format") == "fp32") & tensor)
+        .when((pl.col("number_format") == "fp32") & ~pl.Series(kernel_math.by_vector(frame["name"])) & tensor)
         .then(pl.lit(FP32))
         .when(pl.col("tail_share") >= EMPTY_LAST_WAVE_SHARE)
         .then(pl.lit(LAST_WAVE))

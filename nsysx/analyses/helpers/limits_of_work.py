@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from nsysx.events.families import COMMUNICATION
 from nsysx.events.operator_flops import sizes
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.frames import frame_columns
+from nsysx.reading import schema
 from nsysx.reading.trace import DeviceLimits
 from nsysx.roofline import recurrent
 from nsysx.roofline.device_rates import CALIBRATED, SEEN, DeviceRate, DeviceRates, rates_of
@@ -131,7 +133,7 @@ def _executed(profile: Profile) -> pl.DataFrame:
     ops = ops.with_columns(pl.Series("place", line_place, dtype=pl.Int64), copy=pl.col("op_kind") != "kernel")
     ns, long = pl.col("ns"), pl.col("ns").arg_max()
     sums = [
-        pl.col(*("module", "phase", "place", "family", "name", "op_kind")).get(long),
+        pl.col(*("module", "phase", "place", "family", "name", "op_kind", "grid", "block")).get(long),
         pl.len().cast(pl.Int64).alias("kernels"),
         ns.sum().alias("gpu_ns"),
         pl.col("bytes").sum().alias("copied"),
@@ -175,7 +177,7 @@ def _of_node(node: str | None) -> str | None:
 def _with_bytes(rows: pl.DataFrame) -> pl.DataFrame:
     """Add flops, moved_bytes, number_format (the fastest) and why_not; each kind of execution is counted once."""
     keys = ["name", "shapes", "read", "kernel", "formats", "spelled", "flops", "gradient_flops", "why_not", "op_kind",
-            "copied", "other_sizes", "family", "tensor_bytes"]  # fmt: skip
+            "copied", "other_sizes", "family", "tensor_bytes", "grid", "block"]  # fmt: skip
     kinds = rows.select(keys).unique(maintain_order=True)
     counted = [_counted(row) for row in kinds.iter_rows(named=True)]
     names = ("_flops", "moved_bytes", "number_format", "_why")
@@ -217,17 +219,13 @@ def _counted(row: Mapping[str, Any]) -> tuple[int | None, int | None, str | None
         return operations, None, None, "the number format of its products is not known"
     read = json.loads(row["read"]) if row["read"] else shapes
     width = OF_FORMAT.get(number_format or "")
-    result = operations // (2 * max(_product_of(shapes[1][1:]), 1)) if operations and len(shapes) > 1 else 0
-    call = OperatorCall(row["name"], shapes, read, types_of(row["kernel"]), width, result, gradients)
+    result = operations // (2 * max(math.prod(shapes[1][1:]), 1)) if operations and len(shapes) > 1 else 0
+    launch = None
+    if row["grid"] is not None and row["block"] is not None:
+        launch = schema.unpack(row["grid"], schema.GRID)[1], schema.unpack(row["block"], schema.BLOCK)[0]
+    call = OperatorCall(row["name"], shapes, read, types_of(row["kernel"]), width, result, gradients, launch)
     moved = bytes_of(call, row["kernel"])
     return operations, moved, number_format, None if moved is not None else NO_FORMULA
-
-
-def _product_of(shape: Iterable[int]) -> int:
-    product = 1
-    for n in shape:
-        product *= n
-    return product
 
 
 #: Formats from the slowest on: of several in one execution the fastest gives the limit.

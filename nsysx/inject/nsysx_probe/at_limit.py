@@ -13,6 +13,8 @@ import _thread
 import os
 import time
 
+from .probe_bounds import LIMIT_LOOK_S
+
 if False:  # importing typing takes milliseconds
     from collections.abc import Callable
 
@@ -21,8 +23,6 @@ OPEN, REST = "window-open", "window-rests"
 #: What stands before the process number in the file of a process: it watches; its devices come to rest; they do so no more, because they
 #: rest, or because its time is up.
 WATCHES, DRAINS, RESTS, BUSY = "limit-watches-", "limit-drains-", "limit-rests-", "limit-busy-"
-#: How often a thread looks for the file (s): a program without steps calls nothing of the probe's.
-_LOOK_S = 0.25
 
 
 def watch_whole() -> None:
@@ -47,7 +47,7 @@ def _watch(folder: str, goes_on: Callable[[], bool]) -> None:
         process = str(os.getpid())
         os.close(os.open(f"{folder}/{WATCHES}{process}", os.O_CREAT | os.O_WRONLY))
         while goes_on():
-            time.sleep(_LOOK_S)
+            time.sleep(LIMIT_LOOK_S)
             if os.path.exists(f"{folder}/{REST}"):  # noqa: PTH110
                 return _rest(folder, process)
     except Exception:  # the interpreter is going, or the folder is

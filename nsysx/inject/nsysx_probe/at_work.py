@@ -10,15 +10,18 @@ import time
 
 from . import draining
 from .interrupts import of_program
+from .probe_bounds import (
+    AT_WORK_LONGEST_S,
+    AT_WORK_LOOK_S,
+    BARE_CALLS,
+    KERNELS_AFTER_CALLS_S,
+    TRACED_CALLS,
+    TRACED_LONGER,
+)
 
 if False:  # importing typing takes milliseconds
     from typing import Any
 
-#: How many calls the shortest is taken of: before, and at each look, where nsys may record them; and how many times as long a traced
-#: one takes at least.
-_BARE_CALLS, _CALLS, _LONGER = 500, 60, 1.5
-#: How often to look, how long at most, and how long after nsys has begun to trace calls it has begun to record kernels (s).
-_LOOK_S, _LONGEST_S, _KERNELS_S = 0.01, 1.5, 0.05
 
 #: What each wait was, in order: ``ns``, ``seen`` (nsys has begun), and the call's time before and at the end (``bare_ns``, ``traced_ns``).
 waits: list[dict[str, Any]] = []
@@ -28,24 +31,24 @@ class CallTracing:
     """Is made before a window opens, and waits after that until nsys traces this process."""
 
     def __init__(self) -> None:
-        self._bare_ns = _shortest_ns(_BARE_CALLS)
+        self._bare_ns = _shortest_ns(BARE_CALLS)
 
     def wait(self) -> None:
         """Wait until calls take longer, where this process uses a device; not for good, because nsys may trace no calls."""
         if self._bare_ns is None:
             return
-        begin, until = time.perf_counter_ns(), time.monotonic() + _LONGEST_S
-        ns = _shortest_ns(_CALLS) or 0
+        begin, until = time.perf_counter_ns(), time.monotonic() + AT_WORK_LONGEST_S
+        ns = _shortest_ns(TRACED_CALLS) or 0
         while not self._traced(ns) and time.monotonic() < until:
-            time.sleep(_LOOK_S)
-            ns = _shortest_ns(_CALLS) or 0
+            time.sleep(AT_WORK_LOOK_S)
+            ns = _shortest_ns(TRACED_CALLS) or 0
         if self._traced(ns):
-            time.sleep(_KERNELS_S)
+            time.sleep(KERNELS_AFTER_CALLS_S)
         waited = time.perf_counter_ns() - begin
         waits.append({"ns": waited, "seen": self._traced(ns), "bare_ns": self._bare_ns, "traced_ns": ns})
 
     def _traced(self, ns: int) -> bool:
-        return ns > _LONGER * (self._bare_ns or 0)
+        return ns > TRACED_LONGER * (self._bare_ns or 0)
 
 
 def _shortest_ns(calls: int) -> int | None:

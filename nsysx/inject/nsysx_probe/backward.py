@@ -15,11 +15,8 @@ from collections.abc import Callable
 from typing import Any
 
 from .output import Output
+from .probe_bounds import DEEPEST_RESULT, WIDEST_RESULT
 from .qualified_names import ModuleEntry
-
-#: How deep into nested results the search for tensors goes, and how many items of each it looks at.
-_DEEPEST = 3
-_WIDEST = 32
 
 
 class BackwardMarks:
@@ -102,13 +99,13 @@ class BackwardMarks:
                     function = value.grad_fn
                     if function is not None and "nsysx" not in function.metadata:
                         self._mark(function, entry)
-        elif level < _DEEPEST:
+        elif level < DEEPEST_RESULT:
             if isinstance(value, dict):
                 value = list(value.values())
             elif hasattr(type(value), "__dataclass_fields__"):
                 value = list(vars(value).values())
             if isinstance(value, (tuple, list)):
-                for item in value[:_WIDEST]:
+                for item in value[:WIDEST_RESULT]:
                     self._look(item, entry, level + 1)
 
     def around_call(self) -> tuple[Any, Any]:

@@ -1,12 +1,99 @@
-"""How much of a batch is padding, told from what a DataLoader returns on the CPU: nothing of the GPU is read. One batch is looked at."""
+"""How much of a batch is padding: of what a DataLoader returns on the CPU, else of what the network is called with. One batch is looked at.
+
+What lies on a GPU is held until the window has closed and the device has rested, and read then: in the window nothing is launched for it,
+nothing waits for it, and the bare steps have not begun.
+"""
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-#: So many tensors of a batch are looked at, of so many elements at most, and samples shorter than this are not padded to a length.
-_MOST, _LARGEST, _SHORTEST = 8, 1 << 22, 8
+from .probe_bounds import (
+    HELD_STORAGE_BYTES,
+    HELD_TENSOR_BYTES,
+    IGNORED_TARGET,
+    LARGEST_PADDED_TENSOR,
+    MOST_BATCH_TENSORS,
+    SHORTEST_PADDED,
+)
+from .qualified_names import WRAPPER_PARTS, held
+from .settings_state import asked
+
+
+class BatchPadding:
+    """``counts``: what `padding` returns for the first batch that has any, None as long as there is none."""
+
+    def __init__(self, torch: Any) -> None:
+        self.torch = torch
+        self.counts: dict[str, Any] | None = None
+        self._called = False
+        self._held: dict[str, tuple[Any, int]] = {}  # of each tensor its number of changes
+
+    def loaded(self, batch: Any) -> None:
+        """A loader has made a batch."""
+        if self.counts is None:
+            self.counts = padding(self.torch, batch)
+
+    def called(self, module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """The first network of the step is called."""
+        if self._called or self.torch._C._len_torch_function_stack() or self.torch._C._len_torch_dispatch_stack():
+            return
+        self._called = True
+        trees: Any = sys.modules.get("torch._inductor.cudagraph_trees")
+        if trees is not None and getattr(getattr(trees, "local", None), "tree_manager_containers", None):
+            return  # they record anew when a tensor of theirs lives longer than before
+        for name, value in _arguments(module, args, kwargs):
+            if len(self._held) < MOST_BATCH_TENSORS and self._may_be_held(value):
+                self._held[name] = value, value._version
+
+    def _may_be_held(self, value: Any) -> bool:
+        if type(value) is not self.torch.Tensor or value.layout != self.torch.strided or value.is_inference():
+            return False
+        whole = not (value.is_floating_point() or value.is_complex())
+        small = value.numel() * value.element_size() <= HELD_TENSOR_BYTES
+        return whole and small and value.untyped_storage().nbytes() <= HELD_STORAGE_BYTES and value.dim() >= 2
+
+    def window_closed(self) -> None:
+        """Read what the network was called with: nothing is recorded any more, and the devices have rested."""
+        if self.counts is None and self._held:
+            self.counts = asked(self._read)
+        self._held.clear()
+
+    def _read(self) -> dict[str, Any] | None:
+        batch = {}
+        for name, (tensor, version) in self._held.items():
+            if tensor._version != version:
+                continue  # the program has written into it since
+            if tensor.is_cuda and not self.torch.cuda.current_stream(tensor.device).query():
+                return None  # the device has not come to rest in time: no wait for it
+            if math.prod(tensor.shape[1:-1]) == 1:  # masks have dimensions of heads and queries
+                batch[name] = tensor.detach().cpu().reshape(tensor.shape[0], tensor.shape[-1])
+        return padding(self.torch, batch)
+
+
+def _arguments(module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Return the tensors of a call by the names of the arguments; those of a mapping by its keys."""
+    names = asked(_names, module) or ()
+    for number, value in enumerate(args):
+        name = names[number] if number < len(names) else str(number)
+        yield from ((str(k), v) for k, v in value.items()) if isinstance(value, Mapping) else ((name, value),)
+    yield from ((str(name), value) for name, value in kwargs.items())
+
+
+def _names(module: Any) -> tuple[str, ...]:
+    """Return the names of the arguments of a network, below what torch wraps it in."""
+    below = held(module).get("_modules") or {}
+    inner = next(
+        (m for name, m in below.items() if name in WRAPPER_PARTS or (name == "module" and len(below) == 1)), None
+    )
+    if inner is not None:
+        return _names(inner)
+    code = type(module).forward.__code__
+    names: tuple[str, ...] = code.co_varnames[1 : code.co_argcount]
+    return names
 
 
 def padding(torch: Any, batch: Any) -> dict[str, Any] | None:
@@ -15,12 +102,14 @@ def padding(torch: Any, batch: Any) -> dict[str, Any] | None:
     None where no row of any tensor ends, or begins, with a run of one value while others do not: equal lengths, or another kind of data.
     """
     best: dict[str, Any] | None = None
-    for name, tensor in _tensors(torch, batch):
+    tensors = list(_tensors(torch, batch))
+    for name, tensor in tensors:
         if (
             tensor.dim() not in (2, 3)
             or tensor.shape[0] < 2
-            or tensor.shape[1] < _SHORTEST
-            or tensor.numel() > _LARGEST
+            or tensor.shape[1] < SHORTEST_PADDED
+            or tensor.numel() > LARGEST_PADDED_TENSOR
+            or _targets(tensor, [other for _, other in tensors])
         ):
             continue
         real = _lengths(torch, tensor)
@@ -41,6 +130,12 @@ def padding(torch: Any, batch: Any) -> dict[str, Any] | None:
     return best
 
 
+def _targets(tensor: Any, tensors: list[Any]) -> bool:
+    """Return whether these are targets, some of them ignored, of samples that are in the batch as well: a prompt is no padding."""
+    beside = any(t is not tensor and t.shape == tensor.shape and not t.is_floating_point() for t in tensors)
+    return beside and not tensor.is_floating_point() and bool((tensor == IGNORED_TARGET).any())
+
+
 def _tensors(torch: Any, batch: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(batch, torch.Tensor):
         items: list[tuple[Any, Any]] = [("batch", batch)]
@@ -48,7 +143,7 @@ def _tensors(torch: Any, batch: Any) -> Iterator[tuple[str, Any]]:
         items = list(batch.items())
     else:
         items = list(enumerate(batch)) if isinstance(batch, (tuple, list)) else []
-    for name, value in items[:_MOST]:
+    for name, value in items[:MOST_BATCH_TENSORS]:
         if type(value) is torch.Tensor and value.device.type == "cpu" and value.layout == torch.strided:
             yield str(name), value.detach()
 

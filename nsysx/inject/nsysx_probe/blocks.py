@@ -11,9 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from .changes import Watch
-
-#: One part of so many of a block's steps is not counted, at least one step.
-_UNCOUNTED = 5
+from .probe_bounds import UNCOUNTED_EVERY
 
 
 class Blocks:
@@ -41,7 +39,7 @@ class Blocks:
             for watch in self.watches.values():
                 watch.turn(on)
             self.on = on
-        self.ran.append((on, index + max(1, self.size // _UNCOUNTED), index + self.size))
+        self.ran.append((on, index + max(1, self.size // UNCOUNTED_EVERY), index + self.size))
 
     def over(self, index: int) -> bool:
         """Return whether step ``index`` is the last one of the last block, or comes later."""

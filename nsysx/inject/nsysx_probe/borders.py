@@ -10,8 +10,9 @@ from typing import Any
 from . import ranges
 from .calls import ModuleCalls
 from .interrupts import shielded
-from .marking import LOOK_EVERY, Shape
+from .marking import Shape
 from .output import Output
+from .probe_bounds import LOOK_EVERY
 from .probe_parts import ProbeParts
 from .settings_reader import SettingsReader
 from .status import Status
@@ -238,7 +239,9 @@ class Borders:
         self.xray.turn_off()
         self.out.info(self.status.counts())
         self.out.recording = False
-        if self.window.close(self.torch):
+        goes_on = self.window.close(self.torch)
+        self.settings.window_closed()
+        if goes_on:
             self.calls.turn(False)
             self.clock.start_bare(self.steps.index + 1)
             self.status.write()

@@ -13,10 +13,7 @@ A rule that learns late has begun too many or too few steps before. ``correction
 
 from __future__ import annotations
 
-#: Calls from which a word is learned.
-_MOST_CALLS = 256
-#: How often a word must have come in a row.
-_REPEATS = 3
+from .probe_bounds import MOST_PERIOD_CALLS, PERIOD_REPEATS
 
 
 class Calls:
@@ -117,12 +114,12 @@ class Calls:
             return
         calls.append(network)
         count = len(calls)
-        self._learning = count < _MOST_CALLS
+        self._learning = count < MOST_PERIOD_CALLS
         often = {n for n in set(calls) if calls.count(n) > 1}
         if len(often) < 2:
             return
-        for length in range(2, count // _REPEATS + 1):
-            if calls[-length:] * _REPEATS == calls[-length * _REPEATS :] and often <= set(calls[-length:]):
+        for length in range(2, count // PERIOD_REPEATS + 1):
+            if calls[-length:] * PERIOD_REPEATS == calls[-length * PERIOD_REPEATS :] and often <= set(calls[-length:]):
                 self._use(length)
                 return
 
@@ -130,7 +127,7 @@ class Calls:
         """Steps are words of ``length`` calls from here on, if the anchor's rule would not make whole steps."""
         self._learning = False
         calls = self._history
-        first = len(calls) - _REPEATS * length
+        first = len(calls) - PERIOD_REPEATS * length
         while first > 0 and calls[first - 1] == calls[first - 1 + length]:
             first -= 1
         word = calls[first : first + length]

@@ -13,11 +13,11 @@ from typing import Any
 from . import patch
 from .backward import BackwardMarks
 from .output import Output, counted
-from .qualified_names import ModuleEntry, Naming
+from .qualified_names import Naming
 
 #: The path of a call that may open a phase. It may also turn marks on or off; ``_nsysx_t`` tells what was opened.
 _SLOW = """
-    _nsysx_t = _nsysx_enter(_nsysx_e, self)
+    _nsysx_t = _nsysx_enter(_nsysx_e, self, args, kwargs)
     if _nsysx_t & 2:
         try:
             _nsysx_in(_nsysx_e, args, kwargs)
@@ -115,7 +115,7 @@ class ModuleCalls:
     def arm(
         self,
         patcher: patch.Patcher,
-        enter: Callable[[ModuleEntry, Any], int],
+        enter: Callable[..., int],
         leave: Callable[[int], None],
         backward: BackwardMarks,
     ) -> None:

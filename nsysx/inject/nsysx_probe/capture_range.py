@@ -17,6 +17,7 @@ import time
 
 from . import at_limit
 from .interrupts import of_program
+from .probe_bounds import NSYS_BEGINS_S
 
 if False:  # importing typing takes milliseconds
     from typing import Any
@@ -34,8 +35,6 @@ ADDRESS = "NSYSX_WINDOWS"
 CLOSED, STEPPED = "windows-closed", "window-has-steps"
 #: ``nsysx run`` makes these: the open window has reached the limit and is to close with a step; who holds the range is to close it now.
 LIMIT, CUT = "window-limit", "window-cut"
-#: How long nsys usually needs to begin in another process than that which holds the range (s); `at_work` tells where it needs longer.
-_BEGINS_S = 0.5
 
 # Functions that open and close a window; empty where there are no windows.
 _calls: list[Any] = []
@@ -86,7 +85,7 @@ def here() -> None:
 def _begin() -> int:
     """Have the second window opened by the process that opened the first, and wait until nsys is at work in this one, too."""
     _ask("begin")
-    time.sleep(_BEGINS_S)
+    time.sleep(NSYS_BEGINS_S)
     return 1
 
 

@@ -8,18 +8,11 @@ from collections.abc import Hashable
 from typing import Any
 
 from . import capture_range, draining
-from .clock import MOST_EVENTS, StepClock
+from .clock import StepClock
 from .interrupts import of_program
 from .output import Output
+from .probe_bounds import AUTO_ALIKE, AUTO_LEAST_BEFORE, AUTO_MOST_BEFORE, MOST_CLOCK_EVENTS, PLAIN_STEPS, XRAY_STEPS
 
-#: ``auto``: the window opens after this many steps that are alike in a row, ...
-_ALIKE = 5
-#: ... but not before this many steps in all, ...
-_LEAST_BEFORE = 16
-#: ... and after this many even if steps are never alike.
-_MOST_BEFORE = 48
-#: Steps at a window's end that carry everything, and how many plain ones come before them where the probe chooses.
-XRAY_STEPS, PLAIN_STEPS = 3, 24
 #: Environment variables with which launchers say how many processes a job has.
 _SIZES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
 #: ``auto``: how many steps are captured. The first one is X-rayed, too, in case the program ends before the window.
@@ -70,10 +63,10 @@ class CaptureWindow:
 
     def near(self, index: int) -> bool:
         """Return whether the window comes so soon after step ``index`` that the device's times of steps are wanted."""
-        return self.wanted and not self.opened and (self.first is None or self.first - index < MOST_EVENTS)
+        return self.wanted and not self.opened and (self.first is None or self.first - index < MOST_CLOCK_EVENTS)
 
     def _time_has_come(self, index: int) -> bool:
-        return index >= _MOST_BEFORE or (index >= _LEAST_BEFORE and self._alike >= _ALIKE)
+        return index >= AUTO_MOST_BEFORE or (index >= AUTO_LEAST_BEFORE and self._alike >= AUTO_ALIKE)
 
     def step_ended(self, shape: Hashable) -> None:
         """Compare a step's shape with the one before, to see whether steps repeat."""

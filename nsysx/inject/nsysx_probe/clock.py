@@ -16,30 +16,22 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from .interrupts import of_program
-
-#: Number of steps that are remembered.
-_MOST = 4_096
-#: Steps at the start that do not count: caches fill, kernels are loaded, and the queue fills up.
-WARM_UP = 3
-#: The real step is the median over this many blocks of steps.
-BLOCKS = 5
-#: Least number of steps in a block.
-_SMALLEST_BLOCK = 2
-#: An event begins each of so many steps before the window.
-MOST_EVENTS = 65
-#: Between two windows events begin blocks of steps that take about so long (ns): 2 us would be 10 % of a step of 20 us.
-_BLOCK_NS = 200_000
-#: Bare steps between two windows do not count before so many of them and this time: the pause at the first window's end lets the
-#: device run dry.
-_SETTLING, _SETTLING_NS = 2, 500_000_000
-#: They are measured at least and at most this long, ...
-_SHORTEST_NS, _LONGEST_NS = 1_000_000_000, 3_000_000_000
-#: ... but until there are so many (so many for an estimate of the mean's error), ...
-_FEWEST, _ENOUGH = 3, 32
-#: ... and no longer if the mean is known to this share (twice the standard error over blocks of steps).
-_KNOWN, _ERROR_BLOCKS = 0.01, 8
-#: What runs between steps and is none of them is told from this share of the time on.
-_BETWEEN = 0.01
+from .probe_bounds import (
+    BARE_BLOCK_NS,
+    BARE_ENOUGH,
+    BARE_ERROR_BLOCKS,
+    BARE_ERROR_SHARE,
+    BARE_FEWEST,
+    BARE_LONGEST_NS,
+    BARE_SETTLING_NS,
+    BARE_SETTLING_STEPS,
+    BARE_SHORTEST_NS,
+    BETWEEN_STEPS_SHARE,
+    CLOCK_BLOCKS,
+    MOST_CLOCKED_STEPS,
+    SMALLEST_CLOCK_BLOCK,
+    WARM_UP_STEPS,
+)
 
 
 def event_here(torch: Any) -> Any:
@@ -53,12 +45,13 @@ def event_here(torch: Any) -> Any:
 
 
 class TimedStep(NamedTuple):
-    """A step that another one followed immediately: its number, its length, and whether it was marked and recorded."""
+    """A step that another one followed immediately: number, length, whether it was marked and recorded, time in loaders' ``next``."""
 
     number: int
     ns: int
     marked: bool
     recorded: bool
+    fetch_ns: int
 
 
 class Ring:
@@ -103,14 +96,15 @@ class StepClock:
 
     def __init__(self, torch: Any) -> None:
         self.torch = torch
-        self._periods = Ring(_MOST, len(TimedStep._fields))
+        self._periods = Ring(MOST_CLOCKED_STEPS, len(TimedStep._fields))
         self._open: tuple[int, int, bool, bool] | None = None
-        self._events: deque[tuple[int, Any]] = deque(maxlen=_MOST)
+        self._events: deque[tuple[int, Any]] = deque(maxlen=MOST_CLOCKED_STEPS)
         self._bare_from: int | None = None  # the first bare step after a window that counts
         self._bare_ns = self._counted_ns = 0  # when that window closed, and when the first step that counts began
-        self._counted, self._look_at = 0, _ENOUGH
+        self._counted, self._look_at = 0, BARE_ENOUGH
         self._block = 1  # the steps between two events
-        self._begun = Ring(_MOST, 2)  # number and time of each step's beginning
+        self._begun = Ring(MOST_CLOCKED_STEPS, 2)  # number and time of each step's beginning
+        self.fetch_ns = 0  # how long the open step has waited for batches (`Fetches`)
 
     def begin(self, index: int, *, recorded: bool = False, marked: bool = False, event: bool = False) -> None:
         """Note that step ``index`` begins now; ``event``: a capture window comes soon, so the device's time is wanted, too."""
@@ -119,7 +113,8 @@ class StepClock:
             self._record_event(index)
         before, self._open = self._open, (index, now, marked, recorded)
         if before is not None and before[0] != index:
-            self._periods.append(before[0], now - before[1], before[2], before[3])
+            self._periods.append(before[0], now - before[1], before[2], before[3], self.fetch_ns)
+        self.fetch_ns = 0
         if self._begun and self._begun[-1][0] == index:  # it begins at another place in the program
             self._begun.pop()
         else:
@@ -141,7 +136,10 @@ class StepClock:
     @property
     def periods(self) -> list[TimedStep]:
         """Return the noted steps."""
-        return [TimedStep(number, ns, bool(marked), bool(recorded)) for number, ns, marked, recorded in self._periods]
+        return [
+            TimedStep(number, ns, bool(marked), bool(recorded), fetch)
+            for number, ns, marked, recorded, fetch in self._periods
+        ]
 
     def longest_ns(self) -> int:
         """Return how long the longest of the noted steps took, by the host's clock; 0 without any."""
@@ -173,11 +171,11 @@ class StepClock:
                     lengths.update(dict.fromkeys(steps, int(first.elapsed_time(last) * 1e6) // block))
         return lengths
 
-    def _lengths(self, steps: list[TimedStep], least: int) -> tuple[list[int], str]:
-        """Return the lengths of steps (ns) by the device's clock (gpu) if it tells at least that many, else by the host's (cpu)."""
+    def _timed(self, steps: list[TimedStep], least: int) -> tuple[list[TimedStep], str]:
+        """Return the steps with their lengths by the device's clock (gpu) if it tells at least that many, else by the host's (cpu)."""
         device = self._by_device()
-        free = [device[p.number] for p in steps if p.number in device]
-        return (free, "gpu") if len(free) >= least else ([p.ns for p in steps], "cpu")
+        free = [p._replace(ns=device[p.number]) for p in steps if p.number in device]
+        return (free, "gpu") if len(free) >= least else (steps, "cpu")
 
     def _loop(self, first: int, before: int | None) -> list[int]:
         """Return how long each step from ``first`` on took from its beginning to that of the next one, whatever ran between them (ns).
@@ -188,7 +186,7 @@ class StepClock:
         steps = [(j - i, (after - ns) // (j - i)) for (i, ns), (j, after) in zip(begun, begun[1:]) if j > i]  # noqa: B905, RUF007
         whole = [ns for count, ns in steps for _ in range(count)]
         in_steps = sum(p.ns for p in self.periods if begun and begun[0][0] <= p.number < begun[-1][0])
-        return whole if sum(whole) - in_steps > _BETWEEN * sum(whole) else []
+        return whole if sum(whole) - in_steps > BETWEEN_STEPS_SHARE * sum(whole) else []
 
     def unrecorded(self, before: int | None) -> dict[str, Any] | None:
         """Return count, median_ns, low_ns, high_ns, clock and where of the unprofiled steps before step ``before``.
@@ -200,13 +198,14 @@ class StepClock:
             return None
         periods = self.periods
         steps = [p for p in periods if not p.recorded and p.number < before - 1]
-        first = max(WARM_UP, len(steps) // BLOCKS)
-        steps = steps[first:] if periods and periods[0].number < WARM_UP else steps
-        free, clock = self._lengths(steps, BLOCKS * _SMALLEST_BLOCK)
-        size = len(free) // BLOCKS
-        if size < _SMALLEST_BLOCK:
+        first = max(WARM_UP_STEPS, len(steps) // CLOCK_BLOCKS)
+        steps = steps[first:] if periods and periods[0].number < WARM_UP_STEPS else steps
+        timed, clock = self._timed(steps, CLOCK_BLOCKS * SMALLEST_CLOCK_BLOCK)
+        free = [p.ns for p in timed]
+        size = len(free) // CLOCK_BLOCKS
+        if size < SMALLEST_CLOCK_BLOCK:
             return None
-        free = free[len(free) - size * BLOCKS :]
+        free = free[len(free) - size * CLOCK_BLOCKS :]
         means = [sum(free[i : i + size]) / size for i in range(0, len(free), size)]
         return {
             "loop_ns": self._loop(steps[0].number, before),
@@ -226,39 +225,40 @@ class StepClock:
             clear()
         self._open, self._bare_from, self._bare_ns = None, index, time.perf_counter_ns()
         self._counted_ns = self._counted = 0
-        self._block, self._look_at = 1, _ENOUGH
+        self._block, self._look_at = 1, BARE_ENOUGH
 
     def _settle(self, index: int, now: int) -> None:
         """Count from step ``index`` on if the device has long enough run as it does without a pause."""
         assert self._bare_from is not None
-        if index >= self._bare_from + _SETTLING and now - self._bare_ns >= _SETTLING_NS:
-            usual = statistics.median(row[1] for row in self._periods) if self._periods else _BLOCK_NS
+        if index >= self._bare_from + BARE_SETTLING_STEPS and now - self._bare_ns >= BARE_SETTLING_NS:
+            usual = statistics.median(row[1] for row in self._periods) if self._periods else BARE_BLOCK_NS
             self._bare_from, self._counted_ns, self._counted = index, now, 0
-            if usual < _BLOCK_NS:
+            if usual < BARE_BLOCK_NS:
                 self._events.clear()  # those of single steps
-                self._block = round(_BLOCK_NS / max(usual, 1))
+                self._block = round(BARE_BLOCK_NS / max(usual, 1))
 
     def is_long_enough(self) -> bool:
         """Return whether bare steps were measured long enough, or their mean is known well enough."""
         if not self._counted_ns:
             return False
         spent = time.perf_counter_ns() - self._counted_ns
-        if spent >= _LONGEST_NS or spent < _SHORTEST_NS or self._counted < self._look_at:
-            return spent >= _LONGEST_NS and self._counted >= _FEWEST
+        if spent >= BARE_LONGEST_NS or spent < BARE_SHORTEST_NS or self._counted < self._look_at:
+            return spent >= BARE_LONGEST_NS and self._counted >= BARE_FEWEST
         self._look_at = self._counted + self._counted // 4
         begun = [ns for number, ns in self._begun if number >= (self._bare_from or 0)]
         lengths = [after - ns for ns, after in zip(begun, begun[1:])]  # noqa: B905, RUF007 - Python 3.9
-        size = len(lengths) // _ERROR_BLOCKS
+        size = len(lengths) // BARE_ERROR_BLOCKS
         if not size:
             return False
-        means = [sum(lengths[i : i + size]) / size for i in range(0, size * _ERROR_BLOCKS, size)]
-        error = statistics.stdev(means) / _ERROR_BLOCKS**0.5
-        return bool(2 * error <= _KNOWN * statistics.fmean(means))
+        means = [sum(lengths[i : i + size]) / size for i in range(0, size * BARE_ERROR_BLOCKS, size)]
+        error = statistics.stdev(means) / BARE_ERROR_BLOCKS**0.5
+        return bool(2 * error <= BARE_ERROR_SHARE * statistics.fmean(means))
 
     def bare(self, before: int | None) -> dict[str, Any] | None:
-        """Return count, median_ns, low_ns, high_ns, clock, where, lengths_ns and loop_ns of the bare steps; None if there are too few.
+        """Return count, median_ns, low_ns, high_ns, clock, where, lengths_ns, fetch_ns and loop_ns of the bare steps; None if too few.
 
-        ``before``: the first step of the second window, None if it never opened. ``lengths_ns`` are those of all steps, in order;
+        ``before``: the first step of the second window, None if it never opened. ``lengths_ns`` are those of all steps, in order,
+        and ``fetch_ns`` what of each the host spent in the ``next`` of loaders (it may be hidden behind work of the device);
         ``loop_ns`` the same with what ran behind each and was no step, [] where that is next to nothing. If it runs behind every step,
         none has a length of its own.
         """
@@ -266,10 +266,11 @@ class StepClock:
             return None
         loop = self._loop(self._bare_from, before)
         steps = [p for p in self.periods if p.number >= self._bare_from and (before is None or p.number < before - 1)]
-        lengths, clock = self._lengths(steps, max(_FEWEST, len(steps) // 2))
+        timed, clock = self._timed(steps, max(BARE_FEWEST, len(steps) // 2))
+        lengths = [p.ns for p in timed]
         told = {"clock": clock, "where": "between the windows", "loop_ns": loop}
-        if len(lengths) < _FEWEST:
-            return {"count": 0, **told, "lengths_ns": []} if len(loop) >= _FEWEST else None
+        if len(lengths) < BARE_FEWEST:
+            return {"count": 0, **told, "lengths_ns": [], "fetch_ns": []} if len(loop) >= BARE_FEWEST else None
         return {
             "count": len(lengths),
             "median_ns": round(statistics.median(lengths)),
@@ -277,6 +278,7 @@ class StepClock:
             "high_ns": max(lengths),
             **told,
             "lengths_ns": lengths,
+            "fetch_ns": [p.fetch_ns for p in timed],
         }
 
     def marks_cost(self) -> dict[str, Any] | None:
@@ -288,7 +290,7 @@ class StepClock:
         recorded = [p for p in self.periods if p.recorded]
         marked = [p.ns for p in recorded if p.marked and p.number > recorded[0].number and p.number > 1]
         free = [p.ns for p in recorded if not p.marked]
-        if not marked or len(free) < _SMALLEST_BLOCK:
+        if not marked or len(free) < SMALLEST_CLOCK_BLOCK:
             return None
         usual = statistics.median(free)
         return {

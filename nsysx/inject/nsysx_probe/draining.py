@@ -19,20 +19,23 @@ import os
 import sys
 import time
 
+from .probe_bounds import (
+    DRAIN_HELD_LOOK_S,
+    DRAIN_LONGEST_S,
+    DRAIN_LOOK_S,
+    DRAIN_MOST_LOOK_S,
+    DRAIN_OF_RANK_S,
+    DRAIN_S,
+    DRAIN_STEPS,
+    NEVER_SWITCHES_S,
+)
+
 if False:  # importing typing takes milliseconds
     from collections.abc import Callable
     from typing import Any
 
-#: A wait ends after this time (s) and so many of the longest steps so far, at the latest after ``_LONGEST_S``: a queue holds up to
-#: 1,024 launches, which may be as many steps if each is one graph. In the middle of something no step tells, so it ends only then.
-_WAIT_S, _WAIT_STEPS, _LONGEST_S = 10.0, 1024, 60.0
-#: The same in the middle of something for one of several processes, whose device may wait for one that is held as well.
-_WAIT_OF_RANK_S = 5.0
-#: How long to sleep between two looks at an event, at first and at most (s).
-_LOOK_S, _MOST_S = 0.001, 0.01
-#: The same where the program's other threads are held back meanwhile (s); a switch interval that never ends (s); and the operation of
-#: flock that shares a file or fails at once (LOCK_SH | LOCK_NB).
-_HELD_S, _NEVER_S, _SHARED_AT_ONCE = 0.02, 1e6, 5
+#: The operation of flock that shares a file or fails at once (LOCK_SH | LOCK_NB).
+_SHARED_AT_ONCE = 5
 
 #: Numbers of cuda.h: an event without time, the mode in which a thread's calls disturb no capture, the stream that waits for all
 #: others but those that asked not to, and results.
@@ -51,8 +54,8 @@ def longest_wait_s(longest_ns: int, *, beside: bool = False, several: bool = Fal
     ``several``: this process is one of several that may wait for each other on their devices.
     """
     if beside:
-        return _WAIT_OF_RANK_S if several else _LONGEST_S
-    return min(_WAIT_S + _WAIT_STEPS * longest_ns / 1e9, _LONGEST_S)
+        return DRAIN_OF_RANK_S if several else DRAIN_LONGEST_S
+    return min(DRAIN_S + DRAIN_STEPS * longest_ns / 1e9, DRAIN_LONGEST_S)
 
 
 def drain(longest_ns: int = 0) -> bool | None:
@@ -96,7 +99,7 @@ class Held:
             return
         begin, until = time.perf_counter_ns(), time.monotonic() + longest_wait_s(0, beside=True, several=self._several)
         while captured and time.monotonic() < until:  # a graph that is captured ends by itself, if nobody is held
-            time.sleep(_LOOK_S)
+            time.sleep(DRAIN_LOOK_S)
         try:
             import ctypes
 
@@ -107,21 +110,21 @@ class Held:
         _noted(begin, self.rested, beside=True)
 
     def _come_to_rest(self, cuda: Any, until: float) -> bool | None:
-        answer = _wait(cuda, until, lambda _seconds: self._sleep(_HELD_S))
+        answer = _wait(cuda, until, lambda _seconds: self._sleep(DRAIN_HELD_LOOK_S))
         while answer and time.monotonic() < until:
-            sys.setswitchinterval(_NEVER_S)  # no other thread can ask for the interpreter's lock any more
+            sys.setswitchinterval(NEVER_SWITCHES_S)  # no other thread can ask for the interpreter's lock any more
             looks = [self._look(cuda, until) for _ in range(2)]
             if all(looks):
                 return True
             sys.setswitchinterval(self._usual_s)
-            self._sleep(_HELD_S)
+            self._sleep(DRAIN_HELD_LOOK_S)
         return None if answer is None else False
 
     def _look(self, cuda: Any, until: float) -> bool:
         """Wait a moment, in which calls of the program outside Python end, and return whether next to nothing is left to be done."""
-        self._sleep(_HELD_S)
+        self._sleep(DRAIN_HELD_LOOK_S)
         since = time.monotonic()
-        return bool(_wait(cuda, until, self._sleep)) and time.monotonic() - since < _HELD_S
+        return bool(_wait(cuda, until, self._sleep)) and time.monotonic() - since < DRAIN_HELD_LOOK_S
 
     def __exit__(self, *_what: object) -> None:
         sys.setswitchinterval(self._usual_s)
@@ -137,11 +140,11 @@ class Held:
             os.rename(path, to)  # noqa: PTH104
 
     def until_unlocked(self, path: str) -> None:
-        """Wait until nobody has locked a file (flock) any more, at the latest after ``_LONGEST_S``."""
-        until, libc = time.monotonic() + _LONGEST_S, self._libc
+        """Wait until nobody has locked a file (flock) any more, at the latest after ``DRAIN_LONGEST_S``."""
+        until, libc = time.monotonic() + DRAIN_LONGEST_S, self._libc
         file = libc.open(os.fsencode(path), os.O_RDONLY | os.O_CLOEXEC)
         while file >= 0 and libc.flock(file, _SHARED_AT_ONCE) < 0 and time.monotonic() < until:
-            self._sleep(_MOST_S)
+            self._sleep(DRAIN_MOST_LOOK_S)
         if file >= 0:
             libc.close(file)
 
@@ -239,12 +242,12 @@ def _synchronized(context: Any) -> Callable[[], bool | None]:
 
 def _answered(asked: list[Callable[[], bool | None]], until: float, sleep: Callable[[float], object]) -> bool:
     """Ask each again and again until it says yes, or the time is up; return whether all have said yes."""
-    rested, look = True, _LOOK_S
+    rested, look = True, DRAIN_LOOK_S
     for ask in asked:
         answer = ask()
         while answer is False and time.monotonic() < until:
             sleep(look)
-            look = min(1.2 * look, _MOST_S)
+            look = min(1.2 * look, DRAIN_MOST_LOOK_S)
             answer = ask()
         rested = rested and bool(answer)
     return rested

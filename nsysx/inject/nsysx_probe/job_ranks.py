@@ -11,14 +11,14 @@ import os
 import sys
 import time
 
+from .probe_bounds import RANKS_ASK_S, RANKS_LOOK_S
+
 if False:  # importing typing takes milliseconds
     from collections.abc import Sequence
     from typing import Any
 
 #: What the keys in the store begin with.
 _PREFIX = "nsysx"
-#: How often a rank looks whether those of other nodes have come, and how often whether they have announced something (s).
-_LOOK_S, _ASK_S = 0.005, 0.25
 
 
 class JobRanks:
@@ -90,7 +90,7 @@ class RunLink:
             while not self._store.check(keys):
                 if time.monotonic() > until:
                     return False
-                time.sleep(_LOOK_S)
+                time.sleep(RANKS_LOOK_S)
         except RuntimeError:  # the rank that keeps the store has ended
             return False
         return True
@@ -105,7 +105,7 @@ class RunLink:
     def announced(self, number: int) -> int | None:
         """Return that step if another run has said it; asked as seldom as a bare step can bear."""
         now = time.monotonic()
-        if now - self._asked < _ASK_S:
+        if now - self._asked < RANKS_ASK_S:
             return None
         self._asked = now
         try:

@@ -20,6 +20,7 @@ from typing import Any
 from .interrupts import shielded
 from .output import Output
 from .patch import AROUND, Patch
+from .probe_bounds import MOST_KERNEL_FUNCTIONS, MOST_KERNELS
 
 #: Where launches are: module, class, what ``enter`` gets, and whether launches there make steps.
 _LAUNCHERS = (
@@ -29,8 +30,6 @@ _LAUNCHERS = (
 )
 _PRODUCTS = re.compile(r"\bdot(_scaled)?\(|\bwgmma|\bmma_v\d|\btcgen05")
 _WORD = re.compile(r"\b[A-Za-z_]\w*")
-#: Functions of one kernel that are read for products, and kernels that are remembered.
-_MOST_FUNCTIONS, _MOST_KERNELS = 50, 2_000
 
 
 class KernelLaunches:
@@ -105,6 +104,9 @@ class KernelLaunches:
             if self.recording and tensors is not None:
                 range_ = self._range(kernel, (*tensors, *by_name.values()))
         except BaseException as error:
+            if entered:
+                entered = False
+                self._leave()
             self.out.fail("launch", error)
         return entered, range_
 
@@ -139,7 +141,7 @@ class KernelLaunches:
     def _has_products(self, kernel: Any) -> bool:
         """Return whether a kernel, or a function that it calls, multiplies matrices, as far as its source says."""
         if id(kernel) not in self._multiplies:
-            if len(self._multiplies) >= _MOST_KERNELS:
+            if len(self._multiplies) >= MOST_KERNELS:
                 self._multiplies.clear()
             self._multiplies[id(kernel)] = kernel, multiplies(kernel)
         return self._multiplies[id(kernel)][1]
@@ -160,7 +162,7 @@ def multiplies(kernel: Any) -> bool:
     """Return whether the source of a kernel, or of what it calls, multiplies matrices."""
     todo: list[Any] = [kernel]
     seen: set[int] = set()
-    while todo and len(seen) < _MOST_FUNCTIONS:
+    while todo and len(seen) < MOST_KERNEL_FUNCTIONS:
         function = todo.pop()
         while not isinstance(getattr(function, "src", None), str) and hasattr(function, "fn"):
             function = function.fn

@@ -10,7 +10,7 @@ tracer, a debugger, coverage or a profiler is at work, there are no lines: these
 Where the program handles a timer, its generators have no lines of their own, but those of who asks them for more: Python drops what is
 raised where a generator is given up, and the program would wait for its handler's exception in vain.
 
-A step may have ``MOST_LINES`` lines, packages fewer, and lines may cost as much time as the step takes without them. After that the
+A step may have ``MOST_STEP_LINES`` lines, packages fewer, and lines may cost as much time as the step takes without them. After that the
 rest of the step has none, and what stopped them is noted.
 """
 
@@ -28,19 +28,18 @@ from .backend import Backend, nowhere
 from .line_tracing import Tracing
 from .monitoring import Monitoring
 from .output import Output
+from .probe_bounds import (
+    LINE_MOST_NS,
+    LINES_LEAST_NS,
+    MOST_LINE_TEXTS,
+    MOST_PACKAGE_LINES,
+    MOST_STEP_LINES,
+    TIMED_LINES,
+)
 from .sources import Sources
 
-#: Most lines that a step begins, and how many of them may be those of packages.
-MOST_LINES, MOST_OF_PACKAGES = 20_000, 10_000
 #: The flags of a code that can be given up: a generator's, a coroutine's, of both kinds, and of an asynchronous generator.
 SUSPENDED = 0x20 | 0x80 | 0x100 | 0x200
-#: Lines may take this long (ns) in any step, however short.
-_LEAST_NS = 5_000_000
-#: A line that took longer was interrupted (ns).
-_MOST_NS = 20_000
-#: One of so many lines is timed, to know what all of them cost.
-TIMED = 64
-_MOST_TEXTS = 20_000
 
 
 class Open:
@@ -170,7 +169,7 @@ class LineRanges:
         """Note what the lines of a step have cost, and begin to count anew."""
         if self._events:
             self.most = max(self.most, self._events)
-            self.cost_ns = max(self.cost_ns or 0, self._timed_ns * TIMED)
+            self.cost_ns = max(self.cost_ns or 0, self._timed_ns * TIMED_LINES)
         self._events = self._of_packages = self._of_others = self._timed_ns = 0
 
     def _close(self, frames: list[list[Any]]) -> None:
@@ -217,7 +216,7 @@ class LineRanges:
     def line(self, code: CodeType, number: int) -> bool:
         """The innermost frame of the program begins a line; return whether it is another one than before."""
         self._events += 1
-        if self._events % TIMED:
+        if self._events % TIMED_LINES:
             return self._line(code, number)
         begin = time.perf_counter_ns()
         another = self._line(code, number)
@@ -225,9 +224,9 @@ class LineRanges:
         return another
 
     def took(self, ns: int) -> None:
-        """Add what one of ``TIMED`` lines or calls took, and stop if all of them have taken as long as the step without them."""
-        self._timed_ns += min(ns, _MOST_NS)
-        if self._timed_ns * TIMED > max(self.usual_ns, _LEAST_NS):
+        """Add what one of ``TIMED_LINES`` lines or calls took, and stop if all of them have taken as long as the step without them."""
+        self._timed_ns += min(ns, LINE_MOST_NS)
+        if self._timed_ns * TIMED_LINES > max(self.usual_ns, LINES_LEAST_NS):
             self._stop("lines had taken as long as a step")
 
     def _line(self, code: CodeType, number: int) -> bool:
@@ -254,23 +253,23 @@ class LineRanges:
                 self._pop()
             frame[1] = text
             self._push(text[0])
-        elif self._of_others < MOST_LINES:
+        elif self._of_others < MOST_STEP_LINES:
             self._of_others += 1
             self._end(frame)
             frame[2] = self._backend.start(text[0])
             frame[1] = text
-        if text[1] or self._events >= MOST_LINES:
+        if text[1] or self._events >= MOST_STEP_LINES:
             self._bound(package=text[1])
         return True
 
     def _bound(self, *, package: bool) -> None:
         """Stop at the most lines of a step, or go on without those of packages at the most of these."""
-        if self._events >= MOST_LINES:
-            self._stop(f"{MOST_LINES:,} lines in one step")
+        if self._events >= MOST_STEP_LINES:
+            self._stop(f"{MOST_STEP_LINES:,} lines in one step")
         elif package:
             self._of_packages += 1
-            if self._of_packages == MOST_OF_PACKAGES:
-                self.stopped = self.stopped or f"{MOST_OF_PACKAGES:,} lines of packages in one step: no more of these"
+            if self._of_packages == MOST_PACKAGE_LINES:
+                self.stopped = self.stopped or f"{MOST_PACKAGE_LINES:,} lines of packages in one step: no more of these"
                 self._engine.without_packages()
 
     def _end(self, frame: list[Any]) -> None:
@@ -286,7 +285,7 @@ class LineRanges:
         """Return the text of a line, made once, and whether it is a package's."""
         path, package = self.sources.path(code), self.wants(code) == "package"
         text = self._backend.prepare(ranges.line(path, number, getattr(code, "co_qualname", code.co_name)))
-        if self._made < _MOST_TEXTS:
+        if self._made < MOST_LINE_TEXTS:
             self._made += 1
             if id(code) not in self._texts:
                 self._texts[id(code)] = {}

@@ -11,13 +11,11 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from .interrupts import shielded
+from .probe_bounds import TIMED_CALLS
 from .sources import OWN_FILES
 
 if TYPE_CHECKING:
     from .line_ranges import LineRanges
-
-#: One of so many calls is timed.
-_TIMED = 64
 
 
 class Tracing:
@@ -68,7 +66,7 @@ class Tracing:
                 self.stop()
                 return None
             self._calls += 1
-            begin = 0 if self._calls % _TIMED else time.perf_counter_ns()
+            begin = 0 if self._calls % TIMED_CALLS else time.perf_counter_ns()
             code = frame.f_code
             kind = lines.wants(code)
             if begin:

@@ -2,7 +2,7 @@
 
 A training step repeats the same calls, so the report can infer the modules of an unmarked step from a marked one
 (``events/sequence.py``). A window whose end is known has its marked steps there, behind all plain ones, and one at its begin, in case
-the program ends before it. Where the end is not known, the first steps are marked until ``REFERENCES`` of them had the same shape.
+the program ends before it. Where the end is not known, the first steps are marked until ``REFERENCE_STEPS`` of them had the same shape.
 Marking resumes after a step whose shape no marked step had. The shape is what costs nothing to know: the phases and, now and then,
 the number of module calls. What runs outside of steps (evaluations, teachers, rollouts) repeats as well, call by call: each network
 has its own count.
@@ -13,22 +13,17 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Optional
 
-#: Marked steps of one shape: one to learn from, one to check it, and one to spare.
-REFERENCES = 3
-#: In a capture window of fewer steps than this, only the last one is marked; otherwise too few would run without marks.
-SHORT_WINDOW = 8
-#: Marking ends after this many marked steps even if no shape came up often enough.
-PATIENCE = 6
-#: Least number of steps before another unknown shape turns marks on again. It doubles each time, so that a program whose steps
-#: are never alike pays for marks in fewer and fewer of them.
-FIRST_PAUSE = 8
-#: Among the steps (or calls) without marks, module calls are counted only in those whose number this divides.
-LOOK_EVERY = 8
-_MOST_SHAPES = 1_000
+from .probe_bounds import (
+    MARKING_PATIENCE,
+    MARKING_PAUSE,
+    MOST_MARKED_STEPS,
+    MOST_SHAPES,
+    REFERENCE_STEPS,
+    SHORT_WINDOW_STEPS,
+)
+
 #: Number of module calls, None if they were not counted, and a hash over the phases.
 Shape = tuple[Optional[int], int]  # noqa: UP045 - Python 3.9 reads this too
-
-_MOST_STEPS = 1_000
 
 
 class Learner:
@@ -41,8 +36,8 @@ class Learner:
         self._strange: dict[Shape, int] = {}
         self._planned: set[int] = set()
         self._learning = True
-        self._left = PATIENCE
-        self._pause = FIRST_PAUSE
+        self._left = MARKING_PATIENCE
+        self._pause = MARKING_PAUSE
         self._resume = 0
 
     def wants(self, index: int) -> bool:
@@ -63,7 +58,7 @@ class Learner:
         """Look at an occurrence without marks: has it a shape that no marked one had?"""
         if shape in self._known or (shape[0] is None and shape[1] in self._phases):
             return
-        if len(self._strange) >= _MOST_SHAPES:
+        if len(self._strange) >= MOST_SHAPES:
             self._strange.clear()
         before = self._strange.get(shape)
         self._strange[shape] = index
@@ -84,11 +79,11 @@ class Marking:
         self.steps: list[int] = []  # the numbers of the marked steps
         self.unmarked_from: int | None = None  # the first step without marks, in the last window that has one
         self._restarted = False
-        self._references = REFERENCES
+        self._references = REFERENCE_STEPS
         self._at_end = 0  # so many of a window's last steps are marked
         self._short = False
         self._left: int | None = None  # steps of the window that follow the open one
-        self._of_steps = Learner(REFERENCES)
+        self._of_steps = Learner(REFERENCE_STEPS)
         self._of_calls: dict[
             Hashable, tuple[Learner, list[int]]
         ] = {}  # of each network: its learner and number of calls
@@ -97,10 +92,10 @@ class Marking:
     def start(self, steps: int | None) -> None:
         """Begin a capture of ``steps`` steps (None: open end), and forget what was marked before it."""
         self.steps, self._restarted = [], True
-        self._short = steps is not None and steps < SHORT_WINDOW
-        self._at_end = 1 if self._short else REFERENCES
-        self._references = 1 if self._short else REFERENCES
-        self._of_steps = Learner(1 if steps is not None else REFERENCES)
+        self._short = steps is not None and steps < SHORT_WINDOW_STEPS
+        self._at_end = 1 if self._short else REFERENCE_STEPS
+        self._references = 1 if self._short else REFERENCE_STEPS
+        self._of_steps = Learner(1 if steps is not None else REFERENCE_STEPS)
         self._of_calls.clear()
 
     def _wants(self, index: int) -> bool:
@@ -115,7 +110,7 @@ class Marking:
             self.on = self._wants(index)
             if not self.on and (self.unmarked_from is None or self._restarted):
                 self.unmarked_from, self._restarted = index, False
-        if self.on and len(self.steps) < _MOST_STEPS:
+        if self.on and len(self.steps) < MOST_MARKED_STEPS:
             self.steps.append(index)
 
     def step_ended(self, index: int, shape: Shape) -> None:
@@ -127,7 +122,7 @@ class Marking:
         """Turn marks on or off for a call of a network outside of every step; return its number among that network's calls."""
         learned = self._of_calls.get(network)
         if learned is None:
-            if len(self._of_calls) >= _MOST_SHAPES:
+            if len(self._of_calls) >= MOST_SHAPES:
                 self._of_calls.clear()
             learned = self._of_calls[network] = Learner(self._references), [-1]
         learner, number = learned

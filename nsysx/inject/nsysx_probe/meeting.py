@@ -17,11 +17,7 @@ from typing import Any
 
 from . import draining
 from .job_ranks import JobRanks
-
-#: How often a rank looks whether the others have come (s).
-_LOOK_S = 0.002
-#: A rank waits for the others this long (s), and for this many of its own longest steps. Ranks that never come do not hold it for good.
-_WAIT_S, _WAIT_STEPS = 10.0, 2
+from .probe_bounds import MEETING_LOOK_S, MEETING_S, MEETING_STEPS
 
 
 class Meeting:
@@ -51,14 +47,14 @@ class Meeting:
         ``longest_ns`` is the longest step so far. With ``drained`` the devices have done their work before this rank counts as here;
         for a rank that does not come nobody waits as long as for the device of one that has.
         """
-        until, beyond = time.monotonic() + _WAIT_S + _WAIT_STEPS * longest_ns / 1e9, 0.0
+        until, beyond = time.monotonic() + MEETING_S + MEETING_STEPS * longest_ns / 1e9, 0.0
         number, self.number = self.number, self.number + 1
         self._sign("comes", number, self._job.rank)
         if drained:
             beyond = draining.longest_wait_s(longest_ns)
             draining.drain(longest_ns)
         self._sign("here", number, self._job.rank)
-        longest = until + _WAIT_S * (1 + self._job.several_runs)
+        longest = until + MEETING_S * (1 + self._job.several_runs)
         if not self._job.leads:
             leader = self._job.here[0]
             came = self._wait([self._path("comes", number, leader)], longest)
@@ -70,7 +66,7 @@ class Meeting:
             came = self._wait([self._path("here", number, rank) for rank in rest], until + beyond) and came
             act()
             if self._job.link is not None:
-                came = self._job.link.gather(number, longest + beyond - _LOOK_S) and came
+                came = self._job.link.gather(number, longest + beyond - MEETING_LOOK_S) and came
         finally:  # also where a signal ends the wait: nobody else waits for this rank then
             self._sign("done", number, self._job.rank)
         return came
@@ -118,5 +114,5 @@ class Meeting:
             if paths and time.monotonic() > until:
                 return False
             if paths:
-                time.sleep(_LOOK_S)
+                time.sleep(MEETING_LOOK_S)
         return True

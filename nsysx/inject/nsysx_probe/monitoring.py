@@ -12,6 +12,7 @@ from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any
 
 from .interrupts import shielded
+from .probe_bounds import LOOP_LINES
 from .sources import OWN_FILES
 
 if TYPE_CHECKING:
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
 #: Ids of tools that no tool of Python's documentation claims; those that are claimed say who looks on.
 _IDS = (4, 3, 5)
 _OTHERS = {0: "a debugger", 1: "coverage", 2: "a profiler"}
-#: A loop in one line tells of that line so often, and then no more.
-_SAME = 16
 
 
 class Monitoring:
@@ -161,7 +160,7 @@ class Monitoring:
                 self._same = 0
                 return None
             self._same += 1
-            if self._same > _SAME:  # a loop in this line
+            if self._same > LOOP_LINES:  # a loop in this line
                 self._same = 0
                 return self._api.DISABLE
         except Exception as error:

@@ -12,9 +12,7 @@ from typing import Any
 
 from .output import Output
 from .patch import Patcher, nothing
-
-#: So many blocks are kept; one lasts at least so long at first (ns), and twice as long whenever they are too many.
-_MOST_BLOCKS, _FIRST_BLOCK_NS = 128, 100_000_000
+from .probe_bounds import ODOMETER_BLOCK_NS, ODOMETER_BLOCKS
 
 
 class Odometer:
@@ -27,7 +25,7 @@ class Odometer:
         self._key: int | None = None  # of the optimizer
         self._steps = -1  # from the beginning of the first one on
         self._now_ns = self._due_ns = 0
-        self._every_ns = _FIRST_BLOCK_NS
+        self._every_ns = ODOMETER_BLOCK_NS
         self._marks: list[tuple[int, int]] = []  # steps so far, and when (ns)
 
     def arm(self, patcher: Patcher, written: Any) -> None:
@@ -54,7 +52,7 @@ class Odometer:
     def _mark(self, now: int) -> None:
         self._due_ns = now + self._every_ns
         self._marks.append((self._steps, now))
-        if len(self._marks) > _MOST_BLOCKS:
+        if len(self._marks) > ODOMETER_BLOCKS:
             self._every_ns *= 2
             self._marks = self._marks[::2]
             if self.written is not None:

@@ -20,9 +20,7 @@ from typing import Any
 
 from .interrupts import of_program
 from .output import Output
-
-#: Number of backward graphs that are inspected before all others count as like them, and the largest graph inspected (nodes).
-_LOOKS, _MOST_NODES = 3, 50_000
+from .probe_bounds import BACKWARD_LOOKS, MOST_BACKWARD_NODES
 
 
 class OperatorRanges:
@@ -36,7 +34,7 @@ class OperatorRanges:
         self.times = 0  # how often it was turned on
         self.why_not: str | None = None
         self._thread: int | None = None  # the thread that turned the recorder on, while it is on
-        self._looks = _LOOKS
+        self._looks = BACKWARD_LOOKS
 
     def record(self) -> dict[str, Any] | None:
         """Return what was recorded, for the probe file; None if nothing was asked for."""
@@ -117,7 +115,7 @@ def _one_thread(roots: Any) -> bool:
         node = todo.pop()
         if node is None or id(node) in seen:
             continue
-        if len(seen) >= _MOST_NODES:
+        if len(seen) >= MOST_BACKWARD_NODES:
             return False
         seen[id(node)] = node
         of_node = {str(given.device) for given in node._input_metadata}

@@ -13,18 +13,12 @@ from typing import Any, NamedTuple
 from . import ranges
 from .backend import Backend
 from .interrupts import of_program
+from .probe_bounds import FLUSH_EVERY_NS, MOST_ERRORS, MOST_PHASES, MOST_TEXTS
 
 KINDS = ("step", "phase", "module", "backward_module", "sync", "info", "gc", "compile")
 
 #: Phases that tell steps of different work apart; a fetch or a loss may come or go although the work stays the same.
 _SHAPE = frozenset(("forward", "evaluation", "backward", "optimizer"))
-
-#: What a phase adds to the shape is its place in this table; so many are told apart.
-_MOST_PHASES = 1_000
-_MOST_ERRORS = 20
-_MOST_TEXTS = 100_000
-#: Least time (ns) between two flushes in a row of short steps: one takes 5 us.
-_FLUSH_EVERY_NS = 100_000_000
 
 
 class Phase(NamedTuple):
@@ -98,7 +92,7 @@ class Output:
 
     def note(self, text: str) -> None:
         """Keep an error message, up to a limit."""
-        if len(self.errors) < _MOST_ERRORS:
+        if len(self.errors) < MOST_ERRORS:
             self.errors.append(text[:300])
 
     def wrong(self, where: str, error: BaseException) -> None:
@@ -134,7 +128,7 @@ class Output:
         prepared = self.texts.get(text)
         if prepared is None:
             prepared = self.backend.prepare(text)
-            if len(self.texts) < _MOST_TEXTS:
+            if len(self.texts) < MOST_TEXTS:
                 self.texts[text] = prepared
         return prepared
 
@@ -154,7 +148,7 @@ class Output:
         ``last``: other work than a step may follow. If not, it is done only if the last time is long enough ago.
         """
         now = time.monotonic_ns()
-        if last or now - self._flushed_ns > _FLUSH_EVERY_NS:
+        if last or now - self._flushed_ns > FLUSH_EVERY_NS:
             self._flushed_ns = now
             self.backend.flush()
 
@@ -164,7 +158,7 @@ class Output:
         if cached is None:
             mixed = hash((name, detail)) | 1 if name in _SHAPE else 0
             cached = Phase(name, self.text(ranges.phase(name, detail)), mixed)
-            if len(self._phases) < _MOST_PHASES:
+            if len(self._phases) < MOST_PHASES:
                 self._phases[name, detail] = cached
         return cached
 

@@ -21,13 +21,8 @@ from typing import Any
 
 from .interrupts import without_signals
 from .output import Output
+from .probe_bounds import LONG_PAUSE_NS, MOST_KEPT_PAUSES, MOST_REASON_LETTERS, MOST_SENT_PAUSES
 
-#: Shorter collections of the young generations (ns) are not kept: there are thousands of them, and they explain nothing.
-LONG_NS = 100_000
-#: How many collections are kept between two steps, and how many marks a process sends at most: nvtx never frees a text.
-_MOST_KEPT, _MOST_SENT = 1_000, 20_000
-#: Characters of a recompilation's reason that are sent.
-_MOST_REASON = 300
 #: The oldest Python in which no operator except a call checks for signals.
 _OLDEST = (3, 10)
 
@@ -44,7 +39,7 @@ class _Thread:
     __neg__ = threading.get_native_id
 
 
-def listener(kept: list[Any], long_ns: int = LONG_NS) -> Callable[[str, dict[str, int]], None]:
+def listener(kept: list[Any], long_ns: int = LONG_PAUSE_NS) -> Callable[[str, dict[str, int]], None]:
     """Return a function for ``gc.callbacks`` that appends full (generation 2) and long collections to ``kept``. It makes no calls.
 
     Each entry holds the end (``time.perf_counter_ns``), the duration in ns, generation, objects collected, and thread id.
@@ -52,7 +47,7 @@ def listener(kept: list[Any], long_ns: int = LONG_NS) -> Callable[[str, dict[str
     clock: Any = _Clock()
     thread: Any = _Thread()
     began = 0
-    room = _MOST_KEPT
+    room = MOST_KEPT_PAUSES
 
     def collected(phase: str, info: dict[str, int]) -> None:
         try:
@@ -62,7 +57,7 @@ def listener(kept: list[Any], long_ns: int = LONG_NS) -> Callable[[str, dict[str
             elif began:
                 ended = -clock
                 if not kept:
-                    room = _MOST_KEPT
+                    room = MOST_KEPT_PAUSES
                 if room and (info["generation"] == 2 or ended - began >= long_ns):
                     kept += ((ended, ended - began, info["generation"], info["collected"], -thread),)
                     room -= 1
@@ -143,7 +138,7 @@ class Pauses:
     def _mark(self, kind: str, about: dict[str, Any] | None) -> None:
         if about is None:
             return
-        if self._sent >= _MOST_SENT:
+        if self._sent >= MOST_SENT_PAUSES:
             self.left_out += 1
             return
         self._sent += 1
@@ -178,6 +173,6 @@ def _compilation(metrics: Any) -> dict[str, Any] | None:
         "file": str(getattr(metrics, "co_filename", "") or "")[-200:],
         "line": getattr(metrics, "co_firstlineno", None),
         "backward": getattr(metrics, "is_forward", None) is False,
-        "reason": reason.split("\n")[0][:_MOST_REASON] if isinstance(reason, str) else None,
+        "reason": reason.split("\n")[0][:MOST_REASON_LETTERS] if isinstance(reason, str) else None,
         "failed": str(failed)[:100] if failed else None,
     }

@@ -13,12 +13,12 @@ from .borders import Borders
 from .interrupts import shielded
 from .operator_ranges import OperatorRanges
 from .output import Output
+from .probe_bounds import MOST_FIRST_ROOTS, MOST_ROOT_PARAMETERS
 from .qualified_names import ModuleEntry, held
+from .sole_work import SoleWork
 
 #: What a thread may do: call a network, run backward, step an optimizer.
 _CALLED, _RAN_BACKWARD, _STEPPED = 1, 2, 3
-_MOST_ROOTS = 1_000
-_MOST_PARAMETERS = 10_000
 
 
 class Phases:
@@ -36,13 +36,14 @@ class Phases:
         self.driver: int | None = None
         #: During a capture: the key of each optimizer step that ended, and None for each backward that ended.
         self.capturing: list[int | None] | None = None
-        self.network_seen = False  # the driver has called a network
         self._trained_root: Any = None
         self._trains = False  # that root was in training mode when it was called
         self._rank = 0  # what the driver has done: called a network, run backward, stepped an optimizer
         self._first: dict[int, tuple[Any, Any]] = {}  # id of a root -> weak references to it and to its first parameter
         self._called: tuple[int, dict[int, Any]] = (-1, {})  # a step, and the networks that it has called
         self.steps.related = self._related
+        unfollow = borders.xray.launches.unfollow
+        self.sole_work = SoleWork(torch, out, self.steps, lambda: self._drives(_CALLED), unfollow)
         self._graphs: Any = weakref.WeakKeyDictionary()  # CUDA graph -> what ended in its capture
 
     def _alone(self) -> bool:
@@ -60,7 +61,7 @@ class Phases:
 
     # ---- networks and losses ----------------------------------------------------------------------------------------
 
-    def root(self, entry: ModuleEntry, module: Any) -> int:
+    def root(self, entry: ModuleEntry, module: Any, given: tuple[Any, ...] = ()) -> int:
         """Open the phase of an outermost network, or of a loss, and return its level, 0 if none was opened."""
         thread = self.out.thread
         this_thread = threading.get_ident()
@@ -73,30 +74,13 @@ class Phases:
         grad = self.torch.is_grad_enabled()
         if not thread.phases and self.driver == this_thread:
             self._forward(entry, module, grad)
-            self.borders.settings.network(module)
+            self.borders.settings.network(module, *given)
             if not self.steps.is_open:
                 self.borders.call_begins((entry.path, entry.cls, grad))
         return self._open("forward" if grad else "evaluation", entry.cls)
 
-    def enter_launch(self, kernel: Any) -> bool:
-        """A kernel of Triton is about to be launched: outside of all else it counts as a network, in a program that has none."""
-        if self.network_seen or self.steps.trains or self.steps.user:
-            self.borders.xray.launches.unfollow()
-            return False
-        thread = self.out.thread
-        if thread.phases or thread.open or not self._drives(_CALLED):
-            return False
-        self.steps.forward(False, id(kernel))
-        thread.open += 1
-        return True
-
-    def leave_launch(self) -> None:
-        """It has been launched."""
-        self.out.thread.open -= 1
-        self.steps.forward_end()
-
     def _forward(self, entry: ModuleEntry, module: Any, grad: bool) -> None:
-        self.network_seen = True
+        self.sole_work.give_way()
         training = held(module).get("training") is not False
         same = self._trained_root is not None and self._trained_root() is module
         if grad and same and self._trains and not training:
@@ -128,7 +112,7 @@ class Phases:
         first = self._first.get(id(module))
         if first is None or first[0]() is not module:
             weights = next(_parameters(module, 1), None)
-            if len(self._first) > _MOST_ROOTS:
+            if len(self._first) > MOST_FIRST_ROOTS:
                 self._first.clear()
             first = self._first[id(module)] = (
                 weakref.ref(module),
@@ -157,8 +141,8 @@ class Phases:
         step, modules = self._called
         if step != self.steps.index:
             return False
-        roots = [ref() for ref in modules.values()]
-        return any(id(p) in weights for root in roots if root is not None for p in _parameters(root, _MOST_PARAMETERS))
+        roots = [root for ref in modules.values() if (root := ref()) is not None]
+        return any(id(p) in weights for root in roots for p in _parameters(root, MOST_ROOT_PARAMETERS))
 
     def _drives(self, rank: int) -> bool:
         """Return whether this thread's events make steps: those of the one that does most, and of the main thread among equals."""
@@ -355,6 +339,7 @@ class Phases:
         try:
             if not self._alone():
                 return None
+            self.sole_work.give_way()
             self.steps.forward(self.torch.is_grad_enabled())
         except Exception as error:
             self.out.fail("replay", error)

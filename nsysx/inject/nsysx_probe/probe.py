@@ -46,6 +46,7 @@ from . import backend as backends
 from .backward import BackwardMarks
 from .borders import Borders
 from .calls import ModuleCalls
+from .fetches import Fetches
 from .interrupts import shielded
 from .output import Output
 from .phase_ranges import Phases
@@ -179,7 +180,7 @@ class Probe:
         self._arm_optimizers()
         self._arm_graphs()
         launches = self.parts.xray.launches
-        launches.follow(phases.enter_launch, phases.leave_launch)
+        launches.follow(phases.sole_work.enter_launch, phases.sole_work.leave)
         around(self.torch.cuda.get_device_capability, "capability", "None", launches.look, patch.nothing)
         self.resting.arm(self.patcher)
         self.parts.odometer.arm(self.patcher, self.status.write)
@@ -206,18 +207,12 @@ class Probe:
 
     def _arm_loader(self) -> None:
         """Follow the DataLoader, if the program has one."""
-        phases, around = self.phases, self.patcher.around
+        around = self.patcher.around
         loader = sys.modules.get("torch.utils.data.dataloader")
         if loader is not None:
-            around(
-                loader._BaseDataLoaderIter.__next__,
-                "fetch",
-                "self",
-                phases.enter_fetch,
-                phases.leave_fetch,
-                each_step=True,
-            )
-            around(loader.DataLoader.__iter__, "loader", "self", self._enter_loader, phases.leave_fetch)
+            fetches = Fetches(self.phases, self.resting, self.parts.clock)
+            around(loader._BaseDataLoaderIter.__next__, "fetch", "self", fetches.enter, fetches.leave)
+            around(loader.DataLoader.__iter__, "loader", "self", self._enter_loader, self.phases.leave_fetch)
 
     def _arm_graphs(self) -> None:
         """Follow the capture and the replay of CUDA graphs."""

@@ -17,7 +17,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections import deque
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 from . import capture_range, draining
@@ -28,23 +28,20 @@ from .interrupts import of_program
 from .job_ranks import RollCall
 from .meeting import Meeting
 from .output import Output
+from .probe_bounds import (
+    FIRST_WINDOW_ALIKE,
+    FIRST_WINDOW_LEAST,
+    FIRST_WINDOW_LONGER,
+    FIRST_WINDOW_NS,
+    FIRST_WINDOW_STEPS,
+    RANKS_AHEAD,
+    RANKS_FIRST_WINDOW,
+    RUNS_AHEAD_NS,
+    SECOND_WINDOW_WHOLE,
+)
 
-#: The first window closes after so many steps in a row without marks that are alike: eight steady ones, one that shows where the
-#: last of them ends, and one to spare.
-_ALIKE = 10
-#: Such steps also take about as long: none of them this many times as long as their median.
-_AS_LONG = 2.0
-#: If steps are never alike, it closes after so many of them, or after this time from the first one's end on and so many more.
-_MOST_STEPS, _MOST_NS, _LEAST_STEPS = 64, 30_000_000_000, 3
-#: A second window that reaches the limit closes once it has so many steps: with them the report takes its averages from it.
-_WHOLE = 8
-#: Ranks of a job close and open by the number of the step, which all have in common. The first window has so many steps.
-_RANKS_COLD = 24
-#: When the second one opens, and when a window closes at the limit, one rank says so many steps before: hosts run ahead of each other.
-#: Those of other runs of nsysx look now and then, so the second one opens so much later for them (ns).
-_RANKS_AHEAD, _RUNS_AHEAD_NS = 4, 2_000_000_000
 #: With this step at the latest a rank knows the others, or closes no window.
-_RANKS_KNOWN = _RANKS_COLD - _RANKS_AHEAD
+_RANKS_KNOWN = RANKS_FIRST_WINDOW - RANKS_AHEAD
 
 
 class TwoWindows(CaptureWindow):
@@ -57,7 +54,7 @@ class TwoWindows(CaptureWindow):
         self._detached = capture_range.DETACHED in out.environ.get("NSYS_CONFIG_DIRECTIVES", "")
         self._between: dict[str, Any] | None = None
         self._marks_cost: dict[str, Any] | None = None
-        self._lengths: deque[int] = deque(maxlen=_ALIKE)
+        self._lengths: deque[int] = deque(maxlen=FIRST_WINDOW_ALIKE)
         self._ended_ns = self._since_ns = 0
         self._in_window = 0  # steps that have ended in the open window
         self._ending = False  # the limit is reached
@@ -99,8 +96,8 @@ class TwoWindows(CaptureWindow):
             if self._meeting is None:
                 self.first = index + ahead
             elif self._meeting.chooses:
-                late_ns = _RUNS_AHEAD_NS if self._meeting.several_runs else 0
-                self.first = index + ahead + _RANKS_AHEAD + late_ns // int(statistics.median(self._lengths))
+                late_ns = RUNS_AHEAD_NS if self._meeting.several_runs else 0
+                self.first = index + ahead + RANKS_AHEAD + late_ns // int(statistics.median(self._lengths))
                 self._meeting.announce(self.first)
         if self.first is not None:
             self.last = self.first + AUTO_STEPS - 1
@@ -122,7 +119,7 @@ class TwoWindows(CaptureWindow):
         if self._meeting is not None:
             return self._closes_together(self._meeting, index, now - before if before else 0, over=over)
         if not self.cold:
-            if over and self._in_window >= _WHOLE and not self._ending:  # one more step, for the X-ray
+            if over and self._in_window >= SECOND_WINDOW_WHOLE and not self._ending:  # one more step, for the X-ray
                 self._ending, self.last = True, min(index + 1, self.last or 0)
             return super().closes(index) or capture_range.closed()
         if not before:
@@ -135,15 +132,23 @@ class TwoWindows(CaptureWindow):
         if marked:
             self._alike = 0
         usual = statistics.median(self._lengths)
-        steady = self._alike >= _ALIKE and max(self._lengths) <= _AS_LONG * usual
-        return steady or index >= _MOST_STEPS or (index >= _LEAST_STEPS and (over or now - self._since_ns > _MOST_NS))
+        steady = self._alike >= FIRST_WINDOW_ALIKE and max(self._lengths) <= FIRST_WINDOW_LONGER * usual
+        return (
+            steady
+            or index >= FIRST_WINDOW_STEPS
+            or (index >= FIRST_WINDOW_LEAST and (over or now - self._since_ns > FIRST_WINDOW_NS))
+        )
 
     def _closes_together(self, meeting: Meeting, index: int, length_ns: int, *, over: bool) -> bool:
         """Return whether the window of all ranks closes with step ``index``, which took so long."""
         self._lengths.append(max(length_ns, 1))
         self._longest_ns = max(self._longest_ns, length_ns)
-        if over and self._in_window >= (_LEAST_STEPS if self.cold else _WHOLE) and meeting.announced() is None:
-            meeting.announce(index + _RANKS_AHEAD)
+        if (
+            over
+            and self._in_window >= (FIRST_WINDOW_LEAST if self.cold else SECOND_WINDOW_WHOLE)
+            and meeting.announced() is None
+        ):
+            meeting.announce(index + RANKS_AHEAD)
         return self.is_last(index)
 
     def _meet(self, index: int) -> None:
@@ -177,7 +182,7 @@ class TwoWindows(CaptureWindow):
         """Return whether step ``index`` is the last one of the open window."""
         if self._meeting is None:
             return super().is_last(index)
-        planned = index >= _RANKS_COLD - 1 if self.cold else super().is_last(index)
+        planned = index >= RANKS_FIRST_WINDOW - 1 if self.cold else super().is_last(index)
         announced = None if planned else self._meeting.announced()
         return planned or (announced is not None and index >= announced)
 
@@ -245,7 +250,7 @@ class TwoWindows(CaptureWindow):
         return capture_range.end()
 
     def unrecorded(self) -> dict[str, Any] | None:
-        """Return the bare steps between the windows, as `StepClock.bare` does, with ``after_ns`` and ``after_loop_ns`` of those after them.
+        """Return the bare steps between the windows, as `StepClock.bare` does, with what `_after` returns of those after them.
 
         ``detached``: nothing of nsys was in the calls of these steps.
         """
@@ -253,11 +258,11 @@ class TwoWindows(CaptureWindow):
             return None
         if self._between is None:
             bare = self.clock.bare(self.first if self.opened else None)
-            return None if bare is None else {**bare, "after_ns": [], "after_loop_ns": [], "detached": self._detached}
+            return None if bare is None else {**bare, **_after(), "detached": self._detached}
         again = self.clock.bare(None) if self.after else None
         if again is None:
             return self._between
-        return {**self._between, "after_ns": again["lengths_ns"], "after_loop_ns": again["loop_ns"]}
+        return {**self._between, **_after(**again)}
 
     def marks_cost(self) -> dict[str, Any] | None:
         """Return `StepClock.marks_cost` of the last window."""
@@ -274,3 +279,10 @@ class TwoWindows(CaptureWindow):
         """Compare a step's shape with the one before, as long as the first window is open."""
         if self.cold:
             super().step_ended(shape)
+
+
+def _after(
+    lengths_ns: Sequence[int] = (), fetch_ns: Sequence[int] = (), loop_ns: Sequence[int] = (), **_more: object
+) -> dict[str, Any]:
+    """Return what the record holds of the bare steps after the second window."""
+    return {"after_ns": [*lengths_ns], "after_fetch_ns": [*fetch_ns], "after_loop_ns": [*loop_ns]}

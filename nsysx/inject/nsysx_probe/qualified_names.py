@@ -10,14 +10,15 @@ from typing import Any, NamedTuple
 from . import ranges
 from .interrupts import of_program, shielded
 from .output import Output
+from .probe_bounds import MOST_ALIASES, MOST_LEAVES, MOST_WALKS
 
 #: Path parts that wrappers add. So does ``module``, but only as an only child (DistributedDataParallel and similar).
 WRAPPER_PARTS = frozenset(("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"))
 
-#: How often all roots are walked again because a module inside one of them is unknown.
-_MOST_WALKS = 8
-_MOST_ALIASES = 50
-_MOST_LEAVES = 10_000
+#: An outermost call of a module without parameters opens no phase: it may be all that the program does (``sole_work``).
+SOLE = "sole"
+#: Modules of torch that a program calls between its own functions: activations, and what makes a region.
+_HELPERS = ("torch.nn.", "torch.fx.", "torch._dynamo.")
 
 
 class ModuleEntry:
@@ -46,10 +47,14 @@ class ModuleEntry:
         self.again: ModuleEntry = self  # the entry for a call inside backward (recompute)
         self.slow = False  # an outermost call goes through enter and leave
         self.always = False  # a nested call does so, too
-        self.root = ""  # the phase that an outermost call opens
+        self.root = ""  # the phase that an outermost call opens, or SOLE
         self.quiet = False  # the inside of a compiled region, which already has a range
         self.hook: Any = None  # the tensor that carries the backward mark, made at first use
         self.up: ModuleEntry | None = None  # the surrounding module
+
+    def unfollow(self) -> None:
+        """Treat the calls of a module without parameters as those of a helper: only what is inside a compiled region needs them."""
+        self.root, self.slow = "", self.always
 
 
 class Name(NamedTuple):
@@ -163,7 +168,7 @@ class Naming:
         Such modules come and go by the thousand: one that died leaves its name and its entry to the next.
         """
         cls = type(module)
-        if not self._inside() or self.walks < _MOST_WALKS or _children(module) or held(module).get("_is_replica"):
+        if not self._inside() or self.walks < MOST_WALKS or _children(module) or held(module).get("_is_replica"):
             return None
         if cls.__module__.startswith("torch.fx.") or held(module).get("_compiled_call_impl") is not None:
             return None
@@ -173,7 +178,7 @@ class Naming:
         entry = self._leaves.get(kind)
         if entry is None:
             entry = self._entry(module, self.names[id(module)])
-            if len(self._leaves) < _MOST_LEAVES:
+            if len(self._leaves) < MOST_LEAVES:
                 self._leaves[kind] = entry
         self.entries[id(module)] = entry
         return entry
@@ -186,7 +191,7 @@ class Naming:
         if inside and type(module).__module__.startswith("torch.fx."):
             self._remember(module, "GraphModule", None, 1, True)
             return
-        if inside and self.walks < _MOST_WALKS:
+        if inside and self.walks < MOST_WALKS:
             self.walks += 1
             for root in [r() for r in self._roots.values()]:
                 if root is not None:
@@ -243,7 +248,7 @@ class Naming:
                     todo.append((child, f"{path}.{part}" if path else part, key, level + 1, False))
 
     def _alias(self, first: str, other: str) -> None:
-        if first != other and len(self.aliases) < _MOST_ALIASES:
+        if first != other and len(self.aliases) < MOST_ALIASES:
             others = self.aliases.setdefault(first, [])
             if other not in others:
                 others.append(other)
@@ -278,6 +283,8 @@ class Naming:
         # A compiled region without parameters opens no phase, but its inside must still see that it is inside a region.
         entry.slow = bool(entry.root) or name.quiet or region
         entry.always = name.level == 0 or entry.root == "loss" or name.quiet
+        if not entry.root and name.level == 0 and not held(module).get("_is_replica") and _is_users(module):
+            entry.root, entry.slow, entry.always = SOLE, True, entry.slow
         again.slow = again.always = name.quiet or region
         if (self.depth is None or name.level <= self.depth) and (self.only is None or self.only.search(name.path)):
             flags = ("compiled",) if compiled else ()
@@ -326,6 +333,20 @@ def has_parameters(root: Any) -> bool:
         held_here = held(module).get("_parameters")
         parameters = held_here.values() if isinstance(held_here, dict) else _asked(module.parameters, False)
         if any(p is not None for p in parameters):
+            return True
+        todo.extend(child for _, child in _children(module))
+    return False
+
+
+def _is_users(root: Any) -> bool:
+    """Return whether ``root`` or a module below it is no ready-made one of torch's."""
+    todo, seen = [root], set()
+    while todo:
+        module = todo.pop()
+        if id(module) in seen:
+            continue
+        seen.add(id(module))
+        if not type(module).__module__.startswith(_HELPERS):
             return True
         todo.extend(child for _, child in _children(module))
     return False

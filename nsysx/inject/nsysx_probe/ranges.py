@@ -27,6 +27,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from .probe_bounds import MOST_PATH_LETTERS, MOST_STEP_DIGITS, MOST_TEXT_LETTERS
+
 DOMAIN = "nsysx"
 PREFIX = "nsysx:"
 #: The domain of the lines of Python, ``PATH:LINE FUNCTION``, which an X-ray step records as nested ranges.
@@ -42,11 +44,6 @@ WORK = ("step", "phase", "module", "backward_module")
 PAUSES = ("gc", "compile")
 
 FLAGS = ("recompute", "compiled", "graph")
-
-#: nsys drops a range whose name has 65,535 bytes or more; nobody reads more than this anyway.
-MAX_TEXT = 200
-#: The same for the path of a file.
-MAX_PATH = 1_000
 
 
 class Label(NamedTuple):
@@ -84,7 +81,7 @@ def phase(name: str, detail: str = "") -> str:
     if name not in PHASES:
         raise ValueError(f"not a phase: {name}")
     detail = word(detail)
-    return (f"{name} {detail}" if detail else name)[:MAX_TEXT]
+    return (f"{name} {detail}" if detail else name)[:MOST_TEXT_LETTERS]
 
 
 def module(path: str, cls: str, *flags: str, backward: bool = False) -> str:
@@ -94,7 +91,7 @@ def module(path: str, cls: str, *flags: str, backward: bool = False) -> str:
     characters. Raises ValueError for a flag that is not one of FLAGS.
     """
     path, cls = word(path), word(cls)[:80]
-    room = MAX_TEXT - len(cls) - 40
+    room = MOST_TEXT_LETTERS - len(cls) - 40
     if len(path) > room:
         path = f"{path[: room // 2 - 1]}..{path[-(room // 2 - 1) :]}"
     text = f"{path}:{cls}"
@@ -119,14 +116,14 @@ def pause(kind: str, json_text: str) -> str:
 
 def line(path: str, number: int, function: str) -> str:
     """Return the text of a line in the domain of lines; a path that is too long loses its beginning."""
-    path = path if len(path) <= MAX_PATH else f"..{path[2 - MAX_PATH :]}"
+    path = path if len(path) <= MOST_PATH_LETTERS else f"..{path[2 - MOST_PATH_LETTERS :]}"
     return f"{path}:{number} {word(function)[:80]}"
 
 
 def sync(file: str, line: int, function: str) -> str:
     """Return the text of the mark before a wait; a long path loses its beginning, never the line number."""
     tail = f":{line} {word(function)[:60]}"
-    room = MAX_TEXT - len("sync ") - len(tail)
+    room = MOST_TEXT_LETTERS - len("sync ") - len(tail)
     return f"sync {file if len(file) <= room else '..' + file[2 - room :]}{tail}"
 
 
@@ -136,7 +133,7 @@ def decode(text: str) -> Label:
     head, _, tail = text.partition(" ")
     if text == STEP:
         return Label("step", text)
-    if head == STEP and tail.isascii() and tail.isdigit() and len(tail) <= 18:
+    if head == STEP and tail.isascii() and tail.isdigit() and len(tail) <= MOST_STEP_DIGITS:
         return Label("step", text, number=int(tail))
     if head in ("info", "sync") or (head in PAUSES and tail.startswith("{")):
         return Label(head, tail)

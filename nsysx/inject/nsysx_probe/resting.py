@@ -1,8 +1,8 @@
 """Lets a program run almost bare while it waits for its capture window: only the end of each optimizer step is followed.
 
 Once steps have repeated by one plain rule (one optimizer, which steps once in each), its end alone tells steps apart. So far from
-the window everything that runs in each step (module calls, backward, batches, zero_grad) has its own code back. All of it
-returns two steps before the window, or as soon as something happens that the rule does not cover.
+the window everything that runs in each step (module calls, backward, zero_grad) has its own code back, and of a batch only the time
+is noted (fetches). All of it returns two steps before the window, or as soon as something happens that the rule does not cover.
 
 While resting, a step lasts from one end of the optimizer's step to the next; its length is the same as from forward to forward.
 A step with ``Module.eval`` or a new pass over a loader is not timed: it may contain an evaluation. One without either is.
@@ -19,11 +19,7 @@ from .interrupts import shielded
 from .output import Output
 from .patch import Patch, Patcher
 from .phase_ranges import Phases
-
-#: So many steps in a row must have been alike before the probe rests.
-_SETTLED = 4
-#: So many steps before the window are followed in full again.
-_AHEAD = 2
+from .probe_bounds import RESTING_AHEAD, RESTING_SETTLED
 
 
 class Resting:
@@ -99,7 +95,7 @@ class Resting:
             if dropped:
                 self.clock.stop()
             self.clock.begin(following, event=self.window.near(following))
-            if self.window.comes(following, _AHEAD) or dropped or steps.pending:
+            if self.window.comes(following, RESTING_AHEAD) or dropped or steps.pending:
                 self.wake()
         except BaseException as error:
             self.out.fail("resting", error)
@@ -116,12 +112,12 @@ class Resting:
             index, before = steps.index, self._last
             if self.window.cold:
                 return
-            if self.window.comes(index + 1, _AHEAD):
+            if self.window.comes(index + 1, RESTING_AHEAD):
                 self.possible = self.window.two
                 return
             self._last = index
             self._alike = self._alike + 1 if index == before + 1 and self._settled() else 0
-            if self._alike >= _SETTLED:
+            if self._alike >= RESTING_SETTLED:
                 self._rest()
         except BaseException as error:
             self.out.fail("resting", error)

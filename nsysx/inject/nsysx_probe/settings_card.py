@@ -9,6 +9,7 @@ import ctypes
 from collections.abc import Callable
 from typing import Any
 
+from .probe_bounds import MOST_CARD_PROCESSES
 from .settings_state import asked
 
 _LIBRARY = "libnvidia-ml.so.1"
@@ -23,7 +24,7 @@ _REASONS = {
     0x40: "temperature of the hardware",
     0x80: "power brake",
 }
-_MOST_PROCESSES, _TOO_SMALL = 64, 7
+_TOO_SMALL = 7  # of nvmlReturn_t: there are more processes than there was room for
 
 
 class _Process(ctypes.Structure):
@@ -93,9 +94,9 @@ def _others(library: Any, handle: Any) -> int | None:
 
     In a container the numbers of processes are others than the driver's, and this one is among them all the same.
     """
-    count = ctypes.c_uint(_MOST_PROCESSES)
-    processes = (_Process * _MOST_PROCESSES)()
+    count = ctypes.c_uint(MOST_CARD_PROCESSES)
+    processes = (_Process * MOST_CARD_PROCESSES)()
     failed = library.nvmlDeviceGetComputeRunningProcesses_v3(handle, ctypes.byref(count), processes)
     if failed:
-        return _MOST_PROCESSES if failed == _TOO_SMALL else None
+        return MOST_CARD_PROCESSES if failed == _TOO_SMALL else None
     return max(0, int(count.value) - 1)

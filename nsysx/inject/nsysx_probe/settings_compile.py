@@ -6,9 +6,9 @@ import re
 import sys
 from typing import Any
 
+from .probe_bounds import LONGEST_BREAK, MOST_COMPILE_ENTRIES
 from .settings_state import asked
 
-_MOST, _LONGEST = 20, 300
 #: What Dynamo calls the rest of a function after a break: its name and line are in it.
 _RESUMED = re.compile(r"^torch_dynamo_resume_in_(.+)_at_(\d+)$")
 
@@ -48,11 +48,11 @@ def _backends() -> list[dict[str, Any]]:
             "name": str(name or getattr(backend, "__name__", type(backend).__name__))[:60],
             "dynamic": getattr(backend, "dynamic", None),
             "mode": _mode(switched),
-            "options": dict(list(switched.items())[:_MOST]),
+            "options": dict(list(switched.items())[:MOST_COMPILE_ENTRIES]),
         }
         if about not in backends:
             backends.append(about)
-    return backends[:_MOST]
+    return backends[:MOST_COMPILE_ENTRIES]
 
 
 def _mode(options: dict[str, Any]) -> str:
@@ -62,7 +62,7 @@ def _mode(options: dict[str, Any]) -> str:
 
 
 def _breaks(counted: Any) -> list[dict[str, Any]]:
-    most = sorted(counted.items(), key=lambda item: -item[1])[:_MOST]
+    most = sorted(counted.items(), key=lambda item: -item[1])[:MOST_COMPILE_ENTRIES]
     return [{"reason": _short(reason), "count": int(count)} for reason, count in most]
 
 
@@ -70,7 +70,7 @@ def _short(reason: Any) -> str:
     """Return the sentence and the explanation of a break, without Dynamo's hints."""
     lines = [line.strip() for line in str(reason).splitlines()]
     kept = [line for line in lines if line and not line.startswith(("Hint:", "Developer debug", "For more details"))]
-    return " ".join(kept)[:_LONGEST]
+    return " ".join(kept)[:LONGEST_BREAK]
 
 
 def _broken_at(utils: Any) -> list[dict[str, Any]]:
@@ -80,7 +80,7 @@ def _broken_at(utils: Any) -> list[dict[str, Any]]:
         match = _RESUMED.match(str(metrics.co_name))
         if match is not None and metrics.co_filename:
             places[str(metrics.co_filename), match[1], int(match[2])] = None
-    return [{"file": file, "function": name, "line": line} for file, name, line in list(places)[:_MOST]]
+    return [{"file": file, "function": name, "line": line} for file, name, line in list(places)[:MOST_COMPILE_ENTRIES]]
 
 
 def _recompilations(utils: Any) -> list[dict[str, Any]]:
@@ -94,5 +94,5 @@ def _recompilations(utils: Any) -> list[dict[str, Any]]:
         file, name, line = key
         row = counted.setdefault(key, {"file": file, "function": name, "line": line, "count": 0, "reason": ""})
         row["count"] += 1
-        row["reason"] = str(reason)[:_LONGEST]
-    return sorted(counted.values(), key=lambda row: -row["count"])[:_MOST]
+        row["reason"] = str(reason)[:LONGEST_BREAK]
+    return sorted(counted.values(), key=lambda row: -row["count"])[:MOST_COMPILE_ENTRIES]

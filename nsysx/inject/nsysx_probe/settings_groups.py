@@ -10,12 +10,11 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
+from .probe_bounds import MOST_GROUP_RANKS, MOST_GROUPS
 from .qualified_names import held
 from .settings_objects import modules
 from .settings_state import asked
 
-#: So many groups are looked at, of at most so many ranks in all.
-_MOST_GROUPS, _MOST_RANKS = 100, 20_000
 #: What torch calls the group of a mesh's dimension that has a name begins so.
 _OF_MESH = "mesh_"
 #: Classes that hold the group in which they reduce gradients.
@@ -60,8 +59,8 @@ def _groups() -> list[tuple[str, Any, list[int]]]:
     """Return name, group and ranks in the job of each group that this process is in."""
     room = sys.modules.get("torch.distributed.distributed_c10d")
     world: Any = getattr(room, "_world", None)
-    rows, left = [], _MOST_RANKS
-    for group, ranks in list((asked(lambda: world.pg_group_ranks) or {}).items())[:_MOST_GROUPS]:
+    rows, left = [], MOST_GROUP_RANKS
+    for group, ranks in list((asked(lambda: world.pg_group_ranks) or {}).items())[:MOST_GROUPS]:
         name = asked(_name, group)
         left -= len(ranks)
         if name is not None and left >= 0:

@@ -6,11 +6,10 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+from .changes import is_library
+from .probe_bounds import MOST_MODULES, MOST_OBJECTS, MOST_PARAMETERS
 from .qualified_names import held
 from .settings_state import asked, name_of
-
-#: So many parameters, modules and objects of a kind are looked at.
-_MOST_PARAMETERS, _MOST_MODULES, MOST = 5_000, 5_000, 20
 
 
 def _plain(value: Any) -> Any:
@@ -22,7 +21,7 @@ def _plain(value: Any) -> Any:
 
 def parameters_of(optimizer: Any) -> list[Any]:
     """Return the parameters of an optimizer, up to a limit."""
-    return [p for group in optimizer.param_groups for p in group["params"]][:_MOST_PARAMETERS]
+    return [p for group in optimizer.param_groups for p in group["params"]][:MOST_PARAMETERS]
 
 
 def optimizer(torch: Any, each: Any) -> dict[str, Any]:
@@ -82,7 +81,7 @@ def scaler(each: Any) -> dict[str, Any]:
 def modules(root: Any) -> Iterator[Any]:
     """Yield the modules of a network, up to a limit, without asking methods that may be the user's."""
     waiting, seen = [root], set[int]()
-    while waiting and len(seen) < _MOST_MODULES:
+    while waiting and len(seen) < MOST_MODULES:
         item = waiting.pop()
         if id(item) not in seen:
             seen.add(id(item))
@@ -102,7 +101,7 @@ def network(torch: Any, root: Any) -> dict[str, Any]:
         for module in modules(root):
             convolutions += isinstance(module, convolution)
             for parameter in (held(module).get("_parameters") or {}).values():
-                if parameter is None or id(parameter) in seen or len(seen) >= _MOST_PARAMETERS:
+                if parameter is None or id(parameter) in seen or len(seen) >= MOST_PARAMETERS:
                     continue
                 seen.add(id(parameter))
                 name = name_of(parameter.dtype)
@@ -116,7 +115,7 @@ def network(torch: Any, root: Any) -> dict[str, Any]:
         "class": type(root).__name__,
         "parameters": len(seen),
         "dtypes": dtypes,
-        "float64_in": sorted(set(unlike))[:MOST],
+        "float64_in": sorted(set(unlike))[:MOST_OBJECTS],
         "convolutions": convolutions,
         "channels_last": last if dims else None,
         "training": held(root).get("training"),
@@ -142,7 +141,7 @@ def wrappers(root: Any) -> list[dict[str, Any]]:
         same = next((a for a in options if {**a, "count": 0} == {**about, "count": 0}), None)
         if same is not None:
             same["count"] += 1
-        elif len(options) < MOST:
+        elif len(options) < MOST_OBJECTS:
             options.append(about)
     return options
 
@@ -240,7 +239,19 @@ def loader(each: Any) -> dict[str, Any]:
         "prefetch_factor": asked(lambda: _plain(each.prefetch_factor)),
         "batch_size": asked(lambda: _plain(each.batch_size)),
         "dataset": asked(lambda: type(each.dataset).__name__),
+        "samples": asked(lambda: _samples(each.dataset)),
         "collate": asked(lambda: _plain(each.collate_fn)),
         "start_method": asked(lambda: each.multiprocessing_context.get_start_method()),
         "iterators": 0,
     }
+
+
+def _samples(dataset: Any) -> str | None:
+    """Return file:line of the program's own method that makes a sample, also inside of subsets; None where it is a library's."""
+    for _ in range(MOST_OBJECTS):
+        for name in ("__getitem__", "__iter__"):
+            code = getattr(getattr(type(dataset), name, None), "__code__", None)
+            if code is not None and not is_library(code.co_filename):
+                return f"{code.co_filename}:{code.co_firstlineno}"
+        dataset = held(dataset).get("dataset")
+    return None

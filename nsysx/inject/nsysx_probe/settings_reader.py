@@ -11,11 +11,10 @@ from __future__ import annotations
 import sys
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from . import (
-    batch_padding,
     patch,
     settings_card,
     settings_compile,
@@ -23,16 +22,15 @@ from . import (
     settings_objects,
     settings_state,
 )
+from .batch_padding import BatchPadding
 from .changes import place
 from .interrupts import of_program
 from .output import Output
+from .probe_bounds import MOST_LOADERS, MOST_OBJECTS, MOST_OUTPUTS, WIDEST_OUTPUT
 from .setting_places import SettingPlaces
 from .settings_state import asked, name_of
 from .unread_gradients import UnreadGradients
 
-#: So many results of modules are looked at, and of nested ones so many items.
-_MOST_OUTPUTS, _WIDEST = 5_000, 8
-_MOST_LOADERS = 20
 #: torch's iterators of loaders: what they return is a batch.
 _LOADERS = ("_SingleProcessDataLoaderIter", "_MultiProcessingDataLoaderIter")
 
@@ -49,6 +47,7 @@ class SettingsReader:
         self.outputs: list[Callable[[Any, Any], None]] = []  # `output` while it is watched: module calls look here
         self._optimizers = optimizers
         self._read: dict[str, Any] | None = None
+        self._padding = BatchPadding(torch)
         self._seen: dict[str, Any] = {}
         self._roots: dict[int, weakref.ref[Any]] = {}
         self._loaders: dict[int, tuple[weakref.ref[Any], dict[str, Any]]] = {}
@@ -88,12 +87,12 @@ class SettingsReader:
             "largest": None,
             "float64_out": [],
             "anomaly": False,
-            "padding": None,
             "unread": UnreadGradients(self.torch),
             "groups": asked(settings_groups.counts) or {},
-            "left": _MOST_OUTPUTS,
+            "left": MOST_OUTPUTS,
         }
         self._roots.clear()
+        self._padding = BatchPadding(self.torch)
         self._watch(True)
         self._took_ns = time.perf_counter_ns() - before
 
@@ -109,6 +108,10 @@ class SettingsReader:
         self._read["took_ns"] = self._took_ns + time.perf_counter_ns() - before
         self._seen = {}
 
+    def window_closed(self) -> None:
+        """The window has closed: what had to wait for that is read now."""
+        self._safely(self._padding.window_closed)
+
     def record(self, *, last: bool) -> dict[str, Any] | None:
         """Return the record, None as long as there is none. ``last``: no step comes that could be watched; the rest is read now."""
         if last:
@@ -117,11 +120,12 @@ class SettingsReader:
             self._safely(self._without_step)
         if self._read is None:
             return None
-        saves = [{"place": line, **about} for line, about in list(self._saves.items())[:_MOST_LOADERS]]
+        saves = [{"place": line, **about} for line, about in list(self._saves.items())[:MOST_LOADERS]]
         return {
             **self._read,
             "loaders": [dict(about) for _, about in self._loaders.values()],
             "saves": saves,
+            "padding": self._padding.counts,
             "places": dict(self._places.noted),
         }
 
@@ -210,21 +214,18 @@ class SettingsReader:
 
     def _batch(self, _nothing: Any, batch: Any) -> Any:
         """A loader returns a batch."""
-
-        def look() -> None:
-            self._seen["padding"] = batch_padding.padding(self.torch, batch)
-
-        if self.watching and self._seen["padding"] is None and not self._traced():
-            self._safely(look)
+        if self.watching and not self._traced():
+            self._safely(lambda: self._padding.loaded(batch))
         return batch
 
-    def network(self, module: Any) -> None:
+    def network(self, module: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None) -> None:
         """A network is called, not from inside another one."""
         if self.watching and not self._traced():
             self._safely(lambda: self._network(module))
+            self._safely(lambda: self._padding.called(module, args, kwargs or {}))
 
     def _network(self, module: Any) -> None:
-        if id(module) in self._roots or len(self._roots) >= settings_objects.MOST:
+        if id(module) in self._roots or len(self._roots) >= MOST_OBJECTS:
             return
         self._roots[id(module)] = weakref.ref(module)
         seen = self._seen
@@ -291,9 +292,9 @@ class SettingsReader:
     def _output(self, entry: Any, value: Any) -> None:
         seen, tensor = self._seen, self.torch.Tensor
         if isinstance(value, (tuple, list)):
-            items: Any = value[:_WIDEST]
+            items: Any = value[:WIDEST_OUTPUT]
         else:
-            items = list(value.values())[:_WIDEST] if isinstance(value, dict) else (value,)
+            items = list(value.values())[:WIDEST_OUTPUT] if isinstance(value, dict) else (value,)
         for item in items:
             if type(item) is not tensor or seen["left"] <= 0 or self.torch._C._len_torch_function_stack():
                 continue
@@ -303,7 +304,7 @@ class SettingsReader:
             total[0] += 1
             total[1] += elements
             size = elements * item.element_size()
-            if name == "float64" and len(seen["float64_out"]) < settings_objects.MOST:
+            if name == "float64" and len(seen["float64_out"]) < MOST_OBJECTS:
                 seen["float64_out"].append(entry.path)
             if seen["largest"] is None or size > seen["largest"]["bytes"]:
                 shape = [int(n) for n in item.shape]
@@ -330,7 +331,7 @@ class SettingsReader:
     def _iterates(self, loader: Any, steps: int) -> None:
         entry = self._loaders.get(id(loader))
         if entry is None or entry[0]() is not loader:
-            if len(self._loaders) >= _MOST_LOADERS:
+            if len(self._loaders) >= MOST_LOADERS:
                 return
             about = {**settings_objects.loader(loader), "first_step": steps, "last_step": steps, "place": place()}
             entry = self._loaders[id(loader)] = weakref.ref(loader), about
@@ -351,7 +352,7 @@ class SettingsReader:
     def _made(self) -> dict[str, Any]:
         torch, seen = self.torch, self._seen
         state = seen.pop("state")
-        living = [o for o in (ref() for ref in self._optimizers()) if o is not None][: settings_objects.MOST]
+        living = [o for o in (ref() for ref in self._optimizers()) if o is not None][:MOST_OBJECTS]
         living = [] if self._traced() else living
         optimizers = []
         for each in living:
@@ -378,7 +379,6 @@ class SettingsReader:
             "wrappers": seen["wrappers"] if watched else None,
             "groups": asked(self._groups) if watched else None,
             "activations": _activations(seen) if watched else None,
-            "padding": seen["padding"] if watched else None,
             "unheld": asked(lambda: seen["unread"].unheld(living)) if watched else None,
             "unread": asked(lambda: seen["unread"].finish(living)) if watched else None,
         }

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from .interrupts import of_program
+from .probe_bounds import LONGEST_VARIABLE
 
 #: Variables whose values are recorded: switches and small numbers, which say nothing about the user or the machine.
 _KNOWN = """
@@ -40,7 +41,6 @@ VALUES = frozenset(_KNOWN.split())
 _NAMED = ("TORCH", "PYTORCH_", "NCCL_", "CUDA_", "CUDNN_", "CUBLAS_", "OMP_", "MKL_", "KMP_", "GOMP_", "TRITON_")
 #: Set by nsys and by whoever starts ranks, or no setting of speed.
 _NOT_SETTINGS = ("CUDA_INJECTION", "TORCHELASTIC_", "CUDA_HOME", "CUDA_PATH", "CUDA_VERSION")
-_LONGEST = 100
 
 
 def asked(question: Callable[..., Any], *given: Any) -> Any:
@@ -56,7 +56,9 @@ def asked(question: Callable[..., Any], *given: Any) -> Any:
 def environment(environ: Mapping[str, str]) -> dict[str, Any]:
     """Return ``values`` of the variables that are known to change speed, and ``names`` of others of the same families."""
     every = sorted(environ.items())
-    values = {n: v[:_LONGEST] for n, v in every if n in VALUES and "-" not in v and "/" not in v}  # no UUID and no path
+    values = {
+        n: v[:LONGEST_VARIABLE] for n, v in every if n in VALUES and "-" not in v and "/" not in v
+    }  # no UUID and no path
     names = [n for n, _ in every if n.startswith(_NAMED) and n not in values and not n.startswith(_NOT_SETTINGS)]
     return {"values": values, "names": names[:100]}
 

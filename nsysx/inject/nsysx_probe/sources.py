@@ -14,10 +14,8 @@ from collections.abc import Mapping
 from types import CodeType
 from typing import Any
 
-#: Lines whose text is kept, and how much of each.
-MOST_LINES, MOST_CHARACTERS = 2_000, 200
-#: No more of a file is read (bytes).
-_MOST_BYTES = 8_000_000
+from .probe_bounds import MOST_SOURCE_BYTES, MOST_SOURCE_LETTERS, MOST_SOURCE_LINES
+
 #: What belongs to torch (sympy computes shapes for its compiler), and what the probe itself calls.
 _LIBRARIES = ("torch", "torchgen", "functorch", "triton", "sympy", "mpmath", "nvtx")
 _INSTALLED = ("site-packages", "dist-packages")
@@ -105,12 +103,14 @@ class Sources:
         if self._read is not None and self._read[0] == count:
             return self._read[1]
         texts_of: dict[str, dict[str, str]] = {}
-        left = MOST_LINES
+        left = MOST_SOURCE_LINES
         for path in sorted(self._lines, key=lambda p: (p in self._packages, p)):
             numbers = sorted(self._lines[path])[:left]
             texts = self._texts(path) if numbers else None
             if texts:
-                texts_of[path] = {str(n): texts[n - 1].strip()[:MOST_CHARACTERS] for n in numbers if n <= len(texts)}
+                texts_of[path] = {
+                    str(n): texts[n - 1].strip()[:MOST_SOURCE_LETTERS] for n in numbers if n <= len(texts)
+                }
                 left -= len(numbers)
         self._read = count, texts_of
         return texts_of
@@ -119,7 +119,7 @@ class Sources:
         cached = getattr(sys.modules.get("linecache"), "cache", {}).get(path)  # a notebook's cells are only there
         name = path.encode()
         try:
-            if os.stat(name).st_mtime > self._began or os.stat(name).st_size > _MOST_BYTES:  # noqa: PTH116
+            if os.stat(name).st_mtime > self._began or os.stat(name).st_size > MOST_SOURCE_BYTES:  # noqa: PTH116
                 return []
             with open(name, "rb") as file:  # noqa: PTH123
                 return file.read().decode("utf-8", "replace").splitlines()

@@ -23,15 +23,8 @@ from collections.abc import Callable
 from typing import Any, Optional
 
 from .call_periods import Calls
+from .probe_bounds import ACTS_FOR_STEPS, GONE_AFTER_STEPS, MOST_EMPTY_STEPS, MOST_TURNS
 from .turns import Turns
-
-#: After this many steps of other optimizers, the one that ended rounds is gone or steps too rarely to end one.
-_GONE_AFTER = 12
-#: So often an optimizer may step in a round before one that is expected: the critic's steps for one of the generator.
-_MOST_TURNS = 12
-
-#: After so many steps in a row behind which a network acts, what it does belongs to the step.
-_ACTS = 3
 
 #: Answers whether an optimizer is expected to step in this round, from its key and that of the one that ends rounds; None: unknown.
 Related = Callable[[object, object], Optional[bool]]  # noqa: UP045 - Python 3.9 reads this too
@@ -43,8 +36,7 @@ class StepFollower:
     def __init__(
         self, begin: Callable[[int], Any], end: Callable[[], Any], states: Callable[[], int] = lambda: 0
     ) -> None:
-        self._begin = begin
-        self._end = end
+        self._begin, self._end = begin, end
         self.related: Related = lambda _key, _ends: None
         self.compilations: Callable[[], int | None] = lambda: None  # how much torch.compile has compiled; None: unknown
         self._compiled: int | None = None  # that number when backward ended
@@ -133,7 +125,7 @@ class StepFollower:
 
     def _close(self, why: str) -> None:
         if self.is_open:
-            if not self.worked and len(self.empty) < 100:
+            if not self.worked and len(self.empty) < MOST_EMPTY_STEPS:
                 self.empty.append(self.index)
             elif not self.done and not self.user:
                 self.unfinished += 1
@@ -142,7 +134,7 @@ class StepFollower:
             self._end()
 
     def _close_for_evaluation(self, complete: object, *, acts: bool = False) -> None:
-        if self.is_open and complete and not (acts and self._acted >= _ACTS):
+        if self.is_open and complete and not (acts and self._acted >= ACTS_FOR_STEPS):
             self._close("evaluation")
             self._acted = self._acted + 1 if acts else 0
 
@@ -155,7 +147,7 @@ class StepFollower:
 
     def next(self) -> None:
         """End the open step here and begin the next one."""
-        self._acted = self._acted if self._acted >= _ACTS or not self.is_open else 0
+        self._acted = self._acted if self._acted >= ACTS_FOR_STEPS or not self.is_open else 0
         self._close("border")
         self._open()
 
@@ -264,25 +256,31 @@ class StepFollower:
         if self.user:
             return
         if not self.trains:  # what came before the first backward was no step
-            self._restart(self.index if self.is_open else self.index + 1)
+            self._restart()
             self.called = self.is_open
         called, self.called, self.forward_seen = self.called, False, True
         if not (self.is_open and called):
             self.forward(True)
             self.called = False
 
+    def network_comes(self) -> None:
+        """The first network is about to be called: what was called before it, or in its step, made no steps."""
+        if not self.user and not self.trains:
+            if not self.by_fetch:
+                self._close("a network is called")
+            self._restart()
+
     def restart(self) -> None:
         """Another thread drives from here on: what came before was no step."""
         if not self.user:
             self._close("another thread drives")
-            self._restart(self.index + 1)
-            self.key = None
-            self.keys.clear()
-            self.turns_taken = Turns()
+            self._restart()
+            self.key, self.keys, self.turns_taken = None, set(), Turns()
             self.by_fetch = self.forward_seen = self.backward_seen = False
 
-    def _restart(self, first: int) -> None:
-        self.first, self.correction, self.unfinished, self._skipped = first, 0, 0, False
+    def _restart(self) -> None:
+        self.first = self.index if self.is_open else self.index + 1
+        self.correction, self.unfinished, self._skipped = 0, 0, False
         self.calls = Calls()
 
     def backward_end(self) -> None:
@@ -324,7 +322,7 @@ class StepFollower:
         self.optimizer_made = True
         if not self.user:
             self._close("training begins")
-            self._restart(self.index + 1)
+            self._restart()
 
     def optimizer(self, key: object) -> None:
         """An outermost optimizer is about to step; it begins a step if the optimizer calls the network itself."""
@@ -367,7 +365,7 @@ class StepFollower:
             self.others = 0
             if self.held:
                 self.turns += 1
-                if self.turns > _MOST_TURNS or not self._awaits():  # the expected ones do not belong to this round
+                if self.turns > MOST_TURNS or not self._awaits():  # the expected ones do not belong to this round
                     self.pending.clear()
                     self.correction += self.turns
             return
@@ -376,7 +374,7 @@ class StepFollower:
         # A new optimizer ends the round from now on, whether it is the second of a GAN or that of the next stage, unless it came
         # right after the one that ends rounds, with the same backward or in the same batch.
         first = new and (not self.done or self.held)
-        if self.key is None or first or self.others >= _GONE_AFTER or self.turns_taken.apart(key, self.key):
+        if self.key is None or first or self.others >= GONE_AFTER_STEPS or self.turns_taken.apart(key, self.key):
             if first and self.key is not None:
                 self.turns_taken.begin_rounds(self.index - self.first)
             self.key = key

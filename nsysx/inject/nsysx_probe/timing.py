@@ -10,8 +10,7 @@ import time
 from typing import Any
 
 from .clock import event_here
-
-_MOST = 100_000
+from .probe_bounds import MOST_TIMED_STEPS
 
 
 class Timing:
@@ -28,7 +27,7 @@ class Timing:
         """Note that step ``index`` begins here or, with None, that the open one ends."""
         before = self.borders[-1][0] if self.borders else None
         wanted = index is not None and (self.window is None or self.window[0] <= index < self.window[1])
-        if (not wanted and before is None) or len(self.borders) >= _MOST:
+        if (not wanted and before is None) or len(self.borders) >= MOST_TIMED_STEPS:
             return
         event = event_here(self.torch)
         self.borders.append((index if wanted else None, time.perf_counter_ns(), event))

@@ -1,10 +1,10 @@
 """A run of ``nsysx try``: times warm-up and measured steps without a profiler, with or without changes, and ends the program.
 
-``NSYSX_TRIAL=W:N:S:P:B``: W steps to warm up, then N that are measured, or fewer (at least `_LEAST`) once they took S seconds (0:
-never fewer). Then the parameters and the losses are read. If the changes can be turned off and on, P pairs of blocks of B steps
-follow. At last trial-<pid>.json is written, and the process waits to be killed. Before that, nothing is read by the host and
-nothing waits for the device; what the parameters are early on is computed between two steps of the warm-up. ``beat-<pid>`` holds
-the number of steps that were begun, as 8 bytes.
+``NSYSX_TRIAL=W:N:S:P:B``: W steps to warm up, then N that are measured, or fewer (at least `TRIAL_LEAST_STEPS`) once they took
+S seconds (0: never fewer). Then the parameters and the losses are read. If the changes can be turned off and on, P pairs of
+blocks of B steps follow. At last trial-<pid>.json is written, and the process waits to be killed. Before that, nothing is read
+by the host and nothing waits for the device; what the parameters are early on is computed between two steps of the warm-up.
+``beat-<pid>`` holds the number of steps that were begun, as 8 bytes.
 """
 
 from __future__ import annotations
@@ -22,15 +22,9 @@ from typing import Any
 from . import changes
 from .blocks import Blocks
 from .interrupts import of_program
+from .probe_bounds import TRIAL_EARLY_STEPS, TRIAL_KILLED_S, TRIAL_LEAST_LONG, TRIAL_LEAST_STEPS, TRIAL_MANY_TIMES
 from .timing import Timing
 from .weights import Weights
-
-#: Least number of measured steps, and of those that took many times S seconds.
-_LEAST, _LEAST_LONG, _MANY = 30, 5, 6
-#: How long a finished process waits to be killed (s).
-_WAIT_S = 60.0
-#: Parameters are looked at after so many steps, or after the warm-up if that is shorter: later, rounding may have grown.
-_EARLY = 5
 
 
 class TrialRecorder(Timing):
@@ -90,18 +84,18 @@ class TrialRecorder(Timing):
                 work()
 
     def _look_early(self, index: int) -> None:
-        """Keep what the parameters are before the first step of an optimizer, after it, and after `_EARLY` steps."""
-        if len(self.weights.points) < 2 or index == min(_EARLY, self.warm):
+        """Keep what the parameters are before the first step of an optimizer, after it, and after `TRIAL_EARLY_STEPS` steps."""
+        if len(self.weights.points) < 2 or index == min(TRIAL_EARLY_STEPS, self.warm):
             self.weights.keep(index)
 
     def _complete(self) -> bool:
         done = self.index + 1 - self.warm
         if done >= self.steps:
             return True
-        if not self.seconds or done < _LEAST_LONG:
+        if not self.seconds or done < TRIAL_LEAST_LONG:
             return False
         took = (time.perf_counter_ns() - self.began_ns) / 1e9
-        return took > self.seconds * (1 if done >= _LEAST else _MANY)
+        return took > self.seconds * (1 if done >= TRIAL_LEAST_STEPS else TRIAL_MANY_TIMES)
 
     def _go_on(self) -> None:
         """After the measured steps, begin with blocks if the changes can be turned off; after the blocks, end the run."""
@@ -158,7 +152,7 @@ class TrialRecorder(Timing):
         except BaseException:
             traceback.print_exc()
             os._exit(1)
-        until = time.monotonic() + _WAIT_S
+        until = time.monotonic() + TRIAL_KILLED_S
         while time.monotonic() < until:
             time.sleep(0.1)
         os._exit(0)

@@ -10,10 +10,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from . import settings_objects
+from .probe_bounds import FIRST_PARAMETERS, MOST_HELD_PARAMETERS
 from .qualified_names import held
-
-#: So many parameters of a network are looked at: the first ones of its modules; and of so many it is seen whether an optimizer holds them.
-_PARAMETERS, _MOST = 4, 20_000
 
 
 class UnreadGradients:
@@ -32,9 +30,9 @@ class UnreadGradients:
     def network(self, module: Any) -> None:
         """Note a network that is called."""
         with self._torch._C.DisableTorchFunction():
-            given = [p for p, _ in zip(_trained(module), range(_MOST))]  # noqa: B905 - Python 3.9
+            given = [p for p, _ in zip(_trained(module), range(MOST_HELD_PARAMETERS))]  # noqa: B905 - Python 3.9
         if given and id(module) not in self._parameters:
-            self._parameters[id(module)] = (type(module).__name__, given[:_PARAMETERS])
+            self._parameters[id(module)] = (type(module).__name__, given[:FIRST_PARAMETERS])
             self._trained[id(module)] = given
 
     def begins(self) -> None:

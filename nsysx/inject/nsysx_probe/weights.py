@@ -7,9 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from .interrupts import of_program
+from .probe_bounds import PROJECTED_NUMBERS, PROJECTIONS
 
-#: Numbers of a parameter that its projections cover, evenly spread over it, and projections of each.
-_PROJECTED, _PROJECTIONS = 65_536, 4
 #: The relative spacing of numbers with the 10 bits of TF32's mantissa.
 _TF32 = 2.0**-10
 
@@ -39,7 +38,7 @@ class Weights:
                 norms, projections = [], []
                 for parameter in self._parameters():
                     flat = parameter.detach().reshape(-1)
-                    part = flat[:: max(1, -(-len(flat) // _PROJECTED))].double()
+                    part = flat[:: max(1, -(-len(flat) // PROJECTED_NUMBERS))].double()
                     key = (part.device, len(part))
                     if key not in waves:
                         waves[key] = self._waves(*key)
@@ -75,7 +74,7 @@ class Weights:
     def _waves(self, device: Any, length: int) -> Any:
         torch = self.torch
         numbers = torch.arange(1, length + 1, device=device, dtype=torch.float64)
-        return torch.stack([(k * numbers).cos() for k in range(1, _PROJECTIONS + 1)])
+        return torch.stack([(k * numbers).cos() for k in range(1, PROJECTIONS + 1)])
 
     def _rounds(self) -> set[tuple[float, str]]:
         """Return (relative spacing, name) of each kind of numbers that the program computes with."""

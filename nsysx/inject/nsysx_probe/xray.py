@@ -16,13 +16,8 @@ from .kernel_launches import KernelLaunches
 from .line_ranges import LineRanges
 from .operator_ranges import OperatorRanges
 from .output import Output
+from .probe_bounds import MOST_XRAY_STEPS, XRAY_CAPTURE_NS, XRAY_RECENT_STEPS
 from .sources import Sources
-
-_MOST_STEPS = 1_000
-#: So many of the last plain steps tell how long one takes.
-_RECENT = 16
-#: What a capture of a CUDA graph may cost more (ns): it happens once.
-_CAPTURE_NS = 100_000_000
 
 
 class Xray:
@@ -48,13 +43,13 @@ class Xray:
         if self.wanted == "none":
             return
         self._turn_on(self._usual_ns())
-        if self.on and len(self.steps) < _MOST_STEPS:
+        if self.on and len(self.steps) < MOST_XRAY_STEPS:
             self.steps.append(index)
 
     def begin_capture(self) -> None:
         """Record what is captured into a CUDA graph: its replays show no Python."""
         if self.wanted != "none":
-            self._turn_on(_CAPTURE_NS)
+            self._turn_on(XRAY_CAPTURE_NS)
 
     def turn_off(self) -> None:
         """Record neither lines nor operators from here on."""
@@ -75,7 +70,7 @@ class Xray:
         """Return how long a step takes without marks, 0 if that is not known: one that is recorded, or if there was none a bare one."""
         plain = [period for period in self.clock.periods if not period.marked]
         lengths = [period.ns for period in plain if period.recorded] or [period.ns for period in plain]
-        return int(statistics.median(lengths[-_RECENT:])) if lengths else 0
+        return int(statistics.median(lengths[-XRAY_RECENT_STEPS:])) if lengths else 0
 
     def record(self) -> dict[str, Any]:
         """Return what was recorded, for the probe file."""

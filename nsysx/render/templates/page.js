@@ -20,15 +20,19 @@ function foldable(box, count, what, place) {
 function expose(target) {
   for (var at = target; at; at = at.parentElement) {
     if (at.tagName === "DETAILS") at.open = true;
-    if (at.classList.contains("rest")) at.parentElement.dispatchEvent(new Event("unfold"));
+    if (at.classList.contains("rest")) (at.tagName === "TR" ? at.closest("table") : at.parentElement).dispatchEvent(new Event("unfold"));
   }
 }
 /* The list of what to do shows as many lines as fit the first screen, two at least; it is called when all above is drawn. */
 function fit(list) {
-  var items = list.querySelectorAll(":scope > .item"), last = items.length - 1, limit = 1.07 * window.innerHeight, top = window.scrollY;
-  if (last < 2 || window.matchMedia("print").matches || items[last].getBoundingClientRect().bottom + top <= limit) return;
-  for (var n = last; n > 1 && (n === last || items[n].getBoundingClientRect().bottom + top > limit - 40); n--) items[n].classList.add("rest");
-  foldable(list, last - n, "", function (more) { list.append(more); });
+  var items = list.querySelectorAll(":scope > .item"), most = Number(list.getAttribute("data-fit")), shown = Math.min(most, items.length);
+  var limit = 1.07 * window.innerHeight - window.scrollY;
+  function bottom(n) { return items[n - 1].getBoundingClientRect().bottom; }
+  if (window.matchMedia("print").matches || (items.length <= most && bottom(shown) <= limit)) return;
+  while (shown > 2 && bottom(shown) > limit - 40) shown--;
+  if (shown === items.length) return;
+  for (var n = shown; n < items.length; n++) items[n].classList.add("rest");
+  foldable(list, items.length - shown, "", function (more) { list.append(more); });
 }
 document.querySelectorAll("[data-most]").forEach(function (box) {
   var count = Array.prototype.filter.call(box.children, function (one) { return one.classList.contains("rest"); }).length;

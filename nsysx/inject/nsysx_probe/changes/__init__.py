@@ -114,14 +114,18 @@ class Watch:
         return {"took": self.count, "where": self.where, "why_not": self.why_not, "note": self.note}
 
 
+def is_library(file: str) -> bool:
+    """Return whether code of this file is not the program's own: Python's library, a package, nsysx, or made without a file."""
+    libraries = (os.path.dirname(os.__file__) + os.sep, str(Path(__file__).parents[1]) + os.sep)  # noqa: PTH120
+    return file.startswith((*libraries, "<")) or "site-packages" in file or "dist-packages" in file
+
+
 def place() -> str:
     """Return file:line of the innermost frame that is the program's own, "" if there is none."""
-    libraries = (os.path.dirname(os.__file__) + os.sep, str(Path(__file__).parents[1]) + os.sep)  # noqa: PTH120
     frame = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
-        inside = file.startswith(libraries) or "site-packages" in file or "dist-packages" in file
-        if not inside and not file.startswith("<"):
+        if not is_library(file):
             return f"{file}:{frame.f_lineno}"
         frame = frame.f_back  # type: ignore[assignment]
     return ""

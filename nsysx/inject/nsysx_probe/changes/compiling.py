@@ -11,10 +11,10 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from ..probe_bounds import MAX_AUTOTUNE_START_S
 from . import Change, Remedy, Watch
 from ._wrapping import Networks
 
-_START_S = 900.0
 _BREAKS = "A graph break (print, .item(), a branch on data) splits what can be fused."
 _FIXED_SHAPES = (
     "Shapes must stay the same from step to step, and nothing in the step may read a value back (.item(), x[mask])."
@@ -65,7 +65,7 @@ def _with(**options: Any) -> Callable[[Any, Watch], None]:
 def _change(name: str, call: str, advice: str, condition: str, **options: Any) -> Change:
     return Change(
         name, f"{call} for the outermost module", f"model = {call}  # before the loop", _with(**options),
-        alters="numerics", group="compile", start_s=_START_S, beware="results differ by rounding",
+        alters="numerics", group="compile", start_s=MAX_AUTOTUNE_START_S, beware="results differ by rounding",
         advice=advice, example=f"model = {call}", condition=condition, for_anything=True,
     )  # fmt: skip
 

@@ -6,11 +6,9 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+from ..probe_bounds import LARGE_BUCKET_MB, USUAL_BUCKET_MB
 from . import Change, Watch
 from ._wrapping import with_arguments
-
-#: Sizes of buckets (MB): larger ones, and those that DDP makes unless it is asked for others.
-_LARGE_MB, _USUAL_MB = 100, 25
 
 
 def _with(argument: str, value: Any) -> Callable[[Any, Watch], None]:
@@ -82,9 +80,9 @@ def _change(
 CHANGES = (
     _change("ddp-bucket-view", "gradient_as_bucket_view", True, "memory", "gradients are views and cannot be detached in place"),
     _change("ddp-static-graph", "static_graph", True, "speed", "each step must use the same parameters"),
-    _change("ddp-large-buckets", "bucket_cap_mb", _LARGE_MB, "numerics", "sums of gradients may round in another order"),
+    _change("ddp-large-buckets", "bucket_cap_mb", LARGE_BUCKET_MB, "numerics", "sums of gradients may round in another order"),
     _change(
-        "usual-buckets", "bucket_cap_mb", _USUAL_MB, "numerics", "sums of gradients may round in another order",
+        "usual-buckets", "bucket_cap_mb", USUAL_BUCKET_MB, "numerics", "sums of gradients may round in another order",
         "Reduce gradients in buckets of 25 MB, the usual size: fewer messages, which still overlap with backward",
         "model = DistributedDataParallel(model, bucket_cap_mb=25, gradient_as_bucket_view=True)",
     ),

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from ..probe_bounds import PREFETCHED_BATCHES
 from . import Change, Remedy, Watch
 from ._wrapping import with_arguments
-
-#: Batches that each worker makes ahead.
-_PREFETCHED = 8
 
 
 def _workers(number: int) -> Callable[[Any, Watch], None]:
@@ -38,10 +36,10 @@ def _prefetch(torch: Any, watch: Watch) -> None:
         if not named.get("num_workers"):
             return
         before = named.get("prefetch_factor") or 2
-        if before >= _PREFETCHED:
+        if before >= PREFETCHED_BATCHES:
             watch.why_not = f"prefetch_factor={before} is set already"
             return
-        named["prefetch_factor"] = _PREFETCHED
+        named["prefetch_factor"] = PREFETCHED_BATCHES
         watch.took()
 
     with_arguments(torch.utils.data.DataLoader, change)
@@ -91,8 +89,8 @@ CHANGES = (
     _loader(4, "loader-workers"),
     _loader(8, "loader-workers-8"),
     Change(
-        "loader-prefetch", f"prefetch_factor={_PREFETCHED} for the DataLoader",
-        f"prefetch_factor={_PREFETCHED},  # one more argument of the DataLoader", _prefetch,
+        "loader-prefetch", f"prefetch_factor={PREFETCHED_BATCHES} for the DataLoader",
+        f"prefetch_factor={PREFETCHED_BATCHES},  # one more argument of the DataLoader", _prefetch,
         alters="memory", beware="workers keep more batches",
     ),
     Change(

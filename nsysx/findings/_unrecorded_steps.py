@@ -1,0 +1,77 @@
+"""Steps that are long only while nothing was recorded: a window of a few steps holds none of those that come now and then."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from nsysx import units
+from nsysx.catalogue import StepPart
+from nsysx.events import bare, trend
+from nsysx.events.nvtx_ranges import Flags
+from nsysx.events.recorded_settings import settings_of
+from nsysx.findings._case import Case, Fix, Rule, Saving
+from nsysx.findings._finding_bounds import FEWEST_UNRECORDED_STEPS, SLOW_STEP_SHARE, UNRECORDED_STEPS_SHARE
+from nsysx.findings.nsx106_input_starvation import of_loader
+from nsysx.frames.intervals import I64
+from nsysx.model import Finding
+from nsysx.replay.engine import Replay
+
+_LOOK = Fix(
+    "Look at what these steps do that the recorded ones do not: logging, validation, checkpoints, data that comes late"
+)
+
+
+def found(case: Case, rule: Rule) -> list[Finding]:
+    """Return the finding about steps that are long among those that were timed without the profiler, and that the window lacks.
+
+    Workers of a DataLoader fill their queue while a window opens: steps that wait for them are then in none of its few steps. Empty where
+    such steps take less than 5 % of the mean step.
+    """
+    ns = np.asarray(bare.of_process(case.profile.trace.capture, case.process), np.int64)
+    if case.profile.steps.in_rounds or len(ns) < FEWEST_UNRECORDED_STEPS:
+        return []
+    loading = case.replay.more_loading_ns if isinstance(case.replay, Replay) and case.replay.trusted else 0
+    cost = (
+        round(bare.excess_ns(case.profile.trace.capture, case.process)) - loading
+    )  # waits that were timed have a rule
+    if not case.notable(cost, UNRECORDED_STEPS_SHARE):
+        return []
+    slow, usual = bare.long_steps(ns), int(np.median(ns))
+    rhythm = trend.period(ns, SLOW_STEP_SHARE * usual)
+    late = units.span(units.duration(int(ns[slow].min())), units.duration(int(ns[slow].max())))
+    which = (
+        f"Every {trend.ordinal(rhythm.every)} step takes"
+        if rhythm
+        else f"{int(slow.sum())} of {len(ns)} steps {'take' if slow.sum() > 1 else 'takes'}"
+    )
+    title = f"{which} {late}, the usual one {units.duration(usual)}: none of the recorded steps is so long"
+    detail = (
+        f"Without the profiler {len(ns)} steps were timed. Long ones add {units.duration(cost)} to their mean. The recorded steps hold "
+        "none of them, so what they do is not in the report."
+    )
+    workers = _workers(case)
+    if rhythm is not None or not workers:
+        worth = Saving(None, "what these steps do was not recorded")
+        return [case.found(rule, title, detail, worth=worth, cost_ns=cost, fix=_LOOK)]
+    detail += f" The {workers} workers of the DataLoader fill their queue before a window, and fall behind after it."
+    why = "from step lengths: long steps as the usual one, if they wait for the loader"
+    inside = case.taken_by((StepPart.LONGER,))  # a step that is shown as recorded has none of it
+    error = max(0, cost - _without_longest(ns, slow, usual))
+    worth = Saving(min(cost, inside), why, error_ns=error, source="steps") if inside else Saving(None, why)
+    fix = of_loader(case)
+    fix = fix.but(text=f"Make the loader keep up: {fix.text[:1].lower()}{fix.text[1:]}")
+    where = {"module": "DataLoader", "phase": "data"}
+    return [case.found(rule, title, detail, worth=worth, cost_ns=cost, fix=fix, where=where)]
+
+
+def _without_longest(ns: I64, slow: Flags, usual: int) -> int:
+    """Return what long steps add to the mean without the longest of them (ns)."""
+    more = np.sort((ns - usual)[slow])[:-1]
+    return round(float(more.sum()) / len(ns))
+
+
+def _workers(case: Case) -> int:
+    """Return how many workers the DataLoader in use has, 0 where none is known to have any."""
+    settings = settings_of(case.profile)
+    counts = [row.get("workers") for row in (settings.rows("loaders") if settings else None) or ()]
+    return max((count for count in counts if isinstance(count, int)), default=0)

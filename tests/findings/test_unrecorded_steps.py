@@ -1,0 +1,58 @@
+"""NSX109 and the verdict, of steps that are long only while nothing was recorded."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from nsysx.model import Summary
+from tests.findings import Program, healthy
+
+MS = 1_000_000
+#: Of 60 steps, ten take 8 ms longer, as they do that wait for the workers of a loader.
+MORE = 8 * MS
+LATE = (3, 11, 12, 20, 25, 33, 34, 41, 47, 56)
+
+
+def summary(folder: Path, late: tuple[int, ...] = LATE, *, workers: int = 12, usual_ms: float = 4) -> Summary:
+    """Return the summary of equal recorded steps of 4 ms, and of steps without the profiler of which some are long."""
+    lengths = [round(usual_ms * MS) + MORE * (i in late) for i in range(60)]
+    timed = {"lengths_ns": lengths, "after_ns": [], "clock": "gpu", "where": "between the windows", "detached": False}
+    settings = {"loaders": [{"workers": workers, "iterators": 1}]} if workers else {}
+    record = {"pid": 100, "unrecorded_steps": timed, "window_pauses_ns": [MS, MS], "settings": settings}
+    (folder / "r.run.json").write_text(json.dumps({"probe": [record]}))
+    return Program().steps(healthy, 12).summary(folder)
+
+
+def test_long_steps_that_no_window_holds_are_those_of_a_loader_that_falls_behind(tmp_path: Path) -> None:
+    found = summary(tmp_path)
+    finding = next(f for f in found.findings or () if f.code == "NSX109")
+    assert finding.verdict == "found" and finding.title.startswith("10 of 60 steps take 12")
+    assert finding.saving.likely_ns == pytest.approx(10 * MORE / 60, rel=0.01)
+    assert finding.fix.startswith("Make the loader keep up") and "num_workers" in finding.paste
+    assert found.answer is not None and found.answer.do[-1].code == "NSX109"
+
+
+def test_what_only_long_steps_take_is_no_gap_between_kernels(tmp_path: Path) -> None:
+    parts = summary(tmp_path).verdict.parts
+    assert parts["longer"] == pytest.approx(10 * MORE / 60, rel=0.1)
+    assert sum(parts.values()) == pytest.approx(4 * MS + 10 * MORE / 60, rel=0.01)
+    assert parts.get("pause", 0) < MS
+
+
+@pytest.mark.parametrize(
+    ("late", "workers"), [(LATE, 0), (tuple(range(5, 60, 6)), 12)], ids=["without a loader", "every sixth step"]
+)
+def test_other_long_steps_are_told_without_a_size(tmp_path: Path, late: tuple[int, ...], workers: int) -> None:
+    """A fixed rhythm is something that the program does."""
+    found = summary(tmp_path, late, workers=workers)
+    finding = next(f for f in found.findings or () if f.code == "NSX109")
+    assert finding.verdict == "found" and finding.saving.likely_ns is None and not finding.paste
+
+
+def test_equal_steps_have_none(tmp_path: Path) -> None:
+    found = summary(tmp_path, ())
+    assert [f.verdict for f in found.findings or () if f.code == "NSX109"] == ["clear"]
+    assert "longer" not in found.verdict.parts
