@@ -4,6 +4,7 @@
 """
 
 import os
+import signal
 
 import pytest
 from hypothesis import settings
@@ -15,6 +16,10 @@ from tests.samples import PAIRS, Samples
 # Each worker of pytest-xdist, and each program that a test starts, computes on one core: networks here are so small that a second
 # thread only waits, which took more than half of the processor time of the tests with PyTorch.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# A job in the background of a script ignores Ctrl-C, and so would each program that a test starts and interrupts, for good.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("same", derandomize=True, deadline=None, max_examples=examples(50))
 settings.register_profile("search", derandomize=False, deadline=None, max_examples=examples(100))

@@ -101,9 +101,10 @@ def rank_outputs(command: Sequence[str], options: RunOptions, rank: str | None =
 
 
 def _of_ranks(outputs: Outputs, ending: str) -> list[Path]:
-    """Return the files of all ranks that have this ending."""
+    """Return the file of each rank that has this ending; those of a first window belong to it."""
     stem = outputs.stem
-    return sorted(stem.parent.glob(f"{glob.escape(stem.name)}.rank*{ending}"))
+    files = stem.parent.glob(f"{glob.escape(stem.name)}.rank*{ending}")
+    return sorted(file for file in files if not file.name.endswith(f".cold{ending}"))
 
 
 def run_ranks(command: Sequence[str], options: RunOptions) -> RunResult:

@@ -1094,6 +1094,7 @@ def test_an_unfinished_module_fails_with_its_own_error(lab: Lab) -> None:
     with pytest.raises(AttributeError) as probed:
         Unfinished()()
     lab.probe.out.errors.clear()
+    lab.probe.steps.exit()
     lab.probe.disarm()
     with pytest.raises(AttributeError) as bare:
         Unfinished()()

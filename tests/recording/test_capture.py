@@ -1120,6 +1120,7 @@ def test_a_rank_names_its_own_results(here: Path, fake: FakeNsys, monkeypatch: p
 LAUNCHER = """
 import os, subprocess, sys
 codes = [subprocess.call([os.environ["PYTHON_EXEC"], "-u", *sys.argv[1:]], env={**os.environ, "RANK": str(r)}) for r in (0, 1)]
+open("job.rank0.cold.sqlite", "w")
 sys.exit(max(codes))
 """
 
@@ -1139,6 +1140,9 @@ def test_a_launcher_starts_every_rank_under_nsysx(here: Path, fake: FakeNsys, mo
     facts = json.loads((here / "job.rank1.run.json").read_text())
     assert facts["exit_code"] == 4 and facts["options"]["memory"] is True
     assert facts["launcher"] == words
+    assert result.notes == ["one report for each of 2 ranks: nsysx report job.rank0.sqlite job.rank1.sqlite"], (
+        "nor a first window's"
+    )
     assert not list(here.glob(".nsysx-*")), "the wrapper is gone"
     with pytest.raises(NsysxError, match="exists"):
         capture.run(words, options)
