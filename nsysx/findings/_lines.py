@@ -92,8 +92,7 @@ def _share_below(code: CodeLines, ops: pl.DataFrame, line: dict[str, Any]) -> fl
     stack, weight = _launched_by(code, ops)
     there = (code.places["file"] == line["file"]) & (code.places["line"] == line["line"])
     places = frozenset(np.flatnonzero(there.fill_null(value=False).to_numpy()).tolist())
-    below = [not places.isdisjoint(code.chain(int(s))) for s in stack]
-    return float(weight[np.array(below, np.bool_)].sum() / max(weight.sum(), 1))
+    return float(weight[code.passing(stack, places)].sum() / max(weight.sum(), 1))
 
 
 def _launched_by(code: CodeLines, ops: pl.DataFrame) -> _Weights:
