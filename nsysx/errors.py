@@ -9,6 +9,7 @@ EXIT_BUDGET = 1
 EXIT_USAGE = 2
 EXIT_INPUT = 3
 EXIT_EMPTY = 4
+EXIT_INCONCLUSIVE = 5  # a check that cannot tell
 EXIT_RUN_FAILED = 125  # also any failure that is a bug of ours
 EXIT_NOT_EXECUTABLE = 126
 EXIT_NOT_FOUND = 127

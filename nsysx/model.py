@@ -237,8 +237,8 @@ class Finding:
     """The answer of one rule: found, clear, or cannot tell.
 
     ``paste`` makes the change, ``condition`` must hold for it, ``conditions`` are tested. ``because``: the end of the detail, on a wrong
-    reading. ``title_as_recorded``, ``cost_as_recorded``: as recorded; all other times are of the shown step. ``own_ns_per_step``: what of
-    its cost counts here alone, so that sums stay within the step. ``overlaps``: places of findings about the same time, or that save more
+    reading. ``*_as_recorded``: so are they; all other times are of the shown step. ``own_ns_per_step``: what counts here alone, sums
+    stay within the step. ``stepless_ns``: the cost where there are no steps. ``overlaps``: findings about the same time, or that save more
     together than both are about. ``remedies``: what ``fix`` advises, any will do. ``unexplained``: it only says what to record.
     """
 
@@ -259,6 +259,7 @@ class Finding:
     title_as_recorded: bool = False
     cost_as_recorded: bool = False
     unexplained: bool = False
+    stepless_ns: int | None = field(default=None, compare=False)
     conditions: tuple[Condition, ...] = ()
     own_ns_per_step: int | None = None
     overlaps: tuple[int, ...] = ()
@@ -378,8 +379,7 @@ _OTHER_KEYS = ("schema", "tool", "scopes")
 
 def _from_json(data: Mapping[str, Any]) -> Summary:
     """Return a Summary from its JSON. Raises records.UnreadableError."""
-    tool = records.mapping(data.get("tool"), "tool")
-    values = {**data, "version": tool.get("version"), "tables": {}}
+    values = {**data, "version": records.mapping(data.get("tool"), "tool").get("version"), "tables": {}}
     if isinstance(findings := data.get("findings"), list):
         values["findings"] = [Saving.nested(f) if isinstance(f, Mapping) else f for f in findings]
     summary = records.record(Summary, values, "Summary")

@@ -190,8 +190,8 @@ MESSAGES = (
         r"No CUDA events collected|CUDA profiling might have not been started correctly",
         "cuda",
         "the program made no CUDA call while it was recorded",
-        "run it where it finds a CUDA GPU (python -c 'import torch; print(torch.cuda.is_available())'), and let the capture "
-        "cover the part that uses it",
+        "run it where it finds a CUDA GPU (nvidia-smi lists it, in PyTorch torch.cuda.is_available() is True), and let the "
+        "capture cover the part that uses it",
         certain=False,
     ),
     NsysMessage(

@@ -8,6 +8,7 @@ import threading
 from types import TracebackType
 from typing import Any
 
+#: What is done before this time (s) shows no progress. Chosen: a line that comes and goes at once is noise.
 _PATIENCE_S = 1.0
 
 

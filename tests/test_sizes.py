@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import ast
 
-import pytest
-
 from tests.test_layers import FILES, PACKAGE, ids
 
 #: Files that are still too long. An entry that is no longer needed fails.
@@ -22,34 +20,47 @@ def test_no_file_is_longer_than_a_reader_can_hold() -> None:
     assert long >= LONG_FILES, f"no longer too long, take them from the list: {sorted(LONG_FILES - long)}"
 
 
-#: Rooms whose tuned numbers stand in one file each, with a comment on what each bounds.
+#: The file of each room in which its tuned numbers stand, with a comment on what each bounds. A room that is a single file has its own.
 BOUNDS = {
     "analyses": "helpers/analysis_bounds.py",
     "answer": "answer_bounds.py",
+    "cli": "cli_bounds.py",
     "comparing": "comparing_bounds.py",
     "events": "event_bounds.py",
+    "export": "export_bounds.py",
     "findings": "_finding_bounds.py",
+    "frames": "frame_bounds.py",
     "inject": "nsysx_probe/probe_bounds.py",
     "judging": "judging_bounds.py",
     "ranks": "rank_bounds.py",
     "reading": "reading_bounds.py",
     "recording": "recording_bounds.py",
+    "render": "render_bounds.py",
     "replay": "replay_bounds.py",
+    "roofline": "roofline_bounds.py",
+    "serving": "serving_bounds.py",
     "trying": "trial_bounds.py",
 }
-#: Files with numbers of their own: of nsys's tables, of NVTX's, and of what runs alone, in a process that knows nothing of this package.
+#: Files with numbers of their own: of the formats of nsys, NVTX and Perfetto, of the style of pictures, and of what runs alone, in a
+#: process that knows nothing of this package.
 ELSEWHERE = {
-    "reading/schema.py",
-    "recording/stand_in.py",
-    "recording/range_holder.py",
-    "recording/witness.py",
+    "api/files.py",
+    "export/perfetto.py",
+    "export/protobuf.py",
+    "export/track_events.py",
     "inject/nsysx_probe/calibration.py",
     "inject/nsysx_probe/nvtx_range.py",
+    "reading/schema.py",
+    "recording/range_holder.py",
+    "recording/stand_in.py",
+    "recording/witness.py",
+    "render/charts/style.py",
 }
-#: Numbers that nobody tunes: of the interfaces of CUDA, NVML, Linux and Python, of number formats, and names for states.
+#: Numbers that nobody tunes: of the interfaces of CUDA, NVML, Linux and Python, of number formats, exit codes, and names for states.
 NOT_TUNED = {
     "_DISABLE_TIMING", "_RELAXED", "_LEGACY", "_DONE", "_NOT_READY", "_SHARED_AT_ONCE", "_SM", "_MEMORY", "_TOO_SMALL",
-    "_AFTER_AWAIT", "_FUTURES", "SUSPENDED", "_TF32", "_CALLED", "_RAN_BACKWARD", "_STEPPED",
+    "_AFTER_AWAIT", "_FUTURES", "SUSPENDED", "_TF32", "_CALLED", "_RAN_BACKWARD", "_STEPPED", "_PR_SET_DUMPABLE",
+    "_PR_SET_PDEATHSIG",
 }  # fmt: skip
 
 
@@ -77,23 +88,53 @@ def numbers_of(source: str) -> dict[str, int]:
     return {name: line for name, line in numbers.items() if not name.startswith("EXIT_") and name not in NOT_TUNED}
 
 
-@pytest.mark.parametrize("room", BOUNDS)
-def test_tuned_numbers_stand_in_one_place_of_their_room(room: str) -> None:
-    home = PACKAGE / room / BOUNDS[room]
-    others = [path for path in (PACKAGE / room).rglob("*.py") if path != home and ids(path) not in ELSEWHERE]
+def test_tuned_numbers_stand_in_one_place_of_their_room() -> None:
+    homes = {f"{room}/{file}" for room, file in BOUNDS.items()}
+    others = [path for path in FILES if "/" in ids(path) and ids(path) not in homes | ELSEWHERE]
     named = {ids(path): sorted(numbers_of(path.read_text(encoding="utf-8"))) for path in others}
-    assert {path: names for path, names in named.items() if names} == {}, f"they belong into {ids(home)}"
+    assert {path: names for path, names in named.items() if names} == {}, "they belong into the file of their room"
 
 
-@pytest.mark.parametrize("room", BOUNDS)
-def test_each_tuned_number_says_what_it_bounds(room: str) -> None:
-    source = (PACKAGE / room / BOUNDS[room]).read_text(encoding="utf-8")
-    lines, numbers = source.splitlines(), numbers_of(source)
-    assert numbers and not [name for name in numbers if name.startswith("_") or len(name) < 4]
-    begun = sorted(set(numbers.values()))
-    # Lines that follow each other share a comment.
-    bare = [line for line in begun if not lines[line - 2].startswith("#: ") and line - 1 not in begun]
-    assert [lines[line - 1] for line in bare] == []
+def test_each_tuned_number_says_what_it_bounds() -> None:
+    homes = [PACKAGE / room / file for room, file in BOUNDS.items()]
+    bare = []
+    for path in [*homes, *(path for path in FILES if "/" not in ids(path))]:
+        source = path.read_text(encoding="utf-8")
+        lines, numbers = source.splitlines(), numbers_of(source)
+        if path in homes:
+            assert numbers and not [name for name in numbers if name.startswith("_") or len(name) < 4], ids(path)
+        begun = sorted(set(numbers.values()))
+        # Lines that follow each other share a comment.
+        unsaid = [line for line in begun if not lines[line - 2].startswith("#: ") and line - 1 not in begun]
+        bare += [f"{ids(path)}: {lines[line - 1]}" for line in unsaid]
+    assert bare == []
+
+
+def compared(source: str) -> list[str]:
+    """Return the comparisons with a number that has no name: not a count of up to five (dimensions, sides), nor a width in bits."""
+
+    def is_nameless(node: ast.expr) -> bool:
+        if isinstance(node, ast.BinOp):
+            return is_number(node) and not isinstance(node.op, ast.LShift)
+        return is_number(node) and ast.literal_eval(node) not in range(-2, 6)
+
+    comparisons = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Compare)]
+    return [ast.unparse(n) for n in comparisons if any(map(is_nameless, (n.left, *n.comparators)))]
+
+
+#: Files that are about digits, bits, characters and file headers: their numbers are those of the format.
+DIGITS = {"units.py", "inject/nsysx_probe/roots.py", "reading/opening.py", "reading/schema.py", "reading/selecting.py",
+          "render/charts/colors.py", "render/safe_text.py"}  # fmt: skip
+
+
+def test_what_is_compared_with_a_tuned_number_says_its_name() -> None:
+    assert compared("a > 0.5\nb == 4\nc < 1 << 62\n-1 < d < 1e9\ne == -0.5") == [
+        "a > 0.5",
+        "-1 < d < 1000000000.0",
+        "e == -0.5",
+    ]
+    nameless = {ids(path): compared(path.read_text(encoding="utf-8")) for path in FILES if ids(path) not in DIGITS}
+    assert {path: texts for path, texts in nameless.items() if texts} == {}
 
 
 def test_a_number_that_stands_elsewhere_is_seen() -> None:

@@ -28,6 +28,8 @@ import polars as pl
 from nsysx import units
 from nsysx.analyses.helpers.analysis_bounds import (
     EXPLAINED_SPREAD_SHARE,
+    FEWEST_FOR_REASON,
+    FEWEST_FOR_SPREAD,
     FEWEST_SPREAD_EXECUTIONS,
     MOST_SPREAD_ROWS,
     MOST_TESTED_EXECUTIONS,
@@ -40,6 +42,7 @@ from nsysx.analyses.helpers.analysis_bounds import (
     TIED_CAUSES_SHARE,
 )
 from nsysx.events import sm_clocks
+from nsysx.events.event_bounds import ON_DEVICE_KIND
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.frames import frame_columns
 from nsysx.frames.intervals import I64
@@ -136,7 +139,7 @@ class _Features:
         low = np.where(ops["family"].is_in(_MOVES_DATA).to_numpy()[self.order], high / 2, 0)
         others = np.flatnonzero((ops["op_kind"] != "kernel").to_numpy())
         moved = ops["bytes"].gather(others).fill_null(0).to_numpy().astype(np.float64)
-        both_sides = (ops["copy_kind"].gather(others) == 8).fill_null(False).to_numpy()
+        both_sides = (ops["copy_kind"].gather(others) == ON_DEVICE_KIND).fill_null(False).to_numpy()
         low[self.position[others]] = high[self.position[others]] = np.where(both_sides, 2 * moved, moved)
         self.low, self.high = (np.concatenate(([0.0], np.cumsum(x))) for x in (low, high))
 
@@ -234,12 +237,12 @@ def _two(duration: F64, slow: Mask, fast: Mask, words: tuple[str, str]) -> tuple
 def _clock(sampled: F64, every: F64, common: F64, range_log: float) -> tuple[float, float, str] | None:
     """Return (explained, p, detail) for the clock as the reason, None if nothing points to it."""
     finite = np.isfinite(sampled)
-    if finite.sum() >= 20 and len(np.unique(sampled[finite])) > 1:
+    if finite.sum() >= FEWEST_FOR_REASON and len(np.unique(sampled[finite])) > 1:
         rho, p = spearman(every[finite], -sampled[finite])
         detail = f"SM clock {sampled[finite].min():.0f} to {sampled[finite].max():.0f} MHz, rank correlation {rho:.2f}"
         return (rho * rho, p, detail) if rho > 0 else None
     finite = np.isfinite(common)
-    if finite.sum() < 20:
+    if finite.sum() < FEWEST_FOR_REASON:
         return None
     rho, p = spearman(every[finite], common[finite])
     if rho <= 0:
@@ -252,7 +255,7 @@ def _clock(sampled: F64, every: F64, common: F64, range_log: float) -> tuple[flo
 
 def _verdict(features: _Features, rows: I64, common: Callable[[], _Common]) -> tuple[float | None, str, str]:
     """Return (spread, verdict, detail) of the executions ``rows`` of one kernel, in order of time."""
-    if len(rows) < 3:
+    if len(rows) < FEWEST_FOR_SPREAD:
         return None, "cannot_tell", "too few executions"
     every = features.duration[rows].astype(np.float64)
     later = every[1:]
@@ -265,9 +268,9 @@ def _verdict(features: _Features, rows: I64, common: Callable[[], _Common]) -> t
         and every[0] - median > 2 * SPREAD_RESOLUTION_NS
     )
     if calm and slow_first:
-        if len(rows) >= 20 and every[0] > later.max():
+        if len(rows) >= FEWEST_FOR_REASON and every[0] > later.max():
             return spread, "first_call", f"first {units.duration(every[0])}, later {units.duration(median)}"
-        if len(rows) < 20:
+        if len(rows) < FEWEST_FOR_REASON:
             return (
                 spread,
                 "cannot_tell",

@@ -17,6 +17,8 @@ SAME_WORK_SHARE = 0.01
 BUSY_GPU_SHARE = 0.8
 #: The window of a capture without steps is shorter than the GPU's by this share where long pauses are left out.
 PAUSED_WINDOW_SHARE = 0.02
+#: What is left of a bar is a part of its own from here on (ns): less is rounding.
+LEAST_REST_NS = 0.5
 
 # ---- certainty --------------------------------------------------------------------------------------------------
 #: A step without the profiler that is known this closely raises no doubt, wherever it comes from (share of the step).

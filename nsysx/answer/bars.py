@@ -15,6 +15,7 @@ from nsysx.analyses.helpers.step_record import rows_of
 from nsysx.answer import clock_bars, subject
 from nsysx.answer.answer_bounds import (
     BUSY_GPU_SHARE,
+    LEAST_REST_NS,
     MOST_BARS,
     MOST_BATCH_BARS,
     MOST_NAMED_PARTS,
@@ -162,7 +163,7 @@ def _named(sums: list[tuple[str, float]], label: str, rest: str, colors: str = W
     left = total - sum(p.ns for p in parts)
     if left > MOST_UNNAMED_SHARE * total:
         return None
-    return Bar(label, total, (*parts, *([BarPart(rest, left, Paint.OTHER)] if left > 0.5 else [])))
+    return Bar(label, total, (*parts, *([BarPart(rest, left, Paint.OTHER)] if left > LEAST_REST_NS else [])))
 
 
 def _to_shown(summary: Summary) -> float:

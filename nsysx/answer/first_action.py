@@ -168,7 +168,7 @@ class _Contest:
         if not _for_anything(chosen):
             return None
         much = max(EXACT_CHANGE_SHARE * self._step, self._saves_ns(chosen) / BOUND_LEADS_TIMES)
-        causes = [f for f in self._worth if f.remedies and not _for_anything(f) and self._saves_ns(f) >= much]
+        causes = [f for f in self._worth if subject.names_its_change(f) and self._saves_ns(f) >= much]
         return self._largest(causes) if causes else None
 
 

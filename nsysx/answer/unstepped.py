@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nsysx.answer import subject
+from nsysx.answer.answer_bounds import COSTLY_SETTING_SHARE, UNPRICED_CAUSE_SHARE
 from nsysx.catalogue import StepPart
 from nsysx.findings import rule_of
 from nsysx.model import Finding, Summary
@@ -18,8 +19,17 @@ def first(summary: Summary, ranked: Sequence[Finding]) -> Finding | None:
     of_kernels = next((f for f in ranked if rule_of(f.code).about == "timing"), None)
     if subject.measures(summary):
         return read or of_kernels
-    cause = next((f for f in ranked if rule_of(f.code).about == summary.verdict.code), None)
-    return read or cause or (of_kernels if _mostly_works(summary) else None)
+    about_it = [f for f in ranked if rule_of(f.code).about == summary.verdict.code and _costs_much(summary, f)]
+    # What kernels wait for counts as their work: it is found by what it costs.
+    much = [f for f in ranked if (f.stepless_ns or 0) >= UNPRICED_CAUSE_SHARE * sum(summary.verdict.parts.values()) > 0]
+    cause, costly = (max(each, key=lambda f: f.stepless_ns or 0, default=None) for each in (about_it, much))
+    return read or cause or costly or (of_kernels if _mostly_works(summary) else None)
+
+
+def _costs_much(summary: Summary, finding: Finding) -> bool:
+    """Return whether a finding costs enough of the time that the verdict speaks of to lead, as far as its cost is known."""
+    cost_ns = finding.stepless_ns
+    return cost_ns is None or cost_ns >= COSTLY_SETTING_SHARE * sum(summary.verdict.parts.values())
 
 
 def _mostly_works(summary: Summary) -> bool:

@@ -11,6 +11,7 @@ import typer
 
 from nsysx import __version__
 from nsysx.cli import config
+from nsysx.cli.cli_bounds import HELP_WIDTH
 from nsysx.cli.command_output import be_quiet, harmless, talk
 from nsysx.cli.declared_options import Command, Commands, typed_only
 from nsysx.errors import EXIT_USAGE
@@ -34,18 +35,14 @@ COMMANDS = {
 }
 
 
-#: Columns of an 80-column terminal that are left beside the indentation.
-_WIDTH = 76
-
-
 def _below(command: str, examples: Sequence[tuple[str, str]]) -> str:
     """Return the examples of a command for its help, each with a comment beside it or on the next line, behind ``# ``."""
     shown = [(f"  nsysx {command} {words}".rstrip(), f"  # {comment}") for words, comment in examples]
-    longest = max((len(line) for line, comment in shown if len(line) + len(comment) <= _WIDTH), default=0)
+    longest = max((len(line) for line, comment in shown if len(line) + len(comment) <= HELP_WIDTH), default=0)
     lines = ["\b", "Examples:"]  # \b keeps the lines apart
     for line, comment in shown:
-        fits = len(line) + len(comment) <= _WIDTH
-        lines += [f"{line:<{min(longest, _WIDTH - len(comment))}}{comment}"] if fits else [line, f"    {comment}"]
+        fits = len(line) + len(comment) <= HELP_WIDTH
+        lines += [f"{line:<{min(longest, HELP_WIDTH - len(comment))}}{comment}"] if fits else [line, f"    {comment}"]
     return "\n".join(lines)
 
 

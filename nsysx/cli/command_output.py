@@ -10,13 +10,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nsysx.cli.cli_bounds import NARROWEST_TERMINAL, USUAL_TERMINAL
 from nsysx.redaction import redacted_text
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-#: Columns of a terminal: below the first no table fits, and the second, the usual width, is used instead.
-_NARROWEST, _USUAL_WIDTH = 20, 80
 
 
 def talk(line: str) -> None:
@@ -86,6 +84,6 @@ def console(*, stderr: bool = False) -> Console:
     from rich.console import Console
 
     terminal = Console(stderr=stderr)
-    if terminal.width < _NARROWEST:
-        terminal.width = _USUAL_WIDTH
+    if terminal.width < NARROWEST_TERMINAL:
+        terminal.width = USUAL_TERMINAL
     return terminal

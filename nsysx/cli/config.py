@@ -7,19 +7,17 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
+from nsysx.cli.cli_bounds import MOST_OPTION_BYTES
 from nsysx.errors import EXIT_USAGE, NsysxError
 
 #: Name of a command -> its options, and those of them that no file may set.
 OptionsOf = Callable[[str], tuple[set[str], set[str]]]
 
-#: No file of options is this long; a longer one is not read.
-_MOST_BYTES = 1_000_000
-
 
 def _read(path: Path) -> dict[str, Any]:
     """Return the options in a file, none if there is no such file or nothing about nsysx in it. Raises NsysxError."""
     try:
-        if not path.is_file() or path.stat().st_size > _MOST_BYTES:
+        if not path.is_file() or path.stat().st_size > MOST_OPTION_BYTES:
             return {}
         text = path.read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 from nsysx import units
 from nsysx.advice import Answer
+from nsysx.cli.cli_bounds import WHATIF_ADVICE, WHATIF_OPTIONS
 from nsysx.cli.command_output import deliver, emit, harmless
 from nsysx.cli.declared_options import with_options
 from nsysx.cli.shared_options import Reports, files_of, schema_option
@@ -91,15 +92,9 @@ def _of_page(answer: Answer) -> str:
     if answer.then_ns is None or answer.now_ns is None:
         return ""
     do = answer.do[-1]
-    what = "page's change".ljust(_WIDE)
+    what = "page's change".ljust(WHATIF_OPTIONS)
     low, high = answer.then_low_ns, answer.then_high_ns
     between = f" ({units.duration(low)} to {units.duration(high)})" if low is not None and high is not None else ""
     saves = units.share(answer.now_ns - answer.then_ns, answer.now_ns)
     at_best = "at best " if answer.bound else ""
-    return (
-        f"{what}  step {at_best}{units.duration(answer.then_ns)}{between}, {saves} less: {do.code}, {do.text[:_WORDS]}"
-    )
-
-
-#: Letters of the advice that a row holds, and of the options beside which it stands.
-_WORDS, _WIDE = 90, 16
+    return f"{what}  step {at_best}{units.duration(answer.then_ns)}{between}, {saves} less: {do.code}, {do.text[:WHATIF_ADVICE]}"

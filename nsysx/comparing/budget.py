@@ -24,13 +24,13 @@ from nsysx.comparing.comparing_bounds import (
     STEP_LEVEL,
 )
 from nsysx.comparing.side import BlockSeries, Captured
-from nsysx.errors import EXIT_BUDGET, EXIT_EMPTY, EXIT_USAGE, NsysxError
+from nsysx.errors import EXIT_BUDGET, EXIT_EMPTY, EXIT_INCONCLUSIVE, EXIT_USAGE, NsysxError
 from nsysx.events import families
 from nsysx.findings import rules
-from nsysx.frames.statistics import PROCESS_DRIFT, block_length, mean_error
+from nsysx.frames.frame_bounds import PROCESS_DRIFT
+from nsysx.frames.statistics import block_length, mean_error
 
 SCHEMA = "nsysx.check/1"
-EXIT_INCONCLUSIVE = 5
 Status = Literal["kept", "broken", "inconclusive", "not_measured"]
 
 #: Kinds of API calls that a count sums.

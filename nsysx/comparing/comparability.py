@@ -9,7 +9,14 @@ from typing import Any, Literal
 import numpy as np
 
 from nsysx import units
-from nsysx.comparing.comparing_bounds import EQUAL_CLOCKS_SHARE, SAME_KERNELS_SHARE, STEP_COUNTS_TIMES
+from nsysx.comparing.comparing_bounds import (
+    EQUAL_CLOCKS_SHARE,
+    FEWEST_EQUAL_KERNELS,
+    MOST_VALUE_LETTERS,
+    SAME_KERNELS_SHARE,
+    SAME_PER_STEP,
+    STEP_COUNTS_TIMES,
+)
 from nsysx.comparing.side import Captured, Side
 from nsysx.events.families import COMMUNICATION, family
 from nsysx.judging.capture_checks import EVENTS_MISSING
@@ -108,7 +115,9 @@ def lines(before: Side, after: Side) -> list[ComparabilityCheck]:
             rows.append(ComparabilityCheck(check, "differs", f"{meaning} Before: {old}; after: {other}.", a, b))
         else:
             rows.append(
-                ComparabilityCheck(check, "same", f"{check}: {a}" if len(a) < 100 else f"{check}: the same", a, b)
+                ComparabilityCheck(
+                    check, "same", f"{check}: {a}" if len(a) < MOST_VALUE_LETTERS else f"{check}: the same", a, b
+                )
             )
     rows += [
         _count(before, after),
@@ -186,10 +195,10 @@ def _work(before: Side, after: Side) -> list[ComparabilityCheck]:
     else:
         rows = [ComparabilityCheck("kernels", "same", f"kernels: {words}", str(len(a)), str(len(b)))]
     # A collective waits for the other ranks: its time says nothing about the clock.
-    equal = [k for k in both if abs(a[k][0] - b[k][0]) < 1e-9 and a[k][1] and family(k) != COMMUNICATION]
+    equal = [k for k in both if abs(a[k][0] - b[k][0]) < SAME_PER_STEP and a[k][1] and family(k) != COMMUNICATION]
     ratios = np.array([b[k][1] / a[k][1] for k in equal])
     weight = np.array([a[k][1] for k in equal])
-    if len(equal) < 5 or weight.sum() < 0.3 * whole / 2:
+    if len(equal) < FEWEST_EQUAL_KERNELS or weight.sum() < 0.3 * whole / 2:
         return rows
     # By number and by time: a clock changes all kernels, long and short.
     low, middle, high = np.quantile(ratios, (0.2, 0.5, 0.8))

@@ -18,6 +18,12 @@ SAME_KERNELS_SHARE = 0.5
 EQUAL_CLOCKS_SHARE = 0.015
 #: If step counts differ by more than this factor, so do warm-up and caches.
 STEP_COUNTS_TIMES = 4.0
+#: Counts per step that differ by no more are the same: both are quotients of whole numbers.
+SAME_PER_STEP = 1e-9
+#: Kernels from which a clock is told to be another. Chosen.
+FEWEST_EQUAL_KERNELS = 5
+#: A value that both sides share is shown if it has fewer letters. Chosen.
+MOST_VALUE_LETTERS = 100
 
 # ---- comparison -------------------------------------------------------------------------------------------------
 #: A step is GPU-bound, and follows its GPU work, if the device waits for the host or other ranks for at most this share of it.
@@ -34,6 +40,9 @@ SAME_WORK_MARGINS = 2
 MOST_SENTENCE_PARTS, SENTENCE_PART_SHARE = 3, 0.02
 #: Causes of idle time that make up less than this share of the difference are named together.
 OWN_CAUSE_SHARE = 0.1
+#: Differences from which the unit is ms and us (ns), and the number from which one digit follows the point: two or three digits
+#: are seen.
+SHOWN_IN_MS_NS, SHOWN_IN_US_NS, ONE_DIGIT_FROM = 1e5, 100, 10
 
 # ---- difference_intervals ---------------------------------------------------------------------------------------
 #: GPU work differs by up to this share from process to process: clocks, temperature, addresses (measured on one H200).
@@ -44,6 +53,10 @@ SAME_MEANS_SHARE = 0.01
 STEP_LEVEL, ROW_LEVEL = 0.95, 0.99
 #: A row that differs by less than this share of the step is not worth a verdict of its own.
 ROW_FLOOR_SHARE = 0.001
+
+# ---- renamed_modules ------------------------------------------------------------------------------------------------
+#: A part of a path with so many digits is no index of a list, but a name.
+MOST_INDEX_DIGITS = 10
 
 # ---- side_inputs ------------------------------------------------------------------------------------------------
 #: No Summary is this large; a larger file is not read.

@@ -20,7 +20,7 @@ from nsysx.comparing.comparison_sentence import real_words, sentence
 from nsysx.comparing.difference_answer import Comparison, DifferencePart, Real
 from nsysx.comparing.differences import PartDifference
 from nsysx.comparing.side import Side, as_fine, renamed
-from nsysx.frames.statistics import PROCESS_DRIFT
+from nsysx.frames.frame_bounds import PROCESS_DRIFT
 
 
 class ComparedTable(NamedTuple):

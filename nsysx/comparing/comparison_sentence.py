@@ -6,7 +6,14 @@ from collections.abc import Sequence
 
 from nsysx import units
 from nsysx.catalogue import DeviceActivity
-from nsysx.comparing.comparing_bounds import MOST_SENTENCE_PARTS, OWN_CAUSE_SHARE, SENTENCE_PART_SHARE
+from nsysx.comparing.comparing_bounds import (
+    MOST_SENTENCE_PARTS,
+    ONE_DIGIT_FROM,
+    OWN_CAUSE_SHARE,
+    SENTENCE_PART_SHARE,
+    SHOWN_IN_MS_NS,
+    SHOWN_IN_US_NS,
+)
 from nsysx.comparing.difference_answer import Comparison, DifferencePart
 from nsysx.comparing.differences import PartDifference
 from nsysx.comparing.side import GPU_CAUSES
@@ -14,12 +21,12 @@ from nsysx.comparing.side import GPU_CAUSES
 
 def _unit(ns: float) -> tuple[float, str]:
     """Return a divisor and its unit, so that a difference shows two or three digits."""
-    return (1e6, "ms") if abs(ns) >= 1e5 else (1e3, "us") if abs(ns) >= 100 else (1.0, "ns")
+    return (1e6, "ms") if abs(ns) >= SHOWN_IN_MS_NS else (1e3, "us") if abs(ns) >= SHOWN_IN_US_NS else (1.0, "ns")
 
 
 def _number(ns: float, scale: float) -> str:
     value = abs(ns) / scale
-    return f"{value:.{1 if value >= 10 else 2}f}"
+    return f"{value:.{1 if value >= ONE_DIGIT_FROM else 2}f}"
 
 
 def _amount(ns: float) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from nsysx.comparing.comparing_bounds import GPU_DRIFT_SHARE
 from nsysx.comparing.side import Captured
-from nsysx.frames.statistics import PROCESS_DRIFT
+from nsysx.frames.frame_bounds import PROCESS_DRIFT
 from nsysx.ranks import rank_table
 from nsysx.ranks.rank_table import RankRow
 

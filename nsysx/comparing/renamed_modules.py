@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
+from nsysx.comparing.comparing_bounds import MOST_INDEX_DIGITS
+
 #: Names that wrappers add to a path: torch.compile, DistributedDataParallel, FSDP, activation checkpointing.
 _WRAPPERS = {"_orig_mod", "module", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_forward_module"}
 _PLACES = re.compile(r"\d+")
@@ -68,4 +70,6 @@ def _by_place(paths: Sequence[str], cls: Mapping[str, str | None]) -> dict[tuple
 
 def _natural(path: str) -> list[tuple[int, int, str]]:
     """Return a sort key that puts layer.10 after layer.9."""
-    return [(0, int(p), "") if _PLACES.fullmatch(p) and len(p) < 10 else (1, 0, p) for p in path.split(".")]
+    return [
+        (0, int(p), "") if _PLACES.fullmatch(p) and len(p) < MOST_INDEX_DIGITS else (1, 0, p) for p in path.split(".")
+    ]

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nsysx.analyses import modules, step_parts
-from nsysx.analyses.helpers.step_record import StepRow, rows_of
+from nsysx.analyses.helpers.step_record import rows_of
 from nsysx.catalogue import Cause, DeviceActivity, Trait
 from nsysx.comparing import renamed_modules
 from nsysx.errors import EXIT_EMPTY, EXIT_INPUT, NsysxError
@@ -74,10 +74,6 @@ class Side:
     notes: tuple[str, ...] = field(default=())
 
 
-def _steady(summary: Summary) -> list[StepRow]:
-    return [r for r in rows_of(summary.steps) if r.get("steady") and r.get("gpu_ns") is not None]
-
-
 def _blocks(summary: Summary) -> dict[str, dict[str | None, BlockSeries]]:
     """Return the parts from the table `step_parts`."""
     rows = summary.typed_rows(step_parts.ROWS)
@@ -118,7 +114,8 @@ def captured(summary: Summary, label: str, *, spans: bool = False) -> Captured:
     Raises NsysxError, exit code 3 if its tables are damaged, 4 if nothing was measured.
     """
     try:
-        rows, parts, whole = _steady(summary), _blocks(summary), summary.steps.whole
+        parts, whole = _blocks(summary), summary.steps.whole
+        rows = [r for r in rows_of(summary.steps) if r.get("steady") and r.get("gpu_ns") is not None]
         if not rows or not parts or (whole and not spans):
             hint = "Name the steps: nsysx run -- CMD does, or nsysx report FILE --step-range REGEX --json F"
             message = f"{label}: has no steady steps with GPU work, so nothing can be said per step"

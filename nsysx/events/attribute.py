@@ -18,7 +18,7 @@ from nsysx import ids
 from nsysx.events import thread_roles
 from nsysx.events.batch_waits import batch_waits
 from nsysx.events.correlate import Correlated, Threads
-from nsysx.events.event_bounds import LOOKUP_BLOCK_ROWS, MARKED, REPEATED, UNMATCHED
+from nsysx.events.event_bounds import LOOKUP_BLOCK_ROWS, MARKED, MOST_NODE_COPIES, REPEATED, UNMATCHED
 from nsysx.events.layers import PATHLESS, Layer, layer_of, module_layer, paths, root_names
 from nsysx.events.nvtx_ranges import Flags, Ranges
 from nsysx.frames import frame_columns, lookup
@@ -249,7 +249,7 @@ def capture_calls(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
     origin = []
     for process, node in nodes.select("process", "node").iter_rows():
         key, hops = (process, node), 0
-        while key in back and hops < 16:
+        while key in back and hops < MOST_NODE_COPIES:
             key, hops = back[key], hops + 1
         origin.append(key[1])
     first = nodes.select("process", pl.col("node").alias("origin"), "thread", pl.col("start_ns").alias("time_ns"))

@@ -90,11 +90,8 @@ def detached(record: Mapping[str, Any], capture: Capture) -> bool:
     noted = record.get("unrecorded_steps")
     asked = isinstance(noted, dict) and noted.get("detached") is True
     ranks = [p for p in capture.probe if p.get("rank") is not None and isinstance(p.get("unrecorded_steps"), dict)]
-    return asked and bool(capture.cupti_left) and all(_left(p.get("pid"), capture) for p in (record, *ranks))
-
-
-def _left(pid: object, capture: Capture) -> bool:
-    return pid in capture.cupti_left or None in capture.cupti_left
+    left = capture.cupti_left
+    return asked and bool(left) and (None in left or all(p.get("pid") in left for p in (record, *ranks)))
 
 
 def _noted(record: Mapping[str, Any], name: str, least: int = 1) -> list[int]:

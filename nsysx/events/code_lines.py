@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from nsysx import ids
@@ -69,6 +70,12 @@ class CodeLines:
             chain.append(int(self.place[stack]))
             stack = int(self.parent[stack])
         return chain[::-1]
+
+    def passing(self, stacks: I64, places: frozenset[int]) -> npt.NDArray[np.bool_]:
+        """Return for each stack, -1 for none, whether it has one of these places in it."""
+        distinct, number = np.unique(stacks, return_inverse=True)
+        within = [s >= 0 and not places.isdisjoint(self.chain(int(s))) for s in distinct.tolist()]
+        return np.array(within, np.bool_)[number]
 
     def at(self, thread: int, t: I64) -> I64:
         """Return the stack that was open on a thread at each instant of the X-ray, -1 for none."""

@@ -9,6 +9,9 @@ SMALL_ALIGNMENT_PAIRS = 20_000
 # ---- attribute --------------------------------------------------------------------------------------------------
 #: Rows are looked up in blocks: what is needed in between stays in the cache and costs no new memory.
 LOOKUP_BLOCK_ROWS = 1 << 18
+#: How often a node of a CUDA graph is followed to the node that it was copied from. Chosen: clones of clones are rare, a circle
+#: would not end.
+MOST_NODE_COPIES = 16
 
 # ---- bare -------------------------------------------------------------------------------------------------------
 #: No step is longer than an hour (ns); a larger value in a file is rejected.
@@ -49,6 +52,8 @@ SINGULAR_RATIO, APART_RATIO = 1e-8, 1e-3
 RUN_TOGETHER_SHARE = 0.2
 #: Where the device is at work for this share of its idle time, other processes use it.
 OTHERS_AT_WORK_SHARE = 0.15
+#: A counter is used if it is missing in less than this share of its samples. Chosen.
+MOST_EMPTY_SAMPLES = 0.5
 
 # ---- host_activity ----------------------------------------------------------------------------------------------
 #: Gaps are split in blocks: what is needed in between stays in the cache and costs no new memory.
@@ -60,6 +65,10 @@ FEWEST_FOR_MEDIAN = 20
 #: Where it is not known: the time from the call of a launch to its kernel, under tracing, and the pause between two kernels (ns).
 USUAL_LAUNCH_NS = 20_000
 USUAL_PAUSE_NS = 5_000
+
+# ---- kernel_math ----------------------------------------------------------------------------------------------------
+#: The compute capability from which devices have tensor cores (CUDA C++ programming guide).
+TENSOR_CORES_FROM = 7
 
 # ---- kernel_names -----------------------------------------------------------------------------------------------
 #: Longer names are template arguments of a megabyte; the function stands early.

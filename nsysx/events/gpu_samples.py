@@ -21,6 +21,7 @@ from nsysx.events.event_bounds import (
     FEWEST_GPU_SAMPLES,
     LEFT_OUT_PARTS,
     MEMORY_BOUND_SHARE,
+    MOST_EMPTY_SAMPLES,
     MOST_SAMPLED_KINDS,
     OTHERS_AT_WORK_SHARE,
     RUN_TOGETHER_SHARE,
@@ -167,7 +168,7 @@ def _solved(ran: F64, counters: dict[str, F64], clock: F64, alone: npt.NDArray[n
     """Return the columns of ``_RESULT`` for each kind, NaN where a figure is not known."""
     total, nothing = ran.sum(axis=0), np.full(len(alone), np.nan)
     result = {**dict.fromkeys(_RESULT, nothing), "samples": np.round(total[:-2])}
-    values = {c: v for c, v in counters.items() if np.isnan(v).mean() < 0.5}
+    values = {c: v for c, v in counters.items() if np.isnan(v).mean() < MOST_EMPTY_SAMPLES}
     good = ~np.isnan(np.stack([*values.values(), np.zeros(len(ran))])).any(axis=0)
     if good.sum() < LEFT_OUT_PARTS * FEWEST_GPU_SAMPLES:
         return result

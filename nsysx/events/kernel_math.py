@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from nsysx.events.event_bounds import TENSOR_CORES_FROM
 from nsysx.frames import lookup
 
 Mask = npt.NDArray[np.bool_]
@@ -75,4 +76,4 @@ def has_tensor_cores(card: str, compute: tuple[int, int] | None = None) -> bool:
     """Say whether a device has tensor cores: from compute capability 7.0 on, but for the GTX 16 series (7.5 without)."""
     if _WITHOUT.search(card):
         return False
-    return compute is None or compute[0] >= 7
+    return compute is None or compute[0] >= TENSOR_CORES_FROM

@@ -194,7 +194,7 @@ def find_steps(ranges: Ranges, attributed: Attributed, step_range: str | None) -
     narrow: Found | None = None
     evaluations = rows.filter(pl.col("own") & (pl.col("kind") == "phase") & (pl.col("name") == "evaluation"))
     # A process has its own steps, whatever runs beside it.
-    for process in _processes([steps for *_, steps in made]):
+    for process in sorted({p for *_, steps in made for p in steps["process"].unique().to_list()}):
         own_ops = lookup.having(attributed.gpu_ops, process=process)
         for source, rule, least, steps in made:
             of_process = steps.filter(pl.col("process") == process)
@@ -273,10 +273,6 @@ def _no_steps(steps: pl.DataFrame, ranges: pl.DataFrame, ops: pl.DataFrame) -> s
     if min(spread) > REPETITIONS_SPREAD_TIMES:
         return f"the lengths of the repeated kernel sequence differ too much (their middle half by a factor of {min(spread):.1f})"
     return ""
-
-
-def _processes(steps: list[pl.DataFrame]) -> list[int]:
-    return sorted({p for frame in steps for p in frame["process"].unique().to_list()})
 
 
 #: Copies are not work of a step: what a program loads before its first step may take longer than all of them.

@@ -13,6 +13,7 @@ from nsysx.events.event_bounds import (
     COPY_AND_WAIT_NS,
     DRAINED_SOON_NS,
     FEWEST_USUAL_CALLS,
+    ON_DEVICE_KIND,
 )
 from nsysx.events.nvtx_ranges import Flags
 from nsysx.events.streams import Streams, records
@@ -28,7 +29,7 @@ def _blocking_copies(ops: pl.DataFrame) -> pl.DataFrame:
     copies = ops.filter((pl.col("op_kind") == "memcpy") & pl.col("call").is_not_null())
     return copies.group_by("call").agg(
         pageable.any().alias("pageable"),
-        (pl.col("copy_kind") == 8).all().alias("inside"),
+        (pl.col("copy_kind") == ON_DEVICE_KIND).all().alias("inside"),
         pl.col("start_ns").min().alias("own_start_ns"),
         pl.col("end_ns").max().alias("own_end_ns"),
         pl.len().alias("own_ops"),

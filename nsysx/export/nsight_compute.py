@@ -14,13 +14,8 @@ from nsysx import units
 from nsysx.analyses.helpers import limits_of_work
 from nsysx.analyses.helpers.limits_of_work import MEMORY
 from nsysx.events.profile import NotRecorded, Profile
+from nsysx.export.export_bounds import MOST_LAUNCHES, SETTLING_STEPS, START_STEPS
 
-#: Nsight Compute runs a kernel about 40 times over for these sections: with more launches than this it takes minutes.
-MOST_LAUNCHES = 64
-#: Steps that are skipped beyond the start: what is profiled is neither compiled, nor the first of its kind.
-_SETTLING = 3
-#: Steps that are skipped where the start was not recorded.
-_START = 20
 #: What each question needs: how fast against both roofs and the launch always; memory or pipes, and why warps wait.
 _ALWAYS = ("SpeedOfLight", "LaunchStats", "Occupancy", "WarpStateStats")
 _OF_MEMORY, _OF_PRODUCTS = ("MemoryWorkloadAnalysis",), ("ComputeWorkloadAnalysis",)
@@ -63,7 +58,7 @@ def chosen(profile: Profile, mangled: Mapping[str, str], most: int) -> list[Chos
     for name, count, gpu_ns, could_go_ns, roof in rows.head(most).iter_rows():
         per_step = max(round(count / steps), 1)
         first = before.get(name)
-        skipped = per_step * _START if first is None else first + per_step * _SETTLING
+        skipped = per_step * START_STEPS if first is None else first + per_step * SETTLING_STEPS
         kernels.append(
             ChosenKernel(name, mangled.get(name, ""), per_step, skipped, gpu_ns / steps, could_go_ns / steps, roof)
         )

@@ -12,6 +12,7 @@ from nsysx import ids
 from nsysx.events.profile import Profile
 from nsysx.export import lanes
 from nsysx.export import protobuf as pb
+from nsysx.export.export_bounds import EVENT_CHUNK, LONGEST_TRACK_NAME
 from nsysx.frames.intervals import I64
 from nsysx.render.safe_text import clean, scrub
 
@@ -24,9 +25,6 @@ _BEGIN, _END, _COUNT = 1, 2, 4
 _CLEARED, _NEEDED = 1, 2
 #: Bytes of a varint: an id of a name or track, a time, any 64 bits.
 _ID, _TIME, _ANY = 4, 9, 10
-#: Events that are put into bytes at once.
-_CHUNK = 1 << 16
-_LONGEST_NAME = 500
 
 
 @dataclass
@@ -47,7 +45,7 @@ class InternedTexts:
 
     def shown(self, text: str) -> str:
         """Return a text in which nothing is active or invisible, never an empty one."""
-        return clean(scrub(text) if self.redact else text, _LONGEST_NAME) or "<unnamed>"
+        return clean(scrub(text) if self.redact else text, LONGEST_TRACK_NAME) or "<unnamed>"
 
     def interned(self, field_number: int) -> bytes:
         """Return the texts as InternedData."""
@@ -252,8 +250,8 @@ class Builder:
         starts = np.cumsum([0, *lengths])
         for e, a, b in zip(self.events, starts[:-1], starts[1:], strict=True):
             e.columns["time"] = time[a:b]
-        for first in range(0, len(order), _CHUNK):
-            chosen = order[first : first + _CHUNK]
+        for first in range(0, len(order), EVENT_CHUNK):
+            chosen = order[first : first + EVENT_CHUNK]
             blocks = []
             for number in np.unique(block[chosen]).tolist():
                 places_here = np.flatnonzero(block[chosen] == number)

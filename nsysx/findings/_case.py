@@ -245,8 +245,10 @@ class Case:
         return ns_per_step > 0 and ns_per_step >= share * self.step_ns
 
     def share(self, ns_per_step: float) -> str:
-        """Return a time per step as a share of the step, for people."""
-        return units.share(ns_per_step, self.step_ns)
+        """Return a time per step as a share of the step, for people; without steps of what the verdict divides."""
+        return units.share(
+            ns_per_step, self.limits.real_ns if self.stepless and self.rows(gpu_ledger.KEY) else self.step_ns
+        )
 
     def worth(self, *edits: Edit, cause: Sequence[StepPart] = (), bound: bool = False) -> Saving:
         """Return what a change saves by the replay, scaled to the step that the verdict speaks of.
@@ -333,7 +335,8 @@ class Case:
         advice = fix if isinstance(fix, Fix) else Fix(fix)
         site = {k: v for k, v in (where or {}).items() if k in (*SITE, "near") and v is not None and v != IN_STEP}
         about = takes or (Takes(idle=of_parts(self.idle, rule.cause)) if rule.cause else Takes())
-        if rule.about != "capture" and not site.get("file"):
+        # The lines that an X-ray noted are those of usual steps.
+        if rule.about not in ("capture", "slow steps") and not site.get("file"):
             site |= line_of(self.profile, site, calls, about)
         if not any(site.get(k) for k in ("module", "file", "near")) and (beside := near(self.profile, calls)):
             site["near"] = beside
@@ -352,6 +355,7 @@ class Case:
             because=because,
             title_as_recorded=title_as_recorded,
             cost_as_recorded=rule.cost_as_recorded,
+            stepless_ns=cost_ns if self.stepless else None,
             conditions=tuple(self._tested(need, mended) for need in advice.needs),
         )
         finding = advice.into(finding, torch=self.program.torch)

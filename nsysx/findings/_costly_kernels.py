@@ -104,10 +104,8 @@ def _of_function(profile: Profile) -> frozenset[int]:
         else frozenset[int]()
     )
     ops = profile.steady_ops
-    stack = code.op[ops["op"].to_numpy()]
-    distinct, number = np.unique(stack, return_inverse=True)
-    below = np.array([s >= 0 and not inside.isdisjoint(code.chain(int(s))) for s in distinct.tolist()], np.bool_)
-    return ops_of(ops.filter(pl.Series(below[number], dtype=pl.Boolean)))
+    below = code.passing(code.op[ops["op"].to_numpy()], inside)
+    return ops_of(ops.filter(pl.Series(below, dtype=pl.Boolean)))
 
 
 def fused_again(case: Case, settings: RecordedSettings | None) -> Saving | None:

@@ -360,6 +360,9 @@ SHORTEST_ATTENTION = 128
 FED_AT_ONCE_BYTES = 16
 #: A product is slow at this share of the limit and below; large ones of even sizes reach about this share (H100: 0.72 to 0.93).
 SLOW_PRODUCT_SHARE, EVEN_PRODUCT_SHARE = 0.55, 0.75
+#: Products of odd sizes that take less of a step (share) are not worth other sizes. Chosen: twice what is told elsewhere,
+#: because a network is changed for it.
+ODD_SIZES_SHARE = 0.02
 
 # ---- _costly_kernels --------------------------------------------------------------------------------------------
 #: Of a saving that is computed from the time of kernels so much may stay (share of it).

@@ -33,8 +33,8 @@ from nsysx.replay.engine import idle_of
 def line_of(profile: Profile, site: Row, calls: Iterable[int], takes: Takes) -> dict[str, Any]:
     """Return file and line that most of the time of a finding belongs to; empty where no line is known.
 
-    That is the line of the calls that it is about; else of the GPU ops and idle time that it takes; else of the work of its module, or
-    of its phase; else, for one about time of the step, of most GPU work. Work that many lines launch has the line that calls them all.
+    That is the line of the calls that it is about; else of the GPU ops and idle time that it takes; else of the work of its module;
+    else, for one about time of the step, of most GPU work. Work that many lines launch has the line that calls them all.
     """
     code = profile.code()
     if code is None:
@@ -44,7 +44,6 @@ def line_of(profile: Profile, site: Row, calls: Iterable[int], takes: Takes) -> 
         lambda: _of_calls(profile, code, rows),
         lambda: _of_takes(profile, code, takes),
         lambda: _of_module(profile, code, str(site.get("module") or "")),
-        lambda: _of_phase(profile, code, str(site.get("phase") or "")),
         lambda: _of_ops(code, ops if takes.idle is not None or takes.ops else ops.clear()),
     )
     calling = calling_line(profile, takes) if takes.ops and takes.idle is None and not len(rows) else {}
@@ -93,8 +92,7 @@ def _share_below(code: CodeLines, ops: pl.DataFrame, line: dict[str, Any]) -> fl
     stack, weight = _launched_by(code, ops)
     there = (code.places["file"] == line["file"]) & (code.places["line"] == line["line"])
     places = frozenset(np.flatnonzero(there.fill_null(value=False).to_numpy()).tolist())
-    below = [not places.isdisjoint(code.chain(int(s))) for s in stack]
-    return float(weight[np.array(below, np.bool_)].sum() / max(weight.sum(), 1))
+    return float(weight[code.passing(stack, places)].sum() / max(weight.sum(), 1))
 
 
 def _launched_by(code: CodeLines, ops: pl.DataFrame) -> _Weights:
@@ -180,11 +178,6 @@ def _of_module(profile: Profile, code: CodeLines, module: str) -> _Weights:
         return np.empty(0, np.int64), np.empty(0, np.int64)
     pattern = r"\d+".join(map(re.escape, module.split("*")))
     return _of_ops(code, profile.steady_ops.filter(lookup.matching(profile.steady_ops["module"], f"^{pattern}(\\.|$)")))
-
-
-def _of_phase(profile: Profile, code: CodeLines, phase: str) -> _Weights:
-    """Return what the GPU ops of a phase are launched by."""
-    return _of_ops(code, profile.steady_ops.filter(pl.col("phase").cast(pl.String) == phase))
 
 
 def by_line(profile: Profile) -> pl.DataFrame:

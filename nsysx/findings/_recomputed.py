@@ -91,10 +91,9 @@ def taken(case: Case) -> Takes:
 
 def _compiled_backward(case: Case) -> pl.DataFrame:
     """Return the GPU ops of the backwards of compiled functions: op."""
-    work = case.profile.once(operator_work.work)
     try:
-        rows = case.profile.once(operator_work.operators_of_report).rows.with_row_index("row")
+        operators = operator_work.numbered_operators(case.profile)
     except NotRecorded:
-        return work.select("op").clear()
-    compiled = rows.filter(pl.col("node").fill_null("").str.starts_with(_COMPILED)).select(pl.col("row").cast(pl.Int64))
-    return work.join(compiled, on="row", how="semi").select("op")
+        return case.ops.select("op").clear()
+    compiled = operators.filter(pl.col("node").fill_null("").str.starts_with(_COMPILED))
+    return operator_work.work_of(case.profile, compiled).select("op")

@@ -135,7 +135,7 @@ def of_ranks(table: Table | None) -> Finding:
         fix=_FIXES[cause] if line is None else _fix_of(line, late),
         where={"near": f"rank {late['rank']}"} | ({} if line is None else {"file": line["file"], "line": line["line"]}),
         evidence=(
-            *({"part": _words(part), "more than others_ns": ns} for part, ns in why[:5]),
+            *({"part": part.replace("_", " "), "more than others_ns": ns} for part, ns in why[:5]),
             *_kernels(late),
             *_lines(late),
         ),
@@ -253,10 +253,6 @@ def _nobody(rows: Sequence[Row]) -> Finding:
     if any(r["bubble_ns"] is not None for r in rows):
         detail += " More micro-batches shrink the bubble."
     return _answer("clear", RULE.title, detail)
-
-
-def _words(part: str) -> str:
-    return part.replace("_", " ")
 
 
 def _answer(

@@ -90,20 +90,17 @@ def _misreading(case: Case, row: stopwatch.ReadingRow, kernel_ns: float) -> dict
     }
 
 
-def _communicates(case: Case) -> bool:
-    ops = case.profile.ops
-    return bool(((ops["process"] == case.process) & (ops["cls"] == DeviceActivity.COMM.value)).any())
-
-
 def check(case: Case) -> list[Finding]:
     """Return a finding per kernel around which the program's synchronize calls make a clock misread it by a factor of 1.5."""
+    ops = case.profile.ops
     fences = case.profile.calls["name"].is_in(["cudaDeviceSynchronize", "cuCtxSynchronize"])
     if fences.sum() < FEWEST_WRONG_READINGS:
         return case.clear(RULE, "the program does not synchronize around single operations")
-    if not case.stepless and _communicates(case):
+    communicates = (ops["process"] == case.process) & (ops["cls"] == DeviceActivity.COMM.value)
+    if not case.stepless and communicates.any():
         return case.clear(RULE, "the ranks of a job synchronize for one another in its steps: that times no operation")
     findings = []
-    ops = lookup.having(case.profile.ops.select("process", "name"), process=case.process)
+    ops = lookup.having(ops.select("process", "name"), process=case.process)
     shown_names = set(ops["name"].drop_nulls().unique().cast(pl.String))
     for row in case.typed_rows(stopwatch.ROWS):
         if row["name"] not in shown_names:

@@ -3,7 +3,8 @@
 What it means
     Memory from cudaMallocManaged lives where it was last touched. A kernel that touches pages on the other side stalls until
     they have moved, a few pages at a time: far slower than one copy, and no call in the program asks for it. Data that is
-    prefetched, or advised to stay, does not move then. The cost shown is the time in which only pages move.
+    prefetched, or advised to stay, does not move then. The cost shown is the time in which only pages
+    move to either side, and in which kernels wait for pages to come. What the host reads or writes meanwhile is its own code.
 
 In the trace
     Copies of the kind "UM HtoD" and "UM DtoH" without an API call, before kernels or in the middle of them.
@@ -27,7 +28,8 @@ from nsysx import units
 from nsysx.analyses import gpu_ledger
 from nsysx.catalogue import StepLimit, StepPart
 from nsysx.findings._case import Case, Rule
-from nsysx.judging.limits import MIGRATIONS, limits_of
+from nsysx.frames import lookup
+from nsysx.judging.limits import MIGRATIONS, TO_DEVICE, limits_of, pages_moving
 from nsysx.model import Finding
 
 RULE = Rule(
@@ -49,17 +51,25 @@ def check(case: Case) -> list[Finding]:
     moves = ops.filter((ops["process"] == case.process) & ops["copy_kind"].is_in(list(MIGRATIONS)).fill_null(False))
     if not moves.height:
         return case.clear(RULE, "no page of unified memory moves")
-    cost = case.per_step(limits_of(case.profile, rows).parts[StepPart.MIGRATION])
+    alone = case.per_step(limits_of(case.profile, rows).parts[StepPart.MIGRATION])
+    # A kernel that touches a page on the host stands still until it has moved.
+    beneath = case.per_step(pages_moving(case.profile, case.process, case.device, (TO_DEVICE,), beneath=True))
+    cost = alone + beneath
     if not case.notable(cost):
-        return case.clear(RULE, f"page migrations alone take {case.share(cost)} of the step")
+        return case.clear(RULE, f"page migrations take {case.share(cost)} of the step")
     size = int(moves["bytes"].sum())
     both = moves.group_by(pl.col("copy_kind")).agg(pl.col("bytes").sum()).height > 1
+    only = f"the GPU only moves pages of unified memory, or waits for them{f' ({units.duration(alone)})' if beneath else ''}"
+    under = f", or kernels wait for pages ({units.duration(beneath)})" if beneath else ""
+    prefetched = bool(lookup.matching(case.calls["name"], "MemPrefetch").any())
+    asked = "The program prefetches some of them already." if prefetched else "No API call asks for them."
     detail = (
-        f"For {units.duration(cost)} {case.per} ({case.share(cost)}) the GPU only moves pages of unified memory, or waits for "
-        f"them: {units.several(moves.height, 'transfer')} of {units.size(size / moves.height)} on average in the whole capture"
-        f"{', back and forth' if both else ''}. No API call asks for them."
+        f"For {units.duration(cost)} {case.per} ({case.share(cost)}) {only}{under}: "
+        f"{units.several(moves.height, 'transfer')} of {units.size(size / moves.height)} on average in the whole capture"
+        f"{', back and forth' if both else ''}. {asked}"
     )
-    fix = "cudaMemPrefetchAsync before the kernels that use the data, cudaMemAdvise for data that stays, or cudaMalloc and one copy"
+    ways = "cudaMemAdvise for data that stays, or cudaMalloc and one copy"
+    fix = ways if prefetched else f"cudaMemPrefetchAsync before the kernels that use the data, {ways}"
     title = f"Page migration of unified memory takes {units.duration(cost)}"
-    worth = case.bound(cost, "all the time in which only pages move")
+    worth = case.bound(cost, "all the time in which pages move")
     return [case.found(RULE, title, detail, worth=worth, cost_ns=cost, fix=fix)]

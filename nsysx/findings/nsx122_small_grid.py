@@ -37,6 +37,8 @@ from nsysx.replay.engine import ScaleOps
 
 RULE = Rule("NSX122", "small-grid", "Kernels too small for the device", cause=(StepPart.WORK,), about=StepLimit.GPU)
 REQUIRES = ("kernel_limits",)
+#: Whose kernels they are decides how more blocks come about: by whether the program is Python's or PyTorch's.
+_OWN_KERNEL = {True: "a fused or Triton kernel", False: "a launch of more blocks, in a kernel"}
 
 
 def check(case: Case) -> list[Finding]:
@@ -105,7 +107,10 @@ def _found(case: Case, rows: pl.DataFrame, cost: int, worth: Saving) -> Finding:
         f"With a block for every SM they would take at most {units.duration(case.lost(cost, worth))} less."
     )
     ways = [
-        ("own-kernel", "a fused or Triton kernel that splits the work along another axis"),
+        (
+            "own-kernel",
+            f"{_OWN_KERNEL[case.program.python or case.program.torch]} that splits the work along another axis",
+        ),
         ("larger-batches", "a larger batch, if the grid grows with it"),
     ]
     if case.program.compilable and not case.program.compiled:

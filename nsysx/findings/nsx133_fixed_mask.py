@@ -47,17 +47,16 @@ _FUSED = r"scaled_dot_product_(?:cudnn|efficient|flash)|_(?:efficient|flash)_att
 
 def check(case: Case) -> list[Finding]:
     """Return one finding where attention with a fixed mask takes 1 % of the step or more."""
-    work = case.profile.once(operator_work.work)
     try:
-        rows = case.profile.once(operator_work.operators_of_report).rows.with_row_index("row")
+        operators = operator_work.numbered_operators(case.profile)
     except NotRecorded:
         return case.cannot_tell(RULE, "operators were not recorded", operator_work.FIX)
-    fused = rows.filter(pl.col("name").str.contains(_FUSED))
+    fused = operators.filter(pl.col("name").str.contains(_FUSED))
     kinds = fused.select("shapes", "read").unique()
     masked = [fixed_mask(*kind) for kind in kinds.iter_rows()]
     lengths = kinds.with_columns(pl.Series("length", masked, dtype=pl.Int64)).drop_nulls("length")
     fused = fused.join(lengths, on=["shapes", "read"], how="inner", nulls_equal=True)
-    ops = work.join(fused.select(pl.col("row").cast(pl.Int64), "length"), on="row", how="inner")
+    ops = operator_work.work_of(case.profile, fused, "length")
     taken = case.per_step(int(ops["ns"].sum()))
     if not case.notable(taken):
         return case.clear(RULE, "no fused attention is given a fixed mask of all queries and keys")

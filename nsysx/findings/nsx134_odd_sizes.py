@@ -28,7 +28,7 @@ from nsysx.catalogue import StepLimit, StepPart
 from nsysx.events.operator_flops import sizes
 from nsysx.events.profile import NotRecorded
 from nsysx.findings._case import Case, Fix, Rule, ops_of
-from nsysx.findings._finding_bounds import EVEN_PRODUCT_SHARE, FED_AT_ONCE_BYTES, SLOW_PRODUCT_SHARE
+from nsysx.findings._finding_bounds import EVEN_PRODUCT_SHARE, FED_AT_ONCE_BYTES, ODD_SIZES_SHARE, SLOW_PRODUCT_SHARE
 from nsysx.findings._once import Takes
 from nsysx.model import Finding
 from nsysx.replay.engine import ScaleOps
@@ -42,7 +42,7 @@ _PRODUCTS = r"^aten::(addmm|mm|bmm|baddbmm|_addmm_activation)\b"
 def check(case: Case) -> list[Finding]:
     """Return one finding where slow products of odd sizes take 2 % of the step or more."""
     try:
-        rows = case.profile.once(operator_work.operators_of_report).rows.with_row_index("row")
+        operators = operator_work.numbered_operators(case.profile)
         done = case.profile.once(limits_of_work.executions)
     except NotRecorded:
         return case.cannot_tell(RULE, "operators were not recorded", operator_work.FIX)
@@ -57,11 +57,10 @@ def check(case: Case) -> list[Finding]:
     ]
     kinds = kinds.with_columns(pl.Series("size", odd, dtype=pl.Int64)).drop_nulls("size")
     kinds = kinds.filter(pl.col("limit_ns") <= SLOW_PRODUCT_SHARE * pl.col("gpu_ns"))
-    named = rows.join(kinds.select("name", "shapes", "size"), on=["name", "shapes"], how="inner")
-    work = case.profile.once(operator_work.work)
-    ops = work.join(named.select(pl.col("row").cast(pl.Int64), "size"), on="row", how="inner")
+    named = operators.join(kinds.select("name", "shapes", "size"), on=["name", "shapes"], how="inner")
+    ops = operator_work.work_of(case.profile, named, "size")
     taken = case.per_step(int(ops["ns"].sum()))
-    if not case.notable(taken, 2 * 0.01):
+    if not case.notable(taken, ODD_SIZES_SHARE):
         return case.clear(RULE, "no slow product has a size that is no multiple of 16 bytes")
     reached = float(kinds["limit_ns"].sum()) / float(kinds["gpu_ns"].sum())
     worth = case.worth(ScaleOps(ops_of(ops), reached / EVEN_PRODUCT_SHARE), cause=RULE.cause)

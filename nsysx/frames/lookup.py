@@ -13,12 +13,10 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from nsysx.frames.frame_bounds import LOOKUP_BLOCK, LOOKUP_TABLE
 from nsysx.frames.intervals import I64, Labels
 
 _T = TypeVar("_T", bound=np.generic)
-
-#: Long columns are processed in blocks of this many rows, which stay in the cache.
-_BLOCK = 1 << 16
 
 
 def _coding(column: pl.Series) -> tuple[list[str | None], I64, npt.NDArray[np.uint32]]:
@@ -31,7 +29,7 @@ def _coding(column: pl.Series) -> tuple[list[str | None], I64, npt.NDArray[np.ui
     code = column.to_frame().select(whole).to_series().to_numpy()
     most = int(code.max()) - bool(nulls)
     rows = np.full(most + 2, -1)
-    length = max(_BLOCK, len(rows))
+    length = max(LOOKUP_BLOCK, len(rows))
     for first in range(0, len(code), length):
         block = code[first : first + length]
         if ((np.bincount(block, minlength=len(rows)) > 0) & (rows < 0)).any():
@@ -45,8 +43,8 @@ def _coding(column: pl.Series) -> tuple[list[str | None], I64, npt.NDArray[np.ui
 def _taken(values: npt.NDArray[_T], code: npt.NDArray[np.uint32]) -> npt.NDArray[_T]:
     """Return ``values[code]``, three times as fast: a block's codes become indices in the cache, not a column in memory."""
     result = np.empty(len(code), values.dtype)
-    for first in range(0, len(code), _BLOCK):
-        rows = slice(first, first + _BLOCK)
+    for first in range(0, len(code), LOOKUP_BLOCK):
+        rows = slice(first, first + LOOKUP_BLOCK)
         np.take(values, code[rows], out=result[rows], mode="clip")
     return result
 
@@ -184,16 +182,12 @@ def having(frame: pl.DataFrame, **values: int) -> pl.DataFrame:
 def numbered(keys: I64) -> tuple[I64, I64]:
     """Return the sorted distinct values of non-negative numbers, and each row's index into them."""
     size = int(keys.max(initial=0)) + 1
-    if size > _TABLE + len(keys):
+    if size > LOOKUP_TABLE + len(keys):
         values, index = np.unique(keys, return_inverse=True)
         return values, index
     seen = np.zeros(size, np.bool_)
     seen[keys] = True
     return np.flatnonzero(seen), (np.cumsum(seen) - 1)[keys]
-
-
-#: A lookup table of this size costs less than sorting a million numbers.
-_TABLE = 1 << 24
 
 
 def same_values(row: Mapping[str, Any], columns: Iterable[str]) -> pl.Expr:

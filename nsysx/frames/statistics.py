@@ -12,12 +12,10 @@ from math import ceil, erfc, exp, lgamma, pi, sqrt
 import numpy as np
 import numpy.typing as npt
 
+from nsysx.frames.frame_bounds import MOST_DEGREES
+
 F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
-
-#: Host code of one program runs up to this share slower or faster from process to process, above all under a profiler
-#: (measured: a host-bound loop, H200 hosts).
-PROCESS_DRIFT = 1 / 3
 
 
 @cache
@@ -26,8 +24,8 @@ def t_quantile(level: float, df: float) -> float:
 
     It integrates cos(x)^(df - 1), with t = sqrt(df) tan(x), on a fine grid; for df >= 1 four digits are exact.
     """
-    if df > 1e4:
-        df = 1e4
+    if df > MOST_DEGREES:
+        df = MOST_DEGREES
     x = np.linspace(0, pi / 2, 200_001)
     density = np.cos(x) ** (df - 1)
     area = np.concatenate(([0.0], np.cumsum((density[1:] + density[:-1]) / 2))) * (x[1] - x[0])

@@ -21,7 +21,7 @@ from nsysx.judging import (
     unprofiled_checks,
     window_checks,
 )
-from nsysx.judging.judging_bounds import NEWEST_READ_SCHEMA
+from nsysx.judging.judging_bounds import MOST_SKEW_NS, NEWEST_READ_SCHEMA
 from nsysx.judging.limits import MIGRATIONS
 from nsysx.judging.other_work import shared_gpu
 from nsysx.judging.probe_checks import LOST_RANGES
@@ -116,7 +116,7 @@ def _gpu_work(profile: Profile) -> list[Check]:
     checks += _graphs(bars, bars_ns, 0 if profile.steps.lost else graphs)
     if ahead:
         detail = f"GPU work starts up to {units.duration(skew)} before its call ({units.several(ahead, 'time')}): clamped to 0"
-        checks.append(Check("clock skew", "warn" if skew > 1_000_000 else "ok", detail))
+        checks.append(Check("clock skew", "warn" if skew > MOST_SKEW_NS else "ok", detail))
     return checks
 
 

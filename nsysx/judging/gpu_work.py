@@ -69,9 +69,11 @@ def most(profile: Profile, process: int, device: int) -> str:
         for f, t in _sums(work, "family")
         if f not in _UNKNOWN and t >= KIND_OF_WORK_SHARE * whole
     ][:3]
-    if kinds:
-        return _sentence([units.share(t, whole) for _, t in kinds], [f for f, _ in kinds])
     kernels = _sums(work.filter(pl.col("op_kind") == "kernel"), "name")
+    of_known = work.filter(~pl.col("family").cast(pl.String).is_in(_UNKNOWN))["name"].cast(pl.String).unique().to_list()
+    unknown_ns = next((ns for name, ns in kernels if name not in of_known), 0)
+    if kinds and kinds[0][1] >= unknown_ns:
+        return _sentence([units.share(t, whole) for _, t in kinds], [f for f, _ in kinds])
     if not kernels or kernels[0][1] < KIND_OF_WORK_SHARE * whole:
         return ""
     name = function_of(kernels[0][0])[:60]

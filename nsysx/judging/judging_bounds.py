@@ -5,6 +5,8 @@ from __future__ import annotations
 # ---- capture_checks ---------------------------------------------------------------------------------------------
 #: Reports of this and older major versions of the export were read (2.x in nsys 2019.6 to 3.25 in 2026.2).
 NEWEST_READ_SCHEMA = 3
+#: GPU work that starts this long before its call (ns) is a warning. Chosen: clocks of host and device agree to some 10 us.
+MOST_SKEW_NS = 1_000_000
 
 # ---- gpu_work ---------------------------------------------------------------------------------------------------
 #: Modules are named if the largest has this share of the GPU's work; a second one needs the lower share.
@@ -25,7 +27,7 @@ NOTABLE_PART_SHARE = 0.01
 #: From this share of the copy time on, the main direction stands for all copies; above the second, for most of them.
 NEARLY_ALL_COPIES_SHARE, MOST_COPIES_SHARE = 0.95, 0.5
 #: A cause of this share of the idle time is the cause of all of it, and a line with this share is named as where it is.
-ALL_IDLE_OF_CAUSE_SHARE, IDLE_AT_LINE_SHARE = 0.9, 1 / 3
+ALL_IDLE_OF_CAUSE_SHARE, IDLE_AT_LINE_SHARE = 0.9, 0.4
 
 # ---- limits -----------------------------------------------------------------------------------------------------
 #: In a capture without steps, a pause of the host this long (ns) is some other part of the program, not GPU work. People and

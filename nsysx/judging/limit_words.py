@@ -215,7 +215,7 @@ def _busy(profile: Profile, limits: WindowLimits, begin: str) -> str:
 def _line(profile: Profile) -> tuple[str, float] | None:
     """Return the line of the program at which the device idles most, as "file.py:31", and its share of the idle time.
 
-    None where no line has a third of it, or lines were not recorded.
+    None where no line has 40 % of it, or lines were not recorded.
     """
     lines = profile.code()
     if lines is None or not profile.recorded("runtime"):

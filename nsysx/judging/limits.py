@@ -38,6 +38,8 @@ from nsysx.replay.unprofiled import steady_lengths
 
 #: Copy kinds of unified memory: pages that move when touched, without a call (``schema.COPY_KINDS``).
 MIGRATIONS = (11, 12)
+#: To the device they move for a kernel that touches them, to the host for its own code.
+TO_DEVICE, TO_HOST = MIGRATIONS
 
 
 @dataclass(frozen=True)
@@ -218,7 +220,7 @@ def recorded_limits(profile: Profile, rows: Sequence[GpuRow]) -> WindowLimits:
     row = max(of_process, key=lambda r: (r["busy_ns"], -r["device"]))
     process, device = row["process"], row["device"]
     parts = dict.fromkeys(StepPart, 0)
-    parts[StepPart.MIGRATION] = _migrating(profile, process, device)
+    parts[StepPart.MIGRATION] = pages_moving(profile, process, device)
     parts[StepPart.WORK] = row["compute_ns"] + row["memset_ns"]
     parts[StepPart.COMM] = row["comm_ns"]
     parts[StepPart.COPY] = row["copy_ns"] - parts[StepPart.MIGRATION]
@@ -235,16 +237,18 @@ def _window(profile: Profile, process: int, device: int) -> tuple[int, int]:
     return int(start), int(end)
 
 
-def _migrating(profile: Profile, process: int, device: int) -> int:
-    """Return how long only pages of unified memory move, with no kernel beside them (ns)."""
+def pages_moving(
+    profile: Profile, process: int, device: int, kinds: Sequence[int] = MIGRATIONS, *, beneath: bool = False
+) -> int:
+    """Return how long pages of unified memory move, of these copy kinds, with no kernel beside them, or ``beneath`` kernels (ns)."""
     ops = having(profile.attributed.gpu_ops, process=process, device=device)
-    moves = ops["copy_kind"].is_in(list(MIGRATIONS)).fill_null(False)
+    moves = ops["copy_kind"].is_in(list(kinds)).fill_null(False)
     if not moves.any():
         return 0
     start, end = _window(profile, process, device)
     kernels = ops["op_kind"].is_in(["kernel", "graph"])
     both = coverage([_spans(ops.filter(moves)), _spans(ops.filter(kernels))], start, end)
-    return int(both.within(both.labels == 1, np.array([start]), np.array([end]))[0])
+    return int(both.within(both.labels == (3 if beneath else 1), np.array([start]), np.array([end]))[0])
 
 
 def _spans(frame: pl.DataFrame) -> tuple[I64, I64]:
@@ -275,21 +279,47 @@ def idle_parts(profile: Profile, process: int, device: int, *, real: bool = Fals
         part[(part == number[StepPart.HOST]) & (ns >= OTHER_PART_PAUSE_NS)] = number[StepPart.ELSEWHERE]
         once = _paid_once(profile, process, begin, finish)
         once[(part == number[StepPart.ELSEWHERE]) | (part == number[StepPart.PROFILER])] = 0
-        first = _before_first(profile, pieces, once) & np.isin(part, (number[StepPart.HOST], number[StepPart.LAUNCH]))
+        # Behind a launch, code is loaded on the device: then a kernel waits, and nothing that was recorded is what it waits for.
+        loading = (part == number[StepPart.DEPENDENCY]) & pieces["waited_device"].is_null().to_numpy()
+        late = loading | np.isin(part, (number[StepPart.HOST], number[StepPart.LAUNCH]))
+        first = _before_first(profile, pieces, once) & late
         once[first] = ns[first]
     else:
         kind = at(profile.attributed.api_calls["kind"], pieces["began_in"].fill_null(-1).to_numpy())
         waited = kind.is_in(Call.WAITS).fill_null(False).to_numpy()
         part[waited & np.isin(part, (number[StepPart.HOST], number[StepPart.LAUNCH]))] = number[StepPart.SYNC]
-    op = profile.attributed.gpu_ops["copy_kind"].gather(pieces["op"].fill_null(0)) if pieces.height else None
-    if op is not None:
-        moved = op.is_in(list(MIGRATIONS)).fill_null(False).to_numpy() & pieces["op"].is_not_null().to_numpy()
-        part[moved & (part == number[StepPart.UNTRACED])] = number[StepPart.MIGRATION]
+    if pieces.height:
+        kind = (
+            profile.attributed.gpu_ops["copy_kind"].gather(pieces["op"].fill_null(0)).set(pieces["op"].is_null(), None)
+        )
+        untraced = part == number[StepPart.UNTRACED]
+        part[untraced & (kind == TO_DEVICE).fill_null(False).to_numpy()] = number[StepPart.MIGRATION]
+        touched = untraced & (kind == TO_HOST).fill_null(False).to_numpy()
+        part[touched] = number[StepPart.HOST]
+        if (
+            profile.steps.source == "capture" and touched.any()
+        ):  # one pause for the pages and for what follows the last of them
+            other = _in_other_part(profile, process, device, begin, finish)
+            part[(part == number[StepPart.HOST]) & other] = number[StepPart.ELSEWHERE]
     sums = np.zeros(len(StepPart), np.int64)
     np.add.at(sums, part, ns - once)
     sums[number[StepPart.START_UP]] += once.sum()
     parts = {p: int(sums[i]) for p, i in number.items() if sums[i]}
     return _capped(profile, parts)
+
+
+def _in_other_part(profile: Profile, process: int, device: int, begin: I64, finish: I64) -> npt.NDArray[np.bool_]:
+    """Return which times without work lie in a long pause of all that calls ask for, or behind the last of it.
+
+    There the host reads or writes memory that it shares with the device, page by page, and the device waits for nothing.
+    """
+    ops = having(profile.attributed.gpu_ops, process=process, device=device)
+    ops = ops.filter(~ops["copy_kind"].is_in(list(MIGRATIONS)).fill_null(False))
+    starts, ends = ops["start_ns"].sort().to_numpy(), ops["end_ns"].sort().to_numpy()
+    behind = np.searchsorted(starts, finish)
+    next_ns: I64 = np.append(starts, np.iinfo(np.int64).max)[behind]
+    last_ns: I64 = np.append(ends, 0)[np.searchsorted(ends, begin, side="right") - 1]
+    return next_ns - last_ns >= OTHER_PART_PAUSE_NS
 
 
 def _capped(profile: Profile, parts: dict[StepPart, int]) -> dict[StepPart, int]:

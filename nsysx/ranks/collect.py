@@ -25,7 +25,7 @@ from nsysx.frames import lookup
 from nsysx.frames.intervals import I64, StepFunction, coverage
 from nsysx.model import UNKNOWN_GPU
 from nsysx.ranks import process_groups
-from nsysx.ranks.rank_bounds import MOST_COMPARED_KERNELS
+from nsysx.ranks.rank_bounds import MOST_COMPARED_KERNELS, MOST_RANK_DIGITS
 from nsysx.reading import nccl_notes
 from nsysx.reading.load import Trace
 from nsysx.replay.together import Played
@@ -230,7 +230,7 @@ def _compute_kernels(ops: pl.DataFrame) -> pl.DataFrame:
 def _number(trace: Trace, process: int, members: Mapping[str, nccl_notes.CommunicatorMember]) -> int | None:
     """Return which rank of the job a process is: by the probe, else by its place in the largest communicator."""
     seen = [p.get("rank") for p in ids.records_of(trace.capture.probe, process)]
-    if seen and isinstance(seen[0], str) and seen[0].isdecimal() and len(seen[0]) < 10:
+    if seen and isinstance(seen[0], str) and seen[0].isdecimal() and len(seen[0]) < MOST_RANK_DIGITS:
         return int(seen[0])
     sized = [(m.size, m.rank) for m in members.values() if m.size is not None and m.rank is not None]
     most = max((size for size, _ in sized), default=0)

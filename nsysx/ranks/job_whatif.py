@@ -83,8 +83,9 @@ def prices(ranks: Sequence[Rank], wanted: JobChanges) -> JobPrices | None:
         what = f"--on-all-ranks {wanted.on_all_ranks}: these steps hold nothing that it changes (they do for: {can})"
         raise NsysxError(what, slug="whatif-no-change", exit_code=EXIT_USAGE)
     rows += [(f"--on-all-ranks {name}", ns) for name, ns in changed.items() if wanted.on_all_ranks in ("", name)]
-    shown = rows if asked else sorted((row for row in rows if _tells(row[1], times)), key=lambda row: -row[1])
     step_ns = _step_ns(times)
+    notable = [row for row in rows if row[1] >= STRAGGLER_SHARE * step_ns]
+    shown = rows if asked else sorted(notable, key=lambda row: -row[1])
     savings = tuple((option, min(saved, step_ns)) for option, saved in shown)
     return JobPrices(len(group), step_ns, times.error, savings)
 
@@ -112,7 +113,3 @@ def lines(ranks: Sequence[Rank], wanted: JobChanges) -> list[str]:
 def _step_ns(times: OwnTimes) -> float:
     """Return the step that the page shows: as measured without a profiler, else as replayed (ns)."""
     return times.step if times.measured is None else times.measured
-
-
-def _tells(saved_ns: float, times: OwnTimes) -> bool:
-    return saved_ns >= STRAGGLER_SHARE * _step_ns(times)

@@ -10,7 +10,7 @@ import numpy as np
 
 from nsysx.frames.intervals import I64
 from nsysx.ranks.collect import Rank
-from nsysx.ranks.rank_bounds import COLLECTIVES_TOGETHER_SHARE, SENDS_TOGETHER_SHARE
+from nsysx.ranks.rank_bounds import COLLECTIVES_TOGETHER_SHARE, MOST_SHIFTS, SENDS_TOGETHER_SHARE
 from nsysx.reading.nccl_notes import SEND_RECEIVE
 
 
@@ -52,9 +52,9 @@ def _shift(a: I64, b: I64) -> int:
     best, nearest = None, 0
     low, high = min(0, len(b) - len(a)), max(0, len(b) - len(a))
     tried = range(low, high + 1)
-    if len(tried) > 256:  # more than that many missing: let time say where to look
+    if len(tried) > MOST_SHIFTS:  # more than that many missing: let time say where to look
         near = int(np.searchsorted(b, a[0]) - np.searchsorted(a, b[0])) if len(a) and len(b) else 0
-        tried = range(max(low, near - 128), min(high, near + 128) + 1)
+        tried = range(max(low, near - MOST_SHIFTS // 2), min(high, near + MOST_SHIFTS // 2) + 1)
     for shift in tried:
         i, j = max(0, -shift), max(0, shift)
         n = min(len(a) - i, len(b) - j)

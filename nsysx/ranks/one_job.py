@@ -13,13 +13,6 @@ _NOT_ONE = "not-one-job"
 _HINT = "Reports given together are ranks of one job; to compare two runs: nsysx compare BEFORE AFTER"
 
 
-def _by_report(ranks: Sequence[Rank]) -> list[list[Rank]]:
-    by_report: dict[int, list[Rank]] = {}
-    for r in ranks:
-        by_report.setdefault(r.report, []).append(r)
-    return list(by_report.values())
-
-
 def _span(report: Sequence[Rank]) -> tuple[int, int] | None:
     """Return when a report's session ran (UTC ns), None if it does not say."""
     first = report[0]
@@ -71,7 +64,10 @@ def require(ranks: Sequence[Rank], files: Sequence[str] = ()) -> None:
     """
     if len(files) > 1 and not ranks:
         raise _refuse(f"{files[0]} and {files[1]} hold no GPU work: nothing shows that they are one job", _NOT_ONE)
-    reports = _by_report(ranks)
+    by_report: dict[int, list[Rank]] = {}
+    for rank in ranks:
+        by_report.setdefault(rank.report, []).append(rank)
+    reports = list(by_report.values())
     problems = {
         (i, j): problem
         for i, a in enumerate(reports)

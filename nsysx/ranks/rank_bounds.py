@@ -5,6 +5,8 @@ from __future__ import annotations
 # ---- collect ----------------------------------------------------------------------------------------------------
 #: This many kernels are enough to tell whether a device runs all of them slower.
 MOST_COMPARED_KERNELS = 60
+#: A rank of so many digits is none.
+MOST_RANK_DIGITS = 10
 
 # ---- collective_costs -------------------------------------------------------------------------------------------
 #: Ranks whose lateness is told by itself at most.
@@ -42,6 +44,8 @@ COLLECTIVES_TOGETHER_SHARE = 0.8
 #: Data may arrive before the receiver asks for it, so fewer sends and receives run at the same time (two H200s with NVLink, a
 #: pipeline of two stages: 75 %).
 SENDS_TOGETHER_SHARE = 0.5
+#: Shifts between two ranks' collectives that are tried. Chosen: each compares all of them.
+MOST_SHIFTS = 256
 
 # ---- one_job ----------------------------------------------------------------------------------------------------
 #: So many foreign reports are named.
@@ -71,6 +75,8 @@ CLUSTER_ANSWER_S = 10.0
 # ---- rank_checks ------------------------------------------------------------------------------------------------
 #: The clocks of one host agree better than this (ns); more is worth a warning.
 CLOCKS_AGREE_NS = 1_000_000
+#: Ranks that a sentence names. Chosen.
+NAMED_RANKS = 8
 
 # ---- rank_waits -------------------------------------------------------------------------------------------------
 #: Steps that are listed one by one; of more, neighbors are listed together.

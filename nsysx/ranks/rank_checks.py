@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from nsysx.model import Check, Row
 from nsysx.ranks.collect import Rank, number
-from nsysx.ranks.rank_bounds import CLOCKS_AGREE_NS
+from nsysx.ranks.rank_bounds import CLOCKS_AGREE_NS, NAMED_RANKS
 
 
 def _messages_checks(ranks: Sequence[Rank]) -> list[Check]:
@@ -54,7 +54,9 @@ def _presence_checks(ranks: Sequence[Rank]) -> list[Check]:
 
 
 def _listed(numbers: Sequence[int]) -> str:
-    return ", ".join(map(str, numbers[:8])) + (f" and {len(numbers) - 8} more" if len(numbers) > 8 else "")
+    return ", ".join(map(str, numbers[:NAMED_RANKS])) + (
+        f" and {len(numbers) - NAMED_RANKS} more" if len(numbers) > NAMED_RANKS else ""
+    )
 
 
 def checks(ranks: Sequence[Rank], rows: Sequence[Row]) -> list[Check]:

@@ -28,7 +28,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from nsysx.catalogue import Cause, DeviceActivity, Late, Trait
-from nsysx.frames.statistics import F64, PROCESS_DRIFT, block_length, mean_error, t_quantile
+from nsysx.frames.frame_bounds import PROCESS_DRIFT
+from nsysx.frames.statistics import F64, block_length, mean_error, t_quantile
 from nsysx.ranks import late_lines, uneven
 from nsysx.ranks.collect import Rank
 from nsysx.ranks.collective_costs import CollectiveCosts, waiting_per_step

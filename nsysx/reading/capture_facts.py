@@ -15,7 +15,7 @@ import polars as pl
 from nsysx import ids, nsys_messages
 from nsysx.model import UNKNOWN_GPU, Capture, Gpu
 from nsysx.reading import decoding
-from nsysx.reading.reading_bounds import SINCE_1970_NS
+from nsysx.reading.reading_bounds import MOST_CLOCK_MHZ, SINCE_1970_NS
 
 #: Losses that change what can be concluded, beside the messages that `nsys_messages` explains; others are about features that
 #: were not asked for.
@@ -118,7 +118,7 @@ def _clock_of(clocks: object) -> int | None:
     if not isinstance(devices, list):
         return None
     columns = [d.get("sm_mhz") for d in devices if isinstance(d, dict)]
-    sampled = [[v for v in c if isinstance(v, int) and 0 < v < 100_000] for c in columns if isinstance(c, list)]
+    sampled = [[v for v in c if isinstance(v, int) and 0 < v < MOST_CLOCK_MHZ] for c in columns if isinstance(c, list)]
     return max((round(median(values)) for values in sampled if values), default=None)
 
 

@@ -6,7 +6,7 @@ import sqlite3
 
 from nsysx import ids
 from nsysx.reading import capture_facts
-from nsysx.reading.reading_bounds import MOST_OF_A_DEVICE
+from nsysx.reading.reading_bounds import MOST_MINOR, MOST_OF_A_DEVICE
 from nsysx.reading.trace import DeviceLimits
 
 _COLUMNS = (
@@ -32,7 +32,7 @@ def limits_of(
             continue
         sm, warps, blocks, registers, per_block, shared, clock, bandwidth, cache = map(_limit, card[3:12])
         major, minor = card[12:14]
-        valid = _limit(major) is not None and isinstance(minor, int) and 0 <= minor < 100
+        valid = _limit(major) is not None and isinstance(minor, int) and 0 <= minor < MOST_MINOR
         limits[process, device] = DeviceLimits(
             card[0] if isinstance(card[0], int) else None,
             (major, minor) if valid else None,

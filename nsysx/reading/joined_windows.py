@@ -50,8 +50,10 @@ def without_cold(trace: Trace) -> Trace:
 
 def joined(cold: Trace, steady: Trace) -> Trace:
     """Return both as one capture, with the facts of the run from ``steady``."""
-    begin_ns = _last(cold) + JOINED_WINDOWS_APART_NS
-    shift = begin_ns - _first(steady)
+    last = max((t for c in _ends(cold) if isinstance(t := c.max(), int)), default=0)
+    first = min((t for c in _ends(steady) if isinstance(t := c.min(), int)), default=0)
+    begin_ns = last + JOINED_WINDOWS_APART_NS
+    shift = begin_ns - first
     ids = 1 + max((_most(frame, "correlation_id") for frame in cold.frames.values()), default=0)
     frames = {name: pl.concat([frame, _moved(steady.frames[name], shift, ids)]) for name, frame in cold.frames.items()}
     frames |= {name: frames[name].unique(maintain_order=True) for name in _SAME}
@@ -75,14 +77,6 @@ def _ends(trace: Trace) -> list[pl.Series]:
     """Return all columns of times of what happened; a domain is made whenever a session begins."""
     frames = {**trace.frames, "nvtx": trace.nvtx.filter(pl.col("event_type") != schema.NVTX_DOMAIN)}
     return [f[c] for f in frames.values() for c in _TIMES if c in f.columns]
-
-
-def _first(trace: Trace) -> int:
-    return min((t for c in _ends(trace) if isinstance(t := c.min(), int)), default=0)
-
-
-def _last(trace: Trace) -> int:
-    return max((t for c in _ends(trace) if isinstance(t := c.max(), int)), default=0)
 
 
 def _most(frame: pl.DataFrame, column: str) -> int:

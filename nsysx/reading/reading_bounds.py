@@ -13,6 +13,8 @@ EXPORT_LIMIT_S = 3600.0
 # ---- capture_facts ----------------------------------------------------------------------------------------------
 #: No session lasts this long (ns, 3 years), so an export with such times counts from 1970 (``nsys export --ts-normalize``).
 SINCE_1970_NS = 10**17
+#: An SM clock beyond this (MHz) is none.
+MOST_CLOCK_MHZ = 100_000
 
 # ---- capture_parts ----------------------------------------------------------------------------------------------
 #: With more texts than this all ranges are read; a longer one (bytes) is no step.
@@ -49,6 +51,8 @@ ID_NOT_RECORDED, ID_IMPOSSIBLE = -1, -2
 # ---- device_limits ----------------------------------------------------------------------------------------------
 #: No device has this much of anything; a larger value is damage.
 MOST_OF_A_DEVICE = 1 << 53
+#: A minor compute capability beyond this is none.
+MOST_MINOR = 100
 
 # ---- joined_windows ---------------------------------------------------------------------------------------------
 #: What the parts lie apart in the joined capture (ns).

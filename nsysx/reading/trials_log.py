@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
 
 from nsysx import records
 from nsysx.advice import DECISIONS, Tried
@@ -48,14 +47,13 @@ def append(report: Path, trials: Iterable[Tried]) -> Path | None:
     Raises OSError where the folder cannot be written to.
     """
     now = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    lines = [json.dumps(_entry(tried, now), ensure_ascii=False) + "\n" for tried in trials]
+    entries = [
+        {"schema": LOG_SCHEMA, "utc": now, **asdict(tried), "decided": DECISIONS[tried.verdict]} for tried in trials
+    ]
+    lines = [json.dumps(entry, ensure_ascii=False) + "\n" for entry in entries]
     if not lines:
         return None
     path = log_beside(report)
     with path.open("a", encoding="utf-8", errors="backslashreplace") as file:
         file.write("".join(lines))
     return path
-
-
-def _entry(tried: Tried, now: str) -> dict[str, Any]:
-    return {"schema": LOG_SCHEMA, "utc": now, **asdict(tried), "decided": DECISIONS[tried.verdict]}

@@ -52,7 +52,7 @@ from nsysx.recording.inbox import ENDING, Inbox
 from nsysx.recording.per_rank import launcher, launches, rank_of, rank_outputs, run_ranks
 from nsysx.recording.probes import read_probe
 from nsysx.recording.record import Recorder, Recording
-from nsysx.recording.recording_bounds import ASKED_COUNTERS_HZ, LOW_DISK_BYTES
+from nsysx.recording.recording_bounds import ASKED_COUNTERS_HZ, LOW_DISK_BYTES, SHOWN_COMMAND
 from nsysx.recording.reports import keep, last_words, write_run
 from nsysx.recording.run_messages import say
 from nsysx.recording.run_options import RunOptions, check_options, failed, gone
@@ -120,7 +120,7 @@ def _announce(command: Sequence[str], options: RunOptions, nsys: Nsys, outputs: 
     """Say in one line what is about to run, with why it is recorded as a whole, and warn of what will be missing."""
     page = " and reports" if options.report else ""
     command_line = " ".join(redaction.shell(command).split())  # a program in a word may have lines
-    shown = command_line if len(command_line) <= 60 else command_line[:57] + "..."
+    shown = command_line if len(command_line) <= SHOWN_COMMAND else command_line[: SHOWN_COMMAND - 3] + "..."
     whole = f" (everything: {why_all})" if why_all else ""
     say(f"nsys {nsys.version} records{page}: {shown} -> {outputs.stem}.*{whole}")
     if options.probe and (how := keeps_probe_out(command)):

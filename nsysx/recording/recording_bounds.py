@@ -13,6 +13,8 @@ MOST_IN_PLACE_TIMES = 3.0
 # ---- capture ----------------------------------------------------------------------------------------------------
 #: With less free space than this (bytes) a recording warns before it starts.
 LOW_DISK_BYTES = 2 << 30
+#: Letters of a command line that are shown. Chosen: one line of a terminal beside its label.
+SHOWN_COMMAND = 60
 
 # ---- find_nsys --------------------------------------------------------------------------------------------------
 #: A helper that neither computes nor waits for a disk for this long hangs, and how often that is looked at.

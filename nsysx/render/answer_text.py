@@ -13,15 +13,7 @@ from nsysx.model import Summary
 from nsysx.render import answer_words as answers
 from nsysx.render.answer_words import Worded, part_words
 from nsysx.render.grids import CellTexts
-
-#: Most changes that were tried for which a text has a line.
-MOST_TRIED = 3
-#: The longest answer in Markdown: what a ticket shows without scrolling.
-MOST_MARKDOWN_LINES = 25
-#: Letters of a change in one line of the list.
-_WHAT = 110
-#: Letters of the only change that the card shows whole.
-_CARD = 150
+from nsysx.render.render_bounds import CARD_LETTERS, CHANGE_LETTERS, MOST_MARKDOWN_LINES, MOST_TRIED
 
 
 def change(worded: Worded) -> str:
@@ -129,12 +121,14 @@ def spoken_of(worded: Worded) -> tuple[bool, ...]:
 def first_clause(text: str) -> str:
     """Return the first clause of an advice, cut before a comma or between words where it is long."""
     first = re.split(r"; |: |\. ", text, maxsplit=1)[0]
-    if len(first) <= _WHAT:
+    if len(first) <= CHANGE_LETTERS:
         return first
     commas = [
-        m.start() for m in re.finditer(", ", first) if _WHAT // 3 <= m.start() <= _WHAT and _closed(first[: m.start()])
+        m.start()
+        for m in re.finditer(", ", first)
+        if CHANGE_LETTERS // 3 <= m.start() <= CHANGE_LETTERS and _closed(first[: m.start()])
     ]
-    return first[: commas[-1]] if commas else f"{first[:_WHAT].rpartition(' ')[0]} …"
+    return first[: commas[-1]] if commas else f"{first[:CHANGE_LETTERS].rpartition(' ')[0]} …"
 
 
 def _closed(text: str) -> bool:
@@ -142,7 +136,7 @@ def _closed(text: str) -> bool:
     return text.count("(") == text.count(")")
 
 
-def changes(summary: Summary, texts: CellTexts, room: int = _CARD) -> tuple[str, ...]:
+def changes(summary: Summary, texts: CellTexts, room: int = CARD_LETTERS) -> tuple[str, ...]:
     """Return what to do, each change whole where ``room`` letters hold all, else as far as its sentences fit, else its first clause."""
     do = summary.answer.do
     whole = [texts(a.text, 500) for a in do]

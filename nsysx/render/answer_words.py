@@ -19,6 +19,14 @@ from nsysx.inject.nsysx_probe import changes
 from nsysx.model import Summary
 from nsysx.render import facts, facts_line
 from nsysx.render.grids import CellTexts
+from nsysx.render.render_bounds import (
+    CLOSE_SHARE,
+    HEADLINE_LETTERS,
+    MOST_OVER_LEAST,
+    ONE_DIGIT_FACTOR,
+    WHOLE_FACTOR,
+    WIDE_FACTOR,
+)
 from nsysx.render.safe_text import clean, file_name, shorten_kernel
 from nsysx.trying import chosen_changes
 from nsysx.trying.trial_sentences import measured
@@ -125,8 +133,6 @@ def _next(summary: Summary, typed: str, command: str, folder: str) -> str:
 
 #: A sentence ends here; "item()." and "0.3 ms" do not.
 _END = re.compile(r"(?<=[^\s.]{2}[.)]) (?=[A-Z0-9])")
-#: Letters of a headline: two lines of the page.
-_HEADLINE = 125
 
 
 def first_sentence(text: str) -> str:
@@ -142,11 +148,17 @@ def _head(text: str) -> str:
     """Return the one idea of a sentence: its first part, and the second where it goes on with it and both fit a headline."""
     first, second, *_ = [*_END.split(text, maxsplit=2), ""]
     both = f"{first} {second}"
-    return both if _SAME_IDEA.match(second) and len(both) <= _HEADLINE else first
+    return both if _SAME_IDEA.match(second) and len(both) <= HEADLINE_LETTERS else first
 
 
 def _times(factor: float) -> str:
-    return f"{factor:.0f}x" if factor >= 10 else f"{factor:.1f}x" if factor >= 1.15 else f"{factor:.2f}x"
+    return (
+        f"{factor:.0f}x"
+        if factor >= WHOLE_FACTOR
+        else f"{factor:.1f}x"
+        if factor >= ONE_DIGIT_FACTOR
+        else f"{factor:.2f}x"
+    )
 
 
 def factor(answer: Answer) -> str:
@@ -164,7 +176,7 @@ def factor(answer: Answer) -> str:
 def _between(ends: tuple[float, ...]) -> str:
     """Return the least and the most factor: "1.1 to 2.7", "1.1 or more"; "" where they are told as the same."""
     least, most = (_times(end)[:-1] for end in ends or (1.0, 1.0))
-    if ends and ends[1] >= _NO_MOST * ends[0]:
+    if ends and ends[1] >= MOST_OVER_LEAST * ends[0]:
         return f"{least} or more"
     return "" if least == most else f"{least} to {most}"
 
@@ -175,30 +187,18 @@ def _with_signs(ends: tuple[float, ...]) -> str:
     return f"{least}x to {most}x" if most else least.replace(" or", "x or")
 
 
-#: A most factor of this many times the least says only that the step after the change is within its error of nothing.
-_NO_MOST = 10
-
-
-#: Bounds of the step that leave the factor of a bound open by this much are told.
-_WIDE = 1.15
-
-
 def _replayed(answer: Answer) -> str:
     """Return what the replay alone gives, where the step after the change is a bound beyond that; "" elsewhere."""
     now, alone, between = answer.now_ns, answer.replayed_ns, _between(answer.times)
-    if answer.best_ns is not None and answer.then_ns and answer.best_ns < _CLOSE * answer.then_ns:
+    if answer.best_ns is not None and answer.then_ns and answer.best_ns < CLOSE_SHARE * answer.then_ns:
         return f"At best {units.duration(answer.best_ns)}."
-    if answer.bound and not alone and answer.times and answer.times[1] >= _WIDE * answer.times[0]:
+    if answer.bound and not alone and answer.times and answer.times[1] >= WIDE_FACTOR * answer.times[0]:
         return f"{_with_signs(answer.times)}, depending on the unprofiled step time."
     if not now or not alone:
         return ""
     times = f" ({_times(now / alone)}{f', {between}' if between else ''})" if alone < now else ""
     fused = any("compile" in action.paste or "compile" in action.text for action in answer.do)
     return f"Replay: {units.duration(alone)}{times}; anything below {'assumes kernel fusion' if fused else 'is an upper bound'}."
-
-
-#: A step at best that is this near the likely one is no figure of its own.
-_CLOSE = 0.95
 
 
 #: What is known of a change that was tried, from what matters most.

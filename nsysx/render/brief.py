@@ -20,21 +20,28 @@ from nsysx.render import answer_words as answers
 from nsysx.render import facts, finding_ids
 from nsysx.render.answer_words import Worded
 from nsysx.render.invocation import Invocation
+from nsysx.render.render_bounds import (
+    BRIEF_CARE,
+    BRIEF_CARE_LETTERS,
+    BRIEF_CAUSES,
+    BRIEF_DO,
+    BRIEF_NOT_RECORDED,
+    BRIEF_PASTE_BYTES,
+    BRIEF_PLACE,
+    BRIEF_REASON,
+    BRIEF_SENTENCE,
+    BRIEF_WHAT,
+    FIRST_PASTE_BYTES,
+    LATER_DO,
+    LATER_DO_WITH_CODE,
+    LITTLE_ROOM,
+    MOST_JSON_BYTES,
+)
 from nsysx.render.safe_text import clean, without_homes
-from nsysx.render.small_json import MOST_BYTES, Json, cut, fitted
+from nsysx.render.small_json import Json, cut, fitted
 from nsysx.trying import chosen_changes
 
 BRIEF_SCHEMA = "nsysx.brief/2"
-
-_MOST_CAUSES, _MOST_CARE, _MOST_NOT_RECORDED = 3, 3, 2
-#: Letters of texts where there is all the room.
-_SENTENCE, _WHAT, _DO, _CARE, _REASON, _PLACE = 240, 160, 240, 160, 120, 100
-#: Letters of what is to be done for the causes after the first, beside their code and without: they are read once the first is gone.
-_LATER_DO_WITH_CODE, _LATER_DO = 10, 90
-#: Bytes of code to paste: a longer one stands in the insight alone. That of the first cause goes before words.
-_PASTE, _FIRST_PASTE = 320, 420
-#: Below this share of the room an answer names fewer causes.
-_LITTLE = 0.3
 
 
 @dataclass(frozen=True)
@@ -54,12 +61,12 @@ def answer_json(summary: Summary, invocation: Invocation | None = None, *, redac
 
 
 def _content(summary: Summary, worded: Worded, typed: Invocation, redact: bool, room: float) -> Json:
-    causes = _causes(summary)[: 1 if room < _LITTLE else _MOST_CAUSES]
+    causes = _causes(summary)[: 1 if room < LITTLE_ROOM else BRIEF_CAUSES]
     ids = finding_ids.ids_of(summary)
     content: Json = {
         "schema": BRIEF_SCHEMA,
         "report": worded.facts[0],
-        "limit": {"code": summary.verdict.code, "sentence": cut(worded.sentence, 60 + round(_SENTENCE * room))},
+        "limit": {"code": summary.verdict.code, "sentence": cut(worded.sentence, 60 + round(BRIEF_SENTENCE * room))},
         "step": _step(summary),
         "causes": [_cause(cause, summary, worded if n == 0 else None, ids, room) for n, cause in enumerate(causes)],
         "after": _after(worded, summary, room),
@@ -68,7 +75,7 @@ def _content(summary: Summary, worded: Worded, typed: Invocation, redact: bool, 
             {"what": cut(c.check, 60), "record_with": cut(_recording(c.fix, typed), 160)}
             for c in summary.quality
             if c.status == "missing" and c.fix
-        ][: round(_MOST_NOT_RECORDED * room)],
+        ][: round(BRIEF_NOT_RECORDED * room)],
     }
     content = without_homes(content) if redact else content
     return {**content, "commands": _commands(summary, typed, ids, causes, room)}
@@ -121,7 +128,7 @@ def _after(worded: Worded, summary: Summary, room: float) -> Json:
         "at_best_ns": answer.best_ns,
         "bound": answer.bound,
         "sure": worded.level,
-        "reason": cut(worded.why, 60 + round(_REASON * room)),
+        "reason": cut(worded.why, 60 + round(BRIEF_REASON * room)),
     }
 
 
@@ -139,11 +146,11 @@ def _cause(cause: _Cause, summary: Summary, worded: Worded | None, ids: list[str
     advice = worded.do if worded else action.text if action else finding.fix if finding else ""
     conditions = action.conditions if action else finding.conditions if finding else ()
     shown_paste = _paste(paste, room, first=worded is not None)
-    most_do = _DO if worded else _LATER_DO_WITH_CODE if shown_paste else _LATER_DO
+    most_do = BRIEF_DO if worded else LATER_DO_WITH_CODE if shown_paste else LATER_DO
     content: Json = {
         "id": None if cause.index is None else ids[cause.index],
-        "what": cut(what, 50 + round(_WHAT * room)),
-        "where": finding_ids.place_of(summary, where, 40 + round(_PLACE * room)),
+        "what": cut(what, 50 + round(BRIEF_WHAT * room)),
+        "where": finding_ids.place_of(summary, where, 40 + round(BRIEF_PLACE * room)),
         "saving": saving and {name: value for name, value in saving.items() if value is not None},
         "do": cut(advice, 50 + round(most_do * room)),
         "paste": shown_paste,
@@ -159,7 +166,7 @@ def _cause(cause: _Cause, summary: Summary, worded: Worded | None, ids: list[str
 
 def _paste(paste: str, room: float, *, first: bool) -> str | None:
     """Return code as it is, never cut; null where there is none or no room for it."""
-    most = _FIRST_PASTE if first and room else _PASTE * room
+    most = FIRST_PASTE_BYTES if first and room else BRIEF_PASTE_BYTES * room
     return paste if paste and len(paste.encode()) <= most else None
 
 
@@ -167,7 +174,7 @@ def _care(summary: Summary, worded: Worded, room: float) -> list[str]:
     """Return what to beware of: what makes every number doubtful, what was tried, and a condition of the first advice."""
     texts = [*worded.alarms, *worded.tried[:1], *([f"Only if: {worded.condition}"] if worded.condition else [])]
     texts += [f"{s.about}: {s.reason}" for s in worded.sure if s.level == "unknown" and s.reason != worded.why]
-    return [cut(text, 40 + round(_CARE * room)) for text in texts[: max(1, round(_MOST_CARE * room))]]
+    return [cut(text, 40 + round(BRIEF_CARE_LETTERS * room)) for text in texts[: max(1, round(BRIEF_CARE * room))]]
 
 
 def _commands(
@@ -187,7 +194,7 @@ def _commands(
     if summary.replay is not None and not can_try:  # what can be measured need not be replayed
         worth.append(("whatif", "nsysx whatif REPORT"))
     commands: dict[str, str] = {}
-    left = MOST_BYTES * (0.2 + 0.4 * room)
+    left = MOST_JSON_BYTES * (0.2 + 0.4 * room)
     for name, command in worth:
         typed_command = typed.run(command)
         left -= len(typed_command.encode()) + len(name) + 8

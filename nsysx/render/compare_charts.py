@@ -13,16 +13,13 @@ from nsysx.render.charts.colors import KIND_COLORS
 from nsysx.render.charts.row_bars import BarRow, row_bars
 from nsysx.render.compare_view import signed
 from nsysx.render.first_screen import BarBox
+from nsysx.render.render_bounds import CAPTURE_STEP, MOST_CAPTURE_STEPS, MOST_CAPTURES, WATERFALL_ROWS
 from nsysx.render.safe_text import clean, shorten
 
 #: The colors of the boxes by their kind.
 COLORS = {a.value: KIND_COLORS[a] for a in DeviceActivity} | {
     "slower": "#D55E00", "faster": "#009E73", "before": "#0072B2", "after": "#E69F00",
 }  # fmt: skip
-#: Rows of the waterfall between the two steps; the smaller parts share one more.
-_FALLS = 8
-#: Most captures and most steps of each that are drawn, thinned evenly; a step is so wide (percent of the row).
-_CAPTURES, _STEPS, _STEP = 24, 400, 0.35
 
 
 #: The widths of a picture: on a desk and on a phone (CSS pixels).
@@ -77,8 +74,8 @@ def legend(answer: Comparison) -> tuple[tuple[str, str], ...]:
 
 def waterfall(answer: Comparison) -> Scaled:
     """Return how the step before becomes the step after, part by part."""
-    parts = [(shorten(clean(p.words, 200), 40), p.difference_ns) for p in answer.parts[:_FALLS]]
-    if rest := answer.parts[_FALLS:]:
+    parts = [(shorten(clean(p.words, 200), 40), p.difference_ns) for p in answer.parts[:WATERFALL_ROWS]]
+    if rest := answer.parts[WATERFALL_ROWS:]:
         parts.append((f"{len(rest)} smaller parts", sum(p.difference_ns for p in rest)))
     levels = list(accumulate((ns for _, ns in parts), initial=answer.before_ns))
     low, high = min(levels), max(levels)
@@ -99,16 +96,19 @@ def waterfall(answer: Comparison) -> Scaled:
 
 def steps(answer: Comparison) -> Scaled:
     """Return every step at its length, a row for each capture."""
-    captures = [(side, i, c) for side, of_side in answer.steps.items() for i, c in enumerate(of_side, 1)][:_CAPTURES]
+    captures = [(side, i, c) for side, of_side in answer.steps.items() for i, c in enumerate(of_side, 1)][
+        :MOST_CAPTURES
+    ]
     lengths = [ns for *_, c in captures for ns in c]
     shortest, longest = min(lengths), max(lengths)
     high = shortest + max(longest - shortest, 0.02 * longest, 1.0)
     rows = []
     for side, number, of_capture in captures:
-        shown = of_capture[:: max(1, len(of_capture) // _STEPS)]
+        shown = of_capture[:: max(1, len(of_capture) // MOST_CAPTURE_STEPS)]
         places = ((_box(side, ns, ns, shortest, high, units.duration(ns)).left, ns) for ns in shown)
         boxes = tuple(
-            BarBox(left * (1 - _STEP / 100), _STEP, side, False, "", units.duration(ns)) for left, ns in places
+            BarBox(left * (1 - CAPTURE_STEP / 100), CAPTURE_STEP, side, False, "", units.duration(ns))
+            for left, ns in places
         )
         rows.append(BarRow(f"{side} {number}", f"{len(of_capture)} steps", "", boxes))
     return Scaled(tuple(rows), shortest, high, "length of a step")

@@ -7,10 +7,8 @@ from nsysx.comparing.difference_answer import Comparison
 from nsysx.render import compare_charts, compare_text, page_templates
 from nsysx.render import compare_view as view
 from nsysx.render.html_page import typeset
+from nsysx.render.render_bounds import SCREEN_PARTS
 from nsysx.render.safe_text import clean, file_name
-
-#: Parts of the difference that the first screen names.
-_PARTS = 4
 
 
 def render(answer: Comparison, *, redact: bool = True, top: int = 60) -> str:
@@ -38,7 +36,7 @@ def render(answer: Comparison, *, redact: bool = True, top: int = 60) -> str:
         real=view.both_steps(answer),
         unprofiled=view.without_profiler(answer) is not None,
         places=view.places(answer, redact=redact),
-        most_parts=_PARTS,
+        most_parts=SCREEN_PARTS,
         duration=units.duration,
         names=names,
         warnings=view.warnings(answer),

@@ -12,11 +12,10 @@ from nsysx.comparing.comparison import TABLES
 from nsysx.comparing.difference_answer import Comparison
 from nsysx.render import compare_view as view
 from nsysx.render.markdown import cell, escape
+from nsysx.render.render_bounds import TERMINAL_PARTS, TERMINAL_ROWS, TERMINAL_WARNINGS
 from nsysx.render.safe_text import clean, shorten
 
 _STYLES = {"faster": "bold green", "slower": "bold red", "same": "bold", "cannot_tell": "bold yellow"}
-#: Rows of each short table on the terminal.
-_PARTS, _ROWS, _WARNINGS = 7, 3, 3
 
 
 def _widths(rows: Sequence[tuple[str, ...]], room: int) -> list[int]:
@@ -66,16 +65,16 @@ def terminal(answer: Comparison, console: Console) -> None:
     out = _Printer(console)
     out.text(clean(answer.sentence, 1500), _STYLES[answer.verdict])
     warned = view.warnings(answer)
-    for line in [*warned[:_WARNINGS], *(clean(n, 400) for n in answer.notes)]:
+    for line in [*warned[:TERMINAL_WARNINGS], *(clean(n, 400) for n in answer.notes)]:
         out.text(f"! {line}", "yellow")
-    if len(warned) > _WARNINGS:
-        out.text(f"! {len(warned) - _WARNINGS} more differences between the captures: --json", "yellow")
+    if len(warned) > TERMINAL_WARNINGS:
+        out.text(f"! {len(warned) - TERMINAL_WARNINGS} more differences between the captures: --json", "yellow")
     for line in view.unknowns(answer):
         if "cannot be known" in line:
             out.text(f"? {line}", "dim")
     out.text("")
-    shown = [_short(view.part_line(p, 40, answer.before_ns)) for p in answer.parts[:_PARTS]]
-    if rest := answer.parts[_PARTS:]:
+    shown = [_short(view.part_line(p, 40, answer.before_ns)) for p in answer.parts[:TERMINAL_PARTS]]
+    if rest := answer.parts[TERMINAL_PARTS:]:
         ns = sum(p.difference_ns for p in rest)
         shown.append((f"{len(rest)} smaller parts", "", "", view.signed(ns), "", ""))
     name = "part" if answer.whole else "part of the step"
@@ -84,7 +83,7 @@ def terminal(answer: Comparison, console: Console) -> None:
         _short(view.line(table.key, row, 30))
         for table in TABLES
         if table.leads
-        for row in view.changed(answer.tables[table.key])[:_ROWS]
+        for row in view.changed(answer.tables[table.key])[:TERMINAL_ROWS]
     ]
     if lines:
         out.text("")

@@ -10,12 +10,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from nsysx.model import Table
+from nsysx.render.render_bounds import LONGEST_CELL
 from nsysx.render.safe_text import clean
 
 #: What makes a spreadsheet take a text for a formula; the full-width forms do in Chinese and Japanese locales.
 _FORMULA = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20", "\t", "\r", "\n")
-#: Common spreadsheets keep at most 32,767 characters in a cell.
-_LONGEST = 32_000
 
 
 def _text(value: str) -> str:
@@ -23,7 +22,7 @@ def _text(value: str) -> str:
     # Spreadsheets skip white space of all kinds, and characters without width.
     begin = next((i for i, c in enumerate(value) if not (c.isspace() or unicodedata.category(c) == "Cf")), len(value))
     formula = value.startswith(("\t", "\r", "\n")) or value[begin : begin + 1] in _FORMULA
-    return ("'" if formula else "") + clean(value, _LONGEST)
+    return ("'" if formula else "") + clean(value, LONGEST_CELL)
 
 
 def _cell(value: Any) -> Any:

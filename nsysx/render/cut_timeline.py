@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from nsysx.pictures import Counters, Queue, Span, Timeline
+from nsysx.render.render_bounds import THINNED_BOXES
 
 
 def shown(picture: Timeline) -> Timeline:
@@ -30,21 +31,17 @@ def shown(picture: Timeline) -> Timeline:
     )
 
 
-#: Boxes of a lane of calls that are left when it is thinned.
-_THIN = 1500
-
-
 def thinned(picture: Timeline) -> Timeline:
     """Return the picture with neighboring short calls as one box, "several", of the kind that has most of it; see `Span.covered_ns`.
 
     Idle time keeps its causes, GPU work its kernels and modules: their sums are what a reader asks for.
     """
-    pixel = max(1, (picture.end_ns - picture.start_ns) // _THIN)
+    pixel = max(1, (picture.end_ns - picture.start_ns) // THINNED_BOXES)
     return replace(
         picture,
         lanes=tuple(
             replace(lane, spans=_together(lane.spans, pixel))
-            if lane.role == "api" and len(lane.spans) > _THIN
+            if lane.role == "api" and len(lane.spans) > THINNED_BOXES
             else lane
             for lane in picture.lanes
         ),

@@ -10,6 +10,7 @@ from nsysx.model import Summary
 from nsysx.ranks import rank_table
 from nsysx.render import facts
 from nsysx.render.grids import CellTexts
+from nsysx.render.render_bounds import MEAN_LONGER, OTHER_MEAN, OTHER_WORK_NAMED, UNEQUAL_STEPS
 from nsysx.render.safe_text import clean
 
 
@@ -32,10 +33,6 @@ def facts_line(summary: Summary, texts: CellTexts, now: int | None, profiled: in
     return tuple(texts(s, 160) for s in line)
 
 
-#: What else a loop does is named from this share of it on. Its warm-up and the step that the end cuts are no news.
-_NAMED = 0.1
-#: Another mean is told if it is longer than a step by this share, and that of the steps that followed if it differs by as much.
-_LONGER = 0.03
 _UNTOLD = (coverage.WARMUP, coverage.LAST, coverage.BEFORE, coverage.BEHIND)
 
 
@@ -49,9 +46,9 @@ def _covered(summary: Summary) -> list[str]:
         parts[coverage.ONCE] = max(0, parts[coverage.ONCE] - _start_up_ns(summary))
     rest = sorted(((ns, what) for what, ns in parts.items()), reverse=True)
     loop = covered["steady_ns"] + sum(ns for ns, _ in rest)
-    named = [f"{what} {units.share(ns, loop)}" for ns, what in rest if ns >= _NAMED * loop]
+    named = [f"{what} {units.share(ns, loop)}" for ns, what in rest if ns >= OTHER_WORK_NAMED * loop]
     real = summary.unprofiled
-    more = None if real is None or (real.loop_ns or 0) < (1 + _LONGER) * real.step_ns else real.loop_ns
+    more = None if real is None or (real.loop_ns or 0) < (1 + MEAN_LONGER) * real.step_ns else real.loop_ns
     whole = "" if more is None else f"{units.duration(more)} a step with what runs between steps"
     if not named:
         return [whole] if whole else []
@@ -65,7 +62,7 @@ def _rest(summary: Summary) -> list[str]:
     if real is None or real.rest_ns is None:
         return []
     timed = real.loop_ns or real.step_ns
-    if abs(real.rest_ns - timed) < _LONGER * timed:
+    if abs(real.rest_ns - timed) < MEAN_LONGER * timed:
         return []
     return [
         f"{units.duration(real.rest_ns)} over the {real.rest_steps:,} steps that followed, and what ran between them"
@@ -82,12 +79,6 @@ def _start_up_ns(summary: Summary) -> int:
     return sum(lengths)
 
 
-#: Steady steps whose longest is this many times their shortest are not told by their mean alone.
-_UNEQUAL = 1.5
-#: A mean of all steady steps that differs by this share from that of the steps in a row is told.
-_OTHER = 0.01
-
-
 def _spread(summary: Summary) -> str:
     """Return the shortest and the longest steady step as recorded, "" where they are about the same.
 
@@ -99,13 +90,15 @@ def _spread(summary: Summary) -> str:
     ends = (every["low_ns"], every["high_ns"]) if every else (min(steady, default=0), max(steady, default=0))
     ends_text = (
         f", {units.duration(ends[0])} to {units.duration(ends[1])}{recorded}"
-        if ends[1] >= _UNEQUAL * ends[0] > 0
+        if ends[1] >= UNEQUAL_STEPS * ends[0] > 0
         else ""
     )
     if every is None or not covered:
         return ends_text
     mean = every["mean_ns"]
-    other = f"; all take {units.duration(mean)} on average{recorded}" if abs(mean - covered) > _OTHER * covered else ""
+    other = (
+        f"; all take {units.duration(mean)} on average{recorded}" if abs(mean - covered) > OTHER_MEAN * covered else ""
+    )
     return f"{ends_text} (the figures are of {len(steady)} in a row{other})"
 
 

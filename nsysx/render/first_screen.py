@@ -17,15 +17,16 @@ from nsysx.render.answer_text import changes, first_clause, spoken_of
 from nsysx.render.answer_text import listed as names_listed
 from nsysx.render.answer_words import Worded, part_words
 from nsysx.render.grids import CellTexts, Grid
-
-#: In CSS pixels: the widest bar on a 1280-pixel screen without and with labels on its left, the width of a letter, and a margin.
-_WIDE, _WIDE_LABELLED, _LETTER, _MARGIN = 1120, 940, 6.6, 18
-#: More bars than these are drawn lower, and only those that the headline speaks of have a legend.
-_MANY = 4
-#: Letters of a line of code that the card of what to do has room for, and its lines.
-_CODE, _MOST_CODE = 84, 12
-#: Letters of what to do for which the card has room beside the two others.
-_DO = 420
+from nsysx.render.render_bounds import (
+    MANY_BARS,
+    SCREEN_CODE,
+    SCREEN_CODE_LINES,
+    SCREEN_DO,
+    SCREEN_LETTER,
+    SCREEN_MARGIN,
+    WIDEST_BAR,
+    WIDEST_LABELLED,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,12 +110,12 @@ class Screen:
 def _drawn(bar: Bar, longest: float, several: bool) -> DrawnBar:
     boxes, legend, left = [], [], 0.0
     scale = bar.total_ns / longest
-    room = (_WIDE_LABELLED if several else _WIDE) * scale / 100  # pixels for a percent of the bar
+    room = (WIDEST_LABELLED if several else WIDEST_BAR) * scale / 100  # pixels for a percent of the bar
     for part in bar.parts:
         width = 100 * part.ns / bar.total_ns if bar.total_ns else 0.0
         words = part_words(part, bar.total_ns)
         # A bar of one part is named and measured by its label.
-        inside = len(bar.parts) > 1 and len(words) * _LETTER + _MARGIN <= width * room
+        inside = len(bar.parts) > 1 and len(words) * SCREEN_LETTER + SCREEN_MARGIN <= width * room
         boxes.append(BarBox(left, width, part.kind, part.idle, words if inside else "", words))
         if part.label:
             legend.append((part, words, inside))
@@ -126,7 +127,7 @@ def _all_drawn(worded: Worded) -> tuple[DrawnBar, ...]:
     """Return the bars on one scale."""
     longest = max((b.total_ns for b in worded.bars), default=1) or 1
     drawn = (_drawn(b, longest, len(worded.bars) > 1) for b in worded.bars)
-    if len(worded.bars) <= _MANY:
+    if len(worded.bars) <= MANY_BARS:
         return tuple(drawn)
     spoken = spoken_of(worded)
     return tuple(replace(b, quiet=i > 0 and not spoken[i]) for i, b in enumerate(drawn))
@@ -232,8 +233,8 @@ def build(summary: Summary, *, redact: bool = True) -> Screen:
     share = worded.then_ns / worded.now_ns if worded.then_ns is not None and worded.now_ns else None
     return Screen(
         answer=worded,
-        do=changes(summary, CellTexts(redact), _DO),
-        code="\n".join(code_of.lines(worded.paste, _CODE, _MOST_CODE)),
+        do=changes(summary, CellTexts(redact), SCREEN_DO),
+        code="\n".join(code_of.lines(worded.paste, SCREEN_CODE, SCREEN_CODE_LINES)),
         places=frozenset(places),
         now=units.duration(worded.now_ns) if worded.now_ns is not None else "",
         then=units.duration(worded.then_ns) if worded.then_ns is not None else "",

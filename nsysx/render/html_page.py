@@ -29,6 +29,20 @@ from nsysx.render import (
 )
 from nsysx.render.charts.colors import KIND_COLORS, MODULE_COLORS, WORK_COLORS
 from nsysx.render.grids import CellTexts, Grid
+from nsysx.render.render_bounds import (
+    FEWEST_TOP,
+    MOST_PAGE_BYTES,
+    PAGE_CLEAR,
+    PAGE_COLUMNS,
+    PAGE_EVIDENCE,
+    PAGE_EXPERT_ROWS,
+    PAGE_LEDGERS,
+    PAGE_PASSED,
+    PAGE_PICTURED_ROWS,
+    PAGE_ROWS,
+    PAGE_TODO,
+    PAGE_WORDS,
+)
 
 #: The colors of a bar by module and of one by kind of work, as ``answer.bars`` numbers them.
 _BAR_COLORS = {f"{MODULES}{i}": c for i, c in enumerate(MODULE_COLORS)} | {
@@ -116,33 +130,25 @@ def _groups(summary: Summary, shown: view.View, timelines: int, redact: bool) ->
     return tuple(groups)
 
 
-#: Rows of a table and of evidence, ledgers, and checks that passed that are seen at once; the others open with a button.
-ROWS, EVIDENCE, LEDGERS, PASSED = 8, 2, 2, 1
-#: Lines of the list of what to do that are seen at once, those of one cause among them; the others open with a button.
-TODO = 5
-#: Rows of a table for experts, of one whose picture shows all that it holds, words explained, and names of what was not found.
-EXPERT_ROWS, PICTURED, WORDS, CLEAR = 4, 2, 4, 4
-#: Columns of a table, the most important first; CSV and JSON have all.
-COLUMNS = 9
-
-
 def _most(group: str, key: str) -> int:
     """Return how many rows of a table are seen at once."""
-    return PICTURED if key in (stacks.KEY, rank_waits.KEY) else EXPERT_ROWS if group == "experts" else ROWS
-
-
-#: Ticket systems take no larger attachment, and no reader wants one (bytes).
-MAX_BYTES = 8_000_000
+    return (
+        PAGE_PICTURED_ROWS
+        if key in (stacks.KEY, rank_waits.KEY)
+        else PAGE_EXPERT_ROWS
+        if group == "experts"
+        else PAGE_ROWS
+    )
 
 
 def render(summary: Summary, *, redact: bool = True, top: int = 50) -> str:
     """Return the page of ``summary``; ``top`` bounds the rows of each table, ``redact`` hides what names a person or machine.
 
-    A page beyond MAX_BYTES is made again with fewer rows.
+    A page beyond MOST_PAGE_BYTES is made again with fewer rows.
     """
     while True:
         page = _render(summary, redact, top)
-        if len(page.encode()) <= MAX_BYTES or top <= 5:
+        if len(page.encode()) <= MOST_PAGE_BYTES or top <= FEWEST_TOP:
             return page
         top //= 2
 
@@ -193,16 +199,16 @@ def _render(summary: Summary, redact: bool, top: int, *, whole: bool = True) -> 
         missing=summary.timelines[0].note if drawn else "",
         groups=groups,
         absent=beyond.absent(shown),
-        most_rows=ROWS,
+        most_rows=PAGE_ROWS,
         seen=most,
         lines_shown=lines.KEY in most,
-        most_words=WORDS,
-        most_clear=CLEAR,
-        most_columns=COLUMNS,
-        most_evidence=EVIDENCE,
-        most_items=TODO,
-        most_ledgers=LEDGERS,
-        most_checks=PASSED + sum(c.status != "ok" for c in shown.quality),
+        most_words=PAGE_WORDS,
+        most_clear=PAGE_CLEAR,
+        most_columns=PAGE_COLUMNS,
+        most_evidence=PAGE_EVIDENCE,
+        most_items=PAGE_TODO,
+        most_ledgers=PAGE_LEDGERS,
+        most_checks=PAGE_PASSED + sum(c.status != "ok" for c in shown.quality),
         style=page_templates.text("page.css"),
         script=script,
         script_hash=page_templates.sha256(script),

@@ -8,16 +8,20 @@ from nsysx.inject.nsysx_probe import changes
 from nsysx.model import Finding, Summary
 from nsysx.render import facts, finding_ids
 from nsysx.render.invocation import Invocation
+from nsysx.render.render_bounds import (
+    INSIGHT_DETAIL,
+    INSIGHT_DO,
+    INSIGHT_EVIDENCE,
+    INSIGHT_OTHERS,
+    INSIGHT_PASTE,
+    INSIGHT_TEXT,
+)
 from nsysx.render.safe_text import without_homes
 from nsysx.render.small_json import Json, cut, fitted
 from nsysx.trying import chosen_changes
 from nsysx.trying.trial_sentences import measured
 
 INSIGHT_SCHEMA = "nsysx.insight/1"
-
-_MOST_EVIDENCE, _MOST_OTHERS = 5, 4
-#: Letters of texts where there is all the room; bytes of code.
-_DETAIL, _DO, _TEXT, _PASTE = 600, 400, 200, 900
 
 
 def insight_json(summary: Summary, wanted: str, invocation: Invocation | None = None, *, redact: bool = True) -> str:
@@ -36,31 +40,31 @@ def _content(summary: Summary, index: int, typed: Invocation, redact: bool, room
     finding, ids = (summary.findings or ())[index], finding_ids.ids_of(summary)
     saving = finding_ids.saving_of(summary, finding)
     scope = finding.scope or summary.steps.scope
-    pastes = len(finding.paste.encode()) <= _PASTE * max(room, 0.3)
+    pastes = len(finding.paste.encode()) <= INSIGHT_PASTE * max(room, 0.3)
     content: Json = {
         "schema": INSIGHT_SCHEMA,
         "id": ids[index],
         "verdict": finding.verdict,
         "what": cut(summary.step.marks_title(finding.title, as_recorded=finding.title_as_recorded), 200),
-        "detail": cut(finding.detail, 80 + round(_DETAIL * room)),
+        "detail": cut(finding.detail, 80 + round(INSIGHT_DETAIL * room)),
         "where": finding_ids.place_of(summary, finding.where, 40 + round(100 * room)),
         "over": scope.label if scope else "",
         "cost_ns_per_step": finding.cost_ns_per_step,
         "cost_as_recorded": finding.cost_as_recorded,
         "saving": saving,
-        "saving_reason": cut(finding_ids.saving_reason(summary, finding), 60 + round(_TEXT * room)),
+        "saving_reason": cut(finding_ids.saving_reason(summary, finding), 60 + round(INSIGHT_TEXT * room)),
         "moves_to": finding.saving.moves_to and cut(finding.saving.moves_to, 100),
-        "do": cut(finding.fix, 80 + round(_DO * room)),
+        "do": cut(finding.fix, 80 + round(INSIGHT_DO * room)),
         "paste": finding.paste if finding.paste and pastes else None,
-        "only_if": cut(finding.condition, 60 + round(_TEXT * room)),
+        "only_if": cut(finding.condition, 60 + round(INSIGHT_TEXT * room)),
         "conditions": [
             {"name": cut(c.name, 80), "state": c.state, "detail": cut(c.detail, 30 + round(120 * room))}
             for c in finding.conditions
         ][: max(2, round(6 * room))],
-        "remedies": [{"name": cut(r.name, 80), "refuted": r.refuted} for r in finding.remedies][:_MOST_OTHERS],
-        "tried": [cut(measured(t), 60 + round(120 * room)) for t in _tried(summary, finding)][:_MOST_OTHERS],
-        "overlaps": [ids[n] for n in finding.overlaps][: round(_MOST_OTHERS * room)],
-        "evidence": [finding_ids.shown_value(row) for row in finding.evidence][: round(_MOST_EVIDENCE * room)],
+        "remedies": [{"name": cut(r.name, 80), "refuted": r.refuted} for r in finding.remedies][:INSIGHT_OTHERS],
+        "tried": [cut(measured(t), 60 + round(120 * room)) for t in _tried(summary, finding)][:INSIGHT_OTHERS],
+        "overlaps": [ids[n] for n in finding.overlaps][: round(INSIGHT_OTHERS * room)],
+        "evidence": [finding_ids.shown_value(row) for row in finding.evidence][: round(INSIGHT_EVIDENCE * room)],
         "evidence_rows": len(finding.evidence),
         "stop_if": _stop(finding, saving, summary.step.shown_ns),
     }

@@ -12,10 +12,8 @@ from nsysx import redaction
 from nsysx.errors import NsysxError
 from nsysx.reading import report_files
 from nsysx.reading.sidecar_files import report_name, run_json
+from nsysx.render.render_bounds import MOST_FILES
 from nsysx.render.safe_text import clean
-
-#: If more files than this were given, commands name their folder where it holds these reports and no others.
-MOST_FILES = 4
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from typing import Any
 from nsysx import units
 from nsysx.catalogue import FAMILIES, Cause, StepLimit
 from nsysx.model import Column
+from nsysx.render.render_bounds import SPREAD_LEAST, SPREAD_TIMES
 from nsysx.render.safe_text import clean
 
 VERDICTS = {limit.value: limit.label for limit in StepLimit}
@@ -21,8 +22,6 @@ _FOR_CODE = re.compile(r"[;,] null likewise|[;,] see [a-z]+_from\b")
 _UNIT_SUFFIX = re.compile(r"_(?:ns|bytes|bytes_per_s|per_s)$")
 #: Columns that are shares whatever their unit says.
 _SHARES = ("share", "error", "spread", "occupancy")
-#: A spread from here on reads better as so many times the median than in per cent; below the other, digits say nothing.
-_MANY_TIMES, _LEAST = 10, 0.01
 _TEXT_TYPES = ("String", "Utf8", "Categorical", "Enum", "Boolean", "List", "Struct", "Object")
 
 
@@ -72,7 +71,7 @@ def number(value: Any, name: str, unit: str) -> str:
         return units.bandwidth(value)
     if unit in ("bytes", "B") or name.endswith("_bytes") or name == "bytes":
         return units.size(value)
-    if name == "spread" and value >= _MANY_TIMES:
+    if name == "spread" and value >= SPREAD_TIMES:
         return f"{value:,.0f} x"
     if unit in ("share", "fraction", "ratio", "1") or name in _SHARES or name.endswith("_share"):
         return units.share(value, 1)
@@ -80,8 +79,8 @@ def number(value: Any, name: str, unit: str) -> str:
         return units.share(value, 100)
     if float(value).is_integer():
         text = units.count(value)
-    elif 0 < value < _LEAST:
-        text = f"<{_LEAST}"
+    elif 0 < value < SPREAD_LEAST:
+        text = f"<{SPREAD_LEAST}"
     else:
         text = f"{value:,.2g}" if abs(value) < 1 else f"{value:,.1f}"
     return f"{text} {clean(unit, 20)}" if unit and unit not in ("count", "calls", "rows") else text

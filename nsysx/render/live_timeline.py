@@ -16,15 +16,11 @@ from nsysx.model import Finding
 from nsysx.pictures import NAMED_ROLES, Lane, LongestStretch, Role, Span, Timeline
 from nsysx.render.charts.colors import KIND_COLORS, KIND_NAMES
 from nsysx.render.charts.timelines import box_name, code_place, lane_color, lane_names, shown_name
+from nsysx.render.render_bounds import LIVE_LABEL, LIVE_LEAST, LIVE_PAGE_BYTES
 from nsysx.render.safe_text import clean, shorten_kernel
 
-#: The page with this data stays below this size (bytes); pictures whose data does not fit are stills only.
-MOST_BYTES = 985_000
-_LABEL = 80
 #: The rule about single steps that are longer than the others, and the one about a line, wherever that runs.
 _OF_SLOW_STEPS, _OF_LINES = "slow-steps", "python-line"
-#: A color that fills less of the window has no line in the legend (share); the pointer still names its boxes.
-_LEAST = 0.002
 
 
 Mark = tuple[int, int, int]
@@ -90,7 +86,7 @@ def legend(pictures: Sequence[Timeline]) -> tuple[tuple[str, bool, str], ...]:
     shown = {
         named[kind if idle else KIND_COLORS[kind], words]
         for (kind, idle, words), share in filled.items()
-        if share >= _LEAST
+        if share >= LIVE_LEAST
     }
     return tuple(entry for entry in named.values() if entry in shown)
 
@@ -112,7 +108,7 @@ def data(picture: Timeline, *, redact: bool = True, marks: Sequence[Mark] = ()) 
     @cache  # the boxes of a step have few names
     def shown(role: Role, label: str, kind: str) -> str:
         name = box_name(Lane(role, "", ()), Span(0, 0, kind, label), redact)
-        return shorten_kernel(name or KIND_NAMES.get(kind, ""), _LABEL)
+        return shorten_kernel(name or KIND_NAMES.get(kind, ""), LIVE_LABEL)
 
     lanes = []
     for lane, name in zip(picture.lanes, lane_names(picture.lanes, redact), strict=True):
@@ -130,7 +126,7 @@ def data(picture: Timeline, *, redact: bool = True, marks: Sequence[Mark] = ()) 
                 fill[number] = min(100, round(100 * span.covered_ns / long))
             if lane.role == "stream":
                 alone = span.launch_ns is not None and span.launch_lane is not None and span.covered_ns is None
-                module, line = clean(shown_name(span.module, redact), _LABEL), code_place(span.line, redact)
+                module, line = clean(shown_name(span.module, redact), LIVE_LABEL), code_place(span.line, redact)
                 origins += [
                     max(0, span.start_ns - span.launch_ns) if alone and span.launch_ns is not None else -1,
                     span.launch_lane if alone and span.launch_lane is not None else -1,
@@ -172,7 +168,7 @@ def fill(page: str, texts: Iterable[Iterable[str]]) -> str:
     """Return the page with the data of as many pictures as fit, in order; of each the first text that does."""
     size = len(page.encode())
     for number, texts_of in enumerate(texts):
-        quoted = next((q for q in map(escape, texts_of) if size + len(q.encode()) <= MOST_BYTES), "")
-        size = size + len(quoted.encode()) if quoted else MOST_BYTES
+        quoted = next((q for q in map(escape, texts_of) if size + len(q.encode()) <= LIVE_PAGE_BYTES), "")
+        size = size + len(quoted.encode()) if quoted else LIVE_PAGE_BYTES
         page = page.replace(token(number), quoted)
     return page

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from nsysx.model import Summary
 from nsysx.render import answer_words
 from nsysx.render.answer_text import markdown_lines
+from nsysx.render.render_bounds import MARKDOWN_NAME
 
 #: A word that contains a sign that starts markup; an underscore inside a word never does, nor "<" before a number alone.
 _MARKUP = re.compile(r"[\\`*\[\]>#|~@&$]|(?<=\w)<|<(?!\d)|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|://|www\.")
@@ -26,8 +27,6 @@ _ALONE = frozenset(("<", ">", "->", "=>", "&", "#", "*", "~", "$", "@"))
 _WORD = re.compile(r"(?P<before>[(\"']*)(?P<core>.*?)(?P<after>[.,:;!?\"']*)", re.DOTALL)
 #: Opening and closing brackets of a name; an arrow closes none, and "a < b" opens none.
 _OPENS, _CLOSES = re.compile(r"(?<=\w)<|(?<=[\w>])\("), re.compile(r"(?<!-)>|\)")
-#: Most words between the brackets of one name.
-_LONGEST_NAME = 24
 
 
 def cell(text: str) -> str:
@@ -60,7 +59,7 @@ def _words(text: str) -> Iterator[str]:
 def _taken(parts: list[str], index: int) -> int:
     """Return how many parts the name at ``index`` has: it continues over blanks to where its brackets close, or where it was cut."""
     opened = _open(parts[index])
-    for last in range(index, min(len(parts), index + 2 * _LONGEST_NAME + 1), 2):
+    for last in range(index, min(len(parts), index + 2 * MARKDOWN_NAME + 1), 2):
         # Inside of a name, "(" opens a bracket after a blank, too: that of a cast.
         opened += _open(parts[last]) + parts[last].startswith("(") if last > index else 0
         if opened <= 0 or parts[last].endswith("…"):

@@ -10,10 +10,11 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Any, TypeVar
 
+from nsysx.render.render_bounds import MOST_MARKS
+
 #: Unicode categories that move the cursor, hide text or have no glyph: controls, format (bidi, zero width), surrogates,
 #: private use, unassigned, line and paragraph separators.
 _INVISIBLE = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
-_MAX_MARKS = 4
 
 _HOME = re.compile(
     r"(?:/home/|/Users/|/var/home/|/export/home/)[^/\s:'\"\\]+|/root(?=/|\b)"
@@ -58,7 +59,7 @@ def clean(value: object, limit: int = 200) -> str:
     for char in text[:limit]:
         category = unicodedata.category(char)
         marks = marks + 1 if category in ("Mn", "Me") else 0
-        if marks > _MAX_MARKS:
+        if marks > MOST_MARKS:
             continue
         out.append(_visible(char) if category in _INVISIBLE else char)
         length += len(out[-1])

@@ -6,12 +6,11 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+from nsysx.render.render_bounds import MOST_JSON_BYTES
 from nsysx.render.safe_text import clean, harmless_json
 
 Json = dict[str, Any]
 
-#: The most that one answer is long (bytes of UTF-8).
-MOST_BYTES = 2500
 #: Shares of their room that texts get, in turn, until all fits.
 _ROOMS = (1.0, 0.8, 0.65, 0.5, 0.4, 0.3, 0.22, 0.15, 0.0)
 
@@ -30,7 +29,7 @@ def size_of(text: str) -> int:
     return len(text.encode("utf-8", "backslashreplace"))
 
 
-def fitted(make: Callable[[float], Json], most: int = MOST_BYTES) -> str:
+def fitted(make: Callable[[float], Json], most: int = MOST_JSON_BYTES) -> str:
     """Return the JSON of ``make(room)`` with the most room, 1.0 to 0.0, in which it is no longer than ``most`` bytes."""
     text = ""
     for room in _ROOMS:

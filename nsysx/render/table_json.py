@@ -12,16 +12,14 @@ from nsysx.answer import bars, subject
 from nsysx.errors import EXIT_USAGE, NsysxError
 from nsysx.model import Column, Row, Scope, Summary, Table
 from nsysx.render import finding_ids
+from nsysx.render.render_bounds import MOST_JSON_BYTES, TABLE_COLUMNS, TABLE_TEXT
 from nsysx.render.safe_text import clean, without_homes
-from nsysx.render.small_json import MOST_BYTES, Json, size_of, text_of
+from nsysx.render.small_json import Json, size_of, text_of
 
 TABLE_SCHEMA = "nsysx.table/1"
 
 #: What ends the name of a column whose values are sums over steps, divided by them.
 PER_STEP = "_per_step"
-#: Columns that are shown unless others are asked for.
-_MOST_COLUMNS = 8
-_TEXT = 90
 
 _FINDINGS = (
     Column("id", "String", "", "names the finding: nsysx report --insight ID"),
@@ -93,7 +91,7 @@ def _fitting(head: Json, rows: list[Json], count: int, other_columns: Sequence[s
         if other_columns:
             content["other_columns"] = " ".join(other_columns)[:400]
         text = text_of(content)
-        if size_of(text) <= MOST_BYTES:
+        if size_of(text) <= MOST_JSON_BYTES:
             return text
     return text_of({**head, "rows": [], "left_out": count, "narrow": "a row is too long: name fewer columns"})
 
@@ -153,7 +151,7 @@ def _columns(table: Table, wanted: Sequence[str]) -> list[Column]:
         order = [name for name in order if name != "line"]
         order.insert(order.index("file") + 1, "line")
     holds = [name for name in order if any(row.get(name) not in (None, "") for row in table.rows or ())]
-    return [by_name[name] for name in holds if name in by_name][: _MOST_COLUMNS if table.key != "findings" else None]
+    return [by_name[name] for name in holds if name in by_name][: TABLE_COLUMNS if table.key != "findings" else None]
 
 
 def _scope(row: Row, column: Column, table: Table) -> Scope | None:
@@ -178,7 +176,7 @@ def _value(row: Row, column: Column, table: Table) -> Any:
         per_step = scope.per_step(value)
         return round(per_step) if column.unit == "ns" else finding_ids.shown_value(per_step)
     value = finding_ids.shown_value(value)
-    return clean(value, _TEXT) if isinstance(value, str) else value
+    return clean(value, TABLE_TEXT) if isinstance(value, str) else value
 
 
 def _condition(text: str, table: Table) -> Callable[[Row], bool]:

@@ -16,6 +16,7 @@ from nsysx.render import view
 from nsysx.render.finding_view import FindingView
 from nsysx.render.grids import Grid
 from nsysx.render.ledgers import Ledger
+from nsysx.render.render_bounds import LEAST_NAME, LEAST_PLACE, MOST_PROSE
 from nsysx.render.safe_text import shorten, shorten_column
 
 _STYLES = {
@@ -29,10 +30,6 @@ _STYLES = {
 }
 _ASCII = str.maketrans({"…": "~", "≈": "~", "→": ">", "×": "x", "–": "-", "—": "-"})
 _EIGHTHS = ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")
-_MIN_NAME = 16
-#: A place in code needs the name of its file and its line.
-_MIN_PLACE = 20
-_MAX_PROSE = 100
 
 
 class _Out:
@@ -61,7 +58,7 @@ class _Out:
     def line(self, text: str, style: str = "", indent: int = 0, first: tuple[str, str] = ("", "")) -> None:
         """Print a wrapped paragraph with every line indented by ``indent``; ``first`` is a styled piece in front."""
         body = Text.assemble((self.plain(first[0]), first[1]), (self.plain(text), style))
-        for row in body.wrap(self.console, min(self.width, _MAX_PROSE) - indent):
+        for row in body.wrap(self.console, min(self.width, MOST_PROSE) - indent):
             row.rstrip()
             self.console.print(Text(" " * indent) + row, soft_wrap=True)
 
@@ -106,9 +103,9 @@ def _fit(grid: Grid, width: int) -> list[tuple[int, int]]:
     """Return the columns of ``grid`` that fit ``width``, most important first, with their widths."""
     rows = grid.rows or ()
     natural = [max([len(h.label), *(cell_len(r[i].text) for r in rows)]) for i, h in enumerate(grid.heads)]
-    named = [_MIN_PLACE if h.name == "file" else _MIN_NAME for h in grid.heads]
+    named = [LEAST_PLACE if h.name == "file" else LEAST_NAME for h in grid.heads]
     least = [n if grid.heads[i].numeric else min(n, named[i]) for i, n in enumerate(natural)]
-    least[0] = min(natural[0], max(_MIN_NAME, width * 46 // 100))
+    least[0] = min(natural[0], max(LEAST_NAME, width * 46 // 100))
     widths: dict[int, int] = {}
     used = -2
     for index, need in enumerate(least):

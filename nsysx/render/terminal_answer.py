@@ -18,9 +18,17 @@ from nsysx.model import Summary
 from nsysx.render import answer_text
 from nsysx.render import answer_words as answers
 from nsysx.render import code as code_of
-from nsysx.render.answer_text import MOST_TRIED, also_worth, what_to_do, worth_text
+from nsysx.render.answer_text import also_worth, what_to_do, worth_text
 from nsysx.render.answer_words import Worded, part_words
 from nsysx.render.grids import CellTexts
+from nsysx.render.render_bounds import (
+    LEAST_REASON,
+    MOST_TRIED,
+    TERMINAL_CODE_LINES,
+    TERMINAL_LINES,
+    TERMINAL_NAMED,
+    TERMINAL_WIDEST,
+)
 
 #: Characters for the parts of a bar, busy and idle, with and without Unicode: one for one meaning in all bars of a picture.
 _BUSY, _IDLE = "█▓▒▚▞▙▛▜▟▀▌▐", "░·╱╌┊╲"
@@ -35,10 +43,6 @@ _STYLES = {
     **{f"{MODULES}{i}": color for i, color in enumerate(("slate_blue3", "khaki3", "deep_pink4", "plum2", "dark_goldenrod"))},
     **{f"{WORK}{i}": color for i, color in enumerate(("dark_green", "dark_sea_green2", "chartreuse4", "dark_olive_green1"))},
 }  # fmt: skip
-#: Parts of a bar that are named; the page names the rest.
-_MOST_NAMED = 4
-_WIDEST = 100
-_MOST_LINES, _MOST_LINES_OF_CODE = 25, 5
 #: Numbers of bars, other findings and lines of code to show, from most to fewest: the first that fit are taken.
 _LEFT = ((6, 5, 5), (6, 3, 5), (3, 3, 5), (2, 3, 4), (2, 2, 3), (1, 2, 3), (1, 1, 3), (1, 0, 3))
 
@@ -57,11 +61,11 @@ def _signs(bars: Sequence[Bar], plain: bool) -> dict[tuple[str, bool], str]:
 
 def _few(bar: Bar) -> Bar:
     """Return a bar of which only the first parts have names; those that the page names beyond are one part, their sum."""
-    if len(bar.parts) <= _MOST_NAMED + 1:
+    if len(bar.parts) <= TERMINAL_NAMED + 1:
         return bar
-    rest = bar.parts[_MOST_NAMED:]
+    rest = bar.parts[TERMINAL_NAMED:]
     others = BarPart(f"{len(rest)} others", sum(p.ns for p in rest), Paint.OTHER, all(p.idle for p in rest))
-    return replace(bar, parts=(*bar.parts[:_MOST_NAMED], others))
+    return replace(bar, parts=(*bar.parts[:TERMINAL_NAMED], others))
 
 
 def _bar(bar: Bar, width: int, signs: Mapping[tuple[str, bool], str]) -> tuple[str, list[str]]:
@@ -110,13 +114,13 @@ def lines(
 ) -> list[tuple[str, str]]:
     """Return (text, style) of each line: at most 25 where that is possible by leaving out what matters least."""
     said = answers.build(summary, redact=False, typed=typed, command=command, folder=folder)
-    width = max(40, min(width, _WIDEST))
+    width = max(40, min(width, TERMINAL_WIDEST))
     short = answer_text.changes(summary, CellTexts(False))
     numbered = short[0] if len(short) == 1 else " ".join(f"({i}) {text}." for i, text in enumerate(short, 1))
     for worded in (said, replace(said, do=numbered)):  # the page says what the first clause of a change leaves out
         for bars, also, code in _LEFT:
             out = _lines(worded, width, plain, bars, also, code)
-            if len(out) <= _MOST_LINES:
+            if len(out) <= TERMINAL_LINES:
                 return out
     return out
 
@@ -134,7 +138,7 @@ def _lines(said: Worded, width: int, plain: bool, bars: int, also: int, code: in
         out += [("", ""), *_bars(_chosen(said, bars), width, plain)]
     out.append(("", ""))
     out += [(line, "") for line in wrapped(what_to_do(said), "DO")]
-    out += [(f"         {line}", "cyan") for line in code_of.lines(said.paste, width - 9, _MOST_LINES_OF_CODE)[:code]]
+    out += [(f"         {line}", "cyan") for line in code_of.lines(said.paste, width - 9, TERMINAL_CODE_LINES)[:code]]
     out += [(line, "") for line in wrapped(said.condition)] if said.condition else []
     out += [(line, "") for line in wrapped(worth_text(said), "WORTH")]
     head = "TRIED"
@@ -155,15 +159,11 @@ def _lines(said: Worded, width: int, plain: bool, bars: int, also: int, code: in
     return out
 
 
-#: A reason that is cut at the end of a clause keeps at least this many letters.
-_LEAST_REASON = 24
-
-
 def _one_line(text: str, room: int) -> str:
     """Return a text in one line: where it is too long, the clauses that fit, else the words."""
     if len(text) <= room:
         return text
-    ends = [m.start() for m in re.finditer(r"[;:,] ", text) if _LEAST_REASON <= m.start() <= room]
+    ends = [m.start() for m in re.finditer(r"[;:,] ", text) if LEAST_REASON <= m.start() <= room]
     return text[: ends[-1]] if ends else textwrap.shorten(text, room, placeholder="...")
 
 

@@ -10,6 +10,7 @@ from nsysx.answer.bars import called
 from nsysx.events.kernel_names import computes
 from nsysx.model import Summary
 from nsysx.render.grids import CellTexts
+from nsysx.render.render_bounds import TOP_KERNEL_LEAST
 from nsysx.render.safe_text import file_name
 
 #: What kernels compute that name only a functor, and families whose kernels have names that nobody reads.
@@ -22,8 +23,6 @@ _FUNCTORS = (
     (r"FusedAdam|FusedOptimizer|multi_tensor_apply", "an optimizer over lists of tensors"),
 )
 _FAMILIES = {"gemm": "a GEMM", "attention": "attention", "convolution": "a convolution"}
-#: A kernel with less of the kernel time explains nothing (share).
-_LEAST = 0.05
 
 
 def sentence(summary: Summary, *, redact: bool) -> str:
@@ -31,7 +30,7 @@ def sentence(summary: Summary, *, redact: bool) -> str:
     rows = summary.typed_rows(kernels.ROWS)
     top = max(rows, key=lambda r: (r["step_ns"] or 0, r["total_ns"]), default=None)
     whole = sum(r["step_ns"] or 0 for r in rows)
-    if top is None or not top["step_ns"] or top["step_ns"] < _LEAST * whole:
+    if top is None or not top["step_ns"] or top["step_ns"] < TOP_KERNEL_LEAST * whole:
         return ""
     texts, name = CellTexts(redact), str(top["name"])
     words = [

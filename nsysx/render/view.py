@@ -22,6 +22,7 @@ from nsysx.render.finding_view import FindingView
 from nsysx.render.grids import CellTexts, Grid, grid
 from nsysx.render.labels import VERDICTS, label
 from nsysx.render.ledgers import Ledger, StepBar
+from nsysx.render.render_bounds import MOST_MESSAGES
 from nsysx.render.safe_text import clean, without_homes
 
 
@@ -53,17 +54,13 @@ class View:
     no_first: str = ""
 
 
-#: Messages of the profiler that are shown.
-_MOST_SAID = 20
-
-
 def _diagnostics(summary: Summary, texts: CellTexts) -> tuple[str, ...]:
     """Return what the profiler said, each message once: those that differ in numbers alone are one."""
     messages: dict[str, list[str]] = {}
     for message in summary.capture.diagnostics:
         text = texts(message.get("text") or message.get("detail") or "", 300)
         messages.setdefault(re.sub(r"\d+", "#", text), []).append(text)
-    shown = list(messages.values())[:_MOST_SAID]
+    shown = list(messages.values())[:MOST_MESSAGES]
     return tuple(f"{same[0]} ({len(same)} times)" if len(same) > 1 else same[0] for same in shown)
 
 

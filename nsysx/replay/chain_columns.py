@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nsysx.frames.intervals import I64
-from nsysx.replay.chain import LAUNCH, Chain, ChainItem, Op
+from nsysx.replay.chain import LAUNCH, Chain, ChainItem
 from nsysx.replay.replay_bounds import KERNEL_GAP_NS, TRACED_CODE_NEAR_CALL_NS, TRACED_TIME_STAYS_SHARE
 
 Flags = npt.NDArray[np.bool_]
@@ -62,7 +62,10 @@ def columns(chain: Chain) -> Columns:
     """Return the columns of a chain, in O(items + ops)."""
     ops = [item.ops for item in chain.items]
     counts = np.fromiter(map(len, ops), np.int64, len(ops))
-    made: dict[str, Any] = {f"op_{name}": column for name, column in _op_columns(ops).items()}
+    flat = list(itertools.chain.from_iterable(ops))
+    made: dict[str, Any] = {
+        f"op_{name}": np.fromiter(map(attrgetter(name), flat), np.int64, len(flat)) for name in _OF_OP
+    }
     return Columns(
         **_item_columns(chain.items),
         **made,
@@ -77,11 +80,6 @@ def _item_columns(items: list[ChainItem]) -> dict[str, Any]:
     made: dict[str, Any] = {n: np.fromiter(map(attrgetter(n), items), np.int64, len(items)) for n in _OF_ITEM}
     made["waits"] = np.fromiter(map(attrgetter("waits"), items), np.bool_, len(items))
     return made
-
-
-def _op_columns(ops: list[tuple[Op, ...]]) -> dict[str, I64]:
-    flat = list(itertools.chain.from_iterable(ops))
-    return {name: np.fromiter(map(attrgetter(name), flat), np.int64, len(flat)) for name in _OF_OP}
 
 
 class WithoutTracing:

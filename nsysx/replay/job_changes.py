@@ -13,11 +13,12 @@ import polars as pl
 
 from nsysx.catalogue import DeviceActivity
 from nsysx.events import micro_steps
+from nsysx.events.event_bounds import ON_DEVICE_KIND
 from nsysx.events.profile import Profile
 from nsysx.frames.intervals import I64, union
 from nsysx.frames.statistics import F64
 from nsysx.reading import nccl_notes
-from nsysx.replay.replay_bounds import FEWEST_CHANGES_PER_STEP, ON_DEVICE_KIND
+from nsysx.replay.replay_bounds import FEWEST_CHANGES_PER_STEP
 from nsysx.replay.slowed_kernels import slowed_by_communication
 
 

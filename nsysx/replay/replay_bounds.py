@@ -47,8 +47,6 @@ LARGE_COPY_BYTES = 1 << 20
 TRUSTED_ERROR = 0.05
 
 # ---- job_changes ------------------------------------------------------------------------------------------------
-#: The kind of a copy within a device, as CUPTI numbers them.
-ON_DEVICE_KIND = 8
 #: What is worth a change comes at least so often in a step.
 FEWEST_CHANGES_PER_STEP = 2
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from nsysx.reading.trace import DeviceLimits
+from nsysx.roofline.roofline_bounds import CACHE_FACTOR
 
 MEASURED, NOMINAL, SEEN, CALIBRATED = (
     "measured on a device of this name",
@@ -68,9 +69,6 @@ _PER_CYCLE: Mapping[tuple[int, int], Mapping[str, int]] = {
     (9, 0): {"fp16": 4096, "bf16": 4096, "tf32": 2048, "fp8": 8192, "int8": 8192, "fp32": 256, "fp64": 256},
     (10, 0): {"fp16": 8192, "bf16": 8192, "tf32": 4096, "fp8": 16384, "int8": 16384, "fp32": 256, "fp64": 128},
 }
-#: L2 caches are read about this many times as fast as the memory behind them: H100 5.5 to 7 of 3.35 TB/s, A100 5.1 of 2 (Chips and
-#: Cheese, "Nvidia's H100: Funny L2, and Tons of Bandwidth", 2023). The upper end: it is a limit.
-_CACHE_FACTOR = 2.5
 #: What the 16 bits of a name may be, see ``helpers.operator_work``.
 _HALVES, _EITHER = ("bf16", "fp16"), "16 bits"
 #: A slice of a device (MIG) has not its rates.
@@ -96,5 +94,5 @@ def rates_of(name: str, limits: DeviceLimits, seen: Mapping[str, DeviceRate], se
     memory = DeviceRate(copied, MEASURED) if copied else DeviceRate(nominal, NOMINAL) if nominal else None
     if memory and seen_memory and seen_memory > memory.per_s:
         memory = DeviceRate(seen_memory, SEEN)
-    cache = DeviceRate((nominal or memory.per_s) * _CACHE_FACTOR, NOMINAL) if memory else None
+    cache = DeviceRate((nominal or memory.per_s) * CACHE_FACTOR, NOMINAL) if memory else None
     return DeviceRates(products, memory, cache, limits.cache_bytes or 0, nominal)

@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
+from nsysx.roofline.roofline_bounds import LONGEST_KERNEL_NAME
+
 #: Bytes of one number, by how C++ and CUDA spell its type.
 _SIZES = {
     "double": 8, "float": 4, "c10::BFloat16": 2, "c10::Half": 2, "__half": 2, "__nv_bfloat16": 2,
@@ -33,8 +35,6 @@ _ONE, _TWO = (
     re.compile(r"\b[AB]UnaryFunctor<"),
     re.compile(r"\bBinaryFunctor<|\bCUDAFunctor_add<|\bCUDAFunctorOnSelf_add"),
 )
-#: Names longer than this are not read: template arguments of a megabyte exist.
-_LONGEST = 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class ElementTypes:
 @lru_cache(maxsize=4096)
 def types_of(kernel: str) -> ElementTypes:
     """Return what the full name of a kernel says about its numbers."""
-    text = kernel[:_LONGEST]
+    text = kernel[:LONGEST_KERNEL_NAME]
     pointers = _POINTERS.search(text)
     plain = _VALUE.sub("", text.rpartition(">(")[0] or text)
     opaque = _OPAQUE.search(text)

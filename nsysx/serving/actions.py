@@ -18,17 +18,13 @@ from typing import Any
 
 import anyio
 
-from nsysx.errors import EXIT_BUDGET, NsysxError
+from nsysx.errors import EXIT_BUDGET, EXIT_INCONCLUSIVE, NsysxError
 from nsysx.reading.sidecar_files import run_json
 from nsysx.render.safe_text import clean
 from nsysx.render.small_json import Json, cut, text_of
+from nsysx.serving.serving_bounds import GRACE_S, PROGRESS_EACH_S
 from nsysx.serving.shelf import LoadedReport
 from nsysx.serving.tools import READS, RUNS, WRITES, wrong
-
-#: How often progress is told (s), and how long a process gets to end what it has started before it is killed.
-_EACH_S, _GRACE_S = 1.0, 15.0
-#: Exit code of a check that cannot tell.
-_INCONCLUSIVE = 5
 
 #: What is told of one change that was tried, and of a comparison.
 _OF_TRIAL = ("change", "outcome", "verdict", "step_ns", "low_ns", "high_ns", "reason", "where", "paste")
@@ -94,7 +90,7 @@ async def run(what: str, words: Sequence[str], folder: Path | None, tell: Tell) 
         began = time.monotonic()
         try:
             while process.poll() is None:
-                await anyio.sleep(_EACH_S if time.monotonic() - began > _EACH_S else 0.05)
+                await anyio.sleep(PROGRESS_EACH_S if time.monotonic() - began > PROGRESS_EACH_S else 0.05)
                 await tell(round(time.monotonic() - began, 1), _last_line(errors) or f"nsysx {what} runs")
         finally:
             _end(process)
@@ -104,7 +100,7 @@ async def run(what: str, words: Sequence[str], folder: Path | None, tell: Tell) 
     # 1 and 5 are answers of check; a recorded command has its own exit code.
     if (
         process.returncode
-        and not (what == "check" and process.returncode in (EXIT_BUDGET, _INCONCLUSIVE))
+        and not (what == "check" and process.returncode in (EXIT_BUDGET, EXIT_INCONCLUSIVE))
         and not (what == "record" and "wrote" in last_line)
     ):
         message = last_line.removeprefix("nsysx: error: ") or f"nsysx {what} ended with {process.returncode}"
@@ -118,7 +114,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         with contextlib.suppress(ProcessLookupError):
             process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(_GRACE_S)
+            process.wait(GRACE_S)
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

@@ -16,8 +16,9 @@ from mcp.server.stdio import stdio_server
 
 from nsysx import __version__
 from nsysx.errors import NsysxError
+from nsysx.render.render_bounds import MOST_JSON_BYTES
 from nsysx.render.safe_text import clean
-from nsysx.render.small_json import MOST_BYTES, size_of
+from nsysx.render.small_json import size_of
 from nsysx.serving import actions
 from nsysx.serving.shelf import Shelf
 from nsysx.serving.tools import TOOLS, checked, input_schema
@@ -74,7 +75,7 @@ class ToolAnswers:
 
 def _fitting(text: str) -> str:
     """Return a text that is not too long, or a sentence on how to ask for less."""
-    if size_of(text) <= MOST_BYTES:
+    if size_of(text) <= MOST_JSON_BYTES:
         return text
     return f'{{"left_out": "an answer of {size_of(text)} bytes: ask for fewer rows, fewer columns or one insight"}}\n'
 

@@ -17,9 +17,7 @@ from nsysx.render import answer_words as answers
 from nsysx.render import brief, finding_ids, insight, invocation, table_json
 from nsysx.render.safe_text import clean
 from nsysx.render.small_json import Json, cut, text_of
-
-#: Reports that are kept, the last asked for first: a report of a million kernels takes a few hundred MB.
-_MOST_LOADED = 3
+from nsysx.serving.serving_bounds import MOST_LOADED
 
 Stamp = tuple[tuple[str, int, int], ...]
 
@@ -124,7 +122,7 @@ class Shelf:
         key = path.absolute()
         kept = self._loaded.pop(key, None)
         self._loaded[key] = kept if kept is not None and kept.current else LoadedReport(key)
-        while len(self._loaded) > _MOST_LOADED:
+        while len(self._loaded) > MOST_LOADED:
             del self._loaded[next(iter(self._loaded))]
         return self._loaded[key]
 

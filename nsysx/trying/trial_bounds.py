@@ -57,6 +57,10 @@ KEPT_LOG_BYTES = 200_000
 UNLIKE_STEPS_TIMES = 3
 #: Weights that differ so many times as much at the end as early on: the difference grew.
 GROWN_DIFFERENCE_TIMES = 10
+#: Per cent from which no digit follows the point, and beyond which an interval says nothing.
+WHOLE_PERCENT, WIDEST_PERCENT = 10, 1000
+#: A later start from which on it is told (ns). Chosen.
+NOTABLE_START_NS = 1e9
 
 # ---- verdicts ---------------------------------------------------------------------------------------------------
 #: A step that changes by less than this is the same, wherever in the interval the change lies (share).

@@ -7,7 +7,13 @@ import math
 from nsysx.advice import Tried
 from nsysx.inject.nsysx_probe.changes import Change
 from nsysx.trying.result import Baseline, ChangeTrial, TryResult
-from nsysx.trying.trial_bounds import GROWN_DIFFERENCE_TIMES, UNLIKE_STEPS_TIMES
+from nsysx.trying.trial_bounds import (
+    GROWN_DIFFERENCE_TIMES,
+    NOTABLE_START_NS,
+    UNLIKE_STEPS_TIMES,
+    WHOLE_PERCENT,
+    WIDEST_PERCENT,
+)
 from nsysx.units import duration, several, size
 
 _ORDER = ("faster", "same", "cannot_tell", "slower", "fails", "does_not_apply")
@@ -112,8 +118,8 @@ def times(now_ns: float | None, then_ns: float | None, low_ns: float, high_ns: f
     sign = 1 if more else -1
     ends = sorted(100 * sign * (ns / now_ns - 1) for ns in (low_ns, high_ns))
     percent = 100 * sign * (then_ns / now_ns - 1)
-    digits = 0 if percent >= 10 else 1
-    wide = max(map(abs, ends)) >= 1000
+    digits = 0 if percent >= WHOLE_PERCENT else 1
+    wide = max(map(abs, ends)) >= WIDEST_PERCENT
     interval = "too few runs for a confidence interval" if wide else f"{ends[0]:.{digits}f} to {ends[1]:.{digits}f} %"
     return (
         f"{duration(now_ns)} to {duration(then_ns)} a step "
@@ -180,7 +186,7 @@ def _memory(trial: ChangeTrial, baseline: Baseline) -> str:
 
 
 def _start(trial: ChangeTrial) -> str:
-    if not trial.pays_after_steps or trial.start_ns is None or trial.start_ns < 1e9:
+    if not trial.pays_after_steps or trial.start_ns is None or trial.start_ns < NOTABLE_START_NS:
         return ""
     return (
         f"starts {duration(trial.start_ns)} later and pays for itself after {several(trial.pays_after_steps, 'step')}"

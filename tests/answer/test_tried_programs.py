@@ -19,11 +19,8 @@ ROWS = json.loads((Path(__file__).parent / "tried_programs.json").read_text())
 PREDICTED = [row for row in ROWS if row["predicted"] is not None]
 #: Where the measured factor lies outside, and why. The aim is one row in ten at most.
 OUTSIDE = {
-    "recsys": "dense gradients are no longer written either",
-    "ecg_distill": "the host that waits for the GPU counts as one at work, and BF16 is faster than TF32",
     "ensemble": "the host was half as fast where it was measured",
     "sentiment": "the host was slower where it was measured",
-    "rerank": "half of a thousandth above: the host that waits for the GPU counts as one at work",
     "depth": "convolutions that determinism slows down are not counted",
 }
 
@@ -33,14 +30,14 @@ def _measured(row: dict[str, Any]) -> float:
 
 
 def test_measured_changes_lie_in_what_is_predicted() -> None:
-    """The aim is 90 %, 83 % is reached. Rows outside are named with the reason: none is forgotten or added."""
+    """The aim is 90 %, 92 % is reached. Rows outside are named with the reason: none is forgotten or added."""
     out = [
         row["program"]
         for row in PREDICTED
         if not row["predicted"]["least"] <= _measured(row) <= row["predicted"]["most"]
     ]
     assert sorted(out) == sorted(OUTSIDE)
-    assert len(PREDICTED) >= 37 and len(out) <= 0.17 * len(PREDICTED)
+    assert len(PREDICTED) >= 38 and len(out) <= 0.1 * len(PREDICTED)
 
 
 def test_most_measured_changes_are_advised_with_a_size() -> None:

@@ -71,7 +71,7 @@ def test_work_on_names_is_done_once_per_name_also_where_rows_or_all_are_null() -
 
 @pytest.mark.parametrize("block", [1, 2, 3, 5, 1 << 16])
 def test_blocks_change_nothing_wherever_a_name_first_occurs(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lookup, "_BLOCK", block)
+    monkeypatch.setattr(lookup, "LOOKUP_BLOCK", block)
     words = ["a", "a", None, "b", "a", "c", None, "a", "b", "d"]
     names = pl.Series("name", words, dtype=pl.Categorical)
     index = {None: 0, "a": 1, "b": 2, "c": 3, "d": 4}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +12,9 @@ import pytest
 from nsysx.catalogue import StepLimit, StepPart
 from nsysx.judging import limit_words, limits, program, sample_checks, verdict, waiting
 from nsysx.judging.limits import WindowLimits
+from nsysx.pipeline import summarize
+from tests.builder import Report
+from tests.reports import US
 
 MS = 1_000_000
 
@@ -223,3 +227,73 @@ def test_a_compiler_is_there_from_the_second_version_of_pytorch_on(
     """By what the probe noted, else by when the report was recorded; unknown is no reason against it."""
     capture: Any = SimpleNamespace(probe=[{"torch": v} for v in versions], utc_epoch_ns=recorded)
     assert program._second_torch(capture) is second
+
+
+@pytest.mark.parametrize(("stream", "part"), [(None, "start_up"), (9, "dependency")])
+def test_a_first_kernel_that_waits_for_nothing_recorded_is_being_loaded(
+    tmp_path: Path, stream: int | None, part: str
+) -> None:
+    """Launched at once, it begins 2 ms later, and its call is one-time cost; unless it is another stream's work that ended last."""
+    report = Report()
+    main = report.process(1, name="solver").thread(1)
+    main.memcpy(0, 5 * US, kind="HtoD", gpu_start=10 * US, gpu_dur=300 * US, stream=stream or 7)
+    main.launch(400 * US, 80 * US, kernel="first", gpu_start=2_400 * US, gpu_dur=20 * US)
+    for again in range(2):
+        main.launch(
+            (2_430 + again * 30) * US, 5 * US, kernel="first", gpu_start=(2_450 + again * 30) * US, gpu_dur=20 * US
+        )
+    parts = summarize([report.write(tmp_path / "r.sqlite")], every_table=False).verdict.parts
+    assert max(parts, key=lambda name: parts[name]) == part
+
+
+def shared_memory(
+    tmp_path: Path, reads: tuple[int, int], *, again_ms: int | None = None, prefetch: bool = False
+) -> Any:
+    """Return the Summary of a kernel of 10 ms, 4 of them while pages come to it, whose result the host then reads page by page.
+
+    ``reads``: so many pages, one in so many ms, each moves for 0.1 ms; ``again_ms``: when the next kernel is launched.
+    """
+    report = Report()
+    process = report.process(1, name="solver")
+    main = process.thread(1)
+    if prefetch:
+        main.call("cudaMemPrefetchAsync_v8000", 0, 5 * US)
+    main.launch(10 * US, 5 * US, kernel="add", gpu_start=20 * US, gpu_dur=10 * MS)
+    process.copy("UVM_HtoD", MS, 4 * MS, correlation=0, bytes=1 << 20)
+    pages, each_ms = reads
+    for page in range(pages):
+        process.copy("UVM_DtoH", (12 + page * each_ms) * MS, MS // 10, correlation=0, bytes=1 << 20)
+    if again_ms is not None:
+        main.launch(again_ms * MS, 5 * US, kernel="add", gpu_start=again_ms * MS + 10 * US, gpu_dur=10 * MS)
+    return summarize([report.write(tmp_path / "r.sqlite")], every_table=False)
+
+
+@pytest.mark.parametrize(
+    ("again_ms", "parts"),
+    [
+        (None, {"work": 10, "migration": 1}),  # behind the last kernel
+        (111, {"work": 20, "migration": 1}),  # 100 ms and more
+        (109, {"work": 20, "migration": 1, "host": 98}),
+    ],
+)
+def test_the_device_waits_for_no_page_that_the_host_reads(
+    tmp_path: Path, again_ms: int | None, parts: dict[str, int]
+) -> None:
+    """Ten pages, one in 4 ms: they move for 1 ms, the rest is code of the host, and a long stretch of it another part of the program."""
+    verdict = shared_memory(tmp_path, (10, 4), again_ms=again_ms).verdict
+    assert {name: round(ns / MS) for name, ns in verdict.parts.items() if ns >= MS // 2} == parts
+    assert sum(verdict.parts.values()) == verdict.step_ns
+
+
+@pytest.mark.parametrize("prefetch", [True, False])
+def test_pages_that_kernels_wait_for_are_found_beneath_them(tmp_path: Path, prefetch: bool) -> None:
+    found = shared_memory(tmp_path, (10, 4), prefetch=prefetch)
+    assert found.verdict.sentence.startswith("GPU-bound: GPU busy 100 % of the 11.0 ms in which the program uses it")
+    finding = next(f for f in found.findings if f.code == "NSX121" and f.verdict == "found")
+    assert (
+        "For 5.00 ms in the capture (45 %)" in finding.detail
+        and "(1.00 ms), or kernels wait for pages (4.00 ms)" in finding.detail
+    )
+    assert found.answer.do[0].code == "NSX121", "nearly half of the time is worth more than another look at the kernel"
+    assert ("cudaMemPrefetchAsync" in finding.fix) == (not prefetch)
+    assert ("prefetches some of them already" in finding.detail) == prefetch

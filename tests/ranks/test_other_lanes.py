@@ -91,7 +91,7 @@ def test_of_many_ranks_as_many_as_there_is_room_for(tmp_path: Path) -> None:
     assert picture.note == "Ranks 7 to 11: not drawn."
     page = html_page.render(summary)
     assert picture.note in page
-    assert len(page.encode()) < live_timeline.MOST_BYTES
+    assert len(page.encode()) < live_timeline.LIVE_PAGE_BYTES
 
 
 def test_without_pictures_no_report_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

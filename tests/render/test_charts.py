@@ -281,7 +281,7 @@ def test_what_is_looked_at_closely_is_what_the_still_shows(full):
 def test_a_page_that_is_large_already_gets_no_data_of_timelines(monkeypatch):
     page = f"<p>{live_timeline.token(0)}|{live_timeline.token(1)}</p>"
     assert live_timeline.fill(page, [['{"a":1}'], ["{}"]]) == "<p>{&quot;a&quot;:1}|{}</p>"
-    monkeypatch.setattr(live_timeline, "MOST_BYTES", 30)
+    monkeypatch.setattr(live_timeline, "LIVE_PAGE_BYTES", 30)
     assert live_timeline.fill(page, [["x" * 20], ["{}"]]) == "<p>|</p>"
     assert live_timeline.fill(page, [["x" * 20, "y"], ["{}"]]) == "<p>y|{}</p>", "with fewer boxes it fits"
 

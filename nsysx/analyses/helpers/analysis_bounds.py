@@ -82,6 +82,8 @@ RECURRING_CALLS_PER_STEP = 0.5
 LONG_PRODUCT_NS = 50_000
 #: ... and was executed so often that its median is not one lucky execution.
 FEWEST_PRODUCTS = 3
+#: A measured rate beyond this (operations per second) is no rate: ten thousand times the fastest device.
+MOST_RATE_PER_S = 1e18
 
 # ---- helpers/picture_code ---------------------------------------------------------------------------------------
 #: In a window with more calls than this no gap between two of them has a line of its own: a picture has 1,120 pixels.
@@ -135,6 +137,9 @@ MOST_TESTED_EXECUTIONS = 4_000
 SPREAD_BINS = 64
 #: Before every event (ns).
 SPREAD_LONG_AGO_NS = -(1 << 62)
+#: Executions of a kernel from which a spread is told, and from which a reason of it. Chosen: a rank correlation of fewer says
+#: little.
+FEWEST_FOR_SPREAD, FEWEST_FOR_REASON = 3, 20
 
 # ---- launches ---------------------------------------------------------------------------------------------------
 #: A launch is slow when it takes this many times the median of its function, and more than 50 us.

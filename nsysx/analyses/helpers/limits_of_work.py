@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -218,20 +219,13 @@ def _counted(row: Mapping[str, Any]) -> tuple[int | None, int | None, str | None
         return operations, None, None, "the number format of its products is not known"
     read = json.loads(row["read"]) if row["read"] else shapes
     width = OF_FORMAT.get(number_format or "")
-    result = operations // (2 * max(_product_of(shapes[1][1:]), 1)) if operations and len(shapes) > 1 else 0
+    result = operations // (2 * max(math.prod(shapes[1][1:]), 1)) if operations and len(shapes) > 1 else 0
     launch = None
     if row["grid"] is not None and row["block"] is not None:
         launch = schema.unpack(row["grid"], schema.GRID)[1], schema.unpack(row["block"], schema.BLOCK)[0]
     call = OperatorCall(row["name"], shapes, read, types_of(row["kernel"]), width, result, gradients, launch)
     moved = bytes_of(call, row["kernel"])
     return operations, moved, number_format, None if moved is not None else NO_FORMULA
-
-
-def _product_of(shape: Iterable[int]) -> int:
-    product = 1
-    for n in shape:
-        product *= n
-    return product
 
 
 #: Formats from the slowest on: of several in one execution the fastest gives the limit.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from nsysx.analyses.helpers.analysis_bounds import FEWEST_PRODUCTS, LONG_PRODUCT_NS
+from nsysx.analyses.helpers.analysis_bounds import FEWEST_PRODUCTS, LONG_PRODUCT_NS, MOST_RATE_PER_S
 from nsysx.catalogue import Call
 from nsysx.events import kernel_math, work_operators
 from nsysx.events.profile import NotRecorded, Profile
@@ -44,6 +44,17 @@ def operators_of_report(profile: Profile) -> WorkOperators:
     if not work_operators.recorded(profile.ranges):
         raise NotRecorded(_why_not(profile), FIX)
     return work_operators.find(profile.trace, profile.ranges, profile.attributed)
+
+
+def numbered_operators(profile: Profile) -> pl.DataFrame:
+    """Return the operators of the report with ``row``, by which `work` names them. Raises NotRecorded."""
+    rows = profile.once(operators_of_report).rows
+    return rows.with_row_index("row").with_columns(pl.col("row").cast(pl.Int64))
+
+
+def work_of(profile: Profile, operators: pl.DataFrame, *columns: str) -> pl.DataFrame:
+    """Return the `work` of some of the `numbered_operators`, with these columns of theirs."""
+    return profile.once(work).join(operators.select("row", *columns), on="row", how="inner")
 
 
 def _why_not(profile: Profile) -> str:
@@ -123,11 +134,10 @@ def executions(profile: Profile) -> pl.DataFrame:
     an execution of its own: one that lies in two modules computed once). GPU work outside of operators is one row per module,
     phase and kernel, with a null name. A CUDA graph executes the operators that it captured once per launch.
     """
-    rows, ops = profile.once(operators_of_report).rows, profile.once(work)
+    ops = profile.once(work)
     held = ops.filter(pl.col("row") >= 0)
     held = held.group_by("row", "launch", "module", "phase", maintain_order=True).agg(*_sums())
-    rows = rows.with_row_index("row").with_columns(pl.col("row").cast(pl.Int64))
-    held = held.join(rows, on="row", how="left", maintain_order="left")
+    held = held.join(numbered_operators(profile), on="row", how="left", maintain_order="left")
     by_kernels = pl.when(pl.col("gradients") > 0).then(pl.col("gradients") * pl.col("gradient_flops"))
     held = held.with_columns(
         flops=pl.coalesce("flops", by_kernels), counts=pl.struct("row", "launch").is_first_distinct()
@@ -151,7 +161,7 @@ def calibrated(profile: Profile) -> dict[str, Peak]:
     return {
         str(name): Peak(float(rate), CALIBRATED)
         for name, rate in products.items()
-        if isinstance(rate, int | float) and not isinstance(rate, bool) and 0 < rate < 1e18
+        if isinstance(rate, int | float) and not isinstance(rate, bool) and 0 < rate < MOST_RATE_PER_S
     }
 
 
@@ -195,11 +205,12 @@ def host_side(profile: Profile) -> pl.DataFrame:
     kind = calls["kind"].cast(pl.String)
     row = entered.call[calls["call"].to_numpy()]
     wanted = kind.is_in([Call.SYNC, Call.ALLOC, Call.FREE, Call.HOST_ALLOC]).to_numpy() & (row >= 0)
-    rows = entered.rows.with_row_index("row").with_columns(pl.col("row").cast(pl.Int64))
     in_operator = calls.select(pl.col("module", "phase").cast(pl.String), "self_ns").with_columns(
         pl.Series("row", row), waits=kind == Call.SYNC
     )
-    in_operator = in_operator.filter(pl.Series(wanted)).join(rows, on="row", how="left", maintain_order="left")
+    in_operator = in_operator.filter(pl.Series(wanted)).join(
+        numbered_operators(profile), on="row", how="left", maintain_order="left"
+    )
     waits, ns = pl.col("waits"), pl.col("self_ns")
     return in_operator.group_by(PLACE, maintain_order=True).agg(
         waits.sum().cast(pl.Int64).alias("waits"),

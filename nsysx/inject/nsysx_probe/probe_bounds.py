@@ -213,6 +213,8 @@ MOST_LEAVES = 10_000
 MOST_TEXT_LETTERS = 200
 #: The same for the path of a file.
 MOST_PATH_LETTERS = 1_000
+#: Digits of a step's number: what 64 bits hold in any case.
+MOST_STEP_DIGITS = 18
 
 # ---- resting --------------------------------------------------------------------------------------------------------
 #: So many steps in a row must have been alike before the probe rests.
@@ -261,6 +263,8 @@ GONE_AFTER_STEPS = 12
 MOST_TURNS = 12
 #: After so many steps in a row behind which a network acts, what it does belongs to the step.
 ACTS_FOR_STEPS = 3
+#: Steps without an optimizer's that are remembered. Chosen: bounds the size of the probe file.
+MOST_EMPTY_STEPS = 100
 
 # ---- timing ---------------------------------------------------------------------------------------------------------
 #: Borders of steps that are timed. Chosen: each holds an event of CUDA.

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from .probe_bounds import MOST_PATH_LETTERS, MOST_TEXT_LETTERS
+from .probe_bounds import MOST_PATH_LETTERS, MOST_STEP_DIGITS, MOST_TEXT_LETTERS
 
 DOMAIN = "nsysx"
 PREFIX = "nsysx:"
@@ -133,7 +133,7 @@ def decode(text: str) -> Label:
     head, _, tail = text.partition(" ")
     if text == STEP:
         return Label("step", text)
-    if head == STEP and tail.isascii() and tail.isdigit() and len(tail) <= 18:
+    if head == STEP and tail.isascii() and tail.isdigit() and len(tail) <= MOST_STEP_DIGITS:
         return Label("step", text, number=int(tail))
     if head in ("info", "sync") or (head in PAUSES and tail.startswith("{")):
         return Label(head, tail)

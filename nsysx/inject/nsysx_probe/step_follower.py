@@ -23,7 +23,7 @@ from collections.abc import Callable
 from typing import Any, Optional
 
 from .call_periods import Calls
-from .probe_bounds import ACTS_FOR_STEPS, GONE_AFTER_STEPS, MOST_TURNS
+from .probe_bounds import ACTS_FOR_STEPS, GONE_AFTER_STEPS, MOST_EMPTY_STEPS, MOST_TURNS
 from .turns import Turns
 
 #: Answers whether an optimizer is expected to step in this round, from its key and that of the one that ends rounds; None: unknown.
@@ -125,7 +125,7 @@ class StepFollower:
 
     def _close(self, why: str) -> None:
         if self.is_open:
-            if not self.worked and len(self.empty) < 100:
+            if not self.worked and len(self.empty) < MOST_EMPTY_STEPS:
                 self.empty.append(self.index)
             elif not self.done and not self.user:
                 self.unfinished += 1

@@ -17,6 +17,7 @@ from nsysx.render.charts.style import POINTS, settings
 from nsysx.render.charts.style import SMALLEST as SMALLEST
 from nsysx.render.charts.svg import saved
 from nsysx.render.charts.svg import svg as svg
+from nsysx.render.render_bounds import THICK_LINE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -265,7 +266,7 @@ def legend(axes: Axes, keys: Sequence[LegendEntry], *, rise: float, columns: int
             bbox_to_anchor=(0, 1 if rise >= 0 else 0),
             bbox_transform=axes.transAxes + moved,
             ncols=columns or len(keys),
-            handlelength=1.9 if any(key.line and key.line > 1.7 for key in keys) else None,
+            handlelength=1.9 if any(key.line and key.line > THICK_LINE for key in keys) else None,
         )
 
 

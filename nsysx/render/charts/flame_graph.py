@@ -10,6 +10,16 @@ from typing import TYPE_CHECKING
 from nsysx import units
 from nsysx.render.charts.canvas import Room, boxes, draw, name_axes, time_scale, width_of, write
 from nsysx.render.charts.colors import FLAME, PAPER
+from nsysx.render.render_bounds import (
+    FLAME_ABOVE,
+    FLAME_BELOW,
+    FLAME_FEWEST,
+    FLAME_LEAST,
+    FLAME_LETTER,
+    FLAME_LEVELS,
+    FLAME_ROW,
+    FLAME_SIDE,
+)
 from nsysx.render.safe_text import clean, shorten
 
 if TYPE_CHECKING:
@@ -18,12 +28,6 @@ if TYPE_CHECKING:
 
 #: Names from the outermost to the innermost, and the ns of the innermost alone. A text is one with semicolons between the names.
 Stacks = Mapping[tuple[str, ...], float] | Mapping[str, float]
-
-_ROW, _ABOVE, _BELOW, _SIDE = 24, 4, 40, 6
-#: Most levels drawn, and the share of the whole below which a box can be seen no more.
-_MOST_LEVELS, _LEAST = 24, 0.0005
-#: The width of a letter (CSS pixels), and the fewest letters worth writing on a box.
-_LETTER, _FEWEST = 5.9, 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +48,7 @@ def frames(stacks: Stacks) -> list[FlameBox]:
     def lay(rows: list[tuple[tuple[str, ...], float]], level: int, start: float) -> None:
         groups: dict[str, list[tuple[tuple[str, ...], float]]] = {}
         for names, ns in rows:
-            if level < len(names) and level < _MOST_LEVELS:
+            if level < len(names) and level < FLAME_LEVELS:
                 groups.setdefault(names[level], []).append((names, ns))
         for name, inside in sorted(groups.items(), key=lambda g: (-sum(ns for _, ns in g[1]), g[0])):
             whole = sum(ns for _, ns in inside)
@@ -64,7 +68,7 @@ def boxes_json(drawn: Sequence[FlameBox]) -> str:
     rows = [
         (f.level, round(f.start_ns), round(f.end_ns), round(f.own_ns / (f.end_ns - f.start_ns), 2), clean(f.name, 100))
         for f in drawn
-        if f.end_ns - f.start_ns >= _LEAST * whole
+        if f.end_ns - f.start_ns >= FLAME_LEAST * whole
     ]
     return json.dumps(rows, ensure_ascii=False, separators=(",", ":"))
 
@@ -73,13 +77,13 @@ def flame(stacks: Stacks, words: str = "", width: int = 1120, ax: Axes | None = 
     """Return the flame graph of folded stacks. The stronger a box's color, the more of it is its own; ``words`` say what the times are."""
     drawn = frames(stacks)
     whole = max((frame.end_ns for frame in drawn), default=1.0) or 1.0
-    drawn = [frame for frame in drawn if frame.end_ns - frame.start_ns >= _LEAST * whole]
+    drawn = [frame for frame in drawn if frame.end_ns - frame.start_ns >= FLAME_LEAST * whole]
     levels = max((frame.level for frame in drawn), default=0) + 1
     divisor, unit = time_scale(whole)
 
     def on(axes: Axes) -> None:
         axes.set_xlim(0, whole / divisor)
-        axes.set_ylim(_ROW * levels, 0)
+        axes.set_ylim(FLAME_ROW * levels, 0)
         shades: dict[int, list[FlameBox]] = {}
         for frame in drawn:
             shades.setdefault(round((len(FLAME) - 1) * frame.own_ns / (frame.end_ns - frame.start_ns)), []).append(
@@ -87,23 +91,28 @@ def flame(stacks: Stacks, words: str = "", width: int = 1120, ax: Axes | None = 
             )
         for number, alike in sorted(shades.items()):
             places = [
-                (f.start_ns / divisor, _ROW * f.level + 1, (f.end_ns - f.start_ns) / divisor, _ROW - 2) for f in alike
+                (f.start_ns / divisor, FLAME_ROW * f.level + 1, (f.end_ns - f.start_ns) / divisor, FLAME_ROW - 2)
+                for f in alike
             ]
             boxes(axes, places, FLAME[number], edge=PAPER, line=0.8)
         for frame in drawn:
             _name(axes, frame, whole, divisor)
         name_axes(axes, f"{words}, {unit}" if words else unit)
 
-    return draw(Room(width, _ROW * levels + _ABOVE + _BELOW, _SIDE, _SIDE, _ABOVE, _BELOW), on, ax)
+    return draw(
+        Room(width, FLAME_ROW * levels + FLAME_ABOVE + FLAME_BELOW, FLAME_SIDE, FLAME_SIDE, FLAME_ABOVE, FLAME_BELOW),
+        on,
+        ax,
+    )
 
 
 def _name(axes: Axes, frame: FlameBox, whole: float, divisor: float) -> None:
     """Write the name and the time of a box where they fit."""
     long = frame.end_ns - frame.start_ns
-    letters = int(long / whole * width_of(axes) / _LETTER) - 1
-    if letters < _FEWEST:
+    letters = int(long / whole * width_of(axes) / FLAME_LETTER) - 1
+    if letters < FLAME_FEWEST:
         return
     name, time = clean(frame.name, 200), units.duration(long)
     text = f"{name}: {time}" if len(name) + len(time) + 2 <= letters else shorten(name, letters)
-    middle = ((frame.start_ns + frame.end_ns) / 2 / divisor, _ROW * (frame.level + 0.5))
+    middle = ((frame.start_ns + frame.end_ns) / 2 / divisor, FLAME_ROW * (frame.level + 0.5))
     write(axes, *middle, text, ha="center")

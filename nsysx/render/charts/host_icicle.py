@@ -11,6 +11,15 @@ from nsysx.model import Row, Summary
 from nsysx.render.charts.canvas import Chart, Room, boxes, draw, name_axes, time_scale, width_of, write
 from nsysx.render.charts.colors import KIND_COLORS, mix, phase_color, shade
 from nsysx.render.charts.flame_graph import FlameBox, boxes_json
+from nsysx.render.render_bounds import (
+    ICICLE_ABOVE,
+    ICICLE_BELOW,
+    ICICLE_FEWEST,
+    ICICLE_LETTER,
+    ICICLE_NARROWEST,
+    ICICLE_ROW,
+    ICICLE_SIDE,
+)
 from nsysx.render.safe_text import clean, file_name, shorten
 
 if TYPE_CHECKING:
@@ -19,13 +28,8 @@ if TYPE_CHECKING:
 
 TABLE = "host_lines"
 
-_ROW, _ABOVE, _BELOW, _SIDE = 24, 8, 40, 6
-#: The width of a letter (CSS pixels), and the fewest letters worth writing on a box.
-_LETTER, _FEWEST = 5.7, 4
 #: The rows of boxes from top to bottom, and the name of a box where the table has none.
 _LEVELS = {"phase": "outside phases", "module": "outside modules", "line": "?", "framework": ""}
-#: A box narrower than this cannot be seen and is only in the table (CSS pixels).
-_NARROWEST = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,33 +113,43 @@ def icicle(parts: Sequence[IcicleTime], levels: Sequence[str], width: int = 1120
 
     def on(axes: Axes) -> None:
         axes.set_xlim(0, whole / divisor)
-        axes.set_ylim(_ROW * len(levels), 0)
+        axes.set_ylim(ICICLE_ROW * len(levels), 0)
         pixel = whole / width_of(axes)
         seen: dict[str, str] = {}
         alike: dict[tuple[str, bool], list[IcicleBox]] = {}
         for box in drawn:
-            if (box.end - box.start) / pixel >= _NARROWEST:
+            if (box.end - box.start) / pixel >= ICICLE_NARROWEST:
                 color = KIND_COLORS["idle"] if box.unknown else mix(phase_color(box.phase, seen), 1 - 0.15 * box.level)
                 alike.setdefault((color, box.unknown), []).append(box)
         for (color, unknown), of_color in alike.items():
-            places = [(b.start / divisor, _ROW * b.level + 1, (b.end - b.start) / divisor, _ROW - 2) for b in of_color]
+            places = [
+                (b.start / divisor, ICICLE_ROW * b.level + 1, (b.end - b.start) / divisor, ICICLE_ROW - 2)
+                for b in of_color
+            ]
             boxes(axes, places, color, edge=shade(color), line=0.67, hatch="////" if unknown else "")
             for box in of_color:
                 _name(axes, box, divisor, pixel)
         name_axes(axes, f"{unit}; rows from above: {', '.join(levels)}")
 
-    room = Room(width, _ROW * len(levels) + _ABOVE + _BELOW, _SIDE, _SIDE, _ABOVE, _BELOW)
+    room = Room(
+        width,
+        ICICLE_ROW * len(levels) + ICICLE_ABOVE + ICICLE_BELOW,
+        ICICLE_SIDE,
+        ICICLE_SIDE,
+        ICICLE_ABOVE,
+        ICICLE_BELOW,
+    )
     return draw(room, on, ax)
 
 
 def _name(axes: Axes, box: IcicleBox, divisor: float, pixel: float) -> None:
     """Write the name and the time of a box where they fit."""
-    letters = int((box.end - box.start) / pixel / _LETTER) - 2
-    if letters < _FEWEST:
+    letters = int((box.end - box.start) / pixel / ICICLE_LETTER) - 2
+    if letters < ICICLE_FEWEST:
         return
     name, time = clean(box.name, 200), units.duration(box.end - box.start)
     if len(name) > letters:  # the folder of a framework's file tells least
         name = name.rpartition("/")[2]
     text = f"{name}  {time}" if len(name) + len(time) + 2 <= letters else shorten(name, letters)
-    middle = ((box.start + box.end) / 2 / divisor, _ROW * (box.level + 0.5))
+    middle = ((box.start + box.end) / 2 / divisor, ICICLE_ROW * (box.level + 0.5))
     write(axes, *middle, text, color="#000000", ha="center", halo=KIND_COLORS["idle"] if box.unknown else "")

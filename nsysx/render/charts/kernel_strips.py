@@ -15,6 +15,7 @@ from nsysx.pictures import Strip
 from nsysx.render.charts.canvas import Chart, Room, boxes, draw, name_axes, outlines, segments, width_of, write
 from nsysx.render.charts.colors import INK, KIND_COLORS, NEUTRAL
 from nsysx.render.labels import number
+from nsysx.render.render_bounds import STRIP_BEYOND, STRIP_DOT, STRIP_ROW, STRIP_SIDE
 from nsysx.render.safe_text import clean, shorten_kernel
 
 if TYPE_CHECKING:
@@ -23,18 +24,14 @@ if TYPE_CHECKING:
 
 TABLE = kernel_spread.KEY
 
-#: Height of a row and margin at the sides (CSS pixels). Names stand above their dots, so that a phone shows both.
-_ROW, _SIDE = 46, 26
-#: The length of the line that is drawn as a dot: not every reader of SVG draws one without any (CSS pixels).
-_DOT = 0.02
 #: Axis ends to try, over the median, and the share of dots that may lie beyond.
-_LIMITS, _BEYOND = (1.5, 2.0, 4.0, 8.0), 0.02
+_LIMITS = (1.5, 2.0, 4.0, 8.0)
 
 
 def _axis_end(ratios: Sequence[float]) -> float:
     """Return how far from the median the axis goes: the least end that leaves few dots outside."""
     out = {limit: sum(not 1 / limit <= r <= limit for r in ratios) for limit in _LIMITS}
-    return next((limit for limit, count in out.items() if count <= _BEYOND * len(ratios)), _LIMITS[-1])
+    return next((limit for limit, count in out.items() if count <= STRIP_BEYOND * len(ratios)), _LIMITS[-1])
 
 
 def chart(summary: Summary, ax: Axes | None = None) -> Chart | None:
@@ -69,11 +66,11 @@ def strips(entries: Sequence[Strip], rows: Sequence[SpreadRow], width: int = 660
 
     def on(axes: Axes) -> None:
         axes.set_xlim(-end, end)  # of the logarithm
-        axes.set_ylim(_ROW * len(entries), 0)
+        axes.set_ylim(STRIP_ROW * len(entries), 0)
         for index, (entry, row) in enumerate(zip(entries, rows, strict=True)):
-            y = _ROW * index
+            y = STRIP_ROW * index
             if index % 2 == 0:
-                boxes(axes, [(-end, y, 2 * end, _ROW)], "#7f7f7f", alpha=0.08)
+                boxes(axes, [(-end, y, 2 * end, STRIP_ROW)], "#7f7f7f", alpha=0.08)
             segments(axes, [[(0, y + 17.5), (0, y + 45)]], NEUTRAL, 1.07)
             _draw_dots(axes, [ns / medians[index] for ns in entry.durations_ns], y, end)
             runs = f"{units.count(entry.count)} runs, median {units.duration(medians[index])}"
@@ -84,7 +81,7 @@ def strips(entries: Sequence[Strip], rows: Sequence[SpreadRow], width: int = 660
         axes.set_xticks([math.log(r) for r in named], [name or f"x {r:.2g}" for r, name in named.items()])
         name_axes(axes, "time of one execution over the kernel's median")
 
-    return draw(Room(width, _ROW * len(entries) + 64, _SIDE, _SIDE, 24, 40), on, ax)
+    return draw(Room(width, STRIP_ROW * len(entries) + 64, STRIP_SIDE, STRIP_SIDE, 24, 40), on, ax)
 
 
 def _draw_dots(axes: Axes, ratios: Sequence[float], y: float, end: float) -> None:
@@ -95,7 +92,7 @@ def _draw_dots(axes: Axes, ratios: Sequence[float], y: float, end: float) -> Non
     pixel = 2 * end / width_of(axes)
     layers = 6  # neighbors are on different ones: within a shape, nothing is drawn over anything
     for layer in range(min(layers, len(inside))):
-        dots = [[(x, level), (x + _DOT * pixel, level)] for x, level in inside[layer::layers]]
+        dots = [[(x, level), (x + STRIP_DOT * pixel, level)] for x, level in inside[layer::layers]]
         segments(axes, dots, KIND_COLORS[Paint.COMPUTE], 3.5, alpha=0.6, dots=True)
     wide = 2.7 * pixel
     heads = [(-end, -wide, level) for x, level in places if x < -end]

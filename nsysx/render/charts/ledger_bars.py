@@ -10,6 +10,7 @@ from nsysx.advice import BarPart
 from nsysx.render.charts.canvas import HEADING, NAME, Room, boxes, draw, name_axes, time_scale, width_of, write
 from nsysx.render.charts.colors import INK, KIND_COLORS, NEUTRAL, PAPER, PAPER_SHADE, ink_on
 from nsysx.render.ledgers import Ledger
+from nsysx.render.render_bounds import LEDGER_BAR, LEDGER_ROW, LEDGER_TOP
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
 
 #: Kinds whose color is a light gray, which would dominate a dark page.
 _QUIET = frozenset({"outside", "idle"})
-#: Height of a bar with what is written above it, of the bar alone, and the place of its upper edge (CSS pixels).
-_ROW, _BAR, _TOP = 46.0, 22.6, 19.5
 
 
 def ledger(ledgers: Sequence[Ledger], per_step: bool = True, width: int = 1120, ax: Axes | None = None) -> Figure:
@@ -28,10 +27,10 @@ def ledger(ledgers: Sequence[Ledger], per_step: bool = True, width: int = 1120, 
 
     def on(axes: Axes) -> None:
         axes.set_xlim(0, longest / divisor)
-        axes.set_ylim(_ROW * max(len(ledgers), 1), 0)
+        axes.set_ylim(LEDGER_ROW * max(len(ledgers), 1), 0)
         pixel = longest / width_of(axes)
         for position, entry in enumerate(ledgers):
-            top, left = _TOP + _ROW * position, 0.0
+            top, left = LEDGER_TOP + LEDGER_ROW * position, 0.0
             write(
                 axes,
                 0,
@@ -47,7 +46,7 @@ def ledger(ledgers: Sequence[Ledger], per_step: bool = True, width: int = 1120, 
                     left += part.ns
         name_axes(axes, f"time per step, {unit}" if per_step else f"time, {unit}")
 
-    return draw(Room(width, _ROW * len(ledgers) + 48), on, ax)
+    return draw(Room(width, LEDGER_ROW * len(ledgers) + 48), on, ax)
 
 
 def _draw_part(
@@ -58,13 +57,13 @@ def _draw_part(
     base = PAPER_SHADE if part.kind in _QUIET else KIND_COLORS.get(part.kind, KIND_COLORS["other"])
     color = PAPER if part.idle else base
     ink = NEUTRAL if part.kind in _QUIET else base
-    box = (across[0], top, across[1], _BAR)
+    box = (across[0], top, across[1], LEDGER_BAR)
     boxes(axes, [box], color, edge=ink if part.idle else PAPER, line=0.8, hatch="////" if part.idle else "")
     name = f"idle: {part.label}" if part.idle else part.label
     share = units.share(part.ns, entry.window_ns)
     for text in (f"{name}: {units.duration(part.ns)}, {share}", f"{name}: {share}", name, share):
         if len(text) * 6.3 + 8 <= wide_pixels:
             written = INK if color in (PAPER, PAPER_SHADE) else ink_on(color)
-            middle = (across[0] + across[1] / 2, top + _BAR / 2)
+            middle = (across[0] + across[1] / 2, top + LEDGER_BAR / 2)
             write(axes, *middle, text, size=NAME, color=written, ha="center", halo=color if part.idle else "")
             return

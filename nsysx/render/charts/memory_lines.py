@@ -11,6 +11,7 @@ from nsysx.analyses import memory as table
 from nsysx.model import Summary
 from nsysx.render.charts.canvas import DASHES, Chart, LegendEntry, Room, draw, legend, name_axes, time_scale
 from nsysx.render.charts.colors import KIND_COLORS
+from nsysx.render.render_bounds import MEMORY_LEGEND
 from nsysx.render.safe_text import clean
 
 if TYPE_CHECKING:
@@ -21,8 +22,6 @@ TABLE = table.KEY
 
 #: Kinds of memory, in colors that no kind of work has on the same picture.
 _MEMORY_COLORS = {"device": "#0072B2", "pinned": "#D55E00", "managed": "#CC79A7"}
-#: More entries of the legend than these take a second line.
-_LINE = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +85,6 @@ def memory(lines: Sequence[MemoryLine], width: int = 1120, height: int = 230, ax
                 LegendEntry(f"{line.name}, peak {units.size(line.peak_bytes)}", color, line=1.87, dashed=dashed)
             )
         name_axes(axes, f"{unit} from the start of the capture", left=name, only=False)
-        legend(axes, keys, rise=5, columns=min(len(keys), _LINE - 1))
+        legend(axes, keys, rise=5, columns=min(len(keys), MEMORY_LEGEND - 1))
 
     return draw(Room(width, height, 84, 4, 32, 42), on, ax)

@@ -13,15 +13,13 @@ from nsysx.answer.bars import NO_MODULE, each, folded_path
 from nsysx.model import Summary
 from nsysx.render.charts.canvas import Chart
 from nsysx.render.charts.flame_graph import boxes_json, flame, frames
+from nsysx.render.render_bounds import MODULE_LEAST, MODULE_LEVELS
 from nsysx.render.safe_text import clean
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 TABLE = modules.KEY
-
-#: Most levels drawn, and the share of the GPU work below which a module gets no box of its own: it is its caller's.
-_MOST_LEVELS, _LEAST = 7, 0.004
 
 
 @dataclass(slots=True)
@@ -56,7 +54,7 @@ def _nodes(rows: list[ModuleRow], called: dict[str | None, list[ModuleRow]], lev
         # Work outside modules has no path, and modules at the top have no caller: that does not make them children.
         below = [r for row in node.rows if row["path"] is not None for r in called.get(row["path"], ())]
         node.own_ns = sum(row["self_gpu_ns"] or 0 for row in node.rows)
-        node.below = _nodes(below, called, level + 1) if below and level < 4 * _MOST_LEVELS else []
+        node.below = _nodes(below, called, level + 1) if below and level < 4 * MODULE_LEVELS else []
         node.all_ns = node.own_ns + sum(n.all_ns for n in node.below)
     return sorted(nodes.values(), key=lambda n: (-n.all_ns, n.name))
 
@@ -95,11 +93,11 @@ def stacks(summary: Summary) -> dict[tuple[str, ...], float]:
             while names in times:
                 names, number = (*above, f"{label} #{number}"), number + 1
             times[names] = 0.0
-            seen = [n for n in node.below if n.all_ns >= _LEAST * whole] if len(names) < _MOST_LEVELS else []
+            seen = [n for n in node.below if n.all_ns >= MODULE_LEAST * whole] if len(names) < MODULE_LEVELS else []
             add(seen, names, node.name)
             times[names] = per_step(node.all_ns - sum(n.all_ns for n in seen))
 
-    shown = [n for n in roots if n.all_ns >= _LEAST * whole]
+    shown = [n for n in roots if n.all_ns >= MODULE_LEAST * whole]
     add(shown, (), "")
     return times if len(times) > 1 else {}
 

@@ -24,6 +24,7 @@ from nsysx.render.charts.canvas import (
     write,
 )
 from nsysx.render.charts.colors import INK, KIND_COLORS, PAPER
+from nsysx.render.render_bounds import RANK_BARS, RANK_MAP_ROW, RANK_ROW, RANK_SHADES
 from nsysx.render.safe_text import clean
 
 if TYPE_CHECKING:
@@ -56,9 +57,6 @@ RANK_PARTS = (
     RankBarPart("memset", lambda r: r["memset_ns"], KIND_COLORS[Paint.MEMSET]),
     RankBarPart("idle", lambda r: r["idle_ns"], "#ececec"),
 )
-#: Most ranks drawn as bars; more are drawn as a heat map.
-_RANK_BARS = 32
-_ROW, _MAP_ROW = 24, 26
 
 
 def chart(summary: Summary, ax: Axes | None = None) -> Chart | None:
@@ -80,20 +78,20 @@ def ranks(rows: Sequence[Row], width: int = 1120, ax: Axes | None = None) -> Fig
     """
     most = max((sum(r[p.label] for p in RANK_PARTS) for r in rows), default=1) or 1
     divisor, unit = time_scale(most)
-    if len(rows) > _RANK_BARS:
+    if len(rows) > RANK_BARS:
         return _rank_map(rows, divisor, unit, width, ax)
 
     def on(axes: Axes) -> None:
         axes.set_xlim(0, most / divisor)
-        axes.set_ylim(_ROW * len(rows), 0)
+        axes.set_ylim(RANK_ROW * len(rows), 0)
         keys = _draw_parts(axes, rows, divisor)
         for index, r in enumerate(rows):
             text = f"rank {clean(r['rank'], 12)}" + (" (last)" if r.get("straggler") else "")
-            write(axes, 0, _ROW * (index + 0.5), text, size=NAME, ha="right", offset=(-8, 0))
+            write(axes, 0, RANK_ROW * (index + 0.5), text, size=NAME, ha="right", offset=(-8, 0))
         name_axes(axes, f"mean steady step on the GPU, {unit}")
         legend(axes, keys, rise=8)
 
-    return draw(Room(width, _ROW * len(rows) + 76, 0.1 * width, 0.01 * width, 36, 40), on, ax)
+    return draw(Room(width, RANK_ROW * len(rows) + 76, 0.1 * width, 0.01 * width, 36, 40), on, ax)
 
 
 def _draw_parts(axes: Axes, rows: Sequence[Row], divisor: float) -> list[LegendEntry]:
@@ -106,7 +104,9 @@ def _draw_parts(axes: Axes, rows: Sequence[Row], divisor: float) -> list[LegendE
             continue
         fill, edge = (PAPER, part.color) if part.hatched else (part.color, PAPER)
         hatch = "////" if part.hatched else ""
-        places = [(a, _ROW * (i + 0.14), b, 0.72 * _ROW) for i, (a, b) in enumerate(zip(left, values, strict=True))]
+        places = [
+            (a, RANK_ROW * (i + 0.14), b, 0.72 * RANK_ROW) for i, (a, b) in enumerate(zip(left, values, strict=True))
+        ]
         boxes(axes, places, fill, edge=edge, line=0.67, hatch=hatch)
         keys.append(LegendEntry(part.label, fill, edge if part.hatched else "none", hatch))
         left = [a + b for a, b in zip(left, values, strict=True)]
@@ -147,17 +147,13 @@ def _rank_map(rows: Sequence[Row], divisor: float, unit: str, width: int, ax: Ax
                 )
         _map_scale(axes, most, f"{unit} per step")
 
-    return draw(Room(width, _MAP_ROW * len(parts) + 82, 0.19 * width, 0.1 * width, 38, 44), on, ax)
-
-
-#: Shades in which the scale of the map is drawn.
-_SHADES = 64
+    return draw(Room(width, RANK_MAP_ROW * len(parts) + 82, 0.19 * width, 0.1 * width, 38, 44), on, ax)
 
 
 def _map_scale(axes: Axes, most: float, name: str) -> None:
     """Draw what the colors of the map stand for: nothing below, the most above."""
     bar = axes.inset_axes((1.02, 0, 0.016, 1))
-    shades = [[shade] for shade in range(_SHADES)]
+    shades = [[shade] for shade in range(RANK_SHADES)]
     bar.imshow(shades, origin="lower", extent=(0, 1, 0, most), aspect="auto", cmap="cividis", interpolation="none")
     bar.set_xticks([])
     bar.yaxis.tick_right()

@@ -12,6 +12,7 @@ from nsysx.analyses.roofline import RooflineRow
 from nsysx.model import Summary
 from nsysx.render.charts.canvas import NARROW, Chart, LegendEntry, Room, draw, legend, name_axes, segments, write
 from nsysx.render.charts.colors import KIND_COLORS, NEUTRAL, WORK_COLORS
+from nsysx.render.render_bounds import ROOFLINE_AREA, ROOFLINE_LEAST, ROOFLINE_MOST, ROOFLINE_NAMED, ROOFLINE_SMALLEST
 from nsysx.render.safe_text import clean
 
 if TYPE_CHECKING:
@@ -22,10 +23,6 @@ TABLE = table.KEY
 
 #: What multiplies nothing has no place on the axis of operations: it stands side by side between these (operations per byte).
 _SIDE_BY_SIDE = (0.004, 0.5)
-#: Operators drawn, those whose names are written, and the smallest share of the step that is drawn.
-_MOST, _NAMED, _LEAST = 24, 12, 0.004
-#: The area of a circle that would hold the whole step, and of the smallest one (square pixels).
-_AREA, _SMALLEST = 9000.0, 12.0
 _PRODUCT, _MEMORY = WORK_COLORS[0], KIND_COLORS["copy"]
 
 
@@ -46,7 +43,7 @@ class RooflinePoint(NamedTuple):
     @property
     def area(self) -> float:
         """The area of its circle (square pixels)."""
-        return max(_AREA * self.share, _SMALLEST)
+        return max(ROOFLINE_AREA * self.share, ROOFLINE_SMALLEST)
 
 
 class RooflineLimits(NamedTuple):
@@ -80,14 +77,14 @@ def chart(summary: Summary, ax: Axes | None = None) -> Chart | None:
         "stands side by side to the left."
     )
     limits = RooflineLimits(step["peak_bytes_per_s"], products)
-    shown = sorted(points, key=lambda p: -p.share)[:_MOST]
+    shown = sorted(points, key=lambda p: -p.share)[:ROOFLINE_MOST]
     return Chart(TABLE, roofline(_apart(shown), limits, ax=ax), text, caption)
 
 
 def _point(row: RooflineRow, whole_ns: int) -> RooflinePoint | None:
     """Return the place of an operator, None for a small one and one without a limit."""
     moved, ns = row["moved_bytes"], row["gpu_ns"] - row["unknown_ns"]
-    if not row["limit_ns"] or not moved or ns <= 0 or row["gpu_ns"] < _LEAST * whole_ns:
+    if not row["limit_ns"] or not moved or ns <= 0 or row["gpu_ns"] < ROOFLINE_LEAST * whole_ns:
         return None
     name, intensity = clean(row["name"] or "outside", 30), (row["flops"] or 0) / moved
     return RooflinePoint(name, intensity, moved / ns * 1e9, row["gpu_ns"] / whole_ns, row["roof"] or "")
@@ -146,7 +143,7 @@ def roofline(
 
 def _names(axes: Axes, points: Sequence[RooflinePoint]) -> None:
     """Write the names of the largest operators: below those that multiply, upward from the others, which stand close together."""
-    for point in sorted(points, key=lambda p: -p.share)[:_NAMED]:
+    for point in sorted(points, key=lambda p: -p.share)[:ROOFLINE_NAMED]:
         radius = math.sqrt(point.area / math.pi)
         words = f"{point.name} {units.share(point.share, 1)}"
         if point.roof == "products":

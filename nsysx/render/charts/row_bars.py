@@ -10,6 +10,17 @@ from nsysx.render.charts.canvas import NAME, LegendEntry, Room, boxes, draw, leg
 from nsysx.render.charts.canvas import Box as Place
 from nsysx.render.charts.colors import KIND_COLORS, NEUTRAL, PAPER, PAPER_SHADE
 from nsysx.render.first_screen import BarBox
+from nsysx.render.render_bounds import (
+    BARS_BAR,
+    BARS_BELOW,
+    BARS_LEAST,
+    BARS_LEFT,
+    BARS_NARROW,
+    BARS_ROW,
+    BARS_SHARE,
+    BARS_TALL,
+    BARS_VALUE,
+)
 from nsysx.render.safe_text import shorten
 
 if TYPE_CHECKING:
@@ -29,12 +40,6 @@ class BarRow:
 
 #: Kinds whose color is a light gray, which hatching would hide.
 _QUIET = frozenset({"outside", "idle", "profiler"})
-#: Height of a row, of its boxes, and of the room below (CSS pixels).
-_ROW, _BAR, _BELOW = 24, 17, 44
-#: Where the lane of a row begins; what is left of it are label, value and share, which end there. Narrow pictures have them above.
-_LEFT, _VALUE, _SHARE, _NARROW = 330, 62, 8, 600
-#: Height of a row with its words above; the narrowest box that is seen (share of the scale).
-_TALL, _LEAST = 38, 0.0015
 
 
 def row_bars(
@@ -51,20 +56,20 @@ def row_bars(
     """Return rows of boxes on a scale from ``low_ns`` to ``high_ns``; ``keys`` are kinds and what their colors stand for."""
     divisor, unit = time_scale(high_ns)
     low, high = low_ns / divisor, max(high_ns, low_ns + 1) / divisor
-    narrow = width < _NARROW
-    tall = _TALL if narrow else _ROW
+    narrow = width < BARS_NARROW
+    tall = BARS_TALL if narrow else BARS_ROW
 
     def on(axes: Axes) -> None:
         axes.set_xlim(low, high)
         axes.set_ylim(tall * max(len(rows), 1), 0)
-        lanes = [(low, tall * (n + 1) - _BAR - 3.0, high - low, float(_BAR)) for n in range(len(rows))]
+        lanes = [(low, tall * (n + 1) - BARS_BAR - 3.0, high - low, float(BARS_BAR)) for n in range(len(rows))]
         boxes(axes, lanes, "#7f7f7f", alpha=0.1)
         alike: dict[tuple[str, bool], list[Place]] = {}
         for row, (_, top, whole, bar) in zip(rows, lanes, strict=True):
             for box in row.boxes:
                 corner = (low + box.left / 100 * whole, top)
                 color = _paint(colors, box.kind, box.idle)
-                wide = max(box.width / 100, _LEAST) * whole
+                wide = max(box.width / 100, BARS_LEAST) * whole
                 alike.setdefault((color, box.idle), []).append((*corner, wide, bar))
             _words(axes, row, low, high, top, narrow)
         for (color, idle), places in alike.items():
@@ -86,8 +91,8 @@ def row_bars(
         )
 
     above = 4 + (18 if keys and not narrow else 46 if keys else 0)
-    left = 4 if narrow else _LEFT
-    return draw(Room(width, tall * len(rows) + above + _BELOW, left, 8, above, _BELOW), on, ax)
+    left = 4 if narrow else BARS_LEFT
+    return draw(Room(width, tall * len(rows) + above + BARS_BELOW, left, 8, above, BARS_BELOW), on, ax)
 
 
 def _paint(colors: Mapping[str, str], kind: str, idle: bool) -> str:
@@ -103,7 +108,7 @@ def _words(axes: Axes, row: BarRow, low: float, high: float, top: float, narrow:
         write(axes, low, top, shorten(row.label, 34), size=NAME, va="bottom", offset=(0, 2))
         write(axes, high, top, ", ".join(filter(None, (row.value, row.share))), ha="right", va="bottom", offset=(0, 2))
         return
-    middle = top + _BAR / 2
-    write(axes, low, middle, shorten(row.label, 34), size=NAME, offset=(4 - _LEFT, 0))
-    write(axes, low, middle, row.value, ha="right", offset=(-_VALUE, 0))
-    write(axes, low, middle, row.share, ha="right", offset=(-_SHARE, 0), color=NEUTRAL)
+    middle = top + BARS_BAR / 2
+    write(axes, low, middle, shorten(row.label, 34), size=NAME, offset=(4 - BARS_LEFT, 0))
+    write(axes, low, middle, row.value, ha="right", offset=(-BARS_VALUE, 0))
+    write(axes, low, middle, row.share, ha="right", offset=(-BARS_SHARE, 0), color=NEUTRAL)

@@ -24,20 +24,12 @@ from nsysx.render.charts.canvas import (
 )
 from nsysx.render.charts.colors import INK, KIND_COLORS, KIND_NAMES, phase_color
 from nsysx.render.ledgers import StepBar
+from nsysx.render.render_bounds import STEP_BARS, STEP_CUT, STEP_LABEL, STEP_LETTERS, STEP_LINE
 from nsysx.render.safe_text import clean, shorten
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-#: Most bars in the picture; more steps are shown as means of neighbors.
-_MAX_STEPS = 160
-#: End of the axis over the longest steady step: one warm-up step of seconds would flatten all others.
-_CUT = 2.2
-#: Most letters of a name in the legend, and letters beyond which it takes a second line.
-_LETTERS, _LINE = 24, 130
-#: The room that a label needs (CSS pixels).
-_LABEL_PX = 54
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,16 +61,16 @@ def steps(
 
     Many steps are shown as means of neighbors; with GPU parts, a tick marks the length of the CPU step.
     """
-    size = -(-len(bars) // _MAX_STEPS)
+    size = -(-len(bars) // STEP_BARS)
     groups = tuple(bars[i : i + size] for i in range(0, len(bars), size))
     longest = max(max(bar.length_ns, bar.cpu_ns or 0) for bar in bars)
     usual = [max(bar.length_ns, bar.cpu_ns or 0) for bar in bars if bar.steady]
-    limit = min(longest, _CUT * max(usual)) if usual else longest
+    limit = min(longest, STEP_CUT * max(usual)) if usual else longest
     divisor, unit = time_scale(limit)
     stack = _Stack(groups, tuple(g[0].index + (len(g) - 1) / 2 for g in groups), 0.84 * size, divisor)
 
     names = {name for bar in bars for name in bar.parts}
-    lines = 1 + (sum(min(len(name), _LETTERS) + 6 for name in names) > _LINE)
+    lines = 1 + (sum(min(len(name), STEP_LETTERS) + 6 for name in names) > STEP_LINE)
 
     def on(axes: Axes) -> None:
         first, last, margin = stack.x[0], stack.x[-1], 0.7 * stack.wide
@@ -111,7 +103,7 @@ def _draw_parts(axes: Axes, stack: _Stack, on_gpu: bool) -> list[LegendEntry]:
         heights = stack.mean(partial(_part, name=name))
         idle = on_gpu and name == "idle"
         color = phase_color(name, seen) if not on_gpu else "#ececec" if idle else KIND_COLORS[name]
-        text = "idle" if idle else KIND_NAMES.get(name, shorten(clean(name, 60), _LETTERS))
+        text = "idle" if idle else KIND_NAMES.get(name, shorten(clean(name, 60), STEP_LETTERS))
         boxes(axes, stack.bars(bottom, heights), color, clip=True)
         keys.append(LegendEntry(text, color))
         bottom = [b + h for b, h in zip(bottom, heights, strict=True)]
@@ -138,7 +130,7 @@ def _draw_unsteady(axes: Axes, stack: _Stack) -> list[LegendEntry]:
 def _label_cut(axes: Axes, stack: _Stack, top: float) -> None:
     """Write the length of the steps that do not fit the picture."""
     low, high = axes.get_xlim()
-    room = _LABEL_PX * (high - low) / width_of(axes)
+    room = STEP_LABEL * (high - low) / width_of(axes)
     labeled = -math.inf
     for x, h in zip(stack.x, stack.mean(lambda bar: bar.length_ns), strict=True):
         if h > top * 1.04:

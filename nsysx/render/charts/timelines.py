@@ -26,14 +26,21 @@ from nsysx.render.charts.canvas import (
     write,
 )
 from nsysx.render.charts.colors import INK, KIND_COLORS, KIND_NAMES, NEUTRAL, ink_on, phase_color, shade
+from nsysx.render.render_bounds import (
+    TIMELINE_ABOVE,
+    TIMELINE_ARROWS,
+    TIMELINE_BELOW,
+    TIMELINE_BOX,
+    TIMELINE_DEEP,
+    TIMELINE_LEFT,
+    TIMELINE_RIGHT,
+    TIMELINE_ROW,
+)
 from nsysx.render.safe_text import clean, file_name, scrub, shorten, shorten_kernel
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-#: Most arrows from a launch to its kernel; more would hide the lanes.
-_MAX_ARROWS = 8
 
 
 def _split(spans: Sequence[Span], pixel_ns: float) -> tuple[list[Span], dict[int, dict[str, float]]]:
@@ -57,11 +64,6 @@ def _split(spans: Sequence[Span], pixel_ns: float) -> tuple[list[Span], dict[int
     return wide, filled
 
 
-#: Height of a lane, of its boxes, and of a strip below the lanes with the room above it; room to the left of the lanes, to their
-#: right, below them and above them, without marks (CSS pixels).
-_ROW, _BOX, _DEEP, _LEFT, _RIGHT, _BELOW, _ABOVE = 30, 21.6, 54, 176, 12, 68, 16
-
-
 class _Place(NamedTuple):
     """Where a lane is drawn: the height of its middle, how long a pixel is (ns), and the ns in the unit of the axis."""
 
@@ -71,7 +73,7 @@ class _Place(NamedTuple):
 
     def box(self, start_ns: float, long_ns: float) -> Box:
         """Return a box of the lane."""
-        return start_ns / self.divisor, self.middle - _BOX / 2, long_ns / self.divisor, _BOX
+        return start_ns / self.divisor, self.middle - TIMELINE_BOX / 2, long_ns / self.divisor, TIMELINE_BOX
 
 
 def timeline(
@@ -84,7 +86,7 @@ def timeline(
     """
     lanes = picture.lanes
     strips: tuple[Queue | Counters, ...] = (*picture.queues, *picture.counters)
-    bottom, high = _ROW * len(lanes), _ROW * len(lanes) + _DEEP * len(strips)
+    bottom, high = TIMELINE_ROW * len(lanes), TIMELINE_ROW * len(lanes) + TIMELINE_DEEP * len(strips)
     window = max(1, picture.end_ns - picture.start_ns, span_ns or 0)
     divisor, unit = time_scale(window)
 
@@ -92,16 +94,18 @@ def timeline(
         axes.set_xlim(0, window / divisor)
         axes.set_ylim(max(high, 1), 0)
         pixel = window / width_of(axes)
-        places = [_Place(_ROW * (index + 0.5), pixel, divisor) for index in range(len(lanes))]
+        places = [_Place(TIMELINE_ROW * (index + 0.5), pixel, divisor) for index in range(len(lanes))]
         seen: dict[str, str] = {}
-        shaded = [(0.0, float(_ROW * i), window / divisor, float(_ROW)) for i in range(0, len(lanes), 2)]
+        shaded = [
+            (0.0, float(TIMELINE_ROW * i), window / divisor, float(TIMELINE_ROW)) for i in range(0, len(lanes), 2)
+        ]
         boxes(axes, shaded, "#f6f6f6", layer=0.5)
         for lane, where, name in zip(lanes, places, lane_names(lanes, redact), strict=True):
             _draw_lane(axes, lane, where, seen, redact)
             write(axes, 0, where.middle, name, size=NAME, ha="right", offset=(-8, 0))
         _draw_arrows(axes, lanes, places, window)
         for position, strip in enumerate(strips):
-            floor = bottom + _DEEP * (position + 1)
+            floor = bottom + TIMELINE_DEEP * (position + 1)
             if isinstance(strip, Queue):
                 _draw_queue(axes, strip, floor, divisor)
             else:
@@ -111,10 +115,16 @@ def timeline(
             segments(axes, [[(x, 0), (x, bottom)]], INK, 1.2, linestyle=(0, (4, 3)), layer=5)
             write(axes, x, 0, clean(name, 60), va="bottom", offset=(0, 2.4))
         name_axes(axes, f"{unit} from the start of the window")
-        legend(axes, _keys(lanes), rise=-45, shift=7 - _LEFT)
+        legend(axes, _keys(lanes), rise=-45, shift=7 - TIMELINE_LEFT)
 
-    above = _ABOVE + 14 * bool(picture.marks)
-    return draw(Room(width, above + high + _BELOW, _LEFT, _RIGHT, above, _BELOW, paper="#ffffff"), on, ax)
+    above = TIMELINE_ABOVE + 14 * bool(picture.marks)
+    return draw(
+        Room(
+            width, above + high + TIMELINE_BELOW, TIMELINE_LEFT, TIMELINE_RIGHT, above, TIMELINE_BELOW, paper="#ffffff"
+        ),
+        on,
+        ax,
+    )
 
 
 def lane_names(lanes: Sequence[Lane], redact: bool) -> list[str]:
@@ -129,7 +139,7 @@ def lane_names(lanes: Sequence[Lane], redact: bool) -> list[str]:
 
 
 #: Height of what a strip shows (CSS pixels).
-_STRIP = _DEEP - 15
+_STRIP = TIMELINE_DEEP - 15
 
 
 def _strip_axis(axes: Axes, floor: float, most: str, name: str) -> None:
@@ -241,12 +251,12 @@ def _columns(
     lane: Lane, filled: dict[int, dict[str, float]], where: _Place, seen: dict[str, str]
 ) -> Iterator[tuple[str, list[_Outline]]]:
     """Yield color and outlines for the columns of a lane, each a pixel wide, every kind in front of those that stand on it."""
-    bottom = where.middle + _BOX / 2
+    bottom = where.middle + TIMELINE_BOX / 2
     tops: dict[str, list[tuple[int, float]]] = {}  # of each kind: its columns, and where it ends in them
     for column, kinds in sorted(filled.items()):
         top, scale = bottom, 1 / max(1.0, sum(kinds.values()))
         for kind in sorted(kinds):
-            top -= max(0.05, kinds[kind] * scale) * _BOX  # even the shortest box shows as a line
+            top -= max(0.05, kinds[kind] * scale) * TIMELINE_BOX  # even the shortest box shows as a line
             tops.setdefault(kind, []).append((column, top))
     pixel = where.pixel_ns / where.divisor
     for kind in sorted(tops, reverse=True):
@@ -282,13 +292,13 @@ def _draw_arrows(axes: Axes, lanes: Sequence[Lane], places: Sequence[_Place], wi
         "shrinkA": 0,
         "shrinkB": 0,
     }
-    for span, index in list(longest.values())[:_MAX_ARROWS]:
+    for span, index in list(longest.values())[:TIMELINE_ARROWS]:
         assert span.launch_ns is not None
         assert span.launch_lane is not None
         launch, begun = places[span.launch_lane], places[index]
         if 0 <= span.start_ns <= window:
-            start = (span.launch_ns / launch.divisor, launch.middle + _BOX / 2)
-            end = (span.start_ns / begun.divisor, begun.middle - _BOX / 2)
+            start = (span.launch_ns / launch.divisor, launch.middle + TIMELINE_BOX / 2)
+            end = (span.start_ns / begun.divisor, begun.middle - TIMELINE_BOX / 2)
             axes.annotate("", end, start, arrowprops=style, annotation_clip=False, zorder=4)
 
 

@@ -12,16 +12,21 @@ from nsysx.ranks import rank_waits
 from nsysx.ranks.rank_waits import RankWaitRow
 from nsysx.render.charts.canvas import NAME, Box, Chart, LegendEntry, Room, boxes, draw, legend, name_axes, write
 from nsysx.render.charts.colors import KIND_COLORS, PAPER_SHADE, mix
+from nsysx.render.render_bounds import (
+    WAIT_ABOVE,
+    WAIT_BELOW,
+    WAIT_HIGH,
+    WAIT_LEFT,
+    WAIT_LOWEST,
+    WAIT_RIGHT,
+    WAIT_ROW,
+    WAIT_SHADES,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 TABLE = rank_waits.KEY
-
-#: Shades of waiting, from a fifth of the longest to all of it; less is left blank.
-_SHADES = 5
-#: Height of a rank, and room beside, above and below the map (CSS pixels); of more ranks the rows get lower.
-_ROW, _LOWEST, _HIGH, _LEFT, _RIGHT, _ABOVE, _BELOW = 18, 5, 420, 70, 12, 8, 62
 
 
 def chart(summary: Summary, ax: Axes | None = None) -> Chart | None:
@@ -36,7 +41,7 @@ def chart(summary: Summary, ax: Axes | None = None) -> Chart | None:
     text = (
         f"Waiting by rank (rows) and step, at most {units.duration(longest)}. Rank {most['rank']} waits most: {waited}."
     )
-    tall = max(_LOWEST, min(_ROW, _HIGH / len(rows)))
+    tall = max(WAIT_LOWEST, min(WAIT_ROW, WAIT_HIGH / len(rows)))
 
     def on(axes: Axes) -> None:
         axes.set_xlim(0, columns)
@@ -55,21 +60,27 @@ def chart(summary: Summary, ax: Axes | None = None) -> Chart | None:
         axes.locator_params(axis="x", integer=True)
         steps = max(r["steps"] for r in rows)
         name_axes(axes, "steady step" if steps == columns else f"{steps} steady steps in {columns} groups")
-        keys = [LegendEntry(units.duration(longest * n / _SHADES), _color(n)) for n in range(1, _SHADES + 1)]
-        legend(axes, keys, rise=-42, shift=7 - _LEFT)
+        keys = [LegendEntry(units.duration(longest * n / WAIT_SHADES), _color(n)) for n in range(1, WAIT_SHADES + 1)]
+        legend(axes, keys, rise=-42, shift=7 - WAIT_LEFT)
 
-    return Chart(
-        TABLE, draw(Room(1120, tall * len(rows) + _ABOVE + _BELOW, _LEFT, _RIGHT, _ABOVE, _BELOW), on, ax), text, text
+    room = Room(
+        1120,
+        tall * len(rows) + WAIT_ABOVE + WAIT_BELOW,
+        left=WAIT_LEFT,
+        right=WAIT_RIGHT,
+        above=WAIT_ABOVE,
+        below=WAIT_BELOW,
     )
+    return Chart(TABLE, draw(room, on, ax), text, text)
 
 
 def _color(shade: int) -> str:
-    return mix(KIND_COLORS[Paint.LAUNCH], shade / _SHADES)
+    return mix(KIND_COLORS[Paint.LAUNCH], shade / WAIT_SHADES)
 
 
 def _runs(row: RankWaitRow, longest: int) -> list[tuple[int, int, int]]:
     """Return shade, begin and end of neighboring steps of one shade; those of nearly no waiting are left out."""
-    shades = [-(-_SHADES * ns // longest) if ns >= longest / 20 else 0 for ns in row["by_step_ns"]]
+    shades = [-(-WAIT_SHADES * ns // longest) if ns >= longest / 20 else 0 for ns in row["by_step_ns"]]
     runs, begin = [], 0
     for shade, group in itertools.groupby(shades):
         end = begin + len(list(group))

@@ -102,7 +102,7 @@ CHANGES = (
         "torch.use_deterministic_algorithms(False); torch.backends.cudnn.deterministic = False",
         _held("no deterministic algorithms are asked for", _deterministic, _set_deterministic, lambda value: (False, value[1], False)),
         alters="numerics", needs="cuda", beware="two runs differ by rounding",
-        advice="Allow algorithms that add in any order",
+        advice="Turn deterministic algorithms off: sums then add in any order, and faster",
         condition="Two runs then differ by rounding: keep it where they must be alike bit for bit.",
     ),
     Change(

@@ -1,0 +1,19 @@
+"""The numbers that the room ``cli`` was tuned with: each with what it bounds, its unit and its reason, by the file that uses it."""
+
+from __future__ import annotations
+
+# ---- app ------------------------------------------------------------------------------------------------------------
+#: Columns of an 80-column terminal that are left beside the indentation.
+HELP_WIDTH = 76
+
+# ---- command_output -------------------------------------------------------------------------------------------------
+#: Columns of a terminal: below the first no table fits, and the second, the usual width, is used instead.
+NARROWEST_TERMINAL, USUAL_TERMINAL = 20, 80
+
+# ---- config ---------------------------------------------------------------------------------------------------------
+#: No file of options is this long; a longer one is not read.
+MOST_OPTION_BYTES = 1_000_000
+
+# ---- whatif ---------------------------------------------------------------------------------------------------------
+#: Letters of the advice that a row holds, and of the options beside which it stands.
+WHATIF_ADVICE, WHATIF_OPTIONS = 90, 16

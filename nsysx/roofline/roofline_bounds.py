@@ -1,0 +1,12 @@
+"""The numbers that the room ``roofline`` was tuned with: each with what it bounds, its unit and its reason, by the file that uses it."""
+
+from __future__ import annotations
+
+# ---- device_rates ---------------------------------------------------------------------------------------------------
+#: L2 caches are read about this many times as fast as the memory behind them: H100 5.5 to 7 of 3.35 TB/s, A100 5.1 of 2 (Chips and
+#: Cheese, "Nvidia's H100: Funny L2, and Tons of Bandwidth", 2023). The upper end: it is a limit.
+CACHE_FACTOR = 2.5
+
+# ---- element_types --------------------------------------------------------------------------------------------------
+#: Names longer than this are not read: template arguments of a megabyte exist.
+LONGEST_KERNEL_NAME = 20_000
