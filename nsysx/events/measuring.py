@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 
 from nsysx.events.event_bounds import FEWEST_READINGS, MOST_TIMED_OPS, READ_GAP_NS, TIMED_OPS_SHARE
+from nsysx.frames import lookup
 from nsysx.frames.intervals import I64
 
 #: Why what repeats in such a program is no step.
@@ -22,12 +23,11 @@ def measures(calls: pl.DataFrame) -> bool:
 
 
 def _measures(calls: pl.DataFrame) -> bool:
-    calls = calls.sort("start_ns", "end_ns")
-    kind = calls["name"].cast(pl.String)
+    calls = calls.select("start_ns", "end_ns", "name", "gpu_ops").sort("start_ns", "end_ns")
     # An event that a stream waits for at once orders two streams, as those of collectives do: nobody reads its time.
-    orders = kind.shift(-1).str.contains("StreamWaitEvent").fill_null(value=False)
-    recorded = calls.filter(kind.str.contains("EventRecord") & ~orders)["start_ns"].to_numpy()
-    readings = _readings(calls, kind)
+    orders = np.append(lookup.matching(calls["name"], "StreamWaitEvent")[1:], False)
+    recorded = calls["start_ns"].to_numpy()[lookup.matching(calls["name"], "EventRecord") & ~orders]
+    readings = _readings(calls)
     if len(readings) < FEWEST_READINGS or len(recorded) < 2 * FEWEST_READINGS:
         return False
     begun = int(np.searchsorted(recorded, readings[0]))
@@ -42,13 +42,13 @@ def _measures(calls: pl.DataFrame) -> bool:
     return bool(np.median(inside) <= MOST_TIMED_OPS and inside.sum() >= max(TIMED_OPS_SHARE * meanwhile, 1))
 
 
-def _readings(calls: pl.DataFrame, name: pl.Series) -> I64:
+def _readings(calls: pl.DataFrame) -> I64:
     """Return when (ns) pairs of events are read: by two queries in a row, or by the call that tells the time between them."""
     start, end = calls["start_ns"].to_numpy(), calls["end_ns"].to_numpy()
-    elapsed = np.flatnonzero(name.str.contains("EventElapsedTime").to_numpy())
+    elapsed = np.flatnonzero(lookup.matching(calls["name"], "EventElapsedTime"))
     if len(elapsed):
         return start[elapsed]
-    asked = name.str.contains("EventQuery").to_numpy()
+    asked = lookup.matching(calls["name"], "EventQuery")
     follows = np.flatnonzero(asked[:-1] & asked[1:] & (start[1:] - end[:-1] <= READ_GAP_NS))
     kept, last = [], -2
     for i in follows.tolist():

@@ -80,7 +80,8 @@ def stalls_of_host(case: Case) -> pl.DataFrame:
     Columns gc and compile: the part of ns that lies in pauses of that kind, as the probe noted them. A gap that began in a
     call that waits belongs to that call (NSX101).
     """
-    host = case.idle.filter((pl.col("cause") == Cause.HOST_CODE.number) & pl.col("op").is_not_null())
+    pieces = case.idle.select("cause", "op", "gap", "began_in", "start_ns", "end_ns", "ns", "real_ns")
+    host = pieces.filter((pl.col("cause") == Cause.HOST_CODE.number) & pl.col("op").is_not_null())
     kind = lookup.at(case.profile.attributed.api_calls["kind"], host["began_in"].fill_null(-1).to_numpy())
     host = host.filter(~kind.is_in(Call.WAITS).fill_null(False))
     start, end = (host[c].to_numpy() for c in ("start_ns", "end_ns"))

@@ -24,6 +24,7 @@ from nsysx.judging import (
     step_checks,
     tracing_checks,
 )
+from nsysx.judging.judging_bounds import IDLE_AT_LINE_SHARE
 from nsysx.model import Row, Scope, Table, Verdict
 from nsysx.reading import schema
 from tests.judging.test_limits import window
@@ -587,3 +588,138 @@ def test_networks_are_those_that_the_program_calls_the_longest_first() -> None:
     profile: Any = SimpleNamespace(attributed=SimpleNamespace(modules=listed))
     assert program._networks(profile, ranges) == ("Large", "Small")
     assert program._networks(profile, ranges.clear()) == ("Net",)
+
+
+# --- whose steps, ranges and lines ----------------------------------------------------------------------------------------
+
+
+def growing(late_ns: int, *, other_ns: int = 0, steps: int = 8) -> Any:
+    """Return steps in which the kernel a takes 100 ns at first and ``late_ns`` in the last quarter, b 100 and then ``other_ns`` more.
+
+    Another process, and a step that is not steady, launch it, too, for much longer.
+    """
+    cpu = [(1, True, 1_000 * i) for i in range(steps)] + [(1, False, 1_000 * steps), (2, True, 0)]
+    ops: list[tuple[int, str, str, int, int]] = []
+    for i in range(steps):
+        late = i >= steps - steps // 4
+        ops += [
+            (1, "kernel", "a", 1_000 * i + 5, late_ns if late else 100),
+            (1, "kernel", "b", 1_000 * i + 6, 100 + late * other_ns),
+        ]
+        ops += [(2, "kernel", "c", 1_000 * i + 7, 9_000 * late), (1, "memcpy", "d", 1_000 * i + 8, 9_000 * late)]
+    columns = [list(column) for column in zip(*ops, strict=True)]
+    frame = pl.DataFrame(
+        {"process": columns[0], "op_kind": columns[1], "name": columns[2], "call_start_ns": columns[3],
+         "start_ns": [0] * len(ops), "end_ns": columns[4], "grid": [1] * len(ops)},
+        schema_overrides={"name": pl.Categorical},
+    )  # fmt: skip
+    table = pl.DataFrame(cpu, schema=["process", "steady", "start_ns"], orient="row")
+    return SimpleNamespace(steps=SimpleNamespace(process=1, cpu=table), steady_ops=frame)
+
+
+@pytest.mark.parametrize(
+    ("profile", "words"),
+    [
+        (growing(300), " 100 % of the growth is the kernel a, 100 ns to 300 ns a step."),
+        (growing(115, other_ns=85), " 85 % of the growth is the kernel b, 100 ns to 185 ns a step."),
+        (growing(300, steps=7), ""),
+        (growing(100), ""),
+        (growing(50, other_ns=150), " 100 % of the growth is the kernel b, 100 ns to 250 ns a step."),
+    ],
+)
+def test_what_grows_is_the_kernel_of_the_shown_process_that_grows_most(
+    monkeypatch: pytest.MonkeyPatch, profile: Any, words: str
+) -> None:
+    monkeypatch.setattr(growth, "_allocator", lambda _: "")
+    assert growth.words(profile) == words
+
+
+@pytest.mark.parametrize(
+    ("rows", "count"),
+    [
+        ([(1, "op", False, 10), (1, "op", False, 20)], 2),
+        ([(1, "op", False, 9), (1, "op", False, 21)], 0),  # outside of the steady steps
+        ([(2, "op", False, 15), (1, "module", False, 15), (1, "op", True, 15)], 0),
+        ([(2, "op", False, 15), (1, "op", False, 15)], 1),
+    ],
+)
+def test_operators_cost_that_were_recorded_in_the_steady_steps(rows: list[Any], count: int) -> None:
+    frame = pl.DataFrame(rows, schema=["process", "kind", "repeated", "start_ns"], orient="row")
+    windows = pl.DataFrame({"process": [2, 1], "start_ns": [0, 10], "end_ns": [99, 20]})
+    profile: Any = SimpleNamespace(
+        steps=SimpleNamespace(cpu_windows=windows, process=1), ranges=SimpleNamespace(ranges=frame)
+    )
+    checks = probe_checks.operator_cost(profile)
+    assert [c.detail.split()[0] for c in checks] == [str(count)] * bool(count)
+    profile.steps.cpu_windows = windows.head(1)
+    assert probe_checks.operator_cost(profile) == []
+
+
+#: The least time of 1,000 ns at which a line is named.
+LEAST = int(np.ceil(1_000 * IDLE_AT_LINE_SHARE))
+
+
+@pytest.mark.parametrize(
+    ("stacks", "own_ns", "line"),
+    [
+        ({0: LEAST, 1: 300, -1: 700 - LEAST}, 0, "train.py:3"),
+        ({0: LEAST - 1, 1: 300, -1: 701 - LEAST}, 0, None),
+        ({0: LEAST, 1: 300}, 700 - LEAST, "train.py:3"),
+        ({0: LEAST - 1, 1: 300}, 701 - LEAST, None),
+        ({-1: 1_000}, 0, None),
+        ({}, 0, None),
+        ({1: LEAST + 1, 0: 300, -1: 699 - LEAST}, 0, "net.py:7"),
+    ],
+)  # fmt: skip
+def test_the_line_with_much_of_the_idle_time_is_named(stacks: dict[int, int], own_ns: int, line: str | None) -> None:
+    idle = pl.DataFrame(
+        {"stack": list(stacks), "ns": list(stacks.values())}, schema={"stack": pl.Int64, "ns": pl.Int64}
+    )
+    places = pl.DataFrame({"file": ["/job/train.py", "/job/net.py"], "line": [3, 7]})
+    code = SimpleNamespace(places=places, places_of=lambda stack: stack)
+    profile: Any = SimpleNamespace(
+        code=lambda: code, recorded=lambda _: True, once=lambda _: SimpleNamespace(idle=idle, own_idle_ns=own_ns)
+    )
+    share = max(stacks.values(), default=0) / 1_000
+    assert limit_words._line(profile) == (None if line is None else (line, share))
+    profile.recorded = lambda _: False
+    assert limit_words._line(profile) is None
+    profile.recorded, profile.code = lambda _: True, lambda: None
+    assert limit_words._line(profile) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "ranges", "ops", "of_others"),
+    [("No NVTX events collected", 1, 0, True), ("No NVTX events collected", 0, 1, False), ("No CUDA events collected", 0, 1, True),
+     ("No CUDA events collected", 1, 0, False), ("Events are missing", 1, 1, False)],
+)  # fmt: skip
+def test_what_nsys_says_of_other_processes_is_no_alarm(text: str, ranges: int, ops: int, of_others: bool) -> None:
+    profile: Any = SimpleNamespace(
+        steady_ops=pl.DataFrame({"x": [0] * ops}), ranges=SimpleNamespace(ranges=pl.DataFrame({"x": [0] * ranges}))
+    )
+    assert capture_checks._of_others(profile, text) == of_others
+
+
+@pytest.mark.parametrize(
+    ("kinds", "with_work", "settled"),
+    [([Call.LAUNCH, Call.SYNC], [0, None], True), ([Call.LAUNCH, Call.LAUNCH], [0], False), ([Call.SYNC], [], False)],
+)
+def test_events_that_nsys_calls_possibly_missing_are_there_where_each_launch_has_work(
+    kinds: list[str], with_work: list[int | None], settled: bool
+) -> None:
+    profile = launched(kinds, with_work)
+    assert bool(capture_checks._settled(profile, "Not all CUDA events might have been collected")) == settled
+    assert capture_checks._settled(profile, "nobody knows this message") == ""
+
+
+@pytest.mark.parametrize(
+    ("status", "probe", "settled"), [("ok", True, True), ("warn", True, False), ("ok", False, False)]
+)
+def test_ranges_are_all_there_where_the_probe_counted_as_many(
+    monkeypatch: pytest.MonkeyPatch, status: str, probe: bool, settled: bool
+) -> None:
+    counted_ranges = [SimpleNamespace(check="other", status="ok"), SimpleNamespace(check="probe ranges", status=status)]
+    monkeypatch.setattr(probe_checks, "probe_ranges", lambda _: counted_ranges)
+    profile = launched([Call.LAUNCH], [0])
+    profile.trace.capture.probe = [{}] * probe
+    assert bool(capture_checks._settled(profile, "Not all NVTX events might have been collected")) == settled
