@@ -228,7 +228,15 @@ def recorded_limits(profile: Profile, rows: Sequence[GpuRow]) -> WindowLimits:
         parts[part] += ns
     kernels = bool(profile.attributed.gpu_ops["op_kind"].is_in(["kernel", "graph"]).any())
     steps = profile.steps
-    return WindowLimits(process, device, row["window_ns"], profile.scope.steps, steps.whole, parts, kernels)
+    return WindowLimits(
+        process,
+        device,
+        window_ns=row["window_ns"],
+        steps=profile.scope.steps,
+        whole=steps.whole,
+        parts=parts,
+        kernels=kernels,
+    )
 
 
 def _window(profile: Profile, process: int, device: int) -> tuple[int, int]:
