@@ -17,10 +17,12 @@ from nsysx.findings import (
     _transform_lengths,
     _unread,
 )
+from nsysx.findings import _costly_collectives as collectives
 from nsysx.findings import _costly_jobs as jobs
 from nsysx.findings import _costly_when as when
 from nsysx.findings._case import Case, Need, Saving, way
 from nsysx.findings._once import Takes
+from nsysx.model import Row
 
 
 class Costly(NamedTuple):
@@ -31,6 +33,7 @@ class Costly(NamedTuple):
     ``phase``: where it acts; ``place``: where it is set, if not in the program's code; ``set_by``: names under which the probe notes the
     line that sets it. ``anywhere``: the advice to a program that is
     not written in Python, which a setting that kernels show may be of. ``need``: what the change needs, told where it is violated.
+    ``at``: the line that does it, where no setting is set.
     """
 
     name: str
@@ -46,6 +49,7 @@ class Costly(NamedTuple):
     anywhere: str | None = None
     need: Need | None = None
     set_by: tuple[str, ...] = ()
+    at: Callable[[Case], Row] | None = None
 
 
 SETTINGS = (
@@ -158,6 +162,19 @@ SETTINGS = (
         when.finds_unused,
         "DDP looks for unused parameters, and there are none",
         way("no-unused-search"),
+        worth=collectives.unused_search,
+        set_by=("DDP",),
+        phase="backward",
+    ),
+    Costly(
+        "static_graph",
+        collectives.searches_again,
+        "DDP looks for unused parameters in each step, always the same ones",
+        way(
+            "ddp-static-graph",
+            "Let DDP look for unused parameters once: static_graph=True, without find_unused_parameters",
+        ),
+        worth=collectives.unused_search,
         set_by=("DDP",),
         phase="backward",
     ),
@@ -214,6 +231,51 @@ SETTINGS = (
         way("no-reshard"),
         worth=jobs.kept_gathered,
         phase="backward",
+    ),
+    Costly(
+        "backward_prefetch",
+        collectives.gathers_late_in_backward,
+        "Parameters are gathered when backward reaches them, not before",
+        way("backward-prefetch"),
+        worth=collectives.prefetched_backward,
+        phase="backward",
+    ),
+    Costly(
+        "forward_prefetch",
+        collectives.gathers_late_in_forward,
+        "Parameters are gathered when the host comes to them, not before",
+        way("forward-prefetch"),
+        worth=collectives.prefetched_forward,
+        phase="forward",
+    ),
+    Costly(
+        "limit_all_gathers",
+        collectives.gathers_at_once,
+        "More parameters are gathered at once than memory holds",
+        way("limited-gathers"),
+    ),
+    Costly(
+        "metrics in each step",
+        collectives.metrics_each_step,
+        "A value of all ranks is reduced and read in each step",
+        way("collective-rarely"),
+        worth=collectives.without_metrics,
+        seen=collectives.metrics_each_step,
+        takes=collectives.of_metrics,
+        at=collectives.place_of_metrics,
+    ),
+    Costly(
+        "stream of collectives",
+        collectives.on_compute_stream,
+        "Collectives run on the stream of the computation",
+        way("async-collectives"),
+        worth=collectives.beside_compute,
+        seen=collectives.on_compute_stream,
+        takes=collectives.of_held_up,
+        at=collectives.place_of_held_up,
+    ),
+    Costly(
+        "cores of ranks", collectives.shared_cores, "Ranks share their cores", way("own-cores"), place="the launcher"
     ),
     Costly(
         "CPU offload",

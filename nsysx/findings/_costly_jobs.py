@@ -14,6 +14,7 @@ from nsysx.findings._finding_bounds import ONE_BUCKET_SHARE, SMALL_BUCKETS_TIMES
 from nsysx.model import Row
 from nsysx.replay import job_changes
 from nsysx.replay.edits import RemoveOps
+from nsysx.replay.replay_bounds import VALIDATED_ERROR_SHARE
 from nsysx.replay.slowed_kernels import slowed_ns
 
 #: Bytes of numbers by their kind; parameters whose kind is not said have that of the optimizer.
@@ -31,7 +32,7 @@ def on_all_ranks(case: Case, name: str) -> Saving | None:
     saved = next((r["changed_ns"][name] for r in rows if name in (r["changed_ns"] or {})), None)
     if saved is None:
         return None
-    error = max((r["replay_error"] or 0 for r in rows), default=0)
+    error = max((VALIDATED_ERROR_SHARE, *(r["replay_error"] or 0 for r in rows)))
     return Saving(
         min(saved, case.step_ns),
         "all ranks replayed together, without what the change removes",
@@ -54,7 +55,8 @@ def _removed(name: str) -> Callable[[Case, RecordedSettings | None], Saving | No
 bucket_view, own_buffers, kept_gathered = map(_removed, ("ddp-bucket-view", "own-buffers", "no-reshard"))
 
 
-def _sharded(settings: RecordedSettings) -> list[Row]:
+def sharded(settings: RecordedSettings) -> list[Row]:
+    """Return the options of the wrappers that divide parameters over the ranks."""
     return [*(settings.wrappers("fully_shard") or ()), *(settings.wrappers("FSDP") or ())]
 
 
@@ -166,7 +168,7 @@ def gathers_again(case: Case, settings: RecordedSettings) -> str:
     """Return that parameters are gathered a second time in backward although the card holds all of them."""
     again = [
         r
-        for r in _sharded(settings)
+        for r in sharded(settings)
         if r.get("reshard_after_forward") is True or "FULL_SHARD" in str(r.get("sharding_strategy"))
     ]
     memory, gone = settings.record.get("memory"), job_changes.gone(case.profile, "no-reshard")
@@ -200,6 +202,6 @@ def _parameter_bytes(settings: RecordedSettings, wrappers: list[Row]) -> int:
 
 def offloads(case: Case, settings: RecordedSettings) -> str:
     """Return that a sharded model keeps its parameters on the CPU."""
-    if not any(r.get("offload") is True for r in _sharded(settings)):
+    if not any(r.get("offload") is True for r in sharded(settings)):
         return ""
     return "FSDP keeps parameters and gradients on the CPU: each step copies all of them both ways, and the optimizer runs there"

@@ -28,7 +28,7 @@ from nsysx.findings._finding_bounds import (
 from nsysx.findings._once import Takes
 from nsysx.frames import lookup
 from nsysx.model import Row
-from nsysx.replay.edits import RemoveOps, RemoveWaits
+from nsysx.replay.edits import RemoveExposedComm, RemoveOps, RemoveWaits
 from nsysx.replay.slowed_kernels import slowed_ns
 
 #: What is said where no replay shows what a setting costs.
@@ -300,11 +300,13 @@ def _without_early_reductions(case: Case, settings: RecordedSettings | None) -> 
         return Saving(None, UNKNOWN)
     # In the step of each of them the ranks meet, the transfer slows the kernels beside it, and host code copies and launches.
     share = (count - 1) / count
-    met = case.taken_by((StepPart.COMM,)) + case.per_step(slowed_ns(case.profile))
-    if micro is None:  # too few steps to tell the reductions of one backward from those of the next
-        return case.bound(share * met, "the early reductions are gone, and what they slow")
-    called = case.worth(RemoveOps(micro.early | micro.copies), bound=True).likely_ns or 0
-    return case.bound(share * met + called, "the early reductions, what they slow and the calls for them are gone")
+    met = share * (case.taken_by((StepPart.COMM,)) + case.per_step(slowed_ns(case.profile)))
+    why = "the early reductions are gone, and what they slow"  # too few steps tell the reductions of one backward from the next
+    if micro is not None:
+        met += case.worth(RemoveOps(micro.early | micro.copies), bound=True).likely_ns or 0
+        why = "the early reductions, what they slow and the calls for them are gone"
+    none_at_all = case.worth(RemoveExposedComm(), bound=True).most_ns
+    return case.bound(met if none_at_all is None else min(met, none_at_all), why)
 
 
 #: What holds clocks down that should not; drawing all the power that the card has is the usual way of working.

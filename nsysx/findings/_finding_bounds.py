@@ -16,6 +16,16 @@ SAME_WORK_REPEATS_SHARE = 0.02
 #: The host waits for a GPU that idles for no more than this share of the step.
 WAITED_FOR_SHARE = 0.1
 
+# ---- _costly_collectives ----------------------------------------------------------------------------------------
+#: So many gathers in a phase of each step are those of units.
+FEWEST_GATHERS_PER_STEP = 2
+#: A gather that begins so soon after its call (ns) waited for the host alone; if this share of them does, the host comes late.
+LAUNCHED_LATE_NS, LATE_GATHERS_SHARE = 50_000, 0.5
+#: A rank's Python and its backward take a core each: with fewer for each rank than this, ranks take turns.
+CORES_PER_RANK = 2
+#: A value that a line reduces is read by one of the next lines, at most so far behind it.
+LINES_TO_A_READ = 10
+
 # ---- _costly_jobs -----------------------------------------------------------------------------------------------
 #: The size of DDP's buckets, and what a step may be divided into before they are called small (times as many).
 USUAL_BUCKET_BYTES, SMALL_BUCKETS_TIMES = 25 << 20, 2

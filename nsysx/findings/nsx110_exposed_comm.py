@@ -125,6 +125,8 @@ def check(case: Case) -> list[Finding]:
     title = f"Exposed communication takes {units.duration(cost)} {case.per}"
     slow = case.per_step(slowed_ns(case.profile)) if hidden else 0
     worth = case.worth(RemoveExposedComm(), bound=True)
+    if worth.likely_ns is None and not case.stepless:  # no replay tells more than what is exposed
+        worth = case.bound(cost, f"all that is exposed is gone ({worth.confidence})")
     if worth.likely_ns is not None:
         # Kernels beside it are faster only where none communicates at all: a rank that waits less still transfers.
         most = max(worth.most_ns or 0, min(worth.likely_ns, cost + slow))
@@ -147,7 +149,11 @@ def check(case: Case) -> list[Finding]:
     )
     if (met := meeting(case)) is not None:
         told = met.fix.into(
-            replace(exposed, where=met.where or exposed.where, saving=met.worth or exposed.saving),
+            replace(
+                exposed,
+                where=met.where or exposed.where,
+                saving=exposed.saving if met.worth is None or met.worth.likely_ns is None else met.worth,
+            ),
             torch=case.program.torch,
         )
         return [case.claims.instead(exposed, told)]
@@ -255,6 +261,11 @@ def _fewer_launches(case: Case, finding: Finding) -> Finding:
         case.taken_by(p for p in StepPart if p.idle or p is StepPart.COMM) - other,
         f"the GPU's own work is left, {'other host code, ' if case.notable(other) else ''}and what is transferred",
     )
+    if shards(case) and finding.saving.likely_ns is not None and finding.saving.likely_ns < (worth.likely_ns or 0):
+        # Larger units leave the launches of the model: all that they can save is what no collective at all does, on any rank.
+        worth = replace(
+            worth, likely_ns=finding.saving.likely_ns, confidence=finding.saving.confidence, source="replay"
+        )
     return replace(
         fix.into(finding, torch=program.torch),
         where={k: v for k, v in launched_by(case.profile).items() if v} or finding.where,

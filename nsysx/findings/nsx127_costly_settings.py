@@ -76,7 +76,7 @@ def _finding(case: Case, each: Costly, text: str, replayed: Saving | None, set_a
         worth=worth,
         cost_ns=worth.likely_ns,
         fix=fix,
-        where={"phase": each.phase, "near": each.place, **set_at},
+        where={"phase": each.phase, "near": each.place, **set_at, **(each.at(case) if each.at is not None else {})},
         takes=None if each.takes is None else each.takes(case),
         evidence=[{"setting": each.name, "seen": text, "leads": leads}],
     )

@@ -78,7 +78,7 @@ def _in_turn(verdict: Verdict, rows: Sequence[Row], shown: Row | None) -> Verdic
     alone = _waits(shown) + (shown["exposed_transfer_ns"] or 0)
     if _waits(shown) <= RANKS_WAIT_MOSTLY_SHARE * alone:
         return verdict
-    more = f" {units.share(_waits(shown), alone)} of that is waiting for ranks whose host launches later."
+    more = f" {units.share(_waits(shown), alone)} of the exposed communication is waiting for ranks whose host launches later."
     return replace(verdict, sentence=verdict.sentence + more)
 
 

@@ -10,7 +10,7 @@ import pytest
 from nsysx import findings
 from nsysx.findings._costly import SETTINGS
 from tests.findings.test_line_remedies import LINES
-from tests.findings.test_nsx127_costly_settings import FAULTS
+from tests.findings.test_nsx127_costly_settings import FAULTS, OF_JOBS
 
 TABLE = Path(findings.__file__).parents[1] / "docs" / "faults.md"
 ROWS = [
@@ -36,7 +36,9 @@ def test_a_fault_is_told_somewhere_or_says_why_not(row: list[str]) -> None:
     assert rules or settings or remedies or why_not
     assert {*named(rules)} <= {str(rule.RULE.code) for rule in findings.rules()}
     assert {*named(settings)} <= {setting.name for setting in SETTINGS}
-    assert {*named(settings)} <= {fault[0] for fault in FAULTS} | {s.name for s in SETTINGS if s.name.isupper()}
+    assert {*named(settings)} <= {fault[0] for fault in FAULTS} | OF_JOBS | {
+        s.name for s in SETTINGS if s.name.isupper()
+    }
     in_steps = {"no-kernel-built-in-a-step"}  # told by what is loaded, whatever the line calls
     assert {*named(remedies)} <= {name for name, _ in LINES} | in_steps
 

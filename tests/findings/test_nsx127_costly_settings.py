@@ -209,8 +209,35 @@ def sharded(program: Program, number: int) -> None:
             program.launch(100, "ncclDevKernel_ReduceScatter_Sum_f32_RING_LL")
 
 
+def reached_late(program: Program, number: int) -> None:
+    """Units whose parameters are gathered when the host comes to them, and the GPU has nothing else to do."""
+    for _ in range(2):
+        with program.range("forward"), program.range("net:Net"):
+            program.launch(100, "ncclDevKernel_AllGather_RING_LL")
+            program.launch(500)
+        program.host(480)
+    with program.range("backward"):
+        program.launch(500)
+    program.sync()
+
+
+def searching_parameters(program: Program, number: int) -> None:
+    """DDP walks the graph behind forward, while the GPU has nothing to do, and reduces the map of used parameters behind backward."""
+    with program.range("forward"), program.range("net:Net"):
+        program.launch(200)
+    program.host(600)
+    program.launch(50)
+    with program.range("backward"):
+        program.launch(400)
+        program.launch(100, "ncclDevKernel_AllReduce_Sum_f32_RING_LL")
+        program.launch(100, "ncclDevKernel_AllReduce_Sum_u32_RING_LL")
+    program.sync()
+
+
 SHARDED = {"kind": "fully_shard", "count": 2, "reshard_after_forward": True, "offload": False}
 FITS = {"reserved_peak_bytes": 20 << 30, "total_bytes": 80 << 30}
+SEARCHES = {"find_unused_parameters": True, "static_graph": False, "unused_parameter_bytes": 4096}
+WHOLE = {"kind": "FSDP", "count": 2, "limit_all_gathers": True}
 DDP = {"kind": "DDP", "count": 1, "find_unused_parameters": False, "unused_parameter_bytes": 0}
 LOADER = {
     "workers": 4,
@@ -433,6 +460,34 @@ FAULTS: list[tuple[str, dict[str, Any], dict[str, Any], Callable[[Program, int],
         healthy,
         None,
     ),
+    (
+        "static_graph",
+        {"wrappers": [{**DDP, **SEARCHES, "can_set_static_graph": True}]},
+        {"wrappers": [{**DDP, **SEARCHES, "can_set_static_graph": False}]},
+        searching_parameters,
+        506,  # the map's 100, and of the host code what follows the end of the forward's kernel
+    ),
+    (
+        "backward_prefetch",
+        {"wrappers": [{**WHOLE, "forward_prefetch": True, "backward_prefetch": None}]},
+        {"wrappers": [{**WHOLE, "forward_prefetch": True, "backward_prefetch": "BACKWARD_PRE"}]},
+        sharded,
+        200,
+    ),
+    (
+        "forward_prefetch",
+        {"wrappers": [{**WHOLE, "forward_prefetch": False, "backward_prefetch": "BACKWARD_PRE"}]},
+        {"wrappers": [{**WHOLE, "forward_prefetch": True, "backward_prefetch": "BACKWARD_PRE"}]},
+        reached_late,
+        200,
+    ),
+    (
+        "limit_all_gathers",
+        {"wrappers": [{**WHOLE, "limit_all_gathers": False}], "memory": {"retries": 3}},
+        {"wrappers": [{**WHOLE, "limit_all_gathers": False}], "memory": {"retries": 0}},
+        sharded,
+        None,
+    ),
     *(
         (
             name,
@@ -491,8 +546,12 @@ def test_micro_steps_of_one_step_are_priced_by_its_communication(tmp_path: Path)
     assert finding.saving_ns_per_step == pytest.approx(3 * 300_000, rel=0.05)
 
 
+#: Tested in test_costly_collectives: they need lines, streams or several ranks.
+OF_JOBS = {"metrics in each step", "stream of collectives", "cores of ranks"}
+
+
 def test_every_setting_of_the_table_has_its_fault_here_or_is_a_variable() -> None:
-    tested = {f[0] for f in FAULTS}
+    tested = {f[0] for f in FAULTS} | OF_JOBS
     assert not [s.name for s in SETTINGS if s.name not in tested and not s.name.isupper()]
 
 

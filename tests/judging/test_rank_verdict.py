@@ -91,7 +91,7 @@ def test_a_late_rank_and_a_pipeline_are_no_hosts_in_turn(more):
 def test_communication_that_is_mostly_a_wait_for_hosts_is_told_so(wait_ms, transfer_ms, told):
     waiting = {"exposed_wait_ns": wait_ms * MS, "exposed_transfer_ns": transfer_ms * MS}
     said = rank_verdict.of_ranks(verdict(), ranks(waiting, {"delay_ns": 60 * MS, "late_because": HOST})).sentence
-    assert said == f"x{' 60 % of that is waiting for ranks whose host launches later.' * told}"
+    assert said == f"x{' 60 % of the exposed communication is waiting for ranks whose host launches later.' * told}"
 
 
 @pytest.mark.parametrize("rows", [({"exposed_wait_ns": 309 * MS}, {}), ({"exposed_wait_ns": 70 * MS}, LATE)])

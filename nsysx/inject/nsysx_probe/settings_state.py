@@ -143,10 +143,18 @@ def processors(torch: Any) -> dict[str, Any]:
     return {
         "cores": os.cpu_count(),
         "allowed": asked(lambda: len(os.sched_getaffinity(0))),
+        "allowed_cores": asked(lambda: _ranges(sorted(os.sched_getaffinity(0)))),
         "quota": asked(_quota),
         "torch_threads": asked(torch.get_num_threads),
         "load": asked(lambda: [round(value, 1) for value in os.getloadavg()]),
     }
+
+
+def _ranges(cores: list[int]) -> str:
+    """Return sorted numbers as a list of ranges, such as "0-3,8"."""
+    first = [n for i, n in enumerate(cores) if not i or cores[i - 1] != n - 1]
+    last = [n for i, n in enumerate(cores) if i + 1 == len(cores) or cores[i + 1] != n + 1]
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in zip(first, last, strict=True))
 
 
 def _quota() -> float | None:

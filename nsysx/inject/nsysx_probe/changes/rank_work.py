@@ -48,6 +48,34 @@ UNTRIED = (
         untried=_ALL_RANKS,
     ),
     Remedy(
+        "backward-prefetch",
+        "Gather the next unit's parameters while the backward of this one runs: backward_prefetch=BackwardPrefetch.BACKWARD_PRE",
+        "model = FullyShardedDataParallel(model, backward_prefetch=BackwardPrefetch.BACKWARD_PRE)",
+        "One more unit must fit while it is gathered.", untried=_ALL_RANKS,
+    ),
+    Remedy(
+        "forward-prefetch",
+        "Launch the gather of the next unit before the forward of this one: set_modules_to_forward_prefetch (FSDP: forward_prefetch=True)",
+        "for unit, following in zip(model.blocks, model.blocks[1:]): unit.set_modules_to_forward_prefetch([following])",
+        "Units must run in the same order in every step, and one more must fit while it is gathered.", untried=_ALL_RANKS,
+    ),
+    Remedy(
+        "limited-gathers", "Let FSDP gather two units at a time: limit_all_gathers=True, the default",
+        "model = FullyShardedDataParallel(model, limit_all_gathers=True)", untried=_ALL_RANKS,
+    ),
+    Remedy(
+        "async-collectives",
+        "Start these collectives with async_op=True and wait for each where its result is needed: work between the two runs beside it",
+        "work = dist.all_reduce(x, async_op=True)  # ... work.wait() before x is used",
+        "There must be work that does not need the result.", untried=_ALL_RANKS,
+    ),
+    Remedy(
+        "own-cores",
+        "Give each rank cores of its own, those near its GPU: no taskset or OMP_PROC_BIND around the launcher, or more cores for the job",
+        "srun --cpus-per-task=8 --cpu-bind=cores python train.py  # torchrun: start it without taskset",
+        untried=_ALL_RANKS,
+    ),
+    Remedy(
         "no-offload", "Keep parameters, gradients and the optimizer's state on the GPU: no CPUOffloadPolicy",
         "fully_shard(block)  # no offload_policy", "They must fit: their sizes are divided by the ranks.", untried=_ALL_RANKS,
     ),

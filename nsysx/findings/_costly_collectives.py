@@ -1,0 +1,296 @@
+"""When collectives, and what is done for them on the host, cost time that a setting or a line of the program gives back.
+
+What a job's wrappers divide and reduce is in ``_costly_jobs``.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+import numpy as np
+import polars as pl
+
+from nsysx import ids, units
+from nsysx.analyses import lines
+from nsysx.catalogue import DeviceActivity, StepPart
+from nsysx.events.recorded_settings import RecordedSettings
+from nsysx.findings._case import Case, Saving, calls_of, ops_of
+from nsysx.findings._costly_jobs import ddp, sharded
+from nsysx.findings._finding_bounds import (
+    CORES_PER_RANK,
+    FEWEST_GATHERS_PER_STEP,
+    LATE_GATHERS_SHARE,
+    LAUNCHED_LATE_NS,
+    LINES_TO_A_READ,
+)
+from nsysx.findings._once import Takes, edits_without
+from nsysx.frames import lookup
+from nsysx.model import Row
+from nsysx.replay import peers
+from nsysx.replay.edits import RemoveHost, RemoveOps
+
+# ---- unused parameters -----------------------------------------------------------------------------------------------
+
+#: The reduction of the map of used parameters, whose kind of number no gradient has.
+_USED_MAP = r"AllReduce_Sum_[ui](nt)?32"
+
+
+def unused_search(case: Case, settings: RecordedSettings | None) -> Saving | None:
+    """Return the most that the search for unused parameters takes: the reduction of its map, and the host code behind each forward.
+
+    DDP walks the graph of autograd when its forward ends, on the host, and reduces the map of what is used when backward ends. None
+    where that is little: each gradient's hook is longer, too, and how much is not seen.
+    """
+    comm = case.timed_ops(case.ops["cls"] == DeviceActivity.COMM.value, "op", "name", "phase")
+    backward = comm.filter(comm["phase"].cast(pl.String) == "backward")
+    maps = backward.filter(lookup.matching(backward["name"], _USED_MAP))
+    calls = case.calls.sort("start_ns")
+    forward = (calls["phase"].cast(pl.String) == "forward").fill_null(value=False).to_numpy()
+    behind = calls.filter(pl.Series(~forward & np.append(False, forward[:-1]), dtype=pl.Boolean))
+    if not maps.height and not behind.height:
+        return None
+    worth = case.worth(RemoveOps(ops_of(maps)), RemoveHost(calls_of(behind)), bound=True)
+    return worth if case.notable(worth.likely_ns or 0) else None
+
+
+def searches_again(case: Case, settings: RecordedSettings) -> str:
+    """Return that DDP looks anew in each step for unused parameters, which are the same ones in all of them."""
+    wrapper = ddp(settings) or {}
+    unused = wrapper.get("unused_parameter_bytes")
+    if (
+        wrapper.get("find_unused_parameters") is not True
+        or wrapper.get("static_graph") is not False
+        or wrapper.get("can_set_static_graph") is not True
+        or not isinstance(unused, int)
+        or not unused
+    ):
+        return ""
+    return (
+        f"DDP looks for unused parameters in each step (find_unused_parameters=True); {units.size(unused)} of them are unused, the same "
+        "ones in every step so far"
+    )
+
+
+# ---- gathers of sharded parameters -----------------------------------------------------------------------------------
+
+
+def _gathers(case: Case, phase: str) -> pl.DataFrame:
+    """Return the gathers that a phase launches: op, ns, and latency_ns."""
+    comm = case.timed_ops(case.ops["cls"] == DeviceActivity.COMM.value, "op", "name", "phase", "latency_ns")
+    gathers = comm.filter(comm["phase"].cast(pl.String) == phase)
+    gathers = gathers.filter(lookup.matching(gathers["name"], r"AllGather"))
+    return gathers if gathers.height >= FEWEST_GATHERS_PER_STEP * case.steps else gathers.clear()
+
+
+def _exposed_gathers(case: Case, phase: str) -> Saving | None:
+    gathers = _gathers(case, phase)
+    return case.worth(RemoveOps(ops_of(gathers)), cause=(StepPart.COMM,), bound=True) if gathers.height else None
+
+
+def prefetched_backward(case: Case, settings: RecordedSettings | None) -> Saving | None:
+    """Return the most that gathers of backward save if compute hides them."""
+    return _exposed_gathers(case, "backward")
+
+
+def prefetched_forward(case: Case, settings: RecordedSettings | None) -> Saving | None:
+    """Return the most that gathers of forward save if compute hides them."""
+    return _exposed_gathers(case, "forward")
+
+
+def gathers_late_in_backward(case: Case, settings: RecordedSettings) -> str:
+    """Return that a sharded model gathers the parameters of a unit only when backward reaches it."""
+    off = [r for r in sharded(settings) if r.get("kind") == "FSDP" and r.get("backward_prefetch") is None]
+    # That the other option was read says that this one is off and not unknown.
+    if not any(isinstance(r.get("forward_prefetch"), bool) for r in off) or not _gathers(case, "backward").height:
+        return ""
+    return "FSDP gathers the parameters of each unit when backward reaches it, not while the one before runs (backward_prefetch=None)"
+
+
+def gathers_late_in_forward(case: Case, settings: RecordedSettings) -> str:
+    """Return that a sharded model gathers the parameters of a unit when the host comes to it, and the host comes late."""
+    rows = sharded(settings)
+    gathers = _gathers(case, "forward")
+    if not rows or not all(r.get("forward_prefetch") is False for r in rows) or not gathers.height:
+        return ""
+    late = int((gathers["latency_ns"].fill_null(0) <= LAUNCHED_LATE_NS).sum())
+    if late < LATE_GATHERS_SHARE * gathers.height:  # they wait for their stream: to launch them earlier changes nothing
+        return ""
+    return (
+        f"{late / gathers.height:.0%} of the gathers of forward begin as soon as they are launched: FSDP launches each when the host "
+        "comes to its unit, and nothing is launched ahead (forward_prefetch is off)"
+    )
+
+
+def gathers_at_once(case: Case, settings: RecordedSettings) -> str:
+    """Return that a sharded model may gather any number of units, and memory ran out for it."""
+    memory = settings.record.get("memory")
+    retries = memory.get("retries") if isinstance(memory, dict) else None
+    if not any(r.get("limit_all_gathers") is False for r in sharded(settings)) or not retries:
+        return ""
+    return (
+        f"FSDP gathers as many units as the host launches (limit_all_gathers=False), and the allocator ran out of memory "
+        f"{units.several(int(retries), 'time')}: each time it frees what it keeps, waits and asks again"
+    )
+
+
+# ---- cores -----------------------------------------------------------------------------------------------------------
+
+
+def _cores(text: object) -> frozenset[int]:
+    """Return the cores of a list such as "0-3,8"; none where it is not known."""
+    listed = re.findall(r"(\d{1,6})(?:-(\d{1,6}))?", text) if isinstance(text, str) else []
+    return frozenset(core for first, last in listed for core in range(int(first), int(last or first) + 1))
+
+
+def shared_cores(case: Case, settings: RecordedSettings) -> str:
+    """Return that ranks of one host may only use cores that others of them use, too, and these are too few."""
+    allowed = {}
+    for process in peers.ranks(case.profile):
+        records = (p.get("settings") for p in ids.records_of(case.profile.trace.capture.probe, process))
+        record = next((each for each in records if isinstance(each, dict)), {})
+        allowed[process] = _cores(RecordedSettings(record).cpu("allowed_cores"))
+    of_shown, cores = allowed.get(case.process, frozenset()), settings.cpu("cores")
+    sharing = [each for each in allowed.values() if each & of_shown]
+    together = frozenset[int]().union(*sharing)
+    if len(sharing) < 2 or not isinstance(cores, int) or len(together) >= min(CORES_PER_RANK * len(sharing), cores):
+        return ""
+    return (
+        f"{len(sharing)} ranks may use {units.several(len(together), 'core')} of {cores}, the same ones "
+        f"(cores {settings.cpu('allowed_cores')}): their Python, backward and NCCL's threads take turns"
+    )
+
+
+# ---- collectives that lines of the program make ----------------------------------------------------------------------
+
+_COLLECTIVE = re.compile(r"\b(all_reduce|reduce|all_gather\w*|gather\w*|broadcast\w*|barrier)\s*\(")
+_READ = re.compile(r"\.(item|tolist|cpu|numpy)\s*\(|\bfloat\s*\(|\bint\s*\(|\bbarrier\s*\(")
+_GRADIENT = re.compile(r"grad|param")
+
+
+class _Lines(NamedTuple):
+    """Lines (rows of the places) that make the ranks meet outside of the networks, those that read what they send, and their ops."""
+
+    collectives: list[int]
+    reads: list[int]
+    ops: frozenset[int]
+
+
+def _of_program(case: Case) -> pl.DataFrame:
+    """Return the collectives (op, ns, stream) that are launched outside of forward, backward and optimizer."""
+    comm = case.timed_ops(case.ops["cls"] == DeviceActivity.COMM.value, "op", "stream", "phase", "module")
+    phase = comm["phase"].cast(pl.String)
+    return comm.filter(~phase.is_in(["forward", "backward", "optimizer"]).fill_null(value=False))
+
+
+def _meeting_lines(case: Case) -> _Lines | None:
+    """Return the lines that reduce metrics and read them in each step; None where there are none or lines are not known."""
+    code, comm = case.profile.code(), _of_program(case)
+    if code is None or not comm.height:
+        return None
+    place_of_op = code.places_of(code.op[comm["op"].to_numpy()])
+    source = lines.texts(case.profile)
+    text = {n: lines.text_of(source, *code.places.row(n)[:2]) or "" for n in range(code.places.height)}
+    often = {n: int((place_of_op == n).sum()) for n in np.unique(place_of_op[place_of_op >= 0]).tolist()}
+    meets = [
+        n
+        for n, count in often.items()
+        if count >= case.steps and _COLLECTIVE.search(text[n]) and not _GRADIENT.search(text[n])
+    ]
+    near = {(code.places.row(n)[0], code.places.row(n)[2]): code.places.row(n)[1] for n in meets}
+    reads = [
+        n
+        for n, (file, line, function) in enumerate(code.places.iter_rows())
+        if _READ.search(text[n]) and 0 <= line - near.get((file, function), line + 1) <= LINES_TO_A_READ
+    ]
+    waits = code.made_at(case.profile.wait_sites(), reads)
+    if not meets or waits.height < case.steps:
+        return None
+    return _Lines(meets, reads, frozenset(comm["op"].to_numpy()[np.isin(place_of_op, meets)].tolist()))
+
+
+def metrics_each_step(case: Case, settings: RecordedSettings | None = None) -> str:
+    """Return that a line reduces a value over all ranks in each step, and one behind it reads it on the host."""
+    meets, code = _meeting_lines(case), case.profile.code()
+    if meets is None or code is None:
+        return ""
+    source = lines.texts(case.profile)
+    shown = [
+        f"line {code.places.row(n)[1]} ({lines.text_of(source, *code.places.row(n)[:2])})"
+        for n in meets.collectives[:2]
+    ]
+    often = len(meets.ops) / case.steps
+    return (
+        f"{' and '.join(shown)} makes all ranks meet {often:.0f} times in each step, and the host then waits to read the result: "
+        "nothing is launched ahead"
+    )
+
+
+def without_metrics(case: Case, settings: RecordedSettings | None) -> Saving | None:
+    """Return the most that it saves if these lines are not run in every step."""
+    meets, code = _meeting_lines(case), case.profile.code()
+    if meets is None or code is None:
+        return None
+    calls = code.made_at(case.calls, [*meets.collectives, *meets.reads])
+    return case.worth(*edits_without(calls, case.ops), bound=True)
+
+
+def of_metrics(case: Case) -> Takes:
+    """Return the collectives of these lines."""
+    meets = _meeting_lines(case)
+    return Takes(frozenset() if meets is None else meets.ops)
+
+
+def place_of_metrics(case: Case) -> Row:
+    """Return the first of these lines."""
+    meets, code = _meeting_lines(case), case.profile.code()
+    if meets is None or code is None:
+        return {}
+    file, line, _ = code.places.row(meets.collectives[0])
+    return {"file": file, "line": line}
+
+
+def _held_up(case: Case) -> pl.DataFrame:
+    """Return the program's own collectives (op, ns) on the stream that computes, those that metrics are reduced with left out."""
+    comm, meets = _of_program(case), _meeting_lines(case)
+    computing = case.timed_ops(case.ops["op_kind"] == "kernel", "op", "stream", "cls")
+    computing = computing.filter(computing["cls"] != DeviceActivity.COMM.value)
+    if not computing.height or not comm.height:
+        return comm.clear()
+    busiest = computing.group_by("stream").agg(pl.col("ns").sum()).sort("ns", "stream")["stream"][-1]
+    return comm.filter((comm["stream"] == busiest) & ~comm["op"].is_in(list(meets.ops if meets is not None else ())))
+
+
+def on_compute_stream(case: Case, settings: RecordedSettings | None = None) -> str:
+    """Return that collectives of the program's own lines run on the stream that computes."""
+    held = _held_up(case)
+    ns = case.per_step(int(held["ns"].sum()))
+    if not held.height or not case.notable(ns):
+        return ""
+    return (
+        f"{units.several(round(held.height / case.steps), 'collective')} in each step, {units.duration(ns)}, run on the stream of the "
+        "computation: nothing runs beside them"
+    )
+
+
+def beside_compute(case: Case, settings: RecordedSettings | None) -> Saving | None:
+    """Return the most that it saves if computation hides these collectives."""
+    return case.worth(RemoveOps(ops_of(_held_up(case))), cause=(StepPart.COMM,), bound=True)
+
+
+def of_held_up(case: Case) -> Takes:
+    """Return these collectives."""
+    return Takes(ops_of(_held_up(case)))
+
+
+def place_of_held_up(case: Case) -> Row:
+    """Return the line that makes most of them, as far as lines are known."""
+    code, held = case.profile.code(), _held_up(case)
+    if code is None or not held.height:
+        return {}
+    place_of_op = code.places_of(code.op[held["op"].to_numpy()])
+    noted = place_of_op >= 0
+    if not noted.any():
+        return {}
+    file, line, _ = code.places.row(int(np.bincount(place_of_op[noted], held["ns"].to_numpy()[noted]).argmax()))
+    return {"file": file, "line": line}

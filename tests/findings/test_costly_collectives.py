@@ -1,0 +1,115 @@
+"""NSX127, collectives that lines of the program make, and ranks that share cores: with the fault, and without it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from nsysx.events.recorded_settings import RecordedSettings
+from nsysx.findings import _costly_collectives
+from nsysx.findings._case import Case
+from nsysx.inject.nsysx_probe import settings_state
+from nsysx.model import Finding
+from tests.findings.lined import FILE, Lined
+
+REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
+SOURCE = {
+    20: "y = net(x)",
+    21: "loss.backward()",
+    30: "dist.all_reduce(value)",
+    31: "seen += value.item()",
+    40: "work()",
+}
+
+
+def metrics(
+    program: Lined, number: int, *, reads: bool = True, stream: int = 7, every: int = 1, us: float = 100
+) -> None:
+    """A step whose values are reduced over all ranks and, with ``reads``, read by the host."""
+    with program.line(20), program.range("forward"), program.range("net:Net"):
+        program.launch(1000)
+    with program.line(21), program.range("backward"):
+        program.launch(1000)
+        program.launch(300, REDUCE, stream=20)
+    if number % every == 0:
+        with program.line(30):
+            program.launch(us, REDUCE, stream=stream)
+        if reads:
+            with program.line(31):
+                program.copy(2, "DtoH", bytes=4, stream=stream)
+    with program.line(40):
+        program.host(200)
+        program.launch(100)
+
+
+def found(folder: Path, source: dict[int, str] | None = None, **how: Any) -> dict[str, Finding]:
+    program = Lined({**SOURCE, **(source or {})}).run(lambda p, n: metrics(p, n, **how))
+    return {f.evidence[0]["setting"]: f for f in program.found(folder, "NSX127")}
+
+
+def test_metrics_that_are_reduced_and_read_in_each_step_are_told_with_their_line(tmp_path: Path) -> None:
+    (finding,) = found(tmp_path).values()
+    assert finding.evidence[0]["setting"] == "metrics in each step"
+    assert (finding.where["file"], finding.where["line"]) == (FILE, 30)
+    assert "dist.all_reduce(value)" in finding.detail and [r.name for r in finding.remedies] == ["collective-rarely"]
+    # The all-reduce, the copy, and of 200 us of host code what the GPU waits for.
+    assert 250_000 < (finding.saving_ns_per_step or 0) < 350_000
+
+
+@pytest.mark.parametrize(
+    ("source", "how"),
+    [
+        ({}, {"reads": False, "stream": 20}),  # nothing waits for it, and it has a stream of its own
+        ({30: "dist.all_reduce(p.grad)"}, {"stream": 20}),  # a gradient, not a metric
+        ({}, {"every": 3, "stream": 20}),  # now and then
+    ],
+)
+def test_no_other_collective_is_called_a_metric(source: dict[int, str], how: dict[str, Any], tmp_path: Path) -> None:
+    assert not found(tmp_path, source, **how)
+
+
+@pytest.mark.parametrize(("stream", "us", "told"), [(7, 100, True), (20, 100, False), (7, 2, False)])
+def test_collectives_on_the_stream_of_the_computation_are_told(
+    stream: int, us: float, told: bool, tmp_path: Path
+) -> None:
+    named = found(tmp_path, reads=False, stream=stream, us=us)
+    assert list(named) == ["stream of collectives"] * told
+    for finding in named.values():
+        assert (finding.where["file"], finding.where["line"]) == (FILE, 30)
+        assert [r.name for r in finding.remedies] == ["async-collectives"]
+        assert finding.saving_ns_per_step == pytest.approx(100_000, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("allowed", "cores", "told"),
+    [
+        (("0", "0"), 8, True),  # both on one core
+        (("0-2", "0-2"), 8, True),
+        (("0-2", "1-4"), 8, False),  # five cores for two ranks
+        (("0", "1"), 8, False),  # few, but each its own: another rule's
+        (("0-3", "0-3"), 8, False),
+        (("0-1", "0-1"), 2, False),  # the machine has no more
+        ((None, None), 8, False),  # not recorded
+    ],
+)
+def test_ranks_on_the_same_few_cores_are_told(
+    allowed: tuple[str | None, ...], cores: int, told: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    processes = [100 + r for r in range(len(allowed))]
+    probe = [
+        {"pid": 100 + r, "settings": {"cpu": {"cores": cores, "allowed_cores": text}}} for r, text in enumerate(allowed)
+    ]
+    profile = SimpleNamespace(trace=SimpleNamespace(capture=SimpleNamespace(probe=probe)))
+    monkeypatch.setattr(_costly_collectives.peers, "ranks", lambda _: processes)
+    case = cast(Case, SimpleNamespace(profile=profile, process=processes[0]))
+    text = _costly_collectives.shared_cores(case, RecordedSettings(probe[0]["settings"]))  # type: ignore[arg-type]
+    assert bool(text) == told and (not told or f"cores {allowed[0]}" in text)
+
+
+@pytest.mark.parametrize(("cores", "text"), [([0, 1, 2, 3, 8], "0-3,8"), ([5], "5"), ([0, 2, 3], "0,2-3"), ([], "")])
+def test_cores_are_noted_as_ranges_and_read_back(cores: list[int], text: str) -> None:
+    assert settings_state._ranges(cores) == text
+    assert sorted(_costly_collectives._cores(text)) == cores
