@@ -389,10 +389,10 @@ def _from_json(data: Mapping[str, Any]) -> Summary:
         key: Table(
             key,
             key,
-            (),
-            None if rows is None else records.rows(rows, key),
-            reasons.get(key, ""),
-            records.record(Scope, scopes[key], f"scopes.{key}") if key in scopes else None,
+            columns=(),
+            rows=None if rows is None else records.rows(rows, key),
+            reason=reasons.get(key, ""),
+            scope=records.record(Scope, scopes[key], f"scopes.{key}") if key in scopes else None,
         )
         for key, rows in data.items()
         if key not in _OTHER_KEYS and key not in Summary.__dataclass_fields__

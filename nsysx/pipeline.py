@@ -155,7 +155,9 @@ def summarize(
     read, see ``parallel_reading.run``. Raises NsysxError, exit code 3 if a file cannot be read, 4 if there is nothing to
     analyze, 2 for bad options.
     """
-    named = Selection(steps, step_range, device, rank, time_range, every_step, max_size)
+    named = Selection(
+        steps, step_range, device=device, rank=rank, time_range=time_range, every_step=every_step, max_size=max_size
+    )
     options = ReadingOptions.from_selection(selection or named, timelines=timelines, progress=progress)
     options = replace(options, every_table=every_table)
     return summary_of(gather_job(files, options, workers=workers, cluster=cluster), options)
@@ -205,7 +207,7 @@ def gather_job(
         beside = (
             _beside(given, ranks, wanted.report, files, read) if options.timelines else other_lanes.OtherRanksLanes()
         )
-        return Job(given, ranks, names, wanted.report, options.rank, beside)
+        return Job(given, ranks, files=names, report=wanted.report, shown=options.rank, beside=beside)
     first: list[Profile | NsysxError] = []
     shown_one = partial(unreadable_reports.result_or_error, partial(gather, options=options))
     others = read(work, files[1:], meanwhile=lambda: first.append(shown_one(files[0])))

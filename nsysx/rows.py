@@ -66,7 +66,17 @@ def columns_of(row: Any) -> tuple[Column, ...]:
         if not declared or not isinstance(declared[0], Of):
             raise TypeError(f"{name}: a column without its meaning")
         column = declared[0]
-        made.append(Column(name, _dtype(kind), column.unit, column.meaning, column.sums, column.label, column.codes))
+        made.append(
+            Column(
+                name,
+                _dtype(kind),
+                unit=column.unit,
+                meaning=column.meaning,
+                sums=column.sums,
+                label=column.label,
+                codes=column.codes,
+            )
+        )
     return tuple(made)
 
 

@@ -85,14 +85,23 @@ class Step:
         if recorded_ns is not None and verdict_ns is not None and not (waits_for_rank and why):
             shown = verdict_ns
         if real is None:
-            return Step(shown, recorded_ns, None, None, "recorded", 1.0, why, marked)
+            return Step(
+                shown, recorded_ns, real_ns=None, bounds_ns=None, source="recorded", scale=1.0, why=why, marked=marked
+            )
         scale = shown / real.step_ns if shown and real.step_ns and not why else 1.0
         bounds = round(real.low_ns * scale), round(real.high_ns * scale)
         source: Literal["measured", "modelled", "recorded"] = (
             "recorded" if why else "measured" if real.measured_steps else "modelled"
         )
         return Step(
-            shown, recorded_ns, real.step_ns if why else shown or real.step_ns, bounds, source, scale, why, marked
+            shown,
+            recorded_ns,
+            real_ns=real.step_ns if why else shown or real.step_ns,
+            bounds_ns=bounds,
+            source=source,
+            scale=scale,
+            why=why,
+            marked=marked,
         )
 
     @property

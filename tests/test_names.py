@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import defaultdict
 from pathlib import Path
 
@@ -54,3 +55,11 @@ def test_what_stands_twice_is_found(tmp_path: Path) -> None:
     source.write_text("class A:\n    class B: ...\n    def of(self): ...\n", encoding="utf-8")
     assert definitions(source, ast.ClassDef) == ["A", "B"]
     assert definitions(source, ast.FunctionDef) == ["of"]
+
+
+def test_the_guide_names_classes_that_are_there() -> None:
+    """A guide that names a class by an old name leads a newcomer nowhere."""
+    guide = (PACKAGE.parent / ".github" / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    named = {name.partition(".")[0] for name in re.findall(r"`([A-Z][a-z]+[A-Za-z]*(?:\.[a-z_]+)?)`", guide)}
+    defined = {name for path in FILES for name in definitions(path, ast.ClassDef)}
+    assert len(named) > 5 and named - defined == set()

@@ -145,7 +145,17 @@ def _around(calls: GpuCalls, row: Labels, begin: I64, end: I64, alone: Mask) -> 
     host, late = api_start - clock, np.maximum(begin - api_end, 0)
     back, whole = returned - end, returned - clock
     return _Around(
-        host, api_end - api_start, late, end - begin, back, whole, has_previous, before, after, waited, alone
+        host,
+        api_end - api_start,
+        late=late,
+        kernel=end - begin,
+        back=back,
+        whole=whole,
+        known=has_previous,
+        before=before,
+        after=after,
+        waited=waited,
+        alone=alone,
     )
 
 

@@ -179,7 +179,9 @@ def _for_anything(finding: Finding) -> bool:
 
 def _best(summary: Summary, worth: Sequence[Finding], step: int) -> Finding:
     """Return the finding that saves most, or the first one that goes before it."""
-    contest = _Contest(summary, [f for f in worth if not f.unexplained] or worth, step)
+    # What runs the network at a known line is no cause of its own; what was not recorded may be one.
+    causes = [f for f in worth if not (f.unexplained and f.where.get("line"))]
+    contest = _Contest(summary, causes or worth, step)
     chosen = contest.leading() or contest.placed() or contest.exact() or contest.of_the_cause() or contest.best
     return contest.specific(chosen) or chosen
 
@@ -227,12 +229,12 @@ def to_do(summary: Summary, chosen: Finding | None) -> tuple[Action, ...]:
         Action(
             _COMMAND.sub("", f.fix),
             f.code,
-            place_of(summary, f),
-            f.paste,
-            f.where,
-            f.condition,
-            f.conditions,
-            summary.step.saves_ns(f.saving),
+            finding=place_of(summary, f),
+            paste=f.paste,
+            where=f.where,
+            condition=f.condition,
+            conditions=f.conditions,
+            saving_ns=summary.step.saves_ns(f.saving),
         )
         for f in changes_before(summary, chosen)
     )
@@ -242,12 +244,12 @@ def to_do(summary: Summary, chosen: Finding | None) -> tuple[Action, ...]:
     change = Action(
         chosen.fix or chosen.title,
         chosen.code,
-        index,
-        chosen.paste,
-        where,
-        chosen.condition,
-        tuple(c for c in chosen.conditions if c not in violated),
-        None if violated else _of_the_change(summary, chosen),
+        finding=index,
+        paste=chosen.paste,
+        where=where,
+        condition=chosen.condition,
+        conditions=tuple(c for c in chosen.conditions if c not in violated),
+        saving_ns=None if violated else _of_the_change(summary, chosen),
     )
     return (*lines, *mended, change)
 

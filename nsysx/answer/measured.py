@@ -90,10 +90,10 @@ def with_measured_change(answer: Answer, won: Tried, adviser: Finding | None, in
     do = Action(
         f"{text[:1].upper()}{text[1:]}" if text.split()[0].isalpha() else f"Use {text}",
         adviser.code if adviser else "",
-        index,
-        won.paste,
-        where,
-        won.beware,
+        finding=index,
+        paste=won.paste,
+        where=where,
+        condition=won.beware,
         saving_ns=now - then,
     )
     both = f"{units.duration(won.now_ns)} to {units.duration(won.then_ns or 0)} a step"

@@ -119,5 +119,10 @@ def longest_wait(summary: Summary) -> LongestWait | None:
         return None
     wait, saving = (table.scope.per_step(ns) for ns in (row["total_ns"], saved))
     return LongestWait(
-        row["api"], row.get("module"), wait, saving, row.get("moves_to") or "", saving < LITTLE_SAVING_SHARE * wait
+        row["api"],
+        row.get("module"),
+        ns=wait,
+        saving_ns=saving,
+        moves_to=row.get("moves_to") or "",
+        little=saving < LITTLE_SAVING_SHARE * wait,
     )

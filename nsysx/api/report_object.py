@@ -57,7 +57,15 @@ def _answered(profile: Profile, wanted: changes.Changes) -> WhatIf:
         # What waits for data needs no replay, as the command says, too; how far the replay is off bounds the rest.
         loading, recorded = replay.loading_ns(), replay.recorded_ns
         off = round(replay.error * recorded)
-        return WhatIf(("the data loader is free, as recorded",), recorded, recorded - loading, loading, off, "", None)
+        return WhatIf(
+            ("the data loader is free, as recorded",),
+            recorded,
+            step_ns=recorded - loading,
+            saving_ns=loading,
+            error_ns=off,
+            limit="",
+            moves_to=None,
+        )
     if not replay.trusted:
         message = f"the unchanged replay misses the recorded step by {units.share(replay.error, 1)}: no claims are made"
         raise NsysxError(message, slug="whatif-untrusted", exit_code=EXIT_EMPTY)
@@ -67,7 +75,15 @@ def _answered(profile: Profile, wanted: changes.Changes) -> WhatIf:
     real_ns, factor = changes.of_steady(replay)
     done = replay.saving(*(edit for _, edit in asked)).scaled(factor)
     words = tuple(words for words, _ in asked)
-    return WhatIf(words, real_ns, done.step_ns, done.saving_ns, done.bar_ns, done.next_limit, done.moves_to)
+    return WhatIf(
+        words,
+        real_ns,
+        step_ns=done.step_ns,
+        saving_ns=done.saving_ns,
+        error_ns=done.bar_ns,
+        limit=done.next_limit,
+        moves_to=done.moves_to,
+    )
 
 
 class Report(NamedFrames):

@@ -207,7 +207,7 @@ def _measure(
     from nsysx.trying.session import Session
 
     with Progress() as line, _ended_by_signals():
-        return Session(command, candidates, options, line, codes, spent_s).measure()
+        return Session(command, candidates, options=options, show=line, advised=codes, spent_s=spent_s).measure()
 
 
 def _tell(result: TryResult, options: TryOptions, files: dict[str, Path], summary: Summary | None) -> None:

@@ -92,20 +92,32 @@ def _parts(
         DifferencePart(
             kind,
             r.name,
-            ns,
-            round(r.before_ns),
-            round(r.after_ns),
-            _int(r.low_ns),
-            _int(r.high_ns),
-            r.verdict,
-            r.status,
+            difference_ns=ns,
+            before_ns=round(r.before_ns),
+            after_ns=round(r.after_ns),
+            low_ns=_int(r.low_ns),
+            high_ns=_int(r.high_ns),
+            verdict=r.verdict,
+            status=r.status,
         )
         for (kind, r), ns in zip(named, exact, strict=False)
     ]
     if smaller:
         old, new = (round(sum(getattr(r, k) for _, r in smaller)) for k in ("before_ns", "after_ns"))
         words = f"{len(smaller)} smaller parts"
-        parts.append(DifferencePart("rest", words, exact[-1], old, new, None, None, "cannot_tell", "both"))
+        parts.append(
+            DifferencePart(
+                "rest",
+                words,
+                difference_ns=exact[-1],
+                before_ns=old,
+                after_ns=new,
+                low_ns=None,
+                high_ns=None,
+                verdict="cannot_tell",
+                status="both",
+            )
+        )
     return split, tuple(parts)
 
 
@@ -171,7 +183,15 @@ def _real(before: Side, after: Side, margin: float) -> Real | None:
     else:
         verdict = "faster" if high < 0 else "slower" if low > 0 else "cannot_tell"
     sources = (a_source, b_source)
-    return Real(round(a), round(b), round(b) - round(a), round(low), round(high), verdict, sources)
+    return Real(
+        round(a),
+        round(b),
+        difference_ns=round(b) - round(a),
+        low_ns=round(low),
+        high_ns=round(high),
+        verdict=verdict,
+        sources=sources,
+    )
 
 
 def _basis(before: Side, after: Side, noise: Side | None) -> str:

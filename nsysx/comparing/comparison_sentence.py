@@ -53,7 +53,17 @@ def _idle_together(parts: Sequence[DifferencePart], total: int) -> list[Differen
     if len(small) < 2:
         return list(parts)
     difference, before, after = (sum(getattr(p, k) for p in small) for k in ("difference_ns", "before_ns", "after_ns"))
-    merged = DifferencePart("ledger", "idle", difference, before, after, None, None, "cannot_tell", "both")
+    merged = DifferencePart(
+        "ledger",
+        "idle",
+        difference_ns=difference,
+        before_ns=before,
+        after_ns=after,
+        low_ns=None,
+        high_ns=None,
+        verdict="cannot_tell",
+        status="both",
+    )
     return sorted([p for p in parts if p not in small] + [merged], key=lambda p: -abs(p.difference_ns))
 
 

@@ -158,7 +158,9 @@ def _together(group: Sequence[Captured]) -> Captured:
         keys = dict.fromkeys(k for c in group for k in c.parts[part])
         parts[part] = {key: _mean(group, part, key) for key in keys}
     label = f"{first.label} and {len(group) - 1} more ranks"
-    return Captured(label, first.summary, parts, first.step_ns, first.steps, len(group), first.whole)
+    return Captured(
+        label, first.summary, parts=parts, step_ns=first.step_ns, steps=first.steps, ranks=len(group), whole=first.whole
+    )
 
 
 def _mean(group: Sequence[Captured], part: str, key: str | None) -> BlockSeries:

@@ -337,10 +337,10 @@ def attribute(trace: Trace, correlated: Correlated, ranges: Ranges) -> Attribute
     return Attributed(
         calls,
         ops,
-        tree,
-        pl.concat([marked, batch_waits(trace, correlated, marked)]),
-        correlated.threads,
-        frozenset(finder.outside),
-        root_names(finder.modules),
-        roles,
+        modules=tree,
+        phase_spans=pl.concat([marked, batch_waits(trace, correlated, marked)]),
+        threads=correlated.threads,
+        outside=frozenset(finder.outside),
+        roots=root_names(finder.modules),
+        roles=roles,
     )

@@ -103,7 +103,9 @@ def find(trace: Trace, ranges: Ranges, attributed: Attributed) -> CodeLines | No
     captured = _captured(trace, xray, attributed)
     if captured is not None:
         op = np.where(captured >= 0, captured, op)
-    return CodeLines(xray.places, xray.place, xray.parent, xray.own, call, op, xray.open, like)
+    return CodeLines(
+        xray.places, xray.place, parent=xray.parent, own=xray.own, call=call, op=op, open=xray.open, of=like
+    )
 
 
 def _stacks(rows: pl.DataFrame) -> CodeLines:

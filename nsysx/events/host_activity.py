@@ -208,13 +208,13 @@ def hosts(trace: Trace, attributed: Attributed) -> dict[int, Host]:
         by_process[int(process)] = Host(
             threads,
             cause_of_call,
-            coverage([(s, e)]),
-            loading,
-            of_thread,
-            launched,
-            launcher,
-            outer,
-            start,
-            end,
+            overhead=coverage([(s, e)]),
+            data=loading,
+            calls=of_thread,
+            launched=launched,
+            launcher=launcher,
+            outer=outer,
+            begin=start,
+            end=end,
         )
     return by_process

@@ -65,7 +65,18 @@ def _gaps(ops: pl.DataFrame, activity: StepFunction) -> Gaps:
     first[call[::-1]] = rows[::-1]
     repeated = first[call] < rows
     under_way = ended & (called < FAR) & repeated[np.maximum(row, 0)] if len(repeated) else np.zeros(len(g0), np.bool_)
-    return Gaps(g0, g1, ended, called, returned, of_x("thread", -1), of_x("op", -1), stream, same_stream, under_way)
+    return Gaps(
+        g0,
+        g1,
+        ended=ended,
+        called=called,
+        returned=returned,
+        thread=of_x("thread", -1),
+        op=of_x("op", -1),
+        stream=stream,
+        same_stream=same_stream,
+        under_way=under_way,
+    )
 
 
 def _ready(gaps: Gaps) -> tuple[I64, I64]:

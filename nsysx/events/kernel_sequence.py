@@ -127,7 +127,18 @@ def _line(process: int, ops: pl.DataFrame, calls: pl.DataFrame) -> _LaunchOrder:
     kind = np.where(small, len(names), kind)
     thread, start, end = (ops[c].to_numpy()[first] for c in ("thread", "call_start_ns", "call_end_ns"))
     computes = (kernel | opaque | graph)[first]
-    return _LaunchOrder(process, kind, shape, [*names, "[scalar]"], work, inputs, computes, thread, start, end)
+    return _LaunchOrder(
+        process,
+        kind,
+        shape=shape,
+        names=[*names, "[scalar]"],
+        work=work,
+        input_work=inputs,
+        computes=computes,
+        thread=thread,
+        start=start,
+        end=end,
+    )
 
 
 def _places(ids: I64) -> Iterator[I64]:

@@ -61,7 +61,14 @@ def levels(lengths: I64, numbers: I64, *, in_a_row: bool = True) -> tuple[Level,
         ns = lengths[places]
         every = 1 if len(places) == len(lengths) else _every(places, numbers) if in_a_row else None
         of_lengths.append(
-            Level(int(np.median(ns)), len(places), every, round(ns.sum() / len(ns)), int(ns.min()), int(ns.max()))
+            Level(
+                int(np.median(ns)),
+                len(places),
+                every=every,
+                mean_ns=round(ns.sum() / len(ns)),
+                low_ns=int(ns.min()),
+                high_ns=int(ns.max()),
+            )
         )
     return tuple(sorted(of_lengths, key=lambda level: (-level.count, level.median_ns)))
 

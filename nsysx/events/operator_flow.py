@@ -131,11 +131,22 @@ def _read(ops: pl.DataFrame, modules: pl.DataFrame) -> OperatorFlow | None:
     )
     spans = zip(columns.iter_rows(), first.tolist(), last.tolist(), strict=True)
     calls = tuple(
-        ModuleCall(path, cls, thread, start, end, a, b) for (path, cls, thread, start, end), a, b in spans if b > a
+        ModuleCall(path, cls, thread=thread, start_ns=start, end_ns=end, first=a, last=b)
+        for (path, cls, thread, start, end), a, b in spans
+        if b > a
     )
     sizes = text.str.extract(_SIZES, 1).fill_null("").to_list()
     names, thread = ops["name"].cast(pl.String).to_list(), int(ops["thread"][0])
-    return OperatorFlow(names, numbers, given, sizes, calls, thread, starts, ops["end_ns"].to_numpy())
+    return OperatorFlow(
+        names,
+        numbers,
+        made=given,
+        size=sizes,
+        calls=calls,
+        thread=thread,
+        start_ns=starts,
+        end_ns=ops["end_ns"].to_numpy(),
+    )
 
 
 def _makers(text: str) -> tuple[int, ...]:

@@ -317,7 +317,14 @@ def _scopes(trace: Trace, attributed: Attributed, steps: StepTable, *, chosen: b
     if steps.whole or steps.steady is None:
         return whole, Scope(covered, (steps.process,), devices)
     first, last = steps.steady if trace.sampled is None else (trace.sampled.indices[index] for index in steps.steady)
-    return whole, Scope("chosen" if chosen else "steady", (steps.process,), devices, first, last, last - first + 1)
+    return whole, Scope(
+        "chosen" if chosen else "steady",
+        (steps.process,),
+        devices=devices,
+        first=first,
+        last=last,
+        steps=last - first + 1,
+    )
 
 
 def gather(
@@ -350,4 +357,12 @@ def gather(
         cpu_windows, windows = steps.cpu_windows.filter(shown), steps.windows.filter(shown)
         of_process = [calls_in(calls, cpu_windows), _ops_in(ops, cpu_windows, windows)]
     steady_events = Events(steady, _rows(calls, of_process[0]), _rows(ops, of_process[1]))
-    return Profile(trace, ranges, attributed, steps, ledgers, Events(whole, calls, ops), steady_events)
+    return Profile(
+        trace,
+        ranges,
+        attributed=attributed,
+        steps=steps,
+        ledgers=ledgers,
+        whole=Events(whole, calls, ops),
+        steady=steady_events,
+    )

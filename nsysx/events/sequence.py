@@ -98,7 +98,13 @@ def _tokens(correlated: Correlated, ranges: Ranges, processes: list[int]) -> dic
         call = np.concatenate((rows[of_thread], np.full(2 * int(phases_here.sum()), -1, np.int64)))[order]
         counted = np.concatenate(([0], np.cumsum(call >= 0)))
         by_thread[thread_key] = _Tokens(
-            times[order], until[order], keys[order], plain[order], call, counted, has_phases
+            times[order],
+            until[order],
+            key=keys[order],
+            name=plain[order],
+            call=call,
+            counted=counted,
+            phases=has_phases,
         )
     return by_thread
 
@@ -382,5 +388,7 @@ def repeat(ranges: Ranges, correlated: Correlated) -> Ranges:
     ]
     both[0] = both[0].drop("range").with_row_index("range")
     unmatched = int((launched & (states == UNMATCHED)).sum())
-    repeats = Repeats(states, results.of, marked, others, exact, int(launched.sum()), unmatched)
+    repeats = Repeats(
+        states, results.of, marked=marked, steps=others, exact=exact, launches=int(launched.sum()), unmatched=unmatched
+    )
     return replace(ranges, ranges=both[0], marks=both[1], repeats=repeats)

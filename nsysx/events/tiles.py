@@ -181,7 +181,17 @@ def gpu_tiles(
         start, end = steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy()
         called, op_begin, op_end = (part[c].to_numpy() for c in ("call_start_ns", "start_ns", "end_ns"))
         evaluation = (part["phase"] == "evaluation").fill_null(False).to_numpy()
-        tiled = _Steps(start, end, called, op_begin, op_end, evaluation, closed, few, seams).tiles()
+        tiled = _Steps(
+            start,
+            end,
+            called=called,
+            op_begin=op_begin,
+            op_end=op_end,
+            evaluation=evaluation,
+            closed=closed,
+            few=few,
+            seams=seams,
+        ).tiles()
         if tiled is None:
             continue
         begin, finish, followed, named = tiled

@@ -136,7 +136,7 @@ def trend(lengths: I64, work: I64 | None = None, *, in_a_row: bool = True) -> Tr
         return Trend(kind, share, spread, note=note)
     if in_a_row and len(values) == len(lengths) and (rhythm := period(values, LEVEL_CHANGE_SHARE * middle)):
         note = f"Every {ordinal(rhythm.every)} step takes {units.duration(rhythm.excess_ns)} longer than the others."
-        return Trend("periodic", share, spread, rhythm.every, rhythm.excess_ns, note)
+        return Trend("periodic", share, spread=spread, every=rhythm.every, excess_ns=rhythm.excess_ns, note=note)
     if spread > UNEVEN_SPREAD_SHARE:
         ends = f"{units.duration(int(low))} to {units.duration(int(high))}"
         return Trend("uneven", share, spread, note=f"The steps differ: the middle 80 % take {ends}.")

@@ -60,7 +60,15 @@ def chosen(profile: Profile, mangled: Mapping[str, str], most: int) -> list[Chos
         first = before.get(name)
         skipped = per_step * START_STEPS if first is None else first + per_step * SETTLING_STEPS
         kernels.append(
-            ChosenKernel(name, mangled.get(name, ""), per_step, skipped, gpu_ns / steps, could_go_ns / steps, roof)
+            ChosenKernel(
+                name,
+                mangled.get(name, ""),
+                per_step=per_step,
+                before=skipped,
+                gpu_ns=gpu_ns / steps,
+                could_go_ns=could_go_ns / steps,
+                roof=roof,
+            )
         )
     return kernels
 

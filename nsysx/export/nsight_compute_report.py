@@ -90,12 +90,12 @@ def _launch(reader: Any, action: Any) -> MeasuredLaunch:
     return MeasuredLaunch(
         action.name(kind.NameBase_DEMANGLED),
         action.name(kind.NameBase_MANGLED),
-        value(_TIME),
-        None if read is None or written is None else read + written,
-        share(_MEMORY),
-        share(_TENSOR),
-        share(_OCCUPANCY),
-        None if longest is None else _STALLS.get(longest, longest.replace("_", " ")),
+        ns=value(_TIME),
+        dram_bytes=None if read is None or written is None else read + written,
+        memory=share(_MEMORY),
+        tensor=share(_TENSOR),
+        occupancy=share(_OCCUPANCY),
+        stall=None if longest is None else _STALLS.get(longest, longest.replace("_", " ")),
     )
 
 

@@ -69,10 +69,10 @@ def _calls(build: Builder, calls: pl.DataFrame, ops: pl.DataFrame) -> None:
             Slices(
                 build.spread(of_thread, "more CUDA calls", start, end, top=of_thread),
                 start,
-                end,
-                build.names.ids(part["name"]),
-                build.categories.ids(pl.repeat("api", part.height, eager=True)),
-                {"kind": build.strings.ids(part["kind"])},
+                end=end,
+                name=build.names.ids(part["name"]),
+                category=build.categories.ids(pl.repeat("api", part.height, eager=True)),
+                args={"kind": build.strings.ids(part["kind"])},
                 flows=flows,
             )
         )
@@ -97,10 +97,10 @@ def _ranges(build: Builder, ranges: pl.DataFrame) -> None:
                 Slices(
                     build.spread(build.thread(thread), title, start, end),
                     start,
-                    end,
-                    build.names.ids(part["label"]),
-                    build.categories.ids(part["kind"]),
-                    {"cls": build.strings.ids(part["cls"].cast(pl.String).replace("", None))},
+                    end=end,
+                    name=build.names.ids(part["label"]),
+                    category=build.categories.ids(part["kind"]),
+                    args={"cls": build.strings.ids(part["cls"].cast(pl.String).replace("", None))},
                 )
             )
 
@@ -139,13 +139,13 @@ def _work(build: Builder, part: pl.DataFrame, track: I64, ends: bool) -> None:
         Slices(
             track,
             _ints(part, "start_ns"),
-            _ints(part, "end_ns"),
-            build.names.ids(part["shown"]),
-            build.categories.ids(part["op_kind"]),
-            args | numbers,
-            tuple(numbers),
-            np.stack((_ints(flows, "row"), _ints(flows, "op") + 1), 1),
-            ends,
+            end=_ints(part, "end_ns"),
+            name=build.names.ids(part["shown"]),
+            category=build.categories.ids(part["op_kind"]),
+            args=args | numbers,
+            numbers=tuple(numbers),
+            flows=np.stack((_ints(flows, "row"), _ints(flows, "op") + 1), 1),
+            ends_flow=ends,
         )
     )
 

@@ -340,17 +340,18 @@ class Case:
             site |= line_of(self.profile, site, calls, about)
         if not any(site.get(k) for k in ("module", "file", "near")) and (beside := near(self.profile, calls)):
             site["near"] = beside
+        scope = None if worth.likely_ns is None else replayed_scope(self.profile)
         finding = Finding(
             rule.code,
             rule.slug,
-            "found",
-            title,
-            f"{detail} {because}".rstrip(),
-            site,
-            None if self.stepless else cost_ns,
-            replace(worth, mended=unblocked, scope=None if worth.likely_ns is None else replayed_scope(self.profile)),
-            "",
-            tuple(evidence),
+            verdict="found",
+            title=title,
+            detail=f"{detail} {because}".rstrip(),
+            where=site,
+            cost_ns_per_step=None if self.stepless else cost_ns,
+            saving=replace(worth, mended=unblocked, scope=scope),
+            fix="",
+            evidence=tuple(evidence),
             scope=self._covered,
             because=because,
             title_as_recorded=title_as_recorded,

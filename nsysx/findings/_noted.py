@@ -86,7 +86,7 @@ def found(case: Case, rule: Rule) -> list[Finding]:
         loop = launches if looping else 0.0  # a line that calls a network makes its launches, but is no loop
         seen = _line_remedies.Seen(text, loads.get(line_row, 0), loop, row["waits"] / case.steps)
         fix = more_threads(case, line_row) or _line_remedies.fix_of(seen)
-        line = _CostlyLine(line_row, row, cost, seen, looping, fix)
+        line = _CostlyLine(line_row, row, cost=cost, seen=seen, looping=looping, fix=fix)
         kinds.setdefault(line.kind, []).append(line)
     for key, group in kinds.items():
         if key[-1] == "exchanged" and any(line.meets for line in group):
@@ -112,7 +112,9 @@ def _beside(
             continue
         seen = _line_remedies.Seen(str(row["text"] or "").partition("  #")[0], 0.0, 0.0, row["waits"] / case.steps)
         fix = _line_remedies.fix_of(seen)
-        line = _CostlyLine(line_row, row, case.per_step(every.get(line_row, 0.0)), seen, frozenset(), fix)
+        line = _CostlyLine(
+            line_row, row, cost=case.per_step(every.get(line_row, 0.0)), seen=seen, looping=frozenset(), fix=fix
+        )
         more += [line] if line.kind == group[0].kind else []
     return more
 

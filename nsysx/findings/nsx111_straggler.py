@@ -269,13 +269,13 @@ def _answer(
     finding = Finding(
         RULE.code,
         RULE.slug,
-        verdict,
-        title,
-        detail,
-        where or {},
-        cost_ns,
-        saving or Saving(),
-        "",
-        evidence,
+        verdict=verdict,
+        title=title,
+        detail=detail,
+        where=where or {},
+        cost_ns_per_step=cost_ns,
+        saving=saving or Saving(),
+        fix="",
+        evidence=evidence,
     )
     return fix.into(finding)

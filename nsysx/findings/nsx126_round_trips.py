@@ -122,7 +122,15 @@ def rounds(profile: Profile) -> Rounds | None:
     first, last = begin[alike], end[alike] - 1
     made = np.concatenate([np.arange(a, b + 1) for a, b in zip(first.tolist(), last.tolist(), strict=True)])
     ends = calls["end_ns"].to_numpy()
-    return Rounds(ends[first - 1], ends[last], made, round(usual), network, upload, len(reads))
+    return Rounds(
+        ends[first - 1],
+        ends[last],
+        calls=made,
+        launches=round(usual),
+        network=network,
+        uploads=upload,
+        reads=len(reads),
+    )
 
 
 def _reads(profile: Profile) -> I64:

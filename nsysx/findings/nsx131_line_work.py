@@ -114,7 +114,14 @@ def _groups(case: Case, code: CodeLines) -> Iterator[_Group]:
                     continue
                 function = part.filter(pl.col("line") == chosen[0])["function"][0]
                 work = part.filter(pl.col("line").is_in(chosen))
-                yield _Group(str(file), str(function), chosen, [texts.get((file, n), "") for n in chosen], work, kind)
+                yield _Group(
+                    str(file),
+                    str(function),
+                    lines=chosen,
+                    texts=[texts.get((file, n), "") for n in chosen],
+                    kernels=work,
+                    kind=kind,
+                )
                 break
 
 

@@ -154,7 +154,7 @@ def _models(case: Case) -> list[_Turns]:
         if cls is not None:
             roots[cls][root].add(module)
     return [
-        _Turns(cls, len(models), 1, True, True, frozenset().union(*models.values()))
+        _Turns(cls, len(models), deep=1, several=True, networks=True, modules=frozenset().union(*models.values()))
         for cls, models in roots.items()
         if len(models) >= FEWEST_CALLS_IN_TURN
     ]
@@ -178,7 +178,17 @@ def _independent(case: Case, flow: OperatorFlow) -> list[_Turns]:
         deep = depth(flow, calls)
         if 2 * deep <= len(calls):
             several = len(paths) > 1
-            turns.append(_Turns(cls, len(calls), deep, several, several and not path, _alike(case, path, cls), calls))
+            turns.append(
+                _Turns(
+                    cls,
+                    len(calls),
+                    deep=deep,
+                    several=several,
+                    networks=several and not path,
+                    modules=_alike(case, path, cls),
+                    calls=calls,
+                )
+            )
     return turns
 
 

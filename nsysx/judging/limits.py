@@ -228,7 +228,15 @@ def recorded_limits(profile: Profile, rows: Sequence[GpuRow]) -> WindowLimits:
         parts[part] += ns
     kernels = bool(profile.attributed.gpu_ops["op_kind"].is_in(["kernel", "graph"]).any())
     steps = profile.steps
-    return WindowLimits(process, device, row["window_ns"], profile.scope.steps, steps.whole, parts, kernels)
+    return WindowLimits(
+        process,
+        device,
+        window_ns=row["window_ns"],
+        steps=profile.scope.steps,
+        whole=steps.whole,
+        parts=parts,
+        kernels=kernels,
+    )
 
 
 def _window(profile: Profile, process: int, device: int) -> tuple[int, int]:
@@ -296,9 +304,8 @@ def idle_parts(profile: Profile, process: int, device: int, *, real: bool = Fals
         part[untraced & (kind == TO_DEVICE).fill_null(False).to_numpy()] = number[StepPart.MIGRATION]
         touched = untraced & (kind == TO_HOST).fill_null(False).to_numpy()
         part[touched] = number[StepPart.HOST]
-        if (
-            profile.steps.source == "capture" and touched.any()
-        ):  # one pause for the pages and for what follows the last of them
+        # One pause for the pages and for what follows the last of them.
+        if profile.steps.source == "capture" and touched.any():
             other = _in_other_part(profile, process, device, begin, finish)
             part[(part == number[StepPart.HOST]) & other] = number[StepPart.ELSEWHERE]
     sums = np.zeros(len(StepPart), np.int64)

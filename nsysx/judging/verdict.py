@@ -61,7 +61,17 @@ def _judge(profile: Profile, gpu_rows: Sequence[GpuRow]) -> Verdict:
     }
     recorded = limits.recorded_ns and round(limits.per_step(limits.recorded_ns))
     host = program_of(profile).host
-    return Verdict(code.value, sentence, evidence, None, sum(parts.values()), parts, recorded, limits.estimated, host)
+    return Verdict(
+        code.value,
+        sentence,
+        evidence=evidence,
+        scope=None,
+        step_ns=sum(parts.values()),
+        parts=parts,
+        recorded_ns=recorded,
+        estimated=limits.estimated,
+        host=host,
+    )
 
 
 def _course(profile: Profile, limits: WindowLimits) -> str:

@@ -139,14 +139,14 @@ def own_times(aligned: Aligned, group: Sequence[int]) -> OwnTimes | None:
     return OwnTimes(
         np.array(lengths_alone, np.float64),
         np.array(on_gpu, np.float64),
-        np.array([(c.gap - c.loading + c.cost).sum() / count for c in cols], np.float64),
-        np.array([c.loading.sum() / count for c in cols], np.float64),
-        np.array([c.op_duration.sum() / count for c in cols], np.float64),
-        step,
-        float(np.mean(measured)) if len(measured) == len(played_ranks) else None,
-        abs(recorded - truth) / truth,
-        tuple(members["bare"]),
-        transfer,
+        code=np.array([(c.gap - c.loading + c.cost).sum() / count for c in cols], np.float64),
+        loading=np.array([c.loading.sum() / count for c in cols], np.float64),
+        work=np.array([c.op_duration.sum() / count for c in cols], np.float64),
+        step=step,
+        measured=float(np.mean(measured)) if len(measured) == len(played_ranks) else None,
+        error=abs(recorded - truth) / truth,
+        members=tuple(members["bare"]),
+        transfer=transfer,
     )
 
 

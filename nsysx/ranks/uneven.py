@@ -66,7 +66,7 @@ def differences(rank: Rank, others: Sequence[Rank]) -> tuple[Differs, ...]:
             continue
         same_grids = all(grids == g for _, _, g in there)
         how = OTHER if not times_there else MORE if times > times_there else LONGER if same_grids else LARGER
-        told.append(Differs(name, how, times, times_there, ns, ns_there))
+        told.append(Differs(name, how, times=times, times_there=times_there, ns=ns, ns_there=ns_there))
     return tuple(sorted(told, key=lambda d: (d.ns_there - d.ns, d.kernel))[:MOST_UNEVEN_KERNELS])
 
 

@@ -36,6 +36,14 @@ def limits_of(
         limits[process, device] = DeviceLimits(
             card[0] if isinstance(card[0], int) else None,
             (major, minor) if valid else None,
-            sm, warps, blocks, registers, per_block, shared, clock, bandwidth, cache,
-        )  # fmt: skip
+            sm_count=sm,
+            warps_per_sm=warps,
+            blocks_per_sm=blocks,
+            registers_per_sm=registers,
+            registers_per_block=per_block,
+            shared_per_sm=shared,
+            clock_hz=clock,
+            memory_bandwidth=bandwidth,
+            cache_bytes=cache,
+        )
     return limits

@@ -236,7 +236,9 @@ def _glance(
     frames, _ = _frames(database, tables, dict(raw), zero, placing.center(raw))
     run = sidecar_files.run_json(path)
     capture = capture_facts.capture_of(path, connection, tables, frames, run)
-    chosen = choice.choose(Trace(path, frames, frozenset(raw), _domains(frames["nvtx"]), capture, run))
+    chosen = choice.choose(
+        Trace(path, frames, recorded=frozenset(raw), domains=_domains(frames["nvtx"]), capture=capture, run=run)
+    )
     counted = None if chosen is None else capture_totals.read(database, connection, tables, progress)
     if chosen is None or counted is None:
         return None, {}, pieces

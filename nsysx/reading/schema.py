@@ -108,7 +108,9 @@ class Source:
 def _c(
     name: str, sql: str, kind: str = "int", unit: str = "", required: bool = True, meaning: str = "", bits: int = 0
 ) -> SourceColumn:
-    return SourceColumn(name, sql, kind, unit, required, meaning, bits=bits or (32 if kind == "name" else 0))
+    return SourceColumn(
+        name, sql, kind=kind, unit=unit, required=required, meaning=meaning, bits=bits or (32 if kind == "name" else 0)
+    )
 
 
 def _packed(name: str, fields: tuple[tuple[str, int], ...], meaning: str) -> SourceColumn:

@@ -150,7 +150,9 @@ def _run_in(folder: Path, command: Sequence[str], options: RunOptions, nsys: Nsy
     if options.then and options.steps is None and limit is None:
         say("warning: without a window and a limit, --then stop has nothing to wait for: the command runs to its end")
     with Inbox() as inbox:
-        recording = Recorder(folder, command, options, nsys, inbox, environment, limit).run()
+        recording = Recorder(
+            folder, command, options=options, nsys=nsys, inbox=inbox, environment=environment, limit=limit
+        ).run()
         if not recording.started:
             if not (recording.interrupted or recording.cannot_execute or options.nsys_args):
                 _run_unrecorded(command, recording, inbox, result)

@@ -46,7 +46,9 @@ class Scaled:
 def _box(kind: str, start: float, end: float, low: float, high: float, title: str) -> BarBox:
     """Return the box from ``start`` to ``end`` on a scale from ``low`` to ``high`` (ns)."""
     scale = 100 / max(high - low, 1)
-    return BarBox(scale * (min(start, end) - low), scale * abs(end - start), kind, False, "", title)
+    return BarBox(
+        scale * (min(start, end) - low), scale * abs(end - start), kind=kind, idle=False, text="", title=title
+    )
 
 
 def bars(answer: Comparison) -> Scaled:
@@ -107,7 +109,9 @@ def steps(answer: Comparison) -> Scaled:
         shown = of_capture[:: max(1, len(of_capture) // MOST_CAPTURE_STEPS)]
         places = ((_box(side, ns, ns, shortest, high, units.duration(ns)).left, ns) for ns in shown)
         boxes = tuple(
-            BarBox(left * (1 - CAPTURE_STEP / 100), CAPTURE_STEP, side, False, "", units.duration(ns))
+            BarBox(
+                left * (1 - CAPTURE_STEP / 100), CAPTURE_STEP, kind=side, idle=False, text="", title=units.duration(ns)
+            )
             for left, ns in places
         )
         rows.append(BarRow(f"{side} {number}", f"{len(of_capture)} steps", "", boxes))

@@ -116,7 +116,7 @@ def _drawn(bar: Bar, longest: float, several: bool) -> DrawnBar:
         words = part_words(part, bar.total_ns)
         # A bar of one part is named and measured by its label.
         inside = len(bar.parts) > 1 and len(words) * SCREEN_LETTER + SCREEN_MARGIN <= width * room
-        boxes.append(BarBox(left, width, part.kind, part.idle, words if inside else "", words))
+        boxes.append(BarBox(left, width, kind=part.kind, idle=part.idle, text=words if inside else "", title=words))
         if part.label:
             legend.append((part, words, inside))
         left += width

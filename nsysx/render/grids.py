@@ -168,7 +168,7 @@ def grid(table: Table, *, top: int, redact: bool, width: int) -> Grid:
     texts = CellTexts(redact, width)
     if table.rows is None:
         reason = texts(table.reason or "not recorded in this capture", 600)
-        return Grid(table.key, title, spec.intro, (), None, reason, group=spec.group)
+        return Grid(table.key, title, intro=spec.intro, heads=(), rows=None, reason=reason, group=spec.group)
     columns = [c for c in table.columns if c.name not in spec.hide]
     if {"file", "line"} <= {c.name for c in columns}:
         columns = [c for c in columns if c.name not in ("line", "function")]

@@ -36,4 +36,9 @@ def build(summary: Summary) -> tuple[Fall, ...]:
 
 def _fall(label: str, kind: str, idle: bool, ns: float, left: float, whole: float) -> Fall:
     time, share = units.duration(ns), units.share(ns, whole)
-    return Fall(label, time, share, BarBox(left, 100 * ns / whole, kind, idle, "", f"{label}: {time}, {share}"))
+    return Fall(
+        label,
+        time,
+        share,
+        BarBox(left, 100 * ns / whole, kind=kind, idle=idle, text="", title=f"{label}: {time}, {share}"),
+    )

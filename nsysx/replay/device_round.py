@@ -76,7 +76,9 @@ def on_device(chain: Chain, cols: Columns, communicating: Collection[int] = ()) 
         computing = ~np.isin(names, list(communicating))[order % len(names)]
         exposed = end - start - idle - _union(begin[computing], finish[computing], start, end)
     idle_causes = {cause.value: ns for cause, ns in causes.items() if ns > 0}
-    return DeviceRound(end - start, end - start - idle, exposed, idle_causes, before, replayed)
+    return DeviceRound(
+        end - start, end - start - idle, exposed_comm_ns=exposed, causes=idle_causes, before=before, run=replayed
+    )
 
 
 def _union(begin: I64, finish: I64, start: int, end: int) -> int:

@@ -91,12 +91,12 @@ def added(profile: Profile, window: ReplayedWindow) -> Added:
     return Added(
         np.rint(before[:-1]).astype(np.int64),
         np.rint(inside[:-1]).astype(np.int64),
-        round(before[-1]),
-        {name: round(s[0]) for name, s in sums.items() if s[0]},
-        sum(s[1] for s in sums.values()) / whole if whole else 1.0,
-        sum(s[2] for s in sums.values()) / whole if whole else 1.0,
-        table.source,
-        _near(calls),
+        after=round(before[-1]),
+        totals={name: round(s[0]) for name, s in sums.items() if s[0]},
+        low=sum(s[1] for s in sums.values()) / whole if whole else 1.0,
+        high=sum(s[2] for s in sums.values()) / whole if whole else 1.0,
+        source=table.source,
+        near=_near(calls),
     )
 
 

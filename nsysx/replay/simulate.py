@@ -295,7 +295,16 @@ def _stretch(cols: Columns, first: int, last: int, behind: Flags) -> _Stretch:
         streams.append((stream, position, cols.op_item[op] - first, ~behind[op], cols.op_latency[op], duration, taken))
     loads = np.flatnonzero(np.diff(cols.first_op[first : last + 1]))
     launched = cols.first_op[first:last][loads] - a
-    return _Stretch(first, last, call_at, int(took.sum()), loads, launched, b - a, tuple(streams))
+    return _Stretch(
+        first,
+        last,
+        call_at=call_at,
+        whole_ns=int(took.sum()),
+        loads=loads,
+        launched=launched,
+        ops=b - a,
+        streams=tuple(streams),
+    )
 
 
 def run(chain: Chain | Columns, rounds: int = REPLAYED_ROUNDS) -> ReplayResult:

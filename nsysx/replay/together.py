@@ -109,13 +109,13 @@ def played(profile: Profile) -> Played | None:
     return Played(
         bare,
         model.relieved.recorded,
-        window.numbers,
-        tuple(borders),
-        window.recorded_ns,
-        window.device,
-        ops,
-        None if measured is None else measured.step_ns,
-        job_changes.left_by(profile, ops),
+        numbers=window.numbers,
+        borders=tuple(borders),
+        recorded_ns=window.recorded_ns,
+        device=window.device,
+        op=ops,
+        measured_ns=None if measured is None else measured.step_ns,
+        left=job_changes.left_by(profile, ops),
     )
 
 

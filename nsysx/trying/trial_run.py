@@ -217,7 +217,16 @@ class Runner:
         lacks = not records and _no_torch(folder)
         begun = _steps_begun(folder)
         return TrialRun(
-            kind, record, records, reason, where, time.time() - began, first - began, lacks, begun, waited_s
+            kind,
+            record,
+            records=records,
+            reason=reason,
+            where=where,
+            wall_s=time.time() - began,
+            start_s=first - began,
+            no_torch=lacks,
+            begun=begun,
+            waited_s=waited_s,
         )
 
 

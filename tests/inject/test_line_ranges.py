@@ -437,3 +437,11 @@ def test_a_file_has_a_name_that_can_be_sent_in_any_locale(tmp_path: Path, name: 
     (tmp_path / "ä.py").write_text("x = 1\n")
     sources._began += 60
     assert sources.texts() == {str(tmp_path / "ä.py"): {"1": "x = 1"}}
+
+
+def test_lines_of_a_source_are_those_that_python_counts_in_the_encoding_that_it_declares() -> None:
+    from nsysx_probe.sources import _lines_of
+
+    assert _lines_of("# -*- coding: latin-1 -*-\nx = 'ä'  \x85 y\nz".encode("latin-1"))[1:] == ["x = 'ä'  \x85 y", "z"]
+    assert _lines_of("a\x0cb\r\nc\u2028d\re".encode()) == ["a\x0cb", "c\u2028d", "e"]
+    assert _lines_of(b"# coding: nowhere\n\xff = 1")[1] == "\ufffd = 1"

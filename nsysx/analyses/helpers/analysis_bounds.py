@@ -82,7 +82,7 @@ RECURRING_CALLS_PER_STEP = 0.5
 LONG_PRODUCT_NS = 50_000
 #: ... and was executed so often that its median is not one lucky execution.
 FEWEST_PRODUCTS = 3
-#: A measured rate beyond this (operations per second) is no rate: ten thousand times the fastest device.
+#: A measured rate beyond this (operations per second) is no rate: some hundred times the fastest device's.
 MOST_RATE_PER_S = 1e18
 
 # ---- helpers/picture_code ---------------------------------------------------------------------------------------

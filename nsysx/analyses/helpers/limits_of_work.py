@@ -223,7 +223,16 @@ def _counted(row: Mapping[str, Any]) -> tuple[int | None, int | None, str | None
     launch = None
     if row["grid"] is not None and row["block"] is not None:
         launch = schema.unpack(row["grid"], schema.GRID)[1], schema.unpack(row["block"], schema.BLOCK)[0]
-    call = OperatorCall(row["name"], shapes, read, types_of(row["kernel"]), width, result, gradients, launch)
+    call = OperatorCall(
+        row["name"],
+        shapes,
+        read=read,
+        types=types_of(row["kernel"]),
+        width=width,
+        result=result,
+        gradients=gradients,
+        launch=launch,
+    )
     moved = bytes_of(call, row["kernel"])
     return operations, moved, number_format, None if moved is not None else NO_FORMULA
 

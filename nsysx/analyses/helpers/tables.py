@@ -22,7 +22,15 @@ def _table(module: Analysis, given: Profile) -> Table:
     names = [c.name for c in module.COLUMNS]
     assert set(frame.columns) >= set(names), (module.KEY, frame.columns)
     rows = tuple(frame.select(names).to_dicts())
-    return Table(module.KEY, module.TITLE, module.COLUMNS, rows, "", scope(module.SHOWN.covers, given), module.SHOWN)
+    return Table(
+        module.KEY,
+        module.TITLE,
+        columns=module.COLUMNS,
+        rows=rows,
+        reason="",
+        scope=scope(module.SHOWN.covers, given),
+        shown=module.SHOWN,
+    )
 
 
 class Tables(Mapping[str, Table]):

@@ -251,10 +251,10 @@ def _op_spans(ops: pl.DataFrame, start: int, end: int, api_lane: Mapping[int, in
         Span(
             max(a, start) - start,
             min(b, end) - start,
-            cls,
-            name[:LANE_LABEL_LETTERS],
-            None if called is None else called - start,
-            None if thread is None else api_lane.get(thread),
+            kind=cls,
+            label=name[:LANE_LABEL_LETTERS],
+            launch_ns=None if called is None else called - start,
+            launch_lane=None if thread is None else api_lane.get(thread),
             module=module,
             line=line,
         )
@@ -297,13 +297,13 @@ def draw(profile: Profile, process: int, window: DrawnWindow) -> Timeline:
     return Timeline(
         window.title,
         start,
-        end,
-        tuple(picture.lanes),
-        picture.merged,
-        queues,
-        counters,
-        inside,
-        places,
+        end_ns=end,
+        lanes=tuple(picture.lanes),
+        merged=picture.merged,
+        queues=queues,
+        counters=counters,
+        marks=inside,
+        places=places,
         step_ns=window.step and (window.step[0] - start, window.step[1] - start),
     )
 

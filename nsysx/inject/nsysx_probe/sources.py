@@ -8,6 +8,7 @@ NSYSX_SOURCE names others, by the beginning of their path or by the name of thei
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
 from collections.abc import Mapping
@@ -122,9 +123,20 @@ class Sources:
             if os.stat(name).st_mtime > self._began or os.stat(name).st_size > MOST_SOURCE_BYTES:  # noqa: PTH116
                 return []
             with open(name, "rb") as file:  # noqa: PTH123
-                return file.read().decode("utf-8", "replace").splitlines()
+                return _lines_of(file.read())
         except (OSError, ValueError):
             return list(cached[2]) if cached is not None and len(cached) == 4 else []
+
+
+def _lines_of(source: bytes) -> list[str]:
+    """Return the lines of a source as Python counts them: in the encoding that it declares, and none begins at a form feed."""
+    head = b"\n".join(source.split(b"\n", 2)[:2])
+    declared = re.search(rb"^[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)", head, re.MULTILINE)
+    try:
+        text = source.decode(declared[1].decode() if declared else "utf-8", "replace")
+    except LookupError:
+        text = source.decode("utf-8", "replace")
+    return text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
 
 
 def _within(path: str, prefix: str) -> bool:

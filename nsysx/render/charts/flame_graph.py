@@ -100,7 +100,14 @@ def flame(stacks: Stacks, words: str = "", width: int = 1120, ax: Axes | None = 
         name_axes(axes, f"{words}, {unit}" if words else unit)
 
     return draw(
-        Room(width, FLAME_ROW * levels + FLAME_ABOVE + FLAME_BELOW, FLAME_SIDE, FLAME_SIDE, FLAME_ABOVE, FLAME_BELOW),
+        Room(
+            width,
+            FLAME_ROW * levels + FLAME_ABOVE + FLAME_BELOW,
+            left=FLAME_SIDE,
+            right=FLAME_SIDE,
+            above=FLAME_ABOVE,
+            below=FLAME_BELOW,
+        ),
         on,
         ax,
     )

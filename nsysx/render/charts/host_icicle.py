@@ -97,7 +97,16 @@ def boxes_of(parts: Sequence[IcicleTime]) -> list[IcicleBox]:
                 groups.setdefault(row.names[level], []).append(row)
         for name, below in sorted(groups.items(), key=lambda g: (-sum(r.ns for r in g[1]), g[0])):
             whole = sum(r.ns for r in below)
-            drawn.append(IcicleBox(level, start, start + whole, name, below[0].names[0], all(r.unknown for r in below)))
+            drawn.append(
+                IcicleBox(
+                    level,
+                    start,
+                    end=start + whole,
+                    name=name,
+                    phase=below[0].names[0],
+                    unknown=all(r.unknown for r in below),
+                )
+            )
             place(below, level + 1, start)
             start += whole
 
@@ -134,10 +143,10 @@ def icicle(parts: Sequence[IcicleTime], levels: Sequence[str], width: int = 1120
     room = Room(
         width,
         ICICLE_ROW * len(levels) + ICICLE_ABOVE + ICICLE_BELOW,
-        ICICLE_SIDE,
-        ICICLE_SIDE,
-        ICICLE_ABOVE,
-        ICICLE_BELOW,
+        left=ICICLE_SIDE,
+        right=ICICLE_SIDE,
+        above=ICICLE_ABOVE,
+        below=ICICLE_BELOW,
     )
     return draw(room, on, ax)
 

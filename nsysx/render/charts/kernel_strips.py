@@ -81,7 +81,9 @@ def strips(entries: Sequence[Strip], rows: Sequence[SpreadRow], width: int = 660
         axes.set_xticks([math.log(r) for r in named], [name or f"x {r:.2g}" for r, name in named.items()])
         name_axes(axes, "time of one execution over the kernel's median")
 
-    return draw(Room(width, STRIP_ROW * len(entries) + 64, STRIP_SIDE, STRIP_SIDE, 24, 40), on, ax)
+    return draw(
+        Room(width, STRIP_ROW * len(entries) + 64, left=STRIP_SIDE, right=STRIP_SIDE, above=24, below=40), on, ax
+    )
 
 
 def _draw_dots(axes: Axes, ratios: Sequence[float], y: float, end: float) -> None:

@@ -87,4 +87,4 @@ def memory(lines: Sequence[MemoryLine], width: int = 1120, height: int = 230, ax
         name_axes(axes, f"{unit} from the start of the capture", left=name, only=False)
         legend(axes, keys, rise=5, columns=min(len(keys), MEMORY_LEGEND - 1))
 
-    return draw(Room(width, height, 84, 4, 32, 42), on, ax)
+    return draw(Room(width, height, left=84, right=4, above=32, below=42), on, ax)

@@ -91,7 +91,9 @@ def ranks(rows: Sequence[Row], width: int = 1120, ax: Axes | None = None) -> Fig
         name_axes(axes, f"mean steady step on the GPU, {unit}")
         legend(axes, keys, rise=8)
 
-    return draw(Room(width, RANK_ROW * len(rows) + 76, 0.1 * width, 0.01 * width, 36, 40), on, ax)
+    return draw(
+        Room(width, RANK_ROW * len(rows) + 76, left=0.1 * width, right=0.01 * width, above=36, below=40), on, ax
+    )
 
 
 def _draw_parts(axes: Axes, rows: Sequence[Row], divisor: float) -> list[LegendEntry]:
@@ -147,7 +149,9 @@ def _rank_map(rows: Sequence[Row], divisor: float, unit: str, width: int, ax: Ax
                 )
         _map_scale(axes, most, f"{unit} per step")
 
-    return draw(Room(width, RANK_MAP_ROW * len(parts) + 82, 0.19 * width, 0.1 * width, 38, 44), on, ax)
+    return draw(
+        Room(width, RANK_MAP_ROW * len(parts) + 82, left=0.19 * width, right=0.1 * width, above=38, below=44), on, ax
+    )
 
 
 def _map_scale(axes: Axes, most: float, name: str) -> None:

@@ -138,7 +138,7 @@ def roofline(
             axes, [LegendEntry("limited by products", _PRODUCT), LegendEntry("limited by the memory", _MEMORY)], rise=6
         )
 
-    return draw(Room(width, height, 84, 12, 30, 44), on, ax)
+    return draw(Room(width, height, left=84, right=12, above=30, below=44), on, ax)
 
 
 def _names(axes: Axes, points: Sequence[RooflinePoint]) -> None:

@@ -92,7 +92,9 @@ def row_bars(
 
     above = 4 + (18 if keys and not narrow else 46 if keys else 0)
     left = 4 if narrow else BARS_LEFT
-    return draw(Room(width, tall * len(rows) + above + BARS_BELOW, left, 8, above, BARS_BELOW), on, ax)
+    return draw(
+        Room(width, tall * len(rows) + above + BARS_BELOW, left=left, right=8, above=above, below=BARS_BELOW), on, ax
+    )
 
 
 def _paint(colors: Mapping[str, str], kind: str, idle: bool) -> str:

@@ -85,7 +85,7 @@ def steps(
         name_axes(axes, "step" if size == 1 else f"step (mean of {size} neighbors)", left=unit, only=False)
         legend(axes, keys, rise=20, columns=-(-len(keys) // lines))
 
-    return draw(Room(width, height, 50, 5, 18 + 14 * lines, 42), on, ax)
+    return draw(Room(width, height, left=50, right=5, above=18 + 14 * lines, below=42), on, ax)
 
 
 def _part(bar: StepBar, name: str) -> float:

@@ -120,7 +120,13 @@ def timeline(
     above = TIMELINE_ABOVE + 14 * bool(picture.marks)
     return draw(
         Room(
-            width, above + high + TIMELINE_BELOW, TIMELINE_LEFT, TIMELINE_RIGHT, above, TIMELINE_BELOW, paper="#ffffff"
+            width,
+            above + high + TIMELINE_BELOW,
+            left=TIMELINE_LEFT,
+            right=TIMELINE_RIGHT,
+            above=above,
+            below=TIMELINE_BELOW,
+            paper="#ffffff",
         ),
         on,
         ax,
