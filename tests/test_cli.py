@@ -150,9 +150,9 @@ def test_what_follows_the_command_is_the_commands(tmp_path: Path, separator: lis
     from tests.recording.test_capture import FakeNsys
 
     nsys = FakeNsys(tmp_path / "fake").path
-    done = nsysx("run", "--nsys", nsys, "--dry-run", *separator, "python", "x.py", "-o", "y", "--help", "--", "a b")
+    done = nsysx("run", "--nsys", nsys, "--dry-run", *separator, "sh", "x.py", "-o", "y", "--help", "--", "a b")
     assert done.returncode == 0, done.stderr
-    assert " python x.py -o y --help -- 'a b'\n" in done.stdout
+    assert " sh x.py -o y --help -- 'a b'\n" in done.stdout
 
 
 # --- errors ---------------------------------------------------------------------------------------------------------------

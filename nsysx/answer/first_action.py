@@ -179,7 +179,9 @@ def _for_anything(finding: Finding) -> bool:
 
 def _best(summary: Summary, worth: Sequence[Finding], step: int) -> Finding:
     """Return the finding that saves most, or the first one that goes before it."""
-    contest = _Contest(summary, [f for f in worth if not f.unexplained] or worth, step)
+    # What runs the network at a known line is no cause of its own; what was not recorded may be one.
+    causes = [f for f in worth if not (f.unexplained and f.where.get("line"))]
+    contest = _Contest(summary, causes or worth, step)
     chosen = contest.leading() or contest.placed() or contest.exact() or contest.of_the_cause() or contest.best
     return contest.specific(chosen) or chosen
 

@@ -48,6 +48,11 @@ RULE = Rule(
 )
 REQUIRES = ("allocator", "steps")
 
+#: What to do in a program of another language, which allocates by itself.
+_NATIVE = (
+    "Allocate before the loop and keep the memory, or let the pool of cudaMallocAsync hold what is freed "
+    "(cudaMemPoolAttrReleaseThreshold)"
+)
 #: Where calls are made that belong to no module, by what their thread is for.
 _THREADS = {PIN: "on the loader's pin thread", LOADER: "on a loader's worker thread"}
 
@@ -90,6 +95,8 @@ def check(case: Case) -> list[Finding]:
     words = advice[:1].upper() + advice[1:]
     segments = advice in (allocator.FLUSHED, allocator.NEW_SIZES)
     fix = Fix.by_name("expandable-segments", "fixed-sizes", text=words) if segments else Fix(words)
+    if not case.program.python and not case.program.torch:
+        fix = Fix(_NATIVE)
     seen = len(np.unique(step_of(case.profile, calls["start_ns"])))
     title = f"Allocator calls take {units.duration(taken)} of CPU time in each step"
     if 2 * seen < case.steps:

@@ -304,9 +304,8 @@ def idle_parts(profile: Profile, process: int, device: int, *, real: bool = Fals
         part[untraced & (kind == TO_DEVICE).fill_null(False).to_numpy()] = number[StepPart.MIGRATION]
         touched = untraced & (kind == TO_HOST).fill_null(False).to_numpy()
         part[touched] = number[StepPart.HOST]
-        if (
-            profile.steps.source == "capture" and touched.any()
-        ):  # one pause for the pages and for what follows the last of them
+        # One pause for the pages and for what follows the last of them.
+        if profile.steps.source == "capture" and touched.any():
             other = _in_other_part(profile, process, device, begin, finish)
             part[(part == number[StepPart.HOST]) & other] = number[StepPart.ELSEWHERE]
     sums = np.zeros(len(StepPart), np.int64)

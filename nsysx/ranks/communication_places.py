@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, NamedTuple, TypedDict
+from typing import Annotated, Any, TypedDict
 
 import numpy as np
 
 from nsysx.analyses.helpers.module_names import folded
 from nsysx.model import Table, TableSpec
 from nsysx.ranks import collective_costs as costs_room
-from nsysx.ranks import process_groups
 from nsysx.ranks.collect import Place, Rank, number
 from nsysx.ranks.collective_costs import MOVES, UNMATCHED, WAITS, Stretches
-from nsysx.ranks.job_compared import JobCompared
+from nsysx.ranks.job_compared import JobCompared, Takers
 from nsysx.ranks.job_ledger import chosen
 from nsysx.ranks.rank_bounds import MOST_COMMUNICATION_PLACES
 from nsysx.rows import Of, TableOf, columns_of, names
@@ -69,27 +68,8 @@ SHOWN = TableSpec(
 )
 
 
-class _Takers(NamedTuple):
-    """Who takes part in a collective: the name of their group, and their numbers; None where that is not known."""
-
-    group: str | None = None
-    members: tuple[int, ...] | None = None
-
-
-def _takers(compared: JobCompared) -> dict[tuple[int, int], _Takers]:
-    """Return (rank, row of its collectives) -> who takes part in it, for those that are matched."""
-    takers_of: dict[tuple[int, int], _Takers] = {}
-    for key, group in compared.aligned.groups:
-        members = tuple(sorted(number(compared.ranks, r) for r in group))
-        for r, rows in group.items():
-            member = compared.ranks[r].members.get(key.communicator)
-            name = process_groups.name_of(compared.ranks[r].groups, members, None if member is None else member.size)
-            takers_of |= dict.fromkeys(((r, row) for row in rows.tolist()), _Takers(name, members))
-    return takers_of
-
-
 def _rows(
-    ranks: Sequence[Rank], r: int, parts: Stretches, takers: Mapping[tuple[int, int], _Takers]
+    ranks: Sequence[Rank], r: int, parts: Stretches, takers: Mapping[tuple[int, int], Takers]
 ) -> list[dict[str, Any]]:
     """Return the rows of one rank, the longest first."""
     rank = ranks[r]
@@ -99,14 +79,12 @@ def _rows(
         launched = rank.places[rank.placed[row]] if row >= 0 and len(rank.placed) else Place()
         kind = rank.series[rank.belongs[row]].kind if row >= 0 else None
         module = None if launched.module is None else folded(launched.module)
-        each = sums.setdefault(
-            (kind, *takers.get((r, row), _Takers()), *launched._replace(module=module)), [0, 0, 0, 0]
-        )
+        each = sums.setdefault((kind, *takers.get((r, row), Takers()), *launched._replace(module=module)), [0, 0, 0, 0])
         each[0] += row >= 0
         for i, state in enumerate((WAITS, MOVES, UNMATCHED), 1):
             each[i] += int(parts.ns[of_row & (parts.state == state)].sum())
     order = sorted(sums.items(), key=lambda e: (-sum(e[1][1:]), str(e[0])))
-    keys = ("collective", *_Takers._fields, *Place._fields)
+    keys = ("collective", *Takers._fields, *Place._fields)
     kept = order if len(order) <= MOST_COMMUNICATION_PLACES else order[: MOST_COMMUNICATION_PLACES - 1]
     if rest := order[len(kept) :]:
         kept = [*kept, ((None,) * len(keys), [sum(each[i] for _, each in rest) for i in range(4)])]
@@ -123,7 +101,7 @@ def table(compared: JobCompared | None, reason: str) -> Table:
     """Return the exposed communication of each rank by place. Without a second rank no rows, and the reason."""
     if compared is None:
         return Table(KEY, TITLE, COLUMNS, None, reason, shown=SHOWN)
-    ranks, takers = compared.ranks, _takers(compared)
+    ranks, takers = compared.ranks, compared.takers
     parts = [costs_room.stretches(rank, cost) for rank, cost in zip(ranks, compared.costs, strict=True)]
     shown = chosen(ranks, [int(p.ns[p.state == WAITS].sum()) for p in parts])
     rows = [row for r in shown for row in _rows(ranks, r, parts[r], takers)]

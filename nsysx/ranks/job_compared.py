@@ -2,14 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
 
-from nsysx.ranks import straggler
-from nsysx.ranks.collect import Rank
+from nsysx.ranks import process_groups, straggler
+from nsysx.ranks.collect import Rank, number
 from nsysx.ranks.collective_costs import CollectiveCosts, costs_of
 from nsysx.ranks.match import Aligned, align, common
 from nsysx.ranks.rank_checks import job_size
+
+
+class Takers(NamedTuple):
+    """Who takes part in a collective: the name of their group, and their numbers; None where that is not known."""
+
+    group: str | None = None
+    members: tuple[int, ...] | None = None
+
+    @property
+    def words(self) -> str | None:
+        """The group by its name, else by its ranks."""
+        if self.group is not None or not self.members:
+            return self.group
+        first, last = self.members[0], self.members[-1]
+        if len(self.members) > 2 and last - first == len(self.members) - 1:
+            return f"ranks {first} to {last}"
+        more = f" and {len(self.members) - 4} more" if len(self.members) > 4 else ""
+        return f"ranks {', '.join(map(str, self.members[:4]))}{more}"
 
 
 @dataclass(frozen=True)
@@ -24,6 +44,19 @@ class JobCompared:
     def ranks(self) -> Sequence[Rank]:
         """The ranks over their common steps."""
         return self.aligned.ranks
+
+    @cached_property
+    def takers(self) -> Mapping[tuple[int, int], Takers]:
+        """(rank, row of its collectives) -> who takes part in it, for those that are matched."""
+        takers_of: dict[tuple[int, int], Takers] = {}
+        for key, group in self.aligned.groups:
+            members = tuple(sorted(number(self.ranks, r) for r in group))
+            for r, rows in group.items():
+                member = self.ranks[r].members.get(key.communicator)
+                size = None if member is None else member.size
+                takers = Takers(process_groups.name_of(self.ranks[r].groups, members, size), members)
+                takers_of |= dict.fromkeys(((r, row) for row in rows.tolist()), takers)
+        return takers_of
 
 
 def compare(ranks: Sequence[Rank]) -> JobCompared | None:

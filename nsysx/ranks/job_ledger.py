@@ -11,13 +11,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Annotated, Any, NamedTuple, TypedDict
 
+import numpy as np
+import numpy.typing as npt
+
 from nsysx.catalogue import DeviceActivity, Late
 from nsysx.model import Table, TableSpec
 from nsysx.ranks import collective_costs as costs_room
 from nsysx.ranks import late_lines, straggler, uneven
 from nsysx.ranks.collect import Rank, number
 from nsysx.ranks.collective_costs import MOVES, UNMATCHED, WAITS, Stretches
-from nsysx.ranks.job_compared import JobCompared
+from nsysx.ranks.job_compared import JobCompared, Takers
 from nsysx.ranks.rank_bounds import MOST_LEDGER_RANKS
 from nsysx.rows import Of, TableOf, columns_of, names
 
@@ -49,6 +52,13 @@ class JobPartRow(TypedDict):
         str | None,
         Of("of waiting: kernels, or the line of Python, at which that rank is longer; null where none stands out"),
     ]
+    group: Annotated[
+        str | None,
+        Of(
+            "of transfer and waiting: the process group by its name in the program (see communication_places), else the ranks that take "
+            "part; null for other parts, and where collectives are on no other rank"
+        ),
+    ]
     time_ns: Annotated[int, Of("time; over the rows of a rank its window_ns", "ns", sums="row", label="time")]
     share: Annotated[float, Of("part of the rank's window, 0 to 1")]
 
@@ -62,15 +72,22 @@ SHOWN = TableSpec(
     intro=(
         "The steps of each rank in parts that sum to them. A wait names the rank that came last, and what that rank spends more time on."
     ),
-    first=names("rank part time_ns share waits_for cause detail steps"),
+    first=names("rank part time_ns share waits_for cause detail group steps"),
     keep="time_ns",
 )
 
 
-class Why(NamedTuple):
-    """A cause of waiting, the kernels or the line that it is by, and how much of the waiting it stands for (ns)."""
+#: What tells the rows of a rank apart.
+_TOLD = ("part", "waits_for", "cause", "detail", "group")
 
-    cause: str
+
+class Why(NamedTuple):
+    """A cause of waiting, the kernels or the line that it is by, and how much of the waiting it stands for (ns).
+
+    The cause is None where it is not known which rank is waited for.
+    """
+
+    cause: str | None
     detail: str | None
     ns: int
 
@@ -129,32 +146,48 @@ def why(late: Rank, waiting: Rank, ns: int) -> list[Why]:
     parts = _shared(due, [each for *_, each in rows]) if due else []
     told = [Why(cause, detail, part) for (cause, detail, _), part in zip(rows, parts, strict=False) if part]
     rest = [Why(IN_TURN, None, ns - due)] if ns > due else []
-    return [*sorted(told, key=lambda w: (-w.ns, w.cause, w.detail or "")), *rest]
+    return [*sorted(told, key=lambda w: (-w.ns, w.cause or "", w.detail or "")), *rest]
 
 
-def _parts(ranks: Sequence[Rank], r: int, parts: Stretches) -> list[dict[str, Any]]:
-    """Return the rows of one rank, without its number."""
-    rank = ranks[r]
+def _by_group(parts: Stretches, groups: Sequence[str | None], which: npt.NDArray[np.bool_]) -> dict[str | None, int]:
+    """Return group -> time of the chosen stretches in its collectives (ns), the most first."""
+    sums: dict[str | None, int] = {}
+    for group, ns in zip(groups, np.where(which, parts.ns, 0).tolist(), strict=True):
+        if ns:
+            sums[group] = sums.get(group, 0) + ns
+    return dict(sorted(sums.items(), key=lambda e: (-e[1], e[0] or "")))
+
+
+def _parts(compared: JobCompared, r: int, parts: Stretches) -> list[dict[str, Any]]:
+    """Return the rows of one rank, without its number.
+
+    Waiting for a rank in several groups is divided by cause, and each cause by group: nothing tells which cause is of which group.
+    """
+    ranks, rank = compared.ranks, compared.ranks[r]
+    taken = {row: compared.takers.get((r, row), Takers()).words for row in np.unique(parts.row).tolist()}
+    groups = [taken[row] for row in parts.row.tolist()]
     rows: list[dict[str, Any]] = []
 
-    def add(
-        part: str, ns: int, waits_for: int | None = None, cause: str | None = None, detail: str | None = None
-    ) -> None:
+    def add(part: str, ns: int, cause: str | None = None, **about: Any) -> None:
         if ns:
-            rows.append({"part": part, "waits_for": waits_for, "cause": cause, "detail": detail, "time_ns": ns})
+            rows.append(dict.fromkeys(_TOLD) | {"part": part, "cause": cause, **about, "time_ns": ns})
 
     add("computes", rank.parts[DeviceActivity.COMPUTE.column])
     add("copies", rank.parts[DeviceActivity.COPY.column] + rank.parts[DeviceActivity.MEMSET.column])
-    add("transfers", int(parts.ns[parts.state == MOVES].sum()))
-    for late, ns in costs_room.exposed_by(parts, r).items():
-        if late is None:
-            add("waits", ns)
-            continue
-        for each in why(ranks[late], rank, ns):
-            add("waits", each.ns, number(ranks, late), each.cause, each.detail)
+    for group, ns in _by_group(parts, groups, parts.state == MOVES).items():
+        add("transfers", ns, group=group)
+    by_rank = costs_room.exposed_by(parts, r)
+    named = [late for late in by_rank if late is not None]
+    for late, ns in by_rank.items():
+        of_late = ~np.isin(parts.late, named) if late is None else parts.late == late
+        of_group = _by_group(parts, groups, of_late & (parts.state == WAITS))
+        for each in [Why(None, None, ns)] if late is None else why(ranks[late], rank, ns):
+            waits_for = None if late is None else number(ranks, late)
+            for group, part_ns in zip(of_group, _shared(each.ns, list(of_group.values())), strict=True):
+                add("waits", part_ns, each.cause, waits_for=waits_for, detail=each.detail, group=group)
     add("communicates unmatched", int(parts.ns[parts.state == UNMATCHED].sum()))
     for cause, ns in sorted(rank.idle_causes.items(), key=lambda e: (-e[1], e[0])):
-        add("idles", ns, cause=cause)
+        add("idles", ns, cause)
     add("idles", rank.parts["idle_ns"] - sum(rank.idle_causes.values()))
     return rows
 
@@ -163,13 +196,11 @@ def _of_all(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return the sums of the rows of all ranks, in the order in which their parts first appear."""
     sums: dict[tuple[Any, ...], int] = {}
     for row in rows:
-        key = (row["part"], row["waits_for"], row["cause"], row["detail"])
+        key = tuple(row[name] for name in _TOLD)
         sums[key] = sums.get(key, 0) + row["time_ns"]
     order = {part: i for i, part in enumerate(dict.fromkeys(row["part"] for row in rows))}
     listed = sorted(sums.items(), key=lambda e: (order[e[0][0]], -e[1]))
-    return [
-        dict(zip(("part", "waits_for", "cause", "detail"), key, strict=True)) | {"time_ns": ns} for key, ns in listed
-    ]
+    return [dict(zip(_TOLD, key, strict=True)) | {"time_ns": ns} for key, ns in listed]
 
 
 def chosen(ranks: Sequence[Rank], waits_ns: Sequence[int]) -> list[int]:
@@ -186,7 +217,7 @@ def table(compared: JobCompared | None, reason: str) -> Table:
         return Table(KEY, TITLE, COLUMNS, None, reason, shown=SHOWN)
     ranks = compared.ranks
     parts = [costs_room.stretches(rank, cost) for rank, cost in zip(ranks, compared.costs, strict=True)]
-    of_each = [_parts(ranks, r, of_rank) for r, of_rank in enumerate(parts)]
+    of_each = [_parts(compared, r, of_rank) for r, of_rank in enumerate(parts)]
     whole = sum(rank.parts["window_ns"] for rank in ranks)
     rows = [
         {"rank": None, "steps": sum(rank.steps for rank in ranks), **row, "share": _share(row["time_ns"], whole)}

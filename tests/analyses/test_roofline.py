@@ -91,6 +91,28 @@ def test_limits_are_products_and_memory_of_the_device(tmp_path: Path) -> None:
     assert "bf16 788 TFLOP/s (measured on a device of this name)" in step["rates"]
 
 
+def test_each_kind_of_gpu_in_a_report_has_limits_of_its_own(tmp_path: Path) -> None:
+    """A process on a T4 beside the one that is shown: the limits are those of the GPU that a process uses, whatever its number."""
+    program = Torch()
+    small = {
+        "memoryBandwidth": 320_000_000_000,
+        "smCount": 40,
+        "computeMajor": 7,
+        "computeMinor": 5,
+        "l2CacheSize": 4_194_304,
+    }
+    program.report.gpu(1, "Tesla T4", pids=[(200, 0)], **small)
+    other = program.report.process(200).thread(200)
+    for number in range(20):
+        other.launch(at=number * 100_000, kernel=ADD, gpu_start=number * 100_000 + 5_000, gpu_dur=20_000)
+    found = summary(program.steps(body), tmp_path)
+    step = sums(found)
+    assert "bf16 788 TFLOP/s" in step["rates"] and "4.30 TB/s" in step["rates"], step["rates"]
+    (tmp_path / "alone").mkdir()
+    alone = sums(summary(Torch().steps(body), tmp_path / "alone"))
+    assert {k: v for k, v in step.items() if v != alone[k]} == {}
+
+
 def test_gradients_stand_with_their_operator_and_modules_with_their_like(tmp_path: Path) -> None:
     def both(program: Program, number: int) -> None:
         body(program, number)

@@ -157,9 +157,12 @@ def test_a_cause_goes_before_a_compiler_that_leaves_it_there(ms: float, first: s
 
 
 def test_what_only_says_where_to_look_leads_alone() -> None:
-    unexplained = replace(finding("NSX114", 9), unexplained=True)
-    assert led(StepLimit.LAUNCH, unexplained, finding("NSX102", 1, bound=True)) == "NSX102"
+    """Of a line that runs the network; where the line was not recorded, it may be a cause of its own."""
+    unexplained = replace(finding("NSX114", 9), unexplained=True, where={"line": 5})
+    whole = finding("NSX102", 1, bound=True)
+    assert led(StepLimit.LAUNCH, unexplained, whole) == "NSX102"
     assert led(StepLimit.LAUNCH, unexplained) == "NSX114"
+    assert led(StepLimit.LAUNCH, replace(unexplained, where={}), whole) == "NSX114"
 
 
 def test_what_a_bound_promises_beyond_the_replay_is_told_apart() -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from nsysx.findings import _case
 from nsysx.replay import engine
 from tests.findings import Program, empty, healthy, stepless
 
@@ -29,6 +31,19 @@ def test_memory_calls_in_steady_steps_are_thrash(tmp_path: Path) -> None:
     assert finding.saving_ns_per_step == pytest.approx(1_000_000, rel=0.02)
     assert "flushed" in finding.detail
     assert finding.where["module"] == "net"
+
+
+@pytest.mark.parametrize(
+    ("python", "torch", "native"), [(False, False, True), (True, False, False), (False, True, False)]
+)
+def test_a_program_of_another_language_is_told_of_its_own_pool(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, python: bool, torch: bool, native: bool
+) -> None:
+    seen = _case.program_of
+    monkeypatch.setattr(_case, "program_of", lambda profile: replace(seen(profile), python=python, torch=torch))
+    finding = Program().steps(thrashing).finding(tmp_path, "NSX104")
+    assert ("the pool of cudaMallocAsync" in finding.fix) == native and ("expandable_segments" in finding.fix) != native
+    assert bool(finding.remedies) == (torch and not native)
 
 
 def warming(program: Program, number: int) -> None:

@@ -155,7 +155,8 @@ def test_networks_outside_of_steps_are_marked_in_few_calls() -> None:
         again = [label for label in lab.tape.labels("module") if label.cls in ("ReLU", "Tanh")]
         assert 3 * 2 <= len(again) - before <= 5 * 2
         switched = [label for label in lab.tape.labels("info") if "marks" in label.name]
-        assert len({label.name for label in switched}) == 2, "their texts are never freed"
+        texts = {"on", "off", "on with the X-ray, where torch has NVTX"}
+        assert len({label.name for label in switched}) <= len(texts), "their texts are never freed"
 
 
 def test_an_exception_in_a_network_without_marks() -> None:

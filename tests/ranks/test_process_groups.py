@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from nsysx.pipeline import summarize
+from nsysx.ranks.job_compared import Takers
 from nsysx.ranks.process_groups import ProcessGroup, name_of
 from tests.ranks import test_late_lines
 
@@ -35,6 +36,20 @@ def test_a_name_is_given_where_one_group_alone_can_be_it(
     assert name_of(made, members, size) == name
 
 
+@pytest.mark.parametrize(
+    ("takers", "words"),
+    [
+        (Takers("tensor", (0, 1)), "tensor"),
+        (Takers(None, (4, 5, 6, 7)), "ranks 4 to 7"),
+        (Takers(None, (0, 8)), "ranks 0, 8"),
+        (Takers(None, tuple(range(0, 64, 8))), "ranks 0, 8, 16, 24 and 4 more"),
+        (Takers(), None),
+    ],
+)
+def test_a_group_without_a_name_is_told_by_its_ranks(takers: Takers, words: str | None) -> None:
+    assert takers.words == words
+
+
 def _row(name: str, collectives: int, **about: Any) -> dict[str, Any]:
     return {"name": name, "ranks": [0, 1], "collectives": collectives, "dimension": None, "wrapper": None, **about}
 
@@ -56,5 +71,8 @@ def test_collectives_of_a_report_have_the_name_of_their_group(tmp_path: Path, ro
     for probe in record["probe"]:
         probe["settings"] = {"groups": rows}
     beside.write_text(json.dumps(record))
-    places = summarize([path]).rows("communication_places")
-    assert {(p["group"], tuple(p["members"])) for p in places} == {(name, (0, 1))}
+    of = summarize([path])
+    assert {(p["group"], tuple(p["members"])) for p in of.rows("communication_places")} == {(name, (0, 1))}
+    # The ledger says the ranks where the group has no name, and a group for nothing else than communication.
+    told = {(p["part"] in ("waits", "transfers"), p["group"]) for p in of.rows("job_ledger")}
+    assert told == {(True, name or "ranks 0, 1"), (False, None)}
