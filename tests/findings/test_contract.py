@@ -183,7 +183,7 @@ def test_findings_are_part_of_the_json(tmp_path: Path) -> None:
         "code", "slug", "verdict", "title", "detail", "where", "cost_ns_per_step", "saving_ns_per_step", "confidence", "fix",
         "evidence", "bound", "error_ns", "paste", "condition", "scope", "saving_scope", "because", "conditions", "unblocked_ns",
         "unblocked_most_ns", "most_ns", "title_as_recorded", "cost_as_recorded", "own_ns_per_step", "overlaps",
-        "remedies", "saving_source", "unexplained",
+        "remedies", "saving_source", "unexplained", "stepless_ns",
     }  # fmt: skip
 
 
