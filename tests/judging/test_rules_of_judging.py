@@ -182,7 +182,9 @@ def test_communication_that_is_a_wait_for_late_hosts_is_said_to_be(
 ) -> None:
     rows = (rank(0, exposed_wait_ns=wait, exposed_transfer_ns=transfer), rank(1, delay_ns=60, **HOST))
     told = of_ranks(*rows, code=code.value).sentence
-    assert told == "It waits." + (f" {share} of that is waiting for ranks whose host launches later." if share else "")
+    assert told == "It waits." + (
+        f" {share} of the exposed communication is waiting for ranks whose host launches later." if share else ""
+    )
 
 
 # --- what the probe counted -----------------------------------------------------------------------------------------------
