@@ -416,7 +416,7 @@ def test_replay(tmp_path: Path) -> None:
     assert "the unchanged replay takes 1.00 ms, the recording 1.00 ms" in found.detail
 
 
-def test_an_untrusted_replay_gives_no_savings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_untrusted_replay_gives_no_savings_but_by_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from nsysx.replay import engine
 
     monkeypatch.setattr(engine, "TRUSTED_ERROR", -1.0)
@@ -426,7 +426,8 @@ def test_an_untrusted_replay_gives_no_savings(tmp_path: Path, monkeypatch: pytes
     assert found.status == "warn"
     assert "no savings are given" in found.detail
     assert all(r["saving_ns"] is None for r in summary.rows("waits"))
-    assert all(f.saving_ns_per_step is None for f in summary.findings or ())
+    savings = [f.saving for f in summary.findings or () if f.saving_ns_per_step is not None]
+    assert savings and all(saving.bound and saving.source == "time" for saving in savings)
 
 
 @pytest.mark.parametrize(("code", "there"), [(0, False), (None, False), (3, True), (139, True)])
