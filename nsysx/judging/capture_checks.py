@@ -297,7 +297,9 @@ def _replayed(profile: Profile) -> list[Check]:
         return [Check("replay", "missing", detail, fix)]
     lengths = f"the unchanged replay takes {units.duration(replay.unchanged_ns)}, the recording {units.duration(replay.recorded_ns)}"
     if not replay.trusted:
-        detail = f"{lengths}: off by {units.share(replay.error, 1)}, so no savings are given but what recorded times tell"
+        detail = (
+            f"{lengths}: off by {units.share(replay.error, 1)}, so no savings are given but what recorded times tell"
+        )
         return [Check("replay", "warn", detail, doubt="cause")]
     detail = f"{lengths} ({units.share(replay.error, 1)} off); over 22 measured changes, savings were off by a median 3.3 % of the step"
     return [Check("replay", "ok", detail)]
