@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 
 import pytest
 
@@ -32,7 +33,7 @@ def test_a_kernel_is_called_by_its_function(name: str, function: str, computes: 
 
 @pytest.mark.parametrize("sample", NAMES)
 def test_no_kernel_of_a_report_is_called_by_an_empty_word(sample: str, recorded: Samples) -> None:
-    with sqlite3.connect(f"file:{recorded.report(sample)}?mode=ro", uri=True) as report:
+    with closing(sqlite3.connect(f"file:{recorded.report(sample)}?mode=ro", uri=True)) as report, report:
         rows = report.execute(
             "SELECT DISTINCT value FROM StringIds WHERE id IN (SELECT demangledName FROM CUPTI_ACTIVITY_KIND_KERNEL)"
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import duckdb
@@ -74,7 +75,7 @@ def test_codes_are_words_and_what_is_packed_is_unpacked(sample: Sample, tmp_path
     )
     import sqlite3
 
-    with sqlite3.connect(path) as base:
+    with closing(sqlite3.connect(path)) as base, base:
         truth = sorted(base.execute(f"SELECT start, {columns} FROM CUPTI_ACTIVITY_KIND_KERNEL"))
     shape = [c for c in ops.columns if c.startswith(("grid_", "block_", "registers_", "shared_"))]
     found = ops.filter(pl.col("op_kind") == "kernel").select("start_ns", *shape)

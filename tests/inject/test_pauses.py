@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -296,7 +297,7 @@ def test_planted_collections_in_a_real_report(nsys: str, tmp_path: Path) -> None
     run.check()
     took = json.loads(next(line for line in run.out.splitlines() if line.startswith("[")))
     marks = {}
-    with sqlite3.connect(tmp_path / "r.sqlite") as db:
+    with closing(sqlite3.connect(tmp_path / "r.sqlite")) as db, db:
         name = "coalesce(text, (select value from StringIds where id = textId))"
         for start, text in db.execute(f"select start, {name} from NVTX_EVENTS where eventType in (34, 59, 60)"):
             marks[start] = ranges.decode(text or "")

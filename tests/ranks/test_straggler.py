@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -308,7 +309,7 @@ def in_two_windows(
 ) -> Path:
     """Write a job whose cold start is in a report of its own; ``left``: the processes that CUPTI left between the windows."""
     cold = job(folder / "r.cold.sqlite", before, idle="some range")
-    with sqlite3.connect(cold) as report:
+    with closing(sqlite3.connect(cold)) as report, report:
         columns = "timestamp INT, timestampType INT, source INT, severity INT, text TEXT, globalPid INT"
         report.execute(f"CREATE TABLE IF NOT EXISTS DIAGNOSTIC_EVENT ({columns})")
         for pid in left:

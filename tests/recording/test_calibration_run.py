@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +78,7 @@ def test_traced_calls_are_counted_in_the_steps(tmp_path: Path) -> None:
         main.launch(1000 + k * 100, 10 + k, kernel="a", gpu_start=2000 + k * 100, gpu_dur=5)
     main.call("cudaGetDevice_v3020", 1500, 5)
     main.add_range(calibration.STEPS_RANGE, 900, 3000)
-    with sqlite3.connect(report.write(tmp_path / "r.sqlite")) as rows:
+    with closing(sqlite3.connect(report.write(tmp_path / "r.sqlite"))) as rows, rows:
         told = calibration_run.traced_calls(rows)
     assert (told["counts"]["launch"], told["counts"]["other"], told["launch_ns"]) == (3, 1, 11)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -66,7 +67,8 @@ def test_an_export_keeps_the_counters_that_are_read_while_kernels_run(tmp_path: 
     path = report(true).write(tmp_path / "r.sqlite")
 
     def samples() -> list[tuple[int, int]]:
-        return sqlite3.connect(path).execute("SELECT DISTINCT metricId, timestamp FROM GPU_METRICS").fetchall()
+        with closing(sqlite3.connect(path)) as base:
+            return base.execute("SELECT DISTINCT metricId, timestamp FROM GPU_METRICS").fetchall()
 
     before = samples()
     default_counters.keep_few(path, cold=False)
@@ -92,5 +94,6 @@ def test_of_a_long_recording_the_last_part_is_kept(
         made.sample(at, true(0))
     path = made.write(tmp_path / "r.sqlite")
     default_counters.keep_few(path, cold=False)
-    (times,) = zip(*sqlite3.connect(path).execute("SELECT DISTINCT timestamp FROM GPU_METRICS ORDER BY 1"), strict=True)
+    with closing(sqlite3.connect(path)) as base:
+        times = tuple(t for (t,) in base.execute("SELECT DISTINCT timestamp FROM GPU_METRICS ORDER BY 1"))
     assert times == tuple(range(first, 9_001 * MS, 500 * MS))
