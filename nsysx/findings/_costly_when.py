@@ -300,13 +300,15 @@ def _without_early_reductions(case: Case, settings: RecordedSettings | None) -> 
         return Saving(None, UNKNOWN)
     # In the step of each of them the ranks meet, the transfer slows the kernels beside it, and host code copies and launches.
     share = (count - 1) / count
-    met = share * (case.taken_by((StepPart.COMM,)) + case.per_step(slowed_ns(case.profile)))
+    exposed = share * case.taken_by((StepPart.COMM,))
+    met = exposed + share * case.per_step(slowed_ns(case.profile))
     why = "the early reductions are gone, and what they slow"  # too few steps tell the reductions of one backward from the next
     if micro is not None:
         met += case.worth(RemoveOps(micro.early | micro.copies), bound=True).likely_ns or 0
         why = "the early reductions, what they slow and the calls for them are gone"
+    # None at all saves as much as any part of it. A replay that does not know what waits for it on other streams says less than was seen.
     none_at_all = case.worth(RemoveExposedComm(), bound=True).most_ns
-    return case.bound(met if none_at_all is None else min(met, none_at_all), why)
+    return case.bound(met if none_at_all is None else min(met, max(none_at_all, exposed)), why)
 
 
 #: What holds clocks down that should not; drawing all the power that the card has is the usual way of working.
