@@ -163,7 +163,7 @@ torch.set_num_threads(1)
 net = torch.nn.Linear(8, 8)
 optimizer = torch.optim.SGD(net.parameters(), 0.1)
 ends = []
-for i in range(130):
+for i in range(170):
     time.sleep(0.04)
     optimizer.zero_grad()
     loss = net(torch.randn(4, 8)).square().mean()
