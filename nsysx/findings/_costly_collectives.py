@@ -14,6 +14,7 @@ import polars as pl
 from nsysx import ids, units
 from nsysx.analyses import lines
 from nsysx.catalogue import DeviceActivity, StepPart
+from nsysx.events.profile import Profile
 from nsysx.events.recorded_settings import RecordedSettings
 from nsysx.findings._case import Case, Saving, calls_of, ops_of
 from nsysx.findings._costly_jobs import ddp, sharded
@@ -176,26 +177,27 @@ class _Lines(NamedTuple):
     ops: frozenset[int]
 
 
-def _of_program(case: Case) -> pl.DataFrame:
+def _of_program(profile: Profile) -> pl.DataFrame:
     """Return the collectives (op, ns, stream) that are launched outside of forward, backward and optimizer."""
-    comm = case.timed_ops(case.ops["cls"] == DeviceActivity.COMM.value, "op", "stream", "phase", "module")
+    ops = profile.steady_ops.select("op", "stream", "phase", "cls", ns=pl.col("end_ns") - pl.col("start_ns"))
+    comm = ops.filter(ops["cls"] == DeviceActivity.COMM.value)
     phase = comm["phase"].cast(pl.String)
     return comm.filter(~phase.is_in(["forward", "backward", "optimizer"]).fill_null(value=False))
 
 
-def _meeting_lines(case: Case) -> _Lines | None:
+def _meeting_lines(profile: Profile) -> _Lines | None:
     """Return the lines that reduce metrics and read them in each step; None where there are none or lines are not known."""
-    code, comm = case.profile.code(), _of_program(case)
+    code, comm, steps = profile.code(), profile.once(_of_program), profile.scope.steps or 1
     if code is None or not comm.height:
         return None
     place_of_op = code.places_of(code.op[comm["op"].to_numpy()])
-    source = lines.texts(case.profile)
+    source = lines.texts(profile)
     text = {n: lines.text_of(source, *code.places.row(n)[:2]) or "" for n in range(code.places.height)}
     often = {n: int((place_of_op == n).sum()) for n in np.unique(place_of_op[place_of_op >= 0]).tolist()}
     meets = [
         n
         for n, count in often.items()
-        if count >= case.steps and _COLLECTIVE.search(text[n]) and not _GRADIENT.search(text[n])
+        if count >= steps and _COLLECTIVE.search(text[n]) and not _GRADIENT.search(text[n])
     ]
     near = {(code.places.row(n)[0], code.places.row(n)[2]): code.places.row(n)[1] for n in meets}
     reads = [
@@ -203,15 +205,15 @@ def _meeting_lines(case: Case) -> _Lines | None:
         for n, (file, line, function) in enumerate(code.places.iter_rows())
         if _READ.search(text[n]) and 0 <= line - near.get((file, function), line + 1) <= LINES_TO_A_READ
     ]
-    waits = code.made_at(case.profile.wait_sites(), reads)
-    if not meets or waits.height < case.steps:
+    waits = code.made_at(profile.wait_sites(), reads)
+    if not meets or waits.height < steps:
         return None
     return _Lines(meets, reads, frozenset(comm["op"].to_numpy()[np.isin(place_of_op, meets)].tolist()))
 
 
 def metrics_each_step(case: Case, settings: RecordedSettings | None = None) -> str:
     """Return that a line reduces a value over all ranks in each step, and one behind it reads it on the host."""
-    meets, code = _meeting_lines(case), case.profile.code()
+    meets, code = case.profile.once(_meeting_lines), case.profile.code()
     if meets is None or code is None:
         return ""
     source = lines.texts(case.profile)
@@ -228,7 +230,7 @@ def metrics_each_step(case: Case, settings: RecordedSettings | None = None) -> s
 
 def without_metrics(case: Case, settings: RecordedSettings | None) -> Saving | None:
     """Return the most that it saves if these lines are not run in every step."""
-    meets, code = _meeting_lines(case), case.profile.code()
+    meets, code = case.profile.once(_meeting_lines), case.profile.code()
     if meets is None or code is None:
         return None
     calls = code.made_at(case.calls, [*meets.collectives, *meets.reads])
@@ -237,24 +239,24 @@ def without_metrics(case: Case, settings: RecordedSettings | None) -> Saving | N
 
 def of_metrics(case: Case) -> Takes:
     """Return the collectives of these lines."""
-    meets = _meeting_lines(case)
+    meets = case.profile.once(_meeting_lines)
     return Takes(frozenset() if meets is None else meets.ops)
 
 
 def place_of_metrics(case: Case) -> Row:
     """Return the first of these lines."""
-    meets, code = _meeting_lines(case), case.profile.code()
+    meets, code = case.profile.once(_meeting_lines), case.profile.code()
     if meets is None or code is None:
         return {}
     file, line, _ = code.places.row(meets.collectives[0])
     return {"file": file, "line": line}
 
 
-def _held_up(case: Case) -> pl.DataFrame:
+def _held_up(profile: Profile) -> pl.DataFrame:
     """Return the program's own collectives (op, ns) on the stream that computes, those that metrics are reduced with left out."""
-    comm, meets = _of_program(case), _meeting_lines(case)
-    computing = case.timed_ops(case.ops["op_kind"] == "kernel", "op", "stream", "cls")
-    computing = computing.filter(computing["cls"] != DeviceActivity.COMM.value)
+    comm, meets = profile.once(_of_program), profile.once(_meeting_lines)
+    ops = profile.steady_ops.select("stream", "op_kind", "cls", ns=pl.col("end_ns") - pl.col("start_ns"))
+    computing = ops.filter((ops["op_kind"] == "kernel") & (ops["cls"] != DeviceActivity.COMM.value))
     if not computing.height or not comm.height:
         return comm.clear()
     busiest = computing.group_by("stream").agg(pl.col("ns").sum()).sort("ns", "stream")["stream"][-1]
@@ -263,7 +265,7 @@ def _held_up(case: Case) -> pl.DataFrame:
 
 def on_compute_stream(case: Case, settings: RecordedSettings | None = None) -> str:
     """Return that collectives of the program's own lines run on the stream that computes."""
-    held = _held_up(case)
+    held = case.profile.once(_held_up)
     ns = case.per_step(int(held["ns"].sum()))
     if not held.height or not case.notable(ns):
         return ""
@@ -275,17 +277,17 @@ def on_compute_stream(case: Case, settings: RecordedSettings | None = None) -> s
 
 def beside_compute(case: Case, settings: RecordedSettings | None) -> Saving | None:
     """Return the most that it saves if computation hides these collectives."""
-    return case.worth(RemoveOps(ops_of(_held_up(case))), cause=(StepPart.COMM,), bound=True)
+    return case.worth(RemoveOps(ops_of(case.profile.once(_held_up))), cause=(StepPart.COMM,), bound=True)
 
 
 def of_held_up(case: Case) -> Takes:
     """Return these collectives."""
-    return Takes(ops_of(_held_up(case)))
+    return Takes(ops_of(case.profile.once(_held_up)))
 
 
 def place_of_held_up(case: Case) -> Row:
     """Return the line that makes most of them, as far as lines are known."""
-    code, held = case.profile.code(), _held_up(case)
+    code, held = case.profile.code(), case.profile.once(_held_up)
     if code is None or not held.height:
         return {}
     place_of_op = code.places_of(code.op[held["op"].to_numpy()])

@@ -116,10 +116,8 @@ def running(profile: Profile, takes: Takes) -> dict[str, Any]:
 
 def in_forward(code: CodeLines, stacks: I64) -> Flags:
     """Return which stacks have a line of a module's forward among theirs, or above them."""
-    inner = code.places["function"].cast(pl.String).str.contains(_OF_MODULE.pattern).fill_null(value=False).to_numpy()
-    distinct, number = np.unique(stacks, return_inverse=True)
-    below = np.array([inner[code.chain(int(s))].any() if s >= 0 else False for s in distinct.tolist()], np.bool_)
-    return np.asarray(below[number], np.bool_)
+    inner = code.places["function"].cast(pl.String).str.contains(_OF_MODULE.pattern).fill_null(value=False)
+    return code.passing(stacks, frozenset(inner.arg_true()))
 
 
 def runs_networks(profile: Profile, line: Row) -> bool:
@@ -137,9 +135,7 @@ def runs_networks(profile: Profile, line: Row) -> bool:
     made_there = launches.filter(pl.Series(code.places_of(stack) == line_row, dtype=pl.Boolean))
     if (made_there["phase"] == "forward").any():
         return True
-    distinct = np.unique(stack)
-    through = [line_row in code.chain(int(number)) for number in distinct[in_forward(code, distinct)].tolist()]
-    return any(through)
+    return bool((in_forward(code, stack) & code.passing(stack, frozenset([line_row]))).any())
 
 
 def _most(code: CodeLines, line_row: I64, ns: I64) -> dict[str, Any]:

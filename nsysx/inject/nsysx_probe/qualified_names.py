@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from . import ranges
@@ -322,34 +322,31 @@ def _children(module: Any) -> list[tuple[str, Any]]:
     return [(name, child) for name, child in items if child is not None]
 
 
-def has_parameters(root: Any) -> bool:
-    """Return whether ``root`` or a module below it has parameters."""
+def _modules_of(root: Any) -> Iterator[Any]:
+    """Return ``root`` and the modules below it, each once."""
     todo, seen = [root], set()
     while todo:
         module = todo.pop()
         if id(module) in seen:
             continue
         seen.add(id(module))
+        yield module
+        todo.extend(child for _, child in _children(module))
+
+
+def has_parameters(root: Any) -> bool:
+    """Return whether ``root`` or a module below it has parameters."""
+    for module in _modules_of(root):
         held_here = held(module).get("_parameters")
         parameters = held_here.values() if isinstance(held_here, dict) else _asked(module.parameters, False)
         if any(p is not None for p in parameters):
             return True
-        todo.extend(child for _, child in _children(module))
     return False
 
 
 def _is_users(root: Any) -> bool:
     """Return whether ``root`` or a module below it is no ready-made one of torch's."""
-    todo, seen = [root], set()
-    while todo:
-        module = todo.pop()
-        if id(module) in seen:
-            continue
-        seen.add(id(module))
-        if not type(module).__module__.startswith(_HELPERS):
-            return True
-        todo.extend(child for _, child in _children(module))
-    return False
+    return any(not type(module).__module__.startswith(_HELPERS) for module in _modules_of(root))
 
 
 def _asked(method: Callable[..., Iterable[Any]], *args: Any) -> list[Any]:
