@@ -16,11 +16,12 @@ from typing import Any
 
 import pytest
 import torch
-from nsysx_probe import at_limit, at_work, capture_range, capture_window, clock, draining
+from nsysx_probe import at_limit, at_work, capture_range, capture_window, draining
 
 import nsysx
 from tests.inject.test_marking import train
 from tests.inject.test_probe import Lab, Net
+from tests.inject.test_probe_windows import know_bare_steps_soon
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -261,13 +262,7 @@ def test_the_range_of_two_windows_ends_when_the_device_has_come_to_rest(
     monkeypatch.setattr(capture_range, "_calls", [lambda: seen.append("open") or 1, lambda _: seen.append("close")])
     monkeypatch.setattr(capture_range, "_open", [])
     monkeypatch.setattr(capture_range, "claim", lambda **_: "")
-    for name, value in {
-        "BARE_SETTLING_NS": 0,
-        "BARE_SHORTEST_NS": 0,
-        "BARE_LONGEST_NS": 1 << 60,
-        "BARE_ERROR_SHARE": 1e2,
-    }.items():
-        monkeypatch.setattr(clock, name, value)
+    know_bare_steps_soon(monkeypatch)
     capture_range.begin()
     driver = drive(lambda _device: False)
     driver.cuCtxRecordEvent = lambda *_: seen.append("waits") or 0

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from nsysx_probe import capture_range, capture_window, clock, draining, job_ranks, meeting, probe_windows
+from nsysx_probe import capture_range, capture_window, draining, job_ranks, meeting, probe_windows
 
 from tests.inject.test_marking import train
 from tests.inject.test_probe import Lab, Net
-from tests.inject.test_probe_windows import recorded
+from tests.inject.test_probe_windows import know_bare_steps_soon, recorded
 
 
 def rank(folder: Path, number: int, size: int = 3) -> meeting.Meeting:
@@ -147,13 +147,7 @@ class RollOfOne:
 @pytest.fixture
 def windows_of_rank(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     """Let the only rank of a job have two windows, and bare steps be known soon; return what nsys would see."""
-    for name, value in {
-        "BARE_SETTLING_NS": 0,
-        "BARE_SHORTEST_NS": 0,
-        "BARE_LONGEST_NS": 1 << 60,
-        "BARE_ERROR_SHARE": 1e2,
-    }.items():
-        monkeypatch.setattr(clock, name, value)
+    know_bare_steps_soon(monkeypatch)
     switched: list[str] = []
     calls = [lambda: switched.append("open") or 1, lambda _: switched.append("close")]
     monkeypatch.setattr(capture_range, "_calls", calls)

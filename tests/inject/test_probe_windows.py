@@ -22,6 +22,17 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 INJECT = Path(__file__).parents[2] / "nsysx" / "inject"
 
 
+def know_bare_steps_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the mean of bare steps be known as soon as there are enough of them, however they scatter."""
+    for name, value in {
+        "BARE_SETTLING_NS": 0,
+        "BARE_SHORTEST_NS": 0,
+        "BARE_LONGEST_NS": 1 << 60,
+        "BARE_ERROR_SHARE": 100.0,
+    }.items():
+        monkeypatch.setattr(clock, name, value)
+
+
 @pytest.fixture
 def switched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """Yield what nsys would see: the first window is open, and bare steps are known as soon as there are 32 of them."""
@@ -29,10 +40,7 @@ def switched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     monkeypatch.setattr(capture_range, "_calls", [lambda: seen.append("open") or 1, lambda _: seen.append("close")])
     monkeypatch.setattr(capture_range, "_open", [])
     monkeypatch.setattr(capture_range, "claim", lambda **_: "")
-    monkeypatch.setattr(clock, "BARE_SETTLING_NS", 0)
-    monkeypatch.setattr(clock, "BARE_SHORTEST_NS", 0)
-    monkeypatch.setattr(clock, "BARE_LONGEST_NS", 1 << 60)
-    monkeypatch.setattr(clock, "BARE_ERROR_SHARE", 100.0)
+    know_bare_steps_soon(monkeypatch)
     monkeypatch.setattr(probe_windows, "FIRST_WINDOW_LONGER", 1e9)
     capture_range.begin()
     yield seen
