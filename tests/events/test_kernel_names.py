@@ -21,7 +21,7 @@ from tests.samples import NAMES, Samples
         ("void (anonymous namespace)::elementwise<int>(int)", "elementwise", None),
         ("void a::<unnamed>::b::gather(int)", "a::b::gather", None),
         ("void cutlass::Kernel<(anonymous namespace)::Shape>(T1::Params)", "cutlass::Kernel", None),
-        ("void cutlass::Kernel2<cutlass_80_simt_sgemm_256x128_8x4_nn_align1>(T1::Params)", "cutlass_80_simt_sgemm_256x128_8x4_nn_align1", None),
+        ("void cutlass::Kernel2<cutlass_80_sgemm_256x128_8x4_nn_align1>(T1::Params)", "cutlass_80_sgemm_256x128_8x4_nn_align1", None),
         ("void k<at::native::add_kernel(at::Iter &)::[lambda(float) (instance 1)]>(int)", "k", "add_kernel"),
         ("(odd)", "(odd)", None),
         ("", "", None),
