@@ -46,6 +46,7 @@ from nsysx.events.nvtx_ranges import Flags
 from nsysx.events.profile import Profile
 from nsysx.findings._case import Case, Fix, Rule
 from nsysx.findings._finding_bounds import ALIKE_ROUNDS_SHARE, FEWEST_ROUND_LAUNCHES, FEWEST_ROUNDS, ROUND_TRIPS_SHARE
+from nsysx.findings._found import Found
 from nsysx.findings._names import called, networks_called
 from nsysx.findings._once import Takes
 from nsysx.frames import lookup
@@ -218,7 +219,7 @@ def _in_modules(case: Case) -> list[Finding]:
         where = {"module": folded(loop.modules[0]), "phase": "forward"}
         text = fix.text.format(name=loop.name, count=count)
         findings.append(
-            case.found(
+            Found(
                 RULE,
                 title,
                 detail,
@@ -228,7 +229,7 @@ def _in_modules(case: Case) -> list[Finding]:
                 fix=fix.but(text=text),
                 calls=loop.calls,
                 takes=Takes(idle=before.to_numpy()),
-            )
+            ).as_finding(case)
         )
     return findings
 
@@ -269,7 +270,7 @@ def _outside(case: Case) -> list[Finding]:
     worth = replace(worth, most_ns=case.bound((cost + works) * saved * seen.reads / len(seen.start_ns), "").likely_ns)
     where = {"module": asked, "phase": "evaluation"} if seen.network and asked else {}
     return [
-        case.found(
+        Found(
             RULE,
             title,
             detail,
@@ -279,7 +280,7 @@ def _outside(case: Case) -> list[Finding]:
             fix=_fix(seen, f"{count:.0f}", asked),
             calls=seen.calls.tolist(),
             takes=Takes(idle=inside),
-        )
+        ).as_finding(case)
     ]
 
 

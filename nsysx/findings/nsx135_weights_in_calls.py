@@ -33,6 +33,7 @@ from nsysx.events.operator_flow import OperatorFlow, flow_of, made_weights
 from nsysx.events.profile import Profile
 from nsysx.findings._case import Case, Fix, Rule, calls_of, ops_of
 from nsysx.findings._finding_bounds import WEIGHT_OPERATORS_NAMED, WEIGHTS_ANEW_SHARE
+from nsysx.findings._found import Found
 from nsysx.findings._once import Takes, edits_without
 from nsysx.model import Finding
 
@@ -78,9 +79,9 @@ def check(case: Case) -> list[Finding]:
     )
     title = f"Weights are computed anew in each call: up to {units.duration(worth.likely_ns or 0)} {case.per}"
     return [
-        case.found(
+        Found(
             RULE, title, detail, worth=worth, cost_ns=worth.likely_ns, fix=fix, calls=calls, takes=Takes(ops_of(theirs))
-        )
+        ).as_finding(case)
     ]
 
 
