@@ -216,7 +216,7 @@ class TrialRecorder(Timing):
 
     def _places(self) -> dict[int, int]:
         """Return the place that each parameter had in its optimizer, by its id, where a change gave it another one."""
-        return {key: place for watch in self.watches.values() for key, place in watch.places_before.items()}
+        return {key: before for watch in self.watches.values() for key, before in watch.places_before.items()}
 
     def _living(self) -> list[Any]:
         return [optimizer for ref in self.optimizers() if (optimizer := ref()) is not None]

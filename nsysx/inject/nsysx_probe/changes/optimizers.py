@@ -88,7 +88,7 @@ def _merged(torch: Any, watch: Watch) -> None:
             options = {name: value for name, value in group.items() if name != "params"}
             merged.setdefault(repr(sorted(options.items())), {**options, "params": []})["params"] += tensors
         if len(merged) < len(groups):
-            watch.places_before |= {id(p): place for place, p in enumerate(p for g in groups for p in g["params"])}
+            watch.places_before |= {id(p): before for before, p in enumerate(p for g in groups for p in g["params"])}
             named["params"] = list(merged.values())
             watch.took()
 
