@@ -91,6 +91,12 @@ class Profile:
         """The scope of ``steady``."""
         return self.steady.scope
 
+    def showing(self, steps: StepTable) -> Profile:
+        """Return the profile with the process of these steps as the shown one: ``steady`` holds its events."""
+        _, scope = _scopes(self.trace, self.attributed, steps, chosen=self.whole.scope.of == "chosen")
+        steady = _steady_events(scope, steps, self.calls, self.ops)
+        return replace(self, steps=steps, steady=steady, _made={})
+
     def scope_of(self, process: int, *devices: int) -> Scope:
         """Return what the windows of a process and its devices cover: its own steady steps, else all of the process."""
         if not self.scope.steps:
@@ -350,13 +356,6 @@ def gather(
     if only_steady:
         calls = _rows(calls, calls_in(calls, steps.cpu_windows))
         ops = _rows(ops, _ops_in(ops, steps.cpu_windows, steps.windows))
-    shown = pl.col("process") == steps.process
-    if steps.whole:
-        of_process = [(f["process"] == steps.process).fill_null(False).to_numpy() for f in (calls, ops)]
-    else:
-        cpu_windows, windows = steps.cpu_windows.filter(shown), steps.windows.filter(shown)
-        of_process = [calls_in(calls, cpu_windows), _ops_in(ops, cpu_windows, windows)]
-    steady_events = Events(steady, _rows(calls, of_process[0]), _rows(ops, of_process[1]))
     return Profile(
         trace,
         ranges,
@@ -364,5 +363,16 @@ def gather(
         steps=steps,
         ledgers=ledgers,
         whole=Events(whole, calls, ops),
-        steady=steady_events,
+        steady=_steady_events(steady, steps, calls, ops),
     )
+
+
+def _steady_events(scope: Scope, steps: StepTable, calls: pl.DataFrame, ops: pl.DataFrame) -> Events:
+    """Return the calls and GPU ops of the steady steps of the shown process."""
+    shown = pl.col("process") == steps.process
+    if steps.whole:
+        of_process = [(f["process"] == steps.process).fill_null(False).to_numpy() for f in (calls, ops)]
+    else:
+        cpu_windows, windows = steps.cpu_windows.filter(shown), steps.windows.filter(shown)
+        of_process = [calls_in(calls, cpu_windows), _ops_in(ops, cpu_windows, windows)]
+    return Events(scope, _rows(calls, of_process[0]), _rows(ops, of_process[1]))

@@ -109,7 +109,7 @@ def others(profile: Profile, most: int = MOST_REPLAYED_PEERS) -> Iterator[Profil
     for process in [p for p in ranks(profile) if p != profile.process][:most]:
         last = profile.steps.cpu.filter(pl.col("process") == process).height - 2
         fewer = None if steady is None else (steady[0], max(min(steady[1], last), steady[0]))
-        yield replace(profile, steps=replace(profile.steps, process=process, steady=fewer), _made={})
+        yield profile.showing(replace(profile.steps, process=process, steady=fewer))
 
 
 def ranks(profile: Profile) -> list[int]:
