@@ -275,7 +275,22 @@ SETTINGS = (
         at=collectives.place_of_held_up,
     ),
     Costly(
-        "cores of ranks", collectives.shared_cores, "Ranks share their cores", way("own-cores"), place="the launcher"
+        "collectives through the CPU",
+        collectives.through_host,
+        "Collectives go through the CPU",
+        way("group-on-gpu"),
+        worth=collectives.without_host_exchange,
+        seen=collectives.through_host,
+        leads=True,
+        at=collectives.place_of_host_exchange,
+    ),
+    Costly(
+        "cores of ranks",
+        collectives.shared_cores,
+        "Few cores for many",
+        way("own-cores"),
+        leads=True,
+        place="the launcher",
     ),
     Costly(
         "CPU offload",

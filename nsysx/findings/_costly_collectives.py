@@ -6,6 +6,7 @@ What a job's wrappers divide and reduce is in ``_costly_jobs``.
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -21,15 +22,19 @@ from nsysx.findings._costly_jobs import ddp, sharded
 from nsysx.findings._finding_bounds import (
     CORES_PER_RANK,
     FEWEST_GATHERS_PER_STEP,
+    GATHERED_OFTEN_TIMES,
+    HELD_BY_GROUP_SHARE,
     LATE_GATHERS_SHARE,
     LAUNCHED_LATE_NS,
     LINES_TO_A_READ,
+    WAITS_FOR_CORES_SHARE,
 )
+from nsysx.findings._lines import by_line
 from nsysx.findings._once import Takes, edits_without
 from nsysx.frames import lookup
 from nsysx.model import Row
 from nsysx.replay import peers
-from nsysx.replay.edits import RemoveHost, RemoveOps
+from nsysx.replay.edits import RemoveCalls, RemoveHost, RemoveOps
 
 # ---- unused parameters -----------------------------------------------------------------------------------------------
 
@@ -99,6 +104,18 @@ def prefetched_forward(case: Case, settings: RecordedSettings | None) -> Saving 
     return _exposed_gathers(case, "forward")
 
 
+def gathered_often(case: Case) -> frozenset[int]:
+    """Return the gathers of parameters that a loop outside of forward and backward makes again and again, as one that generates does."""
+    comm = case.ops.select("op", "name", "phase", "module").filter(case.ops["cls"] == DeviceActivity.COMM.value)
+    phase = comm["phase"].cast(pl.String)
+    elsewhere = ~phase.is_in(["forward", "backward"]).fill_null(value=False)
+    gathers = comm.filter(elsewhere).filter(lookup.matching(comm.filter(elsewhere)["name"], r"AllGather"))
+    often = gathers.filter(
+        pl.col("module").is_not_null() & (pl.len().over("module") > GATHERED_OFTEN_TIMES * case.steps)
+    )
+    return ops_of(often)
+
+
 def gathers_late_in_backward(case: Case, settings: RecordedSettings) -> str:
     """Return that a sharded model gathers the parameters of a unit only when backward reaches it."""
     off = [r for r in sharded(settings) if r.get("kind") == "FSDP" and r.get("backward_prefetch") is None]
@@ -145,13 +162,22 @@ def _cores(text: object) -> frozenset[int]:
 
 
 def shared_cores(case: Case, settings: RecordedSettings) -> str:
-    """Return that ranks of one host may only use cores that others of them use, too, and these are too few."""
+    """Return that ranks of one host may only use cores that others of them use, too, or their own workers, and these are too few."""
     allowed = {}
     for process in peers.ranks(case.profile):
         records = (p.get("settings") for p in ids.records_of(case.profile.trace.capture.probe, process))
         record = next((each for each in records if isinstance(each, dict)), {})
         allowed[process] = _cores(RecordedSettings(record).cpu("allowed_cores"))
     of_shown, cores = allowed.get(case.process, frozenset()), settings.cpu("cores")
+    workers = max((w for r in settings.rows("loaders") or () if isinstance(w := r.get("workers"), int)), default=0)
+    waits = case.taken_by(part for part in StepPart if part.idle or part is StepPart.COMM)
+    even = isinstance(cores, int) and len(of_shown) < cores // max(len(allowed), 1)
+    if even and 0 < len(of_shown) <= workers and waits >= WAITS_FOR_CORES_SHARE * case.step_ns:
+        return (
+            f"{units.several(workers, 'worker')} of the loader, and the threads of Python and of backward, share "
+            f"{units.several(len(of_shown), 'core')} of {cores} (cores {settings.cpu('allowed_cores')}): what the process started with, "
+            "or os.sched_setaffinity, which all that it starts inherits"
+        )
     sharing = [each for each in allowed.values() if each & of_shown]
     together = frozenset[int]().union(*sharing)
     if len(sharing) < 2 or not isinstance(cores, int) or len(together) >= min(CORES_PER_RANK * len(sharing), cores):
@@ -250,6 +276,66 @@ def place_of_metrics(case: Case) -> Row:
         return {}
     file, line, _ = code.places.row(meets.collectives[0])
     return {"file": file, "line": line}
+
+
+_OF_GROUP = re.compile(r"\bdist(ributed)?\.(all_reduce|reduce|all_gather|gather|broadcast|all_to_all|scatter)\w*\s*\(")
+
+
+def _through_host(case: Case) -> list[tuple[lines.CodeLineRow, float]]:
+    """Return the lines of collectives that launch nothing on the GPU in any step, each with what the GPU idles for it (ns a step)."""
+    code = case.profile.code()
+    if code is None:
+        return []
+    idle = dict(by_line(case.profile).group_by("place").agg(pl.col("real_ns").sum()).iter_rows())
+    place = {code.places.row(n): n for n in range(code.places.height)}
+    found = []
+    for row in case.typed_rows(lines.ROWS):
+        if row["launches"] or not row["host_self_ns"] or not _OF_GROUP.search(str(row["text"] or "")):
+            continue
+        found.append((row, case.per_step(idle.get(place.get((row["file"], row["line"], row["function"])), 0))))
+    return sorted(found, key=lambda each: -each[1])
+
+
+def through_host(case: Case, settings: RecordedSettings | None = None) -> str:
+    """Return that lines exchange values through the CPU, as groups of gloo and MPI do, while the GPU has nothing to do."""
+    found = _through_host(case)
+    held = sum(case.per_step(row["host_self_ns"]) for row, _ in found)
+    if held < HELD_BY_GROUP_SHARE * case.step_ns or not case.notable(sum(ns for _, ns in found)):
+        return ""
+    shown = " and ".join(f"line {row['line']} ({str(row['text']).partition('  #')[0].strip()})" for row, _ in found[:2])
+    return (
+        f"{shown} launch{'es' if len(found) == 1 else ''} no collective on the GPU: the group is one of gloo or MPI. Its values go to the "
+        f"CPU and back, and the host is there for {units.duration(held)} of a step"
+    )
+
+
+def without_host_exchange(case: Case, settings: RecordedSettings | None) -> Saving | None:
+    """Return what it saves if the host is not held there, and what the GPU idles for it where no replay tells more.
+
+    That ranks wait for each other for it is not in that.
+    """
+    found, code = _through_host(case), case.profile.code()
+    if code is None:
+        return None
+    lines_of = {(row["file"], row["line"], row["function"]) for row, _ in found}
+    at = [n for n in range(code.places.height) if code.places.row(n) in lines_of]
+    # A thread of the group may copy the values: the host is held until the next call of whichever thread goes on.
+    calls = case.calls.sort("start_ns")
+    here = calls["call"].is_in(code.made_at(calls, at)["call"].to_list()).to_numpy()
+    held = calls_of(calls.filter(pl.Series(here | np.append(False, here[:-1]), dtype=pl.Boolean)))
+    idle = sum(ns for _, ns in found)
+    worth = case.worth_or_time(idle, "what the GPU idles while the host is there", RemoveHost(held), RemoveCalls(held))
+    if worth.likely_ns is None:
+        return worth
+    # The other ranks wait for this one there, too, and the replay keeps them as late as they were.
+    most = min(round(sum(case.per_step(row["host_self_ns"]) for row, _ in found)), case.step_ns)
+    return replace(worth, bound=False, most_ns=max(most, worth.likely_ns))
+
+
+def place_of_host_exchange(case: Case) -> Row:
+    """Return the costliest of these lines."""
+    row, _ = _through_host(case)[0]
+    return {"file": row["file"], "line": row["line"]}
 
 
 def _held_up(profile: Profile) -> pl.DataFrame:

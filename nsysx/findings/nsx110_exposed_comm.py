@@ -31,6 +31,7 @@ from nsysx.analyses import gpu_ledger
 from nsysx.catalogue import DeviceActivity, StepLimit, StepPart
 from nsysx.events.recorded_settings import settings_of
 from nsysx.findings._case import Case, Fix, Rule, Saving, ops_of, way
+from nsysx.findings._costly_collectives import gathered_often
 from nsysx.findings._costly_jobs import hidden_beside, one_unit
 from nsysx.findings._finding_bounds import BUBBLE_GAINED_SHARE, GATHERED_OUTPUTS_SHARE, MORE_MICRO_BATCHES_TIMES
 from nsysx.findings._found import Found
@@ -41,7 +42,7 @@ from nsysx.findings._needs import FUSABLE, GATHERED, fused_code, shards
 from nsysx.findings._once import Takes
 from nsysx.frames import lookup
 from nsysx.judging import rank_verdict
-from nsysx.model import Finding, Table
+from nsysx.model import Finding, Row, Table
 from nsysx.reading import nccl_notes
 from nsysx.replay.engine import RemoveExposedComm
 from nsysx.replay.slowed_kernels import slowed_ns
@@ -247,8 +248,9 @@ def _fewer_launches(case: Case, finding: Finding) -> Finding:
     """
     program = case.program
     loop = program.optimizer != "fused" and program.optimizer_class in FUSABLE
+    again = gathered_often(case) if shards(case) else frozenset()
     if shards(case):
-        compiled, text = way("larger-shards"), None
+        compiled, text = way("gathered-once" if again else "larger-shards"), None
     else:
         name, what = (
             ("compile-wrapped", "the module before it is wrapped") if _uses_ddp(case) else ("compile", "the model")
@@ -277,7 +279,7 @@ def _fewer_launches(case: Case, finding: Finding) -> Finding:
         )
     return replace(
         fix.into(finding, torch=program.torch),
-        where={k: v for k, v in launched_by(case.profile).items() if v} or finding.where,
+        where=_place_of(case, again) or {k: v for k, v in launched_by(case.profile).items() if v} or finding.where,
         saving=replace(
             finding.saving,
             likely_ns=worth.likely_ns,
@@ -286,6 +288,12 @@ def _fewer_launches(case: Case, finding: Finding) -> Finding:
             source=worth.source,
         ),
     )
+
+
+def _place_of(case: Case, ops: frozenset[int]) -> Row:
+    """Return the place that launches most of these ops; empty without any."""
+    chosen = case.timed_ops(case.ops["op"].is_in(list(ops)), "op", "name", "module")
+    return mostly(case.profile, chosen) if chosen.height else {}
 
 
 def of_ranks(finding: Finding, table: Table, shown: int | None = None, *, recorded_ns: int | None = None) -> Finding:

@@ -6,8 +6,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import polars as pl
 import pytest
 
+from nsysx.catalogue import DeviceActivity
 from nsysx.events.recorded_settings import RecordedSettings
 from nsysx.findings import _costly_collectives
 from nsysx.findings._case import Case
@@ -104,9 +106,62 @@ def test_ranks_on_the_same_few_cores_are_told(
     ]
     profile = SimpleNamespace(trace=SimpleNamespace(capture=SimpleNamespace(probe=probe)))
     monkeypatch.setattr(_costly_collectives.peers, "ranks", lambda _: processes)
-    case = cast(Case, SimpleNamespace(profile=profile, process=processes[0]))
+    shown = SimpleNamespace(profile=profile, process=processes[0], step_ns=100, taken_by=lambda parts: 50)
+    case = cast(Case, shown)
     text = _costly_collectives.shared_cores(case, RecordedSettings(probe[0]["settings"]))  # type: ignore[arg-type]
     assert bool(text) == told and (not told or f"cores {allowed[0]}" in text)
+
+
+@pytest.mark.parametrize(("workers", "waits", "told"), [(8, 50, True), (1, 50, False), (8, 1, False)])
+def test_workers_on_the_few_cores_of_their_rank_are_told(
+    workers: int, waits: int, told: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two cores of 32 for a rank, its loader's workers among them, and a GPU that waits for half of a step."""
+    record = {"cpu": {"cores": 32, "allowed_cores": "0-1"}, "loaders": [{"workers": workers}]}
+    profile = SimpleNamespace(trace=SimpleNamespace(capture=SimpleNamespace(probe=[{"pid": 100, "settings": record}])))
+    monkeypatch.setattr(_costly_collectives.peers, "ranks", lambda _: [100])
+    shown = SimpleNamespace(profile=profile, process=100, step_ns=100, taken_by=lambda parts: waits)
+    text = _costly_collectives.shared_cores(cast(Case, shown), RecordedSettings(record))  # type: ignore[arg-type]
+    assert bool(text) == told and (not told or "8 workers" in text)
+
+
+@pytest.mark.parametrize(("us", "told"), [(600, True), (20, False)])
+def test_a_collective_that_launches_nothing_and_holds_the_host_goes_through_the_cpu(
+    us: int, told: bool, tmp_path: Path
+) -> None:
+    def body(program: Lined, number: int) -> None:
+        with program.line(20), program.range("forward"), program.range("net:Net"):
+            program.launch(1000)
+        program.sync()
+        with program.line(30):
+            program.host(us)
+        with program.line(40):
+            program.launch(100)
+
+    lines = Lined(SOURCE).run(body)
+    named = {f.evidence[0]["setting"]: f for f in lines.found(tmp_path, "NSX127")}
+    assert list(named) == ["collectives through the CPU"] * told
+    for finding in named.values():
+        assert (finding.where["line"], [r.name for r in finding.remedies]) == (30, ["group-on-gpu"])
+        assert us * 900 < (finding.saving_ns_per_step or 0) <= us * 1_100
+
+
+@pytest.mark.parametrize(
+    ("phase", "times", "told"), [("evaluation", 8, True), ("evaluation", 2, False), ("forward", 8, False)]
+)
+def test_parameters_that_a_loop_gathers_again_for_each_call_are_seen(
+    phase: str, times: int, told: bool, tmp_path: Path
+) -> None:
+    ops = pl.DataFrame(
+        {
+            "op": range(2 * times),
+            "name": "ncclDevKernel_AllGather_RING_LL",
+            "phase": phase,
+            "module": ["blocks.0"] * times + ["blocks.1"] * times,
+        }
+    ).with_columns(pl.col("name").cast(pl.Categorical), cls=pl.lit(DeviceActivity.COMM.value))
+    gathered = _costly_collectives.gathered_often(cast(Case, SimpleNamespace(ops=ops, steps=1)))
+    assert len(gathered) == (2 * times if told else 0)
 
 
 @pytest.mark.parametrize(("cores", "text"), [([0, 1, 2, 3, 8], "0-3,8"), ([5], "5"), ([0, 2, 3], "0,2-3"), ([], "")])

@@ -547,7 +547,7 @@ def test_micro_steps_of_one_step_are_priced_by_its_communication(tmp_path: Path)
 
 
 #: Tested in test_costly_collectives: they need lines, streams or several ranks.
-OF_JOBS = {"metrics in each step", "stream of collectives", "cores of ranks"}
+OF_JOBS = {"metrics in each step", "stream of collectives", "cores of ranks", "collectives through the CPU"}
 
 
 def test_every_setting_of_the_table_has_its_fault_here_or_is_a_variable() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from nsysx.model import Unprofiled
 from nsysx.pipeline import ReadingOptions, gather_job
-from nsysx.replay import rank_alone
+from nsysx.replay import peers, rank_alone
 from nsysx.replay.engine import Replay, replay_of, unprofiled_of
 from tests.builder import Report
 from tests.replay.test_unprofiled import LAUNCH, MARK, US, table
@@ -189,3 +189,13 @@ def test_a_stage_waits_for_the_work_of_another_stage(tmp_path: Path, first: int,
     known, replay = told(pipeline_of_two(first, second), folder=tmp_path)
     assert known.step_ns == pytest.approx(replay.recorded_ns, rel=0.01)
     assert known.step_ns > (first + second) * LAUNCHES * US
+
+
+def test_another_rank_of_a_report_has_its_own_steady_events(tmp_path: Path) -> None:
+    """What a change removes on all ranks is read from each rank's own steps."""
+    profile = gather_job([job(marks=(4, 2)).write(tmp_path / "j.sqlite")], ReadingOptions()).profile
+    (other,) = peers.others(profile)
+    for each in (profile, other):
+        assert each.scope.processes == (each.process,) and each.scope.steps == profile.scope.steps
+        assert set(each.steady_ops["process"]) == set(each.steady_calls["process"]) == {each.process}
+    assert other.process != profile.process

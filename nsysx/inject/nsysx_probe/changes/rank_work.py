@@ -33,6 +33,13 @@ UNTRIED = (
         "A larger unit needs more memory while it is gathered.", untried=_ALL_RANKS,
     ),
     Remedy(
+        "gathered-once",
+        "Gather the parameters once before this loop, and free them behind it: set_reshard_after_forward(False) around it, or unshard() "
+        "of each unit; each of its calls gathers all of them again",
+        "model.set_reshard_after_forward(False)  # the loop; then model.set_reshard_after_forward(True)",
+        "All gathered parameters must fit while the loop runs.", untried=_ALL_RANKS,
+    ),
+    Remedy(
         "sharded-blocks",
         "Shard each block as a unit of its own, then the whole, so that the gather of one block and the reduction of another run beside "
         "computation; keep them gathered until backward, as the whole model is now",
@@ -77,8 +84,16 @@ UNTRIED = (
         "There must be work that does not need the result.", untried=_ALL_RANKS,
     ),
     Remedy(
+        "group-on-gpu",
+        "Use a group of NCCL for this, the default one or new_group(backend=\"nccl\"): gloo and MPI copy each tensor to the CPU, and the "
+        "host waits there; or collect the values and exchange them once a step",
+        "dist.all_reduce(counts)  # the default group, NCCL; once a step for all layers", "The tensors must be on the GPU.",
+        untried=_ALL_RANKS,
+    ),
+    Remedy(
         "own-cores",
-        "Give each rank cores of its own, those near its GPU: no taskset or OMP_PROC_BIND around the launcher, or more cores for the job",
+        "Give each rank cores of its own, those near its GPU, and enough for its loader's workers: no os.sched_setaffinity, taskset or "
+        "OMP_PROC_BIND to a few of them, or more cores for the job",
         "srun --cpus-per-task=8 --cpu-bind=cores python train.py  # torchrun: start it without taskset",
         untried=_ALL_RANKS,
     ),
