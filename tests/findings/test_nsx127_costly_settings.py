@@ -411,7 +411,7 @@ FAULTS: list[tuple[str, dict[str, Any], dict[str, Any], Callable[[Program, int],
         {"wrappers": [{**DDP, "bucket_cap_bytes": 1 << 30, "bucket_bytes": f"{500 << 20}"}]},
         {"wrappers": [{**DDP, "bucket_cap_bytes": 1 << 30, "bucket_bytes": f"{100 << 20}"}]},
         bucketed,
-        round(0.95 * 400),
+        round(0.35 * 0.95 * 400),  # hidden, it slows what it runs beside by 65 % of its time
     ),
     (
         "reshard_after_forward",
