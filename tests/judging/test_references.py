@@ -323,8 +323,9 @@ def test_the_cost_of_profiling_compares_the_same_steps() -> None:
         steps = pl.DataFrame({"process": [PROCESS] * 6 + [OTHER], "index": [*range(6), 0], "number": [*numbers, 5],
                               "steady": [False, *[True] * 6], "start_ns": [*range(0, 600, 100), 0],
                               "end_ns": [100 * i + source.randrange(50, 90) for i in range(6)] + [9_999]})  # fmt: skip
+        steps_of = ("process", "index", "device", "start_ns", "end_ns")
         tiles = pl.DataFrame([(PROCESS, i, d, 100 * i, 100 * i + source.randrange(50, 90)) for i in range(6) for d in (0, 1)],
-                             schema=dict.fromkeys(("process", "index", "device", "start_ns", "end_ns"), pl.Int64), orient="row")  # fmt: skip
+                             schema=dict.fromkeys(steps_of, pl.Int64), orient="row")  # fmt: skip
         clock = source.choice(("gpu", "cpu"))
         listed = {str(n): source.choice((40, 60, True, "x")) for n in numbers if source.random() < 0.6}
         trace = SimpleNamespace(run={"calibration": {"steps_ns": listed, "clock": clock}})
