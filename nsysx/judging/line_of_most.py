@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from nsysx.catalogue import DeviceActivity
 from nsysx.events.code_lines import CodeLines
 from nsysx.events.line_shares import shares
 from nsysx.events.profile import Profile
@@ -29,7 +30,7 @@ def idle(profile: Profile) -> LineShare | None:
 
 
 def gpu_work(profile: Profile, process: int, device: int) -> LineShare | None:
-    """Return the line that launches most of the work of a device, backward included.
+    """Return the line that launches most of the work of a device, backward included, communication excluded, and its share of all.
 
     None where no line has 40 % of it or one has all but 10 %, which is the call of the whole model, or lines were not recorded.
     """
@@ -38,7 +39,8 @@ def gpu_work(profile: Profile, process: int, device: int) -> LineShare | None:
         return None
     ops = lookup.having(profile.steady_ops, process=process, device=device)
     ns = (ops["end_ns"] - ops["start_ns"]).to_numpy()
-    most = _most(lines, lines.op[ops["op"].to_numpy()], ns, int(ns.sum()), GPU_AT_LINE_SHARE)
+    compute = (ops["cls"] != DeviceActivity.COMM.value).to_numpy()
+    most = _most(lines, lines.op[ops["op"].to_numpy()][compute], ns[compute], int(ns.sum()), GPU_AT_LINE_SHARE)
     return most if most is not None and most[1] < WHOLE_AT_LINE_SHARE else None
 
 

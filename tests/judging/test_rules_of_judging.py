@@ -461,8 +461,9 @@ def work(*rows: tuple[str, str | None, str, str, int]) -> Any:
     family, module, kind, name, ns = (list(column) for column in zip(*rows, strict=True))
     frame = pl.DataFrame(
         {"family": family, "module": module, "op_kind": kind, "name": name, "start_ns": [7] * len(rows),
-         "end_ns": [7 + each for each in ns], "process": [1] * len(rows), "device": [0] * len(rows)},
-        schema_overrides={"family": pl.Categorical, "module": pl.Categorical, "name": pl.Categorical},
+         "end_ns": [7 + each for each in ns], "process": [1] * len(rows), "device": [0] * len(rows),
+         "cls": ["comm" if f == "communication" else "compute" for f in family]},
+        schema_overrides={"family": pl.Categorical, "cls": pl.Categorical, "module": pl.Categorical, "name": pl.Categorical},
     )  # fmt: skip
     other = frame.with_columns(process=pl.lit(2, pl.Int64), end_ns=pl.lit(9_999, pl.Int64))
     return SimpleNamespace(
@@ -489,6 +490,9 @@ def work(*rows: tuple[str, str | None, str, str, int]) -> Any:
         ([("gemm", None, "kernel", "a", 40), ("other", None, "kernel", "mine", 60)], "60 % of GPU time is the kernel mine"),
         ([("other", None, "kernel", f"k{i}", 9) for i in range(12)], ""),
         ([("gemm", None, "kernel", "a", 0)], ""),
+        ([("communication", "net", "kernel", "n", 60), ("gemm", "net", "kernel", "a", 30), ("norm", "net", "kernel", "b", 10)],
+         "40 % of GPU time is net (mostly GEMM)"),
+        ([("communication", "net", "kernel", "n", 100)], ""),
     ],
 )  # fmt: skip
 def test_what_most_of_the_work_is(rows: list[Any], words: str) -> None:
@@ -707,6 +711,7 @@ def test_the_line_with_much_of_the_gpu_work_is_named_unless_it_calls_the_whole_m
     stack = np.array([*ns, 1])
     rows = {
         "op": range(len(stack)),
+        "cls": "compute",
         "process": 1,
         "device": [*[0] * len(ns), 1],
         "start_ns": 0,
