@@ -11,6 +11,7 @@ import polars as pl
 import pytest
 
 from nsysx.catalogue import Call, StepLimit, StepPart
+from nsysx.frames.intervals import StepFunction
 from nsysx.judging import (
     capture_checks,
     gpu_work,
@@ -726,6 +727,26 @@ def test_the_line_with_much_of_the_gpu_work_is_named_unless_it_calls_the_whole_m
     assert line_of_most.gpu_work(profile, 1, 0) == (None if line is None else (line, share))
     profile.recorded = lambda _: False
     assert line_of_most.gpu_work(profile, 1, 0) is None
+
+
+def test_the_line_with_most_of_the_communication_that_nothing_hides_is_named() -> None:
+    """That of line 3 is longer and hidden, that of line 7 is not; what two of them share is the first one's, and counts once."""
+    places = pl.DataFrame({"file": ["/job/train.py", "/job/net.py"], "line": [3, 7]})
+    rows = {
+        "op": [0, 1, 2, 3], "process": 1, "device": 0, "cls": ["comm", "compute", "comm", "comm"],
+        "start_ns": [0, 0, 100, 130], "end_ns": [90, 80, 150, 160],
+    }  # fmt: skip
+    comm, compute = 2, 1  # bits of the ledger's classes
+    activity = StepFunction(np.array([0, 80, 90, 100, 160]), np.array([comm | compute, comm, 0, comm]))
+    profile: Any = SimpleNamespace(
+        code=lambda: SimpleNamespace(places=places, places_of=lambda stacks: stacks, op=np.array([0, 0, 1, 0])),
+        recorded=lambda _: True,
+        steady_ops=pl.DataFrame(rows),
+        ledgers=SimpleNamespace(activity={(1, 0): activity}),
+    )
+    assert line_of_most.communication(profile, 1, 0) == ("net.py:7", 50 / 70)
+    profile.steady_ops = profile.steady_ops.filter(pl.col("cls") == "compute")
+    assert line_of_most.communication(profile, 1, 0) is None
 
 
 @pytest.mark.parametrize(
