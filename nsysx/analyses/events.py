@@ -50,7 +50,11 @@ class EventRow(TypedDict):
         ),
     ]
     verdict: Annotated[
-        str, Of("kernel (at least 90 % of the reading, median), or the largest of the other parts", codes=True)
+        str,
+        Of(
+            "kernel (at least 90 % of the readings, of all and of the median one), or the largest of the other parts",
+            codes=True,
+        ),
     ]
 
 
@@ -93,7 +97,8 @@ def _grouped(profile: Profile) -> tuple[pl.DataFrame, pl.DataFrame]:
     key = ["process", "thread", "stream", "module", "phase", "paired_by", "device_stamps", "like_kernels", "like_ops"]
     key += ["loop", "turn", "turns", "made_by"]
     # Windows of one place may hold different kernels: a long one, read well, does not make the short ones right.
-    share = (pl.col("kernel_ns") / pl.col("reading_ns")).median()
+    read = pl.col("kernel_ns") / pl.col("reading_ns")
+    share = pl.min_horizontal(pl.col("kernel_ns").sum() / pl.col("reading_ns").sum(), read.median())
     places = (
         pairs.sort("start_ns")
         .group_by(key, maintain_order=True)
