@@ -275,7 +275,7 @@ class _Cell(NamedTuple):
     calls: float
 
 
-#: Recurrent cells of PyTorch, and what runs them over a whole sequence in one call. From so many calls a step on.
+#: Recurrent cells of PyTorch, and what runs them over a whole sequence in one call.
 _CELLS = {"LSTMCell": "LSTM", "GRUCell": "GRU", "RNNCell": "RNN"}
 
 
