@@ -26,87 +26,10 @@ from nsysx.events import marked_when
 from nsysx.events.alignment import Pairs, align
 from nsysx.events.correlate import Correlated
 from nsysx.events.event_bounds import COMPARED_SEQUENCES, MARKED, REPEATED, UNMATCHED
+from nsysx.events.launch_tokens import LaunchTokens, tokens_by_process
 from nsysx.events.nvtx_ranges import Flags, Ranges, Repeats
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64
-from nsysx.inject.nsysx_probe.ranges import PHASES
-
-#: Kinds of calls that a program makes in the same order each time. Allocations and queries of events come as they please.
-_KEPT = "^(launch|graph_launch|copy|memset|sync)$"
-
-
-@dataclass(frozen=True)
-class _Tokens:
-    """What the sequence of one thread is made of, in order of time: calls (``call`` >= 0) and borders of phases."""
-
-    start: I64
-    end: I64
-    key: I64
-    name: I64
-    call: I64
-    counted: I64  # calls before each token, and in all
-    phases: bool  # it has phases of its own
-
-    def cut(self, start: int, end: int) -> slice:
-        """Return the tokens that begin in [start, end)."""
-        a, b = np.searchsorted(self.start, [start, end]).tolist()
-        return slice(a, b)
-
-    def works(self, cut: slice) -> bool:
-        """Return whether there is anything to repeat: a call, or phases of the thread's own."""
-        return bool(self.counted[cut.stop] > self.counted[cut.start]) or (self.phases and cut.stop > cut.start)
-
-
-def _hashes(frame: pl.DataFrame, *columns: str) -> I64:
-    """Return one number per row that is equal where these columns are."""
-    return frame.select(pl.struct(columns).hash()).to_series().to_numpy().view(np.int64)
-
-
-def _tokens(correlated: Correlated, ranges: Ranges, processes: list[int]) -> dict[int, _Tokens]:
-    """Return thread -> its tokens, of the processes that have steps without marks."""
-    calls = correlated.api_calls
-    wanted = calls["process"].is_in(processes).to_numpy() & lookup.matching(calls["kind"], _KEPT)
-    thread, start, end = (calls[c].to_numpy() for c in ("thread", "start_ns", "end_ns"))
-    rows = np.flatnonzero(wanted)
-    # A driver call inside a runtime call is part of that.
-    reach = np.zeros(len(rows), np.int64)
-    borders = [0, *(np.flatnonzero(np.diff(thread[rows])) + 1).tolist(), len(rows)]
-    for a, b in itertools.pairwise(borders):
-        reach[a + 1 : b] = np.maximum.accumulate(end[rows[a:b]])[:-1] if b > a else 0
-    rows = rows[start[rows] >= reach]
-    first = correlated.gpu_ops.filter(pl.col("call").is_not_null()).unique("call", keep="first", maintain_order=True)
-    op = first.select("call", pl.col("name").alias("op"), "grid", "block")
-    made = calls.select("call", "name")[rows].join(op, on="call", how="left", maintain_order="left")
-    made = made.with_columns(pl.col("name", "op").cast(pl.String))
-    key, name = _hashes(made, "name", "op", "grid", "block"), _hashes(made, "name", "op")
-    phases = ranges.ranges.filter((pl.col("kind") == "phase") & pl.col("own") & pl.col("process").is_in(processes))
-    names, code = lookup.distinct(phases["name"])
-    number = 2 * np.array([PHASES.index(n) if n in PHASES else -1 for n in names], np.int64)[code]
-    phase_thread, began, ended = (phases[c].to_numpy() for c in ("thread", "start_ns", "end_ns"))
-    backward = number == 2 * PHASES.index("backward")
-    by_thread = {}
-    for thread_key in np.unique(np.concatenate((thread[rows], phase_thread))).tolist():
-        of_thread, phases_here = thread[rows] == thread_key, phase_thread == thread_key
-        has_phases = bool(phases_here.any())
-        if not has_phases:  # what it does for a backward lies in that
-            phases_here = backward & (phase_thread >> 24 == thread_key >> 24)
-        times = np.concatenate((start[rows[of_thread]], began[phases_here], ended[phases_here]))
-        until = np.concatenate((end[rows[of_thread]], began[phases_here], ended[phases_here]))
-        keys = np.concatenate((key[of_thread], number[phases_here], number[phases_here] + 1))
-        plain = np.concatenate((name[of_thread], number[phases_here], number[phases_here] + 1))
-        order = np.lexsort((until, times))
-        call = np.concatenate((rows[of_thread], np.full(2 * int(phases_here.sum()), -1, np.int64)))[order]
-        counted = np.concatenate(([0], np.cumsum(call >= 0)))
-        by_thread[thread_key] = _Tokens(
-            times[order],
-            until[order],
-            key=keys[order],
-            name=plain[order],
-            call=call,
-            counted=counted,
-            phases=has_phases,
-        )
-    return by_thread
 
 
 @dataclass
@@ -147,7 +70,7 @@ class _Repeater:
         self,
         marks: marked_when.Marks,
         steps: pl.DataFrame,
-        tokens: dict[int, _Tokens],
+        tokens: dict[int, LaunchTokens],
         ranges: Ranges,
         results: _Found,
     ) -> None:
@@ -237,7 +160,7 @@ class _Repeater:
                 break
         return None if best is None else (source, *best)
 
-    def _pairs(self, these: _Tokens, cut: slice, theirs: _Tokens, c: slice) -> Pairs:
+    def _pairs(self, these: LaunchTokens, cut: slice, theirs: LaunchTokens, c: slice) -> Pairs:
         """Return which tokens correspond: by all of the key, then, in between, by API and kernel alone."""
         ask = (0, these.key[cut].tobytes(), theirs.key[c].tobytes())
         if ask not in self._known:
@@ -254,7 +177,7 @@ class _Repeater:
             self._known[ask] = np.sort(np.concatenate(parts_a)), np.sort(np.concatenate(parts_b))
         return self._known[ask]
 
-    def _settle(self, tokens: _Tokens, cut: slice, matched: I64, theirs: I64) -> None:
+    def _settle(self, tokens: LaunchTokens, cut: slice, matched: I64, theirs: I64) -> None:
         """Say of each call of the cut whether it corresponds to one of the marked step, and to which: ``theirs``."""
         state = np.full(cut.stop - cut.start, UNMATCHED, np.int8)
         state[matched - cut.start] = REPEATED
@@ -268,9 +191,9 @@ class _Repeater:
         threads: tuple[int, int],
         step: tuple[int, int],
         template: tuple[int, int],
-        source: _Tokens,
+        source: LaunchTokens,
         of_template: slice,
-        tokens: _Tokens,
+        tokens: LaunchTokens,
         cut: slice,
         pairs: Pairs,
     ) -> None:
@@ -328,7 +251,7 @@ def _between(
     return free
 
 
-def _beside(like: I64, calls: pl.DataFrame, tokens: Iterable[_Tokens]) -> None:
+def _beside(like: I64, calls: pl.DataFrame, tokens: Iterable[LaunchTokens]) -> None:
     """Fill in what the calls that are not tokens correspond to: the same function, as far behind the corresponding token."""
     kept = np.zeros(len(like), np.bool_)
     for of_thread in tokens:
@@ -362,7 +285,7 @@ def repeat(ranges: Ranges, correlated: Correlated) -> Ranges:
         return ranges
     calls = correlated.api_calls
     results = _Found(np.zeros(calls.height, np.int8), np.full(calls.height, -1))
-    tokens = _tokens(correlated, ranges, list(marks))
+    tokens = tokens_by_process(correlated, ranges, list(marks))
     marked = others = exact = 0
     copied_ranges, copied_marks = [ranges.ranges], [ranges.marks]
     for process, process_marks in marks.items():
