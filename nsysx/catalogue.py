@@ -334,6 +334,8 @@ FAMILIES: Mapping[str, str] = {
     "sort, scan and gather": "sorting and indexing",
     "softmax and loss": "softmax and loss",
     "optimizer": "optimizer kernels",
+    "resampling": "resampling",
+    "pooling": "pooling",
     "communication": "communication",
     "embedding": "embeddings",
     "random": "random numbers",

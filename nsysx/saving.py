@@ -40,7 +40,7 @@ class Saving:
     def within(self, step_ns: int) -> Saving:
         """Return the same, with no more saved than a step takes."""
         most, likely = (None if ns is None else min(ns, step_ns) for ns in (self.most_ns, self.likely_ns))
-        return replace(self, likely_ns=likely, most_ns=most)
+        return replace(self, likely_ns=likely, most_ns=most, mended=self.mended and self.mended.within(step_ns))
 
     def to_json(self) -> dict[str, Any]:
         """Return what stands in the JSON of a finding, under the names that it has there."""

@@ -28,6 +28,7 @@ from __future__ import annotations
 
 from nsysx.catalogue import StepLimit
 from nsysx.findings._case import Case, Rule
+from nsysx.findings._found import Found
 from nsysx.model import Finding
 from nsysx.replay.edits import Graph, RemoveHost
 
@@ -38,7 +39,8 @@ REQUIRES = ("steps",)
 def check(case: Case) -> list[Finding]:
     """Return one finding wherever there are steps."""
     worth = case.worth(RemoveHost(), Graph())
-    return [case.found(RULE, "The second title", "The second detail.", worth=worth, cost_ns=1000, fix="Do the second thing")]
+    found = Found(RULE, "The second title", "The second detail.", worth=worth, cost_ns=1000, fix="Do the second thing")
+    return [found.as_finding(case)]
 '''
 
 TABLE = '''"""The calls of the second table."""

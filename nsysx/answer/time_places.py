@@ -1,24 +1,28 @@
-"""Where most of a capture's time is, for advice that no finding gives a place: a module and its kernel, else a CUDA call."""
+"""Where most of a capture's time is, for advice that no finding gives a place: a line, a module and its kernel, or a CUDA call."""
 
 from __future__ import annotations
 
 import itertools
 
 from nsysx import units
-from nsysx.analyses import api_calls, kernels, modules
+from nsysx.analyses import api_calls, kernels, lines, modules
 from nsysx.analyses.helpers.module_names import kernel_called
 from nsysx.answer import subject
+from nsysx.judging.judging_bounds import GPU_AT_LINE_SHARE, WHOLE_AT_LINE_SHARE
 from nsysx.model import Row, Summary
 
 
 def of_most(summary: Summary) -> Row:
-    """Return the module or range, and the kernel, in which most GPU work is; without GPU work the call that takes longest.
+    """Return the line with most of the GPU's work; where none has much, the module or range, and the kernel; without GPU work the call
+    that takes longest.
 
-    Keys: module, near. Empty where the capture names nothing, and of a program that measures: most of its time may be what prepares
-    a measurement (a flush of the cache, copies).
+    Keys: file, line, or module, near. Empty where the capture names nothing, and of a program that measures: most of its time may be
+    what prepares a measurement (a flush of the cache, copies).
     """
     if subject.measures(summary):
         return {}
+    if line := _line(summary):
+        return line
     inside = max(summary.typed_rows(modules.ROWS), key=lambda r: r["self_gpu_ns"] or 0, default=None)
     longest = max(summary.typed_rows(kernels.ROWS), key=lambda r: r["total_ns"] or 0, default=None)
     where = {}
@@ -29,3 +33,13 @@ def of_most(summary: Summary) -> Row:
         return {**where, "near": kernel_called(str(longest["name"]))}
     call = max(summary.typed_rows(api_calls.ROWS), key=lambda r: r["total_ns"] or 0, default=None)
     return where if call is None else {**where, "near": f"{call['name']}, {units.several(call['calls'], 'call')}"}
+
+
+def _line(summary: Summary) -> Row:
+    """Return the line that the headline names, too: it launches much of the GPU's work, and is not the call of the whole model."""
+    rows = summary.typed_rows(lines.ROWS)
+    most = max((r for r in rows if r["file"]), key=lambda r: r["gpu_self_ns"], default=None)
+    whole = sum(r["gpu_self_ns"] for r in rows)
+    if most is None or not GPU_AT_LINE_SHARE * whole <= most["gpu_self_ns"] < WHOLE_AT_LINE_SHARE * whole:
+        return {}
+    return {"file": most["file"], "line": most["line"]}

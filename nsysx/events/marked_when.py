@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -67,3 +68,11 @@ def calls_outside(ranges: Ranges, steps: pl.DataFrame) -> pl.DataFrame:
     placed = phases.sort("start_ns").join_asof(covered, on="start_ns", by="process", check_sortedness=False)
     outside = placed.filter((pl.col("start_ns") >= pl.col("until")).fill_null(True))
     return outside.select("process", "start_ns", "end_ns")
+
+
+def xrayed(ranges: Ranges, threads: Collection[int], steps: Sequence[tuple[int, int]]) -> set[tuple[int, int]]:
+    """Return which of these steps (start and end, ns) have lines or operators on one of these threads."""
+    operators = ranges.ranges.filter(pl.col("kind") == "op")
+    noted = pl.concat([rows.select("thread", "start_ns") for rows in (operators, ranges.lines)])
+    times = np.sort(noted.filter(pl.col("thread").is_in(list(threads)))["start_ns"].to_numpy())
+    return {step for step in steps if np.diff(np.searchsorted(times, step)).item()}

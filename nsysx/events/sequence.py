@@ -15,18 +15,17 @@ a module, grade ``none``.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from nsysx.events import marked_when
+from nsysx.events import beside_sequence, marked_when
 from nsysx.events.alignment import Pairs, align
 from nsysx.events.correlate import Correlated
-from nsysx.events.event_bounds import COMPARED_SEQUENCES, MARKED, REPEATED, UNMATCHED
-from nsysx.events.nvtx_ranges import Flags, Ranges, Repeats
+from nsysx.events.event_bounds import COMPARED_SEQUENCES, REPEATED, UNMATCHED
+from nsysx.events.nvtx_ranges import Ranges, Repeats
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64
 from nsysx.inject.nsysx_probe.ranges import PHASES
@@ -139,6 +138,15 @@ class _Found:
     states: npt.NDArray[np.int8]
     of: I64
 
+    def link(self, ours: I64, theirs: I64) -> None:
+        """Let calls correspond to others; -1 stands for a token that is no call."""
+        self.of[ours[ours >= 0]] = theirs[ours >= 0]
+
+    def through(self) -> I64:
+        """Return ``of`` with what corresponds to a call that itself corresponds to another one led on to that."""
+        beyond = np.append(self.of, -1)[self.of]
+        return np.where(beyond >= 0, beyond, self.of)
+
 
 class _Repeater:
     """Works through the steps of one process."""
@@ -156,6 +164,7 @@ class _Repeater:
         whole = marks.throughout(start, end)
         self.templates = [(int(start[i]), int(end[i])) for i in np.flatnonzero(whole)]
         self.others = [(int(start[i]), int(end[i])) for i in np.flatnonzero(~whole)]
+        self.xrayed = marked_when.xrayed(ranges, tokens, self.templates)
         self.sources = [(ranges.ranges, "module", _Copies()), (ranges.marks, "backward_module", _Copies())]
         self._placed = [self._by_thread(frame, kind) for frame, kind, _ in self.sources]
         self._known: dict[tuple[int, bytes, bytes], Pairs] = {}
@@ -197,7 +206,18 @@ class _Repeater:
                 )
                 whole &= len(ours) == cut.stop - cut.start == of_template.stop - of_template.start
             exact += whole
+        self._lead_on(cuts)
         return exact
+
+    def _lead_on(self, cuts: dict[int, list[tuple[tuple[int, int], slice]]]) -> None:
+        """Let the calls of marked steps without lines and operators correspond to those of a step with them."""
+        noted = {thread: [c for c in of_thread if c[0] in self.xrayed] for thread, of_thread in cuts.items()}
+        for thread, tokens in self.tokens.items() if self.xrayed else ():
+            for step, cut in cuts[thread]:
+                if step in self.xrayed or (match := self._template(thread, step, cut, noted, set())) is None:
+                    continue
+                source, _, of_template, (ours, theirs) = match
+                self.results.link(tokens.call[cut.start + ours], self.tokens[source].call[of_template.start + theirs])
 
     def _template(
         self,
@@ -260,8 +280,7 @@ class _Repeater:
         state[matched - cut.start] = REPEATED
         call = tokens.call[cut]
         self.results.states[call[call >= 0]] = state[call >= 0]
-        ours = tokens.call[matched]
-        self.results.of[ours[ours >= 0]] = theirs[ours >= 0]
+        self.results.link(tokens.call[matched], theirs)
 
     def _copy(
         self,
@@ -301,50 +320,6 @@ class _Repeater:
             copies.thread.append(np.full(int(free.sum()), threads[1]))
 
 
-def _between(
-    states: npt.NDArray[np.int8], calls: pl.DataFrame, marks: dict[int, marked_when.Marks], steps: pl.DataFrame
-) -> Flags:
-    """Fill in the calls that are not tokens: as the tokens around them are. Return which calls lie in steps without marks."""
-    process, thread, start = (calls[c].to_numpy() for c in ("process", "thread", "start_ns"))
-    free = np.zeros(calls.height, np.bool_)
-    for key, process_marks in marks.items():
-        of_process = np.flatnonzero(process == key)
-        steps_here = steps.filter(pl.col("process") == key).sort("start_ns")
-        begin, end = steps_here["start_ns"].to_numpy(), steps_here["end_ns"].to_numpy()
-        last = np.searchsorted(begin, start[of_process], side="right") - 1
-        inside = (last >= 0) & (start[of_process] < end[np.maximum(last, 0)]) & ~process_marks.at(start[of_process])
-        free[of_process[inside]] = True
-    unmarked = states != MARKED
-    states[unmarked & ~free] = MARKED  # a stretch of marks inside of a step
-    unmarked &= free
-    rows = np.arange(len(states))
-    before = np.maximum.accumulate(np.where(unmarked, rows, -1)) if len(rows) else rows
-    after = np.minimum.accumulate(np.where(unmarked, rows, len(rows))[::-1])[::-1] if len(rows) else rows
-    for side, there in ((before, before >= 0), (after, after < len(rows))):
-        other = np.where(there, side, 0)
-        near = free & ~unmarked & there & (thread[other] == thread)
-        states[near] = np.maximum(states[near], states[other[near]])
-    states[free & (states == MARKED)] = UNMATCHED  # a thread that no marked step knows
-    return free
-
-
-def _beside(like: I64, calls: pl.DataFrame, tokens: Iterable[_Tokens]) -> None:
-    """Fill in what the calls that are not tokens correspond to: the same function, as far behind the corresponding token."""
-    kept = np.zeros(len(like), np.bool_)
-    for of_thread in tokens:
-        kept[of_thread.call[of_thread.call >= 0]] = True
-    thread, name = calls["thread"].to_numpy(), lookup.distinct(calls["name"])[1]
-    rows = np.arange(len(like))
-    last = np.maximum.accumulate(np.where(kept, rows, -1))
-    chosen = np.flatnonzero(~kept & (last >= 0) & (like[last] >= 0))
-    token = last[chosen]
-    theirs = like[token] + chosen - token
-    chosen, token, theirs = (x[theirs < len(like)] for x in (chosen, token, theirs))
-    same = (name[chosen] == name[theirs]) & (last[theirs] == like[token])
-    same &= (thread[chosen] == thread[token]) & (thread[theirs] == thread[like[token]])
-    like[chosen[same]] = theirs[same]
-
-
 def repeat(ranges: Ranges, correlated: Correlated) -> Ranges:
     """Return ``ranges`` with those of marked steps copied into the steps without marks, and ``repeats`` set.
 
@@ -376,9 +351,9 @@ def repeat(ranges: Ranges, correlated: Correlated) -> Ranges:
                 marked, others = marked + len(worker.templates), others + len(worker.others)
             copied_ranges.append(worker.sources[0][2].frame(ranges.ranges))
             copied_marks.append(worker.sources[1][2].frame(ranges.marks))
-    states = results.states
-    free = _between(states, calls, marks, pl.concat(stretches))
-    _beside(results.of, calls, tokens.values())
+    states, like = results.states, results.through()
+    free = beside_sequence.settle(states, calls, marks, pl.concat(stretches))
+    beside_sequence.lead(like, calls, [t.call[t.call >= 0] for t in tokens.values()])
     launched = free & (calls["gpu_ops"] > 0).to_numpy()
     order = ("end_ns", "label")
     down = [True, False]
@@ -389,6 +364,6 @@ def repeat(ranges: Ranges, correlated: Correlated) -> Ranges:
     both[0] = both[0].drop("range").with_row_index("range")
     unmatched = int((launched & (states == UNMATCHED)).sum())
     repeats = Repeats(
-        states, results.of, marked=marked, steps=others, exact=exact, launches=int(launched.sum()), unmatched=unmatched
+        states, like, marked=marked, steps=others, exact=exact, launches=int(launched.sum()), unmatched=unmatched
     )
     return replace(ranges, ranges=both[0], marks=both[1], repeats=repeats)

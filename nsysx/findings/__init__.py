@@ -78,15 +78,14 @@ def judge(
 
 def _with_claims(case: Case, ranked: list[Finding]) -> tuple[Finding, ...]:
     """Return the findings with the time of the steps given to each once, and with the others that are about the same time."""
-    claims = case.claims.made_by(ranked)
-    if not claims or case.stepless:
+    claims = {index: finding for index, finding in enumerate(ranked) if isinstance(finding, _once.Claim)}
+    if not claims:
         return tuple(ranked)
-    given = _once.give(
-        _once.pieces(case.idle, case.ops, case.device), [claim for _, claim in claims], case.step_ns, case.steps
-    )
-    for (index, _), part in zip(claims, given, strict=True):
-        overlaps = tuple(sorted(claims[other][0] for other in part.overlaps))
-        ranked[index] = replace(ranked[index], own_ns_per_step=part.own_ns, overlaps=overlaps)
+    places = list(claims)
+    pieces = _once.pieces(case.idle, case.ops, case.device)
+    given = _once.give(pieces, list(claims.values()), case.step_ns, case.steps)
+    for (index, claim), part in zip(claims.items(), given, strict=True):
+        ranked[index] = claim.counted(part.own_ns, tuple(sorted(places[other] for other in part.overlaps)))
     return tuple(ranked)
 
 

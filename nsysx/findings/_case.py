@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import cast
 
 import polars as pl
 
 from nsysx import units
-from nsysx.advice import Condition
 from nsysx.analyses import gpu_ledger
 from nsysx.analyses.helpers import tables as tables_of
 from nsysx.catalogue import StepLimit, StepPart
@@ -22,9 +21,7 @@ from nsysx.findings._fix import Fix as Fix
 from nsysx.findings._fix import Need as Need
 from nsysx.findings._fix import State as State
 from nsysx.findings._fix import way as way
-from nsysx.findings._lines import line_of
-from nsysx.findings._names import called, near
-from nsysx.findings._once import Claims, Takes, of_parts
+from nsysx.findings._names import called
 from nsysx.findings._once import calls_of as calls_of
 from nsysx.findings._once import ops_of as ops_of
 from nsysx.findings._rule import Rule as Rule
@@ -47,7 +44,7 @@ class Case:
     """Frames here hold the steady steps of the shown process alone, so that sums over ``steps`` are per step.
 
     ``ranks`` is the table that compares all ranks of the job, None where there is none; ``shown_rank`` is the number of the one that is
-    shown, None if one report holds them all. ``claims`` are those of the findings so far on the time of the steps.
+    shown, None if one report holds them all.
     """
 
     profile: Profile
@@ -55,7 +52,6 @@ class Case:
     replay: Replay | Withheld | None
     ranks: Table | None = None
     shown_rank: int | None = None
-    claims: Claims = field(default_factory=Claims)
 
     @property
     def process(self) -> int:
@@ -103,7 +99,7 @@ class Case:
         return round(self._trusted.real_ns * self._beside_replayed) if self._trusted else self.recorded_ns
 
     @cached_property
-    def _longest_step_ns(self) -> int:
+    def longest_step_ns(self) -> int:
         """The mean step beyond which nothing can save: slow steps that came while nsys recorded nothing count, too."""
         timed = bare.of_process(self.profile.trace.capture, self.process)
         return max(self.step_ns, round(sum(timed) / len(timed)) if len(timed) else 0)
@@ -302,80 +298,13 @@ class Case:
         distrusted = isinstance(self.replay, Replay) and not self.replay.trusted
         return self.bound(ns, why) if worth.likely_ns is None and not self.stepless and not distrusted else worth
 
-    def found(
-        self,
-        rule: Rule,
-        title: str,
-        detail: str,
-        *,
-        worth: Saving,
-        cost_ns: int | None,
-        fix: str | Fix,
-        where: Row | None = None,
-        evidence: Iterable[Row] = (),
-        because: str = "",
-        title_as_recorded: bool = False,
-        unblocked: Saving | None = None,
-        mended: Saving | None = None,
-        calls: Iterable[int] = (),
-        takes: Takes | None = None,
-    ) -> Finding:
-        """Return a finding; ``cost_ns`` is the GPU time lost per step, dropped when there are no steps.
-
-        Code to paste uses PyTorch: a program without it gets none. ``because`` is appended to the detail, for a clock reading;
-        ``title_as_recorded``: the title gives times as recorded.
-        ``mended``: what mending its violated needs is worth, ``unblocked``: its worth together with that. ``calls`` are the calls that
-        it is about: a place outside of all modules, and without a line, is named after what lies beside them. ``takes``: the time that
-        it is about, the idle time of its rule's parts if that is not given.
-        """
-        if not self.stepless:  # each is of one step
-            worth = worth.within(self._longest_step_ns)
-            unblocked, mended = (saving and saving.within(self._longest_step_ns) for saving in (unblocked, mended))
-        cost_ns = None if cost_ns is None else self.lost(cost_ns, worth, as_recorded=rule.cost_as_recorded)
-        advice = fix if isinstance(fix, Fix) else Fix(fix)
-        site = {k: v for k, v in (where or {}).items() if k in (*SITE, "near") and v is not None and v != IN_STEP}
-        about = takes or (Takes(idle=of_parts(self.idle, rule.cause)) if rule.cause else Takes())
-        # The lines that an X-ray noted are those of usual steps.
-        if rule.about not in ("capture", "slow steps") and not site.get("file"):
-            site |= line_of(self.profile, site, calls, about)
-        if not any(site.get(k) for k in ("module", "file", "near")) and (beside := near(self.profile, calls)):
-            site["near"] = beside
-        scope = None if worth.likely_ns is None else replayed_scope(self.profile)
-        finding = Finding(
-            rule.code,
-            rule.slug,
-            verdict="found",
-            title=title,
-            detail=f"{detail} {because}".rstrip(),
-            where=site,
-            cost_ns_per_step=None if self.stepless else cost_ns,
-            saving=replace(worth, mended=unblocked, scope=scope),
-            fix="",
-            evidence=tuple(evidence),
-            scope=self._covered,
-            because=because,
-            title_as_recorded=title_as_recorded,
-            cost_as_recorded=rule.cost_as_recorded,
-            stepless_ns=cost_ns if self.stepless else None,
-            conditions=tuple(self._tested(need, mended) for need in advice.needs),
-        )
-        finding = advice.into(finding, torch=self.program.torch)
-        if finding.cost_ns_per_step is not None and self.device is not None and (takes or rule.cause):
-            self.claims.add(finding, about, rule.direct)
-        return finding
-
-    def _tested(self, need: Need, mended: Saving | None) -> Condition:
-        state, detail = need.test(self)
-        if state != "violated" or not need.mend:
-            return Condition(need.name, state, detail)
-        return Condition(need.name, state, detail, need.mend, mended.likely_ns if mended else None)
-
     def lost(self, cost_ns: int, worth: Saving, *, as_recorded: bool = False) -> int:
         """Return the time lost per step (ns): at least what a change saves, at most the whole step, as recorded or without tracing."""
         return min(max(cost_ns, worth.likely_ns or 0), self.recorded_ns if as_recorded else self.step_ns)
 
     @property
-    def _covered(self) -> Scope:
+    def covered(self) -> Scope:
+        """What a finding covers: the frames, on the shown device."""
         return self.scope if self.device is None else self.scope.on(self.device)
 
     def no_steps(self, rule: Rule) -> list[Finding]:
@@ -389,7 +318,7 @@ class Case:
 
     def clear(self, rule: Rule, detail: str) -> list[Finding]:
         """Return that a rule looked and found nothing."""
-        return [Finding(rule.code, rule.slug, "clear", rule.title, detail, scope=self._covered)]
+        return [Finding(rule.code, rule.slug, "clear", rule.title, detail, scope=self.covered)]
 
     def cannot_tell(self, rule: Rule, detail: str, fix: str = "") -> list[Finding]:
         """Return that the capture does not hold what a rule needs."""

@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple
 from nsysx.advice import Alternative, in_words
 from nsysx.inject.nsysx_probe import changes
 from nsysx.model import Finding
+from nsysx.saving import Saving
 
 State = Literal["holds", "violated", "unknown"]
 
@@ -54,7 +55,8 @@ class Fix:
 
     ``needs`` are the same as tests of the capture (``_needs``): what violates one is never advised, see ``answer.first_action``. ``ways``
     are the remedies that it advises, any of which will do. Code to paste is always that of one of them: what was tried is known by name.
-    ``unexplained``: what to change is not known, and it says how to record that.
+    ``unexplained``: what to change is not known, and it says how to record that. ``mending``: what it saves alone to mend what violates
+    a need, None where that is not known.
     """
 
     text: str
@@ -63,6 +65,7 @@ class Fix:
     needs: tuple[Need, ...] = ()
     ways: tuple[Alternative, ...] = ()
     unexplained: bool = False
+    mending: Saving | None = None
 
     def __post_init__(self) -> None:
         if self.paste and not self.ways:

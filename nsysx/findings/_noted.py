@@ -28,9 +28,10 @@ from nsysx.findings._finding_bounds import (
     OF_NOTED_LINE_SHARE,
 )
 from nsysx.findings._fix import for_anything
+from nsysx.findings._found import Found
 from nsysx.findings._held import guilty
 from nsysx.findings._lines import by_line, in_forward, share_of
-from nsysx.findings._once import Takes, edits_without
+from nsysx.findings._once import Takes, edits_without, taken_by
 from nsysx.findings.nsx113_tiny_launches import recurrent
 from nsysx.model import Finding
 from nsysx.replay.engine import Edit, Fuse, RemoveOps, RemoveWaits
@@ -175,9 +176,9 @@ def _one(case: Case, rule: Rule, code: CodeLines, group: list[_CostlyLine]) -> F
     where = {"file": first.row["file"], "line": first.row["line"]}
     shares = [share_of(case.profile, line.place) for line in group]
     takes = Takes(idle=np.clip(np.sum(shares, axis=0), 0.0, 1.0))
-    return case.found(
+    return Found(
         rule, title, detail, worth=worth, cost_ns=cost, where=where, fix=fix or _line_remedies.ANY, takes=takes
-    )
+    ).as_finding(case)
 
 
 def _worth(case: Case, rule: Rule, code: CodeLines, group: list[_CostlyLine], calls: frozenset[int]) -> Saving:
@@ -259,11 +260,11 @@ def folded(case: Case, findings: list[Finding], code: str) -> list[Finding]:
     real = case.idle["real_ns"].to_numpy().astype(np.float64)
     gone: set[int] = set()
     for finding in named:
-        own_share, also = np.asarray(case.claims.takes(finding).idle, np.float64), []
+        own_share, also = np.asarray(taken_by(finding).idle, np.float64), []
         for other in kept:
             if id(other) in gone or other.code == code:
                 continue
-            theirs = case.claims.takes(other).idle
+            theirs = taken_by(other).idle
             if other.code in _OF_A_LINE and theirs is not None:
                 share = np.asarray(theirs, np.float64) * real
                 if float(np.minimum(own_share, theirs) @ real) >= OF_NOTED_LINE_SHARE * max(float(share.sum()), 1.0):
@@ -275,7 +276,7 @@ def folded(case: Case, findings: list[Finding], code: str) -> list[Finding]:
                 also += [] if more else [other.title]
         if also:
             told = replace(finding, detail=f"{finding.detail} Other findings about this time: {'; '.join(also)}.")
-            findings = [case.claims.instead(finding, told) if f is finding else f for f in findings]
+            findings = [told if f is finding else f for f in findings]
     return [f for f in findings if id(f) not in gone]
 
 

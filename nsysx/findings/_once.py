@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,47 +30,32 @@ class Takes(NamedTuple):
     idle: npt.NDArray[np.float64] | npt.NDArray[np.bool_] | None = None
 
 
-class Claim(NamedTuple):
-    """A finding's claim: what it takes, and how direct its evidence is (``Rule.direct``)."""
+@dataclass(frozen=True)
+class Claim(Finding):
+    """A finding that claims time of the steps: what it takes, and how direct its evidence is (``Rule.direct``)."""
 
-    finding: Finding
-    takes: Takes
-    direct: int
+    takes: Takes = field(default_factory=Takes, compare=False, repr=False)
+    direct: int = field(default=2, compare=False)
 
     @property
     def cost_ns(self) -> int:
         """What the finding costs per step (ns)."""
-        return self.finding.cost_ns_per_step or 0
+        return self.cost_ns_per_step or 0
 
     @property
     def saving_ns(self) -> int:
         """What its change saves per step (ns)."""
-        return self.finding.saving.likely_ns or 0
+        return self.saving.likely_ns or 0
+
+    def counted(self, own_ns: int | None = None, overlaps: tuple[int, ...] = ()) -> Finding:
+        """Return the finding with what was given to it (ns per step), and the places of those about the same time; it claims no more."""
+        values = {f.name: getattr(self, f.name) for f in fields(Finding)}
+        return Finding(**values | {"own_ns_per_step": own_ns, "overlaps": overlaps})
 
 
-class Claims:
-    """The claims of the findings of one report, in the order in which the findings were made."""
-
-    def __init__(self) -> None:
-        self._claims: list[Claim] = []
-
-    def add(self, finding: Finding, takes: Takes, direct: int) -> None:
-        """Note what a finding takes."""
-        self._claims.append(Claim(finding, takes, direct))
-
-    def instead(self, old: Finding, new: Finding) -> Finding:
-        """Return a finding that takes the place of another one, and its claim."""
-        self._claims = [c._replace(finding=new) if c.finding is old else c for c in self._claims]
-        return new
-
-    def takes(self, finding: Finding) -> Takes:
-        """Return what a finding takes; nothing where it claims none."""
-        return next((c.takes for c in self._claims if c.finding is finding), Takes())
-
-    def made_by(self, findings: Sequence[Finding]) -> list[tuple[int, Claim]]:
-        """Return the claims of these findings, each with the finding's place among them."""
-        places = {id(finding): index for index, finding in enumerate(findings)}
-        return [(places[id(c.finding)], c) for c in self._claims if id(c.finding) in places]
+def taken_by(finding: Finding) -> Takes:
+    """Return what a finding takes; nothing where it claims none."""
+    return finding.takes if isinstance(finding, Claim) else Takes()
 
 
 class Given(NamedTuple):
@@ -163,7 +149,7 @@ def give(time: Pieces, claims: Sequence[Claim], step_ns: int, steps: int) -> tup
         claimed.append(wanted)
         about.append(float(wanted.share() @ time.ns) * scale)
     left, counted = np.ones(len(time.ns)), [0] * len(claims)
-    for i in sorted(range(len(claims)), key=lambda i: (-claims[i].direct, about[i], claims[i].finding.code, i)):
+    for i in sorted(range(len(claims)), key=lambda i: (-claims[i].direct, about[i], claims[i].code, i)):
         got = np.minimum(claimed[i].share(), left)
         left -= got
         counted[i] = int(float(got @ time.ns) * scale)

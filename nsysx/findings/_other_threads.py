@@ -18,6 +18,7 @@ from nsysx.events.profile import Profile
 from nsysx.events.python_lines import place
 from nsysx.findings._case import Case, Fix, Rule, Saving
 from nsysx.findings._finding_bounds import LINE_MAY_STAY_SHARE, OTHER_THREADS_SHARE, RUNNING_LINE_NS
+from nsysx.findings._found import Found
 from nsysx.findings._once import Takes
 from nsysx.findings._pauses import time_in
 from nsysx.model import Finding
@@ -52,7 +53,7 @@ def _running(profile: Profile) -> _Running | None:
     return _Running(busy / int((end - start)[held].sum()), *place(most))
 
 
-def found(case: Case, rule: Rule) -> list[Finding]:
+def findings_of(case: Case, rule: Rule) -> list[Finding]:
     """Return a finding where other threads run Python for a tenth of the step or more while the GPU idles for the host."""
     running = case.profile.once(_running)
     if running is None:
@@ -74,4 +75,5 @@ def found(case: Case, rule: Rule) -> list[Finding]:
     )  # fmt: skip
     where = {"file": running.file, "line": running.line}
     share = np.full(case.idle.height, min(cost / max(idle, 1), 1.0))
-    return [case.found(rule, title, detail, worth=worth, cost_ns=cost, where=where, fix=_FIX, takes=Takes(idle=share))]
+    found = Found(rule, title, detail, worth=worth, cost_ns=cost, where=where, fix=_FIX, takes=Takes(idle=share))
+    return [found.as_finding(case)]

@@ -11,6 +11,7 @@ from nsysx.events.nvtx_ranges import Flags
 from nsysx.events.recorded_settings import settings_of
 from nsysx.findings._case import Case, Fix, Rule, Saving
 from nsysx.findings._finding_bounds import FEWEST_UNRECORDED_STEPS, SLOW_STEP_SHARE, UNRECORDED_STEPS_SHARE
+from nsysx.findings._found import Found
 from nsysx.findings.nsx106_input_starvation import of_loader
 from nsysx.frames.intervals import I64
 from nsysx.model import Finding
@@ -52,7 +53,7 @@ def found(case: Case, rule: Rule) -> list[Finding]:
     workers = _workers(case)
     if rhythm is not None or not workers:
         worth = Saving(None, "what these steps do was not recorded")
-        return [case.found(rule, title, detail, worth=worth, cost_ns=cost, fix=_LOOK)]
+        return [Found(rule, title, detail, worth=worth, cost_ns=cost, fix=_LOOK).as_finding(case)]
     detail += f" The {workers} workers of the DataLoader fill their queue before a window, and fall behind after it."
     why = "from step lengths: long steps as the usual one, if they wait for the loader"
     inside = case.taken_by((StepPart.LONGER,))  # a step that is shown as recorded has none of it
@@ -61,7 +62,7 @@ def found(case: Case, rule: Rule) -> list[Finding]:
     fix = of_loader(case)
     fix = fix.but(text=f"Make the loader keep up: {fix.text[:1].lower()}{fix.text[1:]}")
     where = {"module": "DataLoader", "phase": "data"}
-    return [case.found(rule, title, detail, worth=worth, cost_ns=cost, fix=fix, where=where)]
+    return [Found(rule, title, detail, worth=worth, cost_ns=cost, fix=fix, where=where).as_finding(case)]
 
 
 def _without_longest(ns: I64, slow: Flags, usual: int) -> int:

@@ -32,6 +32,7 @@ from __future__ import annotations
 from nsysx import units
 from nsysx.catalogue import StepLimit, StepPart
 from nsysx.findings._case import Case, Fix, Rule, Saving
+from nsysx.findings._found import Found
 from nsysx.findings._once import Takes, began_in
 from nsysx.judging import waiting
 from nsysx.model import Finding, Row
@@ -147,7 +148,7 @@ def _finding(case: Case, row: Row, calls: frozenset[int], worth: Saving) -> Find
         )
     if harmless:
         title = f"A host sync of {units.duration(wait)} in {row['api']}{case.in_module(row)} costs next to nothing"
-    return case.found(
+    return Found(
         RULE,
         title,
         detail,
@@ -158,4 +159,4 @@ def _finding(case: Case, row: Row, calls: frozenset[int], worth: Saving) -> Find
         title_as_recorded=harmless,
         calls=calls,
         takes=Takes(idle=began_in(case.idle, calls)),
-    )
+    ).as_finding(case)

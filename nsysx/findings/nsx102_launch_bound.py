@@ -46,6 +46,7 @@ from nsysx.findings._finding_bounds import (
     SEQUENCE_CELL_CALLS,
     SEVERAL_MODEL_CALLS,
 )
+from nsysx.findings._found import Found
 from nsysx.findings._held import held, idle_ns
 from nsysx.findings._names import launched_by, mostly, networks_called
 from nsysx.findings.nsx112_fusion import fusible_ns
@@ -133,7 +134,7 @@ def check(case: Case) -> list[Finding]:
     if _requests.served(case, cost):
         detail += f" {_GRAPH_OF_A_CALL}"
         return [
-            case.found(
+            Found(
                 RULE,
                 title,
                 detail,
@@ -142,24 +143,22 @@ def check(case: Case) -> list[Finding]:
                 fix=_requests.BATCH,
                 evidence=blockers,
                 where=where,
-            )
+            ).as_finding(case)
         ]
     fix, worth = _advised(case, alone, worth, unblocked)
     worth = _pasted.likely(case, fix, worth, kept)
     unblocked = unblocked and _pasted.likely(case, fix, unblocked, kept, RemoveWaits(inside))
     return [
-        case.found(
+        Found(
             RULE,
             title,
             detail,
-            worth=worth,
+            worth=replace(worth, mended=unblocked),
             cost_ns=cost,
-            fix=fix,
+            fix=replace(fix, mending=mended),
             evidence=blockers,
-            unblocked=unblocked,
-            mended=mended,
             where=where,
-        )
+        ).as_finding(case)
     ]
 
 

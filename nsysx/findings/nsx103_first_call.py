@@ -34,6 +34,7 @@ from nsysx.catalogue import StepLimit
 from nsysx.events.thread_roles import elsewhere
 from nsysx.findings._case import NO_SAVING, Case, Rule
 from nsysx.findings._finding_bounds import FIRST_CALL_SHARE
+from nsysx.findings._found import Found
 from nsysx.model import Finding
 
 RULE = Rule(
@@ -79,9 +80,9 @@ def check(case: Case) -> list[Finding]:
             f"{units.duration(bill)} of its CPU time was spent only once: loading code, first allocations."
         )
         return [
-            case.found(
+            Found(
                 RULE, title, detail, worth=NO_SAVING, cost_ns=None, fix=fix, evidence=evidence, title_as_recorded=True
-            )
+            ).as_finding(case)
         ]
     # What another thread pays, such as a loader's that pins memory, is no part of a step.
     aside = elsewhere(costs["thread"], case.profile.attributed.roles).is_not_null()
@@ -101,7 +102,7 @@ def check(case: Case) -> list[Finding]:
         for name, kernel, ns in worst.select("name", "kernel", "one_time_ns").iter_rows()
     ]
     return [
-        case.found(
+        Found(
             RULE,
             title,
             f"{sentence}.",
@@ -110,5 +111,5 @@ def check(case: Case) -> list[Finding]:
             fix=fix,
             evidence=evidence,
             title_as_recorded=True,
-        )
+        ).as_finding(case)
     ]

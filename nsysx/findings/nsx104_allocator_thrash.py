@@ -32,6 +32,7 @@ from nsysx.analyses.helpers import allocator_retries
 from nsysx.catalogue import Call, StepLimit, StepPart
 from nsysx.events.thread_roles import LOADER, PIN
 from nsysx.findings._case import Case, Fix, Rule, calls_of
+from nsysx.findings._found import Found
 from nsysx.findings._needs import step_of
 from nsysx.model import Finding
 from nsysx.replay.engine import RemoveCalls
@@ -107,5 +108,7 @@ def check(case: Case) -> list[Finding]:
         where = {"near": _THREADS.get(rows[0]["thread_role"], f"on the {rows[0]['thread_role']} thread")}
     made = calls_of(calls)
     return [
-        case.found(RULE, title, detail, worth=worth, cost_ns=cost, fix=fix, where=where, evidence=evidence, calls=made)
+        Found(
+            RULE, title, detail, worth=worth, cost_ns=cost, fix=fix, where=where, evidence=evidence, calls=made
+        ).as_finding(case)
     ]

@@ -41,6 +41,7 @@ from nsysx.findings._finding_bounds import (
     MOST_COPY_PLACES,
     MUCH_READ_BACK_BYTES,
 )
+from nsysx.findings._found import Found
 from nsysx.findings._needs import PAGEABLE, numbers_copied, step_of
 from nsysx.findings._once import Takes, began_in
 from nsysx.frames import lookup
@@ -160,7 +161,9 @@ def check(case: Case) -> list[Finding]:
         made = calls_of(at_site)
         takes = Takes(ops_of(at_site), began_in(case.idle, made | calls_of(syncs)))
         findings.append(
-            case.found(RULE, title, detail, worth=worth, cost_ns=exposed, fix=fix, where=row, calls=made, takes=takes)
+            Found(
+                RULE, title, detail, worth=worth, cost_ns=exposed, fix=fix, where=row, calls=made, takes=takes
+            ).as_finding(case)
         )
     return findings or case.clear(RULE, "exposed copies take less than 1 % of the step at every place")
 

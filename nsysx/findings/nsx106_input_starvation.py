@@ -28,6 +28,7 @@ from nsysx.events import batch_waits, sampled_stacks
 from nsysx.events.recorded_settings import settings_of
 from nsysx.findings._case import Case, Fix, Rule, way
 from nsysx.findings._finding_bounds import MANY_BATCH_ROWS
+from nsysx.findings._found import Found
 from nsysx.findings._needs import LOADER
 from nsysx.judging.limit_words import pair
 from nsysx.model import Finding, Row
@@ -165,4 +166,6 @@ def check(case: Case) -> list[Finding]:
         where |= {"file": busiest["file"], "line": busiest["line"]}
     elif case.program.loader and (settings := settings_of(case.profile)):
         where |= settings.place("samples", "loader")
-    return [case.found(RULE, title, detail, worth=worth, cost_ns=idle, where=where, fix=fix, evidence=evidence)]
+    return [
+        Found(RULE, title, detail, worth=worth, cost_ns=idle, where=where, fix=fix, evidence=evidence).as_finding(case)
+    ]

@@ -31,6 +31,7 @@ from nsysx.analyses.event_windows import parts_of
 from nsysx.analyses.helpers import event_makers
 from nsysx.findings._case import NO_SAVING, Case, Fix, Rule, ops_of
 from nsysx.findings._finding_bounds import ALIKE_PLACES_SHARE, INFLATED_READING_SHARE, MOST_EVENT_PLACES
+from nsysx.findings._found import Found
 from nsysx.findings._names import mostly
 from nsysx.findings._once import Takes
 from nsysx.model import Finding, Row
@@ -100,7 +101,7 @@ def _finding(case: Case, row: events.EventRow, turns: list[events.EventRow]) -> 
         because = f"At {_which(row)}, {shares}."
     evidence = [row for window_row in turns or [row] for row in _evidence(case, window_row)]
     inside = _inside(case, row)
-    return case.found(
+    return Found(
         RULE,
         title,
         detail,
@@ -111,7 +112,7 @@ def _finding(case: Case, row: events.EventRow, turns: list[events.EventRow]) -> 
         evidence=evidence,
         because=because,
         takes=Takes(ops_of(inside)),
-    )
+    ).as_finding(case)
 
 
 def _timed(case: Case, inside: pl.DataFrame) -> Row:

@@ -29,6 +29,7 @@ from nsysx import units
 from nsysx.analyses import kernel_spread
 from nsysx.findings._case import NO_SAVING, Case, Rule
 from nsysx.findings._finding_bounds import SPREAD_OF_KERNELS_SHARE
+from nsysx.findings._found import Found
 from nsysx.findings._lines import launching
 from nsysx.model import Finding
 
@@ -64,7 +65,9 @@ def _finding(case: Case, cause: str, rows: Sequence[kernel_spread.SpreadRow]) ->
         for r in rows[:8]
     ]
     where = launching(case.profile, worst["name"])
-    return case.found(RULE, title, detail, worth=NO_SAVING, cost_ns=None, fix=fix, where=where, evidence=evidence)
+    return Found(
+        RULE, title, detail, worth=NO_SAVING, cost_ns=None, fix=fix, where=where, evidence=evidence
+    ).as_finding(case)
 
 
 def check(case: Case) -> list[Finding]:

@@ -51,6 +51,7 @@ from nsysx.findings._finding_bounds import (
     SLOW_STEPS_FEWEST_STEPS,
     SLOWER_CLOCK_SHARE,
 )
+from nsysx.findings._found import Found
 from nsysx.findings._once import Takes
 from nsysx.frames.intervals import I64
 from nsysx.model import Finding, Row
@@ -340,7 +341,7 @@ def _found(
     collects = "" if listened else "garbage collection, "
     fix = f"Look at what else these steps do: checkpoints, logging, validation, {collects}larger shapes"
     sure = _APART if rare else _worth(case, cause, longer, late.height / len(ns), float(ns.mean()))
-    return case.found(
+    return Found(
         RULE,
         title,
         detail,
@@ -352,7 +353,7 @@ def _found(
         calls=(cause.calls if cause else ()) or _ends_of_gaps(case, tiles, slow),
         title_as_recorded=True,
         takes=Takes() if rare else _of_steps(case, tiles, slow),
-    )
+    ).as_finding(case)
 
 
 #: Steps that lie apart from those that the figures are of are no part of their mean.

@@ -32,6 +32,7 @@ from nsysx.catalogue import DeviceActivity, StepLimit, StepPart
 from nsysx.events.recorded_settings import settings_of
 from nsysx.findings._case import Case, Fix, Rule, Saving, ops_of, way
 from nsysx.findings._finding_bounds import BUBBLE_GAINED_SHARE, GATHERED_OUTPUTS_SHARE, MORE_MICRO_BATCHES_TIMES
+from nsysx.findings._found import Found
 from nsysx.findings._held import idle_ns
 from nsysx.findings._meetings import meeting
 from nsysx.findings._names import launched_by, mostly
@@ -136,7 +137,7 @@ def check(case: Case) -> list[Finding]:
         detail += f" It takes SMs and memory: kernels beside it run {units.duration(slow)} longer than the same kernels alone."
     parts = [{"part": _EXPOSED, "total_ns": cost}, {"part": "kernels beside it take longer", "total_ns": slow}]
     evidence = [*(p for p in parts if p["total_ns"]), *evidence]
-    exposed = case.found(
+    exposed = Found(
         RULE,
         title,
         detail,
@@ -146,7 +147,7 @@ def check(case: Case) -> list[Finding]:
         where=mostly(case.profile, comm),
         evidence=evidence,
         takes=Takes(ops_of(comm)),
-    )
+    ).as_finding(case)
     if (met := meeting(case)) is not None:
         told = met.fix.into(
             replace(
@@ -156,14 +157,14 @@ def check(case: Case) -> list[Finding]:
             ),
             torch=case.program.torch,
         )
-        return [case.claims.instead(exposed, told)]
+        return [told]
     if exposed.fix == _PIPELINE:
-        exposed = case.claims.instead(exposed, replace(exposed, saving=_smaller_bubble(case, cost)))
+        exposed = replace(exposed, saving=_smaller_bubble(case, cost))
     if case.ranks is None:
-        return [case.claims.instead(exposed, _of_its_wrapper(case, exposed))]
+        return [_of_its_wrapper(case, exposed)]
     told = of_ranks(exposed, case.ranks, case.shown_rank, recorded_ns=recorded)
     told = _fewer_launches(case, told) if _by_hosts(told, case.ranks) else told
-    return [case.claims.instead(exposed, _of_its_wrapper(case, told))]
+    return [_of_its_wrapper(case, told)]
 
 
 def _smaller_bubble(case: Case, cost: int) -> Saving:

@@ -36,6 +36,7 @@ from nsysx.events.nvtx_ranges import Flags
 from nsysx.events.profile import Profile
 from nsysx.findings._case import Case, Fix, Rule, Saving, calls_of, ops_of
 from nsysx.findings._finding_bounds import FEWEST_CHAIN_KERNELS, FUSION_BOUND_SHARE, SAME_SIZE_TIMES
+from nsysx.findings._found import Found
 from nsysx.findings._names import networks_called
 from nsysx.findings._needs import DIFFERENTIATED_ONCE, SAME_SHAPES
 from nsysx.findings._once import Takes
@@ -225,5 +226,7 @@ def check(case: Case) -> list[Finding]:
     sure = Saving(bound, "an estimate: each chain takes as long as its longest kernel", error_ns=error, source="time")
     takes = Takes(ops_of(extra))
     return [
-        case.found(RULE, title, detail, worth=sure, cost_ns=cost, fix=fix, where=where, evidence=evidence, takes=takes)
+        Found(
+            RULE, title, detail, worth=sure, cost_ns=cost, fix=fix, where=where, evidence=evidence, takes=takes
+        ).as_finding(case)
     ]

@@ -31,6 +31,7 @@ from nsysx.catalogue import StepLimit, StepPart
 from nsysx.events.nvtx_ranges import Flags
 from nsysx.findings._case import Case, Fix, Need, Rule, calls_of
 from nsysx.findings._finding_bounds import MANY_TINY_LAUNCHES, MOST_TINY_MODULES, TINY_KERNEL_NS
+from nsysx.findings._found import Found
 from nsysx.findings._held import held
 from nsysx.findings._names import called
 from nsysx.findings._needs import FUSABLE, GRAPH, NOT_FUSED, REPEATS, merged_groups
@@ -113,7 +114,9 @@ def check(case: Case) -> list[Finding]:
         )
         where = {"module": row["part"], "phase": row["phase"]}
         takes = Takes(idle=_before_part(case, row))
-        findings.append(case.found(RULE, title, detail, worth=worth, cost_ns=cost, where=where, fix=fix, takes=takes))
+        findings.append(
+            Found(RULE, title, detail, worth=worth, cost_ns=cost, where=where, fix=fix, takes=takes).as_finding(case)
+        )
     return findings or case.clear(RULE, _CLEAR)
 
 

@@ -50,6 +50,7 @@ from nsysx.findings._finding_bounds import (
     STALL_STANDS_OUT_SHARE,
     STALL_TIMES,
 )
+from nsysx.findings._found import Found
 from nsysx.findings._line_remedies import of_training
 from nsysx.findings._lines import running, runs_networks
 from nsysx.findings._needs import steady_steps, step_of
@@ -320,6 +321,8 @@ def check(case: Case) -> list[Finding]:
         fix = mostly.fix if mostly else making or _move_it(case, row, line)
         where = row | line  # the line that runs meanwhile is the cause, not the one that ends the gap
         findings.append(
-            case.found(RULE, title, detail, worth=worth, cost_ns=cost, where=where, fix=fix, calls=before, takes=takes)
+            Found(
+                RULE, title, detail, worth=worth, cost_ns=cost, where=where, fix=fix, calls=before, takes=takes
+            ).as_finding(case)
         )
     return findings or case.clear(RULE, "no long pause between launches lets the GPU idle for 1 % of the step")

@@ -34,6 +34,7 @@ from nsysx.catalogue import DeviceActivity
 from nsysx.events.kernel_names import function_of
 from nsysx.findings._case import NO_SAVING, Case, Fix, Rule
 from nsysx.findings._finding_bounds import FEWEST_WRONG_READINGS, MOST_LAUNCHES, WRONG_READING_TIMES
+from nsysx.findings._found import Found
 from nsysx.findings._lines import launching
 from nsysx.frames import lookup
 from nsysx.model import Finding
@@ -134,7 +135,7 @@ def check(case: Case) -> list[Finding]:
         evidence = [Reading({"way": _WAYS[way], "reads_ns": ns, "from": ways[way].how}) for way, ns in reads.items()]
         evidence.append(Reading({"way": KERNEL_ITSELF, "reads_ns": kernel, "from": "measured"}))
         findings.append(
-            case.found(
+            Found(
                 RULE,
                 title,
                 detail,
@@ -144,6 +145,6 @@ def check(case: Case) -> list[Finding]:
                 where={"near": f"around {kernel_called(row['name'])}", **launching(case.profile, str(row["name"]))},
                 evidence=evidence,
                 because=because,
-            )
+            ).as_finding(case)
         )
     return findings or case.clear(RULE, "no synchronize around a single operation makes a clock misread it")

@@ -34,6 +34,7 @@ from nsysx.events import kernel_math
 from nsysx.events.recorded_settings import settings_of
 from nsysx.findings._case import Case, Fix, Rule, Saving, ops_of, way
 from nsysx.findings._finding_bounds import BF16_CORES_TIMES, TENSOR_CORES_TIMES
+from nsysx.findings._found import Found
 from nsysx.findings._names import mostly
 from nsysx.findings._once import Takes
 from nsysx.frames import lookup
@@ -112,7 +113,7 @@ def check(case: Case) -> list[Finding]:
     title = f"FP32 {operation} take {units.duration(taken)}; the GPU has tensor cores for {formats}"
     where = mostly(case.profile, fp32_kernels)
     return [
-        case.found(
+        Found(
             RULE,
             title,
             detail,
@@ -122,7 +123,7 @@ def check(case: Case) -> list[Finding]:
             where=where,
             evidence=evidence,
             takes=Takes(ops_of(fp32_kernels)),
-        )
+        ).as_finding(case)
     ]
 
 

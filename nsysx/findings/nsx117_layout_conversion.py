@@ -27,6 +27,7 @@ from nsysx import units
 from nsysx.catalogue import StepLimit, StepPart
 from nsysx.findings._case import Case, Fix, Rule, ops_of
 from nsysx.findings._finding_bounds import CHANNELS_LAST_NORM_LEFT
+from nsysx.findings._found import Found
 from nsysx.findings._names import mostly
 from nsysx.findings._once import Takes
 from nsysx.frames import lookup
@@ -77,7 +78,7 @@ def check(case: Case) -> list[Finding]:
     slow = " and slow normalization in NCHW" if norms.height else ""
     title = f"Conversions between memory layouts{slow} take {units.duration(cost)}"
     return [
-        case.found(
+        Found(
             RULE,
             title,
             detail,
@@ -86,5 +87,5 @@ def check(case: Case) -> list[Finding]:
             fix=fix,
             where=mostly(case.profile, conversions),
             takes=Takes(ops_of(conversions) | ops_of(norms)),
-        )
+        ).as_finding(case)
     ]

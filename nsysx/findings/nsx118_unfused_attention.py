@@ -32,6 +32,7 @@ from nsysx import units
 from nsysx.catalogue import StepLimit, StepPart
 from nsysx.findings._case import Case, Fix, Rule, ops_of
 from nsysx.findings._finding_bounds import FEWEST_ATTENTIONS, MOST_ATTENTION_KERNELS
+from nsysx.findings._found import Found
 from nsysx.findings._once import Takes
 from nsysx.frames import lookup
 from nsysx.model import Finding
@@ -71,7 +72,9 @@ def check(case: Case) -> list[Finding]:
     )
     fix = _fix(case, kernels)
     title = f"Attention is not fused: scores go through memory for {units.duration(taken)}"
-    return [case.found(RULE, title, detail, worth=worth, cost_ns=taken, fix=fix, takes=Takes(ops_of(kernels)))]
+    return [
+        Found(RULE, title, detail, worth=worth, cost_ns=taken, fix=fix, takes=Takes(ops_of(kernels))).as_finding(case)
+    ]
 
 
 def _fix(case: Case, kernels: pl.DataFrame) -> Fix:

@@ -25,6 +25,7 @@ from nsysx import units
 from nsysx.catalogue import StepLimit, StepPart
 from nsysx.findings._case import Case, Fix, Rule
 from nsysx.findings._finding_bounds import SHORT_KERNELS_SHARE
+from nsysx.findings._found import Found
 from nsysx.findings._names import mostly
 from nsysx.model import Finding
 
@@ -59,5 +60,7 @@ def check(case: Case) -> list[Finding]:
     title = f"Inter-kernel gaps of short kernels take {units.duration(cost)} {case.per}"
     worth = case.bound(cost, "all inter-kernel gaps")
     return [
-        case.found(RULE, title, detail, worth=worth, cost_ns=cost, fix=fix, where=mostly(case.profile, case.kernels))
+        Found(
+            RULE, title, detail, worth=worth, cost_ns=cost, fix=fix, where=mostly(case.profile, case.kernels)
+        ).as_finding(case)
     ]

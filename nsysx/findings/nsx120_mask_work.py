@@ -35,6 +35,7 @@ from nsysx import units
 from nsysx.catalogue import StepLimit, StepPart
 from nsysx.findings._case import Case, Fix, Rule, Saving, ops_of
 from nsysx.findings._finding_bounds import ADDED_ROWS_SHARE, MOST_MASK_MODULES
+from nsysx.findings._found import Found
 from nsysx.findings._once import Takes
 from nsysx.frames import lookup
 from nsysx.model import Finding, Row
@@ -164,7 +165,7 @@ def _of_module(case: Case, mask_kernels: pl.DataFrame, row: Row) -> Finding | No
         fix = Fix.by_name("rows-by-embedding")
         title = f"Rows that indices pick take {units.duration(cost)} in backward: equal ones are added in turn"
     takes = Takes(ops_of(whole if all_of_it else work))
-    return case.found(
+    return Found(
         RULE,
         title,
         detail,
@@ -175,4 +176,4 @@ def _of_module(case: Case, mask_kernels: pl.DataFrame, row: Row) -> Finding | No
         evidence=evidence,
         title_as_recorded=True,
         takes=takes,
-    )
+    ).as_finding(case)

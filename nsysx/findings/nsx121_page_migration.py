@@ -28,6 +28,7 @@ from nsysx import units
 from nsysx.analyses import gpu_ledger
 from nsysx.catalogue import StepLimit, StepPart
 from nsysx.findings._case import Case, Rule
+from nsysx.findings._found import Found
 from nsysx.frames import lookup
 from nsysx.judging.limits import MIGRATIONS, TO_DEVICE, limits_of, pages_moving
 from nsysx.model import Finding
@@ -72,4 +73,4 @@ def check(case: Case) -> list[Finding]:
     fix = ways if prefetched else f"cudaMemPrefetchAsync before the kernels that use the data, {ways}"
     title = f"Page migration of unified memory takes {units.duration(cost)}"
     worth = case.bound(cost, "all the time in which pages move")
-    return [case.found(RULE, title, detail, worth=worth, cost_ns=cost, fix=fix)]
+    return [Found(RULE, title, detail, worth=worth, cost_ns=cost, fix=fix).as_finding(case)]

@@ -31,6 +31,7 @@ from nsysx.catalogue import DeviceActivity, StepLimit, StepPart
 from nsysx.events import concurrency
 from nsysx.findings._case import Case, Fix, Rule, Saving, ops_of
 from nsysx.findings._finding_bounds import MOST_SMALL_GRID_KERNELS, SMALL_GRID_ALONE_SHARE, SMALL_GRID_KERNEL_NS
+from nsysx.findings._found import Found
 from nsysx.findings._once import Takes
 from nsysx.model import Finding
 from nsysx.replay.engine import ScaleOps
@@ -117,7 +118,7 @@ def _found(case: Case, rows: pl.DataFrame, cost: int, worth: Saving) -> Finding:
         ways.insert(0, ("compile", "torch.compile of that part, which splits reductions over the device"))
     fix = Fix.listed("Give these kernels more blocks: ", ways, ", or ")
     where = {"module": worst["module"]}
-    return case.found(
+    return Found(
         RULE,
         title,
         detail,
@@ -127,4 +128,4 @@ def _found(case: Case, rows: pl.DataFrame, cost: int, worth: Saving) -> Finding:
         fix=fix,
         evidence=evidence,
         takes=Takes(frozenset(rows["op"].explode().to_list())),
-    )
+    ).as_finding(case)

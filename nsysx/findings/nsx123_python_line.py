@@ -40,6 +40,7 @@ from nsysx.events.sampled_lines import interval, known_lines
 from nsysx.findings import _line_remedies, _noted, _other_threads
 from nsysx.findings._case import Case, Fix, Rule, way
 from nsysx.findings._finding_bounds import FEWEST_LINE_SAMPLES, MOST_PYTHON_LINES
+from nsysx.findings._found import Found
 from nsysx.findings._once import Takes
 from nsysx.model import Finding
 
@@ -133,7 +134,7 @@ def _finding(case: Case, seen: pl.DataFrame, samples: int) -> Finding | None:
     title = f"{line_text} runs{before} while the GPU idles: {units.duration(cost)} {case.per}"
     fix = next((text for pattern, text in _FIXES if re.search(pattern, framework or "")), _FIX)
     takes = Takes(idle=_share_of_gaps(case, seen))
-    return case.found(RULE, title, detail, worth=worth, cost_ns=cost, where=where, fix=fix, takes=takes)
+    return Found(RULE, title, detail, worth=worth, cost_ns=cost, where=where, fix=fix, takes=takes).as_finding(case)
 
 
 def _share_of_gaps(case: Case, seen: pl.DataFrame) -> npt.NDArray[np.float64]:
@@ -157,7 +158,7 @@ def check(case: Case) -> list[Finding]:
     if case.device is None:
         return case.cannot_tell(RULE, "the steady steps hold no GPU work")
     if case.profile.code() is not None:
-        others, lines = _other_threads.found(case, RULE), _noted.found(case, RULE)
+        others, lines = _other_threads.findings_of(case, RULE), _noted.found(case, RULE)
         if others:  # why a line of which nothing else is known is slow
             lines = [f for f in lines if f.remedies != _line_remedies.ANY.ways]
         return [*others, *lines] or case.clear(RULE, _NONE)

@@ -29,6 +29,7 @@ from nsysx.analyses.helpers import kernel_shapes
 from nsysx.catalogue import StepLimit
 from nsysx.findings._case import Case, Fix, Rule, Saving
 from nsysx.findings._finding_bounds import MEMORY_BOUND_SHARE, MOST_MEMORY_BOUND_KERNELS
+from nsysx.findings._found import Found
 from nsysx.findings._lines import launching
 from nsysx.model import Finding
 
@@ -78,4 +79,6 @@ def check(case: Case) -> list[Finding]:
     fix = Fix.listed("Move fewer bytes: ", ways, ", ")
     worth = Saving(None, "not known: it depends on which bytes need not move")
     where = launching(case.profile, str(bound["name"][0]))
-    return [case.found(RULE, title, detail, worth=worth, cost_ns=None, fix=fix, where=where, evidence=evidence)]
+    return [
+        Found(RULE, title, detail, worth=worth, cost_ns=None, fix=fix, where=where, evidence=evidence).as_finding(case)
+    ]

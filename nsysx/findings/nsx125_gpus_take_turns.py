@@ -26,6 +26,7 @@ from nsysx import units
 from nsysx.catalogue import StepLimit
 from nsysx.findings._case import Case, Fix, Rule
 from nsysx.findings._finding_bounds import GPUS_IN_TURNS_SHARE
+from nsysx.findings._found import Found
 from nsysx.findings._once import Takes
 from nsysx.judging.other_work import other_gpus
 from nsysx.model import Finding
@@ -54,7 +55,7 @@ def check(case: Case) -> list[Finding]:
     title = f"The GPUs take turns: for {units.duration(cost)} {case.per} GPU {case.device} idles while {others}"
     worth = case.bound(cost, "all GPUs work at the same time, and nothing else holds them up")
     return [
-        case.found(
+        Found(
             RULE, title, detail, worth=worth, cost_ns=cost, fix=_FIX, takes=Takes(idle=np.ones(case.idle.height))
-        )
+        ).as_finding(case)
     ]

@@ -46,6 +46,7 @@ from nsysx.events.nvtx_ranges import Flags
 from nsysx.events.profile import Profile
 from nsysx.findings._case import Case, Fix, Rule
 from nsysx.findings._finding_bounds import ALIKE_ROUNDS_SHARE, FEWEST_ROUND_LAUNCHES, FEWEST_ROUNDS, ROUND_TRIPS_SHARE
+from nsysx.findings._found import Found
 from nsysx.findings._names import called, networks_called
 from nsysx.findings._once import Takes
 from nsysx.findings.nsx135_weights_in_calls import calls_for_constants
@@ -221,7 +222,7 @@ def _in_modules(case: Case) -> list[Finding]:
         where = {"module": folded(loop.modules[0]), "phase": "forward"}
         text = fix.text.format(name=loop.name, count=count)
         findings.append(
-            case.found(
+            Found(
                 RULE,
                 title,
                 detail,
@@ -231,7 +232,7 @@ def _in_modules(case: Case) -> list[Finding]:
                 fix=fix.but(text=text),
                 calls=loop.calls,
                 takes=Takes(idle=before.to_numpy()),
-            )
+            ).as_finding(case)
         )
     return findings
 
@@ -272,7 +273,7 @@ def _outside(case: Case) -> list[Finding]:
     worth = replace(worth, most_ns=case.bound((cost + works) * saved * seen.reads / len(seen.start_ns), "").likely_ns)
     where = {"module": asked, "phase": "evaluation"} if seen.network and asked else {}
     return [
-        case.found(
+        Found(
             RULE,
             title,
             detail,
@@ -282,7 +283,7 @@ def _outside(case: Case) -> list[Finding]:
             fix=_fix(seen, f"{count:.0f}", asked),
             calls=seen.calls.tolist(),
             takes=Takes(idle=inside),
-        )
+        ).as_finding(case)
     ]
 
 

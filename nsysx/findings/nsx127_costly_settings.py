@@ -28,6 +28,7 @@ from nsysx.events.recorded_settings import settings_of
 from nsysx.findings._case import Case, Fix, Rule, Saving
 from nsysx.findings._costly import SETTINGS, Costly
 from nsysx.findings._costly_when import UNKNOWN
+from nsysx.findings._found import Found
 from nsysx.model import Finding, Row
 
 RULE = Rule("NSX127", "costly-settings", "Settings that only cost time", direct=3)
@@ -69,7 +70,7 @@ def _finding(case: Case, each: Costly, text: str, replayed: Saving | None, set_a
         fix = replace(fix, needs=(each.need,))
     # What is about certain work, none of which was seen, may cost nothing.
     leads = each.leads and (each.takes is None or replayed is not None)
-    return case.found(
+    return Found(
         RULE,
         each.title,
         f"{units.capitalized(text)}.",
@@ -79,4 +80,4 @@ def _finding(case: Case, each: Costly, text: str, replayed: Saving | None, set_a
         where={"phase": each.phase, "near": each.place, **set_at, **(each.at(case) if each.at is not None else {})},
         takes=None if each.takes is None else each.takes(case),
         evidence=[{"setting": each.name, "seen": text, "leads": leads}],
-    )
+    ).as_finding(case)

@@ -34,6 +34,7 @@ from nsysx.events.kernel_libraries import library_of
 from nsysx.events.profile import NotRecorded
 from nsysx.findings._case import Case, Fix, Rule, ops_of
 from nsysx.findings._finding_bounds import FAR_FROM_LIMITS_SHARE, FAR_KERNEL_OF_STEP_SHARE, MOVES_MORE_TIMES
+from nsysx.findings._found import Found
 from nsysx.findings._once import Takes
 from nsysx.frames import frame_columns
 from nsysx.model import Finding
@@ -139,7 +140,7 @@ def _found(case: Case, kernels: pl.DataFrame, row: dict[str, object]) -> Finding
     evidence = [
         {"kernel": name, "count": of_kernel.height / case.steps, "total_ns": cost, what: units.share(reached, 1)}
     ]
-    return case.found(
+    return Found(
         RULE, title, detail, worth=worth, cost_ns=cost, fix=fix, where={"near": called}, evidence=evidence,
         takes=Takes(ops_of(of_kernel)),
-    )  # fmt: skip
+    ).as_finding(case)  # fmt: skip

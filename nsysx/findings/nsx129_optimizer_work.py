@@ -34,6 +34,7 @@ from nsysx.findings._finding_bounds import (
     OPTIMIZER_WORK_SHARE,
     SPARSE_UPDATE_LEFT,
 )
+from nsysx.findings._found import Found
 from nsysx.findings._needs import FUSABLE, fused_code, merged_groups
 from nsysx.findings._once import Takes
 from nsysx.frames import lookup
@@ -86,7 +87,9 @@ def check(case: Case) -> list[Finding]:
     takes = Takes(updates | written)
     fix = _fix(case, fusable, embeds)
     return [
-        case.found(RULE, title, detail, worth=worth, cost_ns=taken, fix=fix, where={"phase": "optimizer"}, takes=takes)
+        Found(
+            RULE, title, detail, worth=worth, cost_ns=taken, fix=fix, where={"phase": "optimizer"}, takes=takes
+        ).as_finding(case)
     ]
 
 

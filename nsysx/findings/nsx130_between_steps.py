@@ -26,6 +26,7 @@ from nsysx.events.recorded_settings import settings_of
 from nsysx.findings._case import Case, Fix, Rule, Saving, way
 from nsysx.findings._costly_when import restarted_loader
 from nsysx.findings._finding_bounds import BETWEEN_STEPS_SHARE
+from nsysx.findings._found import Found
 from nsysx.model import Finding, Row
 from nsysx.replay.engine import Withheld, unprofiled_of
 
@@ -67,7 +68,9 @@ def check(case: Case) -> list[Finding]:
     evidence = [{"step_ns": real.step_ns, "loop_ns": real.loop_ns, "between_ns": between}]
     fix = _EVALUATES if evaluates else _OTHER if restarted is None else _kept_workers(restarted)
     return [
-        case.found(RULE, title, detail, worth=worth, cost_ns=None, fix=fix, where={"near": near}, evidence=evidence)
+        Found(
+            RULE, title, detail, worth=worth, cost_ns=None, fix=fix, where={"near": near}, evidence=evidence
+        ).as_finding(case)
     ]
 
 

@@ -36,6 +36,7 @@ from nsysx.catalogue import StepLimit, StepPart
 from nsysx.events.code_lines import CodeLines
 from nsysx.findings._case import Case, Fix, Rule, ops_of
 from nsysx.findings._finding_bounds import LINE_WORK_SHARE, LINES_APART
+from nsysx.findings._found import Found
 from nsysx.findings._line_remedies import quoted
 from nsysx.findings._needs import DIFFERENTIATED_ONCE
 from nsysx.findings._once import Takes
@@ -173,7 +174,7 @@ def _found(case: Case, group: _Group) -> Finding | None:
         {"file": group.file, "line": number, "total_ns": case.per_step(ns)}
         for number, ns in group.kernels.group_by("line").agg(pl.col("ns").sum()).sort("line").iter_rows()
     ]
-    return case.found(
+    return Found(
         RULE,
         title,
         detail,
@@ -183,7 +184,7 @@ def _found(case: Case, group: _Group) -> Finding | None:
         where={"file": group.file, "line": group.lines[0]},
         evidence=evidence,
         takes=Takes(ops_of(group.kernels)),
-    )
+    ).as_finding(case)
 
 
 def _gone(case: Case, group: _Group) -> pl.DataFrame:

@@ -44,6 +44,7 @@ from nsysx.findings._finding_bounds import (
     MODELS_IN_TURN_LAUNCHES_SHARE,
     STACKED_MODELS_MAY_STAY_SHARE,
 )
+from nsysx.findings._found import Found
 from nsysx.findings._held import idle_ns
 from nsysx.findings._lines import calling_line
 from nsysx.findings._once import Takes
@@ -123,7 +124,9 @@ def check(case: Case) -> list[Finding]:
     if not best.several:
         what = f"{best.cls} is called {best.times} times in turn"
     title = f"{what}; the GPU idles {units.duration(cost)} for launches"
-    return [case.found(RULE, title, detail, worth=worth, cost_ns=cost, fix=_fix(best), where=where, takes=takes)]
+    return [
+        Found(RULE, title, detail, worth=worth, cost_ns=cost, fix=_fix(best), where=where, takes=takes).as_finding(case)
+    ]
 
 
 def _described(turns: _Turns) -> str:

@@ -34,6 +34,7 @@ from nsysx.events.operator_flops import sizes
 from nsysx.events.profile import NotRecorded
 from nsysx.findings._case import Case, Fix, Rule, ops_of
 from nsysx.findings._finding_bounds import CAUSAL_SCORES_LEFT, SHORTEST_ATTENTION
+from nsysx.findings._found import Found
 from nsysx.findings._once import Takes
 from nsysx.model import Finding
 from nsysx.replay.engine import ScaleOps
@@ -71,10 +72,10 @@ def check(case: Case) -> list[Finding]:
         "sequences and heads. If it is the causal one, half of what is computed is discarded."
     )
     return [
-        case.found(
+        Found(
             RULE, title, detail, worth=worth, cost_ns=taken, fix=Fix.by_name("is-causal"), takes=Takes(ops_of(ops)),
             where={"near": "attention"},
-        )
+        ).as_finding(case)
     ]  # fmt: skip
 
 

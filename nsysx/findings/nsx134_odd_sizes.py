@@ -29,6 +29,7 @@ from nsysx.events.operator_flops import sizes
 from nsysx.events.profile import NotRecorded
 from nsysx.findings._case import Case, Fix, Rule, ops_of
 from nsysx.findings._finding_bounds import EVEN_PRODUCT_SHARE, FED_AT_ONCE_BYTES, ODD_SIZES_SHARE, SLOW_PRODUCT_SHARE
+from nsysx.findings._found import Found
 from nsysx.findings._once import Takes
 from nsysx.model import Finding
 from nsysx.replay.engine import ScaleOps
@@ -74,7 +75,7 @@ def check(case: Case) -> list[Finding]:
     fix = Fix.by_name("even-sizes").but(
         text=f"Make the size {size} a multiple of 64: {even}", paste=f"nn.Linear(width, {even})  # not {size}"
     )
-    return [case.found(RULE, title, detail, worth=worth, cost_ns=taken, fix=fix, takes=Takes(ops_of(ops)))]
+    return [Found(RULE, title, detail, worth=worth, cost_ns=taken, fix=fix, takes=Takes(ops_of(ops))).as_finding(case)]
 
 
 def odd_size(shapes: str | None, number_format: str | None) -> int | None:

@@ -37,6 +37,7 @@ from nsysx.events.profile import Profile
 from nsysx.events.trained_operators import outermost_rows, trained_of
 from nsysx.findings._case import Case, Fix, Rule, calls_of, ops_of
 from nsysx.findings._finding_bounds import FEWEST_ROUNDS, WEIGHT_OPERATORS_NAMED, WEIGHTS_ANEW_SHARE
+from nsysx.findings._found import Found
 from nsysx.findings._once import Takes, began_in, edits_without
 from nsysx.model import Finding
 
@@ -85,9 +86,9 @@ def check(case: Case) -> list[Finding]:
     )
     title = f"Weights are computed anew in each call: up to {units.duration(worth.likely_ns or 0)} {case.per}"
     return [
-        case.found(
+        Found(
             RULE, title, detail, worth=worth, cost_ns=worth.likely_ns, fix=fix, calls=calls, takes=Takes(ops_of(theirs))
-        )
+        ).as_finding(case)
     ]
 
 
@@ -131,7 +132,8 @@ def _of_training(case: Case, flow: OperatorFlow) -> list[Finding]:
     how = f": {cls}(..., cached=True), as the graph stays the same" if cls in _CACHED else ""
     fix = Fix.by_name("constants-of-layers", text=_CONSTANTS.format(cls=cls) + how)
     takes = Takes(ops_of(theirs), idle=began_in(case.idle, calls))
-    return [case.found(RULE, title, detail, worth=worth, cost_ns=worth.likely_ns, fix=fix, calls=calls, takes=takes)]
+    found = Found(RULE, title, detail, worth=worth, cost_ns=worth.likely_ns, fix=fix, calls=calls, takes=takes)
+    return [found.as_finding(case)]
 
 
 def _copied(profile: Profile, flow: OperatorFlow) -> list[bool]:

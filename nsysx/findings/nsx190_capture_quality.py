@@ -20,6 +20,7 @@ Harmless when
 from __future__ import annotations
 
 from nsysx.findings._case import NO_SAVING, Case, Rule
+from nsysx.findings._found import Found
 from nsysx.judging import capture_checks
 from nsysx.model import Finding
 
@@ -38,4 +39,8 @@ def check(case: Case) -> list[Finding]:
     more = f", and {len(bad) - 1} more" if len(bad) > 1 else ""
     title = f"Capture checks not passed: {first.check}{more}"
     evidence = [{"check": c.check, "status": c.status, "detail": c.detail, "fix": c.fix} for c in bad]
-    return [case.found(RULE, title, first.detail, worth=NO_SAVING, cost_ns=None, fix=first.fix, evidence=evidence)]
+    return [
+        Found(RULE, title, first.detail, worth=NO_SAVING, cost_ns=None, fix=first.fix, evidence=evidence).as_finding(
+            case
+        )
+    ]

@@ -26,8 +26,13 @@ LIMITING_SHARE = 0.15
 NOTABLE_PART_SHARE = 0.01
 #: From this share of the copy time on, the main direction stands for all copies; above the second, for most of them.
 NEARLY_ALL_COPIES_SHARE, MOST_COPIES_SHARE = 0.95, 0.5
-#: A cause of this share of the idle time is the cause of all of it, and a line with this share is named as where it is.
-ALL_IDLE_OF_CAUSE_SHARE, IDLE_AT_LINE_SHARE = 0.9, 0.4
+#: A cause of this share of the idle time is the cause of all of it.
+ALL_IDLE_OF_CAUSE_SHARE = 0.9
+
+# ---- line_of_most -----------------------------------------------------------------------------------------------
+#: A line with this share of the idle time, or of the GPU's work, is named as where it is; one with the last share of the work
+#: calls the whole model, which says nothing.
+IDLE_AT_LINE_SHARE, GPU_AT_LINE_SHARE, WHOLE_AT_LINE_SHARE = 0.4, 0.4, 0.9
 
 # ---- limits -----------------------------------------------------------------------------------------------------
 #: In a capture without steps, a pause of the host this long (ns) is some other part of the program, not GPU work. People and

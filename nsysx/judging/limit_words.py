@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import numpy as np
 import polars as pl
 
 from nsysx import units
 from nsysx.catalogue import Call, StepLimit, StepPart
-from nsysx.events.line_shares import shares
 from nsysx.events.profile import Profile
-from nsysx.frames.lookup import totals
-from nsysx.judging import gpu_work
+from nsysx.judging import gpu_work, line_of_most
 from nsysx.judging.judging_bounds import (
     ALL_IDLE_OF_CAUSE_SHARE,
-    IDLE_AT_LINE_SHARE,
     LIMITING_SHARE,
     MOST_COPIES_SHARE,
     NEARLY_ALL_COPIES_SHARE,
@@ -67,7 +63,7 @@ def headline(profile: Profile, limits: WindowLimits, code: StepLimit, *, average
         return f"{text}{_second(profile, limits, code)}."
     idle = limits.real_ns - sum(limits.parts[p] for p in GPU_PARTS)
     text = f"{begin}the GPU idles {_lead(limits, idle)}"
-    line = _line(profile) if code == StepLimit.LAUNCH else None
+    line = line_of_most.idle(profile) if code == StepLimit.LAUNCH else None
     if line is not None:
         return f"{text}, {_bare(limits, line[1] * idle)} of it in {line[0]}{_second(profile, limits, code)}."
     if limits.lost[code] >= ALL_IDLE_OF_CAUSE_SHARE * idle:
@@ -208,29 +204,11 @@ def _busy(profile: Profile, limits: WindowLimits, begin: str) -> str:
         single = any(ns >= LIMITING_SHARE * real for ns in limits.lost.values())
         rest = "the rest" if single else "no single cause takes the rest"
         return f"{works}; {rest}: {divided(limits, [p for p in StepPart if p.limit])}."
+    line = line_of_most.gpu_work(profile, limits.process, limits.device)
+    if line is not None:
+        works = f"{works}, {_bare(limits, line[1] * sum(parts[p] for p in GPU_PARTS))} of it in {line[0]}"
     most = gpu_work.most(profile, limits.process, limits.device)
     return f"{works}.{f' {most}.' if most else ''}"
-
-
-def _line(profile: Profile) -> tuple[str, float] | None:
-    """Return the line of the program at which the device idles most, as "file.py:31", and its share of the idle time.
-
-    None where no line has 40 % of it, or lines were not recorded.
-    """
-    lines = profile.code()
-    if lines is None or not profile.recorded("runtime"):
-        return None
-    divided_idle = profile.once(shares)
-    line_row, ns = lines.places_of(divided_idle.idle["stack"].to_numpy()), divided_idle.idle["ns"].to_numpy()
-    whole, noted = int(ns.sum()) + divided_idle.own_idle_ns, line_row >= 0
-    if not whole or not noted.any():
-        return None
-    sums = totals(line_row[noted], ns[noted], lines.places.height)
-    most = int(np.argmax(sums))
-    if sums[most] < IDLE_AT_LINE_SHARE * whole:
-        return None
-    file, line = lines.places.select("file", "line").row(most)
-    return f"{str(file).rpartition('/')[2][:80]}:{line}", float(sums[most] / whole)
 
 
 def _launches(profile: Profile, limits: WindowLimits) -> str:

@@ -182,7 +182,8 @@ def _live(picture: Timeline, redact: bool, marks: Sequence[live_timeline.Mark]) 
 
 def _render(summary: Summary, redact: bool, top: int, *, whole: bool = True) -> str:
     shown = view.build(summary, top=top, redact=redact, width=84)
-    script = "".join(map(page_templates.text, ("timeline.js", "flame.js", "page.js") if whole else ("page.js",)))
+    scripts = ("timeline_data.js", "timeline_paint.js", "timeline.js", "flame.js", "page.js") if whole else ("page.js",)
+    script = "".join(map(page_templates.text, scripts))
     summary = replace(summary, timelines=plots.distinct(summary.timelines))
     drawn = plots.timeline_charts(summary, redact) if whole else []
     screen = first_screen.build(summary, redact=redact)

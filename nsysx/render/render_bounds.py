@@ -174,10 +174,11 @@ SCREEN_DO = 420
 
 # ---- html_page ------------------------------------------------------------------------------------------------------
 #: Rows of a table and of evidence, ledgers, and checks that passed that are seen at once; the others open with a button.
-PAGE_ROWS, PAGE_EVIDENCE, PAGE_LEDGERS, PAGE_PASSED = 8, 2, 2, 1
+PAGE_ROWS, PAGE_EVIDENCE, PAGE_LEDGERS, PAGE_PASSED = 5, 2, 2, 1
 #: Lines of the list of what to do that are seen at once, those of one cause among them; the others open with a button.
 PAGE_TODO = 5
-#: Rows of a table for experts, of one whose picture shows all that it holds, words explained, and names of what was not found.
+#: Rows of a table for experts, of one whose picture shows all that it holds, words explained; names of what was not found and lines
+#: of the profiler.
 PAGE_EXPERT_ROWS, PAGE_PICTURED_ROWS, PAGE_WORDS, PAGE_CLEAR = 4, 2, 4, 4
 #: Columns of a table, the most important first; CSV and JSON have all.
 PAGE_COLUMNS = 9

@@ -229,3 +229,26 @@ def test_calls_outside_of_steps_have_the_modules_of_a_marked_one(tmp_path: Path)
     assert ranges.repeats is not None
     assert (ranges.repeats.marked, ranges.repeats.steps, ranges.repeats.exact) == (2, 5, 5)
     assert (ranges.repeats.launches, ranges.repeats.unmatched) == (5 * 9 + 4 * 4 + 2, 2)
+
+
+def test_what_is_like_a_marked_step_without_operators_is_led_on_to_one_with_them(tmp_path: Path) -> None:
+    """The first step is marked, not X-rayed, and makes a launch that others seldom make; those that do have its operators' step, too."""
+    program = Program()
+    for i in range(6):
+        begin = 1_000 + 3 * STEP * program.n
+        program.step(i < 2, extra={0: "odd"} if i in (0, 4) else None)
+        if i == 1:
+            program.main.add_range("aten::mm, op_id = 1, sizes = []", begin + 110, begin + 890)
+    ranges, attributed = program.read(tmp_path)
+    calls = attributed.api_calls.sort("start_ns")
+    first, xrayed = ((calls["start_ns"] - 1_000) // (3 * STEP) == n for n in (0, 1))
+    assert ranges.repeats is not None
+    of = pl.Series(ranges.repeats.of)[calls["call"]]
+    assert of.filter(xrayed).unique().to_list() == [-1], "what was X-rayed stands for itself"
+    expected = calls["call"].filter(xrayed).to_list()
+    assert of.filter(first & (of >= 0)).to_list() == expected
+    for n in (4, 5):
+        there = (calls["start_ns"] - 1_000) // (3 * STEP) == n
+        assert [c for c in of.filter(there) if c in expected] == expected, n
+    assert ranges.repeats.unmatched == 0, "the odd launch has the module of the first step's"
+    assert [(k, m) for k, m, _ in launched(attributed) if k != "odd"] == [m for m in modules(program) if m[0] != "odd"]

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nsysx.findings._once import Claim, Pieces, Takes, give
-from nsysx.model import Finding, Summary
+from nsysx.model import Summary
 from nsysx.pipeline import summarize
 from nsysx.render import html_page
 from nsysx.saving import Saving
@@ -84,12 +84,9 @@ def test_a_pause_counts_with_the_finding_about_it_and_not_with_the_one_about_all
     assert "of it not counted elsewhere" in page or "all of it also counted elsewhere" in page
 
 
-def finding(code: str, cost: int, saving: int = 0) -> Finding:
-    return Finding(code, code, "found", "", "", cost_ns_per_step=cost, saving=Saving(saving))
-
-
 def claim(code: str, shares: list[float], cost: int, saving: int = 0, direct: int = 2) -> Claim:
-    return Claim(finding(code, cost, saving), Takes(idle=np.array(shares)), direct)
+    takes = Takes(idle=np.array(shares))
+    return Claim(code, code, "found", "", "", cost_ns_per_step=cost, saving=Saving(saving), takes=takes, direct=direct)
 
 
 def time(ns: list[int]) -> Pieces:

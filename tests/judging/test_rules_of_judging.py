@@ -17,6 +17,7 @@ from nsysx.judging import (
     growth,
     limit_words,
     limits,
+    line_of_most,
     probe_checks,
     program,
     rank_verdict,
@@ -24,7 +25,7 @@ from nsysx.judging import (
     step_checks,
     tracing_checks,
 )
-from nsysx.judging.judging_bounds import IDLE_AT_LINE_SHARE
+from nsysx.judging.judging_bounds import GPU_AT_LINE_SHARE, IDLE_AT_LINE_SHARE, WHOLE_AT_LINE_SHARE
 from nsysx.model import Row, Scope, Table, Verdict
 from nsysx.reading import schema
 from tests.judging.test_limits import window
@@ -683,11 +684,43 @@ def test_the_line_with_much_of_the_idle_time_is_named(stacks: dict[int, int], ow
         code=lambda: code, recorded=lambda _: True, once=lambda _: SimpleNamespace(idle=idle, own_idle_ns=own_ns)
     )
     share = max(stacks.values(), default=0) / 1_000
-    assert limit_words._line(profile) == (None if line is None else (line, share))
+    assert line_of_most.idle(profile) == (None if line is None else (line, share))
     profile.recorded = lambda _: False
-    assert limit_words._line(profile) is None
+    assert line_of_most.idle(profile) is None
     profile.recorded, profile.code = lambda _: True, lambda: None
-    assert limit_words._line(profile) is None
+    assert line_of_most.idle(profile) is None
+
+
+WORK, WHOLE = int(np.ceil(1_000 * GPU_AT_LINE_SHARE)), int(1_000 * WHOLE_AT_LINE_SHARE)
+
+
+@pytest.mark.parametrize(
+    ("ns", "line"),
+    [({0: WORK, 1: 300, -1: 700 - WORK}, "train.py:3"), ({0: WORK - 1, 1: 300, -1: 701 - WORK}, None),
+     ({0: WHOLE - 1, 1: 1_001 - WHOLE}, "train.py:3"), ({0: WHOLE, 1: 1_000 - WHOLE}, None), ({-1: 1_000}, None), ({}, None)],
+)  # fmt: skip
+def test_the_line_with_much_of_the_gpu_work_is_named_unless_it_calls_the_whole_model(
+    ns: dict[int, int], line: str | None
+) -> None:
+    """The work of another device counts for nothing."""
+    places = pl.DataFrame({"file": ["/job/train.py", "/job/net.py"], "line": [3, 7]})
+    stack = np.array([*ns, 1])
+    rows = {
+        "op": range(len(stack)),
+        "process": 1,
+        "device": [*[0] * len(ns), 1],
+        "start_ns": 0,
+        "end_ns": [*ns.values(), 9_000],
+    }
+    profile: Any = SimpleNamespace(
+        code=lambda: SimpleNamespace(places=places, places_of=lambda stacks: stacks, op=stack),
+        recorded=lambda _: True,
+        steady_ops=pl.DataFrame(rows),
+    )
+    share = max(ns.values(), default=0) / 1_000
+    assert line_of_most.gpu_work(profile, 1, 0) == (None if line is None else (line, share))
+    profile.recorded = lambda _: False
+    assert line_of_most.gpu_work(profile, 1, 0) is None
 
 
 @pytest.mark.parametrize(

@@ -153,19 +153,19 @@ def test_the_filter_hides_rows_and_counts_them(browser, pages):
     assert js(browser, "return document.querySelector('#kernels [role=status]').textContent") == "11 of 40 rows"
 
 
-def test_eight_rows_are_seen_and_the_others_open(browser, pages):
+def test_five_rows_are_seen_and_the_others_open(browser, pages):
     visit(browser, pages["full"])
     unfold(browser)
     seen = "return [...document.querySelectorAll('#kernels tbody tr')].filter(r => r.getClientRects().length).length"
-    assert js(browser, seen) == 8
+    assert js(browser, seen) == 5
     more = browser.find_element("css selector", "#kernels button.rows")
-    assert more.text == "32 more rows"
+    assert more.text == "35 more rows"
     more.send_keys("\ue007")
     assert js(browser, seen) == 40
     assert more.get_attribute("aria-expanded") == "true"
     more.click()
     js(browser, "document.querySelectorAll('#kernels thead button')[0].click()")
-    assert js(browser, seen) == 8, "sorted, too, the first eight are seen"
+    assert js(browser, seen) == 5, "sorted, too, the first five are seen"
     visit(browser, pages["full"], scripts=False)
     unfold(browser)
     assert "kernel_39<float>" in words(browser)

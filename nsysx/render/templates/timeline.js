@@ -4,7 +4,7 @@ document.querySelectorAll("figure[data-live]").forEach(function (figure) {
   var source = figure.getAttribute("data-live");
   if (!source) return;
   var box = document.createElement("div"), open = document.createElement("button"), data = null, canvas, said, sum, from, to;
-  var picked = null, chosen = null, sought = "", pattern = null, last = -1, AXIS = 22, FLAG = 18, STRIP = 26, row = 21, strips = 0, first = figure.hasAttribute("data-first"), flags = 0;
+  var picked = null, chosen = null, sought = "", pattern = null, last = -1, row = 21, strips = 0, first = figure.hasAttribute("data-first"), flags = 0;
   box.className = "live";
   figure.appendChild(box);
   function add(name, act) {
@@ -14,243 +14,21 @@ document.querySelectorAll("figure[data-live]").forEach(function (figure) {
     button.addEventListener("click", act);
     box.appendChild(button);
   }
-  function duration(ns) {
-    var size = Math.abs(ns);
-    if (size < 1e3) return Math.round(ns) + " ns";
-    if (size < 1e6) return (ns / 1e3).toFixed(size < 1e5 ? 1 : 0) + " \u00b5s";
-    return size < 1e9 ? (ns / 1e6).toFixed(2) + " ms" : (ns / 1e9).toFixed(2) + " s";
-  }
-  /* An instant on the axis, in the unit of the longest, with as many digits as tell it from the next one, ``step`` ns later. */
-  function tick(ns, step) {
-    var unit = to < 1e3 ? [1, "ns"] : to < 1e6 ? [1e3, "\u00b5s"] : to < 1e9 ? [1e6, "ms"] : [1e9, "s"];
-    return (ns / unit[0]).toFixed(Math.max(0, Math.ceil(-Math.log10(step / unit[0]) - 1e-9))) + " " + unit[1];
-  }
   /* Times count from what is shown at first: the start of the step. */
   function when(ns) { return duration(ns - data.shown[0]); }
-  function names() { return Math.min(190, 0.28 * canvas.clientWidth); }
   function read() {
-    data = JSON.parse(source);
-    data.lanes.forEach(function (lane, n) {
-      lane.boxes = [];
-      for (var i = 0, at = 0; i < lane.at.length; i += 4) {
-        var start = at + lane.at[i], fill = lane.fill[i / 4];
-        at = start + lane.at[i + 1];
-        var one = { start: start, end: at, color: data.color[lane.at[i + 2]], text: data.text[lane.at[i + 3]],
-          fill: fill === undefined ? 1 : fill / 100, lane: n };
-        if (lane.of) {
-          if (lane.of[i] >= 0) { one.call = start - lane.of[i]; one.by = lane.of[i + 1]; }
-          one.module = data.text[lane.of[i + 2]];
-          one.line = data.text[lane.of[i + 3]];
-        }
-        lane.boxes.push(one);
-      }
-    });
-    flags = data.marks.length || first ? FLAG : 0;
+    data = timeline_of(source);
+    flags = data.marks.length || first ? FLAG_TALL : 0;
     var narrow = figure.clientWidth < 500;  /* on a phone the queue is in the still picture alone */
     if (narrow) data.queues = [];
-    strips = STRIP * data.queues.length;
+    strips = STRIP_TALL * data.queues.length;
     row = Math.max(12, Math.min(21, ((narrow ? 106 : 174) - strips) / data.lanes.length));  /* with many lanes they get lower, not the list below */
     from = data.shown[0];
     to = data.shown[1];
   }
-  function light(color) {
-    var c = [1, 3, 5].map(function (i) { return parseInt(color.slice(i, i + 2), 16); });
-    return 0.299 * c[0] + 0.587 * c[1] + 0.114 * c[2];
-  }
-  function dark(color) { return light(color) < 120; }
-  function pale(color) { return light(color) > 190; }  /* it would glare on a dark page */
-  /* What differs between neighbors stands in the end of a path, and behind the first bracket of a kernel's name. */
-  function telling(text, letters) {
-    if (/^[\w.\/*()-]+(:\d+)?$/.test(text) && /[.\/]/.test(text)) return "\u2026" + text.slice(Math.max(0, text.length - letters));
-    var inner = text.replace(/^\w*kernel\w*<(?:\d+, )*(?:void )?(?=[A-Za-z])/, "");
-    return inner.slice(0, letters) + "\u2026";
-  }
   function draw() {
-    var wide = canvas.clientWidth, high = Math.round(flags + row * data.lanes.length + strips + AXIS), sharp = window.devicePixelRatio || 1;
-    if (!wide) return;
-    canvas.width = wide * sharp;
-    canvas.height = high * sharp;
-    canvas.style.height = high + "px";
-    var g = canvas.getContext("2d"), style = getComputedStyle(document.documentElement), left = names(), scale = (wide - left) / (to - from);
-    var ink = style.getPropertyValue("--fg"), soft = style.getPropertyValue("--soft"), night = window.matchMedia("(prefers-color-scheme: dark)").matches;
-    g.setTransform(sharp, 0, 0, sharp, 0, 0);
-    g.clearRect(0, 0, wide, high);
-    g.textBaseline = "middle";
-    data.lanes.forEach(function (lane, n) {
-      var gap = row < 15 ? 1 : 2, top = flags + n * row + gap, tall = row - 2 * gap;
-      g.font = Math.min(12, row - 3) + "px system-ui, sans-serif";
-      g.fillStyle = style.getPropertyValue("--card");
-      g.fillRect(left, top, wide - left, tall);
-      g.fillStyle = ink;
-      g.save();
-      g.beginPath();
-      g.rect(0, top, left - 6, tall);
-      g.clip();
-      g.fillText(lane.name, 0, top + tall / 2, left - 8);  /* a name without room gets narrower: its end tells streams apart */
-      g.restore();
-      g.save();
-      g.beginPath();
-      g.rect(left, top, wide - left, tall);
-      g.clip();
-      lane.boxes.forEach(function (one) {
-        if (one.end < from || one.start > to) return;
-        var x = left + (one.start - from) * scale, w = (one.end - one.start) * scale, h = tall * one.fill;
-        g.globalAlpha = Math.min(1, Math.max(w, 0.1));  /* what is narrower than a pixel is paler, not wider */
-        if (sought && !fits(one)) g.globalAlpha *= 0.15;
-        if (night && pale(one.color)) g.globalAlpha *= lane.idle ? 0.4 : 0.75;
-        g.fillStyle = one.color;
-        g.fillRect(x, top + tall - h, Math.max(w - (w > 4 ? 0.5 : 0), 1), h);
-        if (lane.idle && w > 5) {
-          g.save();
-          g.beginPath();
-          g.rect(x, top, w, tall);
-          g.clip();
-          g.strokeStyle = style.getPropertyValue("--bg");
-          g.lineWidth = 2.5;
-          g.beginPath();
-          for (var d = Math.max(x, left) - tall - (Math.max(x, left) % 8); d < Math.min(x + w, wide); d += 8) { g.moveTo(d, top + tall); g.lineTo(d + tall, top); }
-          g.stroke();
-          g.restore();
-        }
-        g.globalAlpha = 1;
-        if (w > 36 && one.fill === 1 && !lane.idle) {
-          var shown = Math.max(x, left), room = Math.min(x + w, wide) - shown - 8, text = one.text;
-          if (g.measureText(text).width > room) text = telling(text, Math.max(0, Math.floor(room / 6.5) - 1));
-          g.fillStyle = dark(one.color) ? "#fff" : "#000";
-          if (room > 24) g.fillText(text, shown + 4, top + tall / 2);
-        }
-      });
-      g.restore();
-    });
-    arrows(g, left, wide, scale, ink);
-    data.queues.forEach(function (queue, n) {
-      var top = flags + row * data.lanes.length + n * STRIP + 4, most = Math.max.apply(null, queue.ns), tall = STRIP - 8;
-      g.fillStyle = ink;
-      g.font = "11px system-ui, sans-serif";
-      g.fillText(queue.name, 0, top + tall / 2, left - 8);
-      g.save();
-      g.beginPath();
-      g.rect(left, top, wide - left, tall);
-      g.clip();
-      g.beginPath();
-      g.moveTo(left, top + tall);
-      queue.ns.forEach(function (ns, i) { g.lineTo(left + (data.ns * i / (queue.ns.length - 1) - from) * scale, top + tall * (1 - ns / (most || 1))); });
-      g.lineTo(left + (data.ns - from) * scale, top + tall);
-      g.globalAlpha = 0.55;
-      g.fillStyle = "#56B4E9";
-      g.fill();
-      g.restore();
-      g.fillStyle = soft;
-      g.textAlign = "right";
-      g.fillText("at most " + duration(most), wide - 4, top + 6);
-      g.textAlign = "left";
-    });
-    if (picked) {
-      var edges = picked.map(function (t) { return Math.min(wide, Math.max(left, left + (t - from) * scale)); });
-      g.globalAlpha = 0.18;
-      g.fillStyle = style.getPropertyValue("--accent");
-      g.fillRect(edges[0], flags, edges[1] - edges[0], high - AXIS - flags);
-      g.globalAlpha = 1;
-    }
-    var seen = data.marks.filter(function (mark) { return left + (mark[2] - from) * scale >= left && left + (mark[1] - from) * scale <= wide; });
-    /* The flags stand side by side: pushed to the right from the first on, then back from the edge. */
-    var taken = seen.map(function (mark) {
-      var a = Math.max(left + (mark[1] - from) * scale, left), b = Math.min(Math.max(left + (mark[2] - from) * scale, a + 2), wide);
-      return { mark: mark, a: a, b: b, at: Math.max((a + b) / 2, left + 8) };
-    }).sort(function (one, other) { return one.at - other.at; });
-    for (var n = 1; n < taken.length; n++) taken[n].at = Math.max(taken[n].at, taken[n - 1].at + 15);
-    for (var m = taken.length - 1, edge = wide - 8; m >= 0; m--, edge -= 15) taken[m].at = edge = Math.min(taken[m].at, edge);
-    taken.forEach(function (flag) {
-      g.fillStyle = style.getPropertyValue("--accent");
-      g.fillRect(flag.a, FLAG - 4, flag.b - flag.a, 3);
-      g.fillRect(flag.a, FLAG - 4, 1, high - AXIS - FLAG + 4);
-      flag.mark[3] = flag.at;
-      g.beginPath();
-      g.arc(flag.at, 8, 7, 0, 7);
-      g.fill();
-      g.fillStyle = style.getPropertyValue("--bg");
-      g.font = "bold 11px system-ui, sans-serif";
-      g.textAlign = "center";
-      g.fillText(String(flag.mark[0]), flag.at, 8.5);
-      g.textAlign = "left";
-    });
-    taken = taken.map(function (flag) { return flag.at; });
-    data.lines.forEach(function (line) {
-      var x = left + (line[0] - from) * scale;
-      if (x < left + 1 || x > wide) return;
-      g.strokeStyle = ink;
-      g.lineWidth = 1;
-      g.setLineDash([4, 3]);
-      g.beginPath();
-      g.moveTo(x + 0.5, flags);
-      g.lineTo(x + 0.5, high - AXIS);
-      g.stroke();
-      g.setLineDash([]);
-      g.font = "11px system-ui, sans-serif";
-      var over = wide - x < g.measureText(line[1]).width + 4;
-      g.fillStyle = soft;
-      g.textAlign = over ? "right" : "left";
-      if (!taken.some(function (at) { return over ? at < x + 8 && at > x - 120 : at > x - 8 && at < x + 120; })) g.fillText(line[1], over ? x - 3 : x + 3, 8.5);
-      g.textAlign = "left";
-    });
-    canvas.setAttribute("data-from", Math.round(from));
-    canvas.setAttribute("data-to", Math.round(to));
-    g.fillStyle = soft;
-    g.font = "11px system-ui, sans-serif";
-    var step = Math.pow(10, Math.floor(Math.log10((to - from) / 4)));
-    var most = Math.max(2, Math.min(8, (wide - left) / 72));
-    while ((to - from) / step > most) step *= (to - from) / step > 2 * most ? 5 : 2;
-    for (var t = Math.ceil((from - data.shown[0]) / step) * step; t <= to - data.shown[0]; t += step) {
-      var x = left + (t + data.shown[0] - from) * scale;
-      g.fillRect(x, flags, 0.5, high - AXIS + 4 - flags);
-      var words = tick(t, step);
-      if (x + 2 + g.measureText(words).width <= wide) g.fillText(words, x + 2, high - AXIS / 2 + 2);
-    }
-  }
-  /* Arrows from a launch to the start of its work: of what is chosen, else of the longest that are seen. */
-  function arrows(g, left, wide, scale, ink) {
-    var seen = [];
-    data.lanes.forEach(function (lane) {
-      lane.boxes.forEach(function (one) { if (one.call !== undefined && one.end > from && one.start < to && one.call >= from && one.call <= to) seen.push(one); });
-    });
-    seen.sort(function (one, other) { return (other.end - other.start) - (one.end - one.start); });
-    var drawn = seen.slice(0, 8);
-    if (chosen) drawn = chosen.call !== undefined ? [chosen] : launched(chosen).slice(0, 40);
-    g.save();
-    g.beginPath();
-    g.rect(left, 0, wide - left, flags + row * data.lanes.length);
-    g.clip();
-    g.strokeStyle = g.fillStyle = ink;
-    g.globalAlpha = chosen ? 0.9 : 0.35;
-    g.lineWidth = chosen ? 1.5 : 1;
-    drawn.forEach(function (one) {
-      var x = left + (one.call - from) * scale, y = flags + row * (one.by + 1) - 2, u = left + (one.start - from) * scale, v = flags + row * one.lane + 2;
-      if (one.by > one.lane) { y -= row - 4; v += row - 4; }
-      g.beginPath();
-      g.moveTo(x, y);
-      g.lineTo(u, v);
-      g.stroke();
-      g.beginPath();
-      g.arc(u, v, 2, 0, 7);
-      g.fill();
-    });
-    g.globalAlpha = 1;
-    if (chosen) {
-      g.lineWidth = 2;
-      g.strokeRect(left + (chosen.start - from) * scale - 1, flags + row * chosen.lane + 1, Math.max(3, (chosen.end - chosen.start) * scale + 2), row - 2);
-    }
-    g.restore();
-  }
-  /* The GPU work that a call launched, and the call that launched some. */
-  function launched(call) {
-    var found = [];
-    data.lanes.forEach(function (lane) {
-      lane.boxes.forEach(function (one) { if (one.by === call.lane && one.call >= call.start && one.call < call.end) found.push(one); });
-    });
-    return found;
-  }
-  function launch_of(one) {
-    return one.call === undefined ? undefined : data.lanes[one.by].boxes.filter(function (call) { return call.start <= one.call && one.call < call.end; })[0];
+    var view = { data: data, from: from, to: to, row: row, flags: flags, strips: strips, picked: picked, chosen: chosen, fits: sought ? fits : null };
+    paint_timeline(canvas, view);
   }
   function look(a, b) {
     var length = Math.min(data.ns, Math.max(b - a, Math.min(200, data.ns)));
@@ -263,7 +41,7 @@ document.querySelectorAll("figure[data-live]").forEach(function (figure) {
     look(middle - (middle - from) * by, middle + (to - middle) * by);
   }
   function time(event) {
-    var edge = canvas.getBoundingClientRect(), left = names();
+    var edge = canvas.getBoundingClientRect(), left = names_wide(canvas);
     return from + (event.clientX - edge.left - left) / (edge.width - left) * (to - from);
   }
   function tell(event) {
@@ -321,7 +99,7 @@ document.querySelectorAll("figure[data-live]").forEach(function (figure) {
     want(seek.value);
     find(false);
     chosen = one;
-    var call = launch_of(one), work = call || one.call !== undefined ? [] : launched(one), words = one.text + ": " + duration(one.end - one.start) + ", begins at " + when(one.start);
+    var call = launch_of(data, one), work = call || one.call !== undefined ? [] : launched(data, one), words = one.text + ": " + duration(one.end - one.start) + ", begins at " + when(one.start);
     if (call) words += "; launched at " + when(call.start) + " by " + call.text + ", " + duration(Math.max(0, one.start - call.end)) + " in the queue";
     if (work.length) words += "; launches " + work.length + (work.length === 1 ? " operation" : " operations");
     if (one.module) words += "; module " + one.module;
@@ -361,8 +139,7 @@ document.querySelectorAll("figure[data-live]").forEach(function (figure) {
     look(mark[1] - room, mark[2] + room);
     said.textContent = mark[0] + ": begins at " + when(mark[1]) + ", " + duration(mark[2] - mark[1]);
   }
-  add("Look closer", function () {
-    if (data) { [canvas, said, sum].forEach(function (one) { box.removeChild(one); }); data = null; open.textContent = "Look closer"; more.forEach(function (b) { b.hidden = true; }); still.classList.remove("replaced"); return; }
+  function look_closer() {
     read();
     open.textContent = "Close";
     canvas = document.createElement("canvas");
@@ -375,6 +152,18 @@ document.querySelectorAll("figure[data-live]").forEach(function (figure) {
     sum.setAttribute("role", "status");
     more.forEach(function (b) { b.hidden = false; });
     box.append(canvas, said, sum);
+    follow_mouse();
+    follow_keys();
+    draw();
+  }
+  function shut() {
+    [canvas, said, sum].forEach(function (one) { box.removeChild(one); });
+    data = null;
+    open.textContent = "Look closer";
+    more.forEach(function (b) { b.hidden = true; });
+    still.classList.remove("replaced");
+  }
+  function follow_mouse() {
     var held = null, moved = false;
     canvas.addEventListener("wheel", function (event) {
       if (!event.ctrlKey && !event.metaKey && document.activeElement !== canvas) return;  /* after a click, or with Ctrl */
@@ -403,10 +192,12 @@ document.querySelectorAll("figure[data-live]").forEach(function (figure) {
         picked = [held[3], time(event)].sort(function (a, b) { return a - b; });
         return draw();
       }
-      var by = (held[0] - event.clientX) / (canvas.clientWidth - names()) * (held[2] - held[1]);
+      var by = (held[0] - event.clientX) / (canvas.clientWidth - names_wide(canvas)) * (held[2] - held[1]);
       look(held[1] + by, held[2] + by);
     });
     canvas.addEventListener("dblclick", function (event) { zoom(0.4, time(event)); });
+  }
+  function follow_keys() {
     canvas.addEventListener("keydown", function (event) {
       var part = (to - from) / 5, keys = { "+": 0.5, "=": 0.5, "-": 2 };
       var mark = data.marks.filter(function (one) { return String(one[0]) === event.key; })[0];
@@ -421,8 +212,8 @@ document.querySelectorAll("figure[data-live]").forEach(function (figure) {
       else return;
       event.preventDefault();
     });
-    draw();
-  });
+  }
+  add("Look closer", function () { if (data) shut(); else look_closer(); });
   var before = box.children.length;
   add("Zoom in", function () { zoom(0.5); });
   add("Zoom out", function () { zoom(2); });
@@ -489,26 +280,3 @@ document.querySelectorAll("figure[data-live]").forEach(function (figure) {
   window.addEventListener("resize", function () { if (data) draw(); });
   window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", function () { if (data) draw(); });
 });
-/* The names that one of a table with stars for numbers stands for, null for one without: "layer.*.norm (48 modules)". */
-function starred(text) {
-  var path = text.replace(/ \(.*$/, "");
-  return /^[\w.-]*\*[\w.*-]*$/.test(path) ? new RegExp("^" + path.replace(/\./g, "\\.").replace(/\*/g, "\\d+") + "$", "i") : null;
-}
-/* The name in a cell of a table: a line without its function. */
-function name_of(cell) { return (cell.title || cell.textContent).replace(/(:\d+) .*$/, "$1"); }
-/* Whether a cell names what the timeline calls so; there names of kernels lack namespaces and what an ellipsis stands for. */
-function same(cell, text) {
-  if (!text || text.length < 3) return false;
-  var name = name_of(cell);
-  if (name === text) return true;
-  if (starred(name)) return starred(name).test(text);
-  if (!/[<(\u2026]|::/.test(name + text)) return false;
-  var at = 0;
-  name = bare(name);
-  return bare(text).split("\u2026").every(function (part) {
-    var found = name.indexOf(part, at);
-    at = found + part.length;
-    return found >= 0;
-  });
-}
-function bare(name) { return name.replace(/(\w+|\(anonymous namespace\)|<unnamed>)::|\((?:unsigned )?(?:int|long|short|char|bool)\)/g, ""); }
