@@ -237,11 +237,11 @@ def repeated_constants(
         if rows:
             what = frozenset((flow.names[row], flow.size[row]) for row in rows)
             alike.setdefault((call.cls, what), []).append(rows)
-    found: dict[str, list[int]] = {}
+    repeated: dict[str, list[int]] = {}
     for (cls, _), calls in alike.items():
         if len(calls) >= least:
-            found.setdefault(cls, []).extend(row for rows in calls for row in rows)
-    return {cls: sorted(set(rows)) for cls, rows in found.items()}
+            repeated.setdefault(cls, []).extend(row for rows in calls for row in rows)
+    return {cls: sorted(set(rows)) for cls, rows in repeated.items()}
 
 
 def signature(flow: OperatorFlow, call: ModuleCall) -> int:

@@ -31,5 +31,5 @@ def _places(profile: Profile) -> frozenset[int]:
             needed[given[row]] = True
     for row, made in enumerate(given):
         after[row] |= after[made].any()
-    place = code.places_of(code.at(flow.thread, flow.start_ns))
-    return frozenset(place[after & (place >= 0)].tolist()) - frozenset(place[needed].tolist())
+    line_row = code.places_of(code.at(flow.thread, flow.start_ns))
+    return frozenset(line_row[after & (line_row >= 0)].tolist()) - frozenset(line_row[needed].tolist())

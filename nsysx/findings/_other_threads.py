@@ -75,5 +75,5 @@ def findings_of(case: Case, rule: Rule) -> list[Finding]:
     )  # fmt: skip
     where = {"file": running.file, "line": running.line}
     share = np.full(case.idle.height, min(cost / max(idle, 1), 1.0))
-    found = Found(rule, title, detail, worth=worth, cost_ns=cost, where=where, fix=_FIX, takes=Takes(idle=share))
-    return [found.as_finding(case)]
+    python = Found(rule, title, detail, worth=worth, cost_ns=cost, where=where, fix=_FIX, takes=Takes(idle=share))
+    return [python.as_finding(case)]

@@ -132,8 +132,8 @@ def _of_training(case: Case, flow: OperatorFlow) -> list[Finding]:
     how = f": {cls}(..., cached=True), as the graph stays the same" if cls in _CACHED else ""
     fix = Fix.by_name("constants-of-layers", text=_CONSTANTS.format(cls=cls) + how)
     takes = Takes(ops_of(theirs), idle=began_in(case.idle, calls))
-    found = Found(RULE, title, detail, worth=worth, cost_ns=worth.likely_ns, fix=fix, calls=calls, takes=takes)
-    return [found.as_finding(case)]
+    constants = Found(RULE, title, detail, worth=worth, cost_ns=worth.likely_ns, fix=fix, calls=calls, takes=takes)
+    return [constants.as_finding(case)]
 
 
 def _copied(profile: Profile, flow: OperatorFlow) -> list[bool]:
