@@ -240,9 +240,21 @@ NOT_TRACED = NsysMessage(
 )
 
 
+CALLS_LOST = NsysMessage(
+    "calls-lost",
+    "",
+    "cuda",
+    "the program set CUDA up (the driver's thread cuda-EvtHandlr ran in it), and none of its calls is in the report",
+    "let the program end by itself inside the capture: nsys writes what it traced when it ends, and nothing of one that is killed or "
+    "crashes; under WSL and with a driver newer than nsys, record with the newest nsys",
+    certain=False,
+)
+
+
 def named(name: str | None) -> NsysMessage | None:
     """Return the message of this name, None if there is none."""
-    return next((each for each in (*MESSAGES, NEVER_STARTED, NEVER_LOADED, NOT_TRACED) if each.name == name), None)
+    messages = (*MESSAGES, NEVER_STARTED, NEVER_LOADED, NOT_TRACED, CALLS_LOST)
+    return next((each for each in messages if each.name == name), None)
 
 
 def _filled(message: NsysMessage, match: re.Match[str] | None, words: str) -> FoundMessage:
@@ -268,10 +280,11 @@ def in_order(texts: Iterable[str], *hides: Hides) -> list[FoundMessage]:
     return sorted(by_name.values(), key=lambda each: names.index(each.message.name))
 
 
-def absent(texts: Iterable[str], traced: Iterable[str] = ()) -> NsysMessage | None:
+def absent(texts: Iterable[str], traced: Iterable[str] = (), *, set_up: bool = False) -> NsysMessage | None:
     """Return why a recording without CUDA is empty by what stands in every whole one: lines of nsys, and what was ``traced``.
 
-    ``traced`` are the kinds of events that nsys was told to record, none where the report does not list them.
+    ``traced`` are the kinds of events that nsys was told to record, none where the report does not list them; ``set_up``: a
+    recorded program has a thread of the CUDA driver.
     """
     lines, kinds = list(texts), set(traced)
     if kinds and _CUDA_EVENTS not in kinds:
@@ -281,6 +294,8 @@ def absent(texts: Iterable[str], traced: Iterable[str] = ()) -> NsysMessage | No
             return NEVER_STARTED
         if not any(re.search("injection", line, re.IGNORECASE) for line in lines):
             return NEVER_LOADED
+    if set_up:
+        return CALLS_LOST
     return named("no-cuda") if kinds else None
 
 
@@ -289,6 +304,8 @@ def why_empty(texts: Iterable[str], unwritten: NsysMessage | None = None) -> Fou
     causes = in_order(texts, "cuda", "some")
     sure = [each for each in causes if each.message.certain and each.message.hides == "cuda"]
     likely = [each for each in causes if each.message.name != "cuda-might-lack"]
-    if unwritten is not None and not sure and (unwritten.certain or not likely):
+    # That no call was made is what nsys asks itself: a cause that the report shows is stronger than the question.
+    doubts = [each for each in likely if each.message.name != "no-cuda" or unwritten is each.message]
+    if unwritten is not None and not sure and (unwritten.certain or not doubts):
         return _filled(unwritten, None, "")
     return next(iter(sure or likely), None)

@@ -122,6 +122,33 @@ def test_an_empty_report_in_which_nsys_wrote_nothing_says_what_was_traced(
     assert remedy in caught.value.hint
 
 
+@pytest.mark.parametrize(
+    ("threads", "lines", "cause"),
+    [
+        (("[NSys]", "cuda-EvtHandlr"), (*LOADED, NO_CUDA), "none of its calls is in the report"),
+        (
+            ("cuda-EvtHandlr",),
+            (*LOADED, NO_CUDA),
+            "made no CUDA call",
+        ),  # a process of nsys itself, or one that it does not record
+        (("[NSys]", "solver"), (*LOADED, NO_CUDA), "made no CUDA call"),
+        (("[NSys]", "cuda-EvtHandlr"), (*LOADED, NO_CUDA, (2, WRITTEN[12][0])), "newer than this nsys"),
+    ],
+)
+def test_a_program_that_set_cuda_up_is_not_said_to_have_made_no_call(
+    tmp_path: Path, threads: tuple[str, ...], lines: tuple[tuple[int, str], ...], cause: str
+) -> None:
+    """Seen in programs that crashed, that were stopped, and under WSL: the driver's own thread stands in their reports."""
+    report = empty(tmp_path, *lines)
+    process = report.process(2)
+    for number, name in enumerate(threads):
+        process.thread(20 + number, name)
+    report.process(3).thread(30, "[NSys]")
+    report.capture("CAPTURE_EVENT_TYPE", "Cuda")
+    with pytest.raises(NsysxError, match=cause):
+        summarize([report.write(tmp_path / "r.sqlite")])
+
+
 def test_why_there_is_no_cuda_is_asked_only_where_there_is_none(tmp_path: Path) -> None:
     for launched in (True, False):
         report = Report()

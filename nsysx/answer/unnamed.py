@@ -9,6 +9,17 @@ from nsysx.judging import capture_checks, nothing_recorded, window_checks
 from nsysx.judging.program import TORCH_KERNEL
 from nsysx.model import Summary
 
+#: What to do about memory that a program without steps takes and gives back between its kernels: no step shows which calls repeat.
+_KEEP_MEMORY = (
+    "Allocate before the work on the GPU begins, and keep the memory: what cudaMalloc, cudaHostAlloc and cudaFree "
+    "take between the kernels is not needed"
+)
+#: What to do where the GPU works all the time on kernels of which nothing more is known.
+_LOOK_AT_KERNELS = (
+    "Look at the GPU work itself: nsysx ncu REPORT shows how near its kernels are to the limits of the GPU"
+)
+#: The steps of PyTorch's own programs are marked by this alone.
+_MARKED_BY_PROBE = "nsysx run -- CMD"
 #: What to do where a check says that so much was not recorded, by what it makes doubtful.
 _RECORD_AGAIN = {
     "everything": "Record again, so that the kernels are in the report",
@@ -21,8 +32,19 @@ def _marks(summary: Summary) -> str:
     if summary.verdict.host != "Python":
         return "NVTX ranges around each, and --step-range"
     if summary.capture.probe or any(TORCH_KERNEL.search(str(r["name"])) for r in summary.typed_rows(kernels.ROWS)):
-        return "nsysx run -- CMD"
+        return _MARKED_BY_PROBE
     return "nsysx run -- CMD if PyTorch makes them, else NVTX ranges around each, and --step-range"
+
+
+def _without_steps(summary: Summary) -> str:
+    """Return what to do in a program whose steps are unknown: about what the verdict names, where that needs no steps."""
+    if summary.verdict.code == StepLimit.ALLOC:
+        return _KEEP_MEMORY
+    if summary.verdict.code == StepLimit.GPU and (unseen := near_limits.unseen_kernel(summary)):
+        return f"Look at the GPU work itself. {unseen}"
+    if summary.verdict.code == StepLimit.GPU and _marks(summary) != _MARKED_BY_PROBE:
+        return _LOOK_AT_KERNELS
+    return f"Mark the steps, to separate start-up from steady work: {_marks(summary)}"
 
 
 def to_record(summary: Summary, *, unsure: bool = False) -> str:
@@ -45,9 +67,7 @@ def to_record(summary: Summary, *, unsure: bool = False) -> str:
             "Let the program reach its kernels inside the capture: it launched none, and only copied or cleared memory."
         )
     if summary.step.shown_ns is None:
-        if summary.verdict.code == StepLimit.GPU and (unseen := near_limits.unseen_kernel(summary)):
-            return f"Look at the GPU work itself. {unseen}"
-        return f"Mark the steps, to separate start-up from steady work: {_marks(summary)}"
+        return _without_steps(summary)
     if summary.verdict.code == StepLimit.UNKNOWN:
         return "Record again: what limits the step is not known without what the sentence above misses."
     if summary.replay is None or not summary.replay.get("trusted", True):

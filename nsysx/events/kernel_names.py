@@ -10,6 +10,8 @@ from nsysx.events.event_bounds import LONGEST_KERNEL_NAME
 _NO_NAMESPACE = re.compile(r"(?:<unnamed>|\(anonymous namespace\)|\{anonymous\}|_GLOBAL__N__\w+)::")
 #: A kernel that runs a lambda is named by the function that contains the lambda.
 _LAMBDA = re.compile(r"<(?:\w+::)*(\w+)\((?=.*lambda)")
+#: CUTLASS starts its kernels through one function: the kernel is what that is instantiated with.
+_STARTED = re.compile(r"^(?:void )?cutlass::Kernel\d*<(cutlass_\w+)")
 
 
 def function_of(name: str) -> str:
@@ -17,6 +19,8 @@ def function_of(name: str) -> str:
 
     What has no function in its name is returned as it is, so that nothing is called by an empty word.
     """
+    if started := _STARTED.match(name):
+        return started[1]
     text = _NO_NAMESPACE.sub("", name[:LONGEST_KERNEL_NAME]).strip()
     text = text.removeprefix("void ")
     return re.sub(r"[<(].*", "", text, flags=re.DOTALL).strip(": ") or text or name

@@ -35,6 +35,7 @@ from nsysx.replay.engine import Edit, Replay, Withheld, idle_of, replayed_scope
 from nsysx.rows import R, TableOf
 from nsysx.saving import Saving as Saving
 
+#: The columns of a place in the program.
 SITE = ("module", "phase", "file", "line")
 
 

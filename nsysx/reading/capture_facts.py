@@ -26,6 +26,8 @@ CUPTI_LEFT = re.compile("CUPTI was finalized", re.IGNORECASE)
 _MODE = re.compile(rf"legacy \(software|Hardware tracing used|{CUPTI_LEFT.pattern}", re.IGNORECASE)
 
 
+#: The thread that the CUDA driver makes in a program that sets it up, and the one that nsys makes where it records.
+_DRIVER_THREAD, _NSYS_THREAD = "cuda-EvtHandlr", "[NSys]"
 #: Capture options that may be shown: none of them can hold a path, a name or a secret.
 _OPTIONS = re.compile(
     r"(?:PROCESS_\d+:)?(COLLECT_\w+|CUDA_\w+(?:OPTIONS:MODE)?|RUN_DURATION_MS|RATE_HZ|START_TRIGGER|STOP_TRIGGER)$"
@@ -161,6 +163,12 @@ def own_processes(run: Mapping[str, Any]) -> set[object]:
     )
 
 
+def _sets_cuda_up(threads: pl.DataFrame) -> bool:
+    """Return whether a process that nsys is loaded into has the CUDA driver's thread; nsys' own processes have one, too."""
+    driver, nsys = (set(threads.filter(threads["name"] == name)["process"]) for name in (_DRIVER_THREAD, _NSYS_THREAD))
+    return bool(driver & nsys)
+
+
 def capture_of(
     path: Path,
     connection: sqlite3.Connection,
@@ -193,7 +201,8 @@ def capture_of(
     messages = [row for row in written if _pid_of(row[2]) not in nsysx_pids]
     never = None
     if not frames["runtime"].height and not used:
-        never = nsys_messages.absent((str(text) for _, text, _ in messages), traced)
+        texts = (str(text) for _, text, _ in messages)
+        never = nsys_messages.absent(texts, traced, set_up=_sets_cuda_up(frames["thread_name"]))
     diagnostics = tuple(
         {"severity": {1: "info", 2: "warning", 3: "error"}.get(severity, "other"), "text": str(text).strip()}
         for severity, text, _ in messages

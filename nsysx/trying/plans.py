@@ -68,14 +68,14 @@ def _with_blocks(warm: int, steps: int, step_s: float, asked: int | None) -> Run
     return RunPlan(warm, steps, 0.0, pairs, size)
 
 
-def shared(plan: RunPlan, unchanged: TrialRun, share_s: float, left_s: float) -> RunPlan:
+def shared(plan: RunPlan, unchanged: TrialRun, share_s: float) -> RunPlan:
     """Return the plan with as many pairs of blocks as fit into ``share_s`` beside what a run without blocks takes.
 
-    `PAIRS_LOW` at least, because fewer decide nothing; none where these do not fit into ``left_s`` either. ``unchanged`` is a run of
-    the plan; it has no blocks.
+    `PAIRS_LOW` at least, because fewer decide nothing; the run is cut at its end of time. ``unchanged`` is a run of the plan; it
+    has no blocks.
     """
-    if not plan.pairs or changed_s(plan, unchanged) > left_s:
-        return replace(plan, pairs=0)
+    if not plan.pairs:
+        return plan
     room = share_s - unchanged.wall_s
     fit = int(room / (2 * plan.block_steps * unchanged.step_ns / 1e9)) if room > 0 else 0
     return replace(plan, pairs=min(plan.pairs, max(PAIRS_LOW, fit)))
@@ -84,3 +84,8 @@ def shared(plan: RunPlan, unchanged: TrialRun, share_s: float, left_s: float) ->
 def changed_s(plan: RunPlan, unchanged: TrialRun) -> float:
     """Return what a run with a change takes (s), with its start and as few blocks as decide, if the change costs no time itself."""
     return unchanged.wall_s + 2 * min(plan.pairs, PAIRS_LOW) * plan.block_steps * unchanged.step_ns / 1e9
+
+
+def least_s(plan: RunPlan, unchanged: TrialRun) -> float:
+    """Return what a run takes (s) that is cut after as few measured steps as tell its step."""
+    return unchanged.wall_s - max(0, plan.steps - MEASURED_STEPS_LEAST) * unchanged.step_ns / 1e9

@@ -23,7 +23,7 @@ class Baseline:
 
     ``difference`` holds the largest ones between two unchanged runs after the same steps. ``fast_step_ns`` and ``slow_step_ns``: a
     tenth of its steps are shorter, a tenth longer. ``unseeded``: those two differ from the first steps on by more than rounding
-    explains, so what a change does to results cannot be told.
+    explains, so what a change does to results cannot be told. ``first_step_ns``: from the first start of the command to its first step.
     """
 
     step_ns: float | None = None
@@ -38,6 +38,7 @@ class Baseline:
     fast_step_ns: float | None = None
     slow_step_ns: float | None = None
     unseeded: bool = False
+    first_step_ns: float | None = None
 
 
 @dataclass

@@ -39,16 +39,17 @@ class RunDifference:
 
 
 def difference(a: Mapping[str, Any], b: Mapping[str, Any]) -> RunDifference:
-    """Return how far run ``b`` is from run ``a``, from their records."""
+    """Return how far run ``b`` is from run ``a``, from their records; of one that was cut short only the early steps tell."""
     loss = _loss(a, b)
     old, new = _points(a), _points(b)
-    if not old or not new or list(old) != list(new) or a["steps"] != b["steps"]:
+    *earlier, last = steps = list(old) or [0]
+    whole = a["steps"] == b["steps"]
+    if not old or not new or (steps if whole else earlier) != (list(new) if whole else list(new)[:-1]):
         return RunDifference(loss=loss)
-    steps = list(old)
-    weights = _apart(old[steps[-1]], new[steps[-1]])
-    if len(steps) < 3:
+    weights = _apart(old[last], new[last]) if whole else None
+    if len(earlier) < 2:
         return RunDifference(weights, loss)
-    begin, first, early = steps[0], steps[1], steps[-2]
+    begin, first, early = earlier[0], earlier[1], earlier[-1]
     updates = [_of_update(old, new, begin, steps) for steps in (first, early)]
     return RunDifference(weights, loss, early, _apart(old[early], new[early]), *updates)
 

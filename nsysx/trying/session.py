@@ -6,7 +6,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from nsysx.errors import EXIT_EMPTY, NsysxError
@@ -26,15 +26,18 @@ from nsysx.trying.same import (
     unseeded,
 )
 from nsysx.trying.trial_bounds import (
+    ENDING_S,
+    ENDING_SHARE,
     FEWEST_BLOCK_PAIRS,
     FEWEST_PAIRS,
     FEWEST_PROGRAM_STEPS,
     HANGING_STEP_TIMES,
+    LATER_START_SHARE,
     MOST_BLOCK_RUNS,
     MOST_PAIRS,
     START_SCATTER,
 )
-from nsysx.trying.trial_run import Runner, RunTimeouts, TrialRun, measured_steps, noise_of
+from nsysx.trying.trial_run import Runner, RunTimeouts, TrialRun, noise_of, peak_memory_of
 from nsysx.trying.try_options import TryOptions
 from nsysx.trying.verdicts import gain, gain_of_blocks
 from nsysx.units import duration, several, share
@@ -53,6 +56,10 @@ class _Tried:
     unchanged_first: bool = False
     done: bool = False
     blocks: bool = False  # it was turned off and on in its runs
+
+    @property
+    def few(self) -> bool:
+        return bool(self.pairs) and not self.blocks and len(self.pairs) < FEWEST_PAIRS
 
 
 class Session:
@@ -146,8 +153,8 @@ class Session:
         records = [r.record for r in self.unchanged]
         self.result.baseline = Baseline(
             statistics.median(steps), min(steps), max(steps), len(steps), self.plan.steps, self.plan.warm,
-            self.unchanged[-1].record["clock"], _peak(self.unchanged), of_unchanged(records),
-            *_spread(self.unchanged[-1]), unseeded(records),
+            self.unchanged[-1].record["clock"], peak_memory_of(self.unchanged), of_unchanged(records),
+            *self.unchanged[-1].spread, unseeded(records), self.start_s * 1e9,
         )  # fmt: skip
 
     # ---- runs -------------------------------------------------------------------------------------------------------
@@ -167,7 +174,9 @@ class Session:
         plan = self.plan
         if changes:
             waiting = [t for t in self.tried if not t.done and not t.pairs] or [t for t in self.tried if not t.done]
-            plan = plans.shared(plan, self.unchanged[-1], left / max(1, len(waiting)), left)
+            plan = plans.shared(plan, self.unchanged[-1], left / max(1, len(waiting)))
+            ending_s = min(ENDING_S, ENDING_SHARE * self.options.budget_s)
+            plan = replace(plan, until_s=time.time() + left - ending_s)
         run = self.runner.run(changes, plan, limits)
         if run.outcome == "late":
             raise self._used_up()
@@ -178,7 +187,7 @@ class Session:
         if run.outcome != "measured":
             alone = len(self.unchanged) < 2 and not any(tried.pairs for tried in self.tried)
             raise _StopError(
-                _not_again(run) if alone else f"the unchanged program could not be run again: {_silent(run)}"
+                _not_again(run) if alone else f"the unchanged program could not be run again: {run.silence}"
             )
         self._add_unchanged(run)
         return run
@@ -189,11 +198,15 @@ class Session:
     def _within_budget(self, tried: _Tried | None = None) -> None:
         """Stop unless what comes next still fits into the budget: of a change, or an unchanged run.
 
-        Whether a change can be turned off and on is known once it ran. Until then one run is asked for.
+        Whether a change can be turned off and on is known once it ran. Until then one run is asked for, which may be cut; and while
+        no change has run, it is begun even if that fits only because a second start is quicker.
         """
         last = self.unchanged[-1]
-        if tried is None or not tried.pairs:
+        if tried is None:
             needed = last.wall_s
+        elif not tried.pairs:
+            nothing = not any(t.pairs or t.done for t in self.tried)
+            needed = plans.least_s(self.plan, last) * (LATER_START_SHARE if nothing else 1)
         elif tried.blocks:
             needed = plans.changed_s(self.plan, last)
         else:
@@ -218,13 +231,18 @@ class Session:
         if reason := self._lacks(tried.changes):
             tried.trial.verdict, tried.trial.reason, tried.done = "does_not_apply", reason, True
             return
-        wanted = self.options.pairs or FEWEST_PAIRS
+        wanted = self.options.pairs or (FEWEST_PAIRS if self._has_room() else 1)
         while len(tried.pairs) < (1 if tried.blocks else wanted) and not tried.done:
             self._within_budget(tried)
             self._pair(tried)
             self._judge(tried)
         if len(self.unchanged) < 2 and tried.pairs and tried.trial.alters != "computation":
             self._compare_unchanged(tried)
+
+    def _has_room(self) -> bool:
+        """Return whether every change that waits can have its pairs at once; else each gets one first."""
+        waiting = sum(not t.done and not t.pairs for t in self.tried)
+        return self._left_s() >= waiting * 2 * FEWEST_PAIRS * self.unchanged[-1].wall_s
 
     def _compare_unchanged(self, tried: _Tried) -> None:
         """If results differ with a change, run the unchanged program again: do those of unchanged runs differ as much?"""
@@ -235,10 +253,10 @@ class Session:
         self._judge(tried)
 
     def _more_pairs(self) -> None:
-        """Give those that are undecided more pairs, in turn."""
+        """Give those that are undecided, or rest on few pairs of runs, more of them, in turn."""
         if self.options.pairs:
             return
-        while left := [t for t in self.tried if not t.done and t.trial.verdict == "cannot_tell"]:
+        while left := [t for t in self.tried if not t.done and (t.trial.verdict == "cannot_tell" or t.few)]:
             for tried in left:
                 self._within_budget(tried)
                 self._pair(tried)
@@ -295,10 +313,11 @@ class Session:
         trial.note = next((s["note"] for s in seen.values() if s["note"]), trial.note)
         missing = [(name, s["why_not"]) for name, s in seen.items() if not s["took"]]
         if run.outcome in ("failed", "hangs") or (run.outcome == "ended" and not missing):
-            if len(self.unchanged) < 2 and not any(t.pairs for t in self.tried):
+            fits = self.unchanged[-1].wall_s <= self._left_s()
+            if fits and len(self.unchanged) < 2 and not any(t.pairs for t in self.tried):
                 self.fresh = self._run_unchanged()  # is it the change, or does the program refuse a second start?
             trial.verdict, tried.done = "fails", True
-            trial.reason = run.reason or _silent(run)
+            trial.reason = run.silence
             trial.where = run.where or trial.where
         elif missing:
             trial.verdict, tried.done = "does_not_apply", True
@@ -328,7 +347,7 @@ class Session:
         trial.ratio, trial.ratio_low, trial.ratio_high = measured[:3]
         trial.step_ns, trial.low_ns, trial.high_ns = (baseline.step_ns * r for r in measured[:3])
         self._compare_results(trial, pairs)
-        trial.peak_memory_bytes = _peak([b for _, b in pairs])
+        trial.peak_memory_bytes = peak_memory_of([b for _, b in pairs])
         if trial.verdict == "fails":
             tried.done = True
             return
@@ -342,8 +361,7 @@ class Session:
             units = "blocks of steps" if tried.blocks else "runs"
             trial.reason = f"{len(steps)} pairs of {units} do not decide" + (f"; {stopped}" if stopped else "")
         else:
-            few = not tried.blocks and len(steps) < FEWEST_PAIRS
-            trial.reason = _few(len(steps)) if few else ""
+            trial.reason = _few(len(steps)) if tried.few else ""
 
     def _compare_results(self, trial: ChangeTrial, pairs: Sequence[tuple[TrialRun, TrialRun]]) -> None:
         records = [(a.record, b.record) for a, b in pairs]
@@ -373,28 +391,10 @@ def _few(pairs: int) -> str:
     return f"from {several(pairs, 'pair')} of runs: it is assumed that two starts differ by {share(START_SCATTER, 1)}"
 
 
-def _spread(run: TrialRun) -> tuple[float, float]:
-    """Return the 10th and the 90th percentile of the measured steps of a run."""
-    tenths = statistics.quantiles(measured_steps(run.record), n=10, method="inclusive")
-    return tenths[0], tenths[-1]
-
-
 def _not_again(run: TrialRun) -> str:
     """Return that the program cannot be started a second time."""
-    return f"the program ran once, but not again: {_silent(run)}{f' at {run.where}' if run.where else ''}"
-
-
-def _silent(run: TrialRun) -> str:
-    """Return why a run has no measured steps, also where it does not say so itself."""
-    if run.outcome == "hangs":
-        return f"it hangs: no step for {run.waited_s:.0f} s after {several(run.begun, 'step')}"
-    return run.reason or f"it ended after {several(run.begun, 'step')}, with exit code 0"
+    return f"the program ran once, but not again: {run.silence}{f' at {run.where}' if run.where else ''}"
 
 
 def _no_steps(message: str, hint: str) -> NsysxError:
     return NsysxError(message, slug="try-steps", hint=hint, exit_code=EXIT_EMPTY)
-
-
-def _peak(runs: Sequence[TrialRun]) -> int | None:
-    peaks = [r.record["peak_memory_bytes"] for r in runs if r.record.get("peak_memory_bytes") is not None]
-    return max(peaks, default=None)

@@ -39,6 +39,10 @@ FEWEST_PROGRAM_STEPS = 8
 FEWEST_PAIRS, MOST_PAIRS, MOST_BLOCK_RUNS = 3, 20, 5
 #: Pairs of blocks in a run that tell more than a pair of runs.
 FEWEST_BLOCK_PAIRS = 8
+#: While no change has run, a second start is hoped to take this share of the first one, which read its files from the disk. Chosen.
+LATER_START_SHARE = 0.4
+#: What is left for writing and ending a run (s, and share of the budget at most).
+ENDING_S, ENDING_SHARE = 1.5, 0.05
 #: A step this many times the unchanged one is no step any more.
 HANGING_STEP_TIMES = 10
 

@@ -24,13 +24,15 @@ from nsysx.recording.run_options import RunOptions as RecordingOptions
 from nsysx.redaction import redacted
 from nsysx.trying.failure import of_log
 from nsysx.trying.trial_bounds import BLOCKS_OF_STEPS, KEPT_LOG_BYTES, OTHER_RANKS_END_S, RUN_POLL_S
+from nsysx.units import several
 
 
 @dataclass(frozen=True)
 class RunPlan:
     """How many steps warm up and how many are measured; ``seconds``: fewer once they took this long, 0 for never.
 
-    After them changes that can be turned off are, in ``pairs`` pairs of blocks of ``block_steps`` steps.
+    After them changes that can be turned off are, in ``pairs`` pairs of blocks of ``block_steps`` steps. At ``until_s`` (since
+    1970, 0: never) the run ends with what it has.
     """
 
     warm: int
@@ -38,6 +40,7 @@ class RunPlan:
     seconds: float = 0.0
     pairs: int = 0
     block_steps: int = 0
+    until_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -86,6 +89,19 @@ class TrialRun:
         """Return what the first steps took more than later ones, by the host's clock."""
         return float(self.record["warm_up_ns"] - self.record["warm"] * self.step_ns)
 
+    @property
+    def silence(self) -> str:
+        """Return why a run has no measured steps, also where it does not say so itself."""
+        if self.outcome == "hangs":
+            return f"it hangs: no step for {self.waited_s:.0f} s after {several(self.begun, 'step')}"
+        return self.reason or f"it ended after {several(self.begun, 'step')}, with exit code 0"
+
+    @property
+    def spread(self) -> tuple[float, float]:
+        """Return the 10th and the 90th percentile of the measured steps (ns)."""
+        tenths = statistics.quantiles(measured_steps(self.record), n=10, method="inclusive")
+        return tenths[0], tenths[-1]
+
 
 def step_of(record: Mapping[str, Any]) -> float:
     """Return the length of a step (ns) from the measured ones of a record, NaN if there is none."""
@@ -129,6 +145,12 @@ def pairs_of(record: Mapping[str, Any]) -> list[tuple[float, float]]:
     return [(off, on) for (_, off), (_, on) in ordered]
 
 
+def peak_memory_of(runs: Sequence[TrialRun]) -> int | None:
+    """Return the most memory that any of the runs took (bytes), None if none tells it."""
+    peaks = [r.record["peak_memory_bytes"] for r in runs if r.record.get("peak_memory_bytes") is not None]
+    return max(peaks, default=None)
+
+
 class Runner:
     """Runs one command, never twice at the same time."""
 
@@ -155,7 +177,7 @@ class Runner:
             **probe_environment(RecordingOptions(), self.users, folder),
             "NSYSX_FORCE": "1",
             "NSYSX_TIMING": "1",
-            "NSYSX_TRIAL": f"{plan.warm}:{plan.steps}:{plan.seconds:g}:{plan.pairs}:{plan.block_steps}",
+            "NSYSX_TRIAL": f"{plan.warm}:{plan.steps}:{plan.seconds:g}:{plan.pairs}:{plan.block_steps}:{plan.until_s:.2f}",
             "NSYSX_CHANGE": ",".join(change.name for change in changes),
         }
         for change in changes:

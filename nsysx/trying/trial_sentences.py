@@ -17,7 +17,7 @@ from nsysx.trying.trial_bounds import (
 from nsysx.units import duration, several, size
 
 _ORDER = ("faster", "same", "cannot_tell", "slower", "fails", "does_not_apply")
-#: Weights that differ so many times as much at the end as early on: the difference grew.
+#: Verdicts in words, where their names are not.
 _WORDS = {"cannot_tell": "cannot tell", "changes_results": "changes results", "does_not_apply": "does not apply"}
 
 
@@ -90,6 +90,8 @@ def _unchanged(baseline: Baseline) -> str:
         return "unchanged: not measured"
     between = f"{duration(baseline.low_ns)} to {duration(baseline.high_ns)} in {several(baseline.runs, 'run')}"
     line = f"unchanged: {duration(baseline.step_ns)} a step ({between} of {several(baseline.measured_steps, 'step')})"
+    if (start_ns := baseline.first_step_ns or 0.0) > NOTABLE_START_NS:
+        line += f"; {duration(start_ns)} to its first step"
     fast, slow = baseline.fast_step_ns, baseline.slow_step_ns
     if fast and slow and slow > UNLIKE_STEPS_TIMES * fast:
         line += f"; its steps differ: a tenth take less than {duration(fast)}, a tenth more than {duration(slow)}"

@@ -54,6 +54,22 @@ def test_work_of_the_gpu_itself_is_looked_at_before_steps_are_marked(tmp_path: P
     )
 
 
+def test_a_cause_that_needs_no_steps_is_told_without_them(tmp_path: Path) -> None:
+    """One product whose program takes memory again between copy and kernel; kernels of a library that keep the GPU at work."""
+    report = Report()
+    main = report.process(1, name="python").thread(1)
+    main.call("cudaHostAlloc_v3020", 0, 6_000 * US)
+    main.memcpy(6_010 * US, 5 * US, gpu_start=6_020 * US, gpu_dur=100 * US, bytes=1 << 20)
+    main.call("cudaHostAlloc_v3020", 6_120 * US, 5_000 * US)
+    main.launch(11_200 * US, 5 * US, kernel="sgemm", gpu_start=11_210 * US, gpu_dur=500 * US)
+    found = summarize([report.write(tmp_path / "r.sqlite")], every_table=False)
+    assert found.verdict.code == "alloc_bound" and found.answer is not None
+    assert found.answer.do[0].text.startswith("Allocate before the work on the GPU begins, and keep the memory")
+    busy = unlike(tmp_path, "python", kernel="sm80_xmma_fprop_{}", busy_us=100)
+    assert busy.verdict.code == "gpu_bound" and busy.answer is not None
+    assert busy.answer.do[0].text.startswith("Look at the GPU work itself: nsysx ncu REPORT")
+
+
 def test_ranges_inside_ranges_of_their_own_name_are_one_place(tmp_path: Path) -> None:
     """Recursion, or a range that nobody closes, is no path of its own."""
     found = unlike(tmp_path, "solver", kernel="spmv_{}", busy_us=20, ranges=("solve", "descend", "descend", "descend"))

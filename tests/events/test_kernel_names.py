@@ -21,11 +21,12 @@ from tests.samples import NAMES, Samples
         ("void (anonymous namespace)::elementwise<int>(int)", "elementwise", None),
         ("void a::<unnamed>::b::gather(int)", "a::b::gather", None),
         ("void cutlass::Kernel<(anonymous namespace)::Shape>(T1::Params)", "cutlass::Kernel", None),
+        ("void cutlass::Kernel2<cutlass_80_sgemm_256x128_8x4_nn_align1>(T1::Params)", "cutlass_80_sgemm_256x128_8x4_nn_align1", None),
         ("void k<at::native::add_kernel(at::Iter &)::[lambda(float) (instance 1)]>(int)", "k", "add_kernel"),
         ("(odd)", "(odd)", None),
         ("", "", None),
     ],
-)
+)  # fmt: skip
 def test_a_kernel_is_called_by_its_function(name: str, function: str, computes: str | None) -> None:
     assert kernel_names.function_of(name) == function
     assert kernel_names.computes(name) == (computes or function)

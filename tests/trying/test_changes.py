@@ -16,6 +16,7 @@ import pytest
 
 from nsysx.inject.nsysx_probe import changes
 from nsysx.inject.nsysx_probe.changes import array_types, threads
+from nsysx.trying.same import difference
 from nsysx.trying.trial_run import Runner, RunPlan, RunTimeouts, TrialRun
 
 HEAD = """
@@ -168,6 +169,10 @@ def test_what_the_program_sets_is_set_otherwise_and_does_the_same(ran: Ran) -> N
     assert {counts[name] for name in held} == {1}, "once, and they stay"
     assert not counts["cudnn-on"] and made.record["changes"]["cudnn-on"]["why_not"] == "cuDNN is on"
     unchanged = ran(COSTLY, "float32", "nothing")
+    apart = difference(unchanged.record, made.record)
+    assert apart.first_update is not None and apart.first_update < 1e-4, (
+        "merged groups hold the parameters in another order"
+    )
     first, last = (made.record["losses"][which] for which in ("first", "last"))
     assert first == pytest.approx(unchanged.record["losses"]["first"]) and last == pytest.approx(
         unchanged.record["losses"]["last"]

@@ -176,3 +176,21 @@ def test_what_weights_say_is_told_in_words() -> None:
     assert written["baseline"]["early_steps"] == 5
     names = ("weights", "loss", "early_weights", "first_update", "early_update")
     assert [written["trials"][0][f"{name}_difference"] for name in names] == [0.3, 0.1, 1e-3, 0.4, 0.5]
+
+
+def test_a_run_that_was_cut_short_is_compared_by_its_early_steps(unchanged: dict[str, Any]) -> None:
+    points = unchanged["weights"]["points"]
+    short = {
+        **unchanged,
+        "steps": 20,
+        "weights": {**unchanged["weights"], "points": [*points[:3], {**points[3], "steps": 20}]},
+    }
+    seen = same.difference(unchanged, short)
+    assert (seen.weights, seen.loss, seen.early_steps, seen.first_update, seen.early_update) == (
+        None,
+        None,
+        EARLY,
+        0,
+        0,
+    )
+    assert same.difference(unchanged, {**short, "weights": {"points": points[:2]}}) == RunDifference()

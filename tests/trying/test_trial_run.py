@@ -75,7 +75,7 @@ def test_what_one_side_left_in_the_queue_is_not_in_the_others_steps(
 ) -> None:
     """Replayed graphs: the host needs 0.1 ms for 1 ms of the device's work, so it is blocks ahead; without them it needs 3 ms."""
     device = Device()
-    environ = {"NSYSX_TRIAL": "3:10:0:8:20", "NSYSX_PROBE_DIR": str(tmp_path)}
+    environ = {"NSYSX_TRIAL": "3:10:0:8:20:0", "NSYSX_PROBE_DIR": str(tmp_path)}
     made = TrialRecorder(device, environ)
     watch = Watch()
     watch.count = 1
@@ -90,3 +90,21 @@ def test_what_one_side_left_in_the_queue_is_not_in_the_others_steps(
     pairs = trial_run.pairs_of(json.loads(file.read_text()))
     assert len(pairs) == 8
     assert all(off == pytest.approx(3e6) and on == pytest.approx(1e6) for off, on in pairs), pairs
+
+
+def test_a_run_ends_at_its_time_with_the_steps_that_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From five measured steps on, also in its blocks: what a slow start leaves of the budget is used."""
+    device = Device()
+    environ = {"NSYSX_TRIAL": "3:30:0:8:20:1", "NSYSX_PROBE_DIR": str(tmp_path)}
+    made = TrialRecorder(device, environ)
+    finished = []
+    monkeypatch.setattr(made, "_finish", lambda: (made.write("measured"), finished.append(made.index)))
+    for index in range(9):
+        made.border(index)
+        device.step(3e6, 1e6)
+        made.border(None)
+        if finished:
+            break
+    (file,) = tmp_path.glob("trial-*.json")
+    record = json.loads(file.read_text())
+    assert finished == [7] and record["steps"] == 8 and trial_run.step_of(record) == pytest.approx(3e6)

@@ -1,15 +1,17 @@
 """A run of ``nsysx try``: times warm-up and measured steps without a profiler, with or without changes, and ends the program.
 
-``NSYSX_TRIAL=W:N:S:P:B``: W steps to warm up, then N that are measured, or fewer (at least `TRIAL_LEAST_STEPS`) once they took
+``NSYSX_TRIAL=W:N:S:P:B:U``: W steps to warm up, then N that are measured, or fewer (at least `TRIAL_LEAST_STEPS`) once they took
 S seconds (0: never fewer). Then the parameters and the losses are read. If the changes can be turned off and on, P pairs of
-blocks of B steps follow. At last trial-<pid>.json is written, and the process waits to be killed. Before that, nothing is read
-by the host and nothing waits for the device; what the parameters are early on is computed between two steps of the warm-up.
+blocks of B steps follow. At the time U (s since 1970, 0: never) the run ends with what it has, from `TRIAL_LEAST_LONG` measured
+steps on. At last trial-<pid>.json is written, and the process waits to be killed. Before that, nothing is read by the host and
+nothing waits for the device; what the parameters are early on is computed between two steps of the warm-up.
 ``beat-<pid>`` holds the number of steps that were begun, as 8 bytes.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import mmap
 import os
 import struct
@@ -32,18 +34,19 @@ class TrialRecorder(Timing):
 
     def __init__(self, torch: Any, environ: Mapping[str, str]) -> None:
         super().__init__(torch, None)
-        warm, steps, seconds, pairs, size = environ["NSYSX_TRIAL"].split(":")
+        warm, steps, seconds, pairs, size, until = environ["NSYSX_TRIAL"].split(":")
         self.environ = environ
         self.warm, self.steps, self.seconds = int(warm), int(steps), float(seconds)
         self.pairs, self.block_steps = int(pairs), int(size)
+        self.until_s = float(until) or math.inf
         self.blocks: Blocks | None = None
         self.results: dict[str, Any] | None = None
         self.index = -1
         self.pid = os.getpid()
         self.written = False
         self.optimizers: Callable[[], list[Any]] = list
-        self.weights = Weights(torch, self._living)
         self.watches: dict[str, changes.Watch] = {}
+        self.weights = Weights(torch, self._living, self._places)
         self.losses: dict[str, list[Any]] = {"first": [], "last": []}
         self._lost_in = -1  # the step whose losses were kept last
         self.began_ns = 0  # the first measured step, by the host's clock
@@ -90,7 +93,7 @@ class TrialRecorder(Timing):
 
     def _complete(self) -> bool:
         done = self.index + 1 - self.warm
-        if done >= self.steps:
+        if done >= self.steps or (done >= TRIAL_LEAST_LONG and self._late()):
             return True
         if not self.seconds or done < TRIAL_LEAST_LONG:
             return False
@@ -106,8 +109,11 @@ class TrialRecorder(Timing):
             else:
                 self.write("so far")
                 self.blocks = Blocks(self.watches, self.index + 1, self.block_steps, self.pairs, self._wait)
-        elif self.blocks.over(self.index):
+        elif self.blocks.over(self.index) or self._late():
             self._finish()
+
+    def _late(self) -> bool:
+        return time.time() > self.until_s
 
     def _wait(self) -> None:
         cuda = self.torch.cuda
@@ -129,7 +135,7 @@ class TrialRecorder(Timing):
         If nobody knows which step is the last, each may be: then the tensor itself is kept, not a copy.
         """
         last = self.warm + self.steps - 1
-        which = "first" if self.index == 0 else "last" if self.index == last or self.seconds else ""
+        which = "first" if self.index == 0 else "last" if self.index == last or self.seconds or self._late() else ""
         if not which or self.results is not None:
             return
         if self.index != self._lost_in:
@@ -207,6 +213,10 @@ class TrialRecorder(Timing):
             "optimizers": sorted({type(o).__name__ for o in self._living()}),
             "changes": {name: watch.record() for name, watch in self.watches.items()},
         }
+
+    def _places(self) -> dict[int, int]:
+        """Return the place that each parameter had in its optimizer, by its id, where a change gave it another one."""
+        return {key: before for watch in self.watches.values() for key, before in watch.places_before.items()}
 
     def _living(self) -> list[Any]:
         return [optimizer for ref in self.optimizers() if (optimizer := ref()) is not None]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from .interrupts import of_program
@@ -19,10 +19,14 @@ class Weights:
     A projection is the dot product with cos(k), cos(2 k), ..., scaled so that the mean square of the projections of a difference
     is about its squared norm: two runs that have only these numbers know how far their parameters are apart. (Any fixed directions
     that the parameters know nothing of serve: Johnson and Lindenstrauss 1984.)
+
+    The parameters of two runs are compared by their order. ``places``: what it was, by id, where a change gave them another.
     """
 
-    def __init__(self, torch: Any, living: Callable[[], list[Any]]) -> None:
-        self.torch, self.living = torch, living
+    def __init__(
+        self, torch: Any, living: Callable[[], list[Any]], places: Callable[[], Mapping[int, int]] = dict
+    ) -> None:
+        self.torch, self.living, self.places = torch, living, places
         self.points: list[tuple[int, list[Any], list[Any]]] = []
         self.why_not = ""
         self.autocast: set[str] = set()
@@ -68,7 +72,10 @@ class Weights:
         return {"points": points, "epsilon": epsilon, "numbers": numbers, "why_not": self.why_not}
 
     def _parameters(self) -> list[Any]:
-        every = [p for optimizer in self.living() for group in optimizer.param_groups for p in group["params"]]
+        places, every = self.places(), list[Any]()
+        for optimizer in self.living():
+            held = [p for group in optimizer.param_groups for p in group["params"]]
+            every += sorted(held, key=lambda p: places.get(id(p), len(held)))
         return [p.to_local() if hasattr(p, "to_local") else p for p in every]
 
     def _waves(self, device: Any, length: int) -> Any:

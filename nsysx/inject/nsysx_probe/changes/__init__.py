@@ -79,7 +79,7 @@ class Watch:
     """What one change reports while the program runs: how often it took effect, where first, or why it does not apply.
 
     A change that can be undone while the program runs says so by `can_turn`. What it wraps then asks ``on``, which is False in
-    steps without it.
+    steps without it. ``places_before``: the place in its optimizer that a parameter had, by its id, if the change moved it.
     """
 
     def __init__(self) -> None:
@@ -89,6 +89,7 @@ class Watch:
         self.where = ""
         self.why_not = ""
         self.note = ""
+        self.places_before: dict[int, int] = {}
         self.at_step: dict[int, list[Callable[[], Any]]] = {}
         self.each_step: list[Callable[[], Any]] = []
         self.at_end: list[Callable[[], Any]] = []

@@ -78,15 +78,17 @@ def _merged(torch: Any, watch: Watch) -> None:
 
     def change(named: dict[str, Any]) -> None:
         named["params"] = groups = list(named["params"])
+        if not all(isinstance(group, dict) for group in groups):
+            return
         merged: dict[str, dict[str, Any]] = {}
-        for group in groups:
-            if not isinstance(group, dict):
-                return
-            options = {name: value for name, value in group.items() if name != "params"}
+        for number, group in enumerate(groups):
             given = group["params"]
             tensors = [given] if isinstance(given, torch.Tensor) else list(given)
+            groups[number] = {**group, "params": tensors}  # what was given may be a generator, which is used up now
+            options = {name: value for name, value in group.items() if name != "params"}
             merged.setdefault(repr(sorted(options.items())), {**options, "params": []})["params"] += tensors
         if len(merged) < len(groups):
+            watch.places_before |= {id(p): before for before, p in enumerate(p for g in groups for p in g["params"])}
             named["params"] = list(merged.values())
             watch.took()
 
