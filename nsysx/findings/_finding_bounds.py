@@ -72,13 +72,6 @@ FLOAT32_OTHER_LEFT, FLOAT32_OTHER_LEFT_BEST = 0.5, 0.3
 HELD_BY_LINE_NS, HELD_BY_LINE_TIMES = 50_000, 4
 HELD_ANYWHERE_NS, HELD_ANYWHERE_TIMES = 500_000, 20
 
-# ---- _instead ---------------------------------------------------------------------------------------------------
-#: What comes in place of work takes at most this part of it: of changes that were tried after a replay had made them, nine in ten saved
-#: 0.7 of what it said, or more.
-INSTEAD_AT_MOST_SHARE = 0.3
-#: Products of any shape take at most so many times as long as the fastest of their number format.
-PRODUCTS_AT_MOST_TIMES = 4.0
-
 # ---- _line_remedies ---------------------------------------------------------------------------------------------
 #: Letters of a line that a title quotes.
 QUOTED_LINE_LETTERS = 60

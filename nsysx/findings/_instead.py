@@ -14,11 +14,11 @@ from nsysx.catalogue import StepPart
 from nsysx.events.operator_flops import sizes
 from nsysx.events.profile import NotRecorded
 from nsysx.findings._case import Case, Saving
-from nsysx.findings._finding_bounds import INSTEAD_AT_MOST_SHARE, PRODUCTS_AT_MOST_TIMES
 from nsysx.model import Row
 from nsysx.replay.engine import RemoveOps, ScaleOps
 from nsysx.roofline.device_rates import DeviceRates
 from nsysx.roofline.element_types import types_of
+from nsysx.roofline.roofline_bounds import INSTEAD_AT_MOST_SHARE, PRODUCTS_AT_MOST_TIMES
 
 #: Numbers of one size in products of matrices.
 _FORMATS = {8: "fp64", 4: "fp32", 2: "16 bits"}

@@ -8,9 +8,9 @@ import polars as pl
 import pytest
 
 from nsysx.findings import _instead
-from nsysx.findings._finding_bounds import PRODUCTS_AT_MOST_TIMES
 from nsysx.reading.trace import DeviceLimits
 from nsysx.roofline.device_rates import rates_of
+from nsysx.roofline.roofline_bounds import PRODUCTS_AT_MOST_TIMES
 
 #: An H100: 52 TFLOP/s in FP32, 3.0 TB/s; its cache is left out.
 RATES = rates_of("NVIDIA H100 80GB HBM3", DeviceLimits(memory_bandwidth=3_350_000_000_000), {}, None)
