@@ -117,8 +117,8 @@ MOST_NOTED_LINES = 5
 LEAST_LOAD_NS = 20_000
 #: A remedy takes most of a line's time, not always all of it (share of it that may stay).
 LINE_MAY_STAY_SHARE = 0.2
-#: ``copy_kind`` of a copy from the device to the host.
-DEVICE_TO_HOST_KIND = 2
+#: Other threads are told from this share of the step on; a line that takes longer (ns) waits there, or is not Python's own work.
+OTHER_THREADS_SHARE, RUNNING_LINE_NS = 0.1, 1_000_000
 #: Launches of one line in one module from which it is a loop there: a layer or a function of a library makes fewer.
 LOOP_LAUNCHES_IN_MODULE = 100
 #: A finding about a stall of the host is that of a line if this share of its time is.
