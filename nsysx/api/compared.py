@@ -23,8 +23,8 @@ class Compared:
     answer: Comparison
 
     def __repr__(self) -> str:
-        """Return the answer in a line."""
-        return f"<nsysx.Compared {self.verdict}: {self.sentence}>"
+        """Return the answer in a line: its first sentence."""
+        return f"<nsysx.Compared {self.verdict}: {self.sentence.partition('. ')[0]}>"
 
     @property
     def verdict(self) -> str:

@@ -123,8 +123,8 @@ class Report(NamedFrames):
         return str(self._file)
 
     def __repr__(self) -> str:
-        """Return the files and the verdict in a line."""
-        return f"<nsysx.Report {', '.join(self.capture.files)}: {self.verdict.sentence}>"
+        """Return the files and what limits the step in a line: the first sentence of the verdict."""
+        return f"<nsysx.Report {', '.join(self.capture.files)}: {self.verdict.sentence.partition('. ')[0]}>"
 
     # ---- records ----------------------------------------------------------------------------------------------------
 
