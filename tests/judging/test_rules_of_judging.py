@@ -16,6 +16,7 @@ from nsysx.judging import (
     capture_checks,
     gpu_work,
     growth,
+    idle_parts,
     limit_words,
     limits,
     line_of_most,
@@ -389,23 +390,26 @@ def test_scaled_parts_sum_to_the_whole(parts: dict[str, int], whole: int, scaled
 def test_waits_are_worth_no_more_than_their_removal(
     monkeypatch: pytest.MonkeyPatch, worth: int, sync: int, host: int
 ) -> None:
-    monkeypatch.setattr(limits, "_worth_of_waits", lambda _: worth)
+    monkeypatch.setattr(idle_parts, "_worth_of_waits", lambda _: worth)
     profile: Any = None
-    assert limits._capped(profile, {StepPart.SYNC: 30, StepPart.HOST: 5}) == {StepPart.SYNC: sync, StepPart.HOST: host}
-    assert limits._capped(profile, {StepPart.HOST: 5}) == {StepPart.HOST: 5}
-    assert limits._capped(profile, {StepPart.SYNC: 30}) == {StepPart.SYNC: sync, StepPart.HOST: 30 - sync}
+    assert idle_parts._capped(profile, {StepPart.SYNC: 30, StepPart.HOST: 5}) == {
+        StepPart.SYNC: sync,
+        StepPart.HOST: host,
+    }
+    assert idle_parts._capped(profile, {StepPart.HOST: 5}) == {StepPart.HOST: 5}
+    assert idle_parts._capped(profile, {StepPart.SYNC: 30}) == {StepPart.SYNC: sync, StepPart.HOST: 30 - sync}
 
 
 def test_without_a_replay_waits_are_worth_all_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the shown process: what it waits for before, in and beside the call."""
-    monkeypatch.setattr(limits, "replay_of", lambda _: None)
+    monkeypatch.setattr(idle_parts, "replay_of", lambda _: None)
     sites = pl.DataFrame(
         {"process": [1, 1, 2], "backlog_ns": [1, 2, 90], "own_op_ns": [10, 20, 90], "host_ns": [100, 200, 90]}
     )
     profile: Any = SimpleNamespace(wait_sites=lambda: sites, steps=SimpleNamespace(process=1))
-    assert limits._worth_of_waits(profile) == 333
+    assert idle_parts._worth_of_waits(profile) == 333
     profile.wait_sites = lambda: sites.clear()
-    assert limits._worth_of_waits(profile) == 0
+    assert idle_parts._worth_of_waits(profile) == 0
 
 
 def steady(**columns: list[Any]) -> Any:
