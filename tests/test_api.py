@@ -112,7 +112,9 @@ def test_frames_are_those_of_the_summary_and_of_the_events(report: Path) -> None
         s.zork  # noqa: B018
     with pytest.raises(KeyError, match="no frame 'zork'; names"):
         s.frame("zork")
-    assert repr(s) == f"<nsysx.Report {', '.join(s.capture.files)}: {s.verdict.sentence.partition('. ')[0]}>"
+    assert (
+        repr(s) == f"<nsysx.Report {', '.join(s.capture.files)}: {s.verdict.sentence.partition('. ')[0].rstrip('.')}>"
+    )
 
 
 @pytest.mark.parametrize("name", ["steps", "modules", "kernels", "waits", "calls", "ops"])
@@ -289,7 +291,7 @@ def test_run_leaves_the_window_to_the_program(command: Callable[..., list[str]],
 def test_what_a_notebook_prints_is_short(report: Path) -> None:
     s = nsysx.report(report)
     c = nsysx.compare(s, s)
-    assert repr(c) == f"<nsysx.Compared {c.verdict}: {c.sentence.partition('. ')[0]}>"
+    assert repr(c) == f"<nsysx.Compared {c.verdict}: {c.sentence.partition('. ')[0].rstrip('.')}>"
     with pytest.raises(nsysx.NsysxError, match="after: no report"):
         nsysx.compare(s, [])
     for shown in (s, s.summary, c, c.answer, s.capture, *s.findings):

@@ -24,7 +24,9 @@ class Compared:
 
     def __repr__(self) -> str:
         """Return the answer in a line: its first sentence."""
-        return f"<nsysx.Compared {self.verdict}: {self.sentence.partition('. ')[0]}>"
+        from nsysx.render.answer_words import first_sentence
+
+        return f"<nsysx.Compared {self.verdict}: {first_sentence(self.sentence)}>"
 
     @property
     def verdict(self) -> str:

@@ -124,7 +124,9 @@ class Report(NamedFrames):
 
     def __repr__(self) -> str:
         """Return the files and what limits the step in a line: the first sentence of the verdict."""
-        return f"<nsysx.Report {', '.join(self.capture.files)}: {self.verdict.sentence.partition('. ')[0]}>"
+        from nsysx.render.answer_words import first_sentence
+
+        return f"<nsysx.Report {', '.join(self.capture.files)}: {first_sentence(self.verdict.sentence)}>"
 
     # ---- records ----------------------------------------------------------------------------------------------------
 
