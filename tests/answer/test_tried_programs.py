@@ -3,8 +3,8 @@
 ``tried_programs.json`` has a row for each. ``before_ms`` and ``after_ms``: both sides in one process, blocks in turn, on an H100.
 ``predicted``: what the page of a recording of the unchanged program says of this change, ``scripts/tried_table`` renews it; null where
 no finding advises the change with a size. The recordings themselves are too large to stand here. A step of the recording may be another
-than that of the measurement (a token or an answer), or was run by another host: only factors are compared. The rows from "kernels" on were measured
-first and predicted better then: as first told, three of these lay inside.
+than that of the measurement (a token or an answer), or was run by another host: only factors are compared. The rows from
+"kernels" on were measured first and predicted better then: as first told, three of these lay inside.
 """
 
 from __future__ import annotations
