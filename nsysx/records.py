@@ -60,7 +60,7 @@ def _reader(hint: Any) -> _Read:
     if isinstance(hint, type) and is_dataclass(hint):
         return lambda value, where: record(hint, value, where)
     if hint in _NAMES:
-        return lambda value, where: _checked(value, where, lambda v: _is(v, hint), _NAMES[hint])
+        return lambda value, where: _checked(value, where, lambda v: _is_of_kind(v, hint), _NAMES[hint])
     return mapping
 
 
@@ -80,7 +80,7 @@ def mapping(value: Any, where: str) -> Mapping[str, Any]:
 _NAMES: Mapping[Any, str] = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
 
 
-def _is(value: Any, kind: Any) -> bool:
+def _is_of_kind(value: Any, kind: Any) -> bool:
     if kind is bool or isinstance(value, bool):
         return kind is bool and isinstance(value, bool)
     return isinstance(value, (int, float) if kind is float else kind)

@@ -307,7 +307,7 @@ def test_launches_that_lost_their_work_make_all_doubtful_unless_the_steady_steps
 ) -> None:
     monkeypatch.setattr(tracing_checks, "by_hardware", lambda _: False)
     profile = launched(kinds, with_work)
-    check = capture_checks._lost(profile, 3, 9)
+    check = capture_checks._lost_work_check(profile, 3, 9)
     assert check.doubt == doubt and "1 step with such launches is left out" in check.detail
     assert "waits for the GPU" in check.fix and "of waiting" not in check.detail
     rests = [
@@ -318,7 +318,7 @@ def test_launches_that_lost_their_work_make_all_doubtful_unless_the_steady_steps
     ]
     profile.trace.capture.probe = [{"device_waits": rests}, {"device_waits": None}, {}]
     profile.steps.lost = 2
-    waited = capture_checks._lost(profile, 3, 9)
+    waited = capture_checks._lost_work_check(profile, 3, 9)
     assert "after 4.00 ms of waiting for it: 2 steps with such launches are left out" in waited.detail
     assert waited.fix.startswith("record fewer steps")
 
