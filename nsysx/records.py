@@ -38,6 +38,16 @@ def rows(value: Any, where: str) -> tuple[Mapping[str, Any], ...]:
     return tuple(mapping(row, f"{where}[{i}]") for i, row in enumerate(value))
 
 
+def whole_number(value: object) -> int | None:
+    """Return a value that is a whole number, None for anything else; true and false are none."""
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def count_or_zero(value: object) -> int:
+    """Return a count, 0 for anything that is no whole number."""
+    return whole_number(value) or 0
+
+
 def _fields(kind: Any) -> Mapping[str, tuple[_Read, bool]]:
     """Return how each field of a record is read, and whether it has to be there."""
     hints = get_type_hints(kind)

@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+from nsysx import records
 from nsysx.catalogue import Call, StepLimit, StepPart
 from nsysx.frames.intervals import StepFunction
 from nsysx.judging import (
@@ -278,7 +279,7 @@ def test_modules_by_sequence_are_weak_where_more_than_3_percent_has_no_match(unm
 
 
 def test_only_whole_numbers_are_counts() -> None:
-    assert [probe_checks._whole(n) for n in (3, -3, True, 2.5, "3", None)] == [3, -3, 0, 0, 0, 0]
+    assert [records.count_or_zero(n) for n in (3, -3, True, 2.5, "3", None)] == [3, -3, 0, 0, 0, 0]
 
 
 # --- what the capture lacks -----------------------------------------------------------------------------------------------
