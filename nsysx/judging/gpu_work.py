@@ -8,7 +8,7 @@ import polars as pl
 
 from nsysx import units
 from nsysx.analyses.helpers.module_names import folded
-from nsysx.catalogue import FAMILIES
+from nsysx.catalogue import FAMILIES, DeviceActivity
 from nsysx.events.kernel_names import function_of
 from nsysx.events.profile import Profile
 from nsysx.frames import lookup
@@ -24,13 +24,15 @@ _UNKNOWN = ("other",)
 
 
 def _work(profile: Profile, process: int, device: int) -> pl.DataFrame:
-    """Return the GPU work of the steady steps: family, module (folded), path (number of its full name), op_kind, name, ns."""
-    ops = _on(profile, process, device, "family", "module", "op_kind", "name")
+    """Return the GPU work of the steady steps: family, module (folded), path (number of its full name), op_kind, cls,
+    name, ns.
+    """
+    ops = _steady_ops_on(profile, process, device, "family", "module", "op_kind", "cls", "name")
     path = ops["module"].to_physical().alias("path")
     return ops.with_columns(lookup.changed(ops["module"], folded).alias("module"), path)
 
 
-def _on(profile: Profile, process: int, device: int, *columns: str) -> pl.DataFrame:
+def _steady_ops_on(profile: Profile, process: int, device: int, *columns: str) -> pl.DataFrame:
     """Return these columns and ns of the GPU ops of the steady steps on one device."""
     ops = lookup.having(profile.steady_ops, process=process, device=device)
     return ops.select(*columns, ns=pl.col("end_ns") - pl.col("start_ns"))
@@ -38,17 +40,21 @@ def _on(profile: Profile, process: int, device: int, *columns: str) -> pl.DataFr
 
 def kernels(profile: Profile, process: int, device: int) -> tuple[int, float | None]:
     """Return how many kernels the steady steps run on a device, and their median duration (ns; None without kernels)."""
-    work = _on(profile, process, device, "op_kind")
+    work = _steady_ops_on(profile, process, device, "op_kind")
     kernel_ns = work.filter(work["op_kind"] == "kernel")["ns"]
     median = kernel_ns.median()
     return len(kernel_ns), float(median) if isinstance(median, (int, float)) else None
 
 
 def most(profile: Profile, process: int, device: int) -> str:
-    """Return a clause on what most of the work is, by module or else by kind; "" if there is none."""
+    """Return a clause on what most of the work is, by module or else by kind; "" if there is none.
+
+    Communication is part of the whole and never named: most of it runs beside computation or waits for others.
+    """
     work = _work(profile, process, device)
     whole = int(work["ns"].sum())
-    if not whole:
+    work = work.filter(work["cls"] != DeviceActivity.COMM.value)
+    if not work["ns"].sum():
         return ""
     sums = _sums(work.drop_nulls("module"), "module")
     # Work outside of modules has none, the root holds all of them, and a name of numbers alone says nothing.

@@ -60,16 +60,20 @@ def headline(profile: Profile, limits: WindowLimits, code: StepLimit, *, average
         noun = _noun(profile, limits, code)
         verb = "take" if noun.startswith(StepPart.COPY.label) else "takes"
         text = f"{begin}{noun} {verb} {_lead(limits, limits.lost[code])}"
-        return f"{text}{_second(profile, limits, code)}."
+        if code == StepLimit.COMM:
+            text += _at_line(
+                limits, line_of_most.communication(profile, limits.process, limits.device), limits.lost[code]
+            )
+        return f"{text}{_second_cause(profile, limits, code)}."
     idle = limits.real_ns - sum(limits.parts[p] for p in GPU_PARTS)
     text = f"{begin}the GPU idles {_lead(limits, idle)}"
     line = line_of_most.idle(profile) if code == StepLimit.LAUNCH else None
     if line is not None:
-        return f"{text}, {_bare(limits, line[1] * idle)} of it in {line[0]}{_second(profile, limits, code)}."
+        return f"{text}{_at_line(limits, line, idle)}{_second_cause(profile, limits, code)}."
     if limits.lost[code] >= ALL_IDLE_OF_CAUSE_SHARE * idle:
-        return f"{text}{_clause(profile, limits, code)}{_second(profile, limits, code)}."
+        return f"{text}{_clause(profile, limits, code)}{_second_cause(profile, limits, code)}."
     of_it = _bare(limits, limits.lost[code])
-    return f"{text}, {of_it} of it{_clause(profile, limits, code)}{_second(profile, limits, code)}."
+    return f"{text}, {of_it} of it{_clause(profile, limits, code)}{_second_cause(profile, limits, code)}."
 
 
 def unknown(limits: WindowLimits) -> str:
@@ -135,10 +139,10 @@ def _gpu_busy(limits: WindowLimits) -> str:
     return f"GPU busy {busy} of {'the ' if limits.whole else ''}{short(limits.per_step(limits.real_ns))}{_span(limits)}"
 
 
-def _second(profile: Profile, limits: WindowLimits, code: StepLimit) -> str:
+def _second_cause(profile: Profile, limits: WindowLimits, code: StepLimit) -> str:
     """Return the largest cause beside the limit that could limit the step itself, and what runs between steps; "" where there is none."""
     others = {c: ns for c, ns in limits.lost.items() if c != code and ns >= LIMITING_SHARE * limits.real_ns}
-    between = _between(limits)
+    between = _between_steps(limits)
     if not others:
         return between
     second = max(others, key=lambda c: (others[c], c))
@@ -148,7 +152,7 @@ def _second(profile: Profile, limits: WindowLimits, code: StepLimit) -> str:
     return f"{'; the GPU idles' if code in _WORKING else ', and'} {ns}{_clause(profile, limits, second)}{between}"
 
 
-def _between(limits: WindowLimits) -> str:
+def _between_steps(limits: WindowLimits) -> str:
     """Return what the loop takes besides its steps, "" where that is no limit of it."""
     between, step = limits.between_ns, limits.per_step(limits.real_ns)
     if between < LIMITING_SHARE * (step + between):
@@ -188,7 +192,7 @@ def _clause(profile: Profile, limits: WindowLimits, code: StepLimit) -> str:
 def _busy(profile: Profile, limits: WindowLimits, begin: str) -> str:
     """Return the sentence about a step that the GPU limits: what it works on, or what slows it down."""
     parts, real = limits.parts, limits.real_ns
-    works = f"{begin}{_gpu_busy(limits)}{_between(limits)}"
+    works = f"{begin}{_gpu_busy(limits)}{_between_steps(limits)}"
     if parts[StepPart.LONGER] >= LIMITING_SHARE * real:
         return f"{works}, {_bare(limits, parts[StepPart.LONGER])} is in {StepPart.LONGER.label}."
     if parts[StepPart.PAUSE] >= LIMITING_SHARE * real and parts[StepPart.PAUSE] >= parts[StepPart.DEPENDENCY]:
@@ -205,10 +209,14 @@ def _busy(profile: Profile, limits: WindowLimits, begin: str) -> str:
         rest = "the rest" if single else "no single cause takes the rest"
         return f"{works}; {rest}: {divided(limits, [p for p in StepPart if p.limit])}."
     line = line_of_most.gpu_work(profile, limits.process, limits.device)
-    if line is not None:
-        works = f"{works}, {_bare(limits, line[1] * sum(parts[p] for p in GPU_PARTS))} of it in {line[0]}"
+    works += _at_line(limits, line, sum(parts[p] for p in GPU_PARTS))
     most = gpu_work.most(profile, limits.process, limits.device)
     return f"{works}.{f' {most}.' if most else ''}"
+
+
+def _at_line(limits: WindowLimits, line: line_of_most.LineShare | None, ns: int) -> str:
+    """Return how much of some time is at a line, ", 10.6 ms of it in train.py:31"; "" without a line."""
+    return f", {_bare(limits, line[1] * ns)} of it in {line[0]}" if line is not None else ""
 
 
 def _launches(profile: Profile, limits: WindowLimits) -> str:
