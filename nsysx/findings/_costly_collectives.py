@@ -287,25 +287,27 @@ def _through_host(case: Case) -> list[tuple[lines.CodeLineRow, float]]:
     if code is None:
         return []
     idle = dict(by_line(case.profile).group_by("place").agg(pl.col("real_ns").sum()).iter_rows())
-    place = {code.places.row(n): n for n in range(code.places.height)}
-    found = []
+    number_of = {code.places.row(n): n for n in range(code.places.height)}
+    exchanges = []
     for row in case.typed_rows(lines.ROWS):
         if row["launches"] or not row["host_self_ns"] or not _OF_GROUP.search(str(row["text"] or "")):
             continue
-        found.append((row, case.per_step(idle.get(place.get((row["file"], row["line"], row["function"])), 0))))
-    return sorted(found, key=lambda each: -each[1])
+        exchanges.append((row, case.per_step(idle.get(number_of.get((row["file"], row["line"], row["function"])), 0))))
+    return sorted(exchanges, key=lambda each: -each[1])
 
 
 def through_host(case: Case, settings: RecordedSettings | None = None) -> str:
     """Return that lines exchange values through the CPU, as groups of gloo and MPI do, while the GPU has nothing to do."""
-    found = _through_host(case)
-    held = sum(case.per_step(row["host_self_ns"]) for row, _ in found)
-    if held < HELD_BY_GROUP_SHARE * case.step_ns or not case.notable(sum(ns for _, ns in found)):
+    exchanges = _through_host(case)
+    held = sum(case.per_step(row["host_self_ns"]) for row, _ in exchanges)
+    if held < HELD_BY_GROUP_SHARE * case.step_ns or not case.notable(sum(ns for _, ns in exchanges)):
         return ""
-    shown = " and ".join(f"line {row['line']} ({str(row['text']).partition('  #')[0].strip()})" for row, _ in found[:2])
+    shown = " and ".join(
+        f"line {row['line']} ({str(row['text']).partition('  #')[0].strip()})" for row, _ in exchanges[:2]
+    )
     return (
-        f"{shown} launch{'es' if len(found) == 1 else ''} no collective on the GPU: the group is one of gloo or MPI. Its values go to the "
-        f"CPU and back, and the host is there for {units.duration(held)} of a step"
+        f"{shown} launch{'es' if len(exchanges) == 1 else ''} no collective on the GPU: the group is one of gloo or MPI. Its values "
+        f"go to the CPU and back, and the host is there for {units.duration(held)} of a step"
     )
 
 
@@ -314,21 +316,21 @@ def without_host_exchange(case: Case, settings: RecordedSettings | None) -> Savi
 
     That ranks wait for each other for it is not in that.
     """
-    found, code = _through_host(case), case.profile.code()
+    exchanges, code = _through_host(case), case.profile.code()
     if code is None:
         return None
-    lines_of = {(row["file"], row["line"], row["function"]) for row, _ in found}
-    at = [n for n in range(code.places.height) if code.places.row(n) in lines_of]
+    lines_of = {(row["file"], row["line"], row["function"]) for row, _ in exchanges}
+    numbers = [n for n in range(code.places.height) if code.places.row(n) in lines_of]
     # A thread of the group may copy the values: the host is held until the next call of whichever thread goes on.
     calls = case.calls.sort("start_ns")
-    here = calls["call"].is_in(code.made_at(calls, at)["call"].to_list()).to_numpy()
+    here = calls["call"].is_in(code.made_at(calls, numbers)["call"].to_list()).to_numpy()
     held = calls_of(calls.filter(pl.Series(here | np.append(False, here[:-1]), dtype=pl.Boolean)))
-    idle = sum(ns for _, ns in found)
+    idle = sum(ns for _, ns in exchanges)
     worth = case.worth_or_time(idle, "what the GPU idles while the host is there", RemoveHost(held), RemoveCalls(held))
     if worth.likely_ns is None:
         return worth
     # The other ranks wait for this one there, too, and the replay keeps them as late as they were.
-    most = min(round(sum(case.per_step(row["host_self_ns"]) for row, _ in found)), case.step_ns)
+    most = min(round(sum(case.per_step(row["host_self_ns"]) for row, _ in exchanges)), case.step_ns)
     return replace(worth, bound=False, most_ns=max(most, worth.likely_ns))
 
 

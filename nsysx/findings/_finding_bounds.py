@@ -21,14 +21,10 @@ WAITED_FOR_SHARE = 0.1
 FEWEST_GATHERS_PER_STEP = 2
 #: A gather that begins so soon after its call (ns) waited for the host alone; if this share of them does, the host comes late.
 LAUNCHED_LATE_NS, LATE_GATHERS_SHARE = 50_000, 0.5
-#: Parameters that are gathered more often than this in a step, outside of forward and backward, are gathered for each call of a loop.
-GATHERED_OFTEN_TIMES = 3
-#: Exchanges through the CPU that hold the host for this share of a step come first: nothing is launched ahead while they last.
-HELD_BY_GROUP_SHARE = 0.1
-#: A rank's Python and its backward take a core each: with fewer for each rank than this, ranks take turns.
-CORES_PER_RANK = 2
-#: Where the GPU waits for this share of a step, fewer cores than the loader has workers are a reason.
-WAITS_FOR_CORES_SHARE = 0.2
+#: Parameters gathered more often in a step, outside of forward and backward, are so in a loop; exchanges that hold the host this long lead.
+GATHERED_OFTEN_TIMES, HELD_BY_GROUP_SHARE = 3, 0.1
+#: Rank's Python and backward take a core each, or ranks take turns; fewer than loader workers matter if the GPU waits for this share.
+CORES_PER_RANK, WAITS_FOR_CORES_SHARE = 2, 0.2
 #: A value that a line reduces is read by one of the next lines, at most so far behind it.
 LINES_TO_A_READ = 10
 
