@@ -247,7 +247,7 @@ def _looping(case: Case, code: CodeLines, line_row: int) -> frozenset[int]:
     return frozenset(loop.to_list()) | frozenset(inside.to_list())
 
 
-#: Rules whose findings about the time of a line are that line's, and the share of their time from which they are.
+#: Rules whose findings about the time of a line are that line's.
 _OF_A_LINE = ("NSX114",)
 
 

@@ -54,7 +54,6 @@ RULE = Rule(
     tries=("gc-freeze",),
 )
 REQUIRES = ("steps",)
-#: Most lines that are named, and fewest samples behind a figure: with 10 its 95 % interval is from half to twice the figure.
 _PLACE = ["file", "line", "function"]
 #: What to do about a line, by the framework function that runs below it; the first match counts.
 _FIXES = (

@@ -66,7 +66,7 @@ RULE = Rule(
     direct=3,
 )
 REQUIRES = ("steps", "gpu", "waits")
-#: Least share of the step in which the GPU idles in rounds.
+#: Phases of a step that trains, and of rounds that only ask a network.
 _TRAINS, _CALLS = "^(backward|optimizer)$", "^(forward|evaluation)$"
 _CLEAR = "no step asks the GPU the same four times or more and reads each answer before it asks again"
 

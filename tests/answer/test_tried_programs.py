@@ -2,8 +2,9 @@
 
 ``tried_programs.json`` has a row for each. ``before_ms`` and ``after_ms``: both sides in one process, blocks in turn, on an H100.
 ``predicted``: what the page of a recording of the unchanged program says of this change, ``scripts/tried_table`` renews it; null where
-no finding advises the change with a size. ``mended``: rules were written or mended with this program and its measurement at hand; such
-rows show that a mechanism holds its own case, and say nothing of programs that nobody has seen: they are counted apart. The recordings themselves are too large to stand here. A step of the recording may be another
+no finding advises the change with a size. ``mended``: rules were written or mended with this program and its measurement at
+hand; such rows show that a mechanism holds its own case, and say nothing of programs that nobody has seen: they are counted apart.
+The recordings themselves are too large to stand here. A step of the recording may be another
 than that of the measurement (a token or an answer), or was run by another host: only factors are compared.
 """
 
