@@ -76,7 +76,7 @@ def first(summary: Summary) -> Finding | None:
 def may_save_nothing(summary: Summary, finding: Finding) -> bool:
     """Return whether a saving is not worth a word for sure: a small one by its interval, or because nobody knows how wrong it is.
 
-    What a compiler makes of whatever stands there is not known before it is tried: its interval has to begin higher.
+    What a compiler makes of whatever stands there is not known before it is tried: a large saving may be none, too.
     """
     step, saving = summary.step.shown_ns, likely_ns(summary, finding)
     if not step or not saving or saving < NOTABLE * step:
@@ -87,8 +87,7 @@ def may_save_nothing(summary: Summary, finding: Finding) -> bool:
     if not small and not _for_anything(finding):
         return False
     less = step / (step - max(0, saving - margins[0]))
-    least = min(factors.factor_bounds(summary, finding, saving, margins), default=less)
-    return least < 1 + (NOTABLE if small else COSTLY_SETTING_SHARE)
+    return min(factors.factor_bounds(summary, finding, saving, margins), default=less) < 1 + NOTABLE
 
 
 def between_ns(finding: Finding) -> int:

@@ -352,9 +352,8 @@ FEWEST_CALLS_IN_TURN, CALLS_IN_TURN_SAVING_SHARE = 4, 0.1
 # ---- _recomputed ----------------------------------------------------------------------------------------------------
 #: Of the card's memory this share has to be free at the peak before recomputing is called needless.
 FREE_MEMORY_SHARE = 0.5
-#: The gradients of products take twice what the products take, those of fused attention 2.5 times (it computes its scores again). What a
-#: backward computes beyond that it computes again; a repeated part of the forward smaller than this may be the compiler's own choice.
-GRADIENTS_OF_PRODUCTS_TIMES, GRADIENTS_OF_ATTENTION_TIMES, LEAST_RECOMPUTED_SHARE = 2.0, 2.5, 0.3
+#: A repeated part of the forward smaller than this may be the compiler's own choice.
+LEAST_RECOMPUTED_SHARE = 0.3
 
 #: So many times what it needs a kernel moves if it fetches lines of memory of which it uses a part (NSX128).
 MOVES_MORE_TIMES = 1.5

@@ -135,13 +135,13 @@ def _resampled_last(case: Case, flow: OperatorFlow) -> Iterator[_Smaller]:
             weight = [*_sizes(text), [], []][1]
             if len(weight) < 2 or weight[2:] not in ([], [1, 1]) or weight[0] >= weight[1]:
                 continue
-            at = code.places_of(code.at(flow.thread, flow.start_ns[[origin[made[0]]]]))
-            if (int(at[0]), text) in seen:  # autocast calls it again with other types
+            line_rows = code.places_of(code.at(flow.thread, flow.start_ns[[origin[made[0]]]]))
+            if (int(line_rows[0]), text) in seen:  # autocast calls it again with other types
                 continue
-            seen.add((int(at[0]), text))
+            seen.add((int(line_rows[0]), text))
             there = (
-                code.made_at(case.ops.filter(case.ops["call"].is_not_null()), at.tolist())
-                if at[0] >= 0
+                code.made_at(case.ops.filter(case.ops["call"].is_not_null()), line_rows.tolist())
+                if line_rows[0] >= 0
                 else case.ops.clear()
             )
             work = there.filter(there["family"].cast(pl.String).is_in(_OF_RESAMPLING))
