@@ -2,10 +2,12 @@
 
 ``tried_programs.json`` has a row for each. ``before_ms`` and ``after_ms``: both sides in one process, blocks in turn, on an H100.
 ``predicted``: what the page of a recording of the unchanged program says of this change, ``scripts/tried_table`` renews it; null where
-no finding advises the change with a size. ``mended``: rules were written or mended with this program and its measurement at
-hand; such rows show that a mechanism holds its own case, and say nothing of programs that nobody has seen: they are counted apart.
-The recordings themselves are too large to stand here. A step of the recording may be another
+no finding advises the change with a size. The recordings themselves are too large to stand here. A step of the recording may be another
 than that of the measurement (a token or an answer), or was run by another host: only factors are compared.
+
+``mended``: the prediction was made after the measurement was known, by rules that were written or mended with it. These rows are counted
+apart. Of the rows from "kernels" to "checkpointed" three lay inside as first told; of those from "chess" on two were advised with a size
+at first, "support" inside and "lander" outside. Other rows were mended so in part before that was noted: the table is no blind score.
 """
 
 from __future__ import annotations
@@ -54,7 +56,7 @@ def test_programs_that_rules_were_mended_with_lie_in_what_is_predicted() -> None
     out = [
         row["program"] for row in MENDED if not row["predicted"]["least"] <= _measured(row) <= row["predicted"]["most"]
     ]
-    assert sorted(out) == sorted(OUTSIDE_MENDED) and len(MENDED) >= 8
+    assert sorted(out) == sorted(OUTSIDE_MENDED) and len(MENDED) >= 15
 
 
 def test_most_measured_changes_are_advised_with_a_size() -> None:
