@@ -33,7 +33,7 @@ SHARES = tuple(name for name, _ in COUNTERS if name != "clock_hz")
 SCHEMA = frame_columns.schema(derived.COUNTERS)
 
 
-def _wanted(connection: sqlite3.Connection, tables: dict[str, set[str]]) -> dict[tuple[int, int], str]:
+def _metric_columns(connection: sqlite3.Connection, tables: dict[str, set[str]]) -> dict[tuple[int, int], str]:
     """Return (metric, gpu) -> its column."""
     columns: dict[tuple[int, int], str] = {}
     for kind, metric, name in capture_facts.query(connection, tables, NAMES, "typeId", "metricId", "metricName"):
@@ -78,7 +78,7 @@ def read(
     """
     if not {"timestamp", "typeId", "metricId", "value"} <= tables.get(TABLE, set()):
         return None
-    wanted = _wanted(connection, tables)
+    wanted = _metric_columns(connection, tables)
     if not wanted:
         return None
     column_of = {metric * 256 + gpu: column for (metric, gpu), column in wanted.items()}
