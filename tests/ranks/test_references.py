@@ -11,7 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nsysx.ranks import collective_costs, communication_places, lone_work, other_lanes, straggler, uneven
+from nsysx.ranks import (
+    collective_costs,
+    communication_places,
+    lone_work,
+    match,
+    other_lanes,
+    other_reports,
+    straggler,
+    uneven,
+)
 from nsysx.ranks.collect import CollectiveSeries, HostLine, LedgerTiles, Place, Rank
 from nsysx.ranks.collective_costs import MOVES, UNMATCHED, WAITS
 from nsysx.ranks.job_compared import Takers
@@ -513,3 +522,33 @@ def test_reports_on_one_clock_are_connected_by_collectives_or_a_host() -> None:
 )
 def test_ranks_in_a_row_are_named_together(numbers: list[int], words: str) -> None:
     assert other_lanes._named(numbers, "w") == words
+
+
+def test_clocks_are_corrected_by_the_collectives_that_end_together() -> None:
+    key = match.SeriesKey("", (), 0, "allreduce")
+    for source in rounds(80):
+        count, shift = source.randrange(1, 8), source.choice((0, 3, 10, 400))
+        start = [20 * i + source.randrange(5) for i in range(count)]
+        end = [s + source.randrange(5, 12) for s in start]
+        late = [(s + shift + source.randrange(-2, 3), e + shift) for s, e in zip(start, end, strict=True)]
+        late_start, late_end = (np.array(v) for v in zip(*late, strict=True))
+        ranks = [rank(0, start_ns=np.array(start), end_ns=np.array(end)), rank(1, start_ns=late_start, end_ns=late_end)]
+        aligned = match.Aligned(ranks, [0, 5], [None] * 2)
+        both = [{key: np.arange(count)}, {key: np.arange(count)}]
+        apart = [e + 5 - f for (_, e), f in zip(late, end, strict=True)]
+        correction = int(statistics.median(apart))
+        together = [a < f + 5 and s + 5 < b for a, b, (s, f) in zip(start, end, late, strict=True)]
+        assert match._correction(aligned, both, 0, 1, True) == (correction if sum(together) >= 0.8 * count else None)
+        assert match._correction(aligned, both, 0, 1, False) == correction
+        assert match._correction(aligned, [both[0], {}], 0, 1, False) is None
+
+
+def test_collectives_take_what_the_last_to_come_takes() -> None:
+    for source in rounds():
+        count = source.randrange(1, 5)
+        length = [[source.randrange(1, 9) for _ in range(count + 1)] for _ in range(3)]
+        ranks = [rank(r, start_ns=np.zeros(count + 1, np.int64), end_ns=np.array(length[r])) for r in range(3)]
+        groups = [(match.SeriesKey("", (), 0, "allreduce"), {r: np.arange(count) for r in range(2)})]
+        found = other_reports._working(match.Aligned(ranks, [0] * 3, [None] * 3, groups))
+        shared = [min(length[0][i], length[1][i]) for i in range(count)]
+        assert [f.tolist() for f in found] == [[*shared, length[0][count]], [*shared, length[1][count]], length[2]]
