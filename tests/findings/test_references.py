@@ -116,7 +116,7 @@ def test_small_calls_before_a_launch_belong_to_it() -> None:
                 ):
                     break
                 told.add(before)
-        every, small = nsx114_host_stall._before(case, chosen)
+        every, small = nsx114_host_stall._with_small_calls(case, chosen)
         assert every == told
         assert small == {c for c in told if of[c]["kind"] in (Call.OTHER, Call.EVENT, Call.LOAD) and c in steady}
 
@@ -176,7 +176,7 @@ def test_copies_of_much_data_from_pageable_memory() -> None:
             and (r["bytes"] or 0) >= STALL_MADE_BYTES
             for r in rows(ops)
         ]
-        assert ops.select(m=nsx114_host_stall._made())["m"].to_list() == told
+        assert ops.select(m=nsx114_host_stall._is_pageable_upload())["m"].to_list() == told
 
 
 def test_loops_in_modules_wait_again_and_again_in_most_steps(monkeypatch: Any) -> None:
@@ -243,7 +243,9 @@ def test_the_nearest_chosen_calls_of_the_thread() -> None:
         thread = calls["thread"].to_list()
         chosen = [source.random() < 0.4 for _ in thread]
         at = [i for i in range(len(thread)) if not chosen[i]]
-        before, behind = _names._beside(np.array(chosen, np.bool_), calls["thread"].to_numpy(), np.array(at, np.int64))
+        before, behind = _names._nearest_calls(
+            np.array(chosen, np.bool_), calls["thread"].to_numpy(), np.array(at, np.int64)
+        )
 
         assert before.tolist() == [_nearest(i, range(i - 1, -1, -1), chosen, thread) for i in at]
         assert behind.tolist() == [_nearest(i, range(i + 1, len(thread)), chosen, thread) for i in at]
@@ -385,3 +387,30 @@ def test_kernels_of_backwards_whose_gradients_nothing_reads(monkeypatch: pytest.
         seen += bool(told)
         assert list(_unread._work(case).iter_rows()) == told
     assert seen > 10
+
+
+def test_products_of_networks_whose_weights_no_optimizer_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    for source in rounds():
+        lost = {"Net": [source.randrange(1, 5), 10], "Other": [3, source.randrange(4, 9)]}
+        told_of = {k: v for k, v in lost.items() if source.random() < 0.7}
+        monkeypatch.setattr(
+            _unread, "settings_of", always(SimpleNamespace(record={"unheld": told_of | {"Odd": [0, 5], "Bad": "x"}}))
+        )
+        monkeypatch.setattr(
+            _unread, "outermost", always({"net": ("net", "Net"), "net.a": ("net", "Net"), "b": ("b", "Other")})
+        )
+        of = (
+            columns(source, 24)
+            .times(300)
+            .names("family", ("gemm", "convolution", "reduce"))
+            .names("phase", ("backward", "backward", "forward"))
+        )
+        ops = of.names("module", ("net", "net.a", "b", None)).add("op", iter(range(99)).__next__).frame()
+        work, share = _unread._weights_alone(SimpleNamespace(profile=profile(), ops=ops))
+        cls = {"net": "Net", "net.a": "Net", "b": "Other"}
+        assert list(work.iter_rows()) == [
+            (r["op"], r["end_ns"] - r["start_ns"]) for r in rows(ops)
+            if r["family"] != "reduce" and r["phase"] == "backward" and cls.get(r["module"]) in told_of
+        ]  # fmt: skip
+        whole = sum(b for _, b in told_of.values())
+        assert share == (sum(a for a, _ in told_of.values()) / whole if whole else 0)
