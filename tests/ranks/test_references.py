@@ -609,7 +609,7 @@ def test_a_rank_that_never_waits_has_the_step_of_its_part_of_communication() -> 
             a, b, left = (values[0], values[1], part * 2) if part <= 0.5 else (values[1], values[2], part * 2 - 1)
             return round(a + (b - a) * left)
 
-        found = other_reports._alone(one, whole_numbers(working))
+        found = other_reports._never_waiting(one, whole_numbers(working))
         assert (found.step_ns, found.low_ns, found.high_ns) == (
             between((100, 150, 300)),
             between((90, 130, 280)),
