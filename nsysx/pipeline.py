@@ -10,10 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import polars as pl
-
 import nsysx
-from nsysx import answer, findings, ids
+from nsysx import answer, findings
 from nsysx.analyses import gpu_ledger
 from nsysx.analyses.helpers import report_totals, step_record, timeline_data
 from nsysx.analyses.helpers import tables as tables_of
@@ -37,6 +35,7 @@ from nsysx.ranks import (
     rank_tables,
     unreadable_reports,
 )
+from nsysx.ranks.chosen_work import chosen_work, one_process
 from nsysx.reading import as_sqlite, load, opening
 from nsysx.replay.engine import Withheld, replay_of, replayed_scope, unprofiled_of
 from nsysx.selection import Selection
@@ -61,38 +60,6 @@ def _unprofiled(given: Profile) -> Unprofiled | None:
     """Return the step without a profiler, None if it is unknown (a check says why)."""
     estimate = unprofiled_of(given)
     return None if isinstance(estimate, Withheld) else estimate
-
-
-def _only(trace: load.Trace, process: int) -> load.Trace:
-    """Return the trace of one process, with the notes of its own probe."""
-    kept = {n: f.filter(pl.col("process") == process) if "process" in f.columns else f for n, f in trace.frames.items()}
-    of_process = tuple(ids.records_of(trace.capture.probe, process))
-    return replace(trace, frames=kept, capture=replace(trace.capture, probe=of_process or trace.capture.probe))
-
-
-def _choose(trace: load.Trace, device: int | None, rank: int | None) -> load.Trace:
-    """Return the trace of the chosen rank and device. Raises NsysxError, exit code 4, if the report does not hold them."""
-    if rank is not None:
-        working = collect.processes(trace)
-        if rank not in working:
-            message = f"--rank {rank}: the report holds {len(working)} processes with GPU work"
-            raise NsysxError(message, slug="rank-range", exit_code=EXIT_EMPTY)
-        trace = _only(trace, working[rank])
-    if device is not None:
-        if device not in {g.device for g in trace.capture.gpus}:
-            devices = ", ".join(sorted({str(g.device) for g in trace.capture.gpus})) or "none"
-            raise NsysxError(
-                f"--device {device}: no such device in the report",
-                slug="device-range",
-                hint=f"It holds: {devices}",
-                exit_code=EXIT_EMPTY,
-            )
-        # Drop processes that never use it, but keep all devices of the others: waits and the replay need all queued work.
-        users = {g.process for g in trace.capture.gpus if g.device == device}
-        keep = pl.col("process").is_in(list(users))
-        kept = {n: f.filter(keep) if "process" in f.columns else f for n, f in trace.frames.items()}
-        trace = replace(trace, frames=kept)
-    return trace
 
 
 @dataclass(frozen=True)
@@ -321,7 +288,9 @@ def _gather(path: Path, options: ReadingOptions) -> Profile:
     window = _seconds(options.time_range) if options.time_range else None
     choice, most = sampling.CHOICE if options.in_parts else None, as_sqlite.bytes_of(options.max_size)
     trace = load.load(path, options.progress, window=window, choice=choice, most_bytes=most)
-    trace = _choose(trace if options.process is None else _only(trace, options.process), options.device, options.rank)
+    trace = chosen_work(
+        trace if options.process is None else one_process(trace, options.process), options.device, options.rank
+    )
     if not trace.recorded & {"runtime", "kernel", "memcpy", "memset", "graph", "nvtx"}:
         raise nothing_recorded.error(path, trace)
     if window is not None and not _anything(trace):

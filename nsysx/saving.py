@@ -16,8 +16,9 @@ class Saving:
     ``bound``: it is an upper bound, ``most_ns`` the most that is left open, the error of the replay included, None where that is the
     same. ``error_ns`` is its error bar. ``mended``: the same once what the change needs and does not have is mended, too, None where it
     lacks nothing. ``source``: what it was computed from: a "replay" of the steps in ``scope``, the "time" that was recorded of what goes,
-    or the lengths of "steps". Of a replay, ``moves_to`` says where a wait moves, ``next_limit`` what limits the step then, and ``covered``
-    whether it holds what is changed.
+    the lengths of "steps", or replays between which the "limits" of what comes instead lie: then ``error_ns`` reaches to the least that
+    it saves and ``most_ns`` is the most. Of a replay, ``moves_to`` says where a wait moves, ``next_limit`` what limits the step then, and
+    ``covered`` whether it holds what is changed.
     """
 
     likely_ns: int | None = None
@@ -26,7 +27,7 @@ class Saving:
     error_ns: int | None = None
     most_ns: int | None = None
     mended: Saving | None = None
-    source: Literal["", "replay", "time", "steps"] = ""
+    source: Literal["", "replay", "time", "steps", "limits"] = ""
     scope: Scope | None = None
     moves_to: str | None = None
     next_limit: str | None = None

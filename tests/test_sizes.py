@@ -113,6 +113,14 @@ def test_each_tuned_number_says_what_it_bounds() -> None:
     assert bare == []
 
 
+def test_what_is_said_of_a_tuned_number_stands_with_it_alone() -> None:
+    homes = [PACKAGE / room / file for room, file in BOUNDS.items()]
+    lines = {path: set(path.read_text(encoding="utf-8").splitlines()) for path in FILES}
+    said = {line for path in homes for line in lines[path] if line.startswith("#: ")}
+    left = {ids(path): sorted(lines[path] & said) for path in FILES if path not in homes}
+    assert said and {path: comments for path, comments in left.items() if comments} == {}
+
+
 def compared(source: str) -> list[str]:
     """Return the comparisons with a number that has no name: not a count of up to five (dimensions, sides), nor a width in bits."""
 

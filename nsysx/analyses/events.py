@@ -49,7 +49,13 @@ class EventRow(TypedDict):
             "that it chooses from"
         ),
     ]
-    verdict: Annotated[str, Of("kernel (at least 90 % of the reading), or the largest of the other parts", codes=True)]
+    verdict: Annotated[
+        str,
+        Of(
+            "kernel (at least 90 % of the readings, of all and of the median one), or the largest of the other parts",
+            codes=True,
+        ),
+    ]
 
 
 COLUMNS = columns_of(EventRow)
@@ -90,7 +96,9 @@ def _grouped(profile: Profile) -> tuple[pl.DataFrame, pl.DataFrame]:
     pairs = event_rounds.placed(event_makers.with_makers(profile, pairs), profile.attributed.gpu_ops)
     key = ["process", "thread", "stream", "module", "phase", "paired_by", "device_stamps", "like_kernels", "like_ops"]
     key += ["loop", "turn", "turns", "made_by"]
-    share = pl.col("kernel_ns").sum() / pl.col("reading_ns").sum()
+    # Windows of one place may hold different kernels: a long one, read well, does not make the short ones right.
+    read = pl.col("kernel_ns") / pl.col("reading_ns")
+    share = pl.min_horizontal(pl.col("kernel_ns").sum() / pl.col("reading_ns").sum(), read.median())
     places = (
         pairs.sort("start_ns")
         .group_by(key, maintain_order=True)

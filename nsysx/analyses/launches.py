@@ -20,7 +20,6 @@ from nsysx.rows import Of, TableOf, columns_of, names
 KEY = "launches"
 NEEDS = "runtime"
 TITLE = "Launches"
-#: If it idles for launches for less than this share of the steady window, the GPU does not wait for them.
 _LAUNCH, _HOST = Cause.LAUNCH_LATENCY.number, Cause.HOST_CODE.number
 
 

@@ -71,7 +71,7 @@ SHOWN = TableSpec(
     hide=("flops", "caller", "why_not"),
     rows=40,
 )  # fmt: skip
-#: Most rows listed one by one; the others share one row, so that the sum is all GPU time.
+#: What one row is about.
 _KEY = [c for c in operator_work.PLACE if c != "caller"]
 
 

@@ -50,7 +50,7 @@ ROWS: TableOf[PartRow] = TableOf(KEY)
 
 SHOWN = TableSpec(covers="steady", place=900, unseen=True)
 
-#: Most names kept per part; the others share one row of this name, so that sums hold.
+#: The name of the row that all names beyond the most of a part share, so that sums hold.
 REST = "(the rest)"
 
 _Row = tuple[str, str | None, str | None, str | None, list[int] | None, list[int]]

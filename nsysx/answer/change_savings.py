@@ -150,6 +150,8 @@ def margins_ns(summary: Summary, chosen: Finding | None) -> tuple[int, int] | No
     saving, error = likely_ns(summary, chosen), chosen.saving.error_ns or 0
     if saving is None or is_bound(summary, chosen):
         return None if chosen.saving.error_ns is None else (error, error)
+    if chosen.saving.source == "limits":
+        return error, max(0, (chosen.saving.most_ns or saving) - saving)
     less, more = round((1 - SAVED_LEAST) * saving), round((SAVED_MOST - 1) * saving)
     if chosen.saving.source == "replay":
         less, more = less + error, more + error

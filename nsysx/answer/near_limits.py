@@ -8,7 +8,7 @@ from nsysx.analyses.roofline import RooflineRow
 from nsysx.answer.answer_bounds import KNOWN_LIMITS_SHARE, NEAR_LIMIT_SHARE, NEAR_LIMIT_STEP_SHARE
 from nsysx.model import Summary
 
-#: What a roof is called, and its share of the work from which on it is worth a word.
+#: What a roof is called, with the share of it that the work reaches.
 _ROOFS = {"products": "is compute-bound (at {} of peak)", "memory": "is memory-bound (at {} of peak bandwidth)"}
 #: The rule that asks for counters of kernels of the program's own.
 _OWN_KERNEL = "NSX128"

@@ -4,42 +4,25 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-import numpy as np
-
-from nsysx.analyses import first_calls, memory, modules
 from nsysx.analyses import waits as wait_table
-from nsysx.catalogue import Call, Cause, DeviceActivity
-from nsysx.comparing import difference_intervals, rank_budget
+from nsysx.comparing.budget_sections import API_COUNTS, SECTIONS, Measured, api_count, part_time
 from nsysx.comparing.comparability import doubtful
 from nsysx.comparing.comparing_bounds import (
     BUDGET_LEAST_SHARE,
     BUDGET_ROOM_TIMES,
-    GPU_DRIFT_SHARE,
     MOST_NAMED_KNOWN,
     SELDOM_CALLS,
-    STEP_LEVEL,
 )
-from nsysx.comparing.side import BlockSeries, Captured
+from nsysx.comparing.side import Captured
 from nsysx.errors import EXIT_BUDGET, EXIT_EMPTY, EXIT_INCONCLUSIVE, EXIT_USAGE, NsysxError
-from nsysx.events import families
-from nsysx.findings import rules
-from nsysx.frames.frame_bounds import PROCESS_DRIFT
-from nsysx.frames.statistics import block_length, mean_error
 
 SCHEMA = "nsysx.check/1"
 Status = Literal["kept", "broken", "inconclusive", "not_measured"]
 
-#: Kinds of API calls that a count sums.
-_KINDS = {
-    "launches": (Call.LAUNCH, Call.GRAPH_LAUNCH),
-    "syncs": (Call.SYNC,),
-    "copies": (Call.COPY,),
-    "allocations": (Call.ALLOC, Call.FREE),
-}
 #: The columns that identify a wait.
 _SITE = ("api", "module", "phase", "file", "line")
 
@@ -77,134 +60,6 @@ class BudgetVerdict:
         }
 
 
-def _noise(capture: Captured, series: BlockSeries, drift: float) -> float:
-    """Return how far a mean per step may be off (ns): the scatter of steps, and the drift between processes."""
-    rows = (series.ns / series.steps)[None, :]
-    error, df = mean_error(rows, block_length(rows[0]))
-    half = difference_intervals.Doubt(float(error[0]), df, 0.0).half(STEP_LEVEL)
-    return (0.0 if half == float("inf") else half) + drift * series.mean_ns
-
-
-Measured = tuple[float, float] | None
-
-
-def _count(capture: Captured, name: str) -> Measured:
-    kinds = _KINDS.get(name)
-    if kinds is None or not capture.series("api"):
-        return None
-    counted = [s for s in capture.series("api").values() if s.cls in kinds and s.count is not None]
-    return float(sum(_usual(s) for s in counted)), 0.0
-
-
-def _usual(series: BlockSeries) -> int:
-    """Return how often something happens in a usual step: what only some steps do (logging) moves no limit.
-
-    It is the median over the blocks of steps; so a capture of fewer steps of the same program has the same figure.
-    """
-    assert series.count is not None
-    return math.floor(float(np.median(series.count / series.steps)) + 0.5)
-
-
-def _series(part: str, drift: float) -> Callable[[Captured, str], Measured]:
-    def get(capture: Captured, name: str) -> Measured:
-        if not capture.series(part):
-            return None
-        series = capture.series(part).get(name)
-        return (0.0, 0.0) if series is None else (series.mean_ns / 1e6, _noise(capture, series, drift) / 1e6)
-
-    return get
-
-
-#: Times that are a part of the step: part of step_parts, and its name there.
-_OF_PARTS: Mapping[str, tuple[str, str]] = {
-    "step": ("step", "gpu"),
-    "gpu_idle": ("ledger", DeviceActivity.IDLE),
-    "exposed_comm": ("ledger", DeviceActivity.COMM),
-    "exposed_copy": ("ledger", DeviceActivity.COPY),
-    "compute": ("ledger", DeviceActivity.COMPUTE),
-}
-
-
-def _time(capture: Captured, name: str) -> Measured:
-    if name == "real_step":
-        real = capture.summary.unprofiled
-        if real is None:
-            return None
-        return real.step_ns / 1e6, max(abs(end - real.step_ns) for end in (real.low_ns, real.high_ns)) / 1e6
-    if name == "first_calls":
-        rows = capture.summary.recorded(first_calls.ROWS)
-        return None if rows is None else (sum(r.get("one_time_ns") or 0 for r in rows) / 1e6, 0.0)
-    part, key = _OF_PARTS.get(name, ("", ""))
-    series = capture.series(part).get(key) if part else None
-    if series is None:
-        return None
-    noise = _noise(capture, series, GPU_DRIFT_SHARE)
-    if name in ("step", "gpu_idle"):
-        noise += PROCESS_DRIFT * capture.series("work")["rest"].mean_ns
-    return series.mean_ns / 1e6, noise / 1e6
-
-
-def _busy(capture: Captured, _: str) -> Measured:
-    step, idle = capture.series("step")["gpu"], capture.series("ledger").get(DeviceActivity.IDLE)
-    return None if idle is None else (1 - idle.mean_ns / step.mean_ns, 0.0)
-
-
-def _peak(capture: Captured, _: str) -> Measured:
-    rows = capture.summary.recorded(memory.ROWS)
-    return None if rows is None else (float(max((r.get("peak_bytes") or 0 for r in rows), default=0)), 0.0)
-
-
-def _found(capture: Captured, code: str) -> Measured:
-    findings = capture.summary.findings
-    return None if findings is None else (sum(f.code == code and f.verdict == "found" for f in findings), 0.0)
-
-
-def _causes(_: Captured) -> list[str]:
-    return [cause.value for cause in Cause]
-
-
-def _families(_: Captured) -> list[str]:
-    return [*dict.fromkeys(name for name, _ in families.patterns()), families.OTHER]
-
-
-def _codes(_: Captured) -> list[str]:
-    return [str(rule.RULE.code) for rule in rules()]
-
-
-def _modules(capture: Captured) -> list[str]:
-    """Return the modules that a capture knows, those whose steady steps hold no GPU work included."""
-    return [*map(str, capture.series("module")), *(str(r["path"]) for r in capture.summary.typed_rows(modules.ROWS))]
-
-
-@dataclass(frozen=True)
-class _Section:
-    """A section of a budget: how its figures are measured, their unit, and their names, if those are not from the report.
-
-    ``known`` gives the names that exist in a capture where ``names`` are not fixed: a limit for any other is a typo, or for
-    something that was renamed, and would hold for ever. ``single``: it is one figure. ``least``: the figure has to be at least its
-    limit.
-    """
-
-    measure: Callable[[Captured, str], Measured]
-    unit: str
-    names: tuple[str, ...] = ()
-    single: bool = False
-    least: bool = False
-    known: Callable[[Captured], Sequence[str]] | None = None
-
-
-_SECTIONS: Mapping[str, _Section] = {
-    "counts": _Section(_count, "per step", tuple(_KINDS)),
-    "times_ms": _Section(_time, "ms", (*_OF_PARTS, "real_step", "first_calls")),
-    "idle_ms": _Section(_series("idle", PROCESS_DRIFT), "ms", known=_causes),
-    "modules_ms": _Section(_series("module", GPU_DRIFT_SHARE), "ms", known=_modules),
-    "families_ms": _Section(_series("family", GPU_DRIFT_SHARE), "ms", known=_families),
-    "gpu_busy_min": _Section(_busy, "share", single=True, least=True),
-    "peak_memory_bytes": _Section(_peak, "bytes", single=True),
-    "ranks_ms": _Section(rank_budget.times, "ms", rank_budget.TIMES),
-    "ranks_share": _Section(rank_budget.shares, "share", rank_budget.SHARES),
-    "findings": _Section(_found, "found", known=_codes),
-}
 #: The section of allowed waits, whose rows have these keys.
 _ALLOW, _ALLOWED = "allow", (*_SITE, "count")
 
@@ -234,12 +89,12 @@ def _limit(section: str, name: str, wanted: object, baseline: Captured | None) -
             hint="Give --baseline FILE",
             exit_code=EXIT_USAGE,
         )
-    base = _SECTIONS[section].measure(baseline, name)
+    base = SECTIONS[section].measure(baseline, name)
     return None if base is None else base[0] * (1 + share)
 
 
 def _held(section: str, name: str, measured: Measured, limit: float | None) -> BudgetLine:
-    kind = _SECTIONS[section]
+    kind = SECTIONS[section]
     full = section if kind.single else f"{section}.{name}"
     if measured is None or limit is None:
         detail = f"{full}: not in the {'baseline' if measured is not None else 'Summary'}"
@@ -316,9 +171,9 @@ def _unknown(shown: str, name: str, names: Sequence[str]) -> NsysxError:
 
 def _sections(budget: Mapping[str, Any]) -> None:
     for key, value in budget.items():
-        section = _SECTIONS.get(key)
+        section = SECTIONS.get(key)
         if section is None and key != _ALLOW:
-            raise _unknown(f"[{key[:40]}]", key, (*_SECTIONS, _ALLOW))
+            raise _unknown(f"[{key[:40]}]", key, (*SECTIONS, _ALLOW))
         names = section.names if section else _ALLOWED
         for row in value if isinstance(value, list) else [value]:
             for name in row if names and isinstance(row, Mapping) else ():
@@ -336,7 +191,7 @@ def _sections(budget: Mapping[str, Any]) -> None:
 
 def _names_exist(budget: Mapping[str, Any], capture: Captured, baseline: Captured | None) -> None:
     """Raise NsysxError for a limit whose name exists neither in the capture, in the baseline nor in nsysx."""
-    for key, section in _SECTIONS.items():
+    for key, section in SECTIONS.items():
         if section.known is None or not budget.get(key):
             continue
         captures = (capture,) if baseline is None else (capture, baseline)
@@ -354,11 +209,11 @@ def check(capture: Captured, budget: Mapping[str, Any], baseline: Captured | Non
         lost = BudgetLine("capture", "not_measured", None, None, 0.0, "", f"the capture is partial: {doubt}")
         return BudgetVerdict(capture.label, (lost,), EXIT_EMPTY)
     results = []
-    for section in [s for s in _SECTIONS if s in budget]:
+    for section in [s for s in SECTIONS if s in budget]:
         value = budget[section]
         for name, wanted in value.items() if isinstance(value, Mapping) else [("", value)]:
             limit = _limit(section, name, wanted, baseline)
-            results.append(_held(section, name, _SECTIONS[section].measure(capture, name), limit))
+            results.append(_held(section, name, SECTIONS[section].measure(capture, name), limit))
     if _ALLOW in budget:
         results += lint(capture, budget[_ALLOW])
     states = {r.status for r in results}
@@ -377,7 +232,7 @@ def _quoted(text: object) -> str:
 def init(capture: Captured) -> str:
     """Return a budget, as TOML, that this capture keeps: its counts and waits as they are, its times with some headroom."""
     lines = ["# Counts hold on any runner; they are compared exactly.", "[counts]"]
-    counts = [(name, got[0]) for name in _KINDS if (got := _count(capture, name)) is not None]
+    counts = [(name, got[0]) for name in API_COUNTS if (got := api_count(capture, name)) is not None]
     lines += [f"{name} = {number:g}" for name, number in counts]
     lines += [
         "",
@@ -385,7 +240,7 @@ def init(capture: Captured) -> str:
         "# Compare them only on one kind of machine.",
         "[times_ms]",
     ]
-    times = {n: got for n in ("step", "exposed_comm", "exposed_copy") if (got := _time(capture, n)) is not None}
+    times = {n: got for n in ("step", "exposed_comm", "exposed_copy") if (got := part_time(capture, n)) is not None}
     least = BUDGET_LEAST_SHARE * times["step"][0] if "step" in times else 0.0
     lines += [f"{n} = {max(ms * BUDGET_ROOM_TIMES, ms + noise):.4g}" for n, (ms, noise) in times.items() if ms > least]
     lines += ["", "# Allowed waits, each with its number in a usual step. A new one fails."]

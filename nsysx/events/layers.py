@@ -123,8 +123,7 @@ def paths(layer: Layer) -> tuple[pl.Series, I64]:
     return _merged(made.paths, out)
 
 
-#: A path of nested ranges that is longer (characters) is not continued: what lies deeper is one entry. Without a bound the text
-#: of a recursion grows with the square of its depth.
+#: The one entry for what lies deeper than the longest path that is continued.
 _DEEPER = "(nested deeper)"
 
 

@@ -2,6 +2,9 @@
 
 ``elapsed_time`` asks both events of a pair, directly one after the other, whether they are done: two cudaEventQuery calls. What
 repeats in such a program is the measurement. It is no step: a step would be what the measured operation is part of.
+
+A program in C++ waits for the second event of a pair as soon as it is recorded, and then asks for the time between them, which nsys
+does not record: cudaEventSynchronize directly behind cudaEventRecord is such a reading.
 """
 
 from __future__ import annotations
@@ -17,13 +20,16 @@ from nsysx.frames.intervals import I64
 WHY = "the program times single operations with CUDA events, and what repeats is the measurement"
 
 
-def measures(calls: pl.DataFrame) -> bool:
-    """Return whether one thread of ``calls``, those of one process, does little but measure. Columns as in ``api_calls``."""
-    return any(_measures(of_thread) for _, of_thread in calls.group_by("thread", maintain_order=True))
+def measures(calls: pl.DataFrame, ops: pl.DataFrame) -> bool:
+    """Return whether one thread of ``calls``, those of one process, does little but measure. Columns as in ``api_calls``.
+
+    ``ops`` are the GPU ops of the process: call, name.
+    """
+    return any(_measures(of_thread, ops) for _, of_thread in calls.group_by("thread", maintain_order=True))
 
 
-def _measures(calls: pl.DataFrame) -> bool:
-    calls = calls.select("start_ns", "end_ns", "name", "gpu_ops").sort("start_ns", "end_ns")
+def _measures(calls: pl.DataFrame, ops: pl.DataFrame) -> bool:
+    calls = calls.select("call", "start_ns", "end_ns", "name", "gpu_ops").sort("start_ns", "end_ns")
     # An event that a stream waits for at once orders two streams, as those of collectives do: nobody reads its time.
     orders = np.append(lookup.matching(calls["name"], "StreamWaitEvent")[1:], False)
     recorded = calls["start_ns"].to_numpy()[lookup.matching(calls["name"], "EventRecord") & ~orders]
@@ -34,20 +40,34 @@ def _measures(calls: pl.DataFrame) -> bool:
     if begun % 2:  # a start without its end before the first reading: these records are no pairs
         return False
     pairs = recorded[: len(recorded) // 2 * 2].reshape(-1, 2)
-    ops = calls.select("start_ns", "gpu_ops").filter(pl.col("gpu_ops") > 0)
-    total = np.concatenate(([0], np.cumsum(ops["gpu_ops"].to_numpy())))
-    launched = ops["start_ns"].to_numpy()
-    inside = total[np.searchsorted(launched, pairs[:, 1])] - total[np.searchsorted(launched, pairs[:, 0])]
-    meanwhile = int(total[np.searchsorted(launched, pairs[-1, 1])] - total[np.searchsorted(launched, pairs[0, 0])])
-    return bool(np.median(inside) <= MOST_TIMED_OPS and inside.sum() >= max(TIMED_OPS_SHARE * meanwhile, 1))
+    working = calls.select("call", "start_ns", "gpu_ops").filter(pl.col("gpu_ops") > 0)
+    total = np.concatenate(([0], np.cumsum(working["gpu_ops"].to_numpy())))
+    first, last = np.searchsorted(working["start_ns"].to_numpy(), pairs).T
+    inside = total[last] - total[first]
+    few = np.median(inside) <= MOST_TIMED_OPS or _repeats_one(working["call"], first, last, ops)
+    return bool(few and inside.sum() >= max(TIMED_OPS_SHARE * int(total[last[-1]] - total[first[0]]), 1))
+
+
+def _repeats_one(calls: pl.Series, first: I64, last: I64, ops: pl.DataFrame) -> bool:
+    """Return whether most pairs have but one operation between them, again and again: ``first`` to ``last`` of ``calls``."""
+    names = ops.filter(ops["call"].is_in(calls.implode())).group_by("call").agg(pl.col("name").cast(pl.String).unique())
+    of_call: dict[int, list[str | None]] = dict(names.iter_rows())
+    told = calls.to_list()
+    alike = [len({n for c in told[a:b] for n in of_call.get(c, ())}) == 1 for a, b in zip(first, last, strict=True)]
+    return 2 * sum(alike) > len(alike)
 
 
 def _readings(calls: pl.DataFrame) -> I64:
-    """Return when (ns) pairs of events are read: by two queries in a row, or by the call that tells the time between them."""
+    """Return when (ns) pairs of events are read: by the call that tells the time between them, by a wait for one that was just
+    recorded, or by two queries in a row.
+    """
     start, end = calls["start_ns"].to_numpy(), calls["end_ns"].to_numpy()
     elapsed = np.flatnonzero(lookup.matching(calls["name"], "EventElapsedTime"))
     if len(elapsed):
         return start[elapsed]
+    waited = lookup.matching(calls["name"], "EventSynchronize")[1:] & lookup.matching(calls["name"], "EventRecord")[:-1]
+    if waited.any():
+        return start[1:][waited]
     asked = lookup.matching(calls["name"], "EventQuery")
     follows = np.flatnonzero(asked[:-1] & asked[1:] & (start[1:] - end[:-1] <= READ_GAP_NS))
     kept, last = [], -2

@@ -20,7 +20,7 @@ from nsysx.reading import nccl_notes
 
 #: Collectives that reduce gradients.
 _REDUCES = ("allreduce", "reducescatter")
-#: A wrapper that averages gradients divides each on its way into the bucket: a product with a number, for nearly all of those copied out.
+#: A wrapper that averages gradients divides each on its way into the bucket: a product with a number.
 _DIVIDES = r"AUnaryFunctor<.*MulFunctor"
 
 

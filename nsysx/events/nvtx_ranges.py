@@ -85,7 +85,8 @@ class Ranges:
     ``notes``: process, start_ns, name: what the probe said about itself, JSON. ``pauses``: where Python stood still, see
     ``events.python_pauses``. ``repeats``: what ``sequence`` found out. ``gil``: process, thread, start_ns, end_ns, holds (else waits): who
     has Python's lock; None where that was not traced. ``lines``: thread, start_ns, end_ns, label of the lines of Python that the
-    probe's X-ray recorded, sorted by thread, the outer of two before the inner; see ``events.code_lines``.
+    probe's X-ray recorded, sorted by thread, the outer of two before the inner; see ``events.code_lines``. ``other_lines``: the same of
+    threads that do not drive the steps.
     """
 
     ranges: pl.DataFrame
@@ -95,6 +96,7 @@ class Ranges:
     repeats: Repeats | None = None
     gil: pl.DataFrame | None = None
     lines: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=LINE_RANGES))
+    other_lines: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=LINE_RANGES))
 
 
 def meaning(text: str, by_probe: bool) -> tuple[str, str, str, int, bool]:
@@ -139,13 +141,13 @@ def _domains(trace: Trace, rows: pl.DataFrame) -> tuple[Flags, Flags]:
     return library, by_probe
 
 
-def _of_lines(trace: Trace) -> Flags:
+def _of_lines(trace: Trace, event_type: int) -> Flags:
     """Return which rows are lines of Python, which the probe writes in a domain of their own."""
     rows, chosen = trace.nvtx, np.zeros(trace.nvtx.height, np.bool_)
     domains = trace.domains.filter(pl.col("domain_name").cast(pl.String) == vocabulary.LINES_DOMAIN)
     for process, domain in domains.select("process", "domain").unique().iter_rows():
         chosen |= ((rows["process"] == process) & (rows["domain"] == domain)).fill_null(False).to_numpy()
-    chosen &= (rows["event_type"] == schema.NVTX_PUSH_POP).to_numpy()
+    chosen &= (rows["event_type"] == event_type).to_numpy()
     return chosen
 
 
@@ -175,7 +177,8 @@ def _gil(trace: Trace) -> pl.DataFrame | None:
 def read(trace: Trace) -> Ranges:
     """Return the ranges and marks of a report with their meaning."""
     rows = trace.nvtx
-    (library, by_probe), of_line = _domains(trace, rows), _of_lines(trace)
+    (library, by_probe), of_line = _domains(trace, rows), _of_lines(trace, schema.NVTX_PUSH_POP)
+    of_other_line = _of_lines(trace, schema.NVTX_START_END)
     kind_of_event = rows["event_type"].to_numpy()
     wanted = np.isin(kind_of_event, (schema.NVTX_MARK, schema.NVTX_PUSH_POP, schema.NVTX_START_END)) & ~library
     is_mark = kind_of_event == schema.NVTX_MARK
@@ -187,7 +190,7 @@ def read(trace: Trace) -> Ranges:
     meanings = [meaning(labels[i // 2], bool(i % 2)) for i in occurring.tolist()]
     with_meaning = _probe_marks(rows, ("info",), meanings, which, by_probe & is_mark)
     paused = _probe_marks(rows, python_pauses.KINDS, meanings, which, by_probe & is_mark)
-    wanted &= np.array([m[0] not in _TOLD for m in meanings], np.bool_)[which] & ~of_line
+    wanted &= np.array([m[0] not in _TOLD for m in meanings], np.bool_)[which] & ~(of_line | of_other_line)
     ends = [trace.frames[f]["end_ns"].max() for f in ("runtime", "kernel", "memcpy", "nvtx")]
     last = max((e for e in ends if isinstance(e, int)), default=0)
     start, end = rows["start_ns"].to_numpy(), rows["end_ns"].fill_null(_OPEN).to_numpy()
@@ -196,7 +199,7 @@ def read(trace: Trace) -> Ranges:
     ended = trace.seams[0] if trace.seams and trace.sampled is None else 0
     until = np.where(start < ended, ended, last)
     end = np.where(is_mark, start, np.where(never, np.maximum(start, until), end))
-    lines = _lines(rows, end, of_line)
+    lines, other_lines = _lines(rows, end, of_line), _lines(rows, end, of_other_line)
     steps = np.array([m[0] == "step" for m in meanings], np.bool_)[which] & by_probe
     frame = pl.DataFrame(
         {
@@ -228,6 +231,7 @@ def read(trace: Trace) -> Ranges:
         python_pauses.decode(paused),
         gil=_gil(trace),
         lines=lines,
+        other_lines=other_lines,
     )
 
 

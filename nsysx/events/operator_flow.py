@@ -52,6 +52,7 @@ class OperatorFlow:
 
     ``number``: of each operator its own, ``made``: of each argument the number of the one that made it, -1 for one without a name.
     ``start_ns`` and ``end_ns`` on ``thread``. ``size``: those of the arguments as text. ``calls``: outer ones before inner ones.
+    ``sequence``: the number of the node of autograd that each would make next, -1 without one.
     """
 
     names: Sequence[str]
@@ -62,6 +63,7 @@ class OperatorFlow:
     thread: int = 0
     start_ns: I64 = field(default_factory=lambda: np.empty(0, np.int64))
     end_ns: I64 = field(default_factory=lambda: np.empty(0, np.int64))
+    sequence: Sequence[int] = ()
 
 
 def flow_of(profile: Profile) -> OperatorFlow | None:
@@ -146,6 +148,7 @@ def _read(ops: pl.DataFrame, modules: pl.DataFrame) -> OperatorFlow | None:
         thread=thread,
         start_ns=starts,
         end_ns=ops["end_ns"].to_numpy(),
+        sequence=ops["number"].to_list(),
     )
 
 
@@ -196,6 +199,49 @@ def made_weights(flow: OperatorFlow, copied: Sequence[bool]) -> list[int]:
             chosen.add(row)
             waiting += [row_of[number] for number in flow.made[row] if number in row_of]
     return sorted(chosen)
+
+
+def makers(flow: OperatorFlow) -> list[list[int]]:
+    """Return of each operator the rows of those before it that made its arguments."""
+    row_of = {number: row for row, number in enumerate(flow.number)}
+    return [
+        [row_of[number] for number in made if row_of.get(number, len(flow.made)) < row]
+        for row, made in enumerate(flow.made)
+    ]
+
+
+#: Operators whose result is drawn.
+_DRAWN = re.compile(r"rand|normal_|uniform|bernoulli|dropout|multinomial|exponential")
+#: Operators that give a new tensor its size or memory, and write nothing into it.
+_MADE_ROOM = re.compile(r"::(resize_|set_)$")
+
+
+def repeated_constants(
+    flow: OperatorFlow, trained: Sequence[bool], copied: Sequence[bool], least: int
+) -> dict[str, list[int]]:
+    """Return class of a module -> the operators in its calls that need nothing of the step, where ``least`` calls or more run the same.
+
+    Nothing that is trained, drawn, copied from the host (``copied``), written into a tensor that is older than the step, or from a tensor
+    that an operator of another step or thread made.
+    """
+    constant: list[bool] = []
+    for row, given in enumerate(makers(flow)):
+        name, made = flow.names[row], flow.made[row]
+        new = trained[row] or copied[row] or _DRAWN.search(name) or len(given) < sum(number >= 0 for number in made)
+        writes = _IN_PLACE.match(name) and not _MADE_ROOM.search(name)
+        new = new or bool(writes and (not made or made[0] < 0))
+        constant.append(not new and all(constant[maker] for maker in given))
+    alike: dict[tuple[str, frozenset[tuple[str, str]]], list[list[int]]] = {}
+    for call in flow.calls:
+        rows = [row for row in range(call.first, call.last) if constant[row]]
+        if rows:
+            what = frozenset((flow.names[row], flow.size[row]) for row in rows)
+            alike.setdefault((call.cls, what), []).append(rows)
+    repeated: dict[str, list[int]] = {}
+    for (cls, _), calls in alike.items():
+        if len(calls) >= least:
+            repeated.setdefault(cls, []).extend(row for rows in calls for row in rows)
+    return {cls: sorted(set(rows)) for cls, rows in repeated.items()}
 
 
 def signature(flow: OperatorFlow, call: ModuleCall) -> int:

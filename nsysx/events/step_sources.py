@@ -207,9 +207,14 @@ def find_steps(ranges: Ranges, attributed: Attributed, step_range: str | None) -
             narrow = narrow or (source, rule, steps)
     if chosen_of:
         return chosen_of
-    measured = [p for (p,), of_process in calls.group_by("process") if measuring.measures(of_process)]
+    measured = [
+        process
+        for (process,), of_process in calls.group_by("process")
+        if measuring.measures(of_process, lookup.having(attributed.gpu_ops, process=process))
+    ]
     repeated = from_kernels(attributed.gpu_ops, calls).filter(~pl.col("process").is_in(measured))
-    steps, refused = _plausible(_behind_warmup(repeated, rows), rows, attributed.gpu_ops)
+    behind = _behind_warmup(repeated, rows, attributed.gpu_ops, calls)
+    steps, refused = _plausible(behind, rows, attributed.gpu_ops)
     if steps.height > 1:
         why = f"the {narrow[1]} hold less than half of the GPU work" if narrow else "no step range in the report"
         return [("kernels", f"the repeated kernel sequence ({why})", steps)]
@@ -225,14 +230,20 @@ def find_steps(ranges: Ranges, attributed: Attributed, step_range: str | None) -
 _WARMUP = r"(?i)(?:^|[^a-z])warm[ _-]?up(?:$|[^a-z])"
 
 
-def _behind_warmup(steps: pl.DataFrame, ranges: pl.DataFrame) -> pl.DataFrame:
-    """Return the repetitions without those that begin inside of a range that the program calls its warm-up, where two others are left."""
+def _behind_warmup(steps: pl.DataFrame, ranges: pl.DataFrame, ops: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
+    """Return the repetitions without those that begin inside of a range that the program calls its warm-up, where two others are left.
+
+    Where none is left, what repeats behind the warm-up are the steps: a benchmark may warm up with another loop than it times.
+    """
     called = _labeled(ranges, _WARMUP)
     kept = [steps.clear()]
     for (process,), of_process in steps.group_by("process", maintain_order=True):
         of_ranges = called.filter(pl.col("process") == process)
         start, end = union(of_ranges["start_ns"].to_numpy(), of_ranges["end_ns"].to_numpy())
         later = of_process.filter(~pl.Series(_within(of_process["start_ns"].to_numpy(), start, end), dtype=pl.Boolean))
+        if later.height <= 1 and len(end):
+            launched = lookup.having(ops, process=process)
+            later = from_kernels(launched.filter(launched["call_start_ns"] >= int(end.max())), calls)
         kept.append(later if later.height > 1 else of_process)
     return pl.concat(kept)
 

@@ -9,7 +9,7 @@ from nsysx.catalogue import Call
 from nsysx.events.profile import Profile
 from nsysx.events.recorded_settings import RecordedSettings
 from nsysx.findings._case import Case, Saving
-from nsysx.findings._finding_bounds import ANOMALY_FLAG_BYTES, ANOMALY_OPERATOR_BEGINS_NS, DEVICE_TO_HOST_KIND
+from nsysx.findings._finding_bounds import ANOMALY_FLAG_BYTES, ANOMALY_OPERATOR_BEGINS_NS
 from nsysx.frames import lookup
 
 
@@ -49,8 +49,7 @@ def checks_ns(case: Case) -> float:
     A check is a comparison, a reduction that may set memory before, and the read of one flag.
     """
     copies = case.ops.filter(
-        (case.ops["copy_kind"] == DEVICE_TO_HOST_KIND).fill_null(value=False)
-        & (case.ops["bytes"] <= ANOMALY_FLAG_BYTES)
+        (case.ops["name"] == "DtoH").fill_null(value=False) & (case.ops["bytes"] <= ANOMALY_FLAG_BYTES)
     )
     kinds = (*Call.LAUNCHES, Call.MEMSET, Call.COPY, Call.SYNC)
     calls = case.calls.filter(case.calls["kind"].is_in(kinds)).sort("thread", "start_ns")

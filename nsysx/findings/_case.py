@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import cast
 
@@ -35,7 +35,7 @@ from nsysx.replay.engine import Edit, Replay, Withheld, idle_of, replayed_scope
 from nsysx.rows import R, TableOf
 from nsysx.saving import Saving as Saving
 
-#: The same GPU work takes this much less time in another run (share of it).
+#: The columns of a place in the program.
 SITE = ("module", "phase", "file", "line")
 
 
@@ -276,6 +276,30 @@ class Case:
             sure += ", so perhaps nothing"
         scope, then = replayed_scope(self.profile), (outcome.moves_to, outcome.next_limit)
         return Saving(saving, sure, bound, bar, most, None, "replay", scope, *then)
+
+    def worth_between(
+        self,
+        least: Sequence[Edit],
+        likely: Sequence[Edit],
+        most: Sequence[Edit],
+        why: str,
+        *,
+        cause: Sequence[StepPart] = (),
+    ) -> Saving:
+        """Return what is likely saved by the replay, between the least and the most that edits of GPU work save; ``why``: what that is.
+
+        A step that is limited by the GPU may turn out shorter than the host's work in the replay, but not than the work that is left.
+        """
+        told, low, high = (self.worth(*edits, cause=cause, bound=True) for edits in (likely, least, most))
+        if told.likely_ns is None or low.likely_ns is None or high.likely_ns is None:
+            return told
+        timed = self.ops.select("op", ns=pl.col("end_ns") - pl.col("start_ns"))
+        freed = freed_ns(most, timed)
+        stays = self.per_step(max(0.0, int(timed["ns"].sum()) - freed))
+        best = max(high.likely_ns, min(high.most_ns or 0, self.per_step(freed), self.step_ns - stays))
+        best = max(told.likely_ns, min(best, self.step_ns - stays))
+        error = max(0, told.likely_ns - low.likely_ns)
+        return replace(told, confidence=why, bound=False, error_ns=error, most_ns=best, source="limits")
 
     def _reaches(self, edit: Edit) -> bool:
         """Return whether the replay covers any call or op that an edit names; an edit that names none applies to all."""

@@ -14,7 +14,7 @@ from nsysx.findings._finding_bounds import ONE_BUCKET_SHARE, SMALL_BUCKETS_TIMES
 from nsysx.model import Row
 from nsysx.replay import job_changes
 from nsysx.replay.edits import RemoveOps
-from nsysx.replay.replay_bounds import VALIDATED_ERROR_SHARE
+from nsysx.replay.replay_bounds import HIDDEN_SLOWS_SHARES, VALIDATED_ERROR_SHARE
 from nsysx.replay.slowed_kernels import slowed_ns
 
 #: Bytes of numbers by their kind; parameters whose kind is not said have that of the optimizer.
@@ -24,6 +24,17 @@ _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float64": 8}
 def ddp(settings: RecordedSettings) -> Row | None:
     """Return the options of the program's DistributedDataParallel, None without one."""
     return next(iter(settings.wrappers("DDP") or ()), None)
+
+
+def hidden_beside(exposed_ns: float, why: str) -> Saving:
+    """Return what communication that is exposed for so long saves if it runs beside computation, which it slows."""
+    least, likely, most = (1 - share for share in reversed(HIDDEN_SLOWS_SHARES))
+    return Saving(
+        round(likely * exposed_ns),
+        f"{why}, and slows the kernels beside it",
+        error_ns=round((most - least) / 2 * exposed_ns),
+        source="time",
+    )
 
 
 def on_all_ranks(case: Case, name: str) -> Saving | None:
@@ -154,13 +165,23 @@ def one_bucket(case: Case, settings: RecordedSettings) -> str:
 
 
 def overlapped_buckets(case: Case, settings: RecordedSettings | None) -> Saving | None:
-    """Return the most that buckets of the usual size save: all exposed communication but that of the last bucket."""
+    """Return what buckets of the usual size save: all exposed communication but that of the last bucket runs beside backward."""
     sizes = _buckets(settings) if settings is not None else []
     if not sizes:
         return None
     left = min(USUAL_BUCKET_BYTES / sum(sizes), 1.0)
-    return case.bound(
+    return hidden_beside(
         (1 - left) * case.taken_by((StepPart.COMM,)), "all but the last bucket is reduced beside backward"
+    )
+
+
+def one_unit(settings: RecordedSettings) -> str:
+    """Return that a sharded model is one unit, so that nothing runs beside its gather and its reduction."""
+    if [r.get("count") for r in sharded(settings)] != [1]:
+        return ""
+    return (
+        "The whole model is sharded as one unit: all parameters are gathered before the first layer computes, and all gradients are "
+        "reduced after the last one has."
     )
 
 

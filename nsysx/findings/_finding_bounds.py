@@ -117,8 +117,8 @@ MOST_NOTED_LINES = 5
 LEAST_LOAD_NS = 20_000
 #: A remedy takes most of a line's time, not always all of it (share of it that may stay).
 LINE_MAY_STAY_SHARE = 0.2
-#: ``copy_kind`` of a copy from the device to the host.
-DEVICE_TO_HOST_KIND = 2
+#: Other threads are told from this share of the step on; a line that takes longer (ns) waits there, or is not Python's own work.
+OTHER_THREADS_SHARE, RUNNING_LINE_NS = 0.1, 1_000_000
 #: Launches of one line in one module from which it is a loop there: a layer or a function of a library makes fewer.
 LOOP_LAUNCHES_IN_MODULE = 100
 #: A finding about a stall of the host is that of a line if this share of its time is.
@@ -352,9 +352,8 @@ FEWEST_CALLS_IN_TURN, CALLS_IN_TURN_SAVING_SHARE = 4, 0.1
 # ---- _recomputed ----------------------------------------------------------------------------------------------------
 #: Of the card's memory this share has to be free at the peak before recomputing is called needless.
 FREE_MEMORY_SHARE = 0.5
-#: The gradients of products take twice what the products take, those of fused attention 2.5 times (it computes its scores again). What a
-#: backward computes beyond that it computes again; a repeated part of the forward smaller than this may be the compiler's own choice.
-GRADIENTS_OF_PRODUCTS_TIMES, GRADIENTS_OF_ATTENTION_TIMES, LEAST_RECOMPUTED_SHARE = 2.0, 2.5, 0.3
+#: A repeated part of the forward smaller than this may be the compiler's own choice.
+LEAST_RECOMPUTED_SHARE = 0.3
 
 #: So many times what it needs a kernel moves if it fetches lines of memory of which it uses a part (NSX128).
 MOVES_MORE_TIMES = 1.5

@@ -26,7 +26,7 @@ from nsysx.findings.nsx112_fusion import of_modules
 from nsysx.frames import lookup
 from nsysx.replay.edits import ScaleOps
 
-#: Outside of modules kernels of float64 below this share of the step are not worth a word.
+#: Kernels that compute in float64.
 _DOUBLE = r"(?i)double|f64|dgemm|dgemv|float64"
 
 

@@ -119,3 +119,5 @@ def of_training(text: str) -> bool:
 
 #: What is said about a line of which nothing better is known.
 ANY = Fix.by_name("out-of-the-loop")
+#: What is said about a line whose results no gradient needs, if nothing better is known; LOGGED is for one that only writes.
+RARELY, LOGGED = Fix.by_name("metrics-rarely"), Fix.by_name("logged-rarely")

@@ -32,7 +32,7 @@ from nsysx.replay.edits import RemoveOps
 
 #: Remedies of lines that are better than those of exposed communication.
 _OF_LINES = ("gradients-in-buckets", "tensors-gathered", "own-part-of-data")
-#: A line, or layers of one kind, are the cause if they launch this share of the time of all communication.
+#: Layers that exchange their statistics in each forward and backward.
 _SYNCHRONIZED = r"\bSyncBatchNorm"
 
 

@@ -16,10 +16,10 @@ from nsysx.catalogue import Call, StepPart
 from nsysx.events.attribute import IN_STEP
 from nsysx.events.code_lines import CodeLines
 from nsysx.findings import _line_remedies, _needs
+from nsysx.findings._aside import places_aside
 from nsysx.findings._case import Case, Fix, Rule, Saving, calls_of, ops_of
 from nsysx.findings._cpu_operators import more_threads
 from nsysx.findings._finding_bounds import (
-    DEVICE_TO_HOST_KIND,
     LEAST_LOAD_NS,
     LINE_MAY_STAY_SHARE,
     LOOP_LAUNCHES,
@@ -27,6 +27,7 @@ from nsysx.findings._finding_bounds import (
     MOST_NOTED_LINES,
     OF_NOTED_LINE_SHARE,
 )
+from nsysx.findings._fix import for_anything
 from nsysx.findings._found import Found
 from nsysx.findings._held import guilty
 from nsysx.findings._lines import by_line, in_forward, share_of
@@ -37,11 +38,16 @@ from nsysx.replay.engine import Edit, Fuse, RemoveOps, RemoveWaits
 
 #: Remedies of lines at which ranks meet; with reads of values in one function they exchange metrics, and go together.
 _MEETS = ("collective-rarely", "tensors-gathered")
+#: Phases of a step whose work the weights need; an optimizer may be given the whole step to call (Lightning).
+_FOR_WEIGHTS = ("backward", "zero_grad", "clip")
 _EXCHANGED = ("keep-on-gpu", *_MEETS)
 
 
 class _CostlyLine(NamedTuple):
-    """A line that costs: its place among the lines, its row, what it costs of a step (ns), and the calls that it makes as a loop."""
+    """A line that costs: its place among the lines, its row, what it costs of a step (ns), and the calls that it makes as a loop.
+
+    ``aside``: no gradient needs what it makes.
+    """
 
     place: int
     row: lines.CodeLineRow
@@ -49,6 +55,7 @@ class _CostlyLine(NamedTuple):
     seen: _line_remedies.Seen
     looping: frozenset[int]
     fix: Fix | None
+    aside: bool = False
 
     @property
     def kind(self) -> tuple[object, ...]:
@@ -72,7 +79,7 @@ def found(case: Case, rule: Rule) -> list[Finding]:
     every = dict(noted.group_by("place").agg(pl.col("real_ns").sum()).iter_rows())
     costs = noted.filter(pl.col("host")).group_by("place").agg(pl.col("real_ns").sum())
     rows = {(r["file"], r["line"], r["function"]): r for r in case.typed_rows(lines.ROWS)}
-    loads, busy = _loads_per_step(case, code), set(guilty(case.profile).tolist())
+    loads, busy, unneeded = _loads_per_step(case, code), set(guilty(case.profile).tolist()), places_aside(case.profile)
     kinds: dict[tuple[object, ...], list[_CostlyLine]] = {}
     for line_row, ns in costs.sort("real_ns", "place", descending=[True, False]).iter_rows():
         row = rows.get(code.places.row(line_row))
@@ -80,14 +87,21 @@ def found(case: Case, rule: Rule) -> list[Finding]:
             continue
         launches, text = row["launches"] / case.steps, str(row["text"] or "").partition("  #")[0]
         looping = _looping(case, code, line_row) if line_row not in busy else frozenset()
-        if (line_row not in busy and not looping) or _line_remedies.of_training(text):
+        aside = line_row in unneeded and not code.made_at(case.calls, [line_row])["phase"].is_in(_FOR_WEIGHTS).any()
+        if not (line_row in busy or looping or aside) or _line_remedies.of_training(text):
             continue
-        # A loop costs what is idle for its launches, too.
-        cost = min(case.per_step(every[line_row] if looping else ns), case.taken_by(rule.cause))
+        # A loop costs what is idle for its launches, too, and so does what need not be done.
+        cost = min(case.per_step(every[line_row] if looping or aside else ns), case.taken_by(rule.cause))
         loop = launches if looping else 0.0  # a line that calls a network makes its launches, but is no loop
         seen = _line_remedies.Seen(text, loads.get(line_row, 0), loop, row["waits"] / case.steps)
         fix = more_threads(case, line_row) or _line_remedies.fix_of(seen)
-        line = _CostlyLine(line_row, row, cost=cost, seen=seen, looping=looping, fix=fix)
+        if (
+            aside
+            and launches >= 1
+            and (fix in (None, _line_remedies.LOGGED) or all(for_anything(way.name) for way in fix.ways))
+        ):
+            fix = _line_remedies.RARELY
+        line = _CostlyLine(line_row, row, cost=cost, seen=seen, looping=looping, fix=fix, aside=aside)
         kinds.setdefault(line.kind, []).append(line)
     for key, group in kinds.items():
         if key[-1] == "exchanged" and any(line.meets for line in group):
@@ -147,9 +161,11 @@ def _one(case: Case, rule: Rule, code: CodeLines, group: list[_CostlyLine]) -> F
     why_not = (
         f" Its {launches:.3g} kernels a step are not why: fewer launches would not shorten it." if launches >= 1 else ""
     )
+    if first.aside:
+        why_not = f" It makes {launches:.0f} launches in a step{waiting}, and no gradient needs what it computes."
     detail = (
         f"{noted} As a loop it makes {launches:.0f} launches in a step{waiting}, while the GPU idles {units.duration(cost)}."
-        if calls
+        if calls and not first.aside
         else f"{noted} It takes {units.duration(host)} of the host's time {case.per}, {units.duration(cost)} of that while the GPU has "
         f"nothing to do.{why_not}"
     )
@@ -168,8 +184,11 @@ def _one(case: Case, rule: Rule, code: CodeLines, group: list[_CostlyLine]) -> F
 def _worth(case: Case, rule: Rule, code: CodeLines, group: list[_CostlyLine], calls: frozenset[int]) -> Saving:
     """Return what lines of one kind save: by a replay of their launches as one where they loop, else the idle time while they run."""
     idle = case.taken_by(part for part in StepPart if part.idle)
-    if any(line.meets for line in group) and (exchanged := _without(case, code, group, idle)) is not None:
-        return exchanged
+    gone = any(line.meets for line in group) or (
+        group[0].aside and group[0].fix in (_line_remedies.RARELY, _line_remedies.LOGGED)
+    )
+    if gone and (left := _without(case, code, group, idle)) is not None:
+        return left
     alone = min(sum(line.cost for line in group if not line.looping), case.step_ns)
     if not calls and group[0].fix is None:
         return case.bound(alone, "the time the GPU idles while this line runs; what of it can go is not known")
@@ -178,9 +197,7 @@ def _worth(case: Case, rule: Rule, code: CodeLines, group: list[_CostlyLine], ca
         return Saving(alone, why, error_ns=round(LINE_MAY_STAY_SHARE * alone), most_ns=max(alone, idle), source="time")
     # In one call for all of it neither the sizes are read back nor does anything wait in between.
     of_loop = [line.place for line in group if line.looping]
-    reads = case.ops.filter(
-        (case.ops["copy_kind"] == DEVICE_TO_HOST_KIND).fill_null(value=False) & case.ops["call"].is_not_null()
-    )
+    reads = case.ops.filter(case.ops["op_kind"] == "memcpy", case.ops["name"] == "DtoH", case.ops["call"].is_not_null())
     reads, waits = code.made_at(reads, of_loop), code.made_at(case.profile.once(_needs.waits), of_loop)
     edits: list[Edit] = [RemoveWaits(calls_of(waits))] if waits.height else []
     edits += [RemoveOps(ops_of(reads))] if reads.height else []
@@ -230,7 +247,7 @@ def _looping(case: Case, code: CodeLines, line_row: int) -> frozenset[int]:
     return frozenset(loop.to_list()) | frozenset(inside.to_list())
 
 
-#: Rules whose findings about the time of a line are that line's, and the share of their time from which they are.
+#: Rules whose findings about the time of a line are that line's.
 _OF_A_LINE = ("NSX114",)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Mapping
 
 import polars as pl
@@ -14,12 +16,10 @@ from nsysx.events.recorded_settings import RecordedSettings
 from nsysx.findings._case import Case, Saving, ops_of
 from nsysx.findings._finding_bounds import (
     FREE_MEMORY_SHARE,
-    GRADIENTS_OF_ATTENTION_TIMES,
-    GRADIENTS_OF_PRODUCTS_TIMES,
     LEAST_RECOMPUTED_SHARE,
 )
 from nsysx.findings._once import Takes
-from nsysx.replay.engine import RemoveOps, ScaleOps
+from nsysx.replay.engine import Edit, RemoveOps, ScaleOps
 
 _COMPILED = "CompiledFunctionBackward"
 
@@ -47,26 +47,63 @@ def _free_bytes(memory: Mapping[str, object]) -> int:
 
 
 def repeated_share(profile: Profile) -> float:
-    """Return which part of the forward's operations the backward of compiled functions repeats, 0 where that is not seen."""
+    """Return which part of the forward's products the backward of compiled functions repeats, 0 where that is not seen."""
+    repeated, forward = profile.once(_repeated)
+    again = sum(float(flops) * share for flops, share in repeated.select("flops", "share").iter_rows())
+    return again / forward if forward else 0.0
+
+
+def _repeated(profile: Profile) -> tuple[pl.DataFrame, int]:
+    """Return the products of compiled backwards that may repeat the forward's, and the FLOP of those of the forward.
+
+    Columns: row, flops, share. Such a product has the operator and the sizes of one of the forward. Gradients may have these sizes, too:
+    ``share`` is what is left of their number without the gradients.
+    """
     try:
-        rows = profile.once(operator_work.operators_of_report).rows
+        operators = operator_work.numbered_operators(profile).filter(pl.col("flops") > 0)
     except NotRecorded:
-        return 0.0
-    compiled, flops = pl.col("node").fill_null("").str.starts_with(_COMPILED), pl.col("flops")
-    attends = (
-        pl.when(pl.col("name").str.contains("attention|attn"))
-        .then(GRADIENTS_OF_ATTENTION_TIMES)
-        .otherwise(GRADIENTS_OF_PRODUCTS_TIMES)
+        return pl.DataFrame(schema={"row": pl.Int64, "flops": pl.Int64, "share": pl.Float64}), 0
+    used = profile.once(operator_work.work).select("row").unique()
+    rows = operators.join(used, on="row", how="semi").with_columns(
+        pl.col("shapes").str.extract_all(r"\[\d[\d, ]*\]").list.join(" ").alias("sizes")
     )
-    forward = pl.col("node").is_null()
-    made = rows.select(
-        backward=flops.filter(compiled).sum(),
-        forward=flops.filter(forward).sum(),
-        gradients=(flops * attends).filter(forward).sum(),
-    ).row(0, named=True)
-    if not made["forward"] or not made["backward"]:
-        return 0.0
-    return max(float(made["backward"] - made["gradients"]) / float(made["forward"]), 0.0)
+    compiled = pl.col("node").fill_null("").str.starts_with(_COMPILED)
+    forward = rows.filter(pl.col("node").is_null())
+    gradients: Counter[str] = Counter()
+    for sizes, count in forward.group_by("sizes").len().iter_rows():
+        for each in _sizes_of_gradients(sizes):
+            gradients[each] += count
+    kinds = forward.group_by("name", "sizes").agg(pl.len().alias("forwards"))
+    made = rows.filter(compiled & ~pl.col("name").str.contains("backward")).join(
+        kinds, on=["name", "sizes"], how="inner"
+    )
+    counted = made.group_by("name", "sizes").agg(pl.len().alias("made"), pl.col("forwards").first())
+    left = [
+        min(max(n - (gradients[_matrices(sizes)] if name == "aten::mm" else 0), 0), forwards) / n
+        for name, sizes, n, forwards in counted.iter_rows()
+    ]
+    counted = counted.with_columns(pl.Series("share", left, dtype=pl.Float64))
+    made = made.join(
+        counted.filter(pl.col("share") > 0).select("name", "sizes", "share"), on=["name", "sizes"], how="inner"
+    )
+    return made.select("row", "flops", "share"), int(forward["flops"].sum())
+
+
+def _matrices(sizes: str) -> str:
+    """Return the sizes of the two matrices of a product."""
+    matrices = [each for each in re.findall(r"\[[^\]]*\]", sizes) if each.count(",") == 1]
+    return " ".join(matrices[:2])
+
+
+def _sizes_of_gradients(sizes: str) -> list[str]:
+    """Return the sizes that the products for both gradients of a product of matrices may have; each is written one way or transposed."""
+    sides = [(int(a), int(b)) for a, b in re.findall(r"\[(\d+), (\d+)\]", _matrices(sizes))]
+    if len(sides) != 2 or sides[0][1] != sides[1][0]:
+        return []
+    (m, k), (_, n) = sides
+    of_input = {f"[{m}, {n}] [{n}, {k}]", f"[{k}, {n}] [{n}, {m}]"}
+    of_weight = {f"[{k}, {m}] [{m}, {n}]", f"[{n}, {m}] [{m}, {k}]"}
+    return [*of_input, *of_weight]
 
 
 def without(case: Case, settings: RecordedSettings | None) -> Saving | None:
@@ -74,13 +111,39 @@ def without(case: Case, settings: RecordedSettings | None) -> Saving | None:
     again = case.ops.filter(case.ops["recompute"].fill_null(False))
     if again.height:
         return case.worth(RemoveOps(ops_of(again)), cause=(StepPart.WORK,))
-    backward, share = _compiled_backward(case), case.profile.once(repeated_share)
-    if not backward.height or not share:
+    products, share = _removed(case), min(case.profile.once(repeated_share), 1.0)
+    if not products:
         return None
-    return case.worth(
-        ScaleOps(ops_of(backward), GRADIENTS_OF_PRODUCTS_TIMES / (GRADIENTS_OF_PRODUCTS_TIMES + min(share, 1.0))),
-        cause=(StepPart.WORK,),
-    )
+    # What lies between the repeated products is repeated with them, or fused into the gradients at no cost.
+    between, backward = _between_products(case)
+    whole = max(int(backward["ns"].sum()), 1)
+
+    def edits(part: float) -> list[Edit]:
+        left = max(0.0, 1 - part * share * between / whole)
+        return [*products, ScaleOps(ops_of(backward), left)] if left < 1 else products
+
+    why = "the repeated products go for sure, what lies between them perhaps"
+    return case.worth_between(edits(0.0), edits(0.5), edits(1.0), why, cause=(StepPart.WORK,))
+
+
+def _removed(case: Case) -> list[Edit]:
+    """Return the products that compiled backwards repeat, as what is removed."""
+    repeated, _ = case.profile.once(_repeated)
+    edits: list[Edit] = []
+    for (share,), rows in repeated.group_by("share", maintain_order=True):
+        ops = ops_of(operator_work.work_of(case.profile, rows))
+        edits.append(RemoveOps(ops) if share == 1 else ScaleOps(ops, 1 - float(str(share))))
+    return edits
+
+
+def _between_products(case: Case) -> tuple[int, pl.DataFrame]:
+    """Return the time of the forward's compiled kernels that are no products (ns, all steps), and such ops of the backward: op, ns."""
+    operators = operator_work.numbered_operators(case.profile)
+    work = operator_work.work_of(case.profile, operators, "node").filter(~pl.col("multiplies"))
+    kernels = operators.filter(pl.col("name").str.starts_with("triton::")).select("row")
+    forward = work.filter(pl.col("node").is_null()).join(kernels, on="row", how="semi")
+    compiled = pl.col("node").fill_null("").str.starts_with(_COMPILED)
+    return int(forward["ns"].sum()), work.filter(compiled).select("op", "ns")
 
 
 def taken(case: Case) -> Takes:

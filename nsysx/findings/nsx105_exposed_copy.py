@@ -102,7 +102,6 @@ _OBSTACLES = {
     "nothing_beside": "no kernel is queued to run meanwhile",
 }
 _SELECT = "Select or reduce on the GPU"
-#: Kernels that take less than this share of the copies' time hide none of it.
 _WAYS = {"HtoD": "to the GPU", "DtoH": "to the host"}
 
 

@@ -24,40 +24,30 @@ Harmless when
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from nsysx import units
-from nsysx.catalogue import CAUSES, WORKING, DeviceActivity
+from nsysx.catalogue import CAUSES, WORKING
 from nsysx.catalogue import Cause as IdleCause
-from nsysx.events import bare, ledger, python_pauses, sm_clocks, trend
-from nsysx.events.recorded_settings import settings_of
-from nsysx.findings import _pauses as _pauses_of
+from nsysx.events import bare, ledger, python_pauses, trend
 from nsysx.findings import _rare_steps as rare_steps
 from nsysx.findings import _unrecorded_steps
-from nsysx.findings._case import Case, Fix, Rule, Saving, ops_of
+from nsysx.findings._case import Case, Rule, Saving, ops_of
 from nsysx.findings._finding_bounds import (
     MOST_LISTED_SLOW_STEPS,
     MOST_NAMED_SLOW_STEPS,
-    SAVED_BYTES,
-    SAVED_TIMES,
     SLOW_CAUSE_ALL_SHARE,
     SLOW_CAUSE_IN_TITLE_SHARE,
     SLOW_CAUSE_NAMED_SHARE,
     SLOW_STEP_SHARE,
     SLOW_STEPS_FEWEST_STEPS,
-    SLOWER_CLOCK_SHARE,
 )
 from nsysx.findings._found import Found
 from nsysx.findings._once import Takes
+from nsysx.findings._slow_causes import Mask, SlowCause, copied_out, idle_pauses, lower_clock
 from nsysx.frames.intervals import I64
-from nsysx.model import Finding, Row
-
-Shares = npt.NDArray[np.float64]
-Mask = npt.NDArray[np.bool_]
+from nsysx.model import Finding
 
 RULE = Rule(
     "NSX109",
@@ -69,15 +59,7 @@ RULE = Rule(
     tries=("gc-freeze", "compile-dynamic"),
 )
 REQUIRES = ("gpu",)
-#: A clock lower by less than this share explains nothing: it changes by a few percent all the time.
 _PARTS = tuple(activity.column for activity in WORKING)
-#: Slow steps read something back that others do not, if it is so many bytes, and so many times what the others read.
-_SAVE = Fix(
-    "Copy to pinned memory without waiting and write from a thread: torch.distributed.checkpoint.async_save, or clones of the "
-    "state dict that a thread saves; read other large results rarely"
-)
-#: Files of PyTorch itself: the function that it calls in place of the program's.
-_OF_TORCH = r"(^|/)torch/|^external_utils\.py$"
 
 
 def _components(case: Case, tiles: pl.DataFrame) -> pl.DataFrame:
@@ -95,58 +77,6 @@ def _components(case: Case, tiles: pl.DataFrame) -> pl.DataFrame:
     return table.with_columns(pl.Series(f"idle: {name}", values) for name, values in causes if values.any())
 
 
-class _SlowCause(NamedTuple):
-    """Something that slow steps have more of than the others: its name, ns a step, a sentence about it, what to change.
-
-    ``saving_ns``: what of ``ns`` a change takes away, without tracing; None where that is not known. ``bound``: at most that.
-    ``calls`` are those that it is about, where there are any, ``where`` a line of the program.
-    """
-
-    name: str
-    ns: float
-    detail: str
-    fix: str | Fix
-    saving_ns: float | None = None
-    bound: bool = False
-    calls: tuple[int, ...] = ()
-    where: Row | None = None
-
-
-def _more(values: I64, slow: Mask) -> float:
-    """Return the mean of the slow steps less the median of the others (ns)."""
-    return float(values[slow].mean() - np.median(values[~slow]))
-
-
-def _pauses(case: Case, tiles: pl.DataFrame, slow: Mask) -> list[_SlowCause]:
-    """Return the pauses of Python noted by the probe that leave the device without work in slow steps."""
-    causes = []
-    begin, end = (tiles[c].to_numpy() for c in ("start_ns", "end_ns"))
-    idle_start = np.maximum(case.idle["start_ns"].to_numpy(), begin[0])
-    idle_end = idle_start + case.idle["ns"].to_numpy()
-    step = np.searchsorted(begin, idle_start, side="right") - 1
-    for kind in _pauses_of.KINDS:
-        rows = _pauses_of.pauses_of_kind(case, kind)
-        if not rows.height:
-            continue
-        spent = _pauses_of.time_in(rows, idle_start, idle_end)
-        more, saved = (_more(_by_step(values, step, tiles), slow) for values in (spent, spent * _real_share(case)))
-        if more <= 0:
-            continue
-        row = np.searchsorted(begin, rows["start_ns"].to_numpy(), side="right") - 1
-        inside = (row >= 0) & (rows["start_ns"].to_numpy() < end[row])
-        pauses = rows.filter(pl.Series(inside & slow[row], dtype=pl.Boolean))
-        detail = f"For {units.duration(more)} of it the GPU idles during {_pauses_of.pauses_in_words(kind, pauses)} in these steps."
-        causes.append(_SlowCause(kind.name, more, detail, kind.fix, saved, where=_line_of(pauses)))
-    return causes
-
-
-def _line_of(pauses: pl.DataFrame) -> Row | None:
-    """Return the line of the program that most of these pauses are about; None for lines of PyTorch's own, which wrap a function."""
-    elsewhere = pauses.filter(pl.col("file").is_not_null() & ~pl.col("file").str.contains(_OF_TORCH))
-    lines = elsewhere.group_by("file", "line").len().sort("len", "file", "line", descending=[True, False, False])
-    return lines.row(0, named=True) if lines.height else None
-
-
 def _ends_of_gaps(case: Case, tiles: pl.DataFrame, slow: Mask) -> tuple[int, ...]:
     """Return the calls that end the longest gaps of the slow steps, at least half as long as the longest of all."""
     idle, begin = case.idle, tiles["start_ns"].to_numpy()
@@ -154,97 +84,6 @@ def _ends_of_gaps(case: Case, tiles: pl.DataFrame, slow: Mask) -> tuple[int, ...
     gaps = idle.filter(pl.Series((step >= 0) & slow[step], dtype=pl.Boolean) & idle["op"].is_not_null())
     longest = gaps.group_by("op").agg(pl.col("ns").sum()).filter(2 * pl.col("ns") >= pl.col("ns").max())
     return tuple(case.profile.attributed.gpu_ops["call"].gather(longest["op"]).drop_nulls().sort().to_list())
-
-
-def _real_share(case: Case) -> Shares:
-    """Return which share of each piece of idle time stays without tracing."""
-    ns, real = (case.idle[c].to_numpy() for c in ("ns", "real_ns"))
-    return np.asarray(real / np.maximum(ns, 1), np.float64)
-
-
-def _by_step(values: I64 | Shares, step: I64, tiles: pl.DataFrame) -> I64:
-    """Return the sum of the values in each step; ``step`` is -1 for what lies before the first."""
-    sums = np.zeros(tiles.height + 1)
-    np.add.at(sums, step, values)  # -1 lands in the extra last place
-    return np.rint(sums[:-1]).astype(np.int64)
-
-
-def _copied_out(case: Case, tiles: pl.DataFrame, slow: Mask) -> list[_SlowCause]:
-    """Return the copies to the host that slow steps alone make, some of them or all, as a checkpoint does, with what runs between.
-
-    ``torch.save`` copies one tensor after the other and writes each: the device idles or copies from the first to the last.
-    """
-    out = (case.ops["op_kind"] == "memcpy") & (case.ops["name"] == "DtoH") & (case.ops["device"] == case.device)
-    copies = case.ops.filter(out.fill_null(False)).sort("start_ns")
-    begin, until = (tiles[c].to_numpy() for c in ("start_ns", "end_ns"))
-    start, end, size = (copies[c].fill_null(0).to_numpy() for c in ("start_ns", "end_ns", "bytes"))
-    step = np.searchsorted(begin, start, side="right") - 1
-    inside = (step >= 0) & (start < until[step])
-    step, start, end, size = (values[inside] for values in (step, start, end, size))
-    moved = _by_step(size, step, tiles)
-    usual = float(np.median(moved[~slow]))
-    saves = slow & (moved >= max(SAVED_BYTES, SAVED_TIMES * usual))
-    if not saves.any():
-        return []
-    first, last = np.full(tiles.height, np.iinfo(np.int64).max), np.zeros(tiles.height, np.int64)
-    np.minimum.at(first, step, start)
-    np.maximum.at(last, step, end)
-    # What the host does before the first copy (pickling) and behind the last one (writing) lies in the gaps beside them.
-    first, last = _with_gaps(case, np.where(saves, first, begin), np.where(saves, last, begin))
-    first, last = np.maximum(first, begin), np.minimum(last, until)
-    activity = case.profile.ledgers.activity[case.process, case.device or 0]
-    burst = np.where(saves)[0]
-    working = ledger.gpu_parts(activity, first[burst], last[burst])[DeviceActivity.COMPUTE.column]
-    took = last[burst] - first[burst] - working
-    some = f"{saves.sum()} of them {'copies' if saves.sum() == 1 else 'copy'}"
-    who = "Each of them copies" if saves.sum() == slow.sum() else some
-    detail = (
-        f"{who} {units.size(float(moved[saves].mean()))} to the host, the others {units.size(usual)}: in these "
-        f"copies, and in what runs around them, are {units.duration(float(took.mean()))}, as in torch.save."
-    )
-    ns = float(took.sum()) / int(slow.sum())
-    made = tuple(copies.filter(pl.Series(inside))["call"].drop_nulls().filter(pl.Series(saves[step])).to_list())
-    name = "a checkpoint or another large read-back"
-    return [_SlowCause(name, ns, detail, _SAVE, ns, bound=True, calls=made, where=_saving_line(case))]
-
-
-def _saving_line(case: Case) -> Row | None:
-    """Return the line that the probe saw save for most of the time, None where it saw none."""
-    settings = settings_of(case.profile)
-    saves = (settings.rows("saves") if settings else None) or ()
-    timed = [row for row in saves if isinstance(row.get("ns"), int)]
-    file, _, line = str(max(timed, key=lambda row: row["ns"], default={}).get("place") or "").rpartition(":")
-    return {"file": file, "line": int(line)} if file and line.isdigit() else None
-
-
-def _with_gaps(case: Case, first: I64, last: I64) -> tuple[I64, I64]:
-    """Return each stretch with the gap of the device that ends at its begin, and the one that begins at its end."""
-    ops = case.ops.select("start_ns", "end_ns").filter(case.ops["device"] == case.device).sort("start_ns")
-    start, reach = ops["start_ns"].to_numpy(), ops["end_ns"].cum_max().to_numpy()
-    before, behind = np.searchsorted(start, first, side="left") - 1, np.searchsorted(start, last, side="left")
-    earlier = np.where(before >= 0, np.minimum(reach[np.maximum(before, 0)], first), first)
-    later = np.where(behind < len(start), start[np.minimum(behind, len(start) - 1)], last)
-    return earlier, later
-
-
-def _clock(case: Case, tiles: pl.DataFrame, table: pl.DataFrame, slow: Mask) -> list[_SlowCause]:
-    """Return a lower clock in the slow steps: the extra compute time, as far as the clock explains it."""
-    working = len({d for _, d in case.profile.ledgers.activity})
-    samples = sm_clocks.sm_clock(case.profile.trace, working)
-    mhz = sm_clocks.means(samples, tiles["start_ns"].to_numpy(), tiles["end_ns"].to_numpy())
-    measured = np.isfinite(mhz)
-    if (measured & slow).sum() == 0 or (measured & ~slow).sum() < SLOW_STEPS_FEWEST_STEPS:
-        return []
-    late, usual = float(mhz[measured & slow].mean()), float(np.median(mhz[measured & ~slow]))
-    if late > usual * (1 - SLOWER_CLOCK_SHARE):
-        return []
-    compute = table[DeviceActivity.COMPUTE.column].to_numpy()
-    # A kernel slows down at most in proportion to its clock.
-    most = float(np.median(compute[~slow])) * (usual / late - 1)
-    more = min(_more(compute, slow), most)
-    detail = f"The SM clock was {late:.0f} MHz in them and {usual:.0f} MHz in the others."
-    fix = "See what lowers the clock: power limit, temperature (nvidia-smi -q -d PERFORMANCE); lock it to compare: nvidia-smi -lgc"
-    return [_SlowCause("a lower GPU clock", more, detail, fix)] if more > 0 else []
 
 
 def _every(case: Case, ns: I64, late: int) -> str:
@@ -288,7 +127,7 @@ def _rarely(rare: rare_steps.Rare, steady: pl.DataFrame) -> Finding:
     return _found(rare.case, tiles, _components(rare.case, tiles), slow, rare.cost_ns, rare)
 
 
-def _explained(cause: _SlowCause | None, reason: str, excess: float, longer: float) -> str:
+def _explained(cause: SlowCause | None, reason: str, excess: float, longer: float) -> str:
     """Return why steps are longer by ``longer``: the cause, else what grows most, by ``excess`` (ns); how much of it, unless nearly all."""
     reason, explained = (cause.name, cause.ns) if cause else (reason, excess)
     return (
@@ -315,7 +154,11 @@ def _found(
     if worst.startswith("idle: "):
         label = f"GPU idle, {IdleCause.named(worst.removeprefix('idle: ')).label}"
     longer = float(late["ns"].cast(pl.Float64).sum()) / late.height - median
-    candidates = (*_pauses(case, tiles, slow), *_clock(case, tiles, table, slow), *_copied_out(case, tiles, slow))
+    candidates = (
+        *idle_pauses(case, tiles, slow),
+        *lower_clock(case, tiles, table, slow),
+        *copied_out(case, tiles, slow),
+    )
     causes = [c for c in candidates if c.ns >= SLOW_CAUSE_NAMED_SHARE * longer]
     cause = next((c for c in sorted(causes, key=lambda c: -c.ns) if c.ns >= SLOW_CAUSE_IN_TITLE_SHARE * longer), None)
     count, total = (rare.long, rare.steps) if rare else (late.height, len(ns))
@@ -378,7 +221,7 @@ def _of_steps(case: Case, tiles: pl.DataFrame, chosen: Mask) -> Takes:
     return Takes(ops_of(case.ops.filter(pl.Series(inside(case.ops), dtype=pl.Boolean))), inside(case.idle))
 
 
-def _worth(case: Case, cause: _SlowCause | None, longer: float, share: float, mean: float) -> Saving:
+def _worth(case: Case, cause: SlowCause | None, longer: float, share: float, mean: float) -> Saving:
     """Return what the mean step saves if slow steps, a ``share`` of all, had the usual length as far as the cause explains it.
 
     ``longer``: how much longer they are than the median step, ``mean``: the mean step (ns), both as recorded. Where the shown step is

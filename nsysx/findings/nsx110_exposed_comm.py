@@ -31,6 +31,7 @@ from nsysx.analyses import gpu_ledger
 from nsysx.catalogue import DeviceActivity, StepLimit, StepPart
 from nsysx.events.recorded_settings import settings_of
 from nsysx.findings._case import Case, Fix, Rule, Saving, ops_of, way
+from nsysx.findings._costly_jobs import hidden_beside, one_unit
 from nsysx.findings._finding_bounds import BUBBLE_GAINED_SHARE, GATHERED_OUTPUTS_SHARE, MORE_MICRO_BATCHES_TIMES
 from nsysx.findings._found import Found
 from nsysx.findings._held import idle_ns
@@ -201,6 +202,11 @@ def _of_its_wrapper(case: Case, finding: Finding) -> Finding:
         # What goes is more than what is exposed of it, and a reduction stays: tried programs are not known.
         size = Saving(finding.saving.likely_ns, _SENT, error_ns=finding.saving.error_ns, source="time")
         return _PAIRED.into(replace(finding, saving=size))
+    if finding.fix == _EARLIER.text and (exposed_ns := finding.saving.likely_ns) is not None:
+        saving = hidden_beside(exposed_ns, "it runs beside computation that does not need it")
+        finding, settings = replace(finding, saving=saving), settings_of(case.profile)
+        if settings is not None and (of_unit := one_unit(settings)):
+            return _BLOCKS.into(replace(finding, detail=f"{finding.detail} {of_unit}"))
     if _uses_ddp(case) or _DDP not in finding.paste:
         return finding
     remedies = tuple(replace(r, text=_ANY_EARLIER, paste="") if _DDP in r.paste else r for r in finding.remedies)
@@ -208,6 +214,8 @@ def _of_its_wrapper(case: Case, finding: Finding) -> Finding:
     return replace(finding, fix=fix, paste="", remedies=remedies)
 
 
+#: What to do where a sharded model is one unit.
+_BLOCKS = Fix.by_name("sharded-blocks")
 #: What to do where the output of each split layer is gathered.
 _PAIRED = Fix.by_name("paired-splits")
 _SENT = "what is sent and waited for alone; a reduction for each pair stays, and work that every rank repeats goes"

@@ -30,7 +30,8 @@ from nsysx.catalogue import StepLimit, StepPart
 from nsysx.findings._case import Case, Rule
 from nsysx.findings._found import Found
 from nsysx.frames import lookup
-from nsysx.judging.limits import MIGRATIONS, TO_DEVICE, limits_of, pages_moving
+from nsysx.judging.idle_parts import MIGRATIONS, TO_DEVICE, pages_moving
+from nsysx.judging.limits import limits_of
 from nsysx.model import Finding
 
 RULE = Rule(

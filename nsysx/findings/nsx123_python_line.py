@@ -4,7 +4,9 @@ What it means
     While the GPU idled for host code, the program was at this line: the X-ray of `nsysx run` noted it, or samples of Python's stack
     are on it again and again. The line costs the idle time that it explains, not the time that it takes: while the GPU is busy it
     costs nothing. A line that mostly launches is none of these: what it costs are its launches. Where its time is operators of torch on
-    the CPU and torch has one thread of many cores, as under torchrun unless OMP_NUM_THREADS is set, more threads are advised.
+    the CPU and torch has one thread of many cores, as under torchrun unless OMP_NUM_THREADS is set, more threads are advised. Lines
+    whose results no gradient needs, such as metrics of each step, cost their launches and waits, too. What another thread runs in Python
+    costs as well: only one thread of a process runs Python at a time.
 
 In the trace
     Gaps on the GPU with no CUDA call on the launching thread, and this line in the X-ray or in the Python samples of that time.
@@ -35,7 +37,7 @@ from nsysx.catalogue import StepLimit, StepPart
 from nsysx.events import sampled_stacks
 from nsysx.events.host_pieces import CAUSES
 from nsysx.events.sampled_lines import interval, known_lines
-from nsysx.findings import _noted
+from nsysx.findings import _line_remedies, _noted, _other_threads
 from nsysx.findings._case import Case, Fix, Rule, way
 from nsysx.findings._finding_bounds import FEWEST_LINE_SAMPLES, MOST_PYTHON_LINES
 from nsysx.findings._found import Found
@@ -52,7 +54,6 @@ RULE = Rule(
     tries=("gc-freeze",),
 )
 REQUIRES = ("steps",)
-#: Most lines that are named, and fewest samples behind a figure: with 10 its 95 % interval is from half to twice the figure.
 _PLACE = ["file", "line", "function"]
 #: What to do about a line, by the framework function that runs below it; the first match counts.
 _FIXES = (
@@ -156,7 +157,10 @@ def check(case: Case) -> list[Finding]:
     if case.device is None:
         return case.cannot_tell(RULE, "the steady steps hold no GPU work")
     if case.profile.code() is not None:
-        return _noted.found(case, RULE) or case.clear(RULE, _NONE)
+        others, lines = _other_threads.findings_of(case, RULE), _noted.found(case, RULE)
+        if others:  # why a line of which nothing else is known is slow
+            lines = [f for f in lines if f.remedies != _line_remedies.ANY.ways]
+        return [*others, *lines] or case.clear(RULE, _NONE)
     seen = _costs(case)
     if seen.height < FEWEST_LINE_SAMPLES:
         return case.clear(

@@ -33,8 +33,6 @@ from nsysx.model import Finding
 
 RULE = Rule("NSX125", "gpus-take-turns", "GPUs that take turns", about=StepLimit.SYNC, direct=1)
 REQUIRES = ("gpu", "steps")
-
-#: GPUs that share the work of a step idle now and then while another works; for this share of the step they take turns.
 _FIX = Fix.by_name("tensor-parallel")
 
 

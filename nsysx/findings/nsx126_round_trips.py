@@ -49,6 +49,7 @@ from nsysx.findings._finding_bounds import ALIKE_ROUNDS_SHARE, FEWEST_ROUND_LAUN
 from nsysx.findings._found import Found
 from nsysx.findings._names import called, networks_called
 from nsysx.findings._once import Takes
+from nsysx.findings.nsx135_weights_in_calls import calls_for_constants
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64
 from nsysx.frames.lookup import matching
@@ -65,7 +66,7 @@ RULE = Rule(
     direct=3,
 )
 REQUIRES = ("steps", "gpu", "waits")
-#: Least share of the step in which the GPU idles in rounds.
+#: Phases of a step that trains, and of rounds that only ask a network.
 _TRAINS, _CALLS = "^(backward|optimizer)$", "^(forward|evaluation)$"
 _CLEAR = "no step asks the GPU the same four times or more and reads each answer before it asks again"
 
@@ -163,6 +164,8 @@ def _loops(case: Case) -> list[_Loop]:
     """Return the modules whose forward waits for the GPU four times a step or more, those of one class and path as one."""
     api = case.profile.attributed.api_calls
     waited = case.profile.once(waiting.waits).calls.select("call", "asks", "index")
+    for constants in calls_for_constants(case).values():  # no loop: the same is asked in each layer
+        waited = waited.join(constants, on="call", how="anti", maintain_order="left")
     waited = waited.with_columns(
         lookup.at(api[c], waited["call"].to_numpy()).cast(pl.String) for c in ("module", "phase")
     )

@@ -50,7 +50,7 @@ RULE = Rule(
     tries=("fused",),
 )
 REQUIRES = ("steps", "kernels")
-#: Of a dense update of embeddings about this part is left where only the rows that a step used are updated.
+#: Kernels of the backward of an embedding: its optimizer updates all rows, those that a step did not use, too.
 _EMBEDDING = r"embedding_(dense_)?backward|compute_grad_weight|sum_and_scatter"
 
 

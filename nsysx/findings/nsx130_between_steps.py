@@ -32,7 +32,6 @@ from nsysx.replay.engine import Withheld, unprofiled_of
 
 RULE = Rule("NSX130", "between-steps", "What runs between the steps", about="loop", whole=True)
 REQUIRES = ("steps",)
-#: From this share of the loop on.
 _EVALUATES = Fix.by_name("evaluated-rarely")
 _OTHER = Fix.by_name("beside-the-loop")
 

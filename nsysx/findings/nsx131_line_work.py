@@ -34,9 +34,10 @@ from nsysx import units
 from nsysx.analyses import lines
 from nsysx.catalogue import StepLimit, StepPart
 from nsysx.events.code_lines import CodeLines
-from nsysx.findings._case import Case, Fix, Rule, ops_of
+from nsysx.findings._case import Case, Fix, Rule, Saving, ops_of
 from nsysx.findings._finding_bounds import LINE_WORK_SHARE, LINES_APART
 from nsysx.findings._found import Found
+from nsysx.findings._instead import instead
 from nsysx.findings._line_remedies import quoted
 from nsysx.findings._needs import DIFFERENTIATED_ONCE
 from nsysx.findings._once import Takes
@@ -152,10 +153,13 @@ def _moving(case: Case, code: CodeLines) -> pl.DataFrame:
 
 def _found(case: Case, group: _Group) -> Finding | None:
     """Return the finding about lines, None where their change saves too little."""
-    gone = _gone(case, group)
-    worth = case.worth_or_time(
-        case.per_step(int(gone["ns"].sum())), "the kernels that go", RemoveOps(ops_of(gone)), cause=RULE.cause
-    )
+    replaced = instead(case, group.kind.remedy, group.kernels)
+    gone = _gone(case, group) if replaced is None else replaced.gone
+    worth = Saving() if replaced is None else replaced.worth(case)
+    if worth.likely_ns is None:
+        worth = case.worth_or_time(
+            case.per_step(int(gone["ns"].sum())), "the kernels that go", RemoveOps(ops_of(gone)), cause=RULE.cause
+        )
     if worth.likely_ns is None or not case.notable(worth.likely_ns, LINE_WORK_SHARE):
         return None
     taken = case.per_step(int(group.kernels["ns"].sum()))

@@ -4,6 +4,8 @@ What it means
     Weights that are normalized, converted, dequantized or put together in forward are needed so while they are trained. A program that
     only answers computes the same each time: weight normalization that was left in, autocast over float32 weights, stored vectors that
     a search normalizes for each question. Once, after loading, is enough.
+    The same in training: what several layers make in each step from tensors that nothing changes, such as a graph that each layer of a
+    graph network normalizes anew.
 
 In the trace
     Operators of an X-ray step whose arguments are all older than the step, and whose result is the second factor of a product or the
@@ -29,12 +31,14 @@ import polars as pl
 
 from nsysx import units
 from nsysx.catalogue import StepLimit, StepPart
-from nsysx.events.operator_flow import OperatorFlow, flow_of, made_weights
+from nsysx.events.nvtx_ranges import Flags
+from nsysx.events.operator_flow import OperatorFlow, flow_of, made_weights, repeated_constants
 from nsysx.events.profile import Profile
+from nsysx.events.trained_operators import outermost_rows, trained_of
 from nsysx.findings._case import Case, Fix, Rule, calls_of, ops_of
-from nsysx.findings._finding_bounds import WEIGHT_OPERATORS_NAMED, WEIGHTS_ANEW_SHARE
+from nsysx.findings._finding_bounds import FEWEST_ROUNDS, WEIGHT_OPERATORS_NAMED, WEIGHTS_ANEW_SHARE
 from nsysx.findings._found import Found
-from nsysx.findings._once import Takes, edits_without
+from nsysx.findings._once import Takes, began_in, edits_without
 from nsysx.model import Finding
 
 RULE = Rule(
@@ -47,6 +51,9 @@ RULE = Rule(
 )
 REQUIRES = ("steps", "gpu")
 _NORMALIZED = "aten::_weight_norm"
+_CONSTANTS = "Compute once what each call of {cls} computes anew from tensors that nothing changes, and hand it in"
+#: Layers of torch_geometric that keep what they compute of a graph.
+_CACHED = ("GCNConv", "GCN2Conv", "SGConv", "SSGConv", "APPNP", "ARMAConv", "ClusterGCNConv", "LGConv", "TAGConv")
 
 
 def check(case: Case) -> list[Finding]:
@@ -56,7 +63,7 @@ def check(case: Case) -> list[Finding]:
         return case.cannot_tell(RULE, "operators were not recorded with what made their arguments", "nsysx run -- CMD")
     # Transposed convolutions run kernels of a backward.
     if case.ops["phase"].cast(pl.String).is_in(["backward", "optimizer"]).any():
-        return case.clear(RULE, "the program trains its weights")
+        return _of_training(case, flow) or case.clear(RULE, "the program trains its weights")
     rows = made_weights(flow, _copied(case.profile, flow))
     made = _calls(case, flow, rows)
     calls = calls_of(made)
@@ -64,7 +71,7 @@ def check(case: Case) -> list[Finding]:
     worth = case.worth(*edits_without(made, case.ops), cause=RULE.cause) if calls else None
     if worth is None or not case.notable(worth.likely_ns or 0, WEIGHTS_ANEW_SHARE):
         return case.clear(RULE, "computing weights anew takes less than 5 % of the step")
-    outer = _outermost(flow, rows)
+    outer = [rows[i] for i in outermost_rows(flow.start_ns[rows], flow.end_ns[rows])]
     names = Counter(flow.names[row].removeprefix("aten::") for row in outer)
     told = ", ".join(
         f"{name} ({units.several(often, 'time')})" for name, often in names.most_common(WEIGHT_OPERATORS_NAMED)
@@ -85,6 +92,50 @@ def check(case: Case) -> list[Finding]:
     ]
 
 
+def calls_for_constants(case: Case) -> dict[str, pl.DataFrame]:
+    """Return class of a module -> the rows of ``case.calls`` that several of its calls in a step make for the same constants."""
+    flow = flow_of(case.profile)
+    if flow is None:
+        return {}
+    trained = case.profile.once(_trained)
+    if not any(trained):
+        return {}
+    constants = repeated_constants(flow, trained, _copied(case.profile, flow), FEWEST_ROUNDS)
+    # Of modules within modules the inner one is named.
+    return {cls: _calls(case, flow, rows) for cls, rows in sorted(constants.items(), key=lambda item: item[0])}
+
+
+def _trained(profile: Profile) -> list[bool]:
+    flow = flow_of(profile)
+    return [] if flow is None else trained_of(profile, flow).tolist()
+
+
+def _of_training(case: Case, flow: OperatorFlow) -> list[Finding]:
+    """Return one finding where modules of one class make the same constants again in each of their calls, for 5 % of the step or more."""
+    made = calls_for_constants(case)
+    if not made:
+        return []
+    inner = {call.cls: call.last - call.first for call in sorted(flow.calls, key=lambda call: call.first - call.last)}
+    cls = min(made, key=lambda name: (-made[name].height, inner.get(name, 0), name))
+    calls = calls_of(made[cls])
+    theirs = case.ops.filter(case.ops["call"].is_in(list(calls)).fill_null(value=False))
+    worth = case.worth(*edits_without(made[cls], case.ops), cause=RULE.cause) if calls else None
+    if worth is None or not case.notable(worth.likely_ns or 0, WEIGHTS_ANEW_SHARE):
+        return []
+    often = sum(call.cls == cls for call in flow.calls)
+    saved = units.duration(worth.likely_ns or 0)
+    title = f"Each of {often} calls of {cls} computes the same constants: up to {saved} {case.per}"
+    detail = (
+        f"These operators need nothing of the step and have no gradient; they make {len(calls) / case.steps:.0f} calls {case.per}, and "
+        f"kernels of {units.duration(case.per_step(int((theirs['end_ns'] - theirs['start_ns']).sum())))}."
+    )
+    how = f": {cls}(..., cached=True), as the graph stays the same" if cls in _CACHED else ""
+    fix = Fix.by_name("constants-of-layers", text=_CONSTANTS.format(cls=cls) + how)
+    takes = Takes(ops_of(theirs), idle=began_in(case.idle, calls))
+    constants = Found(RULE, title, detail, worth=worth, cost_ns=worth.likely_ns, fix=fix, calls=calls, takes=takes)
+    return [constants.as_finding(case)]
+
+
 def _copied(profile: Profile, flow: OperatorFlow) -> list[bool]:
     """Return whether each operator copies something from the host."""
     ops, calls = profile.attributed.gpu_ops, profile.attributed.api_calls
@@ -100,26 +151,41 @@ def _copied(profile: Profile, flow: OperatorFlow) -> list[bool]:
     return [bool(each) for each in inside]
 
 
-def _outermost(flow: OperatorFlow, rows: list[int]) -> list[int]:
-    """Return those of some operators, in order of time, that lie in no other of them."""
-    outer: list[int] = []
-    for row in rows:
-        if not outer or flow.start_ns[row] >= flow.end_ns[outer[-1]]:
-            outer.append(row)
-    return outer
-
-
 def _calls(case: Case, flow: OperatorFlow, rows: list[int]) -> pl.DataFrame:
     """Return the rows of ``case.calls`` that these operators make, by the step in which they were recorded."""
-    outer, calls = _outermost(flow, rows), case.profile.attributed.api_calls
+    outer, calls = (
+        [rows[i] for i in outermost_rows(flow.start_ns[rows], flow.end_ns[rows])],
+        case.profile.attributed.api_calls,
+    )
     if not outer:
         return case.calls.clear()
     start, end = flow.start_ns[outer], flow.end_ns[outer]
     when = calls["start_ns"].to_numpy()
     last = np.searchsorted(start, when, side="right") - 1
     inside = (last >= 0) & (when < end[np.maximum(last, 0)]) & (calls["thread"].to_numpy() == flow.thread)
+    _as_in_that_step(case.profile, flow, inside)
     like = np.arange(calls.height)
     if case.profile.ranges.repeats is not None:
         like = np.where(case.profile.ranges.repeats.of >= 0, case.profile.ranges.repeats.of, like)
     steady = case.calls["call"].to_numpy()
     return case.calls.filter(pl.Series(inside[like[steady]], dtype=pl.Boolean))
+
+
+def _as_in_that_step(profile: Profile, flow: OperatorFlow, inside: Flags) -> None:
+    """Mark the calls of other steps that make as many calls as the step of the flow: a steady step may correspond to any of them."""
+    calls, ranges = profile.attributed.api_calls, profile.ranges.ranges
+    steps = ranges.filter((pl.col("kind") == "step") & pl.col("own") & (pl.col("process") == profile.process))
+    first, end = np.searchsorted(
+        calls["thread"].to_numpy(), [flow.thread, flow.thread + 1]
+    )  # calls are sorted by thread and time
+    when = calls["start_ns"].to_numpy()[first:end]
+    borders = [first + np.searchsorted(when, steps[c].to_numpy()) for c in ("start_ns", "end_ns")]
+    start, start_of_flow = steps["start_ns"].to_numpy(), int(flow.start_ns[0])
+    of_flow = np.flatnonzero((start <= start_of_flow) & (start_of_flow < steps["end_ns"].to_numpy()))
+    if not len(of_flow):
+        return
+    spans = list(zip(*(border.tolist() for border in borders), strict=True))
+    a, b = spans[int(of_flow[0])]
+    for c, d in spans:
+        if d - c == b - a:
+            inside[c:d] = inside[a:b]

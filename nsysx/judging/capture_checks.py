@@ -21,8 +21,8 @@ from nsysx.judging import (
     unprofiled_checks,
     window_checks,
 )
+from nsysx.judging.idle_parts import MIGRATIONS
 from nsysx.judging.judging_bounds import MOST_SKEW_NS, NEWEST_READ_SCHEMA
-from nsysx.judging.limits import MIGRATIONS
 from nsysx.judging.other_work import shared_gpu
 from nsysx.judging.probe_checks import LOST_RANGES
 from nsysx.model import Check, Doubt, Table, in_order

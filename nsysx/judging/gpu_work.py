@@ -8,7 +8,7 @@ import polars as pl
 
 from nsysx import units
 from nsysx.analyses.helpers.module_names import folded
-from nsysx.catalogue import FAMILIES
+from nsysx.catalogue import FAMILIES, DeviceActivity
 from nsysx.events.kernel_names import function_of
 from nsysx.events.profile import Profile
 from nsysx.frames import lookup
@@ -24,8 +24,10 @@ _UNKNOWN = ("other",)
 
 
 def _work(profile: Profile, process: int, device: int) -> pl.DataFrame:
-    """Return the GPU work of the steady steps: family, module (folded), path (number of its full name), op_kind, name, ns."""
-    ops = _on(profile, process, device, "family", "module", "op_kind", "name")
+    """Return the GPU work of the steady steps: family, module (folded), path (number of its full name), op_kind, cls,
+    name, ns.
+    """
+    ops = _on(profile, process, device, "family", "module", "op_kind", "cls", "name")
     path = ops["module"].to_physical().alias("path")
     return ops.with_columns(lookup.changed(ops["module"], folded).alias("module"), path)
 
@@ -45,10 +47,14 @@ def kernels(profile: Profile, process: int, device: int) -> tuple[int, float | N
 
 
 def most(profile: Profile, process: int, device: int) -> str:
-    """Return a clause on what most of the work is, by module or else by kind; "" if there is none."""
+    """Return a clause on what most of the work is, by module or else by kind; "" if there is none.
+
+    Communication is part of the whole and never named: most of it runs beside computation or waits for others.
+    """
     work = _work(profile, process, device)
     whole = int(work["ns"].sum())
-    if not whole:
+    work = work.filter(work["cls"] != DeviceActivity.COMM.value)
+    if not work["ns"].sum():
         return ""
     sums = _sums(work.drop_nulls("module"), "module")
     # Work outside of modules has none, the root holds all of them, and a name of numbers alone says nothing.

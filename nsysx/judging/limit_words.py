@@ -60,12 +60,16 @@ def headline(profile: Profile, limits: WindowLimits, code: StepLimit, *, average
         noun = _noun(profile, limits, code)
         verb = "take" if noun.startswith(StepPart.COPY.label) else "takes"
         text = f"{begin}{noun} {verb} {_lead(limits, limits.lost[code])}"
+        if code == StepLimit.COMM:
+            text += _at_line(
+                limits, line_of_most.communication(profile, limits.process, limits.device), limits.lost[code]
+            )
         return f"{text}{_second(profile, limits, code)}."
     idle = limits.real_ns - sum(limits.parts[p] for p in GPU_PARTS)
     text = f"{begin}the GPU idles {_lead(limits, idle)}"
     line = line_of_most.idle(profile) if code == StepLimit.LAUNCH else None
     if line is not None:
-        return f"{text}, {_bare(limits, line[1] * idle)} of it in {line[0]}{_second(profile, limits, code)}."
+        return f"{text}{_at_line(limits, line, idle)}{_second(profile, limits, code)}."
     if limits.lost[code] >= ALL_IDLE_OF_CAUSE_SHARE * idle:
         return f"{text}{_clause(profile, limits, code)}{_second(profile, limits, code)}."
     of_it = _bare(limits, limits.lost[code])
@@ -205,10 +209,14 @@ def _busy(profile: Profile, limits: WindowLimits, begin: str) -> str:
         rest = "the rest" if single else "no single cause takes the rest"
         return f"{works}; {rest}: {divided(limits, [p for p in StepPart if p.limit])}."
     line = line_of_most.gpu_work(profile, limits.process, limits.device)
-    if line is not None:
-        works = f"{works}, {_bare(limits, line[1] * sum(parts[p] for p in GPU_PARTS))} of it in {line[0]}"
+    works += _at_line(limits, line, sum(parts[p] for p in GPU_PARTS))
     most = gpu_work.most(profile, limits.process, limits.device)
     return f"{works}.{f' {most}.' if most else ''}"
+
+
+def _at_line(limits: WindowLimits, line: line_of_most.LineShare | None, ns: int) -> str:
+    """Return how much of some time is at a line, ", 10.6 ms of it in train.py:31"; "" without a line."""
+    return f", {_bare(limits, line[1] * ns)} of it in {line[0]}" if line is not None else ""
 
 
 def _launches(profile: Profile, limits: WindowLimits) -> str:

@@ -1,10 +1,12 @@
-"""The line of the program that has most of the idle time or of the GPU work of the steady steps, for the headline."""
+"""The line of the program that has most of the idle time, GPU work or exposed communication of the steady steps, for the headline."""
 
 from __future__ import annotations
 
 import numpy as np
 
+from nsysx.catalogue import DeviceActivity
 from nsysx.events.code_lines import CodeLines
+from nsysx.events.device_activity import CLASSES
 from nsysx.events.line_shares import shares
 from nsysx.events.profile import Profile
 from nsysx.frames import lookup
@@ -29,7 +31,7 @@ def idle(profile: Profile) -> LineShare | None:
 
 
 def gpu_work(profile: Profile, process: int, device: int) -> LineShare | None:
-    """Return the line that launches most of the work of a device, backward included.
+    """Return the line that launches most of the work of a device, backward included, communication excluded, and its share of all.
 
     None where no line has 40 % of it or one has all but 10 %, which is the call of the whole model, or lines were not recorded.
     """
@@ -38,8 +40,28 @@ def gpu_work(profile: Profile, process: int, device: int) -> LineShare | None:
         return None
     ops = lookup.having(profile.steady_ops, process=process, device=device)
     ns = (ops["end_ns"] - ops["start_ns"]).to_numpy()
-    most = _most(lines, lines.op[ops["op"].to_numpy()], ns, int(ns.sum()), GPU_AT_LINE_SHARE)
+    compute = (ops["cls"] != DeviceActivity.COMM.value).to_numpy()
+    most = _most(lines, lines.op[ops["op"].to_numpy()][compute], ns[compute], int(ns.sum()), GPU_AT_LINE_SHARE)
     return most if most is not None and most[1] < WHOLE_AT_LINE_SHARE else None
+
+
+def communication(profile: Profile, process: int, device: int) -> LineShare | None:
+    """Return the line that launches most of the communication of a device that no compute hides, and its share of that.
+
+    Where several run at once the time is that of the first. None where no line has 40 % of it, or lines were not recorded.
+    """
+    lines = profile.code()
+    if lines is None or not profile.recorded("runtime"):
+        return None
+    ops = lookup.having(profile.steady_ops, process=process, device=device)
+    ops = ops.filter(ops["cls"] == DeviceActivity.COMM.value).sort("start_ns", "end_ns")
+    start, end = ops["start_ns"].to_numpy(), ops["end_ns"].to_numpy()
+    begin = np.maximum(start, np.concatenate((start[:1], np.maximum.accumulate(end)[:-1])))
+    activity = profile.ledgers.activity[process, device]
+    comm, compute = (1 << CLASSES.index(name) for name in (DeviceActivity.COMM, DeviceActivity.COMPUTE))
+    alone = ((activity.labels & comm) > 0) & ((activity.labels & compute) == 0)
+    exposed = activity.within(alone, begin, np.maximum(begin, end))
+    return _most(lines, lines.op[ops["op"].to_numpy()], exposed, int(exposed.sum()), GPU_AT_LINE_SHARE)
 
 
 def _most(lines: CodeLines, stack: I64, ns: I64, whole: int, least_share: float) -> LineShare | None:

@@ -19,7 +19,7 @@ from nsysx.replay.engine import RemoveWaits, Replay, replay_of
 PLACE = ("api", "asks", "module", "phase", "file", "line")
 #: What a wait is for: nothing (the program synchronizes), a value that it reads back, or how many elements a mask selects.
 NOTHING, VALUE, SIZE = "nothing", "value", "size"
-#: A size is one number, and the kernels that need it are launched next; no more calls than this lie between.
+#: Kernels that count what a mask selects, or write the indices of it.
 _SELECTS = r"DeviceSelect|DeviceCompactInit|write_indices"
 
 

@@ -76,7 +76,7 @@ def prices(ranks: Sequence[Rank], wanted: JobChanges) -> JobPrices | None:
         by = wanted.faster_links or FASTER_LINKS_TIMES
         rows.append((f"--faster-links {by}", times.transferred_ns(1 / by)))
     if wanted.hide_transfer or not asked:
-        rows.append(("--hide-transfer", times.transferred_ns(0.0)))
+        rows.append(("--hide-transfer", times.hidden_ns()))
     changed = times.changed_ns() if wanted.on_all_ranks or not asked else {}
     if wanted.on_all_ranks and wanted.on_all_ranks not in changed:
         can = ", ".join(changed) or "none"

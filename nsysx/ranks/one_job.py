@@ -9,7 +9,6 @@ from nsysx.ranks.collect import Rank
 from nsysx.ranks.rank_bounds import MOST_FOREIGN_REPORTS
 
 _NOT_ONE = "not-one-job"
-#: So many foreign reports are named.
 _HINT = "Reports given together are ranks of one job; to compare two runs: nsysx compare BEFORE AFTER"
 
 

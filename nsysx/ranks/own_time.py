@@ -21,6 +21,7 @@ from nsysx.ranks.other_reports import ops_of
 from nsysx.ranks.rank_bounds import FEWEST_REPLAYED_STEPS, MOST_REPLAYED_RANKS, REPLAYED_TOGETHER_SHARE
 from nsysx.replay import peers
 from nsysx.replay.chain_columns import Columns
+from nsysx.replay.replay_bounds import HIDDEN_SLOWS_SHARES
 from nsysx.replay.together import Played, ReplayedRank, played, step_lengths
 
 
@@ -87,6 +88,20 @@ class OwnTimes:
     def transferred_ns(self, factor: float) -> float:
         """Return by how much the job's step is shorter if collectives, once all ranks are there, take ``factor`` times as long (ns)."""
         then = _job_step(list(self.members), {number: round(ns * factor) for number, ns in self.transfer.items()})
+        return self._measured(then)
+
+    def hidden_ns(self) -> float:
+        """Return by how much the job's step is shorter if all transfer runs beside computation, which that slows (ns).
+
+        Late ranks are still waited for.
+        """
+        nothing = dict.fromkeys(self.transfer, 0)
+        free, steps = _job_step(list(self.members), nothing), self.step_ns.shape[1]
+        if free is None:
+            return 0.0
+        slower = steps * HIDDEN_SLOWS_SHARES[1] * max(self.step - free, 0.0)
+        work = [int(m.cols.op_duration[m.own].sum()) for m in self.members]
+        then = _job_step([m.scaled(1 + slower / max(w, 1)) for m, w in zip(self.members, work, strict=True)], nothing)
         return self._measured(then)
 
     def changed_ns(self) -> dict[str, float]:

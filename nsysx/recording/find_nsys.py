@@ -31,7 +31,6 @@ NSYS_PLACES = (
     "/opt/nvidia/hpc_sdk/Linux_*/*/profilers/Nsight_Systems/bin/nsys",
     "/usr/lib/nsight-systems/bin/nsys",
 )
-#: A helper that neither computes nor waits for a disk for this long hangs, and how often that is looked at.
 GET_NSYS = (
     "Install Nsight Systems (part of the CUDA toolkit; on Debian `nsysx doctor --install-nsys` needs no root rights) "
     "or name it with --nsys PATH"

@@ -38,7 +38,7 @@ from nsysx.recording.recording_bounds import (
 )
 from nsysx.recording.run_messages import say
 
-#: How long after ``nsys stop`` the program stands still at most, and what nsys prints when it records no more.
+#: What nsys prints when it records no more.
 _STOPPED = "Generating "
 
 

@@ -26,7 +26,6 @@ from nsysx.recording.recording_bounds import (
     STOOD_STILL_S,
 )
 
-#: How long such an agent may be idle: nobody is left to tell it to go on.
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 

@@ -31,13 +31,12 @@ ENVIRONMENT = {"NSYS_NVTX_PROFILER_REGISTER_ONLY": "0"}
 #: them 8.9 and 10.9 became 12.5 and 14.1, to the program's end. nsys says so in a report: "The CUPTI was finalized".
 DIRECTIVES = "NSYS_CONFIG_DIRECTIVES"
 _DETACHING = ("CuptiSubscribeOnStart=true", capture_range.DETACHED)
-#: The first nsys with the CUPTI of CUDA 12.6, and the first driver for which nsys loads a CUPTI that new: older ones crash where
-#: CUDA graphs are replayed when CUPTI comes back (pytorch/pytorch#146604).
+#: The first nsys with the CUPTI of CUDA 12.6: older ones crash where CUDA graphs are replayed when CUPTI comes back
+#: (pytorch/pytorch#146604).
 _CAN_DETACH = (2024, 5)
 
 
-#: Ends with this code if there is no driver, or if it finds no device; in a process of its own, because a driver's start stays. It gets
-#: so long (s).
+#: Ends with this code if there is no driver, or if it finds no device; in a process of its own, because a driver's start stays.
 _STARTS_CUDA = f"""import ctypes, sys
 try:
     failed = ctypes.CDLL("libcuda.so.1").cuInit(0)

@@ -42,7 +42,9 @@ class JobChanges:
     faster_links: Annotated[
         int | None, Option("Job: let collectives transfer that many times as fast.", "TIMES", least=2)
     ] = None
-    hide_transfer: Annotated[bool, Option("Job: let transfer take no time; late ranks are still waited for.")] = False
+    hide_transfer: Annotated[
+        bool, Option("Job: run transfer beside computation, which it slows; late ranks are still waited for.")
+    ] = False
     on_all_ranks: Annotated[
         str, Option("Job: make this change on all ranks (no-sync, no-reshard, ddp-bucket-view, own-buffers).", "NAME")
     ] = ""

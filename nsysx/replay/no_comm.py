@@ -44,15 +44,14 @@ def job_step(real_ns: int, ranks: Sequence[Modelled]) -> int:
     If that is less than a rank's modelled step, its host is so much faster, but not its GPU work. If it is more, then nothing tells
     a slower host from slower communication, and the most that communication may take is all of it.
     """
-
-    def of_rank(rank: Modelled) -> float:
-        faster = min(real_ns / rank.high_ns, 1.0) if rank.high_ns else 1.0
-        return max(rank.step_ns * faster, rank.low_ns)
-
-    slowest = max(map(of_rank, ranks), default=0.0)
     numbers = sorted(set[int].intersection(*(set(r.by_step) for r in ranks)))
     lengths = np.array([[r.by_step[n] for n in numbers] for r in ranks], np.float64)
     longest = lengths.mean(axis=1).max() if numbers else 0.0
-    # In each step another rank may be the slowest one.
+    # In each step another rank may be the slowest one. The step as it is now holds that, too.
     in_turn = float(lengths.max(axis=0).mean() / longest) if longest else 1.0
-    return min(round(slowest * in_turn), real_ns)
+
+    def of_rank(rank: Modelled) -> float:
+        longer = min(real_ns / rank.high_ns, in_turn) if rank.high_ns else in_turn
+        return max(rank.step_ns * longer, rank.low_ns)
+
+    return min(round(max(map(of_rank, ranks), default=0.0)), real_ns)

@@ -101,6 +101,12 @@ USUAL_QUEUE_OPS = 1024
 #: Fewer items than this are run one by one, which is faster (about 40 us per stretch, less than 1 us per item).
 SHORT_STRETCH_ITEMS = 48
 
+# ---- hidden communication ---------------------------------------------------------------------------------------
+#: A transfer that runs beside computation makes that longer by these shares of its own time (least, likely, most), since NCCL takes
+#: multiprocessors and memory from it: 0.3 to 0.4 in 16 of 19 jobs on two H100s, 0.5 and 0.8 in two whose matrix products fill the
+#: card, and all of it in a sharded language model whose fix hid 10 ms of 65 and gained nothing.
+HIDDEN_SLOWS_SHARES = (0.3, 0.65, 1.0)
+
 # ---- slowed_kernels ---------------------------------------------------------------------------------------------
 #: Least number of runs alone, and of runs beside communication, from which a kernel's slowdown is derived.
 FEWEST_KERNEL_RUNS = 3

@@ -17,7 +17,7 @@ from nsysx.trying.trial_bounds import (
 from nsysx.units import duration, several, size
 
 _ORDER = ("faster", "same", "cannot_tell", "slower", "fails", "does_not_apply")
-#: Weights that differ so many times as much at the end as early on: the difference grew.
+#: Verdicts in words, where their names are not.
 _WORDS = {"cannot_tell": "cannot tell", "changes_results": "changes results", "does_not_apply": "does not apply"}
 
 

@@ -17,12 +17,21 @@ GEMM = "nvjet_sm90_hsh_128x24_64x11_4x1_v_bz_splitK_TNT"
 
 
 def timed(
-    *, rounds: int = 40, flushed_every: int = 2, ops: int = 1, read: bool = True, extra: int = 0, orders: bool = False
+    *,
+    rounds: int = 40,
+    flushed_every: int = 2,
+    ops: int = 1,
+    read: bool = True,
+    extra: int = 0,
+    orders: bool = False,
+    alike: bool = True,
+    waits: bool = False,
 ) -> Report:
     """Return a loop that times ``ops`` products between events; before every ``flushed_every``-th it zeroes 256 MiB.
 
     The product takes 31.0 us with a warm L2 cache and 34.4 us with a cold one. ``extra`` kernels are launched outside of the windows.
-    ``orders``: another stream waits for each event, as around a collective.
+    ``orders``: another stream waits for each event, as around a collective. ``alike``: all ``ops`` are the same kernel. ``waits``: the
+    program waits for the second event as soon as it is recorded, as C++ does.
     """
     report = Report()
     report.gpu(0, name="NVIDIA H100", l2=50 << 20, bandwidth=3_350_000_000_000)
@@ -44,12 +53,17 @@ def timed(
         for k in range(ops):
             took = 34_400 if flushed else 31_000
             start = max(free, begin + 10 * US)
-            main.launch(at=begin + (2 + k) * US, dur=US // 2, kernel=GEMM, gpu_start=start, gpu_dur=took + (i % 3) * 32)
+            kernel = GEMM if alike or not k else f"layer_{k}"
+            main.launch(
+                at=begin + (2 + k) * US, dur=US // 2, kernel=kernel, gpu_start=start, gpu_dur=took + (i % 3) * 32
+            )
             free = start + took + 100
         main.event_record(2 * i + 2, at=begin + (4 + ops) * US, dur=US)
         if orders:
             main.sync("cudaStreamWaitEvent_v3020", at=begin + (5 + ops) * US, dur=US // 2, event=2 * i + 2)
-        main.sync("cudaDeviceSynchronize_v3020", at=begin + (6 + ops) * US, dur=free - begin - (5 + ops) * US)
+        waited = {"event": 2 * i + 2} if waits else {}
+        wait = "cudaEventSynchronize_v3020" if waits else "cudaDeviceSynchronize_v3020"
+        main.sync(wait, at=begin + (6 + ops) * US, dur=free - begin - (5 + ops) * US, **waited)
         at = free + 10 * US
         if read:
             for event in (2 * i + 1, 2 * i + 2):
@@ -75,7 +89,8 @@ def test_a_flush_is_no_launch_to_save(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("report", "why"),
     [
-        (timed(ops=12), "a step that is timed as a whole"),
+        (timed(ops=12, alike=False), "a step that is timed as a whole"),
+        (timed(ops=12, alike=False, read=False, waits=True), "a step that is timed as a whole in C++"),
         (timed(read=False), "events that nobody reads"),
         (timed(extra=9), "a loop that times a small part of what it does"),
         (timed(rounds=3), "too few to be a loop"),
@@ -84,6 +99,15 @@ def test_a_flush_is_no_launch_to_save(tmp_path: Path) -> None:
 )
 def test_what_else_has_events_keeps_its_steps(tmp_path: Path, report: Report, why: str) -> None:
     assert "the measurement" not in summed(tmp_path, report).steps.rule, why
+
+
+@pytest.mark.parametrize(
+    "report",
+    [timed(ops=12), timed(read=False, waits=True), timed(ops=30, rounds=5, flushed_every=0, read=False, waits=True)],
+)
+def test_one_kernel_again_and_again_between_two_events_is_measured(tmp_path: Path, report: Report) -> None:
+    """Seen in a lesson on transposing: a hundred launches between two events, and a wait for the second one."""
+    assert "the measurement" in summed(tmp_path, report).steps.rule
 
 
 def test_clocks_that_read_the_kernels_are_left_alone(tmp_path: Path) -> None:

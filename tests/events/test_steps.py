@@ -179,6 +179,30 @@ def test_repetitions_in_a_range_called_warm_up_are_no_steps(name: str, first: in
     assert spans(read(report, tmp_path))[0][0] == first * PERIOD + 20 * US
 
 
+def test_what_repeats_behind_a_warm_up_of_another_kind_are_the_steps(tmp_path: Path) -> None:
+    """A benchmark of the forward pass warms up with training steps: five of two kinds of work, then ten of one."""
+    report = Report()
+    main = report.process(1).thread(1, "python")
+    at = 0
+    for i in range(20):
+        work(main, at + 20 * US)
+        if i < 10 and i % 2:
+            for k in range(12):
+                main.launch(
+                    at + (400 + 10 * k) * US,
+                    5 * US,
+                    kernel=f"backward_{k}",
+                    gpu_start=at + (410 + 10 * k) * US,
+                    gpu_dur=8 * US,
+                )
+        at += PERIOD
+    assert len(read(report, tmp_path).cpu) < 20
+    main.add_range("Warm-up", 0, 10 * PERIOD)
+    table = read(report, tmp_path)
+    assert table.source == "kernels" and table.cpu.height == 10
+    assert int(table.cpu["start_ns"].to_list()[0]) >= 10 * PERIOD
+
+
 def test_a_program_that_only_warms_up_keeps_its_steps(tmp_path: Path) -> None:
     report, main = loop(6, nothing)
     main.add_range("warmup", 0, 6 * PERIOD)

@@ -7,9 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from nsysx.events.recorded_settings import RecordedSettings
+from nsysx.findings import _costly_jobs
 from nsysx.findings.nsx110_exposed_comm import of_ranks
+from nsysx.model import Row
 from nsysx.pipeline import ReadingOptions, gather_job, summarize
 from nsysx.replay import engine
+from nsysx.replay.replay_bounds import HIDDEN_SLOWS_SHARES
 from tests.builder import Report
 from tests.findings import Program, empty, healthy
 from tests.ranks.test_rank_table import one_report, steps
@@ -73,6 +77,18 @@ def test_waiting_is_told_from_transfer(tmp_path: Path) -> None:
     path = one_report(tmp_path / "even.sqlite", [300_000, 300_000])
     (finding,) = (f for f in summarize([path]).findings or () if f.code == "NSX110")
     assert "buckets" in finding.fix
+    # Hidden, the transfer slows what it runs beside: nothing for sure, and never all of it.
+    saving, error = finding.saving.likely_ns, finding.saving.error_ns
+    assert saving == error == pytest.approx((1 - HIDDEN_SLOWS_SHARES[1]) * 50_000, rel=0.05)
+    assert not finding.saving.bound
+
+
+@pytest.mark.parametrize(
+    ("units", "whole"), [(({"count": 1},), True), (({"count": 8}, {"count": 1}), False), ((), False)]
+)
+def test_a_model_that_is_sharded_as_one_unit_is_told_so(units: tuple[Row, ...], whole: bool) -> None:
+    settings = RecordedSettings({"wrappers": [{"kind": "fully_shard", **unit} for unit in units]})
+    assert bool(_costly_jobs.one_unit(settings)) == whole
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from nsysx.catalogue import StepPart
 from nsysx.findings._case import Case
-from nsysx.judging import limits
+from nsysx.judging import idle_parts
 from nsysx.replay.engine import RemoveHost, replay_of
 from tests.findings import Program
 from tests.findings.test_contract import judged
@@ -117,8 +117,8 @@ def test_waits_limit_a_step_by_no_more_than_they_are_worth(
     monkeypatch: pytest.MonkeyPatch, worth: int, sync: int, host: int
 ) -> None:
     """The rest is host code that would be there without the wait; the sum stays."""
-    monkeypatch.setattr(limits, "_worth_of_waits", lambda _: worth)
-    parts = limits._capped(None, {StepPart.SYNC: 10, StepPart.HOST: 5, StepPart.LAUNCH: 1})  # type: ignore[arg-type]
+    monkeypatch.setattr(idle_parts, "_worth_of_waits", lambda _: worth)
+    parts = idle_parts._capped(None, {StepPart.SYNC: 10, StepPart.HOST: 5, StepPart.LAUNCH: 1})  # type: ignore[arg-type]
     assert (parts[StepPart.SYNC], parts[StepPart.HOST], parts[StepPart.LAUNCH]) == (sync, host, 1)
     assert sum(parts.values()) == 16
 

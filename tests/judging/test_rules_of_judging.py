@@ -11,10 +11,12 @@ import polars as pl
 import pytest
 
 from nsysx.catalogue import Call, StepLimit, StepPart
+from nsysx.frames.intervals import StepFunction
 from nsysx.judging import (
     capture_checks,
     gpu_work,
     growth,
+    idle_parts,
     limit_words,
     limits,
     line_of_most,
@@ -388,23 +390,26 @@ def test_scaled_parts_sum_to_the_whole(parts: dict[str, int], whole: int, scaled
 def test_waits_are_worth_no_more_than_their_removal(
     monkeypatch: pytest.MonkeyPatch, worth: int, sync: int, host: int
 ) -> None:
-    monkeypatch.setattr(limits, "_worth_of_waits", lambda _: worth)
+    monkeypatch.setattr(idle_parts, "_worth_of_waits", lambda _: worth)
     profile: Any = None
-    assert limits._capped(profile, {StepPart.SYNC: 30, StepPart.HOST: 5}) == {StepPart.SYNC: sync, StepPart.HOST: host}
-    assert limits._capped(profile, {StepPart.HOST: 5}) == {StepPart.HOST: 5}
-    assert limits._capped(profile, {StepPart.SYNC: 30}) == {StepPart.SYNC: sync, StepPart.HOST: 30 - sync}
+    assert idle_parts._capped(profile, {StepPart.SYNC: 30, StepPart.HOST: 5}) == {
+        StepPart.SYNC: sync,
+        StepPart.HOST: host,
+    }
+    assert idle_parts._capped(profile, {StepPart.HOST: 5}) == {StepPart.HOST: 5}
+    assert idle_parts._capped(profile, {StepPart.SYNC: 30}) == {StepPart.SYNC: sync, StepPart.HOST: 30 - sync}
 
 
 def test_without_a_replay_waits_are_worth_all_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the shown process: what it waits for before, in and beside the call."""
-    monkeypatch.setattr(limits, "replay_of", lambda _: None)
+    monkeypatch.setattr(idle_parts, "replay_of", lambda _: None)
     sites = pl.DataFrame(
         {"process": [1, 1, 2], "backlog_ns": [1, 2, 90], "own_op_ns": [10, 20, 90], "host_ns": [100, 200, 90]}
     )
     profile: Any = SimpleNamespace(wait_sites=lambda: sites, steps=SimpleNamespace(process=1))
-    assert limits._worth_of_waits(profile) == 333
+    assert idle_parts._worth_of_waits(profile) == 333
     profile.wait_sites = lambda: sites.clear()
-    assert limits._worth_of_waits(profile) == 0
+    assert idle_parts._worth_of_waits(profile) == 0
 
 
 def steady(**columns: list[Any]) -> Any:
@@ -461,8 +466,9 @@ def work(*rows: tuple[str, str | None, str, str, int]) -> Any:
     family, module, kind, name, ns = (list(column) for column in zip(*rows, strict=True))
     frame = pl.DataFrame(
         {"family": family, "module": module, "op_kind": kind, "name": name, "start_ns": [7] * len(rows),
-         "end_ns": [7 + each for each in ns], "process": [1] * len(rows), "device": [0] * len(rows)},
-        schema_overrides={"family": pl.Categorical, "module": pl.Categorical, "name": pl.Categorical},
+         "end_ns": [7 + each for each in ns], "process": [1] * len(rows), "device": [0] * len(rows),
+         "cls": ["comm" if f == "communication" else "compute" for f in family]},
+        schema_overrides={"family": pl.Categorical, "cls": pl.Categorical, "module": pl.Categorical, "name": pl.Categorical},
     )  # fmt: skip
     other = frame.with_columns(process=pl.lit(2, pl.Int64), end_ns=pl.lit(9_999, pl.Int64))
     return SimpleNamespace(
@@ -489,6 +495,9 @@ def work(*rows: tuple[str, str | None, str, str, int]) -> Any:
         ([("gemm", None, "kernel", "a", 40), ("other", None, "kernel", "mine", 60)], "60 % of GPU time is the kernel mine"),
         ([("other", None, "kernel", f"k{i}", 9) for i in range(12)], ""),
         ([("gemm", None, "kernel", "a", 0)], ""),
+        ([("communication", "net", "kernel", "n", 60), ("gemm", "net", "kernel", "a", 30), ("norm", "net", "kernel", "b", 10)],
+         "40 % of GPU time is net (mostly GEMM)"),
+        ([("communication", "net", "kernel", "n", 100)], ""),
     ],
 )  # fmt: skip
 def test_what_most_of_the_work_is(rows: list[Any], words: str) -> None:
@@ -707,6 +716,7 @@ def test_the_line_with_much_of_the_gpu_work_is_named_unless_it_calls_the_whole_m
     stack = np.array([*ns, 1])
     rows = {
         "op": range(len(stack)),
+        "cls": "compute",
         "process": 1,
         "device": [*[0] * len(ns), 1],
         "start_ns": 0,
@@ -721,6 +731,26 @@ def test_the_line_with_much_of_the_gpu_work_is_named_unless_it_calls_the_whole_m
     assert line_of_most.gpu_work(profile, 1, 0) == (None if line is None else (line, share))
     profile.recorded = lambda _: False
     assert line_of_most.gpu_work(profile, 1, 0) is None
+
+
+def test_the_line_with_most_of_the_communication_that_nothing_hides_is_named() -> None:
+    """That of line 3 is longer and hidden, that of line 7 is not; what two of them share is the first one's, and counts once."""
+    places = pl.DataFrame({"file": ["/job/train.py", "/job/net.py"], "line": [3, 7]})
+    rows = {
+        "op": [0, 1, 2, 3], "process": 1, "device": 0, "cls": ["comm", "compute", "comm", "comm"],
+        "start_ns": [0, 0, 100, 130], "end_ns": [90, 80, 150, 160],
+    }  # fmt: skip
+    comm, compute = 2, 1  # bits of the ledger's classes
+    activity = StepFunction(np.array([0, 80, 90, 100, 160]), np.array([comm | compute, comm, 0, comm]))
+    profile: Any = SimpleNamespace(
+        code=lambda: SimpleNamespace(places=places, places_of=lambda stacks: stacks, op=np.array([0, 0, 1, 0])),
+        recorded=lambda _: True,
+        steady_ops=pl.DataFrame(rows),
+        ledgers=SimpleNamespace(activity={(1, 0): activity}),
+    )
+    assert line_of_most.communication(profile, 1, 0) == ("net.py:7", 50 / 70)
+    profile.steady_ops = profile.steady_ops.filter(pl.col("cls") == "compute")
+    assert line_of_most.communication(profile, 1, 0) is None
 
 
 @pytest.mark.parametrize(

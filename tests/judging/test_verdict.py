@@ -13,7 +13,8 @@ from nsysx.analyses import gpu_ledger
 from nsysx.analyses.gpu_ledger import GpuRow
 from nsysx.events import ledger
 from nsysx.judging import limit_words
-from nsysx.judging.limits import idle_parts, limits_of
+from nsysx.judging.idle_parts import idle_parts
+from nsysx.judging.limits import limits_of
 from nsysx.model import Verdict
 from nsysx.pipeline import summarize
 from tests import builder

@@ -14,8 +14,11 @@ from nsysx.errors import NsysxError
 from nsysx.events.other_ranks import Modelled
 from nsysx.pipeline import ReadingOptions, gather_job, summarize
 from nsysx.ranks import job_whatif, rank_table
+from nsysx.ranks.job_compared import compare
+from nsysx.ranks.own_time import own_times
 from nsysx.replay import no_comm, whatif_json
 from nsysx.replay.changes import Changes, JobChanges
+from nsysx.replay.replay_bounds import HIDDEN_SLOWS_SHARES
 from nsysx.replay.slowed_kernels import slowed_ns
 from tests.ranks.test_rank_table import reports
 from tests.ranks.test_straggler import job
@@ -31,7 +34,8 @@ def test_a_host_that_was_slower_while_measured_hides_no_communication() -> None:
     assert no_comm.job_step(72, ranks) == 54, "the first is the slower one, at 0.9 of its modelled step"
     assert no_comm.job_step(45, ranks) == 45, "no faster than the GPU's work, and no slower than the step now"
     turns = [Modelled(60, 0, 80, {1: 80, 2: 40}), Modelled(50, 0, 90, {1: 20, 2: 80})]
-    assert no_comm.job_step(100, turns) == 80, "in each step another rank is the slowest"
+    assert no_comm.job_step(120, turns) == 80, "in each step another rank is the slowest"
+    assert no_comm.job_step(100, turns) == 75, "as it is in the step as measured: of one rank's 80, 20 go"
 
 
 #: Kernels beside communication take longer than alone (share).
@@ -60,6 +64,16 @@ def test_what_saves_nothing_is_not_listed(uneven: Path) -> None:
     assert listed == ["--usual-rank"]
     (_, links) = answered(uneven, faster_links=2)
     assert "saves 25.0 us" in links or "saves 25 us" in links  # half of the 50 us that an all-reduce takes
+
+
+def test_hidden_transfer_slows_the_computation_beside_it(uneven: Path) -> None:
+    """Rank 2 computes for 50 ms, and its all-reduce transfers for 50 us: hidden, it saves what it does not slow."""
+    given = gather_job([uneven], ReadingOptions()).ranks
+    compared = compare(given)
+    times = None if compared is None else own_times(compared.aligned, (0, 1, 2))
+    assert times is not None
+    free, hidden = times.transferred_ns(0.0), times.hidden_ns()
+    assert 0 < hidden == pytest.approx((1 - HIDDEN_SLOWS_SHARES[1]) * free, rel=0.05)
 
 
 def test_no_job_is_faster_than_its_slowest_rank(uneven: Path) -> None:

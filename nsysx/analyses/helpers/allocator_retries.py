@@ -18,8 +18,6 @@ from nsysx.catalogue import Call
 from nsysx.events.profile import Profile
 from nsysx.frames.intervals import I64
 
-#: The allocator goes straight from free to free, and from the last free to the retry (ns); a program that calls empty_cache()
-#: and then allocates takes longer than this in Python.
 _FREES = r"^(cudaFree|cuMemFree|cuMemUnmap|cuMemRelease)(Async)?$"
 _ALLOCS = r"^(cudaMalloc|cuMemAlloc|cuMemCreate|cuMemMap|cuMemSetAccess)(Async)?(_v2)?$"
 #: Calls that the allocator itself makes on the way: they do not end a run.

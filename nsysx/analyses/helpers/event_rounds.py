@@ -14,7 +14,6 @@ import polars as pl
 from nsysx.analyses.helpers.analysis_bounds import FEWEST_LOOP_ROUNDS, MOST_LOOP_PLACES
 from nsysx.frames.intervals import I64
 
-#: Most places in one loop that are told apart, and fewest whole rounds that this takes.
 _KINDS = ("kernel", "memcpy", "memset")
 
 

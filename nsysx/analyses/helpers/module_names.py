@@ -11,7 +11,7 @@ from nsysx.analyses.helpers.analysis_bounds import KERNEL_NAME_LETTERS
 from nsysx.events.attribute import IN_STEP, outside_in
 from nsysx.events.kernel_names import function_of
 
-#: Letters of a kernel's name in a sentence.
+#: Indices in a path: "layers.3", "layers.*.2".
 _NUMBERS = re.compile(r"(\d+|\*)(\.(\d+|\*))*")
 #: What the column module says of work in no module, and how people say it.
 _OUTSIDE = {

@@ -30,7 +30,7 @@ from nsysx.reading import schema
 #: API functions that load code or start the driver.
 LOADS = r"LoadData|LoadFatBinary|LibraryLoad|ModuleLoad|cuLink|^cuInit$|PrimaryCtxRetain|^cuCtxCreate"
 _CREATES = r"Create"
-#: From this many calls per steady step on, a function belongs to every step; with fewer, a cache is still being filled.
+#: How a one-time cost is known, by the number in ``evidence``.
 _EVIDENCE = ("in full", "measured", "only call", "above median")
 
 

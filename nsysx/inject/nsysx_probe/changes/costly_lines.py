@@ -29,6 +29,12 @@ UNTRIED = (
         "The converted weights must fit in memory.", untried=_OWN_CODE,
     ),
     Remedy(
+        "constants-of-layers",
+        "Compute once what each of these layers computes anew from tensors that nothing changes, and hand it in",
+        "graph, weight = gcn_norm(graph, weight)  # once, before the loop\nlayer = GCNConv(dim, dim, normalize=False)",
+        "What it is made of must stay the same.", untried=_OWN_CODE,
+    ),
+    Remedy(
         "constants-once",
         "Make these constants once, before the loop, or use Python's numbers in their place",
         'gravity = torch.tensor(9.81, device="cuda")  # once, before the loop', untried=_OWN_CODE,
@@ -47,6 +53,13 @@ UNTRIED = (
         "picked-on-gpu",
         "Pick on the GPU, with repetition (torch.randint): without it all of them are shuffled each time; or shuffle once for many steps",
         'index = torch.randint(count, (picked,), device="cuda")', untried=_OWN_CODE,
+    ),
+    Remedy(
+        "processes-for-threads",
+        "Let worker processes do this (DataLoader(num_workers=8), multiprocessing), not a thread: of one process only one thread runs "
+        "Python at a time, and the one that launches kernels waits for it",
+        "loader = DataLoader(batches, batch_size=None, num_workers=8, prefetch_factor=4)  # batches[i] parses batch i",
+        "What goes to the workers and back has to be picklable.", untried=_OWN_CODE,
     ),
     Remedy("no-sleep", "Leave this pause out, or wait for what it waits for in another thread", untried=_OWN_CODE),
     Remedy(

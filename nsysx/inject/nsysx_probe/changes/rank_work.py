@@ -33,6 +33,13 @@ UNTRIED = (
         "A larger unit needs more memory while it is gathered.", untried=_ALL_RANKS,
     ),
     Remedy(
+        "sharded-blocks",
+        "Shard each block as a unit of its own, then the whole, so that the gather of one block and the reduction of another run beside "
+        "computation; keep them gathered until backward, as the whole model is now",
+        "for block in model.blocks: fully_shard(block, reshard_after_forward=False)  # then fully_shard(model)",
+        "NCCL takes multiprocessors from what it runs beside: a GPU that computes all the time gains little.", untried=_ALL_RANKS,
+    ),
+    Remedy(
         "paired-splits",
         "Keep what lies between two split layers split: ColwiseParallel for the first of a pair and RowwiseParallel for the second, with "
         "their default layouts, need one all-reduce for both; gathered outputs are sent after every layer, and what follows is computed "

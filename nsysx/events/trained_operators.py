@@ -1,0 +1,44 @@
+"""Which operators of an X-ray step are trained: those that made a node which a backward ran.
+
+An operator's range has the number of the node that autograd would make next. Of the outermost operators with one number the last makes
+it, and all within have its gradient.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+
+from nsysx.events.nvtx_ranges import Flags
+from nsysx.events.operator_flow import OperatorFlow
+from nsysx.events.profile import Profile
+from nsysx.frames.intervals import I64
+
+
+def trained_of(profile: Profile, flow: OperatorFlow) -> Flags:
+    """Return which operators of an X-ray step are trained."""
+    nodes = _nodes(profile)
+    trained, last = np.zeros(len(flow.names), np.bool_), dict[int, int]()
+    for row in outermost_rows(flow.start_ns, flow.end_ns):
+        if flow.sequence[row] in nodes:
+            last[flow.sequence[row]] = row
+    for row in last.values():
+        trained[row : int(np.searchsorted(flow.start_ns, flow.end_ns[row]))] = True
+    return trained
+
+
+def _nodes(profile: Profile) -> frozenset[int]:
+    """Return the numbers of the nodes that a backward ran."""
+    ranges = profile.ranges.ranges
+    chosen = (pl.col("kind") == "op") & (pl.col("process") == profile.process) & (pl.col("number") >= 0)
+    backward = ranges.filter(chosen, ~pl.col("name").cast(pl.String).str.starts_with("aten::"))
+    return frozenset(backward["number"].to_list())
+
+
+def outermost_rows(start_ns: I64, end_ns: I64) -> list[int]:
+    """Return those of some ranges of one thread, in order of time, that lie in no other of them."""
+    outer: list[int] = []
+    for row, start in enumerate(start_ns.tolist()):
+        if not outer or start >= end_ns[outer[-1]]:
+            outer.append(row)
+    return outer

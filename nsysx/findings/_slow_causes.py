@@ -1,0 +1,177 @@
+"""What slow steps have more of than the others: pauses of Python, a lower clock, large copies to the host."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from nsysx import units
+from nsysx.catalogue import DeviceActivity
+from nsysx.events import ledger, sm_clocks
+from nsysx.events.recorded_settings import settings_of
+from nsysx.findings import _pauses
+from nsysx.findings._case import Case, Fix
+from nsysx.findings._finding_bounds import (
+    SAVED_BYTES,
+    SAVED_TIMES,
+    SLOW_STEPS_FEWEST_STEPS,
+    SLOWER_CLOCK_SHARE,
+)
+from nsysx.frames.intervals import I64
+from nsysx.model import Row
+
+Shares = npt.NDArray[np.float64]
+Mask = npt.NDArray[np.bool_]
+#: What to do about large copies to the host.
+_SAVE = Fix(
+    "Copy to pinned memory without waiting and write from a thread: torch.distributed.checkpoint.async_save, or clones of the "
+    "state dict that a thread saves; read other large results rarely"
+)
+#: Files of PyTorch itself: the function that it calls in place of the program's.
+_OF_TORCH = r"(^|/)torch/|^external_utils\.py$"
+
+
+class SlowCause(NamedTuple):
+    """Something that slow steps have more of than the others: its name, ns a step, a sentence about it, what to change.
+
+    ``saving_ns``: what of ``ns`` a change takes away, without tracing; None where that is not known. ``bound``: at most that.
+    ``calls`` are those that it is about, where there are any, ``where`` a line of the program.
+    """
+
+    name: str
+    ns: float
+    detail: str
+    fix: str | Fix
+    saving_ns: float | None = None
+    bound: bool = False
+    calls: tuple[int, ...] = ()
+    where: Row | None = None
+
+
+def _more(values: I64, slow: Mask) -> float:
+    """Return the mean of the slow steps less the median of the others (ns)."""
+    return float(values[slow].mean() - np.median(values[~slow]))
+
+
+def idle_pauses(case: Case, tiles: pl.DataFrame, slow: Mask) -> list[SlowCause]:
+    """Return the pauses of Python noted by the probe that leave the device without work in slow steps."""
+    causes = []
+    begin, end = (tiles[c].to_numpy() for c in ("start_ns", "end_ns"))
+    idle_start = np.maximum(case.idle["start_ns"].to_numpy(), begin[0])
+    idle_end = idle_start + case.idle["ns"].to_numpy()
+    step = np.searchsorted(begin, idle_start, side="right") - 1
+    for kind in _pauses.KINDS:
+        rows = _pauses.pauses_of_kind(case, kind)
+        if not rows.height:
+            continue
+        spent = _pauses.time_in(rows, idle_start, idle_end)
+        more, saved = (_more(_by_step(values, step, tiles), slow) for values in (spent, spent * _real_share(case)))
+        if more <= 0:
+            continue
+        row = np.searchsorted(begin, rows["start_ns"].to_numpy(), side="right") - 1
+        inside = (row >= 0) & (rows["start_ns"].to_numpy() < end[row])
+        pauses = rows.filter(pl.Series(inside & slow[row], dtype=pl.Boolean))
+        detail = f"For {units.duration(more)} of it the GPU idles during {_pauses.pauses_in_words(kind, pauses)} in these steps."
+        causes.append(SlowCause(kind.name, more, detail, kind.fix, saved, where=_line_of(pauses)))
+    return causes
+
+
+def _line_of(pauses: pl.DataFrame) -> Row | None:
+    """Return the line of the program that most of these pauses are about; None for lines of PyTorch's own, which wrap a function."""
+    elsewhere = pauses.filter(pl.col("file").is_not_null() & ~pl.col("file").str.contains(_OF_TORCH))
+    lines = elsewhere.group_by("file", "line").len().sort("len", "file", "line", descending=[True, False, False])
+    return lines.row(0, named=True) if lines.height else None
+
+
+def _real_share(case: Case) -> Shares:
+    """Return which share of each piece of idle time stays without tracing."""
+    ns, real = (case.idle[c].to_numpy() for c in ("ns", "real_ns"))
+    return np.asarray(real / np.maximum(ns, 1), np.float64)
+
+
+def _by_step(values: I64 | Shares, step: I64, tiles: pl.DataFrame) -> I64:
+    """Return the sum of the values in each step; ``step`` is -1 for what lies before the first."""
+    sums = np.zeros(tiles.height + 1)
+    np.add.at(sums, step, values)  # -1 lands in the extra last place
+    return np.rint(sums[:-1]).astype(np.int64)
+
+
+def copied_out(case: Case, tiles: pl.DataFrame, slow: Mask) -> list[SlowCause]:
+    """Return the copies to the host that slow steps alone make, some of them or all, as a checkpoint does, with what runs between.
+
+    ``torch.save`` copies one tensor after the other and writes each: the device idles or copies from the first to the last.
+    """
+    out = (case.ops["op_kind"] == "memcpy") & (case.ops["name"] == "DtoH") & (case.ops["device"] == case.device)
+    copies = case.ops.filter(out.fill_null(False)).sort("start_ns")
+    begin, until = (tiles[c].to_numpy() for c in ("start_ns", "end_ns"))
+    start, end, size = (copies[c].fill_null(0).to_numpy() for c in ("start_ns", "end_ns", "bytes"))
+    step = np.searchsorted(begin, start, side="right") - 1
+    inside = (step >= 0) & (start < until[step])
+    step, start, end, size = (values[inside] for values in (step, start, end, size))
+    moved = _by_step(size, step, tiles)
+    usual = float(np.median(moved[~slow]))
+    saves = slow & (moved >= max(SAVED_BYTES, SAVED_TIMES * usual))
+    if not saves.any():
+        return []
+    first, last = np.full(tiles.height, np.iinfo(np.int64).max), np.zeros(tiles.height, np.int64)
+    np.minimum.at(first, step, start)
+    np.maximum.at(last, step, end)
+    # What the host does before the first copy (pickling) and behind the last one (writing) lies in the gaps beside them.
+    first, last = _with_gaps(case, np.where(saves, first, begin), np.where(saves, last, begin))
+    first, last = np.maximum(first, begin), np.minimum(last, until)
+    activity = case.profile.ledgers.activity[case.process, case.device or 0]
+    burst = np.where(saves)[0]
+    working = ledger.gpu_parts(activity, first[burst], last[burst])[DeviceActivity.COMPUTE.column]
+    took = last[burst] - first[burst] - working
+    some = f"{saves.sum()} of them {'copies' if saves.sum() == 1 else 'copy'}"
+    who = "Each of them copies" if saves.sum() == slow.sum() else some
+    detail = (
+        f"{who} {units.size(float(moved[saves].mean()))} to the host, the others {units.size(usual)}: in these "
+        f"copies, and in what runs around them, are {units.duration(float(took.mean()))}, as in torch.save."
+    )
+    ns = float(took.sum()) / int(slow.sum())
+    made = tuple(copies.filter(pl.Series(inside))["call"].drop_nulls().filter(pl.Series(saves[step])).to_list())
+    name = "a checkpoint or another large read-back"
+    return [SlowCause(name, ns, detail, _SAVE, ns, bound=True, calls=made, where=_saving_line(case))]
+
+
+def _saving_line(case: Case) -> Row | None:
+    """Return the line that the probe saw save for most of the time, None where it saw none."""
+    settings = settings_of(case.profile)
+    saves = (settings.rows("saves") if settings else None) or ()
+    timed = [row for row in saves if isinstance(row.get("ns"), int)]
+    file, _, line = str(max(timed, key=lambda row: row["ns"], default={}).get("place") or "").rpartition(":")
+    return {"file": file, "line": int(line)} if file and line.isdigit() else None
+
+
+def _with_gaps(case: Case, first: I64, last: I64) -> tuple[I64, I64]:
+    """Return each stretch with the gap of the device that ends at its begin, and the one that begins at its end."""
+    ops = case.ops.select("start_ns", "end_ns").filter(case.ops["device"] == case.device).sort("start_ns")
+    start, reach = ops["start_ns"].to_numpy(), ops["end_ns"].cum_max().to_numpy()
+    before, behind = np.searchsorted(start, first, side="left") - 1, np.searchsorted(start, last, side="left")
+    earlier = np.where(before >= 0, np.minimum(reach[np.maximum(before, 0)], first), first)
+    later = np.where(behind < len(start), start[np.minimum(behind, len(start) - 1)], last)
+    return earlier, later
+
+
+def lower_clock(case: Case, tiles: pl.DataFrame, table: pl.DataFrame, slow: Mask) -> list[SlowCause]:
+    """Return a lower clock in the slow steps: the extra compute time, as far as the clock explains it."""
+    working = len({d for _, d in case.profile.ledgers.activity})
+    samples = sm_clocks.sm_clock(case.profile.trace, working)
+    mhz = sm_clocks.means(samples, tiles["start_ns"].to_numpy(), tiles["end_ns"].to_numpy())
+    measured = np.isfinite(mhz)
+    if (measured & slow).sum() == 0 or (measured & ~slow).sum() < SLOW_STEPS_FEWEST_STEPS:
+        return []
+    late, usual = float(mhz[measured & slow].mean()), float(np.median(mhz[measured & ~slow]))
+    if late > usual * (1 - SLOWER_CLOCK_SHARE):
+        return []
+    compute = table[DeviceActivity.COMPUTE.column].to_numpy()
+    # A kernel slows down at most in proportion to its clock.
+    most = float(np.median(compute[~slow])) * (usual / late - 1)
+    more = min(_more(compute, slow), most)
+    detail = f"The SM clock was {late:.0f} MHz in them and {usual:.0f} MHz in the others."
+    fix = "See what lowers the clock: power limit, temperature (nvidia-smi -q -d PERFORMANCE); lock it to compare: nvidia-smi -lgc"
+    return [SlowCause("a lower GPU clock", more, detail, fix)] if more > 0 else []

@@ -1,0 +1,126 @@
+"""Work of a training step that no gradient needs, constants that each layer makes again, and Python that another thread runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from nsysx.model import Finding
+from tests.findings.lined import FILE, Lined
+from tests.findings.test_nsx135_weights_in_calls import operator
+
+METRIC, LOSS, LAYER = 7, 5, 9
+SOURCE = {LOSS: "loss = criterion(net(x))", METRIC: "self.track(net_output)", LAYER: "return self.conv(x, graph)"}
+
+
+def trained(program: Lined, number: int, made: int, sequence: int, us: float = 200) -> None:
+    """An operator whose backward runs later, see ``backward``."""
+    begin = program.t
+    program.host(5)
+    program.launch(us)
+    if program.noted is not None:
+        label = f"aten::linear, seq = {sequence}, op_id = {number}, sizes = [[64, 64]], input_op_ids = [({made},0)]"
+        program.main.add_range(label, begin, program.t)
+
+
+def backward(program: Lined, *sequences: int) -> None:
+    with program.range("backward"):
+        for sequence in sequences:
+            begin = program.t
+            program.launch(100)
+            if program.noted is not None:
+                program.main.add_range(f"MulBackward0, seq = {sequence}", begin, program.t)
+
+
+def training(program: Lined, step: int, *, needed: bool = False) -> None:
+    """A network (200 us), a metric of its output (20 launches with a pause of 50 us before each), the backward.
+
+    ``needed``: the loss is computed from the metric.
+    """
+    first = 1000 * step + 10
+    with program.line(LOSS), program.range("forward"), program.range("net:Net"):
+        trained(program, first, max(first - 1, 1), 100 * step + 1)
+    with program.line(METRIC):
+        for each in range(20):
+            program.host(50)
+            operator(program, "eq", first + 1 + each, [first], 2)
+    with program.line(LOSS):
+        trained(program, first + 50, first + 1 if needed else first, 100 * step + 2, 10)
+    backward(program, 100 * step + 2, 100 * step + 1)
+    program.sync()
+
+
+def test_a_line_whose_results_no_gradient_needs_can_be_left_out(tmp_path: Path) -> None:
+    (found,) = Lined(SOURCE).run(training).found(tmp_path, "NSX123")
+    assert found.where["line"] == METRIC and "no gradient needs" in found.detail
+    assert [way.name for way in found.remedies] == ["metrics-rarely"]
+    # Its 20 rounds of 61 us, less what the GPU works of that beside the network.
+    assert found.saving_ns_per_step == pytest.approx(1_220_000, rel=0.25)
+
+
+def test_what_the_loss_needs_is_no_metric(tmp_path: Path) -> None:
+    found = Lined(SOURCE).run(lambda program, step: training(program, step, needed=True)).found(tmp_path, "NSX123")
+    assert not [f for f in found if "no gradient needs" in f.detail]
+
+
+def layers(program: Lined, step: int, *, of_input: bool = False, count: int = 5) -> None:
+    """``count`` layers that each normalize the graph (4 kernels with a pause before each) and multiply; ``of_input``: of the input."""
+    first = 1000 * step + 10
+    operator(program, "rand", first, [-1], 10)
+    for layer in range(count):
+        at = first + 20 * layer
+        with program.line(LAYER), program.range("forward"), program.range(f"layers.{layer}:GCNConv"):
+            for each in range(4):
+                program.host(40)
+                operator(program, "ne", at + 1 + each, [first if of_input else -1], 5)
+            trained(program, at + 9, first, 100 * step + layer + 1, 50)
+    backward(program, *(100 * step + layer + 1 for layer in reversed(range(count))))
+    program.sync()
+
+
+def constants(folder: Path, **kind: object) -> Finding:
+    return Lined(SOURCE).run(lambda program, step: layers(program, step, **kind)).finding(folder, "NSX135")  # type: ignore[arg-type]
+
+
+def test_constants_that_each_layer_makes_are_made_once(tmp_path: Path) -> None:
+    found = constants(tmp_path)
+    assert found.verdict == "found" and found.title.startswith("Each of 5 calls of GCNConv computes the same constants")
+    assert "cached=True" in found.fix and [way.name for way in found.remedies] == ["constants-of-layers"]
+    assert found.saving_ns_per_step == pytest.approx(5 * 4 * 51_000, rel=0.3)
+
+
+@pytest.mark.parametrize("kind", [{"of_input": True}, {"count": 2}], ids=str)
+def test_what_depends_on_the_step_or_stands_in_few_layers_is_no_constant(
+    kind: dict[str, object], tmp_path: Path
+) -> None:
+    assert constants(tmp_path, **kind).verdict == "clear"
+
+
+def threads(program: Lined, step: int, *, long: bool = False) -> None:
+    """A step with 2 ms of Python before the only work, while another thread parses; ``long``: it waits in one line."""
+    begin = program.t
+    other = program.process.thread(101, "python")
+    with program.line(LOSS):
+        program.host(2_000)
+        program.launch(500)
+    program.sync()
+    if program.noted is None:
+        return
+    every = 1_600_000 if long else 40_000
+    for at in range(begin, begin + 1_600_000, every):
+        other.add_range(f"{FILE}:30 parse", at, at + every, domain="nsysx-lines", registered=True, start_end=True)
+
+
+def test_python_of_another_thread_is_why_lines_are_slow(tmp_path: Path) -> None:
+    (found,) = (
+        Lined({LOSS: "x = batch.to(device)", 30: "rows = json.loads(text)"}).run(threads).found(tmp_path, "NSX123")
+    )
+    assert found.where == {"file": FILE, "line": 30}
+    assert [way.name for way in found.remedies] == ["processes-for-threads"]
+    assert found.saving_ns_per_step == pytest.approx(1_600_000, rel=0.15)
+
+
+def test_a_thread_that_waits_holds_nobody_up(tmp_path: Path) -> None:
+    program = Lined({LOSS: "x = batch.to(device)"}).run(lambda program, step: threads(program, step, long=True))
+    assert not [f for f in program.found(tmp_path, "NSX123") if f.where.get("line") == 30]
