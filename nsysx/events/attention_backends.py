@@ -55,8 +55,8 @@ def _chosen(flow: OperatorFlow, first: int, until: int) -> str | None:
     for row in range(first + 1, len(flow.names)):
         if int(flow.start_ns[row]) >= until:
             return None
-        if found := _CHOSEN.match(flow.names[row]):
-            return found[1] or found[2]
+        if chosen := _CHOSEN.match(flow.names[row]):
+            return chosen[1] or chosen[2]
     return None
 
 
