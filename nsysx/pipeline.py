@@ -172,7 +172,9 @@ def gather_job(
         given = gather(files[wanted.report], replace(options, rank=None, process=wanted.process))
         given = other_reports.learn(given, ranks, wanted.report)
         beside = (
-            _beside(given, ranks, wanted.report, files, read) if options.timelines else other_lanes.OtherRanksLanes()
+            _lanes_of_others(given, ranks, wanted.report, files, read)
+            if options.timelines
+            else other_lanes.OtherRanksLanes()
         )
         return Job(given, ranks, files=names, report=wanted.report, shown=options.rank, beside=beside)
     first: list[Profile | NsysxError] = []
@@ -184,11 +186,11 @@ def gather_job(
     shown = next((n for n, r in enumerate(ranks) if not r.report), 0)
     number = collect.number(ranks, shown) if ranks else 0
     given = other_reports.learn(given, ranks, 0)
-    beside = _beside(given, ranks, 0, files, read) if options.timelines else other_lanes.OtherRanksLanes()
+    beside = _lanes_of_others(given, ranks, 0, files, read) if options.timelines else other_lanes.OtherRanksLanes()
     return Job(given, ranks, names, shown=number, beside=beside)
 
 
-def _beside(
+def _lanes_of_others(
     given: Profile, ranks: Sequence[collect.Rank], report: int, files: Sequence[Path], read: Callable[..., list[Any]]
 ) -> other_lanes.OtherRanksLanes:
     """Return the lanes of the ranks that ``given``, of this report, does not hold: their reports are read once more."""
@@ -265,7 +267,7 @@ def _seconds(text: str) -> load.Window:
     return int(start * 10**9), int(end * 10**9)
 
 
-def _anything(trace: load.Trace) -> bool:
+def _holds_anything(trace: load.Trace) -> bool:
     """Return whether anything with an end was read: rows without one, such as names of domains, are read in any window."""
     return any(trace.frames[f]["end_ns"].count() for f in ("runtime", "kernel", "memcpy", "memset", "graph", "nvtx"))
 
@@ -293,7 +295,7 @@ def _gather(path: Path, options: ReadingOptions) -> Profile:
     )
     if not trace.recorded & {"runtime", "kernel", "memcpy", "memset", "graph", "nvtx"}:
         raise nothing_recorded.error(path, trace)
-    if window is not None and not _anything(trace):
+    if window is not None and not _holds_anything(trace):
         lasts = trace.capture.duration_ns
         hint = f"The session lasts {lasts / 1e9:.3f} s" if lasts else "Give a part of the session, in seconds"
         message = f"--time-range {options.time_range}: nothing was recorded then"

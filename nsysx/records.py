@@ -38,6 +38,16 @@ def rows(value: Any, where: str) -> tuple[Mapping[str, Any], ...]:
     return tuple(mapping(row, f"{where}[{i}]") for i, row in enumerate(value))
 
 
+def whole_number(value: object) -> int | None:
+    """Return a value that is a whole number, None for anything else; true and false are none."""
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def count_or_zero(value: object) -> int:
+    """Return a count, 0 for anything that is no whole number."""
+    return whole_number(value) or 0
+
+
 def _fields(kind: Any) -> Mapping[str, tuple[_Read, bool]]:
     """Return how each field of a record is read, and whether it has to be there."""
     hints = get_type_hints(kind)
@@ -60,7 +70,7 @@ def _reader(hint: Any) -> _Read:
     if isinstance(hint, type) and is_dataclass(hint):
         return lambda value, where: record(hint, value, where)
     if hint in _NAMES:
-        return lambda value, where: _checked(value, where, lambda v: _is(v, hint), _NAMES[hint])
+        return lambda value, where: _checked(value, where, lambda v: _is_of_kind(v, hint), _NAMES[hint])
     return mapping
 
 
@@ -80,7 +90,7 @@ def mapping(value: Any, where: str) -> Mapping[str, Any]:
 _NAMES: Mapping[Any, str] = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
 
 
-def _is(value: Any, kind: Any) -> bool:
+def _is_of_kind(value: Any, kind: Any) -> bool:
     if kind is bool or isinstance(value, bool):
         return kind is bool and isinstance(value, bool)
     return isinstance(value, (int, float) if kind is float else kind)

@@ -102,12 +102,12 @@ def redacted(words: Sequence[str]) -> list[str]:
         elif equals and re.fullmatch(r"[\w.+~/-]+", begin) and _is_secret(begin, value):
             shown.append(f"{begin}={HIDDEN}")
         else:
-            shown.append(_inside(word))
+            shown.append(_inner_command_hidden(word))
         name = word if word.startswith("-") and not equals else ""
     return shown
 
 
-def _inside(word: str) -> str:
+def _inner_command_hidden(word: str) -> str:
     """Return a word that may itself be a command, such as that of ``bash -c``, with its secrets hidden."""
     text = redacted_text(word)
     if "\n" not in text and re.search(r"(?:^|\s)-\S", text):

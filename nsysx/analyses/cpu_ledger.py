@@ -67,7 +67,7 @@ SHOWN = TableSpec(
 )
 
 
-def _before(times: I64, part: npt.NDArray[np.int8], done: I64, t: I64) -> I64:
+def _api_ns_before(times: I64, part: npt.NDArray[np.int8], done: I64, t: I64) -> I64:
     """Return the time inside API calls before each instant (ns); ``done`` is that time up to the end of each segment."""
     if not len(done):
         return np.zeros(len(t), np.int64)
@@ -86,7 +86,7 @@ def _by_phase(
     done = np.cumsum(length, out=length)
     in_order = spans.sort("start_ns")
     a, b = (np.clip(in_order[c].to_numpy(), start, end) for c in ("start_ns", "end_ns"))
-    ns = (b - a) - (_before(calls.times, free, done, b) - _before(calls.times, free, done, a))
+    ns = (b - a) - (_api_ns_before(calls.times, free, done, b) - _api_ns_before(calls.times, free, done, a))
     named = in_order.select("phase", pl.Series("ns", ns)).filter(pl.col("ns") > 0)
     return dict(named.group_by("phase", maintain_order=True).agg(pl.col("ns").sum()).iter_rows())
 

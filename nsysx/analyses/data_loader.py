@@ -64,7 +64,7 @@ def _pin_threads(profile: Profile, process: int) -> list[StepFunction]:
     ]
 
 
-def _during(wait: StepFunction, function: StepFunction, least: int, start: I64, end: I64) -> I64:
+def _waits_during(wait: StepFunction, function: StepFunction, least: int, start: I64, end: I64) -> I64:
     """Return, per step, the time of its waits in which the function is ``least`` or more (ns)."""
     if not len(wait.labels) or not len(function.labels):
         return np.zeros(len(start), np.int64)
@@ -103,9 +103,9 @@ def table(profile: Profile) -> pl.DataFrame:
         start, end = steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy()
         api = profile.ledgers.threads.get(-1 if thread is None else int(thread), StepFunction(_NOTHING, _NOTHING))
 
-        hidden = [_during(wait, f, 1, start, end) for f in working]
-        pinned = [_during(wait, f, 0, start, end) for f in pins]
-        idle = _during(wait, dry, 1, start, end)
+        hidden = [_waits_during(wait, f, 1, start, end) for f in working]
+        pinned = [_waits_during(wait, f, 0, start, end) for f in pins]
+        idle = _waits_during(wait, dry, 1, start, end)
         none = pl.lit(None, dtype=pl.Int64)
         parts.append(
             steps.select(
@@ -113,7 +113,7 @@ def table(profile: Profile) -> pl.DataFrame:
                 "steady",
                 (pl.col("end_ns") - pl.col("start_ns")).alias("step_ns"),
                 pl.Series("wait_ns", wait.within(wait.labels > 0, start, end)),
-                pl.Series("api_ns", _during(wait, api, 0, start, end)),
+                pl.Series("api_ns", _waits_during(wait, api, 0, start, end)),
                 pl.Series("gpu_idle_ns", idle),
                 pl.Series("gpu_hidden_ns", np.max(hidden, axis=0)) if hidden else none.alias("gpu_hidden_ns"),
                 pl.Series("pin_thread_ns", np.sum(pinned, axis=0)) if pinned else none.alias("pin_thread_ns"),

@@ -12,6 +12,7 @@ from nsysx.events import gpu_samples
 from nsysx.events.profile import Profile
 from nsysx.frames import frame_columns, lookup
 from nsysx.model import TableSpec
+from nsysx.recording.default_counters import LINKS
 from nsysx.rows import Of, TableOf, columns_of
 
 KEY = "gpu_metrics"
@@ -42,6 +43,15 @@ class CountersRow(TypedDict):
     dram_read: Annotated[float | None, Of("reading alone")]
     dram_write: Annotated[float | None, Of("writing alone")]
     clock_mhz: Annotated[float | None, Of("clock of the GPCs, likewise", "MHz")]
+    pcie_rx: Annotated[
+        float | None,
+        Of(
+            "of the step: share of the bandwidth of PCIe to the device, 0 to 1; null where it was not sampled, and for kernels"
+        ),
+    ]
+    pcie_tx: Annotated[float | None, Of("from the device, likewise")]
+    nvlink_rx: Annotated[float | None, Of("of NVLink to the device, likewise")]
+    nvlink_tx: Annotated[float | None, Of("of NVLink from the device, likewise")]
 
 
 COLUMNS = columns_of(CountersRow)
@@ -55,7 +65,7 @@ SHOWN = TableSpec(
         "or always beside other work, gets a dash."
     ),
     first=("name", "by", "total_ns", "dram", "tensor_active", "sm_active", "sm_issue", "clock_mhz", "samples"),
-    hide=("dram_read", "dram_write"),
+    hide=("dram_read", "dram_write", *(name for name, _ in LINKS)),
     unknown="outside",
     bar="dram",
     depth=1,
@@ -100,6 +110,7 @@ def table(profile: Profile) -> pl.DataFrame:
             (pl.col("samples") * pl.col("ns") / pl.col("_whole")).sum().round().cast(pl.Int64).alias("samples"),
             *(_mean(c) for c in shares.columns if c in _SCHEMA and c not in ("name", "samples")),
         )
+        rows = rows.with_columns(*(pl.lit(None, dtype=pl.Float64).alias(link) for link, _ in LINKS))
         rows = rows.with_columns(pl.lit(by).alias("by"), pl.col(column).cast(pl.String).alias("name"))
         rows = rows.sort("total_ns", "name", descending=[True, False], nulls_last=True)
         parts.append(rows.head(MOST_METRIC_ROWS).select(*_SCHEMA))

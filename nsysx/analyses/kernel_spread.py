@@ -221,7 +221,7 @@ def _by_module(module: I64, every: F64) -> tuple[float, float, str] | None:
     return share, _kruskal(share, len(every), groups), detail
 
 
-def _two(duration: F64, slow: Mask, fast: Mask, words: tuple[str, str]) -> tuple[float, float, str] | None:
+def _slower_of_two(duration: F64, slow: Mask, fast: Mask, words: tuple[str, str]) -> tuple[float, float, str] | None:
     """Return (explained, p, detail) if ``slow`` takes longer than ``fast``, None if not or if there are too few of either."""
     if slow.sum() < FEWEST_SPREAD_EXECUTIONS or fast.sum() < FEWEST_SPREAD_EXECUTIONS:
         return None
@@ -287,11 +287,11 @@ def _verdict(features: _Features, rows: I64, common: Callable[[], _Common]) -> t
     kernel, rows, every = rows, rows[chosen], every[chosen]
     causes: dict[str, tuple[float, float, str]] = {}
     beside = features.overlapped(rows)
-    if answer := _two(every, beside, ~beside, ("beside other work", "alone")):
+    if answer := _slower_of_two(every, beside, ~beside, ("beside other work", "alone")):
         causes["concurrent"] = answer
     cold, warm = features.cache(kernel[chosen - 1], rows)
     cold[0] = warm[0] = False  # nothing is known of what ran before the first
-    if answer := _two(every, cold, warm, ("after more than the L2 of other data", "repeated")):
+    if answer := _slower_of_two(every, cold, warm, ("after more than the L2 of other data", "repeated")):
         causes["cold_l2"] = answer
     if answer := _by_module(features.module[rows], every):
         causes["data"] = answer

@@ -115,7 +115,7 @@ STEP, ROOF, OPERATOR, LINE, MODULE, FAMILY, NOT_KNOWN = (
 
 def table(profile: Profile) -> pl.DataFrame:
     """Return the row of the step, then those of each kind, what could go most first. Raises NotRecorded."""
-    done = _named(profile, profile.once(limits_of_work.executions))
+    done = _with_names_and_lines(profile, profile.once(limits_of_work.executions))
     step = _summed(done.with_columns(name=pl.lit(profile.scope.mean)), STEP)
     parts = [step.with_columns(rates=pl.lit(_rates(profile, done), dtype=pl.String))]
     parts += [_summed(done.with_columns(name=pl.col(column)), by) for by, column in _BY.items()]
@@ -133,7 +133,7 @@ def table(profile: Profile) -> pl.DataFrame:
 _BY = {ROOF: "roof", OPERATOR: "operation", LINE: "line", MODULE: "module", FAMILY: "family"}
 
 
-def _named(profile: Profile, done: pl.DataFrame) -> pl.DataFrame:
+def _with_names_and_lines(profile: Profile, done: pl.DataFrame) -> pl.DataFrame:
     """Fold the numbers of modules, and add the line as text, null where it is not known."""
     done = done.with_columns(
         lookup.changed(done["module"].cast(pl.Categorical), folded).cast(pl.String).alias("module")
@@ -171,7 +171,7 @@ def _summed(done: pl.DataFrame, by: str) -> pl.DataFrame:
         ("roof", "limit_ns"),
     ):
         grouped = grouped.join(
-            _most(done, column, weight), on="name", how="left", nulls_equal=True, maintain_order="left"
+            _value_with_most(done, column, weight), on="name", how="left", nulls_equal=True, maintain_order="left"
         )
     time = pl.col("_known")
     grouped = grouped.with_columns(
@@ -196,7 +196,7 @@ def _fewer(done: pl.DataFrame) -> pl.DataFrame:
     return done.with_columns(name=pl.when(pl.col("name").is_in(unlisted.implode())).then(rest).otherwise("name"))
 
 
-def _most(done: pl.DataFrame, column: str, weight: str) -> pl.DataFrame:
+def _value_with_most(done: pl.DataFrame, column: str, weight: str) -> pl.DataFrame:
     """Return name and the value of a column that has most of a weight there; no row where none has a value."""
     sums = done.drop_nulls(column).group_by("name", column).agg(pl.col(weight).sum())
     sums = sums.sort(weight, column, descending=[True, False])

@@ -51,14 +51,14 @@ SHOWN = TableSpec(
 _OWN = ("step", "took_ns", "saves", "places")
 
 
-def _flat(name: str, value: Any) -> Iterator[tuple[str, str | None]]:
+def _flattened(name: str, value: Any) -> Iterator[tuple[str, str | None]]:
     """Yield each setting below a value with its name."""
     if isinstance(value, Mapping) and value:
         for key, below in value.items():
-            yield from _flat(f"{name}.{key}" if name else str(key), below)
+            yield from _flattened(f"{name}.{key}" if name else str(key), below)
     elif isinstance(value, list) and value and all(isinstance(item, Mapping) for item in value):
         for number, item in enumerate(value):
-            yield from _flat(f"{name}[{number}]" if name else f"[{number}]", item)
+            yield from _flattened(f"{name}[{number}]" if name else f"[{number}]", item)
     else:
         text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
         yield name, None if value is None else text
@@ -73,7 +73,7 @@ def table(profile: Profile) -> pl.DataFrame:
         (str(group), name or str(group), value)
         for group, below in settings.record.items()
         if group not in _OWN
-        for name, value in _flat("", below)
+        for name, value in _flattened("", below)
     ]
     flow = flow_of(profile)
     attention = [] if flow is None else [calls.facts() for calls in attention_calls(flow)]

@@ -152,7 +152,7 @@ def _rank_bars(summary: Summary, late: rank_table.RankRow | None) -> tuple[Bar, 
     return tuple(bars)
 
 
-def _named(sums: list[tuple[str, float]], label: str, rest: str, colors: str = WORK) -> Bar | None:
+def _bar_of_largest(sums: list[tuple[str, float]], label: str, rest: str, colors: str = WORK) -> Bar | None:
     """Return a bar of the largest sums; those below 2 %, and what is of no known kind ("other"), go with the rest."""
     total = sum(ns for _, ns in sums)
     named = sorted((e for e in sums if e[0] != "other"), key=lambda e: -e[1])
@@ -187,7 +187,7 @@ def module_sums(summary: Summary) -> list[tuple[str, float, list[Row]]]:
 def _module_bar(summary: Summary) -> Bar | None:
     sums, shown = module_sums(summary), _to_shown(summary)
     return (
-        _named([(name, ns * shown) for name, ns, _ in sums], "by module", "other modules", MODULES)
+        _bar_of_largest([(name, ns * shown) for name, ns, _ in sums], "by module", "other modules", MODULES)
         if len(sums) > 1
         else None
     )
@@ -225,7 +225,7 @@ def _family_bar(summary: Summary) -> Bar | None:
     if 2 * unknown > sum(r["total_ns"] for r in rows):
         return _kernel_bar(summary)
     sums = [(FAMILIES.get(r["family"], str(r["family"])), of(r["total_ns"]) * shown) for r in rows]
-    return _named(sums, "by kind of work", "other kinds")
+    return _bar_of_largest(sums, "by kind of work", "other kinds")
 
 
 def _kernel_bar(summary: Summary) -> Bar | None:
@@ -240,7 +240,7 @@ def _kernel_bar(summary: Summary) -> Bar | None:
             "other" if str(row["name"]).endswith(f"{kernel_limits.REST})") else kernel_names.computes(str(row["name"]))
         )
         sums[name] = sums.get(name, 0.0) + of(row["total_ns"]) * shown
-    bar = _named(list(sums.items()), "by kernel", "other kernels")
+    bar = _bar_of_largest(list(sums.items()), "by kernel", "other kernels")
     return replace(bar, names="kernel") if bar else None
 
 

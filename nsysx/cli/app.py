@@ -35,7 +35,7 @@ COMMANDS = {
 }
 
 
-def _below(command: str, examples: Sequence[tuple[str, str]]) -> str:
+def _examples_for_help(command: str, examples: Sequence[tuple[str, str]]) -> str:
     """Return the examples of a command for its help, each with a comment beside it or on the next line, behind ``# ``."""
     shown = [(f"  nsysx {command} {words}".rstrip(), f"  # {comment}") for words, comment in examples]
     longest = max((len(line) for line, comment in shown if len(line) + len(comment) <= HELP_WIDTH), default=0)
@@ -68,7 +68,7 @@ def command_line(words: Sequence[str] = ()) -> typer.Typer:
     for name in words[:1] if words and words[0] in COMMANDS else COMMANDS:
         room, work = _work(name)
         how = {"cls": Command, **getattr(room, "HOW", {})}
-        app.command(short_help=COMMANDS[name], epilog=_below(name, room.EXAMPLES), **how)(work)
+        app.command(short_help=COMMANDS[name], epilog=_examples_for_help(name, room.EXAMPLES), **how)(work)
     return app
 
 
@@ -108,7 +108,7 @@ def _options(name: str) -> tuple[set[str], set[str]]:
     return {p.name for p in parsed if p.name and p.param_type_name == "option"}, typed_only(work)
 
 
-def _kept(context: typer.Context, verbose: bool) -> None:
+def _apply_kept_options(context: typer.Context, verbose: bool) -> None:
     """Apply the options kept in a file in this folder, before the command is parsed."""
     file, kept = config.options(COMMANDS, _options, Path())
     context.default_map = kept
@@ -133,7 +133,7 @@ def _common(
     """Where the step time of a PyTorch program went, from an Nsight Systems capture."""
     if quiet:
         be_quiet()
-    _kept(context, verbose)
+    _apply_kept_options(context, verbose)
     if context.invoked_subcommand is None:
         talk(context.get_help())
         raise typer.Exit(EXIT_USAGE)

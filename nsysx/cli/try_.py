@@ -94,7 +94,7 @@ def try_(
     _ = options.budget_s  # a wrong one is said before anything runs
     report, command = _split(words or [], context.meta.get("nsysx.command"))
     candidates = chosen_changes.named(options.change, every_change)
-    report = report or _found(command)
+    report = report or _report_of_command(command)
     outputs = _outputs(options, report)
     summary = None if report is None else _advice(report, timelines=options.html is not None)
     codes = [] if summary is None else chosen_changes.codes(summary.answer)
@@ -171,7 +171,7 @@ def _candidates(
     return chosen_changes.every(every_change, bounds=options.bounds)
 
 
-def _found(command: list[str]) -> Path | None:
+def _report_of_command(command: list[str]) -> Path | None:
     """Return the report that ``nsysx run`` made of this command in this folder, and say so; None if there is none."""
     from nsysx.reading import tried
 

@@ -93,7 +93,7 @@ def _limit(section: str, name: str, wanted: object, baseline: Captured | None) -
     return None if base is None else base[0] * (1 + share)
 
 
-def _held(section: str, name: str, measured: Measured, limit: float | None) -> BudgetLine:
+def _line_of_limit(section: str, name: str, measured: Measured, limit: float | None) -> BudgetLine:
     kind = SECTIONS[section]
     full = section if kind.single else f"{section}.{name}"
     if measured is None or limit is None:
@@ -213,7 +213,7 @@ def check(capture: Captured, budget: Mapping[str, Any], baseline: Captured | Non
         value = budget[section]
         for name, wanted in value.items() if isinstance(value, Mapping) else [("", value)]:
             limit = _limit(section, name, wanted, baseline)
-            results.append(_held(section, name, SECTIONS[section].measure(capture, name), limit))
+            results.append(_line_of_limit(section, name, SECTIONS[section].measure(capture, name), limit))
     if _ALLOW in budget:
         results += lint(capture, budget[_ALLOW])
     states = {r.status for r in results}

@@ -47,10 +47,10 @@ def api_count(capture: Captured, name: str) -> Measured:
     if kinds is None or not capture.series("api"):
         return None
     counted = [s for s in capture.series("api").values() if s.cls in kinds and s.count is not None]
-    return float(sum(_usual(s) for s in counted)), 0.0
+    return float(sum(_usual_count(s) for s in counted)), 0.0
 
 
-def _usual(series: BlockSeries) -> int:
+def _usual_count(series: BlockSeries) -> int:
     """Return how often something happens in a usual step: what only some steps do (logging) moves no limit.
 
     It is the median over the blocks of steps; so a capture of fewer steps of the same program has the same figure.
@@ -109,7 +109,7 @@ def _peak(capture: Captured, _: str) -> Measured:
     return None if rows is None else (float(max((r.get("peak_bytes") or 0 for r in rows), default=0)), 0.0)
 
 
-def _found(capture: Captured, code: str) -> Measured:
+def _finding_count(capture: Captured, code: str) -> Measured:
     findings = capture.summary.findings
     return None if findings is None else (sum(f.code == code and f.verdict == "found" for f in findings), 0.0)
 
@@ -158,5 +158,5 @@ SECTIONS: Mapping[str, _Section] = {
     "peak_memory_bytes": _Section(_peak, "bytes", single=True),
     "ranks_ms": _Section(rank_budget.times, "ms", rank_budget.TIMES),
     "ranks_share": _Section(rank_budget.shares, "share", rank_budget.SHARES),
-    "findings": _Section(_found, "found", known=_codes),
+    "findings": _Section(_finding_count, "found", known=_codes),
 }

@@ -37,7 +37,7 @@ class ComparabilityCheck:
     after: str | None = None
 
 
-def _one(side: Side, get: Callable[[Summary], Any]) -> str | None:
+def _joined_value(side: Side, get: Callable[[Summary], Any]) -> str | None:
     """Return the value that the captures of a side have, joined if they differ, None if none has it."""
     values = []
     for c in side.captures:
@@ -78,7 +78,7 @@ def _steps(summary: Summary) -> str | None:
     return summary.steps.rule
 
 
-def _real(summary: Summary) -> str:
+def _unprofiled_source(summary: Summary) -> str:
     return f"known ({summary.unprofiled.source})" if summary.unprofiled else "not known"
 
 
@@ -95,7 +95,7 @@ _COMPARED: tuple[tuple[str, Callable[[Summary], Any], str], ...] = (
     ),
     ("probe", _probe, "The probe added different ranges: its cost in host time differs."),
     ("steps found by", _steps, "Steps are found by different rules: make sure that both are the same work."),
-    ("real step", _real, "The step without the profiler is known differently on the two sides."),
+    ("real step", _unprofiled_source, "The step without the profiler is known differently on the two sides."),
 )
 
 
@@ -103,7 +103,7 @@ def lines(before: Side, after: Side) -> list[ComparabilityCheck]:
     """Return one line per check, differences first."""
     rows = []
     for check, get, meaning in _COMPARED:
-        a, b = _one(before, get), _one(after, get)
+        a, b = _joined_value(before, get), _joined_value(after, get)
         if a is None or b is None:
             rows.append(
                 ComparabilityCheck(

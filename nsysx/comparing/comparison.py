@@ -162,7 +162,7 @@ def _work(before: Side, after: Side, noise: Side | None, margin: float) -> tuple
     return replace(row, verdict=verdict, low_ns=low, high_ns=high), bound
 
 
-def _real(before: Side, after: Side, margin: float) -> Real | None:
+def _unprofiled_steps(before: Side, after: Side, margin: float) -> Real | None:
     """Return the steps without the profiler, None unless every capture of both sides has one."""
     sides = []
     for side in (before, after):
@@ -231,7 +231,7 @@ def compare(before: Side, after: Side, noise: Side | None = None, *, margin: flo
     old, new = round(step.before_ns), round(step.after_ns)
     verdict, half, drift, work, by_work = _judged(before, after, noise, old, new, margin)
     bounded = half != float("inf")
-    real = _real(before, after, margin)
+    real = _unprofiled_steps(before, after, margin)
     notes = [*before.notes, *after.notes]
     if folded:
         which = ", ".join(folded[:3]) + (f" and {len(folded) - 3} more" if len(folded) > 3 else "")

@@ -150,7 +150,7 @@ def _one_job(group: Sequence[Captured]) -> bool:
     return max(a for a, _ in recorded) < min(b for _, b in recorded)
 
 
-def _together(group: Sequence[Captured]) -> Captured:
+def _as_one_capture(group: Sequence[Captured]) -> Captured:
     """Return the ranks of one job as one capture: the mean rank. Their blocks match only if their step counts agree."""
     first = group[0]
     parts: dict[str, dict[str | None, BlockSeries]] = {}
@@ -194,7 +194,7 @@ def side(name: str, captures: Iterable[Captured]) -> Side:
                 left.remove(other)
         if len(group) > 1:
             notes.append(f"{name}: {len(group)} ranks of one job are one capture; figures are of the mean rank")
-        merged.append(_together(group) if len(group) > 1 else group[0])
+        merged.append(_as_one_capture(group) if len(group) > 1 else group[0])
     return Side(name, tuple(merged), tuple(notes))
 
 

@@ -78,7 +78,7 @@ def _runs(values: I64, length: int) -> I64:
 def _anchors(a: I64, b: I64) -> list[tuple[int, int]]:
     """Return places (of a, of b) where a run begins that occurs once in each, as many as stand in the same order."""
     for length in _RUNS:
-        once_a, once_b = _once(_runs(a, length)), _once(_runs(b, length))
+        once_a, once_b = _places_of_unique(_runs(a, length)), _places_of_unique(_runs(b, length))
         pairs = sorted((row, once_b[key]) for key, row in once_a.items() if key in once_b)
         kept = _ascending(pairs)
         if kept and kept != [(0, 0)]:
@@ -86,7 +86,7 @@ def _anchors(a: I64, b: I64) -> list[tuple[int, int]]:
     return []
 
 
-def _once(keys: I64) -> dict[int, int]:
+def _places_of_unique(keys: I64) -> dict[int, int]:
     values, first, count = np.unique(keys, return_index=True, return_counts=True)
     return dict(zip(values[count == 1].tolist(), first[count == 1].tolist(), strict=True))
 

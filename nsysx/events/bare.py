@@ -24,12 +24,12 @@ from nsysx.model import Capture, Row
 
 def lengths(record: Mapping[str, Any]) -> list[int]:
     """Return the lengths (ns) of the bare steps between two windows that the probe of a process has noted, [] without any."""
-    return _noted(record, "lengths_ns")
+    return _noted_numbers(record, "lengths_ns")
 
 
 def after(record: Mapping[str, Any], capture: Capture) -> list[int]:
     """Return the lengths (ns) of the bare steps after the second window, [] without any, or if nsys was in their calls."""
-    return _noted(record, "after_ns") if detached(record, capture) else []
+    return _noted_numbers(record, "after_ns") if detached(record, capture) else []
 
 
 def batches(record: Mapping[str, Any], capture: Capture) -> list[tuple[int, int]]:
@@ -38,8 +38,8 @@ def batches(record: Mapping[str, Any], capture: Capture) -> list[tuple[int, int]
     [] where that was not noted.
     """
     parts = [
-        (lengths(record), _noted(record, "fetch_ns", 0)),
-        (after(record, capture), _noted(record, "after_fetch_ns", 0)),
+        (lengths(record), _noted_numbers(record, "fetch_ns", 0)),
+        (after(record, capture), _noted_numbers(record, "after_fetch_ns", 0)),
     ]
     return [pair for steps, fetches in parts if len(steps) == len(fetches) for pair in zip(steps, fetches, strict=True)]
 
@@ -70,7 +70,9 @@ def loop(record: Mapping[str, Any], capture: Capture) -> tuple[list[int], list[i
 
     So an evaluation or a rollout counts with the step that it follows. Both are [] where next to nothing ran between the steps.
     """
-    return _noted(record, "loop_ns"), _noted(record, "after_loop_ns") if detached(record, capture) else []
+    return _noted_numbers(record, "loop_ns"), _noted_numbers(record, "after_loop_ns") if detached(
+        record, capture
+    ) else []
 
 
 def rest(record: Mapping[str, Any], capture: Capture) -> list[tuple[int, int]]:
@@ -94,7 +96,7 @@ def detached(record: Mapping[str, Any], capture: Capture) -> bool:
     return asked and bool(left) and (None in left or all(p.get("pid") in left for p in (record, *ranks)))
 
 
-def _noted(record: Mapping[str, Any], name: str, least: int = 1) -> list[int]:
+def _noted_numbers(record: Mapping[str, Any], name: str, least: int = 1) -> list[int]:
     noted = record.get("unrecorded_steps")
     given = noted.get(name) if isinstance(noted, dict) else None
     lengths_ns = given if isinstance(given, list) else []

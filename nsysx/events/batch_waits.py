@@ -50,7 +50,9 @@ def batch_waits(trace: Trace, correlated: Correlated, marked: pl.DataFrame) -> p
         working = called.filter(pl.col("gpu_ops") > 0)
         following = np.searchsorted(working["start_ns"].to_numpy(), end)
         fed = copies[np.append(working["call"].to_numpy(), calls.height)[following]]
-        apart = _apart(start, end, called) & _apart(start, end, marked.filter(pl.col("thread") == thread))
+        apart = _touching_no_span(start, end, called) & _touching_no_span(
+            start, end, marked.filter(pl.col("thread") == thread)
+        )
         spans = of_thread.filter(pl.Series(fed & apart))
         if spans.height >= FEWEST_BATCHES:
             owner, phase = pl.lit(process, pl.Int64).alias("process"), pl.lit(DATA).cast(none.schema["phase"])
@@ -59,7 +61,7 @@ def batch_waits(trace: Trace, correlated: Correlated, marked: pl.DataFrame) -> p
     return pl.concat(spans_of)
 
 
-def _apart(start: I64, end: I64, spans: pl.DataFrame) -> Flags:
+def _touching_no_span(start: I64, end: I64, spans: pl.DataFrame) -> Flags:
     """Return which of the intervals touch none of the spans of their thread, which are in order."""
     begun = np.searchsorted(np.sort(spans["start_ns"].to_numpy()), end)
     over = np.searchsorted(np.sort(spans["end_ns"].to_numpy()), start, side="right")

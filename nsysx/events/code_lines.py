@@ -119,7 +119,7 @@ def _stacks(rows: pl.DataFrame) -> CodeLines:
     parent = np.concatenate([n.parent for n in nests.values()])
     depth = np.concatenate([n.depth for n in nests.values()])
     stack_of, above, last = _numbered(parent, depth, code)
-    inner = _own(above, ~library[last])
+    inner = _innermost_own(above, ~library[last])
     stack_at = np.append(stack_of, -1)
     open_ = {t: StepFunction(n.top.times, stack_at[n.top.labels]) for t, n in nests.items()}
     places = pl.DataFrame(described, schema=PLACE, orient="row")
@@ -143,7 +143,7 @@ def _numbered(parent: I64, depth: I64, code: I64) -> tuple[I64, I64, I64]:
     return stack_of, np.concatenate(above or [_NOTHING]), np.concatenate(last or [_NOTHING])
 
 
-def _own(above: I64, of_program: Flags) -> I64:
+def _innermost_own(above: I64, of_program: Flags) -> I64:
     """Return of each stack the innermost one, itself or above, whose last line is the program's own; -1 where none is."""
     inner = np.where(of_program, np.arange(len(above)), -1)
     for _ in range(len(above)):

@@ -117,7 +117,7 @@ def _of_gpu(profile: Profile, gpu: int, places: list[tuple[int, int]], used: lis
     ops = ops.join(steady, on="op", how="left", maintain_order="left")
     of_kind = ops["kind"].fill_null(kinds.height).cast(pl.Int64).to_numpy()
     s, e = ops["start_ns"].to_numpy() - start, ops["end_ns"].to_numpy() - start
-    numbered = _chosen(s, e, of_kind, kinds.height, len(times), interval)
+    numbered = _kinds_as_unknowns(s, e, of_kind, kinds.height, len(times), interval)
     position = np.full(kinds.height + 1, len(numbered))
     position[numbered] = np.arange(len(numbered))
     ran = _ran(s, e, position[of_kind], len(numbered), times, interval)
@@ -130,7 +130,7 @@ def _of_gpu(profile: Profile, gpu: int, places: list[tuple[int, int]], used: lis
     return kinds[numbered].drop("kind").hstack(rows)
 
 
-def _chosen(start: I64, end: I64, of_kind: I64, kinds: int, samples: int, interval: int) -> I64:
+def _kinds_as_unknowns(start: I64, end: I64, of_kind: I64, kinds: int, samples: int, interval: int) -> I64:
     """Return the kinds whose shares are unknowns of their own: the longest, as many as so many samples can tell apart."""
     total = np.bincount(of_kind, end - start, kinds + 1)[:kinds]
     longest = np.argsort(-total, kind="stable")[: min(MOST_SAMPLED_KINDS, samples // SAMPLES_PER_KIND)]

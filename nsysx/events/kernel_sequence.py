@@ -273,7 +273,7 @@ def _loop_level(line: _LaunchOrder) -> _Level | None:
     return None
 
 
-def _begins(line: _LaunchOrder, level: _Level) -> I64:
+def _period_begins(line: _LaunchOrder, level: _Level) -> I64:
     """Return where periods begin: at one of the markers that are regular most often, the period behind the last one included.
 
     Of those it is the one before which the host pauses longest, for that is where a loop turns around.
@@ -306,7 +306,7 @@ def _behind_optimizer(line: _LaunchOrder, level: _Level, places: I64) -> I64:
 
 def _steps(line: _LaunchOrder, level: _Level) -> pl.DataFrame:
     """Return the steps: a longer piece ends after one period (something else follows), half a period is not a step."""
-    first = _begins(line, level)
+    first = _period_begins(line, level)
     size = len(line.kind)
     behind = np.append(first[1:], size)
     length = behind - first

@@ -36,7 +36,7 @@ def level_of(lengths: I64) -> I64:
     return np.searchsorted(ordered[apart + 1], lengths, side="right").astype(np.int64)
 
 
-def _every(places: I64, numbers: I64) -> int | None:
+def _each_kth(places: I64, numbers: I64) -> int | None:
     """Return k if each k-th step is of the level and no other; ``numbers`` are those that the program gave to all steps."""
     gaps = np.diff(places)
     if not len(gaps) or gaps.min() != gaps.max() or gaps[0] < 2:
@@ -59,7 +59,7 @@ def levels(lengths: I64, numbers: I64, *, in_a_row: bool = True) -> tuple[Level,
     for level in np.unique(level_numbers).tolist():
         places = np.flatnonzero(level_numbers == level)
         ns = lengths[places]
-        every = 1 if len(places) == len(lengths) else _every(places, numbers) if in_a_row else None
+        every = 1 if len(places) == len(lengths) else _each_kth(places, numbers) if in_a_row else None
         of_lengths.append(
             Level(
                 int(np.median(ns)),

@@ -39,10 +39,10 @@ class MicroSteps:
 
 def micro_steps(profile: Profile) -> MicroSteps | None:
     """Return the micro-steps of the shown process in its steady steps, None where it has none or does not reduce in each of them."""
-    return profile.once(_found)
+    return profile.once(_micro_steps)
 
 
-def _found(profile: Profile) -> MicroSteps | None:
+def _micro_steps(profile: Profile) -> MicroSteps | None:
     steps = profile.steps
     if steps.whole or steps.steady is None:
         return None
@@ -69,7 +69,7 @@ def _found(profile: Profile) -> MicroSteps | None:
     divisions = every.filter(lookup.matching(every["name"], _DIVIDES))
     if ALL_DIVIDED_SHARE * copies.height <= divisions.height <= copies.height:
         copies = pl.concat([copies, divisions]).sort("call_start_ns")
-    return _counted(rounds, reducing, copies)
+    return _by_reductions(rounds, reducing, copies)
 
 
 def _backwards(profile: Profile, start: int, end: int) -> list[list[tuple[int, int]]]:
@@ -93,9 +93,11 @@ def _backwards(profile: Profile, start: int, end: int) -> list[list[tuple[int, i
     return rounds
 
 
-def _counted(rounds: list[list[tuple[int, int]]], reducing: pl.DataFrame, copies: pl.DataFrame) -> MicroSteps | None:
+def _by_reductions(
+    rounds: list[list[tuple[int, int]]], reducing: pl.DataFrame, copies: pl.DataFrame
+) -> MicroSteps | None:
     """Return the micro-steps of these rounds, by the reductions in each backward."""
-    counts = [tuple(_within(reducing, a, b).height for a, b in backwards) for backwards in rounds]
+    counts = [tuple(_ops_called_within(reducing, a, b).height for a, b in backwards) for backwards in rounds]
     if len(counts) < 2:
         return None
     usual, times = Counter(counts[1:]).most_common(1)[0]  # the first may be cut
@@ -113,12 +115,13 @@ def _counted(rounds: list[list[tuple[int, int]]], reducing: pl.DataFrame, copies
         for backward in backwards[:-1]
     ]
     of_early = [
-        frozenset(op for a, b in early for op in _within(frame, a, b)["op"].to_list()) for frame in (reducing, copies)
+        frozenset(op for a, b in early for op in _ops_called_within(frame, a, b)["op"].to_list())
+        for frame in (reducing, copies)
     ]
     return MicroSteps(len(usual), usual[0], *of_early)
 
 
-def _within(ops: pl.DataFrame, start: int, end: int) -> pl.DataFrame:
+def _ops_called_within(ops: pl.DataFrame, start: int, end: int) -> pl.DataFrame:
     """Return the ops, in the order of their calls, that are called in [start, end)."""
     called = ops["call_start_ns"].to_numpy()
     a, b = np.searchsorted(called, (start, end))

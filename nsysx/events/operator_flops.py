@@ -126,7 +126,7 @@ _UNKNOWN = {
 _COUNTED = frozenset((*_FORMULAS, *_CONVOLUTIONS, _BACKWARD, *_UNKNOWN))
 
 
-def _plain(name: str) -> str:
+def _without_overload(name: str) -> str:
     """Return an operator without its overload: ``aten::mm.out`` is ``aten::mm``."""
     return name.split(".", 1)[0]
 
@@ -134,7 +134,7 @@ def _plain(name: str) -> str:
 def counted(names: pl.Series) -> npt.NDArray[np.bool_]:
     """Return which operators (a categorical column) multiply, as far as their name says."""
     words, index = lookup.distinct(names)
-    return np.array([_plain(w or "") in _COUNTED for w in words], np.bool_)[index]
+    return np.array([_without_overload(w or "") in _COUNTED for w in words], np.bool_)[index]
 
 
 def convolutions(names: pl.Series, *, backward: bool = False) -> npt.NDArray[np.bool_]:
@@ -184,7 +184,7 @@ def flops_of_operator(
 
     ``result``: size of the result of a convolution; ``made``: the results of its backward that were used, as "0,1".
     """
-    name = _plain(name or "")
+    name = _without_overload(name or "")
     if name not in _COUNTED:
         return None, None
     if name in _UNKNOWN:

@@ -9,6 +9,7 @@ from typing import Any
 from nsysx import ids
 from nsysx.events.profile import Profile
 from nsysx.model import Row
+from nsysx.records import whole_number
 
 
 @dataclass(frozen=True)
@@ -65,8 +66,7 @@ class RecordedSettings:
 
     def number(self, name: str) -> int | None:
         """Return a count: ``backwards`` of the step, those ``reducing`` gradients, ``checkpoints``, ``graphs``."""
-        value = self.record.get(name)
-        return value if isinstance(value, int) and not isinstance(value, bool) else None
+        return whole_number(self.record.get(name))
 
     def rows(self, name: str) -> tuple[Row, ...] | None:
         """Return the objects of a kind: optimizers, scalers, networks, wrappers, loaders."""

@@ -259,7 +259,7 @@ def _of_host(profile: Profile, sampled: _Sampled, thread: int) -> tuple[pl.DataF
     return samples, rest.with_columns(phase=pl.Series([names[i] for i in rest["group"].to_list()], dtype=pl.String))
 
 
-def _counted(samples: pl.DataFrame, places: stacks_room.Places, name: str) -> pl.DataFrame:
+def _ns_and_samples(samples: pl.DataFrame, places: stacks_room.Places, name: str) -> pl.DataFrame:
     """Return KEY and ``name`` (ns), samples, low and high of one kind of time."""
     place_number = places.place[samples["stack"].to_numpy()]
     rows = (
@@ -283,12 +283,12 @@ def host_lines(profile: Profile) -> SampledLines:
     samples, rest = _of_idle(profile, sampled, lead)
     parts, silent = [], []
     for name, cause in CAUSES.items():
-        part = _counted(samples.filter(pl.col("cause") == cause), sampled.places, name)
+        part = _ns_and_samples(samples.filter(pl.col("cause") == cause), sampled.places, name)
         parts.append(part if name == "idle_ns" else part.drop("low_ns", "high_ns"))
         silent.append(rest.filter(pl.col("cause") == cause).select("phase", pl.col("ns").alias(name)))
     if lead is not None:
         host, unseen = _of_host(profile, sampled, lead)
-        parts.append(_counted(host, sampled.places, "host_ns").drop("low_ns", "high_ns", "samples"))
+        parts.append(_ns_and_samples(host, sampled.places, "host_ns").drop("low_ns", "high_ns", "samples"))
         silent.append(unseen.select("phase", pl.col("ns").alias("host_ns")))
     numbers = ("idle_ns", "loader_idle_ns", "host_ns", "samples", "low_ns", "high_ns")
     schema = {"place": pl.Int64, "module": pl.String, "phase": pl.String, "thread": pl.Int64} | dict.fromkeys(

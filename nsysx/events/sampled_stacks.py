@@ -75,7 +75,7 @@ def is_library(file: str) -> bool:
     return bool(LIBRARY.search(_slashes(file)))
 
 
-def _first(chosen: Flags, heads: I64, rows: int) -> I64:
+def _first_chosen_rows(chosen: Flags, heads: I64, rows: int) -> I64:
     """Return the first chosen row of each stack, ``rows`` where there is none."""
     first: I64 = np.minimum.reduceat(np.where(chosen, np.arange(rows), rows), heads)
     return first
@@ -100,14 +100,14 @@ def places(stacks: pl.DataFrame) -> Places:
     rows = len(number)
     number_of = number[heads]
     resolved[number_of] = True
-    outer = _first(~library & ~probe, heads, rows)
-    inner = _first(library & ~probe & ~wrapper, heads, rows)
-    some = _first(library & ~probe, heads, rows)
+    outer = _first_chosen_rows(~library & ~probe, heads, rows)
+    inner = _first_chosen_rows(library & ~probe & ~wrapper, heads, rows)
+    some = _first_chosen_rows(library & ~probe, heads, rows)
     inner = np.where(inner < outer, inner, np.where(some < outer, some, rows))
     # A stack without any line of the user's own stands for itself.
     outer = np.where(outer < rows, outer, np.where(inner < rows, inner, heads))
     waits = np.zeros(count, np.bool_)
-    innermost = np.minimum(_first(~probe, heads, rows), rows - 1)
+    innermost = np.minimum(_first_chosen_rows(~probe, heads, rows), rows - 1)
     waits[number_of] = engine[innermost]
     key = pl.DataFrame(
         {

@@ -62,7 +62,7 @@ def choose(look: Trace) -> CaptureParts | None:
     # One more step shows where the last of a stretch ends.
     wanted = [(0, COLD_START_STEPS), (first - LEADING_STEPS, last + 2), (len(start) - LAST_STEPS_READ, len(start))]
     wanted += [(i - STEPS_READ_BESIDE, i + STEPS_READ_BESIDE + 1) for i in rows[:MOST_LONG_STEPS_READ].tolist()]
-    parts = _apart(sorted(wanted))
+    parts = _merged_stretches(sorted(wanted))
     long_steps = tuple((int(start[i]), int(length[i])) for i in rows)
     edges = [BEFORE_SESSION_NS, *start[1:].tolist(), AFTER_SESSION_NS]
     main = next(n for n, (a, b) in enumerate(parts) if a <= first < b)
@@ -76,7 +76,7 @@ def is_step(text: str) -> bool:
     return any(nvtx_ranges.meaning(text, by_probe)[0] == "step" for by_probe in (True, False))
 
 
-def _apart(wanted: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+def _merged_stretches(wanted: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
     """Return stretches of steps in their order, those that meet as one."""
     apart: list[tuple[int, int]] = []
     for a, b in wanted:

@@ -20,7 +20,7 @@ from nsysx.model import Row
 Times = npt.NDArray[np.float64]
 
 
-def _full(cpu: pl.DataFrame, ops: pl.DataFrame) -> Flags:
+def _with_full_work(cpu: pl.DataFrame, ops: pl.DataFrame) -> Flags:
     """Return for each step of one process whether it launches at least half as much GPU work as the median step."""
     starts, last_end = cpu["start_ns"].to_numpy(), int(cpu["end_ns"].to_numpy()[-1])
     of_process = lookup.having(ops, process=cpu["process"][0])
@@ -57,7 +57,7 @@ def _tiles(cpu: pl.DataFrame, gpu: pl.DataFrame) -> tuple[I64, I64]:
     return begin, end
 
 
-def _usual(length: I64, last: int) -> tuple[float, float]:
+def _usual_and_long_ns(length: I64, last: int) -> tuple[float, float]:
     """Return the usual length of the later steps, and the length from which a step is long (ns)."""
     half = len(length) // 2
     tail = length[half : last + 1] if last >= half else length[-1:]
@@ -100,7 +100,7 @@ def steady_steps(
     """
     n = cpu.height
     windows = [_tiles(cpu, gpu), (cpu["start_ns"].to_numpy(), cpu["end_ns"].to_numpy())]
-    full, traced = _full(cpu, attributed.gpu_ops), _xrayed(cpu, told_of)
+    full, traced = _with_full_work(cpu, attributed.gpu_ops), _xrayed(cpu, told_of)
     if (full & ~traced).any():
         full &= ~traced
     last = int(np.flatnonzero(full)[-1])
@@ -111,7 +111,7 @@ def steady_steps(
         and (n >= 4 or (told_of.get("last_closed_by") == "exit" and last == n - 1))
     ):
         last -= 1
-    usual = [_usual(end - begin, last) for begin, end in windows]
+    usual = [_usual_and_long_ns(end - begin, last) for begin, end in windows]
     once, often = one_time_steps(int(cpu["process"][0]), windows, usual, attributed, pauses)
     once[last + 1 :] = False  # the last step holds whatever the program does at its end
     (begin, end), (base, most) = windows[0], usual[0]

@@ -110,14 +110,14 @@ def find(
     all_steps = worked(all_steps, probes)
     if sampled is None:  # its parts were chosen, not recorded apart
         all_steps, lost = lost_kernels.whole(all_steps, attributed.api_calls, seams)
-    all_steps = _inside(all_steps, whole_in if source != "capture" else None)
+    all_steps = _steps_inside(all_steps, whole_in if source != "capture" else None)
     cpu, tiles, parts = _tiled(all_steps, attributed, source, closed=rule != MARKS, seams=seams)
     process = _busiest(_timed_bare(cpu, probes), attributed.gpu_ops)
     shown = pl.col("process") == process
     shown_steps, tiled, rest = (f.filter(shown) for f in (cpu, tiles.gpu, tiles.between))
     ends = _part_ends(shown_steps, seams)
     whole = steps == "all" or source == "capture"
-    steady, once = _chosen(steps, shown_steps.height, source), np.zeros(shown_steps.height, np.bool_)
+    steady, once = _chosen_steps(steps, shown_steps.height, source), np.zeros(shown_steps.height, np.bool_)
     stretches, warm_from = [steady or (0, -1)], (steady or (0, -1))[0]
     if steady is None and shown_steps.height:
         judge = partial(in_main_part, shown_steps, tiled, attributed, ranges.pauses, steps_of_probe(probes, process))
@@ -127,11 +127,11 @@ def find(
     cpu = _marked(cpu, steady, warm_from, once)
     windows, cpu_windows = _windows(cpu, tiles.gpu, steady, attributed, whole=whole)
     shown_steps = cpu.filter(shown)
-    shown_steady = shown_steps.filter(_in(stretches))
+    shown_steady = shown_steps.filter(_within_stretches(stretches))
     lengths, numbers = step_work.lengths(shown_steady, tiled)
     work = None if bare.timed(probes, process) else step_work.gpu_work(shown_steady, tiled, attributed.gpu_ops)
     of_lengths = level_room.levels(lengths, numbers, in_a_row=len(stretches) == 1)
-    counted = _counted(shown_steps, stretches, once, warm_from, sampled)
+    counted = _steps_of_coverage(shown_steps, stretches, once, warm_from, sampled)
     return StepTable(
         source,
         rule + _grouped_by(parts.get(process)),
@@ -222,7 +222,7 @@ def _windows(
         cpu_windows = whole_capture(attributed).select("process", "start_ns", "end_ns")
     else:
         windows = (
-            tiles.filter(_in([steady or (0, -1)]))
+            tiles.filter(_within_stretches([steady or (0, -1)]))
             .group_by("process", "device")
             .agg(span)
             .filter(pl.col("end_ns") > pl.col("start_ns"))
@@ -245,7 +245,7 @@ def _steady(
     return steady, [steady if run == longest else run for run in stretches], once
 
 
-def _in(stretches: Sequence[Run]) -> pl.Expr:
+def _within_stretches(stretches: Sequence[Run]) -> pl.Expr:
     """Return whether a step is in one of the stretches."""
     return pl.any_horizontal(pl.col("index").is_between(*run) for run in stretches)
 
@@ -262,7 +262,7 @@ def _cold(steady_from: int, first: int, once: Flags) -> pl.Expr:
     return (pl.col("index") < steady_from) | pl.col("index").is_in(np.flatnonzero(once[:first]))
 
 
-def _counted(
+def _steps_of_coverage(
     cpu: pl.DataFrame, stretches: Sequence[Run], once: Flags, warm_from: int, sampled: Sampled | None
 ) -> pl.DataFrame:
     """Return the steps as coverage counts them, steady wherever they lie.
@@ -270,12 +270,12 @@ def _counted(
     Of a long capture they are what those between its parts are: steady after the warm-up but for the last, and none of them cut.
     """
     if sampled is None:
-        return _wherever(cpu, stretches, once)
+        return _steady_wherever(cpu, stretches, once)
     last = pl.col("index") == pl.col("index").max()
     return cpu.with_columns(((pl.col("index") >= warm_from) & ~last).alias("steady"), last.alias("cut"))
 
 
-def _wherever(cpu: pl.DataFrame, stretches: Sequence[Run], once: Flags) -> pl.DataFrame:
+def _steady_wherever(cpu: pl.DataFrame, stretches: Sequence[Run], once: Flags) -> pl.DataFrame:
     """Return the steps with ``steady`` where they are steady wherever they lie, whether or not it is seen where they end."""
     if len(stretches) == 1:
         return cpu
@@ -350,7 +350,7 @@ def _covered(
     return coverage(steps, between.filter(on_device), once, spans[0], ends)
 
 
-def _inside(steps: pl.DataFrame, window: tuple[int, int] | None) -> pl.DataFrame:
+def _steps_inside(steps: pl.DataFrame, window: tuple[int, int] | None) -> pl.DataFrame:
     """Return the steps that lie in a part of the capture. Errors: NsysxError, exit code 4, where there is none."""
     if window is None:
         return steps
@@ -380,7 +380,7 @@ def _busiest(cpu: pl.DataFrame, ops: pl.DataFrame) -> int:
     return int(ranked["process"][0]) if ranked.height else 0
 
 
-def _chosen(steps: str | None, count: int, source: str) -> Run | None:
+def _chosen_steps(steps: str | None, count: int, source: str) -> Run | None:
     """Return the first and last step that ``--steps`` names, or all if they are the whole capture. Errors: exit codes 2 and 4."""
     window = parse_window(steps) if steps else None
     if window is None:

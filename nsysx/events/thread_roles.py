@@ -37,7 +37,7 @@ _NAMED = (
 )
 
 
-def _named(name: str | None) -> str | None:
+def _role_of_name(name: str | None) -> str | None:
     return next((role for role, pattern in _NAMED if name and pattern.search(name)), None)
 
 
@@ -56,7 +56,7 @@ def roles(calls: pl.DataFrame, names: pl.DataFrame, ranges: Ranges) -> dict[int,
     first = dict(zip(thread[places].tolist(), places.tolist(), strict=True))
     driving = ranges.ranges.filter(pl.col("kind").is_in(["phase", "step", "module"]))["thread"].unique().to_list()
     backward = _backwards(ranges)
-    by_name = {t: _named(name_of.get(t)) for t in counts}
+    by_name = {t: _role_of_name(name_of.get(t)) for t in counts}
     has_autograd = {ids.process_of(t) for t, role in by_name.items() if role == AUTOGRAD}
     made = {}
     for process in sorted({ids.process_of(t) for t in counts}):

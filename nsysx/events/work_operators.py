@@ -70,7 +70,7 @@ def find(trace: Trace, ranges: Ranges, attributed: Attributed) -> WorkOperators:
     layer = layer_of(ranges.ranges.filter((pl.col("kind") == "op") & ~pl.col("crossing")))
     owner, outermost, node, compiled = _owners(layer)
     calls = attributed.api_calls
-    inner = _at(layer, calls["thread"].to_numpy(), calls["start_ns"].to_numpy())
+    inner = _innermost_at(layer, calls["thread"].to_numpy(), calls["start_ns"].to_numpy())
     size, execution = len(owner), np.zeros(len(inner), np.int64)
     if ranges.repeats is not None:
         # A step without operators of its own makes the calls of one with them.
@@ -87,11 +87,11 @@ def find(trace: Trace, ranges: Ranges, attributed: Attributed) -> WorkOperators:
     call, op = (np.where(key >= 0, np.searchsorted(used, key), -1) for key in (call, op))
     distinct, executed = np.unique(used % size, return_inverse=True)
     described = _described(layer, distinct, outermost, node, compiled)[executed]
-    unlike = _unlike(attributed, ranges, call, used // size)
+    unlike = _inherits_other_sizes(attributed, ranges, call, used // size)
     return WorkOperators(_without_sizes(described, unlike), call, op)
 
 
-def _at(layer: Layer, thread: I64, t: I64) -> I64:
+def _innermost_at(layer: Layer, thread: I64, t: I64) -> I64:
     """Return the innermost operator at each (thread, instant), rows grouped by thread."""
     rows = np.full(len(t), -1, np.int64)
     borders = [0, *(np.flatnonzero(thread[1:] != thread[:-1]) + 1).tolist(), len(t)]
@@ -101,7 +101,7 @@ def _at(layer: Layer, thread: I64, t: I64) -> I64:
     return rows
 
 
-def _unlike(attributed: Attributed, ranges: Ranges, call: I64, step: I64) -> Flags:
+def _inherits_other_sizes(attributed: Attributed, ranges: Ranges, call: I64, step: I64) -> Flags:
     """Return which operators inherit sizes that are not theirs. ``call``: the operator of each call, ``step``: that of each operator.
 
     A call whose GPU work has another kernel, grid or size than that whose operator it inherits has other sizes. So has all of a step
@@ -144,7 +144,7 @@ def _captured(trace: Trace, layer: Layer, attributed: Attributed) -> I64:
     if not trace.graph_node.height or not ops["graph_node"].is_not_null().any():
         return op
     origin = capture_calls(trace, attributed.api_calls).sort("thread", "time_ns")
-    row = _at(layer, origin["thread"].to_numpy(), origin["time_ns"].to_numpy())
+    row = _innermost_at(layer, origin["thread"].to_numpy(), origin["time_ns"].to_numpy())
     origin = origin.select("process", "graph_node").with_columns(row=pl.Series(row))
     joined = ops.select("process", "graph_node").join(
         origin, on=["process", "graph_node"], how="left", maintain_order="left"
@@ -227,7 +227,7 @@ def _results(layer: Layer, described: pl.DataFrame) -> list[pl.Series]:
     if not (forward | backward).any():
         return [results, made]
     names = described.with_row_index("row").filter(pl.Series(forward | backward))
-    taken = _taken(layer, names.select("process", "id").drop_nulls())
+    taken = _results_taken(layer, names.select("process", "id").drop_nulls())
     first = taken.filter(pl.col("result") == 0).unique(["process", "id"], keep="first", maintain_order=True)
     sizes = names.join(first, on=["process", "id"], how="left", maintain_order="left")["size"]
     row = names["row"].to_numpy()
@@ -263,7 +263,7 @@ def _by_sizes(described: pl.DataFrame, forward: Flags, backward: Flags, results:
     )["results"]
 
 
-def _taken(layer: Layer, wanted: pl.DataFrame) -> pl.DataFrame:
+def _results_taken(layer: Layer, wanted: pl.DataFrame) -> pl.DataFrame:
     """Return process, id, result, size: which result of the wanted operators (process, id) was an argument of another, and its size.
 
     A result has the number of the outermost operator that handed it on: it counts for those inside that one, too.

@@ -226,7 +226,7 @@ def column_type(column: Column) -> pl.DataType:
     return frame_columns.schema((column,))[column.name]
 
 
-def _plain(column: Column, value: Any) -> Any:
+def _plain_value(column: Column, value: Any) -> Any:
     if column.dtype != "Object" or value is None:
         return value
     if column.unit == "ns":
@@ -237,7 +237,7 @@ def _plain(column: Column, value: Any) -> Any:
 def table_frame(columns: Sequence[Column], rows: Sequence[Row]) -> pl.DataFrame:
     """Return rows of a table as a frame with the types of ``column_type``, whatever their values."""
     return pl.DataFrame([
-        pl.Series(c.name, [_plain(c, row.get(c.name)) for row in rows], dtype=column_type(c)) for c in columns
+        pl.Series(c.name, [_plain_value(c, row.get(c.name)) for row in rows], dtype=column_type(c)) for c in columns
     ])  # fmt: skip
 
 

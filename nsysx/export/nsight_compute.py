@@ -52,7 +52,7 @@ def chosen(profile: Profile, mangled: Mapping[str, str], most: int) -> list[Chos
     counts = profile.steady_ops.filter(pl.col("op_kind") == "kernel").group_by(pl.col("name").cast(pl.String)).len()
     if not counts.height:
         raise NotRecorded("no kernel runs in the steady steps", "-t cuda")
-    before = _before(profile)
+    before = _launches_before(profile)
     rows = counts.join(costs, on="name", how="inner").sort("could_go_ns", "name", descending=[True, False])
     kernels = []
     for name, count, gpu_ns, could_go_ns, roof in rows.head(most).iter_rows():
@@ -88,7 +88,7 @@ def _costs(profile: Profile) -> pl.DataFrame:
     )
 
 
-def _before(profile: Profile) -> dict[str, int]:
+def _launches_before(profile: Profile) -> dict[str, int]:
     """Return kernel -> its launches in the part of the capture that begins with the program; empty where none was recorded."""
     if not profile.trace.seams:
         return {}

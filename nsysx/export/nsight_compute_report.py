@@ -60,13 +60,13 @@ def launches(path: Path) -> list[MeasuredLaunch]:
         raise NsysxError(f"{path}: no such file", slug="input-missing", exit_code=EXIT_INPUT)
     try:
         loaded = reader.load_report(str(path))
-        return [_launch(reader, action) for part in _each(loaded) for action in _each(part)]
+        return [_launch(reader, action) for part in _each_item(loaded) for action in _each_item(part)]
     except (RuntimeError, ValueError, TypeError, OSError) as error:
         what = f"{path}: cannot be read as a report of Nsight Compute ({error})"
         raise NsysxError(what, slug="ncu-unreadable", exit_code=EXIT_INPUT) from None
 
 
-def _each(holder: Any) -> Iterator[Any]:
+def _each_item(holder: Any) -> Iterator[Any]:
     """Yield the ranges of a report, or the launches of a range."""
     count = holder.num_ranges() if hasattr(holder, "num_ranges") else holder.num_actions()
     at_index = holder.range_by_idx if hasattr(holder, "range_by_idx") else holder.action_by_idx

@@ -48,7 +48,7 @@ class PerfettoTrace:
         file.writelines(self.parts)
 
 
-def _by(frame: pl.DataFrame, *keys: str) -> Iterator[tuple[tuple[int, ...], pl.DataFrame]]:
+def _grouped_by(frame: pl.DataFrame, *keys: str) -> Iterator[tuple[tuple[int, ...], pl.DataFrame]]:
     for key, part in frame.sort(*keys, "start_ns", maintain_order=True).group_by(*keys, maintain_order=True):
         yield tuple(-1 if k is None else int(k) for k in key), part
 
@@ -60,7 +60,7 @@ def _ints(frame: pl.DataFrame, column: str) -> I64:
 
 def _calls(build: Builder, calls: pl.DataFrame, ops: pl.DataFrame) -> None:
     """Add the API calls of each thread, with an arrow for each op that they launched."""
-    for (thread,), part in _by(calls, "thread"):
+    for (thread,), part in _grouped_by(calls, "thread"):
         start, end = _ints(part, "start_ns"), _ints(part, "end_ns")
         of_thread = build.thread(thread)
         rows = part.select("call").with_row_index("row").join(ops.select("call", "op"), on="call")
@@ -87,7 +87,7 @@ _RANGE_TRACKS = (
 
 
 def _ranges(build: Builder, ranges: pl.DataFrame) -> None:
-    for (thread,), of_thread in _by(ranges.drop_nulls("thread"), "thread"):
+    for (thread,), of_thread in _grouped_by(ranges.drop_nulls("thread"), "thread"):
         for title, kinds in _RANGE_TRACKS:
             part = of_thread.filter(pl.col("kind").cast(pl.String).is_in(kinds))
             if not part.height:
@@ -117,10 +117,10 @@ def _ops(build: Builder, given: Profile, ops: pl.DataFrame) -> None:
         _shape(("grid_x", "grid_y", "grid_z")).alias("grid"),
         _shape(("block_x", "block_y", "block_z")).alias("block"),
     )
-    for (process, device), of_device in _by(named, "process", "device"):
+    for (process, device), of_device in _grouped_by(named, "process", "device"):
         name = f"GPU {device}" + (f" ({cards[process, device]})" if cards.get((process, device)) else "")
         gpu = build.tracks.add(name, build.process(process))
-        for (_context, stream), part in _by(of_device, "context", "stream"):
+        for (_context, stream), part in _grouped_by(of_device, "context", "stream"):
             track = build.spread(gpu, f"stream {stream}", _ints(part, "start_ns"), _ints(part, "end_ns"))
             # Arrows point forward in time: if a clock error puts work before its call, the arrow is reversed.
             early = (part["start_ns"] < part["call_start_ns"]).fill_null(False).to_numpy()

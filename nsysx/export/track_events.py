@@ -187,12 +187,12 @@ class Builder:
         for arg in slices.args:
             self.args.setdefault(arg, len(self.args) + 1)
         columns = {"track": slices.track, "name": slices.name, "category": slices.category, **slices.args}
-        self._begins(slices, {**columns, "time": slices.start}, position)
+        self._add_begins(slices, {**columns, "time": slices.start}, position)
         # A slice with a duration ends before others begin at that instant, the inner one first; one without, right after its begin.
         ends = (np.where(lasting, 0, 1), np.where(lasting, -position, position + 1))
         self.events.append(_Events(_END_PACKET, {"track": slices.track, "time": slices.end}, ends))
 
-    def _begins(self, slices: Slices, columns: dict[str, I64], position: I64) -> None:
+    def _add_begins(self, slices: Slices, columns: dict[str, I64], position: I64) -> None:
         """Add the packets in which slices begin: one layout for each choice of arguments and number of flows."""
         count = len(position)
         key = np.zeros(count, np.int64)

@@ -28,6 +28,7 @@ from nsysx.findings._finding_bounds import (
 from nsysx.findings._once import Takes
 from nsysx.frames import lookup
 from nsysx.model import Row
+from nsysx.records import count_or_zero
 from nsysx.replay.edits import RemoveExposedComm, RemoveOps, RemoveWaits
 from nsysx.replay.slowed_kernels import slowed_ns
 
@@ -141,11 +142,7 @@ def deterministic(case: Case, settings: RecordedSettings) -> str:
 
 
 def _convolutions(settings: RecordedSettings) -> int:
-    return sum(_whole(r.get("convolutions")) for r in settings.rows("networks") or ())
-
-
-def _whole(value: object) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) else 0
+    return sum(count_or_zero(r.get("convolutions")) for r in settings.rows("networks") or ())
 
 
 def _convolution_kernels(case: Case) -> pl.DataFrame:
@@ -227,8 +224,11 @@ def without_scaler(case: Case, settings: RecordedSettings | None) -> Saving:
 def restarted_loader(settings: RecordedSettings) -> Row | None:
     """Return workers and every (steps) of a loader whose workers are started anew again and again, None where there is none."""
     for row in settings.rows("loaders") or ():
-        made, span = _whole(row.get("iterators")), _whole(row.get("last_step")) - _whole(row.get("first_step"))
-        if not _whole(row.get("workers")) or row.get("persistent_workers") is not False or made < 3:
+        made, span = (
+            count_or_zero(row.get("iterators")),
+            count_or_zero(row.get("last_step")) - count_or_zero(row.get("first_step")),
+        )
+        if not count_or_zero(row.get("workers")) or row.get("persistent_workers") is not False or made < 3:
             continue
         if span / (made - 1) <= LOADER_RESTART_STEPS:
             return {"workers": row["workers"], "every": span / (made - 1)}

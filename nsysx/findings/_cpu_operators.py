@@ -60,12 +60,12 @@ def _shares(profile: Profile) -> F64:
     for function in code.open.values():
         ns = np.diff(function.times)
         whole += lookup.totals(code.places_of(function.labels[: len(ns)].astype(np.int64)), ns, size)
-    line_row, ns = _alone(profile, code)
+    line_row, ns = _operators_without_cuda(profile, code)
     shares: F64 = lookup.totals(line_row, ns, size) / np.maximum(whole, 1)
     return shares
 
 
-def _alone(profile: Profile, code: CodeLines) -> tuple[I64, I64]:
+def _operators_without_cuda(profile: Profile, code: CodeLines) -> tuple[I64, I64]:
     """Return the line and the length (ns) of each long operator that calls nothing of CUDA, the outermost of several."""
     ranges = profile.ranges.ranges
     ops = ranges.filter(

@@ -62,14 +62,14 @@ def _fix(case: Case, saving_ns: int) -> Fix:
     if (instead := _no_graph(case) or _wrapped(case)) is not None:
         return instead
     text = f"{_GRAPHED.text}, or capture the step in a CUDA graph: {_launches(case)}"
-    ways = [way(_GRAPHED.name, paste=f"{_GRAPHED.paste}{_which(case)}"), way("cuda-graph")]
+    ways = [way(_GRAPHED.name, paste=f"{_GRAPHED.paste}{_networks_comment(case)}"), way("cuda-graph")]
     count = _calls_of_network(case)
     if fusible := _mostly_fusible(case, saving_ns):
         text = (
             f"torch.compile(model): kernels that it can fuse take {units.duration(fusible)} a step; mode='reduce-overhead' takes the "
             "launches, too"
         )
-        ways.append(way(_FUSED.name, paste=f"{_FUSED.paste}{_which(case)}"))
+        ways.append(way(_FUSED.name, paste=f"{_FUSED.paste}{_networks_comment(case)}"))
     elif cell := _cell(case):
         whole = f"nn.{_CELLS[cell.cls]} on the whole sequence in place of {cell.calls:.0f} calls of {cell.cls} a step"
         text = f"{whole}, where each input is known before; else {text}"
@@ -177,7 +177,7 @@ def _no_graph(case: Case) -> Fix | None:
             _FUSED_FOR_ALL_SHAPES.name,
             text="torch.compile(model, dynamic=True), which does not compile again for each shape; with inputs padded to few lengths, "
             f"mode='reduce-overhead': {shapes}",
-            paste=f"{_FUSED_FOR_ALL_SHAPES.paste}{_which(case)}",
+            paste=f"{_FUSED_FOR_ALL_SHAPES.paste}{_networks_comment(case)}",
         )
     for state, words in (("violated", "no CUDA graph, because"), ("unknown", "a CUDA graph only if")):
         for need, is_, seen in tested:
@@ -186,7 +186,7 @@ def _no_graph(case: Case) -> Fix | None:
                 return Fix.by_name(
                     _FUSED.name,
                     text=f"torch.compile(model), for fewer kernels ({_launches(case)}); {words} {because}",
-                    paste=f"{_FUSED.paste}{_which(case)}",
+                    paste=f"{_FUSED.paste}{_networks_comment(case)}",
                 )
     return None
 
@@ -209,7 +209,7 @@ def _wrapped(case: Case) -> Fix | None:
     return Fix.by_name(*ways, text=ways[0].text)
 
 
-def _which(case: Case) -> str:
+def _networks_comment(case: Case) -> str:
     """Return a comment that says what ``model`` stands for: the program's networks, by their classes."""
     asked = networks_called(case.profile)
     each = "each of: " if len(case.program.networks) > 1 else ""

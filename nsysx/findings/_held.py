@@ -44,7 +44,7 @@ def usual_ns(profile: Profile) -> float:
 
 def held(profile: Profile) -> frozenset[int]:
     """Return the steady calls before which there is host code that fewer launches do not remove."""
-    return profile.once(_held)
+    return profile.once(_held_launches)
 
 
 def guilty(profile: Profile) -> I64:
@@ -81,7 +81,7 @@ def idle_ns(profile: Profile) -> float:
     return total
 
 
-def _held(profile: Profile) -> frozenset[int]:
+def _held_launches(profile: Profile) -> frozenset[int]:
     gaps, usual = profile.once(pauses), usual_ns(profile)
     ns = (gaps["end_ns"] - gaps["start_ns"]).to_numpy()
     chosen = ns >= max(HELD_ANYWHERE_NS, HELD_ANYWHERE_TIMES * usual)

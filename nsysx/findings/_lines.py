@@ -49,7 +49,7 @@ def line_of(profile: Profile, site: Row, calls: Iterable[int], takes: Takes) -> 
     calling = calling_line(profile, takes) if takes.ops and takes.idle is None and not len(rows) else {}
     if calling and _share_below(code, ops, calling) >= BELOW_ALL_WORK_SHARE:
         calling = calling_line(profile, takes, OF_ONE_LINE_AT_LEAST_SHARE)
-    where = calling or next(filter(None, (_most(code, *weights()) for weights in ways)), {})
+    where = calling or next(filter(None, (_line_with_most(code, *weights()) for weights in ways)), {})
     return {k: where[k] for k in ("file", "line") if k in where}
 
 
@@ -105,13 +105,13 @@ def _launched_by(code: CodeLines, ops: pl.DataFrame) -> _Weights:
 def launching(profile: Profile, kernel: str) -> dict[str, Any]:
     """Return file, line and function that mostly launch a kernel, in the whole capture; empty where that is not known."""
     code, ops = profile.code(), profile.ops
-    return {} if code is None else _most(code, *_of_ops(code, ops.filter(ops["name"] == kernel)))
+    return {} if code is None else _line_with_most(code, *_of_ops(code, ops.filter(ops["name"] == kernel)))
 
 
 def running(profile: Profile, takes: Takes) -> dict[str, Any]:
     """Return file, line and function of what mostly runs in the time that a finding takes; empty where that is not known."""
     code = profile.code()
-    return {} if code is None else _most(code, *_of_takes(profile, code, takes))
+    return {} if code is None else _line_with_most(code, *_of_takes(profile, code, takes))
 
 
 def in_forward(code: CodeLines, stacks: I64) -> Flags:
@@ -138,7 +138,7 @@ def runs_networks(profile: Profile, line: Row) -> bool:
     return bool((in_forward(code, stack) & code.passing(stack, frozenset([line_row]))).any())
 
 
-def _most(code: CodeLines, line_row: I64, ns: I64) -> dict[str, Any]:
+def _line_with_most(code: CodeLines, line_row: I64, ns: I64) -> dict[str, Any]:
     """Return the line with most of the time, empty where none has any."""
     there = line_row >= 0
     sums = lookup.totals(line_row[there], ns[there], code.places.height)

@@ -62,7 +62,7 @@ def near(profile: Profile, calls: Iterable[int]) -> str:
     api = profile.attributed.api_calls
     in_module = lookup.coded(api["module"], {IN_STEP: 0}) < 0
     in_module &= api["module"].is_not_null().to_numpy()
-    before, behind = _beside(in_module, api["thread"].to_numpy(), call_rows)
+    before, behind = _nearest_calls(in_module, api["thread"].to_numpy(), call_rows)
     earlier, later = (_part(profile, rows) for rows in (before, behind))
     if earlier and earlier == later:
         return f"between calls of {earlier}"
@@ -72,7 +72,7 @@ def near(profile: Profile, calls: Iterable[int]) -> str:
     return part or _kernel_before(profile, call_rows)
 
 
-def _beside(chosen: Flags, thread: I64, places: I64) -> tuple[I64, I64]:
+def _nearest_calls(chosen: Flags, thread: I64, places: I64) -> tuple[I64, I64]:
     """Return the nearest of the chosen calls before and behind each of these, on its thread, -1 for none."""
     rows = np.flatnonzero(chosen)
     behind_row = np.searchsorted(rows, places)
@@ -99,7 +99,7 @@ def _part(profile: Profile, rows: I64) -> str:
 def _kernel_before(profile: Profile, rows: I64) -> str:
     """Return "after the kernel NAME": the kernel that is mostly launched last before these calls."""
     api, ops = profile.attributed.api_calls, profile.attributed.gpu_ops
-    before, _ = _beside(api["kind"].is_in(Call.LAUNCHES).to_numpy(), api["thread"].to_numpy(), rows)
+    before, _ = _nearest_calls(api["kind"].is_in(Call.LAUNCHES).to_numpy(), api["thread"].to_numpy(), rows)
     launched = ops.select("call", "name").filter(
         (ops["op_kind"] == "kernel") & lookup.among(pl.Series(np.unique(before[before >= 0])), ops["call"])
     )

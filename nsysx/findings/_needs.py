@@ -54,7 +54,7 @@ def _has_phases(profile: Profile) -> bool:
     return bool((lookup.coded(profile.steady_calls["phase"], dict.fromkeys(_MODEL, 1)) == 1).any())
 
 
-def _inside(case: Case, calls: pl.DataFrame, singular: str, several: str) -> tuple[State, str]:
+def _calls_inside_model(case: Case, calls: pl.DataFrame, singular: str, several: str) -> tuple[State, str]:
     """Return whether the model makes such calls in half of the steps or more, and where it makes most."""
     if 2 * calls.height < case.steps:
         return "holds", f"no {singular} in half of the steady steps"
@@ -72,11 +72,11 @@ def _inside(case: Case, calls: pl.DataFrame, singular: str, several: str) -> tup
     often = case.often(inside.height, singular, several)
     return (
         "violated",
-        f"{often}, {'' if often.startswith('1 ') else 'most '}in {_called(case, module, paths)}.{phase} ({name})",
+        f"{often}, {'' if often.startswith('1 ') else 'most '}in {_modules_in_words(case, module, paths)}.{phase} ({name})",
     )
 
 
-def _called(case: Case, module: str, paths: list[str]) -> str:
+def _modules_in_words(case: Case, module: str, paths: list[str]) -> str:
     """Return what modules are called whose paths fold into one: by the class of these alone where the path says nothing."""
     if module.strip("*."):
         return called(case.profile, bare(module))
@@ -106,11 +106,11 @@ def waits_inside(case: Case) -> pl.DataFrame:
 
 
 def _no_wait(case: Case) -> tuple[State, str]:
-    return _inside(case, case.profile.once(waits), "wait", "waits")
+    return _calls_inside_model(case, case.profile.once(waits), "wait", "waits")
 
 
 def _no_memory_call(case: Case) -> tuple[State, str]:
-    return _inside(case, case.profile.once(_memory_calls), "allocation or free", "allocations and frees")
+    return _calls_inside_model(case, case.profile.once(_memory_calls), "allocation or free", "allocations and frees")
 
 
 def steady_steps(profile: Profile) -> pl.DataFrame:

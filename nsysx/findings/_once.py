@@ -58,7 +58,7 @@ def taken_by(finding: Finding) -> Takes:
     return finding.takes if isinstance(finding, Claim) else Takes()
 
 
-class Given(NamedTuple):
+class CountedOnce(NamedTuple):
     """What a claim was given: the time per step (ns) that counts with it alone, and the other claims that are about the same."""
 
     own_ns: int
@@ -133,7 +133,7 @@ class _Claimed(NamedTuple):
         return result
 
 
-def give(time: Pieces, claims: Sequence[Claim], step_ns: int, steps: int) -> tuple[Given, ...]:
+def give(time: Pieces, claims: Sequence[Claim], step_ns: int, steps: int) -> tuple[CountedOnce, ...]:
     """Give each piece of ``steps`` steps of ``step_ns`` to one claim, or none: what they are given never sums above the step.
 
     The most direct evidence comes first, and of equally direct the claim on least time: the more particular one. A claim on more
@@ -161,7 +161,7 @@ def give(time: Pieces, claims: Sequence[Claim], step_ns: int, steps: int) -> tup
         return min(shared, about[i], about[j]) >= OVERLAP_SHARE * step_ns or saved > both + OVERLAP_SHARE * step_ns
 
     every = range(len(claims))
-    return tuple(Given(counted[i], tuple(j for j in every if j != i and overlap(i, j))) for i in every)
+    return tuple(CountedOnce(counted[i], tuple(j for j in every if j != i and overlap(i, j))) for i in every)
 
 
 def calls_of(frame: pl.DataFrame) -> frozenset[int]:

@@ -51,7 +51,7 @@ class SlowCause(NamedTuple):
     where: Row | None = None
 
 
-def _more(values: I64, slow: Mask) -> float:
+def _more_in_slow(values: I64, slow: Mask) -> float:
     """Return the mean of the slow steps less the median of the others (ns)."""
     return float(values[slow].mean() - np.median(values[~slow]))
 
@@ -68,7 +68,9 @@ def idle_pauses(case: Case, tiles: pl.DataFrame, slow: Mask) -> list[SlowCause]:
         if not rows.height:
             continue
         spent = _pauses.time_in(rows, idle_start, idle_end)
-        more, saved = (_more(_by_step(values, step, tiles), slow) for values in (spent, spent * _real_share(case)))
+        more, saved = (
+            _more_in_slow(_by_step(values, step, tiles), slow) for values in (spent, spent * _real_share(case))
+        )
         if more <= 0:
             continue
         row = np.searchsorted(begin, rows["start_ns"].to_numpy(), side="right") - 1
@@ -171,7 +173,7 @@ def lower_clock(case: Case, tiles: pl.DataFrame, table: pl.DataFrame, slow: Mask
     compute = table[DeviceActivity.COMPUTE.column].to_numpy()
     # A kernel slows down at most in proportion to its clock.
     most = float(np.median(compute[~slow])) * (usual / late - 1)
-    more = min(_more(compute, slow), most)
+    more = min(_more_in_slow(compute, slow), most)
     detail = f"The SM clock was {late:.0f} MHz in them and {usual:.0f} MHz in the others."
     fix = "See what lowers the clock: power limit, temperature (nvidia-smi -q -d PERFORMANCE); lock it to compare: nvidia-smi -lgc"
     return [SlowCause("a lower GPU clock", more, detail, fix)] if more > 0 else []

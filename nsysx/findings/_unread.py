@@ -18,7 +18,7 @@ from nsysx.findings.nsx112_fusion import outermost
 from nsysx.replay.engine import RemoveOps, ScaleOps
 
 
-def _lost(settings: RecordedSettings | None) -> dict[str, list[int]]:
+def _unread_backwards(settings: RecordedSettings | None) -> dict[str, list[int]]:
     """Return class of a network -> numbers of the backwards of a step whose gradients nothing reads."""
     seen = None if settings is None else settings.record.get("unread")
     rows = seen.items() if isinstance(seen, Mapping) else ()
@@ -27,7 +27,7 @@ def _lost(settings: RecordedSettings | None) -> dict[str, list[int]]:
 
 def unread(case: Case, settings: RecordedSettings) -> str:
     """Return what is made for nothing, "" where it is nothing or little."""
-    lost, ns = _lost(settings), case.per_step(int(_work(case)["ns"].sum()))
+    lost, ns = _unread_backwards(settings), case.per_step(int(_work(case)["ns"].sum()))
     if not lost or not case.notable(ns, MUCH_UNREAD_SHARE):
         return ""
     return (
@@ -48,7 +48,7 @@ def taken(case: Case) -> Takes:
 
 def _work(case: Case) -> pl.DataFrame:
     """Return the kernels (op, ns) of these networks that are launched in these backwards of each step."""
-    lost = _lost(settings_of(case.profile))
+    lost = _unread_backwards(settings_of(case.profile))
     if not lost:
         return case.kernels.clear()
     ranges = case.profile.ranges.ranges

@@ -138,7 +138,11 @@ def check(case: Case) -> list[Finding]:
         edits: tuple[Edit, ...] = (OverlapCopies(ops_of(at_site), rate), RemoveWaits(calls_of(syncs)))
         if fix is _MAKE or fix.text.startswith(_SELECT):
             # No copy is left, nor what the CPU does to make the data, or with all that it gets.
-            edits = (RemoveOps(ops_of(at_site)), edits[1], RemoveHost(_beside(case, at_site, made=fix is _MAKE)))
+            edits = (
+                RemoveOps(ops_of(at_site)),
+                edits[1],
+                RemoveHost(_calls_beside_copies(case, at_site, made=fix is _MAKE)),
+            )
         worth = case.worth(*edits, cause=cause, bound=True)
         way = _WAYS[row["direction"]]
         obstacle = _OBSTACLES.get(row["obstacle"], row["obstacle"])
@@ -173,7 +177,7 @@ def _made_before(case: Case, copies: pl.DataFrame) -> bool:
     return case.notable(case.per_step(float(ended["real_ns"].sum())), MADE_ON_CPU_SHARE)
 
 
-def _beside(case: Case, copies: pl.DataFrame, *, made: bool) -> frozenset[int]:
+def _calls_beside_copies(case: Case, copies: pl.DataFrame, *, made: bool) -> frozenset[int]:
     """Return the calls before which the CPU makes what these copies move, or works with what they brought: the next call's."""
     calls = copies["call"].drop_nulls().to_numpy()
     api = case.profile.attributed.api_calls

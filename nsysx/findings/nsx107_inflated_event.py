@@ -47,7 +47,7 @@ _PARTS = {
 }
 
 
-def _usual(case: Case, row: events.EventRow) -> tuple[str, dict[str, int]]:
+def _usual_readings(case: Case, row: events.EventRow) -> tuple[str, dict[str, int]]:
     """Return what to call the usual readings of a place, and their parts (ns): of the median, which the title says, or the sums."""
     windows = (
         []
@@ -73,7 +73,7 @@ def _in_turn(case: Case, row: events.EventRow) -> list[events.EventRow]:
 
 def _divided(case: Case, row: events.EventRow) -> tuple[str, dict[str, int], str]:
     """Return which readings of a place are usual, their parts (ns), and the shares of the parts in words."""
-    which, usual = _usual(case, row)
+    which, usual = _usual_readings(case, row)
     others = sorted(((usual[k], k) for k in _PARTS), reverse=True)
     whole = usual["kernel_ns"] + sum(ns for ns, _ in others)
     shares = ", ".join(f"{units.share(ns, whole)} {_PARTS[k]}" for ns, k in others if ns * 20 >= whole)
@@ -95,12 +95,12 @@ def _finding(case: Case, row: events.EventRow, turns: list[events.EventRow]) -> 
         read = [units.duration(r["median_ns"]) for r in turns]
         title = f"cuda.Event reads {', '.join(read[:-1])} and {read[-1]} in turn, the same kernels take {kernel}"
         detail = (
-            f"A window with only the kernels reads about {kernel}; the {row['windows']} at {_which(row)} read "
+            f"A window with only the kernels reads about {kernel}; the {row['windows']} at {_call_site(row)} read "
             f"{units.duration(row['min_ns'])} to {units.duration(row['max_ns'])}, {first}."
         )
-        because = f"At {_which(row)}, {shares}."
+        because = f"At {_call_site(row)}, {shares}."
     evidence = [row for window_row in turns or [row] for row in _evidence(case, window_row)]
-    inside = _inside(case, row)
+    inside = _kernels_between_events(case, row)
     return Found(
         RULE,
         title,
@@ -121,7 +121,7 @@ def _timed(case: Case, inside: pl.DataFrame) -> Row:
     return {**most, "near": f"around {most['near']}"} if "near" in most else most
 
 
-def _inside(case: Case, row: events.EventRow) -> pl.DataFrame:
+def _kernels_between_events(case: Case, row: events.EventRow) -> pl.DataFrame:
     """Return the kernels between the events of a place."""
     windows = [] if case.missing("event_windows") else case.typed_rows(event_windows.ROWS)
     spans = [(w["start_ns"], w["start_ns"] + w["reading_ns"]) for w in windows if w["site"] == row["site"]]
@@ -132,13 +132,13 @@ def _inside(case: Case, row: events.EventRow) -> pl.DataFrame:
 def _evidence(case: Case, window_row: events.EventRow) -> list[Row]:
     """Return the parts of a place's usual readings: the kernels, then the others, largest first."""
     _, usual, _ = _divided(case, window_row)
-    named = {"place": _which(window_row)} if window_row["turns"] else {}
+    named = {"place": _call_site(window_row)} if window_row["turns"] else {}
     others = sorted(_PARTS, key=lambda k: -usual[k])
     parts = [("kernels", usual["kernel_ns"]), *((_PARTS[k], usual[k]) for k in others if usual[k])]
     return [{**named, "part": part, "ns": ns} for part, ns in parts]
 
 
-def _which(row: events.EventRow) -> str:
+def _call_site(row: events.EventRow) -> str:
     """Return the turn of a place in its loop: call site 2."""
     return f"call site {row['turn'] or 0}"
 

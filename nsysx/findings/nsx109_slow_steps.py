@@ -86,7 +86,7 @@ def _ends_of_gaps(case: Case, tiles: pl.DataFrame, slow: Mask) -> tuple[int, ...
     return tuple(case.profile.attributed.gpu_ops["call"].gather(longest["op"]).drop_nulls().sort().to_list())
 
 
-def _every(case: Case, ns: I64, late: int) -> str:
+def _every_kth(case: Case, ns: I64, late: int) -> str:
     """Return ", every 10th" where the ``late`` slow steps come in a fixed period, else nothing."""
     rhythm = trend.period(ns, SLOW_STEP_SHARE * float(np.median(ns)))
     of_level = (level.every for level in case.profile.steps.levels[1:] if level.count == late)
@@ -112,19 +112,19 @@ def check(case: Case) -> list[Finding]:
     median, slow = float(np.median(ns)), bare.long_steps(ns)
     cost = round(float((ns - median)[slow].sum()) / len(ns))
     rare = rare_steps.rare_steps(case, tiles)
-    apart = [_rarely(rare, tiles)] if rare is not None and case.notable(rare.cost_ns) else []
+    apart = [_finding_of_rare_steps(rare, tiles)] if rare is not None and case.notable(rare.cost_ns) else []
     if not case.notable(cost):
         apart = apart or _unrecorded_steps.found(case, RULE)
         return apart or case.clear(RULE, f"the slowest of {len(ns)} steady steps takes {units.duration(int(ns.max()))}, "
                             f"the median {units.duration(median)}")  # fmt: skip
-    return [_found(case, tiles, table, slow, cost), *apart]
+    return [_finding_of_steps(case, tiles, table, slow, cost), *apart]
 
 
-def _rarely(rare: rare_steps.Rare, steady: pl.DataFrame) -> Finding:
+def _finding_of_rare_steps(rare: rare_steps.Rare, steady: pl.DataFrame) -> Finding:
     """Return the finding about the rare long steps of a long capture; the steps that the figures are of have none of them."""
     tiles = pl.concat([rare.tiles, steady]).sort("index")
     slow = tiles["index"].is_in(rare.tiles["index"].to_list()).to_numpy()
-    return _found(rare.case, tiles, _components(rare.case, tiles), slow, rare.cost_ns, rare)
+    return _finding_of_steps(rare.case, tiles, _components(rare.case, tiles), slow, rare.cost_ns, rare)
 
 
 def _explained(cause: SlowCause | None, reason: str, excess: float, longer: float) -> str:
@@ -137,7 +137,7 @@ def _explained(cause: SlowCause | None, reason: str, excess: float, longer: floa
     )
 
 
-def _found(
+def _finding_of_steps(
     case: Case, tiles: pl.DataFrame, table: pl.DataFrame, slow: Mask, cost: int, rare: rare_steps.Rare | None = None
 ) -> Finding:
     """Return the finding about these slow steps: what they have more of, and the cause of that where it is known."""
@@ -162,8 +162,8 @@ def _found(
     causes = [c for c in candidates if c.ns >= SLOW_CAUSE_NAMED_SHARE * longer]
     cause = next((c for c in sorted(causes, key=lambda c: -c.ns) if c.ns >= SLOW_CAUSE_IN_TITLE_SHARE * longer), None)
     count, total = (rare.long, rare.steps) if rare else (late.height, len(ns))
-    every, several = "" if rare else _every(case, ns, late.height), late.height > 1
-    takes = _which(case, late, several)
+    every, several = "" if rare else _every_kth(case, ns, late.height), late.height > 1
+    takes = _steps_in_words(case, late, several)
     lasts = f"{units.duration(float(late['ns'].to_numpy().mean()))}{' on average' if several else ''}"
     which = f"{count} of {total} steps take"
     if every:
@@ -203,7 +203,7 @@ def _found(
 _APART = Saving(None, "the steps that the figures are of have none of these")
 
 
-def _which(case: Case, late: pl.DataFrame, several: bool) -> str:
+def _steps_in_words(case: Case, late: pl.DataFrame, several: bool) -> str:
     """Return "Steps 8, 16 take", numbered as in the capture."""
     numbers = [case.profile.step_of_capture(i) for i in late["index"].head(MOST_LISTED_SLOW_STEPS).to_list()]
     more = f" and {late.height - MOST_LISTED_SLOW_STEPS} more" if late.height > MOST_LISTED_SLOW_STEPS else ""

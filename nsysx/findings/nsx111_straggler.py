@@ -44,11 +44,11 @@ _NO_FIX = Fix("")
 
 def check(case: Case) -> list[Finding]:
     """Return what the table of ranks says of the steps, see ``of_ranks``, and what one rank does alone between them."""
-    late, alone = of_ranks(case.ranks), _alone(case)
+    late, alone = of_ranks(case.ranks), _evaluating_alone(case)
     return [late, *alone] if late.verdict == "found" or not alone else alone
 
 
-def _alone(case: Case) -> list[Finding]:
+def _evaluating_alone(case: Case) -> list[Finding]:
     """Return a finding about the rank that evaluates between steps while others wait, for each one that does.
 
     The step holds nothing of it: what it costs is how much longer a step is with what runs between steps, as the process measured.
@@ -100,7 +100,7 @@ def of_ranks(table: Table | None) -> Finding:
         fix = Fix("Capture the same steps on every rank")
         return _answer("cannot_tell", RULE.title, "no collective is seen on two ranks", fix=fix)
     if late is None:
-        return _nobody(table.rows)
+        return _no_straggler(table.rows)
     cause = Late.named(late["late_cause"])
     if late["late_by_work"]:
         return _more_work(late)
@@ -121,7 +121,7 @@ def of_ranks(table: Table | None) -> Finding:
     why = list((late["late_because"] or {}).items())
     line = _holds(late)
     if line is not None:
-        detail += f" {_spoken(line)} takes {_there(line)}."
+        detail += f" {_line_in_words(line)} takes {_line_by_ranks(line)}."
     return _answer(
         "found",
         f"Rank {late['rank']} takes {units.duration(late['late_ns'])} per step longer than its peers, which wait for it",
@@ -154,13 +154,13 @@ def _holds(late: Row) -> Row | None:
     return dict(line)
 
 
-def _spoken(line: Row) -> str:
+def _line_in_words(line: Row) -> str:
     """Return a line as people write it, with what stands there."""
     text = _line_remedies.quoted(str(line["text"] or ""))
     return f"{PurePath(str(line['file'])).name}:{line['line']}" + (f" `{text}`" if text else "")
 
 
-def _there(line: Row) -> str:
+def _line_by_ranks(line: Row) -> str:
     """Return how long a line takes on the late rank and on the others."""
     others = units.duration(line["others_ns"]) if line["others_ns"] else "nothing"
     return f"{units.duration(line['ns'])} per step there and {others} on its peers"
@@ -169,7 +169,7 @@ def _there(line: Row) -> str:
 def _fix_of(line: Row, late: Row) -> Fix:
     """Return what can be done about a line that one rank waits in."""
     remedy = _line_remedies.fix_of(_line_remedies.Seen(str(line["text"] or "")))
-    alone = f"Only rank {late['rank']} is held by {_spoken(line)}"
+    alone = f"Only rank {late['rank']} is held by {_line_in_words(line)}"
     if remedy is None:
         return Fix(f"{alone}: take it out of the step, do it beside the steps, or share it between the ranks")
     return remedy.but(text=f"{alone}: {remedy.text[:1].lower()}{remedy.text[1:]}")
@@ -241,7 +241,7 @@ _FIXES: dict[Late, Fix] = {
 }
 
 
-def _nobody(rows: Sequence[Row]) -> Finding:
+def _no_straggler(rows: Sequence[Row]) -> Finding:
     """Return that there is no straggler, with the pipeline's bubble and a delay too small to count, where there are any."""
     behind = next((r for r in rows if r["late_ns"] is not None), None)
     detail = f"{rank_waiting.sentence(rows)}."

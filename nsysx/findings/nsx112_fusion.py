@@ -128,12 +128,12 @@ def of_networks(profile: Profile, ops: pl.DataFrame) -> Flags:
 
     Where the networks are not known, any module is a part of one.
     """
-    outside = profile.once(_outside)
+    outside = profile.once(_modules_outside_networks)
     modules, module = lookup.distinct(ops["module"])
     return of_modules(ops) & ~np.array([m in outside for m in modules], np.bool_)[module]
 
 
-def _outside(profile: Profile) -> frozenset[str]:
+def _modules_outside_networks(profile: Profile) -> frozenset[str]:
     """Return the modules that are no part of the program's networks, none where no network is known."""
     networks, roots = program_of(profile).networks, outermost(profile)
     any_network = any(cls in networks for _, cls in roots.values())

@@ -130,7 +130,7 @@ def _of_a_checkpoint(case: Case, gaps: pl.DataFrame) -> Flags:
     return np.asarray(behind | np.isin(gaps["op"].to_numpy(), saved["op"].to_numpy()), np.bool_)
 
 
-def _before(case: Case, launches: list[int]) -> tuple[frozenset[int], frozenset[int]]:
+def _with_small_calls(case: Case, launches: list[int]) -> tuple[frozenset[int], frozenset[int]]:
     """Return the launches with the small calls directly before each on its thread, and the small calls alone.
 
     Small calls are those between two launches that neither launch, copy, wait nor allocate, such as queries.
@@ -204,7 +204,7 @@ def _move_it(case: Case, row: Row, line: Mapping[str, Any]) -> Fix:
     before = _before_what(case, row)
     if line:
         there = sampled_stacks.spoken(line["file"], line["line"], line["function"])
-        if _stays(case, line):
+        if _line_stays(case, line):
             inside = "Look for what keeps the CPU busy below"
             return Fix(
                 f"{inside} {there} {before}: nsysx run --source torch -- CMD names the lines there", unexplained=True
@@ -217,7 +217,7 @@ def _move_it(case: Case, row: Row, line: Mapping[str, Any]) -> Fix:
     return Fix(f"Move what {case.program.host} does {before} out of the loop")
 
 
-def _stays(case: Case, line: Mapping[str, Any]) -> bool:
+def _line_stays(case: Case, line: Mapping[str, Any]) -> bool:
     """Return whether a line runs the network, the backward pass or the optimizer: no loop of steps is without it."""
     same = (r for r in case.typed_rows(lines.ROWS) if (r["file"], r["line"]) == (line["file"], line["line"]))
     return any(of_training(str(r["text"] or "")) for r in same) or runs_networks(case.profile, line)
@@ -233,7 +233,7 @@ def _making(case: Case, ops: pl.Series, row: Row) -> Fix | None:
     if 2 * row["made_ns"] < row["gaps_ns"]:
         return None
     chosen = case.profile.attributed.gpu_ops.filter(pl.col("op").is_in(ops.implode()))
-    size = units.size(int(chosen.filter(_made())["bytes"].sum()) / case.steps)
+    size = units.size(int(chosen.filter(_is_pageable_upload())["bytes"].sum()) / case.steps)
     if not case.program.torch:
         return Fix(
             f"Create this data on the GPU, or in another thread: {size} {case.per} are created on the CPU while the GPU idles"
@@ -244,7 +244,7 @@ def _making(case: Case, ops: pl.Series, row: Row) -> Fix | None:
     )
 
 
-def _made() -> pl.Expr:
+def _is_pageable_upload() -> pl.Expr:
     """Return whether a GPU op is a copy of much data from pageable memory to the device."""
     copy = (pl.col("op_kind") == "memcpy") & (pl.col("copy_kind") == 1) & (pl.col("src_kind") == 0)
     return (copy & (pl.col("bytes") >= STALL_MADE_BYTES)).fill_null(False)
@@ -261,7 +261,7 @@ def _before_ops(case: Case, ops: pl.Series) -> Takes:
 def _placed(case: Case) -> pl.DataFrame:
     """Return the stalls of launches of the shown process, with the place of each launch, and made_ns: before a copy of much data."""
     stalls = stalls_of_host(case)
-    ended = case.profile.attributed.gpu_ops.select("call", made=_made())[stalls["op"]]
+    ended = case.profile.attributed.gpu_ops.select("call", made=_is_pageable_upload())[stalls["op"]]
     stalls = stalls.with_columns(ended["call"], pl.when(ended["made"]).then("ns").otherwise(0).alias("made_ns"))
     calls = case.profile.attributed.api_calls
     # The call that ends the last gap already belongs to the step after the steady ones.
@@ -291,7 +291,7 @@ def check(case: Case) -> list[Finding]:
         cost = min(case.per_step(row["real_ns"]), case.taken_by(RULE.cause))
         if not case.notable(cost):
             continue
-        before, small = _before(case, stalls.filter(lookup.same_values(row, SITE))["call"].to_list())
+        before, small = _with_small_calls(case, stalls.filter(lookup.same_values(row, SITE))["call"].to_list())
         worth = case.worth(RemoveHost(before), RemoveCalls(small), cause=RULE.cause)
         ops = stalls.filter(lookup.same_values(row, SITE))["op"]
         cost = case.lost(cost, worth)

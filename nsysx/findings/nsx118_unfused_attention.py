@@ -57,7 +57,7 @@ _OF_LOSS = r"LogSoftMax|log_softmax|nll_loss|cross_?entropy"
 
 def check(case: Case) -> list[Finding]:
     """Return one finding where the kernels between the products of attention take 1 % of the step or more."""
-    kernels, places = _between(case)
+    kernels, places = _kernels_between_products(case)
     if places < FEWEST_ATTENTIONS * case.steps:
         return case.clear(RULE, "no layer runs a softmax between two products")
     taken = case.per_step(int(kernels["ns"].sum()))
@@ -87,7 +87,7 @@ def _fix(case: Case, kernels: pl.DataFrame) -> Fix:
     return _FIX_OF_MODULE if 2 * int(module.is_in(theirs.implode()).sum()) > kernels.height else _FIX
 
 
-def _between(case: Case) -> tuple[pl.DataFrame, int]:
+def _kernels_between_products(case: Case) -> tuple[pl.DataFrame, int]:
     """Return the kernels (op, ns) between neighboring products with a softmax in between, and how many such places there are."""
     ops = case.ops.select("op", ns=pl.col("end_ns") - pl.col("start_ns"))  # sorted by start
     softmax = lookup.matching(case.ops["name"], _SOFTMAX)

@@ -84,10 +84,10 @@ def check(case: Case) -> list[Finding]:
     worth = case.worth(*edits, cause=RULE.cause, bound=True)
     if worth.likely_ns is not None and not case.notable(worth.likely_ns):
         return case.clear(RULE, "more blocks for small kernels would shorten the step by less than 1 %")
-    return [_found(case, rows, cost, worth)]
+    return [_finding_of_kernels(case, rows, cost, worth)]
 
 
-def _found(case: Case, rows: pl.DataFrame, cost: int, worth: Saving) -> Finding:
+def _finding_of_kernels(case: Case, rows: pl.DataFrame, cost: int, worth: Saving) -> Finding:
     """Return the finding about these kernels, the dearest first."""
     evidence = [
         {

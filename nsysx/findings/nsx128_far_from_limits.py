@@ -77,7 +77,7 @@ def check(case: Case) -> list[Finding]:
         return case.clear(
             RULE, f"{kernel_called(best['name'])} is at {units.share(best['limit_ns'], best['gpu_ns'])} of its limit"
         )
-    return [_found(case, by_program, far.row(0, named=True))]
+    return [_finding_of_kernel(case, by_program, far.row(0, named=True))]
 
 
 def _limited(case: Case) -> pl.DataFrame:
@@ -102,7 +102,7 @@ def _small_grids(case: Case) -> pl.Series:
     return rows.group_by("name").agg(small * 2 > pl.col("total_ns").sum()).filter("total_ns")["name"]
 
 
-def _why(case: Case, name: str, needed: float | None, launch_ns: float) -> str:
+def _reasons_of_counters(case: Case, name: str, needed: float | None, launch_ns: float) -> str:
     """Return what the counters say that it does instead, or may do; ``needed``: bytes that a launch must move, None where unknown."""
     try:
         shares = gpu_counters.of_kernels(case.profile).filter(pl.col("name").cast(pl.String) == name)
@@ -119,7 +119,7 @@ def _why(case: Case, name: str, needed: float | None, launch_ns: float) -> str:
     return f"the memory is used to {units.share(dram, 1)}{issues}: it waits, for addresses that lie apart or for its own results"
 
 
-def _found(case: Case, kernels: pl.DataFrame, row: dict[str, object]) -> Finding:
+def _finding_of_kernel(case: Case, kernels: pl.DataFrame, row: dict[str, object]) -> Finding:
     name, reached = str(row["name"]), float(str(row["reached"]))
     of_kernel = kernels.filter(pl.col("name").cast(pl.String) == name)
     cost = case.per_step(int(of_kernel["ns"].sum()))
@@ -131,7 +131,7 @@ def _found(case: Case, kernels: pl.DataFrame, row: dict[str, object]) -> Finding
     how = f"It takes {case.share(cost)} of the step and is far from both limits"
     if needed is not None:
         how = f"It takes {case.share(cost)} of the step, and its tensors hold {units.size(needed)} for each launch, each counted once"
-    how += f": {_why(case, name, needed, int(of_kernel['ns'].sum()) / of_kernel.height)}."
+    how += f": {_reasons_of_counters(case, name, needed, int(of_kernel['ns'].sum()) / of_kernel.height)}."
     detail = f"{how} At the limit the same work takes {units.duration(round(cost * reached))}."
     fix = Fix(
         f"{called[:1].upper()}{called[1:]} is at {units.share(reached, 1)} of the {what}: let neighboring threads read neighboring "

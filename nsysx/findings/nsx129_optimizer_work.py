@@ -103,7 +103,7 @@ def _fix(case: Case, fusable: bool, embeds: bool) -> Fix:
 
 def _dense_embeddings(case: Case) -> bool:
     """Return whether embeddings have dense gradients, as the kernels that make them say, and hold most of the parameters."""
-    return bool(np.any(lookup.matching(case.kernels["name"], _EMBEDDING))) and _large(case)
+    return bool(np.any(lookup.matching(case.kernels["name"], _EMBEDDING))) and _moves_much(case)
 
 
 def _dense_gradients(case: Case) -> pl.DataFrame:
@@ -116,7 +116,7 @@ def _dense_gradients(case: Case) -> pl.DataFrame:
     return ops.filter((writes & backward).fill_null(value=False))
 
 
-def _large(case: Case) -> bool:
+def _moves_much(case: Case) -> bool:
     """Return whether the optimizer moves far more than the products of the step do, as one over tables does."""
     products = case.kernels.filter(case.kernels["family"].cast(pl.String) == "gemm")
     of_optimizer = case.kernels.filter(case.kernels["phase"].cast(pl.String) == "optimizer")

@@ -64,7 +64,11 @@ def check(case: Case) -> list[Finding]:
     if not case.notable(taken, ODD_SIZES_SHARE):
         return case.clear(RULE, "no slow product has a size that is no multiple of 16 bytes")
     reached = float(kinds["limit_ns"].sum()) / float(kinds["gpu_ns"].sum())
-    worth = case.worth(ScaleOps(ops_of(ops), reached / EVEN_PRODUCT_SHARE), cause=RULE.cause)
+    least, likely, most = (
+        [ScaleOps(ops_of(ops), min(reached / share, 1.0))] for share in (SLOW_PRODUCT_SHARE, EVEN_PRODUCT_SHARE, 1.0)
+    )
+    why = f"products of even sizes reach {SLOW_PRODUCT_SHARE:.0%} of the rate of the fastest at least"
+    worth = case.worth_between(least, likely, most, why, cause=RULE.cause)
     size = int(ops.group_by("size").agg(pl.col("ns").sum()).sort("ns", "size", descending=True)["size"][0])
     even = -(-size // 64) * 64
     title = f"GEMMs of a size of {size} take {units.duration(taken)} {case.per} at {units.share(reached, 1)} of what is possible"

@@ -27,6 +27,12 @@ _SHARES = (
     column("dram_read", "Float32", "", "read bandwidth of the device memory as a share of the maximum, 0 to 1"),
     column("dram_write", "Float32", "", "write bandwidth, likewise"),
 )
+_LINKS = (
+    column("pcie_rx", "Float32", "", "what comes over PCIe as a share of the maximum, 0 to 1; sampled more seldom"),
+    column("pcie_tx", "Float32", "", "what leaves over PCIe, likewise"),
+    column("nvlink_rx", "Float32", "", "what comes over NVLink, likewise"),
+    column("nvlink_tx", "Float32", "", "what leaves over NVLink, likewise"),
+)
 _CLOCK = column("clock_hz", "Float64", "Hz", "clock of the SMs")
 
 #: Frames of ``Trace``: NVTX domains, NCCL's own ranges, stacks inside CUDA calls, samples of the GPUs' counters.
@@ -52,6 +58,7 @@ COUNTERS = (
     column("time_ns", "Int64", "ns", "begin of the interval that was sampled"),
     *_SHARES,
     _CLOCK,
+    *_LINKS,
 )
 
 #: ``Ranges.gil``: which threads hold Python's global lock and which wait for it.

@@ -108,7 +108,7 @@ def _gpu_work(profile: Profile) -> list[Check]:
     captured = trace.graph_node.height > 0
     single = int(lost_kernels.lost(calls).sum())
     if profile.steps.lost:
-        checks.append(_lost(profile, single + graphs, launches))
+        checks.append(_lost_work_check(profile, single + graphs, launches))
     elif single:
         cut = _cut_at_limit(trace, calls)
         if cut or not captured:  # what was captured into graphs has no kernels either, but is not the end of a queue
@@ -147,7 +147,7 @@ def _without_kernel(trace: Trace, cut: bool, single: int, launches: int) -> list
     return [Check(_IDLE_LAUNCHES, "warn", detail, fix, doubt=doubt)]
 
 
-def _lost(profile: Profile, missing: int, launches: int) -> Check:
+def _lost_work_check(profile: Profile, missing: int, launches: int) -> Check:
     """Say how many launches have no work in the report because a recording ended before the GPU had done it, and what that costs."""
     steps = profile.steps.lost
     detail = f"the work of {units.count(missing)} of {units.count(launches)} launches is not in the report, because nsys dropped what "
@@ -199,17 +199,17 @@ def _left_out(trace: Trace) -> list[Check]:
     """Count by table the rows that the report holds and the figures leave out or change."""
     checks = []
     if bad := [n for n in trace.left_out if n.reason == REVERSED]:
-        detail = f"{_counted(bad)} left out because they end before they begin: {_by_table(bad, reasons=False)}"
+        detail = f"{_rows_in_words(bad)} left out because they end before they begin: {_by_table(bad, reasons=False)}"
         checks.append(Check(_BAD_TIMES, "warn", detail, "export the report again", doubt="numbers"))
     for effect, (check, status, effect_words, fix) in _EFFECTS.items():
         if notes := [n for n in trace.left_out if n.effect == effect and n.reason != REVERSED]:
             checks.append(
-                Check(check, status, f"{_counted(notes)} {effect_words}: {_by_table(notes, reasons=True)}", fix)
+                Check(check, status, f"{_rows_in_words(notes)} {effect_words}: {_by_table(notes, reasons=True)}", fix)
             )
     return checks
 
 
-def _counted(notes: list[LeftOut]) -> str:
+def _rows_in_words(notes: list[LeftOut]) -> str:
     return units.several(sum(n.rows for n in notes), "row")
 
 

@@ -27,12 +27,12 @@ def _work(profile: Profile, process: int, device: int) -> pl.DataFrame:
     """Return the GPU work of the steady steps: family, module (folded), path (number of its full name), op_kind, cls,
     name, ns.
     """
-    ops = _on(profile, process, device, "family", "module", "op_kind", "cls", "name")
+    ops = _steady_ops_on(profile, process, device, "family", "module", "op_kind", "cls", "name")
     path = ops["module"].to_physical().alias("path")
     return ops.with_columns(lookup.changed(ops["module"], folded).alias("module"), path)
 
 
-def _on(profile: Profile, process: int, device: int, *columns: str) -> pl.DataFrame:
+def _steady_ops_on(profile: Profile, process: int, device: int, *columns: str) -> pl.DataFrame:
     """Return these columns and ns of the GPU ops of the steady steps on one device."""
     ops = lookup.having(profile.steady_ops, process=process, device=device)
     return ops.select(*columns, ns=pl.col("end_ns") - pl.col("start_ns"))
@@ -40,7 +40,7 @@ def _on(profile: Profile, process: int, device: int, *columns: str) -> pl.DataFr
 
 def kernels(profile: Profile, process: int, device: int) -> tuple[int, float | None]:
     """Return how many kernels the steady steps run on a device, and their median duration (ns; None without kernels)."""
-    work = _on(profile, process, device, "op_kind")
+    work = _steady_ops_on(profile, process, device, "op_kind")
     kernel_ns = work.filter(work["op_kind"] == "kernel")["ns"]
     median = kernel_ns.median()
     return len(kernel_ns), float(median) if isinstance(median, (int, float)) else None

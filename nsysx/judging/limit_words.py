@@ -64,16 +64,16 @@ def headline(profile: Profile, limits: WindowLimits, code: StepLimit, *, average
             text += _at_line(
                 limits, line_of_most.communication(profile, limits.process, limits.device), limits.lost[code]
             )
-        return f"{text}{_second(profile, limits, code)}."
+        return f"{text}{_second_cause(profile, limits, code)}."
     idle = limits.real_ns - sum(limits.parts[p] for p in GPU_PARTS)
     text = f"{begin}the GPU idles {_lead(limits, idle)}"
     line = line_of_most.idle(profile) if code == StepLimit.LAUNCH else None
     if line is not None:
-        return f"{text}{_at_line(limits, line, idle)}{_second(profile, limits, code)}."
+        return f"{text}{_at_line(limits, line, idle)}{_second_cause(profile, limits, code)}."
     if limits.lost[code] >= ALL_IDLE_OF_CAUSE_SHARE * idle:
-        return f"{text}{_clause(profile, limits, code)}{_second(profile, limits, code)}."
+        return f"{text}{_clause(profile, limits, code)}{_second_cause(profile, limits, code)}."
     of_it = _bare(limits, limits.lost[code])
-    return f"{text}, {of_it} of it{_clause(profile, limits, code)}{_second(profile, limits, code)}."
+    return f"{text}, {of_it} of it{_clause(profile, limits, code)}{_second_cause(profile, limits, code)}."
 
 
 def unknown(limits: WindowLimits) -> str:
@@ -139,10 +139,10 @@ def _gpu_busy(limits: WindowLimits) -> str:
     return f"GPU busy {busy} of {'the ' if limits.whole else ''}{short(limits.per_step(limits.real_ns))}{_span(limits)}"
 
 
-def _second(profile: Profile, limits: WindowLimits, code: StepLimit) -> str:
+def _second_cause(profile: Profile, limits: WindowLimits, code: StepLimit) -> str:
     """Return the largest cause beside the limit that could limit the step itself, and what runs between steps; "" where there is none."""
     others = {c: ns for c, ns in limits.lost.items() if c != code and ns >= LIMITING_SHARE * limits.real_ns}
-    between = _between(limits)
+    between = _between_steps(limits)
     if not others:
         return between
     second = max(others, key=lambda c: (others[c], c))
@@ -152,7 +152,7 @@ def _second(profile: Profile, limits: WindowLimits, code: StepLimit) -> str:
     return f"{'; the GPU idles' if code in _WORKING else ', and'} {ns}{_clause(profile, limits, second)}{between}"
 
 
-def _between(limits: WindowLimits) -> str:
+def _between_steps(limits: WindowLimits) -> str:
     """Return what the loop takes besides its steps, "" where that is no limit of it."""
     between, step = limits.between_ns, limits.per_step(limits.real_ns)
     if between < LIMITING_SHARE * (step + between):
@@ -192,7 +192,7 @@ def _clause(profile: Profile, limits: WindowLimits, code: StepLimit) -> str:
 def _busy(profile: Profile, limits: WindowLimits, begin: str) -> str:
     """Return the sentence about a step that the GPU limits: what it works on, or what slows it down."""
     parts, real = limits.parts, limits.real_ns
-    works = f"{begin}{_gpu_busy(limits)}{_between(limits)}"
+    works = f"{begin}{_gpu_busy(limits)}{_between_steps(limits)}"
     if parts[StepPart.LONGER] >= LIMITING_SHARE * real:
         return f"{works}, {_bare(limits, parts[StepPart.LONGER])} is in {StepPart.LONGER.label}."
     if parts[StepPart.PAUSE] >= LIMITING_SHARE * real and parts[StepPart.PAUSE] >= parts[StepPart.DEPENDENCY]:

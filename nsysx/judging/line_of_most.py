@@ -27,7 +27,7 @@ def idle(profile: Profile) -> LineShare | None:
         return None
     divided = profile.once(shares)
     stack, ns = divided.idle["stack"].to_numpy(), divided.idle["ns"].to_numpy()
-    return _most(lines, stack, ns, int(ns.sum()) + divided.own_idle_ns, IDLE_AT_LINE_SHARE)
+    return _line_with_share(lines, stack, ns, int(ns.sum()) + divided.own_idle_ns, IDLE_AT_LINE_SHARE)
 
 
 def gpu_work(profile: Profile, process: int, device: int) -> LineShare | None:
@@ -41,7 +41,9 @@ def gpu_work(profile: Profile, process: int, device: int) -> LineShare | None:
     ops = lookup.having(profile.steady_ops, process=process, device=device)
     ns = (ops["end_ns"] - ops["start_ns"]).to_numpy()
     compute = (ops["cls"] != DeviceActivity.COMM.value).to_numpy()
-    most = _most(lines, lines.op[ops["op"].to_numpy()][compute], ns[compute], int(ns.sum()), GPU_AT_LINE_SHARE)
+    most = _line_with_share(
+        lines, lines.op[ops["op"].to_numpy()][compute], ns[compute], int(ns.sum()), GPU_AT_LINE_SHARE
+    )
     return most if most is not None and most[1] < WHOLE_AT_LINE_SHARE else None
 
 
@@ -61,10 +63,10 @@ def communication(profile: Profile, process: int, device: int) -> LineShare | No
     comm, compute = (1 << CLASSES.index(name) for name in (DeviceActivity.COMM, DeviceActivity.COMPUTE))
     alone = ((activity.labels & comm) > 0) & ((activity.labels & compute) == 0)
     exposed = activity.within(alone, begin, np.maximum(begin, end))
-    return _most(lines, lines.op[ops["op"].to_numpy()], exposed, int(exposed.sum()), GPU_AT_LINE_SHARE)
+    return _line_with_share(lines, lines.op[ops["op"].to_numpy()], exposed, int(exposed.sum()), GPU_AT_LINE_SHARE)
 
 
-def _most(lines: CodeLines, stack: I64, ns: I64, whole: int, least_share: float) -> LineShare | None:
+def _line_with_share(lines: CodeLines, stack: I64, ns: I64, whole: int, least_share: float) -> LineShare | None:
     row = lines.places_of(stack)
     noted = row >= 0
     if not whole or not noted.any():

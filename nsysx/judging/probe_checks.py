@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import statistics
-from typing import Any
 
 import polars as pl
 
@@ -13,6 +12,7 @@ from nsysx.inject.nsysx_probe import ranges as vocabulary
 from nsysx.judging import window_checks
 from nsysx.judging.judging_bounds import ACROSS_WINDOWS_SHARE, COSTLY_PROFILING_SHARE, UNMATCHED_LAUNCHES_SHARE
 from nsysx.model import Check, Row
+from nsysx.records import count_or_zero
 
 #: The name of a check.
 LOST_RANGES = "lost ranges"
@@ -43,7 +43,7 @@ def _against_count(profile: Profile, recorded: int) -> list[Check]:
     trace = profile.trace
     # The probe's own notes travel as marks too; they are not ranges of the program.
     pushed = sum(
-        sum(_whole(n) for kind, n in p["ranges"].items() if kind not in ("info", *vocabulary.PAUSES))
+        sum(count_or_zero(n) for kind, n in p["ranges"].items() if kind not in ("info", *vocabulary.PAUSES))
         for p in trace.capture.probe
         if isinstance(p.get("ranges"), dict)
     )
@@ -89,13 +89,16 @@ def _against_count(profile: Profile, recorded: int) -> list[Check]:
 def probe_cost(profile: Profile) -> list[Check]:
     """Say what the probe itself cost in the steady steps: its calls times their cost, which it measured at startup."""
     window = profile.steps.cpu_windows.filter(pl.col("process") == profile.steps.process)
-    probes = [p for p in profile.trace.capture.probe if _whole(p.get("pair_cost_ns"))]
+    probes = [p for p in profile.trace.capture.probe if count_or_zero(p.get("pair_cost_ns"))]
     probe = next(iter(ids.records_of(probes, profile.steps.process)), max(probes, key=_pushed, default=None))
     if probe is None or not window.height:
         return []
     start, end = window.select("start_ns", "end_ns").row(0)
-    pair = _whole(probe["pair_cost_ns"])
-    module, mark = _whole(probe.get("module_cost_ns")) or pair, _whole(probe.get("backward_mark_cost_ns")) or pair
+    pair = count_or_zero(probe["pair_cost_ns"])
+    module, mark = (
+        count_or_zero(probe.get("module_cost_ns")) or pair,
+        count_or_zero(probe.get("backward_mark_cost_ns")) or pair,
+    )
     inside = pl.col("own") & ~pl.col("repeated") & (pl.col("process") == profile.steps.process)
     inside &= pl.col("start_ns").is_between(start, end)
     is_module = pl.col("kind") == "module"
@@ -120,7 +123,7 @@ def _marks_cost(probe: Row) -> str:
     median = cost.get("median_ns") if isinstance(cost, dict) else None
     if not isinstance(cost, dict) or not isinstance(median, int):
         return ""
-    count = _whole(cost.get("marked_steps"))
+    count = count_or_zero(cost.get("marked_steps"))
     return f"; a step with marks took {units.duration(abs(median))} {'more' if median >= 0 else 'less'} ({count} steps)"
 
 
@@ -156,7 +159,7 @@ def modules_by_sequence(profile: Profile) -> list[Check]:
 
 
 def _pushed(probe: Row) -> int:
-    return _whole(probe.get("ranges_pushed"))
+    return count_or_zero(probe.get("ranges_pushed"))
 
 
 def _thinned(probe: Row) -> list[Check]:
@@ -166,7 +169,7 @@ def _thinned(probe: Row) -> list[Check]:
         return []
     missing = "no ranges" if thinned.get("level") == "ranges" else "no marks in backward"
     detail = (
-        f"from step {_whole(thinned.get('from_step'))} on, modules without children have {missing}, which would have cost too "
+        f"from step {count_or_zero(thinned.get('from_step'))} on, modules without children have {missing}, which would have cost too "
         "much of these short steps: their time counts toward the module that holds them"
     )
     return [Check("cheap modules", "ok", detail, "nsysx run of this version follows all of them, in the X-ray steps")]
@@ -185,7 +188,7 @@ def profiling_cost(profile: Profile) -> list[Check]:
     lengths = profiled.group_by("index").agg((pl.col("end_ns") - pl.col("start_ns")).max().alias("ns"))
     spent = dict(lengths.iter_rows())
     listed = timing.get("steps_ns")
-    bare = {n: _whole(listed.get(str(n))) for n in steps["number"].to_list()} if isinstance(listed, dict) else {}
+    bare = {n: count_or_zero(listed.get(str(n))) for n in steps["number"].to_list()} if isinstance(listed, dict) else {}
     # The same steps, by number: other steps may do other work.
     both = [(bare[n], spent[i]) for i, n in steps.select("index", "number").iter_rows() if bare.get(n) and spent.get(i)]
     if not both:
@@ -199,7 +202,3 @@ def profiling_cost(profile: Profile) -> list[Check]:
     )
     fix = "waits for launches are overstated by about that much" if share > COSTLY_PROFILING_SHARE else ""
     return [Check("profiling cost", "warn" if share > COSTLY_PROFILING_SHARE else "ok", detail, fix)]
-
-
-def _whole(value: Any) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) else 0

@@ -110,7 +110,7 @@ def _parts(profile: Profile) -> list[Check]:
         sentence += f". Each window's end stopped the program: {' and '.join(map(units.duration, stopped))}"
     if _replaced(profile):
         sentence += ". Then the program replaced itself by another one (exec), of which nothing was recorded"
-    sentence += _others(profile)
+    sentence += _other_processes(profile)
     if len(lengths) and not bare.detached(record, profile.trace.capture) and profile.attributed.gpu_ops.height:
         sentence += ". This nsys stays in the program's CUDA calls after a window: without it, steps that wait for launches may be up to"
         sentence += " 30 % shorter, and the bounds of the step allow for that. nsys 2024.5 with driver 525, or newer, leaves the calls"
@@ -123,7 +123,7 @@ def _record(profile: Profile) -> Mapping[str, Any] | None:
     return next((p for p in probes if isinstance(p.get("window_pauses_ns"), list)), None)
 
 
-def _others(profile: Profile) -> str:
+def _other_processes(profile: Profile) -> str:
     """Return how many processes made steps beside the one that has the windows, "" if none did."""
     others = [p for p in profile.trace.capture.probe if p.get("windows_of") and _made_steps(p)]
     if not others:

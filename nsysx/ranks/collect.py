@@ -286,7 +286,7 @@ def records(profile: Profile, *, alone: bool = False) -> tuple[Rank, ...]:
     cards = {(g.process, g.device): g.name for g in profile.trace.capture.gpus}
     windows = profile.steps.windows.select("process", "device", "start_ns", "end_ns").rows()
     communicators = nccl_notes.members(profile.trace)
-    span, noted = _span(profile), _noted(profile.trace)
+    span, noted = _span(profile), _noted_by_nccl(profile.trace)
     devices = Counter(process for process, *_ in windows)
     work = _RankWork.from_profile(profile, alone=alone and len(windows) == 1)
     result = []
@@ -333,7 +333,7 @@ def records(profile: Profile, *, alone: bool = False) -> tuple[Rank, ...]:
     return tuple(result)
 
 
-def _noted(trace: Trace) -> str:
+def _noted_by_nccl(trace: Trace) -> str:
     """Return what NCCL noted: "all", "ranges" without their payload, or "nothing"."""
     if trace.nccl is None:
         return "nothing"

@@ -77,7 +77,7 @@ class CollectiveCosts:
         return Tally(*(sum(getattr(t, f.name) for t in tallies) for f in fields(Tally)))
 
 
-def _usual(transfer: I64, sizes: I64) -> I64:
+def _usual_transfer(transfer: I64, sizes: I64) -> I64:
     """Return for each collective of a series the median transfer (ns) of those of its size."""
     usual = np.zeros(len(transfer), np.int64)
     for size in np.unique(sizes):
@@ -89,7 +89,7 @@ def _tally(tally: Tally, rank: Rank, key: SeriesKey, inside: Bools, message: I64
     """Add the collectives of a series that begin in the window of a rank."""
     tally.calls += int(inside.sum())
     tally.transfer_ns += int(transfer[inside].sum())
-    tally.usual_ns += int(_usual(transfer, message)[inside].sum())
+    tally.usual_ns += int(_usual_transfer(transfer, message)[inside].sum())
     tally.wait_ns += int(waited[inside].sum())
     size = rank.members[key.communicator].size if key.communicator in rank.members else None
     sized = inside & (message >= 0)
@@ -143,7 +143,7 @@ def _ends(pairs: Sequence[tuple[I64, I64]]) -> tuple[I64, I64]:
     return np.concatenate([a for a, _ in pairs] or [nothing]), np.concatenate([b for _, b in pairs] or [nothing])
 
 
-def _shown(rank: Rank, costs: CollectiveCosts, chosen: Sequence[int]) -> tuple[I64, Bools, Bools, Bools]:
+def _in_window(rank: Rank, costs: CollectiveCosts, chosen: Sequence[int]) -> tuple[I64, Bools, Bools, Bools]:
     """Return borders in the rank's window, and which stretches are exposed waiting, exposed transfer, or unmatched.
 
     Of the matched collectives only the chosen ones count; where one transfers and another waits, it is transfer.
@@ -160,7 +160,7 @@ def _shown(rank: Rank, costs: CollectiveCosts, chosen: Sequence[int]) -> tuple[I
 
 def exposed(rank: Rank, costs: CollectiveCosts) -> tuple[int, int, int]:
     """Return exposed communication in the window (ns): matched collectives wait, they transfer, and unmatched."""
-    times, *parts = _shown(rank, costs, range(len(costs.waiting)))
+    times, *parts = _in_window(rank, costs, range(len(costs.waiting)))
     span = np.diff(times)
     waits, moves, unmatched = (int(span[part].sum()) for part in parts)
     return waits, moves, unmatched
@@ -218,12 +218,12 @@ def exposed_by(parts: Stretches, itself: int) -> dict[int | None, int]:
 
 def exposed_in(rank: Rank, costs: CollectiveCosts, chosen: Sequence[int]) -> int:
     """Return the exposed waiting of a rank over its window, in the chosen matched collectives (ns)."""
-    times, waits, _, _ = _shown(rank, costs, chosen)
+    times, waits, _, _ = _in_window(rank, costs, chosen)
     return int(np.diff(times)[waits].sum())
 
 
 def waiting_per_step(rank: Rank, costs: CollectiveCosts, chosen: Sequence[int]) -> I64:
     """Return the exposed waiting of a rank in each of its steps, in the chosen matched collectives (ns)."""
     assert rank.tiles is not None
-    times, waits, _, _ = _shown(rank, costs, chosen)
+    times, waits, _, _ = _in_window(rank, costs, chosen)
     return StepFunction(times, waits.astype(np.int64)).within(waits, rank.tiles.start_ns, rank.tiles.end_ns)

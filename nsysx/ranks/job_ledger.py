@@ -78,7 +78,7 @@ SHOWN = TableSpec(
 
 
 #: What tells the rows of a rank apart.
-_TOLD = ("part", "waits_for", "cause", "detail", "group")
+_ROW_KEY = ("part", "waits_for", "cause", "detail", "group")
 
 
 class Why(NamedTuple):
@@ -170,7 +170,7 @@ def _parts(compared: JobCompared, r: int, parts: Stretches) -> list[dict[str, An
 
     def add(part: str, ns: int, cause: str | None = None, **about: Any) -> None:
         if ns:
-            rows.append(dict.fromkeys(_TOLD) | {"part": part, "cause": cause, **about, "time_ns": ns})
+            rows.append(dict.fromkeys(_ROW_KEY) | {"part": part, "cause": cause, **about, "time_ns": ns})
 
     add("computes", rank.parts[DeviceActivity.COMPUTE.column])
     add("copies", rank.parts[DeviceActivity.COPY.column] + rank.parts[DeviceActivity.MEMSET.column])
@@ -196,11 +196,11 @@ def _of_all(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return the sums of the rows of all ranks, in the order in which their parts first appear."""
     sums: dict[tuple[Any, ...], int] = {}
     for row in rows:
-        key = tuple(row[name] for name in _TOLD)
+        key = tuple(row[name] for name in _ROW_KEY)
         sums[key] = sums.get(key, 0) + row["time_ns"]
     order = {part: i for i, part in enumerate(dict.fromkeys(row["part"] for row in rows))}
     listed = sorted(sums.items(), key=lambda e: (order[e[0][0]], -e[1]))
-    return [dict(zip(_TOLD, key, strict=True)) | {"time_ns": ns} for key, ns in listed]
+    return [dict(zip(_ROW_KEY, key, strict=True)) | {"time_ns": ns} for key, ns in listed]
 
 
 def chosen(ranks: Sequence[Rank], waits_ns: Sequence[int]) -> list[int]:

@@ -25,7 +25,7 @@ def _joined(a: Sequence[Rank], b: Sequence[Rank]) -> bool:
     return bool({c for r in a for c in r.members} & {c for r in b for c in r.members})
 
 
-def _apart(a: Sequence[Rank], b: Sequence[Rank]) -> bool:
+def _began_after_other(a: Sequence[Rank], b: Sequence[Rank]) -> bool:
     """Return whether two sessions cannot be one job, because one began after the other was over."""
     first, other = _span(a), _span(b)
     if first is None or other is None:
@@ -43,7 +43,7 @@ def _problem(a: Sequence[Rank], b: Sequence[Rank]) -> tuple[str, str] | None:
     """Return why two reports cannot be two ranks of one job, as the end of a sentence, and the slug of the error."""
     if a[0].content_id and a[0].content_id == b[0].content_id:
         return "hold the same capture", "same-report"
-    if _apart(a, b):
+    if _began_after_other(a, b):
         return "one session ended before the other began", _NOT_ONE
     if None not in (a[0].command, b[0].command) and a[0].command != b[0].command:
         return "their commands differ", _NOT_ONE

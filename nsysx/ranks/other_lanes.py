@@ -85,7 +85,7 @@ def plan(profile: Profile, ranks: Sequence[collect.Rank], report: int) -> LanePl
     aligned = align(ranks)
     comparable = _on_one_clock(aligned, report)
     placed = [n for n in others if ranks[n].report in comparable]
-    if len(placed) > FEWEST_DRAWN_RANKS and (late := _late(aligned)) is not None:
+    if len(placed) > FEWEST_DRAWN_RANKS and (late := _late_rank(aligned)) is not None:
         placed.sort(key=lambda n: n != late)  # the one that the others wait for is drawn before any other
     zero = aligned.offset[held[0]]
     numbers = [collect.number(ranks, n) for n in range(len(ranks))]
@@ -101,14 +101,14 @@ def plan(profile: Profile, ranks: Sequence[collect.Rank], report: int) -> LanePl
     )
 
 
-def _late(aligned: Aligned) -> int | None:
+def _late_rank(aligned: Aligned) -> int | None:
     """Return the place of the rank that the others wait for, as in the table of the ranks; None if they wait for nobody."""
     compared = replace(aligned, ranks=common(aligned))
     late = straggler.find(compared, collective_costs.costs_of(compared))
     return None if late is None else late.place
 
 
-def _named(numbers: Sequence[int], what: str) -> str:
+def _ranks_sentence(numbers: Sequence[int], what: str) -> str:
     """Return a sentence about ranks, "" about none."""
     if not numbers:
         return ""
@@ -171,6 +171,6 @@ def added(picture: Timeline, beside: OtherRanksLanes) -> Timeline:
         else replace(lane, label=f"rank {planned.shown_rank}: {lane.label}")
         for lane in picture.lanes
     ]
-    more = _named([*(rank.number for rank in left), *planned.more], "not drawn")
-    apart = _named(planned.apart, "not drawn, because no collective says when they ran")
+    more = _ranks_sentence([*(rank.number for rank in left), *planned.more], "not drawn")
+    apart = _ranks_sentence(planned.apart, "not drawn, because no collective says when they ran")
     return replace(picture, lanes=(*labeled, *others), note=" ".join(filter(None, (more, apart))))

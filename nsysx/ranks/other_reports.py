@@ -47,7 +47,7 @@ def learn(profile: Profile, ranks: Sequence[Rank], report: int) -> Profile:
     in_profile = [r.report == report and (r.process, r.device) in profile.ledgers.activity for r in ranks]
     others = {(r.report, r.process): n for n, r in enumerate(ranks) if not in_profile[n] and len(r.start_ns)}
     by_communication = all(ranks[n].by_communication for n in others.values())
-    alone = tuple(_alone(ranks[n], working[n]) for n in others.values()) if by_communication else None
+    alone = tuple(_never_waiting(ranks[n], working[n]) for n in others.values()) if by_communication else None
     waiting: dict[int, int] = {}
     for rank, worked, here in zip(ranks, working, in_profile, strict=True):
         if here:
@@ -71,7 +71,7 @@ def _working(aligned: Aligned) -> list[I64]:
     return working
 
 
-def _alone(rank: Rank, working: I64) -> Modelled:
+def _never_waiting(rank: Rank, working: I64) -> Modelled:
     """Return the step of a rank that never waits: replayed with what each collective takes then, bounds as for all of them alike.
 
     Without such a replay the step, too, is that of its steps at parts of its communication: not true where waiting hides behind

@@ -141,10 +141,10 @@ def own_times(aligned: Aligned, group: Sequence[int]) -> OwnTimes | None:
         what: [_member(p, getattr(p, what), number[r], numbers) for r, p in zip(group, played_ranks, strict=True)]
         for what in ("bare", "recorded")
     }
-    if not _whole(members["bare"], shared):
+    if not _hold_same_collectives(members["bare"], shared):
         return None
     alone = [member.alone(transfer) for member in members["bare"]]
-    lengths_alone, on_gpu = _each(alone), _each([member.without_host() for member in alone])
+    lengths_alone, on_gpu = _lengths_by_rank(alone), _lengths_by_rank([member.without_host() for member in alone])
     step, recorded = _job_step(members["bare"], transfer), _job_step(members["recorded"], transfer)
     truth = float(np.mean([p.recorded_ns for p in played_ranks]))
     if step is None or recorded is None or min(len(lengths_alone), len(on_gpu)) < len(played_ranks):
@@ -165,7 +165,7 @@ def own_times(aligned: Aligned, group: Sequence[int]) -> OwnTimes | None:
     )
 
 
-def _each(members: Sequence[ReplayedRank]) -> list[I64]:
+def _lengths_by_rank(members: Sequence[ReplayedRank]) -> list[I64]:
     """Return the lengths of the steps (ns) of each rank, without any other; those that can be replayed."""
     return [lengths[0] for member in members if (lengths := step_lengths([member], {})) is not None]
 
@@ -206,7 +206,7 @@ def _member(played_rank: Played, cols: Columns, number: I64, numbers: Sequence[i
     return played_rank.over(numbers, cols, joint)
 
 
-def _whole(members: Sequence[ReplayedRank], shared: frozenset[int]) -> bool:
+def _hold_same_collectives(members: Sequence[ReplayedRank], shared: frozenset[int]) -> bool:
     """Return whether the replayed steps of all ranks hold the same ones of the collectives that they share."""
     sets = [shared.intersection(member.joint.tolist()) for member in members]
     everywhere = frozenset[int].intersection(*sets)

@@ -248,7 +248,7 @@ def _bubble(rank: Rank, cost: CollectiveCosts) -> int | None:
     return costs_room.exposed_in(rank, cost, pairs) + rank.parts["idle_ns"] if pairs else None
 
 
-def _behind(late: straggler.Straggler | None, r: int) -> dict[str, object]:
+def _furthest_behind(late: straggler.Straggler | None, r: int) -> dict[str, object]:
     """Return the columns about the rank furthest behind, null for the others."""
     s = late if late is not None and late.place == r else None
     return {
@@ -371,7 +371,7 @@ def table(compared: JobCompared | None, why_not: str) -> Table:
                 "by_collective": _by_collective(rank, cost, communicators) if matched else None,
                 "last_share": cost.last / cost.collectives if cost.collectives else None,
                 "delay_ns": cost.delay_ns if cost.collectives else None,
-                **_behind(late, r),
+                **_furthest_behind(late, r),
                 "late_kernels": _late_kernels(ranks, late, r),
                 "late_lines": _late_lines(ranks, late, r),
                 "changed_ns": changed.get(r),

@@ -259,7 +259,7 @@ def _by_work(ranks: Sequence[Rank], group: tuple[int, ...], times: OwnTimes) -> 
     behind = _behind_peers(times.gpu_ns)
     r = int(behind.mean(axis=1).argmax())
     others = [ranks[x] for x in group if x != group[r]]
-    late, half = _late(behind, r)
+    late, half = _late_by(behind, r)
     busy = uneven.is_bound(float(times.gpu_ns[r].mean()), times.real)
     if (
         late < STRAGGLER_SHARE * times.step
@@ -299,7 +299,7 @@ def _behind_peers(step_ns: F64) -> F64:
     return np.array([step_ns[r] - np.median(np.delete(step_ns, r, axis=0), axis=0) for r in range(len(step_ns))])
 
 
-def _late(behind: F64, r: int) -> tuple[float, float]:
+def _late_by(behind: F64, r: int) -> tuple[float, float]:
     """Return by how much a rank is behind (ns), and half the width of the interval, corrected for the number of ranks."""
     error, df = mean_error(behind[r : r + 1], block_length(behind[r]))
     half = float(error[0]) * t_quantile(1 - 2 * FALSE_ALARM_CHANCE / len(behind), max(df, 1.0)) if df else float("inf")
@@ -316,7 +316,7 @@ def _by_own_time(
         return None
     behind = _behind_peers(step_ns)
     r = int(behind.mean(axis=1).argmax())
-    late, half = _late(behind, r)
+    late, half = _late_by(behind, r)
     beyond = _replayed(times, r) if times is not None and late > 0 else _by_ledger(ranks, group, r, step_ns)
     if late < STRAGGLER_SHARE * beyond.step or late - half <= 0:
         return None

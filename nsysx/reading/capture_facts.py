@@ -144,7 +144,7 @@ def _pid_of(global_pid: object) -> int | None:
     return ids.pid_of(ids.process_of(global_pid)) if isinstance(global_pid, int) else None
 
 
-def _matters(severity: object, text: str) -> bool:
+def _message_matters(severity: object, text: str) -> bool:
     """Return whether a message of nsys (severity 1 info, 2 warning, 3 error) changes what can be concluded."""
     message = nsys_messages.recognized(text)
     if severity == 1:
@@ -206,7 +206,7 @@ def capture_of(
     diagnostics = tuple(
         {"severity": {1: "info", 2: "warning", 3: "error"}.get(severity, "other"), "text": str(text).strip()}
         for severity, text, _ in messages
-        if _matters(severity, str(text))
+        if _message_matters(severity, str(text))
     )
     duration = [d for (d,) in query(connection, tables, "ANALYSIS_DETAILS", "duration") if isinstance(d, int)]
     epoch = [

@@ -23,23 +23,23 @@ from nsysx.frames import derived, frame_columns
 from nsysx.reading import capture_facts, decoding, placing, selecting, table_rows
 from nsysx.reading.reading_bounds import COUNTER_THREADS, LAST_TIME_NS, LEAST_CLOCK_HZ, MOST_PERCENT
 from nsysx.reading.trace import Window
-from nsysx.recording.default_counters import COUNTERS
+from nsysx.recording.default_counters import COUNTERS, LINKS
 
 TABLE, NAMES = "GPU_METRICS", "TARGET_INFO_GPU_METRICS"
 
-COLUMNS = tuple(name for name, _ in COUNTERS)
-#: Those that are shares of a maximum, 0 to 1.
-SHARES = COLUMNS[:-1]
+COLUMNS = tuple(name for name, _ in (*COUNTERS, *LINKS))
+#: Those that kernels have a share of: shares of a maximum, 0 to 1, as all are but the clock.
+SHARES = tuple(name for name, _ in COUNTERS if name != "clock_hz")
 SCHEMA = frame_columns.schema(derived.COUNTERS)
 
 
-def _wanted(connection: sqlite3.Connection, tables: dict[str, set[str]]) -> dict[tuple[int, int], str]:
+def _metric_columns(connection: sqlite3.Connection, tables: dict[str, set[str]]) -> dict[tuple[int, int], str]:
     """Return (metric, gpu) -> its column."""
     columns: dict[tuple[int, int], str] = {}
     for kind, metric, name in capture_facts.query(connection, tables, NAMES, "typeId", "metricId", "metricName"):
         if isinstance(kind, int) and isinstance(metric, int) and 0 <= metric < 1 << 40:
             text = decoding.text_of(name) or ""
-            column = next((c for c, pattern in COUNTERS if pattern.search(text)), None)
+            column = next((c for c, pattern in (*COUNTERS, *LINKS) if pattern.search(text)), None)
             if column is not None and column not in [c for (_, g), c in columns.items() if g == kind & 0xFF]:
                 columns[metric, kind & 0xFF] = column
     return columns
@@ -78,7 +78,7 @@ def read(
     """
     if not {"timestamp", "typeId", "metricId", "value"} <= tables.get(TABLE, set()):
         return None
-    wanted = _wanted(connection, tables)
+    wanted = _metric_columns(connection, tables)
     if not wanted:
         return None
     column_of = {metric * 256 + gpu: column for (metric, gpu), column in wanted.items()}

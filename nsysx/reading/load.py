@@ -69,18 +69,18 @@ def load(
     path = path if path.name else opening.real(path)  # "." has no name for messages
     files = sidecar_files.run_json(path).get("files")
     two = isinstance(files, dict) and files.get("cold")
-    trace = _one(path, progress, window, None if two or window is not None else choice, most_bytes)
+    trace = _read_report(path, progress, window, None if two or window is not None else choice, most_bytes)
     if window is not None or not two:
         return trace  # a part of a run with two windows is a part of the second one
     cold = joined_windows.cold_of(path, sidecar_files.report_name(path), trace.run)
     return (
         joined_windows.without_cold(trace)
         if cold is None
-        else joined_windows.joined(_one(cold, progress, most_bytes=most_bytes), trace)
+        else joined_windows.joined(_read_report(cold, progress, most_bytes=most_bytes), trace)
     )
 
 
-def _one(
+def _read_report(
     path: Path,
     progress: Callable[[str], None] | None,
     window: Window | None = None,
@@ -122,7 +122,7 @@ def _tables(path: Path, connection: sqlite3.Connection) -> _Tables:
     return {t: columns for t, columns in tables.items() if t not in empty}
 
 
-def _asked(
+def _asked_tables(
     path: Path, connection: sqlite3.Connection, tables: _Tables, window: Window | None
 ) -> tuple[dict[str, pl.DataFrame], list[selecting.Piece]]:
     """Return the tables read from a Parquet export beside the report, and the pieces of all other tables.
@@ -163,7 +163,7 @@ def _read(
     tables = _tables(path, connection)
     zero = capture_facts.time_zero(connection, tables)
     asked = window and (window[0] + zero, window[1] + zero)
-    raw, pieces = _asked(path, connection, tables, asked)
+    raw, pieces = _asked_tables(path, connection, tables, asked)
     chosen = None
     if choice is not None and not raw and _rows(connection, tables) >= LONG_CAPTURE_ROWS:
         chosen, raw, pieces = _glance(path, database, connection, tables, zero, pieces, choice, progress)

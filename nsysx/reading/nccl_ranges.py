@@ -12,6 +12,7 @@ from nsysx import ids
 from nsysx.frames import derived, frame_columns
 from nsysx.reading import schema
 from nsysx.reading.reading_bounds import LAST_TIME_NS, MOST_SIZE_BYTES
+from nsysx.records import whole_number
 
 
 def nccl(connection: sqlite3.Connection, tables: dict[str, set[str]], domains: pl.DataFrame) -> pl.DataFrame | None:
@@ -59,7 +60,7 @@ def _payload(text: Any, names: tuple[tuple[str, str], ...]) -> tuple[Any, ...]:
     except (ValueError, RecursionError):
         values = {}
     values_of = [values.get(key) if isinstance(values, dict) else None for _, key in names]
-    whole = [v if isinstance(v, int) and not isinstance(v, bool) else None for v in values_of]
+    whole = [whole_number(v) for v in values_of]
     # A communicator's id may need all 64 bits unsigned, so it is kept as text.
     return tuple(
         (None if v is None else str(v))

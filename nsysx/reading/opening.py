@@ -51,7 +51,7 @@ def real(path: Path) -> Path:
     return Path(os.path.realpath(path))
 
 
-def _near(path: Path) -> str:
+def _hint_of_like_name(path: Path) -> str:
     """Return a hint that names the report whose name is most like this one."""
     try:
         names = [p.name for p in path.parent.iterdir() if ".sqlite" in p.name or p.suffix in (".nsys-rep", ".json")]
@@ -67,9 +67,9 @@ def kind_of(path: Path) -> str:
         mode = path.stat().st_mode
     except FileNotFoundError:
         what = f"is a link to {path.readlink()}, which does not exist" if path.is_symlink() else "no such file"
-        raise fail(path, what, _near(path), "input-missing") from None
+        raise fail(path, what, _hint_of_like_name(path), "input-missing") from None
     except (OSError, ValueError) as error:
-        raise fail(path, f"cannot be read ({_why(error)})", "Check the path", "input-unreadable") from None
+        raise fail(path, f"cannot be read ({_reason_of_error(error)})", "Check the path", "input-unreadable") from None
     if stat.S_ISDIR(mode):
         return "folder"
     if not stat.S_ISREG(mode):  # opening a pipe would wait for someone to write into it
@@ -78,11 +78,13 @@ def kind_of(path: Path) -> str:
         with path.open("rb") as file:
             head = file.read(FILE_HEAD_BYTES)
     except OSError as error:
-        raise fail(path, f"cannot be read ({_why(error)})", "Check its permissions", "input-unreadable") from None
+        raise fail(
+            path, f"cannot be read ({_reason_of_error(error)})", "Check its permissions", "input-unreadable"
+        ) from None
     return _by_content(path, head)
 
 
-def _why(error: BaseException) -> str:
+def _reason_of_error(error: BaseException) -> str:
     return getattr(error, "strerror", None) or str(error)
 
 
@@ -244,7 +246,7 @@ def sqlite_errors(path: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno == errno.ENOSPC:
             raise no_room(path, Path(tempfile.gettempdir())) from None
-        raise fail(path, f"cannot be read ({_why(error)})", "Check the disk", "input-unreadable") from None
+        raise fail(path, f"cannot be read ({_reason_of_error(error)})", "Check the disk", "input-unreadable") from None
 
 
 def no_room(path: Path, folder: Path) -> NsysxError:

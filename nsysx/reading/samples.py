@@ -143,11 +143,13 @@ def python_samples(
     low, high = (
         (-LAST_TIME_NS, LAST_TIME_NS) if around is None else (around - LONGEST_RANGE_NS, around + LONGEST_RANGE_NS)
     )
-    samples = _kept(samples, pl.col("thread").is_not_null(), "no thread", notes)
-    samples = _kept(samples, pl.col("time_ns").is_between(low, high).fill_null(False), "an impossible time", notes)
+    samples = _kept_samples(samples, pl.col("thread").is_not_null(), "no thread", notes)
+    samples = _kept_samples(
+        samples, pl.col("time_ns").is_between(low, high).fill_null(False), "an impossible time", notes
+    )
     for code, reason in _REASONS.items():
-        samples = _kept(samples, pl.col("stack") != code, reason, notes)
-    frames, unnamed = _named(list(stacks.number), database, tables)
+        samples = _kept_samples(samples, pl.col("stack") != code, reason, notes)
+    frames, unnamed = _named_frames(list(stacks.number), database, tables)
     for chosen, reason in (
         (unnamed, "the id of a name that is not in the report"),
         (stacks.cut, f"a stack of more than {MOST_STACK_FRAMES:,} frames"),
@@ -160,7 +162,7 @@ def python_samples(
 _TABLE = "Python samples"
 
 
-def _kept(samples: pl.DataFrame, condition: pl.Expr, reason: str, notes: list[LeftOut]) -> pl.DataFrame:
+def _kept_samples(samples: pl.DataFrame, condition: pl.Expr, reason: str, notes: list[LeftOut]) -> pl.DataFrame:
     kept = samples.filter(condition)
     if kept.height < samples.height:
         notes.append(LeftOut(_TABLE, reason, samples.height - kept.height))
@@ -191,7 +193,7 @@ def _pieces(
     return [selecting.Piece("nvtx", f"{query} AND {part}", dict(_TYPES)) for part in parts]
 
 
-def _named(
+def _named_frames(
     stacks: list[tuple[_Frame, ...]], database: Path, tables: dict[str, set[str]]
 ) -> tuple[pl.DataFrame, set[int]]:
     """Return the frames of all stacks with the columns of STACKS, and the stacks with a function or file that has no name."""

@@ -45,12 +45,12 @@ def report_of(command: Sequence[str], folder: Path) -> Path | None:
     for file in folder.glob("*.run.json"):
         report = file.with_name(file.name.removesuffix(".run.json") + ".sqlite")
         recorded = run_json(report).get("command")
-        if report.is_file() and isinstance(recorded, list) and _same(redacted([*map(str, recorded)]), shown):
+        if report.is_file() and isinstance(recorded, list) and _same_command(redacted([*map(str, recorded)]), shown):
             reports.append(report)
     return max(reports, key=lambda f: f.stat().st_mtime_ns, default=None)
 
 
-def _same(words_now: Sequence[object], other: Sequence[str]) -> bool:
+def _same_command(words_now: Sequence[object], other: Sequence[str]) -> bool:
     """Return whether two commands are the same, however their program was found."""
     programs = {Path(str(words[0])).name for words in (words_now, other) if words}
     return len(programs) == 1 and list(words_now[1:]) == list(other[1:])

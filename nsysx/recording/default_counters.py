@@ -20,6 +20,7 @@ from nsysx.recording.recording_bounds import (
     DEFAULT_COUNTERS_HZ,
     KEPT_COUNTERS_NS,
     LEAST_COUNTERS_NS,
+    LINK_SAMPLES_APART,
     SYS_ADMIN_BIT,
 )
 from nsysx.recording.run_options import RunOptions
@@ -32,6 +33,13 @@ COUNTERS = (
     ("dram_read", re.compile(r"^DRAM Read\b.*%", re.IGNORECASE)),
     ("dram_write", re.compile(r"^DRAM Write\b.*%", re.IGNORECASE)),
     ("clock_hz", re.compile(r"^GPC Clock Frequency\b", re.IGNORECASE)),
+)
+#: Likewise of the links: what comes to the device and what leaves it. They are no kernel's, so that a few samples are enough.
+LINKS = (
+    ("pcie_rx", re.compile(r"^PCIe (RX Throughput|bytes received)\b.*%", re.IGNORECASE)),
+    ("pcie_tx", re.compile(r"^PCIe (TX Throughput|bytes transmitted)\b.*%", re.IGNORECASE)),
+    ("nvlink_rx", re.compile(r"^NVLink (RX Throughput|bytes received)\b.*%", re.IGNORECASE)),
+    ("nvlink_tx", re.compile(r"^NVLink (TX Throughput|bytes transmitted)\b.*%", re.IGNORECASE)),
 )
 #: The samples, the names of their counters, and the kernels.
 _SAMPLES, _NAMES, _KERNELS = "GPU_METRICS", "TARGET_INFO_GPU_METRICS", "CUPTI_ACTIVITY_KIND_KERNEL"
@@ -82,7 +90,10 @@ def keep_few(sqlite: Path, *, cold: bool) -> None:
         if not {_SAMPLES, _NAMES} <= tables:
             return
         names = connection.execute(f"SELECT DISTINCT metricId, metricName FROM {_NAMES}").fetchall()
-        kept = [int(number) for number, name in names if any(p.search(str(name)) for _, p in COUNTERS)]
+        kept, links = (
+            [int(number) for number, name in names if any(p.search(str(name)) for _, p in counters)]
+            for counters in (COUNTERS, LINKS)
+        )
         ends = None, None
         if _KERNELS in tables and not cold:
             ends = connection.execute(f'SELECT min("start"), max("end") FROM {_KERNELS}').fetchone()
@@ -90,8 +101,10 @@ def keep_few(sqlite: Path, *, cold: bool) -> None:
             (-1, -1) if ends[1] is None else (max(ends[0], ends[1] - _kept_ns(connection, len(kept))), ends[1])
         )
         connection.execute("BEGIN")
+        of_links, of_all = (", ".join(map(str, numbers)) or "-1" for numbers in (links, [*kept, *links]))
         connection.execute(
-            f'DELETE FROM {_SAMPLES} WHERE "timestamp" NOT BETWEEN ? AND ? OR metricId NOT IN ({", ".join(map(str, kept)) or -1})',
+            f'DELETE FROM {_SAMPLES} WHERE "timestamp" NOT BETWEEN ? AND ? OR metricId NOT IN ({of_all}) '
+            f'OR (metricId IN ({of_links}) AND ("timestamp" * {DEFAULT_COUNTERS_HZ} / 1000000000) % {LINK_SAMPLES_APART} <> 0)',
             (first, last),
         )
         connection.execute("COMMIT")

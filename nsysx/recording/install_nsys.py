@@ -49,7 +49,7 @@ def _call(words: Sequence[str | Path], folder: Path | None = None) -> subprocess
         raise _fail(str(error)) from None
 
 
-def _last(done: subprocess.CompletedProcess[str]) -> str:
+def _last_lines(done: subprocess.CompletedProcess[str]) -> str:
     return " / ".join(line.strip() for line in (done.stdout + done.stderr).splitlines()[-3:] if line.strip())
 
 
@@ -130,7 +130,7 @@ class _Apt:
     def update(self) -> None:
         """Read the package lists. Raises NsysxError."""
         if (done := _call([*self._words, "update"])).returncode:
-            raise _fail(f"could not read the package lists: {_last(done)}")
+            raise _fail(f"could not read the package lists: {_last_lines(done)}")
 
     def unpack(self, packages: Sequence[str]) -> str:
         """Download and unpack ``packages``; return "" or why that failed."""
@@ -139,7 +139,7 @@ class _Apt:
             if _call(["dpkg-deb", "-x", deb, self.root]).returncode:
                 return f"could not unpack {deb.name}"
             deb.unlink()
-        return _last(done) if done.returncode else ""
+        return _last_lines(done) if done.returncode else ""
 
 
 # --- into the folder --------------------------------------------------------------------------------------------------

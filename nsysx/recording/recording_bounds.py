@@ -114,5 +114,7 @@ DEFAULT_COUNTERS_HZ, ASKED_COUNTERS_HZ = 2_000, 20_000
 #: this share of what the export holds else. A row of theirs takes so many bytes (nsys 2025.3: 30 to 34).
 KEPT_COUNTERS_NS, LEAST_COUNTERS_NS = 2_000_000_000, 250_000_000
 COUNTERS_OF_EXPORT_SHARE, COUNTER_ROW_BYTES = 0.15, 32
+#: Of so many samples of a link's counter one is kept: what they take is a few percent of the others.
+LINK_SAMPLES_APART = 10
 #: The bit of CAP_SYS_ADMIN among the effective capabilities of a process, see capabilities(7).
 SYS_ADMIN_BIT = 1 << 21

@@ -197,7 +197,7 @@ def _export(
     # About one export in thousands fails or hangs; trying again costs nothing.
     for _ in range(2):
         code = _run_quietly(command, log, inbox, "nsys is exporting its report")
-        exported = code == 0 and _whole(made)
+        exported = code == 0 and _is_complete(made)
         if exported or code is None:
             break
     if not exported:
@@ -213,7 +213,7 @@ def _export(
     return sqlite
 
 
-def _whole(sqlite: Path) -> bool:
+def _is_complete(sqlite: Path) -> bool:
     """Return whether an export is complete: nsys exits with 0 even if the disk is full."""
     try:
         with contextlib.closing(sqlite3.connect(f"{sqlite.as_uri()}?mode=ro", uri=True)) as connection:

@@ -114,7 +114,7 @@ def _whole_command(command: str) -> str:
     return f"{command} -- CMD" if command.startswith("nsysx run") and " -- " not in command else command
 
 
-def _next(summary: Summary, typed: str, command: str, folder: str) -> str:
+def _next_command(summary: Summary, typed: str, command: str, folder: str) -> str:
     """Return the one command to run next: on the recorded program where that is known, else one that reads the report again."""
     answer, commands = summary.answer, _commands(summary, typed)
     settles = next((s.command for s in answer.certainty.parts if s.command.startswith("nsysx run")), "")
@@ -169,11 +169,11 @@ def factor(answer: Answer) -> str:
     if answer.bound:
         return f"up to {_times(now / then)} faster"
     ends = answer.times or ((now / high, now / low) if low and high else ())
-    between = _between(ends)
+    between = _factor_range(ends)
     return f"{_times(now / then)} faster{f' ({between})' if between else ''}"
 
 
-def _between(ends: tuple[float, ...]) -> str:
+def _factor_range(ends: tuple[float, ...]) -> str:
     """Return the least and the most factor: "1.1 to 2.7", "1.1 or more"; "" where they are told as the same."""
     least, most = (_times(end)[:-1] for end in ends or (1.0, 1.0))
     if ends and ends[1] >= MOST_OVER_LEAST * ends[0]:
@@ -183,13 +183,13 @@ def _between(ends: tuple[float, ...]) -> str:
 
 def _with_signs(ends: tuple[float, ...]) -> str:
     """Return the least and the most factor: "1.1x to 2.7x", "1.1x or more"."""
-    least, _, most = _between(ends).partition(" to ")
+    least, _, most = _factor_range(ends).partition(" to ")
     return f"{least}x to {most}x" if most else least.replace(" or", "x or")
 
 
 def _replayed(answer: Answer) -> str:
     """Return what the replay alone gives, where the step after the change is a bound beyond that; "" elsewhere."""
-    now, alone, between = answer.now_ns, answer.replayed_ns, _between(answer.times)
+    now, alone, between = answer.now_ns, answer.replayed_ns, _factor_range(answer.times)
     if answer.best_ns is not None and answer.then_ns and answer.best_ns < CLOSE_SHARE * answer.then_ns:
         return f"At best {units.duration(answer.best_ns)}."
     if answer.bound and not alone and answer.times and answer.times[1] >= WIDE_FACTOR * answer.times[0]:
@@ -242,7 +242,7 @@ def reasons(do: Sequence[Action], now_ns: int | None) -> list[str]:
     return [*map(reason, do[:-1]), ""]
 
 
-def _half(sure: Sure, why: str) -> tuple[str, str]:
+def _half_in_words(sure: Sure, why: str) -> tuple[str, str]:
     """Return which half is how sure, as "Cause certain", and why in one sentence."""
     return f"{'Size' if sure.about == 'How much' else 'Cause'} {sure.level}", f"{why[:1].upper()}{why[1:]}"
 
@@ -291,10 +291,10 @@ def build(summary: Summary, *, redact: bool = True, typed: str = "", command: st
         sure=tuple(
             replace(s, reason=texts(s.reason, 600), command=_whole_command(s.command)) for s in answer.certainty.parts
         ),
-        halves=tuple(_half(s, first_sentence(texts(s.reason, 600))) for s in answer.certainty.parts),
+        halves=tuple(_half_in_words(s, first_sentence(texts(s.reason, 600))) for s in answer.certainty.parts),
         bars_title=answer.picture.title,
         bars=tuple(_bar(b, texts) for b in answer.picture.bars),
         also=tuple(replace(a, text=texts(a.text, 150)) for a in answer.also),
         commands=_commands(summary, typed),
-        next=_next(summary, typed, command, folder),
+        next=_next_command(summary, typed, command, folder),
     )

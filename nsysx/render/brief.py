@@ -69,7 +69,7 @@ def _content(summary: Summary, worded: Worded, typed: Invocation, redact: bool, 
         "limit": {"code": summary.verdict.code, "sentence": cut(worded.sentence, 60 + round(BRIEF_SENTENCE * room))},
         "step": _step(summary),
         "causes": [_cause(cause, summary, worded if n == 0 else None, ids, room) for n, cause in enumerate(causes)],
-        "after": _after(worded, summary, room),
+        "after": _step_after(worded, summary, room),
         "care": _care(summary, worded, room),
         "not_recorded": [
             {"what": cut(c.check, 60), "record_with": cut(_recording(c.fix, typed), 160)}
@@ -118,7 +118,7 @@ def _step(summary: Summary) -> Json:
     )
 
 
-def _after(worded: Worded, summary: Summary, room: float) -> Json:
+def _step_after(worded: Worded, summary: Summary, room: float) -> Json:
     """Return the step once the first advice is followed, and how sure that is."""
     answer = summary.answer
     return {

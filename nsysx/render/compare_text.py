@@ -54,7 +54,7 @@ class _Printer:
             self.console.print(Text(line, "dim" if not n else ""), soft_wrap=True)
 
 
-def _short(line: view.ComparedLine) -> tuple[str, ...]:
+def _cells_without_interval(line: view.ComparedLine) -> tuple[str, ...]:
     """Return the cells of a row without its interval, for which a terminal has no room."""
     *times, _interval, what, verdict = line.cells
     return (*times, what, verdict)
@@ -73,14 +73,14 @@ def terminal(answer: Comparison, console: Console) -> None:
         if "cannot be known" in line:
             out.text(f"? {line}", "dim")
     out.text("")
-    shown = [_short(view.part_line(p, 40, answer.before_ns)) for p in answer.parts[:TERMINAL_PARTS]]
+    shown = [_cells_without_interval(view.part_line(p, 40, answer.before_ns)) for p in answer.parts[:TERMINAL_PARTS]]
     if rest := answer.parts[TERMINAL_PARTS:]:
         ns = sum(p.difference_ns for p in rest)
         shown.append((f"{len(rest)} smaller parts", "", "", view.signed(ns), "", ""))
     name = "part" if answer.whole else "part of the step"
     out.rows((name, "before", "after", "difference", view.share_head(answer), "verdict"), shown)
     lines = [
-        _short(view.line(table.key, row, 30))
+        _cells_without_interval(view.line(table.key, row, 30))
         for table in TABLES
         if table.leads
         for row in view.changed(answer.tables[table.key])[:TERMINAL_ROWS]

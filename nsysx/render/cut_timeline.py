@@ -40,7 +40,7 @@ def thinned(picture: Timeline) -> Timeline:
     return replace(
         picture,
         lanes=tuple(
-            replace(lane, spans=_together(lane.spans, pixel))
+            replace(lane, spans=_one_per_pixel(lane.spans, pixel))
             if lane.role == "api" and len(lane.spans) > THINNED_BOXES
             else lane
             for lane in picture.lanes
@@ -48,7 +48,7 @@ def thinned(picture: Timeline) -> Timeline:
     )
 
 
-def _together(spans: tuple[Span, ...], pixel: int) -> tuple[Span, ...]:
+def _one_per_pixel(spans: tuple[Span, ...], pixel: int) -> tuple[Span, ...]:
     """Return the spans of a lane with those that begin in one pixel, and are no longer, as one."""
     groups: dict[int, list[Span]] = {}
     for number, span in enumerate(spans):

@@ -29,7 +29,7 @@ def facts_line(summary: Summary, texts: CellTexts, now: int | None, profiled: in
         return tuple(texts(s, 80) for s in line)
     line.append(f"{facts.steady_count(summary.steps)} steady of {summary.steps.count} steps{_spread(summary)}")
     line += _step_words(summary, units.duration(now), units.duration(profiled))
-    line += _covered(summary) + _rest(summary)
+    line += _covered(summary) + _mean_of_rest(summary)
     return tuple(texts(s, 160) for s in line)
 
 
@@ -56,7 +56,7 @@ def _covered(summary: Summary) -> list[str]:
     return [f"steady steps cover {share} of the loop ({', '.join(named)}){whole and ': '}{whole}"]
 
 
-def _rest(summary: Summary) -> list[str]:
+def _mean_of_rest(summary: Summary) -> list[str]:
     """Return the mean of all steps that followed, if it is another one than that of the steps that were timed."""
     real = summary.unprofiled
     if real is None or real.rest_ns is None:

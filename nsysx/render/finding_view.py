@@ -35,7 +35,7 @@ class FindingView:
     line: str = ""
 
 
-def _where(where: Row, summary: Summary, texts: CellTexts) -> str:
+def _place_text(where: Row, summary: Summary, texts: CellTexts) -> str:
     """Return a place in the program as text; a phase that is the whole place stands once."""
     parts = []
     module, phase = (str(where.get(k) or "") for k in ("module", "phase"))
@@ -96,7 +96,7 @@ def finding_of(finding: Finding, summary: Summary, texts: CellTexts, width: int)
         if finding.verdict == "found"
         else title,
         detail=texts(finding.detail, 2000),
-        where=_where(finding.where, summary, texts),
+        where=_place_text(finding.where, summary, texts),
         line=_line(finding.where, texts),
         cost=cost,
         cost_time="as recorded" if summary.step.marked and finding.cost_as_recorded else "",
@@ -105,7 +105,7 @@ def finding_of(finding: Finding, summary: Summary, texts: CellTexts, width: int)
         fix=texts(finding.fix, 2000),
         evidence=evidence,
         overlaps=listed(_codes(finding, summary)),
-        counted=_counted(finding, summary),
+        counted=_counted_share(finding, summary),
         notable=(saving or 0) >= NOTABLE * (summary.step.shown_ns or 0) and bool(saving),
     )
 
@@ -115,7 +115,7 @@ def _codes(finding: Finding, summary: Summary) -> tuple[str, ...]:
     return tuple(dict.fromkeys(summary.findings[n].code for n in finding.overlaps)) if summary.findings else ()
 
 
-def _counted(finding: Finding, summary: Summary) -> str:
+def _counted_share(finding: Finding, summary: Summary) -> str:
     """Return how much of a cost counts with the finding, where others that it overlaps with count the rest: each time counts once."""
     cost, counted = finding.cost_ns_per_step, finding.own_ns_per_step
     step = summary.step.shown_ns

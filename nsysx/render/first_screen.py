@@ -133,7 +133,7 @@ def _all_drawn(worded: Worded) -> tuple[DrawnBar, ...]:
     return tuple(replace(b, quiet=i > 0 and not spoken[i]) for i, b in enumerate(drawn))
 
 
-def _how(text: str, what: str) -> str:
+def _rest_of_advice(text: str, what: str) -> str:
     """Return what an advice says beyond its first clause."""
     rest = text.removeprefix(what)
     told = rest.lstrip(";:. ") if not rest or rest[0] in ";:." else text
@@ -178,7 +178,7 @@ def _items(
         items.append(
             TodoItem(
                 number=number,
-                under=_under(items, findings, chosen, share),
+                under=_line_of_same_cause(items, findings, chosen, share),
                 code=shown.code,
                 what=", then ".join(map(first_clause, how)),
                 title=titles.get(index, shown.title),
@@ -186,7 +186,7 @@ def _items(
                 share=share,
                 where=shown.where,
                 why=shown.detail,
-                how=" ".join(filter(None, (_how(text, first_clause(text)) for text in how))),
+                how=" ".join(filter(None, (_rest_of_advice(text, first_clause(text)) for text in how))),
                 paste=finding.paste,
                 condition=texts(finding.condition, 300),
                 states=tuple((c.state, texts(c.name, 120), texts(c.detail, 200)) for c in finding.conditions),
@@ -202,7 +202,9 @@ def _items(
     return tuple(items), marks
 
 
-def _under(items: Sequence[TodoItem], findings: Sequence[Finding], chosen: Sequence[int], share: float) -> int:
+def _line_of_same_cause(
+    items: Sequence[TodoItem], findings: Sequence[Finding], chosen: Sequence[int], share: float
+) -> int:
     """Return the first line above that is about the same cause and worth as much: it overlaps, or has the same advice; 0 for none."""
     finding = findings[chosen[len(items)]]
     for item, index in zip(items, chosen, strict=False):

@@ -145,7 +145,7 @@ def head(column: Column, spec: TableSpec, *, first: bool = False) -> Head:
     return Head(column.name, label_of(column), clean(plain(column.meaning, null), 300), is_numeric(column))
 
 
-def _shown(table: Table, spec: TableSpec, top: int) -> tuple[list[Row], int]:
+def _shown_rows(table: Table, spec: TableSpec, top: int) -> tuple[list[Row], int]:
     """Return the rows to show, in order, and how many there were to choose from."""
     rows = module_rows.folded(table.rows or (), table.columns) if spec.tree else _sorted(table, spec)
     count = len(rows)
@@ -174,7 +174,7 @@ def grid(table: Table, *, top: int, redact: bool, width: int) -> Grid:
         columns = [c for c in columns if c.name not in ("line", "function")]
     position = {name: i for i, name in enumerate(spec.first)}
     columns.sort(key=lambda c: position.get(c.name, len(position)))
-    rows, count = _shown(table, spec, top)
+    rows, count = _shown_rows(table, spec, top)
     empty = [c for c in columns if all(r.get(c.name) in (None, "") for r in table.rows)] if table.rows else []
     columns = [c for c in columns if c not in empty or c is columns[0]]
     largest = max((abs(r.get(spec.bar) or 0) for r in table.rows), default=0) if spec.bar else 0

@@ -80,7 +80,7 @@ _LINES = (
 )
 
 
-def _inside(key: str, shown: view.View, grids: tuple[Grid, ...], timelines: int, stepped: bool) -> str:
+def _hint_of_contents(key: str, shown: view.View, grids: tuple[Grid, ...], timelines: int, stepped: bool) -> str:
     """Return a closed line's hint of what is inside; ``stepped``: the capture has steps."""
     if key == "where":
         devices = sum(entry.device for entry in shown.ledgers)
@@ -99,7 +99,7 @@ def _inside(key: str, shown: view.View, grids: tuple[Grid, ...], timelines: int,
     return ", ".join(rows) + (f" and {len(grids) - 4} more" if len(grids) > 4 else "")
 
 
-def _matters(summary: Summary, key: str) -> bool:
+def _table_matters(summary: Summary, key: str) -> bool:
     """Return whether a table says something of the step, by what limits it and what is to be done; or of a program without steps."""
     shown = summary.tables[key].shown
     if not shown.matters or (shown.stepless and summary.steps.source == "capture"):
@@ -111,7 +111,7 @@ def _matters(summary: Summary, key: str) -> bool:
 def _groups(summary: Summary, shown: view.View, timelines: int, redact: bool) -> tuple[Group, ...]:
     """Return the closed lines that are not empty."""
     groups, stepped = [], summary.steps.source != "capture"
-    told = [g for g in shown.grids if g.rows and _matters(summary, g.key)]
+    told = [g for g in shown.grids if g.rows and _table_matters(summary, g.key)]
     if of_top := top_kernel.sentence(summary, redact=redact):
         told = [replace(g, intro=f"{of_top} {g.intro}") if g.key == kernels.KEY else g for g in told]
     if (others := beyond.table(summary, first_screen.listed(summary), redact=redact)) is not None:
@@ -126,11 +126,11 @@ def _groups(summary: Summary, shown: view.View, timelines: int, redact: bool) ->
         }
         if grids or drawn.get(key, False):
             title = title if stepped or key != "where" else "Where the time goes"
-            groups.append(Group(key, title, _inside(key, shown, grids, timelines, stepped), grids))
+            groups.append(Group(key, title, _hint_of_contents(key, shown, grids, timelines, stepped), grids))
     return tuple(groups)
 
 
-def _most(group: str, key: str) -> int:
+def _rows_at_once(group: str, key: str) -> int:
     """Return how many rows of a table are seen at once."""
     return (
         PAGE_PICTURED_ROWS
@@ -190,7 +190,7 @@ def _render(summary: Summary, redact: bool, top: int, *, whole: bool = True) -> 
     windows = _windows(summary, redact) if drawn else ()
     groups = _groups(summary, shown, len(drawn) - len(windows), redact) if whole else ()
     waterfall = step_waterfall.build(summary) if whole else ()
-    most = {g.key: _most(group.key, g.key) for group in groups for g in group.grids}
+    most = {g.key: _rows_at_once(group.key, g.key) for group in groups for g in group.grids}
     seen = [row for group in groups for g in group.grids for row in (g.rows or ())[: most[g.key]]]
     page = page_templates.template("page.html.j2").render(
         v=shown,

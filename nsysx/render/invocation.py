@@ -60,7 +60,7 @@ def of_files(files: Sequence[Path], *, redact: bool = True) -> Invocation:
     first = absolute[0]
     program = recorded_program(first)
     return Invocation(
-        " ".join(_quoted(path, redact) for path in _few(absolute)),
+        " ".join(_quoted(path, redact) for path in _folder_or_files(absolute)),
         program,
         _quoted(first.parent, redact) if _starts_in(first.parent, program) else "",
         _quoted(first.with_name(f"{report_name(first)}-after"), redact),
@@ -75,11 +75,11 @@ def typed_here(files: Sequence[Path], reports: Sequence[Path]) -> Invocation:
     anywhere = of_files(reports, redact=False)
     if anywhere.folder and Path(os.path.abspath(reports[0])).parent != Path.cwd():  # noqa: PTH100
         return anywhere
-    named = _few(files) if list(files) == list(reports) else files
+    named = _folder_or_files(files) if list(files) == list(reports) else files
     return replace(anywhere, reports=clean(shlex.join(map(str, named)), 1000), folder="")
 
 
-def _few(files: Sequence[Path]) -> Sequence[Path]:
+def _folder_or_files(files: Sequence[Path]) -> Sequence[Path]:
     """Return the folder of many files where it holds them and no others, else the files."""
     folder = files[0].parent
     if len(files) <= MOST_FILES or any(file.parent != folder for file in files):

@@ -55,13 +55,13 @@ def _place(picture: Timeline, finding: Finding) -> LongestStretch | Span | None:
     if not parts or rule.slug == _OF_LINES:
         return of_line
     anywhere = rule.whole or rule.about == "late rank"
-    here = [p for p in picture.places if p.part in parts and (anywhere or _inside(p, finding))]
+    here = [p for p in picture.places if p.part in parts and (anywhere or _inside_place(p, finding))]
     if runs and not anywhere and not finding.where.get("module"):
         here = [p for p in here if any(s.start_ns < p.end_ns and p.start_ns < s.end_ns for s in runs)]
     return max(here, key=lambda p: p.end_ns - p.start_ns, default=of_line)
 
 
-def _inside(piece: LongestStretch, finding: Finding) -> bool:
+def _inside_place(piece: LongestStretch, finding: Finding) -> bool:
     """Return whether a place is where a finding is: "*" in its module stands for what differs between several."""
     module, phase = (bare(str(finding.where.get(k) or "")) for k in ("module", "phase"))
     if not module:

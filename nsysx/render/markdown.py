@@ -49,14 +49,14 @@ def _words(text: str) -> Iterator[str]:
     while index < len(parts):
         word, taken = parts[index], 1
         if index % 2 == 0 and word not in _ALONE and _MARKUP.search(word):
-            taken = _taken(parts, index)
+            taken = _parts_of_name(parts, index)
             yield _code("".join(parts[index : index + taken]))
         else:
             yield word
         index += taken
 
 
-def _taken(parts: list[str], index: int) -> int:
+def _parts_of_name(parts: list[str], index: int) -> int:
     """Return how many parts the name at ``index`` has: it continues over blanks to where its brackets close, or where it was cut."""
     opened = _open(parts[index])
     for last in range(index, min(len(parts), index + 2 * MARKDOWN_NAME + 1), 2):

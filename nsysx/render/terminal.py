@@ -149,7 +149,7 @@ def _quality(out: _Out, shown: view.View) -> None:
             out.line(f"→ {check.fix}", "dim", indent=9)
 
 
-def _first(out: _Out, first: FindingView) -> None:
+def _print_first_change(out: _Out, first: FindingView) -> None:
     """Print the change worth most."""
     out.head("What to do first")
     worth = f": saves {first.saving} per step" if first.saving else ""
@@ -207,7 +207,7 @@ def render(  # noqa: C901 - one section after the other
         for check in shown.alarms:
             out.line(check.detail, first=("Read with care: ", "bold yellow"))
     if wanted("first") and shown.first:
-        _first(out, shown.first)
+        _print_first_change(out, shown.first)
     elif wanted("first") and shown.no_first:
         out.head("What to do first")
         out.line(shown.no_first)

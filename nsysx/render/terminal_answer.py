@@ -59,7 +59,7 @@ def _signs(bars: Sequence[Bar], plain: bool) -> dict[tuple[str, bool], str]:
     return of
 
 
-def _few(bar: Bar) -> Bar:
+def _bar_of_first_parts(bar: Bar) -> Bar:
     """Return a bar of which only the first parts have names; those that the page names beyond are one part, their sum."""
     if len(bar.parts) <= TERMINAL_NAMED + 1:
         return bar
@@ -93,11 +93,11 @@ def _bars(bars: Sequence[Bar], width: int, plain: bool) -> list[tuple[str, str]]
     return lines
 
 
-def _chosen(said: Worded, most: int) -> list[Bar]:
+def _chosen_bars(said: Worded, most: int) -> list[Bar]:
     """Return as many bars, in their order: the first, those that the sentence speaks of, then the others."""
     named = answer_text.spoken_of(said)
     order = sorted(range(len(said.bars)), key=lambda i: (i > 0, not named[i], i))
-    return [_few(said.bars[i]) for i in sorted(order[:most])]
+    return [_bar_of_first_parts(said.bars[i]) for i in sorted(order[:most])]
 
 
 def _colored(line: str, bars: Sequence[Bar], plain: bool) -> Text:
@@ -135,7 +135,7 @@ def _lines(said: Worded, width: int, plain: bool, bars: int, also: int, code: in
     out += [(line, "bold") for line in wrapped(said.sentence, indent=0)]
     out += [(line, "yellow") for alarm in said.alarms[:2] for line in wrapped(f"Read with care: {alarm}", indent=0)]
     if said.bars:
-        out += [("", ""), *_bars(_chosen(said, bars), width, plain)]
+        out += [("", ""), *_bars(_chosen_bars(said, bars), width, plain)]
     out.append(("", ""))
     out += [(line, "") for line in wrapped(what_to_do(said), "DO")]
     out += [(f"         {line}", "cyan") for line in code_of.lines(said.paste, width - 9, TERMINAL_CODE_LINES)[:code]]
@@ -173,7 +173,7 @@ def render(summary: Summary, console: Console, typed: str = "", command: str = "
     """
     encoding = (console.encoding or "ascii").lower().replace("-", "")
     plain = not encoding.startswith("utf") or console.options.ascii_only
-    bars = [_few(bar) for bar in answers.build(summary, redact=False).bars]
+    bars = [_bar_of_first_parts(bar) for bar in answers.build(summary, redact=False).bars]
     for text, style in lines(summary, console.width, plain=plain, typed=typed, command=command, folder=folder):
         shown = text.translate(_ASCII).encode("ascii", "replace").decode() if plain else text
         shown = shown.rstrip()

@@ -72,7 +72,7 @@ def _label(summary: Summary) -> str:
     return VERDICTS.get(summary.verdict.code, clean(summary.verdict.code, 30))
 
 
-def _first(summary: Summary) -> Finding | None:
+def _leading_finding(summary: Summary) -> Finding | None:
     """Return the finding that the answer is about, None where the advice is about the capture itself."""
     index = summary.answer.do[-1].finding
     return None if index is None or summary.findings is None else summary.findings[index]
@@ -116,7 +116,7 @@ def _quality(summary: Summary, texts: CellTexts) -> tuple[Check, ...]:
     )
 
 
-def _wanted(sections: Sequence[str] | None) -> Callable[[str], bool]:
+def _section_wanted(sections: Sequence[str] | None) -> Callable[[str], bool]:
     """Return a predicate: is a section to be shown?"""
     chosen = None if sections is None else frozenset(sections)
     return lambda name: chosen is None or name in chosen
@@ -142,12 +142,12 @@ def build(
     "first") limits what is made at all; ``redact`` hides home folders, the folders of files, and options.
     """
     texts = CellTexts(redact, width)
-    wanted = _wanted(sections)
+    wanted = _section_wanted(sections)
     scope = summary.steps.scope
     drawn = tuple(ledgers.ledgers_of(summary)) if wanted("ledger") else ()
     drawn = without_homes(drawn) if redact else drawn
     findings = finding_view.findings_of(summary, texts, width)
-    chosen = _first(summary) if summary.steps.source != "capture" else None
+    chosen = _leading_finding(summary) if summary.steps.source != "capture" else None
     reasons = _reasons(summary, texts)
     checks = _quality(summary, texts)
     return View(

@@ -115,13 +115,13 @@ class WithoutTracing:
         base = self.recorded
         if self.waits and waits != 1:
             which = self._waiting if waits < 1 else self._collectives
-            base = replace(base, op_duration=base.op_duration + _whole(which * (waits - 1)))
+            base = replace(base, op_duration=base.op_duration + _rounded(which * (waits - 1)))
         if work != 1:
             base = replace(
                 base,
-                op_duration=_whole(base.op_duration * work),
-                op_pause=_whole(base.op_pause * work),
-                op_offset=np.where(base.op_offset > 0, _whole(base.op_offset * work), base.op_offset),
+                op_duration=_rounded(base.op_duration * work),
+                op_pause=_rounded(base.op_pause * work),
+                op_offset=np.where(base.op_offset > 0, _rounded(base.op_offset * work), base.op_offset),
             )
         if (scale == 0 and host == near == 1) or not self._any:
             return base
@@ -137,8 +137,8 @@ class WithoutTracing:
         left -= (1 - near) * np.minimum(left, TRACED_CODE_NEAR_CALL_NS)
         return replace(
             base,
-            gap=base.loading + _whole(left * host),
-            cost=_whole((base.cost - less_cost) * host * near),
+            gap=base.loading + _rounded(left * host),
+            cost=_rounded((base.cost - less_cost) * host * near),
             op_latency=latency,
             op_pause=pause,
         )
@@ -153,15 +153,15 @@ class WithoutTracing:
         item = np.flatnonzero((counts > 0) & (inside != 0))
         first = base.first_op[item]
         latency, pause = base.op_latency.copy(), base.op_pause.copy()
-        latency[first] = _whole(
+        latency[first] = _rounded(
             latency[first] - np.minimum(inside[item], latency[first] * (1 - TRACED_TIME_STAYS_SHARE))
         )
         between = np.where(counts[item] == 1, KERNEL_GAP_NS * min(scale, 1), inside[item])
         queued = np.where(base.kind[item] == LAUNCH, between, 0.0)
-        pause[first] = _whole(pause[first] - np.minimum(queued, pause[first] * (1 - TRACED_TIME_STAYS_SHARE)))
+        pause[first] = _rounded(pause[first] - np.minimum(queued, pause[first] * (1 - TRACED_TIME_STAYS_SHARE)))
         return latency, pause
 
 
-def _whole(ns: npt.NDArray[np.floating[Any]]) -> I64:
+def _rounded(ns: npt.NDArray[np.floating[Any]]) -> I64:
     whole: I64 = np.rint(ns).astype(np.int64)
     return whole

@@ -156,23 +156,23 @@ class Fixed:
 
     def ops(self, ops: frozenset[int]) -> Flags:
         """Return which of the GPU ops these are."""
-        return _among(self.op, ops)
+        return _are_among(self.op, ops)
 
 
 def apply(cols: Columns, edit: Edit, fixed: Fixed, profile: Profile) -> Columns:
     """Return the columns with the edit made."""
     match edit:
         case RemoveWaits(calls):
-            places = _with_companions(cols, fixed, _chosen(cols, calls))
+            places = _with_companions(cols, fixed, _items_of_calls(cols, calls))
             return _no_waits(_unstaged(cols, places & (cols.tail != NOT_AWAITED)), places)
         case RemoveHost(calls):
             if calls is not None and fixed.closing in calls:
                 calls |= {-1}  # the last host code of the round comes before that call
-            return replace(cols, gap=np.where(_chosen(cols, calls), cols.loading, cols.gap))
+            return replace(cols, gap=np.where(_items_of_calls(cols, calls), cols.loading, cols.gap))
         case FreeLoader():
             return replace(cols, gap=cols.gap - cols.loading, loading=np.zeros_like(cols.loading))
         case RemoveCalls(calls, between):
-            return without_calls(cols, _chosen(cols, calls), between)
+            return without_calls(cols, _items_of_calls(cols, calls), between)
         case RemoveOps(ops):
             return without_ops(cols, fixed.ops(ops))
         case ScaleOps(ops, factor, bound, least):
@@ -180,9 +180,9 @@ def apply(cols: Columns, edit: Edit, fixed: Fixed, profile: Profile) -> Columns:
                 cols = _scaled(cols, fixed.ops(chosen), by)
             return cols
         case Graph(calls, by):
-            return _graph(cols, fixed, _chosen(cols, calls), GRAPH_PRICE_NS[by])
+            return _graph(cols, fixed, _items_of_calls(cols, calls), GRAPH_PRICE_NS[by])
         case Fuse(calls):
-            return _fused(cols, fixed, _chosen(cols, calls))
+            return _fused(cols, fixed, _items_of_calls(cols, calls))
         case PinCopies(ops, bandwidth):
             return _pinned(cols, fixed, ops, bandwidth, profile)
         case OverlapCopies(ops, bandwidth):
@@ -213,14 +213,14 @@ def freed_ns(edits: Sequence[Edit], ops: pl.DataFrame) -> float:
     return freed
 
 
-def _among(numbers: I64, wanted: frozenset[int]) -> Flags:
+def _are_among(numbers: I64, wanted: frozenset[int]) -> Flags:
     among: Flags = np.isin(numbers, np.fromiter(wanted, np.int64, len(wanted)))
     return among
 
 
-def _chosen(cols: Columns, calls: frozenset[int] | None) -> Flags:
+def _items_of_calls(cols: Columns, calls: frozenset[int] | None) -> Flags:
     """Return which items are these calls; None: all."""
-    return np.ones(len(cols.call), np.bool_) if calls is None else _among(cols.call, calls)
+    return np.ones(len(cols.call), np.bool_) if calls is None else _are_among(cols.call, calls)
 
 
 def _scaled(cols: Columns, ops: Flags, factor: float) -> Columns:

@@ -96,7 +96,7 @@ def added(profile: Profile, window: ReplayedWindow) -> Added:
         low=sum(s[1] for s in sums.values()) / whole if whole else 1.0,
         high=sum(s[2] for s in sums.values()) / whole if whole else 1.0,
         source=table.source,
-        near=_near(calls),
+        near=_speed_factor(calls),
     )
 
 
@@ -109,7 +109,7 @@ def _speed(calls: pl.DataFrame, table: TracingCosts) -> float:
     return min(max(took / table.launch_ns, FASTEST_HOST_TIMES), SLOWEST_HOST_TIMES)
 
 
-def _near(calls: pl.DataFrame) -> float:
+def _speed_factor(calls: pl.DataFrame) -> float:
     """Return the factor, at most 1, that brings host code around calls to the host's usual speed; 1 if that speed is not known.
 
     The usual speed is that of the fastest calls of the same name in this report, because that of another minute, or of another

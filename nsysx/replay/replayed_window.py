@@ -85,7 +85,7 @@ def choose(profile: Profile) -> ReplayedWindow | Withheld:
         return Withheld("the steady steps contain no GPU time")
     begin, finish = (int(x) for x in tiles.select(pl.col("start_ns").min(), pl.col("end_ns").max()).row(0))
     span = (finish - begin) // (last - first + 1)
-    start, end = _begun(profile, cpu, device, first, last) or (
+    start, end = _launch_times(profile, cpu, device, first, last) or (
         int(cpu["start_ns"][first]),
         _end(profile, cpu, device, last),
     )
@@ -111,7 +111,7 @@ def _launched(profile: Profile, which: pl.Expr) -> I64:
     return np.sort(ops["call_start_ns"].drop_nulls().to_numpy(), kind="stable")
 
 
-def _begun(profile: Profile, cpu: pl.DataFrame, device: int, first: int, last: int) -> tuple[int, int] | None:
+def _launch_times(profile: Profile, cpu: pl.DataFrame, device: int, first: int, last: int) -> tuple[int, int] | None:
     """Return when the CPU launches the first work of the first step on the device, and that of the step after the last (ns).
 
     A step on the device lasts from its first work to that of the next step, so the window on the CPU must reach from launch to

@@ -39,7 +39,7 @@ from nsysx.replay.replay_bounds import CACHE_FLUSH_NS, MOST_WAITS_TRIED, SAVES_N
 from nsysx.replay.slowed_kernels import slowed_ns
 
 
-def _none(option: str, text: str, names: Sequence[str]) -> NsysxError:
+def _names_nothing(option: str, text: str, names: Sequence[str]) -> NsysxError:
     near = ", ".join(names[:6]) or "nothing in this report"
     return NsysxError(
         f"{option} {text}: matches nothing", slug="whatif-empty", hint=f"The report has: {near}", exit_code=EXIT_USAGE
@@ -65,7 +65,7 @@ def _wait(profile: Profile, text: str) -> RemoveWaits:
     sites = profile.wait_sites()
     matches = _matching(sites, text, ("api", "module", "site"))
     if not matches.height:
-        raise _none("--remove-wait", text, sites["site"].unique().sort().to_list())
+        raise _names_nothing("--remove-wait", text, sites["site"].unique().sort().to_list())
     return RemoveWaits(frozenset(matches["call"].to_list()))
 
 
@@ -74,7 +74,7 @@ def _graph(profile: Profile, text: str) -> Graph:
         return Graph()
     matches = _matching(profile.steady_calls, text, ("module", "phase"))
     if not matches.height:
-        raise _none("--graph", text, _names(profile, "module"))
+        raise _names_nothing("--graph", text, _names(profile, "module"))
     return Graph(frozenset(matches["call"].to_list()))
 
 
@@ -90,7 +90,7 @@ def _kernel(profile: Profile, text: str) -> ScaleOps:
         )
     matches = _matching(profile.steady_ops, match[1], ("name", "family"))
     if not matches.height:
-        raise _none("--kernel", match[1], _names(profile, "family"))
+        raise _names_nothing("--kernel", match[1], _names(profile, "family"))
     bound, least = gpu_samples.memory_bound(profile, matches)
     return ScaleOps(frozenset(matches["op"].to_list()), 1 / float(match[2]), bound, least)
 
@@ -106,7 +106,7 @@ def _faster(edit: ScaleOps, text: str) -> str:
 def _module(profile: Profile, text: str) -> RemoveOps:
     matches = _matching(profile.steady_ops, text, ("module", "phase"))
     if not matches.height:
-        raise _none("--remove-module", text, _names(profile, "module"))
+        raise _names_nothing("--remove-module", text, _names(profile, "module"))
     return RemoveOps(frozenset(matches["op"].to_list()))
 
 
@@ -117,7 +117,7 @@ def _sync_calls(profile: Profile, text: str) -> RemoveCalls:
     matches = _matching(syncs, kinds.get(text.lower(), text), ("name",))
     if not matches.height:
         names = syncs["name"].cast(pl.String).unique().sort().to_list()
-        raise _none("--remove-sync-calls", text, names)
+        raise _names_nothing("--remove-sync-calls", text, names)
     return RemoveCalls(frozenset(matches["call"].to_list()))
 
 
@@ -126,7 +126,7 @@ def _fused(profile: Profile) -> Fuse:
     of_optimizer = profile.steady_calls.filter(pl.col("phase").cast(pl.String) == "optimizer")
     if not of_optimizer.height:
         phases = profile.steady_calls["phase"].cast(pl.String).drop_nulls().unique().sort().to_list()
-        raise _none("--fuse-optimizer", "(phase optimizer)", phases)
+        raise _names_nothing("--fuse-optimizer", "(phase optimizer)", phases)
     return Fuse(frozenset(of_optimizer["call"].to_list()))
 
 
@@ -195,7 +195,7 @@ def edits(profile: Profile, changes: Changes) -> list[tuple[str, Edit]]:
     if changes.keep_cache:
         calls_of_cache = cache_calls(profile)
         if not calls_of_cache:
-            raise _none("--no-empty-cache", "(frees in the steps)", [])
+            raise _names_nothing("--no-empty-cache", "(frees in the steps)", [])
         result.append(("the allocator's cache is kept", RemoveCalls(calls_of_cache, between=True)))
     result += [(f"{text} synchronizes removed", _sync_calls(profile, text)) for text in changes.remove_sync_calls]
     if changes.fuse_optimizer:

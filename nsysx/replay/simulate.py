@@ -175,7 +175,7 @@ class Machine:
         """Run the items of a stretch together."""
         cols = self.cols
         call_at = self.t + stretch.call_at
-        late = self._late(stretch, call_at)
+        late = self._delays(stretch, call_at)
         begun = call_at if late is None else call_at + late
         begins = np.empty(stretch.ops, np.int64)
         for stream, first_op, item, heads, latency, duration, taken in stretch.streams:
@@ -199,7 +199,7 @@ class Machine:
             left += (begun + cols.cost[stretch.first : stretch.last]).tolist()
         self.t += stretch.whole_ns + waited
 
-    def _late(self, stretch: _Stretch, call_at: I64) -> I64 | None:
+    def _delays(self, stretch: _Stretch, call_at: I64) -> I64 | None:
         """Return how much a full queue has delayed each item so far (ns), None if the queue never fills up."""
         full_from = stretch.launched + len(self.begins) - self.limit
         loads, full_from = stretch.loads[full_from >= 0], full_from[full_from >= 0]
@@ -228,7 +228,7 @@ def _plan(cols: Columns, every: bool) -> list[_Stretch | list[_Row]]:
     plan: list[_Stretch | list[_Row]] = []
     joint = np.full(len(cols.op_item), -1)
     reached = 0
-    for begin, end in _long(alone, cols.first_op, cols.limit or USUAL_QUEUE_OPS):
+    for begin, end in _long_stretches(alone, cols.first_op, cols.limit or USUAL_QUEUE_OPS):
         if reached < begin:
             plan.append(_rows(cols, (reached, begin), every, joint))
         plan.append(_stretch(cols, begin, end, behind))
@@ -238,7 +238,7 @@ def _plan(cols: Columns, every: bool) -> list[_Stretch | list[_Row]]:
     return plan
 
 
-def _long(alone: Flags, first_op: I64, limit: int) -> Iterator[tuple[int, int]]:
+def _long_stretches(alone: Flags, first_op: I64, limit: int) -> Iterator[tuple[int, int]]:
     """Yield [begin, end) of each stretch between items that run alone that is long enough and whose ops fit into the queue."""
     reached = 0
     for stop in [*np.flatnonzero(alone).tolist(), len(alone)]:

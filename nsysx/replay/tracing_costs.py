@@ -157,7 +157,7 @@ def measured(profile: Profile, numbers: Collection[int]) -> Measured | None:
 
     With all that ran between them, the steps that followed took no less than a step: the lower bound is not above their mean.
     """
-    timed, rest = _timed(profile, numbers), _rest(profile)
+    timed, rest = _timed(profile, numbers), _steps_of_rest(profile)
     return timed if timed is None or rest is None else replace(timed, low_ns=min(timed.low_ns, rest[1]))
 
 
@@ -197,7 +197,7 @@ def beside(profile: Profile) -> MeasuredOutside:
 
     The first is None where next to nothing runs between steps, and where the step is all of it.
     """
-    rest = _rest(profile)
+    rest = _steps_of_rest(profile)
     return MeasuredOutside(
         loop_ns=None if profile.steps.in_rounds else _loop_ns(profile),
         rest_ns=None if rest is None else rest[1],
@@ -237,7 +237,7 @@ def _loop_ns(profile: Profile) -> int | None:
     return round(float(np.mean([ns for steps, _, _ in stretches for ns in steps])) + more)
 
 
-def _rest(profile: Profile) -> tuple[int, int] | None:
+def _steps_of_rest(profile: Profile) -> tuple[int, int] | None:
     """Return how many steps followed all that were timed, and their mean (ns) with what ran between them; None without any."""
     record, steps = _unrecorded(profile.trace.run, profile.steps.process), profile.steps
     blocks = bare.rest(record, profile.trace.capture) if record is not None and steps.timed else []

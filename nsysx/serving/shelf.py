@@ -98,14 +98,14 @@ class LoadedReport:
             if name not in WHATIF:
                 hint = f"There are: {', '.join(WHATIF)}"
                 raise NsysxError(f"whatif: no change {name[:40]}", slug="whatif-name", hint=hint, exit_code=EXIT_USAGE)
-        return text_of({key: _short(value) for key, value in asdict(self.report.whatif(**changes)).items()})
+        return text_of({key: _shortened_value(value) for key, value in asdict(self.report.whatif(**changes)).items()})
 
 
 #: The changes that can be replayed.
 WHATIF = tuple(name for name in Report.whatif.__annotations__ if name != "return")
 
 
-def _short(value: Any) -> Any:
+def _shortened_value(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [clean(item, 200) for item in value[:6]]
     return clean(value, 400) if isinstance(value, str) else value

@@ -21,10 +21,12 @@ _ONLY_ASKED = frozenset(("nothing",))
 
 def named(names: Sequence[str], every_change: Mapping[str, Change]) -> list[tuple[Change, ...]]:
     """Return the changes of ``--change``. Raises NsysxError, exit code 2, for a name that does not exist."""
-    return [tuple(_one(name.strip(), every_change) for name in word.split(",")) for word in dict.fromkeys(names)]
+    return [
+        tuple(_change_by_name(name.strip(), every_change) for name in word.split(",")) for word in dict.fromkeys(names)
+    ]
 
 
-def _one(name: str, every_change: Mapping[str, Change]) -> Change:
+def _change_by_name(name: str, every_change: Mapping[str, Change]) -> Change:
     if name in every_change:
         return every_change[name]
     near = difflib.get_close_matches(name, every_change, 1)

@@ -46,12 +46,12 @@ def difference(a: Mapping[str, Any], b: Mapping[str, Any]) -> RunDifference:
     whole = a["steps"] == b["steps"]
     if not old or not new or (steps if whole else earlier) != (list(new) if whole else list(new)[:-1]):
         return RunDifference(loss=loss)
-    weights = _apart(old[last], new[last]) if whole else None
+    weights = _distance(old[last], new[last]) if whole else None
     if len(earlier) < 2:
         return RunDifference(weights, loss)
     begin, first, early = earlier[0], earlier[1], earlier[-1]
     updates = [_of_update(old, new, begin, steps) for steps in (first, early)]
-    return RunDifference(weights, loss, early, _apart(old[early], new[early]), *updates)
+    return RunDifference(weights, loss, early, _distance(old[early], new[early]), *updates)
 
 
 def largest(every: Iterable[RunDifference]) -> RunDifference:
@@ -133,7 +133,7 @@ def _points(record: Mapping[str, Any]) -> dict[int, Mapping[str, list[float]]]:
     return {point["steps"]: point for point in (record.get("weights") or {}).get("points", ())}
 
 
-def _apart(old: Mapping[str, list[float]], new: Mapping[str, list[float]]) -> float | None:
+def _distance(old: Mapping[str, list[float]], new: Mapping[str, list[float]]) -> float | None:
     """Return how far the parameters are apart, over their norm."""
     if len(old["norms"]) != len(new["norms"]):
         return None
@@ -149,7 +149,7 @@ def _apart(old: Mapping[str, list[float]], new: Mapping[str, list[float]]) -> fl
 
 def _of_update(old: Mapping[int, Any], new: Mapping[int, Any], begin: int, after: int) -> float | None:
     """Return how far the parameters are apart after some steps, over how far they are from where they began."""
-    apart = _apart(old[after], new[after])
+    apart = _distance(old[after], new[after])
     if not apart or math.isinf(apart):
         return apart
     update = max(_length(runs[begin], runs[after]) for runs in (old, new))

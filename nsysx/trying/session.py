@@ -93,7 +93,7 @@ class Session:
                 self._first_pairs(tried)
             self._more_pairs()
             if self.options.together:
-                self._together()
+                self._try_together()
         except KeyboardInterrupt:
             self.result.interrupted = True
             self.result.stopped = "interrupted"
@@ -263,7 +263,7 @@ class Session:
                 self._judge(tried)
                 tried.done = tried.done or len(tried.pairs) >= (MOST_BLOCK_RUNS if tried.blocks else MOST_PAIRS)
 
-    def _together(self) -> None:
+    def _try_together(self) -> None:
         best: dict[str, Change] = {}
         by_trial = {id(t.trial): t for t in self.tried}
         for trial in self.result.winners():
@@ -361,7 +361,7 @@ class Session:
             units = "blocks of steps" if tried.blocks else "runs"
             trial.reason = f"{len(steps)} pairs of {units} do not decide" + (f"; {stopped}" if stopped else "")
         else:
-            trial.reason = _few(len(steps)) if tried.few else ""
+            trial.reason = _basis_of_few(len(steps)) if tried.few else ""
 
     def _compare_results(self, trial: ChangeTrial, pairs: Sequence[tuple[TrialRun, TrialRun]]) -> None:
         records = [(a.record, b.record) for a, b in pairs]
@@ -386,7 +386,7 @@ def _turned(run: TrialRun) -> bool:
     return len(run.block_pairs) >= FEWEST_BLOCK_PAIRS
 
 
-def _few(pairs: int) -> str:
+def _basis_of_few(pairs: int) -> str:
     """Return what the interval of so few pairs of runs rests on."""
     return f"from {several(pairs, 'pair')} of runs: it is assumed that two starts differ by {share(START_SCATTER, 1)}"
 

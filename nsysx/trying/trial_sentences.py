@@ -55,7 +55,7 @@ def text(result: TryResult) -> str:
     if result.baseline.unseeded:
         lines.append(
             f"the program is not seeded: two unchanged runs differ by as much as runs with a change "
-            f"(weights by {_tiny(result.baseline.difference.weights or 0.0)}), so nothing is said of results"
+            f"(weights by {_tiny_in_words(result.baseline.difference.weights or 0.0)}), so nothing is said of results"
         )
     trials = sorted(result.trials, key=lambda t: (_ORDER.index(t.verdict), t.ratio or 1.0))
     begun = [trial for trial in trials if not _untried(trial)]
@@ -149,25 +149,25 @@ def _results(trial: ChangeTrial, baseline: Baseline) -> str:
     if not seen.weights:
         return f"the same weights after {last}"
     if trial.beyond_rounding and seen.early_weights:
-        return f"RESULTS DIFFER: {_apart(trial)}{_no_winner_because(trial)}"
-    end = f"weights after {last} differ by {_tiny(seen.weights)}"
+        return f"RESULTS DIFFER: {_beyond_rounding(trial)}{_no_winner_because(trial)}"
+    end = f"weights after {last} differ by {_tiny_in_words(seen.weights)}"
     if trial.beyond_rounding is False and seen.early_weights:
         grown = ", grown" if seen.weights > GROWN_DIFFERENCE_TIMES * seen.early_weights else ""
         end = (
-            f"weights after {several(seen.early_steps or 0, 'step')} differ by {_tiny(seen.early_weights)}, as by rounding "
-            f"({trial.numbers}), after {last} by {_tiny(seen.weights)}{grown}"
+            f"weights after {several(seen.early_steps or 0, 'step')} differ by {_tiny_in_words(seen.early_weights)}, as by rounding "
+            f"({trial.numbers}), after {last} by {_tiny_in_words(seen.weights)}{grown}"
         )
-    beside = "" if noise.weights is None else f" (two unchanged runs: {_tiny(noise.weights)})"
-    loss = f"; the last loss by {_tiny(seen.loss)}" if seen.loss is not None else ""
+    beside = "" if noise.weights is None else f" (two unchanged runs: {_tiny_in_words(noise.weights)})"
+    loss = f"; the last loss by {_tiny_in_words(seen.loss)}" if seen.loss is not None else ""
     return f"{end}{beside}{loss}{_no_winner_because(trial)}"
 
 
-def _apart(trial: ChangeTrial) -> str:
+def _beyond_rounding(trial: ChangeTrial) -> str:
     """Return what rounding does not explain."""
     seen = trial.difference
     first, early = (f"{min(100 * (share or 0.0), 999):.0f} %" for share in (seen.first_update, seen.early_update))
     other = "it computes something else or draws other random numbers"
-    loss = "" if seen.loss is None else f"; the last loss differs by {_tiny(seen.loss)}"
+    loss = "" if seen.loss is None else f"; the last loss differs by {_tiny_in_words(seen.loss)}"
     return (
         f"its update of the weights in the first step by {first}, in the first {seen.early_steps} steps by {early}, more than "
         f"rounding ({trial.numbers}) explains: {other}{loss}"
@@ -195,5 +195,5 @@ def _start(trial: ChangeTrial) -> str:
     )
 
 
-def _tiny(number: float) -> str:
+def _tiny_in_words(number: float) -> str:
     return "no finite amount" if math.isinf(number) else f"{number:.0e}" if number else "0"

@@ -60,7 +60,7 @@ def gain(pairs: Sequence[tuple[float, float]], unchanged: Sequence[float], noise
     if half > _NO_INTERVAL:
         return Gain(math.exp(middle), 0.0, float("inf"), "cannot_tell")
     verdict = judge(middle, doubt, SAME_MEANS_SHARE, PAIRS_LEVEL)
-    if verdict == "cannot_tell" and _same(middle - half, middle + half):
+    if verdict == "cannot_tell" and _is_same(middle - half, middle + half):
         verdict = "same"
     return Gain(math.exp(middle), math.exp(middle - half), math.exp(middle + half), verdict)
 
@@ -79,7 +79,7 @@ def _of_few(logs: Sequence[float], noise: float) -> Gain:
     return Gain(math.exp(middle), math.exp(middle - half), math.exp(middle + half), verdict)
 
 
-def _same(low: float, high: float) -> bool:
+def _is_same(low: float, high: float) -> bool:
     """Return whether an interval (logs of ratios) that holds no change holds no change that is worth a word either."""
     return -SAME_STEP_SHARE <= low <= 0 <= high <= SAME_STEP_SHARE
 
@@ -99,6 +99,6 @@ def gain_of_blocks(pairs: Sequence[tuple[float, float]]) -> Gain:
         return Gain(math.exp(middle), 0.0, float("inf"), "cannot_tell")
     low, high = logs[out - 1], logs[n - out]
     verdict = "faster" if high < 0 else "slower" if low > 0 else "cannot_tell"
-    if (low >= -SAME_MEANS_SHARE and high <= SAME_MEANS_SHARE) or _same(low, high):
+    if (low >= -SAME_MEANS_SHARE and high <= SAME_MEANS_SHARE) or _is_same(low, high):
         verdict = "same"
     return Gain(math.exp(middle), math.exp(low), math.exp(high), verdict)

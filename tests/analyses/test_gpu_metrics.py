@@ -24,11 +24,12 @@ NAMES = (
     "GPC Clock Frequency [MHz]", "SYS Clock Frequency [MHz]", "GR Active [Throughput %]", "SMs Active [Throughput %]",
     "SM Issue [Throughput %]", "Tensor Active [Throughput %]", "Compute Warps in Flight [Throughput %]",
     "DRAM Read Bandwidth [Throughput %]", "DRAM Write Bandwidth [Throughput %]", "PCIe RX Throughput [Throughput %]",
+    "PCIe TX Throughput [Throughput %]",
 )  # fmt: skip
 
 
 def values(sm: int, tensor: int, read: int, write: int, hz: int = 1_980_000_000) -> list[int]:
-    return [hz, 1_200_000_000, 100, sm, 30, tensor, 50, read, write, 1]
+    return [hz, 1_200_000_000, 100, sm, 30, tensor, 50, read, write, 12, 4]
 
 
 def report(sample: Callable[[int], list[int]] | None, *, gpu: int = 0, names: tuple[str, ...] = NAMES) -> Report:
@@ -98,6 +99,9 @@ def test_kernels_have_their_own_shares_also_of_samples_in_which_others_ran(tmp_p
     assert of(table, "phase", "forward")["samples"] == both["samples"]
     step = next(r for r in table if r["by"] == "step")
     assert step["tensor_active"] == pytest.approx(0.83 / 2, abs=0.02), "half of the step is the product"
+    links = [c for c in step if c.startswith(("pcie", "nvlink"))]
+    assert [step[c] for c in links] == [pytest.approx(0.12), pytest.approx(0.04), None, None]
+    assert all(row[c] is None for row in table for c in links if row["by"] != "step")
 
 
 def test_the_limit_of_a_kernel_is_the_memory_where_the_counters_say_so(tmp_path: Path) -> None:

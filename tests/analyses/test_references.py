@@ -365,14 +365,14 @@ def test_waits_for_batches_are_cut_by_what_ran_meanwhile() -> None:
         start, end = np.array([0, *border], np.int64), np.array([*border, 60], np.int64)
         waits, busy = (spans_of(columns(source, 6).times().frame()) for _ in range(2))
         waits, busy = ([(s, e) for s, e in each if e > s] for each in (waits, busy))
-        found = data_loader._during(function_of(waits), function_of(busy), 1, start, end)
+        found = data_loader._waits_during(function_of(waits), function_of(busy), 1, start, end)
         both = covered(*waits) & covered(*busy)
         assert found.tolist() == [
             len(both & set(range(s, e))) for s, e in zip(start.tolist(), end.tolist(), strict=True)
         ]
         nothing = StepFunction(np.empty(0, np.int64), np.empty(0, np.int64))
-        assert not data_loader._during(nothing, function_of(busy), 1, start, end).any()
-        assert not data_loader._during(function_of(waits), nothing, 1, start, end).any()
+        assert not data_loader._waits_during(nothing, function_of(busy), 1, start, end).any()
+        assert not data_loader._waits_during(function_of(waits), nothing, 1, start, end).any()
 
 
 def test_each_step_has_its_wait_for_a_batch() -> None:

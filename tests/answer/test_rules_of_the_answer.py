@@ -98,7 +98,7 @@ def test_parts_below_a_fiftieth_are_one_where_there_are_two(
 def test_a_bar_names_what_is_large_and_says_nothing_where_most_has_no_name(
     sums: list[tuple[str, float]], labels: list[str] | None
 ) -> None:
-    drawn = bars._named(sums, "by kind", "rest")
+    drawn = bars._bar_of_largest(sums, "by kind", "rest")
     assert (None if drawn is None else [p.label for p in drawn.parts]) == labels
     if drawn is not None:
         assert sum(p.ns for p in drawn.parts) == pytest.approx(drawn.total_ns, abs=0.5)

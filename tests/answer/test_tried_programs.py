@@ -3,7 +3,8 @@
 ``tried_programs.json`` has a row for each. ``before_ms`` and ``after_ms``: both sides in one process, blocks in turn, on an H100.
 ``predicted``: what the page of a recording of the unchanged program says of this change, ``scripts/tried_table`` renews it; null where
 no finding advises the change with a size. The recordings themselves are too large to stand here. A step of the recording may be another
-than that of the measurement (a token or an answer), or was run by another host: only factors are compared.
+than that of the measurement (a token or an answer), or was run by another host: only factors are compared. The rows from
+"kernels" on were measured first and predicted better then: as first told, three of these lay inside.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ def _measured(row: dict[str, Any]) -> float:
 
 
 def test_measured_changes_lie_in_what_is_predicted() -> None:
-    """The aim is 90 %, 92 % is reached. Rows outside are named with the reason: none is forgotten or added."""
+    """The aim is 90 %, 93 % is reached. Rows outside are named with the reason: none is forgotten or added."""
     out = [
         row["program"]
         for row in PREDICTED
         if not row["predicted"]["least"] <= _measured(row) <= row["predicted"]["most"]
     ]
     assert sorted(out) == sorted(OUTSIDE)
-    assert len(PREDICTED) >= 38 and len(out) <= 0.1 * len(PREDICTED)
+    assert len(PREDICTED) >= 45 and len(out) <= 0.1 * len(PREDICTED)
 
 
 def test_most_measured_changes_are_advised_with_a_size() -> None:

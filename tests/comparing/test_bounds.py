@@ -17,7 +17,7 @@ def side(step: int, low: int, high: int) -> Any:
 
 def test_a_difference_is_least_where_the_first_side_is_most() -> None:
     """100 (90 to 130) and 60 (40 to 65): at least 40 - (30^2 + 20^2)^0.5 less, at most 40 + (10^2 + 5^2)^0.5 more."""
-    real = comparison._real(side(100, 90, 130), side(60, 40, 65), 0.02)
+    real = comparison._unprofiled_steps(side(100, 90, 130), side(60, 40, 65), 0.02)
     assert real is not None
     assert real.low_ns == pytest.approx(-40 - (30**2 + 20**2) ** 0.5, abs=1)
     assert real.high_ns == pytest.approx(-40 + (10**2 + 5**2) ** 0.5, abs=1)

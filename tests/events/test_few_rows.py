@@ -87,5 +87,5 @@ def test_the_nearest_chosen_call_is_of_the_same_thread(seed: int) -> None:
 
     before = [of_thread(max((r for r in range(p) if chosen[r]), default=-1), p) for p in places]
     behind = [of_thread(min((r for r in range(p, 30) if chosen[r]), default=-1), p) for p in places]
-    found = _names._beside(chosen, thread, np.array(places, np.int64))
+    found = _names._nearest_calls(chosen, thread, np.array(places, np.int64))
     assert [f.tolist() for f in found] == [before, behind]

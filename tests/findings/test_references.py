@@ -115,7 +115,7 @@ def test_small_calls_before_a_launch_belong_to_it() -> None:
                 ):
                     break
                 told.add(before)
-        every, small = nsx114_host_stall._before(case, chosen)
+        every, small = nsx114_host_stall._with_small_calls(case, chosen)
         assert every == told
         assert small == {c for c in told if of[c]["kind"] in (Call.OTHER, Call.EVENT, Call.LOAD) and c in steady}
 
@@ -175,7 +175,7 @@ def test_copies_of_much_data_from_pageable_memory() -> None:
             and (r["bytes"] or 0) >= STALL_MADE_BYTES
             for r in rows(ops)
         ]
-        assert ops.select(m=nsx114_host_stall._made())["m"].to_list() == told
+        assert ops.select(m=nsx114_host_stall._is_pageable_upload())["m"].to_list() == told
 
 
 def test_loops_in_modules_wait_again_and_again_in_most_steps(monkeypatch: Any) -> None:
@@ -237,7 +237,9 @@ def test_the_nearest_chosen_calls_of_the_thread() -> None:
         thread = calls["thread"].to_list()
         chosen = [source.random() < 0.4 for _ in thread]
         at = [i for i in range(len(thread)) if not chosen[i]]
-        before, behind = _names._beside(np.array(chosen, np.bool_), calls["thread"].to_numpy(), np.array(at, np.int64))
+        before, behind = _names._nearest_calls(
+            np.array(chosen, np.bool_), calls["thread"].to_numpy(), np.array(at, np.int64)
+        )
 
         assert before.tolist() == [_nearest(i, range(i - 1, -1, -1), chosen, thread) for i in at]
         assert behind.tolist() == [_nearest(i, range(i + 1, len(thread)), chosen, thread) for i in at]

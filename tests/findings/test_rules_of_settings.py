@@ -233,5 +233,5 @@ def test_networks_are_named_as_far_as_there_are_few(
 def test_the_calls_beside_are_those_of_the_same_thread() -> None:
     chosen = np.array([True, False, False, True, False, True, False])
     thread = np.array([1, 1, 1, 1, 2, 2, 2])
-    before, behind = _names._beside(chosen, thread, np.array([1, 2, 4, 6]))
+    before, behind = _names._nearest_calls(chosen, thread, np.array([1, 2, 4, 6]))
     assert before.tolist() == [0, 0, -1, 5] and behind.tolist() == [3, 3, 5, -1]

@@ -72,7 +72,7 @@ def test_the_process_that_has_the_windows_is_none_of_the_others() -> None:
         {"pid": 3, "windows_of": "1", "steps": {"count": 0}},
     ]  # fmt: skip
     profile: Any = SimpleNamespace(trace=SimpleNamespace(capture=SimpleNamespace(probe=probes)))
-    assert window_checks._others(profile).startswith(". 1 other process made steps, too")
+    assert window_checks._other_processes(profile).startswith(". 1 other process made steps, too")
 
 
 def test_work_of_no_known_kind_has_no_kind() -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+from nsysx import records
 from nsysx.catalogue import Call, StepLimit, StepPart
 from nsysx.frames.intervals import StepFunction
 from nsysx.judging import (
@@ -278,7 +279,7 @@ def test_modules_by_sequence_are_weak_where_more_than_3_percent_has_no_match(unm
 
 
 def test_only_whole_numbers_are_counts() -> None:
-    assert [probe_checks._whole(n) for n in (3, -3, True, 2.5, "3", None)] == [3, -3, 0, 0, 0, 0]
+    assert [records.count_or_zero(n) for n in (3, -3, True, 2.5, "3", None)] == [3, -3, 0, 0, 0, 0]
 
 
 # --- what the capture lacks -----------------------------------------------------------------------------------------------
@@ -307,7 +308,7 @@ def test_launches_that_lost_their_work_make_all_doubtful_unless_the_steady_steps
 ) -> None:
     monkeypatch.setattr(tracing_checks, "by_hardware", lambda _: False)
     profile = launched(kinds, with_work)
-    check = capture_checks._lost(profile, 3, 9)
+    check = capture_checks._lost_work_check(profile, 3, 9)
     assert check.doubt == doubt and "1 step with such launches is left out" in check.detail
     assert "waits for the GPU" in check.fix and "of waiting" not in check.detail
     rests = [
@@ -318,7 +319,7 @@ def test_launches_that_lost_their_work_make_all_doubtful_unless_the_steady_steps
     ]
     profile.trace.capture.probe = [{"device_waits": rests}, {"device_waits": None}, {}]
     profile.steps.lost = 2
-    waited = capture_checks._lost(profile, 3, 9)
+    waited = capture_checks._lost_work_check(profile, 3, 9)
     assert "after 4.00 ms of waiting for it: 2 steps with such launches are left out" in waited.detail
     assert waited.fix.startswith("record fewer steps")
 

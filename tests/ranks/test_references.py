@@ -512,4 +512,4 @@ def test_reports_on_one_clock_are_connected_by_collectives_or_a_host() -> None:
     ],
 )
 def test_ranks_in_a_row_are_named_together(numbers: list[int], words: str) -> None:
-    assert other_lanes._named(numbers, "w") == words
+    assert other_lanes._ranks_sentence(numbers, "w") == words

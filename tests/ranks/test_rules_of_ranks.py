@@ -63,7 +63,7 @@ def test_causes_of_waiting_stand_with_the_longest_first_and_what_no_detail_holds
 
 
 def part(rank_: int, name: str, ns: int, waits_for: int | None = None) -> Row:
-    return {**dict.fromkeys(job_ledger._TOLD), "part": name, "waits_for": waits_for, "time_ns": ns}
+    return {**dict.fromkeys(job_ledger._ROW_KEY), "part": name, "waits_for": waits_for, "time_ns": ns}
 
 
 def test_sums_over_all_ranks_stand_in_the_order_of_their_parts() -> None:

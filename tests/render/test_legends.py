@@ -68,7 +68,7 @@ def unclear(shown: Iterable[tuple[object, tuple[str, bool]]]) -> list[str]:
 
 def signs(summary: Summary, plain: bool) -> Iterator[tuple[object, tuple[str, bool]]]:
     """Yield each sign of the terminal's bars with what it means."""
-    bars = [terminal_answer._few(bar) for bar in answer_words.build(summary).bars]
+    bars = [terminal_answer._bar_of_first_parts(bar) for bar in answer_words.build(summary).bars]
     signs = terminal_answer._signs(bars, plain)
     for part in (p for bar in bars for p in bar.parts if p.label):
         yield signs[part.kind, part.idle], meaning(part.label, part.idle)

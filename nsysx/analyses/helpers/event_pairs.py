@@ -128,7 +128,7 @@ def _read_pairs(records: pl.DataFrame, asked: pl.DataFrame) -> list[tuple[int, i
         keys = ((process, first), (process, second))
         read = next_call == call + 1 and next_thread == thread and first != second and again - asked_end <= READ_GAP_NS
         if read and not any(k in polled or k in waited or k not in by_event for k in keys):
-            a, b = (_before(by_event[k], again) for k in keys)
+            a, b = (_last_record_before(by_event[k], again) for k in keys)
             if a is not None and b is not None and a < b and streams[a] == streams[b]:
                 pairs.append((a, b))
                 i += 2
@@ -137,7 +137,7 @@ def _read_pairs(records: pl.DataFrame, asked: pl.DataFrame) -> list[tuple[int, i
     return sorted(set(pairs), key=lambda pair: (pair[1], pair[0]))
 
 
-def _before(record: tuple[list[int], list[int]], time: int) -> int | None:
+def _last_record_before(record: tuple[list[int], list[int]], time: int) -> int | None:
     times, rows = record
     i = int(np.searchsorted(times, time, side="left")) - 1
     return rows[i] if i >= 0 else None
@@ -152,14 +152,14 @@ def _awaited(records: pl.DataFrame, calls: pl.DataFrame, pairs: Sequence[tuple[i
     kept = []
     for a, b in pairs:
         times = returned.get(thread[b])
-        again = [_after(by_event[process[i], event[i]], begun[b]) for i in (a, b)]
+        again = [_recorded_again_ns(by_event[process[i], event[i]], begun[b]) for i in (a, b)]
         i = -1 if times is None else int(np.searchsorted(times, begun[b], side="right"))
         if times is not None and i < len(times) and times[i] <= min(again):
             kept.append((a, b))
     return kept
 
 
-def _after(record: tuple[list[int], list[int]], time: int) -> int:
+def _recorded_again_ns(record: tuple[list[int], list[int]], time: int) -> int:
     """Return when an event is recorded again after ``time`` (ns), _FAR if never."""
     i = int(np.searchsorted(record[0], time, side="right"))
     return record[0][i] if i < len(record[0]) else int(_FAR)
@@ -273,7 +273,7 @@ def windows(profile: Profile) -> EventWindows:
             "reading_ns": end - start,
             "low_ns": low,
             "high_ns": pl.Series(high).set(pl.Series(~bound), None),
-            **_inside(profile, records, np.where(stamps > 0, stamps, estimate), (first, start, end)),
+            **_window_contents(profile, records, np.where(stamps > 0, stamps, estimate), (first, start, end)),
         },
         schema_overrides={"paired_by": pl.String},
     )
@@ -295,7 +295,9 @@ def _pairs(records: pl.DataFrame, asked: pl.DataFrame, calls: pl.DataFrame) -> l
     return pairs
 
 
-def _inside(profile: Profile, records: pl.DataFrame, reached: I64, pairs: tuple[I64, I64, I64]) -> dict[str, I64]:
+def _window_contents(
+    profile: Profile, records: pl.DataFrame, reached: I64, pairs: tuple[I64, I64, I64]
+) -> dict[str, I64]:
     """Return the contents of the windows [start, end): kernels, gpu_ops, and the PARTS (ns).
 
     ``reached`` is when the device reached each record; ``pairs`` are the first record, start and end of each window.

@@ -30,7 +30,7 @@ def placed(pairs: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
     ):
         part = part.sort("start_ns", "end_ns")
         on_stream = (ops["process"] == process) & (ops["device"] == device) & (ops["stream"] == stream)
-        before = _before(part, ops.filter(on_stream))
+        before = _work_kinds_before(part, ops.filter(on_stream))
         inside = part.select("module", "phase", "kernels", "gpu_ops").rows()
         turns = _period([(*row, int(bits)) for row, bits in zip(inside, before, strict=True)])
         position = np.arange(part.height)
@@ -47,7 +47,7 @@ def placed(pairs: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
     return pl.concat(groups).sort("start_record", "end_record")
 
 
-def _before(part: pl.DataFrame, ops: pl.DataFrame) -> I64:
+def _work_kinds_before(part: pl.DataFrame, ops: pl.DataFrame) -> I64:
     """Return which kinds of work the stream starts between the previous window and each window, as bits."""
     start = part["start_ns"].to_numpy()
     after = np.concatenate((start[:1], part["end_ns"].to_numpy()[:-1]))

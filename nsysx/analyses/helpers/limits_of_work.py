@@ -179,7 +179,7 @@ def _with_bytes(rows: pl.DataFrame) -> pl.DataFrame:
     keys = ["name", "shapes", "read", "kernel", "formats", "spelled", "flops", "gradient_flops", "why_not", "op_kind",
             "copied", "other_sizes", "family", "tensor_bytes", "grid", "block"]  # fmt: skip
     kinds = rows.select(keys).unique(maintain_order=True)
-    counted = [_counted(row) for row in kinds.iter_rows(named=True)]
+    counted = [_operations_and_bytes(row) for row in kinds.iter_rows(named=True)]
     names = ("_flops", "moved_bytes", "number_format", "_why")
     types = (pl.Int64, pl.Int64, pl.String, pl.String)
     kinds = kinds.with_columns(
@@ -190,7 +190,7 @@ def _with_bytes(rows: pl.DataFrame) -> pl.DataFrame:
     return joined.with_columns(flops="_flops", why_not="_why").drop("_flops", "_why")
 
 
-def _counted(row: Mapping[str, Any]) -> tuple[int | None, int | None, str | None, str | None]:
+def _operations_and_bytes(row: Mapping[str, Any]) -> tuple[int | None, int | None, str | None, str | None]:
     """Return the operations, the bytes, the format and why one is not known, of one kind of execution."""
     if row["op_kind"] in ("memcpy", "memset"):
         inside = row["op_kind"] == "memcpy" and row["kernel"] in _INSIDE

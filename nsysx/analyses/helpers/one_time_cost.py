@@ -139,7 +139,7 @@ def _launched(profile: Profile) -> tuple[Labels, pl.Series]:
     return kernel_of, pl.Series("kernel", names, dtype=pl.String)
 
 
-def _first(group: Labels, start: I64, size: int) -> I64:
+def _first_rows(group: Labels, start: I64, size: int) -> I64:
     """Return the first row of each group by (start, row)."""
     begin, first = np.full(size, np.iinfo(np.int64).max), np.full(size, len(start))
     np.minimum.at(begin, group, start)
@@ -148,7 +148,7 @@ def _first(group: Labels, start: I64, size: int) -> I64:
     return first
 
 
-def _later(group: Labels, first: I64, cost: I64) -> pl.DataFrame:
+def _median_of_later(group: Labels, first: I64, cost: I64) -> pl.DataFrame:
     """Return group, later: the median of the calls of each group but its first one."""
     group = group.copy()
     group[first] = -1
@@ -171,7 +171,7 @@ def _firsts(function: Labels, kernel: Labels, kernels: int, start: I64, cost: I6
     above_ns (what it costs above what it is compared with), only (whether it is the only call of its function).
     """
     keys, group = _pairs(function, kernel, kernels)
-    first = _first(group, start, len(keys))
+    first = _first_rows(group, start, len(keys))
     firsts = pl.DataFrame(
         {
             "group": np.arange(len(keys)),
@@ -198,7 +198,7 @@ def _firsts(function: Labels, kernel: Labels, kernels: int, start: I64, cost: I6
         .group_by("function")
         .agg(pl.col("other").median())
     )
-    for more, key in ((_later(group, first, cost), "group"), (functions, "function"), (others, "function")):
+    for more, key in ((_median_of_later(group, first, cost), "group"), (functions, "function"), (others, "function")):
         firsts = firsts.join(more, on=key, how="left", maintain_order="left")
     # If each call launched a different kernel, a call costs at most as much as the cheapest of the later ones.
     cheapest = pl.when(pl.col("all") == pl.col("groups")).then("cheapest")
@@ -221,7 +221,7 @@ def _bills(group: Labels, firsts: pl.DataFrame, functions: pl.DataFrame, cost: I
     bills = bills.with_columns(pl.int_range(pl.len(), dtype=pl.Int64).alias("group"))
     bill = rows.select("group", *key).sort("group").join(bills, on=key, maintain_order="left")["group_right"].to_numpy()
     if bills.height < rows.height:
-        later = _later(bill[group], bills["call"].to_numpy(), cost)
+        later = _median_of_later(bill[group], bills["call"].to_numpy(), cost)
         bills = bills.drop("later").join(later, on="group", how="left", maintain_order="left")
     return bill, bills.select(*key, "calls", "first_ns", pl.col("later").alias("later_median_ns"))
 

@@ -113,7 +113,7 @@ def _step_rows(profile: Profile) -> tuple[Row, ...]:
     return tuple(rows)
 
 
-def _between(profile: Profile) -> tuple[Row, ...]:
+def _stretches_between_steps(profile: Profile) -> tuple[Row, ...]:
     """Return one row for each stretch between two steps of the shown process that is itself no step, on its busiest device."""
     table = profile.steps
     between = table.between.filter(pl.col("process") == table.process)
@@ -208,7 +208,7 @@ def steps(profile: Profile) -> Steps:
         rows=rows,
         whole=profile.steps.whole,
         trend=asdict(profile.steps.trend),
-        between=_between(profile),
+        between=_stretches_between_steps(profile),
         cpu_mean_ns=round(sum(cpu) / len(cpu)) if cpu else None,
         gpu_mean_ns=round(sum(gpu) / len(gpu)) if gpu else None,
         scope=profile.scope,

@@ -78,7 +78,7 @@ def chart(summary: Summary, ax: Axes | None = None) -> Chart | None:
     )
     limits = RooflineLimits(step["peak_bytes_per_s"], products)
     shown = sorted(points, key=lambda p: -p.share)[:ROOFLINE_MOST]
-    return Chart(TABLE, roofline(_apart(shown), limits, ax=ax), text, caption)
+    return Chart(TABLE, roofline(_points_apart(shown), limits, ax=ax), text, caption)
 
 
 def _point(row: RooflineRow, whole_ns: int) -> RooflinePoint | None:
@@ -90,7 +90,7 @@ def _point(row: RooflineRow, whole_ns: int) -> RooflinePoint | None:
     return RooflinePoint(name, intensity, moved / ns * 1e9, row["gpu_ns"] / whole_ns, row["roof"] or "")
 
 
-def _apart(points: Sequence[RooflinePoint]) -> list[RooflinePoint]:
+def _points_apart(points: Sequence[RooflinePoint]) -> list[RooflinePoint]:
     """Return the points, those that multiply nothing side by side, the largest to the left."""
     low, high = (math.log10(x) for x in _SIDE_BY_SIDE)
     without = [p for p in points if not p.intensity]

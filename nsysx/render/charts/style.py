@@ -73,7 +73,7 @@ DARK = "@media (prefers-color-scheme:dark){%s}" % "".join(  # noqa: UP031 - brac
 
 
 @contextmanager
-def _silent() -> Iterator[None]:
+def _silent_matplotlib() -> Iterator[None]:
     """Let matplotlib log nothing: a home that cannot be written is none of the reader's business."""
     noise = logging.getLogger("matplotlib")
     level = noise.level
@@ -87,7 +87,7 @@ def _silent() -> Iterator[None]:
 @contextmanager
 def settings() -> Iterator[None]:
     """Run with matplotlib's defaults and our style, whatever the user's matplotlibrc says."""
-    with _silent(), warnings.catch_warnings():
+    with _silent_matplotlib(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about glyphs that the font lacks: the name is in the table, too
         import matplotlib as mpl
 
@@ -103,6 +103,6 @@ def import_early() -> None:
 
 
 def _import() -> None:
-    with _silent():
+    with _silent_matplotlib():
         import matplotlib.backends.backend_svg
         import matplotlib.figure  # noqa: F401
