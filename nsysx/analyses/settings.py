@@ -77,5 +77,5 @@ def table(profile: Profile) -> pl.DataFrame:
     ]
     flow = flow_of(profile)
     attention = [] if flow is None else [calls.facts() for calls in attention_calls(flow)]
-    rows += [("attention", name, value) for name, value in _flat("", attention) if attention]
+    rows += [("attention", name, value) for name, value in _flattened("", attention) if attention]
     return pl.DataFrame(rows, schema={c.name: pl.String for c in COLUMNS}, orient="row")
