@@ -27,8 +27,8 @@ class Selection:
         str | None,
         Option("NVTX ranges that are the steps.", "RE", commands=tuple(_STEPS)),
     ] = None
-    device: Annotated[int | None, Option("Analyze only this GPU.", commands=("report",))] = None
-    rank: Annotated[int | None, Option("Analyze only this rank.", commands=("report", "whatif"))] = None
+    device: Annotated[int | None, Option("Analyze only this GPU.", metavar="N", commands=("report",))] = None
+    rank: Annotated[int | None, Option("Analyze only this rank.", metavar="N", commands=("report", "whatif"))] = None
     time_range: Annotated[
         str | None,
         Option("Read only this part of the session, in seconds.", "A:B", commands=("report", "export")),
@@ -49,9 +49,9 @@ class Handling:
 
     jobs: Annotated[
         int | None,
-        Option("Reports to read at once. Default: one per core.", least=1, commands=("report", "compare")),
+        Option("Reports to read at once. Default: one per core.", metavar="N", least=1, commands=("report", "compare")),
     ] = None
-    top: Annotated[int, Option("Rows per table.", least=1, commands=("report", "compare"))] = 10
+    top: Annotated[int, Option("Rows per table.", metavar="N", least=1, commands=("report", "compare"))] = 10
     force: Annotated[
         bool,
         Option(

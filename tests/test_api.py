@@ -110,9 +110,11 @@ def test_frames_are_those_of_the_summary_and_of_the_events(report: Path) -> None
         assert name in dir(s)
     with pytest.raises(AttributeError, match="zork"):
         s.zork  # noqa: B018
-    with pytest.raises(KeyError):
+    with pytest.raises(KeyError, match="no frame 'zork'; names"):
         s.frame("zork")
-    assert s.verdict.sentence in repr(s)
+    assert (
+        repr(s) == f"<nsysx.Report {', '.join(s.capture.files)}: {s.verdict.sentence.partition('. ')[0].rstrip('.')}>"
+    )
 
 
 @pytest.mark.parametrize("name", ["steps", "modules", "kernels", "waits", "calls", "ops"])
@@ -289,7 +291,9 @@ def test_run_leaves_the_window_to_the_program(command: Callable[..., list[str]],
 def test_what_a_notebook_prints_is_short(report: Path) -> None:
     s = nsysx.report(report)
     c = nsysx.compare(s, s)
-    assert repr(c) == f"<nsysx.Compared {c.verdict}: {c.sentence}>"
+    assert repr(c) == f"<nsysx.Compared {c.verdict}: {c.sentence.partition('. ')[0].rstrip('.')}>"
+    with pytest.raises(nsysx.NsysxError, match="after: no report"):
+        nsysx.compare(s, [])
     for shown in (s, s.summary, c, c.answer, s.capture, *s.findings):
         assert len(repr(shown)) < 3000, type(shown)
 

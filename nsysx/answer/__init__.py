@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from nsysx import units
 from nsysx.advice import Answer
 from nsysx.answer import bars, certainty, change_savings, factors, first_action, measured, others, remarks
+from nsysx.answer.answer_bounds import NOTHING_LEFT_SHARE
 from nsysx.model import Finding, Summary
 
 
@@ -33,7 +35,7 @@ def as_if_chosen(summary: Summary, chosen: Finding | None) -> Answer:
     bounded = sure.parts[0].level != "unknown"
     then = change_savings.after(summary, chosen) if told else change_savings.After()
     times = _times(summary, chosen, told=told) if bounded else ()
-    return Answer(
+    answer = Answer(
         limit=summary.verdict.code,
         do=do,
         now_ns=summary.step.shown_ns,
@@ -54,6 +56,24 @@ def as_if_chosen(summary: Summary, chosen: Finding | None) -> Answer:
         replayed_ns=change_savings.replayed_ns(summary, chosen, then),
         times=times,
         best_ns=then.best_ns,
+    )
+    return _led_by_replay(answer)
+
+
+def _led_by_replay(answer: Answer) -> Answer:
+    """Return the answer with the step that the replay gives in place of a bound that leaves nothing of the step, which says nothing."""
+    now, then, alone = answer.now_ns, answer.then_ns, answer.replayed_ns
+    if now is None or then is None or alone is None or not answer.bound or then >= NOTHING_LEFT_SHARE * now:
+        return answer
+    least, most = answer.times or (now / alone, now / alone)
+    return replace(
+        answer,
+        then_ns=alone,
+        then_low_ns=round(now / most),
+        then_high_ns=round(now / least),
+        bound=False,
+        worth=f"saves {units.duration(now - alone)}",
+        replayed_ns=None,
     )
 
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+# ---- __init__ ---------------------------------------------------------------------------------------------------
+#: A step at best below this share of the step now is no figure: the replay's stands in its place.
+NOTHING_LEFT_SHARE = 0.01
+
 # ---- bars -------------------------------------------------------------------------------------------------------
 #: Parts of a bar below this share are shown together.
 SMALL_PART_SHARE = 0.02

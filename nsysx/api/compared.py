@@ -23,8 +23,10 @@ class Compared:
     answer: Comparison
 
     def __repr__(self) -> str:
-        """Return the answer in a line."""
-        return f"<nsysx.Compared {self.verdict}: {self.sentence}>"
+        """Return the answer in a line: its first sentence."""
+        from nsysx.render.answer_words import first_sentence
+
+        return f"<nsysx.Compared {self.verdict}: {first_sentence(self.sentence)}>"
 
     @property
     def verdict(self) -> str:

@@ -123,8 +123,10 @@ class Report(NamedFrames):
         return str(self._file)
 
     def __repr__(self) -> str:
-        """Return the files and the verdict in a line."""
-        return f"<nsysx.Report {', '.join(self.capture.files)}: {self.verdict.sentence}>"
+        """Return the files and what limits the step in a line: the first sentence of the verdict."""
+        from nsysx.render.answer_words import first_sentence
+
+        return f"<nsysx.Report {', '.join(self.capture.files)}: {first_sentence(self.verdict.sentence)}>"
 
     # ---- records ----------------------------------------------------------------------------------------------------
 

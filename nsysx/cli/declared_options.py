@@ -86,6 +86,8 @@ class Quick:
         for param in params:
             if not isinstance(param.process_value, partial):
                 param.process_value = partial(_value, param, _kinds(kinds.get(param.name)), param.process_value)
+            if param.param_type_name == "argument":  # its name says what it is; the help would add <list[Path]>
+                param.display_type_rich = lambda ctx: ""
         return params
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from nsysx.catalogue import Cause, DeviceActivity
+from nsysx.catalogue import FAMILIES, Cause, DeviceActivity
 from nsysx.comparing.comparability import ComparabilityCheck
 from nsysx.comparing.differences import PartDifference
 
@@ -48,7 +48,7 @@ def part_words(kind: str, name: str | None) -> str:
     if kind == "module":
         return f"{name} kernels" if name is not None else "kernels of no known module"
     if kind == "family":
-        return f"{name or 'other'} kernels"
+        return FAMILIES.get(str(name), f"{name or 'other'} kernels")
     if kind == "rest":
         return str(name)
     return _NOUNS.get(str(name), str(name).replace("_", " "))

@@ -94,7 +94,12 @@ def sides(
     progress: Callable[[str], None] | None = None,
     workers: int | None = None,
 ) -> list[Side]:
-    """Return the sides, each from its name and files. Raises as ``captures``."""
+    """Return the sides, each from its name and files. Raises as ``captures``, and NsysxError for a side without files."""
+    for name, files in named:
+        if not files:
+            raise NsysxError(
+                f"{name}: no report", slug="no-report", hint="A side needs one report or more", exit_code=EXIT_USAGE
+            )
     every = [path for _, files in named for path in files]
     read = captures(every, selection, progress=progress, workers=workers)
     groups, position = [], 0

@@ -209,6 +209,8 @@ BY_NAME = {frame.name: frame for frame in FRAMES}
 
 def event_frame(given: Profile, name: str) -> pl.DataFrame:
     """Return a frame of FRAMES by its name. Raises NotRecorded if the report does not hold it, KeyError for no such name."""
+    if name not in BY_NAME:
+        raise KeyError(f"no frame {name!r}; names() lists the frames of a report")
     frame = BY_NAME[name]
     types = frame_columns.schema(frame.columns)
     made: pl.DataFrame = frame.of(given).select(pl.col(column).cast(dtype) for column, dtype in types.items())

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nsysx import units
+from nsysx.catalogue import FAMILIES
 from nsysx.comparing.comparison import TABLES
 from nsysx.comparing.difference_answer import Comparison, DifferencePart, Real, part_words
 from nsysx.comparing.differences import PartDifference
@@ -43,6 +44,8 @@ def name_of(key: str, row: PartDifference, width: int, *, redact: bool = False) 
         return part_words(key, row.name)
     if row.name is None:
         return "(none)"
+    if key == "families":
+        return FAMILIES.get(row.name, clean(row.name, width))
     text = clean(scrub(row.name) if redact else row.name, 1000)
     text = shorten_kernel(text, width) if key == "kernels" else shorten(text, width)
     return f"{text} (now {shorten(clean(row.now, 200), 30)})" if row.now else text

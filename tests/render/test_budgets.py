@@ -72,7 +72,7 @@ def test_the_whole_page_is_few_screens(browser: object, recorded: Samples, tmp_p
 
 
 #: Most of a screen of 1280x900 that the first screen fills, and most words to read when everything is unfolded.
-MOST_OF_A_SCREEN, MOST_UNFOLDED = 1.2, 4000
+MOST_OF_A_SCREEN, MOST_UNFOLDED = 1.2, 3500
 #: Where the closed lines begin; then, with all of them open, how many words are seen.
 _UNFOLDED = """
 const top = document.querySelector(".more").getBoundingClientRect().top + scrollY;

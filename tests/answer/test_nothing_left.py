@@ -1,0 +1,35 @@
+"""A bound that leaves nothing of the step is no answer: what the replay gives stands in its place."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from nsysx import answer as answers
+from tests.samples import Samples
+
+MS = 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("then", "alone", "bound", "led"),
+    [(0, 40, True, True), (0.9, 40, True, True), (1, 40, True, False), (0, None, True, False), (0, 40, False, False)],
+)
+def test_the_replay_leads_where_the_bound_leaves_nothing(
+    recorded: Samples, then: float, alone: int | None, bound: bool, led: bool
+) -> None:
+    given = replace(
+        recorded.summary("copies").answer,
+        now_ns=100 * MS,
+        then_ns=int(then * MS),
+        bound=bound,
+        replayed_ns=None if alone is None else alone * MS,
+        times=(2.0, 2.5),
+    )
+    got = answers._led_by_replay(given)
+    if not led:
+        assert got == given
+        return
+    assert (got.then_ns, got.then_low_ns, got.then_high_ns) == (40 * MS, 40 * MS, 50 * MS)
+    assert (got.bound, got.replayed_ns, got.worth) == (False, None, "saves 60.00 ms")
