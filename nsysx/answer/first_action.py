@@ -74,13 +74,18 @@ def first(summary: Summary) -> Finding | None:
 
 
 def may_save_nothing(summary: Summary, finding: Finding) -> bool:
-    """Return whether a saving is small and not worth a word for sure: by its interval, or because nobody knows how wrong it is."""
+    """Return whether a saving is not worth a word for sure: a small one by its interval, or because nobody knows how wrong it is.
+
+    What a compiler makes of whatever stands there is not known before it is tried: a large saving may be none, too.
+    """
     step, saving = summary.step.shown_ns, likely_ns(summary, finding)
-    if not step or not saving or not NOTABLE * step <= saving < COSTLY_SETTING_SHARE * step:
+    if not step or not saving or saving < NOTABLE * step:
         return False
-    margins = margins_ns(summary, finding)
+    small, margins = saving < COSTLY_SETTING_SHARE * step, margins_ns(summary, finding)
     if margins is None or is_bound(summary, finding) or finding.saving.error_ns is None:
-        return True
+        return small
+    if not small and not _for_anything(finding):
+        return False
     less = step / (step - max(0, saving - margins[0]))
     return min(factors.factor_bounds(summary, finding, saving, margins), default=less) < 1 + NOTABLE
 
