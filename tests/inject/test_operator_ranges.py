@@ -156,6 +156,7 @@ def extension(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "launches.py").write_text(LAUNCHES)
     runtime = folder / "without_device" / "triton" / "runtime"
     runtime.mkdir(parents=True)
+    (runtime.parent / "__init__.py").touch()  # or the one that torch for CUDA brings is found before it
     (runtime / "jit.py").write_text(TRITON)
     (runtime / "autotuner.py").write_text(TUNED)
     return folder

@@ -12,11 +12,11 @@ from __future__ import annotations
 import dis
 import signal
 import sys
-from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import Any, TypeVar
 
-_Function = TypeVar("_Function", bound=Callable[..., Any])
+#: Without a bound: from Python 3.12 on that is looked at by an import of typing that a private copy of it does not answer.
+_Function = TypeVar("_Function")
 
 #: The argument of RESUME after ``await``: from this value on it does not check for signals (CPython 3.11 and newer).
 _AFTER_AWAIT = 3

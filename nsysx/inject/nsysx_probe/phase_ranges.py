@@ -223,6 +223,9 @@ class Phases:
                 self.steps.backward()
                 self.borders.settings.backward()
             self.backward.begins()
+            if self.backward.compiled():
+                # What is traced has no shapes to record, and torch for CUDA prints that for each operator.
+                self.operators.in_step(False)
             self.operators.before_backward(roots)
             return self._open("backward")
         except BaseException as error:
