@@ -224,8 +224,12 @@ def _advisable(summary: Summary, finding: Finding) -> bool:
 def to_do(summary: Summary, chosen: Finding | None) -> tuple[Action, ...]:
     """Return what to do; about the capture itself where nothing in the program can be named."""
     if chosen is None:
-        unsure = any(may_save_nothing(summary, f) for f in by_saving(summary))
-        return (Action(unnamed.to_record(summary, unsure=unsure), where=time_places.of_most(summary)),)
+        unsure = [f for f in by_saving(summary) if may_save_nothing(summary, f)]
+        text = unnamed.to_record(summary, unsure=bool(unsure))
+        largest, step = max(unsure, key=lambda f: likely_ns(summary, f) or 0, default=None), summary.step.shown_ns
+        if largest is not None and step and (likely_ns(summary, largest) or 0) >= COSTLY_SETTING_SHARE * step:
+            text += f" What may help, or not at all: {largest.fix[:1].lower()}{largest.fix[1:]}; nsysx try measures it."
+        return (Action(text, where=time_places.of_most(summary)),)
     where, index = dict(chosen.where) or dict(time_places.of_most(summary)), place_of(summary, chosen)
     if where.get("module"):
         where["module"] = called(summary, str(where["module"]))
