@@ -27,8 +27,9 @@ WHOLE = Saving(
 def test_no_more_is_saved_than_a_step_takes(step_ns: int, likely_ns: int, most_ns: int) -> None:
     within = WHOLE.within(step_ns)
     assert (within.likely_ns, within.most_ns) == (likely_ns, most_ns)
-    assert replace(within, likely_ns=400, most_ns=900) == WHOLE
-    unknown = replace(WHOLE, likely_ns=None, most_ns=None)
+    assert within.mended == (WHOLE.mended and WHOLE.mended.within(step_ns)), "nor together with what is mended"
+    assert replace(within, likely_ns=400, most_ns=900, mended=WHOLE.mended) == WHOLE
+    unknown = replace(WHOLE, likely_ns=None, most_ns=None, mended=None)
     assert unknown.within(step_ns) == unknown
 
 

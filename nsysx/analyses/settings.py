@@ -8,6 +8,8 @@ from typing import Annotated, Any, TypedDict
 
 import polars as pl
 
+from nsysx.events.attention_backends import attention_calls
+from nsysx.events.operator_flow import flow_of
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.events.recorded_settings import settings_of
 from nsysx.model import TableSpec
@@ -20,7 +22,10 @@ TITLE = "Settings of the program"
 class SettingRow(TypedDict):
     """One setting."""
 
-    group: Annotated[str, Of("what it belongs to: environment, switches, optimizers, loaders, ...")]
+    group: Annotated[
+        str,
+        Of("what it belongs to: environment, switches, optimizers, loaders, ..., and attention: what its calls chose"),
+    ]
     setting: Annotated[str, Of("its name; objects of one kind are numbered from 0")]
     value: Annotated[
         str | None, Of("its value as JSON, text as it is; null where this torch or this system cannot tell")
@@ -70,4 +75,7 @@ def table(profile: Profile) -> pl.DataFrame:
         if group not in _OWN
         for name, value in _flattened("", below)
     ]
+    flow = flow_of(profile)
+    attention = [] if flow is None else [calls.facts() for calls in attention_calls(flow)]
+    rows += [("attention", name, value) for name, value in _flattened("", attention) if attention]
     return pl.DataFrame(rows, schema={c.name: pl.String for c in COLUMNS}, orient="row")

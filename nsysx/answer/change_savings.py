@@ -165,9 +165,10 @@ def margins_ns(summary: Summary, chosen: Finding | None) -> tuple[int, int] | No
         open_too = chosen.saving.source == "replay" and not chosen.saving.bound and chosen.saving.most_ns is not None
         more = max(more, left) if open_too else min(more, left)
     if about(chosen) in _IDLE and not chosen.saving.bound and (real := summary.unprofiled) is not None:
-        # What makes the GPU wait no more saves what it idles, and none of its work.
+        # What makes the GPU wait no more saves what it idles, and none of its work unless it says so.
         now = summary.step.shown_ns or 0
-        more = min(more, max(0, round(now * (1 - real.gpu_busy_ns / max(real.step_ns, 1))) - saving))
+        idle = round(now * (1 - real.gpu_busy_ns / max(real.step_ns, 1)))
+        more = min(more, max(0, idle - saving, (chosen.saving.most_ns or 0) - saving))
     return less, more
 
 

@@ -315,3 +315,7 @@ DEEPEST_CONVOLUTION = 2
 # ---- operator_flow --------------------------------------------------------------------------------------------------
 #: A step of more operators is not looked at.
 MOST_FLOW_OPERATORS = 200_000
+
+# ---- attention_backends -----------------------------------------------------------------------------------------
+#: The most numbers of a head that FlashAttention takes (PyTorch, sdp_utils).
+FLASH_HEAD_SIZE = 256

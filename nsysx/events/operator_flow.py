@@ -234,7 +234,9 @@ def repeated_constants(
     alike: dict[tuple[str, frozenset[tuple[str, str]]], list[list[int]]] = {}
     for call in flow.calls:
         rows = [row for row in range(call.first, call.last) if constant[row]]
-        if rows:
+        if rows and any(
+            trained[call.first : call.last]
+        ):  # without gradients (checkpoints) trained weights look constant
             what = frozenset((flow.names[row], flow.size[row]) for row in rows)
             alike.setdefault((call.cls, what), []).append(rows)
     repeated: dict[str, list[int]] = {}

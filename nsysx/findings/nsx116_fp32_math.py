@@ -18,6 +18,8 @@ Good
     with torch.autocast("cuda", torch.bfloat16):           # or BF16
         loss = model(x).sum()
 
+    q = rotary(q).to(q.dtype)                              # tables of float32 make what they touch float32
+
 Harmless when
     The result needs FP32, or these kernels are so short that launching them takes longer.
 """
@@ -65,6 +67,9 @@ _INSIDE = Fix.by_name(
     text="Move this call into the region of torch.autocast that the rest of the step runs in: it runs outside, in float32",
     paste='with torch.autocast("cuda", torch.bfloat16):\n    soft = teacher(x)      # whatever runs outside now',
 )
+_SAME_DTYPE = Fix.by_name("same-dtype")
+#: Dtypes of 16 bits that a network's parameters may have.
+_NARROW = frozenset(("bfloat16", "float16"))
 #: Cards whose tensor cores have no TF32 and no BF16.
 _WITHOUT_TF32 = re.compile(r"V100|\bT4\b|TITAN (V|RTX)|RTX 20\d\d|Quadro (RTX|GV)", re.IGNORECASE)
 #: Fused attention on FP32 numbers: a region of autocast gives it others, TF32 does not change it.
@@ -80,21 +85,23 @@ def check(case: Case) -> list[Finding]:
         return case.clear(RULE, "this GPU has no tensor cores")
     kernels = case.kernels
     tensor = kernel_math.on_tensor_cores(kernels["name"])
-    fp32_kernels = kernels.filter(pl.Series(kernel_math.fp32(kernels["name"]), dtype=pl.Boolean))
+    wide = kernel_math.fp32(kernels["name"])
+    if _narrow_elsewhere(case, bool(tensor.any())) is not None:
+        wide |= lookup.matching(kernels["name"], _FP32_ATTENTION)
+    fp32_kernels = kernels.filter(pl.Series(wide, dtype=pl.Boolean))
     taken = case.per_step(int(fp32_kernels["ns"].sum()))
     if not case.notable(taken):
         return case.clear(RULE, f"products and convolutions in FP32 take {case.share(taken)} of the step")
     conv = lookup.matching(fp32_kernels["name"], r"conv|wgrad|dgrad|fprop|cudnn")
     of_conv = int(fp32_kernels.filter(pl.Series(conv, dtype=pl.Boolean))["ns"].sum())
     operation = "convolutions" if 2 * of_conv > int(fp32_kernels["ns"].sum()) else "GEMMs"
+    attends = lookup.matching(fp32_kernels["name"], _FP32_ATTENTION)
+    if 2 * int(fp32_kernels.filter(pl.Series(attends, dtype=pl.Boolean))["ns"].sum()) > int(fp32_kernels["ns"].sum()):
+        operation = "attention kernels"
     old = any(_WITHOUT_TF32.search(name) for name in cards.values())
     fix = _fix(case, old, bool(tensor.any()), operation)
-    inside = fix is _INSIDE
+    inside = fix in (_INSIDE, _SAME_DTYPE)
     times = BF16_CORES_TIMES if inside else TENSOR_CORES_TIMES
-    if inside:
-        attends = lookup.matching(kernels["name"], _FP32_ATTENTION)
-        fp32_kernels = kernels.filter(pl.Series(attends | kernel_math.fp32(kernels["name"]), dtype=pl.Boolean))
-        taken = case.per_step(int(fp32_kernels["ns"].sum()))
     formats = "FP16" if old else "BF16" if inside else "TF32 and BF16"
     why = f"these kernels, {times} times as fast"
     faster = ScaleOps(ops_of(fp32_kernels), 1 / times)
@@ -134,8 +141,8 @@ def _fix(case: Case, old: bool, tensor: bool, operation: str) -> Fix:
     if old:
         return Fix.by_name("autocast-fp16")
     settings = settings_of(case.profile)
-    if tensor and settings is not None and settings.autocast("regions") and settings.autocast("dtypes"):
-        return _INSIDE
+    if (narrow := _narrow_elsewhere(case, tensor)) is not None:
+        return narrow
     if operation == "convolutions":
         # What cuDNN is told already is not advised; its search for the fastest algorithm has a finding of its own.
         if settings is not None and (tensor or settings.switch("conv_tf32") is True):
@@ -145,3 +152,17 @@ def _fix(case: Case, old: bool, tensor: bool, operation: str) -> Fix:
     if settings is not None and settings.switch("matmul_tf32") is True:
         return Fix.by_name("autocast-bf16", text="torch.autocast('cuda', torch.bfloat16): TF32 is allowed already")
     return _TF32
+
+
+def _narrow_elsewhere(case: Case, tensor: bool) -> Fix | None:
+    """Return how work in FP32 comes to 16 bits where the rest of the step has them; None where it has not. ``tensor``: cores are used.
+
+    That is by a region of autocast, or because all parameters of the networks have 16 bits: then a tensor of float32 made it wide.
+    """
+    settings = settings_of(case.profile)
+    if not tensor or settings is None:
+        return None
+    if settings.autocast("regions") and settings.autocast("dtypes"):
+        return _INSIDE
+    dtypes = [frozenset(row.get("dtypes") or ()) for row in settings.rows("networks") or ()]
+    return _SAME_DTYPE if dtypes and all(each and each <= _NARROW for each in dtypes) else None

@@ -270,7 +270,9 @@ def _outside(case: Case) -> list[Finding]:
     works = case.per_step(int(made["ns"].sum()))
     saved = 1 - 1 / count
     worth = case.bound(cost * saved, "assumes that all rounds but one go, at best with their kernels")
-    worth = replace(worth, most_ns=case.bound((cost + works) * saved * seen.reads / len(seen.start_ns), "").likely_ns)
+    # Other rounds are as long at most; no more than all that the GPU idles for the host can go.
+    others = min((cost + works) * seen.reads / len(seen.start_ns), case.taken_by(RULE.cause) + works)
+    worth = replace(worth, most_ns=case.bound(others * saved, "").likely_ns)
     where = {"module": asked, "phase": "evaluation"} if seen.network and asked else {}
     return [
         Found(

@@ -39,6 +39,7 @@ from nsysx.findings._once import Takes
 from nsysx.frames import frame_columns
 from nsysx.model import Finding
 from nsysx.replay.engine import ScaleOps
+from nsysx.roofline.roofline_bounds import HIDING_OCCUPANCY
 
 RULE = Rule(
     "NSX128", "far-from-limits", "Kernels of your own far from both limits", cause=(StepPart.WORK,), about=StepLimit.GPU
@@ -115,8 +116,20 @@ def _reasons_of_counters(case: Case, name: str, needed: float | None, launch_ns:
     moved = dram * limits.memory_bandwidth * launch_ns / 1e9
     if needed and moved >= MOVES_MORE_TIMES * needed:
         return f"the memory moves {units.size(moved)} for it, because addresses that lie apart fetch what nobody uses"
+    if held := _few_warps(case, name):
+        return f"the memory is used to {units.share(dram, 1)}: {held}"
     issues = f", and its SMs issue in {units.share(issue, 1)} of the cycles" if isinstance(issue, float) else ""
     return f"the memory is used to {units.share(dram, 1)}{issues}: it waits, for addresses that lie apart or for its own results"
+
+
+def _few_warps(case: Case, name: str) -> str:
+    """Return what keeps an SM from holding enough warps of a kernel to hide what each of them waits for, "" for nothing."""
+    shapes = case.profile.once(kernel_shapes.shapes).filter(pl.col("name").cast(pl.String) == name)
+    few = shapes.filter(pl.col("occupancy") < HIDING_OCCUPANCY).sort("total_ns", descending=True)
+    if 2 * int(few["total_ns"].sum()) < int(shapes["total_ns"].sum()) or not few.height:
+        return ""
+    share, limit = few.select("occupancy", "occupancy_limit").row(0)
+    return f"an SM holds {units.share(share, 1)} of its warps at a time ({limit}), too few to hide what each waits for"
 
 
 def _finding_of_kernel(case: Case, kernels: pl.DataFrame, row: dict[str, object]) -> Finding:

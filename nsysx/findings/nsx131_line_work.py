@@ -32,8 +32,9 @@ import polars as pl
 
 from nsysx import units
 from nsysx.analyses import lines
-from nsysx.catalogue import StepLimit, StepPart
+from nsysx.catalogue import Call, StepLimit, StepPart
 from nsysx.events.code_lines import CodeLines
+from nsysx.findings import _smaller_operators
 from nsysx.findings._case import Case, Fix, Rule, Saving, ops_of
 from nsysx.findings._finding_bounds import LINE_WORK_SHARE, LINES_APART
 from nsysx.findings._found import Found
@@ -43,6 +44,7 @@ from nsysx.findings._needs import DIFFERENTIATED_ONCE
 from nsysx.findings._once import Takes
 from nsysx.findings._work_remedies import WorkKind, kinds_of
 from nsysx.findings.nsx112_fusion import chains_among, of_networks
+from nsysx.frames import lookup
 from nsysx.model import Finding
 from nsysx.replay.engine import RemoveOps
 
@@ -87,6 +89,7 @@ def check(case: Case) -> list[Finding]:
     if code is None:
         return case.cannot_tell(RULE, "which line launches a kernel was not recorded", "nsysx run -- CMD")
     findings = [f for group in _groups(case, code) if (f := _found(case, group)) is not None]
+    findings += _smaller_operators.findings_of(case, RULE)
     return findings or case.clear(RULE, "no lines whose kernels only move memory can save 5 % of the step")
 
 
@@ -98,6 +101,9 @@ def _groups(case: Case, code: CodeLines) -> Iterator[_Group]:
     purpose = pl.when("inside").then(pl.lit("")).otherwise("function").alias("purpose")
     for (file, _, inside), part in kernels.group_by("file", purpose, "inside", maintain_order=True):
         by_line = part.group_by("line").agg(pl.col("ns").sum()).sort("line")
+        replayed = 2 * int(part.filter("graph")["ns"].sum()) > int(
+            part["ns"].sum()
+        )  # captured elsewhere: the line only launches them
         of_line = dict(by_line.iter_rows())
         for numbers in _blocks(list(of_line)):
             if not case.notable(case.per_step(sum(of_line[n] for n in numbers)), LINE_WORK_SHARE):
@@ -105,7 +111,7 @@ def _groups(case: Case, code: CodeLines) -> Iterator[_Group]:
             ranked = sorted(numbers, key=lambda n: -of_line[n])
             lines_of = [texts.get((file, n), "") for n in ranked]
             for kind, index in kinds_of(lines_of, outside=not inside, trains=case.program.trains):
-                if kind.remedy == "compile-function" and DIFFERENTIATED_ONCE.test(case)[0] == "violated":
+                if kind.remedy == "compile-function" and (replayed or DIFFERENTIATED_ONCE.test(case)[0] == "violated"):
                     continue
                 beside = [re.search(kind.text, text) is not None if inside else kind.beside for text in lines_of]
                 chosen = [
@@ -139,14 +145,22 @@ def _blocks(numbers: list[int]) -> list[list[int]]:
 
 
 def _moving(case: Case, code: CodeLines) -> pl.DataFrame:
-    """Return the kernels that move memory, of lines that are known: op, ns, family, file, line, function, inside (a network)."""
+    """Return the kernels that move memory, of lines that are known: op, ns, family, file, line, function, inside (a network), graph.
+
+    ``graph``: a CUDA graph was launched, and which line captured the kernel is not known.
+    """
     ops = case.ops
     phase = ops["phase"].cast(pl.String)
     chosen = (ops["op_kind"] == "kernel") & ops["family"].cast(pl.String).is_in(_MOVING).fill_null(value=False)
     chosen &= ~phase.is_in(_OTHER_PHASES).fill_null(value=False)
     line_row = code.places_of(code.op[ops["op"].to_numpy()])
     kernels = ops.select("op", pl.col("family").cast(pl.String), ns=pl.col("end_ns") - pl.col("start_ns"))
-    kernels = kernels.with_columns(place=pl.Series(line_row), inside=pl.Series(of_networks(case.profile, ops)))
+    launched = lookup.at(case.profile.attributed.api_calls["kind"], ops["call"].fill_null(-1).to_numpy())
+    kernels = kernels.with_columns(
+        graph=(launched == Call.GRAPH_LAUNCH).fill_null(value=False),
+        place=pl.Series(line_row),
+        inside=pl.Series(of_networks(case.profile, ops)),
+    )
     places = code.places.with_row_index("place").with_columns(pl.col("place").cast(pl.Int64))
     return kernels.filter(chosen).join(places, on="place", how="inner", maintain_order="left").drop_nulls("line")
 

@@ -131,19 +131,33 @@ def first_clause(text: str) -> str:
     return first[: commas[-1]] if commas else f"{first[:CHANGE_LETTERS].rpartition(' ')[0]} …"
 
 
+def in_order(actions: Sequence[str]) -> str:
+    """Return the first clauses of changes as one sentence, "Remove the syncs, then use larger batches"; names keep their capitals."""
+    first, *others = map(first_clause, actions)
+    plain = (re.sub(r"^[A-Z](?=[a-z]* )", lambda capital: capital[0].lower(), other) for other in others)
+    return ", then ".join((first, *plain))
+
+
 def _closed(text: str) -> bool:
     """Return whether no bracket of a text is left open."""
     return text.count("(") == text.count(")")
 
 
 def changes(summary: Summary, texts: CellTexts, room: int = CARD_LETTERS) -> tuple[str, ...]:
-    """Return what to do, each change whole where ``room`` letters hold all, else as far as its sentences fit, else its first clause."""
+    """Return what to do, each change whole where ``room`` letters hold all, else as far as its sentences fit, else its first clause.
+
+    What one leaves of its part of the room the next ones have.
+    """
     do = summary.answer.do
     whole = [texts(a.text, 500) for a in do]
     if len(do) == 1 and do[0].finding is None:
         return (whole[0],)
     why = answers.reasons(do, summary.answer.now_ns)
-    return tuple(f"{_fitting(text, room // len(do))}{reason}" for text, reason in zip(whole, why, strict=True))
+    fitted: list[str] = []
+    for text in whole:
+        fitted.append(_fitting(text, room // (len(whole) - len(fitted))))
+        room -= len(fitted[-1])
+    return tuple(f"{text}{reason}" for text, reason in zip(fitted, why, strict=True))
 
 
 def _fitting(text: str, room: int) -> str:

@@ -13,7 +13,7 @@ from nsysx.pictures import Timeline
 from nsysx.render import answer_words as answers
 from nsysx.render import code as code_of
 from nsysx.render import finding_view, live_timeline
-from nsysx.render.answer_text import changes, first_clause, spoken_of
+from nsysx.render.answer_text import changes, first_clause, in_order, spoken_of
 from nsysx.render.answer_text import listed as names_listed
 from nsysx.render.answer_words import Worded, part_words
 from nsysx.render.grids import CellTexts, Grid
@@ -180,7 +180,7 @@ def _items(
                 number=number,
                 under=_line_of_same_cause(items, findings, chosen, share),
                 code=shown.code,
-                what=", then ".join(map(first_clause, how)),
+                what=in_order(how),
                 title=titles.get(index, shown.title),
                 worth="" if not saving or not step else f"{'up to ' if bound else ''}{units.duration(saving)}",
                 share=share,

@@ -170,7 +170,7 @@ MANY_BARS = 4
 #: Letters of a line of code that the card of what to do has room for, and its lines.
 SCREEN_CODE, SCREEN_CODE_LINES = 84, 12
 #: Letters of what to do for which the card has room beside the two others.
-SCREEN_DO = 420
+SCREEN_DO = 480
 
 # ---- html_page ------------------------------------------------------------------------------------------------------
 #: Rows of a table and of evidence, ledgers, and checks that passed that are seen at once; the others open with a button.

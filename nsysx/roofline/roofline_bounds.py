@@ -17,3 +17,8 @@ LONGEST_KERNEL_NAME = 20_000
 INSTEAD_AT_MOST_SHARE = 0.3
 #: Products of any shape take at most so many times as long as the fastest of their number format.
 PRODUCTS_AT_MOST_TIMES = 4.0
+
+# ---- latency (``findings.nsx128_far_from_limits``) --------------------------------------------------------------------
+#: With fewer warps on an SM than this share of what it can hold, loads in flight seldom cover the latency of the memory: 16 of 64 warps
+#: with 16 bytes a thread are 8 KB, and an H100 needs 18 KB for each SM (3.35 TB/s for 700 ns, over 132 SMs).
+HIDING_OCCUPANCY = 0.25

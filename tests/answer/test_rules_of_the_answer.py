@@ -685,3 +685,19 @@ def test_a_kernel_of_which_nothing_is_known_is_named_with_what_would_tell(
 
 def test_a_bar_that_is_longer_is_no_other_bar() -> None:
     assert bars._overlapping(Bar("a", 102, ()), Bar("b", 100, (part("x", 100),))) == Bar("a, overlapping", 102, ())
+
+
+@pytest.mark.parametrize(("error_ms", "leads"), [(2, True), (4, False)])
+def test_a_compiler_leads_only_where_its_interval_begins_above_nothing(error_ms: int, leads: bool) -> None:
+    compiled = (Alternative("compile", "torch.compile(model)"),)
+    fusion = found("NSX112", 4, error_ns=error_ms * MS, source="time", remedies=compiled)
+    summary = of_20_ms(StepLimit.GPU, replace(fusion, fix="Fuse kernels"))
+    chosen = first_action.first(summary)
+    assert (chosen is not None) is leads
+    if not leads:  # it is named, and as what it is
+        assert "What may help, or not at all: fuse kernels; nsysx try" in first_action.to_do(summary, chosen)[0].text
+
+
+def test_a_cause_with_a_wide_interval_leads_all_the_same() -> None:
+    cause = found("NSX131", 4, error_ns=4 * MS, source="time", remedies=(Alternative("shorter-side", "turn it"),))
+    assert first_action.first(of_20_ms(StepLimit.GPU, cause)) is not None

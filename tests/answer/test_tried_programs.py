@@ -3,8 +3,11 @@
 ``tried_programs.json`` has a row for each. ``before_ms`` and ``after_ms``: both sides in one process, blocks in turn, on an H100.
 ``predicted``: what the page of a recording of the unchanged program says of this change, ``scripts/tried_table`` renews it; null where
 no finding advises the change with a size. The recordings themselves are too large to stand here. A step of the recording may be another
-than that of the measurement (a token or an answer), or was run by another host: only factors are compared. The rows from
-"kernels" on were measured first and predicted better then: as first told, three of these lay inside.
+than that of the measurement (a token or an answer), or was run by another host: only factors are compared.
+
+``mended``: the prediction was made after the measurement was known, by rules that were written or mended with it. These rows are counted
+apart. Of the rows from "kernels" to "checkpointed" three lay inside as first told; of those from "chess" on two were advised with a size
+at first, "support" inside and "lander" outside. Other rows were mended so in part before that was noted: the table is no blind score.
 """
 
 from __future__ import annotations
@@ -16,7 +19,9 @@ from typing import Any
 
 import pytest
 
-ROWS = json.loads((Path(__file__).parent / "tried_programs.json").read_text())
+EVERY = json.loads((Path(__file__).parent / "tried_programs.json").read_text())
+ROWS = [row for row in EVERY if not row.get("mended")]
+MENDED = [row for row in EVERY if row.get("mended") and row["predicted"] is not None]
 PREDICTED = [row for row in ROWS if row["predicted"] is not None]
 #: Where the measured factor lies outside, and why. The aim is one row in ten at most.
 OUTSIDE = {
@@ -26,19 +31,32 @@ OUTSIDE = {
 }
 
 
+#: The same of programs that rules were mended with.
+OUTSIDE_MENDED = {
+    "lander": "the CPU needs time for the network, too, and steps are parts of the loop that was measured"
+}
+
+
 def _measured(row: dict[str, Any]) -> float:
     return float(row["before_ms"] / row["after_ms"])
 
 
 def test_measured_changes_lie_in_what_is_predicted() -> None:
-    """The aim is 90 %, 93 % is reached. Rows outside are named with the reason: none is forgotten or added."""
+    """The aim is 90 %, 92 % is reached. Rows outside are named with the reason: none is forgotten or added."""
     out = [
         row["program"]
         for row in PREDICTED
         if not row["predicted"]["least"] <= _measured(row) <= row["predicted"]["most"]
     ]
     assert sorted(out) == sorted(OUTSIDE)
-    assert len(PREDICTED) >= 45 and len(out) <= 0.1 * len(PREDICTED)
+    assert len(PREDICTED) >= 38 and len(out) <= 0.1 * len(PREDICTED)
+
+
+def test_programs_that_rules_were_mended_with_lie_in_what_is_predicted() -> None:
+    out = [
+        row["program"] for row in MENDED if not row["predicted"]["least"] <= _measured(row) <= row["predicted"]["most"]
+    ]
+    assert sorted(out) == sorted(OUTSIDE_MENDED) and len(MENDED) >= 15
 
 
 def test_most_measured_changes_are_advised_with_a_size() -> None:

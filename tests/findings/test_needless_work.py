@@ -64,8 +64,11 @@ def test_what_the_loss_needs_is_no_metric(tmp_path: Path) -> None:
     assert not [f for f in found if "no gradient needs" in f.detail]
 
 
-def layers(program: Lined, step: int, *, of_input: bool = False, count: int = 5) -> None:
-    """``count`` layers that each normalize the graph (4 kernels with a pause before each) and multiply; ``of_input``: of the input."""
+def layers(program: Lined, step: int, *, of_input: bool = False, count: int = 5, checkpointed: bool = False) -> None:
+    """``count`` layers that each normalize the graph (4 kernels with a pause before each) and multiply.
+
+    ``of_input``: of the input; ``checkpointed``: what has gradients runs elsewhere.
+    """
     first = 1000 * step + 10
     operator(program, "rand", first, [-1], 10)
     for layer in range(count):
@@ -74,6 +77,9 @@ def layers(program: Lined, step: int, *, of_input: bool = False, count: int = 5)
             for each in range(4):
                 program.host(40)
                 operator(program, "ne", at + 1 + each, [first if of_input else -1], 5)
+            if not checkpointed:
+                trained(program, at + 9, first, 100 * step + layer + 1, 50)
+        if checkpointed:
             trained(program, at + 9, first, 100 * step + layer + 1, 50)
     backward(program, *(100 * step + layer + 1 for layer in reversed(range(count))))
     program.sync()
@@ -90,7 +96,7 @@ def test_constants_that_each_layer_makes_are_made_once(tmp_path: Path) -> None:
     assert found.saving_ns_per_step == pytest.approx(5 * 4 * 51_000, rel=0.3)
 
 
-@pytest.mark.parametrize("kind", [{"of_input": True}, {"count": 2}], ids=str)
+@pytest.mark.parametrize("kind", [{"of_input": True}, {"count": 2}, {"checkpointed": True}], ids=str)
 def test_what_depends_on_the_step_or_stands_in_few_layers_is_no_constant(
     kind: dict[str, object], tmp_path: Path
 ) -> None:

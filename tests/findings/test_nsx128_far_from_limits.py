@@ -54,3 +54,39 @@ def test_a_kernel_of_too_few_blocks_is_left_to_the_rule_of_small_grids(tmp_path:
     clear = finding(given, tmp_path, "NSX128")
     assert clear.verdict == "clear" and "too few blocks" in clear.detail
     assert finding(given, tmp_path, "NSX122").verdict == "found"
+
+
+@pytest.mark.parametrize(
+    ("dram", "held_bytes", "registers", "why"),
+    [
+        (
+            25,
+            1_000_000_000,
+            32,
+            "the memory moves 4.5 GiB for it, because addresses that lie apart fetch what nobody uses",
+        ),
+        (5, 1_000_000_000, 32, "the memory is used to 10.0 %, and its SMs issue in 30 % of the cycles: it waits"),
+        (
+            5,
+            None,
+            255,
+            "the memory is used to 10.0 %: an SM holds 12 % of its warps at a time (registers), too few to hide",
+        ),
+        (5, None, 32, "the memory is used to 10.0 %, and its SMs issue in 30 % of the cycles: it waits"),
+    ],
+)
+def test_it_says_whether_addresses_lie_apart_few_warps_fit_or_each_waits(
+    dram: int, held_bytes: int | None, registers: int, why: str, tmp_path: Path
+) -> None:
+    """What moves more than its tensors hold fetches what it does not use; 255 registers let an SM hold 8 of 64 warps."""
+    given = report(working(99, 2, dram, dram))
+    for row in given.rows["CUPTI_ACTIVITY_KIND_KERNEL"]:
+        row |= {"blockX": 128, "blockY": 1, "blockZ": 1, "registersPerThread": registers, "gridX": 100_000}
+    main = given.process(100).thread(100)
+    for step in range(6 if held_bytes else 0):
+        at = 4 * MS * step
+        main.add_range(f"triton::my_gemm#{held_bytes}, op_id = 1, sizes = []", at + 8_000, at + 18_000)
+    far = finding(given, tmp_path, "NSX128")
+    assert far.verdict == "found" and "my_gemm" in far.title
+    assert why in far.detail
+    assert ("its tensors hold 953.7 MiB for each launch" in far.detail) == bool(held_bytes)

@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+import pytest
 
 from nsysx.catalogue import Call
-from nsysx.findings import _held, _names, _needs, _requests, nsx114_host_stall, nsx126_round_trips
+from nsysx.findings import _held, _names, _needs, _requests, _unread, nsx114_host_stall, nsx126_round_trips
 from nsysx.findings._finding_bounds import (
     FEWEST_ROUNDS,
     HELD_ANYWHERE_NS,
@@ -197,10 +198,15 @@ def test_loops_in_modules_wait_again_and_again_in_most_steps(monkeypatch: Any) -
             attributed=SimpleNamespace(api_calls=calls, without_path={"all"}),
             once=asked({waiting.waits: SimpleNamespace(calls=waits)}),
         )
+        constant = waits.select("call").filter(
+            pl.Series([source.random() < 0.1 for _ in range(waits.height)], dtype=pl.Boolean)
+        )
+        monkeypatch.setattr(nsx126_round_trips, "calls_for_constants", always({"Net": constant}))
         of_module: dict[str, list[Row]] = {}
         for wait in rows(waits):
             module, phase = places[wait["call"]]
-            if phase == "forward" and wait["asks"] != waiting.NOTHING and module not in (None, "all"):
+            asks_anew = wait["asks"] != waiting.NOTHING and wait["call"] not in constant["call"]
+            if phase == "forward" and asks_anew and module not in (None, "all"):
                 of_module.setdefault(module, []).append(wait)
         often = {
             m: w
@@ -323,3 +329,88 @@ def test_what_a_batch_of_inputs_gives() -> None:
         least = _requests.BATCHED_INPUTS * step / (step + (_requests.BATCHED_INPUTS - 1) * works)
         assert f"gives about {least:.1f}x the inputs a second" in str(_requests.batched(case))
     assert _needs.waits is not None
+
+
+def test_kernels_of_backwards_whose_gradients_nothing_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = 0
+    for source in rounds(80):
+        lost = {"Net": source.choice(([0], [1], [0, 1], [])), "Other": [0]}
+        monkeypatch.setattr(_unread, "settings_of", always(SimpleNamespace(record={"unread": lost})))
+        monkeypatch.setattr(
+            _unread, "outermost", always({"net": ("net", "Net"), "net.a": ("net", "Net"), "b": ("b", "Other")})
+        )
+        monkeypatch.setattr(_unread, "steady_steps", always(pl.DataFrame({"start_ns": [0, 100, 200]})))
+        spans = [(s + 10, s + 40) for s in (0, 100, 200)] + [(s + 50, s + 80) for s in (0, 200)]
+        others = [
+            (PROCESS, False, "backward", 5, 6),
+            (PROCESS + 1, True, "backward", 7, 8),
+            (PROCESS, True, "forward", 101, 104),
+        ]
+        ranges = pl.DataFrame(
+            [*((PROCESS, True, "backward", *s) for s in spans), *others],
+            schema={
+                "process": pl.Int64,
+                "own": pl.Boolean,
+                "name": pl.Categorical,
+                "start_ns": pl.Int64,
+                "end_ns": pl.Int64,
+            },
+            orient="row",
+        )
+        of = (
+            columns(source, 24)
+            .times(300)
+            .names("op_kind", ("kernel", "kernel", "memcpy"))
+            .names("phase", ("backward", "backward", "forward"))
+        )
+        ops = (
+            of.names("module", ("net", "net.a", "b", None))
+            .add("call_start_ns", (None, *range(300)))
+            .add("op", iter(range(99)).__next__)
+            .frame()
+        )
+        case: Any = SimpleNamespace(
+            profile=profile(ranges=SimpleNamespace(ranges=ranges)),
+            process=PROCESS,
+            ops=ops,
+            kernels=ops.select("op", ns=pl.lit(0)),
+        )
+        told = []
+        for r in rows(ops):
+            cls = {"net": "Net", "net.a": "Net", "b": "Other"}.get(r["module"])
+            at = r["call_start_ns"]
+            if r["op_kind"] != "kernel" or r["phase"] != "backward" or at is None or cls is None:
+                continue
+            inside = next((s for s in spans if s[0] <= at < s[1]), None)
+            if inside is not None and (0 if inside[0] % 100 == 10 else 1) in lost[cls]:
+                told.append((r["op"], r["end_ns"] - r["start_ns"]))
+        seen += bool(told)
+        assert list(_unread._work(case).iter_rows()) == told
+    assert seen > 10
+
+
+def test_products_of_networks_whose_weights_no_optimizer_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    for source in rounds():
+        lost = {"Net": [source.randrange(1, 5), 10], "Other": [3, source.randrange(4, 9)]}
+        told_of = {k: v for k, v in lost.items() if source.random() < 0.7}
+        monkeypatch.setattr(
+            _unread, "settings_of", always(SimpleNamespace(record={"unheld": told_of | {"Odd": [0, 5], "Bad": "x"}}))
+        )
+        monkeypatch.setattr(
+            _unread, "outermost", always({"net": ("net", "Net"), "net.a": ("net", "Net"), "b": ("b", "Other")})
+        )
+        of = (
+            columns(source, 24)
+            .times(300)
+            .names("family", ("gemm", "convolution", "reduce"))
+            .names("phase", ("backward", "backward", "forward"))
+        )
+        ops = of.names("module", ("net", "net.a", "b", None)).add("op", iter(range(99)).__next__).frame()
+        work, share = _unread._weights_alone(SimpleNamespace(profile=profile(), ops=ops))
+        cls = {"net": "Net", "net.a": "Net", "b": "Other"}
+        assert list(work.iter_rows()) == [
+            (r["op"], r["end_ns"] - r["start_ns"]) for r in rows(ops)
+            if r["family"] != "reduce" and r["phase"] == "backward" and cls.get(r["module"]) in told_of
+        ]  # fmt: skip
+        whole = sum(b for _, b in told_of.values())
+        assert share == (sum(a for a, _ in told_of.values()) / whole if whole else 0)

@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+import pytest
 
 from nsysx import units
-from nsysx.catalogue import Call
-from nsysx.judging import gpu_work, growth, probe_checks, waiting
+from nsysx.catalogue import Call, DeviceActivity
+from nsysx.judging import gpu_work, growth, limits, probe_checks, waiting, window_checks
 from nsysx.judging.judging_bounds import CALLS_UNTIL_SIZED_KERNELS, COSTLY_PROFILING_SHARE, SIZE_COPY_BYTES
 from nsysx.model import Row
-from tests.random_tables import columns, grouped, profile, rounds, rows
+from tests.random_tables import columns, covered, grouped, profile, rounds, rows
 
 PROCESS, OTHER = 7, 8
 US = 1_000
@@ -25,6 +26,7 @@ SELECTS = "void at::native::write_indices<long>(long*)"
 def work(source: random.Random, most: int = 16) -> pl.DataFrame:
     of = columns(source, most).times().add("process", (PROCESS, PROCESS, OTHER)).add("device", (0, 0, 1))
     of.names("name", ("k1", "k2<int>")).names("op_kind", ("kernel", "kernel", "memcpy"))
+    of.names("cls", [a.value for a in (DeviceActivity.COMPUTE, DeviceActivity.COMPUTE, DeviceActivity.COMM)])
     return (
         of.names("module", ("blocks.0", "blocks.1", "head", None)).names("family", ("gemm", "other", "reduce")).frame()
     )
@@ -68,11 +70,12 @@ def test_what_most_of_the_work_is() -> None:
         mine = [
             r | {"ns": r["end_ns"] - r["start_ns"]} for r in rows(ops) if (r["process"], r["device"]) == (PROCESS, 0)
         ]
-        whole = sum(r["ns"] for r in mine)
+        whole = sum(r["ns"] for r in mine)  # with communication, which is never named
+        mine = [r for r in mine if r["cls"] != DeviceActivity.COMM.value]
         words = gpu_work.most(profile(steady_ops=ops, attributed=SimpleNamespace(without_path={"head"})), PROCESS, 0)
         blocks = [r for r in mine if r["module"] in ("blocks.0", "blocks.1")]
         ns = sum(r["ns"] for r in blocks)
-        if not whole:
+        if not sum(r["ns"] for r in mine):
             assert words == ""
         elif blocks and ns >= gpu_work.FIRST_MODULE_SHARE * whole:
             count = len({r["module"] for r in blocks})
@@ -345,3 +348,30 @@ def test_the_cost_of_profiling_compares_the_same_steps() -> None:
         )
         assert f"{units.share(share, 1)} of a step (medians of the same {len(both)} steps)" in check.detail
         assert (check.status == "warn") == bool(check.fix) == (share > COSTLY_PROFILING_SHARE)
+
+
+def test_pages_that_move_alone_or_beneath_kernels() -> None:
+    for source in rounds():
+        of = columns(source, 16).times().add("process", (PROCESS, PROCESS, OTHER)).add("device", (0, 0, 1))
+        ops = of.names("op_kind", ("kernel", "graph", "memcpy")).add("copy_kind", (None, 11, 12, 1)).frame()
+        windows = pl.DataFrame(
+            {"process": [PROCESS, OTHER, PROCESS], "device": [0, 0, 1], "start_ns": [10, 0, 0], "end_ns": [50, 60, 60]}
+        )
+        shown = profile(attributed=SimpleNamespace(gpu_ops=ops), steps=SimpleNamespace(windows=windows))
+        mine = [r for r in rows(ops) if (r["process"], r["device"]) == (PROCESS, 0)]
+        for kinds in ((11,), (11, 12)):
+            moves = covered(*((r["start_ns"], r["end_ns"]) for r in mine if r["copy_kind"] in kinds)) & set(
+                range(10, 50)
+            )
+            busy = covered(*((r["start_ns"], r["end_ns"]) for r in mine if r["op_kind"] != "memcpy"))
+            assert limits.pages_moving(shown, PROCESS, 0, kinds) == len(moves - busy)
+            assert limits.pages_moving(shown, PROCESS, 0, kinds, beneath=True) == len(moves & busy)
+
+
+@pytest.mark.parametrize(("lengths", "told"), [([100] * 15, ""), ([100] * 12 + [200] * 3, ""), ([100] * 16, ""),
+                                               ([100] * 12 + [108] * 4, "108 ns"),
+                                               ([100] * 12 + [101] * 4, ""), ([108] * 4 + [100] * 12, "108 ns")])  # fmt: skip
+def test_bare_steps_that_drift_say_so(lengths: list[int], told: str) -> None:
+    """From four steps in a quarter on, and by more than 2 % of the mean."""
+    words = window_checks._drift(np.array(lengths, np.int64))
+    assert (told in words) and bool(words) == bool(told)

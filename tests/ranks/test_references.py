@@ -11,7 +11,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nsysx.ranks import collective_costs, communication_places, lone_work, other_lanes, straggler, uneven
+from nsysx.events.other_ranks import Modelled
+from nsysx.ranks import (
+    collective_costs,
+    communication_places,
+    lone_work,
+    match,
+    other_lanes,
+    other_reports,
+    straggler,
+    uneven,
+)
 from nsysx.ranks.collect import CollectiveSeries, HostLine, LedgerTiles, Place, Rank
 from nsysx.ranks.collective_costs import MOVES, UNMATCHED, WAITS
 from nsysx.ranks.job_compared import Takers
@@ -513,3 +523,95 @@ def test_reports_on_one_clock_are_connected_by_collectives_or_a_host() -> None:
 )
 def test_ranks_in_a_row_are_named_together(numbers: list[int], words: str) -> None:
     assert other_lanes._ranks_sentence(numbers, "w") == words
+
+
+def test_clocks_are_corrected_by_the_collectives_that_end_together() -> None:
+    key = match.SeriesKey("", (), 0, "allreduce")
+    for source in rounds(80):
+        count, shift = source.randrange(1, 8), source.choice((0, 3, 10, 400))
+        start = [20 * i + source.randrange(5) for i in range(count)]
+        end = [s + source.randrange(5, 12) for s in start]
+        late = [(s + shift + source.randrange(-2, 3), e + shift) for s, e in zip(start, end, strict=True)]
+        late_start, late_end = (np.array(v) for v in zip(*late, strict=True))
+        ranks = [rank(0, start_ns=np.array(start), end_ns=np.array(end)), rank(1, start_ns=late_start, end_ns=late_end)]
+        aligned = match.Aligned(ranks, [0, 5], [None] * 2)
+        both = [{key: np.arange(count)}, {key: np.arange(count)}]
+        apart = [e + 5 - f for (_, e), f in zip(late, end, strict=True)]
+        correction = int(statistics.median(apart))
+        together = [a < f + 5 and s + 5 < b for a, b, (s, f) in zip(start, end, late, strict=True)]
+        assert match._correction(aligned, both, 0, 1, True) == (correction if sum(together) >= 0.8 * count else None)
+        assert match._correction(aligned, both, 0, 1, False) == correction
+        assert match._correction(aligned, [both[0], {}], 0, 1, False) is None
+
+
+def test_collectives_take_what_the_last_to_come_takes() -> None:
+    for source in rounds():
+        count = source.randrange(1, 5)
+        length = [[source.randrange(1, 9) for _ in range(count + 1)] for _ in range(3)]
+        ranks = [rank(r, start_ns=np.zeros(count + 1, np.int64), end_ns=np.array(length[r])) for r in range(3)]
+        groups = [(match.SeriesKey("", (), 0, "allreduce"), {r: np.arange(count) for r in range(2)})]
+        found = other_reports._working(match.Aligned(ranks, [0] * 3, [None] * 3, groups))
+        shared = [min(length[0][i], length[1][i]) for i in range(count)]
+        assert [f.tolist() for f in found] == [[*shared, length[0][count]], [*shared, length[1][count]], length[2]]
+
+
+def test_ranks_are_compared_over_the_steps_that_all_of_them_have() -> None:
+    """A step is common if its middle, on the clock of all, lies in the steady time of every rank."""
+    seen = 0
+    for source in rounds(80):
+        offset = [0, source.randrange(-30, 31)]
+        tiles, ranks = [], []
+        for r in range(2):
+            border = [source.randrange(40) + 20 * i + 5 * r for i in range(1)]
+            for _ in range(source.randrange(1, 6)):
+                border.append(border[-1] + source.randrange(5, 25))
+            tiles.append(list(pairwise(border)))
+            start, end = (whole_numbers(v) for v in zip(*tiles[-1], strict=True))
+            of_step = LedgerTiles(start, end, {"window_ns": end - start}, {})
+            ranks.append(rank(r, tiles=of_step, **of_step.figures()))
+        low = max(t[0][0] + o for t, o in zip(tiles, offset, strict=True))
+        high = min(t[-1][1] + o for t, o in zip(tiles, offset, strict=True))
+        first = min(t[0][0] + o for t, o in zip(tiles, offset, strict=True))
+        shortest = min((t[-1][1] - t[0][0]) // len(t) for t in tiles)
+        kept = [
+            [s for s in t if low <= s[0] + (s[1] - s[0]) // 2 + o < high] for t, o in zip(tiles, offset, strict=True)
+        ]
+        if (len(tiles[0]) == len(tiles[1]) and low - first < shortest) or not all(kept):
+            kept = tiles
+        seen += kept != tiles
+        found = match.common(Aligned(ranks, offset, [None] * 2))
+        assert [(r.steps, r.window, r.parts["window_ns"]) for r in found] == [
+            (len(t), (t[0][0], t[-1][1]), t[-1][1] - t[0][0]) for t in kept
+        ]
+    assert seen > 10
+
+
+def test_a_rank_that_never_waits_has_the_step_of_its_part_of_communication() -> None:
+    for source in rounds():
+        count = source.randrange(1, 6)
+        start = [10 * i for i in range(count)]
+        length = [source.randrange(1, 9) for _ in start]
+        working = [source.randrange(0, n + 1) for n in length]
+        window = (source.randrange(15), source.randrange(20, 60))
+        parts = ((0.0, Modelled(100, 90, 110)), (0.5, Modelled(150, 130, 170)), (1.0, Modelled(300, 280, 320)))
+        one = rank(
+            0,
+            start_ns=whole_numbers(start),
+            end_ns=whole_numbers([s + n for s, n in zip(start, length, strict=True)]),
+            window=window,
+            by_communication=parts,
+        )
+        inside = [i for i, s in enumerate(start) if window[0] <= s < window[1]]
+        whole = sum(length[i] for i in inside)
+        part = sum(working[i] for i in inside) / whole if whole else 1.0
+
+        def between(values: Sequence[int], part: float = part) -> int:
+            a, b, left = (values[0], values[1], part * 2) if part <= 0.5 else (values[1], values[2], part * 2 - 1)
+            return round(a + (b - a) * left)
+
+        found = other_reports._never_waiting(one, whole_numbers(working))
+        assert (found.step_ns, found.low_ns, found.high_ns) == (
+            between((100, 150, 300)),
+            between((90, 130, 280)),
+            between((110, 170, 320)),
+        )

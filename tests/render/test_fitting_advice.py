@@ -107,3 +107,20 @@ def test_a_change_before_another_says_what_it_saves_or_that_it_is_needed(saving_
         f"Take the waits out{reason}",
         "Compile the model",
     )
+
+
+def test_changes_in_order_are_one_sentence_in_which_names_keep_their_capitals() -> None:
+    actions = ("Remove the syncs: two", "Use larger batches", "DistributedDataParallel once", "torch.compile(model)")
+    assert answer_text.in_order(actions) == (
+        "Remove the syncs, then use larger batches, then DistributedDataParallel once, then torch.compile(model)"
+    )
+
+
+def test_a_change_has_the_room_that_those_before_it_leave() -> None:
+    """Half of 200 letters is too little for the second one; with what the first leaves it is whole."""
+    summary: Summary = factory.summary()
+    long = f"Use larger batches: {'x' * 120}"
+    do = (Action("Take the waits out", finding=0), Action(long, finding=0))
+    summary = replace(summary, answer=replace(summary.answer, do=do, now_ns=20_000 * US))
+    assert answer_text.changes(summary, lambda text, _: str(text), 200)[1] == long
+    assert answer_text.changes(summary, lambda text, _: str(text), 150)[1] == "Use larger batches"

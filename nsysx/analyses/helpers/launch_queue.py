@@ -22,8 +22,8 @@ def _borders(profile: Profile) -> dict[int, tuple[I64, I64]]:
         launched = launched.with_columns(pl.col("call_start_ns").fill_null(window[0]))
     launched = launched.drop_nulls("call_start_ns")
     process, begun, ended = (c.to_numpy() for c in launched.get_columns())
-    # Clock conversion may end an op before its call; it still was not pending before its call.
-    ended = np.maximum(ended, begun)
+    # Clock conversion may end an op before its call; it still was not pending before its call, nor at its begin.
+    ended = np.maximum(ended, begun + 1)
     borders = {}
     for key in launched["process"].drop_nulls().unique().to_list():
         of_process = process == key

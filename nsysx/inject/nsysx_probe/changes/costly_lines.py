@@ -55,6 +55,25 @@ UNTRIED = (
         'index = torch.randint(count, (picked,), device="cuda")', untried=_OWN_CODE,
     ),
     Remedy(
+        "same-dtype",
+        "Cast what goes in here back to the model's dtype (x.to(weight.dtype)): the parameters have 16 bits, and a tensor of float32 "
+        "(a table, a constant, a mask) made this work float32",
+        "q, k = rotary(q).to(v.dtype), rotary(k).to(v.dtype)  # tables of float32 promote what they touch",
+        "What needs the digits (angles, sums) is computed before the cast.", untried=_OWN_CODE,
+    ),
+    Remedy(
+        "shorter-side",
+        "Turn a tall matrix first (x.T), and back at the end: the products are then as large as its shorter side. torch.optim.Muon does so",
+        "tall = x.size(0) > x.size(1)\nx = x.T if tall else x   # before the rounds\nx = x.T if tall else x   # behind them",
+        "What is computed must be the same of the transpose, as in Newton-Schulz iterations.", untried=_OWN_CODE,
+    ),
+    Remedy(
+        "mixed-before-resampled",
+        "Mix the channels first (the 1x1 convolution or linear layer), and resample the few that it leaves: the two can change places",
+        'y = F.interpolate(self.classify(x), size=size, mode="bilinear", align_corners=False)',
+        "Nothing but types and layouts may change between the two.", untried=_OWN_CODE,
+    ),
+    Remedy(
         "processes-for-threads",
         "Let worker processes do this (DataLoader(num_workers=8), multiprocessing), not a thread: of one process only one thread runs "
         "Python at a time, and the one that launches kernels waits for it",

@@ -1,0 +1,150 @@
+"""Operators in an order, or on a side, that makes them larger than the same result needs, from their sizes and what made their arguments.
+
+A matrix times its transpose is as large as the matrix is long on that side; where the product is only multiplied into the matrix again, a
+tall matrix that is turned first gives the same from smaller products (Newton-Schulz iterations). A resampling treats each channel alike,
+and a 1x1 convolution or a linear layer each place alike: what leaves fewer channels can come first.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import polars as pl
+
+from nsysx import units
+from nsysx.analyses.helpers import operator_work
+from nsysx.catalogue import StepPart
+from nsysx.events.operator_flow import OperatorFlow, flow_of
+from nsysx.events.profile import NotRecorded
+from nsysx.findings._case import Case, Fix, Rule, ops_of
+from nsysx.findings._finding_bounds import LINE_WORK_SHARE
+from nsysx.findings._found import Found
+from nsysx.findings._once import Takes
+from nsysx.model import Finding
+from nsysx.replay.engine import ScaleOps
+
+_PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm")
+_TURNED = re.compile(r"::(t|transpose|numpy_T|mT|permute|adjoint)$")
+_RESAMPLES = re.compile(r"::upsample_\w+$")
+#: Operators that hand on what they are given, in another type or layout.
+_HANDS_ON = re.compile(r"::(to|_to_copy|contiguous|clone|view|reshape|permute|flatten|transpose)$")
+#: Kernels of a resampling, and of the types and layouts around it.
+_OF_RESAMPLING = ("resampling", "elementwise")
+
+
+class _Smaller(NamedTuple):
+    """A change that makes operators smaller: what it is about in words, the rest of their time with it, and what they are."""
+
+    title: str
+    fix: Fix
+    edits: tuple[ScaleOps, ...]
+
+
+def findings_of(case: Case, rule: Rule) -> list[Finding]:
+    """Return a finding for each such change that saves 5 % of the step or more."""
+    flow = flow_of(case.profile)
+    if flow is None:
+        return []
+    findings = []
+    for smaller in (*_on_the_shorter_side(case, flow), *_resampled_last(case, flow)):
+        ops = frozenset().union(*(edit.ops for edit in smaller.edits))
+        if not ops:
+            continue
+        worth = case.worth(*smaller.edits, cause=(StepPart.WORK,), bound=True)
+        if not case.notable(worth.likely_ns or 0, LINE_WORK_SHARE):
+            continue
+        work = case.timed_ops(case.ops["op"].is_in(list(ops)), "op")
+        taken = case.per_step(int(work["ns"].sum()))
+        detail = (
+            f"{units.duration(taken)} {case.per} go to them, {case.share(taken)} of the step; "
+            f"{units.duration(worth.likely_ns or 0)} less is enough for the same result."
+        )
+        smaller_work = Found(
+            rule, smaller.title, detail, worth=worth, cost_ns=taken, fix=smaller.fix, takes=Takes(ops)
+        )  # fmt: skip
+        findings.append(smaller_work.as_finding(case))
+    return findings
+
+
+def _sizes(text: str) -> list[list[int]]:
+    """Return the sizes of the arguments of an operator."""
+    return [[int(n) for n in re.findall(r"\d+", each)] for each in re.findall(r"\[([\d, ]*)\]", text)]
+
+
+def _on_the_shorter_side(case: Case, flow: OperatorFlow) -> Iterator[_Smaller]:
+    """Yield the products of tall matrices with their transposes that are multiplied into the matrix again."""
+    row_of = {number: row for row, number in enumerate(flow.number)}
+    sides, given_back = dict[int, tuple[int, int]](), set[tuple[int, int]]()
+    for name, made, text in zip(flow.names, flow.made, flow.size, strict=True):
+        if name not in _PRODUCTS:
+            continue
+        shapes = [shape for shape in _sizes(text) if len(shape) > 1][-2:]
+        factors = made[1:3] if name.endswith(("addmm", "baddbmm")) else made[:2]
+        if len(shapes) < 2 or len(factors) < 2:
+            continue
+        first, second = factors
+        (rows, inner), columns = shapes[0][-2:], shapes[1][-1]
+        turned = row_of.get(second)
+        if turned is not None and _TURNED.search(flow.names[turned]) and flow.made[turned][0] == first >= 0:
+            if rows == columns > inner:
+                sides[first] = (rows, inner)
+        elif second in sides and (rows, columns) == sides[second]:
+            given_back.add(sides[second])
+    edits: list[ScaleOps] = []
+    for long, short in sorted(given_back, reverse=True):
+        part = short / long
+        left = {
+            f"[[{long}, {short}], [{short}, {long}]]": part,
+            f"[[{long}, {long}], [{long}, {long}]]": part**3,
+            f"[[{long}, {long}], [{long}, {short}]]": part,
+        }
+        edits += [ScaleOps(_of_products(case, shapes), share) for shapes, share in left.items()]
+    if given_back:
+        long, short = max(given_back)
+        title = f"Products of {long} x {long} for matrices of {long} x {short}: {short} x {short} are enough"
+        yield _Smaller(title, Fix.by_name("shorter-side"), tuple(edits))
+
+
+def _of_products(case: Case, shapes: str) -> frozenset[int]:
+    """Return the GPU ops of products of two factors of these shapes, outside of the backward."""
+    try:
+        operators = operator_work.numbered_operators(case.profile)
+    except NotRecorded:
+        return frozenset()
+    sizes = pl.col("shapes").str.replace(r"(, \[\])+\]$", "]")  # numbers that an operator is given have none
+    theirs = operators.filter(
+        pl.col("name").is_in(_PRODUCTS), pl.col("node").is_null(), sizes.str.ends_with(shapes.lstrip("["))
+    )
+    return ops_of(operator_work.work_of(case.profile, theirs))
+
+
+def _resampled_last(case: Case, flow: OperatorFlow) -> Iterator[_Smaller]:
+    """Yield the lines that resample more channels than a 1x1 convolution or a linear layer behind it leaves."""
+    code = case.profile.code()
+    if code is None:
+        return
+    origin, seen = dict[int, int](), set[tuple[int, str]]()
+    for row, (name, number, made, text) in enumerate(zip(flow.names, flow.number, flow.made, flow.size, strict=True)):
+        if _RESAMPLES.search(name):
+            origin[number] = row
+        elif _HANDS_ON.search(name) and made and made[0] in origin:
+            origin[number] = origin[made[0]]
+        elif name in ("aten::conv2d", "aten::linear") and made and made[0] in origin:
+            weight = [*_sizes(text), [], []][1]
+            if len(weight) < 2 or weight[2:] not in ([], [1, 1]) or weight[0] >= weight[1]:
+                continue
+            line_rows = code.places_of(code.at(flow.thread, flow.start_ns[[origin[made[0]]]]))
+            if (int(line_rows[0]), text) in seen:  # autocast calls it again with other types
+                continue
+            seen.add((int(line_rows[0]), text))
+            there = (
+                code.made_at(case.ops.filter(case.ops["call"].is_not_null()), line_rows.tolist())
+                if line_rows[0] >= 0
+                else case.ops.clear()
+            )
+            work = there.filter(there["family"].cast(pl.String).is_in(_OF_RESAMPLING))
+            title = f"{weight[1]} channels are resampled, and {weight[0]} are left of them"
+            fix = Fix.by_name("mixed-before-resampled")
+            yield _Smaller(title, fix, (ScaleOps(ops_of(work), weight[0] / weight[1]),))

@@ -1,0 +1,112 @@
+"""Operators that are larger than their result needs, and work of 32 bits in networks of 16: both sides of each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from nsysx.model import Finding
+from tests.findings.lined import Lined
+
+LINE = 12
+SOURCE = {LINE: "y = head(F.interpolate(x, size=size))"}
+GEMM, RESAMPLE = (
+    "nvjet_sm90_tst_128x192_64x5_2x1",
+    "void at::native::upsample_bilinear2d_nhwc_out_frame<float, float>(int)",
+)
+FP32_ATTENTION = "fmha_cutlassF_f32_aligned_64x64_rf_sm80(Params)"
+
+
+def operator(
+    program: Lined, name: str, number: int, made: list[int], sizes: str, us: float = 0, kernel: str = GEMM
+) -> None:
+    """An operator with one kernel, or none; ``made``: what made its arguments, -1 for what is older than the step."""
+    begin = program.t
+    program.host(5)
+    if us:
+        program.launch(us, kernel)
+    if program.noted is not None:
+        makers = ", ".join(f"({max(each, 0)},{-1 if each < 0 else 0})" for each in made)
+        label = f"aten::{name}, op_id = {number}, sizes = [{sizes}], input_op_ids = [{makers}]"
+        program.main.add_range(label, begin, program.t)
+
+
+def whitening(program: Lined, step: int, *, multiplied: bool = True, rows: int = 4096) -> None:
+    """A network (200 us); then a matrix of ``rows`` x 1024 times its transpose, its square, and that times the matrix, 400 us each."""
+    at, x = 1000 * step + 10, f"[{rows}, 1024]"
+    with program.range("forward"), program.range("net:Net"):
+        operator(program, "linear", at, [-1, -1], "[64, 64], [64, 64]", 200)
+    with program.line(LINE), program.range("optimizer Muon"):
+        operator(program, "div", at + 1, [-1], x)
+        operator(program, "numpy_T", at + 2, [at + 1], x)
+        operator(program, "mm", at + 3, [at + 1, at + 2], f"{x}, [1024, {rows}]", 400)
+        square = f"[{rows}, {rows}]"
+        operator(program, "addmm", at + 4, [at + 3] * 3, f"{square}, {square}, {square}", 400)
+        if multiplied:
+            operator(program, "addmm", at + 5, [at + 1, at + 4, at + 1], f"{x}, {square}, {x}", 400)
+    program.sync()
+
+
+def on_shorter_side(folder: Path, **kind: object) -> list[Finding]:
+    program = Lined(SOURCE).run(lambda program, step: whitening(program, step, **kind))  # type: ignore[arg-type]
+    return [f for f in program.found(folder, "NSX131") if "shorter-side" in [way.name for way in f.remedies]]
+
+
+def test_a_tall_matrix_is_turned_first(tmp_path: Path) -> None:
+    (found,) = on_shorter_side(tmp_path)
+    assert found.where["line"] == LINE and "1024 x 1024 are enough" in found.title
+    # Of two products three quarters go, of the square 63 parts in 64.
+    assert found.saving_ns_per_step == pytest.approx(400_000 * (0.75 + 63 / 64 + 0.75), rel=0.05)
+
+
+@pytest.mark.parametrize("kind", [{"multiplied": False}, {"rows": 512}], ids=str)
+def test_similarities_and_wide_matrices_are_as_small_as_can_be(kind: dict[str, object], tmp_path: Path) -> None:
+    assert not on_shorter_side(tmp_path, **kind)
+
+
+def segmenting(program: Lined, step: int, *, left: int) -> None:
+    """256 channels are resampled (800 us) in one line, and a 1x1 convolution leaves ``left`` of them (100 us)."""
+    at = 1000 * step + 10
+    with program.line(LINE), program.range("forward"), program.range("net:Net"):
+        operator(program, "upsample_bilinear2d", at, [-1], "[12, 256, 128, 128]", 800, RESAMPLE)
+        operator(program, "to", at + 1, [at], "[12, 256, 512, 512]")
+        operator(program, "conv2d", at + 2, [at + 1, -1], f"[12, 256, 512, 512], [{left}, 256, 1, 1]", 100)
+    program.sync()
+
+
+def resampled_last(folder: Path, left: int) -> list[Finding]:
+    program = Lined(SOURCE).run(lambda program, step: segmenting(program, step, left=left))
+    return [f for f in program.found(folder, "NSX131") if "mixed-before-resampled" in [way.name for way in f.remedies]]
+
+
+def test_channels_are_mixed_before_they_are_resampled(tmp_path: Path) -> None:
+    (found,) = resampled_last(tmp_path, 8)
+    assert found.where["line"] == LINE and found.title == "256 channels are resampled, and 8 are left of them"
+    assert found.saving_ns_per_step == pytest.approx(800_000 * (1 - 8 / 256), rel=0.05)
+
+
+def test_as_many_channels_may_be_mixed_behind(tmp_path: Path) -> None:
+    assert not resampled_last(tmp_path, 256)
+
+
+def attending(program: Lined, step: int) -> None:
+    with program.line(LINE), program.range("forward"), program.range("net:Net"):
+        program.launch(300, GEMM)
+        program.launch(600, FP32_ATTENTION)
+    program.sync()
+
+
+def of_dtype(folder: Path, dtype: str) -> Finding:
+    settings = {"networks": [{"class": "Net", "dtypes": {dtype: 1000}}], "autocast": {"regions": 0, "dtypes": {}}}
+    return Lined(SOURCE, settings).run(attending).finding(folder, "NSX116")
+
+
+def test_attention_of_32_bits_in_a_network_of_16_was_made_so_on_the_way(tmp_path: Path) -> None:
+    found = of_dtype(tmp_path, "bfloat16")
+    assert found.verdict == "found" and [way.name for way in found.remedies] == ["same-dtype"]
+    assert found.saving_ns_per_step == pytest.approx(600_000 * 14 / 15, rel=0.05)
+
+
+def test_attention_of_a_network_of_32_bits_is_as_wide_as_that(tmp_path: Path) -> None:
+    assert of_dtype(tmp_path, "float32").verdict == "clear"
