@@ -54,7 +54,7 @@ def line_of(profile: Profile, site: Row, calls: Iterable[int], takes: Takes) -> 
 
 
 #: Functions of modules: whoever calls the network names it better than a line in it.
-_OF_MODULE = re.compile(r"(^|\.)(forward|__call__)$")
+OF_MODULE = re.compile(r"(^|\.)(forward|__call__)$")
 
 
 def calling_line(profile: Profile, takes: Takes, of_one: float = OF_ONE_LINE_SHARE) -> dict[str, Any]:
@@ -82,7 +82,7 @@ def calling_line(profile: Profile, takes: Takes, of_one: float = OF_ONE_LINE_SHA
         path.append(most)
     places = [code.places.row(line, named=True) for line in path]
     calling = [
-        row for row in places if not stacks_room.is_library(row["file"]) and not _OF_MODULE.search(row["function"])
+        row for row in places if not stacks_room.is_library(row["file"]) and not OF_MODULE.search(row["function"])
     ]
     return {key: calling[-1][key] for key in ("file", "line")} if calling else {}
 
@@ -116,7 +116,7 @@ def running(profile: Profile, takes: Takes) -> dict[str, Any]:
 
 def in_forward(code: CodeLines, stacks: I64) -> Flags:
     """Return which stacks have a line of a module's forward among theirs, or above them."""
-    inner = code.places["function"].cast(pl.String).str.contains(_OF_MODULE.pattern).fill_null(value=False)
+    inner = code.places["function"].cast(pl.String).str.contains(OF_MODULE.pattern).fill_null(value=False)
     return code.passing(stacks, frozenset(inner.arg_true()))
 
 
@@ -125,7 +125,7 @@ def runs_networks(profile: Profile, line: Row) -> bool:
     code = profile.code()
     if code is None:
         return False
-    if _OF_MODULE.search(str(line["function"])):
+    if OF_MODULE.search(str(line["function"])):
         return True
     calls = profile.steady_calls
     launches = calls.select("call", "module", "phase").filter(calls["kind"].is_in(Call.LAUNCHES))

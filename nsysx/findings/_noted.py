@@ -30,7 +30,7 @@ from nsysx.findings._finding_bounds import (
 from nsysx.findings._fix import for_anything
 from nsysx.findings._found import Found
 from nsysx.findings._held import guilty
-from nsysx.findings._lines import by_line, in_forward, share_of
+from nsysx.findings._lines import OF_MODULE, by_line, in_forward, share_of
 from nsysx.findings._once import Takes, edits_without, taken_by
 from nsysx.findings.nsx113_tiny_launches import recurrent
 from nsysx.model import Finding
@@ -87,7 +87,9 @@ def found(case: Case, rule: Rule) -> list[Finding]:
             continue
         launches, text = row["launches"] / case.steps, str(row["text"] or "").partition("  #")[0]
         looping = _looping(case, code, line_row) if line_row not in busy else frozenset()
-        aside = line_row in unneeded and not code.made_at(case.calls, [line_row])["phase"].is_in(_FOR_WEIGHTS).any()
+        of_network = OF_MODULE.search(str(row["function"]))  # wrappers of ranks run work of their own there
+        for_weights = code.made_at(case.calls, [line_row])["phase"].is_in(_FOR_WEIGHTS).any()
+        aside = line_row in unneeded and not of_network and not for_weights
         if not (line_row in busy or looping or aside) or _line_remedies.of_training(text):
             continue
         # A loop costs what is idle for its launches, too, and so does what need not be done.

@@ -33,15 +33,15 @@ def backward(program: Lined, *sequences: int) -> None:
                 program.main.add_range(f"MulBackward0, seq = {sequence}", begin, program.t)
 
 
-def training(program: Lined, step: int, *, needed: bool = False) -> None:
+def training(program: Lined, step: int, *, needed: bool = False, function: str = "step") -> None:
     """A network (200 us), a metric of its output (20 launches with a pause of 50 us before each), the backward.
 
-    ``needed``: the loss is computed from the metric.
+    ``needed``: the loss is computed from the metric; ``function``: that of the metric's line.
     """
     first = 1000 * step + 10
     with program.line(LOSS), program.range("forward"), program.range("net:Net"):
         trained(program, first, max(first - 1, 1), 100 * step + 1)
-    with program.line(METRIC):
+    with program.line(METRIC, function):
         for each in range(20):
             program.host(50)
             operator(program, "eq", first + 1 + each, [first], 2)
@@ -59,8 +59,9 @@ def test_a_line_whose_results_no_gradient_needs_can_be_left_out(tmp_path: Path) 
     assert found.saving_ns_per_step == pytest.approx(1_220_000, rel=0.25)
 
 
-def test_what_the_loss_needs_is_no_metric(tmp_path: Path) -> None:
-    found = Lined(SOURCE).run(lambda program, step: training(program, step, needed=True)).found(tmp_path, "NSX123")
+@pytest.mark.parametrize("kind", [{"needed": True}, {"function": "Net.forward"}], ids=str)
+def test_what_the_loss_needs_or_stands_in_a_network_is_no_metric(kind: dict[str, object], tmp_path: Path) -> None:
+    found = Lined(SOURCE).run(lambda program, step: training(program, step, **kind)).found(tmp_path, "NSX123")  # type: ignore[arg-type]
     assert not [f for f in found if "no gradient needs" in f.detail]
 
 
