@@ -103,8 +103,8 @@ SHORT_STRETCH_ITEMS = 48
 
 # ---- hidden communication ---------------------------------------------------------------------------------------
 #: A transfer that runs beside computation makes that longer by these shares of its own time (least, likely, most), since NCCL takes
-#: multiprocessors and memory from it: 0.3 to 0.4 in 16 of 19 jobs on two H100s, 0.5 and 0.8 in two whose matrix products fill the
-#: card, and all of it in a sharded language model whose fix hid 10 ms of 65 and gained nothing.
+#: multiprocessors and memory from it: 0.29 to 0.41 in 14 of 18 recordings on two GPUs, 0.21 and 0.27 in two, 0.54 and 0.78 in two, and,
+#: by what was gained and not by its kernels, all of it in a sharded language model whose fix hid 10 ms of 65 and gained nothing.
 HIDDEN_SLOWS_SHARES = (0.3, 0.65, 1.0)
 
 # ---- slowed_kernels ---------------------------------------------------------------------------------------------
