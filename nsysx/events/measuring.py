@@ -30,10 +30,13 @@ def measures(calls: pl.DataFrame, ops: pl.DataFrame) -> bool:
 
 def _measures(calls: pl.DataFrame, ops: pl.DataFrame) -> bool:
     calls = calls.select("call", "start_ns", "end_ns", "name", "gpu_ops").sort("start_ns", "end_ns")
+    # torch asks before each call that a capture may not hold whether there is one: two calls with such a question between them are
+    # neighbours.
+    calls = calls.filter(~pl.Series(lookup.matching(calls["name"], "StreamIsCapturing")))
     # An event that a stream waits for at once orders two streams, as those of collectives do: nobody reads its time.
     orders = np.append(lookup.matching(calls["name"], "StreamWaitEvent")[1:], False)
     recorded = calls["start_ns"].to_numpy()[lookup.matching(calls["name"], "EventRecord") & ~orders]
-    readings = _readings(calls)
+    readings = _readings(calls, recorded)
     if len(readings) < FEWEST_READINGS or len(recorded) < 2 * FEWEST_READINGS:
         return False
     begun = int(np.searchsorted(recorded, readings[0]))
@@ -57,9 +60,11 @@ def _repeats_one(calls: pl.Series, first: I64, last: I64, ops: pl.DataFrame) -> 
     return 2 * sum(alike) > len(alike)
 
 
-def _readings(calls: pl.DataFrame) -> I64:
+def _readings(calls: pl.DataFrame, recorded: I64) -> I64:
     """Return when (ns) pairs of events are read: by the call that tells the time between them, by a wait for one that was just
     recorded, or by two queries in a row.
+
+    A wait is for the end of a copy, or of anything else, where not two events are ``recorded`` (ns) from one such wait to the next.
     """
     start, end = calls["start_ns"].to_numpy(), calls["end_ns"].to_numpy()
     elapsed = np.flatnonzero(lookup.matching(calls["name"], "EventElapsedTime"))
@@ -67,7 +72,9 @@ def _readings(calls: pl.DataFrame) -> I64:
         return start[elapsed]
     waited = lookup.matching(calls["name"], "EventSynchronize")[1:] & lookup.matching(calls["name"], "EventRecord")[:-1]
     if waited.any():
-        return start[1:][waited]
+        waits = start[1:][waited]
+        between = np.diff(np.searchsorted(recorded, waits), prepend=0)
+        return waits if np.median(between) == 2 else waits[:0]
     asked = lookup.matching(calls["name"], "EventQuery")
     follows = np.flatnonzero(asked[:-1] & asked[1:] & (start[1:] - end[:-1] <= READ_GAP_NS))
     kept, last = [], -2

@@ -26,12 +26,14 @@ def timed(
     orders: bool = False,
     alike: bool = True,
     waits: bool = False,
+    hands_on: bool = False,
 ) -> Report:
     """Return a loop that times ``ops`` products between events; before every ``flushed_every``-th it zeroes 256 MiB.
 
     The product takes 31.0 us with a warm L2 cache and 34.4 us with a cold one. ``extra`` kernels are launched outside of the windows.
     ``orders``: another stream waits for each event, as around a collective. ``alike``: all ``ops`` are the same kernel. ``waits``: the
-    program waits for the second event as soon as it is recorded, as C++ does.
+    program waits for the second event as soon as it is recorded, as C++ does. ``hands_on``: another stream waits for the first one,
+    behind torch's question whether it captures, as where a copy follows whose end is waited for.
     """
     report = Report()
     report.gpu(0, name="NVIDIA H100", l2=50 << 20, bandwidth=3_350_000_000_000)
@@ -48,6 +50,9 @@ def timed(
             free += 2 * US
         begin = at + (10 + extra) * US
         main.event_record(2 * i + 1, at=begin, dur=US)
+        if hands_on:
+            main.sync("cudaStreamIsCapturing_v10000", at=begin + US, dur=US // 4)
+            main.sync("cudaStreamWaitEvent_v3020", at=begin + US + US // 2, dur=US // 4, event=2 * i + 1)
         if orders:
             main.sync("cudaStreamWaitEvent_v3020", at=begin + US, dur=US // 2, event=2 * i + 1)
         for k in range(ops):
@@ -95,6 +100,7 @@ def test_a_flush_is_no_launch_to_save(tmp_path: Path) -> None:
         (timed(extra=9), "a loop that times a small part of what it does"),
         (timed(rounds=3), "too few to be a loop"),
         (timed(orders=True), "events that order two streams"),
+        (timed(read=False, waits=True, hands_on=True), "an event that waits for the end of a copy"),
     ],
 )
 def test_what_else_has_events_keeps_its_steps(tmp_path: Path, report: Report, why: str) -> None:
