@@ -15,6 +15,7 @@ from nsysx.catalogue import DeviceActivity
 from nsysx.events import micro_steps
 from nsysx.events.event_bounds import ON_DEVICE_KIND
 from nsysx.events.profile import Profile
+from nsysx.events.recorded_settings import settings_of
 from nsysx.frames.intervals import I64, union
 from nsysx.frames.statistics import F64
 from nsysx.reading import nccl_notes
@@ -95,9 +96,13 @@ def _gathered_again(profile: Profile) -> frozenset[int]:
 
 
 def _copied_out(profile: Profile) -> frozenset[int]:
-    """Return the copies of gradients out of their buckets: copies on the device in a backward that reduces."""
-    backward = _in_phase(profile, "backward")
-    if not (backward["kind"] == "allreduce").any():
+    """Return the copies of gradients out of their buckets: copies on the device in a backward that reduces.
+
+    Only DistributedDataParallel has buckets: none where the program's settings are known and name no such wrapper.
+    """
+    settings, backward = settings_of(profile), _in_phase(profile, "backward")
+    without_ddp = settings is not None and settings.wrappers("DDP") == ()
+    if without_ddp or not (backward["kind"] == "allreduce").any():
         return frozenset()
     return _often(profile, backward.filter((pl.col("copy_kind") == ON_DEVICE_KIND).fill_null(value=False)))
 
