@@ -45,9 +45,9 @@ def also(summary: Summary, chosen: Finding | None, do: Sequence[Action]) -> tupl
         if step is not None and saving is None and (f.cost_ns_per_step or 0) < UNKNOWN_SAVING_COST_SHARE * step:
             continue
         most = _much_or_nothing_ns(summary, f) if chosen is not None else None
-        if step is not None and saving is not None and most is None:
-            if saving < NOTABLE * step or saving < (f.saving.error_ns or 0):
-                continue
+        small = step is not None and saving is not None and saving < max(NOTABLE * step, f.saving.error_ns or 0)
+        if small and most is None:
+            continue
         title = folded_path(f.title[:TITLE_LETTERS])
         title = f"Repeated blocks{title[1:]}" if title.startswith("*:") else title
         text = summary.step.marks_title(title, as_recorded=f.title_as_recorded)
