@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 # ---- __init__ ---------------------------------------------------------------------------------------------------
-#: A step at best below this share of the step now is no figure: the replay's stands in its place.
-NOTHING_LEFT_SHARE = 0.01
+#: A step at best below this share of the step now is no figure (chosen: nobody plans with "30x at best"): the replay's stands in its place.
+NOTHING_LEFT_SHARE = 0.1
 
 # ---- bars -------------------------------------------------------------------------------------------------------
 #: Parts of a bar below this share are shown together.

@@ -14,7 +14,7 @@ MS = 1_000_000
 
 @pytest.mark.parametrize(
     ("then", "alone", "bound", "led"),
-    [(0, 40, True, True), (0.9, 40, True, True), (1, 40, True, False), (0, None, True, False), (0, 40, False, False)],
+    [(0, 40, True, True), (9.9, 40, True, True), (10, 40, True, False), (0, None, True, False), (0, 40, False, False)],
 )
 def test_the_replay_leads_where_the_bound_leaves_nothing(
     recorded: Samples, then: float, alone: int | None, bound: bool, led: bool
