@@ -74,18 +74,13 @@ def first(summary: Summary) -> Finding | None:
 
 
 def may_save_nothing(summary: Summary, finding: Finding) -> bool:
-    """Return whether a saving is not worth a word for sure: a small one by its interval, or because nobody knows how wrong it is.
-
-    What a compiler makes of whatever stands there is not known before it is tried: a large saving may be none, too.
-    """
+    """Return whether a saving is small and not worth a word for sure: by its interval, or because nobody knows how wrong it is."""
     step, saving = summary.step.shown_ns, likely_ns(summary, finding)
-    if not step or not saving or saving < NOTABLE * step:
+    if not step or not saving or not NOTABLE * step <= saving < COSTLY_SETTING_SHARE * step:
         return False
-    small, margins = saving < COSTLY_SETTING_SHARE * step, margins_ns(summary, finding)
+    margins = margins_ns(summary, finding)
     if margins is None or is_bound(summary, finding) or finding.saving.error_ns is None:
-        return small
-    if not small and not _for_anything(finding):
-        return False
+        return True
     less = step / (step - max(0, saving - margins[0]))
     return min(factors.factor_bounds(summary, finding, saving, margins), default=less) < 1 + NOTABLE
 
@@ -224,12 +219,8 @@ def _advisable(summary: Summary, finding: Finding) -> bool:
 def to_do(summary: Summary, chosen: Finding | None) -> tuple[Action, ...]:
     """Return what to do; about the capture itself where nothing in the program can be named."""
     if chosen is None:
-        unsure = [f for f in by_saving(summary) if may_save_nothing(summary, f)]
-        text = unnamed.to_record(summary, unsure=bool(unsure))
-        largest, step = max(unsure, key=lambda f: likely_ns(summary, f) or 0, default=None), summary.step.shown_ns
-        if largest is not None and step and (likely_ns(summary, largest) or 0) >= COSTLY_SETTING_SHARE * step:
-            text += f" What may help, or not at all: {largest.fix[:1].lower()}{largest.fix[1:]}; nsysx try measures it."
-        return (Action(text, where=time_places.of_most(summary)),)
+        unsure = any(may_save_nothing(summary, f) for f in by_saving(summary))
+        return (Action(unnamed.to_record(summary, unsure=unsure), where=time_places.of_most(summary)),)
     where, index = dict(chosen.where) or dict(time_places.of_most(summary)), place_of(summary, chosen)
     if where.get("module"):
         where["module"] = called(summary, str(where["module"]))

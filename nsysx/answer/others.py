@@ -10,7 +10,6 @@ from nsysx.advice import Action, Also
 from nsysx.analyses import gpu_ledger, waits
 from nsysx.answer import measured, subject
 from nsysx.answer.answer_bounds import (
-    COSTLY_SETTING_SHARE,
     LITTLE_SAVING_SHARE,
     LONG_WAIT_SHARE,
     MOST_ALSO_FOUND,
@@ -21,8 +20,7 @@ from nsysx.answer.answer_bounds import (
     UNKNOWN_SAVING_COST_SHARE,
 )
 from nsysx.answer.bars import folded_path
-from nsysx.answer.change_savings import about, by_saving, likely_ns, margins_ns, place_of
-from nsysx.answer.first_action import may_save_nothing
+from nsysx.answer.change_savings import about, by_saving, place_of
 from nsysx.catalogue import StepLimit
 from nsysx.findings import rule_of
 from nsysx.model import Finding, Summary
@@ -44,17 +42,16 @@ def also(summary: Summary, chosen: Finding | None, do: Sequence[Action]) -> tupl
             continue
         if step is not None and saving is None and (f.cost_ns_per_step or 0) < UNKNOWN_SAVING_COST_SHARE * step:
             continue
-        most = _much_or_nothing_ns(summary, f) if chosen is not None else None
-        small = step is not None and saving is not None and saving < max(NOTABLE * step, f.saving.error_ns or 0)
-        if small and most is None:
+        if step is not None and saving is not None and (saving < NOTABLE * step or saving < (f.saving.error_ns or 0)):
             continue
         title = folded_path(f.title[:TITLE_LETTERS])
         title = f"Repeated blocks{title[1:]}" if title.startswith("*:") else title
         text = summary.step.marks_title(title, as_recorded=f.title_as_recorded)
         key = f"{f.code} {_without_numbers(text)}"
         # The first of several blocks saves most of them.
-        told_ns = None if step is None else saving if most is None else most
-        lines.setdefault(key, Also(f.code, place_of(summary, f), text, told_ns, f.saving.bound or most is not None))
+        lines.setdefault(
+            key, Also(f.code, place_of(summary, f), text, saving if step is not None else None, f.saving.bound)
+        )
     chosen_lines: list[Also] = []
     for line in sorted(lines.values(), key=lambda a: -(a.saving_ns or 0)):
         if sum(other.code == line.code for other in chosen_lines) < MOST_OF_A_RULE:
@@ -64,17 +61,6 @@ def also(summary: Summary, chosen: Finding | None, do: Sequence[Action]) -> tupl
         *(line.finding for line in chosen_lines[:MOST_ALSO_FOUND]),
     ]
     return tuple(replace(a, overlaps=before(summary, named, a.finding)) for a in chosen_lines[:MOST_ALSO_FOUND])
-
-
-def _much_or_nothing_ns(summary: Summary, finding: Finding) -> int | None:
-    """Return the most (ns) that a change may save which leads no answer, since it may save nothing as well.
-
-    None for any other change, and for a small one.
-    """
-    step, saving, margins = summary.step.shown_ns, likely_ns(summary, finding), margins_ns(summary, finding)
-    if not step or not saving or margins is None or not may_save_nothing(summary, finding):
-        return None
-    return min(step, saving + margins[1]) if saving >= COSTLY_SETTING_SHARE * step else None
 
 
 def before(summary: Summary, named: Sequence[int], shown: int) -> tuple[str, ...]:

@@ -222,8 +222,8 @@ class Case:
         return round(self.limits.per_step(self.limits.lost.get(code, 0))) if self.rows(gpu_ledger.KEY) else 0
 
     def taken_by(self, parts: Iterable[StepPart]) -> int:
-        """Return the time that parts of the verdict take per step (ns)."""
-        return round(self.limits.per_step(sum(self.limits.parts[p] for p in parts)))
+        """Return the time that parts of the verdict take per step (ns); 0 where no GPU work was recorded."""
+        return round(self.limits.per_step(sum(self.limits.parts[p] for p in parts))) if self.rows(gpu_ledger.KEY) else 0
 
     def per_step(self, ns: float) -> int:
         """Return a sum over the frames per step."""

@@ -49,12 +49,14 @@ def kernels(profile: Profile, process: int, device: int) -> tuple[int, float | N
 def most(profile: Profile, process: int, device: int) -> str:
     """Return a clause on what most of the work is, by module or else by kind; "" if there is none.
 
-    Communication is part of the whole and never named: most of it runs beside computation or waits for others.
+    Communication is neither named nor part of the whole, which says so, as in the bar below: most of it runs beside computation or
+    waits for others.
     """
     work = _work(profile, process, device)
+    own = work.filter(work["cls"] != DeviceActivity.COMM.value)
+    what, work = "GPU time without communication" if own.height < work.height else "GPU time", own
     whole = int(work["ns"].sum())
-    work = work.filter(work["cls"] != DeviceActivity.COMM.value)
-    if not work["ns"].sum():
+    if not whole:
         return ""
     sums = _sums(work.drop_nulls("module"), "module")
     # Work outside of modules has none, the root holds all of them, and a name of numbers alone says nothing.
@@ -69,7 +71,7 @@ def most(profile: Profile, process: int, device: int) -> str:
                 more = [f"{count} modules"] * (count > 1) + [f"mostly {kind}"] * bool(kind)
                 names.append(f"{name[:80]}" + (f" ({', '.join(more)})" if more else ""))
                 shares.append(units.share(ns, whole))
-        return _sentence(shares, names)
+        return _sentence(what, shares, names)
     kinds = [
         (FAMILIES.get(f, f), t)
         for f, t in _sums(work, "family")
@@ -79,16 +81,16 @@ def most(profile: Profile, process: int, device: int) -> str:
     of_known = work.filter(~pl.col("family").cast(pl.String).is_in(_UNKNOWN))["name"].cast(pl.String).unique().to_list()
     unknown_ns = next((ns for name, ns in kernels if name not in of_known), 0)
     if kinds and kinds[0][1] >= unknown_ns:
-        return _sentence([units.share(t, whole) for _, t in kinds], [f for f, _ in kinds])
+        return _sentence(what, [units.share(t, whole) for _, t in kinds], [f for f, _ in kinds])
     if not kernels or kernels[0][1] < KIND_OF_WORK_SHARE * whole:
         return ""
     name = function_of(kernels[0][0])[:60]
-    return _sentence([units.share(kernels[0][1], whole)], [f"the kernel {name}"])
+    return _sentence(what, [units.share(kernels[0][1], whole)], [f"the kernel {name}"])
 
 
-def _sentence(shares: list[str], work: list[str]) -> str:
+def _sentence(what: str, shares: list[str], work: list[str]) -> str:
     """Return "54 % of GPU time is GEMM, 20 % normalization and 11 % reductions"."""
-    wholes = [" of GPU time is", *[""] * len(shares)]
+    wholes = [f" of {what} is", *[""] * len(shares)]
     *others, last = (f"{share}{whole} {name}" for share, whole, name in zip(shares, wholes, work, strict=False))
     return f"{', '.join(others)} and {last}" if others else last
 

@@ -141,7 +141,7 @@ def first_sentence(text: str) -> str:
 
 
 #: A second sentence that goes on with the idea of the first: what the GPU works on.
-_SAME_IDEA = re.compile(r"<?[\d.]+ % of GPU time is ")
+_SAME_IDEA = re.compile(r"<?[\d.]+ % of GPU time (?:without communication )?is ")
 
 
 def _head(text: str) -> str:

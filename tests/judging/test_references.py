@@ -70,8 +70,9 @@ def test_what_most_of_the_work_is() -> None:
         mine = [
             r | {"ns": r["end_ns"] - r["start_ns"]} for r in rows(ops) if (r["process"], r["device"]) == (PROCESS, 0)
         ]
-        whole = sum(r["ns"] for r in mine)  # with communication, which is never named
-        mine = [r for r in mine if r["cls"] != DeviceActivity.COMM.value]
+        own = [r for r in mine if r["cls"] != DeviceActivity.COMM.value]
+        what = "GPU time" if len(own) == len(mine) else "GPU time without communication"
+        mine, whole = own, sum(r["ns"] for r in own)
         words = gpu_work.most(profile(steady_ops=ops, attributed=SimpleNamespace(without_path={"head"})), PROCESS, 0)
         blocks = [r for r in mine if r["module"] in ("blocks.0", "blocks.1")]
         ns = sum(r["ns"] for r in blocks)
@@ -80,9 +81,7 @@ def test_what_most_of_the_work_is() -> None:
         elif blocks and ns >= gpu_work.FIRST_MODULE_SHARE * whole:
             count = len({r["module"] for r in blocks})
             assert words.startswith(
-                f"{units.share(ns, whole)} of GPU time is blocks.*"
-                if ns >= gpu_work.SECOND_MODULE_SHARE * whole
-                else ""
+                f"{units.share(ns, whole)} of {what} is blocks.*" if ns >= gpu_work.SECOND_MODULE_SHARE * whole else ""
             )
             assert ("2 modules" in words) == (count == 2)
         else:
@@ -97,16 +96,14 @@ def test_what_most_of_the_work_is() -> None:
             unknown = max((t for n, t in kernels.items() if n not in of_known), default=0)
             if listed and -listed[0][0] >= unknown:
                 assert words.startswith(
-                    f"{units.share(-listed[0][0], whole)} of GPU time is {gpu_work.FAMILIES.get(listed[0][1], listed[0][1])}"
+                    f"{units.share(-listed[0][0], whole)} of {what} is {gpu_work.FAMILIES.get(listed[0][1], listed[0][1])}"
                 )
                 assert words.count("%") == len(listed)
             elif max(kernels.values()) >= gpu_work.KIND_OF_WORK_SHARE * whole and any(
                 r["op_kind"] == "kernel" for r in mine
             ):
                 name = min(kernels, key=lambda n: (-kernels[n], n))
-                assert (
-                    words == f"{units.share(kernels[name], whole)} of GPU time is the kernel {name.partition('<')[0]}"
-                )
+                assert words == f"{units.share(kernels[name], whole)} of {what} is the kernel {name.partition('<')[0]}"
 
 
 def test_what_grows_with_the_steps() -> None:

@@ -497,7 +497,7 @@ def work(*rows: tuple[str, str | None, str, str, int]) -> Any:
         ([("other", None, "kernel", f"k{i}", 9) for i in range(12)], ""),
         ([("gemm", None, "kernel", "a", 0)], ""),
         ([("communication", "net", "kernel", "n", 60), ("gemm", "net", "kernel", "a", 30), ("norm", "net", "kernel", "b", 10)],
-         "40 % of GPU time is net (mostly GEMM)"),
+         "100 % of GPU time without communication is net (mostly GEMM)"),
         ([("communication", "net", "kernel", "n", 100)], ""),
     ],
 )  # fmt: skip

@@ -186,7 +186,9 @@ def _shares(summary: Summary, texts: dict[str, str]) -> Iterator[str]:
         if busy[1] != drawn:
             yield f"GPU busy {busy[1]} in the headline, {drawn} in the bar"
     parts = {p.label: units.share(p.ns, b.total_ns) for b in said.bars[1:] for p in b.parts}
-    for share, name in re.findall(r"(\d+(?:\.\d+)? %) of GPU time is ([\w.*]+(?: [a-z]\w+)*)", said.sentence):
+    for share, name in re.findall(
+        r"(\d+(?:\.\d+)? %) of GPU time (?:without communication )?is ([\w.*]+(?: [a-z]\w+)*)", said.sentence
+    ):
         drawn = next((s for label, s in parts.items() if label == name or label.endswith(f" {name}")), None)
         if drawn is not None and drawn != share:
             yield f"{name} is {share} in the headline, {drawn} in the bar"

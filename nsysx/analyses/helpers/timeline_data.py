@@ -202,7 +202,9 @@ class _Lanes:
             self._add("stream", f"GPU {device} stream {stream}", self._ops(of_stream))
         by_device = ops.group_by("device").agg((pl.col("end_ns") - pl.col("start_ns")).sum().alias("ns"))
         busiest = by_device.sort("ns", "device", descending=[True, False])["device"]
-        self._device = None if busiest.is_empty() else int(busiest[0])
+        if busiest.is_empty():
+            return
+        self._device = int(busiest[0])
         inside = ops.filter(pl.col("device") == self._device).with_columns(
             pl.col("start_ns", "end_ns").clip(self.start, self.end)
         )
