@@ -53,8 +53,8 @@ def most(profile: Profile, process: int, device: int) -> str:
     waits for others.
     """
     work = _work(profile, process, device)
-    own = work.filter(work["cls"] != DeviceActivity.COMM.value)
-    what, work = "GPU time without communication" if own.height < work.height else "GPU time", own
+    computing = work.filter(work["cls"] != DeviceActivity.COMM.value)
+    what, work = "GPU time without communication" if computing.height < work.height else "GPU time", computing
     whole = int(work["ns"].sum())
     if not whole:
         return ""
