@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 import polars as pl
@@ -64,6 +65,19 @@ class OperatorFlow:
     start_ns: I64 = field(default_factory=lambda: np.empty(0, np.int64))
     end_ns: I64 = field(default_factory=lambda: np.empty(0, np.int64))
     sequence: Sequence[int] = ()
+
+    @cached_property
+    def row_of(self) -> dict[int, int]:
+        """The row of each operator by its number."""
+        return {number: row for row, number in enumerate(self.number)}
+
+    @cached_property
+    def makers(self) -> list[list[int]]:
+        """Of each operator the rows of those before it that made its arguments."""
+        return [
+            [self.row_of[number] for number in made if self.row_of.get(number, len(self.made)) < row]
+            for row, made in enumerate(self.made)
+        ]
 
 
 def flow_of(profile: Profile) -> OperatorFlow | None:
@@ -178,7 +192,7 @@ def made_weights(flow: OperatorFlow, copied: Sequence[bool]) -> list[int]:
 
     ``copied``: of each operator, whether it copies something from the host.
     """
-    row_of = {number: row for row, number in enumerate(flow.number)}
+    row_of = flow.row_of
     same: list[bool] = []  # as in the step before
     for name, makers, from_host in zip(flow.names, flow.made, copied, strict=True):
         of_same = all(
@@ -201,15 +215,6 @@ def made_weights(flow: OperatorFlow, copied: Sequence[bool]) -> list[int]:
     return sorted(chosen)
 
 
-def makers(flow: OperatorFlow) -> list[list[int]]:
-    """Return of each operator the rows of those before it that made its arguments."""
-    row_of = {number: row for row, number in enumerate(flow.number)}
-    return [
-        [row_of[number] for number in made if row_of.get(number, len(flow.made)) < row]
-        for row, made in enumerate(flow.made)
-    ]
-
-
 #: Operators whose result is drawn.
 _DRAWN = re.compile(r"rand|normal_|uniform|bernoulli|dropout|multinomial|exponential")
 #: Operators that give a new tensor its size or memory, and write nothing into it.
@@ -225,7 +230,7 @@ def repeated_constants(
     that an operator of another step or thread made.
     """
     constant: list[bool] = []
-    for row, given in enumerate(makers(flow)):
+    for row, given in enumerate(flow.makers):
         name, made = flow.names[row], flow.made[row]
         new = trained[row] or copied[row] or _DRAWN.search(name) or len(given) < sum(number >= 0 for number in made)
         writes = _IN_PLACE.match(name) and not _MADE_ROOM.search(name)

@@ -10,13 +10,20 @@ import numpy as np
 import polars as pl
 
 from nsysx.events.nvtx_ranges import Flags
-from nsysx.events.operator_flow import OperatorFlow
+from nsysx.events.operator_flow import flow_of
 from nsysx.events.profile import Profile
 from nsysx.frames.intervals import I64
 
 
-def trained_of(profile: Profile, flow: OperatorFlow) -> Flags:
-    """Return which operators of an X-ray step are trained."""
+def trained_of(profile: Profile) -> Flags:
+    """Return which operators of the X-ray step of ``flow_of`` are trained, in its order; empty without one."""
+    return profile.once(_trained)
+
+
+def _trained(profile: Profile) -> Flags:
+    flow = flow_of(profile)
+    if flow is None:
+        return np.empty(0, np.bool_)
     nodes = _nodes(profile)
     trained, last = np.zeros(len(flow.names), np.bool_), dict[int, int]()
     for row in outermost_rows(flow.start_ns, flow.end_ns):

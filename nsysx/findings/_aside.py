@@ -7,7 +7,7 @@ reads a value to choose the next input (a policy in a game) runs without gradien
 
 from __future__ import annotations
 
-from nsysx.events.operator_flow import flow_of, makers
+from nsysx.events.operator_flow import flow_of
 from nsysx.events.profile import Profile
 from nsysx.events.trained_operators import trained_of
 
@@ -21,10 +21,10 @@ def _places(profile: Profile) -> frozenset[int]:
     code, flow = profile.code(), flow_of(profile)
     if code is None or flow is None:
         return frozenset()
-    trained = trained_of(profile, flow)
+    trained = trained_of(profile)
     if not trained.any():
         return frozenset()
-    given = makers(flow)
+    given = flow.makers
     needed, after = trained.copy(), trained.copy()
     for row in range(len(given) - 1, -1, -1):
         if needed[row]:

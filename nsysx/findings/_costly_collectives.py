@@ -109,7 +109,7 @@ def gathered_often(case: Case) -> frozenset[int]:
     comm = case.ops.select("op", "name", "phase", "module").filter(case.ops["cls"] == DeviceActivity.COMM.value)
     phase = comm["phase"].cast(pl.String)
     elsewhere = ~phase.is_in(["forward", "backward"]).fill_null(value=False)
-    gathers = comm.filter(elsewhere).filter(lookup.matching(comm.filter(elsewhere)["name"], r"AllGather"))
+    gathers = comm.filter(elsewhere & pl.Series(lookup.matching(comm["name"], r"AllGather"), dtype=pl.Boolean))
     often = gathers.filter(
         pl.col("module").is_not_null() & (pl.len().over("module") > GATHERED_OFTEN_TIMES * case.steps)
     )

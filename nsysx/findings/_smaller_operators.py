@@ -75,7 +75,6 @@ def _sizes(text: str) -> list[list[int]]:
 
 def _on_the_shorter_side(case: Case, flow: OperatorFlow) -> Iterator[_Smaller]:
     """Yield the products of tall matrices with their transposes that are multiplied into the matrix again."""
-    row_of = {number: row for row, number in enumerate(flow.number)}
     sides, given_back = dict[int, tuple[int, int]](), set[tuple[int, int]]()
     for name, made, text in zip(flow.names, flow.made, flow.size, strict=True):
         if name not in _PRODUCTS:
@@ -86,7 +85,7 @@ def _on_the_shorter_side(case: Case, flow: OperatorFlow) -> Iterator[_Smaller]:
             continue
         first, second = factors
         (rows, inner), columns = shapes[0][-2:], shapes[1][-1]
-        turned = row_of.get(second)
+        turned = flow.row_of.get(second)
         if turned is not None and _TURNED.search(flow.names[turned]) and flow.made[turned][0] == first >= 0:
             if rows == columns > inner:
                 sides[first] = (rows, inner)

@@ -97,17 +97,12 @@ def calls_for_constants(case: Case) -> dict[str, pl.DataFrame]:
     flow = flow_of(case.profile)
     if flow is None:
         return {}
-    trained = case.profile.once(_trained)
-    if not any(trained):
+    trained = trained_of(case.profile)
+    if not trained.any():
         return {}
-    constants = repeated_constants(flow, trained, _copied(case.profile, flow), FEWEST_ROUNDS)
+    constants = repeated_constants(flow, trained.tolist(), _copied(case.profile, flow), FEWEST_ROUNDS)
     # Of modules within modules the inner one is named.
     return {cls: _calls(case, flow, rows) for cls, rows in sorted(constants.items(), key=lambda item: item[0])}
-
-
-def _trained(profile: Profile) -> list[bool]:
-    flow = flow_of(profile)
-    return [] if flow is None else trained_of(profile, flow).tolist()
 
 
 def _of_training(case: Case, flow: OperatorFlow) -> list[Finding]:
