@@ -13,7 +13,6 @@ import numpy as np
 import polars as pl
 
 from nsysx.events.code_lines import NodesAtWork, are_nodes
-from nsysx.events.nvtx_ranges import Flags
 from nsysx.events.operator_flow import OperatorFlow, flow_of
 from nsysx.events.profile import Profile
 from nsysx.frames.intervals import I64, StepFunction, nesting
@@ -26,11 +25,13 @@ class OperatorOfCalls:
     forward: I64
     backward: I64
 
-    def of(self, rows: Flags, *, gradients: bool = True) -> Flags:
-        """Return which calls belong to some operators (a flag for each); ``gradients``: what their gradients call counts, too."""
-        chosen = np.append(rows, False)
-        of_rows: Flags = chosen[self.forward]
-        return of_rows | chosen[self.backward] if gradients else of_rows
+    def within(self, flow: OperatorFlow, *, gradients: bool = True) -> I64:
+        """Return of each call the outermost operator that makes it, by its gradient if ``gradients``; -1 for none."""
+        size = np.diff([*flow.outermost, len(flow.names)])
+        outermost = np.append(np.repeat(flow.outermost, size), -1)
+        inner = np.where((self.forward < 0) & gradients, self.backward, self.forward)
+        around: I64 = outermost[inner]
+        return around
 
 
 def operator_of_calls(profile: Profile) -> OperatorOfCalls | None:

@@ -31,10 +31,10 @@ import polars as pl
 
 from nsysx import units
 from nsysx.catalogue import StepLimit, StepPart
-from nsysx.events.operator_flow import OperatorFlow, flow_of, made_weights, repeated_constants
+from nsysx.events.operator_flow import OperatorFlow, flow_of, made_weights, outermost_rows, repeated_constants
 from nsysx.events.operator_of_calls import operator_of_calls
 from nsysx.events.profile import Profile
-from nsysx.events.trained_operators import outermost_rows, trained_of
+from nsysx.events.trained_operators import trained_of
 from nsysx.findings._case import Case, Fix, Rule, calls_of, ops_of
 from nsysx.findings._finding_bounds import FEWEST_ROUNDS, WEIGHT_OPERATORS_NAMED, WEIGHTS_ANEW_SHARE
 from nsysx.findings._found import Found
@@ -151,8 +151,8 @@ def _calls(case: Case, flow: OperatorFlow, rows: list[int]) -> pl.DataFrame:
     of_calls = operator_of_calls(case.profile)
     if of_calls is None or not rows:
         return case.calls.clear()
-    inside = np.zeros(len(flow.names), np.bool_)
-    for row in outermost_rows(flow.start_ns[rows], flow.end_ns[rows]):
-        first = rows[row]
+    inside = np.zeros(len(flow.names) + 1, np.bool_)
+    for index in outermost_rows(flow.start_ns[rows], flow.end_ns[rows]):
+        first = rows[index]
         inside[first : int(np.searchsorted(flow.start_ns, flow.end_ns[first]))] = True
-    return case.calls.filter(pl.Series(of_calls.of(inside, gradients=False)[case.calls["call"].to_numpy()]))
+    return case.calls.filter(pl.Series(inside[of_calls.forward[case.calls["call"].to_numpy()]]))
