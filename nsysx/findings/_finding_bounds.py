@@ -398,3 +398,7 @@ ADDED_ROWS_SHARE = 0.6
 # ---- nsx135_weights_in_calls ------------------------------------------------------------------------------------
 #: Weights computed anew are worth a word from this share of the step on, and so many operators are named.
 WEIGHTS_ANEW_SHARE, WEIGHT_OPERATORS_NAMED = 0.05, 3
+
+# ---- nsx136_needless_work ---------------------------------------------------------------------------------------
+#: With more of a program's launches than this outside of torch's operators, what is read of results is not known.
+UNSEEN_LAUNCHES_SHARE = 0.01
