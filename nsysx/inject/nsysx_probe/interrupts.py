@@ -141,14 +141,14 @@ def covered(code: CodeType) -> CodeType:
         return code
     entries = _read(code.co_exceptiontable)
 
-    def at(place: int) -> _Handled | None:
-        return next((e for e in entries if e.start <= place < e.start + e.length), None)
+    def covering(offset: int) -> _Handled | None:
+        return next((e for e in entries if e.start <= offset // 2 < e.start + e.length), None)
 
     added = []
     instructions = list(dis.get_instructions(code))
     for jump, following in itertools.pairwise(instructions):
-        if jump.opname == "JUMP_BACKWARD" and at(jump.offset // 2) is None:
-            around = at(jump.argval // 2)
+        if jump.opname == "JUMP_BACKWARD" and covering(jump.offset) is None:
+            around = covering(jump.argval)
             if around is not None:
                 start = jump.offset // 2
                 added.append(around._replace(start=start, length=following.offset // 2 - start))
