@@ -253,13 +253,9 @@ def _within_stretches(stretches: Sequence[Run]) -> pl.Expr:
 def _marked(cpu: pl.DataFrame, steady: Run | None, warm_from: int, once: Flags) -> pl.DataFrame:
     """Return the steps with ``steady`` and ``warmup``."""
     first, last = steady or (0, -1)
-    cold = _cold(warm_from, first, once)
+    # Warm-up is what lies before all steady steps, or has a one-time cost before those that averages are taken over.
+    cold = (pl.col("index") < warm_from) | pl.col("index").is_in(np.flatnonzero(once[:first]))
     return cpu.with_columns(pl.col("index").is_between(first, last).alias("steady"), cold.alias("warmup"))
-
-
-def _cold(steady_from: int, first: int, once: Flags) -> pl.Expr:
-    """Return whether a step is warm-up: before all steady steps, or with a one-time cost before those that averages are taken over."""
-    return (pl.col("index") < steady_from) | pl.col("index").is_in(np.flatnonzero(once[:first]))
 
 
 def _steps_of_coverage(
