@@ -34,7 +34,7 @@ def _without_gpu(trace: Trace) -> str:
 def checks(profile: Profile) -> list[Check]:
     """Check that no GPU work is missing, or apart from the call that launched it."""
     ops, calls, trace = profile.attributed.gpu_ops, profile.attributed.api_calls, profile.trace
-    found = []
+    listed = []
     launch, graph_launch, idle = (
         pl.col("kind") == Call.LAUNCH,
         pl.col("kind") == Call.GRAPH_LAUNCH,
@@ -74,27 +74,27 @@ def checks(profile: Profile) -> list[Check]:
             "capture: when and from where it came is unknown"
         )
         fix = "start the capture before the launches, and do not cut it short with --duration"
-        found.append(Check("gpu ops without call", "warn", detail, fix, doubt="cause"))
+        listed.append(Check("gpu ops without call", "warn", detail, fix, doubt="cause"))
     else:
         but = (
             f", except for {units.several(int(moves.sum()), 'page migration')}, which no call asks for"
             if moves.any()
             else ""
         )
-        found.append(Check("gpu ops without call", "ok", f"the launch of all GPU work is in the capture{but}"))
+        listed.append(Check("gpu ops without call", "ok", f"the launch of all GPU work is in the capture{but}"))
     captured = trace.graph_node.height > 0
     single = int(lost_kernels.lost(calls).sum())
     if profile.steps.lost:
-        found.append(_lost_work_check(profile, single + graphs, launches))
+        listed.append(_lost_work_check(profile, single + graphs, launches))
     elif single:
         cut = _cut_at_limit(trace, calls)
         if cut or not captured:  # what was captured into graphs has no kernels either, but is not the end of a queue
-            found += _without_kernel(trace, cut, single, launches)
-    found += _graphs(bars, bars_ns, 0 if profile.steps.lost else graphs)
+            listed += _without_kernel(trace, cut, single, launches)
+    listed += _graphs(bars, bars_ns, 0 if profile.steps.lost else graphs)
     if ahead:
         detail = f"GPU work starts up to {units.duration(skew)} before its call ({units.several(ahead, 'time')}): clamped to 0"
-        found.append(Check("clock skew", "warn" if skew > MOST_SKEW_NS else "ok", detail))
-    return found
+        listed.append(Check("clock skew", "warn" if skew > MOST_SKEW_NS else "ok", detail))
+    return listed
 
 
 def _device_waits(trace: Trace) -> list[dict[str, Any]]:

@@ -80,18 +80,18 @@ def _settled(profile: Profile, text: str) -> str:
 def checks(profile: Profile) -> list[Check]:
     """Return what was read of the session, which rows of it are not used, what nsys says is missing, and ranges without an end."""
     trace = profile.trace
-    found = []
+    listed = []
     if trace.window is not None:
         start, end = (f"{t / 1e9:g}" for t in trace.window)
         detail = f"only {start} s to {end} s of the session were read, with the GPU work launched then"
-        found.append(Check("time range", "ok", detail))
-    found += _left_out(trace)
+        listed.append(Check("time range", "ok", detail))
+    listed += _left_out(trace)
     messages = [d["text"] for d in trace.capture.diagnostics if not tracing_checks.is_explained(d["text"])]
     messages = [text for text in messages if not _of_others(profile, text)]
     settled = {text: why for text in messages if (why := _settled(profile, text))}
     if settled:
         whys = " and ".join(dict.fromkeys(settled.values()))
-        found.append(
+        listed.append(
             Check("nsys warnings", "ok", f"nsys says: {next(iter(settled))} But the report is complete: {whys}")
         )
     if lost := [text for text in messages if text not in settled]:
@@ -99,9 +99,9 @@ def checks(profile: Profile) -> list[Check]:
         detail = f"nsys says: {lost[0]}{more}"
         explained = nsys_messages.recognized(lost[0])
         fix = explained.remedy if explained else "profile a shorter window: --steps A:B"
-        found.append(Check(DIAGNOSTICS, "warn", detail, fix, doubt="cause"))
+        listed.append(Check(DIAGNOSTICS, "warn", detail, fix, doubt="cause"))
     open_ = int(profile.ranges.ranges["open"].sum())
     if open_:
         detail = f"{units.several(open_, 'range')} without an end, counted up to the end of the capture"
-        found.append(Check("open ranges", "warn", detail))
-    return found
+        listed.append(Check("open ranges", "warn", detail))
+    return listed
