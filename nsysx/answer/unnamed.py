@@ -5,7 +5,7 @@ from __future__ import annotations
 from nsysx.analyses import kernels
 from nsysx.answer import near_limits, subject
 from nsysx.catalogue import StepLimit
-from nsysx.judging import capture_checks, nothing_recorded, window_checks
+from nsysx.judging import gpu_work_checks, nothing_recorded, window_checks
 from nsysx.judging.program import TORCH_KERNEL
 from nsysx.model import Summary
 
@@ -50,7 +50,7 @@ def _without_steps(summary: Summary) -> str:
 def to_record(summary: Summary, *, unsure: bool = False) -> str:
     """Return what to do where no change can be named: mostly how to record what would tell; ``unsure``: one may save something."""
     if subject.ledger_row(summary) is None:
-        how = next((c.fix for c in summary.quality if c.check == capture_checks.GPU_WORK and c.fix), "")
+        how = next((c.fix for c in summary.quality if c.check == gpu_work_checks.GPU_WORK and c.fix), "")
         if how == nothing_recorded.REACH_WORK:
             return f"{how[:1].upper()}{how[1:]}"
         return f"Record the GPU's work: {how}" if how else "Record a part of the program in which the GPU works."
