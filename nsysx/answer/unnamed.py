@@ -47,8 +47,11 @@ def _without_steps(summary: Summary) -> str:
     return f"Mark the steps, to separate start-up from steady work: {_marks(summary)}"
 
 
-def to_record(summary: Summary, *, unsure: bool = False) -> str:
-    """Return what to do where no change can be named: mostly how to record what would tell; ``unsure``: one may save something."""
+def to_record(summary: Summary, *, unsure: bool = False, option: str = "") -> str:
+    """Return what to do where no change can be named: mostly how to record what would tell.
+
+    ``unsure``: a change may save something; ``option``: what may save much, or nothing.
+    """
     if subject.ledger_row(summary) is None:
         how = next((c.fix for c in summary.quality if c.check == capture_checks.GPU_WORK and c.fix), "")
         if how == nothing_recorded.REACH_WORK:
@@ -76,4 +79,5 @@ def to_record(summary: Summary, *, unsure: bool = False) -> str:
     if near_limits.near(summary):
         return f"Nothing: the GPU works near its limits. {figures}"
     sure = " for sure" if unsure else ""
-    return f"Nothing: no change that was looked for saves 1 % of the step{sure}. What is left is GPU work. {figures}".rstrip()
+    may_help = f" What may help: {option[:1].lower()}{option[1:]}; nsysx try measures it." if option else ""
+    return f"Nothing: no change that was looked for saves 1 % of the step{sure}.{may_help} What is left is GPU work. {figures}".rstrip()
