@@ -80,4 +80,7 @@ def to_record(summary: Summary, *, unsure: bool = False, option: str = "") -> st
         return f"Nothing: the GPU works near its limits. {figures}"
     sure = " for sure" if unsure else ""
     may_help = f" What may help: {option[:1].lower()}{option[1:]}; nsysx try measures it." if option else ""
-    return f"Nothing: no change that was looked for saves 1 % of the step{sure}.{may_help} What is left is GPU work. {figures}".rstrip()
+    left = f"What is left is GPU work. {figures}"
+    if summary.verdict.code == StepLimit.COPY:
+        left = "What is left are copies between host and GPU: only fewer bytes would help."
+    return f"Nothing: no change that was looked for saves 1 % of the step{sure}.{may_help} {left}".rstrip()

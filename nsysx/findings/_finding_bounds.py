@@ -182,6 +182,8 @@ FIRST_CALL_SHARE = 0.02
 MADE_ON_CPU_SHARE = 0.05
 #: Kernels that take less than this share of the copies' time hide none of it.
 HIDING_KERNELS_SHARE = 0.1
+#: Copies that run for this share of the steps keep the link busy all the time.
+ALL_COPIES_SHARE = 0.98
 #: Most places that copy that are findings of their own: the costliest ones.
 MOST_COPY_PLACES = 4
 #: More than this in each step is no result that somebody reads: it should be selected or reduced on the GPU.
