@@ -93,11 +93,11 @@ def check(case: Case) -> list[Finding]:
     done = done.filter(
         pl.col("operation").is_not_null(), pl.col("place") >= 0, ~family.is_in((*FUSIBLE, COMMUNICATION)), ~best
     )
-    known = pl.col("limit_ns").is_not_null()
+    limited = pl.col("limit_ns").is_not_null()
     ns = pl.col("gpu_ns")
     kinds = done.group_by("place", "operation", maintain_order=True).agg(
         ns.sum(),
-        ns.filter(known).sum().alias("known_ns"),
+        ns.filter(limited).sum().alias("known_ns"),
         pl.col("limit_ns").sum(),
         ns.filter("backward").sum().alias("backward_ns"),
         pl.len().alias("executions"),
