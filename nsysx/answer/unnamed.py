@@ -5,7 +5,7 @@ from __future__ import annotations
 from nsysx.analyses import kernels
 from nsysx.answer import near_limits, subject
 from nsysx.catalogue import StepLimit
-from nsysx.judging import capture_checks, nothing_recorded, window_checks
+from nsysx.judging import gpu_work_checks, nothing_recorded, window_checks
 from nsysx.judging.program import TORCH_KERNEL
 from nsysx.model import Summary
 
@@ -53,7 +53,7 @@ def to_record(summary: Summary, *, unsure: bool = False, option: str = "") -> st
     ``unsure``: a change may save something; ``option``: what may save much, or nothing.
     """
     if subject.ledger_row(summary) is None:
-        how = next((c.fix for c in summary.quality if c.check == capture_checks.GPU_WORK and c.fix), "")
+        how = next((c.fix for c in summary.quality if c.check == gpu_work_checks.GPU_WORK and c.fix), "")
         if how == nothing_recorded.REACH_WORK:
             return f"{how[:1].upper()}{how[1:]}"
         return f"Record the GPU's work: {how}" if how else "Record a part of the program in which the GPU works."

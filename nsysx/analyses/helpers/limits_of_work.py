@@ -61,11 +61,15 @@ def executions(profile: Profile) -> pl.DataFrame:
 
     The sum of ``gpu_ns`` is that of all GPU work of the steady steps on it. Raises NotRecorded.
     """
-    limits = profile.trace.limits.get((profile.process, profile.device or 0), DeviceLimits())
     rows = profile.once(_executed)
     counted = _with_bytes(rows)
     rates = profile.once(device_rates)
-    return _with_limits(counted, rates, _links(counted, limits)).select(*_SCHEMA)
+    # Direction -> bytes/s of the fastest large copy between host and device.
+    copies = counted.filter(
+        (pl.col("op_kind") == "memcpy") & (pl.col("copied") >= LARGE_COPY_BYTES) & (pl.col("gpu_ns") > 0)
+    )
+    fastest = copies.group_by("kernel").agg((pl.col("copied") / pl.col("gpu_ns") * 1e9).max().alias("rate"))
+    return _with_limits(counted, rates, dict(fastest.iter_rows())).select(*_SCHEMA)
 
 
 #: The operators of a report without any.
@@ -269,15 +273,6 @@ def _operations(row: Mapping[str, Any], shapes: list[list[int]]) -> tuple[int, i
     if row["why_not"] is not None:
         return 0, 1, row["why_not"]
     return recurrent.operations(row["name"], shapes) or 0, 1, None
-
-
-def _links(rows: pl.DataFrame, limits: DeviceLimits) -> dict[str, float]:
-    """Return direction -> bytes/s of the fastest large copy between host and device."""
-    copies = rows.filter(
-        (pl.col("op_kind") == "memcpy") & (pl.col("copied") >= LARGE_COPY_BYTES) & (pl.col("gpu_ns") > 0)
-    )
-    fastest = copies.group_by("kernel").agg((pl.col("copied") / pl.col("gpu_ns") * 1e9).max().alias("rate"))
-    return dict(fastest.iter_rows())
 
 
 def device_rates(profile: Profile) -> DeviceRates:
