@@ -7,7 +7,7 @@ from nsysx.analyses import kernels
 from nsysx.answer import near_limits, subject
 from nsysx.answer.answer_bounds import LITTLE_WORK_OPS, LITTLE_WORK_SHARE
 from nsysx.catalogue import StepLimit
-from nsysx.judging import capture_checks, nothing_recorded, window_checks
+from nsysx.judging import gpu_work_checks, nothing_recorded, window_checks
 from nsysx.judging.program import TORCH_KERNEL
 from nsysx.model import Summary
 
@@ -70,10 +70,13 @@ def _without_steps(summary: Summary) -> str:
     return f"Mark the steps, to separate start-up from steady work: {_marks(summary)}"
 
 
-def to_record(summary: Summary, *, unsure: bool = False) -> str:
-    """Return what to do where no change can be named: mostly how to record what would tell; ``unsure``: one may save something."""
+def to_record(summary: Summary, *, unsure: bool = False, option: str = "") -> str:
+    """Return what to do where no change can be named: mostly how to record what would tell.
+
+    ``unsure``: a change may save something; ``option``: what may save much, or nothing.
+    """
     if subject.ledger_row(summary) is None:
-        how = next((c.fix for c in summary.quality if c.check == capture_checks.GPU_WORK and c.fix), "")
+        how = next((c.fix for c in summary.quality if c.check == gpu_work_checks.GPU_WORK and c.fix), "")
         if how == nothing_recorded.REACH_WORK:
             return f"{how[:1].upper()}{how[1:]}"
         return f"Record the GPU's work: {how}" if how else "Record a part of the program in which the GPU works."
@@ -99,4 +102,8 @@ def to_record(summary: Summary, *, unsure: bool = False) -> str:
     if near_limits.near(summary):
         return f"Nothing: the GPU works near its limits. {figures}"
     sure = " for sure" if unsure else ""
-    return f"Nothing: no change that was looked for saves 1 % of the step{sure}. What is left is GPU work. {figures}".rstrip()
+    may_help = f" What may help: {option[:1].lower()}{option[1:]}; nsysx try measures it." if option else ""
+    left = f"What is left is GPU work. {figures}"
+    if summary.verdict.code == StepLimit.COPY:
+        left = "What is left are copies between host and GPU: only fewer bytes would help."
+    return f"Nothing: no change that was looked for saves 1 % of the step{sure}.{may_help} {left}".rstrip()
