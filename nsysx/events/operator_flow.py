@@ -151,7 +151,7 @@ def _flow(profile: Profile) -> OperatorFlow | None:
 def _reads(ops: pl.DataFrame) -> frozenset[int]:
     """Return the numbers of the operators that made what these are given."""
     made = ops["label"].cast(pl.String).str.extract(_MADE, 1).drop_nulls().unique().to_list()
-    return frozenset(number for each in made for number in _makers(each) if number >= 0)
+    return frozenset(int(number) for each in made for number, result in _EACH.findall(each) if int(result) >= 0)
 
 
 def _steps(profile: Profile, ranges: pl.DataFrame, ops: pl.DataFrame, main: int) -> Iterator[tuple[int, int]]:
@@ -181,7 +181,10 @@ def _read(ops: pl.DataFrame, modules: pl.DataFrame) -> OperatorFlow | None:
     made = text.str.extract(_MADE, 1)
     if made.null_count() == len(made):
         return None
-    given = [_makers(each or "") for each in made.to_list()]
+    given = [
+        tuple(int(number) if int(result) >= 0 else -1 for number, result in _EACH.findall(each or ""))
+        for each in made.to_list()
+    ]
     layer = layer_of(modules)
     rows, starts = layer.rows, ops["start_ns"].to_numpy()
     first = np.searchsorted(starts, rows["start_ns"].to_numpy())
@@ -212,10 +215,6 @@ def _read(ops: pl.DataFrame, modules: pl.DataFrame) -> OperatorFlow | None:
         end_ns=ops["end_ns"].to_numpy(),
         sequence=ops["number"].to_list(),
     )
-
-
-def _makers(text: str) -> tuple[int, ...]:
-    return tuple(int(number) if int(result) >= 0 else -1 for number, result in _EACH.findall(text))
 
 
 #: Operators whose result nobody knows before: drawn, read from the host, or a part that Python's numbers choose.

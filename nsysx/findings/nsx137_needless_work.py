@@ -1,4 +1,4 @@
-"""NSX136 needless-work: work whose result is there already, or that nothing reads.
+"""NSX137 needless-work: work whose result is there already, or that nothing reads.
 
 What it means
     A network that is called twice on the same input in one step (for the loss and for a metric, by a helper that does not hand its
@@ -51,7 +51,7 @@ from nsysx.frames.intervals import I64
 from nsysx.model import Finding, Row
 
 RULE = Rule(
-    "NSX136",
+    "NSX137",
     "needless-work",
     "Work whose result is there already, or that nothing reads",
     cause=(StepPart.WORK, StepPart.HOST, StepPart.LAUNCH),

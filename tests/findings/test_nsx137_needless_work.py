@@ -1,4 +1,4 @@
-"""NSX136: networks that are called twice, what is the same in each step, and what nothing reads; and work that only looks like these."""
+"""NSX137: networks that are called twice, what is the same in each step, and what nothing reads; and work that only looks like these."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def step(program: Lined, number: int, *, kind: str) -> None:
 
 
 def finding(folder: Path, kind: str) -> Finding:
-    return Lined(SOURCE).run(lambda program, number: step(program, number, kind=kind)).finding(folder, "NSX136")
+    return Lined(SOURCE).run(lambda program, number: step(program, number, kind=kind)).finding(folder, "NSX137")
 
 
 def test_a_network_that_is_called_twice_on_the_same_input(tmp_path: Path) -> None:
