@@ -35,6 +35,7 @@ import polars as pl
 
 from nsysx import units
 from nsysx.catalogue import StepLimit, StepPart
+from nsysx.events import thread_roles
 from nsysx.events.code_lines import CodeLines
 from nsysx.events.needless_operators import fixed_operators, unread_operators
 from nsysx.events.operator_flow import OperatorFlow, flow_of
@@ -92,16 +93,16 @@ def check(case: Case) -> list[Finding]:
 
 
 def _unseen(case: Case, flow: OperatorFlow) -> bool:
-    """Return whether kernels of the program's thread belong to no operator: what these read is not seen."""
-    of_calls, calls = operator_of_calls(case.profile), case.profile.attributed.api_calls
-    kernels = case.ops.filter((case.ops["op_kind"] == "kernel") & case.ops["call"].is_not_null())
-    call = kernels["call"].to_numpy()
+    """Return whether GPU work belongs to no operator of the program's thread, or is another thread's: what it reads is not seen."""
+    of_calls, attributed = operator_of_calls(case.profile), case.profile.attributed
+    call = case.ops["call"].drop_nulls().to_numpy()
     if of_calls is None or not len(call):
         return True
-    unseen = (
-        (calls["thread"].to_numpy()[call] == flow.thread) & (of_calls.forward[call] < 0) & (of_calls.backward[call] < 0)
-    )
-    return bool(unseen.sum() > UNSEEN_LAUNCHES_SHARE * len(call))
+    thread = attributed.api_calls["thread"].to_numpy()[call]
+    theirs = [flow.thread, *(key for key, role in attributed.roles.items() if role == thread_roles.AUTOGRAD)]
+    copies = case.ops.filter(case.ops["call"].is_not_null())["op_kind"].cast(pl.String).to_numpy() != "kernel"
+    unseen = (thread == flow.thread) & (of_calls.forward[call] < 0) & (of_calls.backward[call] < 0) & ~copies
+    return bool((unseen | ~np.isin(thread, theirs)).sum() > UNSEEN_LAUNCHES_SHARE * len(call))
 
 
 def _found(case: Case, flow: OperatorFlow, needless: _Needless, within: I64) -> Finding | None:
