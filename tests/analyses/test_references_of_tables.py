@@ -33,7 +33,6 @@ from nsysx.analyses.helpers.analysis_bounds import (
     FEWEST_EXECUTIONS,
     FEWEST_SPREAD_EXECUTIONS,
     HIDDEN_COPIES_SHARE,
-    LARGE_LINK_COPY_BYTES,
     MOST_ROOFLINE_ROWS,
     NO_LAUNCH_WAIT_SHARE,
     SLOW_FIRST_TIMES,
@@ -46,6 +45,7 @@ from nsysx.catalogue import Call
 from nsysx.frames.frame_bounds import LONG_AGO_NS
 from nsysx.frames.intervals import coverage
 from nsysx.model import Row
+from nsysx.replay.replay_bounds import LARGE_COPY_BYTES
 from tests.random_tables import always, columns, covered, grouped, last_null, profile, rounds, rows, same
 
 PROCESS, OTHER = 7, 8
@@ -216,7 +216,7 @@ def test_the_synchronize_that_is_the_next_gpu_call_of_the_thread(monkeypatch: py
 
 
 def test_how_fast_copies_could_be() -> None:
-    large = LARGE_LINK_COPY_BYTES
+    large = LARGE_COPY_BYTES
     for source in rounds(80):
         of = (
             columns(source, 14).names("op_kind", ("memcpy", "memcpy", "kernel")).names("name", ("HtoD", "DtoH", "DtoD"))
