@@ -160,6 +160,17 @@ def _executed(profile: Profile) -> pl.DataFrame:
     return rows.with_columns(operation=_operation(rows), backward=pl.col("node").is_not_null())
 
 
+def ops_at(profile: Profile, operation: str, line_row: int) -> frozenset[int]:
+    """Return the GPU ops of the steady steps that an operation, as in ``executions``, makes at a line. Raises NotRecorded."""
+    ops, rows = _gpu_work(profile)
+    code = profile.code()
+    if code is None:
+        return frozenset()
+    theirs = np.flatnonzero((_operation(rows) == operation).fill_null(value=False).to_numpy())
+    there = pl.Series(code.places_of(code.op[ops["op"].to_numpy()]) == line_row, dtype=pl.Boolean)
+    return frozenset(ops.filter(there & pl.col("row").is_in(theirs))["op"].to_list())
+
+
 def _operation(rows: pl.DataFrame) -> pl.Series:
     """Return what a node of autograd is the gradient of, else the operator itself, in torch's spelling."""
     pairs = rows.select("name", "node").unique(maintain_order=True)
