@@ -43,7 +43,12 @@ def _write_rank(recorded: Path, target: Path, rank: int, size: int) -> None:
     _write_report(recorded, target, rank, size)
     if cold := notes["files"].get("cold"):  # the first window of a recording of two
         notes["files"]["cold"] = target.with_suffix(".cold.sqlite").name
-        _write_report(recorded.with_name(recorded.name.replace(f"{stem}.sqlite", cold)), target.with_suffix(".cold.sqlite"), rank, size)
+        _write_report(
+            recorded.with_name(recorded.name.replace(f"{stem}.sqlite", cold)),
+            target.with_suffix(".cold.sqlite"),
+            rank,
+            size,
+        )
     for process in notes["probe"]:
         process["rank"] = str(rank)
     target.with_suffix(".run.json").write_text(json.dumps(notes))
