@@ -170,8 +170,12 @@ def check(case: Case) -> list[Finding]:
     if case.ranks is None:
         return [_of_its_wrapper(case, exposed)]
     told = of_ranks(exposed, case.ranks, case.shown_rank, recorded_ns=recorded)
-    by_hosts = stages_late and rank_verdict.stages_wait_for_hosts(case.ranks.rows or ())
-    told = _fewer_launches(case, told) if by_hosts or _by_hosts(told, case.ranks) else told
+    if stages_late and rank_verdict.stages_wait_for_hosts(case.ranks.rows or ()):
+        told = _fewer_launches(case, told)
+        # Stages that wait for each other in turn hide what is left of that.
+        told = replace(told, saving=replace(told.saving, bound=True))
+    elif _by_hosts(told, case.ranks):
+        told = _fewer_launches(case, told)
     return [_of_its_wrapper(case, told)]
 
 
