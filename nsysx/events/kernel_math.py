@@ -20,15 +20,17 @@ Mask = npt.NDArray[np.bool_]
 #: FP32 on ordinary cores, by how cuBLAS, cuDNN and CUTLASS name it.
 _FP32 = (
     r"sgemm|cgemm|_simt_|simt_s|ffma|f32f32_f32f32_f32_(?!.*tf32)|(wgrad|dgrad)\w*engine<float|implicit_convolve_sgemm"
-    r"|explicit_convolve_sgemm|scudnn"
+    r"|explicit_convolve_sgemm|scudnn|fmha_cutlass[FB]_f32_\w*sm[5-7]\d"
 )
 #: Products with a vector of FP32, which have no use for tensor cores: no format would make them faster but by its size.
 _VECTOR = r"(gemv\w*(::kernel)?|dot_kernel)<(int, )*float\b"
 _TENSOR = r"tf32|tensorop|1688|16816|wgmma|nvjet|hmma|h884|bf16|f16f16"
 #: Formats by name, the first that matches counts, for a kernel names its accumulator too. cuDNN's "wgmma_f16" is any format of
 #: 16 bits. Where CUTLASS names an instruction for FP32 numbers alone, it rounds them to TF32. nvjet names input, accumulator and
-#: output by a letter each: s fp32, h fp16, t bf16.
+#: output by a letter each: s fp32, h fp16, t bf16. torch's memory-efficient attention multiplies FP32 from compute capability 8.0 on as
+#: three products of TF32 (CUTLASS: OpMultiplyAddFastF32), before that on ordinary cores.
 _FORMATS = (
+    ("tf32x3", r"fmha_cutlass[FB]_f32_\w*sm(8|9|1\d)\d"),
     ("fp8", r"e4m3|e5m2|fp8|f8f8|_qgmma"),
     ("tf32", r"tf32|tensorop_s1688(?!\w*f16)"),
     ("bf16", r"bf16|bfloat16|nvjet_(sm\d+_)?t[a-z]t_"),
@@ -62,7 +64,7 @@ def on_tensor_cores(names: pl.Series) -> Mask:
 
 
 def number_format(names: pl.Series, families: pl.Series) -> pl.Series:
-    """Return fp8, tf32, bf16, fp16, int8, fp64 or fp32 for kernels that multiply; null for others and where no name says so."""
+    """Return fp8, tf32, tf32x3, bf16, fp16, int8, fp64 or fp32 for kernels that multiply; null for others and where no name says so."""
     formats = np.full(len(names), None, object)
     formats[fp32(names) | by_vector(names)] = "fp32"
     for name, pattern in reversed(_FORMATS):

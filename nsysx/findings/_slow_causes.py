@@ -135,7 +135,7 @@ def copied_out(case: Case, tiles: pl.DataFrame, slow: Mask) -> list[SlowCause]:
         f"copies, and in what runs around them, are {units.duration(float(took.mean()))}, as in torch.save."
     )
     ns = float(took.sum()) / int(slow.sum())
-    made = tuple(copies.filter(pl.Series(inside))["call"].drop_nulls().filter(pl.Series(saves[step])).to_list())
+    made = tuple(copies.filter(pl.Series(inside))["call"].filter(pl.Series(saves[step])).drop_nulls().to_list())
     name = "a checkpoint or another large read-back"
     return [SlowCause(name, ns, detail, _SAVE, ns, bound=True, calls=made, where=_saving_line(case))]
 

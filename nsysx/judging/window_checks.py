@@ -103,6 +103,9 @@ def _parts(profile: Profile) -> list[Check]:
         which = "after" if not two else "between"
         sentence += f". {units.several(len(lengths), 'step')} {which} them ran without the profiler and were timed by the {clock}'s clock"
         sentence += _drift(lengths) + _by_rank(profile)
+    untimed = not two and record.get("unrecorded_steps") is None and not _replaced(profile)
+    if untimed:
+        sentence += ". No step was timed without the profiler: the program ended too soon after this window"
     if again := bare.after(record, profile.trace.capture):
         mean = units.duration(round(float(np.mean(again))))
         sentence += f". So did the {units.several(len(again), 'step')} after them: {mean} in the mean"
@@ -114,7 +117,8 @@ def _parts(profile: Profile) -> list[Check]:
     if len(lengths) and not bare.detached(record, profile.trace.capture) and profile.attributed.gpu_ops.height:
         sentence += ". This nsys stays in the program's CUDA calls after a window: without it, steps that wait for launches may be up to"
         sentence += " 30 % shorter, and the bounds of the step allow for that. nsys 2024.5 with driver 525, or newer, leaves the calls"
-    return [Check("windows", "ok", sentence), *_missed(profile, lengths)]
+    fix = "let the program run 5 s longer: its step is then measured, not derived" if untimed else ""
+    return [Check("windows", "warn" if untimed else "ok", sentence, fix), *_missed(profile, lengths)]
 
 
 def _record(profile: Profile) -> Mapping[str, Any] | None:

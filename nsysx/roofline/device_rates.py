@@ -71,6 +71,8 @@ _PER_CYCLE: Mapping[tuple[int, int], Mapping[str, int]] = {
 }
 #: What the 16 bits of a name may be, see ``helpers.operator_work``.
 _HALVES, _EITHER = ("bf16", "fp16"), "16 bits"
+#: FP32 in three products of TF32, see ``events.kernel_math``.
+_THREEFOLD = "tf32x3"
 #: A slice of a device (MIG) has not its rates.
 _SLICE = re.compile(r"\bMIG\b")
 
@@ -84,6 +86,8 @@ def rates_of(name: str, limits: DeviceLimits, seen: Mapping[str, DeviceRate], se
     hz = (limits.sm_count or 0) * (limits.clock_hz or 0)
     products = {f: DeviceRate(n * hz, NOMINAL) for f, n in per_cycle.items() if hz}
     products |= {f: DeviceRate(rate, MEASURED) for f, rate in measured.items()}
+    if "tf32" in products:
+        products[_THREEFOLD] = DeviceRate(products["tf32"].per_s / 3, products["tf32"].source)
     for number_format, rate in seen.items():
         if number_format not in products or rate.per_s > products[number_format].per_s:
             products[number_format] = rate

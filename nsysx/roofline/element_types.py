@@ -16,7 +16,7 @@ _SIZES = {
 #: Types of indices and masks: they count where the kernel names no other.
 _WHOLE = {"long": 8, "int": 4, "short": 2, "signed char": 1, "unsigned char": 1, "bool": 1}
 #: Bytes of one number in the formats of products, see ``events.kernel_math``.
-OF_FORMAT = {"fp64": 8, "fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "16 bits": 2, "fp8": 1, "int8": 1}
+OF_FORMAT = {"fp64": 8, "fp32": 4, "tf32": 4, "tf32x3": 4, "bf16": 2, "fp16": 2, "16 bits": 2, "fp8": 1, "int8": 1}
 
 _VALUE = re.compile(r"\((?:unsigned )?(?:int|long|bool|short|char)\)-?\d+")
 _OPAQUE = re.compile(r"OpaqueType<\((?:unsigned )?int\)(\d{1,2})>")

@@ -14,6 +14,7 @@ normalization, softmax                 input and result; gradients: gradient, in
 reductions, losses, pooling            what is reduced; gradients of pooling: both sizes
 embedding, gather, index               what is given out
 scatter, index_add, index_put          what is added or put
+Cholesky, triangular solutions         one triangle, read (and written), the right side and the solution
 Fourier transforms                     input and result, the half that is real once
 selection (topk)                       what is selected from
 concatenation                          its parts, read and written
@@ -258,6 +259,24 @@ def _foreach_copied(call: OperatorCall) -> int | None:
     return None if equal is None or call.types.size is None else 2 * equal[1] * call.types.size
 
 
+def _triangle(call: OperatorCall) -> int | None:
+    """Return the bytes of one triangle of a matrix: a factorization reads and writes no more, and tril_ writes zeros into the other."""
+    size, numbers = call.types.size, math.prod(call.sizes[0]) if call.sizes and call.sizes[0] else 0
+    if size is None:
+        return None
+    return (numbers if call.name.endswith("cholesky_ex") else numbers // 2) * size
+
+
+def _solved(call: OperatorCall) -> int | None:
+    """Return the bytes of a solution by a triangular factor: the right side and one triangle read, the solution written."""
+    given = [s for s in call.sizes if len(s) >= 2][:2]
+    if call.types.size is None or len(given) < 2:
+        return None
+    first, second = (math.prod(s) for s in given)
+    factor = next((math.prod(s) for s in given if s[-1] == s[-2]), 0)
+    return (2 * (first + second - factor) + factor // 2) * call.types.size
+
+
 def _scattered(call: OperatorCall) -> int | None:
     """Return what a scatter reads of its source, the fourth argument."""
     source = call.read[3] if len(call.read) > 3 else None
@@ -348,6 +367,8 @@ _FORMULAS: dict[str, Callable[[OperatorCall], int | None]] = {
     "embedding_dense_backward": _reads(1),
     "gather": _gathered,
     **dict.fromkeys(("scatter_", "scatter"), _gathered),
+    **dict.fromkeys(("linalg_cholesky_ex", "tril_", "triu_"), _triangle),
+    **dict.fromkeys(("_cholesky_solve_helper", "linalg_solve_triangular"), _solved),
     **dict.fromkeys(("scatter_add_", "scatter_add", "index_add_", "index_add"), _scattered),
     "index": _indexed,
     **dict.fromkeys(("_index_put_impl_", "index_put_"), _put),

@@ -58,6 +58,7 @@ def fresh() -> Iterator[None]:
         ),
         ("void gen_sequenced<curandStateXORWOW, float, int, &curand_uniform_noargs>(curandStateXORWOW*)", "random"),
         # What a kernel is handed says nothing of what it computes.
+        ("void tcnn::kernel_grid<__half, 3u>(unsigned int, tcnn::InterpolationType, __half*)", "other"),
         ("render(vec3 *, int, int, hittable **, curandStateXORWOW *)", "other"),
         ("my_add(float*, float*, int)", "other"),
         ("", "other"),

@@ -31,6 +31,9 @@ from nsysx.events import kernel_math
         ("void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<c10::BFloat16>>", "elementwise", None),
         ("void dgemm_kernel", "gemm", "fp64"),
         ("my_gemm", "gemm", None),
+        ("fmha_cutlassB_f32_aligned_64x64_k64_sm80(AttentionBackwardKernel<cutlass::arch::Sm80, float>)", "attention", "tf32x3"),
+        ("fmha_cutlassF_f32_aligned_64x64_rf_sm75(AttentionKernel<float, cutlass::arch::Sm75>)", "attention", "fp32"),
+        ("fmha_cutlassF_bf16_aligned_64x64_rf_sm80(AttentionKernel<cutlass::bfloat16_t>)", "attention", "bf16"),
     ],
 )  # fmt: skip
 def test_the_number_format_that_a_name_says(name: str, family: str, format_: str | None) -> None:

@@ -244,6 +244,23 @@ def test_the_first_window_closes_although_steps_are_never_alike(
         lab.close()
 
 
+@pytest.mark.parametrize(
+    ("lengths", "steady"),
+    [
+        ([10] * 20, True),
+        ([1, 1, 1, 1, 1, 1, 1, 80] * 3, True),  # it waits for its GPU in each eighth step
+        ([1, 1, 1, 1, 1, 1, 1, 80, 1, 1], False),  # too few to tell
+        ([900, *[1] * 9, *[1] * 9, 80], False),  # the start is not over
+        ([*[1] * 10, *[1] * 9, 80], False),  # the first of its kind
+    ],
+)
+def test_the_first_window_closes_once_steps_are_as_long_as_before(lengths: list[int], steady: bool) -> None:
+    out = output.Output(backend.nowhere("off"), {}, lambda: None)
+    window = probe_windows.TwoWindows(out, clock.StepClock(torch))
+    window._lengths.extend(lengths)
+    assert window._as_long() is steady
+
+
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
 @pytest.mark.parametrize("at", [3, 30, 47, 85])
 def test_a_program_that_fails_in_any_phase_keeps_what_was_measured(

@@ -20,6 +20,7 @@ def test_measured_rates_come_first() -> None:
     assert rates.products["bf16"] == DeviceRate(808e12, MEASURED)
     assert rates.products["16 bits"].per_s == 808e12
     assert rates.memory == DeviceRate(3.0e12, MEASURED)
+    assert rates.products["tf32x3"].per_s == 140e12
     # INT8 has no measured rate: 132 SMs x 8192 x 1.98 GHz.
     assert (
         rates.products["int8"].per_s == pytest.approx(2141e12, rel=0.001) and rates.products["int8"].source == NOMINAL

@@ -238,7 +238,7 @@ def _operations_and_bytes(row: Mapping[str, Any]) -> tuple[int | None, int | Non
 
 
 #: Formats from the slowest on: of several in one execution the fastest gives the limit.
-_SPEEDS = ("fp64", "fp32", "tf32", "fp16", "bf16", "16 bits", "int8", "fp8")
+_SPEEDS = ("fp64", "fp32", "tf32x3", "tf32", "fp16", "bf16", "16 bits", "int8", "fp8")
 
 
 def _speed(number_format: str) -> int:

@@ -188,7 +188,8 @@ MOST_ROOT_PARAMETERS = 10_000
 #: The first window closes after so many steps in a row without marks that are alike: eight steady ones, one that shows where the
 #: last of them ends, and one to spare.
 FIRST_WINDOW_ALIKE = 10
-#: Such steps also take about as long: none of them this many times as long as their median.
+#: Such steps also take about as long: none of them this many times as long as their median, or else the longest of them at most this
+#: many times as long as the longest of as many before, and not shorter by more.
 FIRST_WINDOW_LONGER = 2.0
 #: If steps are never alike, it closes after so many of them, or after this time from the first one's end on and so many more.
 FIRST_WINDOW_STEPS, FIRST_WINDOW_NS, FIRST_WINDOW_LEAST = 64, 30_000_000_000, 3

@@ -54,7 +54,7 @@ class TwoWindows(CaptureWindow):
         self._detached = capture_range.DETACHED in out.environ.get("NSYS_CONFIG_DIRECTIVES", "")
         self._between: dict[str, Any] | None = None
         self._marks_cost: dict[str, Any] | None = None
-        self._lengths: deque[int] = deque(maxlen=FIRST_WINDOW_ALIKE)
+        self._lengths: deque[int] = deque(maxlen=2 * FIRST_WINDOW_ALIKE)
         self._ended_ns = self._since_ns = 0
         self._in_window = 0  # steps that have ended in the open window
         self._ending = False  # the limit is reached
@@ -131,13 +131,23 @@ class TwoWindows(CaptureWindow):
         self._lengths.append(now - before)
         if marked:
             self._alike = 0
-        usual = statistics.median(self._lengths)
-        steady = self._alike >= FIRST_WINDOW_ALIKE and max(self._lengths) <= FIRST_WINDOW_LONGER * usual
         return (
-            steady
+            (self._alike >= FIRST_WINDOW_ALIKE and self._as_long())
             or index >= FIRST_WINDOW_STEPS
             or (index >= FIRST_WINDOW_LEAST and (over or now - self._since_ns > FIRST_WINDOW_NS))
         )
+
+    def _as_long(self) -> bool:
+        """Return whether no step is far longer than the others, or the longest one is as long as the longest of as many before.
+
+        A program that waits for its GPU in each 8th step has a step of eight among short ones, time after time.
+        """
+        last, before = list(self._lengths)[-FIRST_WINDOW_ALIKE:], list(self._lengths)[:-FIRST_WINDOW_ALIKE]
+        longest = max(last)
+        if longest <= FIRST_WINDOW_LONGER * statistics.median(last):
+            return True
+        both = sorted((longest, max(before, default=0)))
+        return len(before) == FIRST_WINDOW_ALIKE and both[1] <= FIRST_WINDOW_LONGER * both[0]
 
     def _closes_together(self, meeting: Meeting, index: int, length_ns: int, *, over: bool) -> bool:
         """Return whether the window of all ranks closes with step ``index``, which took so long."""
