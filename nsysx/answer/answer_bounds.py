@@ -88,6 +88,10 @@ MUCH_HOST_CODE_SHARE = 0.1
 #: A wait is worth a word from this share of the device's window; a saving below the other share of the wait is little of it.
 LONG_WAIT_SHARE, LITTLE_SAVING_SHARE = 0.05, 0.2
 
+# ---- unnamed ----------------------------------------------------------------------------------------------------
+#: A capture without steps in which the GPU works for less than this share of its time, on fewer operations than this: start-up. Chosen.
+LITTLE_WORK_SHARE, LITTLE_WORK_OPS = 0.01, 100
+
 # ---- remarks ----------------------------------------------------------------------------------------------------
 #: Letters of a detail on a card: what goes beyond is told with the finding.
 CARD_DETAIL_LETTERS = 220

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from nsysx import units
 from nsysx.analyses import kernels
 from nsysx.answer import near_limits, subject
+from nsysx.answer.answer_bounds import LITTLE_WORK_OPS, LITTLE_WORK_SHARE
 from nsysx.catalogue import StepLimit
 from nsysx.judging import gpu_work_checks, nothing_recorded, window_checks
 from nsysx.judging.program import TORCH_KERNEL
@@ -36,10 +38,31 @@ def _marks(summary: Summary) -> str:
     return "nsysx run -- CMD if PyTorch makes them, else NVTX ranges around each, and --step-range"
 
 
+def _little_work(summary: Summary) -> str:
+    """Return how little the GPU does in a capture, and what would show more; "" where it does more than that."""
+    row, length, totals = subject.ledger_row(summary), summary.capture.duration_ns, summary.totals
+    made = {name: totals[f"{name}s"] or 0 for name in ("kernel", "memcpy", "memset")}
+    if (
+        row is None
+        or not length
+        or row["busy_ns"] >= LITTLE_WORK_SHARE * length
+        or sum(made.values()) >= LITTLE_WORK_OPS
+    ):
+        return ""
+    nouns = {"kernel": ("kernel",), "memcpy": ("copy", "copies"), "memset": ("memset",)}
+    what = ", ".join(units.several(count, *nouns[name]) for name, count in made.items() if count)
+    worked = f"in the {units.duration(length)} of this capture the GPU works {units.duration(row['busy_ns'])} ({what})"
+    return (
+        f"Record more of the work: {worked}. Let the program repeat it, or give it more data: what is slow then shows"
+    )
+
+
 def _without_steps(summary: Summary) -> str:
     """Return what to do in a program whose steps are unknown: about what the verdict names, where that needs no steps."""
     if summary.verdict.code == StepLimit.ALLOC:
         return _KEEP_MEMORY
+    if little := _little_work(summary):
+        return little
     if summary.verdict.code == StepLimit.GPU and (unseen := near_limits.unseen_kernel(summary)):
         return f"Look at the GPU work itself. {unseen}"
     if summary.verdict.code == StepLimit.GPU and _marks(summary) != _MARKED_BY_PROBE:
