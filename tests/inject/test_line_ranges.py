@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import linecache
+import os
 import shutil
 import subprocess
 import sys
@@ -294,6 +296,30 @@ def test_many_lines_stop_and_say_so(python: str, tmp_path: Path) -> None:
     assert "case.py:6 loop" in [line.strip() for line in told["tree"][-4:]], "the next step has its lines"
 
 
+def test_lines_may_take_as_long_as_the_step_itself_before_any_step_was_timed(python: str, tmp_path: Path) -> None:
+    case = """
+        import time
+        from nsysx_probe import line_ranges
+        line_ranges.LINES_LEAST_NS = 0
+        def loop(n):
+            total = 0
+            for i in range(n):
+                total += 1
+            return total
+        def slow(n):
+            time.sleep(0.5)
+            loop(n)
+        def main(run, told):
+            begin, stopped = told.begin, []
+            told.begin = lambda usual_ns: begin(0)
+            for work in (slow, loop):
+                run(lambda: work(2_000))
+                stopped.append(told.stopped)
+            return stopped
+    """
+    assert run(python, tmp_path, case)["result"] == [None, "lines had taken as long as a step"]
+
+
 def test_a_loop_in_one_line_is_one_range(python: str, tmp_path: Path) -> None:
     told = run(
         python,
@@ -437,6 +463,24 @@ def test_a_file_has_a_name_that_can_be_sent_in_any_locale(tmp_path: Path, name: 
     (tmp_path / "ä.py").write_text("x = 1\n")
     sources._began += 60
     assert sources.texts() == {str(tmp_path / "ä.py"): {"1": "x = 1"}}
+
+
+def test_what_a_library_writes_into_a_temporary_folder_and_runs_is_not_the_users(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The user's own script may lie there: it was there before. What a notebook runs has a text and no file."""
+    from nsysx_probe import sources as room
+
+    script, made = tmp_path / "train.py", tmp_path / "layer_propagate_lamq2n5w.py"
+    for file, later_s in ((script, -1), (made, 1)):
+        file.write_text("x = 1\n")
+        os.utime(file, (0, room._BEGAN + later_s))
+    cell = str(tmp_path / "ipykernel_1" / "2.py")
+    linecache.cache[cell] = (6, None, ["x = 1\n"], cell)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    kinds = [room.Sources(None, {}).kind(compile("x = 1", str(f), "exec")) for f in (script, cell, made)]
+    del linecache.cache[cell]
+    assert kinds == ["user", "user", ""]
 
 
 def test_lines_of_a_source_are_those_that_python_counts_in_the_encoding_that_it_declares() -> None:
