@@ -759,9 +759,8 @@ def test_a_bound_that_leaves_next_to_nothing_gives_way_to_the_replay() -> None:
             assert found is given
             continue
         seen += 1
-        low, high = (STEP / 4, STEP / 1.5) if times else (alone, alone)
-        assert (found.then_ns, found.then_low_ns, found.then_high_ns) == (alone, round(low), round(high))
-        assert (found.bound, found.replayed_ns, found.worth) == (False, None, "saves 10.00 ms")
+        assert (found.then_ns, found.then_low_ns, found.then_high_ns, found.times) == (alone, None, None, ())
+        assert (found.bound, found.replayed_ns, found.worth) == (True, None, "at best")
     assert seen > 5
 
 
