@@ -319,3 +319,7 @@ MOST_FLOW_OPERATORS = 200_000
 # ---- attention_backends -----------------------------------------------------------------------------------------
 #: The most numbers of a head that FlashAttention takes (PyTorch, sdp_utils).
 FLASH_HEAD_SIZE = 256
+
+# ---- narrowed_operators ---------------------------------------------------------------------------------------------
+#: Of a tensor that is narrowed no more than this share is kept.
+MOST_KEPT_SHARE = 0.9

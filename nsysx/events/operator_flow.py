@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -53,7 +53,8 @@ class OperatorFlow:
 
     ``number``: of each operator its own, ``made``: of each argument the number of the one that made it, -1 for one without a name.
     ``start_ns`` and ``end_ns`` on ``thread``. ``size``: those of the arguments as text. ``calls``: outer ones before inner ones.
-    ``sequence``: the number of the node of autograd that each would make next, -1 without one.
+    ``sequence``: the number of the node of autograd that each would make next, -1 without one. ``read_later``: what operators of this
+    thread read behind the step, numbers of operators.
     """
 
     names: Sequence[str]
@@ -65,6 +66,7 @@ class OperatorFlow:
     start_ns: I64 = field(default_factory=lambda: np.empty(0, np.int64))
     end_ns: I64 = field(default_factory=lambda: np.empty(0, np.int64))
     sequence: Sequence[int] = ()
+    read_later: frozenset[int] = frozenset()
 
     @cached_property
     def row_of(self) -> dict[int, int]:
@@ -78,6 +80,30 @@ class OperatorFlow:
             [self.row_of[number] for number in made if self.row_of.get(number, len(self.made)) < row]
             for row, made in enumerate(self.made)
         ]
+
+    @cached_property
+    def outermost(self) -> list[int]:
+        """The rows of the operators that lie in no other."""
+        return outermost_rows(self.start_ns, self.end_ns)
+
+
+def outermost_rows(start_ns: I64, end_ns: I64) -> list[int]:
+    """Return those of some ranges of one thread, in order of time, that lie in no other of them."""
+    outer: list[int] = []
+    for row, start in enumerate(start_ns.tolist()):
+        if not outer or start >= end_ns[outer[-1]]:
+            outer.append(row)
+    return outer
+
+
+def is_view(name: str) -> bool:
+    """Return whether the result of an operator is a view of its first argument."""
+    return _VIEWS.match(name) is not None
+
+
+def in_place(name: str) -> bool:
+    """Return whether an operator writes into its first argument."""
+    return _IN_PLACE.match(name) is not None
 
 
 def flow_of(profile: Profile) -> OperatorFlow | None:
@@ -97,11 +123,19 @@ def _flow(profile: Profile) -> OperatorFlow | None:
         if not called.height:
             continue
         thread = int(called["thread"].mode().sort()[0])
-        theirs = ops.filter(inside & (pl.col("thread") == thread)).sort("start_ns")
+        of_thread = pl.col("thread") == thread
+        theirs = ops.filter(inside & of_thread).sort("start_ns")
         if not theirs.height or theirs.height > MOST_FLOW_OPERATORS:
             continue
-        return _read(theirs, called.filter(pl.col("thread") == thread))
+        flow = _read(theirs, called.filter(of_thread))
+        return flow and replace(flow, read_later=_reads(ops.filter(of_thread, pl.col("start_ns") >= end)))
     return None
+
+
+def _reads(ops: pl.DataFrame) -> frozenset[int]:
+    """Return the numbers of the operators that made what these are given."""
+    made = ops["label"].cast(pl.String).str.extract(_MADE, 1).drop_nulls().unique().to_list()
+    return frozenset(number for each in made for number in _makers(each) if number >= 0)
 
 
 def _steps(profile: Profile, ranges: pl.DataFrame, ops: pl.DataFrame) -> Iterator[tuple[int, int]]:

@@ -31,10 +31,10 @@ import polars as pl
 
 from nsysx import units
 from nsysx.catalogue import StepLimit, StepPart
-from nsysx.events.nvtx_ranges import Flags
-from nsysx.events.operator_flow import OperatorFlow, flow_of, made_weights, repeated_constants
+from nsysx.events.operator_flow import OperatorFlow, flow_of, made_weights, outermost_rows, repeated_constants
+from nsysx.events.operator_of_calls import operator_of_calls
 from nsysx.events.profile import Profile
-from nsysx.events.trained_operators import outermost_rows, trained_of
+from nsysx.events.trained_operators import trained_of
 from nsysx.findings._case import Case, Fix, Rule, calls_of, ops_of
 from nsysx.findings._finding_bounds import FEWEST_ROUNDS, WEIGHT_OPERATORS_NAMED, WEIGHTS_ANEW_SHARE
 from nsysx.findings._found import Found
@@ -147,40 +147,12 @@ def _copied(profile: Profile, flow: OperatorFlow) -> list[bool]:
 
 
 def _calls(case: Case, flow: OperatorFlow, rows: list[int]) -> pl.DataFrame:
-    """Return the rows of ``case.calls`` that these operators make, by the step in which they were recorded."""
-    outer, calls = (
-        [rows[i] for i in outermost_rows(flow.start_ns[rows], flow.end_ns[rows])],
-        case.profile.attributed.api_calls,
-    )
-    if not outer:
+    """Return the rows of ``case.calls`` that these operators make, and what lies in them, by the step in which they were recorded."""
+    of_calls = operator_of_calls(case.profile)
+    if of_calls is None or not rows:
         return case.calls.clear()
-    start, end = flow.start_ns[outer], flow.end_ns[outer]
-    when = calls["start_ns"].to_numpy()
-    last = np.searchsorted(start, when, side="right") - 1
-    inside = (last >= 0) & (when < end[np.maximum(last, 0)]) & (calls["thread"].to_numpy() == flow.thread)
-    _as_in_that_step(case.profile, flow, inside)
-    like = np.arange(calls.height)
-    if case.profile.ranges.repeats is not None:
-        like = np.where(case.profile.ranges.repeats.of >= 0, case.profile.ranges.repeats.of, like)
-    steady = case.calls["call"].to_numpy()
-    return case.calls.filter(pl.Series(inside[like[steady]], dtype=pl.Boolean))
-
-
-def _as_in_that_step(profile: Profile, flow: OperatorFlow, inside: Flags) -> None:
-    """Mark the calls of other steps that make as many calls as the step of the flow: a steady step may correspond to any of them."""
-    calls, ranges = profile.attributed.api_calls, profile.ranges.ranges
-    steps = ranges.filter((pl.col("kind") == "step") & pl.col("own") & (pl.col("process") == profile.process))
-    first, end = np.searchsorted(
-        calls["thread"].to_numpy(), [flow.thread, flow.thread + 1]
-    )  # calls are sorted by thread and time
-    when = calls["start_ns"].to_numpy()[first:end]
-    borders = [first + np.searchsorted(when, steps[c].to_numpy()) for c in ("start_ns", "end_ns")]
-    start, start_of_flow = steps["start_ns"].to_numpy(), int(flow.start_ns[0])
-    of_flow = np.flatnonzero((start <= start_of_flow) & (start_of_flow < steps["end_ns"].to_numpy()))
-    if not len(of_flow):
-        return
-    spans = list(zip(*(border.tolist() for border in borders), strict=True))
-    a, b = spans[int(of_flow[0])]
-    for c, d in spans:
-        if d - c == b - a:
-            inside[c:d] = inside[a:b]
+    inside = np.zeros(len(flow.names) + 1, np.bool_)
+    for index in outermost_rows(flow.start_ns[rows], flow.end_ns[rows]):
+        first = rows[index]
+        inside[first : int(np.searchsorted(flow.start_ns, flow.end_ns[first]))] = True
+    return case.calls.filter(pl.Series(inside[of_calls.forward[case.calls["call"].to_numpy()]]))

@@ -74,6 +74,12 @@ UNTRIED = (
         "Nothing but types and layouts may change between the two.", untried=_OWN_CODE,
     ),
     Remedy(
+        "narrowed-first",
+        "Take first what is read of it, and compute with that: each row of the result is made of its own row alone",
+        "logits = self.head(hidden[:, -1])  # not self.head(hidden)[:, -1]",
+        "Nothing else may read the other rows.", untried=_OWN_CODE,
+    ),
+    Remedy(
         "processes-for-threads",
         "Let worker processes do this (DataLoader(num_workers=8), multiprocessing), not a thread: of one process only one thread runs "
         "Python at a time, and the one that launches kernels waits for it",
