@@ -68,6 +68,17 @@ UNTRIED = (
         "What is computed must be the same of the transpose, as in Newton-Schulz iterations.", untried=_OWN_CODE,
     ),
     Remedy(
+        "other-order",
+        "Multiply in the other order: (A @ B) @ C and A @ (B @ C) are equal, and here the second needs no large matrix in between",
+        "y = q @ (k.transpose(-2, -1) @ v)  # not (q @ k.transpose(-2, -1)) @ v",
+        "Nothing but factors may stand between the two products.", untried=_OWN_CODE,
+    ),
+    Remedy(
+        "scaled-rows",
+        "Scale the rows or columns by the vector itself: a product with its diagonal matrix multiplies by zeros",
+        "y = x * scale  # not x @ torch.diag(scale)", untried=_OWN_CODE,
+    ),
+    Remedy(
         "mixed-before-resampled",
         "Mix the channels first (the 1x1 convolution or linear layer), and resample the few that it leaves: the two can change places",
         'y = F.interpolate(self.classify(x), size=size, mode="bilinear", align_corners=False)',

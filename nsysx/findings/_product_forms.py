@@ -1,0 +1,109 @@
+"""Products of matrices that another form gives with less work (``events.product_forms``): what they take, and what comes instead."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import polars as pl
+
+from nsysx import units
+from nsysx.analyses.helpers import limits_of_work
+from nsysx.events import kernel_math
+from nsysx.events.operator_flow import OperatorFlow, flow_of
+from nsysx.events.product_forms import ProductForm, product_forms
+from nsysx.events.profile import NotRecorded
+from nsysx.events.trained_operators import trained_of
+from nsysx.findings._case import Case, Fix, Rule, ops_of
+from nsysx.findings._finding_bounds import LINE_WORK_SHARE
+from nsysx.findings._flow_work import in_short, place_of_operator, work_of_operators
+from nsysx.findings._found import Found
+from nsysx.findings._instead import FORMAT_OF_SIZE, Instead
+from nsysx.findings._once import Takes
+from nsysx.model import Finding, Row
+from nsysx.roofline.device_rates import DeviceRates
+from nsysx.roofline.element_types import OF_FORMAT, types_of
+from nsysx.roofline.roofline_bounds import INSTEAD_AT_MOST_SHARE, PRODUCTS_AT_MOST_TIMES
+
+#: Kind of a form -> its remedy, and what is said about it.
+_KINDS: Mapping[str, tuple[str, str]] = {
+    "order": ("other-order", "{there}A product of {before} is only multiplied on: {after} is enough in the other order"),
+    "diagonal": ("scaled-rows", "{there}A product with a diagonal matrix of {before} only scales"),
+    "products": ("sums-by-product", "{there}All products of {before} are written out, {after}, and then summed"),
+    "distances": ("distances-by-product", "{there}All differences of {before} are written out, {after}"),
+}  # fmt: skip
+
+
+def findings_of(case: Case, rule: Rule, claimed: frozenset[int]) -> list[Finding]:
+    """Return a finding for each line whose products in another form save 5 % of the step; ``claimed``: GPU ops of other findings."""
+    flow = flow_of(case.profile)
+    forms = [] if flow is None else product_forms(flow)
+    if flow is None or not forms:
+        return []
+    try:
+        rates = case.profile.once(limits_of_work.device_rates)
+    except NotRecorded:
+        return []
+    work, code = work_of_operators(case, flow), case.profile.code()
+    by_place: dict[tuple[str, str], tuple[Row, list[ProductForm]]] = {}
+    for form in forms:
+        place = {} if code is None else place_of_operator(code, flow, form.at)
+        by_place.setdefault((form.kind, str(place)), (place, []))[1].append(form)
+    found = (
+        _found(case, rule, place, work, claimed, some, _least_ns(case, flow, some, work, rates))
+        for place, some in by_place.values()
+    )
+    return [finding for finding in found if finding is not None]
+
+
+def _of_forms(work: pl.DataFrame, forms: Sequence[ProductForm]) -> pl.DataFrame:
+    """Return the GPU ops that go: op, ns."""
+    rows = frozenset().union(*(form.rows for form in forms))
+    return work.filter(pl.col("row").is_in(list(rows))).select("op", "ns")
+
+
+def _least_ns(
+    case: Case, flow: OperatorFlow, forms: Sequence[ProductForm], work: pl.DataFrame, rates: DeviceRates
+) -> float | None:
+    """Return the least time of what comes instead, over all steps and with its gradients; None where the numbers' format is not known."""
+    kernels = case.ops.join(_of_forms(work, forms), on="op", how="inner").sort("ns", descending=True)
+    formats = kernel_math.number_format(kernels["name"], kernels["family"]).drop_nulls()
+    sizes = [
+        size for name in kernels["name"].cast(pl.String).unique(maintain_order=True) if (size := types_of(name).size)
+    ]
+    number_format = formats[0] if len(formats) else FORMAT_OF_SIZE.get(sizes[0]) if sizes else None
+    width, rate = OF_FORMAT.get(number_format or ""), rates.products.get(number_format or "")
+    if width is None or rate is None:
+        return None
+    trained, least = trained_of(case.profile), 0.0
+    for form in forms:
+        moved = rates.memory_ns(width * form.numbers)
+        if moved is None:
+            return None
+        least += (3 if trained[form.at] else 1) * max(form.operations / rate.per_s * 1e9, moved)
+    return least * case.steps
+
+
+def _found(
+    case: Case, rule: Rule, place: Row, work: pl.DataFrame, claimed: frozenset[int], forms: Sequence[ProductForm], least: float | None
+) -> Finding | None:  # fmt: skip
+    gone = _of_forms(work, forms)
+    taken, again = int(gone["ns"].sum()), int(gone.filter(pl.col("op").is_in(list(claimed)))["ns"].sum())
+    if least is None or 2 * again > taken or not case.notable(case.per_step(taken), LINE_WORK_SHARE):
+        return None
+    most = max(PRODUCTS_AT_MOST_TIMES * least, INSTEAD_AT_MOST_SHARE * taken if forms[0].kind == "diagonal" else 0.0)
+    worth = Instead(gone, least, most).worth(case)
+    if not case.notable(worth.likely_ns or 0, LINE_WORK_SHARE):
+        return None
+    remedy, title = _KINDS[forms[0].kind]
+    there = f"{in_short(place)}: " if place else ""
+    cost = case.per_step(taken)
+    detail = (
+        f"{units.several(len(forms), 'such product')} {case.per} with all that its gradients launch: {units.duration(cost)}, "
+        f"{case.share(cost)} of the step. In the other form the same result takes {units.duration(case.per_step(math.ceil(least)))} at "
+        "the device's limit."
+    )
+    return Found(
+        rule, title.format(there=there, before=forms[0].before, after=forms[0].after), detail, worth=worth, cost_ns=cost,
+        fix=Fix.by_name(remedy), where=place or None, takes=Takes(ops_of(gone)),
+    ).as_finding(case)  # fmt: skip
