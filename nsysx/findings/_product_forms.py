@@ -23,15 +23,27 @@ from nsysx.findings._once import Takes
 from nsysx.model import Finding, Row
 from nsysx.roofline.device_rates import DeviceRates
 from nsysx.roofline.element_types import OF_FORMAT, types_of
-from nsysx.roofline.roofline_bounds import INSTEAD_AT_MOST_SHARE, PRODUCTS_AT_MOST_TIMES
+from nsysx.roofline.roofline_bounds import HALF_TRANSFORM_AT_MOST_SHARE, INSTEAD_AT_MOST_SHARE, PRODUCTS_AT_MOST_TIMES
 
 #: Kind of a form -> its remedy, and what is said about it.
 _KINDS: Mapping[str, tuple[str, str]] = {
     "order": ("other-order", "{there}A product of {before} is only multiplied on: {after} is enough in the other order"),
     "diagonal": ("scaled-rows", "{there}A product with a diagonal matrix of {before} only scales"),
+    "picked": ("classes-as-numbers", "{there}A product with rows of a unit matrix, {before}, only picks rows"),
+    "blocks": ("blocks-at-once", "{there}A product with blocks of {after} multiplies a matrix of {before}, mostly zeros"),
+    "kron": ("factors-in-turn", "{there}A product with the Kronecker product of {after} multiplies a matrix of {before}"),
+    "repeated": ("views-for-copies", "{there}A copy of {after} repeats {before}"),
+    "transform": ("real-transform", "{there}The whole Fourier transform of real numbers ({before}): {after} are enough"),
     "products": ("sums-by-product", "{there}All products of {before} are written out, {after}, and then summed"),
     "distances": ("distances-by-product", "{there}All differences of {before} are written out, {after}"),
 }  # fmt: skip
+#: Work of memory in place of products takes at most this share of them; of a transform a half is left, and some kernels more.
+_AT_MOST = {
+    "diagonal": INSTEAD_AT_MOST_SHARE,
+    "picked": INSTEAD_AT_MOST_SHARE,
+    "repeated": INSTEAD_AT_MOST_SHARE,
+    "transform": HALF_TRANSFORM_AT_MOST_SHARE,
+}
 
 
 def findings_of(case: Case, rule: Rule, claimed: frozenset[int]) -> list[Finding]:
@@ -91,7 +103,7 @@ def _found(
     taken, again = int(gone["ns"].sum()), int(gone.filter(pl.col("op").is_in(list(claimed)))["ns"].sum())
     if least is None or 2 * again > taken or not case.notable(case.per_step(taken), LINE_WORK_SHARE):
         return None
-    most = max(PRODUCTS_AT_MOST_TIMES * least, INSTEAD_AT_MOST_SHARE * taken if forms[0].kind == "diagonal" else 0.0)
+    most = max(PRODUCTS_AT_MOST_TIMES * least, _AT_MOST.get(forms[0].kind, 0.0) * taken)
     worth = Instead(gone, least, most).worth(case)
     if not case.notable(worth.likely_ns or 0, LINE_WORK_SHARE):
         return None

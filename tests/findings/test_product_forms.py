@@ -78,6 +78,87 @@ def test_a_diagonal_matrix_only_scales() -> None:
     assert not forms(*scale[:1], ("mm", 3, (1, -1), "[4096, 512], [512, 512]"))
 
 
+X: Called = ("linear", 1, (-1, -1), "[4096, 512], [1024, 512]")
+TIMES: Called = ("mm", 9, (3, 1), "[4096, 4096], [4096, 1024]")
+
+
+@pytest.mark.parametrize(
+    ("kind", "operations", "called"),
+    [
+        ("picked", 0, [X, ("eye", 2, (-1,), "[]"), ("index", 3, (2, -1), "[4096, 4096], [4096]"), TIMES]),
+        ("picked", 0, [X, ("one_hot", 2, (-1, -1), "[4096], []"), ("to", 3, (2, -1), "[4096, 4096], []"), TIMES]),
+        ("picked", 0, [X, ("zeros", 2, (-1,), "[]"), ("scatter_", 3, (2, -1, -1, -1), "[4096, 4096], [], [4096, 1], []"), TIMES]),
+        ("blocks", 2 * 1024 * 2 * 2048 * 2048, [X, ("block_diag", 3, (-1, -1), "[2048, 2048], [2048, 2048]"), TIMES]),
+        ("kron", 2 * 1024 * 4096 * (64 + 64), [X, ("kron", 3, (-1, -1), "[64, 64], [64, 64]"), TIMES]),
+    ],
+)  # fmt: skip
+def test_factors_that_are_mostly_zeros_or_repeat(kind: str, operations: int, called: list[Called]) -> None:
+    (form,) = forms(*called)
+    assert (form.kind, form.operations) == (kind, operations)
+
+
+def test_several_ones_in_a_row_are_no_rows_of_a_unit_matrix() -> None:
+    scattered: Called = ("scatter_", 3, (2, -1, -1, -1), "[4096, 4096], [], [4096, 8], []")
+    assert not forms(X, ("zeros", 2, (-1,), "[]"), scattered, TIMES)
+    assert not forms(X, ("index", 3, (-1, -1), "[4096, 4096], [4096]"), TIMES)
+
+
+KEYS: list[Called] = [
+    ("unsqueeze", 1, (-1, -1), "[16, 4, 2048, 64], []"),
+    ("expand", 2, (1, -1, -1), "[16, 4, 1, 2048, 64], [], []"),
+    ("reshape", 3, (2, -1), "[16, 4, 8, 2048, 64], []"),
+]
+ATTENTION: Called = (
+    "scaled_dot_product_attention", 5, (-1, 3, -1), "[16, 32, 2048, 64], [16, 32, 2048, 64], [16, 32, 2048, 64]"
+)  # fmt: skip
+
+
+def copied(*behind: Called) -> list[ProductForm]:
+    """Return the forms of keys that are repeated for each head of the query by a reshape, in which a copy lies."""
+    names, numbers, made, size = zip(*KEYS, ("clone", 4, (2,), "[]"), *behind, strict=True)
+    starts = np.array([0, 10, 20, 22, *range(30, 30 + 10 * len(behind), 10)], np.int64)
+    ends = starts + np.array([5, 5, 8, 2, *[5] * len(behind)])
+    flow = OperatorFlow(
+        [f"aten::{name}" for name in names], numbers, made=made, size=size, calls=(), start_ns=starts, end_ns=ends
+    )
+    return product_forms(flow)
+
+
+def test_copies_of_what_repeats_are_views_to_what_broadcasts() -> None:
+    (form,) = copied(ATTENTION)
+    assert form.kind == "repeated" and form.rows == {2} and form.numbers == 16 * 4 * 2048 * 64
+    assert not copied(ATTENTION, ("cat", 6, (3,), "[16, 32, 2048, 64]")), "what is put beside others has to be there"
+    assert not copied(), "nobody reads it in the step"
+    tiled: Called = ("repeat", 1, (-1, -1), "[1, 512], []")
+    assert [form.kind for form in forms(tiled, ("add", 2, (-1, 1), "[4096, 512], [4096, 512]"))] == ["repeated"]
+    each: Called = ("repeat_interleave", 1, (-1, -1), "[100, 512], [100]")
+    assert not forms(each, ("add", 2, (-1, 1), "[4096, 512], [4096, 512]")), "as often as a tensor says"
+
+
+def transformed(*between: Called, half: str = "") -> list[str]:
+    """Return the kinds of forms of a transform (whole unless ``half``), a product with a filter and the transform back."""
+    called = [
+        (f"fft_{half}fft2", 1, (-1, -1), "[64, 512, 512], []"),
+        ("_fft_r2c", 2, (-1, -1), "[64, 512, 512], []"),
+        ("mul", 3, (1, -1), "[64, 512, 512], [512, 512]"),
+        *between,
+        (f"fft_i{half}fft2", 4, (3, -1), "[64, 512, 512], []"),
+    ]
+    names, numbers, made, size = zip(*called, strict=True)
+    starts = np.array([0, 2, *range(10, 10 * len(called) - 10, 10)], np.int64)
+    ends = starts + np.array([8, 2, *[5] * (len(called) - 2)])
+    flow = OperatorFlow(
+        [f"aten::{name}" for name in names], numbers, made=made, size=size, calls=(), start_ns=starts, end_ns=ends
+    )
+    return [form.kind for form in product_forms(flow)]
+
+
+def test_of_a_whole_transform_of_real_numbers_a_half_is_enough() -> None:
+    assert transformed() == ["transform"]
+    assert not transformed(half="r")
+    assert not transformed(("angle", 5, (1,), "[64, 512, 512]")), "the whole spectrum is read"
+
+
 PAIRS: Called = ("mul", 1, (-1, -1), "[4096, 512, 1], [512, 512]")
 
 
