@@ -398,3 +398,7 @@ ADDED_ROWS_SHARE = 0.6
 # ---- nsx135_weights_in_calls ------------------------------------------------------------------------------------
 #: Weights computed anew are worth a word from this share of the step on, and so many operators are named.
 WEIGHTS_ANEW_SHARE, WEIGHT_OPERATORS_NAMED = 0.05, 3
+
+# ---- _product_forms -------------------------------------------------------------------------------------------------
+#: So many lines with forms of one kind are named. Chosen: a screen holds no more.
+MOST_LINES_NAMED = 6

@@ -15,12 +15,12 @@ from nsysx.events.product_forms import ProductForm, product_forms
 from nsysx.events.profile import NotRecorded
 from nsysx.events.trained_operators import trained_of
 from nsysx.findings._case import Case, Fix, Rule, ops_of
-from nsysx.findings._finding_bounds import LINE_WORK_SHARE
+from nsysx.findings._finding_bounds import LINE_WORK_SHARE, MOST_LINES_NAMED
 from nsysx.findings._flow_work import in_short, place_of_operator, work_of_operators
 from nsysx.findings._found import Found
 from nsysx.findings._instead import FORMAT_OF_SIZE, Instead
 from nsysx.findings._once import Takes
-from nsysx.model import Finding, Row
+from nsysx.model import Finding
 from nsysx.roofline.device_rates import DeviceRates
 from nsysx.roofline.element_types import OF_FORMAT, types_of
 from nsysx.roofline.roofline_bounds import HALF_TRANSFORM_AT_MOST_SHARE, INSTEAD_AT_MOST_SHARE, PRODUCTS_AT_MOST_TIMES
@@ -47,7 +47,7 @@ _AT_MOST = {
 
 
 def findings_of(case: Case, rule: Rule, claimed: frozenset[int]) -> list[Finding]:
-    """Return a finding for each line whose products in another form save 5 % of the step; ``claimed``: GPU ops of other findings."""
+    """Return a finding for each kind of form that saves 5 % of the step or more; ``claimed``: GPU ops of other findings."""
     flow = flow_of(case.profile)
     forms = [] if flow is None else product_forms(flow)
     if flow is None or not forms:
@@ -56,15 +56,11 @@ def findings_of(case: Case, rule: Rule, claimed: frozenset[int]) -> list[Finding
         rates = case.profile.once(limits_of_work.device_rates)
     except NotRecorded:
         return []
-    work, code = work_of_operators(case, flow), case.profile.code()
-    by_place: dict[tuple[str, str], tuple[Row, list[ProductForm]]] = {}
+    work = work_of_operators(case, flow).filter(~pl.col("op").is_in(list(claimed)))
+    by_kind: dict[str, list[ProductForm]] = {}
     for form in forms:
-        place = {} if code is None else place_of_operator(code, flow, form.at)
-        by_place.setdefault((form.kind, str(place)), (place, []))[1].append(form)
-    found = (
-        _found(case, rule, place, work, claimed, some, _least_ns(case, flow, some, work, rates))
-        for place, some in by_place.values()
-    )
+        by_kind.setdefault(form.kind, []).append(form)
+    found = (_found(case, rule, flow, work, forms=of_kind, rates=rates) for of_kind in by_kind.values())
     return [finding for finding in found if finding is not None]
 
 
@@ -97,25 +93,31 @@ def _least_ns(
 
 
 def _found(
-    case: Case, rule: Rule, place: Row, work: pl.DataFrame, claimed: frozenset[int], forms: Sequence[ProductForm], least: float | None
-) -> Finding | None:  # fmt: skip
-    gone = _of_forms(work, forms)
-    taken, again = int(gone["ns"].sum()), int(gone.filter(pl.col("op").is_in(list(claimed)))["ns"].sum())
-    if least is None or 2 * again > taken or not case.notable(case.per_step(taken), LINE_WORK_SHARE):
+    case: Case, rule: Rule, flow: OperatorFlow, work: pl.DataFrame, *, forms: Sequence[ProductForm], rates: DeviceRates
+) -> Finding | None:
+    """Return the finding about forms of one kind, None where they save too little."""
+    gone, least = _of_forms(work, forms), _least_ns(case, flow, forms, work, rates)
+    taken = int(gone["ns"].sum())
+    if least is None or not case.notable(case.per_step(taken), LINE_WORK_SHARE):
         return None
     most = max(PRODUCTS_AT_MOST_TIMES * least, _AT_MOST.get(forms[0].kind, 0.0) * taken)
     worth = Instead(gone, least, most).worth(case)
     if not case.notable(worth.likely_ns or 0, LINE_WORK_SHARE):
         return None
-    remedy, title = _KINDS[forms[0].kind]
-    there = f"{in_short(place)}: " if place else ""
+    of_row, code = dict(work.group_by("row").agg(pl.col("ns").sum()).iter_rows()), case.profile.code()
+    dearest = max(forms, key=lambda form: sum(of_row.get(row, 0) for row in form.rows))
+    places = {form.at: {} if code is None else place_of_operator(code, flow, form.at) for form in forms}
+    place, lines = places[dearest.at], sorted({in_short(each) for each in places.values() if each})
+    remedy, title = _KINDS[dearest.kind]
     cost = case.per_step(taken)
+    there_too = f", in {', '.join(lines[:MOST_LINES_NAMED])}" if len(lines) > 1 else ""
     detail = (
-        f"{units.several(len(forms), 'such product')} {case.per} with all that its gradients launch: {units.duration(cost)}, "
-        f"{case.share(cost)} of the step. In the other form the same result takes {units.duration(case.per_step(math.ceil(least)))} at "
-        "the device's limit."
+        f"{units.duration(cost)} {case.per} with what the gradients launch, {case.share(cost)} of the step"
+        f"{there_too}. In the other form the same result takes "
+        f"{units.duration(case.per_step(math.ceil(least)))} at the device's limit."
     )
+    there = f"{in_short(place)}: " if place else ""
     return Found(
-        rule, title.format(there=there, before=forms[0].before, after=forms[0].after), detail, worth=worth, cost_ns=cost,
+        rule, title.format(there=there, before=dearest.before, after=dearest.after), detail, worth=worth, cost_ns=cost,
         fix=Fix.by_name(remedy), where=place or None, takes=Takes(ops_of(gone)),
     ).as_finding(case)  # fmt: skip
