@@ -164,6 +164,7 @@ class Late(_Code):
     COMPUTE = "compute", "in GPU work", "computes {} longer"
     PROFILER = "profiler", "under the profiler", "is held up {} longer by the profiler"
     HOST = "host", "in its host code", "spends {} longer in its host code"
+    CALLS = "calls", "in calls that its peers do not make", "spends {} longer in calls that its peers do not make"
     CLOCKS = "clocks", "in the same kernels, which take longer on its GPU", "takes {} longer for the same kernels"
     UNKNOWN = "unknown", "in no single part of the breakdown", "takes {} longer"
 
@@ -194,6 +195,8 @@ class Call:
     ALLOCATOR: Final = (ALLOC, FREE, HOST_ALLOC)
     #: They wait for work that was launched before.
     WAITS: Final = (SYNC, COPY)
+    #: They give work to the device, or wait for it: equal steps of two processes make as many of them.
+    OF_WORK: Final = (LAUNCH, GRAPH_LAUNCH, COPY, MEMSET, SYNC)
 
 
 class CpuPart(_Code):

@@ -267,11 +267,6 @@ def _seconds(text: str) -> load.Window:
     return int(start * 10**9), int(end * 10**9)
 
 
-def _holds_anything(trace: load.Trace) -> bool:
-    """Return whether anything with an end was read: rows without one, such as names of domains, are read in any window."""
-    return any(trace.frames[f]["end_ns"].count() for f in ("runtime", "kernel", "memcpy", "memset", "graph", "nvtx"))
-
-
 def gather(path: Path, options: ReadingOptions) -> Profile:
     """Return the profile of one report, the input of all analyses. Raises as ``summarize`` does."""
     given = _gather(path, options)
@@ -295,7 +290,10 @@ def _gather(path: Path, options: ReadingOptions) -> Profile:
     )
     if not trace.recorded & {"runtime", "kernel", "memcpy", "memset", "graph", "nvtx"}:
         raise nothing_recorded.error(path, trace)
-    if window is not None and not _holds_anything(trace):
+    # Rows without an end, such as names of domains, are read in any window.
+    if window is not None and not any(
+        trace.frames[f]["end_ns"].count() for f in ("runtime", "kernel", "memcpy", "memset", "graph", "nvtx")
+    ):
         lasts = trace.capture.duration_ns
         hint = f"The session lasts {lasts / 1e9:.3f} s" if lasts else "Give a part of the session, in seconds"
         message = f"--time-range {options.time_range}: nothing was recorded then"

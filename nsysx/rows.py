@@ -66,10 +66,12 @@ def columns_of(row: Any) -> tuple[Column, ...]:
         if not declared or not isinstance(declared[0], Of):
             raise TypeError(f"{name}: a column without its meaning")
         column = declared[0]
+        if get_origin(kind) in (Union, types.UnionType):
+            kind = next(t for t in get_args(kind) if t is not type(None))
         made.append(
             Column(
                 name,
-                _dtype(kind),
+                "Object" if get_origin(kind) in (Mapping, Sequence) else _DTYPES[kind],
                 unit=column.unit,
                 meaning=column.meaning,
                 sums=column.sums,
@@ -78,9 +80,3 @@ def columns_of(row: Any) -> tuple[Column, ...]:
             )
         )
     return tuple(made)
-
-
-def _dtype(kind: Any) -> str:
-    if get_origin(kind) in (Union, types.UnionType):
-        kind = next(t for t in get_args(kind) if t is not type(None))
-    return "Object" if get_origin(kind) in (Mapping, Sequence) else _DTYPES[kind]

@@ -43,6 +43,7 @@ def folder(recorded: Samples, tmp_path_factory: pytest.TempPathFactory) -> Path:
     nsysx.parent.mkdir()
     nsysx.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m nsysx "$@"\n')
     nsysx.chmod(0o755)
+    (path / "bin" / "python").symlink_to(sys.executable)  # a system may have python3 only
     nsys = path / "bin" / "nsys"
     nsys.write_text("#!/bin/sh\necho 'NVIDIA Nsight Systems version 2025.3.1.90-253135822126v0'\n")
     nsys.chmod(0o755)

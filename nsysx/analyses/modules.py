@@ -135,19 +135,15 @@ def _self_figures(profile: Profile) -> dict[str | None, dict[str, int]]:
     return by_module
 
 
-def _in_steps(profile: Profile) -> pl.Expr:
-    windows = profile.steps.cpu_windows.filter(pl.col("process") == profile.process)
-    inside = [
-        (pl.col("process") == process) & (pl.col("start_ns") >= start) & (pl.col("start_ns") < end)
-        for process, start, end in windows.select("process", "start_ns", "end_ns").iter_rows()
-    ]
-    return ~pl.col("recompute") & pl.any_horizontal(pl.lit(False), *inside)
-
-
 def _calls(profile: Profile) -> dict[str, int]:
     """Return calls in the steady steps by the names that work is attributed to; "(optimizer)" counts its phase."""
     rows = profile.ranges.ranges.filter(~pl.col("crossing"))
-    inside = _in_steps(profile)
+    windows = profile.steps.cpu_windows.filter(pl.col("process") == profile.process)
+    in_steps = [
+        (pl.col("process") == process) & (pl.col("start_ns") >= start) & (pl.col("start_ns") < end)
+        for process, start, end in windows.select("process", "start_ns", "end_ns").iter_rows()
+    ]
+    inside = ~pl.col("recompute") & pl.any_horizontal(pl.lit(False), *in_steps)
     name = pl.col("name").cast(pl.String)
     if rows.select(layers.BY_PROBE.any()).item():
         entered = rows.filter(pl.col("own") & (pl.col("kind") == "module"), inside).group_by("name", "cls").len()

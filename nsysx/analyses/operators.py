@@ -75,12 +75,6 @@ SHOWN = TableSpec(
 _KEY = [c for c in operator_work.PLACE if c != "caller"]
 
 
-def _sizes_in_words(shapes: pl.Series) -> pl.Series:
-    """Return sizes as people write them: "[[8, 4], [], [4]]" as "8x4, 4"; numbers and tensors without dimensions have none."""
-    each = shapes.str.extract_all(r"\d[\d, ]*").list
-    return each.join("; ").str.replace_all(", ", "x", literal=True).str.replace_all("; ", ", ", literal=True)
-
-
 def table(profile: Profile) -> pl.DataFrame:
     """Return one row per operator, shapes, module and phase, longest first. Raises NotRecorded."""
     done = operator_work.with_ideal(profile, profile.once(operator_work.executions))
@@ -111,6 +105,10 @@ def table(profile: Profile) -> pl.DataFrame:
     )
     largest = pl.max_horizontal("gpu_ns", pl.col("wait_ns") + pl.col("allocation_ns"))
     rows = rows.sort(largest, "name", "shapes", "module", "phase", descending=[True, *[False] * 4], nulls_last=True)
-    rows = rows.with_columns(shapes=_sizes_in_words(rows["shapes"])).select(*frame_columns.schema(COLUMNS))
+    # As people write them: "[[8, 4], [], [4]]" as "8x4, 4"; numbers and tensors without dimensions have none.
+    each = rows["shapes"].str.extract_all(r"\d[\d, ]*").list
+    rows = rows.with_columns(
+        shapes=each.join("; ").str.replace_all(", ", "x", literal=True).str.replace_all("; ", ", ", literal=True)
+    ).select(*frame_columns.schema(COLUMNS))
     sums = ("calls", "kernels", "gpu_ns", "waits", "wait_ns", "allocations", "allocation_ns")
     return shared_columns.with_rest(rows, MOST_OPERATOR_ROWS, "other operators and shapes", *sums)

@@ -64,7 +64,8 @@ EXACT_CHANGE_SHARE, BOUND_LEADS_TIMES = 0.15, 3.0
 COMPILER_LEADS_TIMES, RECORDED_DIRECTNESS = 2.0, 2
 #: A change whose saving nobody can compute is still advised where its cause costs this share of the step.
 UNPRICED_CAUSE_SHARE = 0.3
-#: A setting that is known to cost this share of the step comes first, too; near the device's limits nothing does that saves less.
+#: A setting that is known to cost this share of the step comes first, too; near the device's limits nothing does that saves less,
+#: nor does what fuses or launches whatever stands there: that is an option of a program without a fault, too.
 COSTLY_SETTING_SHARE = 0.05
 
 # ---- near_limits ------------------------------------------------------------------------------------------------
@@ -86,6 +87,10 @@ TITLE_LETTERS = 440
 MUCH_HOST_CODE_SHARE = 0.1
 #: A wait is worth a word from this share of the device's window; a saving below the other share of the wait is little of it.
 LONG_WAIT_SHARE, LITTLE_SAVING_SHARE = 0.05, 0.2
+
+# ---- unnamed ----------------------------------------------------------------------------------------------------
+#: A capture without steps in which the GPU works for less than this share of its time, on fewer operations than this: start-up. Chosen.
+LITTLE_WORK_SHARE, LITTLE_WORK_OPS = 0.01, 100
 
 # ---- remarks ----------------------------------------------------------------------------------------------------
 #: Letters of a detail on a card: what goes beyond is told with the finding.

@@ -149,7 +149,7 @@ def _size(summary: Summary, chosen: Finding) -> Sure:
         how = "The replay made exactly this change; what was tried of the kind saved 0.7 to 1.3 times as much."
     elif is_bound(summary, chosen):
         how = f"Upper bound{f'; {chosen.saving.confidence}' if chosen.saving.confidence else ''}."
-    if real is None and chosen.saving.source == "time" and not is_bound(summary, chosen):
+    if real is None and chosen.saving.source in ("time", "limits") and not is_bound(summary, chosen):
         return Sure(about, "likely", f"{how} As recorded: what else the step does is shorter without the profiler.")
     if real is None:
         made = f"The step is as long as the profiler made it. {how}".strip()

@@ -25,7 +25,7 @@ def factor_bounds(
     now, bounds, real = summary.step.shown_ns, summary.step.bounds_ns, summary.unprofiled
     if chosen is None or not saving_ns or not now:
         return ()
-    if real is None and chosen.saving.source == "time" and margins_ns is not None:
+    if real is None and chosen.saving.source in ("time", "limits") and margins_ns is not None:
         most = min(saving_ns + margins_ns[1], round(MOST_SAVED_SHARE * now))
         return round(now / (now - max(0, saving_ns - margins_ns[0])), 3), round(now / (now - most), 3)
     if bounds is None or real is None or summary.step.as_recorded:

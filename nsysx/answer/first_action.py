@@ -27,6 +27,7 @@ from nsysx.answer.change_savings import (
     margins_ns,
     nothing_to_claim,
     place_of,
+    saving_ns,
     shows_likely_saving,
     violated_conditions,
 )
@@ -57,10 +58,12 @@ def first(summary: Summary) -> Finding | None:
     if unsaid is not None:
         return unsaid
     least = COSTLY_SETTING_SHARE if near_limits.near(summary) else NOTABLE
+    causes = [f for f in ranked if not rule_of(f.code).striking]
     worth = [
-        f for f in ranked if (likely_alone_ns(summary, f) or 0) >= least * step and not may_save_nothing(summary, f)
+        f for f in causes if (likely_alone_ns(summary, f) or 0) >= least * step and not may_save_nothing(summary, f)
     ]
-    best = _best(summary, worth, step) if worth else _unpriced(summary, ranked, step)
+    best = _best(summary, worth, step) if worth else _unpriced(summary, causes, step)
+    best = _striking(summary, ranked, best) or best
     between = next((f for f in ranked if about(f) == "loop"), None)
     if between is None or between_ns(between) <= (0 if best is None else likely_alone_ns(summary, best) or 0):
         return best
@@ -74,15 +77,34 @@ def first(summary: Summary) -> Finding | None:
 
 
 def may_save_nothing(summary: Summary, finding: Finding) -> bool:
-    """Return whether a saving is small and not worth a word for sure: by its interval, or because nobody knows how wrong it is."""
+    """Return whether a saving is not worth a word for sure: a small one by its interval, or because nobody knows how wrong it is.
+
+    What is for whatever stands there has to save 5 % of the step at least: it is an option of a program without a fault, too.
+    """
     step, saving = summary.step.shown_ns, likely_ns(summary, finding)
-    if not step or not saving or not NOTABLE * step <= saving < COSTLY_SETTING_SHARE * step:
+    if not step or not saving or saving < NOTABLE * step:
         return False
-    margins = margins_ns(summary, finding)
+    small, margins = saving < COSTLY_SETTING_SHARE * step, margins_ns(summary, finding)
     if margins is None or is_bound(summary, finding) or finding.saving.error_ns is None:
-        return True
+        return small
+    anything = _for_anything(finding)
+    if not small and not anything:
+        return False
     less = step / (step - max(0, saving - margins[0]))
-    return min(factors.factor_bounds(summary, finding, saving, margins), default=less) < 1 + NOTABLE
+    least = min(factors.factor_bounds(summary, finding, saving, margins), default=less)
+    return least < 1 + (COSTLY_SETTING_SHARE if anything else NOTABLE)
+
+
+def _striking(summary: Summary, ranked: Sequence[Finding], best: Finding | None) -> Finding | None:
+    """Return the line from which most of the GPU's time could go, where no cause explains as much; None else.
+
+    A compiler explains other time than that of such a line. A cause that is known goes before a bound that promises a few times as much.
+    """
+    line = max((f for f in ranked if rule_of(f.code).striking), key=lambda f: saving_ns(summary, f) or 0, default=None)
+    if line is None or best is None:
+        return line
+    times = 1.0 if _for_anything(best) else BOUND_LEADS_TIMES
+    return line if (saving_ns(summary, line) or 0) > times * (likely_alone_ns(summary, best) or 0) else None
 
 
 def between_ns(finding: Finding) -> int:
@@ -219,8 +241,11 @@ def _advisable(summary: Summary, finding: Finding) -> bool:
 def to_do(summary: Summary, chosen: Finding | None) -> tuple[Action, ...]:
     """Return what to do; about the capture itself where nothing in the program can be named."""
     if chosen is None:
-        unsure = any(may_save_nothing(summary, f) for f in by_saving(summary))
-        return (Action(unnamed.to_record(summary, unsure=unsure), where=time_places.of_most(summary)),)
+        unsure = [f for f in by_saving(summary) if may_save_nothing(summary, f)]
+        largest, step = max(unsure, key=lambda f: likely_ns(summary, f) or 0, default=None), summary.step.shown_ns
+        option = largest is not None and step and (likely_ns(summary, largest) or 0) >= COSTLY_SETTING_SHARE * step
+        text = unnamed.to_record(summary, unsure=bool(unsure), option=largest.fix if option and largest else "")
+        return (Action(text, where=time_places.of_most(summary)),)
     where, index = dict(chosen.where) or dict(time_places.of_most(summary)), place_of(summary, chosen)
     if where.get("module"):
         where["module"] = called(summary, str(where["module"]))

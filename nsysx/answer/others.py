@@ -38,7 +38,11 @@ def also(summary: Summary, chosen: Finding | None, do: Sequence[Action]) -> tupl
         if place_of(summary, f) in told or f.code in same or about(f) == "capture" or measured.in_vain(f):
             continue
         saving = summary.step.saves_ns(f.saving)
-        if f.unexplained or (subject.measures(summary) and about(f) in _BY_MEASURING):
+        if (
+            f.unexplained
+            or (rule_of(f.code).striking and f.overlaps)
+            or (subject.measures(summary) and about(f) in _BY_MEASURING)
+        ):
             continue
         if step is not None and saving is None and (f.cost_ns_per_step or 0) < UNKNOWN_SAVING_COST_SHARE * step:
             continue

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from nsysx import units
 from nsysx.analyses import kernels
 from nsysx.answer import near_limits, subject
+from nsysx.answer.answer_bounds import LITTLE_WORK_OPS, LITTLE_WORK_SHARE
 from nsysx.catalogue import StepLimit
-from nsysx.judging import capture_checks, nothing_recorded, window_checks
+from nsysx.judging import gpu_work_checks, nothing_recorded, window_checks
 from nsysx.judging.program import TORCH_KERNEL
 from nsysx.model import Summary
 
@@ -36,10 +38,31 @@ def _marks(summary: Summary) -> str:
     return "nsysx run -- CMD if PyTorch makes them, else NVTX ranges around each, and --step-range"
 
 
+def _little_work(summary: Summary) -> str:
+    """Return how little the GPU does in a capture, and what would show more; "" where it does more than that."""
+    row, length, totals = subject.ledger_row(summary), summary.capture.duration_ns, summary.totals
+    made = {name: totals[f"{name}s"] or 0 for name in ("kernel", "memcpy", "memset")}
+    if (
+        row is None
+        or not length
+        or row["busy_ns"] >= LITTLE_WORK_SHARE * length
+        or sum(made.values()) >= LITTLE_WORK_OPS
+    ):
+        return ""
+    nouns = {"kernel": ("kernel",), "memcpy": ("copy", "copies"), "memset": ("memset",)}
+    what = ", ".join(units.several(count, *nouns[name]) for name, count in made.items() if count)
+    worked = f"in the {units.duration(length)} of this capture the GPU works {units.duration(row['busy_ns'])} ({what})"
+    return (
+        f"Record more of the work: {worked}. Let the program repeat it, or give it more data: what is slow then shows"
+    )
+
+
 def _without_steps(summary: Summary) -> str:
     """Return what to do in a program whose steps are unknown: about what the verdict names, where that needs no steps."""
     if summary.verdict.code == StepLimit.ALLOC:
         return _KEEP_MEMORY
+    if little := _little_work(summary):
+        return little
     if summary.verdict.code == StepLimit.GPU and (unseen := near_limits.unseen_kernel(summary)):
         return f"Look at the GPU work itself. {unseen}"
     if summary.verdict.code == StepLimit.GPU and _marks(summary) != _MARKED_BY_PROBE:
@@ -47,10 +70,13 @@ def _without_steps(summary: Summary) -> str:
     return f"Mark the steps, to separate start-up from steady work: {_marks(summary)}"
 
 
-def to_record(summary: Summary, *, unsure: bool = False) -> str:
-    """Return what to do where no change can be named: mostly how to record what would tell; ``unsure``: one may save something."""
+def to_record(summary: Summary, *, unsure: bool = False, option: str = "") -> str:
+    """Return what to do where no change can be named: mostly how to record what would tell.
+
+    ``unsure``: a change may save something; ``option``: what may save much, or nothing.
+    """
     if subject.ledger_row(summary) is None:
-        how = next((c.fix for c in summary.quality if c.check == capture_checks.GPU_WORK and c.fix), "")
+        how = next((c.fix for c in summary.quality if c.check == gpu_work_checks.GPU_WORK and c.fix), "")
         if how == nothing_recorded.REACH_WORK:
             return f"{how[:1].upper()}{how[1:]}"
         return f"Record the GPU's work: {how}" if how else "Record a part of the program in which the GPU works."
@@ -76,4 +102,8 @@ def to_record(summary: Summary, *, unsure: bool = False) -> str:
     if near_limits.near(summary):
         return f"Nothing: the GPU works near its limits. {figures}"
     sure = " for sure" if unsure else ""
-    return f"Nothing: no change that was looked for saves 1 % of the step{sure}. What is left is GPU work. {figures}".rstrip()
+    may_help = f" What may help: {option[:1].lower()}{option[1:]}; nsysx try measures it." if option else ""
+    left = f"What is left is GPU work. {figures}"
+    if summary.verdict.code == StepLimit.COPY:
+        left = "What is left are copies between host and GPU: only fewer bytes would help."
+    return f"Nothing: no change that was looked for saves 1 % of the step{sure}.{may_help} {left}".rstrip()

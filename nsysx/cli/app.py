@@ -108,16 +108,6 @@ def _options(name: str) -> tuple[set[str], set[str]]:
     return {p.name for p in parsed if p.name and p.param_type_name == "option"}, typed_only(work)
 
 
-def _apply_kept_options(context: typer.Context, verbose: bool) -> None:
-    """Apply the options kept in a file in this folder, before the command is parsed."""
-    file, kept = config.options(COMMANDS, _options, Path())
-    context.default_map = kept
-    if verbose:
-        for option, value in kept.get(context.invoked_subcommand or "", {}).items():
-            shown = "" if value is True else f" {value}"
-            talk(harmless(f"nsysx: {context.invoked_subcommand} --{option.replace('_', '-')}{shown} from {file}"))
-
-
 def _common(
     context: typer.Context,
     verbose: Annotated[
@@ -133,7 +123,13 @@ def _common(
     """Where the step time of a PyTorch program went, from an Nsight Systems capture."""
     if quiet:
         be_quiet()
-    _apply_kept_options(context, verbose)
+    # The options kept in a file in this folder apply before the command is parsed.
+    file, kept = config.options(COMMANDS, _options, Path())
+    context.default_map = kept
+    if verbose:
+        for option, value in kept.get(context.invoked_subcommand or "", {}).items():
+            shown = "" if value is True else f" {value}"
+            talk(harmless(f"nsysx: {context.invoked_subcommand} --{option.replace('_', '-')}{shown} from {file}"))
     if context.invoked_subcommand is None:
         talk(context.get_help())
         raise typer.Exit(EXIT_USAGE)

@@ -43,14 +43,6 @@ def _activity(ops: pl.DataFrame, start: int, end: int) -> StepFunction:
     return coverage([(s[m], e[m]) for m in masks], start, end)
 
 
-def _span(frames: list[pl.DataFrame]) -> tuple[int, int]:
-    """Return the first and the last instant of rows with start_ns and end_ns (null: none), (0, 0) without rows."""
-    times = [
-        t for f in frames for t in (f["start_ns"].min(), f["start_ns"].max(), f["end_ns"].max()) if isinstance(t, int)
-    ]
-    return (min(times), max(times)) if times else (0, 0)
-
-
 def device_activities(attributed: Attributed, named: Ranges) -> dict[tuple[int, int], StepFunction]:
     """Return (process, device) -> which classes of work run at each instant, as a bit mask over CLASSES, 0 where it idles.
 
@@ -58,7 +50,13 @@ def device_activities(attributed: Attributed, named: Ranges) -> dict[tuple[int, 
     end long after the last, in another process too.
     """
     ops = attributed.gpu_ops
-    first, last = _span([attributed.api_calls, ops, named.ranges])
+    times = [
+        t
+        for f in (attributed.api_calls, ops, named.ranges)
+        for t in (f["start_ns"].min(), f["start_ns"].max(), f["end_ns"].max())
+        if isinstance(t, int)  # null where there are no rows
+    ]
+    first, last = (min(times), max(times)) if times else (0, 0)
     wanted = ops.select("process", "device", "start_ns", "end_ns", pl.Series("class", _classes(ops)))
     parts = lookup.parted(wanted, "process", "device")
     return {(process, device): _activity(part, first, last) for (process, device), part in parts.items()}

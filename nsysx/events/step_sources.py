@@ -98,15 +98,15 @@ def _turns(spans: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
         called = launches.sort().to_numpy()
         counts = np.diff(np.searchsorted(called, of_process["end_ns"].to_numpy()))
         every = next(
-            (k for k in range(1, MOST_OPTIMIZERS + 1) if len(counts) >= 3 * k and _repeats(counts, k)),
+            (
+                k
+                for k in range(1, MOST_OPTIMIZERS + 1)
+                if len(counts) >= 3 * k and (counts[k:] == counts[:-k]).mean() >= SAME_TURN_SHARE
+            ),
             1,
         )
         kept.append(of_process[every - 1 :: every])
     return pl.concat(kept) if kept else spans
-
-
-def _repeats(counts: I64, every: int) -> bool:
-    return bool((counts[every:] == counts[:-every]).mean() >= SAME_TURN_SHARE)
 
 
 def _from_optimizer(ranges: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:

@@ -25,11 +25,12 @@ from nsysx.errors import EXIT_EMPTY, EXIT_USAGE, NsysxError
 from nsysx.events import bare, lost_kernels, step_periods, step_work
 from nsysx.events import levels as level_room
 from nsysx.events.attribute import Attributed
-from nsysx.events.coverage import Coverage, coverage
+from nsysx.events.coverage import Coverage
 from nsysx.events.event_bounds import FEW_STEPS
 from nsysx.events.levels import Level
 from nsysx.events.nvtx_ranges import Flags, Ranges
 from nsysx.events.steady import in_main_part, steps_of_probe, worked
+from nsysx.events.step_coverage import step_coverage, steps_of_coverage
 from nsysx.events.step_sources import MARKS, find_steps, whole_capture
 from nsysx.events.tiles import Run, StepTiles, gpu_tiles, representative, runs, without_evaluation
 from nsysx.events.trend import Trend, trend
@@ -131,7 +132,7 @@ def find(
     lengths, numbers = step_work.lengths(shown_steady, tiled)
     work = None if bare.timed(probes, process) else step_work.gpu_work(shown_steady, tiled, attributed.gpu_ops)
     of_lengths = level_room.levels(lengths, numbers, in_a_row=len(stretches) == 1)
-    counted = _steps_of_coverage(shown_steps, stretches, once, warm_from, sampled)
+    counted = steps_of_coverage(shown_steps, stretches, once, warm_from, sampled)
     return StepTable(
         source,
         rule + _grouped_by(parts.get(process)),
@@ -146,7 +147,7 @@ def find(
         trend=_course(trend(lengths, work, in_a_row=len(stretches) == 1), of_lengths, probes, process),
         levels=of_lengths if source != "capture" else (),
         parts=parts.get(process, 1),
-        coverage=_covered(counted, tiled, rest, once, attributed, ends, source),
+        coverage=step_coverage(counted, tiled, rest, once, attributed, ends, source),
         runs=tuple(stretches),
         grouped=process in parts,
         timed=parts.get(process, 1) if source == "nsysx" else _timed(shown_steps, ranges.ranges, source),
@@ -253,34 +254,9 @@ def _within_stretches(stretches: Sequence[Run]) -> pl.Expr:
 def _marked(cpu: pl.DataFrame, steady: Run | None, warm_from: int, once: Flags) -> pl.DataFrame:
     """Return the steps with ``steady`` and ``warmup``."""
     first, last = steady or (0, -1)
-    cold = _cold(warm_from, first, once)
+    # Warm-up is what lies before all steady steps, or has a one-time cost before those that averages are taken over.
+    cold = (pl.col("index") < warm_from) | pl.col("index").is_in(np.flatnonzero(once[:first]))
     return cpu.with_columns(pl.col("index").is_between(first, last).alias("steady"), cold.alias("warmup"))
-
-
-def _cold(steady_from: int, first: int, once: Flags) -> pl.Expr:
-    """Return whether a step is warm-up: before all steady steps, or with a one-time cost before those that averages are taken over."""
-    return (pl.col("index") < steady_from) | pl.col("index").is_in(np.flatnonzero(once[:first]))
-
-
-def _steps_of_coverage(
-    cpu: pl.DataFrame, stretches: Sequence[Run], once: Flags, warm_from: int, sampled: Sampled | None
-) -> pl.DataFrame:
-    """Return the steps as coverage counts them, steady wherever they lie.
-
-    Of a long capture they are what those between its parts are: steady after the warm-up but for the last, and none of them cut.
-    """
-    if sampled is None:
-        return _steady_wherever(cpu, stretches, once)
-    last = pl.col("index") == pl.col("index").max()
-    return cpu.with_columns(((pl.col("index") >= warm_from) & ~last).alias("steady"), last.alias("cut"))
-
-
-def _steady_wherever(cpu: pl.DataFrame, stretches: Sequence[Run], once: Flags) -> pl.DataFrame:
-    """Return the steps with ``steady`` where they are steady wherever they lie, whether or not it is seen where they end."""
-    if len(stretches) == 1:
-        return cpu
-    inside = pl.col("index").is_between(stretches[0][0], stretches[-1][1])
-    return cpu.with_columns((inside & ~pl.Series(once)).alias("steady"))
 
 
 def _course(recorded: Trend, of_lengths: tuple[Level, ...], probes: Sequence[Row], process: int) -> Trend:
@@ -320,34 +296,6 @@ def _between_parts(seams: Sequence[int]) -> pl.Expr:
     """Return whether what follows a step is nothing of the program: one part of the capture ended and another began."""
     across = ((pl.col("cpu_start_ns") < seam) & (pl.col("cpu_end_ns") >= seam) for seam in seams)
     return pl.any_horizontal(pl.lit(False), *across)
-
-
-def _covered(
-    cpu: pl.DataFrame,
-    tiles: pl.DataFrame,
-    between: pl.DataFrame,
-    once: Flags,
-    attributed: Attributed,
-    ends: Sequence[int],
-    source: str,
-) -> Coverage | None:
-    """Return how the recorded time of the shown process divides, whose steps ``cpu`` holds; None without steps.
-
-    It divides on the device that works most in the steps: the host runs ahead, and an evaluation that waits for the steps before
-    it would count for them. Without GPU work it divides on the CPU.
-    """
-    all_of_it = whole_capture(attributed).filter(pl.col("process").is_in(cpu["process"].unique().to_list()))
-    spans = all_of_it.select("start_ns", "end_ns").rows()
-    if not spans or not cpu.height or source == "capture":
-        return None
-    length = tiles.group_by("device").agg((pl.col("end_ns") - pl.col("start_ns")).sum().alias("ns"))
-    shown = length.filter(pl.col("ns") > 0).sort("ns", "device", descending=[True, False])["device"].to_list()[:1]
-    if not shown:
-        return coverage(cpu, between, once, spans[0], ends)
-    on_device = pl.col("device") == shown[0]
-    of_device = tiles.filter(on_device).select("index", "start_ns", "end_ns")
-    steps = cpu.drop("start_ns", "end_ns").join(of_device, on="index", how="left", maintain_order="left")
-    return coverage(steps, between.filter(on_device), once, spans[0], ends)
 
 
 def _steps_inside(steps: pl.DataFrame, window: tuple[int, int] | None) -> pl.DataFrame:

@@ -23,7 +23,11 @@ def _trained(profile: Profile) -> Flags:
     flow = flow_of(profile)
     if flow is None:
         return np.empty(0, np.bool_)
-    nodes = _nodes(profile)
+    # The numbers of the nodes that a backward ran.
+    ranges = profile.ranges.ranges
+    chosen = (pl.col("kind") == "op") & (pl.col("process") == profile.process) & (pl.col("number") >= 0)
+    backward = ranges.filter(chosen, ~pl.col("name").cast(pl.String).str.starts_with("aten::"))
+    nodes = frozenset(backward["number"].to_list())
     trained, last = np.zeros(len(flow.names), np.bool_), dict[int, int]()
     for row in flow.outermost:
         if flow.sequence[row] in nodes:
@@ -31,11 +35,3 @@ def _trained(profile: Profile) -> Flags:
     for row in last.values():
         trained[row : int(np.searchsorted(flow.start_ns, flow.end_ns[row]))] = True
     return trained
-
-
-def _nodes(profile: Profile) -> frozenset[int]:
-    """Return the numbers of the nodes that a backward ran."""
-    ranges = profile.ranges.ranges
-    chosen = (pl.col("kind") == "op") & (pl.col("process") == profile.process) & (pl.col("number") >= 0)
-    backward = ranges.filter(chosen, ~pl.col("name").cast(pl.String).str.starts_with("aten::"))
-    return frozenset(backward["number"].to_list())

@@ -38,13 +38,6 @@ def _blocking_copies(ops: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _outermost(rows: pl.DataFrame) -> pl.DataFrame:
-    """Leave out calls inside another that can block: a runtime call and the driver call in it wait once."""
-    reach = pl.col("end_ns").cum_max().shift(1).over("thread")
-    rows = rows.sort("thread", "start_ns", -pl.col("end_ns"), "call")
-    return rows.filter(reach.is_null() | (pl.col("end_ns") > reach) | (pl.col("start_ns") >= reach)).sort("call")
-
-
 def _blocking(calls: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
     """Return the calls that can block, with their own copies."""
     may = dict.fromkeys((*Call.WAITS, *Call.ALLOCATOR), 1)
@@ -55,7 +48,10 @@ def _blocking(calls: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
     rows = rows.join(_blocking_copies(ops), on="call", how="left", maintain_order="left").filter(
         (kind == Call.SYNC) | (kind.is_in(Call.ALLOCATOR) & ~is_async) | ((kind == Call.COPY) & holds)
     )
-    return _outermost(rows)
+    # Without calls inside another that can block: a runtime call and the driver call in it wait once.
+    reach = pl.col("end_ns").cum_max().shift(1).over("thread")
+    rows = rows.sort("thread", "start_ns", -pl.col("end_ns"), "call")
+    return rows.filter(reach.is_null() | (pl.col("end_ns") > reach) | (pl.col("start_ns") >= reach)).sort("call")
 
 
 def _targets(trace: Trace, calls: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:

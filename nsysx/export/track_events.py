@@ -154,15 +154,12 @@ class Builder:
         if key not in self.threads:
             self.process(ids.process_of(key))
             pid, tid = ids.pid_of(ids.process_of(key)), ids.tid_of(key)
-            name = self._thread_names().get(key, "thread")
+            rows = self.given.trace.thread_name.drop_nulls().select("thread", pl.col("name").cast(pl.String))
+            name = dict(rows.iter_rows()).get(key, "thread")
             shown = self.names.shown(name)
             more = pb.message(4, (*pb.number(1, pid), *pb.number(2, tid), *pb.text(5, shown)))
             self.threads[key] = self.tracks.add(shown, 0, pb.constant(more))
         return self.threads[key]
-
-    def _thread_names(self) -> dict[int, str]:
-        rows = self.given.trace.thread_name.drop_nulls().select("thread", pl.col("name").cast(pl.String))
-        return dict(rows.iter_rows())
 
     def spread(self, parent: int, name: str, start: I64, end: I64, *, top: int | None = None) -> I64:
         """Return the track of each slice: ``top`` or a new one called ``name``; others beside it for what does not nest."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 ANOMALY_OPERATOR_BEGINS_NS = 5_000
 #: A gradient's check is read as one flag: bytes of the copy.
 ANOMALY_FLAG_BYTES = 8
-
 # ---- _case ------------------------------------------------------------------------------------------------------
 #: Below this share of the step nothing is worth a change.
 NOTABLE = 0.01
@@ -15,7 +14,6 @@ NOTABLE = 0.01
 SAME_WORK_REPEATS_SHARE = 0.02
 #: The host waits for a GPU that idles for no more than this share of the step.
 WAITED_FOR_SHARE = 0.1
-
 # ---- _costly_collectives ----------------------------------------------------------------------------------------
 #: So many gathers in a phase of each step are those of units.
 FEWEST_GATHERS_PER_STEP = 2
@@ -27,7 +25,6 @@ GATHERED_OFTEN_TIMES, HELD_BY_GROUP_SHARE = 3, 0.1
 CORES_PER_RANK, WAITS_FOR_CORES_SHARE = 2, 0.2
 #: A value that a line reduces is read by one of the next lines, at most so far behind it.
 LINES_TO_A_READ = 10
-
 # ---- _costly_jobs -----------------------------------------------------------------------------------------------
 #: The size of DDP's buckets, and what a step may be divided into before they are called small (times as many).
 USUAL_BUCKET_BYTES, SMALL_BUCKETS_TIMES = 25 << 20, 2
@@ -35,7 +32,6 @@ USUAL_BUCKET_BYTES, SMALL_BUCKETS_TIMES = 25 << 20, 2
 ONE_BUCKET_SHARE = 0.5
 #: Of the card's memory this share stays free when all parameters are gathered.
 SPARE_MEMORY_SHARE = 0.1
-
 # ---- _costly_when -----------------------------------------------------------------------------------------------
 #: A launch that waits for nothing returns after this time (ns), traced.
 FREE_LAUNCH_NS = 6_000
@@ -51,13 +47,11 @@ FEWEST_MICRO_STEPS = 2
 AUTOCAST_REGIONS = 8
 #: A power limit below this share of the card's own costs; clocks below this share of their most are held down.
 LITTLE_POWER, LOW_CLOCK = 0.95, 0.9
-
 # ---- _cpu_operators ---------------------------------------------------------------------------------------------
 #: An operator that takes less (ns) has little to divide among threads.
 LONG_CPU_OPERATOR_NS = 200_000
 #: So much of a line's time has to be such work, and so many cores have to be there for each process.
 OF_LINE_IN_CPU_OPERATORS_SHARE, FEWEST_CORES_PER_PROCESS = 0.5, 4
-
 # ---- _float64 ---------------------------------------------------------------------------------------------------
 #: Outside of modules kernels of float64 below this share of the step are not worth a word.
 MUCH_FLOAT64_SHARE = 0.05
@@ -67,19 +61,16 @@ SOLVER_LINES_SHARE, SOLVER_KERNELS_SHARE = 0.5, 0.2
 FLOAT32_PRODUCT_LEFT, FLOAT32_PRODUCT_LEFT_BEST = 0.18, 1 / 16
 #: All other kernels: half of the bytes, and less where they compute exponentials.
 FLOAT32_OTHER_LEFT, FLOAT32_OTHER_LEFT_BEST = 0.5, 0.3
-
 # ---- _held ------------------------------------------------------------------------------------------------------
 #: Host code before a call is more than launching takes from this time on (ns), if it is also so many times the usual pause: of a
 #: line that mostly does something else (``FOR_A_LAUNCH_NS``), and before any other.
 HELD_BY_LINE_NS, HELD_BY_LINE_TIMES = 50_000, 4
 HELD_ANYWHERE_NS, HELD_ANYWHERE_TIMES = 500_000, 20
-
 # ---- _line_remedies ---------------------------------------------------------------------------------------------
 #: Letters of a line that a title quotes.
 QUOTED_LINE_LETTERS = 60
 #: Launches in a step from which a line is a loop over something.
 LOOP_LAUNCHES = 20
-
 # ---- _lines -----------------------------------------------------------------------------------------------------
 #: With more pieces of idle time than this their lines are told for all together.
 MOST_IDLE_PIECES = 200_000
@@ -89,7 +80,6 @@ OF_ONE_LINE_SHARE, BELOW_ONE_LINE_SHARE = 0.8, 0.6
 BELOW_ALL_WORK_SHARE, OF_ONE_LINE_AT_LEAST_SHARE = 0.9, 0.5
 #: A line that takes less than this for each of its launches (ns) is busy launching.
 FOR_A_LAUNCH_NS = 250_000
-
 # ---- _meetings --------------------------------------------------------------------------------------------------
 #: A line, or layers of one kind, are the cause if they launch this share of the time of all communication.
 OF_ONE_CALLER_SHARE = 0.5
@@ -97,11 +87,9 @@ OF_ONE_CALLER_SHARE = 0.5
 SLOW_NVLINK_BYTES_PER_S = 30e9
 #: Messages smaller than this do not reach the bandwidth of any link, and transfer has to be this share of what is exposed.
 LARGE_MESSAGE_BYTES, TRANSFER_OF_EXPOSED_SHARE = 4 << 20, 0.5
-
 # ---- _names -----------------------------------------------------------------------------------------------------
 #: Networks that are named; the others are counted.
 MOST_NAMED_NETWORKS = 2
-
 # ---- _needs -----------------------------------------------------------------------------------------------------
 #: The program's thread, and that of autograd.
 THREADS_WITH_AUTOGRAD = 2
@@ -111,7 +99,6 @@ MANY_PARAMETER_GROUPS, TENSORS_OF_SMALL_GROUP = 20, 2
 NUMBER_COPY_BYTES, MANY_NUMBER_COPIES = 64, 20
 #: So many launches for each such copy at most: the copies are what keeps launches from running ahead.
 LAUNCHES_PER_NUMBER_COPY = 20
-
 # ---- _noted -----------------------------------------------------------------------------------------------------
 #: Most lines that are named.
 MOST_NOTED_LINES = 5
@@ -125,27 +112,22 @@ OTHER_THREADS_SHARE, RUNNING_LINE_NS = 0.1, 1_000_000
 LOOP_LAUNCHES_IN_MODULE = 100
 #: A finding about a stall of the host is that of a line if this share of its time is.
 OF_NOTED_LINE_SHARE = 0.6
-
 # ---- _once ------------------------------------------------------------------------------------------------------
 #: Findings that share less than this part of the step do not overlap.
 OVERLAP_SHARE = 0.01
-
 # ---- _padding ---------------------------------------------------------------------------------------------------
 #: Padding is worth a word from this share of the batch on.
 MUCH_PADDING_SHARE = 0.3
 #: A batch is padded beyond its longest sample from this share of its length on.
 BEYOND_LONGEST_SAMPLE_SHARE = 0.1
-
 # ---- _rare_steps ------------------------------------------------------------------------------------------------
 #: A step on the device is long if it takes so many times as long as the median steady one.
 LONG_STEP_TIMES = 1.5
-
 # ---- _requests --------------------------------------------------------------------------------------------------
 #: A forward-only step as short as this pays for guards and copied inputs as much as a graph of it saves.
 SHORT_FORWARD_STEP_NS = 3_000_000
 #: Inputs of the batch for which the worth of batching requests is computed.
 BATCHED_INPUTS = 8
-
 # ---- _transform_lengths -----------------------------------------------------------------------------------------
 #: The largest prime factor of a length for which cuFFT has a kernel of its own; beyond it uses Bluestein's algorithm (cuFFT's manual).
 LARGEST_FFT_PRIME = 127
@@ -154,15 +136,12 @@ MUCH_BLUESTEIN_SHARE = 0.05
 #: Bluestein's algorithm makes two complex transforms of at least twice the length, and products before, between and behind them; a real
 #: transform of a length with small factors moves a quarter to an eighth of these numbers.
 BLUESTEIN_LEFT_SHARE = 0.2
-
 # ---- _unread ----------------------------------------------------------------------------------------------------
 #: Backwards that nothing reads are not worth a word below this share of the step.
 MUCH_UNREAD_SHARE = 0.03
-
 # ---- _unrecorded_steps ------------------------------------------------------------------------------------------
 #: Of so many steps without the profiler some may be called long; they are worth a word from this share of the mean step on.
 FEWEST_UNRECORDED_STEPS, UNRECORDED_STEPS_SHARE = 20, 0.05
-
 # ---- nsx102_launch_bound ----------------------------------------------------------------------------------------
 #: Least share of the step in which the GPU idles for launches that is reported; a normal step has 2 to 3 % of such pauses.
 LAUNCH_BOUND_SHARE = 0.05
@@ -172,25 +151,23 @@ SEVERAL_MODEL_CALLS = 2
 SEQUENCE_CELL_CALLS = 8
 #: Kernels that a compiler can fuse lead from so many times on what a graph saves.
 FUSION_LEADS_TIMES = 1.5
-
 # ---- nsx103_first_call ------------------------------------------------------------------------------------------
 #: First calls are reported from this share of the window, or of a step, on.
 FIRST_CALL_SHARE = 0.02
-
 # ---- nsx105_exposed_copy ----------------------------------------------------------------------------------------
 #: The GPU waits for data that the CPU makes where it idles before the copies for this share of the step.
 MADE_ON_CPU_SHARE = 0.05
 #: Kernels that take less than this share of the copies' time hide none of it.
 HIDING_KERNELS_SHARE = 0.1
+#: Copies that run for this share of the steps keep the link busy all the time.
+ALL_COPIES_SHARE = 0.98
 #: Most places that copy that are findings of their own: the costliest ones.
 MOST_COPY_PLACES = 4
 #: More than this in each step is no result that somebody reads: it should be selected or reduced on the GPU.
 MUCH_READ_BACK_BYTES = 1 << 20
-
 # ---- nsx106_input_starvation ------------------------------------------------------------------------------------
 #: From this batch size on most of a batch's time is the call and the stacking of each row, whatever a row is.
 MANY_BATCH_ROWS = 512
-
 # ---- nsx107_inflated_event --------------------------------------------------------------------------------------
 #: Most places that time with events that are named: those read most often.
 MOST_EVENT_PLACES = 4
@@ -198,11 +175,9 @@ MOST_EVENT_PLACES = 4
 INFLATED_READING_SHARE = 0.1
 #: Places whose kernel times differ by no more than this share do the same work.
 ALIKE_PLACES_SHARE = 0.05
-
 # ---- nsx108_kernel_spread ---------------------------------------------------------------------------------------
 #: A spread that sums to a smaller share of the kernel time is not worth a word.
 SPREAD_OF_KERNELS_SHARE = 0.01
-
 # ---- nsx109_slow_steps ------------------------------------------------------------------------------------------
 #: A step is slow if it takes this share longer than the median one; of fewer steps than the second number none is told.
 SLOW_STEP_SHARE, SLOW_STEPS_FEWEST_STEPS = 0.2, 4
@@ -216,20 +191,17 @@ SAVED_BYTES, SAVED_TIMES = 1 << 20, 10
 MOST_LISTED_SLOW_STEPS = 8
 #: Slow steps that the title names; a cause that explains less of the difference than this says how much.
 MOST_NAMED_SLOW_STEPS, SLOW_CAUSE_ALL_SHARE = 2, 0.9
-
 # ---- nsx110_exposed_comm ----------------------------------------------------------------------------------------
 #: So many times as many micro-batches are what is likely, and this share of the bubble that they remove stays gone: kernels of smaller
 #: batches use a GPU less well (two stages on H100s, 1 to 4 micro-batches: 86.4 to 72.1 ms, where 54 ms would be without that).
 MORE_MICRO_BATCHES_TIMES, BUBBLE_GAINED_SHARE = 4, 0.45
 #: This share of what split layers transfer in the forward is gathering, if their outputs are gathered; a row-wise layer reduces.
 GATHERED_OUTPUTS_SHARE = 0.5
-
 # ---- nsx111_straggler -------------------------------------------------------------------------------------------
 #: From this share of a step, with what runs between steps, sharing what one rank does there comes first.
 RANK_WORK_LEADS_SHARE = 0.05
 #: A line is what holds a rank if it is there for this share of what the rank is late by.
 LINE_HOLDS_RANK_SHARE = 0.5
-
 # ---- nsx112_fusion ----------------------------------------------------------------------------------------------
 #: The fewest kernels that make a chain.
 FEWEST_CHAIN_KERNELS = 2
@@ -237,14 +209,14 @@ FEWEST_CHAIN_KERNELS = 2
 SAME_SIZE_TIMES = 4
 #: A bound has to promise more than a prediction does before it is worth a word (share of the step).
 FUSION_BOUND_SHARE = 0.10
-
+#: A compiler saves this part of the estimate at least (of three networks where it was tried it saved 1.6 to 2.1 times that).
+FUSED_LEAST_SHARE = 0.5
 # ---- nsx113_tiny_launches ---------------------------------------------------------------------------------------
 #: A module makes many tiny launches from so many in a step on, if their median kernel is shorter than this (ns): about what it
 #: takes to launch one.
 MANY_TINY_LAUNCHES, TINY_KERNEL_NS = 20, 10_000
 #: Most modules that are findings of their own: those with most launches.
 MOST_TINY_MODULES = 3
-
 # ---- nsx114_host_stall ------------------------------------------------------------------------------------------
 #: A pause of the host is a stall from this length on (ns), and from so many times the usual pause on.
 STALL_NS, STALL_TIMES = 100_000, 10
@@ -256,7 +228,6 @@ STALL_CAUSE_NAMED_SHARE, STALL_CAUSE_IN_TITLE_SHARE = 0.1, 0.5
 STALL_STANDS_OUT_SHARE = 0.3
 #: A pause before a pageable copy of this many bytes to the device made that data.
 STALL_MADE_BYTES = 64 << 10
-
 # ---- nsx115_wrong_timing ----------------------------------------------------------------------------------------
 #: A reading is wrong when it is off from the kernel's time by this factor, up or down.
 WRONG_READING_TIMES = 1.5
@@ -264,32 +235,26 @@ WRONG_READING_TIMES = 1.5
 FEWEST_WRONG_READINGS = 3
 #: A kernel of which more are launched for each synchronize is work of a loop that waits now and then, as solvers do: nobody times it.
 MOST_LAUNCHES = 10
-
 # ---- nsx116_fp32_math -------------------------------------------------------------------------------------------
 #: How much faster tensor cores are: FP32 against TF32 on A100 and H100, against FP16 on V100 and T4 (data sheets).
 TENSOR_CORES_TIMES = 8
 #: The same of FP32 against BF16 on A100 (19.5 to 312 TFLOPS) and H100 (67 to 989), for work that a region of autocast takes in.
 BF16_CORES_TIMES = 15
-
 # ---- nsx117_layout_conversion -----------------------------------------------------------------------------------
 #: Batch normalization in channels last takes about this part of what it takes over planes of NCHW (60.3 to 41.3 ms a step of a
 #: detector in BF16 on an H100, without its conversions).
 CHANNELS_LAST_NORM_LEFT = 0.6
-
 # ---- nsx118_unfused_attention -----------------------------------------------------------------------------------
 #: Most kernels between the two products: cast, scale, mask, softmax, dropout. More than this is something else.
 MOST_ATTENTION_KERNELS = 8
 #: This often in a step it belongs to the layers, not to the head.
 FEWEST_ATTENTIONS = 2
-
 # ---- nsx119_short_kernels ---------------------------------------------------------------------------------------
 #: Pauses between short kernels are reported from this share of the step on; a normal step has 2 to 3 % of them.
 SHORT_KERNELS_SHARE = 0.05
-
 # ---- nsx120_mask_work -------------------------------------------------------------------------------------------
 #: Most modules that are named: those with most work.
 MOST_MASK_MODULES = 4
-
 # ---- nsx122_small_grid ------------------------------------------------------------------------------------------
 #: A shorter kernel takes the time it takes to start, whatever its grid (ns).
 SMALL_GRID_KERNEL_NS = 10_000
@@ -297,31 +262,25 @@ SMALL_GRID_KERNEL_NS = 10_000
 SMALL_GRID_ALONE_SHARE = 0.9
 #: Most kernels that are replayed and listed.
 MOST_SMALL_GRID_KERNELS = 8
-
 # ---- nsx123_python_line -----------------------------------------------------------------------------------------
 #: Most lines that are named, and fewest samples behind a figure: with 10 its 95 % interval is from half to twice the figure.
 MOST_PYTHON_LINES, FEWEST_LINE_SAMPLES = 3, 10
-
 # ---- nsx124_memory_bound ----------------------------------------------------------------------------------------
 #: Kernels at the limit of the memory are reported from this share of the step on.
 MEMORY_BOUND_SHARE = 0.05
 #: Most kernels that are listed: those that take longest.
 MOST_MEMORY_BOUND_KERNELS = 6
-
 # ---- nsx125_gpus_take_turns -------------------------------------------------------------------------------------
 #: GPUs that share the work of a step idle now and then while another works; for this share of the step they take turns.
 GPUS_IN_TURNS_SHARE = 0.1
-
 # ---- nsx126_round_trips -----------------------------------------------------------------------------------------
 #: Fewest alike rounds a step, fewest launches of one, and how far their number may be from the usual one (share).
 FEWEST_ROUNDS, FEWEST_ROUND_LAUNCHES, ALIKE_ROUNDS_SHARE = 4, 2, 0.25
 #: Least share of the step in which the GPU idles in rounds.
 ROUND_TRIPS_SHARE = 0.15
-
 # ---- nsx128_far_from_limits -------------------------------------------------------------------------------------
 #: A kernel is far from its limits if they take this share of its time or less, and worth a word from this share of the step on.
 FAR_FROM_LIMITS_SHARE, FAR_KERNEL_OF_STEP_SHARE = 0.4, 0.05
-
 # ---- nsx129_optimizer_work --------------------------------------------------------------------------------------
 #: Work of the optimizer is reported from this share of the step on.
 OPTIMIZER_WORK_SHARE = 0.10
@@ -332,17 +291,14 @@ FUSED_UPDATE_LEFT = 7 / 18
 SPARSE_UPDATE_LEFT = 0.2
 #: The optimizer works for this many times as long as all matrix products together: the parameters are mostly tables.
 MOSTLY_TABLES_TIMES = 3
-
 # ---- nsx130_between_steps ---------------------------------------------------------------------------------------
 #: What runs between steps is reported from this share of the loop on.
 BETWEEN_STEPS_SHARE = 0.10
-
 # ---- nsx131_line_work -------------------------------------------------------------------------------------------
 #: GPU work of one line is reported from this share of the step on.
 LINE_WORK_SHARE = 0.05
 #: Lines of one function with at most so many others between them serve one purpose.
 LINES_APART = 3
-
 # ---- nsx132_models_in_turn --------------------------------------------------------------------------------------
 #: Of models whose operators were not recorded, if they make this share of the launches.
 MODELS_IN_TURN_LAUNCHES_SHARE = 0.3
@@ -350,7 +306,6 @@ MODELS_IN_TURN_LAUNCHES_SHARE = 0.3
 STACKED_MODELS_MAY_STAY_SHARE = 0.2
 #: From so many calls on, half of which at most need another one, if the change saves this share of the step.
 FEWEST_CALLS_IN_TURN, CALLS_IN_TURN_SAVING_SHARE = 4, 0.1
-
 # ---- _recomputed ----------------------------------------------------------------------------------------------------
 #: Of the card's memory this share has to be free at the peak before recomputing is called needless.
 FREE_MEMORY_SHARE = 0.5
@@ -359,13 +314,11 @@ LEAST_RECOMPUTED_SHARE = 0.3
 
 #: So many times what it needs a kernel moves if it fetches lines of memory of which it uses a part (NSX128).
 MOVES_MORE_TIMES = 1.5
-
 # ---- nsx133_fixed_mask ----------------------------------------------------------------------------------------------
 #: A causal mask leaves half of the scores.
 CAUSAL_SCORES_LEFT = 0.5
 #: Queries and keys of one sequence are this many at least: shorter attention is not what a step waits for.
 SHORTEST_ATTENTION = 128
-
 # ---- nsx134_odd_sizes -----------------------------------------------------------------------------------------------
 #: What tensor cores are fed with at once.
 FED_AT_ONCE_BYTES = 16
@@ -374,11 +327,9 @@ SLOW_PRODUCT_SHARE, EVEN_PRODUCT_SHARE = 0.55, 0.75
 #: Products of odd sizes that take less of a step (share) are not worth other sizes. Chosen: twice what is told elsewhere,
 #: because a network is changed for it.
 ODD_SIZES_SHARE = 0.02
-
 # ---- _costly_kernels --------------------------------------------------------------------------------------------
 #: Of a saving that is computed from the time of kernels so much may stay (share of it).
 DETERMINISM_MAY_STAY_SHARE = 0.2
-
 # ---- _grown_inputs ----------------------------------------------------------------------------------------------
 #: From so many calls on that are each one longer than the one before, if they are this share of all.
 GROWN_CALLS, GROWN_CALLS_SHARE = 3, 0.5
@@ -386,19 +337,21 @@ GROWN_CALLS, GROWN_CALLS_SHARE = 3, 0.5
 GROWN_SHORTEST_TOKENS = 16
 #: With a cache one token is computed in place of all: so much of the work stays, which mostly reads the weights.
 CACHED_WORK_STAYS_SHARE = 0.2
-
 # ---- _unread, of weights ----------------------------------------------------------------------------------------
 #: Of the products of a backward half make the gradients of weights, the other half those of inputs.
 WEIGHT_GRADIENTS_SHARE = 0.5
-
 # ---- nsx120_mask_work, of rows ----------------------------------------------------------------------------------
 #: Work of indices is mostly the adding of equal rows from this share of it on.
 ADDED_ROWS_SHARE = 0.6
-
 # ---- nsx135_weights_in_calls ------------------------------------------------------------------------------------
 #: Weights computed anew are worth a word from this share of the step on, and so many operators are named.
 WEIGHTS_ANEW_SHARE, WEIGHT_OPERATORS_NAMED = 0.05, 3
-
+# ---- nsx136_slow_operator ---------------------------------------------------------------------------------------
+#: An operator of a line is worth a word if this share of the step is beyond its limit, and it reaches no more than the other share of
+#: that: of 17 programs without a fault none had one above 13 %, and fused attention, convolutions and products reached more.
+SLOW_OPERATOR_SHARE, SLOW_REACHED_SHARE = 0.2, 0.35
+#: The same of an operator without a known limit, all of which is counted.
+UNLIMITED_OPERATOR_SHARE = 0.3
 # ---- _product_forms -------------------------------------------------------------------------------------------------
 #: So many lines with forms of one kind are named. Chosen: a screen holds no more.
 MOST_LINES_NAMED = 6

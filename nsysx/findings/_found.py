@@ -9,7 +9,7 @@ from nsysx.advice import Condition
 from nsysx.events.attribute import IN_STEP
 from nsysx.findings._case import SITE, Case
 from nsysx.findings._fix import Fix, Need
-from nsysx.findings._lines import line_of
+from nsysx.findings._lines import line_of, line_of_phase
 from nsysx.findings._names import near
 from nsysx.findings._once import Claim, Takes, of_parts
 from nsysx.findings._rule import Rule
@@ -80,6 +80,8 @@ class Found:
         # The lines that an X-ray noted are those of usual steps.
         if self.rule.about not in ("capture", "slow steps") and not site.get("file"):
             site |= line_of(case.profile, site, self.calls, about)
+            if site.get("phase") and not site.get("module") and not site.get("file"):
+                site |= line_of_phase(case.profile, str(site["phase"]))
         if not any(site.get(k) for k in ("module", "file", "near")) and (beside := near(case.profile, self.calls)):
             site["near"] = beside
         return site

@@ -102,6 +102,23 @@ def _launched_by(code: CodeLines, ops: pl.DataFrame) -> _Weights:
     return distinct, lookup.totals(number, ns[stack >= 0], len(distinct))
 
 
+def line_of_phase(profile: Profile, phase: str) -> dict[str, Any]:
+    """Return file and line at which the thread that drives the steps stands in a phase for longest; empty where that is not known."""
+    code, spans = profile.code(), profile.attributed.phase_spans
+    if code is None:
+        return {}
+    theirs = spans.filter((pl.col("process") == profile.process) & (pl.col("phase").cast(pl.String) == phase))
+    places, ns = [], []
+    for (thread,), part in theirs.group_by("thread", maintain_order=True):
+        begin = part["start_ns"].to_numpy()
+        places.append(code.places_of(code.at(int(str(thread)), begin)))
+        ns.append(part["end_ns"].to_numpy() - begin)
+    if not places:
+        return {}
+    where = _line_with_most(code, np.concatenate(places), np.concatenate(ns))
+    return {k: where[k] for k in ("file", "line") if k in where}
+
+
 def launching(profile: Profile, kernel: str) -> dict[str, Any]:
     """Return file, line and function that mostly launch a kernel, in the whole capture; empty where that is not known."""
     code, ops = profile.code(), profile.ops

@@ -31,7 +31,12 @@ from nsysx.model import Row
 from nsysx.replay.edits import RemoveOps
 
 #: Remedies of lines that are better than those of exposed communication.
-_OF_LINES = ("gradients-in-buckets", "tensors-gathered", "own-part-of-data")
+_OF_LINES = ("gradients-in-buckets", "tensors-gathered", "own-part-of-data", "shards-kept", "weights-sent-once")
+#: Lines that exchange whole weights, which a step of training need not: remedy -> text of the line that communicates.
+_OF_WEIGHTS = {
+    "shards-kept": r"\.full_tensor\(|\bsummon_full_params\(|\bstate_dict\(|_state_dict\(",
+    "weights-sent-once": r"\bbroadcast\w*\([^,]*(param|weight|buffer|\bp\b)",
+}
 #: Layers that exchange their statistics in each forward and backward.
 _SYNCHRONIZED = r"\bSyncBatchNorm"
 
@@ -66,7 +71,8 @@ def _of_line(case: Case, comm: pl.DataFrame) -> CommunicationCause | None:
     file, line, _ = code.places.row(most)
     text = lines.text_of(lines.texts(case.profile), file, line) or ""
     often = int((line_of_op == most).sum()) / case.steps
-    fix = _line_remedies.fix_of(_line_remedies.Seen(text))
+    fix = next((Fix.by_name(name) for name, of_weights in _OF_WEIGHTS.items() if re.search(of_weights, text)), None)
+    fix = fix or _line_remedies.fix_of(_line_remedies.Seen(text))
     if fix is not None and "all_reduce" in text and often >= LOOP_LAUNCHES:
         fix = Fix.by_name("gradients-in-buckets")
     if sums[most] < OF_ONE_CALLER_SHARE * ns.sum() or fix is None or not fix.ways or fix.ways[0].name not in _OF_LINES:

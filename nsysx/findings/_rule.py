@@ -18,6 +18,8 @@ class Rule(NamedTuple):
     ``whole``: its advice is for the whole program or the loader, whatever place costs most. ``picture``: the picture it asks for, see
     ``answer.bars``.
     ``leads``: of findings that cannot be told apart by what they save, it comes first: it names a cause, they a remedy for many.
+    ``striking``: it says which line has most that could go and what is striking about it, and knows neither cause nor change for sure:
+    it comes first where no cause explains as much.
     ``reading``: it is about what the program's own clocks read. ``same_time``: rules that report the same time, once is enough.
 
     ``direct``: how direct its evidence is of where the time goes. Of two findings about the same time the more direct one counts
@@ -35,6 +37,7 @@ class Rule(NamedTuple):
     whole: bool = False
     picture: Literal["", "loader", "flushes", "masks", "windows", "readings"] = ""
     leads: bool = False
+    striking: bool = False
     reading: bool = False
     same_time: tuple[str, ...] = ()
     direct: int = 2

@@ -30,12 +30,13 @@ import numpy as np
 import polars as pl
 
 from nsysx import units
-from nsysx.analyses import copy_sites
+from nsysx.analyses import copy_sites, gpu_ledger
 from nsysx.analyses.helpers import shared_columns
 from nsysx.catalogue import Call, StepLimit, StepPart
 from nsysx.events.recorded_settings import settings_of
 from nsysx.findings._case import SITE, Case, Fix, Rule, calls_of, ops_of, way
 from nsysx.findings._finding_bounds import (
+    ALL_COPIES_SHARE,
     HIDING_KERNELS_SHARE,
     MADE_ON_CPU_SHARE,
     MOST_COPY_PLACES,
@@ -119,8 +120,11 @@ def check(case: Case) -> list[Finding]:
         pl.sum_horizontal("backlog_ns", "own_op_ns", "host_ns").alias("wait_ns")
     )
     findings: list[Finding] = []
+    full = _always_copying(case)
     for row in case.typed_rows(copy_sites.ROWS):
         if row["direction"] not in ("HtoD", "DtoH") or not row["obstacle"] or len(findings) == MOST_COPY_PLACES:
+            continue
+        if row["obstacle"] == "nothing_beside" and full:  # no kernel that runs beside a copy makes the link faster
             continue
         at_site = copies.filter(lookup.same_values(row, ("direction", "src_kind", "dst_kind", *SITE)))
         syncs = after.filter(pl.col("copy").is_in(at_site["call"].drop_nulls().implode()))
@@ -168,7 +172,17 @@ def check(case: Case) -> list[Finding]:
                 RULE, title, detail, worth=worth, cost_ns=exposed, fix=fix, where=row, calls=made, takes=takes
             ).as_finding(case)
         )
+    if full and not findings:
+        return case.clear(
+            RULE, "copies keep the link between host and GPU busy all the time: only fewer bytes would help"
+        )
     return findings or case.clear(RULE, "exposed copies take less than 1 % of the step at every place")
+
+
+def _always_copying(case: Case) -> bool:
+    """Return whether copies run, one way or the other, for all of the steady steps."""
+    shown = [r for r in case.typed_rows(gpu_ledger.ROWS) if (r["process"], r["device"]) == (case.process, case.device)]
+    return any(r["copy_ns"] + r["hidden_copy_ns"] >= ALL_COPIES_SHARE * r["window_ns"] > 0 for r in shown)
 
 
 def _made_before(case: Case, copies: pl.DataFrame) -> bool:

@@ -160,21 +160,45 @@ def check(case: Case) -> list[Finding]:
             torch=case.program.torch,
         )
         return [told]
+    stages_late = False
     if exposed.fix == _PIPELINE:
-        exposed = replace(exposed, saving=_smaller_bubble(case, cost))
+        of_schedule = min(_bubble_of_schedule(case, longest), cost)
+        stages_late = 2 * of_schedule < cost
+        more = f" The schedule itself leaves at most {units.duration(of_schedule)} of that; the rest is waiting for late stages."
+        detail = exposed.detail + (more if stages_late else "")
+        exposed = replace(exposed, detail=detail, saving=_smaller_bubble(case, of_schedule))
     if case.ranks is None:
         return [_of_its_wrapper(case, exposed)]
     told = of_ranks(exposed, case.ranks, case.shown_rank, recorded_ns=recorded)
-    told = _fewer_launches(case, told) if _by_hosts(told, case.ranks) else told
+    if stages_late and rank_verdict.stages_wait_for_hosts(case.ranks.rows or ()):
+        told = _fewer_launches(case, told)
+        # Stages that wait for each other in turn hide what is left of that.
+        told = replace(told, saving=replace(told.saving, bound=True))
+    elif _by_hosts(told, case.ranks):
+        told = _fewer_launches(case, told)
     return [_of_its_wrapper(case, told)]
 
 
-def _smaller_bubble(case: Case, cost: int) -> Saving:
-    """Return what more micro-batches save of a step in which stages wait for each other for ``cost`` (ns).
+def _stages(case: Case) -> int:
+    return max(len(case.ranks.rows or ()) if case.ranks is not None else 0, 2)
 
-    The bubble of m micro-batches on s stages is (s - 1) / (m + s - 1) of the step, as in "GPipe" (arXiv 1811.06965).
+
+def _bubble_of_schedule(case: Case, kernels: pl.DataFrame) -> int:
+    """Return the most that the schedule of a pipeline leaves idle in a step (ns); ``kernels``: name, count, ns.
+
+    The bubble of m micro-batches on s stages is (s - 1) / (m + s - 1) of the step, as in "GPipe" (arXiv 1811.06965). A stage
+    exchanges at most two messages with each neighbor for each micro-batch, so m is at least what is left of their number.
     """
-    stages = max(len(case.ranks.rows or ()) if case.ranks is not None else 0, 2)
+    kinds = ((nccl_notes.kind_of(name), count) for name, count in kernels.select("name", "count").iter_rows())
+    messages: float = sum(count for kind, count in kinds if kind == nccl_notes.SEND_RECEIVE) / case.steps
+    stages = _stages(case)
+    least: float = max(messages / (2 if stages == 2 else 4), 1.0)
+    return round(case.step_ns * (stages - 1) / (least + stages - 1))
+
+
+def _smaller_bubble(case: Case, cost: int) -> Saving:
+    """Return what more micro-batches save of a step in which the schedule of a pipeline leaves ``cost`` idle (ns)."""
+    stages = _stages(case)
     bubble = min(cost / case.step_ns, 0.99)
     many = MORE_MICRO_BATCHES_TIMES * max((stages - 1) * (1 - bubble) / bubble, 1.0)
     then = (case.step_ns - cost) / (1 - (stages - 1) / (many + stages - 1))

@@ -234,6 +234,10 @@ _FIXES: dict[Late, Fix] = {
         "Find what slows the CPU of this rank: other processes on its cores, cores far from its GPU, garbage collection, logging "
         "or saving on this rank only"
     ),
+    Late.CALLS: Fix(
+        "Make the calls that only this rank makes less often, or together: values read in each step (.item(), norms, metrics), logging, "
+        "saving"
+    ),
     Late.PROFILER: Fix("Capture again with less tracing: the profiler itself holds this rank up"),
     Late.COMPUTE: Fix.by_name("equal-work"),
     Late.CLOCKS: Fix("Check clocks, power and temperature of its GPU: nvidia-smi -q -d CLOCK,PERFORMANCE,TEMPERATURE"),

@@ -63,8 +63,9 @@ def check(case: Case) -> list[Finding]:
     seen = seen.sort(pl.col("gpu_ns") - pl.col("limit_ns"), "name", descending=[True, False])
     if not seen.height:
         longest, ns = names.row(0)
-        share = f"{case.share(case.per_step(ns))} of the {'capture' if case.stepless else 'step'}"
-        what = f"{kernel_called(longest)} takes {share}; what it moves was not sampled"
+        # Of the work, not of the time: kernels of several streams run at once.
+        share = units.share(ns, int(case.timed_ops(pl.repeat(True, case.ops.height, eager=True))["ns"].sum()))
+        what = f"{kernel_called(longest)} takes {share} of the GPU time; what it moves was not sampled"
         return case.cannot_tell(RULE, what, "nsysx run --gpu-metrics -- CMD")
     far = seen.with_columns(reached=pl.col("limit_ns") / pl.col("gpu_ns")).filter(
         pl.col("reached") <= FAR_FROM_LIMITS_SHARE

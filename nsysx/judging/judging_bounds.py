@@ -5,6 +5,8 @@ from __future__ import annotations
 # ---- capture_checks ---------------------------------------------------------------------------------------------
 #: Reports of this and older major versions of the export were read (2.x in nsys 2019.6 to 3.25 in 2026.2).
 NEWEST_READ_SCHEMA = 3
+
+# ---- gpu_work_checks --------------------------------------------------------------------------------------------
 #: GPU work that starts this long before its call (ns) is a warning. Chosen.
 MOST_SKEW_NS = 1_000_000
 

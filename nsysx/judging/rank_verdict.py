@@ -71,6 +71,13 @@ def wait_for_hosts(rows: Sequence[Row]) -> bool:
     )
 
 
+def stages_wait_for_hosts(rows: Sequence[Row]) -> bool:
+    """Return whether stages of a pipeline idle for their own launches about as long as their neighbors wait for them."""
+    launching = {cause.removeprefix("idle: ") for cause in _LAUNCHES}
+    idle = sum(ns for row in rows for cause, ns in (row.get("idle_causes") or {}).items() if cause in launching)
+    return any(r["bubble_ns"] is not None for r in rows) and idle > RANKS_WAIT_MOSTLY_SHARE * sum(map(_waits, rows))
+
+
 def _in_turn(verdict: Verdict, rows: Sequence[Row], shown: Row | None) -> Verdict:
     """Return the verdict of a rank whose communication is mostly a wait for ranks that launch later, with that said."""
     if shown is None or verdict.code != StepLimit.COMM or not wait_for_hosts(rows):

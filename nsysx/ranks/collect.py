@@ -111,7 +111,8 @@ class Rank:
     ``by_communication``, if several reports are read, is its step without tracing at parts of its communication time, and
     ``without_comm`` the same without any, see `no_comm`; ``played`` is the replay of its steps, None where there is none. ``seams``:
     see `Trace`. ``host_lines``: how long its host is at each line in
-    one step (ns), empty where no lines were noted. ``evaluations``: its evaluations [start, end) on the CPU. ``groups``: the process
+    one step (ns), empty where no lines were noted. ``calls_of_work``: how many calls it makes in one step that give work to the device or
+    wait for it, None where it is not replayed. ``evaluations``: its evaluations [start, end) on the CPU. ``groups``: the process
     groups that it is in, empty where they were not noted.
     """
 
@@ -147,6 +148,7 @@ class Rank:
     played: Played | None = None
     seams: tuple[int, ...] = ()
     host_lines: Mapping[HostLine, int] = field(default_factory=dict)
+    calls_of_work: float | None = None
     evaluations: tuple[I64, I64] = field(default_factory=lambda: (np.empty(0, np.int64), np.empty(0, np.int64)))
     places: tuple[Place, ...] = ()
     placed: I64 = field(default_factory=lambda: np.empty(0, np.int64))

@@ -29,6 +29,14 @@ def _replayed(compared: JobCompared) -> tuple[tuple[int, ...], OwnTimes] | None:
     return None
 
 
+def _even_ns(compared: JobCompared, group: Sequence[int], times: OwnTimes) -> float:
+    """Return what even GPU work saves of a step (ns): that of the page, which leaves out hosts that tracing slows, where it is a bound."""
+    late = compared.late
+    if late is not None and late.by_work and late.even_ns is not None and late.peers == tuple(group):
+        return float(late.even_ns)
+    return times.even_ns()
+
+
 @dataclass(frozen=True)
 class JobPrices:
     """What changes of a job save of its step (ns), as the options that ask for them, from a replay of all its ``ranks``.
@@ -71,7 +79,7 @@ def prices(ranks: Sequence[Rank], wanted: JobChanges) -> JobPrices | None:
     usual = numbers if not asked else [n for n in numbers if n == wanted.usual_rank]
     rows = [(f"--usual-rank {n}", times.price_ns(numbers.index(n))) for n in usual]
     if wanted.equal_ranks or not asked:
-        rows.append(("--equal-ranks", times.even_ns()))
+        rows.append(("--equal-ranks", _even_ns(compared, group, times)))
     if wanted.faster_links or not asked:
         by = wanted.faster_links or FASTER_LINKS_TIMES
         rows.append((f"--faster-links {by}", times.transferred_ns(1 / by)))

@@ -1,7 +1,7 @@
-"""Which lines of Python hold a rank longer than its peers.
+"""Which lines of Python hold a rank longer than its peers, and by how much it makes more calls than they do.
 
 An X-ray notes the lines of every rank. What one rank alone does there, or for much longer, is no drift between two healthy processes:
-these run the same lines and differ by the same share in all of them.
+these run the same lines and differ by the same share in all of them. Nor are calls that the peers do not make: equal steps make as many.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nsysx.analyses import lines
+from nsysx.catalogue import Call
 from nsysx.events.line_shares import host_time
 from nsysx.events.profile import Profile
 from nsysx.frames import lookup
 from nsysx.ranks.collect import HostLine, Rank
-from nsysx.ranks.rank_bounds import MOST_KEPT_LINES, MOST_LATE_LINES, OWN_LINE_TIMES
+from nsysx.ranks.rank_bounds import MOST_KEPT_LINES, MOST_LATE_LINES, OWN_CALLS_TIMES, OWN_LINE_TIMES
 
 
 class Longer(NamedTuple):
@@ -54,6 +55,21 @@ def host_lines(profile: Profile) -> Mapping[HostLine, int]:
             key = HostLine(file, line, text)
             kept[key] = kept.get(key, 0) + round(profile.scope.per_step(int(ns[row])))
     return kept
+
+
+def calls_of_work(profile: Profile) -> float | None:
+    """Return how many calls a step of the shown process makes that give work to the device or wait for it; None without steps."""
+    steps = profile.scope.steps
+    return int(profile.steady_calls["kind"].is_in(Call.OF_WORK).sum()) / steps if steps else None
+
+
+def more_calls(rank: Rank, others: Sequence[Rank]) -> float:
+    """Return which share of its calls a rank makes beyond those of its peers, their median; 0 where that may be chance."""
+    counts = [x.calls_of_work for x in others if x.calls_of_work is not None]
+    if not rank.calls_of_work or not counts or len(counts) < len(others):
+        return 0.0
+    usual = float(np.median(counts))
+    return 1 - usual / rank.calls_of_work if rank.calls_of_work >= OWN_CALLS_TIMES * usual else 0.0
 
 
 def longer(rank: Rank, others: Sequence[Rank]) -> tuple[Longer, ...]:

@@ -34,7 +34,12 @@ def with_replays(ranks: Sequence[Rank], profile: Profile) -> tuple[Rank, ...]:
     for rank in ranks:
         if rank.process in shown:
             alone = shown[rank.process]
-            rank = replace(rank, host_lines=late_lines.host_lines(alone), evaluations=lone_work.evaluations(alone))
+            rank = replace(
+                rank,
+                host_lines=late_lines.host_lines(alone),
+                calls_of_work=late_lines.calls_of_work(alone),
+                evaluations=lone_work.evaluations(alone),
+            )
         played_rank = played(shown[rank.process]) if rank.process in shown and len(rank.start_ns) else None
         if played_rank is not None and played_rank.device == rank.device:
             row = {op: i for i, op in enumerate(ops_of(profile, rank))}

@@ -288,7 +288,7 @@ def _late_kernels(ranks: Sequence[Rank], late: straggler.Straggler | None, r: in
 
 def _late_lines(ranks: Sequence[Rank], late: straggler.Straggler | None, r: int) -> list[Mapping[str, Any]] | None:
     """Return at which lines the host of a straggler is longer than those of its peers; None for any other rank."""
-    if late is None or late.place != r or late.cause not in (Late.HOST, Late.INPUT, Late.UNKNOWN):
+    if late is None or late.place != r or late.cause not in (Late.HOST, Late.CALLS, Late.INPUT, Late.UNKNOWN):
         return None
     return late_lines.rows_per_step(late_lines.longer(ranks[r], [ranks[x] for x in late.peers if x != r])) or None
 

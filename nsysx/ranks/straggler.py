@@ -191,13 +191,17 @@ def _cause(more: Mapping[str, float]) -> Late:
 
 @dataclass(frozen=True)
 class _Excess:
-    """By how much a rank's own time exceeds that of its peers: the step (ns), the part that may be drift, the cause, the price."""
+    """By how much a rank's own time exceeds that of its peers: the step (ns), the part that may be drift, the cause, the price.
+
+    ``code``: its own host code (ns), 0 where that is not known.
+    """
 
     step: float
     drift: float
     cause: Late
     price: int | None
     error: float
+    code: float = 0.0
 
 
 def _replayed(times: OwnTimes, r: int) -> _Excess:
@@ -207,7 +211,14 @@ def _replayed(times: OwnTimes, r: int) -> _Excess:
         more[cause] = float(figures[r] - np.median(np.delete(figures, r)))
     drift = min(max(more[Late.HOST], 0.0), PROCESS_DRIFT * float(np.median(np.delete(times.code, r))))
     cause = max(more, key=lambda c: more[c]) if max(more.values()) > 0 else Late.UNKNOWN
-    return _Excess(times.step, drift, cause, round(times.price_ns(r)), times.error)
+    return _Excess(times.step, drift, cause, round(times.price_ns(r)), times.error, float(times.code[r]))
+
+
+def _named_cause(cause: Late, *, slower: bool, by_calls: bool) -> Late:
+    """Return the cause as it is told: GPU work that is the same kernels on a slower clock, host code that is calls of its own."""
+    if slower:
+        return Late.CLOCKS
+    return Late.CALLS if by_calls and cause is Late.HOST else cause
 
 
 def _by_ledger(ranks: Sequence[Rank], group: tuple[int, ...], r: int, step_ns: F64) -> _Excess:
@@ -321,10 +332,12 @@ def _by_own_time(
     if late < STRAGGLER_SHARE * beyond.step or late - half <= 0:
         return None
     compute = beyond.cause is Late.COMPUTE
-    slower = _slower(ranks[group[r]], [ranks[x] for x in group if x != group[r]]) if compute else 0.0
+    others = [ranks[x] for x in group if x != group[r]]
+    slower = _slower(ranks[group[r]], others) if compute else 0.0
     synchronous, without, alone = _shares(step_ns, r)
-    # Lines that only this rank runs are no drift.
-    alone_ns = min(late_lines.own(late_lines.longer(ranks[group[r]], [ranks[x] for x in group if x != group[r]])), late)
+    # Lines that only this rank runs are no drift, nor are calls that only it makes.
+    calls_ns = beyond.code * late_lines.more_calls(ranks[group[r]], others)
+    alone_ns = min(max(late_lines.own(late_lines.longer(ranks[group[r]], others)), calls_ns), late)
     # The delay beyond drift has to be notable too.
     drift = min(beyond.drift, late - alone_ns)
     unsure = beyond.cause in (Late.HOST, Late.PROFILER) and alone_ns < STRAGGLER_SHARE * beyond.step
@@ -337,7 +350,7 @@ def _by_own_time(
         low_ns=round(late - half),
         high_ns=round(late + half),
         drift_ns=round(drift),
-        cause=(Late.CLOCKS if slower else beyond.cause).value,
+        cause=_named_cause(beyond.cause, slower=slower > 0, by_calls=calls_ns >= STRAGGLER_SHARE * beyond.step).value,
         price_ns=synchronous if beyond.price is None else beyond.price,
         without=without,
         alone=alone,

@@ -50,7 +50,7 @@ def opened(path: Path, progress: Say | None = None, most_bytes: int | None = Non
     kind = opening.kind_of(path)
     with (
         tempfile.TemporaryDirectory(prefix="nsysx-", ignore_cleanup_errors=True)
-        if _copied(path, kind)
+        if kind != "sqlite" or opening.beside(opening.real(path), "-wal") > 0
         else _here(path) as folder
     ):
         room = Path(folder)
@@ -71,10 +71,6 @@ def opened(path: Path, progress: Say | None = None, most_bytes: int | None = Non
         else:
             opening.check_finished(path)
             yield path
-
-
-def _copied(path: Path, kind: str) -> bool:
-    return kind != "sqlite" or opening.beside(opening.real(path), "-wal") > 0
 
 
 @contextmanager

@@ -36,7 +36,11 @@ def parquet(
         needed = {n for c in source.columns for n in (c.parts or (c.sql,))} & present
         text = {c.sql for c in source.columns if c.kind == "text"}
         plain = table.select(pl.col(n).cast(pl.Binary if n in text else pl.Int64) for n in sorted(needed))
-        if table.select(pl.len()).collect().item() != _rows(connection, source):
+        # The last rowid of a table is its number of rows, as nsys writes it.
+        if (
+            table.select(pl.len()).collect().item()
+            != connection.execute(f'SELECT max(rowid) FROM "{source.table}"').fetchone()[0]
+        ):
             return None
         chosen = []
         for column in source.columns:
@@ -52,11 +56,6 @@ def parquet(
         return plain.filter(pl.sql_expr(selecting.inside(source, window))).select(chosen).collect()
     except _BROKEN:
         return None
-
-
-def _rows(connection: sqlite3.Connection, source: schema.Source) -> int | None:
-    """Return the last rowid of a table, which is its number of rows as nsys writes it."""
-    return connection.execute(f'SELECT max(rowid) FROM "{source.table}"').fetchone()[0]  # type: ignore[no-any-return]
 
 
 def _same_ends(connection: sqlite3.Connection, source: schema.Source, table: pl.LazyFrame) -> bool:

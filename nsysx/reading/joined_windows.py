@@ -20,7 +20,7 @@ import polars as pl
 from nsysx.model import UNKNOWN_GPU, Capture, Gpu
 from nsysx.reading import capture_facts, opening, schema
 from nsysx.reading.reading_bounds import JOINED_WINDOWS_APART_NS, SECOND_REPORT_DOMAINS
-from nsysx.reading.trace import LeftOut, Trace
+from nsysx.reading.trace import Trace, summed_notes
 
 #: Columns that hold a time; 0 in the last one means that it was not noted.
 _TIMES, _DEVICE_TIME = ("start_ns", "end_ns", "time_ns"), "device_ns"
@@ -66,7 +66,7 @@ def joined(cold: Trace, steady: Trace) -> Trace:
         domains=pl.concat([cold.domains, domains]),
         capture=_capture(cold.capture, steady.capture, steady.run),
         nccl=pl.concat(nccl) if nccl else None,
-        left_out=_all_left_out(cold, steady),
+        left_out=summed_notes((*cold.left_out, *steady.left_out)),
         limits={**steady.limits, **cold.limits},
         seams=(begin_ns,),
         main=1,
@@ -130,12 +130,3 @@ def _capture(cold: Capture, steady: Capture, run: Mapping[str, Any]) -> Capture:
         content_id=hashlib.sha256(identity.encode()).hexdigest()[:16],
         cupti_left=cold.cupti_left,
     )
-
-
-def _all_left_out(cold: Trace, steady: Trace) -> tuple[LeftOut, ...]:
-    total: dict[tuple[str, str, str], LeftOut] = {}
-    for note in (*cold.left_out, *steady.left_out):
-        before = total.get((note.table, note.reason, note.effect))
-        rows = note.rows + (before.rows if before else 0)
-        total[note.table, note.reason, note.effect] = replace(note, rows=rows)
-    return tuple(total.values())

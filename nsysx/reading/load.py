@@ -39,7 +39,7 @@ from nsysx.reading import (
     tried,
 )
 from nsysx.reading.reading_bounds import LONG_CAPTURE_ROWS
-from nsysx.reading.trace import LeftOut, Trace, Window
+from nsysx.reading.trace import LeftOut, Trace, Window, summed_notes
 
 __all__ = ["LeftOut", "Trace", "Window", "load"]
 
@@ -201,7 +201,7 @@ def _read(
         host=capture_facts.host_of(connection, tables),
         window=window,
         tried=tried.beside(path),
-        left_out=_summed(notes),
+        left_out=summed_notes(notes),
     )
     if long:
         table_rows.give_back()
@@ -294,13 +294,3 @@ def _domains(nvtx: pl.DataFrame) -> pl.DataFrame:
     created = nvtx.filter(pl.col("event_type") == schema.NVTX_DOMAIN)
     named = created.select("process", "domain", pl.col("text").alias("domain_name"))
     return named.unique(["process", "domain"], maintain_order=True)
-
-
-def _summed(notes: Iterable[LeftOut]) -> tuple[LeftOut, ...]:
-    """Return one note per table, reason and effect, with their rows added up, in the order of their first occurrence."""
-    total: dict[tuple[str, str, str], LeftOut] = {}
-    for note in notes:
-        key = (note.table, note.reason, note.effect)
-        rows_so_far = total[key].rows if key in total else 0
-        total[key] = LeftOut(note.table, note.reason, rows_so_far + note.rows, note.effect)
-    return tuple(total.values())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -29,6 +29,15 @@ class LeftOut:
     reason: str
     rows: int
     effect: Literal["left out", "kept", "merged"] = "left out"
+
+
+def summed_notes(notes: Iterable[LeftOut]) -> tuple[LeftOut, ...]:
+    """Return one note per table, reason and effect, with their rows added up, in the order of their first occurrence."""
+    total: dict[tuple[str, str, str], LeftOut] = {}
+    for note in notes:
+        key = (note.table, note.reason, note.effect)
+        total[key] = replace(note, rows=note.rows + (total[key].rows if key in total else 0))
+    return tuple(total.values())
 
 
 #: The reason that has its own check.

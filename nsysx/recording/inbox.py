@@ -109,10 +109,6 @@ class Inbox:
         witnessed = self._witnessed(number)
         return ReceivedSignal(number, witnessed or info.si_code == SI_KERNEL, info.si_code == SI_KERNEL)
 
-    def _witness_works(self) -> bool:
-        stat = stat_of(self._witness.pid) if self._witness is not None else None
-        return stat is not None and stat[0] in "RD"  # R: also one that waits for a processor
-
     def _witnessed(self, number: int) -> bool:
         """Return whether the witness has just got this signal, too."""
         began = time.monotonic()
@@ -127,7 +123,9 @@ class Inbox:
             if stream is None:
                 return False
             if not select.select([stream], [], [], WITNESS_S)[0]:
-                if self._witness_works() and time.monotonic() - began < BUSY_WITNESS_S:
+                stat = stat_of(self._witness.pid) if self._witness is not None else None
+                # R: also one that waits for a processor.
+                if stat is not None and stat[0] in "RD" and time.monotonic() - began < BUSY_WITNESS_S:
                     continue
                 return False
             data = os.read(stream.fileno(), 65536)

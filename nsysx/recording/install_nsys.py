@@ -68,15 +68,6 @@ def works(folder: Path, python: str) -> str:
 # --- where from -------------------------------------------------------------------------------------------------------
 
 
-def _check_machine() -> None:
-    """Raise NsysxError where Debian's packages cannot be installed."""
-    for tool in ("apt-get", "dpkg", "dpkg-deb", "ldd"):
-        if shutil.which(tool) is None:
-            raise _fail(f"needs Debian's {tool}", _ELSEWHERE)
-    if (machine := _call(["dpkg", "--print-architecture"]).stdout.strip()) != "amd64":
-        raise _fail(f"Debian packages Nsight Systems for amd64 only, this is {machine}", _ELSEWHERE)
-
-
 def mirror_of(targets: str, uris: str) -> tuple[str, str] | None:
     """Return Debian mirror and release: from the package lists that apt has, else from those that it would fetch.
 
@@ -197,7 +188,12 @@ def install(to: Path, say: Callable[[str], object], python: str = sys.executable
     if not works(to, python):
         say("nsys is already installed and works")
         return nsys
-    _check_machine()
+    # Debian's packages need its tools and amd64.
+    for tool in ("apt-get", "dpkg", "dpkg-deb", "ldd"):
+        if shutil.which(tool) is None:
+            raise _fail(f"needs Debian's {tool}", _ELSEWHERE)
+    if (machine := _call(["dpkg", "--print-architecture"]).stdout.strip()) != "amd64":
+        raise _fail(f"Debian packages Nsight Systems for amd64 only, this is {machine}", _ELSEWHERE)
     with tempfile.TemporaryDirectory(prefix="nsysx-install-") as name:
         apt = _Apt(Path(name))
         say(f"reading the package lists of {apt.release} and {_RELEASE}")

@@ -145,7 +145,9 @@ def _cause(cause: _Cause, summary: Summary, worded: Worded | None, ids: list[str
     paste = worded.paste if worded else action.paste if action else finding.paste if finding else ""
     advice = worded.do if worded else action.text if action else finding.fix if finding else ""
     conditions = action.conditions if action else finding.conditions if finding else ()
-    shown_paste = _paste(paste, room, first=worded is not None)
+    # Code is shown as it is, never cut, or not at all.
+    most = FIRST_PASTE_BYTES if worded is not None and room else BRIEF_PASTE_BYTES * room
+    shown_paste = paste if paste and len(paste.encode()) <= most else None
     most_do = BRIEF_DO if worded else LATER_DO_WITH_CODE if shown_paste else LATER_DO
     content: Json = {
         "id": None if cause.index is None else ids[cause.index],
@@ -162,12 +164,6 @@ def _cause(cause: _Cause, summary: Summary, worded: Worded | None, ids: list[str
     if paste and shown_paste is None:
         content["paste_is"] = "in the insight"
     return content
-
-
-def _paste(paste: str, room: float, *, first: bool) -> str | None:
-    """Return code as it is, never cut; null where there is none or no room for it."""
-    most = FIRST_PASTE_BYTES if first and room else BRIEF_PASTE_BYTES * room
-    return paste if paste and len(paste.encode()) <= most else None
 
 
 def _care(summary: Summary, worded: Worded, room: float) -> list[str]:

@@ -18,13 +18,6 @@ from nsysx.render.safe_text import clean, shorten
 _STYLES = {"faster": "bold green", "slower": "bold red", "same": "bold", "cannot_tell": "bold yellow"}
 
 
-def _widths(rows: Sequence[tuple[str, ...]], room: int) -> list[int]:
-    """Return the width of each column; the name has what the others leave of ``room``."""
-    widths = [max(len(r[i]) for r in rows) for i in range(len(rows[0]))]
-    widths[0] = max(12, min(widths[0], room - sum(widths[1:]) - 2 * (len(widths) - 1)))
-    return widths
-
-
 class _Printer:
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -44,7 +37,9 @@ class _Printer:
         """Print rows under their heads, numbers to the right."""
         if not rows:
             return
-        widths = _widths([heads, *rows], self.width)
+        widths = [max(len(row[i]) for row in (heads, *rows)) for i in range(len(heads))]
+        # The name has what the others leave.
+        widths[0] = max(12, min(widths[0], self.width - sum(widths[1:]) - 2 * (len(widths) - 1)))
         for n, row in enumerate((heads, *rows)):
             cells = [
                 shorten(c, w).ljust(w) if i in (0, len(row) - 1) else c[:w].rjust(w)

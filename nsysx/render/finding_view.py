@@ -104,15 +104,12 @@ def finding_of(finding: Finding, summary: Summary, texts: CellTexts, width: int)
         confidence=texts(finding.saving.confidence, 200),
         fix=texts(finding.fix, 2000),
         evidence=evidence,
-        overlaps=listed(_codes(finding, summary)),
+        overlaps=listed(
+            tuple(dict.fromkeys(summary.findings[n].code for n in finding.overlaps)) if summary.findings else ()
+        ),
         counted=_counted_share(finding, summary),
         notable=(saving or 0) >= NOTABLE * (summary.step.shown_ns or 0) and bool(saving),
     )
-
-
-def _codes(finding: Finding, summary: Summary) -> tuple[str, ...]:
-    """Return the codes of the findings that one overlaps with."""
-    return tuple(dict.fromkeys(summary.findings[n].code for n in finding.overlaps)) if summary.findings else ()
 
 
 def _counted_share(finding: Finding, summary: Summary) -> str:

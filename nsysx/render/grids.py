@@ -124,8 +124,8 @@ def _tree(rows: Sequence[Row], top: int) -> list[Row]:
     return [by_path[path] for path in sorted(keep, key=lambda path: [order(p) for p in chain(path)])]
 
 
-def _scope_of(row: Row, column: Column, table: Table) -> Scope | None:
-    """Return what a cell is a sum over, None where it is no sum."""
+def scope_of_value(row: Row, column: Column, table: Table) -> Scope | None:
+    """Return what a value of a table is a sum over, None where it is no sum."""
     if column.sums == "row":
         return Scope("steady", (), steps=row.get("steps") or 0)
     return table.scope if column.sums else None
@@ -187,7 +187,7 @@ def grid(table: Table, *, top: int, redact: bool, width: int) -> Grid:
         value = row.get(column.name)
         if value in (None, "") and column is columns[0]:
             return Cell(spec.unknown)
-        made = _describe(value, column, texts, _scope_of(row, column, table), term=column.name in spec.terms)
+        made = _describe(value, column, texts, scope_of_value(row, column, table), term=column.name in spec.terms)
         if value is not None and row.get(f"{column.name.removesuffix('_ns')}_from") == "composed":
             made = replace(made, text=f"≈ {made.text}")
         if column.name == "file" and value and row.get("line"):

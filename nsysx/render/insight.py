@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from nsysx import units
-from nsysx.advice import Tried
 from nsysx.inject.nsysx_probe import changes
 from nsysx.model import Finding, Summary
 from nsysx.render import facts, finding_ids
@@ -62,7 +61,11 @@ def _content(summary: Summary, index: int, typed: Invocation, redact: bool, room
             for c in finding.conditions
         ][: max(2, round(6 * room))],
         "remedies": [{"name": cut(r.name, 80), "refuted": r.refuted} for r in finding.remedies][:INSIGHT_OTHERS],
-        "tried": [cut(measured(t), 60 + round(120 * room)) for t in _tried(summary, finding)][:INSIGHT_OTHERS],
+        "tried": [
+            cut(measured(t), 60 + round(120 * room))
+            for t in summary.tried
+            if finding.code in t.codes and (t.verdict == "fails" or t.then_ns is not None)
+        ][:INSIGHT_OTHERS],
         "overlaps": [ids[n] for n in finding.overlaps][: round(INSIGHT_OTHERS * room)],
         "evidence": [finding_ids.shown_value(row) for row in finding.evidence][: round(INSIGHT_EVIDENCE * room)],
         "evidence_rows": len(finding.evidence),
@@ -70,11 +73,6 @@ def _content(summary: Summary, index: int, typed: Invocation, redact: bool, room
     }
     content = without_homes(content) if redact else content
     return {**content, "commands": _commands(finding, typed)}
-
-
-def _tried(summary: Summary, finding: Finding) -> list[Tried]:
-    """Return what was measured of what this finding advises."""
-    return [t for t in summary.tried if finding.code in t.codes and (t.verdict == "fails" or t.then_ns is not None)]
 
 
 def _stop(finding: Finding, saving: Json | None, now: int | None) -> str:

@@ -59,10 +59,12 @@ def of_files(files: Sequence[Path], *, redact: bool = True) -> Invocation:
     absolute = [Path(os.path.abspath(file)) for file in files]  # noqa: PTH100 - resolve() would follow links
     first = absolute[0]
     program = recorded_program(first)
+    # A program starts in a folder that holds one of its words, as its script is where the report was written beside it.
+    words = [word for word in shlex.split(program) if not word.startswith("-") and not Path(word).is_absolute()]
     return Invocation(
         " ".join(_quoted(path, redact) for path in _folder_or_files(absolute)),
         program,
-        _quoted(first.parent, redact) if _starts_in(first.parent, program) else "",
+        _quoted(first.parent, redact) if any((first.parent / word).is_file() for word in words) else "",
         _quoted(first.with_name(f"{report_name(first)}-after"), redact),
     )
 
@@ -88,12 +90,6 @@ def _folder_or_files(files: Sequence[Path]) -> Sequence[Path]:
         return [folder] if sorted(report_files.reports([folder])) == sorted(files) else files
     except NsysxError:
         return files
-
-
-def _starts_in(folder: Path, program: str) -> bool:
-    """Return whether a word of the program is a file in this folder, as its script is where the report was written beside it."""
-    words = [word for word in shlex.split(program) if not word.startswith("-") and not Path(word).is_absolute()]
-    return any((folder / word).is_file() for word in words)
 
 
 def _quoted(path: Path, redact: bool) -> str:

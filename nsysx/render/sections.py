@@ -54,7 +54,9 @@ def to_json(summary: Summary, asked: Sequence[str]) -> dict[str, Any]:
     """
     chosen = named(summary, asked)
     whole = summary.to_json()
-    keys = [key for name in chosen for key in _keys(summary, name)]
+    keys = [
+        key for name in chosen for key in (view.ledger_keys(summary) if name == "ledger" else _KEYS.get(name, (name,)))
+    ]
     return {
         "schema": SECTIONS_SCHEMA,
         "tool": whole["tool"],
@@ -65,10 +67,6 @@ def to_json(summary: Summary, asked: Sequence[str]) -> dict[str, Any]:
             k: summary.tables[k].reason for k in keys if k in summary.tables and summary.tables[k].rows is None
         },
     }
-
-
-def _keys(summary: Summary, name: str) -> Sequence[str]:
-    return view.ledger_keys(summary) if name == "ledger" else _KEYS.get(name, (name,))
 
 
 def _plain(text: str) -> str:

@@ -27,15 +27,6 @@ def _record(kind: Any, *, nullable: bool = False) -> dict[str, Any]:
     }
 
 
-def _finding() -> dict[str, Any]:
-    """Return the schema of a finding, in which its saving is flat."""
-    return {
-        **_record(model.Finding),
-        "properties": {name: {} for name in FINDING_KEYS},
-        "required": list(FINDING_KEYS),
-    }
-
-
 def typed(hint: Any) -> dict[str, Any]:
     """Return the schema of a value with this type, records with all that is in them."""
     outer, inner = get_origin(hint), get_args(hint)
@@ -79,7 +70,14 @@ def schema() -> Mapping[str, Any]:
         "replay": {"type": ["object", "null"]},
         "unprofiled": _record(model.Unprofiled, nullable=True),
         "tried": {"type": "array", "items": typed(advice.Tried)},
-        "findings": {"type": ["array", "null"], "items": _finding()},
+        "findings": {
+            "type": ["array", "null"],
+            "items": {  # its saving is flat
+                **_record(model.Finding),
+                "properties": {name: {} for name in FINDING_KEYS},
+                "required": list(FINDING_KEYS),
+            },
+        },
         "scopes": {"type": "object"},
     }
     properties["steps"]["properties"]["rows"] = _table(step_record.STEPS)

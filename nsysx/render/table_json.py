@@ -10,8 +10,9 @@ from typing import Any
 from nsysx.analyses.helpers import step_record
 from nsysx.answer import bars, subject
 from nsysx.errors import EXIT_USAGE, NsysxError
-from nsysx.model import Column, Row, Scope, Summary, Table
+from nsysx.model import Column, Row, Summary, Table
 from nsysx.render import finding_ids
+from nsysx.render.grids import scope_of_value
 from nsysx.render.render_bounds import MOST_JSON_BYTES, TABLE_COLUMNS, TABLE_TEXT
 from nsysx.render.safe_text import clean, without_homes
 from nsysx.render.small_json import Json, size_of, text_of
@@ -154,24 +155,21 @@ def _columns(table: Table, wanted: Sequence[str]) -> list[Column]:
     return [by_name[name] for name in holds if name in by_name][: TABLE_COLUMNS if table.key != "findings" else None]
 
 
-def _scope(row: Row, column: Column, table: Table) -> Scope | None:
-    """Return the steps that a value is a sum over, None where it is no sum over steps."""
-    if column.sums == "row":
-        return Scope("steady", (), steps=row.get("steps") or 0)
-    scope = table.scope if column.sums else None
-    return scope if scope is not None and scope.steps and len(scope.processes) < 2 else None
+def _divided(column: Column, table: Table) -> bool:
+    """Return whether the values of a column are sums over steps, and are shown per step."""
+    scope = table.scope
+    return column.sums == "row" or (
+        column.sums == "scope" and scope is not None and bool(scope.steps) and len(scope.processes) < 2
+    )
 
 
 def _name(column: Column, table: Table) -> str:
-    scope = table.scope
-    divided = column.sums == "row" or (
-        column.sums == "scope" and scope is not None and bool(scope.steps) and len(scope.processes) < 2
-    )
-    return f"{column.name}{PER_STEP}" if divided else column.name
+    return f"{column.name}{PER_STEP}" if _divided(column, table) else column.name
 
 
 def _value(row: Row, column: Column, table: Table) -> Any:
-    value, scope = row.get(column.name), _scope(row, column, table)
+    value = row.get(column.name)
+    scope = scope_of_value(row, column, table) if _divided(column, table) else None
     if scope is not None and isinstance(value, int | float) and not isinstance(value, bool):
         per_step = scope.per_step(value)
         return round(per_step) if column.unit == "ns" else finding_ids.shown_value(per_step)

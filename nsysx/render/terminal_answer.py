@@ -93,13 +93,6 @@ def _bars(bars: Sequence[Bar], width: int, plain: bool) -> list[tuple[str, str]]
     return lines
 
 
-def _chosen_bars(said: Worded, most: int) -> list[Bar]:
-    """Return as many bars, in their order: the first, those that the sentence speaks of, then the others."""
-    named = answer_text.spoken_of(said)
-    order = sorted(range(len(said.bars)), key=lambda i: (i > 0, not named[i], i))
-    return [_bar_of_first_parts(said.bars[i]) for i in sorted(order[:most])]
-
-
 def _colored(line: str, bars: Sequence[Bar], plain: bool) -> Text:
     """Return a line of the picture with each part in its color."""
     text = Text(line)
@@ -135,7 +128,10 @@ def _lines(said: Worded, width: int, plain: bool, bars: int, also: int, code: in
     out += [(line, "bold") for line in wrapped(said.sentence, indent=0)]
     out += [(line, "yellow") for alarm in said.alarms[:2] for line in wrapped(f"Read with care: {alarm}", indent=0)]
     if said.bars:
-        out += [("", ""), *_bars(_chosen_bars(said, bars), width, plain)]
+        # As many bars, in their order: the first, those that the sentence speaks of, then the others.
+        named = answer_text.spoken_of(said)
+        order = sorted(range(len(said.bars)), key=lambda i: (i > 0, not named[i], i))
+        out += [("", ""), *_bars([_bar_of_first_parts(said.bars[i]) for i in sorted(order[:bars])], width, plain)]
     out.append(("", ""))
     out += [(line, "") for line in wrapped(what_to_do(said), "DO")]
     out += [(f"         {line}", "cyan") for line in code_of.lines(said.paste, width - 9, TERMINAL_CODE_LINES)[:code]]

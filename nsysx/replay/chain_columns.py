@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nsysx.frames.intervals import I64
-from nsysx.replay.chain import LAUNCH, Chain, ChainItem
+from nsysx.replay.chain import LAUNCH, Chain
 from nsysx.replay.replay_bounds import KERNEL_GAP_NS, TRACED_CODE_NEAR_CALL_NS, TRACED_TIME_STAYS_SHARE
 
 Flags = npt.NDArray[np.bool_]
@@ -66,20 +66,18 @@ def columns(chain: Chain) -> Columns:
     made: dict[str, Any] = {
         f"op_{name}": np.fromiter(map(attrgetter(name), flat), np.int64, len(flat)) for name in _OF_OP
     }
+    of_items: dict[str, Any] = {
+        n: np.fromiter(map(attrgetter(n), chain.items), np.int64, len(chain.items)) for n in _OF_ITEM
+    }
+    of_items["waits"] = np.fromiter(map(attrgetter("waits"), chain.items), np.bool_, len(chain.items))
     return Columns(
-        **_item_columns(chain.items),
+        **of_items,
         **made,
         first_op=np.append(0, np.cumsum(counts)),
         op_item=np.repeat(np.arange(len(ops)), counts),
         streams=chain.streams,
         limit=chain.limit,
     )
-
-
-def _item_columns(items: list[ChainItem]) -> dict[str, Any]:
-    made: dict[str, Any] = {n: np.fromiter(map(attrgetter(n), items), np.int64, len(items)) for n in _OF_ITEM}
-    made["waits"] = np.fromiter(map(attrgetter("waits"), items), np.bool_, len(items))
-    return made
 
 
 class WithoutTracing:

@@ -164,19 +164,22 @@ class Replay:
                 step = max(step, no_comm.job_step(self.real_ns, rest))
         saving = min(self.real_ns - step, sum(map(self.most_ns, edits)), self.real_ns)
         step = self.real_ns - saving
-        return Outcome(step, saving, self._limit(after, step), self._moves_to(grown), self._bar(saving))
+        # The least error bar, plus the relative uncertainty of the step times the saving.
+        real = self.unprofiled
+        uncertainty = (real.high_ns - real.low_ns) / (2 * real.step_ns) if real.step_ns else 0.0
+        return Outcome(
+            step,
+            saving,
+            self._limit(after, step),
+            self._moves_to(grown),
+            self.bar_ns + round(abs(saving) * uncertainty),
+        )
 
     def _edited(self, edits: Iterable[Edit]) -> ReplayResult:
         cols = self._columns
         for edit in edits:
             cols = apply(cols, edit, self._fixed, self._profile)
         return run(cols)
-
-    def _bar(self, saving_ns: int) -> int:
-        """Return a saving's error bar (ns): the least one, plus the relative uncertainty of the step times the saving."""
-        real = self.unprofiled
-        uncertainty = (real.high_ns - real.low_ns) / (2 * real.step_ns) if real.step_ns else 0.0
-        return self.bar_ns + round(abs(saving_ns) * uncertainty)
 
     def blocked_ns(self) -> dict[int, int]:
         """Return call -> how long it blocks in one round of the replay without tracing (ns, over all steps)."""

@@ -71,7 +71,10 @@ def added(profile: Profile, window: ReplayedWindow) -> Added:
         )
 
     kinds = calls["kind"].cast(pl.String).replace(_CLASS_OF_KIND)
-    nested = _nested(calls)
+    # Inside an earlier call: they are sorted by start.
+    start, end = calls["start_ns"].to_numpy(), calls["end_ns"].to_numpy()
+    reach = np.maximum.accumulate(np.append(np.iinfo(np.int64).min, end))[:-1]
+    nested = np.asarray((start < reach) & (end <= reach))
     for name in CALL_CLASSES:
         of_kind = nested if name == "nested" else (kinds == name).to_numpy() & ~nested
         cost = table.of[name]
@@ -129,13 +132,6 @@ def _speed_factor(calls: pl.DataFrame) -> float:
     return (
         float(min(max((UNDISTURBED_CALL_TIMES / middle) ** SLOW_HOST_POWER, SLOWED_HOST_LEAST), 1.0)) if middle else 1.0
     )
-
-
-def _nested(calls: pl.DataFrame) -> npt.NDArray[np.bool_]:
-    """Return whether each call lies inside an earlier one; the calls must be sorted by start."""
-    start, end = calls["start_ns"].to_numpy(), calls["end_ns"].to_numpy()
-    reach = np.maximum.accumulate(np.append(np.iinfo(np.int64).min, end))[:-1]
-    return np.asarray((start < reach) & (end <= reach))
 
 
 def _graph_nodes(window: ReplayedWindow) -> I64:

@@ -203,15 +203,11 @@ def edits(profile: Profile, changes: Changes) -> list[tuple[str, Edit]]:
     if changes.no_host:
         result.append(("no host code between calls (upper bound)", RemoveHost()))
     if changes.no_comm:
-        result.append((_no_comm_words(profile), RemoveExposedComm()))
+        # Without communication a rank computes for less time than was recorded of it.
+        slowed = slowed_ns(profile) / max(profile.scope.steps, 1)
+        beside = f", kernels beside it {units.duration(slowed)} less" if slowed >= 1 else ""
+        result.append((f"communication takes no time{beside} (upper bound)", RemoveExposedComm()))
     return result
-
-
-def _no_comm_words(profile: Profile) -> str:
-    """Return what no communication is, with what it slows: without it, a rank computes for less time than was recorded of it."""
-    slowed = slowed_ns(profile) / max(profile.scope.steps, 1)
-    beside = f", kernels beside it {units.duration(slowed)} less" if slowed >= 1 else ""
-    return f"communication takes no time{beside} (upper bound)"
 
 
 #: Other ways to make a change, each with its own price.

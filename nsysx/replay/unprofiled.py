@@ -141,7 +141,8 @@ def unprofiled(profile: Profile, model: Model) -> tuple[Unprofiled, Columns, Dev
     window, added, relieved = model.window, model.added, model.relieved
     steps = window.steps
     measured = tables.measured(profile, window.numbers)
-    least = _least_ns(model) if measured is not None else 0
+    # No host time, no waiting, and the device as much faster as was ever observed.
+    least = model.step(MOST_COST_SCALE, 0.0, 0.0, LEAST_WORK_TIMES) if measured is not None else 0
     if measured is not None and measured.step_ns < least:  # not a step: the host only ran ahead of the device
         measured = None
     work, near, loading = 1.0, 1.0, 0
@@ -245,11 +246,6 @@ def _waiting(step_ns: int, step_of: Callable[[float], int]) -> float:
     while step_of(most) < step_ns and most < MOST_RANK_WAITING_TIMES:
         most *= 2
     return most - _bisected(0.0, most, step_ns, lambda less: step_of(most - less))
-
-
-def _least_ns(model: Model) -> int:
-    """Return the least possible step (ns): no host time, no waiting, and the device as much faster as was ever observed."""
-    return model.step(MOST_COST_SCALE, 0.0, 0.0, LEAST_WORK_TIMES)
 
 
 def _meeting(step_ns: int, step_of: Callable[..., int]) -> tuple[float, float, float]:

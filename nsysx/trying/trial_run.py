@@ -163,10 +163,11 @@ class Runner:
         with tempfile.TemporaryDirectory(prefix="nsysx-try-", ignore_cleanup_errors=True) as name:
             folder = Path(name)
             began = time.time()
-            process = self._start(folder, changes, plan)
+            process = None
             try:
+                process = self._start(folder, changes, plan)
                 outcome, waited_s = self._watch(process, folder, plan, limits)
-            finally:
+            finally:  # a signal may come between the program's start and its name here
                 end_completely(process, folder)
             return self._result(process, folder, outcome, began, waited_s)
 
@@ -305,11 +306,12 @@ def _tail(file: Path) -> str:
         return opened.read().decode("utf-8", "replace")
 
 
-def end_completely(process: subprocess.Popen[bytes], folder: Path) -> None:
+def end_completely(process: subprocess.Popen[bytes] | None, folder: Path) -> None:
     """Kill the run's process group and every process that has its environment, such as workers in a session of their own."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    if process is not None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
     for _ in range(20):
         left = list(_with_environment(f"NSYSX_PROBE_DIR={folder}".encode()))
         if not left:

@@ -20,7 +20,17 @@ from nsysx.analyses import (
     modules,
     waits,
 )
-from nsysx.answer import bars, certainty, change_savings, factors, first_action, others, time_places, unstepped
+from nsysx.answer import (
+    _led_by_replay,
+    bars,
+    certainty,
+    change_savings,
+    factors,
+    first_action,
+    others,
+    time_places,
+    unstepped,
+)
 from nsysx.answer.answer_bounds import (
     BOUND_LEADS_TIMES,
     COMPILER_LEADS_TIMES,
@@ -39,6 +49,7 @@ from nsysx.answer.answer_bounds import (
     MOSTLY_BUSY_SHARE,
     NOTABLE,
     RECORDED_DIRECTNESS,
+    SAME_WORK_SHARE,
     SAVED_LEAST,
     SAVED_MOST,
     SMALL_PART_SHARE,
@@ -729,3 +740,58 @@ def _spread(lengths: list[int]) -> float:
         return of[low] + (place - low) * (of[min(low + 1, len(of) - 1)] - of[low])
 
     return at(0.9) / at(0.1)
+
+
+def test_a_bound_that_leaves_next_to_nothing_gives_way_to_the_replay() -> None:
+    made = limited_by(StepLimit.LAUNCH).answer
+    assert made is not None
+    seen = 0
+    for source in rounds(80):
+        then, alone = source.choice((None, MS, 2 * MS, 5 * MS)), source.choice((None, 10 * MS))
+        bound, times = source.random() < 0.8, source.choice(((), (1.5, 4.0)))
+        given = replace(made, now_ns=STEP, then_ns=then, replayed_ns=alone, bound=bound, times=times)
+        found = _led_by_replay(given)
+        if then is None or alone is None or not bound or 10 * then >= STEP:
+            assert found is given
+            continue
+        seen += 1
+        low, high = (STEP / 4, STEP / 1.5) if times else (alone, alone)
+        assert (found.then_ns, found.then_low_ns, found.then_high_ns) == (alone, round(low), round(high))
+        assert (found.bound, found.replayed_ns, found.worth) == (False, None, "saves 10.00 ms")
+    assert seen > 5
+
+
+def test_the_work_of_a_module_with_masks_by_operation(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bars, "_to_shown", always(2.0))
+    seen = set()
+    for source in rounds(80):
+        froms, each = ("nonzero", "where", "", None), (None, 0, 40, 300)
+        evidence = tuple({"from": source.choice(froms), "total_ns": source.choice(each)} for _ in range(4))
+        cost = source.choice((None, 300, 900))
+        first = found(
+            "NSX120",
+            1,
+            where={"module": source.choice(("loss", "loss", None))},
+            cost_ns_per_step=cost,
+            evidence=evidence,
+        )
+        whole = source.choice((None, 300.0, 302.0, 600.0, 900.0))
+        monkeypatch.setattr(
+            bars, "module_sums", always([("other", 900.0, []), *([("loss", whole, [])] if whole else [])])
+        )
+        sums: dict[Any, int] = {}
+        for r in evidence:
+            if r["from"] and r["total_ns"]:
+                sums[r["from"]] = sums.get(r["from"], 0) + 2 * int(str(r["total_ns"]))
+        bar = bars._opened(limited_by(StepLimit.GPU), first)
+        if not first.where["module"] or not cost or not sums or sum(sums.values()) > 2 * cost + 1:
+            assert bar is None
+            continue
+        assert bar is not None and bar.total_ns == 2 * cost == pytest.approx(sum(p.ns for p in bar.parts))
+        all_of_it = whole is not None and abs(whole - cost) <= SAME_WORK_SHARE * whole
+        assert bar.label == ("loss" if all_of_it else "masks in loss")
+        seen.add(bar.label)
+        for operation, ns in sums.items():
+            if ns >= SMALL_PART_SHARE * bar.total_ns:
+                assert [p.ns for p in bar.parts if p.label == operation] == [ns]
+    assert len(seen) == 2

@@ -687,11 +687,36 @@ def test_a_bar_that_is_longer_is_no_other_bar() -> None:
     assert bars._overlapping(Bar("a", 102, ()), Bar("b", 100, (part("x", 100),))) == Bar("a, overlapping", 102, ())
 
 
-def test_a_compiler_with_a_wide_interval_leads_where_nothing_else_does() -> None:
-    """Networks of unfused kernels: what it saved where it was tried was far from nothing, though the interval begins there."""
+@pytest.mark.parametrize(("least_ms", "leads"), [(1, True), (0.9, False)])
+def test_a_compiler_leads_where_it_saves_a_twentieth_of_the_step_at_least(least_ms: float, leads: bool) -> None:
+    """Else it is an option of a program without a fault, and told as that."""
     compiled = (Alternative("compile", "torch.compile(model)"),)
-    fusion = found("NSX112", 4, error_ns=4 * MS, source="time", remedies=compiled)
-    assert first_action.first(of_20_ms(StepLimit.GPU, fusion)) == fusion
+    fusion = found("NSX112", 4, error_ns=round((4 - least_ms) * MS), most_ns=6 * MS, source="limits", remedies=compiled)
+    summary = of_20_ms(StepLimit.GPU, replace(fusion, fix="Fuse kernels"))
+    chosen = first_action.first(summary)
+    assert (chosen is not None) is leads
+    if not leads:
+        assert "What may help: fuse kernels; nsysx try" in first_action.to_do(summary, chosen)[0].text
+
+
+@pytest.mark.parametrize(
+    ("other", "ms", "remedy", "leads"),
+    [
+        (None, 0, "", "NSX136"),
+        ("NSX112", 5.9, "compile", "NSX136"),  # a compiler explains other time
+        ("NSX112", 6.1, "compile", "NSX112"),
+        ("NSX131", 2.1, "largest-for-sort", "NSX131"),  # a change that is known goes before a bound
+        ("NSX131", 1.9, "largest-for-sort", "NSX136"),
+    ],
+)
+def test_a_striking_line_leads_where_no_cause_explains_as_much(
+    other: str | None, ms: float, remedy: str, leads: str
+) -> None:
+    line = found("NSX136", 6, bound=True, source="time")
+    more = [found(other, ms, source="replay", remedies=(Alternative(remedy, remedy),))] if other else []
+    summary = of_20_ms(StepLimit.GPU, line, *more)
+    chosen = first_action.first(summary)
+    assert chosen is not None and chosen.code == leads
 
 
 def test_a_cause_with_a_wide_interval_leads_all_the_same() -> None:

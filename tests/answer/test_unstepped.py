@@ -49,9 +49,41 @@ def test_work_of_the_gpu_itself_is_looked_at_before_steps_are_marked(tmp_path: P
     assert found.verdict.code == "gpu_bound" and found.answer is not None
     text = found.answer.do[0].text
     assert (
-        text.startswith("Look at the GPU work itself. The kernel solve takes 100 % of the capture")
+        text.startswith("Look at the GPU work itself. The kernel solve takes 100 % of the GPU time")
         and "nsysx ncu" in text
     )
+
+
+def test_kernels_that_run_at_once_are_shares_of_the_work_and_not_of_the_time(tmp_path: Path) -> None:
+    """Two streams work for 5 ms of 5 each: one kernel is half of the work."""
+    report = Report()
+    main = report.process(1, name="solver").thread(1)
+    for stream, kernel in ((7, "solve"), (8, "smooth"), (9, "solve")):
+        main.launch(10 * US * stream, 5 * US, kernel=kernel, gpu_start=100 * US, gpu_dur=5_000 * US, stream=stream)
+    found = summarize([report.write(tmp_path / "r.sqlite")], every_table=False)
+    assert "The kernel solve takes 67 % of the GPU time" in found.answer.do[0].text
+
+
+@pytest.mark.parametrize(
+    ("kernels", "busy_us", "wait_ms", "little"),
+    [(19, 5, 10, True), (20, 5, 10, False), (98, 1, 10, True), (99, 1, 10, False), (20, 3, 1, False)],
+)
+def test_of_a_capture_in_which_the_gpu_does_next_to_nothing_more_is_recorded(
+    tmp_path: Path, kernels: int, busy_us: int, wait_ms: int, little: bool
+) -> None:
+    """Below a hundredth of the capture and 100 operations; one of them is a copy. What stands still meanwhile is start-up."""
+    report = Report()
+    main = report.process(1, name="solver").thread(1)
+    main.memcpy(0, 5 * US, kind="HtoD", bytes=1 << 20, gpu_start=6 * US, gpu_dur=1 * US)
+    for i in range(kernels):
+        main.launch((20 + 9 * i) * US, 1 * US, kernel=f"k{i}", gpu_start=(22 + 9 * i) * US, gpu_dur=busy_us * US)
+    main.call("cudaFree_v3020", wait_ms * 1_000 * US, 1 * US)
+    found = summarize([report.write(tmp_path / "r.sqlite")], every_table=False)
+    text = found.answer.do[0].text
+    assert text.startswith("Record more of the work: in the 10.00 ms of this capture the GPU works") == little
+    if little:
+        what = "1 kernel" if kernels == 1 else f"{kernels} kernels"
+        assert f"works {1 + kernels * busy_us} us ({what}, 1 copy)" in text.replace(".0 us", " us")
 
 
 def test_a_cause_that_needs_no_steps_is_told_without_them(tmp_path: Path) -> None:

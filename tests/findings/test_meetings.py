@@ -15,6 +15,7 @@ from nsysx.findings._case import Case
 from tests.findings.lined import FILE, Lined
 
 REDUCE, GATHER = "ncclDevKernel_AllReduce_Sum_f32_RING_LL", "ncclDevKernel_AllGather_RING_LL"
+BROADCAST = "ncclDevKernel_Broadcast_RING_LL"
 
 
 def training(program: Lined, number: int, kernel: str, line: int, times: int = 30) -> None:
@@ -47,6 +48,9 @@ def normalizing(layer: str) -> Callable[[Lined, int], None]:
         ("dist.all_reduce(p.grad)", REDUCE, 30, "gradients-in-buckets"),
         ("dist.all_reduce(tensor)", REDUCE, 30, "gradients-in-buckets"),
         ("dist.all_gather_object(everyone, mine)", GATHER, 4, "tensors-gathered"),
+        ("average[n].lerp_(p.full_tensor(), 0.01)", GATHER, 30, "shards-kept"),
+        ("dist.broadcast(p.data, src=0)", BROADCAST, 30, "weights-sent-once"),
+        ("dist.broadcast(x, src=0)", BROADCAST, 30, None),  # what is sent is not known
         ("loss.backward()", REDUCE, 30, None),  # a wrapper's own
         ("dist.all_reduce(flat)", REDUCE, 1, None),
     ],
@@ -58,7 +62,7 @@ def test_the_line_that_communicates_says_what_to_do(
     (found,) = program.found(tmp_path, "NSX110")
     named = [r.name for r in found.remedies]
     if remedy is None:
-        assert not {"gradients-in-buckets", "tensors-gathered"} & set(named)
+        assert not set(_meetings._OF_LINES) & set(named)
         return
     assert named == [remedy] and (found.where["file"], found.where["line"]) == (FILE, 30)
     assert found.saving.likely_ns == pytest.approx(times * 50_000, rel=0.25)

@@ -46,6 +46,26 @@ def test_a_pipeline_s_bubble_is_not_a_late_rank(tmp_path: Path, kernel: str, adv
     assert finding.verdict == "found" and advice in finding.fix
 
 
+@pytest.mark.parametrize(("messages", "late"), [(2, False), (20, True)])
+def test_more_micro_batches_save_no_more_than_the_schedule_leaves_idle(
+    tmp_path: Path, messages: int, late: bool
+) -> None:
+    """Half of each step is spent in send and receive: one micro-batch on two stages explains that, ten leave a tenth."""
+
+    def body(program: Program, number: int) -> None:
+        for _ in range(messages):
+            program.launch(4_000 // messages)
+            program.launch(4_000 // messages, "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)")
+
+    finding = Program().steps(body).finding(tmp_path, "NSX110")
+    assert "is the bubble of a pipeline" in finding.fix
+    assert ("the rest is waiting for late stages" in finding.detail) == late
+    cost, saving = finding.cost_ns_per_step, finding.saving
+    assert cost is not None and saving.most_ns is not None and saving.likely_ns is not None
+    assert (saving.most_ns < cost / 4) if late else (saving.most_ns == cost)
+    assert 0 < saving.likely_ns < saving.most_ns
+
+
 def test_without_communication_it_is_clear(tmp_path: Path) -> None:
     assert Program().steps(healthy).finding(tmp_path, "NSX110").verdict == "clear"
     assert empty().finding(tmp_path, "NSX110").verdict == "cannot_tell"

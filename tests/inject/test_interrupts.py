@@ -21,6 +21,7 @@ import nsysx_probe.phase_ranges
 import pytest
 
 from tests.inject.test_probe_e2e import compare, nsys, profile
+from tests.inject.test_starts import interpreters
 
 __all__ = ["nsys"]
 
@@ -186,6 +187,54 @@ def test_no_handler_runs_between_a_functions_call_and_a_shielded_beginning() -> 
     before = itertools.takewhile(lambda i: not i.opname.startswith("RETURN"), dis.get_instructions(told))
     names = [instruction.opname for instruction in before]
     assert "CONTAINS_OP" in names and not [name for name in names if "CALL" in name]
+
+
+#: Half of the jumps back are those of a condition. Standard library only.
+LOOPS = """
+import signal
+from nsysx_probe import patch
+entered = left = struck = 0
+def enter(_):
+    global entered
+    entered += 1
+def leave(_):
+    global left
+    left += 1
+def work(items):
+    while True:
+        for item in items:
+            if item is not None:
+                item.real
+def handler(number, frame):
+    raise TimeoutError
+patcher = patch.Patcher(lambda: False, print)
+patcher.around(work, "work", "None", enter, leave)
+signal.signal(signal.SIGALRM, handler)
+items = [None, 1] * 1000
+for _ in range(200):
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.001)
+        work(items)
+    except TimeoutError:
+        struck += 1
+print(struck, entered == left > 100)
+"""
+
+
+@pytest.mark.parametrize("version", [(3, 11), (3, 12), (3, 13), (3, 14)], ids=lambda v: ".".join(map(str, v)))
+def test_what_strikes_where_a_loop_begins_again_leaves_by_the_probes_way(
+    tmp_path: Path, version: tuple[int, int]
+) -> None:
+    """Python 3.13 has no handler of exceptions where a condition jumps back; three ranges stayed open after 1,500 strikes."""
+    python = interpreters().get(version)
+    if python is None:
+        pytest.skip(f"no Python {version[0]}.{version[1]} on this machine")
+    path = str(Path(nsysx_probe.interrupts.__file__).parents[1])
+    environment = {"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
+    (tmp_path / "loops.py").write_text(LOOPS)
+    command = [python, str(tmp_path / "loops.py")]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert (done.stdout, done.stderr) == ("200 True\n", "")
 
 
 def depth(database: Path) -> int:

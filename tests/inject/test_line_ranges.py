@@ -294,6 +294,30 @@ def test_many_lines_stop_and_say_so(python: str, tmp_path: Path) -> None:
     assert "case.py:6 loop" in [line.strip() for line in told["tree"][-4:]], "the next step has its lines"
 
 
+def test_lines_may_take_as_long_as_the_step_itself_before_any_step_was_timed(python: str, tmp_path: Path) -> None:
+    case = """
+        import time
+        from nsysx_probe import line_ranges
+        line_ranges.LINES_LEAST_NS = 0
+        def loop(n):
+            total = 0
+            for i in range(n):
+                total += 1
+            return total
+        def slow(n):
+            time.sleep(0.5)
+            loop(n)
+        def main(run, told):
+            begin, stopped = told.begin, []
+            told.begin = lambda usual_ns: begin(0)
+            for work in (slow, loop):
+                run(lambda: work(2_000))
+                stopped.append(told.stopped)
+            return stopped
+    """
+    assert run(python, tmp_path, case)["result"] == [None, "lines had taken as long as a step"]
+
+
 def test_a_loop_in_one_line_is_one_range(python: str, tmp_path: Path) -> None:
     told = run(
         python,

@@ -16,10 +16,10 @@ INJECT = Path(__file__).parents[2] / "nsysx" / "inject"
 
 PROGRAM = """
 import torch
-base = torch.cuda.CUDAGraph.__mro__[1]  # torch without CUDA has a stand-in there
+base = torch.cuda.CUDAGraph.__mro__[1]  # torch without CUDA has a stand-in there, of which none can be made
 for name in ("capture_begin", "capture_end", "replay"):
     setattr(base, name, lambda self, **more: None)
-graph = object.__new__(torch.cuda.CUDAGraph)
+graph = (base if torch.version.cuda else object).__new__(torch.cuda.CUDAGraph)
 graph._tracker = None
 model = torch.nn.Linear(2, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -51,6 +51,17 @@ def test_each_cause_has_its_words(late, words):
     assert words in rank_verdict.of_ranks(verdict(), ranks({"exposed_wait_ns": 309 * MS}, LATE | late)).sentence
 
 
+@pytest.mark.parametrize(
+    ("idle", "hosts"), [({"host_code": 200 * MS}, True), ({"host_code": 50 * MS, "sync": 300 * MS}, False)]
+)
+def test_stages_wait_for_hosts_where_these_idle_for_their_own_launches(idle, hosts):
+    first = {"exposed_wait_ns": 300 * MS, "bubble_ns": 300 * MS, "idle_causes": {}}
+    stages = ranks(first, {"bubble_ns": 0, "idle_causes": idle})
+    assert rank_verdict.stages_wait_for_hosts(stages.rows) is hosts
+    no_stages = ranks({**first, "bubble_ns": None}, {"bubble_ns": None, "idle_causes": idle})
+    assert not rank_verdict.stages_wait_for_hosts(no_stages.rows)
+
+
 def test_the_network_is_cleared_only_where_it_takes_next_to_nothing():
     slow = {"exposed_wait_ns": 200 * MS, "exposed_transfer_ns": 109 * MS}
     assert "network" not in rank_verdict.of_ranks(verdict(), ranks(slow, LATE)).sentence

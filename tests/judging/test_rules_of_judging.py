@@ -16,6 +16,7 @@ from nsysx.frames.intervals import StepFunction
 from nsysx.judging import (
     capture_checks,
     gpu_work,
+    gpu_work_checks,
     growth,
     idle_parts,
     limit_words,
@@ -25,6 +26,7 @@ from nsysx.judging import (
     program,
     rank_verdict,
     rank_waiting,
+    row_checks,
     step_checks,
     tracing_checks,
 )
@@ -308,7 +310,7 @@ def test_launches_that_lost_their_work_make_all_doubtful_unless_the_steady_steps
 ) -> None:
     monkeypatch.setattr(tracing_checks, "by_hardware", lambda _: False)
     profile = launched(kinds, with_work)
-    check = capture_checks._lost_work_check(profile, 3, 9)
+    check = gpu_work_checks._lost_work_check(profile, 3, 9)
     assert check.doubt == doubt and "1 step with such launches is left out" in check.detail
     assert "waits for the GPU" in check.fix and "of waiting" not in check.detail
     rests = [
@@ -319,7 +321,7 @@ def test_launches_that_lost_their_work_make_all_doubtful_unless_the_steady_steps
     ]
     profile.trace.capture.probe = [{"device_waits": rests}, {"device_waits": None}, {}]
     profile.steps.lost = 2
-    waited = capture_checks._lost_work_check(profile, 3, 9)
+    waited = gpu_work_checks._lost_work_check(profile, 3, 9)
     assert "after 4.00 ms of waiting for it: 2 steps with such launches are left out" in waited.detail
     assert waited.fix.startswith("record fewer steps")
 
@@ -349,7 +351,7 @@ def test_work_that_is_tied_to_nothing_is_a_doubt_from_a_hundredth_on(none_ns: in
     (0, 0, []), (2, 0, ["opaque graphs"]), (0, 1, ["graphs without work"]), (1, 1, ["opaque graphs", "graphs without work"]),
 ])  # fmt: skip
 def test_graphs_that_hide_their_kernels_are_told(bars: int, empty: int, names: list[str]) -> None:
-    assert [c.check for c in capture_checks._graphs(bars, 5 * MS, empty)] == names
+    assert [c.check for c in gpu_work_checks._graphs(bars, 5 * MS, empty)] == names
 
 
 @pytest.mark.parametrize(
@@ -763,7 +765,7 @@ def test_what_nsys_says_of_other_processes_is_no_alarm(text: str, ranges: int, o
     profile: Any = SimpleNamespace(
         steady_ops=pl.DataFrame({"x": [0] * ops}), ranges=SimpleNamespace(ranges=pl.DataFrame({"x": [0] * ranges}))
     )
-    assert capture_checks._of_others(profile, text) == of_others
+    assert row_checks._of_others(profile, text) == of_others
 
 
 @pytest.mark.parametrize(
@@ -774,8 +776,8 @@ def test_events_that_nsys_calls_possibly_missing_are_there_where_each_launch_has
     kinds: list[str], with_work: list[int | None], settled: bool
 ) -> None:
     profile = launched(kinds, with_work)
-    assert bool(capture_checks._settled(profile, "Not all CUDA events might have been collected")) == settled
-    assert capture_checks._settled(profile, "nobody knows this message") == ""
+    assert bool(row_checks._settled(profile, "Not all CUDA events might have been collected")) == settled
+    assert row_checks._settled(profile, "nobody knows this message") == ""
 
 
 @pytest.mark.parametrize(
@@ -788,4 +790,4 @@ def test_ranges_are_all_there_where_the_probe_counted_as_many(
     monkeypatch.setattr(probe_checks, "probe_ranges", lambda _: counted_ranges)
     profile = launched([Call.LAUNCH], [0])
     profile.trace.capture.probe = [{}] * probe
-    assert bool(capture_checks._settled(profile, "Not all NVTX events might have been collected")) == settled
+    assert bool(row_checks._settled(profile, "Not all NVTX events might have been collected")) == settled

@@ -59,6 +59,18 @@ def test_a_job_is_answered_as_on_its_page(uneven: Path) -> None:
     assert even.startswith("--equal-ranks") and f"saves {units.duration(row['even_ns'])} " in even
 
 
+def test_even_work_that_tracing_hides_is_the_bound_of_the_page() -> None:
+    times: Any = SimpleNamespace(even_ns=lambda: 19.0)
+    for late, even in (
+        (None, 19.0),
+        (SimpleNamespace(by_work=True, even_ns=86, peers=(0, 1)), 86.0),
+        (SimpleNamespace(by_work=True, even_ns=86, peers=(2, 3)), 19.0),
+        (SimpleNamespace(by_work=False, even_ns=20, peers=(0, 1)), 19.0),
+    ):
+        compared: Any = SimpleNamespace(late=late)
+        assert job_whatif._even_ns(compared, (0, 1), times) == even
+
+
 def test_what_saves_nothing_is_not_listed(uneven: Path) -> None:
     listed = [line.split()[0] for line in answered(uneven)[1:]]
     assert listed == ["--usual-rank"]

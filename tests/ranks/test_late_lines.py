@@ -19,8 +19,11 @@ FILE = "/job/train.py"
 TEXT = {"37": "if rank == 1: time.sleep(.002)", "40": "loss = model(x); loss.backward()"}
 
 
-def job(path: Path, sleep_ns: int, slower: float = 1.0) -> Path:
-    """Write two ranks, 20 ms of work in a step; rank 1 sleeps before it, and is ``slower`` in all other lines of its host."""
+def job(path: Path, sleep_ns: int, slower: float = 1.0, *, memsets: int | None = None) -> Path:
+    """Write two ranks, 20 ms of work in a step; rank 1 sleeps before it, and is ``slower`` in all other lines of its host.
+
+    With ``memsets`` it makes so many of them instead, in the line that its peers run, too.
+    """
     report = Report()
     threads = []
     for r in range(2):
@@ -41,6 +44,9 @@ def job(path: Path, sleep_ns: int, slower: float = 1.0) -> Path:
         done = t + max(h + 4 * each for h, each in zip(held, host, strict=True)) + work // 5 + 50 * US
         for r, thread in enumerate(threads):
             at = t + held[r]
+            for k in range(r * (memsets or 0)):
+                called = t + 10 + k * held[r] // (memsets or 1)
+                thread.memset(called, gpu_start=called + 5 * US, gpu_dur=US, stream=7, device=r)
             for k in range(4):
                 at += host[r]
                 thread.launch(at - 10 * US, kernel=f"gemm{k}", gpu_start=at, gpu_dur=work // 8, device=r)
@@ -48,8 +54,9 @@ def job(path: Path, sleep_ns: int, slower: float = 1.0) -> Path:
             thread.launch(at + 5 * US, kernel=ALL_REDUCE, gpu_start=came, gpu_dur=done - came, stream=20, device=r)
             thread.sync("cudaDeviceSynchronize_v3020", at=at + 20 * US, dur=done - at - 10 * US, device=r)
             if i >= plain:
-                thread.line(f"{FILE}:37 step", t + 1, t + held[r] + 2)
-                thread.line(f"{FILE}:40 step", t + held[r] + 3, done + 15 * US)
+                asleep = held[r] if memsets is None else 0
+                thread.line(f"{FILE}:37 step", t + 1, t + asleep + 2)
+                thread.line(f"{FILE}:40 step", t + asleep + 3, done + 15 * US)
             thread.add_range(f"step {i}", t, done + 20 * US, domain="nsysx")
         t = done + 30 * US
     probes = [
@@ -81,6 +88,24 @@ def test_a_host_that_is_slower_in_all_of_its_lines_is_no_straggler(tmp_path: Pat
     rows = list(summary.rows("ranks"))
     assert not any(r["straggler"] for r in rows)
     assert next(f for f in summary.findings or () if f.code == "NSX111").verdict == "clear"
+
+
+@pytest.mark.parametrize("memsets", [0, 30])
+def test_calls_that_one_rank_alone_makes_are_no_drift(tmp_path: Path, memsets: int) -> None:
+    summary = summarize([job(tmp_path / "j.sqlite", 2 * MS, memsets=memsets)])
+    late = summary.rows("ranks")[1]
+    assert (late["straggler"], late["late_cause"]) == ((True, "calls") if memsets else (False, "host"))
+    if memsets:
+        found = next(f for f in summary.findings or () if f.code == "NSX111")
+        assert "mostly in calls that its peers do not make" in found.detail and "only this rank makes" in found.fix
+
+
+def test_a_few_more_calls_than_the_peers_make_are_chance() -> None:
+    def more(calls: float | None, *others: float | None) -> float:
+        return late_lines.more_calls(rank(0, calls_of_work=calls), [rank(1, calls_of_work=n) for n in others])
+
+    assert more(200, 100, 150, 90) == 0.5
+    assert (more(109, 100), more(100, 200), more(None, 100), more(100, None), more(100)) == (0, 0, 0, 0, 0)
 
 
 def lined(number: int, **ns: int):

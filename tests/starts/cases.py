@@ -15,7 +15,11 @@ HERE = Path(__file__).resolve().parent
 LAB = (HERE / "lab.py").read_text(encoding="utf-8")
 
 #: Lines that torch's own profiler and compiler write, with time and process.
-_VARY = ((r"USDT:[^\n]*", "USDT"), (r"(?m)^[VIWE]\d{4} [\d:.]+ \d+ ", "logged "))
+_VARY = (
+    (r"USDT:[^\n]*", "USDT"),
+    (r"(?m)^ERROR:[\d-]+ [\d:]+ \d+:\d+ ", "ERROR "),  # without a device, torch for CUDA says that there is none
+    (r"(?m)^[VIWE]\d{4} [\d:.]+ \d+ ", "logged "),
+)
 _TOLD = re.compile(r"told (\d+): (.+)")
 
 

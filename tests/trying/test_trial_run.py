@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import signal
+import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -108,3 +110,20 @@ def test_a_run_ends_at_its_time_with_the_steps_that_it_has(tmp_path: Path, monke
     (file,) = tmp_path.glob("trial-*.json")
     record = json.loads(file.read_text())
     assert finished == [7] and record["steps"] == 8 and trial_run.step_of(record) == pytest.approx(3e6)
+
+
+def test_a_program_that_has_just_started_when_a_signal_comes_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The exception of the signal's handler may come before Popen has returned, and nobody holds the process then."""
+    started: list[subprocess.Popen[bytes]] = []
+    start = subprocess.Popen
+
+    def interrupted(*words: Any, **options: Any) -> None:
+        started.append(start(*words, **options))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(subprocess, "Popen", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        trial_run.Runner(["sleep", "60"]).run([], trial_run.RunPlan(1, 1), trial_run.RunTimeouts(1, 1, 1, 1))
+    assert started[0].wait(timeout=30) == -signal.SIGKILL

@@ -52,13 +52,6 @@ class EventWindows:
     pairs: pl.DataFrame
 
 
-def _event_calls(profile: Profile) -> pl.DataFrame:
-    """Return the API calls that may be about events: call, process, thread, correlation_id, name, start_ns, end_ns, failed."""
-    calls = profile.attributed.api_calls
-    columns = ("call", "process", "thread", "correlation_id", "name", "start_ns", "end_ns", "failed")
-    return calls.select(columns).filter(matching(calls["kind"], "^(event|sync)$"))
-
-
 def _records(profile: Profile, calls: pl.DataFrame) -> pl.DataFrame:
     """Return the records in the order of their calls."""
     calls = calls.filter(matching(calls["name"], "EventRecord"))
@@ -248,7 +241,10 @@ def _stream_function(ops: pl.DataFrame, records: pl.DataFrame, times: I64) -> St
 
 def windows(profile: Profile) -> EventWindows:
     """Return the event windows of a report; ``reading_ns`` = the sum of PARTS."""
-    about = _event_calls(profile)
+    # The API calls that may be about events.
+    calls = profile.attributed.api_calls
+    columns = ("call", "process", "thread", "correlation_id", "name", "start_ns", "end_ns", "failed")
+    about = calls.select(columns).filter(matching(calls["kind"], "^(event|sync)$"))
     records, asked = _records(profile, about), _asked(profile, about)
     matched = _pairs(records, asked, about)
     if not matched:

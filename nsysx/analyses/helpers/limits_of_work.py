@@ -61,11 +61,15 @@ def executions(profile: Profile) -> pl.DataFrame:
 
     The sum of ``gpu_ns`` is that of all GPU work of the steady steps on it. Raises NotRecorded.
     """
-    limits = profile.trace.limits.get((profile.process, profile.device or 0), DeviceLimits())
     rows = profile.once(_executed)
     counted = _with_bytes(rows)
     rates = profile.once(device_rates)
-    return _with_limits(counted, rates, _links(counted, limits)).select(*_SCHEMA)
+    # Direction -> bytes/s of the fastest large copy between host and device.
+    copies = counted.filter(
+        (pl.col("op_kind") == "memcpy") & (pl.col("copied") >= LARGE_COPY_BYTES) & (pl.col("gpu_ns") > 0)
+    )
+    fastest = copies.group_by("kernel").agg((pl.col("copied") / pl.col("gpu_ns") * 1e9).max().alias("rate"))
+    return _with_limits(counted, rates, dict(fastest.iter_rows())).select(*_SCHEMA)
 
 
 #: The operators of a report without any.
@@ -153,6 +157,17 @@ def _executed(profile: Profile) -> pl.DataFrame:
     rows = pl.concat([held.drop("launch"), free]).rename({"name": "kernel"})
     rows = rows.join(numbered, on="row", how="left", maintain_order="left")
     return rows.with_columns(operation=_operation(rows), backward=pl.col("node").is_not_null())
+
+
+def ops_at(profile: Profile, operation: str, line_row: int) -> frozenset[int]:
+    """Return the GPU ops of the steady steps that an operation, as in ``executions``, makes at a line. Raises NotRecorded."""
+    ops, rows = _gpu_work(profile)
+    code = profile.code()
+    if code is None:
+        return frozenset()
+    theirs = np.flatnonzero((_operation(rows) == operation).fill_null(value=False).to_numpy())
+    there = pl.Series(code.places_of(code.op[ops["op"].to_numpy()]) == line_row, dtype=pl.Boolean)
+    return frozenset(ops.filter(there & pl.col("row").is_in(theirs))["op"].to_list())
 
 
 def _operation(rows: pl.DataFrame) -> pl.Series:
@@ -258,15 +273,6 @@ def _operations(row: Mapping[str, Any], shapes: list[list[int]]) -> tuple[int, i
     if row["why_not"] is not None:
         return 0, 1, row["why_not"]
     return recurrent.operations(row["name"], shapes) or 0, 1, None
-
-
-def _links(rows: pl.DataFrame, limits: DeviceLimits) -> dict[str, float]:
-    """Return direction -> bytes/s of the fastest large copy between host and device."""
-    copies = rows.filter(
-        (pl.col("op_kind") == "memcpy") & (pl.col("copied") >= LARGE_COPY_BYTES) & (pl.col("gpu_ns") > 0)
-    )
-    fastest = copies.group_by("kernel").agg((pl.col("copied") / pl.col("gpu_ns") * 1e9).max().alias("rate"))
-    return dict(fastest.iter_rows())
 
 
 def device_rates(profile: Profile) -> DeviceRates:

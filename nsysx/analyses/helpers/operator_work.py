@@ -67,14 +67,6 @@ def _why_not(profile: Profile) -> str:
     return "operators were not recorded"
 
 
-def _formats(names: pl.Series, families: pl.Series) -> pl.Series:
-    """Return the number format of kernels that multiply, as far as their names tell."""
-    formats = kernel_math.number_format(names, families)
-    # cuDNN calls both by one name, and a device is equally fast at both.
-    either = lookup.matching(names, _EITHER) & families.is_in(kernel_math.PRODUCTS).fill_null(False).to_numpy()
-    return pl.select(pl.coalesce(formats, pl.when(pl.Series(either)).then(pl.lit(HALF)))).to_series()
-
-
 def work(profile: Profile) -> pl.DataFrame:
     """Return the GPU ops of the steady steps on the shown device with their operator (``row``, -1 for none) and what they are.
 
@@ -89,6 +81,9 @@ def work(profile: Profile) -> pl.DataFrame:
         ops = lookup.having(ops, device=profile.device)
     names, families = ops["name"], ops["family"].cast(pl.String)
     multiplies = families.is_in(kernel_math.PRODUCTS).fill_null(False)
+    formats = kernel_math.number_format(names, families)
+    # cuDNN calls both by one name, and a device is equally fast at both.
+    either = lookup.matching(names, _EITHER) & families.is_in(kernel_math.PRODUCTS).fill_null(False).to_numpy()
     return ops.select(
         pl.Series("row", row[ops["op"].to_numpy()]),
         pl.when(pl.col("graph_node").is_not_null()).then("call").otherwise(-1).fill_null(-1).alias("launch"),
@@ -101,7 +96,7 @@ def work(profile: Profile) -> pl.DataFrame:
         kernel=(pl.col("op_kind").cast(pl.String) == "kernel"),
         ns=pl.col("end_ns") - pl.col("start_ns"),
         multiplies=multiplies,
-        format=_formats(names, families),
+        format=pl.select(pl.coalesce(formats, pl.when(pl.Series(either)).then(pl.lit(HALF)))).to_series(),
         **{kind: pl.Series(lookup.matching(names, pattern)) & multiplies for kind, pattern in _GRADIENTS.items()},
     )
 

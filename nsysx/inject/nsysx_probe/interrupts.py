@@ -5,15 +5,21 @@ scheduler's SIGTERM, Ctrl-C) then goes through that function. If it is one of th
 probe closes what it has opened and raises it again. From Python 3.11 on, handlers run only where a function begins, after a call,
 and where a loop begins again. So state that belongs together is changed without a call in between, and a function that must not be
 left out is ``shielded``: no handler runs where it begins.
+
+From Python 3.13 on, handlers run before a loop begins again, and its compiler leaves out of the ``try`` around the loop every jump
+back that a condition makes (``for ...: if ...:``, comprehensions, ``while``): what is raised there passes each ``finally``. Where
+that must not be, the code has its jumps ``covered``.
 """
 
 from __future__ import annotations
 
 import dis
+import itertools
 import signal
 import sys
+from collections.abc import Iterator
 from types import CodeType, FrameType
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 #: Without a bound: from Python 3.12 on that is looked at by an import of typing that a private copy of it does not answer.
 _Function = TypeVar("_Function")
@@ -90,4 +96,70 @@ def shielded(function: _Function) -> _Function:
             changed.__code__ = without_signals(changed.__code__)
         except Exception:
             pass  # an unknown bytecode: as every other function
+    return function
+
+
+class _Handled(NamedTuple):
+    """An entry of a code's exception table, in its order; places are in units of two bytes."""
+
+    start: int
+    length: int
+    handler: int
+    depth_and_lasti: int
+
+
+def _read(table: bytes) -> list[_Handled]:
+    """Return the entries of an exception table (CPython, InternalDocs/exception_handling.md)."""
+    left = iter(table)
+
+    def number(byte: int) -> int:
+        value = byte & 63
+        while byte & 64:
+            byte = next(left)
+            value = value << 6 | byte & 63
+        return value
+
+    return [_Handled(number(byte), *(number(next(left)) for _ in range(3))) for byte in left]
+
+
+def _written(entries: list[_Handled]) -> bytes:
+    """Return the exception table of these entries."""
+
+    def number(value: int) -> Iterator[int]:
+        parts = [value & 63]
+        while value := value >> 6:
+            parts.append(value & 63 | 64)
+        return reversed(parts)
+
+    tables = [[byte for value in entry for byte in number(value)] for entry in sorted(entries)]
+    return b"".join(bytes([table[0] | 128, *table[1:]]) for table in tables)
+
+
+def covered(code: CodeType) -> CodeType:
+    """Return the code in which each jump back to a place inside a ``try`` is inside it, too."""
+    if sys.version_info < (3, 13):
+        return code
+    entries = _read(code.co_exceptiontable)
+
+    def covering(offset: int) -> _Handled | None:
+        return next((e for e in entries if e.start <= offset // 2 < e.start + e.length), None)
+
+    added = []
+    instructions = list(dis.get_instructions(code))
+    for jump, following in itertools.pairwise(instructions):
+        if jump.opname == "JUMP_BACKWARD" and covering(jump.offset) is None:
+            around = covering(jump.argval)
+            if around is not None:
+                start = jump.offset // 2
+                added.append(around._replace(start=start, length=following.offset // 2 - start))
+    return code.replace(co_exceptiontable=_written(entries + added)) if added else code
+
+
+def with_covered_jumps(function: _Function) -> _Function:
+    """Return the function, whose ``try`` and ``with`` hold wherever a handler raises."""
+    try:
+        changed: Any = function
+        changed.__code__ = covered(changed.__code__)
+    except Exception:
+        pass  # an unknown bytecode: as every other function
     return function

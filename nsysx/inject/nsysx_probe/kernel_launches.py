@@ -17,7 +17,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from .interrupts import shielded
+from .interrupts import shielded, with_covered_jumps
 from .output import Output
 from .patch import AROUND, Patch
 from .probe_bounds import MOST_KERNEL_FUNCTIONS, MOST_KERNELS
@@ -123,6 +123,7 @@ class KernelLaunches:
         except BaseException as error:
             self.out.fail("launch", error)
 
+    @with_covered_jumps
     def _range(self, kernel: Any, arguments: tuple[Any, ...]) -> Any:
         """Open the range of a launch and return it; None, and no more of them in this step, where tensors cannot be asked."""
         torch, function = self.torch, getattr(kernel, "fn", kernel)

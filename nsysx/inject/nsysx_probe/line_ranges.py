@@ -78,7 +78,8 @@ class LineRanges:
         self.why_not = None if backend is not None else "only the package nvtx has ranges in a domain of their own"
         self.stopped: str | None = None
         self.on = False
-        self.usual_ns = 0  # how long a step takes without lines
+        self.usual_ns = 0  # how long a step takes without lines, 0 if no step has been timed yet
+        self._began_ns = 0  # when this step began
         self.most = 0  # events of lines in one step
         self.cost_ns: int | None = None  # what lines cost in the costliest step, from every TIMEDth of them
         self._backend = backend or nowhere("off")
@@ -97,7 +98,7 @@ class LineRanges:
 
     def begin(self, usual_ns: int) -> None:
         """Turn lines on for a step that is about to begin on this thread and usually takes so long."""
-        self.usual_ns = usual_ns
+        self.usual_ns, self._began_ns = usual_ns, time.perf_counter_ns()
         try:
             self._settle()
             if not self.on and self.why_not is None:
@@ -224,9 +225,15 @@ class LineRanges:
         return another
 
     def took(self, ns: int) -> None:
-        """Add what one of ``TIMED_LINES`` lines or calls took, and stop if all of them have taken as long as the step without them."""
+        """Add what one of ``TIMED_LINES`` lines or calls took, and stop if all of them have taken as long as the step without them.
+
+        That is at least what the program itself has taken of this step until now: of the first steps nothing else is known.
+        """
         self._timed_ns += min(ns, LINE_MOST_NS)
-        if self._timed_ns * TIMED_LINES > max(self.usual_ns, LINES_LEAST_NS):
+        lines_ns = self._timed_ns * TIMED_LINES
+        if lines_ns <= max(self.usual_ns, LINES_LEAST_NS):
+            return
+        if lines_ns > time.perf_counter_ns() - self._began_ns - lines_ns:
             self._stop("lines had taken as long as a step")
 
     def _line(self, code: CodeType, number: int) -> bool:

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from . import draining
+from .interrupts import with_covered_jumps
 from .job_ranks import JobRanks
 from .probe_bounds import MEETING_LOOK_S, MEETING_S, MEETING_STEPS
 
@@ -41,6 +42,7 @@ class Meeting:
         """Return whether several runs of nsysx record the job."""
         return self._job.several_runs
 
+    @with_covered_jumps
     def hold(self, act: Callable[[], Any], longest_ns: int, *, drained: bool = False) -> bool:
         """Stop until all ranks are here, let the one that leads call ``act``, and go on together; return whether all came.
 

@@ -18,6 +18,8 @@ from collections.abc import Callable
 from types import CodeType, FunctionType
 from typing import Any
 
+from . import interrupts
+
 #: ``BODY`` stands for the original body, ``RESULT`` for it with every ``return x`` as ``return _nsysx_out(_nsysx_e, x)``. A frame that
 #: was left holds no local variable of ours: tracebacks may show them (``traceback.StackSummary`` with ``capture_locals``).
 AROUND = """
@@ -143,7 +145,7 @@ def rebuild(function: FunctionType, template: str, names: dict[str, Any]) -> Cod
     if sys.version_info >= (3, 11):
         naming["co_qualname"] = old.co_qualname
     constants = tuple(_Names(names) if c == _STAND_IN else c for c in code.co_consts)
-    return code.replace(co_consts=constants, **naming)
+    return interrupts.covered(code.replace(co_consts=constants, **naming))
 
 
 def _definition(function: FunctionType) -> ast.FunctionDef:

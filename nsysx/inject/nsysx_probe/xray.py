@@ -67,10 +67,14 @@ class Xray:
         self.on = self.lines.on or self.operators.on
 
     def _usual_ns(self) -> int:
-        """Return how long a step takes without marks, 0 if that is not known: one that is recorded, or if there was none a bare one."""
+        """Return how long a step takes without marks, 0 if that is not known: recorded or bare, whichever is longer.
+
+        A recorded one may find a queue of work and run ahead of the device, which makes it shorter for the host.
+        """
         plain = [period for period in self.clock.periods if not period.marked]
-        lengths = [period.ns for period in plain if period.recorded] or [period.ns for period in plain]
-        return int(statistics.median(lengths[-XRAY_RECENT_STEPS:])) if lengths else 0
+        kinds = ([period.ns for period in plain if period.recorded is recorded] for recorded in (True, False))
+        usual = (statistics.median(lengths[-XRAY_RECENT_STEPS:]) for lengths in kinds if lengths)
+        return int(max(usual, default=0))
 
     def record(self) -> dict[str, Any]:
         """Return what was recorded, for the probe file."""

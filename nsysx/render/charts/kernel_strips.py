@@ -28,12 +28,6 @@ TABLE = kernel_spread.KEY
 _LIMITS = (1.5, 2.0, 4.0, 8.0)
 
 
-def _axis_end(ratios: Sequence[float]) -> float:
-    """Return how far from the median the axis goes: the least end that leaves few dots outside."""
-    out = {limit: sum(not 1 / limit <= r <= limit for r in ratios) for limit in _LIMITS}
-    return next((limit for limit, count in out.items() if count <= STRIP_BEYOND * len(ratios)), _LIMITS[-1])
-
-
 def chart(summary: Summary, ax: Axes | None = None) -> Chart | None:
     """Return the picture of single execution times, with the table's medians and verdicts."""
     rows = {(r["name"], r.get("grid") or "", r.get("block") or ""): r for r in summary.typed_rows(kernel_spread.ROWS)}
@@ -61,7 +55,10 @@ def strips(entries: Sequence[Strip], rows: Sequence[SpreadRow], width: int = 660
     The verdicts of the rows stand above them. A dot outside the axis is drawn at its edge as an arrow head.
     """
     medians = [row["median_ns"] or 1 for row in rows]
-    high = _axis_end([ns / median for e, median in zip(entries, medians, strict=True) for ns in e.durations_ns])
+    # The axis goes to the least end that leaves few dots outside.
+    ratios = [ns / median for e, median in zip(entries, medians, strict=True) for ns in e.durations_ns]
+    out = {limit: sum(not 1 / limit <= r <= limit for r in ratios) for limit in _LIMITS}
+    high = next((limit for limit, count in out.items() if count <= STRIP_BEYOND * len(ratios)), _LIMITS[-1])
     end = math.log(high)
 
     def on(axes: Axes) -> None:

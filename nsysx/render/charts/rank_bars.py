@@ -43,16 +43,16 @@ class RankBarPart(NamedTuple):
     hatched: bool = False
 
 
-def _matched_ns(row: RankRow) -> int:
-    return (row["exposed_transfer_ns"] or 0) + (row["exposed_wait_ns"] or 0)
-
-
 #: The parts of a rank's step, in the order of drawing; they sum to it.
 RANK_PARTS = (
     RankBarPart("compute", lambda r: r["compute_ns"], KIND_COLORS[Paint.COMPUTE]),
     RankBarPart("exposed transfer", lambda r: r["exposed_transfer_ns"] or 0, KIND_COLORS[Paint.COMM]),
     RankBarPart("waiting for another rank", lambda r: r["exposed_wait_ns"] or 0, KIND_COLORS[Paint.COMM], hatched=True),
-    RankBarPart("communication on no other rank", lambda r: r["comm_ns"] - _matched_ns(r), "#9fd3ef"),
+    RankBarPart(
+        "communication on no other rank",
+        lambda r: r["comm_ns"] - (r["exposed_transfer_ns"] or 0) - (r["exposed_wait_ns"] or 0),
+        "#9fd3ef",
+    ),
     RankBarPart("copy", lambda r: r["copy_ns"], KIND_COLORS[Paint.COPY]),
     RankBarPart("memset", lambda r: r["memset_ns"], KIND_COLORS[Paint.MEMSET]),
     RankBarPart("idle", lambda r: r["idle_ns"], "#ececec"),

@@ -78,7 +78,12 @@ def chart(summary: Summary, ax: Axes | None = None) -> Chart | None:
     )
     limits = RooflineLimits(step["peak_bytes_per_s"], products)
     shown = sorted(points, key=lambda p: -p.share)[:ROOFLINE_MOST]
-    return Chart(TABLE, roofline(_points_apart(shown), limits, ax=ax), text, caption)
+    # Those that multiply nothing stand side by side, the largest to the left.
+    low, high = (math.log10(x) for x in _SIDE_BY_SIDE)
+    without = [p for p in shown if not p.intensity]
+    between = (high - low) / max(len(without) - 1, 1)
+    moved = [p._replace(intensity=10 ** (low + n * between)) for n, p in enumerate(without)]
+    return Chart(TABLE, roofline([*moved, *(p for p in shown if p.intensity)], limits, ax=ax), text, caption)
 
 
 def _point(row: RooflineRow, whole_ns: int) -> RooflinePoint | None:
@@ -88,15 +93,6 @@ def _point(row: RooflineRow, whole_ns: int) -> RooflinePoint | None:
         return None
     name, intensity = clean(row["name"] or "outside", 30), (row["flops"] or 0) / moved
     return RooflinePoint(name, intensity, moved / ns * 1e9, row["gpu_ns"] / whole_ns, row["roof"] or "")
-
-
-def _points_apart(points: Sequence[RooflinePoint]) -> list[RooflinePoint]:
-    """Return the points, those that multiply nothing side by side, the largest to the left."""
-    low, high = (math.log10(x) for x in _SIDE_BY_SIDE)
-    without = [p for p in points if not p.intensity]
-    between = (high - low) / max(len(without) - 1, 1)
-    moved = [p._replace(intensity=10 ** (low + n * between)) for n, p in enumerate(without)]
-    return [*moved, *(p for p in points if p.intensity)]
 
 
 def roofline(

@@ -318,5 +318,9 @@ UNTRIED = (
         "@torch.compile\ndef loss_of(logits, target): ...", untried="which tensors it takes, the program says",
         for_anything=True,
     ),
+    Remedy(
+        "less-of-an-operator", "Do less of this operator here, or do it in another form: it takes far longer than its sizes need",
+        untried=_OWN_CODE,
+    ),
     Remedy("out-of-the-loop", "Move it out of the loop, into another process, or onto the GPU", untried=_OWN_CODE),
 )  # fmt: skip

@@ -117,6 +117,18 @@ UNTRIED = (
         "dist.all_reduce(totals)  # once in 100 steps: counts and sums", untried=_ALL_RANKS,
     ),
     Remedy(
+        "shards-kept",
+        "Work on each rank's own part of the weights (.to_local()), and gather whole weights only to save them: here each step does",
+        "average.lerp_(weight.to_local(), 0.01)  # of norms: add the squares of the parts in one all_reduce",
+        "What is computed must go part by part, as averages and sums do.", untried=_ALL_RANKS,
+    ),
+    Remedy(
+        "weights-sent-once",
+        "Send the weights of one rank once, before the loop: ranks that begin alike and reduce their gradients stay alike",
+        "for p in model.parameters(): dist.broadcast(p.data, 0)  # once, before the loop", "All ranks must make the same updates.",
+        untried=_ALL_RANKS,
+    ),
+    Remedy(
         "own-statistics",
         "Use BatchNorm of each rank, or GroupNorm: SyncBatchNorm lets all ranks meet in each layer, forward and backward",
         "model = DistributedDataParallel(model)  # without convert_sync_batchnorm",

@@ -1,0 +1,82 @@
+"""NSX136: an operator that one line runs, far longer than its sizes need."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from nsysx.model import Finding
+from tests.analyses.test_operators import GEMM, Torch
+from tests.findings.lined import Lined
+
+#: 2 x 4096 x 4096 x 4096 operations: 174 us at 788 TFLOP/s.
+SIZES = "[[4096, 4096], [4096, 4096]]"
+LIMIT_NS = 174_000
+SGEMM = "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize32x32x8_stage3_warpsize1x2x1_ffma_aligna4_alignc4_execute"
+
+
+class LinedTorch(Torch, Lined):
+    """A program that notes its lines, and writes its operators as torch does."""
+
+
+def step(name: str, us: int, kernel: str = GEMM, sizes: str = SIZES) -> Callable[[Lined, int], None]:
+    """Return a step of ten products near their limit, and of one operator of line 30 that takes so long."""
+
+    def body(program: Lined, number: int) -> None:
+        assert isinstance(program, LinedTorch)
+        with program.line(20), program.range("forward"), program.range("net:Net"):
+            for _ in range(10):
+                with program.op("aten::mm", SIZES):
+                    program.launch(200, GEMM)
+        with program.line(30, "pick"), program.op(name, sizes):
+            program.launch(us, kernel)
+        program.sync()
+
+    return body
+
+
+def findings(folder: Path, body: Callable[[Lined, int], None]) -> list[Finding]:
+    return LinedTorch().run(body).findings(folder, "NSX136")
+
+
+def test_an_operator_far_from_its_limit_is_named_with_its_line_and_what_could_go(tmp_path: Path) -> None:
+    (finding,) = findings(tmp_path, step("aten::bmm", 8_000))
+    assert finding.verdict == "found" and finding.where["line"] == 30
+    assert finding.title.startswith(
+        "bmm in train.py:30 takes 8.00 ms per step, 80 % of the step, at 2.2 % of the peak rate"
+    )
+    assert finding.saving.bound and finding.saving.likely_ns == pytest.approx(8_000_000 - LIMIT_NS, rel=0.02)
+    assert "torch.bmm" in finding.fix
+
+
+def test_float32_among_products_of_16_bits_is_striking(tmp_path: Path) -> None:
+    (finding,) = findings(tmp_path, step("aten::mm", 12_000, SGEMM))
+    assert "in fp32 where the other products have 16 bits" in finding.fix
+
+
+@pytest.mark.parametrize(
+    ("name", "us", "kernel"),
+    [
+        ("aten::mm", 450, GEMM),  # at 39 % of its limit
+        ("aten::mm", 500, GEMM),  # a sixth of the step at most could go
+        ("aten::_flash_attention_forward", 8_000, "flash_fwd_kernel<bf16>"),  # no form of it is faster
+        ("aten::mul", 8_000, "vectorized_elementwise_kernel<4, Mul>"),  # a compiler fuses it
+        ("aten::linalg_cholesky_ex", 8_000, "potrf"),  # it has no shorter form
+    ],
+)
+def test_what_is_near_its_limit_or_has_no_shorter_form_is_clear(
+    name: str, us: int, kernel: str, tmp_path: Path
+) -> None:
+    assert [f.verdict for f in findings(tmp_path, step(name, us, kernel))] == ["clear"]
+
+
+def test_without_lines_nothing_is_said(tmp_path: Path) -> None:
+    def body(program: Lined, number: int) -> None:
+        assert isinstance(program, LinedTorch)
+        with program.op("aten::mm", SIZES):
+            program.launch(8_000, GEMM)
+
+    finding = LinedTorch().steps(body).finding(tmp_path, "NSX136")
+    assert finding.verdict == "cannot_tell" and "nsysx run" in finding.fix
