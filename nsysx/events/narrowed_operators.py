@@ -60,12 +60,12 @@ def sizes_of(text: str) -> list[Size]:
 def narrowed_operators(flow: OperatorFlow) -> list[Narrowed]:
     """Return the outermost operators that compute more rows than is read of them, by what narrows them."""
     reads = _Reads(flow)
-    found: dict[frozenset[int], dict[int, float]] = {}
+    share_of: dict[frozenset[int], dict[int, float]] = {}
     for row in reversed(flow.outermost):
         kept = reads.backwards(row)
         if kept is not None:
-            found.setdefault(kept.by, {})[row] = kept.share
-    return [Narrowed(by, share) for by, share in found.items()]
+            share_of.setdefault(kept.by, {})[row] = kept.share
+    return [Narrowed(by, share) for by, share in share_of.items()]
 
 
 def narrowing(before: Size, after: Size) -> frozenset[int] | None:

@@ -1,12 +1,13 @@
 """Which operator of the X-ray step of ``flow_of`` makes an API call in each step, itself or through its gradient.
 
 Calls of that step lie in the operators, and on autograd's thread in the nodes that these made, which carry their numbers. A call of
-another step has the operator of the call that it corresponds to. That may lie in another X-ray step than the flow: where both
-steps make as many calls on a thread they correspond one by one.
+another step has the operator of the call that it corresponds to. That may lie in another X-ray step than the flow: where that step runs
+the same operators, they correspond one by one.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,61 +44,61 @@ def _find(profile: Profile) -> OperatorOfCalls | None:
     flow = flow_of(profile)
     if flow is None:
         return None
-    calls = profile.attributed.api_calls
+    calls, ranges = profile.attributed.api_calls, profile.ranges.ranges
     forward, backward = np.full(calls.height, -1), np.full(calls.height, -1)
     thread, start = calls["thread"].to_numpy(), calls["start_ns"].to_numpy()
-    nest = nesting(flow.start_ns, flow.end_ns, 0)
-    row_at = StepFunction(nest.top.times, np.append(np.arange(len(flow.names)), -1)[nest.top.labels])
     a, b = np.searchsorted(thread, [flow.thread, flow.thread + 1])
-    forward[a:b] = row_at.at(start[a:b])
-    _of_nodes(profile, flow, backward)
-    for key in np.unique(thread).tolist():
-        _as_in_that_step(profile, flow, key, (forward, backward))
+    operators = ranges.filter(
+        (pl.col("kind") == "op") & (pl.col("process") == profile.process) & ~pl.col("repeated") & ~pl.col("crossing")
+    )
+    makers = dict[int, int]()
+    for step in _steps_like_it(profile, flow, operators):
+        nest = nesting(step["start_ns"].to_numpy(), step["end_ns"].to_numpy(), 0)
+        row_at = StepFunction(nest.top.times, np.append(np.arange(step.height), -1)[nest.top.labels])
+        rows = row_at.at(start[a:b])
+        forward[a:b] = np.where(rows >= 0, rows, forward[a:b])
+        makers |= _makers_of_nodes(step["number"].to_list(), flow)
+    _of_nodes(operators, makers, (thread, start), backward)
     if profile.ranges.repeats is not None:
-        of = profile.ranges.repeats.of
-        like = np.where(of >= 0, of, np.arange(len(of)))
+        repeated = profile.ranges.repeats.of
+        like = np.where(repeated >= 0, repeated, np.arange(len(repeated)))
         forward, backward = (np.where(rows >= 0, rows, rows[like]) for rows in (forward, backward))
     return OperatorOfCalls(forward, backward)
 
 
-def _of_nodes(profile: Profile, flow: OperatorFlow, backward: I64) -> None:
-    """Fill in the operators whose nodes make calls: of the outermost operators with one number the last made the node."""
+def _steps_like_it(profile: Profile, flow: OperatorFlow, operators: pl.DataFrame) -> Iterator[pl.DataFrame]:
+    """Yield the operators of each X-ray step that runs the same as that of the flow, in its order: start_ns, end_ns, number."""
+    steps = profile.ranges.ranges.filter(
+        (pl.col("kind") == "step") & pl.col("own") & (pl.col("process") == profile.process)
+    )
+    name = operators["name"].cast(pl.String)
+    theirs = operators.with_columns(name=name).filter(
+        (pl.col("thread") == flow.thread) & name.str.starts_with("aten::")
+    )
+    theirs, names = theirs.sort("start_ns"), pl.Series(flow.names)
+    for start, end in steps.select("start_ns", "end_ns").iter_rows():
+        inside = theirs.filter((pl.col("start_ns") >= start) & (pl.col("end_ns") <= end))
+        if inside.height == len(names) and (inside["name"] == names).all():
+            yield inside
+
+
+def _makers_of_nodes(numbers: list[int], flow: OperatorFlow) -> dict[int, int]:
+    """Return number of a node -> the operator that made it: of the outermost operators with one number the last."""
     makers: dict[int, int] = {}
-    for row, number in enumerate(flow.sequence):
+    for row, number in enumerate(numbers):
         if number >= 0 and (number not in makers or flow.start_ns[row] >= flow.end_ns[makers[number]]):
             makers[number] = row
-    ranges = profile.ranges.ranges
-    operators = ranges.filter(
-        (pl.col("kind") == "op") & (pl.col("process") == profile.process) & ~pl.col("repeated") & ~pl.col("crossing")
-    )
+    return makers
+
+
+def _of_nodes(operators: pl.DataFrame, makers: dict[int, int], calls: tuple[I64, I64], backward: I64) -> None:
+    """Fill in the operators whose nodes make calls (thread, start_ns)."""
     numbered = operators.filter(pl.col("number") >= 0)
     nodes = are_nodes(numbered["name"])
     if not makers or not nodes.any():
         return
-    at_work = NodesAtWork(numbered.filter(nodes), operators)
-    thread, start = (profile.attributed.api_calls[column].to_numpy() for column in ("thread", "start_ns"))
+    at_work, (thread, start) = NodesAtWork(numbered.filter(nodes), operators), calls
     for key in np.unique(thread).tolist():
-        a, b = np.searchsorted(thread, [key, key + 1])
+        a, b = np.searchsorted(thread, [key, key + 1])  # calls are sorted by thread and time
         distinct, index = np.unique(at_work.numbers(key, start[a:b]), return_inverse=True)
         backward[a:b] = np.array([makers.get(number, -1) for number in distinct.tolist()], np.int64)[index]
-
-
-def _as_in_that_step(profile: Profile, flow: OperatorFlow, thread: int, of_calls: tuple[I64, I64]) -> None:
-    """Copy the operators of a thread's calls in the step of the flow to those of steps with as many: any of these may stand for others."""
-    calls, ranges = profile.attributed.api_calls, profile.ranges.ranges
-    steps = ranges.filter((pl.col("kind") == "step") & pl.col("own") & (pl.col("process") == profile.process))
-    first, end = np.searchsorted(
-        calls["thread"].to_numpy(), [thread, thread + 1]
-    )  # calls are sorted by thread and time
-    when = calls["start_ns"].to_numpy()[first:end]
-    borders = [first + np.searchsorted(when, steps[c].to_numpy()) for c in ("start_ns", "end_ns")]
-    start, start_of_flow = steps["start_ns"].to_numpy(), int(flow.start_ns[0])
-    of_flow = np.flatnonzero((start <= start_of_flow) & (start_of_flow < steps["end_ns"].to_numpy()))
-    if not len(of_flow):
-        return
-    spans = list(zip(*(border.tolist() for border in borders), strict=True))
-    a, b = spans[int(of_flow[0])]
-    for c, d in spans:
-        if d - c == b - a:
-            for rows in of_calls:
-                rows[c:d] = rows[a:b]

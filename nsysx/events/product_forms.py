@@ -146,7 +146,7 @@ class _Forms:
     @cached_property
     def _products(self) -> dict[int, _Factors]:
         """The outermost operators that hold one product of matrices and nothing else that multiplies, without a bias."""
-        flow, found = self._flow, dict[int, _Factors]()
+        flow, products = self._flow, dict[int, _Factors]()
         ends = [*flow.outermost[1:], len(flow.names)]
         for row, end in zip(flow.outermost, ends, strict=True):
             held = [i for i in range(row, end) if _PRODUCT.match(flow.names[i])]
@@ -158,8 +158,8 @@ class _Forms:
             batch = sizes[0][0] if len(sizes[0]) == 3 else 1
             (rows, inner), columns = sizes[0][-2:], sizes[1][-1]
             if min(batch, rows, inner, columns) > 0 and sizes[1][-2] == inner:
-                found[row] = _Factors(row, batch, rows, inner, columns=columns, made=(made[0], made[1]))
-        return found
+                products[row] = _Factors(row, batch, rows, inner, columns=columns, made=(made[0], made[1]))
+        return products
 
     def orders(self) -> Iterator[ProductForm]:
         """Yield the chains of two products that take less than half of the operations in the other order."""
@@ -223,8 +223,8 @@ class _Forms:
         source = self._flow.row_of.get(self._base(made[0])[0]) if made else None
         of_source = "" if source is None else self._flow.names[source]
         if name.startswith("aten::scatter"):  # a single 1 in each row of zeros
-            one = len(sizes) > 3 and bool(sizes[2]) and sizes[2][-1] == 1 and math.prod(sizes[3]) == 1
-            return one and of_source in ("aten::zeros", "aten::new_zeros", "aten::zeros_like")
+            single = len(sizes) > 3 and bool(sizes[2]) and sizes[2][-1] == 1 and math.prod(sizes[3]) == 1
+            return single and of_source in ("aten::zeros", "aten::new_zeros", "aten::zeros_like")
         return of_source == "aten::eye"
 
     def written_out(self) -> Iterator[ProductForm]:

@@ -10,7 +10,10 @@ import polars as pl
 from nsysx.events.code_lines import CodeLines
 from nsysx.events.operator_flow import OperatorFlow
 from nsysx.events.operator_of_calls import operator_of_calls
+from nsysx.events.profile import Profile
 from nsysx.findings._case import Case
+from nsysx.findings._finding_bounds import NUMBER_COPY_BYTES
+from nsysx.frames.intervals import I64
 from nsysx.model import Row
 
 
@@ -24,13 +27,26 @@ def work_of_operators(case: Case, flow: OperatorFlow) -> pl.DataFrame:
     return ops.filter(pl.col("row") >= 0)
 
 
-def place_of_operator(code: CodeLines, flow: OperatorFlow, row: int) -> Row:
-    """Return file and line of the program that runs an operator; empty where that is not known."""
-    place = int(code.places_of(code.at(flow.thread, flow.start_ns[[row]]))[0])
-    file, line, _ = code.places.row(place) if place >= 0 else (None, None, None)
+def place_of_operator(code: CodeLines, flow: OperatorFlow, start_ns: I64) -> Row:
+    """Return file and line of the program that is at work on the flow's thread at an instant; empty where that is not known."""
+    line_row = int(code.places_of(code.at(flow.thread, start_ns))[0])
+    file, line, _ = code.places.row(line_row) if line_row >= 0 else (None, None, None)
     return {"file": file, "line": line} if file is not None and line is not None else {}
 
 
-def in_short(place: Row) -> str:
+def copied(profile: Profile, flow: OperatorFlow, kind: str, *, many: bool = False) -> list[bool]:
+    """Return whether each operator copies something of a kind ("HtoD" or "DtoH"); ``many``: more than a number."""
+    ops, calls = profile.attributed.gpu_ops, profile.attributed.api_calls
+    chosen = (ops["op_kind"] == "memcpy") & (ops["name"].cast(pl.String) == kind)
+    if many:
+        chosen &= (ops["bytes"] > NUMBER_COPY_BYTES).fill_null(value=True)
+    copies = ops["call"].filter(chosen).drop_nulls().to_numpy()
+    copies = copies[calls["thread"].to_numpy()[copies] == flow.thread]
+    when = np.sort(calls["start_ns"].to_numpy()[copies])
+    inside = np.searchsorted(when, flow.end_ns) > np.searchsorted(when, flow.start_ns)
+    return [bool(each) for each in inside]
+
+
+def in_short(where: Row) -> str:
     """Return a place as text: "train.py:12", "" for none."""
-    return f"{PurePath(str(place['file'])).name}:{place['line']}" if place else ""
+    return f"{PurePath(str(where['file'])).name}:{where['line']}" if where else ""

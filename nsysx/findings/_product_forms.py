@@ -60,8 +60,8 @@ def findings_of(case: Case, rule: Rule, claimed: frozenset[int]) -> list[Finding
     by_kind: dict[str, list[ProductForm]] = {}
     for form in forms:
         by_kind.setdefault(form.kind, []).append(form)
-    found = (_found(case, rule, flow, work, forms=of_kind, rates=rates) for of_kind in by_kind.values())
-    return [finding for finding in found if finding is not None]
+    findings = (_found(case, rule, flow, work, forms=of_kind, rates=rates) for of_kind in by_kind.values())
+    return [finding for finding in findings if finding is not None]
 
 
 def _of_forms(work: pl.DataFrame, forms: Sequence[ProductForm]) -> pl.DataFrame:
@@ -106,8 +106,10 @@ def _found(
         return None
     of_row, code = dict(work.group_by("row").agg(pl.col("ns").sum()).iter_rows()), case.profile.code()
     dearest = max(forms, key=lambda form: sum(of_row.get(row, 0) for row in form.rows))
-    places = {form.at: {} if code is None else place_of_operator(code, flow, form.at) for form in forms}
-    place, lines = places[dearest.at], sorted({in_short(each) for each in places.values() if each})
+    places = {
+        form.at: {} if code is None else place_of_operator(code, flow, flow.start_ns[[form.at]]) for form in forms
+    }
+    where, lines = places[dearest.at], sorted({in_short(each) for each in places.values() if each})
     remedy, title = _KINDS[dearest.kind]
     cost = case.per_step(taken)
     there_too = f", in {', '.join(lines[:MOST_LINES_NAMED])}" if len(lines) > 1 else ""
@@ -116,8 +118,8 @@ def _found(
         f"{there_too}. In the other form the same result takes "
         f"{units.duration(case.per_step(math.ceil(least)))} at the device's limit."
     )
-    there = f"{in_short(place)}: " if place else ""
+    there = f"{in_short(where)}: " if where else ""
     return Found(
         rule, title.format(there=there, before=dearest.before, after=dearest.after), detail, worth=worth, cost_ns=cost,
-        fix=Fix.by_name(remedy), where=place or None, takes=Takes(ops_of(gone)),
+        fix=Fix.by_name(remedy), where=where or None, takes=Takes(ops_of(gone)),
     ).as_finding(case)  # fmt: skip

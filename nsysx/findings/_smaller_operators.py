@@ -156,7 +156,7 @@ def _resampled_last(case: Case, flow: OperatorFlow) -> Iterator[_Smaller]:
 def _narrowed_later(case: Case, flow: OperatorFlow) -> Iterator[_Smaller]:
     """Yield the operators of whose rows only a part is read."""
     code = case.profile.code()
-    if code is None:
+    if code is None or case.program.compiled:  # what a compiled program reads is not seen
         return
     work = work_of_operators(case, flow)
     taken = dict(work.group_by("row").agg(pl.col("ns").sum()).iter_rows())
@@ -171,7 +171,7 @@ def _narrowed_later(case: Case, flow: OperatorFlow) -> Iterator[_Smaller]:
             )
             for share in sorted(set(share_of.values()))
         ]
-        made, picked = (place_of_operator(code, flow, row) for row in (longest, max(narrowed.by)))
+        made, picked = (place_of_operator(code, flow, flow.start_ns[[row]]) for row in (longest, max(narrowed.by)))
         title = f"{in_short(picked) or 'One line'} keeps {units.share(share_of[longest], 1)} of what "
         title += f"{in_short(made)} computes" if made != picked and made else "it computes"
         yield _Smaller(title, Fix.by_name("narrowed-first"), tuple(edits), made)

@@ -102,6 +102,18 @@ UNTRIED = (
         "Nothing but types and layouts may change between the two.", untried=_OWN_CODE,
     ),
     Remedy(
+        "result-kept",
+        "Keep the result of the first call and use it again, detached where no gradient is needed",
+        "out = net(x)\nloss = criterion(out, y)\naccuracy = (out.detach().argmax(1) == y).float().mean()",
+        "Both calls must be in the same mode, with the same Python arguments.", untried=_OWN_CODE,
+    ),
+    Remedy(
+        "left-out",
+        "Leave out what nothing reads: outputs, heads, states and weights of attention that are computed and dropped",
+        "y, _ = self.attention(x, x, x, need_weights=False)",
+        "Nothing outside of torch may read it, such as a function that takes its memory.", untried=_OWN_CODE,
+    ),
+    Remedy(
         "narrowed-first",
         "Take first what is read of it, and compute with that: each row of the result is made of its own row alone",
         "logits = self.head(hidden[:, -1])  # not self.head(hidden)[:, -1]",
