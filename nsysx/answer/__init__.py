@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from nsysx import units
 from nsysx.advice import Answer
 from nsysx.answer import bars, certainty, change_savings, factors, first_action, measured, others, remarks
 from nsysx.answer.answer_bounds import NOTHING_LEFT_SHARE
@@ -61,18 +60,20 @@ def as_if_chosen(summary: Summary, chosen: Finding | None) -> Answer:
 
 
 def _led_by_replay(answer: Answer) -> Answer:
-    """Return the answer with the step that the replay gives in place of a bound that leaves nothing of the step, which says nothing."""
+    """Return the answer with the step that the replay gives in place of a bound that leaves nothing of the step, which says nothing.
+
+    The replay left out all that the bound leaves out, too, so it is a bound itself and has no interval.
+    """
     now, then, alone = answer.now_ns, answer.then_ns, answer.replayed_ns
     if now is None or then is None or alone is None or not answer.bound or then >= NOTHING_LEFT_SHARE * now:
         return answer
-    least, most = answer.times or (now / alone, now / alone)
     return replace(
         answer,
         then_ns=alone,
-        then_low_ns=round(now / most),
-        then_high_ns=round(now / least),
-        bound=False,
-        worth=f"saves {units.duration(now - alone)}",
+        then_low_ns=None,
+        then_high_ns=None,
+        times=(),
+        worth="at best",
         replayed_ns=None,
     )
 

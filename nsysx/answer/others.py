@@ -52,10 +52,9 @@ def also(summary: Summary, chosen: Finding | None, do: Sequence[Action]) -> tupl
         title = f"Repeated blocks{title[1:]}" if title.startswith("*:") else title
         text = summary.step.marks_title(title, as_recorded=f.title_as_recorded)
         key = f"{f.code} {_without_numbers(text)}"
+        bound = f.saving.bound or chosen is None  # beside "Nothing", what it saves may be nothing, too
         # The first of several blocks saves most of them.
-        lines.setdefault(
-            key, Also(f.code, place_of(summary, f), text, saving if step is not None else None, f.saving.bound)
-        )
+        lines.setdefault(key, Also(f.code, place_of(summary, f), text, saving if step is not None else None, bound))
     chosen_lines: list[Also] = []
     for line in sorted(lines.values(), key=lambda a: -(a.saving_ns or 0)):
         if sum(other.code == line.code for other in chosen_lines) < MOST_OF_A_RULE:

@@ -59,7 +59,7 @@ def check(
     from nsysx.outputs import check_output
 
     if (wanted.budget is not None) + wanted.init != 1:
-        message = "check wants either --budget or --init"
+        message = "check needs either --budget or --init"
         raise NsysxError(message, slug="check-what", hint="Begin with: nsysx check FILE --init", exit_code=EXIT_USAGE)
     written = (wanted.json, wanted.markdown, wanted.junit)
     if written.count("-") + wanted.github > 1:

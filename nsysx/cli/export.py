@@ -53,7 +53,7 @@ def export(
     if to is None and not files:
         hint = f"nsysx export FILE --perfetto {file.stem}.pftrace"
         raise NsysxError(
-            "export wants --to DIR, --perfetto F, --speedscope F or --folded F",
+            "export needs --to DIR, --perfetto F, --speedscope F or --folded F",
             slug="export-what",
             hint=hint,
             exit_code=EXIT_USAGE,

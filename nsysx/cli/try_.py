@@ -57,7 +57,7 @@ def _split(words: list[str], after: list[str] | None) -> tuple[Path | None, list
         raise NsysxError(message, slug="try-report", exit_code=EXIT_USAGE)
     if not command:
         hint = "nsysx try [REPORT] -- python train.py"
-        raise NsysxError("try wants a command", slug="try-command", hint=hint, exit_code=EXIT_USAGE)
+        raise NsysxError("try needs a command", slug="try-command", hint=hint, exit_code=EXIT_USAGE)
     return (Path(before[0]) if before else None), command
 
 

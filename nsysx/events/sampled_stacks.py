@@ -18,11 +18,14 @@ from nsysx.frames.intervals import I64
 
 Flags = npt.NDArray[np.bool_]
 
+#: What a library wrote into a temporary folder and runs: the dotted name of a module, and the eight letters of Python's tempfile.
+_MADE = r"/te?mp/(?:[^/]+/)*\w+(?:\.\w+)+_[a-z0-9_]{8}\.py$"
 #: Code that is not the user's: installed packages, the standard library, torch and frameworks from their sources. What a
 #: notebook runs is called "<ipython-input-...>", and is the user's.
 LIBRARY = re.compile(
     r"(site|dist)-packages/|/lib(64)?/python\d|^<(?!ipython)"
     r"|/torch/(_|nn/|optim/|autograd/|utils/|cuda/|amp/|distributed/|fx/|backends/|compiler/|export/|library\.py|functional\.py)"
+    rf"|{_MADE}"
     r"|/src/(transformers|accelerate|diffusers|peft|datasets|lightning)/|/deepspeed/runtime/|/megatron/core/"
 )
 #: The probe of ``nsysx run`` wraps what it marks.

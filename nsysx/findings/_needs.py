@@ -143,7 +143,7 @@ def _repeats(case: Case) -> tuple[State, str]:
     """Return whether half of the steps or more make the same number of launches."""
     counts = case.profile.once(_launches_of_steps)
     if len(counts) < 2:
-        return "unknown", "fewer than two steady steps with launches"
+        return "unknown", "not checked, fewer than two steady steps have launches"
     values, often = np.unique(counts, return_counts=True)
     if 2 * int(often.max()) >= len(counts):
         return (
@@ -315,9 +315,7 @@ def merged_groups(case: Case) -> Alternative | None:
     fusable, cls = program.optimizer_class in FUSABLE, program.optimizer_class or "the optimizer"
     text = merged.text.replace("the optimizer's groups", f"the {groups} groups of {cls}")
     paste = merged.paste.replace("torch.optim.AdamW", f"torch.optim.{cls}" if fusable else cls)
-    if not fusable:
-        return replace(merged, text=text, paste=paste.replace(", fused=True)", ")") if program.optimizer_class else "")
-    return replace(merged, text=text.replace(" each:", " each, with fused=True:"), paste=paste)
+    return replace(merged, text=text, paste=paste if program.optimizer_class else "")
 
 
 def numbers_copied(case: Case, rows: Iterable[Row] | None = None) -> Alternative | None:

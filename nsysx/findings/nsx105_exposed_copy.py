@@ -67,7 +67,7 @@ _SOONER = _AHEAD.but(
 #: Copies to pinned memory that nothing waits for: what is left is the stream on which they are, and when they begin.
 _OUT_ON_A_STREAM = Fix.by_name("copy-out-on-a-stream")
 _OUT_BESIDE = Fix(
-    "Launch the next kernels before these copies end: their memory is pinned and they have a stream of their own already, but no kernel is "
+    "Launch the next kernels before these copies end: they are pinned and on their own stream already, but no kernel is "
     "queued to run beside them"
 )
 _READ_LATER = Fix.by_name("read-later")
@@ -238,7 +238,7 @@ def _fix(case: Case, row: Row, copies: pl.DataFrame) -> Fix:
             size = units.size(row["bytes"] / case.steps)
             return Fix(
                 f"{_SELECT} (topk, argmax, sum) and copy only the result: {size} go to the host in each step; "
-                "copy what you need whole to pinned memory with non_blocking=True"
+                "copy what you need in full to pinned memory with non_blocking=True"
             )
         return Fix("Copy to pinned memory with non_blocking=True and read the result a step later")
     if not program.torch:

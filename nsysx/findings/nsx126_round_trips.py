@@ -295,10 +295,10 @@ def _fix(seen: Rounds, count: str, asked: str) -> Fix:
         return Fix(
             f"Make fewer, larger rounds: {asked or 'the network'} is called {count} times a step, each time for an input from the CPU, and "
             "read back. Give each call more inputs (more environments or requests at once), or run a network this small on the CPU",
-            condition="No input of a round may depend on the answer to another one of it.",
+            condition="Inputs of one round must not depend on each other's results.",
         )
     return Fix.by_name(
         "rounds-at-once",
-        text=f"Do all {count} as one batch: now each makes the same {seen.launches} launches and a read back. Use operations "
+        text=f"Process all {count} as one batch: now each makes the same {seen.launches} launches and a read back. Use operations "
         "on the whole batch (a mask over all, torchvision.ops.batched_nms) and one .cpu() at the end",
     )

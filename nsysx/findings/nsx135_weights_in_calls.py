@@ -44,14 +44,14 @@ from nsysx.model import Finding
 RULE = Rule(
     "NSX135",
     "weights-in-calls",
-    "Weights that each call computes anew",
+    "Weights that each call recomputes",
     cause=(StepPart.WORK, StepPart.HOST, StepPart.LAUNCH),
     about=StepLimit.GPU,
     leads=True,
 )
 REQUIRES = ("steps", "gpu")
 _NORMALIZED = "aten::_weight_norm"
-_CONSTANTS = "Compute once what each call of {cls} computes anew from tensors that nothing changes, and hand it in"
+_CONSTANTS = "Compute once, before the loop, what each call of {cls} recomputes from unchanged tensors, and pass it in"
 #: Layers of torch_geometric that keep what they compute of a graph.
 _CACHED = ("GCNConv", "GCN2Conv", "SGConv", "SSGConv", "APPNP", "ARMAConv", "ClusterGCNConv", "LGConv", "TAGConv")
 

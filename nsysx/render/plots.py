@@ -73,8 +73,11 @@ def _lane_words(entry: Timeline) -> str:
 def _queue_words(queue: Queue, several: bool) -> str:
     """Return in words how far the CPU runs ahead."""
     name = f" (GPU {queue.device})" if several else ""
-    dry = f"{units.count(queue.dry)} of {units.count(queue.launches)} launches find an empty queue"
-    return f"The CPU is up to {units.duration(max(queue.queued_ns))} of GPU work ahead{name}; {dry}."
+    ahead = f"The CPU is up to {units.duration(max(queue.queued_ns))} of GPU work ahead{name}"
+    if not queue.launches:  # all that runs was launched before
+        return f"{ahead}."
+    finds = "launch finds" if queue.launches == 1 else "launches find"
+    return f"{ahead}; {units.count(queue.dry)} of {units.count(queue.launches)} {finds} an empty queue."
 
 
 def _counter_words(counters: Counters) -> str:

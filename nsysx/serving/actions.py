@@ -61,10 +61,10 @@ def words_of(what: str, loaded: LoadedReport | None, asked: Mapping[str, Any]) -
         return ["try", "--yes", "--json", "-", *changes, *options, report, "--", *_command(loaded, asked)]
     if what == "compare":
         if not asked.get("after"):
-            raise wrong("compare wants after", "The report of the changed program")
+            raise wrong("compare needs after", "The report of the changed program")
         return ["compare", report, asked["after"], "--json", "-", *changes, *options]
     if not asked.get("budget"):
-        raise wrong("check wants budget", f"nsysx check {shlex.quote(report)} --init writes one")
+        raise wrong("check needs budget", f"nsysx check {shlex.quote(report)} --init writes one")
     return ["check", report, "--budget", asked["budget"], "--json", "-", *options]
 
 

@@ -111,7 +111,7 @@ def checked(name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
             raise wrong(f"{name}: no argument {key[:40]}", hint)
     for key, argument in there.items():
         if argument.needed and arguments.get(key) in (None, "", []):
-            raise wrong(f"{name} wants {key}", argument.meaning)
+            raise wrong(f"{name} needs {key}", argument.meaning)
     return {key: _typed(key, there[key], value) for key, value in arguments.items() if value is not None}
 
 

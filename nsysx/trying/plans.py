@@ -11,6 +11,7 @@ from nsysx.trying.trial_bounds import (
     BLOCK_S,
     BLOCKS_S,
     BUDGET_PARTS,
+    FIRST_RUN_PAIRS,
     LONG_STEP_S,
     MEASURED_S,
     MEASURED_STEPS_HIGH,
@@ -34,6 +35,11 @@ def enough_s(budget_s: float) -> float:
 def first(steps: int | None, budget_s: float) -> RunPlan:
     """Return the plan of the first run: ``steps`` if they were asked for, else as many as take some seconds."""
     return RunPlan(WARM_UP_STEPS, steps or MEASURED_STEPS_HIGH, 0.0 if steps else enough_s(budget_s))
+
+
+def turning(steps: int | None, budget_s: float) -> RunPlan:
+    """Return the plan of a first run that makes a change, turns it off after the warm-up and then, in blocks, on and off."""
+    return replace(first(steps, budget_s), pairs=FIRST_RUN_PAIRS, block_steps=BLOCK_LOW, turning_s=BLOCK_S)
 
 
 def like(run: TrialRun, asked: int | None) -> RunPlan | None:

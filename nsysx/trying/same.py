@@ -39,11 +39,16 @@ class RunDifference:
 
 
 def difference(a: Mapping[str, Any], b: Mapping[str, Any]) -> RunDifference:
-    """Return how far run ``b`` is from run ``a``, from their records; of one that was cut short only the early steps tell."""
-    loss = _loss(a, b)
+    """Return how far run ``b`` is from run ``a``, from their records; of one that was cut short only the early steps tell.
+
+    So of one whose changes were turned off after the warm-up; nothing is compared with its results.
+    """
+    if a.get("turned_off"):
+        return RunDifference()
+    whole = a["steps"] == b["steps"] and not b.get("turned_off")
+    loss = _loss(a, b) if whole else None
     old, new = _points(a), _points(b)
     *earlier, last = steps = list(old) or [0]
-    whole = a["steps"] == b["steps"]
     if not old or not new or (steps if whole else earlier) != (list(new) if whole else list(new)[:-1]):
         return RunDifference(loss=loss)
     weights = _distance(old[last], new[last]) if whole else None
@@ -108,9 +113,11 @@ def computes_other(alters: str, seen: RunDifference, beyond: bool | None, unchan
     """
     if alters == "computation":
         return True
-    if alters == "numerics" or seen.weights is None:
+    if alters == "numerics":
         return False
-    return _weights_differ(seen.weights, unchanged) if beyond is None else beyond
+    if beyond is None:
+        return seen.weights is not None and _weights_differ(seen.weights, unchanged)
+    return beyond
 
 
 def _weights_differ(weights: float, unchanged: RunDifference) -> bool:
@@ -169,7 +176,7 @@ def _loss(a: Mapping[str, Any], b: Mapping[str, Any]) -> float | None:
     None if unknown or not finite in ``a``; infinite if not finite in ``b`` only.
     """
     old, new = ((r.get("losses") or {}).get("last") or [] for r in (a, b))
-    if not old or len(old) != len(new) or a["steps"] != b["steps"]:
+    if not old or len(old) != len(new):
         return None
     if not all(map(math.isfinite, old)):
         return None

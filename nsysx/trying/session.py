@@ -5,45 +5,29 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
-from nsysx.errors import EXIT_EMPTY, NsysxError
 from nsysx.inject.nsysx_probe.changes import Change
 from nsysx.redaction import redacted
 from nsysx.trying import chosen_changes, plans
 from nsysx.trying.result import Baseline, ChangeTrial, TryResult
-from nsysx.trying.same import (
-    beyond_rounding,
-    broken,
-    computes_other,
-    difference,
-    diverged,
-    largest,
-    of_unchanged,
-    rounding,
-    unseeded,
-)
+from nsysx.trying.same import of_unchanged, unseeded
 from nsysx.trying.trial_bounds import (
     ENDING_S,
     ENDING_SHARE,
-    FEWEST_BLOCK_PAIRS,
     FEWEST_PAIRS,
-    FEWEST_PROGRAM_STEPS,
     HANGING_STEP_TIMES,
     LATER_START_SHARE,
     MOST_BLOCK_RUNS,
     MOST_PAIRS,
-    START_SCATTER,
+    SHORT_BUDGET_S,
 )
-from nsysx.trying.trial_run import Runner, RunTimeouts, TrialRun, noise_of, peak_memory_of
+from nsysx.trying.trial_results import compare_results
+from nsysx.trying.trial_run import Runner, RunPlan, RunTimeouts, TrialRun, noise_of, peak_memory_of, require_steps
 from nsysx.trying.try_options import TryOptions
-from nsysx.trying.verdicts import gain, gain_of_blocks
-from nsysx.units import duration, several, share
-
-#: What a change that won alters, where it was told that its results do not differ at all, or by rounding alone.
-_MORE_THAN_ROUNDING = "its results differ more than rounding explains: compare the losses"
+from nsysx.trying.verdicts import basis_of_few, gain, gain_of_blocks
+from nsysx.units import duration, several
 
 
 @dataclass
@@ -88,9 +72,11 @@ class Session:
     def measure(self) -> TryResult:
         """Measure everything within the budget. Raises NsysxError if the unchanged program cannot be measured."""
         try:
-            self._scout()
+            if self.options.budget_s >= SHORT_BUDGET_S or not self._scout_changed():
+                self._scout()
             for tried in self.tried:
                 self._first_pairs(tried)
+            self._compare_turned()
             self._more_pairs()
             if self.options.together:
                 self._try_together()
@@ -108,7 +94,7 @@ class Session:
         left = self._left_s()
         self.show("the unchanged program, to find its steps")
         run = self.runner.run((), self.plan, RunTimeouts(left, left, left, self.deadline))
-        self._require_steps(run)
+        require_steps(run)
         self.start_s = run.start_s
         self.cuda, self.optimizers = run.record["cuda"], run.record["optimizers"]
         if (plan := plans.like(run, self.options.steps)) is not None:
@@ -126,20 +112,40 @@ class Session:
         self._add_unchanged(again)
         self.fresh = again
 
-    def _require_steps(self, run: TrialRun) -> None:
-        if run.outcome == "failed":
-            raise _no_steps(f"the unchanged program fails: {run.reason}", f"At {run.where}" if run.where else "")
-        steps = run.record.get("steps", 0)
-        if run.outcome in ("late", "hangs"):
-            what = f"made only {several(run.begun, 'step')}" if run.begun else "made no step"
-            raise _no_steps(f"the unchanged program {what} within the budget", "Give it more: --budget")
-        if run.no_torch:
-            raise _no_steps("the program imports no torch", "Is CMD started with the right Python?")
-        if not steps:
-            raise _no_steps("the program made no step that the probe can see", "Call nsysx.step() at each step's start")
-        if run.outcome == "ended" and steps < FEWEST_PROGRAM_STEPS:
-            more = f"the program made {steps} step{'s' if steps != 1 else ''}, too few to measure"
-            raise _no_steps(more, f"Let it make at least {FEWEST_PROGRAM_STEPS}")
+    def _scout_changed(self) -> bool:
+        """Measure the first change and the unchanged program in one start; return whether an unchanged step is known now.
+
+        A short budget may have no room for two starts. What does not work out is done again, in the usual order.
+        """
+        tried = next((t for t in self.tried if not any(c.environment for c in t.changes)), None)
+        if tried is None:
+            return False
+        left = self._left_s()
+        self.show(f"{tried.trial.change}, turned off and on in one run")
+        plan = plans.turning(self.options.steps, self.options.budget_s)
+        run = self.runner.run(tried.changes, self._ending(plan), RunTimeouts(left, left, left, self.deadline))
+        if run.outcome == "late":
+            require_steps(run)
+        like = plans.like(run, self.options.steps)
+        if like is None:
+            return False
+        self._note_effect(tried, run)
+        if tried.done and any(seen["took"] for seen in run.record["changes"].values()):
+            return False  # of several changes some were made
+        self.plan, self.start_s = like, run.start_s
+        self.cuda, self.optimizers = run.record["cuda"], run.record["optimizers"]
+        if tried.done:
+            self.fresh = run
+            self._add_unchanged(run)
+        elif run.turned_off:
+            tried.blocks = run.has_blocks
+            tried.pairs = [(run, run)] if tried.blocks else []
+            self.fresh = None if tried.blocks else run
+            self._add_unchanged(run)
+        else:
+            tried.pairs = [(self._run_unchanged(), run)]
+        self._judge(tried)
+        return True
 
     def _add_unchanged(self, run: TrialRun) -> None:
         self.unchanged.append(run)
@@ -148,12 +154,13 @@ class Session:
     def _base(self) -> None:
         """Bring the baseline up to date. Blocks without a change are the unchanged program, too."""
         steps = [r.step_ns for r in self.unchanged]
-        turned = [run.block_pairs for tried in self.tried if tried.blocks for _, run in tried.pairs]
+        turned = [run.block_pairs for t in self.tried if t.blocks for _, run in t.pairs if not run.turned_off]
         steps += [statistics.median(off for off, _ in pairs) for pairs in turned if pairs]
-        records = [r.record for r in self.unchanged]
+        plain = [r for r in self.unchanged if not r.turned_off]
+        records = [r.record for r in plain]
         self.result.baseline = Baseline(
             statistics.median(steps), min(steps), max(steps), len(steps), self.plan.steps, self.plan.warm,
-            self.unchanged[-1].record["clock"], peak_memory_of(self.unchanged), of_unchanged(records),
+            self.unchanged[-1].record["clock"], peak_memory_of(plain), of_unchanged(records),
             *self.unchanged[-1].spread, unseeded(records), self.start_s * 1e9,
         )  # fmt: skip
 
@@ -174,13 +181,16 @@ class Session:
         plan = self.plan
         if changes:
             waiting = [t for t in self.tried if not t.done and not t.pairs] or [t for t in self.tried if not t.done]
-            plan = plans.shared(plan, self.unchanged[-1], left / max(1, len(waiting)))
-            ending_s = min(ENDING_S, ENDING_SHARE * self.options.budget_s)
-            plan = replace(plan, until_s=time.time() + left - ending_s)
+            plan = self._ending(plans.shared(plan, self.unchanged[-1], left / max(1, len(waiting))))
         run = self.runner.run(changes, plan, limits)
         if run.outcome == "late":
             raise self._used_up()
         return run
+
+    def _ending(self, plan: RunPlan) -> RunPlan:
+        """Return a plan whose run ends with the budget, with what it has."""
+        ending_s = min(ENDING_S, ENDING_SHARE * self.options.budget_s)
+        return replace(plan, until_s=time.time() + max(0, self._left_s()) - ending_s)
 
     def _run_unchanged(self) -> TrialRun:
         run = self._run(())
@@ -252,6 +262,16 @@ class Session:
         self.fresh = self._run_unchanged()
         self._judge(tried)
 
+    def _compare_turned(self) -> None:
+        """Where the first run was the one with the change, compare its early results with an unchanged run, if there is time."""
+        turned = [t for t in self.tried if t.pairs and t.pairs[0][0].turned_off and t.trial.alters != "computation"]
+        if not turned or plans.least_s(self.plan, self.unchanged[-1]) > self._left_s():
+            return
+        self.fresh = self._run_unchanged()
+        for tried in turned:
+            tried.pairs = [(self.fresh if a.turned_off else a, b) for a, b in tried.pairs]
+            self._judge(tried)
+
     def _more_pairs(self) -> None:
         """Give those that are undecided, or rest on few pairs of runs, more of them, in turn."""
         if self.options.pairs:
@@ -298,20 +318,17 @@ class Session:
             if (changed := self._run_changed(tried)) is not None:
                 tried.pairs.append((before, changed))
         elif (changed := self._run_changed(tried)) is not None:
-            alone = tried.blocks or _turned(changed)
+            alone = tried.blocks or changed.has_blocks
             tried.pairs.append((self.unchanged[-1] if alone else self._run_unchanged(), changed))
         if len(tried.pairs) == 1:
-            tried.blocks = _turned(tried.pairs[0][1])
+            tried.blocks = tried.pairs[0][1].has_blocks
         if tried.blocks:
             self._base()
 
     def _run_changed(self, tried: _Tried) -> TrialRun | None:
         """Return a measured run with the change made, None if it failed or did not apply, which ends its trial."""
         run, trial = self._run(tried.changes), tried.trial
-        seen: Mapping[str, Any] = run.record.get("changes", {})
-        trial.where = trial.where or next((s["where"] for s in seen.values() if s["where"]), "")
-        trial.note = next((s["note"] for s in seen.values() if s["note"]), trial.note)
-        missing = [(name, s["why_not"]) for name, s in seen.items() if not s["took"]]
+        missing = self._note_effect(tried, run)
         if run.outcome in ("failed", "hangs") or (run.outcome == "ended" and not missing):
             fits = self.unchanged[-1].wall_s <= self._left_s()
             if fits and len(self.unchanged) < 2 and not any(t.pairs for t in self.tried):
@@ -319,11 +336,19 @@ class Session:
             trial.verdict, tried.done = "fails", True
             trial.reason = run.silence
             trial.where = run.where or trial.where
-        elif missing:
+        return None if tried.done else run
+
+    def _note_effect(self, tried: _Tried, run: TrialRun) -> bool:
+        """Note where changes took effect; return whether one of them did not, which ends their trial."""
+        trial, seen = tried.trial, run.record.get("changes", {})
+        trial.where = trial.where or next((s["where"] for s in seen.values() if s["where"]), "")
+        trial.note = next((s["note"] for s in seen.values() if s["note"]), trial.note)
+        missing = [(name, s["why_not"]) for name, s in seen.items() if not s["took"]]
+        if missing and run.outcome not in ("failed", "hangs"):
             trial.verdict, tried.done = "does_not_apply", True
             reasons = [f"{name}: {why}" if len(tried.changes) > 1 else why for name, why in missing]
             trial.reason = "; ".join(reasons) or "it took no effect"
-        return None if tried.done else run
+        return bool(missing)
 
     # ---- verdicts ---------------------------------------------------------------------------------------------------
 
@@ -346,55 +371,29 @@ class Session:
         trial.verdict = measured.verdict  # type: ignore[assignment]
         trial.ratio, trial.ratio_low, trial.ratio_high = measured[:3]
         trial.step_ns, trial.low_ns, trial.high_ns = (baseline.step_ns * r for r in measured[:3])
-        self._compare_results(trial, pairs)
-        trial.peak_memory_bytes = peak_memory_of([b for _, b in pairs])
+        compare_results(trial, pairs, baseline, sum(not r.turned_off for r in self.unchanged))
+        trial.peak_memory_bytes = peak_memory_of([b for _, b in pairs if not b.turned_off])
         if trial.verdict == "fails":
             tried.done = True
             return
-        trial.start_ns = statistics.median(b.start_ns - a.start_ns for a, b in pairs)
+        later = [b.start_ns - a.start_ns for a, b in pairs if not a.turned_off]
+        trial.start_ns = statistics.median(later) if later else None
         saved = baseline.step_ns - trial.step_ns
         trial.pays_after_steps = None
-        if trial.verdict == "faster" and saved > 0:
+        if trial.verdict == "faster" and saved > 0 and trial.start_ns is not None:
             trial.pays_after_steps = max(0, math.ceil(trial.start_ns / saved))
         if trial.verdict == "cannot_tell":
             stopped = self.result.stopped
             units = "blocks of steps" if tried.blocks else "runs"
             trial.reason = f"{len(steps)} pairs of {units} do not decide" + (f"; {stopped}" if stopped else "")
         else:
-            trial.reason = _basis_of_few(len(steps)) if tried.few else ""
-
-    def _compare_results(self, trial: ChangeTrial, pairs: Sequence[tuple[TrialRun, TrialRun]]) -> None:
-        records = [(a.record, b.record) for a, b in pairs]
-        trial.difference, unchanged = largest(difference(a, b) for a, b in records), self.result.baseline.difference
-        epsilon, trial.numbers = max(rounding(a, b) for a, b in records)
-        trial.beyond_rounding = beyond_rounding(trial.difference, epsilon, unchanged)
-        if trial.beyond_rounding and trial.alters != "computation":
-            trial.beware = _MORE_THAN_ROUNDING
-        trial.diverged = bool(trial.beyond_rounding) and all(diverged(a, b) for a, b in records)
-        other = computes_other(trial.alters, trial.difference, trial.beyond_rounding, unchanged)
-        trial.other_results = other or trial.diverged
-        if broken(trial.difference) and not broken(unchanged):
-            trial.verdict, trial.reason = "fails", "a loss or a parameter is no longer finite"
+            trial.reason = basis_of_few(len(steps)) if tried.few else ""
 
 
 class _StopError(Exception):
     """Nothing more can be measured; what was measured is kept."""
 
 
-def _turned(run: TrialRun) -> bool:
-    """Return whether the changes were turned off and on in a run, often enough."""
-    return len(run.block_pairs) >= FEWEST_BLOCK_PAIRS
-
-
-def _basis_of_few(pairs: int) -> str:
-    """Return what the interval of so few pairs of runs rests on."""
-    return f"from {several(pairs, 'pair')} of runs: it is assumed that two starts differ by {share(START_SCATTER, 1)}"
-
-
 def _not_again(run: TrialRun) -> str:
     """Return that the program cannot be started a second time."""
     return f"the program ran once, but not again: {run.silence}{f' at {run.where}' if run.where else ''}"
-
-
-def _no_steps(message: str, hint: str) -> NsysxError:
-    return NsysxError(message, slug="try-steps", hint=hint, exit_code=EXIT_EMPTY)

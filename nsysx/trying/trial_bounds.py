@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from nsysx.inject.nsysx_probe.probe_bounds import TRIAL_FEWEST_PAIRS
+
 # ---- chosen_changes ---------------------------------------------------------------------------------------------
 #: Most remedies of a report that are tried unless others are asked for.
 MOST_TRIED_REMEDIES = 3
@@ -17,6 +19,8 @@ BUDGET_PARTS = 20
 BLOCK_S, BLOCK_LOW, BLOCK_HIGH, BLOCK_LONG = 0.12, 4, 100, 3
 #: Pairs of blocks: as many as take `_BLOCKS_S` or, if steps were asked for, make `_TIMES` as many; within these limits.
 BLOCKS_S, PAIRS_TIMES, PAIRS_LOW, PAIRS_HIGH = 10.0, 4, 8, 30
+#: Pairs of blocks of a first run that has the change: so many that the interval leaves out one pair on each side.
+FIRST_RUN_PAIRS = 12
 
 # ---- same -------------------------------------------------------------------------------------------------------
 #: Rounding may alter this much of the first update: the square root of the numbers' spacing, times this; of the first few, which it
@@ -33,12 +37,11 @@ FLOAT64_SUMS_DIFFERENCE = 1e-12
 DIVERGED_LOSS_TIMES = 2.0
 
 # ---- session ----------------------------------------------------------------------------------------------------
-#: A program with fewer steps than this cannot be measured.
-FEWEST_PROGRAM_STEPS = 8
+#: A budget below this (s) begins with a change that is turned off and on in the first run: two starts of 16 s, as were measured, leave
+#: nothing of 44 s.
+SHORT_BUDGET_S = 60.0
 #: Pairs that each change gets; more than the second do not decide either, nor do more runs of blocks than `_MOST_RUNS`.
 FEWEST_PAIRS, MOST_PAIRS, MOST_BLOCK_RUNS = 3, 20, 5
-#: Pairs of blocks in a run that tell more than a pair of runs.
-FEWEST_BLOCK_PAIRS = 8
 #: While no change has run, a second start is hoped to take this share of the first one, which read its files from the disk. Chosen.
 LATER_START_SHARE = 0.4
 #: What is left for writing and ending a run (s, and share of the budget at most).
@@ -47,6 +50,10 @@ ENDING_S, ENDING_SHARE = 1.5, 0.05
 HANGING_STEP_TIMES = 10
 
 # ---- trial_run --------------------------------------------------------------------------------------------------
+#: A program with fewer steps than this cannot be measured.
+FEWEST_PROGRAM_STEPS = 8
+#: Pairs of blocks in a run that tell more than a pair of runs.
+FEWEST_BLOCK_PAIRS = TRIAL_FEWEST_PAIRS
 #: How often a run is asked whether it has ended (s).
 RUN_POLL_S = 0.05
 #: How long other ranks of a job get to finish after the first one (s).

@@ -17,13 +17,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from nsysx.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, NsysxError
+from nsysx.errors import EXIT_EMPTY, EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, NsysxError
 from nsysx.inject.nsysx_probe.changes import Change
 from nsysx.recording.environment import probe_environment, users_environment
 from nsysx.recording.run_options import RunOptions as RecordingOptions
 from nsysx.redaction import redacted
 from nsysx.trying.failure import of_log
-from nsysx.trying.trial_bounds import BLOCKS_OF_STEPS, KEPT_LOG_BYTES, OTHER_RANKS_END_S, RUN_POLL_S
+from nsysx.trying.trial_bounds import (
+    BLOCKS_OF_STEPS,
+    FEWEST_BLOCK_PAIRS,
+    FEWEST_PROGRAM_STEPS,
+    KEPT_LOG_BYTES,
+    OTHER_RANKS_END_S,
+    RUN_POLL_S,
+)
 from nsysx.units import several
 
 
@@ -32,7 +39,8 @@ class RunPlan:
     """How many steps warm up and how many are measured; ``seconds``: fewer once they took this long, 0 for never.
 
     After them changes that can be turned off are, in ``pairs`` pairs of blocks of ``block_steps`` steps. At ``until_s`` (since
-    1970, 0: never) the run ends with what it has.
+    1970, 0: never) the run ends with what it has. ``turning_s``: the changes are turned off after the warm-up, if that is possible,
+    and a block has as many steps as take so long; 0: they stay, and ``block_steps`` holds.
     """
 
     warm: int
@@ -41,6 +49,13 @@ class RunPlan:
     pairs: int = 0
     block_steps: int = 0
     until_s: float = 0.0
+    turning_s: float = 0.0
+
+    @property
+    def words(self) -> str:
+        """Return the plan as the probe reads it."""
+        blocks = f"{self.pairs}:{self.block_steps}"
+        return f"{self.warm}:{self.steps}:{self.seconds:g}:{blocks}:{self.until_s:.2f}:{self.turning_s:g}"
 
 
 @dataclass(frozen=True)
@@ -83,6 +98,16 @@ class TrialRun:
     def block_pairs(self) -> list[tuple[float, float]]:
         """Return the mean step (ns) of each pair of blocks of this run: without the changes, with them."""
         return pairs_of(self.record)
+
+    @property
+    def has_blocks(self) -> bool:
+        """Return whether its changes were turned off and on often enough to tell what they do."""
+        return len(self.block_pairs) >= FEWEST_BLOCK_PAIRS
+
+    @property
+    def turned_off(self) -> bool:
+        """Return whether changes were made in its warm-up and turned off then: its step is the unchanged one, its early results are not."""
+        return bool(self.record.get("turned_off"))
 
     @property
     def start_ns(self) -> float:
@@ -151,6 +176,27 @@ def peak_memory_of(runs: Sequence[TrialRun]) -> int | None:
     return max(peaks, default=None)
 
 
+def require_steps(run: TrialRun) -> None:
+    """Raise NsysxError if a run of the unchanged program has no steps that can be measured."""
+    if run.outcome == "failed":
+        raise _no_steps(f"the unchanged program fails: {run.reason}", f"At {run.where}" if run.where else "")
+    steps = run.record.get("steps", 0)
+    if run.outcome in ("late", "hangs"):
+        what = f"made only {several(run.begun, 'step')}" if run.begun else "made no step"
+        raise _no_steps(f"the unchanged program {what} within the budget", "Give it more: --budget")
+    if run.no_torch:
+        raise _no_steps("the program imports no torch", "Is CMD started with the right Python?")
+    if not steps:
+        raise _no_steps("the program made no step that the probe can see", "Call nsysx.step() at each step's start")
+    if run.outcome == "ended" and steps < FEWEST_PROGRAM_STEPS:
+        more = f"the program made {steps} step{'s' if steps != 1 else ''}, too few to measure"
+        raise _no_steps(more, f"Let it make at least {FEWEST_PROGRAM_STEPS}")
+
+
+def _no_steps(message: str, hint: str) -> NsysxError:
+    return NsysxError(message, slug="try-steps", hint=hint, exit_code=EXIT_EMPTY)
+
+
 class Runner:
     """Runs one command, never twice at the same time."""
 
@@ -178,7 +224,7 @@ class Runner:
             **probe_environment(RecordingOptions(), self.users, folder),
             "NSYSX_FORCE": "1",
             "NSYSX_TIMING": "1",
-            "NSYSX_TRIAL": f"{plan.warm}:{plan.steps}:{plan.seconds:g}:{plan.pairs}:{plan.block_steps}:{plan.until_s:.2f}",
+            "NSYSX_TRIAL": plan.words,
             "NSYSX_CHANGE": ",".join(change.name for change in changes),
         }
         for change in changes:

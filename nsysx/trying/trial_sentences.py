@@ -88,7 +88,8 @@ def _untried(trial: ChangeTrial) -> bool:
 def _unchanged(baseline: Baseline) -> str:
     if baseline.step_ns is None:
         return "unchanged: not measured"
-    between = f"{duration(baseline.low_ns)} to {duration(baseline.high_ns)} in {several(baseline.runs, 'run')}"
+    between = f"{duration(baseline.low_ns)} to {duration(baseline.high_ns)} in " if baseline.runs > 1 else ""
+    between += several(baseline.runs, "run")
     line = f"unchanged: {duration(baseline.step_ns)} a step ({between} of {several(baseline.measured_steps, 'step')})"
     if (start_ns := baseline.first_step_ns or 0.0) > NOTABLE_START_NS:
         line += f"; {duration(start_ns)} to its first step"
@@ -143,8 +144,10 @@ def _results(trial: ChangeTrial, baseline: Baseline) -> str:
     seen, noise = trial.difference, baseline.difference
     if trial.alters == "computation":
         return trial.beware
-    if seen.weights is None or (baseline.unseeded and not trial.beyond_rounding):
+    if baseline.unseeded and not trial.beyond_rounding:
         return ""
+    if seen.weights is None:
+        return _early_results(trial, baseline)
     last = several(baseline.warm_up_steps + baseline.measured_steps, "step")
     if not seen.weights:
         return f"the same weights after {last}"
@@ -157,9 +160,28 @@ def _results(trial: ChangeTrial, baseline: Baseline) -> str:
             f"weights after {several(seen.early_steps or 0, 'step')} differ by {_tiny_in_words(seen.early_weights)}, as by rounding "
             f"({trial.numbers}), after {last} by {_tiny_in_words(seen.weights)}{grown}"
         )
-    beside = "" if noise.weights is None else f" (two unchanged runs: {_tiny_in_words(noise.weights)})"
+    beside = _beside(noise.weights)
     loss = f"; the last loss by {_tiny_in_words(seen.loss)}" if seen.loss is not None else ""
     return f"{end}{beside}{loss}{_no_winner_because(trial)}"
+
+
+def _early_results(trial: ChangeTrial, baseline: Baseline) -> str:
+    """Return how far results are apart after the first steps, where later ones were not made with the change alone."""
+    seen, noise = trial.difference, baseline.difference
+    if seen.early_weights is None:
+        return "its results were not compared" if trial.within_a_run else ""
+    if trial.beyond_rounding:
+        return f"RESULTS DIFFER: {_beyond_rounding(trial)}{_no_winner_because(trial)}"
+    after = f"weights after {several(seen.early_steps or 0, 'step')}"
+    if not seen.early_weights:
+        return f"the same {after}"
+    rounding = f", as by rounding ({trial.numbers})" if trial.beyond_rounding is False else ""
+    return f"{after} differ by {_tiny_in_words(seen.early_weights)}{rounding}{_beside(noise.early_weights)}"
+
+
+def _beside(unchanged: float | None) -> str:
+    """Return what two unchanged runs differ by; without them, nobody knows whether a difference is the change's."""
+    return f" (two unchanged runs: {'not compared' if unchanged is None else _tiny_in_words(unchanged)})"
 
 
 def _beyond_rounding(trial: ChangeTrial) -> str:

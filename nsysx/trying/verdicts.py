@@ -11,6 +11,7 @@ from typing import NamedTuple
 from nsysx.comparing.comparing_bounds import SAME_MEANS_SHARE
 from nsysx.comparing.difference_intervals import Doubt, judge
 from nsysx.trying.trial_bounds import FEWEST_PAIRS, PAIRS_LEVEL, SAME_STEP_SHARE, START_SCATTER
+from nsysx.units import several, share
 
 #: An interval that is wider than this on a side (log of a ratio) says nothing: two runs give ends such as 1e32.
 _NO_INTERVAL = math.log(11)
@@ -77,6 +78,11 @@ def _of_few(logs: Sequence[float], noise: float) -> Gain:
         return Gain(math.exp(middle), 0.0, float("inf"), "cannot_tell")
     verdict = "faster" if middle + half < 0 else "slower" if middle - half > 0 else "cannot_tell"
     return Gain(math.exp(middle), math.exp(middle - half), math.exp(middle + half), verdict)
+
+
+def basis_of_few(pairs: int) -> str:
+    """Return what the interval of so few pairs of runs rests on."""
+    return f"from {several(pairs, 'pair')} of runs: it is assumed that two starts differ by {share(START_SCATTER, 1)}"
 
 
 def _is_same(low: float, high: float) -> bool:

@@ -64,6 +64,10 @@ def place(folder: Path, *frames: str) -> tuple[str, str, int, str | None]:
         ),
         (["/home/me/torch/train.py:3 f"], ("/home/me/torch/train.py", "f", 3, None)),
         (
+            ["/tmp/torch_geometric.nn.conv.gcn_conv_GCNConv_propagate_lamq2n5w.py:96 collect", "/tmp/train_me.py:3 f"],
+            ("/tmp/train_me.py", "f", 3, "/tmp/torch_geometric.nn.conv.gcn_conv_GCNConv_propagate_lamq2n5w.py:collect"),
+        ),
+        (
             ["/src/pytorch/torch/nn/functional.py:4 g", "/home/me/a.py:3 f"],
             ("/home/me/a.py", "f", 3, "torch/nn/functional.py:g"),
         ),

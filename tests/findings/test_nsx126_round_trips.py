@@ -70,7 +70,7 @@ def test_a_loop_over_items_is_one_round_for_all(tmp_path: Path) -> None:
     """Between two modules that have nothing to do with it: the place says between which."""
     summary = said(tmp_path, 16, network=False, uploads=False)
     (finding,) = [f for f in summary.findings or () if f.code == "NSX126"]
-    assert finding.fix.startswith("Do all 16 as one batch: now each makes the same 6 launches")
+    assert finding.fix.startswith("Process all 16 as one batch: now each makes the same 6 launches")
     assert "batched_nms" in finding.paste
     assert finding.where["near"].endswith("and the next Sequential")
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import linecache
+import os
 import shutil
 import subprocess
 import sys
@@ -461,6 +463,24 @@ def test_a_file_has_a_name_that_can_be_sent_in_any_locale(tmp_path: Path, name: 
     (tmp_path / "ä.py").write_text("x = 1\n")
     sources._began += 60
     assert sources.texts() == {str(tmp_path / "ä.py"): {"1": "x = 1"}}
+
+
+def test_what_a_library_writes_into_a_temporary_folder_and_runs_is_not_the_users(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The user's own script may lie there: it was there before. What a notebook runs has a text and no file."""
+    from nsysx_probe import sources as room
+
+    script, made = tmp_path / "train.py", tmp_path / "layer_propagate_lamq2n5w.py"
+    for file, later_s in ((script, -1), (made, 1)):
+        file.write_text("x = 1\n")
+        os.utime(file, (0, room._BEGAN + later_s))
+    cell = str(tmp_path / "ipykernel_1" / "2.py")
+    linecache.cache[cell] = (6, None, ["x = 1\n"], cell)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    kinds = [room.Sources(None, {}).kind(compile("x = 1", str(f), "exec")) for f in (script, cell, made)]
+    del linecache.cache[cell]
+    assert kinds == ["user", "user", ""]
 
 
 def test_lines_of_a_source_are_those_that_python_counts_in_the_encoding_that_it_declares() -> None:

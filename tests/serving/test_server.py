@@ -118,7 +118,7 @@ def test_programs_run_only_where_that_is_allowed(options: tuple[str, ...], recor
     ("name", "arguments", "message"),
     [
         ("answers", {}, "no such tool"),
-        ("load", {}, "load wants path"),
+        ("load", {}, "load needs path"),
         ("load", {"file": "a"}, "load: no argument file. load takes: path"),
         ("table", {"name": "waits", "filters": "a=1"}, "Did you mean filter?"),
         ("table", {"name": "waits", "top": "many"}, "top: many is not a number"),

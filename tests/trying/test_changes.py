@@ -134,11 +134,13 @@ import numpy as np
 torch.use_deterministic_algorithms(True); torch.backends.cudnn.benchmark = True; torch.backends.cuda.enable_flash_sdp(False)
 mean = torch.from_numpy(np.ones(62))
 attention = nn.MultiheadAttention(8, 2, batch_first=True)
+wide = nn.Linear(62, 1).double()
 opt = torch.optim.SGD([{"params": [p], "weight_decay": 0.1 * (p.dim() > 1)} for p in attention.parameters()], lr=1e-3)
 for i in range(40):
     x = torch.randn(2, 3, 8)
     with torch.autograd.set_detect_anomaly(True, check_nan=False):
         loss = attention(x, x, x)[0].square().mean() + torch.fft.irfft(torch.fft.rfft(mean, n=62), n=62).mean()
+        wide(mean)
         loss.backward()
     opt.step(); opt.zero_grad()
 assert mean.dtype == torch.float32 and not torch.is_anomaly_enabled()
@@ -163,10 +165,10 @@ def test_what_the_program_sets_is_set_otherwise_and_does_the_same(ran: Ran) -> N
         "no-cudnn-benchmark",
         "sdpa-allowed",
         "groups-merged",
-        "float32",
         "unset-launch-blocking",
     )
     assert {counts[name] for name in held} == {1}, "once, and they stay"
+    assert counts["float32"] == 2, "the array, and the model that takes it"
     assert not counts["cudnn-on"] and made.record["changes"]["cudnn-on"]["why_not"] == "cuDNN is on"
     unchanged = ran(COSTLY, "float32", "nothing")
     apart = difference(unchanged.record, made.record)
@@ -177,6 +179,29 @@ def test_what_the_program_sets_is_set_otherwise_and_does_the_same(ran: Ran) -> N
     assert first == pytest.approx(unchanged.record["losses"]["first"]) and last == pytest.approx(
         unchanged.record["losses"]["last"]
     )
+
+
+@pytest.mark.parametrize("twice", [False, True])
+def test_a_network_is_graphed_once_no_gradient_of_a_gradient_was_seen(
+    monkeypatch: pytest.MonkeyPatch, twice: bool
+) -> None:
+    """There is no GPU: a tensor says that it is on one, and the graph is only noted."""
+    torch = pytest.importorskip("torch")
+    kept = ((torch.nn.Module, "__call__"), (torch.autograd, "grad"), (torch.autograd, "backward"))
+    for owner, name in kept:
+        monkeypatch.setattr(owner, name, getattr(owner, name))  # as they are now, afterwards
+    graphs: list[Any] = []
+    monkeypatch.setattr(torch.cuda, "make_graphed_callables", lambda module, _samples: graphs.append(module))
+    on_gpu = type("OnGpu", (torch.Tensor,), {"is_cuda": True})
+    watch = changes.Watch()
+    changes.changes_by_name({})["cuda-graph"].arm(torch, watch)
+    net, x = torch.nn.Linear(3, 1), torch.ones(2, 3).as_subclass(on_gpu)
+    (slope,) = torch.autograd.grad(net(x.requires_grad_()).sum(), x, create_graph=twice)
+    assert not graphs and not watch.count, "within the first step"
+    for work in watch.at_step[1]:
+        work()
+    assert graphs == ([] if twice else [net]) and watch.count == len(graphs)
+    assert ("gradients of gradients" in watch.why_not) is twice and bool(slope.requires_grad) is twice
 
 
 def test_lengths_of_transforms() -> None:

@@ -77,7 +77,7 @@ def test_what_one_side_left_in_the_queue_is_not_in_the_others_steps(
 ) -> None:
     """Replayed graphs: the host needs 0.1 ms for 1 ms of the device's work, so it is blocks ahead; without them it needs 3 ms."""
     device = Device()
-    environ = {"NSYSX_TRIAL": "3:10:0:8:20:0", "NSYSX_PROBE_DIR": str(tmp_path)}
+    environ = {"NSYSX_TRIAL": "3:10:0:8:20:0:0", "NSYSX_PROBE_DIR": str(tmp_path)}
     made = TrialRecorder(device, environ)
     watch = Watch()
     watch.count = 1
@@ -94,10 +94,32 @@ def test_what_one_side_left_in_the_queue_is_not_in_the_others_steps(
     assert all(off == pytest.approx(3e6) and on == pytest.approx(1e6) for off, on in pairs), pairs
 
 
+def test_one_start_measures_the_unchanged_program_and_a_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The change is on in the warm-up, off in the measured steps, and on and off in blocks, which begin without it."""
+    device = Device()
+    made = TrialRecorder(device, {"NSYSX_TRIAL": "3:10:0:8:4:0:0.00001", "NSYSX_PROBE_DIR": str(tmp_path)})
+    watch = Watch()
+    watch.count = 1
+    watch.can_turn()
+    made.watches = {"graphs": watch}
+    monkeypatch.setattr(made, "_finish", lambda: made.write("measured"))
+    on = []
+    for index in range(3 + 10 + 2 * 8 * 4):
+        made.border(index)
+        on.append(watch.on)
+        device.step(1e5, 1e6 if watch.on else 3e6)
+        made.border(None)
+    assert on[:13] == [True] * 3 + [False] * 10 and on[13:29] == ([False] * 4 + [True] * 4 + [True] * 4 + [False] * 4)
+    (file,) = tmp_path.glob("trial-*.json")
+    record = json.loads(file.read_text())
+    assert record["turned_off"] and trial_run.step_of(record) == pytest.approx(3e6)
+    assert trial_run.pairs_of(record) == [(pytest.approx(3e6), pytest.approx(1e6))] * 8
+
+
 def test_a_run_ends_at_its_time_with_the_steps_that_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """From five measured steps on, also in its blocks: what a slow start leaves of the budget is used."""
     device = Device()
-    environ = {"NSYSX_TRIAL": "3:30:0:8:20:1", "NSYSX_PROBE_DIR": str(tmp_path)}
+    environ = {"NSYSX_TRIAL": "3:30:0:8:20:1:0", "NSYSX_PROBE_DIR": str(tmp_path)}
     made = TrialRecorder(device, environ)
     finished = []
     monkeypatch.setattr(made, "_finish", lambda: (made.write("measured"), finished.append(made.index)))

@@ -214,7 +214,7 @@ def test_wrong_words_are_told(tried: Try) -> None:
             _ = TryOptions(budget=word).budget_s
     assert [TryOptions(budget=word).budget_s for word in ("90s", "10m", "1.5", "1h")] == [90, 600, 90, 3600]
     bare = subprocess.run([sys.executable, "-m", "nsysx", "try"], capture_output=True, text=True, timeout=600)
-    assert bare.returncode == 2 and "try wants a command" in bare.stderr
+    assert bare.returncode == 2 and "try needs a command" in bare.stderr
 
 
 #: The command line on a machine that only runs programs: what reads reports is not installed.
@@ -249,13 +249,13 @@ def test_an_interrupt_ends_the_run_and_prints_what_is_known(tmp_path: Path) -> N
 def test_a_trial_that_measures_nothing_leaves_what_was_tried_before(
     tried: Try, tmp_path: Path, recorded: Samples
 ) -> None:
-    """The budget ends before the first change is made; the reading of the report counts, too."""
+    """The budget ends in the second start, of a change that cannot be turned off; the reading of the report counts, too."""
     shutil.copy(recorded.report("tiny_stack"), tmp_path / "mine.sqlite")
     (tmp_path / "mine.run.json").write_text(json.dumps({"command": PYTHON}))
     (tmp_path / "mine.try.json").write_text("what was tried before")
     slow = "import os, time\nif os.path.exists('second'): time.sleep(600)\nopen('second', 'w').close()\n"
     began = time.monotonic()
-    code, result, said = tried(slow + TRAIN, "--change", "nothing", "--steps", "5", "--budget", "25s")
+    code, result, said = tried(slow + TRAIN, "--change", "nans", "--steps", "5", "--budget", "25s")
     assert code == 4 and not result["trials"][0]["pairs"] and "budget was used up" in said, said
     assert time.monotonic() - began < 300, "the second start alone would have slept for longer"
     assert (tmp_path / "mine.try.json").read_text() == "what was tried before"

@@ -17,15 +17,16 @@ from .probe_bounds import UNCOUNTED_EVERY
 class Blocks:
     """``ran`` holds, for each block that began, whether the changes were made, its first counted step and the one after its last.
 
-    ``wait`` returns when the device has nothing left to do.
+    ``wait`` returns when the device has nothing left to do. ``on``: whether the changes are made before the first block.
     """
 
     def __init__(
-        self, watches: Mapping[str, Watch], first: int, size: int, pairs: int, wait: Callable[[], Any] = lambda: None
-    ) -> None:
+        self, watches: Mapping[str, Watch], first: int, size: int, pairs: int, wait: Callable[[], Any] = lambda: None,
+        *, on: bool = True,
+    ) -> None:  # fmt: skip
         self.wait = wait
         self.watches, self.first, self.size, self.count = watches, first, size, 2 * pairs
-        self.on = True
+        self.on = on
         self.ran: list[tuple[bool, int, int]] = []
 
     def begin(self, index: int) -> None:

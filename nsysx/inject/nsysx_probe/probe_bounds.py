@@ -275,6 +275,8 @@ MOST_TIMED_STEPS = 100_000
 #: Least number of measured steps, least number of those that together took S seconds, and how many times S fewer than the least
 #: number may take. Chosen.
 TRIAL_LEAST_STEPS, TRIAL_LEAST_LONG, TRIAL_MANY_TIMES = 30, 5, 3
+#: Most steps of a block where the run itself finds how many take its time, and so many pairs of blocks must fit, fewer tell nothing.
+TRIAL_MOST_BLOCK_STEPS, TRIAL_FEWEST_PAIRS = 100, 8
 #: How long a finished process waits to be killed (s).
 TRIAL_KILLED_S = 60.0
 #: Parameters are looked at after so many steps, or after the warm-up if that is shorter: later, rounding may have grown.

@@ -23,6 +23,8 @@ _INSTALLED = ("site-packages", "dist-packages")
 _GENERATED = "torchinductor_"
 #: The files of the probe's own code, as its frames name them.
 _FOLDER = os.path.dirname((lambda: None).__code__.co_filename)  # noqa: PTH120
+#: When the program had begun: torch was imported, nothing of its own had run with it.
+_BEGAN = time.time()
 OWN_FILES = frozenset(f"{_FOLDER}{os.sep}{name}" for name in os.listdir(_FOLDER or ".") if name.endswith(".py"))  # noqa: PTH208
 
 
@@ -45,7 +47,7 @@ class Sources:
             (self._removed if word[0] in "!-" else self.added).append(word.lstrip("!-"))
         self._keeps_text = environ.get("NSYSX_NO_SOURCE") != "1"
         self._kinds: dict[str, str] = {}
-        self._began = time.time()
+        self._began = _BEGAN
         self._lines: dict[str, dict[int, str]] = {}  # of each file: the lines that had ranges, and their text
         self._packages: set[str] = set()
         self._read: tuple[int, dict[str, dict[str, str]]] | None = None
@@ -66,7 +68,7 @@ class Sources:
             return ""
         if any(_within(path, prefix) for prefix in self.added):
             return "user"
-        if path.startswith(self._left_out) or _GENERATED in path or file.endswith(".fx"):
+        if path.startswith(self._left_out) or _GENERATED in path or file.endswith(".fx") or is_made_by_run(path):
             return ""
         parts = path.split(os.sep)  # noqa: PTH206
         installed = [i for i, part in enumerate(parts[:-1]) if part in _INSTALLED]
@@ -126,6 +128,20 @@ class Sources:
                 return _lines_of(file.read())
         except (OSError, ValueError):
             return list(cached[2]) if cached is not None and len(cached) == 4 else []
+
+
+def is_made_by_run(path: str) -> bool:
+    """Return whether a file lies in a temporary folder and was written while the program ran, or is gone: a library made it.
+
+    The user's own script may lie there, too, but was there before. What a notebook runs has no file, and `linecache` holds its text.
+    """
+    folders = (os.environ.get("TMPDIR") or "/tmp", "/tmp", "/var/tmp")
+    if not path.startswith(tuple(folder.rstrip(os.sep) + os.sep for folder in folders)):
+        return False
+    try:
+        return os.stat(path).st_mtime > _BEGAN  # noqa: PTH116
+    except (OSError, ValueError):
+        return path not in getattr(sys.modules.get("linecache"), "cache", {})
 
 
 def _lines_of(source: bytes) -> list[str]:

@@ -1,10 +1,12 @@
 """A run of ``nsysx try``: times warm-up and measured steps without a profiler, with or without changes, and ends the program.
 
-``NSYSX_TRIAL=W:N:S:P:B:U``: W steps to warm up, then N that are measured, or fewer (at least `TRIAL_LEAST_STEPS`) once they took
+``NSYSX_TRIAL=W:N:S:P:B:U:T``: W steps to warm up, then N that are measured, or fewer (at least `TRIAL_LEAST_STEPS`) once they took
 S seconds (0: never fewer). Then the parameters and the losses are read. If the changes can be turned off and on, P pairs of
 blocks of B steps follow. At the time U (s since 1970, 0: never) the run ends with what it has, from `TRIAL_LEAST_LONG` measured
-steps on. At last trial-<pid>.json is written, and the process waits to be killed. Before that, nothing is read by the host and
-nothing waits for the device; what the parameters are early on is computed between two steps of the warm-up.
+steps on. With T (s, 0: not so), changes that took effect in the warm-up and can be turned off are off in the measured steps, and
+blocks have as many steps as take T, B at least; where none took effect the run goes on without: one start measures the unchanged
+program and the change. At last trial-<pid>.json is written, and the process waits to be killed. Before that, nothing is read by the
+host and nothing waits for the device; what the parameters are early on is computed between two steps of the warm-up.
 ``beat-<pid>`` holds the number of steps that were begun, as 8 bytes.
 """
 
@@ -24,7 +26,15 @@ from typing import Any
 from . import changes
 from .blocks import Blocks
 from .interrupts import of_program
-from .probe_bounds import TRIAL_EARLY_STEPS, TRIAL_KILLED_S, TRIAL_LEAST_LONG, TRIAL_LEAST_STEPS, TRIAL_MANY_TIMES
+from .probe_bounds import (
+    TRIAL_EARLY_STEPS,
+    TRIAL_FEWEST_PAIRS,
+    TRIAL_KILLED_S,
+    TRIAL_LEAST_LONG,
+    TRIAL_LEAST_STEPS,
+    TRIAL_MANY_TIMES,
+    TRIAL_MOST_BLOCK_STEPS,
+)
 from .timing import Timing
 from .weights import Weights
 
@@ -34,11 +44,12 @@ class TrialRecorder(Timing):
 
     def __init__(self, torch: Any, environ: Mapping[str, str]) -> None:
         super().__init__(torch, None)
-        warm, steps, seconds, pairs, size, until = environ["NSYSX_TRIAL"].split(":")
+        warm, steps, seconds, pairs, size, until, turning = environ["NSYSX_TRIAL"].split(":")
         self.environ = environ
         self.warm, self.steps, self.seconds = int(warm), int(steps), float(seconds)
         self.pairs, self.block_steps = int(pairs), int(size)
         self.until_s = float(until) or math.inf
+        self.turning_s, self.turned_off = float(turning), False
         self.blocks: Blocks | None = None
         self.results: dict[str, Any] | None = None
         self.index = -1
@@ -69,6 +80,8 @@ class TrialRecorder(Timing):
             self.blocks.begin(index)
         elif index is not None and index <= self.warm:
             self._look_early(index)
+            if index == self.warm and self.turning_s and self._can_turn():
+                self._turn_off()
         super().border(index)
         if index is None:
             if self._complete():
@@ -77,7 +90,7 @@ class TrialRecorder(Timing):
         self.index = index
         if index == self.warm:
             self.began_ns = time.perf_counter_ns()
-            if self.watches and not any(watch.count for watch in self.watches.values()):
+            if self.watches and not self.turning_s and not any(watch.count for watch in self.watches.values()):
                 self._finish()  # no change has taken effect: there is nothing to measure
         if self.first_step_s is None:
             self.first_step_s = time.time()
@@ -103,14 +116,36 @@ class TrialRecorder(Timing):
     def _go_on(self) -> None:
         """After the measured steps, begin with blocks if the changes can be turned off; after the blocks, end the run."""
         if self.blocks is None:
-            turned = self.watches and all(watch.turns for watch in self.watches.values())
-            if not self.pairs or not turned:
+            size = self._block_size()
+            if not self.pairs or not self._can_turn() or not size:
                 self._finish()
             else:
                 self.write("so far")
-                self.blocks = Blocks(self.watches, self.index + 1, self.block_steps, self.pairs, self._wait)
+                self.blocks = Blocks(self.watches, self.index + 1, size, self.pairs, self._wait, on=not self.turned_off)
         elif self.blocks.over(self.index) or self._late():
             self._finish()
+
+    def _can_turn(self) -> bool:
+        """Return whether there are changes, and all of them took effect and can be turned off."""
+        return bool(self.watches) and all(watch.turns and watch.count for watch in self.watches.values())
+
+    def _turn_off(self) -> None:
+        self._wait()
+        for watch in self.watches.values():
+            watch.turn(on=False)
+        self.turned_off = True
+
+    def _block_size(self) -> int:
+        """Return how many steps a block has, 0 if there is no time for blocks.
+
+        A run that turns its changes off is the first one: nobody knew how long its steps are.
+        """
+        if not self.turned_off:
+            return self.block_steps
+        step_s = (time.perf_counter_ns() - self.began_ns) / 1e9 / max(1, self.index + 1 - self.warm)
+        steps = min(max(self.block_steps, round(self.turning_s / step_s)), TRIAL_MOST_BLOCK_STEPS)
+        fits = time.time() + 2 * TRIAL_FEWEST_PAIRS * steps * step_s < self.until_s
+        return steps if fits else 0
 
     def _late(self) -> bool:
         return time.time() > self.until_s
@@ -205,6 +240,7 @@ class TrialRecorder(Timing):
             "rank": self.environ.get("RANK"),
             "warm": self.warm,
             "steps": self.index + 1,
+            "turned_off": self.turned_off,
             "first_step_s": self.first_step_s,
             "warm_up_ns": next((time_ns for i, time_ns, _ in self.borders if i == self.warm), self.began_ns)
             - (self.borders[0][1] if self.borders else 0),

@@ -18,6 +18,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from ..sources import is_made_by_run
+
 #: What a change may alter besides the time of a step.
 ALTERS = ("speed", "numerics", "memory", "computation")
 
@@ -118,7 +120,8 @@ class Watch:
 def is_library(file: str) -> bool:
     """Return whether code of this file is not the program's own: Python's library, a package, nsysx, or made without a file."""
     libraries = (os.path.dirname(os.__file__) + os.sep, str(Path(__file__).parents[1]) + os.sep)  # noqa: PTH120
-    return file.startswith((*libraries, "<")) or "site-packages" in file or "dist-packages" in file
+    installed = "site-packages" in file or "dist-packages" in file
+    return installed or file.startswith((*libraries, "<")) or is_made_by_run(file)
 
 
 def place() -> str:

@@ -29,6 +29,17 @@ def _float32(torch: Any, watch: Watch) -> None:
 
     for name in _MAKERS:
         setattr(torch, name, made(getattr(torch, name)))
+    # A model of float64 takes only such numbers: it is made float32, too.
+    to = torch.nn.Module.to
+
+    def moved(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if any(value is torch.float64 for value in (*args, *kwargs.values())):
+            watch.took()
+        args = tuple(torch.float32 if a is torch.float64 else a for a in args)
+        return to(self, *args, **{k: torch.float32 if v is torch.float64 else v for k, v in kwargs.items()})
+
+    torch.nn.Module.to = moved
+    torch.nn.Module.double = lambda self: moved(self, torch.float64)
 
 
 def next_length(length: int) -> int:
@@ -68,7 +79,8 @@ def _lengths(torch: Any, watch: Watch) -> None:
 
 CHANGES = (
     Change(
-        "float32", "float32 for what is made from arrays", "x = torch.as_tensor(array, dtype=torch.float32)", _float32,
+        "float32", "float32 for what is made from arrays",
+        "x = torch.as_tensor(array, dtype=torch.float32)  # and no model.double()", _float32,
         alters="numerics", beware="7 digits in place of 16",
         advice="Make this float32 where it is made (numpy's default is float64)",
         condition="The result must not need 16 digits.",

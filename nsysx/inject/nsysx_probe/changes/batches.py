@@ -46,7 +46,7 @@ _OWN_CODE = "what goes into one call is the program's own code"
 UNTRIED = (
     Remedy(
         "batched-inputs", "Batch incoming inputs: one forward makes as many launches for several of them as for one",
-        condition="Inputs of one batch need one shape (pad them), and each waits until its batch is full or a short time is over.",
+        condition="Inputs of one batch need one shape (pad them), and each waits until its batch is full or a short timeout ends.",
         untried=_OWN_CODE,
     ),
     Remedy(
@@ -57,9 +57,9 @@ UNTRIED = (
     Remedy("own-kernel", "Use a fused or Triton kernel that splits the work along another axis", untried="a kernel has to be written"),
     Remedy(
         "even-sizes", "Make this size a multiple of 64", "nn.Linear(width, 50304)  # not 50257",
-        "What is added is never asked for: targets stay below the old size.", untried=_OWN_CODE,
+        "The added outputs stay unused: targets stay below the old size.", untried=_OWN_CODE,
     ),
-    Remedy("fewer-conversions", "Do without copies and conversions between formats", untried=_OWN_CODE),
+    Remedy("fewer-conversions", "Avoid copies and conversions between formats", untried=_OWN_CODE),
     Remedy("sequence-at-once", "Run a recurrent cell over the whole sequence in one call", untried=_OWN_CODE),
     Remedy(
         "larger-graphs", "Put more of the step into the CUDA graphs that the program already replays", untried=_OWN_CODE,

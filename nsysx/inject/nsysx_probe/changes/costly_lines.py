@@ -30,13 +30,13 @@ UNTRIED = (
     ),
     Remedy(
         "constants-of-layers",
-        "Compute once what each of these layers computes anew from tensors that nothing changes, and hand it in",
+        "Compute once, before the loop, what each of these layers recomputes from unchanged tensors, and pass it in",
         "graph, weight = gcn_norm(graph, weight)  # once, before the loop\nlayer = GCNConv(dim, dim, normalize=False)",
-        "What it is made of must stay the same.", untried=_OWN_CODE,
+        "Its inputs must not change between steps.", untried=_OWN_CODE,
     ),
     Remedy(
         "constants-once",
-        "Make these constants once, before the loop, or use Python's numbers in their place",
+        "Create these constants once, before the loop, or use plain Python numbers",
         'gravity = torch.tensor(9.81, device="cuda")  # once, before the loop', untried=_OWN_CODE,
     ),
     Remedy(
@@ -51,21 +51,21 @@ UNTRIED = (
     ),
     Remedy(
         "picked-on-gpu",
-        "Pick on the GPU, with repetition (torch.randint): without it all of them are shuffled each time; or shuffle once for many steps",
+        "Sample on the GPU with replacement (torch.randint): without it, all are shuffled each time; or shuffle once for many steps",
         'index = torch.randint(count, (picked,), device="cuda")', untried=_OWN_CODE,
     ),
     Remedy(
         "same-dtype",
-        "Cast what goes in here back to the model's dtype (x.to(weight.dtype)): the parameters have 16 bits, and a tensor of float32 "
-        "(a table, a constant, a mask) made this work float32",
-        "q, k = rotary(q).to(v.dtype), rotary(k).to(v.dtype)  # tables of float32 promote what they touch",
-        "What needs the digits (angles, sums) is computed before the cast.", untried=_OWN_CODE,
+        "Cast the inputs of this line back to the model's dtype (x.to(weight.dtype)): the parameters are 16-bit, and a float32 tensor "
+        "(a table, a constant, a mask) promoted the work to float32",
+        "q, k = rotary(q).to(v.dtype), rotary(k).to(v.dtype)  # float32 tables promote what they touch",
+        "Compute what needs float32 (angles, sums) before the cast.", untried=_OWN_CODE,
     ),
     Remedy(
         "shorter-side",
-        "Turn a tall matrix first (x.T), and back at the end: the products are then as large as its shorter side. torch.optim.Muon does so",
-        "tall = x.size(0) > x.size(1)\nx = x.T if tall else x   # before the rounds\nx = x.T if tall else x   # behind them",
-        "What is computed must be the same of the transpose, as in Newton-Schulz iterations.", untried=_OWN_CODE,
+        "Transpose a tall matrix first (x.T), and back at the end: the products then have its shorter side's size, as in torch.optim.Muon",
+        "tall = x.size(0) > x.size(1)\nx = x.T if tall else x   # before the rounds\nx = x.T if tall else x   # after them",
+        "The result must be the same for the transpose, as in Newton-Schulz iterations.", untried=_OWN_CODE,
     ),
     Remedy(
         "other-order",
@@ -97,9 +97,9 @@ UNTRIED = (
     ),
     Remedy(
         "mixed-before-resampled",
-        "Mix the channels first (the 1x1 convolution or linear layer), and resample the few that it leaves: the two can change places",
+        "Apply the 1x1 convolution (or linear layer) first, and resample its few output channels: the order does not change the result",
         'y = F.interpolate(self.classify(x), size=size, mode="bilinear", align_corners=False)',
-        "Nothing but types and layouts may change between the two.", untried=_OWN_CODE,
+        "Only casts and layout changes may lie between the two.", untried=_OWN_CODE,
     ),
     Remedy(
         "result-kept",
@@ -121,12 +121,12 @@ UNTRIED = (
     ),
     Remedy(
         "processes-for-threads",
-        "Let worker processes do this (DataLoader(num_workers=8), multiprocessing), not a thread: of one process only one thread runs "
-        "Python at a time, and the one that launches kernels waits for it",
+        "Move this into worker processes (DataLoader(num_workers=8), multiprocessing), not a thread: the GIL lets one thread of a process "
+        "run Python at a time, and the thread that launches kernels waits for it",
         "loader = DataLoader(batches, batch_size=None, num_workers=8, prefetch_factor=4)  # batches[i] parses batch i",
-        "What goes to the workers and back has to be picklable.", untried=_OWN_CODE,
+        "What is sent to the workers and back must be picklable.", untried=_OWN_CODE,
     ),
-    Remedy("no-sleep", "Leave this pause out, or wait for what it waits for in another thread", untried=_OWN_CODE),
+    Remedy("no-sleep", "Remove this sleep, or wait in another thread", untried=_OWN_CODE),
     Remedy(
         "no-lock",
         "Do not wait here: let a thread or process fill a queue some steps ahead, and hold the lock for less", untried=_OWN_CODE,
@@ -143,7 +143,7 @@ UNTRIED = (
         "loader = DataLoader(data, num_workers=8, pin_memory=True, persistent_workers=True)", untried=_OWN_CODE,
     ),
     Remedy(
-        "tokens-once", "Make tokens once, before the loop, or in the workers of the loader",
+        "tokens-once", "Tokenize once, before the loop, or in the workers of the loader",
         "data = data.map(tokenize, batched=True)  # before the loop", untried=_OWN_CODE,
     ),
     Remedy(
@@ -155,7 +155,7 @@ UNTRIED = (
         "if step % 100 == 0: log(step, loss.item())", untried=_OWN_CODE,
     ),
     Remedy(
-        "collective-rarely", "Let the ranks meet here every n steps, with async_op=True, or not at all",
+        "collective-rarely", "Run this collective every n steps, with async_op=True, or not at all",
         "if step % 100 == 0: dist.all_reduce(total)", untried=_OWN_CODE,
     ),
     Remedy(
@@ -176,13 +176,13 @@ UNTRIED = (
     ),
     Remedy(
         "rows-by-embedding",
-        "Look rows up with F.embedding or index_select: the backward of x[index] sorts the indices and adds those that are equal one after "
-        "the other", "rows = F.embedding(index, table)  # not table[index]", untried=_OWN_CODE,
+        "Look rows up with F.embedding or index_select: the backward of x[index] sorts the indices and adds up equal ones one at a time",
+        "rows = F.embedding(index, table)  # not table[index]", untried=_OWN_CODE,
     ),
     Remedy(
         "compiled-for-all-calls",
-        "Keep what changes from call to call in a tensor (register_buffer), or mark it dynamic: a Python number that torch.compile takes "
-        "for a constant compiles the function anew each time, until the limit ends that",
+        "Keep what changes from call to call in a tensor (register_buffer), or mark it dynamic: torch.compile takes a Python "
+        "number for a constant and recompiles for each value, until its limit is reached",
         'self.register_buffer("calls", torch.zeros((), dtype=torch.int64))  # not self.calls = 0', untried=_OWN_CODE,
     ),
     Remedy(
@@ -198,30 +198,30 @@ UNTRIED = (
     ),
     Remedy(
         "weights-folded",
-        "Fold weight normalization into the weights once, after loading: each call computes them anew, and nothing trains them",
+        "Fold weight normalization into the weights once, after loading: each call recomputes them, and nothing trains them",
         "model.remove_weight_norm()  # or torch.nn.utils.parametrize.remove_parametrizations(layer, 'weight')", untried=_OWN_CODE,
     ),
     Remedy(
-        "frozen", "Freeze what no optimizer updates: backward computes and keeps gradients of these weights for nothing",
+        "frozen", "Freeze what no optimizer updates: backward computes and keeps gradients of these weights that nothing uses",
         "model.requires_grad_(False)  # before adapters or a new head are added", untried=_OWN_CODE,
     ),
     Remedy(
         "iterator-once",
-        "Make the loader and its iterator once, before the loop: each new one starts its workers and fills their queues anew",
+        "Make the loader and its iterator once, before the loop: each new one starts its workers again and refills their queues",
         "for batch in loader: ...  # not next(iter(loader)) in each step", untried=_OWN_CODE,
     ),
-    Remedy("made-once", "Make this once, before the loop: what is made anew in each step starts from nothing each time", untried=_OWN_CODE),
+    Remedy("made-once", "Create this once, before the loop, not in each step", untried=_OWN_CODE),
     Remedy(
         "no-collect",
-        "Leave gc.collect() and empty_cache() out of the loop: one walks over all objects of Python, the other gives back memory that the "
-        "next step asks for again", untried=_OWN_CODE,
+        "Leave gc.collect() and empty_cache() out of the loop: one scans all Python objects, the other frees memory that the "
+        "next step allocates again", untried=_OWN_CODE,
     ),
     Remedy(
         "drawn-rarely", "Draw and write pictures every n steps or after the epoch, from a process of its own",
         "if step % 500 == 0: draw(step, sample.cpu())", untried=_OWN_CODE,
     ),
     Remedy(
-        "pairs-at-once", "Copy the costs of all samples to the host at once and match them in a pool of threads: each is waited for",
+        "pairs-at-once", "Copy the costs of all samples to the host at once and match them in a thread pool: each copy is waited for",
         "costs = cost.cpu()  # all samples in one copy\npairs = list(pool.map(linear_sum_assignment, costs.split(sizes, -1)))",
         untried=_OWN_CODE,
     ),
@@ -235,7 +235,7 @@ UNTRIED = (
         "add up there)", "if step % 100 == 0: metric = f1_score(labels.cpu(), predicted.cpu())", untried=_OWN_CODE,
     ),
     Remedy(
-        "sums-by-product", "Let a product of matrices sum over this dimension (torch.einsum, @): here all products are written out",
+        "sums-by-product", "Sum over this dimension by a matrix product (torch.einsum, @): here all products are written to memory",
         'y = torch.einsum("bik,bjk->bij", a, b)  # not (a[:, :, None] * b[:, None]).sum(-1)', untried=_OWN_CODE,
     ),
     Remedy(
@@ -243,7 +243,7 @@ UNTRIED = (
         "y = F.conv2d(x, weight.view(out, in_, k, k), padding=k // 2)", untried=_OWN_CODE,
     ),
     Remedy(
-        "largest-for-sort", "Take the few largest (torch.topk) in place of sorting all of them", "values, index = scores.topk(k)",
+        "largest-for-sort", "Use torch.topk for the largest few instead of sorting everything", "values, index = scores.topk(k)",
         "Only the first of the sorted values may be needed.", untried=_OWN_CODE,
     ),
     Remedy(
@@ -252,13 +252,13 @@ UNTRIED = (
         "the whole tensor", "model = model.to(memory_format=torch.channels_last)", untried=_OWN_CODE,
     ),
     Remedy(
-        "kept-constant", "Make this once and keep it on the GPU (register_buffer): it is the same in each step",
+        "kept-constant", "Create this once and keep it on the GPU (register_buffer): it is the same in each step",
         'self.register_buffer("mask", torch.ones(n, n, dtype=torch.bool).tril(), persistent=False)', untried=_OWN_CODE,
     ),
     Remedy(
         "segments-at-once",
-        "Do this for all groups in one call (index_add_, scatter_reduce, segment_reduce): here each group has a mask of its own, which "
-        "waits for its size",
+        "Do this for all groups in one call (index_add_, scatter_reduce, segment_reduce): here each group has its own mask, and "
+        "each mask waits for its size",
         "sums = x.new_zeros(groups, x.shape[1]).index_add_(0, group, x)  # all groups at once", untried=_OWN_CODE,
     ),
     Remedy(
@@ -268,7 +268,7 @@ UNTRIED = (
     ),
     Remedy(
         "beside-the-loop",
-        "Do what runs between the steps more rarely, or beside them: in a thread or process of its own, in the workers of the loader, "
+        "Do what runs between the steps less often, or concurrently: in its own thread or process, in the workers of the loader, "
         "or on the GPU", untried=_OWN_CODE,
     ),
     Remedy(
@@ -306,7 +306,7 @@ UNTRIED = (
         "Run these models as one: stack their parameters (torch.func.stack_module_state), vmap over them, one optimizer for the stack",
         "params, buffers = torch.func.stack_module_state(models)\n"
         "y = torch.vmap(lambda p, b: torch.func.functional_call(base, (p, b), (x,)))(params, buffers)",
-        "No model may need what another one computes.", untried=_OWN_CODE,
+        "No model may depend on the output of another.", untried=_OWN_CODE,
     ),
     Remedy(
         "inputs-in-one-call",

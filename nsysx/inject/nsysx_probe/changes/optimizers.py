@@ -127,7 +127,7 @@ CHANGES = (
     Change(
         "groups-merged", "groups of the optimizer with the same options merged",
         'groups = [{"params": tensors, **options} for options, tensors in merged]\n'
-        "optimizer = torch.optim.AdamW(groups, fused=True)", _merged, needs="optimizer",
+        "optimizer = torch.optim.AdamW(groups)", _merged, needs="optimizer",
         alters="numerics", beware="a scheduler with a factor for each group finds fewer groups",
         advice="Merge the optimizer's groups with the same options into one each: every group is updated by itself, here a tensor at a "
         "time",

@@ -34,7 +34,7 @@ UNTRIED = (
     ),
     Remedy(
         "gathered-once",
-        "Gather the parameters once before this loop, and free them behind it: set_reshard_after_forward(False) around it, or unshard() "
+        "Gather the parameters once before this loop, and free them after it: set_reshard_after_forward(False) around it, or unshard() "
         "of each unit; each of its calls gathers all of them again",
         "model.set_reshard_after_forward(False)  # the loop; then model.set_reshard_after_forward(True)",
         "All gathered parameters must fit while the loop runs.", untried=_ALL_RANKS,
@@ -85,14 +85,14 @@ UNTRIED = (
     ),
     Remedy(
         "group-on-gpu",
-        "Use a group of NCCL for this, the default one or new_group(backend=\"nccl\"): gloo and MPI copy each tensor to the CPU, and the "
+        "Use an NCCL group for this, the default one or new_group(backend=\"nccl\"): gloo and MPI copy each tensor to the CPU, and the "
         "host waits there; or collect the values and exchange them once a step",
         "dist.all_reduce(counts)  # the default group, NCCL; once a step for all layers", "The tensors must be on the GPU.",
         untried=_ALL_RANKS,
     ),
     Remedy(
         "own-cores",
-        "Give each rank cores of its own, those near its GPU, and enough for its loader's workers: no os.sched_setaffinity, taskset or "
+        "Give each rank its own cores, near its GPU and enough for its loader's workers: no os.sched_setaffinity, taskset or "
         "OMP_PROC_BIND to a few of them, or more cores for the job",
         "srun --cpus-per-task=8 --cpu-bind=cores python train.py  # torchrun: start it without taskset",
         untried=_ALL_RANKS,
@@ -130,7 +130,7 @@ UNTRIED = (
     ),
     Remedy(
         "own-statistics",
-        "Use BatchNorm of each rank, or GroupNorm: SyncBatchNorm lets all ranks meet in each layer, forward and backward",
+        "Use BatchNorm of each rank, or GroupNorm: SyncBatchNorm synchronizes all ranks in each layer, forward and backward",
         "model = DistributedDataParallel(model)  # without convert_sync_batchnorm",
         "Batches of each rank must be large enough (16 or more).", untried=_ALL_RANKS,
     ),
