@@ -8,15 +8,17 @@ import numpy as np
 import polars as pl
 
 from nsysx.analyses.helpers import shared_columns
-from nsysx.analyses.helpers.analysis_bounds import COPIES_LONG_AGO_NS, HIDDEN_COPIES_SHARE, LARGE_LINK_COPY_BYTES
+from nsysx.analyses.helpers.analysis_bounds import HIDDEN_COPIES_SHARE
 from nsysx.analyses.helpers.host_stopwatch import gpu_calls
 from nsysx.catalogue import DeviceActivity
 from nsysx.events.ledger import CLASSES
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.events.thread_roles import elsewhere
 from nsysx.frames import lookup
+from nsysx.frames.frame_bounds import LONG_AGO_NS
 from nsysx.frames.intervals import I64
 from nsysx.model import TableSpec
+from nsysx.replay.replay_bounds import LARGE_COPY_BYTES
 from nsysx.rows import Of, TableOf, columns_of, names
 
 KEY = "copy_sites"
@@ -84,7 +86,7 @@ _WANTED = (
 def _followed_by_sync(profile: Profile, calls: I64) -> I64:
     """Return, per call, the end of the synchronize that is the thread's next GPU call; long ago if that call is none."""
     gpu = gpu_calls(profile)
-    ended = np.full(len(calls), COPIES_LONG_AGO_NS, np.int64)
+    ended = np.full(len(calls), LONG_AGO_NS, np.int64)
     row = np.searchsorted(gpu.call, calls, side="right")
     near = np.flatnonzero((calls >= 0) & np.append(gpu.sync, False)[row])
     thread = profile.attributed.api_calls["thread"].to_numpy()
@@ -123,7 +125,7 @@ def _limits(profile: Profile) -> dict[tuple[str, str, str], tuple[float, str]]:
     """Return (direction, source, destination) -> (possible bytes/s, where that figure comes from)."""
     ns = pl.col("end_ns") - pl.col("start_ns")
     seen = profile.ops.select("name", "bytes", "src_kind", "dst_kind", "start_ns", "end_ns")
-    seen = seen.filter(profile.ops["op_kind"] == "memcpy").filter(pl.col("bytes") >= LARGE_LINK_COPY_BYTES, ns > 0)
+    seen = seen.filter(profile.ops["op_kind"] == "memcpy").filter(pl.col("bytes") >= LARGE_COPY_BYTES, ns > 0)
     seen = seen.with_columns(
         shared_columns.memory("src_kind"), shared_columns.memory("dst_kind"), pl.col("name").cast(pl.String)
     )

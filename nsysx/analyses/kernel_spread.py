@@ -36,7 +36,6 @@ from nsysx.analyses.helpers.analysis_bounds import (
     SLOW_FIRST_TIMES,
     SPREAD_BINS,
     SPREAD_CHANCE,
-    SPREAD_LONG_AGO_NS,
     SPREAD_RESOLUTION_NS,
     STEADY_SPREAD_SHARE,
     TIED_CAUSES_SHARE,
@@ -45,6 +44,7 @@ from nsysx.events import sm_clocks
 from nsysx.events.event_bounds import ON_DEVICE_KIND
 from nsysx.events.profile import NotRecorded, Profile
 from nsysx.frames import frame_columns
+from nsysx.frames.frame_bounds import LONG_AGO_NS
 from nsysx.frames.intervals import I64
 from nsysx.frames.statistics import F64, explained, mann_whitney, spearman
 from nsysx.model import TableSpec
@@ -125,11 +125,11 @@ class _Features:
         self.position[self.order] = np.arange(len(self.order))
         self.borders = np.cumsum([0, *(len(rows) for _, rows in places)])
         # Per op in that order: the last end before it, and the start after it.
-        self.reach, self.next = np.full((2, len(self.order)), SPREAD_LONG_AGO_NS)
+        self.reach, self.next = np.full((2, len(self.order)), LONG_AGO_NS)
         for _, rows in places:
             position = self.position[rows]
             self.reach[position[1:]] = np.maximum.accumulate(self.end[rows])[:-1]
-            self.next[position] = np.append(self.start[rows][1:], -SPREAD_LONG_AGO_NS)
+            self.next[position] = np.append(self.start[rows][1:], -LONG_AGO_NS)
         cards = {(g.process, g.device): g for g in profile.trace.capture.gpus}
         shown = [cards.get(p) for p, _ in places]
         rates = [(c.memory_bandwidth or 0) / 1e9 if c else 0.0 for c in shown]

@@ -8,6 +8,7 @@ from nsysx.advice import Bar, BarPart, Picture
 from nsysx.analyses import event_windows, events, stopwatch
 from nsysx.answer.answer_bounds import MOST_EVENT_WINDOWS, OUTLYING_READING_TIMES
 from nsysx.catalogue import Paint
+from nsysx.findings.nsx107_inflated_event import AT_LAUNCH
 from nsysx.findings.nsx115_wrong_timing import BOTH_SIDES, EVIDENCE, KERNEL_ITSELF
 from nsysx.model import Finding, Summary
 
@@ -67,24 +68,28 @@ class _ClockWindow(NamedTuple):
     reading: float
     kernel: float
     copies: float
+    launches: float = 0.0
 
     @staticmethod
     def from_row(row: event_windows.WindowRow) -> _ClockWindow:
         """Return what is in one window."""
-        return _ClockWindow(row["reading_ns"], row["kernel_ns"], row["copy_ns"] + row["memset_ns"])
+        return _ClockWindow(
+            row["reading_ns"], row["kernel_ns"], row["copy_ns"] + row["memset_ns"], row["launch_wait_ns"]
+        )
 
 
 def _window_bar(label: str, window: _ClockWindow) -> Bar:
-    """Return a window as a bar: its kernels, its copies, and the rest."""
-    total = window.reading
-    kernel = min(window.kernel, total)
-    copies = min(window.copies, total - kernel)
-    parts = (
-        BarPart("kernels", kernel, Paint.COMPUTE),
-        BarPart("copies", copies, Paint.COPY),
-        BarPart("waits", total - kernel - copies, Paint.LAUNCH, True),
-    )
-    return Bar(label, total, tuple(p for p in parts if p.ns > 0))
+    """Return a window as a bar: its kernels, its copies, waiting for launches, as the sentence says it, and the rest."""
+    left, parts = window.reading, list[BarPart]()
+    for name, ns, color in (
+        ("kernels", window.kernel, Paint.COMPUTE),
+        ("copies", window.copies, Paint.COPY),
+        (AT_LAUNCH, window.launches, Paint.LAUNCH),
+        ("other", window.reading, Paint.OTHER),
+    ):
+        parts.append(BarPart(name, min(ns, left), color, name in (AT_LAUNCH, "other")))
+        left -= parts[-1].ns
+    return Bar(label, window.reading, tuple(p for p in parts if p.ns > 0))
 
 
 def _turn_bars(summary: Summary) -> tuple[Bar, ...]:

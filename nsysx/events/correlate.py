@@ -21,10 +21,10 @@ import polars as pl
 from nsysx import ids
 from nsysx.catalogue import Call, DeviceActivity
 from nsysx.events import families
-from nsysx.events.event_bounds import DENSE_ID_RANGE_TIMES
 from nsysx.frames import frame_columns, lookup
 from nsysx.frames.intervals import I64, StepFunction, in_turn, merged, nesting
 from nsysx.reading import schema
+from nsysx.reading.reading_bounds import DENSE_LOOKUP_TIMES
 from nsysx.reading.trace import LeftOut, Trace
 
 _SUFFIX = re.compile(r"(_pts[zd])?(_v\d{4,5})?(_pts[zd])?$")
@@ -140,7 +140,7 @@ def _unique(process: pl.Series, ids: pl.Series) -> bool:
         of_process = keys == key
         numbers = every if of_process.all() else every[of_process]
         low, high = int(numbers.min()), int(numbers.max())
-        if high - low > DENSE_ID_RANGE_TIMES * len(numbers):
+        if high - low > DENSE_LOOKUP_TIMES * len(numbers):
             if len(merged([np.sort(numbers)])) < len(numbers):
                 return False
             continue
@@ -255,7 +255,7 @@ def _launching(calls: pl.DataFrame, ops: pl.DataFrame) -> I64:
         ids = every_id if whole else every_id[call]
         rows = np.flatnonzero((asked_process == process) & (asked_id != 0))
         asked = asked_id[rows]
-        if int(ids.max()) - int(ids.min()) > DENSE_ID_RANGE_TIMES * (len(ids) + len(rows)):
+        if int(ids.max()) - int(ids.min()) > DENSE_LOOKUP_TIMES * (len(ids) + len(rows)):
             ids, asked = _compact(ids, asked)
         low, high = int(ids.min()), int(ids.max())
         table = np.full(high - low + 1, -1, np.int32 if calls.height < 1 << 31 else np.int64)

@@ -25,10 +25,6 @@ LONG_BARE_STEP_SHARE, BARE_FEWEST_STEPS = 0.2, 4
 #: A wait shorter than this (ns) is no wait for work; a loop takes at least so many batches.
 LONG_BATCH_WAIT_NS, FEWEST_BATCHES = 100_000, 3
 
-# ---- correlate --------------------------------------------------------------------------------------------------
-#: An id range this many times the number of ids still fits a table of its own.
-DENSE_ID_RANGE_TIMES = 64
-
 # ---- gil --------------------------------------------------------------------------------------------------------
 #: A sample tells what a holder ran this many sampling periods before or after.
 GIL_SAMPLE_PERIODS = 10
@@ -209,8 +205,6 @@ WORK_AS_EXPECTED_SHARE = 0.02
 DEVICE_AND_CPU_STEP_SHARE = 0.02
 #: Long steps that are read, each with so many before and after it; and the last steps, with what comes after them.
 MOST_LONG_STEPS_READ, STEPS_READ_BESIDE, LAST_STEPS_READ = 8, 1, 2
-#: Before and after everything in a session (ns).
-BEFORE_SESSION_NS, AFTER_SESSION_NS = -(1 << 60), 1 << 60
 
 # ---- sequence ---------------------------------------------------------------------------------------------------
 #: So many different marked sequences are compared with one that is like none of them.
@@ -258,8 +252,6 @@ FEWEST_BETWEEN = 3
 # ---- streams ----------------------------------------------------------------------------------------------------
 #: GPU and CPU stamps come from two clocks; work was seen to end up to 7 us after the synchronize that waited for it returned.
 CLOCK_ERROR_NS = 20_000
-#: Before every event; times can be negative.
-BEFORE_ALL_EVENTS_NS = -(1 << 62)
 #: How a stream was made (``creation`` of the frame ``cuda_stream``).
 BLOCKING_STREAM, DEFAULT_STREAM = 1, 3
 

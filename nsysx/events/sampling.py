@@ -10,9 +10,7 @@ import polars as pl
 
 from nsysx.events import nvtx_ranges, trend
 from nsysx.events.event_bounds import (
-    AFTER_SESSION_NS,
     AS_CLOSE_MEANS_SHARE,
-    BEFORE_SESSION_NS,
     CLOSE_MEANS_SHARE,
     COLD_START_STEPS,
     DEVICE_AND_CPU_STEP_SHARE,
@@ -29,8 +27,10 @@ from nsysx.events.event_bounds import (
     WORTH_SAMPLING_TIMES,
 )
 from nsysx.events.profile import Profile
+from nsysx.frames.frame_bounds import LONG_AGO_NS
 from nsysx.frames.intervals import I64
 from nsysx.reading.capture_parts import CaptureParts, Choice
+from nsysx.reading.reading_bounds import AFTER_SESSION_NS
 from nsysx.reading.trace import Sampled, Trace
 
 
@@ -64,7 +64,7 @@ def choose(look: Trace) -> CaptureParts | None:
     wanted += [(i - STEPS_READ_BESIDE, i + STEPS_READ_BESIDE + 1) for i in rows[:MOST_LONG_STEPS_READ].tolist()]
     parts = _merged_stretches(sorted(wanted))
     long_steps = tuple((int(start[i]), int(length[i])) for i in rows)
-    edges = [BEFORE_SESSION_NS, *start[1:].tolist(), AFTER_SESSION_NS]
+    edges = [LONG_AGO_NS, *start[1:].tolist(), AFTER_SESSION_NS]
     main = next(n for n, (a, b) in enumerate(parts) if a <= first < b)
     return CaptureParts(
         tuple((edges[a], edges[b]) for a, b in parts), main, Sampled(length, parts, first, last, long_steps)

@@ -11,8 +11,9 @@ from collections.abc import Iterator
 import numpy as np
 import polars as pl
 
-from nsysx.events.event_bounds import BEFORE_ALL_EVENTS_NS, BLOCKING_STREAM, DEFAULT_STREAM
+from nsysx.events.event_bounds import BLOCKING_STREAM, DEFAULT_STREAM
 from nsysx.frames import lookup
+from nsysx.frames.frame_bounds import LONG_AGO_NS
 from nsysx.frames.intervals import I64
 from nsysx.reading import schema
 from nsysx.reading.load import Trace
@@ -115,7 +116,7 @@ class Streams:
             by_source.setdefault(key, []).append(i)
         # A wait holds what its event's stream held when it was recorded, other waits of that stream included: a fixed point,
         # reached in as many rounds as the longest chain of waits that matters.
-        held = np.full(edges.height, BEFORE_ALL_EVENTS_NS, np.int64)
+        held = np.full(edges.height, LONG_AGO_NS, np.int64)
         while True:
             self.edges = {key: (times, np.maximum.accumulate(held[r])) for key, (r, times) in rows.items()}
             new = held.copy()
@@ -130,12 +131,12 @@ class Streams:
         return self.work.keys() | self.edges.keys()
 
     def last_end(self, key: _Place, before: I64) -> I64:
-        """Return the latest end of what stream ``key`` holds that was launched before each instant, BEFORE_ALL_EVENTS_NS for nothing."""
-        result = np.full(len(before), BEFORE_ALL_EVENTS_NS, np.int64)
+        """Return the latest end of what stream ``key`` holds that was launched before each instant, LONG_AGO_NS for nothing."""
+        result = np.full(len(before), LONG_AGO_NS, np.int64)
         for stream_key in (key, *self._blocking.get(key, ())):
             for held in (self.work, self.edges):
                 if stream_key in held:
                     order, reach = held[stream_key]
                     i = np.searchsorted(order, before, side="left") - 1
-                    result = np.maximum(result, np.where(i >= 0, reach[np.maximum(i, 0)], BEFORE_ALL_EVENTS_NS))
+                    result = np.maximum(result, np.where(i >= 0, reach[np.maximum(i, 0)], LONG_AGO_NS))
         return result

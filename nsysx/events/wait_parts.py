@@ -8,7 +8,6 @@ import polars as pl
 from nsysx.catalogue import Call
 from nsysx.events.attribute import Attributed
 from nsysx.events.event_bounds import (
-    BEFORE_ALL_EVENTS_NS,
     CLOCK_ERROR_NS,
     COPY_AND_WAIT_NS,
     DRAINED_SOON_NS,
@@ -18,6 +17,7 @@ from nsysx.events.event_bounds import (
 from nsysx.events.nvtx_ranges import Flags
 from nsysx.events.streams import Streams, records
 from nsysx.frames import lookup
+from nsysx.frames.frame_bounds import LONG_AGO_NS
 from nsysx.frames.intervals import I64, length
 from nsysx.reading import schema
 from nsysx.reading.load import Trace
@@ -89,8 +89,8 @@ def _targets(trace: Trace, calls: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFr
 
 
 def _drained(streams: Streams, rows: pl.DataFrame) -> I64:
-    """Return the last end of the work that each call waits for, BEFORE_ALL_EVENTS_NS for none."""
-    d = np.full(rows.height, BEFORE_ALL_EVENTS_NS, np.int64)
+    """Return the last end of the work that each call waits for, LONG_AGO_NS for none."""
+    d = np.full(rows.height, LONG_AGO_NS, np.int64)
     for (process, context, stream), part in rows.with_row_index("_row").group_by(
         "process", "context", "stream", maintain_order=True
     ):

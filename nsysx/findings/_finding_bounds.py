@@ -120,9 +120,7 @@ OVERLAP_SHARE = 0.01
 MUCH_PADDING_SHARE = 0.3
 #: A batch is padded beyond its longest sample from this share of its length on.
 BEYOND_LONGEST_SAMPLE_SHARE = 0.1
-# ---- _rare_steps ------------------------------------------------------------------------------------------------
-#: A step on the device is long if it takes so many times as long as the median steady one.
-LONG_STEP_TIMES = 1.5
+
 # ---- _requests --------------------------------------------------------------------------------------------------
 #: A forward-only step as short as this pays for guards and copied inputs as much as a graph of it saves.
 SHORT_FORWARD_STEP_NS = 3_000_000

@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from nsysx.findings._case import Case
-from nsysx.findings._finding_bounds import LONG_STEP_TIMES
+from nsysx.judging.judging_bounds import LONG_STEP_TIMES
 from nsysx.reading.trace import Sampled
 from nsysx.replay.engine import idle_of
 

@@ -38,10 +38,12 @@ from nsysx.model import Finding, Row
 
 RULE = Rule("NSX107", "inflated-event", "Inflated cuda.Event windows", about="timing", picture="windows", reading=True)
 _FIX = Fix.by_name("busy-windows")
+#: What stands between the kernels of a window while no launch has arrived.
+AT_LAUNCH = "waiting for the CPU to launch"
 _PARTS = {
     "copy_ns": "copies",
     "memset_ns": "memsets",
-    "launch_wait_ns": "waiting for the CPU to launch",
+    "launch_wait_ns": AT_LAUNCH,
     "other_streams_ns": "work of other streams",
     "idle_ns": "start latency and dependencies",
 }

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+# ---- instants that no event has, in every room ----------------------------------------------------------------------
+#: Before every event (ns); times can be negative.
+LONG_AGO_NS = -(1 << 62)
+
 # ---- lookup ---------------------------------------------------------------------------------------------------------
 #: Long columns are processed in blocks of this many rows, which stay in the cache.
 LOOKUP_BLOCK = 1 << 16

@@ -24,7 +24,7 @@ GROWING_KERNEL_LETTERS = 60
 # ---- limit_words ------------------------------------------------------------------------------------------------
 #: From this share of the step on, a cause that could be removed limits it.
 LIMITING_SHARE = 0.15
-#: A part below this share of the step is not worth a word.
+#: A part below this share of the step, such as waiting for other ranks, is not worth a word.
 NOTABLE_PART_SHARE = 0.01
 #: From this share of the copy time on, the main direction stands for all copies; above the second, for most of them.
 NEARLY_ALL_COPIES_SHARE, MOST_COPIES_SHARE = 0.95, 0.5
@@ -66,8 +66,6 @@ NO_NETWORK_PROBLEM_SHARE = 0.02
 RANKS_WAIT_MOSTLY_SHARE = 0.5
 
 # ---- rank_waiting -----------------------------------------------------------------------------------------------
-#: Below this share of a step, waiting is not worth a word.
-NOTABLE_RANK_WAIT_SHARE = 0.01
 #: A rank that comes last in this share of the collectives, and causes this share of all waiting, is the one that is waited for.
 LAST_RANK_SHARE = 0.75
 

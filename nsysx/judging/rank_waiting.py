@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nsysx import units
-from nsysx.judging.judging_bounds import LAST_RANK_SHARE, NOTABLE_RANK_WAIT_SHARE
+from nsysx.judging.judging_bounds import LAST_RANK_SHARE, NOTABLE_PART_SHARE
 from nsysx.model import Row, Scope
 
 
@@ -33,7 +33,7 @@ def _waited(rows: Sequence[Row]) -> float:
     if longest is None:
         return 0.0
     ns = per_step(longest, "exposed_wait_ns")
-    return ns if ns >= NOTABLE_RANK_WAIT_SHARE * per_step(longest, "window_ns") else 0.0
+    return ns if ns >= NOTABLE_PART_SHARE * per_step(longest, "window_ns") else 0.0
 
 
 def sentence(rows: Sequence[Row]) -> str:

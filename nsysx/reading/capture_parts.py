@@ -15,11 +15,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 import polars as pl
 
+from nsysx.frames.frame_bounds import LONG_AGO_NS
 from nsysx.frames.intervals import I64
 from nsysx.reading import decoding, schema
 from nsysx.reading.reading_bounds import (
     AFTER_SESSION_NS,
-    BEFORE_SESSION_NS,
     LONGEST_STEP_TEXT_BYTES,
     MOST_RANGE_TEXTS,
     PARTS_APART_NS,
@@ -132,7 +132,7 @@ class Clock:
         start = next((c for c in _INSTANTS if c in frame.columns), None)
         if start is None:
             return frame
-        part = self.part_of(frame[start].fill_null(BEFORE_SESSION_NS).to_numpy())
+        part = self.part_of(frame[start].fill_null(LONG_AGO_NS).to_numpy())
         return self._moved(frame.filter(part >= 0), part[part >= 0])
 
     def _moved(self, frame: pl.DataFrame, part: I64) -> pl.DataFrame:
@@ -186,7 +186,7 @@ def _parts_of(frame: pl.DataFrame, part_of_call: pl.DataFrame, clock: Clock) -> 
     time = next((c for c in _INSTANTS if c in frame.columns), None)
     if time is not None:
         alone = (frame["correlation_id"].fill_null(0) == 0).to_numpy()
-        part[alone] = clock.part_of(frame[time].fill_null(BEFORE_SESSION_NS).to_numpy()[alone])
+        part[alone] = clock.part_of(frame[time].fill_null(LONG_AGO_NS).to_numpy()[alone])
     return part
 
 

@@ -21,8 +21,8 @@ MOST_CLOCK_MHZ = 100_000
 MOST_RANGE_TEXTS, LONGEST_STEP_TEXT_BYTES = 50_000, 100
 #: What the parts lie apart (ns).
 PARTS_APART_NS = 1_000
-#: A time before and one after everything in a session.
-BEFORE_SESSION_NS, AFTER_SESSION_NS = -(1 << 62), 1 << 60
+#: After everything in a session (ns).
+AFTER_SESSION_NS = 1 << 60
 
 # ---- capture_totals ---------------------------------------------------------------------------------------------
 #: A call's id of its name and its length (ns) travel as one integer; longer calls (18 minutes) and greater ids are no more counted.

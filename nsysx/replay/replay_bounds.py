@@ -78,10 +78,6 @@ RANKS_TOGETHER_SHARE = 0.5
 MOST_REPLAYED_OPS = 8_000
 #: Ranks are compared over this many steps or more, if so few have no more GPU ops than the second number.
 FEWEST_STEPS_OF_JOB, MOST_OPS_OF_JOB = 3, 24_000
-#: A run that is shorter than this share of the longest possible one does not represent all steps.
-LEAST_RUN_SHARE = 0.5
-#: Mean steps that differ by less than this share are equally good.
-AS_GOOD_MEAN_SHARE = 0.01
 #: Threads that are in CUDA calls at the same time for more than this share of that time do not take turns.
 MOST_CROSSING_SHARE = 0.05
 

@@ -10,15 +10,14 @@ import numpy.typing as npt
 import polars as pl
 
 from nsysx import units
+from nsysx.events.event_bounds import AS_GOOD_MEAN_SHARE, LEAST_RUN_SHARE
 from nsysx.events.profile import Profile
 from nsysx.events.step_work import gpu_work
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64
 from nsysx.replay import peers
 from nsysx.replay.replay_bounds import (
-    AS_GOOD_MEAN_SHARE,
     FEWEST_STEPS_OF_JOB,
-    LEAST_RUN_SHARE,
     MOST_CROSSING_SHARE,
     MOST_OPS_OF_JOB,
     MOST_REPLAYED_OPS,

@@ -30,11 +30,9 @@ from nsysx.analyses import (
 )
 from nsysx.analyses.helpers import host_stopwatch
 from nsysx.analyses.helpers.analysis_bounds import (
-    COPIES_LONG_AGO_NS,
     FEWEST_EXECUTIONS,
     FEWEST_SPREAD_EXECUTIONS,
     HIDDEN_COPIES_SHARE,
-    LARGE_LINK_COPY_BYTES,
     MOST_ROOFLINE_ROWS,
     NO_LAUNCH_WAIT_SHARE,
     SLOW_FIRST_TIMES,
@@ -44,8 +42,10 @@ from nsysx.analyses.helpers.analysis_bounds import (
     STEADY_SPREAD_SHARE,
 )
 from nsysx.catalogue import Call
+from nsysx.frames.frame_bounds import LONG_AGO_NS
 from nsysx.frames.intervals import coverage
 from nsysx.model import Row
+from nsysx.replay.replay_bounds import LARGE_COPY_BYTES
 from tests.random_tables import always, columns, covered, grouped, last_null, profile, rounds, rows, same
 
 PROCESS, OTHER = 7, 8
@@ -210,13 +210,13 @@ def test_the_synchronize_that_is_the_next_gpu_call_of_the_thread(monkeypatch: py
         for c in asked_for:
             after = next(((w, s) for w, s in zip(which, sync, strict=True) if w > c), None) if c >= 0 else None
             near = after is not None and after[1] and thread[after[0]] == thread[c]
-            told.append(int(end[after[0]]) if near and after is not None else COPIES_LONG_AGO_NS)
+            told.append(int(end[after[0]]) if near and after is not None else LONG_AGO_NS)
         shown = profile(attributed=SimpleNamespace(api_calls=calls))
         assert copy_sites._followed_by_sync(shown, np.array(asked_for, np.int64)).tolist() == told
 
 
 def test_how_fast_copies_could_be() -> None:
-    large = LARGE_LINK_COPY_BYTES
+    large = LARGE_COPY_BYTES
     for source in rounds(80):
         of = (
             columns(source, 14).names("op_kind", ("memcpy", "memcpy", "kernel")).names("name", ("HtoD", "DtoH", "DtoD"))
@@ -250,7 +250,7 @@ def test_copies_by_place_with_what_exposes_them(monkeypatch: pytest.MonkeyPatch)
         of.add("src_kind", (0, 1, 2)).add("dst_kind", (1, 2)).add("call", (None, 0, 1, 2, 3))
         of.add("call_start_ns", (0,)).add("call_end_ns", (7,)).names("module", ("m", None)).names("phase", ("forward",))
         ops = of.frame()
-        synced = [source.choice((COPIES_LONG_AGO_NS, 300)) for _ in range(4)]
+        synced = [source.choice((LONG_AGO_NS, 300)) for _ in range(4)]
         kernels = [r for r in rows(ops) if r["op_kind"] == "kernel"]
         sets: list[Any] = [(np.empty(0, np.int64),) * 2 for _ in copy_sites.CLASSES]
         sets[copy_sites.CLASSES.index("compute")] = tuple(
@@ -260,9 +260,7 @@ def test_copies_by_place_with_what_exposes_them(monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setattr(
             copy_sites,
             "_followed_by_sync",
-            lambda _, call, synced=synced: np.array(
-                [synced[c] if c >= 0 else COPIES_LONG_AGO_NS for c in call], np.int64
-            ),
+            lambda _, call, synced=synced: np.array([synced[c] if c >= 0 else LONG_AGO_NS for c in call], np.int64),
         )
         monkeypatch.setattr(copy_sites, "_limits", always({("HtoD", "pinned", "device"): (5.0, "memory")}))
         monkeypatch.setattr(copy_sites, "elsewhere", lambda *_: pl.lit(None, dtype=pl.String).alias("thread_role"))

@@ -6,10 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from nsysx import units
 from nsysx.advice import Bar, BarPart
 from nsysx.analyses import alloc_flushes, data_loader, event_windows, stopwatch
 from nsysx.answer import bars, clock_bars
 from nsysx.catalogue import Paint
+from nsysx.findings.nsx107_inflated_event import AT_LAUNCH
 from nsysx.model import Finding, Summary, Table
 from nsysx.saving import Saving
 from tests.render import factory
@@ -17,17 +19,21 @@ from tests.samples import Samples
 
 
 @pytest.mark.parametrize(
-    ("reading", "kernel", "copies", "parts"),
+    ("kernel", "copies", "launches", "parts"),
     [
-        (100, 60, 10, {"kernels": 60, "copies": 10, "waits": 30}),
-        (100, 150, 10, {"kernels": 100}),
-        (100, 60, 70, {"kernels": 60, "copies": 40}),
+        (60, 10, 0, {"kernels": 60, "copies": 10, "other": 30}),
+        (60, 10, 25, {"kernels": 60, "copies": 10, AT_LAUNCH: 25, "other": 5}),
+        (60, 10, 30, {"kernels": 60, "copies": 10, AT_LAUNCH: 30}),
+        (60, 10, 70, {"kernels": 60, "copies": 10, AT_LAUNCH: 30}),
+        (150, 10, 9, {"kernels": 100}),
+        (60, 70, 9, {"kernels": 60, "copies": 40}),
     ],
 )
 def test_what_is_in_a_window_is_no_longer_than_it(
-    reading: float, kernel: float, copies: float, parts: dict[str, float]
+    kernel: float, copies: float, launches: float, parts: dict[str, float]
 ) -> None:
-    bar = clock_bars._window_bar("place 1 of 3", clock_bars._ClockWindow(reading, kernel, copies))
+    reading = 100.0
+    bar = clock_bars._window_bar("place 1 of 3", clock_bars._ClockWindow(reading, kernel, copies, launches))
     assert {p.label: p.ns for p in bar.parts} == parts
     assert sum(p.ns for p in bar.parts) == bar.total_ns == reading
 
@@ -87,7 +93,15 @@ def test_work_that_is_longer_than_the_gpu_works_overlaps(total: float, overlaps:
 )
 def test_windows_of_several_pairs_are_numbered_from_one(sites: tuple[int, int], labels: list[str]) -> None:
     rows = [
-        {"start_ns": 10 * i, "reading_ns": 100, "site": site, "kernel_ns": 60, "copy_ns": 0, "memset_ns": 0}
+        {
+            "start_ns": 10 * i,
+            "reading_ns": 100,
+            "site": site,
+            "kernel_ns": 60,
+            "copy_ns": 0,
+            "memset_ns": 0,
+            "launch_wait_ns": 0,
+        }
         for i, site in enumerate(sites)
     ]
     summary: Summary = factory.summary()
@@ -143,3 +157,13 @@ def test_mask_work_is_the_module_where_that_does_nothing_else(
     assert {p.label: p.ns for p in drawn.parts} == {"nonzero": 10_000, "sort": 6_000, "the rest of it": 4_000}
     assert bars._opened(factory.summary(), replace(finding, cost_ns_per_step=3_000)) is None  # more than they cost
     assert bars._opened(factory.summary(), replace(finding, where={})) is None
+
+
+def test_bars_of_windows_and_the_sentence_tell_one_share_of_waiting_for_launches(recorded: Samples) -> None:
+    """Start latency and work of other streams are parts of their own: 41 % stood beside 42 % of "waits"."""
+    summary = recorded.summary("event_linear")
+    said = next(f for f in summary.findings or () if f.code == "NSX107" and f.verdict == "found")
+    drawn = clock_bars.pictured(summary, said, "windows")
+    assert drawn is not None
+    part = next(p for p in drawn.bars[0].parts if p.label == AT_LAUNCH)
+    assert f"{units.share(part.ns, drawn.bars[0].total_ns)} {AT_LAUNCH}" in said.because

@@ -26,6 +26,7 @@ from nsysx.findings import (
     _lines,
     _meetings,
     _once,
+    _rare_steps,
     _slow_causes,
     nsx107_inflated_event,
     nsx109_slow_steps,
@@ -41,6 +42,7 @@ from nsysx.findings._finding_bounds import (
     BELOW_ONE_LINE_SHARE,
     FEWEST_CALLS_IN_TURN,
     FEWEST_CHAIN_KERNELS,
+    FOR_A_LAUNCH_NS,
     GROWN_CALLS,
     GROWN_CALLS_SHARE,
     GROWN_SHORTEST_TOKENS,
@@ -898,3 +900,49 @@ def test_the_kernels_between_the_events_of_a_place() -> None:
         spans = [(w["start_ns"], w["start_ns"] + w["reading_ns"]) for w in windows if w["site"] == 1]
         told = [r["op"] for r in rows(kernels) if any(a <= r["start_ns"] <= b for a, b in spans)]
         assert nsx107_inflated_event._kernels_between_events(case, {"site": 1})["op"].to_list() == told  # type: ignore[typeddict-item]
+
+
+def test_idle_time_without_tracing_is_a_share_of_each_piece() -> None:
+    for source in rounds():
+        idle = columns(source).add("ns", (0, 5, 20)).add("real_ns", (0, 3, 9)).frame()
+        case: Any = SimpleNamespace(idle=idle)
+        assert _slow_causes._real_share(case).tolist() == [r["real_ns"] / max(r["ns"], 1) for r in rows(idle)]
+
+
+def test_lines_whose_own_code_is_more_than_their_launches_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    for source in rounds(80):
+        usual = source.choice((0, FOR_A_LAUNCH_NS, 10 * FOR_A_LAUNCH_NS))
+        least = max(FOR_A_LAUNCH_NS, HELD_BY_LINE_TIMES * usual)
+        parts = columns(source).add("stack", (-1, 0, 1, 2)).add("ns", (0, least, least - 1, 3 * least)).frame()
+        calls = columns(source).add("call", range(9)).names("kind", (Call.LAUNCH, Call.SYNC)).frame()
+        of_call = [source.choice((-1, 0, 1, 2)) for _ in range(9)]
+        monkeypatch.setattr(_held, "usual_ns", always(usual))
+        monkeypatch.setattr(_held, "divided", always(parts))
+        lined = SimpleNamespace(
+            places=pl.DataFrame({"x": range(3)}), places_of=lambda s: s, call=np.array(of_call, np.int64)
+        )
+        gaps = pl.DataFrame(
+            {"thread": [], "start_ns": [], "end_ns": []},
+            schema=dict.fromkeys(("thread", "start_ns", "end_ns"), pl.Int64),
+        )
+        told = []
+        for line in range(3):
+            host = sum(r["ns"] for r in rows(parts) if r["stack"] == line)
+            often = sum(of_call[r["call"]] == line for r in rows(calls) if r["kind"] == Call.LAUNCH)
+            told += [line] * (host > 0 and host >= least * often)
+        shown = profile(code=always(lined), once=always(gaps), steady_calls=calls)
+        assert _held._guilty(shown).tolist() == told
+
+
+def test_ops_of_rare_long_steps_stand_beside_those_of_the_steady_ones() -> None:
+    for source in rounds():
+        every = columns(source, 14).add("op", iter(range(40)).__next__).add("start_ns", range(60)).frame()
+        steady = every.head(3)
+        more = source.choice((None, pl.DataFrame({"start_ns": [10, 40], "end_ns": [20, 55]})))
+        beside = object.__new__(_rare_steps._Beside)
+        object.__setattr__(beside, "profile", profile(attributed=SimpleNamespace(gpu_ops=every), steady_ops=steady))
+        object.__setattr__(beside, "more", more)
+        inside = [
+            r["op"] for r in rows(every) if more is not None and (10 <= r["start_ns"] < 20 or 40 <= r["start_ns"] < 55)
+        ]
+        assert beside.ops["op"].to_list() == [*steady["op"].to_list(), *inside]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import statistics
 from collections import Counter
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,6 +19,7 @@ from nsysx.errors import NsysxError
 from nsysx.frames.intervals import coverage
 from nsysx.model import Row
 from nsysx.ranks import (
+    chosen_work,
     collect,
     collective_costs,
     job_ledger,
@@ -626,3 +628,49 @@ def test_reports_of_one_job_and_which_are_foreign_to_it() -> None:
         j, i = min((j, i) for i, j in problems)
         assert slug == problems[i, j] and words.startswith(f"{ranks[j].file} and {ranks[i].file}")
     assert len(seen) == 4
+
+
+def test_the_chosen_rank_and_device_have_their_processes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    for source in rounds():
+        gpus = [SimpleNamespace(process=p, device=d) for p, d in ((1, 0), (2, 1), (2, 0), (3, 2))]
+        frames = {
+            "calls": columns(source).add("process", (1, 2, 3)).add("x", range(9)).frame(),
+            "names": pl.DataFrame({"y": [1, 2]}),
+        }
+        probe = ({"pid": 5},)
+        trace: Any = _Trace(frames, _Capture(gpus, probe))
+        monkeypatch.setattr(collect, "processes", always({0: 1, 4: 3}))
+        rank_, device = source.choice((None, 0, 4, 9)), source.choice((None, 0, 2, 7))
+        working = {0: 1, 4: 3}
+        try:
+            found = chosen_work.chosen_work(trace, device, rank_)
+        except NsysxError as error:
+            assert error.slug == ("rank-range" if rank_ == 9 else "device-range") and (rank_ == 9 or device == 7)
+            continue
+        kept = {1, 2, 3} if rank_ is None else {working[rank_]}
+        if device is not None:
+            kept &= {g.process for g in gpus if g.device == device}
+        assert rows(found.frames["calls"]) == [r for r in rows(frames["calls"]) if r["process"] in kept]
+        assert found.frames["names"].height == 2
+
+
+@dataclass(frozen=True)
+class _Capture:
+    gpus: list[Any]
+    probe: tuple[Row, ...]
+
+
+@dataclass(frozen=True)
+class _Trace:
+    frames: dict[str, pl.DataFrame]
+    capture: _Capture
+
+
+def test_even_work_saves_what_the_longest_rank_takes_beyond_the_mean() -> None:
+    for source in rounds():
+        step_ns = np.array([[float(source.randrange(5, 50)) for _ in range(4)] for _ in range(3)])
+        longest = [max(step_ns[r][s] for r in range(3)) for s in range(4)]
+        told = round(statistics.fmean(longest) - statistics.fmean(float(x) for row in step_ns for x in row))
+        assert straggler._even_ns(step_ns, None) == pytest.approx(told, abs=1)
+        times: Any = SimpleNamespace(even_ns=always(7.6))
+        assert straggler._even_ns(step_ns, times) == 8

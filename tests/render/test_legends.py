@@ -40,7 +40,7 @@ IDLE = {
     "queued": ("inter-kernel gaps",),
     "dependency": ("waiting for other GPU work",),
     "load": ("one-time cost", "loading of kernels and libraries"),
-    "launch": ("waits", "kernel launch latency"),
+    "launch": ("waiting for the CPU to launch", "kernel launch latency"),
     "communication": ("waiting for others",),
     "copy": ("copy calls",),
     "other": ("other idle time", "other CUDA calls", "other GPU work"),

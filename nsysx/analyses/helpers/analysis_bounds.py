@@ -5,10 +5,6 @@ from __future__ import annotations
 # ---- copy_sites -------------------------------------------------------------------------------------------------
 #: A place counts as hidden when this share of its copy time is.
 HIDDEN_COPIES_SHARE = 0.9
-#: Only copies of this size show what a link can do.
-LARGE_LINK_COPY_BYTES = 1 << 20
-#: Before every event (ns).
-COPIES_LONG_AGO_NS = -(1 << 62)
 
 # ---- event_windows ----------------------------------------------------------------------------------------------
 #: Most windows that are listed; ``events`` holds the sums of all.
@@ -46,8 +42,6 @@ MOST_LOOP_PLACES, FEWEST_LOOP_ROUNDS = 16, 3
 # ---- helpers/host_stopwatch -------------------------------------------------------------------------------------
 #: Fewer executions of a kind are not a measurement.
 FEWEST_EXECUTIONS = 3
-#: Before every event (ns).
-HOST_WINDOWS_LONG_AGO_NS = -(1 << 62)
 
 # ---- helpers/kernel_shapes --------------------------------------------------------------------------------------
 #: A grid of at most this many blocks per SM leaves a fifth of the SMs or more without any.
@@ -62,8 +56,6 @@ FULL_QUEUE_OPS = 900
 BLOCKED_LAUNCH_TIMES = 5
 
 # ---- helpers/limits_of_work -------------------------------------------------------------------------------------
-#: Only copies of this size show what a link can do (bytes).
-LARGE_COPY_BYTES = 1 << 20
 #: Executions that move this many caches show how fast the memory is.
 CACHES_MOVED_TIMES = 4
 #: The longer of limit and time may be the limit by this much: clocks of kernels are read to 32 ns.
@@ -135,8 +127,6 @@ FEWEST_SPREAD_EXECUTIONS = 5
 MOST_TESTED_EXECUTIONS = 4_000
 #: Executions that share one mean of what runs around them, without their own.
 SPREAD_BINS = 64
-#: Before every event (ns).
-SPREAD_LONG_AGO_NS = -(1 << 62)
 #: Executions of a kernel from which a spread is told, and from which a reason of it. Chosen: a rank correlation of fewer says
 #: little.
 FEWEST_FOR_SPREAD, FEWEST_FOR_REASON = 3, 20

@@ -8,9 +8,10 @@ from typing import Annotated
 import numpy as np
 import numpy.typing as npt
 
-from nsysx.analyses.helpers.analysis_bounds import FEWEST_EXECUTIONS, HOST_WINDOWS_LONG_AGO_NS
+from nsysx.analyses.helpers.analysis_bounds import FEWEST_EXECUTIONS
 from nsysx.catalogue import Call
 from nsysx.events.profile import Profile
+from nsysx.frames.frame_bounds import LONG_AGO_NS
 from nsysx.frames.intervals import I64, Labels
 from nsysx.rows import Of
 
@@ -61,10 +62,10 @@ class Backlog:
             # Ops come by their start, which is nearly the order of their launches: a stable sort only merges runs.
             rows = rows[np.argsort(called[rows], kind="stable")]
             times = called[rows]
-            reach = np.concatenate(([HOST_WINDOWS_LONG_AGO_NS], np.maximum.accumulate(end[rows])))
+            reach = np.concatenate(([LONG_AGO_NS], np.maximum.accumulate(end[rows])))
             self._of[key] = times, reach
             # The ops of a graph are launched at one instant: before each of them is what was before the first.
-            first = np.flatnonzero(np.diff(times, prepend=HOST_WINDOWS_LONG_AGO_NS))
+            first = np.flatnonzero(np.diff(times, prepend=LONG_AGO_NS))
             before = np.repeat(first, np.diff(first, append=len(times)))
             self.alone[rows] = reach[before] <= times
 

@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 
 from nsysx.analyses.helpers import gpu_counters, operator_work
-from nsysx.analyses.helpers.analysis_bounds import CACHES_MOVED_TIMES, KERNEL_CLOCK_TOLERANCE_NS, LARGE_COPY_BYTES
+from nsysx.analyses.helpers.analysis_bounds import CACHES_MOVED_TIMES, KERNEL_CLOCK_TOLERANCE_NS
 from nsysx.events import work_operators
 from nsysx.events.families import COMMUNICATION
 from nsysx.events.operator_flops import sizes
@@ -20,6 +20,7 @@ from nsysx.events.profile import NotRecorded, Profile
 from nsysx.frames import frame_columns
 from nsysx.reading import schema
 from nsysx.reading.trace import DeviceLimits
+from nsysx.replay.replay_bounds import LARGE_COPY_BYTES
 from nsysx.roofline import recurrent
 from nsysx.roofline.device_rates import CALIBRATED, SEEN, DeviceRate, DeviceRates, rates_of
 from nsysx.roofline.element_types import OF_FORMAT, types_of
