@@ -108,6 +108,24 @@ def fix_of(seen: Seen) -> Fix | None:
     return Fix.by_name("batched-operation") if seen.launches >= LOOP_LAUNCHES else None
 
 
+#: What can be done about a line by the file of a package that it mostly runs, below the folder of packages; the first that fits counts.
+_BY_PACKAGE = (
+    ("metrics-rarely", r"^(torchmetrics|sklearn/metrics|torcheval|evaluate|sacrebleu|jiwer|rouge_score|pycocotools)/"),
+    ("tokens-once", r"^(tokenizers|sentencepiece|tiktoken|nltk|spacy)/|^transformers/.*token"),
+    ("decoded-in-workers", r"^(PIL|cv2|skimage|imageio|albumentations|torchvision/(transforms|io)|decord|av)/"),
+    ("drawn-rarely", r"^(matplotlib|seaborn|plotly)/"),
+    ("logged-rarely", r"^(wandb|tensorboard|tensorboardX|mlflow|loguru|tqdm|rich|psutil|pynvml)/"),
+    ("table-once", r"^(pandas|polars|pyarrow)/"),
+    ("parsed-once", r"^(h5py|zarr|netCDF4|xarray|lmdb|datasets|librosa|soundfile|yaml|orjson)/"),
+    ("numpy-on-gpu", r"^(numpy|scipy|sklearn|networkx|rdkit|numba)/"),
+)
+
+
+def fix_by_package(file: str) -> Fix | None:
+    """Return what can be done about a line that mostly runs a file of a package, its path below the folder of packages; None if unknown."""
+    return next((Fix.by_name(remedy) for remedy, pattern in _BY_PACKAGE if re.search(pattern, file)), None)
+
+
 #: Such lines run what others made: the networks, their gradients and the optimizer have rules of their own.
 _OF_TRAINING = re.compile(r"\.backward\(|\b(opt\w*|scaler|scheduler|sched)\.(step|zero_grad|update)\(|\.zero_grad\(")
 

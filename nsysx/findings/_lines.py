@@ -194,7 +194,7 @@ def _of_module(profile: Profile, code: CodeLines, module: str) -> _Weights:
 
 
 def by_line(profile: Profile) -> pl.DataFrame:
-    """Return piece (row of ``Case.idle``; -1: several), place (of ``Lines.places``, -1 not known), host, ns, real_ns of the idle time.
+    """Return piece (row of ``Case.idle``; -1: several), place (of ``Lines.places``, -1 not known), stack, host, ns, real_ns of idle time.
 
     ``host``: the ledger calls it host code; the rest was in calls, for data, or launch latency.
     """
@@ -227,6 +227,7 @@ def _by_line(profile: Profile) -> pl.DataFrame:
     return rows.select(
         pl.Series("piece", piece),
         pl.Series("place", code.places_of(rows["stack"].to_numpy())),
+        "stack",
         pl.Series("host", rows["group"].to_numpy() % 2 == 1),
         "ns",
         (pl.col("ns") * pl.Series(left[piece])).alias("real_ns"),

@@ -33,6 +33,7 @@ from nsysx.findings._held import guilty
 from nsysx.findings._lines import OF_MODULE, by_line, in_forward, share_of
 from nsysx.findings._once import Takes, edits_without, taken_by
 from nsysx.findings.nsx113_tiny_launches import recurrent
+from nsysx.frames import lookup
 from nsysx.model import Finding
 from nsysx.replay.engine import Edit, Fuse, RemoveOps, RemoveWaits
 
@@ -46,7 +47,7 @@ _EXCHANGED = ("keep-on-gpu", *_MEETS)
 class _CostlyLine(NamedTuple):
     """A line that costs: its place among the lines, its row, what it costs of a step (ns), and the calls that it makes as a loop.
 
-    ``aside``: no gradient needs what it makes.
+    ``aside``: no gradient needs what it makes. ``below``: the file of a package in which most of its time is, "" for none.
     """
 
     place: int
@@ -56,6 +57,7 @@ class _CostlyLine(NamedTuple):
     looping: frozenset[int]
     fix: Fix | None
     aside: bool = False
+    below: str = ""
 
     @property
     def kind(self) -> tuple[object, ...]:
@@ -97,13 +99,16 @@ def found(case: Case, rule: Rule) -> list[Finding]:
         loop = launches if looping else 0.0  # a line that calls a network makes its launches, but is no loop
         seen = _line_remedies.Seen(text, loads.get(line_row, 0), loop, row["waits"] / case.steps)
         fix = more_threads(case, line_row) or _line_remedies.fix_of(seen)
+        below = _package_below(case, code, line_row)
+        if fix is None and below:
+            fix = _line_remedies.fix_by_package(below)
         if (
             aside
             and launches >= 1
             and (fix in (None, _line_remedies.LOGGED) or all(for_anything(way.name) for way in fix.ways))
         ):
             fix = _line_remedies.RARELY
-        line = _CostlyLine(line_row, row, cost=cost, seen=seen, looping=looping, fix=fix, aside=aside)
+        line = _CostlyLine(line_row, row, cost=cost, seen=seen, looping=looping, fix=fix, aside=aside, below=below)
         kinds.setdefault(line.kind, []).append(line)
     for key, group in kinds.items():
         if key[-1] == "exchanged" and any(line.meets for line in group):
@@ -111,6 +116,26 @@ def found(case: Case, rule: Rule) -> list[Finding]:
     ranked = sorted(kinds.values(), key=lambda group: -sum(line.cost for line in group))
     findings = [f for group in ranked if (f := _one(case, rule, code, group)) is not None]
     return findings[:MOST_NOTED_LINES]
+
+
+#: A file of an installed package, below the folder of packages.
+_INSTALLED = r"(?:site|dist)-packages/(.*)$"
+
+
+def _package_below(case: Case, code: CodeLines, line_row: int) -> str:
+    """Return the file of a package, below their folder, at which most of the host's time of a line is; "" where the line itself has it."""
+    rows = by_line(case.profile).filter(pl.col("place") == line_row, pl.col("host"), pl.col("stack") >= 0)
+    inner = code.place[rows["stack"].to_numpy()]
+    files = lookup.at(code.places["file"].cast(pl.String), inner).str.extract(_INSTALLED)
+    sums = (
+        rows.select("real_ns", file=files)
+        .group_by(package=pl.col("file").str.extract(r"^([^/]+)/"))
+        .agg(pl.col("real_ns").sum(), longest=pl.col("file").sort_by("real_ns").last())
+    )
+    most = sums.sort("real_ns", "longest", descending=[True, False]).head(1)
+    if not most.height or most["longest"][0] is None or 2 * most["real_ns"][0] < rows["real_ns"].sum():
+        return ""
+    return str(most["longest"][0])
 
 
 def _beside(
@@ -171,6 +196,8 @@ def _one(case: Case, rule: Rule, code: CodeLines, group: list[_CostlyLine]) -> F
         else f"{noted} It takes {units.duration(host)} of the host's time {case.per}, {units.duration(cost)} of that while the GPU has "
         f"nothing to do.{why_not}"
     )
+    if first.below:
+        detail += f" Most of its time is in {first.below}."
     if (loads := sum(line.seen.loads for line in group)) >= 1:
         detail += (
             f" It builds and loads {units.several(round(loads), 'kernel')} {case.per}: sizes are new in each step."

@@ -94,6 +94,44 @@ def test_kernels_built_in_each_step_go_before_what_the_text_says() -> None:
     assert fix_of(Seen("y = f(x)", loads=0.1)) is None
 
 
+@pytest.mark.parametrize(
+    ("file", "remedy"),
+    [
+        ("pandas/core/frame.py", "table-once"),
+        ("sklearn/metrics/_ranking.py", "metrics-rarely"),
+        ("sklearn/svm/_base.py", "numpy-on-gpu"),
+        ("transformers/models/bert/tokenization_bert.py", "tokens-once"),
+        ("transformers/models/bert/modeling_bert.py", None),
+        ("torchvision/transforms/v2/_color.py", "decoded-in-workers"),
+        ("torchvision/models/resnet.py", None),
+        ("matplotlib/figure.py", "drawn-rarely"),
+        ("wandb/sdk/wandb_run.py", "logged-rarely"),
+        ("h5py/_hl/dataset.py", "parsed-once"),
+    ],
+)
+def test_a_line_whose_text_says_nothing_is_told_by_the_package_that_it_runs(file: str, remedy: str | None) -> None:
+    fix = _line_remedies.fix_by_package(file)
+    assert remedy == (None if fix is None else fix.ways[0].name)
+
+
+@pytest.mark.parametrize(("inside_us", "remedy"), [(3_000, "table-once"), (1_000, "out-of-the-loop")])
+def test_the_package_has_to_hold_half_of_the_time_of_the_line(inside_us: int, remedy: str, tmp_path: Path) -> None:
+    def prepared(program: Lined, number: int) -> None:
+        with program.line(12):
+            program.host(4_000 - inside_us)
+            begin = program.t
+            program.host(inside_us)
+            if program.noted is not None:
+                program.noted.append(("/env/lib/site-packages/pandas/core/frame.py:10 apply", begin, program.t))
+        with program.line(13):
+            program.copy(20)
+        rest(program)
+
+    (line,) = Lined({12: "rows = self.prepared(index)"}).run(prepared).found(tmp_path, "NSX123")
+    assert [way.name for way in line.remedies] == [remedy] and line.where["line"] == 12
+    assert ("Most of its time is in pandas/core/frame.py" in line.detail) == (remedy == "table-once")
+
+
 def first(summary: Summary) -> tuple[str, int | None]:
     assert summary.answer is not None
     do = summary.answer.do[0]
