@@ -102,9 +102,13 @@ def test_what_cannot_be_replayed_or_named_is_said(uneven: Path, tmp_path: Path) 
         answered(alone, equal_ranks=True)
 
 
-def test_no_change_of_a_real_job_beats_what_its_ranks_compute(tmp_path: Path) -> None:
-    """Rank 1 of the sample has twice the batch: without any communication the job waits for it, and evened out there is the mean."""
-    given = gather_job([unpack("ddp", tmp_path)], ReadingOptions())
+@pytest.mark.parametrize(
+    "names", [("ddp",), tuple(f"ddp_per_rank.rank{r}" for r in range(2)), tuple(f"ddp_four.rank{r}" for r in range(4))],
+    ids=["two in one", "two", "four"],
+)  # fmt: skip
+def test_no_change_of_a_real_job_beats_what_its_ranks_compute(names: tuple[str, ...], tmp_path: Path) -> None:
+    """The last rank of each job has twice the batch: without any communication the others wait for it, and evened out there is the mean."""
+    given = gather_job([unpack(name, tmp_path) for name in names], ReadingOptions())
     compute = [rank.parts["compute_ns"] / rank.steps for rank in given.ranks]
     slowest, mean = max(compute), sum(compute) / len(compute)
     (alone,) = whatif_json.values(given.profile, Changes(no_comm=True))["changes"]

@@ -134,7 +134,7 @@ torch.distributed.init_process_group("gloo")
 m = nn.parallel.DistributedDataParallel(net()); o = optim.SGD(m.parameters(), .1)
 for i in rounds(8): o.zero_grad(); m(x()).sum().backward(); o.step()
 if torch.distributed.get_rank() == 0: weights(m)
-torch.distributed.destroy_process_group()
+torch.distributed.barrier(); torch.distributed.destroy_process_group()
 """
 ENVIRONMENT = """
 import os, sys
