@@ -181,10 +181,7 @@ def _read(ops: pl.DataFrame, modules: pl.DataFrame) -> OperatorFlow | None:
     made = text.str.extract(_MADE, 1)
     if made.null_count() == len(made):
         return None
-    given = [
-        tuple(int(number) if int(result) >= 0 else -1 for number, result in _EACH.findall(each or ""))
-        for each in made.to_list()
-    ]
+    given = [_makers(each or "") for each in made.to_list()]
     layer = layer_of(modules)
     rows, starts = layer.rows, ops["start_ns"].to_numpy()
     first = np.searchsorted(starts, rows["start_ns"].to_numpy())
@@ -215,6 +212,10 @@ def _read(ops: pl.DataFrame, modules: pl.DataFrame) -> OperatorFlow | None:
         end_ns=ops["end_ns"].to_numpy(),
         sequence=ops["number"].to_list(),
     )
+
+
+def _makers(text: str) -> tuple[int, ...]:
+    return tuple(int(number) if int(result) >= 0 else -1 for number, result in _EACH.findall(text))
 
 
 #: Operators whose result nobody knows before: drawn, read from the host, or a part that Python's numbers choose.
