@@ -33,6 +33,7 @@ from nsysx.analyses.helpers import limits_of_work
 from nsysx.analyses.helpers.module_names import folded, kernel_called
 from nsysx.catalogue import StepLimit, StepPart
 from nsysx.events.families import COMMUNICATION
+from nsysx.events.kernel_libraries import library_of
 from nsysx.events.profile import NotRecorded
 from nsysx.findings._case import Case, Fix, Rule
 from nsysx.findings._finding_bounds import SLOW_OPERATOR_SHARE, SLOW_REACHED_SHARE, UNLIMITED_OPERATOR_SHARE
@@ -91,7 +92,13 @@ def check(case: Case) -> list[Finding]:
     family = pl.col("family").cast(pl.String).fill_null("")
     best = (family == "attention") & pl.col("number_format").is_in(_SIXTEEN_BITS).fill_null(value=False)
     done = done.filter(
-        pl.col("operation").is_not_null(), pl.col("place") >= 0, ~family.is_in((*FUSIBLE, COMMUNICATION)), ~best
+        library_of(
+            done["kernel"].cast(pl.Categorical)
+        ).is_not_null(),  # kernels of the program's own are NSX128's and NSX122's
+        pl.col("operation").is_not_null(),
+        pl.col("place") >= 0,
+        ~family.is_in((*FUSIBLE, COMMUNICATION)),
+        ~best,
     )
     limited = pl.col("limit_ns").is_not_null()
     ns = pl.col("gpu_ns")
