@@ -486,7 +486,7 @@ def test_prices_of_changes_to_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
             measured=source.choice((None, 80.0)),
         )
         known = source.random() < 0.9
-        monkeypatch.setattr(job_whatif, "compare", always(SimpleNamespace(ranks=None)))
+        monkeypatch.setattr(job_whatif, "compare", always(SimpleNamespace(ranks=None, late=None)))
         monkeypatch.setattr(job_whatif, "_replayed", always(((0, 1), times) if known else None))
         asked = JobChanges(
             usual_rank=source.choice((None, None, 3, 4, 9)),
