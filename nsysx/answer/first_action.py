@@ -100,8 +100,12 @@ def _striking(summary: Summary, ranked: Sequence[Finding], best: Finding | None)
 
     A compiler explains other time than that of such a line. A cause that is known goes before a bound that promises a few times as much.
     """
-    line = max((f for f in ranked if rule_of(f.code).striking), key=lambda f: saving_ns(summary, f) or 0, default=None)
-    if line is None or best is None:
+    lines = [f for f in ranked if rule_of(f.code).striking]
+    line = max(lines, key=lambda f: saving_ns(summary, f) or 0, default=None)
+    # Work that the GPU does while it would wait for the host anyway saves nothing, however long it is.
+    if line is None or (saving_ns(summary, line) or 0) < COSTLY_SETTING_SHARE * (summary.step.shown_ns or 0):
+        return None
+    if best is None:
         return line
     times = 1.0 if _for_anything(best) else BOUND_LEADS_TIMES
     return line if (saving_ns(summary, line) or 0) > times * (likely_alone_ns(summary, best) or 0) else None

@@ -8,7 +8,7 @@ from nsysx import units
 from nsysx.analyses import api_calls, kernels, lines, modules
 from nsysx.analyses.helpers.module_names import kernel_called
 from nsysx.answer import subject
-from nsysx.judging.judging_bounds import GPU_AT_LINE_SHARE, WHOLE_AT_LINE_SHARE
+from nsysx.judging import line_of_most
 from nsysx.model import Row, Summary
 
 
@@ -21,7 +21,7 @@ def of_most(summary: Summary) -> Row:
     """
     if subject.measures(summary):
         return {}
-    if line := _line(summary):
+    if line := line_of_most.in_table(summary.typed_rows(lines.ROWS)):
         return line
     inside = max(summary.typed_rows(modules.ROWS), key=lambda r: r["self_gpu_ns"] or 0, default=None)
     longest = max(summary.typed_rows(kernels.ROWS), key=lambda r: r["total_ns"] or 0, default=None)
@@ -33,13 +33,3 @@ def of_most(summary: Summary) -> Row:
         return {**where, "near": kernel_called(str(longest["name"]))}
     call = max(summary.typed_rows(api_calls.ROWS), key=lambda r: r["total_ns"] or 0, default=None)
     return where if call is None else {**where, "near": f"{call['name']}, {units.several(call['calls'], 'call')}"}
-
-
-def _line(summary: Summary) -> Row:
-    """Return the line that the headline names, too: it launches much of the GPU's work, and is not the call of the whole model."""
-    rows = summary.typed_rows(lines.ROWS)
-    most = max((r for r in rows if r["file"]), key=lambda r: r["gpu_self_ns"], default=None)
-    whole = sum(r["gpu_self_ns"] for r in rows)
-    if most is None or not GPU_AT_LINE_SHARE * whole <= most["gpu_self_ns"] < WHOLE_AT_LINE_SHARE * whole:
-        return {}
-    return {"file": most["file"], "line": most["line"]}

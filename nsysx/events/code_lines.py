@@ -159,10 +159,9 @@ def _backward(xray: CodeLines, ranges: Ranges, attributed: Attributed, call: I64
     """Fill in ``call`` for what nodes of autograd launch, by sequence numbers, and for the rest of autograd's threads."""
     operators = ranges.ranges.filter((pl.col("kind") == "op") & ~pl.col("repeated") & ~pl.col("crossing"))
     rows = operators.filter(pl.col("number") >= 0)
-    names, index = lookup.distinct(rows["name"])
-    nodes = np.array(["Backward" in (n or "") and "::" not in (n or "") for n in names], np.bool_)[index]
+    nodes = are_nodes(rows["name"])
     forward = _forward(xray, rows.filter(~nodes)) if rows.height else {}
-    of_node = _Nodes(rows.filter(nodes), operators) if forward and nodes.any() else None
+    of_node = NodesAtWork(rows.filter(nodes), operators) if forward and nodes.any() else None
     calls = attributed.api_calls
     thread, start = calls["thread"].to_numpy(), calls["start_ns"].to_numpy()
     waiting = _calling_backward(xray)
@@ -178,11 +177,17 @@ def _backward(xray: CodeLines, ranges: Ranges, attributed: Attributed, call: I64
             call[a:b] = np.where(call[a:b] >= 0, call[a:b], xray.at(waiting[process], start[a:b]))
 
 
+def are_nodes(names: pl.Series) -> Flags:
+    """Return which of these operators are nodes of autograd."""
+    distinct, index = lookup.distinct(names)
+    return np.array(["Backward" in (n or "") and "::" not in (n or "") for n in distinct], np.bool_)[index]
+
+
 #: How torch calls a node of autograd, with what it does to the node's gradients: adds them to others, or casts them.
 _EVALUATION = "autograd::engine::evaluate_function"
 
 
-class _Nodes:
+class NodesAtWork:
     """The nodes of autograd, each until torch is done with it."""
 
     def __init__(self, nodes: pl.DataFrame, operators: pl.DataFrame) -> None:

@@ -308,6 +308,17 @@ DEEPEST_CONVOLUTION = 2
 #: A step of more operators is not looked at.
 MOST_FLOW_OPERATORS = 200_000
 
+# ---- product_forms --------------------------------------------------------------------------------------------------
+#: Another order of a chain of products is looked at where it takes at most this share of the operations. Chosen: half of them are
+#: seldom twice as fast.
+FEWER_OPERATIONS_SHARE = 0.5
+#: All pairs of two tensors are written out where they are this many times as many numbers as both together. Chosen.
+WRITTEN_OUT_TIMES = 4
+
 # ---- attention_backends -----------------------------------------------------------------------------------------
 #: The most numbers of a head that FlashAttention takes (PyTorch, sdp_utils).
 FLASH_HEAD_SIZE = 256
+
+# ---- narrowed_operators ---------------------------------------------------------------------------------------------
+#: Of a tensor that is narrowed no more than this share is kept.
+MOST_KEPT_SHARE = 0.9

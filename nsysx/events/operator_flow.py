@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -53,7 +53,8 @@ class OperatorFlow:
 
     ``number``: of each operator its own, ``made``: of each argument the number of the one that made it, -1 for one without a name.
     ``start_ns`` and ``end_ns`` on ``thread``. ``size``: those of the arguments as text. ``calls``: outer ones before inner ones.
-    ``sequence``: the number of the node of autograd that each would make next, -1 without one.
+    ``sequence``: the number of the node of autograd that each would make next, -1 without one. ``read_later``: what operators of this
+    thread read behind the step, numbers of operators. ``follows``: the operators of the step before it were recorded, too.
     """
 
     names: Sequence[str]
@@ -65,6 +66,8 @@ class OperatorFlow:
     start_ns: I64 = field(default_factory=lambda: np.empty(0, np.int64))
     end_ns: I64 = field(default_factory=lambda: np.empty(0, np.int64))
     sequence: Sequence[int] = ()
+    read_later: frozenset[int] = frozenset()
+    follows: bool = False
 
     @cached_property
     def row_of(self) -> dict[int, int]:
@@ -79,6 +82,39 @@ class OperatorFlow:
             for row, made in enumerate(self.made)
         ]
 
+    @cached_property
+    def outermost(self) -> list[int]:
+        """The rows of the operators that lie in no other."""
+        return outermost_rows(self.start_ns, self.end_ns)
+
+    def outermost_of(self, first: int, last: int) -> list[int]:
+        """Return the rows among these ([first, last)) that lie in no other of them."""
+        return [first + row for row in outermost_rows(self.start_ns[first:last], self.end_ns[first:last])]
+
+
+def outermost_rows(start_ns: I64, end_ns: I64) -> list[int]:
+    """Return those of some ranges of one thread, in order of time, that lie in no other of them."""
+    outer: list[int] = []
+    for row, start in enumerate(start_ns.tolist()):
+        if not outer or start >= end_ns[outer[-1]]:
+            outer.append(row)
+    return outer
+
+
+def is_view(name: str) -> bool:
+    """Return whether the result of an operator is a view of its first argument."""
+    return _VIEWS.match(name) is not None
+
+
+def is_drawn(name: str) -> bool:
+    """Return whether the result of an operator is drawn."""
+    return _DRAWN.search(name) is not None
+
+
+def in_place(name: str) -> bool:
+    """Return whether an operator writes into its first argument."""
+    return _IN_PLACE.match(name) is not None
+
 
 def flow_of(profile: Profile) -> OperatorFlow | None:
     """Return the operators of an X-ray step of the shown process, None where none were recorded with what made their arguments."""
@@ -91,22 +127,36 @@ def _flow(profile: Profile) -> OperatorFlow | None:
     )
     modules = ranges.filter((pl.col("kind") == "module") & pl.col("own"))
     ops = ranges.filter((pl.col("kind") == "op") & pl.col("name").cast(pl.String).str.starts_with("aten::"))
-    for start, end in _steps(profile, ranges, ops):
+    if not modules.height:
+        return None
+    main = int(modules["thread"].mode().sort()[0])
+    for start, end in _steps(profile, ranges, ops, main):
         inside = (pl.col("start_ns") >= start) & (pl.col("end_ns") <= end)
         called = modules.filter(inside)
         if not called.height:
             continue
         thread = int(called["thread"].mode().sort()[0])
-        theirs = ops.filter(inside & (pl.col("thread") == thread)).sort("start_ns")
+        of_thread = pl.col("thread") == thread
+        theirs = ops.filter(inside & of_thread).sort("start_ns")
         if not theirs.height or theirs.height > MOST_FLOW_OPERATORS:
             continue
-        return _read(theirs, called.filter(pl.col("thread") == thread))
+        flow = _read(theirs, called.filter(of_thread))
+        later = _reads(ops.filter(of_thread, pl.col("start_ns") >= end))
+        return flow and replace(
+            flow, read_later=later, follows=ops.filter(of_thread, pl.col("end_ns") <= start).height > 0
+        )
     return None
 
 
-def _steps(profile: Profile, ranges: pl.DataFrame, ops: pl.DataFrame) -> Iterator[tuple[int, int]]:
-    """Return start and end of the steps that hold operators, first those that most calls of other steps correspond to, the last one last:
-    it may have been cut short.
+def _reads(ops: pl.DataFrame) -> frozenset[int]:
+    """Return the numbers of the operators that made what these are given."""
+    made = ops["label"].cast(pl.String).str.extract(_MADE, 1).drop_nulls().unique().to_list()
+    return frozenset(int(number) for each in made for number, result in _EACH.findall(each) if int(result) >= 0)
+
+
+def _steps(profile: Profile, ranges: pl.DataFrame, ops: pl.DataFrame, main: int) -> Iterator[tuple[int, int]]:
+    """Return start and end of the steps that hold operators, first those that most calls of a thread (``main``) of other steps correspond
+    to, the last one last: it may have been cut short.
     """
     if not ops.height:
         return
@@ -116,11 +166,9 @@ def _steps(profile: Profile, ranges: pl.DataFrame, ops: pl.DataFrame) -> Iterato
     held = np.flatnonzero(np.searchsorted(times, end) > np.searchsorted(times, start))
     like = np.empty(0, np.int64)
     if profile.ranges.repeats is not None:
-        like = np.sort(
-            profile.attributed.api_calls["start_ns"].to_numpy()[
-                profile.ranges.repeats.of[profile.ranges.repeats.of >= 0]
-            ]
-        )
+        calls, repeated = profile.attributed.api_calls, profile.ranges.repeats.of
+        repeated = repeated[(repeated >= 0) & (calls["thread"].to_numpy() == main)]
+        like = np.sort(calls["start_ns"].to_numpy()[repeated])
     often = np.searchsorted(like, end[held]) - np.searchsorted(like, start[held])
     last = np.arange(len(held)) == len(held) - 1
     for row in held[np.lexsort((-held, last, -often))].tolist():
@@ -133,10 +181,7 @@ def _read(ops: pl.DataFrame, modules: pl.DataFrame) -> OperatorFlow | None:
     made = text.str.extract(_MADE, 1)
     if made.null_count() == len(made):
         return None
-    given = [
-        tuple(int(number) if int(result) >= 0 else -1 for number, result in _EACH.findall(each or ""))
-        for each in made.to_list()
-    ]
+    given = [_makers(each or "") for each in made.to_list()]
     layer = layer_of(modules)
     rows, starts = layer.rows, ops["start_ns"].to_numpy()
     first = np.searchsorted(starts, rows["start_ns"].to_numpy())
@@ -167,6 +212,10 @@ def _read(ops: pl.DataFrame, modules: pl.DataFrame) -> OperatorFlow | None:
         end_ns=ops["end_ns"].to_numpy(),
         sequence=ops["number"].to_list(),
     )
+
+
+def _makers(text: str) -> tuple[int, ...]:
+    return tuple(int(number) if int(result) >= 0 else -1 for number, result in _EACH.findall(text))
 
 
 #: Operators whose result nobody knows before: drawn, read from the host, or a part that Python's numbers choose.

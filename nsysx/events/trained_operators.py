@@ -12,7 +12,6 @@ import polars as pl
 from nsysx.events.nvtx_ranges import Flags
 from nsysx.events.operator_flow import flow_of
 from nsysx.events.profile import Profile
-from nsysx.frames.intervals import I64
 
 
 def trained_of(profile: Profile) -> Flags:
@@ -30,18 +29,9 @@ def _trained(profile: Profile) -> Flags:
     backward = ranges.filter(chosen, ~pl.col("name").cast(pl.String).str.starts_with("aten::"))
     nodes = frozenset(backward["number"].to_list())
     trained, last = np.zeros(len(flow.names), np.bool_), dict[int, int]()
-    for row in outermost_rows(flow.start_ns, flow.end_ns):
+    for row in flow.outermost:
         if flow.sequence[row] in nodes:
             last[flow.sequence[row]] = row
     for row in last.values():
         trained[row : int(np.searchsorted(flow.start_ns, flow.end_ns[row]))] = True
     return trained
-
-
-def outermost_rows(start_ns: I64, end_ns: I64) -> list[int]:
-    """Return those of some ranges of one thread, in order of time, that lie in no other of them."""
-    outer: list[int] = []
-    for row, start in enumerate(start_ns.tolist()):
-        if not outer or start >= end_ns[outer[-1]]:
-            outer.append(row)
-    return outer

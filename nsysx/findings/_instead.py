@@ -21,7 +21,7 @@ from nsysx.roofline.element_types import types_of
 from nsysx.roofline.roofline_bounds import INSTEAD_AT_MOST_SHARE, PRODUCTS_AT_MOST_TIMES
 
 #: Numbers of one size in products of matrices.
-_FORMATS = {8: "fp64", 4: "fp32", 2: "16 bits"}
+FORMAT_OF_SIZE = {8: "fp64", 4: "fp32", 2: "16 bits"}
 _PRODUCTS = r"^aten::(mm|addmm|bmm|matmul|linear)$"
 
 
@@ -103,7 +103,7 @@ def _product(rows: pl.DataFrame, rates: DeviceRates) -> Instead | None:
         if 2 * numbers < written_out:
             continue
         size = types_of(row["kernel"]).size
-        rate = rates.products.get(_FORMATS.get(size or 0, ""))
+        rate = rates.products.get(FORMAT_OF_SIZE.get(size or 0, ""))
         moved = rates.memory_ns((size or 0) * sum(map(math.prod, tensors)))
         if rate is None or moved is None:
             return None

@@ -2,7 +2,8 @@
 
 A matrix times its transpose is as large as the matrix is long on that side; where the product is only multiplied into the matrix again, a
 tall matrix that is turned first gives the same from smaller products (Newton-Schulz iterations). A resampling treats each channel alike,
-and a 1x1 convolution or a linear layer each place alike: what leaves fewer channels can come first.
+and a 1x1 convolution or a linear layer each place alike: what leaves fewer channels can come first. Where only some rows of a result
+are read, and each is made of its own row alone, the others need not be made (``narrowed_operators``).
 """
 
 from __future__ import annotations
@@ -16,13 +17,15 @@ import polars as pl
 from nsysx import units
 from nsysx.analyses.helpers import operator_work
 from nsysx.catalogue import StepPart
+from nsysx.events.narrowed_operators import narrowed_operators
 from nsysx.events.operator_flow import OperatorFlow, flow_of
 from nsysx.events.profile import NotRecorded
 from nsysx.findings._case import Case, Fix, Rule, ops_of
 from nsysx.findings._finding_bounds import LINE_WORK_SHARE
+from nsysx.findings._flow_work import in_short, place_of_operator, work_of_operators
 from nsysx.findings._found import Found
 from nsysx.findings._once import Takes
-from nsysx.model import Finding
+from nsysx.model import Finding, Row
 from nsysx.replay.engine import ScaleOps
 
 _PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm")
@@ -35,11 +38,12 @@ _OF_RESAMPLING = ("resampling", "elementwise")
 
 
 class _Smaller(NamedTuple):
-    """A change that makes operators smaller: what it is about in words, the rest of their time with it, and what they are."""
+    """A change that makes operators smaller: what it is about in words, the rest of their time with it, what they are, and where."""
 
     title: str
     fix: Fix
     edits: tuple[ScaleOps, ...]
+    where: Row | None = None
 
 
 def findings_of(case: Case, rule: Rule) -> list[Finding]:
@@ -48,7 +52,7 @@ def findings_of(case: Case, rule: Rule) -> list[Finding]:
     if flow is None:
         return []
     findings = []
-    for smaller in (*_on_the_shorter_side(case, flow), *_resampled_last(case, flow)):
+    for smaller in (*_on_the_shorter_side(case, flow), *_resampled_last(case, flow), *_narrowed_later(case, flow)):
         ops = frozenset().union(*(edit.ops for edit in smaller.edits))
         if not ops:
             continue
@@ -59,10 +63,10 @@ def findings_of(case: Case, rule: Rule) -> list[Finding]:
         taken = case.per_step(int(work["ns"].sum()))
         detail = (
             f"{units.duration(taken)} {case.per} go to them, {case.share(taken)} of the step; "
-            f"{units.duration(worth.likely_ns or 0)} less is enough for the same result."
+            f"{units.duration(min(worth.likely_ns or 0, taken))} less is enough for the same result."
         )
         smaller_work = Found(
-            rule, smaller.title, detail, worth=worth, cost_ns=taken, fix=smaller.fix, takes=Takes(ops)
+            rule, smaller.title, detail, worth=worth, cost_ns=taken, fix=smaller.fix, where=smaller.where, takes=Takes(ops)
         )  # fmt: skip
         findings.append(smaller_work.as_finding(case))
     return findings
@@ -147,3 +151,27 @@ def _resampled_last(case: Case, flow: OperatorFlow) -> Iterator[_Smaller]:
             title = f"{weight[1]} channels are resampled, and {weight[0]} are left of them"
             fix = Fix.by_name("mixed-before-resampled")
             yield _Smaller(title, fix, (ScaleOps(ops_of(work), weight[0] / weight[1]),))
+
+
+def _narrowed_later(case: Case, flow: OperatorFlow) -> Iterator[_Smaller]:
+    """Yield the operators of whose rows only a part is read."""
+    code = case.profile.code()
+    if code is None or case.program.compiled:  # what a compiled program reads is not seen
+        return
+    work = work_of_operators(case, flow)
+    taken = dict(work.group_by("row").agg(pl.col("ns").sum()).iter_rows())
+    for narrowed in narrowed_operators(flow):
+        share_of = {row: share for row, share in narrowed.share.items() if row in taken}
+        if not share_of:
+            continue
+        longest = max(share_of, key=lambda row: taken[row])
+        edits = [
+            ScaleOps(
+                ops_of(work.filter(pl.col("row").is_in([row for row in share_of if share_of[row] == share]))), share
+            )
+            for share in sorted(set(share_of.values()))
+        ]
+        made, picked = (place_of_operator(code, flow, flow.start_ns[[row]]) for row in (longest, max(narrowed.by)))
+        title = f"{in_short(picked) or 'One line'} keeps {units.share(share_of[longest], 1)} of what "
+        title += f"{in_short(made)} computes" if made != picked and made else "it computes"
+        yield _Smaller(title, Fix.by_name("narrowed-first"), tuple(edits), made)

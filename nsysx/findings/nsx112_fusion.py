@@ -61,8 +61,6 @@ REQUIRES = ("steps", "kernels")
 _COMPILE, _DYNAMIC = Fix.by_name("compile"), Fix.by_name("compile-dynamic")
 #: Kernels that a compiler fuses with their neighbors: each reads and writes a tensor, and computes little.
 FUSIBLE = ("elementwise", "norm", "reduction", "random", "softmax and loss")
-#: Kernels that sum over a whole batch.
-_OF_A_BATCH = r"batch_norm_(collect_statistics|backward_reduce)"
 #: Phases in which no network runs: ``torch.compile(model)`` reaches none of their kernels.
 _NO_NETWORK = ("optimizer", "zero_grad", "clip", "data", "h2d")
 
@@ -88,8 +86,6 @@ def chains_among(profile: Profile, chosen: Flags) -> pl.DataFrame:
     # It writes numbers of its own and reads nothing that the kernel before it wrote.
     new |= family == FUSIBLE.index("random")
     new |= _other_size(ops.select("name", "grid", "block")[rows])
-    # What needs the statistics of a batch reads all of it again: no kernel does both.
-    new[1:] |= lookup.matching(ops["name"], _OF_A_BATCH)[rows][:-1]
     run = np.cumsum(new)
     rows, run = rows[fusible], run[fusible]
     long = np.bincount(run)[run] >= FEWEST_CHAIN_KERNELS

@@ -4,6 +4,8 @@ What it means
     A loss, an augmentation, a metric or an average that is written out in elementwise operations reads and writes its tensors once
     for each of them. For logits over a large vocabulary each pass moves as many bytes as the weights of the model.
     torch.compile(model) does not reach what runs outside of the model. Often one function of torch does the same in one pass.
+    Operators that are larger than their result needs are told, too: a head that computes every position, of which only the last
+    is read, or channels that are resampled before they are mixed.
 
 In the trace
     Elementwise, reduction and copy kernels that one function of the program launches, in its forward and for its backward. Of lines
@@ -34,14 +36,14 @@ from nsysx import units
 from nsysx.analyses import lines
 from nsysx.catalogue import Call, StepLimit, StepPart
 from nsysx.events.code_lines import CodeLines
-from nsysx.findings import _smaller_operators
+from nsysx.findings import _product_forms, _smaller_operators
 from nsysx.findings._case import Case, Fix, Rule, Saving, ops_of
 from nsysx.findings._finding_bounds import LINE_WORK_SHARE, LINES_APART
 from nsysx.findings._found import Found
 from nsysx.findings._instead import instead
 from nsysx.findings._line_remedies import quoted
 from nsysx.findings._needs import DIFFERENTIATED_ONCE
-from nsysx.findings._once import Takes
+from nsysx.findings._once import Claim, Takes
 from nsysx.findings._work_remedies import WorkKind, kinds_of
 from nsysx.findings.nsx112_fusion import chains_among, of_networks
 from nsysx.frames import lookup
@@ -90,6 +92,8 @@ def check(case: Case) -> list[Finding]:
         return case.cannot_tell(RULE, "which line launches a kernel was not recorded", "nsysx run -- CMD")
     findings = [f for group in _groups(case, code) if (f := _found(case, group)) is not None]
     findings += _smaller_operators.findings_of(case, RULE)
+    claimed = frozenset[int]().union(*(f.takes.ops for f in findings if isinstance(f, Claim)))
+    findings += _product_forms.findings_of(case, RULE, claimed)
     return findings or case.clear(RULE, "no lines whose kernels only move memory can save 5 % of the step")
 
 

@@ -31,12 +31,12 @@ import polars as pl
 
 from nsysx import units
 from nsysx.catalogue import StepLimit, StepPart
-from nsysx.events.nvtx_ranges import Flags
-from nsysx.events.operator_flow import OperatorFlow, flow_of, made_weights, repeated_constants
-from nsysx.events.profile import Profile
-from nsysx.events.trained_operators import outermost_rows, trained_of
+from nsysx.events.operator_flow import OperatorFlow, flow_of, made_weights, outermost_rows, repeated_constants
+from nsysx.events.operator_of_calls import operator_of_calls
+from nsysx.events.trained_operators import trained_of
 from nsysx.findings._case import Case, Fix, Rule, calls_of, ops_of
 from nsysx.findings._finding_bounds import FEWEST_ROUNDS, WEIGHT_OPERATORS_NAMED, WEIGHTS_ANEW_SHARE
+from nsysx.findings._flow_work import copied
 from nsysx.findings._found import Found
 from nsysx.findings._once import Takes, began_in, edits_without
 from nsysx.model import Finding
@@ -61,10 +61,9 @@ def check(case: Case) -> list[Finding]:
     flow = flow_of(case.profile)
     if flow is None:
         return case.cannot_tell(RULE, "operators were not recorded with what made their arguments", "nsysx run -- CMD")
-    # Transposed convolutions run kernels of a backward.
-    if case.ops["phase"].cast(pl.String).is_in(["backward", "optimizer"]).any():
+    if _trains(case):
         return _of_training(case, flow) or case.clear(RULE, "the program trains its weights")
-    rows = made_weights(flow, _copied(case.profile, flow))
+    rows = made_weights(flow, copied(case.profile, flow, "HtoD"))
     made = _calls(case, flow, rows)
     calls = calls_of(made)
     theirs = case.ops.filter(case.ops["call"].is_in(list(calls)).fill_null(value=False))
@@ -92,6 +91,21 @@ def check(case: Case) -> list[Finding]:
     ]
 
 
+def _trains(case: Case) -> bool:
+    """Return whether the steps train; transposed convolutions run kernels of a backward."""
+    return bool(case.ops["phase"].cast(pl.String).is_in(["backward", "optimizer"]).any())
+
+
+def needless_rows(case: Case, flow: OperatorFlow, from_host: list[bool]) -> frozenset[int]:
+    """Return the outermost operators that this rule is about; ``from_host``: those that copy from the host."""
+    if _trains(case):
+        constants = repeated_constants(flow, trained_of(case.profile).tolist(), from_host, FEWEST_ROUNDS)
+        rows = {row for of_class in constants.values() for row in of_class}
+    else:
+        rows = set(made_weights(flow, from_host))
+    return frozenset(flow.outermost) & rows
+
+
 def calls_for_constants(case: Case) -> dict[str, pl.DataFrame]:
     """Return class of a module -> the rows of ``case.calls`` that several of its calls in a step make for the same constants."""
     flow = flow_of(case.profile)
@@ -100,7 +114,7 @@ def calls_for_constants(case: Case) -> dict[str, pl.DataFrame]:
     trained = trained_of(case.profile)
     if not trained.any():
         return {}
-    constants = repeated_constants(flow, trained.tolist(), _copied(case.profile, flow), FEWEST_ROUNDS)
+    constants = repeated_constants(flow, trained.tolist(), copied(case.profile, flow, "HtoD"), FEWEST_ROUNDS)
     # Of modules within modules the inner one is named.
     return {cls: _calls(case, flow, rows) for cls, rows in sorted(constants.items(), key=lambda item: item[0])}
 
@@ -131,56 +145,13 @@ def _of_training(case: Case, flow: OperatorFlow) -> list[Finding]:
     return [constants.as_finding(case)]
 
 
-def _copied(profile: Profile, flow: OperatorFlow) -> list[bool]:
-    """Return whether each operator copies something from the host."""
-    ops, calls = profile.attributed.gpu_ops, profile.attributed.api_calls
-    copies = (
-        ops["call"]
-        .filter((ops["op_kind"] == "memcpy") & (ops["name"].cast(pl.String) == "HtoD"))
-        .drop_nulls()
-        .to_numpy()
-    )
-    copies = copies[calls["thread"].to_numpy()[copies] == flow.thread]
-    when = np.sort(calls["start_ns"].to_numpy()[copies])
-    inside = np.searchsorted(when, flow.end_ns) > np.searchsorted(when, flow.start_ns)
-    return [bool(each) for each in inside]
-
-
 def _calls(case: Case, flow: OperatorFlow, rows: list[int]) -> pl.DataFrame:
-    """Return the rows of ``case.calls`` that these operators make, by the step in which they were recorded."""
-    outer, calls = (
-        [rows[i] for i in outermost_rows(flow.start_ns[rows], flow.end_ns[rows])],
-        case.profile.attributed.api_calls,
-    )
-    if not outer:
+    """Return the rows of ``case.calls`` that these operators make, and what lies in them, by the step in which they were recorded."""
+    of_calls = operator_of_calls(case.profile)
+    if of_calls is None or not rows:
         return case.calls.clear()
-    start, end = flow.start_ns[outer], flow.end_ns[outer]
-    when = calls["start_ns"].to_numpy()
-    last = np.searchsorted(start, when, side="right") - 1
-    inside = (last >= 0) & (when < end[np.maximum(last, 0)]) & (calls["thread"].to_numpy() == flow.thread)
-    _as_in_that_step(case.profile, flow, inside)
-    like = np.arange(calls.height)
-    if case.profile.ranges.repeats is not None:
-        like = np.where(case.profile.ranges.repeats.of >= 0, case.profile.ranges.repeats.of, like)
-    steady = case.calls["call"].to_numpy()
-    return case.calls.filter(pl.Series(inside[like[steady]], dtype=pl.Boolean))
-
-
-def _as_in_that_step(profile: Profile, flow: OperatorFlow, inside: Flags) -> None:
-    """Mark the calls of other steps that make as many calls as the step of the flow: a steady step may correspond to any of them."""
-    calls, ranges = profile.attributed.api_calls, profile.ranges.ranges
-    steps = ranges.filter((pl.col("kind") == "step") & pl.col("own") & (pl.col("process") == profile.process))
-    first, end = np.searchsorted(
-        calls["thread"].to_numpy(), [flow.thread, flow.thread + 1]
-    )  # calls are sorted by thread and time
-    when = calls["start_ns"].to_numpy()[first:end]
-    borders = [first + np.searchsorted(when, steps[c].to_numpy()) for c in ("start_ns", "end_ns")]
-    start, start_of_flow = steps["start_ns"].to_numpy(), int(flow.start_ns[0])
-    of_flow = np.flatnonzero((start <= start_of_flow) & (start_of_flow < steps["end_ns"].to_numpy()))
-    if not len(of_flow):
-        return
-    spans = list(zip(*(border.tolist() for border in borders), strict=True))
-    a, b = spans[int(of_flow[0])]
-    for c, d in spans:
-        if d - c == b - a:
-            inside[c:d] = inside[a:b]
+    inside = np.zeros(len(flow.names) + 1, np.bool_)
+    for index in outermost_rows(flow.start_ns[rows], flow.end_ns[rows]):
+        first = rows[index]
+        inside[first : int(np.searchsorted(flow.start_ns, flow.end_ns[first]))] = True
+    return case.calls.filter(pl.Series(inside[of_calls.forward[case.calls["call"].to_numpy()]]))

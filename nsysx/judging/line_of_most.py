@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
+from nsysx.analyses.lines import CodeLineRow
 from nsysx.catalogue import DeviceActivity
 from nsysx.events.code_lines import CodeLines
 from nsysx.events.device_activity import CLASSES
@@ -12,6 +15,7 @@ from nsysx.events.profile import Profile
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64
 from nsysx.judging.judging_bounds import GPU_AT_LINE_SHARE, IDLE_AT_LINE_SHARE, WHOLE_AT_LINE_SHARE
+from nsysx.model import Row
 
 #: A line as "file.py:31", and its share of the whole.
 LineShare = tuple[str, float]
@@ -44,7 +48,24 @@ def gpu_work(profile: Profile, process: int, device: int) -> LineShare | None:
     most = _line_with_share(
         lines, lines.op[ops["op"].to_numpy()][compute], ns[compute], int(ns.sum()), GPU_AT_LINE_SHARE
     )
-    return most if most is not None and most[1] < WHOLE_AT_LINE_SHARE else None
+    return most if most is not None and _is_place_of_work(most[1]) else None
+
+
+def in_table(rows: Sequence[CodeLineRow]) -> Row:
+    """Return file and line of the row with most of the GPU's work; empty where ``gpu_work`` would name none for that share.
+
+    Communication counts, which no row tells apart: where there is some, ``gpu_work`` may name another line, or none.
+    """
+    most = max((r for r in rows if r["file"]), key=lambda r: r["gpu_self_ns"], default=None)
+    whole = sum(r["gpu_self_ns"] for r in rows)
+    if most is None or not whole or not _is_place_of_work(most["gpu_self_ns"] / whole):
+        return {}
+    return {"file": most["file"], "line": most["line"]}
+
+
+def _is_place_of_work(share: float) -> bool:
+    """Return whether a line with this share of the GPU's work is its place: it has much, and is not the call of the whole model."""
+    return GPU_AT_LINE_SHARE <= share < WHOLE_AT_LINE_SHARE
 
 
 def communication(profile: Profile, process: int, device: int) -> LineShare | None:

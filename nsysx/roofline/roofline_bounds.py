@@ -15,6 +15,8 @@ LONGEST_KERNEL_NAME = 20_000
 #: It takes at most this part of what it replaces: of changes that were tried after a replay had made them, nine in ten saved 0.7 of what
 #: it said, or more.
 INSTEAD_AT_MOST_SHARE = 0.3
+#: Transforms of real numbers take at most this share of whole ones: half of the bytes, and a kernel for the real side.
+HALF_TRANSFORM_AT_MOST_SHARE = 0.6
 #: Products of any shape take at most so many times as long as the fastest of their number format.
 PRODUCTS_AT_MOST_TIMES = 4.0
 

@@ -719,6 +719,11 @@ def test_a_striking_line_leads_where_no_cause_explains_as_much(
     assert chosen is not None and chosen.code == leads
 
 
+def test_a_striking_line_that_saves_nothing_leads_nowhere() -> None:
+    line = found("NSX136", 0.9, bound=True, source="time")
+    assert first_action.first(of_20_ms(StepLimit.LAUNCH, line)) is None
+
+
 def test_a_cause_with_a_wide_interval_leads_all_the_same() -> None:
     cause = found("NSX131", 4, error_ns=4 * MS, source="time", remedies=(Alternative("shorter-side", "turn it"),))
     assert first_action.first(of_20_ms(StepLimit.GPU, cause)) is not None

@@ -10,11 +10,12 @@ from nsysx.model import Finding
 from tests.findings.lined import Lined
 
 LINE = 12
-SOURCE = {LINE: "y = head(F.interpolate(x, size=size))"}
+SOURCE = {LINE: "y = head(F.interpolate(x, size=size))", 30: "last = self.head(hidden)[:, -1]"}
 GEMM, RESAMPLE = (
     "nvjet_sm90_tst_128x192_64x5_2x1",
     "void at::native::upsample_bilinear2d_nhwc_out_frame<float, float>(int)",
 )
+NARROWING_LINE = 30
 FP32_ATTENTION = "fmha_cutlassF_f32_aligned_64x64_rf_sm80(Params)"
 
 
@@ -110,3 +111,43 @@ def test_attention_of_32_bits_in_a_network_of_16_was_made_so_on_the_way(tmp_path
 
 def test_attention_of_a_network_of_32_bits_is_as_wide_as_that(tmp_path: Path) -> None:
     assert of_dtype(tmp_path, "float32").verdict == "clear"
+
+
+def answering(program: Lined, step: int, *, reads: str) -> None:
+    """A head (900 us) makes logits of 8 x 100 positions, from what a norm (100 us) makes; ``reads``: what of them is read."""
+    at, logits = 1000 * step + 10, "[8, 100, 5000]"
+    with program.line(LINE), program.range("forward"), program.range("net:Net"):
+        operator(program, "layer_norm", at, [-1, -1, -1], "[8, 100, 64], [], [64]", 100, RESAMPLE)
+        operator(program, "linear", at + 1, [at, -1], "[8, 100, 64], [5000, 64]", 900)
+    with program.line(NARROWING_LINE):
+        operator(program, "select", at + 2, [at + 1, -1, -1], f"{logits}, [], []")
+        if reads == "written":
+            operator(program, "copy_", at + 3, [at + 2, -1], "[8, 5000], [8, 5000]", 1)
+        elif reads == "half":
+            operator(program, "slice", at + 3, [at + 1, -1, -1], f"{logits}, [], []")
+            operator(program, "argmax", at + 4, [at + 3, -1], "[8, 49, 5000], []", 1)
+        operator(program, "argmax", at + 5, [at + 2, -1], "[8, 5000], []", 1)
+        if reads == "all":
+            operator(program, "cross_entropy_loss", at + 6, [at + 1, -1], f"{logits}, [800]", 1)
+    program.sync()
+
+
+def narrowed_first(folder: Path, reads: str) -> list[Finding]:
+    program = Lined(SOURCE).run(lambda program, step: answering(program, step, reads=reads))
+    return [f for f in program.found(folder, "NSX131") if "narrowed-first" in [way.name for way in f.remedies]]
+
+
+@pytest.mark.parametrize(("reads", "kept"), [("last", 0.01), ("half", 0.5)])
+def test_rows_that_nothing_reads_need_not_be_computed(reads: str, kept: float, tmp_path: Path) -> None:
+    (found,) = narrowed_first(tmp_path, reads)
+    assert (
+        found.title
+        == f"train.py:{NARROWING_LINE} keeps {100 * kept:.{1 if kept < 0.1 else 0}f} % of what train.py:{LINE} computes"
+    )
+    assert found.where["line"] == LINE
+    assert found.saving_ns_per_step == pytest.approx(1_000_000 * (1 - kept), rel=0.05)
+
+
+@pytest.mark.parametrize("reads", ["all", "written"])
+def test_rows_that_something_reads_are_computed(reads: str, tmp_path: Path) -> None:
+    assert not narrowed_first(tmp_path, reads)

@@ -329,7 +329,7 @@ def test_a_process_comes_to_rest_when_nsysx_run_asks_for_it(
 ) -> None:
     monkeypatch.setattr(at_limit, "LIMIT_LOOK_S", 0.01)
     monkeypatch.setattr(draining, "DRAIN_OF_RANK_S", 0.2)
-    monkeypatch.setattr(capture_window, "is_one_of_several", lambda: several)
+    monkeypatch.setattr(draining, "is_one_of_several", lambda: several)
     drive(until(busy_s))
     monkeypatch.setenv("NSYSX_PROBE_DIR", str(tmp_path))
     monkeypatch.setenv("NSYSX_LIMIT", "1")

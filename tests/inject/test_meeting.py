@@ -125,11 +125,11 @@ def test_a_process_of_a_job_without_a_store_closes_nothing(monkeypatch: pytest.M
 def test_processes_are_several_where_torch_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     import torch.distributed
 
-    assert not capture_window.is_one_of_several()
+    assert not draining.is_one_of_several()
     for size, several in ((1, False), (2, True)):
         monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
         monkeypatch.setattr(torch.distributed, "get_world_size", lambda size=size: size)
-        assert capture_window.is_one_of_several() is several
+        assert draining.is_one_of_several() is several
 
 
 class RollOfOne:

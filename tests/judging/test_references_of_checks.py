@@ -11,7 +11,7 @@ import pytest
 
 from nsysx import units
 from nsysx.catalogue import Call, StepLimit, StepPart
-from nsysx.judging import capture_checks, other_work, probe_checks, tracing_checks, verdict, waiting
+from nsysx.judging import gpu_work_checks, other_work, probe_checks, tracing_checks, verdict, waiting
 from nsysx.judging.idle_parts import MIGRATIONS
 from nsysx.judging.judging_bounds import GPU_IS_LIMIT_SHARE, LIMITING_SHARE, MOST_SKEW_NS, OTHERS_WORK_SHARE
 from nsysx.judging.other_work import OtherWork
@@ -35,21 +35,21 @@ def test_launches_graphs_and_work_without_calls_are_counted(monkeypatch: pytest.
         )
         lost = [source.random() < 0.3 for _ in range(calls.height)]
         captured, cut, of_steps = source.random() < 0.3, source.random() < 0.3, source.choice((0, 0, 2))
-        monkeypatch.setattr(capture_checks.lost_kernels, "lost", always(pl.Series(lost, dtype=pl.Boolean)))
-        monkeypatch.setattr(capture_checks, "_cut_at_limit", always(cut))
+        monkeypatch.setattr(gpu_work_checks.lost_kernels, "lost", always(pl.Series(lost, dtype=pl.Boolean)))
+        monkeypatch.setattr(gpu_work_checks, "_cut_at_limit", always(cut))
         told: dict[str, Any] = {}
         monkeypatch.setattr(
-            capture_checks,
+            gpu_work_checks,
             "_without_kernel",
             lambda _, cut, single, launches, told=told: told.update(cut=cut, single=single, launches=launches) or [],
         )
         monkeypatch.setattr(
-            capture_checks,
+            gpu_work_checks,
             "_graphs",
             lambda bars, ns, empty, told=told: told.update(bars=bars, bars_ns=ns, empty=empty) or [],
         )
         monkeypatch.setattr(
-            capture_checks,
+            gpu_work_checks,
             "_lost_work_check",
             lambda _, missing, launches, told=told: told.update(missing=missing, launches=launches),
         )
@@ -60,7 +60,7 @@ def test_launches_graphs_and_work_without_calls_are_counted(monkeypatch: pytest.
         )
         if not frame.height:
             continue
-        checks = {c.check: c for c in capture_checks._gpu_work(shown) if c is not None}
+        checks = {c.check: c for c in gpu_work_checks.checks(shown) if c is not None}
         launches = sum(r["kind"] in Call.LAUNCHES for r in rows(calls))
         empty = sum(r["kind"] == Call.GRAPH_LAUNCH and r["gpu_ops"] == 0 for r in rows(calls))
         bars = [r for r in rows(frame) if r["op_kind"] == "graph"]

@@ -486,7 +486,9 @@ def test_prices_of_changes_to_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
             measured=source.choice((None, 80.0)),
         )
         known = source.random() < 0.9
-        monkeypatch.setattr(job_whatif, "compare", always(SimpleNamespace(ranks=None, late=None)))
+        by_work, peers = source.random() < 0.5, source.choice(((0, 1), (0, 2)))
+        late = source.choice((None, SimpleNamespace(by_work=by_work, even_ns=source.choice((None, 17)), peers=peers)))
+        monkeypatch.setattr(job_whatif, "compare", always(SimpleNamespace(ranks=None, late=late)))
         monkeypatch.setattr(job_whatif, "_replayed", always(((0, 1), times) if known else None))
         asked = JobChanges(
             usual_rank=source.choice((None, None, 3, 4, 9)),
@@ -516,7 +518,9 @@ def test_prices_of_changes_to_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
             continue
         step = times.measured or 100.0
         told = [(f"--usual-rank {i + 3}", saves[str(i)]) for i in (0, 1) if every or asked.usual_rank == i + 3]
-        told += [("--equal-ranks", saves["even"])] * (every or asked.equal_ranks)
+        of_page = late is not None and late.by_work and late.even_ns is not None and late.peers == (0, 1)
+        even = float(late.even_ns) if late is not None and of_page else saves["even"]
+        told += [("--equal-ranks", even)] * (every or asked.equal_ranks)
         by = asked.faster_links or job_whatif.FASTER_LINKS_TIMES
         told += [(f"--faster-links {by}", saves["fast"] / by)] * bool(every or asked.faster_links)
         told += [("--hide-transfer", saves["hide"])] * (every or asked.hide_transfer)

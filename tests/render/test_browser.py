@@ -245,10 +245,14 @@ def test_no_picture_is_cut_off_on_paper(browser, pages, name):
         js(browser, "document.querySelectorAll('details').forEach(d => d.open = true)")
         over = "[...document.querySelectorAll('figure img')].map(i => i.getBoundingClientRect().width - i.parentElement.clientWidth)"
         found = js(browser, f"return {over}")
+        twice = js(
+            browser, "return [...document.querySelectorAll('.flame')].filter(f => f.getClientRects().length).length"
+        )
     finally:
         browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
     assert found
     assert max(found) <= 0
+    assert not twice, "what is clicked has a picture, and that is what is printed"
 
 
 @pytest.mark.skipif(not AXE and not REQUIRED, reason="NSYSX_AXE names no axe.min.js")

@@ -58,10 +58,9 @@ def _watch(folder: str, goes_on: Callable[[], bool]) -> None:
 def _rest(folder: str, process: str) -> None:
     """Let the devices come to rest, say whether they have, and if so hold the program until ``nsysx run`` lets it go."""
     from . import draining
-    from .capture_window import is_one_of_several
 
     os.rename(f"{folder}/{WATCHES}{process}", f"{folder}/{DRAINS}{process}")  # noqa: PTH104
-    held = draining.Held(several=is_one_of_several())
+    held = draining.Held(several=draining.is_one_of_several())
     with held:
         sign = RESTS if held.rested is not False else BUSY
         held.rename(f"{folder}/{DRAINS}{process}", f"{folder}/{sign}{process}")

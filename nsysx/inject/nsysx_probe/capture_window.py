@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Hashable
 from typing import Any
 
@@ -13,8 +11,6 @@ from .interrupts import of_program
 from .output import Output
 from .probe_bounds import AUTO_ALIKE, AUTO_LEAST_BEFORE, AUTO_MOST_BEFORE, MOST_CLOCK_EVENTS, PLAIN_STEPS, XRAY_STEPS
 
-#: Environment variables with which launchers say how many processes a job has.
-_SIZES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
 #: ``auto``: how many steps are captured. The first one is X-rayed, too, in case the program ends before the window.
 AUTO_STEPS = 1 + PLAIN_STEPS + XRAY_STEPS
 
@@ -138,11 +134,3 @@ class CaptureWindow:
                 raise
             note = f"{call}: {type(error).__name__}: {error}"
         self.out.note(note)
-
-
-def is_one_of_several() -> bool:
-    """Return whether this process works with others: torch.distributed knows, or before it starts the launcher."""
-    distributed: Any = sys.modules.get("torch.distributed")
-    if distributed and distributed.is_available() and distributed.is_initialized():
-        return bool(distributed.get_world_size() > 1)
-    return any(os.environ.get(name, "1") not in ("", "0", "1") for name in _SIZES)

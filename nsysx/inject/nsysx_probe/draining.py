@@ -42,10 +42,21 @@ _SHARED_AT_ONCE = 5
 _DISABLE_TIMING, _RELAXED, _LEGACY = 2, 2, 1
 _DONE, _NOT_READY, _CAPTURES = 0, 600, range(900, 910)
 
+#: Environment variables with which launchers say how many processes a job has.
+_SIZES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
+
 #: What each wait was, in order: ``ns``, ``rested`` (the devices have done everything), ``beside`` (the program was not stopped for it).
 waits: list[dict[str, Any]] = []
 #: The CUDA graphs that are being captured now. A device with a stream that is captured takes no event of ours.
 captured: set[int] = set()
+
+
+def is_one_of_several() -> bool:
+    """Return whether this process works with others: torch.distributed knows, or before it starts the launcher."""
+    distributed: Any = sys.modules.get("torch.distributed")
+    if distributed and distributed.is_available() and distributed.is_initialized():
+        return bool(distributed.get_world_size() > 1)
+    return any(os.environ.get(name, "1") not in ("", "0", "1") for name in _SIZES)
 
 
 def longest_wait_s(longest_ns: int, *, beside: bool = False, several: bool = False) -> float:

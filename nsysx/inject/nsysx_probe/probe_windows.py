@@ -22,8 +22,9 @@ from typing import Any
 
 from . import capture_range, draining
 from .at_work import CallTracing
-from .capture_window import AUTO_STEPS, CaptureWindow, is_one_of_several
+from .capture_window import AUTO_STEPS, CaptureWindow
 from .clock import StepClock
+from .draining import is_one_of_several
 from .interrupts import of_program
 from .job_ranks import RollCall
 from .meeting import Meeting

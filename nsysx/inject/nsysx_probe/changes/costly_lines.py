@@ -68,10 +68,56 @@ UNTRIED = (
         "The result must be the same for the transpose, as in Newton-Schulz iterations.", untried=_OWN_CODE,
     ),
     Remedy(
+        "other-order",
+        "Multiply in the other order: (A @ B) @ C and A @ (B @ C) are equal, and here the second needs no large matrix in between",
+        "y = q @ (k.transpose(-2, -1) @ v)  # not (q @ k.transpose(-2, -1)) @ v",
+        "Nothing but factors may stand between the two products.", untried=_OWN_CODE,
+    ),
+    Remedy(
+        "blocks-at-once",
+        "Multiply the blocks by themselves, as a batch (torch.bmm): a matrix with blocks on its diagonal is mostly zeros",
+        "y = torch.bmm(x.view(rows, blocks, size).transpose(0, 1), weights).transpose(0, 1)  # not x @ torch.block_diag(*weights)",
+        "The blocks are of one size, or of few.", untried=_OWN_CODE,
+    ),
+    Remedy(
+        "factors-in-turn",
+        "Multiply by the factors of the Kronecker product in turn: (A kron B) x is the same as B X A.T with x as a matrix",
+        "y = (a @ x.view(batch, p, q) @ b.T).flatten(1)  # not x @ torch.kron(a, b).T", untried=_OWN_CODE,
+    ),
+    Remedy(
+        "real-transform",
+        "Use the transforms of real numbers (torch.fft.rfft, irfft): of the whole transform one half mirrors the other",
+        "y = torch.fft.irfft2(torch.fft.rfft2(x) * kernel[..., : n // 2 + 1], s=x.shape[-2:])",
+        "What is between must keep the mirror: products with the transform of real numbers do.", untried=_OWN_CODE,
+    ),
+    Remedy(
+        "scaled-rows",
+        "Scale the rows or columns by the vector itself: a product with its diagonal matrix multiplies by zeros",
+        "y = x * scale  # not x @ torch.diag(scale)", untried=_OWN_CODE,
+    ),
+    Remedy(
         "mixed-before-resampled",
         "Apply the 1x1 convolution (or linear layer) first, and resample its few output channels: the order does not change the result",
         'y = F.interpolate(self.classify(x), size=size, mode="bilinear", align_corners=False)',
         "Only casts and layout changes may lie between the two.", untried=_OWN_CODE,
+    ),
+    Remedy(
+        "result-kept",
+        "Keep the result of the first call and use it again, detached where no gradient is needed",
+        "out = net(x)\nloss = criterion(out, y)\naccuracy = (out.detach().argmax(1) == y).float().mean()",
+        "Both calls must be in the same mode, with the same Python arguments.", untried=_OWN_CODE,
+    ),
+    Remedy(
+        "left-out",
+        "Leave out what nothing reads: outputs, heads, states and weights of attention that are computed and dropped",
+        "y, _ = self.attention(x, x, x, need_weights=False)",
+        "Nothing outside of torch may read it, such as a function that takes its memory.", untried=_OWN_CODE,
+    ),
+    Remedy(
+        "narrowed-first",
+        "Take first what is read of it, and compute with that: each row of the result is made of its own row alone",
+        "logits = self.head(hidden[:, -1])  # not self.head(hidden)[:, -1]",
+        "Nothing else may read the other rows.", untried=_OWN_CODE,
     ),
     Remedy(
         "processes-for-threads",

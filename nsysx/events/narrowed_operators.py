@@ -1,0 +1,199 @@
+"""Operators that compute more rows than anything takes from their results: from sizes, and what made the arguments of what.
+
+A row is an index of some dimensions. Where all that reads a tensor keeps a part of it (`x[:, -1]`, `x[mask]`, `gather`), the operator that
+made it needs no more than that part if it computes each row from the same row of its argument, and so does the one before it. Python's
+numbers are not recorded: which dimensions were narrowed, and to what, is read from the sizes of what is handed on.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from nsysx.events.event_bounds import MOST_KEPT_SHARE
+from nsysx.events.operator_flow import OperatorFlow, in_place, is_view
+
+Size = tuple[int, ...]
+_SIZE = re.compile(r"\[([\d, ]*)\]")
+_PICKS = re.compile(r"^aten::(slice|select|narrow|index|index_select|gather|masked_select|take_along_dim)$")
+#: Picks that Python's numbers choose: one that nobody reads may be kept, and says nothing.
+_VIEWED_PART = re.compile(r"^aten::(slice|select|narrow)$")
+#: Each element of the result is made of those in its place.
+_ELEMENTWISE = re.compile(
+    r"^aten::(_?to(_copy)?|contiguous|clone|detach|alias|type_as|relu6?|gelu|silu|sigmoid|tanh|elu|leaky_relu|softplus|mish|hardtanh|"
+    r"hardswish|(native_)?dropout|add|sub|rsub|mul|div|pow|exp|log|sqrt|rsqrt|square|neg|abs|sin|cos|clamp\w*|where|masked_fill|erf|"
+    r"log1p|expm1|reciprocal|addcmul|addcdiv|lerp|maximum|minimum|nan_to_num|log_sigmoid|sign|round|floor)_?$"
+)
+#: Each row of the result is made of one row of the first argument, if the last dimension is not among those that are narrowed.
+_ROW_BY_ROW = re.compile(r"^aten::(layer_norm|rms_norm|linear|matmul|mm)$")
+#: Each sample is computed by itself.
+_BY_SAMPLE = re.compile(
+    r"^aten::((log_)?softmax|conv\dd|conv_transpose\dd|(adaptive_)?(max|avg)_pool\dd?|upsample_\w+|group_norm)$"
+)
+_RESHAPES = re.compile(r"^aten::(_?(unsafe_)?view|reshape|(un)?flatten|(un)?squeeze)$")
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What is read of a tensor: a share of it, by which dimensions it is narrowed, and the operators (rows of the flow) that do so."""
+
+    dimensions: frozenset[int]
+    share: float
+    by: frozenset[int]
+
+
+@dataclass(frozen=True)
+class Narrowed:
+    """Operators of which a part is enough: row of the flow -> share of its rows that is read; ``by``: what narrows them (rows)."""
+
+    by: frozenset[int]
+    share: dict[int, float]
+
+
+def sizes_of(text: str) -> list[Size]:
+    """Return the sizes of the arguments of an operator, () for what is no tensor."""
+    return [tuple(map(int, re.findall(r"\d+", each))) for each in _SIZE.findall(text)]
+
+
+def narrowed_operators(flow: OperatorFlow) -> list[Narrowed]:
+    """Return the outermost operators that compute more rows than is read of them, by what narrows them."""
+    reads = _Reads(flow)
+    share_of: dict[frozenset[int], dict[int, float]] = {}
+    for row in reversed(flow.outermost):
+        kept = reads.backwards(row)
+        if kept is not None:
+            share_of.setdefault(kept.by, {})[row] = kept.share
+    return [Narrowed(by, share) for by, share in share_of.items()]
+
+
+def narrowing(before: Size, after: Size) -> frozenset[int] | None:
+    """Return the dimensions in which a tensor may be narrowed, None where it is not, or not told by these sizes."""
+    if math.prod(after) >= math.prod(before):
+        return None
+    if len(before) == len(after):
+        pairs = list(zip(before, after, strict=True))
+        return None if any(b < a for b, a in pairs) else frozenset(i for i, (b, a) in enumerate(pairs) if b != a)
+    one_less = frozenset(i for i in range(len(before)) if before[:i] + before[i + 1 :] == after)
+    if one_less:
+        return one_less
+    for leading in range(1, len(before)):  # rows by a mask or by numbers
+        rest = before[leading:]
+        if len(after) > len(rest) and after[len(after) - len(rest) :] == rest:
+            return frozenset(range(leading))
+    return None
+
+
+class _Reads:
+    """What is read of each tensor, by the number of the operator that made it: None for all of it."""
+
+    def __init__(self, flow: OperatorFlow) -> None:
+        self._flow = flow
+        self._sizes = {row: sizes_of(flow.size[row]) for row in range(len(flow.names))}
+        self._result = self._results()
+        self._kept: dict[int, Kept | None] = dict.fromkeys(flow.read_later)
+        self._written: set[int] = set()
+
+    def _results(self) -> dict[int, Size]:
+        """Return the size of each tensor, as the first that is handed it says."""
+        flow, result = self._flow, dict[int, Size]()
+        for row, made in enumerate(flow.made):
+            sizes = self._sizes[row]
+            if len(sizes) == len(made):
+                for number, size in zip(made, sizes, strict=True):
+                    if number >= 0:
+                        result.setdefault(number, size)
+        return result
+
+    def backwards(self, row: int) -> Kept | None:
+        """Note what an operator reads, those behind it first; return what is read of its result where a part of its work is enough."""
+        flow = self._flow
+        name, made, sizes, number = flow.names[row], flow.made[row], self._sizes[row], flow.number[row]
+        aligned, kept = len(sizes) == len(made) > 0, self._kept.get(number)
+        if aligned and in_place(name):
+            self._written.add(made[0])
+        written = is_view(name) and number in self._written  # what is written into a view is no part that is read
+        if aligned and written:
+            self._written.add(made[0])
+        elif aligned and _PICKS.match(name):
+            self._pick(row)
+            return None
+        arguments = self._arguments(row, kept) if aligned and not written and kept is not None else None
+        if arguments is None:
+            self._whole(made)
+            return None
+        for each, of_it in zip(made, arguments, strict=True):
+            self._read(each, of_it)
+        return kept
+
+    def _pick(self, row: int) -> None:
+        flow = self._flow
+        name, made, number = flow.names[row], flow.made[row], flow.number[row]
+        before, after = self._sizes[row][0], self._result.get(number)
+        if after is None and name.endswith("gather"):
+            after = self._sizes[row][2]
+        behind = self._kept.get(number)
+        of_it: Kept | None = None
+        if after == before:
+            of_it = behind
+        elif after is not None and (dimensions := narrowing(before, after)) and self._is_read(number, name):
+            share, by = math.prod(after) / max(math.prod(before), 1), frozenset({row})
+            if behind is not None and len(before) == len(after):
+                of_it = Kept(dimensions | behind.dimensions, share * behind.share, behind.by | by)
+            else:
+                of_it = Kept(dimensions, share, by)
+        self._read(made[0], of_it if of_it is not None and of_it.share <= MOST_KEPT_SHARE else None)
+        self._whole(made[1:])
+
+    def _is_read(self, number: int, name: str) -> bool:
+        return number in self._kept or not _VIEWED_PART.match(name)
+
+    def _arguments(self, row: int, kept: Kept) -> list[Kept | None] | None:
+        """Return what an operator needs of each argument where a part of its result is read; None where it needs all of them."""
+        flow, sizes = self._flow, self._sizes[row]
+        name, result = flow.names[row], self._result.get(flow.number[row])
+        if result is None:
+            return None
+        last, others = len(result) - 1, list[Kept | None]([None] * (len(sizes) - 1))
+        if _ELEMENTWISE.match(name):
+            return [kept if size == result else None for size in sizes]
+        if name == "aten::embedding" and last not in kept.dimensions:
+            return [None, *others]
+        if name == "aten::addmm" and last not in kept.dimensions:
+            return [None, kept, *others[1:]]
+        by_row = _ROW_BY_ROW.match(name) and last not in kept.dimensions
+        if by_row and (name.endswith("norm") or (len(sizes) > 1 and len(sizes[1]) == 2)):
+            return [kept, *others]
+        if _BY_SAMPLE.match(name) and kept.dimensions == frozenset({0}):
+            return [kept, *others]
+        return [reshaped, *others] if (reshaped := _reshaped(name, sizes[0], result, kept)) is not None else None
+
+    def _read(self, number: int, kept: Kept | None) -> None:
+        """Note that a part of a tensor is read, or all of it."""
+        if number < 0:
+            return
+        before = self._kept.get(number, kept)
+        if kept is not None and before is not None and before is not kept:
+            share = max(before.share, kept.share) if before.by == kept.by else before.share + kept.share
+            same = before.dimensions == kept.dimensions and share <= MOST_KEPT_SHARE
+            kept = Kept(kept.dimensions, share, before.by | kept.by) if same else None
+        self._kept[number] = None if before is None else kept
+
+    def _whole(self, made: Sequence[int]) -> None:
+        for number in made:
+            self._read(number, None)
+
+
+def _reshaped(name: str, before: Size, after: Size, kept: Kept) -> Kept | None:
+    """Return what is kept of a tensor of which a part is kept after it was reshaped, None where that is no part of its dimensions."""
+    if not _RESHAPES.match(name):
+        return None
+    same = 0  # the last dimensions stay
+    while same < min(len(before), len(after)) and before[-1 - same] == after[-1 - same]:
+        same += 1
+    if max(kept.dimensions) < len(after) - same and len(before) > same:
+        return Kept(frozenset(range(len(before) - same)), kept.share, kept.by)
+    if min(kept.dimensions) >= len(after) - same:
+        return Kept(frozenset(d - len(after) + len(before) for d in kept.dimensions), kept.share, kept.by)
+    return None

@@ -1,0 +1,149 @@
+"""Operators of an X-ray step that could be left out: of whose results nothing is made, and those that make the same in each step.
+
+Both work on the outermost operators. A tensor of no dimensions may be a number of Python, which bears the name of whatever lay in its
+place before: as an argument it says nothing about where a result comes from.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from nsysx.events.narrowed_operators import Size, sizes_of
+from nsysx.events.nvtx_ranges import Flags
+from nsysx.events.operator_flow import OperatorFlow, in_place, is_drawn, is_view
+
+#: Operators that take a part which Python's numbers may choose anew in each step.
+_PART = re.compile(r"^aten::(select|slice|narrow|as_strided|split\w*|chunk|unbind|roll|tensor_split)$")
+#: Operators that draw which rows a step takes.
+_CHOSEN = re.compile(r"::(randint|randperm|multinomial)\w*$")
+#: Operators that may write a number of Python.
+_NUMBERED = re.compile(r"::(lift_fresh|scalar_tensor|full|full_like|fill_?|item|_local_scalar_dense)$")
+
+
+@dataclass(frozen=True)
+class OuterOperators:
+    """The outermost operators: rows of the flow; of each the places in ``rows`` of those that made its arguments.
+
+    ``sources``: the same without arguments of no dimensions. ``older``: it is given a tensor, of some dimensions, with the name of an
+    operator that is not among those of the step. ``unnamed``: the sizes of those without any name. ``into_older``: it writes into a
+    tensor from before.
+    """
+
+    rows: list[int]
+    makers: list[list[int]]
+    sources: list[list[int]]
+    older: Flags
+    unnamed: list[frozenset[Size]]
+    into_older: Flags
+
+    def within(self, flags: Iterable[bool], size: int) -> Flags:
+        """Return for each of them whether it, or an operator in it, has a flag; ``size``: of all operators."""
+        sums = np.concatenate([[0], np.cumsum(np.fromiter(flags, np.bool_, size))])
+        borders = np.array([*self.rows, size])
+        flagged: Flags = np.diff(sums[borders]) > 0
+        return flagged
+
+
+def outer_operators(flow: OperatorFlow) -> OuterOperators:
+    """Return the outermost operators of a step."""
+    rows = flow.outermost
+    index_of = {flow.number[row]: index for index, row in enumerate(rows)}
+    makers, sources = list[list[int]](), list[list[int]]()
+    older, into_older = (np.zeros(len(rows), np.bool_) for _ in range(2))
+    of_older = np.zeros(len(rows), np.bool_)  # a view of a tensor from before
+    unnamed = list[frozenset[Size]]()
+    for index, row in enumerate(rows):
+        made, sizes = flow.made[row], sizes_of(flow.size[row])
+        aligned = len(made) == len(sizes)
+        before = [index_of.get(number, len(rows)) for number in made]
+        makers.append([p for p in before if p < index])
+        sources.append([p for i, p in enumerate(before) if p < index and not (aligned and not sizes[i])])
+        unnamed.append(frozenset(size for size, number in zip(sizes, made, strict=False) if size and number < 0))
+        older[index] = any(
+            number >= 0 and before[i] >= index for i, number in enumerate(made) if not aligned or sizes[i]
+        )
+        from_before = bool(made) and (before[0] >= index or bool(of_older[before[0]]))
+        of_older[index] = from_before and is_view(flow.names[row])
+        into_older[index] = from_before and in_place(flow.names[row])
+    return OuterOperators(rows, makers, sources, older, unnamed, into_older)
+
+
+def _behind(sources: Sequence[Sequence[int]], begun: Flags) -> Flags:
+    """Return what is made of some operators' results, themselves included."""
+    reached: Flags = begun.copy()
+    for index, makers in enumerate(sources):
+        reached[index] |= any(reached[maker] for maker in makers)
+    return reached
+
+
+def _before(makers: Sequence[Sequence[int]], begun: Flags) -> Flags:
+    """Return what some operators are made of, themselves included."""
+    reached: Flags = begun.copy()
+    for index in range(len(makers) - 1, -1, -1):
+        if reached[index]:
+            reached[makers[index]] = True
+    return reached
+
+
+def unread_operators(
+    flow: OperatorFlow, trained: Sequence[bool], to_host: Sequence[bool]
+) -> tuple[list[int], list[int]]:
+    """Return the outermost operators (rows) of whose results nothing is made that a gradient, the host or a later step reads, and
+    those that only the host reads number by number, of what is trained.
+
+    ``to_host``: operators that copy more than a number to the host. Both are empty where no later step was recorded.
+    """
+    if not flow.read_later:
+        return [], []
+    outer, size = outer_operators(flow), len(flow.names)
+    learns = outer.within(trained, size)
+    kept = learns | outer.into_older | outer.within(to_host, size)
+    kept |= outer.within((number in flow.read_later for number in flow.number), size)
+    reads = outer.within((flow.names[row].endswith(("::item", "::_local_scalar_dense")) for row in range(size)), size)
+    needed, read = _before(outer.makers, kept), _before(outer.makers, kept | reads)
+    logged = read & ~needed & _behind(outer.sources, learns)
+    return [outer.rows[i] for i in np.flatnonzero(~read)], [outer.rows[i] for i in np.flatnonzero(logged)]
+
+
+def fixed_operators(flow: OperatorFlow, trained: Sequence[bool], copied: Sequence[bool]) -> list[int]:
+    """Return the outermost operators (rows) that make the same in each step, of those that are needed for what the step's data makes.
+
+    They begin with tensors that were there before the step before this, or with nothing. ``copied``: operators that copy from the host.
+    None where no earlier step was recorded: what has no name may be of the step before then.
+    """
+    if not flow.follows:
+        return []
+    outer, size = outer_operators(flow), len(flow.names)
+    in_module, in_trained = _of_modules(flow, trained)
+    changes = outer.within(trained, size) | outer.within(copied, size) | outer.older | outer.into_older
+    changes |= outer.within((is_drawn(name) or _NUMBERED.search(name) is not None for name in flow.names), size)
+    parts = np.array([_PART.match(flow.names[row]) is not None and not in_module[row] for row in outer.rows], np.bool_)
+    changes |= parts | outer.within(in_trained, size)
+    into = (
+        sizes_of(flow.size[row])[:1]
+        for row, writes in zip(outer.rows, outer.into_older.tolist(), strict=True)
+        if writes
+    )
+    written = {each for sizes in into for each in sizes if each}
+    changes |= np.array([not written.isdisjoint(sizes) for sizes in outer.unnamed], np.bool_)
+    fixed = ~_behind(outer.makers, changes)
+    chosen = outer.within((_CHOSEN.search(name) is not None for name in flow.names), size)
+    data = _behind(
+        outer.sources, (outer.within(copied, size) | outer.older | parts | chosen) & ~outer.within(trained, size)
+    )
+    joined = _before(outer.makers, data & ~fixed)
+    return [outer.rows[i] for i in np.flatnonzero(fixed & joined)]
+
+
+def _of_modules(flow: OperatorFlow, trained: Sequence[bool]) -> tuple[Flags, Flags]:
+    """Return which operators lie in a call of a module, and in one of a module that is trained in another call, if not in this."""
+    inside, learns = np.zeros(len(flow.names), np.bool_), np.zeros(len(flow.names), np.bool_)
+    taught = {(call.path, call.cls) for call in flow.calls if any(trained[call.first : call.last])}
+    for call in flow.calls:
+        inside[call.first : call.last] = True
+        learns[call.first : call.last] |= (call.path, call.cls) in taught
+    return inside, learns

@@ -1,0 +1,365 @@
+"""Products of matrices that another form gives with less work: from sizes, and what made the factors of what.
+
+(A B) D takes other operations than A (B D): the order of a chain is free where nothing but a factor stands between. A
+product with a matrix that was made of a vector (``torch.diag``) only scales rows or columns, one with rows of a unit matrix picks rows, and
+one with blocks or a Kronecker product takes the operations of its parts. A multiplication (or difference) of all pairs whose products
+(or squares) are only summed is a product of matrices that is written out. A copy of what repeats is needed by nothing that reads a view
+as well, and of the whole Fourier transform of real numbers one half mirrors the other. A tensor that is read elsewhere, too, is
+needed as it is, and so is one that something else than a view, a copy or a number changes in between.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from nsysx.events.event_bounds import FEWER_OPERATIONS_SHARE, WRITTEN_OUT_TIMES
+from nsysx.events.operator_flow import OperatorFlow, is_view
+
+Size = tuple[int, ...]
+_SIZE = re.compile(r"\[([\d, ]*)\]")
+_PRODUCT = re.compile(r"^aten::(addmm|baddbmm|b?mm)$")
+#: Operators that hand on what they are given, in another shape, type or layout, or times a number.
+_HANDS_ON = re.compile(
+    r"^aten::(_?(unsafe_)?view|reshape|_reshape_alias|(un)?flatten|(un)?squeeze|transpose|permute|movedim|numpy_T|[tT]|mT|mH|adjoint|"
+    r"detach|alias|to|_to_copy|contiguous|clone|type_as|unflatten)$"
+)
+_TIMES = re.compile(r"^aten::(mul|div)_?$")
+_SUMS = re.compile(r"^aten::(sum|mean)$")
+_SQUARES = re.compile(r"^aten::(pow|square)$")
+_LENGTHS = re.compile(r"^aten::(norm|linalg_norm|linalg_vector_norm)$")
+#: What makes a factor of which most is zeros, or of which every part repeats.
+_STRUCTURED = {
+    **dict.fromkeys(("aten::diag", "aten::diag_embed", "aten::diagflat"), "diagonal"),
+    **dict.fromkeys(
+        ("aten::one_hot", "aten::index", "aten::index_select", "aten::scatter_", "aten::scatter"), "picked"
+    ),
+    "aten::block_diag": "blocks",
+    "aten::kron": "kron",
+}
+_COPIES = re.compile(r"^aten::(repeat|repeat_interleave|tile|contiguous|clone|reshape|flatten)$")
+_REPEATS = re.compile(r"^aten::(repeat|repeat_interleave|tile)$")
+#: What reads a view of few numbers as it reads a copy of many.
+_BROADCASTS = re.compile(r"^aten::(mul|add|sub|rsub|div|where|maximum|minimum|scaled_dot_product_attention)_?$")
+_TRANSFORMS, _BACK = re.compile(r"^aten::fft_fft[2n]?$"), re.compile(r"^aten::fft_ifft[2n]?$")
+_BETWEEN = re.compile(r"^aten::(mul|div|add|sub|conj\w*|exp|where)_?$")
+
+
+@dataclass(frozen=True)
+class ProductForm:
+    """A result that less work gives. ``kind``: order, diagonal, picked, blocks, kron, products, distances, repeated or transform; ``rows``:
+    the outermost operators that go (rows of the flow), ``at`` the one to name; ``operations``: those of what comes instead in the
+    forward, ``numbers``: what it reads and writes; ``before`` and ``after``: sizes for people.
+    """
+
+    kind: str
+    rows: frozenset[int]
+    at: int
+    operations: int
+    numbers: int
+    before: str
+    after: str
+
+
+@dataclass(frozen=True)
+class _Factors:
+    """A product of matrices (batch x rows x inner times inner x columns), and the numbers of the operators that made its factors."""
+
+    row: int
+    batch: int
+    rows: int
+    inner: int
+    columns: int
+    made: tuple[int, int]
+
+
+def product_forms(flow: OperatorFlow) -> list[ProductForm]:
+    """Return what of the products of an X-ray step another form gives with less work, in order of time."""
+    forms = _Forms(flow)
+    kinds = (forms.orders(), forms.structured(), forms.written_out(), forms.repeated(), forms.transforms())
+    return sorted(itertools.chain(*kinds), key=lambda form: form.at)
+
+
+class _Forms:
+    def __init__(self, flow: OperatorFlow) -> None:
+        self._flow = flow
+        self._sizes = [
+            [tuple(map(int, re.findall(r"\d+", each))) for each in _SIZE.findall(text)] for text in flow.size
+        ]
+
+    @cached_property
+    def _results(self) -> dict[int, Size]:
+        """The size of each result, as the first that is handed it says."""
+        results: dict[int, Size] = {}
+        for made, sizes in zip(self._flow.made, self._sizes, strict=True):
+            if len(made) == len(sizes):
+                for number, size in zip(made, sizes, strict=True):
+                    if number >= 0:
+                        results.setdefault(number, size)
+        return results
+
+    @cached_property
+    def _readers(self) -> dict[int, set[int]]:
+        """Of each operator's number the outermost operators that read its result, -1 for one behind the step."""
+        flow, readers = self._flow, dict[int, set[int]]()
+        ends = [*flow.outermost[1:], len(flow.names)]
+        for row, end in zip(flow.outermost, ends, strict=True):
+            for inner in range(row, end):
+                for number in flow.made[inner]:
+                    if number >= 0 and flow.row_of.get(number, row) < row:
+                        readers.setdefault(number, set()).add(row)
+        for number in flow.read_later:
+            readers.setdefault(number, set()).add(-1)
+        return readers
+
+    def _hands_on(self, row: int) -> bool:
+        name, sizes = self._flow.names[row], self._sizes[row]
+        times = _TIMES.match(name) and len(sizes) > 1 and math.prod(sizes[1]) == 1
+        return bool(_HANDS_ON.match(name) or times)
+
+    def _base(self, number: int) -> tuple[int, frozenset[int]]:
+        """Return the number of the operator whose result it hands on, and the outermost operators in between."""
+        passed, row = set[int](), self._flow.row_of.get(number)
+        while row is not None and self._hands_on(row) and self._flow.made[row]:
+            passed.add(row)
+            number = self._flow.made[row][0]
+            row = self._flow.row_of.get(number)
+        return number, frozenset(passed)
+
+    def _only_reader(self, row: int) -> tuple[int, frozenset[int]] | None:
+        """Return the one outermost operator that reads a result, and those that hand it on to that; None where several do, or none."""
+        passed = set[int]()
+        while True:
+            readers = self._readers.get(self._flow.number[row], set())
+            if len(readers) != 1 or -1 in readers:
+                return None
+            (reader,) = readers
+            if not self._hands_on(reader):
+                return reader, frozenset(passed)
+            passed.add(reader)
+            row = reader
+
+    @cached_property
+    def _products(self) -> dict[int, _Factors]:
+        """The outermost operators that hold one product of matrices and nothing else that multiplies, without a bias."""
+        flow, products = self._flow, dict[int, _Factors]()
+        ends = [*flow.outermost[1:], len(flow.names)]
+        for row, end in zip(flow.outermost, ends, strict=True):
+            held = [i for i in range(row, end) if _PRODUCT.match(flow.names[i])]
+            if len(held) != 1 or "add" in flow.names[held[0]]:
+                continue
+            sizes, made = self._sizes[held[0]][:2], flow.made[held[0]][:2]
+            if len(sizes) < 2 or len(made) < 2 or len(sizes[0]) not in (2, 3) or len(sizes[0]) != len(sizes[1]):
+                continue
+            batch = sizes[0][0] if len(sizes[0]) == 3 else 1
+            (rows, inner), columns = sizes[0][-2:], sizes[1][-1]
+            if min(batch, rows, inner, columns) > 0 and sizes[1][-2] == inner:
+                products[row] = _Factors(row, batch, rows, inner, columns=columns, made=(made[0], made[1]))
+        return products
+
+    def orders(self) -> Iterator[ProductForm]:
+        """Yield the chains of two products that take less than half of the operations in the other order."""
+        for first in self._products.values():
+            reader = self._only_reader(first.row)
+            second = None if reader is None else self._products.get(reader[0])
+            if reader is None or second is None:
+                continue
+            bases = [self._base(number)[0] for number in second.made]
+            number = self._flow.number[first.row]
+            if bases.count(number) != 1:
+                continue
+            form = _other_order(first, second, bases.index(number))
+            if form is None:
+                continue
+            inner, kept, free, batch = form
+            # What would be multiplied first: weights by weights is another network.
+            across = first.made[0] if kept else first.made[1]
+            if self._base(across)[0] < 0 and bases[1 - bases.index(number)] < 0:
+                continue
+            here, there, other = (first.rows * first.batch // batch), first.columns, free
+            now = here * inner * there + here * there * other
+            then = inner * other * (here + there)
+            if then > FEWER_OPERATIONS_SHARE * now:
+                continue
+            yield ProductForm(
+                "order", frozenset({first.row, second.row, *reader[1]}), second.row, operations=2 * batch * then,
+                numbers=batch * (here * inner + inner * there + 2 * inner * other + 2 * max(here, there) * other),
+                before=f"{here} x {there}", after=f"{inner} x {other}",
+            )  # fmt: skip
+
+    def structured(self) -> Iterator[ProductForm]:
+        """Yield the products with a factor that is diagonal, picks rows, or is made of blocks or by a Kronecker product."""
+        for factors in self._products.values():
+            for argument, number in enumerate(factors.made):
+                base, passed = self._base(number)
+                row = self._flow.row_of.get(base)
+                kind = None if row is None else _STRUCTURED.get(self._flow.names[row])
+                if row is None or kind is None or (kind == "picked" and not self._is_unit(row)):
+                    continue
+                free = factors.rows if argument else factors.columns
+                results, parts = (
+                    factors.batch * factors.rows * factors.columns,
+                    [s for s in self._sizes[row] if len(s) > 1],
+                )
+                operations, read = _of_parts(kind, parts, factors.batch * free)
+                alone = self._readers.get(base, set()) <= {factors.row, *passed}
+                across = factors.inner * (factors.columns if argument else factors.rows)
+                yield ProductForm(
+                    kind, frozenset({factors.row, *passed, *([row] if alone else [])}), factors.row, operations=operations,
+                    numbers=2 * results + read, before=f"{across // factors.inner} x {factors.inner}",
+                    after=" and ".join(map(_in_words, parts[:2])),
+                )  # fmt: skip
+                break
+
+    def _is_unit(self, row: int) -> bool:
+        """Return whether each row that an operator makes is one of a unit matrix."""
+        name, made, sizes = self._flow.names[row], self._flow.made[row], self._sizes[row]
+        if name == "aten::one_hot":
+            return True
+        source = self._flow.row_of.get(self._base(made[0])[0]) if made else None
+        of_source = "" if source is None else self._flow.names[source]
+        if name.startswith("aten::scatter"):  # a single 1 in each row of zeros
+            single = len(sizes) > 3 and bool(sizes[2]) and sizes[2][-1] == 1 and math.prod(sizes[3]) == 1
+            return single and of_source in ("aten::zeros", "aten::new_zeros", "aten::zeros_like")
+        return of_source == "aten::eye"
+
+    def written_out(self) -> Iterator[ProductForm]:
+        """Yield the multiplications, and differences, of all pairs that are only summed."""
+        for row in self._flow.outermost:
+            name, tensors = self._flow.names[row], [s for s in self._sizes[row][:2] if math.prod(s) > 1]
+            if name not in ("aten::mul", "aten::sub") or len(tensors) != 2:
+                continue
+            numbers, read = _of_all_pairs(*tensors), sum(map(math.prod, tensors))
+            if numbers < WRITTEN_OUT_TIMES * read:
+                continue
+            chain = self._summed(row, squared=name == "aten::sub")
+            if chain is None:
+                continue
+            kind = "products" if name == "aten::mul" else "distances"
+            yield ProductForm(
+                kind, chain, row, operations=2 * numbers, numbers=2 * read,
+                before=" and ".join(map(_in_words, tensors)), after=f"{numbers:,} numbers",
+            )  # fmt: skip
+
+    def repeated(self) -> Iterator[ProductForm]:
+        """Yield the copies of what repeats that are read only by what reads a view as well."""
+        flow, ends = (
+            self._flow,
+            dict(zip(self._flow.outermost, [*self._flow.outermost[1:], len(self._flow.names)], strict=True)),
+        )
+        for row, end in ends.items():
+            name, result = flow.names[row], self._results.get(flow.number[row])
+            source = self._repeated_size(row) if _COPIES.match(name) and result is not None else None
+            if source is None or result is None or math.prod(result) < 2 * math.prod(source) or math.prod(source) <= 1:
+                continue
+            copies = _REPEATS.match(name) or any(
+                flow.names[i] in ("aten::copy_", "aten::clone") for i in range(row, end)
+            )
+            if copies and self._read_as_views(row):
+                yield ProductForm(
+                    "repeated", frozenset({row}), row, operations=0, numbers=math.prod(source),
+                    before=_in_words(source), after=_in_words(result),
+                )  # fmt: skip
+
+    def _repeated_size(self, row: int) -> Size | None:
+        """Return the size of what a copy repeats, None where it repeats nothing, or each row as often as a tensor says."""
+        flow, sizes = self._flow, self._sizes
+        if _REPEATS.match(flow.names[row]):
+            return None if len(sizes[row]) > 1 and math.prod(sizes[row][1]) > 1 else sizes[row][0]
+        before: int | None = row
+        while before is not None and flow.made[before] and (before == row or is_view(flow.names[before])):
+            if flow.names[before] in ("aten::expand", "aten::expand_as"):
+                return sizes[before][0]
+            before = flow.row_of.get(flow.made[before][0])
+        return None
+
+    def _read_as_views(self, row: int) -> bool:
+        """Return whether all that reads a result would read a view with fewer numbers as well."""
+        waiting, any_reader = [row], False
+        while waiting:
+            for reader in self._readers.get(self._flow.number[waiting.pop()], {-1}):
+                if reader >= 0 and self._hands_on(reader):
+                    waiting.append(reader)
+                elif reader < 0 or not _BROADCASTS.match(self._flow.names[reader]):
+                    return False
+                any_reader = True
+        return any_reader
+
+    def transforms(self) -> Iterator[ProductForm]:
+        """Yield the whole Fourier transforms of real numbers that are transformed back, with what lies between."""
+        flow = self._flow
+        for row, end in zip(flow.outermost, [*flow.outermost[1:], len(flow.names)], strict=True):
+            if not _TRANSFORMS.match(flow.names[row]) or "aten::_fft_r2c" not in flow.names[row:end]:
+                continue
+            gone, reader = {row}, self._only_reader(row)
+            while reader is not None and _BETWEEN.match(flow.names[reader[0]]):
+                gone |= {reader[0], *reader[1]}
+                reader = self._only_reader(reader[0])
+            if reader is None or not _BACK.match(flow.names[reader[0]]):
+                continue
+            size = self._sizes[row][0]
+            yield ProductForm(
+                "transform", frozenset({*gone, *reader[1], reader[0]}), row, operations=0,
+                numbers=2 * (len(gone) + 1) * math.prod(size), before=_in_words(size), after=f"{size[-1] // 2 + 1} columns",
+            )  # fmt: skip
+
+    def _summed(self, row: int, *, squared: bool) -> frozenset[int] | None:
+        """Return the operators from a multiplication (or difference) to the sum of its results (or of their squares), None without."""
+        gone = {row}
+        reader = self._only_reader(row)
+        if squared and reader is not None and _SQUARES.match(self._flow.names[reader[0]]):
+            gone |= {reader[0], *reader[1]}
+            reader = self._only_reader(reader[0])
+        elif squared:
+            ends = reader is not None and _LENGTHS.match(self._flow.names[reader[0]])
+            return frozenset({*gone, reader[0], *reader[1]}) if reader is not None and ends else None
+        if reader is None or not _SUMS.match(self._flow.names[reader[0]]):
+            return None
+        return frozenset({*gone, reader[0], *reader[1]})
+
+
+def _in_words(size: Size) -> str:
+    """Return a size as text: "4096 x 512"."""
+    return " x ".join(map(str, size))
+
+
+def _of_parts(kind: str, parts: list[Size], free: int) -> tuple[int, int]:
+    """Return the operations of a product with such a factor, ``free`` rows or columns wide, and the numbers of its parts."""
+    read = sum(map(math.prod, parts)) if kind in ("blocks", "kron") else 0
+    if kind == "blocks":
+        return 2 * free * read, read
+    if kind == "kron" and len(parts) == 2:
+        (a, b), (c, d) = parts[0][-2:], parts[1][-2:]
+        return 2 * free * (b * d * c + b * c * a), read
+    return 0, read
+
+
+def _of_all_pairs(a: Size, b: Size) -> int:
+    """Return how many numbers two tensors give together, 0 where they do not fit."""
+    rank = max(len(a), len(b))
+    pairs = list(zip((1,) * (rank - len(a)) + a, (1,) * (rank - len(b)) + b, strict=True))
+    return math.prod(max(pair) for pair in pairs) if all(m == n or 1 in (m, n) for m, n in pairs) else 0
+
+
+def _other_order(first: _Factors, second: _Factors, argument: int) -> tuple[int, bool, int, int] | None:
+    """Return the inner size of the first product, whether its left factor is multiplied first in the other order, the columns (rows) of the
+    second product's other factor, and the batch; None where the sizes do not say how the second is given the result of the first.
+    """
+    batch = max(first.batch, second.batch)
+    here, there = first.batch * first.rows // batch, first.columns
+    given = (second.rows, second.inner) if argument == 0 else (second.inner, second.columns)
+    summed, other = second.inner, second.columns if argument == 0 else second.rows
+    if first.batch * first.rows % batch or first.batch not in (1, batch):
+        return None
+    folded = second.batch == 1 < batch  # its rows are those of all in the batch
+    if folded:
+        if argument != 0 or given != (batch * here, there):
+            return None
+        return first.inner, False, other, batch
+    if given not in ((here, there), (there, here)):
+        return None
+    return first.inner, summed == here != there, other, batch

@@ -1,0 +1,52 @@
+"""GPU work and lines of the operators of an X-ray step, for rules about what these make of what."""
+
+from __future__ import annotations
+
+from pathlib import PurePath
+
+import numpy as np
+import polars as pl
+
+from nsysx.events.code_lines import CodeLines
+from nsysx.events.operator_flow import OperatorFlow
+from nsysx.events.operator_of_calls import operator_of_calls
+from nsysx.events.profile import Profile
+from nsysx.findings._case import Case
+from nsysx.findings._finding_bounds import NUMBER_COPY_BYTES
+from nsysx.frames.intervals import I64
+from nsysx.model import Row
+
+
+def work_of_operators(case: Case, flow: OperatorFlow) -> pl.DataFrame:
+    """Return the GPU ops of the steady steps that operators or their gradients launch: op, ns, row (of the outermost operator)."""
+    of_calls = operator_of_calls(case.profile)
+    if of_calls is None:
+        return pl.DataFrame(schema={"op": pl.Int64, "ns": pl.Int64, "row": pl.Int64})
+    row = np.append(of_calls.within(flow), -1)[case.ops["call"].fill_null(-1).to_numpy()]
+    ops = case.ops.select("op", ns=pl.col("end_ns") - pl.col("start_ns")).with_columns(row=pl.Series(row))
+    return ops.filter(pl.col("row") >= 0)
+
+
+def place_of_operator(code: CodeLines, flow: OperatorFlow, start_ns: I64) -> Row:
+    """Return file and line of the program that is at work on the flow's thread at an instant; empty where that is not known."""
+    line_row = int(code.places_of(code.at(flow.thread, start_ns))[0])
+    file, line, _ = code.places.row(line_row) if line_row >= 0 else (None, None, None)
+    return {"file": file, "line": line} if file is not None and line is not None else {}
+
+
+def copied(profile: Profile, flow: OperatorFlow, kind: str, *, many: bool = False) -> list[bool]:
+    """Return whether each operator copies something of a kind ("HtoD" or "DtoH"); ``many``: more than a number."""
+    ops, calls = profile.attributed.gpu_ops, profile.attributed.api_calls
+    chosen = (ops["op_kind"] == "memcpy") & (ops["name"].cast(pl.String) == kind)
+    if many:
+        chosen &= (ops["bytes"] > NUMBER_COPY_BYTES).fill_null(value=True)
+    copies = ops["call"].filter(chosen).drop_nulls().to_numpy()
+    copies = copies[calls["thread"].to_numpy()[copies] == flow.thread]
+    when = np.sort(calls["start_ns"].to_numpy()[copies])
+    inside = np.searchsorted(when, flow.end_ns) > np.searchsorted(when, flow.start_ns)
+    return [bool(each) for each in inside]
+
+
+def in_short(where: Row) -> str:
+    """Return a place as text: "train.py:12", "" for none."""
+    return f"{PurePath(str(where['file'])).name}:{where['line']}" if where else ""

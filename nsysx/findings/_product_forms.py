@@ -1,0 +1,125 @@
+"""Products of matrices that another form gives with less work (``events.product_forms``): what they take, and what comes instead."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import polars as pl
+
+from nsysx import units
+from nsysx.analyses.helpers import limits_of_work
+from nsysx.events import kernel_math
+from nsysx.events.operator_flow import OperatorFlow, flow_of
+from nsysx.events.product_forms import ProductForm, product_forms
+from nsysx.events.profile import NotRecorded
+from nsysx.events.trained_operators import trained_of
+from nsysx.findings._case import Case, Fix, Rule, ops_of
+from nsysx.findings._finding_bounds import LINE_WORK_SHARE, MOST_LINES_NAMED
+from nsysx.findings._flow_work import in_short, place_of_operator, work_of_operators
+from nsysx.findings._found import Found
+from nsysx.findings._instead import FORMAT_OF_SIZE, Instead
+from nsysx.findings._once import Takes
+from nsysx.model import Finding
+from nsysx.roofline.device_rates import DeviceRates
+from nsysx.roofline.element_types import OF_FORMAT, types_of
+from nsysx.roofline.roofline_bounds import HALF_TRANSFORM_AT_MOST_SHARE, INSTEAD_AT_MOST_SHARE, PRODUCTS_AT_MOST_TIMES
+
+#: Kind of a form -> its remedy, and what is said about it.
+_KINDS: Mapping[str, tuple[str, str]] = {
+    "order": ("other-order", "{there}A product of {before} is only multiplied on: {after} is enough in the other order"),
+    "diagonal": ("scaled-rows", "{there}A product with a diagonal matrix of {before} only scales"),
+    "picked": ("classes-as-numbers", "{there}A product with rows of a unit matrix, {before}, only picks rows"),
+    "blocks": ("blocks-at-once", "{there}A product with blocks of {after} multiplies a matrix of {before}, mostly zeros"),
+    "kron": ("factors-in-turn", "{there}A product with the Kronecker product of {after} multiplies a matrix of {before}"),
+    "repeated": ("views-for-copies", "{there}A copy of {after} repeats {before}"),
+    "transform": ("real-transform", "{there}The whole Fourier transform of real numbers ({before}): {after} are enough"),
+    "products": ("sums-by-product", "{there}All products of {before} are written out, {after}, and then summed"),
+    "distances": ("distances-by-product", "{there}All differences of {before} are written out, {after}"),
+}  # fmt: skip
+#: Work of memory in place of products takes at most this share of them; of a transform a half is left, and some kernels more.
+_AT_MOST = {
+    "diagonal": INSTEAD_AT_MOST_SHARE,
+    "picked": INSTEAD_AT_MOST_SHARE,
+    "repeated": INSTEAD_AT_MOST_SHARE,
+    "transform": HALF_TRANSFORM_AT_MOST_SHARE,
+}
+
+
+def findings_of(case: Case, rule: Rule, claimed: frozenset[int]) -> list[Finding]:
+    """Return a finding for each kind of form that saves 5 % of the step or more; ``claimed``: GPU ops of other findings."""
+    flow = flow_of(case.profile)
+    forms = [] if flow is None else product_forms(flow)
+    if flow is None or not forms:
+        return []
+    try:
+        rates = case.profile.once(limits_of_work.device_rates)
+    except NotRecorded:
+        return []
+    work = work_of_operators(case, flow).filter(~pl.col("op").is_in(list(claimed)))
+    by_kind: dict[str, list[ProductForm]] = {}
+    for form in forms:
+        by_kind.setdefault(form.kind, []).append(form)
+    findings = (_found(case, rule, flow, work, forms=of_kind, rates=rates) for of_kind in by_kind.values())
+    return [finding for finding in findings if finding is not None]
+
+
+def _of_forms(work: pl.DataFrame, forms: Sequence[ProductForm]) -> pl.DataFrame:
+    """Return the GPU ops that go: op, ns."""
+    rows = frozenset().union(*(form.rows for form in forms))
+    return work.filter(pl.col("row").is_in(list(rows))).select("op", "ns")
+
+
+def _least_ns(
+    case: Case, flow: OperatorFlow, forms: Sequence[ProductForm], work: pl.DataFrame, rates: DeviceRates
+) -> float | None:
+    """Return the least time of what comes instead, over all steps and with its gradients; None where the numbers' format is not known."""
+    kernels = case.ops.join(_of_forms(work, forms), on="op", how="inner").sort("ns", descending=True)
+    formats = kernel_math.number_format(kernels["name"], kernels["family"]).drop_nulls()
+    sizes = [
+        size for name in kernels["name"].cast(pl.String).unique(maintain_order=True) if (size := types_of(name).size)
+    ]
+    number_format = formats[0] if len(formats) else FORMAT_OF_SIZE.get(sizes[0]) if sizes else None
+    width, rate = OF_FORMAT.get(number_format or ""), rates.products.get(number_format or "")
+    if width is None or rate is None:
+        return None
+    trained, least = trained_of(case.profile), 0.0
+    for form in forms:
+        moved = rates.memory_ns(width * form.numbers)
+        if moved is None:
+            return None
+        least += (3 if trained[form.at] else 1) * max(form.operations / rate.per_s * 1e9, moved)
+    return least * case.steps
+
+
+def _found(
+    case: Case, rule: Rule, flow: OperatorFlow, work: pl.DataFrame, *, forms: Sequence[ProductForm], rates: DeviceRates
+) -> Finding | None:
+    """Return the finding about forms of one kind, None where they save too little."""
+    gone, least = _of_forms(work, forms), _least_ns(case, flow, forms, work, rates)
+    taken = int(gone["ns"].sum())
+    if least is None or not case.notable(case.per_step(taken), LINE_WORK_SHARE):
+        return None
+    most = max(PRODUCTS_AT_MOST_TIMES * least, _AT_MOST.get(forms[0].kind, 0.0) * taken)
+    worth = Instead(gone, least, most).worth(case)
+    if not case.notable(worth.likely_ns or 0, LINE_WORK_SHARE):
+        return None
+    of_row, code = dict(work.group_by("row").agg(pl.col("ns").sum()).iter_rows()), case.profile.code()
+    dearest = max(forms, key=lambda form: sum(of_row.get(row, 0) for row in form.rows))
+    places = {
+        form.at: {} if code is None else place_of_operator(code, flow, flow.start_ns[[form.at]]) for form in forms
+    }
+    where, lines = places[dearest.at], sorted({in_short(each) for each in places.values() if each})
+    remedy, title = _KINDS[dearest.kind]
+    cost = case.per_step(taken)
+    there_too = f", in {', '.join(lines[:MOST_LINES_NAMED])}" if len(lines) > 1 else ""
+    detail = (
+        f"{units.duration(cost)} {case.per} with what the gradients launch, {case.share(cost)} of the step"
+        f"{there_too}. In the other form the same result takes "
+        f"{units.duration(case.per_step(math.ceil(least)))} at the device's limit."
+    )
+    there = f"{in_short(where)}: " if where else ""
+    return Found(
+        rule, title.format(there=there, before=dearest.before, after=dearest.after), detail, worth=worth, cost_ns=cost,
+        fix=Fix.by_name(remedy), where=where or None, takes=Takes(ops_of(gone)),
+    ).as_finding(case)  # fmt: skip

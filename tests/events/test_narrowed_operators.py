@@ -1,0 +1,80 @@
+"""Which dimensions of a tensor are narrowed, by its sizes, and through which operators a part of a result needs a part of the arguments."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from nsysx.events.narrowed_operators import narrowed_operators, narrowing
+from nsysx.events.operator_flow import OperatorFlow
+
+Op = tuple[str, tuple[int, ...], str]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "dimensions"),
+    [
+        ((8, 100, 64), (8, 64), {1}),
+        ((8, 100, 64), (8, 1, 64), {1}),
+        ((8, 8, 64), (8, 64), {0, 1}),  # either
+        ((8, 100, 64), (57, 64), {0, 1}),  # by a mask of 8 x 100
+        ((4096, 64), (32, 10, 64), {0}),  # by numbers of rows
+        ((8, 100), (8, 100), None),
+        ((8, 100), (3, 200), None),
+        ((8, 100, 64), (5, 7), None),
+    ],
+)
+def test_the_dimensions_that_are_narrowed(
+    before: tuple[int, ...], after: tuple[int, ...], dimensions: set[int] | None
+) -> None:
+    assert narrowing(before, after) == dimensions
+
+
+def narrowed(*ops: Op, read_later: frozenset[int] = frozenset()) -> dict[str, float]:
+    """Return the operators, numbered from 1, of which a part is enough."""
+    names, made, size = zip(*ops, strict=True)
+    times = np.arange(len(ops))
+    flow = OperatorFlow(
+        [f"aten::{name}" for name in names],
+        range(1, len(ops) + 1),
+        made=made,
+        size=size,
+        calls=(),
+        start_ns=times,
+        end_ns=times + 1,
+        read_later=read_later,
+    )
+    return {names[row]: share for each in narrowed_operators(flow) for row, share in each.share.items()}
+
+
+LINEAR: Op = ("linear", (-1, -1), "[8, 100, 64], [512, 64]")
+LAST: Op = ("select", (2, -1, -1), "[8, 100, 512], [], []")
+READ: Op = ("sum", (3,), "[8, 512]")
+
+
+def test_what_is_made_row_by_row_of_rows_is_narrowed_too() -> None:
+    gelu: Op = ("gelu", (1, -1), "[8, 100, 512], []")
+    assert narrowed(LINEAR, gelu, LAST, READ) == {"linear": 0.01, "gelu": 0.01}
+
+
+def test_rows_of_a_flattened_batch_are_rows_of_the_batch() -> None:
+    view: Op = ("view", (1, -1), "[8, 100, 512], []")
+    some: Op = ("index", (2, -1), "[800, 512], [800]")
+    assert narrowed(LINEAR, view, some, ("sum", (3,), "[80, 512]"))["linear"] == 0.1
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        ("softmax", (1, -1, -1), "[8, 100, 512], [], []"),  # of which dimension is not known
+        ("matmul", (1, -1), "[8, 100, 512], [8, 512, 512]"),  # rows of each sample's own product
+        ("cumsum", (1, -1), "[8, 100, 512], []"),
+    ],
+)
+def test_what_may_mix_rows_needs_all_of_them(between: Op) -> None:
+    assert "linear" not in narrowed(LINEAR, between, LAST, READ)
+
+
+def test_what_the_next_step_reads_is_read() -> None:
+    gelu: Op = ("gelu", (1, -1), "[8, 100, 512], []")
+    assert not narrowed(LINEAR, gelu, LAST, READ, read_later=frozenset({2}))
