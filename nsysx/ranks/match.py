@@ -102,7 +102,7 @@ def align(ranks: Sequence[Rank]) -> Aligned:
     # If one rank's export lacks NCCL's notes, all ranks are matched by stream.
     named = all(any(s.communicator for s in r.series) for r in ranks if r.series)
     rows = [_rows(r, named=named) for r in ranks]
-    _correct_clocks(aligned, rows)
+    _correct_clocks(aligned, rows, named=named)
     for key in sorted({k for of_rank in rows for k in of_rank}):
         groups: list[dict[int, I64]] = []
         for r in range(len(ranks)):
@@ -115,12 +115,12 @@ def align(ranks: Sequence[Rank]) -> Aligned:
     return aligned
 
 
-def _correct_clocks(aligned: Aligned, rows: list[dict[SeriesKey, I64]]) -> None:
+def _correct_clocks(aligned: Aligned, rows: list[dict[SeriesKey, I64]], *, named: bool) -> None:
     """Refine the clock of each report by collectives that it shares with one whose clock is settled.
 
     Collectives that already overlap by the session starts are the same, and their ends give the finer clock. If a report
-    overlaps with no other, its clock is wrong by more, and its collectives are matched by their order. A report that overlaps
-    only with others that are not settled either (another communicator) keeps its session start.
+    overlaps with no settled one, its clock is wrong by more, and its collectives are matched by their order: ranks of another host overlap
+    with each other. Without names of communicators (not ``named``) such ranks may have another one: they keep their session start.
     """
     reports: dict[int, list[int]] = {}
     for r, rank in enumerate(aligned.ranks):
@@ -149,7 +149,9 @@ def _correct_clocks(aligned: Aligned, rows: list[dict[SeriesKey, I64]]) -> None:
         else:
             members = waiting[0]
             others = [r for other in waiting[1:] for r in other]
-            if fit(members, others, overlapping=True) is not None:
+            if named and (correction := fit(members, settled, overlapping=False)) is not None:
+                settle(members, correction)  # NCCL names a communicator that both are in
+            elif fit(members, others, overlapping=True) is not None:
                 settle(members, 0)
             else:
                 settle(members, fit(members, settled, overlapping=False) or 0)

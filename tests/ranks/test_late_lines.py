@@ -78,7 +78,7 @@ def test_a_line_that_one_rank_alone_runs_is_named_though_it_is_shorter_than_what
     assert rows[0]["late_lines"] is None
     found = next(f for f in summary.findings or () if f.code == "NSX111")
     assert found.verdict == "found" and found.where["line"] == 37
-    assert "Only rank 1 is held by train.py:37" in found.fix and "pause" in found.fix
+    assert "Only rank 1 is held by train.py:37" in found.fix and "remove this sleep" in found.fix
     assert any(r.get("line") == "train.py:37" for r in found.evidence)
 
 

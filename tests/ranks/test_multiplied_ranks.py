@@ -27,3 +27,8 @@ def test_the_late_one_of_recorded_ranks_is_named_and_two_processes_read_the_same
     assert [r["rank"] for r in rows] == list(range(RANKS)) and [r["rank"] for r in rows if r["straggler"]] == [LATE]
     assert len({r["host"] for r in rows}) == 2
     assert all(r["exposed_unmatched_ns"] == 0 for r in rows), "each collective is found on all ranks"
+    apart_ns = rows[0]["clock_correction_ns"] - rows[LATE]["clock_correction_ns"]
+    assert apart_ns == pytest.approx(multiplied_ranks.HOSTS_APART_NS, abs=100_000), (
+        "the second host is put on the clock of the first"
+    )
+    assert {r["steps"] for r in rows} == {max(r["steps"] for r in rows)}
