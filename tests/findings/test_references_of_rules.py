@@ -34,7 +34,6 @@ from nsysx.findings import (
     nsx115_wrong_timing,
     nsx131_line_work,
     nsx132_models_in_turn,
-    nsx135_weights_in_calls,
 )
 from nsysx.findings._finding_bounds import (
     ALIKE_PLACES_SHARE,
@@ -787,48 +786,6 @@ def test_kernels_work_on_another_size_than_the_one_before_beyond_a_factor_of_fou
         for a, b in itertools.pairwise(map(size, rows(ops))):
             told.append(a is not None and b is not None and (b > 4 * a or a > 4 * b))
         assert nsx112_fusion._other_size(ops).tolist() == told
-
-
-def test_calls_of_steps_with_as_many_calls_correspond() -> None:
-    for source in rounds():
-        each = [source.choice((2, 3)) for _ in range(4)]
-        made = [(1, 100 * i + 10 * n) for i, count in enumerate(each) for n in range(count)] + [(2, 5), (2, 105)]
-        calls = pl.DataFrame(made, schema={"thread": pl.Int64, "start_ns": pl.Int64}, orient="row")
-        steps = [("step", True, PROCESS, 100 * i, 100 * i + 90) for i in range(4)] + [
-            ("step", False, PROCESS, 0, 400),
-            ("op", True, PROCESS, 0, 400),
-            ("step", True, OTHER, 0, 400),
-        ]
-        ranges = pl.DataFrame(
-            steps,
-            schema={
-                "kind": pl.String,
-                "own": pl.Boolean,
-                "process": pl.Int64,
-                "start_ns": pl.Int64,
-                "end_ns": pl.Int64,
-            },
-            orient="row",
-        )
-        at = source.choice((0, 1, 3))
-        flow: Any = SimpleNamespace(thread=1, start_ns=np.array([100 * at + source.choice((0, 5, 89, 95))]))
-        inside = np.array([source.random() < 0.5 and t == 1 and s // 100 == at for t, s in made], np.bool_)
-        before = inside.tolist()
-        nsx135_weights_in_calls._as_in_that_step(
-            profile(
-                process=PROCESS, ranges=SimpleNamespace(ranges=ranges), attributed=SimpleNamespace(api_calls=calls)
-            ),
-            flow,
-            inside,
-        )
-        told = list(before)
-        if int(flow.start_ns[0]) < 100 * at + 90:
-            rows_of = [[k for k, (t, s) in enumerate(made) if t == 1 and s // 100 == i] for i in range(4)]
-            for mine in rows_of:
-                if len(mine) == len(rows_of[at]):
-                    for k, of_flow in zip(mine, rows_of[at], strict=True):
-                        told[k] = before[of_flow]
-        assert inside.tolist() == told
 
 
 def test_most_communication_is_that_of_layers_that_normalize_over_ranks() -> None:
