@@ -225,11 +225,12 @@ def _meeting_lines(profile: Profile) -> _Lines | None:
         for n, count in often.items()
         if count >= steps and _COLLECTIVE.search(text[n]) and not _GRADIENT.search(text[n])
     ]
-    near = {(code.places.row(n)[0], code.places.row(n)[2]): code.places.row(n)[1] for n in meets}
+    met = [code.places.row(n) for n in meets]
     reads = [
         n
         for n, (file, line, function) in enumerate(code.places.iter_rows())
-        if _READ.search(text[n]) and 0 <= line - near.get((file, function), line + 1) <= LINES_TO_A_READ
+        if _READ.search(text[n])
+        and any((f, g) == (file, function) and 0 <= line - m <= LINES_TO_A_READ for f, m, g in met)
     ]
     waits = code.made_at(profile.wait_sites(), reads)
     if not meets or waits.height < steps:

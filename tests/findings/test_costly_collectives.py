@@ -24,11 +24,19 @@ SOURCE = {
     30: "dist.all_reduce(value)",
     31: "seen += value.item()",
     40: "work()",
+    60: "dist.all_reduce(seconds)",
 }
 
 
 def metrics(
-    program: Lined, number: int, *, reads: bool = True, stream: int = 7, every: int = 1, us: float = 100
+    program: Lined,
+    number: int,
+    *,
+    reads: bool = True,
+    stream: int = 7,
+    every: int = 1,
+    us: float = 100,
+    last: bool = False,
 ) -> None:
     """A step whose values are reduced over all ranks and, with ``reads``, read by the host."""
     with program.line(20), program.range("forward"), program.range("net:Net"):
@@ -45,6 +53,9 @@ def metrics(
     with program.line(40):
         program.host(200)
         program.launch(100)
+    if last:
+        with program.line(60):
+            program.launch(us, REDUCE, stream=stream)
 
 
 def found(folder: Path, source: dict[int, str] | None = None, **how: Any) -> dict[str, Finding]:
@@ -59,6 +70,11 @@ def test_metrics_that_are_reduced_and_read_in_each_step_are_told_with_their_line
     assert "dist.all_reduce(value)" in finding.detail and [r.name for r in finding.remedies] == ["collective-rarely"]
     # The all-reduce, the copy, and of 200 us of host code what the GPU waits for.
     assert 250_000 < (finding.saving_ns_per_step or 0) < 350_000
+
+
+def test_a_read_is_found_behind_each_collective_of_a_function(tmp_path: Path) -> None:
+    (finding,) = found(tmp_path, last=True).values()
+    assert finding.evidence[0]["setting"] == "metrics in each step" and finding.where["line"] == 30
 
 
 @pytest.mark.parametrize(
