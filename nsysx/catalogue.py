@@ -164,7 +164,7 @@ class Late(_Code):
     COMPUTE = "compute", "in GPU work", "computes {} longer"
     PROFILER = "profiler", "under the profiler", "is held up {} longer by the profiler"
     HOST = "host", "in its host code", "spends {} longer in its host code"
-    CALLS = "calls", "in calls that its peers do not make", "spends {} longer in calls that its peers do not make"
+    CALLS = "extra_calls", "in calls that its peers do not make", "spends {} longer in calls that its peers do not make"
     CLOCKS = "clocks", "in the same kernels, which take longer on its GPU", "takes {} longer for the same kernels"
     UNKNOWN = "unknown", "in no single part of the breakdown", "takes {} longer"
 

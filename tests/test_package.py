@@ -26,7 +26,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 #: Rules that read which operator made what, and their remedies and settings, took 3 % more.
 #: Every tuned number under a name with its unit and reason, what a network is called with, waits of bare steps, and causes of jobs: 2 %.
 #: Operators larger than their results need, limits of what comes instead, settings of attention, Python of other threads: 2 %.
-#: What is computed twice, in each step anew or for nobody, forms of products, operators far from their limit, gathers of whole weights: 2 %.
+#: Work done twice, in each step anew or for nobody, forms of products, operators far from their limit: 2 %.
 ROOM_BYTES = 1_690_000
 
 

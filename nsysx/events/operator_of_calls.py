@@ -26,6 +26,14 @@ class OperatorOfCalls:
     forward: I64
     backward: I64
 
+    def within(self, flow: OperatorFlow) -> I64:
+        """Return of each call the outermost operator that makes it, itself or by its gradient; -1 for none."""
+        size = np.diff([*flow.outermost, len(flow.names)])
+        outermost = np.append(np.repeat(flow.outermost, size), -1)
+        inner = np.where(self.forward < 0, self.backward, self.forward)
+        around: I64 = outermost[inner]
+        return around
+
 
 def operator_of_calls(profile: Profile) -> OperatorOfCalls | None:
     """Return the operator of each call of a report, None where no X-ray step holds operators."""

@@ -166,6 +166,8 @@ MUCH_READ_BACK_BYTES = 1 << 20
 # ---- nsx106_input_starvation ------------------------------------------------------------------------------------
 #: From this batch size on most of a batch's time is the call and the stacking of each row, whatever a row is.
 MANY_BATCH_ROWS = 512
+#: Workers are asked for where there are cores for so many times those that there are. Chosen.
+MORE_WORKERS = 1.25
 # ---- nsx107_inflated_event --------------------------------------------------------------------------------------
 #: Most places that time with events that are named: those read most often.
 MOST_EVENT_PLACES = 4

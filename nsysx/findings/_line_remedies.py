@@ -68,7 +68,8 @@ _KINDS = tuple(
             rf"\b(torch\.(as_)?tensor|np\.(as)?array|numpy\.(as)?array|\w*Tensor)\(\s*{_LIST}|\b(np|numpy)\.stack\(|"
             rf"\btorch\.stack\(\s*{_LIST}|\btorch\.tensor\(",
         ),
-        ("no-lock", r"\.acquire\(|\.join\(\s*(timeout\s*=[^)]*)?\)|\b\w*(queue|_q|q)\.get\(|\.result\(|\bwith \w*lock\b"),
+        ("no-lock", r"\.acquire\(|\.join\(\s*(timeout\s*=[^)]*)?\)|\bwith \w*lock\b"),
+        ("delivered-sooner", r"\b\w*(queue|_q|q)\.get\(|\.get\(\s*(timeout\s*=[^)]*)?\)|\.result\(|\.recv\w*\("),
         (
             "metrics-rarely",
             r"\b\w*(roc_auc|f1|accuracy|precision|recall|bleu|rouge|jaccard)_score\(|\bconfusion_matrix\(|\bclassification_report\(|"
@@ -110,6 +111,10 @@ def fix_of(seen: Seen) -> Fix | None:
 
 #: What can be done about a line by the file of a package that it mostly runs, below the folder of packages; the first that fits counts.
 _BY_PACKAGE = (
+    (
+        "callbacks-rarely",
+        r"^(lightning|lightning_fabric|pytorch_lightning|fastai|composer|ignite|transformers/trainer\.py)\b",
+    ),
     ("metrics-rarely", r"^(torchmetrics|sklearn/metrics|torcheval|evaluate|sacrebleu|jiwer|rouge_score|pycocotools)/"),
     ("tokens-once", r"^(tokenizers|sentencepiece|tiktoken|nltk|spacy)/|^transformers/.*token"),
     ("decoded-in-workers", r"^(PIL|cv2|skimage|imageio|albumentations|torchvision/(transforms|io)|decord|av)/"),
@@ -137,5 +142,7 @@ def of_training(text: str) -> bool:
 
 #: What is said about a line of which nothing better is known.
 ANY = Fix.by_name("out-of-the-loop")
+#: What of the time goes by these depends on what stands elsewhere: no more than a bound is known.
+OPEN = (Fix.by_name("delivered-sooner"), Fix.by_name("callbacks-rarely"))
 #: What is said about a line whose results no gradient needs, if nothing better is known; LOGGED is for one that only writes.
 RARELY, LOGGED = Fix.by_name("metrics-rarely"), Fix.by_name("logged-rarely")

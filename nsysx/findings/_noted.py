@@ -219,7 +219,7 @@ def _worth(case: Case, rule: Rule, code: CodeLines, group: list[_CostlyLine], ca
     if gone and (left := _without(case, code, group, idle)) is not None:
         return left
     alone = min(sum(line.cost for line in group if not line.looping), case.step_ns)
-    if not calls and group[0].fix is None:
+    if not calls and (group[0].fix is None or group[0].fix in _line_remedies.OPEN):
         return case.bound(alone, "the time the GPU idles while this line runs; what of it can go is not known")
     if not calls:
         why = "the time the GPU idles while this line runs"

@@ -27,7 +27,7 @@ from nsysx.catalogue import StepLimit, StepPart
 from nsysx.events import batch_waits, sampled_stacks
 from nsysx.events.recorded_settings import settings_of
 from nsysx.findings._case import Case, Fix, Rule, way
-from nsysx.findings._finding_bounds import MANY_BATCH_ROWS
+from nsysx.findings._finding_bounds import MANY_BATCH_ROWS, MORE_WORKERS
 from nsysx.findings._found import Found
 from nsysx.findings._needs import LOADER
 from nsysx.judging.limit_words import pair
@@ -83,17 +83,18 @@ def of_loader(case: Case) -> Fix:
     if not isinstance(workers, int) or not workers:
         return _WORKERS
     told = {"pin_memory": "pin_memory=True", "persistent_workers": "persistent_workers=True"}
-    more = min(2 * workers, cores) if isinstance(cores, int) else 2 * workers
-    options = [f"num_workers={more}"] * (more > workers) + [
-        text for name, text in told.items() if most.get(name) is False
-    ]
-    if not options:
+    # The loop itself keeps a core busy.
+    more = min(2 * workers, cores - 1) if isinstance(cores, int) else 2 * workers
+    room = more >= MORE_WORKERS * workers
+    lacks = [text for name, text in told.items() if most.get(name) is False]
+    if not room and told["pin_memory"] not in lacks:
+        rest = f" (and could have {told['persistent_workers']})" if lacks else ", and its other options are set"
         return Fix.by_name(
             "cheaper-samples",
-            text=f"Make samples cheaper, or decode and augment on the GPU: the loader has {workers} workers, as many as there are cores, "
-            "and its other options are set",
+            text=f"Make samples cheaper, or decode and augment on the GPU: the loader has {workers} workers for {cores} cores{rest}",
             needs=(LOADER,),
         )
+    options = [f"num_workers={more}"] * room + lacks
     made = ", ".join(options)
     return Fix.by_name(
         way(

@@ -29,7 +29,7 @@ def test_the_three_places_of_a_program_read_what_it_printed(recorded: Samples) -
     said = answer_words.build(summary)
     assert "506 us, 54.9 us and 36.5 us in turn" in said.sentence and "copies" in said.sentence
     assert [round(b.total_ns) for b in said.bars] == [round(r["median_ns"]) for r in places]
-    assert [p.label for p in said.bars[0].parts] == ["kernels", "copies", "waits"]
+    assert [p.label for p in said.bars[0].parts] == ["kernels", "copies", "waiting for the CPU to launch", "other"]
 
 
 def test_one_place_in_a_loop_is_one_place(tmp_path: Path) -> None:

@@ -36,7 +36,8 @@ LINES = [
     ("no-sleep", "time.sleep(.01)"),
     ("no-lock", "lock.acquire()"),
     ("no-lock", "thread.join()"),
-    ("no-lock", "batch = queue.get()"),
+    ("delivered-sooner", "batch = queue.get()"),
+    ("delivered-sooner", "hear(studio.pieces.get())"),
     ("no-process-in-a-step", "subprocess.run(['nvidia-smi'])"),
     ("parsed-once", "row = json.loads(text)"),
     ("decoded-in-workers", "image = Image.open(path).convert('RGB')"),
@@ -107,6 +108,9 @@ def test_kernels_built_in_each_step_go_before_what_the_text_says() -> None:
         ("matplotlib/figure.py", "drawn-rarely"),
         ("wandb/sdk/wandb_run.py", "logged-rarely"),
         ("h5py/_hl/dataset.py", "parsed-once"),
+        ("pytorch_lightning/loops/fit_loop.py", "callbacks-rarely"),
+        ("transformers/trainer.py", "callbacks-rarely"),
+        ("transformers/trainer_utils.py", None),
     ],
 )
 def test_a_line_whose_text_says_nothing_is_told_by_the_package_that_it_runs(file: str, remedy: str | None) -> None:

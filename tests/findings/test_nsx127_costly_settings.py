@@ -777,7 +777,11 @@ def test_loaders_are_told_what_they_lack(tmp_path: Path) -> None:
         return next(f.fix for f in whole.findings or () if f.code == "NSX106")
 
     assert "num_workers=8, pin_memory=True" in told(workers=0)
-    assert "DataLoader(num_workers=8): it has 4 workers" in told(workers=4)
+    assert "DataLoader(num_workers=7): it has 4 workers" in told(workers=4), (
+        "the loop itself keeps a core of the eight busy"
+    )
+    assert "the loader has 6 workers for 8 cores" in told(workers=6), "one worker more is no remedy"
+    assert "Make samples cheaper" in told(workers=7, persistent_workers=False), "workers that stay save no sample"
     assert "DataLoader(pin_memory=True): it has 8 workers" in told(workers=8, pin_memory=False)
     assert "Make samples cheaper" in told(workers=8)
     rows = {"batch_size": 8192, "collate": "default_collate"}

@@ -94,7 +94,7 @@ def test_a_host_that_is_slower_in_all_of_its_lines_is_no_straggler(tmp_path: Pat
 def test_calls_that_one_rank_alone_makes_are_no_drift(tmp_path: Path, memsets: int) -> None:
     summary = summarize([job(tmp_path / "j.sqlite", 2 * MS, memsets=memsets)])
     late = summary.rows("ranks")[1]
-    assert (late["straggler"], late["late_cause"]) == ((True, "calls") if memsets else (False, "host"))
+    assert (late["straggler"], late["late_cause"]) == ((True, "extra_calls") if memsets else (False, "host"))
     if memsets:
         found = next(f for f in summary.findings or () if f.code == "NSX111")
         assert "mostly in calls that its peers do not make" in found.detail and "only this rank makes" in found.fix

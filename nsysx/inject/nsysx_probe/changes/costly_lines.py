@@ -132,6 +132,17 @@ UNTRIED = (
         "Do not wait here: let a thread or process fill a queue some steps ahead, and hold the lock for less", untried=_OWN_CODE,
     ),
     Remedy(
+        "delivered-sooner",
+        "Nothing is computed here: it waits for what another thread, process or machine delivers. Let that deliver sooner",
+        condition="What comes by a clock, such as live sound, comes no sooner.", untried=_OWN_CODE,
+    ),
+    Remedy(
+        "callbacks-rarely",
+        "Let callbacks, loggers and the progress bar of the trainer run every n steps: they run in each step, while the GPU waits",
+        "trainer = Trainer(..., log_every_n_steps=50, enable_progress_bar=False)",
+        "What they write comes less often.", untried=_OWN_CODE,
+    ),
+    Remedy(
         "no-process-in-a-step", "Start this process before the loop, or every n steps in a thread of its own", untried=_OWN_CODE,
     ),
     Remedy(
