@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 from typing import Any
 
@@ -461,7 +462,7 @@ def test_a_file_has_a_name_that_can_be_sent_in_any_locale(tmp_path: Path, name: 
     assert path == shown and path.encode()
     sources.seen(str(tmp_path / "ä.py"), 1, package=False)
     (tmp_path / "ä.py").write_text("x = 1\n")
-    sources._began += 60
+    sources._began = time.time() + 60
     assert sources.texts() == {str(tmp_path / "ä.py"): {"1": "x = 1"}}
 
 
