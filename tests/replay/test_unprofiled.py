@@ -190,6 +190,13 @@ def test_now_is_one_step_also_where_the_device_was_faster_without_tracing(tmp_pa
     assert replay.real_ns == pytest.approx(known.step_ns, rel=0.005)
 
 
+def test_steps_in_which_the_host_ran_ahead_do_not_lower_the_bound(tmp_path: Path) -> None:
+    """The shortest of the bare steps took 0.5 ms by the host's clock, which is no step of a device that works for 4 ms in each."""
+    bare = told_step(3_900 * US, low_ns=500 * US)
+    known, _ = told(loop(kernel=40), tmp_path, machine_profile=table(), probe=bare)
+    assert known.source == "in_process" and 2_500 * US < known.low_ns < known.step_ns
+
+
 def test_tracing_makes_no_step_shorter(tmp_path: Path) -> None:
     known, replay = told(loop(), tmp_path, machine_profile=table(), probe=told_step(3 * BARE))
     assert known.step_ns == replay.real_ns == replay.unchanged_ns
