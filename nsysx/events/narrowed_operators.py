@@ -57,6 +57,17 @@ def sizes_of(text: str) -> list[Size]:
     return [tuple(map(int, re.findall(r"\d+", each))) for each in _SIZE.findall(text)]
 
 
+def result_sizes(flow: OperatorFlow, sizes: Sequence[Sequence[Size]]) -> dict[int, Size]:
+    """Return the size of each tensor, as the first that is handed it says; ``sizes``: of the arguments of each operator."""
+    result = dict[int, Size]()
+    for made, of_arguments in zip(flow.made, sizes, strict=True):
+        if len(of_arguments) == len(made):
+            for number, size in zip(made, of_arguments, strict=True):
+                if number >= 0:
+                    result.setdefault(number, size)
+    return result
+
+
 def narrowed_operators(flow: OperatorFlow) -> list[Narrowed]:
     """Return the outermost operators that compute more rows than is read of them, by what narrows them."""
     reads = _Reads(flow)
@@ -90,21 +101,10 @@ class _Reads:
 
     def __init__(self, flow: OperatorFlow) -> None:
         self._flow = flow
-        self._sizes = {row: sizes_of(flow.size[row]) for row in range(len(flow.names))}
-        self._result = self._results()
+        self._sizes = [sizes_of(text) for text in flow.size]
+        self._result = result_sizes(flow, self._sizes)
         self._kept: dict[int, Kept | None] = dict.fromkeys(flow.read_later)
         self._written: set[int] = set()
-
-    def _results(self) -> dict[int, Size]:
-        """Return the size of each tensor, as the first that is handed it says."""
-        flow, result = self._flow, dict[int, Size]()
-        for row, made in enumerate(flow.made):
-            sizes = self._sizes[row]
-            if len(sizes) == len(made):
-                for number, size in zip(made, sizes, strict=True):
-                    if number >= 0:
-                        result.setdefault(number, size)
-        return result
 
     def backwards(self, row: int) -> Kept | None:
         """Note what an operator reads, those behind it first; return what is read of its result where a part of its work is enough."""

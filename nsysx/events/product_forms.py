@@ -18,10 +18,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from nsysx.events.event_bounds import FEWER_OPERATIONS_SHARE, WRITTEN_OUT_TIMES
+from nsysx.events.narrowed_operators import Size, result_sizes, sizes_of
 from nsysx.events.operator_flow import OperatorFlow, is_view
 
-Size = tuple[int, ...]
-_SIZE = re.compile(r"\[([\d, ]*)\]")
 _PRODUCT = re.compile(r"^aten::(addmm|baddbmm|b?mm)$")
 #: Operators that hand on what they are given, in another shape, type or layout, or times a number.
 _HANDS_ON = re.compile(
@@ -87,20 +86,8 @@ def product_forms(flow: OperatorFlow) -> list[ProductForm]:
 class _Forms:
     def __init__(self, flow: OperatorFlow) -> None:
         self._flow = flow
-        self._sizes = [
-            [tuple(map(int, re.findall(r"\d+", each))) for each in _SIZE.findall(text)] for text in flow.size
-        ]
-
-    @cached_property
-    def _results(self) -> dict[int, Size]:
-        """The size of each result, as the first that is handed it says."""
-        results: dict[int, Size] = {}
-        for made, sizes in zip(self._flow.made, self._sizes, strict=True):
-            if len(made) == len(sizes):
-                for number, size in zip(made, sizes, strict=True):
-                    if number >= 0:
-                        results.setdefault(number, size)
-        return results
+        self._sizes = [sizes_of(text) for text in flow.size]
+        self._results = result_sizes(flow, self._sizes)
 
     @cached_property
     def _readers(self) -> dict[int, set[int]]:

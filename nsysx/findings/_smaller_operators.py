@@ -17,7 +17,7 @@ import polars as pl
 from nsysx import units
 from nsysx.analyses.helpers import operator_work
 from nsysx.catalogue import StepPart
-from nsysx.events.narrowed_operators import narrowed_operators
+from nsysx.events.narrowed_operators import narrowed_operators, sizes_of
 from nsysx.events.operator_flow import OperatorFlow, flow_of
 from nsysx.events.profile import NotRecorded
 from nsysx.findings._case import Case, Fix, Rule, ops_of
@@ -72,18 +72,13 @@ def findings_of(case: Case, rule: Rule) -> list[Finding]:
     return findings
 
 
-def _sizes(text: str) -> list[list[int]]:
-    """Return the sizes of the arguments of an operator."""
-    return [[int(n) for n in re.findall(r"\d+", each)] for each in re.findall(r"\[([\d, ]*)\]", text)]
-
-
 def _on_the_shorter_side(case: Case, flow: OperatorFlow) -> Iterator[_Smaller]:
     """Yield the products of tall matrices with their transposes that are multiplied into the matrix again."""
     sides, given_back = dict[int, tuple[int, int]](), set[tuple[int, int]]()
     for name, made, text in zip(flow.names, flow.made, flow.size, strict=True):
         if name not in _PRODUCTS:
             continue
-        shapes = [shape for shape in _sizes(text) if len(shape) > 1][-2:]
+        shapes = [shape for shape in sizes_of(text) if len(shape) > 1][-2:]
         factors = made[1:3] if name.endswith(("addmm", "baddbmm")) else made[:2]
         if len(shapes) < 2 or len(factors) < 2:
             continue
@@ -135,8 +130,8 @@ def _resampled_last(case: Case, flow: OperatorFlow) -> Iterator[_Smaller]:
         elif _HANDS_ON.search(name) and made and made[0] in origin:
             origin[number] = origin[made[0]]
         elif name in ("aten::conv2d", "aten::linear") and made and made[0] in origin:
-            weight = [*_sizes(text), [], []][1]
-            if len(weight) < 2 or weight[2:] not in ([], [1, 1]) or weight[0] >= weight[1]:
+            weight = [*sizes_of(text), (), ()][1]
+            if len(weight) < 2 or weight[2:] not in ((), (1, 1)) or weight[0] >= weight[1]:
                 continue
             line_rows = code.places_of(code.at(flow.thread, flow.start_ns[[origin[made[0]]]]))
             if (int(line_rows[0]), text) in seen:  # autocast calls it again with other types
