@@ -17,7 +17,7 @@ import dis
 import itertools
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import CodeType, FrameType
 from typing import Any, NamedTuple, TypeVar
 
@@ -90,12 +90,17 @@ def shielded(function: _Function) -> _Function:
 
     Before Python 3.11, and in other interpreters, it is enough if the function begins with ``try``.
     """
-    if sys.implementation.name == "cpython" and sys.version_info >= (3, 11):
-        try:
-            changed: Any = function
-            changed.__code__ = without_signals(changed.__code__)
-        except Exception:
-            pass  # an unknown bytecode: as every other function
+    has_table = sys.implementation.name == "cpython" and sys.version_info >= (3, 11)
+    return _recoded(function, without_signals) if has_table else function
+
+
+def _recoded(function: _Function, change: Callable[[CodeType], CodeType]) -> _Function:
+    """Return the function with its code changed."""
+    try:
+        changed: Any = function
+        changed.__code__ = change(changed.__code__)
+    except Exception:
+        pass  # an unknown bytecode: as every other function
     return function
 
 
@@ -157,9 +162,4 @@ def covered(code: CodeType) -> CodeType:
 
 def with_covered_jumps(function: _Function) -> _Function:
     """Return the function, whose ``try`` and ``with`` hold wherever a handler raises."""
-    try:
-        changed: Any = function
-        changed.__code__ = covered(changed.__code__)
-    except Exception:
-        pass  # an unknown bytecode: as every other function
-    return function
+    return _recoded(function, covered)
