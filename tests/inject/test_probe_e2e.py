@@ -6,6 +6,7 @@ NSYSX_TEST_NSYS names the nsys to use; without it these tests fail, because noth
 from __future__ import annotations
 
 import collections
+import contextlib
 import json
 import os
 import re
@@ -124,7 +125,7 @@ def profile(nsys: str, folder: Path, command: list[str], stop_after: str = "", *
             [*start, *command], cwd=folder, env=environment(folder, **extra), text=True, stdout=-1, stderr=-1, bufsize=1
         )
         reached = not stop_after or stop_at(folder / stop_after, process)
-        out, err = process.communicate(timeout=600)
+        out, err = ended(process, folder)
         exported = subprocess.run(export, capture_output=True, text=True, timeout=600)
         if reached and exported.returncode == 0:
             break
@@ -152,6 +153,28 @@ def profile(nsys: str, folder: Path, command: list[str], stop_after: str = "", *
                 assert kind == 34 or end is not None
     db.close()
     return Run(process.returncode, out, err, texts, marks, probe_files(folder))
+
+
+def ended(process: subprocess.Popen[str], folder: Path) -> tuple[str, str]:
+    """Return what a program wrote; one that has not ended in five minutes is killed with all its processes, and that is an error."""
+    try:
+        return process.communicate(timeout=300)
+    except subprocess.TimeoutExpired:
+        waiting = [p for p in Path("/proc").glob("[0-9]*/environ") if str(folder).encode() in readable(p)]
+        said = [f"{p.parent.name}: {readable(p.with_name('cmdline'))!r}" for p in waiting]
+        for path in waiting:
+            with contextlib.suppress(OSError):
+                os.kill(int(path.parent.name), signal.SIGKILL)
+        process.kill()
+        out, err = process.communicate(timeout=60)
+        raise AssertionError("\n".join(("did not end in 300 s:", *said, out, err))) from None
+
+
+def readable(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:  # ended, or somebody else's
+        return b""
 
 
 def stop_at(ready: Path, process: subprocess.Popen[str]) -> bool:
@@ -222,7 +245,8 @@ def test_torchrun_two_ranks(nsys: str, tmp_path: Path) -> None:
             "    loss_fn = nn", "    net = nn.parallel.DistributedDataParallel(net)\n    loss_fn = nn"
         ).replace(
             "    main()\n",
-            "    torch.distributed.init_process_group('gloo')\n    main()\n    torch.distributed.destroy_process_group()\n",
+            "    torch.distributed.init_process_group('gloo')\n    main()\n    __import__('time').sleep(0.5)\n"
+            "    torch.distributed.destroy_process_group()\n",
         )
     )
     run = profile(

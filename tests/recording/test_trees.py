@@ -49,7 +49,7 @@ for i in range(300):
     net(torch.randn(4, 8)).square().mean().backward()
     optimizer.step()
 os.write(1, b"rank %d of start %s trained\\n" % (rank, start.encode()))
-dist.destroy_process_group()
+time.sleep(0.5); dist.destroy_process_group()  # gloo's threads may need the GIL: test_frameworks
 """
 SPAWNS = "import subprocess, sys, torch\nsys.exit(subprocess.call([sys.executable, *sys.argv[1:]]))\n"
 EXECS = "import os, sys, torch\nos.execv(sys.executable, [sys.executable, *sys.argv[1:]])\n"
@@ -179,7 +179,7 @@ def work(rank, path):
         optimizer.zero_grad()
         net(torch.randn(4, 8)).square().mean().backward()
         optimizer.step()
-    dist.barrier()
+    dist.barrier(); time.sleep(0.5)  # as above
     dist.destroy_process_group()
 if __name__ == "__main__":
     multiprocessing.spawn(work, (sys.argv[1],), nprocs=2)

@@ -67,7 +67,7 @@ m = nn.parallel.DistributedDataParallel(net()); o = optim.SGD(m.parameters(), .1
 for i in range(300): o.zero_grad(); m(x()).sum().backward(); o.step(); time.sleep(.02)
 own(300)
 if rank == 0: weights(m); print("start", start)
-dist.destroy_process_group()
+time.sleep(.5); dist.destroy_process_group()
 """
 #: Ranks that no launcher has numbered in a way of its own: they find each other in the store of their process group.
 RANKS_OF_ITS_OWN = """
@@ -80,7 +80,7 @@ def work(rank, size):
     for i in range(300): o.zero_grad(); m(x()).sum().backward(); o.step(); time.sleep(.02)
     own(300)
     if rank == 0: weights(m)
-    dist.barrier(); dist.destroy_process_group()
+    dist.barrier(); time.sleep(.5); dist.destroy_process_group()
 if __name__ == "__main__":
     if len(sys.argv) > 1: work(int(os.environ["SLURM_PROCID"]), int(os.environ["SLURM_NTASKS"]))
     else: torch.multiprocessing.spawn(work, (2,), nprocs=2)
@@ -128,13 +128,15 @@ def work(rank, first):
     main(4 + rank); sys.stdout.flush(); first.set()
 if __name__ == "__main__": mp.spawn(work, (mp.get_context("spawn").Event(),), nprocs=2)
 """
+#: Ranks pause before their end: torch waits for gloo's threads with the GIL in its hand, and they may need it (pytorch issue 56297).
 RANK = """
+import time
 from lab import *
 torch.distributed.init_process_group("gloo")
 m = nn.parallel.DistributedDataParallel(net()); o = optim.SGD(m.parameters(), .1)
 for i in rounds(8): o.zero_grad(); m(x()).sum().backward(); o.step()
 if torch.distributed.get_rank() == 0: weights(m)
-torch.distributed.barrier(); torch.distributed.destroy_process_group()
+torch.distributed.barrier(); time.sleep(.5); torch.distributed.destroy_process_group()
 """
 ENVIRONMENT = """
 import os, sys

@@ -64,7 +64,7 @@ for i in range(60):
     opt.zero_grad()
     for part in range(3): net(torch.randn(4, 8)).square().mean().backward()
     opt.step()
-dist.destroy_process_group()
+time.sleep(0.5); dist.destroy_process_group()  # gloo's threads may need the GIL: test_frameworks
 """
 )
 #: `bound-reads` answers reads of the device; here it does so on the CPU.
