@@ -181,9 +181,11 @@ def _read(ops: pl.DataFrame, modules: pl.DataFrame) -> OperatorFlow | None:
     made = text.str.extract(_MADE, 1)
     if made.null_count() == len(made):
         return None
-    given = [_makers(each or "") for each in made.to_list()]
+    names = ops["name"].cast(pl.String).to_list()
+    starts, ends = ops["start_ns"].to_numpy(), ops["end_ns"].to_numpy()
+    given = _passed_on([_makers(each or "") for each in made.to_list()], numbers, names, starts, ends)
     layer = layer_of(modules)
-    rows, starts = layer.rows, ops["start_ns"].to_numpy()
+    rows = layer.rows
     first = np.searchsorted(starts, rows["start_ns"].to_numpy())
     last = np.searchsorted(starts, rows["end_ns"].to_numpy())
     columns = rows.select(
@@ -200,22 +202,41 @@ def _read(ops: pl.DataFrame, modules: pl.DataFrame) -> OperatorFlow | None:
         if b > a
     )
     sizes = text.str.extract(_SIZES, 1).fill_null("").to_list()
-    names, thread = ops["name"].cast(pl.String).to_list(), int(ops["thread"][0])
     return OperatorFlow(
         names,
         numbers,
         made=given,
         size=sizes,
         calls=calls,
-        thread=thread,
+        thread=int(ops["thread"][0]),
         start_ns=starts,
-        end_ns=ops["end_ns"].to_numpy(),
+        end_ns=ends,
         sequence=ops["number"].to_list(),
     )
 
 
 def _makers(text: str) -> tuple[int, ...]:
     return tuple(int(number) if int(result) >= 0 else -1 for number, result in _EACH.findall(text))
+
+
+def _passed_on(
+    made: list[tuple[int, ...]], numbers: Sequence[int], names: Sequence[str], starts: I64, ends: I64
+) -> list[tuple[int, ...]]:
+    """Return what made the arguments of each operator, -1 where an operator within another is given what neither that is given nor what was
+    made in it: a new tensor in memory that bears the name of what lay there before. Autocast calls an operator again with weights that it
+    has kept.
+    """
+    row_of = {number: row for row, number in enumerate(numbers)}
+    known, around = list(made), list[int]()
+    for row, start in enumerate(starts.tolist()):
+        while around and start >= ends[around[-1]]:
+            around.pop()
+        if around and names[around[-1]] != names[row]:
+            outer = around[-1]
+            given = known[outer]
+            known[row] = tuple(n if n in given or row_of.get(n, -1) > outer else -1 for n in made[row])
+        around.append(row)
+    return known
 
 
 #: Operators whose result nobody knows before: drawn, read from the host, or a part that Python's numbers choose.
