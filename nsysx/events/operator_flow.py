@@ -227,16 +227,16 @@ def _passed_on(
     has kept.
     """
     row_of = {number: row for row, number in enumerate(numbers)}
-    known, around = list(made), list[int]()
+    passed, around = list(made), list[int]()
     for row, start in enumerate(starts.tolist()):
         while around and start >= ends[around[-1]]:
             around.pop()
         if around and names[around[-1]] != names[row]:
             outer = around[-1]
-            given = known[outer]
-            known[row] = tuple(n if n in given or row_of.get(n, -1) > outer else -1 for n in made[row])
+            given = passed[outer]
+            passed[row] = tuple(n if n in given or row_of.get(n, -1) > outer else -1 for n in made[row])
         around.append(row)
-    return known
+    return passed
 
 
 #: Operators whose result nobody knows before: drawn, read from the host, or a part that Python's numbers choose.

@@ -33,9 +33,7 @@ def backward(program: Lined, *sequences: int) -> None:
                 program.main.add_range(f"MulBackward0, seq = {sequence}", begin, program.t)
 
 
-def training(
-    program: Lined, step: int, *, needed: bool = False, function: str = "step", reused: bool = False
-) -> None:
+def training(program: Lined, step: int, *, needed: bool = False, function: str = "step", reused: bool = False) -> None:
     """A network (200 us), a metric of its output (20 launches with a pause of 50 us before each), the backward.
 
     ``needed``: the loss is computed from the metric; ``function``: that of the metric's line; ``reused``: a tensor that is made within
@@ -52,7 +50,9 @@ def training(
         begin = program.t
         trained(program, first + 50, first + 1 if needed else first, 100 * step + 2, 10)
         if reused and program.noted is not None:
-            inner = f"aten::as_strided, seq = -1, op_id = {first + 51}, sizes = [[64]], input_op_ids = [({first + 20},0)]"
+            inner = (
+                f"aten::as_strided, seq = -1, op_id = {first + 51}, sizes = [[64]], input_op_ids = [({first + 20},0)]"
+            )
             program.main.add_range(inner, begin + 100, begin + 1000)
     backward(program, 100 * step + 2, 100 * step + 1)
     program.sync()

@@ -41,7 +41,8 @@ UNTRIED = (
     ),
     Remedy(
         "no-kernel-built-in-a-step",
-        "Keep the sizes of this call the same: a kernel is built and loaded for each new size, here in each step", untried=_OWN_CODE,
+        "Keep the sizes of this call the same: a kernel is built and loaded for each new size, here in each step until each has been seen",
+        untried=_OWN_CODE,
     ),
     Remedy(
         "sample-on-gpu",
@@ -244,6 +245,12 @@ UNTRIED = (
         "metrics-rarely",
         "Compute this metric every n steps or once at the end, from tensors that stay on the GPU until then (torchmetrics, or counts that "
         "add up there)", "if step % 100 == 0: metric = f1_score(labels.cpu(), predicted.cpu())", untried=_OWN_CODE,
+    ),
+    Remedy(
+        "checked-rarely",
+        "Check this every n steps, or gather the answers on the GPU and read one of them a step: each of these checks makes the CPU wait "
+        "for the GPU", "bad |= ~torch.isfinite(output).all()  # stays on the GPU; if step % 100 == 0: assert not bad",
+        untried=_OWN_CODE,
     ),
     Remedy(
         "sums-by-product", "Sum over this dimension by a matrix product (torch.einsum, @): here all products are written to memory",
