@@ -72,7 +72,8 @@ UNTRIED = (
         "other-order",
         "Multiply in the other order: (A @ B) @ C and A @ (B @ C) are equal, and here the second needs no large matrix in between",
         "y = q @ (k.transpose(-2, -1) @ v)  # not (q @ k.transpose(-2, -1)) @ v",
-        "Nothing but factors may stand between the two products.", untried=_OWN_CODE,
+        "Nothing but factors of whole rows or columns may stand between the two products; the sum of a row of A @ B is A @ B.sum(-1).",
+        untried=_OWN_CODE,
     ),
     Remedy(
         "blocks-at-once",
