@@ -96,11 +96,8 @@ class _Forms:
         ends = [*flow.outermost[1:], len(flow.names)]
         for row, end in zip(flow.outermost, ends, strict=True):
             for inner in range(row, end):
-                sizes, made = self._sizes[inner], flow.made[inner]
-                for argument, number in enumerate(made):
-                    # A number of Python bears the name of what lay in its place before.
-                    is_number = len(sizes) == len(made) and not sizes[argument] and self._results.get(number)
-                    if number >= 0 and flow.row_of.get(number, row) < row and not is_number:
+                for number in flow.made[inner]:
+                    if number >= 0 and flow.row_of.get(number, row) < row:
                         readers.setdefault(number, set()).add(row)
         for number in flow.read_later:
             readers.setdefault(number, set()).add(-1)

@@ -40,7 +40,7 @@ def test_a_chain_takes_fewer_operations_in_the_other_order() -> None:
 
 
 SUMS: Called = ("sum", 8, (5, -1, -1), "[4096, 4096], [], []")
-ABOVE_ZERO: Called = ("add", 9, (8, 5, -1), "[4096, 1], [], []")
+ABOVE_ZERO: Called = ("add", 9, (8, -1, -1), "[4096, 1], [], []")
 NORMALIZED: Called = ("div", 6, (5, 9), "[4096, 4096], [4096, 1]")
 
 

@@ -76,6 +76,13 @@ UNTRIED = (
         untried=_OWN_CODE,
     ),
     Remedy(
+        "solved-for-inverse",
+        "Solve instead of inverting: torch.linalg.solve(A, B) gives inv(A) @ B, in fewer and shorter kernels",
+        "x = torch.linalg.solve(a, b)  # not torch.linalg.pinv(a) @ b",
+        "For pinv the matrices must be of full rank, as with a multiple of the unit matrix added; cholesky_solve for positive ones.",
+        untried=_OWN_CODE,
+    ),
+    Remedy(
         "blocks-at-once",
         "Multiply the blocks by themselves, as a batch (torch.bmm): a matrix with blocks on its diagonal is mostly zeros",
         "y = torch.bmm(x.view(rows, blocks, size).transpose(0, 1), weights).transpose(0, 1)  # not x @ torch.block_diag(*weights)",
