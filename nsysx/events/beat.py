@@ -12,7 +12,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from nsysx.events.event_bounds import BEAT_APART_SHARE, BEAT_FEWEST_STEPS, BEAT_LEAST_SPREAD_SHARE, BEAT_SUM_STEPS
+from nsysx.events.event_bounds import (
+    BEAT_APART_SHARE,
+    BEAT_FEWEST_STEPS,
+    BEAT_LEAST_SPREAD_SHARE,
+    BEAT_SUM_STEPS,
+    BEAT_SUMS_TIMES,
+)
 
 
 def beat_ns(lengths: Sequence[int]) -> float | None:
@@ -26,4 +32,4 @@ def beat_ns(lengths: Sequence[int]) -> float | None:
     if spread < BEAT_LEAST_SPREAD_SHARE * mean or float(late.std()) > BEAT_APART_SHARE * mean:
         return None
     sums = (ns - mean)[: len(ns) // BEAT_SUM_STEPS * BEAT_SUM_STEPS].reshape(-1, BEAT_SUM_STEPS).sum(axis=1)
-    return mean if float(sums.var()) < spread**2 else None
+    return mean if float(sums.var()) < BEAT_SUMS_TIMES * spread**2 else None

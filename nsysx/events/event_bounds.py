@@ -28,6 +28,8 @@ LONG_BATCH_WAIT_NS, FEWEST_BATCHES = 100_000, 3
 # ---- beat -------------------------------------------------------------------------------------------------------
 #: Sums over so many steps show whether deviations add up; so many steps are needed for a few such sums.
 BEAT_SUM_STEPS, BEAT_FEWEST_STEPS = 8, 24
+#: On a beat these sums vary as much as one step, else so many times as much as they have steps (variances).
+BEAT_SUMS_TIMES = 1.5
 #: Steps that differ by less than this share have nothing to make up for; steps on a beat stay within this part of one.
 BEAT_LEAST_SPREAD_SHARE, BEAT_APART_SHARE = 0.001, 0.25
 

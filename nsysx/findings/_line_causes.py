@@ -36,8 +36,8 @@ from nsysx.model import Row
 class LineCause(NamedTuple):
     """Why a line holds the CPU: what to do, a sentence for the detail, and the function whose loop the line is in ("" for none).
 
-    ``holds``: a setting is known to hold the call back, which goes before what the line's text says. ``beside``: the call can only run
-    beside the rest of the step, so the longer of the two is left.
+    ``holds``: a setting is known to hold the call back, which goes before what the line's text says. ``beside``: one thread that runs
+    ahead leaves the longer of the call and the rest of the step.
     """
 
     fix: Fix

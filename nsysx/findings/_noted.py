@@ -237,12 +237,14 @@ def _worth(case: Case, rule: Rule, code: CodeLines, group: list[_CostlyLine], ca
     if gone and (left := _without(case, code, group, idle)) is not None:
         return left
     alone = min(sum(line.cost for line in group if not line.looping), case.step_ns)
+    if not calls and group[0].cause is not None and group[0].cause.beside:
+        beside = units.duration(min(alone, case.step_ns - alone))
+        return case.bound(
+            alone,
+            f"the time the GPU idles while this line runs; one thread that runs ahead saves {beside} of it at most",
+        )
     if not calls and (group[0].fix is None or group[0].fix in _line_remedies.OPEN):
         return case.bound(alone, "the time the GPU idles while this line runs; what of it can go is not known")
-    if not calls and group[0].cause is not None and group[0].cause.beside:
-        beside = min(alone, case.step_ns - alone)
-        why = "the time that the call and the rest of the step can run beside each other"
-        return Saving(beside, why, error_ns=round(LINE_MAY_STAY_SHARE * beside), most_ns=alone, source="time")
     if not calls:
         why = "the time the GPU idles while this line runs"
         return Saving(alone, why, error_ns=round(LINE_MAY_STAY_SHARE * alone), most_ns=max(alone, idle), source="time")
