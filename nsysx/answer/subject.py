@@ -38,8 +38,8 @@ def rank_waited_for(summary: Summary) -> rank_table.RankRow | None:
 
 def paced(summary: Summary) -> Finding | None:
     """Return the finding about a line that waits for what comes by a clock, None where none does: a shorter step waits for it, too."""
-    found = (f for f in summary.findings or () if f.verdict == "found")
-    return next((f for f in found if any(row.get("beat_ns") for row in f.evidence)), None)
+    findings_made = (f for f in summary.findings or () if f.verdict == "found")
+    return next((f for f in findings_made if any(row.get("beat_ns") for row in f.evidence)), None)
 
 
 def names_its_change(finding: Finding) -> bool:

@@ -52,8 +52,8 @@ def of_lines(profile: Profile) -> LineRuns:
     # A step in which the X-ray stopped early, as in the first window, counts less than there is.
     noted = lookup.totals(step, np.ones(len(step), np.int64), len(begin) + 1)
     much = 2 * noted[step] >= noted.max(initial=0)
-    own = np.isin(line_row, code.place[code.own == np.arange(len(code.own))])
-    below = np.where(_within_itself(parent, line_row), 0, _descendants(parent, own))
+    of_program = np.isin(line_row, code.place[code.own == np.arange(len(code.own))])
+    below = np.where(_within_itself(parent, line_row), 0, _descendants(parent, of_program))
     runs_of, below_of = (_usual(line_row[much], step[much], n[much], size) for n in (np.ones_like(below), below))
     whole = lookup.totals(line_row, self_ns, size)
     long = self_ns >= LONG_RUN_NS

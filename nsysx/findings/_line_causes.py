@@ -89,11 +89,9 @@ def beat_of(case: Case) -> float | None:
 
 def _loop_of(code: CodeLines, runs: LineRuns, line_row: int) -> int:
     """Return the outermost line that runs several times in a step and that a line is, or runs below, if that is a long loop, else -1."""
-    own = np.flatnonzero((code.place == line_row) & (code.own == np.arange(len(code.own))))
-    if not len(own):
-        return -1
-    chain = [place for place in code.chain(int(own[0])) if runs.runs[place] >= LOOPED_RUNS and not runs.encloses[place]]
-    outer = next(iter(chain), -1)
+    stacks = np.flatnonzero((code.place == line_row) & (code.own == np.arange(len(code.own))))
+    chain = code.chain(int(stacks[0])) if len(stacks) else []
+    outer = next((row for row in chain if runs.runs[row] >= LOOPED_RUNS and not runs.encloses[row]), -1)
     return outer if outer >= 0 and runs.runs[outer] + runs.below[outer] >= MANY_LINE_RUNS else -1
 
 
@@ -210,10 +208,10 @@ def in_packages(case: Case, code: CodeLines, line_row: int) -> InPackages:
 
 def _outermost(code: CodeLines, stack: int) -> Fix | None:
     """Return what can be done about the outermost function of a package below the program's own line, None where that is not known."""
-    own = int(code.own[stack])
-    called = code.places[code.chain(stack)[len(code.chain(own)) if own >= 0 else 0 :]]
+    above = int(code.own[stack])
+    called = code.places[code.chain(stack)[len(code.chain(above)) if above >= 0 else 0 :]]
     installed = (
         (_INSTALLED.search(str(file)), function) for file, function in called.select("file", "function").iter_rows()
     )
-    fixes = (fix_by_package(f"{found[1]}:{function}") for found, function in installed if found)
+    fixes = (fix_by_package(f"{match[1]}:{function}") for match, function in installed if match)
     return next((fix for fix in fixes if fix is not None), None)
