@@ -30,7 +30,7 @@ def of_ranks(verdict: Verdict, table: Table, shown: int | None = None) -> Verdic
     waiting = shown_row if shown_row is not late else max((r for r in rows if r is not late), key=_waits, default=None)
     if shown_row is None or waiting is None or _waits(waiting) < LIMITING_SHARE * waiting["window_ns"]:
         return verdict
-    return replace(verdict, sentence=_sentence(late, waiting, shown_row, verdict), late_rank=late["rank"])
+    return replace(verdict, sentence=_sentence(late, waiting, verdict), late_rank=late["rank"])
 
 
 def _of_work(late: Row, rows: Sequence[Row], verdict: Verdict) -> str:
@@ -101,7 +101,7 @@ def _waits(row: Row) -> int:
     return row["exposed_wait_ns"] or 0
 
 
-def _sentence(late: Row, waiting: Row, shown_row: Row, verdict: Verdict) -> str:
+def _sentence(late: Row, waiting: Row, verdict: Verdict) -> str:
     scope = Scope("steady", (waiting["process"],), steps=waiting["steps"] or 0)
     part, whole = pair(scope.per_step(_waits(waiting)), scope.per_step(waiting["window_ns"]))
     recorded = " (as recorded)" if verdict.recorded_ns else ""
@@ -110,5 +110,4 @@ def _sentence(late: Row, waiting: Row, shown_row: Row, verdict: Verdict) -> str:
     why = f", which {Late.named(cause).doing.format(short(extra))}" if extra else ""
     transfer = (waiting["exposed_transfer_ns"] or 0) < NO_NETWORK_PROBLEM_SHARE * waiting["window_ns"]
     network = " The network is not the problem." if transfer else ""
-    who = f"rank {late['rank']}" if shown_row is waiting else f"this rank, {late['rank']}"
-    return f"Straggler: rank {waiting['rank']} waits {part} of {whole}{recorded} for {who}{why}.{network}"
+    return f"Straggler: rank {waiting['rank']} waits {part} of {whole}{recorded} for rank {late['rank']}{why}.{network}"
