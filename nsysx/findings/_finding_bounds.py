@@ -8,8 +8,6 @@ ANOMALY_OPERATOR_BEGINS_NS = 5_000
 #: A gradient's check is read as one flag: bytes of the copy.
 ANOMALY_FLAG_BYTES = 8
 # ---- _case ------------------------------------------------------------------------------------------------------
-#: Below this share of the step nothing is worth a change.
-NOTABLE = 0.01
 #: The same GPU work takes this much less time in another run (share of it).
 SAME_WORK_REPEATS_SHARE = 0.02
 #: The host waits for a GPU that idles for no more than this share of the step.
