@@ -33,7 +33,8 @@ from nsysx.answer.change_savings import (
 )
 from nsysx.catalogue import StepLimit
 from nsysx.findings import rule_of
-from nsysx.model import Finding, Summary
+from nsysx.judging import window_checks
+from nsysx.model import Finding, Row, Summary
 
 
 def first(summary: Summary) -> Finding | None:
@@ -249,10 +250,11 @@ def to_do(summary: Summary, chosen: Finding | None) -> tuple[Action, ...]:
         largest, step = max(unsure, key=lambda f: likely_ns(summary, f) or 0, default=None), summary.step.shown_ns
         option = largest is not None and step and (likely_ns(summary, largest) or 0) >= COSTLY_SETTING_SHARE * step
         text = unnamed.to_record(summary, unsure=bool(unsure), option=largest.fix if option and largest else "")
-        return (Action(text, where=time_places.of_most(summary)),)
-    where, index = dict(chosen.where) or dict(time_places.of_most(summary)), place_of(summary, chosen)
-    if where.get("module"):
-        where["module"] = called(summary, str(where["module"]))
+        # Where the steps lie in another report, what takes long in this one is no place to look at.
+        elsewhere = window_checks.cold_report(summary.quality) is not None
+        return (Action(text, where={} if elsewhere else _place_in_words(summary, time_places.of_most(summary))),)
+    where = _place_in_words(summary, chosen.where or time_places.of_most(summary))
+    index = place_of(summary, chosen)
     violated = violated_conditions(chosen)
     lines = (
         Action(
@@ -281,6 +283,12 @@ def to_do(summary: Summary, chosen: Finding | None) -> tuple[Action, ...]:
         saving_ns=None if violated else _of_the_change(summary, chosen),
     )
     return (*lines, *mended, change)
+
+
+def _place_in_words(summary: Summary, where: Row) -> dict[str, object]:
+    """Return a place with its module as people write it."""
+    module = where.get("module")
+    return {**where, "module": called(summary, str(module))} if module else dict(where)
 
 
 def _of_the_change(summary: Summary, chosen: Finding) -> int | None:

@@ -122,7 +122,7 @@ STRAGGLER = {"straggler": True, "late_cause": "host", "late_ns": MS, "late_becau
     [
         (15 * MS, None, "Straggler: rank 0 waits 1.5 of 10.0 ms for rank 1, which"),
         (15 * MS - 1, None, ""),  # below 15 % of its steps
-        (15 * MS, 1, "Straggler: rank 0 waits 1.5 of 10.0 ms for this rank, 1, which"),
+        (15 * MS, 1, "Straggler: rank 0 waits 1.5 of 10.0 ms for rank 1, which"),
         (15 * MS, 7, ""),
     ],
 )
