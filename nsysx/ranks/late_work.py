@@ -39,7 +39,7 @@ class LongerKind(NamedTuple):
     family: str
     ns: float
     ns_there: float
-    place: WorkPlace | None
+    site: WorkPlace | None
     how: str | None
 
     @property
@@ -58,9 +58,9 @@ def compute_by_place(profile: Profile, device: int) -> Mapping[WorkPlace, float]
     ops = lookup.having(profile.steady_ops, process=profile.process, device=device)
     ops = ops.filter(ops["cls"] == DeviceActivity.COMPUTE.value)
     code = profile.code()
-    at = np.full(ops.height, -1) if code is None else code.places_of(code.op[ops["op"].to_numpy()])
+    line_of_op = np.full(ops.height, -1) if code is None else code.places_of(code.op[ops["op"].to_numpy()])
     ns = pl.col("end_ns") - pl.col("start_ns")
-    sums = ops.select(pl.col("family").cast(pl.String), pl.Series("at", at, dtype=pl.Int64), ns=ns)
+    sums = ops.select(pl.col("family").cast(pl.String), pl.Series("at", line_of_op, dtype=pl.Int64), ns=ns)
     sums = (
         sums.group_by("family", "at")
         .agg(pl.col("ns").sum())
@@ -72,15 +72,15 @@ def compute_by_place(profile: Profile, device: int) -> Mapping[WorkPlace, float]
         if number >= MOST_KEPT_WORK_PLACES or not file or line is None:
             file = line = None
         text = (lines.text_of(source, file, line) or "").partition("  #")[0]
-        place = WorkPlace(family, file, line, text)
-        kept[place] = kept.get(place, 0.0) + profile.scope.per_step(int(total))
+        site = WorkPlace(family, file, line, text)
+        kept[site] = kept.get(site, 0.0) + profile.scope.per_step(int(total))
     return kept
 
 
 def _by_family(work: Mapping[WorkPlace, float]) -> dict[str, float]:
     sums: dict[str, float] = {}
-    for place, ns in work.items():
-        sums[place.family] = sums.get(place.family, 0) + ns
+    for site, ns in work.items():
+        sums[site.family] = sums.get(site.family, 0) + ns
     return sums
 
 
@@ -90,11 +90,13 @@ def kinds(rank: Rank, others: Sequence[Rank]) -> tuple[LongerKind, ...]:
         return ()
     here, there = _by_family(rank.compute_by_place), [_by_family(x.compute_by_place) for x in others]
     how = {d.family: d.how for d in reversed(uneven.differences(rank, others, None))}
-    found = []
+    longer_kinds = []
     for family in dict.fromkeys(f for each in (here, *there) for f in each):
         usual = float(np.median([each.get(family, 0) for each in there]))
-        found.append(LongerKind(family, here.get(family, 0), usual, _line_of(rank, others, family), how.get(family)))
-    return tuple(sorted(found, key=lambda kind: (-kind.more, kind.family)))
+        longer_kinds.append(
+            LongerKind(family, here.get(family, 0), usual, _line_of(rank, others, family), how.get(family))
+        )
+    return tuple(sorted(longer_kinds, key=lambda kind: (-kind.more, kind.family)))
 
 
 def _line_of(rank: Rank, others: Sequence[Rank], family: str) -> WorkPlace | None:
@@ -108,32 +110,32 @@ def _line_of(rank: Rank, others: Sequence[Rank], family: str) -> WorkPlace | Non
     return most if most is not None and most.file and 2 * more[most] >= sum(more.values()) > 0 else None
 
 
-def spread(found: Sequence[LongerKind]) -> Surplus | None:
+def spread(longer_kinds: Sequence[LongerKind]) -> Surplus | None:
     """Return how the surplus of a rank lies in its kinds of work (see ``kinds``); None where it has none."""
-    surplus, usual = sum(kind.more for kind in found), sum(kind.ns_there for kind in found)
+    surplus, usual = sum(kind.more for kind in longer_kinds), sum(kind.ns_there for kind in longer_kinds)
     if surplus <= 0 or not usual:
         return None
-    rest = found[1:]
+    rest = longer_kinds[1:]
     unlike = sum(abs(kind.more) for kind in rest)
     others = sum(kind.ns_there for kind in rest)
     alike = others >= OTHER_KINDS_SHARE * usual and unlike <= ALIKE_WORK_SHARE * others
-    if alike and found[0].more >= ONE_KIND_SHARE * surplus:
+    if alike and longer_kinds[0].more >= ONE_KIND_SHARE * surplus:
         return Surplus.ONE
-    longer = sum(kind.ns_there for kind in found if kind.more * usual >= surplus * kind.ns_there / 2)
+    longer = sum(kind.ns_there for kind in longer_kinds if kind.more * usual >= surplus * kind.ns_there / 2)
     return Surplus.EVERY if longer >= EVERY_KIND_SHARE * usual else Surplus.SEVERAL
 
 
-def rows_per_step(found: Sequence[LongerKind]) -> list[Mapping[str, Any]]:
+def rows_per_step(longer_kinds: Sequence[LongerKind]) -> list[Mapping[str, Any]]:
     """Return the kinds in which a rank is longer, and notably so, as they stand in the table of ranks: per step."""
-    least = NOTABLE_KIND_SHARE * sum(max(kind.more, 0) for kind in found)
+    least = NOTABLE_KIND_SHARE * sum(max(kind.more, 0) for kind in longer_kinds)
     return [
         {
             "kind": kind.family,
             "how": kind.how,
             "ns": round(kind.ns),
             "others_ns": round(kind.ns_there),
-            **{name: (kind.place and getattr(kind.place, name)) or None for name in ("file", "line", "text")},
+            **{name: (kind.site and getattr(kind.site, name)) or None for name in ("file", "line", "text")},
         }
-        for kind in found[:MOST_LATE_KINDS]
+        for kind in longer_kinds[:MOST_LATE_KINDS]
         if kind.more > 0 and kind.more >= least
     ]

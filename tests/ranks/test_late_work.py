@@ -62,17 +62,17 @@ def test_kinds_are_compared_with_the_median_of_the_peers_and_have_the_line_of_mo
         ("attention", 840, 155), ("rest", 7, 0), ("gemm", 290, 305), ("norm", 0, 50)
     ]  # fmt: skip
     assert sum(k.ns for k in kinds) == sum(late.compute_by_place.values())
-    assert kinds[0].place == WorkPlace("attention", FILE, 83, "f(x)") and kinds[1].place is None
+    assert kinds[0].site == WorkPlace("attention", FILE, 83, "f(x)") and kinds[1].site is None
     assert [late_kinds.of_row(row) for row in late_work.rows_per_step(kinds)] == ["attention, train.py:83"]
     assert late_work.kinds(late, []) == () and late_work.kinds(late, [PEER, rank(2)]) == ()
     two = {WorkPlace("gemm", FILE, n, ""): 100 * n for n in (1, 2, 3)}
     split = rank(0, compute_by_place=two)
     (kind,) = late_work.kinds(split, [rank(1, compute_by_place={WorkPlace("gemm", FILE, 1, ""): 50})])
-    assert kind.place is not None and kind.place.line == 3  # 300 of 550
+    assert kind.site is not None and kind.site.line == 3  # 300 of 550
     (kind,) = late_work.kinds(split, [rank(1, compute_by_place={WorkPlace("gemm", FILE, 3, ""): 250})])
-    assert kind.place is not None and kind.place.line == 2
+    assert kind.site is not None and kind.site.line == 2
     (kind,) = late_work.kinds(split, [rank(1, compute_by_place={WorkPlace("gemm", FILE, 3, ""): 140})])
-    assert kind.place is None  # 200 of 460: no line has half of it
+    assert kind.site is None  # 200 of 460: no line has half of it
 
 
 def test_waiting_names_the_kind_of_work_and_its_line() -> None:
