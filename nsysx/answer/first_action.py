@@ -12,7 +12,6 @@ from nsysx.answer.answer_bounds import (
     COMPILER_LEADS_TIMES,
     COSTLY_SETTING_SHARE,
     EXACT_CHANGE_SHARE,
-    NOTABLE,
     RECORDED_DIRECTNESS,
     UNPRICED_CAUSE_SHARE,
 )
@@ -35,6 +34,7 @@ from nsysx.catalogue import StepLimit
 from nsysx.findings import rule_of
 from nsysx.judging import window_checks
 from nsysx.model import Finding, Row, Summary
+from nsysx.saving import NOTABLE
 
 
 def first(summary: Summary) -> Finding | None:
