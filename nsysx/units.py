@@ -10,11 +10,12 @@ def duration(ns: float | None) -> str:
     if ns is None:
         return "-"
     size = abs(ns)
-    if size < 1_000:
+    # What would be rounded to 1000 of a unit is 1 of the next.
+    if size < 999.5:
         return f"{ns:.0f} ns"
-    if size < 1_000_000:
+    if size < 999_500:
         return f"{ns / 1e3:.{1 if size < 100_000 else 0}f} us"
-    if size < 1_000_000_000:
+    if size < 999_950_000:
         return f"{ns / 1e6:.{2 if size < 100_000_000 else 1}f} ms"
     return f"{ns / 1e9:.2f} s"
 

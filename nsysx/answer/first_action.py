@@ -12,7 +12,6 @@ from nsysx.answer.answer_bounds import (
     COMPILER_LEADS_TIMES,
     COSTLY_SETTING_SHARE,
     EXACT_CHANGE_SHARE,
-    NOTABLE,
     RECORDED_DIRECTNESS,
     UNPRICED_CAUSE_SHARE,
 )
@@ -33,16 +32,19 @@ from nsysx.answer.change_savings import (
 )
 from nsysx.catalogue import StepLimit
 from nsysx.findings import rule_of
-from nsysx.model import Finding, Summary
+from nsysx.judging import window_checks
+from nsysx.model import Finding, Row, Summary
+from nsysx.saving import NOTABLE
 
 
 def first(summary: Summary) -> Finding | None:
     """Return the finding for the first card: the one that saves most, or one about the verdict's cause that saves as much.
 
-    None that the capture says cannot be made or that was tried in vain, and none at all where too little was recorded. Without
+    None that the capture says cannot be made or that was tried in vain, and none at all where too little was recorded, or where the
+    program waits for what comes by a clock. Without
     steps there are no savings: a finding about how the program times itself comes first, then one about the cause.
     """
-    if nothing_to_claim(summary):
+    if nothing_to_claim(summary) or subject.paced(summary) is not None:
         return None
     ranked, step = [f for f in by_saving(summary) if _advisable(summary, f)], summary.step.shown_ns
     if step is None:
@@ -244,15 +246,18 @@ def _advisable(summary: Summary, finding: Finding) -> bool:
 
 def to_do(summary: Summary, chosen: Finding | None) -> tuple[Action, ...]:
     """Return what to do; about the capture itself where nothing in the program can be named."""
+    if chosen is None and (waiting := subject.paced(summary)) is not None:
+        return (Action(unnamed.by_a_clock(summary, waiting), where=waiting.where),)
     if chosen is None:
         unsure = [f for f in by_saving(summary) if may_save_nothing(summary, f)]
         largest, step = max(unsure, key=lambda f: likely_ns(summary, f) or 0, default=None), summary.step.shown_ns
         option = largest is not None and step and (likely_ns(summary, largest) or 0) >= COSTLY_SETTING_SHARE * step
         text = unnamed.to_record(summary, unsure=bool(unsure), option=largest.fix if option and largest else "")
-        return (Action(text, where=time_places.of_most(summary)),)
-    where, index = dict(chosen.where) or dict(time_places.of_most(summary)), place_of(summary, chosen)
-    if where.get("module"):
-        where["module"] = called(summary, str(where["module"]))
+        # Where the steps lie in another report, what takes long in this one is no place to look at.
+        elsewhere = window_checks.cold_report(summary.quality) is not None
+        return (Action(text, where={} if elsewhere else _place_in_words(summary, time_places.of_most(summary))),)
+    where = _place_in_words(summary, chosen.where or time_places.of_most(summary))
+    index = place_of(summary, chosen)
     violated = violated_conditions(chosen)
     lines = (
         Action(
@@ -281,6 +286,12 @@ def to_do(summary: Summary, chosen: Finding | None) -> tuple[Action, ...]:
         saving_ns=None if violated else _of_the_change(summary, chosen),
     )
     return (*lines, *mended, change)
+
+
+def _place_in_words(summary: Summary, where: Row) -> dict[str, object]:
+    """Return a place with its module as people write it."""
+    module = where.get("module")
+    return {**where, "module": called(summary, str(module))} if module else dict(where)
 
 
 def _of_the_change(summary: Summary, chosen: Finding) -> int | None:

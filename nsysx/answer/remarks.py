@@ -46,7 +46,7 @@ def not_known(summary: Summary, chosen: Finding | None, sure: Certainty, *, boun
     told = why if bounded else f"Not known: {why[:1].lower()}{why[1:]}"
     if real is None and sure.parts[0] is not unknown:
         part, whole = units.duration(chosen.saving.likely_ns), units.duration(summary.step.shown_ns)
-        told = f"{part} of {whole} as recorded: {chosen.saving.confidence.rstrip('.')}. Without the profiler it may be less."
+        told = f"{part} of {whole} as recorded ({chosen.saving.confidence.rstrip('.')}). Without the profiler it may be less."
     command = unknown.command if unknown is not None else ""
     return f"{told} To measure it: {command}" if command else told
 

@@ -26,7 +26,7 @@ from nsysx.findings.nsx112_fusion import fusible_ns
 _GRAPHED, _FUSED, _FUSED_FOR_ALL_SHAPES = way("compile-reduce-overhead"), way("compile"), way("compile-dynamic")
 #: A model that is called several times a step overwrites its last output.
 _MARK = "torch.compiler.cudagraph_mark_step_begin()  # before each call of the model"
-_KEPT = "The model is called {count:.0f} times a step: clone what is kept of an output until after the next call."
+_KEPT = "The model is called {count:.0f} times a step: clone each output that is still needed after the next call."
 _COMPILED = 'model = torch.compile(model, mode="reduce-overhead")  # where it is compiled'
 _DDP = "DistributedDataParallel"
 _IN_A_GRAPH = "Shapes must stay the same, and nothing in the graph may wait, allocate or read a value back."

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import polars as pl
 
+from nsysx import units
 from nsysx.analyses.helpers import limits_of_work, operator_work
 from nsysx.catalogue import StepPart
 from nsysx.events.operator_flops import sizes
@@ -40,8 +41,8 @@ class Instead(NamedTuple):
         low, likely, high = (
             [ScaleOps(ops, share) if share else RemoveOps(ops)] for share in (most, math.sqrt(most * least), least)
         )
-        each = [case.per_step(ns) / 1e3 for ns in (self.least_ns, self.most_ns)]
-        why = f"what comes instead takes {each[0]:.3g} us (its limit) to {each[1]:.3g} us"
+        shortest, longest = (units.duration(case.per_step(ns)) for ns in (self.least_ns, self.most_ns))
+        why = f"what replaces it takes {shortest} (its limit) to {longest}"
         return case.worth_between(low, likely, high, why, cause=(StepPart.WORK,))
 
 

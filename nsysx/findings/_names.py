@@ -119,6 +119,19 @@ def _moved(profile: Profile, rows: I64) -> str:
     return f"a copy of {units.size(float(usual))} {way}" if isinstance(usual, (int, float)) else f"a copy {way}"
 
 
+def module_of_most(profile: Profile, work: pl.DataFrame) -> tuple[str, int]:
+    """Return the module, numbers folded, in which most of this work is, and its time there (ns); "" outside of all modules.
+
+    Columns: module, ns.
+    """
+    paths = work.select(pl.col("module").cast(pl.String), "ns").drop_nulls("module").filter(pl.col("module") != IN_STEP)
+    if not paths.height:
+        return "", 0
+    paths = paths.with_columns(pl.col("module").map_elements(lambda m: folded(bare(m)), pl.String))
+    sums = paths.group_by("module").agg(pl.col("ns").sum()).sort("ns", "module", descending=[True, False])
+    return called(profile, str(sums["module"][0])), int(sums["ns"][0])
+
+
 def mostly(profile: Profile, kernels: pl.DataFrame) -> Row:
     """Return where most of these kernels' time is: their module, numbers folded, else the kernel. Columns: name, module, ns."""
     names = (
@@ -126,10 +139,8 @@ def mostly(profile: Profile, kernels: pl.DataFrame) -> Row:
         .agg(pl.col("ns").sum())
         .with_columns(pl.col("name", "module").cast(pl.String))
     )
-    inside = names.filter(pl.col("module").is_not_null() & (pl.col("module") != IN_STEP))
-    if inside.height:
-        paths = inside.with_columns(pl.col("module").map_elements(lambda m: folded(bare(m)), pl.String))
-        most = paths.group_by("module").agg(pl.col("ns").sum()).sort("ns", "module", descending=[True, False])
-        return {"module": called(profile, str(most["module"][0]))}
+    module, _ = module_of_most(profile, names)
+    if module:
+        return {"module": module}
     most = names.group_by("name").agg(pl.col("ns").sum()).sort("ns", "name", descending=[True, False])
     return {"near": kernel_called(str(most["name"][0]))} if most.height else {}

@@ -45,7 +45,7 @@ def found(case: Case, rule: Rule) -> list[Finding]:
         if rhythm
         else f"{int(slow.sum())} of {len(ns)} steps {'take' if slow.sum() > 1 else 'takes'}"
     )
-    title = f"{which} {late}, the usual one {units.duration(usual)}: none of the recorded steps is so long"
+    title = f"{which} {late} (usually {units.duration(usual)}), and none of them was recorded"
     detail = (
         f"Without the profiler {len(ns)} steps were timed. Long ones add {units.duration(cost)} to their mean. The recorded steps hold "
         "none of them, so what they do is not in the report."

@@ -294,7 +294,7 @@ def _fewer_launches(case: Case, finding: Finding) -> Finding:
     other = 0 if case.profile.code() is None else case.per_step(idle_ns(case.profile))
     worth = case.bound(
         case.taken_by(p for p in StepPart if p.idle or p is StepPart.COMM) - other,
-        f"the GPU's own work is left, {'other host code, ' if case.notable(other) else ''}and what is transferred",
+        f"the GPU's own work{', other host code' if case.notable(other) else ''} and transfers are left",
     )
     if shards(case) and finding.saving.likely_ns is not None and finding.saving.likely_ns < (worth.likely_ns or 0):
         # Larger units leave the launches of the model: all that they can save is what no collective at all does, on any rank.

@@ -37,7 +37,7 @@ from nsysx.events.profile import Profile
 from nsysx.findings._case import Case, Fix, Rule, Saving, calls_of, ops_of
 from nsysx.findings._finding_bounds import FEWEST_CHAIN_KERNELS, FUSED_LEAST_SHARE, FUSION_BOUND_SHARE, SAME_SIZE_TIMES
 from nsysx.findings._found import Found
-from nsysx.findings._names import networks_called
+from nsysx.findings._names import module_of_most, networks_called
 from nsysx.findings._needs import DIFFERENTIATED_ONCE, SAME_SHAPES
 from nsysx.findings._once import Takes
 from nsysx.frames import lookup
@@ -216,9 +216,15 @@ def check(case: Case) -> list[Finding]:
         f"would be {units.duration(bound)} shorter ({case.share(bound)}). A compiler writes its own kernels: it may do better "
         "or worse, but cannot save more than these kernels take."
     )
-    # A whole network is compiled at once; the evidence says where most of it is.
+    # A whole network is compiled at once.
     asked = networks_called(case.profile)
-    where = {"module": asked} if asked else {k: v for k, v in evidence[0].items() if k in ("module", "phase") and v}
+    part, part_ns = module_of_most(case.profile, extra)
+    most_of = {"near": f"most of it in {part}"} if 2 * part_ns > extra["ns"].sum() else {}
+    where = (
+        {"module": asked} | most_of
+        if asked
+        else {k: v for k, v in evidence[0].items() if k in ("module", "phase") and v}
+    )
     compiled = _DYNAMIC if SAME_SHAPES.test(case)[0] == "violated" else _COMPILE
     fix = compiled if case.program.compilable else Fix("Fuse these kernels into one per chain")
     # A compiler may leave some chains as they are, and cannot save more than their kernels take.

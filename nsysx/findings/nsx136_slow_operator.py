@@ -147,7 +147,7 @@ def _found(case: Case, row: Row, words: str) -> Finding:
     ops = limits_of_work.ops_at(case.profile, row["operation"], row["place"])
     edit = RemoveOps(ops) if row["unlimited"] else ScaleOps(ops, _share_of_limit(row))
     replayed = case.worth(edit, cause=RULE.cause, bound=True)
-    left = "it were gone" if row["unlimited"] else "it ran at its limit"
+    left = "were gone" if row["unlimited"] else "ran at its limit"
     taken = case.per_step(row["gpu_ns"])
     most = case.per_step(row["excess_ns"]) if replayed.likely_ns is None else replayed.likely_ns
     there, name = f"{PurePath(str(file)).name}:{line}", row["operation"]
@@ -163,7 +163,7 @@ def _found(case: Case, row: Row, words: str) -> Finding:
         detail += f"By its sizes {units.duration(case.per_step(row['limit_ns']))} would do."
     fix = Fix.by_name("less-of-an-operator", text=words)
     where = {"module": row["module"] and folded(row["module"]), "file": file, "line": line}
-    worth = case.bound(most, f"what it saves if {left}; what of that can be reached is not known")
+    worth = case.bound(most, f"as if it {left}; how much of that can be reached is not known")
     return Found(RULE, title, detail, worth=worth, cost_ns=taken, fix=fix, where=where, takes=Takes(ops)).as_finding(
         case
     )

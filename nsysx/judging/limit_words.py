@@ -192,7 +192,8 @@ def _clause(profile: Profile, limits: WindowLimits, code: StepLimit) -> str:
 def _busy(profile: Profile, limits: WindowLimits, begin: str) -> str:
     """Return the sentence about a step that the GPU limits: what it works on, or what slows it down."""
     parts, real = limits.parts, limits.real_ns
-    works = f"{begin}{_gpu_busy(limits)}{_between_steps(limits)}"
+    busy, between = f"{begin}{_gpu_busy(limits)}", _between_steps(limits)
+    works = f"{busy}{between}"
     if parts[StepPart.LONGER] >= LIMITING_SHARE * real:
         return f"{works}, {_bare(limits, parts[StepPart.LONGER])} is in {StepPart.LONGER.label}."
     if parts[StepPart.PAUSE] >= LIMITING_SHARE * real and parts[StepPart.PAUSE] >= parts[StepPart.DEPENDENCY]:
@@ -209,14 +210,14 @@ def _busy(profile: Profile, limits: WindowLimits, begin: str) -> str:
         rest = "the rest" if single else "no single cause takes the rest"
         return f"{works}; {rest}: {divided(limits, [p for p in StepPart if p.limit])}."
     line = line_of_most.gpu_work(profile, limits.process, limits.device)
-    works += _at_line(limits, line, sum(parts[p] for p in GPU_PARTS))
+    at_line = _at_line(limits, line, sum(parts[p] for p in GPU_PARTS))
     most = gpu_work.most(profile, limits.process, limits.device)
-    return f"{works}.{f' {most}.' if most else ''}"
+    return f"{busy}{at_line}{between}.{f' {most}.' if most else ''}"
 
 
 def _at_line(limits: WindowLimits, line: line_of_most.LineShare | None, ns: int) -> str:
     """Return how much of some time is at a line, ", 10.6 ms of it in train.py:31"; "" without a line."""
-    return f", {_bare(limits, line[1] * ns)} of it in {line[0]}" if line is not None else ""
+    return f", {_bare(limits, line.share * ns)} of it in {line.short}" if line is not None else ""
 
 
 def _launches(profile: Profile, limits: WindowLimits) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from nsysx import units
+from nsysx import ids, units
+from nsysx.analyses import modules
 from nsysx.analyses.helpers.step_record import rows_of
 from nsysx.answer import subject
 from nsysx.events import coverage
@@ -28,7 +29,7 @@ def facts_line(summary: Summary, texts: CellTexts, now: int | None, profiled: in
         line.append("no steps found")
         return tuple(texts(s, 80) for s in line)
     line.append(f"{facts.steady_count(summary.steps)} steady of {summary.steps.count} steps{_spread(summary)}")
-    line += _step_words(summary, units.duration(now), units.duration(profiled))
+    line += _step_words(summary, units.duration(now), units.duration(profiled)) + _what_a_step_is(summary)
     line += _covered(summary) + _mean_of_rest(summary)
     return tuple(texts(s, 160) for s in line)
 
@@ -56,6 +57,28 @@ def _covered(summary: Summary) -> list[str]:
     return [f"steady steps cover {share} of the loop ({', '.join(named)}){whole and ': '}{whole}"]
 
 
+def _what_a_step_is(summary: Summary) -> list[str]:
+    """Return what one step is where no optimizer ends it and the program does not mark it: a reader's own tick may hold several."""
+    steps = summary.steps
+    if steps.source == "kernels":
+        return ["a step is one repeat of the same kernels"]
+    scope = steps.scope
+    if steps.source != "nsysx" or scope is None or not scope.processes or not scope.steps:
+        return []
+    probed = (record.get("steps") for record in ids.records_of(summary.capture.probe, scope.processes[0]))
+    rules = {str(made.get("rule")).partition("/")[0] for made in probed if isinstance(made, dict) and made.get("count")}
+    if rules not in ({"forward"}, {"backward"}):
+        return []
+    networks = [r for r in summary.typed_rows(modules.ROWS) if r["depth"] == 0 and r["cls"] and r["calls"]]
+    one_network = rules == {"forward"} and len(networks) == 1
+    calls = max(1, round((networks[0]["calls"] or 0) / scope.steps)) if one_network else 1
+    several = rules == {"forward"} and len(networks) > 1
+    number = "one" if calls == 1 else units.count(calls)
+    passes = "a round of forward passes" if several else f"{number} {min(rules)} pass{'es' if calls > 1 else ''}"
+    whose = f" of {clean(str(networks[0]['cls']), 60)}" if one_network else ""
+    return [f"a step is {passes}{whose}{' and what comes before' if ';' in steps.rule else ''}"]
+
+
 def _mean_of_rest(summary: Summary) -> list[str]:
     """Return the mean of all steps that followed, if it is another one than that of the steps that were timed."""
     real = summary.unprofiled
@@ -65,7 +88,7 @@ def _mean_of_rest(summary: Summary) -> list[str]:
     if abs(real.rest_ns - timed) < MEAN_LONGER * timed:
         return []
     return [
-        f"{units.duration(real.rest_ns)} over the {real.rest_steps:,} steps that followed, and what ran between them"
+        f"{units.duration(real.rest_ns)} a step over the next {real.rest_steps:,} steps, with what ran between them"
     ]
 
 

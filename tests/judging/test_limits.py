@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from nsysx.catalogue import StepLimit, StepPart
-from nsysx.judging import limit_words, limits, program, sample_checks, verdict, waiting
+from nsysx.judging import limit_words, limits, line_of_most, program, sample_checks, verdict, waiting
 from nsysx.judging.limits import WindowLimits
 from nsysx.pipeline import summarize
 from tests.builder import Report
@@ -98,14 +98,17 @@ def test_figures_of_a_window_are_those_of_a_step(profile: Any) -> None:
 
 @pytest.mark.parametrize(("between_ms", "told"), [(4.3, False), (4.5, True)])
 def test_what_runs_between_steps_is_told_where_it_could_limit_the_loop(
-    profile: Any, between_ms: float, told: bool
+    profile: Any, monkeypatch: pytest.MonkeyPatch, between_ms: float, told: bool
 ) -> None:
     """From 15 % of the loop on, that is of the step of 25 ms with it, whatever limits the step itself."""
     words = f"; what runs between steps adds {between_ms:.2f} ms a step."
+    monkeypatch.setattr(line_of_most, "gpu_work", lambda *_: ("train.py:31", 0.5))
     for code, parts in ((StepLimit.GPU, {"work": 100}), (StepLimit.INPUT, {"work": 40, "input": 60})):
         four = replace(window(steps=4, **parts), between_ns=round(between_ms * MS))
         sentence = limit_words.headline(profile, four, code)
         assert sentence.endswith(words) == told, sentence
+        # A line's part is one of the step, so it stands before what is none.
+        assert code != StepLimit.GPU or "of 25.0 ms, 12.5 ms of it in train.py:31" in sentence
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ def test_the_late_rank_is_named_with_what_it_does_longer():
 
 def test_from_the_late_rank_itself_the_wait_of_the_others_is_named():
     said = rank_verdict.of_ranks(verdict(101), ranks({"exposed_wait_ns": 309 * MS}, LATE), 1).sentence
-    assert said.startswith("Straggler: rank 0 waits 30.9 of 72.0 ms for this rank, 1, which computes 31.0 ms longer.")
+    assert said.startswith("Straggler: rank 0 waits 30.9 of 72.0 ms for rank 1, which computes 31.0 ms longer.")
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from nsysx import ids
 from nsysx.model import Summary
 from nsysx.pipeline import summarize
 from nsysx.render import answer_text, answer_words, facts, first_screen, terminal_answer
@@ -55,6 +56,44 @@ def test_what_a_loop_does_beside_its_steady_steps_is_named(elsewhere_ns: int, to
     summary = replace(summary, steps=replace(summary.steps, coverage=covered, rows=(cold, *summary.steps.rows[1:])))
     said = [fact for fact in answer_words.build(summary).facts if fact.startswith("steady steps cover")]
     assert said == (["steady steps cover 90 % of the loop (evaluation between steps 10 %)"] if told else [])
+
+
+@pytest.mark.parametrize(
+    ("source", "rule", "networks", "told"),
+    [
+        ("nsysx", "optimizer/forward", {"Net": 10}, None),  # what everybody calls a step
+        ("nsysx", "user", {"Net": 10}, None),
+        ("nsysx", "forward/forward", {"Decoder": 10}, "a step is one forward pass of Decoder"),
+        ("nsysx", "forward/fetch", {"Decoder": 42}, "a step is 4 forward passes of Decoder"),
+        ("nsysx", "forward/forward", {"Encoder": 10, "Decoder": 20}, "a step is a round of forward passes"),
+        ("nsysx", "forward/forward", {}, "a step is one forward pass"),
+        ("nsysx", "backward/forward", {"Net": 20}, "a step is one backward pass"),
+        ("kernels", "forward/forward", {"Net": 10}, "a step is one repeat of the same kernels"),
+        ("user", "forward/forward", {"Net": 10}, None),
+    ],
+)
+def test_a_step_that_no_optimizer_ends_says_what_it_is(
+    source: str, rule: str, networks: dict[str, int], told: str | None
+) -> None:
+    """A program's own tick may hold several of them: a reader must not take one for the other. Ten steps are shown."""
+    summary = factory.summary()
+    table = summary.tables["modules"]
+    rows = [
+        {**dict.fromkeys(c.name for c in table.columns), "cls": n, "depth": 0, "calls": k} for n, k in networks.items()
+    ]
+    inner = {**dict.fromkeys(c.name for c in table.columns), "cls": "Linear", "depth": 1, "calls": 90}
+    probe = (
+        {"pid": ids.pid_of(1), "steps": {"rule": rule, "count": 12}},
+        {"pid": 4243, "steps": {"rule": "user", "count": 3}},
+    )
+    summary = replace(
+        summary,
+        steps=replace(summary.steps, source=source),
+        capture=replace(summary.capture, probe=probe),
+        tables={**summary.tables, "modules": replace(table, rows=(*rows, inner))},
+    )
+    said = [fact for fact in answer_words.build(summary).facts if fact.startswith("a step is")]
+    assert said == ([told] if told else [])
 
 
 def test_one_time_costs_among_steady_steps_are_named() -> None:

@@ -96,6 +96,9 @@ def test_several_processes_are_told_apart():
         (None, "x_ns", "ns", "-"),
         (0, "x_ns", "ns", "0 ns"),
         (1_500, "x_ns", "", "1.5 us"),
+        (999_499, "x_ns", "", "999 us"),
+        (999_500, "x_ns", "", "1.00 ms"),  # never 1000 us
+        (999_950_000, "x_ns", "", "1.00 s"),
         (3 * 1024, "bytes", "", "3.0 KiB"),
         (11.6e9, "speed", "bytes/s", "11.6 GB/s"),
         (2.8e6, "speed", "bytes/s", "2.8 MB/s"),
