@@ -146,7 +146,7 @@ def _size(summary: Summary, chosen: Finding) -> Sure:
     about, real = "How much", summary.unprofiled
     how = sentence(re.sub("^(?=±)", "replay error ", chosen.saving.confidence))
     if shows_likely_saving(chosen):
-        how = "The replay made exactly this change; what was tried of the kind saved 0.7 to 1.3 times as much."
+        how = "The replay made exactly this change; nine in ten of the changes that were tried lie in such an interval."
     elif is_bound(summary, chosen):
         how = f"Upper bound{f'; {chosen.saving.confidence}' if chosen.saving.confidence else ''}."
     if real is None and chosen.saving.source in ("time", "limits") and not is_bound(summary, chosen):
