@@ -80,6 +80,8 @@ NEAR_LIMIT_SHARE = 0.8
 UNKNOWN_SAVING_COST_SHARE = 0.2
 #: Most lines under "also found", and most of them from one rule.
 MOST_ALSO_FOUND, MOST_OF_A_RULE = 5, 2
+#: A change that saves more than so many times what its title names removes other time, too, and the line says so.
+MORE_THAN_NAMED_TIMES = 1.05
 #: Letters of a title that are read: the rest is cut wherever it is shown.
 TITLE_LETTERS = 440
 #: Where the GPU waits for host code for this share of the step, a run that finds the lines is worthwhile.
