@@ -169,6 +169,12 @@ class Late(_Code):
     UNKNOWN = "unknown", "in no single part of the breakdown", "takes {} longer"
 
 
+class Surplus(_Code):
+    """In which kinds of GPU work a rank takes longer than its peers."""
+
+    ONE, EVERY, SEVERAL = "one kind", "every kind", "several kinds"
+
+
 class Call:
     """The kinds of CUDA API calls: the words in the column ``kind`` of calls, and the kinds that count together.
 

@@ -186,8 +186,7 @@ class Steps:
     and the rest sum to wall_ns. It is null without steps. ``parts``: a step is so many of what ``rule`` marks, and what comes before.
     ``all_steady``, if ``steady`` is not all of them: steps, mean_ns, median_ns, low_ns, high_ns of all; so are trend and coverage.
     ``sampled``, if some steps of a long capture were read: how many (``read``; ``rows`` has these, ``count`` is of all); ``usual_ns``, the
-    mean of all later steps but the rare long ones, ``error``, by which share the mean of ``steady`` is off it, and how many ``long`` ones
-    there are and take how long.
+    mean of all later steps but the rare long ones, ``error``, by which share the mean of ``steady`` is off it, and those ``long`` ones.
     """
 
     source: str
@@ -214,10 +213,10 @@ class Steps:
 class Verdict:
     """What limits the step: one code, one sentence, the numbers behind it, and their scope.
 
-    ``parts`` are where the time of the device goes, by the parts of ``judging.limits`` (ns of one step, or of the whole
-    window without steps); they sum to ``step_ns``, the step that the sentence speaks of. ``recorded_ns`` is the step under the
-    profiler if it differs enough to mention, else None. ``estimated``: the step without a profiler was not measured.
-    ``host``: what launches the kernels, in words. ``late_rank``: the rank that the others wait for, if the sentence names it.
+    ``parts`` are where the time of the device goes, by the parts of ``judging.limits`` (ns of one step, or of the whole window without
+    steps); they sum to ``step_ns``, the step that the sentence speaks of. ``recorded_ns`` is the step under the profiler if it differs
+    enough to mention, else None. ``estimated``: the step without a profiler was not measured. ``host``: what launches the kernels, in
+    words. ``late_rank``: the rank that the others wait for, if the sentence names it. ``line``: file and line with most of the GPU's work.
     """
 
     code: str
@@ -230,6 +229,7 @@ class Verdict:
     estimated: bool = False
     host: str = "Python"
     late_rank: int | None = None
+    line: Row = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

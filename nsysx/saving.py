@@ -8,6 +8,9 @@ from typing import Any, Literal
 
 from nsysx.scope import Scope
 
+#: Below this share of the step nothing is worth a change, and what is saved is no line of its own. Chosen.
+NOTABLE = 0.01
+
 
 @dataclass(frozen=True, slots=True)
 class Saving:

@@ -36,8 +36,6 @@ MOSTLY_BUSY_SHARE, ALL_BUSY_SHARE = 0.75, 0.95
 UNEVEN_STEPS_TIMES = 3.0
 
 # ---- change_savings ---------------------------------------------------------------------------------------------
-#: Below this part of the step a saving is not a line of its own.
-NOTABLE = 0.01
 #: What is replayed is told beside a bound if the two steps differ by this share.
 REPLAY_APART_SHARE = 0.1
 #: Most changes that come before one for the whole program.

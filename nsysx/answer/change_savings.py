@@ -7,7 +7,6 @@ from typing import NamedTuple
 from nsysx.advice import Condition
 from nsysx.answer.answer_bounds import (
     MOST_CHANGES_BEFORE,
-    NOTABLE,
     REPLAY_APART_SHARE,
     SAVED_LEAST,
     SAVED_MOST,
@@ -16,6 +15,7 @@ from nsysx.answer.answer_bounds import (
 from nsysx.catalogue import StepLimit
 from nsysx.findings import rule_of
 from nsysx.model import Finding, Summary
+from nsysx.saving import NOTABLE
 
 
 def by_saving(summary: Summary) -> list[Finding]:

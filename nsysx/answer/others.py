@@ -15,7 +15,6 @@ from nsysx.answer.answer_bounds import (
     MOST_ALSO_FOUND,
     MOST_OF_A_RULE,
     MUCH_HOST_CODE_SHARE,
-    NOTABLE,
     TITLE_LETTERS,
     UNKNOWN_SAVING_COST_SHARE,
 )
@@ -24,6 +23,7 @@ from nsysx.answer.change_savings import about, by_saving, place_of
 from nsysx.catalogue import StepLimit
 from nsysx.findings import rule_of
 from nsysx.model import Finding, Summary
+from nsysx.saving import NOTABLE
 
 #: What a program that measures makes by itself: it waits for what it measures, and the GPU then waits for the next launch.
 _BY_MEASURING = (StepLimit.LAUNCH, StepLimit.SYNC)

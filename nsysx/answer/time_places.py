@@ -5,10 +5,9 @@ from __future__ import annotations
 import itertools
 
 from nsysx import units
-from nsysx.analyses import api_calls, kernels, lines, modules
+from nsysx.analyses import api_calls, kernels, modules
 from nsysx.analyses.helpers.module_names import kernel_called
 from nsysx.answer import subject
-from nsysx.judging import line_of_most
 from nsysx.model import Row, Summary
 
 
@@ -21,8 +20,8 @@ def of_most(summary: Summary) -> Row:
     """
     if subject.measures(summary):
         return {}
-    if line := line_of_most.in_table(summary.typed_rows(lines.ROWS)):
-        return line
+    if summary.verdict.line:
+        return summary.verdict.line
     inside = max(summary.typed_rows(modules.ROWS), key=lambda r: r["self_gpu_ns"] or 0, default=None)
     longest = max(summary.typed_rows(kernels.ROWS), key=lambda r: r["total_ns"] or 0, default=None)
     where = {}

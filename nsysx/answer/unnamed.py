@@ -9,7 +9,7 @@ from nsysx.answer.answer_bounds import LITTLE_WORK_OPS, LITTLE_WORK_SHARE
 from nsysx.catalogue import StepLimit
 from nsysx.judging import gpu_work_checks, nothing_recorded, window_checks
 from nsysx.judging.program import TORCH_KERNEL
-from nsysx.model import Summary
+from nsysx.model import Finding, Summary
 
 #: What to do about memory that a program without steps takes and gives back between its kernels: no step shows which calls repeat.
 _KEEP_MEMORY = (
@@ -70,6 +70,15 @@ def _without_steps(summary: Summary) -> str:
     return f"Mark the steps, to separate start-up from steady work: {_marks(summary)}"
 
 
+def by_a_clock(summary: Summary, waiting: Finding) -> str:
+    """Return that nothing makes a step shorter that waits for what comes by a clock, and how little of it the GPU works."""
+    beat = next(row["beat_ns"] for row in waiting.evidence if row.get("beat_ns"))
+    row, busy = subject.ledger_row(summary), ""
+    if row is not None and row["window_ns"]:
+        busy = f" The GPU works {units.share(row['busy_ns'], row['window_ns'])} of the time: it could serve more in each step."
+    return f"Nothing: the program waits here for what comes by a clock, every {units.duration(beat)}.{busy}"
+
+
 def to_record(summary: Summary, *, unsure: bool = False, option: str = "") -> str:
     """Return what to do where no change can be named: mostly how to record what would tell.
 
@@ -101,6 +110,9 @@ def to_record(summary: Summary, *, unsure: bool = False, option: str = "") -> st
     figures = near_limits.sentence(summary)
     if near_limits.near(summary):
         return f"Nothing: the GPU works near its limits. {figures}"
+    if figures and figures == near_limits.unseen_kernel(summary):
+        # Most of the GPU's time has no known limit: that nothing was found says little until that kernel has been looked at.
+        return f"Look at the GPU work itself. {figures} No other change that was looked for saves 1 % of the step."
     sure = " for sure" if unsure else ""
     may_help = f" What may help: {option[:1].lower()}{option[1:]}; nsysx try measures it." if option else ""
     left = f"What is left is GPU work. {figures}"

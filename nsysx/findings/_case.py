@@ -16,7 +16,7 @@ from nsysx.catalogue import StepLimit, StepPart
 from nsysx.events import bare, layers
 from nsysx.events.attribute import IN_STEP
 from nsysx.events.profile import Profile
-from nsysx.findings._finding_bounds import NOTABLE, SAME_WORK_REPEATS_SHARE, WAITED_FOR_SHARE
+from nsysx.findings._finding_bounds import SAME_WORK_REPEATS_SHARE, WAITED_FOR_SHARE
 from nsysx.findings._fix import Fix as Fix
 from nsysx.findings._fix import Need as Need
 from nsysx.findings._fix import State as State
@@ -33,6 +33,7 @@ from nsysx.model import Finding, Row, Scope, Table
 from nsysx.replay.edits import freed_ns, shortened
 from nsysx.replay.engine import Edit, Replay, Withheld, idle_of, replayed_scope
 from nsysx.rows import R, TableOf
+from nsysx.saving import NOTABLE
 from nsysx.saving import Saving as Saving
 
 #: The columns of a place in the program.

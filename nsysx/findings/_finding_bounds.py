@@ -8,8 +8,6 @@ ANOMALY_OPERATOR_BEGINS_NS = 5_000
 #: A gradient's check is read as one flag: bytes of the copy.
 ANOMALY_FLAG_BYTES = 8
 # ---- _case ------------------------------------------------------------------------------------------------------
-#: Below this share of the step nothing is worth a change.
-NOTABLE = 0.01
 #: The same GPU work takes this much less time in another run (share of it).
 SAME_WORK_REPEATS_SHARE = 0.02
 #: The host waits for a GPU that idles for no more than this share of the step.
@@ -66,6 +64,12 @@ FLOAT32_OTHER_LEFT, FLOAT32_OTHER_LEFT_BEST = 0.5, 0.3
 #: line that mostly does something else (``FOR_A_LAUNCH_NS``), and before any other.
 HELD_BY_LINE_NS, HELD_BY_LINE_TIMES = 50_000, 4
 HELD_ANYWHERE_NS, HELD_ANYWHERE_TIMES = 500_000, 20
+# ---- _line_causes -----------------------------------------------------------------------------------------------
+#: Lines of the program's own Python that run in one step, from which they are a loop over single items; one call of numpy over all
+#: of them takes less than so many lines do (about 50 ns a line, 20 us a call). A line of such a loop runs at least so often.
+MANY_LINE_RUNS, LOOPED_RUNS = 1_000, 2
+#: A line is one call, or a few, if this share of its own time lies in runs of a millisecond and more, and it runs no more often in a step.
+ONE_CALL_SHARE, FEW_CALLS = 0.8, 8
 # ---- _line_remedies ---------------------------------------------------------------------------------------------
 #: Letters of a line that a title quotes.
 QUOTED_LINE_LETTERS = 60
@@ -236,6 +240,8 @@ WRONG_READING_TIMES = 1.5
 FEWEST_WRONG_READINGS = 3
 #: A kernel of which more are launched for each synchronize is work of a loop that waits now and then, as solvers do: nobody times it.
 MOST_LAUNCHES = 10
+#: Who measures, measures what the GPU mostly does: of a database that waits for its small kernels in between, these are 0.3 % (gpudb).
+LEAST_MISREAD_SHARE = 0.03
 # ---- nsx116_fp32_math -------------------------------------------------------------------------------------------
 #: How much faster tensor cores are: FP32 against TF32 on A100 and H100, against FP16 on V100 and T4 (data sheets).
 TENSOR_CORES_TIMES = 8

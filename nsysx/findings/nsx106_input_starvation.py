@@ -129,9 +129,11 @@ def check(case: Case) -> list[Finding]:
         worth = case.bound(idle, "the time the GPU idles while the step waits for its batch")
     title = f"The GPU idles {units.duration(idle)} {case.per} waiting for input data"
     starved = sum(r["verdict"] == "starved" for r in rows)
+    waited = f"waits {units.duration(wait)} for its batch ({case.share(wait)})"
     detail = (
-        f"The step waits {units.duration(wait)} for its batch ({case.share(wait)}). The GPU idles meanwhile in {starved} of "
-        f"{len(rows)} steady steps, {units.duration(idle)} {case.per}."
+        f"The program {waited}, and the GPU idles meanwhile for {units.duration(idle)}."
+        if case.stepless
+        else f"The step {waited}. The GPU idles meanwhile in {starved} of {len(rows)} steady steps, {units.duration(idle)} {case.per}."
     )
     more = case.replay.more_loading_ns if isinstance(case.replay, Replay) and case.replay.trusted else 0
     evidence: list[Row] = []
@@ -158,7 +160,7 @@ def check(case: Case) -> list[Finding]:
     if case.program.loader:
         fix = of_loader(case)
     elif handed_over:
-        fix = _HANDED_OVER
+        fix = _HANDED_OVER if case.program.python else fix
         detail += (
             " The thread that launches waits in the operating system until another thread or process hands it over."
         )

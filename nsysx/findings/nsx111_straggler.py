@@ -30,11 +30,11 @@ from pathlib import PurePath
 from typing import Literal
 
 from nsysx import units
-from nsysx.catalogue import Late, StepPart
+from nsysx.catalogue import Late, StepPart, Surplus
 from nsysx.findings import _line_remedies
 from nsysx.findings._case import Case, Fix, Rule, Saving
 from nsysx.findings._finding_bounds import LINE_HOLDS_RANK_SHARE, RANK_WORK_LEADS_SHARE
-from nsysx.judging import rank_waiting
+from nsysx.judging import late_kinds, rank_waiting
 from nsysx.model import Finding, Row, Table
 from nsysx.replay.engine import Withheld, unprofiled_of
 
@@ -122,6 +122,7 @@ def of_ranks(table: Table | None) -> Finding:
     line = _holds(late)
     if line is not None:
         detail += f" {_line_in_words(line)} takes {_line_by_ranks(line)}."
+    detail += _kinds_in_words(late)
     return _answer(
         "found",
         f"Rank {late['rank']} takes {units.duration(late['late_ns'])} per step longer than its peers, which wait for it",
@@ -132,10 +133,11 @@ def of_ranks(table: Table | None) -> Finding:
             f"all ranks replayed together, {units.share(late['replay_error'], 1)} off the recorded steps",
             source="replay",
         ),
-        fix=_FIXES[cause] if line is None else _fix_of(line, late),
-        where={"near": f"rank {late['rank']}"} | ({} if line is None else {"file": line["file"], "line": line["line"]}),
+        fix=_more_of(late, cause) if line is None else _fix_of(line, late),
+        where=_place(late, line),
         evidence=(
             *({"part": part.replace("_", " "), "more than others_ns": ns} for part, ns in why[:5]),
+            *_kinds(late),
             *_kernels(late),
             *_lines(late),
         ),
@@ -152,6 +154,51 @@ def _holds(late: Row) -> Row | None:
     ):
         return None
     return dict(line)
+
+
+def _place(late: Row, line: Row | None) -> Row:
+    """Return where a rank is late: at the line that holds its host, or that launches the one kind of work it has more of."""
+    held = _one_kind(late) if line is None else line
+    return {"near": f"rank {late['rank']}"} | (
+        {"file": held["file"], "line": held["line"]} if held and held["file"] else {}
+    )
+
+
+def _one_kind(late: Row) -> Row | None:
+    """Return the kind of work that a rank has more of, where it has as much of all others as its peers; else None."""
+    return dict(late["late_work"][0]) if late["late_spread"] == Surplus.ONE else None
+
+
+def _kinds_in_words(late: Row) -> str:
+    """Return a sentence about the kinds of work that a rank has more of, "" where those were not noted."""
+    if not late["late_work"] or late["late_spread"] is None:
+        return ""
+    first = late["late_work"][0]
+    there = f"{late_kinds.of_row(first)} ({units.duration(first['ns'])} per step and {units.duration(first['others_ns'])} on its peers)"
+    if late["late_spread"] == Surplus.ONE:
+        return f" All that is in {there}; every other kind of work takes as long as theirs."
+    if late["late_spread"] == Surplus.EVERY:
+        return f" All kinds of its work take longer by a like share: it has more data. The largest part is in {there}."
+    return f" The largest part of its GPU work that takes longer is in {there}."
+
+
+def _more_of(late: Row, cause: Late) -> Fix:
+    """Return what to do about a rank that is late for this cause, by the kind of work that it has more of."""
+    kind = _one_kind(late) if cause is Late.COMPUTE else None
+    if kind is None:
+        return _FIXES[cause]
+    if kind["kind"] == "attention":
+        return Fix.by_name("equal-attention")
+    who = f"rank {late['rank']} has more of it, and as much of everything else as its peers"
+    return Fix(f"Give every rank the same amount of {late_kinds.of_row(kind)}: {who}")
+
+
+def _kinds(late: Row) -> tuple[Row, ...]:
+    """Return in which kinds of work a straggler takes longer, as evidence."""
+    return tuple(
+        {"work": late_kinds.with_kernels(kind), "in a step_ns": kind["ns"], "on its peers_ns": kind["others_ns"]}
+        for kind in late["late_work"] or ()
+    )
 
 
 def _line_in_words(line: Row) -> str:
@@ -197,7 +244,7 @@ def _more_work(late: Row) -> Finding:
         f"By its GPU work alone it is behind the median of its peers by {units.duration(late['late_ns'])} per step "
         f"({units.duration(late['late_low_ns'])} to {units.duration(late['late_high_ns'])}), and that work takes as long as a step without "
         "the profiler. In the recorded steps tracing slows the hosts and hides it. Spread evenly over the ranks, the work saves up to "
-        f"{even} per step: less where host code takes longer than the work that is left.",
+        f"{even} per step: less where host code takes longer than the work that is left.{_kinds_in_words(late)}",
         cost_ns=late["late_ns"],
         saving=Saving(
             late["even_ns"],
@@ -205,9 +252,9 @@ def _more_work(late: Row) -> Finding:
             bound=True,
             source="replay",
         ),
-        fix=_FIXES[Late.COMPUTE],
-        where={"near": f"rank {late['rank']}"},
-        evidence=_kernels(late),
+        fix=_more_of(late, Late.COMPUTE),
+        where=_place(late, None),
+        evidence=(*_kinds(late), *_kernels(late)),
     )
 
 

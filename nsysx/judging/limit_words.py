@@ -227,7 +227,7 @@ def _usually_busy(profile: Profile, limits: WindowLimits) -> str:
 
 def _at_line(limits: WindowLimits, line: line_of_most.LineShare | None, ns: int) -> str:
     """Return how much of some time is at a line, ", 10.6 ms of it in train.py:31"; "" without a line."""
-    return f", {_bare(limits, line[1] * ns)} of it in {line[0]}" if line is not None else ""
+    return f", {_bare(limits, line.share * ns)} of it in {line.short}" if line is not None else ""
 
 
 def _launches(profile: Profile, limits: WindowLimits) -> str:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
-from nsysx.analyses.lines import CodeLineRow
 from nsysx.catalogue import DeviceActivity
 from nsysx.events.code_lines import CodeLines
 from nsysx.events.device_activity import CLASSES
@@ -15,10 +14,19 @@ from nsysx.events.profile import Profile
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64
 from nsysx.judging.judging_bounds import GPU_AT_LINE_SHARE, IDLE_AT_LINE_SHARE, WHOLE_AT_LINE_SHARE
-from nsysx.model import Row
 
-#: A line as "file.py:31", and its share of the whole.
-LineShare = tuple[str, float]
+
+class LineShare(NamedTuple):
+    """A line of the program, and its share of the whole."""
+
+    file: str
+    line: int
+    share: float
+
+    @property
+    def short(self) -> str:
+        """The line as "train.py:31"."""
+        return f"{self.file.rpartition('/')[2][:80]}:{self.line}"
 
 
 def idle(profile: Profile) -> LineShare | None:
@@ -48,24 +56,7 @@ def gpu_work(profile: Profile, process: int, device: int) -> LineShare | None:
     most = _line_with_share(
         lines, lines.op[ops["op"].to_numpy()][compute], ns[compute], int(ns.sum()), GPU_AT_LINE_SHARE
     )
-    return most if most is not None and _is_place_of_work(most[1]) else None
-
-
-def in_table(rows: Sequence[CodeLineRow]) -> Row:
-    """Return file and line of the row with most of the GPU's work; empty where ``gpu_work`` would name none for that share.
-
-    Communication counts, which no row tells apart: where there is some, ``gpu_work`` may name another line, or none.
-    """
-    most = max((r for r in rows if r["file"]), key=lambda r: r["gpu_self_ns"], default=None)
-    whole = sum(r["gpu_self_ns"] for r in rows)
-    if most is None or not whole or not _is_place_of_work(most["gpu_self_ns"] / whole):
-        return {}
-    return {"file": most["file"], "line": most["line"]}
-
-
-def _is_place_of_work(share: float) -> bool:
-    """Return whether a line with this share of the GPU's work is its place: it has much, and is not the call of the whole model."""
-    return GPU_AT_LINE_SHARE <= share < WHOLE_AT_LINE_SHARE
+    return most if most is not None and most.share < WHOLE_AT_LINE_SHARE else None
 
 
 def communication(profile: Profile, process: int, device: int) -> LineShare | None:
@@ -97,4 +88,4 @@ def _line_with_share(lines: CodeLines, stack: I64, ns: I64, whole: int, least_sh
     if sums[most] < least_share * whole:
         return None
     file, line = lines.places.select("file", "line").row(most)
-    return f"{str(file).rpartition('/')[2][:80]}:{line}", float(sums[most] / whole)
+    return LineShare(file, line, float(sums[most] / whole))

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from nsysx import units
-from nsysx.catalogue import Late, StepLimit
+from nsysx.catalogue import Late, StepLimit, Surplus
+from nsysx.judging import late_kinds
 from nsysx.judging.judging_bounds import LIMITING_SHARE, NO_NETWORK_PROBLEM_SHARE, RANKS_WAIT_MOSTLY_SHARE
 from nsysx.judging.limit_words import pair, short
 from nsysx.judging.rank_waiting import per_step
@@ -101,13 +102,19 @@ def _waits(row: Row) -> int:
     return row["exposed_wait_ns"] or 0
 
 
+def _only_in(late: Row) -> str:
+    """Return the kind of work that is all that a rank takes longer in, "" where there is no such kind."""
+    only = late.get("late_spread") == Surplus.ONE
+    return f", all of it in {late_kinds.of_row(late['late_work'][0])}" if only else ""
+
+
 def _sentence(late: Row, waiting: Row, verdict: Verdict) -> str:
     scope = Scope("steady", (waiting["process"],), steps=waiting["steps"] or 0)
     part, whole = pair(scope.per_step(_waits(waiting)), scope.per_step(waiting["window_ns"]))
     recorded = " (as recorded)" if verdict.recorded_ns else ""
     cause, behind = late["late_cause"], late["late_ns"] or 0
     extra = (late["late_because"] or {}).get(Late.COMPUTE, behind) if cause == Late.COMPUTE else behind
-    why = f", which {Late.named(cause).doing.format(short(extra))}" if extra else ""
+    why = f", which {Late.named(cause).doing.format(short(extra))}{_only_in(late)}" if extra else ""
     transfer = (waiting["exposed_transfer_ns"] or 0) < NO_NETWORK_PROBLEM_SHARE * waiting["window_ns"]
     network = " The network is not the problem." if transfer else ""
     return f"Straggler: rank {waiting['rank']} waits {part} of {whole}{recorded} for rank {late['rank']}{why}.{network}"

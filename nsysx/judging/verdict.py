@@ -21,7 +21,7 @@ from nsysx.catalogue import StepLimit, StepPart
 from nsysx.events import levels
 from nsysx.events.profile import Profile
 from nsysx.frames.lookup import at, distinct, totals
-from nsysx.judging import growth, limit_words, nothing_recorded
+from nsysx.judging import growth, limit_words, line_of_most, nothing_recorded
 from nsysx.judging.judging_bounds import GPU_IS_LIMIT_SHARE, LIMITING_SHARE, WHOLE_PASSES_SHARE
 from nsysx.judging.limit_words import GPU_PARTS, divided
 from nsysx.judging.limits import WindowLimits, limits_of, worth
@@ -61,6 +61,7 @@ def _judge(profile: Profile, gpu_rows: Sequence[GpuRow]) -> Verdict:
     }
     recorded = limits.recorded_ns and round(limits.per_step(limits.recorded_ns))
     host = program_of(profile).host
+    line = line_of_most.gpu_work(profile, limits.process, limits.device)
     return Verdict(
         code.value,
         sentence,
@@ -71,6 +72,7 @@ def _judge(profile: Profile, gpu_rows: Sequence[GpuRow]) -> Verdict:
         recorded_ns=recorded,
         estimated=limits.estimated,
         host=host,
+        line={} if line is None else {"file": line.file, "line": line.line},
     )
 
 

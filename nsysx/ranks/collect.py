@@ -26,6 +26,7 @@ from nsysx.frames.intervals import I64, StepFunction, coverage
 from nsysx.model import UNKNOWN_GPU
 from nsysx.ranks import process_groups
 from nsysx.ranks.rank_bounds import MOST_COMPARED_KERNELS, MOST_RANK_DIGITS
+from nsysx.ranks.rank_places import HostLine, Place, WorkPlace
 from nsysx.reading import nccl_notes
 from nsysx.reading.load import Trace
 from nsysx.replay.together import Played
@@ -49,23 +50,6 @@ class CollectiveSeries(NamedTuple):
     kernel_kind: str
     kind: str
     pair: tuple[int, ...] = ()
-
-
-class HostLine(NamedTuple):
-    """A line of Python: its file, its number, and what stands there ("" where that was not recorded)."""
-
-    file: str
-    line: int
-    text: str
-
-
-class Place(NamedTuple):
-    """Where a collective is launched: phase, module, file and line of Python; None where that is not known."""
-
-    phase: str | None = None
-    module: str | None = None
-    file: str | None = None
-    line: int | None = None
 
 
 @dataclass(frozen=True)
@@ -112,7 +96,8 @@ class Rank:
     ``without_comm`` the same without any, see `no_comm`; ``played`` is the replay of its steps, None where there is none. ``seams``:
     see `Trace`. ``host_lines``: how long its host is at each line in
     one step (ns), empty where no lines were noted. ``calls_of_work``: how many calls it makes in one step that give work to the device or
-    wait for it, None where it is not replayed. ``evaluations``: its evaluations [start, end) on the CPU. ``groups``: the process
+    wait for it, None where it is not replayed. ``compute_by_place``: how long its compute kernels run in one step (ns), by kind and
+    line. ``evaluations``: its evaluations [start, end) on the CPU. ``groups``: the process
     groups that it is in, empty where they were not noted.
     """
 
@@ -149,6 +134,7 @@ class Rank:
     seams: tuple[int, ...] = ()
     host_lines: Mapping[HostLine, int] = field(default_factory=dict)
     calls_of_work: float | None = None
+    compute_by_place: Mapping[WorkPlace, float] = field(default_factory=dict)
     evaluations: tuple[I64, I64] = field(default_factory=lambda: (np.empty(0, np.int64), np.empty(0, np.int64)))
     places: tuple[Place, ...] = ()
     placed: I64 = field(default_factory=lambda: np.empty(0, np.int64))

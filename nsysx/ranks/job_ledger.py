@@ -15,9 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from nsysx.catalogue import DeviceActivity, Late
+from nsysx.judging import late_kinds
 from nsysx.model import Table, TableSpec
 from nsysx.ranks import collective_costs as costs_room
-from nsysx.ranks import late_lines, straggler, uneven
+from nsysx.ranks import late_lines, late_work, straggler, uneven
 from nsysx.ranks.collect import Rank, number
 from nsysx.ranks.collective_costs import MOVES, UNMATCHED, WAITS, Stretches
 from nsysx.ranks.job_compared import JobCompared, Takers
@@ -50,7 +51,9 @@ class JobPartRow(TypedDict):
     ]
     detail: Annotated[
         str | None,
-        Of("of waiting: kernels, or the line of Python, at which that rank is longer; null where none stands out"),
+        Of(
+            "of waiting: the kind of GPU work, or the line of Python, at which that rank is longer; null where none stands out"
+        ),
     ]
     group: Annotated[
         str | None,
@@ -111,7 +114,7 @@ def _excesses(late: Rank, waiting: Rank) -> list[tuple[str, str | None, float]]:
         ns = sum(more.get(part, 0.0) for part in parts)
         if ns <= 0:
             continue
-        details = _kernels(late, waiting) if cause is Late.COMPUTE else _lines(late, waiting)
+        details = _work(late, waiting) if cause is Late.COMPUTE else _lines(late, waiting)
         left = ns
         for name, of_detail in details if cause in (Late.COMPUTE, Late.HOST, Late.INPUT) else ():
             part_ns = min(of_detail, left)
@@ -123,8 +126,14 @@ def _excesses(late: Rank, waiting: Rank) -> list[tuple[str, str | None, float]]:
     return rows
 
 
-def _kernels(late: Rank, waiting: Rank) -> list[tuple[str, float]]:
-    """Return in what way kernels of a rank take longer than on another, and by how much per step (ns), the most first."""
+def _work(late: Rank, waiting: Rank) -> list[tuple[str, float]]:
+    """Return in which kinds of work a rank takes longer than another, and by how much per step (ns), the most first.
+
+    Where those were not noted, in what way its kernels differ.
+    """
+    kinds = late_work.rows_per_step(late_work.kinds(late, [waiting]))
+    if kinds:
+        return [(late_kinds.with_kernels(kind), kind["ns"] - kind["others_ns"]) for kind in kinds]
     sums: dict[str, float] = {}
     for differs in uneven.differences(late, [waiting]):
         words = f"kernels {differs.how}"

@@ -14,7 +14,7 @@ import numpy as np
 from nsysx.events.profile import Profile
 from nsysx.frames.intervals import I64
 from nsysx.frames.statistics import F64
-from nsysx.ranks import late_lines, lone_work
+from nsysx.ranks import late_lines, late_work, lone_work
 from nsysx.ranks.collect import Rank
 from nsysx.ranks.match import Aligned
 from nsysx.ranks.other_reports import ops_of
@@ -38,6 +38,7 @@ def with_replays(ranks: Sequence[Rank], profile: Profile) -> tuple[Rank, ...]:
                 rank,
                 host_lines=late_lines.host_lines(alone),
                 calls_of_work=late_lines.calls_of_work(alone),
+                compute_by_place=late_work.compute_by_place(alone, rank.device),
                 evaluations=lone_work.evaluations(alone),
             )
         played_rank = played(shown[rank.process]) if rank.process in shown and len(rank.start_ns) else None

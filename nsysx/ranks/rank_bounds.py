@@ -35,6 +35,19 @@ OWN_CALLS_TIMES = 1.1
 #: Lines that are told at most.
 MOST_LATE_LINES = 5
 
+# ---- late_work --------------------------------------------------------------------------------------------------
+#: Kinds of work at lines that are kept for each rank: those that take longest; what is left of a kind has no line.
+MOST_KEPT_WORK_PLACES = 120
+#: A surplus lies in one kind of work if that holds this share of it, and all others together differ by no more than this share of what
+#: they take on the peers. Rank 1 of a causal sequence split at its middle: all of it in attention, the others differ by 6 %.
+ONE_KIND_SHARE, ALIKE_WORK_SHARE = 0.8, 0.1
+#: All others together are this share of the peers' work or more: of a program of one kind of work nothing else can tell what is uneven.
+OTHER_KINDS_SHARE = 0.1
+#: It lies in every kind if kinds with this share of the peers' work take longer by at least half of what all work does.
+EVERY_KIND_SHARE = 0.8
+#: Kinds that are told at most, each with this share of the surplus or more.
+MOST_LATE_KINDS, NOTABLE_KIND_SHARE = 5, 0.02
+
 # ---- lone_work --------------------------------------------------------------------------------------------------
 #: Others wait for an evaluation if it runs in this share of the time in which they wait.
 DURING_EVALUATION_SHARE = 0.5

@@ -11,8 +11,8 @@ from typing import Annotated, Any, TypedDict, TypeVar
 from nsysx import units
 from nsysx.catalogue import Late
 from nsysx.model import Row, Table, TableSpec
+from nsysx.ranks import behind_columns, lone_work, straggler
 from nsysx.ranks import collective_costs as costs_room
-from nsysx.ranks import late_lines, lone_work, straggler, uneven
 from nsysx.ranks.collect import LEDGER, Rank, number
 from nsysx.ranks.collective_costs import CollectiveCosts
 from nsysx.ranks.job_compared import JobCompared
@@ -170,6 +170,17 @@ class RankRow(TypedDict):
         Sequence[Mapping[str, Any]] | None,
         Of("the straggler's kernels that take longer than on its peers, per step, and in what they differ; else null"),
     ]
+    late_work: Annotated[
+        Sequence[Mapping[str, Any]] | None,
+        Of(
+            "kinds of GPU work in which a straggler in GPU work takes longer than its peers: kind, how its kernels differ, ns and "
+            "others_ns per step, and the line with most of that; null where they were not noted, and for other ranks"
+        ),
+    ]
+    late_spread: Annotated[
+        str | None,
+        Of("how that lies: in one kind, in every kind by a like share, or in several kinds; null likewise", codes=True),
+    ]
     late_lines: Annotated[
         Sequence[Mapping[str, Any]] | None,
         Of(
@@ -248,25 +259,6 @@ def _bubble(rank: Rank, cost: CollectiveCosts) -> int | None:
     return costs_room.exposed_in(rank, cost, pairs) + rank.parts["idle_ns"] if pairs else None
 
 
-def _furthest_behind(late: straggler.Straggler | None, r: int) -> dict[str, object]:
-    """Return the columns about the rank furthest behind, null for the others."""
-    s = late if late is not None and late.place == r else None
-    return {
-        "straggler": s is not None and s.named,
-        "late_ns": s and s.late_ns,
-        "late_low_ns": s and s.low_ns,
-        "late_high_ns": s and s.high_ns,
-        "late_drift_ns": s and s.drift_ns,
-        "late_cause": s and s.cause,
-        "price_ns": s and s.price_ns,
-        "price_share": s and round(s.without, 4),
-        "alone_share": s and round(s.alone, 4),
-        "even_ns": s and s.even_ns,
-        "late_by_work": s is not None and s.by_work,
-        "replay_error": s and round(s.error, 6),
-    }
-
-
 def _changed(compared: JobCompared) -> dict[int, dict[str, int]]:
     """Return the place of a rank -> what its group saves of a step with each change that its ranks can make (ns)."""
     saved: dict[int, dict[str, int]] = {}
@@ -277,20 +269,6 @@ def _changed(compared: JobCompared) -> dict[int, dict[str, int]]:
             of_group = {name: round(ns) for name, ns in times.changed_ns().items()}
             saved |= dict.fromkeys(group, of_group)
     return saved
-
-
-def _late_kernels(ranks: Sequence[Rank], late: straggler.Straggler | None, r: int) -> list[Mapping[str, Any]] | None:
-    """Return in which kernels the work of a straggler differs from that of its peers; None for any other rank."""
-    if late is None or late.place != r or late.cause != Late.COMPUTE:
-        return None
-    return uneven.rows(uneven.differences(ranks[r], [ranks[x] for x in late.peers if x != r])) or None
-
-
-def _late_lines(ranks: Sequence[Rank], late: straggler.Straggler | None, r: int) -> list[Mapping[str, Any]] | None:
-    """Return at which lines the host of a straggler is longer than those of its peers; None for any other rank."""
-    if late is None or late.place != r or late.cause not in (Late.HOST, Late.CALLS, Late.INPUT, Late.UNKNOWN):
-        return None
-    return late_lines.rows_per_step(late_lines.longer(ranks[r], [ranks[x] for x in late.peers if x != r])) or None
 
 
 def _waits_for(ranks: Sequence[Rank], r: int, cost: CollectiveCosts, because: Sequence[Mapping[str, int]]) -> list[Row]:
@@ -371,9 +349,7 @@ def table(compared: JobCompared | None, why_not: str) -> Table:
                 "by_collective": _by_collective(rank, cost, communicators) if matched else None,
                 "last_share": cost.last / cost.collectives if cost.collectives else None,
                 "delay_ns": cost.delay_ns if cost.collectives else None,
-                **_furthest_behind(late, r),
-                "late_kernels": _late_kernels(ranks, late, r),
-                "late_lines": _late_lines(ranks, late, r),
+                **behind_columns.of_rank(ranks, late, r),
                 "changed_ns": changed.get(r),
                 "lone_work": lone.get(r),
                 "bubble_ns": _bubble(rank, cost),

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from nsysx.events.families import family
 from nsysx.events.kernel_names import function_of
 from nsysx.ranks.collect import Rank
 from nsysx.ranks.rank_bounds import GPU_BOUND_SHARE, MOST_UNEVEN_KERNELS, UNLIKE_KERNELS_SHARE
@@ -23,6 +24,7 @@ class Differs(NamedTuple):
     """A kernel in the steps of a rank and of its peers, their median: how often and how long (ns) in one step, and in what it differs."""
 
     kernel: str
+    family: str
     how: str
     times: float
     times_there: float
@@ -53,8 +55,8 @@ def is_uneven(rank: Rank, others: Sequence[Rank]) -> bool:
     return unlike(rank, others) >= UNLIKE_KERNELS_SHARE
 
 
-def differences(rank: Rank, others: Sequence[Rank]) -> tuple[Differs, ...]:
-    """Return the kernels that a rank spends more time in than its peers do, by name, the largest difference first."""
+def differences(rank: Rank, others: Sequence[Rank], most: int | None = MOST_UNEVEN_KERNELS) -> tuple[Differs, ...]:
+    """Return the kernels that a rank spends more time in than its peers do, by name, the largest difference first: so many at most."""
     here, theirs = _by_name(rank), [_by_name(other) for other in others]
     told = []
     for name, (times, ns, grids) in here.items():
@@ -66,8 +68,8 @@ def differences(rank: Rank, others: Sequence[Rank]) -> tuple[Differs, ...]:
             continue
         same_grids = all(grids == g for _, _, g in there)
         how = OTHER if not times_there else MORE if times > times_there else LONGER if same_grids else LARGER
-        told.append(Differs(name, how, times=times, times_there=times_there, ns=ns, ns_there=ns_there))
-    return tuple(sorted(told, key=lambda d: (d.ns_there - d.ns, d.kernel))[:MOST_UNEVEN_KERNELS])
+        told.append(Differs(*name, how, times=times, times_there=times_there, ns=ns, ns_there=ns_there))
+    return tuple(sorted(told, key=lambda d: (d.ns_there - d.ns, d.kernel))[:most])
 
 
 def rows(differs: Sequence[Differs]) -> list[Mapping[str, Any]]:
@@ -85,11 +87,12 @@ def rows(differs: Sequence[Differs]) -> list[Mapping[str, Any]]:
     ]
 
 
-def _by_name(rank: Rank) -> dict[str, tuple[float, float, frozenset[tuple[int, int]]]]:
-    """Return function -> how often and how long (ns) it runs in a step of a rank, and its grids and blocks."""
-    sums: dict[str, tuple[float, float, frozenset[tuple[int, int]]]] = {}
+def _by_name(rank: Rank) -> dict[tuple[str, str], tuple[float, float, frozenset[tuple[int, int]]]]:
+    """Return function, family -> how often and how long (ns) it runs in a step of a rank, and its grids and blocks."""
+    sums: dict[tuple[str, str], tuple[float, float, frozenset[tuple[int, int]]]] = {}
     for (name, grid, block), (count, ns) in rank.kernels.items():
-        times, before, shapes = sums.get(function_of(name), (0.0, 0.0, frozenset()))
+        key = function_of(name), family(name)
+        times, before, shapes = sums.get(key, (0.0, 0.0, frozenset()))
         steps = max(rank.steps, 1)
-        sums[function_of(name)] = times + count / steps, before + ns / steps, shapes | {(grid, block)}
+        sums[key] = times + count / steps, before + ns / steps, shapes | {(grid, block)}
     return sums

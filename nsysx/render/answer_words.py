@@ -13,7 +13,6 @@ from typing import Any
 from nsysx import units
 from nsysx.advice import Action, Also, Answer, Bar, BarPart, Sure, Tried
 from nsysx.answer import subject
-from nsysx.answer.answer_bounds import NOTABLE
 from nsysx.events.layers import bare
 from nsysx.inject.nsysx_probe import changes
 from nsysx.model import Summary
@@ -28,6 +27,7 @@ from nsysx.render.render_bounds import (
     WIDE_FACTOR,
 )
 from nsysx.render.safe_text import clean, file_name, shorten_kernel
+from nsysx.saving import NOTABLE
 from nsysx.trying import chosen_changes
 from nsysx.trying.trial_sentences import measured
 

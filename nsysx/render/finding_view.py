@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nsysx import units
-from nsysx.answer.answer_bounds import NOTABLE
 from nsysx.answer.bars import called
 from nsysx.events.layers import bare
 from nsysx.model import Column, Finding, Row, Summary, Table
 from nsysx.render.answer_text import listed
 from nsysx.render.grids import CellTexts, Grid, grid
 from nsysx.render.safe_text import clean, file_name
+from nsysx.saving import NOTABLE
 
 
 @dataclass(frozen=True, slots=True)

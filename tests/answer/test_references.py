@@ -16,7 +16,6 @@ from nsysx.analyses import (
     gpu_ledger,
     kernel_families,
     kernels,
-    lines,
     modules,
     waits,
 )
@@ -47,7 +46,6 @@ from nsysx.answer.answer_bounds import (
     MOST_SAVED_SHARE,
     MOST_UNNAMED_SHARE,
     MOSTLY_BUSY_SHARE,
-    NOTABLE,
     RECORDED_DIRECTNESS,
     SAME_WORK_SHARE,
     SAVED_LEAST,
@@ -59,10 +57,9 @@ from nsysx.answer.answer_bounds import (
 )
 from nsysx.catalogue import StepLimit
 from nsysx.findings import for_anything, rule_of
-from nsysx.judging.judging_bounds import GPU_AT_LINE_SHARE, WHOLE_AT_LINE_SHARE
 from nsysx.model import Finding, Row, Summary
 from nsysx.ranks import rank_table
-from nsysx.saving import Saving
+from nsysx.saving import NOTABLE, Saving
 from tests.answer.test_factors import job
 from tests.answer.test_rules_of_the_answer import MS, found, of_20_ms, with_rows
 from tests.random_tables import always, rounds
@@ -670,10 +667,7 @@ def test_where_most_of_the_time_is(monkeypatch: pytest.MonkeyPatch) -> None:
     for source in rounds(120):
         measuring = source.random() < 0.1
         monkeypatch.setattr(time_places.subject, "measures", always(measuring))
-        of_lines = [
-            {"file": source.choice((None, "t.py")), "line": i, "gpu_self_ns": source.choice((0, 5, 30, 90))}
-            for i in range(3)
-        ]
+        line: Row = source.choice(({}, {"file": "t.py", "line": 7}))
         of_modules = [
             {"path": source.choice((None, "a / a / b", "m")), "self_gpu_ns": source.choice((None, 0, 7))}
             for _ in range(2)
@@ -683,22 +677,14 @@ def test_where_most_of_the_time_is(monkeypatch: pytest.MonkeyPatch) -> None:
             {"name": f"c{i}", "calls": 2, "total_ns": source.choice((1, 5))} for i in range(source.choice((0, 2)))
         ]
         summary = limited_by(StepLimit.GPU)
-        for key, table in (
-            (lines.KEY, of_lines),
-            (modules.KEY, of_modules),
-            (kernels.KEY, of_kernels),
-            (api_calls.KEY, of_calls),
-        ):
-            summary = with_rows(summary, key, table if source.random() < 0.8 or key != lines.KEY else [])
-        shown_lines = list(summary.rows(lines.KEY))
-        whole = sum(r["gpu_self_ns"] for r in shown_lines)
-        named = [r for r in shown_lines if r["file"]]
-        most = max(named, key=lambda r: r["gpu_self_ns"], default=None)
+        summary = replace(summary, verdict=replace(summary.verdict, line=line))
+        for key, table in ((modules.KEY, of_modules), (kernels.KEY, of_kernels), (api_calls.KEY, of_calls)):
+            summary = with_rows(summary, key, table)
         told: Row = {}
         if measuring:
             pass
-        elif most is not None and GPU_AT_LINE_SHARE * whole <= most["gpu_self_ns"] < WHOLE_AT_LINE_SHARE * whole:
-            told = {"file": "t.py", "line": most["line"]}
+        elif line:
+            told = {**line}
         else:
             inside = max(of_modules, key=lambda r: int(str(r["self_gpu_ns"] or 0)))
             if inside["path"] and inside["self_gpu_ns"]:

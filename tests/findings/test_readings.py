@@ -464,3 +464,14 @@ def test_a_loop_that_waits_now_and_then_times_nothing(
     found = [f for f in summarize([report.write(tmp_path / "r.sqlite")]).findings or () if f.code == "NSX115"]
     assert (found[0].verdict == "found") is (fix is not None)
     assert fix is None or str(found[0].fix).startswith(fix)
+
+
+@pytest.mark.parametrize(("other_us", "verdict"), [(1_000, "found"), (100_000, "clear")])
+def test_who_measures_measures_most_of_the_gpus_work(tmp_path: Path, other_us: int, verdict: str) -> None:
+    """A program that waits for small kernels amid much larger work times none of them."""
+    report = Report()
+    body(report, "after")
+    report.process(100).thread(100).launch(
+        at=10**9, dur=5_000, kernel="scan", gpu_start=10**9 + 9_000, gpu_dur=other_us * 1000
+    )
+    assert of(report, tmp_path, "NSX115").verdict == verdict

@@ -406,7 +406,7 @@ def test_the_line_with_most_of_a_time_has_a_share_of_all_of_it() -> None:
         told = None
         if whole and any(place[s] >= 0 for s in stack.tolist()) and max(sums) >= least * whole:
             most = sums.index(max(sums))
-            told = (f"{('x.py', 'y.py', 'z.py')[most]}:{most + 1}", max(sums) / whole)
+            told = (("/a/x.py", "/b/y.py", "z.py")[most], most + 1, max(sums) / whole)
         seen += told is not None
         assert line_of_most._line_with_share(lines, stack, ns, whole, least) == told
     assert seen > 20

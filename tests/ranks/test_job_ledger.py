@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from nsysx.model import Summary
 from nsysx.pipeline import summarize
 from nsysx.ranks import job_ledger
-from nsysx.ranks.collect import HostLine
+from nsysx.ranks.rank_places import HostLine
 from tests.examples import examples
 from tests.ranks import test_late_lines
 from tests.ranks.test_many_ranks import LATE, RANKS, paths, summary  # noqa: F401 - fixtures
@@ -75,7 +75,7 @@ def test_parts_of_many_ranks_are_those_of_all_and_of_the_ones_that_differ_most(s
 
 
 @pytest.mark.parametrize(
-    ("idle", "cause", "detail"), [("data DataLoader", "input", None), ("", "compute", "kernels take longer")]
+    ("idle", "cause", "detail"), [("data DataLoader", "input", None), ("", "compute", "GEMM (kernels take longer)")]
 )
 def test_waiting_is_told_by_what_the_late_rank_does(tmp_path: Path, idle: str, cause: str, detail: str | None) -> None:
     of = summarize([job(tmp_path / "j.sqlite", [[20 * MS] * 12, [40 * MS] * 12], idle=idle)])

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from nsysx import units
-from nsysx.catalogue import Late
+from nsysx.catalogue import Late, Surplus
 from nsysx.errors import NsysxError
 from nsysx.events.other_ranks import Modelled
 from nsysx.pipeline import ReadingOptions, gather_job, summarize
-from nsysx.ranks import job_whatif, rank_table
+from nsysx.ranks import behind_columns, job_whatif, late_work, rank_table
 from nsysx.ranks.job_compared import compare
 from nsysx.ranks.own_time import own_times
 from nsysx.replay import no_comm, whatif_json
@@ -111,6 +111,11 @@ def test_no_change_of_a_real_job_beats_what_its_ranks_compute(names: tuple[str, 
     given = gather_job([unpack(name, tmp_path) for name in names], ReadingOptions())
     compute = [rank.parts["compute_ns"] / rank.steps for rank in given.ranks]
     slowest, mean = max(compute), sum(compute) / len(compute)
+    for rank, ns in zip(
+        given.ranks, compute, strict=True
+    ):  # kernels of one stream, by kind and line, are what the rank computes
+        assert sum(rank.compute_by_place.values()) == pytest.approx(ns, rel=0.01)
+    assert late_work.spread(late_work.kinds(given.ranks[-1], given.ranks[:-1])) is Surplus.EVERY
     (alone,) = whatif_json.values(given.profile, Changes(no_comm=True))["changes"]
     # What kernels take longer beside communication is no work of the slowest rank: the answer says how much that is.
     slowed = slowed_ns(given.profile) / given.profile.scope.steps
@@ -165,15 +170,15 @@ def test_what_makes_a_rank_late_is_told_of_that_rank_by_its_cause_alone(
     found: list[dict[str, int]] = [{"ns": 1}]
     ranks: Any = ["a", "b", "c", "d"]
     held = []
-    monkeypatch.setattr(rank_table.uneven, "differences", lambda rank, peers: held.append((rank, peers)))
-    monkeypatch.setattr(rank_table.late_lines, "longer", lambda rank, peers: held.append((rank, peers)))
-    monkeypatch.setattr(rank_table.uneven, "rows", lambda _: list(found))
-    monkeypatch.setattr(rank_table.late_lines, "rows_per_step", lambda _: list(found))
+    monkeypatch.setattr(behind_columns.uneven, "differences", lambda rank, peers: held.append((rank, peers)))
+    monkeypatch.setattr(behind_columns.late_lines, "longer", lambda rank, peers: held.append((rank, peers)))
+    monkeypatch.setattr(behind_columns.uneven, "rows", lambda _: list(found))
+    monkeypatch.setattr(behind_columns.late_lines, "rows_per_step", lambda _: list(found))
     late: Any = SimpleNamespace(place=1, cause=cause, peers=(0, 1, 3))
-    assert rank_table._late_kernels(ranks, late, 1) == (found if kernels else None)
-    assert rank_table._late_lines(ranks, late, 1) == (found if lines else None)
+    assert behind_columns._late_kernels(ranks, late, 1) == (found if kernels else None)
+    assert behind_columns._late_lines(ranks, late, 1) == (found if lines else None)
     assert held == [("b", ["a", "d"])]
-    for each in (rank_table._late_kernels, rank_table._late_lines):
+    for each in (behind_columns._late_kernels, behind_columns._late_lines):
         assert each(ranks, late, 0) is None and each(ranks, None, 1) is None
     found.clear()
-    assert rank_table._late_kernels(ranks, late, 1) is None and rank_table._late_lines(ranks, late, 1) is None
+    assert behind_columns._late_kernels(ranks, late, 1) is None and behind_columns._late_lines(ranks, late, 1) is None

@@ -9,7 +9,7 @@ import pytest
 
 from nsysx.pipeline import summarize
 from nsysx.ranks import late_lines
-from nsysx.ranks.collect import HostLine
+from nsysx.ranks.rank_places import HostLine
 from tests.builder import Report
 from tests.ranks.test_one_job import rank
 from tests.ranks.test_rank_table import ALL_REDUCE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -18,6 +19,7 @@ from nsysx.inject.nsysx_probe import changes
 from nsysx.inject.nsysx_probe.changes import array_types, threads
 from nsysx.trying.same import difference
 from nsysx.trying.trial_run import Runner, RunPlan, RunTimeouts, TrialRun
+from tests.trying import every_change
 
 HEAD = """
 import os, sys, time, torch
@@ -113,16 +115,35 @@ def took(run: TrialRun) -> dict[str, int]:
     return {name: seen["took"] for name, seen in run.record["changes"].items()}
 
 
-def test_bounds_threads_and_attention_take_effect(ran: Ran, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All in one process. Without updates and with one batch, all losses are the same."""
-    monkeypatch.setenv("OMP_NUM_THREADS", "2")
-    made = ran(PROGRAM, "sdpa-math", "threads-1", "bound-data", "bound-optimizer")
-    counts = took(made)
-    assert counts["threads-1"] == 1 and 2 <= counts["sdpa-math"] <= 4, "one layer, and the first steps are looked at"
-    assert counts["bound-optimizer"] >= 13 and counts["bound-data"] >= 13
-    losses = made.record["losses"]
-    assert losses["last"] and set(losses["first"]) == set(losses["last"])
-    assert made.record["changes"]["sdpa-math"]["where"].endswith("train.py:11"), "the line that calls the network"
+#: Changes for which `every_change` has nothing to do, and what they need.
+NOT_IN_THE_PROGRAM = {
+    "non-blocking": "memory that CUDA pins", "pinned-copies": "a copy to a GPU", "near-gpu": "a GPU", "cuda-graph": "a GPU",
+    "bound-reads": "a read of a GPU", "sdpa-efficient": "a GPU that has this attention", "sdpa-cudnn": "a GPU that has this attention",
+}  # fmt: skip
+
+
+def test_every_change_takes_effect_and_alters_what_it_says() -> None:
+    """All that there are, without a list of them: who writes one is told here if the program has nothing for it to do."""
+    environ = {**os.environ, **every_change.ENVIRONMENT}
+    run = [sys.executable, "-m", every_change.__name__]
+    done = subprocess.run(run, cwd=Path(__file__).parents[2], env=environ, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    made, known = {each["name"]: each for each in json.loads(done.stdout)}, changes.changes_by_name({})
+    assert made.keys() == known.keys()
+    left = {name for name, each in made.items() if each["error"] or not each["took"]}
+    assert left == NOT_IN_THE_PROGRAM.keys(), (
+        "give the program of every_change.py something to do for it, or name what it needs in NOT_IN_THE_PROGRAM",
+        [made[name] for name in left - NOT_IN_THE_PROGRAM.keys()],
+    )
+    unchanged = made["nothing"]["losses"]
+    assert len(unchanged) == every_change.STEPS
+    for name, each in made.items():
+        assert each["why_not"] or each["took"], f"{name}: it says why it does not apply"
+        assert not each["where"] or f"{every_change.__name__.rpartition('.')[2]}.py:" in each["where"], each
+        if name in left or known[name].alters == "computation":
+            continue
+        same = unchanged if known[name].alters in ("speed", "memory") else pytest.approx(unchanged, rel=0.01)
+        assert each["losses"] == same, f"{name}: it alters more than {known[name].alters}"
 
 
 #: What the program sets and what only costs time, each in its own way: held for its steps, given as an argument, or in the environment.
@@ -202,6 +223,22 @@ def test_a_network_is_graphed_once_no_gradient_of_a_gradient_was_seen(
         work()
     assert graphs == ([] if twice else [net]) and watch.count == len(graphs)
     assert ("gradients of gradients" in watch.why_not) is twice and bool(slope.requires_grad) is twice
+
+
+def test_networks_are_torchs_own_again_after_two_changes_that_look_at_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first of them stood in torch's place again when the second one ended, and changed what came later, too."""
+    torch = pytest.importorskip("torch")
+    own = torch.nn.Module.__call__
+    monkeypatch.setattr(torch.nn.Module, "__call__", own)  # as it is now, afterwards
+    watches = {name: changes.Watch() for name in ("channels-last", "autocast-bf16")}
+    for name, watch in watches.items():
+        changes.changes_by_name({})[name].arm(torch, watch)
+    torch.nn.Conv2d(3, 2, 2)(torch.ones(1, 3, 2, 2))
+    assert [watch.count for watch in watches.values()] == [1, 1]
+    for watch in watches.values():
+        for work in watch.at_step[2]:
+            work()
+    assert torch.nn.Module.__call__ is own
 
 
 def test_lengths_of_transforms() -> None:

@@ -91,8 +91,8 @@ class Networks:
         def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
             return networks.call(self, args, kwargs)
 
-        self.replacement = __call__
-        self.owner.__call__ = self.replacement
+        self.replacement = self.owner.__call__ = __call__
+        vars(__call__)["networks"] = self
         watch.at_step.setdefault(2, []).append(self.end)
 
     def call(self, module: Any, args: Any, kwargs: Any) -> Any:
@@ -110,9 +110,10 @@ class Networks:
                 self.owner.__call__ = self.replacement
 
     def end(self) -> None:
-        """Give torch its own call back."""
+        """Give torch its own call back, once all changes that look at networks have ended: each has replaced what it found."""
         self.over = True
-        self.owner.__call__ = self.original
+        while (last := getattr(self.owner.__call__, "networks", None)) is not None and last.over:
+            self.owner.__call__ = last.original
 
 
 def convolutions(torch: Any, module: Any) -> list[Any]:

@@ -13,6 +13,14 @@ UNTRIED = (
         "It must be the work that differs between ranks: batch size, sequence lengths, an uneven shard.", untried=_ALL_RANKS,
     ),
     Remedy(
+        "equal-attention",
+        "Give every rank the same share of attention, which grows with how far back each token looks: of one sequence over n ranks under "
+        "a causal mask, rank r takes parts r and 2n - 1 - r of 2n (zigzag), not one stretch; of sequences of its own, those whose squared "
+        "lengths add up alike",
+        "own = torch.cat([x.chunk(2 * world)[p] for p in (rank, 2 * world - 1 - rank)])  # tokens, targets and positions alike",
+        "Each part needs a causal mask over all that stands before it in the sequence.", untried=_ALL_RANKS,
+    ),
+    Remedy(
         "shared-evaluation",
         "Share the evaluation between the ranks, each its part of the data, with one all_reduce of the sums at its end; or evaluate "
         "less often",

@@ -1,0 +1,141 @@
+"""In which kinds of work, and at which lines, the GPU of a rank takes longer than those of its peers.
+
+A rank with more data takes longer in all kinds of work; one whose share of one operator is larger, as of a causal triangle that is split
+at its middle, in that one alone, while all others take as long as on its peers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import polars as pl
+
+from nsysx.analyses import lines
+from nsysx.catalogue import DeviceActivity, Surplus
+from nsysx.events.profile import Profile
+from nsysx.frames import lookup
+from nsysx.ranks import uneven
+from nsysx.ranks.collect import Rank
+from nsysx.ranks.rank_bounds import (
+    ALIKE_WORK_SHARE,
+    EVERY_KIND_SHARE,
+    MOST_KEPT_WORK_PLACES,
+    MOST_LATE_KINDS,
+    NOTABLE_KIND_SHARE,
+    ONE_KIND_SHARE,
+    OTHER_KINDS_SHARE,
+)
+from nsysx.ranks.rank_places import WorkPlace
+
+
+class LongerKind(NamedTuple):
+    """A kind of work in one step of a rank and of its peers, their median (ns), and the line at which it is longer by most of that.
+
+    ``how``: in what way the kernel of that kind differs that takes longer by most, None where none of the longest does.
+    """
+
+    family: str
+    ns: float
+    ns_there: float
+    site: WorkPlace | None
+    how: str | None
+
+    @property
+    def more(self) -> float:
+        """By how much it takes longer (ns)."""
+        return self.ns - self.ns_there
+
+
+def compute_by_place(profile: Profile, device: int) -> Mapping[WorkPlace, float]:
+    """Return how long compute kernels of each kind, launched at each line, run in one step of the shown process (ns).
+
+    Backward has the line of its forward. All of a kind at lines that take least is one row without a line, so the kinds are whole.
+    """
+    if not profile.scope.steps:
+        return {}
+    ops = lookup.having(profile.steady_ops, process=profile.process, device=device)
+    ops = ops.filter(ops["cls"] == DeviceActivity.COMPUTE.value)
+    code = profile.code()
+    line_of_op = np.full(ops.height, -1) if code is None else code.places_of(code.op[ops["op"].to_numpy()])
+    ns = pl.col("end_ns") - pl.col("start_ns")
+    sums = ops.select(pl.col("family").cast(pl.String), pl.Series("at", line_of_op, dtype=pl.Int64), ns=ns)
+    sums = (
+        sums.group_by("family", "at")
+        .agg(pl.col("ns").sum())
+        .sort("ns", "family", "at", descending=[True, False, False])
+    )
+    source, kept = lines.texts(profile), dict[WorkPlace, float]()
+    for number, (family, row, total) in enumerate(sums.iter_rows()):
+        file, line = (None, None) if code is None or row < 0 else code.places.row(row)[:2]
+        if number >= MOST_KEPT_WORK_PLACES or not file or line is None:
+            file = line = None
+        text = (lines.text_of(source, file, line) or "").partition("  #")[0]
+        site = WorkPlace(family, file, line, text)
+        kept[site] = kept.get(site, 0.0) + profile.scope.per_step(int(total))
+    return kept
+
+
+def _by_family(work: Mapping[WorkPlace, float]) -> dict[str, float]:
+    sums: dict[str, float] = {}
+    for site, ns in work.items():
+        sums[site.family] = sums.get(site.family, 0) + ns
+    return sums
+
+
+def kinds(rank: Rank, others: Sequence[Rank]) -> tuple[LongerKind, ...]:
+    """Return all kinds of work of a rank and its peers, that by which it is longest first; empty where one of them has none noted."""
+    if not others or not all(x.compute_by_place for x in (rank, *others)):
+        return ()
+    here, there = _by_family(rank.compute_by_place), [_by_family(x.compute_by_place) for x in others]
+    how = {d.family: d.how for d in reversed(uneven.differences(rank, others, None))}
+    longer_kinds = []
+    for family in dict.fromkeys(f for each in (here, *there) for f in each):
+        usual = float(np.median([each.get(family, 0) for each in there]))
+        longer_kinds.append(
+            LongerKind(family, here.get(family, 0), usual, _line_of(rank, others, family), how.get(family))
+        )
+    return tuple(sorted(longer_kinds, key=lambda kind: (-kind.more, kind.family)))
+
+
+def _line_of(rank: Rank, others: Sequence[Rank], family: str) -> WorkPlace | None:
+    """Return the line at which a rank is longer by at least half of what it is longer in a kind of work, None where there is none."""
+    places = dict.fromkeys(p for x in (rank, *others) for p in x.compute_by_place if p.family == family)
+    more = {
+        p: rank.compute_by_place.get(p, 0) - float(np.median([x.compute_by_place.get(p, 0) for x in others]))
+        for p in places
+    }
+    most = max(more, key=lambda p: more[p], default=None)
+    return most if most is not None and most.file and 2 * more[most] >= sum(more.values()) > 0 else None
+
+
+def spread(longer_kinds: Sequence[LongerKind]) -> Surplus | None:
+    """Return how the surplus of a rank lies in its kinds of work (see ``kinds``); None where it has none."""
+    surplus, usual = sum(kind.more for kind in longer_kinds), sum(kind.ns_there for kind in longer_kinds)
+    if surplus <= 0 or not usual:
+        return None
+    rest = longer_kinds[1:]
+    unlike = sum(abs(kind.more) for kind in rest)
+    others = sum(kind.ns_there for kind in rest)
+    alike = others >= OTHER_KINDS_SHARE * usual and unlike <= ALIKE_WORK_SHARE * others
+    if alike and longer_kinds[0].more >= ONE_KIND_SHARE * surplus:
+        return Surplus.ONE
+    longer = sum(kind.ns_there for kind in longer_kinds if kind.more * usual >= surplus * kind.ns_there / 2)
+    return Surplus.EVERY if longer >= EVERY_KIND_SHARE * usual else Surplus.SEVERAL
+
+
+def rows_per_step(longer_kinds: Sequence[LongerKind]) -> list[Mapping[str, Any]]:
+    """Return the kinds in which a rank is longer, and notably so, as they stand in the table of ranks: per step."""
+    least = NOTABLE_KIND_SHARE * sum(max(kind.more, 0) for kind in longer_kinds)
+    return [
+        {
+            "kind": kind.family,
+            "how": kind.how,
+            "ns": round(kind.ns),
+            "others_ns": round(kind.ns_there),
+            **{name: (kind.site and getattr(kind.site, name)) or None for name in ("file", "line", "text")},
+        }
+        for kind in longer_kinds[:MOST_LATE_KINDS]
+        if kind.more > 0 and kind.more >= least
+    ]

@@ -1,0 +1,133 @@
+"""The kinds of work in which a rank takes longer than its peers, and what is said and advised by how that lies."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from nsysx.catalogue import DeviceActivity, Surplus
+from nsysx.findings import nsx111_straggler
+from nsysx.judging import late_kinds
+from nsysx.model import Row, Table
+from nsysx.ranks import job_ledger, late_work
+from nsysx.ranks.collect import Rank
+from nsysx.ranks.rank_places import WorkPlace
+from tests.ranks.test_one_job import rank
+
+FILE = "/job/train.py"
+
+
+def worked(report: int, **ns: int) -> Rank:
+    """Return a rank with kernels of these kinds, each at a line of its own, "rest" where no line is known."""
+    lines = {"attention": 83, "gemm": 87, "norm": 90}
+    work = {
+        WorkPlace(k, FILE if k in lines else None, lines.get(k), "f(x)" if k in lines else ""): v for k, v in ns.items()
+    }
+    parts = {a.column: 0 for a in DeviceActivity} | {DeviceActivity.COMPUTE.column: 10 * sum(ns.values())}
+    return rank(report, steps=10, compute_by_place=work, parts=parts)
+
+
+PEER = worked(1, attention=160, gemm=300, norm=50)
+
+
+@pytest.mark.parametrize(
+    ("ns", "spread"),
+    [
+        ({"attention": 840, "gemm": 305, "norm": 50}, Surplus.ONE),
+        ({"attention": 840, "gemm": 340, "norm": 50}, Surplus.SEVERAL),  # the others differ by more than a tenth
+        ({"attention": 330, "gemm": 300, "norm": 250}, Surplus.SEVERAL),
+        ({"attention": 320, "gemm": 600, "norm": 100}, Surplus.EVERY),
+        ({"attention": 640, "gemm": 600, "norm": 100}, Surplus.EVERY),  # attention grows with the square
+        ({"attention": 160, "gemm": 300, "norm": 50}, None),
+        ({"attention": 260, "gemm": 200, "norm": 40}, None),
+    ],
+)
+def test_how_the_surplus_of_a_rank_lies(ns: dict[str, int], spread: Surplus | None) -> None:
+    assert late_work.spread(late_work.kinds(worked(0, **ns), [PEER])) == spread
+
+
+def test_of_a_program_of_one_kind_of_work_nothing_tells_what_is_uneven() -> None:
+    for rest, spread in ((10, Surplus.EVERY), (40, Surplus.ONE)):
+        kinds = late_work.kinds(worked(0, gemm=600, norm=rest), [worked(1, gemm=300, norm=rest)])
+        assert late_work.spread(kinds) == spread
+    assert late_work.spread(()) is None
+
+
+def test_kinds_are_compared_with_the_median_of_the_peers_and_have_the_line_of_most_of_it() -> None:
+    late, peers = worked(0, attention=840, gemm=290, rest=7), [PEER, worked(2, attention=150, gemm=310, norm=50)]
+    kinds = late_work.kinds(late, peers)
+    assert [(k.family, k.ns, k.ns_there) for k in kinds] == [
+        ("attention", 840, 155), ("rest", 7, 0), ("gemm", 290, 305), ("norm", 0, 50)
+    ]  # fmt: skip
+    assert sum(k.ns for k in kinds) == sum(late.compute_by_place.values())
+    assert kinds[0].site == WorkPlace("attention", FILE, 83, "f(x)") and kinds[1].site is None
+    assert [late_kinds.of_row(row) for row in late_work.rows_per_step(kinds)] == ["attention, train.py:83"]
+    assert late_work.kinds(late, []) == () and late_work.kinds(late, [PEER, rank(2)]) == ()
+    two = {WorkPlace("gemm", FILE, n, ""): 100 * n for n in (1, 2, 3)}
+    split = rank(0, compute_by_place=two)
+    (kind,) = late_work.kinds(split, [rank(1, compute_by_place={WorkPlace("gemm", FILE, 1, ""): 50})])
+    assert kind.site is not None and kind.site.line == 3  # 300 of 550
+    (kind,) = late_work.kinds(split, [rank(1, compute_by_place={WorkPlace("gemm", FILE, 3, ""): 250})])
+    assert kind.site is not None and kind.site.line == 2
+    (kind,) = late_work.kinds(split, [rank(1, compute_by_place={WorkPlace("gemm", FILE, 3, ""): 140})])
+    assert kind.site is None  # 200 of 460: no line has half of it
+
+
+def test_waiting_names_the_kind_of_work_and_its_line() -> None:
+    late = worked(0, attention=840, gemm=305, norm=50)
+    late = replace(late, kernels={("flash_fwd", 8, 8): (10, 8_400)})
+    parts = job_ledger.why(
+        late, replace(PEER, kernels={("sdpa", 8, 8): (10, 1_600)}), 6_850
+    )  # GEMM is longer by less than is worth a row
+    assert [(w.detail, w.ns) for w in parts] == [
+        ("attention, train.py:83 (kernels not on the others)", 6_800),
+        (None, 50),
+    ]
+    parts = job_ledger.why(worked(0, attention=260, gemm=400, norm=50), PEER, 2_300)
+    assert [(w.cause, w.detail, w.ns) for w in parts] == [
+        ("compute", "GEMM, train.py:87", 1_000), ("compute", "attention, train.py:83", 1_000), ("in turn", None, 300)
+    ]  # fmt: skip
+
+
+def straggler(spread: Surplus | None, kind: str | None = "attention", *, by_work: bool = False) -> Any:
+    """Return the finding about rank 1, which is late in GPU work that lies so."""
+    work = [
+        {"kind": kind, "ns": 84_000_000, "others_ns": 16_000_000, "how": None, "file": FILE, "line": 83, "text": "f(x)"}
+    ]
+    late: Row = {
+        "rank": 1, "straggler": True, "wait_ns": 0, "late_ns": 68_000_000, "late_low_ns": 67_000_000, "late_high_ns": 69_000_000,
+        "late_cause": "compute", "late_drift_ns": 0, "price_ns": 60_000_000, "price_share": 1.0, "alone_share": 1.0,
+        "even_ns": 30_000_000, "replay_error": 0.0, "late_by_work": by_work, "late_because": {}, "late_kernels": None,
+        "late_lines": None, "late_work": work if kind else None, "late_spread": spread,
+    }  # fmt: skip
+    rows = (late | {"rank": 0, "straggler": False}, late)
+    return nsx111_straggler.of_ranks(Table("ranks", "", (), rows))
+
+
+@pytest.mark.parametrize("by_work", [False, True])
+@pytest.mark.parametrize(
+    ("spread", "kind", "remedy", "words", "line"),
+    [
+        (Surplus.ONE, "attention", ["equal-attention"], "every other kind of work takes as long", 83),
+        (Surplus.ONE, "gemm", [], "All that is in GEMM, train.py:83", 83),
+        (Surplus.EVERY, "gemm", ["equal-work"], "it has more data", None),
+        (
+            Surplus.SEVERAL,
+            "gemm",
+            ["equal-work"],
+            "The largest part of its GPU work that takes longer is in GEMM",
+            None,
+        ),
+        (None, None, ["equal-work"], "", None),
+    ],
+)
+def test_what_to_do_about_more_work_goes_by_what_is_uneven(
+    spread: Surplus | None, kind: str | None, remedy: list[str], words: str, line: int | None, by_work: bool
+) -> None:
+    found = straggler(spread, kind, by_work=by_work)
+    assert [r.name for r in found.remedies] == remedy and words in found.detail
+    assert found.where.get("line") == line and found.where["near"] == "rank 1"
+    assert ("same amount of GEMM, train.py:83" in found.fix) == (spread is Surplus.ONE and kind == "gemm")
+    assert any("work" in row for row in found.evidence) == (kind is not None)
