@@ -217,6 +217,7 @@ class Verdict:
     steps); they sum to ``step_ns``, the step that the sentence speaks of. ``recorded_ns`` is the step under the profiler if it differs
     enough to mention, else None. ``estimated``: the step without a profiler was not measured. ``host``: what launches the kernels, in
     words. ``late_rank``: the rank that the others wait for, if the sentence names it. ``line``: file and line with most of the GPU's work.
+    ``timed_ns``: the step that was timed without the profiler, where no replay says what it consists of, so that the parts are as recorded.
     """
 
     code: str
@@ -230,6 +231,7 @@ class Verdict:
     host: str = "Python"
     late_rank: int | None = None
     line: Row = field(default_factory=dict)
+    timed_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,10 +103,10 @@ def of_loader(case: Case, worth: Saving) -> Fix:
     made = ", ".join(options)
     step = case.longest_step_ns
     if room and (worth.likely_ns or 0) > step * (1 - workers / more):
-        most = f"DataLoader({made}) in place of {workers} workers gives {more / workers:.2f}x at most, and the wait is longer than that"
+        beside = f"DataLoader({made}) in place of {workers} workers gives {more / workers:.2f}x at most, and the wait is longer than that"
         return Fix.by_name(
             "cheaper-samples",
-            text=f"Make samples cheaper (read and decode only what is used), or decode and augment on the GPU: {most}",
+            text=f"Make samples cheaper (read and decode only what is used), or decode and augment on the GPU: {beside}",
             needs=(LOADER,),
         )
     return Fix.by_name(
