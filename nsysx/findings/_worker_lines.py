@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from nsysx import ids, units
 from nsysx.findings._case import Case
-from nsysx.findings._finding_bounds import AGAIN_FOR_A_SAMPLE, MOST_OF_A_BATCH_SHARE
+from nsysx.findings._finding_bounds import AGAIN_FOR_A_SAMPLE, MOST_OF_A_BATCH_SHARE, WORKING_SHARE
 from nsysx.records import whole_number
 
 

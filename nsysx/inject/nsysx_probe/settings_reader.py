@@ -8,7 +8,6 @@ together on the CPU; nothing is synchronized, CUDA is not started.
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 import weakref
@@ -344,9 +343,7 @@ class SettingsReader:
     def _state(self) -> dict[str, Any]:
         torch = self.torch
         return {
-            "environment": asked(
-                lambda: settings_state.environment({**self.out.environ, **settings_state.read_late(os.environ)})
-            ),
+            "environment": asked(lambda: settings_state.environment_now(self.out.environ)),
             "switches": asked(lambda: settings_state.switches(torch)),
             "gc": asked(settings_state.collector),
             "cpu": asked(lambda: settings_state.processors(torch)),

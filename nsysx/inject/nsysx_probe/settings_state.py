@@ -61,6 +61,11 @@ def read_late(environ: Mapping[str, str]) -> dict[str, str]:
     return {name: environ[name] for name in _READ_LATE if name in environ}
 
 
+def environment_now(environ: Mapping[str, str]) -> dict[str, Any]:
+    """Return `environment` of what the program began with, with the variables that count as they are now."""
+    return environment({**environ, **read_late(os.environ)})
+
+
 def environment(environ: Mapping[str, str]) -> dict[str, Any]:
     """Return ``values`` of the variables that are known to change speed, and ``names`` of others of the same families."""
     every = sorted(environ.items())

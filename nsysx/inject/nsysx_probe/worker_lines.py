@@ -153,9 +153,8 @@ class _Counting:
         now = time.perf_counter_ns()
         self._step(now)
         if event == "line" and self._open:
-            place = (frame.f_code, frame.f_lineno)
-            self._open[-1] = place
-            self._lines.setdefault(place, [0, 0])[0] += 1
+            self._open[-1] = frame.f_code, frame.f_lineno
+            self._lines.setdefault(self._open[-1], [0, 0])[0] += 1
         elif event == "return" and self._open:
             self._open.pop()
         self.events += 1
