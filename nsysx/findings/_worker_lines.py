@@ -43,7 +43,7 @@ class WorkerBatch(NamedTuple):
         """Return what was counted."""
         waits = (
             ""
-            if self.busy >= 0.5
+            if self.busy >= WORKING_SHARE
             else f" The worker was on a CPU for {units.share(self.busy, 1)} of that: it waits, as for storage."
         )
         part = units.share(self.ns, self.wall_ns)
