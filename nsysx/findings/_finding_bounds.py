@@ -293,6 +293,9 @@ SPARSE_UPDATE_LEFT = 0.2
 #: The optimizer works for this many times as long as all matrix products together: the parameters are mostly tables.
 MOSTLY_TABLES_TIMES = 3
 # ---- nsx130_between_steps ---------------------------------------------------------------------------------------
+#: Of what runs between steps, parts are named from this share on; copies to the host lead the advice from this one. An evaluation that
+#: copies all its outputs (885 MB) spends half of its time there.
+NAMED_BETWEEN_SHARE, COPIED_BETWEEN_SHARE = 0.05, 0.2
 #: What runs between steps is reported from this share of the loop on.
 BETWEEN_STEPS_SHARE = 0.10
 # ---- nsx131_line_work -------------------------------------------------------------------------------------------
