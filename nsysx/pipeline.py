@@ -117,7 +117,7 @@ def summarize(
     """Return the Summary of a report, or of the reports of all ranks of one job.
 
     ``selection`` says what of it is read; its fields can be given by name instead. ``timelines`` also
-    gathers the picture data; ``every_table`` as in `Options`; ``progress`` is told each stage. Of several reports the tables
+    gathers the picture data; ``every_table`` as in `ReadingOptions`; ``progress`` is told each stage. Of several reports the tables
     show ``rank`` (by default the first) and the table "ranks" compares all; ``workers`` and ``cluster`` say where they are
     read, see ``parallel_reading.run``. Raises NsysxError, exit code 3 if a file cannot be read, 4 if there is nothing to
     analyze, 2 for bad options.

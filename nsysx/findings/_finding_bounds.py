@@ -64,6 +64,12 @@ FLOAT32_OTHER_LEFT, FLOAT32_OTHER_LEFT_BEST = 0.5, 0.3
 #: line that mostly does something else (``FOR_A_LAUNCH_NS``), and before any other.
 HELD_BY_LINE_NS, HELD_BY_LINE_TIMES = 50_000, 4
 HELD_ANYWHERE_NS, HELD_ANYWHERE_TIMES = 500_000, 20
+# ---- _line_causes -----------------------------------------------------------------------------------------------
+#: Lines of the program's own Python that run in one step, from which they are a loop over single items; one call of numpy over all
+#: of them takes less than so many lines do (about 50 ns a line, 20 us a call). A line of such a loop runs at least so often.
+MANY_LINE_RUNS, LOOPED_RUNS = 1_000, 2
+#: A line is one call, or a few, if this share of its own time lies in runs of a millisecond and more, and it runs no more often in a step.
+ONE_CALL_SHARE, FEW_CALLS = 0.8, 8
 # ---- _line_remedies ---------------------------------------------------------------------------------------------
 #: Letters of a line that a title quotes.
 QUOTED_LINE_LETTERS = 60

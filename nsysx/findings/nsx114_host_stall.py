@@ -51,8 +51,9 @@ from nsysx.findings._finding_bounds import (
     STALL_TIMES,
 )
 from nsysx.findings._found import Found
+from nsysx.findings._line_causes import encloses
 from nsysx.findings._line_remedies import of_training
-from nsysx.findings._lines import running, runs_networks
+from nsysx.findings._lines import row_of, running, runs_networks
 from nsysx.findings._needs import steady_steps, step_of
 from nsysx.findings._once import Takes
 from nsysx.frames import lookup
@@ -218,7 +219,10 @@ def _move_it(case: Case, row: Row, line: Mapping[str, Any]) -> Fix:
 
 
 def _line_stays(case: Case, line: Mapping[str, Any]) -> bool:
-    """Return whether a line runs the network, the backward pass or the optimizer: no loop of steps is without it."""
+    """Return whether a line runs the network, the backward pass, the optimizer or the steps themselves: no loop of steps is without it."""
+    code = case.profile.code()
+    if code is not None and (line_row := row_of(code, line)) >= 0 and encloses(case, line_row):
+        return True
     same = (r for r in case.typed_rows(lines.ROWS) if (r["file"], r["line"]) == (line["file"], line["line"]))
     return any(of_training(str(r["text"] or "")) for r in same) or runs_networks(case.profile, line)
 

@@ -352,5 +352,23 @@ UNTRIED = (
         "less-of-an-operator", "Do less of this operator here, or do it in another form: it takes far longer than its sizes need",
         untried=_OWN_CODE,
     ),
+    Remedy(
+        "vectorized",
+        "Do this for all items at once: one call of numpy or torch over arrays instead of a loop of Python over single items",
+        "sums[rows] = sums[2 * rows] + sums[2 * rows + 1]  # rows: one array with all items",
+        "What one item does may not depend on what the one before has done.", untried=_OWN_CODE,
+    ),
+    Remedy(
+        "threads-of-library",
+        "Let the library use its threads: a setting holds this call to one",
+        untried="the setting is the program's own",
+    ),
+    Remedy(
+        "call-ahead",
+        "Make this call ahead, for the next batch, in another thread or process or in the workers of a DataLoader, while the GPU works on "
+        "this one",
+        "ahead = pool.submit(prepare, batches[i + 1])  # ThreadPoolExecutor(1) if the call releases Python's lock",
+        "It may need nothing that the step before it makes.", untried=_OWN_CODE,
+    ),
     Remedy("out-of-the-loop", "Move it out of the loop, into another process, or onto the GPU", untried=_OWN_CODE),
 )  # fmt: skip
