@@ -16,13 +16,11 @@ from nsysx.events.nvtx_ranges import Flags
 from nsysx.events.profile import Profile
 from nsysx.frames import lookup
 from nsysx.frames.intervals import I64, StepFunction, union
-from nsysx.reading import nccl_notes
+from nsysx.reading import nccl_notes, schema
 
 HOST_CODE, WAITS, LAUNCHES, MEMORY, OTHER_CALLS = (
     "host code", "waits for the GPU", "launches", "allocations and frees", "other CUDA calls"
 )  # fmt: skip
-#: Copies by direction and kind of host memory, as the recording numbers them: 1 to the GPU, 2 to the host; 0 is pageable.
-_TO_GPU, _TO_HOST, _PAGEABLE = 1, 2, 0
 COPIES_OUT, COPIES_OUT_PAGEABLE = "copies to the host", "copies to pageable host memory"
 COPIES_IN, COPIES_IN_PAGEABLE, OTHER_COPIES = "copies to the GPU", "copies from pageable host memory", "other copies"
 _OF_KIND = {
@@ -133,9 +131,9 @@ def _names(profile: Profile, call: I64) -> list[str]:
     """Return what each call is; of -1, which is none, that host code runs."""
     calls = profile.attributed.api_calls
     distinct, number = np.unique(call, return_inverse=True)
-    known = distinct[distinct >= 0]
-    kinds = dict(zip(known.tolist(), calls["kind"].cast(pl.String)[known].to_list(), strict=True))
-    copies = profile.attributed.gpu_ops.filter((pl.col("op_kind") == "memcpy") & pl.col("call").is_in(known.tolist()))
+    rows = distinct[distinct >= 0]
+    kinds = dict(zip(rows.tolist(), calls["kind"].cast(pl.String)[rows].to_list(), strict=True))
+    copies = profile.attributed.gpu_ops.filter((pl.col("op_kind") == "memcpy") & pl.col("call").is_in(rows.tolist()))
     directions = {
         row["call"]: _direction(row["copy_kind"], row["src_kind"], row["dst_kind"])
         for row in copies.select("call", "copy_kind", "src_kind", "dst_kind").iter_rows(named=True)
@@ -149,10 +147,17 @@ def _names(profile: Profile, call: I64) -> list[str]:
 
 def _direction(copy_kind: int | None, source: int | None, target: int | None) -> str:
     """Return what a copy is called by its direction and the memory at the host's end."""
-    if copy_kind == _TO_HOST:
-        return COPIES_OUT_PAGEABLE if target == _PAGEABLE else COPIES_OUT
-    if copy_kind == _TO_GPU:
-        return COPIES_IN_PAGEABLE if source == _PAGEABLE else COPIES_IN
+    direction = schema.COPY_KINDS.get(copy_kind or 0)
+    if direction == "DtoH":
+        return (
+            COPIES_OUT_PAGEABLE
+            if schema.MEMORY_KINDS.get(-1 if target is None else target) == "pageable"
+            else COPIES_OUT
+        )
+    if direction == "HtoD":
+        return (
+            COPIES_IN_PAGEABLE if schema.MEMORY_KINDS.get(-1 if source is None else source) == "pageable" else COPIES_IN
+        )
     return OTHER_COPIES
 
 
