@@ -77,6 +77,7 @@ _KINDS = tuple(
         ),
         ("picked-on-gpu", r"\brandom\.(choice|permutation|shuffle|sample)\(|\brng\.(choice|permutation|shuffle)\("),
         ("sample-on-gpu", r"\b(np|numpy)\.(cumsum|searchsorted|argmax|argsort|exp|sort)\b|\brng\."),
+        ("checked-rarely", r"\bis_?(finite|nan|inf|nonzero)\(|^\s*assert\b"),
         ("keep-on-gpu", r"\.(item|tolist|cpu|numpy)\(|\b(float|int|bool)\(\w+"),
         ("fixed-shape", r"\bnonzero\(|\bmasked_select\(|\bunique\w*\(|\bwhere\([^,()]*\)|\[[^\]]*mask[^\]]*\]|repeat_interleave\("),
         (
@@ -153,3 +154,5 @@ DELIVERED = Fix.by_name("delivered-sooner")
 OPEN = (DELIVERED, CALLBACKS)
 #: What is said about a line whose results no gradient needs, if nothing better is known; LOGGED is for one that only writes.
 RARELY, LOGGED = Fix.by_name("metrics-rarely"), Fix.by_name("logged-rarely")
+#: With these such a line is not run in most steps.
+LEFT_OUT = (RARELY, LOGGED, Fix.by_name("checked-rarely"))

@@ -233,9 +233,7 @@ def _one(case: Case, rule: Rule, code: CodeLines, group: list[_CostlyLine]) -> F
 def _worth(case: Case, rule: Rule, code: CodeLines, group: list[_CostlyLine], calls: frozenset[int]) -> Saving:
     """Return what lines of one kind save: by a replay of their launches as one where they loop, else the idle time while they run."""
     idle = case.taken_by(part for part in StepPart if part.idle)
-    gone = any(line.meets for line in group) or (
-        group[0].aside and group[0].fix in (_line_remedies.RARELY, _line_remedies.LOGGED)
-    )
+    gone = any(line.meets for line in group) or (group[0].aside and group[0].fix in _line_remedies.LEFT_OUT)
     if gone and (left := _without(case, code, group, idle)) is not None:
         return left
     alone = min(sum(line.cost for line in group if not line.looping), case.step_ns)

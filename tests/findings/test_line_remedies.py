@@ -45,6 +45,8 @@ LINES = [
     ("saved-aside", "torch.save(model.state_dict(), path)"),
     ("logged-rarely", "print(step, total)"),
     ("logged-rarely", "self.log_dict(grad_norm(self, norm_type=2))"),
+    ("checked-rarely", "if torch.is_tensor(part) and not torch.isfinite(part).all():"),
+    ("checked-rarely", "assert (x > 0).all()"),
     ("keep-on-gpu", "losses.append(loss.item())"),
     ("picked-on-gpu", "chosen = np.random.choice(n, size=k, replace=False)"),
     ("sample-on-gpu", "c = np.cumsum(p[b]); nxt.append(int(np.searchsorted(c, r)))"),

@@ -41,7 +41,8 @@ UNTRIED = (
     ),
     Remedy(
         "no-kernel-built-in-a-step",
-        "Keep the sizes of this call the same: a kernel is built and loaded for each new size, here in each step", untried=_OWN_CODE,
+        "Keep the sizes of this call the same: a kernel is built and loaded for each new size, here in each step until each has been seen",
+        untried=_OWN_CODE,
     ),
     Remedy(
         "sample-on-gpu",
@@ -71,7 +72,15 @@ UNTRIED = (
         "other-order",
         "Multiply in the other order: (A @ B) @ C and A @ (B @ C) are equal, and here the second needs no large matrix in between",
         "y = q @ (k.transpose(-2, -1) @ v)  # not (q @ k.transpose(-2, -1)) @ v",
-        "Nothing but factors may stand between the two products.", untried=_OWN_CODE,
+        "Nothing but factors of whole rows or columns may stand between the two products; the sum of a row of A @ B is A @ B.sum(-1).",
+        untried=_OWN_CODE,
+    ),
+    Remedy(
+        "solved-for-inverse",
+        "Solve instead of inverting: torch.linalg.solve(A, B) gives inv(A) @ B, in fewer and shorter kernels",
+        "x = torch.linalg.solve(a, b)  # not torch.linalg.pinv(a) @ b",
+        "For pinv the matrices must be of full rank, as with a multiple of the unit matrix added; cholesky_solve for positive ones.",
+        untried=_OWN_CODE,
     ),
     Remedy(
         "blocks-at-once",
@@ -205,7 +214,7 @@ UNTRIED = (
     Remedy(
         "computed-once",
         "Compute this once, after loading, and keep the result: nothing that goes into it changes from call to call",
-        "stored = F.normalize(stored)  # once, before the loop", untried=_OWN_CODE,
+        "kept = compute(constants)  # once, before the loop; kept is used in it", untried=_OWN_CODE,
     ),
     Remedy(
         "weights-folded",
@@ -244,6 +253,12 @@ UNTRIED = (
         "metrics-rarely",
         "Compute this metric every n steps or once at the end, from tensors that stay on the GPU until then (torchmetrics, or counts that "
         "add up there)", "if step % 100 == 0: metric = f1_score(labels.cpu(), predicted.cpu())", untried=_OWN_CODE,
+    ),
+    Remedy(
+        "checked-rarely",
+        "Check this every n steps, or gather the answers on the GPU and read one of them a step: each of these checks makes the CPU wait "
+        "for the GPU", "bad |= ~torch.isfinite(output).all()  # stays on the GPU; if step % 100 == 0: assert not bad",
+        untried=_OWN_CODE,
     ),
     Remedy(
         "sums-by-product", "Sum over this dimension by a matrix product (torch.einsum, @): here all products are written to memory",
