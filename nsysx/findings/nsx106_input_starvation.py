@@ -114,7 +114,8 @@ def of_loader(case: Case, worth: Saving) -> Fix:
         beside = f"DataLoader({made}) in place of {workers} workers gives {more / workers:.2f}x at most, and the wait is longer than that"
         return Fix.by_name(
             "cheaper-samples",
-            text=f"Make samples cheaper (read and decode only what is used), or decode and augment on the GPU: {beside}",
+            text=f"Make samples cheaper (read and decode only what is used), or decode and augment on the GPU: {beside}"
+            f"{most_time}",
             needs=(LOADER,),
         )
     return Fix.by_name(
