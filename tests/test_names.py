@@ -63,3 +63,25 @@ def test_the_guide_names_classes_that_are_there() -> None:
     named = {name.partition(".")[0] for name in re.findall(r"`([A-Z][a-z]+[A-Za-z]*(?:\.[a-z_]+)?)`", guide)}
     defined = {name for path in FILES for name in definitions(path, ast.ClassDef)}
     assert len(named) > 5 and named - defined == set()
+
+
+def names_in(source: str) -> set[str]:
+    """Return what code gives a name to or asks by a name."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        for field in ("id", "attr", "name", "arg"):
+            names |= {value} if isinstance(value := getattr(node, field, None), str) else set()
+    return names
+
+
+def test_what_stands_in_backticks_is_there() -> None:
+    """`So` docstrings and comments point to what the package has: a file, class, function or number by its name of today."""
+    sources = {path: path.read_text(encoding="utf-8") for path in FILES}
+    there = {path.stem for path in FILES}.union(*map(names_in, sources.values()))
+    pointed = {
+        path.relative_to(PACKAGE).as_posix(): set(re.findall(r"(?<!`)`([A-Za-z_]\w*(?:\.\w+)*)`(?!`)", source))
+        for path, source in sources.items()
+    }
+    assert sum(map(len, pointed.values())) > 100
+    lost = {path: sorted(n for n in named if n.rpartition(".")[2] not in there) for path, named in pointed.items()}
+    assert {path: named for path, named in lost.items() if named} == {}

@@ -40,10 +40,11 @@ from nsysx.saving import NOTABLE
 def first(summary: Summary) -> Finding | None:
     """Return the finding for the first card: the one that saves most, or one about the verdict's cause that saves as much.
 
-    None that the capture says cannot be made or that was tried in vain, and none at all where too little was recorded. Without
+    None that the capture says cannot be made or that was tried in vain, and none at all where too little was recorded, or where the
+    program waits for what comes by a clock. Without
     steps there are no savings: a finding about how the program times itself comes first, then one about the cause.
     """
-    if nothing_to_claim(summary):
+    if nothing_to_claim(summary) or subject.paced(summary) is not None:
         return None
     ranked, step = [f for f in by_saving(summary) if _advisable(summary, f)], summary.step.shown_ns
     if step is None:
@@ -245,6 +246,8 @@ def _advisable(summary: Summary, finding: Finding) -> bool:
 
 def to_do(summary: Summary, chosen: Finding | None) -> tuple[Action, ...]:
     """Return what to do; about the capture itself where nothing in the program can be named."""
+    if chosen is None and (waiting := subject.paced(summary)) is not None:
+        return (Action(unnamed.by_a_clock(summary, waiting), where=waiting.where),)
     if chosen is None:
         unsure = [f for f in by_saving(summary) if may_save_nothing(summary, f)]
         largest, step = max(unsure, key=lambda f: likely_ns(summary, f) or 0, default=None), summary.step.shown_ns

@@ -36,6 +36,12 @@ def rank_waited_for(summary: Summary) -> rank_table.RankRow | None:
     return None if late is None else next((r for r in summary.typed_rows(rank_table.ROWS) if r["rank"] == late), None)
 
 
+def paced(summary: Summary) -> Finding | None:
+    """Return the finding about a line that waits for what comes by a clock, None where none does: a shorter step waits for it, too."""
+    findings_made = (f for f in summary.findings or () if f.verdict == "found")
+    return next((f for f in findings_made if any(row.get("beat_ns") for row in f.evidence)), None)
+
+
 def names_its_change(finding: Finding) -> bool:
     """Return whether a finding's first remedy is for what was recorded, such as a call of a library, and not for any chain of kernels."""
     return bool(finding.remedies) and not findings.for_anything(finding.remedies[0].name)

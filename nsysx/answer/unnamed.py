@@ -9,7 +9,7 @@ from nsysx.answer.answer_bounds import LITTLE_WORK_OPS, LITTLE_WORK_SHARE
 from nsysx.catalogue import StepLimit
 from nsysx.judging import gpu_work_checks, nothing_recorded, window_checks
 from nsysx.judging.program import TORCH_KERNEL
-from nsysx.model import Summary
+from nsysx.model import Finding, Summary
 
 #: What to do about memory that a program without steps takes and gives back between its kernels: no step shows which calls repeat.
 _KEEP_MEMORY = (
@@ -70,6 +70,15 @@ def _without_steps(summary: Summary) -> str:
     return f"Mark the steps, to separate start-up from steady work: {_marks(summary)}"
 
 
+def by_a_clock(summary: Summary, waiting: Finding) -> str:
+    """Return that nothing makes a step shorter that waits for what comes by a clock, and how little of it the GPU works."""
+    beat = next(row["beat_ns"] for row in waiting.evidence if row.get("beat_ns"))
+    row, busy = subject.ledger_row(summary), ""
+    if row is not None and row["window_ns"]:
+        busy = f" The GPU works {units.share(row['busy_ns'], row['window_ns'])} of the time: it could serve more in each step."
+    return f"Nothing: the program waits here for what comes by a clock, every {units.duration(beat)}.{busy}"
+
+
 def to_record(summary: Summary, *, unsure: bool = False, option: str = "") -> str:
     """Return what to do where no change can be named: mostly how to record what would tell.
 
@@ -81,7 +90,7 @@ def to_record(summary: Summary, *, unsure: bool = False, option: str = "") -> st
             return f"{how[:1].upper()}{how[1:]}"
         return f"Record the GPU's work: {how}" if how else "Record a part of the program in which the GPU works."
     if (elsewhere := window_checks.cold_report(summary.quality)) is not None:
-        return f"{elsewhere.fix[:1].upper()}{elsewhere.fix[1:]}: the steps stand there."
+        return f"{elsewhere.fix[:1].upper()}{elsewhere.fix[1:]}: the steps stand there. Where it is lost, record again: nsysx run -- CMD"
     for doubt, advice in _RECORD_AGAIN.items():
         lost = next((c for c in summary.quality if c.status == "warn" and c.doubt == doubt), None)
         if lost is not None:

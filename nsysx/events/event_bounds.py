@@ -25,6 +25,14 @@ LONG_BARE_STEP_SHARE, BARE_FEWEST_STEPS = 0.2, 4
 #: A wait shorter than this (ns) is no wait for work; a loop takes at least so many batches.
 LONG_BATCH_WAIT_NS, FEWEST_BATCHES = 100_000, 3
 
+# ---- beat -------------------------------------------------------------------------------------------------------
+#: Sums over so many steps show whether deviations add up; so many steps are needed for a few such sums.
+BEAT_SUM_STEPS, BEAT_FEWEST_STEPS = 8, 24
+#: On a beat these sums vary as much as one step, else so many times as much as they have steps (variances).
+BEAT_SUMS_TIMES = 1.5
+#: Steps that differ by less than this share have nothing to make up for; steps on a beat stay within this part of one.
+BEAT_LEAST_SPREAD_SHARE, BEAT_APART_SHARE = 0.001, 0.25
+
 # ---- gil --------------------------------------------------------------------------------------------------------
 #: A sample tells what a holder ran this many sampling periods before or after.
 GIL_SAMPLE_PERIODS = 10
@@ -112,6 +120,10 @@ MOST_LEVELS = 4
 MISLEADING_MEAN_SHARE = 0.05
 #: Two steps alone are periodic if their distance is at least this, and their numbers are those that a loop asks for by modulo.
 TWO_STEPS_APART = 8
+
+# ---- line_runs --------------------------------------------------------------------------------------------------
+#: A run of a line that takes so long by itself (ns) is one call, or a wait: Python's own lines take microseconds.
+LONG_RUN_NS = 1_000_000
 
 # ---- line_shares ------------------------------------------------------------------------------------------------
 #: What the stack of time inside of a call stands for, and of time in which no line was open.

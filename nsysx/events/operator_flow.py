@@ -24,6 +24,7 @@ _ID = r", op_id = (\d{1,18})\b"
 _MADE = r"input_op_ids = (\[.*\])"
 #: The sizes of all arguments, and that of the first one.
 _SIZES = r"sizes = \[([\[\]\d, ]*)\]"
+_DIMENSIONS = re.compile(r"\[([\d, ]*)\]")
 _EACH = re.compile(r"\((\d{1,18}),(-?\d{1,9})\)")
 #: Operators whose result is a view of their first argument.
 _VIEWS = re.compile(
@@ -181,9 +182,13 @@ def _read(ops: pl.DataFrame, modules: pl.DataFrame) -> OperatorFlow | None:
     made = text.str.extract(_MADE, 1)
     if made.null_count() == len(made):
         return None
-    given = [_makers(each or "") for each in made.to_list()]
+    names = ops["name"].cast(pl.String).to_list()
+    starts, ends = ops["start_ns"].to_numpy(), ops["end_ns"].to_numpy()
+    sizes = text.str.extract(_SIZES, 1).fill_null("").to_list()
+    spans = list(zip(starts.tolist(), ends.tolist(), strict=True))
+    given = _passed_on([_makers(each or "") for each in made.to_list()], sizes, numbers, names, spans)
     layer = layer_of(modules)
-    rows, starts = layer.rows, ops["start_ns"].to_numpy()
+    rows = layer.rows
     first = np.searchsorted(starts, rows["start_ns"].to_numpy())
     last = np.searchsorted(starts, rows["end_ns"].to_numpy())
     columns = rows.select(
@@ -193,29 +198,58 @@ def _read(ops: pl.DataFrame, modules: pl.DataFrame) -> OperatorFlow | None:
         "start_ns",
         "end_ns",
     )
-    spans = zip(columns.iter_rows(), first.tolist(), last.tolist(), strict=True)
+    called = zip(columns.iter_rows(), first.tolist(), last.tolist(), strict=True)
     calls = tuple(
         ModuleCall(path, cls, thread=thread, start_ns=start, end_ns=end, first=a, last=b)
-        for (path, cls, thread, start, end), a, b in spans
+        for (path, cls, thread, start, end), a, b in called
         if b > a
     )
-    sizes = text.str.extract(_SIZES, 1).fill_null("").to_list()
-    names, thread = ops["name"].cast(pl.String).to_list(), int(ops["thread"][0])
     return OperatorFlow(
         names,
         numbers,
         made=given,
         size=sizes,
         calls=calls,
-        thread=thread,
+        thread=int(ops["thread"][0]),
         start_ns=starts,
-        end_ns=ops["end_ns"].to_numpy(),
+        end_ns=ends,
         sequence=ops["number"].to_list(),
     )
 
 
 def _makers(text: str) -> tuple[int, ...]:
     return tuple(int(number) if int(result) >= 0 else -1 for number, result in _EACH.findall(text))
+
+
+def _passed_on(
+    made: list[tuple[int, ...]],
+    sizes: Sequence[str],
+    numbers: Sequence[int],
+    names: Sequence[str],
+    spans: Sequence[tuple[int, int]],
+) -> list[tuple[int, ...]]:
+    """Return what made the arguments of each operator, -1 where a name is that of what lay in the memory of the argument before.
+
+    An operator within another is given what that is given, or what was made in it; autocast calls one again with weights that it has kept.
+    A tensor of some dimensions is no number elsewhere. ``spans``: start and end of each.
+    """
+    row_of = {number: row for row, number in enumerate(numbers)}
+    passed, around, arrays = list(made), list[int](), set[int]()
+    for row, (start, _) in enumerate(spans):
+        while around and start >= spans[around[-1]][1]:
+            around.pop()
+        if around and names[around[-1]] != names[row]:
+            outer = around[-1]
+            given = passed[outer]
+            passed[row] = tuple(n if n in given or row_of.get(n, -1) > outer else -1 for n in made[row])
+        around.append(row)
+        dimensions = _DIMENSIONS.findall(sizes[row])
+        if len(dimensions) == len(made[row]):
+            arrays.update(n for n, each in zip(passed[row], dimensions, strict=True) if each)
+            passed[row] = tuple(
+                n if each or n not in arrays else -1 for n, each in zip(passed[row], dimensions, strict=True)
+            )
+    return passed
 
 
 #: Operators whose result nobody knows before: drawn, read from the host, or a part that Python's numbers choose.

@@ -106,7 +106,9 @@ class _Forms:
     def _hands_on(self, row: int) -> bool:
         name, sizes = self._flow.names[row], self._sizes[row]
         times = _TIMES.match(name) and len(sizes) > 1 and math.prod(sizes[1]) == 1
-        return bool(_HANDS_ON.match(name) or times)
+        # As products of several matrices do with what has the sizes of both.
+        whole = name == "aten::expand" and sizes and self._results.get(self._flow.number[row]) == sizes[0]
+        return bool(_HANDS_ON.match(name) or times or whole)
 
     def _base(self, number: int) -> tuple[int, frozenset[int]]:
         """Return the number of the operator whose result it hands on, and the outermost operators in between."""
@@ -130,6 +132,46 @@ class _Forms:
             passed.add(reader)
             row = reader
 
+    def _scaled_reader(self, row: int) -> tuple[int, frozenset[int], int] | None:
+        """Return what reads the product of matrices at a row, those that hand it on or scale its rows or columns, with sums over these, and
+        the number of the last; None where several read it, or none.
+        """
+        passed = set[int]()
+        while True:
+            readers = self._readers.get(self._flow.number[row], set())
+            sums = {reader for reader in readers if self._sums_lines(reader)}
+            if len(readers - sums) != 1 or -1 in readers:
+                return None
+            (reader,) = readers - sums
+            passed |= sums
+            if not self._hands_on(reader) and not self._scales_lines(reader, self._flow.number[row]):
+                return reader, frozenset(passed), self._flow.number[row]
+            passed.add(reader)
+            row = reader
+
+    def _sums_lines(self, row: int) -> bool:
+        """Return whether an operator sums over whole rows or columns of matrices: from the factors of a product that takes little."""
+        result, sizes = self._results.get(self._flow.number[row]), self._sizes[row][:1]
+        if not _SUMS.match(self._flow.names[row]) or result is None or not sizes or len(sizes[0]) < 2:
+            return False
+        return math.prod(result) * min(sizes[0][-2:]) <= math.prod(sizes[0])
+
+    def _scales_lines(self, row: int, number: int) -> bool:
+        """Return whether an operator multiplies or divides each row, or each column, of a result by a number."""
+        name, sizes, made = self._flow.names[row], self._sizes[row][:2], self._flow.made[row][:2]
+        if not _TIMES.match(name) or len(sizes) < 2 or number not in made:
+            return False
+        argument = made.index(number)
+        if argument and "div" in name:
+            return False
+        here, by = sizes[argument], sizes[1 - argument]
+        return (
+            len(here) > 1
+            and len(by) > 0
+            and (by[-1] == 1 or len(by) == 1 or by[-2] == 1)
+            and math.prod(by) < math.prod(here)
+        )
+
     @cached_property
     def _products(self) -> dict[int, _Factors]:
         """The outermost operators that hold one product of matrices and nothing else that multiplies, without a bias."""
@@ -151,12 +193,12 @@ class _Forms:
     def orders(self) -> Iterator[ProductForm]:
         """Yield the chains of two products that take less than half of the operations in the other order."""
         for first in self._products.values():
-            reader = self._only_reader(first.row)
+            reader = self._scaled_reader(first.row)
             second = None if reader is None else self._products.get(reader[0])
             if reader is None or second is None:
                 continue
-            bases = [self._base(number)[0] for number in second.made]
-            number = self._flow.number[first.row]
+            number = self._base(reader[2])[0]
+            bases = [self._base(made)[0] for made in second.made]
             if bases.count(number) != 1:
                 continue
             form = _other_order(first, second, bases.index(number))

@@ -43,7 +43,7 @@ class StepTable:
     """``cpu``: process, index, number, thread, start_ns, end_ns, warmup, steady, cut (its end is not seen: the last of a window).
 
     ``gpu``: process, device, index, start_ns, end_ns. ``between``: what follows step ``index`` in its window and is not a step,
-    columns as in ``tiles.Tiles``. ``windows``: the steady part per (process, device) on the device timeline; ``cpu_windows`` the same per
+    columns as in `StepTiles`. ``windows``: the steady part per (process, device) on the device timeline; ``cpu_windows`` the same per
     process on the CPU. ``process`` is the one whose steps are shown; ``trend`` is the course of its steady steps, ``levels`` are
     those of their lengths. ``parts``: of how many proposed steps each of its steps is made; ``grouped``: with what comes before
     them (``periods``). ``timed``: of how many steps that the probe timed each is made, 0 if that is no whole number. ``coverage``:

@@ -33,7 +33,7 @@ def more_threads(case: Case, line_row: int) -> Fix | None:
     if settings is None or code is None or settings.cpu("torch_threads") != 1:
         return None
     ranks = max(Counter(row["host"] for row in (case.ranks.rows if case.ranks else None) or ()).values(), default=1)
-    cores = _cores(settings) // ranks
+    cores = cores_of(settings) // ranks
     if cores < FEWEST_CORES_PER_PROCESS or case.profile.once(_shares)[line_row] < OF_LINE_IN_CPU_OPERATORS_SHARE:
         return None
     several = ranks > 1
@@ -45,7 +45,7 @@ def more_threads(case: Case, line_row: int) -> Fix | None:
     return Fix.by_name(way("threads-cores", text, paste))
 
 
-def _cores(settings: RecordedSettings) -> int:
+def cores_of(settings: RecordedSettings) -> int:
     """Return how many cores the program may use, 0 where that is not known."""
     limits = [int(n) for name in ("allowed", "quota") if isinstance(n := settings.cpu(name), int | float)]
     return min(limits, default=0)

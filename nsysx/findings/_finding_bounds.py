@@ -64,6 +64,12 @@ FLOAT32_OTHER_LEFT, FLOAT32_OTHER_LEFT_BEST = 0.5, 0.3
 #: line that mostly does something else (``FOR_A_LAUNCH_NS``), and before any other.
 HELD_BY_LINE_NS, HELD_BY_LINE_TIMES = 50_000, 4
 HELD_ANYWHERE_NS, HELD_ANYWHERE_TIMES = 500_000, 20
+# ---- _line_causes -----------------------------------------------------------------------------------------------
+#: Lines of the program's own Python that run in one step, from which they are a loop over single items; one call of numpy over all
+#: of them takes less than so many lines do (about 50 ns a line, 20 us a call). A line of such a loop runs at least so often.
+MANY_LINE_RUNS, LOOPED_RUNS = 1_000, 2
+#: A line is one call, or a few, if this share of its own time lies in runs of a millisecond and more, and it runs no more often in a step.
+ONE_CALL_SHARE, FEW_CALLS = 0.8, 8
 # ---- _line_remedies ---------------------------------------------------------------------------------------------
 #: Letters of a line that a title quotes.
 QUOTED_LINE_LETTERS = 60
@@ -195,6 +201,9 @@ MOST_NAMED_SLOW_STEPS, SLOW_CAUSE_ALL_SHARE = 2, 0.9
 MORE_MICRO_BATCHES_TIMES, BUBBLE_GAINED_SHARE = 4, 0.45
 #: This share of what split layers transfer in the forward is gathering, if their outputs are gathered; a row-wise layer reduces.
 GATHERED_OUTPUTS_SHARE = 0.5
+# ---- _dispatched -------------------------------------------------------------------------------------------------
+#: A batch is broadcast if so many bytes a step are: sizes, flags and seeds that ranks agree on are far smaller.
+DISPATCHED_BYTES = 100_000
 # ---- nsx111_straggler -------------------------------------------------------------------------------------------
 #: From this share of a step, with what runs between steps, sharing what one rank does there comes first.
 RANK_WORK_LEADS_SHARE = 0.05
@@ -293,6 +302,9 @@ SPARSE_UPDATE_LEFT = 0.2
 #: The optimizer works for this many times as long as all matrix products together: the parameters are mostly tables.
 MOSTLY_TABLES_TIMES = 3
 # ---- nsx130_between_steps ---------------------------------------------------------------------------------------
+#: Of what runs between steps, parts are named from this share on; copies to the host lead the advice from this one. An evaluation that
+#: copies all its outputs (885 MB) spends half of its time there.
+NAMED_BETWEEN_SHARE, COPIED_BETWEEN_SHARE = 0.05, 0.2
 #: What runs between steps is reported from this share of the loop on.
 BETWEEN_STEPS_SHARE = 0.10
 # ---- nsx131_line_work -------------------------------------------------------------------------------------------

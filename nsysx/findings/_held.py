@@ -48,7 +48,7 @@ def held(profile: Profile) -> frozenset[int]:
 
 
 def guilty(profile: Profile) -> I64:
-    """Return the lines (places of `Lines`) whose own host code is more than their launches take."""
+    """Return the lines (places of `CodeLines`) whose own host code is more than their launches take."""
     return profile.once(_guilty)
 
 

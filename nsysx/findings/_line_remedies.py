@@ -77,6 +77,7 @@ _KINDS = tuple(
         ),
         ("picked-on-gpu", r"\brandom\.(choice|permutation|shuffle|sample)\(|\brng\.(choice|permutation|shuffle)\("),
         ("sample-on-gpu", r"\b(np|numpy)\.(cumsum|searchsorted|argmax|argsort|exp|sort)\b|\brng\."),
+        ("checked-rarely", r"\bis_?(finite|nan|inf|nonzero)\(|^\s*assert\b"),
         ("keep-on-gpu", r"\.(item|tolist|cpu|numpy)\(|\b(float|int|bool)\(\w+"),
         ("fixed-shape", r"\bnonzero\(|\bmasked_select\(|\bunique\w*\(|\bwhere\([^,()]*\)|\[[^\]]*mask[^\]]*\]|repeat_interleave\("),
         (
@@ -109,11 +110,14 @@ def fix_of(seen: Seen) -> Fix | None:
     return Fix.by_name("batched-operation") if seen.launches >= LOOP_LAUNCHES else None
 
 
-#: What can be done about a line by the file of a package that it mostly runs, below the folder of packages; the first that fits counts.
+#: What can be done about a line by what it runs of packages: the file below the folder of packages, ":" and the function; the first
+#: that fits counts. A trainer's own loop is none of them: it runs the steps.
 _BY_PACKAGE = (
     (
         "callbacks-rarely",
-        r"^(lightning|lightning_fabric|pytorch_lightning|fastai|composer|ignite|transformers/trainer\.py)\b",
+        r"^(lightning|lightning_fabric|pytorch_lightning|fastai|composer|ignite)/.*"
+        r"(callback|loggers?/|logger_connector|progress|csv_logs|tensorboard|LightningModule\.log|\b_?log_\w+$)|"
+        r"^transformers/(trainer_callback|integrations/|trainer\.py:Trainer\.(log|_maybe_log))",
     ),
     ("metrics-rarely", r"^(torchmetrics|sklearn/metrics|torcheval|evaluate|sacrebleu|jiwer|rouge_score|pycocotools)/"),
     ("tokens-once", r"^(tokenizers|sentencepiece|tiktoken|nltk|spacy)/|^transformers/.*token"),
@@ -126,9 +130,11 @@ _BY_PACKAGE = (
 )
 
 
-def fix_by_package(file: str) -> Fix | None:
-    """Return what can be done about a line that mostly runs a file of a package, its path below the folder of packages; None if unknown."""
-    return next((Fix.by_name(remedy) for remedy, pattern in _BY_PACKAGE if re.search(pattern, file)), None)
+def fix_by_package(function: str) -> Fix | None:
+    """Return what can be done about a line that runs a function of a package, "FILE:FUNCTION" below the folder of packages; None if
+    unknown.
+    """
+    return next((Fix.by_name(remedy) for remedy, pattern in _BY_PACKAGE if re.search(pattern, function)), None)
 
 
 #: Such lines run what others made: the networks, their gradients and the optimizer have rules of their own.
@@ -143,6 +149,10 @@ def of_training(text: str) -> bool:
 #: What is said about a line of which nothing better is known.
 ANY = Fix.by_name("out-of-the-loop")
 #: What of the time goes by these depends on what stands elsewhere: no more than a bound is known.
-OPEN = (Fix.by_name("delivered-sooner"), Fix.by_name("callbacks-rarely"))
+CALLBACKS = Fix.by_name("callbacks-rarely")
+DELIVERED = Fix.by_name("delivered-sooner")
+OPEN = (DELIVERED, CALLBACKS)
 #: What is said about a line whose results no gradient needs, if nothing better is known; LOGGED is for one that only writes.
 RARELY, LOGGED = Fix.by_name("metrics-rarely"), Fix.by_name("logged-rarely")
+#: With these such a line is not run in most steps.
+LEFT_OUT = (RARELY, LOGGED, Fix.by_name("checked-rarely"))

@@ -146,13 +146,18 @@ def runs_networks(profile: Profile, line: Row) -> bool:
         return True
     calls = profile.steady_calls
     launches = calls.select("call", "module", "phase").filter(calls["kind"].is_in(Call.LAUNCHES))
-    there = lookup.same_values(line, ("file", "line", "function"))
-    line_row = next(iter(code.places.with_row_index().filter(there)["index"]), -1)
+    line_row = row_of(code, line)
     stack = code.call[launches["call"].to_numpy()]
     made_there = launches.filter(pl.Series(code.places_of(stack) == line_row, dtype=pl.Boolean))
     if (made_there["phase"] == "forward").any():
         return True
     return bool((in_forward(code, stack) & code.passing(stack, frozenset([line_row]))).any())
+
+
+def row_of(code: CodeLines, line: Row) -> int:
+    """Return the row of a line (file, line, function) among the places, -1 where it has none."""
+    there = lookup.same_values(line, ("file", "line", "function"))
+    return int(next(iter(code.places.with_row_index().filter(there)["index"]), -1))
 
 
 def _line_with_most(code: CodeLines, line_row: I64, ns: I64) -> dict[str, Any]:

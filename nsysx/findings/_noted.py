@@ -15,10 +15,11 @@ from nsysx.analyses import lines
 from nsysx.catalogue import Call, StepPart
 from nsysx.events.attribute import IN_STEP
 from nsysx.events.code_lines import CodeLines
-from nsysx.findings import _line_remedies, _needs
+from nsysx.findings import _line_causes, _line_remedies, _needs
 from nsysx.findings._aside import places_aside
 from nsysx.findings._case import Case, Fix, Rule, Saving, calls_of, ops_of
 from nsysx.findings._cpu_operators import more_threads
+from nsysx.findings._dispatched import dispatched_batches
 from nsysx.findings._finding_bounds import (
     LEAST_LOAD_NS,
     LINE_MAY_STAY_SHARE,
@@ -33,8 +34,7 @@ from nsysx.findings._held import guilty
 from nsysx.findings._lines import OF_MODULE, by_line, in_forward, share_of
 from nsysx.findings._once import Takes, edits_without, taken_by
 from nsysx.findings.nsx113_tiny_launches import recurrent
-from nsysx.frames import lookup
-from nsysx.model import Finding
+from nsysx.model import Finding, Row
 from nsysx.replay.engine import Edit, Fuse, RemoveOps, RemoveWaits
 
 #: Remedies of lines at which ranks meet; with reads of values in one function they exchange metrics, and go together.
@@ -47,7 +47,8 @@ _EXCHANGED = ("keep-on-gpu", *_MEETS)
 class _CostlyLine(NamedTuple):
     """A line that costs: its place among the lines, its row, what it costs of a step (ns), and the calls that it makes as a loop.
 
-    ``aside``: no gradient needs what it makes. ``below``: the file of a package in which most of its time is, "" for none.
+    ``aside``: no gradient needs what it makes. ``below``: the file of a package in which most of its time is, "" for none. ``cause``:
+    why it takes so long, where that decides what to do. ``part``: the share of its time that it is about.
     """
 
     place: int
@@ -58,6 +59,8 @@ class _CostlyLine(NamedTuple):
     fix: Fix | None
     aside: bool = False
     below: str = ""
+    cause: _line_causes.LineCause | None = None
+    part: float = 1.0
 
     @property
     def kind(self) -> tuple[object, ...]:
@@ -65,6 +68,10 @@ class _CostlyLine(NamedTuple):
         if self.fix is None or not self.fix.ways:
             return (self.place,)
         name = self.fix.ways[0].name
+        if self.fix == _line_remedies.CALLBACKS:  # of one trainer, wherever they are called
+            return (name,)
+        if self.cause is not None and self.cause.looped:
+            return self.row["file"], self.cause.looped, name
         return self.row["file"], self.row["function"], "exchanged" if name in _EXCHANGED else name
 
     @property
@@ -94,21 +101,37 @@ def found(case: Case, rule: Rule) -> list[Finding]:
         aside = line_row in unneeded and not of_network and not for_weights
         if not (line_row in busy or looping or aside) or _line_remedies.of_training(text):
             continue
+        encloses = _line_causes.encloses(case, line_row)
+        packages = _line_causes.in_packages(case, code, line_row)
+        if encloses and packages.fix is None:
+            continue
         # A loop costs what is idle for its launches, too, and so does what need not be done.
         cost = min(case.per_step(every[line_row] if looping or aside else ns), case.taken_by(rule.cause))
         loop = launches if looping else 0.0  # a line that calls a network makes its launches, but is no loop
         seen = _line_remedies.Seen(text, loads.get(line_row, 0), loop, row["waits"] / case.steps)
-        fix = more_threads(case, line_row) or _line_remedies.fix_of(seen)
-        below = _package_below(case, code, line_row)
-        if fix is None and below:
-            fix = _line_remedies.fix_by_package(below)
+        fix = more_threads(case, line_row) or dispatched_batches(case, row["file"], row["line"])
+        fix = fix or _line_remedies.fix_of(seen)
+        below, of_package = packages.file, packages.fix if 2 * packages.share >= 1 else None
+        cause = None if encloses else _line_causes.of_line(case, code, line_row, text, below, launches)
+        if encloses:
+            fix, cost = packages.fix, round(cost * packages.share)
+            if not case.notable(cost):
+                continue
+        elif cause is not None and (fix is None or cause.holds):
+            fix = cause.fix
+        elif fix is None or (fix == _line_remedies.LOGGED and of_package == _line_remedies.CALLBACKS):
+            fix = of_package
         if (
             aside
             and launches >= 1
             and (fix in (None, _line_remedies.LOGGED) or all(for_anything(way.name) for way in fix.ways))
         ):
             fix = _line_remedies.RARELY
-        line = _CostlyLine(line_row, row, cost=cost, seen=seen, looping=looping, fix=fix, aside=aside, below=below)
+        named = cause if cause is not None and fix is cause.fix else None
+        line = _CostlyLine(
+            line_row, row, cost=cost, seen=seen, looping=looping, fix=fix, aside=aside, below=below, cause=named,
+            part=packages.share if encloses else 1.0,
+        )  # fmt: skip
         kinds.setdefault(line.kind, []).append(line)
     for key, group in kinds.items():
         if key[-1] == "exchanged" and any(line.meets for line in group):
@@ -116,26 +139,6 @@ def found(case: Case, rule: Rule) -> list[Finding]:
     ranked = sorted(kinds.values(), key=lambda group: -sum(line.cost for line in group))
     findings = [f for group in ranked if (f := _one(case, rule, code, group)) is not None]
     return findings[:MOST_NOTED_LINES]
-
-
-#: A file of an installed package, below the folder of packages.
-_INSTALLED = r"(?:site|dist)-packages/(.*)$"
-
-
-def _package_below(case: Case, code: CodeLines, line_row: int) -> str:
-    """Return the file of a package, below their folder, at which most of the host's time of a line is; "" where the line itself has it."""
-    rows = by_line(case.profile).filter(pl.col("place") == line_row, pl.col("host"), pl.col("stack") >= 0)
-    inner = code.place[rows["stack"].to_numpy()]
-    files = lookup.at(code.places["file"].cast(pl.String), inner).str.extract(_INSTALLED)
-    sums = (
-        rows.select("real_ns", file=files)
-        .group_by(package=pl.col("file").str.extract(r"^([^/]+)/"))
-        .agg(pl.col("real_ns").sum(), longest=pl.col("file").sort_by("real_ns").last())
-    )
-    most = sums.sort("real_ns", "longest", descending=[True, False]).head(1)
-    if not most.height or most["longest"][0] is None or 2 * most["real_ns"][0] < rows["real_ns"].sum():
-        return ""
-    return str(most["longest"][0])
 
 
 def _beside(
@@ -172,7 +175,7 @@ def _one(case: Case, rule: Rule, code: CodeLines, group: list[_CostlyLine]) -> F
     worth = _worth(case, rule, code, group, calls)
     if calls and not case.notable(worth.likely_ns or 0):
         return None
-    host = max(sum(case.per_step(line.row["host_self_ns"]) for line in group), cost)
+    host = max(sum(case.per_step(line.row["host_self_ns"] * line.part) for line in group), cost)
     there = f"{PurePath(str(first.row['file'])).name}:{first.row['line']}"
     text = first.seen.text
     called = f" `{_line_remedies.quoted(text)}`" if text else f" {first.row['function']}"
@@ -196,29 +199,50 @@ def _one(case: Case, rule: Rule, code: CodeLines, group: list[_CostlyLine]) -> F
         else f"{noted} It takes {units.duration(host)} of the host's time {case.per}, {units.duration(cost)} of that while the GPU has "
         f"nothing to do.{why_not}"
     )
+    if first.cause is not None:
+        detail += first.cause.why
     if first.below:
         detail += f" Most of its time is in {first.below}."
     if (loads := sum(line.seen.loads for line in group)) >= 1:
         detail += (
             f" It builds and loads {units.several(round(loads), 'kernel')} {case.per}: sizes are new in each step."
         )
+    evidence: list[Row] = []
+    if fix == _line_remedies.DELIVERED and (beat := _line_causes.beat_of(case)) is not None:
+        evidence = [{"beat_ns": round(beat)}]
+        fix = fix.but(
+            text=f"Nothing makes this come sooner: it comes by a clock, every {units.duration(beat)}", condition=""
+        )
+        worth = Saving(None, "what comes by a clock comes no sooner")
     where = {"file": first.row["file"], "line": first.row["line"]}
-    shares = [share_of(case.profile, line.place) for line in group]
+    shares = [share_of(case.profile, line.place) * line.part for line in group]
     takes = Takes(idle=np.clip(np.sum(shares, axis=0), 0.0, 1.0))
     return Found(
-        rule, title, detail, worth=worth, cost_ns=cost, where=where, fix=fix or _line_remedies.ANY, takes=takes
+        rule,
+        title,
+        detail,
+        worth=worth,
+        cost_ns=cost,
+        where=where,
+        fix=fix or _line_remedies.ANY,
+        takes=takes,
+        evidence=evidence,
     ).as_finding(case)
 
 
 def _worth(case: Case, rule: Rule, code: CodeLines, group: list[_CostlyLine], calls: frozenset[int]) -> Saving:
     """Return what lines of one kind save: by a replay of their launches as one where they loop, else the idle time while they run."""
     idle = case.taken_by(part for part in StepPart if part.idle)
-    gone = any(line.meets for line in group) or (
-        group[0].aside and group[0].fix in (_line_remedies.RARELY, _line_remedies.LOGGED)
-    )
+    gone = any(line.meets for line in group) or (group[0].aside and group[0].fix in _line_remedies.LEFT_OUT)
     if gone and (left := _without(case, code, group, idle)) is not None:
         return left
     alone = min(sum(line.cost for line in group if not line.looping), case.step_ns)
+    if not calls and group[0].cause is not None and group[0].cause.beside:
+        beside = units.duration(min(alone, case.step_ns - alone))
+        return case.bound(
+            alone,
+            f"the time the GPU idles while this line runs; one thread that runs ahead saves {beside} of it at most",
+        )
     if not calls and (group[0].fix is None or group[0].fix in _line_remedies.OPEN):
         return case.bound(alone, "the time the GPU idles while this line runs; what of it can go is not known")
     if not calls:

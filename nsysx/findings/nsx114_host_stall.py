@@ -39,6 +39,7 @@ from nsysx.events.os_calls import os_idle
 from nsysx.events.sampled_lines import known_lines
 from nsysx.findings import _pauses
 from nsysx.findings._case import SITE, Case, Fix, Rule
+from nsysx.findings._dispatched import dispatched_batches
 from nsysx.findings._finding_bounds import (
     MOST_STALL_PLACES,
     SAVED_BYTES,
@@ -51,8 +52,9 @@ from nsysx.findings._finding_bounds import (
     STALL_TIMES,
 )
 from nsysx.findings._found import Found
+from nsysx.findings._line_causes import encloses
 from nsysx.findings._line_remedies import of_training
-from nsysx.findings._lines import running, runs_networks
+from nsysx.findings._lines import row_of, running, runs_networks
 from nsysx.findings._needs import steady_steps, step_of
 from nsysx.findings._once import Takes
 from nsysx.frames import lookup
@@ -203,6 +205,8 @@ def _move_it(case: Case, row: Row, line: Mapping[str, Any]) -> Fix:
     """Return the advice for a pause whose kind is not known; ``line`` is what runs in it, empty where that was not recorded."""
     before = _before_what(case, row)
     if line:
+        if (dispatched := dispatched_batches(case, line["file"], line["line"])) is not None:
+            return dispatched
         there = sampled_stacks.spoken(line["file"], line["line"], line["function"])
         if _line_stays(case, line):
             inside = "Look for what keeps the CPU busy below"
@@ -218,7 +222,10 @@ def _move_it(case: Case, row: Row, line: Mapping[str, Any]) -> Fix:
 
 
 def _line_stays(case: Case, line: Mapping[str, Any]) -> bool:
-    """Return whether a line runs the network, the backward pass or the optimizer: no loop of steps is without it."""
+    """Return whether a line runs the network, the backward pass, the optimizer or the steps themselves: no loop of steps is without it."""
+    code = case.profile.code()
+    if code is not None and (line_row := row_of(code, line)) >= 0 and encloses(case, line_row):
+        return True
     same = (r for r in case.typed_rows(lines.ROWS) if (r["file"], r["line"]) == (line["file"], line["line"]))
     return any(of_training(str(r["text"] or "")) for r in same) or runs_networks(case.profile, line)
 
@@ -239,7 +246,7 @@ def _making(case: Case, ops: pl.Series, row: Row) -> Fix | None:
             f"Create this data on the GPU, or in another thread: {size} {case.per} are created on the CPU while the GPU idles"
         )
     return Fix(
-        f"Create this data on the GPU (torch.randint, randperm and indexing take device='cuda'), or in DataLoader workers with "
+        f"Create this data on the GPU (torch.randn, randint, randperm and indexing take device='cuda'), or in DataLoader workers with "
         f"pin_memory=True: {size} {case.per} are created on the CPU and copied from pageable memory"
     )
 

@@ -6,7 +6,10 @@ What it means
     costs nothing. A line that mostly launches is none of these: what it costs are its launches. Where its time is operators of torch on
     the CPU and torch has one thread of many cores, as under torchrun unless OMP_NUM_THREADS is set, more threads are advised. Lines
     whose results no gradient needs, such as metrics of each step, cost their launches and waits, too. What another thread runs in Python
-    costs as well: only one thread of a process runs Python at a time.
+    costs as well: only one thread of a process runs Python at a time. The X-ray counts how often lines run: thousands in a step are a
+    loop over single items, for which arrays are meant; one run of a millisecond and more is one call of native code or Python's library,
+    which can run ahead, or have more threads where a variable of the environment holds it to one. A line that holds the loop of steps,
+    such as a trainer's fit, is told only with what its callbacks and loggers cost.
 
 In the trace
     Gaps on the GPU with no CUDA call on the launching thread, and this line in the X-ray or in the Python samples of that time.

@@ -36,7 +36,7 @@ from nsysx import units
 from nsysx.analyses import lines
 from nsysx.catalogue import Call, StepLimit, StepPart
 from nsysx.events.code_lines import CodeLines
-from nsysx.findings import _product_forms, _smaller_operators
+from nsysx.findings import _product_forms, _smaller_operators, _solved_systems
 from nsysx.findings._case import Case, Fix, Rule, Saving, ops_of
 from nsysx.findings._finding_bounds import LINE_WORK_SHARE, LINES_APART
 from nsysx.findings._found import Found
@@ -91,7 +91,7 @@ def check(case: Case) -> list[Finding]:
     if code is None:
         return case.cannot_tell(RULE, "which line launches a kernel was not recorded", "nsysx run -- CMD")
     findings = [f for group in _groups(case, code) if (f := _found(case, group)) is not None]
-    findings += _smaller_operators.findings_of(case, RULE)
+    findings += [*_smaller_operators.findings_of(case, RULE), *_solved_systems.findings_of(case, RULE)]
     claimed = frozenset[int]().union(*(f.takes.ops for f in findings if isinstance(f, Claim)))
     findings += _product_forms.findings_of(case, RULE, claimed)
     return findings or case.clear(RULE, "no lines whose kernels only move memory can save 5 % of the step")

@@ -2,7 +2,7 @@
 
 Reading every row of thousands of equal steps takes time and memory, and tells nothing that some of them do not tell. So of a long
 capture only some parts are read. What lies between them is left out and, as between the two windows of ``nsysx run``
-(``two_windows``), the clock stands still meanwhile: shares of the time that was read stay shares of it. GPU work belongs to the
+(`joined_windows`), the clock stands still meanwhile: shares of the time that was read stay shares of it. GPU work belongs to the
 part in which it was launched, whenever it ran.
 """
 

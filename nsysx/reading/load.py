@@ -1,10 +1,10 @@
 """Loads a report into frames. Only this package reads the report's file.
 
 as_sqlite     makes a finished SQLite file of any form of a report
-selecting     builds the queries              rows       reads integers and blobs, fast
+selecting     builds the queries              table_rows reads integers and blobs, fast
 placing       drops impossible rows           decoding   makes names, and columns as ``schema`` declares them
-capture_facts, device_limits, backtraces, nccl_ranges, samples, gpu_metrics   read what is not in those tables
-two_windows   joins the two reports of a run with two capture windows         parts   reads some of a long capture
+capture_facts, device_limits, backtraces, nccl_ranges, samples, counter_samples   read what is not in those tables
+joined_windows   joins the two reports of a run with two capture windows      capture_parts   reads some of a long capture
 """
 
 from __future__ import annotations

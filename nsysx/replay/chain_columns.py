@@ -20,7 +20,7 @@ Flags = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Columns:
-    """The fields of `Item` and `Op` that take time or wait (ns). Item ``i`` has the ops ``first_op[i]`` to ``first_op[i + 1] - 1``.
+    """The fields of `ChainItem` and `Op` that take time or wait (ns). Item ``i`` has the ops ``first_op[i]`` to ``first_op[i + 1] - 1``.
 
     ``op_item`` is the item of each op; ``streams`` and ``limit`` are those of the `Chain`.
     """
@@ -53,7 +53,7 @@ class Columns:
         return replace(self, **of_item, **of_op, first_op=first_op, op_item=op_item)
 
 
-#: Fields of `Item` and `Op` that are columns.
+#: Fields of `ChainItem` and `Op` that are columns.
 _OF_ITEM = ("kind", "call", "gap", "loading", "cost", "tail", "target", "stream")
 _OF_OP = ("stream", "latency", "pause", "offset", "duration")
 

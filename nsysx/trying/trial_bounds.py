@@ -9,15 +9,15 @@ from nsysx.inject.nsysx_probe.probe_bounds import TRIAL_FEWEST_PAIRS
 MOST_TRIED_REMEDIES = 3
 
 # ---- plans ------------------------------------------------------------------------------------------------------
-#: Steps that warm up, and those of a program whose step takes longer than `_LONG_S`.
+#: Steps that warm up, and those of a program whose step takes longer than `LONG_STEP_S`.
 WARM_UP_STEPS, WARM_UP_STEPS_LONG, LONG_STEP_S = 10, 3, 2.0
-#: Measured steps of a run: as many as take `_ENOUGH_S`, within these limits, but not more than take `_MANY` times that.
+#: Measured steps of a run: as many as take `MEASURED_S`, within these limits, but not more than take `MEASURED_TIMES` times that.
 MEASURED_S, MEASURED_TIMES, MEASURED_STEPS_LOW, MEASURED_STEPS_HIGH, MEASURED_STEPS_LEAST = 5.0, 3, 30, 200, 5
 #: One part of so many of the budget is the most that the measured steps of a run take: a short budget has several runs, too.
 BUDGET_PARTS = 20
-#: A block takes as many steps as take `_BLOCK_S`, within these limits; and fewer if a step takes longer than `_LONG_S`.
+#: A block takes as many steps as take `BLOCK_S`, within these limits; and fewer if a step takes longer than `LONG_STEP_S`.
 BLOCK_S, BLOCK_LOW, BLOCK_HIGH, BLOCK_LONG = 0.12, 4, 100, 3
-#: Pairs of blocks: as many as take `_BLOCKS_S` or, if steps were asked for, make `_TIMES` as many; within these limits.
+#: Pairs of blocks: as many as take `BLOCKS_S` or, if steps were asked for, make `PAIRS_TIMES` as many; within these limits.
 BLOCKS_S, PAIRS_TIMES, PAIRS_LOW, PAIRS_HIGH = 10.0, 4, 8, 30
 #: Pairs of blocks of a first run that has the change: so many that the interval leaves out one pair on each side.
 FIRST_RUN_PAIRS = 12
@@ -40,7 +40,7 @@ DIVERGED_LOSS_TIMES = 2.0
 #: A budget below this (s) begins with a change that is turned off and on in the first run: two starts of 16 s, as were measured, leave
 #: nothing of 44 s.
 SHORT_BUDGET_S = 60.0
-#: Pairs that each change gets; more than the second do not decide either, nor do more runs of blocks than `_MOST_RUNS`.
+#: Pairs that each change gets; more than the second do not decide either, nor do more runs of blocks than `MOST_BLOCK_RUNS`.
 FEWEST_PAIRS, MOST_PAIRS, MOST_BLOCK_RUNS = 3, 20, 5
 #: While no change has run, a second start is hoped to take this share of the first one, which read its files from the disk. Chosen.
 LATER_START_SHARE = 0.4
@@ -58,10 +58,12 @@ FEWEST_BLOCK_PAIRS = TRIAL_FEWEST_PAIRS
 RUN_POLL_S = 0.05
 #: How long other ranks of a job get to finish after the first one (s).
 OTHER_RANKS_END_S = 10.0
-#: A step is the median over this many blocks of steps.
-BLOCKS_OF_STEPS = 5
 #: How much of a run's output is kept to say why it failed.
 KEPT_LOG_BYTES = 200_000
+
+# ---- trial_steps ------------------------------------------------------------------------------------------------
+#: A step is the median over this many blocks of steps.
+BLOCKS_OF_STEPS = 5
 
 # ---- trial_sentences --------------------------------------------------------------------------------------------
 #: Steps are told to differ if their 90th percentile is this many times the 10th.

@@ -22,6 +22,8 @@ class Lined(Program):
         self.settings = settings
         self.noted: list[tuple[str, int, int]] | None = None
         self.xrayed: list[int] = []
+        self.begins: list[int] = []  # of each step
+        self.probe: dict[str, object] = {}  # what its file holds besides
 
     @contextmanager
     def line(self, number: int, function: str = "step") -> Iterator[None]:
@@ -41,6 +43,7 @@ class Lined(Program):
                 row["text"] = f"info {row['text']}"
                 self.t += 10
             begin, self.noted = self.t, [] if number >= count else None
+            self.begins.append(begin)
             body(self, number)
             for place, start, end in self.noted or ():
                 self.main.line(place, start, end)
@@ -52,6 +55,7 @@ class Lined(Program):
 
     def summary(self, folder: Path, **options: object) -> Summary:
         probe = {"pid": 100, "xray": {"steps": self.xrayed, "lines": True}, "source": {FILE: self.source}}
+        probe |= self.probe
         if self.settings is not None:
             probe["settings"] = dict(self.settings)
         (folder / "r.run.json").write_text(json.dumps({"probe": [probe]}))

@@ -45,6 +45,8 @@ LINES = [
     ("saved-aside", "torch.save(model.state_dict(), path)"),
     ("logged-rarely", "print(step, total)"),
     ("logged-rarely", "self.log_dict(grad_norm(self, norm_type=2))"),
+    ("checked-rarely", "if torch.is_tensor(part) and not torch.isfinite(part).all():"),
+    ("checked-rarely", "assert (x > 0).all()"),
     ("keep-on-gpu", "losses.append(loss.item())"),
     ("picked-on-gpu", "chosen = np.random.choice(n, size=k, replace=False)"),
     ("sample-on-gpu", "c = np.cumsum(p[b]); nxt.append(int(np.searchsorted(c, r)))"),
@@ -108,9 +110,11 @@ def test_kernels_built_in_each_step_go_before_what_the_text_says() -> None:
         ("matplotlib/figure.py", "drawn-rarely"),
         ("wandb/sdk/wandb_run.py", "logged-rarely"),
         ("h5py/_hl/dataset.py", "parsed-once"),
-        ("pytorch_lightning/loops/fit_loop.py", "callbacks-rarely"),
-        ("transformers/trainer.py", "callbacks-rarely"),
-        ("transformers/trainer_utils.py", None),
+        ("pytorch_lightning/loops/fit_loop.py:_FitLoop.advance", None),
+        ("pytorch_lightning/callbacks/lr_monitor.py:LearningRateMonitor.on_train_batch_start", "callbacks-rarely"),
+        ("lightning_fabric/loggers/csv_logs.py:_ExperimentWriter.save", "callbacks-rarely"),
+        ("transformers/trainer.py:Trainer.training_step", None),
+        ("transformers/trainer.py:Trainer._maybe_log_save_evaluate", "callbacks-rarely"),
     ],
 )
 def test_a_line_whose_text_says_nothing_is_told_by_the_package_that_it_runs(file: str, remedy: str | None) -> None:
@@ -118,7 +122,7 @@ def test_a_line_whose_text_says_nothing_is_told_by_the_package_that_it_runs(file
     assert remedy == (None if fix is None else fix.ways[0].name)
 
 
-@pytest.mark.parametrize(("inside_us", "remedy"), [(3_000, "table-once"), (1_000, "out-of-the-loop")])
+@pytest.mark.parametrize(("inside_us", "remedy"), [(3_000, "table-once"), (1_000, "call-ahead")])
 def test_the_package_has_to_hold_half_of_the_time_of_the_line(inside_us: int, remedy: str, tmp_path: Path) -> None:
     def prepared(program: Lined, number: int) -> None:
         with program.line(12):

@@ -33,10 +33,11 @@ def backward(program: Lined, *sequences: int) -> None:
                 program.main.add_range(f"MulBackward0, seq = {sequence}", begin, program.t)
 
 
-def training(program: Lined, step: int, *, needed: bool = False, function: str = "step") -> None:
+def training(program: Lined, step: int, *, needed: bool = False, function: str = "step", reused: bool = False) -> None:
     """A network (200 us), a metric of its output (20 launches with a pause of 50 us before each), the backward.
 
-    ``needed``: the loss is computed from the metric; ``function``: that of the metric's line.
+    ``needed``: the loss is computed from the metric; ``function``: that of the metric's line; ``reused``: a tensor that is made within
+    the loss lies where the metric lay.
     """
     first = 1000 * step + 10
     with program.line(LOSS), program.range("forward"), program.range("net:Net"):
@@ -46,13 +47,20 @@ def training(program: Lined, step: int, *, needed: bool = False, function: str =
             program.host(50)
             operator(program, "eq", first + 1 + each, [first], 2)
     with program.line(LOSS):
+        begin = program.t
         trained(program, first + 50, first + 1 if needed else first, 100 * step + 2, 10)
+        if reused and program.noted is not None:
+            inner = (
+                f"aten::as_strided, seq = -1, op_id = {first + 51}, sizes = [[64]], input_op_ids = [({first + 20},0)]"
+            )
+            program.main.add_range(inner, begin + 100, begin + 1000)
     backward(program, 100 * step + 2, 100 * step + 1)
     program.sync()
 
 
-def test_a_line_whose_results_no_gradient_needs_can_be_left_out(tmp_path: Path) -> None:
-    (found,) = Lined(SOURCE).run(training).found(tmp_path, "NSX123")
+@pytest.mark.parametrize("reused", [False, True])
+def test_a_line_whose_results_no_gradient_needs_can_be_left_out(tmp_path: Path, reused: bool) -> None:
+    (found,) = Lined(SOURCE).run(lambda program, step: training(program, step, reused=reused)).found(tmp_path, "NSX123")
     assert found.where["line"] == METRIC and "no gradient needs" in found.detail
     assert [way.name for way in found.remedies] == ["metrics-rarely"]
     # Its 20 rounds of 61 us, less what the GPU works of that beside the network.

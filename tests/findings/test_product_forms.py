@@ -39,6 +39,21 @@ def test_a_chain_takes_fewer_operations_in_the_other_order() -> None:
     assert form.rows == {4, 5, 6} and (form.before, form.after) == ("4096 x 4096", "64 x 64")
 
 
+SUMS: Called = ("sum", 8, (5, -1, -1), "[4096, 4096], [], []")
+ABOVE_ZERO: Called = ("add", 9, (8, -1, -1), "[4096, 1], [], []")
+NORMALIZED: Called = ("div", 6, (5, 9), "[4096, 4096], [4096, 1]")
+
+
+def test_rows_may_be_scaled_and_summed_in_between() -> None:
+    (form,) = forms(*LINEAR, TURNED, SCORES, SUMS, ABOVE_ZERO, NORMALIZED, MIXED)
+    assert (form.operations, form.rows) == (2 * 64 * 64 * (4096 + 4096), {4, 5, 7, 8})
+    columns = ("mul", 6, (9, 5), "[4096], [4096, 4096]")
+    assert forms(*LINEAR, TURNED, SCORES, ("view", 9, (-1, -1), "[4096, 1], []"), columns, MIXED)
+    # A sum over all products of a batch, which another order does not give, and a quotient whose lower half the products are.
+    assert not forms(*LINEAR, TURNED, SCORES, SUMS, ("mm", 9, (8, -1), "[4096, 4096], [4096, 8]"), NORMALIZED, MIXED)
+    assert not forms(*LINEAR, TURNED, SCORES, ("div", 6, (9, 5), "[4096, 1], [4096, 4096]"), MIXED)
+
+
 BATCHED = [
     ("linear", 1, (-1, -1), "[8, 4096, 512], [64, 512]"),
     ("transpose", 4, (1, -1, -1), "[8, 4096, 64], [], []"),

@@ -5,6 +5,7 @@ Each runs in a process of its own, bare and with the probe, and says in its prob
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import shutil
 import subprocess
@@ -182,3 +183,11 @@ def test_a_sitecustomize_that_runs_the_next_one_is_run_once(tmp_path: Path) -> N
     code = "import sys; print([getattr(f, '__name__', type(f).__name__) for f in sys.meta_path][-3:])"
     done, _ = compare(tmp_path, [sys.executable, "-c", code], PYTHONPATH=path)
     assert done.stdout.startswith("tool\nown\n[")
+
+
+@pytest.mark.parametrize("path", sorted(INJECT.rglob("*.py")), ids=lambda path: path.stem)
+def test_the_probe_is_written_for_python_39(path: Path) -> None:
+    """It runs in the program's Python. ``zip`` takes no ``strict`` there: the cores that a program may use were never known."""
+    tree = ast.parse(path.read_text(encoding="utf-8"), feature_version=(3, 9))
+    zips = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "zip"]
+    assert not any(node.keywords for node in zips)

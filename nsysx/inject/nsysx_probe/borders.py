@@ -20,7 +20,7 @@ from .step_follower import StepFollower
 
 
 class Borders:
-    """``Steps`` calls ``begin`` and ``end``; ``Phases`` calls ``call_begins`` and ``call_ended`` for networks outside of steps."""
+    """`StepFollower` calls ``begin`` and ``end``; `Phases` calls ``call_begins`` and ``call_ended`` for networks outside of steps."""
 
     def __init__(self, torch: Any, out: Output, parts: ProbeParts, calls: ModuleCalls, status: Status) -> None:
         self.torch = torch

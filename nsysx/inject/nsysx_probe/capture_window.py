@@ -19,7 +19,7 @@ class CaptureWindow:
     """``first`` and ``last`` are the steps A and B-1, None until they are known; without a window ``wanted`` is False.
 
     ``others`` is the process that has the windows, if it is not this one; ``rank`` the number of this one in its job, if it was asked for.
-    ``two``, ``cold``, ``after`` and ``over`` belong to a run with two windows (``two_windows``), ``together`` to one of several ranks.
+    ``two``, ``cold``, ``after`` and ``over`` belong to a run with two windows (`probe_windows`), ``together`` to one of several ranks.
     """
 
     two = cold = after = over = together = False

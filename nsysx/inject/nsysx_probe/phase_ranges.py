@@ -1,11 +1,11 @@
-"""Opens and closes phases (a root network is called, a batch is fetched, backward runs, ...) and tells ``Steps`` of each."""
+"""Opens and closes phases (a root network is called, a batch is fetched, backward runs, ...) and tells `StepFollower` of each."""
 
 from __future__ import annotations
 
 import sys
 import threading
 import weakref
-from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 from .backward import BackwardMarks
@@ -15,6 +15,7 @@ from .operator_ranges import OperatorRanges
 from .output import Output
 from .probe_bounds import MOST_FIRST_ROOTS, MOST_ROOT_PARAMETERS
 from .qualified_names import ModuleEntry, held
+from .settings_objects import parameters_in
 from .sole_work import SoleWork
 
 #: What a thread may do: call a network, run backward, step an optimizer.
@@ -111,7 +112,7 @@ class Phases:
         """Return how often the first parameter of a network was changed in place, None if it has none."""
         first = self._first.get(id(module))
         if first is None or first[0]() is not module:
-            weights = next(_parameters(module, 1), None)
+            weights = next(parameters_in(module), None)
             if len(self._first) > MOST_FIRST_ROOTS:
                 self._first.clear()
             first = self._first[id(module)] = (
@@ -142,7 +143,7 @@ class Phases:
         if step != self.steps.index:
             return False
         roots = [root for ref in modules.values() if (root := ref()) is not None]
-        return any(id(p) in weights for root in roots for p in _parameters(root, MOST_ROOT_PARAMETERS))
+        return any(id(p) in weights for root in roots for p in islice(parameters_in(root), MOST_ROOT_PARAMETERS))
 
     def _drives(self, rank: int) -> bool:
         """Return whether this thread's events make steps: those of the one that does most, and of the main thread among equals."""
@@ -371,18 +372,3 @@ def _exhausted(loader: Any) -> bool:
         return loader._sampler_iter is not None and loader._num_yielded >= len(loader._index_sampler)
     except Exception:
         return False
-
-
-def _parameters(module: Any, most: int) -> Iterator[Any]:
-    """Yield up to ``most`` parameters of a network. Its own methods are not asked: they may be the user's."""
-    waiting, seen = [module], set()
-    while waiting and most > 0:
-        item = waiting.pop()
-        if id(item) in seen:
-            continue
-        seen.add(id(item))
-        for parameter in list(held(item).get("_parameters", {}).values()):
-            if parameter is not None and most > 0:
-                most -= 1
-                yield parameter
-        waiting += [m for m in reversed(list(held(item).get("_modules", {}).values())) if m is not None]

@@ -2,11 +2,11 @@
 
 ``arm(torch)`` is called once, right after torch was imported. Everything in this folder keeps these rules:
 
-- Functions of torch are not wrapped. Their code is exchanged (patch), so tracebacks, warnings and bindings do not change.
+- Functions of torch are not wrapped. Their code is exchanged (`patch`), so tracebacks, warnings and bindings do not change.
 - The probe reads no tensor values, never synchronizes and allocates nothing on a device. It walks the stack only to turn lines on.
 - The probe never raises into the program and never prints. A failure is noted in the probe file and ends the part that failed,
-  or the whole probe. What a signal's handler of the program raises meanwhile is the program's and goes on to it (interrupts).
-- The probe's parts import from known places only (places).
+  or the whole probe. What a signal's handler of the program raises meanwhile is the program's and goes on to it (`interrupts`).
+- The probe's parts import from known places only (`import_places`).
 - The probe puts nothing on the user's modules or tensors, so pickle, deepcopy and state dicts do not change.
 - The probe handles no signals.
 
@@ -15,13 +15,13 @@ name ``_nsysx_compiling`` in the module of a function that has no ``torch``, bec
 such functions while they run (``sys._getframe().f_back.f_locals``; a traceback has none); the key ``nsysx`` in the metadata of autograd
 nodes that carry a mark (their Python objects are made anew at each look, so a weak table cannot hold them); one function in
 ``gc.callbacks`` (Python tells of collections nowhere else; NSYSX_PAUSES=0 leaves it out); the thread that looks for the limit
-(``at_limit``), in dumps of all threads; built-in functions that start other programs, until torch is imported (``ahead``); and the probe's
+(`at_limit`), in dumps of all threads; built-in functions that start other programs, until torch is imported (`ahead`); and the probe's
 functions, for ``sys.settrace`` and ``sys.setprofile``, which see every Python function that runs.
 
-The parts: ``steps`` finds steps from the events that ``phases`` and ``calls`` see; ``borders`` does the work between steps; ``marking``
-chooses the steps whose modules are marked, ``window`` those that are captured; ``names`` knows modules by path; ``backward`` marks
-autograd nodes; ``xray`` turns on what marked steps carry beside their modules: ``lines`` of the program, torch's own ranges of
-``operators`` and ``launches`` of Triton; ``pauses`` records garbage collections and compilations; ``output`` sends.
+The parts: `step_follower` finds steps from the events that `phase_ranges` and `calls` see; `borders` does the work between steps;
+`marking` chooses the steps whose modules are marked, `capture_window` those that are captured; `qualified_names` knows modules by path;
+`backward` marks autograd nodes; `xray` turns on what marked steps carry beside their modules: `line_ranges` of the program, torch's own
+`operator_ranges` and `kernel_launches` of Triton; `pauses` records garbage collections and compilations; `output` sends.
 
 Environment: NSYSX_PROBE_DIR (the folder of probe-<pid>.json), NSYSX_XRAY=all|lines|none (what marked steps carry),
 NSYSX_SOURCE=PREFIX:!PREFIX (code that has lines, too, or has none), NSYSX_NO_SOURCE=1 (the probe file holds no text of lines),
@@ -29,7 +29,7 @@ NSYSX_MARKS=few|all|off (in which steps modules are marked; for tests), NSYSX_DE
 (modules whose path matches), NSYSX_BACKWARD=marks|ops|off (for tests), NSYSX_STEPS=A:B|auto|windows (only these steps are captured, all
 others run without ranges), NSYSX_LIMIT=1 (a recording ends when ``nsysx run`` asks for it), NSYSX_WINDOWS=NAME (where windows are asked
 for), NSYSX_PAUSES=0 (collections and compilations are not recorded), NSYSX_TIMING=1 (no ranges at all, only the length of each step),
-NSYSX_TRIAL (the same for ``nsysx try``: see trial).
+NSYSX_TRIAL (the same for ``nsysx try``: see `trial`).
 """
 
 from __future__ import annotations

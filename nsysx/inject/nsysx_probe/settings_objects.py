@@ -90,6 +90,14 @@ def modules(root: Any) -> Iterator[Any]:
             waiting += [m for m in reversed(list(below.values())) if m is not None] if isinstance(below, dict) else []
 
 
+def parameters_in(root: Any) -> Iterator[Any]:
+    """Yield the parameters of the ``modules`` of a network, one that two of them share twice."""
+    for module in modules(root):
+        for parameter in (held(module).get("_parameters") or {}).values():
+            if parameter is not None:
+                yield parameter
+
+
 def network(torch: Any, root: Any) -> dict[str, Any]:
     """Return what kinds of numbers the parameters of a network are, and which kinds of layers it has."""
     dtypes: dict[str, int] = {}
@@ -191,9 +199,7 @@ def _fsdp1(module: Any) -> dict[str, Any]:
 
 
 def _fsdp2(module: Any) -> dict[str, Any] | None:
-    state = module._get_fsdp_state()
-    groups = getattr(state, "_fsdp_param_groups", None)
-    group = (groups[0] if groups else None) if groups is not None else state._fsdp_param_group
+    state, group = _sharded_group(module)
     if group is None:
         return None
     return {
@@ -210,6 +216,13 @@ def _fsdp2(module: Any) -> dict[str, Any] | None:
     }
 
 
+def _sharded_group(module: Any) -> tuple[Any, Any]:
+    """Return torch's state of a module that fully_shard wraps, and its first group of parameters, None if it has none of its own."""
+    state = module._get_fsdp_state()
+    groups = getattr(state, "_fsdp_param_groups", None)  # torch 2.13 keeps a list of them
+    return state, (groups[0] if groups else None) if groups is not None else state._fsdp_param_group
+
+
 def reduces(root: Any) -> bool | None:
     """Return whether the next backward of a wrapped network reduces gradients across ranks; None if it is not wrapped."""
     ddp = loaded("torch.nn.parallel.distributed", "DistributedDataParallel")
@@ -220,9 +233,7 @@ def reduces(root: Any) -> bool | None:
     if whole and isinstance(root, whole):
         return bool(root._sync_gradients)
     if sharded and isinstance(root, sharded):
-        state = root._get_fsdp_state()
-        groups = getattr(state, "_fsdp_param_groups", None)
-        group = (groups[0] if groups else None) if groups is not None else state._fsdp_param_group
+        _, group = _sharded_group(root)
         return None if group is None else bool(group.reduce_grads)
     return None
 

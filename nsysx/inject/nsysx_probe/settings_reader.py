@@ -1,6 +1,6 @@
 """The settings of a program that change its speed, read once inside it, in the first X-ray step of each window.
 
-`Settings` reads what does not change when the step begins, watches while the step runs (autocast regions, checkpoint calls, kinds of
+`SettingsReader` reads what does not change when the step begins, watches while the step runs (autocast regions, checkpoint calls, kinds of
 numbers, which backwards reduce gradients), and puts all of it into one record when the step ends. Outside that step every function
 that the other parts call is one look at ``watching``. No tensor's values are read but those of one batch that a loader has put
 together on the CPU; nothing is synchronized, CUDA is not started.

@@ -154,7 +154,7 @@ def _ranges(cores: list[int]) -> str:
     """Return sorted numbers as a list of ranges, such as "0-3,8"."""
     first = [n for i, n in enumerate(cores) if not i or cores[i - 1] != n - 1]
     last = [n for i, n in enumerate(cores) if i + 1 == len(cores) or cores[i + 1] != n + 1]
-    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in zip(first, last, strict=True))
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in zip(first, last))  # noqa: B905 - Python 3.9
 
 
 def _quota() -> float | None:

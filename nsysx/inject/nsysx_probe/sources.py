@@ -133,7 +133,7 @@ class Sources:
 def is_made_by_run(path: str) -> bool:
     """Return whether a file lies in a temporary folder and was written while the program ran, or is gone: a library made it.
 
-    The user's own script may lie there, too, but was there before. What a notebook runs has no file, and `linecache` holds its text.
+    The user's own script may lie there, too, but was there before. What a notebook runs has no file, and ``linecache`` holds its text.
     """
     folders = (os.environ.get("TMPDIR") or "/tmp", "/tmp", "/var/tmp")
     if not path.startswith(tuple(folder.rstrip(os.sep) + os.sep for folder in folders)):

@@ -7,7 +7,7 @@ work is complete by the first of these rules that applies:
 ``user``       ``nsysx.step()`` was called: from then on only that counts.
 ``optimizer``  the optimizer that ends a round has stepped. If several take turns (a GAN), a round contains them all.
 ``backward``   backward has ended, and there is no optimizer, or it steps inside backward, or it is compiled and cannot be seen.
-``forward``    inference: a forward has ended. Which networks make one step, ``periods`` finds out.
+``forward``    inference: a forward has ended. Which networks make one step, `call_periods` finds out.
 
 The next step begins with the next fetch from a DataLoader if there is one, else with the next forward, or with the next
 call of an optimizer that runs the forward itself (a closure). Evaluation between training steps ends a step and does not begin

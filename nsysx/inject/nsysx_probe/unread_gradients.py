@@ -11,7 +11,6 @@ from typing import Any
 
 from . import settings_objects
 from .probe_bounds import FIRST_PARAMETERS, MOST_HELD_PARAMETERS
-from .qualified_names import held
 
 
 class UnreadGradients:
@@ -103,7 +102,4 @@ class UnreadGradients:
 
 
 def _trained(module: Any) -> Iterator[Any]:
-    for each in settings_objects.modules(module):
-        for parameter in (held(each).get("_parameters") or {}).values():
-            if parameter is not None and parameter.requires_grad:
-                yield parameter
+    return (parameter for parameter in settings_objects.parameters_in(module) if parameter.requires_grad)

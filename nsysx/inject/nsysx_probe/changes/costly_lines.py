@@ -41,7 +41,8 @@ UNTRIED = (
     ),
     Remedy(
         "no-kernel-built-in-a-step",
-        "Keep the sizes of this call the same: a kernel is built and loaded for each new size, here in each step", untried=_OWN_CODE,
+        "Keep the sizes of this call the same: a kernel is built and loaded for each new size, here in each step until each has been seen",
+        untried=_OWN_CODE,
     ),
     Remedy(
         "sample-on-gpu",
@@ -71,7 +72,15 @@ UNTRIED = (
         "other-order",
         "Multiply in the other order: (A @ B) @ C and A @ (B @ C) are equal, and here the second needs no large matrix in between",
         "y = q @ (k.transpose(-2, -1) @ v)  # not (q @ k.transpose(-2, -1)) @ v",
-        "Nothing but factors may stand between the two products.", untried=_OWN_CODE,
+        "Nothing but factors of whole rows or columns may stand between the two products; the sum of a row of A @ B is A @ B.sum(-1).",
+        untried=_OWN_CODE,
+    ),
+    Remedy(
+        "solved-for-inverse",
+        "Solve instead of inverting: torch.linalg.solve(A, B) gives inv(A) @ B, in fewer and shorter kernels",
+        "x = torch.linalg.solve(a, b)  # not torch.linalg.pinv(a) @ b",
+        "For pinv the matrices must be of full rank, as with a multiple of the unit matrix added; cholesky_solve for positive ones.",
+        untried=_OWN_CODE,
     ),
     Remedy(
         "blocks-at-once",
@@ -205,7 +214,7 @@ UNTRIED = (
     Remedy(
         "computed-once",
         "Compute this once, after loading, and keep the result: nothing that goes into it changes from call to call",
-        "stored = F.normalize(stored)  # once, before the loop", untried=_OWN_CODE,
+        "kept = compute(constants)  # once, before the loop; kept is used in it", untried=_OWN_CODE,
     ),
     Remedy(
         "weights-folded",
@@ -246,6 +255,12 @@ UNTRIED = (
         "add up there)", "if step % 100 == 0: metric = f1_score(labels.cpu(), predicted.cpu())", untried=_OWN_CODE,
     ),
     Remedy(
+        "checked-rarely",
+        "Check this every n steps, or gather the answers on the GPU and read one of them a step: each of these checks makes the CPU wait "
+        "for the GPU", "bad |= ~torch.isfinite(output).all()  # stays on the GPU; if step % 100 == 0: assert not bad",
+        untried=_OWN_CODE,
+    ),
+    Remedy(
         "sums-by-product", "Sum over this dimension by a matrix product (torch.einsum, @): here all products are written to memory",
         'y = torch.einsum("bik,bjk->bij", a, b)  # not (a[:, :, None] * b[:, None]).sum(-1)', untried=_OWN_CODE,
     ),
@@ -276,6 +291,13 @@ UNTRIED = (
         "evaluated-rarely",
         "Evaluate more rarely, on fewer samples, or a part on each rank: the loop waits for it",
         "if step % 500 == 0: validate(model, part_of(rank))", untried=_OWN_CODE,
+    ),
+    Remedy(
+        "reduced-on-gpu",
+        "Reduce on the GPU what is kept of each batch between the steps, before it is gathered or copied to the host: the argmax or sums, "
+        "not all outputs",
+        "correct += (model(x).argmax(-1) == y).sum()  # stays on the GPU; .item() once, at the end",
+        "What is computed from it must not need the outputs themselves.", untried=_OWN_CODE,
     ),
     Remedy(
         "beside-the-loop",
@@ -344,6 +366,24 @@ UNTRIED = (
     Remedy(
         "less-of-an-operator", "Do less of this operator here, or do it in another form: it takes far longer than its sizes need",
         untried=_OWN_CODE,
+    ),
+    Remedy(
+        "vectorized",
+        "Do this for all items at once: one call of numpy or torch over arrays instead of a loop of Python over single items",
+        "sums[rows] = sums[2 * rows] + sums[2 * rows + 1]  # rows: one array with all items",
+        "What one item does may not depend on what the one before has done.", untried=_OWN_CODE,
+    ),
+    Remedy(
+        "threads-of-library",
+        "Let the library use its threads: a setting holds this call to one",
+        untried="the setting is the program's own",
+    ),
+    Remedy(
+        "call-ahead",
+        "Make this call ahead, for the next batch, in another thread or process or in the workers of a DataLoader, while the GPU works on "
+        "this one",
+        "ahead = pool.submit(prepare, batches[i + 1])  # ThreadPoolExecutor(1) if the call releases Python's lock",
+        "It may need nothing that the step before it makes.", untried=_OWN_CODE,
     ),
     Remedy("out-of-the-loop", "Move it out of the loop, into another process, or onto the GPU", untried=_OWN_CODE),
 )  # fmt: skip
