@@ -320,7 +320,7 @@ DEEPEST_CONVOLUTION = 2
 #: A step of more operators is not looked at.
 MOST_FLOW_OPERATORS = 200_000
 
-# ---- unread_gradients -----------------------------------------------------------------------------------------------
+# ---- needless_gradients ---------------------------------------------------------------------------------------------
 #: A backward of a call of a network that is needless to this share of its API calls could be left out.
 WHOLE_BACKWARD_SHARE = 0.9
 #: What reads a gradient is not known where a larger share of a step's kernels is launched outside of operators.

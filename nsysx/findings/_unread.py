@@ -1,6 +1,6 @@
 """Gradients that nothing reads, and the backward work that makes them.
 
-Which work that is the operators of an X-ray step say (``unread_gradients``). Where these say nothing, the probe saw which networks get
+Which work that is the operators of an X-ray step say (``needless_gradients``). Where these say nothing, the probe saw which networks get
 gradients that are reset, and which parameters no optimizer holds.
 """
 
@@ -13,10 +13,10 @@ import polars as pl
 
 from nsysx import units
 from nsysx.catalogue import StepPart
+from nsysx.events.needless_gradients import needless_gradients, outermost_calls
 from nsysx.events.operator_flow import flow_of
 from nsysx.events.operator_of_calls import operator_of_calls
 from nsysx.events.recorded_settings import RecordedSettings, settings_of
-from nsysx.events.unread_gradients import outermost_calls, unread_gradients
 from nsysx.findings._case import Case, Saving, ops_of
 from nsysx.findings._finding_bounds import MUCH_UNREAD_SHARE, WEIGHT_GRADIENTS_SHARE
 from nsysx.findings._flow_work import place_of_operator
@@ -49,7 +49,7 @@ def needless_weights(case: Case) -> str:
 
 
 def _seen(case: Case, *, whole: bool, why: str) -> str:
-    of_step, work = unread_gradients(case.profile), _needless(case, whole=whole)
+    of_step, work = needless_gradients(case.profile), _needless(case, whole=whole)
     ns = case.per_step(int(work["ns"].sum()))
     if of_step is None or not case.notable(ns, MUCH_UNREAD_SHARE):
         return ""
@@ -71,7 +71,7 @@ def _network(case: Case, work: pl.DataFrame) -> str:
 
 def _needless(case: Case, *, whole: bool) -> pl.DataFrame:
     """Return the GPU work (op, call, module, ns) for gradients that nothing reads: of backwards that are not needed at all, or the rest."""
-    of_step = unread_gradients(case.profile)
+    of_step = needless_gradients(case.profile)
     columns = ("op", "call", "module")
     if of_step is None:
         return case.timed_ops(case.ops["op"] < 0, *columns)
@@ -91,7 +91,7 @@ def _without(case: Case, work: pl.DataFrame) -> Saving:
 
 def place_of_network(case: Case) -> Row:
     """Return the line that calls the first network whose backward is not needed; empty where that is not known."""
-    of_step, flow, code = unread_gradients(case.profile), flow_of(case.profile), case.profile.code()
+    of_step, flow, code = needless_gradients(case.profile), flow_of(case.profile), case.profile.code()
     if of_step is None or flow is None or code is None or not of_step.networks:
         return {}
     return place_of_operator(code, flow, np.array([of_step.networks[0].start_ns]))
@@ -99,7 +99,7 @@ def place_of_network(case: Case) -> Row:
 
 def unread(case: Case, settings: RecordedSettings) -> str:
     """Return what is made for nothing, "" where it is nothing or little."""
-    if unread_gradients(case.profile) is not None:
+    if needless_gradients(case.profile) is not None:
         return needless_backwards(case)
     lost, ns = _unread_backwards(settings), case.per_step(int(_work(case)["ns"].sum()))
     if not lost or not case.notable(ns, MUCH_UNREAD_SHARE):
@@ -112,14 +112,14 @@ def unread(case: Case, settings: RecordedSettings) -> str:
 
 def without(case: Case, settings: RecordedSettings | None) -> Saving:
     """Return what it is worth if this work is not done."""
-    if unread_gradients(case.profile) is not None:
+    if needless_gradients(case.profile) is not None:
         return _without(case, _needless(case, whole=True))
     return case.worth(RemoveOps(ops_of(_work(case))), cause=(StepPart.WORK, StepPart.HOST, StepPart.LAUNCH), bound=True)
 
 
 def taken(case: Case) -> Takes:
     """Return this work."""
-    of_operators = unread_gradients(case.profile) is not None
+    of_operators = needless_gradients(case.profile) is not None
     return Takes(ops_of(_needless(case, whole=True) if of_operators else _work(case)))
 
 
@@ -174,7 +174,7 @@ def _weights_alone(case: Case) -> tuple[pl.DataFrame, float]:
 
 def unheld(case: Case, settings: RecordedSettings) -> str:
     """Return which parameters get gradients that no optimizer reads, "" where it is none or what they take is little."""
-    if unread_gradients(case.profile) is not None:
+    if needless_gradients(case.profile) is not None:
         return needless_weights(case)
     lost, (work, share) = _unheld(settings), _weights_alone(case)
     ns = round(WEIGHT_GRADIENTS_SHARE * share * case.per_step(int(work["ns"].sum())))
@@ -186,7 +186,7 @@ def unheld(case: Case, settings: RecordedSettings) -> str:
 
 def frozen(case: Case, settings: RecordedSettings | None) -> Saving:
     """Return what it is worth if no gradients of these weights are computed."""
-    if unread_gradients(case.profile) is not None:
+    if needless_gradients(case.profile) is not None:
         return _without(case, _needless(case, whole=False))
     work, share = _weights_alone(case)
     return case.worth(ScaleOps(ops_of(work), 1 - WEIGHT_GRADIENTS_SHARE * share), cause=(StepPart.WORK,))
@@ -194,6 +194,6 @@ def frozen(case: Case, settings: RecordedSettings | None) -> Saving:
 
 def of_unheld(case: Case) -> Takes:
     """Return the work that makes such gradients, by what operators make of what, or products that make others, too."""
-    if unread_gradients(case.profile) is not None:
+    if needless_gradients(case.profile) is not None:
         return Takes(ops_of(_needless(case, whole=False)))
     return Takes(ops_of(_weights_alone(case)[0]))

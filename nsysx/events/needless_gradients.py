@@ -39,7 +39,7 @@ _Result = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class UnreadGradients:
+class NeedlessGradients:
     """Work for gradients that nothing reads: ``unread`` of the ``gradients`` of a step.
 
     Of each API call of the report: ``needless``, whether it launches nothing else; ``partly``, whether it launches the gradient of an
@@ -91,12 +91,12 @@ class _Step:
     nodes: list[tuple[int, int, int, list[_Result]]] = field(default_factory=list)
 
 
-def unread_gradients(profile: Profile) -> UnreadGradients | None:
+def needless_gradients(profile: Profile) -> NeedlessGradients | None:
     """Return the work for gradients that nothing reads; None where there is none, or that was not recorded."""
     return profile.once(_find)
 
 
-def _find(profile: Profile) -> UnreadGradients | None:
+def _find(profile: Profile) -> NeedlessGradients | None:
     flow, of_calls = flow_of(profile), operator_of_calls(profile)
     if flow is None or of_calls is None:
         return None
@@ -115,7 +115,7 @@ def _find(profile: Profile) -> UnreadGradients | None:
     calls = profile.attributed.api_calls
     thread, start_ns = calls["thread"].to_numpy(), calls["start_ns"].to_numpy()
     needless, partly = np.zeros(calls.height, np.bool_), np.zeros(calls.height, np.bool_)
-    found = list[tuple[_Step, set[int]]]()
+    unneeded = list[tuple[_Step, set[int]]]()
     counted = (0, 0)
     for step, needed in _steps(profile, recorded, steps):
         read = {op.gradient for row, op in enumerate(step.operators) if (row, 0) in needed}
@@ -123,11 +123,11 @@ def _find(profile: Profile) -> UnreadGradients | None:
             continue
         counted = (len(step.gradients - read), len(step.gradients))
         left = set(range(len(step.operators))) - {row for row, _ in needed}
-        found.append((step, left))
-        for row, at in _calls_of(step, thread, start_ns):
-            needless[at] = row in left
-            partly[at] = _in_part(row, step.operators[row], needed)
-    if not found:
+        unneeded.append((step, left))
+        for row, made in _calls_of(step, thread, start_ns):
+            needless[made] = row in left
+            partly[made] = _in_part(row, step.operators[row], needed)
+    if not unneeded:
         return None
     like = np.arange(calls.height)
     if profile.ranges.repeats is not None:
@@ -135,10 +135,10 @@ def _find(profile: Profile) -> UnreadGradients | None:
         like = np.where(repeated >= 0, repeated, like)
     needless, partly = needless | needless[like], partly | partly[like]
     whole, networks = _of_whole_calls(flow, of_calls.backward, needless)
-    for step, left in found:
+    for step, left in unneeded:
         _leading_to(calls, step, left, whole)
     whole |= whole[like]
-    return UnreadGradients(needless, partly, whole, networks, *counted)
+    return NeedlessGradients(needless, partly, whole, networks, *counted)
 
 
 def _steps(profile: Profile, recorded: pl.DataFrame, steps: pl.DataFrame) -> Iterator[tuple[_Step, set[_Result]]]:
@@ -176,19 +176,19 @@ def _read(recorded: pl.DataFrame) -> _Step:
             evaluated = node = outer_end = gradient_end = -1
             thread_before = thread
         name, text = name or "", text or ""
-        found = _NUMBER.search(text)
+        numbered = _NUMBER.search(text)
         if name.startswith(_EVALUATES):
             evaluated, accumulating = end, name.endswith(_ACCUMULATES)
         elif name == _ACCUMULATES:
-            gradient_end, gradient = end, int(found[1]) if found else -1
+            gradient_end, gradient = end, int(numbered[1]) if numbered else -1
             step.gradients.add(gradient)
         elif _NODE.match(name):
             node = end
             step.nodes.append((thread, start, end, list(_results(text))))
-        elif found is None:
+        elif numbered is None:
             continue
         elif start < outer_end:
-            step.outer[int(found[1])] = len(step.operators) - 1
+            step.outer[int(numbered[1])] = len(step.operators) - 1
         else:
             outer_end = end
             in_gradient = start < gradient_end
@@ -198,11 +198,11 @@ def _read(recorded: pl.DataFrame) -> _Step:
             takes_in = is_view(name) or in_place(name)
             written = in_place(name) and into is None and not in_gradient
             kept = not by_node or number >= 0 or written or not name.startswith("aten::") or bool(_TO_HOST.search(name))
-            step.outer[int(found[1])] = len(step.operators)
+            step.outer[int(numbered[1])] = len(step.operators)
             step.operators.append(
                 _Operator(
                     name,
-                    int(found[1]),
+                    int(numbered[1]),
                     thread=thread,
                     start_ns=start,
                     end_ns=end,
@@ -213,10 +213,10 @@ def _read(recorded: pl.DataFrame) -> _Step:
                 )
             )
     order = sorted(range(len(step.operators)), key=lambda row: step.operators[row].start_ns)
-    place = {row: at for at, row in enumerate(order)}
+    new_row = {row: index for index, row in enumerate(order)}
     return _Step(
         [step.operators[row] for row in order],
-        {number: place[row] for number, row in step.outer.items()},
+        {number: new_row[row] for number, row in step.outer.items()},
         step.gradients,
         step.nodes,
     )
@@ -232,7 +232,7 @@ def _taken_unseen(profile: Profile, step: _Step, span: tuple[int, int]) -> set[_
     for (thread,), launches in calls.group_by("thread"):
         start = launches["start_ns"].to_numpy()
         theirs = [op for op in step.operators if op.thread == thread]
-        start = start[_of(start, [op.span for op in theirs]) < 0]
+        start = start[_spans_of(start, [op.span for op in theirs]) < 0]
         in_node = np.zeros(len(start), np.bool_)
         for of_node, begins, ends, given in step.nodes:
             if of_node == thread:
@@ -244,24 +244,24 @@ def _taken_unseen(profile: Profile, step: _Step, span: tuple[int, int]) -> set[_
     return None if elsewhere > UNSEEN_READERS_SHARE * max(calls.height, 1) else taken
 
 
-def _of(times: I64, spans: list[tuple[int, int]]) -> I64:
+def _spans_of(times: I64, spans: list[tuple[int, int]]) -> I64:
     """Return in which of these spans, of which none overlaps another, in order, each time lies; -1 for none."""
     begins, ends = np.array(spans or [(0, 0)], np.int64).T
-    at = np.searchsorted(begins, times, side="right") - 1
-    return np.where((at >= 0) & (times < ends[at]), at, -1)
+    span = np.searchsorted(begins, times, side="right") - 1
+    return np.where((span >= 0) & (times < ends[span]), span, -1)
 
 
 def _needed(step: _Step, later: set[_Result]) -> set[_Result]:
     """Return the results (row of the operator, which) that something needs; ``later``: what operators of later steps are given."""
 
-    def of(result: _Result) -> _Result:
+    def row_of(result: _Result) -> _Result:
         return (step.outer.get(result[0], -1), result[1])
 
     source: dict[_Result, _Result] = {}  # of a view, or of what was written into, the tensor that it is of
     writers = defaultdict[_Result, list[_Result]](list)
-    waiting = [of(result) for result in later]
+    waiting = [row_of(result) for result in later]
     for row, op in enumerate(step.operators):
-        there = (-1, 0) if op.into is None else of(op.into)
+        there = (-1, 0) if op.into is None else row_of(op.into)
         writes = in_place(op.name)
         if op.into is not None and 0 <= there[0] < row:
             whole = source.get(there, there)
@@ -283,7 +283,7 @@ def _needed(step: _Step, later: set[_Result]) -> set[_Result]:
         waiting += [whole, *writers[whole]]
         if row not in rows:
             rows.add(row)
-            waiting += [of(taken) for taken in step.operators[row].takes]
+            waiting += [row_of(taken) for taken in step.operators[row].takes]
     return needed
 
 
@@ -315,8 +315,8 @@ def _of_whole_calls(flow: OperatorFlow, backward: I64, needless: Flags) -> tuple
 def _leading_to(calls: pl.DataFrame, step: _Step, needless: set[int], whole: Flags) -> None:
     """Mark the API calls of needless operators whose results only go on into what is marked, too."""
     thread, start = calls["thread"].to_numpy(), calls["start_ns"].to_numpy()
-    made = list(_calls_of(step, thread, start))
-    waiting = [row for row, at in made if row in needless and whole[at].any()]
+    calls_of_rows = list(_calls_of(step, thread, start))
+    waiting = [row for row, made in calls_of_rows if row in needless and whole[made].any()]
     reached = set[int]()
     while waiting:
         row = waiting.pop()
@@ -324,8 +324,8 @@ def _leading_to(calls: pl.DataFrame, step: _Step, needless: set[int], whole: Fla
             reached.add(row)
             taken = (step.outer.get(number, -1) for number, _ in step.operators[row].takes)
             waiting += [maker for maker in taken if maker in needless]
-    for row, at in made:
-        whole[at] |= row in reached
+    for row, made in calls_of_rows:
+        whole[made] |= row in reached
 
 
 def _calls_of(step: _Step, thread: I64, start_ns: I64) -> Iterator[tuple[int, slice]]:
