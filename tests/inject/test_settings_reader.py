@@ -44,6 +44,11 @@ def settings(lab: Lab) -> dict[str, Any]:
     return found
 
 
+def test_variables_that_libraries_read_when_they_run_count_as_they_are_then() -> None:
+    set_by_the_program = {"TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1", "HOME": "/home/me"}
+    assert settings_state.read_late(set_by_the_program) == {"TOKENIZERS_PARALLELISM": "false"}
+
+
 def test_only_listed_variables_have_values_and_nothing_else_is_named() -> None:
     found = settings_state.environment(
         {
