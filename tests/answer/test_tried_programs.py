@@ -31,10 +31,8 @@ OUTSIDE = {
 }
 
 
-#: The same of programs that rules were mended with.
-OUTSIDE_MENDED = {
-    "lander": "the CPU needs time for the network, too, and steps are parts of the loop that was measured"
-}
+#: The same of programs that rules were mended with. "lander" (1.36 measured) is told as up to 2.2 times as fast, which is no interval.
+OUTSIDE_MENDED: dict[str, str] = {}
 
 
 def _measured(row: dict[str, Any]) -> float:
@@ -42,7 +40,7 @@ def _measured(row: dict[str, Any]) -> float:
 
 
 def test_measured_changes_lie_in_what_is_predicted() -> None:
-    """The aim is 90 %, 92 % is reached. Rows outside are named with the reason: none is forgotten or added."""
+    """The aim is 90 %, 92 % is reached (34 of 37). Rows outside are named with the reason: none is forgotten or added."""
     out = [
         row["program"]
         for row in PREDICTED
