@@ -75,7 +75,7 @@ def _cause(summary: Summary, chosen: Finding | None) -> Sure:
         # Who comes last may be late by no more than healthy processes differ: its own time decides.
         beyond = (late.get("late_low_ns") or 0) > (late.get("late_drift_ns") or 0)
         level: Level = "certain" if beyond and not warned else "likely"
-        longer = f"takes {units.duration(late.get('late_low_ns') or 0)} a step or more longer than its peers"
+        longer = f"takes at least {units.duration(late.get('late_low_ns') or 0)} a step longer than its peers"
         reason = f"Without waiting, rank {late['rank']} {longer}, and comes last in {share} of the collectives."
         return Sure(about, level, f"{reason}{more}")
     if summary.verdict.code == StepLimit.INPUT and (bare := _bare_wait(chosen)):

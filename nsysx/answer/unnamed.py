@@ -90,7 +90,7 @@ def to_record(summary: Summary, *, unsure: bool = False, option: str = "", littl
             return f"{how[:1].upper()}{how[1:]}"
         return f"Record the GPU's work: {how}" if how else "Record a part of the program in which the GPU works."
     if (elsewhere := window_checks.cold_report(summary.quality)) is not None:
-        return f"{elsewhere.fix[:1].upper()}{elsewhere.fix[1:]}: the steps stand there."
+        return f"{elsewhere.fix[:1].upper()}{elsewhere.fix[1:]}: the steps stand there. Where it is lost, record again: nsysx run -- CMD"
     for doubt, advice in _RECORD_AGAIN.items():
         lost = next((c for c in summary.quality if c.status == "warn" and c.doubt == doubt), None)
         if lost is not None:

@@ -13,7 +13,7 @@ from nsysx import units
 from nsysx.analyses import gpu_ledger
 from nsysx.analyses.helpers import tables as tables_of
 from nsysx.catalogue import StepLimit, StepPart
-from nsysx.events import bare
+from nsysx.events import bare, layers
 from nsysx.events.attribute import IN_STEP
 from nsysx.events.profile import Profile
 from nsysx.findings._finding_bounds import SAME_WORK_REPEATS_SHARE, WAITED_FOR_SHARE
@@ -202,7 +202,7 @@ class Case:
 
     def in_module(self, row: Row) -> str:
         """Return " in MODULE" for a place, "" without one."""
-        return f" in {module}" if (module := self.module(row)) else ""
+        return f" in {layers.bare(module)}" if (module := self.module(row)) else ""
 
     def missing(self, key: str) -> str | None:
         """Return why the capture does not hold a table, None when it does."""

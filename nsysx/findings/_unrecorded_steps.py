@@ -55,7 +55,7 @@ def found(case: Case, rule: Rule) -> list[Finding]:
         worth = Saving(None, "what these steps do was not recorded")
         return [Found(rule, title, detail, worth=worth, cost_ns=cost, fix=_LOOK).as_finding(case)]
     detail += f" The {workers} workers of the DataLoader fill their queue before a window, and fall behind after it."
-    why = "from step lengths: long steps as the usual one, if they wait for the loader"
+    why = "from step lengths: long steps would take the usual time, if it is the loader that they wait for"
     inside = case.taken_by((StepPart.LONGER,))  # a step that is shown as recorded has none of it
     error = max(0, cost - _without_longest(ns, slow, usual))
     worth = Saving(min(cost, inside), why, error_ns=error, source="steps") if inside else Saving(None, why)

@@ -83,7 +83,7 @@ _PIN = Fix.by_name(
 _MAKE = Fix.by_name(
     "made-on-gpu",
     way("pinned-copies", paste=""),
-    text="Create this data on the GPU (torch.randint, randperm and indexing take device='cuda'); pin what must come from the CPU "
+    text="Create this data on the GPU (torch.randn, randint, randperm and indexing take device='cuda'); pin what must come from the CPU "
     "(tensor.pin_memory(), DataLoader(pin_memory=True)) and copy it with non_blocking=True",
     condition="Keep a pinned tensor until its copy is done.",
     needs=(PAGEABLE,),

@@ -203,7 +203,7 @@ def _smaller_bubble(case: Case, cost: int) -> Saving:
     many = MORE_MICRO_BATCHES_TIMES * max((stages - 1) * (1 - bubble) / bubble, 1.0)
     then = (case.step_ns - cost) / (1 - (stages - 1) / (many + stages - 1))
     likely = round(BUBBLE_GAINED_SHARE * max(case.step_ns - then, 0.0))
-    why = f"{MORE_MICRO_BATCHES_TIMES} times as many micro-batches; each works less well on a GPU than a large one"
+    why = f"{MORE_MICRO_BATCHES_TIMES} times as many micro-batches; small ones use a GPU less well"
     return Saving(likely, why, error_ns=round(0.3 * likely), most_ns=cost, source="time")
 
 
@@ -243,7 +243,7 @@ def _of_its_wrapper(case: Case, finding: Finding) -> Finding:
 _BLOCKS = Fix.by_name("sharded-blocks")
 #: What to do where the output of each split layer is gathered.
 _PAIRED = Fix.by_name("paired-splits")
-_SENT = "what is sent and waited for alone; a reduction for each pair stays, and work that every rank repeats goes"
+_SENT = "only sending and waiting count; a reduction for each pair stays, work that every rank repeats goes"
 
 
 def _gathers_outputs(case: Case) -> bool:

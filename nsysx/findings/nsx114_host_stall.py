@@ -243,7 +243,7 @@ def _making(case: Case, ops: pl.Series, row: Row) -> Fix | None:
             f"Create this data on the GPU, or in another thread: {size} {case.per} are created on the CPU while the GPU idles"
         )
     return Fix(
-        f"Create this data on the GPU (torch.randint, randperm and indexing take device='cuda'), or in DataLoader workers with "
+        f"Create this data on the GPU (torch.randn, randint, randperm and indexing take device='cuda'), or in DataLoader workers with "
         f"pin_memory=True: {size} {case.per} are created on the CPU and copied from pageable memory"
     )
 

@@ -67,7 +67,7 @@ def check(case: Case) -> list[Finding]:
     least, likely, most = (
         [ScaleOps(ops_of(ops), min(reached / share, 1.0))] for share in (SLOW_PRODUCT_SHARE, EVEN_PRODUCT_SHARE, 1.0)
     )
-    why = f"products of even sizes run at {units.share(SLOW_PRODUCT_SHARE, 1)} of the fastest rate or more"
+    why = f"even sizes run at {units.share(SLOW_PRODUCT_SHARE, 1)} of the fastest rate or more"
     worth = case.worth_between(least, likely, most, why, cause=RULE.cause)
     size = int(ops.group_by("size").agg(pl.col("ns").sum()).sort("ns", "size", descending=True)["size"][0])
     even = -(-size // 64) * 64

@@ -47,6 +47,10 @@ def steps_chart(shown: view.View, count: int) -> Chart | None:
     return Chart("steps", charts.steps(bars, shown.steps_on_gpu), f"{text}.", f"{text}.")
 
 
+#: Where the figures of a caption come from: no table and no JSON holds the events of a picture.
+_OF_THIS_WINDOW = "Figures here are of this window alone, tables and JSON cover all steady steps."
+
+
 def _lane_words(entry: Timeline) -> str:
     """Return what the lanes show in words: how busy the busiest stream is, and the longest wait."""
     length = max(1, entry.end_ns - entry.start_ns)
@@ -103,9 +107,9 @@ def timeline_charts(summary: Summary, redact: bool) -> list[Chart]:
         words = _lane_words(entry)
         ahead = " ".join(_queue_words(q, len(entry.queues) > 1) for q in entry.queues)
         ahead += "".join(f" {_counter_words(c)}" for c in entry.counters)
-        caption = (
-            f"{title}, a window of {units.duration(window)}{': ' if words else ''}{words}. {ahead} {entry.note}".strip()
-        )
+        figures_of = _OF_THIS_WINDOW if words or ahead else ""
+        caption = f"{title}, a window of {units.duration(window)}{': ' if words else ''}{words}. {ahead} {figures_of} {entry.note}"
+        caption = " ".join(caption.split())
         lanes = sum(lane.role in CPU_ROLES for lane in entry.lanes)
         alt = f"Timeline with {lanes} CPU lanes above {len(entry.lanes) - lanes} of GPUs. {caption}"
         drawing = charts.timeline(entry, redact=redact, span_ns=common)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -142,7 +141,7 @@ def _lines(said: Worded, width: int, plain: bool, bars: int, also: int, code: in
         out += [(row, "green" if ": faster" in line else "") for row in wrapped(line, head)]
         head = ""
     for head, (half, why) in zip(("SURE", ""), said.halves, strict=False):
-        out.append((f"{head:<7}{_one_line(f'{half.lower()}: {why}', width - 7)}", ""))
+        out += [(line, "") for line in wrapped(_clauses(f"{half.lower()}: {why}", width - 7), head)]
     head = "ALSO"
     for entry in said.also[:also]:
         worth = also_worth(entry)
@@ -155,12 +154,12 @@ def _lines(said: Worded, width: int, plain: bool, bars: int, also: int, code: in
     return out
 
 
-def _one_line(text: str, room: int) -> str:
-    """Return a text in one line: where it is too long, the clauses that fit, else the words."""
+def _clauses(text: str, room: int) -> str:
+    """Return a text; where it is longer than a line, the clauses of it that fit, if one does."""
     if len(text) <= room:
         return text
     ends = [m.start() for m in re.finditer(r"[;:,] ", text) if LEAST_REASON <= m.start() <= room]
-    return text[: ends[-1]] if ends else textwrap.shorten(text, room, placeholder="...")
+    return text[: ends[-1]] if ends else text
 
 
 def render(summary: Summary, console: Console, typed: str = "", command: str = "", folder: str = "") -> None:

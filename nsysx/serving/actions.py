@@ -22,13 +22,15 @@ from nsysx.errors import EXIT_BUDGET, EXIT_INCONCLUSIVE, NsysxError
 from nsysx.reading.sidecar_files import run_json
 from nsysx.render.safe_text import clean
 from nsysx.render.small_json import Json, cut, text_of
-from nsysx.serving.serving_bounds import GRACE_S, PROGRESS_EACH_S
+from nsysx.serving.serving_bounds import GRACE_S, LAST_LINES_BYTES, PROGRESS_EACH_S
 from nsysx.serving.shelf import LoadedReport
 from nsysx.serving.tools import READS, RUNS, WRITES, wrong
 
 #: What is told of one change that was tried, and of a comparison.
 _OF_TRIAL = ("change", "outcome", "verdict", "step_ns", "low_ns", "high_ns", "reason", "where", "paste")
 _OF_COMPARISON = ("verdict", "sentence", "before_ns", "after_ns", "difference_ns", "low_ns", "high_ns", "notes")
+#: How a line begins in which ``nsysx run`` names its files, above its answer, and one with an error.
+_WROTE, _PROBLEM = "nsysx: wrote ", "nsysx: error: "
 
 Tell = Callable[[float, str], Awaitable[None]]
 
@@ -96,16 +98,17 @@ async def run(what: str, words: Sequence[str], folder: Path | None, tell: Tell) 
             _end(process)
         out.seek(0)
         text = out.read().decode("utf-8", "replace")
-        last_line = _last_line(errors)
+        last_line, problem, wrote = _last_line(errors), _last_line(errors, _PROBLEM), _last_line(errors, _WROTE)
+    recorded = what == "record" and ".nsys-rep" in wrote
     # 1 and 5 are answers of check; a recorded command has its own exit code.
     if (
         process.returncode
         and not (what == "check" and process.returncode in (EXIT_BUDGET, EXIT_INCONCLUSIVE))
-        and not (what == "record" and "wrote" in last_line)
+        and not recorded
     ):
-        message = last_line.removeprefix("nsysx: error: ") or f"nsysx {what} ended with {process.returncode}"
+        message = problem or last_line or f"nsysx {what} ended with {process.returncode}"
         raise NsysxError(clean(message, 600), slug="mcp-act", exit_code=process.returncode)
-    return _shortened(what, text, last_line, process.returncode)
+    return _shortened(what, text, f"wrote {wrote}" if recorded else last_line, process.returncode)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -120,12 +123,12 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def _last_line(errors: Any) -> str:
-    """Return the last line that was written to stderr."""
+def _last_line(errors: Any, begin: str = "") -> str:
+    """Return the last line on stderr that begins so, without that; "" where there is none."""
     size = os.fstat(errors.fileno()).st_size
-    end = os.pread(errors.fileno(), 4000, max(0, size - 4000)).decode("utf-8", "replace")
-    lines = [line.strip() for line in end.splitlines() if line.strip()]
-    return clean(lines[-1], 600) if lines else ""
+    end = os.pread(errors.fileno(), LAST_LINES_BYTES, max(0, size - LAST_LINES_BYTES)).decode("utf-8", "replace")
+    lines = (line.strip() for line in reversed(end.splitlines()))
+    return next((clean(line.removeprefix(begin), 600) for line in lines if line and line.startswith(begin)), "")
 
 
 def _shortened(what: str, text: str, last_line: str, code: int) -> str:

@@ -22,6 +22,7 @@ from nsysx.cli.compare import compare
 from nsysx.cli.declared_options import typed_only
 from nsysx.errors import NsysxError
 from nsysx.serving import actions, tools
+from tests.recording.test_capture import FakeNsys
 from tests.samples import Samples
 
 pytest.importorskip("mcp", reason="the extra mcp is not installed")
@@ -284,6 +285,27 @@ def test_a_program_that_asks_is_answered_by_nobody(recorded: Samples, tmp_path: 
             assert failed and "EOFError" in text and "\n" not in text, text
 
     asyncio.run(questions())
+
+
+@pytest.mark.parametrize(("mode", "code"), [("", 0), ("", 3), ("no-report", 0)])
+def test_a_recording_names_the_files_that_it_wrote_whatever_its_program_returns(
+    mode: str, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its answer stands below that line. A program that fails leaves a report; nsys may leave none, which is an error."""
+    nsys = FakeNsys(tmp_path / "fake").does(mode)
+    monkeypatch.setenv("PATH", f"{nsys.folder}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+
+    async def tell(_seconds: float, _line: str) -> None:
+        return None
+
+    words = ["run", "-o", "r", "--", sys.executable, "-c", f"raise SystemExit({code})"]
+    if mode:
+        with pytest.raises(NsysxError, match="nsys wrote no report"):
+            asyncio.run(actions.run("record", words, tmp_path, tell))
+        return
+    result = json.loads(asyncio.run(actions.run("record", words, tmp_path, tell)))
+    assert result["said"].startswith("wrote r.nsys-rep") and result["exit_code"] == code
 
 
 def test_a_request_that_is_cancelled_ends_what_it_started(recorded: Samples, tmp_path: Path) -> None:

@@ -107,7 +107,7 @@ UNTRIED = (
         "Keep the pinned tensor until then.", untried=_STREAMS,
     ),
     Remedy(
-        "made-on-gpu", "Create this data on the GPU (torch.randint, randperm and indexing take device='cuda')",
+        "made-on-gpu", "Create this data on the GPU (torch.randn, randint, randperm and indexing take device='cuda')",
         untried="what makes the data is the program's own code",
     ),
 )  # fmt: skip
