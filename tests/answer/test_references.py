@@ -362,9 +362,7 @@ def test_which_finding_leads() -> None:
             if f.verdict == "found" and (not mends or (f.saving.mended is not None and all(mends))):
                 ranked.append(f)
         worth = [
-            f
-            for f in ranked
-            if (alone_ns(f) or 0) >= COSTLY_SETTING_SHARE * STEP and not may_save_nothing(summary, f)
+            f for f in ranked if (alone_ns(f) or 0) >= COSTLY_SETTING_SHARE * STEP and not may_save_nothing(summary, f)
         ]
         priced = summary.replay is not None and summary.replay["trusted"]
         unsaid = [
