@@ -305,17 +305,18 @@ def _place_in_words(summary: Summary, where: Row) -> dict[str, object]:
 
 def _of_a_network_alone(summary: Summary, chosen: Finding) -> bool:
     """Return whether a compiler may fuse what is spread over a network, and no place is known from which 5 % of the step could go."""
-    rule, step = rule_of(chosen.code), summary.step.shown_ns or 0
-    if not rule.whole or about(chosen) != StepLimit.GPU or chosen.saving.bound or not _for_anything(chosen):
+    if [way.name for way in chosen.remedies] != ["compile"] or about(chosen) != StepLimit.GPU or chosen.saving.bound:
         return False
     if any("written in" in row for row in chosen.evidence):
         return False
+    least = COSTLY_SETTING_SHARE * (summary.step.shown_ns or 0)
     others = (f for f in by_saving(summary) if f is not chosen and _advisable(summary, f) and not _for_anything(f))
-    return not any((likely_alone_ns(summary, f) or 0) >= COSTLY_SETTING_SHARE * step for f in others)
+    return all((likely_alone_ns(summary, f) or 0) < least for f in others)
 
 
 def _as_option(fix: str) -> str:
-    return f"Nothing at one place saves 5 % of the step. An option for the whole network: {fix[:1].lower()}{fix[1:]}"
+    option = f"An option for the whole network: {fix[:1].lower()}{fix[1:]}"
+    return f"Nothing that was looked for at one place saves 5 % of the step. {option}"
 
 
 def _of_the_change(summary: Summary, chosen: Finding) -> int | None:
