@@ -31,6 +31,7 @@ from nsysx.ranks import (
     own_time,
     parallel_reading,
     rank_checks,
+    rank_record,
     rank_table,
     rank_tables,
     unreadable_reports,
@@ -139,7 +140,7 @@ class Job:
     """
 
     profile: Profile
-    ranks: tuple[collect.Rank, ...]
+    ranks: tuple[rank_record.Rank, ...]
     files: tuple[str, ...] = ()
     report: int = 0
     shown: int | None = None
@@ -154,7 +155,7 @@ def gather_job(
         raise NsysxError("one report is given twice", slug="same-report", exit_code=EXIT_USAGE)
     if len(files) == 1:
         given = gather(files[0], options)
-        return Job(given, tuple(collect.numbered(_replayed(given))))
+        return Job(given, tuple(rank_record.numbered(_replayed(given))))
     options = replace(options, whole=True)  # ranks are compared call by call
     read = partial(parallel_reading.run, workers=workers, cluster=cluster, progress=options.progress)
     of_file = partial(_records, replace(options, rank=None, progress=None))  # a worker gets no callback
@@ -162,7 +163,7 @@ def gather_job(
     names = tuple(p.name for p in files)
     if options.rank is not None:
         ranks = _one_job(unreadable_reports.without_errors(read(work, files)), names)
-        numbers = [collect.number(ranks, index) for index in range(len(ranks))]
+        numbers = [rank_record.number(ranks, index) for index in range(len(ranks))]
         if options.rank not in numbers:
             listed = f"{len(numbers)} ranks, {min(numbers)} to {max(numbers)}" if numbers else "no ranks"
             raise NsysxError(
@@ -184,14 +185,18 @@ def gather_job(
     (given,), rest = unreadable_reports.without_errors(first), unreadable_reports.without_errors(others)
     ranks = _one_job([own_time.with_replays(collect.records(given), given), *rest], names)
     shown = next((n for n, r in enumerate(ranks) if not r.report), 0)
-    number = collect.number(ranks, shown) if ranks else 0
+    number = rank_record.number(ranks, shown) if ranks else 0
     given = other_reports.learn(given, ranks, 0)
     beside = _lanes_of_others(given, ranks, 0, files, read) if options.timelines else other_lanes.OtherRanksLanes()
     return Job(given, ranks, names, shown=number, beside=beside)
 
 
 def _lanes_of_others(
-    given: Profile, ranks: Sequence[collect.Rank], report: int, files: Sequence[Path], read: Callable[..., list[Any]]
+    given: Profile,
+    ranks: Sequence[rank_record.Rank],
+    report: int,
+    files: Sequence[Path],
+    read: Callable[..., list[Any]],
 ) -> other_lanes.OtherRanksLanes:
     """Return the lanes of the ranks that ``given``, of this report, does not hold: their reports are read once more."""
     plan = other_lanes.plan(given, ranks, report)
@@ -213,23 +218,23 @@ def _lanes(plan: other_lanes.LanePlan, places: Mapping[Path, int], path: Path) -
     return other_lanes.lanes(plan, report, correlate.correlate(trace).gpu_ops)
 
 
-def _records(options: ReadingOptions, path: Path) -> tuple[collect.Rank, ...]:
+def _records(options: ReadingOptions, path: Path) -> tuple[rank_record.Rank, ...]:
     """Return the ranks of one of several reports: all that is compared of it."""
     given = gather(path, options)
     return other_reports.with_steps(own_time.with_replays(collect.records(given), given), given)
 
 
-def _replayed(given: Profile) -> tuple[collect.Rank, ...]:
+def _replayed(given: Profile) -> tuple[rank_record.Rank, ...]:
     """Return the ranks of a report alone, with their replays if there are several."""
     ranks = collect.records(given, alone=True)
     return own_time.with_replays(ranks, given) if len(ranks) > 1 else ranks
 
 
-def _one_job(reports: Sequence[Sequence[collect.Rank]], names: Sequence[str]) -> tuple[collect.Rank, ...]:
+def _one_job(reports: Sequence[Sequence[rank_record.Rank]], names: Sequence[str]) -> tuple[rank_record.Rank, ...]:
     """Return the ranks of all reports, numbered. Errors: NsysxError where they are not of one job."""
     ranks = [replace(r, report=i) for i, of_report in enumerate(reports) for r in of_report]
     one_job.require(ranks, names)
-    return tuple(collect.numbered(ranks))
+    return tuple(rank_record.numbered(ranks))
 
 
 def _quality(job: Job, tables: dict[str, Table], ranks: Table, of_job: Mapping[str, Table]) -> tuple[Check, ...]:

@@ -14,7 +14,7 @@ from nsysx.catalogue import Cause, DeviceActivity, Trait
 from nsysx.comparing import renamed_modules
 from nsysx.errors import EXIT_EMPTY, EXIT_INPUT, NsysxError
 from nsysx.model import Summary
-from nsysx.ranks.collect import file_rank
+from nsysx.ranks.rank_record import file_rank
 
 I64 = npt.NDArray[np.int64]
 

@@ -201,6 +201,9 @@ MOST_NAMED_SLOW_STEPS, SLOW_CAUSE_ALL_SHARE = 2, 0.9
 MORE_MICRO_BATCHES_TIMES, BUBBLE_GAINED_SHARE = 4, 0.45
 #: This share of what split layers transfer in the forward is gathering, if their outputs are gathered; a row-wise layer reduces.
 GATHERED_OUTPUTS_SHARE = 0.5
+# ---- _dispatched -------------------------------------------------------------------------------------------------
+#: A batch is broadcast if so many bytes a step are: sizes, flags and seeds that ranks agree on are far smaller.
+DISPATCHED_BYTES = 100_000
 # ---- nsx111_straggler -------------------------------------------------------------------------------------------
 #: From this share of a step, with what runs between steps, sharing what one rank does there comes first.
 RANK_WORK_LEADS_SHARE = 0.05
@@ -302,6 +305,9 @@ SPARSE_UPDATE_LEFT = 0.2
 #: The optimizer works for this many times as long as all matrix products together: the parameters are mostly tables.
 MOSTLY_TABLES_TIMES = 3
 # ---- nsx130_between_steps ---------------------------------------------------------------------------------------
+#: Of what runs between steps, parts are named from this share on; copies to the host lead the advice from this one. An evaluation that
+#: copies all its outputs (885 MB) spends half of its time there.
+NAMED_BETWEEN_SHARE, COPIED_BETWEEN_SHARE = 0.05, 0.2
 #: What runs between steps is reported from this share of the loop on.
 BETWEEN_STEPS_SHARE = 0.10
 # ---- nsx131_line_work -------------------------------------------------------------------------------------------

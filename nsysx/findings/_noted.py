@@ -19,6 +19,7 @@ from nsysx.findings import _line_causes, _line_remedies, _needs
 from nsysx.findings._aside import places_aside
 from nsysx.findings._case import Case, Fix, Rule, Saving, calls_of, ops_of
 from nsysx.findings._cpu_operators import more_threads
+from nsysx.findings._dispatched import dispatched_batches
 from nsysx.findings._finding_bounds import (
     LEAST_LOAD_NS,
     LINE_MAY_STAY_SHARE,
@@ -108,7 +109,8 @@ def found(case: Case, rule: Rule) -> list[Finding]:
         cost = min(case.per_step(every[line_row] if looping or aside else ns), case.taken_by(rule.cause))
         loop = launches if looping else 0.0  # a line that calls a network makes its launches, but is no loop
         seen = _line_remedies.Seen(text, loads.get(line_row, 0), loop, row["waits"] / case.steps)
-        fix = more_threads(case, line_row) or _line_remedies.fix_of(seen)
+        fix = more_threads(case, line_row) or dispatched_batches(case, row["file"], row["line"])
+        fix = fix or _line_remedies.fix_of(seen)
         below, of_package = packages.file, packages.fix if 2 * packages.share >= 1 else None
         cause = None if encloses else _line_causes.of_line(case, code, line_row, text, below, launches)
         if encloses:

@@ -23,6 +23,7 @@ Harmless when
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import NamedTuple
 
 import polars as pl
 
@@ -171,11 +172,11 @@ def check(case: Case) -> list[Finding]:
         return [_of_its_wrapper(case, exposed)]
     told = of_ranks(exposed, case.ranks, case.shown_rank, recorded_ns=recorded)
     if stages_late and rank_verdict.stages_wait_for_hosts(case.ranks.rows or ()):
-        told = _fewer_launches(case, told)
+        told = _fewer_launches(case, told, recorded)
         # Stages that wait for each other in turn hide what is left of that.
         told = replace(told, saving=replace(told.saving, bound=True))
     elif _by_hosts(told, case.ranks):
-        told = _fewer_launches(case, told)
+        told = _fewer_launches(case, told, recorded)
     return [_of_its_wrapper(case, told)]
 
 
@@ -264,11 +265,11 @@ def _by_hosts(finding: Finding, table: Table) -> bool:
     return finding.fix == _UNEVEN and rank_verdict.wait_for_hosts(table.rows or ())
 
 
-def _fewer_launches(case: Case, finding: Finding) -> Finding:
+def _fewer_launches(case: Case, finding: Finding, recorded_ns: int | None) -> Finding:
     """Return the finding with what shortens a wait for other ranks' launches: fewer launches on every rank.
 
-    At best only the GPU's own work is left, and what lines of the program run besides launching: on no rank launches then take time,
-    and no rank waits for another.
+    At best only the GPU's own work and transfers are left, and what lines of the program run besides launching: on no rank launches
+    then take time, and no rank waits for another.
     """
     program = case.program
     loop = program.optimizer != "fused" and program.optimizer_class in FUSABLE
@@ -292,8 +293,10 @@ def _fewer_launches(case: Case, finding: Finding) -> Finding:
     fix = Fix.by_name(*ways, text=text or compiled.text)
     # What a line runs besides is no part of launching: fewer launches leave it where it is.
     other = 0 if case.profile.code() is None else case.per_step(idle_ns(case.profile))
+    divided = None if case.ranks is None else _divided(finding, case.ranks, case.shown_rank, recorded_ns)
+    transfer = 0 if divided is None else divided.transfer
     worth = case.bound(
-        case.taken_by(p for p in StepPart if p.idle or p is StepPart.COMM) - other,
+        case.taken_by(p for p in StepPart if p.idle or p is StepPart.COMM) - other - transfer,
         f"the GPU's own work{', other host code' if case.notable(other) else ''} and transfers are left",
     )
     if shards(case) and finding.saving.likely_ns is not None and finding.saving.likely_ns < (worth.likely_ns or 0):
@@ -320,32 +323,56 @@ def _place_of(case: Case, ops: frozenset[int]) -> Row:
     return mostly(case.profile, chosen) if chosen.height else {}
 
 
-def of_ranks(finding: Finding, table: Table, shown: int | None = None, *, recorded_ns: int | None = None) -> Finding:
-    """Return the finding with what the comparison of all ranks adds: how much is waiting, which no link shortens.
+class _Divided(NamedTuple):
+    """The exposed communication of a step (ns) in the row of the table of ranks that it is matched with: what waits, what transfers."""
 
-    ``shown`` is the rank that the finding is about, None in a report that holds them all. ``recorded_ns`` is the exposed
-    communication of a recorded step, as the table has it, where the finding speaks of another step.
+    row: Row
+    exposed: int
+    wait: int
+    transfer: int
+    which_steps: str
+
+
+def _divided(finding: Finding, table: Table, shown: int | None, recorded_ns: int | None) -> _Divided | None:
+    """Return how what is exposed divides; None where the ranks do not tell. The arguments are those of ``of_ranks``.
+
+    The table is as recorded. Without the profiler a transfer takes as long as with it, so what is shorter then is waiting: tracing slows
+    the hosts, each by a different amount.
     """
     if finding.verdict != "found" or not table.rows or not finding.cost_ns_per_step:
-        return finding
+        return None
     # Matched by the exposed time, because ranks on several machines can share process and device numbers.
-    told = next((int(e["total_ns"]) for e in finding.evidence if e.get("part") == _EXPOSED), finding.cost_ns_per_step)
-    cost = recorded_ns or told
+    exposed = next(
+        (int(e["total_ns"]) for e in finding.evidence if e.get("part") == _EXPOSED), finding.cost_ns_per_step
+    )
+    cost = recorded_ns or exposed
     row = next((r for r in table.rows if round(r["comm_ns"] / max(r["steps"], 1)) == cost), None)
     which_steps = "Of that,"
     if row is None and shown is not None:  # the ranks have fewer steady steps in common than this one has
         row = next((r for r in table.rows if r["rank"] == shown), None)
         which_steps = "In the steps that are steady on all ranks,"
     if row is None or row["exposed_wait_ns"] is None:
+        return None
+    waited, transferred = (round(row[f"exposed_{part}_ns"] / max(row["steps"], 1)) for part in ("wait", "transfer"))
+    transfer = min(transferred, exposed)
+    return _Divided(row, exposed, min(waited, exposed - transfer), transfer, which_steps)
+
+
+def of_ranks(finding: Finding, table: Table, shown: int | None = None, *, recorded_ns: int | None = None) -> Finding:
+    """Return the finding with what the comparison of all ranks adds: how much is waiting, which no link shortens.
+
+    ``shown`` is the rank that the finding is about, None in a report that holds them all. ``recorded_ns`` is the exposed
+    communication of a recorded step, as the table has it, where the finding speaks of another step.
+    """
+    divided = _divided(finding, table, shown, recorded_ns)
+    if divided is None:
         return finding
-    # The table is as recorded; its parts are told as the same shares of the exposed time that the finding speaks of.
-    shares = {k: row[f"exposed_{k}_ns"] / max(row["steps"], 1) / cost for k in ("wait", "transfer")}
-    wait, transfer = (round(told * share) for share in shares.values())
+    row, exposed_ns, wait, transfer, which_steps = divided
     parts = f"{units.duration(wait)} is waiting for another rank and {units.duration(transfer)} is transfer."
     detail = f"{finding.detail} {which_steps} {parts}"
-    if 2 * wait < told:
+    if 2 * wait < exposed_ns:
         return _EARLIER.into(replace(finding, detail=detail))
-    late = next((r for r in table.rows if r["straggler"]), None)
+    late = next((r for r in table.rows or () if r["straggler"]), None)
     if late is not None:
         fix = (
             f"Make rank {late['rank']} faster (NSX111): it comes last, and no link or bucket size shortens the waiting"

@@ -39,6 +39,7 @@ from nsysx.events.os_calls import os_idle
 from nsysx.events.sampled_lines import known_lines
 from nsysx.findings import _pauses
 from nsysx.findings._case import SITE, Case, Fix, Rule
+from nsysx.findings._dispatched import dispatched_batches
 from nsysx.findings._finding_bounds import (
     MOST_STALL_PLACES,
     SAVED_BYTES,
@@ -204,6 +205,8 @@ def _move_it(case: Case, row: Row, line: Mapping[str, Any]) -> Fix:
     """Return the advice for a pause whose kind is not known; ``line`` is what runs in it, empty where that was not recorded."""
     before = _before_what(case, row)
     if line:
+        if (dispatched := dispatched_batches(case, line["file"], line["line"])) is not None:
+            return dispatched
         there = sampled_stacks.spoken(line["file"], line["line"], line["function"])
         if _line_stays(case, line):
             inside = "Look for what keeps the CPU busy below"

@@ -21,11 +21,12 @@ Harmless when
 from __future__ import annotations
 
 from nsysx import units
+from nsysx.events.between_parts import COPIES_OUT, COPIES_OUT_PAGEABLE, BetweenPart, BetweenSteps, between_steps
 from nsysx.events.coverage import BETWEEN, EVALUATION
 from nsysx.events.recorded_settings import settings_of
 from nsysx.findings._case import Case, Fix, Rule, Saving, way
 from nsysx.findings._costly_when import restarted_loader
-from nsysx.findings._finding_bounds import BETWEEN_STEPS_SHARE
+from nsysx.findings._finding_bounds import BETWEEN_STEPS_SHARE, COPIED_BETWEEN_SHARE, NAMED_BETWEEN_SHARE
 from nsysx.findings._found import Found
 from nsysx.model import Finding, Row
 from nsysx.replay.engine import Withheld, unprofiled_of
@@ -45,7 +46,10 @@ def check(case: Case) -> list[Finding]:
     if real.loop_ns is None or real.loop_ns - real.step_ns < BETWEEN_STEPS_SHARE * real.loop_ns:
         return case.clear(RULE, "next to nothing runs between the steps")
     between = real.loop_ns - real.step_ns
-    evaluates = covered.parts.get(EVALUATION, 0) > covered.parts.get(BETWEEN, 0)
+    recorded = between_steps(case.profile)
+    # A window that ends in an evaluation has no step behind it, so nothing lies between two of its steps.
+    seen = covered.parts.get(EVALUATION, 0), covered.parts.get(BETWEEN, 0)
+    evaluates = seen[0] > seen[1] or (seen == (0, 0) and recorded is not None)
     restarted = None if evaluates else _restarted_loader(case)
     what = "evaluation" if evaluates else "other code" if restarted is None else "a new start of the loader"
     loop = f"{units.duration(real.loop_ns)} that a step takes with what runs between steps"
@@ -53,6 +57,8 @@ def check(case: Case) -> list[Finding]:
         f"A step takes {units.duration(real.step_ns)}, and {units.duration(real.loop_ns)} with what runs between steps: "
         f"{units.share(between, real.loop_ns)} of the loop is no step."
     )
+    if recorded is not None:
+        detail += f" {_in_words(recorded)}"
     if restarted is not None:
         detail += f" The loader starts its {restarted['workers']} workers anew every {restarted['every']:.0f} steps."
     title = f"Between steps {what} takes {units.duration(between)} per step, {units.share(between, real.loop_ns)} of the loop"
@@ -64,13 +70,74 @@ def check(case: Case) -> list[Finding]:
         "evaluation between steps" if evaluates else "between steps" if restarted is None else "where an epoch begins"
     )
     # It is no time of the step, so it is no cost of it: what it takes of the loop is told.
-    evidence = [{"step_ns": real.step_ns, "loop_ns": real.loop_ns, "between_ns": between}]
+    evidence: list[Row] = [{"step_ns": real.step_ns, "loop_ns": real.loop_ns, "between_ns": between}]
+    evidence += _evidence(recorded)
+    kept = _copied_out(recorded)
     fix = _EVALUATES if evaluates else _OTHER if restarted is None else _kept_workers(restarted)
+    if kept:
+        title += f", much of it copies {units.size(kept)} to the host"
+        fix = _reduced_on_gpu(case, kept)
     return [
         Found(
             RULE, title, detail, worth=worth, cost_ns=None, fix=fix, where={"near": near}, evidence=evidence
         ).as_finding(case)
     ]
+
+
+def _in_words(recorded: BetweenSteps) -> str:
+    """Return what fills the recorded stretches between steps: the longest parts, and what collectives exchange there."""
+    parts = [part for part in recorded.parts if part.ns >= NAMED_BETWEEN_SHARE * recorded.ns]
+    named = ", ".join(f"{units.share(part.ns, recorded.ns)} {_part_in_words(part)}" for part in parts)
+    text = f"Of the {units.duration(recorded.ns)} of that which were recorded, {named}."
+    exchanged = sum(each.bytes or 0 for each in recorded.collectives)
+    if exchanged:
+        count = sum(each.calls for each in recorded.collectives)
+        text += f" {count} collectives exchange {units.size(exchanged)} there."
+    return text
+
+
+def _part_in_words(part: BetweenPart) -> str:
+    size = f" ({units.size(part.bytes)})" if part.bytes else ""
+    return f"{part.what}{size}{' beside the forward of an evaluation' if part.evaluates else ''}"
+
+
+def _evidence(recorded: BetweenSteps | None) -> list[Row]:
+    """Return the parts of the recorded stretches between steps, which sum to them, and the collectives launched there."""
+    if recorded is None:
+        return []
+    parts: list[Row] = [
+        {
+            "between": part.what,
+            "in evaluation": part.evaluates,
+            "recorded_ns": part.ns,
+            "calls": part.calls,
+            "bytes": part.bytes,
+        }
+        for part in recorded.parts
+    ]
+    return parts + [
+        {"collectives": each.kind, "calls": each.calls, "on the GPU_ns": each.ns, "bytes": each.bytes}
+        for each in recorded.collectives
+    ]
+
+
+def _copied_out(recorded: BetweenSteps | None) -> int:
+    """Return how many bytes are copied to the host between the steps, 0 where that takes no large part of what runs there."""
+    if recorded is None or recorded.share(COPIES_OUT, COPIES_OUT_PAGEABLE) < COPIED_BETWEEN_SHARE:
+        return 0
+    return sum(part.bytes for part in recorded.parts if part.what in (COPIES_OUT, COPIES_OUT_PAGEABLE))
+
+
+def _reduced_on_gpu(case: Case, copied: int) -> Fix:
+    """Return the advice to keep less of each batch of an evaluation, in the words of the library that runs it."""
+    code = case.profile.code()
+    files = set() if code is None else set(code.places["file"].drop_nulls().to_list())
+    fix = Fix.by_name("reduced-on-gpu")
+    text = f"{fix.text} ({units.size(copied)} go to the host)"
+    if not any(file.replace("\\", "/").endswith("/transformers/trainer.py") for file in files):
+        return fix.but(text=text)
+    paste = "Trainer(..., preprocess_logits_for_metrics=lambda logits, labels: logits.argmax(-1))"
+    return fix.but(text=f"{text}: preprocess_logits_for_metrics of the Trainer", paste=paste)
 
 
 def _restarted_loader(case: Case) -> Row | None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from nsysx.catalogue import Late
 from nsysx.ranks import late_lines, late_work, straggler, uneven
-from nsysx.ranks.collect import Rank
+from nsysx.ranks.rank_record import Rank
 
 
 def of_rank(ranks: Sequence[Rank], late: straggler.Straggler | None, r: int) -> dict[str, object]:

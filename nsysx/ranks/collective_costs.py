@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from nsysx.frames.intervals import I64, StepFunction, coverage, nesting, overlay
-from nsysx.ranks.collect import Rank
 from nsysx.ranks.match import Aligned, SeriesKey
 from nsysx.ranks.rank_bounds import MOST_LATE_RANKS
+from nsysx.ranks.rank_record import Rank
 from nsysx.reading import nccl_notes
 
 Bools = npt.NDArray[np.bool_]

@@ -10,12 +10,12 @@ import numpy as np
 from nsysx.analyses.helpers.module_names import folded
 from nsysx.model import Table, TableSpec
 from nsysx.ranks import collective_costs as costs_room
-from nsysx.ranks.collect import Rank, number
 from nsysx.ranks.collective_costs import MOVES, UNMATCHED, WAITS, Stretches
 from nsysx.ranks.job_compared import JobCompared, Takers
 from nsysx.ranks.job_ledger import chosen
 from nsysx.ranks.rank_bounds import MOST_COMMUNICATION_PLACES
 from nsysx.ranks.rank_places import Place
+from nsysx.ranks.rank_record import Rank, number
 from nsysx.rows import Of, TableOf, columns_of, names
 
 KEY = "communication_places"

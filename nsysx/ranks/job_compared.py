@@ -8,10 +8,10 @@ from functools import cached_property
 from typing import NamedTuple
 
 from nsysx.ranks import process_groups, straggler
-from nsysx.ranks.collect import Rank, number
 from nsysx.ranks.collective_costs import CollectiveCosts, costs_of
 from nsysx.ranks.match import Aligned, align, common
 from nsysx.ranks.rank_checks import job_size
+from nsysx.ranks.rank_record import Rank, number
 
 
 class Takers(NamedTuple):

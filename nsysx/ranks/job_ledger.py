@@ -19,10 +19,10 @@ from nsysx.judging import late_kinds
 from nsysx.model import Table, TableSpec
 from nsysx.ranks import collective_costs as costs_room
 from nsysx.ranks import late_lines, late_work, straggler, uneven
-from nsysx.ranks.collect import Rank, number
 from nsysx.ranks.collective_costs import MOVES, UNMATCHED, WAITS, Stretches
 from nsysx.ranks.job_compared import JobCompared, Takers
 from nsysx.ranks.rank_bounds import MOST_LEDGER_RANKS
+from nsysx.ranks.rank_record import Rank, number
 from nsysx.rows import Of, TableOf, columns_of, names
 
 KEY = "job_ledger"

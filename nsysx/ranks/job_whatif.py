@@ -13,10 +13,10 @@ from typing import Any
 from nsysx import units
 from nsysx.errors import EXIT_EMPTY, EXIT_USAGE, NsysxError
 from nsysx.ranks import straggler
-from nsysx.ranks.collect import Rank, number
 from nsysx.ranks.job_compared import JobCompared, compare, reason
 from nsysx.ranks.own_time import OwnTimes, own_times
 from nsysx.ranks.rank_bounds import FASTER_LINKS_TIMES, STRAGGLER_SHARE
+from nsysx.ranks.rank_record import Rank, number
 from nsysx.replay.changes import JobChanges
 
 

@@ -16,9 +16,9 @@ from nsysx.catalogue import Call
 from nsysx.events.line_shares import host_time
 from nsysx.events.profile import Profile
 from nsysx.frames import lookup
-from nsysx.ranks.collect import Rank
 from nsysx.ranks.rank_bounds import MOST_KEPT_LINES, MOST_LATE_LINES, OWN_CALLS_TIMES, OWN_LINE_TIMES
 from nsysx.ranks.rank_places import HostLine
+from nsysx.ranks.rank_record import Rank
 
 
 class Longer(NamedTuple):

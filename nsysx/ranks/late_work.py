@@ -17,7 +17,6 @@ from nsysx.catalogue import DeviceActivity, Surplus
 from nsysx.events.profile import Profile
 from nsysx.frames import lookup
 from nsysx.ranks import uneven
-from nsysx.ranks.collect import Rank
 from nsysx.ranks.rank_bounds import (
     ALIKE_WORK_SHARE,
     EVERY_KIND_SHARE,
@@ -28,6 +27,7 @@ from nsysx.ranks.rank_bounds import (
     OTHER_KINDS_SHARE,
 )
 from nsysx.ranks.rank_places import WorkPlace
+from nsysx.ranks.rank_record import Rank
 
 
 class LongerKind(NamedTuple):

@@ -14,10 +14,10 @@ import polars as pl
 
 from nsysx.events.profile import Profile
 from nsysx.frames.intervals import I64, union
-from nsysx.ranks.collect import Rank
 from nsysx.ranks.match import Aligned
 from nsysx.ranks.rank_bounds import DURING_EVALUATION_SHARE, NOTABLE_EVALUATION_SHARE
 from nsysx.ranks.rank_places import Place
+from nsysx.ranks.rank_record import Rank
 from nsysx.reading import nccl_notes
 
 

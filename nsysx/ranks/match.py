@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 from nsysx.frames.intervals import I64
-from nsysx.ranks.collect import Rank
 from nsysx.ranks.rank_bounds import COLLECTIVES_TOGETHER_SHARE, MOST_SHIFTS, SENDS_TOGETHER_SHARE
+from nsysx.ranks.rank_record import Rank
 from nsysx.reading.nccl_notes import SEND_RECEIVE
 
 

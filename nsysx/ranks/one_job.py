@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nsysx.errors import EXIT_USAGE, NsysxError
-from nsysx.ranks.collect import Rank
 from nsysx.ranks.rank_bounds import MOST_FOREIGN_REPORTS
+from nsysx.ranks.rank_record import Rank
 
 _NOT_ONE = "not-one-job"
 _HINT = "Reports given together are ranks of one job; to compare two runs: nsysx compare BEFORE AFTER"

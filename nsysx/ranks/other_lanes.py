@@ -14,7 +14,7 @@ import polars as pl
 from nsysx.analyses.helpers import picture_windows, timeline_data
 from nsysx.events.profile import Profile
 from nsysx.pictures import CPU_ROLES, Lane, Timeline
-from nsysx.ranks import collect, collective_costs, straggler
+from nsysx.ranks import collective_costs, rank_record, straggler
 from nsysx.ranks.match import Aligned, align, common
 from nsysx.ranks.rank_bounds import (
     FEWEST_DRAWN_RANKS,
@@ -74,7 +74,7 @@ class OtherRanksLanes:
     lanes: Lanes = field(default_factory=dict)
 
 
-def plan(profile: Profile, ranks: Sequence[collect.Rank], report: int) -> LanePlan:
+def plan(profile: Profile, ranks: Sequence[rank_record.Rank], report: int) -> LanePlan:
     """Return what is drawn beside ``profile``, of the report with this number: ranks that it does not hold, on a known clock."""
     windows = tuple(Stretch(w.start_ns, w.end_ns) for w in picture_windows.windows(profile))
     here = {process for process, _ in profile.ledgers.activity}
@@ -88,7 +88,7 @@ def plan(profile: Profile, ranks: Sequence[collect.Rank], report: int) -> LanePl
     if len(placed) > FEWEST_DRAWN_RANKS and (late := _late_rank(aligned)) is not None:
         placed.sort(key=lambda n: n != late)  # the one that the others wait for is drawn before any other
     zero = aligned.offset[held[0]]
-    numbers = [collect.number(ranks, n) for n in range(len(ranks))]
+    numbers = [rank_record.number(ranks, n) for n in range(len(ranks))]
     return LanePlan(
         windows,
         tuple(

@@ -16,8 +16,8 @@ from nsysx.catalogue import DeviceActivity
 from nsysx.events.other_ranks import Modelled, OtherRanks
 from nsysx.events.profile import Profile
 from nsysx.frames.intervals import I64
-from nsysx.ranks.collect import Rank
 from nsysx.ranks.match import Aligned, align
+from nsysx.ranks.rank_record import Rank
 from nsysx.replay import no_comm, peers, rank_alone
 from nsysx.replay.together import Played, ReplayedRank, step_lengths
 

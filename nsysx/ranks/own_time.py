@@ -15,10 +15,10 @@ from nsysx.events.profile import Profile
 from nsysx.frames.intervals import I64
 from nsysx.frames.statistics import F64
 from nsysx.ranks import late_lines, late_work, lone_work
-from nsysx.ranks.collect import Rank
 from nsysx.ranks.match import Aligned
 from nsysx.ranks.other_reports import ops_of
 from nsysx.ranks.rank_bounds import FEWEST_REPLAYED_STEPS, MOST_REPLAYED_RANKS, REPLAYED_TOGETHER_SHARE
+from nsysx.ranks.rank_record import Rank
 from nsysx.replay import peers
 from nsysx.replay.chain_columns import Columns
 from nsysx.replay.replay_bounds import HIDDEN_SLOWS_SHARES

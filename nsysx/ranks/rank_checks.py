@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nsysx.model import Check, Row
-from nsysx.ranks.collect import Rank, number
 from nsysx.ranks.rank_bounds import CLOCKS_AGREE_NS, NAMED_RANKS
+from nsysx.ranks.rank_record import Rank, number
 
 
 def _messages_checks(ranks: Sequence[Rank]) -> list[Check]:

@@ -13,11 +13,11 @@ from nsysx.catalogue import Late
 from nsysx.model import Row, Table, TableSpec
 from nsysx.ranks import behind_columns, lone_work, straggler
 from nsysx.ranks import collective_costs as costs_room
-from nsysx.ranks.collect import LEDGER, Rank, number
 from nsysx.ranks.collective_costs import CollectiveCosts
 from nsysx.ranks.job_compared import JobCompared
 from nsysx.ranks.own_time import own_times
 from nsysx.ranks.rank_bounds import STRAGGLER_SHARE
+from nsysx.ranks.rank_record import LEDGER, Rank, number
 from nsysx.rows import Of, TableOf, columns_of, names
 
 KEY = "ranks"

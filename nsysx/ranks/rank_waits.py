@@ -8,11 +8,11 @@ import numpy as np
 
 from nsysx.frames.intervals import I64
 from nsysx.model import Row, Table, TableSpec
-from nsysx.ranks.collect import Rank, number
 from nsysx.ranks.collective_costs import CollectiveCosts, waiting_per_step
 from nsysx.ranks.job_compared import JobCompared
 from nsysx.ranks.job_ledger import chosen
 from nsysx.ranks.rank_bounds import MOST_LISTED_STEPS
+from nsysx.ranks.rank_record import Rank, number
 from nsysx.rows import Of, TableOf, columns_of, names
 
 KEY = "rank_waits"

@@ -31,7 +31,6 @@ from nsysx.catalogue import Cause, DeviceActivity, Late, Trait
 from nsysx.frames.frame_bounds import PROCESS_DRIFT
 from nsysx.frames.statistics import F64, block_length, mean_error, t_quantile
 from nsysx.ranks import late_lines, uneven
-from nsysx.ranks.collect import Rank
 from nsysx.ranks.collective_costs import CollectiveCosts, waiting_per_step
 from nsysx.ranks.match import Aligned
 from nsysx.ranks.own_time import OwnTimes, own_times
@@ -44,6 +43,7 @@ from nsysx.ranks.rank_bounds import (
     STRAGGLER_FEWEST_STEPS,
     STRAGGLER_SHARE,
 )
+from nsysx.ranks.rank_record import Rank
 from nsysx.reading import nccl_notes
 
 #: Causes of a rank's excess: parts of its ledger and causes of its idle time.

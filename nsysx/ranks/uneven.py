@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from nsysx.events.families import family
 from nsysx.events.kernel_names import function_of
-from nsysx.ranks.collect import Rank
 from nsysx.ranks.rank_bounds import GPU_BOUND_SHARE, MOST_UNEVEN_KERNELS, UNLIKE_KERNELS_SHARE
+from nsysx.ranks.rank_record import Rank
 
 #: How the kernels of a rank differ from those of its peers.
 LARGER, MORE, OTHER, LONGER = "on larger inputs", "run more often", "not on the others", "take longer"

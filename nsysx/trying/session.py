@@ -6,12 +6,13 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from nsysx.inject.nsysx_probe.changes import Change
 from nsysx.redaction import redacted
 from nsysx.trying import chosen_changes, plans
-from nsysx.trying.result import Baseline, ChangeTrial, TryResult
+from nsysx.trying.candidate import Candidate
+from nsysx.trying.result import Baseline, TryResult
 from nsysx.trying.same import of_unchanged, unseeded
 from nsysx.trying.trial_bounds import (
     ENDING_S,
@@ -23,27 +24,9 @@ from nsysx.trying.trial_bounds import (
     MOST_PAIRS,
     SHORT_BUDGET_S,
 )
-from nsysx.trying.trial_results import compare_results
-from nsysx.trying.trial_run import Runner, RunPlan, RunTimeouts, TrialRun, noise_of, peak_memory_of, require_steps
+from nsysx.trying.trial_run import Runner, RunPlan, RunTimeouts, TrialRun, peak_memory_of, require_steps
 from nsysx.trying.try_options import TryOptions
-from nsysx.trying.verdicts import basis_of_few, gain, gain_of_blocks
 from nsysx.units import duration, several
-
-
-@dataclass
-class _Tried:
-    """A change, or several at once, with its pairs of runs (unchanged, changed)."""
-
-    changes: tuple[Change, ...]
-    trial: ChangeTrial
-    pairs: list[tuple[TrialRun, TrialRun]] = field(default_factory=list)
-    unchanged_first: bool = False
-    done: bool = False
-    blocks: bool = False  # it was turned off and on in its runs
-
-    @property
-    def few(self) -> bool:
-        return bool(self.pairs) and not self.blocks and len(self.pairs) < FEWEST_PAIRS
 
 
 class Session:
@@ -64,7 +47,7 @@ class Session:
         self.fresh: TrialRun | None = None  # an unchanged run that has just ended and is in no pair
         self.start_s = 0.0
         self.cuda, self.optimizers = False, list[str]()
-        self.tried = [_Tried(c, chosen_changes.untried(c, advised)) for c in candidates]
+        self.tried = [Candidate(c, chosen_changes.untried(c, advised)) for c in candidates]
         self.result.trials = [t.trial for t in self.tried]
 
     # ---- the unchanged program --------------------------------------------------------------------------------------
@@ -129,7 +112,7 @@ class Session:
         like = plans.like(run, self.options.steps)
         if like is None:
             return False
-        self._note_effect(tried, run)
+        tried.note_effect(run)
         if tried.done and any(seen["took"] for seen in run.record["changes"].values()):
             return False  # of several changes some were made
         self.plan, self.start_s = like, run.start_s
@@ -205,7 +188,7 @@ class Session:
     def _left_s(self) -> float:
         return self.deadline - time.monotonic()
 
-    def _within_budget(self, tried: _Tried | None = None) -> None:
+    def _within_budget(self, tried: Candidate | None = None) -> None:
         """Stop unless what comes next still fits into the budget: of a change, or an unchanged run.
 
         Whether a change can be turned off and on is known once it ran. Until then one run is asked for, which may be cut; and while
@@ -237,7 +220,7 @@ class Session:
 
     # ---- changes ----------------------------------------------------------------------------------------------------
 
-    def _first_pairs(self, tried: _Tried) -> None:
+    def _first_pairs(self, tried: Candidate) -> None:
         if reason := self._lacks(tried.changes):
             tried.trial.verdict, tried.trial.reason, tried.done = "does_not_apply", reason, True
             return
@@ -254,7 +237,7 @@ class Session:
         waiting = sum(not t.done and not t.pairs for t in self.tried)
         return self._left_s() >= waiting * 2 * FEWEST_PAIRS * self.unchanged[-1].wall_s
 
-    def _compare_unchanged(self, tried: _Tried) -> None:
+    def _compare_unchanged(self, tried: Candidate) -> None:
         """If results differ with a change, run the unchanged program again: do those of unchanged runs differ as much?"""
         if not (tried.trial.difference.weights or tried.trial.difference.loss):
             return
@@ -291,7 +274,7 @@ class Session:
                 best.setdefault(change.group, change)
         if len(best) < 2:
             return
-        tried = _Tried(tuple(best.values()), chosen_changes.untried(tuple(best.values()), ()))
+        tried = Candidate(tuple(best.values()), chosen_changes.untried(tuple(best.values()), ()))
         self.result.together = tried.trial
         self.tried.append(tried)
         self._first_pairs(tried)
@@ -304,7 +287,7 @@ class Session:
             return "the program used no GPU"
         return "no optimizer was seen" if "optimizer" in needs and not self.optimizers else ""
 
-    def _pair(self, tried: _Tried) -> None:
+    def _pair(self, tried: Candidate) -> None:
         """Run one pair: A B, then B A, and so on, so that a drift favors neither side.
 
         Without an unchanged run that has just ended, the change is first: one that fails costs one run. A change that was turned
@@ -325,10 +308,13 @@ class Session:
         if tried.blocks:
             self._base()
 
-    def _run_changed(self, tried: _Tried) -> TrialRun | None:
+    def _judge(self, tried: Candidate) -> None:
+        tried.judge(self.result.baseline, self.unchanged, self.result.stopped)
+
+    def _run_changed(self, tried: Candidate) -> TrialRun | None:
         """Return a measured run with the change made, None if it failed or did not apply, which ends its trial."""
         run, trial = self._run(tried.changes), tried.trial
-        missing = self._note_effect(tried, run)
+        missing = tried.note_effect(run)
         if run.outcome in ("failed", "hangs") or (run.outcome == "ended" and not missing):
             fits = self.unchanged[-1].wall_s <= self._left_s()
             if fits and len(self.unchanged) < 2 and not any(t.pairs for t in self.tried):
@@ -337,57 +323,6 @@ class Session:
             trial.reason = run.silence
             trial.where = run.where or trial.where
         return None if tried.done else run
-
-    def _note_effect(self, tried: _Tried, run: TrialRun) -> bool:
-        """Note where changes took effect; return whether one of them did not, which ends their trial."""
-        trial, seen = tried.trial, run.record.get("changes", {})
-        trial.where = trial.where or next((s["where"] for s in seen.values() if s["where"]), "")
-        trial.note = next((s["note"] for s in seen.values() if s["note"]), trial.note)
-        missing = [(name, s["why_not"]) for name, s in seen.items() if not s["took"]]
-        if missing and run.outcome not in ("failed", "hangs"):
-            trial.verdict, tried.done = "does_not_apply", True
-            reasons = [f"{name}: {why}" if len(tried.changes) > 1 else why for name, why in missing]
-            trial.reason = "; ".join(reasons) or "it took no effect"
-        return bool(missing)
-
-    # ---- verdicts ---------------------------------------------------------------------------------------------------
-
-    def _judge(self, tried: _Tried) -> None:
-        """Bring the record of a trial up to date."""
-        trial, pairs, baseline = tried.trial, tried.pairs, self.result.baseline
-        if not pairs or trial.verdict in ("fails", "does_not_apply"):
-            if not pairs and not tried.done:
-                trial.reason = trial.reason or f"it was not tried{self.result.stopped and ': '}{self.result.stopped}"
-            return
-        if tried.blocks:
-            steps = [pair for _, run in pairs for pair in run.block_pairs]
-            measured = gain_of_blocks(steps)
-        else:
-            steps = [(a.step_ns, b.step_ns) for a, b in pairs]
-            noise = max(noise_of(run.record) for pair in pairs for run in pair)
-            measured = gain(steps, [r.step_ns for r in self.unchanged], noise)
-        assert baseline.step_ns is not None
-        trial.pairs, trial.within_a_run = len(steps), tried.blocks
-        trial.verdict = measured.verdict  # type: ignore[assignment]
-        trial.ratio, trial.ratio_low, trial.ratio_high = measured[:3]
-        trial.step_ns, trial.low_ns, trial.high_ns = (baseline.step_ns * r for r in measured[:3])
-        compare_results(trial, pairs, baseline, sum(not r.turned_off for r in self.unchanged))
-        trial.peak_memory_bytes = peak_memory_of([b for _, b in pairs if not b.turned_off])
-        if trial.verdict == "fails":
-            tried.done = True
-            return
-        later = [b.start_ns - a.start_ns for a, b in pairs if not a.turned_off]
-        trial.start_ns = statistics.median(later) if later else None
-        saved = baseline.step_ns - trial.step_ns
-        trial.pays_after_steps = None
-        if trial.verdict == "faster" and saved > 0 and trial.start_ns is not None:
-            trial.pays_after_steps = max(0, math.ceil(trial.start_ns / saved))
-        if trial.verdict == "cannot_tell":
-            stopped = self.result.stopped
-            units = "blocks of steps" if tried.blocks else "runs"
-            trial.reason = f"{len(steps)} pairs of {units} do not decide" + (f"; {stopped}" if stopped else "")
-        else:
-            trial.reason = basis_of_few(len(steps)) if tried.few else ""
 
 
 class _StopError(Exception):

@@ -58,10 +58,12 @@ FEWEST_BLOCK_PAIRS = TRIAL_FEWEST_PAIRS
 RUN_POLL_S = 0.05
 #: How long other ranks of a job get to finish after the first one (s).
 OTHER_RANKS_END_S = 10.0
-#: A step is the median over this many blocks of steps.
-BLOCKS_OF_STEPS = 5
 #: How much of a run's output is kept to say why it failed.
 KEPT_LOG_BYTES = 200_000
+
+# ---- trial_steps ------------------------------------------------------------------------------------------------
+#: A step is the median over this many blocks of steps.
+BLOCKS_OF_STEPS = 5
 
 # ---- trial_sentences --------------------------------------------------------------------------------------------
 #: Steps are told to differ if their 90th percentile is this many times the 10th.

@@ -13,13 +13,17 @@ import pytest
 from nsysx.advice import Alternative
 from nsysx.answer import first_action
 from nsysx.catalogue import StepLimit
+from nsysx.events.between_parts import COPIES_OUT_PAGEABLE, HOST_CODE, between_steps
 from nsysx.events.coverage import BETWEEN, EVALUATION
 from nsysx.findings import nsx130_between_steps as rule
 from nsysx.model import Finding
+from nsysx.pipeline import ReadingOptions, gather_job
 from nsysx.replay.engine import Withheld, unprofiled_of
 from tests.answer.test_first_action import finding, led
+from tests.builder import Report
 from tests.findings import Program, healthy
 
+US, MS = 1_000, 1_000_000
 #: Workers that start anew every 32 steps.
 LOADER = {"workers": 12, "persistent_workers": False, "iterators": 8, "first_step": 0, "last_step": 224}
 
@@ -78,6 +82,41 @@ def test_workers_that_start_anew_between_steps_are_kept(
 @pytest.mark.parametrize("times", [None, 1.0, 1.09])
 def test_next_to_nothing_between_steps_is_clear(found: Callable[..., Finding], times: float | None) -> None:
     assert found(times).verdict == "clear"
+
+
+def evaluation(copied: int) -> Report:
+    """Return a program of eight steps of 2 ms; the window ends in an evaluation that copies outputs to the host."""
+    report = Report()
+    report.gpu(0, pids=[(100, 0)])
+    thread = (process := report.process(100)).thread(100, "python3")
+    process.context()
+    t = MS
+    for i in range(8):
+        thread.add_range(f"step {i}", t, t + (2 if i < 7 else 10) * MS, domain="nsysx")
+        thread.launch(t + 10 * US, kernel="gemm", gpu_start=t + 20 * US, gpu_dur=MS)
+        t += 2 * MS
+    t -= 2 * MS
+    thread.add_range("evaluation Net", t + 2 * MS, t + 3 * MS, domain="nsysx")
+    thread.launch(t + 2 * MS + 10 * US, kernel="gemm", gpu_start=t + 2 * MS + 30 * US, gpu_dur=MS)
+    thread.memcpy(t + 4 * MS, 4 * MS, kind="DtoH", bytes=copied, gpu_start=t + 4 * MS, gpu_dur=4 * MS, pageable=True)
+    return report
+
+
+def test_what_an_evaluation_at_the_end_of_the_window_does_is_divided_to_the_nanosecond(tmp_path: Path) -> None:
+    profile = gather_job([evaluation(1 << 30).write(tmp_path / "r.sqlite")], ReadingOptions()).profile
+    recorded = between_steps(profile)
+    assert recorded is not None
+    # From the beginning of the evaluation to the end of the step that the window cuts.
+    assert recorded.ns == sum(part.ns for part in recorded.parts) == 8 * MS
+    first, second = recorded.parts[:2]
+    assert (first.what, first.ns, first.calls, first.bytes) == (COPIES_OUT_PAGEABLE, 4 * MS, 1, 1 << 30)
+    assert (second.what, second.evaluates, second.bytes) == (HOST_CODE, False, 0)
+    assert recorded.share(COPIES_OUT_PAGEABLE) == 0.5
+    words = rule._in_words(recorded)
+    assert words.startswith(
+        "Of the 8.00 ms of that which were recorded, 50 % copies to pageable host memory (1.0 GiB), 38 % host code"
+    )
+    assert rule._copied_out(recorded) == 1 << 30
 
 
 def between(ms: float) -> Finding:

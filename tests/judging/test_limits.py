@@ -102,7 +102,7 @@ def test_what_runs_between_steps_is_told_where_it_could_limit_the_loop(
 ) -> None:
     """From 15 % of the loop on, that is of the step of 25 ms with it, whatever limits the step itself."""
     words = f"; what runs between steps adds {between_ms:.2f} ms a step."
-    monkeypatch.setattr(line_of_most, "gpu_work", lambda *_: ("train.py:31", 0.5))
+    monkeypatch.setattr(line_of_most, "gpu_work", lambda *_: line_of_most.LineShare("train.py", 31, 0.5))
     for code, parts in ((StepLimit.GPU, {"work": 100}), (StepLimit.INPUT, {"work": 40, "input": 60})):
         four = replace(window(steps=4, **parts), between_ns=round(between_ms * MS))
         sentence = limit_words.headline(profile, four, code)

@@ -12,8 +12,8 @@ from nsysx.findings import nsx111_straggler
 from nsysx.judging import late_kinds
 from nsysx.model import Row, Table
 from nsysx.ranks import job_ledger, late_work
-from nsysx.ranks.collect import Rank
 from nsysx.ranks.rank_places import WorkPlace
+from nsysx.ranks.rank_record import Rank
 from tests.ranks.test_one_job import rank
 
 FILE = "/job/train.py"

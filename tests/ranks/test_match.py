@@ -11,8 +11,9 @@ import pytest
 from nsysx.catalogue import DeviceActivity
 from nsysx.events import ledger
 from nsysx.frames.intervals import StepFunction
-from nsysx.ranks.collect import LedgerTiles, _exposed
+from nsysx.ranks.collect import _exposed
 from nsysx.ranks.match import SEND_RECEIVE, _pairs, align
+from nsysx.ranks.rank_record import LedgerTiles
 
 LONG = np.cumsum(np.random.default_rng(0).integers(50, 150, 2_000)).astype(np.int64)
 

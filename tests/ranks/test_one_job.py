@@ -15,7 +15,7 @@ import pytest
 from nsysx.errors import NsysxError
 from nsysx.pipeline import summarize
 from nsysx.ranks import one_job
-from nsysx.ranks.collect import Rank
+from nsysx.ranks.rank_record import Rank
 from nsysx.reading.nccl_notes import CommunicatorMember
 from tests.builder import Report
 from tests.ranks.test_rank_table import rank_reports

@@ -22,11 +22,11 @@ from nsysx.ranks import (
     straggler,
     uneven,
 )
-from nsysx.ranks.collect import CollectiveSeries, LedgerTiles, Rank
 from nsysx.ranks.collective_costs import MOVES, UNMATCHED, WAITS
 from nsysx.ranks.job_compared import Takers
 from nsysx.ranks.match import Aligned, SeriesKey
 from nsysx.ranks.rank_places import HostLine, Place
+from nsysx.ranks.rank_record import CollectiveSeries, LedgerTiles, Rank
 from nsysx.reading import nccl_notes
 from nsysx.reading.nccl_notes import CommunicatorMember
 from tests.random_tables import covered, rounds

@@ -29,10 +29,10 @@ from nsysx.ranks import (
     own_time,
     process_groups,
     rank_checks,
+    rank_record,
     rank_table,
     straggler,
 )
-from nsysx.ranks.collect import LEDGER, Rank
 from nsysx.ranks.collective_costs import MOVES, UNMATCHED, WAITS, Stretches
 from nsysx.ranks.job_compared import Takers
 from nsysx.ranks.match import Aligned, SeriesKey
@@ -45,6 +45,7 @@ from nsysx.ranks.rank_bounds import (
     NAMED_RANKS,
     STRAGGLER_SHARE,
 )
+from nsysx.ranks.rank_record import LEDGER, Rank
 from nsysx.reading import nccl_notes
 from nsysx.reading.nccl_notes import CommunicatorMember
 from nsysx.replay.changes import JobChanges
@@ -125,7 +126,7 @@ def test_ranks_are_in_the_order_of_their_numbers_or_of_their_files() -> None:
         for i in range(3):
             file = f"job.rank{source.choice((i, i + 9, 1))}.sqlite" if source.random() < 0.7 else f"r{i}.sqlite"
             ranks.append(rank(i, number=source.choice((None, i, 2 - i, 1)), file=file))
-        found = collect.numbered(ranks)
+        found = rank_record.numbered(ranks)
         own = [r.number for r in ranks]
         named = [int(r.file[8:].partition(".")[0]) if r.file.startswith("job") else None for r in ranks]
         order = next((n for n in (own, named) if None not in n and len(set(n)) == 3), None)
@@ -216,7 +217,7 @@ def test_a_rank_joins_the_group_whose_kernels_run_at_the_same_time() -> None:
 def test_series_are_known_by_communicator_or_else_by_stream() -> None:
     for source in rounds():
         series = tuple(
-            collect.CollectiveSeries(source.randrange(2), source.choice(("", "w")), "k", "allreduce", ())
+            rank_record.CollectiveSeries(source.randrange(2), source.choice(("", "w")), "k", "allreduce", ())
             for _ in range(4)
         )
         belongs = [source.randrange(4) for _ in range(9)]

@@ -11,8 +11,8 @@ import pytest
 from nsysx.catalogue import DeviceActivity
 from nsysx.model import Row
 from nsysx.ranks import job_compared, job_ledger, late_lines, rank_checks, rank_waits, uneven
-from nsysx.ranks.collect import Rank
 from nsysx.ranks.rank_places import HostLine
+from nsysx.ranks.rank_record import Rank
 from nsysx.reading.nccl_notes import CommunicatorMember
 from tests.ranks.test_one_job import rank
 

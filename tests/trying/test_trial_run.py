@@ -15,14 +15,14 @@ import pytest
 
 from nsysx.inject.nsysx_probe.changes import Watch
 from nsysx.inject.nsysx_probe.trial import TrialRecorder
-from nsysx.trying import trial_run
+from nsysx.trying import trial_run, trial_steps
 from nsysx.trying.trial_bounds import BLOCKS_OF_STEPS
 
 
 def test_the_step_of_a_run_is_the_median_of_the_means_of_equal_blocks() -> None:
     def step(lengths: list[float], warm: int = 3) -> float:
         numbered = {str(number): ns for number, ns in enumerate(lengths)}
-        return trial_run.step_of({"warm": warm, "steps": len(lengths), "steps_ns": numbered})
+        return trial_steps.step_of({"warm": warm, "steps": len(lengths), "steps_ns": numbered})
 
     cold, blocks = [9e9] * 3, BLOCKS_OF_STEPS
     lengths = [10.0 * i * i + j for i in range(blocks) for j in (0, 4)]  # blocks of two, whose means are 2, 12, 42, ...
@@ -89,7 +89,7 @@ def test_what_one_side_left_in_the_queue_is_not_in_the_others_steps(
         device.step(1e5 if watch.on else 3e6, 1e6)
         made.border(None)
     (file,) = tmp_path.glob("trial-*.json")
-    pairs = trial_run.pairs_of(json.loads(file.read_text()))
+    pairs = trial_steps.pairs_of(json.loads(file.read_text()))
     assert len(pairs) == 8
     assert all(off == pytest.approx(3e6) and on == pytest.approx(1e6) for off, on in pairs), pairs
 
@@ -112,8 +112,8 @@ def test_one_start_measures_the_unchanged_program_and_a_change(tmp_path: Path, m
     assert on[:13] == [True] * 3 + [False] * 10 and on[13:29] == ([False] * 4 + [True] * 4 + [True] * 4 + [False] * 4)
     (file,) = tmp_path.glob("trial-*.json")
     record = json.loads(file.read_text())
-    assert record["turned_off"] and trial_run.step_of(record) == pytest.approx(3e6)
-    assert trial_run.pairs_of(record) == [(pytest.approx(3e6), pytest.approx(1e6))] * 8
+    assert record["turned_off"] and trial_steps.step_of(record) == pytest.approx(3e6)
+    assert trial_steps.pairs_of(record) == [(pytest.approx(3e6), pytest.approx(1e6))] * 8
 
 
 def test_a_run_ends_at_its_time_with_the_steps_that_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,7 +131,7 @@ def test_a_run_ends_at_its_time_with_the_steps_that_it_has(tmp_path: Path, monke
             break
     (file,) = tmp_path.glob("trial-*.json")
     record = json.loads(file.read_text())
-    assert finished == [7] and record["steps"] == 8 and trial_run.step_of(record) == pytest.approx(3e6)
+    assert finished == [7] and record["steps"] == 8 and trial_steps.step_of(record) == pytest.approx(3e6)
 
 
 def test_a_program_that_has_just_started_when_a_signal_comes_is_ended(

@@ -20,8 +20,9 @@ from nsysx.trying import chosen_changes, verdicts
 from nsysx.trying.failure import of_log
 from nsysx.trying.result import ChangeTrial, TryResult
 from nsysx.trying.session import Session
-from nsysx.trying.trial_run import TrialRun, pairs_of, step_of
+from nsysx.trying.trial_run import TrialRun
 from nsysx.trying.trial_sentences import text
+from nsysx.trying.trial_steps import pairs_of, step_of
 from nsysx.trying.try_options import TryOptions
 
 

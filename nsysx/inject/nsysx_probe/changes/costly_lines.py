@@ -293,6 +293,13 @@ UNTRIED = (
         "if step % 500 == 0: validate(model, part_of(rank))", untried=_OWN_CODE,
     ),
     Remedy(
+        "reduced-on-gpu",
+        "Reduce on the GPU what is kept of each batch between the steps, before it is gathered or copied to the host: the argmax or sums, "
+        "not all outputs",
+        "correct += (model(x).argmax(-1) == y).sum()  # stays on the GPU; .item() once, at the end",
+        "What is computed from it must not need the outputs themselves.", untried=_OWN_CODE,
+    ),
+    Remedy(
         "beside-the-loop",
         "Do what runs between the steps less often, or concurrently: in its own thread or process, in the workers of the loader, "
         "or on the GPU", untried=_OWN_CODE,
