@@ -606,7 +606,7 @@ def ranks(count: int, late: int) -> Table:
         behind = {
             "late_ns": 3_000 * US, "late_low_ns": 2_900 * US, "late_high_ns": 3_100 * US, "late_drift_ns": 50 * US,
             "late_cause": "compute", "price_ns": 3_000 * US, "price_share": 0.9, "alone_share": 0.9, "replay_error": 0.01,
-            "even_ns": 2_000 * US, "late_kernels": None, "late_lines": None,
+            "even_ns": 2_000 * US, "late_kernels": None, "late_lines": None, "late_work": None, "late_spread": None,
         }  # fmt: skip
         known["late_by_work"], known["lone_work"] = False, None
         known |= behind if r == late else dict.fromkeys(behind)
