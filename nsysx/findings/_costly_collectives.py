@@ -279,7 +279,13 @@ def place_of_metrics(case: Case) -> Row:
     return {"file": file, "line": line}
 
 
-_OF_GROUP = re.compile(r"\bdist(ributed)?\.(all_reduce|reduce|all_gather|gather|broadcast|all_to_all|scatter)\w*\s*\(")
+#: Collectives of a process group, and those of mpi4py: lower case pickles, upper case takes buffers.
+_OF_MPI = re.compile(
+    r"\b(comm|COMM_WORLD|(mpi|world)_comm)\.([Aa]ll(reduce|gatherv?|toall[vw]?)|[Bb]cast|[Rr]educe|[Gg]atherv?|[Ss]catterv?|[Bb]arrier)\s*\("
+)
+_OF_GROUP = re.compile(
+    rf"\bdist(ributed)?\.(all_reduce|reduce|all_gather|gather|broadcast|all_to_all|scatter)\w*\s*\(|{_OF_MPI.pattern}"
+)
 
 
 def _through_host(case: Case) -> list[tuple[lines.CodeLineRow, float]]:
@@ -306,9 +312,15 @@ def through_host(case: Case, settings: RecordedSettings | None = None) -> str:
     shown = " and ".join(
         f"line {row['line']} ({str(row['text']).partition('  #')[0].strip()})" for row, _ in exchanges[:2]
     )
+    # An MPI that was built for GPU memory sends from there, and the host waits all the same.
+    direct = (
+        " (unless this MPI takes memory of the GPU)"
+        if any(_OF_MPI.search(str(row["text"])) for row, _ in exchanges)
+        else ""
+    )
     return (
         f"{shown} launch{'es' if len(exchanges) == 1 else ''} no collective on the GPU: the group is one of gloo or MPI. Its values "
-        f"go to the CPU and back, and the host is there for {units.duration(held)} of a step"
+        f"go to the CPU and back{direct}, and the host is there for {units.duration(held)} of a step"
     )
 
 

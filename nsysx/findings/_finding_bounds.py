@@ -172,6 +172,13 @@ MUCH_READ_BACK_BYTES = 1 << 20
 MANY_BATCH_ROWS = 512
 #: Workers are asked for where there are cores for so many times those that there are. Chosen.
 MORE_WORKERS = 1.25
+# ---- _worker_lines ----------------------------------------------------------------------------------------------
+#: A function that begins so many times for each sample does work that is thrown away, if it has this share of a worker's batch.
+AGAIN_FOR_A_SAMPLE, MOST_OF_A_BATCH_SHARE = 1.5, 0.5
+#: A worker that is on a CPU for less than this share of a batch waits.
+WORKING_SHARE = 0.5
+#: It does so as often as there are workers if the two numbers differ by no more than this share.
+SAME_AS_WORKERS_SHARE = 0.1
 # ---- nsx107_inflated_event --------------------------------------------------------------------------------------
 #: Most places that time with events that are named: those read most often.
 MOST_EVENT_PLACES = 4

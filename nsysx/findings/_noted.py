@@ -119,7 +119,11 @@ def found(case: Case, rule: Rule) -> list[Finding]:
                 continue
         elif cause is not None and (fix is None or cause.holds):
             fix = cause.fix
-        elif fix is None or (fix == _line_remedies.LOGGED and of_package == _line_remedies.CALLBACKS):
+        elif fix is None or (
+            fix == _line_remedies.LOGGED
+            and of_package == _line_remedies.CALLBACKS
+            and not (aside and launches >= LOOP_LAUNCHES)
+        ):
             fix = of_package
         if (
             aside

@@ -7,6 +7,8 @@ What it means
 In the trace
     The range of the data phase, with the device idle under it. In the window it may be missing: that opens with batches that workers
     made while the program stood still. Then the time in the loader's next() of the steps without the profiler shows it.
+    One forked worker is followed for one batch: the line with most of its time is named, and a function that runs several times for each
+    sample that is handed out, as where each worker decodes all of a stream and keeps its share.
 
 Bad
     loader = DataLoader(data, batch_size=64)                       # num_workers=0
@@ -27,9 +29,10 @@ from nsysx.catalogue import StepLimit, StepPart
 from nsysx.events import batch_waits, sampled_stacks
 from nsysx.events.recorded_settings import settings_of
 from nsysx.findings._case import Case, Fix, Rule, way
-from nsysx.findings._finding_bounds import MANY_BATCH_ROWS, MORE_WORKERS
+from nsysx.findings._finding_bounds import MANY_BATCH_ROWS, MORE_WORKERS, SAME_AS_WORKERS_SHARE
 from nsysx.findings._found import Found
 from nsysx.findings._needs import LOADER
+from nsysx.findings._worker_lines import WorkerBatch, worker_batch
 from nsysx.judging.limit_words import pair
 from nsysx.model import Finding, Row
 from nsysx.replay.engine import FreeLoader, Replay
@@ -72,6 +75,10 @@ def of_loader(case: Case) -> Fix:
     settings = settings_of(case.profile)
     loaders = (settings.rows("loaders") if settings else None) or ()
     most: Row = max(loaders, key=lambda r: r.get("iterators") or 0, default={})
+    followed = worker_batch(case)
+    if followed is not None and followed.again:
+        return _done_again(followed, most.get("workers"))
+    most_time = f"; most of their time is at {followed.place}" if followed else ""
     workers, cores = most.get("workers"), settings.cpu("allowed") if settings else None
     batch = most.get("batch_size")
     if isinstance(batch, int) and batch >= MANY_BATCH_ROWS and most.get("collate") == "default_collate":
@@ -91,7 +98,8 @@ def of_loader(case: Case) -> Fix:
         rest = f" (and could have {told['persistent_workers']})" if lacks else ", and its other options are set"
         return Fix.by_name(
             "cheaper-samples",
-            text=f"Make samples cheaper, or decode and augment on the GPU: the loader has {workers} workers for {cores} cores{rest}",
+            text=f"Make samples cheaper, or decode and augment on the GPU: the loader has {workers} workers for {cores} cores{rest}"
+            f"{most_time}",
             needs=(LOADER,),
         )
     options = [f"num_workers={more}"] * room + lacks
@@ -101,9 +109,17 @@ def of_loader(case: Case) -> Fix:
             "loader-workers", f"Use DataLoader({made}): it has {workers} workers", f"loader = DataLoader(data, {made})"
         ),
         "cheaper-samples",
-        text=f"Use DataLoader({made}): it has {workers} workers; or cheaper samples",
+        text=f"Use DataLoader({made}): it has {workers} workers; or cheaper samples{most_time}",
         needs=(LOADER,),
     )
+
+
+def _done_again(followed: WorkerBatch, workers: object) -> Fix:
+    """Return the advice where a function runs several times for each sample that a worker hands out."""
+    text = f"Do less for each sample: {followed.place} runs {followed.again:.3g} times for each one that a worker hands out"
+    if isinstance(workers, int) and workers > 1 and abs(followed.again - workers) <= SAME_AS_WORKERS_SHARE * workers:
+        text += f", and there are {workers} workers: each goes through all of the data. Let a worker choose its samples before this"
+    return Fix.by_name("cheaper-samples", text=f"{text}; more workers would only do it again", needs=(LOADER,))
 
 
 def check(case: Case) -> list[Finding]:
@@ -155,6 +171,8 @@ def check(case: Case) -> list[Finding]:
     sampled = [r for r in case.typed_rows(loader_lines.ROWS) if r["share"] is not None]
     busiest = max(sampled, key=lambda r: r["time_ns"], default=None)
     detail += _busiest_line(busiest) if busiest else ""
+    followed = worker_batch(case) if case.program.loader else None
+    detail += followed.sentence() if followed else ""
     handed_over = not (case.profile.ranges.ranges["name"] == batch_waits.DATA).any()
     fix = Fix("Prepare the next batch while the GPU works on this one: in another thread, process or stream")
     if case.program.loader:
@@ -167,6 +185,8 @@ def check(case: Case) -> list[Finding]:
     where: dict[str, object] = {"module": "DataLoader" if case.program.loader else None, "phase": "data"}
     if busiest:
         where |= {"file": busiest["file"], "line": busiest["line"]}
+    elif followed:
+        where |= followed.where
     elif case.program.loader and (settings := settings_of(case.profile)):
         where |= settings.place("samples", "loader")
     return [

@@ -52,7 +52,7 @@ OTHERS_WORK_SHARE = 0.01
 ACROSS_WINDOWS_SHARE = 0.05
 #: From this share of a step on, the cost of profiling is worth a warning.
 COSTLY_PROFILING_SHARE = 0.05
-#: From this share of unmatched launches on, the modules miss enough to warn about.
+#: From this share of unmatched launches on, the modules miss enough to warn about. A program that compiles anew in its steps has 3 to 12 %.
 UNMATCHED_LAUNCHES_SHARE = 0.03
 
 # ---- program ----------------------------------------------------------------------------------------------------

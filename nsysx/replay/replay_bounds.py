@@ -51,7 +51,8 @@ TRUSTED_ERROR = 0.05
 FEWEST_CHANGES_PER_STEP = 2
 
 # ---- overhead ---------------------------------------------------------------------------------------------------
-#: Limits of the factor by which a host's launches are slower than those of the host on which the costs were measured.
+#: Limits of the factor by which a host's launches are slower than those of the host on which the costs were measured. The sample
+#: ddp_per_rank is between them.
 SLOWEST_HOST_TIMES, FASTEST_HOST_TIMES = 3.0, 0.4
 #: Trivial calls of one name, and of all names, with fewer of which nothing can be said about the speed of the host.
 ENOUGH_CALLS_OF_A_NAME, ENOUGH_TRIVIAL_CALLS = 50, 100
@@ -62,7 +63,7 @@ UNDISTURBED_CALL_TIMES = 1.1
 #: If trivial calls are slower than that by a factor, host code around calls is slower by this power of it. Over 31 programs on
 #: H200 hosts with a known unprofiled step (5 to 78 ms), these two give a median error of 4 to 5 % and no bias.
 SLOW_HOST_POWER = 0.5
-#: Least such factor.
+#: Least such factor. The sample ddp_per_rank is between the limits.
 SLOWED_HOST_LEAST = 0.4
 
 # ---- peers ------------------------------------------------------------------------------------------------------
@@ -144,7 +145,7 @@ GRAPH_NODES_BAR_SHARE = 0.1
 MOST_COST_SCALE, CLOSE_TO_MEASURED_SHARE = 4.0, 0.002
 #: Bisections of that range until a scale is good enough.
 SCALE_HALVINGS = 9
-#: A rank may wait for others at most this many times as long as recorded.
+#: A rank may wait for others at most this many times as long as recorded: where no wait makes the step as long, the search ends.
 MOST_RANK_WAITING_TIMES = 64.0
 #: If the step stays longer than the measured one at any scale, all host code is faster, down to this factor.
 LEAST_HOST_TIMES = 0.3

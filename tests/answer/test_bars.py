@@ -10,6 +10,7 @@ from nsysx import units
 from nsysx.advice import Bar, BarPart
 from nsysx.analyses import alloc_flushes, data_loader, event_windows, stopwatch
 from nsysx.answer import bars, clock_bars
+from nsysx.answer.answer_bounds import OUTLYING_READING_TIMES
 from nsysx.catalogue import Paint
 from nsysx.findings.nsx107_inflated_event import AT_LAUNCH
 from nsysx.model import Finding, Summary, Table
@@ -89,13 +90,20 @@ def test_work_that_is_longer_than_the_gpu_works_overlaps(total: float, overlaps:
 
 
 @pytest.mark.parametrize(
-    ("sites", "labels"), [((0, 0), ["window 1", "window 2"]), ((0, 1), ["window 1, pair 1", "window 2, pair 2"])]
+    ("sites", "first", "labels"),
+    [
+        ((0, 0, 0), 100 * OUTLYING_READING_TIMES, ["window 1", "window 2", "window 3"]),
+        ((0, 0, 0), 100 * OUTLYING_READING_TIMES + 1, ["window 2", "window 3"]),
+        ((0, 1), 100, ["window 1, pair 1", "window 2, pair 2"]),
+    ],
 )
-def test_windows_of_several_pairs_are_numbered_from_one(sites: tuple[int, int], labels: list[str]) -> None:
+def test_windows_are_numbered_from_one_and_one_that_reads_far_more_is_left_out(
+    sites: tuple[int, ...], first: int, labels: list[str]
+) -> None:
     rows = [
         {
             "start_ns": 10 * i,
-            "reading_ns": 100,
+            "reading_ns": 100 if i else first,
             "site": site,
             "kernel_ns": 60,
             "copy_ns": 0,
@@ -107,7 +115,7 @@ def test_windows_of_several_pairs_are_numbered_from_one(sites: tuple[int, int], 
     summary: Summary = factory.summary()
     table = Table(event_windows.KEY, "", (), tuple(reversed(rows)))
     drawn = clock_bars._window_bars(replace(summary, tables={**summary.tables, event_windows.KEY: table}))
-    assert drawn is not None and drawn.first
+    assert drawn is not None and drawn.first is labels[0].startswith("window 1")
     assert [bar.label for bar in drawn.bars] == labels
 
 

@@ -141,9 +141,18 @@ def test_workers_on_the_few_cores_of_their_rank_are_told(
     assert bool(text) == told and (not told or "8 workers" in text)
 
 
-@pytest.mark.parametrize(("us", "told"), [(600, True), (20, False)])
+@pytest.mark.parametrize(
+    ("us", "text", "told"),
+    [
+        (600, SOURCE[30], True),
+        (20, SOURCE[30], False),
+        (600, "comm.Allreduce(MPI.IN_PLACE, host)", True),
+        (600, "loss = MPI.COMM_WORLD.allreduce(loss)", True),
+        (600, "frame.reduce(loss)", False),
+    ],
+)
 def test_a_collective_that_launches_nothing_and_holds_the_host_goes_through_the_cpu(
-    us: int, told: bool, tmp_path: Path
+    us: int, text: str, told: bool, tmp_path: Path
 ) -> None:
     def body(program: Lined, number: int) -> None:
         with program.line(20), program.range("forward"), program.range("net:Net"):
@@ -154,10 +163,11 @@ def test_a_collective_that_launches_nothing_and_holds_the_host_goes_through_the_
         with program.line(40):
             program.launch(100)
 
-    lines = Lined(SOURCE).run(body)
+    lines = Lined(SOURCE | {30: text}).run(body)
     named = {f.evidence[0]["setting"]: f for f in lines.found(tmp_path, "NSX127")}
     assert list(named) == ["collectives through the CPU"] * told
     for finding in named.values():
+        assert ("unless this MPI takes memory" in finding.detail) == ("COMM_WORLD" in text or "comm." in text)
         assert (finding.where["line"], [r.name for r in finding.remedies]) == (30, ["group-on-gpu"])
         assert us * 900 < (finding.saving_ns_per_step or 0) <= us * 1_100
 

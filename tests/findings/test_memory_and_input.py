@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -286,3 +287,41 @@ def test_what_the_pin_thread_pays_in_each_step_is_told_per_step(tmp_path: Path) 
     memory = pinning(dict.fromkeys(range(12), 300)).finding(tmp_path, "NSX104")
     assert memory.title == "Allocator calls take 300 us of CPU time in each step"
     assert memory.where == {"near": "on the loader's pin thread"}
+
+
+#: What a worker counted in a batch of 16 samples: 10 ms, 8 of them in one line of ``decode``.
+BATCH = {
+    "samples": 16, "wall_ns": 10_000_000, "cpu_ns": 9_500_000,
+    "lines": [["/job/data.py", 28, "decode", 64, 8_000_000], ["/job/data.py", 40, "Tiles.__iter__", 16, 500_000]],
+    "calls": [["/job/data.py", 27, "decode", 64], ["/job/data.py", 39, "Tiles.__iter__", 1]],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("often", "workers", "says"),
+    [
+        (64, 4, "runs 4 times for each one that a worker hands out, and there are 4 workers"),
+        (64, 8, "runs 4 times for each one that a worker hands out; more workers"),
+        (16, 4, "or cheaper samples; most of their time is at data.py:28 decode"),
+    ],
+)
+def test_what_a_worker_does_again_for_each_sample_goes_before_more_workers(
+    often: int, workers: int, says: str, tmp_path: Path
+) -> None:
+    counted = {**BATCH, "calls": [["/job/data.py", 27, "decode", often]]}
+    settings = {"loaders": [{"workers": workers, "iterators": 1, "batch_size": 16}], "cpu": {"allowed": 32}}
+    record = {"pid": 100, "backend": "nvtx", "ranges": {}, "ranges_pushed": 1, "worker": counted, "settings": settings}
+    (tmp_path / "r.run.json").write_text(json.dumps({"probe": [record]}))
+    finding = Program().steps(starving).finding(tmp_path, "NSX106")
+    assert says in finding.fix
+    assert ("num_workers" in finding.fix) == (often == 16)
+    assert (finding.where["file"], finding.where["line"]) == ("/job/data.py", 28)
+    assert "80 % of its time is at data.py:28 decode, which runs 64 times." in finding.detail
+
+
+@pytest.mark.parametrize("damaged", [{"lines": [[1, 2]]}, {"samples": 0}, {"wall_ns": "long"}, {"lines": []}])
+def test_what_a_worker_counted_is_left_out_where_it_is_damaged(damaged: dict[str, object], tmp_path: Path) -> None:
+    record = {"pid": 100, "backend": "nvtx", "ranges": {}, "ranges_pushed": 1, "worker": {**BATCH, **damaged}}
+    (tmp_path / "r.run.json").write_text(json.dumps({"probe": [record]}))
+    finding = Program().steps(starving).finding(tmp_path, "NSX106")
+    assert "One worker was followed" not in finding.detail and "file" not in finding.where

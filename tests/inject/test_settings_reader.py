@@ -6,6 +6,7 @@ import io
 import json
 import sys
 import time
+import weakref
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -42,6 +43,11 @@ def settings(lab: Lab) -> dict[str, Any]:
     assert found is not None
     json.dumps(found, allow_nan=False)
     return found
+
+
+def test_variables_that_libraries_read_when_they_run_count_as_they_are_then() -> None:
+    set_by_the_program = {"TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1", "HOME": "/home/me"}
+    assert settings_state.read_late(set_by_the_program) == {"TOKENIZERS_PARALLELISM": "false"}
 
 
 def test_only_listed_variables_have_values_and_nothing_else_is_named() -> None:
@@ -314,6 +320,18 @@ def test_padding_of_the_batch_that_a_loader_makes(workers: int) -> None:
             optimizer.step()
         found = settings(lab)["padding"]
     assert found == {"name": "attention_mask", "rows": 4, "length": 40, "longest": 30, "real": 80}
+
+
+@pytest.mark.parametrize("told", [False, True])
+def test_what_a_network_is_called_with_is_held_only_where_no_batch_has_told(told: bool) -> None:
+    _, mask = padded([10, 20, 30])
+    padding, freed = batch_padding.BatchPadding(torch), weakref.ref(mask)
+    padding.loaded({"mask": mask.clone()} if told else None)
+    padding.called(nn.Identity(), (mask,), {})
+    del mask
+    assert (freed() is None) is told and (padding.counts is not None) is told
+    padding.window_closed()
+    assert freed() is None and padding.counts is not None
 
 
 def test_what_looks_like_padding_and_is_none() -> None:

@@ -38,8 +38,13 @@ class BatchPadding:
             self.counts = padding(self.torch, batch)
 
     def called(self, module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """The first network of the step is called."""
-        if self._called or self.torch._C._len_torch_function_stack() or self.torch._C._len_torch_dispatch_stack():
+        """The first network of the step is called: what it is given is held only if the loader's batch has told nothing."""
+        if (
+            self._called
+            or self.counts is not None
+            or self.torch._C._len_torch_function_stack()
+            or self.torch._C._len_torch_dispatch_stack()
+        ):
             return
         self._called = True
         trees: Any = sys.modules.get("torch._inductor.cudagraph_trees")

@@ -41,7 +41,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from . import at_limit, capture_range, draining, dynamo, patch, probe_parts
+from . import at_limit, capture_range, draining, dynamo, patch, probe_parts, worker_lines
 from . import backend as backends
 from .backward import BackwardMarks
 from .borders import Borders
@@ -108,12 +108,16 @@ class Probe:
         Python prints and drops an exception here, that of a handler for a signal in the child's first microseconds, too: whatever
         comes, nothing may be sent from the child, which would kill it.
         """
-        for _ in range(2):
+        for part in (self.disarm, self.disarm, self._in_worker):
             try:
-                return self.disarm()
+                part()
             except BaseException:
                 continue
-        return None
+
+    def _in_worker(self) -> None:
+        """Count what the first worker of a loader does for one batch."""
+        if self.parts.xray.wanted != "none":
+            worker_lines.follow(self.torch, self.out.environ.get("NSYSX_PROBE_DIR"), self.parts.xray.sources)
 
     def exit(self) -> None:
         """End what is open and write the final counts. Runs at the exit of the armed process, not at that of its forks."""

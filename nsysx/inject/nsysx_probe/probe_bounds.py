@@ -290,6 +290,14 @@ FIRST_PARAMETERS, MOST_HELD_PARAMETERS = 4, 20_000
 #: Numbers of a parameter that its projections cover, evenly spread over it, and projections of each.
 PROJECTED_NUMBERS, PROJECTIONS = 65_536, 4
 
+# ---- worker_lines ---------------------------------------------------------------------------------------------------
+#: Batches of a worker before the one that is counted: they open files and fill caches.
+WORKER_BATCH = 1
+#: Lines and functions that are written into the probe file, those with most time. Chosen: bounds its size.
+WORKER_LINES = 30
+#: Counting stops after so many lines and returns, and after this time (ns): a batch may take minutes.
+WORKER_MOST_EVENTS, WORKER_MOST_NS = 200_000, 5_000_000_000
+
 # ---- xray -----------------------------------------------------------------------------------------------------------
 #: X-rayed steps that are written into the probe file. Chosen: bounds its size.
 MOST_XRAY_STEPS = 1_000

@@ -343,7 +343,7 @@ class SettingsReader:
     def _state(self) -> dict[str, Any]:
         torch = self.torch
         return {
-            "environment": asked(lambda: settings_state.environment(self.out.environ)),
+            "environment": asked(lambda: settings_state.environment_now(self.out.environ)),
             "switches": asked(lambda: settings_state.switches(torch)),
             "gc": asked(settings_state.collector),
             "cpu": asked(lambda: settings_state.processors(torch)),

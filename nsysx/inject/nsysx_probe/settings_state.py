@@ -32,13 +32,16 @@ _KNOWN = """
     NCCL_NVLS_ENABLE NCCL_NET_GDR_LEVEL NCCL_MAX_NCHANNELS NCCL_MIN_NCHANNELS NCCL_MAX_CTAS NCCL_MIN_CTAS NCCL_BUFFSIZE
     NCCL_NTHREADS NCCL_LAUNCH_MODE NCCL_BLOCKING_WAIT NCCL_ASYNC_ERROR_HANDLING NCCL_CROSS_NIC NCCL_COLLNET_ENABLE
     OMP_NUM_THREADS OMP_PROC_BIND OMP_WAIT_POLICY OMP_DYNAMIC MKL_NUM_THREADS MKL_DYNAMIC MKL_DEBUG_CPU_TYPE OPENBLAS_NUM_THREADS
-    NUMEXPR_NUM_THREADS KMP_BLOCKTIME TOKENIZERS_PARALLELISM PYTHONMALLOC PYTHONDEVMODE PYTHONFAULTHANDLER PYTHONASYNCIODEBUG
+    NUMEXPR_NUM_THREADS NUMEXPR_MAX_THREADS NUMBA_NUM_THREADS RAYON_NUM_THREADS RAYON_RS_NUM_CPUS POLARS_MAX_THREADS
+    OPENCV_FOR_THREADS_NUM KMP_BLOCKTIME TOKENIZERS_PARALLELISM PYTHONMALLOC PYTHONDEVMODE PYTHONFAULTHANDLER PYTHONASYNCIODEBUG
     PYTHONTRACEMALLOC PYTHON_GIL TRITON_INTERPRET TRITON_DEBUG TRITON_ALWAYS_COMPILE TRITON_DISABLE_LINE_INFO
     ACCELERATE_DYNAMO_BACKEND ACCELERATE_MIXED_PRECISION
 """
 VALUES = frozenset(_KNOWN.split())
 #: Variables that begin so are recorded by name alone: a value may hold a path or an address.
 _NAMED = ("TORCH", "PYTORCH_", "NCCL_", "CUDA_", "CUDNN_", "CUBLAS_", "OMP_", "MKL_", "KMP_", "GOMP_", "TRITON_")
+#: Variables that are read only when the library runs, so a program may set them itself after it has begun.
+_READ_LATE = ("TOKENIZERS_PARALLELISM", "RAYON_NUM_THREADS", "RAYON_RS_NUM_CPUS")
 #: Set by nsys and by whoever starts ranks, or no setting of speed.
 _NOT_SETTINGS = ("CUDA_INJECTION", "TORCHELASTIC_", "CUDA_HOME", "CUDA_PATH", "CUDA_VERSION")
 
@@ -51,6 +54,16 @@ def asked(question: Callable[..., Any], *given: Any) -> Any:
         if of_program(error):
             raise
         return None
+
+
+def read_late(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that count as they are now, not as the program found them."""
+    return {name: environ[name] for name in _READ_LATE if name in environ}
+
+
+def environment_now(environ: Mapping[str, str]) -> dict[str, Any]:
+    """Return `environment` of what the program began with, with the variables that count as they are now."""
+    return environment({**environ, **read_late(os.environ)})
 
 
 def environment(environ: Mapping[str, str]) -> dict[str, Any]:
@@ -146,6 +159,7 @@ def processors(torch: Any) -> dict[str, Any]:
         "allowed_cores": asked(lambda: _ranges(sorted(os.sched_getaffinity(0)))),
         "quota": asked(_quota),
         "torch_threads": asked(torch.get_num_threads),
+        "opencv_threads": asked(lambda: int(sys.modules["cv2"].getNumThreads())),
         "load": asked(lambda: [round(value, 1) for value in os.getloadavg()]),
     }
 

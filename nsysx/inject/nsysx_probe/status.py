@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from . import at_work, bootstrap, capture_range, draining
+from . import at_work, bootstrap, capture_range, draining, worker_lines
 from .backward import BackwardMarks
 from .interrupts import of_program
 from .output import Output
@@ -96,6 +96,7 @@ class Status:
         """Return the content of the probe file."""
         counted = self.out.counted()
         parts, window = self.parts, self.parts.window
+        worker = worker_lines.noted(self.out.environ.get("NSYSX_PROBE_DIR"), self.pid, parts.xray.sources)
         return {
             "pid": self.pid,
             "replaced": capture_range.replaced(),
@@ -133,6 +134,7 @@ class Status:
             "pauses_left_out": parts.pauses.left_out,
             "rank": self.out.environ.get("RANK") or self.parts.window.rank,
             "xray": parts.xray.record(),
+            "worker": worker,
             "source": parts.xray.sources.texts(),
             "settings": self.settings.record(last=self.ended) if self.settings is not None else None,
         }

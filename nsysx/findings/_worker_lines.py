@@ -1,0 +1,93 @@
+"""What a worker of a DataLoader did for one batch, as the probe counted it inside: the line that takes longest, and work done again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import PurePath
+from typing import Any, NamedTuple
+
+from nsysx import ids, units
+from nsysx.findings._case import Case
+from nsysx.findings._finding_bounds import AGAIN_FOR_A_SAMPLE, MOST_OF_A_BATCH_SHARE, WORKING_SHARE
+from nsysx.records import whole_number
+
+
+class WorkerBatch(NamedTuple):
+    """One batch of a worker. ``samples``: those handed out; ``wall_ns``: the batch, counting included; ``ns``: its line that takes longest.
+
+    ``again``: how often the function of that line begins for each sample, 0 where that is once, or where it has not most of the time.
+    ``busy``: share of the time that the worker was on a CPU.
+    """
+
+    samples: int
+    wall_ns: int
+    busy: float
+    file: str
+    line: int
+    function: str
+    runs: int
+    ns: int
+    again: float
+
+    @property
+    def where(self) -> dict[str, object]:
+        """The place of the line."""
+        return {"file": self.file, "line": self.line}
+
+    @property
+    def place(self) -> str:
+        """The place of the line, for a sentence."""
+        return f"{PurePath(self.file).name}:{self.line} {self.function}"
+
+    def sentence(self) -> str:
+        """Return what was counted."""
+        waits = (
+            ""
+            if self.busy >= WORKING_SHARE
+            else f" The worker was on a CPU for {units.share(self.busy, 1)} of that: it waits, as for storage."
+        )
+        part = units.share(self.ns, self.wall_ns)
+        return (
+            f" One worker was followed for a batch of {units.several(self.samples, 'sample')}: {part} of its time is at {self.place}, "
+            f"which runs {units.several(self.runs, 'time')}.{waits}"
+        )
+
+
+def worker_batch(case: Case) -> WorkerBatch | None:
+    """Return what a worker of the shown process did for one batch, None where none was followed."""
+    for record in ids.records_of(case.profile.trace.capture.probe, case.process):
+        counted = record.get("worker")
+        batch = _read(counted) if isinstance(counted, Mapping) else None
+        if batch is not None:
+            return batch
+    return None
+
+
+def _read(counted: Mapping[str, Any]) -> WorkerBatch | None:
+    samples, wall_ns, cpu_ns = (whole_number(counted.get(name)) for name in ("samples", "wall_ns", "cpu_ns"))
+    rows, calls = (_rows(counted.get(name), width) for name, width in (("lines", 5), ("calls", 4)))
+    if not samples or not wall_ns or not rows:
+        return None
+    of_function: dict[tuple[str, str], int] = {}
+    for file, _, function, _, ns in rows:
+        of_function[file, function] = of_function.get((file, function), 0) + ns
+    longest = max(of_function, key=lambda key: of_function[key])
+    file, line, function, runs, ns = max((row for row in rows if (row[0], row[2]) == longest), key=lambda row: row[4])
+    often = sum(row[3] for row in calls if (row[0], row[2]) == longest) / samples
+    much = of_function[longest] >= MOST_OF_A_BATCH_SHARE * wall_ns
+    again = often if much and often >= AGAIN_FOR_A_SAMPLE else 0.0
+    return WorkerBatch(samples, wall_ns, min((cpu_ns or 0) / wall_ns, 1.0), file, line, function, runs, ns, again)
+
+
+def _rows(value: object, width: int) -> list[tuple[Any, ...]]:
+    """Return rows of file, line, function and counts; [] where a row is none."""
+    rows = (
+        [tuple(row) for row in value if isinstance(row, list) and len(row) == width] if isinstance(value, list) else []
+    )
+    sane = all(
+        isinstance(row[0], str)
+        and isinstance(row[2], str)
+        and all(whole_number(n) is not None for n in (row[1], *row[3:]))
+        for row in rows
+    )
+    return rows if sane else []
