@@ -184,9 +184,9 @@ def _hand_written(case: Case, chains: pl.DataFrame) -> tuple[str, int] | None:
     The rest is spread over a network: what a compiler fuses there is an option for each, and no fault.
     """
     classes = case.profile.attributed.modules.select(pl.col("module", "cls").cast(pl.String)).unique("module")
-    own = chains.with_columns(pl.col("module").cast(pl.String), kernels=pl.len().over("run", "module"))
-    own = own.filter((pl.col("kernels") >= HAND_WRITTEN_KERNELS) & ~pl.col("longest")).join(classes, on="module")
-    sums = own.group_by("cls").agg(pl.col("ns").sum()).drop_nulls().sort("ns", "cls", descending=[True, False])
+    inner = chains.with_columns(pl.col("module").cast(pl.String), kernels=pl.len().over("run", "module"))
+    inner = inner.filter((pl.col("kernels") >= HAND_WRITTEN_KERNELS) & ~pl.col("longest")).join(classes, on="module")
+    sums = inner.group_by("cls").agg(pl.col("ns").sum()).drop_nulls().sort("ns", "cls", descending=[True, False])
     if not sums.height or not case.notable(case.per_step(int(sums["ns"][0])), HAND_WRITTEN_SHARE):
         return None
     return str(sums["cls"][0]), case.per_step(int(sums["ns"][0]))
