@@ -320,6 +320,12 @@ DEEPEST_CONVOLUTION = 2
 #: A step of more operators is not looked at.
 MOST_FLOW_OPERATORS = 200_000
 
+# ---- needless_gradients ---------------------------------------------------------------------------------------------
+#: A backward of a call of a network that is needless to this share of its API calls could be left out.
+WHOLE_BACKWARD_SHARE = 0.9
+#: What reads a gradient is not known where a larger share of a step's kernels is launched outside of operators.
+UNSEEN_READERS_SHARE = 0.01
+
 # ---- product_forms --------------------------------------------------------------------------------------------------
 #: Another order of a chain of products is looked at where it takes at most this share of the operations. Chosen: half of them are
 #: seldom twice as fast.

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 import polars as pl
 
 from nsysx import units
 from nsysx.advice import Alternative
-from nsysx.analyses import modules
 from nsysx.catalogue import Call, StepLimit
 from nsysx.findings import _needs
 from nsysx.findings._case import Case, Fix, Saving, way
 from nsysx.findings._finding_bounds import (
     FUSION_LEADS_TIMES,
     LAUNCH_BOUND_SHARE,
-    SEQUENCE_CELL_CALLS,
     SEVERAL_MODEL_CALLS,
 )
 from nsysx.findings._names import networks_called
+from nsysx.findings._recurrent_cells import recurrent_cell
 from nsysx.findings.nsx112_fusion import fusible_ns
 
 _GRAPHED, _FUSED, _FUSED_FOR_ALL_SHAPES = way("compile-reduce-overhead"), way("compile"), way("compile-dynamic")
@@ -70,10 +68,9 @@ def _fix(case: Case, saving_ns: int) -> Fix:
             "launches, too"
         )
         ways.append(way(_FUSED.name, paste=f"{_FUSED.paste}{_networks_comment(case)}"))
-    elif cell := _cell(case):
-        whole = f"nn.{_CELLS[cell.cls]} on the whole sequence in place of {cell.calls:.0f} calls of {cell.cls} a step"
-        text = f"{whole}, where each input is known before; else {text}"
-        ways.append(way("sequence-at-once", f"{whole}, where each input is known before"))
+    elif cell := recurrent_cell(case):
+        text = f"{cell.whole.text}; else {text}"
+        ways.append(cell.whole)
     elif _accumulates(case, count):
         saves = units.duration(_in_one_call(case, count).likely_ns or 0)
         text = f"{_larger(case, count)} (saves up to {saves}); then {text}"
@@ -99,18 +96,6 @@ def _with_fused(case: Case, ways: Sequence[Alternative]) -> list[Alternative]:
     return [both, *ways[1:], way("fused", paste=code)]
 
 
-class _Cell(NamedTuple):
-    """A module that handles one element of a sequence: where, its class, and how often a step calls it."""
-
-    path: str
-    cls: str
-    calls: float
-
-
-#: Recurrent cells of PyTorch, and what runs them over a whole sequence in one call.
-_CELLS = {"LSTMCell": "LSTM", "GRUCell": "GRU", "RNNCell": "RNN"}
-
-
 def _launches(case: Case) -> str:
     """Return how many launches a step makes, and of which network."""
     asked = networks_called(case.profile)
@@ -122,17 +107,6 @@ def _mostly_fusible(case: Case, saving_ns: int) -> int:
     """Return what kernels take that a compiler can fuse (ns a step) where that is far more than a graph saves, else 0."""
     fusible = fusible_ns(case)
     return fusible if case.notable(fusible, LAUNCH_BOUND_SHARE) and fusible > FUSION_LEADS_TIMES * saving_ns else 0
-
-
-def _cell(case: Case) -> _Cell | None:
-    """Return the recurrent cell that the program calls for each element of a sequence, None where it calls none."""
-    cells = (
-        _Cell(str(r["path"]), str(r["cls"]), (r["calls"] or 0) / case.steps)
-        for r in case.typed_rows(modules.ROWS)
-        if r["cls"] in _CELLS
-    )
-    most = max(cells, key=lambda cell: cell.calls, default=None)
-    return most if most is not None and most.calls >= SEQUENCE_CELL_CALLS else None
 
 
 def _accumulates(case: Case, count: float) -> bool:

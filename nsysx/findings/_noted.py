@@ -33,6 +33,7 @@ from nsysx.findings._found import Found
 from nsysx.findings._held import guilty
 from nsysx.findings._lines import OF_MODULE, by_line, in_forward, share_of
 from nsysx.findings._once import Takes, edits_without, taken_by
+from nsysx.findings._recurrent_cells import sequence_of
 from nsysx.findings.nsx113_tiny_launches import recurrent
 from nsysx.model import Finding, Row
 from nsysx.replay.engine import Edit, Fuse, RemoveOps, RemoveWaits
@@ -110,7 +111,7 @@ def found(case: Case, rule: Rule) -> list[Finding]:
         loop = launches if looping else 0.0  # a line that calls a network makes its launches, but is no loop
         seen = _line_remedies.Seen(text, loads.get(line_row, 0), loop, row["waits"] / case.steps)
         fix = more_threads(case, line_row) or dispatched_batches(case, row["file"], row["line"])
-        fix = fix or _line_remedies.fix_of(seen)
+        fix = fix or sequence_of(case, looping) or _line_remedies.fix_of(seen)
         below, of_package = packages.file, packages.fix if 2 * packages.share >= 1 else None
         cause = None if encloses else _line_causes.of_line(case, code, line_row, text, below, launches)
         if encloses:

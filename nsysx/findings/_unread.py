@@ -1,4 +1,8 @@
-"""Gradients that nothing reads: which networks get them in a step, as the probe saw, and the backward work that makes them."""
+"""Gradients that nothing reads, and the backward work that makes them.
+
+Which work that is the operators of an X-ray step say (``needless_gradients``). Where these say nothing, the probe saw which networks get
+gradients that are reset, and which parameters no optimizer holds.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +13,17 @@ import polars as pl
 
 from nsysx import units
 from nsysx.catalogue import StepPart
+from nsysx.events.needless_gradients import needless_gradients, outermost_calls
+from nsysx.events.operator_flow import flow_of
+from nsysx.events.operator_of_calls import operator_of_calls
 from nsysx.events.recorded_settings import RecordedSettings, settings_of
 from nsysx.findings._case import Case, Saving, ops_of
 from nsysx.findings._finding_bounds import MUCH_UNREAD_SHARE, WEIGHT_GRADIENTS_SHARE
+from nsysx.findings._flow_work import place_of_operator
 from nsysx.findings._needs import steady_steps
-from nsysx.findings._once import Takes
+from nsysx.findings._once import Takes, edits_without
 from nsysx.findings.nsx112_fusion import outermost
+from nsysx.model import Row
 from nsysx.replay.engine import RemoveOps, ScaleOps
 
 
@@ -25,8 +34,73 @@ def _unread_backwards(settings: RecordedSettings | None) -> dict[str, list[int]]
     return {str(cls): [n for n in given if isinstance(n, int)] for cls, given in rows if isinstance(given, list)}
 
 
+#: Kernels that make gradients of weights only, beside others of the same operator.
+_OF_WEIGHTS = "wgrad|GammaBeta"
+
+
+def needless_backwards(case: Case) -> str:
+    """Return whose backward is not needed at all by what operators make of what, "" where it is none or little."""
+    return _seen(case, whole=True, why="nothing that this backward makes is used")
+
+
+def needless_weights(case: Case) -> str:
+    """Return whose weights get gradients that nothing reads beside others that are needed, "" where it is none or little."""
+    return _seen(case, whole=False, why="no optimizer, clipping or later step reads the gradients of these weights")
+
+
+def _seen(case: Case, *, whole: bool, why: str) -> str:
+    of_step, work = needless_gradients(case.profile), _needless(case, whole=whole)
+    ns = case.per_step(int(work["ns"].sum()))
+    if of_step is None or not case.notable(ns, MUCH_UNREAD_SHARE):
+        return ""
+    share = f"{of_step.unread} of {units.several(of_step.gradients, 'gradient')} {case.per} are read by nothing"
+    return f"{share}: {units.duration(ns)} {case.per} of the backward of {_network(case, work)}, and {why}"
+
+
+def _network(case: Case, work: pl.DataFrame) -> str:
+    """Return the class of the network whose call most of this work is the backward of."""
+    flow, of_calls = flow_of(case.profile), operator_of_calls(case.profile)
+    if flow is None or of_calls is None:
+        return "the step"
+    rows = of_calls.backward[work["call"].to_numpy()]
+    taken = {call.cls or call.path: 0 for call in outermost_calls(flow)}
+    for call in outermost_calls(flow):
+        taken[call.cls or call.path] += int(work["ns"].to_numpy()[(rows >= call.first) & (rows < call.last)].sum())
+    return max(taken, key=lambda each: taken[each], default="the step")
+
+
+def _needless(case: Case, *, whole: bool) -> pl.DataFrame:
+    """Return the GPU work (op, call, module, ns) for gradients that nothing reads: of backwards that are not needed at all, or the rest."""
+    of_step = needless_gradients(case.profile)
+    columns = ("op", "call", "module")
+    if of_step is None:
+        return case.timed_ops(case.ops["op"] < 0, *columns)
+    call = case.ops["call"].fill_null(-1).to_numpy()
+    chosen = pl.Series(np.append(of_step.whole if whole else of_step.needless & ~of_step.whole, np.False_)[call])
+    if not whole:
+        weights = case.ops["name"].cast(pl.String).str.contains(_OF_WEIGHTS).fill_null(value=False)
+        chosen |= pl.Series(np.append(of_step.partly, np.False_)[call]) & weights
+    return case.timed_ops(chosen, *columns)
+
+
+def _without(case: Case, work: pl.DataFrame) -> Saving:
+    """Return what it is worth if this work is not done, and not launched."""
+    launching = case.calls.filter(case.calls["call"].is_in(work["call"].unique().to_list()))
+    return case.worth(*edits_without(launching, case.ops), cause=(StepPart.WORK, StepPart.HOST, StepPart.LAUNCH))
+
+
+def place_of_network(case: Case) -> Row:
+    """Return the line that calls the first network whose backward is not needed; empty where that is not known."""
+    of_step, flow, code = needless_gradients(case.profile), flow_of(case.profile), case.profile.code()
+    if of_step is None or flow is None or code is None or not of_step.networks:
+        return {}
+    return place_of_operator(code, flow, np.array([of_step.networks[0].start_ns]))
+
+
 def unread(case: Case, settings: RecordedSettings) -> str:
     """Return what is made for nothing, "" where it is nothing or little."""
+    if needless_gradients(case.profile) is not None:
+        return needless_backwards(case)
     lost, ns = _unread_backwards(settings), case.per_step(int(_work(case)["ns"].sum()))
     if not lost or not case.notable(ns, MUCH_UNREAD_SHARE):
         return ""
@@ -38,12 +112,15 @@ def unread(case: Case, settings: RecordedSettings) -> str:
 
 def without(case: Case, settings: RecordedSettings | None) -> Saving:
     """Return what it is worth if this work is not done."""
+    if needless_gradients(case.profile) is not None:
+        return _without(case, _needless(case, whole=True))
     return case.worth(RemoveOps(ops_of(_work(case))), cause=(StepPart.WORK, StepPart.HOST, StepPart.LAUNCH), bound=True)
 
 
 def taken(case: Case) -> Takes:
     """Return this work."""
-    return Takes(ops_of(_work(case)))
+    of_operators = needless_gradients(case.profile) is not None
+    return Takes(ops_of(_needless(case, whole=True) if of_operators else _work(case)))
 
 
 def _work(case: Case) -> pl.DataFrame:
@@ -97,6 +174,8 @@ def _weights_alone(case: Case) -> tuple[pl.DataFrame, float]:
 
 def unheld(case: Case, settings: RecordedSettings) -> str:
     """Return which parameters get gradients that no optimizer reads, "" where it is none or what they take is little."""
+    if needless_gradients(case.profile) is not None:
+        return needless_weights(case)
     lost, (work, share) = _unheld(settings), _weights_alone(case)
     ns = round(WEIGHT_GRADIENTS_SHARE * share * case.per_step(int(work["ns"].sum())))
     if not lost or not case.notable(ns, MUCH_UNREAD_SHARE):
@@ -107,10 +186,14 @@ def unheld(case: Case, settings: RecordedSettings) -> str:
 
 def frozen(case: Case, settings: RecordedSettings | None) -> Saving:
     """Return what it is worth if no gradients of these weights are computed."""
+    if needless_gradients(case.profile) is not None:
+        return _without(case, _needless(case, whole=False))
     work, share = _weights_alone(case)
     return case.worth(ScaleOps(ops_of(work), 1 - WEIGHT_GRADIENTS_SHARE * share), cause=(StepPart.WORK,))
 
 
 def of_unheld(case: Case) -> Takes:
-    """Return the products that make such gradients, among others."""
+    """Return the work that makes such gradients, by what operators make of what, or products that make others, too."""
+    if needless_gradients(case.profile) is not None:
+        return Takes(ops_of(_needless(case, whole=False)))
     return Takes(ops_of(_weights_alone(case)[0]))

@@ -115,6 +115,10 @@ def spread(longer_kinds: Sequence[LongerKind]) -> Surplus | None:
     surplus, usual = sum(kind.more for kind in longer_kinds), sum(kind.ns_there for kind in longer_kinds)
     if surplus <= 0 or not usual:
         return None
+    if (
+        longer_kinds[0].how == uneven.LONGER
+    ):  # the same kernels, as large and as often: slower beside something else, and no more work
+        return Surplus.SEVERAL
     rest = longer_kinds[1:]
     unlike = sum(abs(kind.more) for kind in rest)
     others = sum(kind.ns_there for kind in rest)

@@ -35,7 +35,7 @@ def test_a_recurrent_cell_runs_over_the_whole_sequence(tmp_path: Path, cls: str,
             pass_(program)
 
     fix = launch_bound(Program().steps(body, 10).summary(tmp_path)).fix
-    assert fix.startswith(f"nn.LSTM on the whole sequence in place of {calls} calls of LSTMCell a step") == told
+    assert fix.startswith(f"Run nn.LSTM on the whole sequence in place of {calls} calls of LSTMCell a step") == told
 
 
 @pytest.mark.parametrize(

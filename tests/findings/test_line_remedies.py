@@ -422,3 +422,19 @@ def test_some_lines_are_told_only_if_they_load_or_loop(
 ) -> None:
     fix = fix_of(Seen(text, launches=launches, loads=loads))
     assert (fix.ways[0].name if fix else None) == remedy
+
+
+@pytest.mark.parametrize(("cls", "remedy"), [("LSTMCell", "sequence-at-once"), ("Linear", "batched-operation")])
+def test_a_loop_over_a_recurrent_cell_is_one_call_of_its_layer(tmp_path: Path, cls: str, remedy: str) -> None:
+    def body(program: Lined, number: int) -> None:
+        with program.line(12, "Net.forward"), program.range("forward"), program.range("net:Net"):
+            for _ in range(40):
+                with program.range(f"net.cell:{cls}"):
+                    for _ in range(3):
+                        program.host(10)
+                        program.launch(4)
+        rest(program)
+
+    (found,) = Lined({12: "h, c = self.cell(x, (h, c))"}).run(body).found(tmp_path, "NSX123")
+    assert [way.name for way in found.remedies] == [remedy]
+    assert ("lstm = nn.LSTM(cell.input_size" in found.remedies[0].paste) == (cls == "LSTMCell")

@@ -48,6 +48,14 @@ def test_how_the_surplus_of_a_rank_lies(ns: dict[str, int], spread: Surplus | No
     assert late_work.spread(late_work.kinds(worked(0, **ns), [PEER])) == spread
 
 
+def test_kernels_that_only_take_longer_are_no_more_work() -> None:
+    """As large and as often as on the peers: what runs beside them, such as communication, slows them."""
+    for kernel, spread in (("flash_fwd", Surplus.SEVERAL), ("flash_other", Surplus.ONE)):
+        late = replace(worked(0, attention=840, gemm=305, norm=50), kernels={("flash_fwd", 8, 8): (10, 8_400)})
+        peer = replace(PEER, kernels={(kernel, 8, 8): (10, 1_600)})
+        assert late_work.spread(late_work.kinds(late, [peer])) == spread
+
+
 def test_of_a_program_of_one_kind_of_work_nothing_tells_what_is_uneven() -> None:
     for rest, spread in ((10, Surplus.EVERY), (40, Surplus.ONE)):
         kinds = late_work.kinds(worked(0, gemm=600, norm=rest), [worked(1, gemm=300, norm=rest)])

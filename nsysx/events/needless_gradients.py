@@ -1,0 +1,339 @@
+"""Which work of the backward serves only gradients that nothing reads: from what the operators of an X-ray step make of what.
+
+Torch adds a gradient to its parameter in a node of its own, ``AccumulateGrad``. What that makes has a name as the results of all operators
+have, and an optimizer, clipping or a collective names what it reads. A gradient that none of them names, in its step or later in the
+X-ray, while they name others of the same step, is made for nothing, and so is whatever only led to it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import polars as pl
+
+from nsysx.events.event_bounds import MOST_FLOW_OPERATORS, UNSEEN_READERS_SHARE, WHOLE_BACKWARD_SHARE
+from nsysx.events.nvtx_ranges import Flags
+from nsysx.events.operator_flow import ModuleCall, OperatorFlow, flow_of, in_place, is_view
+from nsysx.events.operator_of_calls import operator_of_calls
+from nsysx.events.profile import Profile
+from nsysx.frames.intervals import I64
+
+_ACCUMULATES = "torch::autograd::AccumulateGrad"
+#: How torch calls a node, with what it does to the node's results.
+_EVALUATES = "autograd::engine::evaluate_function: "
+_NODE = re.compile(r"^[^:]*Backward[^:]*$")
+_COLLECTIVE = r"^(_?c10d\w*|nccl|gloo|fsdp):"
+_TO_HOST = re.compile(r"::(item|_local_scalar_dense)$")
+_NUMBER = re.compile(r"op_id = (\d{1,18})\b")
+_MADE = re.compile(r"\((\d{1,18}),(-?\d{1,9})\)")
+
+#: Operators whose first result is the gradient of an input, and whose second is that of a weight.
+_FOR_BOTH = ("aten::convolution_backward", "aten::native_layer_norm_backward", "aten::native_group_norm_backward")
+#: The number of an operator, and which of its results.
+_Result = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class NeedlessGradients:
+    """Work for gradients that nothing reads: ``unread`` of the ``gradients`` of a step.
+
+    Of each API call of the report: ``needless``, whether it launches nothing else; ``partly``, whether it launches the gradient of an
+    input, which is needed, and of weights, which is not; ``whole``, whether it is needless as all that the backward does for the same
+    call of a network. ``networks``: these calls.
+    """
+
+    needless: Flags
+    partly: Flags
+    whole: Flags
+    networks: tuple[ModuleCall, ...]
+    unread: int
+    gradients: int
+
+
+class _Operator(NamedTuple):
+    """An operator that lies in no other. ``takes``: the results that it is given, those without a name left out.
+
+    ``into``: what it is a view of or writes into, None where that has no name. ``kept``: whether it is needed whoever reads its results.
+    ``gradient``: the number of the AccumulateGrad that it lies in, -1 for none.
+    """
+
+    name: str
+    number: int
+    thread: int
+    start_ns: int
+    end_ns: int
+    takes: list[_Result]
+    into: _Result | None
+    kept: bool
+    gradient: int
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """When it runs."""
+        return self.start_ns, self.end_ns
+
+
+@dataclass
+class _Step:
+    """The outermost operators of a step by thread and time. ``outer``: number of an operator -> the row of the outermost around it.
+
+    ``nodes``: thread, start, end of the nodes of autograd, and what each is given.
+    """
+
+    operators: list[_Operator] = field(default_factory=list)
+    outer: dict[int, int] = field(default_factory=dict)
+    gradients: set[int] = field(default_factory=set)
+    nodes: list[tuple[int, int, int, list[_Result]]] = field(default_factory=list)
+
+
+def needless_gradients(profile: Profile) -> NeedlessGradients | None:
+    """Return the work for gradients that nothing reads; None where there is none, or that was not recorded."""
+    return profile.once(_find)
+
+
+def _find(profile: Profile) -> NeedlessGradients | None:
+    flow, of_calls = flow_of(profile), operator_of_calls(profile)
+    if flow is None or of_calls is None:
+        return None
+    ranges = profile.ranges.ranges.filter(
+        (pl.col("process") == profile.process) & ~(pl.col("crossing") | pl.col("open") | pl.col("repeated"))
+    )
+    steps = ranges.filter((pl.col("kind") == "step") & pl.col("own")).select("start_ns", "end_ns").sort("start_ns")
+    recorded = ranges.filter(pl.col("kind") == "op").select(
+        "thread", "start_ns", "end_ns", "number", pl.col("name", "label").cast(pl.String)
+    )
+    recorded = recorded.sort("thread", "start_ns", "end_ns", descending=[False, False, True])
+    # Collectives take gradients out of buffers, views of which they are: what reads those has no name.
+    collective = recorded["name"].str.contains(_COLLECTIVE).any()
+    if recorded.height > MOST_FLOW_OPERATORS or collective or not (recorded["name"] == _ACCUMULATES).any():
+        return None
+    calls = profile.attributed.api_calls
+    thread, start_ns = calls["thread"].to_numpy(), calls["start_ns"].to_numpy()
+    needless, partly = np.zeros(calls.height, np.bool_), np.zeros(calls.height, np.bool_)
+    unneeded = list[tuple[_Step, set[int]]]()
+    counted = (0, 0)
+    for step, needed in _steps(profile, recorded, steps):
+        read = {op.gradient for row, op in enumerate(step.operators) if (row, 0) in needed}
+        if read.isdisjoint(step.gradients) or step.gradients <= read:
+            continue
+        counted = (len(step.gradients - read), len(step.gradients))
+        left = set(range(len(step.operators))) - {row for row, _ in needed}
+        unneeded.append((step, left))
+        for row, made in _calls_of(step, thread, start_ns):
+            needless[made] = row in left
+            partly[made] = _in_part(row, step.operators[row], needed)
+    if not unneeded:
+        return None
+    like = np.arange(calls.height)
+    if profile.ranges.repeats is not None:
+        repeated = profile.ranges.repeats.of
+        like = np.where(repeated >= 0, repeated, like)
+    needless, partly = needless | needless[like], partly | partly[like]
+    whole, networks = _of_whole_calls(flow, of_calls.backward, needless)
+    for step, left in unneeded:
+        _leading_to(calls, step, left, whole)
+    whole |= whole[like]
+    return NeedlessGradients(needless, partly, whole, networks, *counted)
+
+
+def _steps(profile: Profile, recorded: pl.DataFrame, steps: pl.DataFrame) -> Iterator[tuple[_Step, set[_Result]]]:
+    """Yield each step that makes gradients, the last one first, with the results that something needs."""
+    later, until = set[_Result](), int(recorded["end_ns"].max() or 0) + 1  # type: ignore[arg-type]
+    for start, end in reversed(steps.rows()):
+        theirs = recorded.filter((pl.col("start_ns") >= start) & (pl.col("end_ns") <= end))
+        if not (theirs["name"] == _ACCUMULATES).any():
+            continue
+        after = recorded.filter((pl.col("start_ns") >= end) & (pl.col("start_ns") < until))
+        later.update(result for text in after["label"].drop_nulls().to_list() for result in _results(text))
+        until = end
+        step = _read(theirs)
+        unseen = _taken_unseen(profile, step, (start, end))
+        if unseen is not None:
+            yield step, _needed(step, unseen | later)
+
+
+def _results(text: str) -> Iterator[_Result]:
+    """Yield the results that an operator is given, those without a name left out."""
+    for number, which in _MADE.findall(text.partition("input_op_ids = ")[2]):
+        if not which.startswith("-"):
+            yield int(number), int(which)
+
+
+def _read(recorded: pl.DataFrame) -> _Step:
+    """Return the operators of a step; what nodes of autograd run, and writes into nothing from elsewhere, may be needless."""
+    step = _Step()
+    evaluated = node = outer_end = gradient_end = -1
+    thread_before, gradient, accumulating = -1, -1, False
+    for thread, start, end, number, name, text in recorded.select(
+        "thread", "start_ns", "end_ns", "number", "name", "label"
+    ).iter_rows():
+        if thread != thread_before:
+            evaluated = node = outer_end = gradient_end = -1
+            thread_before = thread
+        name, text = name or "", text or ""
+        numbered = _NUMBER.search(text)
+        if name.startswith(_EVALUATES):
+            evaluated, accumulating = end, name.endswith(_ACCUMULATES)
+        elif name == _ACCUMULATES:
+            gradient_end, gradient = end, int(numbered[1]) if numbered else -1
+            step.gradients.add(gradient)
+        elif _NODE.match(name):
+            node = end
+            step.nodes.append((thread, start, end, list(_results(text))))
+        elif numbered is None:
+            continue
+        elif start < outer_end:
+            step.outer[int(numbered[1])] = len(step.operators) - 1
+        else:
+            outer_end = end
+            in_gradient = start < gradient_end
+            by_node = in_gradient or start < node or (start < evaluated and not accumulating)
+            first = _MADE.search(text.partition("input_op_ids = ")[2])
+            into = (int(first[1]), int(first[2])) if first and not first[2].startswith("-") else None
+            takes_in = is_view(name) or in_place(name)
+            written = in_place(name) and into is None and not in_gradient
+            kept = not by_node or number >= 0 or written or not name.startswith("aten::") or bool(_TO_HOST.search(name))
+            step.outer[int(numbered[1])] = len(step.operators)
+            step.operators.append(
+                _Operator(
+                    name,
+                    int(numbered[1]),
+                    thread=thread,
+                    start_ns=start,
+                    end_ns=end,
+                    takes=list(_results(text)),
+                    into=into if takes_in else None,
+                    kept=kept,
+                    gradient=gradient if in_gradient else -1,
+                )
+            )
+    order = sorted(range(len(step.operators)), key=lambda row: step.operators[row].start_ns)
+    new_row = {row: index for index, row in enumerate(order)}
+    return _Step(
+        [step.operators[row] for row in order],
+        {number: new_row[row] for number, row in step.outer.items()},
+        step.gradients,
+        step.nodes,
+    )
+
+
+def _taken_unseen(profile: Profile, step: _Step, span: tuple[int, int]) -> set[_Result] | None:
+    """Return what nodes take or make that launch kernels outside of operators, which may read it; None where much else launches some."""
+    attributed = profile.attributed
+    kernels = attributed.gpu_ops.filter((pl.col("op_kind") == "kernel") & (pl.col("process") == profile.process))
+    calls = attributed.api_calls[kernels["call"].drop_nulls().unique().sort().to_numpy()]
+    calls = calls.filter(calls["start_ns"].is_between(*span))
+    taken, elsewhere = set[_Result](), 0
+    for (thread,), launches in calls.group_by("thread"):
+        start = launches["start_ns"].to_numpy()
+        theirs = [op for op in step.operators if op.thread == thread]
+        start = start[_spans_of(start, [op.span for op in theirs]) < 0]
+        in_node = np.zeros(len(start), np.bool_)
+        for of_node, begins, ends, given in step.nodes:
+            if of_node == thread:
+                here = (start >= begins) & (start < ends)
+                in_node |= here
+                if here.any():  # its kernels may read what its operators make, too
+                    taken.update(given, ((op.number, 0) for op in theirs if begins <= op.start_ns < ends))
+        elsewhere += int((~in_node).sum())
+    return None if elsewhere > UNSEEN_READERS_SHARE * max(calls.height, 1) else taken
+
+
+def _spans_of(times: I64, spans: list[tuple[int, int]]) -> I64:
+    """Return in which of these spans, of which none overlaps another, in order, each time lies; -1 for none."""
+    begins, ends = np.array(spans or [(0, 0)], np.int64).T
+    span = np.searchsorted(begins, times, side="right") - 1
+    return np.where((span >= 0) & (times < ends[span]), span, -1)
+
+
+def _needed(step: _Step, later: set[_Result]) -> set[_Result]:
+    """Return the results (row of the operator, which) that something needs; ``later``: what operators of later steps are given."""
+
+    def row_of(result: _Result) -> _Result:
+        return (step.outer.get(result[0], -1), result[1])
+
+    source: dict[_Result, _Result] = {}  # of a view, or of what was written into, the tensor that it is of
+    writers = defaultdict[_Result, list[_Result]](list)
+    waiting = [row_of(result) for result in later]
+    for row, op in enumerate(step.operators):
+        there = (-1, 0) if op.into is None else row_of(op.into)
+        writes = in_place(op.name)
+        if op.into is not None and 0 <= there[0] < row:
+            whole = source.get(there, there)
+            source[row, 0] = whole
+            if writes:
+                writers[whole].append((row, 0))
+        elif writes and op.gradient < 0:
+            waiting.append((row, 0))  # into a tensor from before
+        if op.kept:
+            waiting.append((row, 0))
+    needed, rows = set[_Result](), set[int]()
+    while waiting:
+        result = waiting.pop()
+        row = result[0]
+        if row < 0 or result in needed:
+            continue
+        needed.add(result)
+        whole = source.get(result, result)
+        waiting += [whole, *writers[whole]]
+        if row not in rows:
+            rows.add(row)
+            waiting += [row_of(taken) for taken in step.operators[row].takes]
+    return needed
+
+
+def _in_part(row: int, op: _Operator, needed: set[_Result]) -> bool:
+    """Return whether the gradient of an input, but not that of the weights, is needed of what makes both."""
+    return op.name in _FOR_BOTH and (row, 0) in needed and (row, 1) not in needed
+
+
+def outermost_calls(flow: OperatorFlow) -> Iterator[ModuleCall]:
+    """Yield the calls of modules that lie in no other."""
+    end = 0
+    for call in flow.calls:
+        if call.first >= end:
+            end = call.last
+            yield call
+
+
+def _of_whole_calls(flow: OperatorFlow, backward: I64, needless: Flags) -> tuple[Flags, tuple[ModuleCall, ...]]:
+    """Return which needless API calls belong to calls of networks of which the backward needs nothing, and these calls of networks."""
+    whole, networks = np.zeros(len(needless), np.bool_), list[ModuleCall]()
+    for call in outermost_calls(flow):
+        theirs = (backward >= call.first) & (backward < call.last)
+        if theirs.any() and needless[theirs].mean() >= WHOLE_BACKWARD_SHARE:
+            whole |= theirs & needless
+            networks.append(call)
+    return whole, tuple(networks)
+
+
+def _leading_to(calls: pl.DataFrame, step: _Step, needless: set[int], whole: Flags) -> None:
+    """Mark the API calls of needless operators whose results only go on into what is marked, too."""
+    thread, start = calls["thread"].to_numpy(), calls["start_ns"].to_numpy()
+    calls_of_rows = list(_calls_of(step, thread, start))
+    waiting = [row for row, made in calls_of_rows if row in needless and whole[made].any()]
+    reached = set[int]()
+    while waiting:
+        row = waiting.pop()
+        if row not in reached:
+            reached.add(row)
+            taken = (step.outer.get(number, -1) for number, _ in step.operators[row].takes)
+            waiting += [maker for maker in taken if maker in needless]
+    for row, made in calls_of_rows:
+        whole[made] |= row in reached
+
+
+def _calls_of(step: _Step, thread: I64, start_ns: I64) -> Iterator[tuple[int, slice]]:
+    """Yield the operators with the API calls that each makes, of calls sorted by thread and time."""
+    for key in {op.thread for op in step.operators}:
+        theirs = [row for row, op in enumerate(step.operators) if op.thread == key]
+        a, b = np.searchsorted(thread, [key, key + 1]).tolist()
+        ends = a + np.searchsorted(start_ns[a:b], np.array([step.operators[row].span for row in theirs]))
+        for row, (first, last) in zip(theirs, ends.tolist(), strict=True):
+            if last > first:
+                yield row, slice(first, last)
