@@ -31,6 +31,7 @@ from nsysx.answer.change_savings import (
     violated_conditions,
 )
 from nsysx.catalogue import StepLimit
+from nsysx.events.layers import bare
 from nsysx.findings import rule_of
 from nsysx.judging import window_checks
 from nsysx.model import Finding, Row, Summary
@@ -298,9 +299,12 @@ def to_do(summary: Summary, chosen: Finding | None) -> tuple[Action, ...]:
 
 
 def _place_in_words(summary: Summary, where: Row) -> dict[str, object]:
-    """Return a place with its module as people write it."""
+    """Return a place with its module as people write it; a phase that stands for the module is named once."""
     module = where.get("module")
-    return {**where, "module": called(summary, str(module))} if module else dict(where)
+    if not module:
+        return dict(where)
+    told = {key: value for key, value in where.items() if key != "phase" or value != bare(str(module))}
+    return {**told, "module": called(summary, str(module))}
 
 
 def _of_a_network_alone(summary: Summary, chosen: Finding) -> bool:

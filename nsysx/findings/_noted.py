@@ -193,9 +193,7 @@ def _one(case: Case, rule: Rule, code: CodeLines, group: list[_CostlyLine]) -> F
         noted += f" The same holds for line {' and '.join(str(line.row['line']) for line in group[1:])}."
     launches, waits = sum(line.row["launches"] for line in group) / case.steps, sum(line.seen.waits for line in group)
     waiting = f" and waits {waits:.0f} times" if waits >= 1 else ""
-    why_not = (
-        f" Its {launches:.3g} kernels a step are not why: fewer launches would not shorten it." if launches >= 1 else ""
-    )
+    why_not = f" Launches ({launches:.3g} a step) are not why: fewer would not shorten it." if launches >= 1 else ""
     if first.aside:
         why_not = f" It makes {launches:.0f} launches in a step{waiting}, and no gradient needs what it computes."
     detail = (

@@ -236,7 +236,7 @@ def _worth(case: Case, cause: SlowCause | None, longer: float, share: float, mea
         saving = min(cause.saving_ns / longer, 1.0) * timed
     return Saving(
         round(saving),
-        "from step lengths: slow steps without it, the others as they are",
+        "from step lengths: slow steps would take the usual time",
         bound=cause.bound,
         source="steps",
     )

@@ -83,7 +83,7 @@ _FIXES = (
         ),
     ),
 )
-_FIX = Fix("Move it out of the loop, into another process, or onto the GPU")
+_FIX = Fix("Move this work out of the loop, into another process, or onto the GPU")
 
 
 def _costs(case: Case) -> pl.DataFrame:

@@ -124,7 +124,7 @@ def _marks_cost(probe: Row) -> str:
     if not isinstance(cost, dict) or not isinstance(median, int):
         return ""
     count = count_or_zero(cost.get("marked_steps"))
-    return f"; a step with marks took {units.duration(abs(median))} {'more' if median >= 0 else 'less'} ({count} steps)"
+    return f"; a step with marks took {units.duration(abs(median))} {'more' if median >= 0 else 'less'} ({units.several(count, 'step')})"
 
 
 def operator_cost(profile: Profile) -> list[Check]:

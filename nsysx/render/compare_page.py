@@ -52,7 +52,7 @@ def render(answer: Comparison, *, redact: bool = True, top: int = 60) -> str:
         heads=view.HEADS,
         parts=[view.part_line(p, 84, answer.before_ns) for p in answer.parts],
         tables=tables,
-        checks=[(x.status, clean(x.check, 60), clean(x.detail, 600)) for x in answer.comparability],
+        checks=[(x.status, clean(x.detail, 600)) for x in answer.comparability],
         ticket=compare_text.markdown(answer, top=8, redact=redact),
     )
     return typeset(page)

@@ -147,5 +147,5 @@ def basis(answer: Comparison) -> str:
     if answer.detectable_ns is not None:
         text += f" The smallest change of the step that could have been seen: {units.duration(answer.detectable_ns)}."
     if answer.drift_ns:
-        text += f" Allowed for how processes differ: {units.duration(answer.drift_ns)}."
+        text += f" Margin between processes: {units.duration(answer.drift_ns)}."
     return text

@@ -28,7 +28,9 @@ def facts_line(summary: Summary, texts: CellTexts, now: int | None, profiled: in
     if now is None:
         line.append("no steps found")
         return tuple(texts(s, 80) for s in line)
-    line.append(f"{facts.steady_count(summary.steps)} steady of {summary.steps.count} steps{_spread(summary)}")
+    line.append(
+        f"{facts.steady_count(summary.steps)} steady of {units.several(summary.steps.count, 'step')}{_spread(summary)}"
+    )
     line += _step_words(summary, units.duration(now), units.duration(profiled)) + _what_a_step_is(summary)
     line += _covered(summary) + _mean_of_rest(summary)
     return tuple(texts(s, 160) for s in line)

@@ -12,7 +12,7 @@ from nsysx.answer.bars import MODULES, WORK
 from nsysx.judging.verdict import EACH_STEP
 from nsysx.model import Summary
 from nsysx.pictures import Timeline
-from nsysx.ranks import rank_waits
+from nsysx.ranks import rank_table, rank_waits
 from nsysx.render import (
     beyond,
     charts,
@@ -36,6 +36,7 @@ from nsysx.render.render_bounds import (
     PAGE_COLUMNS,
     PAGE_EVIDENCE,
     PAGE_EXPERT_ROWS,
+    PAGE_JOB_ROWS,
     PAGE_LEDGERS,
     PAGE_PASSED,
     PAGE_PICTURED_ROWS,
@@ -130,15 +131,13 @@ def _groups(summary: Summary, shown: view.View, timelines: int, redact: bool) ->
     return tuple(groups)
 
 
-def _rows_at_once(group: str, key: str) -> int:
-    """Return how many rows of a table are seen at once."""
-    return (
-        PAGE_PICTURED_ROWS
-        if key in (stacks.KEY, rank_waits.KEY)
-        else PAGE_EXPERT_ROWS
-        if group == "experts"
-        else PAGE_ROWS
-    )
+def _rows_at_once(group: str, key: str, of_job: bool) -> int:
+    """Return how many rows of a table are seen at once; the page of a job has more tables."""
+    if key in (stacks.KEY, rank_waits.KEY):
+        return PAGE_PICTURED_ROWS
+    if of_job:
+        return PAGE_JOB_ROWS
+    return PAGE_EXPERT_ROWS if group == "experts" else PAGE_ROWS
 
 
 def render(summary: Summary, *, redact: bool = True, top: int = 50) -> str:
@@ -190,7 +189,8 @@ def _render(summary: Summary, redact: bool, top: int, *, whole: bool = True) -> 
     windows = _windows(summary, redact) if drawn else ()
     groups = _groups(summary, shown, len(drawn) - len(windows), redact) if whole else ()
     waterfall = step_waterfall.build(summary) if whole else ()
-    most = {g.key: _rows_at_once(group.key, g.key) for group in groups for g in group.grids}
+    of_job = len(summary.typed_rows(rank_table.ROWS)) > 1
+    most = {g.key: _rows_at_once(group.key, g.key, of_job) for group in groups for g in group.grids}
     seen = [row for group in groups for g in group.grids for row in (g.rows or ())[: most[g.key]]]
     page = page_templates.template("page.html.j2").render(
         v=shown,

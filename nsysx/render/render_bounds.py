@@ -177,9 +177,9 @@ SCREEN_DO = 480
 PAGE_ROWS, PAGE_EVIDENCE, PAGE_LEDGERS, PAGE_PASSED = 5, 2, 2, 1
 #: Lines of the list of what to do that are seen at once, those of one cause among them; the others open with a button.
 PAGE_TODO = 5
-#: Rows of a table for experts, of one whose picture shows all that it holds, words explained; names of what was not found and lines
-#: of the profiler.
-PAGE_EXPERT_ROWS, PAGE_PICTURED_ROWS, PAGE_WORDS, PAGE_CLEAR = 4, 2, 4, 4
+#: Rows of a table for experts, of one on the page of a job, of one whose picture shows all that it holds, words explained; names of
+#: what was not found and lines of the profiler.
+PAGE_EXPERT_ROWS, PAGE_JOB_ROWS, PAGE_PICTURED_ROWS, PAGE_WORDS, PAGE_CLEAR = 4, 3, 2, 4, 4
 #: Columns of a table, the most important first; CSV and JSON have all.
 PAGE_COLUMNS = 9
 #: Ticket systems take no larger attachment, and no reader wants one (bytes).

@@ -48,9 +48,9 @@ from nsysx.answer.answer_bounds import (
     MOSTLY_BUSY_SHARE,
     RECORDED_DIRECTNESS,
     SAME_WORK_SHARE,
-    SAVED_LEAST,
-    SAVED_MOST,
     SMALL_PART_SHARE,
+    TRIED_LEAST_POWER,
+    TRIED_MOST_POWER,
     UNKNOWN_SAVING_COST_SHARE,
     UNPRICED_CAUSE_SHARE,
     WORK_REPEATS_SHARE,
@@ -212,7 +212,9 @@ def margins_of(summary: Summary, f: Finding) -> tuple[int, int] | None:
         return None if of.error_ns is None else (error, error)
     if of.source == "limits":
         return error, max(0, (of.most_ns or ns) - ns)
-    tried = round((1 - SAVED_LEAST) * ns), round((SAVED_MOST - 1) * ns)
+    factor = min(STEP / max(STEP - ns, 1), 1 / (1 - MOST_SAVED_SHARE))
+    low, high = (round(STEP - STEP / factor**power) for power in (TRIED_LEAST_POWER, TRIED_MOST_POWER))
+    tried = max(0, ns - low), max(0, high - ns)
     if of.source == "replay":
         less, more = tried[0] + error, tried[1] + error
     else:

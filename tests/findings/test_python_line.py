@@ -27,7 +27,7 @@ def test_the_line_its_cost_and_what_comes_next(tmp_path: Path) -> None:
     assert finding.where == {"module": "net", "phase": "forward", "file": "/home/me/train.py", "line": 12}
     assert finding.cost_ns_per_step == pytest.approx(2_000 * US, rel=0.1)
     assert finding.title.startswith("train.py:12 augment runs before work in net while the GPU idles: ")
-    assert "Move it out of the loop" in finding.fix
+    assert "Move this work out of the loop" in finding.fix
 
 
 def test_each_line_has_its_own_cost_and_interval(tmp_path: Path) -> None:

@@ -385,5 +385,5 @@ UNTRIED = (
         "ahead = pool.submit(prepare, batches[i + 1])  # ThreadPoolExecutor(1) if the call releases Python's lock",
         "It may need nothing that the step before it makes.", untried=_OWN_CODE,
     ),
-    Remedy("out-of-the-loop", "Move it out of the loop, into another process, or onto the GPU", untried=_OWN_CODE),
+    Remedy("out-of-the-loop", "Move this work out of the loop, into another process, or onto the GPU", untried=_OWN_CODE),
 )  # fmt: skip
