@@ -214,9 +214,9 @@ class Verdict:
     """What limits the step: one code, one sentence, the numbers behind it, and their scope.
 
     ``parts`` are where the time of the device goes, by the parts of ``judging.limits`` (ns of one step, or of the whole window without
-    steps); they sum to ``step_ns``, the step that the sentence speaks of. ``recorded_ns`` is the step under the profiler if it differs
-    enough to mention, else None. ``estimated``: the step without a profiler was not measured. ``host``: what launches the kernels, in
-    words. ``late_rank``: the rank that the others wait for, if the sentence names it. ``line``: file and line with most of the GPU's work.
+    steps); they sum to ``step_ns``, the step that the sentence speaks of. ``recorded_ns`` is the step under the profiler if that differs
+    enough, else None, ``timed_ns`` the bare one if no replay divides it. ``estimated``: the bare step was not measured. ``host``: what
+    launches the kernels, in words. ``late_rank``: the rank that the others wait for, if named. ``line``: that of most of the GPU's work.
     """
 
     code: str
@@ -230,6 +230,7 @@ class Verdict:
     host: str = "Python"
     late_rank: int | None = None
     line: Row = field(default_factory=dict)
+    timed_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,7 +335,6 @@ class Summary:
     def to_json(self) -> dict[str, Any]:
         """Return the Summary as plain JSON values, keys as in the contract."""
         # Not asdict: it would copy thousands of rows value by value.
-        tables = self.tables.items()
         return {
             "schema": SCHEMA,
             "tool": {"version": self.version},
@@ -344,12 +344,12 @@ class Summary:
             "steps": _scoped(self.steps),
             "verdict": _scoped(self.verdict),
             "answer": asdict(self.answer),
-            **{key: None if t.rows is None else [dict(r) for r in t.rows] for key, t in tables},
+            **{key: None if t.rows is None else [dict(r) for r in t.rows] for key, t in self.tables.items()},
             "replay": None if self.replay is None else dict(self.replay),
             "unprofiled": None if self.unprofiled is None else asdict(self.unprofiled),
             "tried": [asdict(t) for t in self.tried],
             "findings": None if self.findings is None else [f.to_json() for f in self.findings],
-            "scopes": {key: t.scope.to_json() for key, t in tables if t.scope},
+            "scopes": {key: t.scope.to_json() for key, t in self.tables.items() if t.scope},
         }
 
     @staticmethod

@@ -20,6 +20,10 @@ def duration(ns: float | None) -> str:
     return f"{ns / 1e9:.2f} s"
 
 
+#: The units that a time is written in, in ns.
+OF_NS = {"ns": 1.0, "us": 1e3, "ms": 1e6, "s": 1e9}
+
+
 def share(part: float | None, whole: float | None) -> str:
     """Return ``part`` of ``whole`` as a percentage, "-" if either is unknown or ``whole`` is 0."""
     if part is None or not whole:

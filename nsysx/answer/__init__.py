@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from nsysx.advice import Answer
-from nsysx.answer import bars, certainty, change_savings, factors, first_action, measured, others, remarks
+from nsysx.answer import bars, certainty, change_savings, factors, first_action, measured, others, remarks, timed_steps
 from nsysx.answer.answer_bounds import NOTHING_LEFT_SHARE
 from nsysx.model import Finding, Summary
 
@@ -32,8 +32,16 @@ def as_if_chosen(summary: Summary, chosen: Finding | None) -> Answer:
     # Of what is not known no step is given; where only the length of the step is not, the factors that its bounds give are.
     told = sure.level != "unknown"
     bounded = sure.parts[0].level != "unknown"
-    then = change_savings.after(summary, chosen) if told else change_savings.After()
-    times = _times(summary, chosen, told=told) if bounded else ()
+    timed = timed_steps.timed_worth(summary, chosen) if told else None
+    then = change_savings.after(summary, chosen) if told and timed is None else change_savings.After()
+    times = timed.times if timed is not None else _times(summary, chosen, told=told) if bounded else ()
+    worth = (
+        timed.words
+        if timed is not None
+        else remarks.worth(summary, chosen, then)
+        if told
+        else remarks.not_known(summary, chosen, sure, bounded=bool(times))
+    )
     answer = Answer(
         limit=summary.verdict.code,
         do=do,
@@ -41,12 +49,10 @@ def as_if_chosen(summary: Summary, chosen: Finding | None) -> Answer:
         then_ns=then.ns,
         then_low_ns=then.low_ns,
         then_high_ns=then.high_ns,
-        bound=change_savings.is_bound(summary, chosen),
+        bound=change_savings.is_bound(summary, chosen) if timed is None else timed.bound,
         real=summary.unprofiled is not None and not (summary.step.as_recorded and summary.step.marked),
         recorded_ns=summary.step.recorded_ns,
-        worth=remarks.worth(summary, chosen, then)
-        if told
-        else remarks.not_known(summary, chosen, sure, bounded=bool(times)),
+        worth=worth,
         certainty=sure,
         picture=bars.pictured(summary, chosen),
         also=others.also(summary, chosen, do),

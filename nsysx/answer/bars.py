@@ -315,7 +315,8 @@ def pictured(summary: Summary, first: Finding | None) -> Picture:
         another = summary.step.recorded_ns != summary.step.shown_ns
         title += f"; below, single steps{', as recorded' if another else ''}" if more else ""
     elif ranks := _rank_bars(summary, None):
-        return Picture("ranks", "One step on the GPU; below, rank by rank, as recorded", (step, *ranks))
+        recorded = ", as recorded" if summary.step.marked else ""
+        return Picture("ranks", f"One step on the GPU; below, rank by rank{recorded}", (step, *ranks))
     elif (
         summary.verdict.code == StepLimit.GPU
         and sum(p.ns for p in step.parts if not p.idle) >= BUSY_GPU_SHARE * step.total_ns

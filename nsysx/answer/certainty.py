@@ -20,6 +20,7 @@ from nsysx.answer.answer_bounds import (
 from nsysx.answer.change_savings import about as about_of
 from nsysx.answer.change_savings import is_bound, nothing_to_claim, shows_likely_saving
 from nsysx.answer.remarks import NOT_MEASURED, of_step, sentence
+from nsysx.answer.timed_steps import timed_worth
 from nsysx.catalogue import StepLimit
 from nsysx.findings import rule_of
 from nsysx.judging import window_checks
@@ -146,9 +147,11 @@ def _size(summary: Summary, chosen: Finding) -> Sure:
     about, real = "How much", summary.unprofiled
     how = sentence(re.sub("^(?=±)", "replay error ", chosen.saving.confidence))
     if shows_likely_saving(chosen):
-        how = "The replay made exactly this change; what was tried of the kind saved 0.7 to 1.3 times as much."
+        how = "The replay made exactly this change; nine in ten of the changes that were tried lie in such an interval."
     elif is_bound(summary, chosen):
         how = f"Upper bound{f'; {chosen.saving.confidence}' if chosen.saving.confidence else ''}."
+    if timed_worth(summary, chosen) is not None:
+        return Sure(about, "likely", "The unprofiled step was timed; that waiting shrinks with it is assumed.")
     if real is None and chosen.saving.source in ("time", "limits") and not is_bound(summary, chosen):
         return Sure(about, "likely", f"{how} As recorded: what else the step does is shorter without the profiler.")
     if real is None:

@@ -7,9 +7,10 @@ from typing import NamedTuple
 from nsysx.advice import Condition
 from nsysx.answer.answer_bounds import (
     MOST_CHANGES_BEFORE,
+    MOST_SAVED_SHARE,
     REPLAY_APART_SHARE,
-    SAVED_LEAST,
-    SAVED_MOST,
+    TRIED_LEAST_POWER,
+    TRIED_MOST_POWER,
     WORK_REPEATS_SHARE,
 )
 from nsysx.catalogue import StepLimit
@@ -152,7 +153,7 @@ def margins_ns(summary: Summary, chosen: Finding | None) -> tuple[int, int] | No
         return None if chosen.saving.error_ns is None else (error, error)
     if chosen.saving.source == "limits":
         return error, max(0, (chosen.saving.most_ns or saving) - saving)
-    less, more = round((1 - SAVED_LEAST) * saving), round((SAVED_MOST - 1) * saving)
+    less, more = _of_tried(summary.step.shown_ns or saving, saving)
     if chosen.saving.source == "replay":
         less, more = less + error, more + error
     else:  # what was computed from recorded times has no error of a replay besides
@@ -170,6 +171,16 @@ def margins_ns(summary: Summary, chosen: Finding | None) -> tuple[int, int] | No
         idle = round(now * (1 - real.gpu_busy_ns / max(real.step_ns, 1)))
         more = min(more, max(0, idle - saving, (chosen.saving.most_ns or 0) - saving))
     return less, more
+
+
+def _of_tried(step_ns: int, saving_ns: int) -> tuple[int, int]:
+    """Return how much less and more (ns) a change may save of a step than is likely, by what was tried of its kind.
+
+    Factors lie as far off as they are large: on a scale of their logarithms one pair of bounds holds small and large ones.
+    """
+    left = max(step_ns - saving_ns, (1 - MOST_SAVED_SHARE) * step_ns) / max(step_ns, 1)
+    least, most = (round(step_ns * (1 - left**power)) for power in (TRIED_LEAST_POWER, TRIED_MOST_POWER))
+    return max(0, saving_ns - least), max(0, most - saving_ns)
 
 
 #: Causes of idle time alone.

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from nsysx import units
 from nsysx.advice import Action, Also
 from nsysx.analyses import gpu_ledger, waits
 from nsysx.answer import measured, subject
 from nsysx.answer.answer_bounds import (
     LITTLE_SAVING_SHARE,
     LONG_WAIT_SHARE,
+    MORE_THAN_NAMED_TIMES,
     MOST_ALSO_FOUND,
     MOST_OF_A_RULE,
     MUCH_HOST_CODE_SHARE,
@@ -25,6 +29,8 @@ from nsysx.findings import rule_of
 from nsysx.model import Finding, Summary
 from nsysx.saving import NOTABLE
 
+#: A time in a text.
+_TIME = re.compile(r"(\d+(?:\.\d+)?) (ns|us|ms|s)\b")
 #: What a program that measures makes by itself: it waits for what it measures, and the GPU then waits for the next launch.
 _BY_MEASURING = (StepLimit.LAUNCH, StepLimit.SYNC)
 
@@ -51,6 +57,8 @@ def also(summary: Summary, chosen: Finding | None, do: Sequence[Action]) -> tupl
         title = folded_path(f.title[:TITLE_LETTERS])
         title = f"Repeated blocks{title[1:]}" if title.startswith("*:") else title
         text = summary.step.marks_title(title, as_recorded=f.title_as_recorded)
+        if saving is not None and saving > MORE_THAN_NAMED_TIMES * _named_ns(title):
+            text += ", and its change removes more"
         key = f"{f.code} {_without_numbers(text)}"
         bound = f.saving.bound or chosen is None  # beside "Nothing", what it saves may be nothing, too
         # The first of several blocks saves most of them.
@@ -70,6 +78,11 @@ def before(summary: Summary, named: Sequence[int], shown: int) -> tuple[str, ...
     """Return the codes of the findings named before the one at a place that it overlaps with."""
     findings, earlier = summary.findings or (), named[: named.index(shown)]
     return tuple(dict.fromkeys(findings[n].code for n in earlier if n in findings[shown].overlaps and n != shown))
+
+
+def _named_ns(text: str) -> float:
+    """Return the longest time that a text names (ns), infinite where it names none."""
+    return max((float(number) * units.OF_NS[unit] for number, unit in _TIME.findall(text)), default=math.inf)
 
 
 def _without_numbers(text: str) -> str:

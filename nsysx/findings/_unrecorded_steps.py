@@ -59,7 +59,7 @@ def found(case: Case, rule: Rule) -> list[Finding]:
     inside = case.taken_by((StepPart.LONGER,))  # a step that is shown as recorded has none of it
     error = max(0, cost - _without_longest(ns, slow, usual))
     worth = Saving(min(cost, inside), why, error_ns=error, source="steps") if inside else Saving(None, why)
-    fix = of_loader(case)
+    fix = of_loader(case, worth)
     fix = fix.but(text=f"Make the loader keep up: {fix.text[:1].lower()}{fix.text[1:]}")
     where = {"module": "DataLoader", "phase": "data"}
     return [Found(rule, title, detail, worth=worth, cost_ns=cost, fix=fix, where=where).as_finding(case)]

@@ -36,6 +36,7 @@ from nsysx.findings._worker_lines import WorkerBatch, worker_batch
 from nsysx.judging.limit_words import pair
 from nsysx.model import Finding, Row
 from nsysx.replay.engine import FreeLoader, Replay
+from nsysx.saving import Saving
 
 RULE = Rule(
     "NSX106",
@@ -70,8 +71,12 @@ def _busiest_line(row: LoaderLineRow) -> str:
     return f" The loader spends {units.share(row['share'], 1)} of its time at {line_text}{inside} ({row['samples']} samples)."
 
 
-def of_loader(case: Case) -> Fix:
-    """Return how a loader gets faster: no option that it has already, as far as its settings were read."""
+def of_loader(case: Case, worth: Saving) -> Fix:
+    """Return how a loader gets faster: no option that it has already, as far as its settings were read.
+
+    ``worth`` is what a loader that is always ready saves. More workers come first where they alone may give that: they make no loader
+    faster by more than their number grows.
+    """
     settings = settings_of(case.profile)
     loaders = (settings.rows("loaders") if settings else None) or ()
     most: Row = max(loaders, key=lambda r: r.get("iterators") or 0, default={})
@@ -104,6 +109,15 @@ def of_loader(case: Case) -> Fix:
         )
     options = [f"num_workers={more}"] * room + lacks
     made = ", ".join(options)
+    step = case.longest_step_ns
+    if room and (worth.likely_ns or 0) > step * (1 - workers / more):
+        beside = f"DataLoader({made}) in place of {workers} workers gives {more / workers:.2f}x at most, and the wait is longer than that"
+        return Fix.by_name(
+            "cheaper-samples",
+            text=f"Make samples cheaper (read and decode only what is used), or decode and augment on the GPU: {beside}"
+            f"{most_time}",
+            needs=(LOADER,),
+        )
     return Fix.by_name(
         way(
             "loader-workers", f"Use DataLoader({made}): it has {workers} workers", f"loader = DataLoader(data, {made})"
@@ -176,7 +190,7 @@ def check(case: Case) -> list[Finding]:
     handed_over = not (case.profile.ranges.ranges["name"] == batch_waits.DATA).any()
     fix = Fix("Prepare the next batch while the GPU works on this one: in another thread, process or stream")
     if case.program.loader:
-        fix = of_loader(case)
+        fix = of_loader(case, worth)
     elif handed_over:
         fix = _HANDED_OVER if case.program.python else fix
         detail += (

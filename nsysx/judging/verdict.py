@@ -44,7 +44,7 @@ def judge(profile: Profile, gpu_rows: Sequence[GpuRow]) -> Verdict:
     if profile.steps.whole or timed is None or not isinstance(unprofiled_of(profile), Withheld):
         return verdict
     told = f"Unprofiled step time: {units.duration(timed.step_ns)}."
-    return replace(verdict, sentence=f"{verdict.sentence} {told}")
+    return replace(verdict, sentence=f"{verdict.sentence} {told}", timed_ns=timed.step_ns)
 
 
 def _judge(profile: Profile, gpu_rows: Sequence[GpuRow]) -> Verdict:

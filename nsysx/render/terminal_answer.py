@@ -130,7 +130,12 @@ def _lines(said: Worded, width: int, plain: bool, bars: int, also: int, code: in
         # As many bars, in their order: the first, those that the sentence speaks of, then the others.
         named = answer_text.spoken_of(said)
         order = sorted(range(len(said.bars)), key=lambda i: (i > 0, not named[i], i))
-        out += [("", ""), *_bars([_bar_of_first_parts(said.bars[i]) for i in sorted(order[:bars])], width, plain)]
+        out.append(("", ""))
+        if bars > 1 and said.bars_title.endswith(
+            "as recorded"
+        ):  # bars of steps of two lengths, or another one than the sentence's
+            out += [(line, "dim") for line in wrapped(said.bars_title, indent=0)]
+        out += _bars([_bar_of_first_parts(said.bars[i]) for i in sorted(order[:bars])], width, plain)
     out.append(("", ""))
     out += [(line, "") for line in wrapped(what_to_do(said), "DO")]
     out += [(f"         {line}", "cyan") for line in code_of.lines(said.paste, width - 9, TERMINAL_CODE_LINES)[:code]]

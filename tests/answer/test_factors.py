@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from nsysx.answer import factors
-from nsysx.catalogue import StepLimit
+from nsysx.answer.timed_steps import TimedWorth, timed_worth
+from nsysx.catalogue import StepLimit, StepPart
 from nsysx.model import Finding, Summary, Unprofiled
 from nsysx.render import answer_words as answers
 from nsysx.saving import Saving
@@ -82,3 +83,30 @@ def test_a_bound_whose_factor_the_step_leaves_open_says_so(most: float, said: st
     assert answers._replayed(told) == said
     alone = replace(told, replayed_ns=10 * MS)
     assert answers._replayed(alone).startswith("Replay: 10.00 ms (2.0x, 2.0 to 2.3)")
+
+
+def timed(code: str, saving_ms: float, timed_ms: float | None, *, bound: bool = False) -> TimedWorth | None:
+    """Return what a change is worth where 20 ms were recorded, of which the GPU works 8, communicates 4 and waits 8."""
+    summary = replace(job(), unprofiled=None)
+    parts = {StepPart.WORK.value: 8 * MS, StepPart.COMM.value: 4 * MS, StepPart.HOST.value: 8 * MS}
+    length = None if timed_ms is None else round(timed_ms * MS)
+    verdict = replace(summary.verdict, parts=parts, step_ns=20 * MS, recorded_ns=None, timed_ns=length)
+    chosen = finding(code, saving_ms, bound=bound)
+    return timed_worth(replace(summary, verdict=verdict, findings=(chosen,)), chosen)
+
+
+def test_of_a_step_that_was_timed_alone_what_waits_is_shorter_and_the_work_is_not() -> None:
+    """14 of 20 ms were timed: 6 of 12 waited, so of 8 ms that go 4 do, and of all that waits nothing is left."""
+    worth = timed("NSX123", 8, 14)
+    assert worth is not None and (worth.now_ns, worth.then_ns) == (14 * MS, 10 * MS)
+    assert worth.times[0] < 1.4 < worth.times[1] <= round(14 / 8, 3)
+    most = timed("NSX110", 12, 14, bound=True)
+    assert most is not None and (most.then_ns, most.times) == (8 * MS, (1.0, 1.75)) and most.bound
+    assert most.words == "14.00 ms → 8.00 ms a step unprofiled, at best"
+
+
+@pytest.mark.parametrize(("code", "timed_ms"), [("NSX123", None), ("NSX123", 21), ("NSX123", 8), ("NSX116", 14)])
+def test_a_timed_step_says_nothing_where_it_is_longer_or_all_work_or_the_change_is_for_the_work(
+    code: str, timed_ms: float | None
+) -> None:
+    assert timed(code, 6, timed_ms) is None

@@ -105,18 +105,17 @@ def test_at_best_has_the_error_of_the_replay_in_it() -> None:
     assert sequence(graph) == (["NSX102"], 4)
 
 
-@pytest.mark.parametrize(("ms", "first"), [(0.19, ""), (0.27, ""), (0.29, "NSX101")])
-def test_less_than_a_hundredth_of_the_step_is_no_advice(ms: float, first: str) -> None:
-    """What was timed saves three tenths less at least."""
+@pytest.mark.parametrize(("ms", "first"), [(0.9, ""), (1.1, "NSX101")])
+def test_less_than_a_twentieth_of_the_step_is_no_advice(ms: float, first: str) -> None:
     assert led(StepLimit.SYNC, finding("NSX101", ms)) == first
 
 
-@pytest.mark.parametrize(("ms", "error_ms", "first"), [(0.9, 0.5, ""), (0.9, 0.4, "NSX123"), (1.1, 0.9, "NSX123")])
-def test_a_small_saving_that_may_be_none_is_no_advice(ms: float, error_ms: float, first: str) -> None:
-    """From 5 % of the step on it is, and where something is left at the lower end of what is likely."""
+@pytest.mark.parametrize(("ms", "error_ms", "first"), [(0.9, 0.1, ""), (1.1, 0.9, "NSX123")])
+def test_a_small_saving_is_no_advice(ms: float, error_ms: float, first: str) -> None:
+    """From 5 % of the step on it is, where nothing may be left at the lower end of what is likely, too."""
     replayed = saves(finding("NSX123", ms, error_ms=error_ms), source="replay")
     assert led(StepLimit.LAUNCH, replayed) == first
-    assert led(StepLimit.LAUNCH, replayed, finding("NSX106", 0.5)) == (first or "NSX106")
+    assert led(StepLimit.LAUNCH, replayed, finding("NSX106", 0.5)) == first
 
 
 def of_20_ms(chosen: Finding) -> Summary:
@@ -187,13 +186,14 @@ def test_what_has_to_be_mended_first_is_replayed_with_the_change() -> None:
     assert change_savings.is_bound(factory.summary(), saves(chosen, mended=Saving(15 * MS)))
 
 
-def test_what_was_timed_saves_up_to_three_tenths_more_and_never_more_than_the_most() -> None:
-    """10 of 20 ms: 7 to 13, where 12 idle 7 to 12 and a little, for what is left takes less in another run."""
+def test_what_was_timed_may_save_as_much_as_was_tried_and_never_more_than_the_most() -> None:
+    """10 of 20 ms, twice as fast: 1.7 to 2.8 times; where 12 idle up to 12 and a little, for what is left takes less in another run."""
     timed = saves(finding("NSX105", 10), source="time", error_ns=2 * MS)
     then = after(timed)
-    assert (then.low_ns, then.ns, then.high_ns) == (7 * MS, 10 * MS, 13 * MS)
+    least, most = round(20 * MS * 0.5**1.5), 12 * MS  # the error of 2 ms is the larger one
+    assert (then.low_ns, then.ns, then.high_ns) == (least, 10 * MS, most)
     capped = after(saves(timed, most_ns=12 * MS))
-    assert capped.low_ns is not None and 7.5 * MS < capped.low_ns <= 8 * MS and capped.high_ns == 13 * MS
+    assert capped.low_ns is not None and 7.5 * MS < capped.low_ns <= 8 * MS and capped.high_ns == most
 
 
 def test_a_change_and_those_before_it_save_no_more_than_the_step() -> None:
@@ -205,8 +205,9 @@ def test_a_change_and_those_before_it_save_no_more_than_the_step() -> None:
 
 
 def test_the_error_of_the_replay_widens_what_a_change_may_save() -> None:
-    """4 ms by the replay, off by 1 ms: 0.7 to 1.3 times as much, and the error on both sides."""
-    for error_ms, low_ms, high_ms in ((0, 14.8, 17.2), (1, 13.8, 18.2)):
+    """4 of 20 ms by the replay, off by 1 ms: the factor to the power of 0.8 and of 1.5, and the error on both sides."""
+    least, most = 20 * 0.8**1.5, 20 * 0.8**0.8
+    for error_ms, low_ms, high_ms in ((0, least, most), (1, least - 1, most + 1)):
         then = after(saves(finding("NSX105", 4, error_ms=error_ms), source="replay"))
         assert (then.low_ns, then.high_ns) == (round(low_ms * MS), round(high_ms * MS))
 

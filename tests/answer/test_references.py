@@ -48,9 +48,9 @@ from nsysx.answer.answer_bounds import (
     MOSTLY_BUSY_SHARE,
     RECORDED_DIRECTNESS,
     SAME_WORK_SHARE,
-    SAVED_LEAST,
-    SAVED_MOST,
     SMALL_PART_SHARE,
+    TRIED_LEAST_POWER,
+    TRIED_MOST_POWER,
     UNKNOWN_SAVING_COST_SHARE,
     UNPRICED_CAUSE_SHARE,
     WORK_REPEATS_SHARE,
@@ -212,7 +212,9 @@ def margins_of(summary: Summary, f: Finding) -> tuple[int, int] | None:
         return None if of.error_ns is None else (error, error)
     if of.source == "limits":
         return error, max(0, (of.most_ns or ns) - ns)
-    tried = round((1 - SAVED_LEAST) * ns), round((SAVED_MOST - 1) * ns)
+    factor = min(STEP / max(STEP - ns, 1), 1 / (1 - MOST_SAVED_SHARE))
+    low, high = (round(STEP - STEP / factor**power) for power in (TRIED_LEAST_POWER, TRIED_MOST_POWER))
+    tried = max(0, ns - low), max(0, high - ns)
     if of.source == "replay":
         less, more = tried[0] + error, tried[1] + error
     else:
@@ -340,6 +342,8 @@ def may_save_nothing(summary: Summary, f: Finding) -> bool:
     ns = change_savings.likely_ns(summary, f)
     if not ns or ns < NOTABLE * STEP:
         return False
+    if rule_of(f.code).about == StepLimit.GPU and bounded(f) and for_whatever(f) and not f.paste:
+        return True
     margins, small = margins_of(summary, f), ns < COSTLY_SETTING_SHARE * STEP
     if margins is None or bounded(f) or f.saving.error_ns is None:
         return small
@@ -350,19 +354,18 @@ def may_save_nothing(summary: Summary, f: Finding) -> bool:
     return small and least < 1 + NOTABLE
 
 
-def test_which_finding_leads(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_which_finding_leads() -> None:
     seen: dict[str, int] = {}
     for source in rounds(400):
         summary = made_summary(source)
-        near = source.random() < 0.2
-        monkeypatch.setattr(first_action.near_limits, "near", always(near))
         ranked = []
         for f in summary.findings or ():
             mends = [c.mend for c in f.conditions if c.state == "violated"]
             if f.verdict == "found" and (not mends or (f.saving.mended is not None and all(mends))):
                 ranked.append(f)
-        least = COSTLY_SETTING_SHARE if near else NOTABLE
-        worth = [f for f in ranked if (alone_ns(f) or 0) >= least * STEP and not may_save_nothing(summary, f)]
+        worth = [
+            f for f in ranked if (alone_ns(f) or 0) >= COSTLY_SETTING_SHARE * STEP and not may_save_nothing(summary, f)
+        ]
         priced = summary.replay is not None and summary.replay["trusted"]
         unsaid = [
             f

@@ -33,7 +33,8 @@ OUTSIDE = {
 
 #: The same of programs that rules were mended with.
 OUTSIDE_MENDED = {
-    "lander": "the CPU needs time for the network, too, and steps are parts of the loop that was measured"
+    "meeting": "the host was slower where it was recorded: 1.50 ms told and 1.46 measured, of steps of 17.4 and 11.0 ms",
+    "lander": "the CPU needs time for the network, too, and steps are parts of the loop that was measured",
 }
 
 
