@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from nsysx.advice import Action
-from nsysx.answer import factors, measured, near_limits, subject, time_places, unnamed, unstepped
+from nsysx.answer import factors, measured, subject, time_places, unnamed, unstepped
 from nsysx.answer.answer_bounds import (
     BOUND_LEADS_TIMES,
     COMPILER_LEADS_TIMES,
@@ -60,10 +60,11 @@ def first(summary: Summary) -> Finding | None:
     unsaid = next((f for f in ranked if _of_the_cause_alone(summary, f, step)), None)
     if unsaid is not None:
         return unsaid
-    least = COSTLY_SETTING_SHARE if near_limits.near(summary) else NOTABLE
     causes = [f for f in ranked if not rule_of(f.code).striking]
     worth = [
-        f for f in causes if (likely_alone_ns(summary, f) or 0) >= least * step and not may_save_nothing(summary, f)
+        f
+        for f in causes
+        if (likely_alone_ns(summary, f) or 0) >= COSTLY_SETTING_SHARE * step and not may_save_nothing(summary, f)
     ]
     best = _best(summary, worth, step) if worth else _unpriced(summary, causes, step)
     best = _striking(summary, ranked, best) or best
@@ -87,6 +88,9 @@ def may_save_nothing(summary: Summary, finding: Finding) -> bool:
     step, saving = summary.step.shown_ns, likely_ns(summary, finding)
     if not step or not saving or saving < NOTABLE * step:
         return False
+    # A bound of what whatever stands there could gain, without code that makes the change, is no action.
+    if about(finding) == StepLimit.GPU and is_bound(summary, finding) and _for_anything(finding) and not finding.paste:
+        return True
     small, margins = saving < COSTLY_SETTING_SHARE * step, margins_ns(summary, finding)
     if margins is None or is_bound(summary, finding) or finding.saving.error_ns is None:
         return small
@@ -253,7 +257,12 @@ def to_do(summary: Summary, chosen: Finding | None) -> tuple[Action, ...]:
         unsure = [f for f in by_saving(summary) if may_save_nothing(summary, f)]
         largest, step = max(unsure, key=lambda f: likely_ns(summary, f) or 0, default=None), summary.step.shown_ns
         option = largest is not None and step and (likely_ns(summary, largest) or 0) >= COSTLY_SETTING_SHARE * step
-        text = unnamed.to_record(summary, unsure=bool(unsure), option=largest.fix if option and largest else "")
+        little = step is not None and any(
+            _advisable(summary, f) and (likely_alone_ns(summary, f) or 0) >= NOTABLE * step for f in by_saving(summary)
+        )
+        text = unnamed.to_record(
+            summary, unsure=bool(unsure), option=largest.fix if option and largest else "", little=little
+        )
         # Where the steps lie in another report, what takes long in this one is no place to look at.
         elsewhere = window_checks.cold_report(summary.quality) is not None
         return (Action(text, where={} if elsewhere else _place_in_words(summary, time_places.of_most(summary))),)
@@ -277,7 +286,7 @@ def to_do(summary: Summary, chosen: Finding | None) -> tuple[Action, ...]:
         Action(f"{c.mend}: {c.detail}", chosen.code, index, conditions=(c,), saving_ns=c.saving_ns) for c in violated
     )
     change = Action(
-        chosen.fix or chosen.title,
+        _as_option(chosen.fix) if _of_a_network_alone(summary, chosen) else chosen.fix or chosen.title,
         chosen.code,
         finding=index,
         paste=chosen.paste,
@@ -296,6 +305,22 @@ def _place_in_words(summary: Summary, where: Row) -> dict[str, object]:
         return dict(where)
     told = {key: value for key, value in where.items() if key != "phase" or value != bare(str(module))}
     return {**told, "module": called(summary, str(module))}
+
+
+def _of_a_network_alone(summary: Summary, chosen: Finding) -> bool:
+    """Return whether a compiler may fuse what is spread over a network, and no place is known from which 5 % of the step could go."""
+    if [way.name for way in chosen.remedies] != ["compile"] or about(chosen) != StepLimit.GPU or chosen.saving.bound:
+        return False
+    if any("written in" in row for row in chosen.evidence):
+        return False
+    least = COSTLY_SETTING_SHARE * (summary.step.shown_ns or 0)
+    others = (f for f in by_saving(summary) if f is not chosen and _advisable(summary, f) and not _for_anything(f))
+    return all((likely_alone_ns(summary, f) or 0) < least for f in others)
+
+
+def _as_option(fix: str) -> str:
+    option = f"An option for the whole network: {fix[:1].lower()}{fix[1:]}"
+    return f"Nothing that was looked for at one place saves 5 % of the step. {option}"
 
 
 def _of_the_change(summary: Summary, chosen: Finding) -> int | None:

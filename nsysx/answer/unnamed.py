@@ -79,10 +79,10 @@ def by_a_clock(summary: Summary, waiting: Finding) -> str:
     return f"Nothing: the program waits here for what comes by a clock, every {units.duration(beat)}.{busy}"
 
 
-def to_record(summary: Summary, *, unsure: bool = False, option: str = "") -> str:
+def to_record(summary: Summary, *, unsure: bool = False, option: str = "", little: bool = False) -> str:
     """Return what to do where no change can be named: mostly how to record what would tell.
 
-    ``unsure``: a change may save something; ``option``: what may save much, or nothing.
+    ``unsure``: a change may save something; ``option``: what may save much, or nothing; ``little``: one saves less than 5 %.
     """
     if subject.ledger_row(summary) is None:
         how = next((c.fix for c in summary.quality if c.check == gpu_work_checks.GPU_WORK and c.fix), "")
@@ -118,4 +118,4 @@ def to_record(summary: Summary, *, unsure: bool = False, option: str = "") -> st
     left = f"What is left is GPU work. {figures}"
     if summary.verdict.code == StepLimit.COPY:
         left = "What is left are copies between host and GPU: only fewer bytes would help."
-    return f"Nothing: no change that was looked for saves 1 % of the step{sure}.{may_help} {left}".rstrip()
+    return f"Nothing: no change that was looked for saves {5 if little else 1} % of the step{sure}.{may_help} {left}".rstrip()

@@ -35,7 +35,14 @@ from nsysx.events.layers import PATHLESS
 from nsysx.events.nvtx_ranges import Flags
 from nsysx.events.profile import Profile
 from nsysx.findings._case import Case, Fix, Rule, Saving, calls_of, ops_of
-from nsysx.findings._finding_bounds import FEWEST_CHAIN_KERNELS, FUSED_LEAST_SHARE, FUSION_BOUND_SHARE, SAME_SIZE_TIMES
+from nsysx.findings._finding_bounds import (
+    FEWEST_CHAIN_KERNELS,
+    FUSED_LEAST_SHARE,
+    FUSION_BOUND_SHARE,
+    HAND_WRITTEN_KERNELS,
+    HAND_WRITTEN_SHARE,
+    SAME_SIZE_TIMES,
+)
 from nsysx.findings._found import Found
 from nsysx.findings._names import module_of_most, networks_called
 from nsysx.findings._needs import DIFFERENTIATED_ONCE, SAME_SHAPES
@@ -171,6 +178,20 @@ def fusible_ns(case: Case) -> int:
     return case.per_step(int(case.profile.once(chains_of)["ns"].sum()))
 
 
+def _hand_written(case: Case, chains: pl.DataFrame) -> tuple[str, int] | None:
+    """Return the class of modules whose own chains could save most, and how much per step (ns); None where that is little.
+
+    The rest is spread over a network: what a compiler fuses there is an option for each, and no fault.
+    """
+    classes = case.profile.attributed.modules.select(pl.col("module", "cls").cast(pl.String)).unique("module")
+    inner = chains.with_columns(pl.col("module").cast(pl.String), kernels=pl.len().over("run", "module"))
+    inner = inner.filter((pl.col("kernels") >= HAND_WRITTEN_KERNELS) & ~pl.col("longest")).join(classes, on="module")
+    sums = inner.group_by("cls").agg(pl.col("ns").sum()).drop_nulls().sort("ns", "cls", descending=[True, False])
+    if not sums.height or not case.notable(case.per_step(int(sums["ns"][0])), HAND_WRITTEN_SHARE):
+        return None
+    return str(sums["cls"][0]), case.per_step(int(sums["ns"][0]))
+
+
 def check(case: Case) -> list[Finding]:
     """Return one finding where fusing all chains may save 10 % of the step or more."""
     if case.program.compiled:
@@ -227,6 +248,10 @@ def check(case: Case) -> list[Finding]:
     )
     compiled = _DYNAMIC if SAME_SHAPES.test(case)[0] == "violated" else _COMPILE
     fix = compiled if case.program.compilable else Fix("Fuse these kernels into one per chain")
+    written = _hand_written(case, chains)
+    if written is not None:
+        evidence[0]["written in"] = written[0]
+        fix = fix.but(text=f"{fix.text}: {units.share(written[1], cost)} of what can go is in {written[0]}")
     # A compiler may leave some chains as they are, and cannot save more than their kernels take.
     most = max(bound, min(case.per_step(int(chains["ns"].sum())), case.step_ns))
     why = "an estimate: each chain takes as long as its longest kernel"

@@ -105,18 +105,17 @@ def test_at_best_has_the_error_of_the_replay_in_it() -> None:
     assert sequence(graph) == (["NSX102"], 4)
 
 
-@pytest.mark.parametrize(("ms", "first"), [(0.19, ""), (0.24, ""), (0.28, "NSX101")])
-def test_less_than_a_hundredth_of_the_step_is_no_advice(ms: float, first: str) -> None:
-    """What was timed may save a quarter less."""
+@pytest.mark.parametrize(("ms", "first"), [(0.9, ""), (1.1, "NSX101")])
+def test_less_than_a_twentieth_of_the_step_is_no_advice(ms: float, first: str) -> None:
     assert led(StepLimit.SYNC, finding("NSX101", ms)) == first
 
 
-@pytest.mark.parametrize(("ms", "error_ms", "first"), [(0.9, 0.6, ""), (0.9, 0.4, "NSX123"), (1.1, 0.9, "NSX123")])
-def test_a_small_saving_that_may_be_none_is_no_advice(ms: float, error_ms: float, first: str) -> None:
-    """From 5 % of the step on it is, and where something is left at the lower end of what is likely."""
+@pytest.mark.parametrize(("ms", "error_ms", "first"), [(0.9, 0.1, ""), (1.1, 0.9, "NSX123")])
+def test_a_small_saving_is_no_advice(ms: float, error_ms: float, first: str) -> None:
+    """From 5 % of the step on it is, where nothing may be left at the lower end of what is likely, too."""
     replayed = saves(finding("NSX123", ms, error_ms=error_ms), source="replay")
     assert led(StepLimit.LAUNCH, replayed) == first
-    assert led(StepLimit.LAUNCH, replayed, finding("NSX106", 0.5)) == (first or "NSX106")
+    assert led(StepLimit.LAUNCH, replayed, finding("NSX106", 0.5)) == first
 
 
 def of_20_ms(chosen: Finding) -> Summary:

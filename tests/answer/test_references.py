@@ -342,6 +342,8 @@ def may_save_nothing(summary: Summary, f: Finding) -> bool:
     ns = change_savings.likely_ns(summary, f)
     if not ns or ns < NOTABLE * STEP:
         return False
+    if rule_of(f.code).about == StepLimit.GPU and bounded(f) and for_whatever(f) and not f.paste:
+        return True
     margins, small = margins_of(summary, f), ns < COSTLY_SETTING_SHARE * STEP
     if margins is None or bounded(f) or f.saving.error_ns is None:
         return small
@@ -352,19 +354,18 @@ def may_save_nothing(summary: Summary, f: Finding) -> bool:
     return small and least < 1 + NOTABLE
 
 
-def test_which_finding_leads(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_which_finding_leads() -> None:
     seen: dict[str, int] = {}
     for source in rounds(400):
         summary = made_summary(source)
-        near = source.random() < 0.2
-        monkeypatch.setattr(first_action.near_limits, "near", always(near))
         ranked = []
         for f in summary.findings or ():
             mends = [c.mend for c in f.conditions if c.state == "violated"]
             if f.verdict == "found" and (not mends or (f.saving.mended is not None and all(mends))):
                 ranked.append(f)
-        least = COSTLY_SETTING_SHARE if near else NOTABLE
-        worth = [f for f in ranked if (alone_ns(f) or 0) >= least * STEP and not may_save_nothing(summary, f)]
+        worth = [
+            f for f in ranked if (alone_ns(f) or 0) >= COSTLY_SETTING_SHARE * STEP and not may_save_nothing(summary, f)
+        ]
         priced = summary.replay is not None and summary.replay["trusted"]
         unsaid = [
             f

@@ -32,7 +32,9 @@ OUTSIDE = {
 
 
 #: The same of programs that rules were mended with. "lander" (1.36 measured) is told as up to 2.2 times as fast, which is no interval.
-OUTSIDE_MENDED: dict[str, str] = {}
+OUTSIDE_MENDED = {
+    "meeting": "the host was slower where it was recorded: 1.50 ms told and 1.46 measured, of steps of 17.4 and 11.0 ms",
+}
 
 
 def _measured(row: dict[str, Any]) -> float:

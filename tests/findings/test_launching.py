@@ -197,6 +197,27 @@ def test_fusion_gives_an_estimate_and_says_so(tmp_path: Path) -> None:
     assert (row["chains"], row["kernels"], row["at most_ns"]) == (1, 5, 400_000)
 
 
+@pytest.mark.parametrize(("kernels", "calls", "where"), [(6, 1, "Gate"), (2, 3, None)])
+def test_chains_within_one_class_are_a_place_and_what_is_spread_over_a_network_is_an_option(
+    tmp_path: Path, kernels: int, calls: int, where: str | None
+) -> None:
+    def body(program: Program, number: int) -> None:
+        with program.range("forward"), program.range("net:Net"):
+            program.launch(500)
+            for call in range(calls):
+                with program.range(f"act{call}:Gate"):
+                    for _ in range(kernels):
+                        program.launch(100, "void vectorized_elementwise_kernel<4, Add>(int)")
+
+    summary = Program().steps(body).summary(tmp_path)
+    (finding,) = (f for f in summary.findings or () if f.code == "NSX112")
+    assert finding.verdict == "found" and finding.evidence[0].get("written in") == where
+    assert ("of what can go is in Gate" in finding.fix) == (where is not None)
+    (action,) = summary.answer.do
+    assert action.finding is not None and action.paste
+    assert ("An option for the whole network" in action.text) == (where is None)
+
+
 ADD, RAND = (
     "void vectorized_elementwise_kernel<4, Add>(int)",
     "void distribution_elementwise_grid_stride_kernel<rand>(int)",

@@ -78,7 +78,7 @@ class Forwards:
 class Networks:
     """Calls ``meet`` with each outermost module that has parameters, and its arguments, before its first call.
 
-    After the second step nobody looks.
+    After two steps behind the first such call nobody looks. Calls of parts, as of a module that is traced, may count as steps before it.
     """
 
     def __init__(self, torch: Any, watch: Watch, meet: Callable[[Any, Any, Any], Any]) -> None:
@@ -86,6 +86,7 @@ class Networks:
         self.original = torch.nn.Module.__call__
         self.met: set[int] = set()
         self.over = False
+        self.left = 2  # steps in which to look
         networks = self
 
         def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
@@ -93,7 +94,7 @@ class Networks:
 
         self.replacement = self.owner.__call__ = __call__
         vars(__call__)["networks"] = self
-        watch.at_step.setdefault(2, []).append(self.end)
+        watch.each_step.append(self.step)
 
     def call(self, module: Any, args: Any, kwargs: Any) -> Any:
         """Call a module; inside, modules are torch's own again, also for what compiles them."""
@@ -108,6 +109,13 @@ class Networks:
         finally:
             if not self.over:
                 self.owner.__call__ = self.replacement
+
+    def step(self) -> None:
+        """Note that a step begins."""
+        if self.met and self.left:
+            self.left -= 1
+            if not self.left:
+                self.end()
 
     def end(self) -> None:
         """Give torch its own call back, once all changes that look at networks have ended: each has replaced what it found."""
