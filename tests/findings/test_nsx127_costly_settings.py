@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -765,21 +766,23 @@ def test_tf32_that_is_allowed_is_not_advised(tmp_path: Path) -> None:
 
 
 def test_loaders_are_told_what_they_lack(tmp_path: Path) -> None:
-    def waiting(program: Program, number: int) -> None:
+    def waiting(program: Program, number: int, wait_us: int = 2000) -> None:
         with program.range("data DataLoader"):
-            program.host(2000)
+            program.host(wait_us)
         healthy(program, number)
         program.sync()
 
-    def told(**options: Any) -> str:
+    def told(wait_us: int = 2000, **options: Any) -> str:
         loader = {**LOADER, "iterators": 1, "persistent_workers": True, **options}
-        whole = summary(tmp_path, changed(CLEAN, {"loaders": [loader]}), waiting)
+        steps = partial(waiting, wait_us=wait_us)
+        whole = summary(tmp_path, changed(CLEAN, {"loaders": [loader]}), steps)
         return next(f.fix for f in whole.findings or () if f.code == "NSX106")
 
     assert "num_workers=8, pin_memory=True" in told(workers=0)
     assert "DataLoader(num_workers=7): it has 4 workers" in told(workers=4), (
         "the loop itself keeps a core of the eight busy"
     )
+    assert "in place of 4 workers gives 1.75x at most" in told(60_000, workers=4), "a wait that more workers cannot end"
     assert "the loader has 6 workers for 8 cores" in told(workers=6), "one worker more is no remedy"
     assert "Make samples cheaper" in told(workers=7, persistent_workers=False), "workers that stay save no sample"
     assert "DataLoader(pin_memory=True): it has 8 workers" in told(workers=8, pin_memory=False)
