@@ -227,7 +227,7 @@ FUSION_BOUND_SHARE = 0.10
 #: convolutions with batch normalization).
 FUSED_LEAST_SHARE = 0.5
 #: Chains of so many kernels within one call are written by hand. A class of modules in which these could save this share of the step is a
-#: place: three with a fault had 41 to 60 %, of eight networks without one none had above 14 %.
+#: place: three with such a class had 41 to 60 %, of ten networks without one none had above 16 %.
 HAND_WRITTEN_KERNELS, HAND_WRITTEN_SHARE = 3, 0.2
 # ---- nsx113_tiny_launches ---------------------------------------------------------------------------------------
 #: A module makes many tiny launches from so many in a step on, if their median kernel is shorter than this (ns): about what it
