@@ -63,7 +63,7 @@ EXACT_CHANGE_SHARE, BOUND_LEADS_TIMES = 0.15, 3.0
 COMPILER_LEADS_TIMES, RECORDED_DIRECTNESS = 2.0, 2
 #: A change whose saving nobody can compute is still advised where its cause costs this share of the step.
 UNPRICED_CAUSE_SHARE = 0.3
-#: A setting that is known to cost this share of the step comes first, too; nothing does that saves less: all five programs of 141 that
+#: A setting that is known to cost this share of the step comes first, too; nothing does that saves less: all four programs of 156 that
 #: were led by less had no fault there. Nor does what fuses or launches whatever stands there: that is an option of any program.
 COSTLY_SETTING_SHARE = 0.05
 
