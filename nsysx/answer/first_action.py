@@ -319,8 +319,8 @@ def _of_a_network_alone(summary: Summary, chosen: Finding) -> bool:
 
 
 def _as_option(fix: str) -> str:
-    option = f"An option for the whole network: {fix[:1].lower()}{fix[1:]}"
-    return f"Nothing that was looked for at one place saves 5 % of the step. {option}"
+    """Return the advice as one for all of the network, behind which no single place waits to be mended."""
+    return f"{fix}, as an option for the whole network: nothing that was looked for at one place saves 5 % of the step"
 
 
 def _of_the_change(summary: Summary, chosen: Finding) -> int | None:

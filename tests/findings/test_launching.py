@@ -215,7 +215,7 @@ def test_chains_within_one_class_are_a_place_and_what_is_spread_over_a_network_i
     assert ("of what can go is in Gate" in finding.fix) == (where is not None)
     (action,) = summary.answer.do
     assert action.finding is not None and action.paste
-    assert ("An option for the whole network" in action.text) == (where is None)
+    assert ("as an option for the whole network" in action.text) == (where is None)
 
 
 ADD, RAND = (

@@ -41,6 +41,7 @@ def said_twice(summary: Summary) -> list[str]:
     bad += [
         f"the step is {v} ns in {k}, {now}" for k, vs in steps.items() for v in vs if not near(v, now, said.sentence)
     ]
+    bad += [f"the list of what to do says: {i.what}" for i in screen.todo if i.what.startswith("Nothing")]
     if said.then_ns is not None and screen.todo:
         last = next(i for i in screen.todo if i.code == said.code)  # what is done before it has a saving of its own
         bad += [] if units.duration(now - said.then_ns) in last.worth else ["the list saves something else"]
