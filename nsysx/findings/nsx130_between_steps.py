@@ -49,7 +49,8 @@ def check(case: Case) -> list[Finding]:
     recorded = between_steps(case.profile)
     # A window that ends in an evaluation has no step behind it, so nothing lies between two of its steps.
     seen = covered.parts.get(EVALUATION, 0), covered.parts.get(BETWEEN, 0)
-    evaluates = seen[0] > seen[1] or (seen == (0, 0) and recorded is not None)
+    forwards = recorded is not None and any(part.evaluates for part in recorded.parts)
+    evaluates = seen[0] > seen[1] or (seen == (0, 0) and forwards)
     restarted = None if evaluates else _restarted_loader(case)
     what = "evaluation" if evaluates else "other code" if restarted is None else "a new start of the loader"
     loop = f"{units.duration(real.loop_ns)} that a step takes with what runs between steps"

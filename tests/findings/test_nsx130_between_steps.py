@@ -8,12 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from nsysx.advice import Alternative
 from nsysx.answer import first_action
 from nsysx.catalogue import StepLimit
-from nsysx.events.between_parts import COPIES_OUT_PAGEABLE, HOST_CODE, between_steps
+from nsysx.events.between_parts import COPIES_OUT_PAGEABLE, HOST_CODE, BetweenPart, BetweenSteps, between_steps
 from nsysx.events.coverage import BETWEEN, EVALUATION
 from nsysx.findings import nsx130_between_steps as rule
 from nsysx.model import Finding
@@ -77,6 +78,15 @@ def test_workers_that_start_anew_between_steps_are_kept(
     assert [way.name for way in finding.remedies] == [remedy]
     assert ("num_workers=12, persistent_workers=True" in finding.paste) == (remedy == "persistent-workers")
     assert ("every 32 steps" in finding.fix) == (remedy == "persistent-workers")
+
+
+@pytest.mark.parametrize(("evaluates", "remedy"), [(False, "persistent-workers"), (True, "evaluated-rarely")])
+def test_a_window_that_ends_between_steps_evaluates_only_where_a_forward_is_seen(
+    found: Callable[..., Finding], monkeypatch: pytest.MonkeyPatch, evaluates: bool, remedy: str
+) -> None:
+    part = BetweenPart(HOST_CODE, evaluates, 10, 0, 0)
+    monkeypatch.setattr(rule, "between_steps", lambda _: BetweenSteps(np.array([0]), np.array([10]), (part,), ()))
+    assert [way.name for way in found(2.0, "no step lies behind it", {}).remedies] == [remedy]
 
 
 @pytest.mark.parametrize("times", [None, 1.0, 1.09])
