@@ -214,7 +214,7 @@ UNTRIED = (
     Remedy(
         "computed-once",
         "Compute this once, after loading, and keep the result: nothing that goes into it changes from call to call",
-        "kept = compute(constants)  # once, before the loop; kept is used in it", untried=_OWN_CODE,
+        "stored = compute(stored)  # once, before the loop: only what never changes", untried=_OWN_CODE,
     ),
     Remedy(
         "weights-folded",
