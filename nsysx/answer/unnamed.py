@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from nsysx import units
 from nsysx.analyses import kernels
+from nsysx.analyses.helpers.module_names import kernel_called
 from nsysx.answer import near_limits, subject
 from nsysx.answer.answer_bounds import LITTLE_WORK_OPS, LITTLE_WORK_SHARE
 from nsysx.catalogue import StepLimit
@@ -110,12 +111,22 @@ def to_record(summary: Summary, *, unsure: bool = False, option: str = "", littl
     figures = near_limits.sentence(summary)
     if near_limits.near(summary):
         return f"Nothing: the GPU works near its limits. {figures}"
-    if figures and figures == near_limits.unseen_kernel(summary):
-        # Most of the GPU's time has no known limit: that nothing was found says little until that kernel has been looked at.
-        return f"Look at the GPU work itself. {figures} No other change that was looked for saves 1 % of the step."
+    saves = f"change that was looked for saves {5 if little else 1} % of the step"
+    if figures and figures == near_limits.unseen_kernel(summary) and _works_on_one_kernel(summary, figures):
+        # That nothing was found says little until the kernel that is most of the work has been looked at.
+        return f"Look at the GPU work itself. {figures} No other {saves}."
     sure = " for sure" if unsure else ""
     may_help = f" What may help: {option[:1].lower()}{option[1:]}; nsysx try measures it." if option else ""
     left = f"What is left is GPU work. {figures}"
     if summary.verdict.code == StepLimit.COPY:
         left = "What is left are copies between host and GPU: only fewer bytes would help."
-    return f"Nothing: no change that was looked for saves {5 if little else 1} % of the step{sure}.{may_help} {left}".rstrip()
+    return f"Nothing: no {saves}{sure}.{may_help} {left}".rstrip()
+
+
+def _works_on_one_kernel(summary: Summary, sentence: str) -> bool:
+    """Return whether half of the GPU's kernel time is in the kernel that a sentence is about."""
+    rows = summary.typed_rows(kernels.ROWS)
+    largest = max(rows, key=lambda r: r["total_ns"], default=None)
+    if largest is None or 2 * largest["total_ns"] < sum(r["total_ns"] for r in rows):
+        return False
+    return kernel_called(str(largest["name"])).casefold() in sentence.casefold()

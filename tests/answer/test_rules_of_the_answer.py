@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from nsysx.advice import Alternative, Answer, Bar, BarPart, Certainty, Condition, Sure, Tried
-from nsysx.analyses import data_loader, kernel_families, kernel_limits, modules, roofline, stopwatch
-from nsysx.answer import bars, certainty, change_savings, clock_bars, first_action, measured, near_limits
+from nsysx.analyses import data_loader, kernel_families, kernel_limits, kernels, modules, roofline, stopwatch
+from nsysx.answer import bars, certainty, change_savings, clock_bars, first_action, measured, near_limits, unnamed
 from nsysx.catalogue import Paint, StepLimit
 from nsysx.model import Check, Finding, Row, Summary, Table
 from nsysx.saving import Saving
@@ -685,6 +685,20 @@ def test_a_kernel_of_which_nothing_is_known_is_named_with_what_would_tell(
     told = near_limits.unseen_kernel(of_20_ms(StepLimit.GPU, finding))
     assert told == ("The kernel takes most: sample it, or nsysx ncu REPORT." if named else "")
     assert near_limits.unseen_kernel(replace(of_20_ms(StepLimit.GPU), findings=None)) == ""
+
+
+@pytest.mark.parametrize(
+    ("rows", "alone"),
+    [
+        ([("mine", 6), ("other", 4)], True),
+        ([("mine", 4), ("third", 3), ("other", 3)], False),
+        ([("other", 6), ("mine", 4)], False),
+        ([], False),
+    ],
+)
+def test_a_kernel_is_what_to_look_at_where_it_is_half_of_the_work(rows: list[tuple[str, int]], alone: bool) -> None:
+    found = with_rows(of_20_ms(StepLimit.GPU), kernels.KEY, [{"name": name, "total_ns": ms * MS} for name, ms in rows])
+    assert unnamed._works_on_one_kernel(found, "The kernel mine takes most") is alone
 
 
 def test_a_bar_that_is_longer_is_no_other_bar() -> None:
