@@ -65,7 +65,7 @@ def _what_a_step_is(summary: Summary) -> list[str]:
     if steps.source == "kernels":
         return ["a step is one repeat of the same kernels"]
     scope = steps.scope
-    if steps.source != "nsysx" or scope is None or not scope.processes or not scope.steps:
+    if steps.source != "nsysx" or scope is None or len(scope.processes) != 1 or not scope.steps:
         return []
     probed = (record.get("steps") for record in ids.records_of(summary.capture.probe, scope.processes[0]))
     rules = {str(made.get("rule")).partition("/")[0] for made in probed if isinstance(made, dict) and made.get("count")}
@@ -73,7 +73,7 @@ def _what_a_step_is(summary: Summary) -> list[str]:
         return []
     networks = [r for r in summary.typed_rows(modules.ROWS) if r["depth"] == 0 and r["cls"] and r["calls"]]
     one_network = rules == {"forward"} and len(networks) == 1
-    calls = max(1, round((networks[0]["calls"] or 0) / scope.steps)) if one_network else 1
+    calls = max(1, round(scope.per_step(networks[0]["calls"] or 0))) if one_network else 1
     several = rules == {"forward"} and len(networks) > 1
     number = "one" if calls == 1 else units.count(calls)
     passes = "a round of forward passes" if several else f"{number} {min(rules)} pass{'es' if calls > 1 else ''}"

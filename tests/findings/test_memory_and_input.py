@@ -302,7 +302,11 @@ BATCH = {
     [
         (64, 4, "runs 4 times for each one that a worker hands out, and there are 4 workers"),
         (64, 8, "runs 4 times for each one that a worker hands out; more workers"),
-        (16, 4, "or cheaper samples; most of their time is at data.py:28 decode"),
+        (
+            16,
+            4,
+            "in place of 4 workers gives 2.00x at most, and the wait is longer than that; most of their time is at data.py:28 decode",
+        ),
     ],
 )
 def test_what_a_worker_does_again_for_each_sample_goes_before_more_workers(

@@ -220,9 +220,9 @@ def test_the_steps_that_followed_are_told_where_their_mean_is_another(
     real = summary.unprofiled
     assert real is not None and real.step_ns == 1_500 * US
     assert (real.rest_ns, real.rest_steps) == ((ns, 5_000) if detached else (None, 0))
-    words = [f for f in answer_words.build(summary).facts if "steps that followed" in f]
+    words = [f for f in answer_words.build(summary).facts if "over the next" in f]
     assert words == (
-        [f"{ns / MS:.2f} ms over the 5,000 steps that followed, and what ran between them"] if told and detached else []
+        [f"{ns / MS:.2f} ms a step over the next 5,000 steps, with what ran between them"] if told and detached else []
     )
     if detached:
         assert real.low_ns <= ns and real.high_ns < 1_700 * US
