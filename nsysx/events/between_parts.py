@@ -12,10 +12,9 @@ import numpy as np
 import polars as pl
 
 from nsysx.catalogue import Call, DeviceActivity
-from nsysx.events.nvtx_ranges import Flags
 from nsysx.events.profile import Profile
 from nsysx.frames import lookup
-from nsysx.frames.intervals import I64, StepFunction, union
+from nsysx.frames.intervals import I64, StepFunction, interval_of, union
 from nsysx.reading import nccl_notes, schema
 
 HOST_CODE, WAITS, LAUNCHES, MEMORY, OTHER_CALLS = (
@@ -103,10 +102,10 @@ def _parts(
     forward = union(evaluating["start_ns"].to_numpy(), evaluating["end_ns"].to_numpy())
     times = np.unique(np.concatenate([made.times, *forward, *stretches]))
     middle, ns = times[:-1], np.diff(times)
-    inside = _within(middle, stretches)
+    inside = interval_of(middle, *stretches) >= 0
     middle, ns = middle[inside], ns[inside]
     call = made.at(middle).astype(np.int64)
-    what, evaluates = _names(profile, call), _within(middle, forward)
+    what, evaluates = _names(profile, call), interval_of(middle, *forward) >= 0
     sizes = _bytes_of(profile, calls.height)
     pieces = pl.DataFrame({"what": what, "evaluates": evaluates, "ns": ns, "call": call})
     parts = []
@@ -116,15 +115,6 @@ def _parts(
             BetweenPart(str(name), bool(forwards), int(of_part["ns"].sum()), len(rows), int(sizes[rows].sum()))
         )
     return tuple(sorted(parts, key=lambda part: (-part.ns, part)))
-
-
-def _within(instants: I64, stretches: tuple[I64, I64]) -> Flags:
-    """Return which instants lie in one of some disjoint, sorted stretches."""
-    start, end = stretches
-    if not len(start):
-        return np.zeros(len(instants), np.bool_)
-    before = np.searchsorted(start, instants, side="right") - 1
-    return (before >= 0) & (instants < end[np.maximum(before, 0)])
 
 
 def _names(profile: Profile, call: I64) -> list[str]:
@@ -172,7 +162,7 @@ def _collectives(profile: Profile, thread: int, stretches: tuple[I64, I64]) -> t
     ops = ops.filter((ops["cls"] == DeviceActivity.COMM.value) & (pl.col("thread") == thread)).filter(
         pl.col("call_start_ns").is_not_null()
     )
-    ops = ops.filter(pl.Series(_within(ops["call_start_ns"].to_numpy(), stretches), dtype=pl.Boolean))
+    ops = ops.filter(pl.Series(interval_of(ops["call_start_ns"].to_numpy(), *stretches) >= 0, dtype=pl.Boolean))
     members = nccl_notes.members(profile.trace).get(profile.process, {})
     sums: dict[str, Collective] = {}
     lasting = (ops["end_ns"] - ops["start_ns"]).to_list()

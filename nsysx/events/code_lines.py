@@ -27,7 +27,7 @@ from nsysx.events.layers import layer_of
 from nsysx.events.nvtx_ranges import Flags, Ranges
 from nsysx.events.python_lines import place
 from nsysx.frames import derived, frame_columns, lookup
-from nsysx.frames.intervals import I64, StepFunction, nesting
+from nsysx.frames.intervals import I64, StepFunction, nesting_by_thread
 from nsysx.reading.trace import Trace
 
 _NOTHING = np.empty(0, np.int64)
@@ -114,8 +114,7 @@ def _stacks(rows: pl.DataFrame) -> CodeLines:
     described = [place(name) for name in names]
     library = np.array([stacks_room.is_library(file) for file, _, _ in described], np.bool_)
     thread, start, end = (rows[c].to_numpy() for c in ("thread", "start_ns", "end_ns"))
-    borders = [0, *(np.flatnonzero(np.diff(thread)) + 1).tolist(), len(thread)]
-    nests = {int(thread[a]): nesting(start[a:b], end[a:b], a) for a, b in itertools.pairwise(borders) if b > a}
+    nests = nesting_by_thread(thread, start, end)
     parent = np.concatenate([n.parent for n in nests.values()])
     depth = np.concatenate([n.depth for n in nests.values()])
     stack_of, above, last = _numbered(parent, depth, code)

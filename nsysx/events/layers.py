@@ -11,7 +11,7 @@ import polars as pl
 from nsysx.events.event_bounds import LONGEST_RANGE_PATH
 from nsysx.events.nvtx_ranges import Ranges
 from nsysx.frames import lookup
-from nsysx.frames.intervals import I64, Labels, Nesting, nesting
+from nsysx.frames.intervals import I64, Labels, Nesting, nesting_by_thread
 
 
 @dataclass(frozen=True)
@@ -46,10 +46,7 @@ def layer_of(rows: pl.DataFrame) -> Layer:
     """Return ranges, with at least the columns of LAYER, as a layer: sorted by thread, the outer of two before the inner."""
     rows = lookup.ordered(rows.select(LAYER), "start_ns", ["end_ns", "label"], group="thread", descending=[True, False])
     thread, start, end = (rows[c].to_numpy() for c in ("thread", "start_ns", "end_ns"))
-    borders = [0, *(np.flatnonzero(thread[1:] != thread[:-1]) + 1).tolist(), len(thread)]
-    return Layer(
-        rows, {int(thread[a]): nesting(start[a:b], end[a:b], a) for a, b in itertools.pairwise(borders) if b > a}
-    )
+    return Layer(rows, nesting_by_thread(thread, start, end))
 
 
 def backward_ranges(ranges: Ranges) -> pl.DataFrame:

@@ -6,7 +6,6 @@ they are the least that it runs. Single-line loops and Python's library, of whic
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +15,7 @@ from nsysx.events.event_bounds import LONG_RUN_NS
 from nsysx.events.nvtx_ranges import Flags
 from nsysx.events.profile import Profile
 from nsysx.frames import lookup
-from nsysx.frames.intervals import I64, nesting
+from nsysx.frames.intervals import I64, nesting_by_thread
 from nsysx.frames.statistics import F64
 
 
@@ -44,7 +43,8 @@ def of_lines(profile: Profile) -> LineRuns:
     size = code.places.height
     line_row = lookup.distinct(rows["label"])[1]
     thread, start, end = (rows[c].to_numpy() for c in ("thread", "start_ns", "end_ns"))
-    parent, self_ns = _nested(thread, start, end)
+    nests = nesting_by_thread(thread, start, end).values()
+    parent, self_ns = (np.concatenate(parts) for parts in zip(*((n.parent, n.self_ns) for n in nests), strict=True))
     steps = profile.ranges.ranges.filter((pl.col("kind") == "step") & pl.col("own")).sort("start_ns")
     steps = steps.filter(pl.col("process") == profile.process)
     begin, over = steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy()
@@ -61,13 +61,6 @@ def of_lines(profile: Profile) -> LineRuns:
     encloses = np.zeros(size, np.bool_)
     encloses[line_row[_enclosing(start, end, begin, over)]] = True
     return LineRuns(runs_of, below_of, share, encloses)
-
-
-def _nested(thread: I64, start: I64, end: I64) -> tuple[I64, I64]:
-    """Return of each range the one that it is in, -1 for none, and its time without those in it (ns); rows are sorted by thread."""
-    borders = [0, *(np.flatnonzero(np.diff(thread)) + 1).tolist(), len(thread)]
-    nests = [nesting(start[a:b], end[a:b], a) for a, b in itertools.pairwise(borders) if b > a]
-    return np.concatenate([n.parent for n in nests]), np.concatenate([n.self_ns for n in nests])
 
 
 def _descendants(parent: I64, counted: Flags) -> I64:

@@ -13,10 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nsysx.events.event_bounds import MOST_KEPT_SHARE
-from nsysx.events.operator_flow import OperatorFlow, in_place, is_view
+from nsysx.events.operator_flow import DIMENSIONS, OperatorFlow, in_place, is_view
 
 Size = tuple[int, ...]
-_SIZE = re.compile(r"\[([\d, ]*)\]")
 _PICKS = re.compile(r"^aten::(slice|select|narrow|index|index_select|gather|masked_select|take_along_dim)$")
 #: Picks that Python's numbers choose: one that nobody reads may be kept, and says nothing.
 _VIEWED_PART = re.compile(r"^aten::(slice|select|narrow)$")
@@ -54,7 +53,7 @@ class Narrowed:
 
 def sizes_of(text: str) -> list[Size]:
     """Return the sizes of the arguments of an operator, () for what is no tensor."""
-    return [tuple(map(int, re.findall(r"\d+", each))) for each in _SIZE.findall(text)]
+    return [tuple(map(int, re.findall(r"\d+", each))) for each in DIMENSIONS.findall(text)]
 
 
 def result_sizes(flow: OperatorFlow, sizes: Sequence[Sequence[Size]]) -> dict[int, Size]:

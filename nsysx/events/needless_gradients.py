@@ -18,10 +18,10 @@ import polars as pl
 
 from nsysx.events.event_bounds import MOST_FLOW_OPERATORS, UNSEEN_READERS_SHARE, WHOLE_BACKWARD_SHARE
 from nsysx.events.nvtx_ranges import Flags
-from nsysx.events.operator_flow import ModuleCall, OperatorFlow, flow_of, in_place, is_view
+from nsysx.events.operator_flow import ModuleCall, OperatorFlow, flow_of, in_place, is_view, results_in
 from nsysx.events.operator_of_calls import operator_of_calls
 from nsysx.events.profile import Profile
-from nsysx.frames.intervals import I64
+from nsysx.frames.intervals import I64, interval_of
 
 _ACCUMULATES = "torch::autograd::AccumulateGrad"
 #: How torch calls a node, with what it does to the node's results.
@@ -30,7 +30,6 @@ _NODE = re.compile(r"^[^:]*Backward[^:]*$")
 _COLLECTIVE = r"^(_?c10d\w*|nccl|gloo|fsdp):"
 _TO_HOST = re.compile(r"::(item|_local_scalar_dense)$")
 _NUMBER = re.compile(r"op_id = (\d{1,18})\b")
-_MADE = re.compile(r"\((\d{1,18}),(-?\d{1,9})\)")
 
 #: Operators whose first result is the gradient of an input, and whose second is that of a weight.
 _FOR_BOTH = ("aten::convolution_backward", "aten::native_layer_norm_backward", "aten::native_group_norm_backward")
@@ -157,11 +156,14 @@ def _steps(profile: Profile, recorded: pl.DataFrame, steps: pl.DataFrame) -> Ite
             yield step, _needed(step, unseen | later)
 
 
+def _arguments(text: str) -> list[_Result]:
+    """Return the results that an operator is given. One without a name has a negative number of the result."""
+    return results_in(text.partition("input_op_ids = ")[2])
+
+
 def _results(text: str) -> Iterator[_Result]:
-    """Yield the results that an operator is given, those without a name left out."""
-    for number, which in _MADE.findall(text.partition("input_op_ids = ")[2]):
-        if not which.startswith("-"):
-            yield int(number), int(which)
+    """Return the results that an operator is given, those without a name left out."""
+    return (result for result in _arguments(text) if result[1] >= 0)
 
 
 def _read(recorded: pl.DataFrame) -> _Step:
@@ -193,8 +195,8 @@ def _read(recorded: pl.DataFrame) -> _Step:
             outer_end = end
             in_gradient = start < gradient_end
             by_node = in_gradient or start < node or (start < evaluated and not accumulating)
-            first = _MADE.search(text.partition("input_op_ids = ")[2])
-            into = (int(first[1]), int(first[2])) if first and not first[2].startswith("-") else None
+            arguments = _arguments(text)
+            into = arguments[0] if arguments and arguments[0][1] >= 0 else None
             takes_in = is_view(name) or in_place(name)
             written = in_place(name) and into is None and not in_gradient
             kept = not by_node or number >= 0 or written or not name.startswith("aten::") or bool(_TO_HOST.search(name))
@@ -206,7 +208,7 @@ def _read(recorded: pl.DataFrame) -> _Step:
                     thread=thread,
                     start_ns=start,
                     end_ns=end,
-                    takes=list(_results(text)),
+                    takes=[result for result in arguments if result[1] >= 0],
                     into=into if takes_in else None,
                     kept=kept,
                     gradient=gradient if in_gradient else -1,
@@ -232,7 +234,8 @@ def _taken_unseen(profile: Profile, step: _Step, span: tuple[int, int]) -> set[_
     for (thread,), launches in calls.group_by("thread"):
         start = launches["start_ns"].to_numpy()
         theirs = [op for op in step.operators if op.thread == thread]
-        start = start[_spans_of(start, [op.span for op in theirs]) < 0]
+        spans = np.array([op.span for op in theirs], np.int64).reshape(-1, 2)
+        start = start[interval_of(start, *spans.T) < 0]
         in_node = np.zeros(len(start), np.bool_)
         for of_node, begins, ends, given in step.nodes:
             if of_node == thread:
@@ -242,13 +245,6 @@ def _taken_unseen(profile: Profile, step: _Step, span: tuple[int, int]) -> set[_
                     taken.update(given, ((op.number, 0) for op in theirs if begins <= op.start_ns < ends))
         elsewhere += int((~in_node).sum())
     return None if elsewhere > UNSEEN_READERS_SHARE * max(calls.height, 1) else taken
-
-
-def _spans_of(times: I64, spans: list[tuple[int, int]]) -> I64:
-    """Return in which of these spans, of which none overlaps another, in order, each time lies; -1 for none."""
-    begins, ends = np.array(spans or [(0, 0)], np.int64).T
-    span = np.searchsorted(begins, times, side="right") - 1
-    return np.where((span >= 0) & (times < ends[span]), span, -1)
 
 
 def _needed(step: _Step, later: set[_Result]) -> set[_Result]:

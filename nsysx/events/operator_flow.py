@@ -24,7 +24,8 @@ _ID = r", op_id = (\d{1,18})\b"
 _MADE = r"input_op_ids = (\[.*\])"
 #: The sizes of all arguments, and that of the first one.
 _SIZES = r"sizes = \[([\[\]\d, ]*)\]"
-_DIMENSIONS = re.compile(r"\[([\d, ]*)\]")
+#: The sizes of each argument.
+DIMENSIONS = re.compile(r"\[([\d, ]*)\]")
 _EACH = re.compile(r"\((\d{1,18}),(-?\d{1,9})\)")
 #: Operators whose result is a view of their first argument.
 _VIEWS = re.compile(
@@ -218,7 +219,12 @@ def _read(ops: pl.DataFrame, modules: pl.DataFrame) -> OperatorFlow | None:
 
 
 def _makers(text: str) -> tuple[int, ...]:
-    return tuple(int(number) if int(result) >= 0 else -1 for number, result in _EACH.findall(text))
+    return tuple(number if which >= 0 else -1 for number, which in results_in(text))
+
+
+def results_in(text: str) -> list[tuple[int, int]]:
+    """Return which operator made each argument (its number) and as which of its results, a negative one where torch names none."""
+    return [(int(number), int(which)) for number, which in _EACH.findall(text)]
 
 
 def _passed_on(
@@ -243,7 +249,7 @@ def _passed_on(
             given = passed[outer]
             passed[row] = tuple(n if n in given or row_of.get(n, -1) > outer else -1 for n in made[row])
         around.append(row)
-        dimensions = _DIMENSIONS.findall(sizes[row])
+        dimensions = DIMENSIONS.findall(sizes[row])
         if len(dimensions) == len(made[row]):
             arrays.update(n for n, each in zip(passed[row], dimensions, strict=True) if each)
             passed[row] = tuple(

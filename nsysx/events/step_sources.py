@@ -25,7 +25,7 @@ from nsysx.events.event_bounds import (
 from nsysx.events.kernel_sequence import STEP, from_kernels
 from nsysx.events.nvtx_ranges import Flags, Ranges
 from nsysx.frames import lookup
-from nsysx.frames.intervals import I64, union
+from nsysx.frames.intervals import I64, interval_of, union
 
 #: The rule whose last step nothing closes.
 MARKS = "NVTX marks named like steps"
@@ -320,7 +320,4 @@ def _covers(steps: pl.DataFrame, ops: pl.DataFrame, evaluations: pl.DataFrame) -
 
 def _within(times: I64, start: I64, end: I64) -> Flags:
     """Return which times lie in one of the intervals [start, end), which are sorted and disjoint."""
-    if not len(start):
-        return np.zeros(len(times), np.bool_)
-    i = np.searchsorted(start, times, side="right") - 1
-    return (i >= 0) & (times < end[np.maximum(i, 0)])
+    return interval_of(times, start, end) >= 0

@@ -6,6 +6,7 @@ integral between any two instants is exact, so parts sum to the whole and window
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import Any
 
@@ -128,6 +129,12 @@ def union(start: I64, end: I64) -> tuple[I64, I64]:
     return start[first], reach[last]
 
 
+def interval_of(times: I64, start: I64, end: I64) -> I64:
+    """Return in which of the intervals, which are sorted and disjoint, each time lies; -1 for none."""
+    i = np.searchsorted(start, times, side="right") - 1
+    return np.where((i >= 0) & (times < np.append(end, 0)[i]), i, -1)
+
+
 def length(start: I64, end: I64) -> int:
     """Return the total length of the union (ns)."""
     s, e = union(start, end)
@@ -245,6 +252,12 @@ def nesting(start: I64, end: I64, first: int = 0) -> Nesting:
         labels[labels >= 0] += first
         parent[parent >= 0] += first
     return Nesting(StepFunction(times, labels[:-1]), parent, depth, self_ns[:n])
+
+
+def nesting_by_thread(thread: I64, start: I64, end: I64) -> dict[int, Nesting]:
+    """Return the nesting of the intervals of each thread, which are sorted by thread; rows are numbered through all of them."""
+    borders = [0, *(np.flatnonzero(thread[1:] != thread[:-1]) + 1).tolist(), len(thread)]
+    return {int(thread[a]): nesting(start[a:b], end[a:b], a) for a, b in itertools.pairwise(borders) if b > a}
 
 
 def _sweep(order: I64, s: I64, e: I64) -> tuple[I64, I64, I64, I64] | None:
