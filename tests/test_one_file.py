@@ -104,7 +104,7 @@ def chart(summary: Summary, ax=None) -> Chart | None:
         name_axes(axes, "ns")
 
     said = f"The second picture has {len(rows)} bar: {rows[0]['name']}."
-    return Chart(KEY, draw(Room(300, 60 + 10 * len(rows), left=90), on, ax), said, said)
+    return Chart(KEY, lambda: draw(Room(300, 60 + 10 * len(rows), left=90), on, ax), said, said)
 '''
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, BinaryIO
@@ -33,6 +33,7 @@ EXAMPLES = (
 
 if TYPE_CHECKING:
     from nsysx.model import Summary
+    from nsysx.render.charts.beside import DrawingProcess
 
 
 def _print_schema(wanted: bool) -> None:
@@ -138,13 +139,15 @@ class ReportOutputs:
             outputs.check_folder(folder)
         return [*targets, *self.folders]
 
-    def texts(self, summary: Summary, files: Sequence[Path], *, top: int, redact: bool) -> dict[str, str]:
+    def texts(
+        self, summary: Summary, files: Sequence[Path], *, top: int, redact: bool, drawing: DrawingProcess | None
+    ) -> dict[str, str]:
         """Return the outputs as texts by the name of the file or "-", without the CSV tables; ``files`` are the reports."""
         texts: dict[str, str] = {}
         if self.html is not None:
             from nsysx.render import html_page
 
-            texts[str(self.html)] = html_page.render(summary, redact=redact)
+            texts[str(self.html)] = html_page.render(summary, redact=redact, drawing=drawing)
         if self.json is not None:
             from nsysx.render import json_text, sections
 
@@ -191,10 +194,10 @@ def report(
             wanted, html=Path(tempfile.mkdtemp(prefix="nsysx-")) / f"{files[0].name.partition('.')[0]}.html"
         )
     targets = wanted.require_possible(force=handling.force)
-    with Progress() as progress:
+    with _drawing(wanted) as drawing, Progress() as progress:
         summary, reports = _summary(files, targets, wanted, selection, handling, progress)
         progress("writing")
-        texts = wanted.texts(summary, reports, top=handling.top, redact=handling.redact)
+        texts = wanted.texts(summary, reports, top=handling.top, redact=handling.redact, drawing=drawing)
         written = _write(summary, texts, wanted, redact=handling.redact, force=handling.force)
     if "-" in texts:
         emit(texts["-"])
@@ -207,6 +210,26 @@ def report(
         _open(wanted.html)
 
 
+@contextlib.contextmanager
+def _drawing(wanted: ReportOutputs) -> Iterator[DrawingProcess | None]:
+    """Run with a process that draws the pictures of the page, None where none is made or none can be."""
+    from nsysx.ranks import parallel_reading
+
+    parallel_reading.limit_threads()
+    if not wanted.pictures:
+        yield None
+        return
+    from nsysx import pipeline  # noqa: F401 - the process has what this one has imported
+    from nsysx.render import html_page  # noqa: F401
+    from nsysx.render.charts import beside, style
+
+    drawing = beside.DrawingProcess.start() if wanted.html is not None else None
+    if drawing is None or wanted.plots is not None:
+        style.import_early()
+    with drawing or contextlib.nullcontext():
+        yield drawing
+
+
 def _summary(
     files: list[Path],
     targets: list[Path],
@@ -216,16 +239,9 @@ def _summary(
     progress: Callable[[str], None],
 ) -> tuple[Summary, list[Path]]:
     """Return the Summary of the reports, or the one that a JSON file holds, and the reports that it is of."""
-    from nsysx.ranks import parallel_reading
-
-    parallel_reading.limit_threads()
     from nsysx import pipeline
     from nsysx.reading import report_files
 
-    if wanted.pictures:
-        from nsysx.render.charts import style
-
-        style.import_early()
     if any(file.suffix.lower() == ".json" for file in files):
         outputs.check_apart(targets, files)
         summary = _from_json(files, selection, pictures=wanted.pictures)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 
 from nsysx import units
@@ -39,8 +40,8 @@ class Scaled:
         """Return the picture, wide and narrow; ``keys`` are kinds and what their colors stand for."""
         alt = "; ".join(f"{r.label} {r.value}{f' ({r.share})' if r.share else ''}" for r in self.rows)
         ends = (self.low_ns, self.high_ns, self.words)
-        drawn = [row_bars(self.rows, *ends, colors=COLORS, keys=keys, width=width) for width in _WIDTHS]
-        return tuple(Chart(name, figure, f"{self.words}: {alt}.", "") for figure in drawn)
+        drawn = [partial(row_bars, self.rows, *ends, colors=COLORS, keys=keys, width=width) for width in _WIDTHS]
+        return tuple(Chart(name, drawing, f"{self.words}: {alt}.", "") for drawing in drawn)
 
 
 def _box(kind: str, start: float, end: float, low: float, high: float, title: str) -> BarBox:

@@ -15,7 +15,6 @@ from nsysx.pictures import Timeline
 from nsysx.ranks import rank_table, rank_waits
 from nsysx.render import (
     beyond,
-    charts,
     cut_timeline,
     first_screen,
     glossary,
@@ -27,6 +26,7 @@ from nsysx.render import (
     top_kernel,
     view,
 )
+from nsysx.render.charts.beside import DrawingProcess
 from nsysx.render.charts.colors import KIND_COLORS, MODULE_COLORS, WORK_COLORS
 from nsysx.render.grids import CellTexts, Grid
 from nsysx.render.render_bounds import (
@@ -140,13 +140,16 @@ def _rows_at_once(group: str, key: str, of_job: bool) -> int:
     return PAGE_EXPERT_ROWS if group == "experts" else PAGE_ROWS
 
 
-def render(summary: Summary, *, redact: bool = True, top: int = 50) -> str:
+def render(summary: Summary, *, redact: bool = True, top: int = 50, drawing: DrawingProcess | None = None) -> str:
     """Return the page of ``summary``; ``top`` bounds the rows of each table, ``redact`` hides what names a person or machine.
 
-    A page beyond MOST_PAGE_BYTES is made again with fewer rows.
+    A page beyond MOST_PAGE_BYTES is made again with fewer rows. ``drawing`` draws the pictures meanwhile.
     """
+    pictures = plots.pictures(summary, redact=redact)
+    if drawing is not None:
+        pictures = pictures.drawn_by(drawing)
     while True:
-        page = _render(summary, redact, top)
+        page = _render(summary, redact, top, pictures)
         if len(page.encode()) <= MOST_PAGE_BYTES or top <= FEWEST_TOP:
             return page
         top //= 2
@@ -170,7 +173,7 @@ def typeset(page: str) -> str:
 
 def first(summary: Summary, *, redact: bool = True) -> str:
     """Return the first screen alone as a page: the answer with its bars, without tables and charts."""
-    return _render(summary, redact, 1, whole=False)
+    return _render(summary, redact, 1, None)
 
 
 def _live(picture: Timeline, redact: bool, marks: Sequence[live_timeline.Mark]) -> Iterator[str]:
@@ -179,12 +182,14 @@ def _live(picture: Timeline, redact: bool, marks: Sequence[live_timeline.Mark]) 
     yield live_timeline.data(cut_timeline.thinned(picture), redact=redact, marks=marks)
 
 
-def _render(summary: Summary, redact: bool, top: int, *, whole: bool = True) -> str:
+def _render(summary: Summary, redact: bool, top: int, pictures: plots.Pictures | None) -> str:
+    """Return the page with these pictures, without them the first screen alone."""
+    whole, pictures = pictures is not None, pictures or plots.Pictures()
     shown = view.build(summary, top=top, redact=redact, width=84)
     scripts = ("timeline_data.js", "timeline_paint.js", "timeline.js", "flame.js", "page.js") if whole else ("page.js",)
     script = "".join(map(page_templates.text, scripts))
     summary = replace(summary, timelines=plots.distinct(summary.timelines))
-    drawn = plots.timeline_charts(summary, redact) if whole else []
+    drawn = pictures.timelines
     screen = first_screen.build(summary, redact=redact)
     windows = _windows(summary, redact) if drawn else ()
     groups = _groups(summary, shown, len(drawn) - len(windows), redact) if whole else ()
@@ -213,14 +218,14 @@ def _render(summary: Summary, redact: bool, top: int, *, whole: bool = True) -> 
         style=page_templates.text("page.css"),
         script=script,
         script_hash=page_templates.sha256(script),
-        ledger_figure=plots.ledger_chart(shown) if whole else None,
-        steps_figure=plots.steps_chart(shown, summary.steps.count) if whole else None,
+        ledger_figure=pictures.ledger,
+        steps_figure=pictures.steps,
         waterfall=waterfall,
         evidence=[line for line in shown.evidence if not (waterfall and line.startswith(EACH_STEP))],
         longest=max((entry.window_ns for entry in shown.ledgers), default=0) or 1,
         timelines=drawn,
         live=live_timeline.token,
-        figures=charts.figures(summary, redact=redact) if whole else {},
+        figures=pictures.of_tables,
         ticket=markdown.render(summary, redact=redact) if whole else "",
         colors=KIND_COLORS | _BAR_COLORS,
         duration=units.duration,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Literal, get_args
 
 from nsysx import units
@@ -12,6 +13,7 @@ from nsysx.model import Summary
 from nsysx.pictures import CPU_ROLES, Counters, Queue, Timeline
 from nsysx.render import charts, cut_timeline, step_waterfall, view
 from nsysx.render.charts import Chart, host_icicle, memory_lines, module_flame, rank_bars
+from nsysx.render.charts.beside import DrawingProcess
 from nsysx.render.charts.flame_graph import Stacks, flame
 from nsysx.render.charts.row_bars import BarRow, row_bars
 from nsysx.render.grids import CellTexts
@@ -27,7 +29,9 @@ def ledger_chart(shown: view.View) -> Chart | None:
     ledgers = shown.ledgers[:8]
     if not ledgers:
         return None
-    return Chart("ledger", charts.ledger(ledgers, shown.per_step), " ".join(entry.sentence() for entry in ledgers), "")
+    return Chart(
+        "ledger", partial(charts.ledger, ledgers, shown.per_step), " ".join(entry.sentence() for entry in ledgers), ""
+    )
 
 
 def steps_chart(shown: view.View, count: int) -> Chart | None:
@@ -44,7 +48,7 @@ def steps_chart(shown: view.View, count: int) -> Chart | None:
             f", {len(steady)} of them steady: from {units.duration(low.length_ns)} (step {low.index}) "
             f"to {units.duration(high.length_ns)} (step {high.index})"
         )
-    return Chart("steps", charts.steps(bars, shown.steps_on_gpu), f"{text}.", f"{text}.")
+    return Chart("steps", partial(charts.steps, bars, shown.steps_on_gpu), f"{text}.", f"{text}.")
 
 
 #: Where the figures of a caption come from: no table and no JSON holds the events of a picture.
@@ -112,7 +116,7 @@ def timeline_charts(summary: Summary, redact: bool) -> list[Chart]:
         caption = " ".join(caption.split())
         lanes = sum(lane.role in CPU_ROLES for lane in entry.lanes)
         alt = f"Timeline with {lanes} CPU lanes above {len(entry.lanes) - lanes} of GPUs. {caption}"
-        drawing = charts.timeline(entry, redact=redact, span_ns=common)
+        drawing = partial(charts.timeline, entry, redact=redact, span_ns=common)
         figures.append(Chart("timeline" if number == 1 else f"timeline-{number}", drawing, alt, caption))
     return figures
 
@@ -124,7 +128,7 @@ def step_chart(summary: Summary, ax: Axes | None = None) -> Chart | None:
         return None
     rows = [BarRow(f.label, f.value, f.share, (f.box,)) for f in falls]
     text = "; ".join(f"{f.label} {f.value} ({f.share})" for f in falls) + "."
-    return Chart("step", row_bars(rows, 0, summary.verdict.step_ns, "one step", ax=ax), text, "")
+    return Chart("step", partial(row_bars, rows, 0, summary.verdict.step_ns, "one step", ax=ax), text, "")
 
 
 #: The kinds of files in which pictures are written.
@@ -132,15 +136,49 @@ Kind = Literal["svg", "png", "pdf"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
-def every(summary: Summary, *, redact: bool = True) -> Iterator[Chart]:
-    """Yield all pictures of a Summary, each of its own name."""
+@dataclass(frozen=True, slots=True)
+class Pictures:
+    """The pictures of a page: of the ledgers, of the steps, of single windows, and of each table by its key."""
+
+    ledger: Chart | None = None
+    steps: Chart | None = None
+    timelines: tuple[Chart, ...] = ()
+    of_tables: Mapping[str, tuple[Chart, ...]] = field(default_factory=dict)
+
+    def __iter__(self) -> Iterator[Chart]:
+        yield from (chart for chart in (self.ledger, self.steps) if chart is not None)
+        yield from self.timelines
+        for charts_of_table in self.of_tables.values():
+            yield from charts_of_table
+
+    def drawn_by(self, drawing: DrawingProcess) -> Pictures:
+        """Return the same, which a process now draws."""
+        ahead = iter(drawing.ahead(list(self)))
+        return Pictures(
+            self.ledger and next(ahead),
+            self.steps and next(ahead),
+            tuple(next(ahead) for _ in self.timelines),
+            {key: tuple(next(ahead) for _ in of_table) for key, of_table in self.of_tables.items()},
+        )
+
+
+def pictures(summary: Summary, *, redact: bool = True) -> Pictures:
+    """Return the pictures of the page of a Summary; none is drawn yet."""
     shown = view.build(summary, top=1, redact=redact, width=84, sections=("ledger",))
     summary = replace(summary, timelines=distinct(summary.timelines))
-    drawn = (step_chart(summary), ledger_chart(shown), steps_chart(shown, summary.steps.count))
-    yield from (chart for chart in drawn if chart is not None)
-    yield from timeline_charts(summary, redact)
-    for of_table in charts.figures(summary, redact=redact).values():
-        yield from of_table
+    return Pictures(
+        ledger_chart(shown),
+        steps_chart(shown, summary.steps.count),
+        tuple(timeline_charts(summary, redact)),
+        charts.figures(summary, redact=redact),
+    )
+
+
+def every(summary: Summary, *, redact: bool = True) -> Iterator[Chart]:
+    """Yield all pictures of a Summary, each of its own name."""
+    if step := step_chart(summary):
+        yield step
+    yield from pictures(summary, redact=redact)
 
 
 def files(summary: Summary, *, redact: bool = True) -> dict[str, bytes]:

@@ -37,6 +37,10 @@ BRIEF_PASTE_BYTES, FIRST_PASTE_BYTES = 320, 420
 #: Below this share of the room an answer names fewer causes.
 LITTLE_ROOM = 0.3
 
+# ---- charts/beside --------------------------------------------------------------------------------------------------
+#: Seconds after which a process that gives no picture is given up. Chosen: the slowest picture seen takes 0.3 s.
+DRAWING_PATIENCE_S = 20
+
 # ---- charts/canvas --------------------------------------------------------------------------------------------------
 #: A line of the legend that is thicker (CSS pixels) is drawn longer, so that its dashes are seen.
 THICK_LINE = 1.7

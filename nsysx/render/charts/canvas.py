@@ -6,6 +6,7 @@ import base64
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 from nsysx.render.charts.colors import INK
@@ -24,33 +25,46 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-@dataclass(frozen=True, slots=True)
-class Chart:
-    """A picture with its text alternative and its caption; ``name`` is that of its files.
+class Image(NamedTuple):
+    """A picture as SVG, and the size at which it is meant to be seen (CSS pixels)."""
 
-    ``boxes_json`` are the boxes of a flame graph for the page's script: level, start and end (ns), share that is its own, name.
-    """
-
-    name: str
-    figure: Figure
-    alt: str
-    caption: str
-    boxes_json: str = ""
-
-    @property
-    def width(self) -> int:
-        """The width at which it is meant to be seen (CSS pixels)."""
-        return round(self.figure.get_figwidth() * POINTS)
-
-    @property
-    def height(self) -> int:
-        """The height at which it is meant to be seen (CSS pixels)."""
-        return round(self.figure.get_figheight() * POINTS)
+    svg: bytes
+    width: int
+    height: int
 
     @property
     def uri(self) -> str:
         """The picture as a data: address."""
-        return f"data:image/svg+xml;base64,{base64.b64encode(svg(self.figure)).decode()}"
+        return f"data:image/svg+xml;base64,{base64.b64encode(self.svg).decode()}"
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A picture with its text alternative and its caption; ``name`` is that of its files.
+
+    ``drawing`` makes its figure: a function of a module with the records that it draws, by ``functools.partial``, can be sent to a
+    process that draws (`DrawingProcess`), and a lambda is called here. ``ahead`` returns what such a process has drawn, if it has.
+    ``boxes_json`` are the boxes of a flame graph for the page's script: level, start and end (ns), share that is its own, name.
+    """
+
+    name: str
+    drawing: Callable[[], Figure]
+    alt: str
+    caption: str
+    boxes_json: str = ""
+    ahead: Callable[[], Image | None] = lambda: None
+
+    @cached_property
+    def figure(self) -> Figure:
+        """The picture as a figure of matplotlib."""
+        return self.drawing()
+
+    @cached_property
+    def image(self) -> Image:
+        """The picture as the page shows it."""
+        return self.ahead() or Image(
+            svg(self.figure), round(self.figure.get_figwidth() * POINTS), round(self.figure.get_figheight() * POINTS)
+        )
 
     def file(self, kind: Literal["svg", "png", "pdf"]) -> bytes:
         """Return the picture as a file of its own."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from nsysx import units
@@ -83,7 +84,7 @@ def chart(summary: Summary, ax: Axes | None = None) -> Chart | None:
         f"Most is in {most.names[-1]}: {units.duration(most.ns)}."
     )
     frames = [FlameBox(b.level, b.start, b.end, 0.0, b.name) for b in boxes_of(parts)]
-    return Chart(TABLE, icicle(parts, used, ax=ax), text, text, boxes_json(frames))
+    return Chart(TABLE, partial(icicle, parts, used, ax=ax), text, text, boxes_json(frames))
 
 
 def boxes_of(parts: Sequence[IcicleTime]) -> list[IcicleBox]:

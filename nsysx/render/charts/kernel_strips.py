@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from nsysx import units
@@ -42,7 +43,7 @@ def chart(summary: Summary, ax: Axes | None = None) -> Chart | None:
         spread = "" if row.get("spread") is None else f", spread {number(row['spread'], 'spread', '')}"
         text += f"; {shorten_kernel(clean(strip.name, 200), 40)}: {_verdict(row)}{spread}"
     caption = f"{text}. Each dot is one execution, first at the top (ringed), last at the bottom."
-    return Chart(TABLE, strips([s for s, _ in drawn], [row for _, row in drawn], ax=ax), caption, caption)
+    return Chart(TABLE, partial(strips, [s for s, _ in drawn], [row for _, row in drawn], ax=ax), caption, caption)
 
 
 def _verdict(row: SpreadRow) -> str:

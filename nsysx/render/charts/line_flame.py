@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from nsysx import units
@@ -39,4 +40,4 @@ def chart_of(
     inner = most[-1]
     alt = f"{words} by line: most is at {inner}, {units.duration(times[most])}, {units.share(times[most], whole)}."
     caption = f"{words}, by the lines that called each other, outermost above."
-    return Chart(name, flame(times, words, ax=ax), alt, caption, boxes_json(frames(times)))
+    return Chart(name, partial(flame, times, words, ax=ax), alt, caption, boxes_json(frames(times)))

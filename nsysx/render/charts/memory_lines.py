@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from nsysx import units
@@ -57,7 +58,7 @@ def chart(summary: Summary, ax: Axes | None = None) -> Chart | None:
     lines = sorted(lines, key=lambda line: -line.peak_bytes)[:6]
     peaks = ", ".join(f"{line.name} peaks at {units.size(line.peak_bytes)}" for line in lines)
     text = f"Memory since the capture began: {peaks}."
-    return Chart(TABLE, memory(lines, ax=ax), text, text)
+    return Chart(TABLE, partial(memory, lines, ax=ax), text, text)
 
 
 def memory(lines: Sequence[MemoryLine], width: int = 1120, height: int = 230, ax: Axes | None = None) -> Figure:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from nsysx import units
@@ -118,4 +119,4 @@ def chart(summary: Summary, ax: Axes | None = None) -> Chart | None:
         "A box is as wide as the GPU time of the module and of all that it calls, in one step; repeated blocks are one box. "
         "The stronger its color, the more of that is the module's own."
     )
-    return Chart(TABLE, flame(times, "GPU time of one step", ax=ax), alt, caption, boxes_json(frames(times)))
+    return Chart(TABLE, partial(flame, times, "GPU time of one step", ax=ax), alt, caption, boxes_json(frames(times)))

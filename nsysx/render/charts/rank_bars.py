@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from nsysx.catalogue import Paint
@@ -68,7 +69,7 @@ def chart(summary: Summary, ax: Axes | None = None) -> Chart | None:
     if len(rows) < 2:
         return None
     text = f"{len(rows)} ranks. {rank_waiting.sentence(summary.rows(TABLE))}."
-    return Chart(TABLE, ranks(rows, ax=ax), text, text)
+    return Chart(TABLE, partial(ranks, rows, ax=ax), text, text)
 
 
 def ranks(rows: Sequence[Row], width: int = 1120, ax: Axes | None = None) -> Figure:

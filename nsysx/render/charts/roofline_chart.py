@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from nsysx import units
@@ -83,7 +84,8 @@ def chart(summary: Summary, ax: Axes | None = None) -> Chart | None:
     without = [p for p in shown if not p.intensity]
     between = (high - low) / max(len(without) - 1, 1)
     moved = [p._replace(intensity=10 ** (low + n * between)) for n, p in enumerate(without)]
-    return Chart(TABLE, roofline([*moved, *(p for p in shown if p.intensity)], limits, ax=ax), text, caption)
+    placed = [*moved, *(p for p in shown if p.intensity)]
+    return Chart(TABLE, partial(roofline, placed, limits, ax=ax), text, caption)
 
 
 def _point(row: RooflineRow, whole_ns: int) -> RooflinePoint | None:

@@ -99,10 +99,11 @@ def settings() -> Iterator[None]:
 
 def import_early() -> None:
     """Import what draws in a thread of its own, while something else is waited for."""
-    threading.Thread(target=_import, name="pictures").start()
+    threading.Thread(target=import_now, name="pictures").start()
 
 
-def _import() -> None:
+def import_now() -> None:
+    """Import what draws."""
     with _silent_matplotlib():
         import matplotlib.backends.backend_svg
         import matplotlib.figure  # noqa: F401

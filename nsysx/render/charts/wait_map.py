@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from nsysx import units
@@ -25,6 +27,7 @@ from nsysx.render.render_bounds import (
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 TABLE = rank_waits.KEY
 
@@ -41,6 +44,11 @@ def chart(summary: Summary, ax: Axes | None = None) -> Chart | None:
     text = (
         f"Waiting by rank (rows) and step, at most {units.duration(longest)}. Rank {most['rank']} waits most: {waited}."
     )
+    return Chart(TABLE, partial(heat_map, rows, longest, columns, ax=ax), text, text)
+
+
+def heat_map(rows: Sequence[RankWaitRow], longest: int, columns: int, ax: Axes | None = None) -> Figure:
+    """Return the waiting of each rank in ``columns`` steps or groups of steps, ``longest`` (ns) in the strongest color."""
     tall = max(WAIT_LOWEST, min(WAIT_ROW, WAIT_HIGH / len(rows)))
 
     def on(axes: Axes) -> None:
@@ -71,7 +79,7 @@ def chart(summary: Summary, ax: Axes | None = None) -> Chart | None:
         above=WAIT_ABOVE,
         below=WAIT_BELOW,
     )
-    return Chart(TABLE, draw(room, on, ax), text, text)
+    return draw(room, on, ax)
 
 
 def _color(shade: int) -> str:
